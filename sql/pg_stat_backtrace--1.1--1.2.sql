@@ -225,7 +225,8 @@ BEGIN
         ELSIF refused
               OR (pg_stat_file(worker[6] || CASE WHEN asked THEN '' ELSE '/ready' END, true)).size IS NULL THEN
             RETURN ARRAY['ERROR', '55000', 'the pg_stat_backtrace worker takes no requests at the moment', '',
-                'Its spool directory is full or being replaced, or the server cannot see it; its log may say more.', ''];
+                'It is ending, its spool directory is full or being replaced, or the server cannot see it; its log may '
+                    'say more.', ''];
         END IF;
 
         IF waited > setting::int / 1000.0 + 1 THEN

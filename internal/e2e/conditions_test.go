@@ -80,7 +80,7 @@ var conditions = []condition{
 	{
 		name: "not now", level: fault, state: "55000",
 		message: "the pg_stat_backtrace worker takes no requests at the moment",
-		hint: "Its spool directory is full or being replaced, or the server cannot see it; " +
+		hint: "It is ending, its spool directory is full or being replaced, or the server cannot see it; " +
 			"its log may say more.",
 	},
 	{

@@ -29,6 +29,9 @@ type Answer struct {
 // contains it.
 const separator = "\x1f"
 
+// separators is the size of those in an answer.
+const separators = 5 * len(separator)
+
 // The separators of a table: RS after each row, GS after each cell except the last one. No cell contains them.
 const (
 	rowSeparator  = '\x1e'
@@ -45,6 +48,15 @@ const unicodeEncoding = "UTF8"
 // does, else ASCII, which every server encoding includes. Other characters then become \u00e9 or \U0001f600.
 func (a Answer) encode(encoding string) []byte {
 	a = a.checked()
+	data := a.fields(encoding)
+	if len(data) > maxAnswer+separators { // escapes take more room than what they stand for
+		data = tooLarge().fields(encoding)
+	}
+	return data
+}
+
+// fields writes the fields of an answer.
+func (a Answer) fields(encoding string) []byte {
 	var b strings.Builder
 	b.Grow(len(a.Text) + len(a.Message) + len(a.Detail) + len(a.Hint) + 64)
 	for i, field := range []string{a.Level, a.SQLState, a.Message, a.Detail, a.Hint, a.Text} {
@@ -71,7 +83,7 @@ func (a Answer) encode(encoding string) []byte {
 func (a Answer) checked() Answer {
 	switch {
 	case len(a.Message)+len(a.Detail)+len(a.Hint)+len(a.Text)+size(a.Rows) > maxAnswer:
-		return failure("54000", fmt.Sprintf("the answer is larger than %d bytes", maxAnswer), "Ask for fewer frames.")
+		return tooLarge()
 	case a.Level == "":
 		return Answer{Text: a.Text, Rows: a.Rows}
 	case a.Level == "NOTICE" && a.Message != "" && a.Rows != nil:
@@ -80,6 +92,10 @@ func (a Answer) checked() Answer {
 		return failure("XX000", fmt.Sprintf("unexpected answer %q %q: %s", a.Level, a.SQLState, a.Message), a.Hint)
 	}
 	return a
+}
+
+func tooLarge() Answer {
+	return failure("54000", fmt.Sprintf("the answer is larger than %d bytes", maxAnswer), "Ask for fewer frames.")
 }
 
 func size(rows [][]string) (n int) {

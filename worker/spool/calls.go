@@ -16,6 +16,7 @@ type call struct {
 	backend int
 	who     admission.Who
 	written time.Time       // the time of the request, by the clock of files
+	begun   time.Time       // the same by the monotonic clock
 	ctx     context.Context //nolint:containedctx // it lives as long as the call
 	cancel  context.CancelFunc
 	ended   chan struct{}          // closed when the handler has returned
@@ -70,7 +71,8 @@ func (c *calls) begin(ctx context.Context, req *Request, written time.Time, even
 	}
 	// A worker that shuts down finishes running requests.
 	n := &call{
-		answer: req.ID + repSuffix, backend: req.Backend, who: who(req), written: written, ended: make(chan struct{}),
+		answer: req.ID + repSuffix, backend: req.Backend, who: who(req), written: written,
+		begun: time.Now().Add(-max(0, time.Since(written))), ended: make(chan struct{}),
 	}
 	n.ctx, n.cancel = req.context(ctx)
 	c.byBackend[req.Backend] = n
@@ -188,6 +190,24 @@ func (c *calls) waits(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.answers[name] != nil
+}
+
+// awaited reports whether the caller of an answer may still look for it. backtrace.call in the extension's SQL looks
+// at growing distances: a quarter of the time that the caller has waited, and at most two seconds.
+func (c *calls) awaited(now time.Time) bool {
+	const (
+		longestNap = 2 * time.Second
+		delay      = 200 * time.Millisecond // until a caller runs after its nap
+	)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.answers {
+		nap := min(n.delivered.Sub(n.begun)/4, longestNap)
+		if now.Sub(n.delivered) < nap+delay {
+			return true
+		}
+	}
+	return false
 }
 
 // expire removes answers that have waited too long because their caller was cancelled or ended. It returns how many

@@ -245,3 +245,31 @@ func TestHandlerThatHangs(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestCallAwaited checks how long an answer is kept for its caller at a shutdown: as long as the caller may sleep
+// between two looks.
+func TestCallAwaited(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		took, age time.Duration
+		want      bool
+	}{
+		{0, 0, true},
+		{0, 100 * time.Millisecond, true},
+		{0, time.Second, false},
+		{4 * time.Second, time.Second, true},
+		{4 * time.Second, 2 * time.Second, false},
+		{time.Minute, 2 * time.Second, true},
+		{time.Minute, 3 * time.Second, false},
+	} {
+		delivered := now.Add(-c.age)
+		calls := newCalls(nil, nil)
+		calls.answers["a"] = &call{begun: delivered.Add(-c.took), delivered: delivered}
+		if got := calls.awaited(now); got != c.want {
+			t.Errorf("an answer after %v is awaited for %v: %v", c.took, c.age, got)
+		}
+	}
+	if newCalls(nil, nil).awaited(now) {
+		t.Error("no answer is awaited")
+	}
+}

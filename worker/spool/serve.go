@@ -80,6 +80,31 @@ func (l *loop) admit(c *call, req Request, size int64) {
 	l.s.deliver(c, req, Busy())
 }
 
+// finish waits until all running requests have their answers and no caller looks for an answer any more. The pid file
+// must stay until then, because callers find their answers with it. No new request can be made meanwhile.
+func (l *loop) finish(ctx context.Context) error {
+	const pause = 10 * time.Millisecond
+	idle := make(chan struct{})
+	go func() {
+		l.s.running.Wait()
+		close(idle)
+	}()
+	unhurried := context.WithoutCancel(ctx)
+	for !l.lost {
+		select {
+		case <-idle:
+			if !l.s.calls.awaited(time.Now()) {
+				return nil
+			}
+		default:
+		}
+		if err := l.s.watch.next(unhurried, time.Now().Add(pause), func(e event) { l.event(ctx, e) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // overdue is how long a handler may still run after its context has ended.
 const overdue = 300 * time.Millisecond
 

@@ -107,9 +107,10 @@ func (s *Spool) Close() error {
 }
 
 // Serve calls handle for each request in a new goroutine, and delivers the result. A handler's context ends at the
-// request's deadline, or when its backend makes another request. When ctx ends, new calls get the error that no
-// worker runs. Serve then answers the requests that are already there and returns nil. It returns an error that wraps
-// ErrLost if the directory is gone or unusable.
+// request's deadline, or when its backend makes another request. When ctx ends, new calls get the error that the
+// worker takes no requests. Serve then answers the requests that are already there, waits until their callers have
+// had time to fetch the answers, and returns nil. It returns an error that wraps ErrLost if the directory is gone or
+// unusable.
 func (s *Spool) Serve(ctx context.Context, handle func(context.Context, Request) Answer) error {
 	stop := context.AfterFunc(ctx, s.watch.wake)
 	defer stop()
@@ -137,7 +138,7 @@ func (s *Spool) Serve(ctx context.Context, handle func(context.Context, Request)
 			l.due = now.Add(housekeeping)
 		}
 	}
-	s.cfg.report(errors.Join(s.withdraw(), s.dir.markReady(false)))
+	s.cfg.report(s.dir.markReady(false))
 	l.sweep(ctx)
-	return nil
+	return l.finish(ctx)
 }

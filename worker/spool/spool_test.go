@@ -348,8 +348,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestShutdown checks that running requests are finished at a shutdown. Later callers must get the error that no
-// worker runs.
+// TestShutdown checks that running requests are finished at a shutdown, and that their answers stay until they are
+// fetched. No request can be made meanwhile.
 func TestShutdown(t *testing.T) {
 	started, release := make(chan struct{}), make(chan struct{})
 	s := serve(t, Config{}, func(ctx context.Context, r Request) Answer {
@@ -363,8 +363,10 @@ func TestShutdown(t *testing.T) {
 	s.put(id(1)+reqSuffix, s.line(id(1)))
 	<-started
 	s.cancel()
-	wait(t, "the pid file is gone", func() bool { return !exists(s.cfg.DataDir + "/" + pidName) })
 	wait(t, "no more requests", func() bool { return !exists(s.path(readyName)) })
+	if !exists(s.cfg.DataDir + "/" + pidName) {
+		t.Error("the caller cannot find its answer: the pid file is gone")
+	}
 	close(release)
 	if got := s.answer(1); got != "|||||pid 4711" {
 		t.Errorf("got %q", got)

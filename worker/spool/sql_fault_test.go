@@ -44,6 +44,7 @@ func TestSQLFaults(t *testing.T) {
 		t.Run("killed", s.testKilled)
 		t.Run("stopped", s.testStopped)
 		t.Run("unwritable", s.testUnwritable)
+		t.Run("shutdown", s.testShutdown)
 		t.Run("restart", s.testRestart)
 		t.Run("extension made anew", s.testMadeAnew)
 	})
@@ -237,6 +238,45 @@ func (s *site) testUnwritable(t *testing.T) {
 }
 
 // testRestart restarts the server under the worker.
+// testShutdown ends the worker while callers wait for their answers. They get them, and new callers an error.
+func (s *site) testShutdown(t *testing.T) {
+	const callers = 2
+	f := s.work(t)
+	answers := make(chan string, callers)
+	for range callers {
+		c := s.Connect(t, "plain", "postgres")
+		go func() {
+			got, err := query(t.Context(), c, fmt.Sprintf("SELECT pg_get_backtrace(%d)", askLonger))
+			if err != nil {
+				got = describe(err)
+			}
+			answers <- got
+		}()
+	}
+	c := s.Connect(t, s.User, "postgres")
+	waiting := map[string]bool{}
+	wait(t, "all callers wait", func() bool {
+		waiting[text(t, c, "SELECT max(pid)::text FROM pg_stat_activity WHERE wait_event = 'PgSleep'")] = true
+		waiting[text(t, c, "SELECT min(pid)::text FROM pg_stat_activity WHERE wait_event = 'PgSleep'")] = true
+		delete(waiting, "NULL")
+		return len(waiting) == callers
+	})
+	if err := f.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	for range callers {
+		if got, want := <-answers, fmt.Sprint("#0 get ", askLonger); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	if err := f.end(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if got := quick(t, c); !strings.HasPrefix(got, notRunning) {
+		t.Errorf("after the end: %s", got)
+	}
+}
+
 func (s *site) testRestart(t *testing.T) {
 	s.work(t)
 	for _, mode := range []string{"fast", "immediate"} {

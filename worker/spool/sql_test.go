@@ -53,7 +53,8 @@ const (
 	askLarge
 	askNever // no answer before the deadline
 	askBadState
-	askSlow // some answer, after a while
+	askSlow   // some answer, after a while
+	askLonger // some answer, after two seconds
 )
 
 const foreign = "#0 é_日本_😀 a\\b 'q' 100%"
@@ -92,6 +93,8 @@ func fakeAnswer(ctx context.Context, r Request) Answer {
 		return Answer{}
 	case askSlow:
 		time.Sleep(time.Second / 4)
+	case askLonger:
+		time.Sleep(2 * time.Second)
 	case askBadState:
 		return Answer{Level: "ERROR", SQLState: "bad", Message: "m"}
 	}
