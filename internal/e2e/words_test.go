@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -47,6 +48,44 @@ func TestWords(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestManual checks that doc/troubleshooting.md has a row for each error and warning of a call.
+func TestManual(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../doc/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	patterns := manualPatterns(string(text))
+	for _, c := range conditions {
+		if c.level == notice || strings.HasPrefix(c.name, "canceled by") { // PostgreSQL's own
+			continue
+		}
+		message := blank(c.message)
+		if !slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return p.MatchString(message) }) {
+			t.Errorf("%s: the manual has no row for %q", c.name, c.message)
+		}
+	}
+}
+
+// manualPatterns returns the messages in the first column of the tables. An ellipsis stands for any text.
+func manualPatterns(text string) (patterns []*regexp.Regexp) {
+	quoted := regexp.MustCompile("`[^`]+`")
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		cell, _, _ := strings.Cut(line[2:], " | ")
+		for _, message := range quoted.FindAllString(cell, -1) {
+			parts := strings.Split(strings.Trim(message, "`"), "…")
+			for i := range parts {
+				parts[i] = regexp.QuoteMeta(parts[i])
+			}
+			patterns = append(patterns, regexp.MustCompile("^"+strings.Join(parts, ".*")+"$"))
+		}
+	}
+	return patterns
 }
 
 func inTable(words string) bool {
