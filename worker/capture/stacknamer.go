@@ -34,6 +34,8 @@ type StackNamerOptions struct {
 	// CompleteLater makes Name return without source lines and derived names that are not known yet. Complete adds
 	// them. Without it, Name waits for them, up to Config.LinesWait.
 	CompleteLater bool
+	// Shared keeps the stacks; nil: each StackSpace keeps its own. It excludes CompleteLater.
+	Shared *SharedStacks
 }
 
 // lastWalk describes the last walk of a StackNamer.
@@ -127,8 +129,7 @@ func (n *StackNamer) name(
 	named = sp.known[string(n.key)]
 	if n.last.unknown = named == nil; n.last.unknown {
 		t := w.describe(th, stop)
-		named = &t
-		n.keep(sp, named, w.space)
+		named = n.keep(sp, &t, w.space)
 		if sp.check != nil {
 			n.last.used, n.last.trusted = w.space.UsedBy(w.frames, n.last.used[:0]), endsInsideFrames(stop.Reason)
 		}
@@ -139,8 +140,16 @@ func (n *StackNamer) name(
 	return named, stop.Whole() || stop.Reason == unwind.MaxFrames
 }
 
-// keep remembers the stack of the last walk under the last key, unless an image was not read in time.
-func (n *StackNamer) keep(sp *StackSpace, t *trace.Thread, space *procmap.Space) {
+// keep remembers the stack of the last walk under the last key, unless an image was not read in time or there is no
+// room. It returns the stack, or an equal stack of Shared.
+func (n *StackNamer) keep(sp *StackSpace, t *trace.Thread, space *procmap.Space) *trace.Thread {
+	if n.options.Shared != nil {
+		kept := n.options.Shared.of(t)
+		if kept == nil {
+			return t
+		}
+		t = kept
+	}
 	if n.options.CompleteLater {
 		sp.named = append(sp.named, namedStack{t, slices.Clone(n.last.frames)})
 	}
@@ -150,6 +159,7 @@ func (n *StackNamer) keep(sp *StackSpace, t *trace.Thread, space *procmap.Space)
 	if space.Unread == "" {
 		sp.known[string(n.key)] = t
 	}
+	return t
 }
 
 // addLevels returns the stack of the last walk with the functions that the memory proves. It leaves named as it is.
@@ -199,8 +209,7 @@ func (n *StackNamer) addLevels(
 		f := &with.Frames[l.Frame]
 		f.Levels = append(slices.Clip(f.Levels), l.Level)
 	}
-	n.keep(sp, &with, space)
-	return &with
+	return n.keep(sp, &with, space)
 }
 
 // constant reports whether an address lies in a mapping of a file that the process cannot write to.

@@ -54,6 +54,9 @@ func ReadStackSpace(pid int, startTime uint64) (*StackSpace, error) {
 	return sp, nil
 }
 
+// Known returns how many different stacks the space remembers.
+func (sp *StackSpace) Known() int { return len(sp.known) }
+
 // Close closes the files of a space of ReadStackSpace.
 func (sp *StackSpace) Close() {
 	if sp.check != nil {

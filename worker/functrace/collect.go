@@ -2,6 +2,7 @@ package functrace
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -80,7 +81,7 @@ type stackKey struct {
 }
 
 // maxKeys bounds the different stacks that are kept. Later ones are counted without their arguments, then not at all.
-const maxKeys = 200_000
+const maxKeys = 100_000
 
 // collector counts hits.
 type collector struct {
@@ -103,7 +104,7 @@ func newCollector(t *Tracer) *collector {
 // title is how a process is called. It is read at its first hit: it may end.
 func (c *collector) title(p probe.Process) string {
 	text, known := c.titles[p]
-	if !known && c.tracer.options.Title != nil && p.PID != 0 {
+	if !known && c.tracer.options.Title != nil && p.PID != 0 && len(c.titles) < maxKeys {
 		text = c.tracer.options.Title(p.PID)
 		c.titles[p] = text
 	}
@@ -149,7 +150,7 @@ func (c *collector) take(h *probe.Hit, each func(*Event) error) error {
 			return err
 		}
 	}
-	if _, known := c.counts[key]; !known && len(c.counts) >= maxKeys {
+	if _, known := c.counts[key]; !known && c.full() {
 		key.arguments = ""
 		if _, known := c.counts[key]; !known {
 			c.left++
@@ -159,6 +160,9 @@ func (c *collector) take(h *probe.Hit, each func(*Event) error) error {
 	c.counts[key]++
 	return nil
 }
+
+// full reports whether there is no room to count another stack.
+func (c *collector) full() bool { return len(c.counts) >= maxKeys || c.tracer.stacks.shared.Full() }
 
 // finish makes the result.
 func (c *collector) finish(took time.Duration) (*Result, error) {
@@ -201,7 +205,8 @@ func (c *collector) finish(took time.Duration) (*Result, error) {
 		})
 	}
 	if c.left > 0 {
-		r.Notes = append(r.Notes, "too many different stacks: some are left out of the list, and counted")
+		r.Notes = append(r.Notes, fmt.Sprintf(
+			"too many different stacks: %d hits are not in the list of stacks, and count in all other figures", c.left))
 	}
 	return r, nil
 }

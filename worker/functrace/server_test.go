@@ -20,6 +20,7 @@ import (
 	"pg_stat_backtrace/ptrace/probe"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/functrace"
+	"pg_stat_backtrace/worker/trace"
 )
 
 // TestCallsOfServer: counts, stacks, arguments, conditions and durations of a server of each kind.
@@ -117,6 +118,18 @@ func seeNewBackends(t *testing.T, s *pgtest.Server) {
 		if !pids[p.PID] {
 			t.Errorf("process %d (%s) is none of the backends", p.PID, p.Title)
 		}
+	}
+	// Equal stacks are kept once, whatever their process: sessions may come and go for hours.
+	kept := make(map[string]*trace.Thread)
+	for i := range f.Stacks {
+		text := fmt.Sprintf("%+v", f.Stacks[i].Thread.Frames)
+		if first := kept[text]; first != nil && first != f.Stacks[i].Thread {
+			t.Errorf("process %d has its own copy of a stack", f.Stacks[i].PID)
+		}
+		kept[text] = f.Stacks[i].Thread
+	}
+	if len(kept) > n/2 {
+		t.Errorf("%d different stacks of %d equal calls", len(kept), n)
 	}
 }
 

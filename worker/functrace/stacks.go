@@ -8,17 +8,21 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// maxSpaces bounds the processes whose mappings and stacks are kept, and maxStacks the different stacks of each.
+// Bounds of the memory. Sessions come and go, and each has the stacks of the others.
 const (
-	maxSpaces = 4096
-	maxStacks = 16384
+	maxSpaces = 2048     // processes, with their mappings
+	maxStacks = 16384    // different stacks of a process
+	maxKnown  = 1 << 17  // different stacks of all processes
+	maxShared = 48 << 20 // bytes of the different stacks, whatever their process
 )
 
 // stacks names the stacks of hits. It keeps the mappings of the traced processes.
 type stacks struct {
 	namer      *capture.StackNamer
+	shared     *capture.SharedStacks
 	postmaster int // 0: none
 	spaces     map[spaceKey]*capture.StackSpace
+	known      int // of all spaces
 }
 
 // spaceKey identifies a process.
@@ -28,9 +32,12 @@ type spaceKey struct {
 }
 
 func newStacks(c *capture.Capturer, o *Options) *stacks {
+	shared := capture.NewSharedStacks(maxShared)
 	return &stacks{
-		namer:      c.StackNamer(capture.StackNamerOptions{MaxFrames: o.MaxFrames, MaxStacks: maxStacks}),
-		postmaster: o.Postmaster, spaces: make(map[spaceKey]*capture.StackSpace),
+		namer: c.StackNamer(capture.StackNamerOptions{
+			MaxFrames: o.MaxFrames, MaxStacks: maxStacks, Shared: shared,
+		}),
+		shared: shared, postmaster: o.Postmaster, spaces: make(map[spaceKey]*capture.StackSpace),
 	}
 }
 
@@ -39,6 +46,7 @@ func (s *stacks) close() {
 		sp.Close()
 	}
 	clear(s.spaces)
+	s.known = 0
 }
 
 // space returns the address space of a process. The first call reads its mappings. If the process has ended before,
@@ -59,6 +67,7 @@ func (s *stacks) space(pid int, startTime uint64) *capture.StackSpace {
 	if len(s.spaces) >= maxSpaces {
 		for k, other := range s.spaces {
 			other.Close()
+			s.known -= other.Known()
 			delete(s.spaces, k)
 			break
 		}
@@ -83,15 +92,19 @@ func (s *stacks) inherited() *capture.StackSpace {
 	return capture.NewStackSpace(s.postmaster, stat.StartTime, maps)
 }
 
-// of unwinds and names the stack of a hit. Equal stacks of a process give the same result. It returns nil if the
-// process ended before its mappings were read.
+// of unwinds and names the stack of a hit. Equal stacks give the same result, as long as shared is not full. It returns
+// nil if the process ended before its mappings were read.
 func (s *stacks) of(h *probe.Hit) *trace.Thread {
 	sp := s.space(h.Process.PID, procfs.StartTicks(h.Process.Started))
 	if sp == nil {
 		return nil
 	}
 	th := threadOf(h)
+	known := sp.Known()
 	named, _ := s.namer.Name(sp, &th, nil)
+	if s.known += sp.Known() - known; s.known > maxKnown {
+		s.close() // they are read again
+	}
 	return named
 }
 
