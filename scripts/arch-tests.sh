@@ -69,6 +69,29 @@ GCC
 	chmod 755 "$1/gcc"
 }
 
+# arch_go_builder MACHINE DIR makes a program named go, which returns the Go program whose calls are traced: compiled here,
+# with and without symbols.
+arch_go_builder() {
+	local goarch=${GOARCH_OF[$1]}
+	mkdir -p "$2/worker/functrace/testdata/calls"
+	cp "$TOP/worker/functrace/testdata/calls/main.go" "$2/worker/functrace/testdata/calls/"
+	(cd "$TOP/worker/functrace" && export CGO_ENABLED=0 GOARCH=$goarch &&
+		"$GO" build -o "$2/compiled/calls" ./testdata/calls &&
+		"$GO" build -ldflags='-s -w' -o "$2/compiled/calls-stripped" ./testdata/calls)
+	cat >"$2/go" <<'GO'
+#!/bin/sh
+while [ $# -gt 0 ]; do
+	case $1 in
+	-o) file=$2; shift ;;
+	-ldflags=*) variant=-stripped ;;
+	esac
+	shift
+done
+exec cp "/check/compiled/calls$variant" "$file"
+GO
+	chmod 755 "$2/go"
+}
+
 # arch_test_binary GOARCH DIR PACKAGE builds the tests of a package.
 arch_test_binary() {
 	mkdir -p "$2/$3/testdata"
@@ -89,16 +112,17 @@ arch_calls() {
 		test_program "$machine" "$dir/compiled/chain-mbranch-protection=standard" "$source" -O2 -fomit-frame-pointer \
 			-mbranch-protection=standard
 	arch_compiler "$dir"
+	arch_go_builder "$machine" "$dir"
 }
 
-# arch_calls_script BINDIRS prints the commands that run them there. The tests of Go programs and of gdb need both.
+# arch_calls_script BINDIRS prints the commands that run them there. The test that needs gdb is left out.
 arch_calls_script() {
 	cat <<SCRIPT
 busybox --install -s /usr/bin 2>/dev/null
 export PGSB_ARCH_PROGRAM=/check/pg_stat_backtrace PGSB_TEST_BINDIRS=$1 PGSB_TRACE_CONNECTIONS=10
 status=0
 (cd /check/ptrace/bpf/probebpf && ./tests -test.v -test.timeout 10m) || status=1
-(cd /check/worker/functrace && ./tests -test.v -test.timeout 10m -test.run '^TestKnownChains$') || status=1
+(cd /check/worker/functrace && ./tests -test.v -test.timeout 10m -test.run '^Test(KnownChains|Go|GoArguments)$') || status=1
 (cd /check/worker/functrace && ./tests -test.v -test.timeout 40m -test.run '^TestCallsOfServer$' \
 	-test.skip '/.*/(overhead|ended_process)$') || status=1
 exit \$status

@@ -77,15 +77,6 @@ func At(machine elf.Machine, code []byte, offset uint64) (Point, error) {
 	return p, nil
 }
 
-// chooseA64 takes the first instruction: the kernel does not emulate the beginning of most functions.
-func chooseA64(code []byte, _ Options) (Point, error) {
-	if len(code) < 4 {
-		return Point{}, ErrCode
-	}
-	nop := code[0] == 0x1f && code[1] == 0x20 && code[2] == 0x03 && code[3] == 0xd5
-	return Point{Emulated: nop, Arguments: true}, nil
-}
-
 func atX86(code []byte, offset uint64) (p Point, found bool) {
 	f := decodeX86(code)
 	for i := range f.list {
@@ -94,8 +85,4 @@ func atX86(code []byte, offset uint64) (p Point, found bool) {
 		}
 	}
 	return Point{}, false
-}
-
-func atA64(code []byte, offset uint64) (p Point, found bool) {
-	return Point{Offset: offset, Pushed: -1}, offset%4 == 0 && offset+4 <= uint64(len(code))
 }

@@ -47,6 +47,7 @@ func TestChoose(t *testing.T) {
 			"4889442408 e800000000 488b442408 ebd9", Options{Go: true},
 			Point{14, false, 0, true, "sub $0x180,%rsp"}, nil},
 		{"Go: no stack check", "55 4889e5 5d c3", Options{Go: true}, Point{0, true, 0, true, "push %rbp"}, nil},
+		{"Go: loop from the first instruction", "4883c001 803800 75f7 c3", Options{Go: true}, Point{}, ErrLoop},
 		{"empty", "", Options{}, Point{}, ErrCode},
 		{"no code", "ff ff", Options{}, Point{}, ErrCode},
 	} {
@@ -68,14 +69,58 @@ func TestAt(t *testing.T) {
 	}
 }
 
+func TestChooseA64(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, code string
+		options    Options
+		want       Point
+		err        error
+	}{
+		{"stp first", "fd7bbfa9 c0035fd6", Options{}, Point{0, false, 0, true, ""}, nil},
+		{"nop first", "1f2003d5 c0035fd6", Options{}, Point{0, true, 0, true, ""}, nil},
+		// 0: add x0, x0, #1; ldrb w1, [x0]; cbnz w1, 0b; ret
+		{"loop from the first instruction", "00040091 01004039 c1ffff35 c0035fd6", Options{}, Point{}, ErrLoop},
+		// bti c; 0: add x0, x0, #1; ldrb w1, [x0]; cbnz w1, 0b; ret
+		{"loop behind the first instruction", "5f2403d5 00040091 01004039 c1ffff35 c0035fd6", Options{},
+			Point{0, false, 0, true, ""}, nil},
+		// paciasp; stp x29, x30, [sp, #-16]!; ldp x29, x30, [sp], #16; autiasp; b 0
+		{"tail call of itself", "3f2303d5 fd7bbfa9 fd7bc1a8 bf2303d5 fcffff17", Options{},
+			Point{0, false, 0, true, ""}, nil},
+		// ldr x16, [x28, #16]; cmp sp, x16; b.ls 1f; str x30, [sp, #-16]!; ret; 1: mov x3, x30; bl; b 0
+		{"Go: behind the stack check", "900b40f9 ff6330eb 69000054 fe0f1ff8 c0035fd6 e3031eaa 00000094 f9ffff17",
+			Options{Go: true, Arguments: true}, Point{12, false, 0, true, ""}, nil},
+		{"Go: no stack check", "fe0f1ff8 c0035fd6", Options{Go: true}, Point{0, false, 0, true, ""}, nil},
+		{"empty", "", Options{}, Point{}, ErrCode},
+		{"less than an instruction", "fd7bbf", Options{}, Point{}, ErrCode},
+	} {
+		got, err := Choose(elf.EM_AARCH64, code(t, c.code), c.options)
+		if !errors.Is(err, c.err) || c.err == nil && err != nil || got != c.want {
+			t.Errorf("%s: %+v, %v, not %+v, %v", c.name, got, err, c.want, c.err)
+		}
+	}
+}
+
 func TestOtherArchitectures(t *testing.T) {
 	t.Parallel()
 	if _, err := Choose(elf.EM_S390, []byte{0, 0}, Options{}); !errors.Is(err, ErrArchitecture) {
 		t.Error(err)
 	}
-	if p, err := Choose(elf.EM_AARCH64, code(t, "fd7bbfa9"), Options{}); err != nil || p.Offset != 0 || !p.Arguments {
-		t.Errorf("%+v, %v", p, err)
-	}
+}
+
+// FuzzChooseA64: an instruction that is chosen begins in the code.
+func FuzzChooseA64(f *testing.F) {
+	f.Add(code(f, "900b40f9 ff6330eb 69000054 fe0f1ff8 c0035fd6 e3031eaa 00000094 f9ffff17"), true, false)
+	f.Add(code(f, "00040091 01004039 c1ffff35 c0035fd6"), false, true)
+	f.Fuzz(func(t *testing.T, p []byte, golang, arguments bool) {
+		got, err := Choose(elf.EM_AARCH64, p, Options{Go: golang, Arguments: arguments})
+		if err != nil {
+			return
+		}
+		if at, err := At(elf.EM_AARCH64, p, got.Offset); err != nil || at.Offset != got.Offset {
+			t.Errorf("chosen %+v, but there is %+v (%v)", got, at, err)
+		}
+	})
 }
 
 // FuzzChoose: an instruction that is chosen begins in the code, and At finds it.

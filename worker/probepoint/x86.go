@@ -45,7 +45,7 @@ func chooseX86(code []byte, o Options) (Point, error) {
 	if first >= len(f.list) {
 		return Point{}, fmt.Errorf("%w: nothing behind the check of the stack", ErrCode)
 	}
-	if !o.Go && f.loops() {
+	if first == 0 && f.loops() {
 		return Point{}, ErrLoop
 	}
 	pushed, intact := int64(0), true
@@ -134,17 +134,18 @@ func (f *function) behindStackCheck() (first int) {
 	return first
 }
 
-// growsStack reports whether the code at a place calls something and then jumps to the function's beginning.
+// growsStack reports whether the code at a place calls one function and then jumps to the function's beginning. Code
+// that ends the program may be before it, with a call that never returns.
 func (f *function) growsStack(from int64) bool {
-	called := false
+	calls := 0
 	for i := range f.list {
 		x := &f.list[i]
 		switch {
 		case x.at < from:
 		case x.Op == x86asm.CALL:
-			called = true
+			calls++
 		case x.Op == x86asm.JMP && x.direct && x.target == 0:
-			return called
+			return calls == 1
 		case x.ends():
 			return false
 		}

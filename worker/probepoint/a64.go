@@ -1,0 +1,129 @@
+package probepoint
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"pg_stat_backtrace/unwind/disasm"
+	"pg_stat_backtrace/unwind/disasm/aarch64"
+)
+
+// instructionNOP is the instruction that does nothing, which the kernel emulates.
+const instructionNOP = 0xd503201f
+
+// functionA64 is the code of a function: an instruction for each word.
+type functionA64 []disasm.Instruction
+
+// chooseA64 takes the first instruction that every call passes once: the kernel does not emulate the beginning of most
+// functions.
+func chooseA64(code []byte, o Options) (Point, error) {
+	f := decodeA64(code)
+	if len(f) == 0 {
+		return Point{}, ErrCode
+	}
+	first := 0
+	if o.Go {
+		first = f.behindStackCheck()
+	}
+	switch {
+	case first >= len(f):
+		return Point{}, fmt.Errorf("%w: nothing behind the check of the stack", ErrCode)
+	case f.loops(first):
+		return Point{}, ErrLoop
+	}
+	p := Point{Offset: uint64(first) * aarch64.Length, Arguments: true}
+	for i := range f[:first] {
+		p.Arguments = p.Arguments && f[i].Writes&argumentsA64 == 0
+		if f[i].Writes&(1<<aarch64.SP) != 0 {
+			p.Pushed = -1
+		}
+	}
+	switch {
+	case o.Arguments && !p.Arguments:
+		return Point{}, fmt.Errorf("%w: the arguments are overwritten", ErrCode)
+	case o.Return && p.Pushed != 0:
+		return Point{}, fmt.Errorf("%w: the stack pointer is changed", ErrCode)
+	}
+	p.Emulated = binary.LittleEndian.Uint32(code[p.Offset:]) == instructionNOP
+	return p, nil
+}
+
+// argumentsA64 are the registers that pass arguments: X0 to X7 in C, X0 to X15 in Go.
+const argumentsA64 = 1<<16 - 1
+
+// decodeA64 decodes a function. Words that are no known instructions end the code before them: they are data.
+func decodeA64(code []byte) (f functionA64) {
+	code = code[:min(len(code), maxCode)]
+	for ; len(code) >= aarch64.Length; code = code[aarch64.Length:] {
+		x, err := aarch64.Decode(code)
+		if err != nil {
+			x = disasm.New(aarch64.Length)
+			x.Flow = disasm.Ends
+		}
+		f = append(f, x)
+	}
+	return f
+}
+
+// target returns the index of the instruction to which a direct jump, branch or call goes. It may lie outside of the
+// function.
+func (f functionA64) target(i int) int { return i + int(f[i].Target/aarch64.Length) }
+
+// behindStackCheck returns the index of the first instruction behind the check whether a Go function needs more stack.
+// That is a branch to code that calls the run time, at the end of the function, and then jumps to its beginning.
+func (f functionA64) behindStackCheck() (first int) {
+	for i := range f[:min(len(f), maxPrologue)] {
+		switch {
+		case f[i].Flow == disasm.Branch && f.growsStack(f.target(i)):
+			first = i + 1
+		case f[i].Flow != disasm.Next:
+			return first
+		}
+	}
+	return first
+}
+
+// growsStack reports whether the code at a place calls one function and then jumps to the function's beginning. Code
+// that ends the program may be before it, with a call that never returns.
+func (f functionA64) growsStack(from int) bool {
+	calls := 0
+	for i := max(from, 0); from >= 0 && i < len(f); i++ {
+		switch f[i].Flow {
+		case disasm.Next:
+		case disasm.Call:
+			calls++
+		case disasm.Jump:
+			return calls == 1 && f.target(i) == 0
+		case disasm.Branch, disasm.Return, disasm.Ends, disasm.Unknown:
+			return false
+		}
+	}
+	return false
+}
+
+// loops reports whether the function jumps to one of its instructions other than by a call of itself that takes the
+// place of a return: such a call leaves nothing on the stack, so the function cannot begin with a push for each pass.
+func (f functionA64) loops(to int) bool {
+	if f.pushes(to) {
+		return false
+	}
+	for i := range f {
+		if (f[i].Flow == disasm.Jump || f[i].Flow == disasm.Branch) && f[i].Direct && f.target(i) == to {
+			return true
+		}
+	}
+	return false
+}
+
+// pushes reports whether an instruction moves the stack pointer, or the next one does behind a hint such as PACIASP.
+func (f functionA64) pushes(i int) bool {
+	const stack = 1 << aarch64.SP
+	if f[i].Writes == 0 && f[i].Flow == disasm.Next && f[i].Access.Size == 0 && i+1 < len(f) {
+		i++
+	}
+	return f[i].Writes&stack != 0
+}
+
+func atA64(code []byte, offset uint64) (p Point, found bool) {
+	return Point{Offset: offset, Pushed: -1}, offset%aarch64.Length == 0 && offset+aarch64.Length <= uint64(len(code))
+}
