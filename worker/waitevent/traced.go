@@ -137,10 +137,13 @@ func (t *Timer) collect() {
 	for _, r := range tracer.Records() {
 		trace := t.traces[r.PID]
 		if trace == nil && t.level == Trace {
-			trace = &traced{first: 1, withoutExecutor: errTraceOfAll}
+			trace = &traced{first: 1}
 			t.traces[r.PID] = trace
 		}
 		if trace != nil {
+			if t.level == Trace && !trace.alone { // any more: an earlier trace of this process had starts and ends
+				trace.withoutExecutor = errTraceOfAll
+			}
 			trace.add(r)
 		}
 	}

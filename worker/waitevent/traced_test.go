@@ -208,6 +208,31 @@ func many(pid, n int) []waits.Record {
 	return records
 }
 
+// TestGapBehindTrace traces a process alone, and then with all others. The later records have no starts and ends of the
+// executor, and Gap must say so.
+func TestGapBehindTrace(t *testing.T) {
+	pid, _ := sleeper(t)
+	timer, f := fakeTimer(pid)
+	timer.level = Trace
+	gap := func(when string, want bool) {
+		t.Helper()
+		f.records = many(pid, 1)
+		timer.collect()
+		if got, err := timer.Gap(pid); err != nil || got.OfAll != want || got.Untraced {
+			t.Errorf("%s: %+v, %v", when, got, err)
+		}
+	}
+	gap("with all others", true)
+	if err := timer.Trace(pid, true); err != nil {
+		t.Fatal(err)
+	}
+	gap("alone", false)
+	if err := timer.Trace(pid, false); err != nil {
+		t.Fatal(err)
+	}
+	gap("with all others again", true)
+}
+
 // TestTracedProcessesStay traces processes without records, while others have more records than are kept. The entry of
 // a process stays while the process lives and its trace has not ended.
 func TestTracedProcessesStay(t *testing.T) {
