@@ -166,6 +166,9 @@ func (f *profileFlags) runTo(ctx context.Context, pids []int, stdout, stderr io.
 	return errors.Join(out.commit(), ctx.Err())
 }
 
+// errNoSample means that there is nothing to print.
+var errNoSample = errors.New("no sample")
+
 // run samples, and prints what came of it; after an interrupt, what has come until then.
 func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
 	capturer, closeRemote, err := f.remote.capturer(stderr, f.debugDirs)
@@ -205,7 +208,7 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 		return err
 	}
 	if p.counted == 0 {
-		return errors.Join(ctx.Err(), fmt.Errorf("no sample in %s", p.figures.Took.Round(time.Millisecond)))
+		return fmt.Errorf("%w in %s", errNoSample, p.figures.Took.Round(time.Millisecond))
 	}
 	if err := p.tell(stdout); err != nil {
 		return err

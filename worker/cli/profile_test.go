@@ -1,12 +1,18 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
@@ -51,6 +57,23 @@ func TestProfile(t *testing.T) {
 	status, stdout, stderr = run(t, "profile", "--duration", "300ms", "--running", pid)
 	if status != 1 || stdout != "" || !strings.Contains(stderr, "no sample in ") {
 		t.Errorf("status %d, %q, %q", status, stdout, stderr)
+	}
+	// An interrupt before the first sample leaves an old file as it is.
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	id, err := strconv.Atoi(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := profileFlags{
+		rate: 100, duration: time.Minute, maxFrames: 100, most: 10, format: "text", output: file, running: true,
+	}
+	if err := f.runTo(ctx, []int{id}, io.Discard, io.Discard); !errors.Is(err, errNoSample) || content(t, file) != "old" {
+		t.Errorf("%v, and the file has %q", err, content(t, file))
 	}
 }
 

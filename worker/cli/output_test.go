@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// writeTo writes a text by createOutput.
+func writeTo(t *testing.T, name, text string) {
+	t.Helper()
+	o, err := createOutput(name, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.discard()
+	if _, err := fmt.Fprint(o, text); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.commit(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func isLink(t *testing.T, name string) bool {
+	t.Helper()
+	info, err := os.Lstat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Mode()&os.ModeSymlink != 0
+}
+
+func content(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestOutputLinks expects that links stay, and that the files to which they lead get the data.
+func TestOutputLinks(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, step := range []error{
+		os.MkdirAll(dir+"/a/b", 0o700),
+		os.Symlink("a/b", dir+"/folder"),
+		os.WriteFile(dir+"/a/old", []byte("old"), 0o600),
+		os.Symlink("../old", dir+"/a/b/link"),
+		os.Symlink("link", dir+"/a/b/second"),
+		os.Symlink("new", dir+"/a/b/dangling"),
+		os.Symlink("round", dir+"/round"),
+	} {
+		if step != nil {
+			t.Fatal(step)
+		}
+	}
+	for name, target := range map[string]string{
+		dir + "/a/b/link":      dir + "/a/old",
+		dir + "/folder/second": dir + "/a/old",
+		dir + "/a/b/dangling":  dir + "/a/b/new",
+	} {
+		writeTo(t, name, name)
+		if !isLink(t, name) || content(t, target) != name {
+			t.Errorf("%s: a link %v, and its target has %q", name, isLink(t, name), content(t, target))
+		}
+	}
+	writeTo(t, dir+"/folder/../plain", "text") // behind the link, not beside it
+	if content(t, dir+"/a/plain") != "text" {
+		t.Error("the file is in another folder")
+	}
+	if _, err := createOutput(dir+"/round", nil); err == nil || !strings.Contains(err.Error(), "round") {
+		t.Errorf("a link to itself: %v", err)
+	}
+}
+
+// TestOutputForeignLink expects that a link of another user is replaced: it must not choose a file of root's.
+func TestOutputForeignLink(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make a link of another user")
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/important", []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	link := dir + "/link"
+	if err := os.Symlink("important", link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Lchown(link, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	writeTo(t, link, "new")
+	if isLink(t, link) || content(t, link) != "new" || content(t, dir+"/important") != "old" {
+		t.Errorf("a link: %v, and the file has %q", isLink(t, link), content(t, dir+"/important"))
+	}
+}
+
+// TestOutputDescriptor expects that /dev/stdout and /dev/fd/N mean an open file. Its name and its earlier data stay.
+func TestOutputDescriptor(t *testing.T) {
+	t.Parallel()
+	file, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	link := filepath.Join(t.TempDir(), "stdout")
+	if err := os.Symlink(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.WriteString("first "); err != nil {
+		t.Fatal(err)
+	}
+	writeTo(t, link, "second ")
+	writeTo(t, fmt.Sprintf("/dev/fd/%d", file.Fd()), "third")
+	if !isLink(t, link) || content(t, file.Name()) != "first second third" {
+		t.Errorf("a link: %v, and the file has %q", isLink(t, link), content(t, file.Name()))
+	}
+	if _, err := createOutput("/dev/fd/99999", nil); err == nil {
+		t.Error("a descriptor that is not open was accepted")
+	}
+}
+
+// TestOutputMode expects the permissions and the owner of the old file, and without one those of the umask.
+func TestOutputMode(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	old := dir + "/old"
+	if err := os.WriteFile(old, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	owner := os.Geteuid()
+	if owner == 0 {
+		owner = 65534
+		if err := os.Chown(old, owner, owner); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writeTo(t, old, "new")
+	info, err := os.Stat(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if uid := info.Sys().(*syscall.Stat_t).Uid; info.Mode().Perm() != 0o600 || int(uid) != owner {
+		t.Errorf("the file has mode %o and belongs to %d", info.Mode().Perm(), uid)
+	}
+	// The umask is the process's: another file shows it.
+	other, err := os.Create(dir + "/other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	writeTo(t, dir+"/new", "new")
+	want, err := other.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.Stat(dir + "/new"); err != nil || got.Mode() != want.Mode() {
+		t.Errorf("a new file: %v, %v, not %v", got, err, want.Mode())
+	}
+}
