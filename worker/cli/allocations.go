@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -57,13 +56,9 @@ func (f *allocationFlags) formats() []string {
 
 // check validates the flags, and returns the process and the budget.
 func (f *allocationFlags) check(format string, args []string) (pid int, budget float64, err error) {
-	share, percent := strings.CutSuffix(f.maxOverhead, "%")
-	budget, err = strconv.ParseFloat(share, 64)
-	if percent {
-		budget /= 100
-	}
+	budget, err = parseShare(f.maxOverhead)
 	switch {
-	case err != nil || !(budget > 0 && budget <= 1): // not a number is neither
+	case err != nil || budget == 0:
 		return 0, 0, fmt.Errorf("--max-overhead must be more than 0%% and at most 100%%, not %q", f.maxOverhead)
 	case !slices.Contains(f.formats(), format):
 		return 0, 0, fmt.Errorf("--format must be one of %s with --allocations, not %q",

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	pprof "github.com/google/pprof/profile"
 	"golang.org/x/sys/unix"
@@ -18,6 +19,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/allocs"
 	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
+	"pg_stat_backtrace/worker/allocation"
 )
 
 // startWriter is a standard error that does something when a trace has begun.
@@ -189,6 +191,16 @@ func sumOf(p *pprof.Profile, name string) int64 {
 	return -1
 }
 
+// TestShareOfBudget: a number without a unit is a percentage, as with trace.
+func TestShareOfBudget(t *testing.T) {
+	for text, want := range map[string]float64{"1": 0.01, "1%": 0.01, "0.5": 0.005, "100": 1, "10 %": 0.1} {
+		f := allocationFlags{maxOverhead: text, duration: time.Second, sample: allocation.InuseSpace}
+		if _, got, err := f.check(formatText, []string{"1"}); err != nil || got != want {
+			t.Errorf("%s: %v, %v", text, got, err)
+		}
+	}
+}
+
 // TestAllocationsMisused: what cannot be traced is refused, with the reason.
 func TestAllocationsMisused(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -198,6 +210,9 @@ func TestAllocationsMisused(t *testing.T) {
 	}{
 		"two processes": {[]string{"1", "2"}, 2, "give one process id"},
 		"budget":        {[]string{"--max-overhead", "120%", "1"}, 2, "--max-overhead must be"},
+		"no budget":     {[]string{"--max-overhead", "0", "1"}, 2, "--max-overhead must be"},
+		"tree":          {[]string{"--tree", "1"}, 2, "--tree does not go with --allocations"},
+		"timeout":       {[]string{"--timeout", "1s", "1"}, 2, "--timeout does not go with --allocations"},
 		"format":        {[]string{"-f", "json", "1"}, 2, "--format must be one of text, folded"},
 		"sample type":   {[]string{"--sample-type", "cpu", "1"}, 2, "--sample-type must be one of"},
 		"snip":          {[]string{"--pre", "2", "1"}, 2, "require --format compressed"},

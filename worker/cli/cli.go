@@ -35,6 +35,7 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 	keepBelowMemoryLimits()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second interrupt ends the program at once
 	ctx, stopLimit := withProcessorLimit(ctx, stderr)
 	defer stopLimit()
 	defer suspendable(stderr)()

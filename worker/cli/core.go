@@ -40,7 +40,10 @@ func (c *coreFlags) check(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return errors.New("--core and process ids exclude each other")
 	}
-	for _, name := range []string{"repeat", "warm-up", "interval", "timeout", "stats", "threads", "no-context"} {
+	for _, name := range []string{
+		"repeat", "warm-up", "interval", "timeout", "stats", "threads", "no-context", "nonstop", "debuginfod",
+		"debuginfod-cache", "debuginfod-max-size", "debuginfod-cache-size", "debuginfod-min-free",
+	} {
 		if cmd.Flags().Changed(name) {
 			return fmt.Errorf("--%s is for processes, not for --core", name)
 		}
@@ -91,6 +94,7 @@ func (f *captureFlags) readCore(ctx context.Context) (*coredump.Trace, error) {
 	done := make(chan result, 1)
 	o := coredump.Options{
 		Exe: f.core.exe, Sysroot: f.core.sysroot, MaxFrames: f.maxFrames, Goroutines: f.goroutines, Stdin: os.Stdin,
+		DebugDirs: f.debugDirs,
 	}
 	go func() {
 		c, err := coredump.Read(f.core.file, o)

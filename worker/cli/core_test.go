@@ -8,9 +8,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace/procfs"
 )
 
 // TestCaptureCore compares what gcore has of a sleeping process with what a capture of the process itself has: the same
@@ -74,6 +78,70 @@ func TestCaptureCore(t *testing.T) {
 	}
 	if !strings.Contains(out, "libc.so") {
 		t.Errorf("the libraries are lost with the program:\n%s", out)
+	}
+}
+
+// TestCoreFlags refuses flags that would do nothing.
+func TestCoreFlags(t *testing.T) {
+	t.Parallel()
+	for _, flags := range [][]string{{"--nonstop"}, {"--debuginfod", "off"}, {"--stats"}} {
+		status, _, stderr := run(t, append([]string{"capture", "--core", "core"}, flags...)...)
+		if status != 2 || !strings.Contains(stderr, flags[0]+" is for processes") {
+			t.Errorf("%v: status %d, %q", flags, status, stderr)
+		}
+	}
+}
+
+// TestCoreDebugDir names the functions of a stripped program by a debug file in a folder.
+func TestCoreDebugDir(t *testing.T) {
+	dir := t.TempDir()
+	exe, source := filepath.Join(dir, "stripped"), filepath.Join(dir, "main.c")
+	text := "#include <unistd.h>\nstatic __attribute__((noinline)) void nowhere_else(void) { pause(); }\n" +
+		"int main(void) { nowhere_else(); return 1; }\n"
+	if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command := func(args ...string) string {
+		t.Helper()
+		if _, err := exec.LookPath(args[0]); err != nil {
+			t.Skip(err)
+		}
+		out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %v, %s", args, err, out)
+		}
+		return string(out)
+	}
+	command("gcc", "-g", "-O1", "-Wl,--build-id=sha1", "-o", exe, source)
+	id := regexp.MustCompile(`Build ID: ([0-9a-f]{2})([0-9a-f]+)`).FindStringSubmatch(command("readelf", "-n", exe))
+	if id == nil {
+		t.Fatal("no build-id")
+	}
+	folder := filepath.Join(dir, "debug", ".build-id", id[1])
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	command("objcopy", "--only-keep-debug", exe, filepath.Join(folder, id[2]+".debug"))
+	command("strip", exe)
+	program := exec.CommandContext(t.Context(), exe)
+	if err := program.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = program.Process.Kill()
+		_ = program.Wait()
+	})
+	pid := strconv.Itoa(program.Process.Pid)
+	pgtest.Wait(t, "the program to sleep", func() bool {
+		stat, err := procfs.ReadStat(program.Process.Pid)
+		return err == nil && stat.State == 'S'
+	})
+	command("gcore", "-o", filepath.Join(dir, "core"), pid)
+	core := filepath.Join(dir, "core."+pid)
+	_, out, _ := run(t, "capture", "--core", core)
+	_, with, _ := run(t, "capture", "--core", core, "--debug-dir", filepath.Join(dir, "debug"))
+	if strings.Contains(out, "nowhere_else") || !strings.Contains(with, " nowhere_else+") {
+		t.Errorf("without the debug file:\n%s\nwith it:\n%s", out, with)
 	}
 }
 

@@ -75,7 +75,7 @@ func newDecode() *cobra.Command {
 				defer func() { _ = file.Close() }()
 				in = file
 			}
-			return f.run(in, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return f.run(newInterruptible(cmd.Context(), in), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fs := cmd.Flags()

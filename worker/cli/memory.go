@@ -74,6 +74,9 @@ func newMemory() *cobra.Command {
   pg_stat_backtrace memory --allocations 4711 --format pprof > heap.pb.gz`,
 		Args: usageArgs(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.checkMode(cmd); err != nil {
+				return usage(err)
+			}
 			if f.allocations.on {
 				pid, budget, err := f.allocations.check(f.format, args)
 				if err != nil {
@@ -98,6 +101,31 @@ func newMemory() *cobra.Command {
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions(append(f.allocations.formats(), formatJSON), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// The flags of one mode.
+//
+//nolint:gochecknoglobals // tables
+var (
+	onlyAllocations = []string{
+		"duration", "max-overhead", "sample-type", "debug-dir", "debuginfod", "debuginfod-cache",
+		"debuginfod-max-size", "debuginfod-cache-size", "debuginfod-min-free", "pre", "post",
+	}
+	onlyContexts = []string{"tree", "timeout"}
+)
+
+// checkMode refuses flags that would do nothing.
+func (f *memoryFlags) checkMode(cmd *cobra.Command) error {
+	names, problem := onlyAllocations, "--%s needs --allocations"
+	if f.allocations.on {
+		names, problem = onlyContexts, "--%s does not go with --allocations"
+	}
+	for _, name := range names {
+		if cmd.Flags().Changed(name) {
+			return fmt.Errorf(problem, name)
+		}
+	}
+	return nil
 }
 
 // check validates the flags and returns the processes.

@@ -88,3 +88,18 @@ func checkMemoryProfile(t *testing.T, pid string, count, total int) {
 		t.Errorf("html of two processes: status %d", status)
 	}
 }
+
+// TestFlagsOfAllocations refuses flags that would do nothing.
+func TestFlagsOfAllocations(t *testing.T) {
+	t.Parallel()
+	for _, flag := range onlyAllocations {
+		value := "1"
+		if flag == "duration" {
+			value = "1s"
+		}
+		status, _, stderr := run(t, "memory", "--"+flag, value, "1")
+		if status != 2 || !strings.Contains(stderr, "--"+flag+" needs --allocations") {
+			t.Errorf("--%s: status %d, %s", flag, status, stderr)
+		}
+	}
+}

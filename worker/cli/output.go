@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -131,8 +130,8 @@ func duplicate(descriptor int, name string) (*os.File, error) {
 // createBeside makes a file with an unused name in the folder of another one, with the permissions of the umask.
 func createBeside(path string) (*os.File, error) {
 	const attempts = 1000
-	for range attempts {
-		name := fmt.Sprintf("%s/.%s.%d", folderOf(path), filepath.Base(path), rand.Uint32())
+	for i := range attempts {
+		name := fmt.Sprintf("%s/.%s.%d.%d", folderOf(path), filepath.Base(path), os.Getpid(), i)
 		file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666) //nolint:gosec // the umask decides
 		if !errors.Is(err, fs.ErrExist) {
 			return file, err

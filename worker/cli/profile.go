@@ -160,10 +160,10 @@ func (f *profileFlags) runTo(ctx context.Context, pids []int, stdout, stderr io.
 		return err
 	}
 	defer out.discard()
-	if err := f.run(ctx, pids, out, stderr); err != nil && !errors.Is(err, context.Canceled) {
+	if err := f.run(ctx, pids, out, stderr); err != nil {
 		return err
 	}
-	return errors.Join(out.commit(), ctx.Err())
+	return out.commit()
 }
 
 // errNoSample means that there is nothing to print.
@@ -210,10 +210,7 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	if p.counted == 0 {
 		return fmt.Errorf("%w in %s", errNoSample, p.figures.Took.Round(time.Millisecond))
 	}
-	if err := p.tell(stdout); err != nil {
-		return err
-	}
-	return ctx.Err()
+	return p.tell(stdout)
 }
 
 // ended says of a process that has no main thread any more why no samples of it are to be had; of others "".

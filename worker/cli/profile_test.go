@@ -75,6 +75,12 @@ func TestProfile(t *testing.T) {
 	if err := f.runTo(ctx, []int{id}, io.Discard, io.Discard); !errors.Is(err, errNoSample) || content(t, file) != "old" {
 		t.Errorf("%v, and the file has %q", err, content(t, file))
 	}
+	f.running = false
+	ctx, cancel = context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if err := f.runTo(ctx, []int{id}, io.Discard, io.Discard); err != nil || !strings.Contains(content(t, file), "sleep") {
+		t.Errorf("interrupted: %v, and the file has %q", err, content(t, file))
+	}
 }
 
 // zombie is a process that has ended, and that its parent has not asked for yet.

@@ -177,10 +177,7 @@ func (f *profileFlags) runCluster(ctx context.Context, stdout, stderr io.Writer)
 	}); err != nil {
 		return fmt.Errorf("write the profile: %w", err)
 	}
-	if err := out.commit(); err != nil {
-		return err
-	}
-	return ctx.Err()
+	return out.commit()
 }
 
 func titleOf(mode clusterprofile.Mode) string {

@@ -48,7 +48,7 @@ func newReport() *cobra.Command {
 			if err := f.check(args); err != nil {
 				return usage(err)
 			}
-			return f.run(args, cmd.InOrStdin(), cmd.OutOrStdout())
+			return f.run(args, newInterruptible(cmd.Context(), cmd.InOrStdin()), cmd.OutOrStdout())
 		},
 	}
 	fs := cmd.Flags()

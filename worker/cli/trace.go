@@ -214,10 +214,7 @@ func (f *traceFlags) run(ctx context.Context, o functrace.Options, stdout, stder
 		return err
 	}
 	t.Close()
-	if err := f.print(result, out, stdout); err != nil {
-		return err
-	}
-	return ctx.Err()
+	return f.print(result, out, stdout)
 }
 
 // announce says what will be probed, and what that costs.

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -119,6 +120,13 @@ func checkWorker(cfg *worker.Config) error {
 		return fmt.Errorf("--context must be superuser, all or off, not %q", cfg.Context)
 	case cfg.Sessions < 0:
 		return errors.New("--sessions must be positive")
+	case cfg.Concurrency < 0:
+		return errors.New("--concurrency must be positive")
+	case !(cfg.Limits.PerSecond > 0) || math.IsInf(cfg.Limits.PerSecond, 0): // not a number is neither
+		return fmt.Errorf("--rate must be a positive number, not %v; to lock a role out, revoke EXECUTE",
+			cfg.Limits.PerSecond)
+	case cfg.Limits.Burst < 1:
+		return fmt.Errorf("--burst must be at least 1, not %d", cfg.Limits.Burst)
 	}
 	if err := cfg.Waits.Check(); err != nil {
 		return err

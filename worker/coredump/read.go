@@ -29,6 +29,8 @@ type Options struct {
 	Exe string
 	// Sysroot is put before every path in the core. It is a copy of the root directory of the core's host.
 	Sysroot string
+	// DebugDirs are searched for debug files; nil means the default.
+	DebugDirs []string
 	// MaxFrames bounds each thread's frames; 0 means unwind.DefaultMaxFrames.
 	MaxFrames int
 	// Goroutines returns the goroutines of Go programs instead of threads.
@@ -68,7 +70,8 @@ func Read(file string, o Options) (*Trace, error) {
 		return nil, errors.Join(err, damage)
 	}
 	r := &reader{
-		core: core, options: o, images: symbolize.NewCache(core.Arch, &symbolize.Sources{Cache: dwarf.NewCache(0)}),
+		core: core, options: o,
+		images: symbolize.NewCache(core.Arch, &symbolize.Sources{Cache: dwarf.NewCache(0), Folders: o.DebugDirs}),
 	}
 	defer r.close()
 	for _, err := range []error{damage, core.Damage} {

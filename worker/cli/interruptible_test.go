@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+)
+
+// TestInterruptible expects all bytes and the error of the reader below.
+func TestInterruptible(t *testing.T) {
+	t.Parallel()
+	text := strings.Repeat("some bytes\n", 20000)
+	if err := iotest.TestReader(newInterruptible(t.Context(), strings.NewReader(text)), []byte(text)); err != nil {
+		t.Error(err)
+	}
+	broken := io.MultiReader(strings.NewReader("some"), iotest.ErrReader(io.ErrClosedPipe))
+	if got, err := io.ReadAll(newInterruptible(t.Context(), broken)); string(got) != "some" ||
+		!errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// TestSilentInput interrupts commands that read a pipe from which nothing comes.
+func TestSilentInput(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"decode"}, {"report", "-"}} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		root := newRoot("test")
+		root.SetArgs(args)
+		root.SetIn(r)
+		root.SetOut(new(bytes.Buffer))
+		root.SetErr(new(bytes.Buffer))
+		ended := make(chan error, 1)
+		go func() { ended <- root.ExecuteContext(ctx) }()
+		time.AfterFunc(100*time.Millisecond, cancel)
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("%v: %v", args, err)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("%v: an interrupt does not end it", args)
+		}
+		_ = w.Close()
+		_ = r.Close()
+	}
+}
