@@ -204,6 +204,22 @@ quietly inside dpkg -i $(deb a "$VERSION")
 inside systemctl start $UNIT
 until_answers $UNIT
 
+say "Upgrade and restart, while the server is stopped"
+inside systemctl stop postgresql@15-main
+before=$(main_pid $UNIT)
+# shellcheck disable=SC2046
+quietly inside dpkg -i $(deb next 1.9.9) # it has a limit of two minutes
+[[ $(main_pid $UNIT) != "$before" && $(inside systemctl is-active $UNIT) == active ]] ||
+	die "without a server, the upgrade did not restart the worker"
+quietly inside systemctl restart $UNIT
+inside systemctl kill -s HUP $UNIT
+inside systemctl start postgresql@15-main
+until_answers $UNIT
+# shellcheck disable=SC2046
+quietly inside dpkg -i $(deb a "$VERSION")
+until_answers $UNIT
+note "the upgrade does not wait for the server; a worker outlives a hangup"
+
 say "One service for every cluster"
 inside systemctl disable -q --now $UNIT
 inside pg_createcluster $MAJOR other >/dev/null

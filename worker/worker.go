@@ -248,7 +248,9 @@ func (w *Worker) find(ctx context.Context) (pgcluster.Cluster, error) {
 		if told != err.Error() {
 			told = err.Error()
 			w.log.Warn().Err(err).Msg("waiting for the server")
-			notify("STATUS=waiting for the server")
+			// The service is ready: it will serve the server when that starts. An upgrade of packages must not wait
+			// for it, and neither must the boot.
+			notify("READY=1\nSTATUS=waiting for the server")
 		}
 		select {
 		case <-ctx.Done():

@@ -139,12 +139,47 @@ func workers(t *testing.T, shared *site) {
 		serves(t)
 		_ = s.worker.end(syscall.SIGTERM)
 	})
+	t.Run("a hangup, and a log without a reader", func(t *testing.T) { s.survives(t, serves) })
 	t.Run("no session of its own", func(t *testing.T) { s.blind(t, target) })
 	t.Run("another version", func(t *testing.T) {
 		s.ready(t, s.launch(t, s.AsServerUser(exec.Command(programs.other, s.workerArguments(nil)...))))
 		boss.quick(t, "other version", ask1(target))
 		plain.quick(t, "other version", "SELECT pg_log_backtrace(1)::text")
 	})
+}
+
+// survives checks a worker whose terminal is closed, and one whose log has lost its reader.
+func (s *site) survives(t *testing.T, serves func(*testing.T)) {
+	w := s.work(t)
+	w.signal(t, syscall.SIGHUP)
+	serves(t)
+	if err := w.end(syscall.SIGTERM); err != nil {
+		t.Errorf("after a hangup: %v", err)
+	}
+	r, log, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := s.AsServerUser(exec.Command(programs.worker, s.workerArguments(nil)...))
+	command.Stdout, command.Stderr = log, log
+	command.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w = &worker{Cmd: command}
+	defer func() { _ = w.end(syscall.SIGKILL) }()
+	_ = log.Close()
+	pgtest.Wait(t, "the worker serves", func() bool {
+		lines := s.pidFile()
+		return len(lines) > 1 && lines[1] == strconv.Itoa(command.Process.Pid)
+	})
+	_ = r.Close()
+	for range 3 {
+		serves(t)
+	}
+	if err := w.end(syscall.SIGTERM); err != nil {
+		t.Errorf("without a reader of its log: %v", err)
+	}
 }
 
 // blind checks a worker that cannot log in. It answers superusers, and gives other roles the reason in an error.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/signal"
 	"syscall"
 
@@ -33,7 +34,7 @@ var errReported = errors.New("failed")
 // 0, 1 if the command failed, 2 if it was used wrongly.
 func Main(version string, args []string, stdout, stderr io.Writer) int {
 	keepBelowMemoryLimits()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second interrupt ends the program at once
 	ctx, stopLimit := withProcessorLimit(ctx, stderr)
@@ -65,6 +66,16 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 		tellf(stderr, "%v", err)
 		return exitFailed
 	}
+}
+
+// endings are the signals that end a command in order. SIGHUP is one of them, because the terminal may be closed. It is
+// not if the program was started with nohup.
+func endings() []os.Signal {
+	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		signals = append(signals, syscall.SIGHUP)
+	}
+	return signals
 }
 
 // tellf writes a message for the user. If even that fails, there is nobody left

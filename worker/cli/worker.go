@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os/signal"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -77,6 +79,8 @@ func newWorker(version string) *cobra.Command {
 			if err := errors.Join(every.check(cmd), checkWorker(&cfg)); err != nil {
 				return usage(err)
 			}
+			// A worker outlives the terminal that it was started from, and the reader of its log.
+			signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
 			cfg.Version = version
 			sink, err := logSink(cmd.ErrOrStderr(), format)
 			if err != nil {

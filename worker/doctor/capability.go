@@ -20,6 +20,7 @@ import (
 type need struct {
 	feature string
 	anyOf   []int
+	never   bool // no capability gives it
 }
 
 // names of the capabilities that are of any use.
@@ -29,17 +30,24 @@ var names = map[int]string{
 }
 
 // needs is the table "Capabilities" of doc/worker.md for a machine with these settings of kernel.yama.ptrace_scope (0
-// also where there is no yama) and kernel.perf_event_paranoid. At a scope of 3 no capability helps; see yama.
+// also where there is no yama) and kernel.perf_event_paranoid.
 func needs(scope, paranoid int) []need {
 	list := []need{
-		{"stop a process of the own user, or read it asleep", nil},
-		{"sample one on the CPU (engine running)", nil},
-		{"the same of another user's, or one that is not dumpable", []int{unix.CAP_SYS_PTRACE}},
-		{"all names of a library that is deleted or replaced", []int{unix.CAP_CHECKPOINT_RESTORE, unix.CAP_SYS_ADMIN}},
-		{"the kernel's stack of a process in state D", []int{unix.CAP_SYS_ADMIN}},
+		{feature: "stop a process of the own user, or read it asleep"},
+		{feature: "sample one on the CPU (engine running)"},
+		{feature: "the same of another user's, or one that is not dumpable", anyOf: []int{unix.CAP_SYS_PTRACE}},
+		{
+			feature: "all names of a library that is deleted or replaced",
+			anyOf:   []int{unix.CAP_CHECKPOINT_RESTORE, unix.CAP_SYS_ADMIN},
+		},
+		{feature: "the kernel's stack of a process in state D", anyOf: []int{unix.CAP_SYS_ADMIN}},
 	}
 	if scope > 0 {
 		list[0].anyOf = []int{unix.CAP_SYS_PTRACE}
+	}
+	const untilReboot = 3
+	if scope >= untilReboot {
+		list[0].never, list[2].never = true, true
 	}
 	const everybody = 2
 	if paranoid > everybody {
@@ -63,7 +71,10 @@ func rights() []finding {
 			words = append(words, names[c])
 			have = have || has(own, c)
 		}
-		if len(words) > 0 {
+		switch {
+		case n.never:
+			text = n.feature + ": not possible until a reboot, because kernel.yama.ptrace_scope is 3"
+		case len(words) > 0:
 			text = fmt.Sprintf("%s: %s (this process: %s)", n.feature, strings.Join(words, " or "),
 				word(have))
 		}
