@@ -183,6 +183,10 @@ func waitTrace(t *testing.T, s *site) {
 		FROM pg_get_backend_wait_event_trace($1) WHERE wait_event = 'PgSleep'`, sleeper.pid()); text != "true" {
 		t.Errorf("query ids and durations: %s", text)
 	}
+	if text := c.text(t, `SELECT (count(*) >= 3 AND min(coalesce(duration_us, 0)) >= 1900)::text
+		FROM pg_get_backend_wait_event_trace($1) WHERE kind = 'executor end'`, sleeper.pid()); text != "true" {
+		t.Errorf("durations of the executor: %s", text)
+	}
 	c.run(t, "SELECT pg_wait_event_capture('off', "+strconv.Itoa(sleeper.pid())+")")
 	sleeper.run(t, "SELECT pg_sleep(0.002)")
 	c.told()

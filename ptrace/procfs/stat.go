@@ -3,6 +3,7 @@ package procfs
 import (
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Bits of Stat.Flags (include/linux/sched.h).
@@ -49,9 +50,14 @@ func (s *Stat) Dumping() bool { return s.Flags&dumpsCore != 0 && s.Flags&Exiting
 
 // StartTicks converts a start time of the kernel, in ns since boot, to Stat.StartTime.
 func StartTicks(sinceBoot uint64) uint64 {
-	const tick = 10_000_000 // ns: USER_HZ is 100 on all supported architectures
 	return sinceBoot / tick
 }
+
+// tick is the unit of Stat.StartTime in ns: USER_HZ is 100 on all supported architectures.
+const tick = 10_000_000
+
+// SinceBoot converts Stat.StartTime to the time between the boot and the start.
+func SinceBoot(startTime uint64) time.Duration { return time.Duration(startTime) * tick }
 
 // ReadStat reads the stat file of a process. Values that exist per thread belong to its main thread.
 func ReadStat(pid int) (Stat, error) {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/waits"
 )
@@ -49,7 +51,9 @@ func (t *traced) add(r waits.Record) {
 			t.starts = t.starts[:last]
 		}
 	case waits.QueryStart:
-		t.starts = t.starts[:0] // an error ends the executor without a call
+		// An error ends the executor without a call: forget the runs of earlier statements. This record comes with the
+		// first wait of its statement, when its executor may run already.
+		t.starts = slices.DeleteFunc(t.starts, func(start time.Time) bool { return start.Before(r.At) })
 	case waits.Wait, waits.QueryEnd:
 	}
 	t.records = append(t.records, r)
@@ -123,6 +127,19 @@ func startOf(pid int) uint64 {
 		return 0
 	}
 	return stat.StartTime
+}
+
+// beganAt returns when a process started by the wall clock, and some time less: the kernel counts start times in ticks of
+// 10 ms. It is the zero time if the process has ended.
+func beganAt(pid int) time.Time {
+	const tolerance = 50 * time.Millisecond
+	ticks := startOf(pid)
+	var boot unix.Timespec
+	if ticks == 0 || unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil {
+		return time.Time{}
+	}
+	age := time.Duration(boot.Nano()) - procfs.SinceBoot(ticks)
+	return time.Now().Add(-age - tolerance)
 }
 
 // ErrNoWaits means that no wait of a process has been seen.
@@ -246,8 +263,12 @@ func (t *Timer) Records(pid, limit int) (rows []TraceRow, err error) {
 		if trace == nil {
 			return nil
 		}
+		began := beganAt(s.Cluster.Local(pid))
 		skip := max(0, len(trace.records)-limit)
 		for i, r := range trace.records[skip:] {
+			if r.At.Before(began) {
+				continue // of an ended process with the same id, which may have been another user's
+			}
 			row := TraceRow{Record: r, Number: trace.first + uint64(skip+i)}
 			if r.Kind == waits.Wait {
 				row.Type, row.Name, _ = s.Names.Name(r.Event)

@@ -199,13 +199,55 @@ func endSession(t *testing.T, timer *Timer, c *pgx.Conn, pid int) {
 	})
 }
 
+// later is a time after the start of each process, in the year 2106.
+const later = 1 << 32
+
 // many returns a number of records of a process. The later the process, the newer they are.
 func many(pid, n int) []waits.Record {
 	records := make([]waits.Record, n)
 	for i := range records {
-		records[i] = waits.Record{PID: pid, Kind: waits.QueryEnd, At: time.Unix(int64(pid), int64(i))}
+		records[i] = waits.Record{PID: pid, Kind: waits.QueryEnd, At: time.Unix(later+int64(pid), int64(i))}
 	}
 	return records
+}
+
+// TestExecutorWithWaits expects the duration of an executor that waits: the start of its statement is reported with the
+// first wait, after the start of the executor. A run that ended by an error has no end.
+func TestExecutorWithWaits(t *testing.T) {
+	at := func(second int) time.Time { return time.Unix(int64(1000+second), 0) }
+	var trace traced
+	for _, r := range []waits.Record{
+		{Kind: waits.ExecutorStart, At: at(1)}, // ends by an error
+		{Kind: waits.ExecutorStart, At: at(4)},
+		{Kind: waits.QueryStart, At: at(3)},
+		{Kind: waits.Wait, At: at(5), Took: time.Second},
+		{Kind: waits.ExecutorEnd, At: at(9)},
+	} {
+		trace.add(r)
+	}
+	if got := trace.records[len(trace.records)-1].Took; got != 5*time.Second || len(trace.starts) != 0 {
+		t.Errorf("the executor took %v, and %d runs have not ended", got, len(trace.starts))
+	}
+}
+
+// TestRecordsOfReusedID expects no records from before the start of the process that has the id now.
+func TestRecordsOfReusedID(t *testing.T) {
+	pid, end := sleeper(t)
+	timer, f := fakeTimer(pid)
+	if err := timer.Trace(pid, true); err != nil {
+		t.Fatal(err)
+	}
+	f.records = []waits.Record{
+		{PID: pid, Kind: waits.QueryEnd, At: time.Now().Add(-time.Hour)},
+		{PID: pid, Kind: waits.QueryEnd, At: time.Now()},
+	}
+	if rows, err := timer.Records(pid, 10); err != nil || len(rows) != 1 || rows[0].Number != 2 {
+		t.Errorf("%+v, %v", rows, err)
+	}
+	end()
+	if rows, err := timer.Records(pid, 10); err != nil || len(rows) != 2 {
+		t.Errorf("of an ended process: %+v, %v", rows, err)
+	}
 }
 
 // TestGapBehindTrace traces a process alone, and then with all others. The later records have no starts and ends of the
