@@ -31,21 +31,62 @@ func chooseA64(code []byte, o Options) (Point, error) {
 	case f.loops(first):
 		return Point{}, ErrLoop
 	}
-	p := Point{Offset: uint64(first) * aarch64.Length, Arguments: true}
+	pushed, intact := int64(0), true
 	for i := range f[:first] {
-		p.Arguments = p.Arguments && f[i].Writes&argumentsA64 == 0
-		if f[i].Writes&(1<<aarch64.SP) != 0 {
-			p.Pushed = -1
+		pushed, intact = f.effect(i, pushed, intact)
+	}
+	point := func(i int) Point {
+		at := code[i*aarch64.Length:]
+		return Point{
+			Offset: uint64(i) * aarch64.Length, Emulated: binary.LittleEndian.Uint32(at) == instructionNOP,
+			Pushed: pushed, Arguments: intact,
 		}
 	}
 	switch {
-	case o.Arguments && !p.Arguments:
+	case o.Arguments && !intact:
 		return Point{}, fmt.Errorf("%w: the arguments are overwritten", ErrCode)
-	case o.Return && p.Pushed != 0:
+	case o.Return && pushed != 0:
 		return Point{}, fmt.Errorf("%w: the stack pointer is changed", ErrCode)
 	}
-	p.Emulated = binary.LittleEndian.Uint32(code[p.Offset:]) == instructionNOP
-	return p, nil
+	best := point(first)
+	if !o.Go {
+		return best, nil
+	}
+	for i := first; i < min(len(f), first+maxPrologue); i++ {
+		switch {
+		case o.Arguments && !intact, o.Return && pushed != 0, i > first && f.loops(i):
+			return best, nil
+		case !restarts(code[i*aarch64.Length:]):
+			return point(i), nil
+		case f[i].Flow != disasm.Next:
+			return best, nil
+		}
+		pushed, intact = f.effect(i, pushed, intact)
+	}
+	return best, nil
+}
+
+// restarts reports whether an instruction of a Go program may run again when the goroutine is preempted. Go's assembler makes several instructions of one where it needs an address or a constant in R27, and a
+// preemption between them goes back to the first one. All of them name R27. An instruction with the same bits in an
+// immediate value is taken for one of them, too.
+func restarts(code []byte) bool {
+	const temporary = 27
+	w := binary.LittleEndian.Uint32(code)
+	for _, shift := range []uint{0, 5, 10, 16} {
+		if w>>shift&31 == temporary {
+			return true
+		}
+	}
+	return false
+}
+
+// effect returns the distance of the stack pointer from its first value behind an instruction, -1 if that is not known,
+// and whether registers still have the arguments.
+func (f functionA64) effect(i int, pushed int64, intact bool) (int64, bool) {
+	if f[i].Writes&(1<<aarch64.SP) != 0 {
+		pushed = -1
+	}
+	return pushed, intact && f[i].Writes&argumentsA64 == 0
 }
 
 // argumentsA64 are the registers that pass arguments: X0 to X7 in C, X0 to X15 in Go.

@@ -91,6 +91,10 @@ func TestChooseA64(t *testing.T) {
 		{"Go: behind the stack check", "900b40f9 ff6330eb 69000054 fe0f1ff8 c0035fd6 e3031eaa 00000094 f9ffff17",
 			Options{Go: true, Arguments: true}, Point{12, false, 0, true, ""}, nil},
 		{"Go: no stack check", "fe0f1ff8 c0035fd6", Options{Go: true}, Point{0, false, 0, true, ""}, nil},
+		// adrp x27, .; ldr x0, [x27, #904]; add x0, x0, #1; ret: a preemption behind adrp goes back to it
+		{"Go: a restart", "1b000090 60c741f9 00040091 c0035fd6", Options{Go: true}, Point{8, false, 0, false, ""}, nil},
+		{"Go: a restart, and arguments", "1b000090 60c741f9 00040091 c0035fd6", Options{Go: true, Arguments: true},
+			Point{0, false, 0, true, ""}, nil},
 		{"empty", "", Options{}, Point{}, ErrCode},
 		{"less than an instruction", "fd7bbf", Options{}, Point{}, ErrCode},
 	} {

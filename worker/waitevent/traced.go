@@ -129,7 +129,7 @@ func startOf(pid int) uint64 {
 	return stat.StartTime
 }
 
-// beganAt returns when a process started by the wall clock, and some time less: the kernel counts start times in ticks of
+// beganAt returns when a process started by the wall clock, and some time less: the kernel counts in ticks of
 // 10 ms. It is the zero time if the process has ended.
 func beganAt(pid int) time.Time {
 	const tolerance = 50 * time.Millisecond
