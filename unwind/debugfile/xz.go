@@ -19,14 +19,18 @@ var errXZ = errors.New("malformed xz data")
 
 const (
 	xzHeader = 12 // of a stream
-	// maxDictionary bounds the LZMA2 dictionary, which is allocated at once: "xz -9" takes 64 MiB.
+	// maxDictionary bounds the LZMA2 dictionary that a block declares: "xz -9" declares 64 MiB.
 	maxDictionary = 64 << 20
-	filterLZMA2   = 0x21
+	// maxBlocks bounds the blocks of a stream. The decoder of each block allocates its own memory. With several threads,
+	// xz makes blocks of 1 MiB or more.
+	maxBlocks   = 1024
+	filterLZMA2 = 0x21
 )
 
 // unxz decompresses an xz file (The .xz File Format 1.2.0): one stream of any number of blocks, with LZMA2 as the
-// only filter. limit is the maximum size of the result in bytes. unxz reads the container itself, so that it can
-// refuse a large dictionary (up to 4 GiB) before it is allocated.
+// only filter. limit is the maximum size of the result in bytes. unxz reads the container itself, so that it allocates
+// no dictionary (up to 4 GiB) that is larger than the content of its block. The error is errXZ, also for a stream with
+// more than maxBlocks blocks or with a block without content.
 func unxz(p []byte, limit int) ([]byte, error) {
 	newCheck, err := streamHeader(p)
 	if err != nil {
@@ -34,13 +38,16 @@ func unxz(p []byte, limit int) ([]byte, error) {
 	}
 	r := bytes.NewReader(p[xzHeader:])
 	var out bytes.Buffer
-	for {
+	for blocks := 0; ; blocks++ {
 		size, err := r.ReadByte()
 		if err != nil {
 			return nil, fmt.Errorf("%w: no index", errXZ)
 		}
 		if size == 0 { // the index begins: it repeats the data of the blocks
 			return out.Bytes(), nil
+		}
+		if blocks == maxBlocks {
+			return nil, fmt.Errorf("%w: more than %d blocks", errXZ, maxBlocks)
 		}
 		if err := block(r, size, newCheck(), &out, limit); err != nil {
 			return nil, err
@@ -73,19 +80,26 @@ func block(r *bytes.Reader, size byte, check hash.Hash, out *bytes.Buffer, limit
 	if err != nil {
 		return err
 	}
-	before, start := r.Len(), out.Len()
-	z, err := lzma.Reader2Config{DictCap: dictionary}.NewReader2(r)
+	start := out.Len()
+	stored, content, err := chunks(*r, limit-start)
+	if err != nil {
+		return err
+	}
+	p := make([]byte, stored+(-stored)&3) // with the padding to four bytes
+	if _, err := io.ReadFull(r, p); err != nil {
+		return fmt.Errorf("%w: %w", errXZ, err)
+	}
+	// No distance in the block is larger than its content.
+	dictionary = max(min(dictionary, content), lzma.MinDictCap)
+	z, err := lzma.Reader2Config{DictCap: dictionary}.NewReader2(bytes.NewReader(p[:stored]))
 	if err != nil {
 		return fmt.Errorf("%w: %w", errXZ, err)
 	}
-	if _, err := out.ReadFrom(io.LimitReader(z, int64(limit-start)+1)); err != nil {
+	if _, err := out.ReadFrom(io.LimitReader(z, int64(content)+1)); err != nil {
 		return fmt.Errorf("%w: %w", errXZ, err)
 	}
-	if out.Len() > limit {
-		return fmt.Errorf("%w: more than %d bytes", errXZ, limit)
-	}
-	if _, err := io.CopyN(io.Discard, r, int64((r.Len()-before)&3)); err != nil { // padding to four bytes
-		return fmt.Errorf("%w: %w", errXZ, err)
+	if out.Len()-start != content {
+		return fmt.Errorf("%w: block of %d bytes, not %d", errXZ, out.Len()-start, content)
 	}
 	return compare(r, check, out.Bytes()[start:])
 }
@@ -118,7 +132,58 @@ func blockHeader(r *bytes.Reader, size byte) (int, error) {
 	if err != nil || n > maxDictionary {
 		return 0, fmt.Errorf("%w: dictionary of %d bytes", errXZ, n)
 	}
-	return max(int(n), lzma.MinDictCap), nil
+	return int(n), nil
+}
+
+// chunks reads the headers of the LZMA2 chunks at the reader's position, up to the end marker. It returns the size of
+// the chunks with their headers and of their content, in bytes. The error is errXZ, also for no content and for more
+// content than limit.
+func chunks(r bytes.Reader, limit int) (stored, content int, err error) {
+	const (
+		end, uncompressed = 0, 2 // 1 and 2 are uncompressed chunks
+		lzmaChunk         = 0x80
+		withProperties    = 0xc0
+		highSize          = 0x1f // of the content's size
+	)
+	before := r.Len()
+	for {
+		control, err := r.ReadByte()
+		if err != nil {
+			return 0, 0, fmt.Errorf("%w: chunk: %w", errXZ, err)
+		}
+		var header [5]byte
+		size := 2
+		switch {
+		case control == end && content == 0:
+			return 0, 0, fmt.Errorf("%w: block without content", errXZ)
+		case control == end:
+			return before - r.Len(), content, nil
+		case control >= withProperties:
+			size = 5
+		case control >= lzmaChunk:
+			size = 4
+		case control > uncompressed:
+			return 0, 0, fmt.Errorf("%w: chunk of type %#x", errXZ, control)
+		}
+		if _, err := io.ReadFull(&r, header[:size]); err != nil {
+			return 0, 0, fmt.Errorf("%w: chunk: %w", errXZ, err)
+		}
+		data := int(binary.BigEndian.Uint16(header[:])) + 1
+		content += data
+		if control >= lzmaChunk {
+			content += int(control&highSize) << 16
+			data = int(binary.BigEndian.Uint16(header[2:])) + 1
+		}
+		if content > limit {
+			return 0, 0, fmt.Errorf("%w: more than %d bytes", errXZ, limit)
+		}
+		if data > r.Len() {
+			return 0, 0, fmt.Errorf("%w: chunk of %d bytes", errXZ, data)
+		}
+		if _, err := r.Seek(int64(data), io.SeekCurrent); err != nil {
+			return 0, 0, fmt.Errorf("%w: chunk: %w", errXZ, err)
+		}
+	}
 }
 
 // compare reads the check of a block and compares it with the check of the content.

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/ulikunitz/xz"
@@ -41,7 +43,7 @@ func TestUnxz(t *testing.T) {
 			t.Errorf("%+v: beyond the limit: %v", c, err)
 		}
 	}
-	if got, err := unxz(compressed(t, nil, xz.WriterConfig{}), 0); err != nil || len(got) != 0 {
+	if got, err := unxz(blocks(0, nil), 0); err != nil || len(got) != 0 {
 		t.Errorf("nothing: %q, %v", got, err)
 	}
 }
@@ -72,6 +74,50 @@ func TestUnxzRefuses(t *testing.T) {
 	for n := range index {
 		if _, err := unxz(good[:n], 1<<20); !errors.Is(err, errXZ) {
 			t.Errorf("%d of %d bytes: %v", n, len(good), err)
+		}
+	}
+}
+
+// blocks makes a stream, without checks and up to its index, of n blocks. Each declares a dictionary of 64 MiB and has
+// one uncompressed chunk of that content, or no chunk.
+func blocks(n int, content []byte) []byte {
+	p := []byte("\xfd7zXZ\x00\x00\x00")
+	p = binary.LittleEndian.AppendUint32(p, crc32.ChecksumIEEE(p[6:]))
+	block := []byte{2, 0, filterLZMA2, 1, 28, 0, 0, 0, 0, 0, 0, 0}
+	sign(block, len(block))
+	if len(content) > 0 {
+		block = append(binary.BigEndian.AppendUint16(append(block, 1), uint16(len(content)-1)), content...)
+	}
+	for block = append(block, 0); len(block)%4 != 0; {
+		block = append(block, 0)
+	}
+	return append(append(p, bytes.Repeat(block, n)...), 0)
+}
+
+// TestUnxzBlocks checks that unxz refuses blocks without content and too many blocks. The dictionaries take no more
+// memory than the contents.
+func TestUnxzBlocks(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		blocks  int
+		content string
+		refused bool
+	}{
+		{"empty", 10_000, "", true},
+		{"one empty", 1, "", true},
+		{"many", maxBlocks, "many", false},
+		{"too many", maxBlocks + 1, "many", true},
+	} {
+		p := blocks(c.blocks, []byte(c.content))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		got, err := unxz(p, 1<<20)
+		runtime.ReadMemStats(&after)
+		if c.refused != errors.Is(err, errXZ) || !c.refused && string(got) != strings.Repeat(c.content, c.blocks) {
+			t.Errorf("%s: %d bytes, %v", c.name, len(got), err)
+		}
+		if n := after.TotalAlloc - before.TotalAlloc; n > 32<<20 {
+			t.Errorf("%s: %d bytes allocated", c.name, n)
 		}
 	}
 }

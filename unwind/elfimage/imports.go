@@ -17,6 +17,8 @@ type imports struct {
 const (
 	maxImports    = 1 << 16
 	maxImportName = 128
+	// maxRelocations bounds the bytes of all relocation sections that are read for the names. A browser has some 26 MB.
+	maxRelocations = 64 << 20
 )
 
 // Imported returns the name of the symbol whose address the dynamic linker writes to a link-time address, for example
@@ -28,7 +30,8 @@ func (m *Image) Imported(slot uint64) string {
 }
 
 // readImports reads the relocations that name a symbol and contain their addend (gABI, chapter 4, "Relocation"). It
-// skips unreadable relocations.
+// skips unreadable and compressed sections. It also skips a section if it would read more than maxRelocations bytes
+// with it. If several section headers have the same range, each of them counts.
 func (m *Image) readImports() map[uint64]string {
 	dynsym := m.find(".dynsym")
 	if dynsym == nil || dynsym.typ != elf.SHT_DYNSYM || !m.layout.is64 {
@@ -40,13 +43,15 @@ func (m *Image) readImports() map[uint64]string {
 	}
 	const relocation, symbol = 24, 24 // bytes of an entry with 64 bits
 	found := make(map[uint64]string)
+	left := uint64(maxRelocations)
 	for i := range m.sections {
 		s := &m.sections[i]
 		if s.typ != elf.SHT_RELA || //nolint:misspell // the name
-			s.flags&elf.SHF_ALLOC == 0 {
+			s.flags&(elf.SHF_ALLOC|elf.SHF_COMPRESSED) != elf.SHF_ALLOC || s.size < relocation || s.size > left {
 			continue
 		}
-		p, err := m.content(s)
+		left -= s.size
+		p, err := m.src.bytes(s.offset, s.size)
 		for ; err == nil && len(p) >= relocation && len(found) < maxImports; p = p[relocation:] {
 			index, addend := m.layout.order.Uint64(p[8:])>>32, m.layout.order.Uint64(p[16:])
 			if index == 0 || addend != 0 || index >= uint64(len(symbols)/symbol) {

@@ -8,17 +8,22 @@ import (
 
 const (
 	noteGNUBuildID = 3
-	// maxNotes bounds the notes that are searched for a build-id, maxBuildID the length of one.
-	maxNotes   = 1 << 20
+	// noteHeader is the size of a note's header in bytes.
+	noteHeader = 12
+	// maxNotes bounds the bytes of all notes that are searched for a build-id. A Java VM has some 56 kB of notes.
+	maxNotes = 1 << 20
+	// maxBuildID bounds the length of a build-id in bytes.
 	maxBuildID = 64
 )
 
 // findBuildID searches the note sections, then the note segments: a separate debug file keeps the sections only, an
-// image in memory the segments only.
+// image in memory the segments only. It skips notes if it would read more than maxNotes bytes with them. If several
+// headers have the same range, each of them counts.
 func (m *Image) findBuildID() string {
+	left := uint64(maxNotes)
 	for i := range m.sections {
 		if s := &m.sections[i]; s.typ == elf.SHT_NOTE {
-			if id := m.buildIDAt(s.offset, s.size); id != "" {
+			if id := m.buildIDAt(s.offset, s.size, &left); id != "" {
 				return id
 			}
 		}
@@ -36,18 +41,20 @@ func (m *Image) findBuildID() string {
 		if m.memory {
 			off, _ = m.position(s.Vaddr)
 		}
-		if id := m.buildIDAt(off, s.Filesz); id != "" {
+		if id := m.buildIDAt(off, s.Filesz, &left); id != "" {
 			return id
 		}
 	}
 	return ""
 }
 
-// buildIDAt reads the build-id from notes at a position. It is "" if they cannot be read.
-func (m *Image) buildIDAt(off, size uint64) string {
-	if size > maxNotes {
+// buildIDAt reads the build-id from notes at a position. It is "" if they cannot be read or are larger than left, which
+// it reduces by their size in bytes.
+func (m *Image) buildIDAt(off, size uint64, left *uint64) string {
+	if size <= noteHeader || size > *left {
 		return ""
 	}
+	*left -= size
 	p, err := m.src.bytes(off, size)
 	if err != nil {
 		return ""
@@ -58,10 +65,10 @@ func (m *Image) buildIDAt(off, size uint64) string {
 // buildID returns the descriptor of the note of type NT_GNU_BUILD_ID, or nil. Names and descriptors are padded to
 // four bytes, also in 64-bit files.
 func (l layout) buildID(p []byte) []byte {
-	for len(p) >= 12 {
+	for len(p) >= noteHeader {
 		namesz, descsz := uint64(l.order.Uint32(p)), uint64(l.order.Uint32(p[4:]))
 		typ := l.order.Uint32(p[8:])
-		p = p[12:]
+		p = p[noteHeader:]
 		desc := (namesz + 3) &^ 3
 		end := desc + (descsz+3)&^3
 		if desc+descsz > uint64(len(p)) {

@@ -83,6 +83,7 @@ const (
 	maxName      = 16 << 10 // bytes of a name
 	maxInlined   = 256      // calls inlined into each other
 	maxTable     = 16 << 20 // bytes of one function's table
+	maxRuns      = 1 << 16  // pieces of code in one function's table of inlined calls
 )
 
 // Functions returns how many functions the table has.

@@ -1,8 +1,8 @@
 package gopclntab
 
 import (
-	"errors"
 	"fmt"
+	"sort"
 )
 
 // Frames returns the calls at an address, innermost first. The last call is the function itself. The error is
@@ -14,32 +14,25 @@ func (t *Table) Frames(addr uint64) ([]Frame, error) {
 		return nil, err
 	}
 	own := Frame{Function: f.Name, Entry: f.Entry, Start: f.Entry}
-	frames := make([]Frame, 0, 4)
-	at := addr
-	for range maxInlined {
-		index, err := f.inlinedAt(at)
-		if err != nil {
-			return []Frame{own}, err
-		}
-		if index < 0 {
-			own.File, own.Line, err = f.line(at)
-			return append(frames, own), err
-		}
-		call, err := f.call(index)
-		if err != nil {
-			return []Frame{own}, err
-		}
-		in := Frame{Function: call.name, Inlined: true}
-		if in.File, in.Line, err = f.line(at); err != nil {
-			return []Frame{own}, err
-		}
-		if in.Start, err = f.start(index, addr); err != nil {
-			return []Frame{own}, err
-		}
-		frames = append(frames, in)
-		at = f.Entry + uint64(call.parent)
+	in := f.inlines()
+	calls, at, err := in.calls(addr)
+	if err != nil {
+		return []Frame{own}, err
 	}
-	return []Frame{own}, fmt.Errorf("%w: %s inlines without end", ErrMalformed, f.Name)
+	starts, err := in.starts(addr, calls)
+	if err != nil {
+		return []Frame{own}, err
+	}
+	frames := make([]Frame, 0, 1+len(calls))
+	for i, c := range calls {
+		frame := Frame{Function: c.name, Inlined: true, Start: starts[i]}
+		if frame.File, frame.Line, err = f.line(c.at); err != nil {
+			return []Frame{own}, err
+		}
+		frames = append(frames, frame)
+	}
+	own.File, own.Line, err = f.line(at)
+	return append(frames, own), err
 }
 
 // line returns the place in the source of an address.
@@ -65,86 +58,170 @@ func (f *Function) line(addr uint64) (string, int, error) {
 	return name, int(line.value), err
 }
 
-// inlinedAt returns the number of the innermost call inlined at an address, or -1.
-func (f *Function) inlinedAt(addr uint64) (int32, error) {
-	if f.inline == 0 {
-		return -1, nil
-	}
-	r, err := f.value(f.inline, addr)
-	if errors.Is(err, ErrNotCovered) {
-		return -1, nil
-	}
-	return r.value, err
+// inlines is the table of a function's inlined calls. It decodes each piece of code once, and only as far as needed.
+type inlines struct {
+	f     *Function
+	table runs
+	runs  []run // without gaps
 }
 
-// call is an entry of the inline tree.
+// inlines returns the function's table of inlined calls, without reading it.
+func (f *Function) inlines() *inlines { return &inlines{f: f, table: f.runs(f.inline)} }
+
+// find returns the index in n.runs of the piece of code that contains an address, or -1 if the table does not contain
+// the address.
+func (n *inlines) find(addr uint64) (int, error) {
+	for (len(n.runs) == 0 || n.runs[len(n.runs)-1].end <= addr) && n.table.next() {
+		if len(n.runs) == maxRuns {
+			n.table.more, n.table.err = false, fmt.Errorf("%w: inlined calls of %s", ErrMalformed, n.f.Name)
+			break
+		}
+		n.runs = append(n.runs, n.table.run)
+	}
+	i := sort.Search(len(n.runs), func(i int) bool { return n.runs[i].end > addr })
+	if i == len(n.runs) {
+		return -1, n.table.err
+	}
+	if addr < n.runs[i].start {
+		return -1, nil
+	}
+	return i, nil
+}
+
+// at returns the number of the innermost call inlined at an address, or -1.
+func (n *inlines) at(addr uint64) (int32, error) {
+	i, err := n.find(addr)
+	if err != nil || i < 0 {
+		return -1, err
+	}
+	return n.runs[i].value, nil
+}
+
+// call is an inlined call.
 type call struct {
-	name string
-	// parent is the distance from the function's entry to an instruction of the caller, at the line of the call.
-	parent uint32
+	index int32 // in the inline tree
+	name  string
+	// at is an address with the current line of the call.
+	at uint64
 }
 
-// call reads an entry of the inline tree (inlinedCall in package runtime).
-func (f *Function) call(index int32) (call, error) {
-	t := f.table
-	size, name, parent := uint64(16), 4, 8
-	if t.format < go120 {
-		size, name, parent = 20, 12, 16
+// calls returns the inlined calls at an address, innermost first, and an address of the function that has the line of
+// the outermost call.
+func (n *inlines) calls(addr uint64) (calls []call, at uint64, err error) {
+	at = addr
+	for range maxInlined {
+		index, err := n.at(at)
+		if err != nil || index < 0 {
+			return calls, at, err
+		}
+		name, parent, err := n.f.call(index)
+		if err != nil {
+			return nil, 0, err
+		}
+		calls = append(calls, call{index: index, name: name, at: at})
+		at = parent
 	}
-	if f.tree == 0 {
-		return call{}, fmt.Errorf("%w: %s has no inline tree", ErrMalformed, f.Name)
-	}
-	p, err := t.src.Bytes(f.tree+uint64(uint32(index))*size, size)
-	if err != nil || uint64(len(p)) < size {
-		return call{}, fmt.Errorf("%w: inline tree of %s", ErrMalformed, f.Name)
-	}
-	c := call{parent: t.order.Uint32(p[parent:])}
-	c.name, err = t.str(t.names + uint64(t.order.Uint32(p[name:])))
-	if err == nil && (c.name == "" || f.Entry+uint64(c.parent) >= f.End) {
-		err = fmt.Errorf("%w: inline tree of %s", ErrMalformed, f.Name)
-	}
-	return c, err
+	return nil, 0, fmt.Errorf("%w: %s inlines without end", ErrMalformed, n.f.Name)
 }
 
-// start returns where the piece of code of an inlined call begins that holds an address.
-func (f *Function) start(index int32, addr uint64) (uint64, error) {
-	inside := map[int32]bool{-1: false, index: true}
-	r := f.runs(f.inline)
-	start, was := f.Entry, false
-	for r.next() {
-		is, err := f.within(r.run.value, inside)
+// starts returns for each inlined call at an address where the piece of code begins that contains the address. The
+// piece includes calls that are inlined into the call. Because the piece of a call contains the pieces of its inlined
+// calls, one pass back from the address finds all starts.
+func (n *inlines) starts(addr uint64, calls []call) ([]uint64, error) {
+	i, err := n.find(addr)
+	if err != nil || i < 0 || len(calls) == 0 {
+		return nil, err
+	}
+	levels := n.levels(calls)
+	starts := make([]uint64, len(calls))
+	for level := range calls {
+		for ; i > 0; i-- {
+			inside, err := levels.of(n.runs[i-1].value)
+			if err != nil {
+				return nil, err
+			}
+			if inside > level {
+				break
+			}
+		}
+		starts[level] = n.runs[i].start
+	}
+	return starts, nil
+}
+
+// levels compares calls of a function with the inlined calls at an address.
+type levels struct {
+	inlines *inlines
+	known   map[int32]int
+	none    int
+}
+
+// levels returns the comparison with the calls at an address, innermost first.
+func (n *inlines) levels(calls []call) levels {
+	l := levels{inlines: n, known: make(map[int32]int, 2*len(calls)), none: len(calls)}
+	for i, c := range calls {
+		l.known[c.index] = i
+	}
+	return l
+}
+
+// of returns the position of the innermost call at the address that is the same call as index, or into which index is
+// inlined. It is l.none without such a call. It reads each entry of the inline tree once.
+func (l levels) of(index int32) (int, error) {
+	var path []int32
+	level := l.none
+	for index >= 0 {
+		if known, ok := l.known[index]; ok {
+			level = known
+			break
+		}
+		l.known[index] = l.none // ends a circle
+		path = append(path, index)
+		_, parent, err := l.inlines.f.entry(index)
 		if err != nil {
 			return 0, err
 		}
-		if is && !was {
-			start = r.run.start
-		}
-		if was = is; addr < r.run.end {
-			break
+		if index, err = l.inlines.at(parent); err != nil {
+			return 0, err
 		}
 	}
-	return start, r.err
+	for _, index := range path {
+		l.known[index] = level
+	}
+	return level, nil
 }
 
-// within reports whether a call is marked true in inside, or inlined into such a call. It stores the result in
-// inside.
-func (f *Function) within(index int32, inside map[int32]bool) (bool, error) {
-	if is, known := inside[index]; known {
-		return is, nil
+// entry reads an entry of the inline tree (inlinedCall in package runtime). It returns the offset of the name among the
+// names, and the address of an instruction of the caller that has the line of the call.
+func (f *Function) entry(index int32) (name uint32, parent uint64, err error) {
+	t := f.table
+	size, nameAt, parentAt := uint64(16), 4, 8
+	if t.format < go120 {
+		size, nameAt, parentAt = 20, 12, 16
 	}
-	if index < 0 || len(inside) > maxTable/16 {
-		return false, nil
+	if f.tree == 0 {
+		return 0, 0, fmt.Errorf("%w: %s has no inline tree", ErrMalformed, f.Name)
 	}
-	inside[index] = false // ends a circle
-	c, err := f.call(index)
+	p, err := t.src.Bytes(f.tree+uint64(uint32(index))*size, size)
+	if err != nil || uint64(len(p)) < size {
+		return 0, 0, fmt.Errorf("%w: inline tree of %s", ErrMalformed, f.Name)
+	}
+	parent = f.Entry + uint64(t.order.Uint32(p[parentAt:]))
+	if parent >= f.End {
+		return 0, 0, fmt.Errorf("%w: inline tree of %s", ErrMalformed, f.Name)
+	}
+	return t.order.Uint32(p[nameAt:]), parent, nil
+}
+
+// call reads an entry of the inline tree with the name of the inlined function.
+func (f *Function) call(index int32) (name string, parent uint64, err error) {
+	off, parent, err := f.entry(index)
 	if err != nil {
-		return false, err
+		return "", 0, err
 	}
-	parent, err := f.inlinedAt(f.Entry + uint64(c.parent))
-	if err != nil {
-		return false, err
+	name, err = f.table.str(f.table.names + uint64(off))
+	if err == nil && name == "" {
+		err = fmt.Errorf("%w: inline tree of %s", ErrMalformed, f.Name)
 	}
-	is, err := f.within(parent, inside)
-	inside[index] = is
-	return is, err
+	return name, parent, err
 }

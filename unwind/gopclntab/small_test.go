@@ -124,12 +124,22 @@ func (s small) buildWith(at int) (data []byte, base uint64) {
 	names := []byte("\x00main.outer\x00main.inner\x00main.last\x00")
 	files := []byte("a.go\x00b.go\x00")
 	funcs, values := s.functions(at)
+	data = s.join(2, names, files, values, funcs)
+	tree := s.u32(nil, 0, 12, 2*s.quantum, 1)
+	if s.format < go120 {
+		tree = s.u32(nil, 0, 0, 0, 12, 2*s.quantum)
+	}
+	return slices.Concat(data, tree), uint64(len(data))
+}
+
+// join returns the header and the parts of a table with that number of functions.
+func (s small) join(functions int, names, files, values, funcs []byte) []byte {
 	for before := 8 + 8*s.ptr + len(names) + 8 + len(files); (before+len(values))%8 != 0; {
 		values = append(values, 0)
 	}
 	magic := map[format]int{go116: 0xfffffffa, go118: 0xfffffff0, go120: 0xfffffff1}[s.format]
 	header := append(s.u32(nil, magic), 0, 0, byte(s.quantum), byte(s.ptr))
-	header = s.word(s.word(header, 2), 2)
+	header = s.word(s.word(header, functions), 2)
 	if s.format >= go118 {
 		header = s.word(header, 0x1000)
 	}
@@ -140,12 +150,7 @@ func (s small) buildWith(at int) (data []byte, base uint64) {
 		off += len(part)
 	}
 	header = append(header, make([]byte, 8+8*s.ptr-len(header))...)
-	data = slices.Concat(header, slices.Concat(parts...))
-	tree := s.u32(nil, 0, 12, 2*s.quantum, 1)
-	if s.format < go120 {
-		tree = s.u32(nil, 0, 0, 0, 12, 2*s.quantum)
-	}
-	return slices.Concat(data, tree), uint64(len(data))
+	return slices.Concat(header, slices.Concat(parts...))
 }
 
 func TestFormats(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -207,6 +209,91 @@ func TestInvalidObjects(t *testing.T) {
 	spaced := bytes.Replace(data, []byte("\x00outer\x00"), []byte("\x00ou er\x00"), 1)
 	if o, err := open(spaced); err != nil || len(o.functions) != 1 {
 		t.Errorf("a name with a space: %+v, %v", o, err)
+	}
+}
+
+// Offsets in a section header.
+const (
+	shName, shType, shFlags, shAddr = 0, 4, 8, 16
+	shOffset, shSize, shLink        = 24, 32, 40
+)
+
+// manySymbols makes an object of nearly 16 MB with as many sections and symbols as Open reads. The names of all of them
+// are at an offset of one string table, which is also used for the names of the sections. All symbols are functions.
+func manySymbols(names []byte, offset uint32) []byte {
+	le := binary.LittleEndian
+	const header, sectionSize = 64, 64
+	symbolsAt, sectionsAt := header+len(names), header+len(names)+maxSymbols*elf.Sym64Size
+	p := make([]byte, sectionsAt+maxSections*sectionSize)
+	copy(p, elf.ELFMAG+"\x02\x01\x01")
+	le.PutUint16(p[16:], uint16(elf.ET_REL))
+	le.PutUint16(p[18:], uint16(elf.EM_X86_64))
+	p[20] = byte(elf.EV_CURRENT)
+	le.PutUint64(p[40:], uint64(sectionsAt))
+	for i, v := range []uint16{header, 56, 0, sectionSize, maxSections, 1} {
+		le.PutUint16(p[52+2*i:], v)
+	}
+	copy(p[header:], names)
+	for i := range maxSymbols {
+		s := p[symbolsAt+i*elf.Sym64Size:]
+		le.PutUint32(s, offset)
+		s[4] = byte(elf.STT_FUNC)
+		le.PutUint16(s[6:], 3)
+		le.PutUint64(s[16:], 1)
+	}
+	for i := range maxSections {
+		s := p[sectionsAt+i*sectionSize:]
+		le.PutUint32(s[shName:], offset)
+		le.PutUint32(s[shType:], uint32(elf.SHT_PROGBITS))
+		le.PutUint64(s[shFlags:], uint64(elf.SHF_ALLOC))
+		le.PutUint64(s[shAddr:], framesAt)
+		le.PutUint64(s[shSize:], 1)
+	}
+	set := func(i int, typ elf.SectionType, flags elf.SectionFlag, offset, size int) {
+		s := p[sectionsAt+i*sectionSize:]
+		le.PutUint32(s[shType:], uint32(typ))
+		le.PutUint64(s[shFlags:], uint64(flags))
+		le.PutUint64(s[shOffset:], uint64(offset))
+		le.PutUint64(s[shSize:], uint64(size))
+		le.PutUint32(s[shLink:], 1)
+	}
+	set(1, elf.SHT_STRTAB, 0, header, len(names))
+	set(2, elf.SHT_SYMTAB, 0, symbolsAt, maxSymbols*elf.Sym64Size)
+	set(3, elf.SHT_PROGBITS, elf.SHF_ALLOC|elf.SHF_EXECINSTR, 0, 16)
+	return p
+}
+
+// TestLongNames checks that the names of an object take little memory, also if all sections and symbols have the same
+// name, and that name is long.
+func TestLongNames(t *testing.T) {
+	long := bytes.Repeat([]byte("x"), 14<<20)
+	begin, end := bytes.Clone(long), bytes.Clone(long)
+	end[len(end)-1] = 0
+	begin[0], begin[len(begin)-1] = 0, 0
+	for _, c := range []struct {
+		name      string
+		names     []byte
+		offset    uint32
+		functions int
+		fails     bool
+	}{
+		{"without an end", long, 0, 0, true},
+		{"with an end", end, 0, 0, true},
+		{"with an empty name", begin, 1, 0, false},
+		{"too many of the greatest length", slices.Concat([]byte{0}, long[:maxName], []byte{0}), 1, 0, true},
+		{"short", []byte("\x00name\x00"), 1, maxSymbols - 1, false},
+	} {
+		data := manySymbols(c.names, c.offset)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		o, err := open(data)
+		runtime.ReadMemStats(&after)
+		if c.fails != errors.Is(err, ErrMalformed) || !c.fails && err != nil || o == nil || len(o.functions) != c.functions {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 {
+			t.Errorf("%s: %d bytes allocated", c.name, n)
+		}
 	}
 }
 

@@ -3,9 +3,7 @@ package jit
 import (
 	"cmp"
 	"debug/elf"
-	"encoding/binary"
 	"fmt"
-	"io"
 	"slices"
 	"sort"
 )
@@ -13,9 +11,9 @@ import (
 // Bounds of an object.
 const (
 	maxSections = 4096
-	maxPrograms = 64
 	maxSymbols  = 1 << 16
-	maxName     = 1024
+	maxName     = 1024     // bytes of a function's name
+	maxNames    = 16 << 20 // bytes of the names of all functions
 	maxFrames   = 1 << 20
 )
 
@@ -42,95 +40,80 @@ type Object struct {
 }
 
 // Open reads the headers and the symbols of an entry's object for the given machine. The object may be relocatable.
-// The program has then written the load address of each section into the section headers.
+// The program has then written the load address of each section into the section headers. The error is ErrMalformed.
+// If only the symbols are malformed, Open also returns the object, without functions.
 func Open(m Memory, e Entry, machine elf.Machine) (*Object, error) {
 	if e.File == 0 || e.Size == 0 || e.Size > maxFile || e.File+e.Size < e.File {
 		return nil, fmt.Errorf("%w: object of %d bytes at %#x", ErrMalformed, e.Size, e.File)
 	}
-	if !modest(m, e) {
-		return nil, fmt.Errorf("%w: header of the object at %#x", ErrMalformed, e.File)
+	f := file{memory: m, entry: e}
+	if err := f.readHeaders(); err != nil {
+		return nil, err
 	}
-	f, err := elf.NewFile(reader{m, e})
-	if err != nil {
-		return nil, fmt.Errorf("%w: object at %#x: %w", ErrMalformed, e.File, err)
-	}
-	if f.Machine != machine {
-		return nil, fmt.Errorf("%w: object at %#x for %s", ErrMalformed, e.File, f.Machine)
+	if f.machine != machine {
+		return nil, fmt.Errorf("%w: object at %#x for %s", ErrMalformed, e.File, f.machine)
 	}
 	o := &Object{}
-	for _, s := range f.Sections {
-		if s.Addr == 0 || s.Size == 0 || s.Size > maxFile || s.Addr+s.Size < s.Addr || s.Flags&elf.SHF_ALLOC == 0 {
+	for _, s := range f.sections {
+		if s.addr == 0 || s.size == 0 || s.size > maxFile || s.addr+s.size < s.addr || s.flags&elf.SHF_ALLOC == 0 {
 			continue
 		}
-		span := Span{s.Addr, s.Addr + s.Size}
+		span := Span{s.addr, s.addr + s.size}
 		switch {
-		case s.Flags&elf.SHF_EXECINSTR != 0:
+		case s.flags&elf.SHF_EXECINSTR != 0:
 			o.Code = append(o.Code, span)
-		case s.Name == ".eh_frame" && s.Size <= maxFrames:
+		case s.size <= maxFrames && f.named(s, ".eh_frame"):
 			o.Frames = span
 		}
 	}
-	return o, o.readSymbols(f, e)
+	var err error
+	o.functions, err = f.functions()
+	return o, err
 }
 
-// modest reports whether the header of a 64-bit object declares no more headers than usual objects have. Open checks
-// this before it allocates memory, because each program header takes a separate read.
-func modest(m Memory, e Entry) bool {
-	const programs, sections = 56, 60
-	var h [64]byte
-	if e.Size < uint64(len(h)) || !m(e.File, h[:]) || string(h[:4]) != elf.ELFMAG || elf.Class(h[4]) != elf.ELFCLASS64 {
-		return false
-	}
-	var order binary.ByteOrder = binary.LittleEndian
-	if elf.Data(h[5]) == elf.ELFDATA2MSB {
-		order = binary.BigEndian
-	}
-	n := order.Uint16(h[sections:])
-	return n > 0 && n <= maxSections && order.Uint16(h[programs:]) <= maxPrograms
-}
-
-// readSymbols takes the functions of the symbol table.
-func (o *Object) readSymbols(f *elf.File, e Entry) error {
-	table := f.SectionByType(elf.SHT_SYMTAB)
-	if table == nil {
-		return nil
-	}
-	if table.Flags&elf.SHF_COMPRESSED != 0 || table.Size > maxSymbols*elf.Sym64Size ||
-		uint64(table.Link) >= uint64(len(f.Sections)) ||
-		f.Sections[table.Link].Flags&elf.SHF_COMPRESSED != 0 || f.Sections[table.Link].Size > e.Size {
-		return fmt.Errorf("%w: symbols of the object at %#x", ErrMalformed, e.File)
-	}
-	symbols, err := f.Symbols()
+// functions returns the functions of the symbol table by address. An object without symbols has no functions, which is
+// not an error.
+func (f *file) functions() ([]Function, error) {
+	symbols, names, err := f.symbols()
 	if err != nil {
-		return fmt.Errorf("%w: symbols of the object at %#x: %w", ErrMalformed, e.File, err)
+		return nil, err
 	}
-	for i := range symbols {
-		if fn, ok := function(f, &symbols[i]); ok {
-			o.functions = append(o.functions, fn)
+	var functions []Function
+	total := 0
+	for i := elf.Sym64Size; i < len(symbols); i += elf.Sym64Size { // the first symbol is empty
+		fn, ok := f.function(symbols[i:], names)
+		if !ok {
+			continue
 		}
+		if total += len(fn.Name); total > maxNames {
+			return nil, fmt.Errorf("%w: names of the object at %#x: more than %d bytes", ErrMalformed, f.entry.File, maxNames)
+		}
+		functions = append(functions, fn)
 	}
-	slices.SortFunc(o.functions, func(a, b Function) int {
+	slices.SortFunc(functions, func(a, b Function) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End), cmp.Compare(a.Name, b.Name))
 	})
-	return nil
+	return functions, nil
 }
 
-// function returns the function of a symbol that lies completely in a section of code.
-func function(f *elf.File, s *elf.Symbol) (Function, bool) {
-	if elf.ST_TYPE(s.Info) != elf.STT_FUNC || s.Size == 0 || !printable(s.Name) ||
-		s.Section == elf.SHN_UNDEF || int(s.Section) >= len(f.Sections) {
+// function returns the function of a symbol that lies completely in a section of code. names is the string table.
+func (f *file) function(symbol, names []byte) (Function, bool) {
+	const info, section, value, size = 4, 6, 8, 16
+	start, length, index := f.order.Uint64(symbol[value:]), f.order.Uint64(symbol[size:]), f.order.Uint16(symbol[section:])
+	if elf.ST_TYPE(symbol[info]) != elf.STT_FUNC || length == 0 || elf.SectionIndex(index) == elf.SHN_UNDEF ||
+		int(index) >= len(f.sections) {
 		return Function{}, false
 	}
-	section := f.Sections[s.Section]
-	start := s.Value
-	if f.Type == elf.ET_REL {
-		start += section.Addr
+	s := f.sections[index]
+	if f.typ == elf.ET_REL {
+		start += s.addr
 	}
-	off := start - section.Addr
-	if section.Addr == 0 || section.Flags&elf.SHF_EXECINSTR == 0 || off > section.Size || s.Size > section.Size-off {
+	off := start - s.addr
+	if s.addr == 0 || s.flags&elf.SHF_EXECINSTR == 0 || off > s.size || length > s.size-off {
 		return Function{}, false
 	}
-	return Function{Span{start, start + s.Size}, s.Name}, true
+	name := nameAt(names, f.order.Uint32(symbol))
+	return Function{Span{start, start + length}, name}, printable(name)
 }
 
 // printable reports whether a name can be shown on one line.
@@ -140,7 +123,7 @@ func printable(name string) bool {
 			return false
 		}
 	}
-	return name != "" && len(name) <= maxName
+	return name != ""
 }
 
 // Holds reports whether an address lies in the object's code.
@@ -159,25 +142,4 @@ func (o *Object) Function(addr uint64) (Function, bool) {
 		}
 	}
 	return Function{}, false
-}
-
-// reader is an entry's object as a file.
-type reader struct {
-	memory Memory
-	entry  Entry
-}
-
-// ReadAt implements io.ReaderAt.
-func (r reader) ReadAt(p []byte, off int64) (int, error) {
-	if off < 0 || uint64(off) >= r.entry.Size {
-		return 0, io.EOF
-	}
-	n := min(uint64(len(p)), r.entry.Size-uint64(off))
-	if !r.memory(r.entry.File+uint64(off), p[:n]) {
-		return 0, io.ErrUnexpectedEOF
-	}
-	if n < uint64(len(p)) {
-		return int(n), io.EOF
-	}
-	return int(n), nil
 }
