@@ -135,6 +135,7 @@ type objects struct {
 // Tracer is the loaded programs.
 type Tracer struct {
 	objects objects
+	uprobes bpf.Uprobes
 	links   []link.Link
 	ring    *ringbuf.Reader
 	record  ringbuf.Record
@@ -172,11 +173,19 @@ func Check() error {
 func loadError(what string, err error) error { return bpf.LoadError(ErrUnsupported, what, "6.6", err) }
 
 // Attach has the kernel call the programs for functions of the file at path, whenever the process pid calls them.
-// Calls count when all functions are attached.
+// Calls count when all functions are attached. The error is ErrUnsupported if the kernel would not count the calls of
+// all threads.
 func (t *Tracer) Attach(path string, pid int, functions []Function) error {
 	file, err := link.OpenExecutable(path)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", path, err)
+	}
+	t.uprobes, err = bpf.FindUprobes(t.objects.entered.FD(), uint32(ebpf.AttachTraceUprobeMulti))
+	if err != nil {
+		return loadError("attach to functions", err)
+	}
+	if err := t.CheckThreads(pid); err != nil {
+		return err
 	}
 	var entries, returns link.UprobeMultiOptions
 	for _, f := range functions {
@@ -197,6 +206,15 @@ func (t *Tracer) Attach(path string, pid int, functions []Function) error {
 	}
 	t.links = append(t.links, l)
 	return t.activate(1)
+}
+
+// CheckThreads returns an error, ErrUnsupported, if the kernel does not count the calls of all threads of the attached
+// process.
+func (t *Tracer) CheckThreads(pid int) error {
+	if err := t.uprobes.CheckThreads(pid); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	return nil
 }
 
 // activate has calls counted, or not.

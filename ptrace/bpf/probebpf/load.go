@@ -32,6 +32,9 @@ type Config struct {
 
 // Programs are the programs in the kernel and their tables.
 type Programs struct {
+	// Uprobes says which threads this kernel runs the programs for. Load sets it.
+	Uprobes bpf.Uprobes
+
 	collection *ebpf.Collection
 	program    *ebpf.Program
 	attachType uint32
@@ -105,7 +108,7 @@ func Load(c Config) (p *Programs, err error) {
 		return p, loadError("load a program", c.Calls, err)
 	}
 	p.program = p.collection.Programs[name]
-	if err := bpf.CheckUprobes(p.program.FD(), p.attachType); err != nil {
+	if p.Uprobes, err = bpf.FindUprobes(p.program.FD(), p.attachType); err != nil {
 		return p, loadError("attach a program", c.Calls, err)
 	}
 	return p, p.prepare(&c)
@@ -179,7 +182,8 @@ func (p *Programs) prepare(c *Config) error {
 }
 
 // Attach puts breakpoints on instructions of a file: in all processes that have it mapped, or in one. The path may be
-// of an open descriptor (/proc/self/fd/N). A pid whose process has ended gives fs.ErrNotExist.
+// of an open descriptor (/proc/self/fd/N). A pid whose process has ended gives fs.ErrNotExist. The error wraps
+// ErrUnsupported if the kernel would not count the hits of all threads of the process.
 func (p *Programs) Attach(path string, pid int, sites []Site) (*Link, error) {
 	name, err := unix.BytePtrFromString(path)
 	if err != nil {
@@ -196,6 +200,9 @@ func (p *Programs) Attach(path string, pid int, sites []Site) (*Link, error) {
 	}
 	if len(sites) == 0 {
 		return nil, errors.New("no instruction to attach to")
+	}
+	if err := p.CheckThreads(pid); err != nil {
+		return nil, err
 	}
 	var pin runtime.Pinner
 	defer pin.Unpin()
@@ -223,6 +230,18 @@ func (p *Programs) Attach(path string, pid int, sites []Site) (*Link, error) {
 	default:
 		return nil, fmt.Errorf("the kernel refuses the breakpoint: %w", errno)
 	}
+}
+
+// CheckThreads returns an error, ErrUnsupported, if the kernel does not count the hits of all threads of an attached
+// process. pid 0 stands for all processes: all of their hits count.
+func (p *Programs) CheckThreads(pid int) error {
+	if pid == 0 {
+		return nil
+	}
+	if err := p.Uprobes.CheckThreads(pid); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	return nil
 }
 
 // Close removes the breakpoints. It returns when no process runs the program for them any more.
