@@ -83,7 +83,7 @@ type Counters struct {
 	Shared, SharedBytes       uint64           // shared mappings, which are not counted as allocations
 	Untracked, UntrackedBytes uint64           // allocations that are not in the live ones for want of room
 	Replaced, ReplacedBytes   uint64           // blocks whose free was not seen
-	LostCalls, Unmatched      uint64           // calls of too many threads, and calls that did not return
+	LostCalls, Unmatched      uint64           // calls of too many threads at a time, and calls that did not return
 	LostStacks                uint64           // stacks for which the ring had no room; a later call sends them
 	NoStack, OtherStacks      uint64           // allocations without a stack, and without room for their call path
 	Hashed, Words             uint64           // stacks copied, and their words
@@ -127,7 +127,7 @@ type Stack struct {
 type objects struct {
 	blocks, sums, code, counters, stacks, active *ebpf.Map
 
-	entered, returned *ebpf.Program
+	entered, returned, exited *ebpf.Program
 
 	close func() error
 }
@@ -196,7 +196,12 @@ func (t *Tracer) Attach(path string, pid int, functions []Function) error {
 		}
 	}
 	entries.PID, returns.PID = uint32(pid), uint32(pid)
-	l, err := file.UprobeMulti(nil, t.objects.entered, &entries)
+	l, err := link.AttachTracing(link.TracingOptions{Program: t.objects.exited})
+	if err != nil {
+		return attachError(err)
+	}
+	t.links = append(t.links, l)
+	l, err = file.UprobeMulti(nil, t.objects.entered, &entries)
 	if err != nil {
 		return attachError(err)
 	}
