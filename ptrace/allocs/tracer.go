@@ -259,6 +259,9 @@ func (t *Tracer) run(ctx context.Context, q *queue, failed <-chan error, report 
 		}
 		r.Progress = p
 		report(&p)
+		if err := t.kernel.CheckThreads(t.target.Process.PID); err != nil {
+			return nil, err
+		}
 		select {
 		case err := <-failed:
 			return nil, err

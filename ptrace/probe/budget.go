@@ -86,6 +86,9 @@ func (b *budget) check() (over bool, err error) {
 	}
 	elapsed := now.Sub(b.judged)
 	b.judged = now
+	if err := b.session.checkThreads(); err != nil {
+		return false, err
+	}
 	times, alive := b.processorTimes()
 	if !alive {
 		return true, nil

@@ -60,7 +60,11 @@ func measure(offset, n uint64) (time.Duration, error) {
 		return 0, err
 	}
 	defer p.Close()
-	link, err := p.Attach("/proc/self/exe", os.Getpid(), []probebpf.Site{{Offset: offset}})
+	pid := os.Getpid()
+	if p.Uprobes.MainThreadOnly {
+		pid = 0 // all processes: this thread may not be the main one
+	}
+	link, err := p.Attach("/proc/self/exe", pid, []probebpf.Site{{Offset: offset}})
 	if err != nil {
 		return 0, fmt.Errorf("measure the cost of a probe: %w", err)
 	}

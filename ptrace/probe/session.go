@@ -192,7 +192,8 @@ func (s *Session) attach() error {
 
 // Run hands hits to take until ctx ends, for a duration at most (0: no limit), or until all processes have ended, which
 // are no errors. tick is called after each look into the ring, about 50 times a second; nil: it is not. An error of
-// take or tick ends the session too. When Run returns, the probes are removed.
+// take or tick ends the session too. The error wraps ErrUnsupported if a process has started a thread whose hits the
+// kernel does not count. When Run returns, the probes are removed.
 func (s *Session) Run(ctx context.Context, duration time.Duration, take func(*Hit) error, tick func() error) error {
 	const look = 20 * time.Millisecond
 	defer s.Detach()
@@ -223,9 +224,25 @@ func (s *Session) Run(ctx context.Context, duration time.Duration, take func(*Hi
 			break
 		}
 	}
+	if err := s.checkThreads(); err != nil {
+		return err
+	}
 	s.Detach()
 	for s.programs.Next(time.Now(), &hit) {
 		if err := take(&hit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkThreads returns an error if the kernel does not count the hits of all threads of the traced processes.
+func (s *Session) checkThreads() error {
+	if s.options.Postmaster != 0 {
+		return nil // the probes are attached for all processes
+	}
+	for _, pid := range s.options.PIDs {
+		if err := s.programs.CheckThreads(pid); err != nil {
 			return err
 		}
 	}

@@ -225,8 +225,12 @@ func (k *kernel) take(s *waitsbpf.Slot) *tally {
 	return t
 }
 
-// add adds the waits that are new in a slot.
+// add adds the waits that are new in a slot. Figures of one life only grow. A slot with a smaller figure than before
+// was not read as a whole: it is ignored.
 func (t *tally) add(s *waitsbpf.Slot) {
+	if s.Life == t.last.Life && shrunk(&t.last, s) {
+		return
+	}
 	for i := range s.Events {
 		now, last := &s.Events[i], &t.last.Events[i]
 		if now.Key == 0 {
@@ -242,6 +246,22 @@ func (t *tally) add(s *waitsbpf.Slot) {
 		}
 	}
 	t.last = *s
+}
+
+// shrunk reports whether a figure is less than before.
+func shrunk(last, now *waitsbpf.Slot) bool {
+	for i := range last.Events {
+		l, n := &last.Events[i], &now.Events[i]
+		if l.Key != 0 && n.Key != l.Key || n.Total < l.Total {
+			return true
+		}
+		for b := range l.Hist {
+			if int32(n.Hist[b]-l.Hist[b]) < 0 { // the counters may wrap
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (k *kernel) Info() Info { return k.info }

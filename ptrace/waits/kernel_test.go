@@ -48,6 +48,40 @@ func TestSlotTakenOver(t *testing.T) {
 	}
 }
 
+// TestShrunkSlotIgnored: figures that are less than before in the same life are not counted.
+func TestShrunkSlotIgnored(t *testing.T) {
+	for name, tear := range map[string]func(*waitsbpf.Slot){
+		"calls": func(s *waitsbpf.Slot) { s.Events[0].Hist[0] = 4 },
+		"total": func(s *waitsbpf.Slot) { s.Events[0].Total = 99 },
+		"event": func(s *waitsbpf.Slot) { s.Events[0].Key = 0 },
+	} {
+		k := emptyKernel()
+		first, torn, next := figures(71, 1, 5), figures(71, 1, 6), figures(71, 1, 8)
+		first.Events[0].Total, torn.Events[0].Total, next.Events[0].Total = 100, 110, 130
+		tear(torn)
+		for _, s := range []*waitsbpf.Slot{first, torn, next} {
+			k.take(s)
+			if e := k.tallies[0].events.at(1); e.Calls > 8 || e.Total > 130 {
+				t.Errorf("%s: %d waits, %v", name, e.Calls, e.Total)
+			}
+		}
+		if e := k.tallies[0].events.at(1); e.Calls != 8 || e.Total != 130 {
+			t.Errorf("%s: %d waits with %v, not 8 with 130ns", name, e.Calls, e.Total)
+		}
+	}
+}
+
+// TestCountersWrap: the kernel's counters of calls have 32 bits.
+func TestCountersWrap(t *testing.T) {
+	k := emptyKernel()
+	k.take(figures(71, 1, 1<<31-1))
+	k.take(figures(71, 1, 1<<32-2))
+	k.take(figures(71, 1, 3))
+	if got := k.calls(); got != 1<<32+3 {
+		t.Errorf("%d waits, not %d", got, uint64(1<<32+3))
+	}
+}
+
 // TestSlotReset: after a reset, the figures of the same process begin again.
 func TestSlotReset(t *testing.T) {
 	k := emptyKernel()

@@ -241,6 +241,18 @@ func TestThreads(t *testing.T) {
 	}
 }
 
+// TestThreadsThatEnd: the room for calls is for threads at a time, not for all threads of a trace.
+func TestThreadsThatEnd(t *testing.T) {
+	needTracer(t)
+	t.Parallel()
+	p := start(t, build(t, "gcc"))
+	const threads = 5000 // more than the table of calls has room for
+	r := during(t, p.pid(), allocs.Options{}, func() { p.do(fmt.Sprintf("successive %d", threads)) })
+	if blocks, _ := liveOf(r, "thread"); blocks != threads || r.Counters.LostCalls != 0 {
+		t.Errorf("%d blocks are live, want %d: %+v", blocks, threads, r.Counters)
+	}
+}
+
 // TestBudget: a trace that costs more than its budget ends by itself, and reports the reason.
 func TestBudget(t *testing.T) {
 	needTracer(t)

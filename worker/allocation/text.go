@@ -81,7 +81,7 @@ func (r *Report) Notes() (list []string) {
 		"The live bytes are an upper bound", countOf(c.Replaced, "block"), c.ReplacedBytes)
 	add(c.Untracked, "%s with %d bytes are not among the live ones: only %d are kept apart. "+
 		"The live bytes are a lower bound", countOf(c.Untracked, "block"), c.UntrackedBytes, r.maxBlocks())
-	add(c.LostCalls, "%s of threads beyond 4096 are not counted", countOf(c.LostCalls, "call"))
+	add(c.LostCalls, "%s of threads beyond 4096 at a time are not counted", countOf(c.LostCalls, "call"))
 	add(c.Untracked+c.LostCalls, "blocks that are not kept count, when they are freed, as freed from before the start. "+
 		"So no growth is printed")
 	add(c.NoStack, "the stack of %s could not be read", countOf(c.NoStack, "allocation"))

@@ -108,6 +108,32 @@ func TestUntouchedFrame(t *testing.T) {
 	}
 }
 
+// TestDeepThread traces functions below 64 KiB of frames, on stacks whose end the kernel does not know.
+func TestDeepThread(t *testing.T) {
+	needProbes(t)
+	const rounds, depth = 20, 64
+	exe := filepath.Join(t.TempDir(), "thread")
+	arguments := []string{"-O2", "-static", "-pthread", "-o", exe, "testdata/thread.c"}
+	if out, err := exec.Command("gcc", arguments...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	pid, next := startChain(t, exe, rounds)
+	functions := []string{"reached", "switched"}
+	tracer := open(t, functrace.Options{Functions: functions, PIDs: []int{pid}, StacksPerSecond: 1_000_000})
+	r := during(t, tracer, func(e *functrace.Event) error {
+		if frames := e.Thread.Frames; !e.Thread.Whole || len(frames) <= depth {
+			t.Errorf("a stack of %s ends early, after %d frames: %s", e.Traced.Function, len(frames), e.Thread.Stop)
+		}
+		return nil
+	}, func() { next() })
+	checkSums(t, r)
+	for i := range r.Functions {
+		if sum := r.Functions[i].Total(); sum.Hits != rounds || sum.Stacks != rounds {
+			t.Errorf("%s: %d calls, %+v", r.Functions[i].Name, rounds, sum)
+		}
+	}
+}
+
 func listed(counts map[string]int) string {
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(counts)) {

@@ -5,8 +5,8 @@
  * allocs.bpf.c: accounts for the allocations of one process by call path.
  *
  * User space attaches `entered` to the entries of the allocator's functions, with the kind of the function as cookie,
- * and `returned` to their returns. Nothing is handed over event by event: the programs keep the live blocks and the
- * sums by call path in tables, so that a slow reader loses nothing.
+ * and `returned` to their returns. Nothing is handed over event by event: the programs keep the live blocks and the sums
+ * by call path in tables, so that a slow reader loses nothing. `exited` runs when any thread of the host ends.
  *
  * A call path has the number that hash_stack computes. It goes by all words of the stack on which an unwinder can
  * depend: pointers into code and into the stack, with their places. So two call paths never share a number, apart from
@@ -148,6 +148,7 @@ struct {
 	__type(value, struct alloc_sums);
 } sums SEC(".maps");
 
+/* An element of a thread is made at its first allocation, and deleted when the thread ends. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -666,5 +667,17 @@ int returned(struct pt_regs *c)
 	}
 	call->sp = 0;
 	charge(all, now);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int exited(u64 *ctx)
+{
+	struct task_struct *t = (void *)ctx[0];
+	u32 tid = t->pid;
+
+	/* Threads of the whole host pass here. A lookup takes no lock. */
+	if (bpf_map_lookup_elem(&calls, &tid))
+		bpf_map_delete_elem(&calls, &tid);
 	return 0;
 }

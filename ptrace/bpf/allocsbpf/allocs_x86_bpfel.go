@@ -118,6 +118,7 @@ const (
 	allocsMapStacks       = "stacks"
 	allocsMapSums         = "sums"
 	allocsProgEntered     = "entered"
+	allocsProgExited      = "exited"
 	allocsProgReturned    = "returned"
 	allocsVarHasHeaders   = "has_headers"
 	allocsVarKindType     = "kind_type"
@@ -170,6 +171,7 @@ type allocsSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type allocsProgramSpecs struct {
 	Entered  *ebpf.ProgramSpec `ebpf:"entered"`
+	Exited   *ebpf.ProgramSpec `ebpf:"exited"`
 	Returned *ebpf.ProgramSpec `ebpf:"returned"`
 }
 
@@ -259,12 +261,14 @@ type allocsVariables struct {
 // It can be passed to loadAllocsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type allocsPrograms struct {
 	Entered  *ebpf.Program `ebpf:"entered"`
+	Exited   *ebpf.Program `ebpf:"exited"`
 	Returned *ebpf.Program `ebpf:"returned"`
 }
 
 func (p *allocsPrograms) Close() error {
 	return _AllocsClose(
 		p.Entered,
+		p.Exited,
 		p.Returned,
 	)
 }

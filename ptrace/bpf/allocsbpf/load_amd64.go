@@ -24,8 +24,8 @@ func load(c Config) (objects, error) {
 			return objects{}, loadError("set a variable", err)
 		}
 	}
-	for _, program := range spec.Programs {
-		program.AttachType = ebpf.AttachTraceUprobeMulti
+	for _, name := range []string{allocsProgEntered, allocsProgReturned} {
+		spec.Programs[name].AttachType = ebpf.AttachTraceUprobeMulti
 	}
 	var o allocsObjects
 	if err := spec.LoadAndAssign(&o, nil); err != nil {
@@ -33,6 +33,6 @@ func load(c Config) (objects, error) {
 	}
 	return objects{
 		blocks: o.Blocks, sums: o.Sums, code: o.Code, counters: o.Counters, stacks: o.Stacks, active: o.Active,
-		entered: o.Entered, returned: o.Returned, close: o.Close,
+		entered: o.Entered, returned: o.Returned, exited: o.Exited, close: o.Close,
 	}, nil
 }

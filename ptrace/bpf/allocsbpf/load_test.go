@@ -2,9 +2,12 @@ package allocsbpf
 
 import (
 	"errors"
+	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/bpf"
 )
 
 func needTracer(t *testing.T) {
@@ -17,3 +20,11 @@ func needTracer(t *testing.T) {
 }
 
 func TestLoad(t *testing.T) { needTracer(t) }
+
+// TestUncountedThreadsRefused: an older kernel counts the calls of the main thread only.
+func TestUncountedThreadsRefused(t *testing.T) {
+	tracer := Tracer{uprobes: bpf.Uprobes{MainThreadOnly: true}}
+	if err := tracer.CheckThreads(os.Getpid()); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("a process with several threads, whose calls would not all count: %v", err)
+	}
+}

@@ -83,7 +83,7 @@ type Counters struct {
 	Shared, SharedBytes       uint64           // shared mappings, which are not counted as allocations
 	Untracked, UntrackedBytes uint64           // allocations that are not in the live ones for want of room
 	Replaced, ReplacedBytes   uint64           // blocks whose free was not seen
-	LostCalls, Unmatched      uint64           // calls of too many threads, and calls that did not return
+	LostCalls, Unmatched      uint64           // calls of too many threads at a time, and calls that did not return
 	LostStacks                uint64           // stacks for which the ring had no room; a later call sends them
 	NoStack, OtherStacks      uint64           // allocations without a stack, and without room for their call path
 	Hashed, Words             uint64           // stacks copied, and their words
@@ -127,7 +127,7 @@ type Stack struct {
 type objects struct {
 	blocks, sums, code, counters, stacks, active *ebpf.Map
 
-	entered, returned *ebpf.Program
+	entered, returned, exited *ebpf.Program
 
 	close func() error
 }
@@ -135,6 +135,7 @@ type objects struct {
 // Tracer is the loaded programs.
 type Tracer struct {
 	objects objects
+	uprobes bpf.Uprobes
 	links   []link.Link
 	ring    *ringbuf.Reader
 	record  ringbuf.Record
@@ -172,11 +173,19 @@ func Check() error {
 func loadError(what string, err error) error { return bpf.LoadError(ErrUnsupported, what, "6.6", err) }
 
 // Attach has the kernel call the programs for functions of the file at path, whenever the process pid calls them.
-// Calls count when all functions are attached.
+// Calls count when all functions are attached. The error is ErrUnsupported if the kernel would not count the calls of
+// all threads.
 func (t *Tracer) Attach(path string, pid int, functions []Function) error {
 	file, err := link.OpenExecutable(path)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", path, err)
+	}
+	t.uprobes, err = bpf.FindUprobes(t.objects.entered.FD(), uint32(ebpf.AttachTraceUprobeMulti))
+	if err != nil {
+		return loadError("attach to functions", err)
+	}
+	if err := t.CheckThreads(pid); err != nil {
+		return err
 	}
 	var entries, returns link.UprobeMultiOptions
 	for _, f := range functions {
@@ -187,7 +196,12 @@ func (t *Tracer) Attach(path string, pid int, functions []Function) error {
 		}
 	}
 	entries.PID, returns.PID = uint32(pid), uint32(pid)
-	l, err := file.UprobeMulti(nil, t.objects.entered, &entries)
+	l, err := link.AttachTracing(link.TracingOptions{Program: t.objects.exited})
+	if err != nil {
+		return attachError(err)
+	}
+	t.links = append(t.links, l)
+	l, err = file.UprobeMulti(nil, t.objects.entered, &entries)
 	if err != nil {
 		return attachError(err)
 	}
@@ -197,6 +211,15 @@ func (t *Tracer) Attach(path string, pid int, functions []Function) error {
 	}
 	t.links = append(t.links, l)
 	return t.activate(1)
+}
+
+// CheckThreads returns an error, ErrUnsupported, if the kernel does not count the calls of all threads of the attached
+// process.
+func (t *Tracer) CheckThreads(pid int) error {
+	if err := t.uprobes.CheckThreads(pid); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	return nil
 }
 
 // activate has calls counted, or not.

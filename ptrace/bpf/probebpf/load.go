@@ -32,6 +32,9 @@ type Config struct {
 
 // Programs are the programs in the kernel and their tables.
 type Programs struct {
+	// Uprobes says which threads this kernel runs the programs for. Load sets it.
+	Uprobes bpf.Uprobes
+
 	collection *ebpf.Collection
 	program    *ebpf.Program
 	attachType uint32
@@ -56,7 +59,6 @@ type Site struct {
 
 // Numbers of the kernel's interface (linux/bpf.h).
 const (
-	commandLinkCreate  = 28
 	traceUprobeMulti   = 48
 	traceUprobeSession = 57
 )
@@ -106,8 +108,8 @@ func Load(c Config) (p *Programs, err error) {
 		return p, loadError("load a program", c.Calls, err)
 	}
 	p.program = p.collection.Programs[name]
-	if err := p.attachable(c.Calls); err != nil {
-		return p, err
+	if p.Uprobes, err = bpf.FindUprobes(p.program.FD(), p.attachType); err != nil {
+		return p, loadError("attach a program", c.Calls, err)
 	}
 	return p, p.prepare(&c)
 }
@@ -179,34 +181,9 @@ func (p *Programs) prepare(c *Config) error {
 	return nil
 }
 
-// attachable returns an error if the kernel does not know the way of attaching. It names more instructions than one
-// call may (MAX_UPROBE_MULTI_CNT): a kernel that knows the way answers E2BIG, and an older one EINVAL.
-func (p *Programs) attachable(calls bool) error {
-	const most = 1 << 20
-	var nothing uint64
-	var pin runtime.Pinner
-	defer pin.Unpin()
-	pin.Pin(&nothing)
-	a := linkAttributes{
-		program: uint32(p.program.FD()), attachType: p.attachType,
-		path: address(&nothing), offsets: address(&nothing), count: most + 1,
-	}
-	_, _, errno := unix.Syscall(unix.SYS_BPF, commandLinkCreate, uintptr(unsafe.Pointer(&a)), unsafe.Sizeof(a))
-	if errno == unix.E2BIG {
-		return nil
-	}
-	return loadError("attach a program", calls, errno)
-}
-
-// linkAttributes is what BPF_LINK_CREATE takes of union bpf_attr for uprobe_multi.
-type linkAttributes struct {
-	program, target, attachType, flags uint32
-	path, offsets, counters, cookies   uint64
-	count, probeFlags, pid, _          uint32
-}
-
 // Attach puts breakpoints on instructions of a file: in all processes that have it mapped, or in one. The path may be
-// of an open descriptor (/proc/self/fd/N). A pid whose process has ended gives fs.ErrNotExist.
+// of an open descriptor (/proc/self/fd/N). A pid whose process has ended gives fs.ErrNotExist. The error wraps
+// ErrUnsupported if the kernel would not count the hits of all threads of the process.
 func (p *Programs) Attach(path string, pid int, sites []Site) (*Link, error) {
 	name, err := unix.BytePtrFromString(path)
 	if err != nil {
@@ -224,23 +201,26 @@ func (p *Programs) Attach(path string, pid int, sites []Site) (*Link, error) {
 	if len(sites) == 0 {
 		return nil, errors.New("no instruction to attach to")
 	}
+	if err := p.CheckThreads(pid); err != nil {
+		return nil, err
+	}
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	pin.Pin(name)
 	pin.Pin(&offsets[0])
 	pin.Pin(&counters[0])
 	pin.Pin(&cookies[0])
-	a := linkAttributes{
-		program: uint32(p.program.FD()), attachType: p.attachType, path: address(name),
-		offsets: address(&offsets[0]), cookies: address(&cookies[0]), count: uint32(len(sites)), pid: uint32(pid),
+	l := bpf.UprobeLink{
+		Program: uint32(p.program.FD()), AttachType: p.attachType, Path: bpf.Address(name),
+		Offsets: bpf.Address(&offsets[0]), Cookies: bpf.Address(&cookies[0]), Count: uint32(len(sites)), PID: uint32(pid),
 	}
 	if counted {
-		a.counters = address(&counters[0])
+		l.Counters = bpf.Address(&counters[0])
 	}
-	fd, _, errno := unix.Syscall(unix.SYS_BPF, commandLinkCreate, uintptr(unsafe.Pointer(&a)), unsafe.Sizeof(a))
+	fd, errno := l.Create()
 	switch errno {
 	case 0:
-		return &Link{int(fd)}, nil
+		return &Link{fd}, nil
 	case unix.ESRCH:
 		return nil, fmt.Errorf("attach to process %d: %w", pid, fs.ErrNotExist)
 	case unix.EPERM:
@@ -252,7 +232,17 @@ func (p *Programs) Attach(path string, pid int, sites []Site) (*Link, error) {
 	}
 }
 
-func address[T any](p *T) uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
+// CheckThreads returns an error, ErrUnsupported, if the kernel does not count the hits of all threads of an attached
+// process. pid 0 stands for all processes: all of their hits count.
+func (p *Programs) CheckThreads(pid int) error {
+	if pid == 0 {
+		return nil
+	}
+	if err := p.Uprobes.CheckThreads(pid); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	return nil
+}
 
 // Close removes the breakpoints. It returns when no process runs the program for them any more.
 func (l *Link) Close() {

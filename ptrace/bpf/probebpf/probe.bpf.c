@@ -34,6 +34,8 @@ enum {
 	BUCKETS = 40,
 	PAGE = 4096,
 	UNTOUCHED_PAGES = 80,   /* of a frame, before its first page in memory */
+	UNKNOWN_STACK = 131072, /* bytes that are copied at most, if the end of the stack is not known */
+	MAX_THREAD = 64 << 20,  /* bytes between the stack pointer and the end of a thread's stack, which is at its top */
 	TIMED = 64,             /* one hit in so many is timed */
 };
 
@@ -104,6 +106,9 @@ struct control {
 	u32 unused;
 };
 
+/* A length that is not known: the stack may go on behind the copy. */
+#define UNKNOWN (~0ULL)
+
 /* A hit. The stack follows. */
 struct hit {
 	u64 at;                 /* CLOCK_MONOTONIC, ns */
@@ -114,7 +119,7 @@ struct hit {
 	u64 thread_pointer;
 	u64 stack_start;        /* address of the first byte of the copy */
 	u64 stack_length;       /* bytes copied */
-	u64 stack_wanted;       /* bytes from the stack pointer to the end of the stack */
+	u64 stack_wanted;       /* bytes from stack_start to the end of the stack; UNKNOWN */
 	u64 arguments[MAX_ARGUMENTS];
 	char strings[MAX_STRINGS][STRING];
 	u32 unreadable;         /* arguments that could not be read, a bit for each */
@@ -292,7 +297,12 @@ static __always_inline u64 stack_end(struct task_struct *task, u32 flags, u64 sp
 		    !bpf_probe_read_user(limits, sizeof(limits), (void *)g) && limits[0] < sp && sp <= limits[1])
 			return limits[1];
 	}
-	return task->pid == task->tgid && sp < end ? end : 0;
+	if (task->pid == task->tgid)
+		return sp < end ? end : 0;
+	/* The C libraries put a thread's own data, to which the thread pointer points, above the frames of its stack. */
+	if (!(flags & IS_GO) && thread_pointer > sp && thread_pointer - sp < MAX_THREAD)
+		return thread_pointer;
+	return 0;
 }
 
 /* fill writes all of a hit but the stack. */
@@ -376,6 +386,23 @@ static __noinline u64 first_present(u64 sp)
 	return sp;
 }
 
+/*
+ * readable returns how many bytes from sp on can be read, pages that a frame has not touched yet included. It returns
+ * UNKNOWN if they are more than UNKNOWN_STACK. Above a thread's stack there usually is a page that cannot be read.
+ */
+static __noinline u64 readable(u64 sp)
+{
+	u64 start = first_present(sp), at = start;
+	char byte;
+
+	for (u32 i = 0; i <= UNKNOWN_STACK / PAGE; i++) {
+		if (bpf_probe_read_user(&byte, sizeof(byte), (void *)at))
+			return at == start ? 0 : at - sp;
+		at = (at | (PAGE - 1)) + 1;
+	}
+	return UNKNOWN;
+}
+
 /* STACK makes a function that copies registers and a stack of up to SIZE bytes into the ring. */
 #define STACK(SIZE)                                                                                                   \
 	struct hit_##SIZE {                                                                                           \
@@ -395,7 +422,8 @@ static __noinline u64 first_present(u64 sp)
 		if (done > 0 && bpf_probe_read_user(h->stack, done, (void *)sp)) {                                    \
 			/* Some page of it is not in memory. */                                                       \
 			start = first_present(sp);                                                                    \
-			all = start - sp < length ? length - (start - sp) : 0;                                        \
+			if (length != UNKNOWN)                                                                        \
+				all = start - sp < length ? length - (start - sp) : 0;                                \
 			done = all;                                                                                   \
 			if (done > SIZE)                                                                              \
 				done = SIZE;                                                                          \
@@ -425,7 +453,6 @@ STACK(262144)
 /* copy copies a hit into the ring. It returns whether there was room. */
 static __always_inline bool copy(void *ctx, struct task_struct *task, u32 probe, u32 flags)
 {
-	const u64 unknown = 16384; /* bytes, if the end of the stack is not known */
 	volatile u64 *words = ctx;
 	u64 sp = words[REGISTER_SP], thread_pointer = 0, end, length = 0;
 
@@ -434,8 +461,10 @@ static __always_inline bool copy(void *ctx, struct task_struct *task, u32 probe,
 		thread_pointer = task->thread.fsbase;
 #endif
 		end = stack_end(task, flags, sp, words[REGISTER_G], thread_pointer);
-		length = end ? end - sp : unknown;
+		length = end ? end - sp : readable(sp);
 	}
+	if (length == UNKNOWN)
+		return copy_131072(ctx, probe, sp, length);
 	if (length <= 2048)
 		return copy_2048(ctx, probe, sp, length);
 	if (length <= 6144)

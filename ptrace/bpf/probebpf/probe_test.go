@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -210,6 +211,39 @@ func TestEndedProcess(t *testing.T) {
 	const none = 1 << 22 // the kernel's limit
 	if _, err := p.Attach("/proc/self/exe", none, []Site{siteOf(t)}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("attached to a process that does not exist: %v", err)
+	}
+}
+
+// TestUncountedThreadsRefused: an older kernel counts the hits of the main thread only, if it is to count those of one
+// process. This program has several threads.
+func TestUncountedThreadsRefused(t *testing.T) {
+	p, err := Load(Config{Probes: []Probe{{}}, Postmaster: os.Getpid()})
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrUnsupported) {
+		t.Skipf("this host cannot run the programs: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	p.Uprobes.MainThreadOnly = true
+	link, err := p.Attach("/proc/self/exe", os.Getpid(), []Site{siteOf(t)})
+	if link.Close(); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("attached to a process with several threads: %v", err)
+	}
+	if link, err = p.Attach("/proc/self/exe", 0, []Site{siteOf(t)}); err != nil {
+		t.Fatal(err)
+	}
+	defer link.Close()
+	done := make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // it is not the main thread, which this test may run on
+		passes(1, "")
+		close(done)
+	}()
+	passes(1, "")
+	<-done
+	if f := figuresOf(t, p); f.Hits != 2 {
+		t.Errorf("2 calls in two threads, but %+v", f)
 	}
 }
 

@@ -97,7 +97,8 @@ type Hit struct {
 	At uint64
 	// Registers has the form of NT_PRSTATUS.
 	Registers []byte
-	// StackStart is the address of the first byte of Stack. Wanted is how many bytes there were.
+	// StackStart is the address of the first byte of Stack. Wanted is how many bytes there were, and math.MaxUint64 if
+	// more bytes follow the copy, and the end of the stack is not known.
 	StackStart uint64
 	Stack      []byte
 	Wanted     uint64

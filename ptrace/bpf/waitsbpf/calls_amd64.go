@@ -12,3 +12,6 @@ func olderCalls() []call {
 		{name: "epoll_wait", number: unix.SYS_EPOLL_WAIT, inner: epollWait},
 	}
 }
+
+// ordersStores says whether other processors see stores in the order of the program.
+const ordersStores = true

@@ -7,3 +7,6 @@ const callPrefix = "__sys_"
 
 // waitCalls returns no system calls: on this architecture waits are timed by switches only.
 func waitCalls() (calls []call, read int) { return nil, 0 }
+
+// ordersStores says whether other processors see stores in the order of the program.
+const ordersStores = false

@@ -173,9 +173,24 @@ func configure(spec *ebpf.CollectionSpec, s Server) error {
 	if s.Status == 0 {
 		spec.Maps[waitsMapTrace].MaxEntries = uint32(os.Getpagesize()) // nothing is traced then
 	}
+	if ordersStores {
+		withoutFetch(spec)
+	}
 	spec.Maps[waitsMapSlots].MaxEntries = uint32(s.Procs)
 	spec.Maps[waitsMapSlotOfPid].MaxEntries = pidLimit()
 	return nil
+}
+
+// withoutFetch replaces atomic additions that fetch the old value by plain atomic additions. Linux before 5.12 has only
+// plain ones. Nothing uses the old value: to fetch it orders the stores, which not every processor does by itself.
+func withoutFetch(spec *ebpf.CollectionSpec) {
+	for _, program := range spec.Programs {
+		for i := range program.Instructions {
+			if op := &program.Instructions[i].OpCode; op.AtomicOp() == asm.FetchAdd {
+				*op = op.SetAtomicOp(asm.AddAtomic)
+			}
+		}
+	}
 }
 
 // pidLimit is the largest process id of this host, plus one.
@@ -403,13 +418,16 @@ func release() string {
 func (p *Programs) Slots() int { return len(p.slots) }
 
 // Read copies a slot in a state in which no program writes to it; false if that did not come about in many tries.
+//
+// The sequence must be read again after the copy. On arm64 an atomic load does not wait for earlier loads. The store of
+// an atomic addition does.
 func (p *Programs) Read(i int, into *Slot) bool {
 	s := &p.slots[i]
 	for range 100 {
 		before := atomic.LoadUint32(&s.Sequence)
 		if before&1 == 0 {
 			*into = *s
-			if atomic.LoadUint32(&s.Sequence) == before {
+			if atomic.AddUint32(&s.Sequence, 0) == before {
 				return true
 			}
 		}

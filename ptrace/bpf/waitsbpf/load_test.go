@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 )
 
 // helperVariable makes the test program load and attach the programs, print their ids, and wait to be killed.
@@ -134,6 +135,39 @@ func exists(id ebpf.ProgramID) bool {
 	}
 	_ = program.Close()
 	return true
+}
+
+// TestSequenceFetched: the compiled programs change the sequence of a slot by instructions that order stores. Such an
+// instruction fetches the old value.
+func TestSequenceFetched(t *testing.T) {
+	t.Parallel()
+	spec, err := loadWaits()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := []string{waitsProgSwitched, waitsProgLeft, waitsProgCallLeft, waitsProgEnded}
+	count := func(name string, op asm.AtomicOp) (n int) {
+		for i := range spec.Programs[name].Instructions {
+			if spec.Programs[name].Instructions[i].OpCode.AtomicOp() == op {
+				n++
+			}
+		}
+		return n
+	}
+	all := make(map[string]int)
+	for _, name := range names {
+		fetching := count(name, asm.FetchAdd)
+		if fetching < 2 {
+			t.Errorf("%s has %d fetching additions", name, fetching)
+		}
+		all[name] = fetching + count(name, asm.AddAtomic)
+	}
+	withoutFetch(spec)
+	for _, name := range names {
+		if fetching, plain := count(name, asm.FetchAdd), count(name, asm.AddAtomic); fetching != 0 || plain != all[name] {
+			t.Errorf("%s has %d fetching and %d plain additions for older kernels", name, fetching, plain)
+		}
+	}
 }
 
 // TestTooManyProcesses expects an error for a server that is too large for the table.

@@ -9,8 +9,8 @@
  * gives up its processor to wait and comes back (blocked).
  *
  * The server's processes are the children of the postmaster. Each has one slot of the table slots, with the index of
- * its PGPROC, and only that process writes there. So nothing needs an atomic operation, and user space reads the table
- * by mmap.
+ * its PGPROC, and only that process writes there. So only the word that orders the writes needs atomic operations, and
+ * user space reads the table by mmap.
  *
  * These instructions may be used under the MIT License. */
 #include "helpers.h"
@@ -269,6 +269,15 @@ static __always_inline struct slot *slot_of(u32 pid)
 	return s && s->pid == pid ? s : 0;
 }
 
+/* turn changes the sequence of a slot, before its figures change and after that. No store moves across it. On aarch64
+ * only an atomic instruction that fetches the old value has this effect. */
+static __always_inline void turn(struct slot *s)
+{
+	u32 was = __sync_fetch_and_add(&s->sequence, 1);
+
+	asm volatile("" : : "r"(was) : "memory"); /* otherwise the compiler chooses an instruction that fetches nothing */
+}
+
 /* clear empties a slot's figures, for pid. User space's words stay. */
 static __always_inline void clear(struct slot *s, u32 pid)
 {
@@ -277,8 +286,8 @@ static __always_inline void clear(struct slot *s, u32 pid)
 
 	if (!e)
 		return;
-	s->sequence |= 1;
-	barrier();
+	if (!(s->sequence & 1))
+		turn(s);
 	bpf_probe_read_kernel(s->events, sizeof(s->events), e);
 	s->overflow = 0;
 	s->since = 0;
@@ -289,8 +298,7 @@ static __always_inline void clear(struct slot *s, u32 pid)
 	}
 	s->pid = pid;
 	s->life++;
-	barrier();
-	s->sequence++;
+	turn(s);
 }
 
 /* give_up hands the figures of a process that has ended, or whose slot another takes over, to user space. */
@@ -315,8 +323,7 @@ static __always_inline void add(struct slot *s, u32 event, u64 ns)
 
 	if (s->generation != s->wanted_generation)
 		clear(s, s->pid);
-	s->sequence++;
-	barrier();
+	turn(s);
 #pragma clang loop unroll(disable)
 	for (int i = 0; i < EVENTS; i++) {
 		struct event *e = &s->events[(at + i) & (EVENTS - 1)];
@@ -333,8 +340,7 @@ static __always_inline void add(struct slot *s, u32 event, u64 ns)
 	}
 	s->overflow++;
 done:
-	barrier();
-	s->sequence++;
+	turn(s);
 }
 
 static __always_inline void add_query(u64 query, u32 event, u64 ns)

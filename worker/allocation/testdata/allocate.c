@@ -137,6 +137,14 @@ int main(void)
 				pthread_create(&t[i], NULL, thread, (void *)size);
 			for (long i = 0; i < n; i++)
 				pthread_join(t[i], NULL);
+		} else if (sscanf(line, "successive %ld", &n) == 1) { /* threads, one after another */
+			pthread_t t;
+
+			for (long i = 0; i < n; i++) {
+				if (pthread_create(&t, NULL, thread, (void *)1))
+					abort();
+				pthread_join(t, NULL);
+			}
 		} else if (sscanf(line, "fork %ld", &n) == 1) {
 			if (fork() == 0) {
 				for (long i = 0; i < n; i++)

@@ -1,0 +1,104 @@
+package bpf
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// UprobeLink attaches a program to instructions of a file. It is what BPF_LINK_CREATE takes of union bpf_attr
+// (linux/bpf.h) for uprobe_multi. Path, Offsets, Counters and Cookies are addresses. PID 0 means all processes.
+type UprobeLink struct {
+	Program, _, AttachType, _        uint32
+	Path, Offsets, Counters, Cookies uint64
+	Count, Flags, PID, _             uint32
+}
+
+// Create returns the descriptor of the link.
+func (l *UprobeLink) Create() (fd int, errno unix.Errno) {
+	const commandLinkCreate = 28
+	r, _, errno := unix.Syscall(unix.SYS_BPF, commandLinkCreate, uintptr(unsafe.Pointer(l)), unsafe.Sizeof(*l))
+	return int(r), errno
+}
+
+// Uprobes says how the kernel runs programs that are attached by uprobe_multi.
+type Uprobes struct {
+	// MainThreadOnly means that a link for one process runs the program for the main thread only. Hits of the other
+	// threads are not counted. That is so before Linux 6.6.35, 6.9.5 and 6.10, without commit 46ba0e49b642. A link for
+	// all processes (PID 0) runs the program for every thread.
+	MainThreadOnly bool
+}
+
+// FindUprobes asks the kernel about a loaded program. It returns an error if the kernel cannot attach the program by
+// uprobe_multi.
+func FindUprobes(program int, attachType uint32) (Uprobes, error) {
+	const none = 1<<32 - 1 // pid_t -1
+	return judgeUprobes(tryUprobe(program, attachType, 0), tryUprobe(program, attachType, none))
+}
+
+// CheckThreads returns an error if hits of some threads of a process would not be counted. Threads that the kernel adds
+// to a process for io_uring hit nothing.
+func (u Uprobes) CheckThreads(pid int) error {
+	if !u.MainThreadOnly {
+		return nil
+	}
+	stat, err := procfs.ReadStat(pid)
+	if err != nil || stat.Threads <= 1 {
+		return nil //nolint:nilerr // a process that has ended has no threads
+	}
+	tids, _ := procfs.Threads(pid)
+	n := 0
+	for _, tid := range tids {
+		if stat, err := procfs.ReadTaskStat(pid, tid); err == nil && !stat.Worker() {
+			n++
+		}
+	}
+	if n <= 1 {
+		return nil
+	}
+	return fmt.Errorf("process %d has %d threads, and Linux %s counts only calls of the main thread: "+
+		"a later kernel is needed (6.6.35, 6.9.5, 6.10)", pid, n, release())
+}
+
+// tryUprobe tries to attach a program to a directory, for a process or all of them. The kernel refuses that always.
+func tryUprobe(program int, attachType, pid uint32) unix.Errno {
+	var offset uint64
+	path := [...]byte{'/', 0}
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	pin.Pin(&offset)
+	pin.Pin(&path)
+	l := UprobeLink{
+		Program: uint32(program), AttachType: attachType, Path: Address(&path), Offsets: Address(&offset), Count: 1,
+		PID: pid,
+	}
+	fd, errno := l.Create()
+	if errno == 0 {
+		_ = unix.Close(fd)
+	}
+	return errno
+}
+
+// judgeUprobes judges the answers to tryUprobe for all processes and for process -1. A kernel that can attach the
+// program looks at the path, and answers EBADF. An older kernel, which does not know uprobe_multi, answers EINVAL.
+//
+// A kernel with commit 46ba0e49b642 refuses a negative PID before it looks at the path: EINVAL. Kernels without that
+// commit run the program for the main thread only.
+func judgeUprobes(all, negative unix.Errno) (u Uprobes, err error) {
+	switch all {
+	case unix.EBADF:
+		return Uprobes{MainThreadOnly: negative != unix.EINVAL}, nil
+	case unix.EOPNOTSUPP:
+		return u, fmt.Errorf("the kernel was built without CONFIG_UPROBES: %w", unix.ENOSYS)
+	case 0:
+		return u, fmt.Errorf("the kernel attaches a program to a directory: %w", unix.ENOSYS)
+	}
+	return u, all
+}
+
+// Address returns the address of a value for a structure of the kernel. The caller pins the value.
+func Address[T any](p *T) uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
