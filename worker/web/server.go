@@ -153,8 +153,10 @@ func (s *Server) serve(ctx context.Context) error {
 		c := &certificates{cert: s.cfg.CertFile, key: s.cfg.KeyFile}
 		accepting = tls.NewListener(accepting, c.config())
 	}
+	// ReadTimeout bounds the body of a refused request, which net/http reads up to 256 kB. The handler removes this
+	// deadline from other requests, and has at least limits.Header for that.
 	server := &http.Server{
-		Handler: s.Handler(), ReadHeaderTimeout: s.limits.Header, ReadTimeout: s.limits.Header,
+		Handler: s.Handler(), ReadHeaderTimeout: s.limits.Header, ReadTimeout: 2 * s.limits.Header,
 		IdleTimeout: s.limits.Idle, WriteTimeout: s.limits.Wait + s.limits.Write, MaxHeaderBytes: maxHeader,
 		ConnContext: connContext, ErrorLog: log.New(io.Discard, "", 0),
 	}

@@ -449,6 +449,58 @@ func TestManyScrapes(t *testing.T) {
 	}
 }
 
+// TestWaitBeyondReadTimeout: a request may wait for its turn longer than a client may take to send it, and its
+// connection stays usable. A client that sends the body of a refused request too slowly still loses its connection.
+func TestWaitBeyondReadTimeout(t *testing.T) {
+	const header = 100 * time.Millisecond
+	first, release := make(chan struct{}), make(chan struct{})
+	var scrapes atomic.Int64
+	address, _ := run(t, Config{
+		Limits: Limits{Requests: 1, Wait: soon, Header: header},
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if scrapes.Add(1) == 1 {
+				close(first)
+				<-release
+			}
+			if err := r.Context().Err(); err != nil {
+				failf(w, http.StatusServiceUnavailable, "%v", err)
+			}
+		}),
+	})
+	const scrape = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	dial := func(send string) net.Conn {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		_ = c.SetDeadline(time.Now().Add(soon))
+		_, _ = io.WriteString(c, send)
+		return c
+	}
+	dial(scrape)
+	<-first
+	waits, slow := dial(scrape), dial("POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
+	if _, err := io.Copy(io.Discard, slow); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("a client that sends no body still has its connection")
+	}
+	time.Sleep(3 * header) // longer than each read deadline
+	close(release)
+	answers := bufio.NewReader(waits)
+	for _, what := range []string{"the request that waited", "a later request of its connection"} {
+		answer, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		body, _ := io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+		if answer.StatusCode != http.StatusOK {
+			t.Errorf("%s: status %d: %s", what, answer.StatusCode, body)
+		}
+		_, _ = io.WriteString(waits, scrape)
+	}
+}
+
 // slowProfiles collects profiles that last until release is closed or the context ends.
 type slowProfiles struct {
 	started chan ProfileRequest
