@@ -20,6 +20,7 @@ import (
 	"pg_stat_backtrace/worker/clusterprofile"
 	"pg_stat_backtrace/worker/export"
 	"pg_stat_backtrace/worker/metrics"
+	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/profilefmt"
 	"pg_stat_backtrace/worker/spool"
 	"pg_stat_backtrace/worker/web"
@@ -152,24 +153,43 @@ func (w *Worker) newMetrics() *metrics.Metrics {
 type processReader struct {
 	worker *Worker
 
-	mu     sync.Mutex
-	reader *activity.Reader
+	mu       sync.Mutex
+	reader   *activity.Reader
+	reported string // the last error of a running server that was logged; empty for none
 }
 
+// read returns the server, with its processes unless there is an error. It logs each different error of a server that
+// runs.
 func (p *processReader) read() (metrics.Server, error) {
-	c, err := p.worker.current()
-	if err != nil {
-		return metrics.Server{}, err
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.reader == nil || !p.reader.Cluster().Same(c) {
-		if p.reader, err = activity.Open(c); err != nil {
-			return metrics.Server{}, err
-		}
+	c, err := p.worker.current()
+	server := metrics.Server{Version: c.Version}
+	if err == nil {
+		server.Processes, err = p.processes(c)
 	}
-	processes, err := p.reader.Read()
-	return metrics.Server{Version: c.Version, Processes: processes}, err
+	server.Running = err == nil || c.Alive() ||
+		errors.Is(err, pgcluster.ErrNoAccess) || errors.Is(err, pgcluster.ErrNamespace)
+	switch {
+	case err == nil:
+		p.reported = ""
+	case server.Running && err.Error() != p.reported:
+		p.reported = err.Error()
+		p.worker.log.Warn().Err(err).Msg("the sessions of the server cannot be read, so metrics lack them")
+	}
+	return server, err
+}
+
+// processes reads the processes of one run of the server.
+func (p *processReader) processes(c pgcluster.Cluster) ([]activity.Process, error) {
+	if p.reader == nil || !p.reader.Cluster().Same(c) {
+		reader, err := activity.Open(c)
+		if err != nil {
+			return nil, err
+		}
+		p.reader = reader
+	}
+	return p.reader.Read()
 }
 
 // answerCounted answers a request and counts it.

@@ -46,7 +46,8 @@ func TestMetricsOfRealServer(t *testing.T) {
 	for name, want := range map[string]float64{
 		`requests_total{type="queued"}`: 1, `requests_total{type="waiting"}`: 2,
 		`failures_total{sqlstate="01000"}`: 1, `captures_total{type="stop"}`: 2,
-		"pause_seconds_count": 2, "server_up": 1, `sessions{type="active"}`: 1, `wait_timing_info{type="sampled"}`: 1,
+		"pause_seconds_count": 2, "server_up": 1, "server_readable": 1,
+		`sessions{type="active"}`: 1, `wait_timing_info{type="sampled"}`: 1,
 		"queue_waiting": 0, fmt.Sprintf(`server_info{version="%d"}`, s.Major): 1,
 	} {
 		pgtest.Wait(t, fmt.Sprintf("%s is %v", name, want), func() bool {
