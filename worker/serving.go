@@ -164,7 +164,7 @@ func (p *processReader) read() (metrics.Server, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c, err := p.worker.current()
-	server := metrics.Server{Version: c.Version}
+	server := metrics.Server{Version: c.Version, DataDir: c.DataDir}
 	if err == nil {
 		server.Processes, err = p.processes(c)
 	}

@@ -48,7 +48,7 @@ func TestMetricsOfRealServer(t *testing.T) {
 		`failures_total{sqlstate="01000"}`: 1, `captures_total{type="stop"}`: 2,
 		"pause_seconds_count": 2, "server_up": 1, "server_readable": 1,
 		`sessions{type="active"}`: 1, `wait_timing_info{type="sampled"}`: 1,
-		"queue_waiting": 0, fmt.Sprintf(`server_info{version="%d"}`, s.Major): 1,
+		"queue_waiting": 0, fmt.Sprintf(`server_info{data_directory=%q,version="%d"}`, s.DataDir, s.Major): 1,
 	} {
 		pgtest.Wait(t, fmt.Sprintf("%s is %v", name, want), func() bool {
 			got, found := w.metric(name)

@@ -330,20 +330,21 @@ func TestWaitInProgressCountsOnce(t *testing.T) {
 // TestSessions: a series stays at 0 when no session belongs to it any more.
 func TestSessions(t *testing.T) {
 	var failure error
-	server := Server{Running: true, Version: 15, Processes: []activity.Process{
+	server := Server{Running: true, Version: 15, DataDir: "/srv/\"a\\b\n\xff", Processes: []activity.Process{
 		{BackendType: activity.ClientBackend, State: activity.Active, WaitType: "Lock", WaitEvent: "tuple"},
 		{BackendType: activity.ClientBackend, State: activity.Active},
 		{BackendType: activity.ClientBackend, State: activity.Idle, WaitType: "Client", WaitEvent: "ClientRead"},
 		{BackendType: "checkpointer", WaitType: "Activity", WaitEvent: "CheckpointerMain"},
 		{BackendType: "walsender"},
 	}}
+	const info = `server_info{data_directory="/srv/\"a\\b\n�",version="15"}`
 	m := New(Config{Server: func() (Server, error) { return server, failure }})
 	for name, want := range map[string]float64{
 		`active_sessions{backend_type="client backend",event="tuple",type="Lock"}`: 1,
 		`active_sessions{backend_type="client backend",event="CPU",type="CPU"}`:    1,
 		`active_sessions{backend_type="walsender",event="CPU",type="CPU"}`:         1,
 		`sessions{type="active"}`: 2, `sessions{type="idle"}`: 1, `sessions{type="aborted"}`: 0,
-		`server_up`: 1, `server_readable`: 1, `server_info{version="15"}`: 1,
+		`server_up`: 1, `server_readable`: 1, info: 1,
 	} {
 		if got, ok := series(t, m)[name]; !ok || got != want {
 			t.Errorf("%s is %v (%t), want %v", name, got, ok, want)
@@ -359,6 +360,9 @@ func TestSessions(t *testing.T) {
 		got, want := series(t, m), oneIf(server.Running)
 		if up, found := got["server_up"]; !found || up != want {
 			t.Errorf("a server that runs (%t) and cannot be read: server_up %v, %t", server.Running, up, found)
+		}
+		if got[info] != 1 {
+			t.Errorf("a server that cannot be read has no %s: %v", info, got)
 		}
 		if readable, found := got["server_readable"]; !found || readable != 0 {
 			t.Errorf("a server that cannot be read: server_readable %v, %t", readable, found)

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,6 +16,8 @@ type Server struct {
 	Running bool
 	// Version is the major version.
 	Version int
+	// DataDir is the data directory, as the worker reaches it.
+	DataDir string
 	// Processes is empty if the processes cannot be read.
 	Processes []activity.Process
 }
@@ -54,10 +57,12 @@ func (a *activities) Collect(out chan<- prometheus.Metric) {
 	server, err := a.read()
 	out <- gauge(serverUp, oneIf(server.Running))
 	out <- gauge(serverReadable, oneIf(err == nil))
+	// A path may have any bytes, a label may not.
+	dir := strings.ToValidUTF8(server.DataDir, "\uFFFD")
+	out <- gauge(serverInfo, 1, strconv.Itoa(server.Version), dir)
 	if err != nil {
 		return
 	}
-	out <- gauge(serverInfo, 1, strconv.Itoa(server.Version))
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	counts := make(map[activeKey]int)
