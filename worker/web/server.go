@@ -56,7 +56,8 @@ type Limits struct {
 	Idle time.Duration
 	// Write is how long an answer may take to be written; default 30 s.
 	Write time.Duration
-	// Retry is the pause before the listener is opened again; default 10 s.
+	// Retry is the pause before the listener is opened again, and between two checks of the path of a Unix socket; default
+	// 10 s.
 	Retry time.Duration
 }
 
@@ -139,12 +140,13 @@ func (s *Server) Run(ctx context.Context) {
 	}
 }
 
-// serve opens the address and serves until ctx ends or the listener fails.
+// serve opens the address and serves until ctx ends, the listener fails, or the path of its Unix socket is gone.
 func (s *Server) serve(ctx context.Context) error {
 	listener, err := s.cfg.Address.listen(ctx, s.tokens != nil)
 	if err != nil {
 		return err
 	}
+	socket := openedSocket(listener)
 	if s.cfg.OnListen != nil {
 		s.cfg.OnListen(address(listener))
 	}
@@ -162,11 +164,24 @@ func (s *Server) serve(ctx context.Context) error {
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(accepting) }()
-	select {
-	case err := <-failed:
-		return err
-	case <-ctx.Done():
+	check := time.NewTicker(s.limits.Retry)
+	defer check.Stop()
+	for ctx.Err() == nil {
+		select {
+		case err := <-failed:
+			return err
+		case <-check.C:
+			if socket.lost() {
+				// Requests in progress continue.
+				_ = listener.Close()
+				<-failed
+				context.AfterFunc(ctx, func() { _ = server.Close() })
+				return ErrSocketLost
+			}
+		case <-ctx.Done():
+		}
 	}
+	socket.lost() // then the file at its path stays
 	s.flights.stop()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAnswers)
 	defer cancel()

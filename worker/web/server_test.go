@@ -337,6 +337,68 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
+// TestSocketLost: the server notices that its Unix socket was removed or replaced, and listens again. It leaves the
+// socket of another program alone.
+func TestSocketLost(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "socket")
+	opened, failures := make(chan string, 100), make(chan error, 100)
+	s := New(Config{
+		Address: Address{Network: "unix", Path: path}, Limits: Limits{Retry: 10 * time.Millisecond},
+		OnListen: func(address string) { opened <- address }, OnFailure: func(err error) { failures <- err },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { s.Run(ctx) })
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	listens := func(when string) {
+		t.Helper()
+		select {
+		case <-opened:
+		case <-time.After(soon):
+			t.Fatalf("%s: the server does not listen", when)
+		}
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		_ = c.Close()
+	}
+	fails := func(want error) {
+		t.Helper()
+		select {
+		case err := <-failures:
+			if !errors.Is(err, want) {
+				t.Errorf("got %v, want %v", err, want)
+			}
+		case <-time.After(soon):
+			t.Fatalf("no error %v", want)
+		}
+	}
+	listens("at the start")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	fails(ErrSocketLost)
+	listens("after its file was removed")
+
+	other, err := net.Listen("unix", filepath.Join(dir, "other"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dir, "other"), path); err != nil {
+		t.Fatal(err)
+	}
+	fails(unix.EADDRINUSE)
+	if c, err := net.Dial("unix", path); err != nil {
+		t.Errorf("the socket of another program: %v", err)
+	} else {
+		_ = c.Close()
+	}
+	_ = other.Close()
+	listens("after the other program ended")
+}
+
 // TestPortInUse: the server reports the error once, and listens as soon as the port is free.
 func TestPortInUse(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
