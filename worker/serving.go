@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
+	"os"
 	"sync"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"pg_stat_backtrace/worker/activity"
 	"pg_stat_backtrace/worker/clusterprofile"
 	"pg_stat_backtrace/worker/export"
+	"pg_stat_backtrace/worker/host/rootfile"
 	"pg_stat_backtrace/worker/metrics"
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/profilefmt"
@@ -63,13 +66,54 @@ func (c ServeConfig) web() (web.Config, bool) {
 	}, err == nil
 }
 
-// checkFiles reads the files of the listener, as the user that the worker has become.
-func (c ServeConfig) checkFiles() error {
-	cfg, ok := c.web()
-	if !ok {
+// rootFiles are files of the options that the worker read as root, before it became the server's user. Workers for
+// servers of several users can so share files that only root can read.
+type rootFiles struct {
+	web     *web.Files
+	headers http.Header
+}
+
+// readAsRoot reads files if the worker is root.
+func (c *Config) readAsRoot() (f rootFiles) {
+	if os.Geteuid() != 0 {
+		return f
+	}
+	if cfg, ok := c.Serve.web(); ok {
+		f.web = cfg.ReadAsRoot()
+	}
+	if path, err := rootfile.Resolve(c.Export.HeaderFile); c.Export.HeaderFile != "" && err == nil {
+		f.headers, _ = export.ReadHeaders(path) // checkFiles returns the error
+	}
+	return f
+}
+
+// rootOnly returns the files of the options that the worker's user cannot read.
+func (c *Config) rootOnly() (names []string) {
+	for _, name := range []string{c.Serve.TokenFile, c.Serve.CertFile, c.Serve.KeyFile, c.Export.HeaderFile} {
+		if name != "" && errors.Is(unix.Access(name, unix.R_OK), fs.ErrPermission) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// checkFiles reads the files of the options, as the user that the worker has become. Files that the worker read as root
+// need not be readable.
+func (c *Config) checkFiles(f rootFiles) error {
+	if cfg, ok := c.Serve.web(); ok {
+		cfg.Files = f.web
+		if err := cfg.Check(); err != nil {
+			return err
+		}
+	}
+	if c.Export.HeaderFile == "" {
 		return nil
 	}
-	return cfg.Check()
+	_, err := export.ReadHeaders(c.Export.HeaderFile)
+	if f.headers != nil && errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	return err
 }
 
 // profiles reports whether the worker makes profiles of the server.
@@ -113,6 +157,11 @@ func (w *Worker) listen(ctx context.Context, wg *sync.WaitGroup) {
 			return errNotServing
 		}
 		return nil
+	}
+	cfg.Files = w.files.web
+	cfg.OnKept = func(err error) {
+		w.log.Warn().Err(err).Msg("a changed file of the listener cannot be used, its last content stays in use; " +
+			"if only root can read it, restart the worker")
 	}
 	cfg.OnListen = func(address string) { w.log.Info().Str("address", address).Msg("listening") }
 	cfg.OnFailure = func(err error) {

@@ -183,6 +183,41 @@ func readable(t *testing.T, s *pgtest.Server, path string) string {
 	return place
 }
 
+// TestFilesOfRoot: a worker that starts as root uses files that the server's user cannot read. It keeps
+// their content after a change, and logs that.
+func TestFilesOfRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // the worker can see a change, but not the new content
+		t.Fatal(err)
+	}
+	token, headers := filepath.Join(dir, "token"), filepath.Join(dir, "headers")
+	for path, content := range map[string]string{token: "a-token-that-root-has\n", headers: "X-Scope-OrgID: a\n"} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := serve(t, s, true, "--listen-token-file", token,
+		"--export-pyroscope", "http://127.0.0.1:1", "--export-header-file", headers)
+	w.saying(`"files":\["[^"]*token","[^"]*headers"\]`)
+	url := "http://any:a-token-that-root-has@" + w.address + "/metrics"
+	if status, body, err := get(t.Context(), url); err != nil || status != http.StatusOK {
+		t.Errorf("%d, %v: %s", status, err, body)
+	}
+	if err := os.WriteFile(token, []byte("another-token-that-root-has\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Wait(t, "a line about the changed token file", func() bool {
+		if status, body, err := get(t.Context(), url); err != nil || status != http.StatusOK {
+			t.Errorf("after a change: %d, %v: %s", status, err, body)
+		}
+		return strings.Contains(w.text(), "its last content stays in use")
+	})
+}
+
 // profiling returns a worker that can make profiles of a server, or skips the test.
 func profiling(t *testing.T) (*worker, *pgtest.Server) {
 	t.Helper()

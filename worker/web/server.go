@@ -20,6 +20,11 @@ type Config struct {
 	TokenFile string
 	// CertFile and KeyFile turn TLS on.
 	CertFile, KeyFile string
+	// Files are files above that this process read while it was root; nil: none.
+	Files *Files
+	// OnKept is called when a file above has changed and cannot be read, so that its last content stays in use, once for
+	// each different error. nil: nothing is called.
+	OnKept func(error)
 	// Version is the program's version, for the index page.
 	Version string
 	// Metrics answers /metrics.
@@ -87,13 +92,14 @@ func (c *Config) Check() error {
 	if !c.Address.Loopback() && c.TokenFile == "" {
 		return ErrNeedsToken
 	}
-	if c.TokenFile != "" {
-		if err := CheckTokenFile(c.TokenFile); err != nil {
+	if t := c.tokens(); t != nil {
+		if _, err := t.current(); err != nil {
 			return err
 		}
 	}
-	if c.CertFile != "" || c.KeyFile != "" {
-		return CheckCertificate(c.CertFile, c.KeyFile)
+	if r := c.certificates(); r != nil {
+		_, err := r.get(nil)
+		return err
 	}
 	return nil
 }
@@ -106,6 +112,7 @@ type Server struct {
 	cfg      Config
 	limits   Limits
 	tokens   *tokens
+	certs    *certificates
 	flights  *flights
 	requests chan struct{}
 	profiles chan struct{}
@@ -114,8 +121,11 @@ type Server struct {
 // New makes a server.
 func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, limits: cfg.Limits.withDefaults(), flights: &flights{collect: cfg.Collect, render: cfg.Render}}
-	if cfg.TokenFile != "" {
-		s.tokens = &tokens{path: cfg.TokenFile}
+	if s.tokens = cfg.tokens(); s.tokens != nil {
+		s.tokens.kept = cfg.OnKept
+	}
+	if s.certs = cfg.certificates(); s.certs != nil {
+		s.certs.kept = cfg.OnKept
 	}
 	s.requests = make(chan struct{}, s.limits.Requests)
 	s.profiles = make(chan struct{}, s.limits.ProfileClients)
@@ -151,9 +161,8 @@ func (s *Server) serve(ctx context.Context) error {
 		s.cfg.OnListen(address(listener))
 	}
 	var accepting net.Listener = &conns{Listener: listener, most: s.limits.Connections}
-	if s.cfg.CertFile != "" {
-		c := &certificates{cert: s.cfg.CertFile, key: s.cfg.KeyFile}
-		accepting = tls.NewListener(accepting, c.config())
+	if s.certs != nil {
+		accepting = tls.NewListener(accepting, s.certs.config())
 	}
 	// ReadTimeout bounds the body of a refused request, which net/http reads up to 256 kB. The handler removes this
 	// deadline from other requests, and has at least limits.Header for that.

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -209,7 +211,7 @@ func TestTokenFileRefused(t *testing.T) {
 		"is not a regular file":   fifo,
 		" is not a regular file ": t.TempDir(),
 	} {
-		err := CheckTokenFile(path)
+		err := (&Config{TokenFile: path}).Check()
 		if !errors.Is(err, ErrTokenFile) || !strings.Contains(err.Error()+" ", want) {
 			t.Errorf("want %q, got %v", want, err)
 		}
@@ -219,7 +221,7 @@ func TestTokenFileRefused(t *testing.T) {
 		if err := os.Chown(path, 4711, 0); err != nil {
 			t.Fatal(err)
 		}
-		if err := CheckTokenFile(path); err == nil || !strings.Contains(err.Error(), "belongs to user 4711") {
+		if err := (&Config{TokenFile: path}).Check(); err == nil || !strings.Contains(err.Error(), "belongs to user 4711") {
 			t.Errorf("a file of another user: %v", err)
 		}
 	}
@@ -272,6 +274,102 @@ func TestToken(t *testing.T) {
 	changed(func() { _ = os.Remove(path) })
 	if status, _, _ := ask(t, url, setHeader("Authorization", "Bearer the-token-of-tomorrow")); status != 503 {
 		t.Errorf("a removed file: %d", status)
+	}
+}
+
+// asUser calls f on a thread that opens files as another user than root.
+func asUser(t *testing.T, f func()) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	const user = 4711
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // the thread ends with this goroutine
+		_ = unix.Setfsuid(user)
+		f()
+	}()
+	<-done
+}
+
+// TestFilesReadAsRoot: a process that was root uses files that only root can read. After a change it keeps
+// their last content, and reports each change once.
+func TestFilesReadAsRoot(t *testing.T) {
+	dir := t.TempDir()
+	token, cert, key := filepath.Join(dir, "token"), filepath.Join(dir, "cert"), filepath.Join(dir, "key")
+	template := httptest.NewUnstartedServer(nil)
+	template.StartTLS()
+	defer template.Close()
+	if err := errors.Join(os.WriteFile(token, []byte(secret), 0o600),
+		writePair(template.TLS.Certificates[0], cert, key)); err != nil {
+		t.Fatal(err)
+	}
+	var kept []error
+	cfg := Config{TokenFile: token, CertFile: cert, KeyFile: key, OnKept: func(err error) { kept = append(kept, err) }}
+	asUser(t, func() {
+		if err := cfg.Check(); !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("without root: %v", err)
+		}
+	})
+	cfg.Files = cfg.ReadAsRoot()
+	s := New(cfg)
+	use := func(reports int) {
+		t.Helper()
+		s.tokens.checked, s.certs.checked = time.Time{}, time.Time{} // as if the time had passed
+		asUser(t, func() {
+			if err := cfg.Check(); err != nil {
+				t.Error(err)
+			}
+			if sums, err := s.tokens.current(); err != nil || len(sums) != 1 {
+				t.Errorf("%d tokens, %v", len(sums), err)
+			}
+			if c, err := s.certs.get(nil); err != nil || c == nil {
+				t.Errorf("certificate: %v", err)
+			}
+		})
+		if len(kept) != reports {
+			t.Errorf("%d reports, not %d: %v", len(kept), reports, kept)
+		}
+	}
+	change := func(minutes int) {
+		t.Helper()
+		for _, path := range []string{token, key} {
+			if err := errors.Join(os.WriteFile(path, []byte("replaced"), 0o600),
+				os.Chtimes(path, time.Time{}, time.Now().Add(time.Duration(minutes)*time.Minute))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	use(0)
+	change(1)
+	use(0) // the folder hides the change
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	use(2)
+	use(2)
+	change(2)
+	use(3) // the certificate has the same error
+	use(3)
+}
+
+// TestRootRefusesFilesOfOthers: root reads no file for another user that this user can replace by a link.
+func TestRootRefusesFilesOfOthers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	path := writeFile(t, secret, 0o600)
+	cfg := Config{TokenFile: path}
+	if cfg.ReadAsRoot().tokens == nil {
+		t.Error("a file of root was not read")
+	}
+	if err := os.Chown(filepath.Dir(path), 4711, 0); err != nil {
+		t.Fatal(err)
+	}
+	if cfg.ReadAsRoot().tokens != nil {
+		t.Error("a file in a folder of another user was read")
 	}
 }
 
