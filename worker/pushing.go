@@ -54,15 +54,6 @@ func (c ExportConfig) Check() error {
 	return c.export().Check()
 }
 
-// checkFiles reads the file with headers, as the user that the worker has become.
-func (c ExportConfig) checkFiles() error {
-	if c.HeaderFile == "" {
-		return nil
-	}
-	_, err := export.ReadHeaders(c.HeaderFile)
-	return err
-}
-
 func (c ExportConfig) export() *export.Config {
 	return &export.Config{
 		Pyroscope: c.Pyroscope, OTLP: c.OTLP, HeaderFile: c.HeaderFile, Interval: c.Interval,
@@ -95,7 +86,7 @@ func (w *Worker) push(ctx context.Context, wg *sync.WaitGroup, sameUser bool) er
 	if err != nil {
 		w.log.Warn().Err(err).Msg("profiles wait in memory while the receiver is down; use --export-spool-dir")
 	}
-	cfg.OnEvent = w.reportExport
+	cfg.OnEvent, cfg.Headers = w.reportExport, w.files.headers
 	expensive := false
 	cfg.Collect = func(ctx context.Context, d time.Duration) (*profile.Profile, error) {
 		p, summary, err := w.profile(ctx, clusterprofile.Options{
@@ -161,6 +152,9 @@ func (w *Worker) reportExport(e export.Event) {
 		log.Warn().Err(e.Err).Msg("the receiver does not accept profiles, trying again")
 	case export.Recovered:
 		log.Info().Msg("the receiver accepts profiles again")
+	case export.HeadersKept:
+		log.Warn().Err(e.Err).Msg("the file with headers cannot be read, its last content stays in use; " +
+			"restart the worker after a change")
 	case export.Dropped:
 		log.Warn().Err(e.Err).Msg("profiles were given up")
 	case export.SpoolFailed:

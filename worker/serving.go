@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
+	"os"
 	"sync"
 	"time"
 
@@ -19,7 +21,9 @@ import (
 	"pg_stat_backtrace/worker/activity"
 	"pg_stat_backtrace/worker/clusterprofile"
 	"pg_stat_backtrace/worker/export"
+	"pg_stat_backtrace/worker/host/rootfile"
 	"pg_stat_backtrace/worker/metrics"
+	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/profilefmt"
 	"pg_stat_backtrace/worker/spool"
 	"pg_stat_backtrace/worker/web"
@@ -62,13 +66,54 @@ func (c ServeConfig) web() (web.Config, bool) {
 	}, err == nil
 }
 
-// checkFiles reads the files of the listener, as the user that the worker has become.
-func (c ServeConfig) checkFiles() error {
-	cfg, ok := c.web()
-	if !ok {
+// rootFiles are files of the options that the worker read as root, before it became the server's user. Workers for
+// servers of several users can so share files that only root can read.
+type rootFiles struct {
+	web     *web.Files
+	headers http.Header
+}
+
+// readAsRoot reads files if the worker is root.
+func (c *Config) readAsRoot() (f rootFiles) {
+	if os.Geteuid() != 0 {
+		return f
+	}
+	if cfg, ok := c.Serve.web(); ok {
+		f.web = cfg.ReadAsRoot()
+	}
+	if path, err := rootfile.Resolve(c.Export.HeaderFile); c.Export.HeaderFile != "" && err == nil {
+		f.headers, _ = export.ReadHeaders(path) // checkFiles returns the error
+	}
+	return f
+}
+
+// rootOnly returns the files of the options that the worker's user cannot read.
+func (c *Config) rootOnly() (names []string) {
+	for _, name := range []string{c.Serve.TokenFile, c.Serve.CertFile, c.Serve.KeyFile, c.Export.HeaderFile} {
+		if name != "" && errors.Is(unix.Access(name, unix.R_OK), fs.ErrPermission) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// checkFiles reads the files of the options, as the user that the worker has become. Files that the worker read as root
+// need not be readable.
+func (c *Config) checkFiles(f rootFiles) error {
+	if cfg, ok := c.Serve.web(); ok {
+		cfg.Files = f.web
+		if err := cfg.Check(); err != nil {
+			return err
+		}
+	}
+	if c.Export.HeaderFile == "" {
 		return nil
 	}
-	return cfg.Check()
+	_, err := export.ReadHeaders(c.Export.HeaderFile)
+	if f.headers != nil && errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
+	return err
 }
 
 // profiles reports whether the worker makes profiles of the server.
@@ -113,6 +158,11 @@ func (w *Worker) listen(ctx context.Context, wg *sync.WaitGroup) {
 		}
 		return nil
 	}
+	cfg.Files = w.files.web
+	cfg.OnKept = func(err error) {
+		w.log.Warn().Err(err).Msg("a changed file of the listener cannot be used, its last content stays in use; " +
+			"if only root can read it, restart the worker")
+	}
 	cfg.OnListen = func(address string) { w.log.Info().Str("address", address).Msg("listening") }
 	cfg.OnFailure = func(err error) {
 		w.log.Error().Err(err).Str("address", w.cfg.Serve.Listen).
@@ -152,24 +202,43 @@ func (w *Worker) newMetrics() *metrics.Metrics {
 type processReader struct {
 	worker *Worker
 
-	mu     sync.Mutex
-	reader *activity.Reader
+	mu       sync.Mutex
+	reader   *activity.Reader
+	reported string // the last error of a running server that was logged; empty for none
 }
 
+// read returns the server, with its processes unless there is an error. It logs each different error of a server that
+// runs.
 func (p *processReader) read() (metrics.Server, error) {
-	c, err := p.worker.current()
-	if err != nil {
-		return metrics.Server{}, err
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.reader == nil || !p.reader.Cluster().Same(c) {
-		if p.reader, err = activity.Open(c); err != nil {
-			return metrics.Server{}, err
-		}
+	c, err := p.worker.current()
+	server := metrics.Server{Version: c.Version, DataDir: c.DataDir}
+	if err == nil {
+		server.Processes, err = p.processes(c)
 	}
-	processes, err := p.reader.Read()
-	return metrics.Server{Version: c.Version, Processes: processes}, err
+	server.Running = err == nil || c.Alive() ||
+		errors.Is(err, pgcluster.ErrNoAccess) || errors.Is(err, pgcluster.ErrNamespace)
+	switch {
+	case err == nil:
+		p.reported = ""
+	case server.Running && err.Error() != p.reported:
+		p.reported = err.Error()
+		p.worker.log.Warn().Err(err).Msg("the sessions of the server cannot be read, so metrics lack them")
+	}
+	return server, err
+}
+
+// processes reads the processes of one run of the server.
+func (p *processReader) processes(c pgcluster.Cluster) ([]activity.Process, error) {
+	if p.reader == nil || !p.reader.Cluster().Same(c) {
+		reader, err := activity.Open(c)
+		if err != nil {
+			return nil, err
+		}
+		p.reader = reader
+	}
+	return p.reader.Read()
 }
 
 // answerCounted answers a request and counts it.

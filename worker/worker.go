@@ -106,6 +106,7 @@ type Worker struct {
 	functions functionTraces
 	metrics   *metrics.Metrics
 	exporter  *export.Exporter
+	files     rootFiles
 	// serving is set while the spool is open.
 	serving atomic.Bool
 	// downloads is what is known of debug files that are being fetched.
@@ -173,6 +174,7 @@ func (w *Worker) start(ctx context.Context) error {
 	if err := w.compare(ctx, c); err != nil {
 		return err
 	}
+	w.files = w.cfg.readAsRoot()
 	_ = memlock.Allow() // as root; else the limit is what the unit or the user's shell gives
 	rights, err := pgcluster.BecomeServerUser(c, w.cfg.capabilities()...)
 	if err != nil {
@@ -181,8 +183,11 @@ func (w *Worker) start(ctx context.Context) error {
 	if err := w.checkSettings(&c); err != nil {
 		return err
 	}
-	if err := errors.Join(w.cfg.Serve.checkFiles(), w.cfg.Export.checkFiles()); err != nil {
+	if err := w.cfg.checkFiles(w.files); err != nil {
 		return err
+	}
+	if names := w.cfg.rootOnly(); len(names) > 0 {
+		w.log.Info().Strs("files", names).Msg("read files as root; restart the worker after a change of these files")
 	}
 	locked, err := memlock.Lock()
 	if err != nil {

@@ -46,8 +46,9 @@ func TestMetricsOfRealServer(t *testing.T) {
 	for name, want := range map[string]float64{
 		`requests_total{type="queued"}`: 1, `requests_total{type="waiting"}`: 2,
 		`failures_total{sqlstate="01000"}`: 1, `captures_total{type="stop"}`: 2,
-		"pause_seconds_count": 2, "server_up": 1, `sessions{type="active"}`: 1, `wait_timing_info{type="sampled"}`: 1,
-		"queue_waiting": 0, fmt.Sprintf(`server_info{version="%d"}`, s.Major): 1,
+		"pause_seconds_count": 2, "server_up": 1, "server_readable": 1,
+		`sessions{type="active"}`: 1, `wait_timing_info{type="sampled"}`: 1,
+		"queue_waiting": 0, fmt.Sprintf(`server_info{data_directory=%q,version="%d"}`, s.DataDir, s.Major): 1,
 	} {
 		pgtest.Wait(t, fmt.Sprintf("%s is %v", name, want), func() bool {
 			got, found := w.metric(name)
@@ -180,6 +181,41 @@ func readable(t *testing.T, s *pgtest.Server, path string) string {
 		t.Fatal(err)
 	}
 	return place
+}
+
+// TestFilesOfRoot: a worker that starts as root uses files that the server's user cannot read. It keeps
+// their content after a change, and logs that.
+func TestFilesOfRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil { // the worker can see a change, but not the new content
+		t.Fatal(err)
+	}
+	token, headers := filepath.Join(dir, "token"), filepath.Join(dir, "headers")
+	for path, content := range map[string]string{token: "a-token-that-root-has\n", headers: "X-Scope-OrgID: a\n"} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := serve(t, s, true, "--listen-token-file", token,
+		"--export-pyroscope", "http://127.0.0.1:1", "--export-header-file", headers)
+	w.saying(`"files":\["[^"]*token","[^"]*headers"\]`)
+	url := "http://any:a-token-that-root-has@" + w.address + "/metrics"
+	if status, body, err := get(t.Context(), url); err != nil || status != http.StatusOK {
+		t.Errorf("%d, %v: %s", status, err, body)
+	}
+	if err := os.WriteFile(token, []byte("another-token-that-root-has\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Wait(t, "a line about the changed token file", func() bool {
+		if status, body, err := get(t.Context(), url); err != nil || status != http.StatusOK {
+			t.Errorf("after a change: %d, %v: %s", status, err, body)
+		}
+		return strings.Contains(w.text(), "its last content stays in use")
+	})
 }
 
 // profiling returns a worker that can make profiles of a server, or skips the test.

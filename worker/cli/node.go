@@ -38,6 +38,7 @@ const (
 	flagUIDs       = "uid"
 	flagSupervised = "supervised"
 	flagListen     = "listen"
+	flagExportName = "export-cluster"
 )
 
 func (n *nodeFlags) add(cmd *cobra.Command) {
@@ -54,11 +55,17 @@ func (n *nodeFlags) add(cmd *cobra.Command) {
 }
 
 // check returns an error if the flags contradict each other.
-func (n *nodeFlags) check(cmd *cobra.Command) error {
+func (n *nodeFlags) check(cmd *cobra.Command, args []string) error {
 	changed := cmd.Flags().Changed
 	switch {
 	case n.all && changed("pgdata"):
 		return errors.New("--all and -D exclude each other")
+	case n.all && len(args) > 0 && pgcluster.NamesServer(args[0]) != "":
+		return fmt.Errorf("--all and %s in CONNSTRING exclude each other: every worker would connect to the same server; "+
+			"give only what fits all servers, such as user and dbname", pgcluster.NamesServer(args[0]))
+	case n.all && changed(flagExportName):
+		return errors.New("--all and --export-cluster exclude each other: all servers would have the same name in the " +
+			"receiver; without it the name is host and data directory")
 	case n.all && n.supervised:
 		return errors.New("--all and --supervised exclude each other")
 	case n.max <= 0:

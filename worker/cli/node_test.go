@@ -2,6 +2,7 @@ package cli
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -21,6 +22,38 @@ func TestNodeFlags(t *testing.T) {
 	} {
 		if code, out, errOut := run(t, c.args...); code != c.want {
 			t.Errorf("%q: exit status %d, %s%s", c.args, code, out, errOut)
+		}
+	}
+}
+
+// TestAllRefusesOneServer: options that fit one server only are refused with --all, and options that fit every server
+// are not. A worker that is not refused would serve the servers of this host, so the test does not run the command.
+func TestAllRefusesOneServer(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		flags []string
+		text  string
+		want  string // part of the error; empty: accepted
+	}{
+		{text: "host=/run/postgresql", want: "host in CONNSTRING"},
+		{text: "user=x hostaddr = 127.0.0.1", want: "hostaddr in CONNSTRING"},
+		{text: "port=5433", want: "port in CONNSTRING"},
+		{text: "service=main", want: "service in CONNSTRING"},
+		{text: "postgresql://db1/postgres", want: "host in CONNSTRING"},
+		{text: "postgresql:///postgres?port=5433", want: "port in CONNSTRING"},
+		{flags: []string{"--export-cluster", "main"}, want: "--all and --export-cluster exclude each other"},
+		{text: "user=backtracer dbname=postgres"},
+		{text: "host='' user=x"},
+		{text: "postgresql://backtracer@/postgres"},
+		{flags: []string{"--export-pyroscope", "http://127.0.0.1:4040"}},
+	} {
+		cmd := newWorker("1")
+		if err := cmd.ParseFlags(append([]string{"--all"}, c.flags...)); err != nil {
+			t.Fatal(err)
+		}
+		err := (&nodeFlags{all: true, max: 1}).check(cmd, []string{c.text})
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%q %q: %v, want %q", c.flags, c.text, err, c.want)
 		}
 	}
 }

@@ -34,7 +34,7 @@ func addExportFlags(cmd *cobra.Command, c *worker.ExportConfig) {
 		"`MODE` of the pushed profiles: cpu, offcpu or wall")
 	fs.StringVar(&c.HeaderFile, "export-header-file", "",
 		"send the headers in `FILE` with profiles, \"Name: value\" a line, such as Authorization and X-Scope-OrgID")
-	fs.StringVar(&c.Cluster, "export-cluster", "",
+	fs.StringVar(&c.Cluster, flagExportName, "",
 		"`NAME` in the label cluster of pushed profiles (default host and data directory)")
 	fs.StringVar(&c.SpoolDir, "export-spool-dir", "",
 		"keep profiles in `DIRECTORY` while the receiver is down, at most an hour (default the user's cache)")

@@ -37,8 +37,9 @@ directory of the server's socket must not be writable by everybody.
 With --all one command serves every server of the host, also in containers
 whose processes it sees. It starts a worker for each server, and ends it with
 the server. It needs root to serve servers of several users. The other flags
-apply to each worker. --listen gives the first worker this port, the second
-worker the next port, and so on.
+apply to each worker, so CONNSTRING must not name a server: it has no host,
+hostaddr, port or service. --listen gives the first worker this port, the second
+worker the next port, and so on. --export-cluster is not allowed.
 
 With a debuginfod server, missing debug files are downloaded in the background.
 The first answer lacks their names, later answers have them. The debuginfod
@@ -76,7 +77,7 @@ func newWorker(version string) *cobra.Command {
 			if len(args) > 0 {
 				cfg.ConnString = args[0]
 			}
-			if err := errors.Join(every.check(cmd), checkWorker(&cfg)); err != nil {
+			if err := errors.Join(every.check(cmd, args), checkWorker(&cfg)); err != nil {
 				return usage(err)
 			}
 			// A worker outlives the terminal that it was started from, and the reader of its log.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"strconv"
@@ -35,6 +36,9 @@ type Config struct {
 	// HeaderFile is a file with headers of each request, "Name: value" a line; empty: none. It is read again after a
 	// change.
 	HeaderFile string
+	// Headers are the content of HeaderFile as this process read it while it was root; nil: it did not. While the process
+	// has no permission to read the file, the last content is used.
+	Headers http.Header
 	// Interval is the duration of each profile; 0: DefaultInterval.
 	Interval time.Duration
 	// Mode is the mode of the profiles: cpu, offcpu or wall.
@@ -95,6 +99,9 @@ const (
 	SpoolFailed
 	// SpoolUnread: a profile on disk cannot be read now. It is reported once for each different error.
 	SpoolUnread
+	// HeadersKept: the file with headers cannot be read, so its last content is used. It is reported once for each
+	// different error, but not if the file could not be read from the start.
+	HeadersKept
 )
 
 // Event is something for the log.

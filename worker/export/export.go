@@ -3,7 +3,9 @@ package export
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -33,8 +35,13 @@ func New(cfg Config) (*Exporter, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
+	unreadable := ""
 	if cfg.HeaderFile != "" {
-		if _, err := ReadHeaders(cfg.HeaderFile); err != nil {
+		_, err := ReadHeaders(cfg.HeaderFile)
+		if err != nil {
+			unreadable = err.Error()
+		}
+		if err != nil && (cfg.Headers == nil || !errors.Is(err, fs.ErrPermission)) {
 			return nil, err
 		}
 	}
@@ -55,7 +62,9 @@ func New(cfg Config) (*Exporter, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrOptions, err)
 		}
-		e.senders = append(e.senders, newSender(r.kind, base, r.protocol, &e.cfg, e.spool))
+		s := newSender(r.kind, base, r.protocol, &e.cfg, e.spool)
+		s.reported = unreadable // the caller, which was root, knows
+		e.senders = append(e.senders, s)
 	}
 	return e, nil
 }

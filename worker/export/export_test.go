@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -723,6 +725,66 @@ func TestReadHeaders(t *testing.T) {
 	if _, err := ReadHeaders(path); err == nil || !strings.Contains(err.Error(), "0644") {
 		t.Errorf("a file that others read: %v", err)
 	}
+}
+
+// TestHeadersReadAsRoot: a process that was root sends the headers of a file that only root can read. Headers of a file
+// that can no longer be read stay in use, which is reported once.
+func TestHeadersReadAsRoot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	path := filepath.Join(t.TempDir(), "headers")
+	if err := os.WriteFile(path, []byte("X-A: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	headers, err := ReadHeaders(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept int
+	cfg := Config{Pyroscope: "http://127.0.0.1:1", HeaderFile: path, OnEvent: func(e Event) {
+		if e.Kind == HeadersKept {
+			kept++
+		}
+	}}
+	makeRequest := func(e *Exporter) {
+		t.Helper()
+		r, err := e.senders[0].request(t.Context(), nil)
+		if err != nil || r.Header.Get("X-A") != "1" {
+			t.Errorf("%v, %v", r, err)
+		}
+	}
+	readable, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	makeRequest(readable)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // the thread ends with this goroutine
+		_ = unix.Setfsuid(4711)
+		if _, err := New(cfg); !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("without root: %v", err)
+		}
+		for range 2 {
+			makeRequest(readable)
+		}
+		if kept != 1 {
+			t.Errorf("%d reports of a file that can no longer be read", kept)
+		}
+		cfg.Headers = headers
+		e, err := New(cfg)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		makeRequest(e)
+		if kept != 1 {
+			t.Errorf("%d reports of a file that root has read", kept-1)
+		}
+	}()
+	<-done
 }
 
 // TestFolderOfAnotherUser: a folder that another user could fill, or replace, is not used.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -35,6 +36,8 @@ type sender struct {
 	timing   timing
 	spool    *spool
 	client   *http.Client
+	headers  http.Header // the last content of the file with headers; nil: it was never read
+	reported string      // the last error of that file that was reported
 
 	sent, failed atomic.Uint64
 }
@@ -54,7 +57,7 @@ func newSender(kind string, base *url.URL, p protocol, cfg *Config, s *spool) *s
 	transport.MaxResponseHeaderBytes = maxAnswer
 	t := cfg.timing.withDefaults()
 	return &sender{
-		kind: kind, base: base, protocol: p, cfg: cfg, timing: t, spool: s,
+		kind: kind, base: base, protocol: p, cfg: cfg, timing: t, spool: s, headers: cfg.Headers,
 		client: &http.Client{
 			Transport: transport, Timeout: t.request,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -221,12 +224,28 @@ func (s *sender) request(ctx context.Context, data []byte) (*http.Request, error
 		return nil, err
 	}
 	if s.cfg.HeaderFile != "" {
-		if r.Header, err = ReadHeaders(s.cfg.HeaderFile); err != nil {
+		if err := s.readHeaders(); err != nil {
 			return nil, err
 		}
+		r.Header = s.headers.Clone()
 	}
 	s.protocol.header(r.Header)
 	r.Header.Set("Content-Encoding", "gzip")
 	r.Header.Set("User-Agent", "pg_stat_backtrace/"+s.cfg.Version)
 	return r, nil
+}
+
+// readHeaders reads the file with headers. While there is no permission to read it, the last content stays.
+func (s *sender) readHeaders() error {
+	headers, err := ReadHeaders(s.cfg.HeaderFile)
+	switch {
+	case err == nil:
+		s.headers, s.reported = headers, ""
+	case s.headers == nil || !errors.Is(err, fs.ErrPermission):
+		return err
+	case err.Error() != s.reported:
+		s.reported = err.Error()
+		s.report(HeadersKept, err)
+	}
+	return nil
 }

@@ -13,7 +13,7 @@ import (
 type Config struct {
 	// Version is the program's version.
 	Version string
-	// Server reads what the server's processes do.
+	// Server reads what the server's processes do. It returns an error if they cannot be read.
 	Server func() (Server, error)
 	// Waits reads the figures of wait events; false while they are not timed.
 	Waits func() (Waits, bool)

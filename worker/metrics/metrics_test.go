@@ -92,7 +92,7 @@ func everything(t *testing.T) *Metrics {
 	m := New(Config{
 		Version: "1.2",
 		Server: func() (Server, error) {
-			s := Server{Version: 18}
+			s := Server{Running: true, Version: 18}
 			for _, kind := range []string{activity.ClientBackend, activity.ParallelWorker, "checkpointer", "walwriter"} {
 				s.Processes = append(s.Processes, activity.Process{BackendType: kind, State: activity.Active})
 				for i := range rows {
@@ -330,20 +330,21 @@ func TestWaitInProgressCountsOnce(t *testing.T) {
 // TestSessions: a series stays at 0 when no session belongs to it any more.
 func TestSessions(t *testing.T) {
 	var failure error
-	server := Server{Version: 15, Processes: []activity.Process{
+	server := Server{Running: true, Version: 15, DataDir: "/srv/\"a\\b\n\xff", Processes: []activity.Process{
 		{BackendType: activity.ClientBackend, State: activity.Active, WaitType: "Lock", WaitEvent: "tuple"},
 		{BackendType: activity.ClientBackend, State: activity.Active},
 		{BackendType: activity.ClientBackend, State: activity.Idle, WaitType: "Client", WaitEvent: "ClientRead"},
 		{BackendType: "checkpointer", WaitType: "Activity", WaitEvent: "CheckpointerMain"},
 		{BackendType: "walsender"},
 	}}
+	const info = `server_info{data_directory="/srv/\"a\\b\n�",version="15"}`
 	m := New(Config{Server: func() (Server, error) { return server, failure }})
 	for name, want := range map[string]float64{
 		`active_sessions{backend_type="client backend",event="tuple",type="Lock"}`: 1,
 		`active_sessions{backend_type="client backend",event="CPU",type="CPU"}`:    1,
 		`active_sessions{backend_type="walsender",event="CPU",type="CPU"}`:         1,
 		`sessions{type="active"}`: 2, `sessions{type="idle"}`: 1, `sessions{type="aborted"}`: 0,
-		`server_up`: 1, `server_info{version="15"}`: 1,
+		`server_up`: 1, `server_readable`: 1, info: 1,
 	} {
 		if got, ok := series(t, m)[name]; !ok || got != want {
 			t.Errorf("%s is %v (%t), want %v", name, got, ok, want)
@@ -354,9 +355,23 @@ func TestSessions(t *testing.T) {
 	if !ok || got != 0 {
 		t.Errorf("a series without sessions: %v, %t", got, ok)
 	}
-	failure = errors.New("gone")
-	if got := series(t, m); got["server_up"] != 0 || got["build_info"] != 0 && len(got) > 20 {
-		t.Errorf("without a server: %v", got)
+	failure = errors.New("operation not permitted")
+	for _, server.Running = range []bool{true, false} {
+		got, want := series(t, m), oneIf(server.Running)
+		if up, found := got["server_up"]; !found || up != want {
+			t.Errorf("a server that runs (%t) and cannot be read: server_up %v, %t", server.Running, up, found)
+		}
+		if got[info] != 1 {
+			t.Errorf("a server that cannot be read has no %s: %v", info, got)
+		}
+		if readable, found := got["server_readable"]; !found || readable != 0 {
+			t.Errorf("a server that cannot be read: server_readable %v, %t", readable, found)
+		}
+		for name := range got {
+			if strings.HasPrefix(name, "active_sessions") || strings.HasPrefix(name, "sessions") {
+				t.Errorf("a server that cannot be read has %s", name)
+			}
+		}
 	}
 }
 

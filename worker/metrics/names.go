@@ -11,6 +11,7 @@ const (
 	labelBackend = "backend_type"
 	labelState   = "sqlstate"
 	labelVersion = "version"
+	labelDataDir = "data_directory"
 	other        = "other" // the value that stands for all others
 )
 
@@ -21,9 +22,11 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // Metrics that are read at the scrape.
 var (
-	serverUp   = desc("server_up", "1 if the server runs and its memory was read, otherwise 0.")
-	serverInfo = desc("server_info", "Always 1. The label is the server's major version.", labelVersion)
-	active     = desc("active_sessions", "Active processes of the server by wait event.",
+	serverUp       = desc("server_up", "1 if the server runs, otherwise 0.")
+	serverReadable = desc("server_readable", "1 if the worker can read the sessions of the server, otherwise 0.")
+	serverInfo     = desc("server_info", "Always 1. The labels are the server's major version and its data directory.",
+		labelVersion, labelDataDir)
+	active = desc("active_sessions", "Active processes of the server by wait event.",
 		labelType, labelEvent, labelBackend)
 	sessions = desc("sessions", "Client backends by state.", labelType)
 

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,10 +10,15 @@ import (
 	"pg_stat_backtrace/worker/activity"
 )
 
-// Server is what a server's processes do now.
+// Server is a server and what its processes do now.
 type Server struct {
+	// Running is set if the server runs, even if its processes cannot be read.
+	Running bool
 	// Version is the major version.
-	Version   int
+	Version int
+	// DataDir is the data directory, as the worker reaches it.
+	DataDir string
+	// Processes is empty if the processes cannot be read.
 	Processes []activity.Process
 }
 
@@ -49,12 +55,14 @@ func (a *activities) Describe(chan<- *prometheus.Desc) {}
 // Collect reads the processes.
 func (a *activities) Collect(out chan<- prometheus.Metric) {
 	server, err := a.read()
+	out <- gauge(serverUp, oneIf(server.Running))
+	out <- gauge(serverReadable, oneIf(err == nil))
+	// A path may have any bytes, a label may not.
+	dir := strings.ToValidUTF8(server.DataDir, "\uFFFD")
+	out <- gauge(serverInfo, 1, strconv.Itoa(server.Version), dir)
 	if err != nil {
-		out <- gauge(serverUp, 0)
 		return
 	}
-	out <- gauge(serverUp, 1)
-	out <- gauge(serverInfo, 1, strconv.Itoa(server.Version))
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	counts := make(map[activeKey]int)
@@ -83,6 +91,13 @@ func (a *activities) Collect(out chan<- prometheus.Metric) {
 	for state, name := range stateNames {
 		out <- gauge(sessions, float64(states[state]), name)
 	}
+}
+
+func oneIf(condition bool) float64 {
+	if condition {
+		return 1
+	}
+	return 0
 }
 
 func gauge(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {

@@ -17,8 +17,9 @@ import (
 
 // Config configures Run; the zero value of each field but Command is a default.
 type Config struct {
-	// Command returns the command that serves the cluster in a data directory. It ends when its standard input ends. No
-	// two workers that run at the same time have the same slot; slots are small numbers from 0.
+	// Command returns the command that serves the cluster in a data directory. It ends when its standard input ends.
+	// Slots are numbers from 0 to Max-1. Workers that run at the same time have different slots, and a data directory
+	// keeps its slot (see slots.go).
 	Command func(dataDir string, slot int) *exec.Cmd
 	// Log receives what happens to the workers.
 	Log zerolog.Logger
@@ -115,6 +116,9 @@ type supervisor struct {
 	clusters map[key]*cluster
 	events   chan event // from goroutines that wait for one cluster
 	beyond   int        // clusters that have no worker because of Max, as logged
+	slots    []slot
+	settleBy time.Time // no worker starts before, unless the proofs of the first look have ended
+	settled  bool
 
 	// Tests replace these.
 	proof func(proc string, p Process) (dataDir string, err error)
@@ -143,6 +147,7 @@ type cluster struct {
 	Process
 
 	phase   phase
+	name    string    // the data directory as the process names it
 	owner   int       // effective user id, -1 if it is unknown
 	since   time.Time // in the phase proving: the time at which it began
 	next    time.Time
@@ -182,8 +187,11 @@ func (s *supervisor) update(ctx context.Context, found map[key]Process, now time
 	}
 	for k, p := range found {
 		if s.clusters[k] == nil {
-			s.clusters[k] = &cluster{Process: p, owner: s.owner(p.PID), next: now, pause: minPause}
+			s.clusters[k] = &cluster{Process: p, name: p.DataDir, owner: s.owner(p.PID), next: now, pause: minPause}
 		}
+	}
+	if s.settleBy.IsZero() {
+		s.settleBy = now.Add(proofTime)
 	}
 	s.proveDue(ctx, now)
 	s.startDue(ctx, now)
@@ -230,9 +238,9 @@ func (s *supervisor) handle(ctx context.Context, e event) {
 		s.explain(c, e.err.Error())
 	default:
 		c.phase, c.next, c.DataDir = waiting, time.Time{}, e.dataDir
-		s.startDue(ctx, time.Now())
 	}
 	if !e.ended {
+		s.startDue(ctx, time.Now())
 		s.proveDue(ctx, time.Now()) // the proof freed a slot
 	}
 }
@@ -268,6 +276,7 @@ func (s *supervisor) explain(c *cluster, reason string) {
 func (s *supervisor) workerEnded(k key, c *cluster, err error) {
 	_ = c.line.Close()
 	c.command = nil
+	s.slots[c.slot].last = time.Now()
 	if c.gone {
 		delete(s.clusters, k)
 		return
@@ -285,16 +294,20 @@ func (s *supervisor) workerEnded(k key, c *cluster, err error) {
 	c.pause = min(2*c.pause, maxPause)
 }
 
-// startDue starts the workers whose time has come, as far as Max goes.
+// startDue starts the workers whose time has come, as far as Max goes. The order is the one of the data directories.
 func (s *supervisor) startDue(ctx context.Context, now time.Time) {
+	if !s.settle(now) {
+		return
+	}
 	active, beyond := 0, 0
 	for _, c := range s.clusters {
 		if c.phase == running || c.phase == stopping {
 			active++
 		}
 	}
-	for k, c := range s.clusters {
-		if c.phase != waiting || now.Before(c.next) {
+	for _, k := range s.waitingByName() {
+		c := s.clusters[k]
+		if now.Before(c.next) {
 			continue
 		}
 		if active >= s.Max {
@@ -324,7 +337,7 @@ func (s *supervisor) start(ctx context.Context, k key, c *cluster) bool {
 	if err != nil {
 		return fail(err)
 	}
-	c.slot = s.freeSlot()
+	c.slot = s.takeSlot(k, c, time.Now())
 	command := s.Command(c.DataDir, c.slot)
 	command.Stdin = read
 	err = command.Start()
@@ -345,21 +358,6 @@ func (s *supervisor) start(ctx context.Context, k key, c *cluster) bool {
 		}
 	}()
 	return true
-}
-
-// freeSlot returns the smallest slot that no worker has.
-func (s *supervisor) freeSlot() int {
-	taken := map[int]bool{}
-	for _, c := range s.clusters {
-		if c.phase == running || c.phase == stopping {
-			taken[c.slot] = true
-		}
-	}
-	slot := 0
-	for taken[slot] {
-		slot++
-	}
-	return slot
 }
 
 // ended reports the end of a worker while Run ends.

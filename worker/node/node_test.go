@@ -141,18 +141,97 @@ func TestUsers(t *testing.T) {
 	}
 }
 
-// TestSlots: workers that run at the same time have different slots, and a free slot is used again.
+// TestSlots: workers that run at the same time have different slots below Max, and a data directory keeps its slot.
 func TestSlots(t *testing.T) {
 	t.Parallel()
-	s := &supervisor{clusters: map[key]*cluster{
-		{1, 1}: {phase: running, slot: 0}, {2, 1}: {phase: waiting, slot: 1}, {3, 1}: {phase: stopping, slot: 2},
-	}}
-	if slot := s.freeSlot(); slot != 1 {
-		t.Errorf("slot %d", slot)
+	s := newSupervisor(Config{Max: 3})
+	now := time.Now()
+	run := func(pid int, name string, owner, want int) {
+		t.Helper()
+		k := key{pid, 1}
+		if s.clusters[k] == nil {
+			s.clusters[k] = &cluster{name: name, owner: owner}
+		}
+		c := s.clusters[k]
+		now = now.Add(time.Second)
+		if c.slot = s.takeSlot(k, c, now); c.slot != want {
+			t.Errorf("process %d in %s has slot %d, not %d", pid, name, c.slot, want)
+		}
+		c.phase = running
 	}
-	s.clusters[key{2, 1}].phase = running
-	if slot := s.freeSlot(); slot != 3 {
-		t.Errorf("slot %d", slot)
+	end := func(pid int) { delete(s.clusters, key{pid, 1}) }
+	const postgres, another = 26, 1000
+	run(1, "/a", postgres, 0)
+	run(2, "/b", postgres, 1)
+	s.clusters[key{1, 1}].phase = refused // its worker ended
+	run(3, "/a", postgres, 2)             // in another container
+	run(1, "/a", postgres, 0)
+	end(1)
+	end(2)
+	run(4, "/b", postgres, 1) // restarted
+	run(5, "/c", postgres, 0) // no slot is unused
+	end(4)
+	end(5)
+	run(6, "/b", another, 1) // an imitated directory: it gets the slot with the oldest last use
+	run(7, "/c", postgres, 0)
+	end(7)
+	s.clusters[key{6, 1}].phase = waiting
+	run(8, "/d", postgres, 0) // not the slot of the process whose worker starts again
+	end(3)
+	end(8)
+	for pid := range 1000 {
+		run(100+pid, "/e", pid, []int{2, 0}[pid%2])
+		end(100 + pid)
+	}
+}
+
+// TestFirstSlotsInOrder: whatever the order in which proofs end, the first workers have slots in the order of their
+// data directories. A proof that hangs delays them by proofTime.
+func TestFirstSlotsInOrder(t *testing.T) {
+	t.Parallel()
+	for _, hanging := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			const servers = 9
+			slots := map[string]int{}
+			s := newSupervisor(Config{Log: zerolog.Nop(), Command: func(dir string, slot int) *exec.Cmd {
+				slots[dir] = slot
+				return exec.Command("/nonexistent")
+			}})
+			s.owner = func(int) int { return 26 }
+			s.proof = func(_ string, p Process) (string, error) {
+				if p.DataDir == "/hanging" {
+					<-ctx.Done()
+				}
+				time.Sleep(time.Duration(servers-p.PID) * time.Millisecond) // the last directory is proved first
+				return "/reached" + p.DataDir, nil
+			}
+			found := map[key]Process{}
+			for pid := range servers {
+				found[key{pid, 1}] = Process{PID: pid, Start: 1, DataDir: "/srv/" + string(rune('a'+pid))}
+			}
+			if hanging {
+				found[key{servers, 1}] = Process{PID: servers, Start: 1, DataDir: "/hanging"}
+			}
+			s.update(ctx, found, time.Now())
+			for range servers {
+				s.handle(ctx, <-s.events)
+			}
+			if hanging {
+				if len(slots) > 0 {
+					t.Errorf("workers started before all proofs ended: %v", slots)
+				}
+				time.Sleep(proofTime)
+				s.update(ctx, found, time.Now())
+			}
+			for pid := range servers {
+				dir := "/reached/srv/" + string(rune('a'+pid))
+				if slot, started := slots[dir]; !started || slot != pid {
+					t.Errorf("hanging %t: %s has slot %d (%t), not %d", hanging, dir, slot, started, pid)
+				}
+			}
+			cancel()
+		})
 	}
 }
 

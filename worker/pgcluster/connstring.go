@@ -55,6 +55,21 @@ func CheckConnString(text string) error {
 	return err
 }
 
+// NamesServer returns the first of the keywords host, hostaddr, port and service that a connection string has with a
+// value; empty: it has none of them, or is invalid. A string with such a keyword leads to one server.
+func NamesServer(text string) (keyword string) {
+	s, err := parseText(text)
+	if err != nil {
+		return ""
+	}
+	for _, name := range []string{"host", "hostaddr", "port", "service"} {
+		if s[name] != "" {
+			return name
+		}
+	}
+	return ""
+}
+
 // parseConnString converts connection settings to a configuration of the worker's connection, with warnings.
 func parseConnString(o origin) (config *pgx.ConnConfig, notes []string, err error) {
 	if config, err = parse(o); err != nil {

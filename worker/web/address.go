@@ -128,6 +128,41 @@ func (a Address) listen(ctx context.Context, open bool) (net.Listener, error) {
 	return listener, err
 }
 
+// ErrSocketLost means that the path of a Unix socket is gone or leads to another file, so that no client can connect.
+var ErrSocketLost = errors.New("the file of the socket was removed or replaced")
+
+// unixSocket is a listener on a Unix socket and its file.
+type unixSocket struct {
+	listener *net.UnixListener
+	file     fs.FileInfo
+}
+
+// openedSocket returns the Unix socket of a new listener; nil for a listener of another kind.
+func openedSocket(l net.Listener) *unixSocket {
+	listener, ok := l.(*net.UnixListener)
+	if !ok {
+		return nil
+	}
+	file, err := os.Lstat(l.Addr().String())
+	if err != nil {
+		file = nil // gone already
+	}
+	return &unixSocket{listener: listener, file: file}
+}
+
+// lost reports whether the path of the socket no longer leads to it. If so, closing the listener removes no file.
+func (u *unixSocket) lost() bool {
+	if u == nil {
+		return false
+	}
+	now, err := os.Lstat(u.listener.Addr().String())
+	if err == nil && u.file != nil && os.SameFile(now, u.file) || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	u.listener.SetUnlinkOnClose(false)
+	return true
+}
+
 // removeStale removes the socket of a listener that has ended without doing so.
 func removeStale(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)

@@ -92,6 +92,12 @@ func (s *Server) protected(next http.Handler) http.Handler {
 		if !s.permitted(w, r) {
 			return
 		}
+		// The server reads ahead to notice a client that has disconnected. If that read passed its deadline, the context
+		// of the connection would end, for this request and for all later ones.
+		if err := http.NewResponseController(w).SetReadDeadline(time.Time{}); err != nil {
+			failf(w, http.StatusInternalServerError, "the connection has no deadlines")
+			return
+		}
 		turn, most := s.requests, s.limits.Wait
 		if strings.HasSuffix(r.URL.Path, "/profile") {
 			turn, most = s.profiles, 0
@@ -191,11 +197,8 @@ func (s *Server) profile(w http.ResponseWriter, r *http.Request) {
 		failf(w, http.StatusNotImplemented, "%v", ErrUnavailable)
 		return
 	}
-	control := http.NewResponseController(w)
-	// The read deadline would end the request: the server reads ahead, to notice that the client has gone.
-	err = errors.Join(control.SetReadDeadline(time.Time{}),
-		control.SetWriteDeadline(time.Now().Add(request.Duration+collectGrace+s.limits.Write)))
-	if err != nil {
+	end := time.Now().Add(request.Duration + collectGrace + s.limits.Write)
+	if err := http.NewResponseController(w).SetWriteDeadline(end); err != nil {
 		failf(w, http.StatusInternalServerError, "the connection has no deadlines")
 		return
 	}

@@ -20,6 +20,11 @@ type Config struct {
 	TokenFile string
 	// CertFile and KeyFile turn TLS on.
 	CertFile, KeyFile string
+	// Files are files above that this process read while it was root; nil: none.
+	Files *Files
+	// OnKept is called when a file above has changed and cannot be read, so that its last content stays in use, once for
+	// each different error. nil: nothing is called.
+	OnKept func(error)
 	// Version is the program's version, for the index page.
 	Version string
 	// Metrics answers /metrics.
@@ -56,7 +61,8 @@ type Limits struct {
 	Idle time.Duration
 	// Write is how long an answer may take to be written; default 30 s.
 	Write time.Duration
-	// Retry is the pause before the listener is opened again; default 10 s.
+	// Retry is the pause before the listener is opened again, and between two checks of the path of a Unix socket; default
+	// 10 s.
 	Retry time.Duration
 }
 
@@ -86,13 +92,14 @@ func (c *Config) Check() error {
 	if !c.Address.Loopback() && c.TokenFile == "" {
 		return ErrNeedsToken
 	}
-	if c.TokenFile != "" {
-		if err := CheckTokenFile(c.TokenFile); err != nil {
+	if t := c.tokens(); t != nil {
+		if _, err := t.current(); err != nil {
 			return err
 		}
 	}
-	if c.CertFile != "" || c.KeyFile != "" {
-		return CheckCertificate(c.CertFile, c.KeyFile)
+	if r := c.certificates(); r != nil {
+		_, err := r.get(nil)
+		return err
 	}
 	return nil
 }
@@ -105,6 +112,7 @@ type Server struct {
 	cfg      Config
 	limits   Limits
 	tokens   *tokens
+	certs    *certificates
 	flights  *flights
 	requests chan struct{}
 	profiles chan struct{}
@@ -113,8 +121,11 @@ type Server struct {
 // New makes a server.
 func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, limits: cfg.Limits.withDefaults(), flights: &flights{collect: cfg.Collect, render: cfg.Render}}
-	if cfg.TokenFile != "" {
-		s.tokens = &tokens{path: cfg.TokenFile}
+	if s.tokens = cfg.tokens(); s.tokens != nil {
+		s.tokens.kept = cfg.OnKept
+	}
+	if s.certs = cfg.certificates(); s.certs != nil {
+		s.certs.kept = cfg.OnKept
 	}
 	s.requests = make(chan struct{}, s.limits.Requests)
 	s.profiles = make(chan struct{}, s.limits.ProfileClients)
@@ -139,32 +150,47 @@ func (s *Server) Run(ctx context.Context) {
 	}
 }
 
-// serve opens the address and serves until ctx ends or the listener fails.
+// serve opens the address and serves until ctx ends, the listener fails, or the path of its Unix socket is gone.
 func (s *Server) serve(ctx context.Context) error {
 	listener, err := s.cfg.Address.listen(ctx, s.tokens != nil)
 	if err != nil {
 		return err
 	}
+	socket := openedSocket(listener)
 	if s.cfg.OnListen != nil {
 		s.cfg.OnListen(address(listener))
 	}
 	var accepting net.Listener = &conns{Listener: listener, most: s.limits.Connections}
-	if s.cfg.CertFile != "" {
-		c := &certificates{cert: s.cfg.CertFile, key: s.cfg.KeyFile}
-		accepting = tls.NewListener(accepting, c.config())
+	if s.certs != nil {
+		accepting = tls.NewListener(accepting, s.certs.config())
 	}
+	// ReadTimeout bounds the body of a refused request, which net/http reads up to 256 kB. The handler removes this
+	// deadline from other requests, and has at least limits.Header for that.
 	server := &http.Server{
-		Handler: s.Handler(), ReadHeaderTimeout: s.limits.Header, ReadTimeout: s.limits.Header,
+		Handler: s.Handler(), ReadHeaderTimeout: s.limits.Header, ReadTimeout: 2 * s.limits.Header,
 		IdleTimeout: s.limits.Idle, WriteTimeout: s.limits.Wait + s.limits.Write, MaxHeaderBytes: maxHeader,
 		ConnContext: connContext, ErrorLog: log.New(io.Discard, "", 0),
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(accepting) }()
-	select {
-	case err := <-failed:
-		return err
-	case <-ctx.Done():
+	check := time.NewTicker(s.limits.Retry)
+	defer check.Stop()
+	for ctx.Err() == nil {
+		select {
+		case err := <-failed:
+			return err
+		case <-check.C:
+			if socket.lost() {
+				// Requests in progress continue.
+				_ = listener.Close()
+				<-failed
+				context.AfterFunc(ctx, func() { _ = server.Close() })
+				return ErrSocketLost
+			}
+		case <-ctx.Done():
+		}
 	}
+	socket.lost() // then the file at its path stays
 	s.flights.stop()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAnswers)
 	defer cancel()

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -209,7 +211,7 @@ func TestTokenFileRefused(t *testing.T) {
 		"is not a regular file":   fifo,
 		" is not a regular file ": t.TempDir(),
 	} {
-		err := CheckTokenFile(path)
+		err := (&Config{TokenFile: path}).Check()
 		if !errors.Is(err, ErrTokenFile) || !strings.Contains(err.Error()+" ", want) {
 			t.Errorf("want %q, got %v", want, err)
 		}
@@ -219,7 +221,7 @@ func TestTokenFileRefused(t *testing.T) {
 		if err := os.Chown(path, 4711, 0); err != nil {
 			t.Fatal(err)
 		}
-		if err := CheckTokenFile(path); err == nil || !strings.Contains(err.Error(), "belongs to user 4711") {
+		if err := (&Config{TokenFile: path}).Check(); err == nil || !strings.Contains(err.Error(), "belongs to user 4711") {
 			t.Errorf("a file of another user: %v", err)
 		}
 	}
@@ -272,6 +274,102 @@ func TestToken(t *testing.T) {
 	changed(func() { _ = os.Remove(path) })
 	if status, _, _ := ask(t, url, setHeader("Authorization", "Bearer the-token-of-tomorrow")); status != 503 {
 		t.Errorf("a removed file: %d", status)
+	}
+}
+
+// asUser calls f on a thread that opens files as another user than root.
+func asUser(t *testing.T, f func()) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	const user = 4711
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // the thread ends with this goroutine
+		_ = unix.Setfsuid(user)
+		f()
+	}()
+	<-done
+}
+
+// TestFilesReadAsRoot: a process that was root uses files that only root can read. After a change it keeps
+// their last content, and reports each change once.
+func TestFilesReadAsRoot(t *testing.T) {
+	dir := t.TempDir()
+	token, cert, key := filepath.Join(dir, "token"), filepath.Join(dir, "cert"), filepath.Join(dir, "key")
+	template := httptest.NewUnstartedServer(nil)
+	template.StartTLS()
+	defer template.Close()
+	if err := errors.Join(os.WriteFile(token, []byte(secret), 0o600),
+		writePair(template.TLS.Certificates[0], cert, key)); err != nil {
+		t.Fatal(err)
+	}
+	var kept []error
+	cfg := Config{TokenFile: token, CertFile: cert, KeyFile: key, OnKept: func(err error) { kept = append(kept, err) }}
+	asUser(t, func() {
+		if err := cfg.Check(); !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("without root: %v", err)
+		}
+	})
+	cfg.Files = cfg.ReadAsRoot()
+	s := New(cfg)
+	use := func(reports int) {
+		t.Helper()
+		s.tokens.checked, s.certs.checked = time.Time{}, time.Time{} // as if the time had passed
+		asUser(t, func() {
+			if err := cfg.Check(); err != nil {
+				t.Error(err)
+			}
+			if sums, err := s.tokens.current(); err != nil || len(sums) != 1 {
+				t.Errorf("%d tokens, %v", len(sums), err)
+			}
+			if c, err := s.certs.get(nil); err != nil || c == nil {
+				t.Errorf("certificate: %v", err)
+			}
+		})
+		if len(kept) != reports {
+			t.Errorf("%d reports, not %d: %v", len(kept), reports, kept)
+		}
+	}
+	change := func(minutes int) {
+		t.Helper()
+		for _, path := range []string{token, key} {
+			if err := errors.Join(os.WriteFile(path, []byte("replaced"), 0o600),
+				os.Chtimes(path, time.Time{}, time.Now().Add(time.Duration(minutes)*time.Minute))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	use(0)
+	change(1)
+	use(0) // the folder hides the change
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	use(2)
+	use(2)
+	change(2)
+	use(3) // the certificate has the same error
+	use(3)
+}
+
+// TestRootRefusesFilesOfOthers: root reads no file for another user that this user can replace by a link.
+func TestRootRefusesFilesOfOthers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	path := writeFile(t, secret, 0o600)
+	cfg := Config{TokenFile: path}
+	if cfg.ReadAsRoot().tokens == nil {
+		t.Error("a file of root was not read")
+	}
+	if err := os.Chown(filepath.Dir(path), 4711, 0); err != nil {
+		t.Fatal(err)
+	}
+	if cfg.ReadAsRoot().tokens != nil {
+		t.Error("a file in a folder of another user was read")
 	}
 }
 
@@ -335,6 +433,68 @@ func TestUnixSocket(t *testing.T) {
 	if info, err := os.Stat(open); err != nil || info.Mode().Perm() != 0o666 {
 		t.Errorf("mode with a token: %v, %v", info.Mode(), err)
 	}
+}
+
+// TestSocketLost: the server notices that its Unix socket was removed or replaced, and listens again. It leaves the
+// socket of another program alone.
+func TestSocketLost(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "socket")
+	opened, failures := make(chan string, 100), make(chan error, 100)
+	s := New(Config{
+		Address: Address{Network: "unix", Path: path}, Limits: Limits{Retry: 10 * time.Millisecond},
+		OnListen: func(address string) { opened <- address }, OnFailure: func(err error) { failures <- err },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { s.Run(ctx) })
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	listens := func(when string) {
+		t.Helper()
+		select {
+		case <-opened:
+		case <-time.After(soon):
+			t.Fatalf("%s: the server does not listen", when)
+		}
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		_ = c.Close()
+	}
+	fails := func(want error) {
+		t.Helper()
+		select {
+		case err := <-failures:
+			if !errors.Is(err, want) {
+				t.Errorf("got %v, want %v", err, want)
+			}
+		case <-time.After(soon):
+			t.Fatalf("no error %v", want)
+		}
+	}
+	listens("at the start")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	fails(ErrSocketLost)
+	listens("after its file was removed")
+
+	other, err := net.Listen("unix", filepath.Join(dir, "other"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dir, "other"), path); err != nil {
+		t.Fatal(err)
+	}
+	fails(unix.EADDRINUSE)
+	if c, err := net.Dial("unix", path); err != nil {
+		t.Errorf("the socket of another program: %v", err)
+	} else {
+		_ = c.Close()
+	}
+	_ = other.Close()
+	listens("after the other program ended")
 }
 
 // TestPortInUse: the server reports the error once, and listens as soon as the port is free.
@@ -446,6 +606,58 @@ func TestManyScrapes(t *testing.T) {
 	wg.Wait()
 	if n := most.Load(); n < 1 || n > 4 {
 		t.Errorf("%d at a time", n)
+	}
+}
+
+// TestWaitBeyondReadTimeout: a request may wait for its turn longer than a client may take to send it, and its
+// connection stays usable. A client that sends the body of a refused request too slowly still loses its connection.
+func TestWaitBeyondReadTimeout(t *testing.T) {
+	const header = 100 * time.Millisecond
+	first, release := make(chan struct{}), make(chan struct{})
+	var scrapes atomic.Int64
+	address, _ := run(t, Config{
+		Limits: Limits{Requests: 1, Wait: soon, Header: header},
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if scrapes.Add(1) == 1 {
+				close(first)
+				<-release
+			}
+			if err := r.Context().Err(); err != nil {
+				failf(w, http.StatusServiceUnavailable, "%v", err)
+			}
+		}),
+	})
+	const scrape = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+	dial := func(send string) net.Conn {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		_ = c.SetDeadline(time.Now().Add(soon))
+		_, _ = io.WriteString(c, send)
+		return c
+	}
+	dial(scrape)
+	<-first
+	waits, slow := dial(scrape), dial("POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
+	if _, err := io.Copy(io.Discard, slow); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("a client that sends no body still has its connection")
+	}
+	time.Sleep(3 * header) // longer than each read deadline
+	close(release)
+	answers := bufio.NewReader(waits)
+	for _, what := range []string{"the request that waited", "a later request of its connection"} {
+		answer, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		body, _ := io.ReadAll(answer.Body)
+		_ = answer.Body.Close()
+		if answer.StatusCode != http.StatusOK {
+			t.Errorf("%s: status %d: %s", what, answer.StatusCode, body)
+		}
+		_, _ = io.WriteString(waits, scrape)
 	}
 }
 

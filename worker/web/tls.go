@@ -15,26 +15,32 @@ var ErrCertificate = errors.New("certificate cannot be used")
 // certificates reads a certificate and its key, and reads them again after a change.
 type certificates struct {
 	cert, key string
+	kept      func(error) // called when changed files cannot be used
+	root      bool        // root has read the files, and this process may be unable to see a change
 
 	mu      sync.Mutex
 	checked time.Time
 	changed [2]time.Time
 	loaded  *tls.Certificate
-}
-
-// CheckCertificate returns an error that wraps ErrCertificate if a listener could not use the two files.
-func CheckCertificate(cert, key string) error {
-	_, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrCertificate, err)
-	}
-	return nil
+	// reported is the last error of changed files that was reported.
+	reported string
 }
 
 // certRecheck is how often the files are checked for a change.
 const certRecheck = 10 * time.Second
 
-// get returns the certificate. While new files are incomplete, the previous one stays in use.
+// lastChanges returns when files were changed last, the zero time if that is not known.
+func lastChanges(cert, key string) (changed [2]time.Time) {
+	for i, name := range []string{cert, key} {
+		if info, err := os.Stat(name); err == nil {
+			changed[i] = info.ModTime()
+		}
+	}
+	return changed
+}
+
+// get returns the certificate. While new files are incomplete or cannot be read, the previous one stays in use. The
+// error wraps ErrCertificate.
 func (c *certificates) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,23 +49,23 @@ func (c *certificates) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return c.loaded, nil
 	}
 	c.checked = now
-	var changed [2]time.Time
-	for i, name := range []string{c.cert, c.key} {
-		if info, err := os.Stat(name); err == nil {
-			changed[i] = info.ModTime()
-		}
-	}
-	if c.loaded != nil && changed == c.changed {
+	changed := lastChanges(c.cert, c.key)
+	if c.loaded != nil && (changed == c.changed || c.root && changed == [2]time.Time{}) {
 		return c.loaded, nil
 	}
 	loaded, err := tls.LoadX509KeyPair(c.cert, c.key)
 	if err != nil {
-		if c.loaded != nil {
-			return c.loaded, nil
+		err = fmt.Errorf("%w: %w", ErrCertificate, err)
+		if c.loaded == nil {
+			return nil, err
 		}
-		return nil, fmt.Errorf("%w: %w", ErrCertificate, err)
+		if c.kept != nil && err.Error() != c.reported {
+			c.kept(err)
+		}
+		c.reported = err.Error()
+		return c.loaded, nil
 	}
-	c.loaded, c.changed = &loaded, changed
+	c.loaded, c.changed, c.reported, c.root = &loaded, changed, "", false
 	return c.loaded, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"strings"
@@ -28,14 +29,22 @@ var ErrTokenFile = errors.New("token file cannot be used")
 
 // tokens checks requests against a file with one token a line. It reads the file again after a change, so that a new
 // token needs no restart.
+//
+// While the process has no permission to read the file, the last tokens stay valid. So a worker that read the file as
+// root, before it became the server's user, can use a file that only root can read.
 type tokens struct {
 	path string
+	kept func(error) // called when a changed file cannot be read
+	root bool        // root has read the tokens, and this process may be unable to see a change
 
 	mu      sync.Mutex
 	checked time.Time
 	seen    stamp
 	sums    [][sha256.Size]byte
 	failure error
+	// reported and unread are the error of a changed file, and its version, as last reported.
+	reported string
+	unread   stamp
 }
 
 // stamp identifies a version of a file.
@@ -46,13 +55,8 @@ type stamp struct {
 	changedNsec int64
 }
 
-// CheckTokenFile returns an error that wraps ErrTokenFile if a listener could not use the file.
-func CheckTokenFile(path string) error {
-	_, _, err := readTokens(path)
-	return err
-}
-
-// readTokens reads a file. It must belong to this process's user or to root, and no other user may have access.
+// readTokens reads a file. It must belong to this process's user or to root, and no other user may have access. The
+// error wraps ErrTokenFile.
 func readTokens(path string) ([][sha256.Size]byte, stamp, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe must not block
 	if err != nil {
@@ -120,10 +124,20 @@ func (t *tokens) current() ([][sha256.Size]byte, error) {
 	}
 	t.checked = now
 	var stat syscall.Stat_t
-	if err := syscall.Stat(t.path, &stat); err == nil && t.failure == nil && t.sums != nil && stampOf(&stat) == t.seen {
+	invisible := syscall.Stat(t.path, &stat) != nil
+	if !invisible && t.sums != nil && stampOf(&stat) == t.seen {
 		return t.sums, nil
 	}
-	t.sums, t.seen, t.failure = readTokens(t.path)
+	sums, seen, err := readTokens(t.path)
+	if errors.Is(err, fs.ErrPermission) && t.sums != nil {
+		again := t.reported == err.Error() && stampOf(&stat) == t.unread
+		if t.kept != nil && !again && (!t.root || !invisible) {
+			t.kept(err)
+		}
+		t.reported, t.unread = err.Error(), stampOf(&stat)
+		return t.sums, nil
+	}
+	t.sums, t.seen, t.failure, t.reported, t.root = sums, seen, err, "", false
 	return t.sums, t.failure
 }
 

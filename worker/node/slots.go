@@ -1,0 +1,102 @@
+package node
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// slot is the last use of a slot: by the worker of a process, its user and its data directory. Names of directories are
+// not unique, because each container has its own, and any user can imitate one in a mount namespace. So a slot is kept
+// for a name and a user id.
+type slot struct {
+	name  string
+	owner int
+	by    key
+	last  time.Time // the start or the end of the last worker
+}
+
+// settle reports whether workers may start. At first they wait for the proofs of all processes of the first look, but
+// no longer than proofTime. So the slots follow the order of the data directories, and not the order in which proofs
+// end.
+func (s *supervisor) settle(now time.Time) bool {
+	if s.settled {
+		return true
+	}
+	if now.Before(s.settleBy) {
+		for _, c := range s.clusters {
+			if c.phase == unproved || c.phase == proving {
+				return false
+			}
+		}
+	}
+	s.settled = true
+	return true
+}
+
+// waitingByName returns the clusters whose workers are to be started, in the order of their data directories.
+func (s *supervisor) waitingByName() []key {
+	var found []key
+	for k, c := range s.clusters {
+		if c.phase == waiting {
+			found = append(found, k)
+		}
+	}
+	slices.SortFunc(found, func(a, b key) int {
+		one, two := s.clusters[a], s.clusters[b]
+		return cmp.Or(cmp.Compare(one.name, two.name), cmp.Compare(one.owner, two.owner), cmp.Compare(a.pid, b.pid))
+	})
+	return found
+}
+
+// The preference for a slot that no worker has now, best first.
+const (
+	ofProcess   = iota // its last worker served the same process
+	ofDirectory        // its last worker served a process of the same data directory and user that has ended
+	unused
+	ofEnded   // its last worker served a process that has ended
+	ofAnother // its last worker served a process that will get a worker again
+)
+
+// takeSlot returns the slot for a worker that starts. The slots stay below Max, so slots are used again when all were
+// used: first the slot with the oldest last use. The caller has fewer than Max workers.
+func (s *supervisor) takeSlot(k key, c *cluster, now time.Time) int {
+	taken := map[int]bool{}
+	for _, other := range s.clusters {
+		if other.phase == running || other.phase == stopping {
+			taken[other.slot] = true
+		}
+	}
+	best, preference := len(s.slots), unused
+	if len(s.slots) >= s.Max {
+		preference = ofAnother + 1 // there is no unused slot
+	}
+	for i := range s.slots {
+		if taken[i] {
+			continue
+		}
+		p := s.preference(&s.slots[i], k, c)
+		if p < preference || p == preference && s.slots[i].last.Before(s.slots[best].last) {
+			best, preference = i, p
+		}
+	}
+	if best == len(s.slots) {
+		s.slots = append(s.slots, slot{})
+	}
+	s.slots[best] = slot{name: c.name, owner: c.owner, by: k, last: now}
+	return best
+}
+
+// preference returns the preference of a cluster for a slot that was used before.
+func (s *supervisor) preference(last *slot, k key, c *cluster) int {
+	user, there := s.clusters[last.by]
+	switch {
+	case last.by == k:
+		return ofProcess
+	case there && !user.gone:
+		return ofAnother
+	case last.name == c.name && last.owner == c.owner:
+		return ofDirectory
+	}
+	return ofEnded
+}
