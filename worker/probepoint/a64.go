@@ -8,6 +8,12 @@ import (
 	"pg_stat_backtrace/unwind/disasm/aarch64"
 )
 
+// lengthA64 is the length of an instruction, and stackA64 the number of the stack pointer.
+const (
+	lengthA64 = aarch64.Length
+	stackA64  = aarch64.SP
+)
+
 // instructionNOP is the instruction that does nothing, which the kernel emulates.
 const instructionNOP = 0xd503201f
 
@@ -36,9 +42,9 @@ func chooseA64(code []byte, o Options) (Point, error) {
 		pushed, intact = f.effect(i, pushed, intact)
 	}
 	point := func(i int) Point {
-		at := code[i*aarch64.Length:]
+		at := code[i*lengthA64:]
 		return Point{
-			Offset: uint64(i) * aarch64.Length, Emulated: binary.LittleEndian.Uint32(at) == instructionNOP,
+			Offset: uint64(i) * lengthA64, Emulated: binary.LittleEndian.Uint32(at) == instructionNOP,
 			Pushed: pushed, Arguments: intact,
 		}
 	}
@@ -56,7 +62,7 @@ func chooseA64(code []byte, o Options) (Point, error) {
 		switch {
 		case o.Arguments && !intact, o.Return && pushed != 0, i > first && f.loops(i):
 			return best, nil
-		case !restarts(code[i*aarch64.Length:]):
+		case !restarts(code[i*lengthA64:]):
 			return point(i), nil
 		case f[i].Flow != disasm.Next:
 			return best, nil
@@ -83,7 +89,7 @@ func restarts(code []byte) bool {
 // effect returns the distance of the stack pointer from its first value behind an instruction, -1 if that is not known,
 // and whether registers still have the arguments.
 func (f functionA64) effect(i int, pushed int64, intact bool) (int64, bool) {
-	if f[i].Writes&(1<<aarch64.SP) != 0 {
+	if f[i].Writes&(1<<stackA64) != 0 {
 		pushed = -1
 	}
 	return pushed, intact && f[i].Writes&argumentsA64 == 0
@@ -95,10 +101,10 @@ const argumentsA64 = 1<<16 - 1
 // decodeA64 decodes a function. Words that are no known instructions end the code before them: they are data.
 func decodeA64(code []byte) (f functionA64) {
 	code = code[:min(len(code), maxCode)]
-	for ; len(code) >= aarch64.Length; code = code[aarch64.Length:] {
+	for ; len(code) >= lengthA64; code = code[lengthA64:] {
 		x, err := aarch64.Decode(code)
 		if err != nil {
-			x = disasm.New(aarch64.Length)
+			x = disasm.New(lengthA64)
 			x.Flow = disasm.Ends
 		}
 		f = append(f, x)
@@ -108,7 +114,7 @@ func decodeA64(code []byte) (f functionA64) {
 
 // target returns the index of the instruction to which a direct jump, branch or call goes. It may lie outside of the
 // function.
-func (f functionA64) target(i int) int { return i + int(f[i].Target/aarch64.Length) }
+func (f functionA64) target(i int) int { return i + int(f[i].Target/lengthA64) }
 
 // behindStackCheck returns the index of the first instruction behind the check whether a Go function needs more stack.
 // That is a branch to code that calls the run time, at the end of the function, and then jumps to its beginning.
@@ -158,7 +164,7 @@ func (f functionA64) loops(to int) bool {
 
 // pushes reports whether an instruction moves the stack pointer, or the next one does behind a hint such as PACIASP.
 func (f functionA64) pushes(i int) bool {
-	const stack = 1 << aarch64.SP
+	const stack = 1 << stackA64
 	if f[i].Writes == 0 && f[i].Flow == disasm.Next && f[i].Access.Size == 0 && i+1 < len(f) {
 		i++
 	}
@@ -166,5 +172,5 @@ func (f functionA64) pushes(i int) bool {
 }
 
 func atA64(code []byte, offset uint64) (p Point, found bool) {
-	return Point{Offset: offset, Pushed: -1}, offset%aarch64.Length == 0 && offset+aarch64.Length <= uint64(len(code))
+	return Point{Offset: offset, Pushed: -1}, offset%lengthA64 == 0 && offset+lengthA64 <= uint64(len(code))
 }
