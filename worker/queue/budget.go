@@ -25,6 +25,7 @@ type budget struct {
 // lease is the right to have a session.
 type lease struct {
 	since  time.Time
+	asked  time.Time // when the session was asked to leave; written before leave is set
 	leave  atomic.Bool
 	signal chan struct{} // wakes the session
 }
@@ -117,13 +118,12 @@ func (b *budget) reassign() {
 		b.waiting[0].granted <- l
 		b.waiting = b.waiting[1:]
 	}
-	leaving := 0
-	for _, l := range b.leases {
-		if l.leave.Load() {
-			leaving++
-		}
-	}
 	over := len(b.leases) - b.limit
+	if over+len(b.waiting) <= 0 {
+		return
+	}
+	leaving, next := b.leaving(now)
+	defer func() { b.reassignAfter(next) }()
 	for _, l := range b.leases {
 		if l.leave.Load() {
 			continue
@@ -133,13 +133,27 @@ func (b *budget) reassign() {
 		case leaving >= over+len(b.waiting):
 			return
 		case leaving >= over && left > 0:
-			b.reassignAfter(left)
+			next = min(next, left)
 			return
 		}
+		l.asked = now
 		l.leave.Store(true)
 		l.wake()
 		leaving++
 	}
+}
+
+// leaving returns how many sessions were asked to leave and are likely to do so. A session that has not left after
+// leaveTimeout does not count, so that another one is asked. next is the time until this may change.
+func (b *budget) leaving(now time.Time) (n int, next time.Duration) {
+	next = leaveTimeout
+	for _, l := range b.leases {
+		if left := leaveTimeout - now.Sub(l.asked); l.leave.Load() && left > 0 {
+			n++
+			next = min(next, left)
+		}
+	}
+	return n, next
 }
 
 // reassignAfter calls reassign after a pause.
