@@ -158,6 +158,44 @@ func TestBudgetStuckSession(t *testing.T) {
 	}
 }
 
+// TestBudgetUrgentClaimsStarveNoOther: two databases always have rows to write. A third one gets its turn.
+func TestBudgetUrgentClaimsStarveNoOther(t *testing.T) {
+	t.Parallel()
+	for _, byPromotion := range []bool{false, true} {
+		b := &budget{stay: time.Millisecond}
+		b.resize(1)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		busy, stop := context.WithCancel(ctx)
+		var databases sync.WaitGroup
+		for _, name := range []string{"a", "c"} {
+			databases.Go(func() {
+				for busy.Err() == nil {
+					l, err := b.acquire(busy, name, !byPromotion)
+					if err != nil {
+						return
+					}
+					for !l.leave.Load() && busy.Err() == nil {
+						b.promote(map[string]string{"a": "c", "c": "a"}[name])
+						time.Sleep(time.Millisecond / 10)
+					}
+					b.release(l)
+				}
+			})
+		}
+		for len(queued(b)) == 0 && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		if l, err := b.acquire(ctx, "b", false); err != nil {
+			t.Errorf("promoted %v: the third database has no turn", byPromotion)
+		} else {
+			b.release(l)
+		}
+		stop()
+		databases.Wait()
+		cancel()
+	}
+}
+
 // TestPauseClaims: a claim has to wait if a notification causes it, and the last notification brought no request.
 func TestPauseClaims(t *testing.T) {
 	t.Parallel()
