@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/cgroup"
 	"pg_stat_backtrace/ptrace/nosched"
 )
 
@@ -18,9 +19,12 @@ import (
 // interrupt to the detach, if permitted: with CAP_SYS_NICE, or RLIMIT_RTPRIO at 1 or more (sched(7)). In this time it
 // works for some ten microseconds, or sleeps.
 //
-// The thread does this only if more threads are ready than there are processors. Otherwise it would be slower. A
-// sleeping target that cannot preempt this thread has to be woken on another, idle processor. That takes longer than
-// all other steps.
+// The thread does this only if more threads are ready than there are processors, or if this program has a quota of
+// processor time. Otherwise it would be slower. A sleeping target that cannot preempt this thread has to be woken on
+// another, idle processor. That takes longer than all other steps.
+//
+// If a quota is used up, the kernel lets ordinary threads of the control group wait for the next period, for up to 100
+// ms by default. It does not do so with threads that have real-time priority.
 
 // maxSideBySide limits the captures of one program that are taken into account.
 const maxSideBySide = 16
@@ -34,6 +38,7 @@ var refusedUrgency atomic.Bool
 // the thread is an ordinary one. It reports whether a processor is free for the target.
 func (s *session) raisePriority() (room bool) {
 	crowd, room := cpuContended()
+	crowd = crowd || hasQuota()
 	if !crowd || s.urgent || refusedUrgency.Load() {
 		return room
 	}
@@ -47,6 +52,11 @@ func (s *session) raisePriority() (room bool) {
 	}
 	return room
 }
+
+// hasQuota reports whether this program has a quota of processor time.
+//
+//nolint:gochecknoglobals // tests replace it
+var hasQuota = func() bool { return cgroup.CPUQuota() > 0 }
 
 // loadFile returns /proc/loadavg, opened once and kept open; -1 if it cannot be read.
 //

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -139,6 +140,44 @@ func TestPriorityDuringStop(t *testing.T) {
 	}
 	t.Run("where it may not", func(t *testing.T) { priorityWithLimit(t, 0) })
 	t.Run("by the resource limit alone", func(t *testing.T) { priorityWithLimit(t, 1) })
+}
+
+// TestPriorityWithQuota checks that a thread with a quota of processor time has real-time priority during a stop,
+// although processors are free.
+func TestPriorityWithQuota(t *testing.T) {
+	if !MayHurry() {
+		t.Skip("this process may not have real-time priority")
+	}
+	idle, err := os.Create(filepath.Join(t.TempDir(), "loadavg"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer idle.Close()
+	if _, err := idle.WriteString("0.00 0.00 0.00 1/100 1\n"); err != nil {
+		t.Fatal(err)
+	}
+	defer func(load func() int, quota func() bool) { loadFile, hasQuota = load, quota }(loadFile, hasQuota)
+	loadFile, hasQuota = func() int { return int(idle.Fd()) }, func() bool { return true }
+	never := startTarget(t, "frozen")
+	untilState(t, never.pid, 'D')
+	done := make(chan error)
+	go func() {
+		_, err := Capture(t.Context(), anyTarget(never.pid), snapshot.Options{Deadline: time.Second})
+		done <- err
+	}()
+	for urgent := 0; ; urgent = max(urgent, urgentThreads(t)) {
+		select {
+		case err := <-done:
+			if !errors.Is(err, ErrDeadline) {
+				t.Fatalf("a process that cannot stop: %v", err)
+			}
+			if crowd, _ := cpuContended(); urgent != 1 || crowd {
+				t.Errorf("%d threads with real-time priority; the machine is crowded: %v", urgent, crowd)
+			}
+			return
+		default:
+		}
+	}
 }
 
 // priorityWithLimit runs the same test in a process that has only the limit.

@@ -185,7 +185,7 @@ func (w *Worker) capture(
 	}
 	defer target.Held.Release()
 	if err := w.permit().Allow(ctx, who, pid); err != nil {
-		return captured{}, refusal(err, target)
+		return captured{}, refusal(err, target, endsIn)
 	}
 	got, err := w.take(ctx, who, target, options, render)
 	chargeFrames(w.limiter, who, got.depth)
@@ -195,11 +195,11 @@ func (w *Worker) capture(
 // endsIn is how long a backend takes to end at most when it is no longer listed in pg_stat_activity.
 const endsIn = 200 * time.Millisecond
 
-// refusal is why a process is not captured, as the caller is told: of one that has ended since it was identified that,
-// and not that it runs for no role.
-func refusal(err error, target process.Target) error {
+// refusal returns the error for the caller if a process is not captured. If the process has ended since it was
+// identified, or ends within a time, the error says so, and not that the process runs for no role.
+func refusal(err error, target process.Target, wait time.Duration) error {
 	var denied *authz.Denied
-	if errors.As(err, &denied) && denied.Unlisted && target.Held.EndsWithin(endsIn) {
+	if errors.As(err, &denied) && denied.Unlisted && target.Held.EndsWithin(wait) {
 		return fmt.Errorf("process %d: %w", target.PID, process.ErrExited)
 	}
 	return err

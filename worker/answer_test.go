@@ -252,18 +252,18 @@ func TestRefusal(t *testing.T) {
 		{"one that lives", unlisted, living},
 		{"one that is not held", unlisted, process.Target{PID: ending.PID}},
 	} {
-		if got := refusal(tt.err, tt.target); !errors.Is(got, tt.err) || errors.Is(got, process.ErrExited) {
+		if got := refusal(tt.err, tt.target, endsIn); !errors.Is(got, tt.err) || errors.Is(got, process.ErrExited) {
 			t.Errorf("%s: %v", tt.name, got)
 		}
 	}
 	answer := make(chan error)
-	go func() { answer <- refusal(unlisted, ending) }()
+	go func() { answer <- refusal(unlisted, ending, endsIn) }()
 	_ = ends.Process.Kill()
 	if err := <-answer; !errors.Is(err, process.ErrExited) || failure(ending.PID, err).SQLState != "55000" {
 		t.Errorf("one that ends: %v", err)
 	}
 	_ = ends.Wait()
-	if err := refusal(auxiliary, ending); errors.Is(err, process.ErrExited) {
+	if err := refusal(auxiliary, ending, 0); errors.Is(err, process.ErrExited) {
 		t.Errorf("an auxiliary process that has ended: %v", err)
 	}
 	_ = stays.Process.Kill()

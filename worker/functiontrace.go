@@ -39,6 +39,8 @@ const (
 	traceOverhead = 0.10
 	// traceAbandoned is how long after the last question a trace ends.
 	traceAbandoned = 10 * time.Second
+	// expireEvery is how often a result that waits for its caller is looked at.
+	expireEvery = time.Second
 )
 
 // FunctionConfig says whether SQL callers may trace functions.
@@ -156,7 +158,7 @@ func (w *Worker) startFunctionTrace(req spool.Request) error {
 		held.Release()
 		return err
 	}
-	go w.runFunctionTrace(ctx, t, o, held, d)
+	go w.runFunctionTrace(ctx, req.Backend, t, o, held, d)
 	return nil
 }
 
@@ -187,9 +189,22 @@ func (t *functionTrace) abandoned() bool {
 	return time.Since(t.polled) > traceAbandoned
 }
 
+// expire removes a trace that has ended, with its result, as soon as its caller has not asked for a while.
+func (f *functionTraces) expire(backend int, t *functionTrace) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.byPID[backend] != t:
+	case t.abandoned():
+		delete(f.byPID, backend)
+	default:
+		time.AfterFunc(expireEvery, func() { f.expire(backend, t) })
+	}
+}
+
 // runFunctionTrace traces, until the caller has gone at the latest.
 func (w *Worker) runFunctionTrace(
-	ctx context.Context, t *functionTrace, o functrace.Options, held *process.Handle, d time.Duration,
+	ctx context.Context, backend int, t *functionTrace, o functrace.Options, held *process.Handle, d time.Duration,
 ) {
 	defer t.cancel()
 	defer held.Release()
@@ -210,6 +225,15 @@ func (w *Worker) runFunctionTrace(
 		}
 	}()
 	result, err := w.traceFunction(ctx, o, held, d)
+	t.finish(result, err)
+	w.functions.expire(backend, t)
+}
+
+// finish stores the result, unless the caller has gone.
+func (t *functionTrace) finish(result *functrace.Result, err error) {
+	if t.abandoned() {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.done, t.result, t.err = true, result, err
@@ -264,7 +288,8 @@ func (t *functionTrace) poll() (done bool, result *functrace.Result, err error) 
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.polled = time.Now()
-	return t.done, t.result, t.err
+	result, t.result = t.result, nil
+	return t.done, result, t.err
 }
 
 // remove forgets the trace of a backend, unless another one has taken its place.

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"pg_stat_backtrace/worker/functrace"
 	"pg_stat_backtrace/worker/spool"
 )
 
@@ -31,5 +32,47 @@ func TestTracesDoNotWaitForEachOther(t *testing.T) {
 	case <-ended:
 	case <-time.After(time.Minute):
 		t.Fatal("the traces wait for each other")
+	}
+}
+
+// TestResultsOfLostCallersRemoved: a caller that was canceled asks no more. The result of its trace does not stay in
+// memory, whether the trace ended before or ends later. A caller that still asks gets its result.
+func TestResultsOfLostCallersRemoved(t *testing.T) {
+	f := &functionTraces{}
+	start := func(backend int, asked time.Time) *functionTrace {
+		trace := &functionTrace{cancel: func() {}, polled: asked}
+		if err := f.add(backend, trace); err != nil {
+			t.Fatal(err)
+		}
+		return trace
+	}
+	end := func(backend int, trace *functionTrace) {
+		trace.finish(&functrace.Result{}, nil)
+		f.expire(backend, trace)
+	}
+	there := func(backend int) bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.byPID[backend] != nil
+	}
+	gone, waiting, unfetched := start(1, time.Now()), start(2, time.Now()), start(3, time.Now())
+	gone.polled = time.Now().Add(-traceAbandoned - time.Second)
+	unfetched.polled = time.Now().Add(time.Second - traceAbandoned)
+	end(1, gone)
+	if there(1) || gone.result != nil {
+		t.Error("a trace of a lost caller has stored its result")
+	}
+	end(2, waiting)
+	end(3, unfetched)
+	if !there(3) {
+		t.Error("a result was removed before its caller could ask")
+	}
+	for deadline := time.Now().Add(time.Minute); there(3); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("a result that no caller has fetched stays")
+		}
+	}
+	if done, result, _ := waiting.poll(); !there(2) || !done || result == nil {
+		t.Errorf("the caller that waits: %v, %v", done, result)
 	}
 }

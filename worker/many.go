@@ -140,12 +140,19 @@ func (w *Worker) captureMany(
 	}
 	options.Deadline /= 3
 	text := manyText(req, len(outcomes))
+	wait := endsIn
+	if aboutAll(req) {
+		wait = 0 // the logger, which always lives and is never listed, is among them
+	}
 	each(outcomes, func(i int, o *outcome) {
-		if o.err = refusal(refused[o.pid], targets[i]); o.err == nil {
+		if o.err = refusal(refused[o.pid], targets[i], wait); o.err == nil {
 			w.captureNext(ctx, who, targets[i], options, o, text)
 		}
 	})
 	if aboutAll(req) {
+		for i := range outcomes { // some have ended during the captures
+			outcomes[i].err = refusal(outcomes[i].err, targets[i], 0)
+		}
 		// Processes that have ended meanwhile, and what the postmaster has started that is no server process, such as a
 		// shell for archive_command.
 		outcomes = slices.DeleteFunc(outcomes, func(o outcome) bool {

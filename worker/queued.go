@@ -122,12 +122,21 @@ func identify(c pgcluster.Cluster, req queue.Request) (process.Target, error) {
 	switch {
 	case errors.Is(statErr, procfs.ErrGone), statErr == nil && stat.State == 'Z':
 		return target, process.ErrExited
-	case statErr == nil && stat.StartTime != req.Started, err == nil && target.StartTime != req.Started:
+	case statErr == nil && !started(c, req.Started, stat.StartTime),
+		err == nil && !started(c, req.Started, target.StartTime):
 		return target, process.ErrRecycled
 	case err != nil:
 		return target, fmt.Errorf("%w: %w", errNoProcess, err)
 	}
 	return target, nil
+}
+
+// started reports whether the server and this process have read the same start time. If the server is in another time
+// namespace, the difference is the offset of the namespace, or one tick more or less.
+func started(c pgcluster.Cluster, server, here uint64) bool {
+	offset := int64(c.ServerStart() - c.PostmasterStart)
+	difference := int64(server-here) - offset
+	return difference == 0 || offset != 0 && (difference == 1 || difference == -1)
 }
 
 // allow decides by the permission table. Other than a waiting call, a request has time until the server can be asked.

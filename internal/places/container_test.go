@@ -153,6 +153,22 @@ func (s *elsewhere) answers(t *testing.T) {
 			}
 		}
 	}
+	var queued int64
+	if err := boss.QueryRow(t.Context(), "SELECT pg_request_backtrace($1::int)", target).Scan(&queued); err != nil {
+		t.Fatal(err)
+	}
+	var state, message string
+	pgtest.Wait(t, "the queued request is answered", func() bool {
+		err := boss.QueryRow(t.Context(), "SELECT state, coalesce(message, '') FROM pg_backtrace_result($1)", queued).
+			Scan(&state, &message)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state != "queued"
+	})
+	if state != "done" {
+		t.Errorf("the queued request is %s: %s", state, message)
+	}
 	var processes, stacks int
 	err := boss.QueryRow(t.Context(), `SELECT count(*), count(b.backtrace) FROM pg_stat_activity a
 		LEFT JOIN pg_stat_backtrace b USING (pid) WHERE a.pid <> pg_backend_pid()`).Scan(&processes, &stacks)

@@ -97,7 +97,9 @@ func (b *budget) check() (over bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	b.session.mu.Lock()
 	figures := b.session.sums(table)
+	b.session.mu.Unlock()
 	if b.session.options.MaxOverhead > 0 {
 		b.apply(b.judge(figures, times, elapsed))
 	}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -95,7 +96,12 @@ type Session struct {
 	links    [][]*probebpf.Link // by group
 	budget   budget
 	ended    map[int]bool
-	past     map[Key]Figures // of ended processes, which are no longer in the kernel's table
+
+	finishTime time.Duration // how long after the end hits are still handed to take
+
+	mu   sync.Mutex
+	past map[Key]Figures // of ended processes, which are no longer in the kernel's table
+	lost map[Key]uint64  // hits that the kernel has handed over, and that take was not called for
 }
 
 // maxPast bounds the keys in Session.past. The figures of later processes count for Process{}.
@@ -104,7 +110,10 @@ const maxPast = 8192
 // Open attaches the probes. Processes of Options.PIDs that have ended are left out; if all have, the error is ErrEnded.
 // Other errors wrap fs.ErrPermission or ErrUnsupported, or say which instruction the kernel refuses.
 func Open(o Options) (*Session, error) {
-	s := &Session{options: o, ended: make(map[int]bool), past: make(map[Key]Figures)}
+	s := &Session{
+		options: o, ended: make(map[int]bool), past: make(map[Key]Figures), lost: make(map[Key]uint64),
+		finishTime: finishTime,
+	}
 	config := probebpf.Config{Postmaster: o.Postmaster, Calls: o.Calls}
 	groups := 0
 	for i := range o.Points {
@@ -191,30 +200,40 @@ func (s *Session) attach() error {
 }
 
 // Run hands hits to take until ctx ends, for a duration at most (0: no limit), or until all processes have ended, which
-// are no errors. tick is called after each look into the ring, about 50 times a second; nil: it is not. An error of
-// take or tick ends the session too. The error wraps ErrUnsupported if a process has started a thread whose hits the
-// kernel does not count. When Run returns, the probes are removed.
+// are no errors. tick is called about 50 times a second, unless take takes longer; nil: it is not. Both are called in
+// the same other goroutine. An error of take or tick ends the session too. The error wraps ErrUnsupported if a process
+// has started a thread whose hits the kernel does not count. The probes are removed at the end, even while take has not
+// returned. Run returns when it has. Hits that take was not called for count as lost.
 func (s *Session) Run(ctx context.Context, duration time.Duration, take func(*Hit) error, tick func() error) error {
+	h := newHandover(s, take, tick)
+	err := s.watch(ctx, duration, h)
+	s.Detach()
+	patience := s.finishTime
+	if err != nil {
+		patience = 0
+	}
+	if lastErr := h.finish(patience); err == nil {
+		err = lastErr
+	}
+	return err
+}
+
+// watch hands on hits and checks the cost until the session is over.
+func (s *Session) watch(ctx context.Context, duration time.Duration, h *handover) error {
 	const look = 20 * time.Millisecond
-	defer s.Detach()
 	var end time.Time
 	if duration > 0 {
 		end = time.Now().Add(duration)
 	}
-	var hit Hit
 	for {
-		for until := time.Now().Add(look); s.programs.Next(until, &hit); {
-			if err := take(&hit); err != nil {
-				return err
-			}
+		for until := time.Now().Add(look); h.next(until, until); {
 			if ctx.Err() != nil || time.Now().After(until) {
 				break
 			}
 		}
-		if tick != nil {
-			if err := tick(); err != nil {
-				return err
-			}
+		h.tick()
+		if err := h.err(); err != nil {
+			return err
 		}
 		over, err := s.budget.check()
 		if err != nil {
@@ -224,16 +243,7 @@ func (s *Session) Run(ctx context.Context, duration time.Duration, take func(*Hi
 			break
 		}
 	}
-	if err := s.checkThreads(); err != nil {
-		return err
-	}
-	s.Detach()
-	for s.programs.Next(time.Now(), &hit) {
-		if err := take(&hit); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.checkThreads()
 }
 
 // checkThreads returns an error if the kernel does not count the hits of all threads of the traced processes.
@@ -270,7 +280,10 @@ func (s *Session) attached() bool {
 }
 
 // Figures returns the figures by group and process. Process{} stands for all processes that found no room.
+// It may be called while Run runs.
 func (s *Session) Figures() (map[Key]Figures, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	table, err := s.programs.Figures()
 	if err != nil {
 		return nil, err
@@ -287,7 +300,24 @@ func (s *Session) sums(table map[probebpf.Key]Figures) map[Key]Figures {
 			addTo(sums, s.keyOf(k), f)
 		}
 	}
+	for key, n := range s.lost {
+		if sums[key].Stacks < n {
+			key.Process = Process{} // it found no room
+		}
+		f := sums[key]
+		n = min(n, f.Stacks)
+		f.Stacks -= n
+		f.Lost += n
+		sums[key] = f
+	}
 	return sums
+}
+
+// lose counts a hit that the kernel has handed over as lost.
+func (s *Session) lose(h *Hit) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lost[Key{s.options.Points[h.Probe].Group, h.Process}]++
 }
 
 func (s *Session) keyOf(k probebpf.Key) Key { return Key{s.options.Points[k.Probe].Group, k.Process} }
@@ -304,6 +334,8 @@ func addTo(sums map[Key]Figures, key Key, f Figures) {
 // A process has ended if no process has its PID. Then it cannot hit a probe any more: the figures are final. While
 // another process has the PID, they stay in the table.
 func (s *Session) removeEnded(table map[probebpf.Key]Figures, sums map[Key]Figures) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for k := range table {
 		if k.Process == (Process{}) || !errors.Is(unix.Kill(k.Process.PID, 0), unix.ESRCH) {
 			continue

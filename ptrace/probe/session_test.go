@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 }
 
 // openSession counts the calls of probed in this process and its children.
-func openSession(t *testing.T, o Options) *Session {
+func openSession(t *testing.T, o Options, p Probe) *Session {
 	t.Helper()
 	file, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -46,7 +46,9 @@ func openSession(t *testing.T, o Options) *Session {
 	}
 	t.Cleanup(func() { _ = file.Close() })
 	o.Postmaster = os.Getpid()
-	o.Points = []Point{{File: file, Offset: offsetOf(t, file)}, {File: file, Offset: offsetOf(t, file)}}
+	o.Points = []Point{
+		{Probe: p, File: file, Offset: offsetOf(t, file)}, {Probe: p, File: file, Offset: offsetOf(t, file)},
+	}
 	s, err := Open(o)
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrUnsupported) {
 		t.Skipf("this host cannot run the programs: %v", err)
@@ -100,7 +102,7 @@ func check(t *testing.T, s *Session) (over bool) {
 // TestEndedProcessesLeaveTable: the figures of a process that has ended leave the kernel's table, and the session has
 // them unchanged. The entries for processes without room, and of a process that lives, stay.
 func TestEndedProcessesLeaveTable(t *testing.T) {
-	s := openSession(t, Options{})
+	s := openSession(t, Options{}, Probe{})
 	want := map[int]uint64{os.Getpid(): 2 * 5} // two points at one instruction
 	for i := range 5 {
 		probed(i)
@@ -139,7 +141,7 @@ func TestEndedProcessesLeaveTable(t *testing.T) {
 // TestLimitForShortProcesses: the probe is removed if processes that live for less than a window pay too much for it.
 func TestLimitForShortProcesses(t *testing.T) {
 	var notices []Notice
-	s := openSession(t, Options{MaxOverhead: 0.01, Notice: func(n Notice) { notices = append(notices, n) }})
+	s := openSession(t, Options{MaxOverhead: 0.01, Notice: func(n Notice) { notices = append(notices, n) }}, Probe{})
 	for deadline := time.Now().Add(20 * time.Second); !check(t, s); call(t, 100_000) {
 		if time.Now().After(deadline) {
 			t.Fatal("the probe was not removed")
@@ -187,5 +189,62 @@ func TestUncountedThreadEndsSession(t *testing.T) {
 	s.budget.judged = s.budget.judged.Add(-window)
 	if _, err := s.budget.check(); !errors.Is(err, ErrUnsupported) {
 		t.Errorf("a process with several threads: %v", err)
+	}
+}
+
+// TestSlowNames: the probes are removed at the end time, even while the name of a stack is being looked up. All hits
+// are accounted for, also hits that are dropped because the names take too long.
+func TestSlowNames(t *testing.T) {
+	for name, finish := range map[string]time.Duration{"patient": finishTime, "impatient": 100 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			s := openSession(t, Options{}, Probe{Stack: true})
+			s.finishTime = finish
+			ended := make(chan error, 1)
+			began := time.Now()
+			const duration, naming = time.Second, 5 * time.Second
+			taken := uint64(0)
+			go func() {
+				ended <- s.Run(t.Context(), duration, func(*Hit) error {
+					if taken++; taken == 1 {
+						time.Sleep(naming)
+					}
+					return nil
+				}, nil)
+			}()
+			hits := func() (n uint64) {
+				figures, err := s.Figures()
+				if err != nil {
+					t.Error(err)
+				}
+				for _, f := range figures {
+					n += f.Hits
+				}
+				return n
+			}
+			for time.Since(began) < naming/2 {
+				probed(1)
+			}
+			before := hits()
+			for range 1000 {
+				probed(1)
+			}
+			if after := hits(); after != before || before == 0 {
+				t.Errorf("%d hits %v after the start, then %d", before, naming/2, after)
+			}
+			if err := <-ended; err != nil || time.Since(began) < naming {
+				t.Errorf("%v after %v", err, time.Since(began))
+			}
+			figures, err := s.Figures()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var sum Figures
+			for _, f := range figures {
+				sum.Add(f)
+			}
+			if sum.Hits != sum.Stacks+sum.Lost+sum.Skipped || sum.Stacks != taken {
+				t.Errorf("%+v, %d were taken", sum, taken)
+			}
+		})
 	}
 }

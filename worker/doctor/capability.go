@@ -11,6 +11,7 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
 	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
+	"pg_stat_backtrace/ptrace/cgroup"
 	"pg_stat_backtrace/ptrace/probe"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/waits"
@@ -82,9 +83,23 @@ func rights() []finding {
 	}
 	text := fmt.Sprintf("short pauses on a busy machine: CAP_SYS_NICE or RLIMIT_RTPRIO of 1 (this process: %s)",
 		word(ptrace.MayHurry()))
-	found = append(found, finding{good, "capability", text, ""}, finding{good, "capability", sampling(), ""},
+	found = append(found, finding{good, "capability", text, ""})
+	found = append(found, quota(cgroup.CPUQuota(), ptrace.MayHurry())...)
+	found = append(found, finding{good, "capability", sampling(), ""},
 		finding{good, "capability", serverSampling(), ""})
 	return append(append(found, waitTiming()...), functionCalls())
+}
+
+// quota warns about a quota of processor time, if this process may not raise its priority during a stop.
+func quota(processors float64, mayHurry bool) []finding {
+	if processors == 0 || mayHurry {
+		return nil
+	}
+	return []finding{{
+		warn, "capability", fmt.Sprintf("this process has a quota of %.2f processors: if it is used up during a stop, "+
+			"the captured process stays stopped until the next period, for up to 100 ms by default", processors),
+		"Grant RLIMIT_RTPRIO of 1 or CAP_SYS_NICE, or remove the quota (cpu.max, CPUQuota=, limits.cpu).",
+	}}
 }
 
 // functionCalls says whether this process may trace functions here, and what a call costs.

@@ -21,6 +21,7 @@ func TestConfinement(t *testing.T) {
 		{"containerd", appArmor("Y", "cri-containerd.apparmor.d (enforce)"), warn, "cri-containerd"},
 		{"permissive", seLinux("0", "system_u:system_r:container_t:s0"), good, "permissive"},
 		{"enforcing", seLinux("1", "system_u:system_r:container_t:s0"), good, "container_t"},
+		{"quota", quota(0.5, false)[0], warn, "quota of 0.50 processors"},
 		{"no filter", seccompMode(0, nil), good, "no filter"},
 		{"runtime's default", seccompMode(2, []string{callPerf}), warn, "without perf_event_open"},
 		{"no ptrace", seccompMode(2, []string{callPtrace, callRead, callPerf}), bad, "refuses ptrace and process_vm_readv"},

@@ -38,6 +38,7 @@ const ratePause = 100 * time.Millisecond
 // continue unclaimed, and are claimed again when they are done. So a transaction is short, however long a capture
 // takes. more reports whether to call batch again at once. The context captures outlives the batch.
 func (s *session) batch(ctx, captures context.Context) (more bool, err error) {
+	s.found = 0
 	slow := s.unfinished()
 	most := min(s.cfg.Batch, maxJobs*s.cfg.Batch-len(slow))
 	if most <= 0 {
@@ -48,6 +49,7 @@ func (s *session) batch(ctx, captures context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	s.found = len(requests)
 	if len(requests) < most && len(passed) == 0 {
 		s.dropDeleted(requests, slow)
 	}

@@ -18,20 +18,27 @@ type budget struct {
 	mu      sync.Mutex
 	limit   int
 	leases  []*lease // the oldest first
-	waiting []*claim // the next one first
+	waiting []*claim // by due, the earliest first
 	timer   *time.Timer
 }
 
 // lease is the right to have a session.
 type lease struct {
 	since  time.Time
+	asked  time.Time // when the session was asked to leave; written before leave is set
 	leave  atomic.Bool
 	signal chan struct{} // wakes the session
 }
 
-// claim waits for a lease.
+// urgentTurns is how many turns a waiting database can lose to urgent ones. An urgent claim counts as if it had waited
+// for as many turns longer.
+const urgentTurns = 10
+
+// claim waits for a lease. A database makes its claim when its last turn is over.
 type claim struct {
 	database string
+	due      time.Time // its place in the line: when it was made, or earlier if it is urgent
+	urgent   bool
 	granted  chan *lease
 }
 
@@ -43,14 +50,13 @@ func (l *lease) wake() {
 	}
 }
 
-// acquire waits for a lease.
+// acquire waits for a lease. An urgent claim goes before others that have not waited for long.
 func (b *budget) acquire(ctx context.Context, database string, urgent bool) (*lease, error) {
-	c := &claim{database: database, granted: make(chan *lease, 1)}
+	c := &claim{database: database, due: time.Now(), granted: make(chan *lease, 1)}
 	b.mu.Lock()
+	b.waiting = append(b.waiting, c)
 	if urgent {
-		b.waiting = slices.Insert(b.waiting, 0, c)
-	} else {
-		b.waiting = append(b.waiting, c)
+		b.hasten(c)
 	}
 	b.reassign()
 	b.mu.Unlock()
@@ -78,19 +84,24 @@ func (b *budget) release(l *lease) {
 	b.reassign()
 }
 
-// promote puts a waiting database first in the line.
+// promote makes the claim of a waiting database urgent. It has an effect once for each claim.
 func (b *budget) promote(database string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	slices.SortStableFunc(b.waiting, func(x, y *claim) int {
-		switch {
-		case x.database == database && y.database != database:
-			return -1
-		case y.database == database && x.database != database:
-			return 1
+	for _, c := range slices.Clone(b.waiting) {
+		if c.database == database {
+			b.hasten(c)
 		}
-		return 0
-	})
+	}
+}
+
+// hasten makes a claim urgent.
+func (b *budget) hasten(c *claim) {
+	if c.urgent {
+		return
+	}
+	c.urgent, c.due = true, c.due.Add(-urgentTurns*b.stay)
+	slices.SortStableFunc(b.waiting, func(x, y *claim) int { return x.due.Compare(y.due) })
 }
 
 // resize sets the maximum number of sessions. If there are more, the excess sessions are asked to leave at once.
@@ -117,13 +128,12 @@ func (b *budget) reassign() {
 		b.waiting[0].granted <- l
 		b.waiting = b.waiting[1:]
 	}
-	leaving := 0
-	for _, l := range b.leases {
-		if l.leave.Load() {
-			leaving++
-		}
-	}
 	over := len(b.leases) - b.limit
+	if over+len(b.waiting) <= 0 {
+		return
+	}
+	leaving, next := b.leaving(now)
+	defer func() { b.reassignAfter(next) }()
 	for _, l := range b.leases {
 		if l.leave.Load() {
 			continue
@@ -133,13 +143,27 @@ func (b *budget) reassign() {
 		case leaving >= over+len(b.waiting):
 			return
 		case leaving >= over && left > 0:
-			b.reassignAfter(left)
+			next = min(next, left)
 			return
 		}
+		l.asked = now
 		l.leave.Store(true)
 		l.wake()
 		leaving++
 	}
+}
+
+// leaving returns how many sessions were asked to leave and are likely to do so. A session that has not left after
+// leaveTimeout does not count, so that another one is asked. next is the time until this may change.
+func (b *budget) leaving(now time.Time) (n int, next time.Duration) {
+	next = leaveTimeout
+	for _, l := range b.leases {
+		if left := leaveTimeout - now.Sub(l.asked); l.leave.Load() && left > 0 {
+			n++
+			next = min(next, left)
+		}
+	}
+	return n, next
 }
 
 // reassignAfter calls reassign after a pause.

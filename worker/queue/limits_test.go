@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -195,4 +196,29 @@ func spoolFiles(t *testing.T, s *site) (names []string) {
 		}
 	}
 	return names
+}
+
+// TestAllProcessesWithLogger: a request of an ordinary role for all processes does not wait until the logger, which has
+// no entry in pg_stat_activity, might end.
+func TestAllProcessesWithLogger(t *testing.T) {
+	oneSite(t, pgtest.Options{Conf: []string{"logging_collector = on"}}, func(t *testing.T, s *site) {
+		s.Exec(t, "CREATE ROLE plain LOGIN; GRANT SELECT ON pg_stat_backtrace TO plain")
+		s.work(t)
+		boss, plain := s.Connect(t, s.User, "postgres"), s.Connect(t, "plain", "postgres")
+		least := map[*pgx.Conn]time.Duration{boss: time.Minute, plain: time.Minute}
+		for c := range least {
+			run(t, c, "SET pg_stat_backtrace.timeout = 60000")
+		}
+		for range 10 {
+			for c := range least {
+				began := time.Now()
+				_ = value[int](t, c, "SELECT count(*) FROM pg_stat_backtrace")
+				least[c] = min(least[c], time.Since(began))
+			}
+		}
+		t.Logf("an ordinary role waits for %v, a superuser for %v", least[plain], least[boss])
+		if least[plain]-least[boss] > 150*time.Millisecond {
+			t.Error("the ordinary role waits longer")
+		}
+	})
 }

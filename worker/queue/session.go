@@ -20,6 +20,9 @@ const (
 	leaveTimeout = 15 * time.Second
 	// endTimeout is how long an operation may still take when the session has to end.
 	endTimeout = time.Second
+	// claimPause is the least interval of claims that only notifications cause, if the last one found no request. Every
+	// role that can connect may send notifications.
+	claimPause = 50 * time.Millisecond
 	// Old rows are removed after pruneEvery, or after pruneAfter new rows.
 	pruneEvery = time.Minute
 	// compareEvery is the interval at which the extension's objects are compared with those of its script.
@@ -40,6 +43,8 @@ type session struct {
 	jobs     map[int64]*job       // running, or done and not yet written
 	overRate map[uint32]time.Time // roles over their rate, with the end of their pause
 	notified bool                 // a notification came since the last claim
+	found    int                  // requests of the last claim
+	emptied  time.Time            // when a notification last caused a claim that found no request
 	lease    *lease               // the right to the session; its signal wakes the session
 	written  int                  // rows since the last prune
 	pruned   time.Time
@@ -134,18 +139,23 @@ func (s *session) renew(ctx context.Context) error {
 // mustLeave reports whether the session has to end because another database needs it. Running requests get some time to
 // end, because another session would capture them again.
 func (s *session) mustLeave() bool {
-	return s.lease.leave.Load() && (len(s.jobs) == 0 || time.Since(s.lease.since) > leaveTimeout)
+	return s.lease.leave.Load() && (len(s.jobs) == 0 || time.Since(s.lease.asked) > leaveTimeout)
 }
 
-// runPending runs all pending work.
+// runPending runs all pending work. It returns earlier if the session must leave.
 func (s *session) runPending(ctx, jobs context.Context) error {
-	for more := true; more && ctx.Err() == nil; {
+	for more := true; more && ctx.Err() == nil; more = more && !s.mustLeave() {
+		s.pauseClaims(ctx)
+		notified := s.notified
 		s.notified = false
 		if err := s.withTimeout(ctx, func(ctx context.Context) (err error) {
 			more, err = s.batch(ctx, jobs)
 			return err
 		}); err != nil {
 			return err
+		}
+		if notified && s.found == 0 {
+			s.emptied = time.Now()
 		}
 		if err := s.withTimeout(ctx, s.flush); err != nil {
 			return err
@@ -159,6 +169,22 @@ func (s *session) runPending(ctx, jobs context.Context) error {
 		more = more || s.notified // last, because a notification may arrive during any of these steps, and arrives once
 	}
 	return nil
+}
+
+// pauseClaims waits before a claim that a notification causes, if the last such claim found no request a moment ago.
+// A call of wake ends the pause.
+func (s *session) pauseClaims(ctx context.Context) {
+	left := claimPause - time.Since(s.emptied)
+	if !s.notified || left <= 0 {
+		return
+	}
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-s.lease.signal:
+	case <-timer.C:
+	}
 }
 
 // withTimeout limits f to the time of an operation, and to a second after ctx ends.

@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -19,6 +20,20 @@ type handler struct {
 	mu    sync.Mutex
 	calls map[int]int   // by process
 	slow  chan struct{} // requests for process 1 wait for it
+
+	before func(database string) // is called before the queue sends a message; nil: nothing is
+}
+
+// watchedConn calls a function before each message.
+type watchedConn struct {
+	net.Conn
+
+	before func()
+}
+
+func (c watchedConn) Write(b []byte) (int, error) {
+	c.before()
+	return c.Conn.Write(b)
 }
 
 func (h *handler) handle(ctx context.Context, r queue.Request) queue.Result {
@@ -63,6 +78,12 @@ func (s *site) serve(t *testing.T, h *handler, cfg queue.Config) (stop func()) {
 			return nil, err
 		}
 		config.OnNotification = notified
+		if dial := config.DialFunc; h.before != nil {
+			config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+				conn, err := dial(ctx, network, address)
+				return watchedConn{conn, func() { h.before(database) }}, err
+			}
+		}
 		return pgx.ConnectConfig(ctx, config)
 	}
 	cfg.Handle, cfg.Journal, cfg.Log = h.handle, &queue.Journal{}, zerolog.Nop()
@@ -146,6 +167,36 @@ func TestTwoQueues(t *testing.T) {
 		}
 		if len(ended) != 500 || h.called(2) != 500 {
 			t.Errorf("results written for %d requests, carried out: %d", len(ended), h.called(2))
+		}
+	})
+}
+
+// TestNotifications: a role that may only connect sends notifications all the time, so that each claim finds one. The
+// worker has one session for queues, and must still take turns.
+func TestNotifications(t *testing.T) {
+	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+		admin := s.Connect(t, s.User, "postgres")
+		run(t, admin, "CREATE ROLE nothing LOGIN")
+		run(t, admin, "CREATE DATABASE other")
+		s.extend(t, "other")
+		nothing := s.Connect(t, "nothing", "postgres")
+		var sending sync.Mutex
+		h := &handler{calls: map[int]int{}, before: func(database string) {
+			sending.Lock()
+			defer sending.Unlock()
+			if database == "postgres" {
+				_, _ = nothing.Exec(context.WithoutCancel(t.Context()), "NOTIFY pg_stat_backtrace")
+			}
+		}}
+		stop := s.serve(t, h, queue.Config{Sessions: 2, MinLook: 50 * time.Millisecond, Stay: 100 * time.Millisecond})
+		defer stop()
+		other := s.Connect(t, s.User, "other")
+		for range 3 {
+			for _, c := range []*pgx.Conn{admin, other} {
+				if o := result(t, c, request(t, c, 2)); o.State != "done" {
+					t.Errorf("%+v", o)
+				}
+			}
 		}
 	})
 }

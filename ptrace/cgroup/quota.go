@@ -1,0 +1,101 @@
+// Package cgroup reads how much processor time the kernel grants this process: the quotas of its control groups
+// (cgroups(7)), of version 2 and version 1. It only reads.
+package cgroup
+
+import (
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// CPUQuota returns how many processors this process may use at most, such as 0.5. It returns 0 if there is no quota, or
+// if it is unknown. Quotas above the root of a container cannot be seen. The quota is read at the first call.
+func CPUQuota() float64 { return ownQuota() }
+
+//nolint:gochecknoglobals // the quota is the process's
+var ownQuota = sync.OnceValue(func() float64 {
+	groups, err1 := os.ReadFile("/proc/self/cgroup")
+	mounts, err2 := os.ReadFile("/proc/self/mountinfo")
+	if err1 != nil || err2 != nil {
+		return 0
+	}
+	return quota(string(groups), string(mounts), func(name string) string {
+		text, _ := os.ReadFile(name) // the root has none
+		return string(text)
+	})
+})
+
+// quota returns the smallest quota of the groups and their ancestors. groups and mounts are the texts of
+// /proc/self/cgroup and /proc/self/mountinfo.
+func quota(groups, mounts string, read func(name string) string) (least float64) {
+	for line := range strings.Lines(groups) {
+		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(fields) != 3 {
+			continue
+		}
+		controllers, group := fields[1], fields[2]
+		second := controllers == ""
+		if !second && !slices.Contains(strings.Split(controllers, ","), "cpu") {
+			continue
+		}
+		root, point := mountPoint(mounts, second)
+		if point == "" {
+			continue
+		}
+		below, ok := strings.CutPrefix(group, strings.TrimSuffix(root, "/"))
+		if !ok || below != "" && below[0] != '/' {
+			below = "" // the path of another namespace
+		}
+		for dir := path.Join(point, below); ; dir = path.Dir(dir) {
+			if q := quotaOf(dir, second, read); q > 0 && (least == 0 || q < least) {
+				least = q
+			}
+			if len(dir) <= len(point) {
+				break
+			}
+		}
+	}
+	return least
+}
+
+// mountPoint returns where the hierarchy is mounted that has the quotas, and which of its groups is the root there.
+func mountPoint(mounts string, second bool) (root, point string) {
+	const (
+		rootField, pointField           = 3, 4
+		typeField, superField, minAfter = 0, 2, 3
+	)
+	for line := range strings.Lines(mounts) {
+		before, after, _ := strings.Cut(line, " - ")
+		f, g := strings.Fields(before), strings.Fields(after)
+		if len(f) <= pointField || len(g) < minAfter {
+			continue
+		}
+		if second && g[typeField] == "cgroup2" ||
+			!second && g[typeField] == "cgroup" && slices.Contains(strings.Split(g[superField], ","), "cpu") {
+			return f[rootField], f[pointField]
+		}
+	}
+	return "", ""
+}
+
+// quotaOf returns the quota of one group; 0: none.
+func quotaOf(dir string, second bool, read func(name string) string) float64 {
+	var f []string
+	if second {
+		f = strings.Fields(read(dir + "/cpu.max"))
+	} else {
+		f = strings.Fields(read(dir+"/cpu.cfs_quota_us") + " " + read(dir+"/cpu.cfs_period_us"))
+	}
+	if len(f) != 2 {
+		return 0
+	}
+	most, err1 := strconv.ParseUint(f[0], 10, 63) // "max" or -1: no quota
+	period, err2 := strconv.ParseUint(f[1], 10, 63)
+	if err1 != nil || err2 != nil || period == 0 {
+		return 0
+	}
+	return float64(most) / float64(period)
+}

@@ -1,0 +1,133 @@
+package probe
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// maxWaiting bounds the hits that wait for take. Beyond it hits stay in the kernel's ring. If the ring is full, the
+	// kernel counts each new hit as lost.
+	maxWaiting = 256
+	// finishTime is how long after the end hits are still handed to take. The others are counted as lost.
+	finishTime = 30 * time.Second
+)
+
+// handover calls take and tick in a second goroutine. To name a stack can take long, for example if the process does
+// not let its memory map be read. Meanwhile Run keeps to the limit of the cost and to the end time.
+type handover struct {
+	session *Session
+	free    chan *Hit // for new hits
+	hits    chan *Hit
+	ticks   chan struct{}
+	failed  chan error // the first error
+	over    atomic.Bool
+	done    sync.WaitGroup
+}
+
+// newHandover starts the goroutine.
+func newHandover(s *Session, take func(*Hit) error, tick func() error) *handover {
+	h := &handover{
+		session: s, free: make(chan *Hit, maxWaiting), hits: make(chan *Hit, maxWaiting), ticks: make(chan struct{}, 1),
+		failed: make(chan error, 1),
+	}
+	for range maxWaiting {
+		h.free <- &Hit{}
+	}
+	h.done.Go(func() { h.run(take, tick) })
+	return h
+}
+
+// run calls take and tick until the channel of hits is closed. After the first error, or if the time is over, the
+// other hits are lost.
+func (h *handover) run(take func(*Hit) error, tick func() error) {
+	failed := false
+	note := func(err error) {
+		if err != nil && !failed {
+			failed = true
+			h.failed <- err
+		}
+	}
+	for {
+		select {
+		case hit, more := <-h.hits:
+			switch {
+			case !more:
+				return
+			case failed || h.over.Load():
+				h.session.lose(hit)
+			default:
+				note(take(hit))
+			}
+			h.free <- hit
+		case <-h.ticks:
+			if tick != nil && !failed {
+				note(tick())
+			}
+		}
+	}
+}
+
+// next hands on the next hit. It waits for room until a time, then for a hit until another one. It returns false if
+// there is none.
+func (h *handover) next(room, until time.Time) bool {
+	var hit *Hit
+	select {
+	case hit = <-h.free:
+	default:
+		timer := time.NewTimer(time.Until(room))
+		defer timer.Stop()
+		select {
+		case hit = <-h.free:
+		case <-timer.C:
+			return false
+		}
+	}
+	buffer := hit.Stack[:0]
+	if !h.session.programs.Next(until, hit) {
+		hit.Stack = buffer
+		h.free <- hit
+		return false
+	}
+	hit.Stack = append(buffer, hit.Stack...) // Next will use the memory again
+	h.hits <- hit
+	return true
+}
+
+// tick has tick called soon.
+func (h *handover) tick() {
+	select {
+	case h.ticks <- struct{}{}:
+	default:
+	}
+}
+
+// err returns the error of take or tick.
+func (h *handover) err() error {
+	select {
+	case err := <-h.failed:
+		return err
+	default:
+		return nil
+	}
+}
+
+// finish hands on the last hits for a time, and waits for the current call of take. The probes are detached.
+func (h *handover) finish(patience time.Duration) error {
+	h.over.Store(patience <= 0)
+	timer := time.AfterFunc(patience, func() { h.over.Store(true) })
+	defer timer.Stop()
+	for end := time.Now().Add(patience); !h.over.Load() && h.next(end, time.Now()); {
+		if len(h.failed) > 0 {
+			break
+		}
+	}
+	close(h.hits)
+	h.done.Wait()
+	var rest Hit
+	for h.session.programs.Next(time.Now(), &rest) {
+		h.session.lose(&rest)
+	}
+	return h.err()
+}
