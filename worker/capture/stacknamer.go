@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
@@ -187,7 +186,7 @@ func (n *StackNamer) addLevels(
 			if n := copied(addr, b); n > 0 || !constant(space, addr) {
 				return n
 			}
-			n, _ := process.ReadMemory(sp.pid, addr, b)
+			n, _ := procmap.ReadMemory(sp.pid, addr, b)
 			return n
 		},
 		Code:   func(addr uint64) pgcontext.Code { return sp.server.describe(space, addr) },

@@ -8,6 +8,7 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/procmap"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -220,7 +221,7 @@ func (c *collector) count(r *clusterbpf.Record, known bool) {
 // refresh reports whether there are mappings of the process itself.
 func (c *collector) refresh(p *profiledProcess) bool { return p.space != nil || c.readSpace(p) }
 
-// readSpace reads the mappings of a process. It returns false if it has ended.
+// readSpace reads the mappings of a process. It returns false if it has ended or does not answer.
 func (c *collector) readSpace(p *profiledProcess) bool {
 	if p.ended || p.space == nil && time.Since(p.read) < refreshAfter {
 		return false
@@ -230,7 +231,14 @@ func (c *collector) readSpace(p *profiledProcess) bool {
 	if err != nil || p.started != 0 && stat.StartTime != procfs.StartTicks(p.started) {
 		return false
 	}
-	maps, err := procfs.Maps(p.pid)
+	var maps []procfs.Mapping
+	if c.unreachable[p.pid] {
+		return false
+	}
+	if !procmap.WithTimeout(p.pid, func() { maps, err = procfs.Maps(p.pid) }, func() {}) {
+		c.unreachable[p.pid] = true
+		return false
+	}
 	if err != nil || len(maps) == 0 {
 		return false
 	}
@@ -276,6 +284,7 @@ func (c *collector) finish(end uint64) error {
 	}
 	c.summary.Lost, c.summary.Uncounted, c.summary.KernelTime = int(n.Lost), int(n.Uncounted), n.Time
 	c.summary.UnseenProcessors = c.sampler.Unseen()
+	c.summary.Unreachable = len(c.unreachable)
 	if c.options.Mode == CPU {
 		c.finishClock()
 		return nil

@@ -140,6 +140,9 @@ type Summary struct {
 	WorkerCPU time.Duration
 	// UnseenProcessors is the number of processors of which no samples could be taken.
 	UnseenProcessors int
+	// Unreachable is the number of processes whose memory could not be read in time: see process.ErrUnreachable. Some of
+	// their labels and stacks are missing.
+	Unreachable int
 	// ServerEnded is set if the server ended or restarted meanwhile. The profile then ends at that moment.
 	ServerEnded bool
 }
@@ -170,6 +173,8 @@ func (s *Summary) Notes() []string {
 	add(s.Uncounted, "%d waits or processes were not counted for lack of room.", s.Uncounted)
 	add(s.NoStack, "The stacks of %d samples were not readable.", s.NoStack)
 	add(s.UnseenProcessors, "%d processors were not sampled.", s.UnseenProcessors)
+	add(s.Unreachable, "Labels or stacks of %d processes are missing: the kernel did not return from reading their "+
+		"memory.", s.Unreachable)
 	if s.StoppedByCost {
 		notes = append(notes, "The profile ended early, because it cost too much.")
 	}
