@@ -86,9 +86,12 @@ type collector struct {
 	processes []*profiledProcess
 	cpu       map[stackKey]int
 	off       map[waitKey]*waitTime
-	databases map[uint32]string
-	users     map[uint32]string
-	err       error // of a record
+	samples   int // in cpu and off, as far as they are bounded: see maxSamples
+	// spaceBytes is the memory of the mappings in spaces.
+	spaceBytes int
+	databases  map[uint32]string
+	users      map[uint32]string
+	err        error // of a record
 }
 
 // newCollector finds the server and prepares the collection.
@@ -122,8 +125,10 @@ func newCollectorOf(o *Options, s *server) (*collector, error) {
 	}
 	c := &collector{
 		options: *o, server: s, byPID: make(map[int]*profiledProcess),
-		stacks: o.Capturer.StackNamer(capture.StackNamerOptions{MaxFrames: o.MaxFrames, CompleteLater: true}),
-		cpu:    make(map[stackKey]int), off: make(map[waitKey]*waitTime), databases: make(map[uint32]string),
+		stacks: o.Capturer.StackNamer(capture.StackNamerOptions{
+			MaxFrames: o.MaxFrames, MaxBytes: maxStackBytes, CompleteLater: true,
+		}),
+		cpu: make(map[stackKey]int), off: make(map[waitKey]*waitTime), databases: make(map[uint32]string),
 		users: make(map[uint32]string), unreachable: make(map[int]bool),
 		summary: Summary{Mode: o.Mode, Rate: o.Rate, Server: cluster.String()},
 	}
