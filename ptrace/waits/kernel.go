@@ -85,6 +85,7 @@ func openKernel(p *procs, hooks waitsbpf.Hooks, info Info, o Options) (*kernel, 
 		programs.Close()
 		return nil, err
 	}
+	k.info.Unreachable = p.unreachable
 	k.done.Go(k.run)
 	return k, nil
 }

@@ -101,7 +101,7 @@ func Open(s Server, o Options) (Provider, error) {
 
 func (w way) open(p *procs, o Options, reasons []string) (Provider, error) {
 	info := w.info
-	info.Reasons = reasons
+	info.Reasons, info.Unreachable = reasons, p.unreachable
 	if info.Method == Sampled {
 		return openPoller(p, info, o)
 	}

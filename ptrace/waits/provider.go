@@ -57,6 +57,9 @@ type Info struct {
 	Queries bool
 	// Reasons are why better methods were not taken.
 	Reasons []string
+	// Unreachable are the processes whose memory could not be read in time at the start: see process.ErrUnreachable. The
+	// waits in which they were then are missing.
+	Unreachable []int
 }
 
 // Event holds the figures of one wait event.

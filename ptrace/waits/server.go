@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +25,19 @@ type Server struct {
 	// ServerPID returns the id by which the server knows a process, which differs in a container, and Local the reverse.
 	// nil: they are the same.
 	ServerPID, Local func(pid int) int
+	// Guard runs read, which reads memory or mappings of a child of the postmaster, and reports whether it ended in time.
+	// If not, read is left behind, and late runs when it ends. If Guard does not run read, it runs late at once.
+	// nil: there is no limit, and a process whose address space is locked blocks the caller.
+	Guard func(pid int, read, late func()) bool
+}
+
+// guarded calls read by way of Guard. After false, the caller must not use what read writes.
+func (s *Server) guarded(pid int, read, late func()) bool {
+	if s.Guard == nil {
+		read()
+		return true
+	}
+	return s.Guard(pid, read, late)
 }
 
 // Layout holds the offsets, in bytes, of fields of the server's structures, which depend on its major version.
@@ -47,6 +61,8 @@ type procs struct {
 	// memory identifies this shared memory, as another one can have the same address after a crash: device and inode of
 	// its mapping.
 	memory [3]uint64
+	// unreachable are the children whose memory could not be read in time.
+	unreachable []int
 }
 
 // maxProcs bounds the number of PGPROC structures that is believed: PostgreSQL's limit of max_connections and more.
@@ -129,6 +145,7 @@ func (p *procs) alive() error {
 func (p *procs) verify() error {
 	const tries = 3 // a process may just be starting or ending
 	var children []int
+	differ := false
 	for range tries {
 		var err error
 		if children, err = procfs.Children(p.Postmaster); err != nil {
@@ -147,6 +164,10 @@ func (p *procs) verify() error {
 		if right > 0 && wrong == 0 {
 			return nil
 		}
+		differ = differ || wrong > 0
+	}
+	if len(p.unreachable) > 0 && !differ {
+		return fmt.Errorf("%w: process %d: %w", ErrUnsupported, p.unreachable[0], process.ErrUnreachable)
 	}
 	return fmt.Errorf("%w: the structures of this server differ from those of its version (%d processes were looked at)",
 		ErrUnsupported, len(children))
@@ -159,9 +180,21 @@ func (p *procs) serverPID(pid int) int {
 	return p.ServerPID(pid)
 }
 
-// slotOf returns the index of a process's PGPROC; false while it has none.
+// slotOf returns the index of a process's PGPROC; false while it has none, or if the process does not answer.
 func (p *procs) slotOf(pid int) (int, bool) {
-	at, err := word(pid, p.WaitPointer)
+	var at uint64
+	var err error
+	read := func() {
+		process.ProbeReadable(pid) // a program can end while it waits for this
+		at, err = word(pid, p.WaitPointer)
+	}
+	if slices.Contains(p.unreachable, pid) {
+		return 0, false
+	}
+	if !p.guarded(pid, read, func() {}) {
+		p.unreachable = append(p.unreachable, pid)
+		return 0, false
+	}
 	if err != nil {
 		return 0, false
 	}

@@ -42,7 +42,7 @@ func (k *kernel) Stacks() (list []Stack, unnamed int) {
 	return list, unnamed
 }
 
-// copiedProcess returns a process with mappings that were read after the copy; nil if it has ended.
+// copiedProcess returns a process with mappings that were read after the copy; nil if it has ended or does not answer.
 func (k *kernel) copiedProcess(pid int, fresh map[int]bool) *sampler.CopiedProcess {
 	p := k.copied[pid]
 	if p != nil && !p.Lives() {
@@ -59,8 +59,8 @@ func (k *kernel) copiedProcess(pid int, fresh map[int]bool) *sampler.CopiedProce
 		}
 		fallthrough
 	case p == nil:
-		made, err := sampler.NewCopiedProcess(process.Target{PID: pid, UID: -1, PPID: k.procs.Postmaster})
-		if err != nil {
+		made := k.newCopied(pid)
+		if made == nil {
 			return nil
 		}
 		if k.copied == nil {
@@ -68,10 +68,33 @@ func (k *kernel) copiedProcess(pid int, fresh map[int]bool) *sampler.CopiedProce
 		}
 		k.copied[pid], p = made, made
 	case !fresh[pid]:
-		if p.Refresh() != nil {
+		var err error
+		if !k.procs.guarded(pid, func() { err = p.Refresh() }, p.Release) {
+			delete(k.copied, pid) // the goroutine still uses it
+			return nil
+		}
+		if err != nil {
 			return nil
 		}
 	}
 	fresh[pid] = true
 	return p
+}
+
+// newCopied returns a process that is not held yet; nil if it has ended or does not answer.
+func (k *kernel) newCopied(pid int) *sampler.CopiedProcess {
+	var made *sampler.CopiedProcess
+	var err error
+	read := func() {
+		made, err = sampler.NewCopiedProcess(process.Target{PID: pid, UID: -1, PPID: k.procs.Postmaster})
+	}
+	late := func() {
+		if made != nil {
+			made.Release()
+		}
+	}
+	if !k.procs.guarded(pid, read, late) || err != nil {
+		return nil
+	}
+	return made
 }

@@ -5,8 +5,8 @@ import (
 	"os"
 	"slices"
 	"time"
+	"unsafe"
 
-	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
@@ -23,6 +23,8 @@ type StackNamer struct {
 	options  StackNamerOptions
 	key      []byte
 	last     lastWalk
+	used     int // bytes of the stacks that are remembered, if MaxBytes bounds them
+	short    bool
 }
 
 // StackNamerOptions configures a StackNamer. The zero value is the default.
@@ -31,6 +33,10 @@ type StackNamerOptions struct {
 	MaxFrames int
 	// MaxStacks bounds the different stacks that are remembered for each StackSpace; 0 means 65,536.
 	MaxStacks int
+	// MaxBytes bounds the memory of all stacks that are remembered, as far as that can be estimated; 0: no bound.
+	// MaxStacks has no effect then. Once half of it is used, new stacks have the address at which their innermost function
+	// begins, in place of the exact one: see Shortened. Once all of it is used, a new stack has the result TooManyStacks.
+	MaxBytes int
 	// CompleteLater makes Name return without source lines and derived names that are not known yet. Complete adds
 	// them. Without it, Name waits for them, up to Config.LinesWait.
 	CompleteLater bool
@@ -38,10 +44,17 @@ type StackNamerOptions struct {
 	Shared *SharedStacks
 }
 
+// TooManyStacks is the result for a stack for which there is no room: see StackNamerOptions.MaxBytes. It has no frames.
+//
+//nolint:gochecknoglobals // a constant
+var TooManyStacks = &trace.Thread{Stop: "too many stacks"}
+
 // lastWalk describes the last walk of a StackNamer.
 type lastWalk struct {
 	frames  []unwind.Frame
 	unknown bool // no equal walk was named before
+	// shortened is set if the innermost address is replaced by the start of its function.
+	shortened bool
 	// used are the mappings in which frames lie. trusted: other mappings could not have continued the walk. Both are
 	// set only if the walk was unknown and the space verifies its mappings.
 	used    []procmap.Usage
@@ -124,9 +137,20 @@ func (n *StackNamer) name(
 	w *walker, sp *StackSpace, th *snapshot.Thread, memory []snapshot.Stack,
 ) (named *trace.Thread, complete bool) {
 	stop := w.walk(th, nil)
-	n.last.frames = append(n.last.frames[:0], w.frames...)
+	complete = stop.Whole() || stop.Reason == unwind.MaxFrames
 	n.key = appendWalk(append(n.key[:0], th.State, byte(stop.Reason)), w.frames)
-	named = sp.known[string(n.key)]
+	named, n.last.shortened = sp.known[string(n.key)], false
+	if limit := n.options.MaxBytes; named == nil && (n.short || limit > 0 && n.used > limit/2) {
+		if n.last.shortened = n.shorten(w); n.last.shortened {
+			n.key = appendWalk(append(n.key[:0], th.State, byte(stop.Reason)), w.frames)
+			named = sp.known[string(n.key)]
+		}
+		if named == nil && limit > 0 && n.used > limit {
+			n.last.unknown, n.last.shortened = false, false
+			return TooManyStacks, complete
+		}
+	}
+	n.last.frames = append(n.last.frames[:0], w.frames...)
 	if n.last.unknown = named == nil; n.last.unknown {
 		t := w.describe(th, stop)
 		named = n.keep(sp, &t, w.space)
@@ -137,7 +161,29 @@ func (n *StackNamer) name(
 	if len(memory) > 0 {
 		named = n.addLevels(sp, w.space, named, th, memory)
 	}
-	return named, stop.Whole() || stop.Reason == unwind.MaxFrames
+	return named, complete
+}
+
+// Shorten makes Name shorten new stacks from now on, as if half of StackNamerOptions.MaxBytes were used.
+func (n *StackNamer) Shorten() { n.short = true }
+
+// Shortened reports whether the last result of Name has the start of its innermost function in place of the exact
+// address: see StackNamerOptions.MaxBytes.
+func (n *StackNamer) Shortened() bool { return n.last.shortened }
+
+// shorten replaces the innermost address of the last walk by the start of its function. It returns false, and changes
+// nothing, if the function is not known.
+func (n *StackNamer) shorten(w *walker) bool {
+	if len(w.frames) == 0 {
+		return false
+	}
+	named, _ := w.space.Name(w.frames[:1], unwind.DefaultMaxFrames, &w.late)
+	f := &named[len(named)-1] // the function that contains the inlined ones
+	if f.Function == "" || f.Inlined || f.Offset == 0 {
+		return false
+	}
+	w.frames[0].PC = f.Address - f.Offset
+	return true
 }
 
 // keep remembers the stack of the last walk under the last key, unless an image was not read in time or there is no
@@ -151,9 +197,13 @@ func (n *StackNamer) keep(sp *StackSpace, t *trace.Thread, space *procmap.Space)
 		t = kept
 	}
 	if n.options.CompleteLater {
+		t.Frames = slices.Clone(t.Frames) // without room for more
 		sp.named = append(sp.named, namedStack{t, slices.Clone(n.last.frames)})
 	}
-	if len(sp.known) >= n.options.MaxStacks {
+	switch {
+	case n.options.MaxBytes > 0:
+		n.used += sizeOf(t) + len(n.last.frames)*int(unsafe.Sizeof(unwind.Frame{})) + len(n.key)
+	case len(sp.known) >= n.options.MaxStacks:
 		clear(sp.known)
 	}
 	if space.Unread == "" {
@@ -187,7 +237,7 @@ func (n *StackNamer) addLevels(
 			if n := copied(addr, b); n > 0 || !constant(space, addr) {
 				return n
 			}
-			n, _ := process.ReadMemory(sp.pid, addr, b)
+			n, _ := procmap.ReadMemory(sp.pid, addr, b)
 			return n
 		},
 		Code:   func(addr uint64) pgcontext.Code { return sp.server.describe(space, addr) },
@@ -202,6 +252,10 @@ func (n *StackNamer) addLevels(
 	}
 	if known := sp.known[string(n.key)]; known != nil {
 		return known
+	}
+	if n.options.MaxBytes > 0 && n.used > n.options.MaxBytes {
+		n.last.shortened = false
+		return TooManyStacks
 	}
 	with := *named
 	with.Frames = slices.Clone(named.Frames)
@@ -221,8 +275,8 @@ func constant(space *procmap.Space, addr uint64) bool {
 // completeWait is how long Complete waits for source lines and derived names.
 const completeWait = 10 * time.Second
 
-// Complete adds the source lines and derived names that were not known when Name returned, in place. It is for
-// StackNamerOptions.CompleteLater.
+// Complete adds the source lines and derived names that were not known when Name returned, in place, and forgets the
+// stacks. It is for StackNamerOptions.CompleteLater.
 func (n *StackNamer) Complete(spaces []*StackSpace) {
 	files := n.filesDeadline()
 	defer files.Stop()
@@ -234,7 +288,9 @@ func (n *StackNamer) Complete(spaces []*StackSpace) {
 		for i := range sp.named {
 			s := &sp.named[i]
 			frames, _ := space.Name(s.walked, procmap.FrameLimit(n.options.MaxFrames), &late)
-			s.rename(frames)
+			s.rename(slices.Clone(frames)) // without room for more
 		}
+		sp.named = nil
+		clear(sp.known)
 	}
 }

@@ -25,6 +25,8 @@ type builder struct {
 	locations map[locationKey]*profile.Location
 	// whole are the locations of each stack.
 	whole map[*trace.Thread][]*profile.Location
+	// labels are the labels of samples, which samples share.
+	labels map[labels]map[string][]string
 }
 
 type functionKey struct{ name, file string }
@@ -46,6 +48,7 @@ func (c *collector) profile(ctx context.Context) *profile.Profile {
 	b := &builder{
 		collector: c, mappings: make(map[procfs.Mapping]*profile.Mapping), functions: make(map[functionKey]*profile.Function),
 		locations: make(map[locationKey]*profile.Location), whole: make(map[*trace.Thread][]*profile.Location),
+		labels: make(map[labels]map[string][]string),
 		profile: &profile.Profile{
 			SampleType: c.sampleTypes(), DefaultSampleType: string(c.options.Mode),
 			PeriodType: &profile.ValueType{Type: string(c.options.Mode), Unit: "nanoseconds"},
@@ -140,8 +143,9 @@ func (p *profiledProcess) fallback() identity {
 // distributed. If a process has no stack of a kind of wait, the stacks of other processes in the same kind of wait of
 // the same statement do.
 func (b *builder) addOff() {
+	c := b.collector
 	pools := make(map[waitKey]map[stackKey]*weight)
-	for key, w := range b.collector.off {
+	for key, w := range c.off {
 		key.process = nil
 		if len(w.stacks) > 0 && pools[key] == nil {
 			pools[key] = make(map[stackKey]*weight)
@@ -150,7 +154,7 @@ func (b *builder) addOff() {
 			maps.Copy(pools[key], w.stacks)
 		}
 	}
-	for key, w := range b.collector.off {
+	for key, w := range c.off {
 		if w.took <= 0 {
 			continue
 		}
@@ -162,6 +166,10 @@ func (b *builder) addOff() {
 			alike := key
 			alike.process = nil
 			stacks, own = pools[alike], false
+			if len(b.profile.Sample)+len(stacks) > maxSamples {
+				b.add(c.base, capture.TooManyStacks, &l, 0, 0, w.took)
+				continue
+			}
 		}
 		if len(stacks) == 0 {
 			b.add(nil, nil, &l, 0, 0, w.took)
@@ -198,7 +206,12 @@ func (b *builder) add(space *capture.StackSpace, th *trace.Thread, l *labels, n 
 	if !c.passes(l) {
 		return
 	}
-	s := &profile.Sample{Label: c.named(l), Value: []int64{int64(n)}}
+	named := b.labels[*l]
+	if named == nil {
+		named = c.named(l)
+		b.labels[*l] = named
+	}
+	s := &profile.Sample{Label: named, Value: []int64{int64(n)}}
 	switch c.options.Mode {
 	case CPU:
 		s.Value = append(s.Value, on.Nanoseconds())

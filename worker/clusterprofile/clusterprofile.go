@@ -38,6 +38,7 @@ func Collect(ctx context.Context, options Options) (*profile.Profile, *Summary, 
 		return nil, nil, err
 	}
 	defer c.sampler.Close()
+	defer c.sleepers.end()
 	if err := c.run(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -74,8 +75,10 @@ type collector struct {
 	stacks  *capture.StackNamer
 	summary Summary
 	began   time.Time
-	// sleepers is how long looking at sleeping processes took.
-	sleepers time.Duration
+	// sleepers reads the stacks of sleeping processes.
+	sleepers sleepers
+	// unreachable are the processes whose memory could not be read in time.
+	unreachable map[int]bool
 
 	base      *capture.StackSpace   // of the postmaster: its children have the same mappings and more
 	spaces    []*capture.StackSpace // all
@@ -83,12 +86,15 @@ type collector struct {
 	processes []*profiledProcess
 	cpu       map[stackKey]int
 	off       map[waitKey]*waitTime
-	databases map[uint32]string
-	users     map[uint32]string
-	err       error // of a record
+	samples   int // in cpu and off, as far as they are bounded: see maxSamples
+	// spaceBytes is the memory of the mappings in spaces.
+	spaceBytes int
+	databases  map[uint32]string
+	users      map[uint32]string
+	err        error // of a record
 }
 
-// newCollector finds the server and loads the programs.
+// newCollector finds the server and prepares the collection.
 func newCollector(o *Options) (*collector, error) {
 	cluster := o.Cluster
 	if cluster == nil {
@@ -105,6 +111,13 @@ func newCollector(o *Options) (*collector, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newCollectorOf(o, s)
+}
+
+// newCollectorOf loads the programs for a server.
+func newCollectorOf(o *Options, s *server) (*collector, error) {
+	var err error
+	cluster := &s.cluster
 	if o.Capturer == nil {
 		if o.Capturer, err = capture.New(capture.Config{AwaitNames: true}); err != nil {
 			return nil, err
@@ -112,9 +125,11 @@ func newCollector(o *Options) (*collector, error) {
 	}
 	c := &collector{
 		options: *o, server: s, byPID: make(map[int]*profiledProcess),
-		stacks: o.Capturer.StackNamer(capture.StackNamerOptions{MaxFrames: o.MaxFrames, CompleteLater: true}),
-		cpu:    make(map[stackKey]int), off: make(map[waitKey]*waitTime), databases: make(map[uint32]string),
-		users:   make(map[uint32]string),
+		stacks: o.Capturer.StackNamer(capture.StackNamerOptions{
+			MaxFrames: o.MaxFrames, MaxBytes: maxStackBytes, CompleteLater: true,
+		}),
+		cpu: make(map[stackKey]int), off: make(map[waitKey]*waitTime), databases: make(map[uint32]string),
+		users: make(map[uint32]string), unreachable: make(map[int]bool),
 		summary: Summary{Mode: o.Mode, Rate: o.Rate, Server: cluster.String()},
 	}
 	maps, err := procfs.Maps(cluster.PostmasterPID)
@@ -184,10 +199,15 @@ func (c *collector) seed() error {
 		return fmt.Errorf("list the server's processes: %w", err)
 	}
 	for _, pid := range children {
-		if p, ok := c.server.seed(pid); ok {
-			if err := c.sampler.Seed(p); err != nil {
-				return err
-			}
+		p, lives, answers := c.server.seed(pid)
+		if !answers {
+			c.unreachable[pid] = true
+		}
+		if !lives {
+			continue
+		}
+		if err := c.sampler.Seed(p); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -242,7 +262,7 @@ func (c *collector) expensive() (bool, error) {
 	n, err := c.sampler.Counters()
 	c.summary.KernelTime = n.Time
 	limit := c.options.CostLimit * float64(time.Since(c.began)) * float64(runtime.NumCPU())
-	return err == nil && float64(n.Time+c.sleepers) > limit, err
+	return err == nil && float64(n.Time+c.sleepers.took) > limit, err
 }
 
 // fetch takes over the samples that are there. Where samples come faster than they can be named, it leaves the rest for
@@ -270,11 +290,9 @@ func (c *collector) lookAtSleepers(least, most time.Duration) error {
 		if p.Running || p.HasStack || p.Since+uint64(least) > now {
 			continue
 		}
-		began := time.Now()
-		if err := c.sampler.ReadSleeper(p.PID); err != nil {
+		if err := c.sleepers.read(c, p.PID); err != nil {
 			return err
 		}
-		c.sleepers += time.Since(began)
 		if time.Now().After(end) {
 			break
 		}

@@ -2,12 +2,14 @@ package clusterprofile
 
 import (
 	"encoding/binary"
+	"slices"
 	"time"
 
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/procmap"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -96,7 +98,7 @@ func (c *collector) add(r *clusterbpf.Record) {
 			c.endWait(p, p.pending, p.pending.began+uint64(r.Took))
 		}
 	case clusterbpf.Running:
-		c.cpu[c.name(p, r)]++
+		c.addRunning(c.name(p, r))
 		p.samples++
 	case clusterbpf.Off, clusterbpf.Sleeper:
 		c.beginWait(p, r)
@@ -106,12 +108,8 @@ func (c *collector) add(r *clusterbpf.Record) {
 // beginWait takes over the stack of a wait.
 func (c *collector) beginWait(p *profiledProcess, r *clusterbpf.Record) {
 	key := c.name(p, r)
-	w := c.waitTime(p, &key.labels)
-	share := w.stacks[key]
-	if share == nil {
-		share = &weight{}
-		w.stacks[key] = share
-	}
+	of, w := c.waitTime(p, &key.labels)
+	share := c.share(of, w, key)
 	share.samples++
 	p.pending = &pendingWait{number: r.Number, began: r.At, waits: max(1, r.Waits), weight: share}
 }
@@ -131,7 +129,7 @@ func (c *collector) endWait(p *profiledProcess, w *pendingWait, at uint64) {
 }
 
 // waitTime returns the element for what a process does, by its labels.
-func (c *collector) waitTime(p *profiledProcess, l *labels) *waitTime {
+func (c *collector) waitTime(p *profiledProcess, l *labels) (waitKey, *waitTime) {
 	key := waitKey{process: p, query: l.query, event: l.event, state: l.state, offCPU: l.offCPU}
 	if key.state == absent {
 		key.state, key.query = 0, 0
@@ -139,17 +137,16 @@ func (c *collector) waitTime(p *profiledProcess, l *labels) *waitTime {
 	return c.waitTimeOf(key)
 }
 
-func (c *collector) waitTimeOf(key waitKey) *waitTime {
-	w := c.off[key]
-	if w == nil {
-		w = &waitTime{stacks: make(map[stackKey]*weight)}
-		c.off[key] = w
+// name names the stack of a record, and counts it for the summary.
+func (c *collector) name(p *profiledProcess, r *clusterbpf.Record) stackKey {
+	key := c.nameOne(p, r)
+	if c.stacks.Shortened() {
+		c.summary.Shortened++
 	}
-	return w
+	return key
 }
 
-// name names the stack of a record.
-func (c *collector) name(p *profiledProcess, r *clusterbpf.Record) stackKey {
+func (c *collector) nameOne(p *profiledProcess, r *clusterbpf.Record) stackKey {
 	l := c.labelsOf(p, r)
 	changing := r.Flags&(clusterbpf.HasEntry|clusterbpf.Consistent) == clusterbpf.HasEntry
 	switch {
@@ -220,7 +217,8 @@ func (c *collector) count(r *clusterbpf.Record, known bool) {
 // refresh reports whether there are mappings of the process itself.
 func (c *collector) refresh(p *profiledProcess) bool { return p.space != nil || c.readSpace(p) }
 
-// readSpace reads the mappings of a process. It returns false if it has ended.
+// readSpace reads the mappings of a process. It returns false if they are unchanged, if it has ended or does not
+// answer, or if there is no room for them.
 func (c *collector) readSpace(p *profiledProcess) bool {
 	if p.ended || p.space == nil && time.Since(p.read) < refreshAfter {
 		return false
@@ -230,8 +228,22 @@ func (c *collector) readSpace(p *profiledProcess) bool {
 	if err != nil || p.started != 0 && stat.StartTime != procfs.StartTicks(p.started) {
 		return false
 	}
-	maps, err := procfs.Maps(p.pid)
+	var maps []procfs.Mapping
+	if c.unreachable[p.pid] {
+		return false
+	}
+	if !procmap.WithTimeout(p.pid, func() { maps, err = procfs.Maps(p.pid) }, func() {}) {
+		c.unreachable[p.pid] = true
+		return false
+	}
 	if err != nil || len(maps) == 0 {
+		return false
+	}
+	if p.space != nil && slices.EqualFunc(p.space.Maps, maps, func(a, b procfs.Mapping) bool { return a.SameMemory(&b) }) {
+		return false
+	}
+	if !c.roomFor(maps) {
+		c.summary.Cut++
 		return false
 	}
 	p.space = capture.NewStackSpace(p.pid, stat.StartTime, maps)
@@ -253,7 +265,8 @@ func (c *collector) takeWaits() error {
 
 func (c *collector) addWaits(w *clusterbpf.WaitTime) {
 	p := c.processOf(w.PID, w.Started)
-	c.waitTimeOf(c.keyOf(p, w.QueryID, w.Event, w.State, w.Runnable)).took += w.Took
+	_, time := c.waitTimeOf(c.keyOf(p, w.QueryID, w.Event, w.State, w.Runnable))
+	time.took += w.Took
 }
 
 // keyOf is the key by what the kernel has read.
@@ -276,6 +289,7 @@ func (c *collector) finish(end uint64) error {
 	}
 	c.summary.Lost, c.summary.Uncounted, c.summary.KernelTime = int(n.Lost), int(n.Uncounted), n.Time
 	c.summary.UnseenProcessors = c.sampler.Unseen()
+	c.summary.Unreachable = len(c.unreachable)
 	if c.options.Mode == CPU {
 		c.finishClock()
 		return nil
@@ -298,7 +312,8 @@ func (c *collector) finish(end uint64) error {
 			continue
 		}
 		p.off += rest
-		c.waitTimeOf(c.keyOf(p, now.QueryID, now.Event, now.State, now.Runnable)).took += rest
+		_, w := c.waitTimeOf(c.keyOf(p, now.QueryID, now.Event, now.State, now.Runnable))
+		w.took += rest
 		if p.pending != nil && p.pending.number == now.Number {
 			p.pending.began = now.Since
 			c.endWait(p, p.pending, max(end, now.Since))
@@ -340,7 +355,8 @@ func (c *collector) addRests() {
 			p.ended, p.on, p.off = true, c.period(p.samples), sums[p]
 		}
 		if rest := p.off - sums[p]; rest > 0 {
-			c.waitTimeOf(waitKey{process: p, offCPU: sleeping}).took += rest
+			_, w := c.waitTimeOf(waitKey{process: p, offCPU: sleeping})
+			w.took += rest
 		}
 	}
 }

@@ -140,6 +140,13 @@ type Summary struct {
 	WorkerCPU time.Duration
 	// UnseenProcessors is the number of processors of which no samples could be taken.
 	UnseenProcessors int
+	// The memory for a profile is bounded. Shortened counts stacks whose innermost address is the start of its function.
+	// Joined counts stacks that are in one sample of their process and state. Cut counts stacks without the frames in
+	// libraries that only their process has loaded.
+	Shortened, Joined, Cut int
+	// Unreachable is the number of processes whose memory could not be read in time: see process.ErrUnreachable. Some of
+	// their labels and stacks are missing.
+	Unreachable int
 	// ServerEnded is set if the server ended or restarted meanwhile. The profile then ends at that moment.
 	ServerEnded bool
 }
@@ -170,6 +177,12 @@ func (s *Summary) Notes() []string {
 	add(s.Uncounted, "%d waits or processes were not counted for lack of room.", s.Uncounted)
 	add(s.NoStack, "The stacks of %d samples were not readable.", s.NoStack)
 	add(s.UnseenProcessors, "%d processors were not sampled.", s.UnseenProcessors)
+	add(s.Shortened, "%d stacks show the start of their innermost function, not the line: there were too many different "+
+		"stacks.", s.Shortened)
+	add(s.Joined, "%d stacks are not shown, only their time: there were too many different stacks.", s.Joined)
+	add(s.Cut, "%d stacks lack frames: there were too many processes with libraries of their own.", s.Cut)
+	add(s.Unreachable, "Labels or stacks of %d processes are missing: the kernel did not return from reading their "+
+		"memory.", s.Unreachable)
 	if s.StoppedByCost {
 		notes = append(notes, "The profile ended early, because it cost too much.")
 	}

@@ -14,6 +14,7 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/activity"
 	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/procmap"
 	"pg_stat_backtrace/worker/waitevent"
 )
 
@@ -122,14 +123,29 @@ func readWord(pid int, address uint64) (uint64, error) {
 	return binary.NativeEndian.Uint64(p[:]), nil
 }
 
-// seed describes a process that lives already, as far as its memory can be read.
-func (s *server) seed(pid int) (clusterbpf.Process, bool) {
+// seed describes a process that lives already, as far as its memory can be read. Answers is false if the kernel does
+// not return from reading its memory in time.
+func (s *server) seed(pid int) (p clusterbpf.Process, lives, answers bool) {
 	stat, err := procfs.ReadStat(pid)
 	if err != nil || hasEnded(stat.State) {
-		return clusterbpf.Process{}, false
+		return clusterbpf.Process{}, false, true
 	}
 	ready := stat.State == 'R' // it has a processor, or waits for one
-	p := clusterbpf.Process{PID: pid, Running: ready, Runnable: ready}
+	p = clusterbpf.Process{PID: pid, Running: ready, Runnable: ready}
+	described := p
+	read := func() {
+		process.ProbeReadable(pid) // a program can end while it waits for this
+		s.describe(&described)
+	}
+	if !procmap.WithTimeout(pid, read, func() {}) {
+		return p, true, false
+	}
+	return described, true, true
+}
+
+// describe adds the wait in progress, from the memory of the process.
+func (s *server) describe(p *clusterbpf.Process) {
+	pid := p.PID
 	var word [4]byte
 	if at, err := readWord(pid, s.target.WaitPointer); err == nil && at != 0 {
 		if _, err := process.ReadMemory(pid, at, word[:]); err == nil {
@@ -138,13 +154,12 @@ func (s *server) seed(pid int) (clusterbpf.Process, bool) {
 	}
 	at, err := readWord(pid, s.target.Status)
 	if err != nil || at == 0 {
-		return p, true
+		return
 	}
 	if _, err := process.ReadMemory(pid, at+uint64(s.target.State), word[:]); err == nil {
 		p.State = binary.NativeEndian.Uint32(word[:])
 	}
 	p.QueryID, _ = readWord(pid, at+uint64(s.target.QueryID))
-	return p, true
 }
 
 // nameOf returns an element of a table of names; the number itself if the table has none.

@@ -1,8 +1,11 @@
 package procmap
 
 import (
+	"fmt"
 	"sync"
 	"time"
+
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // ReadTimeout is the timeout for reading a process's state in /proc or its memory. The kernel normally responds at
@@ -68,6 +71,21 @@ func closedWithin(done <-chan struct{}, limit time.Duration) bool {
 	case <-timer.C:
 		return false
 	}
+}
+
+// ReadMemory is process.ReadMemory with a timeout. The error is also process.ErrUnreachable.
+func ReadMemory(pid int, addr uint64, p []byte) (int, error) {
+	own := make([]byte, len(p)) // a goroutine that is left behind may still write to it
+	var n int
+	var err error
+	read := func() {
+		process.ProbeReadable(pid) // a program can end while it waits for this
+		n, err = process.ReadMemory(pid, addr, own)
+	}
+	if !WithTimeout(pid, read, func() {}) {
+		return 0, fmt.Errorf("process %d: %w", pid, process.ErrUnreachable)
+	}
+	return copy(p, own[:n]), err
 }
 
 // WithTimeout runs read in a goroutine, and reports whether it ended in time. If not, the goroutine is left behind:

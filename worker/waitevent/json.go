@@ -43,6 +43,8 @@ type jsonLost struct {
 	Overflow  uint64 `json:"overflow"`
 	Missed    uint64 `json:"missed"`
 	Outside   uint64 `json:"outside"`
+	// Unreachable are processes whose waits in progress at the start are missing.
+	Unreachable []int `json:"unreachable,omitempty"`
 }
 
 // JSON prints one object. What the method does not know is null.
@@ -50,7 +52,9 @@ func (r *Report) JSON(w io.Writer) error {
 	out := jsonReport{
 		Method: r.Info.Method, Mechanism: r.Info.Mechanism, Sees: Sees(r.Info), Reasons: r.Info.Reasons,
 		Seconds: r.Took.Seconds(), Events: r.events(r.Rows), Processes: []jsonProcess{},
-		Lost: jsonLost{r.Lost.Processes, r.Lost.Overflow, r.Lost.Missed, r.Lost.Outside},
+		Lost: jsonLost{
+			r.Lost.Processes, r.Lost.Overflow, r.Lost.Missed, r.Lost.Outside, r.Info.Unreachable,
+		},
 	}
 	for _, p := range r.Processes {
 		out.Processes = append(out.Processes, jsonProcess{p.PID, p.Title, p.Ended, r.events(p.Rows)})

@@ -148,6 +148,8 @@ func (r *Report) missing() (lines []string) {
 	add(r.Lost.Processes, "Missing: the figures of %d processes that ended faster than they could be read.")
 	add(r.Lost.Missed, "Missing: %d system calls or switches at which the kernel could not run a program.")
 	add(r.Lost.Outside, "Not counted: %d waits of processes that were just starting or ending.")
+	add(uint64(len(r.Info.Unreachable)), "Missing: the waits in which %d processes were at the start. "+
+		"The kernel did not return from reading their memory.")
 	for i := range r.Rows {
 		if !r.Rows[i].Known {
 			lines = append(lines, "Events with a number in place of a name are unknown to this release, or an extension's.")

@@ -55,7 +55,10 @@ func sample(t *testing.T, s *Server) *waits.Snapshot {
 // TestText compares the table with its intended form, and expects a line for each kind of loss.
 func TestText(t *testing.T) {
 	s := named(t)
-	info := waits.Info{Method: waits.Exact, Mechanism: "tracepoints", Counts: true, Reasons: []string{"fentry: refused"}}
+	info := waits.Info{
+		Method: waits.Exact, Mechanism: "tracepoints", Counts: true, Reasons: []string{"fentry: refused"},
+		Unreachable: []int{5},
+	}
 	report := s.NewReport(info, sample(t, s), func(int) string { return "title" }, nil)
 	var b bytes.Buffer
 	if err := report.Text(&b, true); err != nil {
@@ -70,6 +73,7 @@ Timeout  PgSleep            6   60.0 ms   5.7 %   10.0 ms   12.0 ms             
 LWLock   #65535             2   5.00 us   0.0 %   2.50 us   3.00 us  @
 Missing: 4 waits of processes that waited for more than 64 events each.
 Missing: the figures of 1 processes that ended faster than they could be read.
+Missing: the waits in which 1 processes were at the start. The kernel did not return from reading their memory.
 Events with a number in place of a name are unknown to this release, or an extension's.
 `
 	if b.String() != want {

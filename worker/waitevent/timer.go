@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/waits"
 	"pg_stat_backtrace/worker/pgcluster"
 )
@@ -181,6 +182,10 @@ func (t *Timer) open() error {
 	info := provider.Info()
 	t.cfg.Log.Info().Str("method", string(info.Method)).Str("mechanism", info.Mechanism).
 		Strs("not_used", info.Reasons).Msg("timing wait events")
+	if len(info.Unreachable) > 0 {
+		t.cfg.Log.Warn().Ints("pids", info.Unreachable).Err(process.ErrUnreachable).
+			Msg("the waits in progress of some processes are missing")
+	}
 	return nil
 }
 
