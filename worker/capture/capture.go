@@ -84,7 +84,8 @@ type Capturer struct {
 	goFact     procmap.Fact[*gostack.Process]
 	programs   *programs
 
-	limit *semaphore.Weighted
+	limit  *semaphore.Weighted
+	memory *memoryReads
 
 	// anticipating is set while anticipate runs.
 	anticipating atomic.Bool
@@ -113,6 +114,7 @@ func New(cfg Config) (*Capturer, error) {
 		arch: host, images: imgs, processes: procmap.NewCache(imgs), programs: newPrograms(),
 		linesWait: cmp.Or(cfg.LinesWait, symbolize.DefaultLinesWait),
 		limit:     semaphore.NewWeighted(int64(n)),
+		memory:    newMemoryReads(),
 		walks:     sync.Pool{New: func() any { f := make([]unwind.Frame, 0, 64); return &f }},
 	}, nil
 }
