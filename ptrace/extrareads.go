@@ -234,7 +234,7 @@ func (s *session) takeBlocks(first, last, n int) int {
 	for ; first < last && n >= r.blocks[first].wanted; first++ {
 		b := &r.blocks[first]
 		b.at, b.length = s.arena.used, b.wanted
-		s.arena.used += b.wanted
+		s.arena.takeOther(b.wanted)
 		n -= b.wanted
 	}
 	return first

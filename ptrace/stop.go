@@ -321,7 +321,7 @@ func (t *tracee) copyFloating() {
 //go:norace
 func (s *session) read(t *tracee, start, end uint64) int {
 	t.stackAt = s.arena.used
-	size := min(end-start, s.maxStack, uint64(len(s.arena.memory)-s.arena.used))
+	size := min(end-start, s.maxStack, s.arena.stackRoom())
 	if size == 0 {
 		return 0
 	}
