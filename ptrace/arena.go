@@ -14,6 +14,9 @@ const (
 
 	// extraRoom is for memory other than stacks: the largest extra reads.
 	extraRoom = snapshot.MaxBlocks*snapshot.MaxFollow + maxRanged
+
+	// maxShare bounds the memory that each stack has for itself if there is not enough for all of full length.
+	maxShare = 64 << 10
 )
 
 // arena is the memory into which stacks are copied while their threads are stopped. It reserves address space for the
@@ -25,6 +28,9 @@ type arena struct {
 	used    int
 	// stackEnd is where stacks must end. Memory other than stacks moves it, so that it takes no room from them.
 	stackEnd int
+	// share is the memory that each stack has for itself, and kept all of it that is for stacks to come. Half of the
+	// memory, or more, has no such use: it is for long stacks, in the order of the threads, the main thread first.
+	share, kept int
 }
 
 // reserve provides room for the stacks of that many threads, and for the extra reads.
@@ -42,6 +48,7 @@ func (a *arena) reserve(maxStack, threads int) error {
 		a.memory = memory
 	}
 	a.stackEnd = len(a.memory) - extraRoom
+	a.share = min(a.stackEnd/threads/2, maxShare)
 	const page = 4096 // or more; then some pages are touched twice
 	for wanted := min(len(a.memory), max(oneThread, perThread*threads)); a.touched < wanted; a.touched += page {
 		a.memory[a.touched] = 1
@@ -53,7 +60,19 @@ func (a *arena) reserve(maxStack, threads int) error {
 //
 //go:nosplit
 //go:norace
-func (a *arena) stackRoom() uint64 { return uint64(max(0, a.stackEnd-a.used)) }
+func (a *arena) stackRoom() uint64 { return uint64(max(0, a.stackEnd-a.used-a.kept)) }
+
+// otherRoom returns how many bytes other than stacks can be copied.
+//
+//go:nosplit
+//go:norace
+func (a *arena) otherRoom() int { return len(a.memory) - a.used - a.kept }
+
+// keep keeps the memory for so many further stacks.
+//
+//go:nosplit
+//go:norace
+func (a *arena) keep(stacks int) { a.kept = stacks * a.share }
 
 // takeOther takes memory that is not for a stack.
 //
@@ -70,7 +89,7 @@ func (a *arena) trim() {
 		_ = unix.Madvise(a.memory[oneThread:], unix.MADV_DONTNEED)
 		a.touched = min(a.touched, oneThread)
 	}
-	a.used = 0
+	a.used, a.kept = 0, 0
 }
 
 func (a *arena) free() {

@@ -202,7 +202,7 @@ func (s *session) wantBlock(address uint64, length int) {
 func (s *session) fetchBlocks(t *tracee, first int) {
 	r := &s.extra
 	for range maxRetries {
-		room, total, last := len(s.arena.memory)-s.arena.used, 0, first
+		room, total, last := s.arena.otherRoom(), 0, first
 		for last < r.n && total+r.blocks[last].wanted <= room {
 			b := &r.blocks[last]
 			r.vectors[last] = iovec{uintptr(b.address), uintptr(b.wanted)}
