@@ -138,9 +138,13 @@ func seize(pid, tid int) error {
 		}
 		// The reason may be gone already: another tracer came and went, or the thread was about to pass its id to a
 		// thread that executed another program.
-		err = process.Explain(pid, tid)
+		err = process.ExplainAttach(pid, tid)
 		var denied *process.PermissionError
-		if !errors.As(err, &denied) || denied.Reason != process.ReasonUnknown {
+		var traced *process.TracedError
+		switch {
+		case errors.As(err, &denied) && denied.Reason == process.ReasonUnknown:
+		case errors.As(err, &traced) && traced.Tracer == 0:
+		default:
 			return err
 		}
 		time.Sleep(500 * time.Microsecond)

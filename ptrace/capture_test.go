@@ -204,6 +204,30 @@ func TestAllThreads(t *testing.T) {
 	}
 }
 
+// TestManyLongStacks captures more stacks of 1 MiB than there is memory for. Each thread must have the innermost part
+// of its stack. Each of the first ones has all of it.
+func TestManyLongStacks(t *testing.T) {
+	const threads, least = 80, 32 << 10
+	c := startTarget(t, "deepthreads", strconv.Itoa(threads))
+	s := mustCapture(t, c.pid, snapshot.Options{AllThreads: true, Deadline: time.Minute})
+	if len(s.Threads) != threads+1 {
+		t.Fatalf("%d threads", len(s.Threads))
+	}
+	long := 0
+	for i := range s.Threads {
+		th := &s.Threads[i]
+		if th.Err != nil || i > 0 && (len(th.Stack.Data) < least || !th.Stack.Cut) {
+			t.Errorf("thread %d: %d bytes, cut: %t, %v", i, len(th.Stack.Data), th.Stack.Cut, th.Err)
+		}
+		if len(th.Stack.Data) == 1<<20 {
+			long++
+		}
+	}
+	if long < threads/2 {
+		t.Errorf("%d stacks of 1 MiB", long)
+	}
+}
+
 // TestConcurrent captures different processes concurrently, and the same process one capture after the other.
 func TestConcurrent(t *testing.T) {
 	const processes, perProcess, rounds = 6, 3, 20

@@ -202,7 +202,7 @@ func (s *session) wantBlock(address uint64, length int) {
 func (s *session) fetchBlocks(t *tracee, first int) {
 	r := &s.extra
 	for range maxRetries {
-		room, total, last := len(s.arena.memory)-s.arena.used, 0, first
+		room, total, last := s.arena.otherRoom(), 0, first
 		for last < r.n && total+r.blocks[last].wanted <= room {
 			b := &r.blocks[last]
 			r.vectors[last] = iovec{uintptr(b.address), uintptr(b.wanted)}
@@ -234,7 +234,7 @@ func (s *session) takeBlocks(first, last, n int) int {
 	for ; first < last && n >= r.blocks[first].wanted; first++ {
 		b := &r.blocks[first]
 		b.at, b.length = s.arena.used, b.wanted
-		s.arena.used += b.wanted
+		s.arena.takeOther(b.wanted)
 		n -= b.wanted
 	}
 	return first

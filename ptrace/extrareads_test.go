@@ -61,6 +61,29 @@ func TestExtraReads(t *testing.T) {
 	}
 }
 
+// TestExtraReadsBesideLongStack checks that a stack of the maximum size leaves room for the extra reads.
+func TestExtraReadsBesideLongStack(t *testing.T) {
+	for len(sessions) > 0 {
+		<-sessions // their arenas may be larger than this test needs
+	}
+	const maxStack = 64 << 10
+	c := startTarget(t, "deep", "600")
+	untilState(t, c.pid, 'S')
+	maps, err := procfs.Maps(c.pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := mustCapture(t, c.pid, snapshot.Options{MaxStack: maxStack, ExtraReads: &snapshot.ExtraReads{
+		Variables: []snapshot.Variable{{Address: maps[0].Start, Follow: 64}},
+	}})
+	if n := len(s.Threads[0].Stack.Data); n != maxStack {
+		t.Errorf("%d bytes of stack", n)
+	}
+	if len(s.Found) == 0 {
+		t.Error("the variable was not copied")
+	}
+}
+
 // TestKinds uses kinds of nodes, identified by their words, with fewer copies, with more, and with too many.
 func TestKinds(t *testing.T) {
 	t.Parallel()

@@ -32,7 +32,7 @@ const roleVariable = "PTRACE_TEST_ROLE"
 
 var roles = map[string]func(args []string) int{
 	"capture": captureRole, "once": onceRole, "observe": observeRole, "reuse": reuseRole,
-	"ending": endingRole, "suspend": suspendRole,
+	"ending": endingRole, "suspend": suspendRole, "namespace": namespaceRole,
 }
 
 func TestMain(m *testing.M) {

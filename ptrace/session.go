@@ -125,7 +125,7 @@ func (s *session) reset() {
 	s.before, s.leftOut = procfs.Stat{}, 0
 	s.maps, s.spans, s.layout, s.known = nil, nil, nil, false
 	s.dumping = false
-	s.arena.used, s.blocks = 0, blocks{}
+	s.arena.used, s.arena.kept, s.blocks = 0, 0, blocks{}
 	s.lastRunning, s.firstStop, s.seen, s.end = 0, 0, 0, 0
 }
 

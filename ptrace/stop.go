@@ -212,6 +212,7 @@ func (s *session) unblock() {
 func (s *session) copyAll() {
 	for i := range s.tracees {
 		t := &s.tracees[i]
+		s.arena.keep(len(s.tracees) - 1 - i + s.pieces)
 		if t.phase != stopped || t.foreign {
 			continue
 		}
@@ -228,6 +229,7 @@ func (s *session) copyAll() {
 		}
 	}
 	for i := range s.pieces {
+		s.arena.keep(s.pieces - 1 - i)
 		s.copyPiece(&s.also[i], &s.tracees[0])
 	}
 	if s.extra.wanted {
@@ -321,7 +323,7 @@ func (t *tracee) copyFloating() {
 //go:norace
 func (s *session) read(t *tracee, start, end uint64) int {
 	t.stackAt = s.arena.used
-	size := min(end-start, s.maxStack, uint64(len(s.arena.memory)-s.arena.used))
+	size := min(end-start, s.maxStack, s.arena.stackRoom())
 	if size == 0 {
 		return 0
 	}

@@ -87,7 +87,7 @@ func (r *extraReads) expectNothing() {
 //go:norace
 func (s *session) readBehindVariables(t *tracee, start, end uint64) (n int, ok bool) {
 	r := &s.extra
-	variables, stack := 0, int(min(end-start, s.maxStack))
+	variables, stack := 0, int(min(end-start, s.maxStack, s.arena.stackRoom()))
 	for i := range r.n {
 		r.vectors[i] = iovec{uintptr(r.blocks[i].address), uintptr(r.blocks[i].wanted)}
 		variables += r.blocks[i].wanted

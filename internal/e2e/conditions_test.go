@@ -232,6 +232,13 @@ var conditions = []condition{
 		elsewhere: "fault: TestOf; the tracer's name is unknown when it ends in that moment",
 	},
 	{
+		name: "traced from another namespace", level: fault, state: "42501",
+		message:   "process with PID %d is already being traced",
+		detail:    "Its tracer is in another PID namespace.",
+		hint:      "Wait until the debugger has ended, or end it; a process can have only one tracer.",
+		elsewhere: "fault: TestOf; ptrace: TestTracerOutsideNamespace",
+	},
+	{
 		name: "writing its core file", level: fault, state: "55000",
 		message:   "process with PID %d has crashed and is writing its core file",
 		hint:      "Read the stack from the core file with pg_stat_backtrace capture --core.",

@@ -75,6 +75,9 @@ type TracedError struct {
 }
 
 func (e *TracedError) Error() string {
+	if e.Tracer == 0 {
+		return fmt.Sprintf("process %d: %v: its tracer is in another PID namespace", e.PID, ErrTraced)
+	}
 	if e.Name == "" {
 		return fmt.Sprintf("process %d: %v by process %d", e.PID, ErrTraced, e.Tracer)
 	}

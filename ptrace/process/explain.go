@@ -38,6 +38,24 @@ func Explain(pid, tid int) error {
 	return &PermissionError{tid, reason, detail}
 }
 
+// ExplainAttach is Explain for a thread to which the kernel denied an attach. TracerPid is 0 for a tracer outside of
+// this PID namespace. But the kernel's check for reading memory is the same as for an attach, except that a tracer and
+// a seccomp filter for ptrace do not matter. So if the memory can be read, there is such a tracer.
+func ExplainAttach(pid, tid int) error {
+	err := Explain(pid, tid)
+	var denied *PermissionError
+	if errors.As(err, &denied) && denied.Reason != ReasonSeccomp && accessible(tid) {
+		return &TracedError{PID: tid}
+	}
+	return err
+}
+
+// accessible reports whether the kernel permits reading the memory of a thread.
+func accessible(tid int) bool {
+	_, errno := readOnce(tid, anyAddress, make([]byte, 1))
+	return errno == 0 || errno == unix.EFAULT // it need not be mapped
+}
+
 // Denied returns the reason why the kernel does not show a thread. Unlike in explain, a tracer is not a reason.
 func Denied(pid, tid int) error {
 	status, err1 := procfs.ReadTaskStatus(pid, tid)

@@ -58,6 +58,27 @@ static void threads(int n)
 		sched_yield();
 }
 
+static void *deep_thread(void *arg)
+{
+	volatile char used[1 << 20];
+	for (size_t i = 0; i < sizeof used; i += 4096)
+		used[i] = 1;
+	__atomic_add_fetch(&named, 1, __ATOMIC_RELEASE);
+	rest();
+	return arg;
+}
+
+// deep_threads starts threads that have each used 1 MiB of stack.
+static void deep_threads(int n)
+{
+	pthread_t t;
+	for (int i = 0; i < n; i++)
+		if (pthread_create(&t, NULL, deep_thread, NULL))
+			exit(3);
+	while (__atomic_load_n(&named, __ATOMIC_ACQUIRE) < n)
+		sched_yield();
+}
+
 static void *brief(void *arg) { return arg; }
 
 // churn starts and ends threads all the time.
@@ -350,6 +371,7 @@ int main(int argc, char **argv)
 	if (!strcmp(what, "counting")) printf("ready %p\n", (void *)&counter), fflush(stdout), spin();
 	if (!strcmp(what, "threads")) threads(n), ready(), rest();
 	if (!strcmp(what, "busythreads")) threads(n), ready(), spin();
+	if (!strcmp(what, "deepthreads")) deep_threads(n), ready(), rest();
 	if (!strcmp(what, "leaderless")) threads(n), ready(), pthread_exit(NULL);
 	if (!strcmp(what, "churn")) ready(), churn();
 	if (!strcmp(what, "storm")) storm(n);

@@ -71,7 +71,7 @@ func openWatchpoint(p *procs, info Info, pid int) (Provider, error) {
 		_ = unix.Close(w.fd)
 		return nil, impossiblef("map the watchpoint's records: %w", err)
 	}
-	w.waiting, w.began = p.eventAt(slot), monotonic()
+	w.waiting, w.began = p.eventAt(slot), monotonic() // records may already exist, see sample
 	w.done.Go(w.run)
 	return w, nil
 }
@@ -166,7 +166,8 @@ func copyRing(into, ring []byte, at uint64) {
 	copy(into[n:], ring)
 }
 
-// sample accounts for one change of the event.
+// sample accounts for one change of the event. If the change was before the process was first examined, it only gives
+// the event.
 func (w *watchpoint) sample(body []byte) {
 	const registers = 17
 	if len(body) < 8*(3+registers) {
@@ -175,14 +176,14 @@ func (w *watchpoint) sample(body []byte) {
 	}
 	word := func(i int) uint64 { return binary.NativeEndian.Uint64(body[8*i:]) }
 	now := word(1)
-	if w.waiting != 0 {
+	if w.waiting != 0 && now >= w.began {
 		w.events.at(w.waiting).addWait(time.Duration(now - w.began))
 	}
 	var values [registers]uint64
 	for i := range values {
 		values[i] = word(3 + i)
 	}
-	w.began = now
+	w.began = max(w.began, now)
 	var ok bool
 	if w.waiting, ok = stored(w.codeBefore(word(0)), &values); !ok {
 		w.undecoded++
@@ -264,10 +265,11 @@ func (w *watchpoint) Reset(pid int) bool {
 func (w *watchpoint) ResetAll() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	now := monotonic() // before drain: the next records may be of changes after it
 	w.drain()
 	w.events, w.lost, w.undecoded = make(table), 0, 0
 	w.resets++
-	w.since, w.began = time.Now(), monotonic()
+	w.since, w.began = time.Now(), max(w.began, now)
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -37,6 +38,46 @@ func TestWatchpointsReport(t *testing.T) {
 	n, possible := binary.NativeEndian.Uint64(count[:]), tryWatchpoint()
 	if (n == stores) != (possible == nil) || possible != nil && !errors.Is(possible, ErrUnsupported) {
 		t.Errorf("%d of %d stores were reported, and a watchpoint is said to be possible: %v", n, stores, possible)
+	}
+}
+
+// TestEarlierChange checks that a change from before the time at which a wait is known to have begun adds no wait. The
+// wait would have a negative length.
+func TestEarlierChange(t *testing.T) {
+	t.Parallel()
+	const address, before, after = 0x1000, 5, 7
+	w := &watchpoint{
+		events: make(table), waiting: before, began: 1000,
+		code: map[uint64][]byte{address: {0x90, 0x90, 0xc7, 0x00, after, 0, 0, 0}}, // movl $7, (%rax)
+	}
+	change := func(at uint64) {
+		body := make([]byte, 8*(3+17))
+		binary.NativeEndian.PutUint64(body, address)
+		binary.NativeEndian.PutUint64(body[8:], at)
+		w.sample(body)
+	}
+	change(900)
+	if events := w.events.list(); len(events) != 0 || w.waiting != after || w.began != 1000 {
+		t.Errorf("a change before: %+v, event %d since %d", events, w.waiting, w.began)
+	}
+	change(1500)
+	if e := w.events.at(after); e.Calls != 1 || e.Total != 500 || w.began != 1500 {
+		t.Errorf("a change after: %+v, since %d", e, w.began)
+	}
+}
+
+// TestResetDuringChange checks that no wait begins after the next record of the ring.
+func TestResetDuringChange(t *testing.T) {
+	t.Parallel()
+	w := &watchpoint{ring: make([]byte, 2*unix.Getpagesize()), waiting: 5, began: monotonic()}
+	before := w.began
+	if err := w.ResetAll(); err != nil || w.began < before || w.began > monotonic() {
+		t.Errorf("began %d instead of %d, %v", w.began, before, err)
+	}
+	later := monotonic() + uint64(time.Hour)
+	w.began = later // by a record that was read in the reset
+	if err := w.ResetAll(); err != nil || w.began != later {
+		t.Errorf("began %d instead of %d, %v", w.began, later, err)
 	}
 }
 

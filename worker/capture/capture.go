@@ -84,7 +84,8 @@ type Capturer struct {
 	goFact     procmap.Fact[*gostack.Process]
 	programs   *programs
 
-	limit *semaphore.Weighted
+	limit  *semaphore.Weighted
+	memory *memoryReads
 
 	// anticipating is set while anticipate runs.
 	anticipating atomic.Bool
@@ -113,6 +114,7 @@ func New(cfg Config) (*Capturer, error) {
 		arch: host, images: imgs, processes: procmap.NewCache(imgs), programs: newPrograms(),
 		linesWait: cmp.Or(cfg.LinesWait, symbolize.DefaultLinesWait),
 		limit:     semaphore.NewWeighted(int64(n)),
+		memory:    newMemoryReads(),
 		walks:     sync.Pool{New: func() any { f := make([]unwind.Frame, 0, 64); return &f }},
 	}, nil
 }
@@ -124,12 +126,15 @@ func (c *Capturer) Capture(ctx context.Context, target process.Target, o Options
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return c.sharing.do(ctx, requestKey{target, o}, func(ctx context.Context) (*trace.Trace, error) {
-		return c.capture(ctx, target, o)
+	return c.sharing.do(ctx, requestKey{target, o}, func(ctx context.Context, taken func()) (*trace.Trace, error) {
+		return c.capture(ctx, target, o, taken)
 	})
 }
 
-func (c *Capturer) capture(ctx context.Context, target process.Target, o Options) (*trace.Trace, error) {
+// capture is Capture without sharing. It calls taken after each snapshot.
+func (c *Capturer) capture(
+	ctx context.Context, target process.Target, o Options, taken func(),
+) (*trace.Trace, error) {
 	release, err := c.acquire(ctx, 3*cmp.Or(o.Deadline, defaultDeadline))
 	if err != nil {
 		return nil, err
@@ -148,7 +153,7 @@ func (c *Capturer) capture(ctx context.Context, target process.Target, o Options
 	opts := snapshot.Options{
 		MaxStack: o.MaxStack, RedZone: c.arch.RedZone, Deadline: o.Deadline, AllThreads: o.AllThreads,
 	}
-	r := run{capturer: c, target: target, options: o,
+	r := run{capturer: c, target: target, options: o, taken: taken,
 		key:   procmap.ProcessKey{PID: target.PID, StartTime: target.StartTime},
 		check: procmap.NewCheck(target.PID), began: start,
 		files: symbolize.Deadline{At: start.Add(cmp.Or(o.Deadline, defaultDeadline)), After: c.linesWait}}
@@ -195,6 +200,7 @@ type run struct {
 	capturer *Capturer
 	target   process.Target
 	options  Options
+	taken    func() // called after each snapshot
 	key      procmap.ProcessKey
 	check    procmap.Check
 	server   serverProcess
@@ -210,6 +216,7 @@ type run struct {
 func (r *run) captureOnce(ctx context.Context, opts snapshot.Options) (built, error) {
 	c := r.capturer
 	snap, notStopped, err := takeSnapshot(ctx, r.target, opts, r.options.NonStop)
+	r.taken()
 	if err != nil {
 		return built{}, err
 	}

@@ -30,11 +30,22 @@ type MemoryContexts struct {
 
 // MemoryContexts reads the memory contexts of a PostgreSQL process, without stopping it, until ctx ends. It returns
 // the errors of process.ReadMemory and of package pgmemory, ErrNotPostgres and process.ErrRecycled. If the kernel still
-// blocks the read then, the error is process.ErrUnreachable.
+// blocks the read then, the error is process.ErrUnreachable. Until that read ends, further calls for the process return
+// this error at once.
 func (c *Capturer) MemoryContexts(
 	ctx context.Context, target process.Target, o pgmemory.Options,
 ) (*MemoryContexts, error) {
-	if err := c.limit.Acquire(ctx, 1); err != nil {
+	before, err := procfs.ReadStat(target.PID)
+	if err != nil {
+		return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrExited)
+	}
+	if target.StartTime != 0 && target.StartTime != before.StartTime {
+		return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrRecycled)
+	}
+	key := procmap.ProcessKey{PID: target.PID, StartTime: before.StartTime}
+	began := time.Now()
+	read, err := c.memory.begin(ctx, key, began)
+	if err != nil {
 		return nil, err
 	}
 	type result struct {
@@ -43,8 +54,8 @@ func (c *Capturer) MemoryContexts(
 	}
 	done := make(chan result, 1)
 	go func() {
-		defer c.limit.Release(1) // a read that blocks keeps its place, so that their number is bounded
-		contexts, err := c.memoryContexts(ctx, target, o)
+		defer c.memory.end(key, read)
+		contexts, err := c.memoryContexts(ctx, key, o)
 		done <- result{contexts, err}
 	}()
 	select {
@@ -56,37 +67,31 @@ func (c *Capturer) MemoryContexts(
 	case r := <-done:
 		return r.contexts, r.err
 	case <-time.After(lastReads):
-		return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrUnreachable)
+		close(read.abandoned)
+		return nil, unreachable(target.PID, began)
 	}
 }
 
 func (c *Capturer) memoryContexts(
-	ctx context.Context, target process.Target, o pgmemory.Options,
+	ctx context.Context, key procmap.ProcessKey, o pgmemory.Options,
 ) (*MemoryContexts, error) {
-	before, err := procfs.ReadStat(target.PID)
-	if err != nil {
-		return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrExited)
-	}
-	if target.StartTime != 0 && target.StartTime != before.StartTime {
-		return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrRecycled)
-	}
-	process.ProbeReadable(target.PID)
-	server, bias, err := c.memoryServer(procmap.ProcessKey{PID: target.PID, StartTime: before.StartTime})
+	process.ProbeReadable(key.PID)
+	server, bias, err := c.memoryServer(key)
 	if err != nil {
 		return nil, err
 	}
 	tree, err := server.Read(ctx, func(addr uint64, p []byte) int {
-		n, _ := process.ReadMemory(target.PID, addr, p)
+		n, _ := process.ReadMemory(key.PID, addr, p)
 		return n
 	}, bias, o)
-	after, gone := procfs.ReadStat(target.PID)
+	after, gone := procfs.ReadStat(key.PID)
 	switch {
 	case gone != nil || after.State == 'Z' || after.State == 'X':
-		return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrExited)
-	case after.StartTime != before.StartTime:
-		return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrRecycled)
+		return nil, fmt.Errorf("process %d: %w", key.PID, process.ErrExited)
+	case after.StartTime != key.StartTime:
+		return nil, fmt.Errorf("process %d: %w", key.PID, process.ErrRecycled)
 	case err != nil:
-		return nil, fmt.Errorf("process %d: %w", target.PID, err)
+		return nil, fmt.Errorf("process %d: %w", key.PID, err)
 	}
 	return &MemoryContexts{Tree: tree, Major: server.Major}, nil
 }

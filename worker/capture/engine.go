@@ -82,6 +82,8 @@ func reason(err error) string {
 	var traced *process.TracedError
 	var late *ptrace.DeadlineError
 	switch {
+	case errors.As(err, &traced) && traced.Tracer == 0:
+		return "traced by a process in another PID namespace"
 	case errors.As(err, &traced) && traced.Name != "":
 		return fmt.Sprintf("traced by process %d (%s)", traced.Tracer, traced.Name)
 	case errors.As(err, &traced):

@@ -289,25 +289,28 @@ func frozen(stack *snapshot.Stack, blocks []snapshot.Stack) pgcontext.Memory {
 }
 
 // physical returns, for each frame of a walk, the index of its frame in the trace. The calls inlined in it come
-// before that index.
+// before that index. If the limit on frames has cut a frame from the trace, its index is len(lines).
 func physical(walked []unwind.Frame, lines []trace.Frame) []int {
 	place := make([]int, len(walked))
 	at := 0
 	for i := range walked {
-		for at < len(lines)-1 && lines[at].Inlined {
+		for at < len(lines) && lines[at].Inlined {
 			at++
 		}
-		place[i] = min(at, len(lines)-1)
+		place[i] = min(at, len(lines))
 		at++
 	}
 	return place
 }
 
-// spans returns the part of the stack that each frame takes. A frame at which the walk switched stacks or ended has
-// none.
+// spans returns the part of the stack that each frame of the trace takes. A frame at which the walk switched stacks or
+// ended has none.
 func spans(low uint64, walked []unwind.Frame, place []int, lines []trace.Frame) []pgcontext.Frame {
 	out := make([]pgcontext.Frame, 0, len(walked))
 	for i := range walked {
+		if place[i] == len(lines) {
+			break // the caller does not see this frame and the frames behind it
+		}
 		if end := walked[i].CFA; end > low {
 			out = append(out, pgcontext.Frame{Index: place[i], Start: low, End: end, Module: lines[place[i]].Module})
 			low = end

@@ -3,6 +3,7 @@ package capture
 import (
 	"bufio"
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/pgmemory"
 )
 
 // TestLockedProcessIsRemembered captures a process with a locked address space many times. Each call must end with an
@@ -43,6 +45,44 @@ func TestLockedProcessIsRemembered(t *testing.T) {
 		} else if time.Now().After(deadline) {
 			t.Fatalf("once it answers: %v", err)
 		}
+	}
+}
+
+// TestLockedProcessLeavesPlacesToCaptures reads the memory contexts of a process with a locked address space more
+// often than captures may run at once. Captures of other processes must still work. Only the first of these reads may
+// wait for the process.
+func TestLockedProcessLeavesPlacesToCaptures(t *testing.T) {
+	pid, _ := startLocked(t)
+	const concurrency = 4
+	c, err := New(Config{Concurrency: concurrency})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := runtime.NumGoroutine()
+	for n := range concurrency + 1 {
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		_, err := c.MemoryContexts(ctx, process.Target{PID: pid, UID: -1}, pgmemory.Options{})
+		if !errors.Is(err, process.ErrUnreachable) {
+			t.Errorf("call %d: %v", n, err)
+		}
+		if n > 0 && time.Since(began) >= lastReads {
+			t.Errorf("call %d took %s", n, time.Since(began))
+		}
+		cancel()
+	}
+	if left := runtime.NumGoroutine() - before; left > 1 {
+		t.Errorf("%d goroutines are left behind", left)
+	}
+	other := exec.Command("sleep", "1000")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Process.Kill(); _ = other.Wait() }()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if _, err := c.Capture(ctx, process.Target{PID: other.Process.Pid, UID: -1}, Options{}); err != nil {
+		t.Errorf("another process: %v", err)
 	}
 }
 

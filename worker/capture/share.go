@@ -14,8 +14,9 @@ import (
 // errUnfinished is the error for callers that shared a capture which ended in a panic.
 var errUnfinished = errors.New("the shared capture ended in a panic")
 
-// sharing lets concurrent callers with the same request share one capture. The first caller runs it in its own
-// goroutine, because another goroutine would cost as much time as unwinding.
+// sharing lets concurrent callers with the same request share one capture, until its snapshot is taken. Later
+// callers would get a stack from before their calls. The first caller runs the capture in its own goroutine, because
+// another goroutine would cost as much time as unwinding.
 type sharing struct {
 	mu     sync.Mutex
 	active map[requestKey]*sharedCapture
@@ -37,12 +38,13 @@ type sharedCapture struct {
 	err   error
 }
 
+// sharedWork is a capture. It calls taken, once or more often, when it has taken a snapshot. Later callers do not join.
+type sharedWork func(ctx context.Context, taken func()) (*trace.Trace, error)
+
 // do joins the capture in progress for q, or runs capture if there is none. A cancelled caller leaves, and the
 // capture continues for the others. It is cancelled when the last caller has left. The first caller stays until the
 // capture ends.
-func (s *sharing) do(ctx context.Context, q requestKey, capture func(context.Context) (*trace.Trace, error)) (
-	*trace.Trace, error,
-) {
+func (s *sharing) do(ctx context.Context, q requestKey, capture sharedWork) (*trace.Trace, error) {
 	s.mu.Lock()
 	if c := s.active[q]; c != nil {
 		c.callers++
@@ -66,7 +68,7 @@ func (s *sharing) do(ctx context.Context, q requestKey, capture func(context.Con
 	s.mu.Unlock()
 	defer context.AfterFunc(ctx, func() { s.leave(q, c) })()
 	defer s.finish(q, c)
-	c.trace, c.err = capture(during)
+	c.trace, c.err = capture(during, func() { s.remove(q, c) })
 	if c.err != nil && ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
@@ -86,12 +88,17 @@ func (s *sharing) leave(q requestKey, c *sharedCapture) {
 }
 
 func (s *sharing) finish(q requestKey, c *sharedCapture) {
+	s.remove(q, c)
+	close(c.done)
+}
+
+// remove keeps further callers from joining.
+func (s *sharing) remove(q requestKey, c *sharedCapture) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.active[q] == c {
 		delete(s.active, q)
 	}
-	s.mu.Unlock()
-	close(c.done)
 }
 
 // unreachable returns the error for a process that cannot be read.

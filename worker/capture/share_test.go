@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
@@ -17,7 +18,7 @@ func TestSharing(t *testing.T) {
 	var s sharing
 	q := requestKey{target: process.Target{PID: 1}}
 	release, made := make(chan struct{}), make(chan context.Context, 10)
-	work := func(ctx context.Context) (*trace.Trace, error) {
+	work := func(ctx context.Context, _ func()) (*trace.Trace, error) {
 		made <- ctx
 		select {
 		case <-release:
@@ -75,10 +76,67 @@ func TestSharing(t *testing.T) {
 	t.Run("alone", func(t *testing.T) { sharingAlone(t, &s, q) })
 }
 
+// TestSharingEndsWithSnapshot checks that a caller does not join a capture that has its snapshot and is naming it. The
+// callers that joined before still get that capture's trace.
+func TestSharingEndsWithSnapshot(t *testing.T) {
+	var s sharing
+	q := requestKey{target: process.Target{PID: 1}}
+	begun, snapshot, named := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	naming := make(chan struct{})
+	first := func(_ context.Context, taken func()) (*trace.Trace, error) {
+		close(begun)
+		<-snapshot
+		taken()
+		close(naming)
+		<-named
+		return &trace.Trace{PID: 1}, nil
+	}
+	second := func(context.Context, func()) (*trace.Trace, error) { return &trace.Trace{PID: 2}, nil }
+	results := make(chan int, 2)
+	call := func(work sharedWork) {
+		got, err := s.do(t.Context(), q, work)
+		if err != nil {
+			t.Error(err)
+			results <- 0
+			return
+		}
+		results <- got.PID
+	}
+	go call(first)
+	<-begun
+	go call(second)
+	pgtest.Wait(t, "two share it", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.active[q].callers == 2
+	})
+	close(snapshot)
+	<-naming
+	late := make(chan int, 1)
+	go func() {
+		got, _ := s.do(t.Context(), q, second)
+		late <- got.PID
+	}()
+	select {
+	case pid := <-late:
+		if pid != 2 {
+			t.Errorf("the late caller got capture %d", pid)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the late caller waits for the first capture")
+	}
+	close(named)
+	for range 2 {
+		if pid := <-results; pid != 1 {
+			t.Errorf("a caller from before the snapshot got capture %d", pid)
+		}
+	}
+}
+
 // sharingAlone checks that a capture ends when its last caller leaves, and that a panic gives an error.
 func sharingAlone(t *testing.T, s *sharing, q requestKey) {
 	ctx, leave := context.WithCancel(t.Context())
-	_, err := s.do(ctx, q, func(during context.Context) (*trace.Trace, error) {
+	_, err := s.do(ctx, q, func(during context.Context, _ func()) (*trace.Trace, error) {
 		leave()
 		<-during.Done()
 		return nil, during.Err()
@@ -89,7 +147,7 @@ func sharingAlone(t *testing.T, s *sharing, q requestKey) {
 	begun, shared := make(chan struct{}), make(chan error, 1)
 	go func() {
 		<-begun
-		_, err := s.do(t.Context(), q, func(context.Context) (*trace.Trace, error) { return &trace.Trace{}, nil })
+		_, err := s.do(t.Context(), q, func(context.Context, func()) (*trace.Trace, error) { return &trace.Trace{}, nil })
 		shared <- err
 	}()
 	func() {
@@ -98,7 +156,7 @@ func sharingAlone(t *testing.T, s *sharing, q requestKey) {
 				t.Error("the panic was swallowed")
 			}
 		}()
-		_, _ = s.do(t.Context(), q, func(context.Context) (*trace.Trace, error) {
+		_, _ = s.do(t.Context(), q, func(context.Context, func()) (*trace.Trace, error) {
 			close(begun)
 			pgtest.Wait(t, "somebody shares it", func() bool {
 				s.mu.Lock()

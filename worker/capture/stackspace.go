@@ -70,10 +70,10 @@ func (sp *StackSpace) stillMapped(w *lastWalk) bool {
 }
 
 // reread reads the mappings again, and forgets the stacks. It returns false, and changes nothing, if the process has
-// ended.
+// ended. Its id may belong to another process then.
 func (sp *StackSpace) reread(c *Capturer) bool {
 	maps, err := procfs.Maps(sp.pid)
-	if err != nil {
+	if stat, e := procfs.ReadStat(sp.pid); err != nil || e != nil || stat.StartTime != sp.startTime || len(maps) == 0 {
 		return false
 	}
 	c.processes.ForgetMaps(procmap.ProcessKey{PID: sp.pid, StartTime: sp.startTime})

@@ -37,7 +37,7 @@ func faults() []faultTest {
 		},
 		{
 			"traced from another namespace", &process.TracedError{PID: 4711}, "42501",
-			[]string{"already being traced"},
+			[]string{"already being traced", "Its tracer is in another PID namespace."},
 		},
 		{
 			"yama",

@@ -94,11 +94,14 @@ func traced(pid int, err error) *Fault {
 		Hint:     "Wait until the debugger has ended, or end it; a process can have only one tracer.",
 	}
 	var e *process.TracedError
-	if errors.As(err, &e) && e.Tracer > 0 {
+	switch {
+	case !errors.As(err, &e):
+	case e.Tracer == 0:
+		f.Detail = "Its tracer is in another PID namespace."
+	case e.Name != "":
+		f.Detail = fmt.Sprintf("Its tracer is process %d (%s).", e.Tracer, e.Name)
+	default:
 		f.Detail = fmt.Sprintf("Its tracer is process %d.", e.Tracer)
-		if e.Name != "" {
-			f.Detail = fmt.Sprintf("Its tracer is process %d (%s).", e.Tracer, e.Name)
-		}
 	}
 	return f
 }

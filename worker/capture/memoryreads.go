@@ -1,0 +1,77 @@
+package capture
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"pg_stat_backtrace/worker/procmap"
+)
+
+// maxMemoryReads bounds how many processes' memory contexts are read at the same time.
+const maxMemoryReads = 4
+
+// memoryReads are the reads of memory contexts in progress, at most one of each process. A read that blocks in the
+// kernel keeps its place, so that the number of blocked threads is bounded. The places are separate from those of
+// captures, which continue when all of them are taken.
+type memoryReads struct {
+	places *semaphore.Weighted
+
+	mu        sync.Mutex
+	byProcess map[procmap.ProcessKey]*memoryRead
+}
+
+// memoryRead is one read in progress.
+type memoryRead struct {
+	abandoned chan struct{} // closed when its caller has returned before it
+	done      chan struct{} // closed when it has ended
+}
+
+func newMemoryReads() *memoryReads {
+	return &memoryReads{
+		places: semaphore.NewWeighted(maxMemoryReads), byProcess: make(map[procmap.ProcessKey]*memoryRead),
+	}
+}
+
+// begin waits until no other read of the process is in progress, and for a place. The caller must call end. If the
+// other read was abandoned, the error is process.ErrUnreachable.
+func (m *memoryReads) begin(ctx context.Context, key procmap.ProcessKey, since time.Time) (*memoryRead, error) {
+	for {
+		m.mu.Lock()
+		other := m.byProcess[key]
+		if other == nil {
+			break
+		}
+		m.mu.Unlock()
+		select {
+		case <-other.done:
+		case <-other.abandoned:
+			return nil, unreachable(key.PID, since)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	read := &memoryRead{abandoned: make(chan struct{}), done: make(chan struct{})}
+	m.byProcess[key] = read
+	m.mu.Unlock()
+	if err := m.places.Acquire(ctx, 1); err != nil {
+		m.remove(key, read)
+		return nil, err
+	}
+	return read, nil
+}
+
+// end allows the next read of the process.
+func (m *memoryReads) end(key procmap.ProcessKey, read *memoryRead) {
+	m.places.Release(1)
+	m.remove(key, read)
+}
+
+func (m *memoryReads) remove(key procmap.ProcessKey, read *memoryRead) {
+	m.mu.Lock()
+	delete(m.byProcess, key)
+	m.mu.Unlock()
+	close(read.done)
+}
