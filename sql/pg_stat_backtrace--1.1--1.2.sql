@@ -637,6 +637,8 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'number of samples must be between 1 and 100000';
     ELSIF seconds IS NULL OR NOT seconds BETWEEN 0 AND 3600 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'interval between samples must be between 0 and 1 hour';
+    ELSIF pids IS NOT NULL AND (SELECT count(p) FROM unnest(pids) p) = 0 THEN
+        RETURN; -- a request that names no process would be about all
     END IF;
     FOR i IN 1..samples LOOP
         a := backtrace.ask(0, 'summary', coalesce(pids, '{}'));

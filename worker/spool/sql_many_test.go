@@ -1,0 +1,72 @@
+package spool
+
+import (
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"testing"
+
+	"pg_stat_backtrace/internal/pgtest"
+)
+
+// Targets of requests for a table, with answers of their own.
+const (
+	askSometimes = 101  // every third answer is an error
+	askEnded     = 1000 // the row has an error
+)
+
+// sampled is the number of requests for samples that the fake worker has answered.
+var sampled atomic.Int64
+
+// fakeRows is fakeAnswer for the requests whose answer is a table. The rows have the columns of backtrace.answer.
+func fakeRows(r Request, fault Answer) Answer {
+	switch r.Verb {
+	case "summary":
+		n := sampled.Add(1)
+		if len(r.Targets) == 0 {
+			r.Targets = []int{7} // the only process of this cluster
+		}
+		if r.Targets[0] == askError || r.Targets[0] == askSometimes && n%3 == 0 {
+			return fault
+		}
+	case "blocking":
+	case "functrace":
+		return Answer{Rows: [][]string{{"done", ""}, {"1", r.Settings["trace"]}}}
+	default:
+		return Answer{}
+	}
+	var a Answer
+	for _, pid := range r.Targets {
+		row := []string{strconv.Itoa(pid), "", "stop", "1.5", "1", "stack " + strconv.Itoa(pid%2), "", "", ""}
+		if pid == askEnded {
+			row = []string{strconv.Itoa(pid), "", "", "", "", "", "ERROR", "55000", "process has exited"}
+		}
+		a.Rows = append(a.Rows, row)
+	}
+	return a
+}
+
+// TestSQLMany uses the functions about many processes.
+func TestSQLMany(t *testing.T) {
+	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+		t.Run("no processes, no worker", s.testNoProcesses)
+		s.work(t, "summary", "blocking", "functrace", "waits_trace", "waits_untrace")
+		t.Run("no processes", s.testNoProcesses)
+	})
+}
+
+// testNoProcesses: a summary of no processes has no rows, and needs no worker.
+func (s *site) testNoProcesses(t *testing.T) {
+	c := s.Connect(t, s.User, "postgres")
+	for _, pids := range []string{"{}", "{NULL}", "{NULL,NULL}", "{{NULL}}"} {
+		got, err := query(t.Context(), c, "SELECT count(*)::text FROM pg_backtrace_summary(1, '0', $1)", pids)
+		if err != nil || got != "0" {
+			t.Errorf("%s: %s rows, %v", pids, got, describe(err))
+		}
+	}
+	for _, bad := range []string{"0, '0', '{}'", "1, '2 hours', '{}'"} {
+		if got := fails(t, c, fmt.Sprintf("SELECT count(*)::text FROM pg_backtrace_summary(%s)", bad)); got[:5] != "22023" {
+			t.Errorf("%s: %s", bad, got)
+		}
+	}
+}
