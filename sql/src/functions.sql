@@ -234,6 +234,10 @@ DECLARE
     late      int[];            -- processes that have not absorbed it
     step      int := 0;
 BEGIN
+    IF pid <= 0 THEN    -- 0 would be a prepared transaction
+        RAISE WARNING USING MESSAGE = format('PID %s is not a PostgreSQL server process', pid);
+        RETURN;
+    END IF;
     PERFORM pg_stat_clear_snapshot();
     <<distance>>
     WHILE cardinality(present) > 0 AND step <= 100 LOOP

@@ -2,7 +2,9 @@ package spool
 
 import (
 	"fmt"
+	"reflect"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -52,6 +54,7 @@ func TestSQLMany(t *testing.T) {
 		t.Run("no processes, no worker", s.testNoProcesses)
 		s.work(t, "summary", "blocking", "functrace", "waits_trace", "waits_untrace")
 		t.Run("no processes", s.testNoProcesses)
+		t.Run("PIDs that are not positive", s.testNoPID)
 	})
 }
 
@@ -67,6 +70,25 @@ func (s *site) testNoProcesses(t *testing.T) {
 	for _, bad := range []string{"0, '0', '{}'", "1, '2 hours', '{}'"} {
 		if got := fails(t, c, fmt.Sprintf("SELECT count(*)::text FROM pg_backtrace_summary(%s)", bad)); got[:5] != "22023" {
 			t.Errorf("%s: %s", bad, got)
+		}
+	}
+}
+
+// testNoPID: a PID that is not positive is no process. It stands for nothing else.
+func (s *site) testNoPID(t *testing.T) {
+	c, notices := s.notices(t, s.User, "postgres")
+	for _, pid := range []string{"0", "-1", "-2147483648"} {
+		for _, level := range []string{"trace", "off", "stats"} {
+			sql := fmt.Sprintf("SELECT pg_wait_event_capture('%s', %s)::text", level, pid)
+			if got, want := fails(t, c, sql), "22023|invalid PID "+pid+"||Leave it out to "; !strings.HasPrefix(got, want) {
+				t.Errorf("%s: %s", sql, got)
+			}
+		}
+		notices()
+		got := text(t, c, fmt.Sprintf("SELECT count(*)::text FROM pg_get_blocking_backtraces(%s)", pid))
+		want := []string{"WARNING 01000 PID " + pid + " is not a PostgreSQL server process"}
+		if told := notices(); got != "0" || !reflect.DeepEqual(told, want) {
+			t.Errorf("blocking backtraces of PID %s: %s rows, notices %q", pid, got, told)
 		}
 	}
 }
