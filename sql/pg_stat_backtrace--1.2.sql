@@ -27,6 +27,9 @@ COMMENT ON SCHEMA backtrace IS 'internals of pg_stat_backtrace';
 -- The chain names functions by schema, name and argument types.  PL/pgSQL keeps the name from when a session first
 -- called a function.  A role could have made a schema "backtrace" and a function "ask" before the extension came, and
 -- have renamed the schema since.  Therefore a type with a random name is among the arguments: see names.sql.
+--
+-- quote_all_identifiers changes the names in the chain.  PL/pgSQL uses its value at the first call, regprocedure its
+-- present value.  Therefore backtrace.ask, backtrace.queue and backtrace.called_by set it.
 CREATE DOMAIN backtrace.seal AS int;
 COMMENT ON DOMAIN backtrace.seal IS 'random name: no function made before the extension has this argument type';
 
@@ -36,6 +39,7 @@ COMMENT ON DOMAIN backtrace.seal IS 'random name: no function made before the ex
 CREATE FUNCTION backtrace.called_by(stack text, caller text, statement text) RETURNS boolean
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off
 AS $$
     SELECT starts_with(substr(stack, strpos(stack, E'\n')),
         format(E'\nSQL statement "%s"\nPL/pgSQL function %s line ', statement, to_regproc(caller)::oid::regprocedure))
@@ -234,6 +238,7 @@ CREATE FUNCTION backtrace.ask(seal backtrace.seal, verb text, targets int[], wai
 RETURNS text[]
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off         -- see backtrace.called_by
 AS $$
 DECLARE
     -- By its present name, not from an old snapshot.  If the role was dropped while its call waited, current_user fails.
@@ -892,6 +897,7 @@ COMMENT ON FUNCTION backtrace.enqueue(oid, text, int[], boolean)
 CREATE FUNCTION backtrace.queue(seal backtrace.seal, verb text, pids int[], log boolean) RETURNS text[]
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off         -- see backtrace.called_by
 AS $$
 DECLARE
     caller oid := to_regrole(quote_ident(current_user));

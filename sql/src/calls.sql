@@ -189,6 +189,7 @@ CREATE FUNCTION backtrace.ask(seal backtrace.seal, verb text, targets int[], wai
 RETURNS text[]
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off         -- see backtrace.called_by
 AS $$
 DECLARE
     -- By its present name, not from an old snapshot.  If the role was dropped while its call waited, current_user fails.

@@ -161,6 +161,7 @@ COMMENT ON FUNCTION backtrace.enqueue(oid, text, int[], boolean)
 CREATE FUNCTION backtrace.queue(seal backtrace.seal, verb text, pids int[], log boolean) RETURNS text[]
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off         -- see backtrace.called_by
 AS $$
 DECLARE
     caller oid := to_regrole(quote_ident(current_user));

@@ -55,6 +55,7 @@ func TestSQLMany(t *testing.T) {
 		s.work(t, "summary", "blocking", "functrace", "waits_trace", "waits_untrace")
 		t.Run("no processes", s.testNoProcesses)
 		t.Run("PIDs that are not positive", s.testNoPID)
+		t.Run("settings", s.testSettings)
 	})
 }
 
@@ -90,5 +91,37 @@ func (s *site) testNoPID(t *testing.T) {
 		if told := notices(); got != "0" || !reflect.DeepEqual(told, want) {
 			t.Errorf("blocking backtraces of PID %s: %s rows, notices %q", pid, got, told)
 		}
+	}
+}
+
+// testSettings: the caller's settings do not change how figures and arrays pass between the extension's functions.
+func (s *site) testSettings(t *testing.T) {
+	for name, q := range map[string]struct{ before, call, want string }{
+		"quoted since a call": {
+			call100 + "; SET quote_all_identifiers = on", call100, "#0 get 100",
+		},
+		"not quoted any more": {
+			"SET quote_all_identifiers = on; " + call100 + "; DISCARD ALL", call100, "#0 get 100",
+		},
+		"quoted since a request": {
+			"SELECT pg_request_backtrace(100); SET quote_all_identifiers = on", "SELECT (pg_request_backtrace(100) > 0)::text",
+			"true",
+		},
+		"a request, not quoted any more": {
+			"SET quote_all_identifiers = on; SELECT pg_request_backtrace(100); DISCARD ALL",
+			"SELECT (pg_request_backtrace(100) > 0)::text", "true",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := s.Connect(t, s.User, "postgres")
+			run(t, c, "SET client_min_messages = error")
+			for statement := range strings.SplitSeq(q.before, "; ") { // DISCARD ALL runs in no transaction block
+				run(t, c, statement)
+			}
+			run(t, c, "SET client_min_messages = error; SET statement_timeout = '20s'")
+			if got, err := query(t.Context(), c, "SELECT x::text FROM ("+q.call+") x (x)"); err != nil || got != q.want {
+				t.Errorf("got %q, %v", got, describe(err))
+			}
+		})
 	}
 }
