@@ -3,6 +3,7 @@ package spool
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -55,6 +56,8 @@ func TestSQLMany(t *testing.T) {
 		s.work(t, "summary", "blocking", "functrace", "waits_trace", "waits_untrace")
 		t.Run("no processes", s.testNoProcesses)
 		t.Run("PIDs that are not positive", s.testNoPID)
+		t.Run("counts", s.testCounts)
+		t.Run("a failed sample", s.testFailedSample)
 		t.Run("settings", s.testSettings)
 	})
 }
@@ -91,6 +94,55 @@ func (s *site) testNoPID(t *testing.T) {
 		if told := notices(); got != "0" || !reflect.DeepEqual(told, want) {
 			t.Errorf("blocking backtraces of PID %s: %s rows, notices %q", pid, got, told)
 		}
+	}
+}
+
+// summarize is a query of the whole result of a summary, in one text.
+func summarize(arguments string) string {
+	return "SELECT string_agg(s::text, ' ' ORDER BY s.n) FROM (SELECT s.*, row_number() OVER () AS n " +
+		"FROM pg_backtrace_summary(" + arguments + ") s) s"
+}
+
+// without leaves out the notices that contain word: a summary on a slow machine reports progress.
+func without(notices []string, word string) []string {
+	return slices.DeleteFunc(notices, func(n string) bool { return strings.Contains(n, word) })
+}
+
+// testCounts checks the figures of a summary.
+func (s *site) testCounts(t *testing.T) {
+	c, notices := s.notices(t, s.User, "postgres")
+	got := text(t, c, summarize("40, '0', ARRAY[1000, 111, 103, 105, 107, 113, 109, 102, 1000]"))
+	const want = `(240,85.7,6,"{103,105,107,109,111}","stack 1",1) (40,14.3,1,{102},"stack 0",2)`
+	told := without(notices(), " sample ")
+	if got != want || !reflect.DeepEqual(told, []string{"NOTICE 00000 80 of 360 stacks could not be taken"}) {
+		t.Errorf("got %s, notices %q", got, told)
+	}
+	if got := text(t, c, summarize("3, '0', ARRAY[1000]")); got != "NULL" {
+		t.Errorf("without a stack: %s", got)
+	}
+}
+
+// testFailedSample: an error after the first sample leaves what was counted. A cancel ends the call.
+func (s *site) testFailedSample(t *testing.T) {
+	c, notices := s.notices(t, s.User, "postgres")
+	got := fails(t, c, summarize(fmt.Sprintf("3, '0', ARRAY[%d]", askError)))
+	if got != "42501|message 100% '|Detail.|Hint." {
+		t.Errorf("an error of the first sample: %s", got)
+	}
+	sometimes := summarize(fmt.Sprintf("5, '0', ARRAY[%d, 102]", askSometimes))
+	_, _ = query(t.Context(), c, sometimes) // it ends with an error, and two samples follow
+	notices()
+	for range 2 {
+		got, err := query(t.Context(), c, sometimes)
+		const want = `(2,50.0,1,{102},"stack 0",1) (2,50.0,1,{101},"stack 1",2)`
+		const notice = "NOTICE 00000 sampling ended after 2 of 5 samples: message 100% '"
+		if told := without(notices(), " sample "); got != want || !reflect.DeepEqual(told, []string{notice}) {
+			t.Errorf("got %s, %v, notices %q", got, describe(err), told)
+		}
+	}
+	run(t, c, "SET statement_timeout = 300")
+	if got := fails(t, c, summarize("5, '10 s', ARRAY[103]")); !strings.HasPrefix(got, "57014|") {
+		t.Errorf("canceled: %s", got)
 	}
 }
 
