@@ -59,6 +59,7 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lc_messages = 'C'                   -- PG_CONTEXT is translated
 SET client_min_messages = warning
+SET extra_float_digits = 1              -- times are passed as texts
 SET debug_print_parse = off             -- the pid file holds a key
 SET debug_print_rewritten = off
 SET debug_print_plan = off
@@ -936,6 +937,7 @@ COMMENT ON FUNCTION backtrace.queue(backtrace.seal, text, int[], boolean) IS 'qu
 CREATE FUNCTION @extschema@.pg_request_backtrace(pid int, log boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
+SET array_nulls = on                    -- the ids are passed as a text
 AS $$
 DECLARE
     a   text[];
@@ -964,6 +966,7 @@ COMMENT ON FUNCTION @extschema@.pg_request_backtrace(int, boolean)
 CREATE FUNCTION @extschema@.pg_request_backtrace(pids int[], log boolean DEFAULT false) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
+SET array_nulls = on                    -- the ids are passed as a text
 AS $$
 DECLARE
     a   text[];
@@ -1629,7 +1632,7 @@ BEGIN
     IF NOT seconds BETWEEN 0.001 AND 3600 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'duration of a trace must be between 1 ms and 1 hour';
     END IF;
-    first := set_config('pg_stat_backtrace.trace', round(seconds * 1000) || ' ' || name, true);
+    first := set_config('pg_stat_backtrace.trace', round(seconds * 1000)::bigint || ' ' || name, true);
     LOOP
         a := backtrace.ask(0, verb, ARRAY[pid]);
         WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP

@@ -10,6 +10,7 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lc_messages = 'C'                   -- PG_CONTEXT is translated
 SET client_min_messages = warning
+SET extra_float_digits = 1              -- times are passed as texts
 SET debug_print_parse = off             -- the pid file holds a key
 SET debug_print_rewritten = off
 SET debug_print_plan = off

@@ -176,6 +176,7 @@ COMMENT ON FUNCTION backtrace.queue(backtrace.seal, text, int[], boolean) IS 'qu
 CREATE FUNCTION @extschema@.pg_request_backtrace(pid int, log boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
+SET array_nulls = on                    -- the ids are passed as a text
 AS $$
 DECLARE
     a   text[];
@@ -200,6 +201,7 @@ COMMENT ON FUNCTION @extschema@.pg_request_backtrace(int, boolean)
 CREATE FUNCTION @extschema@.pg_request_backtrace(pids int[], log boolean DEFAULT false) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
+SET array_nulls = on                    -- the ids are passed as a text
 AS $$
 DECLARE
     a   text[];

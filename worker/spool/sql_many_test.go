@@ -53,12 +53,12 @@ func fakeRows(r Request, fault Answer) Answer {
 func TestSQLMany(t *testing.T) {
 	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		t.Run("no processes, no worker", s.testNoProcesses)
-		s.work(t, "summary", "blocking", "functrace", "waits_trace", "waits_untrace")
+		f := s.work(t, "summary", "blocking", "functrace", "waits_trace", "waits_untrace")
 		t.Run("no processes", s.testNoProcesses)
 		t.Run("PIDs that are not positive", s.testNoPID)
 		t.Run("counts", s.testCounts)
 		t.Run("a failed sample", s.testFailedSample)
-		t.Run("settings", s.testSettings)
+		t.Run("settings", func(t *testing.T) { s.testSettings(t, f) }) // stops the worker
 	})
 }
 
@@ -147,7 +147,7 @@ func (s *site) testFailedSample(t *testing.T) {
 }
 
 // testSettings: the caller's settings do not change how figures and arrays pass between the extension's functions.
-func (s *site) testSettings(t *testing.T) {
+func (s *site) testSettings(t *testing.T, f *fake) {
 	for name, q := range map[string]struct{ before, call, want string }{
 		"quoted since a call": {
 			call100 + "; SET quote_all_identifiers = on", call100, "#0 get 100",
@@ -163,6 +163,19 @@ func (s *site) testSettings(t *testing.T) {
 			"SET quote_all_identifiers = on; SELECT pg_request_backtrace(100); DISCARD ALL",
 			"SELECT (pg_request_backtrace(100) > 0)::text", "true",
 		},
+		"one digit": {
+			"SET extra_float_digits = -15", fmt.Sprintf("SELECT pg_get_backtrace(%d)", askLonger),
+			fmt.Sprintf("#0 get %d", askLonger),
+		},
+		"one digit, a time": {
+			"SET extra_float_digits = -15", "SELECT stack FROM pg_trace_function('f', 100, '12.345 s')", "12345 f",
+		},
+		"no NULLs": {
+			"SET array_nulls = off", "SELECT (pg_request_backtrace(ARRAY[100, 0]))[2] IS NULL", "true",
+		},
+		"no NULLs, one": {
+			"SET array_nulls = off", "SELECT pg_request_backtrace(0) IS NULL", "true",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := s.Connect(t, s.User, "postgres")
@@ -175,5 +188,13 @@ func (s *site) testSettings(t *testing.T) {
 				t.Errorf("got %q, %v", got, describe(err))
 			}
 		})
+	}
+	// A call that gets no answer ends.
+	c := s.Connect(t, s.User, "postgres")
+	run(t, c, "SET extra_float_digits = -15; SET pg_stat_backtrace.timeout = 200; SET statement_timeout = '20s'")
+	pgtest.Suspend(t, f.Process)
+	got := fails(t, c, call100)
+	if !strings.HasPrefix(got, "55000|the pg_stat_backtrace worker did not answer within 200 ms||") {
+		t.Errorf("without an answer: %s", got)
 	}
 }
