@@ -23,7 +23,7 @@ AS $$
 DECLARE
     worker text[] := string_to_array(encode(pg_read_binary_file('pg_stat_backtrace.pid', 0, 16384, true), 'escape'), E'\n');
 BEGIN
-    RETURN coalesce(worker[4] = encode(convert_to(current_setting('data_directory'), 'SQL_ASCII'), 'escape')
+    RETURN coalesce(worker[4] = encode(backtrace.bytes(current_setting('data_directory')), 'escape')
         AND worker[2] ~ '^[0-9]{1,9}$'
         AND CASE WHEN split_part(coalesce(worker[10], ''), ' ', 1) = 'outside'
             THEN clock_timestamp() - (pg_stat_file(worker[6] || '/ready', true)).modification < interval '10s'
