@@ -16,6 +16,32 @@ DROP VIEW backtrace.verb;
 DROP VIEW backtrace.whoami;
 DROP TABLE backtrace.secret;
 
+-- Objects that prevent the rest of the update: it makes pg_get_backtrace_frames anew, and the table becomes unlogged.
+DO $$
+DECLARE
+    found text := (
+        SELECT string_agg(x.what, E'\n' ORDER BY x.what)
+        FROM (SELECT format('%s uses function pg_get_backtrace_frames(int).', CASE WHEN w.oid IS NULL
+                  THEN pg_describe_object(d.classid, d.objid, d.objsubid)
+                  ELSE pg_describe_object('pg_class'::regclass, w.ev_class, 0) END)
+              FROM pg_depend d LEFT JOIN pg_rewrite w ON d.classid = 'pg_rewrite'::regclass AND w.oid = d.objid
+              WHERE d.refclassid = 'pg_proc'::regclass AND d.deptype = 'n'
+                AND d.refobjid = '@extschema@.pg_get_backtrace_frames(int)'::regprocedure
+              UNION
+              SELECT format('publication %I contains table backtrace.request.', p.pubname)
+              FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+              WHERE r.prrelid = 'backtrace.request'::regclass
+                AND (to_jsonb(r) ->> 'prexcept')::boolean IS NOT TRUE) x (what));  -- 19 has exceptions there
+BEGIN
+    IF found IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'dependent_objects_still_exist', DETAIL = found,
+            MESSAGE = 'cannot update pg_stat_backtrace: other objects depend on the old version',
+            HINT = 'Drop what uses the function, and create it again after the update. '
+                'Use ALTER PUBLICATION ... DROP TABLE backtrace.request.';
+    END IF;
+END
+$$;
+
 -- The rows of pg_get_backtrace_frames have one more column, so the function is made anew.  The end of this script restores
 -- what administrators have granted on it.  Roles that have start_of, which no administrator grants, have theirs from default
 -- privileges.

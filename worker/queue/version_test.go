@@ -2,11 +2,14 @@ package queue_test
 
 import (
 	"context"
+	"errors"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/queue"
@@ -170,6 +173,42 @@ func TestUpdateKeepsGrants(t *testing.T) {
 			t.Error("the update has lost a request")
 		}
 	})
+}
+
+// TestUpdateRefused: the update names the objects that prevent it, and changes nothing.
+func TestUpdateRefused(t *testing.T) {
+	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+		c := s.Connect(t, s.User, "postgres")
+		run(t, c, `DROP EXTENSION pg_stat_backtrace; CREATE EXTENSION pg_stat_backtrace VERSION '1.0';
+			ALTER EXTENSION pg_stat_backtrace UPDATE TO '1.1'; CREATE SCHEMA "App";
+			CREATE VIEW "App".frames AS SELECT level, function FROM pg_get_backtrace_frames(1);
+			CREATE FUNCTION "App".depth() RETURNS bigint BEGIN ATOMIC SELECT count(*) FROM pg_get_backtrace_frames(1); END;
+			CREATE TABLE "App".t (i int); CREATE PUBLICATION "Pub" FOR TABLE backtrace.request, "App".t;
+			CREATE PUBLICATION every FOR ALL TABLES`)
+		before := catalog(t, c)
+		_, err := c.Exec(t.Context(), "ALTER EXTENSION pg_stat_backtrace UPDATE")
+		var e *pgconn.PgError
+		if !errors.As(err, &e) {
+			t.Fatalf("the update: %v", err)
+		}
+		const detail = `function "App".depth() uses function pg_get_backtrace_frames(int).
+publication "Pub" contains table backtrace.request.
+view "App".frames uses function pg_get_backtrace_frames(int).`
+		if e.Code != "2BP01" || e.Message != "cannot update pg_stat_backtrace: other objects depend on the old version" ||
+			strings.Join(sorted(e.Detail), "\n") != detail || !strings.Contains(e.Hint, "ALTER PUBLICATION") {
+			t.Errorf("%s %s\n%s\n%s", e.Code, e.Message, e.Detail, e.Hint)
+		}
+		differ(t, before, catalog(t, c))
+		run(t, c, `DROP VIEW "App".frames; DROP FUNCTION "App".depth(); ALTER PUBLICATION "Pub" DROP TABLE backtrace.request;
+			ALTER EXTENSION pg_stat_backtrace UPDATE`)
+	})
+}
+
+// sorted returns the lines of a text in an order that does not depend on the database.
+func sorted(text string) []string {
+	lines := strings.Split(text, "\n")
+	slices.Sort(lines)
+	return lines
 }
 
 // TestForeignTrigger: the owner's functions do not run the trigger of a role that has TRIGGER on the table, and the
