@@ -1713,6 +1713,43 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION backtrace.may_ask(oid, text) IS 'whether this role may make requests with this verb';
 
+-- Another superuser than the extension's owner may run the script.  New objects then belong to that role: they are given to
+-- the extension's owner.
+DO $$
+DECLARE
+    target text;
+    heir   name;
+BEGIN
+    FOR target, heir IN
+        WITH extension AS (
+            SELECT e.oid, e.extowner, r.rolname FROM pg_extension e JOIN pg_roles r ON r.oid = e.extowner
+            WHERE e.extname = 'pg_stat_backtrace'
+        ), member AS (
+            SELECT d.classid, d.objid FROM pg_depend d JOIN extension e ON e.oid = d.refobjid
+            WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+        ), object AS (
+            SELECT 'FUNCTION ' || p.oid::regprocedure AS target, p.proowner AS owner
+            FROM member m JOIN pg_proc p ON m.classid = 'pg_proc'::regclass AND p.oid = m.objid
+            UNION ALL
+            SELECT CASE c.relkind WHEN 'v' THEN 'VIEW ' ELSE 'TABLE ' END || c.oid::regclass, c.relowner
+            FROM member m JOIN pg_class c ON m.classid = 'pg_class'::regclass AND c.oid = m.objid
+            WHERE c.relkind IN ('r', 'v')
+            UNION ALL
+            SELECT 'TYPE ' || t.oid::regtype, t.typowner
+            FROM member m JOIN pg_type t ON m.classid = 'pg_type'::regclass AND t.oid = m.objid
+            WHERE t.typtype = 'd'
+               OR (SELECT c.relkind FROM pg_class c WHERE c.oid = t.typrelid) = 'c'     -- not the row type of a view
+            UNION ALL
+            SELECT format('SCHEMA %I', n.nspname), n.nspowner
+            FROM member m JOIN pg_namespace n ON m.classid = 'pg_namespace'::regclass AND n.oid = m.objid
+        )
+        SELECT o.target, e.rolname FROM object o, extension e WHERE o.owner <> e.extowner
+    LOOP
+        EXECUTE format('ALTER %s OWNER TO %I', target, heir);
+    END LOOP;
+END
+$$;
+
 -- Privileges -------------------------------------------------------------------------------------------------------------
 
 -- Default privileges may have given any role any privilege on the new objects.  With TRIGGER on backtrace.request, a

@@ -107,8 +107,8 @@ func (s *session) compare(ctx context.Context) error {
 	s.compared = time.Now()
 	found, err := Strange(ctx, s.conn)
 	if err == nil && len(found) > 0 {
-		err = fmt.Errorf("%w: %s (revoke or drop these; the queue and the journal of this database wait)", errStrange,
-			strings.Join(found, "; "))
+		err = fmt.Errorf("%w: %s (revoke or drop these, or give them to the extension's owner with ALTER ... OWNER; "+
+			"the queue and the journal of this database wait)", errStrange, strings.Join(found, "; "))
 	}
 	return err
 }

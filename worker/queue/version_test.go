@@ -175,6 +175,31 @@ func TestUpdateKeepsGrants(t *testing.T) {
 	})
 }
 
+// TestUpdateByOther: after an update by another superuser, all objects belong to the extension's owner, and the worker
+// serves the queue.
+func TestUpdateByOther(t *testing.T) {
+	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+		c := s.Connect(t, s.User, "postgres")
+		run(t, c, `DROP EXTENSION pg_stat_backtrace; CREATE ROLE other SUPERUSER LOGIN; CREATE ROLE monitoring`)
+		run(t, c, "CREATE EXTENSION pg_stat_backtrace")
+		want := catalog(t, c)
+		run(t, c, `DROP EXTENSION pg_stat_backtrace; CREATE EXTENSION pg_stat_backtrace VERSION '1.0'`)
+		run(t, s.Connect(t, "other", "postgres"), "ALTER EXTENSION pg_stat_backtrace UPDATE TO '1.1'")
+		run(t, c, "GRANT EXECUTE ON FUNCTION pg_get_backtrace_frames(int) TO monitoring")
+		run(t, s.Connect(t, "other", "postgres"), "ALTER EXTENSION pg_stat_backtrace UPDATE")
+		found, err := queue.Strange(t.Context(), c)
+		if err != nil || len(found) > 0 {
+			t.Errorf("after an update by another superuser: %q, %v", found, err)
+		}
+		if !value[bool](t, c, "SELECT has_function_privilege('monitoring', 'pg_get_backtrace_frames(int)', 'EXECUTE')") {
+			t.Error("a grant is lost")
+		}
+		run(t, c, "REVOKE EXECUTE ON FUNCTION pg_get_backtrace_frames(int) FROM monitoring")
+		initial := regexp.MustCompile(`(?m)^initial .*\n`) // before 18, ALTER ... OWNER does not change them
+		differ(t, initial.ReplaceAllString(want, ""), initial.ReplaceAllString(catalog(t, c), ""))
+	})
+}
+
 // TestUpdateRefused: the update names the objects that prevent it, and changes nothing.
 func TestUpdateRefused(t *testing.T) {
 	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
