@@ -290,6 +290,13 @@ func TestStrange(t *testing.T) {
 			CREATE FUNCTION app.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'`)
 		for _, change := range []struct{ sql, want string }{
 			{"SELECT 1", ""},
+			// A role with all privileges on a view cannot change a row by it.
+			{"GRANT ALL ON ALL TABLES IN SCHEMA public TO webapp", ""},
+			{"GRANT ALL (pid) ON pg_stat_backtrace TO webapp", ""},
+			{
+				"GRANT ALL ON pg_stat_backtrace TO webapp; SET ROLE webapp; " +
+					"CREATE TRIGGER t INSTEAD OF INSERT ON pg_stat_backtrace FOR EACH ROW EXECUTE FUNCTION app.f(); RESET ROLE", "",
+			},
 			{"GRANT TRIGGER ON backtrace.request TO webapp", "role webapp has TRIGGER on table backtrace.request"},
 			{"GRANT UPDATE (caller) ON backtrace.request TO webapp", "UPDATE on column backtrace.request.caller"},
 			{"GRANT UPDATE ON SEQUENCE backtrace.request_id_seq TO PUBLIC", "PUBLIC has UPDATE on sequence"},
