@@ -81,7 +81,7 @@ func (s *site) testRequest(t *testing.T) {
 }
 
 func (s *site) testAnswers(t *testing.T) {
-	c, notices := s.notices(t, s.User, "postgres")
+	c, notices := s.notices(t, s.User)
 	const self = "55000|cannot capture the backtrace of the current backend||" +
 		"Ask from another session, or query the view pg_stat_backtrace for many processes."
 	warning := []string{"WARNING 01000 PID 6 is not a PostgreSQL server process"}
@@ -127,7 +127,7 @@ func (s *site) testAnswers(t *testing.T) {
 }
 
 func (s *site) testLog(t *testing.T) {
-	c, notices := s.notices(t, s.User, "postgres")
+	c, notices := s.notices(t, s.User)
 	logged := func() (entries string) {
 		before := len(s.Log())
 		return func() string {

@@ -80,7 +80,7 @@ func (s *site) testNoProcesses(t *testing.T) {
 
 // testNoPID: a PID that is not positive is no process. It stands for nothing else.
 func (s *site) testNoPID(t *testing.T) {
-	c, notices := s.notices(t, s.User, "postgres")
+	c, notices := s.notices(t, s.User)
 	for _, pid := range []string{"0", "-1", "-2147483648"} {
 		for _, level := range []string{"trace", "off", "stats"} {
 			sql := fmt.Sprintf("SELECT pg_wait_event_capture('%s', %s)::text", level, pid)
@@ -110,7 +110,7 @@ func without(notices []string, word string) []string {
 
 // testCounts checks the figures of a summary.
 func (s *site) testCounts(t *testing.T) {
-	c, notices := s.notices(t, s.User, "postgres")
+	c, notices := s.notices(t, s.User)
 	got := text(t, c, summarize("40, '0', ARRAY[1000, 111, 103, 105, 107, 113, 109, 102, 1000]"))
 	const want = `(240,85.7,6,"{103,105,107,109,111}","stack 1",1) (40,14.3,1,{102},"stack 0",2)`
 	told := without(notices(), " sample ")
@@ -124,7 +124,7 @@ func (s *site) testCounts(t *testing.T) {
 
 // testFailedSample: an error after the first sample leaves what was counted. A cancel ends the call.
 func (s *site) testFailedSample(t *testing.T) {
-	c, notices := s.notices(t, s.User, "postgres")
+	c, notices := s.notices(t, s.User)
 	got := fails(t, c, summarize(fmt.Sprintf("3, '0', ARRAY[%d]", askError)))
 	if got != "42501|message 100% '|Detail.|Hint." {
 		t.Errorf("an error of the first sample: %s", got)

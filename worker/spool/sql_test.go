@@ -244,9 +244,9 @@ func fails(t *testing.T, c *pgx.Conn, sql string) string {
 }
 
 // notices connects, and records the messages that the server sends in addition to results.
-func (s *site) notices(t *testing.T, user, database string) (*pgx.Conn, func() []string) {
+func (s *site) notices(t *testing.T, user string) (*pgx.Conn, func() []string) {
 	t.Helper()
-	config, err := pgx.ParseConfig(s.DSN(user, database))
+	config, err := pgx.ParseConfig(s.DSN(user, "postgres"))
 	if err != nil {
 		t.Fatal(err)
 	}
