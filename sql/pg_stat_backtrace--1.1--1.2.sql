@@ -16,6 +16,32 @@ DROP VIEW backtrace.verb;
 DROP VIEW backtrace.whoami;
 DROP TABLE backtrace.secret;
 
+-- Objects that prevent the rest of the update: it makes pg_get_backtrace_frames anew, and the table becomes unlogged.
+DO $$
+DECLARE
+    found text := (
+        SELECT string_agg(x.what, E'\n' ORDER BY x.what)
+        FROM (SELECT format('%s uses function pg_get_backtrace_frames(int).', CASE WHEN w.oid IS NULL
+                  THEN pg_describe_object(d.classid, d.objid, d.objsubid)
+                  ELSE pg_describe_object('pg_class'::regclass, w.ev_class, 0) END)
+              FROM pg_depend d LEFT JOIN pg_rewrite w ON d.classid = 'pg_rewrite'::regclass AND w.oid = d.objid
+              WHERE d.refclassid = 'pg_proc'::regclass AND d.deptype = 'n'
+                AND d.refobjid = '@extschema@.pg_get_backtrace_frames(int)'::regprocedure
+              UNION
+              SELECT format('publication %I contains table backtrace.request.', p.pubname)
+              FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+              WHERE r.prrelid = 'backtrace.request'::regclass
+                AND (to_jsonb(r) ->> 'prexcept')::boolean IS NOT TRUE) x (what));  -- 19 has exceptions there
+BEGIN
+    IF found IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'dependent_objects_still_exist', DETAIL = found,
+            MESSAGE = 'cannot update pg_stat_backtrace: other objects depend on the old version',
+            HINT = 'Drop what uses the function, and create it again after the update. '
+                'Use ALTER PUBLICATION ... DROP TABLE backtrace.request.';
+    END IF;
+END
+$$;
+
 -- The rows of pg_get_backtrace_frames have one more column, so the function is made anew.  The end of this script restores
 -- what administrators have granted on it.  Roles that have start_of, which no administrator grants, have theirs from default
 -- privileges.
@@ -76,6 +102,9 @@ COMMENT ON POLICY own ON backtrace.request IS 'a role''s own requests; all for p
 -- The chain names functions by schema, name and argument types.  PL/pgSQL keeps the name from when a session first
 -- called a function.  A role could have made a schema "backtrace" and a function "ask" before the extension came, and
 -- have renamed the schema since.  Therefore a type with a random name is among the arguments: see names.sql.
+--
+-- quote_all_identifiers changes the names in the chain.  PL/pgSQL uses its value at the first call, regprocedure its
+-- present value.  Therefore backtrace.ask, backtrace.queue and backtrace.called_by set it.
 CREATE DOMAIN backtrace.seal AS int;
 COMMENT ON DOMAIN backtrace.seal IS 'random name: no function made before the extension has this argument type';
 
@@ -85,6 +114,7 @@ COMMENT ON DOMAIN backtrace.seal IS 'random name: no function made before the ex
 CREATE OR REPLACE FUNCTION backtrace.called_by(stack text, caller text, statement text) RETURNS boolean
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off
 AS $$
     SELECT starts_with(substr(stack, strpos(stack, E'\n')),
         format(E'\nSQL statement "%s"\nPL/pgSQL function %s line ', statement, to_regproc(caller)::oid::regprocedure))
@@ -93,6 +123,15 @@ COMMENT ON FUNCTION backtrace.called_by(text, text, text)
     IS 'whether this statement of this function is what called the function with this PG_CONTEXT';
 
 -- Waiting calls ----------------------------------------------------------------------------------------------------------
+
+-- The bytes of a text that need not be valid in the database's encoding.  Names of roles and databases have the encoding
+-- of the database in which they were made.  convert_to would refuse them.
+CREATE OR REPLACE FUNCTION backtrace.bytes(value text) RETURNS bytea
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SECURITY INVOKER
+BEGIN ATOMIC
+    SELECT decode(replace(value, E'\\', E'\\\\'), 'escape');
+END;
+COMMENT ON FUNCTION backtrace.bytes(text) IS 'the bytes of a text, without a check of its encoding';
 
 -- Returns {level, SQLSTATE, message, detail, hint, text}.  Level is '' (text is the result), WARNING or ERROR, and the
 -- public function raises the last two.  Or returns {wait, seconds, ...}: the public function sleeps so long and calls
@@ -104,6 +143,7 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lc_messages = 'C'                   -- PG_CONTEXT is translated
 SET client_min_messages = warning
+SET extra_float_digits = 1              -- times are passed as texts
 SET debug_print_parse = off             -- the pid file holds a key
 SET debug_print_rewritten = off
 SET debug_print_plan = off
@@ -112,7 +152,7 @@ AS $$
 DECLARE
     protocol CONSTANT text := '1';
     setting  text := nullif(current_setting('pg_stat_backtrace.timeout', true), '');
-    home     text := encode(convert_to(current_setting('data_directory'), 'SQL_ASCII'), 'escape');
+    home     text := encode(backtrace.bytes(current_setting('data_directory')), 'escape');
     -- waiting is {'wait', nap, waited, look, salt, mark}.  Times are in seconds, and slept: the clock may be set meanwhile.
     nap      double precision := coalesce(waiting[2]::double precision, 0);
     waited   double precision := greatest(coalesce(waiting[3]::double precision, 0) + nap, 0);
@@ -238,9 +278,9 @@ BEGIN
             -- can read.
             request := concat_ws(' ', protocol, id, verb, coalesce(nullif(array_to_string(targets, ','), ''), '*'),
                 setting, caller, super, pg_backend_pid(), getdatabaseencoding(),
-                encode(convert_to(pg_get_userbyid(caller), 'SQL_ASCII'), 'hex'),
-                encode(convert_to(current_database(), 'SQL_ASCII'), 'hex'),
-                (SELECT string_agg(s.name || '=' || encode(convert_to(s.value, 'SQL_ASCII'), 'hex'), ' ')
+                encode(backtrace.bytes(pg_get_userbyid(caller)), 'hex'),
+                encode(backtrace.bytes(current_database()), 'hex'),
+                (SELECT string_agg(s.name || '=' || encode(backtrace.bytes(s.value), 'hex'), ' ')
                  FROM (SELECT n, nullif(current_setting('pg_stat_backtrace.' || n, true), '')
                        FROM unnest('{timeout,max_frames,nonstop,threads,context,trace}'::text[]) n) s (name, value)
                  WHERE s.value IS NOT NULL));
@@ -283,6 +323,7 @@ CREATE OR REPLACE FUNCTION backtrace.ask(seal backtrace.seal, verb text, targets
 RETURNS text[]
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off         -- see backtrace.called_by
 AS $$
 DECLARE
     -- By its present name, not from an old snapshot.  If the role was dropped while its call waited, current_user fails.
@@ -552,6 +593,10 @@ DECLARE
     late      int[];            -- processes that have not absorbed it
     step      int := 0;
 BEGIN
+    IF pid <= 0 THEN    -- 0 would be a prepared transaction
+        RAISE WARNING USING MESSAGE = format('PID %s is not a PostgreSQL server process', pid);
+        RETURN;
+    END IF;
     PERFORM pg_stat_clear_snapshot();
     <<distance>>
     WHILE cardinality(present) > 0 AND step <= 100 LOOP
@@ -617,7 +662,8 @@ COMMENT ON FUNCTION @extschema@.pg_get_blocking_backtraces(int)
     IS 'call stacks of this process, of the processes that block it, and of their parallel groups';
 
 -- The pauses between samples last between half and one and a half of the interval, so that samples do not coincide with
--- periodic activity of the server.
+-- periodic activity of the server.  The four arrays have an element for each distinct stack, and for each distinct reason
+-- of a missing stack.
 CREATE OR REPLACE FUNCTION @extschema@.pg_backtrace_summary(samples int DEFAULT 10, "interval" interval DEFAULT '100 ms',
     pids int[] DEFAULT NULL,
     OUT count bigint, OUT share numeric, OUT processes int, OUT some_pids int[], OUT backtrace text)
@@ -628,15 +674,21 @@ AS $$
 DECLARE
     a       text[];
     seconds double precision := extract(epoch FROM "interval");
-    stacks  text[] := '{}';     -- one element for each process and sample
-    owners  int[] := '{}';
-    failed  text[] := '{}';
+    stacks  text[] := '{}';     -- the stack or the reason
+    failed  boolean[] := '{}';  -- it is a reason
+    counts  bigint[] := '{}';   -- how often
+    owners  text[] := '{}';     -- PIDs, with commas
+    total   bigint;             -- sum of the counts of stacks
+    lost    bigint;             -- and of reasons
+    taken   int := 0;           -- samples
     told    timestamptz := clock_timestamp();
 BEGIN
     IF samples IS NULL OR samples NOT BETWEEN 1 AND 100000 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'number of samples must be between 1 and 100000';
     ELSIF seconds IS NULL OR NOT seconds BETWEEN 0 AND 3600 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'interval between samples must be between 0 and 1 hour';
+    ELSIF pids IS NOT NULL AND (SELECT count(p) FROM unnest(pids) p) = 0 THEN
+        RETURN; -- a request that names no process would be about all
     END IF;
     FOR i IN 1..samples LOOP
         a := backtrace.ask(0, 'summary', coalesce(pids, '{}'));
@@ -644,10 +696,18 @@ BEGIN
             a := backtrace.ask(0, 'summary', coalesce(pids, '{}'), a);
         END LOOP;
         EXIT WHEN a[1] <> '';
-        stacks := stacks || ARRAY(SELECT b.backtrace FROM backtrace.answers(a[6]) b WHERE b.error IS NULL);
-        owners := owners || ARRAY(SELECT b.pid FROM backtrace.answers(a[6]) b WHERE b.error IS NULL);
-        failed := failed || ARRAY(SELECT b.error FROM backtrace.answers(a[6]) b WHERE b.error IS NOT NULL
-            AND (pids IS NOT NULL OR b.pid <> pg_backend_pid()));
+        taken := i;
+        SELECT coalesce(array_agg(g.stack), '{}'), coalesce(array_agg(g.failed), '{}'), coalesce(array_agg(g.n), '{}'),
+               coalesce(array_agg((SELECT string_agg(DISTINCT p, ',')
+                                   FROM unnest(string_to_array(g.pids, ',')) p)), '{}')
+        INTO stacks, failed, counts, owners
+        FROM (SELECT e.stack, e.failed, sum(e.n)::bigint AS n, string_agg(e.pids, ',') AS pids
+              FROM (SELECT * FROM unnest(stacks, failed, counts, owners)
+                    UNION ALL
+                    SELECT coalesce(b.error, b.backtrace), b.error IS NOT NULL, 1, b.pid::text
+                    FROM backtrace.answers(a[6]) b
+                    WHERE b.error IS NULL OR $3 IS NOT NULL OR b.pid <> pg_backend_pid()) e (stack, failed, n, pids)
+              GROUP BY e.stack, e.failed) g;
         IF clock_timestamp() NOT BETWEEN told AND told + interval '1 second' THEN
             told := clock_timestamp();
             RAISE NOTICE USING MESSAGE = format('sample %s of %s', i, samples);
@@ -655,19 +715,30 @@ BEGIN
         EXIT WHEN i < samples AND pg_sleep(seconds * (0.5 + random())) IS NULL;    -- never; unlike PERFORM, canceled
                                                                                    -- with a single line of context
     END LOOP;
+    IF a[1] <> '' AND taken > 0 THEN
+        IF a[4] || a[5] = '' THEN
+            RAISE NOTICE USING MESSAGE = format('sampling ended after %s of %s samples: %s', taken, samples, a[3]);
+        ELSE
+            RAISE NOTICE USING MESSAGE = format('sampling ended after %s of %s samples: %s', taken, samples, a[3]),
+                DETAIL = concat_ws(' ', nullif(a[4], ''), nullif(a[5], ''));
+        END IF;
+        a[1] := '';
+    END IF;
     IF a[1] = '' THEN
-        IF failed <> '{}' THEN
-            RAISE NOTICE USING MESSAGE = format('%s of %s stacks could not be taken', cardinality(failed),
-                    cardinality(failed) + cardinality(stacks)),
+        SELECT sum(u.n) FILTER (WHERE NOT u.failed), sum(u.n) FILTER (WHERE u.failed) INTO total, lost
+        FROM unnest(counts, failed) u (n, failed);
+        IF lost > 0 THEN
+            RAISE NOTICE USING MESSAGE = format('%s of %s stacks could not be taken', lost, lost + coalesce(total, 0)),
                 DETAIL = (SELECT string_agg(format('%s times: %s.', f.n, f.reason), E'\n')
-                    FROM (SELECT u.reason, count(*) AS n FROM unnest(failed) u (reason)
-                          GROUP BY u.reason ORDER BY count(*) DESC, u.reason LIMIT 10) f);
+                    FROM (SELECT u.reason, u.n FROM unnest(stacks, failed, counts) u (reason, failed, n)
+                          WHERE u.failed ORDER BY u.n DESC, u.reason LIMIT 10) f);
         END IF;
         RETURN QUERY
-            SELECT count(*), round(100.0 * count(*) / cardinality(stacks), 1),
-                   count(DISTINCT u.owner)::int, (array_agg(DISTINCT u.owner ORDER BY u.owner))[1:5], u.stack
-            FROM unnest(owners, stacks) u (owner, stack)
-            GROUP BY u.stack ORDER BY count(*) DESC, u.stack;
+            SELECT u.n, round(100.0 * u.n / total, 1), o.n, o.pids[1:5], u.stack
+            FROM unnest(stacks, failed, counts, owners) u (stack, failed, n, pids),
+                 LATERAL (SELECT count(*)::int, array_agg(p.pid ORDER BY p.pid)
+                          FROM unnest(string_to_array(u.pids, ',')::int[]) p (pid)) o (n, pids)
+            WHERE NOT u.failed ORDER BY u.n DESC, u.stack;
         RETURN;
     ELSIF a[1] = 'WARNING' THEN
         RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];
@@ -709,7 +780,7 @@ AS $$
 DECLARE
     worker text[] := string_to_array(encode(pg_read_binary_file('pg_stat_backtrace.pid', 0, 16384, true), 'escape'), E'\n');
 BEGIN
-    RETURN coalesce(worker[4] = encode(convert_to(current_setting('data_directory'), 'SQL_ASCII'), 'escape')
+    RETURN coalesce(worker[4] = encode(backtrace.bytes(current_setting('data_directory')), 'escape')
         AND worker[2] ~ '^[0-9]{1,9}$'
         AND CASE WHEN split_part(coalesce(worker[10], ''), ' ', 1) = 'outside'
             THEN clock_timestamp() - (pg_stat_file(worker[6] || '/ready', true)).modification < interval '10s'
@@ -847,6 +918,7 @@ COMMENT ON FUNCTION backtrace.enqueue(oid, text, int[], boolean)
 CREATE OR REPLACE FUNCTION backtrace.queue(seal backtrace.seal, verb text, pids int[], log boolean) RETURNS text[]
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off         -- see backtrace.called_by
 AS $$
 DECLARE
     caller oid := to_regrole(quote_ident(current_user));
@@ -861,6 +933,7 @@ COMMENT ON FUNCTION backtrace.queue(backtrace.seal, text, int[], boolean) IS 'qu
 CREATE OR REPLACE FUNCTION @extschema@.pg_request_backtrace(pid int, log boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
+SET array_nulls = on                    -- the ids are passed as a text
 AS $$
 DECLARE
     a   text[];
@@ -889,6 +962,7 @@ COMMENT ON FUNCTION @extschema@.pg_request_backtrace(int, boolean)
 CREATE OR REPLACE FUNCTION @extschema@.pg_request_backtrace(pids int[], log boolean DEFAULT false) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
+SET array_nulls = on                    -- the ids are passed as a text
 AS $$
 DECLARE
     a   text[];
@@ -1458,7 +1532,7 @@ AS $$
 DECLARE
     a  text[];
     verb    text;
-    targets int[] := coalesce(ARRAY[nullif(pid, 0)], '{}');
+    targets int[] := CASE WHEN pid IS NULL THEN '{}' ELSE ARRAY[pid] END;
 BEGIN
     verb := CASE WHEN pid IS NULL AND level IN ('off', 'stats') THEN 'waits_' || level
                  WHEN level = 'trace' THEN 'waits_trace'
@@ -1466,8 +1540,9 @@ BEGIN
     IF verb IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('invalid level %L', level),
             HINT = 'Use off, stats or trace.';
-    ELSIF pid IS NULL THEN
-        targets := '{}';
+    ELSIF pid <= 0 THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('invalid PID %s', pid),
+            HINT = 'Leave it out to set the level of all processes.';
     END IF;
     a := backtrace.ask(0, verb, targets);
     WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
@@ -1553,7 +1628,7 @@ BEGIN
     IF NOT seconds BETWEEN 0.001 AND 3600 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'duration of a trace must be between 1 ms and 1 hour';
     END IF;
-    first := set_config('pg_stat_backtrace.trace', round(seconds * 1000) || ' ' || name, true);
+    first := set_config('pg_stat_backtrace.trace', round(seconds * 1000)::bigint || ' ' || name, true);
     LOOP
         a := backtrace.ask(0, verb, ARRAY[pid]);
         WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
@@ -1637,6 +1712,43 @@ BEGIN ATOMIC
     END;
 END;
 COMMENT ON FUNCTION backtrace.may_ask(oid, text) IS 'whether this role may make requests with this verb';
+
+-- Another superuser than the extension's owner may run the script.  New objects then belong to that role: they are given to
+-- the extension's owner.
+DO $$
+DECLARE
+    target text;
+    heir   name;
+BEGIN
+    FOR target, heir IN
+        WITH extension AS (
+            SELECT e.oid, e.extowner, r.rolname FROM pg_extension e JOIN pg_roles r ON r.oid = e.extowner
+            WHERE e.extname = 'pg_stat_backtrace'
+        ), member AS (
+            SELECT d.classid, d.objid FROM pg_depend d JOIN extension e ON e.oid = d.refobjid
+            WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+        ), object AS (
+            SELECT 'FUNCTION ' || p.oid::regprocedure AS target, p.proowner AS owner
+            FROM member m JOIN pg_proc p ON m.classid = 'pg_proc'::regclass AND p.oid = m.objid
+            UNION ALL
+            SELECT CASE c.relkind WHEN 'v' THEN 'VIEW ' ELSE 'TABLE ' END || c.oid::regclass, c.relowner
+            FROM member m JOIN pg_class c ON m.classid = 'pg_class'::regclass AND c.oid = m.objid
+            WHERE c.relkind IN ('r', 'v')
+            UNION ALL
+            SELECT 'TYPE ' || t.oid::regtype, t.typowner
+            FROM member m JOIN pg_type t ON m.classid = 'pg_type'::regclass AND t.oid = m.objid
+            WHERE t.typtype = 'd'
+               OR (SELECT c.relkind FROM pg_class c WHERE c.oid = t.typrelid) = 'c'     -- not the row type of a view
+            UNION ALL
+            SELECT format('SCHEMA %I', n.nspname), n.nspowner
+            FROM member m JOIN pg_namespace n ON m.classid = 'pg_namespace'::regclass AND n.oid = m.objid
+        )
+        SELECT o.target, e.rolname FROM object o, extension e WHERE o.owner <> e.extowner
+    LOOP
+        EXECUTE format('ALTER %s OWNER TO %I', target, heir);
+    END LOOP;
+END
+$$;
 
 -- Privileges -------------------------------------------------------------------------------------------------------------
 

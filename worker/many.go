@@ -96,8 +96,9 @@ func kind(pid int) string {
 // lookCost is what it costs a role, in tokens, to have a process looked at that it did not name.
 const lookCost = 0.01
 
-// asked returns the processes that the request is about. Some requests without a list are about all; the others are
-// about none, as an array is that is empty or has only NULLs.
+// asked returns the processes that the request is about. A request for the view or for a summary that names no process
+// is about all. The extension makes no request for a summary of an empty array. Other requests that name no process are
+// about none.
 func (w *Worker) asked(c pgcluster.Cluster, req spool.Request) ([]int, error) {
 	if len(req.Targets) > 0 || !aboutAll(req) {
 		return req.Targets, nil

@@ -104,6 +104,10 @@ var conditions = []condition{
 	},
 	{name: "progress", level: notice, state: "00000", message: "sample %s of %s"},
 	{
+		name: "samples missing", level: notice, state: "00000", message: "sampling ended after %s of %s samples: %s",
+		elsewhere: "spool: TestSQLMany; the detail is the error's detail and hint",
+	},
+	{
 		name: "some not taken", level: notice, state: "00000", message: "%s of %s stacks could not be taken",
 		detail: "%s times: %s.",
 	},

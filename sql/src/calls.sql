@@ -1,5 +1,14 @@
 -- Waiting calls ----------------------------------------------------------------------------------------------------------
 
+-- The bytes of a text that need not be valid in the database's encoding.  Names of roles and databases have the encoding
+-- of the database in which they were made.  convert_to would refuse them.
+CREATE FUNCTION backtrace.bytes(value text) RETURNS bytea
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SECURITY INVOKER
+BEGIN ATOMIC
+    SELECT decode(replace(value, E'\\', E'\\\\'), 'escape');
+END;
+COMMENT ON FUNCTION backtrace.bytes(text) IS 'the bytes of a text, without a check of its encoding';
+
 -- Returns {level, SQLSTATE, message, detail, hint, text}.  Level is '' (text is the result), WARNING or ERROR, and the
 -- public function raises the last two.  Or returns {wait, seconds, ...}: the public function sleeps so long and calls
 -- again with that array.  The public function does both so that the context of an error, and of a cancel, is one line.
@@ -10,6 +19,7 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lc_messages = 'C'                   -- PG_CONTEXT is translated
 SET client_min_messages = warning
+SET extra_float_digits = 1              -- times are passed as texts
 SET debug_print_parse = off             -- the pid file holds a key
 SET debug_print_rewritten = off
 SET debug_print_plan = off
@@ -18,7 +28,7 @@ AS $$
 DECLARE
     protocol CONSTANT text := '1';
     setting  text := nullif(current_setting('pg_stat_backtrace.timeout', true), '');
-    home     text := encode(convert_to(current_setting('data_directory'), 'SQL_ASCII'), 'escape');
+    home     text := encode(backtrace.bytes(current_setting('data_directory')), 'escape');
     -- waiting is {'wait', nap, waited, look, salt, mark}.  Times are in seconds, and slept: the clock may be set meanwhile.
     nap      double precision := coalesce(waiting[2]::double precision, 0);
     waited   double precision := greatest(coalesce(waiting[3]::double precision, 0) + nap, 0);
@@ -144,9 +154,9 @@ BEGIN
             -- can read.
             request := concat_ws(' ', protocol, id, verb, coalesce(nullif(array_to_string(targets, ','), ''), '*'),
                 setting, caller, super, pg_backend_pid(), getdatabaseencoding(),
-                encode(convert_to(pg_get_userbyid(caller), 'SQL_ASCII'), 'hex'),
-                encode(convert_to(current_database(), 'SQL_ASCII'), 'hex'),
-                (SELECT string_agg(s.name || '=' || encode(convert_to(s.value, 'SQL_ASCII'), 'hex'), ' ')
+                encode(backtrace.bytes(pg_get_userbyid(caller)), 'hex'),
+                encode(backtrace.bytes(current_database()), 'hex'),
+                (SELECT string_agg(s.name || '=' || encode(backtrace.bytes(s.value), 'hex'), ' ')
                  FROM (SELECT n, nullif(current_setting('pg_stat_backtrace.' || n, true), '')
                        FROM unnest('{timeout,max_frames,nonstop,threads,context,trace}'::text[]) n) s (name, value)
                  WHERE s.value IS NOT NULL));
@@ -189,6 +199,7 @@ CREATE FUNCTION backtrace.ask(seal backtrace.seal, verb text, targets int[], wai
 RETURNS text[]
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off         -- see backtrace.called_by
 AS $$
 DECLARE
     -- By its present name, not from an old snapshot.  If the role was dropped while its call waited, current_user fails.

@@ -234,6 +234,10 @@ DECLARE
     late      int[];            -- processes that have not absorbed it
     step      int := 0;
 BEGIN
+    IF pid <= 0 THEN    -- 0 would be a prepared transaction
+        RAISE WARNING USING MESSAGE = format('PID %s is not a PostgreSQL server process', pid);
+        RETURN;
+    END IF;
     PERFORM pg_stat_clear_snapshot();
     <<distance>>
     WHILE cardinality(present) > 0 AND step <= 100 LOOP
@@ -295,7 +299,8 @@ COMMENT ON FUNCTION @extschema@.pg_get_blocking_backtraces(int)
     IS 'call stacks of this process, of the processes that block it, and of their parallel groups';
 
 -- The pauses between samples last between half and one and a half of the interval, so that samples do not coincide with
--- periodic activity of the server.
+-- periodic activity of the server.  The four arrays have an element for each distinct stack, and for each distinct reason
+-- of a missing stack.
 CREATE FUNCTION @extschema@.pg_backtrace_summary(samples int DEFAULT 10, "interval" interval DEFAULT '100 ms',
     pids int[] DEFAULT NULL,
     OUT count bigint, OUT share numeric, OUT processes int, OUT some_pids int[], OUT backtrace text)
@@ -306,15 +311,21 @@ AS $$
 DECLARE
     a       text[];
     seconds double precision := extract(epoch FROM "interval");
-    stacks  text[] := '{}';     -- one element for each process and sample
-    owners  int[] := '{}';
-    failed  text[] := '{}';
+    stacks  text[] := '{}';     -- the stack or the reason
+    failed  boolean[] := '{}';  -- it is a reason
+    counts  bigint[] := '{}';   -- how often
+    owners  text[] := '{}';     -- PIDs, with commas
+    total   bigint;             -- sum of the counts of stacks
+    lost    bigint;             -- and of reasons
+    taken   int := 0;           -- samples
     told    timestamptz := clock_timestamp();
 BEGIN
     IF samples IS NULL OR samples NOT BETWEEN 1 AND 100000 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'number of samples must be between 1 and 100000';
     ELSIF seconds IS NULL OR NOT seconds BETWEEN 0 AND 3600 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'interval between samples must be between 0 and 1 hour';
+    ELSIF pids IS NOT NULL AND (SELECT count(p) FROM unnest(pids) p) = 0 THEN
+        RETURN; -- a request that names no process would be about all
     END IF;
     FOR i IN 1..samples LOOP
         a := backtrace.ask(0, 'summary', coalesce(pids, '{}'));
@@ -322,10 +333,18 @@ BEGIN
             a := backtrace.ask(0, 'summary', coalesce(pids, '{}'), a);
         END LOOP;
         EXIT WHEN a[1] <> '';
-        stacks := stacks || ARRAY(SELECT b.backtrace FROM backtrace.answers(a[6]) b WHERE b.error IS NULL);
-        owners := owners || ARRAY(SELECT b.pid FROM backtrace.answers(a[6]) b WHERE b.error IS NULL);
-        failed := failed || ARRAY(SELECT b.error FROM backtrace.answers(a[6]) b WHERE b.error IS NOT NULL
-            AND (pids IS NOT NULL OR b.pid <> pg_backend_pid()));
+        taken := i;
+        SELECT coalesce(array_agg(g.stack), '{}'), coalesce(array_agg(g.failed), '{}'), coalesce(array_agg(g.n), '{}'),
+               coalesce(array_agg((SELECT string_agg(DISTINCT p, ',')
+                                   FROM unnest(string_to_array(g.pids, ',')) p)), '{}')
+        INTO stacks, failed, counts, owners
+        FROM (SELECT e.stack, e.failed, sum(e.n)::bigint AS n, string_agg(e.pids, ',') AS pids
+              FROM (SELECT * FROM unnest(stacks, failed, counts, owners)
+                    UNION ALL
+                    SELECT coalesce(b.error, b.backtrace), b.error IS NOT NULL, 1, b.pid::text
+                    FROM backtrace.answers(a[6]) b
+                    WHERE b.error IS NULL OR $3 IS NOT NULL OR b.pid <> pg_backend_pid()) e (stack, failed, n, pids)
+              GROUP BY e.stack, e.failed) g;
         IF clock_timestamp() NOT BETWEEN told AND told + interval '1 second' THEN
             told := clock_timestamp();
             RAISE NOTICE USING MESSAGE = format('sample %s of %s', i, samples);
@@ -333,19 +352,30 @@ BEGIN
         EXIT WHEN i < samples AND pg_sleep(seconds * (0.5 + random())) IS NULL;    -- never; unlike PERFORM, canceled
                                                                                    -- with a single line of context
     END LOOP;
+    IF a[1] <> '' AND taken > 0 THEN
+        IF a[4] || a[5] = '' THEN
+            RAISE NOTICE USING MESSAGE = format('sampling ended after %s of %s samples: %s', taken, samples, a[3]);
+        ELSE
+            RAISE NOTICE USING MESSAGE = format('sampling ended after %s of %s samples: %s', taken, samples, a[3]),
+                DETAIL = concat_ws(' ', nullif(a[4], ''), nullif(a[5], ''));
+        END IF;
+        a[1] := '';
+    END IF;
     IF a[1] = '' THEN
-        IF failed <> '{}' THEN
-            RAISE NOTICE USING MESSAGE = format('%s of %s stacks could not be taken', cardinality(failed),
-                    cardinality(failed) + cardinality(stacks)),
+        SELECT sum(u.n) FILTER (WHERE NOT u.failed), sum(u.n) FILTER (WHERE u.failed) INTO total, lost
+        FROM unnest(counts, failed) u (n, failed);
+        IF lost > 0 THEN
+            RAISE NOTICE USING MESSAGE = format('%s of %s stacks could not be taken', lost, lost + coalesce(total, 0)),
                 DETAIL = (SELECT string_agg(format('%s times: %s.', f.n, f.reason), E'\n')
-                    FROM (SELECT u.reason, count(*) AS n FROM unnest(failed) u (reason)
-                          GROUP BY u.reason ORDER BY count(*) DESC, u.reason LIMIT 10) f);
+                    FROM (SELECT u.reason, u.n FROM unnest(stacks, failed, counts) u (reason, failed, n)
+                          WHERE u.failed ORDER BY u.n DESC, u.reason LIMIT 10) f);
         END IF;
         RETURN QUERY
-            SELECT count(*), round(100.0 * count(*) / cardinality(stacks), 1),
-                   count(DISTINCT u.owner)::int, (array_agg(DISTINCT u.owner ORDER BY u.owner))[1:5], u.stack
-            FROM unnest(owners, stacks) u (owner, stack)
-            GROUP BY u.stack ORDER BY count(*) DESC, u.stack;
+            SELECT u.n, round(100.0 * u.n / total, 1), o.n, o.pids[1:5], u.stack
+            FROM unnest(stacks, failed, counts, owners) u (stack, failed, n, pids),
+                 LATERAL (SELECT count(*)::int, array_agg(p.pid ORDER BY p.pid)
+                          FROM unnest(string_to_array(u.pids, ',')::int[]) p (pid)) o (n, pids)
+            WHERE NOT u.failed ORDER BY u.n DESC, u.stack;
         RETURN;
     ELSIF a[1] = 'WARNING' THEN
         RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];

@@ -18,7 +18,7 @@ BEGIN
     IF NOT seconds BETWEEN 0.001 AND 3600 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'duration of a trace must be between 1 ms and 1 hour';
     END IF;
-    first := set_config('pg_stat_backtrace.trace', round(seconds * 1000) || ' ' || name, true);
+    first := set_config('pg_stat_backtrace.trace', round(seconds * 1000)::bigint || ' ' || name, true);
     LOOP
         a := backtrace.ask(0, verb, ARRAY[pid]);
         WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP

@@ -12,6 +12,9 @@
 -- The chain names functions by schema, name and argument types.  PL/pgSQL keeps the name from when a session first
 -- called a function.  A role could have made a schema "backtrace" and a function "ask" before the extension came, and
 -- have renamed the schema since.  Therefore a type with a random name is among the arguments: see names.sql.
+--
+-- quote_all_identifiers changes the names in the chain.  PL/pgSQL uses its value at the first call, regprocedure its
+-- present value.  Therefore backtrace.ask, backtrace.queue and backtrace.called_by set it.
 CREATE DOMAIN backtrace.seal AS int;
 COMMENT ON DOMAIN backtrace.seal IS 'random name: no function made before the extension has this argument type';
 
@@ -21,6 +24,7 @@ COMMENT ON DOMAIN backtrace.seal IS 'random name: no function made before the ex
 CREATE FUNCTION backtrace.called_by(stack text, caller text, statement text) RETURNS boolean
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off
 AS $$
     SELECT starts_with(substr(stack, strpos(stack, E'\n')),
         format(E'\nSQL statement "%s"\nPL/pgSQL function %s line ', statement, to_regproc(caller)::oid::regprocedure))

@@ -23,7 +23,7 @@ AS $$
 DECLARE
     worker text[] := string_to_array(encode(pg_read_binary_file('pg_stat_backtrace.pid', 0, 16384, true), 'escape'), E'\n');
 BEGIN
-    RETURN coalesce(worker[4] = encode(convert_to(current_setting('data_directory'), 'SQL_ASCII'), 'escape')
+    RETURN coalesce(worker[4] = encode(backtrace.bytes(current_setting('data_directory')), 'escape')
         AND worker[2] ~ '^[0-9]{1,9}$'
         AND CASE WHEN split_part(coalesce(worker[10], ''), ' ', 1) = 'outside'
             THEN clock_timestamp() - (pg_stat_file(worker[6] || '/ready', true)).modification < interval '10s'
@@ -161,6 +161,7 @@ COMMENT ON FUNCTION backtrace.enqueue(oid, text, int[], boolean)
 CREATE FUNCTION backtrace.queue(seal backtrace.seal, verb text, pids int[], log boolean) RETURNS text[]
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
+SET quote_all_identifiers = off         -- see backtrace.called_by
 AS $$
 DECLARE
     caller oid := to_regrole(quote_ident(current_user));
@@ -175,6 +176,7 @@ COMMENT ON FUNCTION backtrace.queue(backtrace.seal, text, int[], boolean) IS 'qu
 CREATE FUNCTION @extschema@.pg_request_backtrace(pid int, log boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
+SET array_nulls = on                    -- the ids are passed as a text
 AS $$
 DECLARE
     a   text[];
@@ -199,6 +201,7 @@ COMMENT ON FUNCTION @extschema@.pg_request_backtrace(int, boolean)
 CREATE FUNCTION @extschema@.pg_request_backtrace(pids int[], log boolean DEFAULT false) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
+SET array_nulls = on                    -- the ids are passed as a text
 AS $$
 DECLARE
     a   text[];

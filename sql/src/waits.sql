@@ -259,7 +259,7 @@ AS $$
 DECLARE
     a  text[];
     verb    text;
-    targets int[] := coalesce(ARRAY[nullif(pid, 0)], '{}');
+    targets int[] := CASE WHEN pid IS NULL THEN '{}' ELSE ARRAY[pid] END;
 BEGIN
     verb := CASE WHEN pid IS NULL AND level IN ('off', 'stats') THEN 'waits_' || level
                  WHEN level = 'trace' THEN 'waits_trace'
@@ -267,8 +267,9 @@ BEGIN
     IF verb IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('invalid level %L', level),
             HINT = 'Use off, stats or trace.';
-    ELSIF pid IS NULL THEN
-        targets := '{}';
+    ELSIF pid <= 0 THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('invalid PID %s', pid),
+            HINT = 'Leave it out to set the level of all processes.';
     END IF;
     a := backtrace.ask(0, verb, targets);
     WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP

@@ -12,8 +12,9 @@ import (
 
 // strangeSQL lists differences from the extension's scripts: privileges on its objects, owners, and everything else
 // by which the owner's functions could run other users' code. Default privileges may have caused them. It knows the
-// objects of versions 1.1 and 1.2. Users may be granted the functions and the view, and the worker's role the
-// functions that it calls.
+// objects of versions 1.1 and 1.2. Users may be granted the functions and the views, and the worker's role the
+// functions that it calls. All privileges on the views for users, and triggers on them, are harmless: these views are
+// not updatable, and the owner's functions do not write to them.
 //
 //nolint:dupword // SQL
 const strangeSQL = `
@@ -49,7 +50,8 @@ SELECT format('%s has %s on %s %s',
            a.privilege_type, o.kind, o.name)
 FROM object o, aclexplode(o.acl) a LEFT JOIN pg_roles g ON g.oid = a.grantee
 WHERE a.grantee <> o.owner AND NOT CASE
-    WHEN o.schema <> 'backtrace'::regnamespace THEN a.privilege_type IN ('EXECUTE', 'SELECT')
+    WHEN o.schema <> 'backtrace'::regnamespace
+        THEN o.kind IN ('view', 'column') OR a.privilege_type IN ('EXECUTE', 'SELECT')
     WHEN o.word = 'request' THEN a.privilege_type = 'SELECT'
     WHEN o.word IN ('claim', 'finish', 'journal', 'prune', 'renew_secret') THEN a.grantee <> 0
     ELSE a.grantee = 0 AND CASE o.kind
@@ -63,7 +65,8 @@ SELECT format('%s %s belongs to role %s', o.kind, o.name, g.rolname)
 FROM object o, extension e, pg_roles g WHERE o.owner <> e.extowner AND g.oid = o.owner
 UNION ALL
 SELECT format('trigger %I is on %s', t.tgname, r.oid::regclass)
-FROM relation r JOIN pg_trigger t ON t.tgrelid = r.oid WHERE NOT t.tgisinternal
+FROM relation r JOIN pg_trigger t ON t.tgrelid = r.oid
+WHERE NOT t.tgisinternal AND (r.relkind <> 'v' OR r.relnamespace = 'backtrace'::regnamespace)
 UNION ALL
 SELECT format('rule %I is on %s', w.rulename, r.oid::regclass)
 FROM relation r JOIN pg_rewrite w ON w.ev_class = r.oid WHERE r.relkind <> 'v' OR w.ev_type <> '1'
@@ -107,8 +110,8 @@ func (s *session) compare(ctx context.Context) error {
 	s.compared = time.Now()
 	found, err := Strange(ctx, s.conn)
 	if err == nil && len(found) > 0 {
-		err = fmt.Errorf("%w: %s (revoke or drop these; the queue and the journal of this database wait)", errStrange,
-			strings.Join(found, "; "))
+		err = fmt.Errorf("%w: %s (revoke or drop these, or give them to the extension's owner with ALTER ... OWNER; "+
+			"the queue and the journal of this database wait)", errStrange, strings.Join(found, "; "))
 	}
 	return err
 }

@@ -2,11 +2,14 @@ package queue_test
 
 import (
 	"context"
+	"errors"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/queue"
@@ -172,6 +175,67 @@ func TestUpdateKeepsGrants(t *testing.T) {
 	})
 }
 
+// TestUpdateByOther: after an update by another superuser, all objects belong to the extension's owner, and the worker
+// serves the queue.
+func TestUpdateByOther(t *testing.T) {
+	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+		c := s.Connect(t, s.User, "postgres")
+		run(t, c, `DROP EXTENSION pg_stat_backtrace; CREATE ROLE other SUPERUSER LOGIN; CREATE ROLE monitoring`)
+		run(t, c, "CREATE EXTENSION pg_stat_backtrace")
+		want := catalog(t, c)
+		run(t, c, `DROP EXTENSION pg_stat_backtrace; CREATE EXTENSION pg_stat_backtrace VERSION '1.0'`)
+		run(t, s.Connect(t, "other", "postgres"), "ALTER EXTENSION pg_stat_backtrace UPDATE TO '1.1'")
+		run(t, c, "GRANT EXECUTE ON FUNCTION pg_get_backtrace_frames(int) TO monitoring")
+		run(t, s.Connect(t, "other", "postgres"), "ALTER EXTENSION pg_stat_backtrace UPDATE")
+		found, err := queue.Strange(t.Context(), c)
+		if err != nil || len(found) > 0 {
+			t.Errorf("after an update by another superuser: %q, %v", found, err)
+		}
+		if !value[bool](t, c, "SELECT has_function_privilege('monitoring', 'pg_get_backtrace_frames(int)', 'EXECUTE')") {
+			t.Error("a grant is lost")
+		}
+		run(t, c, "REVOKE EXECUTE ON FUNCTION pg_get_backtrace_frames(int) FROM monitoring")
+		initial := regexp.MustCompile(`(?m)^initial .*\n`) // before 18, ALTER ... OWNER does not change them
+		differ(t, initial.ReplaceAllString(want, ""), initial.ReplaceAllString(catalog(t, c), ""))
+	})
+}
+
+// TestUpdateRefused: the update names the objects that prevent it, and changes nothing.
+func TestUpdateRefused(t *testing.T) {
+	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+		c := s.Connect(t, s.User, "postgres")
+		run(t, c, `DROP EXTENSION pg_stat_backtrace; CREATE EXTENSION pg_stat_backtrace VERSION '1.0';
+			ALTER EXTENSION pg_stat_backtrace UPDATE TO '1.1'; CREATE SCHEMA "App";
+			CREATE VIEW "App".frames AS SELECT level, function FROM pg_get_backtrace_frames(1);
+			CREATE FUNCTION "App".depth() RETURNS bigint BEGIN ATOMIC SELECT count(*) FROM pg_get_backtrace_frames(1); END;
+			CREATE TABLE "App".t (i int); CREATE PUBLICATION "Pub" FOR TABLE backtrace.request, "App".t;
+			CREATE PUBLICATION every FOR ALL TABLES`)
+		before := catalog(t, c)
+		_, err := c.Exec(t.Context(), "ALTER EXTENSION pg_stat_backtrace UPDATE")
+		var e *pgconn.PgError
+		if !errors.As(err, &e) {
+			t.Fatalf("the update: %v", err)
+		}
+		const detail = `function "App".depth() uses function pg_get_backtrace_frames(int).
+publication "Pub" contains table backtrace.request.
+view "App".frames uses function pg_get_backtrace_frames(int).`
+		if e.Code != "2BP01" || e.Message != "cannot update pg_stat_backtrace: other objects depend on the old version" ||
+			strings.Join(sorted(e.Detail), "\n") != detail || !strings.Contains(e.Hint, "ALTER PUBLICATION") {
+			t.Errorf("%s %s\n%s\n%s", e.Code, e.Message, e.Detail, e.Hint)
+		}
+		differ(t, before, catalog(t, c))
+		run(t, c, `DROP VIEW "App".frames; DROP FUNCTION "App".depth(); ALTER PUBLICATION "Pub" DROP TABLE backtrace.request;
+			ALTER EXTENSION pg_stat_backtrace UPDATE`)
+	})
+}
+
+// sorted returns the lines of a text in an order that does not depend on the database.
+func sorted(text string) []string {
+	lines := strings.Split(text, "\n")
+	slices.Sort(lines)
+	return lines
+}
+
 // TestForeignTrigger: the owner's functions do not run the trigger of a role that has TRIGGER on the table, and the
 // worker names the role and the privilege.
 func TestForeignTrigger(t *testing.T) {
@@ -226,6 +290,13 @@ func TestStrange(t *testing.T) {
 			CREATE FUNCTION app.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'`)
 		for _, change := range []struct{ sql, want string }{
 			{"SELECT 1", ""},
+			// A role with all privileges on a view cannot change a row by it.
+			{"GRANT ALL ON ALL TABLES IN SCHEMA public TO webapp", ""},
+			{"GRANT ALL (pid) ON pg_stat_backtrace TO webapp", ""},
+			{
+				"GRANT ALL ON pg_stat_backtrace TO webapp; SET ROLE webapp; " +
+					"CREATE TRIGGER t INSTEAD OF INSERT ON pg_stat_backtrace FOR EACH ROW EXECUTE FUNCTION app.f(); RESET ROLE", "",
+			},
 			{"GRANT TRIGGER ON backtrace.request TO webapp", "role webapp has TRIGGER on table backtrace.request"},
 			{"GRANT UPDATE (caller) ON backtrace.request TO webapp", "UPDATE on column backtrace.request.caller"},
 			{"GRANT UPDATE ON SEQUENCE backtrace.request_id_seq TO PUBLIC", "PUBLIC has UPDATE on sequence"},

@@ -162,7 +162,7 @@ func (s *site) testPrinting(t *testing.T) {
 	keys := []string{lines[6], lines[7]}
 	run(t, boss, `CREATE FUNCTION public.leak(anyelement) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS
 		$$ BEGIN RAISE NOTICE 'leak %', $1; RETURN true; END $$`)
-	c, notices := s.notices(t, "granted", "postgres")
+	c, notices := s.notices(t, "granted")
 	start := len(s.Log())
 	for _, sql := range []string{
 		"SET client_min_messages = debug5; SET debug_print_plan = on; SET debug_print_parse = on; " +

@@ -2,12 +2,15 @@ package spool
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"reflect"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/internal/pgtest"
 )
@@ -78,7 +81,7 @@ func (s *site) testRequest(t *testing.T) {
 }
 
 func (s *site) testAnswers(t *testing.T) {
-	c, notices := s.notices(t, s.User, "postgres")
+	c, notices := s.notices(t, s.User)
 	const self = "55000|cannot capture the backtrace of the current backend||" +
 		"Ask from another session, or query the view pg_stat_backtrace for many processes."
 	warning := []string{"WARNING 01000 PID 6 is not a PostgreSQL server process"}
@@ -124,7 +127,7 @@ func (s *site) testAnswers(t *testing.T) {
 }
 
 func (s *site) testLog(t *testing.T) {
-	c, notices := s.notices(t, s.User, "postgres")
+	c, notices := s.notices(t, s.User)
 	logged := func() (entries string) {
 		before := len(s.Log())
 		return func() string {
@@ -188,6 +191,43 @@ func (s *site) testEncodings(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	run(t, d, "RESET ROLE; DROP ROLE \"b\xe9ta\"")
+	s.testOtherEncoding(t)
+}
+
+// testOtherEncoding: the names of roles have the encoding of the database in which they were made. The bytes of such a
+// name need not be valid in the database that the role logs in to.
+func (s *site) testOtherEncoding(t *testing.T) {
+	latin := s.Connect(t, s.User, "enc_latin1")
+	run(t, latin, "SET client_encoding = utf8")
+	for name, bytes := range map[string]string{"Müller": "M\xfcller", `M\üller "1"`: "M\\\xfcller \"1\""} {
+		quoted := `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
+		run(t, latin, "CREATE ROLE "+quoted+" LOGIN SUPERUSER")
+		config, err := pgx.ParseConfig(s.DSN(s.User, "postgres"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.User = bytes
+		c, err := pgx.ConnectConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Major < 19 {
+			run(t, c, "SET standard_conforming_strings = off; SET escape_string_warning = off")
+		}
+		got, err := query(t.Context(), c, "SELECT pg_get_backtrace(1)")
+		var r Request
+		if err == nil {
+			err = json.Unmarshal([]byte(got), &r)
+		}
+		if want := strings.ReplaceAll(bytes, "\xfc", `\xfc`); err != nil || r.CallerName != want {
+			t.Errorf("%s: %+v, %v", name, r, describe(err))
+		}
+		if got, err := query(t.Context(), c, "SELECT (pg_request_backtrace(1) > 0)::text"); err != nil || got != "true" {
+			t.Errorf("%s: a request: %s, %v", name, got, describe(err))
+		}
+		_ = c.Close(t.Context())
+		run(t, latin, "DROP ROLE "+quoted)
+	}
 }
 
 // traps is a schema that has the same names as the functions that the extension calls.

@@ -26,13 +26,16 @@ import (
 // process: this test program, copied to a place where that user can execute it.
 const fakeEnv = "PGSB_FAKE_WORKER"
 
+// fakeVerbs has the verbs of the fake worker, in addition to those of version 1.0.
+const fakeVerbs = "PGSB_FAKE_VERBS"
+
 func TestMain(m *testing.M) { os.Exit(pgtest.RunOr(m, fakeEnv, fakeWorker)) }
 
 func fakeWorker(dataDir string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	s, err := Open(Config{
-		DataDir: dataDir, Version: "0.9",
+		DataDir: dataDir, Version: "0.9", Verbs: strings.Fields(os.Getenv(fakeVerbs)),
 		OnError: func(err error) { fmt.Fprintln(os.Stderr, "reported:", err) },
 	})
 	if err != nil {
@@ -61,6 +64,9 @@ const foreign = "#0 é_日本_😀 a\\b 'q' 100%"
 
 func fakeAnswer(ctx context.Context, r Request) Answer {
 	e := Answer{Level: "ERROR", SQLState: "42501", Message: "message 100% '", Detail: "Detail.", Hint: "Hint."}
+	if rows := fakeRows(r, e); rows.Rows != nil || rows.Level != "" {
+		return rows
+	}
 	switch r.Targets[0] {
 	case askEcho:
 		r.Deadline = time.Time{}
@@ -156,9 +162,9 @@ type fake struct {
 }
 
 // work starts a fake worker and waits until it is ready; it ends with the test.
-func (s *site) work(t *testing.T) *fake {
+func (s *site) work(t *testing.T, verbs ...string) *fake {
 	t.Helper()
-	f := s.launch(t)
+	f := s.launch(t, verbs...)
 	wait(t, "the worker is ready", func() bool {
 		info, err := Find(s.DataDir)
 		return err == nil && info.PID == f.Process.Pid
@@ -166,10 +172,10 @@ func (s *site) work(t *testing.T) *fake {
 	return f
 }
 
-func (s *site) launch(t *testing.T) *fake {
+func (s *site) launch(t *testing.T, verbs ...string) *fake {
 	t.Helper()
 	f := &fake{Cmd: s.AsServerUser(exec.Command(s.program))}
-	f.Env = append(f.Env, fakeEnv+"="+s.DataDir)
+	f.Env = append(f.Env, fakeEnv+"="+s.DataDir, fakeVerbs+"="+strings.Join(verbs, " "))
 	f.Stderr = os.Stderr
 	if err := f.Start(); err != nil {
 		t.Fatal(err)
@@ -238,9 +244,9 @@ func fails(t *testing.T, c *pgx.Conn, sql string) string {
 }
 
 // notices connects, and records the messages that the server sends in addition to results.
-func (s *site) notices(t *testing.T, user, database string) (*pgx.Conn, func() []string) {
+func (s *site) notices(t *testing.T, user string) (*pgx.Conn, func() []string) {
 	t.Helper()
-	config, err := pgx.ParseConfig(s.DSN(user, database))
+	config, err := pgx.ParseConfig(s.DSN(user, "postgres"))
 	if err != nil {
 		t.Fatal(err)
 	}
