@@ -182,7 +182,7 @@ func TestPastIsBounded(t *testing.T) {
 
 // TestUncountedThreadEndsSession: an older kernel does not count the hits of a thread that a process has started later.
 func TestUncountedThreadEndsSession(t *testing.T) {
-	s := openSession(t, Options{})
+	s := openSession(t, Options{}, Probe{})
 	s.programs.Uprobes.MainThreadOnly = true
 	check(t, s) // the probes are attached for all processes
 	s.options.Postmaster, s.options.PIDs = 0, []int{os.Getpid()}

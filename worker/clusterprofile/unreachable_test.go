@@ -32,7 +32,7 @@ func TestChild(t *testing.T) {
 	if kind == "" {
 		t.Skip("for children")
 	}
-	at := unsafe.Pointer(uintptr(variableAt)) //nolint:govet // a fixed address
+	at := unsafe.Add(nil, variableAt) // a fixed address
 	page, err := unix.MmapPtr(-1, 0, at, uintptr(os.Getpagesize()),
 		unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_FIXED_NOREPLACE)
 	if err != nil {

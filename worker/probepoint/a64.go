@@ -72,9 +72,10 @@ func chooseA64(code []byte, o Options) (Point, error) {
 	return best, nil
 }
 
-// restarts reports whether an instruction of a Go program may run again when the goroutine is preempted. Go's assembler makes several instructions of one where it needs an address or a constant in R27, and a
-// preemption between them goes back to the first one. All of them name R27. An instruction with the same bits in an
-// immediate value is taken for one of them, too.
+// restarts reports whether an instruction of a Go program may run again when the goroutine is preempted. Go's
+// assembler makes several instructions of one where it needs an address or a constant in R27, and a preemption between
+// them goes back to the first one. All of them name R27. An instruction with the same bits in an immediate value is
+// taken for one of them, too.
 func restarts(code []byte) bool {
 	const temporary = 27
 	w := binary.LittleEndian.Uint32(code)
