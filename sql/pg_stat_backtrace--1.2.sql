@@ -49,8 +49,8 @@ COMMENT ON FUNCTION backtrace.called_by(text, text, text)
 
 -- Waiting calls ----------------------------------------------------------------------------------------------------------
 
--- The bytes of a text that need not be valid in the database's encoding.  Names of roles and databases have the encoding
--- of the database in which they were made.  convert_to would refuse them.
+-- The bytes of a text that need not be valid in the database's encoding.  Names of roles and databases have the
+-- encoding of the database in which they were made.  convert_to would refuse them.
 CREATE FUNCTION backtrace.bytes(value text) RETURNS bytea
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SECURITY INVOKER
 BEGIN ATOMIC
@@ -593,8 +593,8 @@ COMMENT ON FUNCTION @extschema@.pg_get_blocking_backtraces(int)
     IS 'call stacks of this process, of the processes that block it, and of their parallel groups';
 
 -- The pauses between samples last between half and one and a half of the interval, so that samples do not coincide with
--- periodic activity of the server.  The four arrays have an element for each distinct stack, and for each distinct reason
--- of a missing stack.
+-- periodic activity of the server.  The four arrays have an element for each distinct stack, and for each distinct
+-- reason of a missing stack.
 CREATE FUNCTION @extschema@.pg_backtrace_summary(samples int DEFAULT 10, "interval" interval DEFAULT '100 ms',
     pids int[] DEFAULT NULL,
     OUT count bigint, OUT share numeric, OUT processes int, OUT some_pids int[], OUT backtrace text)

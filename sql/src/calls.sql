@@ -1,7 +1,7 @@
 -- Waiting calls ----------------------------------------------------------------------------------------------------------
 
--- The bytes of a text that need not be valid in the database's encoding.  Names of roles and databases have the encoding
--- of the database in which they were made.  convert_to would refuse them.
+-- The bytes of a text that need not be valid in the database's encoding.  Names of roles and databases have the
+-- encoding of the database in which they were made.  convert_to would refuse them.
 CREATE FUNCTION backtrace.bytes(value text) RETURNS bytea
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SECURITY INVOKER
 BEGIN ATOMIC

@@ -299,8 +299,8 @@ COMMENT ON FUNCTION @extschema@.pg_get_blocking_backtraces(int)
     IS 'call stacks of this process, of the processes that block it, and of their parallel groups';
 
 -- The pauses between samples last between half and one and a half of the interval, so that samples do not coincide with
--- periodic activity of the server.  The four arrays have an element for each distinct stack, and for each distinct reason
--- of a missing stack.
+-- periodic activity of the server.  The four arrays have an element for each distinct stack, and for each distinct
+-- reason of a missing stack.
 CREATE FUNCTION @extschema@.pg_backtrace_summary(samples int DEFAULT 10, "interval" interval DEFAULT '100 ms',
     pids int[] DEFAULT NULL,
     OUT count bigint, OUT share numeric, OUT processes int, OUT some_pids int[], OUT backtrace text)
