@@ -14,6 +14,7 @@ import (
 	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/sampler"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -21,8 +22,10 @@ import (
 // file system, and another thread waits to change the address space. All ways of capturing must return an error in
 // time. The capturing program must be able to end. After the file system has answered, capturing must work again.
 func TestLocked(t *testing.T) {
-	c, answer := startLocked(t)
+	c, lock, answer := startLockable(t)
 	target := anyTarget(c.pid)
+	mappings := mappingsOf(t, c.pid)
+	lock()
 	const most = 20 * time.Second // with much to spare on a busy machine
 	for _, o := range []snapshot.Options{{}, {AllThreads: true}} {
 		o.Deadline = 200 * time.Millisecond
@@ -35,6 +38,11 @@ func TestLocked(t *testing.T) {
 		if !errors.Is(err, process.ErrUnreachable) || time.Since(began) > most {
 			t.Errorf("%+v, without a stop: after %s: %v", o, time.Since(began), err)
 		}
+	}
+	began := time.Now()
+	mappings()
+	if took := time.Since(began); took > most {
+		t.Errorf("reads of mappings took %s", took)
 	}
 	for _, role := range []string{"once", "observe"} {
 		actor := actor(role, strconv.Itoa(c.pid))
@@ -63,8 +71,63 @@ func TestLocked(t *testing.T) {
 	})
 }
 
-// startLocked starts such a process. Its memory is locked until answer is called.
-func startLocked(t *testing.T) (c *child, answer func()) {
+// mappingsOf returns a function that reads the mappings of a process as programs in the kernel and samplers do. If the
+// process is locked then, they must say so.
+func mappingsOf(t *testing.T, pid int) (read func()) {
+	t.Helper()
+	target := anyTarget(pid)
+	copied, err := sampler.NewCopiedProcess(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(copied.Release)
+	sampled, err := sampler.New([]process.Target{target}, sampler.Options{})
+	if err != nil {
+		t.Logf("no samples by the kernel: %v", err)
+	} else {
+		t.Cleanup(sampled.Close)
+	}
+	layout, err := observe.Maps(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		_, held := sampler.NewCopiedProcess(target)
+		read := map[string]error{"held": held, "read again": copied.Refresh()}
+		if sampled != nil {
+			_, read["read again for samples"] = sampled.Refresh(pid, layout)
+		}
+		var want error
+		if mapsBlock(pid) {
+			want = process.ErrUnreachable
+		} else {
+			t.Log("this kernel reads mappings without the lock") // since Linux 6.17
+		}
+		for what, err := range read {
+			if !errors.Is(err, want) {
+				t.Errorf("mappings are %s: %v", what, err)
+			}
+		}
+	}
+}
+
+// mapsBlock reports whether the kernel does not return from reading the mappings of a process.
+func mapsBlock(pid int) bool {
+	read := make(chan struct{})
+	go func() {
+		_, _ = procfs.Maps(pid)
+		close(read)
+	}()
+	select {
+	case <-read:
+		return false
+	case <-time.After(process.ReadTimeout):
+		return true
+	}
+}
+
+// startLockable starts such a process. Its memory is locked from when lock is called until answer is.
+func startLockable(t *testing.T) (c *child, lock, answer func()) {
 	t.Helper()
 	dir := t.TempDir()
 	program, source, mount := filepath.Join(dir, "locked"), filepath.Join(dir, "source"), filepath.Join(dir, "mount")
@@ -105,20 +168,22 @@ func startLocked(t *testing.T) (c *child, answer func()) {
 	})
 	c = startChild(t, exec.Command(program, filepath.Join(mount, "file")))
 	t.Cleanup(answer) // before that, else it could not be killed
-	if err := server.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.stdin.Write([]byte("\n")); err != nil {
-		t.Fatal(err)
-	}
-	until(t, "two threads wait in the kernel, and one rests", func() bool {
-		tids, err := procfs.Threads(c.pid)
-		states := make(map[byte]int)
-		for _, tid := range tids {
-			stat, _ := procfs.ReadTaskStat(c.pid, tid)
-			states[stat.State]++
+	lock = func() {
+		if err := server.Process.Signal(unix.SIGSTOP); err != nil {
+			t.Fatal(err)
 		}
-		return err == nil && states['D'] == 2 && states['S'] == 1
-	})
-	return c, answer
+		if _, err := c.stdin.Write([]byte("\n")); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "two threads wait in the kernel, and one rests", func() bool {
+			tids, err := procfs.Threads(c.pid)
+			states := make(map[byte]int)
+			for _, tid := range tids {
+				stat, _ := procfs.ReadTaskStat(c.pid, tid)
+				states[stat.State]++
+			}
+			return err == nil && states['D'] == 2 && states['S'] == 1
+		})
+	}
+	return c, lock, answer
 }

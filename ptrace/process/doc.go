@@ -1,4 +1,5 @@
 // Package process identifies a process, and reads from it without stopping it. It has what the packages that copy
 // processes have in common: the description of the target, a handle that survives the reuse of a process id, reads of
-// memory, and the reasons why the kernel denies access. It does not know the copied data.
+// memory, a limit of the threads that wait for a process that does not respond, and the reasons why the kernel denies
+// access. It does not know the copied data.
 package process

@@ -27,7 +27,8 @@ type CopiedStack struct {
 	Cut  bool
 }
 
-// NewCopiedProcess holds a process, and reads its mappings. The errors are those of Observe. Release must be called.
+// NewCopiedProcess holds a process, and reads its mappings. The errors are those of Observe, and
+// process.ErrUnreachable if it does not answer in time. Release must be called.
 func NewCopiedProcess(t process.Target) (*CopiedProcess, error) {
 	p, err := newSampled(t)
 	if err != nil {
@@ -42,7 +43,7 @@ func (p *CopiedProcess) StackEnd() uint64 { return p.process.end() }
 // Maps returns the mappings that were read last. They must not be changed.
 func (p *CopiedProcess) Maps() []procfs.Mapping { return p.process.layout.Maps() }
 
-// Refresh reads the mappings again. The error is ErrExited, or Observe's. Snapshots that exist keep theirs.
+// Refresh reads the mappings again. The errors are those of NewCopiedProcess. Snapshots that exist keep theirs.
 func (p *CopiedProcess) Refresh() error { return p.process.refresh() }
 
 // Lives reports whether the process has not ended yet.

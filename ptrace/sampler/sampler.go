@@ -193,11 +193,19 @@ func newSampled(t process.Target) (*sampled, error) {
 
 // refresh reads the mappings.
 func (p *sampled) refresh() error {
-	layout, err := observe.Maps(p.target.PID)
+	layout, err := readMaps(p.target.PID)
 	if err == nil {
 		p.layout = layout
 	}
 	return err
+}
+
+// readMaps reads the mappings of a process, with a timeout. The error is also process.ErrUnreachable.
+func readMaps(pid int) (layout *snapshot.MapsSnapshot, err error) {
+	if !process.WithTimeout(pid, func() { layout, err = observe.Maps(pid) }, func() {}) {
+		return nil, fmt.Errorf("process %d: %w", pid, process.ErrUnreachable)
+	}
+	return layout, err
 }
 
 // end is that of the main thread's stack, 0 if it has none: where the kernel has put the arguments of the program,
@@ -333,15 +341,15 @@ func (s *Sampler) allEnded() bool {
 
 // Refresh reads the mappings of a process anew, for batches to come. It returns those that hold for samples that were
 // taken by a layout: code that has taken the place of other code is in neither, and nothing is of a program that has
-// executed another one.
+// executed another one. The error is process.ErrUnreachable if the process does not answer in time.
 func (s *Sampler) Refresh(pid int, by *snapshot.MapsSnapshot) ([]procfs.Mapping, error) {
+	layout, err := readMaps(pid) // without the lock, for which all threads would wait
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.targets {
 		if p.target.PID != pid {
 			continue
 		}
-		err := p.refresh()
 		switch {
 		case errors.Is(err, process.ErrExited):
 			p.ended = true
@@ -349,6 +357,7 @@ func (s *Sampler) Refresh(pid int, by *snapshot.MapsSnapshot) ([]procfs.Mapping,
 		case err != nil:
 			return nil, err
 		}
+		p.layout = layout
 		if !by.Describes(p.layout.Stat()) {
 			s.alert() // it is sampled by another layout from now on
 			return nil, nil

@@ -25,19 +25,6 @@ type Server struct {
 	// ServerPID returns the id by which the server knows a process, which differs in a container, and Local the reverse.
 	// nil: they are the same.
 	ServerPID, Local func(pid int) int
-	// Guard runs read, which reads memory or mappings of a child of the postmaster, and reports whether it ended in time.
-	// If not, read is left behind, and late runs when it ends. If Guard does not run read, it runs late at once.
-	// nil: there is no limit, and a process whose address space is locked blocks the caller.
-	Guard func(pid int, read, late func()) bool
-}
-
-// guarded calls read by way of Guard. After false, the caller must not use what read writes.
-func (s *Server) guarded(pid int, read, late func()) bool {
-	if s.Guard == nil {
-		read()
-		return true
-	}
-	return s.Guard(pid, read, late)
 }
 
 // Layout holds the offsets, in bytes, of fields of the server's structures, which depend on its major version.
@@ -191,7 +178,7 @@ func (p *procs) slotOf(pid int) (int, bool) {
 	if slices.Contains(p.unreachable, pid) {
 		return 0, false
 	}
-	if !p.guarded(pid, read, func() {}) {
+	if !process.WithTimeout(pid, read, func() {}) {
 		p.unreachable = append(p.unreachable, pid)
 		return 0, false
 	}

@@ -59,42 +59,17 @@ func (k *kernel) copiedProcess(pid int, fresh map[int]bool) *sampler.CopiedProce
 		}
 		fallthrough
 	case p == nil:
-		made := k.newCopied(pid)
-		if made == nil {
+		made, err := sampler.NewCopiedProcess(process.Target{PID: pid, UID: -1, PPID: k.procs.Postmaster})
+		if err != nil {
 			return nil
 		}
 		if k.copied == nil {
 			k.copied = make(map[int]*sampler.CopiedProcess)
 		}
 		k.copied[pid], p = made, made
-	case !fresh[pid]:
-		var err error
-		if !k.procs.guarded(pid, func() { err = p.Refresh() }, p.Release) {
-			delete(k.copied, pid) // the goroutine still uses it
-			return nil
-		}
-		if err != nil {
-			return nil
-		}
+	case !fresh[pid] && p.Refresh() != nil:
+		return nil
 	}
 	fresh[pid] = true
 	return p
-}
-
-// newCopied returns a process that is not held yet; nil if it has ended or does not answer.
-func (k *kernel) newCopied(pid int) *sampler.CopiedProcess {
-	var made *sampler.CopiedProcess
-	var err error
-	read := func() {
-		made, err = sampler.NewCopiedProcess(process.Target{PID: pid, UID: -1, PPID: k.procs.Postmaster})
-	}
-	late := func() {
-		if made != nil {
-			made.Release()
-		}
-	}
-	if !k.procs.guarded(pid, read, late) || err != nil {
-		return nil
-	}
-	return made
 }

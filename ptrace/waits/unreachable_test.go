@@ -95,19 +95,6 @@ func startWaiter(t *testing.T, value uint64) int {
 	return c.Process.Pid
 }
 
-// limited is a Guard with a short limit.
-func limited(_ int, read, late func()) bool {
-	done := make(chan struct{})
-	go func() { read(); close(done) }()
-	select {
-	case <-done:
-		return true
-	case <-time.After(300 * time.Millisecond):
-		go func() { <-done; late() }()
-		return false
-	}
-}
-
 // TestOpenWithUnreachable opens a server with a process whose memory the kernel cannot read. It must be left out, and
 // the waits of the others must be there. This process is the postmaster.
 func TestOpenWithUnreachable(t *testing.T) {
@@ -128,7 +115,7 @@ func TestOpenWithUnreachable(t *testing.T) {
 	binary.NativeEndian.PutUint32(page[1024+size+pid:], uint32(good))
 	binary.NativeEndian.PutUint32(page[1024+size+event:], 7)
 	s := Server{
-		Postmaster: os.Getpid(), WaitPointer: variableAt, ProcGlobal: base, Guard: limited,
+		Postmaster: os.Getpid(), WaitPointer: variableAt, ProcGlobal: base,
 		Layout: Layout{ProcSize: size, WaitEvent: event, PID: pid, ProcCount: header},
 	}
 	for _, method := range []Method{Sampled, Blocked} {

@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
 	"pg_stat_backtrace/worker/procmap"
@@ -18,11 +19,11 @@ func (c *Capturer) anticipate(key procmap.ProcessKey) {
 	if err != nil || call.PC == 0 {
 		return // the capture will report the error
 	}
-	if !procmap.Guard.Begin(key.PID) {
+	if !process.Guard.Begin(key.PID) {
 		return
 	}
 	maps, err := procfs.Maps(key.PID)
-	procmap.Guard.End(key.PID)
+	process.Guard.End(key.PID)
 	if err != nil {
 		return
 	}

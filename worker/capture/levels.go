@@ -74,7 +74,7 @@ func (c *Capturer) serverProcess(key procmap.ProcessKey, same bool) serverProces
 		return known
 	}
 	var read atomic.Pointer[[]procfs.Mapping] // the goroutine may write it after the timeout
-	if !procmap.WithTimeout(key.PID, func() {
+	if !process.WithTimeout(key.PID, func() {
 		process.ProbeReadable(key.PID)
 		if maps, err := procfs.Maps(key.PID); err == nil {
 			read.Store(&maps)

@@ -107,6 +107,8 @@ func (p *profile) takeOf(list []sampler.Sample) error {
 		case err == nil:
 			p.capturer.processes.ForgetMaps(keyOf(list[0].Snapshot))
 			_, stacks = p.build(withMaps(list, maps))
+		case errors.Is(err, process.ErrUnreachable): // nothing says which code was there
+			_, stacks = p.build(withMaps(list, nil))
 		case !errors.Is(err, process.ErrExited): // of a process that has ended, what was known of it is what counts
 			return err
 		}

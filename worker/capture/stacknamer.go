@@ -7,6 +7,7 @@ import (
 	"time"
 	"unsafe"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
@@ -237,7 +238,7 @@ func (n *StackNamer) addLevels(
 			if n := copied(addr, b); n > 0 || !constant(space, addr) {
 				return n
 			}
-			n, _ := procmap.ReadMemory(sp.pid, addr, b)
+			n, _ := process.ReadMemoryWithTimeout(sp.pid, addr, b)
 			return n
 		},
 		Code:   func(addr uint64) pgcontext.Code { return sp.server.describe(space, addr) },

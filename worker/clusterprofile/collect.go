@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/procmap"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -232,7 +232,7 @@ func (c *collector) readSpace(p *profiledProcess) bool {
 	if c.unreachable[p.pid] {
 		return false
 	}
-	if !procmap.WithTimeout(p.pid, func() { maps, err = procfs.Maps(p.pid) }, func() {}) {
+	if !process.WithTimeout(p.pid, func() { maps, err = procfs.Maps(p.pid) }, func() {}) {
 		c.unreachable[p.pid] = true
 		return false
 	}

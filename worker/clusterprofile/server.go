@@ -14,7 +14,6 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/activity"
 	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/procmap"
 	"pg_stat_backtrace/worker/waitevent"
 )
 
@@ -137,7 +136,7 @@ func (s *server) seed(pid int) (p clusterbpf.Process, lives, answers bool) {
 		process.ProbeReadable(pid) // a program can end while it waits for this
 		s.describe(&described)
 	}
-	if !procmap.WithTimeout(pid, read, func() {}) {
+	if !process.WithTimeout(pid, read, func() {}) {
 		return p, true, false
 	}
 	return described, true, true

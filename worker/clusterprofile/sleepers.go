@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/worker/procmap"
 )
 
 // sleepers reads the stacks of sleeping processes by a program in the kernel. The kernel may never return from reading
@@ -38,7 +37,7 @@ func (s *sleepers) read(c *collector, pid int) error {
 		err = c.sampler.ReadSleeper(pid)
 		s.state.CompareAndSwap(reading, idle)
 	}
-	if !procmap.WithTimeout(pid, read, func() {}) {
+	if !process.WithTimeout(pid, read, func() {}) {
 		c.unreachable[pid] = true
 		return nil
 	}

@@ -29,10 +29,10 @@ type Check struct {
 
 // NewCheck opens the mappings of a process. The caller must close the Check.
 func NewCheck(pid int) Check {
-	if !Guard.Begin(pid) {
+	if !process.Guard.Begin(pid) {
 		return Check{PID: pid}
 	}
-	defer Guard.End(pid)
+	defer process.Guard.End(pid)
 	file, err := procfs.OpenMaps(pid)
 	if err != nil {
 		return Check{PID: pid} // the capture will report the error
@@ -51,14 +51,14 @@ func (c *Check) Close() {
 // process locked. UnchangedWithTimeout then returns false, and the Check does not query the process again.
 func (c *Check) UnchangedWithTimeout(l *KnownMaps, now time.Time) bool {
 	if now.UnixNano()-l.kept.Load() < int64(responsivePeriod) {
-		if !Guard.Begin(c.PID) {
+		if !process.Guard.Begin(c.PID) {
 			return false
 		}
-		defer Guard.End(c.PID)
+		defer process.Guard.End(c.PID)
 		return c.lastUsedUnchanged(l)
 	}
 	asking, ok := *c, false
-	if WithTimeout(c.PID, func() { ok = asking.lastUsedUnchanged(l) }, asking.Close) {
+	if process.WithTimeout(c.PID, func() { ok = asking.lastUsedUnchanged(l) }, asking.Close) {
 		*c = asking
 		return ok
 	}
@@ -86,10 +86,10 @@ func (c *Check) lastUsedUnchanged(l *KnownMaps) bool {
 
 // Unchanged compares the mappings that were not compared before the stop.
 func (c *Check) Unchanged(maps []procfs.Mapping, used []Usage) (bool, error) {
-	if !Guard.Begin(c.PID) {
+	if !process.Guard.Begin(c.PID) {
 		return false, process.ErrUnreachable
 	}
-	defer Guard.End(c.PID)
+	defer process.Guard.End(c.PID)
 	return c.unchangedNow(maps, used)
 }
 
@@ -152,10 +152,10 @@ func (sp *Space) UsedBy(frames []unwind.Frame, used []Usage) []Usage {
 // of the stack or its frame limit (trusted), only the mappings of its frames matter. Another walk may have ended
 // because of a missing mapping, so StillMapped then compares all mappings.
 func (c *Check) StillMapped(maps []procfs.Mapping, used []Usage, trusted bool) (bool, error) {
-	if !Guard.Begin(c.PID) {
+	if !process.Guard.Begin(c.PID) {
 		return false, process.ErrUnreachable
 	}
-	defer Guard.End(c.PID)
+	defer process.Guard.End(c.PID)
 	if ok, err := c.unchangedNow(maps, used); !ok || err != nil || trusted {
 		return ok, err
 	}

@@ -13,7 +13,6 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/pgcontext"
-	"pg_stat_backtrace/worker/procmap"
 )
 
 // layouts are the offsets of each major version on 64-bit machines: PGPROC (proc.h), PROC_HDR (proc.h) and
@@ -91,7 +90,7 @@ func Locate(c pgcluster.Cluster) (*Server, error) {
 	return &Server{Cluster: c, Names: names, Target: waits.Server{
 		Postmaster: c.PostmasterPID, Layout: layout, WaitPointer: bias + variables[waitVariable],
 		ProcGlobal: bias + variables[procsVariable], Status: bias + variables[statusVariable],
-		Local: c.Local, ServerPID: serverPID(c), Guard: procmap.WithTimeout,
+		Local: c.Local, ServerPID: serverPID(c),
 		ExecutorStart: codeOffset(image, "standard_ExecutorStart"), ExecutorEnd: codeOffset(image, "standard_ExecutorEnd"),
 	}}, nil
 }

@@ -1,11 +1,9 @@
-package procmap
+package process
 
 import (
 	"fmt"
 	"sync"
 	"time"
-
-	"pg_stat_backtrace/ptrace/process"
 )
 
 // ReadTimeout is the timeout for reading a process's state in /proc or its memory. The kernel normally responds at
@@ -73,17 +71,17 @@ func closedWithin(done <-chan struct{}, limit time.Duration) bool {
 	}
 }
 
-// ReadMemory is process.ReadMemory with a timeout. The error is also process.ErrUnreachable.
-func ReadMemory(pid int, addr uint64, p []byte) (int, error) {
+// ReadMemoryWithTimeout is ReadMemory with a timeout. The error is also ErrUnreachable.
+func ReadMemoryWithTimeout(pid int, addr uint64, p []byte) (int, error) {
 	own := make([]byte, len(p)) // a goroutine that is left behind may still write to it
 	var n int
 	var err error
 	read := func() {
-		process.ProbeReadable(pid) // a program can end while it waits for this
-		n, err = process.ReadMemory(pid, addr, own)
+		ProbeReadable(pid) // a program can end while it waits for this
+		n, err = ReadMemory(pid, addr, own)
 	}
 	if !WithTimeout(pid, read, func() {}) {
-		return 0, fmt.Errorf("process %d: %w", pid, process.ErrUnreachable)
+		return 0, fmt.Errorf("process %d: %w", pid, ErrUnreachable)
 	}
 	return copy(p, own[:n]), err
 }

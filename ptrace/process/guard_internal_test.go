@@ -1,0 +1,75 @@
+package process
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestWithTimeout checks that a read which blocks is left behind, and that its place is freed when it ends. Until
+// then no other read of the process begins.
+func TestWithTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pid, other = -1, -2
+		var looked, late atomic.Int32
+		look, tooLate := func() { looked.Add(1) }, func() { late.Add(1) }
+		if !WithTimeout(pid, look, tooLate) || looked.Load() != 1 || late.Load() != 0 {
+			t.Errorf("one that comes back: looked %d times, late %d times", looked.Load(), late.Load())
+		}
+		back := make(chan struct{})
+		if WithTimeout(pid, func() { <-back; look() }, tooLate) || looked.Load() != 1 {
+			t.Error("one that does not come back was waited for")
+		}
+		began := time.Now()
+		for range 100 {
+			if WithTimeout(pid, look, tooLate) || Guard.Begin(pid) {
+				t.Fatal("another look was begun")
+			}
+		}
+		if looked.Load() != 1 || late.Load() != 100 || time.Since(began) > 0 {
+			t.Errorf("while it has not come back: looked %d times, late %d times, after %v", looked.Load(), late.Load(),
+				time.Since(began))
+		}
+		if !WithTimeout(other, look, tooLate) || looked.Load() != 2 {
+			t.Error("another process was not looked at")
+		}
+		close(back)
+		synctest.Wait()
+		if looked.Load() != 3 || late.Load() != 101 {
+			t.Errorf("one that comes back late: looked %d times, late %d times", looked.Load(), late.Load())
+		}
+		if !WithTimeout(pid, look, tooLate) || looked.Load() != 4 {
+			t.Error("a process that answers again was not looked at")
+		}
+	})
+}
+
+// TestReadsTakeTurns checks that reads of a process wait for each other, for a while.
+func TestReadsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pid = -3
+		var inside, turns atomic.Int32
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				if !Guard.Begin(pid) {
+					t.Error("not waited for")
+					return
+				}
+				if inside.Add(1) != 1 {
+					t.Error("two at a time")
+				}
+				time.Sleep(ReadTimeout / 40)
+				inside.Add(-1)
+				turns.Add(1)
+				Guard.End(pid)
+			})
+		}
+		wg.Wait()
+		if turns.Load() != 20 || len(Guard.ByPID) != 0 {
+			t.Errorf("%d turns, left %v", turns.Load(), Guard.ByPID)
+		}
+	})
+}
