@@ -236,8 +236,9 @@ func TestObserveThreads(t *testing.T) {
 	}
 	c = startTarget(t, "churn")
 	ended, gone := 0, 0
+	const slow = time.Minute // for the attempts on an emulated machine with one processor
 	for range 100 {
-		for _, th := range mustObserve(t, c.pid, snapshot.Options{AllThreads: true}).Threads {
+		for _, th := range mustObserve(t, c.pid, snapshot.Options{AllThreads: true, Deadline: slow}).Threads {
 			switch {
 			case errors.Is(th.Err, process.ErrExited):
 				ended++

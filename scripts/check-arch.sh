@@ -52,7 +52,7 @@ SCRIPT
 failed() {
 	tail -n 60 "$2" >&2
 	grep -E '^ +[a-z0-9_]+\.go:[0-9]+: |--- FAIL' "$2" | grep -B 8 -e '--- FAIL' >&2 || true
-	[[ -z ${KEEP_ON_FAILURE:-} ]] || cp "$2" "$KEEP_ON_FAILURE/"
+	[[ -z ${ARCH_LOGS:-} ]] || cp "$2" "$ARCH_LOGS/"
 	die "$1 failed"
 }
 
