@@ -82,7 +82,7 @@ const (
 	maxFunctions = 1 << 24
 	maxName      = 16 << 10 // bytes of a name
 	maxInlined   = 256      // calls inlined into each other
-	maxTable     = 16 << 20 // bytes of one function's table
+	maxTable     = 1 << 20  // bytes of one function's table
 	maxRuns      = 1 << 16  // pieces of code in one function's table of inlined calls
 )
 
