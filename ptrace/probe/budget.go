@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"pg_stat_backtrace/ptrace/bpf/probebpf"
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -33,6 +34,8 @@ func (c Cost) withDefaults() Cost {
 //     hits must not cost more than the limit's share of the time of one processor, which is the length of the window.
 //   - A process that started before the window and has run for less than least in it is not judged.
 //
+// Processes of other servers that run the same program are judged likewise, but for the window of their first hit.
+//
 // The cost of a hit belongs to the window in which the hit occurred. Beyond the limit, fewer hits get a stack in the
 // next window. If counting alone exceeds the limit, a probe is removed.
 type budget struct {
@@ -42,7 +45,8 @@ type budget struct {
 	filled  time.Time // when the number of allowed stacks was set last
 	judged  time.Time
 	before  map[Key]Figures
-	times   map[int]time.Duration // processor time of each process
+	others  map[probebpf.Key]uint64 // as before
+	times   map[int]time.Duration   // processor time of each process
 }
 
 const (
@@ -61,7 +65,7 @@ func (b *budget) start(s *Session) {
 	s.programs.SetBudget(b.stacks(time.Second), 1)
 	b.filled = time.Now()
 	b.before, _ = s.Figures()
-	b.times, _ = b.processorTimes()
+	b.times, _ = b.processorTimes(nil)
 }
 
 // stacks is how many stacks the limit allows in a time.
@@ -89,7 +93,11 @@ func (b *budget) check() (over bool, err error) {
 	if err := b.session.checkThreads(); err != nil {
 		return false, err
 	}
-	times, alive := b.processorTimes()
+	others, err := b.session.programs.Others()
+	if err != nil {
+		return false, err
+	}
+	times, alive := b.processorTimes(others)
 	if !alive {
 		return true, nil
 	}
@@ -101,12 +109,15 @@ func (b *budget) check() (over bool, err error) {
 	figures := b.session.sums(table)
 	b.session.mu.Unlock()
 	if b.session.options.MaxOverhead > 0 {
-		b.apply(b.judge(figures, times, elapsed))
+		b.apply(b.judge(figures, others, times, elapsed))
 	}
 	if err := b.session.removeEnded(table, figures); err != nil {
 		return false, err
 	}
-	b.before, b.times = figures, times
+	if err := b.session.removeOthers(others); err != nil {
+		return false, err
+	}
+	b.before, b.others, b.times = figures, others, times
 	return !b.session.attached(), nil
 }
 
@@ -126,48 +137,58 @@ func (p *burden) add(o *burden) {
 }
 
 // burdens returns what each process has paid since the last window.
-func (b *budget) burdens(figures map[Key]Figures) map[int]*burden {
+func (b *budget) burdens(
+	figures map[Key]Figures, others map[probebpf.Key]uint64, times map[int]time.Duration,
+) map[int]*burden {
 	stepped := make(map[int]bool)
 	for i := range b.session.options.Points {
 		p := &b.session.options.Points[i]
 		stepped[p.Group] = stepped[p.Group] || !p.Emulated
 	}
 	out := make(map[int]*burden)
-	for key, f := range figures {
-		before := b.before[key]
+	pay := func(pid, group int, hits uint64, timed time.Duration) {
 		each := b.cost.Emulated
-		if stepped[key.Group] {
+		if stepped[group] {
 			each = b.cost.Stepped
 		}
 		if b.session.options.Calls {
 			each += b.cost.Emulated // the return is a trap too
 		}
-		counting := time.Duration(f.Hits+f.Failed-before.Hits-before.Failed) * each
-		p := out[key.Process.PID]
+		p := out[pid]
 		if p == nil {
 			p = &burden{groups: make(map[int]time.Duration)}
-			out[key.Process.PID] = p
+			out[pid] = p
 		}
-		all := counting + time.Duration(f.Timed-before.Timed)
+		counting := time.Duration(hits) * each
 		p.counting += counting
-		p.all += all
-		p.groups[key.Group] += all
+		p.all += counting + timed
+		p.groups[group] += counting + timed
+	}
+	for key, f := range figures {
+		before := b.before[key]
+		pay(key.Process.PID, key.Group, f.Hits+f.Failed-before.Hits-before.Failed, time.Duration(f.Timed-before.Timed))
+	}
+	for key, n := range others {
+		_, lives := times[key.Process.PID]
+		if _, known := b.times[key.Process.PID]; known || !lives { // otherwise its time is not that of the window
+			pay(key.Process.PID, b.session.options.Points[key.Probe].Group, n-b.others[key], 0)
+		}
 	}
 	return out
 }
 
 // heaviest returns the burden that is the largest share of a processor time, with the share and the process. PID 0
 // stands for all hits that are judged together. The result is nil if no hit is judged.
-func (b *budget) heaviest(figures map[Key]Figures, times map[int]time.Duration, elapsed time.Duration) (
-	worst *burden, share float64, of int,
-) {
+func (b *budget) heaviest(
+	figures map[Key]Figures, others map[probebpf.Key]uint64, times map[int]time.Duration, elapsed time.Duration,
+) (worst *burden, share float64, of int) {
 	compare := func(p *burden, pid int, ran time.Duration) {
 		if s := min(1, float64(p.all)/float64(ran)); s > share {
 			worst, share, of = p, s, pid
 		}
 	}
 	rest := &burden{groups: make(map[int]time.Duration)}
-	for pid, p := range b.burdens(figures) {
+	for pid, p := range b.burdens(figures, others, times) {
 		now, lives := times[pid]
 		before, known := b.times[pid]
 		if before > now {
@@ -186,11 +207,13 @@ func (b *budget) heaviest(figures map[Key]Figures, times map[int]time.Duration, 
 
 // judge compares the burden of processes with their processor time. The result says how many hits get a stack from now
 // on, and which group is to be removed.
-func (b *budget) judge(figures map[Key]Figures, times map[int]time.Duration, elapsed time.Duration) Notice {
+func (b *budget) judge(
+	figures map[Key]Figures, others map[probebpf.Key]uint64, times map[int]time.Duration, elapsed time.Duration,
+) Notice {
 	limit := b.session.options.MaxOverhead
 	n := Notice{Every: b.every}
 	var worst *burden
-	worst, n.Overhead, n.PID = b.heaviest(figures, times, elapsed)
+	worst, n.Overhead, n.PID = b.heaviest(figures, others, times, elapsed)
 	switch {
 	case worst == nil || n.Overhead <= limit/4:
 		n.Every = max(1, b.every/2)
@@ -228,23 +251,33 @@ func (b *budget) notify(n Notice) {
 	}
 }
 
-// processorTimes returns the processor time of each traced process; false if none lives.
-func (b *budget) processorTimes() (map[int]time.Duration, bool) {
+// processorTimes returns the processor time of each traced process, and of each other process that has had a hit; false
+// if no traced process lives.
+func (b *budget) processorTimes(others map[probebpf.Key]uint64) (map[int]time.Duration, bool) {
 	pids, err := b.session.processes()
 	if err != nil {
 		return nil, false
 	}
 	out := make(map[int]time.Duration, len(pids))
-	for _, pid := range pids {
+	read := func(pid int) {
 		stat, err := procfs.ReadStat(pid)
 		if err != nil || stat.State == 'Z' || stat.State == 'X' {
-			continue
+			return
 		}
 		if d, err := processorTime(pid); err == nil {
 			out[pid] = d
 		}
 	}
-	return out, len(out) > 0
+	for _, pid := range pids {
+		read(pid)
+	}
+	traced := len(out)
+	for key := range others {
+		if _, known := out[key.Process.PID]; !known && key.Process.PID != 0 {
+			read(key.Process.PID)
+		}
+	}
+	return out, traced > 0
 }
 
 // processorTime returns how long the threads of a process that live have had a processor (schedstat in proc(5)).

@@ -3,6 +3,8 @@ package probe
 import (
 	"testing"
 	"time"
+
+	"pg_stat_backtrace/ptrace/bpf/probebpf"
 )
 
 // TestJudge: within the limit nothing happens, beyond it fewer hits get a stack, and if counting alone is too dear the
@@ -55,7 +57,44 @@ func TestJudge(t *testing.T) {
 		b := budget{
 			session: s, cost: Cost{}.withDefaults(), every: c.every, times: map[int]time.Duration{pid: time.Hour},
 		}
-		if got := b.judge(c.figures, map[int]time.Duration{pid: time.Hour + c.ran}, window); got != c.want {
+		if got := b.judge(c.figures, nil, map[int]time.Duration{pid: time.Hour + c.ran}, window); got != c.want {
+			t.Errorf("%s: %+v, not %+v", c.name, got, c.want)
+		}
+	}
+}
+
+// TestJudgeOthers: processes of other servers are judged as those of the traced one, but for the window of their first
+// hit.
+func TestJudgeOthers(t *testing.T) {
+	t.Parallel()
+	const pid = 7
+	key := probebpf.Key{Probe: 1, Process: Process{PID: pid, Started: 1}}
+	s := &Session{options: Options{MaxOverhead: 0.1, Points: []Point{{Emulated: true}, {Emulated: true, Group: 1}}}}
+	for _, c := range []struct {
+		name        string
+		before, now map[int]time.Duration
+		hits        uint64
+		want        Notice
+	}{
+		{
+			"too many", map[int]time.Duration{pid: time.Hour}, map[int]time.Duration{pid: time.Hour + time.Second}, 150_000,
+			Notice{Every: 1, Removed: true, Group: 1, Overhead: 0.15, PID: pid},
+		},
+		{
+			"few", map[int]time.Duration{pid: time.Hour}, map[int]time.Duration{pid: time.Hour + time.Second}, 20_000,
+			Notice{Every: 1, Overhead: 0.02, PID: pid},
+		},
+		{"first hits", nil, map[int]time.Duration{pid: time.Second}, 500_000, Notice{Every: 1}},
+		{
+			"ended at once", nil, nil, 150_000,
+			Notice{Every: 1, Removed: true, Group: 1, Overhead: 0.15},
+		},
+	} {
+		b := budget{
+			session: s, cost: Cost{}.withDefaults(), every: 1, times: c.before, others: map[probebpf.Key]uint64{key: 1000},
+		}
+		got := b.judge(nil, map[probebpf.Key]uint64{key: 1000 + c.hits}, c.now, time.Second)
+		if got != c.want {
 			t.Errorf("%s: %+v, not %+v", c.name, got, c.want)
 		}
 	}
@@ -106,7 +145,7 @@ func TestJudgeTogether(t *testing.T) {
 			session: s, cost: Cost{}.withDefaults(), every: 2,
 			times: map[int]time.Duration{ended.PID: time.Hour, lasting.PID: time.Hour},
 		}
-		if got := b.judge(c.figures, c.times, time.Second); got != c.want {
+		if got := b.judge(c.figures, nil, c.times, time.Second); got != c.want {
 			t.Errorf("%s: %+v, not %+v", c.name, got, c.want)
 		}
 	}

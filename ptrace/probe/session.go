@@ -101,6 +101,7 @@ type Session struct {
 
 	mu   sync.Mutex
 	past map[Key]Figures // of ended processes, which are no longer in the kernel's table
+	gone map[int]uint64  // hits of other servers' processes, likewise, by group
 	lost map[Key]uint64  // hits that the kernel has handed over, and that take was not called for
 }
 
@@ -112,7 +113,7 @@ const maxPast = 8192
 func Open(o Options) (*Session, error) {
 	s := &Session{
 		options: o, ended: make(map[int]bool), past: make(map[Key]Figures), lost: make(map[Key]uint64),
-		finishTime: finishTime,
+		gone: make(map[int]uint64), finishTime: finishTime,
 	}
 	config := probebpf.Config{Postmaster: o.Postmaster, Calls: o.Calls}
 	groups := 0
@@ -291,6 +292,44 @@ func (s *Session) Figures() (map[Key]Figures, error) {
 	return s.sums(table), nil
 }
 
+// Others returns the hits, by group, of processes that are not the postmaster's: those of other servers that run the
+// same program file. They are not in Figures. The kernel stops these processes at a probe too.
+func (s *Session) Others() (map[int]uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	table, err := s.programs.Others()
+	if err != nil {
+		return nil, err
+	}
+	sums := maps.Clone(s.gone)
+	for k, n := range table {
+		if n > 0 {
+			sums[s.options.Points[k.Probe].Group] += n
+		}
+	}
+	return sums, nil
+}
+
+// removeOthers takes the hits of other servers' ended processes out of the kernel's table, as removeEnded does.
+func (s *Session) removeOthers(table map[probebpf.Key]uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for k := range table {
+		if k.Process == (Process{}) || !hasEnded(k.Process.PID) {
+			continue
+		}
+		n, err := s.programs.RemoveOther(k)
+		if err != nil {
+			return err
+		}
+		s.gone[s.options.Points[k.Probe].Group] += n
+	}
+	return nil
+}
+
+// hasEnded reports whether no process has this id.
+func hasEnded(pid int) bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) }
+
 // sums adds up the figures in the kernel's table and the figures that removeEnded has taken out of it.
 func (s *Session) sums(table map[probebpf.Key]Figures) map[Key]Figures {
 	sums := make(map[Key]Figures, len(table)+len(s.past))
@@ -337,7 +376,7 @@ func (s *Session) removeEnded(table map[probebpf.Key]Figures, sums map[Key]Figur
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for k := range table {
-		if k.Process == (Process{}) || !errors.Is(unix.Kill(k.Process.PID, 0), unix.ESRCH) {
+		if k.Process == (Process{}) || !hasEnded(k.Process.PID) {
 			continue
 		}
 		f, err := s.programs.Remove(k)

@@ -45,7 +45,9 @@ func openSession(t *testing.T, o Options, p Probe) *Session {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = file.Close() })
-	o.Postmaster = os.Getpid()
+	if o.Postmaster == 0 {
+		o.Postmaster = os.Getpid()
+	}
 	o.Points = []Point{
 		{Probe: p, File: file, Offset: offsetOf(t, file)}, {Probe: p, File: file, Offset: offsetOf(t, file)},
 	}
@@ -150,6 +152,49 @@ func TestLimitForShortProcesses(t *testing.T) {
 	if len(notices) == 0 || !notices[0].Removed || notices[0].PID != 0 || notices[0].Overhead <= 0.01 {
 		t.Errorf("%+v", notices)
 	}
+}
+
+// TestOtherServersPay: hits of processes that are not the postmaster's are counted for themselves, and too many of them
+// end the probe. The postmaster here is a process that only sleeps.
+func TestOtherServersPay(t *testing.T) {
+	var notices []Notice
+	sleeper := exec.Command("sleep", "1000")
+	if err := sleeper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
+	s := openSession(t, Options{
+		MaxOverhead: 0.01, Postmaster: sleeper.Process.Pid, Notice: func(n Notice) { notices = append(notices, n) },
+	}, Probe{})
+	hits := func(want uint64) {
+		t.Helper()
+		figures, err := s.Figures()
+		if err != nil || len(figures) != 0 {
+			t.Errorf("the postmaster has hits: %v, %v", figures, err)
+		}
+		if got, err := s.Others(); err != nil || got[0] != want {
+			t.Errorf("%v hits of others, not %d; %v", got, want, err)
+		}
+	}
+	for i := range 5 {
+		probed(i)
+	}
+	call(t, 100)
+	hits(2 * 105) // two points at one instruction
+	check(t, s)   // takes the child out of the table
+	hits(2 * 105)
+	for i := range 200_000 { // in a process that lives
+		probed(i)
+	}
+	if check(t, s) != true || len(notices) == 0 || !notices[0].Removed || notices[0].PID != os.Getpid() {
+		t.Errorf("the probe was not removed: %+v", notices)
+	}
+	before, err := s.Others()
+	if err != nil {
+		t.Fatal(err)
+	}
+	probed(1)
+	hits(before[0])
 }
 
 // TestPastIsBounded: beyond the bound the figures of ended processes count for Process{}, once.

@@ -183,6 +183,16 @@ func (c *collector) finish(took time.Duration) (*Result, error) {
 			f.Latency = &l
 		}
 	}
+	others, err := t.session.Others()
+	if err != nil {
+		return nil, err
+	}
+	for i := range r.Functions {
+		if n := others[i]; n > 0 {
+			r.Notes = append(r.Notes, fmt.Sprintf("%s: not counted: %s in processes of other servers, which pay for the "+
+				"probe too", t.traced[i].Name, plural(n, "hit")))
+		}
+	}
 	for key, sum := range figures {
 		f := &r.Functions[key.Group]
 		f.Processes = append(f.Processes, ProcessResult{

@@ -38,6 +38,7 @@ func TestCallsOfServer(t *testing.T) {
 		}
 		t.Run(name("count"), func(t *testing.T) { countExactly(t, s) })
 		t.Run(name("new backends"), func(t *testing.T) { seeNewBackends(t, s) })
+		t.Run(name("other server"), func(t *testing.T) { countOtherServers(t, s, dir) })
 		t.Run(name("arguments"), func(t *testing.T) { readArguments(t, s) })
 		t.Run(name("conditions"), func(t *testing.T) { obeyConditions(t, s) })
 		t.Run(name("latency"), func(t *testing.T) { measureLatency(t, s) })
@@ -130,6 +131,30 @@ func seeNewBackends(t *testing.T, s *pgtest.Server) {
 	}
 	if len(kept) > n/2 {
 		t.Errorf("%d different stacks of %d equal calls", len(kept), n)
+	}
+}
+
+// countOtherServers: calls in another server that runs the same program are none of the traced server's, and the result
+// says how many there were.
+func countOtherServers(t *testing.T, s *pgtest.Server, dir string) {
+	_, exec := backend(t, s)
+	_, execOther := backend(t, pgtest.Start(t, dir, pgtest.Options{}))
+	const own, others = 3, 70
+	tracer := open(t, functrace.Options{Functions: []string{"pg_backend_pid"}, Postmaster: s.PostmasterPID()})
+	r := during(t, tracer, nil, func() {
+		for range own {
+			exec("SELECT pg_backend_pid()")
+		}
+		execOther(fmt.Sprintf("SELECT pg_backend_pid() FROM generate_series(1, %d)", others))
+	})
+	checkSums(t, r)
+	if sum := r.Functions[0].Total(); sum.Hits != own {
+		t.Errorf("%d calls: %+v", own, sum)
+	}
+	want := fmt.Sprintf("pg_backend_pid: not counted: %d hits in processes of other servers, which pay for the probe too",
+		others)
+	if !slices.Contains(r.Notes, want) {
+		t.Errorf("notes %q, not %q", r.Notes, want)
 	}
 }
 

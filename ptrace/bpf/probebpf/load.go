@@ -26,7 +26,8 @@ type Config struct {
 	Calls bool
 	// Ring is the size in bytes of the ring for stacks, a power of two; 0: 16 MiB.
 	Ring int
-	// Processes is how many pairs of probe and process get figures of their own; 0: 8192.
+	// Processes is how many pairs of probe and process get figures of their own, and how many pairs with other processes
+	// than the postmaster's; 0: 8192.
 	Processes int
 }
 
@@ -136,6 +137,13 @@ func configure(spec *ebpf.CollectionSpec, c *Config) error {
 	}
 	spec.Maps["processes"].MaxEntries += n
 	switch {
+	case c.Postmaster == 0:
+		spec.Maps["others"].MaxEntries = 0 // there are none
+	case c.Processes > 0:
+		spec.Maps["others"].MaxEntries = uint32(c.Processes)
+	}
+	spec.Maps["others"].MaxEntries += n
+	switch {
 	case c.Ring > 0:
 		spec.Maps["hits"].MaxEntries = uint32(c.Ring)
 	case !c.copies():
@@ -166,6 +174,9 @@ func (p *Programs) prepare(c *Config) error {
 		}
 		rest := figuresKey{Probe: uint32(i)}
 		if err := p.collection.Maps["processes"].Put(&rest, &Figures{}); err != nil {
+			return fmt.Errorf("write a table of the kernel programs: %w", err)
+		}
+		if err := p.collection.Maps["others"].Put(&rest, uint64(0)); err != nil {
 			return fmt.Errorf("write a table of the kernel programs: %w", err)
 		}
 	}

@@ -86,6 +86,7 @@ const (
 	probeMapControls   = "controls"
 	probeMapHits       = "hits"
 	probeMapLatencies  = "latencies"
+	probeMapOthers     = "others"
 	probeMapProbes     = "probes"
 	probeMapProcesses  = "processes"
 	probeProgCalled    = "called"
@@ -147,6 +148,7 @@ type probeMapSpecs struct {
 	Controls  *ebpf.MapSpec `ebpf:"controls"`
 	Hits      *ebpf.MapSpec `ebpf:"hits"`
 	Latencies *ebpf.MapSpec `ebpf:"latencies"`
+	Others    *ebpf.MapSpec `ebpf:"others"`
 	Probes    *ebpf.MapSpec `ebpf:"probes"`
 	Processes *ebpf.MapSpec `ebpf:"processes"`
 }
@@ -182,6 +184,7 @@ type probeMaps struct {
 	Controls  *ebpf.Map `ebpf:"controls"`
 	Hits      *ebpf.Map `ebpf:"hits"`
 	Latencies *ebpf.Map `ebpf:"latencies"`
+	Others    *ebpf.Map `ebpf:"others"`
 	Probes    *ebpf.Map `ebpf:"probes"`
 	Processes *ebpf.Map `ebpf:"processes"`
 }
@@ -191,6 +194,7 @@ func (m *probeMaps) Close() error {
 		m.Controls,
 		m.Hits,
 		m.Latencies,
+		m.Others,
 		m.Probes,
 		m.Processes,
 	)

@@ -46,12 +46,20 @@ type Key struct {
 
 // Figures reads the figures of all probes and processes.
 func (p *Programs) Figures() (map[Key]Figures, error) {
+	return readTable[Figures](p.collection.Maps["processes"])
+}
+
+// Others reads how many hits processes have had that are not the postmaster's.
+func (p *Programs) Others() (map[Key]uint64, error) {
+	return readTable[uint64](p.collection.Maps["others"])
+}
+
+func readTable[V any](table *ebpf.Map) (map[Key]V, error) {
 	var (
 		key   figuresKey
-		value Figures
-		all   = make(map[Key]Figures)
+		value V
+		all   = make(map[Key]V)
 	)
-	table := p.collection.Maps["processes"]
 	iterator := table.Iterate()
 	for iterator.Next(&key, &value) {
 		all[Key{int(key.Probe), Process{int(key.PID), key.Started}}] = value
@@ -64,13 +72,22 @@ func (p *Programs) Figures() (map[Key]Figures, error) {
 
 // Remove takes the figures of a probe in a process out of the table, which has room for another process then. It
 // returns the removed figures, and the zero value if there are none. A later hit counts from zero.
-func (p *Programs) Remove(key Key) (f Figures, err error) {
+func (p *Programs) Remove(key Key) (Figures, error) {
+	return remove[Figures](p.collection.Maps["processes"], key)
+}
+
+// RemoveOther takes a number of Others out of its table, as Remove does.
+func (p *Programs) RemoveOther(key Key) (uint64, error) {
+	return remove[uint64](p.collection.Maps["others"], key)
+}
+
+func remove[V any](table *ebpf.Map, key Key) (value V, err error) {
 	k := figuresKey{Started: key.Process.Started, Probe: uint32(key.Probe), PID: uint32(key.Process.PID)}
-	err = p.collection.Maps["processes"].LookupAndDelete(&k, &f)
+	err = table.LookupAndDelete(&k, &value)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return f, fmt.Errorf("remove from a table of the kernel programs: %w", err)
+		return value, fmt.Errorf("remove from a table of the kernel programs: %w", err)
 	}
-	return f, nil
+	return value, nil
 }
 
 // Latency has the durations of the calls of a function. Bucket b counts those of 2^b to 2^(b+1)-1 ns.
