@@ -220,8 +220,9 @@ func TestObserveTraced(t *testing.T) {
 
 func TestObserveThreads(t *testing.T) {
 	const n = 20
+	const slow = time.Minute // for an emulated machine with one processor
 	c := startTarget(t, "threads", strconv.Itoa(n))
-	s := mustObserve(t, c.pid, snapshot.Options{AllThreads: true})
+	s := mustObserve(t, c.pid, snapshot.Options{AllThreads: true, Deadline: slow})
 	if len(s.Threads) != n+1 || s.Threads[0].TID != c.pid {
 		t.Fatalf("%d threads", len(s.Threads))
 	}
@@ -236,7 +237,6 @@ func TestObserveThreads(t *testing.T) {
 	}
 	c = startTarget(t, "churn")
 	ended, gone := 0, 0
-	const slow = time.Minute // for the attempts on an emulated machine with one processor
 	for range 100 {
 		for _, th := range mustObserve(t, c.pid, snapshot.Options{AllThreads: true, Deadline: slow}).Threads {
 			switch {
