@@ -12,8 +12,8 @@ import (
 const (
 	maxSections = 4096
 	maxSymbols  = 1 << 16
-	maxName     = 1024     // bytes of a function's name
-	maxNames    = 16 << 20 // bytes of the names of all functions
+	maxName     = 1024    // bytes of a function's name
+	maxNames    = 2 << 20 // bytes of the names of all functions: a process can list 128 objects
 	maxFrames   = 1 << 20
 )
 
