@@ -17,6 +17,7 @@ var mounts = []struct {
 }{
 	{"proc", "/proc", ""},
 	{"sysfs", "/sys", ""},
+	{"debugfs", "/sys/kernel/debug", ""}, // the kernel's preemption mode
 	{"devtmpfs", "/dev", ""},
 	{"tmpfs", "/dev/shm", "mode=1777"},
 	{"tmpfs", "/tmp", "mode=1777"},
