@@ -161,7 +161,9 @@ func connection(ctx context.Context, c pgcluster.Cluster, o Options) []finding {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var found []finding
+	connected := false
 	err := query(ctx, c, o, func(ctx context.Context, conn *pgx.Conn) error {
+		connected = true
 		list, err := slots(ctx, conn)
 		if err != nil {
 			return err
@@ -179,9 +181,17 @@ func connection(ctx context.Context, c pgcluster.Cluster, o Options) []finding {
 			return nil
 		}
 		compared, err := objects(ctx, conn)
-		found = append(found, compared)
+		if err == nil {
+			found = append(found, compared)
+		}
 		return err
 	})
+	if connected && err != nil {
+		return append(found, finding{
+			warn, "extension", "the checks of the connection and the extension have not ended: " + err.Error(),
+			"Repeat doctor when the server answers queries, and compare the privileges of the extension's objects.",
+		})
+	}
 	if err != nil {
 		return []finding{{
 			warn, "connection", err.Error(),

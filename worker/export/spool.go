@@ -50,6 +50,8 @@ type spool struct {
 	memory  int64
 	dropped map[string]uint64 // profiles, by type of receiver
 	added   chan struct{}     // closed and made anew when a batch is added
+	// obsolete are files of forgotten batches, for clean.
+	obsolete []string
 }
 
 // errLocked means that another process uses the folder.
@@ -162,6 +164,7 @@ func (s *spool) add(kind string, data []byte, profiles int) error {
 			b.path = path
 		}
 	}
+	defer s.clean()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if b.path == "" {
@@ -181,6 +184,7 @@ func (s *spool) add(kind string, data []byte, profiles int) error {
 
 // makeRoom drops the oldest batches until a new one is within the limit. If that fails, the new one counts as dropped.
 func (s *spool) makeRoom(b *batch) error {
+	defer s.clean()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var err error
@@ -256,7 +260,7 @@ func (s *spool) drop(b *batch) {
 	s.remove(b)
 }
 
-// remove forgets a batch.
+// remove forgets a batch. The caller calls clean when it has released the lock.
 func (s *spool) remove(b *batch) {
 	at := slices.Index(s.batches, b)
 	if at < 0 {
@@ -268,32 +272,58 @@ func (s *spool) remove(b *batch) {
 		s.memory -= b.size
 		return
 	}
-	_ = os.Remove(b.path) // if it stays, the next worker drops it as too old
+	s.obsolete = append(s.obsolete, b.path)
+}
+
+// clean removes the files of forgotten batches, without the lock: a disk can be slow, and figures must not wait for it.
+func (s *spool) clean() {
+	s.mu.Lock()
+	paths := s.obsolete
+	s.obsolete = nil
+	s.mu.Unlock()
+	for _, path := range paths {
+		_ = os.Remove(path) // if it stays, the next worker drops it as too old
+	}
 }
 
 // next returns the oldest batch for a type of receiver that can be read, and its data. The batch is in flight until the
 // caller passes it to finish or release. Without a batch, next returns a channel that is closed when there may be one,
 // and the error of a batch that cannot be read now.
 func (s *spool) next(kind string) (b *batch, data []byte, added <-chan struct{}, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.expire()
-	for _, b := range slices.Clone(s.batches) {
-		if b.kind != kind || b.inFlight {
-			continue
+	defer s.clean()
+	tried := make(map[*batch]bool)
+	for {
+		b, added := s.take(kind, tried)
+		if b == nil {
+			return nil, nil, added, err
 		}
-		data, readErr := b.read()
+		tried[b] = true
+		data, readErr := b.read() // without the lock, as in clean
 		switch {
 		case readErr == nil:
-			b.inFlight = true
 			return b, data, nil, nil
 		case errors.Is(readErr, fs.ErrNotExist), errors.Is(readErr, errDamaged):
-			s.drop(b)
+			s.finish(b, uint64(b.profiles))
 		default: // such as too many open files: a later attempt may succeed
+			s.release(b)
 			err = cmp.Or(err, fmt.Errorf("read a profile in %s: %w", s.dir, withoutName(readErr)))
 		}
 	}
-	return nil, nil, s.added, err
+}
+
+// take puts the oldest batch that was not tried in flight. Without a batch, it returns a channel that is closed when
+// there may be one.
+func (s *spool) take(kind string, tried map[*batch]bool) (b *batch, added <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire()
+	for _, b := range s.batches {
+		if b.kind == kind && !b.inFlight && !tried[b] {
+			b.inFlight = true
+			return b, nil
+		}
+	}
+	return nil, s.added
 }
 
 // errDamaged means that a file has another size than its batch.
@@ -325,6 +355,7 @@ func (s *spool) release(b *batch) {
 
 // finish removes a batch. The profiles in it that the receiver refused count as dropped.
 func (s *spool) finish(b *batch, refused uint64) {
+	defer s.clean()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.dropped[b.kind] += refused
@@ -347,6 +378,7 @@ func (s *spool) figures(kind string) (pending int, bytes int64, dropped uint64) 
 
 // close lets another process use the folder.
 func (s *spool) close() {
+	s.clean()
 	if s.lock != nil {
 		_ = s.lock.Close()
 	}

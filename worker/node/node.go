@@ -115,6 +115,7 @@ type supervisor struct {
 
 	clusters map[key]*cluster
 	events   chan event // from goroutines that wait for one cluster
+	denied   int        // processes that this user may not look at, as logged
 	beyond   int        // clusters that have no worker because of Max, as logged
 	slots    []slot
 	settleBy time.Time // no worker starts before, unless the proofs of the first look have ended
@@ -170,9 +171,16 @@ type event struct {
 
 // look compares the processes of the host with the known clusters.
 func (s *supervisor) look(ctx context.Context) error {
-	found, err := postmasters(s.Config)
+	found, denied, err := postmasters(s.Config)
 	if err != nil {
 		return err
+	}
+	if denied != s.denied {
+		s.denied = denied
+		if denied > 0 {
+			s.Log.Warn().Int("processes", denied).Msg("processes called postgres cannot be examined, and are not served: " +
+				"CAP_SYS_PTRACE is missing")
+		}
 	}
 	s.update(ctx, found, time.Now())
 	return nil

@@ -3,9 +3,12 @@ package node
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/pgtest"
 )
@@ -134,7 +138,7 @@ func TestUsers(t *testing.T) {
 		uids []int
 		want int
 	}{{nil, 1}, {[]int{uid}, 1}, {[]int{uid + 1, uid}, 1}, {[]int{uid + 1}, 0}} {
-		found, err := postmasters(Config{Proc: "/proc", Below: []string{s.DataDir}, UIDs: c.uids})
+		found, _, err := postmasters(Config{Proc: "/proc", Below: []string{s.DataDir}, UIDs: c.uids})
 		if err != nil || len(found) != c.want {
 			t.Errorf("user ids %v: %v, %v", c.uids, found, err)
 		}
@@ -142,6 +146,70 @@ func TestUsers(t *testing.T) {
 }
 
 // TestSlots: workers that run at the same time have different slots below Max, and a data directory keeps its slot.
+// TestPostmasterBelowPostmaster: a process with another directory than its parent is no child of that postmaster. The
+// parent here is this process, and the links are of a folder instead of /proc.
+func TestPostmasterBelowPostmaster(t *testing.T) {
+	child := exec.Command("sleep", "600")
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = child.Process.Kill(); _ = child.Wait() })
+	for directory, want := range map[string]int{"/data/first": 0, "/data/second": 1} {
+		proc := t.TempDir()
+		for pid, cwd := range map[int]string{os.Getpid(): "/data/first", child.Process.Pid: directory} {
+			dir := filepath.Join(proc, strconv.Itoa(pid))
+			if err := errors.Join(os.Mkdir(dir, 0o700), os.Symlink("/usr/bin/postgres", filepath.Join(dir, "exe")),
+				os.Symlink(cwd, filepath.Join(dir, "cwd"))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		found, denied, err := postmasters(Config{Proc: proc})
+		if err != nil || denied != 0 {
+			t.Fatal(denied, err)
+		}
+		got := 0
+		for _, p := range found {
+			if p.PID == child.Process.Pid && p.DataDir == directory {
+				got++
+			}
+		}
+		if got != want {
+			t.Errorf("%s: %v", directory, found)
+		}
+	}
+}
+
+// TestDenied: a server that this user may not look at is counted, without its children.
+func TestDenied(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	_ = pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	before, own, err := postmasters(Config{Proc: "/proc"})
+	if err != nil || own != 0 || len(before) == 0 {
+		t.Fatalf("root finds %d servers, and %d are denied: %v", len(before), own, err)
+	}
+	type result struct {
+		found, denied int
+		err           error
+	}
+	results := make(chan result)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with this goroutine
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var none [2]unix.CapUserData
+		if err := errors.Join(unix.Setfsuid(65534), unix.Capset(&header, &none[0])); err != nil {
+			results <- result{err: err}
+			return
+		}
+		found, denied, err := postmasters(Config{Proc: "/proc"})
+		results <- result{len(found), denied, err}
+	}()
+	if r := <-results; r.err != nil || r.found != 0 || r.denied < 1 || r.denied > len(before)+1 {
+		t.Errorf("%d servers: %+v", len(before), r)
+	}
+}
+
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	s := newSupervisor(Config{Max: 3})

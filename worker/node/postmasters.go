@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,44 +15,74 @@ import (
 	"pg_stat_backtrace/worker/spool"
 )
 
-// postmasters returns the processes of the host that may be postmasters: their program is called postgres, and their
-// parent's is not. It reads links and small files of /proc only, so it does not wait for a file system. Processes that
-// this user may not look at are left out.
-func postmasters(cfg Config) (map[key]Process, error) {
+// postmasters returns the processes of the host that may be postmasters: their program is called postgres, and they are
+// no child of such a process in the same directory. It reads links and small files of /proc only, so it does not wait
+// for a file system. Processes that this user may not look at are left out; denied is the number of those that are
+// called postgres and have a parent that is not.
+func postmasters(cfg Config) (found map[key]Process, denied int, err error) {
 	proc := cfg.Proc
 	entries, err := os.ReadDir(proc)
 	if err != nil {
-		return nil, fmt.Errorf("listing processes: %w", err)
+		return nil, 0, fmt.Errorf("listing processes: %w", err)
 	}
-	found := map[key]Process{}
+	found = map[key]Process{}
 	for _, entry := range entries {
 		pid, err := strconv.Atoi(entry.Name())
-		if err != nil || !isServer(proc, pid) {
+		if err != nil {
+			continue
+		}
+		server, err := isServer(proc, pid)
+		secret := errors.Is(err, fs.ErrPermission) && isCalledServer(proc, pid)
+		if !server && !secret {
 			continue
 		}
 		stat, err := procfs.ReadStat(pid)
-		if err != nil || isServer(proc, stat.PPID) {
+		if err != nil || !isOwnedBy(pid, cfg.UIDs) {
+			continue
+		}
+		if secret {
+			if !isCalledServer(proc, stat.PPID) {
+				denied++
+			}
 			continue
 		}
 		cwd, err := os.Readlink(filepath.Join(proc, entry.Name(), "cwd"))
 		if err != nil || !filepath.IsAbs(cwd) || strings.HasSuffix(cwd, " (deleted)") || !isBelow(cwd, cfg.Below) ||
-			!isOwnedBy(pid, cfg.UIDs) {
+			isChild(proc, stat.PPID, cwd) {
 			continue
 		}
 		found[key{pid, stat.StartTime}] = Process{PID: pid, Start: stat.StartTime, DataDir: cwd}
 	}
-	return found, nil
+	return found, denied, nil
+}
+
+// isChild reports whether a process with this parent and directory is a child of a postmaster. A postmaster that is
+// process 1 of a container is also the parent of other postmasters there, which have another directory.
+func isChild(proc string, parent int, cwd string) bool {
+	if server, _ := isServer(proc, parent); !server {
+		return false
+	}
+	its, err := os.Readlink(filepath.Join(proc, strconv.Itoa(parent), "cwd"))
+	return err != nil || its == cwd
 }
 
 // isServer reports whether a process runs a program called postgres, or a file of that name that was deleted since.
-func isServer(proc string, pid int) bool {
+func isServer(proc string, pid int) (bool, error) {
 	exe, err := os.Readlink(filepath.Join(proc, strconv.Itoa(pid), "exe"))
 	if err != nil {
-		return false
+		return false, err
 	}
-	name := filepath.Base(strings.TrimSuffix(exe, " (deleted)"))
-	return name == "postgres" || name == "postmaster"
+	return isServerName(filepath.Base(strings.TrimSuffix(exe, " (deleted)"))), nil
 }
+
+// isCalledServer reports whether a process has the name of a server. Everybody can read it, and each process can change
+// its own.
+func isCalledServer(proc string, pid int) bool {
+	name, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "comm"))
+	return err == nil && isServerName(strings.TrimSuffix(string(name), "\n"))
+}
+
+func isServerName(name string) bool { return name == "postgres" || name == "postmaster" }
 
 // isBelow reports whether a path is one of the directories or in one of them; without any, it is.
 func isBelow(path string, directories []string) bool {

@@ -83,19 +83,28 @@ type Conn struct {
 // does not connect. Run does.
 func NewConn(options ConnOptions) (*Conn, error) {
 	options.setDefaults()
-	config, notes, err := parseConnString(options.origin())
+	config, notes, err := options.configure()
 	if err != nil {
 		return nil, err
-	}
-	config.RuntimeParams["statement_timeout"] = strconv.FormatInt(options.StatementTimeout.Milliseconds(), 10)
-	// When a context ends, the statement is cancelled. pgx's default is to close the session. One caller that cancels
-	// often would then make all others wait for new sessions.
-	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
-		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: options.ConnectTimeout}
 	}
 	c := &Conn{options: options, config: config, notes: notes, kick: make(chan struct{}, 1)}
 	c.stand(awaiting(errNotYet))
 	return c, nil
+}
+
+// configure parses the connection string, and reads the files that it refers to.
+func (o *ConnOptions) configure() (*pgx.ConnConfig, []string, error) {
+	config, notes, err := parseConnString(o.origin())
+	if err != nil {
+		return nil, nil, err
+	}
+	config.RuntimeParams["statement_timeout"] = strconv.FormatInt(o.StatementTimeout.Milliseconds(), 10)
+	// When a context ends, the statement is cancelled. pgx's default is to close the session. One caller that cancels
+	// often would then make all others wait for new sessions.
+	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: o.ConnectTimeout}
+	}
+	return config, notes, nil
 }
 
 // Notes returns warnings about the connection settings, such as a password file that others can read.

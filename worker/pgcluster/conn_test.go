@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -127,6 +128,37 @@ func TestConnSettings(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestConnNewPassword replaces the password of a role and the password file. The next session must use the new one.
+func TestConnNewPassword(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{
+		HBA: []string{"local all worker scram-sha-256", "local all all trust"},
+	})
+	file := filepath.Join(t.TempDir(), "passwords")
+	rotate := func(password string) {
+		server.Exec(t, "ALTER ROLE worker PASSWORD '"+password+"'")
+		if err := os.WriteFile(file, []byte("*:*:*:*:"+password+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server.Exec(t, "SET password_encryption = 'scram-sha-256'; CREATE ROLE worker LOGIN")
+	rotate("first")
+	s := supervise(t, pgcluster.ConnOptions{ConnString: server.DSN("worker", "postgres") + " passfile=" + file})
+	s.await(t, true)
+	rotate("second")
+	server.Exec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'worker'")
+	s.await(t, false)
+	for deadline := time.Now().Add(time.Minute); ; {
+		_, err := s.query(t.Context(), "SELECT 'yes'")
+		if err == nil {
+			break
+		}
+		if strings.Contains(err.Error(), "password") || time.Now().After(deadline) {
+			t.Fatalf("after the password was replaced: %v", err)
+		}
+	}
 }
 
 func TestConnRestart(t *testing.T) {

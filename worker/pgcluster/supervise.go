@@ -62,9 +62,13 @@ func (c *Conn) attempt(ctx context.Context) (lasted time.Duration, err error) {
 func (c *Conn) connect(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.options.ConnectTimeout)
 	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, c.config)
+	config := c.config
+	if now, _, err := c.options.configure(); err == nil { // passwords and certificates may have been replaced
+		config = now
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return nil, pooled(ctx, c.config, err)
+		return nil, pooled(ctx, config, err)
 	}
 	if c.options.Check != nil {
 		if err := c.options.Check(ctx, conn); err != nil {
