@@ -150,7 +150,7 @@ type cluster struct {
 	phase   phase
 	name    string    // the data directory as the process names it
 	owner   int       // effective user id, -1 if it is unknown
-	since   time.Time // in the phase proving: the time at which it began
+	since   time.Time // in the phases proving and stopping: the time at which it began
 	next    time.Time
 	pause   time.Duration
 	began   time.Time
@@ -220,7 +220,7 @@ func (s *supervisor) leave(k key, c *cluster) {
 
 // stop makes a worker end.
 func (s *supervisor) stop(c *cluster) {
-	c.phase = stopping
+	c.phase, c.since = stopping, time.Now()
 	_ = c.line.Close()
 	process, log, dir := c.command.Process, s.Log, c.DataDir
 	time.AfterFunc(s.Grace, func() {
@@ -315,7 +315,7 @@ func (s *supervisor) startDue(ctx context.Context, now time.Time) {
 	}
 	for _, k := range s.waitingByName() {
 		c := s.clusters[k]
-		if now.Before(c.next) {
+		if now.Before(c.next) || s.awaitsSlot(c) {
 			continue
 		}
 		if active >= s.Max {
@@ -331,6 +331,18 @@ func (s *supervisor) startDue(ctx context.Context, now time.Time) {
 		s.Log.Warn().Int("max_workers", s.Max).Int("clusters_without_worker", beyond).
 			Msg("there are more clusters than workers are allowed; raise --max-workers")
 	}
+}
+
+// awaitsSlot reports whether the worker of an earlier process of the same directory and user is still ending. It has
+// the slot, and so the port, and the folders that the next worker is to have.
+func (s *supervisor) awaitsSlot(c *cluster) bool {
+	for _, other := range s.clusters {
+		ending := other.phase == stopping && time.Since(other.since) < 2*s.Grace
+		if other != c && ending && other.name == c.name && other.owner == c.owner {
+			return true
+		}
+	}
+	return false
 }
 
 // start starts a worker and waits for its end in a goroutine.

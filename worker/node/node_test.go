@@ -145,7 +145,6 @@ func TestUsers(t *testing.T) {
 	}
 }
 
-// TestSlots: workers that run at the same time have different slots below Max, and a data directory keeps its slot.
 // TestPostmasterBelowPostmaster: a process with another directory than its parent is no child of that postmaster. The
 // parent here is this process, and the links are of a folder instead of /proc.
 func TestPostmasterBelowPostmaster(t *testing.T) {
@@ -210,6 +209,32 @@ func TestDenied(t *testing.T) {
 	}
 }
 
+// TestRestartKeepsSlot: the worker for a restarted server waits for the end of the former one, which has its slot. It
+// does not wait for one that cannot be ended.
+func TestRestartKeepsSlot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSupervisor(Config{Log: zerolog.Nop()})
+		old := &cluster{name: "/data", owner: 26, phase: stopping, since: time.Now(), gone: true}
+		s.clusters[key{1, 1}] = old
+		next := &cluster{name: "/data", owner: 26, phase: waiting}
+		s.clusters[key{2, 1}] = next
+		if !s.awaitsSlot(next) || s.awaitsSlot(&cluster{name: "/data", owner: 27}) ||
+			s.awaitsSlot(&cluster{name: "/other", owner: 26}) {
+			t.Error("while the former worker ends, only the worker of its directory waits")
+		}
+		time.Sleep(3 * s.Grace)
+		if s.awaitsSlot(next) {
+			t.Error("a worker that cannot be ended keeps the next one from starting")
+		}
+		old.phase, old.since = running, time.Now()
+		if s.awaitsSlot(next) {
+			t.Error("a running worker keeps another one from starting")
+		}
+	})
+}
+
+// TestSlots: workers that run at the same time have different slots below Max, and a data directory keeps its slot.
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	s := newSupervisor(Config{Max: 3})
