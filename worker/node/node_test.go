@@ -210,7 +210,7 @@ func TestDenied(t *testing.T) {
 }
 
 // TestRestartKeepsSlot: the worker for a restarted server waits for the end of the former one, which has its slot. It
-// does not wait for one that cannot be ended.
+// does not wait for a worker that cannot be ended.
 func TestRestartKeepsSlot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
