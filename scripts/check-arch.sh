@@ -8,7 +8,7 @@
 # Some minutes for each architecture; the first time 60 to 150 MB of packages each, kept in the cache. Needs apt-get,
 # Go and qemu-system (installed automatically as root).
 #   ARCHS="arm64 s390x"  only these (default: all five)
-#   ARCH_CPUS=1          processors of a machine (default 2)
+#   ARCH_CPUS=1          processors of a machine (default 2; x86_64: 1)
 #   ARCH_SUITE=forky ARCH_VERSION=18
 #                        another Debian, with the PostgreSQL that it has
 
