@@ -34,7 +34,8 @@ func (c Cost) withDefaults() Cost {
 //     hits must not cost more than the limit's share of the time of one processor, which is the length of the window.
 //   - A process that started before the window and has run for less than least in it is not judged.
 //
-// Processes of other servers that run the same program are judged likewise, but for the window of their first hit.
+// Processes of other servers that run the same program are judged in the same way, except in the window of their first
+// hit.
 //
 // The cost of a hit belongs to the window in which the hit occurred. Beyond the limit, fewer hits get a stack in the
 // next window. If counting alone exceeds the limit, a probe is removed.
@@ -214,6 +215,9 @@ func (b *budget) judge(
 	n := Notice{Every: b.every}
 	var worst *burden
 	worst, n.Overhead, n.PID = b.heaviest(figures, others, times, elapsed)
+	for key := range others {
+		n.Other = n.Other || n.PID != 0 && key.Process.PID == n.PID
+	}
 	switch {
 	case worst == nil || n.Overhead <= limit/4:
 		n.Every = max(1, b.every/2)

@@ -78,11 +78,11 @@ func TestJudgeOthers(t *testing.T) {
 	}{
 		{
 			"too many", map[int]time.Duration{pid: time.Hour}, map[int]time.Duration{pid: time.Hour + time.Second}, 150_000,
-			Notice{Every: 1, Removed: true, Group: 1, Overhead: 0.15, PID: pid},
+			Notice{Every: 1, Removed: true, Group: 1, Overhead: 0.15, PID: pid, Other: true},
 		},
 		{
 			"few", map[int]time.Duration{pid: time.Hour}, map[int]time.Duration{pid: time.Hour + time.Second}, 20_000,
-			Notice{Every: 1, Overhead: 0.02, PID: pid},
+			Notice{Every: 1, Overhead: 0.02, PID: pid, Other: true},
 		},
 		{"first hits", nil, map[int]time.Duration{pid: time.Second}, 500_000, Notice{Every: 1}},
 		{

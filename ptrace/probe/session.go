@@ -87,6 +87,8 @@ type Notice struct {
 	// processor that the probes took in all processes that could not be judged by themselves, most of which have ended.
 	Overhead float64
 	PID      int
+	// Other is set if PID is a process of another server that runs the same program.
+	Other bool
 }
 
 // Session is a set of attached probes.

@@ -186,7 +186,8 @@ func TestOtherServersPay(t *testing.T) {
 	for i := range 200_000 { // in a process that lives
 		probed(i)
 	}
-	if check(t, s) != true || len(notices) == 0 || !notices[0].Removed || notices[0].PID != os.Getpid() {
+	if check(t, s) != true || len(notices) == 0 || !notices[0].Removed || notices[0].PID != os.Getpid() ||
+		!notices[0].Other {
 		t.Errorf("the probe was not removed: %+v", notices)
 	}
 	before, err := s.Others()

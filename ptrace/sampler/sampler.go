@@ -201,9 +201,11 @@ func (p *sampled) refresh() error {
 }
 
 // readMaps reads the mappings of a process, with a timeout. The error is also process.ErrUnreachable.
-func readMaps(pid int) (layout *snapshot.MapsSnapshot, err error) {
+func readMaps(pid int) (*snapshot.MapsSnapshot, error) {
+	var layout *snapshot.MapsSnapshot
+	var err error
 	if !process.WithTimeout(pid, func() { layout, err = observe.Maps(pid) }, func() {}) {
-		return nil, fmt.Errorf("process %d: %w", pid, process.ErrUnreachable)
+		return nil, fmt.Errorf("process %d: %w", pid, process.ErrUnreachable) // the reader may still write to both
 	}
 	return layout, err
 }

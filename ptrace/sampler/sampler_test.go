@@ -164,6 +164,34 @@ func TestSamplerEnds(t *testing.T) {
 	}
 }
 
+// TestUnreachable: a process whose mappings cannot be read now, because an earlier read of it has not ended, is reported
+// as that in time. Afterwards its mappings can be read.
+func TestUnreachable(t *testing.T) {
+	pid := started(t, "sleep", "1000")
+	target := process.Target{PID: pid, UID: -1}
+	copied, err := NewCopiedProcess(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(copied.Release)
+	s := newSampler(t, Options{}, pid)
+	layout := s.targets[0].layout
+	if !process.Guard.Begin(pid) {
+		t.Fatal("another read runs")
+	}
+	_, held := NewCopiedProcess(target)
+	_, refreshed := s.Refresh(pid, layout)
+	for what, err := range map[string]error{"held": held, "read again": copied.Refresh(), "sampled": refreshed} {
+		if !errors.Is(err, process.ErrUnreachable) {
+			t.Errorf("a process that is %s: %v", what, err)
+		}
+	}
+	process.Guard.End(pid)
+	if _, err := s.Refresh(pid, layout); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
+
 // TestSamplerRefuses: nobody, too many, and what is no process, or is not the one that is meant.
 func TestSamplerRefuses(t *testing.T) {
 	pid := started(t, "sleep", "1000")

@@ -233,6 +233,41 @@ func TestProfileDuration(t *testing.T) {
 	}
 }
 
+// TestProfileUnreachable: while the mappings of a process cannot be read, its samples count, and have no names.
+func TestProfileUnreachable(t *testing.T) {
+	t.Parallel()
+	sleeper := exec.CommandContext(t.Context(), "sleep", "600")
+	if err := sleeper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := sleeper.Process.Pid
+	t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
+	named, unnamed := 0, 0
+	var release func()
+	_, err := capturer(t).Profile(t.Context(), []process.Target{{PID: pid, UID: -1}},
+		capture.ProfileOptions{Duration: 3 * time.Second, Batch: 200 * time.Millisecond},
+		func(tr *trace.Trace, times int) error {
+			if slices.Contains(names(&tr.Threads[0]), "__libc_start_main") {
+				named += times
+				if release == nil && process.Guard.Begin(pid) { // from now on
+					release = func() { process.Guard.End(pid) }
+				}
+				return nil
+			}
+			unnamed += times
+			return nil
+		})
+	if release != nil {
+		release()
+	}
+	if errors.Is(err, samplerbpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+		t.Skip(err)
+	}
+	if err != nil || named == 0 || unnamed == 0 {
+		t.Errorf("%d samples with names, then %d without: %v", named, unnamed, err)
+	}
+}
+
 // TestProfileEnds: processes that end before their first samples are looked at, and after. What was seen has names.
 func TestProfileEnds(t *testing.T) {
 	t.Parallel()

@@ -232,7 +232,8 @@ func (f *traceFlags) announce(t *functrace.Tracer, cost probe.Cost, stderr io.Wr
 		}
 	}
 	if n := t.Others(); n > 0 {
-		tellf(stderr, "%d processes of other servers run the same program: their calls cost as much and are not counted", n)
+		tellf(stderr, "%d processes of other servers run the same program: each call will cost them as much; a note at the end "+
+			"counts these calls", n)
 	}
 }
 

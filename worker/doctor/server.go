@@ -188,8 +188,9 @@ func connection(ctx context.Context, c pgcluster.Cluster, o Options) []finding {
 	})
 	if connected && err != nil {
 		return append(found, finding{
-			warn, "extension", "the checks of the connection and the extension have not ended: " + err.Error(),
-			"Repeat doctor when the server answers queries, and compare the privileges of the extension's objects.",
+			warn, "extension", "a query of the checks failed: " + err.Error(),
+			"Run doctor again when the server is less busy. If the query still fails, compare the privileges of the " +
+				"extension's objects with the message.",
 		})
 	}
 	if err != nil {

@@ -494,6 +494,62 @@ func TestBatchInFlight(t *testing.T) {
 	}
 }
 
+// TestSlowDisk: while the disk does not return from reading a batch, the figures of all are there.
+func TestSlowDisk(t *testing.T) {
+	s, err := openSpool(t.TempDir(), 1000, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.add(OTLP, []byte("data"), 1); err != nil {
+		t.Fatal(err)
+	}
+	path := s.batches[0].path
+	if err := errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		_, _, _, _ = s.next(OTLP) // opens a pipe without a writer
+		close(ended)
+	}()
+	counted := make(chan int)
+	go func() {
+		for {
+			pending, _, _ := s.figures(OTLP)
+			select {
+			case counted <- pending:
+			case <-ended:
+				return
+			}
+		}
+	}()
+	for deadline := time.After(500 * time.Millisecond); ; {
+		select {
+		case pending := <-counted:
+			if pending != 1 {
+				t.Errorf("%d profiles wait", pending)
+			}
+			continue
+		case <-ended:
+			t.Error("the pipe was read without a writer")
+		case <-deadline:
+		}
+		break
+	}
+	select {
+	case <-counted:
+	case <-time.After(time.Minute):
+		t.Error("no figures while a batch is read")
+	}
+	if writer, err := os.OpenFile(path, os.O_WRONLY, 0); err != nil || writer.Close() != nil {
+		t.Error(err)
+	}
+	<-ended
+	if pending, _, dropped := s.figures(OTLP); pending != 0 || dropped != 1 {
+		t.Errorf("a damaged batch: %d wait, %d were dropped", pending, dropped)
+	}
+}
+
 // TestUnreadableBatch: a batch that cannot be read now waits, and does not delay others. A missing or short one is
 // dropped.
 func TestUnreadableBatch(t *testing.T) {

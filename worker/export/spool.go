@@ -260,7 +260,7 @@ func (s *spool) drop(b *batch) {
 	s.remove(b)
 }
 
-// remove forgets a batch. The caller calls clean when it has released the lock.
+// remove forgets a batch. clean, which a caller runs without the lock, removes its file.
 func (s *spool) remove(b *batch) {
 	at := slices.Index(s.batches, b)
 	if at < 0 {

@@ -394,6 +394,9 @@ func (t *Tracer) verify() error {
 // notice words what a session reports.
 func (t *Tracer) notice(n probe.Notice) {
 	share := fmt.Sprintf("the probes took %.0f %% of the processor time of process %d", 100*n.Overhead, n.PID)
+	if n.Other {
+		share += " of another server"
+	}
 	if n.PID == 0 {
 		share = fmt.Sprintf("in processes that have ended, the probes took %.0f %% of the time of one processor",
 			100*n.Overhead)

@@ -178,8 +178,8 @@ func (s *supervisor) look(ctx context.Context) error {
 	if denied != s.denied {
 		s.denied = denied
 		if denied > 0 {
-			s.Log.Warn().Int("processes", denied).Msg("processes called postgres cannot be examined, and are not served: " +
-				"CAP_SYS_PTRACE is missing")
+			s.Log.Warn().Int("processes", denied).Msg("this program may not examine these processes called postgres, " +
+				"and does not serve them; give it CAP_SYS_PTRACE")
 		}
 	}
 	s.update(ctx, found, time.Now())
