@@ -196,7 +196,8 @@ func (w *Worker) capture(
 const endsIn = 200 * time.Millisecond
 
 // refusal returns the error for the caller if a process is not captured. A process that is ending is no longer listed
-// with its role. So refusal waits some time for the end of such a process, and then reports that the process has exited.
+// with its role. So refusal waits some time for the end of such a process, and then reports that the process has
+// exited.
 func refusal(err error, target process.Target, wait time.Duration) error {
 	var denied *authz.Denied
 	if errors.As(err, &denied) && denied.Unlisted && target.Held.EndsWithin(wait) {

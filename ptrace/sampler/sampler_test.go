@@ -164,8 +164,8 @@ func TestSamplerEnds(t *testing.T) {
 	}
 }
 
-// TestUnreachable: a process whose mappings cannot be read now, because an earlier read of it has not ended, is reported
-// as that in time. Afterwards its mappings can be read.
+// TestUnreachable: while an earlier read of a process has not ended, reads of its mappings fail in time. Afterwards its
+// mappings can be read.
 func TestUnreachable(t *testing.T) {
 	pid := started(t, "sleep", "1000")
 	target := process.Target{PID: pid, UID: -1}

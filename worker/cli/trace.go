@@ -232,8 +232,8 @@ func (f *traceFlags) announce(t *functrace.Tracer, cost probe.Cost, stderr io.Wr
 		}
 	}
 	if n := t.Others(); n > 0 {
-		tellf(stderr, "%d processes of other servers run the same program: each call will cost them as much; a note at the end "+
-			"counts these calls", n)
+		tellf(stderr, "%d processes of other servers run the same program: each call will cost them as much; a note "+
+			"at the end counts these calls", n)
 	}
 }
 

@@ -17,8 +17,8 @@ import (
 
 // postmasters returns the processes of the host that may be postmasters: their program is called postgres, and they are
 // no child of such a process in the same directory. It reads links and small files of /proc only, so it does not wait
-// for a file system. It leaves out processes that this user may not examine. denied is their number, without children of
-// others.
+// for a file system. It leaves out processes that this user may not examine. denied is their number, without their
+// children.
 func postmasters(cfg Config) (found map[key]Process, denied int, err error) {
 	proc := cfg.Proc
 	entries, err := os.ReadDir(proc)

@@ -37,7 +37,8 @@ func Advice(images []Image, again string, configured bool) []string {
 			"the build-id)")...)
 	}
 	if len(g.replaced) > 0 {
-		lines = append(lines, wrap("replaced or removed since the process began: "+strings.Join(uniq(g.replaced), ", ")+
+		replaced := clean(strings.Join(uniq(g.replaced), ", "))
+		lines = append(lines, wrap("replaced or removed since the process began: "+replaced+
 			". Debug packages of what is installed now do not fit; debuginfod may have the right ones, or restart the "+
 			"process")...)
 	}

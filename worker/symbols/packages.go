@@ -7,8 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"regexp"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // FindPackages sets the package of each image and of its debug file. It uses dpkg's file lists or rpm. On a relative
@@ -22,7 +25,7 @@ func FindPackages(ctx context.Context, images []Image) {
 	}
 	for root, list := range byRoot {
 		s := systemAt(root)
-		s.dpkg(list)
+		s.dpkg(ctx, list)
 		s.rpm(ctx, list)
 	}
 }
@@ -33,8 +36,12 @@ const (
 	maxListLine = 64 << 10
 )
 
+// packageName is the form of a package's name. A container can have any file name among its packages, and the name
+// becomes part of a command that a person may run.
+var packageName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9+._-]*$`)
+
 // dpkg searches the file lists of the installed packages for the images, as dpkg -S does.
-func (s *system) dpkg(images []*Image) {
+func (s *system) dpkg(ctx context.Context, images []*Image) {
 	wanted := make(map[string][]*Image)
 	for _, m := range images {
 		for _, p := range aliases(m.Path) {
@@ -46,7 +53,7 @@ func (s *system) dpkg(images []*Image) {
 		return
 	}
 	defer func() { _ = r.Close() }()
-	dir, err := r.Open(dpkgInfo)
+	dir, err := r.OpenFile(dpkgInfo, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return
 	}
@@ -61,7 +68,10 @@ func (s *system) dpkg(images []*Image) {
 			continue
 		}
 		pkg, _, _ = strings.Cut(pkg, ":") // of the architecture
-		f, err := r.Open(path.Join(dpkgInfo, name))
+		if !packageName.MatchString(pkg) || ctx.Err() != nil {
+			continue
+		}
+		f, err := openRegular(r, path.Join(dpkgInfo, name))
 		if err != nil {
 			continue
 		}
@@ -146,7 +156,7 @@ func askRPM(ctx context.Context, program, file string) string {
 		return ""
 	}
 	name, _, _ := strings.Cut(string(out), "\n")
-	if strings.ContainsAny(name, " \t/") {
+	if !packageName.MatchString(name) {
 		return ""
 	}
 	return name

