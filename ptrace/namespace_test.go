@@ -13,6 +13,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -49,15 +50,14 @@ func TestTracerOutsideNamespace(t *testing.T) {
 // childOf returns the only child of a process.
 func childOf(t *testing.T, pid int) int {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
-	if err != nil {
-		t.Skip(err)
-	}
-	child, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	children, err := procfs.Children(pid) // of all threads: any thread of a Go program may have started it
 	if err != nil {
 		t.Fatal(err)
 	}
-	return child
+	if len(children) != 1 {
+		t.Fatalf("process %d has the children %v", pid, children)
+	}
+	return children[0]
 }
 
 // namespaceRole starts a target, waits for a line, and captures the target with and without a stop.
