@@ -6,12 +6,30 @@
 -- Nothing below is resolved through a schema that others can write to.
 SET LOCAL search_path = pg_catalog, pg_temp;
 
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_namespace n WHERE n.nspname = 'backtrace') THEN
+        RAISE EXCEPTION USING ERRCODE = 'duplicate_schema', MESSAGE = 'schema "backtrace" already exists',
+            DETAIL = format('It belongs to role %s.', (SELECT n.nspowner::regrole FROM pg_namespace n WHERE n.nspname = 'backtrace')),
+            HINT = 'Drop or rename it: pg_stat_backtrace makes this schema for its internal objects.';
+    END IF;
+END
+$$;
+
 -- Schema -----------------------------------------------------------------------------------------------------------------
 
 -- Users call the functions and read the view in the schema chosen for the extension.  Everything else is in schema
 -- backtrace, which belongs to the extension's owner: no other role can create or rename anything there.
 CREATE SCHEMA backtrace;
 COMMENT ON SCHEMA backtrace IS 'internals of pg_stat_backtrace';
+
+-- Calls of functions in schema backtrace.  A role that once had CREATE on that schema may have left an overload there, and
+-- an overload that fits a call better would run in place of the extension's function, as the extension's owner or as any
+-- caller.  Therefore each call names the schema, passes all arguments, and each argument has exactly the declared type:
+-- a variable of that type, or an expression with a cast to it.  Then the extension's function is the exact match, which
+-- PostgreSQL always prefers, and no role can make another function with the same name and the same argument types.  An
+-- overload with more arguments, which have defaults, makes the call fail: "function ... is not unique".
+-- internal/sqlscript tests these rules.
 
 -- Identity of the caller -------------------------------------------------------------------------------------------------
 
@@ -33,18 +51,22 @@ COMMENT ON SCHEMA backtrace IS 'internals of pg_stat_backtrace';
 CREATE DOMAIN backtrace.seal AS int;
 COMMENT ON DOMAIN backtrace.seal IS 'random name: no function made before the extension has this argument type';
 
+-- By backtrace.token.seal%TYPE, a function declares a variable of that type without its random name.
+CREATE TYPE backtrace.token AS (seal backtrace.seal);
+COMMENT ON TYPE backtrace.token IS 'names the type of the first argument of backtrace.ask and backtrace.queue';
+
 -- True if the chain of callers in stack continues, after its first line, with this statement of this function.  An SPI
 -- line holds the text of the statement up to a quotation mark, and no longer statement that begins with one of the
 -- texts used here and continues with that mark is valid SQL.
-CREATE FUNCTION backtrace.called_by(stack text, caller text, statement text) RETURNS boolean
+CREATE FUNCTION backtrace.called_by(stack text, caller regprocedure, statement text) RETURNS boolean
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 SET quote_all_identifiers = off
 AS $$
     SELECT starts_with(substr(stack, strpos(stack, E'\n')),
-        format(E'\nSQL statement "%s"\nPL/pgSQL function %s line ', statement, to_regproc(caller)::oid::regprocedure))
+        format(E'\nSQL statement "%s"\nPL/pgSQL function %s line ', statement, caller))
 $$;
-COMMENT ON FUNCTION backtrace.called_by(text, text, text)
+COMMENT ON FUNCTION backtrace.called_by(text, regprocedure, text)
     IS 'whether this statement of this function is what called the function with this PG_CONTEXT';
 
 -- Waiting calls ----------------------------------------------------------------------------------------------------------
@@ -77,7 +99,7 @@ AS $$
 DECLARE
     protocol CONSTANT text := '1';
     setting  text := nullif(current_setting('pg_stat_backtrace.timeout', true), '');
-    home     text := encode(backtrace.bytes(current_setting('data_directory')), 'escape');
+    home     text := encode(backtrace.bytes(current_setting('data_directory')::text), 'escape');
     -- waiting is {'wait', nap, waited, look, salt, mark}.  Times are in seconds, and slept: the clock may be set meanwhile.
     nap      double precision := coalesce(waiting[2]::double precision, 0);
     waited   double precision := greatest(coalesce(waiting[3]::double precision, 0) + nap, 0);
@@ -107,8 +129,8 @@ BEGIN
     -- A worker that was started, or has replaced its spool, since then knows nothing of the request.
     mark := encode(sha256(convert_to(answer, 'SQL_ASCII')), 'hex');
     asked := coalesce(mark = waiting[6], false);
-    IF backtrace.called_by(stack, 'backtrace.ask',
-           'SELECT backtrace.call(caller, verb, targets, waiting) AS answer') IS NOT TRUE
+    IF backtrace.called_by(stack, backtrace.caller_of('call'::text)::regprocedure,
+           'SELECT backtrace.call(caller, verb, targets, waiting) AS answer'::text) IS NOT TRUE
        OR NOT asked AND backtrace.may_ask(caller, verb) IS NOT TRUE THEN
         RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', MESSAGE = coalesce('permission denied for function '
                 || (SELECT p.proname FROM pg_proc p WHERE p.oid = backtrace.verb_function(verb)),
@@ -203,9 +225,9 @@ BEGIN
             -- can read.
             request := concat_ws(' ', protocol, id, verb, coalesce(nullif(array_to_string(targets, ','), ''), '*'),
                 setting, caller, super, pg_backend_pid(), getdatabaseencoding(),
-                encode(backtrace.bytes(pg_get_userbyid(caller)), 'hex'),
-                encode(backtrace.bytes(current_database()), 'hex'),
-                (SELECT string_agg(s.name || '=' || encode(backtrace.bytes(s.value), 'hex'), ' ')
+                encode(backtrace.bytes(pg_get_userbyid(caller)::text), 'hex'),
+                encode(backtrace.bytes(current_database()::text), 'hex'),
+                (SELECT string_agg(s.name || '=' || encode(backtrace.bytes(s.value::text), 'hex'), ' ')
                  FROM (SELECT n, nullif(current_setting('pg_stat_backtrace.' || n, true), '')
                        FROM unnest('{timeout,max_frames,nonstop,threads,context,trace}'::text[]) n) s (name, value)
                  WHERE s.value IS NOT NULL));
@@ -275,11 +297,12 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    a  text[];
+    seal backtrace.token.seal%TYPE := 0;
+    a    text[] := '{}';
 BEGIN
-    a := backtrace.ask(0, 'get', ARRAY[pid]);
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'get', ARRAY[pid], a);
+    LOOP
+        a := backtrace.ask(seal, 'get'::text, ARRAY[pid]::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = '' THEN
         RETURN a[6];
@@ -320,6 +343,7 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a       text[];
     message text := format('backtrace of PID %s', pid);
 BEGIN
@@ -328,9 +352,10 @@ BEGIN
             HINT = 'The server log takes no LOG messages: see log_min_messages.';
         RETURN false;
     END IF;
-    a := backtrace.ask(0, 'log', ARRAY[pid]);
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'log', ARRAY[pid], a);
+    a := '{}';
+    LOOP
+        a := backtrace.ask(seal, 'log'::text, ARRAY[pid]::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = '' THEN
         IF current_setting('log_error_verbosity') = 'terse' THEN
@@ -338,7 +363,7 @@ BEGIN
             a[6] := NULL;
         END IF;
         IF current_setting('client_min_messages') NOT IN ('notice', 'warning', 'error') THEN
-            PERFORM backtrace.write_log(message, a[6]);
+            PERFORM backtrace.write_log(message, a[6]::text);
         ELSIF a[6] IS NULL THEN
             RAISE LOG USING MESSAGE = message;
         ELSE
@@ -381,11 +406,12 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER ROWS 30
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    a  text[];
+    seal backtrace.token.seal%TYPE := 0;
+    a    text[] := '{}';
 BEGIN
-    a := backtrace.ask(0, 'frames', ARRAY[pid]);
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'frames', ARRAY[pid], a);
+    LOOP
+        a := backtrace.ask(seal, 'frames'::text, ARRAY[pid]::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = '' THEN
         RETURN QUERY
@@ -419,18 +445,19 @@ LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER ROWS 100
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    a  text[];
+    seal backtrace.token.seal%TYPE := 0;
+    a    text[] := '{}';
 BEGIN
-    a := backtrace.ask(0, 'stat', '{}');
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'stat', '{}', a);
+    LOOP
+        a := backtrace.ask(seal, 'stat'::text, '{}'::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = '' THEN
         PERFORM pg_stat_clear_snapshot();
         RETURN QUERY
             SELECT b.pid, s.leader_pid, coalesce(s.backend_type, b.backend_type), s.wait_event_type, s.wait_event,
                    s.state, s.query_id, b.engine, b.pause_us, b.depth, b.backtrace, b.error
-            FROM backtrace.answers(a[6]) b LEFT JOIN pg_stat_activity s ON s.pid = b.pid;
+            FROM backtrace.answers(a[6]::text) b LEFT JOIN pg_stat_activity s ON s.pid = b.pid;
         RETURN;
     END IF;
     CASE WHEN a[4] = '' AND a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3];
@@ -458,6 +485,7 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a       text[];
     b       backtrace.answer;
     message text;
@@ -468,12 +496,13 @@ BEGIN
             HINT = 'The server log takes no LOG messages: see log_min_messages.';
         RETURN false;
     END IF;
-    a := backtrace.ask(0, 'logs', pids);
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'logs', pids, a);
+    a := '{}';
+    LOOP
+        a := backtrace.ask(seal, 'logs'::text, pids, a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = '' THEN
-        FOR b IN SELECT * FROM backtrace.answers(a[6]) LOOP
+        FOR b IN SELECT * FROM backtrace.answers(a[6]::text) LOOP
             IF b.error IS NOT NULL THEN
                 RAISE WARNING USING ERRCODE = b.sqlstate, MESSAGE = b.error;
                 logged := false;
@@ -485,7 +514,7 @@ BEGIN
                 b.backtrace := NULL;
             END IF;
             IF current_setting('client_min_messages') NOT IN ('notice', 'warning', 'error') THEN
-                PERFORM backtrace.write_log(message, b.backtrace);
+                PERFORM backtrace.write_log(message, b.backtrace::text);
             ELSIF b.backtrace IS NULL THEN
                 RAISE LOG USING MESSAGE = message;
             ELSE
@@ -516,6 +545,7 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER ROWS 10
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a         text[];
     members   int[] := '{}';    -- all found so far
     distances int[] := '{}';    -- and how far each is
@@ -545,9 +575,10 @@ BEGIN
         waiting := ARRAY(SELECT s.pid FROM pg_stat_activity s
             WHERE s.pid = ANY (present) AND s.wait_event = 'ProcSignalBarrier' AND s.pid <> pg_backend_pid());
         IF cardinality(waiting) > 0 THEN
-            a := backtrace.ask(0, 'barrier', waiting);
-            WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-                a := backtrace.ask(0, 'barrier', waiting, a);
+            a := '{}';
+            LOOP
+                a := backtrace.ask(seal, 'barrier'::text, waiting, a);
+                EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
             END LOOP;
             IF a[1] = '' THEN
                 late := array_remove(string_to_array(a[6], E'\x1e', '')::int[], NULL);
@@ -563,9 +594,10 @@ BEGIN
         step := step + 1;
     END LOOP;
     IF a IS NULL THEN
-        a := backtrace.ask(0, 'blocking', array_remove(members, 0));
-        WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-            a := backtrace.ask(0, 'blocking', array_remove(members, 0), a);
+        a := '{}';
+        LOOP
+            a := backtrace.ask(seal, 'blocking'::text, array_remove(members, 0)::int[], a);
+            EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
         END LOOP;
     END IF;
     IF a[1] = '' THEN
@@ -574,7 +606,7 @@ BEGIN
                    s.wait_event, s.state, s.query, b.backtrace,
                    CASE WHEN m.pid = 0 THEN 'a prepared transaction' ELSE b.error END
             FROM unnest(distances, members) WITH ORDINALITY m (distance, pid, n)
-                 LEFT JOIN backtrace.answers(a[6]) b ON b.pid = m.pid
+                 LEFT JOIN backtrace.answers(a[6]::text) b ON b.pid = m.pid
                  LEFT JOIN pg_stat_activity s ON s.pid = m.pid
             ORDER BY m.n;
         RETURN;
@@ -603,6 +635,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER ROWS 20
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a       text[];
     seconds double precision := extract(epoch FROM "interval");
     stacks  text[] := '{}';     -- the stack or the reason
@@ -622,9 +655,10 @@ BEGIN
         RETURN; -- a request that names no process would be about all
     END IF;
     FOR i IN 1..samples LOOP
-        a := backtrace.ask(0, 'summary', coalesce(pids, '{}'));
-        WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-            a := backtrace.ask(0, 'summary', coalesce(pids, '{}'), a);
+        a := '{}';
+        LOOP
+            a := backtrace.ask(seal, 'summary'::text, coalesce(pids, '{}')::int[], a);
+            EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
         END LOOP;
         EXIT WHEN a[1] <> '';
         taken := i;
@@ -636,7 +670,7 @@ BEGIN
               FROM (SELECT * FROM unnest(stacks, failed, counts, owners)
                     UNION ALL
                     SELECT coalesce(b.error, b.backtrace), b.error IS NOT NULL, 1, b.pid::text
-                    FROM backtrace.answers(a[6]) b
+                    FROM backtrace.answers(a[6]::text) b
                     WHERE b.error IS NULL OR $3 IS NOT NULL OR b.pid <> pg_backend_pid()) e (stack, failed, n, pids)
               GROUP BY e.stack, e.failed) g;
         IF clock_timestamp() NOT BETWEEN told AND told + interval '1 second' THEN
@@ -793,7 +827,7 @@ AS $$
 DECLARE
     worker text[] := string_to_array(encode(pg_read_binary_file('pg_stat_backtrace.pid', 0, 16384, true), 'escape'), E'\n');
 BEGIN
-    RETURN coalesce(worker[4] = encode(backtrace.bytes(current_setting('data_directory')), 'escape')
+    RETURN coalesce(worker[4] = encode(backtrace.bytes(current_setting('data_directory')::text), 'escape')
         AND worker[2] ~ '^[0-9]{1,9}$'
         AND CASE WHEN split_part(coalesce(worker[10], ''), ' ', 1) = 'outside'
             THEN clock_timestamp() - (pg_stat_file(worker[6] || '/ready', true)).modification < interval '10s'
@@ -868,8 +902,8 @@ DECLARE
 BEGIN
     GET DIAGNOSTICS stack = PG_CONTEXT;
     IF verb NOT IN ('request', 'requests') OR backtrace.may_ask(caller, verb) IS NOT TRUE
-       OR backtrace.called_by(stack, 'backtrace.queue',
-              'SELECT backtrace.enqueue(caller, verb, pids, log) AS answer') IS NOT TRUE THEN
+       OR backtrace.called_by(stack, backtrace.caller_of('enqueue'::text)::regprocedure,
+              'SELECT backtrace.enqueue(caller, verb, pids, log) AS answer'::text) IS NOT TRUE THEN
         RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege',
             MESSAGE = format('permission denied for function %s', 'pg_request_backtrace');
     ELSIF current_setting('transaction_read_only')::boolean THEN
@@ -949,10 +983,11 @@ SET search_path = pg_catalog, pg_temp
 SET array_nulls = on                    -- the ids are passed as a text
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a   text[];
     ids bigint[];
 BEGIN
-    a := backtrace.queue(0, 'request', ARRAY[pid], log);
+    a := backtrace.queue(seal, 'request'::text, ARRAY[pid]::int[], log);
     IF a[1] = '' THEN
         ids := a[6];
         IF ids[1] IS NULL THEN
@@ -978,11 +1013,12 @@ SET search_path = pg_catalog, pg_temp
 SET array_nulls = on                    -- the ids are passed as a text
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a   text[];
     ids bigint[];
     pid int;
 BEGIN
-    a := backtrace.queue(0, 'requests', pids, log);
+    a := backtrace.queue(seal, 'requests'::text, pids, log);
     IF a[1] = '' THEN
         ids := a[6];
         FOREACH pid IN ARRAY pids LOOP
@@ -1076,8 +1112,8 @@ BEGIN
             FOREACH caller IN ARRAY r.callers LOOP
                 EXIT WHEN room = 0;
                 granted := NOT EXISTS (SELECT FROM pg_authid p WHERE p.oid = claim.caller)     -- refused for that reason
-                    OR has_function_privilege(caller, backtrace.verb_function('request'), 'EXECUTE')
-                    OR has_function_privilege(caller, backtrace.verb_function('requests'), 'EXECUTE');
+                    OR has_function_privilege(caller, backtrace.verb_function('request'::text), 'EXECUTE')
+                    OR has_function_privilege(caller, backtrace.verb_function('requests'::text), 'EXECUTE');
                 superuser := r.super;
                 IF NOT r.super AND NOT after ? caller::text THEN
                     PERFORM backtrace.refuse(caller, queue, but);
@@ -1184,7 +1220,7 @@ BEGIN
         RETURNING q.id, q.pid, CASE WHEN q.verb = 'log' AND q.state = 'done' THEN u.stack END AS frames
     LOOP
         done := done + 1;
-        PERFORM backtrace.log_entry(r.pid, r.frames), pg_notify('backtrace_done', r.id::text);
+        PERFORM backtrace.log_entry(r.pid::int, r.frames::text), pg_notify('backtrace_done', r.id::text);
     END LOOP;
     RETURN done;
 END
@@ -1273,12 +1309,14 @@ LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER ROWS 500
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a  text[];
     verb text := CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN 'waits' ELSE 'waits_own' END;
 BEGIN
-    a := backtrace.ask(0, verb, '{}');
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, verb, '{}', a);
+    a := '{}';
+    LOOP
+        a := backtrace.ask(seal, verb, '{}'::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = 'NOTICE' THEN -- about the rows
         RAISE NOTICE USING MESSAGE = a[3], HINT = a[5];
@@ -1345,12 +1383,14 @@ LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER ROWS 100
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a  text[];
     verb text := CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN 'waits_lost' ELSE 'waits_lost_own' END;
 BEGIN
-    a := backtrace.ask(0, verb, '{}');
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, verb, '{}', a);
+    a := '{}';
+    LOOP
+        a := backtrace.ask(seal, verb, '{}'::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = 'NOTICE' THEN -- about the rows
         RAISE NOTICE USING MESSAGE = a[3], HINT = a[5];
@@ -1399,11 +1439,12 @@ LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER ROWS 100
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    a  text[];
+    seal backtrace.token.seal%TYPE := 0;
+    a    text[] := '{}';
 BEGIN
-    a := backtrace.ask(0, 'waits_queries', '{}');
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'waits_queries', '{}', a);
+    LOOP
+        a := backtrace.ask(seal, 'waits_queries'::text, '{}'::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = 'NOTICE' THEN -- about the rows
         RAISE NOTICE USING MESSAGE = a[3], HINT = a[5];
@@ -1447,11 +1488,12 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER ROWS 1000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    a  text[];
+    seal backtrace.token.seal%TYPE := 0;
+    a    text[] := '{}';
 BEGIN
-    a := backtrace.ask(0, 'waits_records', ARRAY[pid]);
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'waits_records', ARRAY[pid], a);
+    LOOP
+        a := backtrace.ask(seal, 'waits_records'::text, ARRAY[pid]::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = 'NOTICE' THEN -- about the rows
         RAISE NOTICE USING MESSAGE = a[3], HINT = a[5];
@@ -1485,11 +1527,12 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    a  text[];
+    seal backtrace.token.seal%TYPE := 0;
+    a    text[] := '{}';
 BEGIN
-    a := backtrace.ask(0, 'waits_reset', ARRAY[pid]);
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'waits_reset', ARRAY[pid], a);
+    LOOP
+        a := backtrace.ask(seal, 'waits_reset'::text, ARRAY[pid]::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = '' THEN
         RETURN;
@@ -1514,11 +1557,12 @@ LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    a  text[];
+    seal backtrace.token.seal%TYPE := 0;
+    a    text[] := '{}';
 BEGIN
-    a := backtrace.ask(0, 'waits_reset_all', '{}');
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'waits_reset_all', '{}', a);
+    LOOP
+        a := backtrace.ask(seal, 'waits_reset_all'::text, '{}'::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = '' THEN
         RETURN;
@@ -1543,6 +1587,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a  text[];
     verb    text;
     targets int[] := CASE WHEN pid IS NULL THEN '{}' ELSE ARRAY[pid] END;
@@ -1557,9 +1602,10 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('invalid PID %s', pid),
             HINT = 'Leave it out to set the level of all processes.';
     END IF;
-    a := backtrace.ask(0, verb, targets);
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, verb, targets, a);
+    a := '{}';
+    LOOP
+        a := backtrace.ask(seal, verb, targets, a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = '' THEN
         RETURN;
@@ -1589,11 +1635,12 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER ROWS 200
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    a  text[];
+    seal backtrace.token.seal%TYPE := 0;
+    a    text[] := '{}';
 BEGIN
-    a := backtrace.ask(0, 'memory', ARRAY[pid]);
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'memory', ARRAY[pid], a);
+    LOOP
+        a := backtrace.ask(seal, 'memory'::text, ARRAY[pid]::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = '' THEN
         -- The first record is a warning, which is empty if there is none.
@@ -1633,6 +1680,7 @@ SET search_path = pg_catalog, pg_temp
 SET pg_stat_backtrace.trace = ''
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a       text[];
     seconds double precision := extract(epoch FROM duration);
     verb    text := 'functrace';
@@ -1643,9 +1691,10 @@ BEGIN
     END IF;
     first := set_config('pg_stat_backtrace.trace', round(seconds * 1000)::bigint || ' ' || name, true);
     LOOP
-        a := backtrace.ask(0, verb, ARRAY[pid]);
-        WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-            a := backtrace.ask(0, verb, ARRAY[pid], a);
+        a := '{}';
+        LOOP
+            a := backtrace.ask(seal, verb, ARRAY[pid]::int[], a);
+            EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
         END LOOP;
         EXIT WHEN a[1] <> '';
         first := split_part(a[6], E'\x1e', 1);
@@ -1726,6 +1775,16 @@ BEGIN ATOMIC
 END;
 COMMENT ON FUNCTION backtrace.may_ask(oid, text) IS 'whether this role may make requests with this verb';
 
+CREATE FUNCTION backtrace.caller_of(inner_function text) RETURNS regprocedure
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SECURITY INVOKER
+BEGIN ATOMIC
+    SELECT CASE inner_function
+        WHEN 'call' THEN 'backtrace.ask(backtrace.seal, text, int[], text[])'::regprocedure
+        WHEN 'enqueue' THEN 'backtrace.queue(backtrace.seal, text, int[], boolean)'::regprocedure
+    END;
+END;
+COMMENT ON FUNCTION backtrace.caller_of(text) IS 'the only function that may call this one';
+
 -- Privileges -------------------------------------------------------------------------------------------------------------
 
 -- Default privileges may have given any role any privilege on the new objects.  With TRIGGER on backtrace.request, a
@@ -1792,23 +1851,117 @@ $$;
 -- These may be used by everyone: each speaks for current_user, or has nothing to hide.  A role sees its own rows of
 -- backtrace.request.
 GRANT USAGE ON SCHEMA backtrace TO PUBLIC;
-GRANT USAGE ON TYPE backtrace.answer, backtrace.seal TO PUBLIC;
+GRANT USAGE ON TYPE backtrace.answer, backtrace.seal, backtrace.token TO PUBLIC;
 GRANT SELECT ON backtrace.request TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
-    backtrace.ask, backtrace.call, backtrace.queue, backtrace.enqueue, backtrace.served, backtrace.stat,
-    backtrace.answers, backtrace.write_log, @extschema@.pg_backtrace_result TO PUBLIC;
+    backtrace.ask(backtrace.seal, text, int[], text[]), backtrace.call(oid, text, int[], text[]),
+    backtrace.queue(backtrace.seal, text, int[], boolean), backtrace.enqueue(oid, text, int[], boolean),
+    backtrace.served(), backtrace.stat(), backtrace.answers(text), backtrace.write_log(text, text),
+    @extschema@.pg_backtrace_result(bigint) TO PUBLIC;
 
 -- Monitoring roles read the figures of wait events.
 GRANT EXECUTE ON FUNCTION
-    @extschema@.pg_stat_get_wait_event_timing, @extschema@.pg_stat_get_wait_event_timing_overflow,
-    @extschema@.pg_stat_get_wait_event_timing_by_query TO pg_read_all_stats;
+    @extschema@.pg_stat_get_wait_event_timing(), @extschema@.pg_stat_get_wait_event_timing_overflow(),
+    @extschema@.pg_stat_get_wait_event_timing_by_query() TO pg_read_all_stats;
 GRANT SELECT ON
     @extschema@.pg_stat_wait_event_timing, @extschema@.pg_stat_wait_event_timing_overflow,
     @extschema@.pg_stat_wait_event_timing_by_query TO pg_read_all_stats;
 GRANT SELECT ON @extschema@.pg_wait_event_timing_histogram_buckets TO PUBLIC;
 
 -- They also read the memory contexts, as in the view pg_backend_memory_contexts.
-GRANT EXECUTE ON FUNCTION @extschema@.pg_get_memory_contexts TO pg_read_all_stats;
+GRANT EXECUTE ON FUNCTION @extschema@.pg_get_memory_contexts(int) TO pg_read_all_stats;
+
+-- Objects of others in schema backtrace, or on the extension's objects, would run with the rights of the extension's owner
+-- or of any caller.
+DO $$
+DECLARE
+    found text[] := ARRAY(
+        -- A query: the objects that can run code of others, or can take the place of the extension's objects, and that the
+        -- extension's scripts did not make.  One row for each.  The scripts, the worker and "doctor" all use it.
+        WITH RECURSIVE made (classid, objid) AS (   -- the members of the extension, and their row types, sequences and rules
+            SELECT d.classid, d.objid
+            FROM pg_depend d JOIN pg_extension e ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
+            WHERE d.deptype = 'e' AND e.extname = 'pg_stat_backtrace'
+            UNION
+            SELECT d.classid, d.objid
+            FROM made m JOIN pg_depend d ON d.refclassid = m.classid AND d.refobjid = m.objid AND d.deptype = 'i'
+        ), relation (oid) AS (
+            SELECT m.objid FROM made m JOIN pg_class c ON m.classid = 'pg_class'::regclass AND c.oid = m.objid
+            WHERE c.relkind IN ('r', 'v', 'S', 'c')
+        ), datatype (oid) AS (
+            SELECT m.objid FROM made m WHERE m.classid = 'pg_type'::regclass
+        ), constraint_made (name, definition) AS (
+            VALUES ('request_pkey', 'PRIMARY KEY (id)'),
+                ('request_check', 'CHECK (((state = ''queued''::text) = (finished_at IS NULL)))'),
+                ('request_check1', 'CHECK (((state = ''failed''::text) = (sqlstate IS NOT NULL)))'),
+                ('request_kind_check', 'CHECK ((kind = ANY (ARRAY[''queued''::text, ''waiting''::text])))'),
+                ('request_state_check', 'CHECK ((state = ANY (ARRAY[''queued''::text, ''done''::text, ''failed''::text])))')
+        ), default_made (name, value) AS (
+            VALUES ('kind', '''queued''::text'), ('state', '''queued''::text'), ('requested_at', 'clock_timestamp()')
+        ), index_made (name, definition) AS (
+            VALUES ('request_pkey', 'CREATE UNIQUE INDEX request_pkey ON backtrace.request USING btree (id)'),
+                ('request_queued', 'CREATE INDEX request_queued ON backtrace.request USING btree (caller, id) '
+                    'WHERE (state = ''queued''::text)'),
+                ('request_queued', 'CREATE INDEX request_queued ON backtrace.request USING btree (id) '     -- version 1.1
+                    'WHERE (state = ''queued''::text)')
+        ), foreign_object (classid, objid) AS (
+            SELECT d.classid, d.objid   -- of any class: functions, operators, tables, other extensions, default privileges, ...
+            FROM made m JOIN pg_depend d ON d.refclassid = m.classid AND d.refobjid = m.objid
+            WHERE m.classid = 'pg_namespace'::regclass
+              AND NOT EXISTS (SELECT FROM made x WHERE x.classid = d.classid AND x.objid = d.objid)
+            UNION
+            SELECT 'pg_trigger'::regclass, t.oid FROM relation r JOIN pg_trigger t ON t.tgrelid = r.oid
+            WHERE NOT t.tgisinternal
+            UNION
+            SELECT 'pg_rewrite'::regclass, w.oid
+            FROM relation r JOIN pg_class c ON c.oid = r.oid JOIN pg_rewrite w ON w.ev_class = r.oid
+            WHERE c.relkind <> 'v' OR w.ev_type <> '1'
+            UNION
+            SELECT 'pg_policy'::regclass, p.oid FROM relation r JOIN pg_policy p ON p.polrelid = r.oid
+            WHERE p.polname <> 'own' OR p.polcmd <> 'r' OR NOT p.polpermissive OR p.polroles <> '{0}' OR p.polwithcheck IS NOT NULL
+               OR regexp_replace(pg_get_expr(p.polqual, p.polrelid), '[\n ]+', ' ', 'g')
+                  <> '((caller = ( SELECT (to_regrole(quote_ident((CURRENT_USER)::text)))::oid AS to_regrole)) '
+                     'OR ( SELECT pg_has_role(''pg_read_all_stats''::name, ''USAGE''::text) AS pg_has_role))'
+            UNION
+            SELECT 'pg_constraint'::regclass, c.oid FROM pg_constraint c
+            WHERE c.contype <> 'n' AND NOT EXISTS (SELECT FROM constraint_made k
+                      WHERE k.name = c.conname AND k.definition = pg_get_constraintdef(c.oid) AND c.confrelid = 0)
+              AND (c.conrelid IN (SELECT r.oid FROM relation r) OR c.confrelid IN (SELECT r.oid FROM relation r)
+                   OR c.contypid IN (SELECT t.oid FROM datatype t))
+            UNION
+            SELECT 'pg_attrdef'::regclass, d.oid
+            FROM relation r JOIN pg_attrdef d ON d.adrelid = r.oid
+                 JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+            WHERE NOT EXISTS (SELECT FROM default_made k
+                              WHERE k.name = a.attname AND k.value = pg_get_expr(d.adbin, d.adrelid) AND a.attgenerated = '')
+            UNION
+            SELECT 'pg_class'::regclass, i.indexrelid
+            FROM relation r JOIN pg_index i ON i.indrelid = r.oid JOIN pg_class c ON c.oid = i.indexrelid
+            WHERE NOT EXISTS (SELECT FROM index_made k WHERE k.name = c.relname AND k.definition = pg_get_indexdef(c.oid))
+            UNION
+            SELECT 'pg_class'::regclass, i.inhrelid FROM relation r JOIN pg_inherits i ON i.inhparent = r.oid
+            UNION
+            SELECT 'pg_class'::regclass, i.inhparent FROM relation r JOIN pg_inherits i ON i.inhrelid = r.oid
+            UNION
+            SELECT 'pg_statistic_ext'::regclass, s.oid FROM relation r JOIN pg_statistic_ext s ON s.stxrelid = r.oid
+            UNION
+            SELECT 'pg_cast'::regclass, c.oid FROM datatype t JOIN pg_cast c ON t.oid IN (c.castsource, c.casttarget)
+        )
+        SELECT pg_describe_object(f.classid, f.objid, 0) FROM foreign_object f
+        UNION
+        SELECT 'default value of ' || pg_describe_object('pg_type'::regclass, t.oid, 0)
+        FROM datatype d JOIN pg_type t ON t.oid = d.oid WHERE t.typdefault IS NOT NULL
+        ORDER BY 1
+    );
+BEGIN
+    IF found <> '{}' THEN
+        RAISE EXCEPTION USING ERRCODE = 'object_not_in_prerequisite_state',
+            MESSAGE = 'schema "backtrace" has objects that pg_stat_backtrace did not make',
+            DETAIL = array_to_string(found[1:100], E'\n'),
+            HINT = 'Drop these objects, or move them to another schema, and try again.';
+    END IF;
+END
+$$;
 
 -- The random name, see the identity of the caller.  Last: the scripts name the type.
 DO $$

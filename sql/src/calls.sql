@@ -28,7 +28,7 @@ AS $$
 DECLARE
     protocol CONSTANT text := '1';
     setting  text := nullif(current_setting('pg_stat_backtrace.timeout', true), '');
-    home     text := encode(backtrace.bytes(current_setting('data_directory')), 'escape');
+    home     text := encode(backtrace.bytes(current_setting('data_directory')::text), 'escape');
     -- waiting is {'wait', nap, waited, look, salt, mark}.  Times are in seconds, and slept: the clock may be set meanwhile.
     nap      double precision := coalesce(waiting[2]::double precision, 0);
     waited   double precision := greatest(coalesce(waiting[3]::double precision, 0) + nap, 0);
@@ -58,8 +58,8 @@ BEGIN
     -- A worker that was started, or has replaced its spool, since then knows nothing of the request.
     mark := encode(sha256(convert_to(answer, 'SQL_ASCII')), 'hex');
     asked := coalesce(mark = waiting[6], false);
-    IF backtrace.called_by(stack, 'backtrace.ask',
-           'SELECT backtrace.call(caller, verb, targets, waiting) AS answer') IS NOT TRUE
+    IF backtrace.called_by(stack, backtrace.caller_of('call'::text)::regprocedure,
+           'SELECT backtrace.call(caller, verb, targets, waiting) AS answer'::text) IS NOT TRUE
        OR NOT asked AND backtrace.may_ask(caller, verb) IS NOT TRUE THEN
         RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', MESSAGE = coalesce('permission denied for function '
                 || (SELECT p.proname FROM pg_proc p WHERE p.oid = backtrace.verb_function(verb)),
@@ -154,9 +154,9 @@ BEGIN
             -- can read.
             request := concat_ws(' ', protocol, id, verb, coalesce(nullif(array_to_string(targets, ','), ''), '*'),
                 setting, caller, super, pg_backend_pid(), getdatabaseencoding(),
-                encode(backtrace.bytes(pg_get_userbyid(caller)), 'hex'),
-                encode(backtrace.bytes(current_database()), 'hex'),
-                (SELECT string_agg(s.name || '=' || encode(backtrace.bytes(s.value), 'hex'), ' ')
+                encode(backtrace.bytes(pg_get_userbyid(caller)::text), 'hex'),
+                encode(backtrace.bytes(current_database()::text), 'hex'),
+                (SELECT string_agg(s.name || '=' || encode(backtrace.bytes(s.value::text), 'hex'), ' ')
                  FROM (SELECT n, nullif(current_setting('pg_stat_backtrace.' || n, true), '')
                        FROM unnest('{timeout,max_frames,nonstop,threads,context,trace}'::text[]) n) s (name, value)
                  WHERE s.value IS NOT NULL));

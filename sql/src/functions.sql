@@ -5,11 +5,12 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    a  text[];
+    seal backtrace.token.seal%TYPE := 0;
+    a    text[] := '{}';
 BEGIN
-    a := backtrace.ask(0, 'get', ARRAY[pid]);
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'get', ARRAY[pid], a);
+    LOOP
+        a := backtrace.ask(seal, 'get'::text, ARRAY[pid]::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = '' THEN
         RETURN a[6];
@@ -46,6 +47,7 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a       text[];
     message text := format('backtrace of PID %s', pid);
 BEGIN
@@ -54,9 +56,10 @@ BEGIN
             HINT = 'The server log takes no LOG messages: see log_min_messages.';
         RETURN false;
     END IF;
-    a := backtrace.ask(0, 'log', ARRAY[pid]);
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'log', ARRAY[pid], a);
+    a := '{}';
+    LOOP
+        a := backtrace.ask(seal, 'log'::text, ARRAY[pid]::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = '' THEN
         IF current_setting('log_error_verbosity') = 'terse' THEN
@@ -64,7 +67,7 @@ BEGIN
             a[6] := NULL;
         END IF;
         IF current_setting('client_min_messages') NOT IN ('notice', 'warning', 'error') THEN
-            PERFORM backtrace.write_log(message, a[6]);
+            PERFORM backtrace.write_log(message, a[6]::text);
         ELSIF a[6] IS NULL THEN
             RAISE LOG USING MESSAGE = message;
         ELSE
@@ -103,11 +106,12 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER ROWS 30
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    a  text[];
+    seal backtrace.token.seal%TYPE := 0;
+    a    text[] := '{}';
 BEGIN
-    a := backtrace.ask(0, 'frames', ARRAY[pid]);
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'frames', ARRAY[pid], a);
+    LOOP
+        a := backtrace.ask(seal, 'frames'::text, ARRAY[pid]::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = '' THEN
         RETURN QUERY
@@ -137,18 +141,19 @@ LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER ROWS 100
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    a  text[];
+    seal backtrace.token.seal%TYPE := 0;
+    a    text[] := '{}';
 BEGIN
-    a := backtrace.ask(0, 'stat', '{}');
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'stat', '{}', a);
+    LOOP
+        a := backtrace.ask(seal, 'stat'::text, '{}'::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = '' THEN
         PERFORM pg_stat_clear_snapshot();
         RETURN QUERY
             SELECT b.pid, s.leader_pid, coalesce(s.backend_type, b.backend_type), s.wait_event_type, s.wait_event,
                    s.state, s.query_id, b.engine, b.pause_us, b.depth, b.backtrace, b.error
-            FROM backtrace.answers(a[6]) b LEFT JOIN pg_stat_activity s ON s.pid = b.pid;
+            FROM backtrace.answers(a[6]::text) b LEFT JOIN pg_stat_activity s ON s.pid = b.pid;
         RETURN;
     END IF;
     -- @include raise.sql
@@ -172,6 +177,7 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a       text[];
     b       backtrace.answer;
     message text;
@@ -182,12 +188,13 @@ BEGIN
             HINT = 'The server log takes no LOG messages: see log_min_messages.';
         RETURN false;
     END IF;
-    a := backtrace.ask(0, 'logs', pids);
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'logs', pids, a);
+    a := '{}';
+    LOOP
+        a := backtrace.ask(seal, 'logs'::text, pids, a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = '' THEN
-        FOR b IN SELECT * FROM backtrace.answers(a[6]) LOOP
+        FOR b IN SELECT * FROM backtrace.answers(a[6]::text) LOOP
             IF b.error IS NOT NULL THEN
                 RAISE WARNING USING ERRCODE = b.sqlstate, MESSAGE = b.error;
                 logged := false;
@@ -199,7 +206,7 @@ BEGIN
                 b.backtrace := NULL;
             END IF;
             IF current_setting('client_min_messages') NOT IN ('notice', 'warning', 'error') THEN
-                PERFORM backtrace.write_log(message, b.backtrace);
+                PERFORM backtrace.write_log(message, b.backtrace::text);
             ELSIF b.backtrace IS NULL THEN
                 RAISE LOG USING MESSAGE = message;
             ELSE
@@ -226,6 +233,7 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER ROWS 10
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a         text[];
     members   int[] := '{}';    -- all found so far
     distances int[] := '{}';    -- and how far each is
@@ -255,9 +263,10 @@ BEGIN
         waiting := ARRAY(SELECT s.pid FROM pg_stat_activity s
             WHERE s.pid = ANY (present) AND s.wait_event = 'ProcSignalBarrier' AND s.pid <> pg_backend_pid());
         IF cardinality(waiting) > 0 THEN
-            a := backtrace.ask(0, 'barrier', waiting);
-            WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-                a := backtrace.ask(0, 'barrier', waiting, a);
+            a := '{}';
+            LOOP
+                a := backtrace.ask(seal, 'barrier'::text, waiting, a);
+                EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
             END LOOP;
             IF a[1] = '' THEN
                 late := array_remove(string_to_array(a[6], E'\x1e', '')::int[], NULL);
@@ -273,9 +282,10 @@ BEGIN
         step := step + 1;
     END LOOP;
     IF a IS NULL THEN
-        a := backtrace.ask(0, 'blocking', array_remove(members, 0));
-        WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-            a := backtrace.ask(0, 'blocking', array_remove(members, 0), a);
+        a := '{}';
+        LOOP
+            a := backtrace.ask(seal, 'blocking'::text, array_remove(members, 0)::int[], a);
+            EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
         END LOOP;
     END IF;
     IF a[1] = '' THEN
@@ -284,7 +294,7 @@ BEGIN
                    s.wait_event, s.state, s.query, b.backtrace,
                    CASE WHEN m.pid = 0 THEN 'a prepared transaction' ELSE b.error END
             FROM unnest(distances, members) WITH ORDINALITY m (distance, pid, n)
-                 LEFT JOIN backtrace.answers(a[6]) b ON b.pid = m.pid
+                 LEFT JOIN backtrace.answers(a[6]::text) b ON b.pid = m.pid
                  LEFT JOIN pg_stat_activity s ON s.pid = m.pid
             ORDER BY m.n;
         RETURN;
@@ -309,6 +319,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER ROWS 20
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a       text[];
     seconds double precision := extract(epoch FROM "interval");
     stacks  text[] := '{}';     -- the stack or the reason
@@ -328,9 +339,10 @@ BEGIN
         RETURN; -- a request that names no process would be about all
     END IF;
     FOR i IN 1..samples LOOP
-        a := backtrace.ask(0, 'summary', coalesce(pids, '{}'));
-        WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-            a := backtrace.ask(0, 'summary', coalesce(pids, '{}'), a);
+        a := '{}';
+        LOOP
+            a := backtrace.ask(seal, 'summary'::text, coalesce(pids, '{}')::int[], a);
+            EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
         END LOOP;
         EXIT WHEN a[1] <> '';
         taken := i;
@@ -342,7 +354,7 @@ BEGIN
               FROM (SELECT * FROM unnest(stacks, failed, counts, owners)
                     UNION ALL
                     SELECT coalesce(b.error, b.backtrace), b.error IS NOT NULL, 1, b.pid::text
-                    FROM backtrace.answers(a[6]) b
+                    FROM backtrace.answers(a[6]::text) b
                     WHERE b.error IS NULL OR $3 IS NOT NULL OR b.pid <> pg_backend_pid()) e (stack, failed, n, pids)
               GROUP BY e.stack, e.failed) g;
         IF clock_timestamp() NOT BETWEEN told AND told + interval '1 second' THEN

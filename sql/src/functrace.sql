@@ -10,6 +10,7 @@ SET search_path = pg_catalog, pg_temp
 SET pg_stat_backtrace.trace = ''
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a       text[];
     seconds double precision := extract(epoch FROM duration);
     verb    text := 'functrace';
@@ -20,9 +21,10 @@ BEGIN
     END IF;
     first := set_config('pg_stat_backtrace.trace', round(seconds * 1000)::bigint || ' ' || name, true);
     LOOP
-        a := backtrace.ask(0, verb, ARRAY[pid]);
-        WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-            a := backtrace.ask(0, verb, ARRAY[pid], a);
+        a := '{}';
+        LOOP
+            a := backtrace.ask(seal, verb, ARRAY[pid]::int[], a);
+            EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
         END LOOP;
         EXIT WHEN a[1] <> '';
         first := split_part(a[6], E'\x1e', 1);

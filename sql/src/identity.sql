@@ -18,16 +18,20 @@
 CREATE DOMAIN backtrace.seal AS int;
 COMMENT ON DOMAIN backtrace.seal IS 'random name: no function made before the extension has this argument type';
 
+-- By backtrace.token.seal%TYPE, a function declares a variable of that type without its random name.
+CREATE TYPE backtrace.token AS (seal backtrace.seal);
+COMMENT ON TYPE backtrace.token IS 'names the type of the first argument of backtrace.ask and backtrace.queue';
+
 -- True if the chain of callers in stack continues, after its first line, with this statement of this function.  An SPI
 -- line holds the text of the statement up to a quotation mark, and no longer statement that begins with one of the
 -- texts used here and continues with that mark is valid SQL.
-CREATE FUNCTION backtrace.called_by(stack text, caller text, statement text) RETURNS boolean
+CREATE FUNCTION backtrace.called_by(stack text, caller regprocedure, statement text) RETURNS boolean
 LANGUAGE sql STABLE STRICT PARALLEL SAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 SET quote_all_identifiers = off
 AS $$
     SELECT starts_with(substr(stack, strpos(stack, E'\n')),
-        format(E'\nSQL statement "%s"\nPL/pgSQL function %s line ', statement, to_regproc(caller)::oid::regprocedure))
+        format(E'\nSQL statement "%s"\nPL/pgSQL function %s line ', statement, caller))
 $$;
-COMMENT ON FUNCTION backtrace.called_by(text, text, text)
+COMMENT ON FUNCTION backtrace.called_by(text, regprocedure, text)
     IS 'whether this statement of this function is what called the function with this PG_CONTEXT';

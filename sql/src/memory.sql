@@ -8,11 +8,12 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER ROWS 200
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    a  text[];
+    seal backtrace.token.seal%TYPE := 0;
+    a    text[] := '{}';
 BEGIN
-    a := backtrace.ask(0, 'memory', ARRAY[pid]);
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'memory', ARRAY[pid], a);
+    LOOP
+        a := backtrace.ask(seal, 'memory'::text, ARRAY[pid]::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = '' THEN
         -- The first record is a warning, which is empty if there is none.

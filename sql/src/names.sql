@@ -47,3 +47,13 @@ BEGIN ATOMIC
     END;
 END;
 COMMENT ON FUNCTION backtrace.may_ask(oid, text) IS 'whether this role may make requests with this verb';
+
+CREATE FUNCTION backtrace.caller_of(inner_function text) RETURNS regprocedure
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SECURITY INVOKER
+BEGIN ATOMIC
+    SELECT CASE inner_function
+        WHEN 'call' THEN 'backtrace.ask(backtrace.seal, text, int[], text[])'::regprocedure
+        WHEN 'enqueue' THEN 'backtrace.queue(backtrace.seal, text, int[], boolean)'::regprocedure
+    END;
+END;
+COMMENT ON FUNCTION backtrace.caller_of(text) IS 'the only function that may call this one';

@@ -64,23 +64,27 @@ $$;
 -- These may be used by everyone: each speaks for current_user, or has nothing to hide.  A role sees its own rows of
 -- backtrace.request.
 GRANT USAGE ON SCHEMA backtrace TO PUBLIC;
-GRANT USAGE ON TYPE backtrace.answer, backtrace.seal TO PUBLIC;
+GRANT USAGE ON TYPE backtrace.answer, backtrace.seal, backtrace.token TO PUBLIC;
 GRANT SELECT ON backtrace.request TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
-    backtrace.ask, backtrace.call, backtrace.queue, backtrace.enqueue, backtrace.served, backtrace.stat,
-    backtrace.answers, backtrace.write_log, @extschema@.pg_backtrace_result TO PUBLIC;
+    backtrace.ask(backtrace.seal, text, int[], text[]), backtrace.call(oid, text, int[], text[]),
+    backtrace.queue(backtrace.seal, text, int[], boolean), backtrace.enqueue(oid, text, int[], boolean),
+    backtrace.served(), backtrace.stat(), backtrace.answers(text), backtrace.write_log(text, text),
+    @extschema@.pg_backtrace_result(bigint) TO PUBLIC;
 
 -- Monitoring roles read the figures of wait events.
 GRANT EXECUTE ON FUNCTION
-    @extschema@.pg_stat_get_wait_event_timing, @extschema@.pg_stat_get_wait_event_timing_overflow,
-    @extschema@.pg_stat_get_wait_event_timing_by_query TO pg_read_all_stats;
+    @extschema@.pg_stat_get_wait_event_timing(), @extschema@.pg_stat_get_wait_event_timing_overflow(),
+    @extschema@.pg_stat_get_wait_event_timing_by_query() TO pg_read_all_stats;
 GRANT SELECT ON
     @extschema@.pg_stat_wait_event_timing, @extschema@.pg_stat_wait_event_timing_overflow,
     @extschema@.pg_stat_wait_event_timing_by_query TO pg_read_all_stats;
 GRANT SELECT ON @extschema@.pg_wait_event_timing_histogram_buckets TO PUBLIC;
 
 -- They also read the memory contexts, as in the view pg_backend_memory_contexts.
-GRANT EXECUTE ON FUNCTION @extschema@.pg_get_memory_contexts TO pg_read_all_stats;
+GRANT EXECUTE ON FUNCTION @extschema@.pg_get_memory_contexts(int) TO pg_read_all_stats;
+
+-- @include refuse.sql
 
 -- The random name, see the identity of the caller.  Last: the scripts name the type.
 DO $$

@@ -48,8 +48,8 @@ BEGIN
             FOREACH caller IN ARRAY r.callers LOOP
                 EXIT WHEN room = 0;
                 granted := NOT EXISTS (SELECT FROM pg_authid p WHERE p.oid = claim.caller)     -- refused for that reason
-                    OR has_function_privilege(caller, backtrace.verb_function('request'), 'EXECUTE')
-                    OR has_function_privilege(caller, backtrace.verb_function('requests'), 'EXECUTE');
+                    OR has_function_privilege(caller, backtrace.verb_function('request'::text), 'EXECUTE')
+                    OR has_function_privilege(caller, backtrace.verb_function('requests'::text), 'EXECUTE');
                 superuser := r.super;
                 IF NOT r.super AND NOT after ? caller::text THEN
                     PERFORM backtrace.refuse(caller, queue, but);
@@ -156,7 +156,7 @@ BEGIN
         RETURNING q.id, q.pid, CASE WHEN q.verb = 'log' AND q.state = 'done' THEN u.stack END AS frames
     LOOP
         done := done + 1;
-        PERFORM backtrace.log_entry(r.pid, r.frames), pg_notify('backtrace_done', r.id::text);
+        PERFORM backtrace.log_entry(r.pid::int, r.frames::text), pg_notify('backtrace_done', r.id::text);
     END LOOP;
     RETURN done;
 END

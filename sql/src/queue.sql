@@ -23,7 +23,7 @@ AS $$
 DECLARE
     worker text[] := string_to_array(encode(pg_read_binary_file('pg_stat_backtrace.pid', 0, 16384, true), 'escape'), E'\n');
 BEGIN
-    RETURN coalesce(worker[4] = encode(backtrace.bytes(current_setting('data_directory')), 'escape')
+    RETURN coalesce(worker[4] = encode(backtrace.bytes(current_setting('data_directory')::text), 'escape')
         AND worker[2] ~ '^[0-9]{1,9}$'
         AND CASE WHEN split_part(coalesce(worker[10], ''), ' ', 1) = 'outside'
             THEN clock_timestamp() - (pg_stat_file(worker[6] || '/ready', true)).modification < interval '10s'
@@ -98,8 +98,8 @@ DECLARE
 BEGIN
     GET DIAGNOSTICS stack = PG_CONTEXT;
     IF verb NOT IN ('request', 'requests') OR backtrace.may_ask(caller, verb) IS NOT TRUE
-       OR backtrace.called_by(stack, 'backtrace.queue',
-              'SELECT backtrace.enqueue(caller, verb, pids, log) AS answer') IS NOT TRUE THEN
+       OR backtrace.called_by(stack, backtrace.caller_of('enqueue'::text)::regprocedure,
+              'SELECT backtrace.enqueue(caller, verb, pids, log) AS answer'::text) IS NOT TRUE THEN
         RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege',
             MESSAGE = format('permission denied for function %s', 'pg_request_backtrace');
     ELSIF current_setting('transaction_read_only')::boolean THEN
@@ -179,10 +179,11 @@ SET search_path = pg_catalog, pg_temp
 SET array_nulls = on                    -- the ids are passed as a text
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a   text[];
     ids bigint[];
 BEGIN
-    a := backtrace.queue(0, 'request', ARRAY[pid], log);
+    a := backtrace.queue(seal, 'request'::text, ARRAY[pid]::int[], log);
     IF a[1] = '' THEN
         ids := a[6];
         IF ids[1] IS NULL THEN
@@ -204,11 +205,12 @@ SET search_path = pg_catalog, pg_temp
 SET array_nulls = on                    -- the ids are passed as a text
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a   text[];
     ids bigint[];
     pid int;
 BEGIN
-    a := backtrace.queue(0, 'requests', pids, log);
+    a := backtrace.queue(seal, 'requests'::text, pids, log);
     IF a[1] = '' THEN
         ids := a[6];
         FOREACH pid IN ARRAY pids LOOP

@@ -11,12 +11,14 @@ LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER ROWS 500
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a  text[];
     verb text := CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN 'waits' ELSE 'waits_own' END;
 BEGIN
-    a := backtrace.ask(0, verb, '{}');
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, verb, '{}', a);
+    a := '{}';
+    LOOP
+        a := backtrace.ask(seal, verb, '{}'::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = 'NOTICE' THEN -- about the rows
         RAISE NOTICE USING MESSAGE = a[3], HINT = a[5];
@@ -79,12 +81,14 @@ LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER ROWS 100
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a  text[];
     verb text := CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN 'waits_lost' ELSE 'waits_lost_own' END;
 BEGIN
-    a := backtrace.ask(0, verb, '{}');
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, verb, '{}', a);
+    a := '{}';
+    LOOP
+        a := backtrace.ask(seal, verb, '{}'::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = 'NOTICE' THEN -- about the rows
         RAISE NOTICE USING MESSAGE = a[3], HINT = a[5];
@@ -129,11 +133,12 @@ LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER ROWS 100
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    a  text[];
+    seal backtrace.token.seal%TYPE := 0;
+    a    text[] := '{}';
 BEGIN
-    a := backtrace.ask(0, 'waits_queries', '{}');
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'waits_queries', '{}', a);
+    LOOP
+        a := backtrace.ask(seal, 'waits_queries'::text, '{}'::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = 'NOTICE' THEN -- about the rows
         RAISE NOTICE USING MESSAGE = a[3], HINT = a[5];
@@ -173,11 +178,12 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER ROWS 1000
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    a  text[];
+    seal backtrace.token.seal%TYPE := 0;
+    a    text[] := '{}';
 BEGIN
-    a := backtrace.ask(0, 'waits_records', ARRAY[pid]);
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'waits_records', ARRAY[pid], a);
+    LOOP
+        a := backtrace.ask(seal, 'waits_records'::text, ARRAY[pid]::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = 'NOTICE' THEN -- about the rows
         RAISE NOTICE USING MESSAGE = a[3], HINT = a[5];
@@ -207,11 +213,12 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    a  text[];
+    seal backtrace.token.seal%TYPE := 0;
+    a    text[] := '{}';
 BEGIN
-    a := backtrace.ask(0, 'waits_reset', ARRAY[pid]);
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'waits_reset', ARRAY[pid], a);
+    LOOP
+        a := backtrace.ask(seal, 'waits_reset'::text, ARRAY[pid]::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = '' THEN
         RETURN;
@@ -232,11 +239,12 @@ LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    a  text[];
+    seal backtrace.token.seal%TYPE := 0;
+    a    text[] := '{}';
 BEGIN
-    a := backtrace.ask(0, 'waits_reset_all', '{}');
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'waits_reset_all', '{}', a);
+    LOOP
+        a := backtrace.ask(seal, 'waits_reset_all'::text, '{}'::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = '' THEN
         RETURN;
@@ -257,6 +265,7 @@ LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    seal    backtrace.token.seal%TYPE := 0;
     a  text[];
     verb    text;
     targets int[] := CASE WHEN pid IS NULL THEN '{}' ELSE ARRAY[pid] END;
@@ -271,9 +280,10 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('invalid PID %s', pid),
             HINT = 'Leave it out to set the level of all processes.';
     END IF;
-    a := backtrace.ask(0, verb, targets);
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, verb, targets, a);
+    a := '{}';
+    LOOP
+        a := backtrace.ask(seal, verb, targets, a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
     END LOOP;
     IF a[1] = '' THEN
         RETURN;

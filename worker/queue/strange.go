@@ -8,13 +8,15 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/sql"
 )
 
-// strangeSQL lists differences from the extension's scripts: privileges on its objects, owners, and everything else
-// by which the owner's functions could run other users' code. Default privileges may have caused them. It knows the
-// objects of versions 1.1 and 1.2. Users may be granted the functions and the views, and the worker's role the
-// functions that it calls. All privileges on the views for users, and triggers on them, are harmless: these views are
-// not updatable, and the owner's functions do not write to them.
+// strangeSQL lists differences from the extension's scripts: privileges on its objects, their owners, and row security.
+// Default privileges may have caused them. It knows the objects of versions 1.1 and 1.2. Users may be granted the
+// functions and the views, and the worker's role the functions that it calls. All privileges on the views for users
+// are harmless: these views are not updatable, and the owner's functions do not write to them. The query sql.Foreign
+// lists objects that the scripts did not make.
 //
 //nolint:dupword // SQL
 const strangeSQL = `
@@ -64,40 +66,37 @@ UNION ALL
 SELECT format('%s %s belongs to role %s', o.kind, o.name, g.rolname)
 FROM object o, extension e, pg_roles g WHERE o.owner <> e.extowner AND g.oid = o.owner
 UNION ALL
-SELECT format('trigger %I is on %s', t.tgname, r.oid::regclass)
-FROM relation r JOIN pg_trigger t ON t.tgrelid = r.oid
-WHERE NOT t.tgisinternal AND (r.relkind <> 'v' OR r.relnamespace = 'backtrace'::regnamespace)
-UNION ALL
-SELECT format('rule %I is on %s', w.rulename, r.oid::regclass)
-FROM relation r JOIN pg_rewrite w ON w.ev_class = r.oid WHERE r.relkind <> 'v' OR w.ev_type <> '1'
-UNION ALL
-SELECT format('policy %I is on %s', p.polname, r.oid::regclass)
-FROM relation r JOIN pg_policy p ON p.polrelid = r.oid WHERE p.polname <> 'own'
-UNION ALL
 SELECT format('row security is off for %s', r.oid::regclass)
 FROM relation r WHERE r.relname = 'request' AND NOT r.relrowsecurity
-UNION ALL
-SELECT format('table %s inherits from %s', i.inhrelid::regclass, r.oid::regclass)
-FROM relation r JOIN pg_inherits i ON i.inhparent = r.oid
 ORDER BY 1`
 
 // maxStrange bounds the list in an error or a report.
-const maxStrange = 5
+const maxStrange = 20
 
 // errStrange means that the extension's objects differ from those of its scripts. The owner's functions might then do
 // too much, or do it for other roles.
 var errStrange = errors.New("objects of the extension are not as its script made them")
 
 // Strange returns the differences between the extension's objects in the connection's database and its scripts. Each
-// is one sentence, and only the first few are returned. The database must have the extension.
+// is one sentence, and only the first few are returned. The database must have the extension,
+// and the connection's search path must be pg_catalog.
 func Strange(ctx context.Context, conn *pgx.Conn) ([]string, error) {
-	rows, err := conn.Query(ctx, strangeSQL)
-	if err != nil {
-		return nil, fmt.Errorf("comparing the extension's objects: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, fmt.Errorf("comparing the extension's objects: %w", err)
+	var found []string
+	for _, query := range []string{sql.Foreign, strangeSQL} {
+		rows, err := conn.Query(ctx, query)
+		if err != nil {
+			return nil, fmt.Errorf("comparing the extension's objects: %w", err)
+		}
+		texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return nil, fmt.Errorf("comparing the extension's objects: %w", err)
+		}
+		for _, text := range texts {
+			if query == sql.Foreign {
+				text += " is not the extension's"
+			}
+			found = append(found, text)
+		}
 	}
 	if len(found) > maxStrange {
 		found = append(found[:maxStrange:maxStrange], fmt.Sprintf("and %d more", len(found)-maxStrange))

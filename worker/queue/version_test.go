@@ -295,7 +295,8 @@ func TestStrange(t *testing.T) {
 			{"GRANT ALL (pid) ON pg_stat_backtrace TO webapp", ""},
 			{
 				"GRANT ALL ON pg_stat_backtrace TO webapp; SET ROLE webapp; " +
-					"CREATE TRIGGER t INSTEAD OF INSERT ON pg_stat_backtrace FOR EACH ROW EXECUTE FUNCTION app.f(); RESET ROLE", "",
+					"CREATE TRIGGER t INSTEAD OF INSERT ON pg_stat_backtrace FOR EACH ROW EXECUTE FUNCTION app.f(); RESET ROLE",
+				"trigger t on view public.pg_stat_backtrace is not the extension's",
 			},
 			{"GRANT TRIGGER ON backtrace.request TO webapp", "role webapp has TRIGGER on table backtrace.request"},
 			{"GRANT UPDATE (caller) ON backtrace.request TO webapp", "UPDATE on column backtrace.request.caller"},
@@ -305,15 +306,36 @@ func TestStrange(t *testing.T) {
 			{"GRANT EXECUTE ON FUNCTION backtrace.log_entry TO webapp", "EXECUTE on function backtrace.log_entry"},
 			{"ALTER FUNCTION backtrace.served() OWNER TO webapp", "function backtrace.served() belongs to role webapp"},
 			{"ALTER TABLE backtrace.request DISABLE ROW LEVEL SECURITY", "row security is off for backtrace.request"},
-			{"CREATE POLICY p ON backtrace.request USING (true)", "policy p is on backtrace.request"},
-			{"CREATE RULE r AS ON DELETE TO backtrace.request DO ALSO NOTHING", "rule r is on backtrace.request"},
-			{"CREATE TABLE app.child () INHERITS (backtrace.request)", "table app.child inherits from backtrace.request"},
+			{"CREATE POLICY p ON backtrace.request USING (true)", "policy p on table backtrace.request is not"},
+			{"CREATE RULE r AS ON DELETE TO backtrace.request DO ALSO NOTHING", "rule r on table backtrace.request is not"},
+			{"CREATE TABLE app.child () INHERITS (backtrace.request)", "table app.child is not the extension's"},
 			{
 				"CREATE TRIGGER t BEFORE INSERT ON backtrace.request FOR EACH ROW EXECUTE FUNCTION app.f()",
-				"trigger t is on backtrace.request",
+				"trigger t on table backtrace.request is not",
 			},
+			{"CREATE FUNCTION backtrace.bytes(name) RETURNS bytea LANGUAGE sql AS 'SELECT NULL::bytea'", "function backtrace.bytes(name) is"},
+			{"CREATE OPERATOR backtrace.= (leftarg = text, rightarg = name, procedure = texteqname)", "operator backtrace.=(text,name)"},
+			{"CREATE TABLE backtrace.t ()", "table backtrace.t is not the extension's"},
+			{"CREATE DOMAIN backtrace.text AS int", "type backtrace.text is"},
+			{"CREATE TEXT SEARCH DICTIONARY backtrace.d (TEMPLATE = simple)", "text search dictionary backtrace.d is"},
+			{"CREATE COLLATION backtrace.c FROM \"C\"", "collation backtrace.c is"},
+			{"CREATE STATISTICS app.s ON id, pid FROM backtrace.request", "statistics object app.s is"},
+			{"ALTER DEFAULT PRIVILEGES IN SCHEMA backtrace GRANT ALL ON TABLES TO webapp", "default privileges on new relations"},
+			{"CREATE TABLE app.key (id bigint REFERENCES backtrace.request)", "constraint key_id_fkey on table app.key is"},
+			{"ALTER TABLE backtrace.request ADD CHECK (pid <> 7)", "constraint request_pid_check on table backtrace.request is"},
+			{
+				"ALTER TABLE backtrace.request DROP CONSTRAINT request_check, ADD CONSTRAINT request_check CHECK (state <> 'x')",
+				"constraint request_check on table backtrace.request is",
+			},
+			{"ALTER TABLE backtrace.request ALTER detail SET DEFAULT 'x'", "default value for column detail of table"},
+			{"ALTER TABLE backtrace.request ALTER kind SET DEFAULT 'waiting'", "default value for column kind of table"},
+			{"ALTER VIEW pg_stat_backtrace ALTER pid SET DEFAULT 1", "default value for column pid of view"},
+			{"ALTER POLICY own ON backtrace.request USING (true)", "policy own on table backtrace.request is"},
+			{"CREATE INDEX i ON backtrace.request ((backend + 1))", "index backtrace.i is"},
+			{"CREATE TYPE app.t AS (i int); CREATE CAST (backtrace.answer AS app.t) WITH INOUT", "cast from backtrace.answer to app.t"},
+			{"CREATE EXTENSION pgcrypto SCHEMA backtrace", "function backtrace.crypt(text,text) is"},
 		} {
-			run(t, c, "BEGIN; "+change.sql)
+			run(t, c, "BEGIN; "+change.sql+"; SET LOCAL search_path = pg_catalog")
 			found, err := queue.Strange(t.Context(), c)
 			if err != nil {
 				t.Fatalf("%s: %v", change.sql, err)
@@ -373,5 +395,57 @@ func TestPublication(t *testing.T) {
 			AND relkind IN ('r', 'm', 't') AND relpersistence <> 'u'`); n != 0 {
 			t.Errorf("%d tables are in the WAL", n)
 		}
+	})
+}
+
+// TestScriptsRefuse: each script refuses objects that the extension did not make, and names them. Objects of other
+// roles in the users' schema do not prevent an installation unless they have the name and the parameters of one of the
+// extension's objects.
+func TestScriptsRefuse(t *testing.T) {
+	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+		c := s.Connect(t, s.User, "postgres")
+		run(t, c, `DROP EXTENSION pg_stat_backtrace; CREATE ROLE gardener; GRANT ALL ON SCHEMA public TO gardener;
+			CREATE FUNCTION public.boom() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'`)
+		for _, f := range []string{
+			"pg_get_backtrace(text)", "pg_get_memory_contexts(text)", "pg_stat_get_wait_event_timing(int)", "pg_backtrace_result(text)",
+			"pg_stat_get_wait_event_timing_overflow(int)", "pg_stat_get_wait_event_timing_by_query(int)", "pg_trace_function(int)",
+		} {
+			run(t, c, "CREATE FUNCTION "+f+" RETURNS int LANGUAGE sql AS 'SELECT 1'; ALTER FUNCTION "+f+" OWNER TO gardener")
+		}
+		refused := func(sql string, names ...string) {
+			t.Helper()
+			_, err := c.Exec(t.Context(), sql)
+			var e *pgconn.PgError
+			if !errors.As(err, &e) || e.Code != "55000" && e.Code != "42P06" {
+				t.Errorf("%s: %v", sql, err)
+				return
+			}
+			for _, name := range names {
+				if !strings.Contains(e.Detail+e.Message, name) {
+					t.Errorf("%s: %s (%s): no word of %s", sql, e.Message, e.Detail, name)
+				}
+			}
+		}
+		run(t, c, "CREATE SCHEMA backtrace AUTHORIZATION gardener")
+		refused("CREATE EXTENSION pg_stat_backtrace", `schema "backtrace" already exists`, "role gardener")
+		run(t, c, "DROP SCHEMA backtrace; CREATE EXTENSION pg_stat_backtrace VERSION '1.0'")
+		update := func(to, plant, uproot string, names ...string) {
+			t.Helper()
+			run(t, c, plant)
+			refused("ALTER EXTENSION pg_stat_backtrace UPDATE TO '"+to+"'", names...)
+			run(t, c, uproot+"; ALTER EXTENSION pg_stat_backtrace UPDATE TO '"+to+"'")
+		}
+		update("1.1", `CREATE TRIGGER boom BEFORE UPDATE ON backtrace.secret FOR EACH ROW EXECUTE FUNCTION boom();
+			CREATE FUNCTION backtrace.f() RETURNS int LANGUAGE sql AS 'SELECT 1'`,
+			"DROP TRIGGER boom ON backtrace.secret; DROP FUNCTION backtrace.f()",
+			"trigger boom on table backtrace.secret", "function backtrace.f()")
+		update("1.2", `CREATE FUNCTION backtrace.bytes(value name) RETURNS bytea LANGUAGE sql AS $$SELECT ''::bytea$$;
+			CREATE OPERATOR backtrace.= (LEFTARG = text, RIGHTARG = name, PROCEDURE = pg_catalog.texteqname);
+			CREATE TABLE backtrace.child () INHERITS (backtrace.request); CREATE VIEW backtrace.v AS SELECT 1;
+			CREATE RULE r AS ON INSERT TO backtrace.request DO ALSO NOTHING`,
+			`DROP FUNCTION backtrace.bytes(name); DROP OPERATOR backtrace.= (text, name); DROP TABLE backtrace.child;
+			DROP VIEW backtrace.v; DROP RULE r ON backtrace.request`,
+			"function backtrace.bytes(name)", "operator backtrace.=(text,name)", "table backtrace.child",
+			"view backtrace.v", "rule r on table backtrace.request")
 	})
 }
