@@ -321,7 +321,7 @@ func TestStrange(t *testing.T) {
 			{"CREATE COLLATION backtrace.c FROM \"C\"", "collation backtrace.c is"},
 			{"CREATE STATISTICS app.s ON id, pid FROM backtrace.request", "statistics object app.s is"},
 			{"ALTER DEFAULT PRIVILEGES IN SCHEMA backtrace GRANT ALL ON TABLES TO webapp", "default privileges on new relations"},
-			{"CREATE TABLE app.key (id bigint REFERENCES backtrace.request)", "constraint key_id_fkey on table app.key is"},
+			{"CREATE UNLOGGED TABLE app.key (id bigint REFERENCES backtrace.request)", "constraint key_id_fkey on table app.key is"},
 			{"ALTER TABLE backtrace.request ADD CHECK (pid <> 7)", "constraint request_pid_check on table backtrace.request is"},
 			{
 				"ALTER TABLE backtrace.request DROP CONSTRAINT request_check, ADD CONSTRAINT request_check CHECK (state <> 'x')",
