@@ -11,7 +11,7 @@ import (
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	scripts, err := scripts("../../sql/src")
-	if err != nil || len(scripts) != 3 {
+	if err != nil || len(scripts) != 4 {
 		t.Fatalf("%d scripts: %v", len(scripts), err)
 	}
 	for name, want := range scripts {
