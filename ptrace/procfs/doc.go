@@ -26,6 +26,10 @@ var ErrFormat = errors.New("unexpected format")
 // maxFile limits the size of one file: maps with 65,530 mappings (vm.max_map_count) and long paths are smaller.
 const maxFile = 64 << 20
 
+// maxSmall limits the files that are small for every process. The longest line of all of them is the one of status with
+// 65,536 groups.
+const maxSmall = 1 << 20
+
 // path names a file of a process.
 func path(pid int, file string) string {
 	return "/proc/" + strconv.Itoa(pid) + "/" + file

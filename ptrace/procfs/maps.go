@@ -77,7 +77,7 @@ var errOrder = fmt.Errorf("%w: not in order", ErrFormat)
 const mapsAttempts = 10
 
 func readMaps(name string) ([]Mapping, error) {
-	return parseAgain(name, func() (string, error) { return readFile(name) })
+	return parseAgain(name, func() (string, error) { return readLarge(name) })
 }
 
 // parseAgain parses the result of read, and reads again if it is inconsistent.

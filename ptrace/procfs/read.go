@@ -18,7 +18,10 @@ var buffers = sync.Pool{New: func() any {
 
 // readFile returns the contents of a small /proc file as a string. It does not use package os. These files cannot be
 // polled, and the runtime's attempt to do so costs as much as reading them.
-func readFile(name string) (string, error) { return read(name, readAll) }
+func readFile(name string) (string, error) { return read(name, readSmall) }
+
+// readLarge is readFile for the files that are large for some processes: maps and children.
+func readLarge(name string) (string, error) { return read(name, readAll) }
 
 // readOnce is readFile for a file that the kernel writes in one piece.
 func readOnce(name string) (string, error) { return read(name, readWhole) }
@@ -72,12 +75,17 @@ func open(name string) (int, error) {
 }
 
 // readAll appends the whole file to p, which grows as needed up to maxFile.
-func readAll(fd int, p []byte) ([]byte, error) {
+func readAll(fd int, p []byte) ([]byte, error) { return readUpTo(fd, p, maxFile) }
+
+// readSmall is readAll up to maxSmall.
+func readSmall(fd int, p []byte) ([]byte, error) { return readUpTo(fd, p, maxSmall) }
+
+func readUpTo(fd int, p []byte, most int) ([]byte, error) {
 	for {
+		if len(p) > most {
+			return p, fmt.Errorf("%w: larger than %d bytes", ErrFormat, most)
+		}
 		if len(p) == cap(p) {
-			if cap(p) >= maxFile {
-				return p, fmt.Errorf("%w: larger than %d bytes", ErrFormat, maxFile)
-			}
 			p = append(p, make([]byte, cap(p)+1)...)[:len(p)]
 		}
 		n, err := unix.Read(fd, p[len(p):cap(p)])

@@ -18,6 +18,8 @@ type Status struct {
 	CapEff    uint64 // effective capabilities
 	CapPrm    uint64 // permitted capabilities
 	Seccomp   int    // 0: off, 1: strict, 2: filter
+	SigCgt    uint64 // signals with a handler: bit 0 is signal 1
+	SigIgn    uint64 // ignored signals
 
 	// VoluntarySwitches and InvoluntarySwitches count how often the (main) thread left the CPU.
 	VoluntarySwitches, InvoluntarySwitches uint64
@@ -102,6 +104,10 @@ func (s *Status) setOptional(key, value string) bool {
 		return setInt(&s.Seccomp, value)
 	case "CapEff":
 		s.CapEff, err = strconv.ParseUint(value, 16, 64)
+	case "SigCgt":
+		s.SigCgt, err = strconv.ParseUint(value, 16, 64)
+	case "SigIgn":
+		s.SigIgn, err = strconv.ParseUint(value, 16, 64)
 	case "CapPrm":
 		s.CapPrm, err = strconv.ParseUint(value, 16, 64)
 	case "voluntary_ctxt_switches":

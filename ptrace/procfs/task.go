@@ -171,7 +171,7 @@ func Children(pid int) ([]int, error) {
 	}
 	var children []int
 	for _, tid := range threads {
-		text, err := readFile(taskPath(pid, tid, "children"))
+		text, err := readLarge(taskPath(pid, tid, "children"))
 		if errors.Is(err, ErrGone) {
 			if len(threads) == 1 {
 				return childrenByScan(pid)

@@ -3,6 +3,7 @@ package pgcluster
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -31,7 +32,17 @@ const clockSlack = 30 * time.Second
 // as running.
 //
 // The errors are ErrNotDataDir, ErrNotRunning, ErrWrongUser, ErrNoAccess and ErrNamespace.
-func ByDataDir(dir string) (Cluster, error) {
+func ByDataDir(dir string) (Cluster, error) { return byDataDir(dir, verifyAny) }
+
+// ByPostmaster is ByDataDir for a process that may be the postmaster of the directory. It examines no other process and
+// connects to no socket: a hostile process gets no more work done than a few small files. If another process is the
+// postmaster, the error is ErrNotRunning.
+func ByPostmaster(dir string, pid int) (Cluster, error) {
+	return byDataDir(dir, func(path string, file pidFile) (Cluster, error) { return verify(path, file, pid) })
+}
+
+// byDataDir finds the server of a directory. find verifies the process that postmaster.pid names.
+func byDataDir(dir string, find func(path string, file pidFile) (Cluster, error)) (Cluster, error) {
 	path, err := resolve(dir)
 	if errors.Is(err, fs.ErrPermission) {
 		return Cluster{}, fmt.Errorf("%w, nor root: %w", ErrWrongUser, err)
@@ -58,7 +69,7 @@ func ByDataDir(dir string) (Cluster, error) {
 	if file.pid < 0 {
 		return Cluster{}, fmt.Errorf("%s: %w: process %d runs in single-user mode", dir, ErrNotRunning, -file.pid)
 	}
-	c, err := verifyAny(path, file)
+	c, err := find(path, file)
 	if err != nil {
 		return Cluster{}, fmt.Errorf("%s: %w", dir, err)
 	}
@@ -188,14 +199,14 @@ func provePostmaster(file pidFile, stat procfs.Stat, dir fs.FileInfo) error {
 		}
 		return nil
 	}
-	maps, err := procfs.Maps(stat.PID)
+	_, found, err := procfs.FindMapping(stat.PID, func(m *procfs.Mapping) bool {
+		return m.Inode == file.shmID && strings.HasPrefix(m.Path, "/SYSV")
+	})
 	if err != nil {
 		return fmt.Errorf("whose memory map cannot be read: %w", err)
 	}
-	for _, m := range maps {
-		if m.Inode == file.shmID && strings.HasPrefix(m.Path, "/SYSV") {
-			return nil
-		}
+	if found {
+		return nil
 	}
 	return fmt.Errorf("which does not use the server's shared memory segment %d", file.shmID)
 }
@@ -271,6 +282,16 @@ func readPIDFile(dir string) (pidFile, error) {
 		return pidFile{}, err
 	}
 	return parsePIDFile(data)
+}
+
+// readProc reads at most limit bytes of a file of a process.
+func readProc(pid int, name string, limit int) ([]byte, error) {
+	f, err := os.Open(procPath(pid, name))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return io.ReadAll(io.LimitReader(f, int64(limit)))
 }
 
 func procPath(pid int, name string) string {

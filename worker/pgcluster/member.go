@@ -120,10 +120,9 @@ func sameExecutable(a, b int) bool {
 
 // Title returns the process title as ps(1) shows it, see Member.Title. It is empty if the process has exited.
 func Title(pid int) string {
-	data, err := os.ReadFile(procPath(pid, "cmdline"))
+	data, err := readProc(pid, "cmdline", maxTitle)
 	if err != nil {
 		return ""
 	}
-	data = data[:min(len(data), maxTitle)]
 	return strings.TrimSpace(strings.ToValidUTF8(strings.ReplaceAll(string(data), "\x00", " "), "?"))
 }

@@ -2,19 +2,24 @@ package pgcluster
 
 import (
 	"fmt"
-	"os"
 	"strings"
 )
 
 // withArgument are the short options of postgres that take an argument, in all versions from 14 to 19.
 const withArgument = "BCcDdfhkNoprStW-"
 
+// maxArguments bounds the arguments of a postmaster, in bytes. A process can have megabytes.
+const maxArguments = 128 << 10
+
 // inBinaryUpgrade reports whether a postmaster runs for pg_upgrade, which starts the old and the new server with the
 // option -b. Such a server accepts only pg_upgrade's connections, and its objects and counters must not change.
 func inBinaryUpgrade(pid int) (bool, error) {
-	data, err := os.ReadFile(procPath(pid, "cmdline"))
-	if err != nil {
+	data, err := readProc(pid, "cmdline", maxArguments+1)
+	switch {
+	case err != nil:
 		return false, fmt.Errorf("the arguments of postmaster %d: %w", pid, err)
+	case len(data) > maxArguments:
+		return false, fmt.Errorf("the arguments of postmaster %d have more than %d bytes", pid, maxArguments)
 	}
 	return hasUpgradeOption(strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00")), nil
 }

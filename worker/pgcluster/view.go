@@ -2,7 +2,6 @@ package pgcluster
 
 import (
 	"fmt"
-	"os"
 	"strings"
 )
 
@@ -15,12 +14,19 @@ type ProcView struct {
 	Reason string
 }
 
+// maxMounts bounds mountinfo, in bytes: some 20,000 mounts of a container host. A hostile container can make 100,000
+// mounts with paths of 4 kB each.
+const maxMounts = 4 << 20
+
 // ProcView examines the server's mount of /proc. With hidepid a process sees only processes that it could trace. The
 // server's processes can trace the postmaster, but not a worker that has a capability or was started as root.
 func (c Cluster) ProcView() ProcView {
-	data, err := os.ReadFile(procPath(c.PostmasterPID, "mountinfo"))
-	if err != nil {
+	data, err := readProc(c.PostmasterPID, "mountinfo", maxMounts+1)
+	switch {
+	case err != nil:
 		return ProcView{true, fmt.Sprintf("its mounts cannot be read: %v", err)}
+	case len(data) > maxMounts:
+		return ProcView{true, fmt.Sprintf("its list of mounts has more than %d bytes", maxMounts)}
 	}
 	return procView(string(data))
 }
