@@ -66,7 +66,9 @@ func (w *Worker) connect(ctx context.Context, c pgcluster.Cluster) error {
 
 // sessionOptions say how the worker's sessions find a run of the server.
 func (w *Worker) sessionOptions(c *pgcluster.Cluster) pgcluster.ConnOptions {
-	return pgcluster.ConnOptions{ConnString: w.cfg.ConnString, Cluster: c, Named: w.cfg.DataDir != ""}
+	return pgcluster.ConnOptions{
+		ConnString: w.cfg.ConnString, Cluster: c, Named: w.cfg.DataDir != "", Foreign: w.cfg.Foreign,
+	}
 }
 
 // report logs changes of the connection, each failure once.

@@ -38,6 +38,8 @@ type Config struct {
 	// DataDir is the server's data directory. With it the worker starts also
 	// while the server takes no connections. Empty: go by ConnString.
 	DataDir string
+	// Foreign is that of pgcluster.ConnOptions.
+	Foreign bool
 	// SpoolDir is the directory, best on tmpfs, in which the worker makes the
 	// private directory of its spool; empty: /dev/shm, else the temporary one.
 	SpoolDir string
@@ -231,7 +233,9 @@ func (w *Worker) compare(ctx context.Context, c pgcluster.Cluster) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()
-	other, err := pgcluster.Find(ctx, pgcluster.Options{ConnString: w.cfg.ConnString, Cluster: &c})
+	other, err := pgcluster.Find(ctx, pgcluster.Options{
+		ConnString: w.cfg.ConnString, Cluster: &c, Foreign: w.cfg.Foreign,
+	})
 	switch {
 	case errors.Is(err, pgcluster.ErrPooler):
 		return err
@@ -246,7 +250,9 @@ func (w *Worker) compare(ctx context.Context, c pgcluster.Cluster) error {
 func (w *Worker) find(ctx context.Context) (pgcluster.Cluster, error) {
 	told := ""
 	for pause := minRetry; ; pause = min(2*pause, maxRetry) {
-		c, err := pgcluster.Find(ctx, pgcluster.Options{DataDir: w.cfg.DataDir, ConnString: w.cfg.ConnString})
+		c, err := pgcluster.Find(ctx, pgcluster.Options{
+			DataDir: w.cfg.DataDir, ConnString: w.cfg.ConnString, Foreign: w.cfg.Foreign,
+		})
 		if err == nil || fatal(err) {
 			return c, err
 		}

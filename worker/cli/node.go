@@ -142,6 +142,7 @@ func passedOn(fs *pflag.FlagSet) (words []string) {
 func (n *nodeFlags) lifeline(cmd *cobra.Command, cfg *worker.Config) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	if n.supervised {
+		cfg.Foreign = os.Geteuid() == 0
 		cfg.Log = cfg.Log.With().Str("cluster", cfg.DataDir).Logger()
 		go func() {
 			_, _ = io.Copy(io.Discard, cmd.InOrStdin())

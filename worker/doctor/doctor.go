@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 
 	"pg_stat_backtrace/worker/visible"
 )
@@ -17,6 +18,8 @@ type Options struct {
 	ConnString string
 	DataDir    string
 	Version    string
+	// Foreign is that of pgcluster.ConnOptions. Run sets it for root, whose servers can belong to any user.
+	Foreign bool
 }
 
 // mark is how a finding turned out.
@@ -64,6 +67,7 @@ func (r *report) printf(format string, args ...any) {
 // error means that the report could not be written.
 func Run(ctx context.Context, w io.Writer, o Options) (failed int, err error) {
 	r := &report{w: w}
+	o.Foreign = o.Foreign || os.Geteuid() == 0
 	r.add(platform())
 	r.add(yama())
 	r.add(capability())

@@ -25,7 +25,9 @@ const timeout = 5 * time.Second
 func server(ctx context.Context, r *report, o Options) {
 	find, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	c, err := pgcluster.Find(find, pgcluster.Options{DataDir: o.DataDir, ConnString: o.ConnString})
+	c, err := pgcluster.Find(find, pgcluster.Options{
+		DataDir: o.DataDir, ConnString: o.ConnString, Foreign: o.Foreign,
+	})
 	if err != nil {
 		r.add(finding{
 			bad, "server", err.Error(),
@@ -206,7 +208,7 @@ func connection(ctx context.Context, c pgcluster.Cluster, o Options) []finding {
 func query(ctx context.Context, c pgcluster.Cluster, o Options, f func(context.Context, *pgx.Conn) error) error {
 	connected := make(chan pgcluster.ConnState, 1)
 	conn, err := pgcluster.NewConn(pgcluster.ConnOptions{
-		ConnString: o.ConnString, Cluster: &c, Named: o.DataDir != "", Check: c.Verify,
+		ConnString: o.ConnString, Cluster: &c, Named: o.DataDir != "", Foreign: o.Foreign, Check: c.Verify,
 		OnChange: func(s pgcluster.ConnState) {
 			select {
 			case connected <- s:

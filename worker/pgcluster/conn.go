@@ -24,6 +24,9 @@ type ConnOptions struct {
 	// Named means that the user has named the server by its data directory. PGHOST and PGPORT, and those settings in
 	// the service PGSERVICE, are then ignored.
 	Named bool
+	// Foreign means that the server may belong to any user of the host. It gets no password in clear text or as MD5,
+	// unless require_auth names that method.
+	Foreign bool
 	// Check, if not nil, is called in each new session before the session is used. If it returns an error, the
 	// session is closed, as after a failure to connect. Cluster.Verify is a suitable function.
 	Check func(context.Context, *pgx.Conn) error
@@ -41,7 +44,7 @@ type ConnOptions struct {
 }
 
 func (o *ConnOptions) origin() origin {
-	return origin{text: o.ConnString, cluster: o.Cluster, named: o.Named}
+	return origin{text: o.ConnString, cluster: o.Cluster, named: o.Named, foreign: o.Foreign}
 }
 
 // ConnState is the argument of OnChange.

@@ -29,6 +29,8 @@ type Options struct {
 	// Cluster, if not nil, is the source of host and port if the connection string has none. The environment is then
 	// ignored.
 	Cluster *Cluster
+	// Foreign is that of ConnOptions.
+	Foreign bool
 }
 
 // Find finds the server that Options describes, if possible without a login. It uses the data directory, or else the
@@ -38,7 +40,9 @@ func Find(ctx context.Context, o Options) (Cluster, error) {
 	if o.DataDir != "" {
 		return ByDataDir(o.DataDir)
 	}
-	config, err := parse(origin{text: o.ConnString, cluster: o.Cluster, named: o.Cluster != nil})
+	config, err := parse(origin{
+		text: o.ConnString, cluster: o.Cluster, named: o.Cluster != nil, foreign: o.Foreign,
+	})
 	if err != nil {
 		return Cluster{}, err
 	}
@@ -59,7 +63,7 @@ func Find(ctx context.Context, o Options) (Cluster, error) {
 	}
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return Cluster{}, pooled(ctx, config, err)
+		return Cluster{}, adviseMethod(config, pooled(ctx, config, err))
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	return ByConnection(ctx, conn)

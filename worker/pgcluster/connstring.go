@@ -38,6 +38,9 @@ type origin struct {
 	// named means that the user has named the server by its data directory. The environment then gives no host and no
 	// port.
 	named bool
+	// foreign means that the server may belong to anybody. It gets no password in clear text or as MD5, unless
+	// require_auth names that method.
+	foreign bool
 }
 
 // CheckConnString returns an error if a connection string or the PG* environment variables are invalid. It reads no
@@ -119,7 +122,7 @@ func parse(o origin) (*pgx.ConnConfig, error) {
 	limitTLS(config, s)
 	s.setDial(config)
 	config.LookupFunc = addresses.lookup(config.LookupFunc)
-	guardLogin(config, s["password"] != "", o.cluster)
+	guardLogin(config, s["password"] != "", o)
 	return config, nil
 }
 

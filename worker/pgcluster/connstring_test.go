@@ -96,7 +96,7 @@ func TestParseConnString(t *testing.T) {
 			for key, value := range test.env {
 				t.Setenv(key, strings.ReplaceAll(value, "SVC", service))
 			}
-			config, _, err := parseConnString(origin{test.text, test.cluster, test.named})
+			config, _, err := parseConnString(origin{text: test.text, cluster: test.cluster, named: test.named})
 			if err != nil {
 				t.Fatal(err)
 			}

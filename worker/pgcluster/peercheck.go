@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
@@ -22,14 +24,16 @@ var (
 	ErrUnsafeSocket = errors.New("the socket's directory is writable by everybody")
 )
 
-// noCleartext excludes methods in which the server gets the password or a hash of it. With SCRAM it gets neither.
-const noCleartext = "!password,!md5"
-
 // guardLogin protects a connection's password from processes other than the server, whose cluster is nil if it is not
 // known yet. On a unix socket it checks the listening process before any data is sent. A server below another root is
 // in a container, whose owner can make any program listen. So such a server gets no password from a password file of
-// this host. own means that the connection string, the service or the environment has the password.
-func guardLogin(config *pgx.ConnConfig, own bool, c *Cluster) {
+// this host, and none in clear text. own means that the connection string, the service or the environment has the
+// password.
+func guardLogin(config *pgx.ConnConfig, own bool, o origin) {
+	c := o.cluster
+	if o.foreign || c != nil && c.Root != "" {
+		config.RequireAuth = withoutReadable(config.RequireAuth)
+	}
 	if c == nil {
 		return
 	}
@@ -44,15 +48,43 @@ func guardLogin(config *pgx.ConnConfig, own bool, c *Cluster) {
 		}
 		return conn, nil
 	}
-	if c.Root == "" {
-		return
-	}
-	if !own {
+	if c.Root != "" && !own {
 		config.Password = ""
 	}
-	if config.RequireAuth == "" {
-		config.RequireAuth = noCleartext
+}
+
+// readable are the methods in which the server gets the password, or a hash of it that replaces it (MD5). With SCRAM it
+// gets neither.
+var readable = []string{"password", "md5"}
+
+// withoutReadable excludes these methods from a value of require_auth that does not name them. A list of permitted
+// methods names all of its methods, and is returned unchanged. A list of excluded methods names none.
+func withoutReadable(require string) string {
+	if require != "" && !strings.HasPrefix(strings.TrimSpace(require), "!") {
+		return require
 	}
+	var excluded []string
+	for method := range strings.SplitSeq(require, ",") {
+		if method = strings.TrimSpace(method); method != "" {
+			excluded = append(excluded, method)
+		}
+	}
+	for _, method := range readable {
+		if !slices.Contains(excluded, "!"+method) {
+			excluded = append(excluded, "!"+method)
+		}
+	}
+	return strings.Join(excluded, ",")
+}
+
+// adviseMethod adds to an error about the method of authentication what the user can do.
+func adviseMethod(config *pgx.ConnConfig, err error) error {
+	const refused = "require_auth check failed" // pgconn has no value for this error
+	if config.RequireAuth == "" || config.RequireAuth[0] != '!' || !strings.Contains(err.Error(), refused) {
+		return err
+	}
+	return fmt.Errorf("%w; use scram-sha-256, or, if every such server may learn the password, name the method in the "+
+		"connection string: require_auth=md5 or require_auth=password", err)
 }
 
 // checkPeer returns an error unless the process at the other end of a unix socket belongs to the user or to root.

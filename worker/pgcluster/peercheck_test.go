@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/pgtest"
@@ -27,10 +28,12 @@ const secret = "s3cret"
 type impostor struct {
 	dir string
 
-	mu     sync.Mutex
-	heard  []byte
-	asked  int
-	closed int
+	mu sync.Mutex
+	// hangsUp means that it closes the connection after the answer to its request.
+	hangsUp bool
+	heard   []byte
+	asked   int
+	closed  int
 }
 
 // listenAs starts an impostor of another user.
@@ -104,9 +107,10 @@ func (i *impostor) ask(client net.Conn) {
 		n, err := client.Read(buf)
 		i.mu.Lock()
 		i.heard = append(i.heard, buf[:n]...)
+		enough := i.hangsUp && !first
 		i.mu.Unlock()
-		if err != nil {
-			if errors.Is(err, io.EOF) {
+		if err != nil || enough {
+			if err == nil || errors.Is(err, io.EOF) {
 				i.mu.Lock()
 				i.closed++
 				i.mu.Unlock()
@@ -118,6 +122,12 @@ func (i *impostor) ask(client net.Conn) {
 			_, _ = client.Write(binary.BigEndian.AppendUint32(request, 3))
 		}
 	}
+}
+
+func (i *impostor) hangUp() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.hangsUp = true
 }
 
 // said returns what was heard, when a client has come and gone.
@@ -193,6 +203,69 @@ func TestContainerGetsNoPassword(t *testing.T) {
 			s.await(t, false)
 			if got := strings.Contains(i.said(t), secret); got != test.gets {
 				t.Errorf("it has heard the password: %v", got)
+			}
+		})
+	}
+}
+
+// TestForeignServerGetsNoPassword: a server that may belong to anybody gets a password in clear text only if
+// require_auth names this method. It does not matter where the password comes from.
+func TestForeignServerGetsNoPassword(t *testing.T) {
+	root(t)
+	passfile := filepath.Join(t.TempDir(), "pgpass")
+	service := filepath.Join(t.TempDir(), "pg_service.conf")
+	if err := errors.Join(os.WriteFile(passfile, []byte("*:*:*:*:"+secret+"\n"), 0o600),
+		os.WriteFile(service, []byte("[s]\npassword="+secret+"\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		words string
+		env   map[string]string
+		gets  bool
+	}{
+		"connection string":        {"password=" + secret, nil, false},
+		"environment":              {"", map[string]string{"PGPASSWORD": secret}, false},
+		"password file":            {"", map[string]string{"PGPASSFILE": passfile}, false},
+		"service":                  {"", map[string]string{"PGSERVICE": "s", "PGSERVICEFILE": service}, false},
+		"another method excluded":  {"require_auth=!none password=" + secret, nil, false},
+		"MD5 excluded":             {"require_auth=!md5 password=" + secret, nil, false},
+		"excluded by environment":  {"password=" + secret, map[string]string{"PGREQUIREAUTH": " !none , !gss"}, false},
+		"another method":           {"require_auth=md5,scram-sha-256 password=" + secret, nil, false},
+		"named in the string":      {"require_auth=password password=" + secret, nil, true},
+		"named in the environment": {"password=" + secret, map[string]string{"PGREQUIREAUTH": "md5,password"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for variable, value := range test.env {
+				t.Setenv(variable, value)
+			}
+			i := listenAs(t, 0, 0o755)
+			i.hangUp()
+			c := pgcluster.Cluster{UID: 0, PostmasterPID: 1}
+			o := pgcluster.ConnOptions{
+				ConnString: "host=" + i.dir + " user=u " + test.words, Cluster: &c, Foreign: true,
+				MinBackoff: time.Hour, MaxBackoff: time.Hour, ConnectTimeout: 10 * time.Second,
+			}
+			err := supervise(t, o).await(t, false).Err
+			if got := strings.Contains(i.said(t), secret); got != test.gets {
+				t.Errorf("the main session: it has heard the password: %v", got)
+			}
+			if advised := strings.Contains(err.Error(), "require_auth=md5"); advised != strings.Contains(err.Error(), `"!`) {
+				t.Error(err)
+			}
+			i = listenAs(t, 0, 0o755)
+			i.hangUp()
+			o.ConnString = "host=" + i.dir + " user=u " + test.words
+			config, err := pgcluster.SessionConfig(o, "other")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), o.ConnectTimeout)
+			defer cancel()
+			if conn, err := pgx.ConnectConfig(ctx, config); err == nil {
+				t.Error("connected", conn.Close(ctx))
+			}
+			if got := strings.Contains(i.said(t), secret); got != test.gets {
+				t.Errorf("another session: it has heard the password: %v", got)
 			}
 		})
 	}

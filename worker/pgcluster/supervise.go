@@ -68,7 +68,7 @@ func (c *Conn) connect(ctx context.Context) (*pgx.Conn, error) {
 	}
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return nil, pooled(ctx, config, err)
+		return nil, adviseMethod(config, pooled(ctx, config, err))
 	}
 	if c.options.Check != nil {
 		if err := c.options.Check(ctx, conn); err != nil {
