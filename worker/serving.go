@@ -35,6 +35,8 @@ type ServeConfig struct {
 	Listen string
 	// TokenFile, CertFile and KeyFile are those of web.Config.
 	TokenFile, CertFile, KeyFile string
+	// Inherited has the meaning of web.Config.Inherited.
+	Inherited *os.File
 }
 
 // Check returns an error for options that have no meaning together. It reads no file: the worker may become another
@@ -62,7 +64,7 @@ func (c ServeConfig) Check() error {
 func (c ServeConfig) web() (web.Config, bool) {
 	address, err := web.ParseAddress(c.Listen)
 	return web.Config{
-		Address: address, TokenFile: c.TokenFile, CertFile: c.CertFile, KeyFile: c.KeyFile,
+		Address: address, TokenFile: c.TokenFile, CertFile: c.CertFile, KeyFile: c.KeyFile, Inherited: c.Inherited,
 	}, err == nil
 }
 
@@ -132,14 +134,14 @@ func (c *Config) calls() (calls []uint32) {
 	if len(c.capabilities()) > 0 {
 		calls = append(calls, unix.SYS_BPF)
 	}
-	if c.Serve.Listen != "" {
+	if c.Serve.Listen != "" && c.Serve.Inherited == nil {
 		calls = append(calls, unix.SYS_LISTEN)
 	}
 	return calls
 }
 
 // listen starts the listener. It runs as the server's user, so a Unix socket belongs to that user, and ports below 1024
-// are not available. An address in use does not stop the worker, which answers SQL without it.
+// are available only as sockets of the supervisor. An address in use does not stop the worker, which answers SQL without it.
 func (w *Worker) listen(ctx context.Context, wg *sync.WaitGroup) {
 	cfg, ok := w.cfg.Serve.web()
 	if !ok {

@@ -9,12 +9,16 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"os"
 	"time"
 )
 
 // Config configures a Server. Address must be set.
 type Config struct {
 	Address Address
+	// Inherited is a socket that listens on the address already, made by the parent process; nil: the server opens the
+	// address.
+	Inherited *os.File
 	// TokenFile is a file with a token a line, of which a request must have one; empty: none is needed. An address that
 	// other hosts reach needs one.
 	TokenFile string
@@ -150,9 +154,17 @@ func (s *Server) Run(ctx context.Context) {
 	}
 }
 
+// listen opens the address, or takes the socket of the parent process.
+func (s *Server) listen(ctx context.Context) (net.Listener, error) {
+	if s.cfg.Inherited != nil {
+		return net.FileListener(s.cfg.Inherited)
+	}
+	return s.cfg.Address.listen(ctx, s.tokens != nil)
+}
+
 // serve opens the address and serves until ctx ends, the listener fails, or the path of its Unix socket is gone.
 func (s *Server) serve(ctx context.Context) error {
-	listener, err := s.cfg.Address.listen(ctx, s.tokens != nil)
+	listener, err := s.listen(ctx)
 	if err != nil {
 		return err
 	}
