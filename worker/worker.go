@@ -38,7 +38,7 @@ type Config struct {
 	// DataDir is the server's data directory. With it the worker starts also
 	// while the server takes no connections. Empty: go by ConnString.
 	DataDir string
-	// Foreign is that of pgcluster.ConnOptions.
+	// Foreign has the meaning of pgcluster.ConnOptions.Foreign.
 	Foreign bool
 	// SpoolDir is the directory, best on tmpfs, in which the worker makes the
 	// private directory of its spool; empty: /dev/shm, else the temporary one.

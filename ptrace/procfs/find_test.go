@@ -36,7 +36,7 @@ func TestFindMapping(t *testing.T) {
 	}
 }
 
-// TestFindMappingIsBounded: neither endless text nor an endless line takes more than a piece of memory.
+// TestFindMappingIsBounded: endless text and an endless line take a piece of memory only.
 func TestFindMappingIsBounded(t *testing.T) {
 	none := func(*Mapping) bool { return false }
 	line := []byte("00400000-00452000 r-xp 00000000 08:02 173521 /" + strings.Repeat("d", 3900) + "\n")

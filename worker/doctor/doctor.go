@@ -18,7 +18,7 @@ type Options struct {
 	ConnString string
 	DataDir    string
 	Version    string
-	// Foreign is that of pgcluster.ConnOptions. Run sets it for root, whose servers can belong to any user.
+	// Foreign has the meaning of pgcluster.ConnOptions.Foreign. Run sets it for root, whose servers can belong to any user.
 	Foreign bool
 }
 

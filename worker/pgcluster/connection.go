@@ -29,7 +29,7 @@ type Options struct {
 	// Cluster, if not nil, is the source of host and port if the connection string has none. The environment is then
 	// ignored.
 	Cluster *Cluster
-	// Foreign is that of ConnOptions.
+	// Foreign has the meaning of ConnOptions.Foreign.
 	Foreign bool
 }
 

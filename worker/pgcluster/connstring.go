@@ -38,7 +38,7 @@ type origin struct {
 	// named means that the user has named the server by its data directory. The environment then gives no host and no
 	// port.
 	named bool
-	// foreign means that the server may belong to anybody. It gets no password in clear text or as MD5, unless
+	// foreign means that the server may belong to any user. It gets no password in clear text or as MD5, unless
 	// require_auth names that method.
 	foreign bool
 }

@@ -208,7 +208,7 @@ func TestContainerGetsNoPassword(t *testing.T) {
 	}
 }
 
-// TestForeignServerGetsNoPassword: a server that may belong to anybody gets a password in clear text only if
+// TestForeignServerGetsNoPassword: a server that may belong to any user gets a password in clear text only if
 // require_auth names this method. It does not matter where the password comes from.
 func TestForeignServerGetsNoPassword(t *testing.T) {
 	root(t)
