@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -129,6 +130,10 @@ func TestAll(t *testing.T) {
 	}
 	if uid, _ := outer.OSUser(); statusNumber(own, "Uid") != uid {
 		t.Errorf("the worker runs as user id %d, the server as %d", statusNumber(own, "Uid"), uid)
+	}
+	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", own))
+	if core := regexp.MustCompile(`Max core file size +0 +0 `); err != nil || !core.Match(limits) {
+		t.Errorf("the owner of a cluster could get a core file of its worker: %s %v", limits, err)
 	}
 
 	t.Run("a worker that stands still", func(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/worker"
 	"pg_stat_backtrace/worker/node"
@@ -28,6 +29,7 @@ type nodeFlags struct {
 	below      []string
 	uids       []int
 	supervised bool
+	listener   int
 }
 
 // The flags' names.
@@ -37,6 +39,7 @@ const (
 	flagBelow      = "below"
 	flagUIDs       = "uid"
 	flagSupervised = "supervised"
+	flagListener   = "listener"
 	flagListen     = "listen"
 	flagExportName = "export-cluster"
 )
@@ -50,7 +53,9 @@ func (n *nodeFlags) add(cmd *cobra.Command) {
 	fs.BoolVar(&n.supervised, flagSupervised, false, "end when the standard input ends")
 	fs.IntSliceVar(&n.uids, flagUIDs, nil,
 		"with --all: only servers that run as user id `UID` (may be given several times)")
+	fs.IntVar(&n.listener, flagListener, 0, "accept connections on the socket with this file descriptor")
 	_ = fs.MarkHidden(flagSupervised)
+	_ = fs.MarkHidden(flagListener)
 	_ = cmd.MarkFlagDirname(flagBelow)
 }
 
@@ -81,29 +86,45 @@ func (n *nodeFlags) run(cmd *cobra.Command, args []string, log zerolog.Logger) e
 	if err := pgcluster.NoNewPrivileges(); err != nil && !errors.Is(err, pgcluster.ErrNotStatic) {
 		return err
 	}
-	common := append(passedOn(cmd.Flags()), args...)
+	ofListener := func(name string) bool { return strings.HasPrefix(name, flagListen) }
+	common := append(passedOn(cmd.Flags(), func(name string) bool { return !ofListener(name) }), args...)
+	serving := passedOn(cmd.Flags(), ofListener)
 	listen := cmd.Flags().Lookup(flagListen)
 	if listen != nil && listen.Value.String() != "" {
 		if _, err := nthAddress(listen.Value.String(), 0); err != nil {
 			return usage(err)
 		}
 	}
-	return node.Run(cmd.Context(), node.Config{
+	cfg := node.Config{
 		Log: log, Max: n.max, Below: n.below, UIDs: n.uids,
-		Command: func(dataDir string, slot int) *exec.Cmd {
-			words := append([]string{"worker", "--" + flagSupervised, "--pgdata=" + dataDir}, common...)
-			if listen != nil && listen.Value.String() != "" {
+		Command: func(dataDir string, slot int, listener *os.File) *exec.Cmd {
+			words := []string{"worker", "--" + flagSupervised, "--pgdata=" + dataDir}
+			if listener != nil {
 				address, _ := nthAddress(listen.Value.String(), slot)
-				words = append(words, "--"+flagListen+"="+address)
+				words = append(append(words, serving...), "--"+flagListen+"="+address, "--"+flagListener+"="+strconv.Itoa(firstExtraFile))
 			}
+			words = append(words, common...)
 			command := exec.Command("/proc/self/exe", words...) //nolint:noctx,gosec // ends with its input
 			command.Args[0] = os.Args[0]
 			command.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "NOTIFY_SOCKET=") })
 			command.Stdout, command.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			if listener != nil {
+				command.ExtraFiles = []*os.File{listener}
+			}
 			return command
 		},
-	})
+	}
+	if listen != nil && listen.Value.String() != "" {
+		cfg.Address = func(slot int) string {
+			address, _ := nthAddress(listen.Value.String(), slot)
+			return listenAddress(address)
+		}
+	}
+	return node.Run(cmd.Context(), cfg)
 }
+
+// firstExtraFile is the descriptor of the first of exec.Cmd's ExtraFiles.
+const firstExtraFile = 3
 
 // nthAddress returns the address of the worker with this slot: its port is the given one plus
 // the slot.
@@ -120,10 +141,18 @@ func nthAddress(address string, slot int) (string, error) {
 	return net.JoinHostPort(host, strconv.Itoa(int(number)+slot)), nil
 }
 
-// passedOn returns the flags that were given and concern each worker.
-func passedOn(fs *pflag.FlagSet) (words []string) {
+// listenAddress returns an address as package net takes it. No name is looked up.
+func listenAddress(address string) string {
+	if port, ok := strings.CutPrefix(address, "localhost:"); ok {
+		return "127.0.0.1:" + port
+	}
+	return address
+}
+
+// passedOn returns the flags that were given, concern each worker, and have a name that is wanted.
+func passedOn(fs *pflag.FlagSet, wanted func(name string) bool) (words []string) {
 	fs.Visit(func(f *pflag.Flag) {
-		if slices.Contains([]string{flagAll, flagMaxWorkers, flagBelow, flagUIDs, flagListen}, f.Name) {
+		if !wanted(f.Name) || slices.Contains([]string{flagAll, flagMaxWorkers, flagBelow, flagUIDs, flagListen, flagListener}, f.Name) {
 			return
 		}
 		values := []string{f.Value.String()}
@@ -143,6 +172,11 @@ func (n *nodeFlags) lifeline(cmd *cobra.Command, cfg *worker.Config) (context.Co
 	ctx, cancel := context.WithCancel(cmd.Context())
 	if n.supervised {
 		cfg.Foreign = os.Geteuid() == 0
+		// The owner of a cluster may signal its worker, but must not learn the worker's secrets from a core file.
+		_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
+		if n.listener > 0 {
+			cfg.Serve.Inherited = os.NewFile(uintptr(n.listener), "listener")
+		}
 		cfg.Log = cfg.Log.With().Str("cluster", cfg.DataDir).Logger()
 		go func() {
 			_, _ = io.Copy(io.Discard, cmd.InOrStdin())

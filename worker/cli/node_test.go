@@ -64,17 +64,23 @@ func TestPassedOn(t *testing.T) {
 	fs := pflag.NewFlagSet("worker", pflag.ContinueOnError)
 	fs.Bool(flagAll, false, "")
 	fs.String(flagListen, "", "")
+	fs.String("listen-token-file", "", "")
 	fs.StringSlice("debug-dir", nil, "")
 	fs.Float64("rate", 1, "")
 	fs.Int("burst", 1, "")
-	given := []string{"--all", "--listen", ":1", "--debug-dir", "/a,/b", "--debug-dir", "/c", "--rate", "5"}
+	given := []string{"--all", "--listen", ":1", "--debug-dir", "/a,/b", "--debug-dir", "/c", "--rate", "5",
+		"--listen-token-file", "/t"}
 	if err := fs.Parse(given); err != nil {
 		t.Fatal(err)
 	}
-	got := passedOn(fs)
-	slices.Sort(got)
-	if want := []string{"--debug-dir=/a", "--debug-dir=/b", "--debug-dir=/c", "--rate=5"}; !slices.Equal(got, want) {
-		t.Errorf("passed on: %q, want %q", got, want)
+	for listener, want := range map[bool][]string{
+		false: {"--debug-dir=/a", "--debug-dir=/b", "--debug-dir=/c", "--rate=5"}, true: {"--listen-token-file=/t"},
+	} {
+		got := passedOn(fs, func(name string) bool { return strings.HasPrefix(name, flagListen) == listener })
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("passed on: %q, want %q", got, want)
+		}
 	}
 }
 

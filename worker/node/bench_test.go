@@ -2,13 +2,23 @@ package node
 
 import "testing"
 
-// BenchmarkLook measures one look at the processes of this host.
+// BenchmarkLook measures one look at all processes of this host.
 func BenchmarkLook(b *testing.B) {
+	s := newScanner(Config{}.withDefaults())
 	for b.Loop() {
-		found, _, err := postmasters(Config{Proc: "/proc"})
-		if err != nil {
+		if err := s.lookAtAll(); err != nil {
 			b.Fatal(err)
 		}
-		b.ReportMetric(float64(len(found)), "postmasters")
+		b.ReportMetric(float64(len(s.found)), "candidates")
+	}
+}
+
+// BenchmarkNothingNew measures a look while no process starts.
+func BenchmarkNothingNew(b *testing.B) {
+	s := newScanner(Config{}.withDefaults())
+	for b.Loop() {
+		if _, known := s.newestProcess(); !known {
+			b.Fatal("the newest process is unknown")
+		}
 	}
 }

@@ -8,8 +8,10 @@ package node
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"os"
 	"os/exec"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -19,13 +21,16 @@ import (
 type Config struct {
 	// Command returns the command that serves the cluster in a data directory. It ends when its standard input ends.
 	// Slots are numbers from 0 to Max-1. Workers that run at the same time have different slots, and a data directory
-	// keeps its slot (see slots.go).
-	Command func(dataDir string, slot int) *exec.Cmd
+	// keeps its slot (see slots.go). listener is the socket on which the worker accepts connections; nil: it has none.
+	Command func(dataDir string, slot int, listener *os.File) *exec.Cmd
+	// Address returns the TCP address on which the worker with a slot accepts connections. nil: the workers have none.
+	Address func(slot int) string
 	// Log receives what happens to the workers.
 	Log zerolog.Logger
 	// Max is the largest number of workers; 0 means DefaultMax.
 	Max int
-	// Interval is the time between two looks at the processes of the host; 0 means one second.
+	// Interval is the time between two looks at new processes of the host; 0 means one second. While no process starts
+	// and no server changes, it becomes up to idleFactor times longer.
 	Interval time.Duration
 	// Grace is the time that a worker has to end after its cluster; 0 means ten seconds.
 	Grace time.Duration
@@ -55,6 +60,10 @@ type Process struct {
 	// DataDir is its working directory: as the process names it, and once it is proved to be a postmaster, as this process
 	// reaches it.
 	DataDir string
+	UID     int // effective user id
+	Account int // see accountOf
+	// Unnamed means that its program is not called postgres.
+	Unnamed bool
 }
 
 // key is one incarnation of a process.
@@ -66,12 +75,13 @@ type key struct {
 // Run serves until ctx ends, and then waits for its workers. It returns an error only if it cannot look at processes.
 func Run(ctx context.Context, cfg Config) error {
 	s := newSupervisor(cfg)
-	ticker := time.NewTicker(s.Interval)
-	defer ticker.Stop()
+	defer s.close()
 	if err := s.look(ctx); err != nil {
 		return err
 	}
-	s.Log.Info().Int("clusters", len(s.clusters)).Msg("serving every cluster of this host")
+	timer := time.NewTimer(s.pause())
+	defer timer.Stop()
+	s.Log.Info().Int("clusters", s.named()).Msg("serving every cluster of this host")
 	for {
 		select {
 		case <-ctx.Done():
@@ -79,12 +89,48 @@ func Run(ctx context.Context, cfg Config) error {
 			return nil
 		case e := <-s.events:
 			s.handle(ctx, e)
-		case <-ticker.C:
+		case <-timer.C:
 			if err := s.look(ctx); err != nil {
 				s.Log.Error().Err(err).Msg("the processes of this host cannot be listed")
 			}
+			timer.Reset(s.pause())
 		}
 	}
+}
+
+// close frees what the supervisor holds.
+func (s *supervisor) close() {
+	s.ports.close()
+	for _, c := range s.clusters {
+		c.endWatch()
+	}
+}
+
+// The time between two looks grows while nothing happens: by one interval after each idleLooks looks, up to idleFactor
+// intervals.
+const (
+	idleLooks  = 10
+	idleFactor = 4
+)
+
+// pause returns the time until the next look.
+func (s *supervisor) pause() time.Duration {
+	for _, c := range s.clusters {
+		if c.phase != running && c.phase != refused || c.phase == refused && !c.Unnamed && c.pause < maxPause {
+			s.idle = 0
+		}
+	}
+	return s.Interval * time.Duration(min(1+s.idle/idleLooks, idleFactor))
+}
+
+// named returns the number of processes that are called postgres.
+func (s *supervisor) named() (n int) {
+	for _, c := range s.clusters {
+		if !c.Unnamed {
+			n++
+		}
+	}
+	return n
 }
 
 func (c Config) withDefaults() Config {
@@ -104,8 +150,10 @@ func (c Config) withDefaults() Config {
 }
 
 func newSupervisor(cfg Config) *supervisor {
+	cfg = cfg.withDefaults()
 	return &supervisor{
-		Config: cfg.withDefaults(), clusters: map[key]*cluster{}, events: make(chan event), proof: prove, owner: ownerOf,
+		Config: cfg, clusters: map[key]*cluster{}, events: make(chan event), budgets: map[int]*budget{},
+		scan: newScanner(cfg), ports: newPorts(cfg), proof: prove,
 	}
 }
 
@@ -115,20 +163,25 @@ type supervisor struct {
 
 	clusters map[key]*cluster
 	events   chan event // from goroutines that wait for one cluster
-	denied   int        // processes that this user may not look at, as logged
-	beyond   int        // clusters that have no worker because of Max, as logged
+	scan     *scanner
+	ports    *ports
+	budgets  map[int]*budget // by account
+	idle     int             // looks without a change
+	denied   int             // processes that this user may not look at, as logged
+	left     int             // processes left out because a user has too many, as logged
 	slots    []slot
 	settleBy time.Time // no worker starts before, unless the proofs of the first look have ended
 	settled  bool
 
-	// Tests replace these.
-	proof func(proc string, p Process) (dataDir string, err error)
-	owner func(pid int) int
+	beyond       int // clusters that have no worker because of Max, as logged
+	beyondLogged time.Time
+	leftLogged   time.Time
 
-	// Lines of explain, less the lines that the time since has made up for, and how many were not written.
-	lines    float64
-	lastLine time.Time
-	leftOut  int
+	// Tests replace this.
+	proof func(proc string, p Process) (dataDir string, err error)
+
+	lines   bucket // of explain
+	leftOut int    // lines that were not written
 }
 
 // phase is what happens with a cluster.
@@ -149,41 +202,66 @@ type cluster struct {
 
 	phase   phase
 	name    string    // the data directory as the process names it
-	owner   int       // effective user id, -1 if it is unknown
 	since   time.Time // in the phases proving and stopping: the time at which it began
 	next    time.Time
 	pause   time.Duration
 	began   time.Time
-	reason  string // why it has no worker, as logged
+	reason  uint64 // hash of the reason why it has no worker, as logged
 	command *exec.Cmd
 	slot    int
 	line    *os.File // the write end of the worker's standard input
 	gone    bool
+	yields  bool   // its worker ends for another cluster, or to get its port
+	unwatch func() // ends the watch for the end of the postmaster; nil: there is none
 }
 
 // event is something that happened to one cluster.
 type event struct {
 	key     key
-	ended   bool // the worker ended; else the files were looked at
+	left    bool // the postmaster ended
+	ended   bool // the worker ended; if neither, the files were looked at
 	dataDir string
 	err     error
 }
 
 // look compares the processes of the host with the known clusters.
 func (s *supervisor) look(ctx context.Context) error {
-	found, denied, err := postmasters(s.Config)
+	now := time.Now()
+	examined, err := s.scan.look(now)
 	if err != nil {
 		return err
 	}
-	if denied != s.denied {
+	s.idle++
+	s.openPorts(now)
+	if examined {
+		s.report(now)
+		found := make(map[key]Process, len(s.scan.found))
+		for pid, p := range s.scan.found {
+			found[key{pid, p.Start}] = p
+		}
+		s.update(ctx, found, now)
+		return nil
+	}
+	s.leaveEnded()
+	s.proveDue(ctx, now)
+	s.startDue(ctx, now)
+	return nil
+}
+
+// report logs which processes get no worker and no further line.
+func (s *supervisor) report(now time.Time) {
+	if denied := len(s.scan.denied); denied != s.denied {
 		s.denied = denied
 		if denied > 0 {
 			s.Log.Warn().Int("processes", denied).Msg("this program may not examine these processes called postgres, " +
 				"and does not serve them; give it CAP_SYS_PTRACE")
 		}
 	}
-	s.update(ctx, found, time.Now())
-	return nil
+	if s.scan.left != s.left && now.Sub(s.leftLogged) >= beyondPause {
+		s.left, s.leftLogged = s.scan.left, now
+		s.Log.Warn().Int("processes", s.left).Msg("some users have too many processes that look like servers; " +
+			"these are ignored")
+	}
 }
 
 // update adds new processes, and forgets processes that ended.
@@ -194,8 +272,12 @@ func (s *supervisor) update(ctx context.Context, found map[key]Process, now time
 		}
 	}
 	for k, p := range found {
-		if s.clusters[k] == nil {
-			s.clusters[k] = &cluster{Process: p, name: p.DataDir, owner: s.owner(p.PID), next: now, pause: minPause}
+		switch c := s.clusters[k]; {
+		case c == nil:
+			s.clusters[k] = &cluster{Process: p, name: p.DataDir, next: now, pause: minPause}
+			s.idle = 0
+		case c.name != p.DataDir && (c.phase == unproved || c.phase == refused): // it was just starting
+			c.Process, c.name, c.phase, c.next, c.pause = p, p.DataDir, unproved, now, minPause
 		}
 	}
 	if s.settleBy.IsZero() {
@@ -207,6 +289,8 @@ func (s *supervisor) update(ctx context.Context, found map[key]Process, now time
 
 // leave forgets a cluster whose postmaster has ended, after its worker.
 func (s *supervisor) leave(k key, c *cluster) {
+	s.idle = 0
+	c.endWatch()
 	switch c.phase {
 	case running:
 		s.Log.Info().Str("cluster", c.DataDir).Int("postmaster", c.PID).Msg("the server ended, ending its worker")
@@ -236,6 +320,9 @@ func (s *supervisor) handle(ctx context.Context, e event) {
 	c := s.clusters[e.key]
 	switch {
 	case c == nil:
+	case e.left:
+		s.scan.forget(e.key.pid)
+		s.leave(e.key, c)
 	case e.ended:
 		s.workerEnded(e.key, c, e.err)
 	case c.gone:
@@ -243,14 +330,14 @@ func (s *supervisor) handle(ctx context.Context, e event) {
 	case e.err != nil:
 		c.phase, c.next = refused, time.Now().Add(c.pause)
 		c.pause = min(2*c.pause, maxPause)
-		s.explain(c, e.err.Error())
+		if !c.Unnamed || !isNoPostmaster(e.err) {
+			s.explain(c, e.err.Error())
+		}
 	default:
 		c.phase, c.next, c.DataDir = waiting, time.Time{}, e.dataDir
 	}
-	if !e.ended {
-		s.startDue(ctx, time.Now())
-		s.proveDue(ctx, time.Now()) // the proof freed a slot
-	}
+	s.startDue(ctx, time.Now()) // a worker or a proof may have freed a slot
+	s.proveDue(ctx, time.Now())
 }
 
 // Any user can start processes that are called postgres, any number of them: the log has few lines about them.
@@ -259,20 +346,25 @@ const (
 	linesAtOnce    = 100
 )
 
-// explain logs why a cluster has no worker, once for each reason.
+// maxReason bounds the reason in a line of the log, in bytes. Hostile processes have long paths.
+const maxReason = 1024
+
+// explain logs why a cluster has no worker, once for each reason. An account has at most half of the lines.
 func (s *supervisor) explain(c *cluster, reason string) {
-	if c.reason == reason {
+	hash := maphash.String(seed, reason)
+	if c.reason == hash {
 		return
 	}
-	c.reason = reason
+	c.reason = hash
 	now := time.Now()
-	s.lines = max(0, s.lines-now.Sub(s.lastLine).Seconds()*linesPerSecond)
-	s.lastLine = now
-	if s.lines+1 > linesAtOnce {
+	if !s.lines.free(now, rate{linesAtOnce, linesPerSecond}) || !s.budget(c.Account).lines.take(now, lineRate) {
 		s.leftOut++
 		return
 	}
-	s.lines++
+	s.lines.used++
+	if len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason], "") + "..."
+	}
 	event := s.Log.Warn().Str("cluster", c.DataDir).Int("postmaster", c.PID).Str("reason", reason)
 	if s.leftOut > 0 {
 		event.Int("left_out", s.leftOut)
@@ -281,12 +373,20 @@ func (s *supervisor) explain(c *cluster, reason string) {
 	event.Msg("no worker for this process")
 }
 
+var seed = maphash.MakeSeed()
+
 func (s *supervisor) workerEnded(k key, c *cluster, err error) {
 	_ = c.line.Close()
 	c.command = nil
 	s.slots[c.slot].last = time.Now()
+	s.ports.answer(c.slot)
+	c.endWatch()
 	if c.gone {
 		delete(s.clusters, k)
+		return
+	}
+	if c.yields { // no failure: it gets a worker again when there is one for it
+		c.yields, c.phase, c.next = false, refused, time.Now()
 		return
 	}
 	if time.Since(c.began) > maxPause {
@@ -302,71 +402,35 @@ func (s *supervisor) workerEnded(k key, c *cluster, err error) {
 	c.pause = min(2*c.pause, maxPause)
 }
 
-// startDue starts the workers whose time has come, as far as Max goes. The order is the one of the data directories.
-func (s *supervisor) startDue(ctx context.Context, now time.Time) {
-	if !s.settle(now) {
-		return
-	}
-	active, beyond := 0, 0
-	for _, c := range s.clusters {
-		if c.phase == running || c.phase == stopping {
-			active++
-		}
-	}
-	for _, k := range s.waitingByName() {
-		c := s.clusters[k]
-		if now.Before(c.next) || s.awaitsSlot(c) {
-			continue
-		}
-		if active >= s.Max {
-			beyond++
-			continue
-		}
-		if s.start(ctx, k, c) {
-			active++
-		}
-	}
-	if beyond != s.beyond {
-		s.beyond = beyond
-		s.Log.Warn().Int("max_workers", s.Max).Int("clusters_without_worker", beyond).
-			Msg("there are more clusters than workers are allowed; raise --max-workers")
-	}
-}
-
-// awaitsSlot reports whether the worker of an earlier process of the same directory and user is still ending. It has
-// the slot, and so the port, and the folders that the next worker is to have.
-func (s *supervisor) awaitsSlot(c *cluster) bool {
-	for _, other := range s.clusters {
-		ending := other.phase == stopping && time.Since(other.since) < 2*s.Grace
-		if other != c && ending && other.name == c.name && other.owner == c.owner {
-			return true
-		}
-	}
-	return false
-}
-
 // start starts a worker and waits for its end in a goroutine.
-func (s *supervisor) start(ctx context.Context, k key, c *cluster) bool {
-	fail := func(err error) bool {
+func (s *supervisor) start(ctx context.Context, k key, c *cluster) {
+	fail := func(err error) {
 		c.phase, c.next = refused, time.Now().Add(c.pause)
 		c.pause = min(2*c.pause, maxPause)
 		s.explain(c, "the worker cannot be started: "+err.Error())
-		return false
 	}
 	read, write, err := os.Pipe()
 	if err != nil {
-		return fail(err)
+		fail(err)
+		return
 	}
 	c.slot = s.takeSlot(k, c, time.Now())
-	command := s.Command(c.DataDir, c.slot)
+	listener := s.ports.give(c.slot)
+	command := s.Command(c.DataDir, c.slot, listener)
 	command.Stdin = read
 	err = command.Start()
 	_ = read.Close()
+	if listener != nil {
+		_ = listener.Close()
+	}
 	if err != nil {
 		_ = write.Close()
-		return fail(err)
+		s.ports.answer(c.slot)
+		fail(err)
+		return
 	}
-	c.phase, c.command, c.line, c.began, c.reason = running, command, write, time.Now(), ""
+	c.phase, c.command, c.line, c.began, c.reason = running, command, write, time.Now(), 0
+	c.unwatch = s.watch(ctx, k)
 	s.Log.Info().Str("cluster", c.DataDir).Int("postmaster", c.PID).Int("worker", command.Process.Pid).
 		Int("slot", c.slot).Msg("started a worker")
 	go func() {
@@ -377,7 +441,6 @@ func (s *supervisor) start(ctx context.Context, k key, c *cluster) bool {
 			s.ended(k, err)
 		}
 	}()
-	return true
 }
 
 // ended reports the end of a worker while Run ends.

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,7 +48,7 @@ func serve(t *testing.T, cfg Config, command ...string) (log *journal, end func(
 	log = &journal{}
 	cfg.Log = zerolog.New(log)
 	cfg.Interval = 50 * time.Millisecond
-	cfg.Command = func(string, int) *exec.Cmd {
+	cfg.Command = func(string, int, *os.File) *exec.Cmd {
 		return exec.Command(command[0], command[1:]...)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -60,6 +62,13 @@ func serve(t *testing.T, cfg Config, command ...string) (log *journal, end func(
 	})
 	t.Cleanup(end)
 	return log, end
+}
+
+// scan looks at all processes once.
+func scan(cfg Config) (found []Process, denied int, err error) {
+	s := newScanner(cfg.withDefaults())
+	_, err = s.look(time.Now())
+	return slices.Collect(maps.Values(s.found)), len(s.denied), err
 }
 
 // untilEOF is a worker that ends when its standard input does.
@@ -138,7 +147,7 @@ func TestUsers(t *testing.T) {
 		uids []int
 		want int
 	}{{nil, 1}, {[]int{uid}, 1}, {[]int{uid + 1, uid}, 1}, {[]int{uid + 1}, 0}} {
-		found, _, err := postmasters(Config{Proc: "/proc", Below: []string{s.DataDir}, UIDs: c.uids})
+		found, _, err := scan(Config{Proc: "/proc", Below: []string{s.DataDir}, UIDs: c.uids})
 		if err != nil || len(found) != c.want {
 			t.Errorf("user ids %v: %v, %v", c.uids, found, err)
 		}
@@ -162,7 +171,7 @@ func TestPostmasterBelowPostmaster(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		found, denied, err := postmasters(Config{Proc: proc})
+		found, denied, err := scan(Config{Proc: proc})
 		if err != nil || denied != 0 {
 			t.Fatal(denied, err)
 		}
@@ -184,7 +193,7 @@ func TestDenied(t *testing.T) {
 		t.Skip("only root can become another user")
 	}
 	_ = pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
-	before, own, err := postmasters(Config{Proc: "/proc"})
+	before, own, err := scan(Config{Proc: "/proc"})
 	if err != nil || own != 0 || len(before) == 0 {
 		t.Fatalf("root finds %d servers, and %d are denied: %v", len(before), own, err)
 	}
@@ -201,7 +210,7 @@ func TestDenied(t *testing.T) {
 			results <- result{err: err}
 			return
 		}
-		found, denied, err := postmasters(Config{Proc: "/proc"})
+		found, denied, err := scan(Config{Proc: "/proc"})
 		results <- result{len(found), denied, err}
 	}()
 	if r := <-results; r.err != nil || r.found != 0 || r.denied < 1 || r.denied > len(before)+1 {
@@ -215,21 +224,27 @@ func TestRestartKeepsSlot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSupervisor(Config{Log: zerolog.Nop()})
-		old := &cluster{name: "/data", owner: 26, phase: stopping, since: time.Now(), gone: true}
-		s.clusters[key{1, 1}] = old
-		next := &cluster{name: "/data", owner: 26, phase: waiting}
-		s.clusters[key{2, 1}] = next
-		if !s.awaitsSlot(next) || s.awaitsSlot(&cluster{name: "/data", owner: 27}) ||
-			s.awaitsSlot(&cluster{name: "/other", owner: 26}) {
-			t.Error("while the former worker ends, only the worker of its directory waits")
+		add := func(pid int, name string, owner int, phase phase) *cluster {
+			c := &cluster{Process: Process{PID: pid, UID: owner}, name: name, phase: phase, since: time.Now()}
+			s.clusters[key{pid, 1}] = c
+			return c
+		}
+		old := add(1, "/data", 26, stopping)
+		old.gone = true
+		add(2, "/data", 26, waiting)
+		add(3, "/data", 27, waiting)
+		add(4, "/other", 26, waiting)
+		due := func() int { return len(s.due(time.Now())) }
+		if n := due(); n != 2 {
+			t.Errorf("%d workers may start while the former one ends, not those of the other user and the other directory", n)
 		}
 		time.Sleep(3 * s.Grace)
-		if s.awaitsSlot(next) {
-			t.Error("a worker that cannot be ended keeps the next one from starting")
+		if n := due(); n != 3 {
+			t.Errorf("%d workers may start beside one that cannot be ended", n)
 		}
 		old.phase, old.since = running, time.Now()
-		if s.awaitsSlot(next) {
-			t.Error("a running worker keeps another one from starting")
+		if n := due(); n != 3 {
+			t.Errorf("%d workers may start beside one that runs", n)
 		}
 	})
 }
@@ -243,7 +258,7 @@ func TestSlots(t *testing.T) {
 		t.Helper()
 		k := key{pid, 1}
 		if s.clusters[k] == nil {
-			s.clusters[k] = &cluster{name: name, owner: owner}
+			s.clusters[k] = &cluster{Process: Process{UID: owner}, name: name}
 		}
 		c := s.clusters[k]
 		now = now.Add(time.Second)
@@ -287,11 +302,10 @@ func TestFirstSlotsInOrder(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			const servers = 9
 			slots := map[string]int{}
-			s := newSupervisor(Config{Log: zerolog.Nop(), Command: func(dir string, slot int) *exec.Cmd {
+			s := newSupervisor(Config{Log: zerolog.Nop(), Command: func(dir string, slot int, _ *os.File) *exec.Cmd {
 				slots[dir] = slot
 				return exec.Command("/nonexistent")
 			}})
-			s.owner = func(int) int { return 26 }
 			s.proof = func(_ string, p Process) (string, error) {
 				if p.DataDir == "/hanging" {
 					<-ctx.Done()
@@ -365,12 +379,6 @@ func TestProofsThatHang(t *testing.T) {
 		var running atomic.Int64
 		var proved atomic.Bool
 		s := newSupervisor(Config{Max: -1, Log: zerolog.Nop()}) // -1: no worker starts
-		s.owner = func(pid int) int {
-			if pid == server {
-				return postgres
-			}
-			return impostor
-		}
 		s.proof = func(_ string, p Process) (string, error) {
 			if p.PID == server {
 				proved.Store(true)
@@ -382,14 +390,14 @@ func TestProofsThatHang(t *testing.T) {
 		}
 		found := map[key]Process{}
 		for pid := range impostors {
-			found[key{pid, 1}] = Process{PID: pid, Start: 1}
+			found[key{pid, 1}] = Process{PID: pid, Start: 1, Account: impostor}
 		}
 		s.update(ctx, found, time.Now())
 		synctest.Wait()
 		if n := running.Load(); n != proofSlots {
 			t.Errorf("%d proofs at the same time", n)
 		}
-		found[key{server, 1}] = Process{PID: server, Start: 1}
+		found[key{server, 1}] = Process{PID: server, Start: 1, Account: postgres}
 		s.update(ctx, found, time.Now())
 		time.Sleep(proofTime)
 		s.update(ctx, found, time.Now())
@@ -415,9 +423,9 @@ func TestProofsAreFair(t *testing.T) {
 	s := newSupervisor(Config{})
 	now := time.Now()
 	for pid := range 100 {
-		s.clusters[key{pid, 1}] = &cluster{owner: 1000, next: now.Add(-time.Hour)}
+		s.clusters[key{pid, 1}] = &cluster{Process: Process{Account: 1000}, next: now.Add(-time.Hour)}
 	}
-	s.clusters[key{100, 1}] = &cluster{owner: 26, next: now}
+	s.clusters[key{100, 1}] = &cluster{Process: Process{Account: 26}, next: now}
 	n := proofs{ofUser: map[int]int{1000: 1}}
 	if k, c := s.nextProof(&n, now); c == nil || k.pid != 100 {
 		t.Errorf("process %d is first", k.pid)
@@ -425,6 +433,11 @@ func TestProofsAreFair(t *testing.T) {
 	n.ofUser = map[int]int{1000: 1, 26: 1}
 	if k, c := s.nextProof(&n, now); c == nil || k.pid == 100 {
 		t.Error("the process that came last is first")
+	}
+	s.clusters[key{100, 1}].phase, s.clusters[key{7, 1}].next = refused, now.Add(-2*time.Hour)
+	s.clusters[key{7, 1}].phase = refused
+	if k, c := s.nextProof(&n, now); c == nil || c.phase != unproved {
+		t.Errorf("process %d, which was refused before, comes before new ones", k.pid)
 	}
 	n.ofUser = map[int]int{1000: maxHangingOfUser, 26: maxHangingOfUser}
 	if _, c := s.nextProof(&n, now); c != nil {
@@ -438,7 +451,6 @@ func TestProofFreesSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running atomic.Int64
 		s := newSupervisor(Config{Log: zerolog.Nop()})
-		s.owner = func(int) int { return 26 }
 		s.proof = func(string, Process) (string, error) {
 			running.Add(1)
 			return "", errServed
@@ -462,10 +474,10 @@ func TestManyImpostors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log := &journal{}
-		s := &supervisor{Config: Config{Log: zerolog.New(log)}}
+		s := newSupervisor(Config{Log: zerolog.New(log)})
 		const impostors = 5000
 		for pid := range impostors {
-			s.explain(&cluster{Process: Process{PID: pid}}, "it is none")
+			s.explain(&cluster{Process: Process{PID: pid, Account: pid}}, "it is none")
 			time.Sleep(time.Millisecond)
 		}
 		if n := log.count("\n"); n < linesAtOnce || n > linesAtOnce+6*linesPerSecond {

@@ -3,8 +3,6 @@ package node
 import (
 	"context"
 	"time"
-
-	"pg_stat_backtrace/ptrace/procfs"
 )
 
 // Limits of the proofs that run at the same time. A proof that waits for a file system keeps a thread of the operating
@@ -13,10 +11,10 @@ import (
 //
 //   - proofSlots proofs run at the same time. After proofTime the slot of a proof is free again, so that proofs that
 //     hang delay others by that time at most.
-//   - A user id has at most maxHangingOfUser proofs, and all users have at most maxHanging, however long they take.
-//     This bounds the threads. At its limit, other processes of that user wait until a proof ends. A person with one
-//     user id cannot block the proofs of other users. A person with many, such as the owner of a user namespace, can.
-//     Workers that run are unaffected.
+//   - An account has at most maxHangingOfUser proofs, and all accounts have at most maxHanging, however long they take.
+//     This bounds the threads. At its limit, other processes of that account wait until a proof ends. A person with one
+//     account cannot block the proofs of other users.
+//   - Config.proofRate bounds the proofs of an account that end.
 const (
 	proofSlots       = 16
 	proofTime        = 10 * time.Second
@@ -44,14 +42,14 @@ func (s *supervisor) countProofs(now time.Time) proofs {
 // add counts the proof of a cluster.
 func (n *proofs) add(c *cluster, now time.Time) {
 	n.all++
-	n.ofUser[c.owner]++
+	n.ofUser[c.Account]++
 	if now.Sub(c.since) < proofTime {
 		n.slots++
 	}
 }
 
-// proveDue starts proofs while there are slots. The user with the fewest proofs comes first, then the process that
-// waits longest: many processes of one user do not delay the others.
+// proveDue starts proofs while there are slots. The account with the fewest proofs comes first, then a process that was
+// not looked at yet, then the longest wait: many processes of one user do not delay the others.
 func (s *supervisor) proveDue(ctx context.Context, now time.Time) {
 	n := s.countProofs(now)
 	for n.slots < proofSlots && n.all < maxHanging {
@@ -68,20 +66,31 @@ func (s *supervisor) proveDue(ctx context.Context, now time.Time) {
 func (s *supervisor) nextProof(n *proofs, now time.Time) (first key, best *cluster) {
 	for k, c := range s.clusters {
 		due := c.phase == unproved || c.phase == refused && !now.Before(c.next)
-		if !due || n.ofUser[c.owner] >= maxHangingOfUser {
+		if !due || n.ofUser[c.Account] >= maxHangingOfUser || best != nil && !n.before(c, best) {
 			continue
 		}
-		if best == nil || n.ofUser[c.owner] < n.ofUser[best.owner] ||
-			n.ofUser[c.owner] == n.ofUser[best.owner] && c.next.Before(best.next) {
+		if s.budget(c.Account).proofs.free(now, s.proofRate()) {
 			first, best = k, c
 		}
 	}
 	return first, best
 }
 
+// before reports whether one cluster is to be looked at before another.
+func (n *proofs) before(one, other *cluster) bool {
+	if a, b := n.ofUser[one.Account], n.ofUser[other.Account]; a != b {
+		return a < b
+	}
+	if a, b := one.phase == unproved, other.phase == unproved; a != b {
+		return a
+	}
+	return one.next.Before(other.next)
+}
+
 // prove looks at the files of a cluster, in a goroutine: a file system may hang.
 func (s *supervisor) prove(ctx context.Context, k key, c *cluster, now time.Time) {
 	c.phase, c.since = proving, now
+	s.budget(c.Account).proofs.take(now, s.proofRate())
 	proc, p, proof := s.Proc, c.Process, s.proof
 	go func() {
 		dir, err := proof(proc, p)
@@ -90,13 +99,4 @@ func (s *supervisor) prove(ctx context.Context, k key, c *cluster, now time.Time
 		case <-ctx.Done():
 		}
 	}()
-}
-
-// ownerOf returns the effective user id of a process, or -1.
-func ownerOf(pid int) int {
-	status, err := procfs.ReadStatus(pid)
-	if err != nil {
-		return -1
-	}
-	return status.UID[1]
 }

@@ -16,8 +16,8 @@ type slot struct {
 	last  time.Time // the start or the end of the last worker
 }
 
-// settle reports whether workers may start. At first they wait for the proofs of all processes of the first look, but
-// no longer than proofTime. So the slots follow the order of the data directories, and not the order in which proofs
+// settle reports whether workers may start. At first they wait for the proofs of all processes of the first look that
+// have the name of a server, but no longer than proofTime. So the slots follow the order of the data directories, and not the order in which proofs
 // end.
 func (s *supervisor) settle(now time.Time) bool {
 	if s.settled {
@@ -25,7 +25,7 @@ func (s *supervisor) settle(now time.Time) bool {
 	}
 	if now.Before(s.settleBy) {
 		for _, c := range s.clusters {
-			if c.phase == unproved || c.phase == proving {
+			if (c.phase == unproved || c.phase == proving) && !c.Unnamed {
 				return false
 			}
 		}
@@ -34,19 +34,13 @@ func (s *supervisor) settle(now time.Time) bool {
 	return true
 }
 
-// waitingByName returns the clusters whose workers are to be started, in the order of their data directories.
-func (s *supervisor) waitingByName() []key {
-	var found []key
-	for k, c := range s.clusters {
-		if c.phase == waiting {
-			found = append(found, k)
-		}
-	}
-	slices.SortFunc(found, func(a, b key) int {
+// sortByName sorts clusters in the order of their data directories.
+func (s *supervisor) sortByName(keys []key) {
+	slices.SortFunc(keys, func(a, b key) int {
 		one, two := s.clusters[a], s.clusters[b]
-		return cmp.Or(cmp.Compare(one.name, two.name), cmp.Compare(one.owner, two.owner), cmp.Compare(a.pid, b.pid))
+		return cmp.Or(cmp.Compare(one.name, two.name), cmp.Compare(one.UID, two.UID), cmp.Compare(a.pid, b.pid),
+			cmp.Compare(a.start, b.start))
 	})
-	return found
 }
 
 // The preference for a slot that no worker has now, best first.
@@ -83,7 +77,7 @@ func (s *supervisor) takeSlot(k key, c *cluster, now time.Time) int {
 	if best == len(s.slots) {
 		s.slots = append(s.slots, slot{})
 	}
-	s.slots[best] = slot{name: c.name, owner: c.owner, by: k, last: now}
+	s.slots[best] = slot{name: c.name, owner: c.UID, by: k, last: now}
 	return best
 }
 
@@ -95,7 +89,7 @@ func (s *supervisor) preference(last *slot, k key, c *cluster) int {
 		return ofProcess
 	case there && !user.gone:
 		return ofAnother
-	case last.name == c.name && last.owner == c.owner:
+	case last.name == c.name && last.owner == c.UID:
 		return ofDirectory
 	}
 	return ofEnded

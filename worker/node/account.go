@@ -1,0 +1,130 @@
+package node
+
+import (
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// An account is the person to whom the work for a process is charged, as a user id: the effective user of the process.
+// The owner of a user namespace has as many user ids as the administrator has granted (/etc/subuid). So for a
+// process in a user namespace, the account is the user that has made it. Root makes the namespaces of container
+// engines, for many persons: there the account is the effective user again.
+//
+// Accounts share the workers, proofs and lines of the log. A person with one account cannot take the shares of others.
+
+// maxDepth is the deepest nesting of user namespaces that the kernel allows (32), and one more.
+const maxDepth = 33
+
+// accountOf returns the account of a process whose effective user is uid.
+func accountOf(pid, uid int) int {
+	own, err := namespaceID(unix.AT_FDCWD, "/proc/self/ns/user")
+	if err != nil {
+		return uid
+	}
+	fd, err := unix.Open(filepath.Join("/proc", strconv.Itoa(pid), "ns/user"), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return uid
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if its, err := namespaceID(fd, ""); err != nil || its == own {
+		return uid
+	}
+	for range maxDepth {
+		parent, err := unix.IoctlRetInt(fd, unix.NS_GET_PARENT)
+		if err != nil {
+			return uid
+		}
+		id, err := namespaceID(parent, "")
+		if err == nil && id == own {
+			_ = unix.Close(parent)
+			break
+		}
+		_ = unix.Close(fd)
+		fd = parent
+	}
+	owner, err := unix.IoctlGetUint32(fd, unix.NS_GET_OWNER_UID)
+	if err != nil || owner == 0 {
+		return uid
+	}
+	return int(owner)
+}
+
+// namespaceID returns the number of a namespace: by its open file, or by a path.
+func namespaceID(fd int, path string) (uint64, error) {
+	var stat unix.Stat_t
+	var err error
+	if path != "" {
+		err = unix.Stat(path, &stat)
+	} else {
+		err = unix.Fstat(fd, &stat)
+	}
+	return stat.Ino, err
+}
+
+// bucket limits how often something happens: some times at once, and then at a constant rate.
+type bucket struct {
+	used float64
+	last time.Time
+}
+
+// rate is the limit of a bucket.
+type rate struct{ atOnce, perSecond float64 }
+
+// free reports whether one more is allowed now.
+func (b *bucket) free(now time.Time, r rate) bool {
+	b.used = max(0, b.used-now.Sub(b.last).Seconds()*r.perSecond)
+	b.last = now
+	return b.used+1 <= r.atOnce
+}
+
+// take counts one more, and reports whether it is allowed.
+func (b *bucket) take(now time.Time, r rate) bool {
+	if !b.free(now, r) {
+		return false
+	}
+	b.used++
+	return true
+}
+
+// budget is the use of an account.
+type budget struct{ proofs, starts, lines bucket }
+
+// The rates of one account. A reboot, or an upgrade that restarts all servers, stays below atOnce. Processes
+// that a user starts and ends all the time cost two proofs a second, and a start of a worker every two seconds.
+func (c *Config) proofRate() rate { return rate{float64(256 + 4*c.Max), 2} }
+func (c *Config) startRate() rate { return rate{float64(2 * max(c.Max, 8)), 0.5} }
+
+// lineRate is the rate of lines about the processes of one account.
+var lineRate = rate{linesAtOnce / 2, linesPerSecond / 2}
+
+// maxBudgets is the number of accounts above which those without processes are forgotten.
+const maxBudgets = 256
+
+// budget returns the budget of an account.
+func (s *supervisor) budget(account int) *budget {
+	if b := s.budgets[account]; b != nil {
+		return b
+	}
+	if len(s.budgets) >= maxBudgets {
+		s.forgetBudgets()
+	}
+	b := &budget{}
+	s.budgets[account] = b
+	return b
+}
+
+// forgetBudgets removes the budgets of accounts that have no process. Such an account begins anew.
+func (s *supervisor) forgetBudgets() {
+	present := map[int]bool{}
+	for _, c := range s.clusters {
+		present[c.Account] = true
+	}
+	for account := range s.budgets {
+		if !present[account] {
+			delete(s.budgets, account)
+		}
+	}
+}

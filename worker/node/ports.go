@@ -1,0 +1,201 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+)
+
+// The supervisor opens the address of a slot before the first worker with this slot starts, and keeps it open as long as
+// it runs. Workers inherit the socket. So while a worker ends or starts, no other program can take the address and get
+// what clients send: their tokens. While there is no worker, the supervisor answers with status 503.
+
+const (
+	// busyAnswer is what clients get while a slot has no worker.
+	busyAnswer = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 5\r\n" +
+		"Connection: close\r\nContent-Length: 39\r\n\r\nno worker serves this port; retry later"
+	// answerTime bounds one answer, and maxAnswers their number at a time. acceptPause is the least time between two.
+	answerTime  = 2 * time.Second
+	maxAnswers  = 16
+	acceptPause = 10 * time.Millisecond
+	// maxRequest is how much of a request is read. A client that has sent more may see a reset connection.
+	maxRequest = 16 << 10
+	// minRetryPort and maxRetryPort are the pauses between attempts to open an address that is in use.
+	minRetryPort = time.Second
+	maxRetryPort = 10 * time.Second
+)
+
+// port is the address of a slot.
+type port struct {
+	listener *net.TCPListener // nil: it could not be opened
+	stop     func()           // ends the answers of the supervisor; nil: it does not answer
+	next     time.Time        // of the next attempt to open it
+	pause    time.Duration
+	failure  string // as logged
+}
+
+// ports are the addresses of all slots that were used. Only the goroutine of Run uses them.
+type ports struct {
+	log     zerolog.Logger
+	address func(slot int) string // nil: there are none
+	open    map[int]*port
+}
+
+func newPorts(cfg Config) *ports {
+	return &ports{log: cfg.Log, address: cfg.Address, open: map[int]*port{}}
+}
+
+// give returns the socket of a slot for a worker that starts; nil if there is none. The caller closes it.
+func (p *ports) give(slot int) *os.File {
+	if p.address == nil || !p.listen(slot, time.Now()) {
+		return nil
+	}
+	held := p.open[slot]
+	held.endAnswers()
+	file, err := held.listener.File()
+	if err != nil {
+		p.log.Error().Err(err).Str("address", p.address(slot)).Msg("the worker gets no listener")
+		return nil
+	}
+	return file
+}
+
+// listen opens the address of a slot, if it is not open. It reports whether it is.
+func (p *ports) listen(slot int, now time.Time) bool {
+	held := p.open[slot]
+	if held == nil {
+		held = &port{pause: minRetryPort}
+		p.open[slot] = held
+	}
+	if held.listener != nil {
+		return true
+	}
+	if now.Before(held.next) {
+		return false
+	}
+	address := p.address(slot)
+	var config net.ListenConfig
+	l, err := config.Listen(context.Background(), "tcp", address)
+	listener, ok := l.(*net.TCPListener)
+	if err == nil && !ok {
+		err = fmt.Errorf("%s: not a TCP socket", address)
+	}
+	if err != nil {
+		held.next, held.pause = now.Add(held.pause), min(2*held.pause, maxRetryPort)
+		if held.failure != err.Error() {
+			held.failure = err.Error()
+			p.log.Error().Err(err).Str("address", address).Int("slot", slot).
+				Msg("cannot listen, trying again every 10 seconds; requests from SQL are answered")
+		}
+		return false
+	}
+	held.listener, held.failure = listener, ""
+	return true
+}
+
+// answer makes the supervisor answer the clients of a slot that has no worker now.
+func (p *ports) answer(slot int) {
+	held := p.open[slot]
+	if held == nil || held.listener == nil || held.stop != nil {
+		return
+	}
+	var group sync.WaitGroup
+	listener := held.listener
+	// Both processes share the mode of the socket. If the worker has made it blocking, accept(2) ignores the deadline.
+	raw, err := listener.SyscallConn()
+	if err == nil {
+		var failure error
+		err = errors.Join(raw.Control(func(fd uintptr) { failure = unix.SetNonblock(int(fd), true) }), failure)
+	}
+	if err = errors.Join(err, listener.SetDeadline(time.Time{})); err != nil {
+		p.log.Error().Err(err).Str("address", p.address(slot)).Msg("clients of a port without a worker get no answer")
+		return
+	}
+	group.Go(func() { refuseClients(listener) })
+	held.stop = func() {
+		_ = listener.SetDeadline(time.Unix(1, 0))
+		group.Wait()
+	}
+}
+
+// endAnswers leaves new clients of the address to a worker.
+func (p *port) endAnswers() {
+	if p.stop != nil {
+		p.stop()
+		p.stop = nil
+	}
+}
+
+// close closes all addresses.
+func (p *ports) close() {
+	for _, held := range p.open {
+		if held.listener != nil {
+			held.endAnswers()
+			_ = held.listener.Close()
+		}
+	}
+}
+
+// refuseClients answers the clients of a listener until its deadline. Its cost is bounded, however many clients there
+// are.
+func refuseClients(listener *net.TCPListener) {
+	slots := make(chan struct{}, maxAnswers)
+	for {
+		conn, err := listener.Accept()
+		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err == nil {
+			select {
+			case slots <- struct{}{}:
+				go func() {
+					defer func() { <-slots }()
+					refuseClient(conn)
+				}()
+			default:
+				_ = conn.Close()
+			}
+		}
+		time.Sleep(acceptPause)
+	}
+}
+
+// refuseClient answers one client.
+func refuseClient(conn net.Conn) {
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(answerTime))
+	request := make([]byte, maxRequest)
+	if _, err := conn.Read(request); err != nil {
+		return
+	}
+	if _, err := conn.Write([]byte(busyAnswer)); err != nil {
+		return
+	}
+	// To close a connection with unread data is to reset it, and the client may then lose the answer.
+	if tcp, ok := conn.(*net.TCPConn); ok && tcp.CloseWrite() == nil {
+		_, _ = conn.Read(request)
+	}
+}
+
+// openPorts opens addresses that were in use when their worker started. Such a worker starts anew, with its listener.
+func (s *supervisor) openPorts(now time.Time) {
+	if s.ports.address == nil {
+		return
+	}
+	for _, c := range s.clusters {
+		if held := s.ports.open[c.slot]; c.phase == running && held != nil && held.listener == nil &&
+			s.ports.listen(c.slot, now) {
+			s.Log.Info().Str("cluster", c.DataDir).Str("address", s.ports.address(c.slot)).
+				Msg("the address is free now, starting the worker again with a listener")
+			c.yields = true
+			s.stop(c)
+		}
+	}
+}

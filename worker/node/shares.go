@@ -1,0 +1,161 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Accounts share the workers fairly. While there are enough workers for all servers, each server has one. While servers
+// wait for a worker, no account has two workers more than the account of such a server. If it has, its newest worker
+// ends. So an account with many processes delays the servers of others by the end of one worker.
+
+// startDue starts the workers whose time has come, as far as Max goes. The accounts with the fewest workers come first.
+// The workers start in the order of the data directories.
+func (s *supervisor) startDue(ctx context.Context, now time.Time) {
+	if !s.settle(now) {
+		return
+	}
+	due := s.due(now)
+	chosen, rest := s.choose(due)
+	s.sortByName(chosen)
+	for _, k := range chosen {
+		c := s.clusters[k]
+		s.budget(c.Account).starts.take(now, s.startRate())
+		s.start(ctx, k, c)
+	}
+	s.makeRoom(rest)
+	s.reportBeyond(len(rest), now)
+}
+
+// due returns the clusters whose worker may start now.
+func (s *supervisor) due(now time.Time) (due []key) {
+	type place struct {
+		name  string
+		owner int
+	}
+	ending := map[place]bool{}
+	for _, c := range s.clusters {
+		if c.phase == stopping && time.Since(c.since) < 2*s.Grace {
+			ending[place{c.name, c.UID}] = true
+		}
+	}
+	for k, c := range s.clusters {
+		// The worker of an earlier process of the same directory and user may still be ending. It has the slot, and so
+		// the port, and the folders that the next worker is to have.
+		if c.phase == waiting && !now.Before(c.next) && !ending[place{c.name, c.UID}] &&
+			s.budget(c.Account).starts.free(now, s.startRate()) {
+			due = append(due, k)
+		}
+	}
+	return due
+}
+
+// workers returns the number of workers of each account, and of all.
+func (s *supervisor) workers(phases ...phase) (ofAccount map[int]int, all int) {
+	ofAccount = map[int]int{}
+	for _, c := range s.clusters {
+		if slices.Contains(phases, c.phase) {
+			ofAccount[c.Account]++
+			all++
+		}
+	}
+	return ofAccount, all
+}
+
+// choose returns the clusters that get the free workers, and the rest.
+func (s *supervisor) choose(due []key) (chosen, rest []key) {
+	have, all := s.workers(running, stopping)
+	s.sortByName(due)
+	queues := map[int][]key{}
+	for _, k := range due {
+		account := s.clusters[k].Account
+		queues[account] = append(queues[account], k)
+	}
+	for ; all < s.Max && len(queues) > 0; all++ {
+		first := slices.MinFunc(slices.Collect(maps.Keys(queues)), func(a, b int) int {
+			return cmp.Or(cmp.Compare(have[a], have[b]), cmp.Compare(a, b))
+		})
+		chosen = append(chosen, queues[first][0])
+		have[first]++
+		if queues[first] = queues[first][1:]; len(queues[first]) == 0 {
+			delete(queues, first)
+		}
+	}
+	for _, queue := range queues {
+		rest = append(rest, queue...)
+	}
+	return chosen, rest
+}
+
+// makeRoom ends workers of accounts that have more than their share, for clusters of accounts that have less. It ends
+// the newest workers of an account.
+func (s *supervisor) makeRoom(rest []key) {
+	if len(rest) == 0 {
+		return
+	}
+	have, _ := s.workers(running)
+	ending := 0
+	for _, c := range s.clusters {
+		if c.phase == stopping && time.Since(c.since) < 2*s.Grace {
+			ending++
+		}
+	}
+	wanted := maps.Clone(have)
+	for _, k := range rest {
+		wanted[s.clusters[k].Account]++
+	}
+	share := shares(wanted, have, s.Max)
+	missing := -ending // workers that end make room
+	for _, k := range rest {
+		if account := s.clusters[k].Account; have[account] < share[account] {
+			have[account]++
+			missing++
+		}
+	}
+	for ; missing > 0; missing-- {
+		var newest *cluster
+		for _, c := range s.clusters {
+			if c.phase == running && have[c.Account] > share[c.Account] && (newest == nil || c.began.After(newest.began)) {
+				newest = c
+			}
+		}
+		if newest == nil {
+			return
+		}
+		have[newest.Account]--
+		newest.yields = true
+		s.Log.Info().Str("cluster", newest.DataDir).Int("postmaster", newest.PID).Int("uid", newest.UID).
+			Msg("ending this worker for a server of a user with fewer workers; raise --max-workers")
+		s.stop(newest)
+	}
+}
+
+// shares divides a number of workers among accounts that want some, as evenly as possible. What cannot be divided goes
+// to accounts that have more already, so that no worker ends for that.
+func shares(wanted, have map[int]int, workers int) map[int]int {
+	accounts := slices.SortedFunc(maps.Keys(wanted), func(a, b int) int {
+		return cmp.Or(cmp.Compare(wanted[a], wanted[b]), cmp.Compare(have[a], have[b]), cmp.Compare(a, b))
+	})
+	share := map[int]int{}
+	for i, account := range accounts {
+		share[account] = min(wanted[account], max(workers, 0)/(len(accounts)-i))
+		workers -= share[account]
+	}
+	return share
+}
+
+// beyondPause is the time between two lines about servers without a worker. Any user can change their number.
+const beyondPause = 10 * time.Second
+
+// reportBeyond logs how many servers have no worker because of Max, after a change.
+func (s *supervisor) reportBeyond(beyond int, now time.Time) {
+	if beyond == s.beyond || now.Sub(s.beyondLogged) < beyondPause {
+		return
+	}
+	s.beyond, s.beyondLogged = beyond, now
+	s.Log.Warn().Int("max_workers", s.Max).Int("clusters_without_worker", beyond).
+		Msg("there are more clusters than workers are allowed; raise --max-workers")
+}
