@@ -43,7 +43,7 @@ func (w *Worker) answerMemory(ctx context.Context, req spool.Request) spool.Answ
 		a = memoryFailure(req.Targets[0], err)
 	} else {
 		w.hideStatements(m.Tree, req.Superuser)
-		a = spool.Answer{Rows: memoryRows(m, req.Targets[0])}
+		a = spool.Answer{Rows: memoryRows(m.Bounded(), req.Targets[0])}
 	}
 	w.log1(req, func(e *zerolog.Event) {
 		e.Int("pid", req.Targets[0]).Dur("took_ms", time.Since(began))
@@ -73,7 +73,7 @@ func (w *Worker) memoryContexts(ctx context.Context, req spool.Request) (*captur
 	return w.capturer.MemoryContexts(ctx, target, pgmemory.Options{MaxContexts: maxContexts, MaxPages: maxMemoryPages})
 }
 
-// memoryRows are the columns of pg_get_memory_contexts. An empty cell is a NULL.
+// memoryRows are the columns of pg_get_memory_contexts, of a bounded tree. An empty cell is a NULL.
 func memoryRows(m *capture.MemoryContexts, pid int) [][]string {
 	rows := [][]string{nil}
 	size, leftOut := 0, m.LeftOut
@@ -115,6 +115,9 @@ func memoryWarning(m *capture.MemoryContexts, pid int, leftOut bool) string {
 		return fmt.Sprintf("memory contexts of process %d changed while they were read", pid)
 	case leftOut:
 		return fmt.Sprintf("process %d has too many memory contexts: some, or their free space, are left out", pid)
+	case m.Deeper() > 0:
+		return fmt.Sprintf("process %d has %d memory contexts below level %d: "+
+			"their bytes count in their ancestors on that level", pid, m.Deeper(), m.LastLevel())
 	case m.NoChecks:
 		return "free space is not known in a server that was built with assertions"
 	}

@@ -38,13 +38,19 @@ func TestMemoryWarning(t *testing.T) {
 			pgmemory.Tree{Consistent: true, Contexts: contexts(7000, strings.Repeat("x", 1000))},
 			"process 7 has too many memory contexts: some, or their free space, are left out",
 		},
+		"deep": {
+			pgmemory.Tree{Consistent: true, NoChecks: true, Contexts: []pgmemory.Context{
+				{Name: "some", Parent: -1, Depth: 199}, {Name: "deeper", Parent: 0, Depth: 200},
+			}},
+			"process 7 has 1 memory contexts below level 200: their bytes count in their ancestors on that level",
+		},
 		"assertions": {
 			pgmemory.Tree{Consistent: true, NoChecks: true},
 			"free space is not known in a server that was built with assertions",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rows := memoryRows(&capture.MemoryContexts{Tree: &c.tree, Major: 18}, 7)
+			rows := memoryRows((&capture.MemoryContexts{Tree: &c.tree, Major: 18}).Bounded(), 7)
 			if got := rows[0][0]; got != c.want {
 				t.Errorf("the warning is %q, want %q", got, c.want)
 			}

@@ -304,6 +304,11 @@ var conditions = []condition{
 		elsewhere: "worker: TestMemoryWarning; it takes 50,000 contexts",
 	},
 	{
+		name: "deep memory", level: warning, state: "01000",
+		message:   "process %d has %d memory contexts below level %d: their bytes count in their ancestors on that level",
+		elsewhere: "worker: TestMemoryWarning; it takes 200 nested savepoints",
+	},
+	{
 		name: "memory of an assertion build", level: warning, state: "01000",
 		message:   "free space is not known in a server that was built with assertions",
 		elsewhere: "worker: TestMemoryWarning; no server of the tests is such a build",

@@ -132,12 +132,22 @@ func (c *Capturer) memoryServer(key procmap.ProcessKey) (*pgmemory.Server, uint6
 	return server, known.bias, err
 }
 
+// Bounded returns the contexts with at most pgmemory.MaxLevels levels: see pgmemory.Tree.
+func (m *MemoryContexts) Bounded() *MemoryContexts {
+	return &MemoryContexts{Tree: m.Tree.Bounded(), Major: m.Major}
+}
+
 // Level returns a context's level as the view pg_backend_memory_contexts of the server's version counts it. The first
 // context has level 0, and since version 18 level 1.
-func (m *MemoryContexts) Level(i int) int {
+func (m *MemoryContexts) Level(i int) int { return m.firstLevel() + m.Contexts[i].Depth }
+
+// LastLevel is the deepest level of a bounded tree, as Level counts.
+func (m *MemoryContexts) LastLevel() int { return m.firstLevel() + pgmemory.MaxLevels - 1 }
+
+func (m *MemoryContexts) firstLevel() int {
 	const firstIsOne = 18
 	if m.Major >= firstIsOne {
-		return m.Contexts[i].Depth + 1
+		return 1
 	}
-	return m.Contexts[i].Depth
+	return 0
 }

@@ -29,6 +29,7 @@ import (
 const (
 	maxMemoryContexts = 1 << 20
 	maxMemoryPages    = 1 << 17
+	pagesPerMB        = 256
 )
 
 // memoryFlags are the flags of the command memory.
@@ -46,6 +47,7 @@ also stuck and stopped ones. The process is not stopped and runs no code for it.
 Its memory is read from outside and compared with a second reading, because it
 may change meanwhile. If it does, the tree is read again, up to 20 times. A tree
 that is still not consistent is printed with a warning, and the exit status is 1.
+So is a tree that is too large to be read whole.
 
 The text has the sums by name, the largest first, or with --tree each context
 in the words of PostgreSQL's log. Then it has what the process has outside of
@@ -164,7 +166,7 @@ func (f *memoryFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wri
 		for _, warning := range m.warnings() {
 			tellf(stderr, "process %d: %s", target.PID, warning)
 		}
-		failed = failed || !m.contexts.Consistent
+		failed = failed || !m.contexts.Consistent || m.contexts.LeftOut
 		if err := f.print(out, m); err != nil {
 			return err
 		}
@@ -196,7 +198,8 @@ func explainMemory(pid int, err error) string {
 type processMemory struct {
 	pid      int
 	contexts *capture.MemoryContexts
-	rollup   *procfs.Rollup // nil: it could not be read
+	bounded  *capture.MemoryContexts // the same with a bounded number of levels
+	rollup   *procfs.Rollup          // nil: it could not be read
 	outside  outsideMemory
 }
 
@@ -217,7 +220,7 @@ func (f *memoryFlags) read(ctx context.Context, c *capture.Capturer, target proc
 	if err != nil {
 		return nil, err
 	}
-	m := &processMemory{pid: target.PID, contexts: contexts}
+	m := &processMemory{pid: target.PID, contexts: contexts, bounded: contexts.Bounded()}
 	if r, err := procfs.ReadRollup(target.PID); err == nil {
 		m.rollup = &r
 	}
@@ -248,7 +251,13 @@ func (m *processMemory) warnings() (list []string) {
 			"the figures are not of one moment (%d contradictions, %d changed pages)", c.Attempts, c.Broken, c.Changed))
 	}
 	if c.LeftOut {
-		list = append(list, "there are too many memory contexts: some, or their free space, are left out")
+		list = append(list, fmt.Sprintf("there are more than %d memory contexts or %d MB of pages: "+
+			"some contexts, or their free space, are left out, so the totals are too low",
+			maxMemoryContexts, maxMemoryPages/pagesPerMB))
+	}
+	if n := m.bounded.Deeper(); n > 0 {
+		list = append(list, fmt.Sprintf("%d memory contexts are below level %d: "+
+			"in the tree, their bytes count in their ancestors on that level", n, m.bounded.LastLevel()))
 	}
 	if c.NoChecks {
 		list = append(list, "the server was built with assertions: the free space of its memory contexts is not known")
@@ -295,7 +304,7 @@ func (f *memoryFlags) print(out *bufio.Writer, m *processMemory) error {
 
 // tree prints each context as PostgreSQL's log does, parents before children.
 func (m *processMemory) tree(out *bufio.Writer) {
-	list := m.contexts.Contexts
+	list := m.bounded.Contexts
 	children := make(map[int][]int, len(list))
 	for i := range list {
 		children[list[i].Parent] = append(children[list[i].Parent], i)
@@ -307,6 +316,9 @@ func (m *processMemory) tree(out *bufio.Writer) {
 		c := &list[i]
 		_, _ = fmt.Fprintf(out, "%s%s: %s total in %s blocks; %s free (%s chunks); %s used", strings.Repeat("  ", c.Depth),
 			oneLine(c.Name), figure(c.Total), figure(c.Blocks), figure(c.Free), figure(c.FreeChunks), figure(c.Used()))
+		if c.Deeper > 0 {
+			_, _ = fmt.Fprintf(out, ", with %d deeper contexts", c.Deeper)
+		}
 		if c.Ident != "" {
 			_, _ = fmt.Fprintf(out, ": %s", oneLine(c.Ident))
 		}
@@ -389,7 +401,7 @@ func (m *processMemory) printOutside(out *bufio.Writer, total int64) {
 
 // folded prints a line for each path of names in the tree: the names and the bytes of their own.
 func (m *processMemory) folded(out *bufio.Writer) {
-	list := m.contexts.Contexts
+	list := m.bounded.Contexts
 	paths := make([]string, len(list))
 	sums := make(map[string]int64)
 	for i := range list {
@@ -408,7 +420,8 @@ func (m *processMemory) folded(out *bufio.Writer) {
 	}
 }
 
-// jsonContext has the columns of pg_backend_memory_contexts; null is a figure that could not be read.
+// jsonContext has the columns of pg_backend_memory_contexts; null is a figure that could not be read. Deeper counts the
+// contexts below the last level that are part of its figures.
 type jsonContext struct {
 	Name       string `json:"name"`
 	Ident      string `json:"ident,omitempty"`
@@ -421,6 +434,7 @@ type jsonContext struct {
 	FreeBytes  *int64 `json:"free_bytes"`
 	FreeChunks *int64 `json:"free_chunks"`
 	UsedBytes  *int64 `json:"used_bytes"`
+	Deeper     int    `json:"deeper_contexts,omitempty"`
 }
 
 type jsonMemory struct {
@@ -429,6 +443,7 @@ type jsonMemory struct {
 	Consistent bool           `json:"consistent"`
 	Readings   int            `json:"readings"`
 	LeftOut    bool           `json:"left_out"`
+	Deeper     int            `json:"deeper_contexts,omitempty"`
 	Contexts   []jsonContext  `json:"contexts"`
 	Private    outsideMemory  `json:"private_mappings"`
 	Rollup     *procfs.Rollup `json:"smaps_rollup"`
@@ -437,8 +452,8 @@ type jsonMemory struct {
 func (m *processMemory) json(out io.Writer) error {
 	doc := jsonMemory{
 		PID: m.pid, Major: m.contexts.Major, Consistent: m.contexts.Consistent, Readings: m.contexts.Attempts,
-		LeftOut: m.contexts.LeftOut, Private: m.outside, Rollup: m.rollup,
-		Contexts: make([]jsonContext, len(m.contexts.Contexts)),
+		LeftOut: m.contexts.LeftOut, Deeper: m.bounded.Deeper(), Private: m.outside, Rollup: m.rollup,
+		Contexts: make([]jsonContext, len(m.bounded.Contexts)),
 	}
 	known := func(n int64) *int64 {
 		if n == pgmemory.Unknown {
@@ -446,16 +461,16 @@ func (m *processMemory) json(out io.Writer) error {
 		}
 		return &n
 	}
-	for i := range m.contexts.Contexts {
-		c := &m.contexts.Contexts[i]
+	for i := range m.bounded.Contexts {
+		c := &m.bounded.Contexts[i]
 		parent := ""
 		if c.Parent >= 0 {
-			parent = m.contexts.Contexts[c.Parent].Name
+			parent = m.bounded.Contexts[c.Parent].Name
 		}
 		doc.Contexts[i] = jsonContext{
-			Name: c.Name, Ident: c.Ident, Type: c.Type, Parent: parent, Level: m.contexts.Level(i), Path: m.contexts.Path(i),
+			Name: c.Name, Ident: c.Ident, Type: c.Type, Parent: parent, Level: m.bounded.Level(i), Path: m.bounded.Path(i),
 			TotalBytes: known(c.Total), Blocks: known(c.Blocks), FreeBytes: known(c.Free), FreeChunks: known(c.FreeChunks),
-			UsedBytes: known(c.Used()),
+			UsedBytes: known(c.Used()), Deeper: c.Deeper,
 		}
 	}
 	enc := json.NewEncoder(visible.Writer{To: out})

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
@@ -65,6 +66,51 @@ func TestMemory(t *testing.T) {
 	if status, _, _ := run(t, "memory", "--format", "xml", pid); status != 2 {
 		t.Errorf("a wrong format: status %d", status)
 	}
+}
+
+// TestMemoryOfSavepoints: a backend with more open savepoints than a tree has levels. All formats have all bytes, and say
+// how many contexts are in the figures of their ancestors.
+func TestMemoryOfSavepoints(t *testing.T) {
+	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	conn := server.Connect(t, server.User, "postgres")
+	const savepoints = 400
+	statements := "CREATE TEMP TABLE w (a int); BEGIN;" + strings.Repeat("SAVEPOINT s; INSERT INTO w VALUES (1);", savepoints)
+	if _, err := conn.PgConn().Exec(t.Context(), statements).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	pid := strconv.Itoa(int(conn.PgConn().PID()))
+
+	status, text, stderr := run(t, "memory", pid)
+	head := regexp.MustCompile(`: (\d+) memory contexts with (\d+) bytes`).FindStringSubmatch(text)
+	if status != 0 || head == nil || !regexp.MustCompile(`\d+ memory contexts are below level (199|200): `).MatchString(stderr) {
+		t.Fatalf("status %d, %q\n%s", status, stderr, text)
+	}
+	count, _ := strconv.Atoi(head[1])
+	total, _ := strconv.Atoi(head[2])
+	if count < savepoints || !regexp.MustCompile(`(?m) 400  CurTransactionContext$`).MatchString(text) {
+		t.Errorf("%s", text)
+	}
+
+	_, raw, _ := run(t, "memory", "--format", "json", pid)
+	var doc jsonMemory
+	if err := json.Unmarshal([]byte(raw), &doc); err != nil || !doc.Consistent || doc.LeftOut {
+		t.Fatalf("%v, consistent %t, left out %t", err, doc.Consistent, doc.LeftOut)
+	}
+	sum, deeper, deepest := int64(0), 0, 0
+	for i := range doc.Contexts {
+		c := &doc.Contexts[i]
+		sum, deeper, deepest = sum+*c.TotalBytes, deeper+c.Deeper, max(deepest, len(c.Path))
+	}
+	if sum != int64(total) || deeper != doc.Deeper || deeper < savepoints/2-10 || len(doc.Contexts)+deeper != count ||
+		deepest != 200 {
+		t.Errorf("%d contexts with %d bytes on %d levels and %d (%d) deeper ones, want %d with %d", len(doc.Contexts), sum,
+			deepest, deeper, doc.Deeper, count, total)
+	}
+	_, tree, _ := run(t, "memory", "--tree", pid)
+	if !strings.Contains(tree, fmt.Sprintf(" used, with %d deeper contexts\n", deeper)) {
+		t.Errorf("no line of the tree has %d deeper contexts", deeper)
+	}
+	checkMemoryProfile(t, pid, count, total)
 }
 
 // checkMemoryProfile compares the profiles with the sums of the text.

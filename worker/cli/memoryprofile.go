@@ -53,7 +53,7 @@ func (m *processMemory) contextProfile() *pprof.Profile {
 		PeriodType: &pprof.ValueType{Type: "space", Unit: "bytes"}, Period: 1,
 	}
 	locations := make(map[string]*pprof.Location)
-	list := m.contexts.Contexts
+	list := m.bounded.Contexts
 	paths := make([][]*pprof.Location, len(list)) // innermost first
 	samples := make(map[string]*pprof.Sample)
 	for i := range list {
@@ -84,7 +84,7 @@ func (m *processMemory) contextProfile() *pprof.Profile {
 			samples[key] = s
 			p.Sample = append(p.Sample, s)
 		}
-		for at, n := range []int64{c.Total, c.Used(), c.Free, 1} {
+		for at, n := range []int64{c.Total, c.Used(), c.Free, 1 + int64(c.Deeper)} {
 			s.Value[at] += max(0, n)
 		}
 	}

@@ -81,6 +81,8 @@ type Context struct {
 	Parent int
 	// Depth is 0 for the first context.
 	Depth int
+	// Deeper counts the contexts below it whose figures Bounded has added to its own.
+	Deeper int
 	// Total, Blocks, Free and FreeChunks are the bytes and blocks that it has from malloc, and the bytes and chunks of
 	// them that it could give out. Each is Unknown where it could not be read.
 	Total, Blocks, Free, FreeChunks int64
@@ -109,6 +111,57 @@ type Tree struct {
 	LeftOut bool
 	// NoChecks means that the server was built with assertions: free space is Unknown.
 	NoChecks bool
+}
+
+// MaxLevels bounds the levels of a tree that Bounded returns. A tree of PostgreSQL has some ten, and one more for each
+// open savepoint.
+const MaxLevels = 200
+
+// Bounded returns the tree with at most MaxLevels levels. Each deeper context is added to its ancestor on the last of
+// these levels, so the sums over the tree stay the same. A sum with an unknown part is unknown.
+func (t *Tree) Bounded() *Tree {
+	b := *t
+	n := 0
+	for n < len(t.Contexts) && t.Contexts[n].Depth < MaxLevels { // deeper contexts come last
+		n++
+	}
+	b.Contexts = append(make([]Context, 0, n), t.Contexts[:n]...)
+	ancestors := make([]int, len(t.Contexts)-n) // of each deeper context
+	for i := range ancestors {
+		c := &t.Contexts[n+i]
+		ancestor := c.Parent
+		if ancestor >= n {
+			ancestor = ancestors[ancestor-n]
+		}
+		ancestors[i] = ancestor
+		b.Contexts[ancestor].take(c)
+	}
+	return &b
+}
+
+// take adds the figures of a deeper context.
+func (c *Context) take(deeper *Context) {
+	for _, sum := range []struct {
+		to   *int64
+		part int64
+	}{
+		{&c.Total, deeper.Total}, {&c.Blocks, deeper.Blocks}, {&c.Free, deeper.Free}, {&c.FreeChunks, deeper.FreeChunks},
+	} {
+		if *sum.to == Unknown || sum.part == Unknown {
+			*sum.to = Unknown
+			continue
+		}
+		*sum.to += sum.part
+	}
+	c.Deeper++
+}
+
+// Deeper counts the contexts of a bounded tree that are part of an ancestor's figures.
+func (t *Tree) Deeper() (n int) {
+	for i := range t.Contexts {
+		n += t.Contexts[i].Deeper
+	}
+	return n
 }
 
 // Path returns the numbers of a context's ancestors, the first being 1, and its own, as the view has them from 18 on.

@@ -147,6 +147,56 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestBounded: contexts below the last level are added to their ancestors on it, and the sums over the tree stay whole.
+func TestBounded(t *testing.T) {
+	const chain, size = 1000, 256
+	f := make(fake, 0x1000+2*chain*size)
+	f.put(base, base+0x1000)
+	context := func(i int) uint64 { return base + 0x1000 + uint64(i)*size }
+	for i := range 2 * chain { // two chains below the first context: the even and the odd numbers
+		set := context(i)
+		f.put(set, 474)
+		f.put(set+contextAllocated, size)
+		f.put(set+contextName, base+0x100)
+		f.put(set+setBlocks, set+200)
+		f.put(set+200+blockSet, set)
+		f.put(set+200+blockFreePtr, set+248)
+		f.put(set+200+blockEndPtr, set+size)
+		if i > 0 {
+			f.put(set+contextParent, context(max(i-2, 0)))
+		}
+		if i > 0 && i+2 < 2*chain {
+			f.put(set+contextFirstChild, context(i+2))
+		}
+	}
+	f.put(context(0)+contextFirstChild, context(1))
+	f.put(context(1)+contextNextChild, context(2))
+	f.put(context(2)+contextPrevChild, context(1))
+	whole, err := server(t, 18).Read(t.Context(), f.read, 0, Options{})
+	if err != nil || !whole.Consistent || whole.LeftOut || len(whole.Contexts) != 2*chain {
+		t.Fatalf("%v, %d contexts", err, len(whole.Contexts))
+	}
+	bounded := whole.Bounded()
+	total, free := int64(0), int64(0)
+	for i := range bounded.Contexts {
+		total, free = total+bounded.Contexts[i].Total, free+bounded.Contexts[i].Free
+	}
+	if n := len(bounded.Contexts); n != 2*MaxLevels-1 || n+bounded.Deeper() != 2*chain || total != 2*chain*size ||
+		free != 2*chain*8 {
+		t.Errorf("%d contexts and %d deeper ones with %d bytes, %d free", n, bounded.Deeper(), total, free)
+	}
+	last := bounded.Contexts[2*MaxLevels-2]
+	if last.Deeper != chain-MaxLevels || last.Blocks != int64(last.Deeper)+1 || whole.Deeper() != 0 {
+		t.Errorf("%+v", last)
+	}
+	whole.Contexts[2*chain-1].Free, whole.Contexts[2*chain-1].FreeChunks = Unknown, Unknown
+	bounded = whole.Bounded()
+	before, last := bounded.Contexts[2*MaxLevels-3], bounded.Contexts[2*MaxLevels-2]
+	if min(before.Free, last.Free) != Unknown || max(before.Free, last.Free) == Unknown || before.Total < 0 || last.Total < 0 {
+		t.Errorf("with an unknown part: %+v, %+v", before, last)
+	}
+}
+
 // TestIdent: an identifier is cut between two characters, and what is no UTF-8 is escaped.
 func TestIdent(t *testing.T) {
 	if got := clip([]byte(strings.Repeat("ä", 600)), 1023); len(got) != 1022 {

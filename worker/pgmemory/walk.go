@@ -14,9 +14,6 @@ const (
 	maxIdent = 1024 // MEMORY_CONTEXT_IDENT_DISPLAY_SIZE (mcxtfuncs.c), with the end of the string
 )
 
-// maxDepth bounds the levels of a tree: those of PostgreSQL have some ten.
-const maxDepth = 200
-
 // looks is how many contexts or chunks are read between two looks at the deadline.
 const looks = 1024
 
@@ -125,10 +122,6 @@ func (w *walk) contexts(top uint64) bool {
 	seen := map[uint64]bool{top: true}
 	w.add(top, &h, -1)
 	for i := 0; i < len(w.at); i++ { //nolint:intrange // the loop appends to w.at
-		if w.tree.Contexts[i].Depth >= maxDepth {
-			w.tree.LeftOut = true
-			continue
-		}
 		parent, _ := w.header(w.at[i])
 		prev := uint64(0)
 		for child := parent.firstChild; child != 0; {
