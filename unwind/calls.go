@@ -32,7 +32,7 @@ var instructionSets = [...]struct {
 // function). The result is refuted if it is not a call, or calls another function that does not continue as this
 // function.
 func (w *walk) calls(ra, entry uint64) trialResult {
-	module, ok := w.modules.Find(ra - 1)
+	module, ok := w.find(ra - 1)
 	if !ok {
 		return refuted
 	}
@@ -50,6 +50,9 @@ func (w *walk) calls(ra, entry uint64) trialResult {
 	}
 	if entry == 0 {
 		return module.CodeCache.keepCalled(ra-module.Bias, called)
+	}
+	if called && !direct {
+		target, direct = w.loadedTarget(ra, &module)
 	}
 	if called && (!direct || target == entry || w.goesOn(target)) {
 		return proven
@@ -81,7 +84,7 @@ func (w *walk) before(module *Module, ra uint64) (called, direct bool, target ui
 // calledBefore returns the function that the instruction before an address calls, if it is a direct call.
 func (w *walk) calledBefore(ra uint64) (function uint64, direct bool) {
 	const cost = 16 // as many instructions
-	module, ok := w.modules.Find(ra - 1)
+	module, ok := w.find(ra - 1)
 	if !ok || module.Code == nil {
 		return 0, false
 	}
@@ -134,7 +137,7 @@ func (w *walk) jumps(start, to uint64) bool {
 // function is longer than most.
 func (w *walk) body(start, most uint64) []byte {
 	const share = 4 // checking 4 bytes costs as much as following an instruction
-	module, ok := w.modules.Find(start)
+	module, ok := w.find(start)
 	if !ok || module.Code == nil || module.CFI == nil {
 		return nil
 	}
@@ -207,7 +210,7 @@ func endsIndirectCall(p []byte) bool {
 // goesOn reports whether the function at an address may continue as another function without a call. It is true also
 // if this cannot be excluded.
 func (w *walk) goesOn(addr uint64) bool {
-	module, ok := w.modules.Find(addr)
+	module, ok := w.find(addr)
 	if !ok || module.Code == nil || module.CFI == nil || !w.arch.Decoded {
 		return true
 	}

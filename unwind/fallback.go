@@ -86,10 +86,10 @@ func (w *walk) isReturnAddress(ra uint64) bool {
 	if ra == 0 {
 		return false
 	}
-	if _, ok := w.modules.Find(ra - 1); ok {
+	if _, ok := w.find(ra - 1); ok {
 		return true
 	}
-	_, ok := w.modules.Find(ra) // a trampoline at the beginning of its mapping
+	_, ok := w.find(ra) // a trampoline at the beginning of its mapping
 	return ok || w.probed(ra)
 }
 
@@ -257,7 +257,7 @@ func (w *walk) stepNoCode(frame *Frame) (Frame, Stop) {
 	if !ok || ra == 0 {
 		return Frame{}, lost
 	}
-	if _, ok := w.modules.Find(ra - 1); !ok {
+	if _, ok := w.find(ra - 1); !ok {
 		return Frame{}, lost
 	}
 	caller.Set(w.arch.PC, ra)

@@ -28,7 +28,7 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 		return Frame{}, Stop{}, false // perhaps because memory is missing
 	}
 	w.wanting = 0
-	module, ok := w.modules.Find(frame.Lookup())
+	module, ok := w.find(frame.Lookup())
 	if !ok || module.Code == nil || !epilogue.Follows(w.arch) || !w.knowsSP() {
 		return Frame{}, Stop{}, false
 	}

@@ -11,7 +11,7 @@ func (w *walk) prepared(frame *Frame) bool {
 	if frame.Exact || frame.PC%functionAlign != 0 {
 		return false
 	}
-	module, ok := w.modules.Find(frame.PC)
+	module, ok := w.find(frame.PC)
 	if !ok || module.CFI == nil {
 		return false
 	}

@@ -49,7 +49,7 @@ func (w *walk) recoverFramePointer(frame *Frame, cause error) (Frame, Stop) {
 	if w.trial || !ok || known || !byFP || !w.arch.Decoded {
 		return Frame{}, lost
 	}
-	module, _ := w.modules.Find(frame.Lookup())
+	module, _ := w.find(frame.Lookup())
 	if module.Code == nil || module.CFI == nil {
 		lost.Err = errNoReader
 		return Frame{}, lost
@@ -156,7 +156,7 @@ func (c *trial) search(sp uint64) {
 		if !ok {
 			return
 		}
-		if _, ok := c.w.modules.Find(value - 1); ok {
+		if _, ok := c.w.find(value - 1); ok {
 			c.enter(fp)
 		}
 	}
@@ -182,7 +182,7 @@ func (c *trial) try(fp uint64) trialResult {
 	t.regs.Set(t.arch.FP, fp)
 	frame := *c.frame
 	next, stop := t.stepRow(&frame)
-	module, _ := t.modules.Find(frame.Lookup())
+	module, _ := t.find(frame.Lookup())
 	found := c.follow(&t, frame, next, stop, t.row.FDEStart+module.Bias)
 	c.w.instructions = t.instructions
 	return found

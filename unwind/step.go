@@ -12,13 +12,16 @@ func (w *walk) step(frame *Frame) (Frame, Stop) {
 	if !frame.Exact && w.probed(frame.PC) {
 		return w.stepProbe(frame)
 	}
-	module, ok := w.modules.Find(frame.Lookup())
+	module, ok := w.find(frame.Lookup())
 	if ok && module.Go != nil {
 		if next, stop, done := w.stepGo(frame, &module); done {
 			return next, stop
 		}
 	}
 	if !ok || module.CFI == nil {
+		if next, stop, done := w.stepCandidates(frame); done {
+			return next, stop
+		}
 		return w.stepBare(frame, &module, ok)
 	}
 	row, err := module.CFI.Row(frame.Lookup() - module.Bias)

@@ -34,6 +34,9 @@ const (
 	UnknownRegister
 	// StackSwitch: a function of Go's run time has switched to another stack, and the previous stack is unknown.
 	StackSwitch
+	// Generated: the frame belongs to code that was compiled at run time and keeps no frame pointers. Its call frame
+	// information is unknown, or may be of other code.
+	Generated
 	// ReturnProbe: the frame returns to a return probe, which has replaced its return address. The caller could not
 	// be found by other means.
 	ReturnProbe
@@ -53,6 +56,7 @@ var reasonTexts = [...]string{
 
 	UnknownRegister: "a register that is needed is not known",
 	StackSwitch:     "switch of stacks that cannot be followed",
+	Generated:       "code compiled at run time (JIT) without call frame information",
 	ReturnProbe:     "a return probe (uretprobe) has replaced the return address",
 }
 

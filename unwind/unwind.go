@@ -178,6 +178,9 @@ type walk struct {
 	// calledBack is set after C has called Go on an inner frame.
 	calledBack bool
 
+	// chosen are the candidates that the walk uses.
+	chosen []Candidate
+
 	trial bool // the walk tries a value: its result is not proven yet
 	// trialState is the result of the trial of a frame found by instructions. The walk then takes the same path, so
 	// it holds for the frames behind, too.

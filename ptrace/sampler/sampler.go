@@ -49,6 +49,7 @@ type Sampler struct {
 	batches chan samples
 	spare   chan []byte // memory for stacks that nobody has
 	quit    uint32      // set when the threads are to end
+	batch   atomic.Int64
 
 	mu      sync.Mutex
 	targets []*sampled
@@ -99,6 +100,7 @@ func New(targets []process.Target, o Options) (*Sampler, error) {
 		return nil, fmt.Errorf("%d processes: a sampler takes 1 to %d", len(targets), samplerbpf.MaxTargets)
 	}
 	s := &Sampler{options: o.withDefaults()}
+	s.batch.Store(int64(s.options.Batch))
 	err := s.hold(targets)
 	if err == nil {
 		err = s.load()
@@ -265,6 +267,16 @@ func (s *Sampler) Run(ctx context.Context, take func([]Sample) error) (stats Sta
 	}
 	stats.Took, stats.Unseen = took, max(0, online()-len(s.threads))
 	return stats, err
+}
+
+// Hasten hands on samples after this time, if they would wait longer.
+func (s *Sampler) Hasten(batch time.Duration) {
+	if int64(batch) < s.batch.Load() {
+		s.batch.Store(int64(batch))
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.alert()
+	}
 }
 
 // begin starts the clock of what a sampler is at work; the result stops it.

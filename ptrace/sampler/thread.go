@@ -76,7 +76,7 @@ func (t *samplerThread) run() {
 	t.awaited[0] = unix.PollFd{Fd: int32(t.processor.Descriptor()), Events: unix.POLLIN}
 	t.awaited[1] = unix.PollFd{Fd: int32(t.call), Events: unix.POLLIN}
 	batch := min(firstBatch, t.sampler.options.Batch)
-	for ; ; batch = t.sampler.options.Batch {
+	for ; ; batch = time.Duration(t.sampler.batch.Load()) {
 		_, _ = unix.Read(t.call, make([]byte, 8)) // before: what it was called for is looked at now
 		busy.Begin()
 		quit := atomic.LoadUint32(&t.sampler.quit) != 0

@@ -91,6 +91,15 @@ func (r *Report) Notes() (list []string) {
 	add(c.Shared, "not counted: %s of shared memory with %d bytes", countOf(c.Shared, "mapping"), c.SharedBytes)
 	add(c.UnknownMaps, "not subtracted: %s of %d bytes that were mapped before the start, are shared, or are part of a "+
 		"mapping", countOf(c.UnknownMaps, "munmap"), c.UnknownBytes)
+	generated := 0
+	for _, p := range r.Paths {
+		if p.Stack != nil && p.Stack.Generated {
+			generated++
+		}
+	}
+	if note := trace.GeneratedNote(generated, len(r.Paths)); note != "" {
+		list = append(list, note)
+	}
 	if !r.Allocator.Mappings() {
 		list = append(list, "mmap is not traced: "+r.Allocator.Name+" has none")
 	}

@@ -33,17 +33,18 @@ func (r *run) build(snap *snapshot.Snapshot) built {
 		copied := frozen(&snapshot.Stack{}, snap.Found)
 		memory := func(addr uint64, p []byte) (int, error) { return copied(addr, p), nil }
 		space.Generated.AddFrom(&r.generated, memory, c.arch)
+		space.ReadLater(false)
 		return c.build(snap, space, r.options, &r.server)
 	}
 	if snap.Engine == snapshot.EngineBlocked && len(snap.Threads) == 1 {
 		space.Generated.SameMoment = symbolize.ProcessMemory(snap.PID)
 	} else {
-		space.Generated.Disabled = true
+		space.ReadLater(true)
 	}
 	b := c.build(snap, space, r.options, &r.server)
 	if len(space.Generated.Unknown) > 0 && !asleep(snap) {
 		space = open()
-		space.Generated.Disabled = true
+		space.ReadLater(true)
 		b = c.build(snap, space, r.options, &r.server)
 	}
 	return b

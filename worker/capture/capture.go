@@ -299,7 +299,9 @@ func (c *Capturer) build(snap *snapshot.Snapshot, space *procmap.Space, o Option
 // record keeps the mappings that a walk used, and the memory that it lacked.
 func (b *built) record(frames []unwind.Frame, stop unwind.Stop) {
 	b.used = b.space.UsedBy(frames, b.used)
-	b.mapsTrusted = b.mapsTrusted && endsInsideFrames(stop.Reason)
+	// Code compiled at run time, which is read again, may have other mappings than the cached ones.
+	b.mapsTrusted = b.mapsTrusted && endsInsideFrames(stop.Reason) && len(b.space.Generated.Unknown) == 0 &&
+		b.space.AllMapped(frames)
 	b.brokenWalk = b.brokenWalk || stop.Reason == unwind.NoMemory || stop.Reason == unwind.StackSwitch
 	if stop.Reason == unwind.NoMemory && b.space.Mapped(stop.Address) {
 		b.missing = append(b.missing, stop.Address)

@@ -12,6 +12,7 @@ import (
 	"pg_stat_backtrace/ptrace/sampler"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/worker/jitcode"
 	"pg_stat_backtrace/worker/procmap"
 	"pg_stat_backtrace/worker/symbolize"
 	"pg_stat_backtrace/worker/trace"
@@ -52,6 +53,7 @@ func (c *Capturer) Profile(
 		return ProfileStats{}, err
 	}
 	defer s.Close()
+	defer c.processes.WatchGenerated()()
 	p := profile{capturer: c, options: o, sampler: s, each: each, checks: make(map[int]*procmap.Check)}
 	defer p.close()
 	p.stats.Stats, err = s.Run(ctx, p.take)
@@ -114,11 +116,23 @@ func (p *profile) takeOf(list []sampler.Sample) error {
 		}
 	}
 	for i := range stacks {
+		if generated(&stacks[i].trace.Threads[0]) {
+			p.sampler.Hasten(generatedBatch)
+		}
 		if err := p.each(stacks[i].trace, stacks[i].times); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// generatedBatch bounds how long samples wait if a process compiles code at run time. Such code may be freed soon, and
+// without it the walk ends there.
+const generatedBatch = 20 * time.Millisecond
+
+// generated reports whether a stack has frames in such code.
+func generated(t *trace.Thread) bool {
+	return t.Generated || slices.ContainsFunc(t.Frames, func(f trace.Frame) bool { return f.Module == jitcode.GeneratedModule })
 }
 
 func keyOf(snap *snapshot.Snapshot) procmap.ProcessKey {
@@ -145,7 +159,8 @@ func (p *profile) build(list []sampler.Sample) (b built, stacks []counted) {
 	defer files.Stop()
 	first := list[0]
 	b = built{mapsTrusted: true, space: p.capturer.processes.Open(first.PID, first.MapsSnapshot.StartTime(), first.Maps)}
-	b.space.Files, b.space.Generated.Disabled = &files, true
+	b.space.Files = &files
+	b.space.ReadLater(true)
 	w := p.capturer.walker(b.space, Options{MaxFrames: p.options.MaxFrames})
 	defer w.close()
 	known := make(map[string]int)

@@ -70,6 +70,10 @@ func (c *Capturer) StackNamer(o StackNamerOptions) *StackNamer {
 	return &StackNamer{capturer: c, options: o}
 }
 
+// Watch makes the Capturer read the code that sampled processes compile at run time as soon as it can, because they may
+// free it before their stacks are named. The caller must call end.
+func (n *StackNamer) Watch() (end func()) { return n.capturer.processes.WatchGenerated() }
+
 // Name unwinds and names a stack of a process. Equal stacks of one StackSpace have the same result, and callers must
 // not change it. Complete is false if the walk has left the code that the mappings describe: the process may have
 // other mappings by now.
@@ -117,7 +121,8 @@ func (n *StackNamer) filesDeadline() symbolize.Deadline {
 // walker returns a walker for a space. The caller must close it.
 func (n *StackNamer) walker(sp *StackSpace, files *symbolize.Deadline) *walker {
 	space := n.capturer.processes.Open(sp.pid, sp.startTime, sp.Maps)
-	space.Files, space.Generated.Disabled = files, true
+	space.Files = files
+	space.ReadLater(true)
 	w := n.capturer.walker(space, Options{MaxFrames: n.options.MaxFrames})
 	if n.options.CompleteLater {
 		w.late = symbolize.Deadline{}
@@ -138,7 +143,7 @@ func (n *StackNamer) name(
 	w *walker, sp *StackSpace, th *snapshot.Thread, memory []snapshot.Stack,
 ) (named *trace.Thread, complete bool) {
 	stop := w.walk(th, nil)
-	complete = stop.Whole() || stop.Reason == unwind.MaxFrames
+	complete = (stop.Whole() || stop.Reason == unwind.MaxFrames) && !slices.ContainsFunc(w.frames, guessed)
 	n.key = appendWalk(append(n.key[:0], th.State, byte(stop.Reason)), w.frames)
 	named, n.last.shortened = sp.known[string(n.key)], false
 	if limit := n.options.MaxBytes; named == nil && (n.short || limit > 0 && n.used > limit/2) {
@@ -164,6 +169,10 @@ func (n *StackNamer) name(
 	}
 	return named, complete
 }
+
+// guessed reports whether a frame is the caller of a bad address. The address may belong to a library that the process
+// has loaded since its mappings were read.
+func guessed(f unwind.Frame) bool { return f.Method == unwind.ByReturnAddress }
 
 // Shorten makes Name shorten new stacks from now on, as if half of StackNamerOptions.MaxBytes were used.
 func (n *StackNamer) Shorten() { n.short = true }
@@ -285,7 +294,8 @@ func (n *StackNamer) Complete(spaces []*StackSpace) {
 	defer late.Stop()
 	for _, sp := range spaces {
 		space := n.capturer.processes.Open(sp.pid, sp.startTime, sp.Maps)
-		space.Files, space.Generated.Disabled = &files, true
+		space.Files = &files
+		space.ReadLater(true)
 		for i := range sp.named {
 			s := &sp.named[i]
 			frames, _ := space.Name(s.walked, procmap.FrameLimit(n.options.MaxFrames), &late)

@@ -53,7 +53,7 @@ func (w *walker) walk(th *snapshot.Thread, also []snapshot.Stack) (stop unwind.S
 // describe names the frames of the last walk, which must be of this thread.
 func (w *walker) describe(th *snapshot.Thread, stop unwind.Stop) trace.Thread {
 	out := trace.Thread{TID: th.TID, Name: th.Name, State: th.State, Kernel: kernel(th), Stop: stop.String(),
-		Whole: stop.Whole()}
+		Whole: stop.Whole(), Generated: stop.Reason == unwind.Generated}
 	switch {
 	case errors.Is(th.Err, process.ErrExited):
 		out.Stop = "exited meanwhile"

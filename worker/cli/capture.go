@@ -220,6 +220,9 @@ func (f *captureFlags) run(ctx context.Context, targets []process.Target, stdout
 	if err := r.total(); err != nil {
 		return err
 	}
+	if note := trace.GeneratedNote(r.generated, r.stacks); note != "" {
+		tellf(stderr, "%s", note)
+	}
 	if len(r.failed) > r.ended {
 		return errReported
 	}
@@ -256,14 +259,16 @@ func (f *captureFlags) runServer(ctx context.Context, stdout, stderr io.Writer) 
 type rounds struct {
 	*captureFlags
 
-	capturer       *capture.Capturer
-	options        capture.Options
-	targets        []process.Target
-	failed         map[int]bool // by process id
-	ended          int          // how many of the failed processes have ended, which is no error
-	taken          stats
-	folded         render.Folded // with formatFolded
-	stdout, stderr io.Writer
+	capturer *capture.Capturer
+	options  capture.Options
+	targets  []process.Target
+	failed   map[int]bool // by process id
+	ended    int          // how many of the failed processes have ended, which is no error
+	taken    stats
+	// stacks counts the captured threads. The stacks of generated threads end in code compiled at run time.
+	stacks, generated int
+	folded            render.Folded // with formatFolded
+	stdout, stderr    io.Writer
 }
 
 // round captures each process once, for the statistics if it counts. Its error
@@ -292,6 +297,11 @@ func (r *rounds) round(ctx context.Context, counts bool) error {
 		}
 		if counts {
 			r.taken.add(t)
+		}
+		for i := range t.Threads {
+			if r.stacks++; t.Threads[i].Generated {
+				r.generated++
+			}
 		}
 		if err := r.print(t); err != nil {
 			return err

@@ -207,6 +207,9 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	case err != nil:
 		return err
 	}
+	if note := trace.GeneratedNote(p.generated, p.counted); note != "" {
+		tellf(stderr, "%s", note)
+	}
 	if p.counted == 0 {
 		return fmt.Errorf("%w in %s", errNoSample, p.figures.Took.Round(time.Millisecond))
 	}
@@ -232,6 +235,7 @@ type profile struct {
 	*profileFlags
 
 	seen, counted int
+	generated     int // of those counted: they end in code compiled at run time
 	folded        render.Folded
 	figures       capture.ProfileStats
 }
@@ -243,6 +247,9 @@ func (p *profile) add(t *trace.Trace, times int) error {
 		return nil
 	}
 	p.counted += times
+	if t.Threads[0].Generated {
+		p.generated += times
+	}
 	if !p.stats {
 		p.folded.Add(t, times)
 	}

@@ -12,6 +12,7 @@ import (
 	"pg_stat_backtrace/ptrace/waits"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/profilefmt"
+	"pg_stat_backtrace/worker/trace"
 	"pg_stat_backtrace/worker/waitevent"
 )
 
@@ -73,6 +74,7 @@ func (f *waitsFlags) printStacks(
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	collected, began, rate := server.NewStackProfile(capturer, o.Stacks), time.Now(), stackRate{}
+	defer collected.Watch()()
 	take := func() {
 		list, unnamed := stacker.Stacks()
 		if rate.add(len(list)+unnamed, time.Now()) {
@@ -102,6 +104,9 @@ func (f *waitsFlags) printStacks(
 	}
 	if collected.Unnamed > 0 {
 		notes = append(notes, fmt.Sprintf("%d stacks are of processes that had ended", collected.Unnamed))
+	}
+	if note := trace.GeneratedNote(collected.Generated, collected.Count); note != "" {
+		notes = append(notes, note)
 	}
 	what := whichWaits(o)
 	if collected.Count == 0 {

@@ -39,6 +39,7 @@ func Collect(ctx context.Context, options Options) (*profile.Profile, *Summary, 
 	}
 	defer c.sampler.Close()
 	defer c.sleepers.end()
+	defer c.stacks.Watch()()
 	if err := c.run(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -53,6 +54,9 @@ func Collect(ctx context.Context, options Options) (*profile.Profile, *Summary, 
 const (
 	// interval is how often samples are fetched.
 	interval = 100 * time.Millisecond
+	// quickly is how often samples are fetched for a second after a stack has ended in code compiled at run time. That code
+	// has to be read before the process frees it.
+	quickly = 20 * time.Millisecond
 	// longWait is after which time a wait of which no stack was taken is looked at from outside.
 	longWait = 50 * time.Millisecond
 	// stacksOff is the number of stacks of waits in a second, of all processes.
@@ -89,9 +93,11 @@ type collector struct {
 	samples   int // in cpu and off, as far as they are bounded: see maxSamples
 	// spaceBytes is the memory of the mappings in spaces.
 	spaceBytes int
-	databases  map[uint32]string
-	users      map[uint32]string
-	err        error // of a record
+	// generated is when a stack has ended in code compiled at run time.
+	generated time.Time
+	databases map[uint32]string
+	users     map[uint32]string
+	err       error // of a record
 }
 
 // newCollector finds the server and prepares the collection.
@@ -217,14 +223,24 @@ func (c *collector) seed() error {
 func (c *collector) loop(ctx context.Context) error {
 	end := time.NewTimer(c.options.Duration)
 	defer end.Stop()
-	tick := time.NewTicker(interval)
+	tick, quick := time.NewTicker(interval), time.NewTicker(quickly)
 	defer tick.Stop()
+	defer quick.Stop()
 	for n := 1; ; n++ {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-end.C:
 			return nil
+		case now := <-quick.C:
+			n--
+			if now.Sub(c.generated) > time.Second {
+				continue
+			}
+			if err := c.fetch(); err != nil {
+				return err
+			}
+			continue
 		case <-tick.C:
 		}
 		if err := c.fetch(); err != nil {

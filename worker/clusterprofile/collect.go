@@ -143,6 +143,10 @@ func (c *collector) name(p *profiledProcess, r *clusterbpf.Record) stackKey {
 	if c.stacks.Shortened() {
 		c.summary.Shortened++
 	}
+	if key.thread.Generated {
+		c.summary.Generated++
+		c.generated = time.Now()
+	}
 	return key
 }
 

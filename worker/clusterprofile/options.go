@@ -9,6 +9,7 @@ import (
 
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/trace"
 )
 
 // Mode says which time of a process counts.
@@ -144,6 +145,8 @@ type Summary struct {
 	// Joined counts stacks that are in one sample of their process and state. Cut counts stacks without the frames in
 	// libraries that only their process has loaded.
 	Shortened, Joined, Cut int
+	// Generated counts stacks that end in code compiled at run time: see trace.Thread.
+	Generated int
 	// Unreachable is the number of processes whose memory could not be read in time: see process.ErrUnreachable. Some of
 	// their labels and stacks are missing.
 	Unreachable int
@@ -181,6 +184,9 @@ func (s *Summary) Notes() []string {
 		"stacks.", s.Shortened)
 	add(s.Joined, "%d stacks are not shown, only their time: there were too many different stacks.", s.Joined)
 	add(s.Cut, "%d stacks lack frames: there were too many processes with libraries of their own.", s.Cut)
+	if note := trace.GeneratedNote(s.Generated, s.Taken); note != "" {
+		notes = append(notes, note+".")
+	}
 	add(s.Unreachable, "Labels or stacks of %d processes are missing: the kernel did not return from reading their "+
 		"memory.", s.Unreachable)
 	if s.StoppedByCost {

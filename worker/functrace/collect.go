@@ -91,7 +91,9 @@ type collector struct {
 	unread []uint64
 	left   uint64
 	notes  []string
-	looked time.Time // when the titles of processes were read last
+	// stacks counts the unwound stacks. So many as generated of them end in code compiled at run time.
+	stacks, generated int
+	looked            time.Time // when the titles of processes were read last
 }
 
 func newCollector(t *Tracer) *collector {
@@ -140,6 +142,9 @@ func (c *collector) take(h *probe.Hit, each func(*Event) error) error {
 			return nil
 		}
 		key.thread, e.Thread = stack, stack
+		if c.stacks++; stack.Generated {
+			c.generated++
+		}
 	}
 	if len(traced.arguments) > 0 {
 		e.Arguments = format(traced.arguments, h.Arguments[:], h.Unreadable, h.Strings)
@@ -213,6 +218,9 @@ func (c *collector) finish(took time.Duration) (*Result, error) {
 		slices.SortFunc(f.Stacks, func(a, b StackResult) int {
 			return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Arguments, b.Arguments))
 		})
+	}
+	if note := trace.GeneratedNote(c.generated, c.stacks); note != "" {
+		r.Notes = append(r.Notes, note)
 	}
 	if c.left > 0 {
 		r.Notes = append(r.Notes, fmt.Sprintf(

@@ -23,6 +23,7 @@ type stacks struct {
 	postmaster int // 0: none
 	spaces     map[spaceKey]*capture.StackSpace
 	known      int // of all spaces
+	unwatch    func()
 }
 
 // spaceKey identifies a process.
@@ -33,12 +34,14 @@ type spaceKey struct {
 
 func newStacks(c *capture.Capturer, o *Options) *stacks {
 	shared := capture.NewSharedStacks(maxShared)
-	return &stacks{
+	s := &stacks{
 		namer: c.StackNamer(capture.StackNamerOptions{
 			MaxFrames: o.MaxFrames, MaxStacks: maxStacks, Shared: shared,
 		}),
 		shared: shared, postmaster: o.Postmaster, spaces: make(map[spaceKey]*capture.StackSpace),
 	}
+	s.unwatch = s.namer.Watch()
+	return s
 }
 
 func (s *stacks) close() {

@@ -438,6 +438,7 @@ func (t *Tracer) Close() {
 		t.session = nil
 	}
 	if t.stacks != nil {
+		t.stacks.unwatch()
 		t.stacks.close()
 		t.stacks = nil
 	}

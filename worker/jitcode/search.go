@@ -47,9 +47,7 @@ func (p *Process) searchMapping(start uint64, data []byte, code *procfs.Mapping,
 	order := p.Arch.Order
 	for off := 0; off+maxCIE <= len(data); off += 8 {
 		rest := data[off:]
-		// Length, the id of a CIE, version 1, augmentation "z...".
-		if size := order.Uint32(rest); size < 8 || size > maxCIE || order.Uint32(rest[4:]) != 0 || rest[8] != 1 ||
-			rest[9] != 'z' {
+		if !startsCIE(order, rest) {
 			continue
 		}
 		rest = rest[:sectionLength(order, rest)]
@@ -58,6 +56,13 @@ func (p *Process) searchMapping(start uint64, data []byte, code *procfs.Mapping,
 		}
 	}
 	return jit.Span{}, false
+}
+
+// startsCIE reports whether at least maxCIE bytes begin like a CIE: length, the id of a CIE, version 1, augmentation
+// "z...".
+func startsCIE(order binary.ByteOrder, data []byte) bool {
+	size := order.Uint32(data)
+	return size >= 8 && size <= maxCIE && order.Uint32(data[4:]) == 0 && data[8] == 1 && data[9] == 'z'
 }
 
 // sectionLength returns the length of the valid entries at the beginning of data.

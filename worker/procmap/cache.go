@@ -32,6 +32,7 @@ type ProcessKey struct {
 type Cache struct {
 	images *symbolize.Cache
 	perf   jitcode.PerfMaps
+	later  jitcode.LaterStore
 
 	mu    sync.Mutex
 	byKey map[ProcessKey]*cacheEntry
@@ -43,7 +44,8 @@ type Cache struct {
 // cacheEntry is the data of one process.
 type cacheEntry struct {
 	images map[procfs.Mapping]symbolize.Placed
-	maps   *KnownMaps  // nil: not read yet
+	maps   *KnownMaps // nil: not read yet
+	later  *jitcode.Later
 	facts  map[any]any // by the address of the Fact
 }
 
@@ -58,6 +60,7 @@ func NewCache(images *symbolize.Cache) *Cache {
 	return &Cache{
 		images: images, byKey: make(map[ProcessKey]*cacheEntry), paths: make(map[string]string),
 		lookups: make(map[mappingKey]*symbolize.Lazy[symbolize.Placed]),
+		later:   jitcode.LaterStore{Arch: images.Arch},
 	}
 }
 
@@ -66,12 +69,13 @@ func (c *Cache) entry(key ProcessKey) *cacheEntry {
 	p := c.byKey[key]
 	if p == nil {
 		if len(c.byKey) >= maxProcesses {
-			for k := range c.byKey {
+			for k, other := range c.byKey {
+				c.later.Drop(other.later)
 				delete(c.byKey, k)
 				break
 			}
 		}
-		p = &cacheEntry{images: make(map[procfs.Mapping]symbolize.Placed)}
+		p = &cacheEntry{images: make(map[procfs.Mapping]symbolize.Placed), later: c.later.Of(key.PID, key.StartTime)}
 		c.byKey[key] = p
 	}
 	return p
@@ -87,9 +91,14 @@ func (c *Cache) Open(pid int, startTime uint64, maps []procfs.Mapping) *Space {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	sp.Known = c.entry(sp.key).images
+	p := c.entry(sp.key)
+	sp.Known, sp.later = p.images, p.later
 	return sp
 }
+
+// WatchGenerated makes the cache read the code that processes compile at run time, as long as stacks of samples need it:
+// see jitcode.LaterStore. The caller must call end.
+func (c *Cache) WatchGenerated() (end func()) { return c.later.Watch() }
 
 // ForgetMaps drops the mappings of a process, and their images.
 func (c *Cache) ForgetMaps(key ProcessKey) {

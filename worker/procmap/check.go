@@ -132,7 +132,7 @@ func (c *Check) same(m *procfs.Mapping, id string) (bool, error) {
 func (sp *Space) UsedBy(frames []unwind.Frame, used []Usage) []Usage {
 	for i := range frames {
 		m := sp.Mapping(frames[i].Lookup())
-		if m < 0 {
+		if m < 0 || sp.samples && !sp.inFile(frames[i].Lookup()) { // generated code needs a proof anyway
 			continue
 		}
 		at, known := slices.BinarySearchFunc(used, Usage{Mapping: m}, byMapping)

@@ -5,6 +5,7 @@ import (
 
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/worker/jitcode"
 	"pg_stat_backtrace/worker/symbolize"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -86,6 +87,7 @@ func (sp *Space) nameFrame(dst []trace.Frame, f *unwind.Frame, late *symbolize.D
 		if i := sp.Mapping(f.PC); i >= 0 {
 			out.Module, out.Offset = symbolize.ModuleName(sp.Maps[i].Path), f.PC-sp.Maps[i].Start
 		}
+		sp.nameLater(&out, f.Lookup())
 		return append(dst, out)
 	}
 	out.Module, out.Offset = symbolize.ModuleName(m.Path), f.PC-m.Start
@@ -96,6 +98,7 @@ func (sp *Space) nameFrame(dst []trace.Frame, f *unwind.Frame, late *symbolize.D
 			out.Offset += m.Offset
 		}
 		sp.Generated.Name(&out, f.Lookup())
+		sp.nameLater(&out, f.Lookup())
 		if out.Function == "" && m.Inode == 0 {
 			sp.namePerf(&out, f.Lookup())
 		}
@@ -106,6 +109,16 @@ func (sp *Space) nameFrame(dst []trace.Frame, f *unwind.Frame, late *symbolize.D
 	out.ModuleOffset = f.PC - where.Bias
 	out.Offset = out.ModuleOffset
 	return mod.AppendFrames(dst, &out, f.Lookup()-where.Bias, sp.Files, late)
+}
+
+// nameLater names the module of a frame in generated code that was read at another moment.
+func (sp *Space) nameLater(out *trace.Frame, addr uint64) {
+	if !sp.readLater || out.Module == jitcode.GeneratedModule || sp.inFile(addr) {
+		return
+	}
+	if start, ok := sp.later.Start(addr); ok {
+		out.Module, out.Offset = jitcode.GeneratedModule, out.Address-start
+	}
 }
 
 // namePerf names a frame in code compiled at run time, by the program's perf map if it has one. The program writes

@@ -27,6 +27,10 @@ type Space struct {
 	Unread string              // an image that was not read by the deadline, so that frames are missing
 
 	Generated jitcode.Code
+	later     *jitcode.Later // of the process; nil: it is not identified
+	readLater bool           // see ReadLater
+	samples   bool
+	llvm      *bool        // whether it has loaded LLVM; nil: not examined
 	perf      *jit.PerfMap // of the process; nil: none, or not read yet
 	perfRead  bool
 	last      *procfs.Mapping // the result of the last Lookup
@@ -53,6 +57,61 @@ func (sp *Space) Find(addr uint64) (unwind.Module, bool) {
 		Start: start, Linker: linker, CodeCache: &f.Module.CodeCache}, true
 }
 
+// ReadLater makes the space read generated code from the process as it is now, where the copied memory does not have its
+// call frame information. Samples is set for stacks that the kernel has copied some time ago: the mappings may have
+// changed since.
+func (sp *Space) ReadLater(samples bool) {
+	sp.readLater = sp.later != nil && sp.Memory == nil
+	sp.samples = samples
+	sp.Generated.Disabled = sp.Generated.Disabled || samples
+}
+
+// Candidates implements unwind.Candidates.
+func (sp *Space) Candidates(addr uint64, search bool) []unwind.Candidate {
+	if !sp.readLater || sp.inFile(addr) {
+		return nil
+	}
+	// Without a sign of a compiler in the mappings, they are read again first, or the process has none.
+	return sp.later.At(addr, search && sp.compiles())
+}
+
+// lowest is the first address that a process can use on Linux by default (vm.mmap_min_addr). A jump to a lower address is
+// one through a bad pointer.
+const lowest = 1 << 16
+
+// Frameless implements unwind.Candidates. LLVM's code keeps no frame pointers, and is freed after each query.
+func (sp *Space) Frameless(addr uint64) bool {
+	switch i := sp.Mapping(addr); {
+	case sp.inFile(addr) || addr < lowest:
+		return false
+	case i >= 0 && sp.Maps[i].Perms&procfs.Exec != 0:
+		return sp.loadsLLVM()
+	}
+	return sp.samples
+}
+
+// loadsLLVM reports whether the process has loaded LLVM.
+func (sp *Space) loadsLLVM() bool {
+	if sp.llvm == nil {
+		loads := jitcode.LoadsLLVM(sp.Maps)
+		sp.llvm = &loads
+	}
+	return *sp.llvm
+}
+
+// compiles reports whether the process may compile code at run time.
+func (sp *Space) compiles() bool {
+	return sp.loadsLLVM() || slices.ContainsFunc(sp.Maps, func(m procfs.Mapping) bool {
+		return m.Perms&procfs.Exec != 0 && m.Inode == 0 && m.Path == ""
+	})
+}
+
+// inFile reports whether an address lies in a mapping with a file or a name.
+func (sp *Space) inFile(addr uint64) bool {
+	i := sp.Mapping(addr)
+	return i >= 0 && (sp.Maps[i].Inode != 0 || sp.Maps[i].Path != "")
+}
+
 // Lookup returns the executable mapping that contains addr, and its image.
 func (sp *Space) Lookup(addr uint64) (*procfs.Mapping, symbolize.Placed, bool) {
 	if m := sp.last; m != nil && addr >= m.Start && addr < m.End {
@@ -68,6 +127,11 @@ func (sp *Space) Lookup(addr uint64) (*procfs.Mapping, symbolize.Placed, bool) {
 
 // Mapping returns the index of the mapping that contains addr, or -1.
 func (sp *Space) Mapping(addr uint64) int { return procfs.IndexOf(sp.Maps, addr) }
+
+// AllMapped reports whether all frames lie in mappings. In samples, code compiled at run time needs none.
+func (sp *Space) AllMapped(frames []unwind.Frame) bool {
+	return sp.samples || !slices.ContainsFunc(frames, func(f unwind.Frame) bool { return sp.Mapping(f.Lookup()) < 0 })
+}
 
 // JIT returns what the search for generated code needs to know about the process.
 func (sp *Space) JIT() *jitcode.Process {

@@ -62,11 +62,24 @@ type Thread struct {
 	// Stop says why the walk ended. Whole is set if the walk reached the end of the stack.
 	Stop  string
 	Whole bool
+	// Generated is set if the walk ended in code that was compiled at run time, without its call frame information.
+	Generated bool
 	// Kernel lists the kernel functions of a thread in uninterruptible sleep, innermost first. If the kernel does not
 	// show the whole stack, it has only the innermost function.
 	Kernel []string
 	// Frames are innermost first.
 	Frames []Frame
+}
+
+// GeneratedNote says how many of the stacks end in code compiled at run time, why, and what to do. It is empty if none
+// does.
+func GeneratedNote(n, of int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d stacks (%.1f %%) end in code compiled at run time (JIT): its call frame information was "+
+		"gone when they were unwound, so the callers are missing; they are there with jit = off",
+		n, of, 100*float64(n)/float64(max(1, of)))
 }
 
 // A Goroutine is one goroutine of a Go program.

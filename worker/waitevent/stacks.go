@@ -43,8 +43,9 @@ const (
 
 // StackProfile collects stacks of waits.
 type StackProfile struct {
-	// Count is the number of stacks, Unnamed of those of processes that had ended before they could be named.
-	Count, Unnamed int
+	// Count is the number of stacks, Unnamed of those of processes that had ended before they could be named. Generated
+	// of them end in code compiled at run time.
+	Count, Unnamed, Generated int
 
 	server  *Server
 	namer   *capture.StackNamer
@@ -69,6 +70,10 @@ func (s *Server) NewStackProfile(c *capture.Capturer, o waitsbpf.StackOptions) *
 	}
 }
 
+// Watch makes the profile read the code that processes compile at run time: see capture.StackNamer. The caller must call
+// end.
+func (p *StackProfile) Watch() (end func()) { return p.namer.Watch() }
+
 // Add names stacks and adds them.
 func (p *StackProfile) Add(list []waits.Stack, unnamed int) {
 	p.Unnamed += unnamed
@@ -83,6 +88,9 @@ func (p *StackProfile) Add(list []waits.Stack, unnamed int) {
 }
 
 func (p *StackProfile) add(w *waits.Stack, t *trace.Thread) {
+	if t.Generated {
+		p.Generated++
+	}
 	key := make([]byte, 0, 16+8*len(t.Frames))
 	for _, word := range []uint64{uint64(w.PID), uint64(w.Event), w.Query} {
 		key = binary.NativeEndian.AppendUint64(key, word)

@@ -1,0 +1,154 @@
+package unwind
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"pg_stat_backtrace/unwind/arch"
+)
+
+// Candidates is implemented by Modules of a process that compiles code at run time. Such code was read at another moment
+// than the stack. The process may have freed it in between, and compiled other code at the same addresses.
+type Candidates interface {
+	// Candidates returns what the code at an address may have been, if Find knows no call frame information there.
+	// Without search it does not look for more than it knows.
+	Candidates(addr uint64, search bool) []Candidate
+	// Frameless reports whether an address may lie in such code, and that code keeps no frame pointers. Without a
+	// candidate the walk then ends.
+	Frameless(addr uint64) bool
+}
+
+// Candidate is code that may have been at its addresses. Its Module has call frame information and code.
+type Candidate struct {
+	Module
+
+	Start, End uint64
+}
+
+// find returns the module that contains an address, with the candidates that the walk uses.
+func (w *walk) find(addr uint64) (Module, bool) {
+	for i := range w.chosen {
+		if c := &w.chosen[i]; addr >= c.Start && addr < c.End {
+			return c.Module, true
+		}
+	}
+	return w.modules.Find(addr)
+}
+
+// stepCandidates finds the caller of a frame in code that was read at another moment. A candidate counts under these
+// conditions:
+//
+//   - If the frame has called another one, there is a call before its return address, which can have called that
+//     frame's function.
+//   - Its call frame information leads to the base of the stack by call frame information and instructions alone, and
+//     each return address on the way follows a call.
+//
+// If several candidates count, they must agree. Within a trial the first caller that follows a call is taken, because
+// the trial itself has to reach the base.
+func (w *walk) stepCandidates(frame *Frame) (Frame, Stop, bool) {
+	source, ok := w.modules.(Candidates)
+	if !ok {
+		return Frame{}, Stop{}, false
+	}
+	var won *leftCandidate
+	for _, c := range source.Candidates(frame.Lookup(), !w.trial) {
+		found := w.tryCandidate(frame, &c)
+		switch {
+		case found == nil:
+		case w.trial:
+			return found.take(w, frame)
+		case won == nil:
+			won = found
+		case won.next != found.next || won.after.regs != found.after.regs:
+			return Frame{}, Stop{Reason: Generated, Address: frame.PC}, true
+		}
+	}
+	switch {
+	case won != nil:
+		return won.take(w, frame)
+	case source.Frameless(frame.Lookup()):
+		return Frame{}, Stop{Reason: Generated, Address: frame.PC}, true
+	}
+	return Frame{}, Stop{}, false
+}
+
+// leftCandidate is the state of a walk that has left a frame by a candidate.
+type leftCandidate struct {
+	after walk
+	frame Frame
+	next  Frame
+}
+
+// take continues the walk from there.
+func (l *leftCandidate) take(w *walk, frame *Frame) (Frame, Stop, bool) {
+	*frame = l.frame
+	w.regs, w.low, w.row, w.chosen = l.after.regs, l.after.low, l.after.row, l.after.chosen
+	return l.next, Stop{}, true
+}
+
+// tryCandidate leaves a frame by a candidate. It returns nil if the candidate does not count.
+func (w *walk) tryCandidate(frame *Frame, c *Candidate) *leftCandidate {
+	t := *w
+	t.trial, t.followed = true, nil // with other code the instructions lead elsewhere
+	t.chosen = append(slices.Clip(w.chosen), *c)
+	if !frame.Exact && !frame.Signal && !t.calledFrame(frame) {
+		return nil
+	}
+	l := &leftCandidate{frame: *frame}
+	var stop Stop
+	l.next, stop = t.step(&l.frame)
+	if stop.Reason != running || l.next.Method != ByCFI {
+		return nil
+	}
+	l.after = t
+	entry := t.row.FDEStart + t.row.Bias
+	if w.trial {
+		if t.calls(l.next.PC, entry) == refuted {
+			return nil
+		}
+		return l
+	}
+	proof := trial{w: w, frame: &l.frame, budget: maxTrialSteps}
+	found := proof.follow(&t, l.frame, l.next, stop, entry)
+	w.instructions = t.instructions
+	if found != proven {
+		return nil
+	}
+	l.after.chosen = t.chosen
+	return l
+}
+
+// calledFrame reports whether a candidate has a call before the return address of a frame, which can have called the
+// frame that was left last.
+func (w *walk) calledFrame(frame *Frame) bool {
+	var entry uint64
+	if frame.Method == ByCFI && w.row.FDEEnd > w.row.FDEStart {
+		entry = w.row.FDEStart + w.row.Bias
+	}
+	return w.calls(frame.PC, entry) != refuted
+}
+
+// loadedTarget returns the function that the code before an address calls, if that code loads the address of the function
+// into a register and calls it. LLVM's code does so.
+func (w *walk) loadedTarget(ra uint64, m *Module) (target uint64, known bool) {
+	const move, most = 10, 13 // bytes of MOV r64, imm64, and of both instructions (Intel SDM)
+	if w.arch.Instructions != arch.X86 {
+		return 0, false
+	}
+	for length := uint64(most); length >= most-1; length-- { // the call of R8 to R15 has a prefix
+		p, err := m.Code.Code(ra-length-m.Bias, length)
+		if err != nil {
+			continue
+		}
+		reg, call := p[1]&7, p[move:]
+		rex, prefixed := byte(0x48), length == most
+		if prefixed {
+			rex = 0x49
+		}
+		if p[0] == rex && p[1] == 0xb8|reg && (!prefixed || call[0] == 0x41) &&
+			call[len(call)-2] == 0xff && call[len(call)-1] == 0xd0|reg {
+			return binary.LittleEndian.Uint64(p[2:]), true
+		}
+	}
+	return 0, false
+}

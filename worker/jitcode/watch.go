@@ -1,0 +1,92 @@
+package jitcode
+
+import (
+	"sync"
+	"time"
+)
+
+// watchFor is how long a process is watched after a stack needed its generated code.
+const watchFor = 2 * time.Second
+
+// watcher reads the generated code of processes at short intervals. Stacks wait for some time until they are unwound, and
+// the code of a short query ends before.
+type watcher struct {
+	mu      sync.Mutex
+	callers int
+	kick    chan struct{} // a process is wanted; nil without callers
+	wanted  map[*Later]time.Time
+}
+
+// Watch makes the store read the generated code of processes, as long as stacks need it. The caller must call end.
+func (s *LaterStore) Watch() (end func()) {
+	w := &s.watcher
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.callers++; w.callers == 1 {
+		w.kick, w.wanted = make(chan struct{}, 1), make(map[*Later]time.Time)
+		go w.run(w.kick)
+	}
+	return sync.OnceFunc(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.callers--; w.callers == 0 {
+			close(w.kick)
+			w.kick, w.wanted = nil, nil
+		}
+	})
+}
+
+// want makes the watcher read a process for a while.
+func (w *watcher) want(l *Later, now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.kick == nil {
+		return
+	}
+	w.wanted[l] = now.Add(watchFor)
+	select {
+	case w.kick <- struct{}{}:
+	default:
+	}
+}
+
+// run waits for processes, and reads them.
+func (w *watcher) run(kick chan struct{}) {
+	for range kick {
+		for {
+			list := w.take(kick)
+			if len(list) == 0 {
+				break
+			}
+			for _, l := range list {
+				l.refresh()
+			}
+			time.Sleep(laterInterval)
+		}
+	}
+}
+
+// take returns the processes to read now; none if the watcher has ended.
+func (w *watcher) take(kick chan struct{}) (list []*Later) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.kick != kick {
+		return nil
+	}
+	now := time.Now()
+	for l, until := range w.wanted {
+		if now.After(until) {
+			delete(w.wanted, l)
+			continue
+		}
+		list = append(list, l)
+	}
+	return list
+}
+
+// refresh reads the generated code again if the process no longer has what was read last.
+func (l *Later) refresh() {
+	if p := l.images.Load(); p == nil || len(*p) == 0 || !l.current((*p)[0]) {
+		l.search(time.Now())
+	}
+}
