@@ -121,12 +121,15 @@ func (s *session) refresh(now *procfs.Stat) {
 	}
 }
 
-// seize attaches to a thread. It can block while the target executes a program.
+// seize attaches to a thread. It can block while the target executes a program. A program that the target executes
+// later stops it at once (PTRACE_O_TRACEEXEC), and look notices that: the program can have rights for which the target
+// was not checked.
 func seize(pid, tid int) error {
 	const tries = 20
 	var err error
 	for range tries {
-		_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(tid), 0, 0, 0, 0)
+		_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(tid), 0,
+			unix.PTRACE_O_TRACEEXEC, 0, 0)
 		switch errno {
 		case 0:
 			return nil
@@ -185,6 +188,14 @@ func (s *session) identify() error {
 			return nil // release will notice its end
 		}
 		return errAgain
+	}
+	for i := range s.tracees {
+		if t := &s.tracees[i]; t.phase != seized || t.foreign {
+			continue
+		}
+		if err := target.CompareThread(s.tracees[i].tid); err != nil && !errors.Is(err, process.ErrExited) {
+			return err
+		}
 	}
 	return target.CompareUser()
 }

@@ -252,7 +252,7 @@ func (s *session) snapshot() (*snapshot.Snapshot, error) {
 	copied := false
 	for i := range s.tracees {
 		t := &s.tracees[i]
-		if t.phase == gone {
+		if t.phase == gone || t.executed {
 			return nil, errAgain
 		}
 		if !t.foreign {

@@ -213,7 +213,7 @@ func (s *session) copyAll() {
 	for i := range s.tracees {
 		t := &s.tracees[i]
 		s.arena.keep(len(s.tracees) - 1 - i + s.pieces)
-		if t.phase != stopped || t.foreign {
+		if t.phase != stopped || t.foreign || t.executed {
 			continue
 		}
 		sp, ok := s.copyRegisters(t)
@@ -236,7 +236,7 @@ func (s *session) copyAll() {
 		s.copyExtraReads(&s.tracees[0])
 	}
 	for i := range s.tracees {
-		if t := &s.tracees[i]; t.phase == stopped && !t.foreign && len(s.blocks.wanted) > 0 {
+		if t := &s.tracees[i]; t.phase == stopped && !t.foreign && !t.executed && len(s.blocks.wanted) > 0 {
 			s.copyBlocks(t)
 			break
 		}
@@ -249,7 +249,7 @@ func (s *session) copyAll() {
 //go:norace
 func (s *session) copyPiece(p *piece, t *tracee) {
 	start, end, ok := s.stackAround(p.address)
-	if !ok || t.phase != stopped || t.foreign {
+	if !ok || t.phase != stopped || t.foreign || t.executed {
 		return
 	}
 	stackAt := t.stackAt

@@ -29,9 +29,10 @@ type tracee struct {
 	state byte
 	err   error
 
-	phase   phase
-	foreign bool    // turned out to be a thread of another process: detached without changes
-	signal  uintptr // on its way to the thread, to be handed on with the detach
+	phase    phase
+	executed bool    // stopped because it has executed another program: detached without a copy
+	foreign  bool    // turned out to be a thread of another process: detached without changes
+	signal   uintptr // on its way to the thread, to be handed on with the detach
 
 	info   siginfo
 	errno  unix.Errno // of the copy, 0: none
@@ -92,11 +93,13 @@ func (t *tracee) look() {
 	default:
 		t.phase = stopped
 		t.signal = signalOf(t.info.status)
+		t.executed = t.executed || t.info.status>>8 == unix.PTRACE_EVENT_EXEC
 	}
 }
 
 // signalOf returns the signal that a stop is about to deliver. A PTRACE_EVENT_STOP has none, whatever its low byte
-// says. It is a stop that we requested, or a group stop, which the kernel restores after the detach.
+// says. It is a stop that we requested, or a group stop, which the kernel restores after the detach. A
+// PTRACE_EVENT_EXEC has none either.
 //
 //go:nosplit
 //go:norace

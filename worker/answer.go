@@ -216,6 +216,8 @@ func member(c pgcluster.Cluster, pid int) (process.Target, error) {
 	switch {
 	case errors.Is(err, pgcluster.ErrPostmaster):
 		return target, postmaster(pid)
+	case errors.Is(err, process.ErrNotPermitted):
+		return target, err
 	case err != nil:
 		return target, fmt.Errorf("%w: %w", errNoProcess, err)
 	}

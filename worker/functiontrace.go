@@ -137,6 +137,11 @@ func (w *Worker) startFunctionTrace(req spool.Request) error {
 		o.Functions, o.Static = nil, []string{static}
 	}
 	var held *process.Handle // of the process, so that no other one gets its id before it has its probes
+	rights, err := c.Rights()
+	if err != nil {
+		return err
+	}
+	o.Rights = &rights
 	if pid := req.Targets[0]; pid == 0 {
 		o.Postmaster = c.PostmasterPID
 	} else {
@@ -144,6 +149,8 @@ func (w *Worker) startFunctionTrace(req spool.Request) error {
 		switch {
 		case errors.Is(err, pgcluster.ErrPostmaster):
 			o.PIDs = []int{c.PostmasterPID}
+		case errors.Is(err, process.ErrNotPermitted):
+			return err
 		case err != nil:
 			return fmt.Errorf("%w: %w", errNoProcess, err)
 		default:

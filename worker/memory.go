@@ -65,7 +65,11 @@ func (w *Worker) memoryContexts(ctx context.Context, req spool.Request) (*captur
 	target, err := c.Contains(req.Targets[0])
 	switch {
 	case errors.Is(err, pgcluster.ErrPostmaster): // nothing is stopped
-		target = process.Target{PID: c.PostmasterPID, UID: -1}
+		if target, err = c.Postmaster(); err != nil {
+			return nil, err
+		}
+	case errors.Is(err, process.ErrNotPermitted):
+		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errNoProcess, err)
 	}

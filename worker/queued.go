@@ -112,8 +112,11 @@ func (w *Worker) captureQueued(
 // identify makes sure that the process is the server's, and the one that was asked about.
 func identify(c pgcluster.Cluster, req queue.Request) (process.Target, error) {
 	target, err := c.Contains(req.PID)
-	if errors.Is(err, pgcluster.ErrPostmaster) {
+	switch {
+	case errors.Is(err, pgcluster.ErrPostmaster):
 		return target, postmaster(req.PID)
+	case errors.Is(err, process.ErrNotPermitted):
+		return target, err
 	}
 	if req.Started == 0 {
 		return target, errNoProcess // there was none

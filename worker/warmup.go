@@ -3,7 +3,6 @@ package worker
 import (
 	"context"
 
-	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pgcluster"
 )
@@ -13,8 +12,10 @@ import (
 // server hangs on. The postmaster runs the same program as all of them. It is looked at without being stopped, since
 // nobody has asked for its stack.
 func (w *Worker) learn(ctx context.Context, c pgcluster.Cluster) {
-	target := process.Target{PID: c.PostmasterPID, StartTime: c.PostmasterStart, UID: -1}
-	_, err := w.capturer.Capture(ctx, target, capture.Options{NonStop: true})
+	target, err := c.Postmaster()
+	if err == nil {
+		_, err = w.capturer.Capture(ctx, target, capture.Options{NonStop: true})
+	}
 	if err != nil && ctx.Err() == nil {
 		w.log.Debug().Err(err).Msg("the first request will find out about the server's program")
 	}

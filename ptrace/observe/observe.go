@@ -227,6 +227,9 @@ func (w *observer) thread(tid int) (thread snapshot.Thread, engine string) {
 		thread.WaitChannel, thread.KernelStack = process.KernelPlace(w.target.PID, tid)
 		return thread, ""
 	}
+	if thread.Err = w.target.CompareThread(tid); thread.Err != nil {
+		return thread, ""
+	}
 	failure := &Error{PID: tid}
 	canSample := true
 	pause, slice := firstPause, firstSlice

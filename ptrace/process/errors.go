@@ -50,6 +50,7 @@ const (
 	ReasonHidden       Reason = "hidepid"       // /proc is mounted with hidepid, the process is another user's
 	ReasonSeccomp      Reason = "seccomp"       // this process runs under a seccomp filter, as in containers
 	ReasonPerf         Reason = "perf"          // kernel.perf_event_paranoid forbids to sample it
+	ReasonRights       Reason = "rights"        // its rights are not Target.Rights
 	ReasonUnknown      Reason = "unknown"       // another reason: a security module such as SELinux or AppArmor
 )
 

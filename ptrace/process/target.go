@@ -16,6 +16,9 @@ type Target struct {
 	PPID      int     // 0: any
 	UID       int     // real, effective and saved user; -1: any. Mind that the zero value is root.
 	Held      *Handle // only this process; nil: any. The caller must not release it before the call returns.
+	// Rights are those that the process must have. Set it if the request is another user's, because this process may
+	// have capabilities which that user lacks. nil: any.
+	Rights *Rights
 }
 
 const maxPID = 1<<31 - 1
@@ -108,8 +111,13 @@ func (t *Target) Compare(now *procfs.Stat) error {
 	return nil
 }
 
-// CompareUser returns a RecycledError if the process's user differs from the target's.
+// CompareUser returns a RecycledError if the process's user differs from the target's, and the errors of Rights.Verify.
 func (t *Target) CompareUser() error {
+	if t.Rights != nil {
+		if err := t.Rights.Verify(t.PID); err != nil {
+			return err
+		}
+	}
 	if t.UID < 0 {
 		return nil
 	}
@@ -123,6 +131,14 @@ func (t *Target) CompareUser() error {
 		}
 	}
 	return nil
+}
+
+// CompareThread returns an error if the rights of a thread of the process differ from the target's.
+func (t *Target) CompareThread(tid int) error {
+	if t.Rights == nil || tid == t.PID {
+		return nil
+	}
+	return t.Rights.VerifyThread(t.PID, tid)
 }
 
 func mismatch(pid int, property string, want, got uint64) error {

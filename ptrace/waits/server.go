@@ -16,6 +16,8 @@ import (
 type Server struct {
 	// Postmaster is the process id.
 	Postmaster int
+	// Rights are those of the postmaster. Processes with others are left out. nil: no process is left out.
+	Rights *process.Rights
 	// WaitPointer, ProcGlobal and Status are the addresses of my_wait_event_info, ProcGlobal and MyBEEntry.
 	WaitPointer, ProcGlobal, Status uint64
 	// ExecutorStart and ExecutorEnd are the places of standard_ExecutorStart and standard_ExecutorEnd in the program's
@@ -182,7 +184,7 @@ func (p *procs) slotOf(pid int) (int, bool) {
 		p.unreachable = append(p.unreachable, pid)
 		return 0, false
 	}
-	if err != nil {
+	if err != nil || p.Rights != nil && p.Rights.Verify(pid) != nil {
 		return 0, false
 	}
 	size := uint64(p.Layout.ProcSize)

@@ -59,7 +59,9 @@ func (k *kernel) copiedProcess(pid int, fresh map[int]bool) *sampler.CopiedProce
 		}
 		fallthrough
 	case p == nil:
-		made, err := sampler.NewCopiedProcess(process.Target{PID: pid, UID: -1, PPID: k.procs.Postmaster})
+		made, err := sampler.NewCopiedProcess(process.Target{
+			PID: pid, UID: -1, PPID: k.procs.Postmaster, Rights: k.procs.Rights,
+		})
 		if err != nil {
 			return nil
 		}

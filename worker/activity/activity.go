@@ -11,11 +11,13 @@ package activity
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/waits"
 	"pg_stat_backtrace/worker/pgcluster"
@@ -91,8 +93,12 @@ func (r *Reader) Cluster() pgcluster.Cluster { return r.server.Cluster }
 // Read returns the processes that have an entry in pg_stat_activity. The error wraps waits.ErrServerGone if the server
 // has ended.
 func (r *Reader) Read() ([]Process, error) {
-	if !r.server.Cluster.Alive() {
+	rights, err := r.server.Cluster.Rights()
+	if errors.Is(err, process.ErrExited) {
 		return nil, waits.ErrServerGone
+	}
+	if err != nil {
+		return nil, err
 	}
 	pids, err := procfs.Children(r.server.Target.Postmaster)
 	if err != nil {
@@ -103,6 +109,7 @@ func (r *Reader) Read() ([]Process, error) {
 	for _, pid := range pids {
 		p, ok, err := r.process(pid)
 		switch {
+		case ok && rights.Verify(pid) != nil: // after the read, because it may have executed another program
 		case ok:
 			processes = append(processes, p)
 		case err == unix.EPERM: //nolint:errorlint // as the kernel returns it

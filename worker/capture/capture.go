@@ -188,11 +188,23 @@ func (c *Capturer) capture(
 		more := r.learnGo(&b)
 		more = attempt < maxRecaptures && (r.findGenerated(&b) || more)
 		if len(b.missing) == 0 && !more || attempt >= maxRecaptures {
-			return b.trace, nil
+			return b.trace, verifyRights(&target)
 		}
 		opts.Also = append(opts.Also, b.missing...)
 		opts.ExtraReads, opts.Coroutines = r.extraReads(), r.golang.Reads()
 	}
+}
+
+// verifyRights returns an error if the target has executed a program with other rights since its stop: memory was read
+// from it without a stop. A process that has ended has no rights to compare.
+func verifyRights(target *process.Target) error {
+	if target.Rights == nil {
+		return nil
+	}
+	if err := target.Rights.Verify(target.PID); !errors.Is(err, process.ErrExited) {
+		return err
+	}
+	return nil
 }
 
 // run is one call of Capturer.Capture, which may take several snapshots.

@@ -42,6 +42,9 @@ func (c *Capturer) MemoryContexts(
 	if target.StartTime != 0 && target.StartTime != before.StartTime {
 		return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrRecycled)
 	}
+	if err := verifyRights(&target); err != nil {
+		return nil, err
+	}
 	key := procmap.ProcessKey{PID: target.PID, StartTime: before.StartTime}
 	began := time.Now()
 	read, err := c.memory.begin(ctx, key, began)
@@ -56,6 +59,9 @@ func (c *Capturer) MemoryContexts(
 	go func() {
 		defer c.memory.end(key, read)
 		contexts, err := c.memoryContexts(ctx, key, o)
+		if denied := verifyRights(&target); denied != nil {
+			contexts, err = nil, denied
+		}
 		done <- result{contexts, err}
 	}()
 	select {

@@ -243,6 +243,10 @@ func (f *captureFlags) runServer(ctx context.Context, stdout, stderr io.Writer) 
 	targets := make([]process.Target, 0, len(members))
 	for _, m := range members {
 		target, err := cluster.Contains(m.PID)
+		if errors.Is(err, process.ErrNotPermitted) {
+			tellf(stderr, "%s", explain(m.Local, err))
+			continue
+		}
 		if err != nil {
 			continue // it has ended
 		}

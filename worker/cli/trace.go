@@ -181,7 +181,11 @@ func (f *traceFlags) run(ctx context.Context, o functrace.Options, stdout, stder
 		if err != nil {
 			return err
 		}
-		o.Postmaster = c.PostmasterPID
+		rights, err := c.Rights()
+		if err != nil {
+			return err
+		}
+		o.Postmaster, o.Rights = c.PostmasterPID, &rights
 	}
 	capturer, closeRemote, err := f.remote.capturer(stderr, f.debugDirs)
 	if err != nil {

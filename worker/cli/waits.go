@@ -143,6 +143,9 @@ func (f *waitsFlags) cluster(pids []int) (pgcluster.Cluster, error) {
 	for _, pid := range pids {
 		found := false
 		for _, m := range members {
+			if m.Local == pid && m.Denied != nil {
+				return c, m.Denied
+			}
 			found = found || m.Local == pid
 		}
 		if !found {

@@ -22,6 +22,8 @@ type profiledProcess struct {
 	identity identity
 	known    bool
 	ended    bool
+	// foreign: it has other rights than the server, and the profile leaves it out.
+	foreign bool
 	// on and off are its times, on only if switches are followed, and timed says that they are known. samples is the
 	// number of stacks on the processor.
 	on, off time.Duration
@@ -80,8 +82,11 @@ func (c *collector) processOf(pid int, started uint64) *profiledProcess {
 	}
 	if p == nil || started != 0 && p.started != started {
 		p = &profiledProcess{pid: pid, serverPID: c.serverPID(pid), started: started}
+		p.foreign = c.server.isForeign(pid)
 		c.byPID[pid] = p
-		c.processes = append(c.processes, p)
+		if !p.foreign {
+			c.processes = append(c.processes, p)
+		}
 	}
 	return p
 }
@@ -89,6 +94,9 @@ func (c *collector) processOf(pid int, started uint64) *profiledProcess {
 // add takes over a record.
 func (c *collector) add(r *clusterbpf.Record) {
 	p := c.processOf(r.PID, r.Started)
+	if p.foreign {
+		return
+	}
 	switch r.Kind {
 	case clusterbpf.Exit:
 		c.endWait(p, p.pending, r.At)
@@ -269,6 +277,9 @@ func (c *collector) takeWaits() error {
 
 func (c *collector) addWaits(w *clusterbpf.WaitTime) {
 	p := c.processOf(w.PID, w.Started)
+	if p.foreign {
+		return
+	}
 	_, time := c.waitTimeOf(c.keyOf(p, w.QueryID, w.Event, w.State, w.Runnable))
 	time.took += w.Took
 }
@@ -308,6 +319,9 @@ func (c *collector) finish(end uint64) error {
 			continue // it ended while it was noted
 		}
 		p := c.processOf(now.PID, now.Started)
+		if p.foreign {
+			continue
+		}
 		p.timed, p.on, p.off = true, now.On, now.Off
 		c.addWaits(&now.Last)
 		rest := time.Duration(max(end, now.Since) - now.Since)

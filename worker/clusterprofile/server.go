@@ -2,6 +2,7 @@ package clusterprofile
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -113,6 +114,13 @@ func (s *server) countProcs() error {
 	return nil
 }
 
+// isForeign reports whether a process has other rights than the postmaster. The programs in the kernel compare ids and
+// capabilities at every sample. They do not see whether a process is dumpable.
+func (s *server) isForeign(pid int) bool {
+	rights := s.waits.Target.Rights
+	return rights != nil && errors.Is(rights.Verify(pid), process.ErrNotPermitted)
+}
+
 // readWord reads an aligned word of a process.
 func readWord(pid int, address uint64) (uint64, error) {
 	var p [8]byte
@@ -126,7 +134,7 @@ func readWord(pid int, address uint64) (uint64, error) {
 // not return from reading its memory in time.
 func (s *server) seed(pid int) (p clusterbpf.Process, lives, answers bool) {
 	stat, err := procfs.ReadStat(pid)
-	if err != nil || hasEnded(stat.State) {
+	if err != nil || hasEnded(stat.State) || s.isForeign(pid) {
 		return clusterbpf.Process{}, false, true
 	}
 	ready := stat.State == 'R' // it has a processor, or waits for one

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -126,6 +127,7 @@ func symbols(c pgcluster.Cluster) finding {
 // capturing captures a process of the server, the oldest one.
 func capturing(ctx context.Context, c pgcluster.Cluster) finding {
 	members, err := c.Members()
+	members = slices.DeleteFunc(members, func(m pgcluster.Member) bool { return m.Denied != nil })
 	if err != nil || len(members) == 0 {
 		return finding{warn, "capture", fmt.Sprintf("no process of the server to try it on: %v", err), ""}
 	}

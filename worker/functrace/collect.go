@@ -2,12 +2,14 @@ package functrace
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"pg_stat_backtrace/ptrace/probe"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -113,13 +115,33 @@ func (c *collector) title(p probe.Process) string {
 	return text
 }
 
-// tick reads the titles of processes whose hits are only counted, as take does for the others.
+// verifyRights returns an error if a process that is traced by its id has executed a program with other rights.
+func (c *collector) verifyRights() error {
+	o := &c.tracer.options
+	if o.Rights == nil {
+		return nil
+	}
+	for _, pid := range append([]int{o.Postmaster}, o.PIDs...) {
+		if pid == 0 {
+			continue
+		}
+		if err := o.Rights.Verify(pid); err != nil && !errors.Is(err, process.ErrExited) {
+			return err
+		}
+	}
+	return nil
+}
+
+// tick verifies the processes. It reads the titles of processes whose hits are only counted, as take does for the others.
 func (c *collector) tick() error {
 	const pause = 100 * time.Millisecond
-	if !c.tracer.options.CountOnly || time.Since(c.looked) < pause {
+	if time.Since(c.looked) < pause {
 		return nil
 	}
 	c.looked = time.Now()
+	if err := c.verifyRights(); err != nil || !c.tracer.options.CountOnly {
+		return err
+	}
 	figures, err := c.tracer.session.Figures()
 	for key := range figures {
 		c.title(key.Process)
@@ -171,6 +193,9 @@ func (c *collector) full() bool { return len(c.counts) >= maxKeys || c.tracer.st
 
 // finish makes the result.
 func (c *collector) finish(took time.Duration) (*Result, error) {
+	if err := c.verifyRights(); err != nil {
+		return nil, err
+	}
 	t := c.tracer
 	r := &Result{Took: took, Functions: make([]FunctionResult, len(t.traced)), Notes: c.notes}
 	figures, err := t.session.Figures()

@@ -1,7 +1,10 @@
 package functrace
 
 import (
+	"errors"
+
 	"pg_stat_backtrace/ptrace/probe"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
@@ -21,6 +24,7 @@ type stacks struct {
 	namer      *capture.StackNamer
 	shared     *capture.SharedStacks
 	postmaster int // 0: none
+	rights     *process.Rights
 	spaces     map[spaceKey]*capture.StackSpace
 	known      int // of all spaces
 	unwatch    func()
@@ -38,7 +42,7 @@ func newStacks(c *capture.Capturer, o *Options) *stacks {
 		namer: c.StackNamer(capture.StackNamerOptions{
 			MaxFrames: o.MaxFrames, MaxStacks: maxStacks, Shared: shared,
 		}),
-		shared: shared, postmaster: o.Postmaster, spaces: make(map[spaceKey]*capture.StackSpace),
+		shared: shared, postmaster: o.Postmaster, rights: o.Rights, spaces: make(map[spaceKey]*capture.StackSpace),
 	}
 	s.unwatch = s.namer.Watch()
 	return s
@@ -61,6 +65,12 @@ func (s *stacks) space(pid int, startTime uint64) *capture.StackSpace {
 		return sp
 	}
 	sp, err := capture.ReadStackSpace(pid, startTime)
+	if s.rights != nil && errors.Is(s.rights.Verify(pid), process.ErrNotPermitted) {
+		if sp != nil {
+			sp.Close()
+		}
+		return nil
+	}
 	if err != nil {
 		sp = s.inherited()
 	}

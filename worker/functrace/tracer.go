@@ -13,6 +13,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/bpf/probebpf"
 	"pg_stat_backtrace/ptrace/probe"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/probepoint"
@@ -26,6 +27,9 @@ type Options struct {
 	// PIDs are the processes. Postmaster, if not 0, is traced with all its children, present and future.
 	PIDs       []int
 	Postmaster int
+	// Rights are those of the server that PIDs or Postmaster belong to. The trace fails if one of these processes
+	// executes a program with other rights. Children of Postmaster that do so are left out. nil: any.
+	Rights *process.Rights
 	// Arguments are read at each hit that gets a stack. Conditions restrict what counts as a hit.
 	Arguments  []Argument
 	Conditions []Condition

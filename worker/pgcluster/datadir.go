@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/host/rootfs"
 )
@@ -153,9 +154,21 @@ func verify(dir string, file pidFile, pid int) (Cluster, error) {
 	var root string
 	err = asUserOf(status, func() error {
 		root = rootOf(pid)
-		return provePostmaster(file, stat, info)
+		if err := provePostmaster(file, stat, info); err != nil {
+			return err
+		}
+		rights, err := process.ReadRights(pid)
+		if err == nil {
+			err = rights.Plain(pid, status.UID[1], status.GID[1])
+		}
+		return err
 	})
+	var denied *process.PermissionError
 	switch {
+	case errors.As(err, &denied) && denied.Reason == process.ReasonRights:
+		return Cluster{}, fmt.Errorf("%w: %w", ErrNoAccess, err)
+	case errors.As(err, &denied):
+		return Cluster{}, noAccess(pid, status)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, procfs.ErrDenied):
 		return Cluster{}, noAccess(pid, status)
 	case err != nil:

@@ -121,6 +121,7 @@ var permissionHints = map[process.Reason]string{
 		"(in a container, its runtime's).",
 	process.ReasonPerf: "Give the worker CAP_PERFMON, set kernel.perf_event_paranoid to 2 or less, " +
 		"or let the process be stopped.",
+	process.ReasonRights:  "The worker examines only processes that the server's user could trace.",
 	process.ReasonUnknown: "A security module such as SELinux or AppArmor may forbid it; see the kernel's audit log.",
 }
 
@@ -132,6 +133,9 @@ func notPermitted(pid int, err error) *Fault {
 	}
 	var e *process.PermissionError
 	if errors.As(err, &e) {
+		if e.Reason == process.ReasonRights {
+			f.Message = fmt.Sprintf("process with PID %d has other rights than the server", pid)
+		}
 		if e.Detail != "" {
 			f.Detail = capital(e.Detail) + "."
 		}

@@ -65,6 +65,10 @@ func Locate(c pgcluster.Cluster) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", waits.ErrUnsupported, err)
 	}
+	rights, err := c.Rights()
+	if err != nil {
+		return nil, err
+	}
 	exe, err := os.Open(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
 	if err != nil {
 		return nil, fmt.Errorf("open the server's program: %w", err)
@@ -88,7 +92,7 @@ func Locate(c pgcluster.Cluster) (*Server, error) {
 		}
 	}
 	return &Server{Cluster: c, Names: names, Target: waits.Server{
-		Postmaster: c.PostmasterPID, Layout: layout, WaitPointer: bias + variables[waitVariable],
+		Postmaster: c.PostmasterPID, Rights: &rights, Layout: layout, WaitPointer: bias + variables[waitVariable],
 		ProcGlobal: bias + variables[procsVariable], Status: bias + variables[statusVariable],
 		Local: c.Local, ServerPID: serverPID(c),
 		ExecutorStart: codeOffset(image, "standard_ExecutorStart"), ExecutorEnd: codeOffset(image, "standard_ExecutorEnd"),

@@ -223,10 +223,15 @@ static __always_inline void charge(u64 began)
 		count(RUN_TIME, (bpf_ktime_get_ns() - began) * 16);
 }
 
+static __always_inline bool is_child(struct task_struct *t)
+{
+	return t->real_parent->tgid == (pid_t)postmaster && t->pid == t->tgid;
+}
+
 /* is_server_process reports whether a thread is the main thread of a server process. */
 static __always_inline bool is_server_process(struct task_struct *t)
 {
-	return t->real_parent->tgid == (pid_t)postmaster && t->pid == t->tgid;
+	return is_child(t) && same_rights(t, t->real_parent);
 }
 
 static __always_inline u64 count_switches(struct task_struct *task)
@@ -702,10 +707,14 @@ int on_exit(u64 *ctx)
 	u64 now = bpf_ktime_get_ns();
 	struct head h = {};
 	struct process *p;
-	u32 pid;
+	u32 pid = t->tgid;
 
-	if (!is_server_process(t) || now > until)
+	if (!is_child(t) || now > until)
 		return 0;
+	if (!is_server_process(t)) {
+		bpf_map_delete_elem(&processes, &pid); /* it was one before it executed another program */
+		return 0;
+	}
 	p = process_of(t);
 	if (!p)
 		return 0;
@@ -715,7 +724,6 @@ int on_exit(u64 *ctx)
 	h.first = p->on + (now - p->since);
 	h.second = p->off;
 	send_head(&h);
-	pid = t->tgid;
 	flush(p, pid);
 	bpf_map_delete_elem(&processes, &pid);
 	return 0;

@@ -86,6 +86,27 @@ struct thread_struct {
 };
 #endif
 
+struct user_namespace;
+
+typedef struct {
+	unsigned int val;
+} kuid_t;
+
+typedef struct {
+	unsigned int val;
+} kgid_t;
+
+typedef struct {
+	u64 val; /* before Linux 6.3 two numbers */
+} kernel_cap_t;
+
+struct cred {
+	kuid_t uid, suid, euid, fsuid;
+	kgid_t gid, sgid, egid, fsgid;
+	kernel_cap_t cap_permitted;
+	struct user_namespace *user_ns;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
@@ -101,6 +122,7 @@ struct task_struct {
 	pid_t tgid;
 	struct task_struct *real_parent;
 	struct task_struct *group_leader;
+	const struct cred *real_cred;
 #if defined(__TARGET_ARCH_x86)
 	struct thread_struct thread;
 #endif

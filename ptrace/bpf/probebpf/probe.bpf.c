@@ -507,7 +507,9 @@ static __always_inline bool copy(void *ctx, struct task_struct *task, u32 probe,
 
 static __always_inline bool wanted(struct task_struct *task)
 {
-	return !postmaster || task->tgid == (pid_t)postmaster || task->real_parent->tgid == (pid_t)postmaster;
+	if (!postmaster || task->tgid == (pid_t)postmaster)
+		return true;
+	return task->real_parent->tgid == (pid_t)postmaster && same_rights(task, task->real_parent);
 }
 
 /* handle counts a hit. It returns whether the hit met the conditions. */

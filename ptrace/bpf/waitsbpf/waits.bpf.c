@@ -205,11 +205,16 @@ static __always_inline void charge(u64 began)
 	count(PROGRAM_TIME, (bpf_ktime_get_ns() - began) * 64);
 }
 
+static __always_inline bool is_child(struct task_struct *t)
+{
+	return t->real_parent->tgid == (pid_t)postmaster && t->pid == t->tgid;
+}
+
 /* is_server_process reports whether a thread is the main thread of a server process. Threads of an extension are not:
  * only one thread may write to a slot. */
 static __always_inline bool is_server_process(struct task_struct *t)
 {
-	return t->real_parent->tgid == (pid_t)postmaster && t->pid == t->tgid;
+	return is_child(t) && same_rights(t, t->real_parent);
 }
 
 static __always_inline u64 user_u64(u64 address)
@@ -679,7 +684,7 @@ int ended(u64 *ctx)
 	u16 *index;
 	u32 pid;
 
-	if (!is_server_process(t))
+	if (!is_child(t))
 		return 0;
 	pid = t->pid;
 	s = slot_of(pid);

@@ -265,6 +265,7 @@ func filterCases(own uint64, m machine) []filterCase {
 		{"the first", m.audit, forbidden[0], [4]uint64{}, false},
 		{"the last", m.audit, forbidden[len(forbidden)-1], [4]uint64{}, false},
 		{"seize", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_SEIZE, 1}, true},
+		{"seize with exec stops", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_SEIZE, 1, 0, unix.PTRACE_O_TRACEEXEC}, true},
 		{"seize with an option", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_SEIZE, 1, 0, 1 << 20}, false},
 		{"seize with a high option", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_SEIZE, 1, 0, 1 << 32}, false},
 		{"interrupt", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_INTERRUPT, 1}, true},

@@ -128,6 +128,7 @@ func (m machine) rules(own int) []rule {
 		{unix.SYS_PTRACE, [][]check{
 			// Options are in data: PTRACE_O_EXITKILL kills the target when this process ends.
 			{request(unix.PTRACE_SEIZE), {argument: 3, value: 0, wide: true}},
+			{request(unix.PTRACE_SEIZE), {argument: 3, value: unix.PTRACE_O_TRACEEXEC, wide: true}},
 			{request(unix.PTRACE_INTERRUPT)},
 			{request(unix.PTRACE_GETREGSET)},
 			// The fourth argument is the signal that the target gets instead of its own. A pending signal is never

@@ -1,0 +1,155 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// Rights are what the kernel compares before it lets one process trace another (__ptrace_may_access in kernel/ptrace.c,
+// cap_ptrace_access_check in security/commoncap.c). A tracer with CAP_SYS_PTRACE passes these checks for every process.
+// So a tracer that works for a user compares the rights itself: see Target.Rights.
+//
+// The supplementary groups are not among them. The kernel does not compare them either, so a process that differs in
+// nothing else can be traced by its user.
+type Rights struct {
+	UID, GID  [4]int // real, effective, saved, file system
+	Permitted uint64 // capabilities
+	// UserNamespace is the number of the user namespace. Equal ids and capabilities in different namespaces are
+	// different rights.
+	UserNamespace uint64
+	// Undumpable means that the kernel denies even the user of the process to trace it. The process has asked for that,
+	// has changed its user or group, or runs a program that its user cannot read (PR_SET_DUMPABLE in prctl(2)).
+	Undumpable bool
+	// Raised means that the file of its program has a setuid or setgid bit or capabilities, and that the process has
+	// capabilities or is not dumpable. It may have dropped the ids again that the file gave it, and keep what it has
+	// read with them.
+	Raised bool
+}
+
+// ReadRights reads the rights of a process. The error is ErrExited, also for a process that is ending, or a
+// PermissionError if this process may not examine it.
+func ReadRights(pid int) (Rights, error) {
+	status, err := procfs.ReadStatus(pid)
+	switch {
+	case err != nil:
+		return Rights{}, ReadError(pid, pid, err)
+	case IsDead(status.State):
+		return Rights{}, Exited(pid)
+	}
+	r := Rights{UID: status.UID, GID: status.GID, Permitted: status.CapPrm, Undumpable: undumpable(&status)}
+	if r.Undumpable && IsEnding(pid, pid) {
+		return Rights{}, Exited(pid) // the files in /proc of a process without memory belong to root too
+	}
+	if r.UserNamespace, err = procfs.Namespace(pid, "user"); err != nil {
+		return Rights{}, ReadError(pid, pid, err)
+	}
+	if r.Undumpable || r.Permitted != 0 {
+		r.Raised, err = raises(fmt.Sprintf("/proc/%d/exe", pid))
+	}
+	switch {
+	case err == nil:
+		return r, nil
+	case IsEnding(pid, pid):
+		return Rights{}, Exited(pid)
+	case errors.Is(err, fs.ErrPermission):
+		return Rights{}, Denied(pid, pid)
+	}
+	return Rights{}, Failed(pid, "read its rights", err)
+}
+
+// raises reports whether the execution of a file can add rights to those of its user.
+func raises(file string) (bool, error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return false, err
+	}
+	if info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
+		return true, nil
+	}
+	_, err = unix.Getxattr(file, "security.capability", nil)
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, unix.ENODATA), errors.Is(err, unix.ENOTSUP):
+		return false, nil
+	}
+	return false, err
+}
+
+// Plain returns a PermissionError unless a postmaster with these rights has only those of its user and group. Only then
+// the rights of its children can be compared with them.
+func (r *Rights) Plain(pid, uid, gid int) error {
+	for i := range r.UID {
+		switch {
+		case r.UID[i] != uid:
+			return raised(pid, fmt.Sprintf("its %s user id is %d and not %d", idKinds[i], r.UID[i], uid))
+		case r.GID[i] != gid:
+			return raised(pid, fmt.Sprintf("its %s group id is %d and not %d", idKinds[i], r.GID[i], gid))
+		}
+	}
+	if r.Raised {
+		return raised(pid, "its program has a setuid or setgid bit, or file capabilities")
+	}
+	return nil
+}
+
+// Verify returns a PermissionError unless a process has the rights r now, and the errors of ReadRights.
+func (r *Rights) Verify(pid int) error {
+	now, err := ReadRights(pid)
+	if err != nil {
+		return err
+	}
+	if err := r.compareIDs(pid, now.UID, now.GID, now.Permitted); err != nil {
+		return err
+	}
+	switch {
+	case now.UserNamespace != r.UserNamespace:
+		return foreign(pid, "it is in another user namespace")
+	case now.Undumpable && !r.Undumpable:
+		return foreign(pid, "it is not dumpable, so the kernel denies it to its own user")
+	case now.Raised:
+		return foreign(pid, "its program has a setuid or setgid bit, or file capabilities")
+	}
+	return nil
+}
+
+// VerifyThread is Verify for what the threads of a process may have different: ids and capabilities.
+func (r *Rights) VerifyThread(pid, tid int) error {
+	status, err := procfs.ReadTaskStatus(pid, tid)
+	if err != nil {
+		return ReadError(pid, tid, err)
+	}
+	return r.compareIDs(tid, status.UID, status.GID, status.CapPrm)
+}
+
+//nolint:gochecknoglobals // a table
+var idKinds = [4]string{"real", "effective", "saved", "file system"}
+
+func (r *Rights) compareIDs(pid int, uid, gid [4]int, permitted uint64) error {
+	for i, kind := range idKinds {
+		switch {
+		case uid[i] != r.UID[i]:
+			return foreign(pid, fmt.Sprintf("its %s user id is %d and not %d", kind, uid[i], r.UID[i]))
+		case gid[i] != r.GID[i]:
+			return foreign(pid, fmt.Sprintf("its %s group id is %d and not %d", kind, gid[i], r.GID[i]))
+		}
+	}
+	if permitted != r.Permitted {
+		return foreign(pid, fmt.Sprintf("its permitted capabilities are 0x%x and not 0x%x", permitted, r.Permitted))
+	}
+	return nil
+}
+
+func raised(pid int, how string) error {
+	return &PermissionError{pid, ReasonRights, "the postmaster has rights that its user does not have: " + how}
+}
+
+func foreign(pid int, how string) error {
+	return &PermissionError{pid, ReasonRights, "it has other rights than the server: " + how}
+}
