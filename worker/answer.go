@@ -14,6 +14,7 @@ import (
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/render"
+	"pg_stat_backtrace/worker/shield"
 	"pg_stat_backtrace/worker/spool"
 	"pg_stat_backtrace/worker/sqlerror"
 	"pg_stat_backtrace/worker/trace"
@@ -240,6 +241,13 @@ func failure(pid int, err error) spool.Answer {
 		return spool.Answer{
 			Level: "WARNING", SQLState: "01000",
 			Message: fmt.Sprintf("PID %d is not a PostgreSQL server process", pid),
+		}
+	}
+	var failed *shield.Panic
+	if errors.As(err, &failed) {
+		return spool.Answer{
+			Level: "ERROR", SQLState: sqlerror.InternalError, Message: "internal error of the pg_stat_backtrace worker",
+			Hint: "See the log of the worker.",
 		}
 	}
 	var denied *authz.Denied

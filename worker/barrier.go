@@ -13,8 +13,10 @@ import (
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/barrier"
 	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/shield"
 	"pg_stat_backtrace/worker/spool"
 	"pg_stat_backtrace/worker/waitevent"
 )
@@ -30,15 +32,8 @@ func (w *Worker) answerBarrier(ctx context.Context, req spool.Request) spool.Ans
 	if err != nil {
 		return w.fail(req, began, fmt.Errorf("%w: %w", errNoServer, err))
 	}
-	done := make(chan struct{})
-	var pids []int
-	go func() { // a process can keep its address space locked, and the kernel does not return then
-		defer close(done)
-		pids, err = pendingBarrier(c)
-	}()
-	select {
-	case <-done:
-	case <-ctx.Done():
+	pids, err := w.readBarrier(ctx, caller(req), c)
+	if errors.Is(err, errBusy) {
 		return spool.Busy()
 	}
 	w.log1(req, func(e *zerolog.Event) {
@@ -49,6 +44,10 @@ func (w *Worker) answerBarrier(ctx context.Context, req spool.Request) spool.Ans
 		}
 		e.Int("processes", len(pids)).Msg("request")
 	})
+	var failed *shield.Panic
+	if errors.As(err, &failed) || errors.Is(err, process.ErrNotPermitted) {
+		return failure(c.ServerPID, err)
+	}
 	if err != nil {
 		return spool.Answer{
 			Level: "WARNING", SQLState: "01000",
@@ -60,6 +59,36 @@ func (w *Worker) answerBarrier(ctx context.Context, req spool.Request) spool.Ans
 		rows[i] = []string{strconv.Itoa(pid)}
 	}
 	return spool.Answer{Rows: rows}
+}
+
+// readBarrier reads the processes in a goroutine, and returns errBusy if ctx ends first. The postmaster can keep its
+// address space locked, and the kernel does not return from a read of it then. The place for a read is free when the
+// read has ended. So one goroutine stays behind, however many requests come meanwhile.
+func (w *Worker) readBarrier(ctx context.Context, who authz.Caller, c pgcluster.Cluster) ([]int, error) {
+	done, err := w.bounds.barriers.Acquire(ctx, user(who), 1)
+	if err != nil {
+		return nil, errBusy
+	}
+	type result struct {
+		pids []int
+		err  error
+	}
+	read := make(chan result, 1)
+	go func() {
+		defer done()
+		var r result
+		r.err = shield.Catch("a request for barriers", func() (err error) {
+			r.pids, err = pendingBarrier(c)
+			return err
+		})
+		read <- r
+	}()
+	select {
+	case r := <-read:
+		return r.pids, r.err
+	case <-ctx.Done():
+		return nil, errBusy
+	}
 }
 
 // pendingBarrier reads the slots for barriers through the postmaster, which maps the server's shared memory like all of

@@ -47,6 +47,7 @@ type bounds struct {
 	captures *admission.Gate // and their bytes
 	answers  *admission.Gate
 	trees    *admission.Gate // readings of memory contexts
+	barriers *admission.Gate // reads of the postmaster for barriers
 	refusals repeats
 	lines    *authz.Limiter // lines of the log that are about one role
 	unlogged counts
@@ -61,9 +62,10 @@ func newBounds(concurrency int) *bounds {
 	}
 	return &bounds{
 		places: admission.New(shares(int64(concurrency))), captures: admission.New(shares(captureMemory)),
-		answers: admission.New(shares(answerMemory)),
-		trees:   admission.New(admission.Limits{Total: readTrees, Ordinary: readTrees - 1, Role: 1}),
-		lines:   authz.NewLimiter(authz.Limits{PerSecond: 10, Burst: 100}),
+		answers:  admission.New(shares(answerMemory)),
+		trees:    admission.New(admission.Limits{Total: readTrees, Ordinary: readTrees - 1, Role: 1}),
+		barriers: admission.New(admission.Limits{Total: 1, Ordinary: 1, Role: 1}),
+		lines:    authz.NewLimiter(authz.Limits{PerSecond: 10, Burst: 100}),
 	}
 }
 

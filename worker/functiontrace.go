@@ -18,6 +18,7 @@ import (
 	"pg_stat_backtrace/worker/functrace"
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/render"
+	"pg_stat_backtrace/worker/shield"
 	"pg_stat_backtrace/worker/spool"
 	"pg_stat_backtrace/worker/sqlerror"
 	"pg_stat_backtrace/worker/trace"
@@ -231,7 +232,15 @@ func (w *Worker) runFunctionTrace(
 			}
 		}
 	}()
-	result, err := w.traceFunction(ctx, o, held, d)
+	var result *functrace.Result
+	err := shield.Catch("a trace of a function", func() (err error) {
+		result, err = w.traceFunction(ctx, o, held, d)
+		return err
+	})
+	var failed *shield.Panic
+	if errors.As(err, &failed) {
+		w.log.Error().Err(err).Msg("trace of a function failed")
+	}
 	t.finish(result, err)
 	w.functions.expire(backend, t)
 }

@@ -18,6 +18,7 @@ import (
 	"pg_stat_backtrace/worker/host/gomaxprocs"
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/render"
+	"pg_stat_backtrace/worker/shield"
 	"pg_stat_backtrace/worker/spool"
 	"pg_stat_backtrace/worker/sqlerror"
 	"pg_stat_backtrace/worker/trace"
@@ -60,6 +61,7 @@ func (w *Worker) answerMany(ctx context.Context, req spool.Request, options capt
 			continue
 		}
 		w.metrics.Failed(failure(o.pid, o.err).SQLState)
+		w.logPanic(req, o.err)
 	}
 	w.log1(req, func(e *zerolog.Event) {
 		e.Int("processes", len(outcomes)).Int("captured", n).Dur("longest_pause_ms", most.pause).
@@ -67,6 +69,16 @@ func (w *Worker) answerMany(ctx context.Context, req spool.Request, options capt
 	})
 	w.ledger.Add(req.Database, journalRow(req, began, most, spool.Answer{}))
 	return a
+}
+
+// logPanic logs the error of a process in a request for many if it is a panic.
+func (w *Worker) logPanic(req spool.Request, err error) {
+	var failed *shield.Panic
+	if errors.As(err, &failed) {
+		w.log1(req, func(e *zerolog.Event) {
+			e.Str("sqlstate", sqlerror.InternalError).AnErr("error", err).Msg("request failed")
+		})
+	}
 }
 
 func row(o outcome, kind string) []string {
@@ -189,14 +201,19 @@ func (w *Worker) captureNext(
 	chargeFrames(w.limiter, who, o.depth)
 }
 
-// each calls f for those that nothing has gone wrong with yet, side by side.
+// each calls f for those that nothing has gone wrong with yet, side by side. A panic is the error of its process.
 func each(outcomes []outcome, f func(int, *outcome)) {
 	var group errgroup.Group
 	group.SetLimit(sideBySide())
 	for i := range outcomes {
 		if outcomes[i].err == nil {
 			group.Go(func() error {
-				f(i, &outcomes[i])
+				if err := shield.Catch("a request for many processes", func() error {
+					f(i, &outcomes[i])
+					return nil
+				}); err != nil {
+					outcomes[i].err = err
+				}
 				return nil
 			})
 		}

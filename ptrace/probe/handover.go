@@ -1,6 +1,8 @@
 package probe
 
 import (
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,15 +60,25 @@ func (h *handover) run(take func(*Hit) error, tick func() error) {
 			case failed || h.over.Load():
 				h.session.lose(hit)
 			default:
-				note(take(hit))
+				note(shielded(func() error { return take(hit) }))
 			}
 			h.free <- hit
 		case <-h.ticks:
 			if tick != nil && !failed {
-				note(tick())
+				note(shielded(tick))
 			}
 		}
 	}
+}
+
+// shielded calls f and makes an error of a panic, which would end the program: no caller can recover from it.
+func shielded(f func() error) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = fmt.Errorf("panic at a hit: %v\n%s", value, debug.Stack())
+		}
+	}()
+	return f()
 }
 
 // next hands on the next hit. It waits for room until a time, then for a hit until another one. It returns false if

@@ -2,6 +2,7 @@ package process
 
 import (
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 )
@@ -88,7 +89,7 @@ func ReadMemoryWithTimeout(pid int, addr uint64, p []byte) (int, error) {
 
 // WithTimeout runs read in a goroutine, and reports whether it ended in time. If not, the goroutine is left behind:
 // the caller must not read what read writes, and late runs when read ends. If an earlier read of the process still
-// blocks, WithTimeout does not run read. It then runs late at once.
+// blocks, WithTimeout does not run read. It then runs late at once. If read panics in time, WithTimeout panics.
 func WithTimeout(pid int, read, late func()) bool {
 	if !Guard.Begin(pid) {
 		late()
@@ -103,13 +104,28 @@ func WithTimeout(pid int, read, late func()) bool {
 		first, claimed = !claimed, true
 		return first
 	}
+	var problem any // of read; the goroutine must not end the program
 	go func() {
-		read()
+		defer close(done)
+		func() {
+			defer func() {
+				if problem = recover(); problem != nil {
+					problem = fmt.Sprintf("%v\n%s", problem, debug.Stack())
+				}
+			}()
+			read()
+		}()
 		Guard.End(pid)
 		if !claim() {
 			late()
 		}
-		close(done)
 	}()
-	return closedWithin(done, ReadTimeout) || !claim()
+	if !closedWithin(done, ReadTimeout) && claim() {
+		return false
+	}
+	<-done
+	if problem != nil {
+		panic(problem)
+	}
+	return true
 }

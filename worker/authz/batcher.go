@@ -3,6 +3,8 @@ package authz
 import (
 	"context"
 	"sync"
+
+	"pg_stat_backtrace/worker/shield"
 )
 
 // most bounds the pairs of a process and a caller in one statement.
@@ -66,7 +68,14 @@ func (t *batcher) serve(ctx context.Context, server Querier) {
 				pids, callers = append(pids, int32(pid)), append(callers, w.caller)
 			}
 		}
-		facts, err := statement(ctx, server, pids, callers)
+		var facts []Facts
+		err := shield.Catch("a check of permissions", func() (err error) {
+			facts, err = statement(ctx, server, pids, callers)
+			return err
+		})
+		if len(facts) != len(pids) {
+			facts = make([]Facts, len(pids)) // the error counts
+		}
 		t.adapt(err)
 		for _, w := range turn {
 			for i, pid := range w.pids {

@@ -126,7 +126,7 @@ func (c *Capturer) Capture(ctx context.Context, target process.Target, o Options
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return c.sharing.do(ctx, requestKey{target, o}, func(ctx context.Context, taken func()) (*trace.Trace, error) {
+	return c.sharing.do(ctx, newRequestKey(target, o), func(ctx context.Context, taken func()) (*trace.Trace, error) {
 		return c.capture(ctx, target, o, taken)
 	})
 }

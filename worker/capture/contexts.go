@@ -11,6 +11,7 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/pgmemory"
 	"pg_stat_backtrace/worker/procmap"
+	"pg_stat_backtrace/worker/shield"
 	"pg_stat_backtrace/worker/symbolize"
 )
 
@@ -58,7 +59,11 @@ func (c *Capturer) MemoryContexts(
 	done := make(chan result, 1)
 	go func() {
 		defer c.memory.end(key, read)
-		contexts, err := c.memoryContexts(ctx, key, o)
+		var contexts *MemoryContexts
+		err := shield.Catch("a reading of memory contexts", func() (err error) {
+			contexts, err = c.memoryContexts(ctx, key, o)
+			return err
+		})
 		if denied := verifyRights(&target); denied != nil {
 			contexts, err = nil, denied
 		}

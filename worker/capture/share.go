@@ -24,8 +24,17 @@ type sharing struct {
 
 // requestKey has everything that callers must have in common to share a capture.
 type requestKey struct {
-	target  process.Target
+	target  process.Target // without Rights, which each caller has a copy of
 	options Options
+	rights  process.Rights
+}
+
+func newRequestKey(target process.Target, o Options) requestKey {
+	q := requestKey{target: target, options: o}
+	if target.Rights != nil {
+		q.target.Rights, q.rights = nil, *target.Rights
+	}
+	return q
 }
 
 // sharedCapture is a capture in progress.

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/worker/shield"
 )
 
 // job is a request that is running, or has finished and is not written yet.
@@ -150,8 +152,21 @@ func (s *session) withinRate(r Request) bool {
 	return false
 }
 
+// internalError is the SQLSTATE of unexpected errors.
+const internalError = "XX000"
+
+// carryOut runs a request. One that panics has failed: it gets this result at once, and is not claimed again.
 func (s *session) carryOut(ctx context.Context, j *job) {
-	j.result = s.cfg.Handle(ctx, j.request)
+	if err := shield.Catch("a queued request", func() error {
+		j.result = s.cfg.Handle(ctx, j.request)
+		return nil
+	}); err != nil {
+		s.log.Error().Err(err).Int64("request", j.request.ID).Int("pid", j.request.PID).Msg("queued request failed")
+		j.result = Result{
+			SQLState: internalError, Message: "internal error of the pg_stat_backtrace worker",
+			Hint: "See the log of the worker.",
+		}
+	}
 	close(j.done)
 	s.wake()
 }

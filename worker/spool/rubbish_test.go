@@ -7,10 +7,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/shield"
 )
 
 // Whatever lies in the directory, requests are answered, and what claims to be a request goes away.
@@ -197,6 +200,22 @@ func TestPanic(t *testing.T) {
 		t.Error(err)
 	}
 	if len(s.reported()) != 2 || !strings.Contains(s.reported()[0].Error(), "oops") {
+		t.Errorf("reported: %v", s.reported())
+	}
+}
+
+// TestPanicInDelivery checks that a request whose answer cannot be encoded gets another one.
+func TestPanicInDelivery(t *testing.T) {
+	var once sync.Once
+	defer shield.Inject(func(string) { once.Do(func() { panic("oops") }) })()
+	s := serve(t, Config{}, echo)
+	if got := s.ask(1); !strings.HasPrefix(got, "ERROR|XX000|") {
+		t.Errorf("got %q", got)
+	}
+	if err := s.end(); err != nil {
+		t.Error(err)
+	}
+	if len(s.reported()) != 1 || !strings.Contains(s.reported()[0].Error(), "oops") {
 		t.Errorf("reported: %v", s.reported())
 	}
 }

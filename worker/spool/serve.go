@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/shield"
 )
 
 // loop is the state of one Serve.
@@ -135,7 +137,9 @@ func (l *loop) run(c *call, req Request, free func()) {
 		defer c.cancel()
 		defer stop()
 		defer close(c.ended)
-		l.s.deliver(c, req, l.answer(c, req))
+		if !l.s.delivered(c, req, l.answer(c, req)) {
+			l.s.delivered(c, req, internalError())
+		}
 	}()
 }
 
@@ -151,10 +155,27 @@ func (l *loop) answer(c *call, req Request) (a Answer) {
 	defer func() {
 		if r := recover(); r != nil {
 			l.s.cfg.report(fmt.Errorf("request %s: panic: %v\n%s", req.ID, r, debug.Stack()))
-			a = failure("XX000", "internal error of the pg_stat_backtrace worker", "See the log of the worker.")
+			a = internalError()
 		}
 	}()
 	return l.handle(c.ctx, req)
+}
+
+// delivered delivers an answer. It returns false after a panic, for example while the answer was encoded.
+func (s *Spool) delivered(c *call, req Request, a Answer) bool {
+	err := shield.Catch("the delivery of an answer", func() error {
+		s.deliver(c, req, a)
+		return nil
+	})
+	if err != nil {
+		s.cfg.report(fmt.Errorf("request %s: %w", req.ID, err))
+	}
+	return err == nil
+}
+
+// internalError is the answer to a request whose handler panicked.
+func internalError() Answer {
+	return failure("XX000", "internal error of the pg_stat_backtrace worker", "See the log of the worker.")
 }
 
 // Busy returns the answer to a request for which there was no slot or no room.

@@ -1,6 +1,7 @@
 package symbolize
 
 import (
+	"fmt"
 	"runtime"
 	"slices"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/shield"
 )
 
 // maxAnswers bounds the addresses of one module whose lines are cached. A server's stacks have some thousands of
@@ -161,7 +163,12 @@ func (l *lines) work() {
 		// Expanding a debug file takes processor time beside the capture that needs it.
 		gomaxprocs.Begin()
 		defer gomaxprocs.End()
-		l.data = l.make()
+		if err := shield.Catch("a debug file", func() error {
+			l.data = l.make()
+			return nil
+		}); err != nil {
+			l.warn(fmt.Errorf("debugging information is ignored: %w", err))
+		}
 	}
 	for {
 		l.mu.Lock()

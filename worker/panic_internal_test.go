@@ -1,0 +1,111 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"pg_stat_backtrace/worker/admission"
+	"pg_stat_backtrace/worker/authz"
+	"pg_stat_backtrace/worker/functrace"
+	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/shield"
+	"pg_stat_backtrace/worker/spool"
+)
+
+// These tests do not run in parallel with others: what they inject is the whole program's.
+
+// TestPanicsAreAnswered checks that a panic in a goroutine of a request is answered with XX000 and logged, and ends
+// nothing else.
+func TestPanicsAreAnswered(t *testing.T) {
+	var log bytes.Buffer
+	w := &Worker{
+		limiter: authz.NewLimiter(authz.Limits{PerSecond: 1e6, Burst: 1e6}), bounds: newBounds(0),
+		log: zerolog.New(zerolog.SyncWriter(&log)),
+	}
+	w.cluster = pgcluster.Cluster{
+		PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid()), UID: os.Geteuid(), GID: os.Getegid(), Version: 18,
+	}
+	w.waits, w.looker = w.newWaits(), &authz.Lookup{Server: noSession{}}
+	answered := func(verb string) string {
+		a := w.answer(t.Context(), spool.Request{
+			Verb: verb, Targets: []int{1}, Superuser: true, Deadline: time.Now().Add(time.Minute),
+		})
+		if len(a.Rows) == 1 {
+			return a.Rows[0][7] + " " + a.Rows[0][8]
+		}
+		return a.SQLState + " " + a.Message
+	}
+	const internal = "XX000 internal error of the pg_stat_backtrace worker"
+	for place, verb := range map[string]string{"a request for many processes": "logs", "a request for barriers": verbBarrier} {
+		log.Reset()
+		restore := shield.Inject(func(at string) {
+			if at == place {
+				panic("injected")
+			}
+		})
+		got := answered(verb)
+		restore()
+		if got != internal || strings.Count(log.String(), "panic in "+place+": injected") != 1 {
+			t.Errorf("%s: answered %q, log:\n%s", place, got, log.String())
+		}
+		if got := answered(verb); got == internal {
+			t.Errorf("%s: the next request is answered %q", place, got)
+		}
+	}
+	t.Run("a trace", func(t *testing.T) {
+		log.Reset()
+		defer shield.Inject(func(string) { panic("injected") })()
+		ctx, cancel := context.WithCancel(t.Context())
+		trace := &functionTrace{cancel: cancel, polled: time.Now()}
+		w.runFunctionTrace(ctx, 1, trace, functrace.Options{}, nil, time.Second)
+		done, _, err := trace.poll()
+		var failed *shield.Panic
+		if !done || !errors.As(err, &failed) || !strings.Contains(log.String(), "injected") {
+			t.Errorf("done %v, %v, log:\n%s", done, err, log.String())
+		}
+		if a := functionTraceFailure(spool.Request{}, err); a.SQLState+" "+a.Message != internal {
+			t.Errorf("answered %+v", a)
+		}
+	})
+}
+
+// TestOneBarrierReadStaysBehind checks that requests for barriers which time out leave one goroutine behind together.
+func TestOneBarrierReadStaysBehind(t *testing.T) {
+	w := idle()
+	release := make(chan struct{})
+	reading := make(chan struct{}, 1)
+	defer shield.Inject(func(string) { reading <- struct{}{}; <-release })()
+	ask := func(who authz.Caller) error {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err := w.readBarrier(ctx, who, pgcluster.Cluster{})
+		return err
+	}
+	if err := ask(authz.Caller{OID: 10, Superuser: true}); !errors.Is(err, errBusy) {
+		t.Fatal(err)
+	}
+	<-reading
+	before := runtime.NumGoroutine()
+	for role := range uint32(20) {
+		if err := ask(authz.Caller{OID: 16384 + role, Superuser: role%2 == 0}); !errors.Is(err, errBusy) {
+			t.Fatal(err)
+		}
+	}
+	if after := runtime.NumGoroutine(); after > before {
+		t.Errorf("%d goroutines before, %d after 20 timeouts", before, after)
+	}
+	close(release)
+	done, err := w.bounds.barriers.Acquire(t.Context(), admission.Who{Role: 1}, 1) // the read has ended
+	if err != nil {
+		t.Fatal(err)
+	}
+	done()
+}
