@@ -116,6 +116,8 @@ type Worker struct {
 
 	mu      sync.Mutex
 	cluster pgcluster.Cluster
+	// restarted ends the pause of follow when a request finds another run of the server.
+	restarted chan struct{}
 	// link leads to the worker's session in the server, which connect keeps.
 	link atomic.Pointer[serverConn]
 }
@@ -127,7 +129,8 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := pgcluster.NoNewPrivileges(); err != nil && !errors.Is(err, pgcluster.ErrNotStatic) {
 		return err
 	}
-	w := &Worker{cfg: cfg, log: cfg.Log, limiter: authz.NewLimiter(cfg.Limits), bounds: newBounds(cfg.Concurrency)}
+	w := &Worker{cfg: cfg, log: cfg.Log, limiter: authz.NewLimiter(cfg.Limits), bounds: newBounds(cfg.Concurrency),
+		restarted: make(chan struct{}, 1)}
 	w.looker = &authz.Lookup{Server: w}
 	w.waits = w.newWaits()
 	w.metrics = w.newMetrics()
@@ -381,16 +384,22 @@ func (w *Worker) current() (pgcluster.Cluster, error) {
 	restarted := !w.cluster.Same(found)
 	w.cluster = found
 	if restarted {
+		select {
+		case w.restarted <- struct{}{}:
+		default:
+		}
 		w.log.Info().Int("postmaster", found.PostmasterPID).Msg("the server was restarted")
 	}
 	return found, nil
 }
 
-// follow keeps a connection to the server, a new one for each of its runs.
+// follow keeps a connection to the server, a new one for each of its runs. While there is no server, it searches for one
+// after growing pauses, up to a second. A request from a new run of the server ends the pause.
 func (w *Worker) follow(ctx context.Context) {
 	var learning sync.WaitGroup
 	defer learning.Wait()
 	var learned pgcluster.Cluster
+	pause := minRetry
 	for ctx.Err() == nil {
 		c, err := w.current()
 		if err == nil && !c.Same(learned) {
@@ -404,6 +413,7 @@ func (w *Worker) follow(ctx context.Context) {
 		case c.Stopping():
 			err = errStopping
 		default:
+			pause = minRetry
 			err = w.connect(ctx, c)
 		}
 		if err != nil && ctx.Err() == nil {
@@ -412,7 +422,10 @@ func (w *Worker) follow(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(minRetry):
+		case <-w.restarted:
+			pause = minRetry
+		case <-time.After(pause):
+			pause = min(2*pause, aliveInterval)
 		}
 	}
 }

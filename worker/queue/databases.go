@@ -168,11 +168,24 @@ const recoverySQL = `SELECT pg_catalog.pg_is_in_recovery()`
 // a database and wait some seconds for other sessions to end, so the worker ends its sessions. A datconnlimit of -2
 // marks a database whose DROP failed. $1 has the pids of the worker's sessions, because some roles cannot see session
 // names.
+//
+// A read of pg_locks stops all changes of the server's lock table for a moment. So the statement reads it once, and only
+// if another session has been executing a statement for some time: a command that waits for the worker's sessions does
+// so for five seconds. Of some sessions the worker cannot see the state, and they count as active ones.
 const databaseSQL = `
-SELECT d.oid, d.datname,
-       EXISTS (SELECT FROM pg_catalog.pg_locks l
-               WHERE l.locktype = 'object' AND l.classid = 'pg_catalog.pg_database'::pg_catalog.regclass
-                 AND l.objid = d.oid AND l.mode IN ('ShareLock', 'AccessExclusiveLock')),
+WITH active AS MATERIALIZED (
+    SELECT FROM pg_catalog.pg_stat_activity a
+    WHERE a.usesysid IS NOT NULL AND a.pid <> pg_catalog.pg_backend_pid() AND a.pid <> ALL ($1::int[])
+      AND coalesce(a.backend_type, '') NOT IN ('logical replication launcher', 'walsender')
+      AND (a.state IS NULL OR a.state = 'active'
+           AND coalesce(a.query_start < pg_catalog.clock_timestamp() - interval '0.2 seconds', true))
+), locked AS MATERIALIZED (
+    SELECT l.objid FROM pg_catalog.pg_locks l
+    WHERE (SELECT EXISTS (SELECT FROM active))
+      AND l.locktype = 'object' AND l.classid = 'pg_catalog.pg_database'::pg_catalog.regclass
+      AND l.mode IN ('ShareLock', 'AccessExclusiveLock')
+)
+SELECT d.oid, d.datname, d.oid IN (SELECT k.objid FROM locked k),
        d.datconnlimit, CASE WHEN d.datconnlimit < 0 THEN 0 ELSE (
            SELECT count(*) FROM pg_catalog.pg_stat_activity a
            WHERE a.datid = d.oid AND a.usesysid IS NOT NULL AND a.pid <> ALL ($1::int[])

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -45,6 +46,9 @@ type Config struct {
 // starts again. When timing costs too much it takes a cheaper method.
 type Timer struct {
 	cfg Config
+	// changed ends the pause of Run after a change of the work that it has to do.
+	changed chan struct{}
+	turns   atomic.Int64 // how often Run woke up, for tests
 
 	mu       sync.Mutex
 	level    Level
@@ -69,7 +73,7 @@ const (
 
 // NewTimer makes a Timer; Run does its work.
 func NewTimer(cfg Config) *Timer {
-	t := &Timer{cfg: cfg, level: cfg.Level, method: cfg.Method, traces: make(map[int]*traced)}
+	t := &Timer{cfg: cfg, level: cfg.Level, method: cfg.Method, traces: make(map[int]*traced), changed: make(chan struct{}, 1)}
 	if t.level == "" {
 		t.level = Off
 	}
@@ -81,10 +85,11 @@ func NewTimer(cfg Config) *Timer {
 
 // Run works until ctx ends, and then ends the timing.
 func (t *Timer) Run(ctx context.Context) {
-	ticker := time.NewTicker(traceInterval)
-	defer ticker.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	var checked, measured time.Time
 	for {
+		t.turns.Add(1)
 		t.mu.Lock()
 		if time.Since(checked) >= checkInterval {
 			checked = time.Now()
@@ -95,9 +100,14 @@ func (t *Timer) Run(ctx context.Context) {
 			t.measure()
 		}
 		t.collect()
+		timer.Stop()
+		if pause := t.pause(); pause > 0 {
+			timer.Reset(pause)
+		}
 		t.mu.Unlock()
 		select {
-		case <-ticker.C:
+		case <-timer.C:
+		case <-t.changed:
 		case <-ctx.Done():
 			t.mu.Lock()
 			t.close()
@@ -107,8 +117,30 @@ func (t *Timer) Run(ctx context.Context) {
 	}
 }
 
+// pause returns the time until Run has work again; 0: only after a change. Only records of traces must be read often,
+// because the kernel has little room for them.
+func (t *Timer) pause() time.Duration {
+	_, traces := t.provider.(waits.Tracer)
+	switch {
+	case t.level == Off && t.provider == nil:
+		return 0
+	case traces && (t.level == Trace || len(t.traces) > 0):
+		return traceInterval
+	}
+	return checkInterval
+}
+
+// wake ends the pause of Run.
+func (t *Timer) wake() {
+	select {
+	case t.changed <- struct{}{}:
+	default:
+	}
+}
+
 // SetLevel starts or ends the timing. The error says why it cannot start now; it starts as soon as that is over.
 func (t *Timer) SetLevel(level Level) error {
+	defer t.wake()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.level = level

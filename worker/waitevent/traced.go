@@ -70,6 +70,7 @@ func (t *traced) cut(most int) {
 // Trace starts or ends to record every wait of a process, known by the server's id of it. The records stay until the
 // timing ends. A trace can also end after its process.
 func (t *Timer) Trace(pid int, on bool) error {
+	defer t.wake()
 	return t.use(func(s *Server, p waits.Provider) error {
 		tracer, ok := p.(waits.Tracer)
 		if !ok {
