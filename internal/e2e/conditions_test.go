@@ -250,7 +250,13 @@ var conditions = []condition{
 	},
 	refusal("no such capability", "Give the worker CAP_SYS_PTRACE.",
 		"fault: TestOf; a worker that lacks a capability of the server's does not start"),
-	refusal("undumpable", "The process has made itself untraceable. Give the worker CAP_SYS_PTRACE.", ""),
+	refusal("undumpable, on the command line", "The process has made itself untraceable. Give the worker CAP_SYS_PTRACE.",
+		"fault: TestOf; in SQL the worker compares the rights of the process first"),
+	{
+		name: "undumpable", level: fault, state: "42501", message: "process with PID %d has other rights than the server",
+		detail: "It has other rights than the server: it is not dumpable, so the kernel denies it to its own user.",
+		hint:   "The worker examines only processes that the server's user could trace.",
+	},
 	refusal("seccomp", inProfile, ""),
 	refusal("yama", "Give the worker CAP_SYS_PTRACE (its systemd unit does), or set kernel.yama.ptrace_scope to 0. "+
 		"At 3, only a reboot permits tracing again.", "fault: TestOf, where the kernel has no Yama"),

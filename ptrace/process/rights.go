@@ -27,13 +27,13 @@ type Rights struct {
 	// has changed its user or group, or runs a program that its user cannot read (PR_SET_DUMPABLE in prctl(2)).
 	Undumpable bool
 	// Raised means that the file of its program has a setuid or setgid bit or capabilities, and that the process has
-	// capabilities or is not dumpable. It may have dropped the ids again that the file gave it, and keep what it has
-	// read with them.
+	// capabilities or is not dumpable. It may have dropped the ids again that the file gave it, and keep data that
+	// it has read with them.
 	Raised bool
 }
 
 // ReadRights reads the rights of a process. The error is ErrExited, also for a process that is ending, or a
-// PermissionError if this process may not examine it.
+// PermissionError if this process may not examine it. With the latter, ids, capabilities and Undumpable are valid.
 func ReadRights(pid int) (Rights, error) {
 	status, err := procfs.ReadStatus(pid)
 	switch {
@@ -47,7 +47,7 @@ func ReadRights(pid int) (Rights, error) {
 		return Rights{}, Exited(pid) // the files in /proc of a process without memory belong to root too
 	}
 	if r.UserNamespace, err = procfs.Namespace(pid, "user"); err != nil {
-		return Rights{}, ReadError(pid, pid, err)
+		return r, ReadError(pid, pid, err)
 	}
 	if r.Undumpable || r.Permitted != 0 {
 		r.Raised, err = raises(fmt.Sprintf("/proc/%d/exe", pid))
@@ -58,7 +58,7 @@ func ReadRights(pid int) (Rights, error) {
 	case IsEnding(pid, pid):
 		return Rights{}, Exited(pid)
 	case errors.Is(err, fs.ErrPermission):
-		return Rights{}, Denied(pid, pid)
+		return r, Denied(pid, pid)
 	}
 	return Rights{}, Failed(pid, "read its rights", err)
 }
@@ -101,18 +101,20 @@ func (r *Rights) Plain(pid, uid, gid int) error {
 
 // Verify returns a PermissionError unless a process has the rights r now, and the errors of ReadRights.
 func (r *Rights) Verify(pid int) error {
-	now, err := ReadRights(pid)
-	if err != nil {
-		return err
+	now, denied := ReadRights(pid)
+	if denied != nil && !errors.Is(denied, ErrNotPermitted) || denied != nil && now == (Rights{}) {
+		return denied
 	}
 	if err := r.compareIDs(pid, now.UID, now.GID, now.Permitted); err != nil {
 		return err
 	}
 	switch {
-	case now.UserNamespace != r.UserNamespace:
-		return foreign(pid, "it is in another user namespace")
 	case now.Undumpable && !r.Undumpable:
 		return foreign(pid, "it is not dumpable, so the kernel denies it to its own user")
+	case denied != nil:
+		return denied
+	case now.UserNamespace != r.UserNamespace:
+		return foreign(pid, "it is in another user namespace")
 	case now.Raised:
 		return foreign(pid, "its program has a setuid or setgid bit, or file capabilities")
 	}

@@ -16,8 +16,8 @@ type Target struct {
 	PPID      int     // 0: any
 	UID       int     // real, effective and saved user; -1: any. Mind that the zero value is root.
 	Held      *Handle // only this process; nil: any. The caller must not release it before the call returns.
-	// Rights are those that the process must have. Set it if the request is another user's, because this process may
-	// have capabilities which that user lacks. nil: any.
+	// Rights are the rights that the process must have. Set it if the request is another user's, because this process
+	// may have capabilities that the user lacks. nil: any.
 	Rights *Rights
 }
 

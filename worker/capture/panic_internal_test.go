@@ -26,8 +26,8 @@ func TestPanicInMemoryContexts(t *testing.T) {
 	}
 }
 
-// TestEqualRightsShareCapture checks that two requests for a process share a capture if they have the same rights, each
-// in a copy of its own.
+// TestEqualRightsShareCapture checks that two requests for a process share a capture if they have copies of the same
+// rights.
 func TestEqualRightsShareCapture(t *testing.T) {
 	one, two, other := process.Rights{Permitted: 1}, process.Rights{Permitted: 1}, process.Rights{Permitted: 2}
 	key := func(r *process.Rights) requestKey {

@@ -155,7 +155,8 @@ func (s *session) withinRate(r Request) bool {
 // internalError is the SQLSTATE of unexpected errors.
 const internalError = "XX000"
 
-// carryOut runs a request. One that panics has failed: it gets this result at once, and is not claimed again.
+// carryOut runs a request. A panic is a failure of the request. The request gets this result at once, and is not claimed
+// again.
 func (s *session) carryOut(ctx context.Context, j *job) {
 	if err := shield.Catch("a queued request", func() error {
 		j.result = s.cfg.Handle(ctx, j.request)
