@@ -19,6 +19,8 @@ type Config struct {
 	Waits func() (Waits, bool)
 	// Queue reads the length of the queue; false if it is not known.
 	Queue func() (Queue, bool)
+	// Lost reads how long the worker has had no sessions in the server.
+	Lost func() Lost
 	// Export reads the figures of the export.
 	Export func() []Export
 }
@@ -36,6 +38,7 @@ type Metrics struct {
 	unmade    prometheus.Counter
 	profiling prometheus.Gauge
 	http      *prometheus.CounterVec
+	refused   prometheus.Counter
 }
 
 // pauseBuckets are the limits of the classic buckets of pauses, in seconds.
@@ -58,6 +61,9 @@ func New(cfg Config) *Metrics {
 	m.failures = vector("failures_total", "Failed requests and captures, by SQLSTATE.", labelState)
 	m.profiles = vector("profiles_total", "Finished profiles, by mode.", labelType)
 	m.http = vector("http_requests_total", "Answers of the listener, by outcome.", labelType)
+	m.refused = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: prefix + "http_connections_refused_total", Help: "Connections that the listener closed for lack of room.",
+	})
 	m.unmade = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: prefix + "profile_failures_total", Help: "Profiles that failed.",
 	})
@@ -69,7 +75,7 @@ func New(cfg Config) *Metrics {
 		NativeHistogramBucketFactor: bucketFactor, NativeHistogramMaxBucketNumber: maxBuckets,
 	})
 	base, extra := prometheus.NewPedanticRegistry(), prometheus.NewPedanticRegistry()
-	base.MustRegister(m.captures, m.pause, m.requests, m.failures, m.profiles, m.http, m.unmade, m.profiling,
+	base.MustRegister(m.captures, m.pause, m.requests, m.failures, m.profiles, m.http, m.refused, m.unmade, m.profiling,
 		&own{cfg: &cfg, start: time.Now()})
 	if cfg.Server != nil {
 		base.MustRegister(newActivities(cfg.Server))
@@ -141,6 +147,13 @@ func (m *Metrics) Profiling(mode string) (done func(error)) {
 			return
 		}
 		m.profiles.WithLabelValues(mode).Inc()
+	}
+}
+
+// Refused counts a connection that the listener closed for lack of room.
+func (m *Metrics) Refused() {
+	if m != nil {
+		m.refused.Inc()
 	}
 }
 

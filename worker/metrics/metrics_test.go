@@ -108,6 +108,7 @@ func everything(t *testing.T) *Metrics {
 			return Waits{Report: waitevent.Report{Info: info, Rows: rows}}, true
 		},
 		Queue:  func() (Queue, bool) { return Queue{1, 2, time.Second}, true },
+		Lost:   func() Lost { return Lost{Main: time.Minute, Queue: time.Hour} },
 		Export: func() []Export { return []Export{{Type: "pyroscope"}, {Type: "otlp"}} },
 	})
 	for i := range 1000 {

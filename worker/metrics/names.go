@@ -48,6 +48,9 @@ var (
 	queueClaimed = desc("queue_claimed", "Requests of the queue that the worker is working on.")
 	queueOldest  = desc("queue_oldest_seconds", "Age of the oldest request in the queue, 0 if it is empty.")
 
+	sessionLost = desc("session_lost_seconds",
+		"Time for which the worker has had no session in the server, 0 while it has one.", labelType)
+
 	exportSent = desc("export_profiles_total", "Profiles that the receiver accepted.", labelType)
 	exportFail = desc("export_failures_total", "Requests to the receiver that failed and are tried again.", labelType)
 	exportDrop = desc("export_dropped_total", "Profiles given up: too old, refused by the receiver, or no room on disk.",

@@ -23,6 +23,12 @@ type Queue struct {
 	Oldest           time.Duration
 }
 
+// Lost is how long the worker has had no sessions in the server; 0: it has them.
+type Lost struct {
+	// Main is the session for permissions and names, Queue the longest time of a queue.
+	Main, Queue time.Duration
+}
+
 // Export is what became of the profiles for one receiver.
 type Export struct {
 	// Type is pyroscope or otlp.
@@ -58,6 +64,11 @@ func (o *own) Collect(out chan<- prometheus.Metric) {
 			out <- gauge(queueClaimed, float64(q.Claimed))
 			out <- gauge(queueOldest, q.Oldest.Seconds())
 		}
+	}
+	if o.cfg.Lost != nil {
+		lost := o.cfg.Lost()
+		out <- gauge(sessionLost, lost.Main.Seconds(), "main")
+		out <- gauge(sessionLost, lost.Queue.Seconds(), "queue")
 	}
 	if o.cfg.Export == nil {
 		return

@@ -85,7 +85,7 @@ func (q *Queue) scan(ctx context.Context) bool {
 		q.cfg.Log.Warn().Str("database", database).Int("rows", n).
 			Msg("the journal cannot keep up: rows of waiting calls were dropped")
 	}
-	found, slots, recovering, err := q.databases(ctx)
+	found, exist, slots, recovering, err := q.databases(ctx)
 	if err != nil {
 		return false // the main session logs the error; existing sessions continue
 	}
@@ -96,6 +96,7 @@ func (q *Queue) scan(ctx context.Context) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	there, names := make(map[uint32]bool, len(found)), make(map[string]bool, len(found))
+	served := make(map[string]bool, len(found))
 	for _, d := range found {
 		names[d.name] = true
 		k := q.loops[d.oid]
@@ -104,10 +105,13 @@ func (q *Queue) scan(ctx context.Context) bool {
 		}
 		there[d.oid] = true
 		if k == nil {
+			q.cfg.Depths.expect(d.name)
 			q.loops[d.oid] = q.startLoop(ctx, d)
 		}
+		served[d.name] = true
 	}
 	q.cfg.Journal.retain(names)
+	q.cfg.Depths.retain(exist, func(name string) bool { return served[name] })
 	for oid, k := range q.loops {
 		if !there[oid] {
 			k.cancel()
@@ -164,7 +168,7 @@ func fullDatabases(found []database) string {
 
 const recoverySQL = `SELECT pg_catalog.pg_is_in_recovery()`
 
-// databaseSQL lists the databases that accept connections. DROP DATABASE, RENAME and CREATE DATABASE … TEMPLATE lock
+// databaseSQL lists the databases, and which of them accept connections. DROP DATABASE, RENAME and CREATE DATABASE … TEMPLATE lock
 // a database and wait some seconds for other sessions to end, so the worker ends its sessions. A datconnlimit of -2
 // marks a database whose DROP failed. $1 has the pids of the worker's sessions, because some roles cannot see session
 // names.
@@ -189,14 +193,17 @@ SELECT d.oid, d.datname, d.oid IN (SELECT k.objid FROM locked k),
        d.datconnlimit, CASE WHEN d.datconnlimit < 0 THEN 0 ELSE (
            SELECT count(*) FROM pg_catalog.pg_stat_activity a
            WHERE a.datid = d.oid AND a.usesysid IS NOT NULL AND a.pid <> ALL ($1::int[])
-             AND coalesce(a.backend_type, 'client backend') IN ('client backend', 'walsender')) END
+             AND coalesce(a.backend_type, 'client backend') IN ('client backend', 'walsender')) END,
+       d.datallowconn AND NOT d.datistemplate AND pg_catalog.has_database_privilege(d.oid, 'CONNECT')
 FROM pg_catalog.pg_database d
-WHERE d.datallowconn AND NOT d.datistemplate AND d.datconnlimit <> -2
-  AND pg_catalog.has_database_privilege(d.oid, 'CONNECT')
+WHERE d.datconnlimit <> -2
 ORDER BY d.oid`
 
-// databases lists the databases to serve, which are none during recovery, and reads the connection slots.
-func (q *Queue) databases(ctx context.Context) (found []database, slots pgcluster.Slots, recovering bool, err error) {
+// databases lists the databases to serve and the names of all databases, which are none during recovery, and reads the
+// connection slots.
+func (q *Queue) databases(ctx context.Context) (
+	found []database, exist map[string]bool, slots pgcluster.Slots, recovering bool, err error,
+) {
 	err = q.cfg.Server.Query(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		if err := conn.QueryRow(ctx, recoverySQL).Scan(&recovering); err != nil || recovering {
 			return err
@@ -208,13 +215,20 @@ func (q *Queue) databases(ctx context.Context) (found []database, slots pgcluste
 		if err != nil {
 			return fmt.Errorf("listing databases: %w", err)
 		}
-		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (d database, err error) {
-			err = row.Scan(&d.oid, &d.name, &d.wanted, &d.limit, &d.others)
-			return d, err
+		found, exist = nil, make(map[string]bool) // the function may be called again
+		var d database
+		var open bool
+		fields := []any{&d.oid, &d.name, &d.wanted, &d.limit, &d.others, &open}
+		_, err = pgx.ForEachRow(rows, fields, func() error {
+			exist[d.name] = true
+			if open {
+				found = append(found, d)
+			}
+			return nil
 		})
 		return err
 	})
-	return found, slots, recovering, err
+	return found, exist, slots, recovering, err
 }
 
 // processes lists the server processes of the queue's sessions.
@@ -254,6 +268,7 @@ func (q *Queue) end() {
 	for _, k := range loops {
 		<-k.done
 	}
+	q.cfg.Depths.end()
 }
 
 // databaseLoop serves one database.
@@ -299,6 +314,13 @@ func (q *Queue) runLoop(ctx context.Context, k *databaseLoop) {
 		}
 		if errors.Is(err, errAbsent) {
 			q.cfg.Journal.discard(k.name)
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, errNone), errors.Is(err, errAbsent) && !k.known:
+			q.cfg.Depths.forget(k.name)
+		default:
+			q.cfg.Depths.lose(k.name)
 		}
 		if served && time.Since(began) > q.cfg.MinLook {
 			pause, logged = q.cfg.MinLook, ""
@@ -366,6 +388,7 @@ func (q *Queue) serve(ctx context.Context, k *databaseLoop) (served bool, err er
 	if err != nil {
 		return false, err
 	}
+	q.cfg.Depths.open(k.name)
 	k.backend.Store(int32(s.conn.PgConn().PID()))
 	defer k.backend.Store(0)
 	if log := &q.cfg.Log; k.known {

@@ -9,7 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Depths has the lengths of the queues of all databases. The zero value is ready. A nil Depths stores nothing.
+// Depths has the lengths of the queues of all databases, and which of them have lost their session. The zero value is
+// ready. A nil Depths stores nothing.
 type Depths struct {
 	mu        sync.Mutex
 	databases map[string]*depth
@@ -17,22 +18,26 @@ type Depths struct {
 
 // depth is the length of one queue.
 type depth struct {
-	measured time.Time
+	measured time.Time // or when a session could have measured it
+	next     time.Time // when it is due to be measured; zero: now
 	queued   int       // rows, the claimed ones included
 	oldest   time.Time // when the oldest of them was made; zero: there are none
 	claimed  int
-	unknown  bool // it cannot be measured
+	unknown  bool      // it is not measured yet, or cannot be measured
+	lost     time.Time // when the queue lost its session; zero: it has not
 }
 
 const (
 	// measureEvery is how often a session measures the length of its queue.
 	measureEvery = 10 * time.Second
-	// measuredUntil is how long a length is valid. A session that has left its database measures no longer.
-	measuredUntil = 10 * time.Minute
+	// A length is valid for validFor, and longer if many databases take turns.
+	validFor         = 30 * time.Second
+	validForDatabase = time.Second
 )
 
 // Sum returns the number of waiting requests, the number of running ones, and the age of the oldest request. It
-// returns false if no database has a queue, or if the worker's role may not see the requests of other roles.
+// returns false if no database has a queue, or if the length of a queue is not known: its session is gone, or the
+// worker's role may not see the requests of other roles.
 func (d *Depths) Sum() (waiting, claimed int, oldest time.Duration, ok bool) {
 	if d == nil {
 		return 0, 0, 0, false
@@ -40,43 +45,136 @@ func (d *Depths) Sum() (waiting, claimed int, oldest time.Duration, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
-	for name, of := range d.databases {
-		if now.Sub(of.measured) > measuredUntil {
-			delete(d.databases, name)
-			continue
+	for _, of := range d.databases {
+		if of.unknown || d.stale(of, now) {
+			return 0, 0, 0, false
 		}
-		if of.unknown {
-			continue
-		}
-		ok = true
 		waiting += max(0, of.queued-of.claimed)
 		claimed += of.claimed
 		if !of.oldest.IsZero() {
 			oldest = max(oldest, now.Sub(of.oldest))
 		}
 	}
-	return waiting, claimed, oldest, ok
+	return waiting, claimed, oldest, len(d.databases) > 0
+}
+
+// Lost returns how long a queue has had no session, the longest time of all queues, or 0 if each has one or waits for
+// its turn.
+func (d *Depths) Lost() (longest time.Duration) {
+	if d == nil {
+		return 0
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	for _, of := range d.databases {
+		switch {
+		case !of.lost.IsZero():
+			longest = max(longest, now.Sub(of.lost))
+		case d.stale(of, now):
+			longest = max(longest, now.Sub(of.measured))
+		}
+	}
+	return longest
+}
+
+// stale reports whether a queue has had no session for longer than a turn of each database takes.
+func (d *Depths) stale(of *depth, now time.Time) bool {
+	return now.Sub(of.measured) > validFor+validForDatabase*time.Duration(len(d.databases))
 }
 
 // set stores a measurement of a session.
 func (d *Depths) set(database string, of depth) {
+	of.measured = time.Now()
+	of.next = of.measured.Add(measureEvery)
+	d.edit(func() { d.databases[database] = &of })
+}
+
+// edit calls f, which may change the databases, unless d is nil.
+func (d *Depths) edit(f func()) {
+	if d == nil {
+		return
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.databases == nil {
 		d.databases = make(map[string]*depth)
 	}
-	d.databases[database] = &of
+	f()
 }
 
-// skip notes that the length of a queue is not known now.
-func (d *Depths) skip(database string) { d.set(database, depth{measured: time.Now(), unknown: true}) }
+// skip notes that the length of a queue is not known now, although the queue has a session.
+func (d *Depths) skip(database string) { d.set(database, depth{unknown: true}) }
+
+// expect notes that a database may have a queue.
+func (d *Depths) expect(database string) {
+	d.edit(func() {
+		if d.databases[database] == nil {
+			d.databases[database] = &depth{measured: time.Now(), unknown: true}
+		}
+	})
+}
+
+// open notes that a queue has a session. If it had none before, its length is not known until it is measured.
+func (d *Depths) open(database string) {
+	d.edit(func() {
+		of := d.databases[database]
+		if of == nil || !of.lost.IsZero() {
+			d.databases[database] = &depth{measured: time.Now(), unknown: true}
+		}
+	})
+}
+
+// lose notes that a queue has lost its session, or that no session could be opened. A database without a queue stays
+// without.
+func (d *Depths) lose(database string) {
+	d.edit(func() {
+		if of := d.databases[database]; of != nil {
+			of.lose()
+		}
+	})
+}
+
+func (of *depth) lose() {
+	of.unknown = true
+	if of.lost.IsZero() {
+		of.lost = time.Now()
+	}
+}
+
+// forget notes that a database has no queue.
+func (d *Depths) forget(database string) { d.edit(func() { delete(d.databases, database) }) }
+
+// retain forgets all databases but those for which exists is set. The others of them that are not served lose their
+// session.
+func (d *Depths) retain(exists map[string]bool, served func(database string) bool) {
+	d.edit(func() {
+		for name, of := range d.databases {
+			switch {
+			case !exists[name]:
+				delete(d.databases, name)
+			case !served(name):
+				of.lose()
+			}
+		}
+	})
+}
+
+// end notes that all queues have lost their sessions.
+func (d *Depths) end() {
+	d.edit(func() {
+		for _, of := range d.databases {
+			of.lose()
+		}
+	})
+}
 
 // due reports whether the length of a queue is to be measured again.
 func (d *Depths) due(database string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	of := d.databases[database]
-	return of == nil || time.Since(of.measured) >= measureEvery
+	return of == nil || !time.Now().Before(of.next)
 }
 
 // depthSQL returns the number of queued requests, the time of the oldest one, and whether this role sees all of them.
@@ -108,7 +206,7 @@ func (s *session) measure(ctx context.Context) error {
 		d.skip(s.database)
 		return err
 	}
-	of := depth{measured: time.Now(), queued: int(figures[0]), claimed: len(s.jobs)}
+	of := depth{queued: int(figures[0]), claimed: len(s.jobs)}
 	if of.queued > 0 {
 		of.oldest = time.UnixMicro(int64(figures[1] * 1e6))
 	}
