@@ -37,14 +37,16 @@ type ServeConfig struct {
 	TokenFile, CertFile, KeyFile string
 	// Inherited has the meaning of web.Config.Inherited.
 	Inherited *os.File
+	// Hosts are further names that clients use for the listener.
+	Hosts []string
 }
 
 // Check returns an error for options that have no meaning together. It reads no file: the worker may become another
 // user, which reads them.
 func (c ServeConfig) Check() error {
 	if c.Listen == "" {
-		if c.TokenFile != "" || c.CertFile != "" || c.KeyFile != "" {
-			return errors.New("--listen-token-file, --listen-tls-cert and --listen-tls-key need --listen")
+		if c.TokenFile != "" || c.CertFile != "" || c.KeyFile != "" || len(c.Hosts) > 0 {
+			return errors.New("--listen-host, --listen-token-file, --listen-tls-cert and --listen-tls-key need --listen")
 		}
 		return nil
 	}
@@ -57,6 +59,9 @@ func (c ServeConfig) Check() error {
 	case (c.CertFile == "") != (c.KeyFile == ""):
 		return errors.New("--listen-tls-cert and --listen-tls-key need each other")
 	}
+	if err := web.CheckHosts(c.Hosts); err != nil {
+		return fmt.Errorf("--listen-host: %w", err)
+	}
 	return nil
 }
 
@@ -65,6 +70,7 @@ func (c ServeConfig) web() (web.Config, bool) {
 	address, err := web.ParseAddress(c.Listen)
 	return web.Config{
 		Address: address, TokenFile: c.TokenFile, CertFile: c.CertFile, KeyFile: c.KeyFile, Inherited: c.Inherited,
+		Hosts: c.Hosts,
 	}, err == nil
 }
 
@@ -154,12 +160,8 @@ func (w *Worker) listen(ctx context.Context, wg *sync.WaitGroup) {
 		})
 	}
 	cfg.OnAnswer = w.metrics.Answered
-	cfg.Healthy = func() error {
-		if !w.serving.Load() {
-			return errNotServing
-		}
-		return nil
-	}
+	cfg.OnRefused = w.metrics.Refused
+	cfg.Health = w.health
 	cfg.Files = w.files.web
 	cfg.OnKept = func(err error) {
 		w.log.Warn().Err(err).Msg("a changed file of the listener cannot be used, its last content stays in use; " +
@@ -178,8 +180,6 @@ func (w *Worker) listen(ctx context.Context, wg *sync.WaitGroup) {
 	wg.Go(func() { server.Run(ctx) })
 }
 
-var errNotServing = errors.New("the spool is not open")
-
 // newMetrics makes the metrics, if the worker shows them.
 func (w *Worker) newMetrics() *metrics.Metrics {
 	if w.cfg.Serve.Listen == "" {
@@ -196,6 +196,7 @@ func (w *Worker) newMetrics() *metrics.Metrics {
 			q.Waiting, q.Claimed, q.Oldest, ok = w.depths.Sum()
 			return q, ok
 		},
+		Lost:   w.lostSessions,
 		Export: w.exportFigures,
 	})
 }

@@ -60,6 +60,7 @@ func (w *Worker) connect(ctx context.Context, c pgcluster.Cluster) error {
 		}
 	}()
 	_ = conn.Run(ctx) // until ctx ends
+	w.noSession.begin()
 	w.attach(&serverConn{})
 	return nil
 }
@@ -75,9 +76,13 @@ func (w *Worker) sessionOptions(c *pgcluster.Cluster) pgcluster.ConnOptions {
 func (w *Worker) report() func(pgcluster.ConnState) {
 	told := ""
 	return func(s pgcluster.ConnState) {
+		if !s.Connected {
+			w.noSession.begin()
+		}
 		switch {
 		case s.Connected:
 			told = ""
+			w.noSession.end()
 			w.log.Info().Int("server_version", s.Version).Msg("connected")
 		case s.Err != nil && told != s.Err.Error():
 			told = s.Err.Error()

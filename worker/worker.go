@@ -111,6 +111,8 @@ type Worker struct {
 	files     rootFiles
 	// serving is set while the spool is open.
 	serving atomic.Bool
+	// noSession is the time without the main session in the server.
+	noSession absence
 	// downloads is what is known of debug files that are being fetched.
 	downloads downloads
 
@@ -135,6 +137,7 @@ func Run(ctx context.Context, cfg Config) error {
 	w.waits = w.newWaits()
 	w.metrics = w.newMetrics()
 	w.attach(&serverConn{})
+	w.noSession.begin()
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryTarget)
 	}

@@ -460,3 +460,54 @@ func TestQueueLength(t *testing.T) {
 		t.Error("the queue was not served for a while")
 	}
 }
+
+// TestSessionsLost: when the server refuses the worker's role, the length of the queue is not shown, and metrics and
+// /readyz show the loss. The worker stays alive for the probe of an orchestrator.
+func TestSessionsLost(t *testing.T) {
+	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	s.Exec(t, "CREATE EXTENSION pg_stat_backtrace; CREATE ROLE backtracer SUPERUSER LOGIN")
+	w := serve(t, s, false, s.DSN("backtracer", "postgres"))
+	lost := func(kind string) float64 {
+		seconds, found := w.metric(fmt.Sprintf(`session_lost_seconds{type=%q}`, kind))
+		if !found {
+			t.Fatal("no figure")
+		}
+		return seconds
+	}
+	whole := func() bool {
+		waiting, found := w.metric("queue_waiting")
+		return found && waiting == 0 && lost("main") == 0 && lost("queue") == 0
+	}
+	pgtest.Wait(t, "the worker has its sessions", whole)
+	health := func(path string, want int, text string) {
+		t.Helper()
+		status, body, err := get(t.Context(), "http://"+w.address+path)
+		if err != nil || status != want || !strings.Contains(body, text) {
+			t.Errorf("%s: %d, %v: %q", path, status, err, body)
+		}
+	}
+	health("/readyz", http.StatusOK, "ok\n")
+	hba := filepath.Join(s.DataDir, "pg_hba.conf")
+	before, err := os.ReadFile(hba)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := "local all backtracer reject\nhost all backtracer all reject\n" + string(before)
+	if err := os.WriteFile(hba, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.Exec(t, "SELECT pg_reload_conf()")
+	admin := s.Connect(t, s.User, "postgres")
+	pgtest.Wait(t, "the loss is shown", func() bool {
+		_, err := admin.Exec(t.Context(), "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'backtracer'")
+		_, found := w.metric("queue_waiting")
+		return err == nil && !found && lost("main") > 0 && lost("queue") > 0
+	})
+	for _, name := range []string{"queue_claimed", "queue_oldest_seconds"} {
+		if _, found := w.metric(name); found {
+			t.Errorf("%s is shown", name)
+		}
+	}
+	health("/healthz", http.StatusOK, "no session in the server")
+	health("/readyz", http.StatusServiceUnavailable, "no session for a queue")
+}

@@ -15,6 +15,8 @@ func addServeFlags(cmd *cobra.Command, c *worker.ServeConfig) {
 		"serve metrics and profiles by HTTP at `ADDRESS`: IP:PORT or unix:/PATH (default: no listener)")
 	fs.StringVar(&c.TokenFile, "listen-token-file", "",
 		"answer only requests with a token of `FILE`, one a line; needed if other hosts reach the address")
+	fs.StringSliceVar(&c.Hosts, "listen-host", nil,
+		"also answer requests for host `NAME`, such as a DNS name or the name of a proxy (may be given several times)")
 	fs.StringVar(&c.CertFile, "listen-tls-cert", "", "use TLS, with the certificate in `FILE` (PEM)")
 	fs.StringVar(&c.KeyFile, "listen-tls-key", "", "the key of --listen-tls-cert is in `FILE` (PEM)")
 	for _, name := range []string{"listen-token-file", "listen-tls-cert", "listen-tls-key"} {

@@ -1,31 +1,71 @@
 package web
 
 import (
+	"container/list"
 	"context"
 	"crypto/tls"
 	"net"
+	"net/http"
 	"sync"
+	"time"
 )
 
-// conns bounds the connections of a listener. When there are too many, the oldest one without a request in progress
-// gives way: it is idle, or sends its request too slowly.
+// conns bounds the connections of a listener. Requests whose turn it is are bounded elsewhere, so conns counts the other
+// connections, which cost a client nothing: silent ones, unfinished TLS handshakes, requests that arrive slowly, idle
+// connections. Each source has at most its share of them. A connection has some time for its request. Only after that
+// time it gives way to another connection of its source.
+//
+// If all places are taken, a connection of the source with the most connections gives way to one of a source with
+// fewer.
 type conns struct {
 	net.Listener
 
-	most int
+	most    int           // connections
+	each    int           // connections of a source
+	least   time.Duration // that a connection has for its request
+	source  func(net.Conn) source
+	refused func() // called for each connection that is closed for lack of room
+	now     func() time.Time
 
-	mu   sync.Mutex
-	open []*conn // oldest first
+	mu      sync.Mutex
+	waiting int
+	sources map[source]*places
 }
 
-// conn is a connection that conns counts.
+// places are the counted connections of one source.
+type places struct {
+	pending list.List // have time for their request; the first one's time ends first
+	idle    list.List // have been answered; the first one has been idle for the longest time
+}
+
+func (p *places) count() int { return p.pending.Len() + p.idle.Len() }
+
+// conn is a connection that conns knows. The mutex of conns guards its fields.
 type conn struct {
 	net.Conn
 
-	of   *conns
-	busy bool // a request is being answered
-	once sync.Once
+	of     *conns
+	source source
+	until  time.Time     // while it is pending: the end of its time
+	list   *list.List    // pending or idle; nil: not counted
+	place  *list.Element // in list
+	busy   bool          // the turn of its request has come
+	closed bool
 }
+
+// newConns bounds the connections of a listener. The limits must have no zero values.
+func newConns(l net.Listener, limits Limits, refused func()) *conns {
+	if refused == nil {
+		refused = func() {}
+	}
+	return &conns{
+		Listener: l, most: limits.Connections, each: max(limits.Connections/sharesOfSources, 1), least: limits.First,
+		source: sourceOf, refused: refused, now: time.Now, sources: make(map[source]*places),
+	}
+}
+
+// sharesOfSources: one source has at most half of the connections.
+const sharesOfSources = 2
 
 // Accept returns the next connection for which there is room.
 func (c *conns) Accept() (net.Conn, error) {
@@ -34,76 +74,174 @@ func (c *conns) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		n := &conn{Conn: accepted, of: c}
-		if c.add(n) {
+		n := &conn{Conn: accepted, of: c, source: c.source(accepted)}
+		victim, ok := c.admit(n)
+		if victim != nil {
+			_ = victim.Conn.Close()
+			c.refused()
+		}
+		if ok {
 			return n, nil
 		}
 		_ = accepted.Close()
+		c.refused()
 	}
 }
 
-// add counts a connection; false if all others are busy.
-func (c *conns) add(n *conn) bool {
+// admit counts a connection. It returns the connection that has to be closed for that, if any, and false if the new one
+// has to be closed.
+func (c *conns) admit(n *conn) (victim *conn, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.open) >= c.most {
-		victim := -1
-		for i, other := range c.open {
-			if !other.busy {
-				victim = i
-				break
-			}
-		}
-		if victim < 0 {
-			return false
-		}
-		_ = c.open[victim].Conn.Close()
-		c.drop(c.open[victim])
+	now := c.now()
+	own, others := 0, c.sources[n.source]
+	if others != nil {
+		own = others.count()
 	}
-	c.open = append(c.open, n)
-	return true
+	switch {
+	case own >= c.each:
+		victim = others.overdue(now)
+	case c.waiting >= c.most:
+		victim = c.victim(own, now)
+	default:
+		c.wait(n, now)
+		return nil, true
+	}
+	if victim == nil {
+		return nil, false
+	}
+	c.remove(victim)
+	c.wait(n, now)
+	return victim, true
 }
 
-func (c *conns) drop(n *conn) {
-	for i, other := range c.open {
-		if other == n {
-			c.open = append(c.open[:i], c.open[i+1:]...)
-			return
+// victim returns the connection that gives way to one of a source with own connections.
+func (c *conns) victim(own int, now time.Time) *conn {
+	var largest *places
+	var oldest *conn
+	for _, p := range c.sources {
+		if largest == nil || p.count() > largest.count() {
+			largest = p
 		}
+		if n := p.overdue(now); n != nil && (oldest == nil || n.until.Before(oldest.until)) {
+			oldest = n
+		}
+	}
+	if largest != nil && largest.count() > own+1 {
+		if n := largest.overdue(now); n != nil {
+			return n
+		}
+		return first(&largest.pending) // none is idle
+	}
+	return oldest
+}
+
+// overdue returns a connection whose time for a request has ended, or the connection with the longest idle time.
+func (p *places) overdue(now time.Time) *conn {
+	if n := first(&p.pending); n != nil && !now.Before(n.until) {
+		return n
+	}
+	return first(&p.idle)
+}
+
+func first(l *list.List) *conn {
+	if l.Len() == 0 {
+		return nil
+	}
+	n, _ := l.Front().Value.(*conn)
+	return n
+}
+
+// wait counts a connection, which has time for its request from now on.
+func (c *conns) wait(n *conn, now time.Time) {
+	n.until = now.Add(c.least)
+	c.put(n, func(p *places) *list.List { return &p.pending })
+}
+
+// put counts a connection in a list of its source.
+func (c *conns) put(n *conn, where func(*places) *list.List) {
+	c.remove(n)
+	p := c.sources[n.source]
+	if p == nil {
+		p = &places{}
+		c.sources[n.source] = p
+	}
+	n.list = where(p)
+	n.place = n.list.PushBack(n)
+	c.waiting++
+}
+
+// remove counts a connection no longer.
+func (c *conns) remove(n *conn) {
+	if n.list == nil {
+		return
+	}
+	n.list.Remove(n.place)
+	n.list, n.place = nil, nil
+	c.waiting--
+	if p := c.sources[n.source]; p.count() == 0 {
+		delete(c.sources, n.source)
 	}
 }
 
 // Close closes the connection.
 func (n *conn) Close() error {
-	n.once.Do(func() {
-		n.of.mu.Lock()
-		defer n.of.mu.Unlock()
-		n.of.drop(n)
-	})
+	n.of.mu.Lock()
+	n.closed = true
+	n.of.remove(n)
+	n.of.mu.Unlock()
 	return n.Conn.Close()
+}
+
+// change calls f if the connection is open and counted, or busy.
+func (n *conn) change(f func(now time.Time)) {
+	n.of.mu.Lock()
+	defer n.of.mu.Unlock()
+	if !n.closed && (n.list != nil || n.busy) {
+		f(n.of.now())
+	}
+}
+
+// arrived notes that the connection has sent a request.
+func (n *conn) arrived() {
+	n.change(func(now time.Time) { n.of.wait(n, now) })
+}
+
+// work notes that the turn of the request has come. The connection stays open until rest.
+func (n *conn) work() {
+	n.change(func(time.Time) { n.busy = true; n.of.remove(n) })
+}
+
+// rest notes that the request has been answered. The answer may not be sent completely.
+func (n *conn) rest() {
+	n.change(func(now time.Time) { n.busy = false; n.of.wait(n, now) })
+}
+
+// state follows a connection: an idle one gives way at once.
+func state(c net.Conn, s http.ConnState) {
+	if n := counted(c); n != nil && s == http.StateIdle {
+		n.change(func(time.Time) { n.of.put(n, func(p *places) *list.List { return &p.idle }) })
+	}
+}
+
+// counted returns the connection below TLS; nil if the listener does not count it.
+func counted(c net.Conn) *conn {
+	if secure, ok := c.(*tls.Conn); ok {
+		c = secure.NetConn()
+	}
+	n, _ := c.(*conn)
+	return n
 }
 
 type connKey struct{}
 
 // connContext makes the connection known to its requests.
 func connContext(ctx context.Context, c net.Conn) context.Context {
-	if secure, ok := c.(*tls.Conn); ok {
-		c = secure.NetConn()
-	}
-	return context.WithValue(ctx, connKey{}, c)
+	return context.WithValue(ctx, connKey{}, counted(c))
 }
 
-// working marks the connection of a request as busy until done is called.
-func working(ctx context.Context) (done func()) {
-	n, ok := ctx.Value(connKey{}).(*conn)
-	if !ok {
-		return func() {}
-	}
-	set := func(busy bool) {
-		n.of.mu.Lock()
-		defer n.of.mu.Unlock()
-		n.busy = busy
-	}
-	set(true)
-	return func() { set(false) }
+// connOf returns the connection of a request; nil if the listener does not count it.
+func connOf(ctx context.Context) *conn {
+	n, _ := ctx.Value(connKey{}).(*conn)
+	return n
 }

@@ -6,9 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"html"
-	"net"
+	"io"
 	"net/http"
-	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -25,7 +24,9 @@ func (s *Server) Handler() http.Handler {
 	}
 	inner := s.protected(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer working(r.Context())()
+		if n := connOf(r.Context()); n != nil {
+			n.arrived()
+		}
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Cache-Control", "no-store")
@@ -45,7 +46,9 @@ func (s *Server) Handler() http.Handler {
 			h.Set("Connection", "close")
 			failf(answer, http.StatusBadRequest, "the request must have no body")
 		case r.URL.Path == "/healthz":
-			s.health(answer)
+			s.health(answer, r, false)
+		case r.URL.Path == "/readyz":
+			s.health(answer, r, true)
 		default:
 			inner.ServeHTTP(answer, r)
 		}
@@ -73,23 +76,40 @@ func failf(w http.ResponseWriter, status int, format string, args ...any) {
 	http.Error(w, fmt.Sprintf(format, args...), status)
 }
 
-// health answers whether the worker serves. It needs no token, so that the probes of an orchestrator can ask.
-func (s *Server) health(w http.ResponseWriter) {
-	if s.cfg.Healthy != nil {
-		if err := s.cfg.Healthy(); err != nil {
-			failf(w, http.StatusServiceUnavailable, "the worker does not serve")
-			return
+// health answers whether the worker serves, and with ready whether everything works. It needs no token, so that the
+// probes of an orchestrator can ask. Only a permitted request learns what does not work.
+func (s *Server) health(w http.ResponseWriter, r *http.Request, ready bool) {
+	var h Health
+	if s.cfg.Health != nil {
+		h = s.cfg.Health()
+	}
+	status, text := http.StatusOK, "ok\n"
+	switch {
+	case h.Failure != "":
+		status, text = http.StatusServiceUnavailable, "the worker does not serve\n"
+	case ready && len(h.Missing) > 0:
+		status, text = http.StatusServiceUnavailable, "not ready\n"
+	}
+	if refusal := s.refuse(r); refusal == nil {
+		for _, line := range append([]string{h.Failure}, h.Missing...) {
+			if line != "" {
+				text += line + "\n"
+			}
 		}
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("ok\n"))
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, text)
 }
 
-// protected refuses requests without a valid token. Without a token file, it refuses requests that a web page may have
-// caused. It bounds the requests that run at a time.
+// protected refuses requests without permission. It bounds the requests that run at a time.
 func (s *Server) protected(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !s.permitted(w, r) {
+		if refusal := s.refuse(r); refusal != nil {
+			if refusal.status == http.StatusUnauthorized {
+				w.Header().Set("WWW-Authenticate", `Bearer realm="pg_stat_backtrace"`)
+			}
+			failf(w, refusal.status, "%s", refusal.text)
 			return
 		}
 		// The server reads ahead to notice a client that has disconnected. If that read passed its deadline, the context
@@ -108,52 +128,12 @@ func (s *Server) protected(next http.Handler) http.Handler {
 			return
 		}
 		defer func() { <-turn }()
+		if n := connOf(r.Context()); n != nil {
+			n.work()
+			defer n.rest()
+		}
 		next.ServeHTTP(w, r)
 	})
-}
-
-// permitted answers a request that is not permitted.
-func (s *Server) permitted(w http.ResponseWriter, r *http.Request) bool {
-	if s.tokens == nil {
-		if !s.ownHost(r.Host) {
-			failf(w, http.StatusForbidden, "the host %q is not allowed; ask for 127.0.0.1 or localhost, or use a token", r.Host)
-			return false
-		}
-		if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
-			failf(w, http.StatusForbidden, "requests from another web site are not allowed")
-			return false
-		}
-		return true
-	}
-	allowed, err := s.tokens.allows(r)
-	switch {
-	case err != nil:
-		failf(w, http.StatusServiceUnavailable, "the worker cannot read its token file")
-		return false
-	case !allowed:
-		w.Header().Set("WWW-Authenticate", `Bearer realm="pg_stat_backtrace"`)
-		failf(w, http.StatusUnauthorized, "a valid token is needed")
-		return false
-	}
-	return true
-}
-
-// ownHost reports whether a name in a request is one of this host. A web page can resolve its own name to 127.0.0.1
-// (DNS rebinding), and then read answers as its own: its name is in the request.
-func (s *Server) ownHost(name string) bool {
-	if s.cfg.Address.Network == unixNetwork {
-		return true // no browser connects to a Unix socket
-	}
-	host, _, err := net.SplitHostPort(name)
-	if err != nil {
-		host = name
-	}
-	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
-	if strings.EqualFold(host, localhost) {
-		return true
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.Unmap().IsLoopback()
 }
 
 // take waits for a place; false if there is none in time.
@@ -257,6 +237,7 @@ code { font-family: ui-monospace, monospace }
 <tr><td><a href="/debug/pprof/profile?seconds=10">/debug/pprof/profile</a></td>
 <td>a profile of the server for <code>go tool pprof</code>, Parca, Alloy and Pyroscope</td></tr>
 <tr><td><a href="/healthz">/healthz</a></td><td><code>ok</code> while the worker serves</td></tr>
+<tr><td><a href="/readyz">/readyz</a></td><td><code>ok</code> while the worker has its sessions in the server</td></tr>
 </table>
 <h2>Parameters of a profile</h2>
 <table>

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Config configures a Server. Address must be set.
@@ -37,22 +39,37 @@ type Config struct {
 	Collect Collect
 	// Render prints profiles in the formats html, text, folded and speedscope; nil: there is only pprof's.
 	Render Render
-	// Healthy returns an error while the worker does not serve; nil: always healthy.
-	Healthy func() error
+	// Hosts are further names of this listener in requests, such as a DNS name or the name of a proxy.
+	Hosts []string
+	// Health returns the state of the worker; nil: always healthy.
+	Health func() Health
 	// OnListen is called with the address when the listener is open, and OnFailure with the error when it cannot be
 	// opened, once for each different error. It is tried again.
 	OnListen  func(address string)
 	OnFailure func(error)
 	// OnAnswer is called with the status of each answer; nil: nothing is called.
 	OnAnswer func(status int)
+	// OnRefused is called for each connection that is closed for lack of room; nil: nothing is called.
+	OnRefused func()
 	// Limits bound clients; the zero value is the default.
 	Limits Limits
 }
 
+// Health is the state of the worker.
+type Health struct {
+	// Failure says why the worker does not serve; empty: it serves.
+	Failure string
+	// Missing names what does not work, while the worker serves the rest.
+	Missing []string
+}
+
 // Limits bound what clients use. A field that is 0 has its default.
 type Limits struct {
-	// Connections is the number of open connections; default 128.
+	// Connections is the number of open connections beside those whose requests are being answered. One source may have
+	// half of them. The default is 2048, but at most a quarter of the files that this process may open.
 	Connections int
+	// First is how long a connection may be without a request before it can give way to a new one; default 500 ms.
+	First time.Duration
 	// Requests is the number of requests that are answered at a time; default 16. More requests wait.
 	Requests int
 	// ProfileClients is the number of clients that wait for a profile; default 16.
@@ -71,7 +88,8 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	l.Connections = cmp.Or(l.Connections, 128)
+	l.Connections = cmp.Or(l.Connections, defaultConnections())
+	l.First = cmp.Or(l.First, 500*time.Millisecond)
 	l.Requests = cmp.Or(l.Requests, 16)
 	l.ProfileClients = cmp.Or(l.ProfileClients, 16)
 	l.Wait = cmp.Or(l.Wait, 10*time.Second)
@@ -80,6 +98,16 @@ func (l Limits) withDefaults() Limits {
 	l.Write = cmp.Or(l.Write, 30*time.Second)
 	l.Retry = cmp.Or(l.Retry, 10*time.Second)
 	return l
+}
+
+// defaultConnections leaves most of the files to the worker itself.
+func defaultConnections() int {
+	const most, least, share = 2048, 16, 4
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) != nil {
+		return least
+	}
+	return int(max(least, min(files.Cur/share, most)))
 }
 
 // maxHeader bounds the header of a request, in bytes.
@@ -172,7 +200,7 @@ func (s *Server) serve(ctx context.Context) error {
 	if s.cfg.OnListen != nil {
 		s.cfg.OnListen(address(listener))
 	}
-	var accepting net.Listener = &conns{Listener: listener, most: s.limits.Connections}
+	var accepting net.Listener = newConns(listener, s.limits, s.cfg.OnRefused)
 	if s.certs != nil {
 		accepting = tls.NewListener(accepting, s.certs.config())
 	}
@@ -181,7 +209,7 @@ func (s *Server) serve(ctx context.Context) error {
 	server := &http.Server{
 		Handler: s.Handler(), ReadHeaderTimeout: s.limits.Header, ReadTimeout: 2 * s.limits.Header,
 		IdleTimeout: s.limits.Idle, WriteTimeout: s.limits.Wait + s.limits.Write, MaxHeaderBytes: maxHeader,
-		ConnContext: connContext, ErrorLog: log.New(io.Discard, "", 0),
+		ConnContext: connContext, ConnState: state, ErrorLog: log.New(io.Discard, "", 0),
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(accepting) }()

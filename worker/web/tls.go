@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
@@ -67,6 +68,18 @@ func (c *certificates) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	}
 	c.loaded, c.changed, c.reported, c.root = &loaded, changed, "", false
 	return c.loaded, nil
+}
+
+// names reports whether the certificate is for a host.
+func (c *certificates) names(host string) bool {
+	cert, err := c.get(nil)
+	if err != nil || cert.Leaf == nil {
+		return false
+	}
+	if len(cert.Leaf.DNSNames) == 0 && len(cert.Leaf.IPAddresses) == 0 {
+		return strings.EqualFold(host, cert.Leaf.Subject.CommonName)
+	}
+	return cert.Leaf.VerifyHostname(host) == nil
 }
 
 // config is the configuration of the server's side.
