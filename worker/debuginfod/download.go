@@ -46,8 +46,7 @@ func (c *Client) download(ctx context.Context, s *server, kind Kind, id string) 
 		defer d.watch.Stop()
 		d.drip = func() *time.Timer { return stallTimer(cancel, c.cfg.Timeout/3, firstChunk) }
 	}
-	ctx = context.WithValue(ctx, origin{}, s)
-	path, err := d.run(ctx, s)
+	path, err := d.run(start(ctx, s), s)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}

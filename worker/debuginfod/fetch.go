@@ -102,12 +102,18 @@ func (c *Client) one(ctx context.Context, kind Kind, id string) (string, error) 
 		return "", context.Cause(ctx)
 	case res := <-ch:
 		path, _ := res.Val.(string)
+		if res.Err == nil && path == "" {
+			res.Err = errNoPath
+		}
 		if res.Err != nil {
 			return "", fmt.Errorf("%s of build-id %s: %w", kind, id, res.Err)
 		}
 		return path, nil
 	}
 }
+
+// errNoPath means a fault of this package: a file without a path.
+var errNoPath = errors.New("no path")
 
 // fetch searches the cache, then asks the servers.
 func (c *Client) fetch(ctx context.Context, kind Kind, id string) (string, error) {
@@ -149,8 +155,8 @@ func (c *Client) ask(ctx context.Context, kind Kind, id string) (string, error) 
 		if !errors.Is(err, ErrNotFound) {
 			errs = errors.Join(errs, fmt.Errorf("%s: %w", s.name(), err))
 		}
-		if ctx.Err() != nil {
-			return "", errs
+		if ctx.Err() != nil { // a server that was not asked may have the file
+			return "", context.Cause(ctx)
 		}
 	}
 	if errs == nil {

@@ -268,6 +268,62 @@ func TestRedirectsStayOutside(t *testing.T) {
 	}
 }
 
+// serverAt starts a server at an address of this host.
+func serverAt(t *testing.T, ip string, handler http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	var listen net.ListenConfig
+	l, err := listen.Listen(t.Context(), "tcp4", ip+":0")
+	if err != nil {
+		t.Skip(err)
+	}
+	s := httptest.NewUnstartedServer(handler)
+	_ = s.Listener.Close()
+	s.Listener = l
+	s.Start()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// TestEachRedirectIsChecked: a server outside leads to no place inside the network, although a server inside has led
+// there before and its connection could be reused. A way from inside over outside ends outside.
+func TestEachRedirectIsChecked(t *testing.T) {
+	t.Parallel()
+	const outside, inside = "127.0.0.2", "127.0.0.3"
+	reachOf := func(a netip.Addr) reach {
+		if a == netip.MustParseAddr(inside) {
+			return insideNetwork
+		}
+		return everywhere
+	}
+	asked := atomic.Int32{}
+	target := serverAt(t, inside, func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		write(w, elfFile(strings.Split(r.URL.Path, "/")[2]))
+	})
+	lead := func(to func() string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to()+r.URL.Path, http.StatusFound) }
+	}
+	direct := func() string { return target.URL }
+	outer := serverAt(t, outside, lead(direct))
+	inner := serverAt(t, inside, lead(direct))
+	detour := serverAt(t, inside, lead(func() string { return outer.URL }))
+	c, _ := newClient(t, Config{URLs: []string{inner.URL, outer.URL, detour.URL}})
+	servers := c.servers
+	for _, s := range servers {
+		s.reachOf = reachOf
+	}
+	for n, s := range []*server{servers[0], servers[1], servers[2], servers[0], servers[1]} {
+		c.servers = []*server{s}
+		_, err := c.Fetch(t.Context(), DebugInfo, fmt.Sprintf("%040x", n))
+		if allowed := s == servers[0]; allowed != (err == nil) || !allowed && !errors.Is(err, errRedirect) {
+			t.Errorf("%d: %v", n, err)
+		}
+	}
+	if asked.Load() != 2 {
+		t.Errorf("the server inside was asked %d times", asked.Load())
+	}
+}
+
 func TestReachOf(t *testing.T) {
 	for want, addresses := range map[reach][]string{
 		everywhere:    {"8.8.8.8", "2606:4700::1111", "2002:0808:0808::1", "64:ff9b::808:808", "::ffff:8.8.8.8"},
@@ -362,6 +418,21 @@ func TestAlone(t *testing.T) {
 	at.advance(retryPause)
 	if _, err := c.Fetch(t.Context(), DebugInfo, buildID); !errors.Is(err, ErrServers) || events.count(Failed) != 2 {
 		t.Error(err, events.events)
+	}
+}
+
+// TestCloseAfterMiss: a client that is closed when a server has answered that it lacks a file reports no success.
+func TestCloseAfterMiss(t *testing.T) {
+	server := httptest.NewServer(status(http.StatusNotFound))
+	defer server.Close()
+	c, _ := newClient(t, Config{URLs: []string{server.URL, server.URL}})
+	c.cfg.OnEvent = func(e Event) {
+		if e.Kind == Missing {
+			c.cancel()
+		}
+	}
+	if path, err := c.Fetch(t.Context(), DebugInfo, buildID); !errors.Is(err, ErrClosed) {
+		t.Errorf("%q, %v", path, err)
 	}
 }
 

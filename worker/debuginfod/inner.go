@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptrace"
 	"net/netip"
 	"net/url"
+	"sync"
 	"syscall"
 )
 
@@ -55,20 +58,87 @@ func embedded(addr netip.Addr) netip.Addr {
 	return addr
 }
 
-// origin is the context key of the server to which a request was first sent.
-type origin struct{}
+// route is the way of one download: from the configured server to the places to which redirects lead.
+type route struct {
+	from    string                 // host and port of the configured server
+	reachOf func(netip.Addr) reach // the function of this name, except in tests
 
-// guard decides to which addresses the client connects. A configured server may have any address. But redirects and
-// DNS answers must not lead the client to places that the server itself cannot reach.
+	mu         sync.Mutex
+	redirected bool
+	// reach is the narrowest reach of the servers on the way. It follows from the connections in use, because a server
+	// may change the answers of DNS at any time.
+	reach reach
+	known bool
+}
+
+type routeKey struct{}
+
+// start begins the route of a download from a server.
+func start(ctx context.Context, s *server) context.Context {
+	r := &route{from: hostPort(s.url), reachOf: s.reachOf}
+	ctx = context.WithValue(ctx, routeKey{}, r)
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { r.pass(i.Conn) }})
+}
+
+func routeOf(ctx context.Context) *route {
+	r, _ := ctx.Value(routeKey{}).(*route)
+	return r
+}
+
+// pass notes the connection for the next request, a new or a reused one.
+func (r *route) pass(c net.Conn) {
+	to := everywhere // as if it could reach nothing else
+	if tcp, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		to = r.reachOf(tcp.AddrPort().Addr())
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.known || to < r.reach {
+		r.reach, r.known = to, true
+	}
+}
+
+// redirect notes that a server has answered with a redirect.
+func (r *route) redirect() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.redirected = true
+}
+
+// follows reports whether the next request follows a redirect.
+func (r *route) follows() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.redirected
+}
+
+// allows reports whether a redirect may lead to an address. No server leads to a place that it cannot reach itself. On
+// this host only configured servers are such places.
+func (r *route) allows(to netip.Addr, configured bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch where := r.reachOf(to); where {
+	case everywhere:
+		return true
+	case insideNetwork:
+		return r.known && r.reach >= where
+	case thisHost:
+		return r.known && r.reach >= where && configured
+	}
+	return false
+}
+
+// guard decides to which addresses redirects lead. A configured server may have any address. But redirects and DNS
+// answers must not lead the client to places that the server itself cannot reach.
 type guard struct {
 	dialer net.Dialer
-	named  map[string]*server // by host and port
+	named  map[string]bool // the configured servers, by host and port
 }
 
 func newGuard(dialer net.Dialer, servers []*server) *guard {
-	g := &guard{dialer: dialer, named: make(map[string]*server)}
+	g := &guard{dialer: dialer, named: make(map[string]bool)}
 	for _, s := range servers {
-		g.named[hostPort(s.url)] = s
+		g.named[hostPort(s.url)] = true
 	}
 	return g
 }
@@ -81,24 +151,41 @@ func hostPort(u *url.URL) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-// dial connects to host and port. It checks the address after the lookup, just before the connection.
+// dial connects to the host and port of a redirect. It checks the address after the lookup, just before the connection.
 func (g *guard) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d := g.dialer
-	from, _ := ctx.Value(origin{}).(*server)
-	to := g.named[address]
-	d.Control = func(_, address string, _ syscall.RawConn) error {
-		at, err := netip.ParseAddrPort(address)
+	way := routeOf(ctx)
+	d.Control = func(_, to string, _ syscall.RawConn) error {
+		at, err := netip.ParseAddrPort(to)
 		if err != nil {
 			return err
 		}
-		r := reachOf(at.Addr())
-		switch {
-		case to != nil:
-			to.inside.Store(r != everywhere)
-		case r == thisHost, r == insideNetwork && (from == nil || !from.inside.Load()):
+		if way == nil || !way.allows(at.Addr(), g.named[address]) {
 			return fmt.Errorf("%w: to %s, an address that the server itself cannot reach", errRedirect, at.Addr())
 		}
 		return nil
 	}
 	return d.DialContext(ctx, network, address)
+}
+
+// guarded sends a first request by a connection that may be reused, and a request that follows a redirect by a new
+// connection. So the guard checks each redirect, and no redirect uses a connection that another one was allowed to open.
+type guarded struct {
+	named  *http.Transport // to configured servers
+	others *http.Transport // has no idle connections; its connections pass the guard
+}
+
+// RoundTrip sends a request.
+func (g *guarded) RoundTrip(r *http.Request) (*http.Response, error) {
+	way := routeOf(r.Context())
+	if way != nil && !way.follows() && hostPort(r.URL) == way.from {
+		return g.named.RoundTrip(r)
+	}
+	return g.others.RoundTrip(r)
+}
+
+// CloseIdleConnections is for http.Client.
+func (g *guarded) CloseIdleConnections() {
+	g.named.CloseIdleConnections()
+	g.others.CloseIdleConnections()
 }

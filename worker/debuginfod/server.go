@@ -2,9 +2,9 @@ package debuginfod
 
 import (
 	"fmt"
+	"net/netip"
 	"net/url"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -24,9 +24,8 @@ const (
 
 // server is one server with its breaker.
 type server struct {
-	url *url.URL
-	// inside is set if the server has an address of this host or of a private network.
-	inside atomic.Bool
+	url     *url.URL
+	reachOf func(netip.Addr) reach
 
 	mu       sync.Mutex
 	failures int       // in a row
@@ -47,7 +46,7 @@ func newServers(urls []string) ([]*server, error) {
 		case u.RawQuery != "" || u.Fragment != "":
 			return nil, fmt.Errorf("debuginfod server: %q has more than scheme, host and path", u.Redacted())
 		}
-		servers = append(servers, &server{url: u})
+		servers = append(servers, &server{url: u, reachOf: reachOf})
 	}
 	return servers, nil
 }
