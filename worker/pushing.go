@@ -80,7 +80,7 @@ func (w *Worker) push(ctx context.Context, wg *sync.WaitGroup, sameUser bool) er
 	if err != nil {
 		w.log.Warn().Err(err).Msg("profiles are pushed without the name of this host")
 	}
-	dir := w.server().DataDir
+	dir := w.server().Identity()
 	cfg.Host, cfg.Version, cfg.Cluster = host, w.cfg.Version, cmp.Or(cfg.Cluster, host+":"+dir)
 	cfg.SpoolDir, err = w.cfg.Export.spoolDir(dir, sameUser)
 	if err != nil {
@@ -123,7 +123,7 @@ func (w *Worker) reportCost(s *clusterprofile.Summary, expensive *bool) {
 }
 
 // spoolDir returns the folder for the profiles of one server that wait.
-func (c ExportConfig) spoolDir(dataDir string, sameUser bool) (string, error) {
+func (c ExportConfig) spoolDir(identity string, sameUser bool) (string, error) {
 	base := c.SpoolDir
 	if base == "" {
 		getenv := func(name string) string {
@@ -138,7 +138,7 @@ func (c ExportConfig) spoolDir(dataDir string, sameUser bool) (string, error) {
 		}
 		base = filepath.Join(filepath.Dir(cache), "pg_stat_backtrace_export")
 	}
-	sum := sha256.Sum256([]byte(dataDir))
+	sum := sha256.Sum256([]byte(identity))
 	return filepath.Join(base, hex.EncodeToString(sum[:8])), nil
 }
 
