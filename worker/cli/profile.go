@@ -50,8 +50,8 @@ application_name, query_id, wait_event_type, wait_event, state.
 --mode says which time counts:
   cpu      time on a processor, sampled --rate times a second on each processor
   offcpu   sleep, and waits for a processor, from the kernel's context switches.
-           Total times are exact. Stacks are those of long waits and of some
-           short ones.
+           The label off_cpu separates them: sleeping, runnable. Total times are
+           exact. Stacks are those of long waits and of some short ones.
   wall     both
 The command prints to standard error how many samples have all labels, and how
 many were lost.

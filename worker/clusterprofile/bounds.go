@@ -12,7 +12,8 @@ import (
 const (
 	// maxStackBytes is for the different stacks.
 	maxStackBytes = 64 << 20
-	// maxSamples is for the samples: stacks with different labels. Each takes about 1 kB, with its part of the result.
+	// maxSamples is for the samples: stacks with different labels. Each takes about 1 kB, with its part of the result. There
+	// it is two samples if the process has slept and waited for a processor.
 	maxSamples = 1 << 16
 	// maxSpaceBytes is for the mappings of processes that have others than the postmaster.
 	maxSpaceBytes = 24 << 20
@@ -78,7 +79,7 @@ func (c *collector) waitTimeOf(key waitKey) (waitKey, *waitTime) {
 // of the wait.
 func (c *collector) share(of waitKey, w *waitTime, key stackKey) *weight {
 	// The labels may differ from those of the wait if there was no room for it.
-	key.labels.event = of.event
+	key.labels.event, key.labels.offCPU = of.event, ""
 	if key.labels.state != absent {
 		key.labels.query = of.query
 	}

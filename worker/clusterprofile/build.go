@@ -155,49 +155,76 @@ func (b *builder) addOff() {
 		}
 	}
 	for key, w := range c.off {
-		if w.took <= 0 {
+		if w.took[partSleeping]+w.took[partRunnable] <= 0 {
 			continue
 		}
-		l := labels{
-			identity: key.process.fallback(), query: key.query, event: key.event, state: key.state, offCPU: key.offCPU,
-		}
-		stacks, own := w.stacks, true
-		if len(stacks) == 0 && key.query != 0 {
-			alike := key
-			alike.process = nil
-			stacks, own = pools[alike], false
-			if len(b.profile.Sample)+len(stacks) > maxSamples {
-				b.add(c.base, capture.TooManyStacks, &l, 0, 0, w.took)
-				continue
+		alike := key
+		alike.process = nil
+		for part, took := range w.took {
+			if took > 0 || len(w.stacks) > 0 {
+				b.addPart(key, w, part, pools[alike])
 			}
 		}
-		if len(stacks) == 0 {
-			b.add(nil, nil, &l, 0, 0, w.took)
-			continue
-		}
-		b.distribute(w.took, stacks, own, l)
 	}
 }
 
-// distribute divides time among stacks, with their own labels or with these.
-func (b *builder) distribute(took time.Duration, stacks map[stackKey]*weight, own bool, l labels) {
-	var sum float64
-	samples := 0
-	for _, share := range stacks {
-		sum += share.time
-		samples += share.samples
+// addPart adds the time asleep, or the time of waiting for a processor, of a kind of wait. The pool has the stacks of
+// other processes.
+func (b *builder) addPart(key waitKey, w *waitTime, part int, pool map[stackKey]*weight) {
+	l := labels{
+		identity: key.process.fallback(), query: key.query, event: key.event, state: key.state, offCPU: offCPULabels[part],
 	}
-	for stack, share := range stacks {
-		part := share.time / sum
-		if sum == 0 {
-			part = float64(share.samples) / float64(samples)
+	stacks, own, took := w.stacks, true, w.took[part]
+	if len(stacks) == 0 && key.query != 0 {
+		stacks, own = pool, false
+		if len(b.profile.Sample)+len(stacks) > maxSamples {
+			b.add(b.collector.base, capture.TooManyStacks, &l, 0, 0, took)
+			return
 		}
+	}
+	if len(stacks) == 0 {
+		b.add(nil, nil, &l, 0, 0, took)
+		return
+	}
+	b.distribute(part, took, stacks, own, l)
+}
+
+// distribute divides time among stacks, with their own labels or with these.
+func (b *builder) distribute(part int, took time.Duration, stacks map[stackKey]*weight, own bool, l labels) {
+	share := sharing(part, stacks)
+	var sum float64
+	for _, w := range stacks {
+		sum += share(w)
+	}
+	for stack, w := range stacks {
 		n := 0
 		if own {
-			n, l = share.samples, stack.labels
+			n, l = w.samples[part], stack.labels
+			l.offCPU = offCPULabels[part]
 		}
-		b.add(stack.space, stack.thread, &l, n, 0, time.Duration(part*float64(took)))
+		time := time.Duration(share(w) / sum * float64(took))
+		if n > 0 || time > 0 {
+			b.add(stack.space, stack.thread, &l, n, 0, time)
+		}
 	}
+}
+
+// sharing returns the figure by which the time of a part is divided among stacks: the first of these of which the sum is
+// not zero.
+func sharing(part int, stacks map[stackKey]*weight) func(*weight) float64 {
+	shares := []func(*weight) float64{
+		func(w *weight) float64 { return w.time[part] },
+		func(w *weight) float64 { return w.time[partSleeping] + w.time[partRunnable] },
+		func(w *weight) float64 { return float64(w.samples[partSleeping] + w.samples[partRunnable]) },
+	}
+	for _, share := range shares {
+		for _, w := range stacks {
+			if share(w) > 0 {
+				return share
+			}
+		}
+	}
+	return func(*weight) float64 { return 1 }
 }
 
 // add adds a sample, if it passes the filter. Without a thread there is no stack.

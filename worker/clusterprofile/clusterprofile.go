@@ -176,11 +176,17 @@ func (c *collector) run(ctx context.Context) error {
 	c.sampler.Stop()
 	end := clusterbpf.Now()
 	c.summary.Took = time.Since(c.began)
+	var list []clusterbpf.Process
+	if err == nil && c.options.Mode != CPU {
+		var counted bool
+		list, counted, err = c.sampler.End(end)
+		c.summary.NoDelays = !counted
+	}
 	if err == nil {
 		err = c.fetchUntil(time.Now().Add(time.Hour)) // the rest of the ring
 	}
 	if err == nil {
-		err = c.finish(end)
+		err = c.finish(end, list)
 	}
 	c.summary.WorkerCPU = ownTime() - before
 	return err

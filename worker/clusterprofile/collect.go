@@ -45,7 +45,7 @@ type pendingWait struct {
 	weight *weight
 }
 
-// stackKey is a named stack with its labels.
+// stackKey is a named stack with its labels. The label offCPU is not part of it.
 type stackKey struct {
 	process *profiledProcess
 	space   *capture.StackSpace
@@ -59,19 +59,29 @@ type waitKey struct {
 	query   uint64
 	event   uint32
 	state   uint32
-	offCPU  string
 }
 
-// waitTime is the time of a waitKey, and the stacks that it is distributed over.
+// Parts of the time off the processor.
+const (
+	partSleeping = iota
+	partRunnable // the process waits for a processor
+	numParts
+)
+
+// offCPULabels are the values of the label off_cpu.
+var offCPULabels = [numParts]string{sleeping, runnable}
+
+// waitTime is the time of a waitKey, by parts, and the stacks that it is distributed over.
 type waitTime struct {
-	took   time.Duration
+	took   [numParts]time.Duration
 	stacks map[stackKey]*weight
 }
 
-// weight is how much of the time belongs to a stack, by the waits of which stacks were taken.
+// weight is how much of the time belongs to a stack, by the waits of which stacks were taken, and the number of these
+// stacks. A stack counts as runnable if the process lost its processor.
 type weight struct {
-	time    float64 // ns
-	samples int
+	time    [numParts]float64 // ns
+	samples [numParts]int
 }
 
 // processOf returns the process that a record is of.
@@ -99,11 +109,13 @@ func (c *collector) add(r *clusterbpf.Record) {
 	}
 	switch r.Kind {
 	case clusterbpf.Exit:
-		c.endWait(p, p.pending, r.At)
+		if p.pending != nil {
+			c.endWait(p, ended(p.pending.began, r.At), 0)
+		}
 		p.ended, p.timed, p.on, p.off = true, true, r.Took, r.Off
 	case clusterbpf.OffEnd:
 		if p.pending != nil && p.pending.number == r.Number {
-			c.endWait(p, p.pending, p.pending.began+uint64(r.Took))
+			c.endWait(p, r.Took, r.Delay)
 		}
 	case clusterbpf.Running:
 		c.addRunning(c.name(p, r))
@@ -118,27 +130,33 @@ func (c *collector) beginWait(p *profiledProcess, r *clusterbpf.Record) {
 	key := c.name(p, r)
 	of, w := c.waitTime(p, &key.labels)
 	share := c.share(of, w, key)
-	share.samples++
+	if r.Flags&clusterbpf.Runnable != 0 {
+		share.samples[partRunnable]++
+	} else {
+		share.samples[partSleeping]++
+	}
 	p.pending = &pendingWait{number: r.Number, began: r.At, waits: max(1, r.Waits), weight: share}
 }
 
-// endWait gives a wait's time to its stack. A short wait stands for those without a stack before it. A long one stands
-// for itself: a stack is taken of every long wait.
-func (c *collector) endWait(p *profiledProcess, w *pendingWait, at uint64) {
+// ended returns how long a wait took.
+func ended(began, at uint64) time.Duration { return time.Duration(max(began, at) - began) }
+
+// endWait gives the time of the pending wait to its stack. A short wait stands for those without a stack before it. A
+// long one stands for itself: a stack is taken of every long wait.
+func (c *collector) endWait(p *profiledProcess, took, delay time.Duration) {
+	w := p.pending
 	p.pending = nil
-	if w == nil || at < w.began {
-		return
-	}
-	took := time.Duration(at - w.began)
 	if took < longWait+interval {
 		took *= time.Duration(w.waits)
+		delay *= time.Duration(w.waits)
 	}
-	w.weight.time += float64(took)
+	w.weight.time[partSleeping] += float64(took - delay)
+	w.weight.time[partRunnable] += float64(delay)
 }
 
 // waitTime returns the element for what a process does, by its labels.
 func (c *collector) waitTime(p *profiledProcess, l *labels) (waitKey, *waitTime) {
-	key := waitKey{process: p, query: l.query, event: l.event, state: l.state, offCPU: l.offCPU}
+	key := waitKey{process: p, query: l.query, event: l.event, state: l.state}
 	if key.state == absent {
 		key.state, key.query = 0, 0
 	}
@@ -280,21 +298,13 @@ func (c *collector) addWaits(w *clusterbpf.WaitTime) {
 	if p.foreign {
 		return
 	}
-	_, time := c.waitTimeOf(c.keyOf(p, w.QueryID, w.Event, w.State, w.Runnable))
-	time.took += w.Took
+	_, sum := c.waitTimeOf(waitKey{process: p, query: c.queryOf(w.QueryID, w.State), event: w.Event, state: w.State})
+	sum.took[partSleeping] += w.Took - w.Delay
+	sum.took[partRunnable] += w.Delay
 }
 
-// keyOf is the key by what the kernel has read.
-func (c *collector) keyOf(p *profiledProcess, query uint64, event, state uint32, isRunnable bool) waitKey {
-	key := waitKey{process: p, query: c.queryOf(query, state), event: event, state: state, offCPU: sleeping}
-	if isRunnable {
-		key.offCPU = runnable
-	}
-	return key
-}
-
-// finish accounts for the waits and the work in progress at the end.
-func (c *collector) finish(end uint64) error {
+// finish accounts for the waits and the work in progress at the end. The list has the processes that live then.
+func (c *collector) finish(end uint64, list []clusterbpf.Process) error {
 	if err := c.takeWaits(); err != nil {
 		return err
 	}
@@ -309,33 +319,12 @@ func (c *collector) finish(end uint64) error {
 		c.finishClock()
 		return nil
 	}
-	list, err := c.sampler.Processes()
-	if err != nil {
-		return err
-	}
 	for i := range list {
 		now := &list[i]
 		if now.Started == 0 && dead(now.PID) {
 			continue // it ended while it was noted
 		}
-		p := c.processOf(now.PID, now.Started)
-		if p.foreign {
-			continue
-		}
-		p.timed, p.on, p.off = true, now.On, now.Off
-		c.addWaits(&now.Last)
-		rest := time.Duration(max(end, now.Since) - now.Since)
-		if now.Running && (rest < longWait || runs(now.PID)) { // the kernel does not report every switch
-			p.on += rest
-			continue
-		}
-		p.off += rest
-		_, w := c.waitTimeOf(c.keyOf(p, now.QueryID, now.Event, now.State, now.Runnable))
-		w.took += rest
-		if p.pending != nil && p.pending.number == now.Number {
-			p.pending.began = now.Since
-			c.endWait(p, p.pending, max(end, now.Since))
-		}
+		c.finishProcess(now, end)
 	}
 	c.addRests()
 	for _, p := range c.processes {
@@ -344,6 +333,44 @@ func (c *collector) finish(end uint64) error {
 		c.countProcess(p)
 	}
 	return nil
+}
+
+// finishProcess accounts for the last wait of a process that lives, and for its present state.
+func (c *collector) finishProcess(now *clusterbpf.Process, end uint64) {
+	p := c.processOf(now.PID, now.Started)
+	p.timed, p.on, p.off = true, now.On, now.Off
+	c.addWaits(&now.Last)
+	last := func(took, delay time.Duration) {
+		p.off += took
+		c.addWaits(&clusterbpf.WaitTime{
+			PID: now.PID, Started: now.Started, QueryID: now.QueryID, Event: now.Event, State: now.State,
+			Took: took, Delay: delay,
+		})
+		if p.pending != nil && p.pending.number == now.Number {
+			c.endWait(p, took, delay)
+		}
+	}
+	if now.Undivided {
+		last(now.UndividedTook, now.UndividedDelay)
+	}
+	rest := ended(now.Since, end)
+	if now.Running && now.Started != 0 { // its present wait is not known
+		now.QueryID, now.Event, now.State = 0, 0, 0
+	}
+	switch {
+	case !now.Running:
+		last(rest, now.Delay)
+	case rest < longWait || runs(now.PID): // the kernel does not report every switch
+		p.on += rest - now.Delay
+		if now.Delay > 0 {
+			last(now.Delay, now.Delay)
+	if p.foreign {
+		return
+	}
+		}
+	default:
+		last(rest, now.Delay)
+	}
 }
 
 // runs reports whether a process has a processor or waits for one.
@@ -366,15 +393,17 @@ func hasEnded(state byte) bool { return state == 'Z' || state == 'X' }
 func (c *collector) addRests() {
 	sums := make(map[*profiledProcess]time.Duration)
 	for key, w := range c.off {
-		sums[key.process] += w.took
+		for _, took := range w.took {
+			sums[key.process] += took
+		}
 	}
 	for _, p := range c.processes {
 		if !p.timed {
 			p.ended, p.on, p.off = true, c.period(p.samples), sums[p]
 		}
 		if rest := p.off - sums[p]; rest > 0 {
-			_, w := c.waitTimeOf(waitKey{process: p, offCPU: sleeping})
-			w.took += rest
+			_, w := c.waitTimeOf(waitKey{process: p})
+			w.took[partSleeping] += rest
 		}
 	}
 }

@@ -150,6 +150,9 @@ type Summary struct {
 	// Unreachable is the number of processes whose memory could not be read in time: see process.ErrUnreachable. Some of
 	// their labels and stacks are missing.
 	Unreachable int
+	// NoDelays is set if this kernel does not count how long processes wait for a processor. Then
+	// the label off_cpu is "runnable" only for processes that lost their processor, and not after a wakeup.
+	NoDelays bool
 	// ServerEnded is set if the server ended or restarted meanwhile. The profile then ends at that moment.
 	ServerEnded bool
 }
@@ -189,6 +192,10 @@ func (s *Summary) Notes() []string {
 	}
 	add(s.Unreachable, "Labels or stacks of %d processes are missing: the kernel did not return from reading their "+
 		"memory.", s.Unreachable)
+	if s.NoDelays {
+		notes = append(notes, "The label off_cpu=sleeping contains the time from the wakeup until the process got a "+
+			"processor: this kernel does not count that time (CONFIG_SCHED_INFO).")
+	}
 	if s.StoppedByCost {
 		notes = append(notes, "The profile ended early, because it cost too much.")
 	}

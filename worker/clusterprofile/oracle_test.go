@@ -230,7 +230,7 @@ func sampledThreads(t *testing.T, o Options, pids []int, stacks int) map[*trace.
 	}
 	for _, w := range c.off {
 		for key, share := range w.stacks {
-			add(&key, share.samples)
+			add(&key, share.samples[partSleeping]+share.samples[partRunnable])
 		}
 	}
 	return list

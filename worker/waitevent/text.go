@@ -10,8 +10,15 @@ import (
 	"pg_stat_backtrace/ptrace/waits"
 )
 
-// Sees says in one sentence what a method sees.
+// Sees says in some sentences what a method sees.
 func Sees(info waits.Info) string {
+	if seen := sees(info); seen != "" {
+		return seen + " The times contain the time from the wakeup until the process has a processor."
+	}
+	return ""
+}
+
+func sees(info waits.Info) string {
 	switch info.Method {
 	case waits.Exact:
 		if info.Mechanism == "watchpoint" {

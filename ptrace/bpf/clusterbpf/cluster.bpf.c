@@ -14,6 +14,10 @@
  * and off the processor. The time off is kept by wait event, query and state. Of some of these waits it copies the
  * stack: of one process, so many in a second at most. read_sleeper, which user space calls, does so for a process that
  * sleeps for long.
+ *
+ * No program runs when a process is woken. From then on the process waits for a processor, and the scheduler counts
+ * that time itself, in task->sched_info.run_delay. It adds the time of a wait after on_switch has seen the process get
+ * its processor. So on_switch divides a wait into sleep and delay when the process leaves that processor again.
  */
 #include "helpers.h"
 
@@ -102,7 +106,7 @@ struct head {
 	u64 at;      /* CLOCK_MONOTONIC */
 	u64 number;  /* of the wait */
 	u64 first;   /* OFF: waits since the last stack; OFF_END: how long the wait was; EXIT: time on the processor */
-	u64 second;  /* EXIT: time off the processor */
+	u64 second;  /* OFF_END: how long it waited for a processor; EXIT: time off the processor */
 };
 
 struct record {
@@ -135,13 +139,19 @@ struct process {
 	u32 runnable;
 	u32 running;
 	u64 same_ns, same_waits; /* the last waits while the process did the same, not yet in wait_times */
+	u64 same_delay;		 /* the part of same_ns in which it waited for a processor */
 	u64 same_query;		 /* these: of the same waits */
 	u32 same_event, same_state;
-	u32 same_runnable;
 	u32 entry_changes;	 /* st_changecount of the entry in pg_stat_activity when it was read; 0: not read yet */
-	u64 entry_query;	 /* these: of the entry then */
-	u32 entry_state, unused;
+	u32 entry_state;	 /* these: of the entry then */
+	u64 entry_query;
 	u64 exec;		 /* processor time when it got the processor, by the scheduler; 0: not seen */
+	u64 delay;		 /* run_delay at the last division of a wait */
+	u64 undivided_ns;	 /* the wait before the present run */
+	u32 undivided;		 /* whether that wait is still to be divided and accounted for */
+	u32 noted;		 /* set by note_delay, with the next two */
+	u64 noted_delay, noted_queued; /* run_delay and last_queued */
+	u64 clock;		 /* CLOCK_MONOTONIC minus the scheduler's clock, when it last got a processor; 0: unknown */
 };
 
 /* Time off the processor, by what the process did. */
@@ -150,11 +160,12 @@ struct wait_key {
 	u64 started;
 	u32 pid;
 	u32 event, state;
-	u32 runnable;
+	u32 unused;
 };
 
 struct wait_time {
 	u64 ns, waits;
+	u64 delay; /* the part of ns in which the process waited for a processor */
 };
 
 const struct record *record_type __attribute__((unused));
@@ -484,6 +495,14 @@ int on_clock(void *ctx)
 	return 0;
 }
 
+/* run_delay returns how long a task has waited for processors, until it last got one. 0: this kernel does not count. */
+static __always_inline u64 run_delay(struct task_struct *t)
+{
+	if (!field_exists(t->sched_info.run_delay))
+		return 0;
+	return t->sched_info.run_delay;
+}
+
 /* process_of returns the element of a process, and makes one for a new process. An ending process has none: user space
  * has got its times already. */
 static __always_inline struct process *process_of(struct task_struct *t)
@@ -491,8 +510,10 @@ static __always_inline struct process *process_of(struct task_struct *t)
 	u32 pid = t->tgid;
 	struct process *p = bpf_map_lookup_elem(&processes, &pid), none = {};
 
-	if (p && p->started == 0)
-		p->started = t->start_boottime; /* user space has made the element */
+	if (p && p->started == 0) { /* user space has made the element */
+		p->started = t->start_boottime;
+		p->delay = run_delay(t);
+	}
 	if (p && p->started == t->start_boottime)
 		return p;
 	if (t->flags & PF_EXITING)
@@ -500,6 +521,7 @@ static __always_inline struct process *process_of(struct task_struct *t)
 	none.started = t->start_boottime;
 	none.since = t->start_time > attached ? t->start_time : attached;
 	none.runnable = t->start_time > attached; /* a child that was just forked waits for a processor */
+	none.delay = run_delay(t);
 	bpf_map_update_elem(&processes, &pid, &none, BPF_ANY);
 	p = bpf_map_lookup_elem(&processes, &pid);
 	if (!p)
@@ -524,13 +546,13 @@ static __always_inline void flush(struct process *p, u32 pid)
 {
 	struct wait_key key = {
 		.query = p->same_query, .started = p->started, .pid = pid,
-		.event = p->same_event, .state = p->same_state, .runnable = p->same_runnable,
+		.event = p->same_event, .state = p->same_state,
 	};
-	struct wait_time first = {.ns = p->same_ns, .waits = p->same_waits}, *w;
+	struct wait_time first = {.ns = p->same_ns, .waits = p->same_waits, .delay = p->same_delay}, *w;
 
 	if (!p->same_waits)
 		return;
-	p->same_ns = p->same_waits = 0;
+	p->same_ns = p->same_waits = p->same_delay = 0;
 	w = bpf_map_lookup_elem(&wait_times, &key);
 	if (!w) {
 		if (bpf_map_update_elem(&wait_times, &key, &first, BPF_ANY))
@@ -539,21 +561,21 @@ static __always_inline void flush(struct process *p, u32 pid)
 	}
 	w->ns += first.ns;
 	w->waits += first.waits;
+	w->delay += first.delay;
 }
 
-/* account adds a wait that has ended. */
-static __always_inline void account(struct process *p, u32 pid, u64 ns)
+/* account adds a wait that has ended, and the part of it in which the process waited for a processor. */
+static __always_inline void account(struct process *p, u32 pid, u64 ns, u64 delay)
 {
-	if (p->query != p->same_query || p->event != p->same_event || p->state != p->same_state ||
-	    p->runnable != p->same_runnable) {
+	if (p->query != p->same_query || p->event != p->same_event || p->state != p->same_state) {
 		flush(p, pid);
 		p->same_query = p->query;
 		p->same_event = p->event;
 		p->same_state = p->state;
-		p->same_runnable = p->runnable;
 	}
 	p->off += ns;
 	p->same_ns += ns;
+	p->same_delay += delay;
 	p->same_waits++;
 }
 
@@ -563,30 +585,47 @@ static __always_inline void send_head(struct head *h)
 		count(LOST, 1);
 }
 
-/* end_wait accounts for the wait in progress, which took so long. */
-static __always_inline void end_wait(struct process *p, struct task_struct *t, u64 ns, u64 now)
+/* end_wait accounts for a wait, which took so long, and for so long of that time the process waited for a processor. */
+static __always_inline void end_wait(struct process *p, struct task_struct *t, u64 ns, u64 delay, u64 now)
 {
 	struct head h = {};
 
-	account(p, t->tgid, ns);
+	if (p->runnable || delay > ns)
+		delay = ns; /* it did not sleep, or the scheduler counts a wait that was not seen, too */
+	account(p, t->tgid, ns, delay);
 	if (p->stack != p->number || p->number == 0)
 		return;
 	describe(&h, t, KIND_OFF_END, now);
 	h.number = p->number;
 	h.first = ns;
+	h.second = delay;
 	send_head(&h);
+}
+
+/* divide accounts for the wait before the present run, if that is still to be done. Otherwise it returns how long the
+ * process has waited for processors since the last division. */
+static __always_inline u64 divide(struct process *p, struct task_struct *t, u64 now)
+{
+	u64 all = run_delay(t), delay = all - p->delay;
+
+	p->delay = all;
+	if (!p->undivided)
+		return delay;
+	p->undivided = 0;
+	end_wait(p, t, p->undivided_ns, delay, now);
+	return 0;
 }
 
 /* catch_up accounts for a process that leaves a processor and was not seen to get it: before the programs were attached,
  * or because the kernel does not report every switch. The scheduler has counted how long it had the processor. */
-static __always_inline void catch_up(struct process *p, struct task_struct *t, u64 now)
+static __always_inline void catch_up(struct process *p, struct task_struct *t, u64 delay, u64 now)
 {
 	u64 all = now - p->since, on = t->se.sum_exec_runtime - t->se.prev_sum_exec_runtime;
 
 	if (on > all)
 		on = all;
 	if (on < all)
-		end_wait(p, t, all - on, now);
+		end_wait(p, t, all - on, delay, now);
 	p->since = now - on;
 }
 
@@ -614,6 +653,7 @@ static __always_inline void leave(struct task_struct *t, bool preempted, u64 now
 	struct process *p;
 	struct sample *s;
 	u32 index = bpf_get_smp_processor_id(), pid = t->tgid;
+	u64 delay;
 
 	if (t->__state & TASK_DEAD) {
 		bpf_map_delete_elem(&processes, &pid);
@@ -622,8 +662,11 @@ static __always_inline void leave(struct task_struct *t, bool preempted, u64 now
 	p = process_of(t);
 	if (!p)
 		return;
+	delay = divide(p, t, now);
 	if (!p->running || !p->exec)
-		catch_up(p, t, now);
+		catch_up(p, t, delay, now);
+	else if (field_exists(t->sched_info.last_arrival))
+		p->clock = p->since - t->sched_info.last_arrival;
 	p->on += now - p->since;
 	p->since = now;
 	p->running = 0;
@@ -665,6 +708,8 @@ static __always_inline void enter(struct task_struct *t, u64 now)
 
 	if (!p)
 		return;
+	if (p->running)
+		divide(p, t, now);
 	if (p->running && p->exec) { /* it was not seen to leave the processor */
 		ran = t->se.sum_exec_runtime - p->exec;
 		if (ran > now - p->since)
@@ -674,7 +719,8 @@ static __always_inline void enter(struct task_struct *t, u64 now)
 		p->number++;
 		p->event = p->state = p->query = p->runnable = 0;
 	}
-	end_wait(p, t, now - p->since, now);
+	p->undivided_ns = now - p->since;
+	p->undivided = 1;
 	p->since = now;
 	p->running = 1;
 	p->exec = t->se.sum_exec_runtime;
@@ -708,6 +754,7 @@ int on_exit(u64 *ctx)
 	struct head h = {};
 	struct process *p;
 	u32 pid = t->tgid;
+	u64 delay;
 
 	if (!is_child(t) || now > until)
 		return 0;
@@ -718,8 +765,9 @@ int on_exit(u64 *ctx)
 	p = process_of(t);
 	if (!p)
 		return 0;
+	delay = divide(p, t, now);
 	if (!p->running)
-		catch_up(p, t, now);
+		catch_up(p, t, delay, now);
 	describe(&h, t, KIND_EXIT, now);
 	h.first = p->on + (now - p->since);
 	h.second = p->off;
@@ -767,4 +815,32 @@ int read_sleeper(struct sleeper *which)
 out:
 	bpf_task_release(t);
 	return 0;
+}
+
+enum { NOT_COUNTED = 1 };
+
+/* note_delay notes how long a process has waited for processors, and since when it waits for one now. User space calls
+ * it when the other programs have ended. It returns NOT_COUNTED if this kernel does not count that. */
+SEC("syscall")
+int note_delay(struct sleeper *which)
+{
+	u32 pid = which->pid;
+	struct process *p = bpf_map_lookup_elem(&processes, &pid);
+	struct task_struct *t;
+	int result = 0;
+
+	if (!p)
+		return -ENOENT;
+	t = bpf_task_from_pid(pid);
+	if (!t)
+		return -ENOENT;
+	if (!field_exists(t->sched_info.last_queued))
+		result = NOT_COUNTED;
+	else if (p->started == 0 || p->started == t->start_boottime) {
+		p->noted_delay = run_delay(t);
+		p->noted_queued = t->sched_info.last_queued;
+		p->noted = 1;
+	}
+	bpf_task_release(t);
+	return result;
 }

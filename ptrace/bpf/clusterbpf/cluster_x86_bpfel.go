@@ -51,15 +51,21 @@ type clusterProcess struct {
 	Running      uint32
 	SameNs       uint64
 	SameWaits    uint64
+	SameDelay    uint64
 	SameQuery    uint64
 	SameEvent    uint32
 	SameState    uint32
-	SameRunnable uint32
 	EntryChanges uint32
-	EntryQuery   uint64
 	EntryState   uint32
-	Unused       uint32
+	EntryQuery   uint64
 	Exec         uint64
+	Delay        uint64
+	UndividedNs  uint64
+	Undivided    uint32
+	Noted        uint32
+	NotedDelay   uint64
+	NotedQueued  uint64
+	Clock        uint64
 }
 
 type clusterRecord struct {
@@ -89,19 +95,20 @@ type clusterRecord struct {
 }
 
 type clusterWaitKey struct {
-	_        structs.HostLayout
-	Query    uint64
-	Started  uint64
-	Pid      uint32
-	Event    uint32
-	State    uint32
-	Runnable uint32
+	_       structs.HostLayout
+	Query   uint64
+	Started uint64
+	Pid     uint32
+	Event   uint32
+	State   uint32
+	Unused  uint32
 }
 
 type clusterWaitTime struct {
 	_     structs.HostLayout
 	Ns    uint64
 	Waits uint64
+	Delay uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -113,6 +120,7 @@ const (
 	clusterMapRing            = "ring"
 	clusterMapScratch         = "scratch"
 	clusterMapWaitTimes       = "wait_times"
+	clusterProgNoteDelay      = "note_delay"
 	clusterProgOnClock        = "on_clock"
 	clusterProgOnExit         = "on_exit"
 	clusterProgOnSwitch       = "on_switch"
@@ -187,6 +195,7 @@ type clusterSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type clusterProgramSpecs struct {
+	NoteDelay   *ebpf.ProgramSpec `ebpf:"note_delay"`
 	OnClock     *ebpf.ProgramSpec `ebpf:"on_clock"`
 	OnExit      *ebpf.ProgramSpec `ebpf:"on_exit"`
 	OnSwitch    *ebpf.ProgramSpec `ebpf:"on_switch"`
@@ -309,6 +318,7 @@ type clusterVariables struct {
 //
 // It can be passed to loadClusterObjects or ebpf.CollectionSpec.LoadAndAssign.
 type clusterPrograms struct {
+	NoteDelay   *ebpf.Program `ebpf:"note_delay"`
 	OnClock     *ebpf.Program `ebpf:"on_clock"`
 	OnExit      *ebpf.Program `ebpf:"on_exit"`
 	OnSwitch    *ebpf.Program `ebpf:"on_switch"`
@@ -317,6 +327,7 @@ type clusterPrograms struct {
 
 func (p *clusterPrograms) Close() error {
 	return _ClusterClose(
+		p.NoteDelay,
 		p.OnClock,
 		p.OnExit,
 		p.OnSwitch,

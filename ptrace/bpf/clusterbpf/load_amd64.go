@@ -35,6 +35,7 @@ func load(s *Server, o *Options, processors int) (objects, error) {
 	// Kernels that refuse read_sleeper are older than those on which the others are tested.
 	keep := map[string]bool{
 		"on_clock": o.Clock, "on_switch": o.Switches, "on_exit": o.Switches, "read_sleeper": true,
+		"note_delay": o.Switches,
 	}
 	for name := range spec.Programs {
 		if !keep[name] {
@@ -59,6 +60,6 @@ func load(s *Server, o *Options, processors int) (objects, error) {
 		ring: m.Ring, processes: m.Processes, waits: m.WaitTimes, counters: m.Counters,
 		attached: v.Attached, until: v.Until,
 		clock: c.DetachProgram("on_clock"), change: c.DetachProgram("on_switch"), exit: c.DetachProgram("on_exit"),
-		sleeper: c.DetachProgram("read_sleeper"), close: m.Close,
+		sleeper: c.DetachProgram("read_sleeper"), delay: c.DetachProgram("note_delay"), close: m.Close,
 	}, nil
 }

@@ -48,8 +48,9 @@ type Record struct {
 	Number uint64
 	// Waits is, with Off, the number of waits since the last stack, this one included.
 	Waits uint64
-	// Took is, with OffEnd, how long the wait was. With Exit it is the time on the processor, and Off the time off it.
-	Took, Off time.Duration
+	// Took is, with OffEnd, how long the wait was, and Delay how long of it the process waited for a processor. With Exit,
+	// Took is the time on the processor, and Off the time off it.
+	Took, Delay, Off time.Duration
 
 	// The other fields are there with stacks only.
 	Flags                                     uint32
@@ -106,9 +107,14 @@ func (r *Record) parse(p []byte) error {
 		Kind: Kind(c.Head.Kind), PID: int(c.Head.Pid), Started: c.Head.Started, At: c.Head.At, Number: c.Head.Number,
 		Waits: c.Head.First,
 	}
-	if r.Kind == OffEnd || r.Kind == Exit {
+	switch r.Kind {
+	case OffEnd:
+		r.Took, r.Delay = time.Duration(c.Head.First), time.Duration(c.Head.Second)
+		return nil
+	case Exit:
 		r.Took, r.Off = time.Duration(c.Head.First), time.Duration(c.Head.Second)
 		return nil
+	case Running, Off, Sleeper:
 	}
 	if len(p) < recordSize || uint64(len(p)-recordSize) < c.StackLength {
 		return fmt.Errorf("record of %d bytes", len(p))
@@ -160,12 +166,21 @@ type Process struct {
 	// Number is the number of the present or the last wait. HasStack is set if a stack of this wait was taken.
 	Number   uint64
 	HasStack bool
-	// These are of the present wait.
+	// These are of the present or the last wait. Runnable means that the process did not sleep: it lost its processor.
 	QueryID      uint64
 	Event, State uint32
 	Runnable     bool
 	// Last are the last waits, which TakeWaits does not have.
 	Last WaitTime
+	// Undivided is set while the process has a processor and the wait before that is not yet in Last and Off. The wait took
+	// UndividedTook. After End, UndividedDelay is the part of it in which the process waited for a processor.
+	Undivided                     bool
+	UndividedTook, UndividedDelay time.Duration
+	// Delay is, after End, how long of the time since Since the process has waited for a processor.
+	Delay time.Duration
+
+	delay, notedDelay, notedQueued, clock uint64 // as struct process has them
+	noted                                 bool
 }
 
 // Seed describes, after Start, a process that lived before. It has no effect if the process has got or left a processor
@@ -195,21 +210,82 @@ func (s *Sampler) Processes() ([]Process, error) {
 			State: p.State, Runnable: p.Runnable != 0,
 			Last: WaitTime{
 				PID: int(pid), Started: p.Started, QueryID: p.SameQuery, Event: p.SameEvent, State: p.SameState,
-				Runnable: p.SameRunnable != 0, Took: time.Duration(p.SameNs), Waits: p.SameWaits,
+				Took: time.Duration(p.SameNs), Delay: time.Duration(p.SameDelay), Waits: p.SameWaits,
 			},
+			Undivided: p.Undivided != 0, UndividedTook: time.Duration(p.UndividedNs),
+			delay: p.Delay, noted: p.Noted != 0, notedDelay: p.NotedDelay, notedQueued: p.NotedQueued, clock: p.Clock,
 		})
 	})
 	return list, err
 }
 
-// WaitTime is the time that a process was off the processor while it did the same.
+// End returns all processes that live, as of a time after Stop. Counted is false if this kernel does not count how long
+// processes wait for a processor. Then the delays contain only the waits of processes that lost their processor.
+func (s *Sampler) End(at uint64) (list []Process, counted bool, err error) {
+	list, err = s.Processes()
+	if err != nil {
+		return nil, false, err
+	}
+	counted = true
+	for i := range list {
+		result, err := s.objects.delay.Run(&ebpf.RunOptions{Context: uint32(list[i].PID)})
+		if err != nil {
+			return nil, false, fmt.Errorf("read the delay of process %d: %w", list[i].PID, err)
+		}
+		counted = counted && result != notCounted
+	}
+	if list, err = s.Processes(); err != nil {
+		return nil, false, err
+	}
+	var clock uint64 // processes that have not run since the start have none
+	for i := range list {
+		clock = max(clock, list[i].clock)
+	}
+	for i := range list {
+		list[i].divide(at, clock)
+	}
+	return list, counted, nil
+}
+
+// notCounted is NOT_COUNTED of cluster.bpf.c.
+const notCounted = 1
+
+// divide finds the delays of the last two waits at a time. The clock is the difference between CLOCK_MONOTONIC and the
+// scheduler's clock.
+func (p *Process) divide(at, clock uint64) {
+	var before time.Duration // for processors that the process has got, or that it left to wait for another one
+	if p.noted && p.Started != 0 {
+		before = time.Duration(p.notedDelay - p.delay)
+	}
+	if p.Undivided {
+		p.UndividedDelay, before = min(before, p.UndividedTook), 0
+		if p.Runnable {
+			p.UndividedDelay = p.UndividedTook
+		}
+	}
+	took := time.Duration(max(at, p.Since) - p.Since)
+	if p.clock != 0 {
+		clock = p.clock
+	}
+	since := p.notedQueued + clock // the process waits for a processor since then
+	switch {
+	case p.Runnable && !p.Running:
+		p.Delay = took
+	case p.notedQueued != 0 && clock != 0 && since < at:
+		p.Delay = min(took, time.Duration(at-since)+before)
+	case !p.Running:
+		p.Delay = min(took, before)
+	}
+}
+
+// WaitTime is the time that a process was off the processor while it did the same. Delay is the part of it in which the
+// process waited for a processor.
 type WaitTime struct {
 	PID          int
 	Started      uint64
 	QueryID      uint64
 	Event, State uint32
-	Runnable     bool
-	Took         time.Duration
+	Took, Delay  time.Duration
 	Waits        uint64
 }
 
@@ -219,7 +295,7 @@ func (s *Sampler) TakeWaits() ([]WaitTime, error) {
 	err := batches(s.objects.waits.BatchLookupAndDelete, func(k clusterWaitKey, t *clusterWaitTime) {
 		list = append(list, WaitTime{
 			PID: int(k.Pid), Started: k.Started, QueryID: k.Query, Event: k.Event, State: k.State,
-			Runnable: k.Runnable != 0, Took: time.Duration(t.Ns), Waits: t.Waits,
+			Took: time.Duration(t.Ns), Delay: time.Duration(t.Delay), Waits: t.Waits,
 		})
 	})
 	return list, err

@@ -68,7 +68,7 @@ type objects struct {
 
 	attached, until *ebpf.Variable
 
-	clock, change, exit, sleeper *ebpf.Program
+	clock, change, exit, sleeper, delay *ebpf.Program
 
 	close func() error
 }
@@ -201,7 +201,8 @@ func (s *Sampler) Close() {
 	if s.reader != nil {
 		_ = s.reader.Close()
 	}
-	for _, p := range []*ebpf.Program{s.objects.clock, s.objects.change, s.objects.exit, s.objects.sleeper} {
+	o := &s.objects
+	for _, p := range []*ebpf.Program{o.clock, o.change, o.exit, o.sleeper, o.delay} {
 		if p != nil {
 			_ = p.Close()
 		}

@@ -44,15 +44,21 @@ type clusterProcess struct {
 	Running      uint32
 	SameNs       uint64
 	SameWaits    uint64
+	SameDelay    uint64
 	SameQuery    uint64
 	SameEvent    uint32
 	SameState    uint32
-	SameRunnable uint32
 	EntryChanges uint32
-	EntryQuery   uint64
 	EntryState   uint32
-	Unused       uint32
+	EntryQuery   uint64
 	Exec         uint64
+	Delay        uint64
+	UndividedNs  uint64
+	Undivided    uint32
+	Noted        uint32
+	NotedDelay   uint64
+	NotedQueued  uint64
+	Clock        uint64
 }
 
 type clusterRecord struct {
@@ -82,17 +88,18 @@ type clusterRecord struct {
 }
 
 type clusterWaitKey struct {
-	_        structs.HostLayout
-	Query    uint64
-	Started  uint64
-	Pid      uint32
-	Event    uint32
-	State    uint32
-	Runnable uint32
+	_       structs.HostLayout
+	Query   uint64
+	Started uint64
+	Pid     uint32
+	Event   uint32
+	State   uint32
+	Unused  uint32
 }
 
 type clusterWaitTime struct {
 	_     structs.HostLayout
 	Ns    uint64
 	Waits uint64
+	Delay uint64
 }

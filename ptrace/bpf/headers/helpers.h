@@ -17,6 +17,9 @@
 /* field_size is the size in bytes that the running kernel gives a field. */
 #define field_size(field) __builtin_preserve_field_info(field, 1)
 
+/* field_exists is 1 if the running kernel has a field, otherwise 0. */
+#define field_exists(field) __builtin_preserve_field_info(field, 2)
+
 /* barrier keeps the compiler from moving loads and stores across it. */
 #define barrier() asm volatile("" ::: "memory")
 

@@ -74,6 +74,13 @@ struct sched_entity {
 	u64 prev_sum_exec_runtime;
 };
 
+/* Empty in a kernel without CONFIG_SCHED_INFO. Times are ns of the scheduler's own clock. */
+struct sched_info {
+	u64 run_delay;    /* how long the task has waited for processors, until it last got one */
+	u64 last_arrival; /* when it last got a processor */
+	u64 last_queued;  /* since when it waits for one; 0: it does not wait */
+};
+
 struct mm_struct {
 	unsigned long start_stack;
 	unsigned long exec_vm; /* pages of mappings with code */
@@ -118,6 +125,7 @@ struct task_struct {
 	u64 start_boottime;
 	struct mm_struct *mm;
 	struct sched_entity se;
+	struct sched_info sched_info;
 	pid_t pid;
 	pid_t tgid;
 	struct task_struct *real_parent;
