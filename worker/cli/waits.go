@@ -280,8 +280,8 @@ func (f *waitsFlags) traceSession(
 	}
 	report.SetLost(snapshot.Lost.Records)
 	info := provider.Info()
-	if _, err := fmt.Fprintf(stdout, "Process %d, method %s (%s), %.1f s. %s\n\n", f.trace, info.Method, info.Mechanism,
-		time.Since(began).Seconds(), waitevent.Sees(info)); err != nil {
+	if _, err := fmt.Fprintf(stdout, "Process %d, method %s (%s), %.1f s. %s\n%s\n\n", f.trace, info.Method,
+		info.Mechanism, time.Since(began).Seconds(), waitevent.Sees(info), waitevent.SeesOfTrace(info)); err != nil {
 		return err
 	}
 	return report.Text(stdout)

@@ -364,9 +364,9 @@ func (c *collector) finishProcess(now *clusterbpf.Process, end uint64) {
 		p.on += rest - now.Delay
 		if now.Delay > 0 {
 			last(now.Delay, now.Delay)
-	if p.foreign {
-		return
-	}
+			if p.foreign {
+				return
+			}
 		}
 	default:
 		last(rest, now.Delay)

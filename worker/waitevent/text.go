@@ -18,6 +18,16 @@ func Sees(info waits.Info) string {
 	return ""
 }
 
+// SeesOfTrace says in some sentences which executions of a session a trace by query sees.
+func SeesOfTrace(info waits.Info) string {
+	if info.Method == waits.Blocked {
+		return "The end of an execution is seen when the session sleeps: if its next query has already arrived, the " +
+			"execution may be missing. The method exact sees it."
+	}
+	return "An execution ends when the session answers. So of queries that the client sends in one message, or without " +
+		"waiting for answers (a pipeline), the last execution ends, and others are seen only where they wait."
+}
+
 func sees(info waits.Info) string {
 	switch info.Method {
 	case waits.Exact:

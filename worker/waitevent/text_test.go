@@ -134,8 +134,9 @@ func TestSessionReport(t *testing.T) {
 	}
 	for _, want := range []string{
 		"Query -1: 1 executions ended, 50.0 ms elapsed", "Query 5: 1 executions ended, 3.00 ms elapsed",
-		"Timeout PgSleep                              2   42.0 ms 100.0 %   21.0 ms   40.0 ms",
-		"(no wait seen)                                   1.00 ms   2.4 %",
+		"Not in SHARE: 1 executions, or parts of them, whose end was not seen",
+		"Timeout PgSleep                              2   42.0 ms  66.7 %   21.0 ms   40.0 ms",
+		"(no wait seen)                                   1.00 ms  33.3 %",
 		"(no wait seen)                                   50.0 ms 100.0 %",
 		"Client ClientRead                            1    1.00 s", "Missing: 2 records",
 	} {
@@ -145,6 +146,65 @@ func TestSessionReport(t *testing.T) {
 	}
 	if strings.Index(b.String(), "Query -1") > strings.Index(b.String(), "Query 5") {
 		t.Error("the query with more time comes second")
+	}
+}
+
+// TestSharesOfCountedExecutions expects shares that add up to 100 %, and a line for each execution that does not count.
+func TestSharesOfCountedExecutions(t *testing.T) {
+	s := named(t)
+	sleep, read, io := event(t, s, "Timeout", "PgSleep"), event(t, s, "Client", "ClientRead"), event(t, s, "IO", "WalSync")
+	wait := func(event uint32, query uint64, took time.Duration) waits.Record {
+		return waits.Record{Kind: waits.Wait, Event: event, Query: query, Took: took * time.Millisecond}
+	}
+	start := func(query uint64) waits.Record { return waits.Record{Kind: waits.QueryStart, Query: query} }
+	end := func(query uint64, took time.Duration) waits.Record {
+		return waits.Record{Kind: waits.QueryEnd, Query: query, Took: took * time.Millisecond}
+	}
+	for name, test := range map[string]struct {
+		records []waits.Record
+		want    []string
+	}{
+		"begun before the trace": {
+			[]waits.Record{wait(sleep, 5, 30), end(5, 100), start(5), wait(sleep, 5, 3), end(5, 4)},
+			[]string{
+				"Query 5: 1 executions ended, 4.00 ms elapsed", "Not in SHARE: 1 executions whose start was not seen",
+				"2   33.0 ms  75.0 %", "(no wait seen)                                   1.00 ms  25.0 %",
+			},
+		},
+		"wait before the query id is known": {
+			[]waits.Record{start(0), wait(io, 0, 1), wait(sleep, 5, 2), end(5, 4), wait(read, 0, 9)},
+			[]string{"IO WalSync                                   1   1.00 ms  25.0 %", "ClientRead                            1   9.00 ms 100.0 %"},
+		},
+		"two queries in one message": {
+			[]waits.Record{start(5), wait(sleep, 5, 1), wait(sleep, 6, 2), end(6, 4), start(6), wait(sleep, 6, 5), end(6, 10)},
+			[]string{
+				"Query 6: 1 executions ended, 10.0 ms elapsed", "2   7.00 ms  50.0 %", "Query 5: 0 executions ended\n" +
+					"    Not in SHARE: 1 executions in one message", "1   1.00 ms           1.00 ms",
+			},
+		},
+		"runs at the end of the trace": {
+			[]waits.Record{start(0), wait(io, 0, 1), wait(sleep, 5, 2)},
+			[]string{"Query 5: 0 executions ended\n    Not in SHARE: 1 executions, or", "IO WalSync                                   1"},
+		},
+		"without query ids": {
+			[]waits.Record{start(0), wait(io, 0, 1), end(0, 4), wait(read, 0, 4)},
+			[]string{
+				"Outside of queries, or without a query id: 1 executions ended", "1   1.00 ms  12.5 %", "1   4.00 ms  50.0 %",
+				"3.00 ms  37.5 %",
+			},
+		},
+	} {
+		r := s.NewSessionReport()
+		r.Add(test.records)
+		var b bytes.Buffer
+		if err := r.Text(&b); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range test.want {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("%s: no %q in\n%s", name, want, b.String())
+			}
+		}
 	}
 }
 

@@ -11,6 +11,10 @@ import (
 // epollWait does the work of three system calls.
 const epollWait = "do_epoll_wait"
 
+// sendCall is the system call by which a server answers its client. The programs do not time it: it shows the end of a
+// statement.
+func sendCall() call { return call{name: "sendto", number: unix.SYS_SENDTO, rare: true} }
+
 // waitCalls returns the system calls that are timed, and the number of read(2), which is timed for IO events only: in a
 // latch's wait it empties a signalfd and does not wait. A timed futex or clock_nanosleep that a signal interrupted
 // continues in restart_syscall.

@@ -5,6 +5,9 @@ package waitsbpf
 // callPrefix stands before the name of a system call in the name of the kernel's function.
 const callPrefix = "__sys_"
 
+// sendCall returns no system call.
+func sendCall() call { return call{} }
+
 // waitCalls returns no system calls: on this architecture waits are timed by switches only.
 func waitCalls() (calls []call, read int) { return nil, 0 }
 

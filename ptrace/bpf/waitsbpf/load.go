@@ -164,7 +164,7 @@ func configure(spec *ebpf.CollectionSpec, s Server) error {
 		waitsVarQueryOffset: uint32(s.QueryID), waitsVarStateOffset: uint32(s.State),
 		waitsVarSinceOffset: uint32(s.QueryStart), waitsVarChangedOffset: uint32(s.StateStart),
 		waitsVarStateIdle: uint32(s.Idle), waitsVarStateRunning: uint32(s.Running),
-		waitsVarWanted: wanted, waitsVarReadCall: uint32(read),
+		waitsVarWanted: wanted, waitsVarReadCall: uint32(read), waitsVarSendCall: uint32(sendCall().number),
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)
@@ -280,6 +280,8 @@ func copies(spec *ebpf.CollectionSpec, uring bool) (names []string, err error) {
 		return nil, fmt.Errorf("read the kernel's types: %w", err)
 	}
 	calls, read := waitCalls()
+	send := sendCall()
+	calls = slices.Insert(calls, 0, send)
 	for i := range calls {
 		if calls[i].name == uringEnter && !uring {
 			continue
@@ -288,11 +290,14 @@ func copies(spec *ebpf.CollectionSpec, uring bool) (names []string, err error) {
 		if err != nil {
 			return nil, err
 		}
-		enter := waitsProgCallEntered
-		if calls[i].number == read {
-			enter = waitsProgReadEntered
+		programs := []string{waitsProgCallEntered, waitsProgCallLeft}
+		switch calls[i].number {
+		case read:
+			programs[0] = waitsProgReadEntered
+		case send.number:
+			programs = []string{waitsProgSendEntered}
 		}
-		for _, program := range []string{enter, waitsProgCallLeft} {
+		for _, program := range programs {
 			name := program + "_" + place
 			if _, has := spec.Programs[name]; place == "" || has {
 				continue

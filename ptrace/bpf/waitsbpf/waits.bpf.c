@@ -32,6 +32,7 @@ const volatile u32 state_idle = 0;      /* a value of BackendState */
 const volatile u32 state_running = 0;
 const volatile u64 wanted[8] = {};      /* system calls to time, a bit for each number */
 const volatile u32 read_call = 0;       /* read(2): timed for IO events only */
+const volatile u32 send_call = 0;       /* sendto(2): not timed, see answer */
 
 const volatile u32 sp_word = 0;         /* of struct pt_regs: the stack pointer */
 const volatile u32 stack_every = 0;     /* copy the stack of one in so many waits; 0: of none */
@@ -603,6 +604,20 @@ static __always_inline void enter(struct task_struct *t, bool only_io)
 	charge(now);
 }
 
+/* answer notices the end of a statement of a traced process. A session sends the rest of its answer after it has noted
+ * the end, and before it reads the next statement. If that has arrived, the session does not wait for it. */
+static __always_inline void answer(struct task_struct *t)
+{
+	struct slot *s = slot_of(t->pid);
+	u64 now;
+
+	if (!status_pointer || !s || !is_traced(s))
+		return;
+	now = bpf_ktime_get_ns();
+	statement(s);
+	charge(now);
+}
+
 static __always_inline bool is_wanted(u64 call)
 {
 	return call < 512 && wanted[call >> 6 & 7] >> (call & 63) & 1;
@@ -614,10 +629,14 @@ int entered(u64 *ctx)
 	u64 call = ctx[1];
 	struct task_struct *t;
 
-	if (!is_wanted(call))
+	if (!is_wanted(call) && call != send_call)
 		return 0;
 	t = bpf_get_current_task_btf();
-	if (is_server_process(t))
+	if (!is_server_process(t))
+		return 0;
+	if (call == send_call)
+		answer(t);
+	else
 		enter(t, call == read_call);
 	return 0;
 }
@@ -648,7 +667,7 @@ int left(u64 *ctx)
 	return 0;
 }
 
-/* The two for the system calls' own functions, where the kernel has trampolines: one copy for each function. */
+/* These are for the system calls' own functions, where the kernel has trampolines: one copy for each function. */
 SEC("fentry/bpf_fentry_test1")
 int call_entered(u64 *ctx)
 {
@@ -666,6 +685,16 @@ int read_entered(u64 *ctx)
 
 	if (is_server_process(t))
 		enter(t, true);
+	return 0;
+}
+
+SEC("fentry/bpf_fentry_test1")
+int send_entered(u64 *ctx)
+{
+	struct task_struct *t = bpf_get_current_task_btf();
+
+	if (is_server_process(t))
+		answer(t);
 	return 0;
 }
 

@@ -96,6 +96,7 @@ const (
 	waitsProgExecutor      = "executor"
 	waitsProgLeft          = "left"
 	waitsProgReadEntered   = "read_entered"
+	waitsProgSendEntered   = "send_entered"
 	waitsProgSwitched      = "switched"
 	waitsVarChangedOffset  = "changed_offset"
 	waitsVarFirstWait      = "first_wait"
@@ -105,6 +106,7 @@ const (
 	waitsVarQueryOffset    = "query_offset"
 	waitsVarReadCall       = "read_call"
 	waitsVarRecordType     = "record_type"
+	waitsVarSendCall       = "send_call"
 	waitsVarSinceOffset    = "since_offset"
 	waitsVarSpWord         = "sp_word"
 	waitsVarStackEvery     = "stack_every"
@@ -168,6 +170,7 @@ type waitsProgramSpecs struct {
 	Executor    *ebpf.ProgramSpec `ebpf:"executor"`
 	Left        *ebpf.ProgramSpec `ebpf:"left"`
 	ReadEntered *ebpf.ProgramSpec `ebpf:"read_entered"`
+	SendEntered *ebpf.ProgramSpec `ebpf:"send_entered"`
 	Switched    *ebpf.ProgramSpec `ebpf:"switched"`
 }
 
@@ -199,6 +202,7 @@ type waitsVariableSpecs struct {
 	QueryOffset   *ebpf.VariableSpec `ebpf:"query_offset"`
 	ReadCall      *ebpf.VariableSpec `ebpf:"read_call"`
 	RecordType    *ebpf.VariableSpec `ebpf:"record_type"`
+	SendCall      *ebpf.VariableSpec `ebpf:"send_call"`
 	SinceOffset   *ebpf.VariableSpec `ebpf:"since_offset"`
 	SpWord        *ebpf.VariableSpec `ebpf:"sp_word"`
 	StackEvery    *ebpf.VariableSpec `ebpf:"stack_every"`
@@ -272,6 +276,7 @@ type waitsVariables struct {
 	QueryOffset   *ebpf.Variable `ebpf:"query_offset"`
 	ReadCall      *ebpf.Variable `ebpf:"read_call"`
 	RecordType    *ebpf.Variable `ebpf:"record_type"`
+	SendCall      *ebpf.Variable `ebpf:"send_call"`
 	SinceOffset   *ebpf.Variable `ebpf:"since_offset"`
 	SpWord        *ebpf.Variable `ebpf:"sp_word"`
 	StackEvery    *ebpf.Variable `ebpf:"stack_every"`
@@ -297,6 +302,7 @@ type waitsPrograms struct {
 	Executor    *ebpf.Program `ebpf:"executor"`
 	Left        *ebpf.Program `ebpf:"left"`
 	ReadEntered *ebpf.Program `ebpf:"read_entered"`
+	SendEntered *ebpf.Program `ebpf:"send_entered"`
 	Switched    *ebpf.Program `ebpf:"switched"`
 }
 
@@ -309,6 +315,7 @@ func (p *waitsPrograms) Close() error {
 		p.Executor,
 		p.Left,
 		p.ReadEntered,
+		p.SendEntered,
 		p.Switched,
 	)
 }
