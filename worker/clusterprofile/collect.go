@@ -338,6 +338,9 @@ func (c *collector) finish(end uint64, list []clusterbpf.Process) error {
 // finishProcess accounts for the last wait of a process that lives, and for its present state.
 func (c *collector) finishProcess(now *clusterbpf.Process, end uint64) {
 	p := c.processOf(now.PID, now.Started)
+	if p.foreign {
+		return
+	}
 	p.timed, p.on, p.off = true, now.On, now.Off
 	c.addWaits(&now.Last)
 	last := func(took, delay time.Duration) {
@@ -364,9 +367,6 @@ func (c *collector) finishProcess(now *clusterbpf.Process, end uint64) {
 		p.on += rest - now.Delay
 		if now.Delay > 0 {
 			last(now.Delay, now.Delay)
-			if p.foreign {
-				return
-			}
 		}
 	default:
 		last(rest, now.Delay)
