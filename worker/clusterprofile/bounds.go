@@ -12,8 +12,8 @@ import (
 const (
 	// maxStackBytes is for the different stacks.
 	maxStackBytes = 64 << 20
-	// maxSamples is for the samples: stacks with different labels. Each takes about 1 kB, with its part of the result. There
-	// it is two samples if the process has slept and waited for a processor.
+	// maxSamples is for the samples: stacks with different labels. Each takes about 1 kB, with its part of the result.
+	// There a stack is two samples if the process has slept and waited for a processor, as long as there is room.
 	maxSamples = 1 << 16
 	// maxSpaceBytes is for the mappings of processes that have others than the postmaster.
 	maxSpaceBytes = 24 << 20

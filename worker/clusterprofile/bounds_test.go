@@ -142,6 +142,7 @@ func (b *busyServer) feed(n int, kind clusterbpf.Kind) {
 		if kind == clusterbpf.Off {
 			c.addWaits(&clusterbpf.WaitTime{
 				PID: r.PID, Started: r.Started, QueryID: r.QueryID, Event: r.Event, State: r.State, Took: time.Microsecond,
+				Delay: time.Microsecond / 2,
 			})
 		}
 	}

@@ -154,14 +154,11 @@ func (b *builder) addOff() {
 			maps.Copy(pools[key], w.stacks)
 		}
 	}
-	for key, w := range c.off {
-		if w.took[partSleeping]+w.took[partRunnable] <= 0 {
-			continue
-		}
-		alike := key
-		alike.process = nil
-		for part, took := range w.took {
-			if took > 0 || len(w.stacks) > 0 {
+	for part := range numParts { // where there is room for only one sample of a stack, it is of the sleep
+		for key, w := range c.off {
+			alike := key
+			alike.process = nil
+			if w.took[partSleeping]+w.took[partRunnable] > 0 && (w.took[part] > 0 || len(w.stacks) > 0) {
 				b.addPart(key, w, part, pools[alike])
 			}
 		}
@@ -177,16 +174,24 @@ func (b *builder) addPart(key waitKey, w *waitTime, part int, pool map[stackKey]
 	stacks, own, took := w.stacks, true, w.took[part]
 	if len(stacks) == 0 && key.query != 0 {
 		stacks, own = pool, false
-		if len(b.profile.Sample)+len(stacks) > maxSamples {
-			b.add(b.collector.base, capture.TooManyStacks, &l, 0, 0, took)
-			return
-		}
 	}
-	if len(stacks) == 0 {
+	switch {
+	case len(stacks) == 0:
 		b.add(nil, nil, &l, 0, 0, took)
-		return
+	case len(b.profile.Sample)+len(stacks) > maxSamples && (!own || part == partRunnable):
+		n := 0
+		if own {
+			for _, w := range stacks {
+				n += w.samples[part]
+			}
+			b.collector.summary.Joined += n
+		}
+		if n > 0 || took > 0 {
+			b.add(b.collector.base, capture.TooManyStacks, &l, n, 0, took)
+		}
+	default:
+		b.distribute(part, took, stacks, own, l)
 	}
-	b.distribute(part, took, stacks, own, l)
 }
 
 // distribute divides time among stacks, with their own labels or with these.
@@ -202,15 +207,15 @@ func (b *builder) distribute(part int, took time.Duration, stacks map[stackKey]*
 			n, l = w.samples[part], stack.labels
 			l.offCPU = offCPULabels[part]
 		}
-		time := time.Duration(share(w) / sum * float64(took))
-		if n > 0 || time > 0 {
-			b.add(stack.space, stack.thread, &l, n, 0, time)
+		of := time.Duration(share(w) / sum * float64(took))
+		if n > 0 || of > 0 {
+			b.add(stack.space, stack.thread, &l, n, 0, of)
 		}
 	}
 }
 
-// sharing returns the figure by which the time of a part is divided among stacks: the first of these of which the sum is
-// not zero.
+// sharing returns the figure by which the time of a part is divided among stacks: the first of these of which the sum
+// is not zero.
 func sharing(part int, stacks map[stackKey]*weight) func(*weight) float64 {
 	shares := []func(*weight) float64{
 		func(w *weight) float64 { return w.time[part] },

@@ -12,8 +12,8 @@ import (
 	"pg_stat_backtrace/ptrace/waits"
 )
 
-// TestEndsOfBusySession traces a session whose next query has always arrived when a query ends, so that it does not wait
-// for its client. The trace must have each execution, and their whole time.
+// TestEndsOfBusySession traces a session whose next query has always arrived when a query ends, so that it does not
+// wait for its client. The trace must have each execution, and their whole time.
 func TestEndsOfBusySession(t *testing.T) {
 	pgtest.One(t, func(t *testing.T, bin string) {
 		w := watch(t, bin, pgtest.Options{Conf: []string{"compute_query_id = on"}},

@@ -14,8 +14,8 @@ import (
 
 // SessionReport adds up the records of one session by query.
 //
-// The shares of a query are those of its counted executions: the start and the end of each was seen, and it has the whole
-// time between them. So they add up to 100 %. The other figures are of all waits that were seen.
+// The shares of a query are those of its counted executions: the start and the end of each was seen, and it has the
+// whole time between them. So they add up to 100 %. The other figures are of all waits that were seen.
 type SessionReport struct {
 	server  *Server
 	queries map[uint64]*sessionQuery

@@ -152,7 +152,8 @@ func TestSessionReport(t *testing.T) {
 // TestSharesOfCountedExecutions expects shares that add up to 100 %, and a line for each execution that does not count.
 func TestSharesOfCountedExecutions(t *testing.T) {
 	s := named(t)
-	sleep, read, io := event(t, s, "Timeout", "PgSleep"), event(t, s, "Client", "ClientRead"), event(t, s, "IO", "WalSync")
+	sleep, read := event(t, s, "Timeout", "PgSleep"), event(t, s, "Client", "ClientRead")
+	io := event(t, s, "IO", "WalSync")
 	wait := func(event uint32, query uint64, took time.Duration) waits.Record {
 		return waits.Record{Kind: waits.Wait, Event: event, Query: query, Took: took * time.Millisecond}
 	}
@@ -173,10 +174,15 @@ func TestSharesOfCountedExecutions(t *testing.T) {
 		},
 		"wait before the query id is known": {
 			[]waits.Record{start(0), wait(io, 0, 1), wait(sleep, 5, 2), end(5, 4), wait(read, 0, 9)},
-			[]string{"IO WalSync                                   1   1.00 ms  25.0 %", "ClientRead                            1   9.00 ms 100.0 %"},
+			[]string{
+				"IO WalSync                                   1   1.00 ms  25.0 %",
+				"ClientRead                            1   9.00 ms 100.0 %",
+			},
 		},
 		"two queries in one message": {
-			[]waits.Record{start(5), wait(sleep, 5, 1), wait(sleep, 6, 2), end(6, 4), start(6), wait(sleep, 6, 5), end(6, 10)},
+			[]waits.Record{
+				start(5), wait(sleep, 5, 1), wait(sleep, 6, 2), end(6, 4), start(6), wait(sleep, 6, 5), end(6, 10),
+			},
 			[]string{
 				"Query 6: 1 executions ended, 10.0 ms elapsed", "2   7.00 ms  50.0 %", "Query 5: 0 executions ended\n" +
 					"    Not in SHARE: 1 executions in one message", "1   1.00 ms           1.00 ms",
@@ -184,7 +190,10 @@ func TestSharesOfCountedExecutions(t *testing.T) {
 		},
 		"runs at the end of the trace": {
 			[]waits.Record{start(0), wait(io, 0, 1), wait(sleep, 5, 2)},
-			[]string{"Query 5: 0 executions ended\n    Not in SHARE: 1 executions, or", "IO WalSync                                   1"},
+			[]string{
+				"Query 5: 0 executions ended\n    Not in SHARE: 1 executions, or",
+				"IO WalSync                                   1",
+			},
 		},
 		"without query ids": {
 			[]waits.Record{start(0), wait(io, 0, 1), end(0, 4), wait(read, 0, 4)},

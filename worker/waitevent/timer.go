@@ -73,7 +73,9 @@ const (
 
 // NewTimer makes a Timer; Run does its work.
 func NewTimer(cfg Config) *Timer {
-	t := &Timer{cfg: cfg, level: cfg.Level, method: cfg.Method, traces: make(map[int]*traced), changed: make(chan struct{}, 1)}
+	t := &Timer{
+		cfg: cfg, level: cfg.Level, method: cfg.Method, traces: make(map[int]*traced), changed: make(chan struct{}, 1),
+	}
 	if t.level == "" {
 		t.level = Off
 	}

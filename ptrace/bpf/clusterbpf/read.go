@@ -172,8 +172,8 @@ type Process struct {
 	Runnable     bool
 	// Last are the last waits, which TakeWaits does not have.
 	Last WaitTime
-	// Undivided is set while the process has a processor and the wait before that is not yet in Last and Off. The wait took
-	// UndividedTook. After End, UndividedDelay is the part of it in which the process waited for a processor.
+	// Undivided is set while the process has a processor and the wait before that is not yet in Last and Off. The wait
+	// took UndividedTook. After End, UndividedDelay is the part of it in which the process waited for a processor.
 	Undivided                     bool
 	UndividedTook, UndividedDelay time.Duration
 	// Delay is, after End, how long of the time since Since the process has waited for a processor.
