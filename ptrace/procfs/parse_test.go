@@ -132,6 +132,9 @@ func TestOwnProcess(t *testing.T) {
 		status.UID[1] != os.Geteuid() || status.GID[1] != os.Getegid() || status.Name != stat.Comm {
 		t.Errorf("status %+v, %v", status, err)
 	}
+	if groups, err := os.Getgroups(); err != nil || !slices.Equal(groups, status.Groups) {
+		t.Errorf("groups %v, want %v, %v", status.Groups, groups, err)
+	}
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ type Status struct {
 	PPID      int
 	TracerPID int    // process id of the tracer; 0: none, or a tracer outside this PID namespace
 	UID, GID  [4]int // real, effective, saved, file system
+	Groups    []int  // supplementary groups
 	NSPID     []int  // ids in nested PID namespaces, outermost (the reader's) first
 	CapEff    uint64 // effective capabilities
 	CapPrm    uint64 // permitted capabilities
@@ -100,6 +101,8 @@ func (s *Status) setOptional(key, value string) bool {
 	switch key {
 	case "NSpid":
 		return s.setNSPID(value)
+	case "Groups":
+		return s.setGroups(value)
 	case "Seccomp":
 		return setInt(&s.Seccomp, value)
 	case "CapEff":
@@ -116,6 +119,23 @@ func (s *Status) setOptional(key, value string) bool {
 		s.InvoluntarySwitches, err = strconv.ParseUint(value, 10, 64)
 	}
 	return err == nil
+}
+
+func (s *Status) setGroups(value string) bool {
+	const most = 65536 // NGROUPS_MAX
+	fields := strings.Fields(value)
+	if len(fields) > most {
+		return false
+	}
+	s.Groups = make([]int, len(fields))
+	for i, field := range fields {
+		id, err := strconv.ParseUint(field, 10, 32)
+		if err != nil {
+			return false
+		}
+		s.Groups[i] = int(id)
+	}
+	return true
 }
 
 func (s *Status) setNSPID(value string) bool {

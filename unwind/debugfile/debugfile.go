@@ -15,7 +15,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"pg_stat_backtrace/unwind/elfimage"
 )
@@ -59,9 +58,9 @@ type Options struct {
 	// Root is prepended to every path, including the image's own: the root directory of another mount namespace. ""
 	// is the caller's own root.
 	Root string
-	// Open opens a file by its path, which includes Root; nil means the file system. The error fs.ErrNotExist means
-	// that the file does not exist. All other errors are reported. If others can write to Root, Open should not block
-	// (O_NONBLOCK). The package itself can only check beforehand whether the file is a pipe.
+	// Open opens a file by its path, which includes Root. The error fs.ErrNotExist means that the file does not exist.
+	// All other errors are reported. The paths come from the image, from its debug file and from the layout of Folders.
+	// If another user may have chosen the image, Open must allow for pipes, devices and files of others there.
 	Open func(path string) (File, error)
 }
 
@@ -198,44 +197,14 @@ func (o *Options) folders() []string {
 
 // open opens a file below the root.
 func (o *Options) open(path string) (File, error) {
-	switch {
-	case o.Open != nil && o.Root != "":
-		return o.Open(filepath.Join(o.Root, filepath.Join("/", path)))
-	case o.Open != nil:
-		return o.Open(path)
-	case o.Root != "":
-		return openBelow(o.Root, path)
+	if o.Root != "" {
+		path = filepath.Join(o.Root, filepath.Join("/", path))
 	}
-	return openRegular(path, os.Stat, os.Open)
+	if o.Open == nil {
+		return nil, errNoOpen
+	}
+	return o.Open(path)
 }
 
-// openBelow opens a file in another root directory. A symbolic link there must not lead into the caller's root.
-func openBelow(root, path string) (File, error) {
-	r, err := os.OpenRoot(root)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = r.Close() }()
-	return openRegular(strings.TrimLeft(filepath.Clean(path), "/"), r.Stat, r.Open)
-}
-
-// errNotRegular refuses directories, devices, and pipes, at which an open would wait.
-var errNotRegular = errors.New("not a regular file")
-
-// openRegular opens a file if it is a regular one.
-func openRegular(
-	path string, stat func(string) (os.FileInfo, error), open func(string) (*os.File, error),
-) (File, error) {
-	info, err := stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errNotRegular
-	}
-	f, err := open(path)
-	if err != nil {
-		return nil, err // not f: a nil *os.File is no nil File
-	}
-	return f, nil
-}
+// errNoOpen means that the caller did not set Options.Open.
+var errNoOpen = errors.New("no function to open files")

@@ -64,6 +64,15 @@ func hasSymbol(t testing.TB, m *elfimage.Image, name string) bool {
 	return false
 }
 
+// onDisk opens a file of this machine.
+func onDisk(path string) (debugfile.File, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
 // expect finds debug information and checks that it has the static function.
 func expect(t testing.TB, path string, o debugfile.Options, how debugfile.How) {
 	t.Helper()
@@ -85,7 +94,7 @@ func TestObjcopy(t *testing.T) {
 	path := filepath.Join(dir, "a.out")
 	run(t, dir, "objcopy", "--only-keep-debug", "a.out", "a.debug")
 	run(t, dir, "objcopy", "--strip-unneeded", "--add-gnu-debuglink=a.debug", "a.out")
-	expect(t, path, debugfile.Options{}, debugfile.ByDebugLink)
+	expect(t, path, debugfile.Options{Open: onDisk}, debugfile.ByDebugLink)
 	id := openFileImage(t, path).BuildID()
 	place := filepath.Join(dir, "debug", ".build-id", id[:2])
 	if err := os.MkdirAll(place, 0o700); err != nil {
@@ -94,7 +103,7 @@ func TestObjcopy(t *testing.T) {
 	if err := os.Rename(filepath.Join(dir, "a.debug"), filepath.Join(place, id[2:]+".debug")); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, path, debugfile.Options{Folders: []string{filepath.Join(dir, "debug")}}, debugfile.ByBuildID)
+	expect(t, path, debugfile.Options{Open: onDisk, Folders: []string{filepath.Join(dir, "debug")}}, debugfile.ByBuildID)
 }
 
 // TestMiniDebugInfo creates .gnu_debugdata as the GDB manual describes.
@@ -106,7 +115,7 @@ func TestMiniDebugInfo(t *testing.T) {
 		run(t, dir, "objcopy", "-S", "--keep-symbol=deep", "a.out", "mini")
 		run(t, dir, "xz", append(flags, "mini")...)
 		run(t, dir, "objcopy", "--strip-unneeded", "--add-section", ".gnu_debugdata=mini.xz", "a.out")
-		expect(t, filepath.Join(dir, "a.out"), debugfile.Options{}, debugfile.ByDebugData)
+		expect(t, filepath.Join(dir, "a.out"), debugfile.Options{Open: onDisk}, debugfile.ByDebugData)
 	}
 }
 
@@ -123,7 +132,7 @@ func TestDwz(t *testing.T) {
 			if !ok {
 				t.Skip("dwz found nothing in common")
 			}
-			r, err := debugfile.FindSupplement(m, filepath.Join(dir, "a.out"), debugfile.Options{})
+			r, err := debugfile.FindSupplement(m, filepath.Join(dir, "a.out"), debugfile.Options{Open: onDisk})
 			if err != nil {
 				t.Fatal(link, err)
 			}
@@ -145,7 +154,7 @@ func TestInstalled(t *testing.T) {
 	paths, _ := filepath.Glob("/usr/lib/*-linux-gnu/lib[cm].so.6")
 	found := 0
 	for _, path := range paths {
-		r, err := debugfile.Find(openFileImage(t, path), path, debugfile.Options{})
+		r, err := debugfile.Find(openFileImage(t, path), path, debugfile.Options{Open: onDisk})
 		if errors.Is(err, debugfile.ErrNone) {
 			t.Log(err)
 			continue

@@ -59,7 +59,9 @@ func newData(t testing.TB, name string) *dwarf.Data {
 		o.Package = func() (*elfimage.Image, error) { return openImage(t, name+".dwp"), nil }
 	}
 	if _, ok := debugfile.SupplementLink(m); ok {
-		sup, err := debugfile.FindSupplement(m, name, debugfile.Options{})
+		sup, err := debugfile.FindSupplement(m, name, debugfile.Options{
+			Open: func(path string) (debugfile.File, error) { return os.Open(path) },
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 const (
@@ -218,11 +219,20 @@ func missingSupplement(path string) (string, bool) {
 	if !ok || !ValidID(link.ID) {
 		return "", false
 	}
-	if r, err := debugfile.FindSupplement(m, path, debugfile.Options{}); err == nil {
+	if r, err := debugfile.FindSupplement(m, path, debugfile.Options{Open: openFile}); err == nil {
 		_ = r.Close()
 		return "", false
 	}
 	return link.ID, true
+}
+
+// openFile opens a file that a debug file names.
+func openFile(path string) (debugfile.File, error) {
+	f, err := rootfs.Open(path)
+	if err != nil {
+		return nil, err // not f: a nil *os.File is no nil File
+	}
+	return f, nil
 }
 
 // again returns the time before which another request for a file is useless.

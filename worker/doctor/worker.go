@@ -29,7 +29,7 @@ func worker(c pgcluster.Cluster, o Options) []finding {
 // serving says whether the worker and this program are of one version, and whether its spool is there.
 func serving(c pgcluster.Cluster, o Options, info spool.Info) finding {
 	text := fmt.Sprintf("process %d, version %s, spool %s", info.PID, info.Version, info.Dir)
-	if _, err := rootfs.Stat(c.Root + info.Dir); err != nil {
+	if _, err := rootfs.IDs(c.UID, c.GID).Stat(c.Root + info.Dir); err != nil {
 		return finding{bad, "worker", fmt.Sprintf("%s: %v", text, err), "It makes a new spool by itself; else restart it."}
 	}
 	if info.Protocol != spool.Protocol {

@@ -152,7 +152,7 @@ func verify(dir string, file pidFile, pid int) (Cluster, error) {
 		return Cluster{}, stale("which is not run by the directory's owner", nil)
 	}
 	var root string
-	err = asUserOf(status, func() error {
+	err = rootfs.OfStatus(status).Do(func() error {
 		root = rootOf(pid)
 		if err := provePostmaster(file, stat, info); err != nil {
 			return err
@@ -275,7 +275,7 @@ func noAccess(pid int, postmaster procfs.Status) error {
 }
 
 func readVersion(dir string) (int, error) {
-	data, err := rootfs.ReadFile(filepath.Join(dir, "PG_VERSION"), 64)
+	data, err := rootfs.ReadIn(dir, "PG_VERSION", 64)
 	if errors.Is(err, fs.ErrPermission) {
 		return 0, fmt.Errorf("%w, nor root: %w", ErrWrongUser, err)
 	}
@@ -284,13 +284,13 @@ func readVersion(dir string) (int, error) {
 	}
 	version, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 16)
 	if err != nil {
-		return 0, fmt.Errorf("%w: PG_VERSION holds %.20q", ErrNotDataDir, data)
+		return 0, fmt.Errorf("%w: PG_VERSION is not the number of a major version", ErrNotDataDir)
 	}
 	return int(version), nil
 }
 
 func readPIDFile(dir string) (pidFile, error) {
-	data, err := rootfs.ReadFile(filepath.Join(dir, "postmaster.pid"), maxPIDFile)
+	data, err := rootfs.ReadIn(dir, "postmaster.pid", maxPIDFile)
 	if err != nil {
 		return pidFile{}, err
 	}

@@ -107,7 +107,7 @@ func byPostmaster(pid int) (Cluster, error) {
 		return Cluster{}, fmt.Errorf("%w: the socket's owner: %w", ErrNotPostmaster, err)
 	}
 	var dir string
-	err = asUserOf(status, func() (err error) {
+	err = rootfs.OfStatus(status).Do(func() (err error) {
 		dir, err = postmasterDir(pid, status)
 		return err
 	})

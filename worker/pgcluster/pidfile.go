@@ -28,7 +28,8 @@ type pidFile struct {
 }
 
 // parsePIDFile parses the content of postmaster.pid. The server writes the first three lines at once and the others
-// later, so only the first three are required.
+// later, so only the first three are required. Errors repeat no content: the file may be another one that its user
+// cannot read.
 func parsePIDFile(data []byte) (pidFile, error) {
 	if len(data) > maxPIDFile {
 		return pidFile{}, fmt.Errorf("%w: more than %d bytes", errBadPIDFile, maxPIDFile)
@@ -45,15 +46,15 @@ func parsePIDFile(data []byte) (pidFile, error) {
 	}
 	pid, err := strconv.ParseInt(line(1), 10, 32)
 	if err != nil || pid == 0 || pid == math.MinInt32 {
-		return pidFile{}, fmt.Errorf("%w: process id %.20q", errBadPIDFile, line(1))
+		return pidFile{}, fmt.Errorf("%w: line 1 is not a process id", errBadPIDFile)
 	}
 	seconds, err := strconv.ParseInt(line(3), 10, 64)
 	if err != nil || seconds < 0 {
-		return pidFile{}, fmt.Errorf("%w: start time %.30q", errBadPIDFile, line(3))
+		return pidFile{}, fmt.Errorf("%w: line 3 is not a start time", errBadPIDFile)
 	}
 	f := pidFile{pid: int(pid), dataDir: lines[1], started: time.Unix(seconds, 0)}
 	if f.dataDir == "" || bytes.IndexByte(data, 0) >= 0 {
-		return pidFile{}, fmt.Errorf("%w: data directory %.60q", errBadPIDFile, f.dataDir)
+		return pidFile{}, fmt.Errorf("%w: line 2 is not a data directory", errBadPIDFile)
 	}
 	if port, err := strconv.ParseUint(line(4), 10, 16); err == nil {
 		f.port = int(port)

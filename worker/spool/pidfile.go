@@ -57,7 +57,7 @@ type Info struct {
 // Find reads the pid file of a data directory. It returns ErrNoWorker if the file is missing or unreadable.
 func Find(dataDir string) (Info, error) {
 	path := filepath.Join(dataDir, pidName)
-	data, err := rootfs.ReadFile(path, maxPID)
+	data, err := rootfs.ReadIn(dataDir, pidName, maxPID)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Info{}, fmt.Errorf("%w: %s does not exist", ErrNoWorker, path)
 	} else if err != nil {
@@ -81,8 +81,8 @@ func parseInfo(data []byte) (Info, error) {
 	protocol, err1 := strconv.ParseUint(lines[0], 10, 31)
 	pid, err2 := strconv.ParseUint(lines[1], 10, 31)
 	start, err3 := strconv.ParseUint(lines[2], 10, 64)
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return Info{}, err
+	if errors.Join(err1, err2, err3) != nil {
+		return Info{}, errors.New("lines 1 to 3 are not numbers") // the errors have the content
 	}
 	info := Info{Protocol: int(protocol), PID: int(pid), StartTime: start, DataDir: lines[3], Version: lines[4]}
 	if protocol == Protocol {

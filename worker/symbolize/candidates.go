@@ -3,6 +3,8 @@ package symbolize
 import (
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -67,8 +69,33 @@ func rootOf(pid int) string {
 	return root
 }
 
-// openDebugFile opens a separate debug file with the same checks as an image.
-func openDebugFile(path string) (debugfile.File, error) {
+// openDebugFile opens a separate debug file. The folders for debug files belong to the administrator. Every other path
+// comes from the image or from another debug file, so the user whose image it is opens it.
+func (m *Module) openDebugFile(path string) (debugfile.File, error) {
+	if slices.ContainsFunc(m.Sources.folders(), func(folder string) bool { return isBelow(path, folder) }) {
+		return OpenOwn(path)
+	}
+	var f *os.File
+	var err error
+	if m.Root != "" && isBelow(path, m.Root) {
+		f, err = m.User.OpenBelow(m.Root, strings.TrimPrefix(path, filepath.Clean(m.Root)))
+	} else {
+		f, err = m.User.Open(path)
+	}
+	if err != nil {
+		return nil, err // not f: a nil *os.File is no nil File
+	}
+	return f, nil
+}
+
+// isBelow reports whether a path is in a folder, by its name. A path with ".." is not. The folder / would have every
+// path, so it has none.
+func isBelow(path, folder string) bool {
+	return filepath.Clean(path) == path && strings.HasPrefix(path, filepath.Clean(folder)+"/")
+}
+
+// OpenOwn opens a debug file of this process, such as a downloaded one.
+func OpenOwn(path string) (debugfile.File, error) {
 	f, _, err := Candidate(path).File()
 	if err != nil {
 		return nil, err
@@ -84,21 +111,17 @@ type FileID struct {
 	changed  time.Time // the inode's change time: never earlier than its creation
 }
 
-// File opens the candidate. The path comes from another process's maps, and anything may be there now. So File opens
-// only a regular file, and never blocks.
+// File opens the candidate, see rootfs.Open. The path comes from another process's maps, and anything may be there now.
 func (c Candidate) File() (*os.File, FileID, error) {
 	f, err := rootfs.Open(string(c))
 	if err != nil {
 		return nil, FileID{}, err
 	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a regular file", string(c))
-	}
-	if err != nil {
-		_ = f.Close()
-		return nil, FileID{}, err
-	}
+	return identified(f)
+}
+
+// identified returns the file with its identity.
+func identified(f *os.File) (*os.File, FileID, error) {
 	id, err := identify(f)
 	if err != nil {
 		_ = f.Close()
@@ -118,7 +141,12 @@ func identify(f *os.File) (FileID, error) {
 
 // matches reports whether the file is the mapped one.
 func (id FileID) matches(m *procfs.Mapping) bool {
-	return id.ino == m.Inode && devMajor(id.dev) == m.Major && devMinor(id.dev) == m.Minor
+	return isMapped(m, id.dev, id.ino)
+}
+
+// isMapped reports whether a device and an inode are the mapped file's.
+func isMapped(m *procfs.Mapping, device, inode uint64) bool {
+	return inode == m.Inode && devMajor(device) == m.Major && devMinor(device) == m.Minor
 }
 
 func (id FileID) key() string {

@@ -14,7 +14,7 @@ import (
 // debugOptions lists the places to search for separate debug files: below the root directory of the process and, if
 // that is a different one, below this process's root. The build-id proves a file, so its place does not matter.
 func (m *Module) debugOptions() []debugfile.Options {
-	own := debugfile.Options{Folders: m.Sources.Folders, Open: openDebugFile}
+	own := debugfile.Options{Folders: m.Sources.Folders, Open: m.openDebugFile}
 	if m.Root == "" {
 		return []debugfile.Options{own}
 	}
@@ -95,7 +95,7 @@ func (m *Module) useFetched(tables []*elfimage.Image) *symbol.Table {
 	m.stripped = false
 	kept := hasLines(fetched.Image)
 	if kept {
-		m.Lines.open(m, fetched.Image, fetched.Path, debugfile.Options{Folders: m.Sources.Folders, Open: openDebugFile})
+		m.Lines.open(m, fetched.Image, fetched.Path, debugfile.Options{Folders: m.Sources.Folders, Open: m.openDebugFile})
 	}
 	symbols, _ := symbol.NewTable(append(tables, fetched.Image)...)
 	if !kept {

@@ -12,11 +12,13 @@ import (
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/gopclntab"
 	"pg_stat_backtrace/unwind/selfnames"
 	"pg_stat_backtrace/unwind/symbol"
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 // MaxImages bounds the images that are cached. One server has some dozens. The bound matters on a host where one
@@ -32,6 +34,8 @@ type Module struct {
 	// Path is the path of the file as the process sees it, and Root is the process's root directory. Separate debug
 	// files are searched there.
 	Path, Root string
+	// User has the ids with which debug files are opened that the image names.
+	User rootfs.User
 
 	cfi     Lazy[*cfi.Table]
 	Symbols Lazy[*symbol.Table]
@@ -70,6 +74,14 @@ type Sources struct {
 	// runs at a time.
 	AwaitNames bool
 	deriving   sync.Mutex
+}
+
+// folders returns the folders for debug files.
+func (s *Sources) folders() []string {
+	if s.Folders == nil {
+		return []string{debugfile.DefaultFolder}
+	}
+	return s.Folders
 }
 
 // Warn reports errors that keep names from being found.
@@ -250,9 +262,14 @@ func (c *Cache) fromFile(pid int, open Candidate, base *procfs.Mapping, id strin
 		_ = f.Close()
 		return nil
 	}
+	user, err := rootfs.OfProcess(pid)
+	if err != nil {
+		_ = f.Close()
+		return nil
+	}
 	return c.adopt(f, st, &Module{
-		Image: img, Name: img.Name(), Arch: c.Arch, Path: insideRoot(pid, base.Path), Root: rootOf(pid), Sources: c.Sources,
-		remote: remote{source: c.Sources.Remote},
+		Image: img, Name: img.Name(), Arch: c.Arch, Path: insideRoot(pid, base.Path), Root: rootOf(pid), User: user,
+		Sources: c.Sources, remote: remote{source: c.Sources.Remote},
 	}, id)
 }
 
@@ -276,8 +293,13 @@ func (c *Cache) fromMemory(pid int, base procfs.Mapping, id string) *Module {
 	if err != nil {
 		return nil
 	}
+	user, err := rootfs.OfProcess(pid)
+	if err != nil {
+		return nil
+	}
 	m := &Module{
-		Image: img, Name: img.Name(), Arch: c.Arch, Sources: c.Sources, remote: remote{source: c.Sources.Remote},
+		Image: img, Name: img.Name(), Arch: c.Arch, User: user, Sources: c.Sources,
+		remote: remote{source: c.Sources.Remote},
 	}
 	_, _ = m.Table(nil)
 	_, _ = m.SymbolTable(nil)

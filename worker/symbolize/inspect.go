@@ -12,6 +12,7 @@ import (
 	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/symbol"
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 // Image is an ELF image as captures read it.
@@ -90,7 +91,15 @@ func OpenImage(file string, debugDirs []string) (Image, func() error, error) {
 	if abs, err := filepath.Abs(at); err == nil {
 		at = abs
 	}
-	m := &Module{Image: img, Name: img.Name(), Arch: a, Path: at, Sources: &Sources{Folders: debugDirs, AwaitNames: true}}
+	user, err := rootfs.OfFile(file, f)
+	if err != nil {
+		_ = f.Close()
+		return Image{}, nil, err
+	}
+	m := &Module{
+		Image: img, Name: img.Name(), Arch: a, Path: at, User: user,
+		Sources: &Sources{Folders: debugDirs, AwaitNames: true},
+	}
 	return Image{Image: img, Path: at, module: m}, f.Close, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 // openFiles keeps the files of the cached images open, with the device and inode that /proc/PID/maps shows as the
@@ -66,12 +67,22 @@ func (o *openFiles) mapped(m *procfs.Mapping) *Module {
 
 // openUnchanged opens a file that an ended process had mapped and that is not open yet. The file must be at the
 // mapping's path, with the mapping's device and inode. It must not have changed for long, so that it existed when the
-// process was captured. A reused inode has a later change time. Without such a file, openUnchanged returns nil.
+// process was captured. A reused inode has a later change time. Without such a file, openUnchanged returns nil. As the
+// process had mapped this very file, root may open it, as for /proc/PID/map_files.
 func (c *Cache) openUnchanged(m *procfs.Mapping) *Module {
 	if m.Deleted {
 		return nil
 	}
-	f, st, err := Candidate(m.Path).File()
+	f, err := rootfs.OpenSame(m.Path, func(device, inode uint64) bool { return isMapped(m, device, inode) })
+	if err != nil {
+		return nil
+	}
+	user, err := rootfs.OfFile(m.Path, f)
+	if err != nil {
+		_ = f.Close()
+		return nil
+	}
+	f, st, err := identified(f)
 	if err != nil {
 		return nil
 	}
@@ -81,7 +92,7 @@ func (c *Cache) openUnchanged(m *procfs.Mapping) *Module {
 		return nil
 	}
 	return c.adopt(f, st, &Module{
-		Image: img, Name: img.Name(), Arch: c.Arch, Path: m.Path, Sources: c.Sources,
+		Image: img, Name: img.Name(), Arch: c.Arch, Path: m.Path, User: user, Sources: c.Sources,
 		remote: remote{source: c.Sources.Remote},
 	}, img.BuildID())
 }

@@ -73,7 +73,7 @@ func (m *Module) supplement(debug *elfimage.Image, path string, o debugfile.Opti
 		return r, err
 	}
 	if file := m.remote.source.DebugFile(link.ID); file != "" {
-		fetched, e := debugfile.OpenSupplement(debug, file, debugfile.Options{Open: openDebugFile})
+		fetched, e := debugfile.OpenSupplement(debug, file, debugfile.Options{Open: OpenOwn})
 		if e == nil {
 			return fetched, nil
 		}
@@ -95,7 +95,7 @@ func (m *Module) request(id string) {
 			return
 		}
 		next := &Module{
-			Image: m.Image, Name: m.Name, Arch: m.Arch, Path: m.Path, Root: m.Root, Sources: m.Sources,
+			Image: m.Image, Name: m.Name, Arch: m.Arch, Path: m.Path, Root: m.Root, User: m.User, Sources: m.Sources,
 			remote: remote{source: m.remote.source, arrived: append(slices.Clone(m.remote.arrived), id)},
 		}
 		table, _ := m.Table(nil)

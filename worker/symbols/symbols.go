@@ -213,7 +213,7 @@ func (m *Image) findSupplement(debug *elfimage.Image, at string, o debugfile.Opt
 	s, err := debugfile.FindSupplement(debug, at, o)
 	if err != nil && from != nil {
 		if file := from.DebugFile(link.ID); file != "" {
-			s, err = debugfile.OpenSupplement(debug, file, debugfile.Options{Open: o.Open})
+			s, err = debugfile.OpenSupplement(debug, file, debugfile.Options{Open: symbolize.OpenOwn})
 		}
 	}
 	if err != nil {

@@ -23,7 +23,7 @@ func OpenDir(path string) (*Dir, error) {
 	if _, _, ok := Split(path); !ok {
 		return &Dir{name: path}, nil
 	}
-	f, err := open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC)
+	f, _, err := User{}.find(path, unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}
@@ -32,9 +32,10 @@ func OpenDir(path string) (*Dir, error) {
 
 // Within opens a directory in this one. A symbolic link that leads out of this one is refused.
 func (d *Dir) Within(name string) (*Dir, error) {
-	f, err := openBelow(d.Path(), name, unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_MAGICLINKS)
+	const flags = unix.O_PATH | unix.O_DIRECTORY
+	f, err := openBelow(unix.AT_FDCWD, d.Path(), name, flags, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_MAGICLINKS)
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, errFiltered) {
-		f, err = openOld(d.Join(name), d.Path(), name, unix.O_PATH|unix.O_DIRECTORY)
+		f, err = openOld(unix.AT_FDCWD, d.Path(), name, flags)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(d.name, name), err)
@@ -50,7 +51,7 @@ func (d *Dir) Path() string {
 	if d.f == nil {
 		return d.name
 	}
-	return fmt.Sprintf("/proc/self/fd/%d", d.f.Fd())
+	return descriptorPath(d.f)
 }
 
 // Join returns the path of an entry of the directory. The function that opens the path decides whether it follows a
@@ -70,11 +71,11 @@ func Socket(path string) (reach string, done func(), err error) {
 	if _, _, ok := Split(path); !ok {
 		return path, func() {}, nil
 	}
-	f, err := open(path, unix.O_PATH|unix.O_CLOEXEC)
+	f, _, err := User{}.find(path, 0)
 	if err != nil {
 		return "", nil, err
 	}
-	return fmt.Sprintf("/proc/self/fd/%d", f.Fd()), func() { _ = f.Close() }, nil
+	return descriptorPath(f), func() { _ = f.Close() }, nil
 }
 
 // Dial connects by the given function, to a unix socket as Socket says.

@@ -1,98 +1,232 @@
-// Package rootfs opens files below another process's root directory, /proc/PID/root, as that process would. A
-// symbolic link there, absolute or with too many "..", leads to a place below that directory and never to a file
-// outside. All other paths are opened unchanged. The package does not know the purpose of the files.
+// Package rootfs opens files that the user of another process may have chosen: files below the process's root or
+// working directory, files of a data directory, and files that such a file names. Below another root directory a
+// symbolic link, absolute or with too many "..", leads to a place there and never to a file outside.
+//
+// A file is first opened with O_PATH, which has no effect on it. Only a regular file is then opened for reading, through
+// that descriptor. So a device or a pipe is never opened, and nothing can be put in the file's place meanwhile. If this
+// process is root, the whole path is walked with the ids of that user. A path that an administrator names is opened with
+// the rights of this process.
+//
+// Other packages of the worker open no such files themselves (TestNoOtherWay). The package does not know the purpose of
+// the files.
 package rootfs
 
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// readFlags opens a file without blocking, whatever its type.
+// readFlags opens a regular file without waiting for a lease of another process.
 const readFlags = os.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC
 
-// Open opens a file for reading. It does not wait for the other end of a pipe.
-func Open(path string) (*os.File, error) { return open(path, readFlags) }
-
-// Stat describes the file that a path leads to.
-func Stat(path string) (fs.FileInfo, error) {
-	f, err := open(path, unix.O_PATH|unix.O_CLOEXEC)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	return f.Stat()
-}
-
-// ReadFile reads a regular file of at most limit bytes. The last element of the path must not be a symbolic link.
-func ReadFile(path string, limit int64) ([]byte, error) {
-	f, err := open(path, readFlags|syscall.O_NOFOLLOW)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > limit {
-		return nil, fmt.Errorf("%s: not a regular file of at most %d bytes", path, limit)
-	}
-	return io.ReadAll(io.LimitReader(f, limit))
-}
+// ErrNotRegular means that a path leads to a directory, a device, a pipe or a socket. It was not opened.
+var ErrNotRegular = errors.New("not a regular file")
 
 // Split splits a path that leads through the root directory of another process. It returns false for any other path.
 func Split(path string) (root, inside string, ok bool) {
-	rest, ok := strings.CutPrefix(path, "/proc/")
+	folder, rest, ok := cutFolder(path)
 	if !ok {
 		return "", "", false
-	}
-	pid, rest, ok := strings.Cut(rest, "/")
-	if !ok || pid == "" || strings.Trim(pid, "0123456789") != "" {
-		return "", "", false
-	}
-	folder := "/proc/" + pid
-	if thread, found := strings.CutPrefix(rest, "task/"); found {
-		tid, below, _ := strings.Cut(thread, "/")
-		if tid == "" || strings.Trim(tid, "0123456789") != "" {
-			return "", "", false
-		}
-		folder, rest = folder+"/task/"+tid, below
 	}
 	inside, ok = strings.CutPrefix(rest, "root/")
 	return folder + "/root", inside, ok && inside != ""
 }
 
-// open opens a path with the flags of open(2). It creates no file.
-func open(path string, flags int) (*os.File, error) {
-	root, inside, ok := Split(path)
+// cutFolder splits a path below a process's or a thread's folder in /proc.
+func cutFolder(path string) (folder, rest string, ok bool) {
+	rest, ok = strings.CutPrefix(path, "/proc/")
 	if !ok {
-		return os.OpenFile(path, flags, 0)
+		return "", "", false
 	}
-	f, err := openBelow(root, inside, flags, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
-	switch {
-	case errors.Is(err, unix.ENOSYS), errors.Is(err, errFiltered):
-		return openOld(path, root, inside, flags)
-	case err != nil:
-		return nil, &os.PathError{Op: "openat2", Path: path, Err: err}
+	pid, rest, ok := strings.Cut(rest, "/")
+	if !ok || !isNumber(pid) {
+		return "", "", false
+	}
+	folder = "/proc/" + pid
+	if thread, found := strings.CutPrefix(rest, "task/"); found {
+		tid, below, _ := strings.Cut(thread, "/")
+		if !isNumber(tid) {
+			return "", "", false
+		}
+		folder, rest = folder+"/task/"+tid, below
+	}
+	return folder, rest, true
+}
+
+func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
+
+// place is a path that is walked with the rights of a user.
+type place struct {
+	path string
+	user User
+	// base is the descriptor at which the walk begins, and inside the rest of the path.
+	base   int
+	inside string
+	// root is set if base is the folder of a process in /proc, and inside is below its root directory.
+	root bool
+}
+
+// at returns the place of a path. The caller closes it. A path that leads through a process's root or working directory
+// is walked with the ids of that process, any other path with the user's. The folder of the process stays open until
+// the file is open: another process may get its id.
+func (u User) at(path string) (place, error) {
+	folder, rest, ok := cutFolder(path)
+	root := strings.HasPrefix(rest, "root/") && rest != "root/"
+	if !ok || !root && rest != "cwd" && !strings.HasPrefix(rest, "cwd/") {
+		return place{path: path, user: u, base: unix.AT_FDCWD, inside: path}, nil
+	}
+	fd, err := unix.Open(folder, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return place{}, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	if u, err = ofFolder(fd); err != nil {
+		_ = unix.Close(fd)
+		return place{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return place{path: path, user: u, base: fd, inside: strings.TrimPrefix(rest, "root/"), root: root}, nil
+}
+
+func (p *place) close() {
+	if p.base >= 0 {
+		_ = unix.Close(p.base)
+	}
+}
+
+// open opens the place, with the rights of the calling thread. It creates no file.
+func (p *place) open(flags int) (*os.File, error) {
+	f, err := p.openAt(flags)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: p.path, Err: err}
 	}
 	return f, nil
+}
+
+func (p *place) openAt(flags int) (*os.File, error) {
+	if !p.root {
+		fd, err := retry(func() (int, error) { return unix.Openat(p.base, p.inside, flags|unix.O_CLOEXEC, 0) })
+		if err != nil {
+			return nil, err
+		}
+		return os.NewFile(uintptr(fd), p.path), nil
+	}
+	f, err := openBelow(p.base, "root", p.inside, flags, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, errFiltered) {
+		return openOld(p.base, "root", p.inside, flags)
+	}
+	return f, err
+}
+
+// find opens a path with O_PATH, which needs no right to read the file and has no effect on it. It returns the user
+// with whose ids it walked.
+func (u User) find(path string, flags int) (f *os.File, as User, err error) {
+	p, err := u.at(path)
+	if err != nil {
+		return nil, User{}, err
+	}
+	defer p.close()
+	open := func() (err error) {
+		f, err = p.open(flags | unix.O_PATH)
+		return err
+	}
+	if err = p.user.Do(open); errors.Is(err, errIDs) {
+		err = open()
+	}
+	return f, p.user, err
+}
+
+// regular opens a place for reading if it is a regular file and accept, if not nil, accepts it.
+func (p *place) regular(flags int, accept func(*unix.Stat_t) error) (f *os.File, err error) {
+	open := func() (err error) {
+		f, err = p.readable(flags, accept)
+		return err
+	}
+	if err = p.user.Do(open); !errors.Is(err, errIDs) {
+		return f, err
+	}
+	// Without these ids, root opens only what the user may read as owner, or as any user.
+	f, err = p.readable(flags, func(st *unix.Stat_t) error {
+		if st.Mode&unix.S_IROTH == 0 && (int(st.Uid) != p.user.uid || st.Mode&unix.S_IRUSR == 0) {
+			return unix.EACCES
+		}
+		if accept != nil {
+			return accept(st)
+		}
+		return nil
+	})
+	return f, err
+}
+
+// readable is regular with the rights of the calling thread.
+func (p *place) readable(flags int, accept func(*unix.Stat_t) error) (*os.File, error) {
+	found, err := p.open(flags | unix.O_PATH)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = found.Close() }()
+	fail := func(err error) (*os.File, error) { return nil, &os.PathError{Op: "open", Path: p.path, Err: err} }
+	var st unix.Stat_t
+	if err := unix.Fstat(int(found.Fd()), &st); err != nil {
+		return fail(err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return fail(fmt.Errorf("%s, %w", kind(st.Mode), ErrNotRegular))
+	}
+	if accept != nil {
+		if err := accept(&st); err != nil {
+			return fail(err)
+		}
+	}
+	fd, err := retry(func() (int, error) { return unix.Open(descriptorPath(found), readFlags, 0) })
+	if err != nil {
+		return fail(err)
+	}
+	return os.NewFile(uintptr(fd), p.path), nil
+}
+
+// descriptorPath returns a path that leads to an open file.
+func descriptorPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
+
+// kind names the type of a file.
+func kind(mode uint32) string {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		return "a directory"
+	case unix.S_IFCHR, unix.S_IFBLK:
+		return "a device"
+	case unix.S_IFIFO:
+		return "a pipe"
+	case unix.S_IFSOCK:
+		return "a socket"
+	case unix.S_IFLNK:
+		return "a symbolic link"
+	}
+	return "a file of an unknown type"
+}
+
+// retry repeats a call that a signal interrupted.
+func retry(open func() (int, error)) (int, error) {
+	for {
+		fd, err := open()
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
 }
 
 // errFiltered means that the system call is refused, as by filters of old container engines for calls that they do
 // not know.
 var errFiltered = errors.New("openat2 is not permitted")
 
-// openBelow opens a path below a directory, with the rules of openat2(2).
-func openBelow(dir, inside string, flags int, resolve uint64) (*os.File, error) {
-	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+// openBelow opens a path below the directory dir, which is relative to base, with the rules of openat2(2).
+func openBelow(base int, dir, inside string, flags int, resolve uint64) (*os.File, error) {
+	fd, err := unix.Openat(base, dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +239,7 @@ func openBelow(dir, inside string, flags int, resolve uint64) (*os.File, error) 
 		opened, err = unix.Openat2(fd, inside, &how)
 		switch {
 		case err == nil:
-			return os.NewFile(uintptr(opened), dir+"/"+inside), nil
+			return os.NewFile(uintptr(opened), filepath.Join(dir, inside)), nil
 		case errors.Is(err, unix.EPERM):
 			return nil, errFiltered
 		case !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR):
@@ -115,12 +249,11 @@ func openBelow(dir, inside string, flags int, resolve uint64) (*os.File, error) 
 	return nil, err
 }
 
-// openOld is for kernels before 5.6, which do not have openat2. It follows no symbolic links.
-func openOld(path, root, inside string, flags int) (*os.File, error) {
-	fail := func(err error) (*os.File, error) { return nil, &os.PathError{Op: "open", Path: path, Err: err} }
-	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+// openOld is openBelow for kernels before 5.6, which do not have openat2. It follows no symbolic links.
+func openOld(base int, root, inside string, flags int) (*os.File, error) {
+	dir, err := unix.Openat(base, root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	names := strings.FieldsFunc(inside, func(r rune) bool { return r == '/' })
 	for i, name := range names {
@@ -134,14 +267,14 @@ func openOld(path, root, inside string, flags int) (*os.File, error) {
 		}
 		_ = unix.Close(dir)
 		if err != nil {
-			return fail(err)
+			return nil, err
 		}
 		dir = next
 	}
-	f := os.NewFile(uintptr(dir), path)
+	f := os.NewFile(uintptr(dir), inside)
 	if info, err := f.Stat(); err != nil || info.Mode()&fs.ModeSymlink != 0 { // as O_PATH opens one
 		_ = f.Close()
-		return fail(errors.Join(err, unix.ELOOP))
+		return nil, errors.Join(err, unix.ELOOP)
 	}
 	return f, nil
 }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"pg_stat_backtrace/internal/jail"
 )
 
@@ -36,7 +38,7 @@ func TestInRoot(t *testing.T) {
 			"openat2": Open,
 			"an old kernel": func(path string) (*os.File, error) {
 				root, inside, _ := Split(path)
-				return openOld(path, root, inside, readFlags)
+				return openOld(unix.AT_FDCWD, root, inside, readFlags)
 			},
 		} {
 			f, err := open(path)

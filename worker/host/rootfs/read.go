@@ -1,0 +1,177 @@
+package rootfs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// Open opens a regular file for reading. If the path leads through the root or working directory of a process, it is
+// opened with the ids of that process, any other path with the rights of this one. The error for any other kind of file
+// is ErrNotRegular.
+//
+// The files of /proc/PID/exe and /proc/PID/map_files are opened with the rights of this process. The kernel had them
+// opened for that process, with its permissions of that time: it executes or maps them. A program that the user may
+// execute but not read has names for root, therefore.
+func Open(path string) (*os.File, error) { return User{}.Open(path) }
+
+// Open is the function Open with the rights of a user for paths that lead through no process.
+func (u User) Open(path string) (*os.File, error) { return u.openIf(path, 0, nil) }
+
+// OpenSame opens a regular file with the rights of this process if it is the one with this device and inode.
+func OpenSame(path string, same func(device, inode uint64) bool) (*os.File, error) {
+	return User{}.openIf(path, 0, func(st *unix.Stat_t) error {
+		if !same(st.Dev, st.Ino) {
+			return fmt.Errorf("another file: %w", fs.ErrNotExist)
+		}
+		return nil
+	})
+}
+
+func (u User) openIf(path string, flags int, accept func(*unix.Stat_t) error) (*os.File, error) {
+	p, err := u.at(path)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	return p.regular(flags, accept)
+}
+
+// OpenBelow opens a regular file below a directory with the rights of a user. The directory is opened with the rights
+// of this process, unless it is below the root directory of another process. ".." does not lead out of it, symbolic
+// links may.
+func (u User) OpenBelow(dir, path string) (*os.File, error) {
+	path = filepath.Join("/", path)
+	full := filepath.Join(dir, path)
+	if _, _, ok := cutFolder(full); ok {
+		return u.Open(full)
+	}
+	base, _, err := User{}.find(dir, unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = base.Close() }()
+	p := place{path: full, user: u, base: int(base.Fd()), inside: "." + path}
+	return p.regular(0, nil)
+}
+
+// Stat describes the file that a path leads to. The ids are those of Open.
+func Stat(path string) (fs.FileInfo, error) { return User{}.Stat(path) }
+
+// Stat is the function Stat with the rights of a user for paths that lead through no process.
+func (u User) Stat(path string) (fs.FileInfo, error) {
+	f, _, err := u.find(path, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return f.Stat()
+}
+
+// ReadFile reads a regular file of at most limit bytes. The last element of the path must not be a symbolic link.
+func ReadFile(path string, limit int64) ([]byte, error) {
+	f, err := User{}.openIf(path, unix.O_NOFOLLOW, atMost(limit))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return io.ReadAll(io.LimitReader(f, limit))
+}
+
+// atMost accepts a file of at most limit bytes.
+func atMost(limit int64) func(*unix.Stat_t) error {
+	return func(st *unix.Stat_t) error {
+		if st.Size > limit {
+			return fmt.Errorf("larger than %d bytes", limit)
+		}
+		return nil
+	}
+}
+
+// ReadIn reads a file of a data directory, as ReadFile. If this process is root, it reads with the ids of the process
+// through whose root or working directory the path leads, otherwise with the owner's. A directory in which other users
+// may make files counts as owned by nobody if its owner is root.
+func ReadIn(dir, name string, limit int64) ([]byte, error) {
+	base, u, err := User{}.find(dir, unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = base.Close() }()
+	if !u.set {
+		if u, err = writer(base); err != nil {
+			return nil, fmt.Errorf("%s: %w", dir, err)
+		}
+	}
+	p := place{path: filepath.Join(dir, name), user: u, base: int(base.Fd()), inside: filepath.Base(name)}
+	f, err := p.regular(unix.O_NOFOLLOW, atMost(limit))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return io.ReadAll(io.LimitReader(f, limit))
+}
+
+// writer returns the user who may have made the files of a directory.
+func writer(dir *os.File) (User, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
+		return User{}, err
+	}
+	if st.Uid == 0 && st.Mode&(unix.S_IWGRP|unix.S_IWOTH) != 0 {
+		return IDs(nobody, nobody), nil
+	}
+	return IDs(int(st.Uid), nobody), nil
+}
+
+// ReadNames returns the names in a directory, at most limit of them. The ids are those of Open.
+func ReadNames(path string, limit int) ([]string, error) {
+	p, err := User{}.at(path)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	var dir *os.File
+	open := func() (err error) { // O_DIRECTORY opens nothing but a directory
+		dir, err = p.open(readFlags | unix.O_DIRECTORY)
+		return err
+	}
+	if err := p.user.Do(open); err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
+	names, err := dir.Readdirnames(limit)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return names, err
+}
+
+// ofFolder returns the user of the process whose folder in /proc is open.
+func ofFolder(fd int) (User, error) {
+	if os.Geteuid() != 0 {
+		return User{}, nil
+	}
+	file, err := retry(func() (int, error) { return unix.Openat(fd, "status", unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return User{}, err
+	}
+	f := os.NewFile(uintptr(file), "status")
+	defer func() { _ = f.Close() }()
+	const maxStatus = 1 << 20 // with up to 65,536 groups
+	text, err := io.ReadAll(io.LimitReader(f, maxStatus))
+	if err != nil {
+		return User{}, err
+	}
+	status, err := procfs.ParseStatus(string(text))
+	if err != nil {
+		return User{}, err
+	}
+	return OfStatus(status), nil
+}
