@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 
@@ -14,6 +13,7 @@ import (
 	"pg_stat_backtrace/ptrace/waits"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/activity"
+	"pg_stat_backtrace/worker/host/rootfs"
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/waitevent"
 )
@@ -65,7 +65,7 @@ func locate(c pgcluster.Cluster) (*server, error) {
 	if v == nil {
 		return nil, fmt.Errorf("%w: PostgreSQL %d is not known to this release", waits.ErrUnsupported, c.Version)
 	}
-	exe, err := os.Open(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
+	exe, err := rootfs.Open(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
 	if err != nil {
 		return nil, fmt.Errorf("open the server's program: %w", err)
 	}

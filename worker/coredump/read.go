@@ -15,6 +15,7 @@ import (
 	"pg_stat_backtrace/unwind/corefile"
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/worker/host/rootfs"
 	"pg_stat_backtrace/worker/procmap"
 	"pg_stat_backtrace/worker/symbolize"
 	"pg_stat_backtrace/worker/trace"
@@ -60,7 +61,11 @@ type Trace struct {
 // they also are gostack.ErrNotGo and those of package goroutine.
 func Read(file string, o Options) (*Trace, error) {
 	start := time.Now()
-	f, damage, err := openCoreFile(file, o.Stdin)
+	stream, user, err := openStream(file, o.Stdin)
+	if err != nil {
+		return nil, err
+	}
+	f, damage, err := openCoreFile(file, stream)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +75,7 @@ func Read(file string, o Options) (*Trace, error) {
 		return nil, errors.Join(err, damage)
 	}
 	r := &reader{
-		core: core, options: o,
+		core: core, options: o, user: user,
 		images: symbolize.NewCache(core.Arch, &symbolize.Sources{Cache: dwarf.NewCache(0), Folders: o.DebugDirs}),
 	}
 	defer r.close()
@@ -95,6 +100,7 @@ func Read(file string, o Options) (*Trace, error) {
 type reader struct {
 	core     *corefile.Core
 	options  Options
+	user     rootfs.User // opens the files that the core names
 	images   *symbolize.Cache
 	loaded   []loadedImage
 	opened   []io.Closer
@@ -141,7 +147,7 @@ const exePath = "\x00exe"
 func (r *reader) load(m *corefile.Mapped) {
 	var wrong error
 	for _, file := range r.files(m) {
-		img, closer, err := openImage(file)
+		img, closer, err := r.openImage(m, file)
 		if errors.Is(err, elfimage.ErrNotELF) && !m.Exe {
 			return // a data file
 		}
@@ -162,7 +168,7 @@ func (r *reader) load(m *corefile.Mapped) {
 		r.opened = append(r.opened, closer)
 		r.add(m, &symbolize.Module{
 			Sources: r.images.Sources,
-			Image:   img, Name: img.Name(), Arch: r.core.Arch, Path: m.Path, Root: r.options.Sysroot,
+			Image:   img, Name: img.Name(), Arch: r.core.Arch, Path: m.Path, Root: r.options.Sysroot, User: r.user,
 		}, bias, closer)
 		return
 	}
@@ -172,7 +178,8 @@ func (r *reader) load(m *corefile.Mapped) {
 	if img := r.core.Image(m); img != nil {
 		if bias, _, err := r.core.Check(m, img); err == nil {
 			r.add(m, &symbolize.Module{
-				Image: img, Name: symbolize.ModuleName(m.Path), Arch: r.core.Arch, Sources: r.images.Sources,
+				Image: img, Name: symbolize.ModuleName(m.Path), Arch: r.core.Arch, User: r.user,
+				Sources: r.images.Sources,
 			}, bias, nil)
 		}
 	}
@@ -204,9 +211,18 @@ type openFile interface {
 	io.Closer
 }
 
-// openImage opens an ELF file.
-func openImage(file string) (*elfimage.Image, openFile, error) {
-	f, _, err := symbolize.Candidate(file).File()
+// openImage opens the ELF file of a mapping. The core chose the path, unless it is Options.Exe.
+func (r *reader) openImage(m *corefile.Mapped, file string) (*elfimage.Image, openFile, error) {
+	var f *os.File
+	var err error
+	switch {
+	case m.Exe && r.options.Exe != "":
+		f, err = rootfs.Open(file)
+	case r.options.Sysroot != "":
+		f, err = r.user.OpenBelow(r.options.Sysroot, filepath.FromSlash(m.Path))
+	default:
+		f, err = r.user.Open(file)
+	}
 	if err != nil {
 		return nil, nil, err
 	}

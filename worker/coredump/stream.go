@@ -13,7 +13,7 @@ import (
 	"github.com/pierrec/lz4/v4"
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/worker/symbolize"
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 // standardInput is the name of a core file on the standard input.
@@ -22,19 +22,31 @@ const standardInput = "-"
 // maxWindow bounds the memory for expanding zstd. It is enough for `zstd --long=27`.
 const maxWindow = 128 << 20
 
-// openCoreFile opens a core file. It first writes a compressed core, or one from a pipe, to a temporary file without
-// a name, because the unwinder reads at random positions. If the stream ends early, damage has the reason, and the
-// file has the data before the end.
-func openCoreFile(name string, stdin *os.File) (core *os.File, damage, err error) {
+// openStream opens a file, or the standard input. It returns the user with whose rights the files that the core names
+// are opened: any user can write a core that names any file. This is the owner. A core of root names files for root, as
+// regular files only, and a file counts only if its content is the core's.
+func openStream(name string, stdin *os.File) (*os.File, rootfs.User, error) {
 	f := stdin
 	if f == nil {
 		f = os.Stdin
 	}
 	if name != standardInput {
-		if f, _, err = symbolize.Candidate(name).File(); err != nil {
-			return nil, nil, err
+		var err error
+		if f, err = rootfs.Open(name); err != nil {
+			return nil, rootfs.User{}, err
 		}
 	}
+	user, err := rootfs.OfFile(name, f)
+	if err != nil {
+		_ = f.Close()
+	}
+	return f, user, err
+}
+
+// openCoreFile makes a core file of an open file or pipe. It first writes a compressed core, or one from a pipe, to a
+// temporary file without a name, because the unwinder reads at random positions. It then closes f. If the stream ends
+// early, damage has the reason, and the file has the data before the end.
+func openCoreFile(name string, f *os.File) (core *os.File, damage, err error) {
 	head, stream, err := peek(f)
 	if err != nil {
 		_ = f.Close()

@@ -105,6 +105,18 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// own gives a file the owner of a directory, as if the server had made it.
+func own(t *testing.T, dir, file string) {
+	t.Helper()
+	info, err := os.Stat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || os.Chown(file, int(st.Uid), int(st.Gid)) != nil {
+		t.Fatal(file)
+	}
+}
+
 func TestMoved(t *testing.T) {
 	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
 	moved := s.DataDir + ".moved"
@@ -153,6 +165,7 @@ func TestStalePIDFile(t *testing.T) {
 			if err := os.WriteFile(file, []byte(strings.Join(changed, "\n")+"\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
+			own(t, s.DataDir, file)
 			_, err := pgcluster.ByDataDir(s.DataDir)
 			if !errors.Is(err, pgcluster.ErrNotRunning) || !strings.Contains(err.Error(), test.say) {
 				t.Errorf("%v", err)

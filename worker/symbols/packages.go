@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 // FindPackages sets the package of each image and of its debug file. It uses dpkg's file lists or rpm. On a relative
@@ -34,6 +34,9 @@ const (
 	dpkgInfo = "var/lib/dpkg/info"
 	// maxListLine bounds a line of a file list. The reading of a list ends at a longer line.
 	maxListLine = 64 << 10
+	// maxLists bounds the number of file lists, and maxListed the bytes of all of them. A container can have any.
+	maxLists  = 100_000
+	maxListed = 256 << 20
 )
 
 // packageName is the form of a package's name. A container can have any file name among its packages, and the name
@@ -48,20 +51,12 @@ func (s *system) dpkg(ctx context.Context, images []*Image) {
 			wanted[p] = append(wanted[p], m)
 		}
 	}
-	r, err := os.OpenRoot(orSlash(s.root))
+	folder := path.Join(s.root, "/", dpkgInfo)
+	names, err := rootfs.ReadNames(folder, maxLists)
 	if err != nil {
 		return
 	}
-	defer func() { _ = r.Close() }()
-	dir, err := r.OpenFile(dpkgInfo, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return
-	}
-	names, err := dir.Readdirnames(-1)
-	_ = dir.Close()
-	if err != nil {
-		return
-	}
+	left := int64(maxListed)
 	for _, name := range names {
 		pkg, ok := strings.CutSuffix(name, ".list")
 		if !ok {
@@ -71,15 +66,17 @@ func (s *system) dpkg(ctx context.Context, images []*Image) {
 		if !packageName.MatchString(pkg) || ctx.Err() != nil {
 			continue
 		}
-		f, err := openRegular(r, path.Join(dpkgInfo, name))
+		f, err := rootfs.Open(path.Join(folder, name))
 		if err != nil {
 			continue
 		}
-		eachLine(f, func(file string) {
+		list := &io.LimitedReader{R: f, N: left}
+		eachLine(list, func(file string) {
 			for _, m := range wanted[file] {
 				m.Package, m.DebugPackage = pkg, dpkgDebug(pkg)
 			}
 		})
+		left = list.N
 		_ = f.Close()
 	}
 }

@@ -1,13 +1,12 @@
 package symbols
 
 import (
-	"bufio"
-	"os"
-	"path/filepath"
+	"io"
+	"path"
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 // system is the distribution in a process's root directory.
@@ -67,47 +66,13 @@ func parseRelease(data string) map[string]string {
 	return values
 }
 
-// readBelow reads a file of another root directory. Links cannot lead out of that directory.
-func readBelow(root, name string, limit int) (string, error) {
-	r, err := os.OpenRoot(orSlash(root))
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = r.Close() }()
-	f, err := openRegular(r, name)
+// readBelow reads the beginning of a file of another root directory. Links cannot lead out of that directory.
+func readBelow(root, name string, limit int64) (string, error) {
+	f, err := rootfs.Open(path.Join(root, "/", name))
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return "", err
-	}
-	data := make([]byte, min(int64(limit), max(info.Size(), 0)))
-	n, _ := bufio.NewReader(f).Read(data) // a short file is a short file
-	return string(data[:n]), nil
-}
-
-// openRegular opens a regular file. A pipe in its place cannot block the caller.
-func openRegular(r *os.Root, name string) (*os.File, error) {
-	f, err := r.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = os.ErrInvalid
-	}
-	if err != nil {
-		_ = f.Close()
-		return nil, err
-	}
-	return f, nil
-}
-
-func orSlash(root string) string {
-	if root == "" {
-		return "/"
-	}
-	return filepath.Clean(root)
+	data, err := io.ReadAll(io.LimitReader(f, limit))
+	return string(data), err
 }

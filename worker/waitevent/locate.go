@@ -11,6 +11,7 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/waits"
 	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/worker/host/rootfs"
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/pgcontext"
 )
@@ -69,7 +70,7 @@ func Locate(c pgcluster.Cluster) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	exe, err := os.Open(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
+	exe, err := rootfs.Open(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
 	if err != nil {
 		return nil, fmt.Errorf("open the server's program: %w", err)
 	}

@@ -150,17 +150,21 @@ func (p *place) regular(flags int, accept func(*unix.Stat_t) error) (f *os.File,
 	if err = p.user.Do(open); !errors.Is(err, errIDs) {
 		return f, err
 	}
-	// Without these ids, root opens only what the user may read as owner, or as any user.
-	f, err = p.readable(flags, func(st *unix.Stat_t) error {
-		if st.Mode&unix.S_IROTH == 0 && (int(st.Uid) != p.user.uid || st.Mode&unix.S_IRUSR == 0) {
+	return p.readable(flags, p.user.mayRead(accept))
+}
+
+// mayRead accepts a file that the user may read as its owner or as any user: root without the capabilities to take on
+// the user's ids opens no others.
+func (u User) mayRead(accept func(*unix.Stat_t) error) func(*unix.Stat_t) error {
+	return func(st *unix.Stat_t) error {
+		if st.Mode&unix.S_IROTH == 0 && (int(st.Uid) != u.uid || st.Mode&unix.S_IRUSR == 0) {
 			return unix.EACCES
 		}
 		if accept != nil {
 			return accept(st)
 		}
 		return nil
-	})
-	return f, err
+	}
 }
 
 // readable is regular with the rights of the calling thread.

@@ -1,0 +1,204 @@
+package rootfs
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// opening are the functions that open files, or look at them by a path.
+var opening = map[string][]string{
+	"os":                    {"Open", "OpenFile", "OpenRoot", "OpenInRoot", "ReadFile", "ReadDir", "DirFS", "CopyFS", "Stat", "Lstat"},
+	"path/filepath":         {"Glob", "Walk", "WalkDir", "EvalSymlinks"},
+	"io/ioutil":             {"ReadFile", "ReadDir"},
+	"syscall":               {"Open", "Openat", "Stat", "Lstat", "Access"},
+	"golang.org/x/sys/unix": {"Open", "Openat", "Openat2", "Stat", "Lstat", "Statx", "Fstatat", "Access", "Faccessat"},
+	"debug/elf":             {"Open"},
+	"debug/buildinfo":       {"ReadFile"},
+	"debug/macho":           {"Open"},
+	"archive/zip":           {"OpenReader"},
+	"crypto/tls":            {"LoadX509KeyPair"},
+}
+
+// Reasons for which a package opens a file itself.
+const (
+	ofKernel = "a small file that the kernel makes, in /proc or /sys"
+	describe = "only describes a directory or a link of /proc, to compare it; stat(2) has no effect on a file"
+	ofAdmin  = "a file that the command line, the environment or the configuration names"
+	ofWorker = "in a directory that the worker has made for itself, or as the server's user in its data directory"
+	theWay   = "this package"
+)
+
+// allowed has the places that open files in another way than by this package: the file, a blank, the function.
+var allowed = map[string]string{
+	"ptrace/allocs/target.go os.ReadFile":               ofKernel,
+	"ptrace/bpf/clusterbpf/online.go os.ReadFile":       ofKernel,
+	"ptrace/bpf/errors.go os.Stat":                      ofKernel,
+	"ptrace/bpf/waitsbpf/load.go os.ReadFile":           ofKernel,
+	"ptrace/cgroup/quota.go os.ReadFile":                ofKernel,
+	"ptrace/observe/running.go os.ReadFile":             ofKernel,
+	"ptrace/priority.go unix.Open":                      ofKernel,
+	"ptrace/probe/budget.go os.ReadDir":                 ofKernel,
+	"ptrace/probe/budget.go os.ReadFile":                ofKernel,
+	"ptrace/probe/session.go filepath.Glob":             ofKernel,
+	"ptrace/probe/session.go os.Stat":                   describe,
+	"ptrace/process/explain.go os.ReadFile":             ofKernel,
+	"ptrace/process/memory.go unix.Open":                ofKernel,
+	"ptrace/procfs/read.go unix.Open":                   ofKernel,
+	"ptrace/procfs/task.go os.Open":                     ofKernel,
+	"ptrace/procfs/task.go unix.Stat":                   describe,
+	"ptrace/sampler/allowedcpus.go os.ReadFile":         ofKernel,
+	"ptrace/waits/preempt.go os.Open":                   ofKernel,
+	"worker/cli/decode.go os.Open":                      ofAdmin,
+	"worker/cli/limits.go os.Stat":                      ofKernel,
+	"worker/cli/output.go os.Lstat":                     ofAdmin,
+	"worker/cli/output.go os.OpenFile":                  ofAdmin,
+	"worker/cli/output.go os.Stat":                      ofAdmin,
+	"worker/cli/report.go os.Open":                      ofAdmin,
+	"worker/debuginfod/cache.go os.OpenFile":            ofWorker,
+	"worker/debuginfod/cache.go os.ReadFile":            ofWorker,
+	"worker/debuginfod/cache.go os.Stat":                ofWorker,
+	"worker/debuginfod/evict.go os.ReadDir":             ofWorker,
+	"worker/debuginfod/fetch.go os.Open":                ofWorker,
+	"worker/debuginfod/verify.go os.Open":               ofWorker,
+	"worker/doctor/capability.go os.ReadFile":           ofKernel,
+	"worker/doctor/confinement.go os.ReadFile":          ofKernel,
+	"worker/doctor/confinement.go os.Stat":              ofKernel,
+	"worker/doctor/host.go os.ReadFile":                 ofKernel,
+	"worker/export/headers.go os.OpenFile":              ofAdmin,
+	"worker/export/spool.go filepath.EvalSymlinks":      ofWorker,
+	"worker/export/spool.go os.OpenFile":                ofWorker,
+	"worker/export/spool.go os.ReadDir":                 ofWorker,
+	"worker/export/spool.go os.ReadFile":                ofWorker,
+	"worker/export/spool.go unix.Lstat":                 ofWorker,
+	"worker/functrace/tracer.go os.Stat":                describe,
+	"worker/host/gomaxprocs/slack.go os.ReadDir":        ofKernel,
+	"worker/host/memlock/resident.go unix.Stat":         ofKernel,
+	"worker/host/rlimits/rlimits.go syscall.Open":       describe,
+	"worker/host/rootfile/rootfile.go os.Lstat":         ofAdmin,
+	"worker/host/rootfs/inroot.go unix.Open":            theWay,
+	"worker/host/rootfs/inroot.go unix.Openat":          theWay,
+	"worker/host/rootfs/inroot.go unix.Openat2":         theWay,
+	"worker/host/rootfs/read.go unix.Openat":            theWay,
+	"worker/metrics/own.go os.ReadDir":                  ofKernel,
+	"worker/metrics/own.go os.ReadFile":                 ofKernel,
+	"worker/node/postmasters.go os.ReadDir":             ofKernel,
+	"worker/node/postmasters.go os.ReadFile":            ofKernel,
+	"worker/node/postmasters.go os.Stat":                describe,
+	"worker/pgcluster/datadir.go filepath.EvalSymlinks": describe,
+	"worker/pgcluster/datadir.go os.Stat":               describe,
+	"worker/pgcluster/member.go os.ReadFile":            ofKernel,
+	"worker/pgcluster/member.go os.Stat":                describe,
+	"worker/pgcluster/namespace.go os.ReadDir":          ofKernel,
+	"worker/pgcluster/namespace.go os.Stat":             describe,
+	"worker/pgcluster/passfile.go os.Stat":              ofAdmin,
+	"worker/pgcluster/pooler.go filepath.Glob":          ofKernel,
+	"worker/pgcluster/pooler.go os.Open":                ofKernel,
+	"worker/pgcluster/service.go os.ReadFile":           ofAdmin,
+	"worker/pgcluster/upgrade.go os.ReadFile":           ofKernel,
+	"worker/pgcluster/user.go os.ReadFile":              ofKernel,
+	"worker/pgcluster/view.go os.ReadFile":              ofKernel,
+	"worker/serving.go unix.Access":                     ofAdmin,
+	"worker/spool/deliver.go unix.Openat":               ofWorker,
+	"worker/spool/dir.go filepath.Glob":                 ofWorker,
+	"worker/spool/dir.go os.OpenFile":                   ofWorker,
+	"worker/spool/dir.go unix.Faccessat":                ofWorker,
+	"worker/spool/dir.go unix.Openat":                   ofWorker,
+	"worker/spool/dir.go unix.Stat":                     ofWorker,
+	"worker/spool/housekeeping.go unix.Fstatat":         ofWorker,
+	"worker/spool/livenessthread.go unix.Open":          ofWorker,
+	"worker/spool/lock.go os.Lstat":                     ofWorker,
+	"worker/spool/lock.go os.OpenFile":                  ofWorker,
+	"worker/spool/pidfile.go os.OpenFile":               ofWorker,
+	"worker/spool/serve.go unix.Openat":                 ofWorker,
+	"worker/symbolize/candidates.go os.Stat":            describe,
+	"worker/waitevent/timer.go os.ReadFile":             ofKernel,
+	"worker/web/address.go os.Lstat":                    ofAdmin,
+	"worker/web/files.go tls.LoadX509KeyPair":           ofAdmin,
+	"worker/web/tls.go os.Stat":                         ofAdmin,
+	"worker/web/tls.go tls.LoadX509KeyPair":             ofAdmin,
+	"worker/web/token.go os.OpenFile":                   ofAdmin,
+	"worker/web/token.go syscall.Stat":                  ofAdmin,
+}
+
+// TestNoOtherWay: files that a user may have chosen are opened by this package only.
+func TestNoOtherWay(t *testing.T) {
+	const top = "../../.."
+	used := map[string]bool{}
+	for _, tree := range []string{"worker", "unwind", "ptrace"} {
+		err := filepath.WalkDir(filepath.Join(top, tree), func(path string, entry fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case entry.IsDir() && (entry.Name() == "testdata" || strings.HasSuffix(entry.Name(), "test")):
+				return filepath.SkipDir // packages of the tests
+			case entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+				return nil
+			}
+			name, err := filepath.Rel(top, path)
+			if err != nil {
+				return err
+			}
+			calls, err := openings(path)
+			for place, call := range calls {
+				key := name + " " + call
+				used[key] = true
+				if allowed[key] == "" {
+					t.Errorf("%s: %s: open the file by package rootfs, or give the reason here", place, call)
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for key := range allowed {
+		if !used[key] {
+			t.Errorf("%s: this exception has no call", key)
+		}
+	}
+}
+
+// openings returns the uses of the functions in a source file, by their places.
+func openings(path string) (map[string]string, error) {
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	found, packages := map[string]string{}, map[string]string{}
+	for _, spec := range file.Imports {
+		imported, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			return nil, err
+		}
+		name := filepath.Base(imported)
+		if spec.Name != nil {
+			name = spec.Name.Name
+		}
+		if _, ok := opening[imported]; ok && name == "." {
+			found[files.Position(spec.Pos()).String()] = fmt.Sprintf("import . %q", imported)
+		}
+		packages[name] = imported
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		selector, ok := n.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		of, ok := selector.X.(*ast.Ident)
+		if ok && slices.Contains(opening[packages[of.Name]], selector.Sel.Name) {
+			found[files.Position(selector.Pos()).String()] = of.Name + "." + selector.Sel.Name
+		}
+		return true
+	})
+	return found, nil
+}
