@@ -1,8 +1,10 @@
 package jitcode
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"sync"
 
@@ -30,26 +32,38 @@ type perfMap struct {
 	table *jit.PerfMap
 }
 
-// Read returns the perf map of a process, or nil if it has none that can be used.
-func (p *PerfMaps) Read(pid int) *jit.PerfMap {
+// Read returns the perf map of a process, or nil if it has none. If it has one that cannot be used, Read calls warn with
+// the reason.
+func (p *PerfMaps) Read(pid int, warn func(...error)) *jit.PerfMap {
+	table, err := p.read(pid)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, procfs.ErrGone) {
+		warn(fmt.Errorf("perf map of process %d: %w", pid, err))
+	}
+	return table
+}
+
+func (p *PerfMaps) read(pid int) (*jit.PerfMap, error) {
 	f, id, err := openPerfMap(pid)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer func() { _ = f.Close() }()
 	info, err := f.Stat()
-	if err != nil || info.Size() > maxPerfMap {
-		return nil
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > maxPerfMap {
+		return nil, fmt.Errorf("%s has more than %d bytes", f.Name(), maxPerfMap)
 	}
 	p.mu.Lock()
 	known, ok := p.byPID[pid]
 	p.mu.Unlock()
 	if ok && known.file == id && known.size == info.Size() {
-		return known.table
+		return known.table, nil
 	}
 	text, err := io.ReadAll(io.LimitReader(f, info.Size()))
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	table := jit.ParsePerfMap(string(text))
 	p.mu.Lock()
@@ -58,7 +72,7 @@ func (p *PerfMaps) Read(pid int) *jit.PerfMap {
 		p.byPID = make(map[int]perfMap)
 	}
 	p.byPID[pid] = perfMap{file: id, size: info.Size(), table: table}
-	return table
+	return table, nil
 }
 
 // openPerfMap opens the map that a process writes below its own root directory. All users may create files there, so

@@ -2,6 +2,8 @@ package pgcluster
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -67,4 +69,23 @@ func FuzzParsePIDFile(f *testing.F) {
 			t.Errorf("%+v", got)
 		}
 	})
+}
+
+// TestErrorsRepeatNoContent: the file may be another one, which its user cannot read.
+func TestErrorsRepeatNoContent(t *testing.T) {
+	const secret = "53cr3t"
+	for _, data := range []string{
+		secret, secret + "\n/d\n5\n", "7\n/d\n" + secret + "\n", "7\n" + secret + "\x00\n5\n", secret + "\n\n\n\n\n",
+	} {
+		if _, err := parsePIDFile([]byte(data)); err == nil || strings.Contains(err.Error(), secret) {
+			t.Errorf("%q: %v", data, err)
+		}
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "PG_VERSION"), []byte(secret), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ByDataDir(dir); !errors.Is(err, ErrNotDataDir) || strings.Contains(err.Error(), secret) {
+		t.Error(err)
+	}
 }

@@ -131,7 +131,7 @@ func (sp *Space) namePerf(out *trace.Frame, addr uint64) {
 		sp.perfRead = true
 		p := &symbolize.Lazy[*jit.PerfMap]{}
 		sp.perf, _ = p.Get(sp.Files, sp.cache.images.Sources.Warn,
-			func() *jit.PerfMap { return sp.cache.perf.Read(sp.key.PID) })
+			func() *jit.PerfMap { return sp.cache.perf.Read(sp.key.PID, sp.cache.images.Sources.Warn) })
 	}
 	if sp.perf == nil {
 		return
