@@ -32,8 +32,8 @@ type perfMap struct {
 	table *jit.PerfMap
 }
 
-// Read returns the perf map of a process, or nil if it has none. If it has one that cannot be used, Read calls warn with
-// the reason.
+// Read returns the perf map of a process, or nil if it has none. If the map cannot be used, Read calls warn with the
+// reason.
 func (p *PerfMaps) Read(pid int, warn func(...error)) *jit.PerfMap {
 	table, err := p.read(pid)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, procfs.ErrGone) {

@@ -28,8 +28,8 @@ type pidFile struct {
 }
 
 // parsePIDFile parses the content of postmaster.pid. The server writes the first three lines at once and the others
-// later, so only the first three are required. Errors repeat no content: the file may be another one that its user
-// cannot read.
+// later, so only the first three are required. Errors repeat no content: a user may have put a secret file in
+// its place.
 func parsePIDFile(data []byte) (pidFile, error) {
 	if len(data) > maxPIDFile {
 		return pidFile{}, fmt.Errorf("%w: more than %d bytes", errBadPIDFile, maxPIDFile)

@@ -96,8 +96,8 @@ func atMost(limit int64) func(*unix.Stat_t) error {
 }
 
 // ReadIn reads a file of a data directory, as ReadFile. If this process is root, it reads with the ids of the process
-// through whose root or working directory the path leads, otherwise with the owner's. A directory in which other users
-// may make files counts as owned by nobody if its owner is root.
+// through whose root or working directory the path leads, otherwise with the owner's. If root owns a directory in which
+// other users may make files, it reads with ids that own no files.
 func ReadIn(dir, name string, limit int64) ([]byte, error) {
 	base, u, err := User{}.find(dir, unix.O_DIRECTORY)
 	if err != nil {
@@ -118,16 +118,16 @@ func ReadIn(dir, name string, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, limit))
 }
 
-// writer returns the user who may have made the files of a directory.
+// writer returns the owner of a directory, or ids that own no files, see ReadIn.
 func writer(dir *os.File) (User, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
 		return User{}, err
 	}
 	if st.Uid == 0 && st.Mode&(unix.S_IWGRP|unix.S_IWOTH) != 0 {
-		return IDs(nobody, nobody), nil
+		return IDs(unowned, unowned), nil
 	}
-	return IDs(int(st.Uid), nobody), nil
+	return IDs(int(st.Uid), unowned), nil
 }
 
 // ReadNames returns the names in a directory, at most limit of them. The ids are those of Open.

@@ -22,8 +22,8 @@ type User struct {
 	set      bool
 }
 
-// nobody is the id of the user and of the group that own no files.
-const nobody = 65534
+// unowned is the id of a user and of a group without files, the overflow id of the kernel.
+const unowned = 65534
 
 // errIDs means that this process is root, but may not take on other ids, as in a container without CAP_SETUID and
 // CAP_SETGID.
@@ -80,10 +80,10 @@ func OfFile(path string, f *os.File) (User, error) {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return User{}, fmt.Errorf("%s: %w", path, err)
 	}
-	return IDs(int(st.Uid), nobody), nil
+	return IDs(int(st.Uid), unowned), nil
 }
 
-// Do calls f with the user's ids (setfsuid(2)), on a thread of its own. The kernel then also ignores root's
+// Do calls f with the user's ids (setfsuid(2)), on a locked thread. The kernel then also ignores root's
 // capabilities for files, but not CAP_SYS_PTRACE. Do just calls f if this process has the ids already.
 func (u User) Do(f func() error) error {
 	if !u.isOther() {
