@@ -266,7 +266,7 @@ func TestThreadsKeepNoIDs(t *testing.T) {
 	dir := folder(t)
 	put(t, dir+"/own", "x", stranger, 0, 0o400)
 	u := User{uid: stranger, gid: theGroup, groups: []int{theGroup, another}, set: true}
-	own, err := os.Getgroups()
+	own, err := procfs.ReadStatus(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,8 +303,8 @@ func TestThreadsKeepNoIDs(t *testing.T) {
 	}
 }
 
-// foreign reports whether a thread has other ids than root's.
-func foreign(t *testing.T, own []int) bool {
+// foreign reports whether a thread has other ids or capabilities.
+func foreign(t *testing.T, own procfs.Status) bool {
 	t.Helper()
 	threads, err := procfs.Threads(os.Getpid())
 	if err != nil {
@@ -312,7 +312,8 @@ func foreign(t *testing.T, own []int) bool {
 	}
 	for _, tid := range threads {
 		status, err := procfs.ReadTaskStatus(os.Getpid(), tid)
-		if err == nil && (status.UID[3] != 0 || status.GID[3] != 0 || !slices.Equal(status.Groups, own)) {
+		if err == nil && (status.UID != own.UID || status.GID != own.GID || !slices.Equal(status.Groups, own.Groups) ||
+			status.CapEff != own.CapEff) {
 			return true
 		}
 	}
