@@ -35,6 +35,25 @@ func TestRightsOfCore(t *testing.T) {
 	if _, _, err := openStream(pipe, nil); !errors.Is(err, rootfs.ErrNotRegular) {
 		t.Errorf("a pipe for a core: %v", err)
 	}
+	stored := filepath.Join(dir, "stored")
+	if err := os.WriteFile(stored, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setxattr(stored, "user.coredump.uid", []byte("47140"), 0); err != nil {
+		t.Log("this file system has no attributes: ", err)
+		stored = core
+	}
+	for _, file := range []string{core, stored} {
+		f, user, err := openStream(file, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = f.Close()
+		if f, err := user.Open(secret); !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("%s: %v", file, err)
+			_ = f.Close()
+		}
+	}
 	f, user, err := openStream(core, nil)
 	if err != nil {
 		t.Fatal(err)

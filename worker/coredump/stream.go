@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/pierrec/lz4/v4"
@@ -23,8 +24,9 @@ const standardInput = "-"
 const maxWindow = 128 << 20
 
 // openStream opens a file, or the standard input. It returns the user with whose rights the files that the core names
-// are opened: any user can write a core that names any file. This is the owner. A core of root names files for root, as
-// regular files only, and a file counts only if its content is the core's.
+// are opened: any user can write a core that names any file. This is the owner. systemd-coredump(8) stores the cores of all
+// users as root, with the user's id in an attribute. Root opens the files for its other cores: regular files only, and a
+// file counts only if its content is the core's.
 func openStream(name string, stdin *os.File) (*os.File, rootfs.User, error) {
 	f := stdin
 	if f == nil {
@@ -36,11 +38,29 @@ func openStream(name string, stdin *os.File) (*os.File, rootfs.User, error) {
 			return nil, rootfs.User{}, err
 		}
 	}
+	if uid, ok := dumpedUser(f); ok {
+		return f, rootfs.OfUser(uid), nil
+	}
 	user, err := rootfs.OfFile(name, f)
 	if err != nil {
 		_ = f.Close()
 	}
 	return f, user, err
+}
+
+// dumpedUser returns the user id that systemd-coredump has noted at a core of root.
+func dumpedUser(f *os.File) (uid int, ok bool) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Uid != 0 {
+		return 0, false
+	}
+	value := make([]byte, 32)
+	n, err := unix.Fgetxattr(int(f.Fd()), "user.coredump.uid", value)
+	if err != nil {
+		return 0, false
+	}
+	id, err := strconv.ParseUint(string(value[:n]), 10, 32)
+	return int(id), err == nil
 }
 
 // openCoreFile makes a core file of an open file or pipe. It first writes a compressed core, or one from a pipe, to a

@@ -125,9 +125,9 @@ func writer(dir *os.File) (User, error) {
 		return User{}, err
 	}
 	if st.Uid == 0 && st.Mode&(unix.S_IWGRP|unix.S_IWOTH) != 0 {
-		return IDs(unowned, unowned), nil
+		return OfUser(unowned), nil
 	}
-	return IDs(int(st.Uid), unowned), nil
+	return OfUser(int(st.Uid)), nil
 }
 
 // ReadNames returns the names in a directory, at most limit of them. The ids are those of Open.

@@ -37,6 +37,9 @@ func IDs(uid, gid int) User {
 	return User{uid: uid, gid: gid, set: true}
 }
 
+// OfUser returns a user of whom only the id is known, without any group.
+func OfUser(uid int) User { return IDs(uid, unowned) }
+
 // OfProcess returns the user of a process. For a process of root it returns the ids of this process.
 func OfProcess(pid int) (User, error) {
 	if os.Geteuid() != 0 {
@@ -80,7 +83,7 @@ func OfFile(path string, f *os.File) (User, error) {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return User{}, fmt.Errorf("%s: %w", path, err)
 	}
-	return IDs(int(st.Uid), unowned), nil
+	return OfUser(int(st.Uid)), nil
 }
 
 // Do calls f with the user's ids (setfsuid(2)), on a locked thread. The kernel then also ignores root's
