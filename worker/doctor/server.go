@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pgcluster"
@@ -198,12 +199,30 @@ func connection(ctx context.Context, c pgcluster.Cluster, o Options) []finding {
 		})
 	}
 	if err != nil {
-		return []finding{{
-			warn, "connection", err.Error(),
-			"Without a connection the worker answers superusers only. Give it a connection string of a role that may log in.",
-		}}
+		return []finding{{warn, "connection", err.Error(), connectionRemedy(c, o, err)}}
 	}
 	return found
+}
+
+// connectionRemedy returns what helps against a failure to connect. If the server has refused the login, the role or
+// its authentication is the cause, otherwise the address.
+func connectionRemedy(c pgcluster.Cluster, o Options, err error) string {
+	const effect = "Without a connection the worker answers superusers only. "
+	var refusal *pgconn.PgError
+	switch {
+	case errors.As(err, &refusal), errors.Is(err, pgcluster.ErrConnString):
+		return effect + "Give it a connection string of a role that may log in."
+	case o.ConnString != "":
+		return effect + "Correct host and port in the connection string, or leave them out: with -D the worker takes them " +
+			"from the data directory."
+	case c.SocketDir == "" && c.Root != "":
+		return effect + "The server has no Unix socket, and its container may have its own network. Give the worker a " +
+			"connection string with the host and port that lead to the server, or set unix_socket_directories."
+	case c.SocketDir == "":
+		return effect + "The server has no Unix socket. Give the worker a connection string with a host and port on which " +
+			"the server listens, or set unix_socket_directories."
+	}
+	return effect + "Give it a connection string with a host and port on which the server listens."
 }
 
 // query runs f in one session of the server.

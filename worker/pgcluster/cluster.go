@@ -28,10 +28,13 @@ type Cluster struct {
 	Version int
 	// Port is the server's port. It is part of the socket's name even if the server does not use TCP.
 	Port int
-	// SocketDir is the first of the server's unix_socket_directories, as an absolute path for this process. It is
-	// empty if the server has none.
+	// SocketDir is the first of the server's unix_socket_directories, as an absolute path for this process, or the name
+	// of an abstract socket with a leading "@". It is empty if the server has none.
 	SocketDir string
-	// Opening reports whether the server was still opening its sockets, and SocketDir may be missing.
+	// Address is the first of the server's listen_addresses on which it listens: a host name, an address, or "*". It is
+	// empty if the server does not use TCP.
+	Address string
+	// Opening reports whether the server was still opening its sockets. SocketDir and Address may be missing then.
 	Opening bool
 	// Started is the start time of the server by the wall clock, in whole seconds.
 	Started time.Time

@@ -484,3 +484,71 @@ func TestBehindProxy(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 }
+
+// TestServersOwnAddress connects to a server that listens in one place only, as its data directory describes it.
+func TestServersOwnAddress(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{
+		Stopped: true, HBA: []string{"local all all trust", "host all all 127.0.0.0/8 trust", "host all all ::1/128 trust"},
+	})
+	socket := server.SocketDir
+	abstract := "@" + socket
+	for _, test := range []struct{ name, sockets, listen, host string }{
+		{"abstract socket", abstract + "," + socket, "", abstract},
+		{"another IPv4 address", "", "127.0.0.2", "127.0.0.2"},
+		{"IPv6 address", "", "::1", "::1"},
+		{"several addresses", "", "127.0.0.3, 127.0.0.2", "127.0.0.2"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if strings.Contains(test.host, ":") {
+				l, err := net.Listen("tcp", "[::1]:0")
+				if err != nil {
+					t.Skip("no IPv6 here: ", err)
+				}
+				_ = l.Close()
+			}
+			appendLines(t, filepath.Join(server.DataDir, "postgresql.conf"), fmt.Sprintf(
+				"unix_socket_directories = '%s'\nlisten_addresses = '%s'\n", test.sockets, test.listen))
+			server.SocketDir = socket // where the test itself connects
+			if test.listen != "" {
+				server.SocketDir = test.host
+			}
+			server.Start()
+			defer server.Stop("fast")
+			c := byDataDir(t, server)
+			for _, text := range []string{"", "host='" + test.host + "'"} {
+				s := supervise(t, pgcluster.ConnOptions{
+					ConnString: text + " user=postgres", Cluster: &c, Named: true, Check: c.Verify,
+				})
+				if state := <-s.states; !state.Connected {
+					t.Errorf("with the connection string %q: %v", text, state.Err)
+				}
+			}
+			if test.host != abstract {
+				return
+			}
+			// Root may not search for a server by a name on which every user can listen.
+			found, err := pgcluster.Find(t.Context(), pgcluster.Options{
+				ConnString: fmt.Sprintf("host=%s port=%d", abstract, server.Port),
+			})
+			switch {
+			case os.Geteuid() == 0 && !errors.Is(err, pgcluster.ErrUnsafeName):
+				t.Errorf("root finds %v by an abstract socket: %v", found, err)
+			case os.Geteuid() != 0 && (err != nil || !found.Same(c)):
+				t.Errorf("found %v by an abstract socket: %v", found, err)
+			}
+		})
+	}
+}
+
+func appendLines(t *testing.T, path, lines string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = f.WriteString(lines)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

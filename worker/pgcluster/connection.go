@@ -76,6 +76,7 @@ func sockets(config *pgx.ConnConfig) []string {
 	seen := make(map[string]bool)
 	for _, h := range append(hosts, config.Fallbacks...) {
 		network, path := pgconn.NetworkAddress(h.Host, h.Port)
+		path = socketAddress(path)
 		if network == networkUnix && !seen[path] {
 			seen[path] = true
 			paths = append(paths, path)
@@ -151,7 +152,7 @@ func describe(ctx context.Context, conn *pgx.Conn) string {
 		return c.String()
 	}
 	config := conn.Config()
-	at := fmt.Sprintf("the server at %s port %d", config.Host, config.Port)
+	at := fmt.Sprintf("the server at %s port %d", hostOf(config.Host), config.Port)
 	var dir string
 	if err := ask(ctx, conn, "SELECT pg_catalog.current_setting('data_directory')").Scan(&dir); err != nil {
 		return at

@@ -2,7 +2,9 @@ package pgcluster
 
 import (
 	"maps"
+	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -157,23 +159,48 @@ func gather(o origin) (s settings, service string, err error) {
 	return s, service, nil
 }
 
-// fillServer takes host and port from the cluster if no other source has a host.
+// fillServer takes host and port from the cluster if no other source has them. A port without a host counts only if
+// the user has named the server: then a host in the connection string leads to that server.
 func (s settings) fillServer(o origin) {
 	c := o.cluster
-	if c == nil || c.Port == 0 || s["host"] != "" || s["hostaddr"] != "" {
+	if c == nil || c.Port == 0 {
 		return
 	}
 	switch {
+	case s["host"] != "" || s["hostaddr"] != "":
+		if !o.named {
+			return
+		}
 	case c.SocketDir != "":
 		s["host"] = c.SocketDir
 	case o.named: // the server has no socket
-		s["host"] = "localhost"
+		s["host"], s["hostaddr"] = tcpHost(c.Address)
 	default:
 		return
 	}
 	if s["port"] == "" {
 		s["port"] = strconv.Itoa(c.Port)
 	}
+}
+
+// tcpHost returns the host and its numeric addresses at which a server listens, by the address in postmaster.pid. An
+// address that stands for all interfaces is replaced by the loopback address of its family. Without numeric addresses
+// the host is looked up.
+func tcpHost(address string) (host, numeric string) {
+	const local = "localhost" // the name that certificates and password files have
+	if address == "" {
+		return local, ""
+	}
+	if address == "*" {
+		return local + "," + local, "127.0.0.1,::1"
+	}
+	if ip := net.ParseIP(address); ip != nil && ip.IsUnspecified() {
+		if ip.To4() != nil {
+			return local, "127.0.0.1"
+		}
+		return local, "::1"
+	}
+	return address, ""
 }
 
 // fill adds the settings of a source with lower priority.
@@ -210,7 +237,7 @@ func environment() settings {
 // or the service. pgx reads the service file again if PGSERVICE is set.
 func (s settings) text(service string) string {
 	// passwordFor reads the password file.
-	values := map[string]string{"passfile": os.DevNull, "host": s["host"], "port": s["port"]}
+	values := map[string]string{"passfile": os.DevNull, "port": s["port"]}
 	if s["service"] != "" {
 		values["service"], values["servicefile"] = s["service"], service
 	}
@@ -219,9 +246,14 @@ func (s settings) text(service string) string {
 			values[name] = value
 		}
 	}
-	if s["hostaddr"] != "" {
-		values["host"] = strings.Join(s.names(), ",")
+	hosts := s.names()
+	for i := range hosts {
+		hosts[i] = pgxHost(hosts[i])
 	}
+	if !strings.Contains(s["port"], ",") {
+		hosts = slices.Compact(hosts) // of equal hosts, the first has all addresses; see addresses
+	}
+	values["host"] = strings.Join(hosts, ",")
 	var b strings.Builder
 	for name, value := range values {
 		b.WriteString(name + "=" + quoteValue(value) + " ")

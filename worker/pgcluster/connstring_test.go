@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -82,9 +83,82 @@ var parseCases = map[string]struct {
 		"user=x", known, true, env{"PGHOSTADDR": "127.0.0.1"}, "/run/it's", 6000, "postgres",
 	},
 	"-D and PGPORT":  {"", known, true, env{"PGPORT": "7"}, "/run/it's", 6000, "postgres"},
-	"-D and a host":  {"host=h", known, true, env{"PGPORT": "7"}, "h", 5432, "postgres"},
+	"-D and a host":  {"host=h", known, true, env{"PGPORT": "7"}, "h", 6000, "postgres"},
+	"-D, host, port": {"host=h port=8", known, true, nil, "h", 8, "postgres"},
+	"-D, hostaddr":   {"hostaddr=127.0.0.1", known, true, nil, "127.0.0.1", 6000, "postgres"},
 	"-D, no socket":  {"", &Cluster{Port: 6000}, true, env{"PGHOST": "/e"}, "localhost", 6000, "postgres"},
 	"-D and service": {"", known, true, env{"PGSERVICEFILE": "SVC", "PGSERVICE": "main"}, "/run/it's", 6000, "s"},
+}
+
+// TestServersOwnAddress has the addresses that a server can have in postmaster.pid.
+func TestServersOwnAddress(t *testing.T) {
+	clearEnvironment(t)
+	for address, want := range map[string]string{
+		"":            "localhost []",
+		"127.0.0.2":   "127.0.0.2 []",
+		"::1":         "::1 []",
+		"fe80::1%lo":  "fe80::1%lo []",
+		"db.internal": "db.internal []",
+		"localhost":   "localhost []",
+		"*":           "localhost [127.0.0.1 ::1]",
+		"0.0.0.0":     "localhost [127.0.0.1]",
+		"::":          "localhost [::1]",
+		"0:0:0:0::":   "localhost [::1]",
+	} {
+		config, _, err := parseConnString(origin{cluster: &Cluster{Port: 6000, Address: address}, named: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Only a name with known addresses is not looked up.
+		lookup := hostaddrs{}.lookup(func(context.Context, string) ([]string, error) { return nil, nil })
+		if strings.HasPrefix(want, "localhost [1") || strings.HasPrefix(want, "localhost [:") {
+			lookup = config.LookupFunc
+		}
+		found, err := lookup(t.Context(), config.Host)
+		if got := fmt.Sprint(config.Host, " ", found); got != want || err != nil || config.Port != 6000 {
+			t.Errorf("%q: %s port %d, %v, want %s", address, got, config.Port, err, want)
+		}
+		for _, other := range config.Fallbacks {
+			if other.Host != config.Host {
+				t.Errorf("%q: also %s", address, other.Host)
+			}
+		}
+	}
+}
+
+// TestAbstractSockets compares the addresses that are dialled with those of libpq.
+func TestAbstractSockets(t *testing.T) {
+	clearEnvironment(t)
+	for host, want := range map[string]string{
+		"@pg":          "@pg/.s.PGSQL.6000",
+		"@":            "@/.s.PGSQL.6000",
+		"@a/b":         "@a/b/.s.PGSQL.6000",
+		"@a/../b//c/.": "@a/../b//c/./.s.PGSQL.6000",
+		"@50% off 'x'": "@50% off 'x'/.s.PGSQL.6000",
+		"@%2F":         "@%2F/.s.PGSQL.6000",
+		"@@é":          "@@é/.s.PGSQL.6000",
+		"/@dir":        "/proc/self/root/@dir/.s.PGSQL.6000",
+		"//.//@dir":    "/proc/self/root/@dir/.s.PGSQL.6000",
+		"/run/@x":      "/run/@x/.s.PGSQL.6000",
+	} {
+		for source, o := range map[string]origin{
+			"string":  {text: "port=6000 sslmode=require host=" + quoteValue(host)},
+			"URI":     {text: "postgres:///?sslmode=require&port=6000&host=" + url.QueryEscape(host)},
+			"cluster": {cluster: &Cluster{Port: 6000, SocketDir: host}, named: true},
+		} {
+			o.text = strings.ReplaceAll(o.text, "+", "%20") // a plus sign stands for itself in libpq
+			config, _, err := parseConnString(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := sockets(config); !slices.Equal(got, []string{want}) || config.TLSConfig != nil {
+				t.Errorf("%s from the %s: %q, TLS %v, want %q", host, source, got, config.TLSConfig != nil, want)
+			}
+			if at := place(config); at != want {
+				t.Errorf("%s is called %q in messages", host, at)
+			}
+		}
+	}
 }
 
 func TestParseConnString(t *testing.T) {
@@ -219,7 +293,7 @@ func TestPasswordFile(t *testing.T) {
 	clearEnvironment(t)
 	path := filepath.Join(t.TempDir(), "passwords")
 	t.Setenv("PGPASSFILE", path)
-	const content = "h:5432:*:u:tcp\nlocalhost:5432:d:u:local\n/sock:5432:d:u:socket\n" +
+	const content = "h:5432:*:u:tcp\nlocalhost:5432:d:u:local\n/sock:5432:d:u:socket\n@sock:5432:d:u:abstract\n" +
 		"*:9:postgres:u:nine\n*:9:other:u:ten\n"
 	for name, test := range map[string]struct {
 		text string
@@ -233,6 +307,7 @@ func TestPasswordFile(t *testing.T) {
 		"a socket":                  {"host=/sock user=u dbname=d", 0o600, "socket"},
 		"another socket":            {"host=/other user=u dbname=d", 0o600, ""},
 		"the default socket":        {"host=/tmp user=u dbname=d", 0o600, "local"},
+		"an abstract socket":        {"host=@sock user=u dbname=d", 0o600, "abstract"},
 		"a password is given":       {"host=h user=u password=x", 0o600, "x"},
 		"given, and others may see": {"host=h user=u password=x", 0o644, "x"},
 	} {

@@ -184,7 +184,7 @@ func verify(dir string, file pidFile, pid int) (Cluster, error) {
 	}
 	return Cluster{
 		DataDir: dir, PostmasterPID: pid, PostmasterStart: stat.StartTime, UID: status.UID[1], GID: status.GID[1],
-		Port: file.port, SocketDir: socket, Started: file.started, Opening: file.opening,
+		Port: file.port, SocketDir: socket, Address: file.address, Started: file.started, Opening: file.opening,
 		ServerPID: file.pid, Root: root, ids: translate(status.NSPID),
 	}, nil
 }

@@ -30,7 +30,7 @@ func (s settings) names() []string {
 		if i >= len(names) {
 			names = append(names, "")
 		}
-		if address != "" && (names[i] == "" || strings.HasPrefix(names[i], "/") || names[i][0] == '@') {
+		if address != "" && (names[i] == "" || isSocketHost(names[i])) {
 			names[i] = address
 		}
 	}
@@ -93,6 +93,9 @@ func (s settings) setDial(config *pgx.ConnConfig) {
 	}
 	wanted := s["requirepeer"]
 	config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if network == networkUnix {
+			addr = socketAddress(addr)
+		}
 		conn, err := rootfs.Dial(ctx, network, addr, dialer.DialContext)
 		if err == nil && wanted != "" && network == networkUnix {
 			if err = requirePeer(conn, wanted); err != nil {

@@ -45,14 +45,14 @@ func (s settings) passwordFor(config *pgx.ConnConfig, database string) string {
 	if err != nil {
 		return ""
 	}
-	port := strconv.Itoa(int(config.Port))
+	host, port := hostOf(config.Host), strconv.Itoa(int(config.Port))
 	if network, _ := pgconn.NetworkAddress(config.Host, config.Port); network != networkUnix {
-		return file.FindPassword(config.Host, port, database, config.User)
+		return file.FindPassword(host, port, database, config.User)
 	}
-	if password := file.FindPassword(config.Host, port, database, config.User); password != "" {
+	if password := file.FindPassword(host, port, database, config.User); password != "" {
 		return password
 	}
-	if slices.Contains(defaultSocketDirs, config.Host) {
+	if slices.Contains(defaultSocketDirs, host) {
 		return file.FindPassword("localhost", port, database, config.User)
 	}
 	return ""

@@ -22,6 +22,8 @@ var (
 	ErrImpostor = errors.New("a process of another user listens on the server's socket")
 	// ErrUnsafeSocket means that every user may create a socket in the directory of the server's socket.
 	ErrUnsafeSocket = errors.New("the socket's directory is writable by everybody")
+	// ErrUnsafeName means that a socket is abstract. Every user may create an abstract socket of any name.
+	ErrUnsafeName = errors.New("every user may listen on an abstract socket")
 )
 
 // guardLogin protects a connection's password from processes other than the server, whose cluster is nil if it is not
@@ -119,6 +121,10 @@ func trusted(paths []string) (safe []string, err error) {
 		return paths, nil
 	}
 	for _, path := range paths {
+		if strings.HasPrefix(path, "@") {
+			err = fmt.Errorf("%w: %s; as root, name the server's data directory with -D", ErrUnsafeName, path)
+			continue
+		}
 		dir := filepath.Dir(path)
 		info, statErr := rootfs.Stat(dir)
 		if statErr == nil && info.Mode().Perm()&0o002 != 0 {

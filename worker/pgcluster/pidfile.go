@@ -21,7 +21,8 @@ type pidFile struct {
 	dataDir   string    // as the server was started
 	started   time.Time // whole seconds
 	port      int       // 0 if not written yet
-	socketDir string    // first one; may be empty or relative to the data directory
+	socketDir string    // first one; may be empty, relative to the data directory, or the name of an abstract socket
+	address   string    // first of listen_addresses on which the server listens; empty: none, or not written yet
 	shmID     uint64    // System V segment that all processes of the server map; 0 if not written yet
 	opening   bool      // the server has not written its state yet, which it does when all its sockets are open
 	stopping  bool      // the server is shutting down, and may wait for its clients
@@ -58,7 +59,7 @@ func parsePIDFile(data []byte) (pidFile, error) {
 	}
 	if port, err := strconv.ParseUint(line(4), 10, 16); err == nil {
 		f.port = int(port)
-		f.socketDir = line(5)
+		f.socketDir, f.address = line(5), line(6)
 	}
 	if key := strings.Fields(line(7)); len(key) == 2 {
 		if id, err := strconv.ParseUint(key[1], 10, 64); err == nil {

@@ -22,16 +22,18 @@ func TestParsePIDFile(t *testing.T) {
 	}{
 		"running": {data: full, want: pidFile{
 			pid: 4711, dataDir: "/var/lib/postgresql/15/main", started: time.Unix(1700000000, 0), port: 5433,
-			socketDir: "/run/postgresql", shmID: 12,
+			socketDir: "/run/postgresql", address: "localhost", shmID: 12,
 		}},
 		"told to stop": {data: strings.Replace(full, "ready   ", "stopping", 1), want: pidFile{
 			pid: 4711, dataDir: "/var/lib/postgresql/15/main", started: time.Unix(1700000000, 0), port: 5433,
-			socketDir: "/run/postgresql", shmID: 12, stopping: true,
+			socketDir: "/run/postgresql", address: "localhost", shmID: 12, stopping: true,
 		}},
-		"starting":            {data: "7\n/d\n5\n5432\n\n", want: minimal(7, 5432)},
-		"three lines":         {data: "7\n/d\n5\n", want: minimal(7, 0)},
-		"stand-alone":         {data: "-7\n/d\n5\n", want: minimal(-7, 0)},
-		"no sockets":          {data: "7\n/d\n5\n1\n\n*\n", want: minimal(7, 1)},
+		"starting":    {data: "7\n/d\n5\n5432\n\n", want: minimal(7, 5432)},
+		"three lines": {data: "7\n/d\n5\n", want: minimal(7, 0)},
+		"stand-alone": {data: "-7\n/d\n5\n", want: minimal(-7, 0)},
+		"no Unix socket": {data: "7\n/d\n5\n1\n\n*\n", want: pidFile{
+			pid: 7, dataDir: "/d", started: time.Unix(5, 0), port: 1, address: "*", opening: true,
+		}},
 		"port out of range":   {data: "7\n/d\n5\n65536\n/s\n", want: minimal(7, 0)},
 		"empty":               {bad: true},
 		"written half":        {data: "4711\n/var/lib", bad: true},

@@ -65,7 +65,7 @@ func quoteBlank(value string) string {
 // place names the first host of a configuration.
 func place(config *pgx.ConnConfig) string {
 	if network, path := pgconn.NetworkAddress(config.Host, config.Port); network == networkUnix {
-		return path
+		return socketAddress(path)
 	}
 	return fmt.Sprintf("%s port %d", config.Host, config.Port)
 }
@@ -107,7 +107,7 @@ func ask(ctx context.Context, conn *pgx.Conn, sql string) pgx.Row {
 func listener(ctx context.Context, config *pgx.ConnConfig) (name string, pid int) {
 	network, address := pgconn.NetworkAddress(config.Host, config.Port)
 	if network == networkUnix {
-		return unixListener(ctx, address)
+		return unixListener(ctx, socketAddress(address))
 	}
 	for _, inode := range listening(int(config.Port)) {
 		if pid := holder(inode); pid != 0 {
