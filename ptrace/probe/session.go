@@ -146,7 +146,7 @@ func (s *Session) checkReturns() error {
 	}
 	pids := s.options.PIDs
 	if s.options.Postmaster != 0 {
-		pids = sameProgram(s.options.Postmaster) // the kernel probes all of them
+		pids = s.sameProgram() // the kernel probes all of them
 	}
 	if err := bpf.ReturnProbes(pids...); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnsupported, err)
@@ -154,17 +154,24 @@ func (s *Session) checkReturns() error {
 	return nil
 }
 
-// sameProgram returns the processes of the host that run the same program file as a process.
-func sameProgram(pid int) (pids []int) {
+// sameProgram returns the processes of the host that run the same file as the postmaster, or a probed file. The two
+// differ if the postmaster was started by a call of the dynamic linker.
+func (s *Session) sameProgram() (pids []int) {
 	const program = "/proc/%d/exe"
-	own, err := os.Stat(fmt.Sprintf(program, pid))
-	if err != nil {
-		return nil
+	var files []os.FileInfo
+	if own, err := os.Stat(fmt.Sprintf(program, s.options.Postmaster)); err == nil {
+		files = append(files, own)
+	}
+	for i := range s.options.Points {
+		if info, err := s.options.Points[i].File.Stat(); err == nil {
+			files = append(files, info)
+		}
 	}
 	all, _ := filepath.Glob("/proc/[1-9]*")
 	for _, dir := range all {
 		other, _ := strconv.Atoi(filepath.Base(dir))
-		if info, err := os.Stat(fmt.Sprintf(program, other)); err == nil && os.SameFile(own, info) {
+		info, err := os.Stat(fmt.Sprintf(program, other))
+		if err == nil && slices.ContainsFunc(files, func(f os.FileInfo) bool { return os.SameFile(f, info) }) {
 			pids = append(pids, other)
 		}
 	}

@@ -70,7 +70,7 @@ func openKernel(p *procs, hooks waitsbpf.Hooks, info Info, o Options) (*kernel, 
 		server.Status = p.Status
 	}
 	server.Stacks = o.Stacks
-	server.ExecutorStart, server.ExecutorEnd = p.ExecutorStart, p.ExecutorEnd
+	server.ExecutorStart, server.ExecutorEnd, server.OpenProgram = p.ExecutorStart, p.ExecutorEnd, p.OpenProgram
 	programs, err := waitsbpf.Load(server, hooks)
 	if err != nil {
 		return nil, err

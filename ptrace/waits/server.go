@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -21,8 +22,9 @@ type Server struct {
 	// WaitPointer, ProcGlobal and Status are the addresses of my_wait_event_info, ProcGlobal and MyBEEntry.
 	WaitPointer, ProcGlobal, Status uint64
 	// ExecutorStart and ExecutorEnd are the places of standard_ExecutorStart and standard_ExecutorEnd in the program's
-	// file; 0: unknown.
+	// file; 0: unknown, or not in the file's memory. OpenProgram opens that file.
 	ExecutorStart, ExecutorEnd uint64
+	OpenProgram                func() (*os.File, error)
 	Layout                     Layout
 	// ServerPID returns the id by which the server knows a process, which differs in a container, and Local the reverse.
 	// nil: they are the same.

@@ -32,7 +32,7 @@ func (m *Image) findDynamic(bias uint64) {
 	})
 }
 
-// dynamicTags reads the entries that findDynamic wants.
+// dynamicTags reads the entries that findDynamic and IsProgram want.
 func (m *Image) dynamicTags(s Segment) map[elf.DynTag]uint64 {
 	tags := make(map[elf.DynTag]uint64)
 	w := uint64(m.layout.addrSize())
@@ -44,7 +44,7 @@ func (m *Image) dynamicTags(s Segment) map[elf.DynTag]uint64 {
 		switch tag := elf.DynTag(m.layout.word(p)); tag {
 		case elf.DT_NULL:
 			return tags
-		case elf.DT_HASH, elf.DT_GNU_HASH, elf.DT_STRTAB, elf.DT_STRSZ, elf.DT_SYMTAB:
+		case elf.DT_HASH, elf.DT_GNU_HASH, elf.DT_STRTAB, elf.DT_STRSZ, elf.DT_SYMTAB, elf.DT_DEBUG:
 			tags[tag] = m.layout.word(p[w:])
 		}
 	}

@@ -20,6 +20,31 @@ func (m *Image) Start() uint64 {
 	return 0
 }
 
+// IsProgram reports whether the image was linked as a program, not as a library or a dynamic linker. Linkers give
+// programs an entry DT_DEBUG for debuggers, also programs that can be loaded at any address. A library with an
+// interpreter, such as libc.so.6, has none.
+func (m *Image) IsProgram() bool {
+	if m.header.typ == elf.ET_EXEC {
+		return true
+	}
+	s, ok := m.findProgram(elf.PT_DYNAMIC)
+	if !ok {
+		return false
+	}
+	_, ok = m.dynamicTags(s)[elf.DT_DEBUG]
+	return ok
+}
+
+// Header returns the link-time address of the ELF header; false if no loadable segment has it.
+func (m *Image) Header() (addr uint64, ok bool) {
+	for _, s := range m.segments {
+		if s.Offset == 0 && s.Filesz > 0 {
+			return s.Vaddr, true
+		}
+	}
+	return 0, false
+}
+
 // DynamicLinker reports whether the image is a dynamic linker in the System V sense. It defines _r_debug, which
 // debuggers use to find the loaded libraries (link.h), and has no interpreter itself. A process with this interpreter
 // then begins at Entry. If the image cannot be read, the result is false.

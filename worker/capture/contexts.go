@@ -123,7 +123,7 @@ func (c *Capturer) memoryServer(key procmap.ProcessKey) (*pgmemory.Server, uint6
 	space := c.processes.Open(key.PID, key.StartTime, maps)
 	space.Files = &symbolize.Deadline{After: c.linesWait}
 	defer space.Files.Stop()
-	known := c.lookAtProgram(space, exe)
+	known := c.lookAtProgram(key.PID, space, exe)
 	switch {
 	case space.Unread != "":
 		return nil, 0, fmt.Errorf("process %d: %s has not been read in time", key.PID, space.Unread)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -17,6 +16,7 @@ import (
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/pgcontext"
+	"pg_stat_backtrace/worker/pgprogram"
 	"pg_stat_backtrace/worker/procmap"
 	"pg_stat_backtrace/worker/symbolize"
 	"pg_stat_backtrace/worker/trace"
@@ -41,7 +41,7 @@ type serverProcess struct {
 	process *pgcontext.Process
 	unknown string // why the version of a PostgreSQL server is unknown
 	module  *symbolize.Module
-	code    procfs.Mapping // the program's code, to check that it is still mapped
+	mapping procfs.Mapping // by which the program was found, to check that it is still mapped
 	bias    uint64         // load bias of the program
 
 	variables []snapshot.Variable // of one capture
@@ -86,31 +86,25 @@ func (c *Capturer) serverProcess(key procmap.ProcessKey, same bool) serverProces
 	space := c.processes.Open(key.PID, key.StartTime, maps)
 	space.Files = &symbolize.Deadline{After: c.linesWait} // levels are optional, so the stack does not wait for them
 	defer space.Files.Stop()
-	if known = c.lookAtProgram(space, exe); space.Unread != "" {
+	if known = c.lookAtProgram(key.PID, space, exe); space.Unread != "" {
 		return serverProcess{}
 	}
 	c.serverFact.Keep(c.processes, key, known)
 	return known
 }
 
-// lookAtProgram finds the program among the mappings and identifies it by package pgcontext.
-func (c *Capturer) lookAtProgram(space *procmap.Space, exe string) serverProcess {
+// lookAtProgram finds a server's program among the mappings and identifies it by package pgcontext.
+func (c *Capturer) lookAtProgram(pid int, space *procmap.Space, exe string) serverProcess {
 	out := serverProcess{exe: exe}
-	file := strings.TrimSuffix(exe, " (deleted)")
-	for i := range space.Maps {
-		m := &space.Maps[i]
-		if m.Perms&procfs.Exec == 0 || m.Path != file {
-			continue
-		}
-		if f := space.Resolve(i); f.Module != nil {
-			found := c.programs.of(f.Module, space)
-			out.unknown = found.unknown
-			if server := found.server; server != nil {
-				out.bias = f.Bias
-				out.process, out.module, out.code, out.last = server.Process(f.Bias), f.Module, *m, new(pointers)
-			}
-		}
-		break
+	program, ok := pgprogram.Find(pid, space, exe)
+	if !ok {
+		return out
+	}
+	found := c.programs.of(program.Module, space)
+	out.unknown = found.unknown
+	if server := found.server; server != nil {
+		out.bias, out.process = program.Bias, server.Process(program.Bias)
+		out.module, out.mapping, out.last = program.Module, program.Mapping, new(pointers)
 	}
 	return out
 }
@@ -200,9 +194,9 @@ func (p *serverProcess) read(t *trace.Trace, snap *snapshot.Snapshot, walked []u
 	i := -1
 	t.Unrecognised = p.unknown
 	if p.process != nil {
-		i = space.Mapping(p.code.Start)
+		i = space.Mapping(p.mapping.Start)
 	}
-	if i < 0 || space.Maps[i] != p.code || len(snap.Found) == 0 {
+	if i < 0 || space.Maps[i] != p.mapping || len(snap.Found) == 0 {
 		return
 	}
 	th := &t.Threads[0]

@@ -229,7 +229,7 @@ func (n *StackNamer) addLevels(
 	if sp.server == nil {
 		known := serverProcess{}
 		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", sp.pid)); err == nil {
-			known = n.capturer.lookAtProgram(space, exe)
+			known = n.capturer.lookAtProgram(sp.pid, space, exe)
 		}
 		if space.Unread != "" {
 			return named
@@ -276,10 +276,18 @@ func (n *StackNamer) addLevels(
 	return n.keep(sp, &with, space)
 }
 
-// constant reports whether an address lies in a mapping of a file that the process cannot write to.
+// constant reports whether an address lies in a mapping of a file that the process cannot write to, or in code of a
+// file that the process has moved to other memory.
 func constant(space *procmap.Space, addr uint64) bool {
 	i := space.Mapping(addr)
-	return i >= 0 && space.Maps[i].Inode != 0 && space.Maps[i].Perms&procfs.Write == 0
+	if i < 0 || space.Maps[i].Perms&procfs.Write != 0 {
+		return false
+	}
+	if space.Maps[i].Inode != 0 {
+		return true
+	}
+	_, f, ok := space.Lookup(addr)
+	return ok && f.Moved
 }
 
 // completeWait is how long Complete waits for source lines and derived names.

@@ -11,9 +11,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/waits"
-	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/activity"
-	"pg_stat_backtrace/worker/host/rootfs"
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/waitevent"
 )
@@ -65,34 +63,18 @@ func locate(c pgcluster.Cluster) (*server, error) {
 	if v == nil {
 		return nil, fmt.Errorf("%w: PostgreSQL %d is not known to this release", waits.ErrUnsupported, c.Version)
 	}
-	exe, err := rootfs.Open(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
+	variables, err := w.Program.Variables("MyProcPort", "MyBgworkerEntry", "MyBackendType", "error_context_stack")
 	if err != nil {
-		return nil, fmt.Errorf("open the server's program: %w", err)
-	}
-	defer func() { _ = exe.Close() }()
-	image, err := elfimage.Open(exe, "postgres")
-	if err != nil {
-		return nil, fmt.Errorf("read the server's program: %w", err)
-	}
-	variables, err := image.Defined("MyBEEntry", "MyProcPort", "MyBgworkerEntry", "MyBackendType", "error_context_stack")
-	if err != nil {
-		return nil, fmt.Errorf("read the server's program: %w", err)
-	}
-	bias := w.Target.Status - variables["MyBEEntry"]
-	address := func(name string) uint64 {
-		if variables[name] == 0 {
-			return 0
-		}
-		return bias + variables[name]
+		return nil, err
 	}
 	s := &server{cluster: c, waits: w, types: activity.BackendTypes(c.Version), states: activity.States(c.Version)}
 	s.worker = slices.Index(s.types, activity.BackgroundWorker)
 	s.target = clusterbpf.Server{
 		Postmaster: c.PostmasterPID, WaitPointer: w.Target.WaitPointer, Status: w.Target.Status,
-		Port: address("MyProcPort"), PortDatabase: v.portDatabase, PortUser: v.portUser,
-		Worker: address("MyBgworkerEntry"), WorkerKind: workerKind, WorkerType: s.worker,
-		Context: address("error_context_stack"), Statement: v.statement, Signature: v.signature,
-		TypeVariable: address("MyBackendType"),
+		Port: variables["MyProcPort"], PortDatabase: v.portDatabase, PortUser: v.portUser,
+		Worker: variables["MyBgworkerEntry"], WorkerKind: workerKind, WorkerType: s.worker,
+		Context: variables["error_context_stack"], Statement: v.statement, Signature: v.signature,
+		TypeVariable: variables["MyBackendType"],
 		Type:         statusType, Database: statusDatabase, User: statusUser, Name: statusName,
 		State: w.Target.Layout.State, QueryID: w.Target.Layout.QueryID,
 	}

@@ -14,10 +14,12 @@ import (
 
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/pgprogram"
 	"pg_stat_backtrace/worker/queue"
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/sqlerror"
 	"pg_stat_backtrace/worker/symbolize"
+	"pg_stat_backtrace/worker/waitevent"
 )
 
 // timeout bounds each question to the server.
@@ -42,8 +44,9 @@ func server(ctx context.Context, r *report, o Options) {
 	r.add(user(c))
 	r.add(namespace(c))
 	r.add(view(c))
-	r.add(program(c))
-	r.add(symbols(c))
+	running, p := program(c)
+	r.add(running)
+	r.add(symbols(c, p))
 	r.add(capturing(ctx, c))
 	for _, f := range worker(c, o) {
 		r.add(f)
@@ -82,18 +85,41 @@ func namespace(c pgcluster.Cluster) finding {
 	return finding{good, "namespace", text, ""}
 }
 
-// program says whether the server's program is the one on the disk: a package upgrade replaces it.
-func program(c pgcluster.Cluster) finding {
-	path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
+// program describes the server's program, and checks that the server's variables are found in it.
+func program(c pgcluster.Cluster) (finding, *pgprogram.Program) {
+	p, err := pgprogram.Of(c.PostmasterPID)
 	if err != nil {
-		return finding{warn, "program", err.Error(), ""}
+		return finding{warn, "program", err.Error(), noVariables}, nil
 	}
-	running, gone := strings.CutSuffix(path, " (deleted)")
-	if !gone {
-		return finding{good, "program", "the server runs " + path, ""}
+	if _, err := waitevent.Locate(c); err != nil {
+		return finding{warn, "program", fmt.Sprintf("the server runs %s: %v", p.Path, err), noVariables}, &p
+	}
+	return programFile(c, &p), &p
+}
+
+const noVariables = "Captures work, but stacks may have no query and no wait event, and the commands waits, memory and " +
+	"profile -D cannot read this server. Install a release that knows this version, or a server with exported symbols."
+
+// programFile compares the server's program with the file on the disk and with the memory of the server: a package
+// upgrade replaces the file, and a library for huge pages moves the code.
+func programFile(c pgcluster.Cluster, p *pgprogram.Program) finding {
+	text := "the server runs " + p.Path
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
+	if exe = strings.TrimSuffix(exe, " (deleted)"); err == nil && exe != p.Path {
+		text += ", started by " + exe
+	}
+	if moved, all := p.MovedCode(); moved > 0 && !p.Deleted {
+		return finding{
+			warn, "program", fmt.Sprintf("%s; %.0f %% of its code are in memory that is not the file, as libraries for huge "+
+				"pages arrange it", text, 100*float64(moved)/float64(all)),
+			"Functions there cannot be traced. To trace them, start the server without the library that moves its code.",
+		}
+	}
+	if !p.Deleted {
+		return finding{good, "program", text, ""}
 	}
 	return finding{
-		warn, "program", running + " was replaced or removed since the server was started, as by a package upgrade. " +
+		warn, "program", p.Path + " was replaced or removed since the server was started, as by a package upgrade. " +
 			"Sessions that have not used PL/pgSQL yet may fail to load plpgsql.so, and SQL calls then fail there with " +
 			"PostgreSQL's own error",
 		"Restart the server. Until then use an open session that has used PL/pgSQL, or the command line: " +
@@ -101,9 +127,16 @@ func program(c pgcluster.Cluster) finding {
 	}
 }
 
-// symbols says how many of the server's functions will have a name.
-func symbols(c pgcluster.Cluster) finding {
+// symbols counts the server's functions that will have a name.
+func symbols(c pgcluster.Cluster, p *pgprogram.Program) finding {
 	cover, err := symbolize.Cover(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
+	if p != nil {
+		var file *os.File
+		if file, err = p.Open(); err == nil {
+			cover, err = symbolize.Cover(fmt.Sprintf("/proc/self/fd/%d", file.Fd()))
+			_ = file.Close()
+		}
+	}
 	if err != nil {
 		return finding{warn, "symbols", err.Error(), "Stacks of this server may lack names."}
 	}

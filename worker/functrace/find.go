@@ -294,12 +294,22 @@ func everyProcess(name string, l *symbolize.Loaded) error {
 		"would stop each of them", l.Name()), "Name the processes to trace."}
 }
 
+// movedCode is the error for code that is no longer in the memory of its file.
+func movedCode(name string, l *symbolize.Loaded) error {
+	return &FindError{name, fmt.Sprintf("process %d has moved this code of %s to memory that is not the file, as "+
+		"libraries for huge pages do, and the kernel can probe only the memory of a file", l.PID, l.Name()),
+		"Captures and profiles still show the function. To trace it, start the program without the library that moves " +
+			"its code."}
+}
+
 // refuse returns an error for what must not or cannot be traced.
 func (f *finder) refuse(name string, p *place, calls bool) error {
 	l := &p.image
 	switch {
 	case f.all && isSystemWide(l):
 		return everyProcess(name, l)
+	case l.Moved(p.function.Addr + p.inside):
+		return movedCode(name, l)
 	case p.function.Indirect:
 		return &FindError{name, l.Name() + " chooses one of several functions for it when a program is loaded (IFUNC)",
 			"Trace the chosen function, such as " + name + "_avx2, by its own name or address."}

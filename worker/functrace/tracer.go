@@ -259,6 +259,10 @@ func (t *Tracer) addStatic(name string) error {
 				failed = everyProcess(name, l)
 				return false
 			}
+			if l.Moved(p.addr) {
+				failed = movedCode(name, l)
+				return false
+			}
 			made := probe.Point{Emulated: true, Group: group}
 			made.Stack = !t.options.CountOnly
 			if made.Arguments, made.Conditions, failed = t.staticArguments(name, &p, l); failed != nil {

@@ -20,11 +20,17 @@ type Candidate string
 // candidates lists the paths, beginning with the path that needs the fewest privileges. All paths start at the
 // process's own root. For a process in a container or a chroot they lead to the container's files, not the host's.
 func candidates(pid int, base, m *procfs.Mapping) []Candidate {
+	if base.Deleted {
+		return links(pid, base, m)
+	}
+	own := Candidate(ProcFolder(pid) + "/root" + insideRoot(pid, base.Path))
+	return append([]Candidate{own}, links(pid, base, m)...)
+}
+
+// links lists the links of the kernel to the mapped file.
+func links(pid int, base, m *procfs.Mapping) []Candidate {
 	proc := ProcFolder(pid)
 	var list []Candidate
-	if !base.Deleted {
-		list = append(list, Candidate(proc+"/root"+insideRoot(pid, base.Path)))
-	}
 	if exe, err := os.Readlink(proc + "/exe"); err == nil &&
 		(exe == base.Path || exe == base.Path+" (deleted)") {
 		list = append(list, Candidate(proc+"/exe"))

@@ -26,7 +26,19 @@ type Loaded struct {
 	PID int
 
 	mapping, base procfs.Mapping
+	moved         []procfs.Mapping // memory with code of the image that is not the image's file
 }
+
+// Moved reports whether the process has moved the code at a link-time address to memory that is not the image's file.
+// The kernel cannot put a probe there.
+func (l *Loaded) Moved(addr uint64) bool {
+	return slices.ContainsFunc(l.moved, func(m procfs.Mapping) bool {
+		return addr+l.Bias >= m.Start && addr+l.Bias < m.End
+	})
+}
+
+// IsFile reports whether a mapping is one of the image's file.
+func (l *Loaded) IsFile(m *procfs.Mapping) bool { return sameFile(m, &l.base) }
 
 // Function is a function of an image.
 type Function struct {
@@ -49,33 +61,62 @@ func (c *Cache) Loaded(pid int) ([]Loaded, error) {
 		return nil, err
 	}
 	all := make([]Loaded, 0, len(maps)/4)
-	seen := make(map[*Module]bool)
+	seen := make(map[*Module]int)
 	for i := range maps {
 		if maps[i].Perms&procfs.Exec == 0 {
 			continue
 		}
 		f := c.Mapped(pid, maps, i)
-		base, ok := baseMapping(maps, i)
-		if f.Module == nil || seen[f.Module] || !ok {
+		if f.Module == nil {
 			continue
 		}
-		seen[f.Module] = true
-		all = append(all, Loaded{
-			Image: Image{
-				Image: f.Module.Image, Path: maps[i].Path, Deleted: maps[i].Deleted,
-				InMemory: f.Module.Path == "" && maps[i].Inode != 0, module: f.Module,
-			},
-			Bias: f.Bias, PID: pid, mapping: maps[i], base: base,
-		})
+		at, known := seen[f.Module]
+		if !known {
+			at = len(all)
+			seen[f.Module] = at
+			all = append(all, LoadedAt(pid, maps, i, &f))
+		}
+		if f.Moved {
+			all[at].moved = append(all[at].moved, maps[i])
+		}
 	}
-	exe, err := os.Readlink(ProcFolder(pid) + "/exe")
-	if err == nil {
-		exe = strings.TrimSuffix(exe, " (deleted)")
-		slices.SortStableFunc(all, func(a, b Loaded) int {
-			return cmp.Compare(boolRank(b.mapping.Path == exe), boolRank(a.mapping.Path == exe))
-		})
-	}
+	exe, _ := programLink(pid)
+	slices.SortStableFunc(all, func(a, b Loaded) int {
+		return cmp.Compare(b.programRank(exe.Path), a.programRank(exe.Path))
+	})
 	return all, nil
+}
+
+// LoadedAt describes the image of a mapping.
+func LoadedAt(pid int, maps []procfs.Mapping, i int, f *Placed) Loaded {
+	m := maps[i]
+	base, ok := baseMapping(maps, i)
+	if f.Moved {
+		m, base = f.Origin, f.Origin
+	} else if !ok {
+		base = m
+	}
+	return Loaded{
+		Image: Image{
+			Image: f.Module.Image, Path: m.Path, Deleted: m.Deleted,
+			InMemory: f.Module.Path == "" && m.Inode != 0, module: f.Module,
+		},
+		Bias: f.Bias, PID: pid, mapping: m, base: base,
+	}
+}
+
+// programRank is highest for the program of a process. The kernel runs the file exe. If that is a dynamic linker, the
+// program is the image that the linker was called for.
+func (l *Loaded) programRank(exe string) int {
+	switch {
+	case l.mapping.Path == exe && l.IsProgram():
+		return 3
+	case l.IsProgram():
+		return 2
+	case l.mapping.Path == exe:
+		return 1
+	}
+	return 0
 }
 
 func boolRank(b bool) int {

@@ -2,12 +2,14 @@ package symbolize
 
 import (
 	"cmp"
+	"errors"
 	"os"
 	"path"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
@@ -194,6 +196,9 @@ func (c *Cache) find(pid int, maps []procfs.Mapping, i int) *Module {
 // findLive is find for a live process.
 func (c *Cache) findLive(pid int, maps []procfs.Mapping, i int, base procfs.Mapping) *Module {
 	inMemory, err := elfimage.FromMemory(ProcessMemory(pid), base.Start, path.Base(base.Path))
+	if errors.Is(err, process.ErrNotPermitted) && base.Inode != 0 {
+		return c.byLink(pid, &base, &maps[i])
+	}
 	if err != nil {
 		return nil
 	}
@@ -207,8 +212,29 @@ func (c *Cache) findLive(pid int, maps []procfs.Mapping, i int, base procfs.Mapp
 				return m
 			}
 		}
+		if m := c.movedHeader(pid, maps, &base, inMemory); m != nil {
+			return m
+		}
 	}
 	return c.fromMemory(pid, base, id)
+}
+
+// byLink opens the file of a mapping if this process may not read the memory. The kernel's links lead to the mapped
+// file. Some file systems have another device in the mappings than in the file's status, so only the inode is compared.
+func (c *Cache) byLink(pid int, base, m *procfs.Mapping) *Module {
+	for _, open := range links(pid, base, m) {
+		f, st, err := open.File()
+		if err != nil {
+			continue
+		}
+		img, err := elfimage.Open(f, path.Base(base.Path))
+		if err != nil || st.ino != base.Inode {
+			_ = f.Close()
+			continue
+		}
+		return c.adoptFile(pid, f, st, img, base, img.BuildID())
+	}
+	return nil
 }
 
 func (c *Cache) known(id string) *Module {
@@ -262,13 +288,20 @@ func (c *Cache) fromFile(pid int, open Candidate, base *procfs.Mapping, id strin
 		_ = f.Close()
 		return nil
 	}
+	return c.adoptFile(pid, f, st, img, base, id)
+}
+
+// adoptFile is adopt for the image in the file of a mapping. If the process has ended, it returns nil.
+func (c *Cache) adoptFile(
+	pid int, f *os.File, st FileID, img *elfimage.Image, m *procfs.Mapping, id string,
+) *Module {
 	user, err := rootfs.OfProcess(pid)
 	if err != nil {
 		_ = f.Close()
 		return nil
 	}
 	return c.adopt(f, st, &Module{
-		Image: img, Name: img.Name(), Arch: c.Arch, Path: insideRoot(pid, base.Path), Root: rootOf(pid), User: user,
+		Image: img, Name: img.Name(), Arch: c.Arch, Path: insideRoot(pid, m.Path), Root: rootOf(pid), User: user,
 		Sources: c.Sources, remote: remote{source: c.Sources.Remote},
 	}, id)
 }
@@ -339,4 +372,8 @@ type Placed struct {
 	Module *Module
 	Bias   uint64
 	Name   string // the module name of frames in it
+	// Moved means that the process has moved the code to memory that is not the image's file. Origin is then a mapping
+	// of the file; if the process has none left, Origin has only the path, device and inode.
+	Moved  bool
+	Origin procfs.Mapping
 }

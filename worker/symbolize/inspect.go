@@ -54,8 +54,8 @@ func Images(pid int, debugDirs []string) ([]Image, error) {
 			continue
 		}
 		seen[m] = true
-		if f.Name != ModuleName(at.Path) {
-			at = procfs.Mapping{Path: m.Path} // m.Path}: see Cache.moved
+		if f.Moved {
+			at = f.Origin
 		}
 		all = append(all, Image{
 			Image: m.Image, Path: at.Path, Deleted: at.Deleted, InMemory: m.Path == "" && at.Inode != 0,

@@ -3,17 +3,23 @@ package symbolize
 import (
 	"bytes"
 	"debug/elf"
+	"encoding/binary"
+	"os"
+	"path"
+	"strings"
 
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // A program may move its code to huge pages, to reduce TLB misses. Node.js does so with --use-largepages, and some
-// libraries do so when they are linked or preloaded. The code keeps its address. It is then in anonymous or hugetlbfs
-// memory, between the remaining mappings of its own file.
+// libraries do so when they are linked or preloaded. The code keeps its address. It is then in anonymous memory or in
+// a file of hugetlbfs or tmpfs, beside the remaining mappings of its own file. The ELF header may have moved with the
+// code. libhugetlbfs can move everything, and then no mapping of the program's file is left.
 
 const (
 	maxBetween    = 256     // mappings to search on each side for the file's own
+	maxNeighbours = 4       // files to try on each side
 	comparedChunk = 1 << 20 // bytes that are compared at a time
 )
 
@@ -23,34 +29,194 @@ func (c *Cache) moved(pid int, maps []procfs.Mapping, i int) Placed {
 	if maps[i].Perms&procfs.Write != 0 {
 		return Placed{} // a writable mapping may change after the comparison
 	}
-	below, above := nearestFile(maps, i, -1), nearestFile(maps, i, +1)
-	if below < 0 || above < 0 || !sameFile(&maps[below], &maps[above]) {
-		return Placed{}
+	memory := ProcessMemory(pid)
+	for _, j := range neighbours(maps, i) {
+		f := c.ofMapping(pid, maps, j)
+		// If the image was read from the process's memory, a comparison proves nothing.
+		if f.Module == nil || f.Module.Path == "" || !sameCode(memory, f.Module.Image, &maps[i], f.Bias) {
+			continue
+		}
+		f.Moved, f.Origin = true, maps[j]
+		return f
 	}
-	base, ok := baseMapping(maps, below)
+	if f := c.unmapped(pid, maps); f.Module != nil && sameCode(memory, f.Module.Image, &maps[i], f.Bias) {
+		return f
+	}
+	return Placed{}
+}
+
+// neighbours returns the indexes of the nearest mappings of other files below and above maps[i], the nearest first.
+func neighbours(maps []procfs.Mapping, i int) []int {
+	var found []int
+	seen := func(m *procfs.Mapping) bool {
+		if m.Inode == 0 || sameFile(m, &maps[i]) {
+			return true
+		}
+		for _, j := range found {
+			if sameFile(m, &maps[j]) {
+				return true
+			}
+		}
+		return false
+	}
+	for distance := 1; distance <= maxBetween && len(found) < 2*maxNeighbours; distance++ {
+		for _, j := range []int{i - distance, i + distance} {
+			if j >= 0 && j < len(maps) && !seen(&maps[j]) {
+				found = append(found, j)
+			}
+		}
+	}
+	return found
+}
+
+// ofMapping returns the image of a mapping of its file, also if no mapping of the file has the ELF header any more.
+// Package elfimage identifies the segment by the position in the file.
+func (c *Cache) ofMapping(pid int, maps []procfs.Mapping, j int) Placed {
+	base, ok := baseMapping(maps, j)
 	if !ok {
-		return Placed{}
+		return c.headless(pid, &maps[j])
 	}
-	mod := c.find(pid, maps, below)
-	if mod == nil || mod.Path == "" { // it was read from the process's memory, so a comparison proves nothing
+	mod := c.find(pid, maps, j)
+	if mod == nil {
 		return Placed{}
 	}
 	bias, ok := mod.Image.Bias(base.Start, base.Offset)
-	if !ok || !sameCode(ProcessMemory(pid), mod.Image, &maps[i], bias) {
+	if !ok {
 		return Placed{}
 	}
 	return Placed{Module: mod, Bias: bias, Name: ModuleName(base.Path)}
 }
 
-// nearestFile returns the index of the nearest mapping below (step -1) or above (+1) maps[i] that belongs to another
-// file. It returns -1 if there is none nearby.
-func nearestFile(maps []procfs.Mapping, i, step int) int {
-	for j, n := i+step, 0; j >= 0 && j < len(maps) && n < maxBetween; j, n = j+step, n+1 {
-		if m := &maps[j]; m.Inode != 0 && !sameFile(m, &maps[i]) {
-			return j
+// headless returns the image of a file that is mapped without its ELF header. The memory must have the file's header at
+// its address all the same.
+func (c *Cache) headless(pid int, m *procfs.Mapping) Placed {
+	if m.Inode == 0 {
+		return Placed{}
+	}
+	for _, open := range candidates(pid, m, m) {
+		f, st, err := open.File()
+		if err != nil {
+			continue
+		}
+		img, err := elfimage.Open(f, path.Base(m.Path))
+		if err == nil {
+			bias, ok := img.Bias(m.Start, m.Offset)
+			if ok && loadedAt(pid, img, bias, st.matches(m)) {
+				mod := c.adoptFile(pid, f, st, img, m, img.BuildID())
+				if mod == nil {
+					return Placed{}
+				}
+				return Placed{Module: mod, Bias: bias, Name: ModuleName(m.Path)}
+			}
+		}
+		_ = f.Close()
+	}
+	return Placed{}
+}
+
+// loadedAt reports whether a process has an image at a load bias, by the build-id in memory. Without a build-id the
+// result is sameFile, which reports whether the image's file is known to be the mapped one.
+func loadedAt(pid int, img *elfimage.Image, bias uint64, sameFile bool) bool {
+	header, ok := img.Header()
+	if !ok {
+		return false
+	}
+	inMemory, err := elfimage.FromMemory(ProcessMemory(pid), bias+header, img.Name())
+	if err != nil || inMemory.BuildID() != img.BuildID() {
+		return false
+	}
+	return img.BuildID() != "" || sameFile
+}
+
+// movedHeader returns the module of an image whose ELF header, at base, is in memory that is not the image's file. The
+// file is that of another mapping of the image, or the program's. It must have the build-id in memory.
+func (c *Cache) movedHeader(pid int, maps []procfs.Mapping, base *procfs.Mapping, inMemory *elfimage.Image) *Module {
+	id := inMemory.BuildID()
+	header, ok := inMemory.Header()
+	if id == "" || !ok {
+		return nil
+	}
+	low, high := inMemory.AddrRange()
+	bias := base.Start - header
+	for j := range maps {
+		m := &maps[j]
+		if m.Inode == 0 || sameFile(m, base) || m.Start < low+bias || m.Start >= high+bias {
+			continue
+		}
+		for _, open := range candidates(pid, m, m) {
+			if found := c.fromFile(pid, open, m, id); found != nil {
+				return found
+			}
 		}
 	}
-	return -1
+	if m, ok := programLink(pid); ok && m.Path != base.Path {
+		return c.fromFile(pid, Candidate(ProcFolder(pid)+"/exe"), &m, id)
+	}
+	return nil
+}
+
+// programLink describes the program of a process as a mapping would, by the kernel's link.
+func programLink(pid int) (procfs.Mapping, bool) {
+	exe, err := os.Readlink(ProcFolder(pid) + "/exe")
+	if err != nil {
+		return procfs.Mapping{}, false
+	}
+	file, deleted := strings.CutSuffix(exe, " (deleted)")
+	return procfs.Mapping{Path: file, Deleted: deleted}, true
+}
+
+// unmapped returns the program of a process that has no mapping of the program's file left. The kernel has a link to the
+// file, and has recorded the address at which the program began.
+func (c *Cache) unmapped(pid int, maps []procfs.Mapping) Placed {
+	m, ok := programLink(pid)
+	if !ok {
+		return Placed{}
+	}
+	for i := range maps {
+		if maps[i].Path == m.Path {
+			return Placed{}
+		}
+	}
+	f, st, err := Candidate(ProcFolder(pid) + "/exe").File()
+	if err != nil {
+		return Placed{}
+	}
+	img, err := elfimage.Open(f, path.Base(m.Path))
+	if err == nil {
+		entry := auxiliary(pid)[atEntry]
+		bias := entry - img.Entry()
+		if entry != 0 && bias&0xfff == 0 && loadedAt(pid, img, bias, true) {
+			m.Inode, m.Major, m.Minor = st.ino, devMajor(st.dev), devMinor(st.dev)
+			mod := c.adoptFile(pid, f, st, img, &m, img.BuildID())
+			if mod == nil {
+				return Placed{}
+			}
+			return Placed{Module: mod, Bias: bias, Name: ModuleName(m.Path), Moved: true, Origin: m}
+		}
+	}
+	_ = f.Close()
+	return Placed{}
+}
+
+// atEntry is the tag of the program's entry in the auxiliary vector (getauxval(3)).
+const atEntry = 9
+
+// auxiliary reads the auxiliary vector that the kernel gave a program: pairs of words, the last of them zero.
+func auxiliary(pid int) map[uint64]uint64 {
+	const pair = 16
+	vector := make(map[uint64]uint64)
+	data, err := os.ReadFile(ProcFolder(pid) + "/auxv")
+	if err != nil {
+		return vector
+	}
+	for ; len(data) >= pair; data = data[pair:] {
+		tag := binary.NativeEndian.Uint64(data)
+		if tag == 0 {
+			break
+		}
+		vector[tag] = binary.NativeEndian.Uint64(data[pair/2:])
+	}
+	return vector
 }
 
 // sameFile reports whether two mappings belong to the same file.

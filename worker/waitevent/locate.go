@@ -1,19 +1,14 @@
 package waitevent
 
 import (
-	"debug/elf"
 	"errors"
 	"fmt"
-	"os"
-
-	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/waits"
-	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/worker/host/rootfs"
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/pgcontext"
+	"pg_stat_backtrace/worker/pgprogram"
 )
 
 // layouts are the offsets of each major version on 64-bit machines: PGPROC (proc.h), PROC_HDR (proc.h) and
@@ -53,6 +48,7 @@ const (
 type Server struct {
 	Cluster pgcluster.Cluster
 	Names   *pgcontext.WaitNames
+	Program pgprogram.Program
 	Target  waits.Server
 }
 
@@ -70,48 +66,30 @@ func Locate(c pgcluster.Cluster) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	exe, err := rootfs.Open(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
-	if err != nil {
-		return nil, fmt.Errorf("open the server's program: %w", err)
+	program, err := pgprogram.Of(c.PostmasterPID)
+	if errors.Is(err, pgprogram.ErrNoProgram) {
+		return nil, fmt.Errorf("%w: %w", waits.ErrUnsupported, err)
 	}
-	defer func() { _ = exe.Close() }()
-	image, err := elfimage.Open(exe, "postgres")
 	if err != nil {
-		return nil, fmt.Errorf("read the server's program: %w", err)
+		return nil, err
 	}
-	variables, err := image.Defined(waitVariable, procsVariable, statusVariable)
-	if err != nil {
-		return nil, fmt.Errorf("read the server's program: %w", err)
-	}
-	bias, err := loadBias(c.PostmasterPID, exe, image)
+	variables, err := program.Variables(waitVariable, procsVariable, statusVariable)
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range []string{waitVariable, procsVariable, statusVariable} {
 		if variables[name] == 0 {
-			return nil, fmt.Errorf("%w: the server's program does not export %s", waits.ErrUnsupported, name)
+			return nil, fmt.Errorf("%w: the server's program %s does not export %s", waits.ErrUnsupported, program.Path, name)
 		}
 	}
-	return &Server{Cluster: c, Names: names, Target: waits.Server{
-		Postmaster: c.PostmasterPID, Rights: &rights, Layout: layout, WaitPointer: bias + variables[waitVariable],
-		ProcGlobal: bias + variables[procsVariable], Status: bias + variables[statusVariable],
-		Local: c.Local, ServerPID: serverPID(c),
-		ExecutorStart: codeOffset(image, "standard_ExecutorStart"), ExecutorEnd: codeOffset(image, "standard_ExecutorEnd"),
-	}}, nil
-}
-
-// codeOffset returns the place in the file of an exported function; 0 if there is none.
-func codeOffset(image *elfimage.Image, name string) uint64 {
-	found, err := image.Defined(name)
-	if err != nil {
-		return 0
-	}
-	for _, s := range image.Segments() {
-		if addr := found[name]; s.Flags&elf.PF_X != 0 && addr >= s.Vaddr && addr-s.Vaddr < s.Filesz {
-			return addr - s.Vaddr + s.Offset
-		}
-	}
-	return 0
+	s := &Server{Cluster: c, Names: names, Program: program, Target: waits.Server{
+		Postmaster: c.PostmasterPID, Rights: &rights, Layout: layout, WaitPointer: variables[waitVariable],
+		ProcGlobal: variables[procsVariable], Status: variables[statusVariable],
+		Local: c.Local, ServerPID: serverPID(c), OpenProgram: program.Open,
+	}}
+	s.Target.ExecutorStart, _ = program.Offset("standard_ExecutorStart")
+	s.Target.ExecutorEnd, _ = program.Offset("standard_ExecutorEnd")
+	return s, nil
 }
 
 // serverPID returns the function that translates a process id into the server's.
@@ -126,25 +104,4 @@ func serverPID(c pgcluster.Cluster) func(int) int {
 		}
 		return status.NSPID[len(status.NSPID)-1]
 	}
-}
-
-// loadBias returns the difference of addresses in memory to those in the file.
-func loadBias(pid int, exe *os.File, image *elfimage.Image) (uint64, error) {
-	maps, err := procfs.Maps(pid)
-	if err != nil {
-		return 0, fmt.Errorf("read the server's mappings: %w", err)
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(int(exe.Fd()), &st); err != nil {
-		return 0, fmt.Errorf("look at the server's program: %w", err)
-	}
-	for _, m := range maps {
-		if m.Inode != st.Ino || m.Perms&procfs.Exec == 0 {
-			continue
-		}
-		if bias, ok := image.Bias(m.Start, m.Offset); ok {
-			return bias, nil
-		}
-	}
-	return 0, errors.New("the server's program is not where its mappings say")
 }

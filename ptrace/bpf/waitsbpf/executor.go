@@ -101,12 +101,17 @@ func startOf(pid int) (uint64, error) {
 // attachExecutor has the kernel call the program for the executor of one process.
 func (p *Programs) attachExecutor(pid int) (link.Link, error) {
 	if p.server.ExecutorStart == 0 || p.server.ExecutorEnd == 0 {
-		return nil, fmt.Errorf("%w: the executor of the server's program is not known", ErrUnsupported)
+		return nil, fmt.Errorf("%w: the executor of the server's program is not known, or not in the memory of its file", ErrUnsupported)
 	}
 	if err := p.loadExecutor(); err != nil {
 		return nil, err
 	}
-	program, err := link.OpenExecutable(fmt.Sprintf("/proc/%d/exe", pid))
+	file, err := p.server.OpenProgram()
+	if err != nil {
+		return nil, fmt.Errorf("open the program of process %d: %w", pid, err)
+	}
+	defer func() { _ = file.Close() }()
+	program, err := link.OpenExecutable(fmt.Sprintf("/proc/self/fd/%d", file.Fd()))
 	if err != nil {
 		return nil, fmt.Errorf("open the program of process %d: %w", pid, err)
 	}

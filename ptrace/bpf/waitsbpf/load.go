@@ -56,8 +56,9 @@ type Server struct {
 	// Idle and Running are the values of st_state.
 	Idle, Running int
 	// ExecutorStart and ExecutorEnd are the places of standard_ExecutorStart and standard_ExecutorEnd in the file of the
-	// program; 0: unknown.
+	// program; 0: unknown, or not in the file's memory. OpenProgram opens that file.
 	ExecutorStart, ExecutorEnd uint64
+	OpenProgram                func() (*os.File, error)
 	// Uring means that the server may use io_uring.
 	Uring bool
 	// Stacks says of which waits the stacks are copied.
