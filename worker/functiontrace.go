@@ -52,8 +52,45 @@ type FunctionConfig struct {
 
 // functionTraces are the traces of SQL callers, by the backend that waits.
 type functionTraces struct {
-	mu    sync.Mutex
-	byPID map[int]*functionTrace
+	mu      sync.Mutex
+	byPID   map[int]*functionTrace
+	running map[*functionTrace]bool // also those that are no longer in byPID
+	ended   sync.WaitGroup          // of the running ones
+	stopped bool
+}
+
+// run runs a trace in the background until its function returns, unless all have been stopped.
+func (f *functionTraces) run(t *functionTrace, trace func()) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stopped {
+		return false
+	}
+	if f.running == nil {
+		f.running = make(map[*functionTrace]bool)
+	}
+	f.running[t] = true
+	f.ended.Go(func() {
+		defer func() {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			delete(f.running, t)
+		}()
+		trace()
+	})
+	return true
+}
+
+// stop ends all traces and waits for them. Later ones do not start.
+func (f *functionTraces) stop() {
+	f.mu.Lock()
+	f.stopped = true
+	for t := range f.running {
+		t.cancel()
+	}
+	clear(f.byPID)
+	f.mu.Unlock()
+	f.ended.Wait()
 }
 
 // functionTrace is one of them.
@@ -166,7 +203,12 @@ func (w *Worker) startFunctionTrace(req spool.Request) error {
 		held.Release()
 		return err
 	}
-	go w.runFunctionTrace(ctx, req.Backend, t, o, held, d)
+	if !w.functions.run(t, func() { w.runFunctionTrace(ctx, req.Backend, t, o, held, d) }) {
+		cancel()
+		held.Release()
+		w.functions.remove(req.Backend, t)
+		return errTraceLost
+	}
 	return nil
 }
 
@@ -202,7 +244,7 @@ func (f *functionTraces) expire(backend int, t *functionTrace) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case f.byPID[backend] != t:
+	case f.byPID[backend] != t: // another one has its place, or the worker ends
 	case t.abandoned():
 		delete(f.byPID, backend)
 	default:
@@ -217,8 +259,10 @@ func (w *Worker) runFunctionTrace(
 	defer t.cancel()
 	defer held.Release()
 	ended := make(chan struct{})
+	var watch sync.WaitGroup
+	defer watch.Wait()
 	defer close(ended)
-	go func() {
+	watch.Go(func() {
 		ticker := time.NewTicker(time.Second)
 		defer ticker.Stop()
 		for {
@@ -231,7 +275,7 @@ func (w *Worker) runFunctionTrace(
 				}
 			}
 		}
-	}()
+	})
 	var result *functrace.Result
 	err := shield.Catch("a trace of a function", func() (err error) {
 		result, err = w.traceFunction(ctx, o, held, d)
@@ -263,11 +307,17 @@ func (w *Worker) traceFunction(
 	if err != nil {
 		return nil, err
 	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	t, err := functrace.New(w.capturer, o)
 	if err != nil {
 		return nil, err
 	}
 	defer t.Close()
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
 	if err := t.Attach(cost); err != nil {
 		return nil, err
 	}
@@ -277,7 +327,8 @@ func (w *Worker) traceFunction(
 	one := t.Traced()[0]
 	w.log.Info().Str("function", one.Name).Str("module", one.Module).Bool("single_step", one.Stepped).
 		Dur("duration_ms", d).Msg("tracing a function")
-	return t.Run(ctx, d, nil)
+	// No caller wants the hits that are left when the trace is canceled.
+	return t.Run(ctx, d, func(*functrace.Event) error { return ctx.Err() })
 }
 
 // pollFunctionTrace answers how the trace of a backend goes.

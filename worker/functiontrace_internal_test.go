@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"sync"
 	"testing"
 	"time"
@@ -74,5 +75,36 @@ func TestResultsOfLostCallersRemoved(t *testing.T) {
 	}
 	if done, result, _ := waiting.poll(); !there(2) || !done || result == nil {
 		t.Errorf("the caller that waits: %v, %v", done, result)
+	}
+}
+
+// TestTracesEndWithTheWorker stops a worker with a trace that its caller waits for, and with one that another trace of
+// the same backend has replaced. Both have ended when stop returns, and no further trace starts.
+func TestTracesEndWithTheWorker(t *testing.T) {
+	t.Parallel()
+	f := &functionTraces{}
+	ended := make(chan int, 2)
+	begin := func(n int) {
+		ctx, cancel := context.WithCancel(context.Background())
+		trace := &functionTrace{cancel: cancel, polled: time.Now()}
+		if n == 0 {
+			trace.cancel = func() {} // the first one does not end when it is replaced, and is canceled below
+			time.AfterFunc(50*time.Millisecond, cancel)
+		}
+		if err := f.add(1, trace); err != nil {
+			t.Fatal(err)
+		}
+		if !f.run(trace, func() { <-ctx.Done(); ended <- n }) {
+			t.Fatal("the trace does not start")
+		}
+	}
+	begin(0)
+	begin(1)
+	f.stop()
+	if len(ended) != 2 {
+		t.Errorf("%d of 2 traces have ended", len(ended))
+	}
+	if f.run(&functionTrace{cancel: func() {}}, func() {}) {
+		t.Error("a trace starts in a worker that has stopped")
 	}
 }

@@ -164,6 +164,7 @@ func Run(ctx context.Context, cfg Config) error {
 		w.listen(ctx, &wg)
 		err = w.serve(ctx)
 	}
+	w.functions.stop()
 	cancel()
 	wg.Wait()
 	notify("STOPPING=1")
@@ -281,7 +282,7 @@ func (w *Worker) find(ctx context.Context) (pgcluster.Cluster, error) {
 func fatal(err error) bool {
 	for _, lasting := range []error{
 		pgcluster.ErrNotDataDir, pgcluster.ErrWrongUser, pgcluster.ErrNoAccess, pgcluster.ErrNamespace,
-		pgcluster.ErrNotPostmaster, pgcluster.ErrWrongCluster, pgcluster.ErrUnsafeSocket,
+		pgcluster.ErrNotPostmaster, pgcluster.ErrWrongCluster, pgcluster.ErrUnsafeSocket, pgcluster.ErrUnsafeName,
 		pgcluster.ErrPooler, pgcluster.ErrConnString,
 	} {
 		if errors.Is(err, lasting) {

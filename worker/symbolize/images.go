@@ -169,7 +169,9 @@ func (c *Cache) Mapped(pid int, maps []procfs.Mapping, i int) Placed {
 	if !ok {
 		return Placed{}
 	}
-	return Placed{Module: mod, Bias: bias, Name: ModuleName(maps[i].Path)}
+	f := Placed{Module: mod, Bias: bias, Name: ModuleName(maps[i].Path)}
+	c.checkFile(pid, maps, i, &f)
+	return f
 }
 
 // find returns the module that the process has mapped at maps[i]. It returns nil if that is not an ELF image or
@@ -212,7 +214,7 @@ func (c *Cache) findLive(pid int, maps []procfs.Mapping, i int, base procfs.Mapp
 				return m
 			}
 		}
-		if m := c.movedHeader(pid, maps, &base, inMemory); m != nil {
+		if m, _ := c.movedHeader(pid, maps, &base, inMemory); m != nil {
 			return m
 		}
 	}

@@ -36,7 +36,9 @@ func (c *Cache) moved(pid int, maps []procfs.Mapping, i int) Placed {
 		if f.Module == nil || f.Module.Path == "" || !sameCode(memory, f.Module.Image, &maps[i], f.Bias) {
 			continue
 		}
-		f.Moved, f.Origin = true, maps[j]
+		if !f.Moved { // else the neighbour has the moved header
+			f.Moved, f.Origin = true, maps[j]
+		}
 		return f
 	}
 	if f := c.unmapped(pid, maps); f.Module != nil && sameCode(memory, f.Module.Image, &maps[i], f.Bias) {
@@ -84,7 +86,9 @@ func (c *Cache) ofMapping(pid int, maps []procfs.Mapping, j int) Placed {
 	if !ok {
 		return Placed{}
 	}
-	return Placed{Module: mod, Bias: bias, Name: ModuleName(base.Path)}
+	f := Placed{Module: mod, Bias: bias, Name: ModuleName(base.Path)}
+	c.checkFile(pid, maps, j, &f)
+	return f
 }
 
 // headless returns the image of a file that is mapped without its ELF header. The memory must have the file's header at
@@ -130,11 +134,13 @@ func loadedAt(pid int, img *elfimage.Image, bias uint64, sameFile bool) bool {
 
 // movedHeader returns the module of an image whose ELF header, at base, is in memory that is not the image's file. The
 // file is that of another mapping of the image, or the program's. It must have the build-id in memory.
-func (c *Cache) movedHeader(pid int, maps []procfs.Mapping, base *procfs.Mapping, inMemory *elfimage.Image) *Module {
+func (c *Cache) movedHeader(
+	pid int, maps []procfs.Mapping, base *procfs.Mapping, inMemory *elfimage.Image,
+) (*Module, procfs.Mapping) {
 	id := inMemory.BuildID()
 	header, ok := inMemory.Header()
 	if id == "" || !ok {
-		return nil
+		return nil, procfs.Mapping{}
 	}
 	low, high := inMemory.AddrRange()
 	bias := base.Start - header
@@ -145,14 +151,39 @@ func (c *Cache) movedHeader(pid int, maps []procfs.Mapping, base *procfs.Mapping
 		}
 		for _, open := range candidates(pid, m, m) {
 			if found := c.fromFile(pid, open, m, id); found != nil {
-				return found
+				return found, *m
 			}
 		}
 	}
-	if m, ok := programLink(pid); ok && m.Path != base.Path {
-		return c.fromFile(pid, Candidate(ProcFolder(pid)+"/exe"), &m, id)
+	m, ok := programLink(pid)
+	if !ok || m.Path == base.Path {
+		return nil, procfs.Mapping{}
 	}
-	return nil
+	return c.fromFile(pid, Candidate(ProcFolder(pid)+"/exe"), &m, id), m
+}
+
+// checkFile finds out whether a mapping with an image is one of the image's file. The file of a moved ELF header has
+// the build-id in memory too, but it is no complete image.
+func (c *Cache) checkFile(pid int, maps []procfs.Mapping, i int, f *Placed) {
+	base, ok := baseMapping(maps, i)
+	if !ok || base.Inode == 0 || f.Module.Path == "" || f.Module.Path == insideRoot(pid, base.Path) {
+		return
+	}
+	for _, open := range candidates(pid, &base, &maps[i]) {
+		file, _, err := open.File()
+		if err != nil {
+			continue
+		}
+		img, err := elfimage.Open(file, f.Name)
+		same := err == nil && img.BuildID() == f.Module.Image.BuildID()
+		_ = file.Close()
+		if same {
+			return // the same image at another path
+		}
+	}
+	if m, origin := c.movedHeader(pid, maps, &base, f.Module.Image); m != nil {
+		f.Moved, f.Origin, f.Name = true, origin, ModuleName(origin.Path)
+	}
 }
 
 // programLink describes the program of a process as a mapping would, by the kernel's link.
@@ -162,7 +193,12 @@ func programLink(pid int) (procfs.Mapping, bool) {
 		return procfs.Mapping{}, false
 	}
 	file, deleted := strings.CutSuffix(exe, " (deleted)")
-	return procfs.Mapping{Path: file, Deleted: deleted}, true
+	m := procfs.Mapping{Path: file, Deleted: deleted}
+	if f, st, err := Candidate(ProcFolder(pid) + "/exe").File(); err == nil {
+		m.Inode, m.Major, m.Minor = st.ino, devMajor(st.dev), devMinor(st.dev)
+		_ = f.Close()
+	}
+	return m, true
 }
 
 // unmapped returns the program of a process that has no mapping of the program's file left. The kernel has a link to the
@@ -186,7 +222,6 @@ func (c *Cache) unmapped(pid int, maps []procfs.Mapping) Placed {
 		entry := auxiliary(pid)[atEntry]
 		bias := entry - img.Entry()
 		if entry != 0 && bias&0xfff == 0 && loadedAt(pid, img, bias, true) {
-			m.Inode, m.Major, m.Minor = st.ino, devMajor(st.dev), devMinor(st.dev)
 			mod := c.adoptFile(pid, f, st, img, &m, img.BuildID())
 			if mod == nil {
 				return Placed{}
