@@ -18,7 +18,8 @@ func optionsPage(root *cobra.Command) []byte {
 	b.WriteString("<!-- Made by `make options` from the commands' help. Do not edit. -->\n\n# All options\n\n" +
 		"The options of each command, as in `--help` and in the manual pages. " +
 		"[reference-cli.md](reference-cli.md) explains the\ncommands with examples.\n\n" +
-		"Exit status of every command: 0 if it succeeded, 1 if it failed, 2 if its options or arguments were wrong. An\n" +
+		"Exit status of every command: 0 if it succeeded, 1 if it failed, 2 if its options or arguments were wrong.\n" +
+		"`trace` has status 3 if it removed a probe that cost too much: the figures are then of a part of the time. An\n" +
 		"interrupt ends `profile`, `waits`, `trace` and `memory --allocations` early, with the results until then and\n" +
 		"status 0. It also ends `capture --repeat`, with the results until then and status 1. A second interrupt ends a\n" +
 		"command at once. A duration is a number with a unit, such as `500ms`, `30s`, `5m` or `1h`. Every command has\n" +

@@ -37,7 +37,11 @@ func (p page) roff(b *bytes.Buffer) error {
 		p.verbatim(p.cmd.Example)
 	}
 	p.section("EXIT STATUS")
-	p.text("0 if the command succeeded, 1 if it failed, 2 if its options or arguments were wrong.")
+	status := "0 if the command succeeded, 1 if it failed, 2 if its options or arguments were wrong"
+	if p.cmd.Name() == "trace" {
+		status += ", 3 if a probe was removed because it cost too much"
+	}
+	p.text(status + ".")
 	p.seeAlso()
 	return nil
 }

@@ -22,6 +22,8 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
+	// exitLimited means that the result is incomplete, because the command has kept to a limit of its cost.
+	exitLimited = 3
 )
 
 // errUsage marks an error of use: wrong flags or arguments.
@@ -30,8 +32,12 @@ var errUsage = errors.New("bad use")
 // errReported marks a failure that has been told already.
 var errReported = errors.New("failed")
 
+// errLimited marks a result that is incomplete because of a limit, and has been printed.
+var errLimited = errors.New("incomplete")
+
 // Main runs the command that args name and returns the process's exit status:
-// 0, 1 if the command failed, 2 if it was used wrongly.
+// 0, 1 if the command failed, 2 if it was used wrongly, 3 if a limit of its
+// cost has made the result incomplete.
 func Main(version string, args []string, stdout, stderr io.Writer) int {
 	keepBelowMemoryLimits()
 	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
@@ -56,6 +62,9 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	case errors.Is(err, errReported):
 		return exitFailed
+	case errors.Is(err, errLimited):
+		tellf(stderr, "%v", err)
+		return exitLimited
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
 		tellf(stderr, "interrupted")
 		return exitFailed

@@ -52,8 +52,8 @@ Each call stops at a breakpoint. That costs the process about a microsecond, and
 some ten times as much if the kernel has to single-step the instruction: the
 command measures and prints it before it attaches. With a stack it costs some
 microseconds more. Beyond --max-overhead, only a part of the calls get a stack.
-If that does not suffice, the probe is removed. Interrupted or killed, even with
-kill -9, the command leaves no breakpoint.
+If that does not suffice, the probe is removed, and the exit status is 3.
+Interrupted or killed, even with kill -9, the command leaves no breakpoint.
 
 --args reads arguments that are integers or pointers: the first N, or a list such
 as 1,2:s. The letter behind a colon is the form: d or u for 32 bits with or
@@ -218,7 +218,23 @@ func (f *traceFlags) run(ctx context.Context, o functrace.Options, stdout, stder
 		return err
 	}
 	t.Close()
-	return f.print(result, out, stdout)
+	if err := f.print(result, out, stdout); err != nil {
+		return err
+	}
+	return f.limited(result)
+}
+
+// limited returns an error if a probe was removed because it cost too much.
+func (f *traceFlags) limited(r *functrace.Result) error {
+	if len(r.Removed) == 0 {
+		return nil
+	}
+	when := "during the trace"
+	if r.Took < f.duration {
+		when = fmt.Sprintf("after %.1f s of %s", r.Took.Seconds(), f.duration)
+	}
+	return fmt.Errorf("the trace is %w: %s, %s\nRaise --max-overhead, add a condition with --when, or trace single "+
+		"processes: then no other process pays", errLimited, r.Removed[0], when)
 }
 
 // announce says what will be probed, and what that costs.

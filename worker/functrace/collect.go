@@ -33,6 +33,9 @@ type Result struct {
 	Functions []FunctionResult
 	// Notes are remarks, such as that probes were removed.
 	Notes []string
+	// Removed are those of the notes that report a probe that was removed because it cost too much. Its function has
+	// no figures of the time after that.
+	Removed []string
 }
 
 // FunctionResult is what was seen of a function.
@@ -93,6 +96,8 @@ type collector struct {
 	unread []uint64
 	left   uint64
 	notes  []string
+	// removed are some of the notes: see Result.
+	removed []string
 	// stacks counts the unwound stacks. So many as generated of them end in code compiled at run time.
 	stacks, generated int
 	looked            time.Time // when the titles of processes were read last
@@ -197,7 +202,7 @@ func (c *collector) finish(took time.Duration) (*Result, error) {
 		return nil, err
 	}
 	t := c.tracer
-	r := &Result{Took: took, Functions: make([]FunctionResult, len(t.traced)), Notes: c.notes}
+	r := &Result{Took: took, Functions: make([]FunctionResult, len(t.traced)), Notes: c.notes, Removed: c.removed}
 	figures, err := t.session.Figures()
 	if err != nil {
 		return nil, err

@@ -419,8 +419,8 @@ func limitOverhead(t *testing.T, s *pgtest.Server) {
 		t.Error("the probe was not removed")
 	})
 	checkSums(t, r)
-	if len(r.Notes) == 0 {
-		t.Error("the result does not say that the probe was removed")
+	if len(r.Notes) == 0 || len(r.Removed) != 1 || !slices.Contains(r.Notes, r.Removed[0]) {
+		t.Errorf("the result does not say that the probe was removed: %q", r.Removed)
 	}
 	t.Log(r.Notes)
 }

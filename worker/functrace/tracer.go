@@ -403,7 +403,7 @@ func (t *Tracer) verify() error {
 func (t *Tracer) notice(n probe.Notice) {
 	share := fmt.Sprintf("the probes took %.0f %% of the processor time of process %d", 100*n.Overhead, n.PID)
 	if n.Other {
-		share += " of another server"
+		share += " of another server that runs the same file"
 	}
 	if n.PID == 0 {
 		share = fmt.Sprintf("in processes that have ended, the probes took %.0f %% of the time of one processor",
@@ -412,6 +412,7 @@ func (t *Tracer) notice(n probe.Notice) {
 	text := fmt.Sprintf("%s: one hit in %d gets a stack from now on, every hit is counted", share, n.Every)
 	if n.Removed {
 		text = fmt.Sprintf("%s: the probe of %s was removed", share, t.traced[n.Group].Name)
+		t.result.removed = append(t.result.removed, text)
 	}
 	t.result.notes = append(t.result.notes, text)
 	if t.options.Notice != nil {
