@@ -54,7 +54,7 @@ type FunctionConfig struct {
 type functionTraces struct {
 	mu      sync.Mutex
 	byPID   map[int]*functionTrace
-	running map[*functionTrace]bool // also those that are no longer in byPID
+	running map[*functionTrace]bool // replaced and abandoned traces too
 	ended   sync.WaitGroup          // of the running ones
 	stopped bool
 }

@@ -78,8 +78,8 @@ func TestResultsOfLostCallersRemoved(t *testing.T) {
 	}
 }
 
-// TestTracesEndWithTheWorker stops a worker with a trace that its caller waits for, and with one that another trace of
-// the same backend has replaced. Both have ended when stop returns, and no further trace starts.
+// TestTracesEndWithTheWorker stops a worker with a trace that its caller waits for, and with a trace of the same backend
+// that the other one has replaced. Both have ended when stop returns, and no further trace starts.
 func TestTracesEndWithTheWorker(t *testing.T) {
 	t.Parallel()
 	f := &functionTraces{}

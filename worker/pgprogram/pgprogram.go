@@ -2,10 +2,10 @@
 //
 // The file that the kernel runs need not be it. A server may be started by a call of the dynamic linker, and its code
 // may be a library of a small program. The program's code may be in other memory than the program's file. So the
-// package searches the images at the process's mappings for one that exports the variables, and has them in memory that
-// the process can write.
+// package searches the images at the process's mappings. The server's program exports the variables, and they are in
+// memory that the process can write.
 //
-// The package must not know the layout of the variables, nor the version of the server.
+// The package must not know the layout of the variables or the version of the server.
 package pgprogram
 
 import (

@@ -14,7 +14,7 @@ import (
 
 // A program may move its code to huge pages, to reduce TLB misses. Node.js does so with --use-largepages, and some
 // libraries do so when they are linked or preloaded. The code keeps its address. It is then in anonymous memory or in
-// a file of hugetlbfs or tmpfs, beside the remaining mappings of its own file. The ELF header may have moved with the
+// a file of hugetlbfs or tmpfs, beside the remaining mappings of the program's file. The ELF header may have moved with the
 // code. libhugetlbfs can move everything, and then no mapping of the program's file is left.
 
 const (
@@ -133,7 +133,7 @@ func loadedAt(pid int, img *elfimage.Image, bias uint64, sameFile bool) bool {
 }
 
 // movedHeader returns the module of an image whose ELF header, at base, is in memory that is not the image's file. The
-// file is that of another mapping of the image, or the program's. It must have the build-id in memory.
+// file belongs to another mapping of the image, or it is the program's file. It must have the build-id in memory.
 func (c *Cache) movedHeader(
 	pid int, maps []procfs.Mapping, base *procfs.Mapping, inMemory *elfimage.Image,
 ) (*Module, procfs.Mapping) {
