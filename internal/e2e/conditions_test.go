@@ -254,7 +254,7 @@ var conditions = []condition{
 		"fault: TestOf; in SQL the worker compares the rights of the process first"),
 	{
 		name: "undumpable", level: fault, state: "42501", message: "process with PID %d has other rights than the server",
-		detail: "It has other rights than the server: it is not dumpable, so the kernel denies it to its own user.",
+		detail: "%s", // from ptrace/process: it is not dumpable, so the kernel denies it to its own user
 		hint:   "The worker examines only processes that the server's user could trace.",
 	},
 	refusal("seccomp", inProfile, ""),

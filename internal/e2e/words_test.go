@@ -152,6 +152,11 @@ func visit(n ast.Node, words *[]string) bool {
 		switch called(n) {
 		case "fmt.Errorf", "errors.New", "Msg", "Dur", "AnErr":
 			return false // for the log
+		case "Catch": // its first argument names the work, for the log
+			for _, argument := range n.Args[1:] {
+				ast.Inspect(argument, func(n ast.Node) bool { return visit(n, words) })
+			}
+			return false
 		}
 	case *ast.BinaryExpr:
 		if text, ok := constant(n); ok {
