@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -70,6 +71,9 @@ func (f *captureFlags) runCore(ctx context.Context, stdout, stderr io.Writer) er
 		err = render.JSON(stdout, c.Trace)
 	case formatFolded:
 		var folded render.Folded
+		for i := range c.Trace.Threads { // the core has one name for all threads
+			c.Trace.Threads[i].Name = cmp.Or(c.Trace.Threads[i].Name, c.Name)
+		}
 		folded.Add(c.Trace, 1)
 		err = folded.Write(stdout)
 	case formatCompressed:

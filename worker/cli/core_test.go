@@ -79,6 +79,37 @@ func TestCaptureCore(t *testing.T) {
 	if !strings.Contains(out, "libc.so") {
 		t.Errorf("the libraries are lost with the program:\n%s", out)
 	}
+	missing := filepath.Join(t.TempDir(), "missing")
+	if status, _, stderr = run(t, "capture", "--core", core, "--exe", missing); status != 1 || !strings.Contains(stderr, missing) {
+		t.Errorf("a missing program: status %d, %q", status, stderr)
+	}
+	testEmptyLibrary(t, core)
+}
+
+// testEmptyLibrary: a library whose file is empty now is reported, and the exit status stays.
+func testEmptyLibrary(t *testing.T, core string) {
+	t.Helper()
+	root := t.TempDir()
+	libraries, err := filepath.Glob("/lib/*-linux-gnu/libc.so.6")
+	if err != nil || len(libraries) == 0 {
+		t.Skip("no C library in Debian's folder")
+	}
+	library, err := filepath.EvalSymlinks(libraries[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{library, libraries[0]} {
+		if err := os.MkdirAll(filepath.Join(root, filepath.Dir(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	status, _, stderr := run(t, "capture", "--core", core, "--sysroot", root)
+	if status != 0 || !strings.Contains(stderr, "libc.so.6") {
+		t.Errorf("an empty library: status %d, %q", status, stderr)
+	}
 }
 
 // TestCoreFlags refuses flags that would do nothing.

@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -24,7 +25,10 @@ import (
 const (
 	maxLogLine   = 1 << 20 // the rest of a longer line is skipped, and counted
 	maxHeapSites = 1 << 20
-	leastBase64  = 7 // characters of the shortest backtrace without padding
+	// With --heapmap, the stacks take freeHeapText bytes, and heapTextRatio bytes for each byte of the input, at most.
+	freeHeapText  = 4 << 20
+	heapTextRatio = 32
+	leastBase64   = 7 // characters of the shortest backtrace without padding
 )
 
 // decodeFlags are the flags of the command decode.
@@ -75,7 +79,7 @@ func newDecode() *cobra.Command {
 				defer func() { _ = file.Close() }()
 				in = file
 			}
-			return f.run(newInterruptible(cmd.Context(), in), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return f.run(cmd.Context(), newInterruptible(cmd.Context(), in), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fs := cmd.Flags()
@@ -87,7 +91,7 @@ func newDecode() *cobra.Command {
 }
 
 // run decodes what it reads. An error is one of reading or writing, or of a backtrace, which has been reported.
-func (f *decodeFlags) run(in io.Reader, stdout, stderr io.Writer) error {
+func (f *decodeFlags) run(ctx context.Context, in io.Reader, stdout, stderr io.Writer) error {
 	names, err := openNamer(f.exe, f.pid, f.debugDirs)
 	if err != nil {
 		return err
@@ -97,10 +101,13 @@ func (f *decodeFlags) run(in io.Reader, stdout, stderr io.Writer) error {
 	d := decoder{flags: f, names: names, out: out, stderr: stderr, sites: make(map[string]*heapSite)}
 	err = d.read(in)
 	if f.heapMap {
-		d.printSites()
+		d.printSites(ctx)
 	}
 	if flushed := out.Flush(); err == nil {
 		err = flushed
+	}
+	if err == nil {
+		err = ctx.Err()
 	}
 	for _, note := range names.notes {
 		tellf(stderr, "note: %s", note)
@@ -131,8 +138,10 @@ type decoder struct {
 	line                 int
 	decoded, failed, cut int
 
-	sites map[string]*heapSite
-	other heapSite // of sites that are too many
+	sites    map[string]*heapSite
+	other    heapSite // of sites that are too many
+	bytes    int      // of the input
+	siteText int      // bytes of the sites' texts
 }
 
 // heapSite is what was allocated with one stack.
@@ -169,6 +178,7 @@ func (d *decoder) nextLine(r *bufio.Reader) ([]byte, error) {
 			piece, cut = piece[:room], true
 		}
 		line = append(line, piece...)
+		d.bytes += len(piece)
 		if !errors.Is(err, bufio.ErrBufferFull) {
 			if cut {
 				d.cut++
@@ -313,24 +323,28 @@ func (d *decoder) count(b *compressed.Backtrace, exact []int) {
 	site := d.sites[key]
 	switch {
 	case site != nil:
-	case len(d.sites) >= maxHeapSites:
+	case len(d.sites) >= maxHeapSites || d.siteText > freeHeapText+heapTextRatio*d.bytes:
 		site = &d.other
 	default:
-		site = &heapSite{}
-		if d.names.any() || d.described {
-			site.text = d.stack(b, exact)
-		} else {
-			_, site.text, _ = strings.Cut(b.String(), ", ")
-			site.text += "\n"
-		}
+		site = &heapSite{text: d.siteOf(b, exact)}
+		d.siteText += len(site.text) + len(key)
 		d.sites[key] = site
 	}
 	site.bytes += b.Size
 	site.blocks++
 }
 
-// printSites prints the sites, the largest first, and the total.
-func (d *decoder) printSites() {
+// siteOf returns the text of a stack.
+func (d *decoder) siteOf(b *compressed.Backtrace, exact []int) string {
+	if d.names.any() || d.described {
+		return d.stack(b, exact)
+	}
+	_, text, _ := strings.Cut(b.String(), ", ")
+	return text + "\n"
+}
+
+// printSites prints the sites, the largest first, and the total. It ends early with ctx.
+func (d *decoder) printSites(ctx context.Context) {
 	keys := slices.SortedFunc(maps.Keys(d.sites), func(a, b string) int {
 		x, y := d.sites[a], d.sites[b]
 		switch {
@@ -343,6 +357,9 @@ func (d *decoder) printSites() {
 	})
 	total := d.other
 	for _, key := range keys {
+		if ctx.Err() != nil {
+			return
+		}
 		site := d.sites[key]
 		_, _ = fmt.Fprintf(d.out, "%d bytes in %s\n%s\n", site.bytes, allocations(site.blocks), site.text)
 		total.bytes += site.bytes
@@ -350,7 +367,7 @@ func (d *decoder) printSites() {
 	}
 	if d.other.blocks > 0 {
 		_, _ = fmt.Fprintf(d.out, "%d bytes in %s with other stacks: only %d stacks are kept apart\n\n",
-			d.other.bytes, allocations(d.other.blocks), maxHeapSites)
+			d.other.bytes, allocations(d.other.blocks), len(d.sites))
 	}
 	_, _ = fmt.Fprintf(d.out, "# Total instrumented allocation %d\n", total.bytes)
 }

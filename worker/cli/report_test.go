@@ -99,7 +99,7 @@ func TestReportErrors(t *testing.T) {
 		{[]string{"report", folded, "--top", "0"}, 2, "--top must be at least 1"},
 		{[]string{"report", folded, "-"}, 2, "standard input cannot be combined with files"},
 		{[]string{"report", filepath.Join(dir, "missing")}, 1, "no such file"},
-		{[]string{"report", rubbish}, 1, "neither a pprof file nor folded stacks"},
+		{[]string{"report", rubbish}, 1, "neither folded stacks (line 1 has no count) nor a pprof file"},
 		{[]string{"report", folded, "--sample-type", "cpu"}, 1, `no sample type "cpu": want one of samples`},
 		{[]string{"report", folded, "--sample-type", "cpu", "-o", old}, 1, `no sample type "cpu"`},
 		{[]string{"report", folded, "-o", filepath.Join(dir, "missing", "a.html")}, 1, "no such file"},

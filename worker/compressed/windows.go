@@ -18,6 +18,12 @@ const windowBits = 24
 // maxWindows bounds the windows of one table: their addresses then stay below 2^31 and far beyond.
 const maxWindows = 1 << 16
 
+// Bounds of what a line may say of an image: a file's name has NAME_MAX bytes, a build-id some 20.
+const (
+	maxImageName = 255
+	maxBuildID   = 2 * 64 // hexadecimal digits
+)
+
 // Place is an address in an image, or, where BuildID and Name are no image's, in a process.
 type Place struct {
 	// BuildID is the image's in hexadecimal, empty if it has none.
@@ -91,7 +97,9 @@ func (w *Windows) Add(line string) error {
 		return bad(fields[0])
 	case !ok3 || base&inside != 0:
 		return bad(fields[1])
-	case fields[2] == "" || strings.Trim(fields[2], "0123456789abcdef") != "" && fields[2] != "-":
+	case len(fields[3]) > maxImageName:
+		return &SyntaxError{Offset: len(line) - len(fields[3]), Reason: fmt.Sprintf("a name of more than %d bytes", maxImageName)}
+	case len(fields[2]) > maxBuildID || fields[2] == "" || strings.Trim(fields[2], "0123456789abcdef") != "" && fields[2] != "-":
 		return bad(fields[2])
 	}
 	for uint64(len(w.list)) <= start>>windowBits {

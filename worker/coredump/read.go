@@ -130,6 +130,10 @@ func (r *reader) findImages() {
 	for i := range mapped {
 		r.load(&mapped[i])
 	}
+	if r.options.Exe != "" && !slices.ContainsFunc(mapped, func(m corefile.Mapped) bool { return m.Exe }) {
+		r.refused = append(r.refused, fmt.Errorf("%s: the core does not say where its program was", r.options.Exe))
+		r.wrongExe = true
+	}
 	exe := slices.IndexFunc(r.loaded, func(c loadedImage) bool { return c.path == exePath })
 	if len(r.core.Files) > 0 || exe < 0 {
 		return
@@ -148,11 +152,12 @@ func (r *reader) load(m *corefile.Mapped) {
 	var wrong error
 	for _, file := range r.files(m) {
 		img, closer, err := r.openImage(m, file)
-		if errors.Is(err, elfimage.ErrNotELF) && !m.Exe {
+		if errors.Is(err, elfimage.ErrNotELF) && !m.Exe && !m.HasBias && r.core.Image(m) == nil {
 			return // a data file
 		}
 		if err != nil {
 			wrong = errors.Join(wrong, err)
+			r.wrongExe = r.wrongExe || m.Exe && r.options.Exe != ""
 			continue
 		}
 		bias, how, err := r.core.Check(m, img)

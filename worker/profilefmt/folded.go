@@ -48,7 +48,7 @@ var (
 func foldStacks(p *profile.Profile, index int, root []string, words wording) (map[string]int64, error) {
 	sums := make(map[string]int64)
 	f := folder{words: words, root: root, frames: make(map[*profile.Location][]string)}
-	size := 0
+	size, limit := 0, textLimit(p)
 	for _, s := range p.Sample {
 		v := s.Value[index]
 		if v == 0 {
@@ -60,7 +60,7 @@ func foldStacks(p *profile.Profile, index int, root []string, words wording) (ma
 		}
 		old, ok := sums[string(stack)]
 		if !ok {
-			if size += len(stack); size > maxText {
+			if size += len(stack); size > limit {
 				return nil, errTooLarge
 			}
 		}

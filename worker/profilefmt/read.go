@@ -15,15 +15,15 @@ import (
 	"github.com/google/pprof/profile"
 )
 
-// Limits of what Read accepts.
+// Limits of what Read accepts. A profile takes memory in proportion to its file: a file of N bytes has at most
+// freeInput + maxRatio*N bytes after decompression, and at most maxInput. The data structures of D bytes take some
+// freeMemory + memoryRatio*D bytes. Real profiles are below a tenth of each ratio.
 const (
-	// maxInput is the number of bytes of a profile, after decompression.
-	maxInput = 64 << 20
-	// maxMessages is the number of samples, labels, locations, lines, functions and the like.
-	maxMessages = 8 << 20
-	// maxNumbers is the number of location ids and values of all samples, where they are packed. Ids above 127 take two
-	// bytes or more, so a file with many of these ids reaches maxInput first.
-	maxNumbers = 32 << 20
+	maxInput    = 64 << 20
+	freeInput   = 1 << 20
+	maxRatio    = 100
+	freeMemory  = 16 << 20
+	memoryRatio = 32
 	// maxTypes is the number of sample types.
 	maxTypes = 1000
 )
@@ -34,7 +34,8 @@ var ErrInput = errors.New("cannot read profile")
 // Read reads a profile: a pprof file, compressed or not, or folded stacks as text. Input may be hostile. Read refuses a
 // profile beyond one of the limits above with ErrInput.
 func Read(r io.Reader) (*profile.Profile, error) {
-	in := bufio.NewReader(r)
+	count := &counter{r: r}
+	in := bufio.NewReader(count)
 	magic, err := in.Peek(2)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
@@ -48,8 +49,10 @@ func Read(r io.Reader) (*profile.Profile, error) {
 		}
 		source = unzip
 	}
-	data, err := io.ReadAll(io.LimitReader(source, maxInput+1))
+	data, err := count.readAll(source)
 	switch {
+	case errors.Is(err, errRatio):
+		return nil, fmt.Errorf("%w: %w", ErrInput, err)
 	case err != nil && compressed:
 		return nil, fmt.Errorf("%w: %w", ErrInput, err)
 	case err != nil:
@@ -59,19 +62,55 @@ func Read(r io.Reader) (*profile.Profile, error) {
 	case len(data) == 0:
 		return nil, fmt.Errorf("%w: the file is empty", ErrInput)
 	}
-	if p, err := parseFolded(data); err == nil {
+	p, notFolded := parseFolded(data)
+	if notFolded == nil {
 		return p, nil
 	}
-	p, err := parsePprof(data)
-	if err != nil {
-		return nil, fmt.Errorf("%w: it is neither a pprof file nor folded stacks: %w", ErrInput, err)
+	p, err = parsePprof(data)
+	switch {
+	case err == nil:
+		return p, nil
+	case errors.Is(notFolded, errNotText):
+		return nil, fmt.Errorf("%w: it is not folded stacks, which are text, and not a pprof file: %w", ErrInput, err)
 	}
-	return p, nil
+	return nil, fmt.Errorf("%w: it is neither folded stacks (%w) nor a pprof file: %w", ErrInput, notFolded, err)
+}
+
+// errRatio means that a compressed file holds next to nothing but repetitions.
+var errRatio = fmt.Errorf("its contents are more than %d times as large as the compressed file", maxRatio)
+
+// counter counts the bytes of a file.
+type counter struct {
+	r io.Reader
+	n int64
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// readAll reads the decompressed contents of the counted file, at most maxInput+1 bytes.
+func (c *counter) readAll(source io.Reader) ([]byte, error) {
+	var data bytes.Buffer
+	for data.Len() <= maxInput {
+		_, err := io.CopyN(&data, source, min(64<<10, maxInput+1-int64(data.Len())))
+		switch {
+		case int64(data.Len()) > freeInput+maxRatio*c.n:
+			return nil, errRatio
+		case errors.Is(err, io.EOF):
+			return data.Bytes(), nil
+		case err != nil:
+			return nil, err
+		}
+	}
+	return data.Bytes(), nil
 }
 
 // parsePprof reads an uncompressed protocol buffer.
 func parsePprof(data []byte) (*profile.Profile, error) {
-	budget := budget{messages: maxMessages, numbers: maxNumbers}
+	budget := budget(freeMemory + memoryRatio*len(data))
 	if err := countMessages(data, 0, &budget); err != nil {
 		return nil, err
 	}
@@ -96,23 +135,41 @@ var messageFields = [...]uint64{
 
 var errForm = errors.New("malformed protocol buffer")
 
+// costs are bytes of memory for a message, by its depth and its field in profile.proto: for what package profile makes of
+// it, and for what the formats make of that.
+var costs = [...]map[uint64]int{ //nolint:gochecknoglobals // a table
+	0: {1: 128, 2: 512, 3: 256, 4: 256, 5: 256},
+	1: {3: 256, 4: 64},
+}
+
+const (
+	// fieldCost is the cost of any other field with a length, such as a string, beside its bytes.
+	fieldCost = 32
+	// numberCost is the cost of a location id or a value of a sample.
+	numberCost = 16
+)
+
 // packedFields are the fields 1 and 2 of Sample: location ids and values. In the other messages of Profile, these
 // fields hold one number each.
 const packedFields = 1<<1 | 1<<2
 
-// budget has what a profile may still have.
-type budget struct{ messages, numbers int }
+// budget is the memory that a profile may still take, in bytes.
+type budget int
 
-// spend takes a field with a length off the budget. Such a field costs memory, although it may have a byte or two in
-// the file. A string costs as much as a message.
-func (b *budget) spend(data []byte, depth int, field uint64) error {
-	if b.messages--; b.messages < 0 {
-		return fmt.Errorf("it has more than %d parts", maxMessages)
-	}
-	if depth == 1 && field < 64 && packedFields&(1<<field) != 0 {
-		if b.numbers -= countVarints(data); b.numbers < 0 {
-			return fmt.Errorf("its samples have more than %d location ids and values", maxNumbers)
+// spend takes a field off the budget. It costs memory, although it may have a byte or two in the file.
+func (b *budget) spend(data []byte, depth int, field uint64, hasLength bool) error {
+	cost := numberCost
+	if hasLength {
+		cost = fieldCost + len(data)
+		if depth < len(costs) && costs[depth][field] != 0 {
+			cost = costs[depth][field]
 		}
+		if depth == 1 && field < 64 && packedFields&(1<<field) != 0 {
+			cost += numberCost * countVarints(data)
+		}
+	}
+	if *b -= budget(cost); *b < 0 {
+		return fmt.Errorf("it would take more than %d MB and %d times the size of its contents in memory", freeMemory>>20, memoryRatio)
 	}
 	return nil
 }
@@ -127,7 +184,7 @@ func countVarints(data []byte) (n int) {
 	return n
 }
 
-// countMessages checks the form of a message, and takes the messages and packed numbers in it off the budget.
+// countMessages checks the form of a message, and takes its fields off the budget.
 func countMessages(data []byte, depth int, budget *budget) error {
 	for len(data) > 0 {
 		tag, n := binary.Uvarint(data)
@@ -159,13 +216,13 @@ func countMessages(data []byte, depth int, budget *budget) error {
 		if size > uint64(len(data)) {
 			return errForm
 		}
+		field := tag >> 3
+		if err := budget.spend(data[:size], depth, field, tag&7 == 2); err != nil {
+			return err
+		}
 		if tag&7 == 2 {
-			field := tag >> 3
-			if err := budget.spend(data[:size], depth, field); err != nil {
-				return err
-			}
 			if depth < len(messageFields) && field < 64 && messageFields[depth]&(1<<field) != 0 {
-				if err := countMessages(data[:size], depth+1, budget); err != nil && depth == 0 {
+				if err := countMessages(data[:size], depth+1, budget); err != nil && (depth == 0 || *budget < 0) {
 					return err
 				}
 			}
@@ -175,10 +232,19 @@ func countMessages(data []byte, depth int, budget *budget) error {
 	return nil
 }
 
+// errNotText is the error of parseFolded for a file that is not text.
+var errNotText = errors.New("not text")
+
+// frameCost and nameCost are bytes of memory for a frame of folded stacks, and for each different name.
+const (
+	frameCost = 40
+	nameCost  = 512
+)
+
 // parseFolded reads folded stacks, as "capture --format folded" prints them.
 func parseFolded(data []byte) (*profile.Profile, error) {
 	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
-		return nil, errors.New("not text")
+		return nil, errNotText
 	}
 	p := &profile.Profile{
 		SampleType: []*profile.ValueType{{Type: "samples", Unit: "count"}},
@@ -186,35 +252,60 @@ func parseFolded(data []byte) (*profile.Profile, error) {
 	}
 	locations := make(map[string]*profile.Location)
 	number := 0
-	parts := 0
+	budget := freeMemory + memoryRatio*len(data)
 	for line := range strings.Lines(string(data)) {
 		number++
 		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' {
+		if line == "" || isComment(line) {
 			continue
 		}
-		at := strings.LastIndexByte(line, ' ')
-		if at <= 0 {
+		stack, count, ok := cutCount(line)
+		if !ok {
 			return nil, fmt.Errorf("line %d has no count", number)
 		}
-		count, err := strconv.ParseInt(line[at+1:], 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("line %d has no count", number)
+		// Counted before they are made.
+		if budget -= nameCost + frameCost*(1+strings.Count(stack, ";")); budget < 0 {
+			return nil, tooMany(number)
 		}
-		if parts += 1 + strings.Count(line[:at], ";"); parts > maxMessages {
-			return nil, fmt.Errorf("it has more than %d frames", maxMessages)
-		}
-		frames := strings.Split(line[:at], ";")
+		frames := strings.Split(stack, ";")
 		s := &profile.Sample{Value: []int64{count}, Location: make([]*profile.Location, len(frames))}
+		before := len(locations)
 		for i, name := range frames {
 			s.Location[len(frames)-1-i] = foldedLocation(p, locations, name)
 		}
 		p.Sample = append(p.Sample, s)
+		if budget -= nameCost * (len(locations) - before); budget < 0 {
+			return nil, tooMany(number)
+		}
 	}
 	if len(p.Sample) == 0 {
 		return nil, errors.New("no stack")
 	}
 	return p, nil
+}
+
+func tooMany(line int) error {
+	return fmt.Errorf("line %d: there are too many frames for the size of the file", line)
+}
+
+// cutCount splits a line into the stack and the count.
+func cutCount(line string) (stack string, count int64, ok bool) {
+	at := strings.LastIndexByte(line, ' ')
+	if at <= 0 {
+		return "", 0, false
+	}
+	count, err := strconv.ParseInt(line[at+1:], 10, 64)
+	return line[:at], count, err == nil
+}
+
+// isComment reports whether a line is a comment. The name of the first frame may begin with "#" too: such a line has a
+// count, and either no space behind the "#" or several frames.
+func isComment(line string) bool {
+	if line[0] != '#' {
+		return false
+	}
+	stack, _, ok := cutCount(line)
+	return !ok || stack == "#" || stack[1] == ' ' && !strings.Contains(stack, ";")
 }
 
 // foldedLocation makes the location of a folded frame. Inlined calls become frames of their own.

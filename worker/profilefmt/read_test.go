@@ -72,23 +72,45 @@ func TestReadHostile(t *testing.T) {
 		return append([]byte{0x12, 0xeb, 0x07, field<<3 | 2, 0xe8, 0x07}, make([]byte, 1000)...)
 	}
 	for name, c := range map[string]struct{ input, want string }{
-		"packed ids":      {bomb(repeat(packed(1), 33)), "more than 33554432 location ids and values"},
-		"packed values":   {bomb(repeat(packed(2), 33)), "more than 33554432 location ids and values"},
-		"sample types":    {strings.Repeat("\x0a\x00", 1001) + "\x32\x00", "more than 1000 sample types"},
-		"empty":           {"", "the file is empty"},
-		"text":            {"hello\n", "neither a pprof file nor folded stacks"},
-		"damaged gzip":    {"\x1f\x8b\x08\x00", "unexpected EOF"},
-		"large":           {bomb(repeat([]byte{0}, 70_000)), "more than 64 MB"},
-		"empty samples":   {bomb(repeat([]byte{0x12, 0x00}, 9<<10)), "more than 8388608 parts"},
-		"empty strings":   {bomb(repeat([]byte{0x32, 0x00}, 9<<10)), "more than 8388608 parts"},
-		"empty labels":    {bomb(repeat([]byte{0x12, 0x04, 0x1a, 0x00, 0x1a, 0x00}, 5<<10)), "more than 8388608 parts"},
-		"truncated":       {"\x12\x7f", "malformed"},
-		"no sample types": {"\x32\x00", "no sample type"},
+		"packed ids":       {bomb(repeat(packed(1), 33)), "more than 100 times as large"},
+		"packed values":    {bomb(repeat(packed(2), 33)), "more than 100 times as large"},
+		"sample types":     {strings.Repeat("\x0a\x00", 1001) + "\x32\x00", "more than 1000 sample types"},
+		"empty":            {"", "the file is empty"},
+		"text":             {"hello\n", "neither folded stacks (line 1 has no count) nor a pprof file"},
+		"damaged gzip":     {"\x1f\x8b\x08\x00", "unexpected EOF"},
+		"large":            {strings.Repeat("\x00", 64<<20+1), "more than 64 MB"},
+		"large, repeated":  {bomb(repeat([]byte{0}, 70_000)), "more than 100 times as large"},
+		"many mappings":    {strings.Repeat("\x1a\x00", 1<<20), "times the size of its contents in memory"},
+		"many functions":   {strings.Repeat("\x2a\x00", 1<<20), "times the size of its contents in memory"},
+		"many lines":       {strings.Repeat("\x22\x04\x22\x00\x22\x00", 1<<20), "times the size of its contents in memory"},
+		"many samples":     {strings.Repeat("\x12\x00", 1<<20), "times the size of its contents in memory"},
+		"many labels":      {strings.Repeat("\x12\x04\x1a\x00\x1a\x00", 1<<20), "times the size of its contents in memory"},
+		"folded, no count": {"main;work 3\nbad line\n", "line 2 has no count"},
+		"empty samples":    {bomb(repeat([]byte{0x12, 0x00}, 9<<10)), "more than 100 times as large"},
+		"empty strings":    {bomb(repeat([]byte{0x32, 0x00}, 9<<10)), "more than 100 times as large"},
+		"empty labels":     {bomb(repeat([]byte{0x12, 0x04, 0x1a, 0x00, 0x1a, 0x00}, 5<<10)), "more than 100 times as large"},
+		"truncated":        {"\x12\x7f", "malformed"},
+		"no sample types":  {"\x32\x00", "no sample type"},
 	} {
 		_, err := profilefmt.Read(strings.NewReader(c.input))
 		if !errors.Is(err, profilefmt.ErrInput) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want %q", name, err, c.want)
 		}
+	}
+}
+
+// TestReadComments: a line that begins with "#" is a stack if it has a count and more than a comment's form.
+func TestReadComments(t *testing.T) {
+	p, err := profilefmt.Read(strings.NewReader("# total 5\n#\n# 7\n#0 main;work 3\n#x 4\n#no count\n# a;b 2\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := profilefmt.Write(&out, p, profilefmt.Options{Format: profilefmt.Folded}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "#0_main;work 3\n#_a;b 2\n#x 4\n"; out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
 	}
 }
 

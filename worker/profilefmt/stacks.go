@@ -17,9 +17,21 @@ const (
 	maxFrames = 64_000_000
 	// maxWork bounds the frames of all samples.
 	maxWork = 512_000_000
-	// maxText bounds the bytes of all different folded stacks.
-	maxText = 1 << 30
+	// maxText bounds the bytes of all different folded stacks. They have freeText bytes, and textRatio bytes for each
+	// frame of a sample, at most. So small files do not become large texts.
+	maxText   = 1 << 30
+	freeText  = 64 << 20
+	textRatio = 256
 )
+
+// textLimit returns the number of bytes that the folded stacks of a profile may have.
+func textLimit(p *profile.Profile) int {
+	limit := freeText
+	for _, s := range p.Sample {
+		limit += textRatio * (1 + len(s.Location))
+	}
+	return min(limit, maxText)
+}
 
 var errTooLarge = errors.New("profile has too many different stacks for a format other than pprof")
 
