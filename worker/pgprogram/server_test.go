@@ -82,10 +82,14 @@ func seen(t *testing.T, c *pgcluster.Cluster, pid int) {
 		t.Fatal(err)
 	}
 	defer target.Held.Release()
-	tr, err := capturer.Capture(context.Background(), target, capture.Options{})
-	if err != nil || tr.Wait.Event != "ClientRead" {
-		t.Errorf("the capture has the wait event %+v: %v", tr.Wait, err)
-	}
+	// The first captures of a busy host may end before the program has been read.
+	pgtest.Wait(t, "a capture with the wait event", func() bool {
+		tr, err := capturer.Capture(context.Background(), target, capture.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tr.Wait.Event == "ClientRead"
+	})
 	contexts, err := capturer.MemoryContexts(context.Background(), target, pgmemory.Options{})
 	if err != nil || len(contexts.Contexts) == 0 || contexts.Contexts[0].Name != "TopMemoryContext" {
 		t.Errorf("memory contexts: %+v, %v", contexts, err)

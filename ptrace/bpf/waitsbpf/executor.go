@@ -100,7 +100,7 @@ func startOf(pid int) (uint64, error) {
 
 // attachExecutor has the kernel call the program for the executor of one process.
 func (p *Programs) attachExecutor(pid int) (link.Link, error) {
-	if p.server.ExecutorStart == 0 || p.server.ExecutorEnd == 0 {
+	if p.server.ExecutorStart == 0 || p.server.ExecutorEnd == 0 || p.server.OpenProgram == nil {
 		return nil, fmt.Errorf("%w: the executor of the server's program is not known, or not in the memory of its file", ErrUnsupported)
 	}
 	if err := p.loadExecutor(); err != nil {

@@ -17,6 +17,7 @@ func executorPrograms(t *testing.T) *Programs {
 	needPrograms(t, Switches)
 	s := childServer()
 	s.ExecutorStart, s.ExecutorEnd = placeOf(t, sleeps), placeOf(t, otherCalls)
+	s.OpenProgram = func() (*os.File, error) { return os.Open(os.Args[0]) }
 	p, err := Load(s, Switches)
 	if err != nil {
 		t.Fatal(err)
