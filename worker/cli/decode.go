@@ -3,7 +3,6 @@ package cli
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,9 +11,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"pg_stat_backtrace/unwind/budget"
 	"pg_stat_backtrace/worker/compressed"
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/trace"
@@ -25,10 +26,11 @@ import (
 const (
 	maxLogLine   = 1 << 20 // the rest of a longer line is skipped, and counted
 	maxHeapSites = 1 << 20
-	// With --heapmap, the stacks take freeHeapText bytes, and heapTextRatio bytes for each byte of the input, at most.
-	freeHeapText  = 4 << 20
-	heapTextRatio = 32
-	leastBase64   = 7 // characters of the shortest backtrace without padding
+	leastBase64  = 7 // characters of the shortest backtrace without padding
+	// decodeEnd is the time after an interrupt to print the sums of the input before it.
+	decodeEnd = 2 * time.Second
+	// siteBytes is the memory of a site beside its key and its text, in a map that grows by doubling.
+	siteBytes = 160
 )
 
 // decodeFlags are the flags of the command decode.
@@ -79,7 +81,10 @@ func newDecode() *cobra.Command {
 				defer func() { _ = file.Close() }()
 				in = file
 			}
-			return f.run(cmd.Context(), newInterruptible(cmd.Context(), in), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			in = newInterruptible(cmd.Context(), in)
+			return untilInterrupt(cmd.Context(), decodeEnd, func() error {
+				return f.run(in, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			})
 		},
 	}
 	fs := cmd.Flags()
@@ -91,23 +96,23 @@ func newDecode() *cobra.Command {
 }
 
 // run decodes what it reads. An error is one of reading or writing, or of a backtrace, which has been reported.
-func (f *decodeFlags) run(ctx context.Context, in io.Reader, stdout, stderr io.Writer) error {
+func (f *decodeFlags) run(in io.Reader, stdout, stderr io.Writer) error {
 	names, err := openNamer(f.exe, f.pid, f.debugDirs)
 	if err != nil {
 		return err
 	}
 	defer names.close()
-	out := bufio.NewWriter(stdout)
-	d := decoder{flags: f, names: names, out: out, stderr: stderr, sites: make(map[string]*heapSite)}
-	err = d.read(in)
+	memory, size := budget.New(budget.Memory, "memory"), budget.New(budget.Output, "output")
+	out := bufio.NewWriter(size.Writer(stdout))
+	d := decoder{
+		flags: f, names: names, out: out, stderr: size.Writer(stderr), memory: memory, sites: make(map[string]*heapSite),
+	}
+	err = d.read(budget.Reader(in, memory, size))
 	if f.heapMap {
-		d.printSites(ctx)
+		d.printSites()
 	}
 	if flushed := out.Flush(); err == nil {
 		err = flushed
-	}
-	if err == nil {
-		err = ctx.Err()
 	}
 	for _, note := range names.notes {
 		tellf(stderr, "note: %s", note)
@@ -138,10 +143,9 @@ type decoder struct {
 	line                 int
 	decoded, failed, cut int
 
-	sites    map[string]*heapSite
-	other    heapSite // of sites that are too many
-	bytes    int      // of the input
-	siteText int      // bytes of the sites' texts
+	memory *budget.Budget
+	sites  map[string]*heapSite
+	other  heapSite // of sites that are too many
 }
 
 // heapSite is what was allocated with one stack.
@@ -158,6 +162,9 @@ func (d *decoder) read(in io.Reader) error {
 		if len(line) > 0 || err == nil {
 			d.line++
 			d.decodeLine(string(bytes.TrimRight(line, "\r\n")))
+		}
+		if _, failed := d.out.Write(nil); failed != nil {
+			return failed
 		}
 		switch {
 		case errors.Is(err, io.EOF):
@@ -178,7 +185,6 @@ func (d *decoder) nextLine(r *bufio.Reader) ([]byte, error) {
 			piece, cut = piece[:room], true
 		}
 		line = append(line, piece...)
-		d.bytes += len(piece)
 		if !errors.Is(err, bufio.ErrBufferFull) {
 			if cut {
 				d.cut++
@@ -323,28 +329,28 @@ func (d *decoder) count(b *compressed.Backtrace, exact []int) {
 	site := d.sites[key]
 	switch {
 	case site != nil:
-	case len(d.sites) >= maxHeapSites || d.siteText > freeHeapText+heapTextRatio*d.bytes:
+	case len(d.sites) >= maxHeapSites || d.other.blocks > 0:
 		site = &d.other
 	default:
-		site = &heapSite{text: d.siteOf(b, exact)}
-		d.siteText += len(site.text) + len(key)
+		site = &heapSite{}
+		if d.names.any() || d.described {
+			site.text = d.stack(b, exact)
+		} else {
+			_, site.text, _ = strings.Cut(b.String(), ", ")
+			site.text += "\n"
+		}
+		if d.memory.Charge(int64(len(key)+len(site.text))+siteBytes, "stacks") != nil {
+			site = &d.other
+			break
+		}
 		d.sites[key] = site
 	}
 	site.bytes += b.Size
 	site.blocks++
 }
 
-// siteOf returns the text of a stack.
-func (d *decoder) siteOf(b *compressed.Backtrace, exact []int) string {
-	if d.names.any() || d.described {
-		return d.stack(b, exact)
-	}
-	_, text, _ := strings.Cut(b.String(), ", ")
-	return text + "\n"
-}
-
-// printSites prints the sites, the largest first, and the total. It ends early with ctx.
-func (d *decoder) printSites(ctx context.Context) {
+// printSites prints the sites, the largest first, and the total.
+func (d *decoder) printSites() {
 	keys := slices.SortedFunc(maps.Keys(d.sites), func(a, b string) int {
 		x, y := d.sites[a], d.sites[b]
 		switch {
@@ -357,11 +363,11 @@ func (d *decoder) printSites(ctx context.Context) {
 	})
 	total := d.other
 	for _, key := range keys {
-		if ctx.Err() != nil {
-			return
-		}
 		site := d.sites[key]
-		_, _ = fmt.Fprintf(d.out, "%d bytes in %s\n%s\n", site.bytes, allocations(site.blocks), site.text)
+		_, err := fmt.Fprintf(d.out, "%d bytes in %s\n%s\n", site.bytes, allocations(site.blocks), site.text)
+		if err != nil {
+			return // Flush returns it again
+		}
 		total.bytes += site.bytes
 		total.blocks += site.blocks
 	}

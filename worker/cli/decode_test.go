@@ -2,8 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"pg_stat_backtrace/worker/compressed"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -113,7 +110,7 @@ func TestCompressedLeavesOut(t *testing.T) {
 	}
 	var d bytes.Buffer
 	flags := decodeFlags{}
-	if err := flags.run(t.Context(), bytes.NewReader(out.Bytes()), &d, &d); err != nil {
+	if err := flags.run(bytes.NewReader(out.Bytes()), &d, &d); err != nil {
 		t.Fatal(err)
 	}
 	if got := strings.Count(d.String(), " 0x40"); got != 31 {
@@ -154,43 +151,10 @@ func TestDecodeHostileLines(t *testing.T) {
 	}
 }
 
-// TestDecodeHostile: long names of images are refused, and the stacks of --heapmap take memory in proportion to the log.
-func TestDecodeHostile(t *testing.T) {
-	window := "~i#0x0-0x1000000 0x0 - "
-	encoded := func(address uint64) string {
-		line, err := (&compressed.Backtrace{Stack: []uint64{address, address + 8, address + 16}, Size: 8}).Line()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return line + "\n"
-	}
-	var out, errs bytes.Buffer
-	flags := decodeFlags{heapMap: true}
-	err := flags.run(t.Context(), strings.NewReader(window+strings.Repeat("N", 256)+"\n"+encoded(64)), &out, &errs)
-	if !errors.Is(err, errReported) || !strings.Contains(errs.String(), "a name of more than 255 bytes") {
-		t.Errorf("a long name: %v, %s", err, errs.String())
-	}
-	var log strings.Builder
-	log.WriteString(window + strings.Repeat("\u202e", 85) + "\n") // escaped, each takes more room
-	for i := range 8_000 {
-		log.WriteString(encoded(uint64(64 + i*32)))
-	}
-	out.Reset()
-	errs.Reset()
-	if err := flags.run(t.Context(), strings.NewReader(log.String()), &out, &errs); err != nil {
-		t.Fatal(err, errs.String())
-	}
-	most := freeHeapText + 2*heapTextRatio*log.Len()
-	if out.Len() > most || !strings.Contains(out.String(), "allocations with other stacks") {
-		t.Errorf("%d bytes of %d, at most %d", out.Len(), log.Len(), most)
-	}
-	if !strings.Contains(out.String(), "# Total instrumented allocation 64000\n") {
-		t.Error("the total lacks stacks that were added up")
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	out.Reset()
-	if err := flags.run(ended, strings.NewReader(log.String()), &out, &errs); !errors.Is(err, context.Canceled) {
-		t.Errorf("after a signal: %v", err)
+// TestDecodeLongName: a window whose image has a longer name than any file is refused.
+func TestDecodeLongName(t *testing.T) {
+	status, _, stderr := decodeInput(t, "~i#0x0-0x1000000 0x0 - "+strings.Repeat("N", 256)+"\n~m#IF0BmUQugNCkgCnkhdAYpQa6wAAV\n")
+	if status != 1 || !strings.Contains(stderr, "a name of more than 255 bytes") {
+		t.Errorf("status %d, %s", status, stderr)
 	}
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"io"
+	"time"
 )
 
 // interruptible is a reader that an interrupt ends. A pipe or a terminal may be silent for ever.
@@ -51,4 +52,22 @@ func (i *interruptible) Read(p []byte) (int, error) {
 		return 0, i.err
 	}
 	return n, nil
+}
+
+// untilInterrupt does work that reads foreign files. After an interrupt the work has some time left. Then
+// untilInterrupt returns the interrupt, although the work is not at its end: the program ends then.
+func untilInterrupt(ctx context.Context, left time.Duration, work func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- work() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(left):
+		return ctx.Err()
+	}
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	pprof "github.com/google/pprof/profile"
 	"github.com/spf13/cobra"
 
+	"pg_stat_backtrace/unwind/budget"
 	"pg_stat_backtrace/worker/profilefmt"
 )
 
@@ -45,10 +47,10 @@ func newReport() *cobra.Command {
   pg_stat_backtrace capture --format folded -n 100 -i 20ms 4711 | pg_stat_backtrace report - -o 4711.html`,
 		Args: usageArgs(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.check(args); err != nil {
+			if err := f.check(cmd, args); err != nil {
 				return usage(err)
 			}
-			return f.run(args, newInterruptible(cmd.Context(), cmd.InOrStdin()), cmd.OutOrStdout())
+			return f.run(cmd.Context(), args, newInterruptible(cmd.Context(), cmd.InOrStdin()), cmd.OutOrStdout())
 		},
 	}
 	fs := cmd.Flags()
@@ -58,8 +60,10 @@ func newReport() *cobra.Command {
 	fs.StringVarP(&f.output, "output", "o", "", "write to `FILE` instead of standard output")
 	fs.StringVar(&f.title, "title", "", "`TITLE` of the result (default: the name of the input file)")
 	fs.StringVar(&f.sampleType, "sample-type", "",
-		"the `TYPE` of value, such as cpu or inuse_space, that text and folded print and html shows first")
-	fs.StringSliceVar(&f.groupBy, "group-by", nil, "show the values of the `LABEL`s as outermost frames")
+		"the `TYPE` of value, such as cpu or inuse_space, that text and folded print, that html and speedscope show "+
+			"first, and that pprof has as its default")
+	fs.StringSliceVar(&f.groupBy, "group-by", nil,
+		"show the values of the `LABEL`s as outermost frames (not with pprof)")
 	fs.IntVarP(&f.top, "top", "n", 20, "with text: the `N` heaviest stacks")
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions(profilefmt.Formats(), cobra.ShellCompDirectiveNoFileComp))
@@ -67,7 +71,7 @@ func newReport() *cobra.Command {
 }
 
 // check validates the flags, and chooses the format.
-func (f *reportFlags) check(args []string) error {
+func (f *reportFlags) check(cmd *cobra.Command, args []string) error {
 	if f.format == "" {
 		f.format = formatByName(f.output)
 	}
@@ -78,6 +82,18 @@ func (f *reportFlags) check(args []string) error {
 		return fmt.Errorf("--top must be at least 1, not %d", f.top)
 	case len(args) > 1 && slices.Contains(args, "-"):
 		return errors.New("standard input cannot be combined with files")
+	}
+	for _, c := range []struct {
+		flag    string
+		formats []string // that ignore it
+	}{
+		{"top", []string{profilefmt.Folded, profilefmt.Pprof, profilefmt.Speedscope, profilefmt.HTML}},
+		{"group-by", []string{profilefmt.Pprof}},
+		{"title", []string{profilefmt.Folded, profilefmt.Pprof}},
+	} {
+		if cmd.Flags().Changed(c.flag) && slices.Contains(c.formats, f.format) {
+			return fmt.Errorf("--%s has no effect with format %s", c.flag, f.format)
+		}
 	}
 	return nil
 }
@@ -95,25 +111,33 @@ func formatByName(file string) string {
 	return profilefmt.Text
 }
 
-// run reads the files, and writes the result.
-func (f *reportFlags) run(args []string, stdin io.Reader, stdout io.Writer) error {
-	profiles := make([]*pprof.Profile, len(args))
-	for i, name := range args {
-		p, err := readProfile(name, stdin)
-		if err != nil {
+// run reads the files, and writes the result. The output is opened last: a file that cannot be read leaves it alone.
+func (f *reportFlags) run(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
+	var (
+		p   *pprof.Profile
+		o   profilefmt.Options
+		out *output
+	)
+	for _, step := range []func() error{
+		func() (err error) { p, o, err = f.read(args, stdin); return err },
+		func() (err error) { out, err = createOutput(f.output, stdout); return err },
+	} {
+		if err := untilInterrupt(ctx, 0, step); err != nil {
 			return err
 		}
-		profiles[i] = p
 	}
-	p := profiles[0]
-	if len(profiles) > 1 {
-		var err error
-		if p, err = pprof.Merge(profiles); err != nil {
-			return fmt.Errorf("cannot add up the profiles: %w", err)
-		}
+	defer out.discard()
+	if err := untilInterrupt(ctx, 0, func() error { return profilefmt.Write(out, p, o) }); err != nil {
+		return err
 	}
+	return out.commit()
+}
+
+// read reads the files as one profile. It returns how to print the profile, too.
+func (f *reportFlags) read(args []string, stdin io.Reader) (*pprof.Profile, profilefmt.Options, error) {
 	o := profilefmt.Options{
-		Format: f.format, Title: f.title, SampleType: f.sampleType, Root: f.groupBy, Top: f.top, Notes: p.Comments,
+		Format: f.format, Title: f.title, SampleType: f.sampleType, Root: f.groupBy, Top: f.top, Strict: true,
+		Memory: budget.New(budget.Memory, "memory"), Output: budget.New(budget.Output, "output"),
 	}
 	if o.Title == "" {
 		o.Title = "Profile"
@@ -121,21 +145,29 @@ func (f *reportFlags) run(args []string, stdin io.Reader, stdout io.Writer) erro
 			o.Title = filepath.Base(args[0])
 		}
 	}
-	out, err := createOutput(f.output, stdout)
-	if err != nil {
-		return err
+	profiles := make([]*pprof.Profile, len(args))
+	for i, name := range args {
+		p, err := readProfile(name, stdin, o.Memory, o.Output)
+		if err != nil {
+			return nil, o, err
+		}
+		profiles[i] = p
 	}
-	defer out.discard()
-	if err := profilefmt.Write(out, p, o); err != nil {
-		return err
+	p := profiles[0]
+	if len(profiles) > 1 {
+		var err error
+		if p, err = profilefmt.Merge(profiles, o.Memory); err != nil {
+			return nil, o, fmt.Errorf("cannot add up the profiles: %w", err)
+		}
 	}
-	return out.commit()
+	o.Notes = p.Comments
+	return p, o, nil
 }
 
 // readProfile reads one file.
-func readProfile(name string, stdin io.Reader) (*pprof.Profile, error) {
+func readProfile(name string, stdin io.Reader, memory, size *budget.Budget) (*pprof.Profile, error) {
 	if name == "-" {
-		p, err := profilefmt.Read(stdin)
+		p, err := profilefmt.Read(stdin, memory, size)
 		if err != nil {
 			return nil, fmt.Errorf("standard input: %w", err)
 		}
@@ -146,7 +178,7 @@ func readProfile(name string, stdin io.Reader) (*pprof.Profile, error) {
 		return nil, err
 	}
 	defer file.Close()
-	p, err := profilefmt.Read(file)
+	p, err := profilefmt.Read(file, memory, size)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"pg_stat_backtrace/worker/visible"
 )
@@ -18,10 +19,11 @@ const windowBits = 24
 // maxWindows bounds the windows of one table: their addresses then stay below 2^31 and far beyond.
 const maxWindows = 1 << 16
 
-// Bounds of what a line may say of an image: a file's name has NAME_MAX bytes, a build-id some 20.
 const (
-	maxImageName = 255
-	maxBuildID   = 2 * 64 // hexadecimal digits
+	// maxName bounds the name of an image, which is the name of a file: NAME_MAX of Linux. A longer description is cut.
+	maxName = 255
+	// maxID bounds the digits of a build-id.
+	maxID = 128
 )
 
 // Place is an address in an image, or, where BuildID and Name are no image's, in a process.
@@ -71,10 +73,20 @@ func (w *Windows) Header() []string {
 		}
 		start := uint64(n) << windowBits
 		lines = append(lines, fmt.Sprintf("%s0x%x-0x%x 0x%x %s %s",
-			WindowMark, start, start+1<<windowBits, p.Address, id, visible.Line(p.Name)))
+			WindowMark, start, start+1<<windowBits, p.Address, id, shortName(p.Name)))
 	}
 	w.fresh = 0
 	return lines
+}
+
+// shortName makes a name safe to print, and cuts it to maxName bytes.
+func shortName(name string) string {
+	name = visible.Line(name)
+	for len(name) > maxName { // not through a character
+		_, n := utf8.DecodeLastRuneInString(name)
+		name = name[:len(name)-n]
+	}
+	return name
 }
 
 // Add reads a line that begins with WindowMark. A window replaces an older one at its place. The error is a
@@ -97,15 +109,23 @@ func (w *Windows) Add(line string) error {
 		return bad(fields[0])
 	case !ok3 || base&inside != 0:
 		return bad(fields[1])
-	case len(fields[3]) > maxImageName:
-		return &SyntaxError{Offset: len(line) - len(fields[3]), Reason: fmt.Sprintf("a name of more than %d bytes", maxImageName)}
-	case len(fields[2]) > maxBuildID || fields[2] == "" || strings.Trim(fields[2], "0123456789abcdef") != "" && fields[2] != "-":
+	case fields[2] == "" || strings.Trim(fields[2], "0123456789abcdef") != "" && fields[2] != "-":
 		return bad(fields[2])
+	case len(fields[2]) > maxID:
+		return &SyntaxError{
+			Offset: strings.Index(line, fields[2]) + maxID, Reason: fmt.Sprintf("a build-id of more than %d digits", maxID),
+		}
+	case len(fields[3]) > maxName:
+		return &SyntaxError{
+			Offset: len(line) - len(fields[3]) + maxName, Reason: fmt.Sprintf("a name of more than %d bytes", maxName),
+		}
 	}
 	for uint64(len(w.list)) <= start>>windowBits {
 		w.list = append(w.list, Place{})
 	}
-	w.list[start>>windowBits] = Place{BuildID: strings.Trim(fields[2], "-"), Name: fields[3], Address: base}
+	w.list[start>>windowBits] = Place{ // copies: the line may be long
+		BuildID: strings.Clone(strings.Trim(fields[2], "-")), Name: strings.Clone(fields[3]), Address: base,
+	}
 	return nil
 }
 

@@ -15,7 +15,7 @@ import (
 // the outermost to the innermost, separated by semicolons, and after a space the sum of the values. A call that was
 // inlined ends in "_[i]". A module in brackets stands for code without a symbol. Stacks whose sum is 0 have no line.
 func writeFolded(w *bufio.Writer, p *profile.Profile, index int, o Options) error {
-	sums, err := foldStacks(p, index, o.Root, foldedWords)
+	sums, err := foldStacks(p, index, o, foldedWords)
 	if err != nil {
 		return err
 	}
@@ -45,23 +45,28 @@ var (
 )
 
 // foldStacks adds up one value of the samples by stack.
-func foldStacks(p *profile.Profile, index int, root []string, words wording) (map[string]int64, error) {
+func foldStacks(p *profile.Profile, index int, o Options, words wording) (map[string]int64, error) {
 	sums := make(map[string]int64)
-	f := folder{words: words, root: root, frames: make(map[*profile.Location][]string)}
-	size, limit := 0, textLimit(p)
+	f := folder{
+		words: words, root: o.Root, frames: make(map[*profile.Location][]string), names: names{memory: o.Memory},
+	}
+	size := 0
 	for _, s := range p.Sample {
 		v := s.Value[index]
 		if v == 0 {
 			continue
 		}
 		stack := f.stack(s)
-		if f.names.full {
-			return nil, errNames
+		if f.names.err != nil {
+			return nil, f.names.err
 		}
 		old, ok := sums[string(stack)]
 		if !ok {
-			if size += len(stack); size > limit {
+			if size += len(stack); size > maxText {
 				return nil, errTooLarge
+			}
+			if err := o.Memory.Charge(int64(len(stack))+textBytes, "stacks"); err != nil {
+				return nil, err
 			}
 		}
 		sums[string(stack)] = plus(old, v)
@@ -121,6 +126,7 @@ func (f *folder) location(loc *profile.Location) []string {
 			}
 			list = append(list, f.names.keep(name))
 		}
+		f.names.charge(textBytes + frameBytes*len(list))
 		f.frames[loc] = list
 	}
 	return list

@@ -7,6 +7,7 @@ import (
 	"embed"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"html"
 	"slices"
 	"strings"
@@ -45,16 +46,18 @@ type pageData struct {
 	Types    [][2]string `json:"types"`    // type and unit
 	Type     int         `json:"type"`     // the type to show first
 	Root     []string    `json:"root"`     // labels to group by at first
-	Strings  []string    `json:"strings"`
-	Modules  []int       `json:"modules"`   // name, path and build-id of each
-	Funcs    []int       `json:"functions"` // name, file, module and merged function of each
-	Parents  []int       `json:"parents"`   // how far before a node its parent is
-	Frames   []int32     `json:"frames"`    // of each node
-	Keys     []string    `json:"keys"`      // labels
-	Sets     []int       `json:"sets"`      // label sets: for each a string per key, 0 for none
-	Nodes    []int       `json:"nodes"`     // of each sample
-	Labels   []int       `json:"labels"`    // label set of each sample
-	Values   [][]int64   `json:"values"`    // of each type, of each sample
+	Keys     []string    `json:"keys"`     // labels
+
+	// The lists that may be long. The method write has their names in JSON.
+	Strings []string  `json:"-"`
+	Modules []int     `json:"-"` // name, path and build-id of each
+	Funcs   []int     `json:"-"` // name, file, module and merged function of each
+	Parents []int     `json:"-"` // how far before a node its parent is
+	Frames  []int32   `json:"-"` // of each node
+	Sets    []int     `json:"-"` // label sets: for each a string per key, 0 for none
+	Nodes   []int     `json:"-"` // of each sample
+	Labels  []int     `json:"-"` // label set of each sample
+	Values  [][]int64 `json:"-"` // of each type, of each sample
 }
 
 // writeHTML prints a page that holds its data, scripts and styles. The page loads nothing.
@@ -63,24 +66,88 @@ func writeHTML(w *bufio.Writer, p *profile.Profile, index int, o Options) error 
 	if err != nil {
 		return err
 	}
-	encoded, err := json.Marshal(data) // escapes <, >, & and U+2028
-	if err != nil {
-		return err
-	}
 	var script strings.Builder
 	for _, name := range scripts {
 		script.WriteString(part(name + ".js"))
 	}
 	style := part("page.css")
-	_, err = strings.NewReplacer(
+	fill := strings.NewReplacer(
 		"{{script-hash}}", hash(script.String()),
 		"{{style-hash}}", hash(style),
 		"{{title}}", html.EscapeString(data.Title),
 		"{{style}}", style,
-		"{{data}}", string(encoded),
 		"{{script}}", script.String(),
-	).WriteString(w, part("page.html"))
+	)
+	before, after, _ := strings.Cut(part("page.html"), "{{data}}")
+	_, _ = fill.WriteString(w, before) // the writer keeps an error until Flush
+	if err := data.write(w); err != nil {
+		return err
+	}
+	_, err = fill.WriteString(w, after)
 	return err
+}
+
+// write writes the data in JSON, the lists piece by piece. The encoder escapes <, >, & and U+2028.
+func (d *pageData) write(w *bufio.Writer) error {
+	head, err := json.Marshal(d)
+	if err != nil {
+		return err
+	}
+	_, _ = w.Write(head[:len(head)-1]) // the writer keeps an error until Flush
+	lists := []struct {
+		name  string
+		write func() error
+	}{
+		{"strings", func() error { return writeList(w, d.Strings) }},
+		{"modules", func() error { return writeList(w, d.Modules) }},
+		{"functions", func() error { return writeList(w, d.Funcs) }},
+		{"parents", func() error { return writeList(w, d.Parents) }},
+		{"frames", func() error { return writeList(w, d.Frames) }},
+		{"sets", func() error { return writeList(w, d.Sets) }},
+		{"nodes", func() error { return writeList(w, d.Nodes) }},
+		{"labels", func() error { return writeList(w, d.Labels) }},
+		{"values", func() error { return writeLists(w, d.Values) }},
+	}
+	for _, list := range lists {
+		_, _ = w.WriteString(`,"` + list.name + `":`)
+		if err := list.write(); err != nil {
+			return err
+		}
+	}
+	return w.WriteByte('}')
+}
+
+// writeList writes a list in JSON. A writer that has failed ends it.
+func writeList[T any](w *bufio.Writer, list []T) error {
+	const piece = 4096
+	_ = w.WriteByte('[') // the writer keeps an error until Flush
+	for at := 0; at < len(list); at += piece {
+		encoded, err := json.Marshal(list[at:min(at+piece, len(list))])
+		if err != nil {
+			return err
+		}
+		if at > 0 {
+			_ = w.WriteByte(',')
+		}
+		if _, err := w.Write(encoded[1 : len(encoded)-1]); err != nil {
+			return err
+		}
+	}
+	return w.WriteByte(']')
+}
+
+// writeLists writes a list of lists.
+func writeLists[T any](w *bufio.Writer, lists [][]T) error {
+	_ = w.WriteByte('[') // the writer keeps an error until Flush
+	for i, list := range lists {
+		if i > 0 {
+			_ = w.WriteByte(',')
+		}
+		if err := writeList(w, list); err != nil {
+			return err
+		}
+	}
+	return w.WriteByte(']')
 }
 
 // part returns a part of the page.
@@ -105,28 +172,37 @@ func newPageData(p *profile.Profile, index int, o Options) (*pageData, error) {
 		Time: p.TimeNanos, Duration: p.DurationNanos, Type: index, Modules: []int{}, Funcs: []int{},
 	}
 	for _, note := range o.Notes {
+		if err := o.Memory.Charge(int64(4*min(len(note), maxName))+textBytes, "notes"); err != nil {
+			return nil, err
+		}
 		d.Notes = append(d.Notes, shown(note))
 	}
 	for _, t := range p.SampleType {
 		d.Types = append(d.Types, [2]string{shown(t.Type), shown(t.Unit)})
 	}
 	text := newStrings()
-	labels := newLabelSets(p, text)
+	labels := newLabelSets(p, text, o.Memory)
+	if labels.names.err != nil {
+		return nil, labels.names.err
+	}
 	d.Keys, d.Notes = labels.shownKeys(), append(d.Notes, labels.notes...)
 	for _, label := range o.Root {
-		if slices.Contains(labels.keys, label) {
+		switch {
+		case slices.Contains(labels.keys, label):
 			d.Root = append(d.Root, shown(label))
+		case o.Strict:
+			return nil, fmt.Errorf("the page cannot group by label %q: %s", label, strings.Join(labels.notes, ", "))
 		}
 	}
-	t := newTable()
+	t := newTable(o.Memory)
 	list, err := t.sum(p, labels.number)
 	if err != nil {
 		return nil, err
 	}
-	if labels.names.full {
-		return nil, errNames
+	if labels.names.err != nil {
+		return nil, labels.names.err
 	}
-	tr, nodes, err := newTree(list)
+	tr, nodes, err := newTree(list, o.Memory)
 	if err != nil {
 		return nil, err
 	}
@@ -134,6 +210,10 @@ func newPageData(p *profile.Profile, index int, o Options) (*pageData, error) {
 	d.Parents = make([]int, len(tr.parents))
 	for i, parent := range tr.parents {
 		d.Parents[i] = i - parent
+	}
+	size := int64(8*len(list)*(1+len(p.SampleType)) + 2*textBytes*(len(t.modules)+len(t.functions)))
+	if err := o.Memory.Charge(size, "the page"); err != nil {
+		return nil, err
 	}
 	d.Labels = make([]int, len(list))
 	d.Values = make([][]int64, len(p.SampleType))

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/google/pprof/profile"
+
+	"pg_stat_backtrace/unwind/budget"
 )
 
 // labelSets numbers the different sets of labels of samples.
@@ -25,15 +27,17 @@ type labelSets struct {
 const maxLabels = 32
 
 // newLabelSets finds the labels of a profile, except labels with too many different values.
-func newLabelSets(p *profile.Profile, text *stringTable) *labelSets {
-	l := &labelSets{sets: []int{}, text: text, bySet: make(map[string]int)}
+func newLabelSets(p *profile.Profile, text *stringTable, memory *budget.Budget) *labelSets {
+	l := &labelSets{sets: []int{}, text: text, bySet: make(map[string]int), names: names{memory: memory}}
 	values := make(map[string]map[string]bool)
 	note := func(key string, s *profile.Sample) {
 		if values[key] == nil {
+			l.names.charge(labelsBytes + labelBytes)
 			values[key] = make(map[string]bool)
 		}
-		if len(values[key]) <= maxLabelValues {
-			values[key][l.names.keep(labelValue(s, key))] = true
+		if value := labelValue(s, key); l.names.err == nil && len(values[key]) <= maxLabelValues && !values[key][value] {
+			l.names.charge(textBytes)
+			values[key][l.names.keep(value)] = true
 		}
 	}
 	for _, s := range p.Sample {
@@ -46,6 +50,7 @@ func newLabelSets(p *profile.Profile, text *stringTable) *labelSets {
 	}
 	for key, distinct := range values {
 		if len(distinct) > maxLabelValues {
+			l.names.charge(len(key) + textBytes)
 			l.notes = append(l.notes,
 				fmt.Sprintf("label %s has more than %d values and is left out", shown(key), maxLabelValues))
 		} else {
@@ -89,6 +94,7 @@ func (l *labelSets) number(s *profile.Sample) int {
 	n, ok := l.bySet[string(l.key)]
 	if !ok {
 		n = len(l.bySet)
+		l.names.charge(len(l.key) + textBytes + 16*len(values))
 		l.bySet[string(l.key)] = n
 		l.sets = append(l.sets, values...)
 	}

@@ -3,6 +3,8 @@ package profilefmt
 import (
 	"errors"
 	"unicode/utf8"
+
+	"pg_stat_backtrace/unwind/budget"
 )
 
 const (
@@ -35,9 +37,10 @@ func cut(text string) string {
 
 // names keeps each different text once, and bounds their size. Many functions of a small file can have one long name.
 type names struct {
-	known map[string]string
-	size  int
-	full  bool // a text was left out: the profile has to be refused
+	memory *budget.Budget
+	known  map[string]string
+	size   int
+	err    error // a text was left out: the profile has to be refused
 }
 
 // keep returns the text that is kept for an equal one; "" if the names are full.
@@ -45,8 +48,13 @@ func (n *names) keep(text string) string {
 	if kept, ok := n.known[text]; ok {
 		return kept
 	}
-	if n.full || n.size+len(text) > maxNames {
-		n.full = true
+	if n.err == nil && n.size+len(text) > maxNames {
+		n.err = errNames
+	}
+	if n.err == nil {
+		n.err = n.memory.Charge(int64(len(text))+textBytes, "names")
+	}
+	if n.err != nil {
 		return ""
 	}
 	if n.known == nil {
@@ -55,4 +63,11 @@ func (n *names) keep(text string) string {
 	n.known[text] = text
 	n.size += len(text)
 	return text
+}
+
+// charge charges what is kept beside the names. Its error comes as one of keep.
+func (n *names) charge(bytes int) {
+	if n.err == nil {
+		n.err = n.memory.Charge(int64(bytes), "functions")
+	}
 }

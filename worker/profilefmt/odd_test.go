@@ -148,7 +148,7 @@ func TestOddProfiles(t *testing.T) {
 				case profilefmt.Speedscope:
 					checkSpeedscope(t, out)
 				case profilefmt.Pprof:
-					if _, err := profilefmt.Read(strings.NewReader(out)); err != nil {
+					if _, err := profilefmt.Read(strings.NewReader(out), nil); err != nil {
 						t.Errorf("cannot read pprof: %v", err)
 					}
 				}

@@ -9,10 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/google/pprof/profile"
+
+	"pg_stat_backtrace/unwind/budget"
 )
 
 // The formats.
@@ -58,6 +61,10 @@ type Options struct {
 	// Notes are remarks on the profile, such as the number of lost samples. Text and html print each on a line of its
 	// own.
 	Notes []string
+	// Memory and Output bound what Write uses for a profile of a foreign file. Nil means no limit but those of a format.
+	Memory, Output *budget.Budget
+	// Strict makes a label in Root an error if the result cannot show it.
+	Strict bool
 }
 
 // Write prints a profile in the format that o names. The profile must be valid, as its method CheckValid defines it.
@@ -70,12 +77,21 @@ func Write(w io.Writer, p *profile.Profile, o Options) error {
 	if o.Title == "" {
 		o.Title = "Profile"
 	}
-	if o.Format == Pprof {
-		return p.Write(w)
-	}
+	w = o.Output.Writer(w)
 	index, err := sampleIndex(p, o.SampleType)
-	if err != nil {
+	switch {
+	case o.Format == Pprof && o.SampleType == "":
+		return writePprof(w, p, o.Memory)
+	case err != nil:
 		return err
+	case o.Format == Pprof:
+		p.DefaultSampleType = o.SampleType
+		return writePprof(w, p, o.Memory)
+	}
+	if o.Strict {
+		if err := checkRoot(p, o.Root); err != nil {
+			return err
+		}
 	}
 	if err := checkWork(p, stackWriter(o.Format)); err != nil {
 		return err
@@ -97,6 +113,54 @@ func Write(w io.Writer, p *profile.Profile, o Options) error {
 		err = flushErr
 	}
 	return err
+}
+
+// writePprof prints a pprof file. Package profile makes the lists of a message again, and the message before it is
+// compressed.
+func writePprof(w io.Writer, p *profile.Profile, memory *budget.Budget) error {
+	if err := memory.Charge(memory.Used(), "the pprof file"); err != nil {
+		return err
+	}
+	return p.Write(w)
+}
+
+// checkRoot returns an error for a label that no sample has.
+func checkRoot(p *profile.Profile, root []string) error {
+	for _, label := range root {
+		if !slices.ContainsFunc(p.Sample, func(s *profile.Sample) bool {
+			return len(s.Label[label]) > 0 || len(s.NumLabel[label]) > 0
+		}) {
+			return noLabel(p, label)
+		}
+	}
+	return nil
+}
+
+// noLabel is the error for a label that the profile lacks. It lists some labels that the profile has.
+func noLabel(p *profile.Profile, label string) error {
+	const most, longest = 20, 100
+	has := make(map[string]bool)
+	for _, s := range p.Sample {
+		for key := range s.Label {
+			has[key] = true
+		}
+		for key := range s.NumLabel {
+			has[key] = true
+		}
+		if len(has) > most {
+			break
+		}
+	}
+	var keys []string
+	for _, key := range slices.Sorted(maps.Keys(has)) {
+		if len(keys) < most && len(key) < longest {
+			keys = append(keys, key)
+		}
+	}
+	if len(keys) == 0 {
+		return fmt.Errorf("profile has no label %q: its samples have no labels", label)
+	}
+	return fmt.Errorf("profile has no label %q: want one of %s", label, strings.Join(keys, ", "))
 }
 
 // stackWriter returns what gives the number of times that a format prints the stack of a sample.
@@ -122,9 +186,10 @@ func sampleIndex(p *profile.Profile, name string) (int, error) {
 	if i := indexOfType(p, name); i >= 0 {
 		return i, nil
 	}
-	names := make([]string, len(p.SampleType))
-	for i, t := range p.SampleType {
-		names[i] = t.Type
+	const most = 20
+	var names []string
+	for _, t := range p.SampleType[:min(most, len(p.SampleType))] {
+		names = append(names, cut(t.Type))
 	}
 	return 0, fmt.Errorf("profile has no sample type %q: want one of %s", name, strings.Join(names, ", "))
 }

@@ -46,7 +46,7 @@ type speedscope struct {
 // writeSpeedscope prints a profile of each sample type. Stacks are sorted, since a profile has no order in time.
 // Speedscope cannot show negative values: they are left out, and the profile's name says how many.
 func writeSpeedscope(w *bufio.Writer, p *profile.Profile, index int, o Options) error {
-	s := &speedscope{w: w, table: newTable()}
+	s := &speedscope{w: w, table: newTable(o.Memory)}
 	if err := s.sum(p, o.Root); err != nil {
 		return err
 	}
@@ -79,14 +79,17 @@ func speedscopeTimes(s *profile.Sample) (n int) {
 func (s *speedscope) sum(p *profile.Profile, labels []string) (err error) {
 	byRoot, byPath := make(map[string]int), make(map[string]int)
 	root := func(text string) int {
-		return number(byRoot, text, func() { s.roots = append(s.roots, s.table.names.keep(text)) })
+		return number(byRoot, text, func() { s.table.names.charge(textBytes); s.roots = append(s.roots, s.table.names.keep(text)) })
 	}
 	s.list, err = s.table.sum(p, func(sample *profile.Sample) int {
 		path := make([]int, len(labels))
 		for i, label := range labels {
 			path[i] = root(cmp.Or(shown(labelValue(sample, label)), "[no "+label+"]"))
 		}
-		return number(byPath, fmt.Sprint(path), func() { s.paths = append(s.paths, path) })
+		return number(byPath, fmt.Sprint(path), func() {
+			s.table.names.charge(16*len(path) + 2*textBytes)
+			s.paths = append(s.paths, path)
+		})
 	})
 	if err != nil {
 		return err

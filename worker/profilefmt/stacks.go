@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/google/pprof/profile"
+
+	"pg_stat_backtrace/unwind/budget"
 )
 
 // Limits of a profile that is printed in another format than pprof.
@@ -17,21 +19,11 @@ const (
 	maxFrames = 64_000_000
 	// maxWork bounds the frames of all samples.
 	maxWork = 512_000_000
-	// maxText bounds the bytes of all different folded stacks. They have freeText bytes, and textRatio bytes for each
-	// frame of a sample, at most. So small files do not become large texts.
-	maxText   = 1 << 30
-	freeText  = 64 << 20
-	textRatio = 256
+	// maxText bounds the bytes of all different folded stacks.
+	maxText = 1 << 30
+	// nodeBytes is the memory of a node: its parent and its frame, in lists that grow by doubling, and its number.
+	nodeBytes = 40
 )
-
-// textLimit returns the number of bytes that the folded stacks of a profile may have.
-func textLimit(p *profile.Profile) int {
-	limit := freeText
-	for _, s := range p.Sample {
-		limit += textRatio * (1 + len(s.Location))
-	}
-	return min(limit, maxText)
-}
 
 var errTooLarge = errors.New("profile has too many different stacks for a format other than pprof")
 
@@ -76,8 +68,9 @@ type table struct {
 	names      names
 }
 
-func newTable() *table {
+func newTable(memory *budget.Budget) *table {
 	t := &table{
+		names:      names{memory: memory},
 		byFunction: make(map[function]int),
 		byModule:   make(map[module]int),
 		byLocation: make(map[*profile.Location][]int32),
@@ -89,6 +82,7 @@ func newTable() *table {
 func (t *table) module(m module) int {
 	i, ok := t.byModule[m]
 	if !ok {
+		t.names.charge(mappingBytes)
 		i = len(t.modules)
 		t.modules = append(t.modules, m)
 		t.byModule[m] = i
@@ -99,6 +93,7 @@ func (t *table) module(m module) int {
 func (t *table) function(f function) int {
 	i, ok := t.byFunction[f]
 	if !ok {
+		t.names.charge(functionBytes)
 		i = len(t.functions)
 		t.functions = append(t.functions, f)
 		t.byFunction[f] = i
@@ -134,6 +129,7 @@ func (t *table) location(loc *profile.Location) []int32 {
 		})
 	}
 	frames := locationFrames(nil, loc)
+	t.names.charge(textBytes + 4*len(frames))
 	list := make([]int32, len(frames))
 	for i := range frames {
 		list[i] = t.frame(&frames[i], m)
@@ -194,15 +190,17 @@ func (t *table) sum(p *profile.Profile, labels func(*profile.Sample) int) ([]wei
 			if kept += len(buf); kept > maxFrames {
 				return nil, errTooLarge
 			}
+			t.names.charge(len(key) + 4*len(buf) + 2*textBytes)
 		}
 		at := place{number, labels(s)}
-		if t.names.full {
-			return nil, errNames
+		if t.names.err != nil {
+			return nil, t.names.err
 		}
 		i, ok := byPlace[at]
 		if !ok {
 			i = len(list)
 			byPlace[at] = i
+			t.names.charge(sampleBytes + 8*len(p.SampleType))
 			list = append(list, weighted{stacks[number], at.labels, make([]int64, len(p.SampleType))})
 		}
 		for j, v := range s.Value {
@@ -223,11 +221,12 @@ type tree struct {
 }
 
 // newTree puts the stacks of a sorted list into a tree, and returns the node of each.
-func newTree(list []weighted) (tr tree, nodes []int, err error) {
+func newTree(list []weighted, memory *budget.Budget) (tr tree, nodes []int, err error) {
 	tr = tree{parents: []int{0}, frames: []int32{-1}}
 	nodes = make([]int, len(list))
 	var last []int32 // the stack before
 	var path []int   // its nodes
+	c := charger{memory: memory}
 	for i := range list {
 		stack := list[i].stack
 		same := 0
@@ -247,10 +246,13 @@ func newTree(list []weighted) (tr tree, nodes []int, err error) {
 		if len(tr.frames) > maxNodes {
 			return tree{}, nil, errTooLarge
 		}
+		if err := c.charge(int64(nodeBytes*(1+len(stack)-same)), "stacks"); err != nil {
+			return tree{}, nil, err
+		}
 		if len(path) > 0 {
 			nodes[i] = path[len(path)-1]
 		}
 		last = stack
 	}
-	return tr, nodes, nil
+	return tr, nodes, c.flush("stacks")
 }

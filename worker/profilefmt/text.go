@@ -22,7 +22,7 @@ func writeText(w *bufio.Writer, p *profile.Profile, index int, o Options) error 
 		}
 	}
 	_, _ = fmt.Fprintln(w, totals(p))
-	sums, err := foldStacks(p, index, o.Root, plainWords)
+	sums, err := foldStacks(p, index, o, plainWords)
 	if err != nil {
 		return err
 	}

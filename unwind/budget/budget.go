@@ -1,0 +1,134 @@
+// Package budget bounds the memory and the output of readers of foreign files, in proportion to the input. A small file
+// can describe a large result: compressed repetition, counts without data, names and stacks that many records share.
+// So a reader charges a Budget before it allocates or writes, and stops at the error. The bytes of the input credit the
+// Budget. All factors are here; doc/limits.md states them. The package must not know any file format.
+package budget
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"sync/atomic"
+)
+
+// A Rate is what the reader of a file may use: Base bytes, and Factor bytes for each byte of the input, Most bytes at
+// most.
+type Rate struct {
+	Base, Factor, Most int64
+}
+
+// The rates of all readers of foreign files.
+var (
+	// Memory is for what a command keeps of its input. The garbage collector needs up to as much again.
+	Memory = Rate{Base: 64 << 20, Factor: 256, Most: 2 << 30}
+	// Output is for what a command prints.
+	Output = Rate{Base: 16 << 20, Factor: 256, Most: math.MaxInt64}
+	// Expansion is for the content of one compressed part of a file, such as a section. The input is the stored part.
+	Expansion = Rate{Base: 4 << 20, Factor: 64, Most: 256 << 20}
+	// Spool is for the temporary file with the content of a compressed core. Zeros take no space in it.
+	Spool = Rate{Base: 256 << 20, Factor: 256, Most: math.MaxInt64}
+	// Window is for the window of a zstd stream, which the decoder allocates. `zstd --long=27` needs Most.
+	Window = Rate{Base: 8 << 20, Factor: 64, Most: 128 << 20}
+)
+
+// Of returns the limit for an input of so many bytes.
+func (r Rate) Of(input int64) int64 {
+	if input > (r.Most-r.Base)/r.Factor {
+		return r.Most
+	}
+	return r.Base + r.Factor*max(input, 0)
+}
+
+// ErrExceeded is the error of a reader whose input would need more than its limit. The error's text has the limit.
+var ErrExceeded = errors.New("out of proportion to the input")
+
+// A Budget is the limit of one reader, and what the reader has used. A nil Budget has no limit. It is safe for
+// concurrent use.
+type Budget struct {
+	rate        Rate
+	noun        string
+	input, used atomic.Int64
+}
+
+// New returns a budget without an input. The noun is what the budget is of, such as "memory".
+func New(rate Rate, noun string) *Budget { return &Budget{rate: rate, noun: noun} }
+
+// Credit adds bytes of the input.
+func (b *Budget) Credit(n int64) {
+	if b != nil && n > 0 {
+		b.input.Add(n)
+	}
+}
+
+// Used returns the bytes that were charged.
+func (b *Budget) Used() int64 {
+	if b == nil {
+		return 0
+	}
+	return b.used.Load()
+}
+
+// Charge takes so many bytes off the budget. The reason completes "needs more than ... for", such as "samples". The
+// error is ErrExceeded, with the limit and the reason. After an error the bytes count as not used.
+func (b *Budget) Charge(n int64, reason string) error {
+	if b == nil {
+		return nil
+	}
+	n = max(n, 0)
+	if used := b.used.Add(n); used < 0 || used > b.rate.Of(b.input.Load()) {
+		b.used.Add(-n)
+		return b.exceeded(reason)
+	}
+	return nil
+}
+
+// exceeded describes the limit.
+func (b *Budget) exceeded(reason string) error {
+	input := b.input.Load()
+	limit := b.rate.Of(input)
+	if limit == b.rate.Most {
+		return fmt.Errorf("%w: %s would need more than %s of %s", ErrExceeded, reason, size(limit), b.noun)
+	}
+	return fmt.Errorf("%w: %s would need more than %s of %s: the limit is %s and %d times the %d bytes of the input",
+		ErrExceeded, reason, size(limit), b.noun, size(b.rate.Base), b.rate.Factor, input)
+}
+
+// size prints a number of bytes, rounded down.
+func size(n int64) string {
+	if n < 1<<20 {
+		return fmt.Sprintf("%d bytes", n)
+	}
+	return fmt.Sprintf("%d MB", n>>20)
+}
+
+// Reader returns a reader that credits what it reads to all of the budgets.
+func Reader(r io.Reader, budgets ...*Budget) io.Reader { return &reader{r, budgets} }
+
+type reader struct {
+	r       io.Reader
+	budgets []*Budget
+}
+
+func (r *reader) Read(p []byte) (int, error) {
+	n, err := r.r.Read(p)
+	for _, b := range r.budgets {
+		b.Credit(int64(n))
+	}
+	return n, err
+}
+
+// Writer returns a writer that charges what it writes. It does not write what would exceed the limit.
+func (b *Budget) Writer(w io.Writer) io.Writer { return &writer{w, b} }
+
+type writer struct {
+	w io.Writer
+	b *Budget
+}
+
+func (w *writer) Write(p []byte) (int, error) {
+	if err := w.b.Charge(int64(len(p)), "the result"); err != nil {
+		return 0, err
+	}
+	return w.w.Write(p)
+}
