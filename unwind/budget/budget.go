@@ -102,7 +102,7 @@ func size(n int64) string {
 	return fmt.Sprintf("%d MB", n>>20)
 }
 
-// Reader returns a reader that credits what it reads to all of the budgets.
+// Reader returns a reader that credits the bytes of r to all of the budgets.
 func Reader(r io.Reader, budgets ...*Budget) io.Reader { return &reader{r, budgets} }
 
 type reader struct {
@@ -118,7 +118,7 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Writer returns a writer that charges what it writes. It does not write what would exceed the limit.
+// Writer returns a writer that charges each byte. It writes nothing beyond the limit.
 func (b *Budget) Writer(w io.Writer) io.Writer { return &writer{w, b} }
 
 type writer struct {

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -31,19 +31,23 @@ func mark(dir string) string {
 	const bytes = 4
 	sum := sha256.New()
 	_, _ = fmt.Fprintln(sum, systemIdentifier(dir))
-	if f, err := rootfs.Open(dir); err == nil {
-		defer func() { _ = f.Close() }()
-		_, _ = fmt.Fprintln(sum, directoryNumbers(f))
+	if d, err := rootfs.OpenDir(dir); err == nil {
+		defer func() { _ = d.Close() }()
+		_, _ = fmt.Fprintln(sum, directoryNumbers(d))
 	}
 	return hex.EncodeToString(sum.Sum(nil)[:bytes])
 }
 
-// directoryNumbers returns numbers of an open directory that no other directory of this host has. They stay the same while its file
-// system is mounted, and for most file systems longer.
-func directoryNumbers(f *os.File) [3]uint64 {
-	var stat unix.Stat_t
+// directoryNumbers returns numbers of an open directory that no other directory of this host has. They stay the same
+// while its file system is mounted, and for most file systems longer.
+func directoryNumbers(d *rootfs.Dir) [3]uint64 {
+	info, err := rootfs.Stat(d.Path())
 	var system unix.Statfs_t
-	if unix.Fstat(int(f.Fd()), &stat) != nil || unix.Fstatfs(int(f.Fd()), &system) != nil {
+	if err != nil || unix.Statfs(d.Path(), &system) != nil {
+		return [3]uint64{}
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
 		return [3]uint64{}
 	}
 	return [3]uint64{stat.Ino, uint64(uint32(system.Fsid.Val[0])), uint64(uint32(system.Fsid.Val[1]))}

@@ -28,7 +28,7 @@ const (
 	lineKeyBytes = 128
 )
 
-// A messagePart is a kind of message or text of profile.proto that has a field of its own.
+// A messagePart is a kind of message or text of profile.proto with a separate field.
 type messagePart struct {
 	bytes  int64
 	reason string
@@ -163,7 +163,7 @@ func labelKinds(content []byte) (kinds uint64) {
 	return kinds & (text | number | unit)
 }
 
-// field splits the first field off a message. The content is that of a field with a length. n is 0 if the field is
+// field splits the first field off a message. A field with a length has content. n is 0 if the field is
 // malformed.
 func field(data []byte) (tag uint64, content []byte, n int) {
 	tag, n = binary.Uvarint(data)

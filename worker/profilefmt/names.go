@@ -65,7 +65,7 @@ func (n *names) keep(text string) string {
 	return text
 }
 
-// charge charges what is kept beside the names. Its error comes as one of keep.
+// charge charges the bytes kept beside the names. Its error comes as one of keep.
 func (n *names) charge(bytes int) {
 	if n.err == nil {
 		n.err = n.memory.Charge(int64(bytes), "functions")
