@@ -21,15 +21,21 @@ type Rate struct {
 // The rates of all readers of foreign files.
 var (
 	// Memory is for what a command keeps of its input. The garbage collector needs up to as much again.
-	Memory = Rate{Base: 64 << 20, Factor: 256, Most: 2 << 30}
+	Memory = Rate{Base: 128 << 20, Factor: 256, Most: 2 << 30}
+	// Stacks is for the stacks of a core file, which may share their memory.
+	Stacks = Rate{Base: 64 << 20, Factor: 16, Most: 1 << 30}
+	// Image is what the rates below and the limits of the readers of ELF files amount to. No reader charges it.
+	Image = Rate{Base: 64 << 20, Factor: 64, Most: 2 << 30}
 	// Output is for what a command prints.
 	Output = Rate{Base: 16 << 20, Factor: 256, Most: math.MaxInt64}
 	// Expansion is for the content of one compressed part of a file, such as a section. The input is the stored part.
-	Expansion = Rate{Base: 4 << 20, Factor: 64, Most: 256 << 20}
+	Expansion = Rate{Base: 1 << 20, Factor: 64, Most: 256 << 20}
+	// Names is for the names of one symbol table, of which many may overlap. The input is the file.
+	Names = Rate{Base: 1 << 20, Factor: 16, Most: 128 << 20}
 	// Spool is for the temporary file with the content of a compressed core. Zeros take no space in it.
 	Spool = Rate{Base: 256 << 20, Factor: 256, Most: math.MaxInt64}
 	// Window is for the window of a zstd stream, which the decoder allocates. `zstd --long=27` needs Most.
-	Window = Rate{Base: 8 << 20, Factor: 64, Most: 128 << 20}
+	Window = Rate{Base: 8 << 20, Factor: 256, Most: 128 << 20}
 )
 
 // Of returns the limit for an input of so many bytes.
@@ -60,6 +66,9 @@ func (b *Budget) Credit(n int64) {
 		b.input.Add(n)
 	}
 }
+
+// Input returns the bytes of the input so far.
+func (b *Budget) Input() int64 { return b.input.Load() }
 
 // Used returns the bytes that were charged.
 func (b *Budget) Used() int64 {

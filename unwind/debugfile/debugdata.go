@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 
+	"pg_stat_backtrace/unwind/budget"
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// maxDebugData bounds the decompressed .gnu_debugdata: a symbol table, of which a browser has some ten megabytes.
+// maxDebugData bounds the decompressed .gnu_debugdata: a symbol table, of which a browser has some ten megabytes. The
+// size of the section bounds it further, by budget.Expansion.
 const maxDebugData = 64 << 20
 
 // debugData reads .gnu_debugdata ("MiniDebugInfo" in the GDB manual): an ELF file with a symbol table, compressed by
@@ -19,7 +21,7 @@ func (s *search) debugData() (Result, bool) {
 		return Result{}, false
 	}
 	if err == nil {
-		p, err = unxz(p, maxDebugData)
+		p, err = unxz(p, int(min(maxDebugData, budget.Expansion.Of(int64(len(p))))))
 	}
 	if err != nil {
 		return s.skip(s.path, fmt.Errorf(".gnu_debugdata: %w", err))

@@ -12,6 +12,8 @@ import (
 
 	"github.com/klauspost/compress/zlib"
 	"github.com/klauspost/compress/zstd"
+
+	"pg_stat_backtrace/unwind/budget"
 )
 
 // Pieces expands a compressed section piece by piece, only as far as callers need.
@@ -90,12 +92,15 @@ func (m *Image) compression(s *section) (compression, error) {
 
 // pieces expands a stream piece by piece.
 func (c compression) pieces() (Pieces, error) {
-	if c.size > maxSection || c.length > maxSection {
+	if c.length > maxSection {
 		return nil, fmt.Errorf("%w: %d bytes, %d decompressed", ErrTooLarge, c.length, c.size)
+	}
+	if limit := budget.Expansion.Of(int64(c.length)); c.size > uint64(limit) {
+		return nil, fmt.Errorf("%w: %d bytes, %d decompressed: the limit is %d", ErrTooLarge, c.length, c.size, limit)
 	}
 	switch c.kind {
 	case elf.COMPRESS_ZLIB, elf.COMPRESS_ZSTD:
-		return &streamPieces{kind: c.kind, src: &streamSource{r: c.stream}, left: c.size}, nil
+		return &streamPieces{kind: c.kind, src: &streamSource{r: c.stream}, left: c.size, length: c.length}, nil
 	default:
 		return nil, fmt.Errorf("%w: compression type %d", ErrMalformed, uint32(c.kind))
 	}
@@ -145,6 +150,8 @@ type streamPieces struct {
 	buf  []byte
 	left uint64
 	err  error
+	// length is the length of the stream.
+	length uint64
 }
 
 // open makes the decoder: of zlib (RFC 1950) or Zstandard (RFC 8878).
@@ -157,7 +164,7 @@ func (z *streamPieces) open() (err error) {
 		return err
 	}
 	z.r, err = zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxSection),
-		zstd.WithDecoderLowmem(true))
+		zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(uint64(budget.Window.Of(int64(z.length)))))
 	return err
 }
 

@@ -138,3 +138,6 @@ func (m *Image) setRange() {
 		m.lo, m.hi = lo, hi
 	}
 }
+
+// Size returns the size of the image's file in bytes, or 0 if it is unknown.
+func (m *Image) Size() int64 { return int64(m.src.size) }

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"pg_stat_backtrace/unwind/budget"
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
@@ -41,8 +42,6 @@ type Table struct {
 const (
 	// maxNesting limits the enclosing functions that a look-up tries. Real code nests two levels deep.
 	maxNesting = 32
-	// maxNames bounds the names of one table in bytes: a small file can hold very many that overlap.
-	maxNames = 128 << 20
 	// maxReserved bounds for how many symbols memory is reserved at once.
 	maxReserved = 1 << 16
 )
@@ -65,7 +64,9 @@ func NewTable(images ...*elfimage.Image) (*Table, error) {
 				}
 				continue
 			}
-			b.all = slices.Grow(b.all, min(m.SymbolCount(name), maxReserved))
+			count := m.SymbolCount(name)
+			b.all = slices.Grow(b.all, min(count, maxReserved))
+			b.input += max(m.Size(), int64(count)*symbolBytes)
 			if !b.add(m, symbols) {
 				errs = errors.Join(errs, fmt.Errorf("%s: %s: %w", m.Name(), name, ErrTooLarge))
 			}
@@ -76,9 +77,14 @@ func NewTable(images ...*elfimage.Image) (*Table, error) {
 
 // builder collects the candidates of all images.
 type builder struct {
-	all   []candidate
-	bytes int
+	all []candidate
+	// bytes is the size of the names, and input the size of the tables or their files. A small file can hold very many
+	// names that overlap.
+	bytes, input int64
 }
+
+// symbolBytes is the size of a symbol in a table.
+const symbolBytes = 24
 
 // add keeps the symbols that may name code; false if that would be too many.
 func (b *builder) add(m *elfimage.Image, symbols iter.Seq[elfimage.Symbol]) bool {
@@ -86,7 +92,7 @@ func (b *builder) add(m *elfimage.Image, symbols iter.Seq[elfimage.Symbol]) bool
 		if !m.InCode(s) {
 			continue
 		}
-		if b.bytes += len(s.Name); b.bytes > maxNames {
+		if b.bytes += int64(len(s.Name)); b.bytes > budget.Names.Of(b.input) {
 			return false
 		}
 		if c, ok := newCandidate(s); ok {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,28 +51,36 @@ func (c *coreFlags) check(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// runCore prints the stacks of a core file. Files that were refused are told on stderr; a wrong --exe is a failure.
+// runCore prints the stacks of a core file. An interrupt does not wait for the work: a pipe may be silent for ever.
 func (f *captureFlags) runCore(ctx context.Context, stdout, stderr io.Writer) error {
-	c, err := f.readCore(ctx)
-	if err != nil {
-		return err
-	}
+	return untilInterrupt(ctx, 0, func() error {
+		c, err := coredump.Read(f.core.file, coredump.Options{
+			Exe: f.core.exe, Sysroot: f.core.sysroot, MaxFrames: f.maxFrames, Goroutines: f.goroutines, Stdin: os.Stdin,
+			DebugDirs: f.debugDirs,
+		})
+		if err != nil {
+			return err
+		}
+		return f.printCore(c, stdout, stderr)
+	})
+}
+
+// printCore prints the stacks of a core file. It reports files that were refused on stderr. A wrong --exe is a failure,
+// and so is a stack that was left out.
+func (f *captureFlags) printCore(c *coredump.Trace, stdout, stderr io.Writer) (err error) {
 	for _, err := range c.Refused {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			tellf(stderr, "%s", line)
 		}
 	}
 	for _, file := range c.Unproved {
-		tellf(stderr, "%s is taken on trust: the core holds nothing of it to compare", file)
+		tellf(stderr, "warning: %s is used without verification: the core has nothing of it to compare", file)
 	}
 	switch f.format {
 	case formatJSON:
 		err = render.JSON(stdout, c.Trace)
 	case formatFolded:
 		var folded render.Folded
-		for i := range c.Trace.Threads { // the core has one name for all threads
-			c.Trace.Threads[i].Name = cmp.Or(c.Trace.Threads[i].Name, c.Name)
-		}
 		folded.Add(c.Trace, 1)
 		err = folded.Write(stdout)
 	case formatCompressed:
@@ -83,33 +90,10 @@ func (f *captureFlags) runCore(ctx context.Context, stdout, stderr io.Writer) er
 	default:
 		_, err = fmt.Fprintf(stdout, "%s\n%s\n", coreTitle(c), render.Text(c.Trace, render.Options{}))
 	}
-	if err == nil && c.WrongExe {
+	if err == nil && (c.WrongExe || c.LeftOut > 0) {
 		err = errReported
 	}
 	return err
-}
-
-// readCore reads the core. A pipe may be silent for ever, so an interrupt does not wait for it: the program ends then.
-func (f *captureFlags) readCore(ctx context.Context) (*coredump.Trace, error) {
-	type result struct {
-		core *coredump.Trace
-		err  error
-	}
-	done := make(chan result, 1)
-	o := coredump.Options{
-		Exe: f.core.exe, Sysroot: f.core.sysroot, MaxFrames: f.maxFrames, Goroutines: f.goroutines, Stdin: os.Stdin,
-		DebugDirs: f.debugDirs,
-	}
-	go func() {
-		c, err := coredump.Read(f.core.file, o)
-		done <- result{c, err}
-	}()
-	select {
-	case r := <-done:
-		return r.core, r.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 }
 
 // coreTitle is the line above a core's stacks.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -189,8 +190,7 @@ func TestCoreInterrupted(t *testing.T) {
 	reading := make(chan error, 1)
 	f := captureFlags{core: coreFlags{file: "-"}}
 	go func() {
-		_, err := f.readCore(ctx)
-		reading <- err
+		reading <- f.runCore(ctx, io.Discard, io.Discard)
 	}()
 	if _, err := w.WriteString("\x7f"); err != nil {
 		t.Fatal(err)

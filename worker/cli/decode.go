@@ -105,7 +105,7 @@ func (f *decodeFlags) run(in io.Reader, stdout, stderr io.Writer) error {
 	memory, size := budget.New(budget.Memory, "memory"), budget.New(budget.Output, "output")
 	out := bufio.NewWriter(size.Writer(stdout))
 	d := decoder{
-		flags: f, names: names, out: out, stderr: size.Writer(stderr), memory: memory, sites: make(map[string]*heapSite),
+		flags: f, names: names, out: out, stderr: stderr, memory: memory, size: size, sites: make(map[string]*heapSite),
 	}
 	err = d.read(budget.Reader(in, memory, size))
 	if f.heapMap {
@@ -143,9 +143,10 @@ type decoder struct {
 	line                 int
 	decoded, failed, cut int
 
-	memory *budget.Budget
-	sites  map[string]*heapSite
-	other  heapSite // of sites that are too many
+	memory, size *budget.Budget
+	full         error // of size, for messages
+	sites        map[string]*heapSite
+	other        heapSite // of sites that are too many
 }
 
 // heapSite is what was allocated with one stack.
@@ -163,8 +164,8 @@ func (d *decoder) read(in io.Reader) error {
 			d.line++
 			d.decodeLine(string(bytes.TrimRight(line, "\r\n")))
 		}
-		if _, failed := d.out.Write(nil); failed != nil {
-			return failed
+		if _, failed := d.out.Write(nil); failed != nil || d.full != nil {
+			return errors.Join(failed, d.full)
 		}
 		switch {
 		case errors.Is(err, io.EOF):
@@ -270,7 +271,13 @@ func exactLevels(line string) (levels []int) {
 func (d *decoder) report(at int, err error) {
 	d.failed++
 	_ = d.out.Flush() // its error comes again at the end
-	tellf(d.stderr, "line %d, column %d: %v", d.line, at+1, err)
+	const message = 256
+	if d.full == nil {
+		d.full = d.size.Charge(message, "the messages")
+	}
+	if d.full == nil {
+		tellf(d.stderr, "line %d, column %d: %v", d.line, at+1, err)
+	}
 }
 
 // decode decodes the backtrace that stands at a place of the line.

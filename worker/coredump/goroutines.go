@@ -1,6 +1,8 @@
 package coredump
 
 import (
+	"fmt"
+
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/corefile"
 	"pg_stat_backtrace/worker/gostack"
@@ -40,6 +42,16 @@ func (r *reader) goroutines(t *trace.Trace, sp *procmap.Space, mem *corefile.Mem
 	w := gostack.Walk{
 		Arch: r.core.Arch, Space: sp, Modules: space{Space: sp, mem: mem}, Blocks: blocks, Threads: threads,
 		MaxFrames: r.options.MaxFrames, Copies: &gostack.Copies{Core: mem},
+		Keep: func(th *trace.Thread) bool {
+			err := r.memory.Charge(stackBytes(th), "the stacks")
+			if err != nil && r.leftOut == 0 {
+				r.refused = append(r.refused, fmt.Errorf("goroutines are left out: %w", err))
+			}
+			if err != nil {
+				r.leftOut++
+			}
+			return err == nil
+		},
 	}
 	w.All(t, programs, &p)
 	return nil

@@ -1,6 +1,7 @@
 package coredump
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/unwind/budget"
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/corefile"
 	"pg_stat_backtrace/unwind/dwarf"
@@ -47,13 +49,15 @@ type Trace struct {
 	// program, or 0 if none did.
 	Name, Arch string
 	Signal     int
-	// Unproved names the files that fit the core's addresses but cannot be verified. The core has neither their
-	// build-id nor any of their read-only memory.
+	// Unproved names the files that fit the core's addresses but cannot be verified. The core lacks both their
+	// build-id and all of their read-only memory.
 	Unproved []string
 	// Refused has the reasons for rejecting files: Exe is not the core's program, a library was replaced or is
-	// missing, or the core is damaged. WrongExe is set if Exe was rejected.
+	// missing, or the core is damaged. WrongExe is set if Exe was not used. LeftOut is the number of threads or
+	// goroutines without a stack because budget.Stacks is used up.
 	Refused  []error
 	WrongExe bool
+	LeftOut  int
 }
 
 // Read returns the named stacks of all threads in a core file of any architecture. The file may be compressed by
@@ -65,7 +69,7 @@ func Read(file string, o Options) (*Trace, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, damage, err := openCoreFile(file, stream)
+	f, stored, damage, err := openCoreFile(file, stream)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +79,7 @@ func Read(file string, o Options) (*Trace, error) {
 		return nil, errors.Join(err, damage)
 	}
 	r := &reader{
-		core: core, options: o, user: user,
+		core: core, options: o, user: user, memory: budget.New(budget.Stacks, "memory"),
 		images: symbolize.NewCache(core.Arch, &symbolize.Sources{Cache: dwarf.NewCache(0), Folders: o.DebugDirs}),
 	}
 	defer r.close()
@@ -84,7 +88,9 @@ func Read(file string, o Options) (*Trace, error) {
 			r.refused = append(r.refused, err)
 		}
 	}
+	r.memory.Credit(stored)
 	r.findImages()
+	r.checkExe()
 	t, err := r.trace()
 	if err != nil {
 		return nil, errors.Join(append([]error{fmt.Errorf("%s: %w", core.Name(), err)}, r.refused...)...)
@@ -92,7 +98,7 @@ func Read(file string, o Options) (*Trace, error) {
 	t.Total = time.Since(start)
 	return &Trace{
 		Trace: t, Name: core.Process.Name, Arch: core.Arch.Name, Signal: core.Threads[0].Signal,
-		Unproved: r.unproved, Refused: r.refused, WrongExe: r.wrongExe,
+		Unproved: r.unproved, Refused: r.refused, WrongExe: r.wrongExe, LeftOut: r.leftOut,
 	}, nil
 }
 
@@ -106,7 +112,10 @@ type reader struct {
 	opened   []io.Closer
 	unproved []string
 	refused  []error
+	exeUsed  bool // Options.Exe is the program
 	wrongExe bool
+	memory   *budget.Budget // for the stacks
+	leftOut  int
 }
 
 // loadedImage is an image at its address.
@@ -130,10 +139,6 @@ func (r *reader) findImages() {
 	for i := range mapped {
 		r.load(&mapped[i])
 	}
-	if r.options.Exe != "" && !slices.ContainsFunc(mapped, func(m corefile.Mapped) bool { return m.Exe }) {
-		r.refused = append(r.refused, fmt.Errorf("%s: the core does not say where its program was", r.options.Exe))
-		r.wrongExe = true
-	}
 	exe := slices.IndexFunc(r.loaded, func(c loadedImage) bool { return c.path == exePath })
 	if len(r.core.Files) > 0 || exe < 0 {
 		return
@@ -152,21 +157,23 @@ func (r *reader) load(m *corefile.Mapped) {
 	var wrong error
 	for _, file := range r.files(m) {
 		img, closer, err := r.openImage(m, file)
-		if errors.Is(err, elfimage.ErrNotELF) && !m.Exe && !m.HasBias && r.core.Image(m) == nil {
-			return // a data file
+		if errors.Is(err, elfimage.ErrNotELF) && !m.Exe {
+			if !r.wasImage(m, err) {
+				return // a data file
+			}
+			err = fmt.Errorf("the process had mapped code of this file: %w", err)
 		}
 		if err != nil {
 			wrong = errors.Join(wrong, err)
-			r.wrongExe = r.wrongExe || m.Exe && r.options.Exe != ""
 			continue
 		}
 		bias, how, err := r.core.Check(m, img)
 		if err != nil {
 			_ = closer.Close()
 			wrong = errors.Join(wrong, err)
-			r.wrongExe = r.wrongExe || m.Exe && r.options.Exe != ""
 			continue
 		}
+		r.exeUsed = r.exeUsed || m.Exe && r.options.Exe != ""
 		if how == corefile.ByLayout {
 			r.unproved = append(r.unproved, file)
 		}
@@ -187,6 +194,31 @@ func (r *reader) load(m *corefile.Mapped) {
 				Sources: r.images.Sources,
 			}, bias, nil)
 		}
+	}
+}
+
+// wasImage reports whether a file that is not an ELF file now was one when the process had mapped it. The core has the
+// first page of an ELF file, or the file's mappings are code.
+func (r *reader) wasImage(m *corefile.Mapped, now error) bool {
+	var magic [len(elf.ELFMAG)]byte
+	if n, _ := r.core.ReadAt(m.Header, magic[:]); n == len(magic) {
+		return string(magic[:]) == elf.ELFMAG
+	}
+	return errors.Is(now, errEmpty) || slices.ContainsFunc(m.Files, func(f corefile.File) bool {
+		flags, ok := r.core.Flags(f.Start)
+		return ok && flags&elf.PF_X != 0
+	})
+}
+
+// checkExe reports an Exe that is not used as the program.
+func (r *reader) checkExe() {
+	if r.options.Exe == "" || r.exeUsed {
+		return
+	}
+	r.wrongExe = true
+	if len(r.refused) == 0 {
+		r.refused = append(r.refused, fmt.Errorf("%s: %w: the core does not say where its program lies",
+			r.options.Exe, corefile.ErrMismatch))
 	}
 }
 
@@ -216,6 +248,9 @@ type openFile interface {
 	io.Closer
 }
 
+// errEmpty means that a file is empty.
+var errEmpty = errors.New("the file is empty")
+
 // openImage opens the ELF file of a mapping. The core chose the path, unless it is Options.Exe.
 func (r *reader) openImage(m *corefile.Mapped, file string) (*elfimage.Image, openFile, error) {
 	var f *os.File
@@ -233,8 +268,11 @@ func (r *reader) openImage(m *corefile.Mapped, file string) (*elfimage.Image, op
 	}
 	img, err := elfimage.Open(f, path.Base(file))
 	if err != nil {
+		if info, failed := f.Stat(); failed == nil && info.Size() == 0 {
+			err = fmt.Errorf("%w: %w", err, errEmpty)
+		}
 		_ = f.Close()
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return img, f, nil
 }
@@ -262,6 +300,12 @@ func (r *reader) trace() (*trace.Trace, error) {
 		if out.Frames, cut = sp.Name(frames, limit, nil); cut { // nil: no deadline for a core file
 			out.Stop, out.Whole = unwind.MaxFrames.String(), false
 		}
+		if err := r.memory.Charge(stackBytes(&out), "the stacks"); err != nil {
+			r.leftOut = len(t.Threads) - i
+			r.refused = append(r.refused, fmt.Errorf("%d of %d threads are left out: %w", r.leftOut, len(t.Threads), err))
+			t.Threads = t.Threads[:i]
+			break
+		}
 		t.Threads[i] = out
 		t.Unwind += walked.Sub(began)
 		t.Symbolize += time.Since(walked)
@@ -273,3 +317,14 @@ func (r *reader) trace() (*trace.Trace, error) {
 }
 
 var _ cfi.Memory = (*corefile.Memory)(nil)
+
+// stackBytes returns the memory of a named stack, and of the text that is made of it.
+func stackBytes(th *trace.Thread) int64 {
+	const frame, escaped = 1 << 9, 8 // a character of a name may become four, and it is copied
+	n := frame
+	for i := range th.Frames {
+		f := &th.Frames[i]
+		n += frame + escaped*(len(f.Function)+len(f.File)+len(f.Module)+len(f.Note))
+	}
+	return int64(n)
+}

@@ -1,6 +1,7 @@
 package coredump
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"errors"
@@ -14,14 +15,15 @@ import (
 	"github.com/pierrec/lz4/v4"
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/unwind/budget"
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 // standardInput is the name of a core file on the standard input.
 const standardInput = "-"
 
-// maxWindow bounds the memory for expanding zstd. It is enough for `zstd --long=27`.
-const maxWindow = 128 << 20
+// soughtBytes is how far a pipe is read to learn whether the stream is short. A longer one may have any window.
+const soughtBytes = 1 << 20
 
 // openStream opens a file, or the standard input. It returns the user with whose rights the files that the core names
 // are opened: any user can write a core that names any file. This is the owner. systemd-coredump(8) stores the cores of all
@@ -65,26 +67,35 @@ func dumpedUser(f *os.File) (uid int, ok bool) {
 
 // openCoreFile makes a core file of an open file or pipe. It first writes a compressed core, or one from a pipe, to a
 // temporary file without a name, because the unwinder reads at random positions. It then closes f. If the stream ends
-// early, damage has the reason, and the file has the data before the end.
-func openCoreFile(name string, f *os.File) (core *os.File, damage, err error) {
+// early, damage has the reason, and the file has the data before the end. stored is the size of the file or the stream
+// as it was read, in bytes.
+func openCoreFile(name string, f *os.File) (core *os.File, stored int64, damage, err error) {
 	head, stream, err := peek(f)
 	if err != nil {
 		_ = f.Close()
-		return nil, nil, fmt.Errorf("%s: %w", name, err)
+		return nil, 0, nil, fmt.Errorf("%s: %w", name, err)
 	}
+	space := budget.New(budget.Spool, "temporary space")
+	stream = budget.Reader(stream, space)
 	expanded, err := expander(head, stream)
 	if err != nil {
 		_ = f.Close()
-		return nil, nil, fmt.Errorf("%s: %w", name, err)
+		return nil, 0, nil, fmt.Errorf("%s: %w", name, err)
 	}
 	if expanded == nil && seekable(f) {
-		return f, nil, nil
+		info, err := f.Stat()
+		if err != nil {
+			_ = f.Close()
+			return nil, 0, nil, fmt.Errorf("%s: %w", name, err)
+		}
+		return f, info.Size(), nil, nil
 	}
 	defer func() { _ = f.Close() }()
 	if expanded == nil {
 		expanded = stream
 	}
-	return spoolCore(name, expanded)
+	core, damage, err = spoolCore(name, expanded, space)
+	return core, space.Input(), damage, err
 }
 
 // peek reads the first bytes of a file. It returns them and a reader of the whole file.
@@ -115,11 +126,18 @@ func seekable(f *os.File) bool {
 func expander(head []byte, stream io.Reader) (io.Reader, error) {
 	switch {
 	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}): // RFC 8878, 3.1.1
-		r, err := zstd.NewReader(stream, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
+		in := bufio.NewReaderSize(stream, soughtBytes)
+		short, err := in.Peek(soughtBytes)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		window := uint64(budget.Window.Of(int64(len(short))))
+		r, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+			zstd.WithDecoderMaxWindow(window))
 		if err != nil {
 			return nil, err
 		}
-		return r, nil
+		return windowReader{r, window}, nil
 	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}): // RFC 1952, 2.3.1
 		r, err := gzip.NewReader(stream)
 		if err != nil {
@@ -132,9 +150,24 @@ func expander(head []byte, stream io.Reader) (io.Reader, error) {
 	return nil, nil //nolint:nilnil // a stream that is not compressed is not an error
 }
 
+// windowReader explains the error for a window that is too large.
+type windowReader struct {
+	r      io.Reader
+	window uint64
+}
+
+func (w windowReader) Read(p []byte) (int, error) {
+	n, err := w.r.Read(p)
+	if errors.Is(err, zstd.ErrWindowSizeExceeded) {
+		err = fmt.Errorf("%w: the window of this short file may have %d MB: expand the file with zstd -d --long=31", err,
+			w.window>>20)
+	}
+	return n, err
+}
+
 // spoolCore writes a stream to a file without a name in $TMPDIR or /var/tmp. Blocks of zeros become holes. The file
-// takes at most half of the free space there.
-func spoolCore(name string, stream io.Reader) (f *os.File, damage, err error) {
+// takes at most half of the free space there, and what the budget allows.
+func spoolCore(name string, stream io.Reader, space *budget.Budget) (f *os.File, damage, err error) {
 	folder := os.Getenv("TMPDIR")
 	if folder == "" {
 		folder = "/var/tmp"
@@ -146,9 +179,13 @@ func spoolCore(name string, stream io.Reader) (f *os.File, damage, err error) {
 		_ = f.Close()
 		return nil, nil, fmt.Errorf("%s: %w", name, err)
 	}
-	size, damage, err := copySparse(f, stream, freeSpace(f)/2)
+	size, damage, err := copySparse(f, stream, freeSpace(f)/2, space)
 	if err == nil {
 		err = f.Truncate(size)
+	}
+	if errors.Is(err, budget.ErrExceeded) {
+		_ = f.Close()
+		return nil, nil, fmt.Errorf("%s: %w: if the file is from a trusted source, expand it first", name, err)
 	}
 	if err != nil {
 		_ = f.Close()
@@ -166,7 +203,7 @@ var errNoRoom = errors.New("no room for the core")
 
 // copySparse copies a stream to its end. damage has the reason if the stream ended early, err the reason if it could
 // not be written.
-func copySparse(f *os.File, stream io.Reader, room int64) (size int64, damage, err error) {
+func copySparse(f *os.File, stream io.Reader, room int64, space *budget.Budget) (size int64, damage, err error) {
 	block, zeros := make([]byte, 64<<10), make([]byte, 64<<10)
 	written := int64(0)
 	for {
@@ -174,6 +211,9 @@ func copySparse(f *os.File, stream io.Reader, room int64) (size int64, damage, e
 		if !bytes.Equal(block[:n], zeros[:n]) {
 			if written += int64(n); written > room {
 				return size, nil, errNoRoom
+			}
+			if err := space.Charge(int64(n), "the core"); err != nil {
+				return size, nil, err
 			}
 			if _, err := f.WriteAt(block[:n], size); err != nil {
 				return size, nil, fmt.Errorf("%w: %w", errNoRoom, err)

@@ -94,6 +94,8 @@ type Walk struct {
 	Blocks    []snapshot.Stack // the copies of the plan's blocks
 	Copies    *Copies
 	Threads   map[int]Thread
+	// Keep, if not nil, reports whether a stack is kept. If not, All leaves out its goroutine and counts it.
+	Keep func(*trace.Thread) bool
 
 	unwinding, naming time.Duration
 }
@@ -146,6 +148,10 @@ func (w *Walk) list(t *trace.Trace, p *Program, plan *Plan) (missed int) {
 		mem := &memory{Copies: w.Copies, stack: w.block(p.first + 2 + 2*i)}
 		if !w.stack(&out, &g, mem) {
 			missed++
+		}
+		if w.Keep != nil && !w.Keep(&out.Thread) {
+			t.GoroutinesLeftOut++
+			continue
 		}
 		t.Goroutines = append(t.Goroutines, out)
 	}

@@ -15,8 +15,9 @@ const (
 	typeBytes     = 96
 	sampleBytes   = 160
 	numberBytes   = 24 // a location id and its location, or a value
+	commentBytes  = 64
 	labelsBytes   = 448
-	labelBytes    = 160
+	labelBytes    = 96
 	mappingBytes  = 256
 	locationBytes = 224
 	lineBytes     = 64
@@ -35,6 +36,8 @@ type messagePart struct {
 	// inner are the parts in the fields of a message, and numbers the fields that hold any number of numbers.
 	inner   map[uint64]messagePart
 	numbers uint64
+	// each is the memory of such a number.
+	each int64
 	// labels marks a label: package profile makes a map of a sample's labels of each kind.
 	labels bool
 }
@@ -46,7 +49,7 @@ var profilePart = messagePart{
 	inner: map[uint64]messagePart{
 		1: {bytes: typeBytes, reason: "sample types"},
 		2: {
-			bytes: sampleBytes, reason: "samples", numbers: 1<<1 | 1<<2,
+			bytes: sampleBytes, reason: "samples", numbers: 1<<1 | 1<<2, each: numberBytes,
 			inner: map[uint64]messagePart{3: {bytes: labelBytes, reason: "labels", labels: true}},
 		},
 		3: {bytes: mappingBytes, reason: "mappings"},
@@ -58,7 +61,7 @@ var profilePart = messagePart{
 		6:  {bytes: textBytes, reason: "strings"},
 		11: {bytes: typeBytes, reason: "period types"},
 	},
-	numbers: 1 << 13, reason: "comments",
+	numbers: 1 << 13, each: commentBytes, reason: "comments",
 }
 
 var errForm = errors.New("malformed protocol buffer")
@@ -108,7 +111,7 @@ func (c *charger) message(data []byte, p *messagePart) error {
 			if tag&7 == 2 {
 				count = int64(countVarints(content))
 			}
-			if err := c.charge(count*numberBytes, p.reason); err != nil {
+			if err := c.charge(count*p.each, p.reason); err != nil {
 				return err
 			}
 		}

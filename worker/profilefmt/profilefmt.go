@@ -115,10 +115,10 @@ func Write(w io.Writer, p *profile.Profile, o Options) error {
 	return err
 }
 
-// writePprof prints a pprof file. Package profile makes the lists of a message again, and the message before it is
-// compressed.
+// writePprof prints a pprof file. Package profile makes some lists of a message again, and the message before it is
+// compressed: at most half of the memory for reading the file.
 func writePprof(w io.Writer, p *profile.Profile, memory *budget.Budget) error {
-	if err := memory.Charge(memory.Used(), "the pprof file"); err != nil {
+	if err := memory.Charge(memory.Used()/2, "the pprof file"); err != nil {
 		return err
 	}
 	return p.Write(w)

@@ -27,12 +27,17 @@ func (f *Folded) Add(t *trace.Trace, times int) {
 		f.counts = make(map[string]int)
 	}
 	for i := range t.Threads {
-		f.counts[f.stack(t.PID, t.Threads[i].Name, &t.Threads[i])] += times
+		// A core file has one name for all threads.
+		name := cmp.Or(t.Threads[i].Name, t.Threads[0].Name, noName)
+		f.counts[f.stack(t.PID, name, &t.Threads[i])] += times
 	}
 	for i := range t.Goroutines {
 		f.counts[f.stack(t.PID, "goroutines", &t.Goroutines[i].Thread)] += times
 	}
 }
+
+// noName replaces the name of a process without one. A flame graph has no frame with an empty name.
+const noName = "[no name]"
 
 // Write prints a line for each stack, in alphabetical order. A line has the name of the thread and the frames from
 // the outermost to the innermost, separated by semicolons, and then a space and the count. Brendan Gregg's

@@ -1,0 +1,114 @@
+package hostile
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+
+	"pg_stat_backtrace/unwind/budget"
+	"pg_stat_backtrace/unwind/elfimage/imagetest"
+)
+
+// note encodes a note of a core file.
+func note(typ uint32, desc []byte) []byte {
+	b := binary.LittleEndian.AppendUint32(nil, 5)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(desc)))
+	b = binary.LittleEndian.AppendUint32(b, typ)
+	b = append(b, "CORE\x00\x00\x00\x00"...)
+	b = append(b, desc...)
+	return append(b, make([]byte, -len(desc)&3)...)
+}
+
+// Addresses of the process in a core.
+const (
+	codeAddr  = 0x400000
+	stackAddr = 0x7f0000000000
+	frames    = 256
+)
+
+// core makes a core file with so many threads, which share one stack of the deepest kind.
+func core(threads int) []byte {
+	code := bytes.Repeat([]byte{0x90}, 4096)
+	copy(code[0x100:], []byte{0xe8, 0xfb, 0xfe, 0xff, 0xff}) // a call
+	stack := make([]byte, 16*(frames+2))
+	for i := range frames {
+		binary.LittleEndian.PutUint64(stack[16*i:], uint64(stackAddr+16*(i+1))) // frame pointer of the caller
+		binary.LittleEndian.PutUint64(stack[16*i+8:], codeAddr+0x105)           // return address
+	}
+	const size, registers, rbp, rip, rsp = 336, 112, 4, 16, 19
+	status := make([]byte, size)
+	for reg, value := range map[int]uint64{rbp: stackAddr, rip: codeAddr + 0x105, rsp: stackAddr} {
+		binary.LittleEndian.PutUint64(status[registers+8*reg:], value)
+	}
+	var notes []byte
+	for i := range threads {
+		binary.LittleEndian.PutUint32(status[32:], uint32(i+1))
+		notes = append(notes, note(1, status)...)
+	}
+	f := imagetest.File{Type: elf.ET_CORE, Machine: elf.EM_X86_64, Programs: []imagetest.Program{
+		{Type: elf.PT_NOTE, Data: notes},
+		{Type: elf.PT_LOAD, Flags: elf.PF_R | elf.PF_X, Vaddr: codeAddr, Memsz: uint64(len(code)), Data: code},
+		{Type: elf.PT_LOAD, Flags: elf.PF_R | elf.PF_W, Vaddr: stackAddr, Memsz: uint64(len(stack)), Data: stack},
+	}}
+	return f.Bytes()
+}
+
+// zst compresses by Zstandard.
+func zst(t *testing.T, fill func(io.Writer), o ...zstd.EOption) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w, err := zstd.NewWriter(&out, append(o, zstd.WithEncoderConcurrency(1))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(w)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// TestCores: threads that share a stack, and compressed repetition.
+func TestCores(t *testing.T) {
+	t.Parallel()
+	one := core(1)
+	many := core(cases(1000, 20_000))
+	for name, c := range map[string]struct {
+		core []byte
+		want string
+	}{
+		"one thread":     {one, ""},
+		"shared stack":   {many, "threads are left out"},
+		"in gzip":        {zip(t, func(w io.Writer) { _, _ = w.Write(many) }), "threads are left out"},
+		"zeros":          {zip(t, func(w io.Writer) { _, _ = w.Write(one); repeat(make([]byte, 1<<16), 1<<11)(w) }), ""},
+		"zst repetition": {zst(t, repeat(bytes.Repeat([]byte{1}, 1<<16), 5<<10)), "more than"},
+		"window":         {zst(t, repeat(make([]byte, 1<<16), 1<<12), zstd.WithWindowSize(128<<20)), "expand the file with"},
+		"files":          {core(0), "core file without threads"},
+	} {
+		if !full() && name != "one thread" && name != "shared stack" {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file := write(t, "core", c.core)
+			formats := []string{"text", "folded", "json"}
+			for _, format := range formats[:cases(1, len(formats))] {
+				r := measure(t, budget.Stacks, []string{file}, "capture", "--core", file, "--format", format)
+				if said := r.err.head.String(); !strings.Contains(said, c.want) || (r.status != 0) != (c.want != "") {
+					t.Errorf("status %d, %q, want %q", r.status, said, c.want)
+				}
+			}
+			if name == "one thread" {
+				r := execute(t, "capture", "--core", file)
+				if n := strings.Count(r.out.head.String(), "\n"); n < 50 {
+					t.Errorf("%d lines:\n%s", n, r.out.head.String())
+				}
+			}
+		})
+	}
+}
