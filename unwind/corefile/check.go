@@ -13,9 +13,10 @@ type Evidence uint8
 
 // Kinds of evidence, the weakest first.
 const (
-	// ByLayout: the addresses in the core fit the file's headers. The core contains none of the file's content.
+	// ByLayout: the addresses in the core fit the file's headers. The core contains none of the file's code. It may
+	// contain the first page, which is equal in two programs with the same imports.
 	ByLayout Evidence = iota
-	// ByContent: read-only memory in the core equals the file's.
+	// ByContent: code in the core equals the file's, and so does all other read-only memory in the core.
 	ByContent
 	// ByBuildID: the build-id in the core's memory equals the file's.
 	ByBuildID
@@ -121,19 +122,19 @@ func (c *Core) compare(img *elfimage.Image, bias uint64) (Evidence, error) {
 		if s.Memsz == 0 || s.Flags&elf.PF_W != 0 {
 			continue
 		}
-		same, some := c.sameContent(img, s, bias)
+		same, code := c.sameContent(img, s, bias)
 		if !same {
 			return 0, fmt.Errorf("%s: %w: its content at %#x differs", img.Name(), ErrMismatch, s.Vaddr+bias)
 		}
-		if some {
+		if code {
 			how = ByContent
 		}
 	}
 	return how, nil
 }
 
-// sameContent compares one segment. some is false if the core contains none of it.
-func (c *Core) sameContent(img *elfimage.Image, s elfimage.Segment, bias uint64) (same, some bool) {
+// sameContent compares one segment. code is false if the core contains none of its code.
+func (c *Core) sameContent(img *elfimage.Image, s elfimage.Segment, bias uint64) (same, code bool) {
 	n := min(s.Filesz, compareBytes)
 	buf := make([]byte, min(n, memoryPage))
 	for off := uint64(0); off < n; off += uint64(len(buf)) {
@@ -143,9 +144,9 @@ func (c *Core) sameContent(img *elfimage.Image, s elfimage.Segment, bias uint64)
 		}
 		want, err := img.Bytes(s.Vaddr+off, uint64(got))
 		if err != nil || !bytes.Equal(want, buf[:got]) {
-			return false, true
+			return false, false
 		}
-		some = true
+		code = code || s.Flags&elf.PF_X != 0 && s.Offset+off+uint64(got) > memoryPage
 	}
-	return true, some
+	return true, code
 }

@@ -169,7 +169,7 @@ func TestCompressedDamaged(t *testing.T) {
 // TestCompressedBomb checks a stream that expands to much more than its declared size: it must use no more memory
 // than declared. A declared size that is implausible for the stream's length must not be allocated.
 func TestCompressedBomb(t *testing.T) {
-	const large = 200 << 20
+	const small, large = 1 << 20, 200 << 20
 	short := deflated(t, make([]byte, 1000))
 	long := deflated(t, make([]byte, large))
 	for name, c := range map[string]struct {
@@ -177,8 +177,8 @@ func TestCompressedBomb(t *testing.T) {
 		data []byte
 		want error
 	}{
-		"more than promised": {1000, long, elfimage.ErrMalformed},
-		"less than promised": {large, short, elfimage.ErrTooLarge}, // out of proportion to the stream
+		"more than promised": {1000, long, elfimage.ErrMalformed}, "less than promised": {small, short, elfimage.ErrMalformed},
+		"out of proportion": {large, short, elfimage.ErrTooLarge},
 	} {
 		m := build(t, &imagetest.File{Sections: []imagetest.Section{{
 			Name: ".debug_frame", Type: elf.SHT_PROGBITS, Flags: elf.SHF_COMPRESSED,

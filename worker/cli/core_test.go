@@ -207,3 +207,99 @@ func TestCoreInterrupted(t *testing.T) {
 	}
 	os.Stdin = stdin
 }
+
+// coreOf compiles a program and makes a core file of it while it sleeps. It returns the core and the folder.
+func coreOf(t *testing.T, commands ...[]string) (core, dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	program := filepath.Join(dir, "program")
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("library.c", "#include <unistd.h>\nint in_library(void) { pause(); return 1; }\n")
+	write("program.c", "#include <pthread.h>\nextern int in_library(void);\n"+
+		"static void *other(void *p) { in_library(); return p; }\n"+
+		"int main(void) { pthread_t t; pthread_create(&t, 0, other, 0); return in_library() + NUMBER; }\n")
+	for _, command := range commands {
+		cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); errors.Is(err, exec.ErrNotFound) {
+			t.Skip(err)
+		} else if err != nil {
+			t.Fatalf("%v: %v, %s", command, err, out)
+		}
+	}
+	process := exec.CommandContext(t.Context(), program)
+	if err := process.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = process.Process.Kill(), process.Wait() }()
+	pid := process.Process.Pid
+	pgtest.Wait(t, "both threads to sleep", func() bool {
+		tasks, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))
+		if err != nil || len(tasks) != 2 {
+			return false
+		}
+		for _, task := range tasks {
+			stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "task", task.Name(), "wchan"))
+			if err != nil || string(stat) == "0" {
+				return false
+			}
+		}
+		return true
+	})
+	cmd := exec.CommandContext(t.Context(), "gcore", "-o", filepath.Join(dir, "core"), strconv.Itoa(pid))
+	if out, err := cmd.CombinedOutput(); errors.Is(err, exec.ErrNotFound) {
+		t.Skip("no gcore (package gdb)")
+	} else if err != nil {
+		t.Fatalf("gcore: %v, %s", err, out)
+	}
+	return filepath.Join(dir, "core."+strconv.Itoa(pid)), dir
+}
+
+// TestCoreFiles: a library that is empty now is reported, --exe must be the core's program, and all threads of a folded
+// core have the program as their root.
+func TestCoreFiles(t *testing.T) {
+	t.Parallel()
+	link := []string{"-L.", "-l:library.so", "-Wl,-rpath,$ORIGIN", "-pthread"}
+	compile := func(output, number string) []string {
+		return append([]string{"gcc", "-Wl,--build-id=none", "-DNUMBER=" + number, "-o", output, "program.c"}, link...)
+	}
+	core, dir := coreOf(t, []string{"gcc", "-shared", "-fPIC", "-o", "library.so", "library.c"},
+		compile("program", "1"), compile("other", "2"))
+	program, library := filepath.Join(dir, "program"), filepath.Join(dir, "library.so")
+
+	status, out, stderr := run(t, "capture", "--core", core, "--format", "folded")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if status != 0 || len(lines) != 2 || !strings.HasPrefix(lines[0], "program;") || !strings.HasPrefix(lines[1], "program;") {
+		t.Errorf("folded: status %d, %q\n%s", status, stderr, out)
+	}
+	for exe, want := range map[string]struct {
+		status int
+		stderr string
+	}{
+		program:                         {0, "warning: " + program + " is used without verification"},
+		filepath.Join(dir, "other"):     {0, "other is used without verification"}, // the core has no code of it
+		"/bin/sh":                       {1, "not the file of this core"},
+		filepath.Join(dir, "missing"):   {1, "no such file"},
+		core:                            {1, "core"},
+		library:                         {1, "not the file of this core"},
+		filepath.Join(dir, "program.c"): {1, "not an ELF image"},
+	} {
+		status, out, stderr := run(t, "capture", "--core", core, "--exe", exe)
+		if status != want.status || !strings.Contains(stderr, want.stderr) || !strings.Contains(out, "in_library") {
+			t.Errorf("--exe %s: status %d, %q\n%s", exe, status, stderr, out)
+		}
+	}
+	for text, want := range map[string]string{"": "the file is empty", "text\n": "not an ELF image"} {
+		if err := os.WriteFile(library, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		status, _, stderr := run(t, "capture", "--core", core)
+		if status != 0 || !strings.Contains(stderr, library) || !strings.Contains(stderr, want) {
+			t.Errorf("a library of %d bytes: status %d, %q, want %q", len(text), status, stderr, want)
+		}
+	}
+}

@@ -1,12 +1,16 @@
 package cli
 
 import (
+	"bytes"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+
+	pprof "github.com/google/pprof/profile"
 )
 
 // TestReport turns the folded stacks of a real process into every format, and these back into folded stacks.
@@ -97,9 +101,15 @@ func TestReportErrors(t *testing.T) {
 		{[]string{"report"}, 2, "requires at least 1 arg"},
 		{[]string{"report", folded, "-f", "svg"}, 2, "--format must be one of text, folded, pprof, speedscope, html"},
 		{[]string{"report", folded, "--top", "0"}, 2, "--top must be at least 1"},
+		{[]string{"report", folded, "-f", "html", "--top", "3"}, 2, "--top has no effect with format html"},
+		{[]string{"report", folded, "-f", "pprof", "--group-by", "x"}, 2, "--group-by has no effect with format pprof"},
+		{[]string{"report", folded, "-f", "folded", "--title", "x"}, 2, "--title has no effect with format folded"},
+		{[]string{"report", folded, "-f", "pprof", "--sample-type", "cpu"}, 1, `no sample type "cpu"`},
+		{[]string{"report", folded, "-f", "html", "--group-by", "x"}, 1, `no label "x": its samples have no labels`},
+		{[]string{"report", folded, "-f", "folded", "--group-by", "x"}, 1, `no label "x"`},
 		{[]string{"report", folded, "-"}, 2, "standard input cannot be combined with files"},
 		{[]string{"report", filepath.Join(dir, "missing")}, 1, "no such file"},
-		{[]string{"report", rubbish}, 1, "neither folded stacks (line 1 has no count) nor a pprof file"},
+		{[]string{"report", rubbish}, 1, "neither folded stacks (line 1 has no count) nor a pprof file ("},
 		{[]string{"report", folded, "--sample-type", "cpu"}, 1, `no sample type "cpu": want one of samples`},
 		{[]string{"report", folded, "--sample-type", "cpu", "-o", old}, 1, `no sample type "cpu"`},
 		{[]string{"report", folded, "-o", filepath.Join(dir, "missing", "a.html")}, 1, "no such file"},
@@ -115,5 +125,36 @@ func TestReportErrors(t *testing.T) {
 	}
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 3 {
 		t.Errorf("errors leave %d files: %v", len(files), err)
+	}
+}
+
+// TestReportSampleType: the type that is asked for is the default of the pprof file.
+func TestReportSampleType(t *testing.T) {
+	t.Parallel()
+	p := &pprof.Profile{
+		SampleType: []*pprof.ValueType{{Type: "samples", Unit: "count"}, {Type: "cpu", Unit: "nanoseconds"}},
+		Sample: []*pprof.Sample{
+			{Value: []int64{1, 2}, Label: map[string][]string{"user": {"ann"}, "database": {"app"}}},
+		},
+	}
+	file, out := filepath.Join(t.TempDir(), "in.pb.gz"), filepath.Join(t.TempDir(), "out.pb.gz")
+	var data bytes.Buffer
+	if err := errors.Join(p.Write(&data), os.WriteFile(file, data.Bytes(), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, stderr := run(t, "report", file, "-o", out, "--sample-type", "samples"); status != 0 {
+		t.Fatalf("status %d, %q", status, stderr)
+	}
+	written, err := pprof.ParseData([]byte(fileText(t, out)))
+	if err != nil || written.DefaultSampleType != "samples" {
+		t.Errorf("%v, %v", written, err)
+	}
+	status, _, stderr := run(t, "report", file, "-f", "html", "--group-by", "databse")
+	if status != 1 || !strings.Contains(stderr, `no label "databse": want one of database, user`) {
+		t.Errorf("status %d, %q", status, stderr)
+	}
+	status, page, stderr := run(t, "report", file, "-f", "html", "--group-by", "database")
+	if status != 0 || !strings.Contains(page, `"root":["database"]`) {
+		t.Errorf("status %d, %q", status, stderr)
 	}
 }

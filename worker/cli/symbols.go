@@ -8,6 +8,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -137,7 +138,8 @@ func (f *symbolsFlags) run(ctx context.Context, args []string, stdout, stderr io
 	}
 	failed := false
 	for i, s := range all {
-		if err := f.one(ctx, s, client, bar, stdout, i > 0); err != nil {
+		err := untilInterrupt(ctx, time.Second, func() error { return f.one(ctx, s, client, bar, stdout, i > 0) })
+		if err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
@@ -205,7 +207,25 @@ func (f *symbolsFlags) again(s subject) string {
 	for _, dir := range f.dirs {
 		words = append(words, "--debug-dir", render.ShellWord(dir))
 	}
-	return strings.Join(words, " ")
+	return strings.Join(append(words, f.remote.words()...), " ")
+}
+
+// words returns the flags as a shell takes them. "off" is left out: the advice names a server then.
+func (f *debuginfodFlags) words() (words []string) {
+	for _, url := range f.urls {
+		if url != debuginfodOff {
+			words = append(words, "--debuginfod", render.ShellWord(url))
+		}
+	}
+	for _, flag := range []struct{ name, value string }{
+		{"--debuginfod-cache", f.cache}, {"--debuginfod-max-size", f.maxSize}, {"--debuginfod-cache-size", f.cacheSize},
+		{"--debuginfod-min-free", f.minSpace},
+	} {
+		if flag.value != "" {
+			words = append(words, flag.name, render.ShellWord(flag.value))
+		}
+	}
+	return words
 }
 
 // symbolsReport is a line of JSON.

@@ -90,6 +90,23 @@ func TestSymbolsAgain(t *testing.T) {
 	}
 }
 
+// TestSymbolsAdvice runs the command that symbols advises, which must know the debuginfod server that was given.
+func TestSymbolsAdvice(t *testing.T) {
+	t.Setenv(debuginfod.EnvURLs, "")
+	p := debuginfodtest.Build(t, "../debuginfod/testdata/program.c")
+	_, out, _ := run(t, "symbols", "--debuginfod", noServer, "--debuginfod-cache", t.TempDir(),
+		"--debuginfod-min-free", "0", p.Exe)
+	_, advice, found := strings.Cut(out, "pg_stat_backtrace symbols ")
+	if !found {
+		t.Fatalf("no advice: %q", out)
+	}
+	advice, _, _ = strings.Cut(advice, "\n")
+	status, _, stderr := run(t, append([]string{"symbols"}, strings.Fields(advice)...)...)
+	if status != 1 || !strings.Contains(stderr, "connection refused") { // it has asked the server
+		t.Errorf("%s: status %d, %q", advice, status, stderr)
+	}
+}
+
 // TestFetch gets a debug file from a real server, as lines, and not again; what no server has is no failure.
 func TestFetch(t *testing.T) {
 	p := debuginfodtest.Build(t, "../debuginfod/testdata/program.c")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // TestWindows: places become addresses below 2^31, and the lines of a table give the places back.
@@ -87,4 +88,35 @@ func FuzzWindows(f *testing.F) {
 			t.Fatalf("0x%x became 0x%x", addr, at)
 		}
 	})
+}
+
+// TestLongNames: a name that no file can have is refused, and is not written.
+func TestLongNames(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		want int // bytes that are written
+	}{
+		{strings.Repeat("N", 255), 255}, {strings.Repeat("N", 256), 255}, {strings.Repeat("\u4e2d", 100), 255},
+		{strings.Repeat("\u4e2d", 86) + "N", 255}, {strings.Repeat("\x1b", 255), 252},
+	} {
+		var out, in Windows
+		out.Encode(Place{Name: c.name})
+		line := out.Header()[0]
+		if err := in.Add(line); err != nil {
+			t.Errorf("%.20q: %v", c.name, err)
+		}
+		p, ok := in.Decode(0)
+		if !ok || len(p.Name) > 255 || !utf8.ValidString(p.Name) {
+			t.Errorf("%.20q of %d bytes becomes %d bytes", c.name, len(c.name), len(p.Name))
+		}
+	}
+	for line, want := range map[string]string{
+		"~i#0x0-0x1000000 0x0 - " + strings.Repeat("N", 256):      "a name of more than 255 bytes (byte 278)",
+		"~i#0x0-0x1000000 0x0 " + strings.Repeat("a", 129) + " N": "a build-id of more than 128 digits (byte 149)",
+	} {
+		var w Windows
+		if err := w.Add(line); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.40q: %v, want %s", line, err, want)
+		}
+	}
 }

@@ -201,3 +201,18 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+// TestFoldedHash: a line that begins with # and ends with a count is a stack, as for flamegraph.pl.
+func TestFoldedHash(t *testing.T) {
+	p, err := profilefmt.Read(strings.NewReader("# made by hand\n#\n#<Class:0x1>;call 3\n  #inner 2\n"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := profilefmt.Write(&out, p, profilefmt.Options{Format: profilefmt.Folded}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := out.String(), "#<Class:0x1>;call 3\n#inner 2\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

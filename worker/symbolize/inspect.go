@@ -58,7 +58,7 @@ func Images(pid int, debugDirs []string) ([]Image, error) {
 			at = f.Origin
 		}
 		all = append(all, Image{
-			Image: m.Image, Path: at.Path, Deleted: at.Deleted, InMemory: m.Path == "" && at.Inode != 0,
+			Image: m.Image, Path: insideRoot(pid, at.Path), Deleted: at.Deleted, InMemory: m.Path == "" && at.Inode != 0,
 			module: m,
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -321,5 +322,44 @@ func TestHostileNames(t *testing.T) {
 	}})
 	if err != nil || regexp.MustCompile(`[\x00-\x09\x0b-\x1f\x7f]`).Match(b.Bytes()) {
 		t.Errorf("%q, %v", b.String(), err)
+	}
+}
+
+// TestChroot: the mappings of a process in another root directory have the paths of this one, and the packages there
+// have the paths of that directory.
+func TestChroot(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may change the root directory")
+	}
+	root := t.TempDir()
+	program, list := filepath.Join(root, "usr/bin/program"), filepath.Join(root, "var/lib/dpkg/info/theirs.list")
+	source := filepath.Join(t.TempDir(), "main.c")
+	text := "#include <unistd.h>\nint main(void) { return write(1, \"ready\", 5) != 5 || pause(); }\n"
+	if err := errors.Join(
+		os.MkdirAll(filepath.Dir(program), 0o755), os.MkdirAll(filepath.Dir(list), 0o755),
+		os.WriteFile(list, []byte("/usr/bin/program\n"), 0o600), os.WriteFile(source, []byte(text), 0o600),
+	); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "gcc", "-static", "-o", program, source).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	cmd := exec.CommandContext(t.Context(), "/usr/bin/program")
+	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Chroot: root}
+	out, err := cmd.StdoutPipe()
+	if err := errors.Join(err, cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
+	if _, err := io.ReadFull(out, make([]byte, len("ready"))); err != nil {
+		t.Fatal(err)
+	}
+	images, err := symbols.OfProcess(cmd.Process.Pid, symbols.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	symbols.FindPackages(t.Context(), images)
+	if m := images[0]; m.Path != "/usr/bin/program" || m.Package != "theirs" {
+		t.Errorf("%s is of package %q", m.Path, m.Package)
 	}
 }
