@@ -112,3 +112,41 @@ func TestCores(t *testing.T) {
 		})
 	}
 }
+
+// TestManyImages: a core lists the same image very often.
+func TestManyImages(t *testing.T) {
+	t.Parallel()
+	const base, page = 0x10000000, 4096
+	count := cases(2000, 60_000)
+	header := image()
+	header = append(header, make([]byte, page-len(header)%page)...)[:page]
+	status := make([]byte, 336)
+	const word = 8
+	var table, paths []byte
+	table = binary.LittleEndian.AppendUint64(table, uint64(count))
+	table = binary.LittleEndian.AppendUint64(table, page)
+	programs := make([]imagetest.Program, 0, count+1)
+	for i := range count {
+		at := uint64(base + i*32*page)
+		for _, v := range []uint64{at, at + 32*page, 0} {
+			table = binary.LittleEndian.AppendUint64(table, v)
+		}
+		paths = append(paths, *program+"\x00"...)
+		programs = append(programs, imagetest.Program{
+			Type: elf.PT_LOAD, Flags: elf.PF_R | elf.PF_X, Vaddr: at, Filesz: page, Memsz: 32 * page,
+		})
+	}
+	const ntFile = 0x46494c45
+	notes := append(note(1, status), note(ntFile, append(table, paths...))...)
+	f := imagetest.File{Type: elf.ET_CORE, Machine: elf.EM_X86_64, Programs: append(programs,
+		imagetest.Program{Type: elf.PT_LOAD, Vaddr: 0x1000, Memsz: page, Data: header},
+		imagetest.Program{Type: elf.PT_NOTE, Data: notes},
+	)}
+	data := f.Bytes()
+	at := bytes.Index(data, header)
+	for i := range count { // all ranges have the header of the one image
+		binary.LittleEndian.PutUint64(data[64+56*i+word:], uint64(at))
+	}
+	file := write(t, "core", data)
+	measure(t, budget.Stacks, []string{file}, "capture", "--core", file)
+}

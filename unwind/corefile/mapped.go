@@ -164,7 +164,9 @@ func (c *Core) Linked(exe *elfimage.Image, bias uint64) []Mapped {
 	}
 	link, ok := c.wordAt(debug + w) // after r_version
 	var list []Mapped
-	for n := 0; ok && link != 0 && n < maxLinks; n++ {
+	seen := make(map[uint64]bool) // the list may be a circle
+	for n := 0; ok && link != 0 && !seen[link] && n < maxLinks; n++ {
+		seen[link] = true
 		base, _ := c.wordAt(link)
 		name, _ := c.wordAt(link + w)
 		file := c.cstring(name)

@@ -192,6 +192,11 @@ func (c *Core) setFiles(p []byte) error {
 		}
 		return 0
 	})
-	c.Files = files
+	c.Files = files[:0]
+	for _, f := range files { // as the kernel has them, they do not overlap
+		if n := len(c.Files); n == 0 || f.Start >= c.Files[n-1].End {
+			c.Files = append(c.Files, f)
+		}
+	}
 	return nil
 }

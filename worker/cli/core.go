@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/unwind/budget"
 	"pg_stat_backtrace/worker/coredump"
 	"pg_stat_backtrace/worker/render"
 )
@@ -68,6 +69,10 @@ func (f *captureFlags) runCore(ctx context.Context, stdout, stderr io.Writer) er
 // printCore prints the stacks of a core file. It reports files that were refused on stderr. A wrong --exe is a failure,
 // and so is a stack that was left out.
 func (f *captureFlags) printCore(c *coredump.Trace, stdout, stderr io.Writer) (err error) {
+	size := budget.New(budget.Output, "output")
+	size.Credit(c.Input)
+	messages := &checkedWriter{w: size.Writer(stderr)}
+	stdout, stderr = size.Writer(stdout), messages
 	for _, err := range c.Refused {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			tellf(stderr, "%s", line)
@@ -89,6 +94,9 @@ func (f *captureFlags) printCore(c *coredump.Trace, stdout, stderr io.Writer) (e
 		_, err = fmt.Fprintln(stdout, render.Short(c.Trace, render.Options{}))
 	default:
 		_, err = fmt.Fprintf(stdout, "%s\n%s\n", coreTitle(c), render.Text(c.Trace, render.Options{}))
+	}
+	if err == nil {
+		err = messages.err
 	}
 	if err == nil && (c.WrongExe || c.LeftOut > 0) {
 		err = errReported

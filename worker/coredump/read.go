@@ -58,6 +58,8 @@ type Trace struct {
 	Refused  []error
 	WrongExe bool
 	LeftOut  int
+	// Input is the size of the file as it was read, compressed or not, in bytes.
+	Input int64
 }
 
 // Read returns the named stacks of all threads in a core file of any architecture. The file may be compressed by
@@ -80,6 +82,7 @@ func Read(file string, o Options) (*Trace, error) {
 	}
 	r := &reader{
 		core: core, options: o, user: user, memory: budget.New(budget.Stacks, "memory"),
+		modules: make(map[moduleKey]openedFile),
 		images: symbolize.NewCache(core.Arch, &symbolize.Sources{Cache: dwarf.NewCache(0), Folders: o.DebugDirs}),
 	}
 	defer r.close()
@@ -99,6 +102,7 @@ func Read(file string, o Options) (*Trace, error) {
 	return &Trace{
 		Trace: t, Name: core.Process.Name, Arch: core.Arch.Name, Signal: core.Threads[0].Signal,
 		Unproved: r.unproved, Refused: r.refused, WrongExe: r.wrongExe, LeftOut: r.leftOut,
+		Input: stored,
 	}, nil
 }
 
@@ -110,12 +114,25 @@ type reader struct {
 	images   *symbolize.Cache
 	loaded   []loadedImage
 	opened   []io.Closer
+	modules  map[moduleKey]openedFile
 	unproved []string
 	refused  []error
 	exeUsed  bool // Options.Exe is the program
 	wrongExe bool
 	memory   *budget.Budget // for the stacks
 	leftOut  int
+}
+
+// moduleKey identifies an open file. The program may be opened with other rights than a library of the same path.
+type moduleKey struct {
+	path string
+	exe  bool
+}
+
+// openedFile is a file of the core's images.
+type openedFile struct {
+	module *symbolize.Module
+	file   openFile
 }
 
 // loadedImage is an image at its address.
@@ -135,17 +152,25 @@ func (r *reader) close() {
 // findImages opens the files that the core names. If the core has no list of files, it opens those in the dynamic
 // linker's list.
 func (r *reader) findImages() {
-	mapped := r.core.Mapped()
-	for i := range mapped {
-		r.load(&mapped[i])
-	}
+	r.loadAll(r.core.Mapped())
 	exe := slices.IndexFunc(r.loaded, func(c loadedImage) bool { return c.path == exePath })
 	if len(r.core.Files) > 0 || exe < 0 {
 		return
 	}
-	linked := r.core.Linked(r.loaded[exe].module.Image, r.loaded[exe].bias)
-	for i := range linked {
-		r.load(&linked[i])
+	r.loadAll(r.core.Linked(r.loaded[exe].module.Image, r.loaded[exe].bias))
+}
+
+// imageBytes is the memory of an image without its tables.
+const imageBytes = 16 << 10
+
+// loadAll loads images, as many as the budget allows.
+func (r *reader) loadAll(mapped []corefile.Mapped) {
+	for i := range mapped {
+		if err := r.memory.Charge(imageBytes, "the images"); err != nil {
+			r.refused = append(r.refused, fmt.Errorf("%d of %d images are left out: %w", len(mapped)-i, len(mapped), err))
+			return
+		}
+		r.load(&mapped[i])
 	}
 }
 
@@ -156,6 +181,15 @@ const exePath = "\x00exe"
 func (r *reader) load(m *corefile.Mapped) {
 	var wrong error
 	for _, file := range r.files(m) {
+		key := moduleKey{file, m.Exe}
+		if opened, ok := r.modules[key]; ok {
+			err := r.again(m, file, opened)
+			if err == nil {
+				return
+			}
+			wrong = errors.Join(wrong, err)
+			continue
+		}
 		img, closer, err := r.openImage(m, file)
 		if errors.Is(err, elfimage.ErrNotELF) && !m.Exe {
 			if !r.wasImage(m, err) {
@@ -178,10 +212,12 @@ func (r *reader) load(m *corefile.Mapped) {
 			r.unproved = append(r.unproved, file)
 		}
 		r.opened = append(r.opened, closer)
-		r.add(m, &symbolize.Module{
+		module := &symbolize.Module{
 			Sources: r.images.Sources,
 			Image:   img, Name: img.Name(), Arch: r.core.Arch, Path: m.Path, Root: r.options.Sysroot, User: r.user,
-		}, bias, closer)
+		}
+		r.modules[key] = openedFile{module, closer}
+		r.add(m, module, bias, closer)
 		return
 	}
 	if wrong != nil {
@@ -195,6 +231,20 @@ func (r *reader) load(m *corefile.Mapped) {
 			}, bias, nil)
 		}
 	}
+}
+
+// again adds a file that is mapped a second time. A core can list one file very often.
+func (r *reader) again(m *corefile.Mapped, file string, opened openedFile) error {
+	bias, how, err := r.core.Check(m, opened.module.Image)
+	if err != nil {
+		return err
+	}
+	if how == corefile.ByLayout && !slices.Contains(r.unproved, file) {
+		r.unproved = append(r.unproved, file)
+	}
+	r.exeUsed = r.exeUsed || m.Exe && r.options.Exe != ""
+	r.add(m, opened.module, bias, opened.file)
+	return nil
 }
 
 // wasImage reports whether a file that is not an ELF file now was one when the process had mapped it. The core has the
