@@ -16,7 +16,7 @@ const (
 	// ByLayout: the addresses in the core fit the file's headers. The core contains none of the file's code. It may
 	// contain the first page, which is equal in two programs with the same imports.
 	ByLayout Evidence = iota
-	// ByContent: code in the core equals the file's, and so does all other read-only memory in the core.
+	// ByContent: code in the core equals the file's. All other read-only memory in the core equals it, too.
 	ByContent
 	// ByBuildID: the build-id in the core's memory equals the file's.
 	ByBuildID

@@ -83,7 +83,7 @@ func Read(file string, o Options) (*Trace, error) {
 	r := &reader{
 		core: core, options: o, user: user, memory: budget.New(budget.Stacks, "memory"),
 		modules: make(map[moduleKey]openedFile),
-		images: symbolize.NewCache(core.Arch, &symbolize.Sources{Cache: dwarf.NewCache(0), Folders: o.DebugDirs}),
+		images:  symbolize.NewCache(core.Arch, &symbolize.Sources{Cache: dwarf.NewCache(0), Folders: o.DebugDirs}),
 	}
 	defer r.close()
 	for _, err := range []error{damage, core.Damage} {
