@@ -5,9 +5,9 @@ import (
 	"errors"
 	"time"
 
-	"pg_stat_backtrace/ptrace/busy"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
+	"pg_stat_backtrace/ptrace/thread/busy"
 )
 
 // Capture stops the process t, copies the registers and the stack of its main thread (or of all threads), and resumes

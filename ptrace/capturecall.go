@@ -12,10 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/busy"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
+	"pg_stat_backtrace/ptrace/thread/busy"
 )
 
 // stopGrace is how long a call waits, after its deadline or cancellation, for its thread to detach and clean up.

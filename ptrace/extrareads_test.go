@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/ptrace/observe"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 

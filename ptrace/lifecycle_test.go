@@ -16,7 +16,7 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 

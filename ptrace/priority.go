@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/cgroup"
-	"pg_stat_backtrace/ptrace/nosched"
+	"pg_stat_backtrace/ptrace/process/cgroup"
+	"pg_stat_backtrace/ptrace/thread/nosched"
 )
 
 // If more threads are ready than there are processors, the kernel preempts the tracing thread like all others, for

@@ -19,7 +19,7 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 

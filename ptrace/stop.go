@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/nosched"
 	"pg_stat_backtrace/ptrace/snapshot"
+	"pg_stat_backtrace/ptrace/thread/nosched"
 )
 
 // This file contains the code that runs while the target is stopped. The Go scheduler sees it as one system call. The

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/busy"
+	"pg_stat_backtrace/ptrace/thread/busy"
 )
 
 // suspendWait limits how long running captures may take to end before the program is suspended.

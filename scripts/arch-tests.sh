@@ -30,7 +30,7 @@ test_program() {
 arch_tests() {
 	local machine=$1 dir=$2/check goarch=${GOARCH_OF[$1]} package program chain=-fno-omit-frame-pointer
 	need_libc "$machine"
-	for package in ptrace ptrace/bpf/samplerbpf ptrace/bpf/waitsbpf worker/capture worker/waitevent; do
+	for package in ptrace ptrace/bpf/samplerbpf ptrace/bpf/waitsbpf worker/capture worker/measure/waitevent; do
 		arch_test_binary "$goarch" "$dir" "$package"
 	done
 	mkdir "$dir/doc"
@@ -74,8 +74,8 @@ GCC
 arch_go_builder() {
 	local goarch=${GOARCH_OF[$1]}
 	mkdir -p "$2/worker/functrace/testdata/calls"
-	cp "$TOP/worker/functrace/testdata/calls/main.go" "$2/worker/functrace/testdata/calls/"
-	(cd "$TOP/worker/functrace" && export CGO_ENABLED=0 GOARCH=$goarch &&
+	cp "$TOP/worker/measure/functrace/testdata/calls/main.go" "$2/worker/functrace/testdata/calls/"
+	(cd "$TOP/worker/measure/functrace" && export CGO_ENABLED=0 GOARCH=$goarch &&
 		"$GO" build -o "$2/compiled/calls" ./testdata/calls &&
 		"$GO" build -ldflags='-s -w' -o "$2/compiled/calls-stripped" ./testdata/calls)
 	cat >"$2/go" <<'GO'
@@ -100,10 +100,10 @@ arch_test_binary() {
 
 # arch_calls MACHINE OVERLAY puts the tests of traced functions into a machine, with the program whose calls they trace.
 arch_calls() {
-	local machine=$1 dir=$2/check source=$TOP/worker/functrace/testdata/chain.c
+	local machine=$1 dir=$2/check source=$TOP/worker/measure/functrace/testdata/chain.c
 	need_libc "$machine"
 	arch_test_binary "${GOARCH_OF[$machine]}" "$dir" ptrace/bpf/probebpf
-	arch_test_binary "${GOARCH_OF[$machine]}" "$dir" worker/functrace
+	arch_test_binary "${GOARCH_OF[$machine]}" "$dir" worker/measure/functrace
 	mkdir -p "$dir/compiled"
 	test_program "$machine" "$dir/compiled/chain" "$source" -O2 -fomit-frame-pointer
 	test_program "$machine" "$dir/compiled/chain-fno-omit-frame-pointer" "$source" -O2 -fno-omit-frame-pointer \
@@ -133,9 +133,9 @@ SCRIPT
 arch_instructions() {
 	local dir=$2/check
 	need_libc "$1"
-	arch_test_binary "${GOARCH_OF[$1]}" "$dir" worker/waitevent
+	arch_test_binary "${GOARCH_OF[$1]}" "$dir" worker/measure/waitevent
 	mkdir -p "$dir/compiled"
-	test_program "$1" "$dir/compiled/instructions" "$TOP/worker/waitevent/testdata/instructions.c"
+	test_program "$1" "$dir/compiled/instructions" "$TOP/worker/measure/waitevent/testdata/instructions.c"
 	arch_compiler "$dir"
 }
 

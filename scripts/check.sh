@@ -159,7 +159,7 @@ built_debug_postgresql() {
 }
 
 # The packages with tests of SQL.
-CONTRACT=(./internal/e2e ./worker/authz ./worker/queue ./worker/spool)
+CONTRACT=(./internal/e2e ./worker/authz ./worker/serve/queue ./worker/serve/spool)
 
 stage_go() {
 	stage_sql
@@ -250,7 +250,7 @@ support_table() {
 # stage_contract runs the tests of the SQL contract on one server.
 stage_contract() {
 	need_server
-	PACKAGES=(./internal/e2e ./worker/spool ./worker/authz)
+	PACKAGES=(./internal/e2e ./worker/serve/spool ./worker/authz)
 	need_race_detector || true # testdata/preload.c needs the compiler
 	go_tests contract
 }

@@ -72,7 +72,7 @@ DECLARE
     genuine  boolean;
     granted  boolean;
     super    boolean;
-    worker   text[];                    -- lines of the worker's pid file, see worker/spool/pidfile.go
+    worker   text[];                    -- lines of the worker's pid file, see worker/serve/spool/pidfile.go
     stat     text[];                    -- its /proc/PID/stat from the third field on
     request  text;
     refused  boolean := false;          -- the request could not be written

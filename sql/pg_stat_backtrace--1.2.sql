@@ -110,7 +110,7 @@ DECLARE
     id       uuid;
     begun    timestamptz;
     super    boolean;
-    worker   text[];                    -- lines of the worker's pid file, see worker/spool/pidfile.go
+    worker   text[];                    -- lines of the worker's pid file, see worker/serve/spool/pidfile.go
     beacon   text[];                    -- TID of one of its threads, and the time of that thread's directory in /proc
     since    text;                      -- that time now
     stat     text[];                    -- its /proc/PID/stat from the third field on

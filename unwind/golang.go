@@ -4,7 +4,7 @@ import (
 	"strings"
 
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/gopclntab"
+	"pg_stat_backtrace/unwind/golang/gopclntab"
 )
 
 // goFrame is a frame of a Go function, with the data to find its caller.

@@ -4,7 +4,7 @@ import (
 	"bytes"
 
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/gopclntab"
+	"pg_stat_backtrace/unwind/golang/gopclntab"
 )
 
 // This file follows the functions of Go's run time that switch to another stack (runtime/asm_*.s). Since Go 1.21 they

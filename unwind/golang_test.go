@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/unwind/gopclntab"
+	"pg_stat_backtrace/unwind/golang/gopclntab"
 )
 
 // goModules is the program that runs this test, at its own addresses.

@@ -8,7 +8,7 @@ package unwind
 import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
-	"pg_stat_backtrace/unwind/gopclntab"
+	"pg_stat_backtrace/unwind/golang/gopclntab"
 )
 
 // DefaultMaxFrames bounds a walk when Unwinder.MaxFrames is zero.

@@ -12,12 +12,12 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/render"
-	"pg_stat_backtrace/worker/shield"
-	"pg_stat_backtrace/worker/spool"
-	"pg_stat_backtrace/worker/sqlerror"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/serve/shield"
+	"pg_stat_backtrace/worker/serve/spool"
 )
 
 // encodingUTF8 is the encoding whose answers have characters beyond ASCII.
@@ -104,7 +104,7 @@ func (w *Worker) answerOne(ctx context.Context, req spool.Request, options captu
 	defer done()
 	text := render.Options{ASCII: req.Encoding != encodingUTF8, MaxBytes: maxText}
 	o := outcome{pid: req.Targets[0]}
-	o.captured, o.err = w.capture(ctx, caller(req), o.pid, options, func(t *trace.Trace) {
+	o.captured, o.err = w.capture(ctx, caller(req), o.pid, options, func(t *backtrace.Trace) {
 		if req.Verb == "frames" {
 			a.Rows = render.Rows(t, text)
 		} else {
@@ -174,7 +174,7 @@ var errNoServer = &sqlerror.Fault{
 // capture checks the request and has the process captured. The identity that
 // the process has now is the one that the stopped process must have.
 func (w *Worker) capture(
-	ctx context.Context, who authz.Caller, pid int, options capture.Options, render func(*trace.Trace),
+	ctx context.Context, who authz.Caller, pid int, options capture.Options, render func(*backtrace.Trace),
 ) (captured, error) {
 	c, err := w.current()
 	if err != nil {
@@ -212,10 +212,10 @@ func (w *Worker) permit() *authz.Policy {
 }
 
 // member identifies a process of the cluster that may be asked about.
-func member(c pgcluster.Cluster, pid int) (process.Target, error) {
+func member(c cluster.Cluster, pid int) (process.Target, error) {
 	target, err := c.Contains(pid)
 	switch {
-	case errors.Is(err, pgcluster.ErrPostmaster):
+	case errors.Is(err, cluster.ErrPostmaster):
 		return target, postmaster(pid)
 	case errors.Is(err, process.ErrNotPermitted):
 		return target, err

@@ -16,13 +16,13 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
 
+	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
-	"pg_stat_backtrace/ptrace/waits"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/authz"
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/spool"
-	"pg_stat_backtrace/worker/sqlerror"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/serve/spool"
 )
 
 func TestSettings(t *testing.T) {
@@ -59,7 +59,7 @@ func idle() *Worker {
 func TestVerbsNameProcesses(t *testing.T) {
 	t.Parallel()
 	w := idle()
-	w.cluster = pgcluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())}
+	w.cluster = cluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())}
 	for _, verb := range []string{"get", "log", "frames"} {
 		for _, targets := range [][]int{nil, {}, {1, 2}, {1, 2, 3}} {
 			a := w.answer(t.Context(), spool.Request{Verb: verb, Targets: targets, Superuser: true})
@@ -91,7 +91,7 @@ func TestFailuresCost(t *testing.T) {
 		"no such process":    {Verb: "get", Targets: []int{1}},
 	} {
 		w := idle()
-		w.cluster = pgcluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())}
+		w.cluster = cluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())}
 		for n := range 20 {
 			if got := state(w, req); got == "53400" {
 				t.Errorf("%s, %d: refused", name, n)
@@ -145,7 +145,7 @@ func TestLogOfEachVerbIsBounded(t *testing.T) {
 			log: zerolog.New(zerolog.SyncWriter(&log)),
 		}
 		w.waits, w.looker = w.newWaits(), &authz.Lookup{Server: noSession{}}
-		w.cluster = pgcluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())}
+		w.cluster = cluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())}
 		for range 300 {
 			w.answer(t.Context(), spool.Request{
 				Verb: verb, Targets: []int{1}, Caller: 16384, Deadline: time.Now().Add(time.Minute),
@@ -278,7 +278,7 @@ func TestFailure(t *testing.T) {
 		message, other string
 	}{
 		{
-			fmt.Errorf("%w: %w", errNoProcess, pgcluster.ErrNotMember), "WARNING", "01000",
+			fmt.Errorf("%w: %w", errNoProcess, cluster.ErrNotMember), "WARNING", "01000",
 			"PID 4711 is not a PostgreSQL server process", "",
 		},
 		{postmaster(4711), "ERROR", "42501", "the postmaster, process 4711", "No connection is accepted"},
@@ -288,7 +288,7 @@ func TestFailure(t *testing.T) {
 		},
 		{fmt.Errorf("x: %w", process.ErrExited), "ERROR", "55000", "process with PID 4711 has exited", ""},
 		{errors.New("surprise in /a/file"), "ERROR", "XX000", "could not capture process with PID 4711", ""},
-		{fmt.Errorf("%w: %w", errNoServer, pgcluster.ErrNotRunning), "ERROR", "55000", "the server is shutting down", ""},
+		{fmt.Errorf("%w: %w", errNoServer, cluster.ErrNotRunning), "ERROR", "55000", "the server is shutting down", ""},
 	}
 	for _, tt := range tests {
 		a := failure(4711, tt.err)
@@ -314,13 +314,13 @@ func TestWaitFailure(t *testing.T) {
 func TestFatal(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{
-		pgcluster.ErrNotDataDir, pgcluster.ErrWrongUser, pgcluster.ErrNoAccess, &pgcluster.WrongClusterError{},
+		cluster.ErrNotDataDir, cluster.ErrWrongUser, cluster.ErrNoAccess, &cluster.WrongClusterError{},
 	} {
 		if !fatal(fmt.Errorf("x: %w", err)) {
 			t.Errorf("%v is waited for", err)
 		}
 	}
-	for _, err := range []error{pgcluster.ErrNotRunning, pgcluster.ErrNoServer, errors.New("connection refused")} {
+	for _, err := range []error{cluster.ErrNotRunning, cluster.ErrNoServer, errors.New("connection refused")} {
 		if fatal(err) {
 			t.Errorf("%v is not waited for", err)
 		}

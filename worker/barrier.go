@@ -12,13 +12,13 @@ import (
 	"github.com/rs/zerolog"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/authz"
-	"pg_stat_backtrace/worker/barrier"
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/shield"
-	"pg_stat_backtrace/worker/spool"
-	"pg_stat_backtrace/worker/waitevent"
+	"pg_stat_backtrace/worker/measure/waitevent"
+	"pg_stat_backtrace/worker/pg/barrier"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/serve/shield"
+	"pg_stat_backtrace/worker/serve/spool"
 )
 
 // verbBarrier requests the processes for which a ProcSignalBarrier waits; see pg_get_blocking_backtraces in sql/.
@@ -64,7 +64,7 @@ func (w *Worker) answerBarrier(ctx context.Context, req spool.Request) spool.Ans
 // readBarrier reads the processes in a goroutine, and returns errBusy if ctx ends first. The postmaster can keep its
 // address space locked, and the kernel does not return from a read of it then. The place for a read is free when the
 // read has ended. So one goroutine stays behind, however many requests come meanwhile.
-func (w *Worker) readBarrier(ctx context.Context, who authz.Caller, c pgcluster.Cluster) ([]int, error) {
+func (w *Worker) readBarrier(ctx context.Context, who authz.Caller, c cluster.Cluster) ([]int, error) {
 	done, err := w.bounds.barriers.Acquire(ctx, user(who), 1)
 	if err != nil {
 		return nil, errBusy
@@ -93,7 +93,7 @@ func (w *Worker) readBarrier(ctx context.Context, who authz.Caller, c pgcluster.
 
 // pendingBarrier reads the slots for barriers through the postmaster, which maps the server's shared memory like all of
 // its children.
-func pendingBarrier(c pgcluster.Cluster) ([]int, error) {
+func pendingBarrier(c cluster.Cluster) ([]int, error) {
 	server, err := waitevent.Locate(c)
 	if err != nil {
 		return nil, err

@@ -12,13 +12,13 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind"
-	"pg_stat_backtrace/worker/admission"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/queue"
-	"pg_stat_backtrace/worker/spool"
-	"pg_stat_backtrace/worker/sqlerror"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/limits/admission"
+	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/serve/queue"
+	"pg_stat_backtrace/worker/serve/spool"
 )
 
 // What requests may have in use at a time, in bytes. The worker's own data and Go's collector take about as much again,
@@ -153,7 +153,7 @@ type captured struct {
 // take has a process captured when its turn comes, and hands the trace to render. The trace is freed then: its text is
 // a tenth of it, and other captures wait.
 func (w *Worker) take(
-	ctx context.Context, who authz.Caller, target process.Target, o capture.Options, render func(*trace.Trace),
+	ctx context.Context, who authz.Caller, target process.Target, o capture.Options, render func(*backtrace.Trace),
 ) (captured, error) {
 	done, err := w.bounds.capturing(ctx, who, o)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/pg/cluster"
 )
 
 // TestSearchForServerBacksOff checks that a worker whose server has stopped searches for it at most once a second, and
@@ -21,7 +21,7 @@ func TestSearchForServerBacksOff(t *testing.T) {
 		var log bytes.Buffer
 		w := &Worker{
 			log: zerolog.New(zerolog.SyncWriter(&log)), bounds: newBounds(0), restarted: make(chan struct{}, 1),
-			cluster: pgcluster.Cluster{DataDir: t.TempDir(), PostmasterPID: os.Getpid(), PostmasterStart: 1},
+			cluster: cluster.Cluster{DataDir: t.TempDir(), PostmasterPID: os.Getpid(), PostmasterStart: 1},
 		}
 		w.attach(&serverConn{})
 		ctx, cancel := context.WithCancel(t.Context())

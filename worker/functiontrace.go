@@ -13,15 +13,15 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/probe"
+	"pg_stat_backtrace/ptrace/measure/probe"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/worker/functrace"
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/render"
-	"pg_stat_backtrace/worker/shield"
-	"pg_stat_backtrace/worker/spool"
-	"pg_stat_backtrace/worker/sqlerror"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/measure/functrace"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/serve/shield"
+	"pg_stat_backtrace/worker/serve/spool"
 )
 
 // The verbs of pg_trace_function: start a trace, and ask for its result. The extension asks several times a second.
@@ -170,7 +170,7 @@ func (w *Worker) startFunctionTrace(req spool.Request) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNoServer, err)
 	}
-	o := functrace.Options{Functions: []string{name}, MaxOverhead: traceOverhead, Title: pgcluster.Title}
+	o := functrace.Options{Functions: []string{name}, MaxOverhead: traceOverhead, Title: cluster.Title}
 	if static, is := strings.CutPrefix(name, "usdt:"); is {
 		o.Functions, o.Static = nil, []string{static}
 	}
@@ -185,7 +185,7 @@ func (w *Worker) startFunctionTrace(req spool.Request) error {
 	} else {
 		target, err := c.Contains(pid)
 		switch {
-		case errors.Is(err, pgcluster.ErrPostmaster):
+		case errors.Is(err, cluster.ErrPostmaster):
 			o.PIDs = []int{c.PostmasterPID}
 		case errors.Is(err, process.ErrNotPermitted):
 			return err
@@ -374,8 +374,8 @@ func functionTraceRows(r *functrace.Result, o render.Options) [][]string {
 	notes := slices.Clone(r.Notes)
 	f := &r.Functions[0]
 	sum := f.Total()
-	counts := make(map[*trace.Thread]uint64)
-	var order []*trace.Thread
+	counts := make(map[*backtrace.Thread]uint64)
+	var order []*backtrace.Thread
 	for i := range f.Stacks {
 		s := &f.Stacks[i]
 		if counts[s.Thread] == 0 {
@@ -386,7 +386,7 @@ func functionTraceRows(r *functrace.Result, o render.Options) [][]string {
 	texts := make(map[string]uint64)
 	var list []string
 	for _, th := range order {
-		text := render.Names(&trace.Trace{Threads: []trace.Thread{*th}}, o)
+		text := render.Names(&backtrace.Trace{Threads: []backtrace.Thread{*th}}, o)
 		if texts[text] == 0 {
 			list = append(list, text)
 		}

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/worker/functrace"
-	"pg_stat_backtrace/worker/spool"
+	"pg_stat_backtrace/worker/measure/functrace"
+	"pg_stat_backtrace/worker/serve/spool"
 )
 
 // TestTracesDoNotWaitForEachOther: a poll of a trace that is done and the start of another one take the same locks.

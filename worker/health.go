@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"pg_stat_backtrace/worker/metrics"
-	"pg_stat_backtrace/worker/web"
+	"pg_stat_backtrace/worker/serve/metrics"
+	"pg_stat_backtrace/worker/serve/web"
 )
 
 // absence is the time for which something has been missing. The zero value: it is there.

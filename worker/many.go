@@ -15,13 +15,13 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/capture/backtrace"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/render"
-	"pg_stat_backtrace/worker/shield"
-	"pg_stat_backtrace/worker/spool"
-	"pg_stat_backtrace/worker/sqlerror"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/serve/shield"
+	"pg_stat_backtrace/worker/serve/spool"
 )
 
 // sideBySide is how many captures of one request run at a time. They keep a processor busy each: more of them than
@@ -96,7 +96,7 @@ func row(o outcome, kind string) []string {
 // kind names the kinds of process that the server's own statistics do not know (the collector exists in 14 only), by
 // the name that they give themselves.
 func kind(pid int) string {
-	title := strings.TrimRight(pgcluster.Title(pid), " ")
+	title := strings.TrimRight(cluster.Title(pid), " ")
 	for _, name := range []string{"logger", "stats collector"} {
 		if strings.HasSuffix(title, ": "+name) {
 			return name
@@ -111,7 +111,7 @@ const lookCost = 0.01
 // asked returns the processes that the request is about. A request for the view or for a summary that names no process
 // is about all. The extension makes no request for a summary of an empty array. Other requests that name no process are
 // about none.
-func (w *Worker) asked(c pgcluster.Cluster, req spool.Request) ([]int, error) {
+func (w *Worker) asked(c cluster.Cluster, req spool.Request) ([]int, error) {
 	if len(req.Targets) > 0 || !aboutAll(req) {
 		return req.Targets, nil
 	}
@@ -131,7 +131,7 @@ func aboutAll(req spool.Request) bool {
 
 // captureMany captures processes side by side, and renders each stack at once.
 func (w *Worker) captureMany(
-	ctx context.Context, c pgcluster.Cluster, req spool.Request, pids []int, options capture.Options,
+	ctx context.Context, c cluster.Cluster, req spool.Request, pids []int, options capture.Options,
 ) []outcome {
 	who := caller(req)
 	outcomes := make([]outcome, len(pids))
@@ -176,25 +176,25 @@ func (w *Worker) captureMany(
 }
 
 // manyText returns how the stacks of one of so many processes are printed.
-func manyText(req spool.Request, processes int) func(*trace.Trace) string {
+func manyText(req spool.Request, processes int) func(*backtrace.Trace) string {
 	o := render.Options{ASCII: req.Encoding != encodingUTF8, MaxBytes: min(maxText, maxTogether/max(1, processes))}
 	if req.Verb == "summary" {
-		return func(t *trace.Trace) string { return render.Names(t, o) }
+		return func(t *backtrace.Trace) string { return render.Names(t, o) }
 	}
-	return func(t *trace.Trace) string { return render.Text(t, o) }
+	return func(t *backtrace.Trace) string { return render.Text(t, o) }
 }
 
 // captureNext captures one of many processes, unless the stacks before it have cost more than the role had.
 func (w *Worker) captureNext(
 	ctx context.Context, who authz.Caller, target process.Target, options capture.Options, o *outcome,
-	text func(*trace.Trace) string,
+	text func(*backtrace.Trace) string,
 ) {
 	if !who.Superuser {
 		if o.err = w.limiter.Solvent(who.OID); o.err != nil {
 			return
 		}
 	}
-	o.captured, o.err = w.take(ctx, who, target, options, func(t *trace.Trace) { o.stack = text(t) })
+	o.captured, o.err = w.take(ctx, who, target, options, func(t *backtrace.Trace) { o.stack = text(t) })
 	if waited(ctx, o.err) {
 		o.err = errBusy
 	}
@@ -232,7 +232,7 @@ func identified(outcomes []outcome) []int {
 }
 
 // target identifies one of the processes; the caller's own backend is none that can be captured.
-func target(c pgcluster.Cluster, pid, backend int) (process.Target, error) {
+func target(c cluster.Cluster, pid, backend int) (process.Target, error) {
 	if pid == backend {
 		return process.Target{}, &sqlerror.Fault{
 			SQLState: sqlerror.NotInPrerequisiteState, Message: "cannot capture the backtrace of the current backend",

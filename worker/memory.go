@@ -12,10 +12,10 @@ import (
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/pgmemory"
-	"pg_stat_backtrace/worker/spool"
-	"pg_stat_backtrace/worker/sqlerror"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/memctx"
+	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/serve/spool"
 )
 
 // verbMemory requests the memory contexts of one process; see pg_get_memory_contexts in sql/.
@@ -64,7 +64,7 @@ func (w *Worker) memoryContexts(ctx context.Context, req spool.Request) (*captur
 	}
 	target, err := c.Contains(req.Targets[0])
 	switch {
-	case errors.Is(err, pgcluster.ErrPostmaster): // nothing is stopped
+	case errors.Is(err, cluster.ErrPostmaster): // nothing is stopped
 		if target, err = c.Postmaster(); err != nil {
 			return nil, err
 		}
@@ -74,7 +74,7 @@ func (w *Worker) memoryContexts(ctx context.Context, req spool.Request) (*captur
 		return nil, fmt.Errorf("%w: %w", errNoProcess, err)
 	}
 	defer target.Held.Release()
-	return w.capturer.MemoryContexts(ctx, target, pgmemory.Options{MaxContexts: maxContexts, MaxPages: maxMemoryPages})
+	return w.capturer.MemoryContexts(ctx, target, memctx.Options{MaxContexts: maxContexts, MaxPages: maxMemoryPages})
 }
 
 // memoryRows are the columns of pg_get_memory_contexts, of a bounded tree. An empty cell is a NULL.
@@ -106,7 +106,7 @@ func memoryRows(m *capture.MemoryContexts, pid int) [][]string {
 }
 
 func cell(n int64) string {
-	if n == pgmemory.Unknown {
+	if n == memctx.Unknown {
 		return ""
 	}
 	return strconv.FormatInt(n, 10)
@@ -132,10 +132,10 @@ func memoryWarning(m *capture.MemoryContexts, pid int, leftOut bool) string {
 func memoryFailure(pid int, err error) spool.Answer {
 	fault := spool.Answer{Level: "ERROR", SQLState: sqlerror.NotInPrerequisiteState}
 	switch {
-	case errors.Is(err, pgmemory.ErrNoContexts):
+	case errors.Is(err, memctx.ErrNoContexts):
 		fault.Message = fmt.Sprintf("process with PID %d has no memory contexts", pid)
 		fault.Detail = "It is starting or ending, or its memory cannot be read."
-	case errors.Is(err, capture.ErrNotPostgres), errors.Is(err, pgmemory.ErrNotServer):
+	case errors.Is(err, capture.ErrNotPostgres), errors.Is(err, memctx.ErrNotServer):
 		fault.Message = fmt.Sprintf("memory contexts of process with PID %d are not known", pid)
 		fault.Detail = "It runs no PostgreSQL server of version 14 to 19."
 	case errors.Is(err, context.DeadlineExceeded):

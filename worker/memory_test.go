@@ -8,44 +8,44 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/worker/admission"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/pgmemory"
-	"pg_stat_backtrace/worker/spool"
+	"pg_stat_backtrace/worker/limits/admission"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/memctx"
+	"pg_stat_backtrace/worker/serve/spool"
 )
 
 // TestMemoryWarning: rows that are missing or not of one moment come with a warning, and others without.
 func TestMemoryWarning(t *testing.T) {
-	contexts := func(n int, ident string) []pgmemory.Context {
-		list := make([]pgmemory.Context, n)
+	contexts := func(n int, ident string) []memctx.Context {
+		list := make([]memctx.Context, n)
 		for i := range list {
-			list[i] = pgmemory.Context{Name: "some", Ident: ident, Parent: -1}
+			list[i] = memctx.Context{Name: "some", Ident: ident, Parent: -1}
 		}
 		return list
 	}
 	for name, c := range map[string]struct {
-		tree pgmemory.Tree
+		tree memctx.Tree
 		want string
 	}{
-		"sound":   {pgmemory.Tree{Consistent: true}, ""},
-		"changed": {pgmemory.Tree{LeftOut: true}, "memory contexts of process 7 changed while they were read"},
+		"sound":   {memctx.Tree{Consistent: true}, ""},
+		"changed": {memctx.Tree{LeftOut: true}, "memory contexts of process 7 changed while they were read"},
 		"left out": {
-			pgmemory.Tree{Consistent: true, LeftOut: true},
+			memctx.Tree{Consistent: true, LeftOut: true},
 			"process 7 has too many memory contexts: some, or their free space, are left out",
 		},
 		"too long": {
-			pgmemory.Tree{Consistent: true, Contexts: contexts(7000, strings.Repeat("x", 1000))},
+			memctx.Tree{Consistent: true, Contexts: contexts(7000, strings.Repeat("x", 1000))},
 			"process 7 has too many memory contexts: some, or their free space, are left out",
 		},
 		"deep": {
-			pgmemory.Tree{Consistent: true, NoChecks: true, Contexts: []pgmemory.Context{
+			memctx.Tree{Consistent: true, NoChecks: true, Contexts: []memctx.Context{
 				{Name: "some", Parent: -1, Depth: 199}, {Name: "deeper", Parent: 0, Depth: 200},
 			}},
 			"process 7 has 1 memory contexts below level 200: their bytes count in their ancestors on that level",
 		},
 		"assertions": {
-			pgmemory.Tree{Consistent: true, NoChecks: true},
+			memctx.Tree{Consistent: true, NoChecks: true},
 			"free space is not known in a server that was built with assertions",
 		},
 	} {
@@ -67,7 +67,7 @@ func TestMemoryFailure(t *testing.T) {
 		err  error
 		want spool.Answer
 	}{
-		{pgmemory.ErrNoContexts, spool.Answer{
+		{memctx.ErrNoContexts, spool.Answer{
 			Message: "process with PID 7 has no memory contexts",
 			Detail:  "It is starting or ending, or its memory cannot be read.",
 		}},
@@ -93,7 +93,7 @@ func TestMemoryFailure(t *testing.T) {
 func TestMemoryIsShared(t *testing.T) {
 	t.Parallel()
 	w := idle()
-	w.cluster = pgcluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())}
+	w.cluster = cluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())}
 	ask := func(req spool.Request) string {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()

@@ -12,12 +12,12 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"pg_stat_backtrace/worker/admission"
 	"pg_stat_backtrace/worker/authz"
-	"pg_stat_backtrace/worker/functrace"
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/shield"
-	"pg_stat_backtrace/worker/spool"
+	"pg_stat_backtrace/worker/limits/admission"
+	"pg_stat_backtrace/worker/measure/functrace"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/serve/shield"
+	"pg_stat_backtrace/worker/serve/spool"
 )
 
 // These tests do not run in parallel with others: what they inject is the whole program's.
@@ -30,7 +30,7 @@ func TestPanicsAreAnswered(t *testing.T) {
 		limiter: authz.NewLimiter(authz.Limits{PerSecond: 1e6, Burst: 1e6}), bounds: newBounds(0),
 		log: zerolog.New(zerolog.SyncWriter(&log)),
 	}
-	w.cluster = pgcluster.Cluster{
+	w.cluster = cluster.Cluster{
 		PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid()), UID: os.Geteuid(), GID: os.Getegid(), Version: 18,
 	}
 	w.waits, w.looker = w.newWaits(), &authz.Lookup{Server: noSession{}}
@@ -86,7 +86,7 @@ func TestOneBarrierReadStaysBehind(t *testing.T) {
 	ask := func(who authz.Caller) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
-		_, err := w.readBarrier(ctx, who, pgcluster.Cluster{})
+		_, err := w.readBarrier(ctx, who, cluster.Cluster{})
 		return err
 	}
 	if err := ask(authz.Caller{OID: 10, Superuser: true}); !errors.Is(err, errBusy) {

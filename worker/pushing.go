@@ -15,10 +15,10 @@ import (
 
 	"github.com/google/pprof/profile"
 
-	"pg_stat_backtrace/worker/clusterprofile"
-	"pg_stat_backtrace/worker/debuginfod"
-	"pg_stat_backtrace/worker/export"
-	"pg_stat_backtrace/worker/metrics"
+	"pg_stat_backtrace/worker/measure/clusterprofile"
+	"pg_stat_backtrace/worker/naming/debuginfod"
+	"pg_stat_backtrace/worker/serve/export"
+	"pg_stat_backtrace/worker/serve/metrics"
 )
 
 // ExportConfig says where the worker pushes profiles. The zero value: nowhere.

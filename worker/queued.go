@@ -10,23 +10,23 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/authz"
-	"pg_stat_backtrace/worker/metrics"
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/queue"
-	"pg_stat_backtrace/worker/render"
-	"pg_stat_backtrace/worker/spool"
-	"pg_stat_backtrace/worker/sqlerror"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/serve/metrics"
+	"pg_stat_backtrace/worker/serve/queue"
+	"pg_stat_backtrace/worker/serve/spool"
 )
 
 // queue makes the queue of one run of the server; main is the worker's session there.
-func (w *Worker) queue(c pgcluster.Cluster, main *pgcluster.Conn) *queue.Queue {
+func (w *Worker) queue(c cluster.Cluster, main *cluster.Conn) *queue.Queue {
 	connect := func(
 		ctx context.Context, database string, notified pgconn.NotificationHandler,
 	) (*pgx.Conn, error) {
-		config, err := pgcluster.SessionConfig(w.sessionOptions(&c), database)
+		config, err := cluster.SessionConfig(w.sessionOptions(&c), database)
 		if err != nil {
 			return nil, err
 		}
@@ -65,7 +65,7 @@ const maxQueuedText = 256 << 10
 func (w *Worker) carryOut(ctx context.Context, req queue.Request, limiter *authz.Limiter) queue.Result {
 	w.metrics.Requested(metrics.Queued)
 	var text string
-	got, err := w.captureQueued(ctx, req, func(t *trace.Trace) {
+	got, err := w.captureQueued(ctx, req, func(t *backtrace.Trace) {
 		if req.Verb != "log" {
 			t = t.WithoutStatements() // whatever the caller may see: roles with pg_read_all_stats read the table
 		}
@@ -83,7 +83,7 @@ func (w *Worker) carryOut(ctx context.Context, req queue.Request, limiter *authz
 // captureQueued decides as capture does, by what holds now: the caller may have lost a privilege, and the number of the
 // process may be another's, since the request was made. There is no limit here: the queue has one of its own.
 func (w *Worker) captureQueued(
-	ctx context.Context, req queue.Request, render func(*trace.Trace),
+	ctx context.Context, req queue.Request, render func(*backtrace.Trace),
 ) (none captured, err error) {
 	if !req.Granted {
 		return none, &sqlerror.Fault{
@@ -110,10 +110,10 @@ func (w *Worker) captureQueued(
 }
 
 // identify makes sure that the process is the server's, and the one that was asked about.
-func identify(c pgcluster.Cluster, req queue.Request) (process.Target, error) {
+func identify(c cluster.Cluster, req queue.Request) (process.Target, error) {
 	target, err := c.Contains(req.PID)
 	switch {
-	case errors.Is(err, pgcluster.ErrPostmaster):
+	case errors.Is(err, cluster.ErrPostmaster):
 		return target, postmaster(req.PID)
 	case errors.Is(err, process.ErrNotPermitted):
 		return target, err
@@ -136,7 +136,7 @@ func identify(c pgcluster.Cluster, req queue.Request) (process.Target, error) {
 
 // started reports whether the server and this process have read the same start time. If the server is in another time
 // namespace, the difference is the offset of the namespace, or one tick more or less.
-func started(c pgcluster.Cluster, server, here uint64) bool {
+func started(c cluster.Cluster, server, here uint64) bool {
 	offset := int64(c.ServerStart() - c.PostmasterStart)
 	difference := int64(server-here) - offset
 	return difference == 0 || offset != 0 && (difference == 1 || difference == -1)
@@ -148,7 +148,7 @@ func (w *Worker) allow(ctx context.Context, req queue.Request) error {
 	caller := authz.Caller{OID: req.Caller, Superuser: req.Superuser}
 	for began := time.Now(); ; {
 		err := permit.Allow(ctx, caller, req.PID)
-		if !errors.Is(err, pgcluster.ErrNoServer) || time.Since(began) > patience {
+		if !errors.Is(err, cluster.ErrNoServer) || time.Since(began) > patience {
 			return err
 		}
 		select {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/debuginfod"
+	"pg_stat_backtrace/worker/naming/debuginfod"
 )
 
 // newCapturer makes the capturer, with a debuginfod client where one is

@@ -11,7 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"pg_stat_backtrace/worker/debuginfod"
+	"pg_stat_backtrace/worker/naming/debuginfod"
 )
 
 // TestDebuginfodClient: none where no server is configured; one with the configured cache; and a cache that cannot be

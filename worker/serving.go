@@ -17,16 +17,16 @@ import (
 
 	"pg_stat_backtrace/ptrace/bpf"
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
-	"pg_stat_backtrace/ptrace/waits"
-	"pg_stat_backtrace/worker/activity"
-	"pg_stat_backtrace/worker/clusterprofile"
-	"pg_stat_backtrace/worker/export"
+	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/host/rootfile"
-	"pg_stat_backtrace/worker/metrics"
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/profilefmt"
-	"pg_stat_backtrace/worker/spool"
-	"pg_stat_backtrace/worker/web"
+	"pg_stat_backtrace/worker/measure/clusterprofile"
+	"pg_stat_backtrace/worker/pg/activity"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/profilefmt"
+	"pg_stat_backtrace/worker/serve/export"
+	"pg_stat_backtrace/worker/serve/metrics"
+	"pg_stat_backtrace/worker/serve/spool"
+	"pg_stat_backtrace/worker/serve/web"
 )
 
 // ServeConfig says where the worker serves metrics and profiles. The zero value: nowhere.
@@ -221,7 +221,7 @@ func (p *processReader) read() (metrics.Server, error) {
 		server.Processes, err = p.processes(c)
 	}
 	server.Running = err == nil || c.Alive() ||
-		errors.Is(err, pgcluster.ErrNoAccess) || errors.Is(err, pgcluster.ErrNamespace)
+		errors.Is(err, cluster.ErrNoAccess) || errors.Is(err, cluster.ErrNamespace)
 	switch {
 	case err == nil:
 		p.reported = ""
@@ -233,7 +233,7 @@ func (p *processReader) read() (metrics.Server, error) {
 }
 
 // processes reads the processes of one run of the server.
-func (p *processReader) processes(c pgcluster.Cluster) ([]activity.Process, error) {
+func (p *processReader) processes(c cluster.Cluster) ([]activity.Process, error) {
 	if p.reader == nil || !p.reader.Cluster().Same(c) {
 		reader, err := activity.Open(c)
 		if err != nil {

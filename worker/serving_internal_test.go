@@ -9,9 +9,9 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"pg_stat_backtrace/ptrace/procfs"
-	"pg_stat_backtrace/ptrace/waits"
-	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/worker/pg/cluster"
 )
 
 // TestUnreadableServerRuns: a server that cannot be read runs, and the log has the reason once. A server that has ended
@@ -23,7 +23,7 @@ func TestUnreadableServerRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	reader := &processReader{worker: &Worker{log: zerolog.New(&log), cluster: pgcluster.Cluster{
+	reader := &processReader{worker: &Worker{log: zerolog.New(&log), cluster: cluster.Cluster{
 		DataDir: t.TempDir(), PostmasterPID: os.Getpid(), PostmasterStart: stat.StartTime, Version: 99,
 	}}}
 	for range 2 {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/pg/cluster"
 )
 
 // lookPatience is how long a call waits for follow to notice a new run of the server, which takes it a second.
@@ -17,8 +17,8 @@ const lookPatience = 2 * aliveInterval
 
 // A serverConn is what leads to the worker's session in one run of the server.
 type serverConn struct {
-	conn *pgcluster.Conn   // nil: follow has not come to it yet
-	run  pgcluster.Cluster // the run of the server that conn is for
+	conn *cluster.Conn   // nil: follow has not come to it yet
+	run  cluster.Cluster // the run of the server that conn is for
 	// failure is why there is no conn, and will not be soon.
 	failure error
 	over    chan struct{} // closed when another link has taken this one's place
@@ -34,10 +34,10 @@ func (w *Worker) attach(l *serverConn) {
 
 // connect keeps the worker's session until this run of the server ends, or is told to: a smart shutdown waits for every
 // session. An error is one of the connection string.
-func (w *Worker) connect(ctx context.Context, c pgcluster.Cluster) error {
+func (w *Worker) connect(ctx context.Context, c cluster.Cluster) error {
 	options := w.sessionOptions(&c)
 	options.Check, options.OnChange = c.Welcome, w.report()
-	conn, err := pgcluster.NewConn(options)
+	conn, err := cluster.NewConn(options)
 	if err != nil {
 		return fmt.Errorf("connection string: %w", err)
 	}
@@ -66,16 +66,16 @@ func (w *Worker) connect(ctx context.Context, c pgcluster.Cluster) error {
 }
 
 // sessionOptions say how the worker's sessions find a run of the server.
-func (w *Worker) sessionOptions(c *pgcluster.Cluster) pgcluster.ConnOptions {
-	return pgcluster.ConnOptions{
+func (w *Worker) sessionOptions(c *cluster.Cluster) cluster.ConnOptions {
+	return cluster.ConnOptions{
 		ConnString: w.cfg.ConnString, Cluster: c, Named: w.cfg.DataDir != "", Foreign: w.cfg.Foreign,
 	}
 }
 
 // report logs changes of the connection, each failure once.
-func (w *Worker) report() func(pgcluster.ConnState) {
+func (w *Worker) report() func(cluster.ConnState) {
 	told := ""
-	return func(s pgcluster.ConnState) {
+	return func(s cluster.ConnState) {
 		if !s.Connected {
 			w.noSession.begin()
 		}
@@ -92,7 +92,7 @@ func (w *Worker) report() func(pgcluster.ConnState) {
 }
 
 // Query implements policy.Querier with the session of the server's present run: that which the caller is in, too. It
-// waits as pgcluster.Conn does for a session that is about to be there.
+// waits as cluster.Conn does for a session that is about to be there.
 func (w *Worker) Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	late := time.NewTimer(lookPatience)
 	defer late.Stop()
@@ -102,14 +102,14 @@ func (w *Worker) Query(ctx context.Context, f func(context.Context, *pgx.Conn) e
 		case l.conn != nil && l.run.Same(w.server()):
 			return l.conn.Query(ctx, f)
 		case l.failure != nil:
-			return fmt.Errorf("%w: %w", pgcluster.ErrNoServer, l.failure)
+			return fmt.Errorf("%w: %w", cluster.ErrNoServer, l.failure)
 		}
 		select {
 		case <-l.over:
 		case <-late.C:
-			return fmt.Errorf("%w: %w", pgcluster.ErrNoServer, errUnnoticed)
+			return fmt.Errorf("%w: %w", cluster.ErrNoServer, errUnnoticed)
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", pgcluster.ErrNoServer, ctx.Err())
+			return fmt.Errorf("%w: %w", cluster.ErrNoServer, ctx.Err())
 		}
 	}
 }

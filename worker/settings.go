@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/sqlerror"
+	"pg_stat_backtrace/worker/report/sqlerror"
 )
 
 // maxFrames is the largest value of pg_stat_backtrace.max_frames.

@@ -3,8 +3,8 @@ package worker
 import (
 	"slices"
 
-	"pg_stat_backtrace/worker/pgmemory"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/pg/memctx"
 )
 
 // The values of Config.Context. Such a text belongs to the owner of the function, often a SECURITY DEFINER one, and may
@@ -20,7 +20,7 @@ const (
 )
 
 // visible returns what a caller may see of a trace; nil for none.
-func (w *Worker) visible(t *trace.Trace, superuser bool) *trace.Trace {
+func (w *Worker) visible(t *backtrace.Trace, superuser bool) *backtrace.Trace {
 	if t == nil || w.showsStatements(superuser) {
 		return t
 	}
@@ -37,7 +37,7 @@ func (w *Worker) showsStatements(superuser bool) bool {
 var statementContexts = []string{"CachedPlan", "CachedPlanSource"}
 
 // hideStatements removes these identifiers unless the caller may see them.
-func (w *Worker) hideStatements(tree *pgmemory.Tree, superuser bool) {
+func (w *Worker) hideStatements(tree *memctx.Tree, superuser bool) {
 	if w.showsStatements(superuser) {
 		return
 	}

@@ -4,15 +4,15 @@ import (
 	"strings"
 	"testing"
 
-	"pg_stat_backtrace/worker/pgmemory"
-	"pg_stat_backtrace/worker/render"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/pg/memctx"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 func TestVisible(t *testing.T) {
 	t.Parallel()
-	full := &trace.Trace{Threads: []trace.Thread{{Whole: true, Frames: []trace.Frame{
-		{Function: "f", Levels: []trace.Level{{Kind: trace.SPI, Text: `SQL statement "secret"`, Query: "secret"}}},
+	full := &backtrace.Trace{Threads: []backtrace.Thread{{Whole: true, Frames: []backtrace.Frame{
+		{Function: "f", Levels: []backtrace.Level{{Kind: backtrace.SPI, Text: `SQL statement "secret"`, Query: "secret"}}},
 	}}}}
 	for _, c := range []struct {
 		context   string
@@ -35,7 +35,7 @@ func TestVisible(t *testing.T) {
 		{"", true, true}, {"", false, false}, {ContextSuperuser, false, false}, {ContextAll, false, true},
 		{ContextOff, true, false},
 	} {
-		tree := &pgmemory.Tree{Contexts: []pgmemory.Context{
+		tree := &memctx.Tree{Contexts: []memctx.Context{
 			{Name: "CachedPlanSource", Ident: "secret"}, {Name: "CachedPlan", Ident: "secret"},
 			{Name: "index info", Ident: "i"},
 		}}

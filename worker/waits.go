@@ -12,11 +12,11 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/waits"
+	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/authz"
-	"pg_stat_backtrace/worker/spool"
-	"pg_stat_backtrace/worker/sqlerror"
-	"pg_stat_backtrace/worker/waitevent"
+	"pg_stat_backtrace/worker/measure/waitevent"
+	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/serve/spool"
 )
 
 // WaitConfig says whether and how the worker times wait events.

@@ -18,15 +18,15 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/debuginfod"
-	"pg_stat_backtrace/worker/export"
 	"pg_stat_backtrace/worker/host/memlock"
 	"pg_stat_backtrace/worker/host/seccomp"
-	"pg_stat_backtrace/worker/metrics"
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/queue"
-	"pg_stat_backtrace/worker/spool"
-	"pg_stat_backtrace/worker/waitevent"
+	"pg_stat_backtrace/worker/measure/waitevent"
+	"pg_stat_backtrace/worker/naming/debuginfod"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/serve/export"
+	"pg_stat_backtrace/worker/serve/metrics"
+	"pg_stat_backtrace/worker/serve/queue"
+	"pg_stat_backtrace/worker/serve/spool"
 )
 
 // Config configures a worker; the zero value serves the server that libpq's
@@ -38,7 +38,7 @@ type Config struct {
 	// DataDir is the server's data directory. With it the worker starts also
 	// while the server takes no connections. Empty: go by ConnString.
 	DataDir string
-	// Foreign has the meaning of pgcluster.ConnOptions.Foreign.
+	// Foreign has the meaning of cluster.ConnOptions.Foreign.
 	Foreign bool
 	// SpoolDir is the directory, best on tmpfs, in which the worker makes the
 	// private directory of its spool; empty: /dev/shm, else the temporary one.
@@ -117,7 +117,7 @@ type Worker struct {
 	downloads downloads
 
 	mu      sync.Mutex
-	cluster pgcluster.Cluster
+	cluster cluster.Cluster
 	// restarted ends the pause of follow when a request finds another run of the server.
 	restarted chan struct{}
 	// link leads to the worker's session in the server, which connect keeps.
@@ -128,7 +128,7 @@ type Worker struct {
 // an orderly end. Errors are those that waiting cannot mend: the server is
 // not this user's, another worker serves it already, a bad connection string.
 func Run(ctx context.Context, cfg Config) error {
-	if err := pgcluster.NoNewPrivileges(); err != nil && !errors.Is(err, pgcluster.ErrNotStatic) {
+	if err := cluster.NoNewPrivileges(); err != nil && !errors.Is(err, cluster.ErrNotStatic) {
 		return err
 	}
 	w := &Worker{cfg: cfg, log: cfg.Log, limiter: authz.NewLimiter(cfg.Limits), bounds: newBounds(cfg.Concurrency),
@@ -185,7 +185,7 @@ func (w *Worker) start(ctx context.Context) error {
 	}
 	w.files = w.cfg.readAsRoot()
 	_ = memlock.Allow() // as root; else the limit is what the unit or the user's shell gives
-	rights, err := pgcluster.BecomeServerUser(c, w.cfg.capabilities()...)
+	rights, err := cluster.BecomeServerUser(c, w.cfg.capabilities()...)
 	if err != nil {
 		return err
 	}
@@ -210,8 +210,8 @@ func (w *Worker) start(ctx context.Context) error {
 }
 
 // checkSettings reads the connection settings as the server's user, whose service and password files count.
-func (w *Worker) checkSettings(c *pgcluster.Cluster) error {
-	conn, err := pgcluster.NewConn(w.sessionOptions(c))
+func (w *Worker) checkSettings(c *cluster.Cluster) error {
+	conn, err := cluster.NewConn(w.sessionOptions(c))
 	if err != nil {
 		return err
 	}
@@ -234,30 +234,30 @@ func (w *Worker) fence() bool {
 // compare makes sure that data directory and connection string, if both are
 // given, mean the same server. A server that takes no connections now is
 // compared when it does (see connect).
-func (w *Worker) compare(ctx context.Context, c pgcluster.Cluster) error {
+func (w *Worker) compare(ctx context.Context, c cluster.Cluster) error {
 	if w.cfg.DataDir == "" || w.cfg.ConnString == "" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()
-	other, err := pgcluster.Find(ctx, pgcluster.Options{
+	other, err := cluster.Find(ctx, cluster.Options{
 		ConnString: w.cfg.ConnString, Cluster: &c, Foreign: w.cfg.Foreign,
 	})
 	switch {
-	case errors.Is(err, pgcluster.ErrPooler):
+	case errors.Is(err, cluster.ErrPooler):
 		return err
 	case err == nil && !c.Same(other):
-		return &pgcluster.WrongClusterError{Want: c, Got: other.String()}
+		return &cluster.WrongClusterError{Want: c, Got: other.String()}
 	}
 	return nil
 }
 
 // find looks for the server until it is there. Only what time can mend is
 // waited for.
-func (w *Worker) find(ctx context.Context) (pgcluster.Cluster, error) {
+func (w *Worker) find(ctx context.Context) (cluster.Cluster, error) {
 	told := ""
 	for pause := minRetry; ; pause = min(2*pause, maxRetry) {
-		c, err := pgcluster.Find(ctx, pgcluster.Options{
+		c, err := cluster.Find(ctx, cluster.Options{
 			DataDir: w.cfg.DataDir, ConnString: w.cfg.ConnString, Foreign: w.cfg.Foreign,
 		})
 		if err == nil || fatal(err) {
@@ -272,7 +272,7 @@ func (w *Worker) find(ctx context.Context) (pgcluster.Cluster, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return pgcluster.Cluster{}, ctx.Err()
+			return cluster.Cluster{}, ctx.Err()
 		case <-time.After(pause):
 		}
 	}
@@ -281,9 +281,9 @@ func (w *Worker) find(ctx context.Context) (pgcluster.Cluster, error) {
 // fatal says that waiting does not help.
 func fatal(err error) bool {
 	for _, lasting := range []error{
-		pgcluster.ErrNotDataDir, pgcluster.ErrWrongUser, pgcluster.ErrNoAccess, pgcluster.ErrNamespace,
-		pgcluster.ErrNotPostmaster, pgcluster.ErrWrongCluster, pgcluster.ErrUnsafeSocket, pgcluster.ErrUnsafeName,
-		pgcluster.ErrPooler, pgcluster.ErrConnString,
+		cluster.ErrNotDataDir, cluster.ErrWrongUser, cluster.ErrNoAccess, cluster.ErrNamespace,
+		cluster.ErrNotPostmaster, cluster.ErrWrongCluster, cluster.ErrUnsafeSocket, cluster.ErrUnsafeName,
+		cluster.ErrPooler, cluster.ErrConnString,
 	} {
 		if errors.Is(err, lasting) {
 			return true
@@ -366,7 +366,7 @@ func (w *Worker) spoolError(err error) {
 }
 
 // server returns the cluster as it is known now.
-func (w *Worker) server() pgcluster.Cluster {
+func (w *Worker) server() cluster.Cluster {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.cluster
@@ -374,12 +374,12 @@ func (w *Worker) server() pgcluster.Cluster {
 
 // current returns the running cluster. After a restart of the server, and while the server opens its sockets, it reads
 // the data directory again.
-func (w *Worker) current() (pgcluster.Cluster, error) {
+func (w *Worker) current() (cluster.Cluster, error) {
 	c := w.server()
 	if !c.Opening && c.Alive() {
 		return c, nil
 	}
-	found, err := pgcluster.ByDataDir(c.DataDir)
+	found, err := cluster.ByDataDir(c.DataDir)
 	if err != nil {
 		return c, err
 	}
@@ -402,7 +402,7 @@ func (w *Worker) current() (pgcluster.Cluster, error) {
 func (w *Worker) follow(ctx context.Context) {
 	var learning sync.WaitGroup
 	defer learning.Wait()
-	var learned pgcluster.Cluster
+	var learned cluster.Cluster
 	pause := minRetry
 	for ctx.Err() == nil {
 		c, err := w.current()

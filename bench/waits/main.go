@@ -17,9 +17,9 @@ import (
 	"strings"
 	"time"
 
-	"pg_stat_backtrace/ptrace/waits"
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/waitevent"
+	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/worker/measure/waitevent"
+	"pg_stat_backtrace/worker/pg/cluster"
 )
 
 // options are the command line.
@@ -57,7 +57,7 @@ func main() {
 }
 
 func run(ctx context.Context, o options) error {
-	c, err := pgcluster.ByDataDir(o.DataDir)
+	c, err := cluster.ByDataDir(o.DataDir)
 	if err != nil {
 		return err
 	}

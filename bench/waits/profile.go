@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"pg_stat_backtrace/worker/clusterprofile"
-	"pg_stat_backtrace/worker/waitevent"
+	"pg_stat_backtrace/worker/measure/clusterprofile"
+	"pg_stat_backtrace/worker/measure/waitevent"
 )
 
 // modeAndRate splits the name of a profile, such as cpu or cpu@10, into its mode and samples a second (default 99).

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
 )
 

@@ -90,7 +90,7 @@ func build(dir string) error {
 
 // otherProtocol makes an overlay for the go command with a worker of another protocol version.
 func otherProtocol(dir string) (string, error) {
-	const file, constant = "../../worker/spool/request.go", "const Protocol = "
+	const file, constant = "../../worker/serve/spool/request.go", "const Protocol = "
 	path, err := filepath.Abs(file)
 	if err != nil {
 		return "", err

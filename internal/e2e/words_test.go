@@ -17,8 +17,8 @@ import (
 // fmt.Errorf and errors.New.
 var wordy = []string{
 	"../../worker/answer*.go", "../../worker/barrier.go", "../../worker/memory.go",
-	"../../worker/settings*.go", "../../worker/sqlerror/*.go", "../../worker/authz/*.go",
-	"../../worker/spool/answer.go", "../../worker/spool/deliver.go", "../../worker/spool/serve.go",
+	"../../worker/settings*.go", "../../worker/report/sqlerror/*.go", "../../worker/authz/*.go",
+	"../../worker/serve/spool/answer.go", "../../worker/serve/spool/deliver.go", "../../worker/serve/spool/serve.go",
 }
 
 // script makes the functions below.

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/unwind/budget"
-	"pg_stat_backtrace/worker/compressed"
+	"pg_stat_backtrace/worker/report/compressed"
 )
 
 // backtraces returns so many lines with different stacks. Each level is an address behind base.

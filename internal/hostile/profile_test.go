@@ -12,7 +12,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 
 	"pg_stat_backtrace/unwind/budget"
-	"pg_stat_backtrace/worker/profilefmt"
+	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
 // zip compresses a file.

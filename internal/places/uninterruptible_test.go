@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // TestUninterruptibleBackend checks a backend in uninterruptible sleep, which cannot be stopped because a file system

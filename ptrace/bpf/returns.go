@@ -3,7 +3,7 @@ package bpf
 import (
 	"fmt"
 
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // ReturnProbes returns an error if probes of the returns of functions could crash one of these processes. Since Linux

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // UprobeLink attaches a program to instructions of a file. It is what BPF_LINK_CREATE takes of union bpf_attr

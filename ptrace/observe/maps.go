@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"pg_stat_backtrace/ptrace/busy"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
+	"pg_stat_backtrace/ptrace/thread/busy"
 )
 
 // Observe makes a snapshot of the process t without stopping it. It reads a sleeping thread with engine "blocked",

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // Rights are what the kernel compares before it lets one process trace another (__ptrace_may_access in kernel/ptrace.c,

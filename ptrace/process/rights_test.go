@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 const (

@@ -3,7 +3,7 @@ package process
 import (
 	"errors"
 	"fmt"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 
 	"golang.org/x/sys/unix"
 )

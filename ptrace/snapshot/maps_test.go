@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 func TestMapsBetween(t *testing.T) {

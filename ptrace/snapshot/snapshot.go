@@ -1,7 +1,7 @@
 package snapshot
 
 import (
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"time"
 )
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"pg_stat_backtrace/worker/shield"
+	"pg_stat_backtrace/worker/serve/shield"
 )
 
 // most bounds the pairs of a process and a caller in one statement.

@@ -15,7 +15,7 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/authz"
-	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/pg/cluster"
 )
 
 const roles = `
@@ -226,7 +226,7 @@ func (s *server) background(t *testing.T) {
 
 // unauthenticated makes a backend that waits for authentication.
 func (s *server) unauthenticated(t *testing.T) {
-	c, err := pgcluster.ByDataDir(s.DataDir)
+	c, err := cluster.ByDataDir(s.DataDir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +251,7 @@ func (s *server) unauthenticated(t *testing.T) {
 	})
 }
 
-func pids(t *testing.T, c pgcluster.Cluster) []int {
+func pids(t *testing.T, c cluster.Cluster) []int {
 	members, err := c.Members()
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"pg_stat_backtrace/worker/shield"
+	"pg_stat_backtrace/worker/serve/shield"
 )
 
 // TestPanicReachesWaiters checks that a panic in the goroutine that checks permissions is the error of its requests, and

@@ -2,10 +2,10 @@ package capture
 
 import (
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
-	"pg_stat_backtrace/worker/procmap"
-	"pg_stat_backtrace/worker/symbolize"
+	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
 // anticipate reads the symbols and lines of the place at which a process sleeps, while its first capture is prepared.

@@ -7,9 +7,9 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind/symbol"
-	"pg_stat_backtrace/worker/procmap"
+	"pg_stat_backtrace/worker/naming/procmap"
 )
 
 // TestAnticipate: what names the place where a process sleeps is read before anything is known of its images; of one

@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/dwarf"
-	"pg_stat_backtrace/worker/gostack"
+	"pg_stat_backtrace/worker/capture/backtrace"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
-	"pg_stat_backtrace/worker/jitcode"
-	"pg_stat_backtrace/worker/procmap"
-	"pg_stat_backtrace/worker/symbolize"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/naming/gostack"
+	"pg_stat_backtrace/worker/naming/jitcode"
+	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
 // DefaultConcurrency bounds how many captures run at the same time.
@@ -122,11 +122,11 @@ func New(cfg Config) (*Capturer, error) {
 // Capture returns the named stack of the target. Errors are those of package ptrace, or ctx's. Concurrent calls with
 // the same target and options share one stop. If one of them is cancelled, the others still get the result. Callers
 // share the trace and must not change it.
-func (c *Capturer) Capture(ctx context.Context, target process.Target, o Options) (*trace.Trace, error) {
+func (c *Capturer) Capture(ctx context.Context, target process.Target, o Options) (*backtrace.Trace, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return c.sharing.do(ctx, newRequestKey(target, o), func(ctx context.Context, taken func()) (*trace.Trace, error) {
+	return c.sharing.do(ctx, newRequestKey(target, o), func(ctx context.Context, taken func()) (*backtrace.Trace, error) {
 		return c.capture(ctx, target, o, taken)
 	})
 }
@@ -134,7 +134,7 @@ func (c *Capturer) Capture(ctx context.Context, target process.Target, o Options
 // capture is Capture without sharing. It calls taken after each snapshot.
 func (c *Capturer) capture(
 	ctx context.Context, target process.Target, o Options, taken func(),
-) (*trace.Trace, error) {
+) (*backtrace.Trace, error) {
 	release, err := c.acquire(ctx, 3*cmp.Or(o.Deadline, defaultDeadline))
 	if err != nil {
 		return nil, err
@@ -235,7 +235,7 @@ func (r *run) captureOnce(ctx context.Context, opts snapshot.Options) (built, er
 	defer snap.Release()
 	b := r.build(snap)
 	if b.space.Unread != "" {
-		return built{}, &trace.ReadingError{File: b.space.Unread, After: time.Since(r.began)}
+		return built{}, &backtrace.ReadingError{File: b.space.Unread, After: time.Since(r.began)}
 	}
 	usedCache := opts.MapsSnapshot != nil && snap.MapsSnapshot == opts.MapsSnapshot
 	if snap.Engine != snapshot.EngineStop {
@@ -271,7 +271,7 @@ func (r *run) captureOnce(ctx context.Context, opts snapshot.Options) (built, er
 
 // built is the result of unwinding a snapshot.
 type built struct {
-	trace *trace.Trace
+	trace *backtrace.Trace
 	// missing has the addresses at which walks reached memory that was not copied but that the process has.
 	missing     []uint64
 	used        []procmap.Usage // the mappings in which frames lie, in order
@@ -283,9 +283,9 @@ type built struct {
 
 // build unwinds and names a snapshot.
 func (c *Capturer) build(snap *snapshot.Snapshot, space *procmap.Space, o Options, server *serverProcess) built {
-	t := &trace.Trace{
+	t := &backtrace.Trace{
 		PID: snap.PID, Engine: snap.Engine, Pause: snap.Pause, Held: snap.Held,
-		Threads: make([]trace.Thread, len(snap.Threads)),
+		Threads: make([]backtrace.Thread, len(snap.Threads)),
 	}
 	w := c.walker(space, o)
 	defer w.close()

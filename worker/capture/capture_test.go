@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // build compiles testdata/nest.c and returns the program.
@@ -91,9 +91,9 @@ func capturer(t *testing.T) *capture.Capturer {
 	return c
 }
 
-func take(t *testing.T, c *capture.Capturer, pid int, o capture.Options) trace.Thread {
+func take(t *testing.T, c *capture.Capturer, pid int, o capture.Options) backtrace.Thread {
 	t.Helper()
-	var reading *trace.ReadingError
+	var reading *backtrace.ReadingError
 	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, o)
 	for errors.As(err, &reading) { // a busy machine: the reading continues in the background
 		tr, err = c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, o)
@@ -119,7 +119,7 @@ func checkUntouched(t *testing.T, pid int) {
 	}
 }
 
-func names(th *trace.Thread) []string {
+func names(th *backtrace.Thread) []string {
 	out := make([]string, len(th.Frames))
 	for i := range th.Frames {
 		out[i] = th.Frames[i].Name()
@@ -127,7 +127,7 @@ func names(th *trace.Thread) []string {
 	return out
 }
 
-func checkOrder(t *testing.T, th *trace.Thread, want ...string) {
+func checkOrder(t *testing.T, th *backtrace.Thread, want ...string) {
 	t.Helper()
 	got := names(th)
 	i := 0

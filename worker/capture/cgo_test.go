@@ -19,7 +19,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // needC skips a test without a C compiler.
@@ -85,7 +85,7 @@ func compareCgo(t *testing.T, exe string) {
 	if n := count(th, "runtime.asmcgocall"); n != 4 {
 		t.Errorf("Go calls C %d times, not 4: %q", n, goNames(th))
 	}
-	i := slices.IndexFunc(all.Goroutines, func(g trace.Goroutine) bool { return g.ID == 1 })
+	i := slices.IndexFunc(all.Goroutines, func(g backtrace.Goroutine) bool { return g.ID == 1 })
 	if i < 0 || !slices.Equal(goNames(&all.Goroutines[i].Thread), goNames(th)) {
 		t.Errorf("goroutine 1 is not the first thread: %+v", all.Goroutines)
 	}
@@ -99,7 +99,7 @@ func goOnly(names []string) []string {
 	})
 }
 
-func count(th *trace.Thread, name string) (n int) {
+func count(th *backtrace.Thread, name string) (n int) {
 	for _, f := range goNames(th) {
 		if f == name {
 			n++
@@ -133,7 +133,7 @@ func buildLibrary(t *testing.T, version int) string {
 }
 
 // checkLibrary checks the stack of a C program that has called goWait(3).
-func checkLibrary(t *testing.T, th *trace.Thread, below string) {
+func checkLibrary(t *testing.T, th *backtrace.Thread, below string) {
 	t.Helper()
 	names := goNames(th)
 	want := []string{
@@ -165,7 +165,7 @@ func TestGoLibrary(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	c := patient(t, capture.Config{})
-	var th trace.Thread
+	var th backtrace.Thread
 	pgtest.Wait(t, "the program to sleep", func() bool {
 		th = take(t, c, cmd.Process.Pid, capture.Options{})
 		return slices.Contains(goNames(&th), "main._Cfunc_cSleep")
@@ -239,7 +239,7 @@ func TestGoInPostgres(t *testing.T) {
 		defer close(done)
 		_, _ = conn.Exec(t.Context(), "SELECT go_wait()") // until the server is stopped
 	}()
-	var th trace.Thread
+	var th backtrace.Thread
 	pgtest.Wait(t, "the function to sleep", func() bool {
 		th = take(t, c, pid, capture.Options{})
 		return slices.Contains(goNames(&th), "main._Cfunc_cSleep")

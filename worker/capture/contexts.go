@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
-	"pg_stat_backtrace/worker/pgmemory"
-	"pg_stat_backtrace/worker/procmap"
-	"pg_stat_backtrace/worker/shield"
-	"pg_stat_backtrace/worker/symbolize"
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming/symbolize"
+	"pg_stat_backtrace/worker/pg/memctx"
+	"pg_stat_backtrace/worker/serve/shield"
 )
 
 // ErrNotPostgres means that a process runs no PostgreSQL server of a known version.
@@ -23,7 +23,7 @@ const lastReads = 500 * time.Millisecond
 
 // MemoryContexts has the memory contexts of a PostgreSQL process.
 type MemoryContexts struct {
-	*pgmemory.Tree
+	*memctx.Tree
 
 	// Major is the server's major version.
 	Major int
@@ -34,7 +34,7 @@ type MemoryContexts struct {
 // blocks the read then, the error is process.ErrUnreachable. Until that read ends, further calls for the process return
 // this error at once.
 func (c *Capturer) MemoryContexts(
-	ctx context.Context, target process.Target, o pgmemory.Options,
+	ctx context.Context, target process.Target, o memctx.Options,
 ) (*MemoryContexts, error) {
 	before, err := procfs.ReadStat(target.PID)
 	if err != nil {
@@ -84,7 +84,7 @@ func (c *Capturer) MemoryContexts(
 }
 
 func (c *Capturer) memoryContexts(
-	ctx context.Context, key procmap.ProcessKey, o pgmemory.Options,
+	ctx context.Context, key procmap.ProcessKey, o memctx.Options,
 ) (*MemoryContexts, error) {
 	process.ProbeReadable(key.PID)
 	server, bias, err := c.memoryServer(key)
@@ -108,7 +108,7 @@ func (c *Capturer) memoryContexts(
 }
 
 // memoryServer identifies the program of a process. The bias is the difference to its link-time addresses.
-func (c *Capturer) memoryServer(key procmap.ProcessKey) (*pgmemory.Server, uint64, error) {
+func (c *Capturer) memoryServer(key procmap.ProcessKey) (*memctx.Server, uint64, error) {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", key.PID))
 	if err != nil {
 		// Reading the memory gives the cause as an error.
@@ -134,16 +134,16 @@ func (c *Capturer) memoryServer(key procmap.ProcessKey) (*pgmemory.Server, uint6
 		}
 		return nil, 0, fmt.Errorf("process %d: %w", key.PID, ErrNotPostgres)
 	}
-	variables, err := known.module.Image.Defined(pgmemory.Variables()...)
+	variables, err := known.module.Image.Defined(memctx.Variables()...)
 	if err != nil {
 		return nil, 0, fmt.Errorf("%s: %w", known.module.Name, err)
 	}
 	general := c.programs.of(known.module, space).server
-	server, err := pgmemory.NewServer(general.Major, func(name string) uint64 { return variables[name] })
+	server, err := memctx.NewServer(general.Major, func(name string) uint64 { return variables[name] })
 	return server, known.bias, err
 }
 
-// Bounded returns the contexts with at most pgmemory.MaxLevels levels: see pgmemory.Tree.
+// Bounded returns the contexts with at most memctx.MaxLevels levels: see memctx.Tree.
 func (m *MemoryContexts) Bounded() *MemoryContexts {
 	return &MemoryContexts{Tree: m.Tree.Bounded(), Major: m.Major}
 }
@@ -153,7 +153,7 @@ func (m *MemoryContexts) Bounded() *MemoryContexts {
 func (m *MemoryContexts) Level(i int) int { return m.firstLevel() + m.Contexts[i].Depth }
 
 // LastLevel is the deepest level of a bounded tree, as Level counts.
-func (m *MemoryContexts) LastLevel() int { return m.firstLevel() + pgmemory.MaxLevels - 1 }
+func (m *MemoryContexts) LastLevel() int { return m.firstLevel() + memctx.MaxLevels - 1 }
 
 func (m *MemoryContexts) firstLevel() int {
 	const firstIsOne = 18

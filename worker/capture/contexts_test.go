@@ -19,15 +19,15 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/pgmemory"
+	"pg_stat_backtrace/worker/pg/memctx"
 )
 
 // contexts reads the memory contexts of a process.
 func contexts(t *testing.T, pid int) *capture.MemoryContexts {
 	t.Helper()
-	m, err := contextCapturer(t).MemoryContexts(t.Context(), process.Target{PID: pid, UID: -1}, pgmemory.Options{})
+	m, err := contextCapturer(t).MemoryContexts(t.Context(), process.Target{PID: pid, UID: -1}, memctx.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -389,7 +389,7 @@ func TestMemoryContextsOfBusyBackend(t *testing.T) {
 	consistent, readings := 0, 0
 	const times = 200
 	for range times {
-		m, err := c.MemoryContexts(t.Context(), process.Target{PID: pid, UID: -1}, pgmemory.Options{Attempts: 5})
+		m, err := c.MemoryContexts(t.Context(), process.Target{PID: pid, UID: -1}, memctx.Options{Attempts: 5})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -420,16 +420,16 @@ func TestMemoryContextsOfBusyBackend(t *testing.T) {
 func TestMemoryContextsRefused(t *testing.T) {
 	c := contextCapturer(t)
 	pid := os.Getpid()
-	if _, err := c.MemoryContexts(t.Context(), process.Target{PID: pid, UID: -1}, pgmemory.Options{}); !errors.Is(
+	if _, err := c.MemoryContexts(t.Context(), process.Target{PID: pid, UID: -1}, memctx.Options{}); !errors.Is(
 		err, capture.ErrNotPostgres) {
 		t.Errorf("this process: %v", err)
 	}
-	if _, err := c.MemoryContexts(t.Context(), process.Target{PID: 1 << 22, UID: -1}, pgmemory.Options{}); !errors.Is(
+	if _, err := c.MemoryContexts(t.Context(), process.Target{PID: 1 << 22, UID: -1}, memctx.Options{}); !errors.Is(
 		err, process.ErrExited) {
 		t.Errorf("no process: %v", err)
 	}
 	recycled := process.Target{PID: pid, StartTime: 1, UID: -1}
-	if _, err := c.MemoryContexts(t.Context(), recycled, pgmemory.Options{}); !errors.Is(err, process.ErrRecycled) {
+	if _, err := c.MemoryContexts(t.Context(), recycled, memctx.Options{}); !errors.Is(err, process.ErrRecycled) {
 		t.Errorf("another process: %v", err)
 	}
 }

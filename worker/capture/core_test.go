@@ -17,8 +17,8 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/corefile"
-	"pg_stat_backtrace/worker/coredump"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/capture/coredump"
 )
 
 // coresDir holds what scripts/cores.sh has made: for each architecture and each way of keeping a stack a program, its
@@ -90,7 +90,7 @@ func TestCores(t *testing.T) {
 // checkCoreStack compares the names with coreStack. Stacks of bare functions, without call frame information and
 // frame pointers, end in start_c: it never returns, so its code has no return to follow. On aarch64 the frame pointer
 // is zero there.
-func checkCoreStack(t *testing.T, th *trace.Thread, bare bool) {
+func checkCoreStack(t *testing.T, th *backtrace.Thread, bare bool) {
 	t.Helper()
 	want, whole := coreStack, th.Whole
 	if bare {
@@ -170,7 +170,7 @@ func symbolValue(t *testing.T, file, name string) uint64 {
 var gdbFrame = regexp.MustCompile(`^#(\d+)\s+0x([0-9a-f]+) in (\S+) \(`)
 
 // compareWithGDB compares the frames that gdb named and returns their number.
-func compareWithGDB(t *testing.T, name string, frames []trace.Frame) int {
+func compareWithGDB(t *testing.T, name string, frames []backtrace.Frame) int {
 	t.Helper()
 	f, err := os.Open(filepath.Join(coresDir, name+".gdb"))
 	if err != nil {

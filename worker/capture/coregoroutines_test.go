@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/worker/coredump"
-	"pg_stat_backtrace/worker/gostack"
+	"pg_stat_backtrace/worker/capture/coredump"
+	"pg_stat_backtrace/worker/naming/gostack"
 )
 
 // TestCoreGoroutines compares the goroutines in a core file of the kernel with the list that the program has printed

@@ -15,8 +15,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/pierrec/lz4/v4"
 
-	"pg_stat_backtrace/worker/coredump"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/capture/coredump"
 )
 
 // compressors make each format in which cores are kept.
@@ -33,7 +33,7 @@ var compressors = map[string]func(w io.Writer) io.WriteCloser{
 }
 
 // functionNames are the functions of a stack, in one line.
-func functionNames(th *trace.Thread) string {
+func functionNames(th *backtrace.Thread) string {
 	var list []string
 	for i := range th.Frames {
 		list = append(list, th.Frames[i].Name())

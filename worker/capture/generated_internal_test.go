@@ -9,11 +9,11 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/jit"
-	"pg_stat_backtrace/worker/jitcode"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/jitcode"
 )
 
 // TestSearchedFrames checks that call frame information found near generated code gives the same stack as the
@@ -53,7 +53,7 @@ func TestSearchedFrames(t *testing.T) {
 				registered := frames(t, by, pid, Options{})
 				forgetDescriptors(t, searched, pid)
 				plain := frames(t, searched, pid, Options{})
-				if !slices.ContainsFunc(registered, func(f trace.Frame) bool { return f.Module == jitcode.GeneratedModule }) {
+				if !slices.ContainsFunc(registered, func(f backtrace.Frame) bool { return f.Module == jitcode.GeneratedModule }) {
 					return
 				}
 				through++
@@ -62,11 +62,11 @@ func TestSearchedFrames(t *testing.T) {
 					// Without a stop the frame pointer is not known, and the stack may end where it is needed.
 					seen := frames(t, c, pid, Options{NonStop: true})
 					whole := registered[:min(len(seen), len(registered))]
-					if !slices.EqualFunc(whole, seen, func(a, b trace.Frame) bool { return a.Address == b.Address }) {
+					if !slices.EqualFunc(whole, seen, func(a, b backtrace.Frame) bool { return a.Address == b.Address }) {
 						t.Errorf("without a stop the stack differs:\n%v\n%v", registered, seen)
 					}
 				}
-				if slices.ContainsFunc(plain, func(f trace.Frame) bool {
+				if slices.ContainsFunc(plain, func(f backtrace.Frame) bool {
 					return f.Module == jitcode.GeneratedModule && f.Function != ""
 				}) {
 					t.Error("without the registered object a function has a name")
@@ -133,7 +133,7 @@ func forgetDescriptors(t *testing.T, c *Capturer, pid int) {
 	}
 }
 
-func frames(t *testing.T, c *Capturer, pid int, o Options) []trace.Frame {
+func frames(t *testing.T, c *Capturer, pid int, o Options) []backtrace.Frame {
 	t.Helper()
 	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, o)
 	if err != nil {
@@ -142,9 +142,9 @@ func frames(t *testing.T, c *Capturer, pid int, o Options) []trace.Frame {
 	return tr.Threads[0].Frames
 }
 
-func samePCs(t *testing.T, a, b []trace.Frame) {
+func samePCs(t *testing.T, a, b []backtrace.Frame) {
 	t.Helper()
-	if !slices.EqualFunc(a, b, func(a, b trace.Frame) bool {
+	if !slices.EqualFunc(a, b, func(a, b backtrace.Frame) bool {
 		return a.Address == b.Address && a.Module == b.Module && a.Note == b.Note
 	}) {
 		t.Errorf("stacks differ:\n%v\n%v", a, b)

@@ -17,7 +17,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // generatedLoad makes LLVM compile each of its queries, with calls back into the server.
@@ -86,7 +86,7 @@ func generatedNonStop(t *testing.T, conn *pgx.Conn) {
 	const enough = 30
 	deadline := time.Now().Add(patience)
 	seen := behind{frames: make(map[uint64]map[uint64]bool), first: make(map[uint64]bool)}
-	check := func(th *trace.Thread, of *throughGenerated) {
+	check := func(th *backtrace.Thread, of *throughGenerated) {
 		i := of.add(t, th)
 		if i < 0 {
 			return
@@ -109,7 +109,7 @@ func generatedNonStop(t *testing.T, conn *pgx.Conn) {
 	ctx, cancel := context.WithDeadline(t.Context(), deadline)
 	defer cancel()
 	errEnough := errors.New("enough")
-	_, err := c.Profile(ctx, []process.Target{target}, capture.ProfileOptions{}, func(tr *trace.Trace, _ int) error {
+	_, err := c.Profile(ctx, []process.Target{target}, capture.ProfileOptions{}, func(tr *backtrace.Trace, _ int) error {
 		if check(&tr.Threads[0], &sampled); sampled.whole >= enough {
 			return errEnough
 		}
@@ -131,7 +131,7 @@ func generatedNonStop(t *testing.T, conn *pgx.Conn) {
 type throughGenerated struct{ all, whole int }
 
 // add counts a stack. It returns the outermost frame in generated code of a whole stack, else -1.
-func (g *throughGenerated) add(t *testing.T, th *trace.Thread) int {
+func (g *throughGenerated) add(t *testing.T, th *backtrace.Thread) int {
 	t.Helper()
 	last := -1
 	for i, f := range th.Frames {
@@ -162,7 +162,7 @@ type behind struct {
 	frames map[uint64]map[uint64]bool
 }
 
-func (b behind) learn(frames []trace.Frame) {
+func (b behind) learn(frames []backtrace.Frame) {
 	for i := range frames[1:] {
 		from, to := &frames[i], frames[i+1].Address
 		if b.frames[from.Address] == nil {
@@ -176,7 +176,7 @@ func (b behind) learn(frames []trace.Frame) {
 }
 
 // wrong returns the number of the first frame that has never been seen behind the one before, -1 if each has.
-func (b behind) wrong(frames []trace.Frame) int {
+func (b behind) wrong(frames []backtrace.Frame) int {
 	if len(frames) == 0 || !b.first[frames[0].Address] {
 		return 0
 	}

@@ -15,7 +15,7 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // buildGo compiles testdata/golang and returns the program.
@@ -37,7 +37,7 @@ func buildGoProgram(t *testing.T, name, cgo string, flags ...string) string {
 }
 
 // goFrames are the frames of functions of the program itself, as "name file:line".
-func goFrames(th *trace.Thread) []string {
+func goFrames(th *backtrace.Thread) []string {
 	var out []string
 	for i := range th.Frames {
 		if f := &th.Frames[i]; strings.HasPrefix(f.Function, "main.") {

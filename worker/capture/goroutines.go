@@ -9,12 +9,12 @@ import (
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
-	"pg_stat_backtrace/unwind/goroutine"
-	"pg_stat_backtrace/worker/gostack"
-	"pg_stat_backtrace/worker/symbolize"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/unwind/golang/goroutine"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/gostack"
+	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
 const (
@@ -26,13 +26,13 @@ const (
 // Goroutines returns the goroutines of a Go program with their stacks, all of one moment. The worker reads their
 // addresses before the stop. If a stack has grown in between, or goroutines were created, it stops the program again.
 // Errors are those of package ptrace, gostack.ErrNotGo and those of package goroutine.
-func (c *Capturer) Goroutines(ctx context.Context, target process.Target, o Options) (*trace.Trace, error) {
+func (c *Capturer) Goroutines(ctx context.Context, target process.Target, o Options) (*backtrace.Trace, error) {
 	if err := c.limit.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
 	defer c.limit.Release(1)
 	start := time.Now()
-	var best *trace.Trace
+	var best *backtrace.Trace
 	missed := -1
 	for try := 1; try <= maxTries; try++ {
 		t, n, err := c.goroutines(ctx, target, o)
@@ -68,7 +68,7 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 }
 
 // goroutines makes one stop. It also returns the number of goroutines that it missed.
-func (c *Capturer) goroutines(ctx context.Context, target process.Target, o Options) (*trace.Trace, int, error) {
+func (c *Capturer) goroutines(ctx context.Context, target process.Target, o Options) (*backtrace.Trace, int, error) {
 	maps, err := procfs.Maps(target.PID)
 	switch {
 	case errors.Is(err, procfs.ErrGone):
@@ -97,7 +97,7 @@ func (c *Capturer) goroutines(ctx context.Context, target process.Target, o Opti
 		Arch: c.arch, Space: space, Modules: space, MaxFrames: o.MaxFrames, Blocks: snap.Blocks,
 		Copies: &gostack.Copies{Order: c.arch.Order, Snap: snap}, Threads: c.goThreads(snap),
 	}
-	t := &trace.Trace{PID: snap.PID, Engine: snap.Engine, Pause: snap.Pause, Held: snap.Held, Threads: []trace.Thread{}}
+	t := &backtrace.Trace{PID: snap.PID, Engine: snap.Engine, Pause: snap.Pause, Held: snap.Held, Threads: []backtrace.Thread{}}
 	return t, w.All(t, programs, &p), nil
 }
 

@@ -19,9 +19,9 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/unwind/goroutine"
+	"pg_stat_backtrace/unwind/golang/goroutine"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // dumped is a goroutine in what Go prints at SIGQUIT.
@@ -86,7 +86,7 @@ func callEnd(line string) int {
 var typeArguments = regexp.MustCompile(`\[[^\]]*\]`)
 
 // goNames are the names of a stack's functions, as Go has them.
-func goNames(th *trace.Thread) []string {
+func goNames(th *backtrace.Thread) []string {
 	var out []string
 	for i := range th.Frames {
 		name := strings.TrimSuffix(th.Frames[i].Function, ".abi0")
@@ -223,7 +223,7 @@ func TestBusyGoroutines(t *testing.T) {
 				t.Errorf("goroutine %d [%s] ends with %s: %q", g.ID, g.Status, g.Stop, names)
 			}
 			ends[stop]++
-			if slices.ContainsFunc(g.Frames, func(f trace.Frame) bool {
+			if slices.ContainsFunc(g.Frames, func(f backtrace.Frame) bool {
 				return f.Function == "" && f.Module != "[vdso]" // whose static functions have no symbols
 			}) {
 				t.Errorf("goroutine %d has a frame without a name: %q", g.ID, names)
@@ -282,7 +282,7 @@ func compareRunning(t *testing.T, cmd *exec.Cmd, dump *bytes.Buffer) {
 }
 
 // compareWithDump compares goroutines with the dump that their idle program has printed at its end.
-func compareWithDump(t *testing.T, tr *trace.Trace, dump *bytes.Buffer) {
+func compareWithDump(t *testing.T, tr *backtrace.Trace, dump *bytes.Buffer) {
 	t.Helper()
 	want := parseDump(t, dump.String())
 	got := make(map[uint64]bool)
@@ -311,7 +311,7 @@ func compareWithDump(t *testing.T, tr *trace.Trace, dump *bytes.Buffer) {
 }
 
 // compareGoroutine compares one goroutine; it returns 1 if it waits.
-func compareGoroutine(t *testing.T, g *trace.Goroutine, d *dumped) int {
+func compareGoroutine(t *testing.T, g *backtrace.Goroutine, d *dumped) int {
 	t.Helper()
 	state, _, locked := strings.Cut(d.state, ", locked to thread")
 	state, _, _ = strings.Cut(state, ",")

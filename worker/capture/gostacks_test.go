@@ -15,7 +15,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // goStacksVariable sets how often each program is captured, and goStacksDefault is the default. Some two hundred of
@@ -111,7 +111,7 @@ func captureRunning(
 	begun := regexp.MustCompile(`^main\.(descend|round|spin)$`)
 	pgtest.Wait(t, "the program to begin", func() bool {
 		tr, err := c.Capture(t.Context(), target, o)
-		return err == nil && slices.ContainsFunc(tr.Threads, func(th trace.Thread) bool {
+		return err == nil && slices.ContainsFunc(tr.Threads, func(th backtrace.Thread) bool {
 			return slices.ContainsFunc(goNames(&th), begun.MatchString)
 		})
 	})
@@ -132,7 +132,7 @@ func captureRunning(
 }
 
 // add checks one stack and counts it.
-func (g *goTally) add(t *testing.T, th *trace.Thread, calls *regexp.Regexp) {
+func (g *goTally) add(t *testing.T, th *backtrace.Thread, calls *regexp.Regexp) {
 	t.Helper()
 	names := goNames(th)
 	if len(names) == 0 {

@@ -13,8 +13,8 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
-	"pg_stat_backtrace/unwind/gopclntab"
-	"pg_stat_backtrace/worker/procmap"
+	"pg_stat_backtrace/unwind/golang/gopclntab"
+	"pg_stat_backtrace/worker/naming/procmap"
 )
 
 // withoutTable is a process of which the function tables of Go are not known.

@@ -9,7 +9,7 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/worker/procmap"
+	"pg_stat_backtrace/worker/naming/procmap"
 )
 
 // bareModules hides the call frame information of the images with a name.

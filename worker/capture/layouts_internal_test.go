@@ -6,7 +6,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
-	"pg_stat_backtrace/worker/procmap"
+	"pg_stat_backtrace/worker/naming/procmap"
 )
 
 // TestMapsTrusted checks when a walk with cached mappings counts as correct. If the walk reached the end of the stack

@@ -11,7 +11,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // reloader is a running testdata/reload.c.
@@ -69,10 +69,10 @@ func library(t *testing.T, file, name string) {
 	}
 }
 
-func hasFrame(th *trace.Thread, name string) bool { return slices.Contains(names(th), name) }
+func hasFrame(th *backtrace.Thread, name string) bool { return slices.Contains(names(th), name) }
 
 // frameOf is the address of a function's frame.
-func frameOf(t *testing.T, th *trace.Thread, name string) uint64 {
+func frameOf(t *testing.T, th *backtrace.Thread, name string) uint64 {
 	t.Helper()
 	i := slices.Index(names(th), name)
 	if i < 0 || !th.Whole {

@@ -11,15 +11,15 @@ import (
 	"sync/atomic"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/worker/pgcontext"
-	"pg_stat_backtrace/worker/pgprogram"
-	"pg_stat_backtrace/worker/procmap"
-	"pg_stat_backtrace/worker/symbolize"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming/symbolize"
+	"pg_stat_backtrace/worker/pg/levels"
+	"pg_stat_backtrace/worker/pg/pgprogram"
 )
 
 // programs caches which programs are PostgreSQL servers.
@@ -31,14 +31,14 @@ type programs struct {
 // recognition is the result of examining a program. server is nil if it is not a PostgreSQL server of a known
 // version. For an unknown version, unknown has the reason.
 type recognition struct {
-	server  *pgcontext.Server
+	server  *levels.Server
 	unknown string
 }
 
 // serverProcess is a process whose program was examined. process is nil if the program is not a PostgreSQL server.
 type serverProcess struct {
 	exe     string
-	process *pgcontext.Process
+	process *levels.Process
 	unknown string // why the version of a PostgreSQL server is unknown
 	module  *symbolize.Module
 	mapping procfs.Mapping // by which the program was found, to check that it is still mapped
@@ -130,18 +130,18 @@ func (s *programs) of(m *symbolize.Module, space *procmap.Space) recognition {
 
 // recognise examines a program.
 func recognise(m *symbolize.Module) recognition {
-	variables, err := m.Image.Defined(pgcontext.Variables()...)
+	variables, err := m.Image.Defined(levels.Variables()...)
 	if err != nil || len(variables) == 0 {
 		return recognition{}
 	}
 	symbol := func(name string) uint64 { return variables[name] }
 	for _, code := range []bool{false, true} { // a linker may put constants beside code
-		var server *pgcontext.Server
-		if server, err = pgcontext.NewServer(symbol, contents(m.Image, code)); err == nil {
+		var server *levels.Server
+		if server, err = levels.NewServer(symbol, contents(m.Image, code)); err == nil {
 			return recognition{server: server}
 		}
 	}
-	var unknown *pgcontext.UnknownVersionError
+	var unknown *levels.UnknownVersionError
 	if errors.As(err, &unknown) {
 		return recognition{unknown: unknown.Reason}
 	}
@@ -180,7 +180,7 @@ func (p *serverProcess) addTo(t *snapshot.ExtraReads) {
 	}
 }
 
-func derefs(wanted []pgcontext.Deref) []snapshot.Deref {
+func derefs(wanted []levels.Deref) []snapshot.Deref {
 	out := make([]snapshot.Deref, len(wanted))
 	for i, d := range wanted {
 		out[i] = snapshot.Deref(d)
@@ -190,7 +190,7 @@ func derefs(wanted []pgcontext.Deref) []snapshot.Deref {
 
 // read adds what PostgreSQL's memory says about the process to a trace. The first thread has just been walked and
 // named.
-func (p *serverProcess) read(t *trace.Trace, snap *snapshot.Snapshot, walked []unwind.Frame, space *procmap.Space) {
+func (p *serverProcess) read(t *backtrace.Trace, snap *snapshot.Snapshot, walked []unwind.Frame, space *procmap.Space) {
 	i := -1
 	t.Unrecognised = p.unknown
 	if p.process != nil {
@@ -201,13 +201,13 @@ func (p *serverProcess) read(t *trace.Trace, snap *snapshot.Snapshot, walked []u
 	}
 	th := &t.Threads[0]
 	place := physical(walked, th.Frames)
-	in := pgcontext.Input{
+	in := levels.Input{
 		Frozen: frozen(&snap.Threads[0].Stack, snap.Found),
 		Live: func(addr uint64, b []byte) int {
 			n, _ := process.ReadMemory(snap.PID, addr, b)
 			return n
 		},
-		Code:   func(addr uint64) pgcontext.Code { return p.describe(space, addr) },
+		Code:   func(addr uint64) levels.Code { return p.describe(space, addr) },
 		Frames: spans(snap.Threads[0].Stack.Start, walked, place, th.Frames),
 	}
 	p.remember(in.Frozen)
@@ -221,7 +221,7 @@ func (p *serverProcess) read(t *trace.Trace, snap *snapshot.Snapshot, walked []u
 }
 
 // remember stores the values of the copied variables for the next capture.
-func (p *serverProcess) remember(memory pgcontext.Memory) {
+func (p *serverProcess) remember(memory levels.Memory) {
 	var word [8]byte
 	copied := func(addr uint64) bool { return memory(addr, word[:1]) == 1 }
 	for i := range p.variables[:min(len(p.variables), len(p.last))] {
@@ -237,18 +237,18 @@ func (p *serverProcess) remember(memory pgcontext.Memory) {
 }
 
 // describe returns the module, function and size of the code at an address, or the module of a file's constants.
-func (p *serverProcess) describe(space *procmap.Space, addr uint64) pgcontext.Code {
+func (p *serverProcess) describe(space *procmap.Space, addr uint64) levels.Code {
 	m, f, ok := space.Lookup(addr)
 	if !ok {
 		if i := space.Mapping(addr); i >= 0 {
-			return pgcontext.Code{Module: symbolize.ModuleName(space.Maps[i].Path)}
+			return levels.Code{Module: symbolize.ModuleName(space.Maps[i].Path)}
 		}
-		return pgcontext.Code{}
+		return levels.Code{}
 	}
 	if f.Module == nil {
-		return pgcontext.Code{Module: symbolize.ModuleName(m.Path), Server: p.module == nil}
+		return levels.Code{Module: symbolize.ModuleName(m.Path), Server: p.module == nil}
 	}
-	code := pgcontext.Code{Module: f.Name, Server: f.Module == p.module}
+	code := levels.Code{Module: f.Name, Server: f.Module == p.module}
 	at := addr - f.Bias
 	code.Image, code.Offset = f.Module.Image.BuildID(), at
 	if name, start, ok := f.Module.FunctionAt(at, space.Files); ok && start == at {
@@ -263,7 +263,7 @@ func (p *serverProcess) describe(space *procmap.Space, addr uint64) pgcontext.Co
 }
 
 // frozen returns a reader of the memory that was copied in the stop.
-func frozen(stack *snapshot.Stack, blocks []snapshot.Stack) pgcontext.Memory {
+func frozen(stack *snapshot.Stack, blocks []snapshot.Stack) levels.Memory {
 	return func(addr uint64, b []byte) int {
 		best := 0
 		look := func(s *snapshot.Stack) {
@@ -284,7 +284,7 @@ func frozen(stack *snapshot.Stack, blocks []snapshot.Stack) pgcontext.Memory {
 
 // physical returns, for each frame of a walk, the index of its frame in the trace. The calls inlined in it come
 // before that index. If the limit on frames has cut a frame from the trace, its index is len(lines).
-func physical(walked []unwind.Frame, lines []trace.Frame) []int {
+func physical(walked []unwind.Frame, lines []backtrace.Frame) []int {
 	place := make([]int, len(walked))
 	at := 0
 	for i := range walked {
@@ -299,14 +299,14 @@ func physical(walked []unwind.Frame, lines []trace.Frame) []int {
 
 // spans returns the part of the stack that each frame of the trace takes. A frame at which the walk switched stacks or
 // ended has none.
-func spans(low uint64, walked []unwind.Frame, place []int, lines []trace.Frame) []pgcontext.Frame {
-	out := make([]pgcontext.Frame, 0, len(walked))
+func spans(low uint64, walked []unwind.Frame, place []int, lines []backtrace.Frame) []levels.Frame {
+	out := make([]levels.Frame, 0, len(walked))
 	for i := range walked {
 		if place[i] == len(lines) {
 			break // the caller does not see this frame and the frames behind it
 		}
 		if end := walked[i].CFA; end > low {
-			out = append(out, pgcontext.Frame{Index: place[i], Start: low, End: end, Module: lines[place[i]].Module})
+			out = append(out, levels.Frame{Index: place[i], Start: low, End: end, Module: lines[place[i]].Module})
 			low = end
 		}
 	}
@@ -315,7 +315,7 @@ func spans(low uint64, walked []unwind.Frame, place []int, lines []trace.Frame) 
 
 // queryFrame returns the index of the frame that shows the query's text. This is the function that handles the
 // client's message, else the main loop that calls it, else the outermost frame.
-func queryFrame(frames []trace.Frame) int {
+func queryFrame(frames []backtrace.Frame) int {
 	found := len(frames) - 1
 	for i := len(frames) - 1; i >= 0; i-- {
 		switch frames[i].Function {

@@ -5,8 +5,8 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/unwind"
-	"pg_stat_backtrace/worker/pgcontext"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/pg/levels"
 )
 
 // TestSpansOfCutTrace checks that frames which the limit has cut from a trace get no levels. Without that, their
@@ -18,23 +18,23 @@ func TestSpansOfCutTrace(t *testing.T) {
 	for i := range walked {
 		walked[i].CFA = low + 0x100*uint64(i+1)
 	}
-	span := func(i, index int, module string) pgcontext.Frame {
-		return pgcontext.Frame{Index: index, Start: low + 0x100*uint64(i), End: low + 0x100*uint64(i+1), Module: module}
+	span := func(i, index int, module string) levels.Frame {
+		return levels.Frame{Index: index, Start: low + 0x100*uint64(i), End: low + 0x100*uint64(i+1), Module: module}
 	}
-	whole := []trace.Frame{
+	whole := []backtrace.Frame{
 		{Module: "a"}, {Module: "b", Inlined: true}, {Module: "b"}, {Module: "c"}, {Module: "d", Inlined: true},
 		{Module: "d"}, {Module: "e"},
 	}
 	for _, tt := range []struct {
 		lines int
-		want  []pgcontext.Frame
+		want  []levels.Frame
 	}{
-		{7, []pgcontext.Frame{
+		{7, []levels.Frame{
 			span(0, 0, "a"), span(1, 2, "b"), span(2, 3, "c"), span(3, 5, "d"), span(4, 6, "e"),
 		}},
-		{5, []pgcontext.Frame{span(0, 0, "a"), span(1, 2, "b"), span(2, 3, "c")}},
-		{3, []pgcontext.Frame{span(0, 0, "a"), span(1, 2, "b")}},
-		{2, []pgcontext.Frame{span(0, 0, "a")}},
+		{5, []levels.Frame{span(0, 0, "a"), span(1, 2, "b"), span(2, 3, "c")}},
+		{3, []levels.Frame{span(0, 0, "a"), span(1, 2, "b")}},
+		{2, []levels.Frame{span(0, 0, "a")}},
 	} {
 		lines := whole[:tt.lines]
 		if got := spans(low, walked, physical(walked, lines), lines); !slices.Equal(got, tt.want) {

@@ -14,7 +14,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // buildInlined compiles testdata/inlined.c and returns the program.
@@ -37,7 +37,7 @@ func patient(t *testing.T, cfg capture.Config) *capture.Capturer {
 }
 
 // places are the frames of the program, as "name file:line [inlined]".
-func places(th *trace.Thread) []string {
+func places(th *backtrace.Thread) []string {
 	var out []string
 	for i := range th.Frames {
 		f := &th.Frames[i]
@@ -116,7 +116,7 @@ func TestInlinedCalls(t *testing.T) {
 }
 
 // checkLevels checks the promises about levels and addresses.
-func checkLevels(t *testing.T, th *trace.Thread) {
+func checkLevels(t *testing.T, th *backtrace.Thread) {
 	t.Helper()
 	for i := range th.Frames {
 		f := &th.Frames[i]

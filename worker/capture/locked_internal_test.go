@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
-	"pg_stat_backtrace/worker/pgmemory"
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/worker/pg/memctx"
 )
 
 // TestLockedProcessIsRemembered captures a process with a locked address space many times. Each call must end with an
@@ -62,7 +62,7 @@ func TestLockedProcessLeavesPlacesToCaptures(t *testing.T) {
 	for n := range concurrency + 1 {
 		began := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		_, err := c.MemoryContexts(ctx, process.Target{PID: pid, UID: -1}, pgmemory.Options{})
+		_, err := c.MemoryContexts(ctx, process.Target{PID: pid, UID: -1}, memctx.Options{})
 		if !errors.Is(err, process.ErrUnreachable) {
 			t.Errorf("call %d: %v", n, err)
 		}

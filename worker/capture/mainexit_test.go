@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/symbolize"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
 // TestMainThreadExited captures a process whose main thread has exited before another thread. The worker must reach
@@ -36,7 +36,7 @@ func TestMainThreadExited(t *testing.T) {
 		if len(tr.Threads) != 2 || tr.Threads[0].Stop != "exited before" || !tr.Threads[1].Whole {
 			t.Fatalf("nonstop %t: %+v", nonStop, tr.Threads)
 		}
-		found := slices.IndexFunc(tr.Threads[1].Frames, func(f trace.Frame) bool { return f.Function == "wait_for_ever" })
+		found := slices.IndexFunc(tr.Threads[1].Frames, func(f backtrace.Frame) bool { return f.Function == "wait_for_ever" })
 		if found < 0 || tr.Threads[1].Frames[found].Note != "" {
 			t.Errorf("nonstop %t: %+v", nonStop, tr.Threads[1].Frames)
 		}

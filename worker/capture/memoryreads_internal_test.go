@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/worker/procmap"
+	"pg_stat_backtrace/worker/naming/procmap"
 )
 
 // TestMemoryReads checks that reads of one process wait for each other, except for an abandoned read, and that another

@@ -21,9 +21,9 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 //go:embed testdata/load.sql
@@ -213,7 +213,7 @@ const maxAsking = 3 * time.Second
 
 // compareActivity compares a snapshot with pg_stat_activity, which reads the same shared memory. The function that it
 // returns gives the differences. The caller must call it once, when the backend runs again.
-func (o *observation) compareActivity(t *testing.T, tr *trace.Trace, command string) func() string {
+func (o *observation) compareActivity(t *testing.T, tr *backtrace.Trace, command string) func() string {
 	t.Helper()
 	differs := make(chan string, 1)
 	go func() { differs <- o.activityDiffers(t.Context(), tr, command) }()
@@ -226,7 +226,7 @@ func (o *observation) compareActivity(t *testing.T, tr *trace.Trace, command str
 	}
 }
 
-func (o *observation) activityDiffers(ctx context.Context, tr *trace.Trace, command string) string {
+func (o *observation) activityDiffers(ctx context.Context, tr *backtrace.Trace, command string) string {
 	var class, event, query string
 	err := o.watch.QueryRow(ctx, `SELECT coalesce(wait_event_type, ''), coalesce(wait_event, ''), query
 		FROM pg_stat_activity WHERE pid = $1`, o.pid).Scan(&class, &event, &query)
@@ -252,7 +252,7 @@ const workersEnd = "BgWorkerShutdown"
 
 // compare compares the levels with the lines of a CONTEXT. They may differ only if the backend was not waiting: it goes
 // on then to the next point at which it looks for a cancel request. A backend that waits looks for one at once.
-func (o *observation) compare(t *testing.T, tr *trace.Trace, where string) {
+func (o *observation) compare(t *testing.T, tr *backtrace.Trace, where string) {
 	t.Helper()
 	got, want := o.texts(t, tr), known(where)
 	o.levels += len(got)
@@ -276,10 +276,10 @@ func (o *observation) compare(t *testing.T, tr *trace.Trace, where string) {
 }
 
 // note remembers which kinds of statements have been compared.
-func (o *observation) note(tr *trace.Trace) {
+func (o *observation) note(tr *backtrace.Trace) {
 	for i := range tr.Threads[0].Frames {
 		for _, l := range tr.Threads[0].Frames[i].Levels {
-			if l.Kind == trace.PLpgSQL {
+			if l.Kind == backtrace.PLpgSQL {
 				o.kinds[l.Statement] = true
 			}
 		}
@@ -287,14 +287,14 @@ func (o *observation) note(tr *trace.Trace) {
 }
 
 // texts returns the levels of a trace, and checks that each stands at a frame of the code that made it.
-func (o *observation) texts(t *testing.T, tr *trace.Trace) []string {
+func (o *observation) texts(t *testing.T, tr *backtrace.Trace) []string {
 	t.Helper()
 	var out []string
 	for i := range tr.Threads[0].Frames {
 		f := &tr.Threads[0].Frames[i]
 		for _, l := range f.Levels {
 			out = append(out, l.Text)
-			if l.Kind == trace.PLpgSQL && (f.Module != "plpgsql.so" ||
+			if l.Kind == backtrace.PLpgSQL && (f.Module != "plpgsql.so" ||
 				f.Function != "" && !strings.HasPrefix(f.Function, "plpgsql_exec_")) {
 				t.Errorf("%q stands at %s of %s", l.Text, f.Function, f.Module)
 			}

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/symbolize"
+	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
 // TestMovedCode checks code that a program has moved to memory without a file. It gets the image's names as long as

@@ -11,9 +11,9 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // TestMusl captures every process of a server built with musl, Alpine's C library, at random times, with and without
@@ -66,7 +66,7 @@ type muslTally struct {
 	engines                          map[string]int
 }
 
-func (n *muslTally) add(t *testing.T, tr *trace.Trace, ended bool) {
+func (n *muslTally) add(t *testing.T, tr *backtrace.Trace, ended bool) {
 	t.Helper()
 	th := &tr.Threads[0]
 	n.all++

@@ -14,10 +14,10 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // waiting lists the states in which backends are captured. Each waits for an event that does not occur. The empty one
@@ -149,13 +149,13 @@ func compareEngines(t *testing.T, c *capture.Capturer, pid int, name string) eng
 
 func isPrefix(a, b string) bool { return strings.HasPrefix(b, a) }
 
-func captureOnce(t *testing.T, c *capture.Capturer, pid int, nonStop bool) (*trace.Trace, error) {
+func captureOnce(t *testing.T, c *capture.Capturer, pid int, nonStop bool) (*backtrace.Trace, error) {
 	t.Helper()
 	return c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{NonStop: nonStop})
 }
 
 // addresses is a stack to compare and to print.
-func addresses(tr *trace.Trace) string {
+func addresses(tr *backtrace.Trace) string {
 	var b strings.Builder
 	for i := range tr.Threads[0].Frames {
 		f := &tr.Threads[0].Frames[i]
@@ -165,7 +165,7 @@ func addresses(tr *trace.Trace) string {
 }
 
 // serverFacts returns PostgreSQL's own facts in a trace: levels, query and wait event.
-func serverFacts(tr *trace.Trace) string {
+func serverFacts(tr *backtrace.Trace) string {
 	var b strings.Builder
 	for i := range tr.Threads[0].Frames {
 		for _, l := range tr.Threads[0].Frames[i].Levels {

@@ -17,17 +17,17 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/render"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 var frameLine = regexp.MustCompile(`^#\d+\s+0x[0-9a-f]{16}\s+in\s+\S+\+0x[0-9a-f]+`)
 
 // seen captures a process, which is not to be stopped; engine is the one expected.
-func seen(t *testing.T, pid int, o capture.Options, engine string) *trace.Trace {
+func seen(t *testing.T, pid int, o capture.Options, engine string) *backtrace.Trace {
 	t.Helper()
 	tr, err := capturer(t).Capture(t.Context(), process.Target{PID: pid, UID: -1}, o)
 	if err != nil {
@@ -251,7 +251,7 @@ func TestManyThreads(t *testing.T) {
 }
 
 // checkThreadText: a header for each thread, and frames, or why there are none.
-func checkThreadText(t *testing.T, tr *trace.Trace) {
+func checkThreadText(t *testing.T, tr *backtrace.Trace) {
 	t.Helper()
 	header := regexp.MustCompile(`^Thread \d+ \((threads|)\)( state .)?( \[.*\])?$`)
 	headers := 0

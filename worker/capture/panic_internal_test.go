@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/worker/pgmemory"
-	"pg_stat_backtrace/worker/shield"
+	"pg_stat_backtrace/worker/pg/memctx"
+	"pg_stat_backtrace/worker/serve/shield"
 )
 
 // TestPanicInMemoryContexts checks that a panic while memory contexts are read is the error of the call.
@@ -18,7 +18,7 @@ func TestPanicInMemoryContexts(t *testing.T) {
 	}
 	defer shield.Inject(func(string) { panic("injected") })()
 	for range 2 { // the second call does not wait for the first
-		_, err = c.MemoryContexts(t.Context(), process.Target{PID: os.Getpid(), UID: -1}, pgmemory.Options{})
+		_, err = c.MemoryContexts(t.Context(), process.Target{PID: os.Getpid(), UID: -1}, memctx.Options{})
 		var failed *shield.Panic
 		if !errors.As(err, &failed) {
 			t.Errorf("got %v", err)

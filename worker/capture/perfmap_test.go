@@ -11,7 +11,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // TestPerfMap names the functions of a JavaScript program by the perf map that node writes, unless the file belongs to
@@ -30,14 +30,14 @@ func TestPerfMap(t *testing.T) {
 	file := fmt.Sprintf("/tmp/perf-%d.map", cmd.Process.Pid)
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait(); _ = os.Remove(file) })
 	c := capturer(t)
-	find := func() *trace.Frame {
+	find := func() *backtrace.Frame {
 		target := process.Target{PID: cmd.Process.Pid, UID: -1}
 		tr, err := c.Capture(t.Context(), target, capture.Options{Deadline: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
 		frames := tr.Threads[0].Frames
-		i := slices.IndexFunc(frames, func(f trace.Frame) bool { return strings.Contains(f.Function, "spinInScript") })
+		i := slices.IndexFunc(frames, func(f backtrace.Frame) bool { return strings.Contains(f.Function, "spinInScript") })
 		if i < 0 {
 			return nil
 		}

@@ -13,9 +13,9 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // positionTables are the tables for the commands of TestPositions. ok runs as long as the test needs.
@@ -95,7 +95,7 @@ func TestPositions(t *testing.T) {
 func (p *position) is(level string) bool { return strings.HasPrefix(level, p.level) }
 
 // cancelAt runs the command, stops and captures it again and again until it is there, and cancels it as it stands.
-func (o *observation) cancelAt(t *testing.T, p *position) (tr *trace.Trace, where string) {
+func (o *observation) cancelAt(t *testing.T, p *position) (tr *backtrace.Trace, where string) {
 	t.Helper()
 	for range 30 { // it may have passed the place unseen
 		o.exec(t, o.watch, p.before)
@@ -121,7 +121,7 @@ func (o *observation) cancelAt(t *testing.T, p *position) (tr *trace.Trace, wher
 }
 
 // stopAt leaves the backend stopped once it is there; no trace if the command has ended before, and how.
-func (o *observation) stopAt(t *testing.T, p *position, result <-chan error) (*trace.Trace, error) {
+func (o *observation) stopAt(t *testing.T, p *position, result <-chan error) (*backtrace.Trace, error) {
 	t.Helper()
 	for {
 		select {

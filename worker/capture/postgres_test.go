@@ -13,10 +13,10 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
-func observe(t *testing.T, pid int, o capture.Options) *trace.Trace {
+func observe(t *testing.T, pid int, o capture.Options) *backtrace.Trace {
 	t.Helper()
 	c, err := capture.New(capture.Config{LinesWait: time.Minute}) // a busy machine must not leave out levels
 	if err != nil {
@@ -66,7 +66,7 @@ func TestQueries(t *testing.T) {
 				t.Errorf("the query stands at %q", f)
 			}
 			tr = observe(t, pid, capture.Options{NoContext: true})
-			if tr.Query != "" || tr.Wait != (trace.Wait{}) {
+			if tr.Query != "" || tr.Wait != (backtrace.Wait{}) {
 				t.Errorf("asked not to: query %q, %v", tr.Query, tr.Wait)
 			}
 			cancel()
@@ -84,17 +84,17 @@ func TestEveryProcess(t *testing.T) {
 		server := pgtest.Start(t, binDir, pgtest.Options{})
 		conn := server.Connect(t, server.User, "postgres")
 		idle := server.Connect(t, server.User, "postgres")
-		read := func() map[int]trace.Wait {
+		read := func() map[int]backtrace.Wait {
 			rows, err := conn.Query(t.Context(), `SELECT pid, coalesce(wait_event_type, ''), coalesce(wait_event, '')
 				FROM pg_stat_activity WHERE pid <> pg_backend_pid()`)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer rows.Close()
-			out := make(map[int]trace.Wait)
+			out := make(map[int]backtrace.Wait)
 			for rows.Next() {
 				var pid int
-				var w trace.Wait
+				var w backtrace.Wait
 				if err := rows.Scan(&pid, &w.Class, &w.Event); err != nil {
 					t.Fatal(err)
 				}
@@ -110,7 +110,7 @@ func TestEveryProcess(t *testing.T) {
 		pgtest.Wait(t, "the processes to rest", func() bool {
 			compared = 0
 			before := read()
-			got := make(map[int]trace.Wait)
+			got := make(map[int]backtrace.Wait)
 			for pid := range before {
 				tr, err := capturer.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
 				if errors.Is(err, process.ErrExited) {
@@ -135,7 +135,7 @@ func TestEveryProcess(t *testing.T) {
 			}
 			return compared >= 4
 		})
-		want := trace.Wait{Class: "Client", Event: "ClientRead"}
+		want := backtrace.Wait{Class: "Client", Event: "ClientRead"}
 		if got := observe(t, int(idle.PgConn().PID()), capture.Options{}).Wait; got != want {
 			t.Errorf("an idle backend waits for %v", got)
 		}
@@ -154,7 +154,7 @@ func TestOtherProgram(t *testing.T) {
 		_ = sleep.Wait()
 	}()
 	tr := observe(t, sleep.Process.Pid, capture.Options{})
-	if tr.Query != "" || tr.Wait != (trace.Wait{}) || len(tr.Threads[0].Frames) == 0 {
+	if tr.Query != "" || tr.Wait != (backtrace.Wait{}) || len(tr.Threads[0].Frames) == 0 {
 		t.Errorf("trace %+v", tr)
 	}
 }

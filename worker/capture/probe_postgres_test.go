@@ -12,13 +12,13 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/cfi/cfitest"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // probedCommands wait in stacks of some kinds.
@@ -130,19 +130,19 @@ func (b *probedBackend) compare(sql string, want []uint64, probes []functionEntr
 }
 
 // trampolinesBefore counts the returns to probes that come one after the other at the end.
-func trampolinesBefore(th *trace.Thread, pcs []uint64) (n int) {
+func trampolinesBefore(th *backtrace.Thread, pcs []uint64) (n int) {
 	for i := len(pcs) - 1; i >= 0 && trampolineAt(th, pcs[i]); i-- {
 		n++
 	}
 	return n - 1
 }
 
-func trampolineAt(th *trace.Thread, pc uint64) bool {
-	return slices.ContainsFunc(th.Frames, func(f trace.Frame) bool { return f.Address == pc && f.Module == "[uprobes]" })
+func trampolineAt(th *backtrace.Thread, pc uint64) bool {
+	return slices.ContainsFunc(th.Frames, func(f backtrace.Frame) bool { return f.Address == pc && f.Module == "[uprobes]" })
 }
 
 // physical are the addresses of a stack, those of inlined calls left out.
-func physical(th *trace.Thread) (pcs []uint64) {
+func physical(th *backtrace.Thread) (pcs []uint64) {
 	for i := range th.Frames {
 		if !th.Frames[i].Inlined {
 			pcs = append(pcs, th.Frames[i].Address)
@@ -152,7 +152,7 @@ func physical(th *trace.Thread) (pcs []uint64) {
 }
 
 // during captures the backend while a command of its waits, and cancels that then.
-func (b *probedBackend) during(sql string) *trace.Thread {
+func (b *probedBackend) during(sql string) *backtrace.Thread {
 	b.t.Helper()
 	ended := make(chan struct{})
 	go func() {

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // TestReturnProbes captures processes in functions whose returns the kernel probes. The caller of the function is
@@ -81,7 +81,7 @@ func behindProbes(t *testing.T, way string, probes, want []string, whole bool, f
 	pid, goOn := probe(t, exe, way, probes)
 	goOn()
 	c := capturer(t)
-	var th trace.Thread
+	var th backtrace.Thread
 	there := func() bool { // the very first time the trampoline is not mapped yet before the stop
 		return slices.Contains(names(&th), "innermost") && slices.Contains(names(&th), trampoline)
 	}

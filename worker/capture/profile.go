@@ -7,15 +7,15 @@ import (
 	"slices"
 	"time"
 
+	"pg_stat_backtrace/ptrace/measure/sampler"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
-	"pg_stat_backtrace/ptrace/sampler"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
-	"pg_stat_backtrace/worker/jitcode"
-	"pg_stat_backtrace/worker/procmap"
-	"pg_stat_backtrace/worker/symbolize"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/jitcode"
+	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
 // ProfileOptions says how processes are sampled; the zero value is the default.
@@ -44,7 +44,7 @@ type ProfileStats struct {
 // the last samples had it; an error of each ends it, too. Other errors are those of sampler.New. What a
 // PostgreSQL process says of itself is not in these traces: it would have to be read at the same moment.
 func (c *Capturer) Profile(
-	ctx context.Context, targets []process.Target, o ProfileOptions, each func(t *trace.Trace, times int) error,
+	ctx context.Context, targets []process.Target, o ProfileOptions, each func(t *backtrace.Trace, times int) error,
 ) (ProfileStats, error) {
 	s, err := sampler.New(targets, sampler.Options{
 		Interval: o.Interval, Duration: o.Duration, Batch: o.Batch, RedZone: c.arch.RedZone,
@@ -65,7 +65,7 @@ type profile struct {
 	capturer *Capturer
 	options  ProfileOptions
 	sampler  *sampler.Sampler
-	each     func(*trace.Trace, int) error
+	each     func(*backtrace.Trace, int) error
 	checks   map[int]*procmap.Check // by process id
 	stats    ProfileStats
 	key      []byte
@@ -131,8 +131,8 @@ func (p *profile) takeOf(list []sampler.Sample) error {
 const generatedBatch = 20 * time.Millisecond
 
 // generated reports whether a stack has frames in such code.
-func generated(t *trace.Thread) bool {
-	return t.Generated || slices.ContainsFunc(t.Frames, func(f trace.Frame) bool { return f.Module == jitcode.GeneratedModule })
+func generated(t *backtrace.Thread) bool {
+	return t.Generated || slices.ContainsFunc(t.Frames, func(f backtrace.Frame) bool { return f.Module == jitcode.GeneratedModule })
 }
 
 func keyOf(snap *snapshot.Snapshot) procmap.ProcessKey {
@@ -149,7 +149,7 @@ func withMaps(list []sampler.Sample, maps []procfs.Mapping) []sampler.Sample {
 
 // counted is a stack that some samples had.
 type counted struct {
-	trace *trace.Trace
+	trace *backtrace.Trace
 	times int
 }
 
@@ -179,7 +179,7 @@ func (p *profile) build(list []sampler.Sample) (b built, stacks []counted) {
 			known[string(p.key)] = len(stacks)
 		}
 		ended := time.Now()
-		t := &trace.Trace{PID: snap.PID, Engine: snap.Engine, Threads: []trace.Thread{w.describe(th, stop)}}
+		t := &backtrace.Trace{PID: snap.PID, Engine: snap.Engine, Threads: []backtrace.Thread{w.describe(th, stop)}}
 		b.record(w.frames, stop)
 		stacks = append(stacks, counted{trace: t, times: snap.Times})
 		p.stats.Unwind += ended.Sub(began)

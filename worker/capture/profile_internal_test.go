@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
+	"pg_stat_backtrace/ptrace/measure/sampler"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/sampler"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 

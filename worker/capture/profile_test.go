@@ -13,22 +13,22 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
+	"pg_stat_backtrace/ptrace/measure/sampler"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
-	"pg_stat_backtrace/ptrace/sampler"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // profile samples processes for a while.
-func profile(t *testing.T, pids []int, span time.Duration, o capture.ProfileOptions, each func(*trace.Trace)) {
+func profile(t *testing.T, pids []int, span time.Duration, o capture.ProfileOptions, each func(*backtrace.Trace)) {
 	t.Helper()
 	profileUntil(t, pids, span, o, func() bool { return false }, each)
 }
 
 // profileUntil is profile that ends early when enough returns true.
 func profileUntil(t *testing.T, pids []int, span time.Duration, o capture.ProfileOptions, enough func() bool,
-	each func(*trace.Trace),
+	each func(*backtrace.Trace),
 ) {
 	t.Helper()
 	targets := make([]process.Target, len(pids))
@@ -41,7 +41,7 @@ func profileUntil(t *testing.T, pids []int, span time.Duration, o capture.Profil
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), span)
 	defer cancel()
-	_, err := c.Profile(ctx, targets, o, func(tr *trace.Trace, times int) error {
+	_, err := c.Profile(ctx, targets, o, func(tr *backtrace.Trace, times int) error {
 		for range times {
 			each(tr)
 		}
@@ -81,7 +81,7 @@ func TestProfileRandom(t *testing.T) {
 				return err != nil || hasEnded(pid)
 			})
 			profile(t, processes, time.Second, capture.ProfileOptions{Interval: 5 * time.Millisecond},
-				func(tr *trace.Trace) {
+				func(tr *backtrace.Trace) {
 					if len(tr.Threads[0].Frames) == 0 {
 						t.Fatalf("process %d: %+v", tr.PID, tr.Threads[0])
 					}
@@ -108,13 +108,13 @@ func TestProfileAsleep(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stacks := make(map[int]map[string][]trace.Frame)
-		profile(t, processes, 500*time.Millisecond, capture.ProfileOptions{}, func(tr *trace.Trace) {
+		stacks := make(map[int]map[string][]backtrace.Frame)
+		profile(t, processes, 500*time.Millisecond, capture.ProfileOptions{}, func(tr *backtrace.Trace) {
 			if tr.Engine != sampler.EngineSampled || tr.Pause != 0 {
 				t.Errorf("engine %s, pause %v", tr.Engine, tr.Pause)
 			}
 			if stacks[tr.PID] == nil {
-				stacks[tr.PID] = make(map[string][]trace.Frame)
+				stacks[tr.PID] = make(map[string][]backtrace.Frame)
 			}
 			stacks[tr.PID][pcsOf(tr.Threads[0].Frames)] = tr.Threads[0].Frames
 		})
@@ -148,7 +148,7 @@ func TestProfileAsleep(t *testing.T) {
 }
 
 // pcsOf are those of frames.
-func pcsOf(frames []trace.Frame) string {
+func pcsOf(frames []backtrace.Frame) string {
 	var text []byte
 	for i := range frames {
 		for shift := 0; shift < 64; shift += 8 {
@@ -180,11 +180,11 @@ func profileExec(t *testing.T, batch time.Duration) {
 	}
 	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 	before, between, after := 0, 0, 0
-	var last *trace.Thread
+	var last *backtrace.Thread
 	// A machine that stalls hands a batch over late: it takes what time it needs.
 	profileUntil(t, []int{c.Process.Pid}, time.Minute, capture.ProfileOptions{Batch: batch},
 		func() bool { return after > between+20 },
-		func(tr *trace.Trace) {
+		func(tr *backtrace.Trace) {
 			last = &tr.Threads[0]
 			switch all := names(last); {
 			case before > 0 && !last.Whole:
@@ -217,7 +217,7 @@ func TestProfileDuration(t *testing.T) {
 	for tries := 0; samples == 0 && tries < 20; tries++ { // on a busy machine nobody may have looked until then
 		stats, err := capturer(t).Profile(t.Context(), []process.Target{{PID: sleeper.Process.Pid, UID: -1}},
 			capture.ProfileOptions{Duration: 5 * time.Millisecond, Interval: time.Millisecond},
-			func(_ *trace.Trace, times int) error { samples += times; return nil })
+			func(_ *backtrace.Trace, times int) error { samples += times; return nil })
 		if errors.Is(err, samplerbpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
 			t.Skip(err)
 		}
@@ -246,7 +246,7 @@ func TestProfileUnreachable(t *testing.T) {
 	var release func()
 	_, err := capturer(t).Profile(t.Context(), []process.Target{{PID: pid, UID: -1}},
 		capture.ProfileOptions{Duration: 3 * time.Second, Batch: 200 * time.Millisecond},
-		func(tr *trace.Trace, times int) error {
+		func(tr *backtrace.Trace, times int) error {
 			if slices.Contains(names(&tr.Threads[0]), "__libc_start_main") {
 				named += times
 				if release == nil && process.Guard.Begin(pid) { // from now on
@@ -281,7 +281,7 @@ func TestProfileEnds(t *testing.T) {
 		}
 		go func() { _ = short.Wait() }()
 		_, err := c.Profile(t.Context(), []process.Target{{PID: short.Process.Pid, UID: -1}}, capture.ProfileOptions{},
-			func(tr *trace.Trace, times int) error {
+			func(tr *backtrace.Trace, times int) error {
 				if slices.Contains(names(&tr.Threads[0]), "__libc_start_main") {
 					seen += times
 				}

@@ -10,7 +10,7 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/render"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // TestServerWithoutSections recognizes a server whose program has no section headers. Some linkers and packers omit

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/ptrace/snapshot"
-	"pg_stat_backtrace/worker/pgcontext"
+	"pg_stat_backtrace/worker/pg/levels"
 )
 
 // TestRemember checks that the value of a variable is kept only if all the memory that it points to was copied.
@@ -36,5 +36,5 @@ func TestRemember(t *testing.T) {
 		}
 	}
 	p := serverProcess{variables: make([]snapshot.Variable, 2*len(pointers{})), last: new(pointers)}
-	p.remember(pgcontext.Memory(func(uint64, []byte) int { return 0 })) // more variables than are remembered
+	p.remember(levels.Memory(func(uint64, []byte) int { return 0 })) // more variables than are remembered
 }

@@ -14,11 +14,11 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/debuginfod"
-	"pg_stat_backtrace/worker/symbolize"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/debuginfod"
+	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
 // announcer is a Remote that starts a request only when the test waits for a file. So no file arrives before the
@@ -386,13 +386,13 @@ func child(t *testing.T, pid int) int {
 }
 
 // postgresFrames captures a process and returns its frames in postgres.
-func postgresFrames(t *testing.T, c *capture.Capturer, pid int) []trace.Frame {
+func postgresFrames(t *testing.T, c *capture.Capturer, pid int) []backtrace.Frame {
 	t.Helper()
 	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out []trace.Frame
+	var out []backtrace.Frame
 	for _, f := range tr.Threads[0].Frames {
 		if f.Module == "postgres" && f.Function != "_start" {
 			out = append(out, f)

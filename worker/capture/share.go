@@ -8,7 +8,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // errUnfinished is the error for callers that shared a capture which ended in a panic.
@@ -43,17 +43,17 @@ type sharedCapture struct {
 	cancel  func() // ends it
 	done    chan struct{}
 
-	trace *trace.Trace // valid when done is closed
+	trace *backtrace.Trace // valid when done is closed
 	err   error
 }
 
 // sharedWork is a capture. It calls taken, once or more often, when it has taken a snapshot. Later callers do not join.
-type sharedWork func(ctx context.Context, taken func()) (*trace.Trace, error)
+type sharedWork func(ctx context.Context, taken func()) (*backtrace.Trace, error)
 
 // do joins the capture in progress for q, or runs capture if there is none. A cancelled caller leaves, and the
 // capture continues for the others. It is cancelled when the last caller has left. The first caller stays until the
 // capture ends.
-func (s *sharing) do(ctx context.Context, q requestKey, capture sharedWork) (*trace.Trace, error) {
+func (s *sharing) do(ctx context.Context, q requestKey, capture sharedWork) (*backtrace.Trace, error) {
 	s.mu.Lock()
 	if c := s.active[q]; c != nil {
 		c.callers++

@@ -9,7 +9,7 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // TestSharing checks that callers with equal requests share one capture and others do not. A cancelled caller, even
@@ -18,11 +18,11 @@ func TestSharing(t *testing.T) {
 	var s sharing
 	q := requestKey{target: process.Target{PID: 1}}
 	release, made := make(chan struct{}), make(chan context.Context, 10)
-	work := func(ctx context.Context, _ func()) (*trace.Trace, error) {
+	work := func(ctx context.Context, _ func()) (*backtrace.Trace, error) {
 		made <- ctx
 		select {
 		case <-release:
-			return &trace.Trace{PID: 1}, nil
+			return &backtrace.Trace{PID: 1}, nil
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -83,15 +83,15 @@ func TestSharingEndsWithSnapshot(t *testing.T) {
 	q := requestKey{target: process.Target{PID: 1}}
 	begun, snapshot, named := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	naming := make(chan struct{})
-	first := func(_ context.Context, taken func()) (*trace.Trace, error) {
+	first := func(_ context.Context, taken func()) (*backtrace.Trace, error) {
 		close(begun)
 		<-snapshot
 		taken()
 		close(naming)
 		<-named
-		return &trace.Trace{PID: 1}, nil
+		return &backtrace.Trace{PID: 1}, nil
 	}
-	second := func(context.Context, func()) (*trace.Trace, error) { return &trace.Trace{PID: 2}, nil }
+	second := func(context.Context, func()) (*backtrace.Trace, error) { return &backtrace.Trace{PID: 2}, nil }
 	results := make(chan int, 2)
 	call := func(work sharedWork) {
 		got, err := s.do(t.Context(), q, work)
@@ -136,7 +136,7 @@ func TestSharingEndsWithSnapshot(t *testing.T) {
 // sharingAlone checks that a capture ends when its last caller leaves, and that a panic gives an error.
 func sharingAlone(t *testing.T, s *sharing, q requestKey) {
 	ctx, leave := context.WithCancel(t.Context())
-	_, err := s.do(ctx, q, func(during context.Context, _ func()) (*trace.Trace, error) {
+	_, err := s.do(ctx, q, func(during context.Context, _ func()) (*backtrace.Trace, error) {
 		leave()
 		<-during.Done()
 		return nil, during.Err()
@@ -147,7 +147,7 @@ func sharingAlone(t *testing.T, s *sharing, q requestKey) {
 	begun, shared := make(chan struct{}), make(chan error, 1)
 	go func() {
 		<-begun
-		_, err := s.do(t.Context(), q, func(context.Context, func()) (*trace.Trace, error) { return &trace.Trace{}, nil })
+		_, err := s.do(t.Context(), q, func(context.Context, func()) (*backtrace.Trace, error) { return &backtrace.Trace{}, nil })
 		shared <- err
 	}()
 	func() {
@@ -156,7 +156,7 @@ func sharingAlone(t *testing.T, s *sharing, q requestKey) {
 				t.Error("the panic was swallowed")
 			}
 		}()
-		_, _ = s.do(t.Context(), q, func(context.Context, func()) (*trace.Trace, error) {
+		_, _ = s.do(t.Context(), q, func(context.Context, func()) (*backtrace.Trace, error) {
 			close(begun)
 			pgtest.Wait(t, "somebody shares it", func() bool {
 				s.mu.Lock()

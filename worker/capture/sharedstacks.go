@@ -5,27 +5,27 @@ import (
 	"slices"
 	"unsafe"
 
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // SharedStacks keeps one copy of equal stacks of all StackSpaces, in a bounded memory. It is for one goroutine.
 type SharedStacks struct {
 	seed        maphash.Seed
-	byKey       map[uint64][]*trace.Thread // equal keys with different stacks are rare
+	byKey       map[uint64][]*backtrace.Thread // equal keys with different stacks are rare
 	size, limit int
 	full        bool
 }
 
 // NewSharedStacks returns an empty SharedStacks that takes up to limit bytes, as far as that can be estimated.
 func NewSharedStacks(limit int) *SharedStacks {
-	return &SharedStacks{seed: maphash.MakeSeed(), byKey: make(map[uint64][]*trace.Thread), limit: limit}
+	return &SharedStacks{seed: maphash.MakeSeed(), byKey: make(map[uint64][]*backtrace.Thread), limit: limit}
 }
 
 // Full reports whether a stack found no room. Stacks that are kept are still found.
 func (s *SharedStacks) Full() bool { return s.full }
 
 // of returns the kept stack that is equal to t. If there is none, it keeps t; nil if there is no room.
-func (s *SharedStacks) of(t *trace.Thread) *trace.Thread {
+func (s *SharedStacks) of(t *backtrace.Thread) *backtrace.Thread {
 	key := s.key(t)
 	for _, kept := range s.byKey[key] {
 		if equalStacks(kept, t) {
@@ -43,7 +43,7 @@ func (s *SharedStacks) of(t *trace.Thread) *trace.Thread {
 }
 
 // key is a hash of the frames' addresses and functions.
-func (s *SharedStacks) key(t *trace.Thread) uint64 {
+func (s *SharedStacks) key(t *backtrace.Thread) uint64 {
 	var h maphash.Hash
 	h.SetSeed(s.seed)
 	for i := range t.Frames {
@@ -55,12 +55,12 @@ func (s *SharedStacks) key(t *trace.Thread) uint64 {
 }
 
 // equalStacks compares all but the thread that a stack belongs to.
-func equalStacks(a, b *trace.Thread) bool {
+func equalStacks(a, b *backtrace.Thread) bool {
 	return a.State == b.State && a.Stop == b.Stop && a.Whole == b.Whole && slices.Equal(a.Kernel, b.Kernel) &&
 		slices.EqualFunc(a.Frames, b.Frames, equalFrames)
 }
 
-func equalFrames(a, b trace.Frame) bool {
+func equalFrames(a, b backtrace.Frame) bool {
 	return a.Level == b.Level && a.Address == b.Address && a.Function == b.Function && a.Offset == b.Offset &&
 		a.Module == b.Module && a.BuildID == b.BuildID && a.ModuleOffset == b.ModuleOffset &&
 		a.File == b.File && a.Line == b.Line && a.Inlined == b.Inlined && a.Derived == b.Derived && a.Note == b.Note &&
@@ -68,9 +68,9 @@ func equalFrames(a, b trace.Frame) bool {
 }
 
 // sizeOf estimates the memory of a stack. The strings of frames are parts of the symbol tables.
-func sizeOf(t *trace.Thread) int {
+func sizeOf(t *backtrace.Thread) int {
 	const entry = 64 // in the map
-	n := entry + int(unsafe.Sizeof(*t)) + cap(t.Frames)*int(unsafe.Sizeof(trace.Frame{}))
+	n := entry + int(unsafe.Sizeof(*t)) + cap(t.Frames)*int(unsafe.Sizeof(backtrace.Frame{}))
 	for i := range t.Frames {
 		for _, l := range t.Frames[i].Levels {
 			n += int(unsafe.Sizeof(l)) + len(l.Text) + len(l.Function) + len(l.Query) + len(l.Relation) + len(l.Statement)

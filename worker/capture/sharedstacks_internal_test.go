@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"testing"
 
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // stackOf makes a stack of two frames with an address and the query of a level.
-func stackOf(address uint64, query string) *trace.Thread {
-	return &trace.Thread{Whole: true, Frames: []trace.Frame{
-		{Address: address, Function: "f", Levels: []trace.Level{{Query: query}}},
+func stackOf(address uint64, query string) *backtrace.Thread {
+	return &backtrace.Thread{Whole: true, Frames: []backtrace.Frame{
+		{Address: address, Function: "f", Levels: []backtrace.Level{{Query: query}}},
 		{Level: 1, Address: 1, Function: "main"},
 	}}
 }
@@ -28,12 +28,12 @@ func TestSharedStacks(t *testing.T) {
 	if s.of(other) != one {
 		t.Error("an equal stack of another thread is kept again")
 	}
-	for what, different := range map[string]func(*trace.Thread){
-		"level": func(t *trace.Thread) { t.Frames[0].Levels[0].Query = "SELECT 2" },
-		"line":  func(t *trace.Thread) { t.Frames[1].Line = 3 },
-		"note":  func(t *trace.Thread) { t.Frames[1].Note = "n" },
-		"end":   func(t *trace.Thread) { t.Whole = false },
-		"state": func(t *trace.Thread) { t.State = 'S' },
+	for what, different := range map[string]func(*backtrace.Thread){
+		"level": func(t *backtrace.Thread) { t.Frames[0].Levels[0].Query = "SELECT 2" },
+		"line":  func(t *backtrace.Thread) { t.Frames[1].Line = 3 },
+		"note":  func(t *backtrace.Thread) { t.Frames[1].Note = "n" },
+		"end":   func(t *backtrace.Thread) { t.Whole = false },
+		"state": func(t *backtrace.Thread) { t.State = 'S' },
 	} {
 		if stack := stackOf(2, "SELECT 1"); s.of(stack) != one {
 			t.Error("the stack is lost")
@@ -57,9 +57,9 @@ func TestSharedStacks(t *testing.T) {
 
 // BenchmarkSharedStacks looks for a stack of 30 frames that is kept.
 func BenchmarkSharedStacks(b *testing.B) {
-	s, stack := NewSharedStacks(1<<20), &trace.Thread{}
+	s, stack := NewSharedStacks(1<<20), &backtrace.Thread{}
 	for i := range 30 {
-		stack.Frames = append(stack.Frames, trace.Frame{Level: i, Address: uint64(i), Function: fmt.Sprint("function", i)})
+		stack.Frames = append(stack.Frames, backtrace.Frame{Level: i, Address: uint64(i), Function: fmt.Sprint("function", i)})
 	}
 	for b.Loop() {
 		s.of(stack)

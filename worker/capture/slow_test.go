@@ -12,7 +12,7 @@ import (
 	"pg_stat_backtrace/internal/slowfs"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.RunOr(m, slowfs.Environment, slowfs.Serve)) }
@@ -33,7 +33,7 @@ func split(t *testing.T, exe string) string {
 }
 
 // inTime captures a process whose debug files are on a disk that does not respond. The capture must end in time.
-func inTime(t *testing.T, c *capture.Capturer, pid int) (*trace.Trace, error) {
+func inTime(t *testing.T, c *capture.Capturer, pid int) (*backtrace.Trace, error) {
 	t.Helper()
 	const patience = 300 * time.Millisecond
 	began := time.Now()
@@ -93,14 +93,14 @@ func TestSlowUnwinding(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var unread *trace.ReadingError
+	var unread *backtrace.ReadingError
 	for range 3 { // a later caller waits no longer
 		if _, err := inTime(t, c, pid); !errors.As(err, &unread) || unread.File != "nest" {
 			t.Fatal(err)
 		}
 	}
 	disk.Answer()
-	var tr *trace.Trace
+	var tr *backtrace.Trace
 	pgtest.Wait(t, "the stack", func() bool {
 		var err error
 		tr, err = c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})

@@ -15,9 +15,9 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // snapshotsVariable is how many captures TestRandomSnapshots makes in all; snapshotsDefault without it.
@@ -170,7 +170,7 @@ func timeRun(pid int) time.Duration {
 }
 
 // add judges one stack.
-func (n *tally) add(t *testing.T, pid int, tr *trace.Trace) {
+func (n *tally) add(t *testing.T, pid int, tr *backtrace.Trace) {
 	t.Helper()
 	th := &tr.Threads[0]
 	n.captures++
@@ -208,7 +208,7 @@ func (n *tally) add(t *testing.T, pid int, tr *trace.Trace) {
 }
 
 // innermost words the innermost frames of a stack, and why it ended.
-func innermost(th *trace.Thread) string {
+func innermost(th *backtrace.Thread) string {
 	const most = 4
 	var text strings.Builder
 	for i := range th.Frames[:min(len(th.Frames), most)] {
@@ -229,7 +229,7 @@ func hasEnded(pid int) bool {
 // library and program (.init, .fini, deregister_tm_clones), which also runs when a parallel worker exits. Some
 // functions of OpenSSL 1.1 in assembly are the other case. If such code has a frame pointer, the walk follows and
 // marks it. Otherwise the stack ends there, or after a marked guess.
-func uncovered(th *trace.Thread) (bare bool, guesses int, guessed string) {
+func uncovered(th *backtrace.Thread) (bare bool, guesses int, guessed string) {
 	at := len(th.Frames) - 1
 	for i := range th.Frames {
 		note := th.Frames[i].Note

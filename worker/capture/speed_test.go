@@ -15,10 +15,10 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
-	"pg_stat_backtrace/worker/procmap"
+	"pg_stat_backtrace/worker/naming/procmap"
 )
 
 // deepProcesses starts testdata/nest.c that many times, each process the given number of calls deep.

@@ -8,13 +8,13 @@ import (
 	"unsafe"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
-	"pg_stat_backtrace/worker/pgcontext"
-	"pg_stat_backtrace/worker/procmap"
-	"pg_stat_backtrace/worker/symbolize"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming/symbolize"
+	"pg_stat_backtrace/worker/pg/levels"
 )
 
 // StackNamer unwinds and names stacks that programs in the kernel have copied: the registers and the stack memory of a
@@ -48,7 +48,7 @@ type StackNamerOptions struct {
 // TooManyStacks is the result for a stack for which there is no room: see StackNamerOptions.MaxBytes. It has no frames.
 //
 //nolint:gochecknoglobals // a constant
-var TooManyStacks = &trace.Thread{Stop: "too many stacks"}
+var TooManyStacks = &backtrace.Thread{Stop: "too many stacks"}
 
 // lastWalk describes the last walk of a StackNamer.
 type lastWalk struct {
@@ -83,7 +83,7 @@ func (n *StackNamer) Watch() (end func()) { return n.capturer.processes.WatchGen
 // other state of PostgreSQL.
 func (n *StackNamer) Name(
 	sp *StackSpace, th *snapshot.Thread, memory []snapshot.Stack,
-) (named *trace.Thread, complete bool) {
+) (named *backtrace.Thread, complete bool) {
 	files := n.filesDeadline()
 	defer files.Stop()
 	named, complete = n.nameOne(sp, th, memory, &files)
@@ -96,10 +96,10 @@ func (n *StackNamer) Name(
 // NameSnapshots unwinds and names the first thread of each snapshot, with the snapshot's mappings. All snapshots
 // together wait for files once. Adjacent snapshots with the same mappings wait for source lines and derived names
 // once.
-func (n *StackNamer) NameSnapshots(list []*snapshot.Snapshot) []*trace.Thread {
+func (n *StackNamer) NameSnapshots(list []*snapshot.Snapshot) []*backtrace.Thread {
 	files := n.filesDeadline()
 	defer files.Stop()
-	named := make([]*trace.Thread, 0, len(list))
+	named := make([]*backtrace.Thread, 0, len(list))
 	for len(list) > 0 {
 		first := list[0]
 		sp := NewStackSpace(first.PID, first.MapsSnapshot.StartTime(), first.Maps)
@@ -132,7 +132,7 @@ func (n *StackNamer) walker(sp *StackSpace, files *symbolize.Deadline) *walker {
 
 func (n *StackNamer) nameOne(
 	sp *StackSpace, th *snapshot.Thread, memory []snapshot.Stack, files *symbolize.Deadline,
-) (named *trace.Thread, complete bool) {
+) (named *backtrace.Thread, complete bool) {
 	w := n.walker(sp, files)
 	defer w.close()
 	return n.name(w, sp, th, memory)
@@ -141,7 +141,7 @@ func (n *StackNamer) nameOne(
 // name walks a stack, and names it unless an equal one was named before.
 func (n *StackNamer) name(
 	w *walker, sp *StackSpace, th *snapshot.Thread, memory []snapshot.Stack,
-) (named *trace.Thread, complete bool) {
+) (named *backtrace.Thread, complete bool) {
 	stop := w.walk(th, nil)
 	complete = (stop.Whole() || stop.Reason == unwind.MaxFrames) && !slices.ContainsFunc(w.frames, guessed)
 	n.key = appendWalk(append(n.key[:0], th.State, byte(stop.Reason)), w.frames)
@@ -198,7 +198,7 @@ func (n *StackNamer) shorten(w *walker) bool {
 
 // keep remembers the stack of the last walk under the last key, unless an image was not read in time or there is no
 // room. It returns the stack, or an equal stack of Shared.
-func (n *StackNamer) keep(sp *StackSpace, t *trace.Thread, space *procmap.Space) *trace.Thread {
+func (n *StackNamer) keep(sp *StackSpace, t *backtrace.Thread, space *procmap.Space) *backtrace.Thread {
 	if n.options.Shared != nil {
 		kept := n.options.Shared.of(t)
 		if kept == nil {
@@ -224,8 +224,8 @@ func (n *StackNamer) keep(sp *StackSpace, t *trace.Thread, space *procmap.Space)
 
 // addLevels returns the stack of the last walk with the functions that the memory proves. It leaves named as it is.
 func (n *StackNamer) addLevels(
-	sp *StackSpace, space *procmap.Space, named *trace.Thread, th *snapshot.Thread, memory []snapshot.Stack,
-) *trace.Thread {
+	sp *StackSpace, space *procmap.Space, named *backtrace.Thread, th *snapshot.Thread, memory []snapshot.Stack,
+) *backtrace.Thread {
 	if sp.server == nil {
 		known := serverProcess{}
 		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", sp.pid)); err == nil {
@@ -240,7 +240,7 @@ func (n *StackNamer) addLevels(
 		return named
 	}
 	copied := frozen(&th.Stack, memory)
-	in := pgcontext.Input{
+	in := levels.Input{
 		Frozen: copied,
 		// What was not copied with the stack does not count, except what cannot change: code and constants.
 		Live: func(addr uint64, b []byte) int {
@@ -250,7 +250,7 @@ func (n *StackNamer) addLevels(
 			n, _ := process.ReadMemoryWithTimeout(sp.pid, addr, b)
 			return n
 		},
-		Code:   func(addr uint64) pgcontext.Code { return sp.server.describe(space, addr) },
+		Code:   func(addr uint64) levels.Code { return sp.server.describe(space, addr) },
 		Frames: spans(th.Stack.Start, n.last.frames, physical(n.last.frames, named.Frames), named.Frames),
 	}
 	levels := sp.server.process.Read(&in).Levels

@@ -5,10 +5,10 @@ import (
 	"slices"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind"
-	"pg_stat_backtrace/worker/procmap"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/procmap"
 )
 
 // StackSpace is the address space of a process, with the stacks that a StackNamer has named there.
@@ -19,14 +19,14 @@ type StackSpace struct {
 	pid       int
 	startTime uint64
 	check     *procmap.Check // nil: the mappings are not verified
-	known     map[string]*trace.Thread
+	known     map[string]*backtrace.Thread
 	named     []namedStack   // all stacks, to complete them later
 	server    *serverProcess // nil: not examined yet
 }
 
 // namedStack is a stack with the walk that it was named by.
 type namedStack struct {
-	thread *trace.Thread
+	thread *backtrace.Thread
 	walked []unwind.Frame
 }
 
@@ -36,7 +36,7 @@ const maxKnownStacks = 1 << 16
 // NewStackSpace describes a process by its mappings. StartTime is as in procfs.Stat. The caller must know that the
 // mappings are valid for the stacks. It need not close the space.
 func NewStackSpace(pid int, startTime uint64, maps []procfs.Mapping) *StackSpace {
-	return &StackSpace{Maps: maps, pid: pid, startTime: startTime, known: make(map[string]*trace.Thread)}
+	return &StackSpace{Maps: maps, pid: pid, startTime: startTime, known: make(map[string]*backtrace.Thread)}
 }
 
 // ReadStackSpace reads the mappings of a process. Later, StackNamer.Name compares the mappings of each new stack with
@@ -83,7 +83,7 @@ func (sp *StackSpace) reread(c *Capturer) bool {
 }
 
 // rename replaces the frames of a stack, and keeps their levels.
-func (s *namedStack) rename(frames []trace.Frame) {
+func (s *namedStack) rename(frames []backtrace.Frame) {
 	old := s.thread.Frames
 	switch {
 	case len(frames) == len(old):
@@ -92,7 +92,7 @@ func (s *namedStack) rename(frames []trace.Frame) {
 		}
 	case len(frames) < len(old):
 		return
-	case slices.ContainsFunc(old, func(f trace.Frame) bool { return len(f.Levels) > 0 }):
+	case slices.ContainsFunc(old, func(f backtrace.Frame) bool { return len(f.Levels) > 0 }):
 		return // inlined calls have been found since: the levels would be at other frames
 	}
 	s.thread.Frames = frames

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // TestRereadOfReusedPID checks that the mappings of a process do not replace those of an earlier process with its id.

@@ -11,7 +11,7 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // statementBodies has, for each kind of PL/pgSQL statement that can take long, the body of a function in which it does:
@@ -166,7 +166,7 @@ func (o *observation) statement(t *testing.T, kind, command string) {
 }
 
 // whereItSleeps runs the command until it sleeps, captures and cancels it, and returns the CONTEXT of its error.
-func (o *observation) whereItSleeps(t *testing.T, command string) (tr *trace.Trace, where string) {
+func (o *observation) whereItSleeps(t *testing.T, command string) (tr *backtrace.Trace, where string) {
 	t.Helper()
 	result := o.start(command)
 	pgtest.Wait(t, command+" to sleep", func() bool {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // TestTrampolineIsNotLookedUp checks that a signal trampoline is not looked up in the debugging information, which

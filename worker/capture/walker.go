@@ -7,9 +7,9 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
-	"pg_stat_backtrace/worker/procmap"
-	"pg_stat_backtrace/worker/symbolize"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
 // walker walks the stacks of the threads of one process, one after another, and names their frames.
@@ -51,8 +51,8 @@ func (w *walker) walk(th *snapshot.Thread, also []snapshot.Stack) (stop unwind.S
 }
 
 // describe names the frames of the last walk, which must be of this thread.
-func (w *walker) describe(th *snapshot.Thread, stop unwind.Stop) trace.Thread {
-	out := trace.Thread{TID: th.TID, Name: th.Name, State: th.State, Kernel: kernel(th), Stop: stop.String(),
+func (w *walker) describe(th *snapshot.Thread, stop unwind.Stop) backtrace.Thread {
+	out := backtrace.Thread{TID: th.TID, Name: th.Name, State: th.State, Kernel: kernel(th), Stop: stop.String(),
 		Whole: stop.Whole(), Generated: stop.Reason == unwind.Generated}
 	switch {
 	case errors.Is(th.Err, process.ErrExited):

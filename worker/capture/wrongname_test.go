@@ -19,9 +19,9 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // strippedTree copies a server and strips programs and libraries of the copy as Debian's dh_strip does; it returns the
@@ -263,7 +263,7 @@ func (n *naming) report(t *testing.T) {
 // the program's code, only the neighbours, or none.
 type origins struct{ total, symbol, derived, noted, between, nothing int }
 
-func (o *origins) add(f *trace.Frame) {
+func (o *origins) add(f *backtrace.Frame) {
 	if f.Module != "postgres" || f.Inlined {
 		return
 	}
@@ -326,7 +326,7 @@ func (o *outcome) String() string {
 }
 
 // lookupAddress is the address in the module that decides on a frame's name: return addresses lie behind the call.
-func lookupAddress(frames []trace.Frame, i int) uint64 {
+func lookupAddress(frames []backtrace.Frame, i int) uint64 {
 	if i == 0 || strings.Contains(frames[i].Note, "signal") || strings.Contains(frames[i-1].Note, "signal") {
 		return frames[i].ModuleOffset
 	}

@@ -13,12 +13,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pg_stat_backtrace/ptrace/allocs"
+	"pg_stat_backtrace/ptrace/measure/allocs"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
-	"pg_stat_backtrace/worker/allocation"
-	"pg_stat_backtrace/worker/compressed"
-	"pg_stat_backtrace/worker/profilefmt"
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/worker/measure/heap"
+	"pg_stat_backtrace/worker/report/compressed"
+	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
 // allocationFlags are the flags of memory --allocations.
@@ -39,13 +39,13 @@ func (f *allocationFlags) add(cmd *cobra.Command) {
 		"with --allocations: trace for this `TIME`; an interrupt ends it earlier")
 	fs.StringVar(&f.maxOverhead, "max-overhead", "50%",
 		"with --allocations: stop if the trace costs more than this `SHARE` of the process's processor time")
-	fs.StringVar(&f.sample, "sample-type", allocation.InuseSpace,
-		"with --allocations: `TYPE` that folded prints and html shows first: "+strings.Join(allocation.SampleTypes(), ", "))
+	fs.StringVar(&f.sample, "sample-type", heap.InuseSpace,
+		"with --allocations: `TYPE` that folded prints and html shows first: "+strings.Join(heap.SampleTypes(), ", "))
 	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, debugDirUsage)
 	f.compressed.add(cmd)
 	f.remote.add(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("sample-type",
-		cobra.FixedCompletions(allocation.SampleTypes(), cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions(heap.SampleTypes(), cobra.ShellCompDirectiveNoFileComp))
 }
 
 // formats are those of a trace of allocations.
@@ -65,9 +65,9 @@ func (f *allocationFlags) check(format string, args []string) (pid int, budget f
 			strings.Join(f.formats(), ", "), format)
 	case f.duration <= 0:
 		return 0, 0, fmt.Errorf("--duration must be more than 0, not %s", f.duration)
-	case !slices.Contains(allocation.SampleTypes(), f.sample):
+	case !slices.Contains(heap.SampleTypes(), f.sample):
 		return 0, 0, fmt.Errorf("--sample-type must be one of %s, not %q",
-			strings.Join(allocation.SampleTypes(), ", "), f.sample)
+			strings.Join(heap.SampleTypes(), ", "), f.sample)
 	case len(args) != 1:
 		return 0, 0, errors.New("--allocations traces one process: give one process id")
 	}
@@ -91,7 +91,7 @@ func (f *allocationFlags) run(
 	}
 	defer closeRemote()
 	target := identities([]int{pid})[0]
-	allocator, err := allocation.Locate(pid)
+	allocator, err := heap.Locate(pid)
 	if err != nil {
 		return explainAllocations(pid, err)
 	}
@@ -100,7 +100,7 @@ func (f *allocationFlags) run(
 	defer cancel()
 	progress := allocationProgress{out: stderr, shown: terminal(stderr), duration: f.duration, begin: fmt.Sprintf(
 		"tracing the allocations of process %d for %s: malloc of %s", pid, f.duration, allocator.Name)}
-	report, err := allocation.Run(ctx, capturer, target, allocator,
+	report, err := heap.Run(ctx, capturer, target, allocator,
 		allocs.Options{MaxOverhead: budget, Blocks: m.format == formatCompressed}, progress.show)
 	progress.clear()
 	if err != nil {
@@ -124,7 +124,7 @@ func (f *allocationFlags) run(
 }
 
 // print prints the report in the format.
-func (f *allocationFlags) print(r *allocation.Report, m *memoryFlags, out io.Writer) error {
+func (f *allocationFlags) print(r *heap.Report, m *memoryFlags, out io.Writer) error {
 	switch m.format {
 	case formatText:
 		return r.Text(out, m.top)
@@ -139,7 +139,7 @@ func (f *allocationFlags) print(r *allocation.Report, m *memoryFlags, out io.Wri
 }
 
 // printBlocks prints each live block as a compressed backtrace.
-func (f *allocationFlags) printBlocks(r *allocation.Report, w io.Writer) error {
+func (f *allocationFlags) printBlocks(r *heap.Report, w io.Writer) error {
 	out := bufio.NewWriter(w)
 	for _, p := range r.Paths {
 		sizes := r.Live[p]
@@ -165,7 +165,7 @@ func explainAllocations(pid int, err error) error {
 	switch {
 	case errors.Is(err, process.ErrExited), errors.Is(err, fs.ErrNotExist), errors.Is(err, procfs.ErrGone):
 		return fmt.Errorf("process %d does not exist, or has just ended", pid)
-	case errors.Is(err, allocation.ErrNoAllocator):
+	case errors.Is(err, heap.ErrNoAllocator):
 		return err
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, process.ErrNotPermitted), errors.Is(err, procfs.ErrDenied):
 		return fmt.Errorf("%w\nRun it as root, or as the user of the process with CAP_BPF and CAP_PERFMON", err)

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/allocs"
 	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
-	"pg_stat_backtrace/worker/allocation"
+	"pg_stat_backtrace/ptrace/measure/allocs"
+	"pg_stat_backtrace/worker/measure/heap"
 )
 
 // startWriter is a standard error that does something when a trace has begun.
@@ -194,7 +194,7 @@ func sumOf(p *pprof.Profile, name string) int64 {
 // TestShareOfBudget: a number without a unit is a percentage, as with trace.
 func TestShareOfBudget(t *testing.T) {
 	for text, want := range map[string]float64{"1": 0.01, "1%": 0.01, "0.5": 0.005, "100": 1, "10 %": 0.1} {
-		f := allocationFlags{maxOverhead: text, duration: time.Second, sample: allocation.InuseSpace}
+		f := allocationFlags{maxOverhead: text, duration: time.Second, sample: heap.InuseSpace}
 		if _, got, err := f.check(formatText, []string{"1"}); err != nil || got != want {
 			t.Errorf("%s: %v, %v", text, got, err)
 		}

@@ -14,13 +14,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/capture/backtrace"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/render"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // captureFlags are the flags of the command capture.
@@ -220,7 +220,7 @@ func (f *captureFlags) run(ctx context.Context, targets []process.Target, stdout
 	if err := r.total(); err != nil {
 		return err
 	}
-	if note := trace.GeneratedNote(r.generated, r.stacks); note != "" {
+	if note := backtrace.GeneratedNote(r.generated, r.stacks); note != "" {
 		tellf(stderr, "%s", note)
 	}
 	if len(r.failed) > r.ended {
@@ -231,7 +231,7 @@ func (f *captureFlags) run(ctx context.Context, targets []process.Target, stdout
 
 // runServer captures all processes of a server, the postmaster not among them.
 func (f *captureFlags) runServer(ctx context.Context, stdout, stderr io.Writer) error {
-	cluster, err := pgcluster.ByDataDir(f.dataDir)
+	cluster, err := cluster.ByDataDir(f.dataDir)
 	if err != nil {
 		return err
 	}
@@ -351,7 +351,7 @@ func identities(pids []int) []process.Target {
 // capture captures one process.
 func (f *captureFlags) capture(
 	ctx context.Context, capturer *capture.Capturer, target process.Target, opts capture.Options,
-) (*trace.Trace, error) {
+) (*backtrace.Trace, error) {
 	if f.goroutines {
 		return capturer.Goroutines(ctx, target, opts)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pg_stat_backtrace/worker/visible"
+	"pg_stat_backtrace/worker/report/visible"
 )
 
 // Exit statuses.

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/ptrace/procfs"
-	"pg_stat_backtrace/worker/trace"
-	"pg_stat_backtrace/worker/visible"
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/report/visible"
 )
 
 // run runs the command line and returns its exit status and output.
@@ -213,7 +213,7 @@ func TestQuantiles(t *testing.T) {
 	t.Parallel()
 	var s stats
 	for i := range 100 {
-		s.add(&trace.Trace{Pause: time.Duration(100-i) * time.Microsecond})
+		s.add(&backtrace.Trace{Pause: time.Duration(100-i) * time.Microsecond})
 	}
 	if got := newQuantiles(s.pause); got != (quantiles{P50: 50, P99: 99, Max: 100}) {
 		t.Errorf("got %+v", got)

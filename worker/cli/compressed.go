@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pg_stat_backtrace/worker/compressed"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/report/compressed"
 )
 
 // formatCompressed is the format of libwebsockets' compressed backtraces.
@@ -48,7 +48,7 @@ func (f *compressedFlags) check(format string) error {
 }
 
 // write prints the stacks of a trace, each below a line about its thread. New images come first.
-func (f *compressedFlags) write(w io.Writer, t *trace.Trace) error {
+func (f *compressedFlags) write(w io.Writer, t *backtrace.Trace) error {
 	out := bufio.NewWriter(w)
 	for i := range t.Threads {
 		th := &t.Threads[i]
@@ -63,7 +63,7 @@ func (f *compressedFlags) write(w io.Writer, t *trace.Trace) error {
 
 // printStack prints one stack, and the size of what was allocated there. The line before it counts the frames for which
 // the format has no room.
-func (f *compressedFlags) printStack(out *bufio.Writer, title string, th *trace.Thread, size uint64) {
+func (f *compressedFlags) printStack(out *bufio.Writer, title string, th *backtrace.Thread, size uint64) {
 	frames := physicalFrames(th.Frames)
 	exact := exactFrames(frames)
 	if n := len(frames); n > 0 {
@@ -106,8 +106,8 @@ func (f *compressedFlags) printStack(out *bufio.Writer, title string, th *trace.
 }
 
 // physicalFrames leaves out inlined calls, which have the address of the function that they are in.
-func physicalFrames(frames []trace.Frame) []*trace.Frame {
-	var out []*trace.Frame
+func physicalFrames(frames []backtrace.Frame) []*backtrace.Frame {
+	var out []*backtrace.Frame
 	for i := range frames {
 		if !frames[i].Inlined {
 			out = append(out, &frames[i])
@@ -117,7 +117,7 @@ func physicalFrames(frames []trace.Frame) []*trace.Frame {
 }
 
 // exactFrames says which addresses are no return addresses: the innermost one, and those at which a signal interrupted.
-func exactFrames(frames []*trace.Frame) []bool {
+func exactFrames(frames []*backtrace.Frame) []bool {
 	exact := make([]bool, len(frames))
 	for i, f := range frames {
 		exact[i] = i == 0 || f.Note == signalNote || frames[i-1].Note == signalNote
@@ -126,7 +126,7 @@ func exactFrames(frames []*trace.Frame) []bool {
 }
 
 // placeOf is where a frame is: in an image, or in the process where there is none.
-func placeOf(f *trace.Frame) compressed.Place {
+func placeOf(f *backtrace.Frame) compressed.Place {
 	if f.BuildID == "" && f.ModuleOffset == 0 {
 		return compressed.Place{Name: "[" + strings.Trim(f.Module, "[]") + "]", Address: f.Address}
 	}

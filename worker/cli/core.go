@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/unwind/budget"
-	"pg_stat_backtrace/worker/coredump"
-	"pg_stat_backtrace/worker/render"
+	"pg_stat_backtrace/worker/capture/coredump"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // coreFlags are the flags of capture that are about core files.

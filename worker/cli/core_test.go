@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // TestCaptureCore compares what gcore has of a sleeping process with what a capture of the process itself has: the same

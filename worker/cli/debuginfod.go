@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pg_stat_backtrace/worker/debuginfod"
+	"pg_stat_backtrace/worker/naming/debuginfod"
 )
 
 // debuginfodOff, as a server, turns debuginfod off in spite of the environment.

@@ -16,10 +16,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/unwind/budget"
-	"pg_stat_backtrace/worker/compressed"
-	"pg_stat_backtrace/worker/render"
-	"pg_stat_backtrace/worker/trace"
-	"pg_stat_backtrace/worker/visible"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/report/compressed"
+	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/visible"
 )
 
 // Bounds of what decode reads and keeps.
@@ -303,7 +303,7 @@ func (d *decoder) decode(text string, at int) {
 
 // stack names the frames of a backtrace, a line each.
 func (d *decoder) stack(b *compressed.Backtrace, exact []int) string {
-	th := trace.Thread{Whole: true}
+	th := backtrace.Thread{Whole: true}
 	for i, addr := range b.Stack {
 		isReturn := !slices.Contains(exact, i)
 		for _, f := range d.frames(addr, isReturn) {
@@ -314,16 +314,16 @@ func (d *decoder) stack(b *compressed.Backtrace, exact []int) string {
 	if len(th.Frames) == 0 {
 		return ""
 	}
-	return render.Text(&trace.Trace{Threads: []trace.Thread{th}}, render.Options{}) + "\n"
+	return render.Text(&backtrace.Trace{Threads: []backtrace.Thread{th}}, render.Options{}) + "\n"
 }
 
 // frames names one address.
-func (d *decoder) frames(addr uint64, isReturn bool) []trace.Frame {
+func (d *decoder) frames(addr uint64, isReturn bool) []backtrace.Frame {
 	if p, ok := d.windows.Decode(addr); ok {
 		return d.names.place(p, isReturn)
 	}
 	if d.described {
-		return []trace.Frame{{Address: addr, Module: "[no image]", Offset: addr}}
+		return []backtrace.Frame{{Address: addr, Module: "[no image]", Offset: addr}}
 	}
 	return d.names.address(addr, isReturn)
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // decodeInput runs decode with a text as the standard input.
@@ -122,16 +122,16 @@ func TestCompressedLeavesOut(t *testing.T) {
 }
 
 // deepTrace is a stack of so many frames, one of which a signal has interrupted, that does not reach the stack's end.
-func deepTrace(frames int) *trace.Trace {
-	th := trace.Thread{TID: 7}
+func deepTrace(frames int) *backtrace.Trace {
+	th := backtrace.Thread{TID: 7}
 	for i := range frames {
-		f := trace.Frame{Level: i, Module: "program", BuildID: "aa", ModuleOffset: 0x400000 + uint64(i)}
+		f := backtrace.Frame{Level: i, Module: "program", BuildID: "aa", ModuleOffset: 0x400000 + uint64(i)}
 		if i == 3 {
 			f.Note = signalNote
 		}
-		th.Frames = append(th.Frames, f, trace.Frame{Inlined: true, Module: "program", ModuleOffset: f.ModuleOffset})
+		th.Frames = append(th.Frames, f, backtrace.Frame{Inlined: true, Module: "program", ModuleOffset: f.ModuleOffset})
 	}
-	return &trace.Trace{PID: 7, Threads: []trace.Thread{th}}
+	return &backtrace.Trace{PID: 7, Threads: []backtrace.Thread{th}}
 }
 
 // TestDecodeHostileLines: lines that are repeated drive no terminal.

@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/worker/doctor"
-	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/pg/cluster"
 )
 
 func newDoctor(version string) *cobra.Command {
@@ -23,7 +23,7 @@ runs the worker. The exit status is 1 if captures will not work.`,
 			if len(args) > 0 {
 				o.ConnString = args[0]
 			}
-			if err := pgcluster.CheckConnString(o.ConnString); err != nil {
+			if err := cluster.CheckConnString(o.ConnString); err != nil {
 				return usage(err)
 			}
 			failed, err := doctor.Run(cmd.Context(), cmd.OutOrStdout(), o)

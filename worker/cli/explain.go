@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 
-	"pg_stat_backtrace/unwind/goroutine"
-	"pg_stat_backtrace/worker/gostack"
-	"pg_stat_backtrace/worker/sqlerror"
+	"pg_stat_backtrace/unwind/golang/goroutine"
+	"pg_stat_backtrace/worker/naming/gostack"
+	"pg_stat_backtrace/worker/report/sqlerror"
 )
 
 // explain turns the error of a capture of process pid into sentences: what,

@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/debuginfod"
+	"pg_stat_backtrace/worker/naming/debuginfod"
 )
 
 // capturer makes a capturer that takes debug files from debuginfod where that is configured, and returns what is to be

@@ -3,9 +3,9 @@ package cli
 import (
 	"fmt"
 
-	"pg_stat_backtrace/worker/render"
-	"pg_stat_backtrace/worker/trace"
-	"pg_stat_backtrace/worker/visible"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/visible"
 )
 
 // The formats of a stack.
@@ -19,7 +19,7 @@ const (
 var formats = []string{formatText, formatJSON, formatShort, formatFolded, formatCompressed}
 
 // print prints a trace, if what is told of all together is not all that is wanted.
-func (r *rounds) print(t *trace.Trace) error {
+func (r *rounds) print(t *backtrace.Trace) error {
 	if r.stats {
 		return nil
 	}

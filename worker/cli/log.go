@@ -10,8 +10,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"pg_stat_backtrace/worker/logformat"
-	"pg_stat_backtrace/worker/visible"
+	"pg_stat_backtrace/worker/cli/logformat"
+	"pg_stat_backtrace/worker/report/visible"
 )
 
 // Formats of the worker's log. The first chooses one by what reads the log.

@@ -18,11 +18,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/pgmemory"
-	"pg_stat_backtrace/worker/profilefmt"
-	"pg_stat_backtrace/worker/visible"
+	"pg_stat_backtrace/worker/pg/memctx"
+	"pg_stat_backtrace/worker/report/profilefmt"
+	"pg_stat_backtrace/worker/report/visible"
 )
 
 // Bounds of a tree on the command line: a million contexts, and 512 MB while it is read.
@@ -182,9 +182,9 @@ func (f *memoryFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wri
 
 func explainMemory(pid int, err error) string {
 	switch {
-	case errors.Is(err, capture.ErrNotPostgres), errors.Is(err, pgmemory.ErrNotServer):
+	case errors.Is(err, capture.ErrNotPostgres), errors.Is(err, memctx.ErrNotServer):
 		return fmt.Sprintf("process with PID %d runs no PostgreSQL server of version 14 to 19", pid)
-	case errors.Is(err, pgmemory.ErrNoContexts):
+	case errors.Is(err, memctx.ErrNoContexts):
 		return fmt.Sprintf("process with PID %d has no memory contexts, or they cannot be read: "+
 			"it is starting or ending", pid)
 	case errors.Is(err, context.DeadlineExceeded):
@@ -214,7 +214,7 @@ type outsideMemory struct {
 func (f *memoryFlags) read(ctx context.Context, c *capture.Capturer, target process.Target) (*processMemory, error) {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
-	contexts, err := c.MemoryContexts(ctx, target, pgmemory.Options{
+	contexts, err := c.MemoryContexts(ctx, target, memctx.Options{
 		MaxContexts: maxMemoryContexts, MaxPages: maxMemoryPages,
 	})
 	if err != nil {
@@ -269,7 +269,7 @@ func (m *processMemory) warnings() (list []string) {
 func (m *processMemory) total() (total, free int64, unknown int) {
 	for i := range m.contexts.Contexts {
 		c := &m.contexts.Contexts[i]
-		if c.Total == pgmemory.Unknown || c.Free == pgmemory.Unknown {
+		if c.Total == memctx.Unknown || c.Free == memctx.Unknown {
 			unknown++
 		}
 		total, free = total+max(c.Total, 0), free+max(c.Free, 0)
@@ -344,7 +344,7 @@ func oneLine(text string) string {
 
 // figure is a number, or a question mark where it is not known.
 func figure(n int64) string {
-	if n == pgmemory.Unknown {
+	if n == memctx.Unknown {
 		return "?"
 	}
 	return strconv.FormatInt(n, 10)
@@ -456,7 +456,7 @@ func (m *processMemory) json(out io.Writer) error {
 		Contexts: make([]jsonContext, len(m.bounded.Contexts)),
 	}
 	known := func(n int64) *int64 {
-		if n == pgmemory.Unknown {
+		if n == memctx.Unknown {
 			return nil
 		}
 		return &n

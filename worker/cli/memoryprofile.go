@@ -9,7 +9,7 @@ import (
 
 	pprof "github.com/google/pprof/profile"
 
-	"pg_stat_backtrace/worker/profilefmt"
+	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
 // formatPprof, formatSpeedscope and formatHTML are the other formats of package profilefmt.

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"slices"
 
-	"pg_stat_backtrace/worker/compressed"
-	"pg_stat_backtrace/worker/symbolize"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/symbolize"
+	"pg_stat_backtrace/worker/report/compressed"
 )
 
 // namer names addresses by files and by the images of a process.
@@ -49,10 +49,10 @@ func (n *namer) close() {
 func (n *namer) any() bool { return len(n.files) > 0 || n.process != nil }
 
 // place names an address in an image that a line of the input describes.
-func (n *namer) place(p compressed.Place, isReturn bool) []trace.Frame {
+func (n *namer) place(p compressed.Place, isReturn bool) []backtrace.Frame {
 	img, ok := n.image(p)
 	if !ok {
-		return []trace.Frame{{Address: p.Address, Module: p.Name, BuildID: p.BuildID, Offset: p.Address}}
+		return []backtrace.Frame{{Address: p.Address, Module: p.Name, BuildID: p.BuildID, Offset: p.Address}}
 	}
 	return img.Frames(p.Address, isReturn)
 }
@@ -86,11 +86,11 @@ func (n *namer) note(text string) {
 }
 
 // address names an address of which the input says nothing: it is one of the process's, or of the first file's.
-func (n *namer) address(addr uint64, isReturn bool) []trace.Frame {
+func (n *namer) address(addr uint64, isReturn bool) []backtrace.Frame {
 	if n.process != nil {
 		img, at, ok := n.process.At(addr)
 		if !ok {
-			return []trace.Frame{{Address: addr, Module: "[no image]", Offset: addr}}
+			return []backtrace.Frame{{Address: addr, Module: "[no image]", Offset: addr}}
 		}
 		frames := img.Frames(at, isReturn)
 		for i := range frames {
@@ -99,7 +99,7 @@ func (n *namer) address(addr uint64, isReturn bool) []trace.Frame {
 		return frames
 	}
 	if len(n.files) == 0 {
-		return []trace.Frame{{Address: addr, Module: "[no image]", Offset: addr}}
+		return []backtrace.Frame{{Address: addr, Module: "[no image]", Offset: addr}}
 	}
 	return n.files[0].Frames(addr, isReturn)
 }

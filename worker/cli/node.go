@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/worker"
-	"pg_stat_backtrace/worker/node"
-	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/serve/node"
 )
 
 // nodeFlags are the flags of a worker that serves every cluster of a host, and of the workers that it starts.
@@ -65,9 +65,9 @@ func (n *nodeFlags) check(cmd *cobra.Command, args []string) error {
 	switch {
 	case n.all && changed("pgdata"):
 		return errors.New("--all and -D exclude each other")
-	case n.all && len(args) > 0 && pgcluster.NamesServer(args[0]) != "":
+	case n.all && len(args) > 0 && cluster.NamesServer(args[0]) != "":
 		return fmt.Errorf("--all and %s in CONNSTRING exclude each other: every worker would connect to the same server; "+
-			"give only what fits all servers, such as user and dbname", pgcluster.NamesServer(args[0]))
+			"give only what fits all servers, such as user and dbname", cluster.NamesServer(args[0]))
 	case n.all && changed(flagExportName):
 		return errors.New("--all and --export-cluster exclude each other: all servers would have the same name in the " +
 			"receiver; without it the name is host and data directory")
@@ -83,7 +83,7 @@ func (n *nodeFlags) check(cmd *cobra.Command, args []string) error {
 
 // run starts a worker for each cluster of the host, with the flags and arguments of this command.
 func (n *nodeFlags) run(cmd *cobra.Command, args []string, log zerolog.Logger) error {
-	if err := pgcluster.NoNewPrivileges(); err != nil && !errors.Is(err, pgcluster.ErrNotStatic) {
+	if err := cluster.NoNewPrivileges(); err != nil && !errors.Is(err, cluster.ErrNotStatic) {
 		return err
 	}
 	ofListener := func(name string) bool { return strings.HasPrefix(name, flagListen) }

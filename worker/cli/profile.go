@@ -16,12 +16,12 @@ import (
 
 	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/clusterprofile"
-	"pg_stat_backtrace/worker/profilefmt"
-	"pg_stat_backtrace/worker/render"
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/measure/clusterprofile"
+	"pg_stat_backtrace/worker/report/profilefmt"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // profileFlags are the flags of the command profile.
@@ -207,7 +207,7 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	case err != nil:
 		return err
 	}
-	if note := trace.GeneratedNote(p.generated, p.counted); note != "" {
+	if note := backtrace.GeneratedNote(p.generated, p.counted); note != "" {
 		tellf(stderr, "%s", note)
 	}
 	if p.counted == 0 {
@@ -241,7 +241,7 @@ type profile struct {
 }
 
 // add counts samples.
-func (p *profile) add(t *trace.Trace, times int) error {
+func (p *profile) add(t *backtrace.Trace, times int) error {
 	p.seen += times
 	if p.running && t.Threads[0].State != 'R' {
 		return nil

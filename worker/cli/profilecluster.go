@@ -15,9 +15,9 @@ import (
 
 	"pg_stat_backtrace/ptrace/bpf"
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
-	"pg_stat_backtrace/worker/clusterprofile"
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/profilefmt"
+	"pg_stat_backtrace/worker/measure/clusterprofile"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
 // clusterFlags are the flags of the command profile that go with a data directory.
@@ -129,7 +129,7 @@ func (f *profileFlags) runCluster(ctx context.Context, stdout, stderr io.Writer)
 	if err != nil {
 		return usage(err)
 	}
-	cluster, err := pgcluster.ByDataDir(f.cluster.dataDir)
+	cluster, err := cluster.ByDataDir(f.cluster.dataDir)
 	if err != nil {
 		return err
 	}

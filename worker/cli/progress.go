@@ -7,7 +7,7 @@ import (
 	"strings"
 	"sync"
 
-	"pg_stat_backtrace/worker/debuginfod"
+	"pg_stat_backtrace/worker/naming/debuginfod"
 )
 
 // progress shows how downloads go: on a terminal a bar that is drawn over and over, else lines.

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/unwind/budget"
-	"pg_stat_backtrace/worker/profilefmt"
+	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
 // reportFlags are the flags of the command report.

@@ -4,8 +4,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/worker"
-	"pg_stat_backtrace/worker/clusterprofile"
-	"pg_stat_backtrace/worker/export"
+	"pg_stat_backtrace/worker/measure/clusterprofile"
+	"pg_stat_backtrace/worker/serve/export"
 )
 
 // addServeFlags adds the flags of the listener.

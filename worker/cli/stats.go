@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/capture/backtrace"
 )
 
 // stats collects what captures took.
@@ -15,7 +15,7 @@ type stats struct {
 	pause, held, unwind, symbolize, context, total []time.Duration
 }
 
-func (s *stats) add(t *trace.Trace) {
+func (s *stats) add(t *backtrace.Trace) {
 	s.pause = append(s.pause, t.Pause)
 	s.held = append(s.held, t.Held)
 	s.unwind = append(s.unwind, t.Unwind)

@@ -12,13 +12,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pg_stat_backtrace/ptrace/procfs"
-	"pg_stat_backtrace/worker/debuginfod"
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/render"
-	"pg_stat_backtrace/worker/symbolize"
-	"pg_stat_backtrace/worker/symbols"
-	"pg_stat_backtrace/worker/visible"
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/worker/doctor/symbols"
+	"pg_stat_backtrace/worker/naming/debuginfod"
+	"pg_stat_backtrace/worker/naming/symbolize"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/visible"
 )
 
 // symbolsFlags are the flags of the command symbols.
@@ -103,7 +103,7 @@ func subjects(args []string) ([]subject, error) {
 
 // postmaster is what is looked at without arguments.
 func (f *symbolsFlags) postmaster(ctx context.Context) (subject, error) {
-	c, err := pgcluster.Find(ctx, pgcluster.Options{DataDir: f.dataDir})
+	c, err := cluster.Find(ctx, cluster.Options{DataDir: f.dataDir})
 	if err != nil {
 		return subject{}, fmt.Errorf("no server found: %w\n  Name its data directory (-D), a process or a file", err)
 	}

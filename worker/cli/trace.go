@@ -14,11 +14,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pg_stat_backtrace/ptrace/probe"
-	"pg_stat_backtrace/worker/functrace"
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/profilefmt"
-	"pg_stat_backtrace/worker/visible"
+	"pg_stat_backtrace/ptrace/measure/probe"
+	"pg_stat_backtrace/worker/measure/functrace"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/profilefmt"
+	"pg_stat_backtrace/worker/report/visible"
 )
 
 // traceFlags are the flags of the command trace.
@@ -118,7 +118,7 @@ func traceFormats() []string { return append(profilefmt.Formats(), formatJSON) }
 func (f *traceFlags) check(args []string) (o functrace.Options, err error) {
 	o = functrace.Options{
 		Static: f.static, Calls: f.latency, CountOnly: f.count, StacksPerSecond: f.stacks, MaxFrames: f.maxFrames,
-		Title: pgcluster.Title,
+		Title: cluster.Title,
 	}
 	for _, arg := range args {
 		if pid, err := strconv.ParseInt(arg, 10, 32); err == nil && pid > 0 {
@@ -177,7 +177,7 @@ func parseShare(text string) (float64, error) {
 // run traces and prints. After an interrupt it prints what has come until then.
 func (f *traceFlags) run(ctx context.Context, o functrace.Options, stdout, stderr io.Writer) error {
 	if f.dataDir != "" {
-		c, err := pgcluster.ByDataDir(f.dataDir)
+		c, err := cluster.ByDataDir(f.dataDir)
 		if err != nil {
 			return err
 		}

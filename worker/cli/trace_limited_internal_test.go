@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/worker/functrace"
+	"pg_stat_backtrace/worker/measure/functrace"
 )
 
 // TestTraceLimited checks that a trace without one of its probes is no success.

@@ -15,8 +15,8 @@ import (
 	pprof "github.com/google/pprof/profile"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/probe"
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/measure/probe"
+	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 func TestTraceRefuses(t *testing.T) {

@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pg_stat_backtrace/ptrace/waits"
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/profilefmt"
-	"pg_stat_backtrace/worker/waitevent"
+	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/worker/measure/waitevent"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
 // waitsFlags are the flags of the command waits.
@@ -124,13 +124,13 @@ func (f *waitsFlags) check(args []string) ([]int, error) {
 }
 
 // cluster finds the server.
-func (f *waitsFlags) cluster(pids []int) (pgcluster.Cluster, error) {
+func (f *waitsFlags) cluster(pids []int) (cluster.Cluster, error) {
 	if f.dataDir != "" {
-		return pgcluster.ByDataDir(f.dataDir)
+		return cluster.ByDataDir(f.dataDir)
 	}
 	// Every process of a server works in its data directory.
-	c, err := pgcluster.ByDataDir(fmt.Sprintf("/proc/%d/cwd", pids[0]))
-	if errors.Is(err, pgcluster.ErrNotDataDir) {
+	c, err := cluster.ByDataDir(fmt.Sprintf("/proc/%d/cwd", pids[0]))
+	if errors.Is(err, cluster.ErrNotDataDir) {
 		return c, fmt.Errorf("process %d is not a PostgreSQL server process", pids[0])
 	}
 	if err != nil {
@@ -193,7 +193,7 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	if err != nil {
 		return err
 	}
-	report := server.NewReport(info, snapshot, pgcluster.Title, pids)
+	report := server.NewReport(info, snapshot, cluster.Title, pids)
 	if f.format == formatJSON {
 		return report.JSON(stdout)
 	}

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"time"
 
-	"pg_stat_backtrace/ptrace/waits"
+	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/profilefmt"
-	"pg_stat_backtrace/worker/trace"
-	"pg_stat_backtrace/worker/waitevent"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/measure/waitevent"
+	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
 // checkStacks validates the flags of a profile of waits.
@@ -105,7 +105,7 @@ func (f *waitsFlags) printStacks(
 	if collected.Unnamed > 0 {
 		notes = append(notes, fmt.Sprintf("%d stacks are of processes that had ended", collected.Unnamed))
 	}
-	if note := trace.GeneratedNote(collected.Generated, collected.Count); note != "" {
+	if note := backtrace.GeneratedNote(collected.Generated, collected.Count); note != "" {
 		notes = append(notes, note)
 	}
 	what := whichWaits(o)

@@ -14,7 +14,7 @@ import (
 
 	"pg_stat_backtrace/worker"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
-	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/pg/cluster"
 )
 
 const workerLong = `Serve the SQL functions of the extension, and on a primary the queue of
@@ -105,7 +105,7 @@ func newWorker(version string) *cobra.Command {
 			ctx, stop := every.lifeline(cmd, &cfg)
 			defer stop()
 			err = worker.Run(ctx, cfg)
-			if errors.Is(err, pgcluster.ErrConnString) || worker.WrongOption(err) {
+			if errors.Is(err, cluster.ErrConnString) || worker.WrongOption(err) {
 				return usage(err)
 			}
 			return err
@@ -143,7 +143,7 @@ func checkWorker(cfg *worker.Config) error {
 	if err := cfg.Export.Check(); err != nil {
 		return err
 	}
-	return pgcluster.CheckConnString(cfg.ConnString)
+	return cluster.CheckConnString(cfg.ConnString)
 }
 
 func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) {

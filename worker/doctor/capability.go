@@ -11,10 +11,10 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
 	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
-	"pg_stat_backtrace/ptrace/cgroup"
-	"pg_stat_backtrace/ptrace/probe"
-	"pg_stat_backtrace/ptrace/procfs"
-	"pg_stat_backtrace/ptrace/waits"
+	"pg_stat_backtrace/ptrace/measure/probe"
+	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/ptrace/process/cgroup"
+	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // need is a feature of captures, and which capabilities give it here; without any listed, everybody has it.

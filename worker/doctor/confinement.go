@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // confinement reports how a container runtime or a distribution confines this process: AppArmor, SELinux, seccomp and a

@@ -9,7 +9,7 @@ import (
 	"io"
 	"os"
 
-	"pg_stat_backtrace/worker/visible"
+	"pg_stat_backtrace/worker/report/visible"
 )
 
 // Options says what to look at; the zero value is the server that libpq's

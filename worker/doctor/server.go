@@ -13,13 +13,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/pgprogram"
-	"pg_stat_backtrace/worker/queue"
-	"pg_stat_backtrace/worker/render"
-	"pg_stat_backtrace/worker/sqlerror"
-	"pg_stat_backtrace/worker/symbolize"
-	"pg_stat_backtrace/worker/waitevent"
+	"pg_stat_backtrace/worker/measure/waitevent"
+	"pg_stat_backtrace/worker/naming/symbolize"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/pgprogram"
+	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/serve/queue"
 )
 
 // timeout bounds each question to the server.
@@ -29,7 +29,7 @@ const timeout = 5 * time.Second
 func server(ctx context.Context, r *report, o Options) {
 	find, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	c, err := pgcluster.Find(find, pgcluster.Options{
+	c, err := cluster.Find(find, cluster.Options{
 		DataDir: o.DataDir, ConnString: o.ConnString, Foreign: o.Foreign,
 	})
 	if err != nil {
@@ -58,8 +58,8 @@ func server(ctx context.Context, r *report, o Options) {
 
 // user goes on with the rights that the worker has: started as root, as the
 // server's user with CAP_SYS_PTRACE only.
-func user(c pgcluster.Cluster) finding {
-	rights, err := pgcluster.BecomeServerUser(c)
+func user(c cluster.Cluster) finding {
+	rights, err := cluster.BecomeServerUser(c)
 	if err != nil {
 		return finding{bad, "user", err.Error(), "Run the worker as the server's operating system user, or as root."}
 	}
@@ -73,7 +73,7 @@ func user(c pgcluster.Cluster) finding {
 	return finding{good, "user", text, ""}
 }
 
-func namespace(c pgcluster.Cluster) finding {
+func namespace(c cluster.Cluster) finding {
 	text := "the server is in this PID namespace"
 	if c.Outside() {
 		text = fmt.Sprintf("the server is in a PID namespace below this one, its postmaster is process %d there; "+
@@ -86,7 +86,7 @@ func namespace(c pgcluster.Cluster) finding {
 }
 
 // program describes the server's program, and checks that the server's variables are found in it.
-func program(c pgcluster.Cluster) (finding, *pgprogram.Program) {
+func program(c cluster.Cluster) (finding, *pgprogram.Program) {
 	p, err := pgprogram.Of(c.PostmasterPID)
 	if err != nil {
 		return finding{warn, "program", err.Error(), noVariables}, nil
@@ -102,7 +102,7 @@ const noVariables = "Captures work, but stacks may have no query and no wait eve
 
 // programFile compares the server's program with the file on the disk and with the memory of the server: a package
 // upgrade replaces the file, and a library for huge pages moves the code.
-func programFile(c pgcluster.Cluster, p *pgprogram.Program) finding {
+func programFile(c cluster.Cluster, p *pgprogram.Program) finding {
 	text := "the server runs " + p.Path
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
 	if exe = strings.TrimSuffix(exe, " (deleted)"); err == nil && exe != p.Path {
@@ -128,7 +128,7 @@ func programFile(c pgcluster.Cluster, p *pgprogram.Program) finding {
 }
 
 // symbols counts the server's functions that will have a name.
-func symbols(c pgcluster.Cluster, p *pgprogram.Program) finding {
+func symbols(c cluster.Cluster, p *pgprogram.Program) finding {
 	cover, err := symbolize.Cover(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
 	if p != nil {
 		var file *os.File
@@ -159,9 +159,9 @@ func symbols(c pgcluster.Cluster, p *pgprogram.Program) finding {
 }
 
 // capturing captures a process of the server, the oldest one.
-func capturing(ctx context.Context, c pgcluster.Cluster) finding {
+func capturing(ctx context.Context, c cluster.Cluster) finding {
 	members, err := c.Members()
-	members = slices.DeleteFunc(members, func(m pgcluster.Member) bool { return m.Denied != nil })
+	members = slices.DeleteFunc(members, func(m cluster.Member) bool { return m.Denied != nil })
 	if err != nil || len(members) == 0 {
 		return finding{warn, "capture", fmt.Sprintf("no process of the server to try it on: %v", err), ""}
 	}
@@ -195,7 +195,7 @@ func capturing(ctx context.Context, c pgcluster.Cluster) finding {
 }
 
 // connection looks at what SQL shows: the connection slots, the extension, its version and its objects.
-func connection(ctx context.Context, c pgcluster.Cluster, o Options) []finding {
+func connection(ctx context.Context, c cluster.Cluster, o Options) []finding {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var found []finding
@@ -239,11 +239,11 @@ func connection(ctx context.Context, c pgcluster.Cluster, o Options) []finding {
 
 // connectionRemedy returns what helps against a failure to connect. If the server has refused the login, the role or
 // its authentication is the cause, otherwise the address.
-func connectionRemedy(c pgcluster.Cluster, o Options, err error) string {
+func connectionRemedy(c cluster.Cluster, o Options, err error) string {
 	const effect = "Without a connection the worker answers superusers only. "
 	var refusal *pgconn.PgError
 	switch {
-	case errors.As(err, &refusal), errors.Is(err, pgcluster.ErrConnString):
+	case errors.As(err, &refusal), errors.Is(err, cluster.ErrConnString):
 		return effect + "Give it a connection string of a role that may log in."
 	case o.ConnString != "":
 		return effect + "Correct host and port in the connection string, or leave them out: with -D the worker takes them " +
@@ -259,11 +259,11 @@ func connectionRemedy(c pgcluster.Cluster, o Options, err error) string {
 }
 
 // query runs f in one session of the server.
-func query(ctx context.Context, c pgcluster.Cluster, o Options, f func(context.Context, *pgx.Conn) error) error {
-	connected := make(chan pgcluster.ConnState, 1)
-	conn, err := pgcluster.NewConn(pgcluster.ConnOptions{
+func query(ctx context.Context, c cluster.Cluster, o Options, f func(context.Context, *pgx.Conn) error) error {
+	connected := make(chan cluster.ConnState, 1)
+	conn, err := cluster.NewConn(cluster.ConnOptions{
 		ConnString: o.ConnString, Cluster: &c, Named: o.DataDir != "", Foreign: o.Foreign, Check: c.Verify,
-		OnChange: func(s pgcluster.ConnState) {
+		OnChange: func(s cluster.ConnState) {
 			select {
 			case connected <- s:
 			default:

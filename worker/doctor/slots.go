@@ -6,12 +6,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/pg/cluster"
 )
 
 // slots says how many connection slots there are, how many of them the worker may have, and what it leaves to others.
 func slots(ctx context.Context, conn *pgx.Conn) ([]finding, error) {
-	s, err := pgcluster.ReadSlots(ctx, conn)
+	s, err := cluster.ReadSlots(ctx, conn)
 	if err != nil {
 		return nil, err
 	}

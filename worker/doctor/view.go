@@ -7,12 +7,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/spool"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/serve/spool"
 )
 
 // view says how the server can know that a worker runs.
-func view(c pgcluster.Cluster) finding {
+func view(c cluster.Cluster) finding {
 	seen := c.ProcView()
 	switch {
 	case seen.Hides:
@@ -30,7 +30,7 @@ func view(c pgcluster.Cluster) finding {
 }
 
 // seen asks the server itself whether a worker runs: its view counts, not this process's.
-func seen(ctx context.Context, conn *pgx.Conn, c pgcluster.Cluster) ([]finding, error) {
+func seen(ctx context.Context, conn *pgx.Conn, c cluster.Cluster) ([]finding, error) {
 	var there *bool
 	err := conn.QueryRow(ctx, "SELECT pg_catalog.to_regprocedure('backtrace.served()') IS NOT NULL").Scan(&there)
 	if err != nil || there == nil || !*there {

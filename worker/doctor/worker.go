@@ -5,15 +5,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/host/rootfs"
-	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/render"
-	"pg_stat_backtrace/worker/spool"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/serve/spool"
 )
 
 // worker looks whether a worker serves the cluster, where its spool is, and what it may do.
-func worker(c pgcluster.Cluster, o Options) []finding {
+func worker(c cluster.Cluster, o Options) []finding {
 	start := "Start it: pg_stat_backtrace worker -D " + render.ShellWord(c.DataDir)
 	info, err := spool.Find(c.DataDir)
 	switch {
@@ -27,7 +27,7 @@ func worker(c pgcluster.Cluster, o Options) []finding {
 }
 
 // serving says whether the worker and this program are of one version, and whether its spool is there.
-func serving(c pgcluster.Cluster, o Options, info spool.Info) finding {
+func serving(c cluster.Cluster, o Options, info spool.Info) finding {
 	text := fmt.Sprintf("process %d, version %s, spool %s", info.PID, info.Version, info.Dir)
 	if _, err := rootfs.IDs(c.UID, c.GID).Stat(c.Root + info.Dir); err != nil {
 		return finding{bad, "worker", fmt.Sprintf("%s: %v", text, err), "It makes a new spool by itself; else restart it."}
@@ -46,7 +46,7 @@ func serving(c pgcluster.Cluster, o Options, info spool.Info) finding {
 
 // allowed says what the worker may do. What this process may, of which other findings tell, is no measure of it: one
 // started by root has more, and one started by hand has other capabilities than the unit's.
-func allowed(c pgcluster.Cluster, info spool.Info) finding {
+func allowed(c cluster.Cluster, info spool.Info) finding {
 	status, err := procfs.ReadStatus(info.PID)
 	if err != nil {
 		return finding{warn, "rights", fmt.Sprintf("of the worker: %v", err), ""}

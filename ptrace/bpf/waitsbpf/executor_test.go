@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // executorPrograms loads programs for children of this process. Two functions stand for the executor.

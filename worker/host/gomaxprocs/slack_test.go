@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // TestLoosen checks that the kernel may delay the timers of every thread, including the runtime's monitor thread.

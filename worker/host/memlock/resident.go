@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // Allow raises the limit for Lock (RLIMIT_MEMLOCK in getrlimit(2)), which survives a change of user. It needs root

@@ -1,0 +1,377 @@
+package allocs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/bpf"
+	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
+	"pg_stat_backtrace/ptrace/measure/probe"
+	"pg_stat_backtrace/ptrace/measure/sampler"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/snapshot"
+)
+
+// ErrUnsupported means that the kernel, or the process's allocator, does not allow a trace.
+var ErrUnsupported = allocsbpf.ErrUnsupported
+
+// Options say how much a trace may take. The zero value is the default.
+type Options struct {
+	// MaxOverhead is the share of the process's processor time that the trace may cost; 0: DefaultOverhead. A negative
+	// one is no bound.
+	MaxOverhead float64
+	// MaxBlocks and MaxPaths bound the live blocks and the call paths that the kernel keeps; 0: the defaults.
+	MaxBlocks, MaxPaths int
+	// Blocks adds the single live blocks to the result.
+	Blocks bool
+}
+
+// Defaults of Options.
+const (
+	DefaultOverhead = 0.5
+	DefaultBlocks   = 1 << 18 // 20 MB of kernel memory
+	DefaultPaths    = 1 << 16 // 6 MB
+)
+
+// burst is the cost that a trace may have beyond its share, so that a moment with many allocations after a quiet
+// time do not end it.
+const burst = 100 * time.Millisecond
+
+// The least costs of a probe, without the programs' run time, which is measured. Open measures slower traps.
+const (
+	entryCost   = 500 * time.Nanosecond // a breakpoint at an instruction that the kernel emulates
+	steppedCost = 9 * time.Microsecond  // at another instruction
+	returnCost  = 500 * time.Nanosecond // a return that the kernel takes over
+)
+
+// interval is how often stacks are fetched and the cost is looked at.
+const interval = 50 * time.Millisecond
+
+// Stack is the stack of a call path when it occurred first. The same call path can have several numbers.
+type Stack struct {
+	Number   uint64
+	Snapshot *snapshot.Snapshot
+}
+
+// Progress are the figures up to a moment.
+type Progress struct {
+	Elapsed  time.Duration
+	Counters allocsbpf.Counters
+	// CPU is the processor time of the process since the start, Overhead the estimated part of it that the trace caused.
+	CPU, Overhead time.Duration
+}
+
+// Share is the estimated cost as a share of the process's processor time.
+func (p *Progress) Share() float64 {
+	if p.CPU <= 0 {
+		return 0
+	}
+	return min(1, float64(p.Overhead)/float64(p.CPU))
+}
+
+// Result is what a trace has found.
+type Result struct {
+	Progress
+
+	// Paths are the sums by number. 0 is for allocations without a stack, or without room for their call path.
+	Paths map[uint64]allocsbpf.Sums
+	// Blocks are the live blocks, if Options.Blocks is set.
+	Blocks []allocsbpf.Block
+	// Ended means that the process ended meanwhile, so that nothing is live any more: the live sums are of the moment
+	// before.
+	Ended bool
+	// TooDear means that the trace ended because its cost exceeded the budget.
+	TooDear bool
+}
+
+// Tracer traces one process.
+type Tracer struct {
+	target  Target
+	options Options
+	process *sampler.CopiedProcess
+	kernel  *allocsbpf.Tracer
+	clock   int32 // the process's processor time, for clock_gettime
+	began   time.Time
+	cpu     time.Duration // at the start
+	last    time.Duration // processor time, the last time that it could be read
+	pages   uint64        // for which the kernel knows where code is
+	stepped map[allocsbpf.Kind]bool
+	trap    probe.Cost // of this machine
+}
+
+// Open attaches to a process. The error is ErrUnsupported, fs.ErrPermission, or one of observe.Observe.
+func Open(t Target, o Options) (tr *Tracer, err error) {
+	if o.MaxOverhead == 0 {
+		o.MaxOverhead = DefaultOverhead
+	}
+	if o.MaxBlocks <= 0 {
+		o.MaxBlocks = DefaultBlocks
+	}
+	if o.MaxPaths <= 0 {
+		o.MaxPaths = DefaultPaths
+	}
+	if len(t.Functions) == 0 {
+		return nil, fmt.Errorf("%w: no functions to probe", ErrUnsupported)
+	}
+	if err := bpf.ReturnProbes(t.Process.PID); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	tr = &Tracer{target: t, options: o, stepped: make(map[allocsbpf.Kind]bool)}
+	tr.trap, _ = probe.Calibrate() // without it the least costs apply
+	// The bitwise form is the kernel's for a process's clock (CPUCLOCK_SCHED, include/linux/posix-timers.h).
+	tr.clock = ^int32(t.Process.PID)<<3 | 2
+	for i := range t.Functions {
+		tr.stepped[t.Functions[i].Kind] = tr.stepped[t.Functions[i].Kind] || t.Functions[i].Stepped
+	}
+	defer func() {
+		if err != nil {
+			tr.Close()
+			tr = nil
+		}
+	}()
+	if tr.process, err = sampler.NewCopiedProcess(t.Process); err != nil {
+		return tr, err
+	}
+	tr.kernel, err = allocsbpf.New(allocsbpf.Config{
+		StackEnd: tr.process.StackEnd(), LibraryStart: t.Library.Start, LibrarySize: t.Library.End - t.Library.Start,
+		HasHeaders: t.HasHeaders, MaxBlocks: o.MaxBlocks, MaxPaths: o.MaxPaths,
+	})
+	if err != nil {
+		return tr, err
+	}
+	return tr, tr.attach()
+}
+
+func (t *Tracer) attach() error {
+	if err := t.learnCode(); err != nil {
+		return err
+	}
+	functions := make([]allocsbpf.Function, len(t.target.Functions))
+	for i, f := range t.target.Functions {
+		functions[i] = allocsbpf.Function{Kind: f.Kind, Offset: f.Offset}
+	}
+	path := fmt.Sprintf("/proc/self/fd/%d", t.target.File.Fd())
+	t.began, t.cpu = time.Now(), t.cpuTime()
+	err := t.kernel.Attach(path, t.target.Process.PID, functions)
+	if errors.Is(err, fs.ErrNotExist) && !t.process.Lives() {
+		return fmt.Errorf("process %d: %w", t.target.Process.PID, process.ErrExited)
+	}
+	if err != nil {
+		return err
+	}
+	return t.target.verify(t.process.Maps())
+}
+
+// learnCode gives the kernel the addresses at which the process has code.
+func (t *Tracer) learnCode() error {
+	pid := t.target.Process.PID
+	before := codePages(pid)
+	if err := t.process.Refresh(); err != nil {
+		return err
+	}
+	ranges := codeRanges(t.process.Maps())
+	if before == 0 || codePages(pid) != before || len(ranges) > allocsbpf.MaxRanges {
+		return nil // the kernel takes every word for code that can be an address
+	}
+	t.pages = before
+	return t.kernel.SetCode(ranges, before)
+}
+
+// cpuTime returns the processor time of the process; after its end, the time that was read last.
+func (t *Tracer) cpuTime() time.Duration {
+	var ts unix.Timespec
+	if unix.ClockGettime(t.clock, &ts) == nil {
+		t.last = time.Duration(ts.Nano())
+	}
+	return t.last
+}
+
+// Run traces until ctx ends, which is no error, or the process does, or the budget is exceeded. It calls take with new
+// stacks, whose memory take may keep, one call at a time, and report with the figures, several times a second. An error
+// of take ends the trace, too. Afterwards the process is not probed any more.
+func (t *Tracer) Run(ctx context.Context, take func([]Stack) error, report func(*Progress)) (*Result, error) {
+	// To name the first stacks can take a second. Meanwhile others are fetched, the kernel learns of new code, and the
+	// cost is compared with the budget.
+	const waiting = 16
+	stacks, failed := make(chan []Stack, waiting), make(chan error, 1)
+	var taking sync.WaitGroup
+	taking.Go(func() {
+		var err error
+		for list := range stacks {
+			if err == nil {
+				err = take(list)
+			}
+			if err != nil {
+				select {
+				case failed <- err:
+				default:
+				}
+			}
+		}
+	})
+	q := &queue{to: stacks}
+	r, err := t.run(ctx, q, failed, report)
+	t.kernel.Detach()
+	if err == nil {
+		err = t.finish(q, r)
+	}
+	close(stacks)
+	taking.Wait()
+	select {
+	case takeErr := <-failed:
+		err = errors.Join(err, takeErr)
+	default:
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// run fetches stacks and figures until the trace ends.
+func (t *Tracer) run(ctx context.Context, q *queue, failed <-chan error, report func(*Progress)) (*Result, error) {
+	r := &Result{}
+	for {
+		for next := time.Now().Add(interval); ctx.Err() == nil && time.Now().Before(next); {
+			q.send()
+			if q.full() {
+				q.wait(ctx, next)
+				continue
+			}
+			list, err := t.fetch(next)
+			if err != nil {
+				return nil, err
+			}
+			if len(list) > 0 {
+				q.add(list)
+			}
+		}
+		p, err := t.progress()
+		if err != nil {
+			return nil, err
+		}
+		r.Progress = p
+		report(&p)
+		if err := t.kernel.CheckThreads(t.target.Process.PID); err != nil {
+			return nil, err
+		}
+		select {
+		case err := <-failed:
+			return nil, err
+		default:
+		}
+		switch {
+		case !t.process.Lives():
+			r.Ended = true
+		case t.tooDear(&p):
+			r.TooDear = true
+		case ctx.Err() == nil:
+			continue
+		}
+		return r, nil
+	}
+}
+
+// finish reads the last stacks, and the sums. The programs are detached.
+func (t *Tracer) finish(q *queue, r *Result) (err error) {
+	for {
+		q.finish()
+		list, err := t.fetch(time.Now())
+		if err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			break
+		}
+		q.add(list)
+	}
+	elapsed := r.Elapsed
+	if r.Progress, err = t.progress(); err != nil {
+		return err
+	}
+	if r.Ended {
+		r.Elapsed = elapsed
+	}
+	if r.Paths, err = t.kernel.Sums(); err != nil || !t.options.Blocks {
+		return err
+	}
+	r.Blocks, err = t.kernel.Blocks()
+	return err
+}
+
+// batch bounds how many stacks are handed on at a time.
+const batch = 256
+
+// fetch returns new stacks. It waits for the first one, up to a deadline.
+func (t *Tracer) fetch(deadline time.Time) (stacks []Stack, err error) {
+	for len(stacks) < batch {
+		s, ok := t.kernel.Stack(deadline)
+		if !ok {
+			break
+		}
+		deadline = time.Now()
+		if s.CodePages != t.pages || len(stacks) == 0 {
+			// A failure leaves the mappings as they were read last: the process has ended.
+			if err := t.learnCode(); err != nil && !errors.Is(err, process.ErrExited) && !errors.Is(err, os.ErrNotExist) {
+				return nil, err
+			}
+		}
+		r := &s.Registers
+		stacks = append(stacks, Stack{s.Number, t.process.Snapshot(&sampler.CopiedStack{
+			TID: s.TID, IP: r.IP, SP: r.SP, BP: r.BP, BX: r.BX, R12: r.R12, R13: r.R13, R14: r.R14, R15: r.R15,
+			Data: append([]byte(nil), s.Data...), Cut: s.Cut,
+		})})
+	}
+	return stacks, nil
+}
+
+// progress reads the figures.
+func (t *Tracer) progress() (p Progress, err error) {
+	p.Elapsed, p.CPU = time.Since(t.began), t.cpuTime()-t.cpu
+	if p.Counters, err = t.kernel.Counters(); err != nil {
+		return p, err
+	}
+	p.Overhead = t.cost(&p.Counters)
+	return p, nil
+}
+
+// cost estimates what the trace has cost the process.
+func (t *Tracer) cost(c *allocsbpf.Counters) time.Duration {
+	cost := time.Duration(c.Time)
+	for kind, hits := range c.Hits {
+		each := max(entryCost, t.trap.Emulated)
+		if t.stepped[allocsbpf.Kind(kind)] {
+			each = max(steppedCost, t.trap.Stepped)
+		}
+		if allocsbpf.Kind(kind).Returns() {
+			each += returnCost
+		}
+		cost += each * time.Duration(hits)
+	}
+	return cost
+}
+
+func (t *Tracer) tooDear(p *Progress) bool {
+	if t.options.MaxOverhead < 0 {
+		return false
+	}
+	return p.Overhead > burst+time.Duration(t.options.MaxOverhead*float64(p.CPU))
+}
+
+// Close detaches and frees everything.
+func (t *Tracer) Close() {
+	if t.kernel != nil {
+		t.kernel.Close()
+	}
+	if t.process != nil {
+		t.process.Release()
+	}
+	t.kernel, t.process = nil, nil
+}

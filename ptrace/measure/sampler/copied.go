@@ -1,0 +1,72 @@
+package sampler
+
+import (
+	"encoding/binary"
+
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
+)
+
+// EngineCopied is Snapshot.Engine of a CopiedProcess's: a program in the kernel has copied the stack of a thread that
+// called it.
+const EngineCopied = "copied"
+
+// CopiedProcess is a process whose threads call a program in the kernel, which copies their registers and stacks. It
+// makes snapshots of the copies.
+type CopiedProcess struct {
+	process *sampled
+}
+
+// CopiedStack is a copy of registers and stack, on x86_64.
+type CopiedStack struct {
+	TID                                int
+	IP, SP, BP, BX, R12, R13, R14, R15 uint64
+	// Data begins at SP. Cut means that it ends before the stack does.
+	Data []byte
+	Cut  bool
+}
+
+// NewCopiedProcess holds a process, and reads its mappings. The errors are those of Observe, and
+// process.ErrUnreachable if it does not answer in time. Release must be called.
+func NewCopiedProcess(t process.Target) (*CopiedProcess, error) {
+	p, err := newSampled(t)
+	if err != nil {
+		return nil, err
+	}
+	return &CopiedProcess{p}, nil
+}
+
+// StackEnd returns the address of the first byte above the main thread's frames; 0 if that is not known.
+func (p *CopiedProcess) StackEnd() uint64 { return p.process.end() }
+
+// Maps returns the mappings that were read last. They must not be changed.
+func (p *CopiedProcess) Maps() []procfs.Mapping { return p.process.layout.Maps() }
+
+// Refresh reads the mappings again. The errors are those of NewCopiedProcess. Snapshots that exist keep theirs.
+func (p *CopiedProcess) Refresh() error { return p.process.refresh() }
+
+// Lives reports whether the process has not ended yet.
+func (p *CopiedProcess) Lives() bool { return p.process.held.Lives() }
+
+// Release gives the process back.
+func (p *CopiedProcess) Release() { p.process.held.Release() }
+
+// Snapshot returns a snapshot of one thread. It refers to the data of the copy.
+func (p *CopiedProcess) Snapshot(c *CopiedStack) *snapshot.Snapshot {
+	// Places in struct user_regs_struct (asm/user_64.h).
+	registers := make([]byte, 27*8)
+	for word, value := range map[int]uint64{
+		0: c.R15, 1: c.R14, 2: c.R13, 3: c.R12, 4: c.BP, 5: c.BX, 16: c.IP, 19: c.SP,
+	} {
+		binary.NativeEndian.PutUint64(registers[8*word:], value)
+	}
+	l := p.process.layout
+	return &snapshot.Snapshot{
+		PID: l.Stat().PID, Engine: EngineCopied, Maps: l.Maps(), MapsSnapshot: l,
+		Threads: []snapshot.Thread{{
+			TID: c.TID, Name: l.Stat().Comm, State: 'R', Registers: registers,
+			Stack: snapshot.Stack{Start: c.SP, Data: c.Data, Cut: c.Cut},
+		}},
+	}
+}

@@ -1,0 +1,408 @@
+package waits
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
+	"pg_stat_backtrace/ptrace/measure/sampler"
+	"pg_stat_backtrace/ptrace/process/procfs"
+)
+
+// kernel reads the figures of programs in the kernel.
+type kernel struct {
+	procs    *procs
+	info     Info
+	programs *waitsbpf.Programs
+	stop     chan struct{}
+	done     sync.WaitGroup
+
+	mu       sync.Mutex
+	since    time.Time
+	tallies  map[int]*tally  // of the slots' present processes, by slot
+	parted   map[life]*tally // of processes that have ended, whose last figures are still to come
+	ended    table
+	overflow uint64            // of processes that have ended
+	resets   map[int]uint64    // by process
+	buffer   waitsbpf.Slot     // for reading
+	base     waitsbpf.Counters // at the last reset
+	keep     keeper
+	copied   map[int]*sampler.CopiedProcess // processes whose stacks were copied
+
+	// readSlot copies a slot of the kernel's table: Programs.Read.
+	readSlot func(i int, into *waitsbpf.Slot) bool
+}
+
+// life identifies one use of a slot by one process.
+type life struct{ slot, number uint32 }
+
+func lifeOf(s *waitsbpf.Slot) life { return life{s.Index, s.Life} }
+
+// tally is what was read of a process. The kernel's counters of a histogram are short, so differences
+// are added up here.
+type tally struct {
+	last   waitsbpf.Slot
+	events table
+}
+
+// drainInterval is how often figures of ended processes are fetched, and refreshInterval how often all slots are read,
+// which has to be more often than the short counters can wrap.
+const (
+	drainInterval   = 200 * time.Millisecond
+	refreshInterval = 30 * time.Second
+)
+
+// openKernel loads and attaches the programs.
+func openKernel(p *procs, hooks waitsbpf.Hooks, info Info, o Options) (*kernel, error) {
+	if p.count > waitsbpf.MaxSlots {
+		return nil, impossiblef("the server has room for more than %d processes", waitsbpf.MaxSlots)
+	}
+	server := waitsbpf.Server{
+		Postmaster: p.Postmaster, WaitPointer: p.WaitPointer, FirstWait: p.first + uint64(p.Layout.WaitEvent),
+		ProcSize: p.Layout.ProcSize, Procs: p.count,
+		QueryID: p.Layout.QueryID, State: p.Layout.State, QueryStart: p.Layout.QueryStart,
+		StateStart: p.Layout.StateStart, Idle: p.Layout.Idle, Running: p.Layout.Running, Uring: p.Layout.Uring,
+	}
+	if o.Queries {
+		server.Status = p.Status
+	}
+	server.Stacks = o.Stacks
+	server.ExecutorStart, server.ExecutorEnd, server.OpenProgram = p.ExecutorStart, p.ExecutorEnd, p.OpenProgram
+	programs, err := waitsbpf.Load(server, hooks)
+	if err != nil {
+		return nil, err
+	}
+	info.Counts, info.Queries = true, server.Status != 0
+	k := &kernel{
+		procs: p, info: info, programs: programs, stop: make(chan struct{}), since: time.Now(),
+		tallies: make(map[int]*tally), parted: make(map[life]*tally), ended: make(table), resets: make(map[int]uint64),
+		keep: keeper{pids: o.Keep}, readSlot: programs.Read,
+	}
+	if err := k.attach(); err != nil {
+		programs.Close()
+		return nil, err
+	}
+	k.info.Unreachable = p.unreachable
+	k.done.Go(k.run)
+	return k, nil
+}
+
+// attach seeds the waits that are in progress, attaches the programs, and takes back the seeds of waits that have ended
+// in between: no program has seen their end.
+func (k *kernel) attach() error {
+	type seed struct {
+		slot  int
+		event uint32
+	}
+	since := monotonic()
+	children, err := procfs.Children(k.procs.Postmaster)
+	if err != nil {
+		return fmt.Errorf("list the server's processes: %w", err)
+	}
+	seeds := make([]seed, 0, len(children))
+	for _, pid := range children {
+		slot, ok := k.procs.slotOf(pid)
+		if !ok {
+			continue
+		}
+		event := k.procs.eventAt(slot)
+		if event == 0 {
+			continue
+		}
+		if err := k.programs.Seed(slot, pid, event, since); err != nil {
+			return err
+		}
+		seeds = append(seeds, seed{slot, event})
+	}
+	if err := k.programs.Attach(); err != nil {
+		return err
+	}
+	for _, s := range seeds {
+		if k.procs.eventAt(s.slot) != s.event {
+			k.programs.Unseed(s.slot, since)
+		}
+	}
+	return nil
+}
+
+// run fetches what the kernel hands over.
+func (k *kernel) run() {
+	ticker := time.NewTicker(drainInterval)
+	defer ticker.Stop()
+	refreshed := time.Now()
+	for {
+		select {
+		case <-k.stop:
+			return
+		case <-ticker.C:
+		}
+		k.mu.Lock()
+		k.drain()
+		if time.Since(refreshed) > refreshInterval {
+			k.refresh()
+			refreshed = time.Now()
+		}
+		k.mu.Unlock()
+	}
+}
+
+// drain takes over the figures of processes that have ended, and returns their number.
+func (k *kernel) drain() (n int) {
+	for k.programs.Gone(time.Now(), &k.buffer) {
+		n++
+		k.end(&k.buffer)
+	}
+	// The kernel has counted a process as lost whose last figures did not come.
+	for l, t := range k.parted {
+		k.ended.addAll(t.events.list())
+		delete(k.parted, l)
+	}
+	return n
+}
+
+// end takes over the last figures of a process. Its slot may have a new process already.
+func (k *kernel) end(s *waitsbpf.Slot) {
+	t := k.parted[lifeOf(s)]
+	switch now := k.tallies[int(s.Index)]; {
+	case t != nil:
+		delete(k.parted, lifeOf(s))
+	case now != nil && now.last.Life == s.Life:
+		t = now
+		delete(k.tallies, int(s.Index))
+	default:
+		t = &tally{events: make(table)}
+	}
+	t.add(s)
+	p := Process{
+		PID: int(s.Pid), Slot: int(s.Index), Events: t.events.list(), Overflow: s.Overflow,
+		Resets: k.resets[int(s.Pid)], Ended: true,
+	}
+	if !k.keep.add(p) {
+		k.ended.addAll(p.Events)
+		k.overflow += p.Overflow
+	}
+	delete(k.resets, int(s.Pid))
+}
+
+// refresh reads all slots.
+func (k *kernel) refresh() {
+	for i := range k.programs.Slots() {
+		if k.read(i) && k.buffer.Pid != 0 && waitsbpf.Holds(&k.buffer) {
+			k.take(&k.buffer)
+		}
+	}
+}
+
+// read copies a slot into the buffer. If a program is writing to the slot for long, because its processor does
+// something else, the buffer gets what was read before, without the wait in progress: a lower bound. It returns false
+// if there is nothing.
+func (k *kernel) read(i int) bool {
+	if k.readSlot(i, &k.buffer) {
+		return true
+	}
+	t := k.tallies[i]
+	if t == nil {
+		return false
+	}
+	k.buffer = t.last
+	k.buffer.Since = 0
+	return true
+}
+
+// take adds the new waits of a slot's present process to its tally.
+func (k *kernel) take(s *waitsbpf.Slot) *tally {
+	t := k.tallies[int(s.Index)]
+	if t == nil || t.last.Life != s.Life {
+		if t != nil && t.last.Pid != s.Pid {
+			k.parted[lifeOf(&t.last)] = t
+		}
+		t = &tally{events: make(table)}
+		k.tallies[int(s.Index)] = t
+	}
+	t.add(s)
+	return t
+}
+
+// add adds the waits that are new in a slot. Figures of one life only grow. A slot with a smaller figure than before
+// was not read as a whole: it is ignored.
+func (t *tally) add(s *waitsbpf.Slot) {
+	if s.Life == t.last.Life && shrunk(&t.last, s) {
+		return
+	}
+	for i := range s.Events {
+		now, last := &s.Events[i], &t.last.Events[i]
+		if now.Key == 0 {
+			continue
+		}
+		e := t.events.at(now.Key)
+		e.Total += time.Duration(now.Total - last.Total)
+		e.Longest = max(e.Longest, time.Duration(now.Longest))
+		for b := range now.Hist {
+			n := uint64(now.Hist[b] - last.Hist[b])
+			e.Buckets[b] += n
+			e.Calls += n
+		}
+	}
+	t.last = *s
+}
+
+// shrunk reports whether a figure is less than before.
+func shrunk(last, now *waitsbpf.Slot) bool {
+	for i := range last.Events {
+		l, n := &last.Events[i], &now.Events[i]
+		if l.Key != 0 && n.Key != l.Key || n.Total < l.Total {
+			return true
+		}
+		for b := range l.Hist {
+			if int32(n.Hist[b]-l.Hist[b]) < 0 { // the counters may wrap
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (k *kernel) Info() Info { return k.info }
+
+func (k *kernel) Snapshot() (*Snapshot, error) {
+	if err := k.procs.alive(); err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.drain()
+	s := &Snapshot{Since: k.since}
+	// A process that ends meanwhile would be missing, or be there twice. So the slots are read again then.
+	const tries = 20
+	for range tries {
+		s.At, s.Lost.Overflow = time.Now(), k.overflow
+		s.Processes = k.processes(s.Processes[:0])
+		if k.drain() == 0 {
+			break
+		}
+	}
+	for i := range s.Processes {
+		s.Lost.Overflow += s.Processes[i].Overflow
+	}
+	s.Processes = k.keep.addTo(s.Processes)
+	s.Ended = k.ended.list()
+	return s, k.losses(&s.Lost)
+}
+
+// processes appends the figures of all slots.
+func (k *kernel) processes(list []Process) []Process {
+	for i := range k.programs.Slots() {
+		if k.read(i) && k.buffer.Pid != 0 {
+			list = append(list, k.process(&k.buffer))
+		}
+	}
+	return list
+}
+
+// process returns the figures of a slot, with the wait in progress.
+func (k *kernel) process(slot *waitsbpf.Slot) Process {
+	p := Process{PID: int(slot.Pid), Slot: int(slot.Index), Resets: k.resets[int(slot.Pid)]}
+	events := make(table)
+	if waitsbpf.Holds(slot) {
+		events.addAll(k.take(slot).events.list())
+		p.Overflow = slot.Overflow
+	}
+	if slot.Since != 0 {
+		p.wait(events, slot.Waiting, max(slot.Since, slot.ResetAt))
+	}
+	p.Events = events.list()
+	return p
+}
+
+// losses reads what the programs could not count.
+func (k *kernel) losses(l *Lost) error {
+	c, err := k.programs.Counters()
+	if err != nil {
+		return err
+	}
+	l.Processes = c.LostProcesses - k.base.LostProcesses
+	l.Missed = c.Missed - k.base.Missed
+	l.Outside = c.Outside - k.base.Outside
+	l.Queries = c.LostQueries - k.base.LostQueries
+	l.Records = c.LostRecords - k.base.LostRecords
+	l.Stacks = c.LostStacks - k.base.LostStacks
+	return nil
+}
+
+func (k *kernel) Check() error { return k.procs.alive() }
+
+func (k *kernel) Queries() ([]QueryFigures, error) {
+	if !k.info.Queries {
+		return nil, nil
+	}
+	figures, err := k.programs.Queries()
+	all := make([]QueryFigures, len(figures))
+	for i, f := range figures {
+		all[i] = QueryFigures(f)
+	}
+	return all, err
+}
+
+func (k *kernel) Reset(pid int) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.drain()
+	known := false
+	for i := range k.programs.Slots() {
+		if k.read(i) && int(k.buffer.Pid) == pid {
+			k.reset(i)
+			known = true
+		}
+	}
+	return known
+}
+
+func (k *kernel) reset(i int) {
+	k.programs.Reset(i, monotonic())
+	delete(k.tallies, i)
+	k.resets[int(k.buffer.Pid)]++
+}
+
+func (k *kernel) ResetAll() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.drain()
+	for i := range k.programs.Slots() {
+		if k.read(i) && k.buffer.Pid != 0 {
+			k.reset(i)
+		}
+	}
+	k.keep.ended = nil
+	k.ended, k.overflow, k.since = make(table), 0, time.Now()
+	var err error
+	if k.base, err = k.programs.Counters(); err != nil {
+		return err
+	}
+	return k.programs.ResetQueries()
+}
+
+func (k *kernel) Cost() (Cost, error) {
+	c, err := k.programs.Counters()
+	return Cost{Runs: c.Runs, Time: c.Time}, err
+}
+
+func (k *kernel) Close() {
+	close(k.stop)
+	k.done.Wait()
+	k.programs.Close()
+	for _, p := range k.copied {
+		p.Release()
+	}
+}
+
+// monotonic is CLOCK_MONOTONIC, the clock of the programs.
+func monotonic() uint64 {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) != nil {
+		return 0
+	}
+	return uint64(t.Nano())
+}

@@ -1,0 +1,157 @@
+package waits
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
+	"pg_stat_backtrace/ptrace/process/procfs"
+)
+
+// Options say how to time.
+type Options struct {
+	// Method is Auto if empty.
+	Method Method
+	// Mechanism, if not empty, is the only mechanism of the method that is tried: see Info.Mechanism.
+	Mechanism string
+	// Keep are processes that stay in Snapshot.Processes when they have ended.
+	Keep []int
+	// Queries attributes waits to queries, if the method can.
+	Queries bool
+	// Stacks copies the stacks of some waits. Only the method Exact can, by system calls.
+	Stacks waitsbpf.StackOptions
+}
+
+// way is one mechanism.
+type way struct {
+	info  Info
+	hooks waitsbpf.Hooks
+}
+
+//nolint:gochecknoglobals // a table
+var (
+	fentry      = way{Info{Method: Exact, Mechanism: "fentry"}, waitsbpf.Functions}
+	tracepoints = way{Info{Method: Exact, Mechanism: "tracepoints"}, waitsbpf.Calls}
+	switches    = way{Info{Method: Blocked, Mechanism: "sched_switch"}, waitsbpf.Switches}
+	// debugRegister is for one process.
+	debugRegister = way{info: Info{Method: Exact, Mechanism: "watchpoint"}}
+	polling       = way{info: Info{Method: Sampled, Mechanism: "polling"}}
+)
+
+// ways returns the mechanisms of a method, the best first. Tracepoints at every system call of the host are taken only
+// by callers that ask for exact figures.
+func ways(m Method) ([]way, error) {
+	switch m {
+	case Auto, "":
+		return []way{fentry, switches, polling}, nil
+	case Exact:
+		return []way{fentry, tracepoints}, nil
+	case Blocked:
+		return []way{switches}, nil
+	case Sampled:
+		return []way{polling}, nil
+	case Watchpoint:
+		return []way{debugRegister}, nil
+	}
+	return nil, fmt.Errorf("%w: there is no method %q", ErrUnsupported, m)
+}
+
+// Open starts to time a server's wait events. Info.Reasons of the result says why a better mechanism was not taken. The
+// error wraps ErrUnsupported, ErrServerGone or fs.ErrPermission.
+func Open(s Server, o Options) (Provider, error) {
+	candidates, err := ways(o.Method)
+	if err != nil {
+		return nil, err
+	}
+	if o.Mechanism != "" {
+		candidates = slices.DeleteFunc(candidates, func(w way) bool { return w.info.Mechanism != o.Mechanism })
+	}
+	if len(candidates) == 0 {
+		return nil, fmt.Errorf("%w: method %q has no mechanism %q", ErrUnsupported, o.Method, o.Mechanism)
+	}
+	p, err := findProcs(&s)
+	if err != nil {
+		return nil, err
+	}
+	reasons := make([]string, 0, len(candidates))
+	var last error
+	for _, w := range candidates {
+		provider, err := w.open(p, o, reasons)
+		if err == nil {
+			return provider, nil
+		}
+		reasons = append(reasons, w.info.Mechanism+": "+err.Error())
+		last = err
+	}
+	// Several mechanisms may lack the same.
+	others := slices.DeleteFunc(slices.Clone(reasons), func(r string) bool {
+		return strings.HasSuffix(r, ": "+last.Error())
+	})
+	if len(others) > 0 {
+		last = fmt.Errorf("%w (before it, %s)", last, strings.Join(others, "; "))
+	}
+	if !errors.Is(last, os.ErrPermission) && !errors.Is(last, ErrServerGone) {
+		last = fmt.Errorf("%w: %w", ErrUnsupported, last)
+	}
+	return nil, last
+}
+
+func (w way) open(p *procs, o Options, reasons []string) (Provider, error) {
+	info := w.info
+	info.Reasons, info.Unreachable = reasons, p.unreachable
+	if info.Method == Sampled {
+		return openPoller(p, info, o)
+	}
+	if info.Mechanism == debugRegister.info.Mechanism {
+		if len(o.Keep) != 1 {
+			return nil, impossiblef("a watchpoint follows one process, and %d were given", len(o.Keep))
+		}
+		return openWatchpoint(p, info, o.Keep[0])
+	}
+	if err := usable(w.hooks); err != nil {
+		return nil, err
+	}
+	return openKernel(p, w.hooks, info, o)
+}
+
+// usable returns why programs in the kernel would not tell the truth here.
+func usable(hooks waitsbpf.Hooks) error {
+	const initialNamespace = 0xeffffffc // PROC_PID_INIT_INO of include/linux/proc_ns.h
+	if ns, err := procfs.Namespace(os.Getpid(), "pid"); err != nil || ns != initialNamespace {
+		return impossiblef("this process is in a PID namespace, and the kernel's programs know the host's process ids")
+	}
+	if hooks == waitsbpf.Functions {
+		facts := readPreemptFacts()
+		return facts.preemption().skipsPrograms()
+	}
+	return nil
+}
+
+// A Possibility says whether this host allows a mechanism.
+type Possibility struct {
+	Info
+	// Err is why not, nil if it does.
+	Err error
+	// Uring is why not for servers that may use io_uring: PostgreSQL 18 and later. It is nil if Err is not.
+	Uring error
+}
+
+// Possibilities tries every mechanism that needs the kernel, for a moment and for no process.
+func Possibilities() []Possibility {
+	ways := []way{fentry, tracepoints, switches}
+	all := make([]Possibility, 0, len(ways)+1)
+	for _, w := range ways {
+		p := Possibility{Info: w.info, Err: usable(w.hooks)}
+		if p.Err == nil {
+			p.Err = waitsbpf.Try(w.hooks, false)
+		}
+		if p.Err == nil {
+			p.Uring = waitsbpf.Try(w.hooks, true)
+		}
+		all = append(all, p)
+	}
+	return append(all, Possibility{Info: debugRegister.info, Err: tryWatchpoint()}, Possibility{Info: polling.info})
+}

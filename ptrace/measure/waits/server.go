@@ -1,0 +1,258 @@
+package waits
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/process/procfs"
+)
+
+// Server says where a server's variables are. Addresses are alike in the postmaster and its children.
+type Server struct {
+	// Postmaster is the process id.
+	Postmaster int
+	// Rights are those of the postmaster. Processes with others are left out. nil: no process is left out.
+	Rights *process.Rights
+	// WaitPointer, ProcGlobal and Status are the addresses of my_wait_event_info, ProcGlobal and MyBEEntry.
+	WaitPointer, ProcGlobal, Status uint64
+	// ExecutorStart and ExecutorEnd are the places of standard_ExecutorStart and standard_ExecutorEnd in the program's
+	// file; 0: unknown, or not in the file's memory. OpenProgram opens that file.
+	ExecutorStart, ExecutorEnd uint64
+	OpenProgram                func() (*os.File, error)
+	Layout                     Layout
+	// ServerPID returns the id by which the server knows a process, which differs in a container, and Local the reverse.
+	// nil: they are the same.
+	ServerPID, Local func(pid int) int
+}
+
+// Layout holds the offsets, in bytes, of fields of the server's structures, which depend on its major version.
+type Layout struct {
+	// ProcSize is the size of PGPROC; WaitEvent and PID are offsets in it. ProcCount is an offset in PROC_HDR.
+	ProcSize, WaitEvent, PID, ProcCount int
+	// QueryID, State, QueryStart and StateStart are offsets in PgBackendStatus, Idle and Running values of State.
+	QueryID, State, QueryStart, StateStart int
+	Idle, Running                          int
+	// Uring means that this version may read and write by io_uring.
+	Uring bool
+}
+
+// procs is a server's array of PGPROC structures.
+type procs struct {
+	*Server
+
+	start uint64 // of the postmaster, in ticks since boot
+	first uint64 // the address of the first
+	count int
+	// memory identifies this shared memory, as another one can have the same address after a crash: device and inode of
+	// its mapping.
+	memory [3]uint64
+	// unreachable are the children whose memory could not be read in time.
+	unreachable []int
+}
+
+// maxProcs bounds the number of PGPROC structures that is believed: PostgreSQL's limit of max_connections and more.
+const maxProcs = 1 << 19
+
+// findProcs reads where the array is, and verifies the layout with the processes that there are.
+func findProcs(s *Server) (*procs, error) {
+	stat, err := procfs.ReadStat(s.Postmaster)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrServerGone, err)
+	}
+	p := &procs{Server: s, start: stat.StartTime}
+	if p.first, p.count, err = p.read(); err != nil {
+		return nil, err
+	}
+	if p.memory, err = p.readMemory(); err != nil {
+		return nil, err
+	}
+	return p, p.verify()
+}
+
+// readMemory finds the mapping of the array.
+func (p *procs) readMemory() ([3]uint64, error) {
+	maps, err := procfs.Maps(p.Postmaster)
+	if err != nil {
+		return [3]uint64{}, fmt.Errorf("%w: %w", ErrServerGone, err)
+	}
+	for i := range maps {
+		if m := &maps[i]; m.Start <= p.first && p.first < m.End {
+			return [3]uint64{uint64(m.Major), uint64(m.Minor), m.Inode}, nil
+		}
+	}
+	return [3]uint64{}, fmt.Errorf("%w: its shared memory is not mapped", ErrServerGone)
+}
+
+// read reads the address and the size of the array.
+func (p *procs) read() (first uint64, count int, err error) {
+	header, err := word(p.Postmaster, p.ProcGlobal)
+	if err == nil && header != 0 {
+		first, err = word(p.Postmaster, header)
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("read the server's processes: %w", err)
+	}
+	var n [4]byte
+	if header == 0 || first == 0 {
+		return 0, 0, fmt.Errorf("%w: the server has no shared memory yet", ErrServerGone)
+	}
+	if err := readFull(p.Postmaster, header+uint64(p.Layout.ProcCount), n[:]); err != nil {
+		return 0, 0, fmt.Errorf("read the server's processes: %w", err)
+	}
+	count = int(binary.NativeEndian.Uint32(n[:]))
+	if count < 1 || count > maxProcs {
+		return 0, 0, fmt.Errorf("%w: the server's memory is not laid out as expected (%d processes)", ErrUnsupported, count)
+	}
+	return first, count, nil
+}
+
+// alive returns ErrServerGone unless the server that was found still uses the same memory.
+func (p *procs) alive() error {
+	stat, err := procfs.ReadStat(p.Postmaster)
+	if err != nil || stat.StartTime != p.start || stat.State == 'Z' {
+		return ErrServerGone
+	}
+	first, count, err := p.read()
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrServerGone, err)
+	case first != p.first || count != p.count:
+		return fmt.Errorf("%w: it has new shared memory", ErrServerGone)
+	}
+	memory, err := p.readMemory()
+	if err == nil && memory != p.memory {
+		err = fmt.Errorf("%w: it has new shared memory, as after a crash", ErrServerGone)
+	}
+	return err
+}
+
+// verify holds the layout against the server's processes: the event of each has to be in a PGPROC with its id.
+func (p *procs) verify() error {
+	const tries = 3 // a process may just be starting or ending
+	var children []int
+	differ := false
+	for range tries {
+		var err error
+		if children, err = procfs.Children(p.Postmaster); err != nil {
+			return fmt.Errorf("list the server's processes: %w", err)
+		}
+		right, wrong := 0, 0
+		for _, pid := range children {
+			i, ok := p.slotOf(pid)
+			switch {
+			case ok && p.pidAt(i) == p.serverPID(pid):
+				right++
+			case ok:
+				wrong++
+			}
+		}
+		if right > 0 && wrong == 0 {
+			return nil
+		}
+		differ = differ || wrong > 0
+	}
+	if len(p.unreachable) > 0 && !differ {
+		return fmt.Errorf("%w: process %d: %w", ErrUnsupported, p.unreachable[0], process.ErrUnreachable)
+	}
+	return fmt.Errorf("%w: the structures of this server differ from those of its version (%d processes were looked at)",
+		ErrUnsupported, len(children))
+}
+
+func (p *procs) serverPID(pid int) int {
+	if p.ServerPID == nil {
+		return pid
+	}
+	return p.ServerPID(pid)
+}
+
+// slotOf returns the index of a process's PGPROC; false while it has none, or if the process does not answer.
+func (p *procs) slotOf(pid int) (int, bool) {
+	var at uint64
+	var err error
+	read := func() {
+		process.ProbeReadable(pid) // a program can end while it waits for this
+		at, err = word(pid, p.WaitPointer)
+	}
+	if slices.Contains(p.unreachable, pid) {
+		return 0, false
+	}
+	if !process.WithTimeout(pid, read, func() {}) {
+		p.unreachable = append(p.unreachable, pid)
+		return 0, false
+	}
+	if err != nil || p.Rights != nil && p.Rights.Verify(pid) != nil {
+		return 0, false
+	}
+	size := uint64(p.Layout.ProcSize)
+	offset := at - p.first - uint64(p.Layout.WaitEvent)
+	if offset/size >= uint64(p.count) || offset%size != 0 {
+		return 0, false
+	}
+	return int(offset / size), true
+}
+
+// pidAt returns the process id in a PGPROC, 0 if it cannot be read.
+func (p *procs) pidAt(i int) int { return int(p.number(i, p.Layout.PID)) }
+
+// eventAt returns the wait event in a PGPROC, 0 if it cannot be read.
+func (p *procs) eventAt(i int) uint32 { return p.number(i, p.Layout.WaitEvent) }
+
+func (p *procs) number(i, offset int) uint32 {
+	var n [4]byte
+	if readFull(p.Postmaster, p.first+uint64(i*p.Layout.ProcSize+offset), n[:]) != nil {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(n[:])
+}
+
+// readAll reads the event and the process id of every PGPROC, in pairs, with as few system calls as possible.
+func (p *procs) readAll(into []uint32) error {
+	const most = 1024 // IOV_MAX
+	bytes := bytesOf(into)
+	remote := make([]unix.RemoteIovec, 0, most)
+	for done := 0; done < 2*p.count; done += len(remote) {
+		remote = remote[:0]
+		for i := done / 2; i < p.count && len(remote) < most; i++ {
+			base := uintptr(p.first) + uintptr(i*p.Layout.ProcSize)
+			remote = append(remote, unix.RemoteIovec{Base: base + uintptr(p.Layout.WaitEvent), Len: 4},
+				unix.RemoteIovec{Base: base + uintptr(p.Layout.PID), Len: 4})
+		}
+		local := unix.Iovec{Base: &bytes[4*done], Len: uint64(4 * len(remote))}
+		n, err := unix.ProcessVMReadv(p.Postmaster, []unix.Iovec{local}, remote, 0)
+		if err != nil {
+			return fmt.Errorf("read the server's wait events: %w", err)
+		}
+		if n < 4*len(remote) {
+			return fmt.Errorf("read the server's wait events: %w", io.ErrUnexpectedEOF)
+		}
+	}
+	return nil
+}
+
+func word(pid int, address uint64) (uint64, error) {
+	var w [8]byte
+	err := readFull(pid, address, w[:])
+	return binary.NativeEndian.Uint64(w[:]), err
+}
+
+func readFull(pid int, address uint64, into []byte) error {
+	n, err := process.ReadMemory(pid, address, into)
+	if err == nil && n < len(into) {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// local returns the id here of a process that the server knows by another.
+func (p *procs) local(serverPID int) int {
+	if p.Local == nil {
+		return serverPID
+	}
+	return p.Local(serverPID)
+}

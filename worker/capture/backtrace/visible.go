@@ -1,0 +1,43 @@
+package backtrace
+
+import (
+	"slices"
+	"strings"
+)
+
+// WithoutStatements returns the trace without the text of the statements that functions run. Only words such as "SQL
+// statement" remain. The text may be dynamic SQL of a function's owner, with data that the reader of the stack must
+// not see. The text of the client's query stays. The original trace is not changed. It is returned if it has no such
+// text.
+func (t *Trace) WithoutStatements() *Trace {
+	if !slices.ContainsFunc(t.Threads, func(th Thread) bool { return slices.ContainsFunc(th.Frames, hasStatement) }) {
+		return t
+	}
+	out := *t
+	out.Threads = slices.Clone(t.Threads)
+	for i := range out.Threads {
+		frames := slices.Clone(out.Threads[i].Frames)
+		for j := range frames {
+			if hasStatement(frames[j]) {
+				frames[j].Levels = withoutStatements(frames[j].Levels)
+			}
+		}
+		out.Threads[i].Frames = frames
+	}
+	return &out
+}
+
+func hasStatement(f Frame) bool {
+	return slices.ContainsFunc(f.Levels, func(l Level) bool { return l.Query != "" })
+}
+
+func withoutStatements(levels []Level) []Level {
+	out := slices.Clone(levels)
+	for i := range out {
+		if l := &out[i]; l.Query != "" {
+			l.Text, _, _ = strings.Cut(l.Text, ` "`)
+			l.Query, l.Cut = "", false
+		}
+	}
+	return out
+}

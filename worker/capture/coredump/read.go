@@ -1,0 +1,380 @@
+package coredump
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/unwind/budget"
+	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/corefile"
+	"pg_stat_backtrace/unwind/dwarf"
+	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/host/rootfs"
+	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming/symbolize"
+)
+
+// Engine is the engine of a trace that was read from a core file.
+const Engine = "core"
+
+// Options configures the reading of a core file. The zero value is the default.
+type Options struct {
+	// Exe is the program's file. If it is "", the path in the core is used.
+	Exe string
+	// Sysroot is put before every path in the core. It is a copy of the root directory of the core's host.
+	Sysroot string
+	// DebugDirs are searched for debug files; nil means the default.
+	DebugDirs []string
+	// MaxFrames bounds each thread's frames; 0 means unwind.DefaultMaxFrames.
+	MaxFrames int
+	// Goroutines returns the goroutines of Go programs instead of threads.
+	Goroutines bool
+	// Stdin is the standard input; nil means os.Stdin.
+	Stdin *os.File
+}
+
+// A Trace is the result of reading a core file.
+type Trace struct {
+	Trace *backtrace.Trace
+	// Name is the program's name as the core has it, and Arch its architecture. Signal is the signal that ended the
+	// program, or 0 if none did.
+	Name, Arch string
+	Signal     int
+	// Unproved names the files that fit the core's addresses but cannot be verified. The core lacks both their
+	// build-id and all of their read-only memory.
+	Unproved []string
+	// Refused has the reasons for rejecting files: Exe is not the core's program, a library was replaced or is
+	// missing, or the core is damaged. WrongExe is set if Exe was not used. LeftOut is the number of threads or
+	// goroutines without a stack because budget.Stacks is used up.
+	Refused  []error
+	WrongExe bool
+	LeftOut  int
+	// Input is the size of the file as it was read, compressed or not, in bytes.
+	Input int64
+}
+
+// Read returns the named stacks of all threads in a core file of any architecture. The file may be compressed by
+// zstd, gzip or lz4, and "-" is the standard input. Errors are those of package corefile. With Options.Goroutines
+// they also are gostack.ErrNotGo and those of package goroutine.
+func Read(file string, o Options) (*Trace, error) {
+	start := time.Now()
+	stream, user, err := openStream(file, o.Stdin)
+	if err != nil {
+		return nil, err
+	}
+	f, stored, damage, err := openCoreFile(file, stream)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	core, err := corefile.Open(f, path.Base(file))
+	if err != nil {
+		return nil, errors.Join(err, damage)
+	}
+	r := &reader{
+		core: core, options: o, user: user, memory: budget.New(budget.Stacks, "memory"),
+		modules: make(map[moduleKey]openedFile),
+		images:  symbolize.NewCache(core.Arch, &symbolize.Sources{Cache: dwarf.NewCache(0), Folders: o.DebugDirs}),
+	}
+	defer r.close()
+	for _, err := range []error{damage, core.Damage} {
+		if err != nil {
+			r.refused = append(r.refused, err)
+		}
+	}
+	r.memory.Credit(stored)
+	r.findImages()
+	r.checkExe()
+	t, err := r.trace()
+	if err != nil {
+		return nil, errors.Join(append([]error{fmt.Errorf("%s: %w", core.Name(), err)}, r.refused...)...)
+	}
+	t.Total = time.Since(start)
+	return &Trace{
+		Trace: t, Name: core.Process.Name, Arch: core.Arch.Name, Signal: core.Threads[0].Signal,
+		Unproved: r.unproved, Refused: r.refused, WrongExe: r.wrongExe, LeftOut: r.leftOut,
+		Input: stored,
+	}, nil
+}
+
+// reader reads one core file.
+type reader struct {
+	core     *corefile.Core
+	options  Options
+	user     rootfs.User // opens the files that the core names
+	images   *symbolize.Cache
+	loaded   []loadedImage
+	opened   []io.Closer
+	modules  map[moduleKey]openedFile
+	unproved []string
+	refused  []error
+	exeUsed  bool // Options.Exe is the program
+	wrongExe bool
+	memory   *budget.Budget // for the stacks
+	leftOut  int
+}
+
+// moduleKey identifies an open file. The program may be opened with other rights than a library of the same path.
+type moduleKey struct {
+	path string
+	exe  bool
+}
+
+// openedFile is a file of the core's images.
+type openedFile struct {
+	module *symbolize.Module
+	file   openFile
+}
+
+// loadedImage is an image at its address.
+type loadedImage struct {
+	path   string
+	module *symbolize.Module
+	bias   uint64
+	file   io.ReaderAt // nil: the image is in the core itself
+}
+
+func (r *reader) close() {
+	for _, c := range r.opened {
+		_ = c.Close()
+	}
+}
+
+// findImages opens the files that the core names. If the core has no list of files, it opens those in the dynamic
+// linker's list.
+func (r *reader) findImages() {
+	r.loadAll(r.core.Mapped())
+	exe := slices.IndexFunc(r.loaded, func(c loadedImage) bool { return c.path == exePath })
+	if len(r.core.Files) > 0 || exe < 0 {
+		return
+	}
+	r.loadAll(r.core.Linked(r.loaded[exe].module.Image, r.loaded[exe].bias))
+}
+
+// imageBytes is the memory of an image without its tables.
+const imageBytes = 16 << 10
+
+// loadAll loads images, as many as the budget allows.
+func (r *reader) loadAll(mapped []corefile.Mapped) {
+	for i := range mapped {
+		if err := r.memory.Charge(imageBytes, "the images"); err != nil {
+			r.refused = append(r.refused, fmt.Errorf("%d of %d images are left out: %w", len(mapped)-i, len(mapped), err))
+			return
+		}
+		r.load(&mapped[i])
+	}
+}
+
+// exePath marks the program among the images.
+const exePath = "\x00exe"
+
+// load opens an image's file, or reads the image from the core's memory.
+func (r *reader) load(m *corefile.Mapped) {
+	var wrong error
+	for _, file := range r.files(m) {
+		key := moduleKey{file, m.Exe}
+		if opened, ok := r.modules[key]; ok {
+			err := r.again(m, file, opened)
+			if err == nil {
+				return
+			}
+			wrong = errors.Join(wrong, err)
+			continue
+		}
+		img, closer, err := r.openImage(m, file)
+		if errors.Is(err, elfimage.ErrNotELF) && !m.Exe {
+			if !r.wasImage(m, err) {
+				return // a data file
+			}
+			err = fmt.Errorf("the process had mapped code of this file: %w", err)
+		}
+		if err != nil {
+			wrong = errors.Join(wrong, err)
+			continue
+		}
+		bias, how, err := r.core.Check(m, img)
+		if err != nil {
+			_ = closer.Close()
+			wrong = errors.Join(wrong, err)
+			continue
+		}
+		r.exeUsed = r.exeUsed || m.Exe && r.options.Exe != ""
+		if how == corefile.ByLayout {
+			r.unproved = append(r.unproved, file)
+		}
+		r.opened = append(r.opened, closer)
+		module := &symbolize.Module{
+			Sources: r.images.Sources,
+			Image:   img, Name: img.Name(), Arch: r.core.Arch, Path: m.Path, Root: r.options.Sysroot, User: r.user,
+		}
+		r.modules[key] = openedFile{module, closer}
+		r.add(m, module, bias, closer)
+		return
+	}
+	if wrong != nil {
+		r.refused = append(r.refused, wrong)
+	}
+	if img := r.core.Image(m); img != nil {
+		if bias, _, err := r.core.Check(m, img); err == nil {
+			r.add(m, &symbolize.Module{
+				Image: img, Name: symbolize.ModuleName(m.Path), Arch: r.core.Arch, User: r.user,
+				Sources: r.images.Sources,
+			}, bias, nil)
+		}
+	}
+}
+
+// again adds a file that is mapped a second time. A core can list one file very often.
+func (r *reader) again(m *corefile.Mapped, file string, opened openedFile) error {
+	bias, how, err := r.core.Check(m, opened.module.Image)
+	if err != nil {
+		return err
+	}
+	if how == corefile.ByLayout && !slices.Contains(r.unproved, file) {
+		r.unproved = append(r.unproved, file)
+	}
+	r.exeUsed = r.exeUsed || m.Exe && r.options.Exe != ""
+	r.add(m, opened.module, bias, opened.file)
+	return nil
+}
+
+// wasImage reports whether a file that is not an ELF file now was one when the process had mapped it. The core has the
+// first page of an ELF file, or the file's mappings are code.
+func (r *reader) wasImage(m *corefile.Mapped, now error) bool {
+	var magic [len(elf.ELFMAG)]byte
+	if n, _ := r.core.ReadAt(m.Header, magic[:]); n == len(magic) {
+		return string(magic[:]) == elf.ELFMAG
+	}
+	return errors.Is(now, errEmpty) || slices.ContainsFunc(m.Files, func(f corefile.File) bool {
+		flags, ok := r.core.Flags(f.Start)
+		return ok && flags&elf.PF_X != 0
+	})
+}
+
+// checkExe reports an Exe that is not used as the program.
+func (r *reader) checkExe() {
+	if r.options.Exe == "" || r.exeUsed {
+		return
+	}
+	r.wrongExe = true
+	if len(r.refused) == 0 {
+		r.refused = append(r.refused, fmt.Errorf("%s: %w: the core does not say where its program lies",
+			r.options.Exe, corefile.ErrMismatch))
+	}
+}
+
+// add records an image.
+func (r *reader) add(m *corefile.Mapped, mod *symbolize.Module, bias uint64, file io.ReaderAt) {
+	c := loadedImage{path: m.Path, module: mod, bias: bias, file: file}
+	if m.Exe {
+		c.path = exePath
+	}
+	r.loaded = append(r.loaded, c)
+}
+
+// files lists the paths to try for an image.
+func (r *reader) files(m *corefile.Mapped) []string {
+	switch {
+	case m.Exe && r.options.Exe != "":
+		return []string{r.options.Exe}
+	case m.Path == "" || !path.IsAbs(m.Path):
+		return nil
+	}
+	return []string{filepath.Join(r.options.Sysroot, filepath.FromSlash(m.Path))}
+}
+
+// openFile is the open file of an image.
+type openFile interface {
+	io.ReaderAt
+	io.Closer
+}
+
+// errEmpty means that a file is empty.
+var errEmpty = errors.New("the file is empty")
+
+// openImage opens the ELF file of a mapping. The core chose the path, unless it is Options.Exe.
+func (r *reader) openImage(m *corefile.Mapped, file string) (*elfimage.Image, openFile, error) {
+	var f *os.File
+	var err error
+	switch {
+	case m.Exe && r.options.Exe != "":
+		f, err = rootfs.Open(file)
+	case r.options.Sysroot != "":
+		f, err = r.user.OpenBelow(r.options.Sysroot, filepath.FromSlash(m.Path))
+	default:
+		f, err = r.user.Open(file)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	img, err := elfimage.Open(f, path.Base(file))
+	if err != nil {
+		if info, failed := f.Stat(); failed == nil && info.Size() == 0 {
+			err = fmt.Errorf("%w: %w", err, errEmpty)
+		}
+		_ = f.Close()
+		return nil, nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return img, f, nil
+}
+
+// trace walks and names all threads, or goroutines.
+func (r *reader) trace() (*backtrace.Trace, error) {
+	t := &backtrace.Trace{PID: r.core.Process.PID, Engine: Engine, Threads: []backtrace.Thread{}}
+	sp, backing := r.space()
+	mem := corefile.NewMemory(r.core, backing)
+	if r.options.Goroutines {
+		return t, r.goroutines(t, sp, mem)
+	}
+	t.Threads = make([]backtrace.Thread, len(r.core.Threads))
+	u := unwind.Unwinder{Arch: r.core.Arch, MaxFrames: r.options.MaxFrames, Final: true}
+	var frames []unwind.Frame
+	for i := range r.core.Threads {
+		th := &r.core.Threads[i]
+		began := time.Now()
+		var stop unwind.Stop
+		frames, stop = u.Unwind(frames[:0], th.Registers, mem, space{Space: sp, mem: mem})
+		walked := time.Now()
+		out := backtrace.Thread{TID: th.TID, Stop: stop.String(), Whole: stop.Whole()}
+		var cut bool
+		limit := procmap.FrameLimit(r.options.MaxFrames)
+		if out.Frames, cut = sp.Name(frames, limit, nil); cut { // nil: no deadline for a core file
+			out.Stop, out.Whole = unwind.MaxFrames.String(), false
+		}
+		if err := r.memory.Charge(stackBytes(&out), "the stacks"); err != nil {
+			r.leftOut = len(t.Threads) - i
+			r.refused = append(r.refused, fmt.Errorf("%d of %d threads are left out: %w", r.leftOut, len(t.Threads), err))
+			t.Threads = t.Threads[:i]
+			break
+		}
+		t.Threads[i] = out
+		t.Unwind += walked.Sub(began)
+		t.Symbolize += time.Since(walked)
+	}
+	if len(t.Threads) > 0 {
+		t.Threads[0].Name, t.Threads[0].State = r.core.Process.Name, r.core.Process.State
+	}
+	return t, nil
+}
+
+var _ cfi.Memory = (*corefile.Memory)(nil)
+
+// stackBytes returns the memory of a named stack, and of the text that is made of it.
+func stackBytes(th *backtrace.Thread) int64 {
+	const frame, escaped = 1 << 9, 8 // a character of a name may become four, and it is copied
+	n := frame
+	for i := range th.Frames {
+		f := &th.Frames[i]
+		n += frame + escaped*(len(f.Function)+len(f.File)+len(f.Module)+len(f.Note))
+	}
+	return int64(n)
+}

@@ -1,0 +1,131 @@
+package coredump
+
+import (
+	"cmp"
+	"slices"
+
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/unwind/corefile"
+	"pg_stat_backtrace/worker/naming/gostack"
+	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming/symbolize"
+)
+
+// space is a Space whose code can be read.
+type space struct {
+	*procmap.Space
+
+	mem *corefile.Memory
+}
+
+// Code implements unwind.Code by the core and its files.
+func (s space) Code(addr uint64, p []byte) bool { return s.mem.Bytes(addr, p) }
+
+// space combines three lists of mappings: of the images, of the files that the core lists, and of its memory ranges.
+// Where they overlap, the earlier list counts, because an image has the exact extent of its code. space also returns
+// the parts of memory that are in files.
+func (r *reader) space() (*procmap.Space, []corefile.Backing) {
+	maps, known, backing := r.imageMappings()
+	maps = overlay(maps, r.fileMappings())
+	maps = overlay(maps, r.memoryMappings())
+	for _, m := range maps {
+		if _, ok := known[m]; !ok {
+			known[m] = symbolize.Placed{} // no image: prevents a lookup
+		}
+	}
+	sp := procmap.NewCache(r.images).Open(r.core.Process.PID, 0, maps)
+	sp.Known, sp.Generated.SameMoment = known, r.core.ReadAt
+	return sp, backing
+}
+
+// imageMappings lists the segments of the loaded images.
+func (r *reader) imageMappings() ([]procfs.Mapping, map[procfs.Mapping]symbolize.Placed, []corefile.Backing) {
+	var maps []procfs.Mapping
+	var backing []corefile.Backing
+	known := make(map[procfs.Mapping]symbolize.Placed)
+	for i := range r.loaded {
+		c := &r.loaded[i]
+		for _, s := range c.module.Image.Segments() {
+			start, end := s.Vaddr+c.bias, s.Vaddr+c.bias+s.Memsz
+			if start >= end {
+				continue
+			}
+			m := procfs.Mapping{
+				Start: start, End: end, Perms: gostack.PermsOf(s.Flags), Offset: s.Offset, Inode: 1, Path: c.module.Name,
+			}
+			maps = append(maps, m)
+			known[m] = symbolize.Placed{Module: c.module, Bias: c.bias, Name: symbolize.ModuleName(m.Path)}
+			if c.file != nil {
+				backing = append(backing, corefile.Backing{
+					Start: start, End: start + min(s.Filesz, s.Memsz), Offset: s.Offset, File: c.file,
+				})
+			}
+		}
+	}
+	return overlay(nil, maps), known, backing
+}
+
+// fileMappings lists the files of NT_FILE. It has no permissions, so they come from the core's memory ranges. A file
+// without a memory range, as with gcore, may have code.
+func (r *reader) fileMappings() []procfs.Mapping {
+	maps := make([]procfs.Mapping, 0, len(r.core.Files))
+	for _, f := range r.core.Files {
+		perms := procfs.Read | procfs.Exec
+		if flags, ok := r.core.Flags(f.Start); ok {
+			perms = gostack.PermsOf(flags)
+		}
+		maps = append(maps, procfs.Mapping{
+			Start: f.Start, End: f.End, Perms: perms, Offset: f.Offset, Inode: 1, Path: f.Path,
+		})
+	}
+	return maps
+}
+
+// memoryMappings lists the core's memory ranges.
+func (r *reader) memoryMappings() []procfs.Mapping {
+	maps := make([]procfs.Mapping, 0, len(r.core.Segments))
+	for i := range r.core.Segments {
+		s := &r.core.Segments[i]
+		maps = append(maps, procfs.Mapping{Start: s.Vaddr, End: s.Vaddr + s.Memsz, Perms: gostack.PermsOf(s.Flags)})
+	}
+	return maps
+}
+
+// overlay adds to base the parts of more that lie outside it. base must be sorted and must not overlap.
+func overlay(base, more []procfs.Mapping) []procfs.Mapping {
+	more = slices.Clone(more)
+	slices.SortStableFunc(more, func(a, b procfs.Mapping) int { return cmp.Compare(a.Start, b.Start) })
+	out := make([]procfs.Mapping, 0, len(base)+len(more))
+	end := uint64(0) // end of the parts of more in out
+	i := 0
+	for _, m := range more {
+		m = clip(m, end)
+		for m.Start < m.End {
+			for i < len(base) && base[i].End <= m.Start {
+				out = append(out, base[i])
+				i++
+			}
+			part := m
+			if i < len(base) && base[i].Start < m.End {
+				part.End = max(base[i].Start, m.Start)
+				m = clip(m, base[i].End)
+			} else {
+				m.Start = m.End
+			}
+			if part.Start < part.End {
+				out = append(out, part)
+			}
+			end = max(end, part.End)
+		}
+	}
+	return append(out, base[i:]...)
+}
+
+// clip moves the start of a mapping up to an address.
+func clip(m procfs.Mapping, start uint64) procfs.Mapping {
+	if m.Start < start {
+		m.Offset += start - m.Start
+		m.Start = start
+	}
+	return m
+}

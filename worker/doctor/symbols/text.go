@@ -1,0 +1,100 @@
+package symbols
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"pg_stat_backtrace/worker/report/visible"
+)
+
+// Table prints a line for each image. Below it follow its debug file, if it has one, and its problems. With a
+// build-id of 20 bytes a line has at most 100 columns, unless a name or a path is long.
+func Table(w io.Writer, images []Image) error {
+	wide := len("IMAGE")
+	for i := range images {
+		wide = max(wide, len(clean(images[i].Name)))
+	}
+	var b strings.Builder
+	line := func(name, share, lines, id, sources string) {
+		fmt.Fprintf(&b, "%-*s %7s %5s  %-40s  %s\n", wide, name, share, lines, id, sources)
+	}
+	line("IMAGE", "NAMED", "LINES", "BUILD-ID", "FROM")
+	for i := range images {
+		m := &images[i]
+		share, lines, id := "-", "no", m.BuildID
+		if m.Functions > 0 {
+			share = fmt.Sprintf("%.1f %%", m.Share())
+		}
+		if m.Lines {
+			lines = "yes"
+		}
+		if id == "" {
+			id = "-"
+		}
+		line(clean(m.Name), share, lines, id, m.sources())
+		for _, below := range m.below() {
+			fmt.Fprintf(&b, "    %s\n", below)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// sources says in a word or two where names come from, the best one first.
+func (m *Image) sources() string {
+	var s []string
+	add := func(have bool, what string) {
+		if have {
+			s = append(s, what)
+		}
+	}
+	add(m.Symtab, ".symtab")
+	add(m.DebugFile != "", "debug file")
+	add(m.FetchedFile != "", "debuginfod")
+	add(m.GoTable, "Go's table")
+	add(m.DebugData, ".gnu_debugdata")
+	add(m.DynSym && !m.Symtab, ".dynsym")
+	if len(s) == 0 {
+		return "nothing"
+	}
+	return strings.Join(s, ", ")
+}
+
+// below are the lines below an image's.
+func (m *Image) below() []string {
+	var s []string
+	add := func(what, text string) {
+		if text != "" {
+			s = append(s, what+clean(text))
+		}
+	}
+	add("debug file, by "+m.HowFound+": ", m.DebugFile)
+	add("supplement: ", m.Supplement)
+	add("debuginfod: ", m.FetchedFile)
+	if m.Derived+m.Noted > 0 {
+		s = append(s, fmt.Sprintf("names derived from its own code: %d more functions; notes: %d", m.Derived, m.Noted))
+	}
+	switch {
+	case m.InMemory:
+		s = append(s, "the file cannot be read; this is what the process has mapped of it")
+	case m.Deleted:
+		s = append(s, "the file was replaced or removed since the process began")
+	}
+	for _, p := range m.Problems {
+		for part := range strings.Lines(p) {
+			add("! ", strings.TrimSpace(part))
+		}
+	}
+	return s
+}
+
+// clean makes a name printable: paths are other people's.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !visible.Rune(r) || r == 0xfffd {
+			return '?'
+		}
+		return r
+	}, s)
+}

@@ -1,0 +1,397 @@
+package clusterprofile
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/google/pprof/profile"
+
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/capture/backtrace"
+)
+
+// builder makes a pprof profile.
+type builder struct {
+	collector *collector
+	profile   *profile.Profile
+	mappings  map[procfs.Mapping]*profile.Mapping
+	functions map[functionKey]*profile.Function
+	locations map[locationKey]*profile.Location
+	// whole are the locations of each stack.
+	whole map[*backtrace.Thread][]*profile.Location
+	// labels are the labels of samples, which samples share.
+	labels map[labels]map[string][]string
+}
+
+type functionKey struct{ name, file string }
+
+// locationKey is an address with the functions there, innermost first.
+type locationKey struct {
+	mapping *profile.Mapping
+	address uint64
+	lines   string
+}
+
+// noStack is the frame for time of which no stack was taken.
+const noStack = "[no stack was taken]"
+
+// profile makes the profile of what was collected.
+func (c *collector) profile(ctx context.Context) *profile.Profile {
+	c.completeNames(ctx)
+	c.stacks.Complete(c.spaces)
+	b := &builder{
+		collector: c, mappings: make(map[procfs.Mapping]*profile.Mapping), functions: make(map[functionKey]*profile.Function),
+		locations: make(map[locationKey]*profile.Location), whole: make(map[*backtrace.Thread][]*profile.Location),
+		labels: make(map[labels]map[string][]string),
+		profile: &profile.Profile{
+			SampleType: c.sampleTypes(), DefaultSampleType: string(c.options.Mode),
+			PeriodType: &profile.ValueType{Type: string(c.options.Mode), Unit: "nanoseconds"},
+			Period:     int64(float64(time.Second) / c.options.Rate), TimeNanos: c.began.UnixNano(),
+			DurationNanos: c.summary.Took.Nanoseconds(),
+		},
+	}
+	if c.options.Mode != OffCPU {
+		b.addCPU()
+	}
+	if c.options.Mode != CPU {
+		b.addOff()
+	}
+	b.profile.Comments = append([]string{"pg_stat_backtrace: " + c.summary.Server}, c.summary.Notes()...)
+	slices.SortStableFunc(b.profile.Sample, func(x, y *profile.Sample) int {
+		return cmp.Compare(y.Value[len(y.Value)-1], x.Value[len(x.Value)-1])
+	})
+	return b.profile
+}
+
+// completeNames asks the caller for names of databases and users that no process has shown.
+func (c *collector) completeNames(ctx context.Context) {
+	if c.options.Names == nil {
+		return
+	}
+	missing := false
+	for _, p := range c.processes {
+		missing = missing || p.known && (p.identity.database != 0 && c.databases[p.identity.database] == "" ||
+			p.identity.user != 0 && c.users[p.identity.user] == "")
+	}
+	if !missing {
+		return
+	}
+	names, err := c.options.Names(ctx)
+	if err != nil {
+		return // the labels show oids
+	}
+	for oid, name := range names.Databases {
+		learn(c.databases, oid, []byte(name))
+	}
+	for oid, name := range names.Users {
+		learn(c.users, oid, []byte(name))
+	}
+}
+
+// sampleTypes are the kinds of values of each sample.
+func (c *collector) sampleTypes() []*profile.ValueType {
+	types := []*profile.ValueType{{Type: "samples", Unit: "count"}}
+	add := func(name Mode) { types = append(types, &profile.ValueType{Type: string(name), Unit: "nanoseconds"}) }
+	switch c.options.Mode {
+	case Wall:
+		add(CPU)
+		add(OffCPU)
+		add(Wall)
+	default:
+		add(c.options.Mode)
+	}
+	return types
+}
+
+// addCPU adds time on the processor. Where switches are followed, the time of each process is the kernel's, and the
+// samples say how it is distributed.
+func (b *builder) addCPU() {
+	c := b.collector
+	period := time.Duration(float64(time.Second) / c.options.Rate)
+	for key, n := range c.cpu {
+		took := time.Duration(n) * period
+		if c.options.Mode == Wall {
+			took = time.Duration(float64(key.process.on) * float64(n) / float64(key.process.samples))
+		}
+		b.add(key.space, key.thread, &key.labels, n, took, 0)
+	}
+	if c.options.Mode != Wall {
+		return
+	}
+	for _, p := range c.processes {
+		if p.samples == 0 && p.on > 0 {
+			b.add(nil, nil, &labels{identity: p.fallback(), state: absent}, 0, p.on, 0)
+		}
+	}
+}
+
+// fallback is the identity for time without a stack.
+func (p *profiledProcess) fallback() identity {
+	if p.known {
+		return p.identity
+	}
+	return identity{pid: p.serverPID}
+}
+
+// addOff adds time off the processor. The time of each kind of wait is the kernel's, and its stacks say how it is
+// distributed. If a process has no stack of a kind of wait, the stacks of other processes in the same kind of wait of
+// the same statement do.
+func (b *builder) addOff() {
+	c := b.collector
+	pools := make(map[waitKey]map[stackKey]*weight)
+	for key, w := range c.off {
+		key.process = nil
+		if len(w.stacks) > 0 && pools[key] == nil {
+			pools[key] = make(map[stackKey]*weight)
+		}
+		if len(w.stacks) > 0 {
+			maps.Copy(pools[key], w.stacks)
+		}
+	}
+	for part := range numParts { // where there is room for only one sample of a stack, it is of the sleep
+		for key, w := range c.off {
+			alike := key
+			alike.process = nil
+			if w.took[partSleeping]+w.took[partRunnable] > 0 && (w.took[part] > 0 || len(w.stacks) > 0) {
+				b.addPart(key, w, part, pools[alike])
+			}
+		}
+	}
+}
+
+// addPart adds the time asleep, or the time of waiting for a processor, of a kind of wait. The pool has the stacks of
+// other processes.
+func (b *builder) addPart(key waitKey, w *waitTime, part int, pool map[stackKey]*weight) {
+	l := labels{
+		identity: key.process.fallback(), query: key.query, event: key.event, state: key.state, offCPU: offCPULabels[part],
+	}
+	stacks, own, took := w.stacks, true, w.took[part]
+	if len(stacks) == 0 && key.query != 0 {
+		stacks, own = pool, false
+	}
+	switch {
+	case len(stacks) == 0:
+		b.add(nil, nil, &l, 0, 0, took)
+	case len(b.profile.Sample)+len(stacks) > maxSamples && (!own || part == partRunnable):
+		n := 0
+		if own {
+			for _, w := range stacks {
+				n += w.samples[part]
+			}
+			b.collector.summary.Joined += n
+		}
+		if n > 0 || took > 0 {
+			b.add(b.collector.base, capture.TooManyStacks, &l, n, 0, took)
+		}
+	default:
+		b.distribute(part, took, stacks, own, l)
+	}
+}
+
+// distribute divides time among stacks, with their own labels or with these.
+func (b *builder) distribute(part int, took time.Duration, stacks map[stackKey]*weight, own bool, l labels) {
+	share := sharing(part, stacks)
+	var sum float64
+	for _, w := range stacks {
+		sum += share(w)
+	}
+	for stack, w := range stacks {
+		n := 0
+		if own {
+			n, l = w.samples[part], stack.labels
+			l.offCPU = offCPULabels[part]
+		}
+		of := time.Duration(share(w) / sum * float64(took))
+		if n > 0 || of > 0 {
+			b.add(stack.space, stack.thread, &l, n, 0, of)
+		}
+	}
+}
+
+// sharing returns the figure by which the time of a part is divided among stacks: the first of these of which the sum
+// is not zero.
+func sharing(part int, stacks map[stackKey]*weight) func(*weight) float64 {
+	shares := []func(*weight) float64{
+		func(w *weight) float64 { return w.time[part] },
+		func(w *weight) float64 { return w.time[partSleeping] + w.time[partRunnable] },
+		func(w *weight) float64 { return float64(w.samples[partSleeping] + w.samples[partRunnable]) },
+	}
+	for _, share := range shares {
+		for _, w := range stacks {
+			if share(w) > 0 {
+				return share
+			}
+		}
+	}
+	return func(*weight) float64 { return 1 }
+}
+
+// add adds a sample, if it passes the filter. Without a thread there is no stack.
+func (b *builder) add(space *capture.StackSpace, th *backtrace.Thread, l *labels, n int, on, off time.Duration) {
+	c := b.collector
+	if !c.passes(l) {
+		return
+	}
+	named := b.labels[*l]
+	if named == nil {
+		named = c.named(l)
+		b.labels[*l] = named
+	}
+	s := &profile.Sample{Label: named, Value: []int64{int64(n)}}
+	switch c.options.Mode {
+	case CPU:
+		s.Value = append(s.Value, on.Nanoseconds())
+	case OffCPU:
+		s.Value = append(s.Value, off.Nanoseconds())
+	case Wall:
+		s.Value = append(s.Value, on.Nanoseconds(), off.Nanoseconds(), (on + off).Nanoseconds())
+	}
+	if th == nil {
+		s.Location = []*profile.Location{b.special(noStack)}
+		c.summary.WithoutStack += on + off
+	} else {
+		s.Location = b.stack(space, th)
+	}
+	c.summary.Samples += n
+	c.summary.Time += on + off
+	b.profile.Sample = append(b.profile.Sample, s)
+}
+
+// stack returns the locations of a stack, innermost first.
+func (b *builder) stack(space *capture.StackSpace, th *backtrace.Thread) []*profile.Location {
+	if list := b.whole[th]; list != nil {
+		return list
+	}
+	var list []*profile.Location
+	for frames := th.Frames; len(frames) > 0; {
+		n := 1
+		for n < len(frames) && frames[n-1].Inlined { // the function that contains the call follows
+			n++
+		}
+		for i := range frames[n-1].Levels {
+			if l := &frames[n-1].Levels[i]; l.Function != "" {
+				list = append(list, b.level(l))
+			}
+		}
+		list = append(list, b.location(space, frames[:n]))
+		frames = frames[n:]
+	}
+	switch {
+	case len(list) == 0:
+		list = append(list, b.special("["+th.Stop+"]"))
+	case !th.Whole:
+		list = append(list, b.special("..."))
+	}
+	b.whole[th] = list
+	return list
+}
+
+// location returns the location of a frame, which the calls that are inlined there precede.
+func (b *builder) location(space *capture.StackSpace, frames []backtrace.Frame) *profile.Location {
+	outer := &frames[len(frames)-1]
+	loc := &profile.Location{Address: outer.Address, Mapping: b.mapping(space, outer)}
+	key := locationKey{mapping: loc.Mapping, address: outer.Address}
+	for i := range frames {
+		f := &frames[i]
+		key.lines += fmt.Sprintf("%s\x00%s\x00%d\x00", f.Name(), f.File, f.Line)
+	}
+	if known := b.locations[key]; known != nil {
+		return known
+	}
+	for i := range frames {
+		f := &frames[i]
+		loc.Line = append(loc.Line, profile.Line{Function: b.function(f.Label(), f.File), Line: int64(f.Line)})
+	}
+	loc.ID = uint64(len(b.profile.Location) + 1)
+	b.profile.Location = append(b.profile.Location, loc)
+	b.locations[key] = loc
+	return loc
+}
+
+// level returns the location of a function in a procedural language. It lies within the frame that runs it.
+func (b *builder) level(l *backtrace.Level) *profile.Location {
+	name := string(l.Kind) + ":" + l.Function
+	key := locationKey{lines: fmt.Sprintf("%s\x00%d", name, l.Line)}
+	loc := b.locations[key]
+	if loc == nil {
+		loc = b.newLocation(key)
+		loc.Line = []profile.Line{{Function: b.function(name, ""), Line: int64(l.Line)}}
+	}
+	return loc
+}
+
+// newLocation adds a location without an address.
+func (b *builder) newLocation(key locationKey) *profile.Location {
+	loc := &profile.Location{ID: uint64(len(b.profile.Location) + 1)}
+	b.profile.Location = append(b.profile.Location, loc)
+	b.locations[key] = loc
+	return loc
+}
+
+// special returns the location of a frame that stands for something else than code.
+func (b *builder) special(name string) *profile.Location {
+	key := locationKey{lines: name}
+	loc := b.locations[key]
+	if loc == nil {
+		loc = b.newLocation(key)
+		loc.Line = []profile.Line{{Function: b.function(name, "")}}
+	}
+	return loc
+}
+
+func (b *builder) function(name, file string) *profile.Function {
+	key := functionKey{name, file}
+	f := b.functions[key]
+	if f == nil {
+		f = &profile.Function{
+			ID: uint64(len(b.profile.Function) + 1), Name: name, SystemName: name, Filename: file,
+		}
+		b.functions[key] = f
+		b.profile.Function = append(b.profile.Function, f)
+	}
+	return f
+}
+
+// mapping returns the mapping that a frame lies in; nil if there is none.
+func (b *builder) mapping(space *capture.StackSpace, f *backtrace.Frame) *profile.Mapping {
+	at := f.Address
+	i, ok := slices.BinarySearchFunc(space.Maps, at, func(m procfs.Mapping, at uint64) int {
+		switch {
+		case at < m.Start:
+			return 1
+		case at >= m.End:
+			return -1
+		}
+		return 0
+	})
+	if !ok {
+		return nil
+	}
+	m := space.Maps[i]
+	known := b.mappings[m]
+	if known == nil {
+		known = &profile.Mapping{
+			ID: uint64(len(b.profile.Mapping) + 1), Start: m.Start, Limit: m.End, Offset: m.Offset, File: m.Path,
+			HasFunctions: true,
+		}
+		if known.File == "" {
+			known.File = path.Base(f.Module)
+		}
+		b.mappings[m] = known
+		b.profile.Mapping = append(b.profile.Mapping, known)
+	}
+	if known.BuildID == "" {
+		known.BuildID = f.BuildID
+	}
+	if f.File != "" {
+		known.HasFilenames, known.HasLineNumbers = true, true
+	}
+	known.HasInlineFrames = known.HasInlineFrames || f.Inlined
+	return known
+}

@@ -1,0 +1,328 @@
+package clusterprofile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/google/pprof/profile"
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/pg/cluster"
+)
+
+// Collect samples all processes of a server, also processes that start later, until Options.Duration or ctx ends.
+// Neither end is an error.
+//
+// The sample types are samples/count and, by mode, cpu/nanoseconds, offcpu/nanoseconds, or both and wall/nanoseconds.
+// Labels of a sample are pid, backend_type, database, user, application_name, query_id, wait_event_type, wait_event and
+// state, as in pg_stat_activity at the moment of the sample. They are read with the sample, from the server's memory.
+// A label that the process does not have is absent. If the process was changing its entry, state, query_id and
+// application_name are absent.
+//
+// Errors wrap ErrOptions, ErrServerGone, ErrNoSamples, clusterbpf.ErrUnsupported, fs.ErrPermission (root, or CAP_BPF
+// and CAP_PERFMON, is needed), waits.ErrUnsupported (the version of the server is not known), or those of
+// cluster.ByDataDir. The Summary is nil only if sampling did not start.
+func Collect(ctx context.Context, options Options) (*profile.Profile, *Summary, error) {
+	o, err := options.withDefaults()
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := newCollector(&o)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer c.sampler.Close()
+	defer c.sleepers.end()
+	defer c.stacks.Watch()()
+	if err := c.run(ctx); err != nil {
+		return nil, nil, err
+	}
+	p := c.profile(ctx)
+	if len(p.Sample) == 0 {
+		return nil, &c.summary, fmt.Errorf("%w in %s", ErrNoSamples, c.summary.Took.Round(time.Millisecond))
+	}
+	return p, &c.summary, nil
+}
+
+// Figures of the collection.
+const (
+	// interval is how often samples are fetched.
+	interval = 100 * time.Millisecond
+	// quickly is how often samples are fetched for a second after a stack has ended in code compiled at run time. That code
+	// has to be read before the process frees it.
+	quickly = 20 * time.Millisecond
+	// longWait is after which time a wait of which no stack was taken is looked at from outside.
+	longWait = 50 * time.Millisecond
+	// stacksOff is the number of stacks of waits in a second, of all processes.
+	stacksOff = 500
+	// ringSize is the room for samples that were not fetched yet.
+	ringSize = 16 << 20
+	// grace is how much longer than asked for the kernel takes samples if this process does not stop it.
+	grace = 2 * time.Second
+	// maxProcesses bounds the processes of one profile: each takes some kB of memory.
+	maxProcesses = 200_000
+	// sleepersAtOnce bounds the sleepers that are looked at before samples are fetched.
+	sleepersAtOnce = 256
+)
+
+// collector is one call of Collect.
+type collector struct {
+	options Options
+	server  *server
+	sampler *clusterbpf.Sampler
+	stacks  *capture.StackNamer
+	summary Summary
+	began   time.Time
+	// sleepers reads the stacks of sleeping processes.
+	sleepers sleepers
+	// unreachable are the processes whose memory could not be read in time.
+	unreachable map[int]bool
+
+	base      *capture.StackSpace   // of the postmaster: its children have the same mappings and more
+	spaces    []*capture.StackSpace // all
+	byPID     map[int]*profiledProcess
+	processes []*profiledProcess
+	cpu       map[stackKey]int
+	off       map[waitKey]*waitTime
+	samples   int // in cpu and off, as far as they are bounded: see maxSamples
+	// spaceBytes is the memory of the mappings in spaces.
+	spaceBytes int
+	// generated is when a stack has ended in code compiled at run time.
+	generated time.Time
+	databases map[uint32]string
+	users     map[uint32]string
+	err       error // of a record
+}
+
+// newCollector finds the server and prepares the collection.
+func newCollector(o *Options) (*collector, error) {
+	server := o.Cluster
+	if server == nil {
+		found, err := cluster.ByDataDir(o.DataDir)
+		if err != nil {
+			return nil, err
+		}
+		server = &found
+	}
+	if !server.Alive() {
+		return nil, fmt.Errorf("%s: %w", server, ErrServerGone)
+	}
+	s, err := locate(*server)
+	if err != nil {
+		return nil, err
+	}
+	return newCollectorOf(o, s)
+}
+
+// newCollectorOf loads the programs for a server.
+func newCollectorOf(o *Options, s *server) (*collector, error) {
+	var err error
+	server := &s.cluster
+	if o.Capturer == nil {
+		if o.Capturer, err = capture.New(capture.Config{AwaitNames: true}); err != nil {
+			return nil, err
+		}
+	}
+	c := &collector{
+		options: *o, server: s, byPID: make(map[int]*profiledProcess),
+		stacks: o.Capturer.StackNamer(capture.StackNamerOptions{
+			MaxFrames: o.MaxFrames, MaxBytes: maxStackBytes, CompleteLater: true,
+		}),
+		cpu: make(map[stackKey]int), off: make(map[waitKey]*waitTime), databases: make(map[uint32]string),
+		users: make(map[uint32]string), unreachable: make(map[int]bool),
+		summary: Summary{Mode: o.Mode, Rate: o.Rate, Server: server.String()},
+	}
+	maps, err := procfs.Maps(server.PostmasterPID)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrServerGone, err)
+	}
+	c.base = capture.NewStackSpace(server.PostmasterPID, server.PostmasterStart, maps)
+	c.spaces = append(c.spaces, c.base)
+	period := time.Duration(float64(time.Second) / o.Rate)
+	c.sampler, err = clusterbpf.Load(s.target, clusterbpf.Options{
+		Clock: o.Mode != OffCPU, Period: period, Switches: o.Mode != CPU, StackPeriod: period,
+		StackSpacing: time.Second / stacksOff * time.Duration(runtime.NumCPU()),
+		Processes:    2*s.procs + 64, RingSize: ringSize, RedZone: redZone,
+	})
+	return c, err
+}
+
+// redZone is the number of bytes below the stack pointer that belong to the stack (System V ABI, x86_64).
+const redZone = 128
+
+// run takes samples until it is time to end.
+func (c *collector) run(ctx context.Context) error {
+	before := ownTime()
+	if err := c.sampler.Start(c.options.Duration + grace); err != nil {
+		return err
+	}
+	c.began = time.Now()
+	if err := c.seed(); err != nil {
+		return err
+	}
+	if c.options.Started != nil {
+		c.options.Started()
+	}
+	err := c.loop(ctx)
+	if err == nil {
+		err = c.lookAtSleepers(0, time.Second) // each process that sleeps now has a stack
+	}
+	c.sampler.Stop()
+	end := clusterbpf.Now()
+	c.summary.Took = time.Since(c.began)
+	var list []clusterbpf.Process
+	if err == nil && c.options.Mode != CPU {
+		var counted bool
+		list, counted, err = c.sampler.End(end)
+		c.summary.NoDelays = !counted
+	}
+	if err == nil {
+		err = c.fetchUntil(time.Now().Add(time.Hour)) // the rest of the ring
+	}
+	if err == nil {
+		err = c.finish(end, list)
+	}
+	c.summary.WorkerCPU = ownTime() - before
+	return err
+}
+
+// ownTime is the processor time of this process.
+func ownTime() time.Duration {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// seed notes the processes that live already.
+func (c *collector) seed() error {
+	if c.options.Mode == CPU {
+		return nil
+	}
+	children, err := procfs.Children(c.server.cluster.PostmasterPID)
+	if err != nil {
+		return fmt.Errorf("list the server's processes: %w", err)
+	}
+	for _, pid := range children {
+		p, lives, answers := c.server.seed(pid)
+		if !answers {
+			c.unreachable[pid] = true
+		}
+		if !lives {
+			continue
+		}
+		if err := c.sampler.Seed(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loop fetches samples until the duration or ctx ends, or the server does.
+func (c *collector) loop(ctx context.Context) error {
+	end := time.NewTimer(c.options.Duration)
+	defer end.Stop()
+	tick, quick := time.NewTicker(interval), time.NewTicker(quickly)
+	defer tick.Stop()
+	defer quick.Stop()
+	for n := 1; ; n++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-end.C:
+			return nil
+		case now := <-quick.C:
+			n--
+			if now.Sub(c.generated) > time.Second {
+				continue
+			}
+			if err := c.fetch(); err != nil {
+				return err
+			}
+			continue
+		case <-tick.C:
+		}
+		if err := c.fetch(); err != nil {
+			return err
+		}
+		if err := c.lookAtSleepers(longWait, interval/2); err != nil {
+			return err
+		}
+		if n%int(time.Second/interval) != 0 {
+			continue
+		}
+		if err := c.takeWaits(); err != nil {
+			return err
+		}
+		if c.options.Progress != nil {
+			c.options.Progress(time.Since(c.began), c.summary.Taken)
+		}
+		if len(c.processes) > maxProcesses {
+			c.summary.StoppedBySize = true
+			return nil
+		}
+		if !c.server.cluster.Alive() {
+			c.summary.ServerEnded = true
+			return nil
+		}
+		if expensive, err := c.expensive(); err != nil || expensive {
+			c.summary.StoppedByCost = expensive
+			return err
+		}
+	}
+}
+
+// expensive reports whether the programs in the kernel take more than their share, reads of sleepers included.
+func (c *collector) expensive() (bool, error) {
+	n, err := c.sampler.Counters()
+	c.summary.KernelTime = n.Time
+	limit := c.options.CostLimit * float64(time.Since(c.began)) * float64(runtime.NumCPU())
+	return err == nil && float64(n.Time+c.sleepers.took) > limit, err
+}
+
+// fetch takes over the samples that are there. Where samples come faster than they can be named, it leaves the rest for
+// the next time, so that the limits of a profile hold.
+func (c *collector) fetch() error { return c.fetchUntil(time.Now().Add(interval)) }
+
+func (c *collector) fetchUntil(end time.Time) error {
+	_, err := c.sampler.Read(end, c.add)
+	return errors.Join(err, c.err)
+}
+
+// lookAtSleepers takes stacks of waits that take so long already and of which there is none yet. After the time most it
+// leaves the rest for the next call.
+func (c *collector) lookAtSleepers(least, most time.Duration) error {
+	if c.options.Mode == CPU {
+		return nil
+	}
+	list, err := c.sampler.Processes()
+	if err != nil {
+		return err
+	}
+	now, looked, end := clusterbpf.Now(), 0, time.Now().Add(most)
+	for i := range list {
+		p := &list[i]
+		if p.Running || p.HasStack || p.Since+uint64(least) > now {
+			continue
+		}
+		if err := c.sleepers.read(c, p.PID); err != nil {
+			return err
+		}
+		if time.Now().After(end) {
+			break
+		}
+		if looked++; looked%sleepersAtOnce == 0 {
+			if err := c.fetch(); err != nil {
+				return err
+			}
+		}
+	}
+	return c.fetch()
+}

@@ -1,0 +1,160 @@
+package clusterprofile
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
+	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/worker/measure/waitevent"
+	"pg_stat_backtrace/worker/pg/activity"
+	"pg_stat_backtrace/worker/pg/cluster"
+)
+
+// server is a running server whose processes can be sampled.
+type server struct {
+	cluster cluster.Cluster
+	waits   *waitevent.Server
+	// types and states are the names of package activity. worker is the value for background workers, which
+	// pg_stat_activity shows by their own type.
+	types, states []string
+	worker        int
+	target        clusterbpf.Server
+	procs         int // how many processes it can have
+}
+
+// version holds the offsets that depend on the major version, on 64-bit machines.
+type version struct {
+	// portDatabase and portUser are offsets in Port (libpq-be.h).
+	portDatabase, portUser int
+	// statement is the offset of err_stmt in PLpgSQL_execstate, signature of fn_signature in PLpgSQL_function (plpgsql.h).
+	statement, signature int
+}
+
+// Offsets in PgBackendStatus (backend_status.h) and BackgroundWorker (bgworker.h), the same from 14 to 19.
+const (
+	statusType, statusDatabase, statusUser = 8, 48, 52
+	statusName                             = 240
+	workerKind                             = 96
+)
+
+//nolint:gochecknoglobals // a table
+var versions = map[int]*version{
+	14: {portDatabase: 328, portUser: 336, statement: 216, signature: 0},
+	15: {portDatabase: 328, portUser: 336, statement: 216, signature: 0},
+	16: {portDatabase: 328, portUser: 336, statement: 208, signature: 0},
+	17: {portDatabase: 320, portUser: 328, statement: 208, signature: 0},
+	18: {portDatabase: 384, portUser: 392, statement: 208, signature: 40},
+	19: {portDatabase: 384, portUser: 392, statement: 208, signature: 40},
+}
+
+// locate finds the variables of a server.
+func locate(c cluster.Cluster) (*server, error) {
+	w, err := waitevent.Locate(c)
+	if err != nil {
+		return nil, err
+	}
+	v := versions[c.Version]
+	if v == nil {
+		return nil, fmt.Errorf("%w: PostgreSQL %d is not known to this release", waits.ErrUnsupported, c.Version)
+	}
+	variables, err := w.Program.Variables("MyProcPort", "MyBgworkerEntry", "MyBackendType", "error_context_stack")
+	if err != nil {
+		return nil, err
+	}
+	s := &server{cluster: c, waits: w, types: activity.BackendTypes(c.Version), states: activity.States(c.Version)}
+	s.worker = slices.Index(s.types, activity.BackgroundWorker)
+	s.target = clusterbpf.Server{
+		Postmaster: c.PostmasterPID, WaitPointer: w.Target.WaitPointer, Status: w.Target.Status,
+		Port: variables["MyProcPort"], PortDatabase: v.portDatabase, PortUser: v.portUser,
+		Worker: variables["MyBgworkerEntry"], WorkerKind: workerKind, WorkerType: s.worker,
+		Context: variables["error_context_stack"], Statement: v.statement, Signature: v.signature,
+		TypeVariable: variables["MyBackendType"],
+		Type:         statusType, Database: statusDatabase, User: statusUser, Name: statusName,
+		State: w.Target.Layout.State, QueryID: w.Target.Layout.QueryID,
+	}
+	return s, s.countProcs()
+}
+
+// countProcs reads how many processes the server can have.
+func (s *server) countProcs() error {
+	pid := s.cluster.PostmasterPID
+	header, err := readWord(pid, s.waits.Target.ProcGlobal)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrServerGone, err)
+	}
+	var count [4]byte
+	if _, err := process.ReadMemory(pid, header+uint64(s.waits.Target.Layout.ProcCount), count[:]); err != nil {
+		return fmt.Errorf("%w: %w", ErrServerGone, err)
+	}
+	s.procs = int(binary.NativeEndian.Uint32(count[:]))
+	return nil
+}
+
+// isForeign reports whether a process has other rights than the postmaster. The programs in the kernel compare ids and
+// capabilities at every sample. They do not see whether a process is dumpable.
+func (s *server) isForeign(pid int) bool {
+	rights := s.waits.Target.Rights
+	return rights != nil && errors.Is(rights.Verify(pid), process.ErrNotPermitted)
+}
+
+// readWord reads an aligned word of a process.
+func readWord(pid int, address uint64) (uint64, error) {
+	var p [8]byte
+	if _, err := process.ReadMemory(pid, address, p[:]); err != nil {
+		return 0, err
+	}
+	return binary.NativeEndian.Uint64(p[:]), nil
+}
+
+// seed describes a process that lives already, as far as its memory can be read. Answers is false if the kernel does
+// not return from reading its memory in time.
+func (s *server) seed(pid int) (p clusterbpf.Process, lives, answers bool) {
+	stat, err := procfs.ReadStat(pid)
+	if err != nil || hasEnded(stat.State) || s.isForeign(pid) {
+		return clusterbpf.Process{}, false, true
+	}
+	ready := stat.State == 'R' // it has a processor, or waits for one
+	p = clusterbpf.Process{PID: pid, Running: ready, Runnable: ready}
+	described := p
+	read := func() {
+		process.ProbeReadable(pid) // a program can end while it waits for this
+		s.describe(&described)
+	}
+	if !process.WithTimeout(pid, read, func() {}) {
+		return p, true, false
+	}
+	return described, true, true
+}
+
+// describe adds the wait in progress, from the memory of the process.
+func (s *server) describe(p *clusterbpf.Process) {
+	pid := p.PID
+	var word [4]byte
+	if at, err := readWord(pid, s.target.WaitPointer); err == nil && at != 0 {
+		if _, err := process.ReadMemory(pid, at, word[:]); err == nil {
+			p.Event = binary.NativeEndian.Uint32(word[:])
+		}
+	}
+	at, err := readWord(pid, s.target.Status)
+	if err != nil || at == 0 {
+		return
+	}
+	if _, err := process.ReadMemory(pid, at+uint64(s.target.State), word[:]); err == nil {
+		p.State = binary.NativeEndian.Uint32(word[:])
+	}
+	p.QueryID, _ = readWord(pid, at+uint64(s.target.QueryID))
+}
+
+// nameOf returns an element of a table of names; the number itself if the table has none.
+func nameOf(names []string, n uint32) string {
+	if int(n) < len(names) {
+		return names[n]
+	}
+	return "#" + strconv.FormatUint(uint64(n), 10)
+}

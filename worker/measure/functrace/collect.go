@@ -1,0 +1,260 @@
+package functrace
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/ptrace/measure/probe"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/worker/capture/backtrace"
+)
+
+// Event is a hit with a stack or arguments.
+type Event struct {
+	Traced *Traced
+	PID    int
+	TID    int
+	UID    int
+	// At is CLOCK_MONOTONIC in ns.
+	At uint64
+	// Thread is nil if no stack was asked for.
+	Thread *backtrace.Thread
+	// Arguments are like arg1=3 and arg2="x"; none if none were asked for.
+	Arguments []string
+}
+
+// Result is what a trace has seen.
+type Result struct {
+	Took      time.Duration
+	Functions []FunctionResult
+	// Notes are remarks, such as that probes were removed.
+	Notes []string
+	// Removed are those of the notes that report a probe that was removed because it cost too much. Its function has
+	// no figures of the time after that.
+	Removed []string
+}
+
+// FunctionResult is what was seen of a function.
+type FunctionResult struct {
+	Traced
+
+	// Processes are those with hits, the most frequent first.
+	Processes []ProcessResult
+	// Latency is there with Options.Calls.
+	Latency *probe.Latency
+	// Stacks are the different ones, the most frequent first.
+	Stacks []StackResult
+	// Unread are stacks of processes that ended before they could be read.
+	Unread uint64
+}
+
+// Total adds up the figures of all processes.
+func (f *FunctionResult) Total() (sum probe.Figures) {
+	for i := range f.Processes {
+		sum.Add(f.Processes[i].Figures)
+	}
+	return sum
+}
+
+// ProcessResult are the figures of a function in a process. PID 0 stands for all processes for which there was no room.
+type ProcessResult struct {
+	probe.Figures
+
+	PID   int
+	Title string
+}
+
+// StackResult is a stack, and how many hits of a process had it.
+type StackResult struct {
+	PID       int
+	Title     string
+	Thread    *backtrace.Thread
+	Arguments string
+	Count     uint64
+}
+
+// stackKey is what hits are counted by.
+type stackKey struct {
+	group     int
+	process   probe.Process
+	thread    *backtrace.Thread
+	arguments string
+}
+
+// maxKeys bounds the different stacks that are kept. Later ones are counted without their arguments, then not at all.
+const maxKeys = 100_000
+
+// collector counts hits.
+type collector struct {
+	tracer *Tracer
+	counts map[stackKey]uint64
+	titles map[probe.Process]string
+	unread []uint64
+	left   uint64
+	notes  []string
+	// removed are some of the notes: see Result.
+	removed []string
+	// stacks counts the unwound stacks. So many as generated of them end in code compiled at run time.
+	stacks, generated int
+	looked            time.Time // when the titles of processes were read last
+}
+
+func newCollector(t *Tracer) *collector {
+	return &collector{
+		tracer: t, counts: make(map[stackKey]uint64), titles: make(map[probe.Process]string),
+		unread: make([]uint64, len(t.traced)),
+	}
+}
+
+// title is how a process is called. It is read at its first hit: it may end.
+func (c *collector) title(p probe.Process) string {
+	text, known := c.titles[p]
+	if !known && c.tracer.options.Title != nil && p.PID != 0 && len(c.titles) < maxKeys {
+		text = c.tracer.options.Title(p.PID)
+		c.titles[p] = text
+	}
+	return text
+}
+
+// verifyRights returns an error if a process that is traced by its id has executed a program with other rights.
+func (c *collector) verifyRights() error {
+	o := &c.tracer.options
+	if o.Rights == nil {
+		return nil
+	}
+	for _, pid := range append([]int{o.Postmaster}, o.PIDs...) {
+		if pid == 0 {
+			continue
+		}
+		if err := o.Rights.Verify(pid); err != nil && !errors.Is(err, process.ErrExited) {
+			return err
+		}
+	}
+	return nil
+}
+
+// tick verifies the processes. It reads the titles of processes whose hits are only counted, as take does for the others.
+func (c *collector) tick() error {
+	const pause = 100 * time.Millisecond
+	if time.Since(c.looked) < pause {
+		return nil
+	}
+	c.looked = time.Now()
+	if err := c.verifyRights(); err != nil || !c.tracer.options.CountOnly {
+		return err
+	}
+	figures, err := c.tracer.session.Figures()
+	for key := range figures {
+		c.title(key.Process)
+	}
+	return err
+}
+
+// take counts a hit.
+func (c *collector) take(h *probe.Hit, each func(*Event) error) error {
+	t := c.tracer
+	group := t.points[h.Probe].Group
+	traced := &t.traced[group]
+	c.title(h.Process)
+	key := stackKey{group: group, process: h.Process}
+	e := Event{Traced: traced, PID: h.Process.PID, TID: h.TID, UID: h.UID, At: h.At}
+	if !t.options.CountOnly {
+		stack := t.stacks.of(h)
+		if stack == nil {
+			c.unread[group]++
+			return nil
+		}
+		key.thread, e.Thread = stack, stack
+		if c.stacks++; stack.Generated {
+			c.generated++
+		}
+	}
+	if len(traced.arguments) > 0 {
+		e.Arguments = format(traced.arguments, h.Arguments[:], h.Unreadable, h.Strings)
+		key.arguments = strings.Join(e.Arguments, " ")
+	}
+	if each != nil {
+		if err := each(&e); err != nil {
+			return err
+		}
+	}
+	if _, known := c.counts[key]; !known && c.full() {
+		key.arguments = ""
+		if _, known := c.counts[key]; !known {
+			c.left++
+			return nil
+		}
+	}
+	c.counts[key]++
+	return nil
+}
+
+// full reports whether there is no room to count another stack.
+func (c *collector) full() bool { return len(c.counts) >= maxKeys || c.tracer.stacks.shared.Full() }
+
+// finish makes the result.
+func (c *collector) finish(took time.Duration) (*Result, error) {
+	if err := c.verifyRights(); err != nil {
+		return nil, err
+	}
+	t := c.tracer
+	r := &Result{Took: took, Functions: make([]FunctionResult, len(t.traced)), Notes: c.notes, Removed: c.removed}
+	figures, err := t.session.Figures()
+	if err != nil {
+		return nil, err
+	}
+	for i := range r.Functions {
+		f := &r.Functions[i]
+		f.Traced, f.Unread = t.traced[i], c.unread[i]
+		if t.options.Calls {
+			l, err := t.session.Latency(i)
+			if err != nil {
+				return nil, err
+			}
+			f.Latency = &l
+		}
+	}
+	others, err := t.session.Others()
+	if err != nil {
+		return nil, err
+	}
+	for i := range r.Functions {
+		if n := others[i]; n > 0 {
+			r.Notes = append(r.Notes, fmt.Sprintf("%s: not counted: %s in processes of other servers, which pay for the "+
+				"probe too", t.traced[i].Name, plural(n, "hit")))
+		}
+	}
+	for key, sum := range figures {
+		f := &r.Functions[key.Group]
+		f.Processes = append(f.Processes, ProcessResult{
+			Figures: sum, PID: key.Process.PID, Title: c.title(key.Process),
+		})
+	}
+	for key, n := range c.counts {
+		f := &r.Functions[key.group]
+		f.Stacks = append(f.Stacks, StackResult{
+			PID: key.process.PID, Title: c.titles[key.process], Thread: key.thread, Arguments: key.arguments, Count: n,
+		})
+	}
+	for i := range r.Functions {
+		f := &r.Functions[i]
+		slices.SortFunc(f.Processes, func(a, b ProcessResult) int {
+			return cmp.Or(cmp.Compare(b.Hits, a.Hits), cmp.Compare(a.PID, b.PID))
+		})
+		slices.SortFunc(f.Stacks, func(a, b StackResult) int {
+			return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Arguments, b.Arguments))
+		})
+	}
+	if note := backtrace.GeneratedNote(c.generated, c.stacks); note != "" {
+		r.Notes = append(r.Notes, note)
+	}
+	if c.left > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf(
+			"too many different stacks: %d hits are not in the list of stacks, and count in all other figures", c.left))
+	}
+	return r, nil
+}

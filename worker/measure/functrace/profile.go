@@ -1,0 +1,83 @@
+package functrace
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/google/pprof/profile"
+
+	"pg_stat_backtrace/worker/report/stackprofile"
+	"pg_stat_backtrace/worker/report/visible"
+)
+
+// Profile returns the stacks as a profile. Its values are hits that have a stack. Labels are pid and process, and those
+// of the arguments.
+func (r *Result) Profile() *profile.Profile {
+	p := &profile.Profile{
+		SampleType:    []*profile.ValueType{{Type: "samples", Unit: "count"}},
+		PeriodType:    &profile.ValueType{Type: "samples", Unit: "count"},
+		Period:        1,
+		DurationNanos: r.Took.Nanoseconds(),
+		Comments:      r.summary(),
+	}
+	b := stackprofile.New(p)
+	for i := range r.Functions {
+		f := &r.Functions[i]
+		for j := range f.Stacks {
+			p.Sample = append(p.Sample, f.Stacks[j].sample(b, f.Function))
+		}
+	}
+	return p
+}
+
+// sample returns a stack as a sample. Without a stack it has the function's own frame.
+func (s *StackResult) sample(b *stackprofile.Builder, function string) *profile.Sample {
+	out := &profile.Sample{Value: []int64{int64(s.Count)}, Label: map[string][]string{"pid": {strconv.Itoa(s.PID)}}}
+	if s.Title != "" {
+		out.Label["process"] = []string{s.Title}
+	}
+	if s.Arguments != "" {
+		out.Label["arguments"] = []string{s.Arguments}
+	}
+	if s.Thread == nil {
+		out.Location = []*profile.Location{b.Named(function)}
+		return out
+	}
+	out.Location = b.Stack(s.Thread)
+	return out
+}
+
+// summary has a line for each function and each note.
+func (r *Result) summary() (lines []string) {
+	for i := range r.Functions {
+		lines = append(lines, r.Functions[i].summary())
+	}
+	return append(lines, r.Notes...)
+}
+
+// summary is a line about a function.
+func (f *FunctionResult) summary() string {
+	sum := f.Total()
+	text := fmt.Sprintf("%s: %d hits in %d processes", f.label(), sum.Hits, len(f.Processes))
+	if n := sum.Stacks + sum.Lost + sum.Skipped; n > 0 {
+		text += fmt.Sprintf(", of which %d have a stack, %d are lost and %d are not in the sample", sum.Stacks, sum.Lost,
+			sum.Skipped)
+	}
+	if f.Unread > 0 {
+		text += fmt.Sprintf("; %d stacks are of processes that ended before they could be read", f.Unread)
+	}
+	return text
+}
+
+// label is the name of a function with its module.
+func (f *Traced) label() string {
+	name := f.Function
+	if name == "" {
+		name = f.Name
+	}
+	if !strings.Contains(name, "+0x") {
+		name += " (" + f.Module + ")"
+	}
+	return visible.Line(name)
+}

@@ -1,0 +1,277 @@
+package heap
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
+	"pg_stat_backtrace/ptrace/measure/allocs"
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/worker/host/rootfs"
+)
+
+// ErrNoAllocator means that a process has no malloc that can be probed.
+var ErrNoAllocator = errors.New("no malloc that can be probed")
+
+// functions are the functions of an allocator. A library need not have all.
+//
+//nolint:gochecknoglobals // a table
+var functions = []struct {
+	name string
+	kind allocsbpf.Kind
+}{
+	{"malloc", allocsbpf.Malloc},
+	{"free", allocsbpf.Free},
+	{"calloc", allocsbpf.Calloc},
+	{"realloc", allocsbpf.Realloc},
+	{"posix_memalign", allocsbpf.PosixMemalign},
+	{"aligned_alloc", allocsbpf.Memalign},
+	{"memalign", allocsbpf.Memalign},
+	{"valloc", allocsbpf.Malloc},
+	{"mmap", allocsbpf.Mmap},
+	{"mmap64", allocsbpf.Mmap},
+	{"mremap", allocsbpf.Mremap},
+	{"munmap", allocsbpf.Munmap},
+}
+
+// glibcMark is a symbol that only glibc exports.
+const glibcMark = "gnu_get_libc_version"
+
+// Allocator is where a process's allocator is.
+type Allocator struct {
+	// Name is the base name of the image that has malloc.
+	Name string
+	// BuildID is the image's, empty if it has none.
+	BuildID string
+
+	target allocs.Target
+}
+
+// Close closes the allocator's file.
+func (a *Allocator) Close() { _ = a.target.File.Close() }
+
+// Mappings reports whether calls of mmap are traced, too. They are not if another image than the C library has malloc.
+func (a *Allocator) Mappings() bool {
+	return slices.ContainsFunc(a.target.Functions, func(f allocs.Function) bool { return f.Kind == allocsbpf.Mmap })
+}
+
+// Stepped names the functions whose probes are slow, because the kernel cannot emulate the instruction.
+func (a *Allocator) Stepped() (names []string) {
+	for i := range a.target.Functions {
+		if f := &a.target.Functions[i]; f.Stepped {
+			names = append(names, f.Name)
+		}
+	}
+	return names
+}
+
+// image is a mapped ELF file with code.
+type image struct {
+	path    string // as the process knows it
+	code    procfs.Mapping
+	program bool // the process executes it
+	file    *os.File
+	elf     *elfimage.Image
+	symbols map[string]uint64
+}
+
+// Locate finds the allocator of a process: the functions that its calls of malloc lead to. The caller closes it. The
+// error wraps ErrNoAllocator, fs.ErrPermission or fs.ErrNotExist.
+func Locate(pid int) (*Allocator, error) {
+	maps, err := procfs.Maps(pid)
+	if err != nil {
+		return nil, err
+	}
+	if len(maps) == 0 {
+		return nil, fmt.Errorf("process %d has no memory of its own: it has ended, or is the kernel's: %w", pid,
+			fs.ErrNotExist)
+	}
+	images, err := openImages(pid, maps)
+	if err != nil {
+		return nil, err
+	}
+	var chosen *image
+	for _, m := range images {
+		if m.symbols["malloc"] != 0 && m.symbols["free"] != 0 && (chosen == nil || m.rank() < chosen.rank()) {
+			chosen = m
+		}
+	}
+	for _, m := range images {
+		if m != chosen {
+			_ = m.file.Close()
+		}
+	}
+	if chosen == nil {
+		return nil, fmt.Errorf("process %d has %w: it is linked statically and has no symbols, or it is a Go program",
+			pid, ErrNoAllocator)
+	}
+	a, err := chosen.allocator()
+	if err != nil {
+		_ = chosen.file.Close()
+		return nil, err
+	}
+	return a, nil
+}
+
+// rank orders images that define malloc as the dynamic linker does: the program and preloaded libraries come before the
+// C library. The dynamic linker's own malloc is used before the C library is there.
+func (m *image) rank() int {
+	name := path.Base(m.path)
+	switch {
+	case m.program:
+		return 0
+	case strings.HasPrefix(name, "ld-"):
+		return 3
+	case strings.HasPrefix(name, "libc.") || strings.HasPrefix(name, "libc-"):
+		return 2
+	}
+	return 1
+}
+
+// openImages opens the files with code that a process has mapped, and reads the symbols of allocators.
+func openImages(pid int, maps []procfs.Mapping) (images []*image, err error) {
+	exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	exe = strings.TrimSuffix(exe, " (deleted)")
+	var refused error
+	for i := range maps {
+		m := &maps[i]
+		if m.Perms&procfs.Exec == 0 || m.Inode == 0 ||
+			slices.ContainsFunc(images, func(other *image) bool { return other.code.Inode == m.Inode }) {
+			continue
+		}
+		one := &image{path: m.Path, code: *m, program: m.Path == exe}
+		if err := one.open(pid); err != nil {
+			if errors.Is(err, fs.ErrPermission) {
+				refused = err
+			}
+			continue // a file that cannot be read, or is no ELF image
+		}
+		images = append(images, one)
+	}
+	if len(images) == 0 && refused != nil {
+		return nil, refused
+	}
+	return images, nil
+}
+
+// open opens the file of a mapping, by the path that needs least privilege.
+func (m *image) open(pid int) (err error) {
+	proc := fmt.Sprintf("/proc/%d", pid)
+	candidates := []string{proc + "/root" + m.path}
+	if m.program {
+		candidates = []string{proc + "/exe"}
+	}
+	candidates = append(candidates, fmt.Sprintf("%s/map_files/%x-%x", proc, m.code.Start, m.code.End))
+	for _, name := range candidates {
+		if m.file, err = rootfs.Open(name); err != nil {
+			continue
+		}
+		var st unix.Stat_t
+		if err = unix.Fstat(int(m.file.Fd()), &st); err == nil && st.Ino != m.code.Inode {
+			err = fmt.Errorf("%s is another file by now: %w", m.path, fs.ErrNotExist)
+		}
+		if err == nil {
+			m.elf, err = elfimage.Open(m.file, m.path)
+		}
+		if err == nil {
+			err = m.readSymbols()
+		}
+		if err == nil {
+			return nil
+		}
+		_ = m.file.Close()
+	}
+	return err
+}
+
+// readSymbols finds the allocator's functions: exported ones, or all of a program that is linked statically.
+func (m *image) readSymbols() error {
+	names := []string{glibcMark}
+	for _, f := range functions {
+		names = append(names, f.name)
+	}
+	var err error
+	if m.symbols, err = m.elf.Defined(names...); err != nil && !errors.Is(err, elfimage.ErrNoSection) {
+		return err
+	}
+	if _, interpreted := m.elf.Program(elf.PT_INTERP); interpreted || !m.program {
+		return m.refuseIndirect(".dynsym")
+	}
+	all, err := m.elf.Symbols(".symtab")
+	if err != nil {
+		return nil //nolint:nilerr // a program without symbols has no allocator that can be found
+	}
+	m.symbols = make(map[string]uint64)
+	for s := range all {
+		if s.Type == elf.STT_FUNC && slices.Contains(names, s.Name) {
+			m.symbols[strings.Clone(s.Name)] = s.Addr
+		}
+	}
+	return m.refuseIndirect(".symtab")
+}
+
+// refuseIndirect leaves out functions that the dynamic linker chooses at run time (STT_GNU_IFUNC): what their symbol
+// names is the chooser.
+func (m *image) refuseIndirect(table string) error {
+	if m.symbols["malloc"] == 0 {
+		return nil
+	}
+	all, err := m.elf.Symbols(table)
+	if err != nil {
+		return nil //nolint:nilerr // a file without section headers: its symbols are those of its hash table
+	}
+	for s := range all {
+		if s.Type == elf.STT_GNU_IFUNC && m.symbols[s.Name] == s.Addr {
+			delete(m.symbols, s.Name)
+		}
+	}
+	return nil
+}
+
+// allocator makes the target.
+func (m *image) allocator() (*Allocator, error) {
+	a := &Allocator{Name: path.Base(m.path), BuildID: m.elf.BuildID(), target: allocs.Target{File: m.file}}
+	_, isGlibc := m.symbols[glibcMark]
+	a.target.HasHeaders = isGlibc
+	if !m.program {
+		a.target.Library = allocsbpf.Range{Start: m.code.Start, End: m.code.End}
+	}
+	seen := make(map[uint64]bool)
+	for _, f := range functions {
+		addr := m.symbols[f.name]
+		if addr == 0 || seen[addr] {
+			continue
+		}
+		seen[addr] = true
+		at, stepped, err := probePlace(m.elf, addr)
+		if err != nil {
+			return nil, fmt.Errorf("%s in %s: %w", f.name, m.path, err)
+		}
+		offset, ok := fileOffset(m.elf, at)
+		if !ok {
+			return nil, fmt.Errorf("%w: %s in %s is in no segment with code", ErrNoAllocator, f.name, m.path)
+		}
+		a.target.Functions = append(a.target.Functions,
+			allocs.Function{Name: f.name, Kind: f.kind, Offset: offset, Stepped: stepped})
+	}
+	return a, nil
+}
+
+// fileOffset returns the place in the file of a link-time address of code.
+func fileOffset(m *elfimage.Image, addr uint64) (uint64, bool) {
+	for _, s := range m.Segments() {
+		if s.Flags&elf.PF_X != 0 && addr >= s.Vaddr && addr-s.Vaddr < s.Filesz {
+			return addr - s.Vaddr + s.Offset, true
+		}
+	}
+	return 0, false
+}

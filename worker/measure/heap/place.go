@@ -1,0 +1,82 @@
+package heap
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	"golang.org/x/arch/x86/x86asm"
+
+	"pg_stat_backtrace/unwind/disasm/x86"
+	"pg_stat_backtrace/unwind/elfimage"
+)
+
+// maxSkipped bounds the instructions between a function's entry and its probe.
+const maxSkipped = 3
+
+// landing is ENDBR64, the instruction that marks where indirect calls may go.
+//
+//nolint:gochecknoglobals // a constant
+var landing = []byte{0xf3, 0x0f, 0x1e, 0xfa}
+
+// probePlace returns where to probe a function: at the first instruction that the kernel emulates, if nothing before it
+// changes the stack pointer or an argument, else at the entry. A probe at another instruction makes the process execute
+// it in a single step, which is slow: stepped.
+func probePlace(m *elfimage.Image, entry uint64) (addr uint64, stepped bool, err error) {
+	code, err := m.Code(entry, (maxSkipped+1)*x86.Longest)
+	if err != nil {
+		return 0, false, fmt.Errorf("read the code: %w", err)
+	}
+	at := 0
+	for range maxSkipped + 1 {
+		if emulated(code[at:]) {
+			return entry + uint64(at), false, nil
+		}
+		n := harmless(code[at:])
+		if n == 0 {
+			break
+		}
+		at += n
+	}
+	return entry, true, nil
+}
+
+// emulated reports whether the kernel emulates an instruction at a probe: pushes of registers, direct jumps and calls,
+// and the nop of one byte (arch/x86/kernel/uprobes.c).
+func emulated(code []byte) bool {
+	op := code[0]
+	if op&0xf0 == 0x40 && len(code) > 1 { // REX
+		return code[1]&0xf8 == 0x50
+	}
+	return op&0xf8 == 0x50 || op == 0x90 || op == 0xe8 || op == 0xe9 || op == 0xeb || op&0xf0 == 0x70 ||
+		op == 0x0f && len(code) > 1 && code[1]&0xf0 == 0x80
+}
+
+// harmless returns the length of an instruction that leads to the next one and leaves the stack pointer and the
+// arguments alone; 0 for another one.
+func harmless(code []byte) int {
+	if bytes.HasPrefix(code, landing) {
+		return len(landing)
+	}
+	inst, err := x86.Decode(code)
+	if err != nil {
+		return 0
+	}
+	if inst.Op == x86asm.TEST || inst.Op == x86asm.CMP {
+		return inst.Len
+	}
+	to, ok := inst.Args[0].(x86asm.Reg)
+	if ok && !vital(to) && (inst.Op == x86asm.MOV || inst.Op == x86asm.LEA || inst.Op == x86asm.XOR) {
+		return inst.Len
+	}
+	return 0
+}
+
+// vital reports whether a register is the stack pointer or holds one of the first three arguments, in any width.
+func vital(r x86asm.Reg) bool {
+	kept := []x86asm.Reg{
+		x86asm.RSP, x86asm.ESP, x86asm.SP, x86asm.SPB, x86asm.RDI, x86asm.EDI, x86asm.DI, x86asm.DIB,
+		x86asm.RSI, x86asm.ESI, x86asm.SI, x86asm.SIB, x86asm.RDX, x86asm.EDX, x86asm.DX, x86asm.DL, x86asm.DH,
+	}
+	return r < x86asm.AL || r > x86asm.R15 || slices.Contains(kept, r) // others are no general registers
+}

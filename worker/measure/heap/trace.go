@@ -1,0 +1,147 @@
+package heap
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
+	"pg_stat_backtrace/ptrace/measure/allocs"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/snapshot"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/capture/backtrace"
+)
+
+// Path is a call path that has allocated.
+type Path struct {
+	allocsbpf.Sums
+
+	// Stack is nil if it was not recorded.
+	Stack *backtrace.Thread
+}
+
+// Report is what a trace has found.
+type Report struct {
+	allocs.Result
+
+	PID       int
+	Allocator *Allocator
+	Started   time.Time
+	// Paths are the call paths, those with the most live bytes first.
+	Paths []*Path
+	// Live are the sizes of the live blocks by path, if they were asked for.
+	Live map[*Path][]uint64
+}
+
+// Run traces the allocations of a process until ctx ends, which is no error, or the process does, or the trace costs
+// too much: see allocs.Tracer. It calls report several times a second. The error is one of allocs.Open, or one of
+// reading.
+func Run(
+	ctx context.Context, c *capture.Capturer, target process.Target, a *Allocator, o allocs.Options,
+	report func(*allocs.Progress),
+) (*Report, error) {
+	t := a.target
+	t.Process = target
+	tracer, err := allocs.Open(t, o)
+	if err != nil {
+		return nil, err
+	}
+	defer tracer.Close()
+	n := namer{
+		stacks:   c.StackNamer(capture.StackNamerOptions{}),
+		byNumber: make(map[uint64]*Path), byStack: make(map[string]*Path),
+	}
+	r := &Report{PID: target.PID, Allocator: a, Started: time.Now()}
+	result, err := tracer.Run(ctx, n.take, report)
+	if err != nil {
+		return nil, err
+	}
+	r.Result = *result
+	r.add(&n)
+	return r, nil
+}
+
+// namer names the stacks of call paths, and merges equal ones.
+type namer struct {
+	stacks   *capture.StackNamer
+	byNumber map[uint64]*Path
+	byStack  map[string]*Path
+}
+
+// take names new stacks.
+func (n *namer) take(list []allocs.Stack) error {
+	snapshots := make([]*snapshot.Snapshot, len(list))
+	for i := range list {
+		snapshots[i] = list[i].Snapshot
+	}
+	for i, stack := range n.stacks.NameSnapshots(snapshots) {
+		key := keyOf(stack)
+		p := n.byStack[key]
+		if p == nil {
+			p = &Path{Stack: stack}
+			n.byStack[key] = p
+		}
+		n.byNumber[list[i].Number] = p
+	}
+	return nil
+}
+
+// keyOf is all that makes two stacks different call paths.
+func keyOf(t *backtrace.Thread) string {
+	key := []byte{0}
+	if t.Whole {
+		key[0] = 1
+	}
+	for i := range t.Frames {
+		key = binary.NativeEndian.AppendUint64(key, t.Frames[i].Address)
+	}
+	return string(key)
+}
+
+// add adds up the sums of each path.
+func (r *Report) add(n *namer) {
+	lost := &Path{}
+	pathOf := func(number uint64) *Path {
+		if p := n.byNumber[number]; p != nil {
+			return p
+		}
+		return lost
+	}
+	seen := make(map[*Path]bool)
+	for number, s := range r.Result.Paths {
+		p := pathOf(number)
+		p.Objects, p.Bytes = p.Objects+s.Objects, p.Bytes+s.Bytes
+		p.LiveObjects, p.LiveBytes = p.LiveObjects+s.LiveObjects, p.LiveBytes+s.LiveBytes
+		if !seen[p] {
+			seen[p] = true
+			r.Paths = append(r.Paths, p)
+		}
+	}
+	slices.SortFunc(r.Paths, func(a, b *Path) int {
+		return cmp.Or(cmp.Compare(b.LiveBytes, a.LiveBytes), cmp.Compare(b.Bytes, a.Bytes), compareStacks(a.Stack, b.Stack))
+	})
+	r.Live = make(map[*Path][]uint64)
+	for _, b := range r.Blocks {
+		p := pathOf(b.Path)
+		r.Live[p] = append(r.Live[p], b.Size)
+	}
+}
+
+func compareStacks(a, b *backtrace.Thread) int {
+	if a == nil || b == nil {
+		return 0
+	}
+	return cmp.Compare(keyOf(a), keyOf(b))
+}
+
+// Total is the sum of all paths.
+func (r *Report) Total() (s allocsbpf.Sums) {
+	for _, p := range r.Paths {
+		s.Objects, s.Bytes = s.Objects+p.Objects, s.Bytes+p.Bytes
+		s.LiveObjects, s.LiveBytes = s.LiveObjects+p.LiveObjects, s.LiveBytes+p.LiveBytes
+	}
+	return s
+}

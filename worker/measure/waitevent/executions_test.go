@@ -1,0 +1,83 @@
+package waitevent
+
+import (
+	"bytes"
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace/measure/waits"
+)
+
+// TestEndsOfBusySession traces a session whose next query has always arrived when a query ends, so that it does not
+// wait for its client. The trace must have each execution, and their whole time.
+func TestEndsOfBusySession(t *testing.T) {
+	pgtest.One(t, func(t *testing.T, bin string) {
+		w := watch(t, bin, pgtest.Options{Conf: []string{"compute_query_id = on"}},
+			waits.Options{Method: waits.Exact, Queries: true})
+		tracer, ok := w.provider.(waits.Tracer)
+		if !ok {
+			t.Fatal("the method exact traces nothing")
+		}
+		c := w.server.Connect(t, "postgres", "postgres")
+		pid := number[int](t, c, "SELECT pg_backend_pid()")
+		pgtest.Wait(t, "the session's first wait", func() bool {
+			_, err := c.Exec(context.Background(), "SELECT pg_sleep(0.001)")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return tracer.SetTraced(pid, true)
+		})
+		tracer.Records()
+		const rounds = 50
+		f := c.PgConn().Frontend()
+		for range rounds { // the server reads them all at once
+			f.Send(&pgproto3.Query{String: "SELECT pg_sleep(0.001), 1"})
+			f.Send(&pgproto3.Query{String: "SELECT 1, count(*) FROM generate_series(1, 10)"})
+			f.Send(&pgproto3.Query{String: "COMMIT AND"}) // an error
+		}
+		began := time.Now()
+		if err := f.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		failed := 0
+		for answers := 0; answers < 3*rounds; {
+			message, err := f.Receive()
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch message.(type) {
+			case *pgproto3.ReadyForQuery:
+				answers++
+			case *pgproto3.ErrorResponse:
+				failed++
+			}
+		}
+		took := time.Since(began)
+		if failed != rounds {
+			t.Fatalf("%d errors", failed)
+		}
+		r := w.NewSessionReport()
+		r.Add(tracer.Records())
+		var b bytes.Buffer
+		if err := r.Text(&b); err != nil {
+			t.Fatal(err)
+		}
+		full, total := 0, r.between.elapsed
+		for _, q := range r.queries {
+			if q.executions == rounds && q.unended == 0 && q.together == 0 {
+				full++
+			}
+			if q.waitedInCounted > q.elapsed {
+				t.Errorf("query %d: %v waited in %v", q.id, q.waitedInCounted, q.elapsed)
+			}
+			total += q.elapsed
+		}
+		if full != 2 || total > took || total < rounds*time.Millisecond {
+			t.Errorf("%d queries with %d executions, %v of %v:\n%s", full, rounds, total, took, b.String())
+		}
+	})
+}

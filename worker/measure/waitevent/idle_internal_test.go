@@ -1,0 +1,74 @@
+package waitevent
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/worker/pg/cluster"
+)
+
+// tracing is a provider that can trace, and has nothing to report.
+type tracing struct {
+	waits.Provider
+	waits.Tracer
+}
+
+func (tracing) Check() error            { return nil }
+func (tracing) Close()                  {}
+func (tracing) Records() []waits.Record { return nil }
+func (tracing) TraceAll(bool) error     { return nil }
+
+// TestTimerSleeps checks how often the goroutine of a Timer wakes up: never at level off, once a second at level stats,
+// also without a server, and more often only while there are traces.
+func TestTimerSleeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone := func() (cluster.Cluster, error) { return cluster.Cluster{}, errors.New("no server") }
+		timer := NewTimer(Config{Current: gone, Log: zerolog.Nop()})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); timer.Run(ctx) }()
+		turns := func(d time.Duration) int64 {
+			synctest.Wait()
+			before := timer.turns.Load()
+			time.Sleep(d)
+			synctest.Wait()
+			return timer.turns.Load() - before
+		}
+		const minute = time.Minute
+		if n := turns(minute); n != 0 {
+			t.Errorf("level off: %d times a minute", n)
+		}
+		if err := timer.SetLevel(Stats); !errors.Is(err, waits.ErrServerGone) {
+			t.Errorf("got %v", err)
+		}
+		if n := turns(minute); n < 59 || n > 61 {
+			t.Errorf("level stats without a server: %d times a minute", n)
+		}
+		timer.mu.Lock()
+		timer.provider, timer.failure = tracing{}, nil
+		timer.mu.Unlock()
+		if n := turns(minute); n < 59 || n > 61 {
+			t.Errorf("level stats: %d times a minute", n)
+		}
+		if err := timer.SetLevel(Trace); err != nil {
+			t.Error(err)
+		}
+		if n, want := turns(time.Second), int64(time.Second/traceInterval); n < want-1 || n > want+1 {
+			t.Errorf("level trace: %d times a second, want %d: the records wait too long", n, want)
+		}
+		if err := timer.SetLevel(Off); err != nil {
+			t.Error(err)
+		}
+		if n := turns(minute); n != 0 {
+			t.Errorf("level off again: %d times a minute", n)
+		}
+		cancel()
+		<-done
+	})
+}

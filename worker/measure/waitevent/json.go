@@ -1,0 +1,81 @@
+package waitevent
+
+import (
+	"encoding/json"
+	"io"
+	"time"
+
+	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/worker/report/visible"
+)
+
+type jsonReport struct {
+	Method    waits.Method  `json:"method"`
+	Mechanism string        `json:"mechanism"`
+	Sees      string        `json:"sees"`
+	Reasons   []string      `json:"not_used,omitempty"`
+	Seconds   float64       `json:"seconds"`
+	Events    []jsonEvent   `json:"events"`
+	Processes []jsonProcess `json:"processes"`
+	Lost      jsonLost      `json:"lost"`
+}
+
+type jsonProcess struct {
+	PID    int         `json:"pid"`
+	Title  string      `json:"title,omitempty"`
+	Ended  bool        `json:"ended"`
+	Events []jsonEvent `json:"events"`
+}
+
+type jsonEvent struct {
+	Type      string    `json:"wait_event_type"`
+	Event     string    `json:"wait_event"`
+	Known     bool      `json:"known"`
+	Calls     *uint64   `json:"calls"`
+	Total     float64   `json:"total_time_ms"`
+	Average   *float64  `json:"avg_time_us"`
+	Longest   *float64  `json:"max_time_us"`
+	Histogram *[]uint64 `json:"histogram"`
+}
+
+type jsonLost struct {
+	Processes uint64 `json:"processes"`
+	Overflow  uint64 `json:"overflow"`
+	Missed    uint64 `json:"missed"`
+	Outside   uint64 `json:"outside"`
+	// Unreachable are processes whose waits in progress at the start are missing.
+	Unreachable []int `json:"unreachable,omitempty"`
+}
+
+// JSON prints one object. What the method does not know is null.
+func (r *Report) JSON(w io.Writer) error {
+	out := jsonReport{
+		Method: r.Info.Method, Mechanism: r.Info.Mechanism, Sees: Sees(r.Info), Reasons: r.Info.Reasons,
+		Seconds: r.Took.Seconds(), Events: r.events(r.Rows), Processes: []jsonProcess{},
+		Lost: jsonLost{
+			r.Lost.Processes, r.Lost.Overflow, r.Lost.Missed, r.Lost.Outside, r.Info.Unreachable,
+		},
+	}
+	for _, p := range r.Processes {
+		out.Processes = append(out.Processes, jsonProcess{p.PID, p.Title, p.Ended, r.events(p.Rows)})
+	}
+	return json.NewEncoder(visible.Writer{To: w}).Encode(out)
+}
+
+func (r *Report) events(rows []Row) []jsonEvent {
+	events := make([]jsonEvent, len(rows))
+	for i := range rows {
+		row := &rows[i]
+		e := jsonEvent{Type: row.Type, Event: row.Name, Known: row.Known, Total: milliseconds(row.Total)}
+		if r.Info.Counts && row.Calls > 0 {
+			average, longest := microseconds(row.Total)/float64(row.Calls), microseconds(row.Longest)
+			histogram := row.Buckets[:]
+			e.Calls, e.Average, e.Longest, e.Histogram = &row.Calls, &average, &longest, &histogram
+		}
+		events[i] = e
+	}
+	return events
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
+func microseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }

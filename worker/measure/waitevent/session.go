@@ -1,0 +1,261 @@
+package waitevent
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/ptrace/measure/waits"
+)
+
+// SessionReport adds up the records of one session by query.
+//
+// The shares of a query are those of its counted executions: the start and the end of each was seen, and it has the
+// whole time between them. So they add up to 100 %. The other figures are of all waits that were seen.
+type SessionReport struct {
+	server  *Server
+	queries map[uint64]*sessionQuery
+	between sessionQuery // waits outside of queries, and queries without an id
+	running *execution   // nil: none
+	lost    uint64
+}
+
+// sessionQuery holds the figures of one query.
+type sessionQuery struct {
+	id     uint64
+	events map[uint32]*sessionEvent
+	waited time.Duration
+	// These are of the counted executions.
+	executions       int
+	elapsed, longest time.Duration
+	waitedInCounted  time.Duration
+	unended, unbegun int // executions of which the end or the start was not seen
+	together         int // executions in one message of the client with other queries
+}
+
+// sessionEvent holds the figures of a wait event of a query, and its total time in counted executions.
+type sessionEvent struct {
+	waits.Event
+
+	counted time.Duration
+}
+
+// execution is an execution that has begun.
+type execution struct {
+	query uint64 // 0: not known yet
+	waits map[waitOf]*waits.Event
+}
+
+// waitOf identifies the waits for an event while the session had a query id.
+type waitOf struct {
+	query uint64
+	event uint32
+}
+
+// NewSessionReport makes an empty report.
+func (s *Server) NewSessionReport() *SessionReport {
+	return &SessionReport{server: s, queries: make(map[uint64]*sessionQuery)}
+}
+
+// Add adds records in the order in which they came.
+func (r *SessionReport) Add(records []waits.Record) {
+	for _, record := range records {
+		switch record.Kind {
+		case waits.QueryStart:
+			r.abandon()
+			r.running = &execution{query: record.Query, waits: make(map[waitOf]*waits.Event)}
+		case waits.QueryEnd:
+			r.end(record)
+		case waits.Wait:
+			r.wait(record)
+		case waits.ExecutorStart, waits.ExecutorEnd: // the report is about whole queries
+		}
+	}
+}
+
+// wait adds a wait to the execution that runs, or to the time outside of executions.
+func (r *SessionReport) wait(record waits.Record) {
+	one := waits.Event{ID: record.Event, Calls: 1, Total: record.Took, Longest: record.Took}
+	if r.running == nil {
+		r.query(record.Query).add(&one, false)
+		return
+	}
+	key := waitOf{record.Query, record.Event}
+	if e := r.running.waits[key]; e != nil {
+		e.Calls++
+		e.Total += one.Total
+		e.Longest = max(e.Longest, one.Longest)
+	} else {
+		r.running.waits[key] = &one
+	}
+	if record.Query != 0 {
+		r.running.query = record.Query
+	}
+}
+
+// end ends the execution that runs. Its waits before its query id was known count for its query.
+func (r *SessionReport) end(record waits.Record) {
+	run, q := r.running, r.query(record.Query)
+	r.running = nil
+	if run == nil {
+		q.unbegun++
+		return
+	}
+	others := make(map[uint64]bool)
+	for key := range run.waits {
+		if key.query != 0 && key.query != record.Query {
+			others[key.query] = true
+		}
+	}
+	for key, e := range run.waits {
+		of := q
+		if others[key.query] {
+			of = r.query(key.query)
+		}
+		of.add(e, len(others) == 0)
+	}
+	if len(others) > 0 {
+		q.together++
+		for id := range others {
+			r.query(id).together++
+		}
+		return
+	}
+	q.executions++
+	q.elapsed += record.Took
+	q.longest = max(q.longest, record.Took)
+}
+
+// abandon takes over the waits of an execution whose end was not seen.
+func (r *SessionReport) abandon() {
+	run := r.running
+	r.running = nil
+	if run == nil {
+		return
+	}
+	r.query(run.query).unended++
+	for key, e := range run.waits {
+		id := key.query
+		if id == 0 {
+			id = run.query
+		}
+		r.query(id).add(e, false)
+	}
+}
+
+// query returns the figures of a query; id 0 stands for the time outside of queries.
+func (r *SessionReport) query(id uint64) *sessionQuery {
+	if id == 0 {
+		return &r.between
+	}
+	if r.queries[id] == nil {
+		r.queries[id] = &sessionQuery{id: id}
+	}
+	return r.queries[id]
+}
+
+// add adds waits for an event. Counted means that their execution counts.
+func (q *sessionQuery) add(e *waits.Event, counted bool) {
+	if q.events == nil {
+		q.events = make(map[uint32]*sessionEvent)
+	}
+	sum := q.events[e.ID]
+	if sum == nil {
+		sum = &sessionEvent{Event: waits.Event{ID: e.ID}}
+		q.events[e.ID] = sum
+	}
+	sum.Calls += e.Calls
+	sum.Total += e.Total
+	sum.Longest = max(sum.Longest, e.Longest)
+	q.waited += e.Total
+	if counted {
+		sum.counted += e.Total
+		q.waitedInCounted += e.Total
+	}
+}
+
+// Text prints the queries, the longest in total first. It ends the execution that runs.
+func (r *SessionReport) Text(w io.Writer) error {
+	r.abandon()
+	var b strings.Builder
+	queries := make([]*sessionQuery, 0, len(r.queries))
+	for _, q := range r.queries {
+		queries = append(queries, q)
+	}
+	slices.SortFunc(queries, func(a, b *sessionQuery) int {
+		return cmp.Or(cmp.Compare(max(b.elapsed, b.waited), max(a.elapsed, a.waited)), cmp.Compare(a.id, b.id))
+	})
+	for _, q := range queries {
+		q.title(&b, fmt.Sprintf("Query %d: ", int64(q.id)))
+		r.events(&b, q)
+	}
+	r.between.title(&b, "Outside of queries, or without a query id: ")
+	r.events(&b, &r.between)
+	if r.lost > 0 {
+		fmt.Fprintf(&b, "Missing: %d records that came faster than they could be read.\n", r.lost)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// title prints the executions of a query.
+func (q *sessionQuery) title(b *strings.Builder, name string) {
+	if q.id == 0 && q.executions == 0 {
+		b.WriteString(strings.TrimSuffix(name, " ") + "\n")
+	} else {
+		fmt.Fprintf(b, "%s%d executions ended", name, q.executions)
+		if q.executions > 0 {
+			fmt.Fprintf(b, ", %s elapsed, %s on average, %s at most", short(q.elapsed),
+				short(q.elapsed/time.Duration(q.executions)), short(q.longest))
+		}
+		b.WriteByte('\n')
+	}
+	add := func(n int, format string) {
+		if n > 0 {
+			fmt.Fprintf(b, "    Not in SHARE: "+format+"\n", n)
+		}
+	}
+	add(q.unended, "%d executions, or parts of them, whose end was not seen")
+	add(q.unbegun, "%d executions whose start was not seen")
+	add(q.together, "%d executions in one message of the client with other queries")
+}
+
+// SetLost notes how many records are missing.
+func (r *SessionReport) SetLost(n uint64) { r.lost = n }
+
+// events prints the waits of a query, and the rest of its time.
+func (r *SessionReport) events(b *strings.Builder, q *sessionQuery) {
+	list := make([]waits.Event, 0, len(q.events))
+	for _, e := range q.events {
+		list = append(list, e.Event)
+	}
+	rows := r.server.rows(list)
+	counted, total := func(e *sessionEvent) time.Duration { return e.counted }, max(q.elapsed, q.waitedInCounted)
+	if q.id == 0 { // the time outside of queries is only known where the session waits
+		counted = func(e *sessionEvent) time.Duration { return e.Total }
+		total = q.waited + max(0, q.elapsed-q.waitedInCounted)
+	}
+	line := func(name, calls string, d, share time.Duration, average, longest string) {
+		percent := ""
+		if total > 0 {
+			percent = fmt.Sprintf("%.1f %%", 100*float64(share)/float64(total))
+		}
+		text := fmt.Sprintf("    %-36s %9s %9s %7s %9s %9s", name, calls, short(d), percent, average, longest)
+		b.WriteString(strings.TrimRight(text, " ") + "\n")
+	}
+	if len(rows) > 0 || q.elapsed > 0 {
+		fmt.Fprintf(b, "    %-36s %9s %9s %7s %9s %9s\n", "EVENT", "CALLS", "TOTAL", "SHARE", "AVERAGE", "MAXIMUM")
+	}
+	for i := range rows {
+		e := &rows[i]
+		line(e.Type+" "+e.Name, strconv.FormatUint(e.Calls, 10), e.Total, counted(q.events[e.ID]),
+			short(e.Total/time.Duration(e.Calls)), short(e.Longest))
+	}
+	if rest := q.elapsed - q.waitedInCounted; rest > 0 {
+		line("(no wait seen)", "", rest, rest, "", "")
+	}
+}

@@ -1,0 +1,127 @@
+package waitevent
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/pprof/profile"
+
+	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
+	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/ptrace/snapshot"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/report/stackprofile"
+)
+
+// ParseStacks reads which stacks of waits are wanted: "1/N" for one in N waits, or ">10ms" for those of at least that
+// duration.
+func ParseStacks(text string) (o waitsbpf.StackOptions, err error) {
+	if limit, ok := strings.CutPrefix(text, ">"); ok {
+		o.Longer, err = time.ParseDuration(strings.TrimSpace(limit))
+		if err != nil || o.Longer <= 0 {
+			return o, fmt.Errorf("%q is no duration of more than 0, such as >10ms", text)
+		}
+		return o, nil
+	}
+	every, ok := strings.CutPrefix(text, "1/")
+	o.Every, err = strconv.Atoi(every)
+	if !ok || err != nil || o.Every < 1 || o.Every > 1<<30 {
+		return o, fmt.Errorf("%q is neither a share of the waits, such as 1/100, nor a duration, such as >10ms", text)
+	}
+	return o, nil
+}
+
+// Sample types of a profile of waits.
+const (
+	WaitCount = "waits"
+	WaitTime  = "wait"
+)
+
+// StackProfile collects stacks of waits.
+type StackProfile struct {
+	// Count is the number of stacks, Unnamed of those of processes that had ended before they could be named. Generated
+	// of them end in code compiled at run time.
+	Count, Unnamed, Generated int
+
+	server  *Server
+	namer   *capture.StackNamer
+	scale   int64
+	profile *profile.Profile
+	builder *stackprofile.Builder
+	samples map[string]*profile.Sample
+}
+
+// NewStackProfile returns an empty profile. If the stacks are those of one in N waits, each counts N times.
+func (s *Server) NewStackProfile(c *capture.Capturer, o waitsbpf.StackOptions) *StackProfile {
+	p := &profile.Profile{
+		SampleType: []*profile.ValueType{
+			{Type: WaitCount, Unit: "count"}, {Type: WaitTime, Unit: "nanoseconds"},
+		},
+		DefaultSampleType: WaitTime, TimeNanos: time.Now().UnixNano(),
+		PeriodType: &profile.ValueType{Type: WaitCount, Unit: "count"}, Period: int64(max(1, o.Every)),
+	}
+	return &StackProfile{
+		server: s, namer: c.StackNamer(capture.StackNamerOptions{}), scale: p.Period, profile: p,
+		builder: stackprofile.New(p), samples: make(map[string]*profile.Sample),
+	}
+}
+
+// Watch makes the profile read the code that processes compile at run time: see capture.StackNamer. The caller must call
+// end.
+func (p *StackProfile) Watch() (end func()) { return p.namer.Watch() }
+
+// Add names stacks and adds them.
+func (p *StackProfile) Add(list []waits.Stack, unnamed int) {
+	p.Unnamed += unnamed
+	snapshots := make([]*snapshot.Snapshot, len(list))
+	for i := range list {
+		snapshots[i] = list[i].Snapshot
+	}
+	for i, t := range p.namer.NameSnapshots(snapshots) {
+		p.add(&list[i], t)
+	}
+	p.Count += len(list)
+}
+
+func (p *StackProfile) add(w *waits.Stack, t *backtrace.Thread) {
+	if t.Generated {
+		p.Generated++
+	}
+	key := make([]byte, 0, 16+8*len(t.Frames))
+	for _, word := range []uint64{uint64(w.PID), uint64(w.Event), w.Query} {
+		key = binary.NativeEndian.AppendUint64(key, word)
+	}
+	for i := range t.Frames {
+		key = binary.NativeEndian.AppendUint64(key, t.Frames[i].Address)
+	}
+	s := p.samples[string(key)]
+	if s == nil {
+		class, name, _ := p.server.Names.Name(w.Event)
+		s = &profile.Sample{
+			Location: p.builder.Stack(t), Value: make([]int64, len(p.profile.SampleType)),
+			Label: map[string][]string{
+				"pid": {strconv.Itoa(w.PID)}, "wait_event_type": {class}, "wait_event": {name},
+			},
+		}
+		if len(s.Location) == 0 {
+			s.Location = append(s.Location, p.builder.Named("["+t.Stop+"]"))
+		}
+		if w.Query != 0 {
+			s.Label["query_id"] = []string{strconv.FormatInt(int64(w.Query), 10)}
+		}
+		p.samples[string(key)] = s
+		p.profile.Sample = append(p.profile.Sample, s)
+	}
+	s.Value[0] += p.scale
+	s.Value[1] += p.scale * w.Took.Nanoseconds()
+}
+
+// Profile returns the profile, of a measurement of this duration.
+func (p *StackProfile) Profile(took time.Duration) *profile.Profile {
+	p.profile.DurationNanos = took.Nanoseconds()
+	return p.profile
+}

@@ -1,0 +1,106 @@
+package waitevent
+
+import (
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/pprof/profile"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
+	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/worker/capture"
+)
+
+func TestParseStacks(t *testing.T) {
+	for text, want := range map[string]waitsbpf.StackOptions{
+		"1/1": {Every: 1}, "1/100": {Every: 100}, ">10ms": {Longer: 10 * time.Millisecond}, "> 1s": {Longer: time.Second},
+	} {
+		if got, err := ParseStacks(text); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "1/0", "1/-3", "2/3", "1/x", "10ms", ">", ">0s", ">-1s", ">10"} {
+		if got, err := ParseStacks(text); err == nil {
+			t.Errorf("%q: %+v", text, got)
+		}
+	}
+}
+
+// TestStacks compares the stacks of waits with the counts of the same run: each wait of one kind has a stack that leads
+// from its function to the program's start.
+func TestStacks(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("stacks of waits are copied on x86_64 only")
+	}
+	const calls, each = 100, 2 * time.Millisecond
+	bins := pgtest.BinDirs(t)
+	bins = slices.Compact([]string{bins[0], bins[len(bins)-1]})
+	for _, bin := range bins {
+		t.Run(pgtest.Version(t, bin), func(t *testing.T) {
+			w := watch(t, bin, pgtest.Options{Conf: []string{"compute_query_id = on"}}, waits.Options{Method: waits.Exact})
+			for name, o := range map[string]waitsbpf.StackOptions{
+				"all": {Every: 1}, "longer": {Longer: each}, "none so long": {Longer: time.Hour},
+			} {
+				t.Run(name, func(t *testing.T) {
+					provider, err := waits.Open(w.Target, waits.Options{Method: waits.Exact, Queries: true, Stacks: o})
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer provider.Close()
+					w := watched{w.Server, w.server, provider}
+					c := w.server.Connect(t, "postgres", "postgres")
+					capturer, err := capture.New(capture.Config{AwaitNames: true, LinesWait: time.Minute})
+					if err != nil {
+						t.Fatal(err)
+					}
+					p := w.NewStackProfile(capturer, o)
+					for range calls {
+						if _, err := c.Exec(t.Context(), "SELECT pg_sleep(0.002)"); err != nil {
+							t.Fatal(err)
+						}
+						p.Add(w.provider.(waits.Stacker).Stacks())
+					}
+					row := w.totals(t)["Timeout/PgSleep"]
+					p.Add(w.provider.(waits.Stacker).Stacks())
+					checkSleeps(t, p.Profile(time.Second), name, row)
+				})
+			}
+		})
+	}
+}
+
+// checkSleeps compares the samples of PgSleep with its row.
+func checkSleeps(t *testing.T, p *profile.Profile, name string, row Row) {
+	t.Helper()
+	if err := p.CheckValid(); err != nil && len(p.Sample) > 0 {
+		t.Fatal(err)
+	}
+	var count, total int64
+	for _, s := range p.Sample {
+		if s.Label["wait_event"][0] != "PgSleep" {
+			continue
+		}
+		count, total = count+s.Value[0], total+s.Value[1]
+		var names []string
+		for _, l := range s.Location {
+			name := l.Line[len(l.Line)-1].Function.Name
+			if names = append(names, name); strings.HasPrefix(name, "postgres+0x") && !strings.HasSuffix(name, "]") {
+				t.Errorf("%s has no note, such as the file that it is in", name)
+			}
+		}
+		if !slices.Contains(names, "pg_sleep") || names[len(names)-1] != "_start" || len(s.Label["query_id"]) != 1 {
+			t.Errorf("%q, %v", names, s.Label)
+		}
+	}
+	want, time := int64(row.Calls), row.Total.Nanoseconds()
+	if name == "none so long" {
+		want, time = 0, 0
+	}
+	if count != want || total != time {
+		t.Errorf("%d stacks with %d ns, want %d with %d", count, total, want, time)
+	}
+}

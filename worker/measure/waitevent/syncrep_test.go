@@ -1,0 +1,83 @@
+package waitevent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace/measure/waits"
+)
+
+// TestSyncRep has a synchronous standby withhold its answer for a known time. The standby is pg_receivewal.
+func TestSyncRep(t *testing.T) {
+	bin := ""
+	for _, dir := range pgtest.BinDirs(t) {
+		if _, err := os.Stat(filepath.Join(dir, "pg_receivewal")); err == nil {
+			bin = dir
+		}
+	}
+	if bin == "" {
+		t.Skip("no server here comes with pg_receivewal")
+	}
+	for _, method := range []waits.Method{waits.Blocked, waits.Exact} {
+		t.Run(string(method), func(t *testing.T) { syncRep(t, bin, method) })
+	}
+}
+
+func syncRep(t *testing.T, bin string, method waits.Method) {
+	w := watch(t, bin, pgtest.Options{Conf: []string{"autovacuum = off"}}, waits.Options{Method: method})
+	w.server.Exec(t, "CREATE TABLE t (n int)")
+	standby := w.server.AsServerUser(exec.Command(filepath.Join(bin, "pg_receivewal"), "--synchronous", "--no-loop",
+		"-D", filepath.Dir(w.server.DataDir), "-d", w.server.DSN("postgres", "postgres")+" application_name=standby"))
+	if err := standby.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = standby.Process.Kill()
+		_ = standby.Wait()
+	})
+	c, other := w.server.Connect(t, "postgres", "postgres"), w.server.Connect(t, "postgres", "postgres")
+	for _, sql := range []string{"ALTER SYSTEM SET synchronous_standby_names = 'standby'", "SELECT pg_reload_conf()"} {
+		if _, err := other.Exec(context.Background(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pgtest.Wait(t, "the synchronous standby", func() bool {
+		return number[int](t, other, "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == 1
+	})
+	if _, err := c.Exec(context.Background(), "INSERT INTO t VALUES (1)"); err != nil { // the standby has caught up
+		t.Fatal(err)
+	}
+	pid := number[int](t, c, "SELECT pg_backend_pid()")
+	w.provider.Reset(pid)
+	pgtest.Suspend(t, standby.Process)
+	done, began := make(chan error), time.Now()
+	go func() {
+		_, err := c.Exec(context.Background(), "INSERT INTO t VALUES (2)")
+		done <- err
+	}()
+	pgtest.Wait(t, "the commit's wait", func() bool {
+		return number[int](t, other, fmt.Sprintf(
+			"SELECT count(*) FROM pg_stat_activity WHERE pid = %d AND wait_event = 'SyncRep'", pid)) == 1
+	})
+	seen := time.Now()
+	number[string](t, other, "SELECT pg_sleep(0.2)::text")
+	withheld := time.Since(seen)
+	if err := standby.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	row := w.callsOf(t, w.provider, pid)["IPC/SyncRep"]
+	t.Logf("%d calls, %v; withheld for %v", row.Calls, row.Total, withheld)
+	if row.Calls != 1 || row.Total < withheld || row.Total > time.Since(began) {
+		t.Errorf("%d calls, %v; the answer was withheld for %v", row.Calls, row.Total, withheld)
+	}
+}

@@ -1,0 +1,177 @@
+package waitevent
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/ptrace/measure/waits"
+)
+
+// Sees says in some sentences what a method sees.
+func Sees(info waits.Info) string {
+	if seen := sees(info); seen != "" {
+		return seen + " The times contain the time from the wakeup until the process has a processor."
+	}
+	return ""
+}
+
+// SeesOfTrace says in some sentences which executions of a session a trace by query sees.
+func SeesOfTrace(info waits.Info) string {
+	if info.Method == waits.Blocked {
+		return "The end of an execution is seen when the session sleeps: if its next query has already arrived, the " +
+			"execution may be missing. The method exact sees it."
+	}
+	return "An execution ends when the session answers. So of queries that the client sends in one message, or without " +
+		"waiting for answers (a pipeline), the last execution ends, and others are seen only where they wait."
+}
+
+func sees(info waits.Info) string {
+	switch info.Method {
+	case waits.Exact:
+		if info.Mechanism == "watchpoint" {
+			return "Every wait of the process is timed. The times contain the cost of the watchpoint."
+		}
+		return "Every wait that enters the kernel is timed. A wait that makes several system calls counts as several."
+	case waits.Blocked:
+		return "Waits are timed while the process sleeps: reads from the page cache do not show. " +
+			"A wait that sleeps several times counts as several."
+	case waits.Sampled:
+		return "Total times are estimates from 100 readings a second. Calls, maxima and histograms are not known."
+	case waits.Auto, waits.Watchpoint:
+	}
+	return ""
+}
+
+// Text prints a table, with histograms drawn in blocks, or in ASCII characters.
+func (r *Report) Text(w io.Writer, ascii bool) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Method %s (%s), %.1f s. %s\n", r.Info.Method, r.Info.Mechanism, r.Took.Seconds(), Sees(r.Info))
+	for _, reason := range r.Info.Reasons {
+		fmt.Fprintf(&b, "Not used: %s\n", reason)
+	}
+	if len(r.Rows) == 0 {
+		b.WriteString("No process waited.\n")
+	} else {
+		b.WriteByte('\n')
+		r.table(&b, ascii)
+	}
+	for _, line := range r.missing() {
+		b.WriteString(line + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// table writes the rows.
+func (r *Report) table(b *strings.Builder, ascii bool) {
+	from, to := r.span()
+	var total time.Duration
+	types, names := len("TYPE"), len("EVENT")
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		total += row.Total
+		types, names = max(types, len(row.Type)), max(names, len(row.Name))
+	}
+	line := func(class, name, calls, total, share, average, longest, histogram string) {
+		text := fmt.Sprintf("%-*s  %-*s %9s %9s %7s %9s %9s  %s", types, class, names, name, calls, total, share,
+			average, longest, histogram)
+		b.WriteString(strings.TrimRight(text, " ") + "\n")
+	}
+	histogram := ""
+	if r.Info.Counts {
+		low, _ := waits.BucketLimits(from)
+		_, high := waits.BucketLimits(to)
+		histogram = fmt.Sprintf("HISTOGRAM, %s to %s", short(low), short(high))
+	}
+	line("TYPE", "EVENT", "CALLS", "TOTAL", "SHARE", "AVERAGE", "MAXIMUM", histogram)
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		share := fmt.Sprintf("%.1f %%", 100*float64(row.Total)/float64(max(total, 1)))
+		if !r.Info.Counts || row.Calls == 0 {
+			line(row.Type, row.Name, "", short(row.Total), share, "", "", "")
+			continue
+		}
+		average := row.Total / time.Duration(row.Calls)
+		line(row.Type, row.Name, strconv.FormatUint(row.Calls, 10), short(row.Total), share, short(average),
+			short(row.Longest), bars(row.Buckets[from:to+1], ascii))
+	}
+}
+
+// span returns the first and the last bucket that hold anything.
+func (r *Report) span() (from, to int) {
+	from = waits.Buckets - 1
+	for i := range r.Rows {
+		for b, n := range r.Rows[i].Buckets {
+			if n > 0 {
+				from, to = min(from, b), max(to, b)
+			}
+		}
+	}
+	return min(from, to), to
+}
+
+// bars draws a histogram, a character for each bucket, as high as its share of the fullest one.
+func bars(buckets []uint64, ascii bool) string {
+	levels := []rune(" ▁▂▃▄▅▆▇█")
+	if ascii {
+		levels = []rune(" .:-=+*#@")
+	}
+	var most uint64
+	for _, n := range buckets {
+		most = max(most, n)
+	}
+	line := make([]rune, len(buckets))
+	for i, n := range buckets {
+		line[i] = levels[0]
+		if n > 0 {
+			line[i] = levels[1+int(float64(n)/float64(most)*float64(len(levels)-2)+0.5)]
+		}
+	}
+	return string(line)
+}
+
+// short prints a duration with three digits.
+func short(d time.Duration) string {
+	units := []struct {
+		size time.Duration
+		name string
+	}{{time.Hour, "h"}, {time.Second, "s"}, {time.Millisecond, "ms"}, {time.Microsecond, "us"}}
+	for _, u := range units {
+		if d >= u.size {
+			v := float64(d) / float64(u.size)
+			switch {
+			case v < 10:
+				return fmt.Sprintf("%.2f %s", v, u.name)
+			case v < 100:
+				return fmt.Sprintf("%.1f %s", v, u.name)
+			}
+			return fmt.Sprintf("%.0f %s", v, u.name)
+		}
+	}
+	return fmt.Sprintf("%d ns", d.Nanoseconds())
+}
+
+// missing says what the figures lack.
+func (r *Report) missing() (lines []string) {
+	add := func(n uint64, format string) {
+		if n > 0 {
+			lines = append(lines, fmt.Sprintf(format, n))
+		}
+	}
+	add(r.Lost.Overflow, "Missing: %d waits of processes that waited for more than 64 events each.")
+	add(r.Lost.Processes, "Missing: the figures of %d processes that ended faster than they could be read.")
+	add(r.Lost.Missed, "Missing: %d system calls or switches at which the kernel could not run a program.")
+	add(r.Lost.Outside, "Not counted: %d waits of processes that were just starting or ending.")
+	add(uint64(len(r.Info.Unreachable)), "Missing: the waits in which %d processes were at the start. "+
+		"The kernel did not return from reading their memory.")
+	for i := range r.Rows {
+		if !r.Rows[i].Known {
+			lines = append(lines, "Events with a number in place of a name are unknown to this release, or an extension's.")
+			break
+		}
+	}
+	return lines
+}

@@ -1,0 +1,404 @@
+package waitevent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/worker/pg/cluster"
+)
+
+// Level says how much a Timer records.
+type Level string
+
+// The levels.
+const (
+	Off   Level = "off"
+	Stats Level = "stats"
+	// Trace also keeps the newest records of every process.
+	Trace Level = "trace"
+)
+
+// Config says how a Timer works.
+type Config struct {
+	// Level is the level at the start; Off if empty.
+	Level Level
+	// Method is the best method that it may use; waits.Auto if empty.
+	Method waits.Method
+	// Budget bounds the cost of timing, as a share of the time that the host's processors are busy. 0: no bound.
+	Budget float64
+	// Current returns the running server.
+	Current func() (cluster.Cluster, error)
+	// Log receives messages.
+	Log zerolog.Logger
+}
+
+// Timer times the wait events of one server for as long as its level asks for it. After a restart of the server it
+// starts again. When timing costs too much it takes a cheaper method.
+type Timer struct {
+	cfg Config
+	// changed ends the pause of Run after a change of the work that it has to do.
+	changed chan struct{}
+	turns   atomic.Int64 // how often Run woke up, for tests
+
+	mu       sync.Mutex
+	level    Level
+	method   waits.Method // the best that is still allowed
+	server   *Server
+	provider waits.Provider
+	failure  error // why there is no provider although the level asks for it
+	// restarted says why the figures are from zero again without a request; empty: they are not. since is when
+	// they began.
+	restarted string
+	since     time.Time
+	traces    map[int]*traced
+	cost      meter
+}
+
+// Intervals of a Timer's work.
+const (
+	traceInterval  = 20 * time.Millisecond
+	checkInterval  = time.Second
+	budgetInterval = 5 * time.Second
+)
+
+// NewTimer makes a Timer; Run does its work.
+func NewTimer(cfg Config) *Timer {
+	t := &Timer{
+		cfg: cfg, level: cfg.Level, method: cfg.Method, traces: make(map[int]*traced), changed: make(chan struct{}, 1),
+	}
+	if t.level == "" {
+		t.level = Off
+	}
+	if t.method == "" {
+		t.method = waits.Auto
+	}
+	return t
+}
+
+// Run works until ctx ends, and then ends the timing.
+func (t *Timer) Run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var checked, measured time.Time
+	for {
+		t.turns.Add(1)
+		t.mu.Lock()
+		if time.Since(checked) >= checkInterval {
+			checked = time.Now()
+			t.check()
+		}
+		if time.Since(measured) >= budgetInterval {
+			measured = time.Now()
+			t.measure()
+		}
+		t.collect()
+		timer.Stop()
+		if pause := t.pause(); pause > 0 {
+			timer.Reset(pause)
+		}
+		t.mu.Unlock()
+		select {
+		case <-timer.C:
+		case <-t.changed:
+		case <-ctx.Done():
+			t.mu.Lock()
+			t.close()
+			t.mu.Unlock()
+			return
+		}
+	}
+}
+
+// pause returns the time until Run has work again; 0: only after a change. Only records of traces must be read often,
+// because the kernel has little room for them.
+func (t *Timer) pause() time.Duration {
+	_, traces := t.provider.(waits.Tracer)
+	switch {
+	case t.level == Off && t.provider == nil:
+		return 0
+	case traces && (t.level == Trace || len(t.traces) > 0):
+		return traceInterval
+	}
+	return checkInterval
+}
+
+// wake ends the pause of Run.
+func (t *Timer) wake() {
+	select {
+	case t.changed <- struct{}{}:
+	default:
+	}
+}
+
+// SetLevel starts or ends the timing. The error says why it cannot start now; it starts as soon as that is over.
+func (t *Timer) SetLevel(level Level) error {
+	defer t.wake()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.level = level
+	if level == Off {
+		t.close()
+		t.restarted = ""
+		t.method = t.cfg.Method
+		if t.method == "" {
+			t.method = waits.Auto
+		}
+		return nil
+	}
+	t.check()
+	if t.failure != nil {
+		return t.failure
+	}
+	return t.traceAll()
+}
+
+// traceAll has all processes traced, or not, as the level says.
+func (t *Timer) traceAll() error {
+	tracer, ok := t.provider.(waits.Tracer)
+	if !ok && t.level == Trace {
+		return fmt.Errorf("%w: the method %s sees no single waits", waits.ErrUnsupported, t.provider.Info().Method)
+	}
+	if !ok {
+		return nil
+	}
+	return tracer.TraceAll(t.level == Trace)
+}
+
+// check opens what the level asks for, and notices a restart of the server.
+func (t *Timer) check() {
+	if t.provider != nil {
+		err := t.provider.Check()
+		if err == nil {
+			return
+		}
+		t.cfg.Log.Warn().Err(err).Msg("wait events are counted from zero again")
+		t.close()
+		t.restarted = "the server restarted"
+	}
+	if t.level == Off {
+		return
+	}
+	before := t.failure
+	t.failure = t.open()
+	if t.failure != nil && (before == nil || before.Error() != t.failure.Error()) {
+		t.cfg.Log.Warn().Err(t.failure).Msg("cannot time wait events")
+	}
+}
+
+// open starts the timing.
+func (t *Timer) open() error {
+	c, err := t.cfg.Current()
+	if err != nil {
+		return fmt.Errorf("%w: %w", waits.ErrServerGone, err)
+	}
+	server, err := Locate(c)
+	if err != nil {
+		return err
+	}
+	provider, err := waits.Open(server.Target, waits.Options{Method: t.method, Queries: true})
+	if err != nil {
+		return err
+	}
+	t.server, t.provider, t.cost, t.since = server, provider, meter{}, time.Now()
+	if err := t.traceAll(); err != nil {
+		t.cfg.Log.Warn().Err(err).Msg("cannot trace wait events")
+	}
+	info := provider.Info()
+	t.cfg.Log.Info().Str("method", string(info.Method)).Str("mechanism", info.Mechanism).
+		Strs("not_used", info.Reasons).Msg("timing wait events")
+	if len(info.Unreachable) > 0 {
+		t.cfg.Log.Warn().Ints("pids", info.Unreachable).Err(process.ErrUnreachable).
+			Msg("the waits in progress of some processes are missing")
+	}
+	return nil
+}
+
+// close ends the timing.
+func (t *Timer) close() {
+	if t.provider != nil {
+		t.provider.Close()
+	}
+	t.provider, t.server, t.failure = nil, nil, nil
+	clear(t.traces)
+}
+
+// ErrOff means that wait events are not being timed.
+var ErrOff = errors.New("wait events are not being timed")
+
+// use calls f with the provider.
+func (t *Timer) use(f func(*Server, waits.Provider) error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.provider == nil {
+		if t.failure != nil {
+			return t.failure
+		}
+		return ErrOff
+	}
+	return f(t.server, t.provider)
+}
+
+// Report returns the figures of all processes.
+func (t *Timer) Report() (report Report, err error) {
+	err = t.use(func(s *Server, p waits.Provider) error {
+		snapshot, err := p.Snapshot()
+		if err != nil {
+			return err
+		}
+		report = s.NewReport(p.Info(), snapshot, func(int) string { return "" }, nil)
+		report.Ended = s.rows(snapshot.Ended)
+		for i := range report.Processes {
+			report.Processes[i].PID = s.serverPID(report.Processes[i].PID)
+		}
+		return nil
+	})
+	return report, err
+}
+
+// QueryRow holds the waits of a query for an event.
+type QueryRow struct {
+	Query      uint64
+	Type, Name string
+	Calls      uint64
+	Total      time.Duration
+	// Share is the part of the query's time, and negative if that time is not known.
+	Share float64
+}
+
+// Queries returns the waits by query. Info.Queries of the result is false if the method does not attribute waits.
+func (t *Timer) Queries() (rows []QueryRow, info waits.Info, err error) {
+	err = t.use(func(s *Server, p waits.Provider) error {
+		info = p.Info()
+		figures, err := p.Queries()
+		rows = s.queryRows(figures)
+		return err
+	})
+	return rows, info, err
+}
+
+func (s *Server) queryRows(figures []waits.QueryFigures) (rows []QueryRow) {
+	ran := make(map[uint64]time.Duration)
+	for _, f := range figures {
+		if f.Event == 0 {
+			ran[f.Query] = f.Total
+		}
+	}
+	for _, f := range figures {
+		if f.Event == 0 {
+			continue
+		}
+		row := QueryRow{Query: f.Query, Calls: f.Calls, Total: f.Total, Share: -1}
+		row.Type, row.Name, _ = s.Names.Name(f.Event)
+		if total := ran[f.Query]; total > 0 {
+			row.Share = min(1, float64(f.Total)/float64(total))
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// Reset forgets the figures of a process, known by the server's id of it; false if it has none.
+func (t *Timer) Reset(pid int) (known bool, err error) {
+	err = t.use(func(s *Server, p waits.Provider) error {
+		known = p.Reset(s.Cluster.Local(pid))
+		return nil
+	})
+	return known, err
+}
+
+// ResetAll forgets everything.
+func (t *Timer) ResetAll() error {
+	return t.use(func(_ *Server, p waits.Provider) error {
+		t.restarted = ""
+		return p.ResetAll()
+	})
+}
+
+// Restarted returns a reason if the figures began again without a request, and when; an empty reason otherwise. After
+// ResetAll it is empty.
+func (t *Timer) Restarted() (reason string, since time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.restarted, t.since
+}
+
+// serverPID returns the server's id of a process.
+func (s *Server) serverPID(pid int) int {
+	if s.Target.ServerPID == nil {
+		return pid
+	}
+	return s.Target.ServerPID(pid)
+}
+
+// meter measures the share of busy time that programs take.
+type meter struct {
+	spent, busy time.Duration
+	over        int // consecutive measurements above the budget
+}
+
+// leastBusy is the processor time that a measurement needs to mean anything.
+const leastBusy = 500 * time.Millisecond
+
+// measure compares the cost of timing with the budget.
+func (t *Timer) measure() {
+	if t.provider == nil || t.cfg.Budget <= 0 {
+		return
+	}
+	cost, err := t.provider.Cost()
+	busy, ok := busyTime()
+	if err != nil || !ok {
+		return
+	}
+	m := &t.cost
+	spent, passed := cost.Time-m.spent, busy-m.busy
+	first := m.busy == 0
+	m.spent, m.busy = cost.Time, busy
+	if first || passed < leastBusy {
+		return
+	}
+	share := float64(spent) / float64(passed)
+	if share <= t.cfg.Budget {
+		m.over = 0
+		return
+	}
+	m.over++
+	if m.over < 2 {
+		return
+	}
+	t.stepDown(share)
+}
+
+// stepDown takes a cheaper method.
+func (t *Timer) stepDown(share float64) {
+	event := t.cfg.Log.Warn().Float64("percent", 100*share).Float64("budget_percent", 100*t.cfg.Budget)
+	next := waits.Sampled
+	if t.provider.Info().Method == waits.Exact {
+		next = waits.Blocked
+	}
+	event.Str("method", string(next)).Msg("timing wait events costs too much, taking a cheaper method from zero")
+	t.close()
+	t.method, t.restarted = next, "timing cost too much and the worker took a cheaper method"
+	t.check()
+}
+
+// busyTime is how long the processors of this host have been busy since it started.
+func busyTime() (time.Duration, bool) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, false
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	var user, nice, system, idle, iowait, irq, softirq int64
+	_, err = fmt.Sscanf(line, "cpu %d %d %d %d %d %d %d", &user, &nice, &system, &idle, &iowait, &irq, &softirq)
+	return time.Duration(user+nice+system+irq+softirq) * (time.Second / 100), err == nil
+}

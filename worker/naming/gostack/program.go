@@ -1,0 +1,108 @@
+package gostack
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/unwind/golang/goroutine"
+	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming/symbolize"
+)
+
+// Program is a Go program or library of a process.
+type Program struct {
+	version string
+	runtime *goroutine.Runtime
+	// first is the number of the program's first block. Its blocks are the list's header, the list, and then, for
+	// each goroutine, its structure and its stack. Blocks of threads follow. A stack's block may have length 0.
+	first int
+	all   []uint64
+	// total is the length of the list. left counts the goroutines beyond the limit of one stop.
+	total, left int
+}
+
+// Programs finds Go's runtime in the images of a process. A process may have several, because of Go libraries.
+func Programs(sp *procmap.Space) ([]Program, error) {
+	out := make([]Program, 0, 1)
+	var failed error
+	seen := make(map[*symbolize.Module]bool)
+	for i := range sp.Maps {
+		if sp.Maps[i].Perms&procfs.Exec == 0 {
+			continue
+		}
+		f := sp.Resolve(i)
+		if f.Module == nil || seen[f.Module] || !sp.IsGo(f.Module) {
+			continue
+		}
+		seen[f.Module] = true
+		p, err := newProgram(sp, f)
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", f.Module.Name, err))
+			continue
+		}
+		out = append(out, p)
+	}
+	switch {
+	case len(out) > 0:
+		return out, nil
+	case failed != nil:
+		return nil, failed
+	}
+	return nil, ErrNotGo
+}
+
+// newProgram finds the runtime of one image.
+func newProgram(sp *procmap.Space, f symbolize.Placed) (Program, error) {
+	img := f.Module.Image
+	if img.AddrSize() != 8 {
+		return Program{}, fmt.Errorf("%w: not one of 64 bits", goroutine.ErrVersion)
+	}
+	read := sp.ReadAll
+	out := Program{}
+	if data, addr, err := img.Section(".go.buildinfo"); err == nil {
+		_ = read(addr+f.Bias, data) // as relocated in memory; if that fails, as in the file
+		out.version = goroutine.Version(data, img.Order(), read)
+	}
+	layout, err := goroutine.LayoutOf(out.version)
+	if err != nil {
+		if layout, err = goroutine.LayoutFrom(img); err != nil {
+			return out, fmt.Errorf("%w: %q", goroutine.ErrVersion, out.version)
+		}
+	}
+	p := goroutine.Program{Order: img.Order(), Layout: layout}
+	if symbols, err := img.Symbols(".symtab"); err == nil {
+		for s := range symbols {
+			if s.Name == "runtime.allgs" && s.Size == goroutine.ListSize {
+				p.List = s.Addr + f.Bias
+				break
+			}
+		}
+	}
+	for _, s := range img.Segments() {
+		if PermsOf(s.Flags)&procfs.Write == 0 || s.Memsz > maxVariables {
+			continue
+		}
+		data := make([]byte, s.Memsz)
+		n, _ := sp.Reader()(s.Vaddr+f.Bias, data)
+		p.Writable = append(p.Writable, goroutine.Segment{Addr: s.Vaddr + f.Bias, Data: data[:n]})
+	}
+	out.runtime, err = goroutine.New(&p, read)
+	return out, err
+}
+
+// PermsOf returns the permissions of a segment.
+func PermsOf(flags elf.ProgFlag) procfs.Perms {
+	var p procfs.Perms
+	if flags&elf.PF_R != 0 {
+		p |= procfs.Read
+	}
+	if flags&elf.PF_W != 0 {
+		p |= procfs.Write
+	}
+	if flags&elf.PF_X != 0 {
+		p |= procfs.Exec
+	}
+	return p
+}

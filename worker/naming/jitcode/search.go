@@ -1,0 +1,93 @@
+package jitcode
+
+import (
+	"encoding/binary"
+
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/worker/naming/symbolize"
+)
+
+// Bounds of the search for the call frame information of unregistered code.
+const (
+	maxSearched = 4 << 20 // bytes to search
+	maxMappings = 64      // mappings to search: few mappings other than LLVM's are of that kind
+	maxCIE      = 64      // bytes of a CIE; compilers make some 20
+)
+
+// searchFrames searches for the .eh_frame section of an address in the mapping with the index code, which has no
+// file. PostgreSQL compiles queries with LLVM, which puts the section into read-only memory, as near to the code as
+// possible. So the nearest mappings are searched first. A section counts if one of its entries covers the address and
+// lies in the same mapping as the code.
+func (p *Process) searchFrames(memory symbolize.MemoryReader, code int, addr uint64) (jit.Span, bool) {
+	left, mappings := uint64(maxSearched), maxMappings
+	for d := 1; d < len(p.Maps) && mappings > 0; d++ {
+		for _, i := range [...]int{code - d, code + d} {
+			if i < 0 || i >= len(p.Maps) || !readOnly(&p.Maps[i]) || p.Maps[i].End-p.Maps[i].Start > left {
+				continue
+			}
+			m := &p.Maps[i]
+			data := make([]byte, m.End-m.Start)
+			left, mappings = left-uint64(len(data)), mappings-1
+			n, _ := memory(m.Start, data)
+			if at, ok := p.searchMapping(m.Start, data[:max(n, 0)], &p.Maps[code], addr); ok {
+				return at, true
+			}
+		}
+	}
+	return jit.Span{}, false
+}
+
+// readOnly reports whether a mapping is anonymous memory with only read permission.
+func readOnly(m *procfs.Mapping) bool { return m.Inode == 0 && m.Path == "" && m.Perms == procfs.Read }
+
+// searchMapping searches a mapping for the start of a section with an entry for the address.
+func (p *Process) searchMapping(start uint64, data []byte, code *procfs.Mapping, addr uint64) (jit.Span, bool) {
+	order := p.Arch.Order
+	for off := 0; off+maxCIE <= len(data); off += 8 {
+		rest := data[off:]
+		if !startsCIE(order, rest) {
+			continue
+		}
+		rest = rest[:sectionLength(order, rest)]
+		if t := frameTable(p.Arch, start+uint64(off), rest); t != nil && covers(t, code, addr) {
+			return jit.Span{Start: start + uint64(off), End: start + uint64(off+len(rest))}, true
+		}
+	}
+	return jit.Span{}, false
+}
+
+// startsCIE reports whether at least maxCIE bytes begin like a CIE: length, the id of a CIE, version 1, augmentation
+// "z...".
+func startsCIE(order binary.ByteOrder, data []byte) bool {
+	size := order.Uint32(data)
+	return size >= 8 && size <= maxCIE && order.Uint32(data[4:]) == 0 && data[8] == 1 && data[9] == 'z'
+}
+
+// sectionLength returns the length of the valid entries at the beginning of data.
+func sectionLength(order binary.ByteOrder, data []byte) int {
+	const field, extended = 4, 0xfffffff0
+	at := 0
+	for at+field <= len(data) {
+		n := order.Uint32(data[at:])
+		if n == 0 || n >= extended || uint64(n) > uint64(len(data)-at-field) {
+			break
+		}
+		at += field + int(n)
+	}
+	return at
+}
+
+// describes reports whether the section has an entry for the address.
+func (p *Process) describes(memory symbolize.MemoryReader, section jit.Span, addr uint64) bool {
+	i := p.mapping(addr)
+	t := framesAt(p.Arch, memory, section)
+	return i >= 0 && t != nil && covers(t, &p.Maps[i], addr)
+}
+
+// covers reports whether a table has an entry for the address, and the entry lies inside the code.
+func covers(t *cfi.Table, code *procfs.Mapping, addr uint64) bool {
+	f, err := t.Find(addr)
+	return err == nil && f.Start >= code.Start && f.End <= code.End
+}

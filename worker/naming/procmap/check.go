@@ -1,0 +1,185 @@
+package procmap
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"time"
+
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/unwind"
+)
+
+// Usage is a mapping in which a walk had frames.
+type Usage struct {
+	Mapping int    // its index
+	id      string // build-id of its image; "" if it has none
+}
+
+func byMapping(a, b Usage) int { return cmp.Compare(a.Mapping, b.Mapping) }
+
+// Check compares the mappings that a capture uses with the live process.
+type Check struct {
+	PID  int
+	File *procfs.MapsFile // nil: the kernel cannot be asked
+	// Before has the mappings that were compared before the stop.
+	Before []Usage
+}
+
+// NewCheck opens the mappings of a process. The caller must close the Check.
+func NewCheck(pid int) Check {
+	if !process.Guard.Begin(pid) {
+		return Check{PID: pid}
+	}
+	defer process.Guard.End(pid)
+	file, err := procfs.OpenMaps(pid)
+	if err != nil {
+		return Check{PID: pid} // the capture will report the error
+	}
+	return Check{PID: pid, File: file}
+}
+
+// Close closes the mappings.
+func (c *Check) Close() {
+	if c.File != nil {
+		c.File.Close()
+	}
+}
+
+// UnchangedWithTimeout is lastUsedUnchanged with a timeout. A thread in the kernel may keep the address space of the
+// process locked. UnchangedWithTimeout then returns false, and the Check does not query the process again.
+func (c *Check) UnchangedWithTimeout(l *KnownMaps, now time.Time) bool {
+	if now.UnixNano()-l.kept.Load() < int64(responsivePeriod) {
+		if !process.Guard.Begin(c.PID) {
+			return false
+		}
+		defer process.Guard.End(c.PID)
+		return c.lastUsedUnchanged(l)
+	}
+	asking, ok := *c, false
+	if process.WithTimeout(c.PID, func() { ok = asking.lastUsedUnchanged(l) }, asking.Close) {
+		*c = asking
+		return ok
+	}
+	c.File = nil // the goroutine still uses it
+	return false
+}
+
+// responsivePeriod is how long a process counts as responsive after a capture. A query by another goroutine is
+// slower, and wakes further threads, which makes the pause longer.
+const responsivePeriod = time.Second
+
+// lastUsedUnchanged reports, before the stop, whether the mappings that were used last are unchanged.
+func (c *Check) lastUsedUnchanged(l *KnownMaps) bool {
+	if c.File == nil {
+		return false
+	}
+	for _, u := range l.used {
+		if ok, err := c.same(&l.maps[u.Mapping], u.id); !ok || err != nil {
+			return false
+		}
+	}
+	c.Before = l.used
+	return true
+}
+
+// Unchanged compares the mappings that were not compared before the stop.
+func (c *Check) Unchanged(maps []procfs.Mapping, used []Usage) (bool, error) {
+	if !process.Guard.Begin(c.PID) {
+		return false, process.ErrUnreachable
+	}
+	defer process.Guard.End(c.PID)
+	return c.unchangedNow(maps, used)
+}
+
+func (c *Check) unchangedNow(maps []procfs.Mapping, used []Usage) (bool, error) {
+	for _, u := range used {
+		if slices.Contains(c.Before, u) {
+			continue
+		}
+		if ok, err := c.same(&maps[u.Mapping], u.id); !ok || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// same compares one mapping with the process's. The same file is not enough: a file that was overwritten keeps its
+// inode, but its build-id changes.
+func (c *Check) same(m *procfs.Mapping, id string) (bool, error) {
+	if m.Path == "[vsyscall]" {
+		return true, nil // it has the same address in every process, and the kernel has no mapping for it
+	}
+	var now procfs.Mapping
+	var idNow string
+	var err error
+	if id == "" || m.Inode == 0 {
+		now, err = c.File.At(m.Start)
+	} else {
+		now, idNow, err = c.File.ImageAt(m.Start)
+	}
+	switch {
+	case errors.Is(err, procfs.ErrUnmapped):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return now.SameMemory(m) && (idNow == "" || idNow == id), nil
+}
+
+// UsedBy adds the mappings in which the frames lie to used, which is sorted.
+func (sp *Space) UsedBy(frames []unwind.Frame, used []Usage) []Usage {
+	for i := range frames {
+		m := sp.Mapping(frames[i].Lookup())
+		if m < 0 || sp.samples && !sp.inFile(frames[i].Lookup()) { // generated code needs a proof anyway
+			continue
+		}
+		at, known := slices.BinarySearchFunc(used, Usage{Mapping: m}, byMapping)
+		if known {
+			continue
+		}
+		u := Usage{Mapping: m}
+		if _, found, ok := sp.Lookup(frames[i].Lookup()); ok && found.Module != nil {
+			u.id = found.Module.Image.BuildID()
+		}
+		used = slices.Insert(used, at, u)
+	}
+	return used
+}
+
+// StillMapped reports, after the stop, whether walks that used cached mappings are correct. If a walk reached the end
+// of the stack or its frame limit (trusted), only the mappings of its frames matter. Another walk may have ended
+// because of a missing mapping, so StillMapped then compares all mappings.
+func (c *Check) StillMapped(maps []procfs.Mapping, used []Usage, trusted bool) (bool, error) {
+	if !process.Guard.Begin(c.PID) {
+		return false, process.ErrUnreachable
+	}
+	defer process.Guard.End(c.PID)
+	if ok, err := c.unchangedNow(maps, used); !ok || err != nil || trusted {
+		return ok, err
+	}
+	now, err := procfs.Maps(c.PID)
+	if err != nil {
+		return false, err
+	}
+	return slices.EqualFunc(maps, now, func(a, b procfs.Mapping) bool { return a.SameMemory(&b) }), nil
+}
+
+// StillMappedRetry is StillMapped for a process that may have ended or executed another program meanwhile. After an
+// error it opens the maps file again and repeats the check, because the old file is useless after an exec. If the
+// process still cannot be checked, it returns true only if its maps file could be opened.
+func (c *Check) StillMappedRetry(maps []procfs.Mapping, used []Usage, trusted bool) bool {
+	for range 2 {
+		if c.File == nil {
+			return false
+		}
+		ok, err := c.StillMapped(maps, used, trusted)
+		if err == nil {
+			return ok
+		}
+		c.Close()
+		*c = NewCheck(c.PID)
+	}
+	return c.File != nil
+}

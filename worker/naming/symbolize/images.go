@@ -1,0 +1,381 @@
+package symbolize
+
+import (
+	"cmp"
+	"errors"
+	"os"
+	"path"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/debugfile"
+	"pg_stat_backtrace/unwind/dwarf"
+	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/unwind/golang/gopclntab"
+	"pg_stat_backtrace/unwind/selfnames"
+	"pg_stat_backtrace/unwind/symbol"
+	"pg_stat_backtrace/worker/host/rootfs"
+)
+
+// MaxImages bounds the images that are cached. One server has some dozens. The bound matters on a host where one
+// worker captures many servers with different builds.
+const MaxImages = 512
+
+// Module is an image with the tables derived from it. Each table is read when it is first needed. A missing or
+// damaged table is nil: a damaged file gives fewer names and never an error.
+type Module struct {
+	Image *elfimage.Image
+	Name  string
+	Arch  *arch.Arch
+	// Path is the path of the file as the process sees it, and Root is the process's root directory. Separate debug
+	// files are searched there.
+	Path, Root string
+	// User has the ids with which debug files are opened that the image names.
+	User rootfs.User
+
+	cfi     Lazy[*cfi.Table]
+	Symbols Lazy[*symbol.Table]
+	golang  Lazy[*gopclntab.Table]
+	linker  Lazy[bool]
+	derived Lazy[*selfnames.Names]
+	remote  remote
+	// readSymbols sets stripped and Lines. stripped means that no symbol table has the functions that the image does
+	// not export.
+	stripped   bool
+	Lines      lines
+	Prefetched atomic.Bool // see procmap.Space.PrefetchInnermost
+	known      annotations
+	// CodeCache keeps the results of the unwinder's instruction analysis.
+	CodeCache unwind.CodeCache
+
+	jitOnce sync.Once
+	JIT     uint64 // see JitDescriptor
+
+	Sources *Sources
+}
+
+// Sources has the settings and caches that all modules share.
+type Sources struct {
+	// Cache holds decoded debugging information.
+	Cache *dwarf.Cache
+	// Folders are searched for debug files; nil means the default.
+	Folders []string
+	// Report, if not nil, is called with each error that keeps names from being found.
+	Report func(error)
+	// Wanted, if not nil, is called with each debug file that is requested from Remote.
+	Wanted func(image, buildID string)
+	// Remote provides debug files that are not installed on this host. If it is nil, no files are downloaded.
+	Remote Remote
+	// AwaitNames is Config.AwaitNames. deriving is locked while an image is scanned for names, so that only one scan
+	// runs at a time.
+	AwaitNames bool
+	deriving   sync.Mutex
+}
+
+// folders returns the folders for debug files.
+func (s *Sources) folders() []string {
+	if s.Folders == nil {
+		return []string{debugfile.DefaultFolder}
+	}
+	return s.Folders
+}
+
+// Warn reports errors that keep names from being found.
+func (s *Sources) Warn(errs ...error) {
+	if s.Report == nil {
+		return
+	}
+	for _, err := range errs {
+		s.Report(err)
+	}
+}
+
+// Table returns the call frame information, or nil if the image has none. It returns false if it was not read by the
+// deadline.
+func (m *Module) Table(late *Deadline) (*cfi.Table, bool) {
+	if t, ok := m.cfi.ifReady(); ok {
+		return t, true
+	}
+	return m.cfi.Get(late, m.Warn, m.readTable)
+}
+
+func (m *Module) readTable() *cfi.Table {
+	s, _ := m.Image.CFISections() // an unreadable section counts as a missing one
+	if len(s.EHFrame.Data) == 0 && len(s.DebugFrame.Data) == 0 {
+		if s.DebugFrame = elfimage.SectionData(m.debugFrame()); len(s.DebugFrame.Data) == 0 {
+			return nil
+		}
+	}
+	t, err := cfi.New(cfi.Sections{
+		EHFrameHdr: cfi.Section(s.EHFrameHdr), EHFrame: cfi.Section(s.EHFrame), DebugFrame: cfi.Section(s.DebugFrame),
+		Order: m.Image.Order(), AddrSize: m.Image.AddrSize(), Arch: m.Arch,
+		TextAddr: s.TextAddr, DataAddr: s.DataAddr,
+	})
+	if err != nil {
+		return nil
+	}
+	return t
+}
+
+// Start returns the address in the image where a program begins, see unwind.Module. known is false if the deadline
+// passed before the image was identified as a program or not.
+func (m *Module) Start(late *Deadline) (addr uint64, linker, known bool) {
+	if addr = m.Image.Start(); addr != 0 || m.Image.Entry() == 0 {
+		return addr, false, true
+	}
+	linker, known = m.linker.ifReady()
+	if !known {
+		linker, known = m.linker.Get(late, m.Warn, m.Image.DynamicLinker)
+	}
+	if linker {
+		addr = m.Image.Entry()
+	}
+	return addr, linker, known
+}
+
+// Cache keeps modules across captures, one for each build-id. A file without a build-id is identified by its device,
+// inode and modification time.
+type Cache struct {
+	Arch    *arch.Arch
+	Sources *Sources
+	mu      sync.Mutex
+	byID    map[string]*Module
+	open    openFiles
+	// minUnchanged is the time for which a file must not have changed. Only then does it count as the file that an
+	// ended process had mapped.
+	minUnchanged time.Duration
+}
+
+// NewCache returns an empty cache of images for an architecture.
+func NewCache(a *arch.Arch, s *Sources) *Cache {
+	const minUnchanged = 10 * time.Minute // a capture opens the files that it needs within seconds
+	return &Cache{Arch: a, Sources: s, byID: make(map[string]*Module), minUnchanged: minUnchanged}
+}
+
+// Mapped returns the module that the process has mapped at maps[i], and its place. It also recognizes code that a
+// program has moved to memory without a file. Placed.Module is nil if the mapping has no image.
+func (c *Cache) Mapped(pid int, maps []procfs.Mapping, i int) Placed {
+	mod := c.find(pid, maps, i)
+	if mod == nil {
+		return c.moved(pid, maps, i)
+	}
+	bias, ok := mod.Image.Bias(maps[i].Start, maps[i].Offset)
+	if !ok {
+		return Placed{}
+	}
+	f := Placed{Module: mod, Bias: bias, Name: ModuleName(maps[i].Path)}
+	c.checkFile(pid, maps, i, &f)
+	return f
+}
+
+// find returns the module that the process has mapped at maps[i]. It returns nil if that is not an ELF image or
+// cannot be read. A file counts only if it has the build-id found in the process's memory.
+func (c *Cache) find(pid int, maps []procfs.Mapping, i int) *Module {
+	base, ok := baseMapping(maps, i)
+	if !ok {
+		return nil
+	}
+	m := c.findLive(pid, maps, i, base)
+	if base.Inode == 0 || !hasEnded(pid, &base) {
+		return m
+	}
+	// The process may have ended between two reads, so the module may be incomplete.
+	if found := c.open.mapped(&base); found != nil {
+		return found
+	}
+	if found := c.openUnchanged(&base); found != nil {
+		return found
+	}
+	return m
+}
+
+// findLive is find for a live process.
+func (c *Cache) findLive(pid int, maps []procfs.Mapping, i int, base procfs.Mapping) *Module {
+	inMemory, err := elfimage.FromMemory(ProcessMemory(pid), base.Start, path.Base(base.Path))
+	if errors.Is(err, process.ErrNotPermitted) && base.Inode != 0 {
+		return c.byLink(pid, &base, &maps[i])
+	}
+	if err != nil {
+		return nil
+	}
+	id := inMemory.BuildID()
+	if m := c.known(id); m != nil {
+		return m
+	}
+	if base.Inode != 0 {
+		for _, open := range candidates(pid, &base, &maps[i]) {
+			if m := c.fromFile(pid, open, &base, id); m != nil {
+				return m
+			}
+		}
+		if m, _ := c.movedHeader(pid, maps, &base, inMemory); m != nil {
+			return m
+		}
+	}
+	return c.fromMemory(pid, base, id)
+}
+
+// byLink opens the file of a mapping if this process may not read the memory. The kernel's links lead to the mapped
+// file. Some file systems have another device in the mappings than in the file's status, so only the inode is compared.
+func (c *Cache) byLink(pid int, base, m *procfs.Mapping) *Module {
+	for _, open := range links(pid, base, m) {
+		f, st, err := open.File()
+		if err != nil {
+			continue
+		}
+		img, err := elfimage.Open(f, path.Base(base.Path))
+		if err != nil || st.ino != base.Inode {
+			_ = f.Close()
+			continue
+		}
+		return c.adoptFile(pid, f, st, img, base, img.BuildID())
+	}
+	return nil
+}
+
+func (c *Cache) known(id string) *Module {
+	if id == "" {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.byID[id]
+	if m != nil {
+		m = m.Latest()
+		c.byID[id] = m
+	}
+	return m
+}
+
+// Empty reports whether the cache has no module yet.
+func (c *Cache) Empty() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.byID) == 0
+}
+
+// keep adds a module to the cache. If the cache already has one for this id, keep returns the cached one.
+func (c *Cache) keep(id string, m *Module) *Module {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if old := c.byID[id]; old != nil {
+		return old
+	}
+	if len(c.byID) >= MaxImages {
+		for k := range c.byID {
+			delete(c.byID, k)
+			break
+		}
+	}
+	c.byID[id] = m
+	return m
+}
+
+// fromFile opens one candidate and caches it if it is the mapped file. The build-id decides, or, without a build-id,
+// device and inode.
+func (c *Cache) fromFile(pid int, open Candidate, base *procfs.Mapping, id string) *Module {
+	f, st, err := open.File()
+	if err != nil {
+		return nil
+	}
+	img, err := elfimage.Open(f, path.Base(base.Path))
+	// Go's own linker puts the build-id outside all segments. It is then not in memory, and proves nothing.
+	if err != nil || id != "" && img.BuildID() != id || id == "" && !st.matches(base) {
+		_ = f.Close()
+		return nil
+	}
+	return c.adoptFile(pid, f, st, img, base, id)
+}
+
+// adoptFile is adopt for the image in the file of a mapping. If the process has ended, it returns nil.
+func (c *Cache) adoptFile(
+	pid int, f *os.File, st FileID, img *elfimage.Image, m *procfs.Mapping, id string,
+) *Module {
+	user, err := rootfs.OfProcess(pid)
+	if err != nil {
+		_ = f.Close()
+		return nil
+	}
+	return c.adopt(f, st, &Module{
+		Image: img, Name: img.Name(), Arch: c.Arch, Path: insideRoot(pid, m.Path), Root: rootOf(pid), User: user,
+		Sources: c.Sources, remote: remote{source: c.Sources.Remote},
+	}, id)
+}
+
+// adopt caches a module that was read from a file.
+func (c *Cache) adopt(f *os.File, st FileID, read *Module, id string) *Module {
+	// The file stays open as long as the image is cached: its sections are read when they are needed, and a file that
+	// replaced it must not be read instead.
+	m := c.keep(cmp.Or(id, st.key()), read)
+	if m.Image != read.Image {
+		_ = f.Close()
+	} else {
+		c.open.add(f, st, m)
+	}
+	return m
+}
+
+// fromMemory copies the image from the process's memory: the vDSO, and files that can no longer be opened. It reads
+// all tables now, because the process may have ended when they are needed.
+func (c *Cache) fromMemory(pid int, base procfs.Mapping, id string) *Module {
+	img, err := elfimage.FromMemory(ProcessMemory(pid), base.Start, ModuleName(base.Path))
+	if err != nil {
+		return nil
+	}
+	user, err := rootfs.OfProcess(pid)
+	if err != nil {
+		return nil
+	}
+	m := &Module{
+		Image: img, Name: img.Name(), Arch: c.Arch, User: user, Sources: c.Sources,
+		remote: remote{source: c.Sources.Remote},
+	}
+	_, _ = m.Table(nil)
+	_, _ = m.SymbolTable(nil)
+	_, _, _ = m.Start(nil)
+	if id == "" {
+		return m
+	}
+	return c.keep(id, m)
+}
+
+// ModuleName returns the module name of a frame: the base name of a file, or a name such as "[vdso]" unchanged.
+func ModuleName(p string) string {
+	if p == "" {
+		return "[anon]"
+	}
+	return path.Base(p)
+}
+
+// baseMapping finds the mapping with the ELF header of the image that maps[i] is part of. This is the nearest mapping
+// at or before maps[i] with the same file and offset 0.
+func baseMapping(maps []procfs.Mapping, i int) (procfs.Mapping, bool) {
+	m := &maps[i]
+	if m.Inode == 0 {
+		return *m, m.Path == "[vdso]"
+	}
+	for j := i; j >= 0; j-- {
+		b := &maps[j]
+		if sameFile(b, m) && b.Offset == 0 {
+			return *b, true
+		}
+	}
+	return procfs.Mapping{}, false
+}
+
+// Placed is the image of an executable mapping, with its load bias.
+type Placed struct {
+	Module *Module
+	Bias   uint64
+	Name   string // the module name of frames in it
+	// Moved means that the process has moved the code to memory that is not the image's file. Origin is then a mapping
+	// of the file; if the process has none left, Origin has only the path, device and inode.
+	Moved  bool
+	Origin procfs.Mapping
+}

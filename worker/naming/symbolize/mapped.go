@@ -1,0 +1,83 @@
+package symbolize
+
+import (
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/worker/capture/backtrace"
+)
+
+// Frames names an address of the image. It returns the calls inlined there, innermost first, and then the function
+// that contains them. A return address belongs to the call before it. Frames waits until symbols and lines have been
+// read.
+func (m *Image) Frames(addr uint64, isReturn bool) []backtrace.Frame {
+	lookup := addr
+	if isReturn && addr > 0 {
+		lookup--
+	}
+	out := backtrace.Frame{
+		Address: addr, Module: m.Name(), BuildID: m.BuildID(), ModuleOffset: addr, Offset: addr,
+	}
+	return m.module.AppendFrames(nil, &out, lookup, nil, nil)
+}
+
+// Mapped has the images of a process at their addresses.
+type Mapped struct {
+	pid    int
+	maps   []procfs.Mapping
+	images *Cache
+	known  map[int]Placed
+}
+
+// MappedImages reads the mappings of a process. debugDirs has the meaning of Config.DebugDirs.
+func MappedImages(pid int, debugDirs []string) (*Mapped, error) {
+	host := arch.Host()
+	if host == nil {
+		return nil, ErrArchitecture
+	}
+	maps, err := procfs.Maps(pid)
+	if err != nil {
+		return nil, err
+	}
+	return &Mapped{
+		pid: pid, maps: maps, images: NewCache(host, &Sources{Folders: debugDirs}), known: make(map[int]Placed),
+	}, nil
+}
+
+// At returns the image that the process has at an address, and the address in the image. It returns false if there is
+// none.
+func (p *Mapped) At(addr uint64) (Image, uint64, bool) {
+	for i := range p.maps {
+		m := &p.maps[i]
+		if addr < m.Start || addr >= m.End || m.Perms&procfs.Exec == 0 {
+			continue
+		}
+		f := p.find(i)
+		if f.Module == nil {
+			break
+		}
+		return Image{Image: f.Module.Image, Path: m.Path, module: f.Module}, addr - f.Bias, true
+	}
+	return Image{}, 0, false
+}
+
+// ByBuildID returns the image with that build-id. It returns false if the process has none.
+func (p *Mapped) ByBuildID(id string) (Image, bool) {
+	for i := range p.maps {
+		if p.maps[i].Perms&procfs.Exec == 0 {
+			continue
+		}
+		if f := p.find(i); f.Module != nil && id != "" && f.Module.Image.BuildID() == id {
+			return Image{Image: f.Module.Image, Path: p.maps[i].Path, module: f.Module}, true
+		}
+	}
+	return Image{}, false
+}
+
+func (p *Mapped) find(i int) Placed {
+	f, ok := p.known[i]
+	if !ok {
+		f = p.images.Mapped(p.pid, p.maps, i)
+		p.known[i] = f
+	}
+	return f
+}

@@ -1,0 +1,161 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"pg_stat_backtrace/ptrace/process/procfs"
+)
+
+// startSlack is the largest difference between the server's two start times: postmaster.pid has one, and
+// pg_postmaster_start_time() the other, which is taken after shared memory was made.
+const startSlack = 2 * time.Minute
+
+const sqlInsufficientPrivilege = "42501"
+
+// Options configures the search for a server by Find.
+type Options struct {
+	// DataDir is the server's data directory. If it is empty, only ConnString counts.
+	DataDir string
+	// ConnString is a libpq connection string (keyword/value or URI). Missing settings come from a service file, the
+	// PG* environment and the defaults, in this order.
+	ConnString string
+	// Cluster, if not nil, is the source of host and port if the connection string has none. The environment is then
+	// ignored.
+	Cluster *Cluster
+	// Foreign has the meaning of ConnOptions.Foreign.
+	Foreign bool
+}
+
+// Find finds the server that Options describes, if possible without a login. It uses the data directory, or else the
+// first unix socket of the connection string on which a postmaster listens. It logs in only if the connection string
+// has nothing but TCP hosts; see ByConnection.
+func Find(ctx context.Context, o Options) (Cluster, error) {
+	if o.DataDir != "" {
+		return ByDataDir(o.DataDir)
+	}
+	config, err := parse(origin{
+		text: o.ConnString, cluster: o.Cluster, named: o.Cluster != nil, foreign: o.Foreign,
+	})
+	if err != nil {
+		return Cluster{}, err
+	}
+	paths, err := trusted(sockets(config))
+	if err != nil {
+		return Cluster{}, err
+	}
+	errs := make([]error, 0, len(paths))
+	for _, path := range paths {
+		c, err := BySocket(ctx, path)
+		if err == nil {
+			return c, nil
+		}
+		errs = append(errs, err)
+	}
+	if len(errs) > 0 {
+		return Cluster{}, errors.Join(errs...)
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return Cluster{}, adviseMethod(config, pooled(ctx, config, err))
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	return ByConnection(ctx, conn)
+}
+
+// sockets lists the unix sockets of a connection string, each once.
+func sockets(config *pgx.ConnConfig) []string {
+	hosts := []*pgconn.FallbackConfig{{Host: config.Host, Port: config.Port}}
+	var paths []string
+	seen := make(map[string]bool)
+	for _, h := range append(hosts, config.Fallbacks...) {
+		network, path := pgconn.NetworkAddress(h.Host, h.Port)
+		path = socketAddress(path)
+		if network == networkUnix && !seen[path] {
+			seen[path] = true
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// ByConnection finds the server of the session conn. Over a unix socket it uses the peer credentials. Over TCP, or if
+// a proxy owns the socket, it asks the server for its data directory, which needs the privileges of
+// pg_read_all_settings. The session's process must then be a child of the postmaster found. Otherwise the server is
+// on another machine with the same paths.
+func ByConnection(ctx context.Context, conn *pgx.Conn) (Cluster, error) {
+	var c Cluster
+	err := ErrNotPostmaster
+	if _, local := conn.PgConn().Conn().(*net.UnixConn); local {
+		c, err = byPeer(conn.PgConn().Conn())
+	}
+	if errors.Is(err, ErrNotPostmaster) {
+		c, err = bySetting(ctx, conn)
+	}
+	if err != nil {
+		if behind := checkPooler(ctx, conn, nil); errors.Is(behind, ErrPooler) {
+			err = behind
+		}
+		return Cluster{}, err
+	}
+	if err := c.Verify(ctx, conn); err != nil {
+		return Cluster{}, err
+	}
+	return c, nil
+}
+
+func bySetting(ctx context.Context, conn *pgx.Conn) (Cluster, error) {
+	var dir string
+	err := ask(ctx, conn, "SELECT pg_catalog.current_setting('data_directory')").Scan(&dir)
+	var denied *pgconn.PgError
+	if errors.As(err, &denied) && denied.Code == sqlInsufficientPrivilege {
+		return Cluster{}, fmt.Errorf("asking the server for its data directory: %w; connect over a unix socket, name the "+
+			"data directory, or grant pg_read_all_settings to role %q", err, conn.Config().User)
+	}
+	if err != nil {
+		return Cluster{}, fmt.Errorf("asking the server for its data directory: %w", err)
+	}
+	return ByDataDir(dir)
+}
+
+// Verify returns an error unless conn is a session of this server. The session's process must be a child of the
+// postmaster, and the start times must agree. The error is a WrongClusterError, a PoolerError, or the error of a
+// query.
+func (c Cluster) Verify(ctx context.Context, conn *pgx.Conn) error {
+	pid := int(conn.PgConn().PID())
+	if err := checkPooler(ctx, conn, &c); err != nil {
+		return err
+	}
+	stat, err := procfs.ReadStat(c.Local(pid))
+	if err != nil || stat.PPID != c.PostmasterPID || !c.Alive() {
+		return &WrongClusterError{Want: c, Got: describe(ctx, conn)}
+	}
+	var started time.Time
+	if err := ask(ctx, conn, "SELECT pg_catalog.pg_postmaster_start_time()").Scan(&started); err != nil {
+		return fmt.Errorf("asking the server when it was started: %w", err)
+	}
+	if started.Sub(c.Started).Abs() > startSlack {
+		return &WrongClusterError{Want: c, Got: describe(ctx, conn)}
+	}
+	return nil
+}
+
+// describe names the server of a connection in a message, as precisely as possible.
+func describe(ctx context.Context, conn *pgx.Conn) string {
+	if c, err := byPeer(conn.PgConn().Conn()); err == nil {
+		return c.String()
+	}
+	config := conn.Config()
+	at := fmt.Sprintf("the server at %s port %d", hostOf(config.Host), config.Port)
+	var dir string
+	if err := ask(ctx, conn, "SELECT pg_catalog.current_setting('data_directory')").Scan(&dir); err != nil {
+		return at
+	}
+	return fmt.Sprintf("%s, whose data directory is %s", at, dir)
+}

@@ -1,0 +1,312 @@
+package cluster
+
+import (
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+const (
+	applicationName = "pg_stat_backtrace"
+	defaultDatabase = "postgres"
+)
+
+// sessionSettings override settings of a database or role that could change the meaning of the worker's queries or
+// end its session. They are sent when the session starts, and so have priority over ALTER ROLE … SET.
+var sessionSettings = map[string]string{
+	"application_name":                    applicationName,
+	"search_path":                         "pg_catalog",
+	"default_transaction_read_only":       "on",
+	"default_transaction_isolation":       "read committed",
+	"default_transaction_deferrable":      "off",
+	"idle_session_timeout":                "0",
+	"idle_in_transaction_session_timeout": "10s",
+	"lock_timeout":                        "0",
+	"jit":                                 "off",
+	"client_encoding":                     "UTF8",
+	"standard_conforming_strings":         "on", // pgx refuses simple queries without it
+}
+
+// origin has the sources of connection settings: a connection string, and the server that was found.
+type origin struct {
+	text    string
+	cluster *Cluster // source of host and port if no other source has them; nil: not found yet
+	// named means that the user has named the server by its data directory. The environment then gives no host and no
+	// port.
+	named bool
+	// foreign means that the server may belong to any user. It gets no password in clear text or as MD5, unless
+	// require_auth names that method.
+	foreign bool
+}
+
+// CheckConnString returns an error if a connection string or the PG* environment variables are invalid. It reads no
+// file and does not connect. The error wraps ErrConnString.
+func CheckConnString(text string) error {
+	s, err := parseText(text)
+	if err != nil {
+		return err
+	}
+	s.fill(environment())
+	if err := s.check(); err != nil {
+		return err
+	}
+	_, err = s.addresses()
+	return err
+}
+
+// NamesServer returns the first of the keywords host, hostaddr, port and service that a connection string has with a
+// value; empty: it has none of them, or is invalid. A string with such a keyword leads to one server.
+func NamesServer(text string) (keyword string) {
+	s, err := parseText(text)
+	if err != nil {
+		return ""
+	}
+	for _, name := range []string{"host", "hostaddr", "port", "service"} {
+		if s[name] != "" {
+			return name
+		}
+	}
+	return ""
+}
+
+// parseConnString converts connection settings to a configuration of the worker's connection, with warnings.
+func parseConnString(o origin) (config *pgx.ConnConfig, notes []string, err error) {
+	if config, err = parse(o); err != nil {
+		return nil, nil, err
+	}
+	maps.Copy(config.RuntimeParams, sessionSettings)
+	if s, _, err := gather(o); err == nil && s["password"] == "" {
+		if _, note := s.passfile(); note != "" {
+			notes = []string{note}
+		}
+	}
+	return config, notes, nil
+}
+
+// parse converts connection settings to a configuration. As in libpq, the string has priority over its service or
+// PGSERVICE, then come the environment and the cluster. pgx parses only settings that it treats as libpq does.
+func parse(o origin) (*pgx.ConnConfig, error) {
+	s, service, err := gather(o)
+	if err == nil {
+		err = s.check()
+	}
+	if err != nil {
+		return nil, err
+	}
+	addresses, err := s.addresses()
+	if err != nil {
+		return nil, err
+	}
+	config, err := pgx.ParseConfig(s.text(service))
+	if err != nil {
+		return nil, connError("%w", err)
+	}
+	config.RuntimeParams = map[string]string{"application_name": applicationName}
+	for name, value := range map[string]string{
+		"options": s["options"], "timezone": os.Getenv("PGTZ"), "datestyle": os.Getenv("PGDATESTYLE"),
+	} {
+		if value != "" {
+			config.RuntimeParams[name] = value
+		}
+	}
+	if config.Database == "" {
+		config.Database = defaultDatabase
+	}
+	if config.Password == "" {
+		config.Password = s.passwordFor(config, config.Database)
+	}
+	limitTLS(config, s)
+	s.setDial(config)
+	config.LookupFunc = addresses.lookup(config.LookupFunc)
+	guardLogin(config, s["password"] != "", o)
+	return config, nil
+}
+
+// gather merges the sources of settings. service is the file that defines the service, or "".
+func gather(o origin) (s settings, service string, err error) {
+	if s, err = parseText(o.text); err != nil {
+		return nil, "", err
+	}
+	_, explicit := s["service"]
+	env := environment()
+	for _, name := range []string{"service", "servicefile"} {
+		if _, given := s[name]; !given && env[name] != "" {
+			s[name] = env[name]
+		}
+	}
+	if name := s["service"]; name != "" {
+		found, file, err := readService(s, name)
+		if err != nil {
+			return nil, "", err
+		}
+		service = file
+		if o.named && !explicit {
+			found.leaveServer()
+		}
+		s.fill(found)
+	}
+	if o.named {
+		env.leaveServer()
+	}
+	s.fill(env)
+	s.fillServer(o)
+	return s, service, nil
+}
+
+// fillServer takes host and port from the cluster if no other source has them. A port without a host counts only if
+// the user has named the server: then a host in the connection string leads to that server.
+func (s settings) fillServer(o origin) {
+	c := o.cluster
+	if c == nil || c.Port == 0 {
+		return
+	}
+	switch {
+	case s["host"] != "" || s["hostaddr"] != "":
+		if !o.named {
+			return
+		}
+	case c.SocketDir != "":
+		s["host"] = c.SocketDir
+	case o.named: // the server has no socket
+		s["host"], s["hostaddr"] = tcpHost(c.Address)
+	default:
+		return
+	}
+	if s["port"] == "" {
+		s["port"] = strconv.Itoa(c.Port)
+	}
+}
+
+// tcpHost returns the host and its numeric addresses at which a server listens, by the address in postmaster.pid. An
+// address that stands for all interfaces is replaced by the loopback address of its family. Without numeric addresses
+// the host is looked up.
+func tcpHost(address string) (host, numeric string) {
+	const local = "localhost" // the name that certificates and password files have
+	if address == "" {
+		return local, ""
+	}
+	if address == "*" {
+		return local + "," + local, "127.0.0.1,::1"
+	}
+	if ip := net.ParseIP(address); ip != nil && ip.IsUnspecified() {
+		if ip.To4() != nil {
+			return local, "127.0.0.1"
+		}
+		return local, "::1"
+	}
+	return address, ""
+}
+
+// fill adds the settings of a source with lower priority.
+func (s settings) fill(from settings) {
+	for name, value := range from {
+		if _, given := s[name]; !given {
+			s[name] = value
+		}
+	}
+}
+
+// leaveServer removes the settings for host and port.
+func (s settings) leaveServer() {
+	for _, name := range []string{"host", "hostaddr", "port"} {
+		delete(s, name)
+	}
+}
+
+// environment reads libpq's variables.
+func environment() settings {
+	s := settings{}
+	for name, k := range keywords {
+		if k.env == "" {
+			continue
+		}
+		if value := os.Getenv(k.env); value != "" {
+			s[name] = value
+		}
+	}
+	return s
+}
+
+// text makes a connection string for pgx. It contains all settings that pgx would otherwise read from the environment
+// or the service. pgx reads the service file again if PGSERVICE is set.
+func (s settings) text(service string) string {
+	// passwordFor reads the password file.
+	values := map[string]string{"passfile": os.DevNull, "port": s["port"]}
+	if s["service"] != "" {
+		values["service"], values["servicefile"] = s["service"], service
+	}
+	for name, k := range keywords {
+		if value, given := s[name]; given && k.use == passed && (value != "" || os.Getenv(k.env) != "") {
+			values[name] = value
+		}
+	}
+	hosts := s.names()
+	for i := range hosts {
+		hosts[i] = pgxHost(hosts[i])
+	}
+	if !strings.Contains(s["port"], ",") {
+		hosts = slices.Compact(hosts) // of equal hosts, the first has all addresses; see addresses
+	}
+	values["host"] = strings.Join(hosts, ",")
+	var b strings.Builder
+	for name, value := range values {
+		b.WriteString(name + "=" + quoteValue(value) + " ")
+	}
+	return b.String()
+}
+
+// quoteValue quotes a value of a keyword/value connection string.
+func quoteValue(value string) string {
+	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(value) + "'"
+}
+
+// SessionConfig returns the configuration of another session in the given database, beside the worker's main session.
+// That session may write, and its statements have a timeout. The options are those of the main session.
+func SessionConfig(o ConnOptions, database string) (*pgx.ConnConfig, error) {
+	source := o.origin()
+	config, _, err := parseConnString(source)
+	if err != nil {
+		return nil, err
+	}
+	if config.Database != database {
+		config.Database = database
+		s, _, err := gather(source)
+		if err != nil {
+			return nil, err
+		}
+		// The password file may have another password for this database. For a server below another root, see
+		// guardLogin.
+		if s["password"] == "" && (o.Cluster == nil || o.Cluster.Root == "") {
+			config.Password = s.passwordFor(config, database)
+		}
+	}
+	maps.Copy(config.RuntimeParams, map[string]string{
+		"application_name":                    applicationName + " worker",
+		"default_transaction_read_only":       "off",
+		"statement_timeout":                   "30s",
+		"idle_in_transaction_session_timeout": "30s",
+		"synchronous_commit":                  "local", // do not wait for a standby
+		"client_min_messages":                 "warning",
+	})
+	return config, nil
+}
+
+// majorVersion returns the major version in the reported server_version, or 0 if there is none.
+func majorVersion(conn *pgconn.PgConn) int {
+	version := conn.ParameterStatus("server_version")
+	end := strings.IndexFunc(version, func(r rune) bool { return r < '0' || r > '9' })
+	if end < 0 {
+		end = len(version)
+	}
+	major, err := strconv.Atoi(version[:end])
+	if err != nil {
+		return 0
+	}
+	return major
+}

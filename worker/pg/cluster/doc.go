@@ -1,0 +1,11 @@
+// Package cluster finds the PostgreSQL server that a worker serves, and identifies its processes.
+//
+// It identifies the postmaster by evidence from the kernel, never by a process name. One kind of evidence is the peer
+// credentials of the server's unix socket: SO_PEERCRED names the process that called listen(), see unix(7). The other
+// is the postmaster.pid of a data directory, verified against the process that it names. The package also keeps the
+// worker's own connection to the server (Conn). If a worker was started as root, it changes to the server's operating
+// system user (BecomeServerUser).
+//
+// The package does not know backtraces, privileges (package authz), or how calls reach the worker (package spool). It
+// does not log: it returns errors, and reports changes of the connection by a callback.
+package cluster

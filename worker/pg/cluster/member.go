@@ -1,0 +1,175 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/process/procfs"
+)
+
+// maxTitle bounds a process title, in bytes.
+const maxTitle = 4096
+
+// Member is a process of the server: a child of the postmaster.
+type Member struct {
+	PID       int    // in the server's view
+	Local     int    // in this process's view
+	StartTime uint64 // clock ticks since boot, proc(5)
+	// Title is the title that ps(1) shows, such as "postgres: main: checkpointer". The process writes it, and it may
+	// contain the name of a user or database. Use it only for display.
+	Title string
+	// Denied is the reason why the process cannot be examined, as from Contains; nil: it can.
+	Denied error
+}
+
+// Contains returns the identity of a process of the server, by its pid in the server's view. The process must be a
+// child of the postmaster, with the same executable and the same rights. Call Contains before the permission check and
+// give the identity to the capture. Then neither applies to another process that gets the pid later, or to another
+// program that the process executes. The caller must release the identity.
+//
+// The error is ErrPostmaster, process.ErrNotPermitted for a process with the postmaster's executable and other rights,
+// or ErrNotMember for all other numbers.
+func (c Cluster) Contains(pid int) (process.Target, error) {
+	local := c.Local(pid)
+	if local == c.PostmasterPID {
+		return process.Target{}, fmt.Errorf("process %d: %w", pid, ErrPostmaster)
+	}
+	held, err := process.Hold(local)
+	if errors.Is(err, process.ErrExited) {
+		return process.Target{}, fmt.Errorf("process %d: %w: %w", pid, ErrNotMember, err)
+	}
+	rights, err := c.Rights()
+	if err != nil {
+		held.Release()
+		return process.Target{}, notMember(pid, err)
+	}
+	// Without a descriptor the start time has to do.
+	stat, err := c.child(local, &rights)
+	if err == nil && held != nil && !held.Lives() {
+		err = errExited
+	}
+	if err != nil {
+		held.Release()
+		return process.Target{}, notMember(pid, err)
+	}
+	return process.Target{
+		PID: local, StartTime: stat.StartTime, PPID: c.PostmasterPID, UID: c.UID, Held: held, Rights: &rights,
+	}, nil
+}
+
+// notMember returns the error of Contains.
+func notMember(pid int, err error) error {
+	if errors.Is(err, process.ErrNotPermitted) {
+		return err
+	}
+	return fmt.Errorf("process %d: %w: %w", pid, ErrNotMember, err)
+}
+
+// Rights returns the rights of the postmaster, which every process of the server has too. The worker may have
+// CAP_SYS_PTRACE, which the server's user lacks. With it the worker must examine no process that the kernel forbids this
+// user to trace. Such a process can be a child of the postmaster: the user can start a program of the name postgres that
+// executes a setgid program, and the server itself can execute one.
+//
+// The error is process.ErrNotPermitted if the postmaster itself has rights beyond those of its user and group, and
+// process.ErrExited.
+func (c Cluster) Rights() (process.Rights, error) {
+	rights, err := process.ReadRights(c.PostmasterPID)
+	if err == nil {
+		err = rights.Plain(c.PostmasterPID, c.UID, c.GID)
+	}
+	if err == nil && !c.Alive() {
+		err = process.Exited(c.PostmasterPID)
+	}
+	return rights, err
+}
+
+// Postmaster returns the identity of the postmaster, for reads of its memory. Capture must not stop it. The errors are
+// those of Rights.
+func (c Cluster) Postmaster() (process.Target, error) {
+	rights, err := c.Rights()
+	return process.Target{PID: c.PostmasterPID, StartTime: c.PostmasterStart, UID: c.UID, Rights: &rights}, err
+}
+
+// Members lists the server's processes, without the postmaster, in ascending order of process id. Processes may start
+// and end meanwhile. A process with the postmaster's executable and other rights is listed too: see Member.Denied. The
+// error is also one of Rights.
+func (c Cluster) Members() ([]Member, error) {
+	if !c.Alive() {
+		return nil, fmt.Errorf("%s: %w", c.DataDir, ErrNotRunning)
+	}
+	rights, err := c.Rights()
+	if err != nil {
+		return nil, err
+	}
+	pids, err := c.Children()
+	if err != nil {
+		return nil, err
+	}
+	members := make([]Member, 0, len(pids))
+	for _, pid := range pids {
+		local := c.Local(pid)
+		stat, err := c.child(local, &rights)
+		if err != nil && !errors.Is(err, process.ErrNotPermitted) {
+			continue // it has ended, or is a helper program
+		}
+		members = append(members, Member{PID: pid, Local: local, StartTime: stat.StartTime, Title: Title(local), Denied: err})
+	}
+	return members, nil
+}
+
+var (
+	errThread     = errors.New("the number is the id of a thread")
+	errOrphan     = errors.New("it is not a child of the postmaster")
+	errUser       = errors.New("it runs as another user")
+	errExecutable = errors.New("it runs another program")
+	errExited     = errors.New("it has exited")
+)
+
+// child reads a process and verifies that the postmaster forked it. Being its child is not enough: in a container
+// whose process 1 is the postmaster, the postmaster inherits every orphan. The result is valid if the error is
+// process.ErrNotPermitted.
+func (c Cluster) child(pid int, rights *process.Rights) (procfs.Stat, error) {
+	if pid <= 0 {
+		return procfs.Stat{}, procfs.ErrGone
+	}
+	stat, err := procfs.ReadStat(pid)
+	if err != nil {
+		return procfs.Stat{}, err
+	}
+	status, err := procfs.ReadStatus(pid)
+	switch {
+	case err != nil:
+		return procfs.Stat{}, err
+	case status.TGID != pid:
+		return procfs.Stat{}, errThread
+	case stat.PPID != c.PostmasterPID || !c.Alive():
+		return procfs.Stat{}, errOrphan
+	case status.UID[1] != c.UID:
+		return procfs.Stat{}, errUser
+	case exited(stat.State):
+		return procfs.Stat{}, errExited
+	case !sameExecutable(pid, c.PostmasterPID):
+		return procfs.Stat{}, errExecutable
+	}
+	return stat, rights.Verify(pid)
+}
+
+// sameExecutable reports whether two processes run the same file, by device and inode. An upgrade of the package
+// makes no difference. If a file cannot be read it returns true, and the capture will report the cause.
+func sameExecutable(a, b int) bool {
+	infoA, errA := os.Stat(procPath(a, "exe"))
+	infoB, errB := os.Stat(procPath(b, "exe"))
+	return errA != nil || errB != nil || os.SameFile(infoA, infoB)
+}
+
+// Title returns the process title as ps(1) shows it, see Member.Title. It is empty if the process has exited.
+func Title(pid int) string {
+	data, err := readProc(pid, "cmdline", maxTitle)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(strings.ToValidUTF8(strings.ReplaceAll(string(data), "\x00", " "), "?"))
+}

@@ -1,0 +1,150 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"pg_stat_backtrace/ptrace/process/procfs"
+)
+
+// A server in a container has its own process ids, which postmaster.pid and SQL use. The kernel lists the ids of a
+// process in all namespaces from the reader's inwards, as NSpid in /proc/PID/status (proc_pid_status(5)). So the
+// worker can translate ids without entering the namespace.
+
+// translation caches the ids of the postmaster's children in the server's namespace. An entry is verified each time
+// it is used.
+type translation struct {
+	depth int // of the server's namespace below this process's
+	mu    sync.Mutex
+	here  map[int]int
+}
+
+// translate returns the translation for a server whose postmaster has these ids, or nil if none is needed.
+func translate(ids []int) *translation {
+	if len(ids) <= 1 {
+		return nil
+	}
+	return &translation{depth: len(ids) - 1, here: map[int]int{}}
+}
+
+// inside returns the id of a process in the server's namespace, or 0 if it has none.
+func (t *translation) inside(pid int) int {
+	status, err := procfs.ReadStatus(pid)
+	if err != nil || len(status.NSPID) <= t.depth {
+		return 0
+	}
+	return status.NSPID[t.depth]
+}
+
+// Local returns this process's id for the server's process pid, or 0 if the postmaster has no such child. It is pid
+// itself unless the server is in another PID namespace. It does not identify a process for long; see Contains.
+func (c Cluster) Local(pid int) int {
+	switch {
+	case c.ids == nil || pid <= 0:
+		return pid
+	case pid == c.ServerPID:
+		return c.PostmasterPID
+	}
+	c.ids.mu.Lock()
+	defer c.ids.mu.Unlock()
+	if here, ok := c.ids.here[pid]; ok && c.ids.inside(here) == pid {
+		return here
+	}
+	children, err := procfs.Children(c.PostmasterPID)
+	if err != nil {
+		return 0
+	}
+	clear(c.ids.here)
+	for _, child := range children {
+		c.ids.here[c.ids.inside(child)] = child
+	}
+	return c.ids.here[pid]
+}
+
+// Children lists the ids of the postmaster's children in the server's view: the server's processes, and helper
+// programs such as a shell for archive_command.
+func (c Cluster) Children() ([]int, error) {
+	children, err := procfs.Children(c.PostmasterPID)
+	if err != nil {
+		return nil, fmt.Errorf("the children of postmaster %d: %w", c.PostmasterPID, err)
+	}
+	if c.ids == nil {
+		return children, nil
+	}
+	pids := make([]int, 0, len(children))
+	for _, child := range children {
+		if pid := c.ids.inside(child); pid != 0 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids, nil
+}
+
+// ServerStart returns the postmaster's start time as the server's own processes read it. It differs from
+// PostmasterStart if they are in another time namespace. If the offset is not a whole number of ticks, the result may
+// be wrong by one.
+func (c Cluster) ServerStart() uint64 {
+	theirs, err1 := procfs.BootOffset(c.PostmasterPID)
+	ours, err2 := procfs.BootOffset(os.Getpid())
+	if errors.Join(err1, err2) != nil {
+		return c.PostmasterStart
+	}
+	return c.PostmasterStart + uint64((theirs-ours)/(time.Second/ticksPerSecond))
+}
+
+// Outside reports whether the server is in a PID namespace in which this process does not exist.
+func (c Cluster) Outside() bool { return c.ids != nil }
+
+// namesakes lists the processes that have the id in a PID namespace below this one.
+func namesakes(pid int) []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var found []int
+	for _, entry := range entries {
+		here, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		if status, err := procfs.ReadStatus(here); err == nil && innermost(status) == pid && len(status.NSPID) > 1 {
+			found = append(found, here)
+		}
+	}
+	return found
+}
+
+// innermost returns the id of a process in its own namespace.
+func innermost(status procfs.Status) int {
+	if len(status.NSPID) == 0 {
+		return status.PID
+	}
+	return status.NSPID[len(status.NSPID)-1]
+}
+
+// rootOf returns the prefix for a process's paths in this process. It is empty if both have the same root directory,
+// or if that is unknown.
+func rootOf(pid int) string {
+	root := procPath(pid, "root")
+	if _, err := os.Stat(root + "/"); err != nil || sameFile("/", root+"/") {
+		return ""
+	}
+	return root
+}
+
+// hidden returns ErrNamespace if the server runs but has no process id here. In this case a process listens on the
+// socket that postmaster.pid names, and the kernel has no id for it in this namespace.
+func hidden(dir string, file pidFile) error {
+	socket := socketDir(dir, file.socketDir)
+	if socket == "" || file.port == 0 {
+		return nil
+	}
+	if err := peerless(fmt.Sprintf("%s/.s.PGSQL.%d", socket, file.port)); errors.Is(err, ErrNamespace) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ErrScarce means that a session would take a connection slot that other clients need. See CheckSlots.
+var ErrScarce = errors.New("no connection slot to spare")
+
+// Slots has the figures of a server's connection slots, as one of its sessions sees them. Backends during
+// authentication do not count. A role without the privileges of pg_read_all_stats cannot distinguish parallel workers
+// from clients, so both count.
+type Slots struct {
+	Max      int // max_connections
+	Reserved int // superuser_reserved_connections and reserved_connections
+	Used     int // by client sessions, this one included
+	// Database and Role are the limits of the session's database and role. A limit below 0 means none.
+	Database, Role Limited
+}
+
+// Limited is a connection limit, and how many sessions count against it.
+type Limited struct{ Limit, Used int }
+
+// full reports whether the limit has been reached.
+func (l Limited) full() bool { return l.Limit >= 0 && l.Used >= l.Limit }
+
+// Ordinary returns the number of slots that are not reserved.
+func (s Slots) Ordinary() int { return s.Max - s.Reserved }
+
+// The worker's share of the slots.
+const (
+	shareOfSlots = 10 // a tenth of them
+	fewSessions  = 2  // the main session and one for queues
+	manySessions = 8
+)
+
+// Sessions returns how many sessions the worker may have by default, its main session included.
+func (s Slots) Sessions() int { return max(fewSessions, min(s.Max/shareOfSlots, manySessions)) }
+
+// Spare returns how many ordinary slots the worker leaves free when it opens a session for a queue.
+func (s Slots) Spare() int { return max(1, s.Ordinary()/shareOfSlots) }
+
+// slotsSQL counts no sessions against a superuser's role limit, as the server does. Roles without the privileges of
+// pg_read_all_stats cannot see backend_type.
+const slotsSQL = `
+WITH client AS MATERIALIZED (
+    SELECT a.datid, a.usesysid, a.backend_type = 'walsender' AS sender
+    FROM pg_catalog.pg_stat_activity a
+    WHERE a.datid IS NOT NULL AND a.usesysid IS NOT NULL
+      AND coalesce(a.backend_type, 'client backend') IN ('client backend', 'walsender')
+)
+SELECT pg_catalog.current_setting('max_connections')::int,
+       pg_catalog.current_setting('superuser_reserved_connections')::int
+           + coalesce(pg_catalog.current_setting('reserved_connections', true)::int, 0),
+       (SELECT count(*) FROM client c WHERE c.sender IS NOT TRUE),
+       d.datconnlimit, (SELECT count(*) FROM client c WHERE c.datid = d.oid),
+       CASE WHEN r.rolsuper THEN -1 ELSE r.rolconnlimit END, (SELECT count(*) FROM client c WHERE c.usesysid = r.oid)
+FROM pg_catalog.pg_database d, pg_catalog.pg_roles r
+WHERE d.datname = pg_catalog.current_database() AND r.rolname = session_user`
+
+// ReadSlots reads the figures of the connection slots.
+func ReadSlots(ctx context.Context, conn *pgx.Conn) (s Slots, err error) {
+	err = conn.QueryRow(ctx, slotsSQL).Scan(&s.Max, &s.Reserved, &s.Used,
+		&s.Database.Limit, &s.Database.Used, &s.Role.Limit, &s.Role.Used)
+	if err != nil {
+		return s, fmt.Errorf("asking for the connection slots: %w", err)
+	}
+	return s, nil
+}
+
+// CheckSlots returns an error that wraps ErrScarce if the session has a slot that it must leave to other clients.
+// This is a reserved slot, or the last slot of its database or role. The caller must then close the session.
+func CheckSlots(ctx context.Context, conn *pgx.Conn) error {
+	s, err := ReadSlots(ctx, conn)
+	if err != nil {
+		return err
+	}
+	config := conn.Config()
+	switch {
+	case s.Used > s.Ordinary():
+		return fmt.Errorf("%w: all %d slots that are not reserved are in use (max_connections %d, reserved %d)",
+			ErrScarce, s.Ordinary(), s.Max, s.Reserved)
+	case s.Database.full():
+		return fmt.Errorf("%w: a session would take the last of database %q (CONNECTION LIMIT %d)",
+			ErrScarce, config.Database, s.Database.Limit)
+	case s.Role.full():
+		return fmt.Errorf("%w: a session would take the last of role %q (CONNECTION LIMIT %d)",
+			ErrScarce, config.User, s.Role.Limit)
+	}
+	return nil
+}
+
+// Welcome verifies that conn is a session of this server, and that it does not take a slot that other clients need.
+func (c Cluster) Welcome(ctx context.Context, conn *pgx.Conn) error {
+	if err := c.Verify(ctx, conn); err != nil {
+		return err
+	}
+	return CheckSlots(ctx, conn)
+}

@@ -1,0 +1,83 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// patience is how long a caller waits for a session that is being opened, from the time at which the attempt was due.
+// An idle server opens one in ten milliseconds, and a busy one in a second.
+const patience = 2 * time.Second
+
+var errNotYet = errors.New("not connected yet")
+
+// standing is the state of the connection for callers: the session, or why there is none.
+type standing struct {
+	session *session
+	reason  error
+	// promising is set if the next attempt is likely to succeed, because it is the first one or the server ended the
+	// last session. It is the time until which callers wait for the attempt. If it is zero they do not wait.
+	promising time.Time
+	over      chan struct{} // closed when another standing has replaced this one
+}
+
+// connected returns the standing with a session.
+func connected(s *session) *standing { return &standing{session: s} }
+
+// apart returns the standing without a session after a failed attempt. Callers do not wait.
+func apart(reason error) *standing { return &standing{reason: reason} }
+
+// awaiting returns the standing without a session while an attempt is likely to succeed soon.
+func awaiting(reason error) *standing {
+	return &standing{reason: reason, promising: time.Now().Add(patience)}
+}
+
+// stand replaces the current standing. NewConn and Run call it, never at the same time.
+func (c *Conn) stand(s *standing) {
+	s.over = make(chan struct{})
+	if old := c.standing.Swap(s); old != nil {
+		close(old.over)
+	}
+}
+
+// acquire returns the session for exclusive use. It waits for a session that is likely to come soon. Otherwise it
+// returns ErrNoServer with the reason, or the context's error if the session was in use all the time.
+func (c *Conn) acquire(ctx context.Context) (*session, error) {
+	for {
+		s := c.standing.Load()
+		var err error
+		if s.session != nil {
+			err = s.session.acquire(ctx)
+		} else {
+			err = fmt.Errorf("%w: %w", ErrNoServer, s.reason)
+		}
+		switch {
+		case err == nil:
+			return s.session, nil
+		case ctx.Err() != nil, !s.change(ctx):
+			return nil, err
+		}
+	}
+}
+
+// change waits until another standing has replaced this one. It returns false if there is no reason to wait longer.
+func (s *standing) change(ctx context.Context) bool {
+	left := time.Until(s.promising)
+	if s.session != nil {
+		left = patience // the session is lost, and Run will soon report that
+	}
+	if left <= 0 {
+		return false
+	}
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case <-s.over:
+		return true
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return false
+}

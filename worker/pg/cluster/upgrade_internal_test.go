@@ -1,0 +1,25 @@
+package cluster
+
+import "testing"
+
+func TestUpgradeOption(t *testing.T) {
+	for _, test := range []struct {
+		arguments []string
+		want      bool
+	}{
+		{[]string{"postgres", "-D", "/data"}, false},
+		{[]string{"postgres", "-p", "50432", "-b", "-c", "synchronous_commit=off"}, true},
+		{[]string{"postgres", "-D", "-b"}, false}, // a directory of that name
+		{[]string{"postgres", "-D/b", "-cb=1", "--b=1", "-kb"}, false},
+		{[]string{"postgres", "-Fb"}, true},
+		{[]string{"postgres", "-iF", "-D", "x", "-b"}, true},
+		{[]string{"postgres", "-c", "a=b", "b", "-b"}, false}, // behind the first word that is no option
+		{[]string{"postgres", "--", "-b"}, false},
+		{[]string{"postgres"}, false},
+		{[]string{""}, false},
+	} {
+		if got := hasUpgradeOption(test.arguments); got != test.want {
+			t.Errorf("%q: %v", test.arguments, got)
+		}
+	}
+}

@@ -1,0 +1,309 @@
+// Package levels reads what a PostgreSQL server process says about itself. It reads the text of the statement, the
+// wait event, and the list error_context_stack. That list has the functions in PL/pgSQL, SQL, PL/Perl and PL/Python
+// with line and statement. It also has the line of a COPY, the block of a VACUUM, and the row for which the process
+// waits.
+//
+// All data that may change while the process runs come from a copy made in the same stop as the stack (see
+// Process.ExtraReads). Names of functions and relations in use, and some statements of PL/pgSQL functions in use, are
+// read afterwards, and compared with the copy.
+// The layouts of the structures are those of the supported PostgreSQL versions on 64-bit machines. The package checks
+// data where it can. It silently leaves out data that fail a check or belong to another version.
+//
+// The package does not know how a process is stopped and copied, ELF files, or how a level is printed.
+package levels
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+
+	"pg_stat_backtrace/worker/capture/backtrace"
+)
+
+// Memory copies memory of the process from addr into p and returns how many bytes it got.
+type Memory func(addr uint64, p []byte) int
+
+// Code describes a code address.
+type Code struct {
+	// Module is the base name of the file. Server is set if the address is in the server's own program.
+	Module string
+	Server bool
+	// Function is the name of the function that begins at the address, or "" if no symbol names it.
+	Function string
+	// Size is the length of the function in bytes, 0 if unknown.
+	Size int
+	// Image is the build-id of the file, and Offset the address in it. They are the same in all processes that have
+	// the file. Image is "" if it is unknown.
+	Image  string
+	Offset uint64
+}
+
+// Frame is a live frame of the stack.
+type Frame struct {
+	// Index is the caller's number of the frame.
+	Index int
+	// Start and End are the bounds of the frame: from the callee's canonical frame address to its own.
+	Start, End uint64
+	// Module is the base name of the file with the frame's code.
+	Module string
+}
+
+// Input is one snapshot of a process.
+type Input struct {
+	// Frozen is the memory that was copied in the stop: the stack and the extra reads.
+	Frozen Memory
+	// Live is the current memory of the process.
+	Live Memory
+	// Code describes code addresses.
+	Code func(addr uint64) Code
+	// Frames are the frames of the stack, innermost first.
+	Frames []Frame
+}
+
+// Result has the facts from a snapshot. Unknown facts are empty.
+type Result struct {
+	// Levels are innermost first.
+	Levels []Placed
+	// Query is at most MaxQuery bytes of the statement's text. QueryCut is set if it is truncated.
+	Query    string
+	QueryCut bool
+	Wait     backtrace.Wait
+}
+
+// Placed is a level with the number of its frame.
+type Placed struct {
+	Frame int
+	Level backtrace.Level
+}
+
+// MaxQuery bounds the bytes of a query's text that are read.
+const MaxQuery = 1024
+
+const (
+	// maxLevels bounds the levels that are read. The stop copies fewer nodes.
+	maxLevels = 256
+	// reach is how many bytes are copied at the target of a pointer in a level's argument.
+	reach = 512
+)
+
+// Process is a server process of a known version.
+type Process struct {
+	server *Server
+	layout *layout
+	bias   uint64
+	// plpgsqlAt and spiAt are the addresses of plpgsql_exec_error_callback and _SPI_error_callback. They are 0 before
+	// the first level with that callback.
+	plpgsqlAt, spiAt atomic.Uint64
+}
+
+// Process returns the Process for a process whose server program has that load bias.
+func (s *Server) Process(bias uint64) *Process {
+	return &Process{server: s, layout: s.layout, bias: bias}
+}
+
+// ExtraReads lists the memory to copy in the stop. It has variables and the targets of their pointers. It also has
+// reads for each node of the list at Head. If a node's argument is on the stack, the targets of pointers after it are
+// copied (OnStack), else Elsewhere bytes of the argument. Known has other pointers for known callbacks.
+type ExtraReads struct {
+	Variables []Variable
+	Head      uint64
+	OnStack   []Deref
+	Known     []Known
+	Elsewhere int
+}
+
+// Known lists the pointers in the arguments of a known callback.
+type Known struct {
+	Callback uint64
+	OnStack  []Deref
+}
+
+// Variable is a pointer at an address. Follow is the number of bytes to copy at its target.
+type Variable struct {
+	Address uint64
+	Follow  int
+}
+
+// Deref is a pointer at an offset from an argument. Length is the number of bytes to copy at its target.
+type Deref struct {
+	Offset, Length int
+}
+
+// ExtraReads returns the memory to copy of the process.
+func (p *Process) ExtraReads() ExtraReads {
+	l := p.layout
+	estate := l.estate()
+	t := ExtraReads{
+		Variables: []Variable{
+			{Address: p.bias + p.server.query, Follow: MaxQuery},
+			{Address: p.bias + p.server.wait, Follow: 4},
+		},
+		Head: p.bias + p.server.list,
+		OnStack: append([]Deref{
+			{Offset: 0, Length: reach}, {Offset: lockRelation, Length: relationReach}, {Offset: lockTuple, Length: tupleReach},
+		}, estate[1:]...), // the first one is needed in full for other callbacks
+		Elsewhere: reach,
+	}
+	if p.server.activities != 0 {
+		t.Variables = append(t.Variables, Variable{Address: p.bias + p.server.activities})
+	}
+	if at := p.plpgsqlAt.Load(); at != 0 {
+		t.Known = append(t.Known, Known{at, estate})
+	}
+	if at := p.spiAt.Load(); at != 0 {
+		t.Known = append(t.Known, Known{at, []Deref{{Offset: 0, Length: maxStatement}}})
+	}
+	return t
+}
+
+// Read reads the levels, the query and the wait event of a snapshot that was taken with the process's extra reads.
+func (p *Process) Read(in *Input) Result {
+	r := reader{Process: p, in: in}
+	var out Result
+	out.Wait = r.wait()
+	out.Query, out.QueryCut = r.query()
+	out.Levels = r.levels()
+	return out
+}
+
+// reader is the state of one Read.
+type reader struct {
+	*Process
+
+	in       *Input
+	encoding int  // the database's, or encodingUnknown; 0: not read yet
+	lacking  bool // a read of live memory failed
+}
+
+// live reads the current memory of the process.
+func (r *reader) live(addr uint64, p []byte) int {
+	n := r.in.Live(addr, p)
+	r.lacking = r.lacking || n < len(p)
+	return n
+}
+
+// word reads a pointer in the copy.
+func (r *reader) word(addr uint64) (uint64, bool) {
+	var b [8]byte
+	if addr == 0 || r.in.Frozen(addr, b[:]) < len(b) {
+		return 0, false
+	}
+	return binary.NativeEndian.Uint64(b[:]), true
+}
+
+// number reads a 32-bit integer in the copy.
+func (r *reader) number(addr uint64) (int32, bool) {
+	var b [4]byte
+	if addr == 0 || r.in.Frozen(addr, b[:]) < len(b) {
+		return 0, false
+	}
+	return int32(binary.NativeEndian.Uint32(b[:])), true
+}
+
+// flag reads a C bool in the copy.
+func (r *reader) flag(addr uint64) (value, ok bool) {
+	var b [1]byte
+	if addr == 0 || r.in.Frozen(addr, b[:]) < 1 || b[0] > 1 {
+		return false, false
+	}
+	return b == [1]byte{1}, true
+}
+
+// liveWord reads a pointer in the current memory.
+func (r *reader) liveWord(addr uint64) (uint64, bool) {
+	var b [8]byte
+	if addr == 0 || r.live(addr, b[:]) < len(b) {
+		return 0, false
+	}
+	return binary.NativeEndian.Uint64(b[:]), true
+}
+
+// same reports whether a word in the current memory equals the copy.
+func (r *reader) same(addr uint64) bool {
+	a, ok1 := r.word(addr)
+	b, ok2 := r.liveWord(addr)
+	return ok1 && ok2 && a == b
+}
+
+// query reads debug_query_string, unless the session has track_activities off. pg_stat_activity has no query then
+// either.
+func (r *reader) query() (string, bool) {
+	if at := r.server.activities; at != 0 {
+		if on, ok := r.flag(r.bias + at); !on || !ok {
+			return "", false
+		}
+	}
+	p, ok := r.word(r.bias + r.server.query)
+	if !ok || p == 0 {
+		return "", false
+	}
+	return r.text(r.in.Frozen, p, MaxQuery)
+}
+
+// levels follows error_context_stack. Each node must be in a live frame, further out than the previous node.
+func (r *reader) levels() []Placed {
+	node, ok := r.word(r.bias + r.server.list)
+	var out []Placed
+	for range maxLevels {
+		if !ok || node == 0 {
+			break
+		}
+		frame, found := r.frameOf(node)
+		if !found {
+			break
+		}
+		callback, ok1 := r.word(node + 8)
+		arg, ok2 := r.word(node + 16)
+		if ok1 && ok2 {
+			level, ok := r.level(frame, callback, arg)
+			if ok {
+				out = append(out, Placed{Frame: frame.Index, Level: level})
+			}
+			if _, onStack := r.frameOf(arg); !onStack {
+				level.Kind = ""
+			}
+			r.note(callback, level.Kind)
+		}
+		next, ok3 := r.word(node)
+		if !ok3 || next <= node {
+			break
+		}
+		node = next
+	}
+	return out
+}
+
+// note remembers the addresses of the callbacks of most levels, until a level shows that an address is wrong.
+func (p *Process) note(callback uint64, kind backtrace.Kind) {
+	for _, known := range []struct {
+		kind backtrace.Kind
+		at   *atomic.Uint64
+	}{{backtrace.PLpgSQL, &p.plpgsqlAt}, {backtrace.SPI, &p.spiAt}} {
+		if kind == known.kind {
+			known.at.Store(callback)
+		} else {
+			known.at.CompareAndSwap(callback, 0)
+		}
+	}
+}
+
+// frameOf finds the frame with an address of the stack.
+func (r *reader) frameOf(addr uint64) (*Frame, bool) {
+	if addr%8 != 0 {
+		return nil, false
+	}
+	for i := range r.in.Frames {
+		if f := &r.in.Frames[i]; addr >= f.Start && addr < f.End {
+			return f, true
+		}
+	}
+	return nil, false
+}
+
+// level reads one node by its callback.
+func (r *reader) level(frame *Frame, callback, arg uint64) (backtrace.Level, bool) {
+	code := r.in.Code(callback)
+	if c := r.identify(callback, &code); c != nil && (c.module == server || c.module == frame.Module) {
+		return c.read(r, arg)
+	}
+	return backtrace.Level{}, false
+}

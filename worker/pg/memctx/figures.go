@@ -1,0 +1,243 @@
+package memctx
+
+import "encoding/binary"
+
+// maxBlocks bounds the blocks of one context: 8 TB in blocks of 8 MB, or what hostile memory claims.
+const maxBlocks = 1 << 20
+
+// blocks reads the blocks of a context: all figures but those of the free chunks of an AllocSet.
+func (w *walk) blocks(i int) {
+	h, ok := w.header(w.at[i])
+	if !ok {
+		return
+	}
+	c, ok := w.tree.Contexts[i], false
+	switch c.Type {
+	case kindAllocSet:
+		ok = w.setBlocks(w.at[i], &h, &c)
+	case "Generation":
+		ok = w.generationBlocks(w.at[i], &h, &c)
+	case "Slab":
+		ok = w.slabBlocks(w.at[i], &h, &c)
+	case "Bump":
+		ok = w.bumpBlocks(w.at[i], &h, &c)
+	}
+	switch {
+	case ok:
+		w.tree.Contexts[i] = c
+	case !w.pages.full:
+		w.broken()
+	}
+}
+
+// setBlocks reads the blocks of an AllocSet. Their sizes and that of the context itself add up to mem_allocated.
+func (w *walk) setBlocks(set uint64, h *header, c *Context) bool {
+	block, ok := w.pages.word(set + setBlocks)
+	c.Total, c.Blocks, c.Free = int64(h.allocated), 0, 0
+	sum, prev := uint64(0), uint64(0)
+	for ; ok && block != 0; c.Blocks++ {
+		var b [40]byte
+		if c.Blocks >= maxBlocks || block%8 != 0 || !w.pages.read(block, b[:]) || !w.tick() {
+			return false
+		}
+		word := func(at int) uint64 { return binary.NativeEndian.Uint64(b[at:]) }
+		free, end := word(blockFreePtr), word(blockEndPtr)
+		if word(blockSet) != set || word(blockPrev) != prev || free <= block || free > end {
+			return false
+		}
+		sum += end - block
+		c.Free += int64(end - free)
+		prev, block = block, word(blockNext)
+	}
+	// What is beside the blocks is the context itself.
+	beside := h.allocated - sum
+	return ok && c.Blocks > 0 && sum <= h.allocated && beside >= setFreeLists+freeLists*8 && beside <= maxHeader
+}
+
+// maxHeader bounds the size of a context itself.
+const maxHeader = 512
+
+// freeChunks reads the free lists of an AllocSet.
+func (w *walk) freeChunks(i int) {
+	c := &w.tree.Contexts[i]
+	if w.server.checked {
+		c.Free, c.FreeChunks = Unknown, Unknown
+		return
+	}
+	if c.Type != kindAllocSet || c.Total == Unknown {
+		return
+	}
+	chunks, bytes := int64(0), int64(0)
+	for list := range uint64(freeLists) {
+		size := uint64(smallest) << list
+		n, ok := w.freeList(w.at[i]+setFreeLists+8*list, size, c.Total-bytes)
+		if !ok {
+			c.Free, c.FreeChunks = Unknown, Unknown
+			if !w.pages.full {
+				w.broken()
+			}
+			return
+		}
+		chunks += n
+		bytes += n * int64(size+w.layout.chunkHeader)
+	}
+	c.Free += bytes
+	c.FreeChunks = chunks
+}
+
+// freeList counts the chunks of a list whose head is at an address. False if they contradict what is known: there is a
+// circle, a chunk has another size, or they have more bytes than the limit.
+func (w *walk) freeList(head, size uint64, limit int64) (n int64, ok bool) {
+	chunk, ok := w.pages.word(head)
+	circle, next := uint64(0), int64(1) // a chunk that was met, and the number of the chunk that takes its place
+	for ; ok && chunk != 0; n++ {
+		if chunk%8 != 0 || chunk == circle || n*int64(size) > limit || !w.tick() {
+			return n, false
+		}
+		if n == next {
+			circle, next = chunk, 2*next
+		}
+		if w.layout.chunkHasSize {
+			if own, readable := w.pages.word(chunk); !readable || own != size {
+				return n, false
+			}
+		}
+		chunk, ok = w.pages.word(chunk + w.layout.chunkLink)
+	}
+	return n, ok
+}
+
+// list follows a dlist (ilist.h), whose head is at an address, and calls f with each node until that returns false. An
+// empty list may be of zeros.
+func (w *walk) list(head uint64, f func(node uint64) bool) bool {
+	prev := head
+	node, ok := w.pages.word(head + 8)
+	for n := 0; ok && node != 0 && node != head; n++ {
+		back, readable := w.pages.word(node)
+		if !readable || back != prev || n >= maxBlocks || !w.tick() || !f(node) {
+			return false
+		}
+		prev = node
+		node, ok = w.pages.word(node + 8)
+	}
+	return ok && (node == head || prev == head)
+}
+
+// generationBlocks reads the blocks of a Generation.
+func (w *walk) generationBlocks(set uint64, h *header, c *Context) bool {
+	l := w.layout
+	c.Blocks, c.Free, c.FreeChunks = 0, 0, 0
+	sum := uint64(0)
+	ok := w.list(set+l.generationHead, func(node uint64) bool {
+		var b [32]byte
+		if !w.pages.read(node+l.generationBlock, b[:]) {
+			return false
+		}
+		word := func(at int) uint64 { return binary.NativeEndian.Uint64(b[at:]) }
+		size, free, end := word(0), word(16), word(24)
+		chunks, unused := int32(binary.NativeEndian.Uint32(b[8:])), int32(binary.NativeEndian.Uint32(b[12:]))
+		if l.generationOwner {
+			if owner, readable := w.pages.word(node + l.generationBlock - 8); !readable || owner != set {
+				return false
+			}
+		}
+		if end != node+size || free > end || free <= node || unused < 0 || unused > chunks {
+			return false
+		}
+		sum += size
+		c.Blocks++
+		c.Free += int64(end - free)
+		c.FreeChunks += int64(unused)
+		return true
+	})
+	c.Total = int64(h.allocated + l.generationHeader)
+	return ok && sum == h.allocated
+}
+
+// bumpBlocks reads the blocks of a Bump. The view counts no header there, and Bump has no free chunks.
+func (w *walk) bumpBlocks(set uint64, h *header, c *Context) bool {
+	c.Total, c.Blocks, c.Free, c.FreeChunks = 0, 0, 0, 0
+	at := uint64(bumpFreePtr)
+	if w.server.checked {
+		at += 8 // BumpBlock.context
+	}
+	ok := w.list(set+bumpHead, func(node uint64) bool {
+		free, ok1 := w.pages.word(node + at)
+		end, ok2 := w.pages.word(node + at + bumpEndPtr - bumpFreePtr)
+		if !ok1 || !ok2 || free <= node || free > end {
+			return false
+		}
+		c.Blocks++
+		c.Total += int64(end - node)
+		c.Free += int64(end - free)
+		return true
+	})
+	return ok && uint64(c.Total)+bumpHeader == h.allocated
+}
+
+// size reads a field that is a Size before 17 and an uint32 since.
+func (w *walk) size(addr uint64) (uint64, bool) {
+	v, ok := w.pages.word(addr)
+	if !w.layout.slabs.wide {
+		var b [4]byte
+		ok = w.pages.read(addr, b[:])
+		v = uint64(binary.NativeEndian.Uint32(b[:]))
+	}
+	return v, ok
+}
+
+// number reads an int32 that is not negative.
+func (w *walk) number(addr uint64) (uint64, bool) {
+	var b [4]byte
+	ok := w.pages.read(addr, b[:])
+	v := int32(binary.NativeEndian.Uint32(b[:]))
+	return uint64(max(v, 0)), ok && v >= 0
+}
+
+// slabBlocks reads the blocks of a Slab. As in the view, blocks that are kept empty count in the total only.
+func (w *walk) slabBlocks(set uint64, h *header, c *Context) bool {
+	l := &w.layout.slabs
+	if w.server.checked {
+		return true // its fields are elsewhere
+	}
+	chunk, ok1 := w.size(set + l.fullChunkSize)
+	size, ok2 := w.size(set + l.blockSize)
+	perBlock, ok3 := w.number(set + l.chunksPerBlock)
+	lists, head := l.count, l.header
+	if !ok1 || !ok2 || !ok3 || size == 0 || size > 1<<30 || chunk < smallest || perBlock > size/chunk {
+		return false
+	}
+	if lists == 0 {
+		lists = perBlock + 1
+		var ok bool
+		if head, ok = w.pages.word(set + l.headerSize); !ok || head != l.lists+16*lists {
+			return false
+		}
+	}
+	empty := uint64(0)
+	if l.empty != 0 {
+		var ok bool
+		if empty, ok = w.number(set + l.empty); !ok {
+			return false
+		}
+	}
+	c.Blocks, c.Free, c.FreeChunks = 0, 0, 0
+	for i := range lists {
+		ok := w.list(set+l.lists+16*i, func(node uint64) bool {
+			free, ok := w.number(uint64(int64(node) + l.free))
+			if l.owner != 0 {
+				owner, readable := w.pages.word(uint64(int64(node) + l.owner))
+				ok = ok && readable && owner == set
+			}
+			c.Blocks++
+			c.Free += int64(free * chunk)
+			c.FreeChunks += int64(free)
+			return ok && free <= perBlock
+		})
+		if !ok {
+			return false
+		}
+	}
+	c.Total = int64(head + (uint64(c.Blocks)+empty)*size)
+	return (uint64(c.Blocks)+empty)*size == h.allocated
+}

@@ -1,0 +1,214 @@
+package memctx
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// Bounds of strings, in bytes.
+const (
+	maxName  = 256
+	maxIdent = 1024 // MEMORY_CONTEXT_IDENT_DISPLAY_SIZE (mcxtfuncs.c), with the end of the string
+)
+
+// looks is how many contexts or chunks are read between two looks at the deadline.
+const looks = 1024
+
+// walk is one reading of a tree.
+type walk struct {
+	server  *Server
+	layout  *layout
+	options Options
+	ctx     context.Context //nolint:containedctx // of one call
+	pages   pages
+	tree    Tree
+	at      []uint64 // the addresses of the contexts
+	steps   int
+}
+
+// tick counts a step; false if the time is over.
+func (w *walk) tick() bool {
+	w.steps++
+	return w.steps%looks != 0 || w.ctx.Err() == nil
+}
+
+// broken counts something that contradicts something else.
+func (w *walk) broken() { w.tree.Broken++ }
+
+// read reads the tree whose root a variable points at. Contexts come first, then the figures that take more reading:
+// if a bound is reached, it is these that are missing.
+func (w *walk) read(variable uint64) (*Tree, error) {
+	top, ok := w.pages.word(variable)
+	if !ok || top == 0 {
+		return nil, ErrNoContexts
+	}
+	if !w.contexts(top) {
+		return nil, fmt.Errorf("%w: what TopMemoryContext points at is none", ErrNoContexts)
+	}
+	for i := range w.at {
+		if !w.tick() {
+			return nil, w.ctx.Err()
+		}
+		w.blocks(i)
+	}
+	for i := range w.at {
+		if !w.tick() {
+			return nil, w.ctx.Err()
+		}
+		w.freeChunks(i)
+	}
+	if err := w.ctx.Err(); err != nil {
+		return nil, err
+	}
+	w.tree.NoChecks = w.server.checked
+	w.tree.LeftOut = w.tree.LeftOut || w.pages.full
+	w.tree.Changed = w.pages.changed()
+	w.tree.Consistent = w.tree.Broken == 0 && w.tree.Changed == 0
+	t := w.tree
+	return &t, nil
+}
+
+// header is the part of a context that all kinds have.
+type header struct {
+	tag                            uint32
+	allocated                      uint64
+	parent, firstChild, prev, next uint64
+	name, ident                    uint64
+}
+
+func (w *walk) header(addr uint64) (header, bool) {
+	var b [contextSize]byte
+	if addr == 0 || addr%8 != 0 || !w.pages.read(addr, b[:]) {
+		return header{}, false
+	}
+	word := func(at int) uint64 { return binary.NativeEndian.Uint64(b[at:]) }
+	h := header{
+		tag: binary.NativeEndian.Uint32(b[:]), allocated: word(contextAllocated), parent: word(contextParent),
+		firstChild: word(contextFirstChild), prev: word(contextPrevChild), next: word(contextNextChild),
+		name: word(contextName), ident: word(contextIdent),
+	}
+	return h, w.kind(h.tag) != ""
+}
+
+// kindAllocSet is the usual kind of context.
+const kindAllocSet = "AllocSet"
+
+// kind names the kinds of contexts by their node tags; "" for what is none.
+func (w *walk) kind(tag uint32) string {
+	switch l := w.layout; tag {
+	case l.allocSet:
+		return kindAllocSet
+	case l.generation:
+		return "Generation"
+	case l.slab:
+		return "Slab"
+	case l.bump:
+		if tag != 0 {
+			return "Bump"
+		}
+	}
+	return ""
+}
+
+// contexts reads all contexts, level by level, as the view of 18 numbers them. False if the first is none.
+func (w *walk) contexts(top uint64) bool {
+	h, ok := w.header(top)
+	if !ok || h.parent != 0 {
+		return false
+	}
+	seen := map[uint64]bool{top: true}
+	w.add(top, &h, -1)
+	for i := 0; i < len(w.at); i++ { //nolint:intrange // the loop appends to w.at
+		parent, _ := w.header(w.at[i])
+		prev := uint64(0)
+		for child := parent.firstChild; child != 0; {
+			if len(w.at) >= w.options.MaxContexts {
+				w.tree.LeftOut = true
+				return true
+			}
+			h, ok := w.header(child)
+			if w.pages.full || !w.tick() {
+				w.tree.LeftOut = true
+				return true
+			}
+			if !ok || h.parent != w.at[i] || h.prev != prev || seen[child] {
+				w.broken() // the rest of the children cannot be found
+				break
+			}
+			seen[child] = true
+			w.add(child, &h, i)
+			prev, child = child, h.next
+		}
+	}
+	return true
+}
+
+// add appends a context, whose figures are not known yet.
+func (w *walk) add(addr uint64, h *header, parent int) {
+	c := Context{
+		Type: w.kind(h.tag), Parent: parent, Total: Unknown, Blocks: Unknown, Free: Unknown, FreeChunks: Unknown,
+	}
+	if parent >= 0 {
+		c.Depth = w.tree.Contexts[parent].Depth + 1
+	}
+	c.Name, c.Ident = w.label(h)
+	w.at = append(w.at, addr)
+	w.tree.Contexts = append(w.tree.Contexts, c)
+}
+
+// label reads the name and the identifier. As in the view, a hash table has its identifier as its name.
+func (w *walk) label(h *header) (name, ident string) {
+	raw, _, ok := w.pages.text(h.name, maxName)
+	if !ok && !w.pages.full {
+		w.broken()
+	}
+	name = printable(raw)
+	if h.ident == 0 {
+		return name, ""
+	}
+	raw, whole, ok := w.pages.text(h.ident, maxIdent)
+	if !ok && !w.pages.full {
+		w.broken()
+	}
+	if !whole {
+		raw = clip(raw, maxIdent-1)
+	}
+	if ident = printable(raw); name == "dynahash" {
+		return ident, ""
+	}
+	return name, ident
+}
+
+// clip cuts a text to a length, between two characters of UTF-8.
+func clip(raw []byte, limit int) []byte {
+	if len(raw) <= limit {
+		return raw
+	}
+	for end := limit; end > limit-utf8.UTFMax && end > 0; end-- {
+		if utf8.RuneStart(raw[end]) {
+			return raw[:end]
+		}
+	}
+	return raw[:limit]
+}
+
+// printable escapes the bytes that are no UTF-8: the process may have another encoding.
+func printable(raw []byte) string {
+	if utf8.Valid(raw) {
+		return string(raw)
+	}
+	var s strings.Builder
+	for len(raw) > 0 {
+		r, size := utf8.DecodeRune(raw)
+		if r == utf8.RuneError && size == 1 {
+			fmt.Fprintf(&s, `\x%02x`, raw[0])
+		} else {
+			s.Write(raw[:size])
+		}
+		raw = raw[size:]
+	}
+	return s.String()
+}

@@ -1,0 +1,216 @@
+// Package pgprogram finds a PostgreSQL server's program in a process: the image that has the server's variables.
+//
+// The file that the kernel runs need not be it. A server may be started by a call of the dynamic linker, and its code
+// may be a library of a small program. The program's code may be in other memory than the program's file. So the
+// package searches the images at the process's mappings. The server's program exports the variables, and they are in
+// memory that the process can write.
+//
+// The package must not know the layout of the variables or the version of the server.
+package pgprogram
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming/symbolize"
+)
+
+// ErrNoProgram means that no image of a process has the variables of a PostgreSQL server.
+var ErrNoProgram = errors.New("no program or library of the process exports the variables of a PostgreSQL server")
+
+// variables are exported by every server, stripped or not. Together they are in no other program.
+//
+//nolint:gochecknoglobals // a table
+var variables = []string{"my_wait_event_info", "error_context_stack", "debug_query_string"}
+
+// Program is a server's program in a process.
+type Program struct {
+	symbolize.Placed
+
+	// Mapping is the mapping by which it was found. It stays as long as the process runs this program.
+	Mapping procfs.Mapping
+	// Path and Deleted describe the program's file as the process's mappings do.
+	Path    string
+	Deleted bool
+
+	loaded symbolize.Loaded
+	maps   []procfs.Mapping
+}
+
+// Variables returns the addresses in the process of the given names that the program exports.
+func (p *Program) Variables(names ...string) (map[string]uint64, error) {
+	found, err := p.Module.Image.Defined(names...)
+	if err != nil {
+		return nil, fmt.Errorf("read the server's program: %w", err)
+	}
+	for name := range found {
+		found[name] += p.Bias
+	}
+	return found, nil
+}
+
+// Open opens the program's file, also if it was deleted or replaced since. The caller closes it.
+func (p *Program) Open() (*os.File, error) { return p.loaded.OpenFile() }
+
+// Offset returns the position in the program's file of the code of an exported function. It returns false if there is
+// none, or if the process has moved the code to memory that is not the file: then the kernel cannot put a probe there.
+func (p *Program) Offset(function string) (uint64, bool) {
+	found, err := p.Module.Image.Defined(function)
+	addr := found[function]
+	if err != nil || addr == 0 || !p.Module.Image.Executable(addr) || !p.inFile(addr+p.Bias) {
+		return 0, false
+	}
+	return p.loaded.Offset(addr)
+}
+
+// inFile reports whether memory of the process is the program's file.
+func (p *Program) inFile(addr uint64) bool {
+	i := procfs.IndexOf(p.maps, addr)
+	return i >= 0 && p.loaded.IsFile(&p.maps[i])
+}
+
+// MovedCode returns the size of the program's code that the process has moved to memory that is not the program's file,
+// and of all of its code, in bytes.
+func (p *Program) MovedCode() (moved, all uint64) {
+	for _, s := range p.Module.Image.Segments() {
+		if s.Flags&elf.PF_X == 0 {
+			continue
+		}
+		for i := range p.maps {
+			m := &p.maps[i]
+			start, end := max(m.Start, s.Vaddr+p.Bias), min(m.End, s.Vaddr+p.Bias+s.Filesz)
+			if start >= end {
+				continue
+			}
+			all += end - start
+			if !p.loaded.IsFile(m) {
+				moved += end - start
+			}
+		}
+	}
+	return moved, all
+}
+
+// Find finds the program of a server in a process. Exe is the file that the kernel runs, as /proc/PID/exe has it. It is
+// preferred, then an image that was linked as a program. Find returns false if there is none. An image may not have
+// been read in time: then space.Unread is set.
+func Find(pid int, space *procmap.Space, exe string) (Program, bool) {
+	exe = strings.TrimSuffix(exe, " (deleted)")
+	var best Program
+	found := false
+	type place struct {
+		module *symbolize.Module
+		bias   uint64
+	}
+	seen := make(map[place]bool)
+	for _, order := range []func(m *procfs.Mapping) bool{
+		func(m *procfs.Mapping) bool { return isCode(m) && m.Path == exe },
+		func(m *procfs.Mapping) bool { return isData(m) && m.Path == exe }, // its code may have moved
+		isCode,
+		isData,
+	} {
+		for i := range space.Maps {
+			m := &space.Maps[i]
+			if !order(m) {
+				continue
+			}
+			f := space.Resolve(i)
+			at := place{f.Module, f.Bias}
+			if f.Module == nil || seen[at] {
+				continue
+			}
+			if seen[at] = true; !isServer(space, &f) {
+				continue
+			}
+			p := Program{Placed: f, Mapping: *m, loaded: symbolize.LoadedAt(pid, space.Maps, i, &f), maps: space.Maps}
+			p.Path, p.Deleted = p.loaded.Path, p.loaded.Deleted
+			if p.Path == exe || f.Module.Image.IsProgram() {
+				return p, true
+			}
+			if !found {
+				best, found = p, true
+			}
+		}
+	}
+	return best, found
+}
+
+// isCode and isData report whether a mapping may have code or variables of an image.
+func isCode(m *procfs.Mapping) bool { return m.Perms&procfs.Exec != 0 }
+func isData(m *procfs.Mapping) bool {
+	return m.Perms&(procfs.Write|procfs.Exec) == procfs.Write && m.Inode != 0 && strings.HasPrefix(m.Path, "/")
+}
+
+// isServer reports whether an image has the variables of a server. A file may also be mapped as data, at another
+// address than the program. So the variables must be in memory that the process can write.
+func isServer(space *procmap.Space, f *symbolize.Placed) bool {
+	found, err := f.Module.Image.Defined(variables...)
+	if err != nil || len(found) < len(variables) {
+		return false
+	}
+	for _, addr := range found {
+		i := space.Mapping(addr + f.Bias)
+		if i < 0 || space.Maps[i].Perms&procfs.Write == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// patience bounds the wait for files and memory that may never arrive.
+const patience = 3 * time.Second
+
+// caches keep the images of all servers of this process, by build-id.
+type caches struct {
+	images    *symbolize.Cache
+	processes *procmap.Cache
+}
+
+//nolint:gochecknoglobals // a cache
+var shared = sync.OnceValues(func() (*caches, error) {
+	host := arch.Host()
+	if host == nil {
+		return nil, symbolize.ErrArchitecture
+	}
+	images := symbolize.NewCache(host, &symbolize.Sources{})
+	return &caches{images, procmap.NewCache(images)}, nil
+})
+
+// Of finds the program of a server in one of its processes. The error wraps ErrNoProgram if the process has none.
+func Of(pid int) (Program, error) {
+	c, err := shared()
+	if err != nil {
+		return Program{}, err
+	}
+	stat, err := procfs.ReadStat(pid)
+	if err != nil {
+		return Program{}, fmt.Errorf("read the state of process %d: %w", pid, err)
+	}
+	exe, err := os.Readlink(symbolize.ProcFolder(pid) + "/exe")
+	if err != nil {
+		return Program{}, fmt.Errorf("find the server's program: %w", err)
+	}
+	maps, err := procfs.Maps(pid)
+	if err != nil {
+		return Program{}, fmt.Errorf("read the server's mappings: %w", err)
+	}
+	space := c.processes.Open(pid, stat.StartTime, maps)
+	space.Files = &symbolize.Deadline{After: patience}
+	defer space.Files.Stop()
+	p, ok := Find(pid, space, exe)
+	switch {
+	case ok:
+		return p, nil
+	case space.Unread != "":
+		return Program{}, fmt.Errorf("process %d: %s has not been read in time", pid, space.Unread)
+	}
+	return Program{}, fmt.Errorf("process %d (%s): %w", pid, exe, ErrNoProgram)
+}

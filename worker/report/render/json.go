@@ -1,0 +1,152 @@
+package render
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/report/visible"
+)
+
+// jsonTrace, jsonThread and jsonFrame are the published form of a trace. Addresses are strings, because not every
+// JSON parser supports 64-bit numbers. Missing values are left out.
+type jsonTrace struct {
+	PID     int     `json:"pid"`
+	Engine  string  `json:"engine"`
+	NotStop string  `json:"not_stopped,omitempty"`
+	Unknown string  `json:"server_not_recognised,omitempty"`
+	PauseUS float64 `json:"pause_us"`
+	// What a PostgreSQL process says about itself.
+	WaitEventType  string       `json:"wait_event_type,omitempty"`
+	WaitEvent      string       `json:"wait_event,omitempty"`
+	Query          string       `json:"query,omitempty"`
+	QueryTruncated bool         `json:"query_truncated,omitempty"`
+	Threads        []jsonThread `json:"threads"`
+	// Of a Go program, with goroutines requested.
+	GoVersion  string          `json:"go_version,omitempty"`
+	Goroutines []jsonGoroutine `json:"goroutines,omitempty"`
+	LeftOut    int             `json:"goroutines_left_out,omitempty"`
+}
+
+// jsonGoroutine is a goroutine. Its tid is the id of the thread that runs it.
+type jsonGoroutine struct {
+	ID         uint64      `json:"id"`
+	State      string      `json:"state"`
+	TID        int         `json:"tid,omitempty"`
+	Locked     bool        `json:"locked_to_thread,omitempty"`
+	Creator    string      `json:"created_by,omitempty"`
+	Parent     uint64      `json:"parent,omitempty"`
+	StopReason string      `json:"stop_reason"`
+	Frames     []jsonFrame `json:"frames"`
+}
+
+type jsonThread struct {
+	TID        int         `json:"tid"`
+	Name       string      `json:"name,omitempty"`
+	State      string      `json:"state,omitempty"`
+	StopReason string      `json:"stop_reason"`
+	Kernel     []string    `json:"kernel_stack,omitempty"`
+	Frames     []jsonFrame `json:"frames"`
+}
+
+type jsonFrame struct {
+	Level        int         `json:"level"`
+	Address      string      `json:"address"`
+	Function     string      `json:"function,omitempty"`
+	Derived      bool        `json:"derived,omitempty"`
+	Offset       string      `json:"offset,omitempty"`
+	Module       string      `json:"module,omitempty"`
+	BuildID      string      `json:"build_id,omitempty"`
+	ModuleOffset string      `json:"module_offset,omitempty"`
+	File         string      `json:"file,omitempty"`
+	Line         int         `json:"line,omitempty"`
+	Inlined      bool        `json:"inlined,omitempty"`
+	Context      []jsonLevel `json:"context,omitempty"`
+	Note         string      `json:"note,omitempty"`
+}
+
+// jsonLevel is a PostgreSQL level: its kind (plpgsql, sql, statement, copy, vacuum), its text in PostgreSQL's words,
+// and the parts of the text.
+type jsonLevel struct {
+	Kind      string `json:"kind"`
+	Text      string `json:"text"`
+	Function  string `json:"function,omitempty"`
+	Line      int    `json:"line,omitempty"`
+	Statement string `json:"statement,omitempty"`
+	Relation  string `json:"relation,omitempty"`
+	Query     string `json:"query,omitempty"`
+	Truncated bool   `json:"query_truncated,omitempty"`
+}
+
+// JSON writes the trace as one line of JSON. It escapes characters that change the display of the text around them.
+func JSON(w io.Writer, t *backtrace.Trace) error {
+	out := jsonTrace{
+		PID: t.PID, Engine: t.Engine, NotStop: valid(t.NotStopped), Unknown: t.Unrecognised,
+		PauseUS:       float64(t.Pause.Nanoseconds()) / 1e3,
+		WaitEventType: t.Wait.Class, WaitEvent: t.Wait.Event,
+		Query: valid(t.Query), QueryTruncated: t.QueryCut,
+		Threads: make([]jsonThread, len(t.Threads)),
+	}
+	for i := range t.Threads {
+		out.Threads[i] = newJSONThread(&t.Threads[i])
+	}
+	out.GoVersion, out.LeftOut = valid(t.Go), t.GoroutinesLeftOut
+	for i := range t.Goroutines {
+		g := &t.Goroutines[i]
+		th := newJSONThread(&g.Thread)
+		out.Goroutines = append(out.Goroutines, jsonGoroutine{
+			ID: g.ID, State: valid(g.Status), TID: g.TID, Locked: g.Locked, Creator: valid(g.Creator), Parent: g.Parent,
+			StopReason: th.StopReason, Frames: th.Frames,
+		})
+	}
+	enc := json.NewEncoder(visible.Writer{To: w})
+	enc.SetEscapeHTML(false)
+	return enc.Encode(out)
+}
+
+func newJSONThread(th *backtrace.Thread) jsonThread {
+	out := jsonThread{
+		TID: th.TID, Name: valid(th.Name), StopReason: th.Stop, Kernel: th.Kernel,
+		Frames: make([]jsonFrame, len(th.Frames)),
+	}
+	if th.State != 0 {
+		out.State = string(rune(th.State))
+	}
+	for i := range th.Frames {
+		f := &th.Frames[i]
+		out.Frames[i] = jsonFrame{
+			Level: f.Level, Address: hex(f.Address), Function: valid(f.Function), Derived: f.Derived,
+			Module: valid(f.Module), BuildID: f.BuildID,
+			File: valid(f.File), Line: f.Line, Inlined: f.Inlined, Note: valid(f.Note),
+			Context: newJSONLevels(f.Levels),
+		}
+		if f.Function != "" {
+			out.Frames[i].Offset = hex(f.Offset)
+		}
+		if f.BuildID != "" || f.Function != "" || f.ModuleOffset != 0 {
+			out.Frames[i].ModuleOffset = hex(f.ModuleOffset)
+		}
+	}
+	return out
+}
+
+func newJSONLevels(levels []backtrace.Level) []jsonLevel {
+	out := make([]jsonLevel, 0, len(levels))
+	for i := range levels {
+		l := &levels[i]
+		out = append(out, jsonLevel{
+			Kind: string(l.Kind), Text: valid(l.Text), Function: valid(l.Function), Line: l.Line,
+			Statement: l.Statement, Relation: valid(l.Relation), Query: valid(l.Query), Truncated: l.Cut,
+		})
+	}
+	return out
+}
+
+func hex(v uint64) string { return fmt.Sprintf("0x%x", v) }
+
+// valid escapes bytes that are not UTF-8, which JSON requires.
+func valid(s string) string {
+	return strings.ToValidUTF8(s, "\ufffd")
+}

@@ -1,0 +1,251 @@
+package sqlerror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/observe"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/worker/capture/backtrace"
+)
+
+// Of converts the error of a capture of process pid to a fault. It never returns nil. An unknown error becomes an
+// internal error with its text.
+func Of(pid int, err error) *Fault {
+	var own *Fault
+	var unread *backtrace.ReadingError
+	var main *process.MainThreadError
+	switch {
+	case errors.As(err, &own):
+		return own
+	case errors.As(err, &main):
+		return &Fault{
+			SQLState: NotInPrerequisiteState,
+			Message:  fmt.Sprintf("main thread of process with PID %d has exited", pid),
+			Detail:   fmt.Sprintf("It still runs %d other threads.", main.Threads),
+			Hint:     "Capture all threads: set pg_stat_backtrace.threads to on, or use capture --threads.",
+		}
+	case errors.Is(err, process.ErrExited):
+		return &Fault{
+			SQLState: NotInPrerequisiteState,
+			Message:  fmt.Sprintf("process with PID %d has exited", pid),
+			Detail:   "It ended before its stack was copied.",
+		}
+	case errors.Is(err, process.ErrRecycled):
+		return &Fault{
+			SQLState: InsufficientPrivilege,
+			Message:  fmt.Sprintf("PID %d now belongs to another process", pid),
+			Detail:   "The process that it belonged to has exited.",
+		}
+	case errors.Is(err, process.ErrTraced):
+		return withLook(traced(pid, err), err)
+	case errors.Is(err, ptrace.ErrDumping):
+		return withLook(&Fault{
+			SQLState: NotInPrerequisiteState,
+			Message:  fmt.Sprintf("process with PID %d has crashed and is writing its core file", pid),
+			Hint:     "Read the stack from the core file with pg_stat_backtrace capture --core.",
+		}, err)
+	case errors.Is(err, ptrace.ErrDeadline):
+		return withLook(deadline(pid, err), err)
+	case errors.Is(err, observe.ErrNotObserved):
+		return notObserved(pid, err)
+	case errors.Is(err, process.ErrNotPermitted):
+		return notPermitted(pid, err)
+	case errors.As(err, &unread):
+		return reading(pid, unread)
+	case errors.Is(err, context.DeadlineExceeded):
+		return deadline(pid, err)
+	case errors.Is(err, context.Canceled):
+		return &Fault{SQLState: QueryCanceled, Message: fmt.Sprintf("capture of process with PID %d was canceled", pid)}
+	case errors.Is(err, process.ErrSelf):
+		return &Fault{SQLState: NotInPrerequisiteState, Message: "a process cannot capture its own stack"}
+	case errors.Is(err, process.ErrInvalidPID):
+		return &Fault{
+			SQLState: InvalidParameterValue,
+			Message:  fmt.Sprintf("%d is not the ID of a process", pid),
+			Detail:   sentence(err),
+		}
+	}
+	return &Fault{
+		SQLState: InternalError,
+		Message:  fmt.Sprintf("could not capture process with PID %d: %v", pid, err),
+	}
+}
+
+// reading returns the fault for a stack that could not be read in time.
+func reading(pid int, unread *backtrace.ReadingError) *Fault {
+	return &Fault{
+		SQLState: NotInPrerequisiteState,
+		Message: fmt.Sprintf("the stack of process with PID %d could not be read within %s", pid,
+			unread.After.Round(time.Millisecond)),
+		Detail: fmt.Sprintf("It was copied, but file %q, which is needed to unwind it, is still being read.", unread.File),
+		Hint:   "Retry when the file system has responded; the worker then has the file.",
+	}
+}
+
+func traced(pid int, err error) *Fault {
+	f := &Fault{
+		SQLState: InsufficientPrivilege,
+		Message:  fmt.Sprintf("process with PID %d is already being traced", pid),
+		Hint:     "Wait until the debugger has ended, or end it; a process can have only one tracer.",
+	}
+	var e *process.TracedError
+	switch {
+	case !errors.As(err, &e):
+	case e.Tracer == 0:
+		f.Detail = "Its tracer is in another PID namespace."
+	case e.Name != "":
+		f.Detail = fmt.Sprintf("Its tracer is process %d (%s).", e.Tracer, e.Name)
+	default:
+		f.Detail = fmt.Sprintf("Its tracer is process %d.", e.Tracer)
+	}
+	return f
+}
+
+// permissionHints are the hints for each of the kernel's reasons.
+var permissionHints = map[process.Reason]string{
+	process.ReasonYama: "Give the worker CAP_SYS_PTRACE (its systemd unit does), " +
+		"or set kernel.yama.ptrace_scope to 0. At 3, only a reboot permits tracing again.",
+	process.ReasonUID:          "Run the worker as the operating system user that the server runs as, or as root.",
+	process.ReasonCapability:   "Give the worker CAP_SYS_PTRACE.",
+	process.ReasonNamespace:    "Run the worker in the user namespace of the process.",
+	process.ReasonDumpable:     "The process has made itself untraceable. Give the worker CAP_SYS_PTRACE.",
+	process.ReasonKernelThread: "A kernel thread has no user stack; see /proc/PID/stack.",
+	process.ReasonHidden: "Mount /proc without hidepid for the worker, " +
+		"or run it as the server's operating system user.",
+	process.ReasonSeccomp: "Allow ptrace, process_vm_readv and perf_event_open in the worker's seccomp profile " +
+		"(in a container, its runtime's).",
+	process.ReasonPerf: "Give the worker CAP_PERFMON, set kernel.perf_event_paranoid to 2 or less, " +
+		"or let the process be stopped.",
+	process.ReasonRights:  "The worker examines only processes that the server's user could trace.",
+	process.ReasonUnknown: "A security module such as SELinux or AppArmor may forbid it; see the kernel's audit log.",
+}
+
+func notPermitted(pid int, err error) *Fault {
+	f := &Fault{
+		SQLState: InsufficientPrivilege,
+		Message:  fmt.Sprintf("the kernel refuses to let process with PID %d be traced", pid),
+		Hint:     permissionHints[process.ReasonUnknown],
+	}
+	var e *process.PermissionError
+	if errors.As(err, &e) {
+		if e.Reason == process.ReasonRights {
+			f.Message = fmt.Sprintf("process with PID %d has other rights than the server", pid)
+		}
+		if e.Detail != "" {
+			f.Detail = capital(e.Detail) + "."
+		}
+		if hint, ok := permissionHints[e.Reason]; ok {
+			f.Hint = hint
+		}
+	}
+	return f
+}
+
+func deadline(pid int, err error) *Fault {
+	f := &Fault{
+		SQLState: NotInPrerequisiteState,
+		Message:  fmt.Sprintf("process with PID %d could not be stopped in time", pid),
+		Hint:     "Retry. The process is unaffected.",
+	}
+	var e *ptrace.DeadlineError
+	if !errors.As(err, &e) {
+		return f
+	}
+	f.Message = fmt.Sprintf("process with PID %d could not be stopped within %s", pid, e.After.Round(time.Millisecond))
+	switch e.State {
+	case 'D':
+		f.Detail = "It is in uninterruptible sleep in the kernel."
+		if e.Channel != "" {
+			f.Detail = fmt.Sprintf("It is in uninterruptible sleep in the kernel, in %s.", e.Channel)
+		}
+		f.Hint = "Retry when the device or file system for which it waits has responded; " +
+			"until then, the process cannot be stopped or ended."
+	case 'R':
+		f.Detail = "It is runnable but got no processor, or it runs in the kernel."
+		f.Hint = "Retry. The process is unaffected. " +
+			"On an overloaded machine (see /proc/loadavg) a process may wait seconds for a processor."
+	}
+	return f
+}
+
+// withLook adds the reason for which a process that could not be stopped could not be captured without a stop either.
+func withLook(f *Fault, err error) *Fault {
+	var e *observe.Error
+	if errors.As(err, &e) {
+		f.Detail = strings.TrimSpace(f.Detail + " It could not be captured without a stop either: " + looks(e) + ".")
+	}
+	if errors.Is(err, process.ErrUnreachable) {
+		f.Hint = unreachable(e.PID)
+	}
+	return f
+}
+
+// unreachable returns a hint about a process whose memory cannot be read.
+func unreachable(pid int) string {
+	return fmt.Sprintf("Retry when its threads no longer wait in the kernel "+
+		"(as root, see /proc/%d/task/*/stack; ps may hang too).", pid)
+}
+
+func looks(e *observe.Error) string {
+	var parts []string
+	for _, err := range []error{e.Blocked, e.Running} {
+		var denied *process.PermissionError
+		switch {
+		case err == nil:
+		case errors.As(err, &denied):
+			parts = append(parts, denied.Detail)
+		default:
+			parts = append(parts, err.Error())
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+func notObserved(pid int, err error) *Fault {
+	f := &Fault{
+		SQLState: NotInPrerequisiteState,
+		Message:  fmt.Sprintf("process with PID %d could not be captured without stopping it", pid),
+		Hint:     "Retry, or turn nonstop off to let the worker stop the process.",
+	}
+	var e *observe.Error
+	if errors.As(err, &e) {
+		f.Detail = fmt.Sprintf("After %d attempts in %s: %s.", e.Attempts, e.After.Round(time.Millisecond), looks(e))
+	}
+	if errors.Is(err, process.ErrUnreachable) {
+		f.Detail, f.Hint = capital(looks(e))+".", unreachable(e.PID)
+	}
+	var denied *process.PermissionError
+	if errors.As(err, &denied) {
+		f.SQLState, f.Hint = InsufficientPrivilege, permissionHints[denied.Reason]
+	}
+	return f
+}
+
+// sentence converts an error text to a detail.
+func sentence(err error) string { return capital(err.Error()) + "." }
+
+// capital makes the first letter a capital one, if it is an ASCII letter of a word. Names such as
+// "kernel.yama.ptrace_scope" stay unchanged.
+func capital(s string) string {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == ' ' && i > 0:
+			return upper(s)
+		case c < 'a' || c > 'z':
+			return s
+		}
+	}
+	return upper(s)
+}
+
+func upper(s string) string {
+	if s == "" || s[0] < 'a' || s[0] > 'z' {
+		return s
+	}
+	return string(s[0]-'a'+'A') + s[1:]
+}

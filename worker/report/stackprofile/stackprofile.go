@@ -1,0 +1,108 @@
+// Package stackprofile turns stacks of package trace into locations of a profile of github.com/google/pprof/profile.
+//
+// It must not know how the stacks were taken, or what the samples of the profile count.
+package stackprofile
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/google/pprof/profile"
+
+	"pg_stat_backtrace/worker/capture/backtrace"
+)
+
+// Builder adds stacks to a profile. They share functions, mappings and locations.
+type Builder struct {
+	profile   *profile.Profile
+	functions map[profile.Function]*profile.Function
+	mappings  map[profile.Mapping]*profile.Mapping
+	locations map[string]*profile.Location
+}
+
+// New returns a builder for a profile without stacks.
+func New(p *profile.Profile) *Builder {
+	return &Builder{
+		profile: p, functions: make(map[profile.Function]*profile.Function),
+		mappings: make(map[profile.Mapping]*profile.Mapping), locations: make(map[string]*profile.Location),
+	}
+}
+
+// Named returns a location that stands for something else than code.
+func (b *Builder) Named(name string) *profile.Location {
+	return b.location([]backtrace.Frame{{Function: name}})
+}
+
+// Stack returns the locations, innermost first. Inlined calls share the location of the function that contains them.
+func (b *Builder) Stack(t *backtrace.Thread) []*profile.Location {
+	list := make([]*profile.Location, 0, len(t.Frames))
+	for at := 0; at < len(t.Frames); {
+		end := at + 1
+		for end < len(t.Frames) && t.Frames[end-1].Inlined {
+			end++
+		}
+		list = append(list, b.location(t.Frames[at:end]))
+		at = end
+	}
+	if !t.Whole {
+		list = append(list, b.Named("..."))
+	}
+	return list
+}
+
+// location returns the location of frames with one address.
+func (b *Builder) location(frames []backtrace.Frame) *profile.Location {
+	words := make([]string, 0, 2*len(frames))
+	for i := range frames {
+		words = append(words, strconv.FormatUint(frames[i].Address, 16), frames[i].Label())
+	}
+	key := strings.Join(words, ";")
+	if l := b.locations[key]; l != nil {
+		return l
+	}
+	last := &frames[len(frames)-1]
+	l := &profile.Location{
+		ID: uint64(len(b.profile.Location) + 1), Address: last.Address, Mapping: b.mapping(last),
+	}
+	for i := range frames {
+		l.Line = append(l.Line, profile.Line{Function: b.function(&frames[i]), Line: int64(frames[i].Line)})
+	}
+	b.locations[key] = l
+	b.profile.Location = append(b.profile.Location, l)
+	return l
+}
+
+func (b *Builder) function(f *backtrace.Frame) *profile.Function {
+	name := f.Label()
+	key := profile.Function{Name: name, Filename: f.File}
+	if known := b.functions[key]; known != nil {
+		return known
+	}
+	made := &profile.Function{
+		ID: uint64(len(b.profile.Function) + 1), Name: name, SystemName: name, Filename: f.File,
+	}
+	b.functions[key] = made
+	b.profile.Function = append(b.profile.Function, made)
+	return made
+}
+
+// mapping returns the image of a frame. Its start is the load bias, so that addresses less the start are those in the
+// image.
+func (b *Builder) mapping(f *backtrace.Frame) *profile.Mapping {
+	if f.Module == "" || f.ModuleOffset == 0 {
+		return nil
+	}
+	bias := f.Address - f.ModuleOffset
+	key := profile.Mapping{File: f.Module, BuildID: f.BuildID, Start: bias}
+	m := b.mappings[key]
+	if m == nil {
+		m = &profile.Mapping{
+			ID: uint64(len(b.profile.Mapping) + 1), File: f.Module, BuildID: f.BuildID, Start: bias,
+			HasFunctions: true, HasFilenames: true, HasLineNumbers: true, HasInlineFrames: true,
+		}
+		b.mappings[key] = m
+		b.profile.Mapping = append(b.profile.Mapping, m)
+	}
+	m.Limit = max(m.Limit, f.Address+1)
+	return m
+}

@@ -1,0 +1,109 @@
+package metrics
+
+import (
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"pg_stat_backtrace/worker/pg/activity"
+)
+
+// Server is a server and what its processes do now.
+type Server struct {
+	// Running is set if the server runs, even if its processes cannot be read.
+	Running bool
+	// Version is the major version.
+	Version int
+	// DataDir is the data directory, as the worker reaches it.
+	DataDir string
+	// Processes is empty if the processes cannot be read.
+	Processes []activity.Process
+}
+
+// activeKey names a series of active sessions.
+type activeKey struct{ class, event, backend string }
+
+// activities counts processes by what they do.
+type activities struct {
+	read func() (Server, error)
+
+	mu    sync.Mutex
+	names admitted[activeKey]
+	seen  map[activeKey]bool // series that exist, at 0 while no process belongs to them
+}
+
+func newActivities(read func() (Server, error)) *activities {
+	return &activities{
+		read: read, names: admitted[activeKey]{most: maxActive - maxTypes}, seen: make(map[activeKey]bool),
+	}
+}
+
+// running is the type and the event of an active process that does not wait.
+const running = "CPU"
+
+// stateNames are the values of the label of sessions.
+var stateNames = map[activity.State]string{
+	activity.Active: "active", activity.Idle: "idle", activity.IdleInTransaction: "idle in transaction",
+	activity.Aborted: "aborted", activity.Other: other,
+}
+
+// Describe describes nothing: the metrics depend on what processes do.
+func (a *activities) Describe(chan<- *prometheus.Desc) {}
+
+// Collect reads the processes.
+func (a *activities) Collect(out chan<- prometheus.Metric) {
+	server, err := a.read()
+	out <- gauge(serverUp, oneIf(server.Running))
+	out <- gauge(serverReadable, oneIf(err == nil))
+	// A path may have any bytes, a label may not.
+	dir := strings.ToValidUTF8(server.DataDir, "\uFFFD")
+	out <- gauge(serverInfo, 1, strconv.Itoa(server.Version), dir)
+	if err != nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	counts := make(map[activeKey]int)
+	states := make(map[activity.State]int)
+	for i := range server.Processes {
+		p := &server.Processes[i]
+		if p.BackendType == activity.ClientBackend {
+			states[p.State]++
+		}
+		if !p.Active() {
+			continue
+		}
+		key := activeKey{p.WaitType, p.WaitEvent, p.BackendType}
+		if key.class == "" {
+			key.class, key.event = running, running
+		}
+		if !a.names.admit(key) {
+			key.event, key.backend = other, other
+		}
+		a.seen[key] = true
+		counts[key]++
+	}
+	for key := range a.seen {
+		out <- gauge(active, float64(counts[key]), key.class, key.event, key.backend)
+	}
+	for state, name := range stateNames {
+		out <- gauge(sessions, float64(states[state]), name)
+	}
+}
+
+func oneIf(condition bool) float64 {
+	if condition {
+		return 1
+	}
+	return 0
+}
+
+func gauge(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {
+	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+}
+
+func counter(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {
+	return prometheus.MustNewConstMetric(d, prometheus.CounterValue, value, labels...)
+}

@@ -1,0 +1,58 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	pgcluster "pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/serve/spool"
+	"strconv"
+	"strings"
+)
+
+// reach returns the path of a directory that a process names: the same path if it has this process's root directory.
+func reach(proc string, pid int, path string) string {
+	root := filepath.Join(proc, strconv.Itoa(pid), "root")
+	if strings.HasPrefix(path, root+"/") {
+		return path // from an earlier call
+	}
+	own, err1 := os.Stat("/")
+	its, err2 := os.Stat(root + "/")
+	cwd := filepath.Join(proc, strconv.Itoa(pid), "cwd")
+	if err1 == nil && err2 == nil && os.SameFile(own, its) && sameFile(path, cwd) {
+		return path
+	}
+	return filepath.Clean(root) + path
+}
+
+func sameFile(a, b string) bool {
+	one, err1 := os.Stat(a)
+	two, err2 := os.Stat(b)
+	return err1 == nil && err2 == nil && os.SameFile(one, two)
+}
+
+// errServed says that a cluster has a worker already.
+var errServed = errors.New("another worker serves this cluster")
+
+// prove checks that a process is the postmaster of its data directory and has no worker, and returns that directory as
+// this process reaches it.
+func prove(proc string, p Process) (dataDir string, err error) {
+	dir := reach(proc, p.PID, p.DataDir)
+	c, err := pgcluster.ByPostmaster(dir, p.PID)
+	if err != nil {
+		return dir, err
+	}
+	if c.PostmasterStart != p.Start {
+		return dir, fmt.Errorf("%s: %w: process %d has ended", dir, pgcluster.ErrNotRunning, p.PID)
+	}
+	if info, err := spool.Find(c.DataDir); err == nil && info.Alive() {
+		return dir, fmt.Errorf("%w: process %d", errServed, info.PID)
+	}
+	return dir, nil
+}
+
+// isNoPostmaster reports whether the error of a proof means that the process is no postmaster.
+func isNoPostmaster(err error) bool {
+	return errors.Is(err, pgcluster.ErrNotDataDir) || errors.Is(err, pgcluster.ErrNotRunning)
+}

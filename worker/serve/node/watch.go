@@ -1,0 +1,66 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/process/procfs"
+)
+
+// watch waits for the end of a process, without a look at it now and then. It returns a function that ends the watch;
+// nil if the kernel has no descriptors of processes (before Linux 5.10).
+func (s *supervisor) watch(ctx context.Context, k key) (end func()) {
+	fd, err := unix.PidfdOpen(k.pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return nil
+	}
+	file := os.NewFile(uintptr(fd), "process")
+	conn, err := file.SyscallConn()
+	if err != nil {
+		_ = file.Close()
+		return nil
+	}
+	go func() {
+		defer func() { _ = file.Close() }()
+		err := conn.Read(func(fd uintptr) bool {
+			ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			n, err := unix.Poll(ready, 0)
+			return err == nil && n > 0 || hasEnded(k)
+		})
+		if err != nil {
+			return // the watch was ended
+		}
+		select {
+		case s.events <- event{key: k, left: true}:
+		case <-ctx.Done():
+		}
+	}()
+	return func() { _ = file.Close() }
+}
+
+// endWatch ends the watch for the end of a cluster's postmaster.
+func (c *cluster) endWatch() {
+	if c.unwatch != nil {
+		c.unwatch()
+		c.unwatch = nil
+	}
+}
+
+// leaveEnded leaves the clusters whose postmaster has ended without a watch for it.
+func (s *supervisor) leaveEnded() {
+	for k, c := range s.clusters {
+		if c.phase == running && c.unwatch == nil && hasEnded(k) {
+			s.scan.forget(k.pid)
+			s.leave(k, c)
+		}
+	}
+}
+
+// hasEnded reports whether a process has ended.
+func hasEnded(k key) bool {
+	stat, err := procfs.ReadStat(k.pid)
+	return errors.Is(err, procfs.ErrGone) || err == nil && (stat.StartTime != k.start || stat.State == 'Z' || stat.State == 'X')
+}

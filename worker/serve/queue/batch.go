@@ -1,0 +1,308 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/worker/serve/shield"
+)
+
+// job is a request that is running, or has finished and is not written yet.
+type job struct {
+	request Request
+	done    chan struct{} // closed when result is set
+	result  Result
+}
+
+func (j *job) finished() bool {
+	select {
+	case <-j.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// maxJobs bounds the running requests of one database, in batches.
+const maxJobs = 4
+
+// roleJobs bounds the running requests of one role that is not a superuser, in batches. Slow captures of one role
+// must not delay other roles.
+const roleJobs = 1
+
+// ratePause is how long the requests of a role beyond its rate stay in the queue.
+const ratePause = 100 * time.Millisecond
+
+// batch claims requests, runs them, and writes the results that are ready within the grace time. Slow requests
+// continue unclaimed, and are claimed again when they are done. So a transaction is short, however long a capture
+// takes. more reports whether to call batch again at once. The context captures outlives the batch.
+func (s *session) batch(ctx, captures context.Context) (more bool, err error) {
+	s.found = 0
+	slow := s.unfinished()
+	most := min(s.cfg.Batch, maxJobs*s.cfg.Batch-len(slow))
+	if most <= 0 {
+		return false, nil
+	}
+	passed := s.deferred()
+	requests, err := s.claim(ctx, most, slow, passed)
+	if err != nil {
+		return false, err
+	}
+	s.found = len(requests)
+	if len(requests) < most && len(passed) == 0 {
+		s.dropDeleted(requests, slow)
+	}
+	jobs := s.start(captures, requests)
+	s.await(ctx, jobs)
+	done := make([]*job, 0, len(jobs))
+	for _, j := range jobs {
+		if j.finished() {
+			done = append(done, j)
+		}
+	}
+	if err := s.finish(ctx, done); err != nil {
+		return false, err
+	}
+	for _, j := range done {
+		delete(s.jobs, j.request.ID)
+		s.report(j)
+	}
+	s.written += len(done)
+	return len(requests) == most, nil
+}
+
+// claim begins a transaction and locks requests in it.
+func (s *session) claim(ctx context.Context, most int, but []int64, callers []uint32) ([]Request, error) {
+	b := guarded()
+	b.Queue(claimSQL, most, but, callers)
+	results := s.conn.SendBatch(ctx, b)
+	defer func() { _ = results.Close() }()
+	if err := readGuarded(results); err != nil {
+		return nil, err
+	}
+	rows, err := results.Query()
+	if err != nil {
+		return nil, asAbsent(err)
+	}
+	requests, err := pgx.CollectRows(rows, s.scan)
+	if err != nil {
+		return nil, asAbsent(err)
+	}
+	return requests, results.Close()
+}
+
+func (s *session) scan(row pgx.CollectableRow) (Request, error) {
+	r := Request{Database: s.database, ASCII: s.ascii}
+	var backend, pid *int32
+	var started *int64
+	var waited float64
+	err := row.Scan(&r.ID, &r.Verb, &r.Caller, &r.CallerName, &r.Superuser, &r.Granted, &backend, &pid, &started,
+		&r.Settings, &waited)
+	if err != nil {
+		return r, fmt.Errorf("reading a request: %w", err)
+	}
+	if backend != nil {
+		r.Backend = int(*backend)
+	}
+	if pid != nil {
+		r.PID = int(*pid)
+	}
+	if started != nil {
+		r.Started = uint64(*started)
+	}
+	r.Waited = time.Duration(waited * float64(time.Second))
+	return r, nil
+}
+
+// start returns the jobs of the claimed requests, and begins the new ones. Requests of a role over its rate stay in
+// the queue.
+func (s *session) start(ctx context.Context, requests []Request) []*job {
+	jobs := make([]*job, 0, len(requests))
+	for _, r := range requests {
+		j := s.jobs[r.ID]
+		if j == nil {
+			if !s.withinRate(r) {
+				continue
+			}
+			j = &job{request: r, done: make(chan struct{})}
+			s.jobs[r.ID] = j
+			go s.carryOut(ctx, j)
+		}
+		jobs = append(jobs, j)
+	}
+	return jobs
+}
+
+// withinRate counts the request against its caller's rate, and reports whether it may begin now.
+func (s *session) withinRate(r Request) bool {
+	if r.Superuser {
+		return true
+	}
+	if _, over := s.overRate[r.Caller]; over {
+		return false
+	}
+	if !s.busy(r.Caller) && (s.cfg.Limiter == nil || s.cfg.Limiter.Take(r.Caller) == nil) {
+		return true
+	}
+	s.overRate[r.Caller] = time.Now().Add(ratePause)
+	time.AfterFunc(ratePause, s.wake)
+	return false
+}
+
+// internalError is the SQLSTATE of unexpected errors.
+const internalError = "XX000"
+
+// carryOut runs a request. A panic is a failure of the request. The request gets this result at once, and is not claimed
+// again.
+func (s *session) carryOut(ctx context.Context, j *job) {
+	if err := shield.Catch("a queued request", func() error {
+		j.result = s.cfg.Handle(ctx, j.request)
+		return nil
+	}); err != nil {
+		s.log.Error().Err(err).Int64("request", j.request.ID).Int("pid", j.request.PID).Msg("queued request failed")
+		j.result = Result{
+			SQLState: internalError, Message: "internal error of the pg_stat_backtrace worker",
+			Hint: "See the log of the worker.",
+		}
+	}
+	close(j.done)
+	s.wake()
+}
+
+// await waits for the jobs, at most for the grace time.
+func (s *session) await(ctx context.Context, jobs []*job) {
+	grace := time.NewTimer(s.cfg.Grace)
+	defer grace.Stop()
+	for _, j := range jobs {
+		select {
+		case <-j.done:
+		case <-grace.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// finish writes results and ends the transaction of the claim.
+func (s *session) finish(ctx context.Context, jobs []*job) error {
+	if len(jobs) == 0 {
+		_, err := s.conn.Exec(ctx, commit) // nothing is written: no NOTIFY
+		return err
+	}
+	c := newColumns(len(jobs))
+	ids := make([]int64, 0, len(jobs))
+	texts := make([]*string, 0, len(jobs))
+	for _, j := range jobs {
+		ids = append(ids, j.request.ID)
+		texts = append(texts, optional(j.result.Text))
+		c.add(j.result)
+	}
+	b := &pgx.Batch{}
+	b.Queue(finishSQL, ids, c.engines, c.pauses, c.depths, texts, c.states, c.messages, c.details, c.hints)
+	b.Queue(noLockTimeout)
+	b.Queue(commit)
+	return s.conn.SendBatch(ctx, b).Close()
+}
+
+// unfinished lists the running requests, which must not be claimed.
+func (s *session) unfinished() []int64 {
+	ids := make([]int64, 0, len(s.jobs))
+	for id, j := range s.jobs {
+		if !j.finished() {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// busy reports whether a role has as many running requests as it may have.
+func (s *session) busy(role uint32) bool {
+	n := 0
+	for _, j := range s.jobs {
+		if j.request.Caller == role && !j.finished() {
+			n++
+		}
+	}
+	return n >= roleJobs*s.cfg.Batch
+}
+
+// deferred lists the roles that are over their rate.
+func (s *session) deferred() []uint32 {
+	roles := make([]uint32, 0, len(s.overRate))
+	now := time.Now()
+	for role, until := range s.overRate {
+		if now.Before(until) {
+			roles = append(roles, role)
+		} else {
+			delete(s.overRate, role)
+		}
+	}
+	return roles
+}
+
+// dropDeleted drops finished jobs whose request no longer exists. The claim reached the end of the queue and did not
+// return such a request, and did not pass it over.
+func (s *session) dropDeleted(requests []Request, passed []int64) {
+	if len(s.jobs) == 0 {
+		return
+	}
+	there := make(map[int64]bool, len(requests)+len(passed))
+	for _, r := range requests {
+		there[r.ID] = true
+	}
+	for _, id := range passed {
+		there[id] = true
+	}
+	for id, j := range s.jobs {
+		if !there[id] && j.finished() {
+			delete(s.jobs, id)
+		}
+	}
+}
+
+// columns has the fields of many results, as arrays.
+type columns struct {
+	engines, states, messages, details, hints []*string
+	pauses                                    []*float64
+	depths                                    []*int32
+}
+
+func newColumns(n int) *columns {
+	return &columns{
+		engines: make([]*string, 0, n), states: make([]*string, 0, n), messages: make([]*string, 0, n),
+		details: make([]*string, 0, n), hints: make([]*string, 0, n),
+		pauses: make([]*float64, 0, n), depths: make([]*int32, 0, n),
+	}
+}
+
+func (c *columns) add(r Result) {
+	var pause *float64
+	var depth *int32
+	if r.Engine != "" {
+		us := float64(r.Pause.Nanoseconds()) / 1000
+		pause = &us
+	}
+	if r.Depth > 0 {
+		n := int32(r.Depth)
+		depth = &n
+	}
+	c.engines = append(c.engines, optional(r.Engine))
+	c.pauses = append(c.pauses, pause)
+	c.depths = append(c.depths, depth)
+	c.states = append(c.states, optional(r.SQLState))
+	c.messages = append(c.messages, optional(r.Message))
+	c.details = append(c.details, optional(r.Detail))
+	c.hints = append(c.hints, optional(r.Hint))
+}
+
+// optional returns NULL for an empty string.
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}

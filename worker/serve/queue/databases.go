@@ -1,0 +1,401 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/worker/pg/cluster"
+)
+
+// maxVisits bounds the visits that check databases for the extension at the same time.
+const maxVisits = 4
+
+// Queue serves the databases of a server until the server stops.
+type Queue struct {
+	cfg    Config
+	visits chan struct{}
+	budget *budget
+	// warned is the last logged message about scarce slots, and warnedAt its time. Slots change often, and the log must
+	// not grow with them.
+	warned   string
+	warnedAt time.Time
+
+	mu    sync.Mutex
+	loops map[uint32]*databaseLoop
+}
+
+// New makes a queue. Run serves it.
+func New(cfg Config) *Queue {
+	cfg.setDefaults()
+	return &Queue{
+		cfg: cfg, visits: make(chan struct{}, maxVisits), loops: map[uint32]*databaseLoop{}, budget: &budget{stay: cfg.Stay},
+	}
+}
+
+// database is a database that accepts connections.
+type database struct {
+	oid  uint32
+	name string
+	// wanted means that another session has locked the database to drop, rename or copy it, and waits for other
+	// sessions to end.
+	wanted bool
+	// limit is the database's CONNECTION LIMIT, below 0 if it has none. others counts the sessions other than the
+	// worker's.
+	limit, others int
+}
+
+// full reports whether a session of the worker would take the last slot of the database.
+func (d database) full() bool { return d.limit >= 0 && d.others+1 >= d.limit }
+
+// Run serves until ctx ends, and then ends its sessions. Results that are not written stay queued.
+func (q *Queue) Run(ctx context.Context) {
+	q.cfg.Journal.onNewcomer(q.visit)
+	defer q.cfg.Journal.onNewcomer(nil)
+	defer q.end()
+	retry := minScan
+	for {
+		pause := q.cfg.Scan
+		if q.scan(ctx) {
+			retry = minScan
+		} else { // the main session is starting or reconnecting
+			pause = retry
+			retry = min(2*retry, q.cfg.Scan)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// minScan is the first pause after a failed listing of the databases.
+const minScan = 10 * time.Millisecond
+
+// scan starts and ends sessions so that they match the databases. It returns false if it could not list them.
+func (q *Queue) scan(ctx context.Context) bool {
+	for database, n := range q.cfg.Journal.lost() {
+		q.cfg.Log.Warn().Str("database", database).Int("rows", n).
+			Msg("the journal cannot keep up: rows of waiting calls were dropped")
+	}
+	found, exist, slots, recovering, err := q.databases(ctx)
+	if err != nil {
+		return false // the main session logs the error; existing sessions continue
+	}
+	if !recovering {
+		q.share(slots, found)
+	}
+	q.cfg.Journal.suspend(recovering)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	there, names := make(map[uint32]bool, len(found)), make(map[string]bool, len(found))
+	served := make(map[string]bool, len(found))
+	for _, d := range found {
+		names[d.name] = true
+		k := q.loops[d.oid]
+		if d.wanted || d.full() || k != nil && k.name != d.name {
+			continue // it returns later, under its new name
+		}
+		there[d.oid] = true
+		if k == nil {
+			q.cfg.Depths.expect(d.name)
+			q.loops[d.oid] = q.startLoop(ctx, d)
+		}
+		served[d.name] = true
+	}
+	q.cfg.Journal.retain(names)
+	q.cfg.Depths.retain(exist, func(name string) bool { return served[name] })
+	for oid, k := range q.loops {
+		if !there[oid] {
+			k.cancel()
+			delete(q.loops, oid)
+		}
+	}
+	return true
+}
+
+// warnEvery is the shortest interval of messages about scarce slots.
+const warnEvery = time.Minute
+
+// share sets how many sessions are allowed now: the worker's limit without its main session, as long as slots are
+// left for other clients.
+func (q *Queue) share(slots cluster.Slots, found []database) {
+	most := q.cfg.Sessions
+	if most <= 0 {
+		most = slots.Sessions()
+	}
+	most--
+	free := slots.Ordinary() - (slots.Used - q.budget.used()) - slots.Spare()
+	if slots.Role.Limit >= 0 {
+		free = min(free, slots.Role.Limit-(slots.Role.Used-q.budget.used())-1)
+	}
+	q.budget.resize(max(0, min(most, free)))
+	reason := fullDatabases(found)
+	if free < min(most, len(found)) {
+		reason = "few connection slots are left"
+	}
+	if reason != q.warned && time.Since(q.warnedAt) > warnEvery {
+		q.warned, q.warnedAt = reason, time.Now()
+		if reason != "" {
+			q.cfg.Log.Warn().Str("reason", reason).Int("max_connections", slots.Max).Int("reserved", slots.Reserved).
+				Int("used", slots.Used).Int("sessions", max(0, min(most, free))).Int("sessions_most", most).
+				Msg("queues are served less often, or not at all, to leave connection slots to others")
+		}
+	}
+}
+
+// fullDatabases names the databases that have no slot for the worker, and only some of them if there are many.
+func fullDatabases(found []database) string {
+	const most = 10
+	var list []string
+	for _, d := range found {
+		switch {
+		case d.full() && len(list) < most:
+			list = append(list, fmt.Sprintf("database %q has CONNECTION LIMIT %d", d.name, d.limit))
+		case d.full():
+			return strings.Join(append(list, "and others"), "; ")
+		}
+	}
+	return strings.Join(list, "; ")
+}
+
+const recoverySQL = `SELECT pg_catalog.pg_is_in_recovery()`
+
+// databaseSQL lists the databases, and which of them accept connections. DROP DATABASE, RENAME and CREATE DATABASE … TEMPLATE lock
+// a database and wait some seconds for other sessions to end, so the worker ends its sessions. A datconnlimit of -2
+// marks a database whose DROP failed. $1 has the pids of the worker's sessions, because some roles cannot see session
+// names.
+//
+// A read of pg_locks stops all changes of the server's lock table for a moment. So the statement reads it once, and only
+// if another session has been executing a statement for some time: a command that waits for the worker's sessions does
+// so for five seconds. Of some sessions the worker cannot see the state, and they count as active ones.
+const databaseSQL = `
+WITH active AS MATERIALIZED (
+    SELECT FROM pg_catalog.pg_stat_activity a
+    WHERE a.usesysid IS NOT NULL AND a.pid <> pg_catalog.pg_backend_pid() AND a.pid <> ALL ($1::int[])
+      AND coalesce(a.backend_type, '') NOT IN ('logical replication launcher', 'walsender')
+      AND (a.state IS NULL OR a.state = 'active'
+           AND coalesce(a.query_start < pg_catalog.clock_timestamp() - interval '0.2 seconds', true))
+), locked AS MATERIALIZED (
+    SELECT l.objid FROM pg_catalog.pg_locks l
+    WHERE (SELECT EXISTS (SELECT FROM active))
+      AND l.locktype = 'object' AND l.classid = 'pg_catalog.pg_database'::pg_catalog.regclass
+      AND l.mode IN ('ShareLock', 'AccessExclusiveLock')
+)
+SELECT d.oid, d.datname, d.oid IN (SELECT k.objid FROM locked k),
+       d.datconnlimit, CASE WHEN d.datconnlimit < 0 THEN 0 ELSE (
+           SELECT count(*) FROM pg_catalog.pg_stat_activity a
+           WHERE a.datid = d.oid AND a.usesysid IS NOT NULL AND a.pid <> ALL ($1::int[])
+             AND coalesce(a.backend_type, 'client backend') IN ('client backend', 'walsender')) END,
+       d.datallowconn AND NOT d.datistemplate AND pg_catalog.has_database_privilege(d.oid, 'CONNECT')
+FROM pg_catalog.pg_database d
+WHERE d.datconnlimit <> -2
+ORDER BY d.oid`
+
+// databases lists the databases to serve and the names of all databases, which are none during recovery, and reads the
+// connection slots.
+func (q *Queue) databases(ctx context.Context) (
+	found []database, exist map[string]bool, slots cluster.Slots, recovering bool, err error,
+) {
+	err = q.cfg.Server.Query(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		if err := conn.QueryRow(ctx, recoverySQL).Scan(&recovering); err != nil || recovering {
+			return err
+		}
+		if slots, err = cluster.ReadSlots(ctx, conn); err != nil {
+			return err
+		}
+		rows, err := conn.Query(ctx, databaseSQL, q.processes())
+		if err != nil {
+			return fmt.Errorf("listing databases: %w", err)
+		}
+		found, exist = nil, make(map[string]bool) // the function may be called again
+		var d database
+		var open bool
+		fields := []any{&d.oid, &d.name, &d.wanted, &d.limit, &d.others, &open}
+		_, err = pgx.ForEachRow(rows, fields, func() error {
+			exist[d.name] = true
+			if open {
+				found = append(found, d)
+			}
+			return nil
+		})
+		return err
+	})
+	return found, exist, slots, recovering, err
+}
+
+// processes lists the server processes of the queue's sessions.
+func (q *Queue) processes() []int32 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	pids := make([]int32, 0, len(q.loops))
+	for _, k := range q.loops {
+		if pid := k.backend.Load(); pid != 0 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// visit makes the loop of a database check again soon. A call came from that database, so it has the extension.
+func (q *Queue) visit(name string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, k := range q.loops {
+		if k.name == name {
+			k.retrySoon()
+			q.budget.promote(name)
+		}
+	}
+}
+
+// end ends all sessions and waits for them.
+func (q *Queue) end() {
+	q.mu.Lock()
+	loops := q.loops
+	q.loops = map[uint32]*databaseLoop{}
+	q.mu.Unlock()
+	for _, k := range loops {
+		k.cancel()
+	}
+	for _, k := range loops {
+		<-k.done
+	}
+	q.cfg.Depths.end()
+}
+
+// databaseLoop serves one database.
+type databaseLoop struct {
+	name   string
+	cancel context.CancelFunc
+	done   chan struct{}
+	soon   chan struct{}
+	known  bool // it has been served, and the log has a message about that
+	// backend is the pid of the session's server process; 0 if there is no session.
+	backend atomic.Int32
+}
+
+func (k *databaseLoop) retrySoon() {
+	select {
+	case k.soon <- struct{}{}:
+	default:
+	}
+}
+
+func (q *Queue) startLoop(ctx context.Context, d database) *databaseLoop {
+	ctx, cancel := context.WithCancel(ctx)
+	k := &databaseLoop{name: d.name, cancel: cancel, done: make(chan struct{}), soon: make(chan struct{}, 1)}
+	go func() {
+		defer close(k.done)
+		defer cancel()
+		q.runLoop(ctx, k)
+	}()
+	return k
+}
+
+// runLoop serves a database until ctx ends. If there is no queue or no free session, it checks again after growing
+// pauses.
+func (q *Queue) runLoop(ctx context.Context, k *databaseLoop) {
+	log := q.cfg.Log.With().Str("database", k.name).Logger()
+	logged := ""
+	pause := q.cfg.MinLook
+	for ctx.Err() == nil {
+		began := time.Now()
+		served, err := q.serve(ctx, k)
+		if ctx.Err() != nil {
+			return
+		}
+		if errors.Is(err, errAbsent) {
+			q.cfg.Journal.discard(k.name)
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, errNone), errors.Is(err, errAbsent) && !k.known:
+			q.cfg.Depths.forget(k.name)
+		default:
+			q.cfg.Depths.lose(k.name)
+		}
+		if served && time.Since(began) > q.cfg.MinLook {
+			pause, logged = q.cfg.MinLook, ""
+		}
+		switch {
+		case err == nil || logged == err.Error():
+		case errors.Is(err, errNone):
+			log.Debug().Err(err).Msg("the queue is not served")
+		default:
+			log.Warn().Err(err).Msg("the queue is not served")
+		}
+		if err != nil {
+			logged = err.Error()
+		}
+		if served && err == nil {
+			continue // it has given way to another database, and waits for its next turn
+		}
+		if !q.pauseLoop(ctx, k, pause) {
+			return
+		}
+		pause = min(2*pause, q.maxPause())
+	}
+}
+
+// pauseLoop waits. After retrySoon it waits only the shortest pause.
+func (q *Queue) pauseLoop(ctx context.Context, k *databaseLoop, pause time.Duration) bool {
+	for _, step := range []struct {
+		time  time.Duration
+		hurry chan struct{}
+	}{{q.cfg.MinLook, nil}, {pause - q.cfg.MinLook, k.soon}} {
+		timer := time.NewTimer(step.time)
+		select {
+		case <-ctx.Done():
+		case <-step.hurry:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+	return ctx.Err() == nil
+}
+
+// maxPause returns the longest interval of visits to a database without the extension. It grows with the number of
+// databases, so that the visits do not cost the server a new session all the time.
+func (q *Queue) maxPause() time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return max(q.cfg.MaxLook, time.Duration(len(q.loops))*time.Second)
+}
+
+// serve visits a database when a session is free, and stays if the database has a queue. served reports whether it
+// has one.
+func (q *Queue) serve(ctx context.Context, k *databaseLoop) (served bool, err error) {
+	lease, err := q.budget.acquire(ctx, k.name, q.cfg.Journal.waits(k.name))
+	if err != nil {
+		return false, err
+	}
+	defer q.budget.release(lease)
+	select {
+	case q.visits <- struct{}{}:
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	s, err := open(ctx, &q.cfg, k.name, lease)
+	<-q.visits
+	if err != nil {
+		return false, err
+	}
+	q.cfg.Depths.open(k.name)
+	k.backend.Store(int32(s.conn.PgConn().PID()))
+	defer k.backend.Store(0)
+	if log := &q.cfg.Log; k.known {
+		log.Debug().Str("database", k.name).Msg("serving the queue")
+	} else {
+		log.Info().Str("database", k.name).Msg("serving the queue")
+	}
+	k.known = true
+	return true, s.run(ctx)
+}

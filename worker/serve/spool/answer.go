@@ -1,0 +1,154 @@
+package spool
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"pg_stat_backtrace/worker/report/visible"
+)
+
+// Answer is the result of a call, or the warning or error that the call raises.
+type Answer struct {
+	// Level is "" if Text or Rows is the result, "NOTICE" if Rows is the result and Message and Hint are a notice about
+	// it, else "WARNING" or "ERROR".
+	Level string
+	// SQLState, Message, Detail and Hint belong to the warning or error. Detail and Hint may be empty.
+	SQLState string
+	Message  string
+	Detail   string
+	Hint     string
+	// Text is the result.
+	Text string
+	// Rows, if not nil, is the result instead of Text: a table. An empty cell is a NULL.
+	Rows [][]string
+}
+
+// separator ends each field of an answer except the last one. It is US, the unit separator of ASCII. No field
+// contains it.
+const separator = "\x1f"
+
+// separators is the size of those in an answer.
+const separators = 5 * len(separator)
+
+// The separators of a table: RS after each row, GS after each cell except the last one. No cell contains them.
+const (
+	rowSeparator  = '\x1e'
+	cellSeparator = '\x1d'
+)
+
+// maxAnswer bounds an answer, in bytes. The server reads the answer into its memory, and tmpfs takes memory too.
+const maxAnswer = 8 << 20
+
+// unicodeEncoding is the name of the server encoding for UTF-8.
+const unicodeEncoding = "UTF8"
+
+// encode makes the contents of an answer file for a database with the given encoding. It uses UTF-8 if the database
+// does, else ASCII, which every server encoding includes. Other characters then become \u00e9 or \U0001f600.
+func (a Answer) encode(encoding string) []byte {
+	a = a.checked()
+	data := a.fields(encoding)
+	if len(data) > maxAnswer+separators { // escapes take more room than what they stand for
+		data = tooLarge().fields(encoding)
+	}
+	return data
+}
+
+// fields writes the fields of an answer.
+func (a Answer) fields(encoding string) []byte {
+	var b strings.Builder
+	b.Grow(len(a.Text) + len(a.Message) + len(a.Detail) + len(a.Hint) + 64)
+	for i, field := range []string{a.Level, a.SQLState, a.Message, a.Detail, a.Hint, a.Text} {
+		if i > 0 {
+			b.WriteString(separator)
+		}
+		clean(&b, field, encoding != unicodeEncoding)
+	}
+	for i, row := range a.Rows {
+		if i > 0 {
+			b.WriteByte(rowSeparator)
+		}
+		for j, cell := range row {
+			if j > 0 {
+				b.WriteByte(cellSeparator)
+			}
+			clean(&b, cell, encoding != unicodeEncoding)
+		}
+	}
+	return []byte(b.String())
+}
+
+// checked replaces an answer that SQL cannot raise.
+func (a Answer) checked() Answer {
+	switch {
+	case len(a.Message)+len(a.Detail)+len(a.Hint)+len(a.Text)+size(a.Rows) > maxAnswer:
+		return tooLarge()
+	case a.Level == "":
+		return Answer{Text: a.Text, Rows: a.Rows}
+	case a.Level == "NOTICE" && a.Message != "" && a.Rows != nil:
+		return Answer{Level: a.Level, Message: a.Message, Hint: a.Hint, Rows: a.Rows}
+	case a.Level != "WARNING" && a.Level != "ERROR" || !isSQLState(a.SQLState) || a.Message == "":
+		return failure("XX000", fmt.Sprintf("unexpected answer %q %q: %s", a.Level, a.SQLState, a.Message), a.Hint)
+	}
+	return a
+}
+
+func tooLarge() Answer {
+	return failure("54000", fmt.Sprintf("the answer is larger than %d bytes", maxAnswer), "Ask for fewer frames.")
+}
+
+func size(rows [][]string) (n int) {
+	for _, row := range rows {
+		for _, cell := range row {
+			n += len(cell) + 1
+		}
+	}
+	return n
+}
+
+func failure(state, message, hint string) Answer {
+	return Answer{Level: "ERROR", SQLState: state, Message: message, Hint: hint}
+}
+
+// isSQLState reports whether RAISE accepts the code. Codes of success are refused.
+func isSQLState(s string) bool {
+	if len(s) != 5 || strings.HasPrefix(s, "00") {
+		return false
+	}
+	return strings.IndexFunc(s, func(r rune) bool { return (r < '0' || r > '9') && (r < 'A' || r > 'Z') }) < 0
+}
+
+// clean writes s in a form that is safe as a text of the database. It escapes NUL and other control characters (as
+// \x1f), invalid UTF-8, and characters that change the display of the text around them. With ascii, it also escapes
+// all other characters outside ASCII.
+func clean(b *strings.Builder, s string, ascii bool) {
+	if plain(s) {
+		b.WriteString(s)
+		return
+	}
+	for len(s) > 0 {
+		r, size := utf8.DecodeRuneInString(s)
+		switch {
+		case r == utf8.RuneError && size == 1, r < 0x80 && unicode.IsControl(r) && r != '\n' && r != '\t':
+			fmt.Fprintf(b, `\x%02x`, s[0])
+		case r < 0x80, !ascii && visible.Rune(r):
+			b.WriteString(s[:size])
+		case r > 0xffff:
+			fmt.Fprintf(b, `\U%08x`, r)
+		default:
+			fmt.Fprintf(b, `\u%04x`, r)
+		}
+		s = s[size:]
+	}
+}
+
+// plain reports whether s is only printable ASCII, tabs and line ends, which is the common case.
+func plain(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' && c != '\n' && c != '\t' || c >= 0x7f {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,225 @@
+package spool
+
+import (
+	"container/list"
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"pg_stat_backtrace/worker/limits/admission"
+)
+
+// call is a request, from its arrival until its answer has been fetched or the call is abandoned.
+type call struct {
+	answer  string // name of the answer's file
+	backend int
+	who     admission.Who
+	written time.Time       // the time of the request, by the clock of files
+	begun   time.Time       // the same by the monotonic clock
+	ctx     context.Context //nolint:containedctx // it lives as long as the call
+	cancel  context.CancelFunc
+	ended   chan struct{}          // closed when the handler has returned
+	slot    atomic.Pointer[func()] // releases the handler's slot; nil: it has none
+
+	// Guarded by calls.mu.
+	over      bool      // the answer will not be fetched
+	delivered time.Time // zero: no answer yet
+	size      int64     // of the answer, in the units of the file system
+	free      func()    // releases the room of the answer; nil: it has none
+	place     *list.Element
+}
+
+// calls has the calls in progress, and the answers that have not been fetched. A backend makes one call at a time.
+// When it makes another call, it no longer waits for the earlier one. That call is abandoned and its answer removed.
+type calls struct {
+	room   *admission.Gate // bytes of unfetched answers
+	remove func(name string)
+
+	mu        sync.Mutex
+	byBackend map[int]*call
+	answers   map[string]*call         // delivered, not fetched yet
+	classes   map[admission.Who]*class // and by role
+	dropped   int                      // answers that were removed to make room
+}
+
+// class has the answers for one role, or for all superusers, the oldest first.
+type class struct {
+	answers list.List
+	size    int64
+}
+
+func newCalls(room *admission.Gate, remove func(name string)) *calls {
+	return &calls{
+		room: room, remove: remove,
+		byBackend: map[int]*call{}, answers: map[string]*call{}, classes: map[admission.Who]*class{},
+	}
+}
+
+// begin adds a call, and abandons the earlier call of its backend. It returns nil if a later call of the backend is
+// known already, because the backend has then abandoned this one. That happens only for requests found without an
+// event.
+func (c *calls) begin(ctx context.Context, req *Request, written time.Time, event bool) *call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch old := c.byBackend[req.Backend]; {
+	case old == nil:
+	case event || old.written.Before(written):
+		c.abandon(old)
+	case written.Before(old.written):
+		return nil
+	}
+	// A worker that shuts down finishes running requests.
+	n := &call{
+		answer: req.ID + repSuffix, backend: req.Backend, who: who(req), written: written,
+		begun: time.Now().Add(-max(0, time.Since(written))), ended: make(chan struct{}),
+	}
+	n.ctx, n.cancel = req.context(ctx)
+	c.byBackend[req.Backend] = n
+	return n
+}
+
+func who(req *Request) admission.Who {
+	if req.Superuser {
+		return admission.Who{Superuser: true}
+	}
+	return admission.Who{Role: req.Caller}
+}
+
+// deliver makes room for an answer of the given size. wanted reports whether the caller may still fetch it, room
+// whether there is room. The oldest answers are removed first: those of the same role, then those of the role that
+// uses most room.
+func (c *calls) deliver(n *call, size int64, now time.Time) (wanted, room bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n.over || !n.delivered.IsZero() {
+		return false, false
+	}
+	n.size = onDisk(size)
+	for {
+		if free, ok := c.room.Try(n.who, n.size); ok {
+			n.free, n.delivered = free, now
+			c.answers[n.answer] = n
+			of := c.classes[n.who]
+			if of == nil {
+				of = &class{}
+				c.classes[n.who] = of
+			}
+			n.place = of.answers.PushBack(n)
+			of.size += n.size
+			return true, true
+		}
+		victim := c.nextToDrop(n.who)
+		if victim == nil {
+			c.end(n)
+			return true, false
+		}
+		c.abandon(victim)
+		c.dropped++
+	}
+}
+
+// onDisk returns the space that a file takes in a tmpfs: whole pages, and an inode.
+func onDisk(size int64) int64 {
+	const page, inode = 4096, 1024
+	return (size+page-1)/page*page + inode
+}
+
+// nextToDrop returns the answer to remove next, or nil if there is none.
+func (c *calls) nextToDrop(asker admission.Who) *call {
+	most := c.classes[asker]
+	if most == nil {
+		for who, of := range c.classes {
+			if !who.Superuser && (most == nil || of.size > most.size) {
+				most = of
+			}
+		}
+	}
+	if most == nil {
+		return nil
+	}
+	oldest, _ := most.answers.Front().Value.(*call)
+	return oldest
+}
+
+// abandoned reports whether the call was abandoned while its answer was written.
+func (c *calls) abandoned(n *call) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return n.over
+}
+
+// abandon abandons a call, and removes its answer.
+func (c *calls) abandon(n *call) {
+	n.cancel()
+	if !n.delivered.IsZero() {
+		c.remove(n.answer)
+	}
+	c.end(n)
+}
+
+// end removes a call from the lists and releases its room.
+func (c *calls) end(n *call) {
+	n.over = true
+	if n.free != nil {
+		n.free()
+		n.free = nil
+		delete(c.answers, n.answer)
+		of := c.classes[n.who]
+		of.answers.Remove(n.place)
+		if of.size -= n.size; of.answers.Len() == 0 {
+			delete(c.classes, n.who)
+		}
+	}
+	if c.byBackend[n.backend] == n {
+		delete(c.byBackend, n.backend)
+	}
+}
+
+// fetched records that an answer has been read.
+func (c *calls) fetched(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := c.answers[name]; n != nil {
+		c.end(n)
+	}
+}
+
+// waits reports whether this is an answer that may still be fetched.
+func (c *calls) waits(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.answers[name] != nil
+}
+
+// awaited reports whether the caller of an answer may still look for it. backtrace.call in the extension's SQL looks
+// at growing distances: a quarter of the time that the caller has waited, and at most two seconds.
+func (c *calls) awaited(now time.Time) bool {
+	const (
+		longestNap = 2 * time.Second
+		delay      = 200 * time.Millisecond // until a caller runs after its nap
+	)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.answers {
+		nap := min(n.delivered.Sub(n.begun)/4, longestNap)
+		if now.Sub(n.delivered) < nap+delay {
+			return true
+		}
+	}
+	return false
+}
+
+// expire removes answers that have waited too long because their caller was cancelled or ended. It returns how many
+// other answers were removed to make room since the last call.
+func (c *calls) expire(now time.Time) (dropped int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.answers {
+		if now.Sub(n.delivered) > answerLifetime {
+			c.abandon(n)
+		}
+	}
+	dropped, c.dropped = c.dropped, 0
+	return dropped
+}

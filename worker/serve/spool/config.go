@@ -1,0 +1,108 @@
+package spool
+
+import (
+	"errors"
+	"time"
+
+	"pg_stat_backtrace/worker/limits/admission"
+)
+
+// Errors for callers to branch on. Returned errors wrap them.
+var (
+	// ErrLocked means that another worker serves this data directory.
+	ErrLocked = errors.New("another worker serves this data directory")
+	// ErrUnsafe means that a directory or file is not private to this user.
+	ErrUnsafe = errors.New("not private to this user")
+	// ErrLost means that the spool directory was removed, moved or is no longer writable. A new Open makes a new
+	// directory.
+	ErrLost = errors.New("spool directory lost")
+	// ErrBadRequest means that a file in the spool is not a request of this protocol.
+	ErrBadRequest = errors.New("bad request")
+	// ErrFull means that the file system of the spool is full.
+	ErrFull = errors.New("file system full")
+	// ErrNoWorker means that the data directory has no pid file of a worker.
+	ErrNoWorker = errors.New("no worker")
+)
+
+// Config configures a spool. Every field except DataDir may have its zero value, which is the default.
+type Config struct {
+	// DataDir is the server's data directory, as this process reaches it.
+	DataDir string
+	// Base is the directory in which the spool directory is made. If it is empty, this is /dev/shm if that is a tmpfs
+	// with room, else os.TempDir.
+	Base string
+	// Root is the prefix for the server's paths in this process: /proc/PID/root if the server has another root
+	// directory. The spool directory is made below it, so that the server sees it.
+	Root string
+	// Witness is called repeatedly, because a restarted server may have another view of /proc. If the server cannot
+	// see this process, Witness returns a process that lives as long as the server. It returns the pid as the server
+	// sees it, and the start time in clock ticks since boot. The pid file then names that process as the worker. Zero
+	// means that the server sees this process.
+	Witness func() (pid int, start uint64)
+	// Version is the worker's version, for readers of the pid file.
+	Version string
+	// Verbs are the commands that the worker accepts, in addition to those of every version. The extension refuses
+	// others.
+	Verbs []string
+	// Concurrency bounds the handlers that run at the same time; 0 means 128. Here and below, a quarter is reserved
+	// for superusers, and each other role gets at most half.
+	Concurrency int
+	// Pending bounds the requests that run or wait; 0 means 4096. Further requests are answered with an error.
+	Pending int
+	// OnError, if not nil, is called with errors that no caller gets: invalid files in the directory, or answers that
+	// could not be written. Several goroutines call it, and it must not block.
+	OnError func(error)
+}
+
+const (
+	defaultConcurrency = 128
+	defaultPending     = 4096
+
+	// answerLifetime is how long an answer is kept. A call waits for it at most for its deadline and a second.
+	answerLifetime = 30 * time.Second
+	// housekeeping is the interval of the checks for which there are no events.
+	housekeeping = 2 * time.Second
+	// settle is the age at which an incomplete request counts as invalid.
+	settle = 5 * time.Second
+	// reserve is the free space, in bytes, without which the spool accepts no requests.
+	reserve = 64 << 10
+	// requestMemory bounds the requests that run or wait, in bytes of their files. They take somewhat more in memory.
+	requestMemory = 16 << 20
+	// maxUnread bounds the unfetched answers, in bytes. On a small file system they may take a quarter of it.
+	maxUnread = 64 << 20
+)
+
+// shares divides a bound: a quarter is reserved for superusers, and each other role gets at most half.
+func shares(total int64) admission.Limits {
+	return admission.Limits{Total: total, Ordinary: total - total/4, Role: (total + 1) / 2}
+}
+
+// answerRoom returns the limits of unfetched answers on a file system of the given size. Size 0 means a file system
+// without a size. A role has room for the largest answer.
+func answerRoom(size int64) admission.Limits {
+	total := int64(maxUnread)
+	if size > 0 {
+		total = min(total, size/4)
+	}
+	return admission.Limits{Total: total, Ordinary: total - total/4, Role: max(total/4, onDisk(maxAnswer))}
+}
+
+func (c Config) concurrency() int {
+	if c.Concurrency > 0 {
+		return c.Concurrency
+	}
+	return defaultConcurrency
+}
+
+func (c Config) pending() int {
+	if c.Pending > 0 {
+		return c.Pending
+	}
+	return defaultPending
+}
+
+func (c Config) report(err error) {
+	if err != nil && c.OnError != nil {
+		c.OnError(err)
+	}
+}
