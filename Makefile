@@ -37,7 +37,7 @@ help: ## List the targets (this text)
 ## var ARCHS=list           the architectures of `make check-arch` (default: all five)
 ## var SOURCES=dirs         PostgreSQL's source trees for `make name-tables`
 ## var PROVE_TESTS=t/x.pl   the TAP tests to run (default: all)
-## var BENCHFLAGS=-publish  options of `make bench`; -publish puts table and chart into doc/benchmarks.md and bench/
+## var BENCHFLAGS=-publish  options of `make bench`; -publish puts table and chart into doc/
 ## var FUZZTIME=30s         how long `make fuzz` spends on each fuzz test
 
 .PHONY: build
@@ -99,11 +99,10 @@ quickstart: ## See it work: a throw-away server, a blocked backend, its stack fr
 
 .PHONY: check check-full
 check: ## Run the tests: vet, format, Go, pg_regress, TAP (20 to 30 minutes)
-	scripts/check.sh --beside vet,format,pure sql worker regress tap
+	scripts/check.sh --beside vet,format,tools,pure sql worker regress tap
 
 check-full: ## Run every test to its full extent: also builds, linters, the race detector, every version (two hours)
-	PGSB_TEST_FULL=1 scripts/check.sh vet builds format lint pure race
-	$(GO) test -timeout 30m ./bench/...
+	PGSB_TEST_FULL=1 scripts/check.sh vet builds format lint tools pure race
 	$(MAKE) check-versions
 
 .PHONY: test test-pg
@@ -114,8 +113,8 @@ test-pg: ## Run the quick tests on one version of PostgreSQL (PG_CONFIG, PG_NPM_
 	scripts/check.sh test-pg regress
 
 .PHONY: check-prose
-check-prose: ## Fail on unclear words in new prose (internal/prosecheck lists them)
-	$(GO) run ./internal/prosecheck
+check-prose: ## Fail on unclear words in new prose (tools/prosecheck lists them)
+	scripts/tool.sh prosecheck
 
 .PHONY: check-go check-race check-regress check-tap
 check-go: ## Run the Go tests
@@ -145,7 +144,7 @@ name-tables: ## Write the tables by which static functions of stripped servers a
 	@[ -n "$(SOURCES)" ] || { echo 'usage: make name-tables SOURCES="/path/to/postgresql-15.18 ..."' >&2; exit 1; }
 	for source in $(SOURCES); do \
 		major=$$(sed -n "s/^PACKAGE_VERSION='\([0-9]*\).*/\1/p" "$$source/configure") && \
-		$(GO) run ./internal/selfnamesgen -o "unwind/selfnames/tables/$$major.table" "$$source" || exit 1; done
+		scripts/tool.sh selfnamesgen -o "unwind/selfnames/tables/$$major.table" "$$source" || exit 1; done
 
 .PHONY: check-foreign
 check-foreign: ## As root: stacks of another distribution's PostgreSQL in a folder made by debootstrap (FOREIGN_SUITE, FOREIGN_VERSION)
@@ -187,11 +186,11 @@ fmt: ## Format the Go code
 
 .PHONY: sql
 sql: ## Make the extension's scripts of the current version from sql/src
-	$(GO) run ./internal/sqlscript
+	scripts/tool.sh sqlscript
 
 .PHONY: options
 options: ## Make doc/options.md from the commands' help
-	$(GO) run ./internal/manpages -options doc/options.md
+	scripts/tool.sh manpages -options doc/options.md
 
 .PHONY: generate check-generate
 generate: ## Compile the programs for the kernel anew (ptrace/bpf, needs clang-19); the result is committed
@@ -228,5 +227,5 @@ soak-queue: ## 100,000 queued requests while the worker is killed every second (
 	scripts/soak-queue.sh $(SOAK)
 
 .PHONY: clean
-clean: ## Remove what was built here (bin/, dist/, bench/out/, tmp_check/); downloads stay in the cache
-	rm -rf bin dist bench/out tmp_check
+clean: ## Remove what was built here (bin/, dist/, tools/bench/out/, tmp_check/); downloads stay in the cache
+	rm -rf bin dist tools/bench/out tmp_check

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Virtual machines of other architectures, under qemu's emulation. They run Debian's kernel, with an initial file
-# system made of Debian's unpacked packages of that architecture, and process 1 from internal/archcheck/init. Nothing
+# system made of Debian's unpacked packages of that architecture, and process 1 from tools/archcheck/init. Nothing
 # is installed and the machine's dpkg gets no new architecture: apt uses a separate configuration for each
 # architecture, and checks signatures and checksums. To be sourced after packages.sh.
 
@@ -145,7 +145,7 @@ need_qemu() {
 arch_overlay() {
 	local goarch=$1 dir=$2
 	mkdir -p "$dir/etc" "$dir/usr/bin" "$dir/check"
-	(cd "$TOP" && CGO_ENABLED=0 GOARCH=$goarch "$GO" build -trimpath -o "$dir/init" ./internal/archcheck/init)
+	(cd "$TOP" && CGO_ENABLED=0 GOARCH=$goarch "$GO" build -C "$TOP/tools" -trimpath -o "$dir/init" ./archcheck/init)
 	ln -s busybox "$dir/usr/bin/sh"
 	printf 'root:x:0:0::/:/bin/sh\npostgres:x:70:70::/tmp:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n' >"$dir/etc/passwd"
 	printf 'root:x:0:\npostgres:x:70:\nnogroup:x:65534:\n' >"$dir/etc/group"
@@ -158,7 +158,7 @@ arch_boot() {
 	shift
 	kernel=$(compgen -G "$boot/vmlinu[xz]-*" | head -n 1)
 	[[ -n $kernel ]] || die "no kernel in $boot"
-	(cd "$TOP" && GOARCH='' "$GO" run ./internal/archcheck/initramfs "$@") >"$WORK/initramfs"
+	(cd "$TOP" && GOARCH='' scripts/tool.sh archcheck/initramfs "$@") >"$WORK/initramfs"
 	timeout "${ARCH_TIMEOUT:-3600}" "${QEMU[@]}" -smp "${ARCH_CPUS:-$CPUS}" -m "$MEMORY" -nographic -no-reboot -nic none \
 		-kernel "$kernel" -initrd "$WORK/initramfs" -append "console=$CONSOLE rdinit=/init panic=-1 quiet loglevel=1 $BOOT" \
 		</dev/null >"$log" 2>&1 || true

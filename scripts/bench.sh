@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the benchmark of bench/ on a throw-away server; options go to it (`go run ./bench -h` lists them).
+# Runs the benchmark of tools/bench/ on a throw-away server; options go to it (`scripts/tool.sh bench -h` lists them).
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -24,4 +24,4 @@ build_program
 prepare_postgresql # only now: what apt-get installs can bring a newer server, and half of the copy would be of that
 say "Measuring: this takes some minutes, on a machine that has nothing else to do"
 cd "$TOP"
-"$GO" run ./bench -binary "$PROGRAM" -bindir "$PG_BIN" "$@"
+scripts/tool.sh bench -binary "$PROGRAM" -bindir "$PG_BIN" "$@"

@@ -150,7 +150,7 @@ check() {
 		grep '^@@' "$log"
 		cat "$WORK/more"
 	} >"$WORK/results"
-	(cd "$TOP" && "$GO" run ./internal/archcheck/table doc/benchmarks.md <"$WORK/results")
+	(cd "$TOP" && scripts/tool.sh archcheck/table doc/benchmarks.md <"$WORK/results")
 }
 
 make_workdir

@@ -42,7 +42,7 @@ prepare() {
 	cp -a "$(dirname "$bin")" "$WORK/pg"
 	mkdir "$WORK/suites"
 	cp -a "$source/src/test/regress" "$source/src/test/isolation" "$WORK/suites/"
-	(cd "$TOP" && CGO_ENABLED=0 "$GO" build -o "$WORK/witness" ./bench/witness)
+	(cd "$TOP" && CGO_ENABLED=0 "$GO" build -C "$TOP/tools" -o "$WORK/witness" ./bench/witness)
 	! is_root || chown -R "$SERVER_USER:" "$WORK"
 	PG_BIN=$WORK/pg/bin
 	export LD_LIBRARY_PATH=$WORK/pg/lib PGHOST=$WORK PGUSER=postgres PGDATABASE=postgres

@@ -11,6 +11,7 @@
 #   test-pg        one server
 #   sql            the Go tests of SQL, on the oldest and the newest version
 #   pure           the Go tests below unwind and internal
+#   tools          the Go tests of the programs in tools/
 #   worker         the other Go tests, on the newest and the native server
 #   go             sql, pure, worker
 #   race           sql and worker with the race detector
@@ -54,6 +55,7 @@ stage_vet() {
 	cd "$TOP"
 	say "go vet"
 	"$GO" vet ./... || status=1
+	"$GO" vet -C tools ./... || status=1
 	result vet $status ""
 }
 
@@ -78,6 +80,7 @@ stage_lint() {
 	cd "$TOP"
 	say "golangci-lint $GOLANGCI_VERSION"
 	"$GOLANGCI" run ./... || status=1
+	(cd tools && "$GOLANGCI" run -c ../.golangci.yml ./...) || status=1
 	result lint $status ""
 }
 
@@ -91,8 +94,9 @@ stage_format() {
 		unformatted=$(gofmt -l .)
 		[[ -z $unformatted ]] || { printf 'not formatted by gofmt: %s\n' "$unformatted"; status=1; }
 		"$GO" mod tidy -diff || status=1
+		(cd tools && "$GO" mod tidy -diff) || status=1
 		"$SHELLCHECK" -x "${scripts[@]}" || status=1
-		"$GO" run ./internal/prosecheck || status=1
+		scripts/tool.sh prosecheck || status=1
 		if have clang-19; then
 			scripts/generate.sh --check || status=1
 		else
@@ -116,7 +120,7 @@ go_tests() {
 	say "go test $* ${PACKAGES[*]}"
 	export PGSB_TEST_TEMPLATES=$WORK/templates
 	[[ -z ${PG_BIN:-} ]] || export PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-${VERSION_BINS:-}$PG_BIN} PGSB_TEST_USER=$SERVER_USER
-	"$GO" build -o "$WORK/testreport-$stage" ./internal/testreport
+	"$GO" build -C "$TOP/tools" -o "$WORK/testreport-$stage" ./testreport
 	"$GO" test -vet=off -timeout 30m -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/$stage.json" |
 		"$WORK/testreport-$stage" -again "$again" "$WORK/failures" | tee "$log" || status=1
 	if [[ $status -ne 0 && -s $again && $(wc -l <"$again") -le 4 ]]; then
@@ -193,11 +197,19 @@ stage_pure() {
 	go_tests pure
 }
 
+# stage_tools runs the tests of the programs in tools/.
+stage_tools() {
+	local status=0
+	say "go test in tools"
+	"$GO" test -C "$TOP/tools" -vet=off ./... || status=1
+	result tools $status ""
+}
+
 stage_worker() {
 	two_versions
 	built_debug_postgresql
 	mapfile -t PACKAGES < <(cd "$TOP" && "$GO" list ./ptrace/... ./worker/... ./unwind/dwarf/... . |
-		grep -vE '/worker/(authz|queue|spool)$')
+		grep -vE '/worker/(authz|serve/queue|serve/spool)$')
 	go_tests worker "$@"
 }
 
@@ -243,7 +255,7 @@ stage_support-table() {
 support_table() {
 	local status=0 results=$WORK/$1.json
 	shift
-	(cd "$TOP" && "$GO" run ./internal/supporttable "$@" doc/benchmarks.md) <"$results" || status=1
+	(cd "$TOP" && scripts/tool.sh supporttable "$@" doc/benchmarks.md) <"$results" || status=1
 	result table $status "doc/benchmarks.md, supported versions"
 }
 

@@ -13,5 +13,5 @@ EPOCH=${SOURCE_DATE_EPOCH:-$(git -c safe.directory="$TOP" -C "$TOP" log -1 --for
 mkdir -p "$FOLDER"
 FOLDER=$(cd "$FOLDER" && pwd)
 (cd "$TOP" && git -c safe.directory="$TOP" ls-files --cached --others --exclude-standard) |
-	(cd "$TOP" && "$GO" run ./internal/ziptree -prefix "$NAME" -epoch "$EPOCH" "$FOLDER/$NAME.zip")
+	(cd "$TOP" && scripts/tool.sh ziptree -prefix "$NAME" -epoch "$EPOCH" "$FOLDER/$NAME.zip")
 note "$FOLDER/$NAME.zip"

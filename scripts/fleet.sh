@@ -40,7 +40,7 @@ metrics >"$WORK/metrics.txt"
 series=$(grep -cv '^#' "$WORK/metrics.txt")
 note "a busy server has $series series, $(wc -c <"$WORK/metrics.txt") bytes a scrape"
 
-"$GO" build -o "$WORK/fleetsim" "$TOP/internal/fleetsim"
+"$GO" build -C "$TOP/tools" -o "$WORK/fleetsim" ./fleetsim
 
 # round STUCK: simulate, scrape, report.
 round() {

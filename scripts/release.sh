@@ -30,7 +30,7 @@ release() {
 		name=$(name "$arch")
 		tree=$WORK/tree/$name
 		rm -rf "$WORK/tree"
-		mkdir -p "$tree/sql" "$tree/systemd" "$tree/doc/internals" "$tree/bench"
+		mkdir -p "$tree/sql" "$tree/systemd" "$tree/doc/internals"
 		GOARCH=$arch make -s -C "$source" build OUT="$WORK/program"
 		install -m 0755 "$WORK/program" "$tree/pg_stat_backtrace"
 		install -m 0644 "$source"/sql/*.sql "$tree/sql/"
@@ -38,8 +38,8 @@ release() {
 		install -m 0644 "$source"/doc/*.md "$tree/doc/"
 		install -m 0644 "$source"/doc/internals/*.md "$tree/doc/internals/"
 		install -m 0644 "$source"/{pg_stat_backtrace.control,LICENSE,{README,ARCHITECTURE,CHANGELOG,CONTRIBUTING,SECURITY}.md} "$tree/"
-		install -m 0644 "$source/bench/pause.svg" "$tree/bench/"
-		chmod 0755 "$tree" "$tree/sql" "$tree/systemd" "$tree/doc" "$tree/doc/internals" "$tree/bench"
+		install -m 0644 "$source/doc/pause.svg" "$tree/doc/"
+		chmod 0755 "$tree" "$tree/sql" "$tree/systemd" "$tree/doc" "$tree/doc/internals"
 		tar --create --directory="$WORK/tree" --format=ustar --sort=name --mtime="@$SOURCE_DATE_EPOCH" \
 			--owner=0 --group=0 --numeric-owner "$name" | gzip -9 --no-name >"$folder/$name.tar.gz"
 		note "$name.tar.gz"

@@ -1,5 +1,5 @@
 // Package figure lets a passing test print a figure: how much it compared, or which share was equal.
-// internal/testreport prints it. The package must not know the meaning of the figures.
+// tools/testreport prints it. The package must not know the meaning of the figures.
 package figure
 
 import (

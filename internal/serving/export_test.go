@@ -82,7 +82,7 @@ func receivers(t *testing.T) string {
 	case "build":
 		path := filepath.Join(t.TempDir(), "receivers")
 		build := exec.Command("go", "build", "-o", path, ".")
-		build.Dir = "../receivers"
+		build.Dir = "../../tools/receivers"
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}

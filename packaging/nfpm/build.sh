@@ -63,7 +63,7 @@ say "Building the programs: ${ARCHS[*]}"
 for arch in "${ARCHS[@]}"; do
 	GOOS=linux GOARCH=$arch make -s -C "$TOP" build VERSION="$PACKAGE_VERSION" OUT="$BUILD/bin-$arch/pg_stat_backtrace"
 done
-(cd "$TOP" && "$GO" run ./internal/manpages -version "$PACKAGE_VERSION" \
+(cd "$TOP" && scripts/tool.sh manpages -version "$PACKAGE_VERSION" \
 	-date "$(date -d "@$SOURCE_DATE_EPOCH" +%F)" "$BUILD")
 gzip -9 --no-name "$BUILD"/man1/*.1
 gzip -9 --no-name <"$TOP/CHANGELOG.md" >"$BUILD/doc/changelog.gz"

@@ -11,4 +11,4 @@ COMMENT ON SCHEMA backtrace IS 'internals of pg_stat_backtrace';
 -- a variable of that type, or an expression with a cast to it.  Then the extension's function is the exact match, which
 -- PostgreSQL always prefers, and no role can make another function with the same name and the same argument types.  An
 -- overload with more arguments, which have defaults, makes the call fail: "function ... is not unique".
--- internal/sqlscript tests these rules.
+-- tools/sqlscript tests these rules.

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// builtin has the tables that internal/selfnamesgen made, one for a major version.
+// builtin has the tables that tools/selfnamesgen made, one for a major version.
 //
 //go:embed tables/*.table
 var builtin embed.FS

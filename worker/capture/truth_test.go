@@ -102,7 +102,7 @@ func containsName(names []string, name string) bool {
 func buildLibunwind(t *testing.T) string {
 	t.Helper()
 	exe := filepath.Join(t.TempDir(), "libunwind")
-	cmd := exec.CommandContext(t.Context(), "gcc", "-O2", "-o", exe, "../../bench/libunwind.c",
+	cmd := exec.CommandContext(t.Context(), "gcc", "-O2", "-o", exe, "../../tools/bench/libunwind.c",
 		"-lunwind-ptrace", "-lunwind-generic", "-lunwind")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Logf("libunwind-dev is not installed, its names are missing: %v\n%.200s", err, out)

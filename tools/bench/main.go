@@ -43,14 +43,14 @@ func parse() options {
 	flag.DurationVar(&o.Interval, "interval", time.Millisecond, "time between two captures of a fast tool")
 	flag.IntVar(&o.Calls, "calls", 1000, "SQL calls per target")
 	flag.StringVar(&o.Binary, "binary", "bin/pg_stat_backtrace", "our program")
-	flag.StringVar(&o.Source, "source", "bench", "directory of the C programs")
-	flag.StringVar(&o.Out, "out", "bench/out", "directory for the results")
+	flag.StringVar(&o.Source, "source", "tools/bench", "directory of the C programs")
+	flag.StringVar(&o.Out, "out", "tools/bench/out", "directory for the results")
 	flag.StringVar(&o.BinDir, "bindir", "",
 		"directory of initdb and postgres; default: PG_CONFIG's, then the newest in /usr/lib/postgresql")
 	flag.StringVar(&o.Parts, "parts", "captures,sql,load", "what to measure")
 	flag.DurationVar(&o.Slice, "slice", 500*time.Millisecond,
 		"how long pgbench is measured beside each tool, and without one, ten times in a turn")
-	flag.BoolVar(&o.Publish, "publish", false, "put the table and the chart into doc/benchmarks.md and bench/")
+	flag.BoolVar(&o.Publish, "publish", false, "put the table and the chart into doc/")
 	flag.Parse()
 	return o
 }

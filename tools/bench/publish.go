@@ -15,7 +15,7 @@ const (
 )
 
 // publish writes the table and the chart into the output directory. If requested, it also writes the table into
-// doc/benchmarks.md and the chart beside the sources.
+// doc/benchmarks.md and the chart beside it.
 func (r *report) publish(o options) error {
 	if !o.wants("captures") {
 		return nil
@@ -31,7 +31,7 @@ func (r *report) publish(o options) error {
 	if !o.Publish {
 		return nil
 	}
-	if err := os.WriteFile(filepath.Join(o.Source, chartName), chart, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join("doc", chartName), chart, 0o644); err != nil {
 		return fmt.Errorf("chart: %w", err)
 	}
 	page, err := os.ReadFile("doc/benchmarks.md")
@@ -53,7 +53,7 @@ func (r *report) publish(o options) error {
 // markdown returns the table for doc/benchmarks.md.
 func (r *report) markdown() []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "![Pause of the target, by tool](../bench/%s)\n\n", chartName)
+	fmt.Fprintf(&b, "![Pause of the target, by tool](%s)\n\n", chartName)
 	fmt.Fprintf(&b, "PostgreSQL %s, Linux %s, %d × %s.\nMedians of %d rounds in which the tools took turns. The pause is "+
 		"from the moment the tool knows of the stop\nto the end of the detach; the last column compares it with ours. "+
 		"The whole call is one of many captures by a running program\n(C floor, pg_stat_backtrace, libunwind), "+

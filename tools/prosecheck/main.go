@@ -4,7 +4,7 @@
 //	prosecheck -list    print every finding
 //	prosecheck -write   write the allow list anew
 //
-// The allow list, internal/prosecheck/allowed.txt, has the number of findings of each file. It only shrinks: a file
+// The allow list, tools/prosecheck/allowed.txt, has the number of findings of each file. It only shrinks: a file
 // with fewer findings than allowed is reported, too, until -write lowers its number.
 package main
 
@@ -24,7 +24,7 @@ import (
 	"strings"
 )
 
-const allowList = "internal/prosecheck/allowed.txt"
+const allowList = "tools/prosecheck/allowed.txt"
 
 // unclear are words and phrases that readers stumble over: missing actors, double negation, idioms.
 var unclear = regexp.MustCompile(`(?i)\b(who|nobody|somebody|anybody|whoever|that of|one that|those that|` +
@@ -91,7 +91,7 @@ func compare(counts, allowed map[string]int, found []finding) error {
 	}
 	for _, file := range slices.Sorted(maps.Keys(allowed)) {
 		if counts[file] < allowed[file] {
-			fmt.Fprintf(os.Stdout, "%s has only %d unclear words left, not %d: go run ./internal/prosecheck -write\n",
+			fmt.Fprintf(os.Stdout, "%s has only %d unclear words left, not %d: scripts/tool.sh prosecheck -write\n",
 				file, counts[file], allowed[file])
 		}
 	}
@@ -126,7 +126,7 @@ func inTree() ([]finding, error) {
 
 // isProse reports whether a file has prose that this project wrote. The changelog of earlier versions stays as it was.
 func isProse(file string) bool {
-	if strings.Contains(file, "testdata/") || file == "CHANGELOG.md" || strings.HasPrefix(file, "internal/prosecheck/") {
+	if strings.Contains(file, "testdata/") || file == "CHANGELOG.md" || strings.HasPrefix(file, "tools/prosecheck/") {
 		return false
 	}
 	return marker(file) != nil || strings.HasSuffix(file, ".md")

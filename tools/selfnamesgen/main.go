@@ -1,6 +1,6 @@
 // Command selfnamesgen makes a table of package unwind/selfnames from PostgreSQL's source.
 //
-//	go run ./internal/selfnamesgen -o unwind/selfnames/tables/15.table /path/to/postgresql-15.18
+//	scripts/tool.sh selfnamesgen -o unwind/selfnames/tables/15.table /path/to/postgresql-15.18
 //
 // A table lists the functions of each source file of the server and of PL/pgSQL: which are static, which report errors,
 // which other functions of the file they mention, and which have their address taken. The program reads C in

@@ -1,4 +1,4 @@
-module pg_stat_backtrace/internal/receivers
+module pg_stat_backtrace/tools/receivers
 
 go 1.26.0
 
