@@ -14,10 +14,10 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/authz"
+	"pg_stat_backtrace/worker/host/shield"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/barrier"
 	"pg_stat_backtrace/worker/pg/cluster"
-	"pg_stat_backtrace/worker/serve/shield"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 

@@ -13,10 +13,10 @@ import (
 	"github.com/rs/zerolog"
 
 	"pg_stat_backtrace/worker/authz"
+	"pg_stat_backtrace/worker/host/shield"
 	"pg_stat_backtrace/worker/limits/admission"
 	"pg_stat_backtrace/worker/measure/functrace"
 	"pg_stat_backtrace/worker/pg/cluster"
-	"pg_stat_backtrace/worker/serve/shield"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 

@@ -3,7 +3,7 @@ package worker
 import (
 	"slices"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/pg/memctx"
 )
 

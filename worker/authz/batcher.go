@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"pg_stat_backtrace/worker/serve/shield"
+	"pg_stat_backtrace/worker/host/shield"
 )
 
 // most bounds the pairs of a process and a caller in one statement.

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"pg_stat_backtrace/worker/serve/shield"
+	"pg_stat_backtrace/worker/host/shield"
 )
 
 // TestPanicReachesWaiters checks that a panic in the goroutine that checks permissions is the error of its requests, and

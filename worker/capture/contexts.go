@@ -9,10 +9,10 @@ import (
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/worker/host/shield"
 	"pg_stat_backtrace/worker/naming/procmap"
 	"pg_stat_backtrace/worker/naming/symbolize"
 	"pg_stat_backtrace/worker/pg/memctx"
-	"pg_stat_backtrace/worker/serve/shield"
 )
 
 // ErrNotPostgres means that a process runs no PostgreSQL server of a known version.

@@ -17,8 +17,8 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/corefile"
-	"pg_stat_backtrace/worker/capture/backtrace"
 	"pg_stat_backtrace/worker/capture/coredump"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // coresDir holds what scripts/cores.sh has made: for each architecture and each way of keeping a stack a program, its

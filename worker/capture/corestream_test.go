@@ -15,8 +15,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/pierrec/lz4/v4"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
 	"pg_stat_backtrace/worker/capture/coredump"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // compressors make each format in which cores are kept.

@@ -21,7 +21,7 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/golang/goroutine"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // dumped is a goroutine in what Go prints at SIGQUIT.

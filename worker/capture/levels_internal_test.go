@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/unwind"
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/pg/levels"
 )
 

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/worker/host/shield"
 	"pg_stat_backtrace/worker/pg/memctx"
-	"pg_stat_backtrace/worker/serve/shield"
 )
 
 // TestPanicInMemoryContexts checks that a panic while memory contexts are read is the error of the call.

@@ -11,7 +11,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // TestPerfMap names the functions of a JavaScript program by the perf map that node writes, unless the file belongs to

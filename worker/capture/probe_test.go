@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // TestReturnProbes captures processes in functions whose returns the kernel probes. The caller of the function is

@@ -9,7 +9,7 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // TestSharing checks that callers with equal requests share one capture and others do not. A cancelled caller, even

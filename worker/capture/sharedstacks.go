@@ -5,7 +5,7 @@ import (
 	"slices"
 	"unsafe"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // SharedStacks keeps one copy of equal stacks of all StackSpaces, in a bounded memory. It is for one goroutine.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // stackOf makes a stack of two frames with an address and the query of a level.

@@ -12,7 +12,7 @@ import (
 	"pg_stat_backtrace/internal/slowfs"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.RunOr(m, slowfs.Environment, slowfs.Serve)) }

@@ -11,7 +11,7 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // statementBodies has, for each kind of PL/pgSQL statement that can take long, the body of a function in which it does:

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/process/procfs"
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/visible"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/compressed"
 )
 

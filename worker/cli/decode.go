@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/unwind/budget"
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/compressed"
 	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/report/visible"

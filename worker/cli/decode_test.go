@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // decodeInput runs decode with a text as the standard input.

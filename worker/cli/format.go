@@ -3,7 +3,7 @@ package cli
 import (
 	"fmt"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/report/visible"
 )

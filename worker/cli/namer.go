@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/naming/symbolize"
 	"pg_stat_backtrace/worker/report/compressed"
 )

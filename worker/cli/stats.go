@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // stats collects what captures took.

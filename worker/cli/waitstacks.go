@@ -11,8 +11,8 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/capture/backtrace"
 	"pg_stat_backtrace/worker/measure/waitevent"
+	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/profilefmt"
 )
 

@@ -5,7 +5,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/corefile"
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/naming/gostack"
 	"pg_stat_backtrace/worker/naming/procmap"
 	"pg_stat_backtrace/worker/naming/symbolize"

@@ -17,8 +17,8 @@ import (
 	"pg_stat_backtrace/unwind/corefile"
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/worker/capture/backtrace"
 	"pg_stat_backtrace/worker/host/rootfs"
+	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/naming/procmap"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/worker/capture/backtrace"
 	"pg_stat_backtrace/worker/measure/functrace"
 	"pg_stat_backtrace/worker/measure/functrace/probepoint"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // workload calls all functions that are compared with gdb, with many different stacks.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // JSONEvent is the form in which a hit is printed as JSON. StackTrace begins with the caller of the traced function.

@@ -19,8 +19,8 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/measure/probe"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/worker/capture/backtrace"
 	"pg_stat_backtrace/worker/measure/functrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // TestCallsOfServer: counts, stacks, arguments, conditions and durations of a server of each kind.

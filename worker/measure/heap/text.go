@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/render"
 )
 

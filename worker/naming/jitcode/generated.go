@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/jit"
 	"pg_stat_backtrace/unwind/symbol"
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 

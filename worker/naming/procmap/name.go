@@ -5,7 +5,7 @@ import (
 
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/jit"
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/naming/jitcode"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )

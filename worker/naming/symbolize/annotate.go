@@ -5,8 +5,8 @@ import (
 
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/symbol"
-	"pg_stat_backtrace/worker/capture/backtrace"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // ReadAhead starts to read the symbols and the lines for an image address, in goroutines of their own.

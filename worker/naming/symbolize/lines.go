@@ -11,7 +11,7 @@ import (
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
-	"pg_stat_backtrace/worker/serve/shield"
+	"pg_stat_backtrace/worker/host/shield"
 )
 
 // maxAnswers bounds the addresses of one module whose lines are cached. A server's stacks have some thousands of

@@ -3,7 +3,7 @@ package symbolize
 import (
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // Frames names an address of the image. It returns the calls inlined there, innermost first, and then the function

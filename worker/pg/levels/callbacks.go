@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // maxName bounds an identifier, which is at most 63 bytes (NAMEDATALEN).

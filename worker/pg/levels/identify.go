@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sync"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // Modules of languages other than PL/pgSQL; server means the server's own program.

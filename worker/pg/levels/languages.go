@@ -1,6 +1,6 @@
 package levels
 
-import "pg_stat_backtrace/worker/capture/backtrace"
+import "pg_stat_backtrace/worker/naming/backtrace"
 
 // perl names a function in Perl as plperl_exec_callback (plperl.c) does. The argument is the function's name.
 func (r *reader) perl(arg uint64) (backtrace.Level, bool) {

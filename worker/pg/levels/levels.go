@@ -16,7 +16,7 @@ import (
 	"encoding/binary"
 	"sync/atomic"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // Memory copies memory of the process from addr into p and returns how many bytes it got.

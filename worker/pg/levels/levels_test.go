@@ -10,7 +10,7 @@ import (
 	"testing/iotest"
 
 	"pg_stat_backtrace/internal/figure"
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 func each(t *testing.T, test func(t *testing.T, f *fake)) {

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // XactLockTableWaitInfo (lmgr.c), RelationData (rel.h) and pg_class.

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 const (

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // waits has the names of the wait events of each version, in the order of their numbers. There is one line for each

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // Folded counts equal stacks, for a flame graph. The zero value is ready to use.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/render"
 )
 

@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/visible"
 )
 

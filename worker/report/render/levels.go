@@ -3,7 +3,7 @@ package render
 import (
 	"unicode/utf8"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // maxNote bounds the text of a query or a level on a line, in bytes. JSON is not bounded by it.

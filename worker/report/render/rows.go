@@ -3,7 +3,7 @@ package render
 import (
 	"strconv"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // Rows renders the trace as a table with a row for each frame: level, address, function, offset, module, build-id,

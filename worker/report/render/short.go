@@ -3,7 +3,7 @@ package render
 import (
 	"strconv"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // Short renders the trace on one line, innermost frame first, in the manner of

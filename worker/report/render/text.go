@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // Options configures a rendering.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/pprof/profile"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // Builder adds stacks to a profile. They share functions, mappings and locations.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/pprof/profile"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 // TestStack checks the names of a stack's locations: a frame without a symbol keeps its note, and inlined calls share

@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"pg_stat_backtrace/worker/serve/shield"
+	"pg_stat_backtrace/worker/host/shield"
 )
 
 // job is a request that is running, or has finished and is not written yet.

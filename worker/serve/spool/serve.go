@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/worker/serve/shield"
+	"pg_stat_backtrace/worker/host/shield"
 )
 
 // loop is the state of one Serve.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"pg_stat_backtrace/worker/capture/backtrace"
+	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
 func TestWithoutStatements(t *testing.T) {
