@@ -1,0 +1,295 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/parquet-go/parquet-go"
+	"github.com/parquet-go/parquet-go/compress/zstd"
+	"golang.org/x/sys/unix"
+)
+
+// groupSpan is the time of the rows of one row group. Within a group, rows are sorted by process, since the rows of one
+// process resemble each other.
+const (
+	groupSpan = 10 * time.Minute
+	groupRows = 200_000 // a group ends earlier if it has so many
+)
+
+// sumKeys bounds the different keys of one minute. Further samples lose query and application.
+const sumKeys = 20_000
+
+// closeHour makes a closed hour of the journal, and removes the journal. If it is interrupted, the next call begins again.
+func (w *Writer) closeHour() error {
+	path := journalPath(w.dir)
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fmt.Errorf("history: %w", err)
+	}
+	defer file.Close()
+	if err := convert(w.dir, file); err != nil {
+		return fmt.Errorf("history: close an hour: %w", err)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("history: %w", err)
+	}
+	return syncDir(w.dir)
+}
+
+// convert writes the Parquet files of a journal, if it has a sweep.
+func convert(dir string, file *os.File) error {
+	var first time.Time
+	meta, err := readJournal(file, time.Time{}, forever, func(s *Sweep) error {
+		first = s.Time
+		return errStop
+	})
+	if !errors.Is(err, errStop) {
+		return err // nil: no sweep
+	}
+	hour := hourDir(dir, first)
+	if err := os.MkdirAll(hour, 0o700); err != nil {
+		return err
+	}
+	part := ""
+	for n := 2; ; n++ { // the clock was set back, or another server had this data directory: a further part
+		if _, err := os.Lstat(filepath.Join(hour, "rows"+part+".parquet")); errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		part = "-" + strconv.Itoa(n)
+	}
+	c, err := newConversion(hour, part, meta)
+	if err != nil {
+		return err
+	}
+	if _, err = readJournal(file, time.Time{}, forever, c.add); err == nil {
+		err = c.finish()
+	}
+	if err != nil {
+		c.discard()
+		return err
+	}
+	return errors.Join(syncDir(hour), syncDir(filepath.Dir(hour)), syncDir(dir))
+}
+
+var (
+	errStop = errors.New("enough")
+	forever = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+)
+
+func hourDir(dir string, at time.Time) string {
+	at = at.UTC()
+	return filepath.Join(dir, "date="+at.Format(time.DateOnly), "hour="+at.Format("15"))
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+// A table is a Parquet file that is being written under a temporary name.
+type table[T any] struct {
+	file *os.File
+	w    *parquet.GenericWriter[T]
+	path string
+}
+
+func newTable[T any](path string, meta Meta) (*table[T], error) {
+	file, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	about, err := json.Marshal(meta)
+	if err != nil {
+		return nil, err
+	}
+	w := parquet.NewGenericWriter[T](file,
+		parquet.Compression(&zstd.Codec{Level: zstd.DefaultLevel, Concurrency: 1}),
+		parquet.KeyValueMetadata("pg_stat_backtrace.format_version", strconv.Itoa(Version)),
+		parquet.KeyValueMetadata("pg_stat_backtrace.server", string(about)),
+		parquet.KeyValueMetadata("system_identifier", meta.SystemID),
+		parquet.KeyValueMetadata("timeline", strconv.FormatUint(uint64(meta.Timeline), 10)),
+		parquet.KeyValueMetadata("server_version", meta.ServerVersion),
+		parquet.CreatedBy("pg_stat_backtrace", strconv.Itoa(Version), ""),
+		parquet.DataPageStatistics(true))
+	return &table[T]{file: file, w: w, path: path}, nil
+}
+
+func (t *table[T]) finish() error {
+	if err := t.w.Close(); err != nil {
+		return err
+	}
+	if err := t.file.Sync(); err != nil {
+		return err
+	}
+	if err := t.file.Close(); err != nil {
+		return err
+	}
+	return os.Rename(t.path+".tmp", t.path)
+}
+
+func (t *table[T]) discard() {
+	t.file.Close()
+	os.Remove(t.path + ".tmp")
+}
+
+// A conversion makes the three files of an hour from its sweeps.
+type conversion struct {
+	rows    *table[Row]
+	stacks  *table[Stack]
+	sums    *table[Sum]
+	sweeps  *table[SweepInfo]
+	held    []Row
+	from    int64 // time of the first held row
+	intern  map[string]string
+	minute  *adder
+	hour    *adder
+	texts   map[int64]string
+	written map[int64]bool // stacks
+}
+
+func newConversion(hour, part string, meta Meta) (c *conversion, err error) {
+	c = &conversion{intern: map[string]string{}, hour: newAdder(3600), texts: map[int64]string{}, written: map[int64]bool{}}
+	path := func(name string) string { return filepath.Join(hour, name+part+".parquet") }
+	if c.rows, err = newTable[Row](path("rows"), meta); err != nil {
+		return nil, err
+	}
+	if c.stacks, err = newTable[Stack](path("stacks"), meta); err != nil {
+		c.rows.discard()
+		return nil, err
+	}
+	if c.sums, err = newTable[Sum](path("sums"), meta); err != nil {
+		c.rows.discard()
+		c.stacks.discard()
+		return nil, err
+	}
+	if c.sweeps, err = newTable[SweepInfo](path("sweeps"), meta); err != nil {
+		c.rows.discard()
+		c.stacks.discard()
+		c.sums.discard()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *conversion) add(s *Sweep) error {
+	for _, k := range s.Stacks {
+		if c.written[k.ID] {
+			continue
+		}
+		c.written[k.ID] = true
+		if _, err := c.stacks.w.Write([]Stack{k}); err != nil {
+			return err
+		}
+	}
+	if _, err := c.sweeps.w.Write([]SweepInfo{infoOf(s)}); err != nil {
+		return err
+	}
+	if len(s.Rows) == 0 {
+		return nil
+	}
+	at := s.Time.UnixMicro()
+	if len(c.held) > 0 && (at-c.from >= groupSpan.Microseconds() || at < c.from || len(c.held) > groupRows) {
+		if err := c.flushRows(); err != nil {
+			return err
+		}
+	}
+	if len(c.held) == 0 {
+		c.from = at
+	}
+	if c.minute == nil || c.minute.from != spanOf(at, 60) {
+		if err := c.flushMinute(); err != nil {
+			return err
+		}
+		c.minute = newAdder(60)
+	}
+	for i := range s.Rows {
+		r := &s.Rows[i]
+		c.share(r)
+		if r.Query != "" && r.QueryID != 0 {
+			c.texts[r.QueryID] = r.Query
+		}
+		c.minute.add(r, s.Period)
+		c.hour.add(r, s.Period)
+	}
+	c.held = append(c.held, s.Rows...)
+	return nil
+}
+
+// share keeps one copy of equal strings: a group of rows would take ten times the memory otherwise.
+func (c *conversion) share(r *Row) {
+	for _, p := range []*string{&r.Type, &r.Database, &r.User, &r.App, &r.Client, &r.State, &r.WaitType, &r.WaitEvent,
+		&r.Query, &r.PhraseKey, &r.Phrase, &r.Function, &r.Method} {
+		if *p == "" {
+			continue
+		}
+		if v, ok := c.intern[*p]; ok {
+			*p = v
+		} else {
+			c.intern[*p] = *p
+		}
+	}
+}
+
+func (c *conversion) flushRows() error {
+	slices.SortStableFunc(c.held, func(a, b Row) int { return int(a.PID) - int(b.PID) })
+	if _, err := c.rows.w.Write(c.held); err != nil {
+		return err
+	}
+	c.held = c.held[:0]
+	clear(c.intern)
+	return c.rows.w.Flush()
+}
+
+func (c *conversion) flushMinute() error {
+	if c.minute == nil {
+		return nil
+	}
+	_, err := c.sums.w.Write(c.minute.sums(nil))
+	return err
+}
+
+func (c *conversion) finish() error {
+	if err := c.flushMinute(); err != nil {
+		return err
+	}
+	if err := c.sums.w.Flush(); err != nil { // the hour's sums are a row group of their own
+		return err
+	}
+	if _, err := c.sums.w.Write(c.hour.sums(c.texts)); err != nil {
+		return err
+	}
+	if len(c.held) > 0 {
+		if err := c.flushRows(); err != nil {
+			return err
+		}
+	}
+	// rows last: an hour counts as closed once it has this file
+	if err := c.stacks.finish(); err != nil {
+		return err
+	}
+	if err := c.sums.finish(); err != nil {
+		return err
+	}
+	if err := c.sweeps.finish(); err != nil {
+		return err
+	}
+	return c.rows.finish()
+}
+
+func (c *conversion) discard() {
+	c.rows.discard()
+	c.stacks.discard()
+	c.sums.discard()
+	c.sweeps.discard()
+}

@@ -1,0 +1,18 @@
+// Package store keeps the history of a server's sessions on disk, and reads it.
+//
+// The state directory has a folder for each cluster, day and hour, all in UTC:
+//
+//	cluster=7577921432/journal                        the hour in progress
+//	cluster=7577921432/date=2026-11-28/hour=03/       a closed hour
+//	    rows.parquet      one row for each session and sweep
+//	    stacks.parquet    the stacks that these rows name
+//	    sums.parquet      samples by minute and by hour
+//	    sweeps.parquet    the times at which the recorder looked
+//
+// A closed hour never changes, and is complete in itself: any tool that ships files to an object store can copy it, and
+// any reader of Parquet can query it. If the clock was set back, an hour has a second part (rows-2.parquet, ...).
+//
+// The journal is a sequence of frames. Each frame is independent: its length, a CRC-32C (Castagnoli), the time, and the
+// data as JSON, compressed by zstd (RFC 8878). A process that is killed while it writes leaves at most one torn frame at
+// the end, which readers ignore and the next writer cuts off.
+package store

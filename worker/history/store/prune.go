@@ -1,0 +1,109 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A closedHour is a folder of a closed hour, and its size on the disk.
+type closedHour struct {
+	dir  string
+	from time.Time
+	size int64
+}
+
+// closedHours lists the closed hours of one cluster, or of all clusters of a state directory if dir ends in the latter.
+func closedHours(pattern string) []closedHour {
+	dirs, _ := filepath.Glob(filepath.Join(pattern, "date=*", "hour=*"))
+	var list []closedHour
+	for _, dir := range dirs {
+		at, err := time.Parse("date=2006-01-02/hour=15", filepath.Base(filepath.Dir(dir))+"/"+filepath.Base(dir))
+		if err != nil {
+			continue // not ours
+		}
+		h := closedHour{dir: dir, from: at}
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			if info, err := e.Info(); err == nil {
+				h.size += info.Size()
+			}
+		}
+		list = append(list, h)
+	}
+	slices.SortFunc(list, func(a, b closedHour) int { return a.from.Compare(b.from) })
+	return list
+}
+
+// prune removes hours that are too old or too many, the oldest first, and verifies that enough space is free.
+func (w *Writer) prune(now time.Time) error {
+	list := closedHours(filepath.Join(w.o.Dir, "cluster=*"))
+	var total int64
+	for _, h := range list {
+		total += h.size
+	}
+	for len(list) > 0 {
+		free, err := freeBytes(w.o.Dir)
+		if err != nil {
+			return err
+		}
+		h := list[0]
+		if now.Sub(h.from.Add(time.Hour)) <= w.o.Keep && total <= w.o.Size && free >= w.o.MinFree {
+			return nil
+		}
+		if err := removeHour(h.dir); err != nil {
+			return fmt.Errorf("history: %w", err)
+		}
+		total -= h.size
+		list = list[1:]
+	}
+	free, err := freeBytes(w.o.Dir)
+	if err != nil {
+		return err
+	}
+	if free < w.o.MinFree {
+		return fmt.Errorf("%w: %d MB are free in %s, and %d MB must stay free", ErrNoSpace, free>>20, w.o.Dir, w.o.MinFree>>20)
+	}
+	return nil
+}
+
+func freeBytes(dir string) (int64, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return 0, fmt.Errorf("history: %s: %w", dir, err)
+	}
+	return int64(s.Bavail) * s.Bsize, nil
+}
+
+// removeHour removes the files of an hour, and the folder of its day if it is empty then. Other files stay.
+func removeHour(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // another worker was faster
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if n := e.Name(); strings.HasSuffix(n, ".parquet") || strings.HasSuffix(n, ".parquet.tmp") {
+			if err := os.Remove(filepath.Join(dir, n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+		return err
+	}
+	_ = os.Remove(filepath.Dir(dir)) // fails as long as the day has other hours
+	return nil
+}

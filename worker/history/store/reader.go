@@ -1,0 +1,416 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/parquet-go/parquet-go"
+	"golang.org/x/sys/unix"
+)
+
+// fileLimit bounds the files that a Reader opens: an hour of 1,000 active sessions has 60 MB.
+const fileLimit = 2 << 30
+
+var (
+	// ErrNoHistory means that nothing was recorded for a cluster.
+	ErrNoHistory = errors.New("no history is recorded")
+	// ErrFile means that a file of the history cannot be read. The message names it.
+	ErrFile = errors.New("unreadable file of the history")
+)
+
+// A Reader reads the history of one cluster, while a worker records it or not.
+type Reader struct {
+	dir    string
+	Damage []error // files that could not be read; the rest was
+}
+
+// Clusters returns the system identifiers that a state directory has.
+func Clusters(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w in %s", ErrNoHistory, dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("history: %w", err)
+	}
+	var ids []string
+	for _, e := range entries {
+		if id, ok := strings.CutPrefix(e.Name(), "cluster="); ok && e.IsDir() && systemID.MatchString(id) {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		return nil, fmt.Errorf("%w in %s", ErrNoHistory, dir)
+	}
+	return ids, nil
+}
+
+// OpenReader opens the history of the cluster with this system identifier.
+func OpenReader(dir, id string) (*Reader, error) {
+	if !systemID.MatchString(id) {
+		return nil, fmt.Errorf("%w for %q", ErrNoHistory, id)
+	}
+	r := &Reader{dir: clusterDir(dir, id)}
+	if st, err := os.Lstat(r.dir); err != nil || !st.IsDir() {
+		return nil, fmt.Errorf("%w for cluster %s in %s", ErrNoHistory, id, dir)
+	}
+	return r, nil
+}
+
+// hours lists the closed hours that overlap a span.
+func (r *Reader) hours(since, until time.Time) []closedHour {
+	return slices.DeleteFunc(closedHours(r.dir), func(h closedHour) bool {
+		return !h.from.Before(until) || !h.from.Add(time.Hour).After(since)
+	})
+}
+
+// parts lists the files of one kind in an hour.
+func parts(dir, kind string) []string {
+	list, _ := filepath.Glob(filepath.Join(dir, kind+"*.parquet"))
+	return list
+}
+
+// open opens a file that must be a regular one: another user may have made the folder.
+func open(path string) (*os.File, int64, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, 0, fmt.Errorf("%w: %w", ErrFile, err)
+	}
+	st, err := f.Stat()
+	if err == nil && !st.Mode().IsRegular() {
+		err = errors.New("not a regular file")
+	}
+	if err == nil && st.Size() > fileLimit {
+		err = fmt.Errorf("%d MB are too large", st.Size()>>20)
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
+	}
+	return f, st.Size(), nil
+}
+
+// readTable calls each with the row groups of a file as T, after want has chosen them by the range of their first column, a
+// time. A damaged file is an error, never a panic: the library does not promise that.
+func readTable[T any](ctx context.Context, path string, since, until int64, each func([]T) error) (err error) {
+	f, size, err := open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %s: %v", ErrFile, path, p)
+		}
+	}()
+	p, err := parquet.OpenFile(f, size, parquet.SkipBloomFilters(true))
+	if err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrFile, path, err)
+	}
+	if v, _ := p.Lookup("pg_stat_backtrace.format_version"); v != fmt.Sprint(Version) {
+		return fmt.Errorf("%w: %s has format %q, and this program reads format %d", ErrFile, path, v, Version)
+	}
+	buf := make([]T, 1024)
+	for _, g := range p.RowGroups() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if lo, hi, ok := timeRange(g); ok && (hi < since || lo >= until) {
+			continue
+		}
+		if err := readGroup(g, buf, each); err != nil {
+			if errors.Is(err, errEach) {
+				return errors.Unwrap(err)
+			}
+			return fmt.Errorf("%w: %s: %w", ErrFile, path, err)
+		}
+	}
+	return nil
+}
+
+// errEach marks errors of the caller's function.
+var errEach = errors.New("caller")
+
+type eachError struct{ err error }
+
+func (e eachError) Error() string        { return e.err.Error() }
+func (e eachError) Unwrap() error        { return e.err }
+func (e eachError) Is(target error) bool { return target == errEach }
+
+func readGroup[T any](g parquet.RowGroup, buf []T, each func([]T) error) error {
+	r := parquet.NewGenericRowGroupReader[T](g)
+	defer r.Close()
+	for {
+		clear(buf) // the reader appends to slices that it finds there
+		n, err := r.Read(buf)
+		if n > 0 {
+			if err := each(buf[:n]); err != nil {
+				return eachError{err}
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// timeRange returns the range of a row group's first column, if the file has it.
+func timeRange(g parquet.RowGroup) (lo, hi int64, ok bool) {
+	ix, err := g.ColumnChunks()[0].ColumnIndex()
+	if err != nil || ix.NumPages() == 0 {
+		return 0, 0, false
+	}
+	lo, hi = ix.MinValue(0).Int64(), ix.MaxValue(0).Int64()
+	for i := range ix.NumPages() {
+		lo, hi = min(lo, ix.MinValue(i).Int64()), max(hi, ix.MaxValue(i).Int64())
+	}
+	return lo, hi, true
+}
+
+// damaged remembers a file that cannot be read: the others still can. Other errors end the reading.
+func (r *Reader) damaged(err error) error {
+	if errors.Is(err, ErrFile) || errors.Is(err, ErrJournal) {
+		if !errors.Is(err, fs.ErrNotExist) { // removed meanwhile: its time is over
+			r.Damage = append(r.Damage, err)
+		}
+		return nil
+	}
+	return err
+}
+
+// Rows calls each with the rows of a span, ordered by time and process.
+func (r *Reader) Rows(ctx context.Context, since, until time.Time, each func(*Row) error) error {
+	lo, hi := since.UnixMicro(), until.UnixMicro()
+	for _, h := range r.hours(since, until) {
+		var rows []Row
+		for _, path := range parts(h.dir, "rows") {
+			err := readTable(ctx, path, lo, hi, func(list []Row) error {
+				for i := range list {
+					if list[i].Time >= lo && list[i].Time < hi {
+						rows = append(rows, list[i])
+					}
+				}
+				return nil
+			})
+			if err := r.damaged(err); err != nil {
+				return err
+			}
+		}
+		slices.SortFunc(rows, func(a, b Row) int { return cmp.Or(cmp.Compare(a.Time, b.Time), cmp.Compare(a.PID, b.PID)) })
+		for i := range rows {
+			if err := each(&rows[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return r.live(since, until, func(s *Sweep) error {
+		for i := range s.Rows {
+			if err := each(&s.Rows[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// live reads the journal, if there is one.
+func (r *Reader) live(since, until time.Time, each func(*Sweep) error) error {
+	f, _, err := open(journalPath(r.dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return r.damaged(err)
+	}
+	defer f.Close()
+	_, err = readJournal(f, since, until, each)
+	return r.damaged(err)
+}
+
+// Sweeps calls each with the times at which the recorder looked, in order.
+func (r *Reader) Sweeps(ctx context.Context, since, until time.Time, each func(SweepInfo) error) error {
+	lo, hi := since.UnixMicro(), until.UnixMicro()
+	for _, h := range r.hours(since, until) {
+		for _, path := range parts(h.dir, "sweeps") {
+			err := readTable(ctx, path, lo, hi, func(list []SweepInfo) error {
+				for _, s := range list {
+					if s.Time >= lo && s.Time < hi {
+						if err := each(s); err != nil {
+							return err
+						}
+					}
+				}
+				return nil
+			})
+			if err := r.damaged(err); err != nil {
+				return err
+			}
+		}
+	}
+	return r.live(since, until, func(s *Sweep) error {
+		if s.Time.Before(since) || !s.Time.Before(until) {
+			return nil
+		}
+		return each(infoOf(s))
+	})
+}
+
+// Sums calls each with sums that cover a span: whole hours by one sum for each key, the rest by minutes. Minutes at the
+// edges are whole minutes, so the span should begin and end with a minute.
+func (r *Reader) Sums(ctx context.Context, since, until time.Time, byMinute bool, each func(*Sum) error) error {
+	lo, hi := since.UnixMicro(), until.UnixMicro()
+	for _, h := range r.hours(since, until) {
+		want := int32(60)
+		if !byMinute && !h.from.Before(since) && !h.from.Add(time.Hour).After(until) {
+			want = 3600
+		}
+		for _, path := range parts(h.dir, "sums") {
+			err := readTable(ctx, path, spanOf(lo, want), hi, func(list []Sum) error {
+				for i := range list {
+					if s := &list[i]; s.Seconds == want && s.Time >= spanOf(lo, want) && s.Time < hi {
+						if err := each(s); err != nil {
+							return err
+						}
+					}
+				}
+				return nil
+			})
+			if err := r.damaged(err); err != nil {
+				return err
+			}
+		}
+	}
+	var minute *adder
+	texts := map[int64]string{}
+	flush := func() error {
+		if minute == nil {
+			return nil
+		}
+		for _, s := range minute.sums(texts) {
+			if err := each(&s); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	err := r.live(since, until, func(s *Sweep) error {
+		for i := range s.Rows {
+			row := &s.Rows[i]
+			if minute == nil || minute.from != spanOf(row.Time, 60) {
+				if err := flush(); err != nil {
+					return err
+				}
+				minute = newAdder(60)
+			}
+			if row.QueryID != 0 && row.Query != "" {
+				texts[row.QueryID] = row.Query
+			}
+			minute.add(row, s.Period)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return flush()
+}
+
+// Stacks returns the stacks with these ids that the hours of a span name.
+func (r *Reader) Stacks(ctx context.Context, since, until time.Time, want map[int64]bool) (map[int64]Stack, error) {
+	found := map[int64]Stack{}
+	keep := func(k *Stack) {
+		if want[k.ID] {
+			found[k.ID] = *k
+		}
+	}
+	for _, h := range r.hours(since, until) {
+		for _, path := range parts(h.dir, "stacks") {
+			err := readTable(ctx, path, -1<<63, 1<<63-1, func(list []Stack) error {
+				for i := range list {
+					k := list[i]
+					k.Frames = slices.Clone(k.Frames)
+					keep(&k)
+				}
+				return nil
+			})
+			if err := r.damaged(err); err != nil {
+				return nil, err
+			}
+		}
+	}
+	err := r.live(since, until, func(s *Sweep) error {
+		for i := range s.Stacks {
+			keep(&s.Stacks[i])
+		}
+		return nil
+	})
+	return found, err
+}
+
+// Meta returns what the newest file says about the server and the recorder.
+func (r *Reader) Meta() (Meta, error) {
+	var m Meta
+	f, _, err := open(journalPath(r.dir))
+	if err == nil {
+		defer f.Close()
+		m, err = readJournal(f, forever, forever, func(*Sweep) error { return errStop })
+		if err == nil || errors.Is(err, errStop) {
+			return m, nil
+		}
+	}
+	list := closedHours(r.dir)
+	for i := len(list) - 1; i >= 0; i-- {
+		for _, path := range parts(list[i].dir, "sweeps") {
+			if m, err := metaOf(path); err == nil {
+				return m, nil
+			}
+		}
+	}
+	return m, fmt.Errorf("%w in %s", ErrNoHistory, r.dir)
+}
+
+func metaOf(path string) (m Meta, err error) {
+	f, size, err := open(path)
+	if err != nil {
+		return m, err
+	}
+	defer f.Close()
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %s: %v", ErrFile, path, p)
+		}
+	}()
+	p, err := parquet.OpenFile(f, size, parquet.SkipBloomFilters(true), parquet.SkipPageIndex(true))
+	if err != nil {
+		return m, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
+	}
+	text, _ := p.Lookup("pg_stat_backtrace.server")
+	if err := json.Unmarshal([]byte(text), &m); err != nil {
+		return m, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
+	}
+	return m, nil
+}
+
+// Span returns the first and the last hour that the history has.
+func (r *Reader) Span() (first, last time.Time) {
+	for _, h := range closedHours(r.dir) {
+		if first.IsZero() {
+			first = h.from
+		}
+		last = h.from.Add(time.Hour)
+	}
+	return first, last
+}

@@ -1,0 +1,433 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/worker/history/store"
+)
+
+var meta = store.Meta{SystemID: "7577921432", Timeline: 1, ServerVersion: "18.4", Host: "db1"}
+
+func open(t *testing.T, dir string) *store.Writer {
+	t.Helper()
+	w, err := store.Open(store.Options{Dir: dir, Meta: meta, MinFree: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// sweep makes a sweep with some rows, of which each has all columns.
+func sweep(r *rand.Rand, at time.Time) *store.Sweep {
+	s := &store.Sweep{Time: at.UTC(), Period: time.Second, Delay: time.Millisecond}
+	for pid := range int32(1 + r.IntN(5)) {
+		id := 1 + r.Int64N(20)
+		row := store.Row{
+			Time: at.UnixMicro(), PID: 100 + pid, Start: 1700000000000000 + int64(pid), Type: "client backend", DatabaseID: 5,
+			Database: "app", UserID: 10, User: "alice", App: "psql", Client: "10.0.0.1", State: "active", XactStart: at.UnixMicro() - 5,
+			QueryStart: at.UnixMicro() - 4, StateStart: at.UnixMicro() - 4, WaitType: "Lock", WaitEvent: []string{"relation", "tuple"}[r.IntN(2)],
+			WaitStart: at.UnixMicro() - 3, QueryID: -1 - r.Int64N(3), PhraseKey: "lock.row", Phrase: "waits for a row",
+			Function: "f line 3", Leader: 0, Stack: id, Method: "blocked",
+			BlockedBy: []store.Blocker{{PID: 99, Lock: "relation", Mode: "ShareLock", Object: "5/1259", Soft: r.IntN(2) == 0}},
+		}
+		row.Query = fmt.Sprintf("select %d", row.QueryID)
+		if r.IntN(4) == 0 {
+			row.BlockedBy = nil
+		}
+		s.Rows = append(s.Rows, row)
+		s.Stacks = append(s.Stacks, store.Stack{ID: id, Frames: []string{"f" + strconv.FormatInt(id, 10), "main"}})
+	}
+	return s
+}
+
+func rows(t *testing.T, r *store.Reader, since, until time.Time) []store.Row {
+	t.Helper()
+	var list []store.Row
+	if err := r.Rows(t.Context(), since, until, func(row *store.Row) error { list = append(list, *row); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range r.Damage {
+		t.Error(err)
+	}
+	return list
+}
+
+// TestRoundTrip records two and a half hours, and reads every row, stack and sum again.
+func TestRoundTrip(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	random := rand.New(rand.NewPCG(1, 2))
+	from := time.Date(2026, 11, 28, 1, 30, 0, 0, time.UTC)
+	w := open(t, dir)
+	var want []store.Row
+	stacks := map[int64]bool{}
+	end := from.Add(150 * time.Minute)
+	for at := from; at.Before(end); at = at.Add(7 * time.Second) {
+		s := sweep(random, at)
+		want = append(want, s.Rows...)
+		for _, k := range s.Stacks {
+			stacks[k.ID] = true
+		}
+		if err := w.Append(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := store.OpenReader(dir, meta.SystemID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := rows(t, r, from, end)
+	if len(got) != len(want) {
+		t.Fatalf("%d rows, not %d", len(got), len(want))
+	}
+	for i := range got {
+		if len(got[i].BlockedBy) == 0 {
+			got[i].BlockedBy = nil
+		}
+		if !reflect.DeepEqual(got[i], want[i]) {
+			t.Fatalf("row %d:\n%+v, not\n%+v", i, got[i], want[i])
+		}
+	}
+	part := rows(t, r, from.Add(20*time.Minute), from.Add(25*time.Minute))
+	for _, row := range part {
+		if row.Time < from.Add(20*time.Minute).UnixMicro() || row.Time >= from.Add(25*time.Minute).UnixMicro() {
+			t.Fatalf("row of %s is outside of the span", time.UnixMicro(row.Time))
+		}
+	}
+	if len(part) < 40 {
+		t.Errorf("%d rows in five minutes", len(part))
+	}
+	found, err := r.Stacks(t.Context(), from, end, stacks)
+	if err != nil || len(found) != len(stacks) {
+		t.Errorf("%d stacks, not %d: %v", len(found), len(stacks), err)
+	}
+	for _, byMinute := range []bool{false, true} {
+		var n int64
+		if err := r.Sums(t.Context(), from, end, byMinute, func(s *store.Sum) error { n += s.Samples; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if n != int64(len(want)) {
+			t.Errorf("sums (by minute: %v) have %d samples, not %d", byMinute, n, len(want))
+		}
+	}
+	n := 0
+	if err := r.Sweeps(t.Context(), from, end, func(store.SweepInfo) error { n++; return nil }); err != nil || n != 1286 {
+		t.Errorf("%d sweeps: %v", n, err)
+	}
+	if m, err := r.Meta(); err != nil || m != meta {
+		t.Errorf("meta %+v, %v", m, err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestClockStep sets the clock back by two hours: the hour gets a second part, and nothing is lost.
+func TestClockStep(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	random := rand.New(rand.NewPCG(3, 4))
+	w := open(t, dir)
+	from := time.Date(2026, 11, 28, 5, 0, 0, 0, time.UTC)
+	n := 0
+	for _, at := range []time.Duration{0, time.Second, time.Hour, 2 * time.Hour, 10 * time.Second, 11 * time.Second, 3 * time.Hour} {
+		s := sweep(random, from.Add(at))
+		n += len(s.Rows)
+		if err := w.Append(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Close()
+	r, err := store.OpenReader(dir, meta.SystemID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := rows(t, r, from, from.Add(5*time.Hour)); len(got) != n {
+		t.Errorf("%d rows, not %d", len(got), n)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "cluster="+meta.SystemID, "date=2026-11-28/hour=05/rows-2.parquet")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTorn cuts and changes the journal at random places: a reader gets a part of the written rows and no others, and the
+// next writer can append.
+func TestTorn(t *testing.T) {
+	random := rand.New(rand.NewPCG(5, 6))
+	from := time.Now().UTC().Truncate(time.Hour)
+	dir := filepath.Join(t.TempDir(), "state")
+	w := open(t, dir)
+	written := map[int64]int{}
+	for i := range 60 {
+		s := sweep(random, from.Add(time.Duration(i)*time.Second))
+		written[s.Time.UnixMicro()] = len(s.Rows)
+		if err := w.Append(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Close()
+	path := filepath.Join(dir, "cluster="+meta.SystemID, "journal")
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		b := append([]byte(nil), whole...)
+		if i%2 == 0 {
+			b = b[:random.IntN(len(b))]
+		} else {
+			b[random.IntN(len(b))] ^= byte(1 << random.IntN(8))
+		}
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r, err := store.OpenReader(dir, meta.SystemID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[int64]int{}
+		if err := r.Rows(t.Context(), from, from.Add(time.Hour), func(row *store.Row) error { seen[row.Time]++; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		for at, n := range seen {
+			if written[at] != n {
+				t.Fatalf("%d rows at %d, and %d were written", n, at, written[at])
+			}
+		}
+		if i%20 != 0 {
+			continue
+		}
+		w := open(t, dir)
+		s := sweep(random, from.Add(59*time.Minute))
+		if err := w.Append(s); err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		r, _ = store.OpenReader(dir, meta.SystemID)
+		n := 0
+		if err := r.Rows(t.Context(), from.Add(59*time.Minute), from.Add(time.Hour), func(*store.Row) error { n++; return nil }); err != nil || n != len(s.Rows) {
+			t.Fatalf("after a torn journal %d rows, not %d: %v", n, len(s.Rows), err)
+		}
+		for _, f := range []string{"journal", "date="} {
+			left, _ := filepath.Glob(filepath.Join(dir, "cluster="+meta.SystemID, f+"*"))
+			for _, l := range left {
+				os.RemoveAll(l)
+			}
+		}
+	}
+}
+
+// TestKilled kills a process that records, again and again: every sweep that it reported as written is there.
+func TestKilled(t *testing.T) {
+	if dir := os.Getenv("PGSB_TEST_RECORD_INTO"); dir != "" {
+		record(dir)
+		return
+	}
+	dir := filepath.Join(t.TempDir(), "state")
+	random := rand.New(rand.NewPCG(7, 8))
+	reported := 0
+	for range 20 {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilled$")
+		cmd.Env = append(os.Environ(), "PGSB_TEST_RECORD_INTO="+dir, "PGSB_TEST_RECORD_FROM="+strconv.Itoa(reported))
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		want := 1 + random.IntN(40)
+		var n, last int
+		for n < want {
+			if _, err := fmt.Fscan(out, &last); err != nil {
+				t.Fatal(err)
+			}
+			n++
+		}
+		cmd.Process.Kill()
+		for { // written before it was killed
+			if _, err := fmt.Fscan(out, &last); err != nil {
+				break
+			}
+		}
+		cmd.Wait()
+		reported = last + 1
+	}
+	r, err := store.OpenReader(dir, meta.SystemID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[int64]bool{}
+	for _, row := range rows(t, r, time.Unix(0, 0), time.Unix(1<<33, 0)) {
+		seen[row.QueryID] = true
+	}
+	for i := range reported {
+		if !seen[int64(i+1)] {
+			t.Errorf("sweep %d of %d was reported as written, and is missing", i, reported)
+		}
+	}
+}
+
+// record appends sweeps, 30 s apart so that hours are closed too, and prints the number of each one when it is written.
+func record(dir string) {
+	w, err := store.Open(store.Options{Dir: dir, Meta: meta, MinFree: 1, Keep: 100 * 365 * 24 * time.Hour})
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	from, _ := strconv.Atoi(os.Getenv("PGSB_TEST_RECORD_FROM"))
+	for i := from; ; i++ {
+		at := time.Date(2026, 11, 28, 0, 0, 0, 0, time.UTC).Add(time.Duration(i) * 30 * time.Second)
+		if err := w.Append(&store.Sweep{Time: at, Period: time.Second, Rows: []store.Row{{PID: 1, QueryID: int64(i + 1)}}}); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		fmt.Println(i)
+	}
+}
+
+// TestTwoWorkers starts a second recorder of one cluster.
+func TestTwoWorkers(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	w := open(t, dir)
+	defer w.Close()
+	_, err := store.Open(store.Options{Dir: dir, Meta: meta})
+	if !errors.Is(err, store.ErrLocked) || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
+		t.Errorf("second worker: %v", err)
+	}
+}
+
+// TestDirectories gives the recorder folders that it must not use.
+func TestDirectories(t *testing.T) {
+	dir := t.TempDir()
+	link, file, open := filepath.Join(dir, "link"), filepath.Join(dir, "file"), filepath.Join(dir, "open")
+	os.Symlink(t.TempDir(), link)
+	os.WriteFile(file, nil, 0o600)
+	os.Mkdir(open, 0o700)
+	os.Chmod(open, 0o755)
+	cases := map[string]string{link: "not a directory", file: "not a directory", open: "chmod 700", filepath.Join(dir, "a/b"): "no such file"}
+	if os.Geteuid() == 0 {
+		theirs := filepath.Join(dir, "theirs")
+		os.Mkdir(theirs, 0o700)
+		os.Chown(theirs, 65534, 65534)
+		cases[theirs] = "belongs to user 65534"
+	}
+	for path, want := range cases {
+		if _, err := store.Open(store.Options{Dir: path, Meta: meta}); !errors.Is(err, store.ErrDirectory) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, not %q", path, err, want)
+		}
+	}
+	for _, id := range []string{"", "../x", "1/2", "x"} {
+		m := meta
+		m.SystemID = id
+		if _, err := store.Open(store.Options{Dir: filepath.Join(dir, "s"), Meta: m}); !errors.Is(err, store.ErrDirectory) {
+			t.Errorf("%q: %v", id, err)
+		}
+	}
+}
+
+// TestPrune keeps the newest hours within size and age.
+func TestPrune(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	random := rand.New(rand.NewPCG(9, 10))
+	from := time.Date(2026, 11, 28, 0, 0, 0, 0, time.UTC)
+	w, err := store.Open(store.Options{Dir: dir, Meta: meta, MinFree: 1, Keep: 5 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 12 {
+		if err := w.Append(sweep(random, from.Add(time.Duration(i)*time.Hour))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Close()
+	r, err := store.OpenReader(dir, meta.SystemID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first, _ := r.Span(); !first.Equal(from.Add(5 * time.Hour)) {
+		t.Errorf("kept since %s", first)
+	}
+	w, err = store.Open(store.Options{Dir: dir, Meta: meta, MinFree: 1, Size: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := w.Append(sweep(random, from.Add(12*time.Hour))); err != nil {
+		t.Fatal(err)
+	}
+	if first, _ := r.Span(); !first.IsZero() {
+		t.Errorf("kept since %s, with one byte allowed", first)
+	}
+	w2, err := store.Open(store.Options{Dir: dir + "2", Meta: meta, MinFree: 1 << 60})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w2.Close()
+	if err := w2.Append(sweep(random, from)); !errors.Is(err, store.ErrNoSpace) {
+		t.Errorf("full disk: %v", err)
+	}
+	if w2.Lost() != 1 {
+		t.Errorf("%d lost sweeps", w2.Lost())
+	}
+}
+
+// TestDamaged changes and cuts a closed hour's files: an error names the file, and the other hours are read.
+func TestDamaged(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	random := rand.New(rand.NewPCG(11, 12))
+	from := time.Date(2026, 11, 28, 0, 0, 0, 0, time.UTC)
+	w := open(t, dir)
+	for i := range 3 {
+		for k := range 50 {
+			if err := w.Append(sweep(random, from.Add(time.Duration(i)*time.Hour+time.Duration(k)*time.Second))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	w.Close()
+	path := filepath.Join(dir, "cluster="+meta.SystemID, "date=2026-11-28/hour=00/rows.parquet")
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reported := 0
+	for i := range 60 {
+		b := append([]byte(nil), whole...)
+		if i%4 == 0 {
+			b = b[:random.IntN(len(b))]
+		} else {
+			for range 1 + random.IntN(3) {
+				b[random.IntN(len(b))] ^= byte(1 + random.IntN(255))
+			}
+		}
+		os.WriteFile(path, b, 0o600)
+		r, err := store.OpenReader(dir, meta.SystemID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		second := 0
+		err = r.Rows(context.Background(), from, from.Add(3*time.Hour), func(row *store.Row) error {
+			if row.Time >= from.Add(time.Hour).UnixMicro() {
+				second++
+			}
+			return nil
+		})
+		if err != nil || second == 0 {
+			t.Fatalf("%v, %d rows of the other hours", err, second)
+		}
+		reported += len(r.Damage)
+	}
+	if reported < 30 {
+		t.Errorf("only %d of 60 damaged files were reported", reported)
+	}
+}

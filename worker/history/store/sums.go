@@ -1,0 +1,77 @@
+package store
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// sumKey has the columns by which samples are counted.
+type sumKey struct {
+	from                                     int64
+	waitType, waitEvent, kind, db, user, app string
+	query                                    int64
+}
+
+type sumValue struct {
+	samples int64
+	weight  float64
+	stacks  map[int64]int64
+}
+
+// An adder counts samples by span and key.
+type adder struct {
+	seconds int32
+	from    int64 // of the last sample
+	m       map[sumKey]*sumValue
+}
+
+func newAdder(seconds int32) *adder { return &adder{seconds: seconds, m: map[sumKey]*sumValue{}} }
+
+// spanOf returns the begin of the span of so many seconds in which a time lies.
+func spanOf(at int64, seconds int32) int64 {
+	span := int64(seconds) * 1e6
+	return at - ((at%span)+span)%span
+}
+
+func (a *adder) add(r *Row, period time.Duration) {
+	if r.Ended {
+		return
+	}
+	a.from = spanOf(r.Time, a.seconds)
+	k := sumKey{a.from, r.WaitType, r.WaitEvent, r.Type, r.Database, r.User, r.App, r.QueryID}
+	v := a.m[k]
+	if v == nil && len(a.m) >= sumKeys {
+		k.app, k.query = "", 0
+		v = a.m[k]
+	}
+	if v == nil {
+		v = &sumValue{stacks: map[int64]int64{}}
+		a.m[k] = v
+	}
+	v.samples++
+	v.weight += period.Seconds()
+	if r.Stack != 0 && (len(v.stacks) < 1000 || v.stacks[r.Stack] > 0) {
+		v.stacks[r.Stack]++
+	}
+}
+
+func (a *adder) sums(texts map[int64]string) []Sum {
+	list := make([]Sum, 0, len(a.m))
+	for k, v := range a.m {
+		s := Sum{Time: k.from, Seconds: a.seconds, WaitType: k.waitType, WaitEvent: k.waitEvent, QueryID: k.query,
+			Type: k.kind, Database: k.db, User: k.user, App: k.app, Samples: v.samples, Weight: v.weight, Query: texts[k.query]}
+		for id, n := range v.stacks {
+			if n > s.TopCount || n == s.TopCount && id < s.TopStack {
+				s.TopStack, s.TopCount = id, n
+			}
+		}
+		list = append(list, s)
+	}
+	slices.SortFunc(list, func(x, y Sum) int {
+		return cmp.Or(cmp.Compare(x.Time, y.Time), cmp.Compare(y.Samples, x.Samples), cmp.Compare(x.WaitEvent, y.WaitEvent),
+			cmp.Compare(x.QueryID, y.QueryID), cmp.Compare(x.App, y.App), cmp.Compare(x.User, y.User),
+			cmp.Compare(x.Database, y.Database), cmp.Compare(x.Type, y.Type))
+	})
+	return list
+}
