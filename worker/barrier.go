@@ -98,8 +98,9 @@ func pendingBarrier(c cluster.Cluster) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
+	memory := process.NewMemory(c.PostmasterPID)
 	read := func(addr uint64, p []byte) error {
-		n, err := process.ReadMemory(c.PostmasterPID, addr, p)
+		n, err := memory.Read(addr, p)
 		if err == nil && n < len(p) {
 			err = io.ErrUnexpectedEOF
 		}

@@ -123,7 +123,7 @@ func identify(c cluster.Cluster, req queue.Request) (process.Target, error) {
 	}
 	stat, statErr := procfs.ReadStat(c.Local(req.PID))
 	switch {
-	case errors.Is(statErr, procfs.ErrGone), statErr == nil && stat.State == 'Z':
+	case errors.Is(statErr, procfs.ErrGone), statErr == nil && process.HasEnded(&stat):
 		return target, process.ErrExited
 	case statErr == nil && !started(c, req.Started, stat.StartTime),
 		err == nil && !started(c, req.Started, target.StartTime):

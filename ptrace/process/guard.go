@@ -72,19 +72,9 @@ func closedWithin(done <-chan struct{}, limit time.Duration) bool {
 	}
 }
 
-// ReadMemoryWithTimeout is ReadMemory with a timeout. The error is also ErrUnreachable.
+// ReadMemoryWithTimeout is ReadMemory with a timeout. The error is also ErrUnreachable. Use a Memory for several reads.
 func ReadMemoryWithTimeout(pid int, addr uint64, p []byte) (int, error) {
-	own := make([]byte, len(p)) // a goroutine that is left behind may still write to it
-	var n int
-	var err error
-	read := func() {
-		ProbeReadable(pid) // a program can end while it waits for this
-		n, err = ReadMemory(pid, addr, own)
-	}
-	if !WithTimeout(pid, read, func() {}) {
-		return 0, fmt.Errorf("process %d: %w", pid, ErrUnreachable)
-	}
-	return copy(p, own[:n]), err
+	return NewMemory(pid).Read(addr, p)
 }
 
 // WithTimeout runs read in a goroutine, and reports whether it ended in time. If not, the goroutine is left behind:

@@ -15,6 +15,9 @@ import (
 // ReadMemory copies memory of a process from addr into p, without stopping the process (process_vm_readv(2)). It
 // needs the same rights as a capture. It returns the number of bytes read before the first unreadable page. The error
 // is unix.EFAULT wrapped with the address, ErrExited, or ErrNotPermitted.
+//
+// ReadMemory may never return: see ProbeReadable. Call it only in a function with a timeout, such as WithTimeout and Each
+// give. Otherwise use a Memory. TestReadsAreGuarded lists its callers.
 func ReadMemory(pid int, addr uint64, p []byte) (int, error) {
 	if pid <= 0 || pid > maxPID {
 		return 0, fmt.Errorf("process %d: %w", pid, ErrInvalidPID)
@@ -76,7 +79,8 @@ func ProbeReadable(pid int) {
 	_, _ = unix.Pread(fd, b[:], anyAddress) // it need not be mapped
 }
 
-const anyAddress = 1 << 16
+// anyAddress is an address at which no process can map memory: a process could map a page there that never arrives.
+const anyAddress = 1 << 62
 
 // ErrUnreachable means that the kernel does not return from reading the process's memory. It does not identify which
 // of the reasons applies.

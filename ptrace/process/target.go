@@ -58,7 +58,7 @@ func ReadTarget(pid int) (procfs.Stat, error) {
 		return stat, err
 	case stat.Flags&procfs.KernelThread != 0:
 		return stat, &PermissionError{pid, ReasonKernelThread, "it is a thread of the kernel and has no user stack"}
-	case IsDead(stat.State) && stat.Threads <= 1:
+	case HasEnded(&stat):
 		return stat, Exited(pid)
 	}
 	return stat, nil

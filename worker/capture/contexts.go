@@ -97,7 +97,7 @@ func (c *Capturer) memoryContexts(
 	}, bias, o)
 	after, gone := procfs.ReadStat(key.PID)
 	switch {
-	case gone != nil || after.State == 'Z' || after.State == 'X':
+	case gone != nil || process.HasEnded(&after):
 		return nil, fmt.Errorf("process %d: %w", key.PID, process.ErrExited)
 	case after.StartTime != key.StartTime:
 		return nil, fmt.Errorf("process %d: %w", key.PID, process.ErrRecycled)

@@ -201,10 +201,11 @@ func (p *serverProcess) read(t *backtrace.Trace, snap *snapshot.Snapshot, walked
 	}
 	th := &t.Threads[0]
 	place := physical(walked, th.Frames)
+	live := process.NewMemory(snap.PID)
 	in := levels.Input{
 		Frozen: frozen(&snap.Threads[0].Stack, snap.Found),
 		Live: func(addr uint64, b []byte) int {
-			n, _ := process.ReadMemory(snap.PID, addr, b)
+			n, _ := live.Read(addr, b)
 			return n
 		},
 		Code:   func(addr uint64) levels.Code { return p.describe(space, addr) },

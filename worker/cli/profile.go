@@ -221,7 +221,7 @@ func ended(target process.Target) string {
 	stat, err := procfs.ReadStat(target.PID)
 	switch {
 	case target.StartTime == 0, errors.Is(err, fs.ErrNotExist):
-	case err != nil, stat.State != 'Z' && stat.State != 'X':
+	case err != nil, !process.IsDead(stat.State):
 		return ""
 	case stat.Threads > 1:
 		return fmt.Sprintf("the main thread of process %d has ended, and only main threads are sampled\n"+

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
@@ -92,7 +93,7 @@ func (p *Programs) EndProbesOfEnded(now time.Time) error {
 // startOf returns the start time of a process. The error wraps procfs.ErrGone if the process has ended.
 func startOf(pid int) (uint64, error) {
 	stat, err := procfs.ReadStat(pid)
-	if err == nil && (stat.State == 'Z' || stat.State == 'X') {
+	if err == nil && process.HasEnded(&stat) {
 		err = fmt.Errorf("%w: process %d", procfs.ErrGone, pid)
 	}
 	return stat.StartTime, err

@@ -51,7 +51,7 @@ func (t *Target) verify(maps []procfs.Mapping) error {
 			continue
 		}
 		var code [1]byte
-		if _, err := process.ReadMemory(t.Process.PID, m.Start+f.Offset-m.Offset, code[:]); err != nil {
+		if _, err := process.ReadMemoryWithTimeout(t.Process.PID, m.Start+f.Offset-m.Offset, code[:]); err != nil {
 			return err
 		}
 		if code[0] == breakpoint {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/bpf/probebpf"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
@@ -265,7 +266,7 @@ func (b *budget) processorTimes(others map[probebpf.Key]uint64) (map[int]time.Du
 	out := make(map[int]time.Duration, len(pids))
 	read := func(pid int) {
 		stat, err := procfs.ReadStat(pid)
-		if err != nil || stat.State == 'Z' || stat.State == 'X' {
+		if err != nil || process.HasEnded(&stat) {
 			return
 		}
 		if d, err := processorTime(pid); err == nil {

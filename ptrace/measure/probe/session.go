@@ -13,10 +13,9 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"pg_stat_backtrace/ptrace/bpf"
 	"pg_stat_backtrace/ptrace/bpf/probebpf"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
@@ -324,7 +323,7 @@ func (s *Session) removeOthers(table map[probebpf.Key]uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for k := range table {
-		if k.Process == (Process{}) || !hasEnded(k.Process.PID) {
+		if k.Process == (Process{}) || !(process.ID{PID: k.Process.PID}).Ended() {
 			continue
 		}
 		n, err := s.programs.RemoveOther(k)
@@ -335,9 +334,6 @@ func (s *Session) removeOthers(table map[probebpf.Key]uint64) error {
 	}
 	return nil
 }
-
-// hasEnded reports whether no process has this id.
-func hasEnded(pid int) bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) }
 
 // sums adds up the figures in the kernel's table and the figures that removeEnded has taken out of it.
 func (s *Session) sums(table map[probebpf.Key]Figures) map[Key]Figures {
@@ -385,7 +381,7 @@ func (s *Session) removeEnded(table map[probebpf.Key]Figures, sums map[Key]Figur
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for k := range table {
-		if k.Process == (Process{}) || !hasEnded(k.Process.PID) {
+		if k.Process == (Process{}) || !(process.ID{PID: k.Process.PID}).Ended() {
 			continue
 		}
 		f, err := s.programs.Remove(k)

@@ -7,8 +7,6 @@ import (
 	"os"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
@@ -54,6 +52,9 @@ type procs struct {
 	memory [3]uint64
 	// unreachable are the children whose memory could not be read in time.
 	unreachable []int
+	// all and pieces are for readAll.
+	all    *process.Memory
+	pieces []process.Piece
 }
 
 // maxProcs bounds the number of PGPROC structures that is believed: PostgreSQL's limit of max_connections and more.
@@ -91,9 +92,10 @@ func (p *procs) readMemory() ([3]uint64, error) {
 
 // read reads the address and the size of the array.
 func (p *procs) read() (first uint64, count int, err error) {
-	header, err := word(p.Postmaster, p.ProcGlobal)
+	memory := process.NewMemory(p.Postmaster)
+	header, err := word(memory, p.ProcGlobal)
 	if err == nil && header != 0 {
-		first, err = word(p.Postmaster, header)
+		first, err = word(memory, header)
 	}
 	if err != nil {
 		return 0, 0, fmt.Errorf("read the server's processes: %w", err)
@@ -102,7 +104,7 @@ func (p *procs) read() (first uint64, count int, err error) {
 	if header == 0 || first == 0 {
 		return 0, 0, fmt.Errorf("%w: the server has no shared memory yet", ErrServerGone)
 	}
-	if err := readFull(p.Postmaster, header+uint64(p.Layout.ProcCount), n[:]); err != nil {
+	if err := readFull(memory, header+uint64(p.Layout.ProcCount), n[:]); err != nil {
 		return 0, 0, fmt.Errorf("read the server's processes: %w", err)
 	}
 	count = int(binary.NativeEndian.Uint32(n[:]))
@@ -115,7 +117,7 @@ func (p *procs) read() (first uint64, count int, err error) {
 // alive returns ErrServerGone unless the server that was found still uses the same memory.
 func (p *procs) alive() error {
 	stat, err := procfs.ReadStat(p.Postmaster)
-	if err != nil || stat.StartTime != p.start || stat.State == 'Z' {
+	if err != nil || stat.StartTime != p.start || process.HasEnded(&stat) {
 		return ErrServerGone
 	}
 	first, count, err := p.read()
@@ -177,7 +179,7 @@ func (p *procs) slotOf(pid int) (int, bool) {
 	var err error
 	read := func() {
 		process.ProbeReadable(pid) // a program can end while it waits for this
-		at, err = word(pid, p.WaitPointer)
+		at, err = word(process.MemoryOf(pid), p.WaitPointer)
 	}
 	if slices.Contains(p.unreachable, pid) {
 		return 0, false
@@ -205,44 +207,43 @@ func (p *procs) eventAt(i int) uint32 { return p.number(i, p.Layout.WaitEvent) }
 
 func (p *procs) number(i, offset int) uint32 {
 	var n [4]byte
-	if readFull(p.Postmaster, p.first+uint64(i*p.Layout.ProcSize+offset), n[:]) != nil {
+	if readFull(process.NewMemory(p.Postmaster), p.first+uint64(i*p.Layout.ProcSize+offset), n[:]) != nil {
 		return 0
 	}
 	return binary.NativeEndian.Uint32(n[:])
 }
 
-// readAll reads the event and the process id of every PGPROC, in pairs, with as few system calls as possible.
+// readAll reads the event and the process id of every PGPROC, in pairs, with as few system calls as possible. Only one
+// goroutine may call it at a time.
 func (p *procs) readAll(into []uint32) error {
-	const most = 1024 // IOV_MAX
-	bytes := bytesOf(into)
-	remote := make([]unix.RemoteIovec, 0, most)
-	for done := 0; done < 2*p.count; done += len(remote) {
-		remote = remote[:0]
-		for i := done / 2; i < p.count && len(remote) < most; i++ {
-			base := uintptr(p.first) + uintptr(i*p.Layout.ProcSize)
-			remote = append(remote, unix.RemoteIovec{Base: base + uintptr(p.Layout.WaitEvent), Len: 4},
-				unix.RemoteIovec{Base: base + uintptr(p.Layout.PID), Len: 4})
+	if p.pieces == nil {
+		p.all = process.NewMemory(p.Postmaster)
+		p.pieces = make([]process.Piece, 0, 2*p.count)
+		for i := range p.count {
+			base := p.first + uint64(i*p.Layout.ProcSize)
+			p.pieces = append(p.pieces, process.Piece{Address: base + uint64(p.Layout.WaitEvent), Length: 4},
+				process.Piece{Address: base + uint64(p.Layout.PID), Length: 4})
 		}
-		local := unix.Iovec{Base: &bytes[4*done], Len: uint64(4 * len(remote))}
-		n, err := unix.ProcessVMReadv(p.Postmaster, []unix.Iovec{local}, remote, 0)
-		if err != nil {
-			return fmt.Errorf("read the server's wait events: %w", err)
-		}
-		if n < 4*len(remote) {
-			return fmt.Errorf("read the server's wait events: %w", io.ErrUnexpectedEOF)
-		}
+	}
+	if err := p.all.ReadPieces(bytesOf(into), p.pieces); err != nil {
+		return fmt.Errorf("read the server's wait events: %w", err)
 	}
 	return nil
 }
 
-func word(pid int, address uint64) (uint64, error) {
+// reader reads memory of a process.
+type reader interface {
+	Read(addr uint64, p []byte) (int, error)
+}
+
+func word(memory reader, address uint64) (uint64, error) {
 	var w [8]byte
-	err := readFull(pid, address, w[:])
+	err := readFull(memory, address, w[:])
 	return binary.NativeEndian.Uint64(w[:]), err
 }
 
-func readFull(pid int, address uint64, into []byte) error {
-	n, err := process.ReadMemory(pid, address, into)
+func readFull(memory reader, address uint64, into []byte) error {
+	n, err := memory.Read(address, into)
 	if err == nil && n < len(into) {
 		err = io.ErrUnexpectedEOF
 	}

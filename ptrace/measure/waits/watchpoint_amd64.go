@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
@@ -195,7 +196,7 @@ func (w *watchpoint) codeBefore(address uint64) []byte {
 	code, ok := w.code[address]
 	if !ok {
 		code = make([]byte, 8)
-		if readFull(w.pid, address-8, code) != nil {
+		if readFull(process.NewMemory(w.pid), address-8, code) != nil {
 			return nil
 		}
 		if len(w.code) < 1000 {

@@ -381,12 +381,8 @@ func runs(pid int) bool {
 
 // dead reports whether a process has ended, also if its parent has not noticed yet.
 func dead(pid int) bool {
-	stat, err := procfs.ReadStat(pid)
-	return err != nil || hasEnded(stat.State)
+	return process.ID{PID: pid}.Ended()
 }
-
-// hasEnded reports whether a process in this state of proc_pid_stat(5) has ended.
-func hasEnded(state byte) bool { return state == 'Z' || state == 'X' }
 
 // addRests adds the time of waits that the kernel's table had no room for. If the report of a process's end was lost,
 // its time on the processor is estimated by its samples.
@@ -414,7 +410,7 @@ func (c *collector) finishClock() {
 		p.on = c.period(p.samples)
 		c.summary.CPU += p.on
 		stat, err := procfs.ReadStat(p.pid)
-		p.ended = p.ended || err != nil || hasEnded(stat.State) || stat.PPID != c.server.cluster.PostmasterPID
+		p.ended = p.ended || err != nil || process.HasEnded(&stat) || stat.PPID != c.server.cluster.PostmasterPID
 		c.countProcess(p)
 	}
 }

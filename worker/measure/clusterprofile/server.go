@@ -84,12 +84,14 @@ func locate(c cluster.Cluster) (*server, error) {
 // countProcs reads how many processes the server can have.
 func (s *server) countProcs() error {
 	pid := s.cluster.PostmasterPID
-	header, err := readWord(pid, s.waits.Target.ProcGlobal)
-	if err != nil {
+	memory := process.NewMemory(pid)
+	var word [8]byte
+	if _, err := memory.Read(s.waits.Target.ProcGlobal, word[:]); err != nil {
 		return fmt.Errorf("%w: %w", ErrServerGone, err)
 	}
+	header := binary.NativeEndian.Uint64(word[:])
 	var count [4]byte
-	if _, err := process.ReadMemory(pid, header+uint64(s.waits.Target.Layout.ProcCount), count[:]); err != nil {
+	if _, err := memory.Read(header+uint64(s.waits.Target.Layout.ProcCount), count[:]); err != nil {
 		return fmt.Errorf("%w: %w", ErrServerGone, err)
 	}
 	s.procs = int(binary.NativeEndian.Uint32(count[:]))
@@ -103,7 +105,7 @@ func (s *server) isForeign(pid int) bool {
 	return rights != nil && errors.Is(rights.Verify(pid), process.ErrNotPermitted)
 }
 
-// readWord reads an aligned word of a process.
+// readWord reads an aligned word of a process. It may never return: see process.ReadMemory.
 func readWord(pid int, address uint64) (uint64, error) {
 	var p [8]byte
 	if _, err := process.ReadMemory(pid, address, p[:]); err != nil {
@@ -116,7 +118,7 @@ func readWord(pid int, address uint64) (uint64, error) {
 // not return from reading its memory in time.
 func (s *server) seed(pid int) (p clusterbpf.Process, lives, answers bool) {
 	stat, err := procfs.ReadStat(pid)
-	if err != nil || hasEnded(stat.State) || s.isForeign(pid) {
+	if err != nil || process.HasEnded(&stat) || s.isForeign(pid) {
 		return clusterbpf.Process{}, false, true
 	}
 	ready := stat.State == 'R' // it has a processor, or waits for one

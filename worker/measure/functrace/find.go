@@ -337,7 +337,7 @@ func (f *finder) hooked(name string, p *place) error {
 				continue
 			}
 			var hook [8]byte
-			n, err := process.ReadMemory(pid, list[i].Bias+variables[function+"_hook"], hook[:])
+			n, err := process.ReadMemoryWithTimeout(pid, list[i].Bias+variables[function+"_hook"], hook[:])
 			if err != nil || n < len(hook) {
 				continue
 			}

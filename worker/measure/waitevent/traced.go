@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
@@ -123,11 +124,8 @@ func (t *Timer) endTrace(tracer waits.Tracer, pid int) (known bool) {
 
 // startOf returns the start time of a process: Stat.StartTime; 0 if the process has ended.
 func startOf(pid int) uint64 {
-	stat, err := procfs.ReadStat(pid)
-	if err != nil || stat.State == 'Z' || stat.State == 'X' {
-		return 0
-	}
-	return stat.StartTime
+	id, _ := process.IDOf(pid)
+	return id.StartTime
 }
 
 // beganAt returns when a process started by the wall clock, and some time less: the kernel counts in ticks of

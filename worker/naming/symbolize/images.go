@@ -182,7 +182,7 @@ func (c *Cache) find(pid int, maps []procfs.Mapping, i int) *Module {
 		return nil
 	}
 	m := c.findLive(pid, maps, i, base)
-	if base.Inode == 0 || !hasEnded(pid, &base) {
+	if base.Inode == 0 || !(process.ID{PID: pid}).Ended() {
 		return m
 	}
 	// The process may have ended between two reads, so the module may be incomplete.

@@ -1,13 +1,11 @@
 package symbolize
 
 import (
-	"errors"
 	"os"
 	"path"
 	"sync"
 	"time"
 
-	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/host/rootfs"
@@ -42,12 +40,6 @@ func (o *openFiles) add(f *os.File, opened FileID, m *Module) {
 	}
 	key := fileNumber{devMajor(opened.dev), devMinor(opened.dev), opened.ino}
 	o.byFile[key] = openFile{f, opened, m}
-}
-
-// hasEnded reports whether the process that had this mapping has ended.
-func hasEnded(pid int, m *procfs.Mapping) bool {
-	_, err := process.ReadMemory(pid, m.Start, make([]byte, 1))
-	return errors.Is(err, process.ErrExited)
 }
 
 // mapped returns the module of a file that an ended process had mapped. It returns nil if the file is not among the

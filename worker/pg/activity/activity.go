@@ -90,8 +90,8 @@ func Open(c cluster.Cluster) (*Reader, error) {
 // Cluster returns the run of the server that the reader is for.
 func (r *Reader) Cluster() cluster.Cluster { return r.server.Cluster }
 
-// Read returns the processes that have an entry in pg_stat_activity. The error wraps waits.ErrServerGone if the server
-// has ended.
+// Read returns the processes that have an entry in pg_stat_activity. It leaves out a process whose memory does not
+// arrive in time: see process.Each. The error wraps waits.ErrServerGone if the server has ended.
 func (r *Reader) Read() ([]Process, error) {
 	rights, err := r.server.Cluster.Rights()
 	if errors.Is(err, process.ErrExited) {
@@ -106,15 +106,17 @@ func (r *Reader) Read() ([]Process, error) {
 	}
 	processes := make([]Process, 0, len(pids))
 	var denied error
-	for _, pid := range pids {
-		p, ok, err := r.process(pid)
+	unreachable := process.Each(pids, r.read, func(pid int, e reading) {
 		switch {
-		case ok && rights.Verify(pid) != nil: // after the read, because it may have executed another program
-		case ok:
-			processes = append(processes, p)
-		case err == unix.EPERM: //nolint:errorlint // as the kernel returns it
-			denied = fmt.Errorf("read the memory of process %d: %w", pid, err)
+		case e.ok && rights.Verify(pid) != nil: // after the read, because it may have executed another program
+		case e.ok:
+			processes = append(processes, e.process)
+		case e.err == unix.EPERM: //nolint:errorlint // as the kernel returns it
+			denied = fmt.Errorf("read the memory of process %d: %w", pid, e.err)
 		}
+	})
+	if len(processes) == 0 && denied == nil && len(unreachable) > 0 {
+		denied = fmt.Errorf("process %d: %w", unreachable[0], process.ErrUnreachable)
 	}
 	if len(processes) == 0 && denied != nil {
 		return nil, denied
@@ -122,11 +124,25 @@ func (r *Reader) Read() ([]Process, error) {
 	return processes, nil
 }
 
+// reading is the result of reading one process.
+type reading struct {
+	process Process
+	ok      bool // it has an entry
+	err     error
+}
+
+// read reads one process. It may be left behind, so it changes nothing.
+func (r *Reader) read(pid int, memory process.MemoryOf) (e reading) {
+	e.process, e.ok, e.err = r.process(pid, memory)
+	return e
+}
+
 // process reads one process; false if it has no entry, because it starts or ends, or has none at all.
-func (r *Reader) process(pid int) (p Process, ok bool, err error) {
+func (r *Reader) process(pid int, memory process.MemoryOf) (p Process, ok bool, err error) {
 	t := &r.server.Target
 	var pointers [16]byte
-	if err := read(pid, pointers[:], []uint64{t.WaitPointer, t.Status}, []int{8, 8}); err != nil {
+	if err := memory.ReadPieces(pointers[:], []process.Piece{{Address: t.WaitPointer, Length: 8},
+		{Address: t.Status, Length: 8}}); err != nil {
 		return p, false, err
 	}
 	wait, entry := binary.NativeEndian.Uint64(pointers[:]), binary.NativeEndian.Uint64(pointers[8:])
@@ -138,7 +154,8 @@ func (r *Reader) process(pid int) (p Process, ok bool, err error) {
 	number := func(at int) int { return int(binary.NativeEndian.Uint32(buffer[at:])) }
 	for range tries {
 		// In this order: the count before, the entry and the event, the count after.
-		err := read(pid, buffer, []uint64{entry, wait, entry + changeCount}, []int{size, 4, 4})
+		err := memory.ReadPieces(buffer, []process.Piece{{Address: entry, Length: size}, {Address: wait, Length: 4},
+			{Address: entry + changeCount, Length: 4}})
 		if err != nil {
 			return p, false, err
 		}
@@ -189,18 +206,4 @@ func (r *Reader) serverPID(pid int) int {
 		return pid
 	}
 	return r.server.Target.ServerPID(pid)
-}
-
-// read reads several pieces of a process's memory with one system call.
-func read(pid int, into []byte, addresses []uint64, sizes []int) error {
-	remote := make([]unix.RemoteIovec, len(addresses))
-	for i, address := range addresses {
-		remote[i] = unix.RemoteIovec{Base: uintptr(address), Len: sizes[i]}
-	}
-	local := unix.Iovec{Base: &into[0], Len: uint64(len(into))}
-	n, err := unix.ProcessVMReadv(pid, []unix.Iovec{local}, remote, 0)
-	if err == nil && n < len(into) {
-		err = unix.EFAULT
-	}
-	return err
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // Cluster is a running server: the process of its postmaster, and the contents of postmaster.pid. After a restart,
@@ -56,8 +56,7 @@ func (c Cluster) Same(other Cluster) bool {
 // callers can call it before every capture. After it has returned false it always does: the server has stopped or
 // restarted.
 func (c Cluster) Alive() bool {
-	stat, err := procfs.ReadStat(c.PostmasterPID)
-	return err == nil && stat.StartTime == c.PostmasterStart && !exited(stat.State)
+	return !process.ID{PID: c.PostmasterPID, StartTime: c.PostmasterStart}.Ended()
 }
 
 // Stopping reports whether the server is shutting down. In a smart shutdown it waits for all sessions to end, the
@@ -66,6 +65,3 @@ func (c Cluster) Stopping() bool {
 	file, err := readPIDFile(c.DataDir)
 	return err == nil && file.pid == c.ServerPID && file.stopping
 }
-
-// exited reports whether a process in this state of proc(5) has ended and only waits to be reaped.
-func exited(state byte) bool { return state == 'Z' || state == 'X' || state == 'x' }

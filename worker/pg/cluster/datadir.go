@@ -134,7 +134,7 @@ func verify(dir string, file pidFile, pid int) (Cluster, error) {
 		return fmt.Errorf("%w: postmaster.pid names process %d, %s", ErrNotRunning, file.pid, reason)
 	}
 	stat, err := procfs.ReadStat(pid)
-	if err != nil || exited(stat.State) {
+	if err != nil || process.HasEnded(&stat) {
 		return Cluster{}, stale("which does not run", err)
 	}
 	status, err := procfs.ReadStatus(pid)

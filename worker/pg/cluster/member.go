@@ -149,7 +149,7 @@ func (c Cluster) child(pid int, rights *process.Rights) (procfs.Stat, error) {
 		return procfs.Stat{}, errOrphan
 	case status.UID[1] != c.UID:
 		return procfs.Stat{}, errUser
-	case exited(stat.State):
+	case process.HasEnded(&stat):
 		return procfs.Stat{}, errExited
 	case !sameExecutable(pid, c.PostmasterPID):
 		return procfs.Stat{}, errExecutable

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
@@ -210,7 +211,7 @@ func (s *scanner) examine(pid int) (exists bool) {
 		return true
 	}
 	stat, err := procfs.ReadStat(pid)
-	if err != nil || stat.State == 'Z' || stat.State == 'X' || s.isChild(stat.PPID, cwd, exe) {
+	if err != nil || process.HasEnded(&stat) || s.isChild(stat.PPID, cwd, exe) {
 		return true
 	}
 	s.add(Process{

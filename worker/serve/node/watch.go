@@ -2,12 +2,11 @@ package node
 
 import (
 	"context"
-	"errors"
 	"os"
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // watch waits for the end of a process, without a look at it now and then. It returns a function that ends the watch;
@@ -60,7 +59,4 @@ func (s *supervisor) leaveEnded() {
 }
 
 // hasEnded reports whether a process has ended.
-func hasEnded(k key) bool {
-	stat, err := procfs.ReadStat(k.pid)
-	return errors.Is(err, procfs.ErrGone) || err == nil && (stat.StartTime != k.start || stat.State == 'Z' || stat.State == 'X')
-}
+func hasEnded(k key) bool { return process.ID{PID: k.pid, StartTime: k.start}.Ended() }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/host/rootfs"
 )
@@ -99,8 +100,7 @@ func parseInfo(data []byte) (Info, error) {
 // Alive reports whether the process that wrote the file still runs. A process with the same PID but another start
 // time does not count.
 func (i Info) Alive() bool {
-	stat, err := procfs.ReadStat(i.PID)
-	return err == nil && stat.StartTime == i.StartTime && stat.State != 'Z' && stat.State != 'X'
+	return !process.ID{PID: i.PID, StartTime: i.StartTime}.Ended()
 }
 
 // contents returns the content of the pid file for this process.

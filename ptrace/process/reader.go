@@ -1,0 +1,231 @@
+package process
+
+import (
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Piece is a range of a process's memory.
+type Piece struct {
+	Address uint64
+	Length  int
+}
+
+// maxPieces is the largest number of ranges in one call of process_vm_readv(2), IOV_MAX.
+const maxPieces = 1024
+
+// readPieces copies the pieces, one after the other, into p. It may never return: see ProbeReadable. The error is the
+// kernel's, and EFAULT if a piece cannot be read whole.
+func readPieces(pid int, p []byte, pieces []Piece) error {
+	remote := make([]unix.RemoteIovec, 0, min(len(pieces), maxPieces))
+	for len(pieces) > 0 {
+		some := pieces[:min(len(pieces), maxPieces)]
+		pieces = pieces[len(some):]
+		remote = remote[:0]
+		length := 0
+		for _, piece := range some {
+			remote = append(remote, unix.RemoteIovec{Base: uintptr(piece.Address), Len: piece.Length})
+			length += piece.Length
+		}
+		local := unix.Iovec{Base: &p[0]}
+		local.SetLen(length)
+		n, err := unix.ProcessVMReadv(pid, []unix.Iovec{local}, remote, 0)
+		if err == nil && n < length {
+			err = unix.EFAULT
+		}
+		if err != nil {
+			return err
+		}
+		p = p[length:]
+	}
+	return nil
+}
+
+// Memory reads the memory of one process. Each read has the timeout ReadTimeout. After a read that does not end in
+// time, all later reads of this Memory fail at once. A Memory is for one goroutine at a time.
+//
+// Do not use it in a function that runs in WithTimeout for the same process: such a function has the timeout already,
+// and uses ReadMemory.
+type Memory struct {
+	pid    int
+	probed bool
+	lost   bool
+	room   []byte // a read that is left behind keeps it
+}
+
+// NewMemory returns a reader for a process.
+func NewMemory(pid int) *Memory { return &Memory{pid: pid} }
+
+// Read is ReadMemory with the timeout. The error is also ErrUnreachable.
+func (m *Memory) Read(addr uint64, p []byte) (n int, err error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	own := m.space(len(p))
+	var read int
+	var failed error
+	if !m.within(func() { read, failed = ReadMemory(m.pid, addr, own) }) {
+		return 0, fmt.Errorf("process %d: %w", m.pid, ErrUnreachable)
+	}
+	return copy(p, own[:read]), failed
+}
+
+// ReadPieces copies pieces of memory, one after the other, into p, with one system call for 1,024 pieces. p has the
+// length of all pieces. The error is the kernel's, EFAULT if a piece cannot be read whole, or ErrUnreachable.
+func (m *Memory) ReadPieces(p []byte, pieces []Piece) error {
+	if len(p) == 0 {
+		return nil
+	}
+	own := m.space(len(p))
+	var failed error
+	if !m.within(func() { failed = readPieces(m.pid, own, pieces) }) {
+		return fmt.Errorf("process %d: %w", m.pid, ErrUnreachable)
+	}
+	copy(p, own)
+	return failed
+}
+
+// space returns memory for one read.
+func (m *Memory) space(size int) []byte {
+	if len(m.room) < size {
+		m.room = make([]byte, size)
+	}
+	return m.room[:size]
+}
+
+// within runs a read, unless an earlier read did not end in time.
+func (m *Memory) within(read func()) bool {
+	if m.lost {
+		return false
+	}
+	probed := m.probed
+	if !WithTimeout(m.pid, func() {
+		if !probed {
+			ProbeReadable(m.pid) // a program can end while it waits for this
+		}
+		read()
+	}, func() {}) {
+		m.lost, m.room = true, nil
+		return false
+	}
+	m.probed = true
+	return true
+}
+
+// MemoryOf returns a reader of a process's memory for a function that runs in WithTimeout, Each, or another goroutine
+// that its caller leaves behind. It reads without a timeout of its own.
+type MemoryOf int
+
+// Read is ReadMemory.
+func (pid MemoryOf) Read(addr uint64, p []byte) (int, error) { return ReadMemory(int(pid), addr, p) }
+
+// ReadPieces is Memory.ReadPieces without a timeout.
+func (pid MemoryOf) ReadPieces(p []byte, pieces []Piece) error {
+	return readPieces(int(pid), p, pieces)
+}
+
+// patienceForAll bounds the time that Each waits for processes whose memory does not arrive.
+const patienceForAll = 8 * ReadTimeout
+
+// Each calls read for each process, one after the other, and then take with the result. Read runs in another goroutine.
+// If it does not end in time, that goroutine is left behind, and take is not called for this process. Each then
+// continues with the next process in another goroutine. Read may use nothing that another call of read or the caller
+// uses, except the values that it returns. It gets memory to read with.
+//
+// Each returns the processes that were left out: their memory did not arrive, an earlier read of it still waits, or
+// Each had waited for others for more than two seconds. A call for N processes costs one goroutine if all of them answer.
+func Each[T any](pids []int, read func(pid int, memory MemoryOf) T, take func(pid int, value T)) (unreachable []int) {
+	waited := time.Duration(0)
+	for len(pids) > 0 {
+		run := startRun(pids, read)
+		done, took := run.follow(take)
+		pids = pids[done:]
+		unreachable = append(unreachable, run.skipped...)
+		if len(pids) == 0 {
+			break
+		}
+		unreachable = append(unreachable, pids[0]) // the read of this process hangs
+		pids = pids[1:]
+		if waited += took; waited >= patienceForAll {
+			return append(unreachable, pids...)
+		}
+	}
+	return unreachable
+}
+
+// run is a goroutine that reads processes one after the other.
+type run[T any] struct {
+	pids    []int
+	values  chan result[T]
+	left    chan struct{} // closed when the caller has left the goroutine behind
+	skipped []int
+}
+
+// result is the value of one process. If reading panicked, problem is what it panicked with.
+type result[T any] struct {
+	value   T
+	skipped bool
+	problem any
+}
+
+func startRun[T any](pids []int, read func(pid int, memory MemoryOf) T) *run[T] {
+	r := &run[T]{pids: pids, values: make(chan result[T], 1), left: make(chan struct{})}
+	go func() {
+		for _, pid := range pids {
+			var one result[T]
+			if one.skipped = !Guard.Begin(pid); !one.skipped {
+				one.value, one.problem = readOne(pid, read)
+			}
+			select {
+			case <-r.left:
+				return
+			default:
+			}
+			select {
+			case r.values <- one:
+			case <-r.left:
+				return
+			}
+		}
+	}()
+	return r
+}
+
+// readOne reads one process, whose turn has begun, and ends the turn.
+func readOne[T any](pid int, read func(pid int, memory MemoryOf) T) (value T, problem any) {
+	defer func() {
+		problem = recover()
+		Guard.End(pid)
+	}()
+	ProbeReadable(pid)
+	return read(pid, MemoryOf(pid)), nil
+}
+
+// follow takes the values until all have arrived, or one does not arrive in time. It returns their number, and how long
+// it has waited for the one that did not arrive.
+func (r *run[T]) follow(take func(pid int, value T)) (done int, waited time.Duration) {
+	const most = 2 * ReadTimeout // another reader's turn, and this one's
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	for i, pid := range r.pids {
+		timer.Reset(most)
+		select {
+		case one := <-r.values:
+			switch {
+			case one.problem != nil:
+				close(r.left)
+				panic(one.problem)
+			case one.skipped:
+				r.skipped = append(r.skipped, pid)
+			default:
+				take(pid, one.value)
+			}
+		case <-timer.C:
+			close(r.left)
+			return i, most
+		}
+	}
+	return len(r.pids), 0
+}
