@@ -2,6 +2,7 @@ package process
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -44,12 +45,14 @@ func readPieces(pid int, p []byte, pieces []Piece) error {
 }
 
 // Memory reads the memory of one process. Each read has the timeout ReadTimeout. After a read that does not end in
-// time, all later reads of this Memory fail at once. A Memory is for one goroutine at a time.
+// time, all later reads of this Memory fail at once. Reads of several goroutines take turns.
 //
 // Do not use it in a function that runs in WithTimeout for the same process: such a function has the timeout already,
 // and uses ReadMemory.
 type Memory struct {
-	pid    int
+	pid int
+
+	mu     sync.Mutex
 	probed bool
 	lost   bool
 	room   []byte // a read that is left behind keeps it
@@ -63,6 +66,8 @@ func (m *Memory) Read(addr uint64, p []byte) (n int, err error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	own := m.space(len(p))
 	var read int
 	var failed error
@@ -78,6 +83,8 @@ func (m *Memory) ReadPieces(p []byte, pieces []Piece) error {
 	if len(p) == 0 {
 		return nil
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	own := m.space(len(p))
 	var failed error
 	if !m.within(func() { failed = readPieces(m.pid, own, pieces) }) {

@@ -37,7 +37,7 @@ func (r *run) build(snap *snapshot.Snapshot) built {
 		return c.build(snap, space, r.options, &r.server)
 	}
 	if snap.Engine == snapshot.EngineBlocked && len(snap.Threads) == 1 {
-		space.Generated.SameMoment = symbolize.ProcessMemory(snap.PID)
+		space.Generated.SameMoment = symbolize.LiveMemory(snap.PID)
 	} else {
 		space.ReadLater(true)
 	}
@@ -57,7 +57,7 @@ func (r *run) findGenerated(b *built) bool {
 	if b.trace.Engine != snapshot.EngineStop || len(g.Unknown) == 0 {
 		return false
 	}
-	return r.generated.Add(b.space.JIT().Locate(symbolize.ProcessMemory(r.target.PID), g.Unknown))
+	return r.generated.Add(b.space.JIT().Locate(symbolize.LiveMemory(r.target.PID), g.Unknown))
 }
 
 // asleep reports whether the only thread of a process has slept since the snapshot: it still sleeps in the same call,

@@ -19,6 +19,7 @@ type Space struct {
 	Maps   []procfs.Mapping
 	Known  map[procfs.Mapping]symbolize.Placed // images found so far; shared, guarded by cache.mu
 	Memory symbolize.MemoryReader              // of a core file; nil: read the live process
+	live   symbolize.MemoryReader              // of the live process
 
 	// FirstInImage is set during a walk if no earlier walk had its innermost frame in this image.
 	FirstInImage bool
@@ -226,7 +227,10 @@ func (sp *Space) Reader() symbolize.MemoryReader {
 	if sp.Memory != nil {
 		return sp.Memory
 	}
-	return symbolize.ProcessMemory(sp.pid)
+	if sp.live == nil {
+		sp.live = symbolize.LiveMemory(sp.pid)
+	}
+	return sp.live
 }
 
 // ReadAll fills b with the process's memory. It returns false if it cannot read all of it.

@@ -62,11 +62,13 @@ func (c *Cache) Loaded(pid int) ([]Loaded, error) {
 	}
 	all := make([]Loaded, 0, len(maps)/4)
 	seen := make(map[*Module]int)
+	late := &Deadline{After: imagesTime}
+	defer late.Stop()
 	for i := range maps {
 		if maps[i].Perms&procfs.Exec == 0 {
 			continue
 		}
-		f := c.Mapped(pid, maps, i)
+		f := c.mappedBefore(late, pid, maps, i)
 		if f.Module == nil {
 			continue
 		}

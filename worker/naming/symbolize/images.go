@@ -158,7 +158,18 @@ func NewCache(a *arch.Arch, s *Sources) *Cache {
 	return &Cache{Arch: a, Sources: s, byID: make(map[string]*Module), minUnchanged: minUnchanged}
 }
 
-// Mapped returns the module that the process has mapped at maps[i], and its place. It also recognizes code that a
+// imagesTime bounds the time for finding the images of a process, beyond which a page or a file will not arrive.
+const imagesTime = 10 * time.Second
+
+// mappedBefore is Mapped with a deadline. A search that does not end is left behind, and has no module.
+func (c *Cache) mappedBefore(late *Deadline, pid int, maps []procfs.Mapping, i int) Placed {
+	var search Lazy[Placed]
+	f, _ := search.Get(late, c.Sources.Warn, func() Placed { return c.Mapped(pid, maps, i) })
+	return f
+}
+
+// Mapped returns the module that the process has mapped at maps[i], and its place. It may never return, if a page of the
+// process or a file does not arrive: callers use Lazy or mappedBefore. It also recognizes code that a
 // program has moved to memory without a file. Placed.Module is nil if the mapping has no image.
 func (c *Cache) Mapped(pid int, maps []procfs.Mapping, i int) Placed {
 	mod := c.find(pid, maps, i)

@@ -44,11 +44,13 @@ func Images(pid int, debugDirs []string) ([]Image, error) {
 	imgs := NewCache(host, &Sources{Folders: debugDirs, AwaitNames: true})
 	all := make([]Image, 0, 32)
 	seen := make(map[*Module]bool)
+	late := &Deadline{After: imagesTime}
+	defer late.Stop()
 	for i := range maps {
 		if maps[i].Perms&procfs.Exec == 0 {
 			continue
 		}
-		at, f := maps[i], imgs.Mapped(pid, maps, i)
+		at, f := maps[i], imgs.mappedBefore(late, pid, maps, i)
 		m := f.Module
 		if m == nil || seen[m] {
 			continue

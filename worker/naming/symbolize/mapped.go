@@ -76,7 +76,9 @@ func (p *Mapped) ByBuildID(id string) (Image, bool) {
 func (p *Mapped) find(i int) Placed {
 	f, ok := p.known[i]
 	if !ok {
-		f = p.images.Mapped(p.pid, p.maps, i)
+		late := &Deadline{After: imagesTime}
+		defer late.Stop()
+		f = p.images.mappedBefore(late, p.pid, p.maps, i)
 		p.known[i] = f
 	}
 	return f

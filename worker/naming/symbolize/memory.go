@@ -15,8 +15,21 @@ func (r MemoryReader) Exactly(addr uint64, p []byte) bool {
 	return err == nil && n == len(p)
 }
 
+// LiveMemory reads a live process's memory without stopping the process. Each read has a timeout: see process.Memory.
+func LiveMemory(pid int) func(uint64, []byte) (int, error) {
+	memory := process.NewMemory(pid)
+	return func(addr uint64, p []byte) (int, error) {
+		n, err := memory.Read(addr, p)
+		if err == nil && n < len(p) {
+			err = io.ErrUnexpectedEOF
+		}
+		return n, err
+	}
+}
+
 // ProcessMemory reads a live process's memory without stopping the process. Use it only for file content, which does
-// not change while the process runs.
+// not change while the process runs. A read may never return: call it only in a function that its caller leaves behind
+// after a while, as Lazy and process.WithTimeout do. Otherwise use LiveMemory.
 func ProcessMemory(pid int) func(uint64, []byte) (int, error) {
 	reached := false
 	return func(addr uint64, p []byte) (int, error) {
