@@ -15,6 +15,7 @@ import (
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/pgprogram"
 	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
@@ -128,10 +129,9 @@ func (f *waitsFlags) cluster(pids []int) (cluster.Cluster, error) {
 	if f.dataDir != "" {
 		return cluster.ByDataDir(f.dataDir)
 	}
-	// Every process of a server works in its data directory.
-	c, err := cluster.ByDataDir(fmt.Sprintf("/proc/%d/cwd", pids[0]))
+	c, err := cluster.ByProcess(pids[0])
 	if errors.Is(err, cluster.ErrNotDataDir) {
-		return c, fmt.Errorf("process %d is not a PostgreSQL server process", pids[0])
+		return c, notOfServer(pids[0])
 	}
 	if err != nil {
 		return c, err
@@ -153,6 +153,20 @@ func (f *waitsFlags) cluster(pids []int) (cluster.Cluster, error) {
 		}
 	}
 	return c, nil
+}
+
+// notOfServer returns the reason why the server of a process is not known. The process's mapped files decide whether it
+// runs a server's program.
+func notOfServer(pid int) error {
+	program, err := pgprogram.Of(pid)
+	switch {
+	case err == nil:
+		return fmt.Errorf("process %d runs the server's program %s, but neither it nor its parent works in a data directory",
+			pid, program.Path)
+	case errors.Is(err, pgprogram.ErrNoProgram):
+		return fmt.Errorf("process %d is not a PostgreSQL server process", pid)
+	}
+	return err
 }
 
 // run measures and prints. After an interrupt it prints what has come until then.

@@ -42,6 +42,26 @@ func ByPostmaster(dir string, pid int) (Cluster, error) {
 	return byDataDir(dir, func(path string, file pidFile) (Cluster, error) { return verify(path, file, pid) })
 }
 
+// ByProcess finds the server of one of its processes: the postmaster or a child of it. A process of a server works in
+// the data directory, but a function in a session may have changed to another directory. So the parent's directory
+// counts first. The caller verifies that the process is a member: see Cluster.Members. The errors are those of
+// ByDataDir; ErrNotDataDir means that neither the process nor its parent works in a data directory.
+func ByProcess(pid int) (Cluster, error) {
+	stat, err := procfs.ReadStat(pid)
+	if errors.Is(err, procfs.ErrGone) {
+		return Cluster{}, process.Exited(pid)
+	}
+	if err != nil {
+		return Cluster{}, err
+	}
+	if stat.PPID > 0 {
+		if c, err := ByPostmaster(procPath(stat.PPID, "cwd"), stat.PPID); err == nil {
+			return c, nil
+		}
+	}
+	return ByDataDir(procPath(pid, "cwd"))
+}
+
 // byDataDir finds the server of a directory. find verifies the process that postmaster.pid names.
 func byDataDir(dir string, find func(path string, file pidFile) (Cluster, error)) (Cluster, error) {
 	path, err := resolve(dir)
