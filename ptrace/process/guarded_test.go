@@ -43,6 +43,9 @@ var unguarded = map[string]string{
 	"worker/measure/clusterprofile/server.go readWord process.ReadMemory": inGuard,
 	"worker/doctor/confinement.go deniedCalls unix.SYS_PROCESS_VM_READV":  theKind,
 	"worker/naming/jitcode/later.go Of symbolize.ProcessMemory":           inGuard,
+	"ptrace/measure/waits/preempt.go readPreemptFacts arguments":          theKind,
+	"worker/pg/cluster/member.go ReadTitle arguments":                     inGuard,
+	"worker/pg/cluster/upgrade.go inBinaryUpgrade arguments":              inGuard,
 	"worker/naming/symbolize/images.go findLive ProcessMemory":            inLazy,
 	"worker/naming/symbolize/images.go fromMemory ProcessMemory":          inLazy,
 	"worker/naming/symbolize/memory.go ProcessMemory process.ReadMemory":  inLazy,
@@ -122,6 +125,9 @@ func findReads(decl ast.Node) map[token.Pos]string {
 		case *ast.BasicLit:
 			if text, err := strconv.Unquote(n.Value); err == nil && n.Kind == token.STRING && strings.HasSuffix(text, "/mem") {
 				found[n.Pos()] = "/proc/PID/mem"
+			} else if err == nil && n.Kind == token.STRING && (text == "cmdline" || strings.HasSuffix(text, "/cmdline") ||
+				text == "environ" || strings.HasSuffix(text, "/environ")) {
+				found[n.Pos()] = "arguments" // the kernel takes the lock of the address space
 			}
 		case *ast.BinaryExpr: // stat.State == 'Z'
 			state, ok := n.X.(*ast.SelectorExpr)

@@ -173,7 +173,7 @@ func (r *Reader) process(pid int, memory process.MemoryOf) (p Process, ok bool, 
 	case ClientBackend:
 		p.State = r.state(number(t.Layout.State))
 	case BackgroundWorker:
-		if strings.Contains(cluster.Title(pid), ParallelWorker+" for PID ") {
+		if strings.Contains(cluster.ReadTitle(pid), ParallelWorker+" for PID ") {
 			p.BackendType = ParallelWorker
 		}
 	}

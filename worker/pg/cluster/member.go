@@ -165,8 +165,19 @@ func sameExecutable(a, b int) bool {
 	return errA != nil || errB != nil || os.SameFile(infoA, infoB)
 }
 
-// Title returns the process title as ps(1) shows it, see Member.Title. It is empty if the process has exited.
-func Title(pid int) string {
+// Title returns the process title as ps(1) shows it, see Member.Title. It is empty if the process has exited, or if the
+// kernel does not return from reading it in time.
+func Title(pid int) (title string) {
+	var read string
+	if !process.WithTimeout(pid, func() { read = ReadTitle(pid) }, func() {}) {
+		return ""
+	}
+	return read
+}
+
+// ReadTitle is Title without a timeout, for functions that run in process.WithTimeout or process.Each. The kernel
+// takes the lock of the process's address space for it, so the read may never return.
+func ReadTitle(pid int) string {
 	data, err := readProc(pid, "cmdline", maxTitle)
 	if err != nil {
 		return ""

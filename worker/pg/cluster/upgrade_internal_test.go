@@ -16,9 +16,13 @@ func TestUpgradeOption(t *testing.T) {
 		{[]string{"postgres", "-c", "a=b", "b", "-b"}, false}, // behind the first word that is no option
 		{[]string{"postgres", "--", "-b"}, false},
 		{[]string{"postgres"}, false},
+		{[]string{"/lib64/ld-linux-x86-64.so.2", "--argv0", "postgres", "/usr/bin/postgres", "-D", "x", "-b"}, true},
+		{[]string{"ld-musl-x86_64.so.1", "--library-path=/b", "--", "/usr/bin/postgres", "-b"}, true},
+		{[]string{"ld.so", "--preload", "-b", "--inhibit-cache", "/usr/bin/postgres", "-D", "x"}, false},
+		{[]string{"ld.so", "--argv0"}, false},
 		{[]string{""}, false},
 	} {
-		if got := hasUpgradeOption(test.arguments); got != test.want {
+		if got := hasUpgradeOption(withoutLoader(test.arguments)); got != test.want {
 			t.Errorf("%q: %v", test.arguments, got)
 		}
 	}
