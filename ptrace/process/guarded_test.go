@@ -21,7 +21,7 @@ const (
 	theKind  = "the kernel's answer about another object than a process"
 )
 
-// unguarded has the functions that may do so: the file, a blank, the function, a blank, and what it uses.
+// unguarded has the functions that may do so: the file, the function, and the name that it uses.
 var unguarded = map[string]string{
 	"ptrace/attach.go attachThread ESRCH":                                 stops,
 	"ptrace/blocks.go copyBlocks unix.SYS_PROCESS_VM_READV":               stops,

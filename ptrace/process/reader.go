@@ -122,7 +122,7 @@ func (m *Memory) within(read func()) bool {
 }
 
 // MemoryOf returns a reader of a process's memory for a function that runs in WithTimeout, Each, or another goroutine
-// that its caller leaves behind. It reads without a timeout of its own.
+// that its caller leaves behind. Its reads have no timeout.
 type MemoryOf int
 
 // Read is ReadMemory.
@@ -170,7 +170,7 @@ type run[T any] struct {
 	skipped []int
 }
 
-// result is the value of one process. If reading panicked, problem is what it panicked with.
+// result is the value of one process. If reading panicked, problem is the value of the panic.
 type result[T any] struct {
 	value   T
 	skipped bool
@@ -210,8 +210,8 @@ func readOne[T any](pid int, read func(pid int, memory MemoryOf) T) (value T, pr
 	return read(pid, MemoryOf(pid)), nil
 }
 
-// follow takes the values until all have arrived, or one does not arrive in time. It returns their number, and how long
-// it has waited for the one that did not arrive.
+// follow takes the values until all have arrived, or a value does not arrive in time. It returns the
+// number of values, and how long it has waited for the missing value.
 func (r *run[T]) follow(take func(pid int, value T)) (done int, waited time.Duration) {
 	const most = 2 * ReadTimeout // another reader's turn, and this one's
 	timer := time.NewTimer(most)

@@ -45,7 +45,7 @@ func ByPostmaster(dir string, pid int) (Cluster, error) {
 // ByProcess finds the server of one of its processes: the postmaster or a child of it. A process of a server works in
 // the data directory, but a function in a session may have changed to another directory. So the parent's directory
 // counts first. The caller verifies that the process is a member: see Cluster.Members. The errors are those of
-// ByDataDir; ErrNotDataDir means that neither the process nor its parent works in a data directory.
+// ByDataDir; ErrNotDataDir means that the process and its parent work in other directories.
 func ByProcess(pid int) (Cluster, error) {
 	stat, err := procfs.ReadStat(pid)
 	if errors.Is(err, procfs.ErrGone) {
