@@ -178,7 +178,7 @@ type result[T any] struct {
 }
 
 func startRun[T any](pids []int, read func(pid int, memory MemoryOf) T) *run[T] {
-	r := &run[T]{pids: pids, values: make(chan result[T], 1), left: make(chan struct{})}
+	r := &run[T]{pids: pids, values: make(chan result[T], 32), left: make(chan struct{})}
 	go func() {
 		for _, pid := range pids {
 			var one result[T]
