@@ -35,7 +35,8 @@ help: ## List the targets (this text)
 ## var BINDIR=dir           where the program goes (default /usr/local/bin)
 ## var RELEASE_ARCHS=list   the architectures of `make release` (default: all five)
 ## var ARCHS=list           the architectures of `make check-arch` (default: all five)
-## var SOURCES=dirs         PostgreSQL's source trees for `make name-tables`
+## var SOURCES=dirs         PostgreSQL's source trees for `make name-tables` and `make layouts`
+## var HEADERS=dirs         headers of servers for `make layouts`
 ## var PROVE_TESTS=t/x.pl   the TAP tests to run (default: all)
 ## var BENCHFLAGS=-publish  options of `make bench`; -publish puts table and chart into doc/
 ## var FUZZTIME=30s         how long `make fuzz` spends on each fuzz test
@@ -145,6 +146,16 @@ name-tables: ## Write the tables by which static functions of stripped servers a
 	for source in $(SOURCES); do \
 		major=$$(sed -n "s/^PACKAGE_VERSION='\([0-9]*\).*/\1/p" "$$source/configure") && \
 		scripts/tool.sh selfnamesgen -o "unwind/selfnames/tables/$$major.table" "$$source" || exit 1; done
+
+.PHONY: layouts
+layouts: ## Write package layout from headers of servers (HEADERS) and source trees for private structures (SOURCES)
+	@[ -n "$(HEADERS)" ] || { echo 'usage: make layouts HEADERS="/usr/include/postgresql/18/server ..." [SOURCES="/path/to/postgresql-18.6 ..."]' >&2; exit 1; }
+	for headers in $(HEADERS); do \
+		major=$$(sed -n 's/^#define PG_MAJORVERSION "\(.*\)"/\1/p' "$$headers/pg_config.h") && \
+		source= && for s in $(SOURCES); do case $$(sed -n "s/^PACKAGE_VERSION='\([0-9]*\).*/\1/p" "$$s/configure") in "$$major") source=$$s;; esac; done && \
+		touch "tools/layoutgen/known/$$major.txt" && \
+		$(GO) run ./tools/layoutgen -headers "$$headers" -source "$$source" -known "tools/layoutgen/known/$$major.txt" \
+			-o "worker/pg/layout/pg$$major.go" || exit 1; done
 
 .PHONY: check-foreign
 check-foreign: ## As root: stacks of another distribution's PostgreSQL in a folder made by debootstrap (FOREIGN_SUITE, FOREIGN_VERSION)

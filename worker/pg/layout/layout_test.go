@@ -1,0 +1,57 @@
+package layout_test
+
+import (
+	"math/bits"
+	"testing"
+
+	"pg_stat_backtrace/worker/pg/layout"
+)
+
+func TestAbsentIsTheDefault(t *testing.T) {
+	var o layout.Offset
+	if o.Known() || o.Or(-1) != -1 || o.Uint64() < 1<<48 {
+		t.Errorf("the zero value is %d", o.Int())
+	}
+	if zero := layout.At(0); !zero.Known() || zero.Int() != 0 || zero.Or(-1) != 0 {
+		t.Error("the offset 0 is absent")
+	}
+	if _, ok := layout.Of(13); ok {
+		t.Error("version 13 has a layout")
+	}
+}
+
+// TestMajors verifies that each version has the members on which readers depend.
+func TestMajors(t *testing.T) {
+	for major := 14; major <= 19; major++ {
+		l, ok := layout.Of(major)
+		if !ok || l.Major != major || l.Source == "" {
+			t.Fatalf("version %d has no layout", major)
+		}
+		for name, o := range map[string]layout.Offset{
+			"PGPROC.pid": l.PGPROC.PID, "PGPROC.wait_event_info": l.PGPROC.WaitEventInfo, "size of PGPROC": l.PGPROC.Size,
+			"PGPROC.waitLock": l.PGPROC.WaitLock, "PROCLOCK.holdMask": l.PROCLOCK.HoldMask,
+			"st_state": l.PgBackendStatus.StState, "err_stmt": l.PLpgSQLExecstate.ErrStmt,
+		} {
+			if !o.Known() && !(major == 19 && name == "PGPROC.waitLock") {
+				t.Errorf("%d: %s is absent", major, name)
+			}
+		}
+		if len(l.BackendTypes) == 0 || len(l.BackendStates) == 0 {
+			t.Errorf("%d has no names of types or states", major)
+		}
+	}
+}
+
+// TestConflictsAreSymmetric verifies the table of lock modes: if a mode conflicts with another, so does the other.
+func TestConflictsAreSymmetric(t *testing.T) {
+	for a := range layout.LockModes {
+		for b := range layout.LockModes {
+			if layout.Conflicts(a)>>b&1 != layout.Conflicts(b)>>a&1 {
+				t.Errorf("%s and %s", layout.LockModes[a], layout.LockModes[b])
+			}
+		}
+	}
+	if n := bits.OnesCount32(layout.Conflicts(8)); n != 8 || layout.Conflicts(9) != 0 || layout.Conflicts(-1) != 0 {
+		t.Errorf("AccessExclusiveLock conflicts with %d modes", n)
+	}
+}
