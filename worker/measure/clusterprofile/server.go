@@ -14,6 +14,7 @@ import (
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/activity"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/layout"
 )
 
 // server is a running server whose processes can be sampled.
@@ -28,39 +29,14 @@ type server struct {
 	procs         int // how many processes it can have
 }
 
-// version holds the offsets that depend on the major version, on 64-bit machines.
-type version struct {
-	// portDatabase and portUser are offsets in Port (libpq-be.h).
-	portDatabase, portUser int
-	// statement is the offset of err_stmt in PLpgSQL_execstate, signature of fn_signature in PLpgSQL_function (plpgsql.h).
-	statement, signature int
-}
-
-// Offsets in PgBackendStatus (backend_status.h) and BackgroundWorker (bgworker.h), the same from 14 to 19.
-const (
-	statusType, statusDatabase, statusUser = 8, 48, 52
-	statusName                             = 240
-	workerKind                             = 96
-)
-
-//nolint:gochecknoglobals // a table
-var versions = map[int]*version{
-	14: {portDatabase: 328, portUser: 336, statement: 216, signature: 0},
-	15: {portDatabase: 328, portUser: 336, statement: 216, signature: 0},
-	16: {portDatabase: 328, portUser: 336, statement: 208, signature: 0},
-	17: {portDatabase: 320, portUser: 328, statement: 208, signature: 0},
-	18: {portDatabase: 384, portUser: 392, statement: 208, signature: 40},
-	19: {portDatabase: 384, portUser: 392, statement: 208, signature: 40},
-}
-
 // locate finds the variables of a server.
 func locate(c cluster.Cluster) (*server, error) {
 	w, err := waitevent.Locate(c)
 	if err != nil {
 		return nil, err
 	}
-	v := versions[c.Version]
-	if v == nil {
+	l, ok := layout.Of(c.Version)
+	if !ok {
 		return nil, fmt.Errorf("%w: PostgreSQL %d is not known to this release", waits.ErrUnsupported, c.Version)
 	}
 	variables, err := w.Program.Variables("MyProcPort", "MyBgworkerEntry", "MyBackendType", "error_context_stack")
@@ -71,11 +47,12 @@ func locate(c cluster.Cluster) (*server, error) {
 	s.worker = slices.Index(s.types, activity.BackgroundWorker)
 	s.target = clusterbpf.Server{
 		Postmaster: c.PostmasterPID, WaitPointer: w.Target.WaitPointer, Status: w.Target.Status,
-		Port: variables["MyProcPort"], PortDatabase: v.portDatabase, PortUser: v.portUser,
-		Worker: variables["MyBgworkerEntry"], WorkerKind: workerKind, WorkerType: s.worker,
-		Context: variables["error_context_stack"], Statement: v.statement, Signature: v.signature,
+		Port: variables["MyProcPort"], PortDatabase: l.Port.DatabaseName.Int(), PortUser: l.Port.UserName.Int(),
+		Worker: variables["MyBgworkerEntry"], WorkerKind: l.BackgroundWorker.BgwType.Int(), WorkerType: s.worker,
+		Context: variables["error_context_stack"], Statement: l.PLpgSQLExecstate.ErrStmt.Int(), Signature: l.PLpgSQLFunction.FnSignature.Int(),
 		TypeVariable: variables["MyBackendType"],
-		Type:         statusType, Database: statusDatabase, User: statusUser, Name: statusName,
+		Type:         l.PgBackendStatus.StBackendType.Int(), Database: l.PgBackendStatus.StDatabaseid.Int(),
+		User: l.PgBackendStatus.StUserid.Int(), Name: l.PgBackendStatus.StAppname.Int(),
 		State: w.Target.Layout.State, QueryID: w.Target.Layout.QueryID,
 	}
 	return s, s.countProcs()

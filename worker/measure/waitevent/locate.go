@@ -3,39 +3,34 @@ package waitevent
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/layout"
 	"pg_stat_backtrace/worker/pg/levels"
 	"pg_stat_backtrace/worker/pg/pgprogram"
 )
 
-// layouts are the offsets of each major version on 64-bit machines: PGPROC (proc.h), PROC_HDR (proc.h) and
-// PgBackendStatus (backend_status.h).
-//
-//nolint:gochecknoglobals // a table
-var layouts = map[int]waits.Layout{
-	14: earlierLayout, 15: earlierLayout, 16: earlierLayout,
-	17: {
-		ProcSize: 888, WaitEvent: 712, PID: 60, ProcCount: 32,
-		QueryID: 424, State: 232, QueryStart: 32, StateStart: 40, Idle: 1, Running: 2,
-	},
-	18: {
-		ProcSize: 832, WaitEvent: 712, PID: 60, ProcCount: 32,
-		QueryID: 424, State: 232, QueryStart: 32, StateStart: 40, Idle: 2, Running: 3, Uring: true,
-	},
-	19: {
-		ProcSize: 896, WaitEvent: 856, PID: 24, ProcCount: 32,
-		QueryID: 424, State: 232, QueryStart: 32, StateStart: 40, Idle: 2, Running: 3, Uring: true,
-	},
+// layoutOf returns the offsets of a major version: PGPROC and PROC_HDR (proc.h) and PgBackendStatus (backend_status.h).
+func layoutOf(major int) (waits.Layout, bool) {
+	l, ok := layout.Of(major)
+	if !ok {
+		return waits.Layout{}, false
+	}
+	return waits.Layout{
+		ProcSize: l.PGPROC.Size.Int(), WaitEvent: l.PGPROC.WaitEventInfo.Int(), PID: l.PGPROC.PID.Int(),
+		ProcCount: l.ProcHdr.AllProcCount.Int(), QueryID: l.PgBackendStatus.StQueryId.Int(),
+		State: l.PgBackendStatus.StState.Int(), QueryStart: l.PgBackendStatus.StActivityStartTimestamp.Int(),
+		StateStart: l.PgBackendStatus.StStateStartTimestamp.Int(),
+		Idle:       slices.Index(l.BackendStates, "idle"), Running: slices.Index(l.BackendStates, "active"),
+		Uring: major >= firstUring,
+	}, true
 }
 
-//nolint:gochecknoglobals // a table
-var earlierLayout = waits.Layout{
-	ProcSize: 880, WaitEvent: 712, PID: 64, ProcCount: 32,
-	QueryID: 424, State: 232, QueryStart: 32, StateStart: 40, Idle: 1, Running: 2,
-}
+// firstUring is the first version that can read and write by io_uring.
+const firstUring = 18
 
 // Variables of the server, which it exports, stripped or not.
 const (
@@ -54,7 +49,7 @@ type Server struct {
 
 // Locate finds the variables of a running server. The error wraps waits.ErrUnsupported if its version is not known.
 func Locate(c cluster.Cluster) (*Server, error) {
-	layout, ok := layouts[c.Version]
+	offsets, ok := layoutOf(c.Version)
 	if !ok {
 		return nil, fmt.Errorf("%w: PostgreSQL %d is not known to this release", waits.ErrUnsupported, c.Version)
 	}
@@ -83,7 +78,7 @@ func Locate(c cluster.Cluster) (*Server, error) {
 		}
 	}
 	s := &Server{Cluster: c, Names: names, Program: program, Target: waits.Server{
-		Postmaster: c.PostmasterPID, Rights: &rights, Layout: layout, WaitPointer: variables[waitVariable],
+		Postmaster: c.PostmasterPID, Rights: &rights, Layout: offsets, WaitPointer: variables[waitVariable],
 		ProcGlobal: variables[procsVariable], Status: variables[statusVariable],
 		Local: c.Local, ServerPID: serverPID(c), OpenProgram: program.Open,
 	}}

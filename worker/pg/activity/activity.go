@@ -22,6 +22,7 @@ import (
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/layout"
 )
 
 // State is the state of a session, as in pg_stat_activity.
@@ -57,13 +58,8 @@ func (p *Process) Active() bool {
 	return p.WaitType != "Activity" // the events in which idle background processes wait
 }
 
-// Offsets in PgBackendStatus (backend_status.h), alike in 14 to 19.
-const (
-	changeCount = 0
-	processID   = 4
-	typeNumber  = 8
-	stateEnd    = 4 // bytes of the state
-)
+// stateEnd is the number of bytes of the state.
+const stateEnd = 4
 
 // tries is how often an entry is read that its process changes meanwhile.
 const tries = 3
@@ -71,20 +67,30 @@ const tries = 3
 // Reader reads the processes of one run of a server.
 type Reader struct {
 	server        *waitevent.Server
+	status        entryLayout
 	types, states []string
 }
 
+// entryLayout has offsets in PgBackendStatus (backend_status.h).
+type entryLayout struct{ changeCount, processID, typeNumber int }
+
 // Open finds the variables of a running server. The error wraps waits.ErrUnsupported if its version is not known.
 func Open(c cluster.Cluster) (*Reader, error) {
-	types := BackendTypes(c.Version)
-	if types == nil {
+	l, ok := layout.Of(c.Version)
+	if !ok {
 		return nil, fmt.Errorf("%w: PostgreSQL %d is not known to this release", waits.ErrUnsupported, c.Version)
 	}
 	server, err := waitevent.Locate(c)
 	if err != nil {
 		return nil, err
 	}
-	return &Reader{server: server, types: types, states: States(c.Version)}, nil
+	return &Reader{
+		server: server, types: l.BackendTypes, states: l.BackendStates,
+		status: entryLayout{
+			changeCount: l.PgBackendStatus.StChangecount.Int(), processID: l.PgBackendStatus.StProcpid.Int(),
+			typeNumber: l.PgBackendStatus.StBackendType.Int(),
+		},
+	}, nil
 }
 
 // Cluster returns the run of the server that the reader is for.
@@ -155,17 +161,17 @@ func (r *Reader) process(pid int, memory process.MemoryOf) (p Process, ok bool, 
 	for range tries {
 		// In this order: the count before, the entry and the event, the count after.
 		err := memory.ReadPieces(buffer, []process.Piece{{Address: entry, Length: size}, {Address: wait, Length: 4},
-			{Address: entry + changeCount, Length: 4}})
+			{Address: entry + uint64(r.status.changeCount), Length: 4}})
 		if err != nil {
 			return p, false, err
 		}
-		if before := number(changeCount); before%2 == 0 && before == number(size+4) {
+		if before := number(r.status.changeCount); before%2 == 0 && before == number(size+4) {
 			ok = true
 			break
 		}
 	}
-	kind := number(typeNumber)
-	if !ok || number(processID) != r.serverPID(pid) || kind <= 0 || kind >= len(r.types) {
+	kind := number(r.status.typeNumber)
+	if !ok || number(r.status.processID) != r.serverPID(pid) || kind <= 0 || kind >= len(r.types) {
 		return p, false, nil
 	}
 	p = Process{PID: pid, BackendType: r.types[kind]}

@@ -9,6 +9,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"pg_stat_backtrace/worker/pg/layout"
 )
 
 var (
@@ -24,19 +26,8 @@ type Reader func(addr uint64, p []byte) error
 // Area is the server's main shared memory segment, from Start up to End.
 type Area struct{ Start, End uint64 }
 
-// layout holds offsets of a major version, in bytes: the size of ProcSignalSlot and pss_barrierGeneration in it. A slot
-// begins with pss_pid, and the first slot follows psh_barrierGeneration.
-type layout struct{ size, generation uint64 }
-
-// layouts were read from servers of these versions on 64-bit machines. PostgreSQL 14 emits no barrier.
-//
-//nolint:gochecknoglobals // a table
-var layouts = map[int]layout{15: {80, 56}, 16: {88, 64}, 17: {88, 64}, 18: {128, 104}, 19: {112, 88}}
-
 const (
 	magic      = 679834894 // PGShmemHeader.magic
-	firstSlot  = 8         // after psh_barrierGeneration
-	keySize    = 48        // SHMEM_INDEX_KEYSIZE; the address and the size follow the name
 	searched   = 1 << 20   // bytes at the segment's start; its index is made first
 	maxSlots   = 1 << 19   // more than max_connections allows
 	structName = "ProcSignal"
@@ -45,15 +36,17 @@ const (
 // Pending returns the ids of the processes that have not absorbed the latest barrier, as the server knows them. It
 // returns none if all of them have.
 func Pending(major int, read Reader, segment Area) ([]int, error) {
-	l, ok := layouts[major]
-	if !ok {
+	l, ok := layout.Of(major)
+	if !ok || !l.ProcSignalSlot.PssBarrierGeneration.Known() { // PostgreSQL 14 emits no barrier
 		return nil, fmt.Errorf("%w: %d", ErrVersion, major)
 	}
-	at, size, err := find(read, segment)
+	at, size, err := find(read, segment, l)
 	if err != nil {
 		return nil, err
 	}
-	if size <= firstSlot || (size-firstSlot)%l.size != 0 || (size-firstSlot)/l.size > maxSlots {
+	slot, generationAt := l.ProcSignalSlot.Size.Uint64(), l.ProcSignalSlot.PssBarrierGeneration.Uint64()
+	firstSlot := l.ProcSignalHeader.PshSlot.Uint64()
+	if size <= firstSlot || (size-firstSlot)%slot != 0 || (size-firstSlot)/slot > maxSlots {
 		return nil, fmt.Errorf("%w: they have %d bytes", ErrNotFound, size)
 	}
 	slots := make([]byte, size)
@@ -62,9 +55,9 @@ func Pending(major int, read Reader, segment Area) ([]int, error) {
 	}
 	latest := binary.NativeEndian.Uint64(slots)
 	var pids []int
-	for slots = slots[firstSlot:]; len(slots) > 0; slots = slots[l.size:] {
+	for slots = slots[firstSlot:]; len(slots) > 0; slots = slots[slot:] {
 		pid := int32(binary.NativeEndian.Uint32(slots))
-		generation := binary.NativeEndian.Uint64(slots[l.generation:])
+		generation := binary.NativeEndian.Uint64(slots[generationAt:])
 		switch {
 		case pid < 0:
 			return nil, fmt.Errorf("%w: a slot has the process id %d", ErrNotFound, pid)
@@ -76,7 +69,7 @@ func Pending(major int, read Reader, segment Area) ([]int, error) {
 }
 
 // find looks for the slots in the index of the shared memory (ShmemIndexEnt).
-func find(read Reader, segment Area) (at, size uint64, err error) {
+func find(read Reader, segment Area, l *layout.Layout) (at, size uint64, err error) {
 	start := make([]byte, min(searched, segment.End-segment.Start))
 	if err := read(segment.Start, start); err != nil {
 		return 0, 0, fmt.Errorf("read the server's shared memory: %w", err)
@@ -84,15 +77,16 @@ func find(read Reader, segment Area) (at, size uint64, err error) {
 	if len(start) < 4 || binary.NativeEndian.Uint32(start) != magic {
 		return 0, 0, fmt.Errorf("%w: the segment has no header", ErrNotFound)
 	}
-	key := make([]byte, keySize)
+	location, sizeAt := l.ShmemIndexEnt.Location.Int(), l.ShmemIndexEnt.SegmentSize.Int()
+	key := make([]byte, location) // the name fills the place before the address
 	copy(key, structName)
 	for i := 0; ; {
 		next := bytes.Index(start[i:], key)
-		if next < 0 || i+next+keySize+16 > len(start) {
+		if next < 0 || i+next+sizeAt+8 > len(start) {
 			return 0, 0, ErrNotFound
 		}
 		i += next
-		at, size = binary.NativeEndian.Uint64(start[i+keySize:]), binary.NativeEndian.Uint64(start[i+keySize+8:])
+		at, size = binary.NativeEndian.Uint64(start[i+location:]), binary.NativeEndian.Uint64(start[i+sizeAt:])
 		if at > segment.Start && at < segment.End && size <= segment.End-at {
 			return at, size, nil
 		}

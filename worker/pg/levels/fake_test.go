@@ -48,7 +48,7 @@ type fake struct {
 
 func newFake(major int) *fake {
 	f := &fake{
-		layout: layouts[major], pieces: make(map[uint64][]byte), heap: heapAt, stack: stackLow + frameSize/2, last: listAt,
+		layout: layoutOf(major), pieces: make(map[uint64][]byte), heap: heapAt, stack: stackLow + frameSize/2, last: listAt,
 	}
 	f.pieces[stackLow] = make([]byte, stackHigh-stackLow)
 	f.pieces[heapAt] = make([]byte, 64<<10)

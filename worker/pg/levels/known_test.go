@@ -55,7 +55,7 @@ func (f *fake) copied(t ExtraReads) (Memory, int) {
 // TestKnown reads the levels of a process from what its own trails lead to: the next one leads to less, and it says the
 // same. Where a callback turns out to be another function, its levels are missing once.
 func TestKnown(t *testing.T) {
-	for major := range layouts {
+	for major := 14; major <= 19; major++ {
 		f := newFake(major)
 		variable, _ := f.plpgsql("inline_code_block", 0, 3, 7)
 		if f.layout.errVar != 0 {

@@ -1,5 +1,7 @@
 package levels
 
+import pglayout "pg_stat_backtrace/worker/pg/layout"
+
 // layout has the offsets, in bytes, of the fields that are read in PostgreSQL's structures on a 64-bit machine. An
 // offset of 0 means that the version has no such field, except for first fields.
 type layout struct {
@@ -32,44 +34,33 @@ type vacuumLayout struct {
 	namespace, relname, indname, block, offset, phase int
 }
 
-//nolint:gochecknoglobals // a table
-var layouts = map[int]*layout{
-	14: {
-		errStmt: 216, errText: 224, signature: 0, oid: 8, expression: "SQL expression",
-		copy:   copyLayout{relname: 224, lineno: 232, attname: 240},
-		vacuum: vacuumLayout{namespace: 88, relname: 96, indname: 104, block: 112, offset: 116, phase: 120},
-	},
-	15: {
-		errStmt: 216, errVar: 224, errText: 232, signature: 0, oid: 8, expression: "SQL expression",
-		copy:   copyLayout{relname: 232, lineno: 240, attname: 248},
-		vacuum: laterVacuum, parallel: parallelLayout{namespace: 96, relname: 104, indname: 112, status: 120},
-	},
-	16: {
-		errStmt: 208, errVar: 216, errText: 224, signature: 0, oid: 8, expression: "SQL expression",
-		copy:   copyLayout{relname: 248, lineno: 256, attname: 264, nameOnly: 280},
-		vacuum: laterVacuum, parallel: laterParallel,
-	},
-	17: {
-		errStmt: 208, errVar: 216, errText: 224, signature: 0, oid: 8, expression: "SQL expression",
-		copy:   copyLayout{relname: 272, lineno: 280, attname: 288, nameOnly: 304},
-		vacuum: laterVacuum, parallel: laterParallel,
-	},
-	18: {
-		errStmt: 208, errVar: 216, errText: 224, signature: 40, oid: 48, expression: "PL/pgSQL expression",
-		sqlCacheIsArgument: true,
-		copy:               copyLayout{relname: 288, lineno: 296, attname: 304, nameOnly: 320},
-		vacuum:             laterVacuum, parallel: laterParallel,
-	},
-	19: {
-		errStmt: 208, errVar: 216, errText: 224, signature: 40, oid: 48, expression: "PL/pgSQL expression",
-		sqlCacheIsArgument: true,
-		copy:               copyLayout{relname: 296, lineno: 304, attname: 312, nameOnly: 328},
-		vacuum:             laterVacuum, // parallel: not compared with a server yet
-	},
+// layoutOf returns the offsets of a major version, nil if it is not known.
+func layoutOf(major int) *layout {
+	l, ok := pglayout.Of(major)
+	if !ok {
+		return nil
+	}
+	c, v, w := &l.CopyFromStateData, &l.LVRelState, &l.ParallelVacuumState
+	result := &layout{
+		errStmt: l.PLpgSQLExecstate.ErrStmt.Int(), errVar: l.PLpgSQLExecstate.ErrVar.Or(0),
+		errText: l.PLpgSQLExecstate.ErrText.Int(), signature: l.PLpgSQLFunction.FnSignature.Int(),
+		oid: l.PLpgSQLFunction.FnOid.Int(), expression: "SQL expression",
+		copy: copyLayout{
+			relname: c.CurRelname.Or(0), lineno: c.CurLineno.Or(0), attname: c.CurAttname.Or(0), nameOnly: c.RelnameOnly.Or(0),
+		},
+		vacuum: vacuumLayout{
+			namespace: v.Relnamespace.Or(0), relname: v.Relname.Or(0), indname: v.Indname.Or(0), block: v.Blkno.Or(0),
+			offset: v.Offnum.Or(0), phase: v.Phase.Or(0),
+		},
+		parallel: parallelLayout{
+			namespace: w.Relnamespace.Or(0), relname: w.Relname.Or(0), indname: w.Indname.Or(0), status: w.Status.Or(0),
+		},
+	}
+	if major >= plpgsqlExpressions {
+		result.expression, result.sqlCacheIsArgument = "PL/pgSQL expression", true
+	}
+	return result
 }
 
-//nolint:gochecknoglobals // a table
-var laterParallel = parallelLayout{namespace: 104, relname: 112, indname: 120, status: 128}
-
-//nolint:gochecknoglobals // a table
-var laterVacuum = vacuumLayout{namespace: 104, relname: 112, indname: 120, block: 128, offset: 132, phase: 136}
+// plpgsqlExpressions is the first version that names expressions after PL/pgSQL.
+const plpgsqlExpressions = 18

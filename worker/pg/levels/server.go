@@ -61,7 +61,7 @@ func NewServer(symbol func(name string) uint64, data io.Reader) (*Server, error)
 	if s.Major, err = major(data); err != nil {
 		return nil, err
 	}
-	if s.layout = layouts[s.Major]; s.layout == nil {
+	if s.layout = layoutOf(s.Major); s.layout == nil {
 		return nil, &UnknownVersionError{fmt.Sprintf("version %d is not supported", s.Major)}
 	}
 	s.waits, err = waitEvents(s.Major)
