@@ -42,7 +42,7 @@ func TestMajors(t *testing.T) {
 	}
 }
 
-// TestConflictsAreSymmetric verifies the table of lock modes: if a mode conflicts with another, so does the other.
+// TestConflictsAreSymmetric verifies the table of lock modes: two modes conflict in both directions.
 func TestConflictsAreSymmetric(t *testing.T) {
 	for a := range layout.LockModes {
 		for b := range layout.LockModes {
