@@ -47,7 +47,7 @@ typedef struct ssl_st SSL;
 typedef struct x509_st X509;
 typedef struct ssl_ctx_st SSL_CTX;
 `
-	// declarations are functions of a newer C library than that of this machine.
+	// declarations are functions that an older C library lacks.
 	declarations = `#include <stddef.h>
 extern size_t strlcpy(char *, const char *, size_t);
 extern size_t strlcat(char *, const char *, size_t);
