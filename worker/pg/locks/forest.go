@@ -1,0 +1,223 @@
+package locks
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Node is a process, a lock group or a prepared transaction of a forest of waits.
+type Node struct {
+	// PID is that of the process or of its group's leader, 0 for a prepared transaction.
+	PID int    `json:"pid"`
+	XID uint32 `json:"xid,omitempty"`
+	GID string `json:"gid,omitempty"`
+	// Waits are the waits of the process, or of all processes of its group. Roots have none, except with an unknown
+	// blocker or in a deadlock.
+	Waits []Wait `json:"waits,omitempty"`
+	// Cycle means that the node waits, directly or not, for itself. One node of each cycle is a root.
+	Cycle bool `json:"cycle,omitempty"`
+	// Repeated means that the node has its children elsewhere in the forest.
+	Repeated bool    `json:"repeated,omitempty"`
+	Blocked  []*Node `json:"blocked,omitempty"`
+}
+
+type key struct {
+	pid int
+	xid uint32
+}
+
+type forest struct {
+	nodes   map[key]*Node
+	order   []key
+	above   map[key][]key // blockers
+	below   map[key][]key
+	visited map[key]bool
+}
+
+// Forest orders the waits of a moment. Roots come first, those with the most processes behind them before others.
+// A process is below each of its blockers. If some of them hold the lock, it is not below those in the queue.
+func (m *Moment) Forest() []*Node {
+	f := &forest{make(map[key]*Node), nil, make(map[key][]key), make(map[key][]key), make(map[key]bool)}
+	for i := range m.Waits {
+		w := &m.Waits[i]
+		if w.Kind == LWLock {
+			continue
+		}
+		k := key{pid: cmp.Or(w.Leader, w.PID)}
+		n := f.node(k)
+		n.Waits = append(n.Waits, *w)
+		hard := slices.ContainsFunc(w.Blockers, func(b Blocker) bool { return b.Hard })
+		for _, b := range w.Blockers {
+			if hard && !b.Hard {
+				continue
+			}
+			a := key{b.Leader, b.XID}
+			above := f.node(a)
+			above.XID, above.GID = b.XID, b.GID
+			if !slices.Contains(f.above[k], a) {
+				f.above[k] = append(f.above[k], a)
+				f.below[a] = append(f.below[a], k)
+			}
+		}
+	}
+	var roots []*Node
+	for _, k := range f.order {
+		if len(f.above[k]) == 0 {
+			roots = append(roots, f.grow(k))
+		}
+	}
+	for _, k := range f.order {
+		if !f.visited[k] {
+			roots = append(roots, f.cycle(k))
+		}
+	}
+	size := make(map[*Node]int, len(roots))
+	for _, n := range roots {
+		size[n] = n.size()
+	}
+	slices.SortStableFunc(roots, func(a, b *Node) int { return size[b] - size[a] })
+	return roots
+}
+
+func (f *forest) node(k key) *Node {
+	n := f.nodes[k]
+	if n == nil {
+		n = &Node{PID: k.pid}
+		f.nodes[k], f.order = n, append(f.order, k)
+	}
+	return n
+}
+
+// grow links all nodes behind a root. A node behind several others has its children at the first place.
+func (f *forest) grow(root key) *Node {
+	f.visited[root] = true
+	for todo := []key{root}; len(todo) > 0; {
+		k := todo[0]
+		todo = todo[1:]
+		n := f.nodes[k]
+		for _, b := range f.below[k] {
+			if !f.visited[b] {
+				f.visited[b] = true
+				n.Blocked, todo = append(n.Blocked, f.nodes[b]), append(todo, b)
+				continue
+			}
+			again := *f.nodes[b]
+			again.Repeated, again.Blocked = true, nil
+			n.Blocked = append(n.Blocked, &again)
+		}
+	}
+	return f.nodes[root]
+}
+
+// cycle makes a root of a node that no root reaches. It follows blockers until a node returns: that one is in a cycle.
+func (f *forest) cycle(k key) *Node {
+	seen := make(map[key]bool)
+	for !seen[k] {
+		seen[k] = true
+		k = f.above[k][slices.IndexFunc(f.above[k], func(a key) bool { return !f.visited[a] })]
+	}
+	for from := k; ; {
+		f.nodes[from].Cycle = true
+		from = f.above[from][slices.IndexFunc(f.above[from], func(a key) bool { return !f.visited[a] })]
+		if from == k {
+			break
+		}
+	}
+	return f.grow(k)
+}
+
+// size counts the nodes behind a node.
+func (n *Node) size() int {
+	count := 0
+	for todo := []*Node{n}; len(todo) > 0; {
+		last := todo[len(todo)-1]
+		todo = append(todo[:len(todo)-1], last.Blocked...)
+		count += len(last.Blocked)
+	}
+	return count
+}
+
+// Text prints a forest, one line for each wait, indented below its blocker.
+func Text(roots []*Node) string {
+	type line struct {
+		node  *Node
+		depth int
+	}
+	const deepest = 40 // levels of indentation
+	var s strings.Builder
+	var todo []line
+	for _, n := range slices.Backward(roots) {
+		todo = append(todo, line{n, 0})
+	}
+	for len(todo) > 0 {
+		l := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		fmt.Fprintf(&s, "%s%s\n", strings.Repeat("  ", min(l.depth, deepest)), l.node.describe())
+		for _, n := range slices.Backward(l.node.Blocked) {
+			todo = append(todo, line{n, l.depth + 1})
+		}
+	}
+	return s.String()
+}
+
+func (n *Node) describe() string {
+	var s strings.Builder
+	if s.WriteString(fmt.Sprint(n.PID)); n.PID == 0 {
+		s.Reset()
+		fmt.Fprintf(&s, "prepared transaction %d", n.XID)
+		if n.GID != "" {
+			fmt.Fprintf(&s, " %q", n.GID)
+		}
+	}
+	if n.Cycle {
+		s.WriteString(" (deadlock)")
+	}
+	for i := range n.Waits {
+		w := &n.Waits[i]
+		s.WriteString(" waits")
+		if w.PID != n.PID {
+			fmt.Fprintf(&s, " (process %d of its group)", w.PID)
+		}
+		switch {
+		case w.Tag != nil:
+			fmt.Fprintf(&s, " for %s on %s", w.Mode, w.Tag)
+		default:
+			fmt.Fprintf(&s, " for a %s", w.Kind)
+		}
+		if !w.Since.IsZero() {
+			fmt.Fprintf(&s, " since %s", w.Since.Format("15:04:05.000"))
+		}
+		if w.Reason != "" {
+			fmt.Fprintf(&s, " (%s)", w.Reason)
+		}
+	}
+	if n.Repeated {
+		s.WriteString(" (see above)")
+	}
+	return s.String()
+}
+
+// BlockingPIDs returns the processes that pg_blocking_pids returns for a process: the blockers of it and of all
+// processes of its lock group, each once, in ascending order. A prepared transaction is 0.
+func (m *Moment) BlockingPIDs(pid int) []int {
+	group := pid
+	for i := range m.Waits {
+		if w := &m.Waits[i]; w.PID == pid && w.Leader != 0 {
+			group = w.Leader
+		}
+	}
+	var pids []int
+	for i := range m.Waits {
+		w := &m.Waits[i]
+		if w.Kind != Lock || w.PID != pid && cmp.Or(w.Leader, w.PID) != group {
+			continue
+		}
+		for _, b := range w.Blockers {
+			pids = append(pids, b.Leader)
+		}
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids)
+}

@@ -1,0 +1,410 @@
+package locks
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"time"
+)
+
+// lockCopy is one LOCK with its PROCLOCKs and its queue, all of one moment.
+type lockCopy struct {
+	tag     Tag
+	entries []entry
+	queue   []proc       // in the order of the queue
+	procs   map[int]proc // of all entries and their group leaders
+}
+
+// entry is a PROCLOCK.
+type entry struct {
+	proc, leader int
+	hold         uint32
+}
+
+// heavyweight adds the waits for heavyweight locks.
+func (r *Reader) heavyweight(m *Moment, waiting []proc) error {
+	var order []uint64
+	byLock := make(map[uint64][]*proc)
+	for i := range waiting {
+		p := &waiting[i]
+		if p.waitLock == 0 {
+			continue
+		}
+		if byLock[p.waitLock] == nil {
+			order = append(order, p.waitLock)
+		}
+		byLock[p.waitLock] = append(byLock[p.waitLock], p)
+	}
+	if len(order) == 0 {
+		return nil
+	}
+	ahead, err := r.prefetch(order, byLock)
+	if err != nil {
+		return err
+	}
+	listed := make(map[int]bool)
+	var gone []*proc
+	for _, addr := range order {
+		c, err := r.readLock(addr, byLock[addr], ahead)
+		if err != nil && !isReason(err) {
+			return err
+		}
+		if err != nil {
+			gone = append(gone, byLock[addr]...)
+			r.markAll(m, byLock[addr], err, listed)
+			continue
+		}
+		for i := range c.queue {
+			if p := &c.queue[i]; !listed[p.index] {
+				listed[p.index] = true
+				m.Waits = append(m.Waits, r.wait(c, i))
+			}
+		}
+		for _, p := range byLock[addr] {
+			if !listed[p.index] {
+				gone = append(gone, p)
+			}
+		}
+	}
+	return r.recheck(m, gone, listed)
+}
+
+func isReason(err error) bool {
+	return errors.Is(err, errChanged) || errors.Is(err, errRefused) || errors.Is(err, errTooLong)
+}
+
+// markAll adds the waits of a lock that could not be read.
+func (r *Reader) markAll(m *Moment, waiters []*proc, reason error, listed map[int]bool) {
+	for _, p := range waiters {
+		if listed[p.index] {
+			continue
+		}
+		listed[p.index] = true
+		m.Waits = append(m.Waits, Wait{
+			PID: p.pid, Proc: p.index, Kind: Lock, Event: p.event, Mode: p.mode, Since: since(p.waitStart),
+			Reason: reason.Error(), Changed: errors.Is(reason, errChanged),
+		})
+	}
+}
+
+// recheck decides on processes that waited when the array was read, and are in no queue. A process that waits no more
+// is no wait of this moment. Another one is marked.
+func (r *Reader) recheck(m *Moment, gone []*proc, listed map[int]bool) error {
+	if len(gone) == 0 {
+		return nil
+	}
+	indexes := make([]int, len(gone))
+	for i, p := range gone {
+		indexes[i] = p.index
+	}
+	now, err := r.readProcs(indexes)
+	if err != nil {
+		return err
+	}
+	over := make(map[int]bool)
+	for _, p := range gone {
+		n := now[p.index]
+		if n.waitLock == 0 || n.pid != p.pid {
+			over[p.index] = true
+		} else if !listed[p.index] {
+			r.markAll(m, []*proc{p}, errChanged, listed)
+		}
+	}
+	m.Waits = slices.DeleteFunc(m.Waits, func(w Wait) bool { return over[w.Proc] && w.Reason != "" })
+	return nil
+}
+
+// prefetch reads with one call what is sure to be needed: all LOCKs, and the waiters' own PROCLOCKs.
+func (r *Reader) prefetch(order []uint64, byLock map[uint64][]*proc) (map[uint64][]byte, error) {
+	var pieces []piece
+	for _, lock := range order {
+		pieces = append(pieces, piece{lock, lockSize})
+		for _, p := range byLock[lock] {
+			pieces = append(pieces, piece{p.waitProcLock, procLockSize})
+		}
+	}
+	b, err := r.mem.read(pieces)
+	if err != nil {
+		return nil, err
+	}
+	ahead := make(map[uint64][]byte, len(pieces))
+	for i, p := range pieces {
+		if len(b[i]) == p.size {
+			ahead[p.addr] = b[i]
+		}
+	}
+	return ahead, nil
+}
+
+// readLock copies a lock until two copies agree.
+func (r *Reader) readLock(addr uint64, waiters []*proc, ahead map[uint64][]byte) (c *lockCopy, err error) {
+	known := make(map[int]uint64, len(waiters)) // links of the queue as the array had them
+	for _, p := range waiters {
+		known[p.index] = p.next
+	}
+	for range tries {
+		w := &walk{Reader: r, addr: addr, ahead: ahead, links: known}
+		if c, err = w.copy(); err == nil || !isReason(err) || errors.Is(err, errTooLong) {
+			return c, err
+		}
+		ahead, known = nil, nil
+	}
+	// A table that contradicts itself in the same way each time is foreign or corrupt. Otherwise it only changed.
+	if errors.Is(err, errRefused) && !r.still(addr) {
+		return nil, errChanged
+	}
+	return nil, err
+}
+
+// still reports whether a LOCK stays the same in two reads.
+func (r *Reader) still(addr uint64) bool {
+	b, err := r.mem.read([]piece{{addr, lockSize}, {addr, lockSize}})
+	return err == nil && b[0] != nil && b[1] != nil && bytes.Equal(b[0], b[1])
+}
+
+// walk is one attempt to copy a lock.
+type walk struct {
+	*Reader
+
+	addr  uint64
+	ahead map[uint64][]byte
+	links map[int]uint64
+
+	read   []piece // what was read, for the second read
+	copies [][]byte
+}
+
+// get returns a piece of memory and keeps it for the second read.
+func (w *walk) get(addr uint64, size int) ([]byte, error) {
+	b := w.ahead[addr]
+	if len(b) != size {
+		if w.steps++; w.steps > maxSteps || w.steps%256 == 0 && time.Now().After(w.deadline) {
+			return nil, errTooLong
+		}
+		read, err := w.mem.read([]piece{{addr, size}})
+		if err != nil {
+			return nil, err
+		}
+		if b = read[0]; b == nil {
+			return nil, errRefused
+		}
+	}
+	w.read, w.copies = append(w.read, piece{addr, size}), append(w.copies, b)
+	return b, nil
+}
+
+func (w *walk) copy() (*lockCopy, error) {
+	if w.addr%8 != 0 {
+		return nil, errRefused
+	}
+	lock, err := w.get(w.addr, lockSize)
+	if err != nil {
+		return nil, err
+	}
+	tag, kind, ok := readTag(lock)
+	if !ok || !sums(lock) {
+		return nil, errRefused
+	}
+	c := &lockCopy{tag: tag, procs: make(map[int]proc)}
+	byLink := make(map[uint64]int) // PROCLOCK to its process
+	if err := w.entries(c, lock, byLink); err != nil {
+		return nil, err
+	}
+	order, err := w.queue(lock)
+	if err != nil {
+		return nil, err
+	}
+	involved := make(map[int]bool)
+	for _, e := range c.entries {
+		involved[e.proc], involved[e.leader] = true, true
+	}
+	for _, i := range order {
+		if !involved[i] { // a waiter has an entry
+			return nil, errRefused
+		}
+	}
+	if c.procs, err = w.secondRead(involved); err != nil {
+		return nil, err
+	}
+	for _, i := range order {
+		c.queue = append(c.queue, c.procs[i])
+	}
+	return c, w.prove(c, lock, kind, byLink, order)
+}
+
+// sums verifies that the counts of a LOCK are the sums of its counts by mode.
+func sums(lock []byte) bool {
+	requested, granted := 0, 0
+	for i := range maxLockModes {
+		q, g := i32(lock, lockRequested+4*i), i32(lock, lockGranted+4*i)
+		if q < 0 || g < 0 || g > q || (i == 0 || i >= len(modeNames)) && q != 0 {
+			return false
+		}
+		requested, granted = requested+q, granted+g
+	}
+	return requested > 0 && requested == i32(lock, lockNRequested) && granted == i32(lock, lockNGranted)
+}
+
+// entries walks the ring of PROCLOCKs.
+func (w *walk) entries(c *lockCopy, lock []byte, byLink map[uint64]int) error {
+	head := w.addr + lockProcLocks
+	for link := u64(lock, lockProcLocks+nodeNext); link != head; {
+		at := link - procLockLink
+		if link%8 != 0 || len(c.entries) >= w.count+w.prepared {
+			return errRefused
+		}
+		b, err := w.get(at, procLockSize)
+		if err != nil {
+			return err
+		}
+		p, ok1 := w.index(u64(b, procLockMyProc))
+		leader, ok2 := w.index(u64(b, procLockGroupLeader))
+		hold := u32(b, procLockHoldMask)
+		if _, twice := byLink[at]; twice || !ok1 || !ok2 || u64(b, procLockMyLock) != w.addr || hold&1 != 0 || hold>>len(modeNames) != 0 {
+			return errRefused
+		}
+		byLink[at] = p
+		c.entries = append(c.entries, entry{proc: p, leader: leader, hold: hold})
+		link = u64(b, procLockLink+nodeNext)
+	}
+	return nil
+}
+
+// queue walks the ring of waiters. The number of waiters must be the lock's own count.
+func (w *walk) queue(lock []byte) (order []int, err error) {
+	size := i32(lock, lockQueueSize)
+	if size < 0 || size > w.count {
+		return nil, errRefused
+	}
+	head := w.addr + lockWaitProcs
+	for link := u64(lock, lockWaitProcs+nodeNext); link != head && (link != 0 || size > 0); {
+		i, ok := w.index(link)
+		if !ok || i >= w.count || len(order) >= size {
+			return nil, errRefused
+		}
+		order = append(order, i)
+		if next, known := w.links[i]; known {
+			link = next
+			continue
+		}
+		b, err := w.get(link, nodeSize)
+		if err != nil {
+			return nil, err
+		}
+		link = u64(b, nodeNext)
+	}
+	if len(order) != size {
+		return nil, errRefused
+	}
+	return order, nil
+}
+
+// secondRead reads the processes, and everything of the lock again. All that was read before must be the same.
+func (w *walk) secondRead(involved map[int]bool) (map[int]proc, error) {
+	indexes := make([]int, 0, len(involved))
+	for i := range involved {
+		indexes = append(indexes, i)
+	}
+	slices.Sort(indexes)
+	pieces := make([]piece, 0, len(indexes)+len(w.read))
+	for _, i := range indexes {
+		pieces = append(pieces, piece{w.address(i), w.layout.procSize})
+	}
+	b, err := w.mem.read(append(pieces, w.read...))
+	if err != nil {
+		return nil, err
+	}
+	procs := make(map[int]proc, len(indexes))
+	for n, i := range indexes {
+		if b[n] == nil {
+			return nil, errRefused
+		}
+		procs[i] = w.parse(b[n], i)
+	}
+	for n, first := range w.copies {
+		if !bytes.Equal(first, b[len(indexes)+n]) {
+			return nil, errChanged
+		}
+	}
+	return procs, nil
+}
+
+// prove verifies that queue, entries and processes agree.
+func (w *walk) prove(c *lockCopy, lock []byte, kind int, byLink map[uint64]int, order []int) error {
+	const lockClass = 0x03
+	var held, wanted [len(modeNames)]int
+	for n := range c.queue {
+		p := &c.queue[n]
+		next := w.addr + lockWaitProcs
+		if n+1 < len(order) {
+			next = w.address(order[n+1])
+		}
+		owner, ok := byLink[p.waitProcLock]
+		switch {
+		case p.waitLock != w.addr || p.next != next:
+			return errChanged // the process's links were of another moment
+		case !ok || owner != p.index || !p.mode.valid() || p.pid <= 0:
+			return errRefused
+		case p.event>>24 == lockClass && int(p.event&0xff) != kind:
+			return errRefused
+		}
+		wanted[p.mode]++
+	}
+	for _, e := range c.entries {
+		p, leader := c.procs[e.proc], c.procs[e.leader]
+		if (e.proc < w.count) != (p.pid > 0) || leader.pid < 0 || p.pid < 0 {
+			return errRefused
+		}
+		for _, m := range modesOf(e.hold) {
+			held[m]++
+		}
+	}
+	for m := Mode(1); m.valid(); m++ {
+		q, g := i32(lock, lockRequested+4*int(m)), i32(lock, lockGranted+4*int(m))
+		if held[m] != g || wanted[m] != q-g {
+			return errRefused
+		}
+	}
+	return nil
+}
+
+// wait makes the wait of a process in the queue, with the blockers that pg_blocking_pids returns.
+func (r *Reader) wait(c *lockCopy, position int) Wait {
+	p := &c.queue[position]
+	mask := conflicts[p.mode]
+	front := make(map[int]bool, position)
+	for i := range position {
+		front[c.queue[i].index] = true
+	}
+	own := p.index
+	for _, e := range c.entries {
+		if e.proc == p.index {
+			own = e.leader
+		}
+	}
+	w := Wait{
+		PID: p.pid, Proc: p.index, Kind: Lock, Event: p.event, Tag: &c.tag, Mode: p.mode, Since: since(p.waitStart),
+	}
+	if p.leader != 0 {
+		w.Leader = c.procs[own].pid
+	}
+	for _, e := range c.entries {
+		if e.proc == p.index || e.leader == own {
+			continue // members of a group never block each other
+		}
+		q := c.procs[e.proc]
+		b := Blocker{PID: q.pid, Proc: e.proc, Leader: c.procs[e.leader].pid, Hard: e.hold&mask != 0, Held: modesOf(e.hold)}
+		soft := front[e.proc] && mask&q.mode.bit() != 0
+		if q.waitLock == p.waitLock && q.waitLock != 0 {
+			b.Wanted = q.mode
+		}
+		if q.pid == 0 {
+			b.XID = q.xid
+			b.GID = r.gid(e.proc, q.xid)
+		}
+		if b.Hard || soft {
+			w.Blockers = append(w.Blockers, b)
+		}
+	}
+	return w
+}

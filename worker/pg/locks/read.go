@@ -1,0 +1,248 @@
+package locks
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/worker/measure/waitevent"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/levels"
+)
+
+// Bounds of one read.
+const (
+	tries    = 4       // attempts to read one lock without a change
+	maxProcs = 1 << 19 // PostgreSQL's limit of max_connections and more
+	maxSteps = 1 << 18 // reads of lists in one moment
+	chunk    = 1 << 20 // bytes of the array of processes in one read
+	timeout  = 3 * time.Second
+)
+
+// Reasons without blockers.
+var (
+	errChanged  = errors.New("changed while it was read")
+	errRefused  = errors.New("the lock table is not consistent")
+	errTooLong  = errors.New("the lock table takes too long to read")
+	errUnproved = errors.New("the server's program does not export the variable")
+)
+
+// Reader reads the lock waits of one run of a server. It must not be used by several goroutines at a time.
+type Reader struct {
+	server *waitevent.Server
+	names  *levels.WaitNames
+	layout versionLayout
+	mem    memory
+	major  int
+
+	procGlobal, maxPrepared, shmemSegment uint64
+
+	first           uint64 // address of the array
+	count, prepared int    // PGPROCs of processes, and behind them of prepared transactions
+	steps           int
+	deadline        time.Time
+	prev            time.Time
+	regions         map[string]uint64
+}
+
+// Open finds the variables of a running server. The error wraps waits.ErrUnsupported if its version is not known.
+func Open(c cluster.Cluster) (*Reader, error) {
+	s, err := waitevent.Locate(c)
+	if err != nil {
+		return nil, err
+	}
+	l, ok := layoutOf(c.Version, &s.Target.Layout)
+	if !ok {
+		return nil, fmt.Errorf("%w: locks of PostgreSQL %d are not known to this release", waits.ErrUnsupported, c.Version)
+	}
+	found, err := s.Program.Variables("max_prepared_xacts", "UsedShmemSegAddr")
+	if err != nil {
+		return nil, err
+	}
+	return &Reader{
+		server: s, names: s.Names, layout: l, mem: &live{pid: s.Target.Postmaster}, major: c.Version,
+		procGlobal: s.Target.ProcGlobal, maxPrepared: found["max_prepared_xacts"], shmemSegment: found["UsedShmemSegAddr"],
+	}, nil
+}
+
+// Cluster returns the run of the server that the reader is for.
+func (r *Reader) Cluster() cluster.Cluster { return r.server.Cluster }
+
+// proc is a PGPROC. Its position is that in the array.
+type proc struct {
+	index        int
+	pid          int
+	next         uint64 // links
+	xid          uint32
+	waitLock     uint64
+	waitProcLock uint64
+	mode         Mode
+	waitStart    uint64
+	waitLSN      uint64
+	syncState    uint32
+	event        uint32
+	leader       uint64 // address; 0: no group
+}
+
+// Read reads all lock waits. The error wraps waits.ErrServerGone if the server has ended.
+func (r *Reader) Read() (*Moment, error) {
+	calls := 0
+	if l, ok := r.mem.(*live); ok {
+		calls = l.calls
+	}
+	m, err := r.read()
+	if r.server != nil { // the process may have ended, and its number may be in use again
+		if _, gone := r.server.Cluster.Postmaster(); gone != nil {
+			return nil, fmt.Errorf("%w: %w", waits.ErrServerGone, gone)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if l, ok := r.mem.(*live); ok {
+		m.Reads = l.calls - calls
+	}
+	return m, nil
+}
+
+func (r *Reader) read() (*Moment, error) {
+	r.steps, r.deadline, r.regions = 0, time.Now().Add(timeout), nil
+	if err := r.findArray(); err != nil {
+		return nil, err
+	}
+	waiting, err := r.waiting()
+	if err != nil {
+		return nil, err
+	}
+	m := &Moment{Waits: []Wait{}}
+	if err := r.heavyweight(m, waiting); err != nil {
+		return nil, err
+	}
+	for i := range waiting {
+		if waiting[i].waitLock == 0 {
+			r.other(m, &waiting[i])
+		}
+	}
+	slices.SortFunc(m.Waits, func(a, b Wait) int { return a.Proc - b.Proc })
+	for i := range m.Waits {
+		w := &m.Waits[i]
+		if w.Changed {
+			m.Changed++
+		}
+		if w.Reason == errRefused.Error() {
+			m.Refused++
+		}
+	}
+	return m, nil
+}
+
+// findArray reads the position and size of the array of PGPROCs.
+func (r *Reader) findArray() error {
+	b, err := r.mem.read([]piece{{r.procGlobal, 8}})
+	if err != nil {
+		return err
+	}
+	if b[0] == nil || u64(b[0], 0) == 0 {
+		return fmt.Errorf("%w: the server has no array of processes", errRefused)
+	}
+	header := u64(b[0], 0)
+	want := []piece{{header + hdrAllProcs, 8}, {header + uint64(r.layout.hdrCount), 4}}
+	if r.maxPrepared != 0 {
+		want = append(want, piece{r.maxPrepared, 4})
+	}
+	if b, err = r.mem.read(want); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(b, func(b []byte) bool { return b == nil }) {
+		return fmt.Errorf("%w: the array of processes cannot be read", errRefused)
+	}
+	r.first, r.count, r.prepared = u64(b[0], 0), i32(b[1], 0), 0
+	if r.maxPrepared != 0 {
+		r.prepared = i32(b[2], 0)
+	}
+	if r.first == 0 || r.first%8 != 0 || r.count <= 0 || r.count > maxProcs || r.prepared < 0 || r.prepared > maxProcs {
+		return fmt.Errorf("%w: %d processes", errRefused, r.count)
+	}
+	return nil
+}
+
+// waiting returns the processes that wait for a lock or for another process. It reads the array in chunks and keeps
+// only these.
+func (r *Reader) waiting() ([]proc, error) {
+	size := r.layout.procSize
+	per := max(1, chunk/size)
+	var found []proc
+	for at := 0; at < r.count; at += per {
+		n := min(per, r.count-at)
+		b, err := r.mem.read([]piece{{r.first + uint64(at*size), n * size}})
+		if err != nil {
+			return nil, err
+		}
+		if b[0] == nil {
+			return nil, fmt.Errorf("%w: the array of processes cannot be read", errRefused)
+		}
+		for i := range n {
+			p := r.parse(b[0][i*size:][:size], at+i)
+			if p.pid > 0 && (p.waitLock != 0 || r.kind(p.event) != "") {
+				found = append(found, p)
+			}
+		}
+	}
+	return found, nil
+}
+
+func (r *Reader) parse(b []byte, index int) proc {
+	return proc{
+		index: index, pid: i32(b, r.layout.procPID), next: u64(b, procLinks+nodeNext), xid: u32(b, procXid),
+		waitLock: u64(b, procWaitLock), waitProcLock: u64(b, procWaitProcLock), mode: Mode(i32(b, procWaitLockMode)),
+		waitStart: u64(b, procWaitStart), waitLSN: u64(b, procWaitLSN), syncState: u32(b, procSyncRepState),
+		event: u32(b, r.layout.procWaitEvent), leader: u64(b, r.layout.lockGroupLeader),
+	}
+}
+
+// index returns the position of a PGPROC in the array; false if the address is not one of the array.
+func (r *Reader) index(addr uint64) (int, bool) {
+	if addr < r.first {
+		return 0, false
+	}
+	o, size := addr-r.first, uint64(r.layout.procSize)
+	if o%size != 0 || o/size >= uint64(r.count+r.prepared) {
+		return 0, false
+	}
+	return int(o / size), true
+}
+
+func (r *Reader) address(index int) uint64 { return r.first + uint64(index*r.layout.procSize) }
+
+// readProcs reads PGPROCs by position, with one call.
+func (r *Reader) readProcs(indexes []int) (map[int]proc, error) {
+	pieces := make([]piece, len(indexes))
+	for i, index := range indexes {
+		pieces[i] = piece{r.address(index), r.layout.procSize}
+	}
+	b, err := r.mem.read(pieces)
+	if err != nil {
+		return nil, err
+	}
+	procs := make(map[int]proc, len(indexes))
+	for i, index := range indexes {
+		if b[i] == nil {
+			return nil, errRefused
+		}
+		procs[index] = r.parse(b[i], index)
+	}
+	return procs, nil
+}
+
+// epoch is PostgreSQL's, 2000-01-01, in microseconds since 1970.
+const epoch = 946684800 * 1000000
+
+func since(stamp uint64) time.Time {
+	const last = 1 << 55 // beyond the year 3000
+	if stamp == 0 || stamp > last {
+		return time.Time{}
+	}
+	return time.UnixMicro(int64(stamp) + epoch)
+}

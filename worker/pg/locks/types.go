@@ -1,0 +1,254 @@
+package locks
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Moment is the lock waits of a server at one time. Process ids are the server's.
+type Moment struct {
+	// Waits are in the order of the server's array of processes.
+	Waits []Wait `json:"waits"`
+	// Changed counts the waits whose lock changed during each attempt to read it.
+	Changed int `json:"changed"`
+	// Refused counts the waits with structures that are not consistent.
+	Refused int `json:"refused"`
+	// Reads counts the system calls.
+	Reads int `json:"reads"`
+}
+
+// Kind says which mechanism a process waits for.
+type Kind string
+
+// The kinds. Only Lock has a tag and a mode.
+const (
+	Lock         Kind = "lock"
+	SafeSnapshot Kind = "safe snapshot"
+	SyncRep      Kind = "synchronous replication"
+	Conflict     Kind = "recovery conflict"
+	BufferPin    Kind = "buffer pin"
+	LWLock       Kind = "lightweight lock"
+)
+
+// Wait is a process that waits, and its blockers.
+type Wait struct {
+	PID int `json:"pid"`
+	// Proc is the position in the server's array of processes.
+	Proc int `json:"proc"`
+	// Leader is the process id of the lock group's leader; 0 if the process is in no group.
+	Leader int  `json:"leader,omitempty"`
+	Kind   Kind `json:"kind"`
+	// Event is the number of the wait event.
+	Event uint32 `json:"event"`
+	Tag   *Tag   `json:"tag,omitempty"`
+	Mode  Mode   `json:"mode,omitempty"`
+	// Since is the start of the wait, by the server's clock; zero if it is not known.
+	Since    time.Time `json:"since,omitzero"`
+	Blockers []Blocker `json:"blockers"`
+	// Reason says why the blockers are not known. It is empty if Blockers is complete.
+	Reason string `json:"reason,omitempty"`
+	// Changed means that the lock changed during each attempt to read it. Then Reason is set and there are no blockers.
+	Changed bool `json:"changed,omitempty"`
+}
+
+// Blocker is a process or prepared transaction that a process waits for.
+type Blocker struct {
+	// PID is 0 for a prepared transaction.
+	PID  int `json:"pid"`
+	Proc int `json:"proc"`
+	// Leader is the process id of the leader of the blocker's lock group, or PID without a group. It is the process that
+	// pg_blocking_pids returns.
+	Leader int `json:"leader"`
+	// Hard means that the blocker holds a lock in a conflicting mode. Otherwise it waits in front in the queue.
+	Hard bool `json:"hard"`
+	// Held are the modes in which it holds the lock.
+	Held []Mode `json:"held,omitempty"`
+	// Wanted is the mode for which the blocker itself waits in this lock's queue.
+	Wanted Mode `json:"wanted,omitempty"`
+	// XID and GID are those of a prepared transaction. GID is empty if it could not be read.
+	XID uint32 `json:"xid,omitempty"`
+	GID string `json:"gid,omitempty"`
+}
+
+// Mode is a lock mode (lockdefs.h).
+type Mode int
+
+//nolint:gochecknoglobals // a table
+var modeNames = [...]string{
+	"", "AccessShareLock", "RowShareLock", "RowExclusiveLock", "ShareUpdateExclusiveLock", "ShareLock",
+	"ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock",
+}
+
+// String returns the name as in pg_locks.
+func (m Mode) String() string {
+	if m < 0 || int(m) >= len(modeNames) {
+		return fmt.Sprintf("mode %d", int(m))
+	}
+	return modeNames[m]
+}
+
+// MarshalText returns the name as in pg_locks.
+func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+func (m Mode) valid() bool { return m > 0 && int(m) < len(modeNames) }
+
+// bit is the mode's bit in a mask (LOCKBIT_ON).
+func (m Mode) bit() uint32 { return 1 << m }
+
+// conflicts has a mask for each mode (LockConflicts in lock.c).
+//
+//nolint:gochecknoglobals // a table
+var conflicts = func() (masks [len(modeNames)]uint32) {
+	for mode, others := range [...][]Mode{
+		1: {8}, 2: {7, 8}, 3: {5, 6, 7, 8}, 4: {4, 5, 6, 7, 8}, 5: {3, 4, 6, 7, 8}, 6: {3, 4, 5, 6, 7, 8},
+		7: {2, 3, 4, 5, 6, 7, 8}, 8: {1, 2, 3, 4, 5, 6, 7, 8},
+	} {
+		for _, other := range others {
+			masks[mode] |= other.bit()
+		}
+	}
+	return masks
+}()
+
+func modesOf(mask uint32) (modes []Mode) {
+	for m := Mode(1); int(m) < len(modeNames); m++ {
+		if mask&m.bit() != 0 {
+			modes = append(modes, m)
+		}
+	}
+	return modes
+}
+
+// Tag identifies a lock (LOCKTAG in lock.h). The fields that its type does not have are 0.
+type Tag struct {
+	// Type is as pg_locks.locktype has it.
+	Type     string `json:"type"`
+	Database uint32 `json:"database,omitempty"`
+	Relation uint32 `json:"relation,omitempty"`
+	Page     uint32 `json:"page,omitempty"`
+	Tuple    uint16 `json:"tuple,omitempty"`
+	// XID is the transaction of a transaction, speculative insertion or apply lock.
+	XID uint32 `json:"xid,omitempty"`
+	// Token is the token of a speculative insertion.
+	Token uint32 `json:"token,omitempty"`
+	// VirtualProc and VirtualXID are the two parts of a virtual transaction id.
+	VirtualProc uint32 `json:"virtual_proc,omitempty"`
+	VirtualXID  uint32 `json:"virtual_xid,omitempty"`
+	// ClassID, ObjectID and SubID are an object's address. An advisory lock with two keys has them in ClassID and ObjectID,
+	// and SubID 2. With one key SubID is 1, and the key's upper half is in ClassID.
+	ClassID  uint32 `json:"class,omitempty"`
+	ObjectID uint32 `json:"object,omitempty"`
+	SubID    uint16 `json:"sub,omitempty"`
+	// Fields are the tag's fields as they are in memory.
+	Fields [4]uint32 `json:"-"`
+}
+
+// The types (LockTagType in lock.h). Their names are as in pg_locks.
+const (
+	tagRelation = iota
+	tagExtend
+	tagFrozenIDs
+	tagPage
+	tagTuple
+	tagTransaction
+	tagVirtualTransaction
+	tagSpeculative
+	tagObject
+	tagUser
+	tagAdvisory
+	tagApply
+)
+
+//nolint:gochecknoglobals // a table
+var tagNames = [...]string{
+	"relation", "extend", "frozenid", "page", "tuple", "transactionid", "virtualxid", "spectoken", "object", "userlock",
+	"advisory", "applytransaction",
+}
+
+// readTag reads a LOCKTAG: three words, a half-word, type and method. It returns false for a type or method that does
+// not exist.
+func readTag(b []byte) (tag Tag, kind int, ok bool) {
+	const defaultMethod, userMethod = 1, 2
+	f := [4]uint32{u32(b, 0), u32(b, 4), u32(b, 8), uint32(u16(b, 12))}
+	kind = int(b[14])
+	want := byte(defaultMethod)
+	if kind == tagUser || kind == tagAdvisory {
+		want = userMethod
+	}
+	if kind >= len(tagNames) || b[15] != want {
+		return Tag{}, kind, false
+	}
+	tag = Tag{Type: tagNames[kind], Fields: f}
+	switch kind {
+	case tagRelation, tagExtend:
+		tag.Database, tag.Relation = f[0], f[1]
+	case tagFrozenIDs:
+		tag.Database = f[0]
+	case tagPage, tagTuple:
+		tag.Database, tag.Relation, tag.Page, tag.Tuple = f[0], f[1], f[2], uint16(f[3])
+	case tagTransaction:
+		tag.XID = f[0]
+	case tagVirtualTransaction:
+		tag.VirtualProc, tag.VirtualXID = f[0], f[1]
+	case tagSpeculative:
+		tag.XID, tag.Token = f[0], f[1]
+	case tagApply:
+		tag.Database, tag.Relation, tag.XID, tag.SubID = f[0], f[1], f[2], uint16(f[3])
+	default:
+		tag.Database, tag.ClassID, tag.ObjectID, tag.SubID = f[0], f[1], f[2], uint16(f[3])
+	}
+	return tag, kind, true
+}
+
+// String describes the lock with numbers only.
+func (t *Tag) String() string {
+	switch t.Type {
+	case "relation", "extend":
+		return fmt.Sprintf("%s %d of database %d", t.Type, t.Relation, t.Database)
+	case "page":
+		return fmt.Sprintf("page %d of relation %d of database %d", t.Page, t.Relation, t.Database)
+	case "tuple":
+		return fmt.Sprintf("tuple (%d,%d) of relation %d of database %d", t.Page, t.Tuple, t.Relation, t.Database)
+	case "transactionid":
+		return fmt.Sprintf("transaction %d", t.XID)
+	case "virtualxid":
+		return fmt.Sprintf("virtual transaction %d/%d", t.VirtualProc, t.VirtualXID)
+	case "spectoken":
+		return fmt.Sprintf("speculative token %d of transaction %d", t.Token, t.XID)
+	case "frozenid":
+		return fmt.Sprintf("frozen ids of database %d", t.Database)
+	case "applytransaction":
+		return fmt.Sprintf("remote transaction %d of subscription %d of database %d", t.XID, t.Relation, t.Database)
+	case "advisory":
+		if t.SubID == 1 {
+			return fmt.Sprintf("advisory lock %d of database %d", int64(uint64(t.ClassID)<<32|uint64(t.ObjectID)), t.Database)
+		}
+		return fmt.Sprintf("advisory lock (%d, %d) of database %d", int32(t.ClassID), int32(t.ObjectID), t.Database)
+	}
+	return fmt.Sprintf("%s %d of class %d of database %d", t.Type, t.ObjectID, t.ClassID, t.Database)
+}
+
+func (b *Blocker) String() string {
+	name := fmt.Sprint(b.PID)
+	if b.PID == 0 {
+		name = fmt.Sprintf("prepared transaction %d", b.XID)
+		if b.GID != "" {
+			name += fmt.Sprintf(" %q", b.GID)
+		}
+	}
+	if b.Leader != b.PID {
+		name += fmt.Sprintf(" of group %d", b.Leader)
+	}
+	switch {
+	case b.Hard && len(b.Held) > 0:
+		names := make([]string, len(b.Held))
+		for i, m := range b.Held {
+			names[i] = m.String()
+		}
+		return name + " (holds " + strings.Join(names, ", ") + ")"
+	case !b.Hard && b.Wanted != 0:
+		return name + " (in front in the queue for " + b.Wanted.String() + ")"
+	}
+	return name
+}
