@@ -16,7 +16,7 @@ const (
 	procWaitStart    = 136
 	procWaitLSN      = 152
 	procSyncRepState = 160
-	procHead         = 168 // bytes from the start that have all of these
+	procSyncRepLinks = 168
 
 	// LOCK (lock.h).
 	lockProcLocks  = 24
@@ -42,10 +42,10 @@ const (
 	nodeSize = 16
 
 	// PGShmemHeader (pg_shmem.h).
-	shmemTotalSize = 16
-	shmemIndex     = 40
+	shmemTotalSize = 8
+	shmemIndex     = 32
 	shmemMagic     = 679834894
-	shmemHeader    = 48
+	shmemHeader    = 40
 
 	// HASHHDR (dynahash.c).
 	hashNSegs      = 776
@@ -78,19 +78,24 @@ const (
 	conflictSize     = 48
 
 	// WalSndCtlData and WalSnd (walsender_private.h).
+	walSndQueues   = 0 // SyncRepQueue
 	walSndPID      = 0
-	walSndWrite    = 24
-	walSndFlush    = 32
-	walSndApply    = 40
+	walSndState    = 4
+	walSndWrite    = 24 // then flush and apply
 	walSndPriority = 72
 	walSndHead     = 80
+
+	// SyncRepConfigData (syncrep.h).
+	syncConfigCount  = 4 // num_sync
+	syncConfigMethod = 8
+	syncConfigSize   = 12
 )
 
 // versionLayout has the offsets that differ between major versions.
 type versionLayout struct {
 	procSize, procPID, procWaitEvent, hdrCount int
 
-	lockGroupLeader int // PGPROC
+	lockGroupLeader, procLxid int // PGPROC
 
 	gxactGID, gxactSize int // GlobalTransactionData
 
@@ -105,17 +110,21 @@ type versionLayout struct {
 func layoutOf(major int, l *waits.Layout) (versionLayout, bool) {
 	v := versionLayout{
 		procSize: l.ProcSize, procPID: l.PID, procWaitEvent: l.WaitEvent, hdrCount: l.ProcCount,
-		lockGroupLeader: 840, gxactGID: 55, gxactSize: 256,
+		lockGroupLeader: 840, procLxid: 60, gxactGID: 55, gxactSize: 256,
 		sxactLink: 96, sxactUnsafe: 128, sxactFlags: 156, sxactPID: 160, sxactSize: 168,
+		walSnds: 80, walSndSize: 96,
 	}
 	switch major {
 	case 14, 15:
 		v.sxactLink, v.sxactUnsafe, v.sxactFlags, v.sxactPID, v.sxactSize = -16, 112, 140, 144, 152
 	case 16:
+		v.walSnds, v.walSndSize = 104, 104
 	case 17:
-		v.lockGroupLeader = 848
+		v.lockGroupLeader, v.procLxid = 848, 72
+		v.walSnds, v.walSndSize = 112, 104
 	case 18:
-		v.lockGroupLeader = 792
+		v.lockGroupLeader, v.procLxid = 792, 72
+		v.walSnds, v.walSndSize = 112, 96
 		v.gxactGID, v.gxactSize = 59, 264
 	default:
 		return versionLayout{}, false

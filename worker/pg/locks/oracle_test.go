@@ -24,6 +24,7 @@ type session struct {
 	commands chan string
 	done     chan error
 	busy     bool
+	failed   bool
 }
 
 // load is a server with sessions that take random locks.
@@ -124,8 +125,8 @@ func (l *load) settle(t *testing.T) {
 		for _, s := range l.sessions {
 			if s.busy {
 				select {
-				case <-s.done:
-					s.busy = false
+				case err := <-s.done:
+					s.busy, s.failed = false, err != nil
 				default:
 				}
 			}
@@ -180,7 +181,7 @@ func TestEqualToServer(t *testing.T) {
 	}
 	pgtest.Each(t, func(t *testing.T, bin string) {
 		l := startLoad(t, bin, 16)
-		types, edges, waits, groups, prepared, named := map[string]int{}, 0, 0, 0, 0, 0
+		types, edges, waits, groups, prepared, named, restless := map[string]int{}, 0, 0, 0, 0, 0, 0
 		modes := map[Mode]int{}
 		for range moments {
 			l.step(t)
@@ -192,7 +193,16 @@ func TestEqualToServer(t *testing.T) {
 			if m.Changed != 0 || m.Refused != 0 {
 				t.Fatalf("%d waits changed and %d were refused while all were at rest:\n%s", m.Changed, m.Refused, Text(m.Forest()))
 			}
-			for pid, want := range l.truth(t) {
+			truth := l.truth(t)
+			again, err := l.reader.Read()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if summary(m) != summary(again) { // a process was not at rest
+				restless++
+				continue
+			}
+			for pid, want := range truth {
 				if got := m.BlockingPIDs(pid); !slices.Equal(got, want) {
 					t.Fatalf("blockers of %d: %v; pg_blocking_pids returns %v\n%s", pid, got, want, Text(m.Forest()))
 				}
@@ -220,8 +230,11 @@ func TestEqualToServer(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("%d moments, %d waits, %d edges, %d of groups, %d by prepared transactions, types %v, modes %v",
-			moments, waits, edges, groups, prepared, types, modes)
+		t.Logf("%d moments, %d not at rest, %d waits, %d edges, %d of groups, %d by prepared transactions, types %v, modes %v",
+			moments, restless, waits, edges, groups, prepared, types, modes)
+		if restless > moments/10 {
+			t.Errorf("processes were not at rest in %d moments", restless)
+		}
 		if waits == 0 || edges == 0 {
 			t.Error("no process waited")
 		}
@@ -230,6 +243,16 @@ func TestEqualToServer(t *testing.T) {
 		}
 		l.release(t)
 	})
+}
+
+// summary is equal for two moments with the same waits and blockers.
+func summary(m *Moment) string {
+	var s strings.Builder
+	for i := range m.Waits {
+		w := &m.Waits[i]
+		fmt.Fprintln(&s, w.PID, w.Leader, w.Kind, w.Since.UnixMicro(), w.Blockers, w.Reason)
+	}
+	return s.String()
 }
 
 // step lets sessions continue: cancels some, and gives others a statement.
@@ -244,8 +267,12 @@ func (l *load) step(t *testing.T) {
 			continue
 		}
 		if l.random.IntN(3) > 0 {
+			sql := l.statement()
+			if s.failed {
+				sql = "ROLLBACK"
+			}
 			s.busy = true
-			s.commands <- l.statement()
+			s.commands <- sql
 		}
 	}
 	if cancel != nil {

@@ -1,5 +1,10 @@
 package locks
 
+import (
+	"fmt"
+	"slices"
+)
+
 // kind returns the kind of a wait that is not for a heavyweight lock; empty if the package has nothing to say of it.
 func (r *Reader) kind(event uint32) Kind {
 	if event == 0 {
@@ -32,12 +37,13 @@ func (r *Reader) other(m *Moment, p *proc) {
 	case SyncRep:
 		w.Blockers, w.Reason = r.standbys(p)
 	case Conflict:
-		w.Reason = "the server does not record for which reader the replay waits"
+		w.Blockers, w.Reason = r.reader(p)
 	case BufferPin:
 		w.Reason = "holder unknown: the server does not record holders of buffer pins in shared memory"
 	case LWLock:
 		w.Reason = "holder unknown: the server does not record holders of lightweight locks"
 	}
+	w.Changed = w.Reason == errChanged.Error()
 	m.Waits = append(m.Waits, w)
 }
 
@@ -118,7 +124,132 @@ func (r *Reader) next(link uint64) uint64 {
 	return u64(b, 0)
 }
 
-// standbys returns the processes that send WAL to synchronous standbys which have not confirmed a commit.
-func (r *Reader) standbys(_ *proc) ([]Blocker, string) {
-	return nil, "the standby is not known"
+// reader returns the transaction for which the replay of a standby waits. The server does not record it. With a single
+// transaction besides that of the startup process it can be no other.
+func (r *Reader) reader(p *proc) ([]Blocker, string) {
+	var only []proc
+	for _, a := range r.active {
+		if a.index != p.index {
+			only = append(only, a)
+		}
+	}
+	if len(only) != 1 {
+		return nil, "unknown: the server does not record for which transaction the replay waits"
+	}
+	b := only[0]
+	now, err := r.readProcs([]int{p.index, b.index})
+	if err != nil || now[p.index].event != p.event || now[b.index].pid != b.pid || now[b.index].lxid != b.lxid {
+		return nil, errChanged.Error()
+	}
+	return []Blocker{{PID: b.pid, Proc: b.index, Leader: b.pid, Hard: true}}, ""
+}
+
+// Methods of synchronous_standby_names (syncrep.h), and states of a WAL sender (walsender_private.h).
+const (
+	methodPriority = 0
+	methodQuorum   = 1
+	stateStreaming = 3
+	stateStopping  = 4
+)
+
+// sender is a process that sends WAL to a synchronous standby.
+type sender struct{ pid, priority, lag int }
+
+// standbys returns the processes that send WAL to the synchronous standbys which have not confirmed a commit. With a
+// quorum each of them is a soft blocker, because others may confirm instead.
+func (r *Reader) standbys(p *proc) ([]Blocker, string) {
+	const waiting = 1 // SYNC_REP_WAITING
+	unknown := "unknown: the table of WAL senders could not be read"
+	if p.syncState != waiting {
+		return nil, errChanged.Error()
+	}
+	table := r.region("Wal Sender Ctl")
+	position := r.syncQueue(table, p)
+	method, count := r.syncMethod()
+	if table == 0 || position == 0 || count <= 0 {
+		return nil, unknown
+	}
+	senders, ok := r.senders(table, position, p.waitLSN)
+	if !ok {
+		return nil, unknown
+	}
+	if len(senders) < count {
+		return nil, fmt.Sprintf("%d synchronous standbys are connected and streaming, %d are required", len(senders), count)
+	}
+	if method == methodPriority {
+		slices.SortStableFunc(senders, func(a, b sender) int { return a.priority - b.priority })
+		senders = senders[:count]
+	}
+	var blockers []Blocker
+	for _, s := range senders {
+		if s.lag > 0 {
+			blockers = append(blockers, Blocker{PID: s.pid, Proc: -1, Leader: s.pid, Hard: method == methodPriority})
+		}
+	}
+	if blockers == nil {
+		return nil, "the standbys have confirmed the commit"
+	}
+	return blockers, ""
+}
+
+// syncQueue finds the queue of a waiting commit, and returns the offset in WalSnd of the position that it waits for:
+// write, flush or apply. It returns 0 if no queue has the process.
+func (r *Reader) syncQueue(table uint64, p *proc) int {
+	const queues = 3
+	if table == 0 {
+		return 0
+	}
+	own := r.address(p.index) + procSyncRepLinks
+	for mode := range queues {
+		head := table + walSndQueues + uint64(mode*nodeSize)
+		steps := 0
+		for link := r.next(head); link != head && link != 0 && steps <= r.count; link = r.next(link) {
+			if _, ok := r.index(link - procSyncRepLinks); !ok {
+				return 0
+			}
+			if link == own {
+				return walSndWrite + 8*mode
+			}
+			steps++
+		}
+	}
+	return 0
+}
+
+func (r *Reader) syncMethod() (method, count int) {
+	b := r.one(r.syncConfig, 8)
+	if r.syncConfig == 0 || b == nil || u64(b, 0) == 0 {
+		return 0, 0
+	}
+	if b = r.one(u64(b, 0), syncConfigSize); b == nil || b[syncConfigMethod] > methodQuorum {
+		return 0, 0
+	}
+	return int(b[syncConfigMethod]), i32(b, syncConfigCount)
+}
+
+// senders returns the processes that send to synchronous standbys.
+func (r *Reader) senders(table uint64, position int, lsn uint64) (senders []sender, ok bool) {
+	b := r.one(r.maxSenders, 4)
+	if r.maxSenders == 0 || b == nil {
+		return nil, false
+	}
+	n := i32(b, 0)
+	if n <= 0 || n > r.count {
+		return nil, false
+	}
+	if b = r.one(table+uint64(r.layout.walSnds), n*r.layout.walSndSize); b == nil {
+		return nil, false
+	}
+	for i := range n {
+		s := b[i*r.layout.walSndSize:][:walSndHead]
+		state, priority := u32(s, walSndState), i32(s, walSndPriority)
+		if pid := i32(s, walSndPID); pid > 0 && priority > 0 && (state == stateStreaming || state == stateStopping) {
+			lag := 0
+			if u64(s, position) < lsn {
+				lag = 1
+			}
+			senders = append(senders, sender{pid, priority, lag})
+		}
+	}
+	return senders, true
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/levels"
@@ -14,19 +16,19 @@ import (
 
 // Bounds of one read.
 const (
-	tries    = 4       // attempts to read one lock without a change
-	maxProcs = 1 << 19 // PostgreSQL's limit of max_connections and more
-	maxSteps = 1 << 18 // reads of lists in one moment
-	chunk    = 1 << 20 // bytes of the array of processes in one read
-	timeout  = 3 * time.Second
+	tries     = 4       // attempts to read one lock without a change
+	maxProcs  = 1 << 19 // PostgreSQL's limit of max_connections and more
+	maxActive = 3       // transactions of which one may block replay: with several, the blocker is unknown
+	maxSteps  = 1 << 18 // reads of lists in one moment
+	chunk     = 1 << 20 // bytes of the array of processes in one read
+	timeout   = 3 * time.Second
 )
 
 // Reasons without blockers.
 var (
-	errChanged  = errors.New("changed while it was read")
-	errRefused  = errors.New("the lock table is not consistent")
-	errTooLong  = errors.New("the lock table takes too long to read")
-	errUnproved = errors.New("the server's program does not export the variable")
+	errChanged = errors.New("changed while it was read")
+	errRefused = errors.New("the lock table is not consistent")
+	errTooLong = errors.New("the lock table takes too long to read")
 )
 
 // Reader reads the lock waits of one run of a server. It must not be used by several goroutines at a time.
@@ -37,13 +39,15 @@ type Reader struct {
 	mem    memory
 	major  int
 
-	procGlobal, maxPrepared, shmemSegment uint64
+	procGlobal, maxPrepared, maxSenders, syncConfig uint64
+	// segment returns the start of the shared memory that has the array; 0 if it is not known.
+	segment func() uint64
 
 	first           uint64 // address of the array
 	count, prepared int    // PGPROCs of processes, and behind them of prepared transactions
+	active          []proc // with a virtual transaction
 	steps           int
 	deadline        time.Time
-	prev            time.Time
 	regions         map[string]uint64
 }
 
@@ -57,14 +61,32 @@ func Open(c cluster.Cluster) (*Reader, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w: locks of PostgreSQL %d are not known to this release", waits.ErrUnsupported, c.Version)
 	}
-	found, err := s.Program.Variables("max_prepared_xacts", "UsedShmemSegAddr")
+	found, err := s.Program.Variables("max_prepared_xacts", "max_wal_senders", "SyncRepConfig")
 	if err != nil {
 		return nil, err
 	}
-	return &Reader{
+	r := &Reader{
 		server: s, names: s.Names, layout: l, mem: &live{pid: s.Target.Postmaster}, major: c.Version,
-		procGlobal: s.Target.ProcGlobal, maxPrepared: found["max_prepared_xacts"], shmemSegment: found["UsedShmemSegAddr"],
-	}, nil
+		procGlobal: s.Target.ProcGlobal, maxPrepared: found["max_prepared_xacts"],
+		maxSenders: found["max_wal_senders"], syncConfig: found["SyncRepConfig"],
+	}
+	r.segment = r.mapped
+	return r, nil
+}
+
+// mapped finds the mapping of the shared memory.
+func (r *Reader) mapped() uint64 {
+	pid := r.server.Target.Postmaster
+	var maps []procfs.Mapping
+	var err error
+	if !process.WithTimeout(pid, func() { maps, err = procfs.Maps(pid) }, func() {}) || err != nil {
+		return 0
+	}
+	i := procfs.IndexOf(maps, r.first)
+	if i < 0 {
+		return 0
+	}
+	return maps[i].Start
 }
 
 // Cluster returns the run of the server that the reader is for.
@@ -75,7 +97,7 @@ type proc struct {
 	index        int
 	pid          int
 	next         uint64 // links
-	xid          uint32
+	xid, lxid    uint32
 	waitLock     uint64
 	waitProcLock uint64
 	mode         Mode
@@ -174,6 +196,7 @@ func (r *Reader) waiting() ([]proc, error) {
 	size := r.layout.procSize
 	per := max(1, chunk/size)
 	var found []proc
+	r.active = nil
 	for at := 0; at < r.count; at += per {
 		n := min(per, r.count-at)
 		b, err := r.mem.read([]piece{{r.first + uint64(at*size), n * size}})
@@ -188,6 +211,9 @@ func (r *Reader) waiting() ([]proc, error) {
 			if p.pid > 0 && (p.waitLock != 0 || r.kind(p.event) != "") {
 				found = append(found, p)
 			}
+			if p.pid > 0 && p.lxid != 0 && len(r.active) < maxActive {
+				r.active = append(r.active, p)
+			}
 		}
 	}
 	return found, nil
@@ -195,7 +221,7 @@ func (r *Reader) waiting() ([]proc, error) {
 
 func (r *Reader) parse(b []byte, index int) proc {
 	return proc{
-		index: index, pid: i32(b, r.layout.procPID), next: u64(b, procLinks+nodeNext), xid: u32(b, procXid),
+		index: index, pid: i32(b, r.layout.procPID), next: u64(b, procLinks+nodeNext), xid: u32(b, procXid), lxid: u32(b, r.layout.procLxid),
 		waitLock: u64(b, procWaitLock), waitProcLock: u64(b, procWaitProcLock), mode: Mode(i32(b, procWaitLockMode)),
 		waitStart: u64(b, procWaitStart), waitLSN: u64(b, procWaitLSN), syncState: u32(b, procSyncRepState),
 		event: u32(b, r.layout.procWaitEvent), leader: u64(b, r.layout.lockGroupLeader),

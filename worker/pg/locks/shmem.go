@@ -27,15 +27,9 @@ func (r *Reader) one(addr uint64, size int) []byte {
 
 func (r *Reader) readIndex() {
 	const maxBuckets, maxSegments = 4096, 64
-	if r.shmemSegment == 0 {
-		return
-	}
-	b := r.one(r.shmemSegment, 8)
-	if b == nil {
-		return
-	}
-	start := u64(b, 0)
-	if b = r.one(start, shmemHeader); b == nil || u32(b, 0) != shmemMagic {
+	start := r.segment()
+	b := r.one(start, shmemHeader)
+	if start == 0 || b == nil || u32(b, 0) != shmemMagic {
 		return
 	}
 	end, table := start+u64(b, shmemTotalSize), u64(b, shmemIndex)

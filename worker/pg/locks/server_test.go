@@ -1,0 +1,208 @@
+package locks
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/pg/cluster"
+)
+
+// open returns a reader of a server.
+func open(t testing.TB, s *pgtest.Server) *Reader {
+	t.Helper()
+	c, err := cluster.ByDataDir(s.DataDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// find waits until a process waits in the given way, with blockers or a reason.
+func find(t *testing.T, r *Reader, kind Kind, pid int) Wait {
+	t.Helper()
+	var found Wait
+	pgtest.Wait(t, fmt.Sprintf("wait of process %d for a %s", pid, kind), func() bool {
+		m, err := r.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range m.Waits {
+			if w.Kind == kind && (pid == 0 || w.PID == pid) && !w.Changed {
+				found = w
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// TestSafeSnapshot compares with pg_safe_snapshot_blocking_pids.
+func TestSafeSnapshot(t *testing.T) {
+	pgtest.Each(t, func(t *testing.T, bin string) {
+		s := pgtest.Start(t, bin, pgtest.Options{})
+		s.Exec(t, "CREATE TABLE t (n int)")
+		r := open(t, s)
+		control, waiter := s.Connect(t, s.User, "postgres"), s.Connect(t, s.User, "postgres")
+		for i := range 3 {
+			writer := s.Connect(t, s.User, "postgres")
+			if _, err := writer.PgConn().Exec(context.Background(), fmt.Sprintf(
+				"BEGIN ISOLATION LEVEL SERIALIZABLE; INSERT INTO t VALUES (%d)", i)).ReadAll(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		go func() {
+			_, _ = waiter.PgConn().Exec(context.Background(),
+				"BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY DEFERRABLE; SELECT count(*) FROM t").ReadAll()
+		}()
+		pid := int(waiter.PgConn().PID())
+		w := find(t, r, SafeSnapshot, pid)
+		var want, got []int
+		if err := control.QueryRow(context.Background(), "SELECT pg_safe_snapshot_blocking_pids($1)", pid).Scan(&want); err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range w.Blockers {
+			got = append(got, b.PID)
+		}
+		slices.Sort(want)
+		slices.Sort(got)
+		if len(want) != 3 || !slices.Equal(got, want) {
+			t.Errorf("blockers %v (%s), the server says %v", got, w.Reason, want)
+		}
+		s.Stop("immediate")
+	})
+}
+
+// TestReplayBlocked has a reader of a standby block the replay of a DROP TABLE, and then of a VACUUM.
+func TestReplayBlocked(t *testing.T) {
+	pgtest.One(t, func(t *testing.T, bin string) {
+		primary := pgtest.Start(t, bin, pgtest.Options{Conf: []string{"autovacuum = off", "wal_level = replica"}})
+		primary.Exec(t, "CREATE TABLE t AS SELECT 1 n; CREATE TABLE v AS SELECT generate_series(1, 1000) n")
+		standby := standbyOf(t, primary)
+		r := open(t, standby)
+		reader := standby.Connect(t, "postgres", "postgres")
+		pgtest.Wait(t, "the tables on the standby", func() bool {
+			_, err := reader.Exec(context.Background(), "SELECT n FROM v")
+			return err == nil
+		})
+		for _, c := range []struct {
+			kind           Kind
+			before, change string
+		}{
+			{Lock, "BEGIN; SELECT * FROM t", "DROP TABLE t"},
+			{Conflict, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT * FROM v", "DELETE FROM v; VACUUM v"},
+		} {
+			if _, err := reader.PgConn().Exec(context.Background(), c.before).ReadAll(); err != nil {
+				t.Fatal(err)
+			}
+			change := primary.Connect(t, "postgres", "postgres")
+			for _, sql := range splitStatements(c.change) {
+				if _, err := change.Exec(context.Background(), sql); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w := find(t, r, c.kind, 0)
+			if len(w.Blockers) != 1 || w.Blockers[0].PID != int(reader.PgConn().PID()) {
+				t.Errorf("%s: %+v; the reader is %d", c.change, w, reader.PgConn().PID())
+			}
+			if _, err := reader.Exec(context.Background(), "ROLLBACK"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func splitStatements(sql string) []string {
+	var out []string
+	for len(sql) > 0 {
+		i := slices.Index([]byte(sql), ';')
+		if i < 0 {
+			return append(out, sql)
+		}
+		out, sql = append(out, sql[:i]), sql[i+1:]
+	}
+	return out
+}
+
+// standbyOf starts a standby of a server, which replays only what does not conflict with its readers.
+func standbyOf(t *testing.T, primary *pgtest.Server) *pgtest.Server {
+	t.Helper()
+	standby := pgtest.Start(t, primary.BinDir, pgtest.Options{Stopped: true, Conf: []string{
+		"max_standby_streaming_delay = -1", "hot_standby_feedback = off", "deadlock_timeout = '10min'",
+		"wal_retrieve_retry_interval = 100",
+		"primary_conninfo = '" + primary.DSN("postgres", "postgres") + " application_name=standby'",
+	}})
+	primary.Stop("fast")
+	for _, shell := range []string{
+		`cd "$2" && find . -mindepth 1 -maxdepth 1 ! -name postgresql.conf -exec rm -r {} +`,
+		`cd "$1" && find . -mindepth 1 -maxdepth 1 ! -name postgresql.conf -exec cp -a {} "$2" ";"`,
+		`touch "$2/standby.signal"`,
+	} {
+		command := standby.AsServerUser(exec.Command("sh", "-ec", shell, "sh", primary.DataDir, standby.DataDir))
+		if out, err := command.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	primary.Start()
+	standby.Start()
+	return standby
+}
+
+// TestSyncRep has a synchronous standby withhold its answer.
+func TestSyncRep(t *testing.T) {
+	pgtest.Each(t, func(t *testing.T, bin string) {
+		s := pgtest.Start(t, bin, pgtest.Options{})
+		s.Exec(t, "CREATE TABLE t (n int)")
+		r := open(t, s)
+		c, control := s.Connect(t, "postgres", "postgres"), s.Connect(t, "postgres", "postgres")
+		for _, sql := range []string{"ALTER SYSTEM SET synchronous_standby_names = 'standby'", "SELECT pg_reload_conf()"} {
+			if _, err := control.Exec(context.Background(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pid := int(c.PgConn().PID())
+		pgtest.Wait(t, "the setting", func() bool {
+			var name string
+			err := c.QueryRow(context.Background(), "SHOW synchronous_standby_names").Scan(&name)
+			return err == nil && name == "standby"
+		})
+		go func() { _, _ = c.Exec(context.Background(), "INSERT INTO t VALUES (1)") }()
+		if w := find(t, r, SyncRep, pid); w.Blockers != nil || w.Reason == "" {
+			t.Errorf("without a standby: %+v", w)
+		}
+		if _, err := exec.LookPath(filepath.Join(bin, "pg_receivewal")); err != nil {
+			return
+		}
+		standby := s.AsServerUser(exec.Command(filepath.Join(bin, "pg_receivewal"), "--no-loop",
+			"-D", filepath.Dir(s.DataDir), "-d", s.DSN("postgres", "postgres")+" application_name=standby"))
+		if err := standby.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = standby.Process.Kill()
+			_ = standby.Wait()
+		})
+		var walSender int
+		pgtest.Wait(t, "the standby", func() bool {
+			return control.QueryRow(context.Background(), "SELECT pid FROM pg_stat_replication WHERE sync_state = 'sync'").Scan(&walSender) == nil
+		})
+		// pg_receivewal without --synchronous confirms a position only every ten seconds.
+		var w Wait
+		pgtest.Wait(t, "a blocker", func() bool {
+			w = find(t, r, SyncRep, pid)
+			return len(w.Blockers) > 0
+		})
+		if len(w.Blockers) != 1 || w.Blockers[0].PID != walSender {
+			t.Errorf("%+v; the WAL sender is %d", w, walSender)
+		}
+	})
+}
