@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
-	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -82,9 +84,61 @@ func TestSafeSnapshot(t *testing.T) {
 	})
 }
 
-// TestReplayBlocked has a reader of a standby block the replay of a DROP TABLE, and then of a VACUUM.
+// requireStandby makes commits wait for a standby, and waits until a session knows it.
+func requireStandby(t *testing.T, control, session *pgx.Conn) {
+	t.Helper()
+	for _, sql := range []string{"ALTER SYSTEM SET synchronous_standby_names = 'standby'", "SELECT pg_reload_conf()"} {
+		if _, err := control.Exec(context.Background(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pgtest.Wait(t, "the setting", func() bool {
+		var name string
+		err := session.QueryRow(context.Background(), "SHOW synchronous_standby_names").Scan(&name)
+		return err == nil && name == "standby"
+	})
+}
+
+// commitWaits has a commit wait until the standby has replayed it, and compares its blocker with the WAL sender.
+func commitWaits(t *testing.T, primary *pgtest.Server) {
+	t.Helper()
+	control, session := primary.Connect(t, "postgres", "postgres"), primary.Connect(t, "postgres", "postgres")
+	requireStandby(t, control, session)
+	var walSender int
+	pgtest.Wait(t, "the standby", func() bool {
+		return control.QueryRow(context.Background(),
+			"SELECT pid FROM pg_stat_replication WHERE sync_state = 'sync'").Scan(&walSender) == nil
+	})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = session.PgConn().Exec(context.Background(), "SET synchronous_commit = remote_apply; CREATE TABLE s ()").ReadAll()
+	}()
+	r, pid := open(t, primary), int(session.PgConn().PID())
+	var w Wait
+	pgtest.Wait(t, "a blocker", func() bool {
+		w = find(t, r, SyncRep, pid)
+		return w.Blockers != nil
+	})
+	if len(w.Blockers) != 1 || w.Blockers[0].PID != walSender || !w.Blockers[0].Hard {
+		t.Errorf("commit: %+v; the WAL sender is %d", w, walSender)
+	}
+	for _, sql := range []string{"ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"} {
+		if _, err := control.Exec(context.Background(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-done
+}
+
+// TestReplayBlocked has a reader of a standby block the replay of a DROP TABLE, and then of a VACUUM. Meanwhile a commit
+// waits for the replay.
 func TestReplayBlocked(t *testing.T) {
-	pgtest.One(t, func(t *testing.T, bin string) {
+	each := pgtest.One
+	if pgtest.Full() {
+		each = pgtest.Each
+	}
+	each(t, func(t *testing.T, bin string) {
 		primary := pgtest.Start(t, bin, pgtest.Options{Conf: []string{"autovacuum = off", "wal_level = replica"}})
 		primary.Exec(t, "CREATE TABLE t AS SELECT 1 n; CREATE TABLE v AS SELECT generate_series(1, 1000) n")
 		standby := standbyOf(t, primary)
@@ -105,7 +159,7 @@ func TestReplayBlocked(t *testing.T) {
 				t.Fatal(err)
 			}
 			change := primary.Connect(t, "postgres", "postgres")
-			for _, sql := range splitStatements(c.change) {
+			for _, sql := range strings.Split(c.change, ";") {
 				if _, err := change.Exec(context.Background(), sql); err != nil {
 					t.Fatal(err)
 				}
@@ -114,23 +168,14 @@ func TestReplayBlocked(t *testing.T) {
 			if len(w.Blockers) != 1 || w.Blockers[0].PID != int(reader.PgConn().PID()) {
 				t.Errorf("%s: %+v; the reader is %d", c.change, w, reader.PgConn().PID())
 			}
+			if c.kind == Lock {
+				commitWaits(t, primary)
+			}
 			if _, err := reader.Exec(context.Background(), "ROLLBACK"); err != nil {
 				t.Fatal(err)
 			}
 		}
 	})
-}
-
-func splitStatements(sql string) []string {
-	var out []string
-	for len(sql) > 0 {
-		i := slices.Index([]byte(sql), ';')
-		if i < 0 {
-			return append(out, sql)
-		}
-		out, sql = append(out, sql[:i]), sql[i+1:]
-	}
-	return out
 }
 
 // standbyOf starts a standby of a server, which replays only what does not conflict with its readers.
@@ -157,52 +202,18 @@ func standbyOf(t *testing.T, primary *pgtest.Server) *pgtest.Server {
 	return standby
 }
 
-// TestSyncRep has a synchronous standby withhold its answer.
-func TestSyncRep(t *testing.T) {
+// TestSyncRepWithoutStandby has a commit wait for a synchronous standby that is not connected.
+func TestSyncRepWithoutStandby(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, bin string) {
 		s := pgtest.Start(t, bin, pgtest.Options{})
 		s.Exec(t, "CREATE TABLE t (n int)")
 		r := open(t, s)
 		c, control := s.Connect(t, "postgres", "postgres"), s.Connect(t, "postgres", "postgres")
-		for _, sql := range []string{"ALTER SYSTEM SET synchronous_standby_names = 'standby'", "SELECT pg_reload_conf()"} {
-			if _, err := control.Exec(context.Background(), sql); err != nil {
-				t.Fatal(err)
-			}
-		}
+		requireStandby(t, control, c)
 		pid := int(c.PgConn().PID())
-		pgtest.Wait(t, "the setting", func() bool {
-			var name string
-			err := c.QueryRow(context.Background(), "SHOW synchronous_standby_names").Scan(&name)
-			return err == nil && name == "standby"
-		})
 		go func() { _, _ = c.Exec(context.Background(), "INSERT INTO t VALUES (1)") }()
 		if w := find(t, r, SyncRep, pid); w.Blockers != nil || w.Reason == "" {
 			t.Errorf("without a standby: %+v", w)
-		}
-		if _, err := exec.LookPath(filepath.Join(bin, "pg_receivewal")); err != nil {
-			return
-		}
-		standby := s.AsServerUser(exec.Command(filepath.Join(bin, "pg_receivewal"), "--no-loop",
-			"-D", filepath.Dir(s.DataDir), "-d", s.DSN("postgres", "postgres")+" application_name=standby"))
-		if err := standby.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			_ = standby.Process.Kill()
-			_ = standby.Wait()
-		})
-		var walSender int
-		pgtest.Wait(t, "the standby", func() bool {
-			return control.QueryRow(context.Background(), "SELECT pid FROM pg_stat_replication WHERE sync_state = 'sync'").Scan(&walSender) == nil
-		})
-		// pg_receivewal without --synchronous confirms a position only every ten seconds.
-		var w Wait
-		pgtest.Wait(t, "a blocker", func() bool {
-			w = find(t, r, SyncRep, pid)
-			return len(w.Blockers) > 0
-		})
-		if len(w.Blockers) != 1 || w.Blockers[0].PID != walSender {
-			t.Errorf("%+v; the WAL sender is %d", w, walSender)
 		}
 	})
 }
