@@ -34,12 +34,13 @@ type forest struct {
 	above   map[key][]key // blockers
 	below   map[key][]key
 	visited map[key]bool
+	edges   map[[2]key]bool
 }
 
 // Forest orders the waits of a moment. Roots come first, those with the most processes behind them before others.
 // A process is below each of its blockers. If some of them hold the lock, it is not below those in the queue.
 func (m *Moment) Forest() []*Node {
-	f := &forest{make(map[key]*Node), nil, make(map[key][]key), make(map[key][]key), make(map[key]bool)}
+	f := &forest{make(map[key]*Node), nil, make(map[key][]key), make(map[key][]key), make(map[key]bool), make(map[[2]key]bool)}
 	for i := range m.Waits {
 		w := &m.Waits[i]
 		if w.Kind == LWLock {
@@ -56,7 +57,8 @@ func (m *Moment) Forest() []*Node {
 			a := key{b.Leader, b.XID}
 			above := f.node(a)
 			above.XID, above.GID = b.XID, b.GID
-			if !slices.Contains(f.above[k], a) {
+			if !f.edges[[2]key{a, k}] {
+				f.edges[[2]key{a, k}] = true
 				f.above[k] = append(f.above[k], a)
 				f.below[a] = append(f.below[a], k)
 			}
@@ -116,11 +118,11 @@ func (f *forest) cycle(k key) *Node {
 	seen := make(map[key]bool)
 	for !seen[k] {
 		seen[k] = true
-		k = f.above[k][slices.IndexFunc(f.above[k], func(a key) bool { return !f.visited[a] })]
+		k = f.above[k][0]
 	}
 	for from := k; ; {
 		f.nodes[from].Cycle = true
-		from = f.above[from][slices.IndexFunc(f.above[from], func(a key) bool { return !f.visited[a] })]
+		from = f.above[from][0]
 		if from == k {
 			break
 		}
@@ -202,12 +204,7 @@ func (n *Node) describe() string {
 // BlockingPIDs returns the processes that pg_blocking_pids returns for a process: the blockers of it and of all
 // processes of its lock group, each once, in ascending order. A prepared transaction is 0.
 func (m *Moment) BlockingPIDs(pid int) []int {
-	group := pid
-	for i := range m.Waits {
-		if w := &m.Waits[i]; w.PID == pid && w.Leader != 0 {
-			group = w.Leader
-		}
-	}
+	group := cmp.Or(m.groups[pid], pid)
 	var pids []int
 	for i := range m.Waits {
 		w := &m.Waits[i]

@@ -125,7 +125,7 @@ func layoutOf(major int, l *waits.Layout) (versionLayout, bool) {
 	case 18:
 		v.lockGroupLeader, v.procLxid = 792, 72
 		v.walSnds, v.walSndSize = 112, 96
-		v.gxactGID, v.gxactSize = 59, 264
+		v.gxactGID, v.gxactSize = 55, 256
 	default:
 		return versionLayout{}, false
 	}

@@ -43,9 +43,10 @@ type Reader struct {
 	// segment returns the start of the shared memory that has the array; 0 if it is not known.
 	segment func() uint64
 
-	first           uint64 // address of the array
-	count, prepared int    // PGPROCs of processes, and behind them of prepared transactions
-	active          []proc // with a virtual transaction
+	first           uint64      // address of the array
+	count, prepared int         // PGPROCs of processes, and behind them of prepared transactions
+	groups          map[int]int // leaders of lock groups, by process id
+	active          []proc      // with a virtual transaction
 	steps           int
 	deadline        time.Time
 	regions         map[string]uint64
@@ -138,7 +139,7 @@ func (r *Reader) read() (*Moment, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Moment{Waits: []Wait{}}
+	m := &Moment{Waits: []Wait{}, groups: r.groups}
 	if err := r.heavyweight(m, waiting); err != nil {
 		return nil, err
 	}
@@ -197,6 +198,7 @@ func (r *Reader) waiting() ([]proc, error) {
 	per := max(1, chunk/size)
 	var found []proc
 	r.active = nil
+	pids, leaders := make([]int32, r.count), make(map[int]int)
 	for at := 0; at < r.count; at += per {
 		n := min(per, r.count-at)
 		b, err := r.mem.read([]piece{{r.first + uint64(at*size), n * size}})
@@ -211,10 +213,18 @@ func (r *Reader) waiting() ([]proc, error) {
 			if p.pid > 0 && (p.waitLock != 0 || r.kind(p.event) != "") {
 				found = append(found, p)
 			}
+			pids[at+i] = int32(p.pid)
+			if leader, ok := r.index(p.leader); ok && p.pid > 0 && leader < r.count {
+				leaders[p.pid] = leader
+			}
 			if p.pid > 0 && p.lxid != 0 && len(r.active) < maxActive {
 				r.active = append(r.active, p)
 			}
 		}
+	}
+	r.groups = make(map[int]int, len(leaders))
+	for pid, leader := range leaders {
+		r.groups[pid] = int(pids[leader])
 	}
 	return found, nil
 }

@@ -16,6 +16,8 @@ type Moment struct {
 	Refused int `json:"refused"`
 	// Reads counts the system calls.
 	Reads int `json:"reads"`
+
+	groups map[int]int // leaders of lock groups, by process id
 }
 
 // Kind says which mechanism a process waits for.
