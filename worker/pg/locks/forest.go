@@ -35,12 +35,21 @@ type forest struct {
 	below   map[key][]key
 	visited map[key]bool
 	edges   map[[2]key]bool
+	// repeated counts nodes that are not at their first place.
+	repeated int
 }
 
+// maxNodes bounds the number of repeated nodes in a forest.
+const maxNodes = 1 << 14
+
 // Forest orders the waits of a moment. Roots come first, those with the most processes behind them before others.
-// A process is below each of its blockers. If some of them hold the lock, it is not below those in the queue.
+// A process is below each of its blockers that hold the lock, and otherwise below one in the queue. Its place below
+// others is left out beyond a limit; Blockers has all.
 func (m *Moment) Forest() []*Node {
-	f := &forest{make(map[key]*Node), nil, make(map[key][]key), make(map[key][]key), make(map[key]bool), make(map[[2]key]bool)}
+	f := &forest{
+		nodes: make(map[key]*Node), above: make(map[key][]key), below: make(map[key][]key), visited: make(map[key]bool),
+		edges: make(map[[2]key]bool),
+	}
 	for i := range m.Waits {
 		w := &m.Waits[i]
 		if w.Kind == LWLock {
@@ -49,11 +58,7 @@ func (m *Moment) Forest() []*Node {
 		k := key{pid: cmp.Or(w.Leader, w.PID)}
 		n := f.node(k)
 		n.Waits = append(n.Waits, *w)
-		hard := slices.ContainsFunc(w.Blockers, func(b Blocker) bool { return b.Hard })
-		for _, b := range w.Blockers {
-			if hard && !b.Hard {
-				continue
-			}
+		for _, b := range parents(w.Blockers) {
 			a := key{b.Leader, b.XID}
 			above := f.node(a)
 			above.XID, above.GID = b.XID, b.GID
@@ -83,6 +88,21 @@ func (m *Moment) Forest() []*Node {
 	return roots
 }
 
+// parents returns the blockers below which a wait is placed: all that hold the lock. If none does, it is the first one in
+// front of it. That one waits for others in turn.
+func parents(blockers []Blocker) []Blocker {
+	var hard []Blocker
+	for _, b := range blockers {
+		if b.Hard {
+			hard = append(hard, b)
+		}
+	}
+	if hard == nil && len(blockers) > 0 {
+		return blockers[:1]
+	}
+	return hard
+}
+
 func (f *forest) node(k key) *Node {
 	n := f.nodes[k]
 	if n == nil {
@@ -103,6 +123,9 @@ func (f *forest) grow(root key) *Node {
 			if !f.visited[b] {
 				f.visited[b] = true
 				n.Blocked, todo = append(n.Blocked, f.nodes[b]), append(todo, b)
+				continue
+			}
+			if f.repeated++; f.repeated > maxNodes {
 				continue
 			}
 			again := *f.nodes[b]

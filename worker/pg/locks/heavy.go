@@ -3,6 +3,7 @@ package locks
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -19,6 +20,9 @@ type lockCopy struct {
 type entry struct {
 	proc, leader int
 	hold         uint32
+	owner        proc
+	leaderPID    int
+	position     int // in the queue; -1: it does not wait for this lock
 }
 
 // heavyweight adds the waits for heavyweight locks.
@@ -229,7 +233,21 @@ func (w *walk) copy() (*lockCopy, error) {
 	for _, i := range order {
 		c.queue = append(c.queue, c.procs[i])
 	}
-	return c, w.prove(c, lock, kind, byLink, order)
+	if err := w.prove(c, lock, kind, byLink, order); err != nil {
+		return nil, err
+	}
+	positions := make(map[int]int, len(order))
+	for position, i := range order {
+		positions[i] = position
+	}
+	for n := range c.entries {
+		e := &c.entries[n]
+		e.owner, e.leaderPID, e.position = c.procs[e.proc], c.procs[e.leader].pid, -1
+		if position, ok := positions[e.proc]; ok {
+			e.position = position
+		}
+	}
+	return c, nil
 }
 
 // sums verifies that the counts of a LOCK are the sums of its counts by mode.
@@ -355,8 +373,13 @@ func (w *walk) prove(c *lockCopy, lock []byte, kind int, byLink map[uint64]int, 
 		if (e.proc < w.count) != (p.pid > 0) || leader.pid < 0 || p.pid < 0 {
 			return errRefused
 		}
-		for _, m := range modesOf(e.hold) {
-			held[m]++
+		if group, ok := w.index(p.leader); p.leader != 0 && (!ok || group != e.leader) || p.leader == 0 && e.leader != e.proc {
+			return errRefused
+		}
+		for m := Mode(1); m.valid(); m++ {
+			if e.hold&m.bit() != 0 {
+				held[m]++
+			}
 		}
 	}
 	for m := Mode(1); m.valid(); m++ {
@@ -372,39 +395,40 @@ func (w *walk) prove(c *lockCopy, lock []byte, kind int, byLink map[uint64]int, 
 func (r *Reader) wait(c *lockCopy, position int) Wait {
 	p := &c.queue[position]
 	mask := conflicts[p.mode]
-	front := make(map[int]bool, position)
-	for i := range position {
-		front[c.queue[i].index] = true
-	}
-	own := p.index
-	for _, e := range c.entries {
-		if e.proc == p.index {
-			own = e.leader
-		}
-	}
 	w := Wait{
 		PID: p.pid, Proc: p.index, Kind: Lock, Event: p.event, Tag: &c.tag, Mode: p.mode, Since: since(p.waitStart),
 	}
-	if p.leader != 0 {
-		w.Leader = c.procs[own].pid
+	own := p.index
+	if group, ok := r.index(p.leader); ok {
+		own, w.Leader = group, c.procs[group].pid
 	}
-	for _, e := range c.entries {
+	for n := range c.entries {
+		e := &c.entries[n]
 		if e.proc == p.index || e.leader == own {
 			continue // members of a group never block each other
 		}
-		q := c.procs[e.proc]
-		b := Blocker{PID: q.pid, Proc: e.proc, Leader: c.procs[e.leader].pid, Hard: e.hold&mask != 0, Held: modesOf(e.hold)}
-		soft := front[e.proc] && mask&q.mode.bit() != 0
-		if q.waitLock == p.waitLock && q.waitLock != 0 {
-			b.Wanted = q.mode
+		b := Blocker{
+			PID: e.owner.pid, Proc: e.proc, Leader: e.leaderPID, Hard: e.hold&mask != 0, Held: ModeSet(e.hold), //nolint:gosec // proved
 		}
-		if q.pid == 0 {
-			b.XID = q.xid
-			b.GID = r.gid(e.proc, q.xid)
+		soft := e.position >= 0 && e.position < position && mask&e.owner.mode.bit() != 0
+		switch {
+		case !b.Hard && !soft:
+			continue
+		case r.edges >= maxEdges:
+			w.Omitted++
+			continue
 		}
-		if b.Hard || soft {
-			w.Blockers = append(w.Blockers, b)
+		r.edges++
+		if e.position >= 0 {
+			b.Wanted = e.owner.mode
 		}
+		if b.PID == 0 {
+			b.XID, b.GID = e.owner.xid, r.gid(e.proc, e.owner.xid)
+		}
+		w.Blockers = append(w.Blockers, b)
+	}
+	if w.Omitted > 0 {
+		w.Reason = fmt.Sprintf("%d more blockers are omitted", w.Omitted)
 	}
 	return w
 }

@@ -19,6 +19,8 @@ const (
 	tries     = 4       // attempts to read one lock without a change
 	maxProcs  = 1 << 19 // PostgreSQL's limit of max_connections and more
 	maxActive = 3       // transactions of which one may block replay: with several, the blocker is unknown
+	maxEdges  = 1 << 20 // blockers in one moment
+	maxWaits  = 1 << 16
 	maxSteps  = 1 << 18 // reads of lists in one moment
 	chunk     = 1 << 20 // bytes of the array of processes in one read
 	timeout   = 3 * time.Second
@@ -47,7 +49,8 @@ type Reader struct {
 	count, prepared int         // PGPROCs of processes, and behind them of prepared transactions
 	groups          map[int]int // leaders of lock groups, by process id
 	active          []proc      // with a virtual transaction
-	steps           int
+	steps, edges    int
+	gids            map[int]string // of prepared transactions, by position
 	deadline        time.Time
 	regions         map[string]uint64
 }
@@ -131,7 +134,7 @@ func (r *Reader) Read() (*Moment, error) {
 }
 
 func (r *Reader) read() (*Moment, error) {
-	r.steps, r.deadline, r.regions = 0, time.Now().Add(timeout), nil
+	r.steps, r.edges, r.deadline, r.regions, r.gids = 0, 0, time.Now().Add(timeout), nil, make(map[int]string)
 	if err := r.findArray(); err != nil {
 		return nil, err
 	}
@@ -222,6 +225,9 @@ func (r *Reader) waiting() ([]proc, error) {
 			}
 		}
 	}
+	if len(found) > maxWaits {
+		return nil, fmt.Errorf("%w: %d processes wait", errRefused, len(found))
+	}
 	r.groups = make(map[int]int, len(leaders))
 	for pid, leader := range leaders {
 		r.groups[pid] = int(pids[leader])
@@ -232,10 +238,18 @@ func (r *Reader) waiting() ([]proc, error) {
 func (r *Reader) parse(b []byte, index int) proc {
 	return proc{
 		index: index, pid: i32(b, r.layout.procPID), next: u64(b, procLinks+nodeNext), xid: u32(b, procXid), lxid: u32(b, r.layout.procLxid),
-		waitLock: u64(b, procWaitLock), waitProcLock: u64(b, procWaitProcLock), mode: Mode(i32(b, procWaitLockMode)),
+		waitLock: u64(b, procWaitLock), waitProcLock: u64(b, procWaitProcLock), mode: modeOf(u32(b, procWaitLockMode)),
 		waitStart: u64(b, procWaitStart), waitLSN: u64(b, procWaitLSN), syncState: u32(b, procSyncRepState),
 		event: u32(b, r.layout.procWaitEvent), leader: u64(b, r.layout.lockGroupLeader),
 	}
+}
+
+// modeOf returns 0 for a number that is no mode.
+func modeOf(number uint32) Mode {
+	if number >= uint32(len(modeNames)) {
+		return 0
+	}
+	return Mode(number)
 }
 
 // index returns the position of a PGPROC in the array; false if the address is not one of the array.

@@ -91,6 +91,15 @@ func text(b []byte) string {
 // gid returns the identifier of a prepared transaction. It is empty if the server's table does not have the same
 // transaction at the same process.
 func (r *Reader) gid(proc int, xid uint32) string {
+	name, ok := r.gids[proc]
+	if !ok {
+		name = r.readGID(proc, xid)
+		r.gids[proc] = name
+	}
+	return name
+}
+
+func (r *Reader) readGID(proc int, xid uint32) string {
 	table := r.region("Prepared Transaction Table")
 	if table == 0 || xid == 0 {
 		return ""

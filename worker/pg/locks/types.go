@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -48,6 +49,8 @@ type Wait struct {
 	// Since is the start of the wait, by the server's clock; zero if it is not known.
 	Since    time.Time `json:"since,omitzero"`
 	Blockers []Blocker `json:"blockers"`
+	// Omitted counts blockers that are not in Blockers, because a moment has too many of them.
+	Omitted int `json:"omitted,omitempty"`
 	// Reason says why the blockers are not known. It is empty if Blockers is complete.
 	Reason string `json:"reason,omitempty"`
 	// Changed means that the lock changed during each attempt to read it. Then Reason is set and there are no blockers.
@@ -65,7 +68,7 @@ type Blocker struct {
 	// Hard means that the blocker holds a lock in a conflicting mode. Otherwise it waits in front in the queue.
 	Hard bool `json:"hard"`
 	// Held are the modes in which it holds the lock.
-	Held []Mode `json:"held,omitempty"`
+	Held ModeSet `json:"held,omitempty"`
 	// Wanted is the mode for which the blocker itself waits in this lock's queue.
 	Wanted Mode `json:"wanted,omitempty"`
 	// XID and GID are those of a prepared transaction. GID is empty if it could not be read.
@@ -74,7 +77,32 @@ type Blocker struct {
 }
 
 // Mode is a lock mode (lockdefs.h).
-type Mode int
+type Mode int8
+
+// ModeSet is a set of lock modes: bit n stands for mode n.
+type ModeSet uint16
+
+// Modes returns the modes of the set in ascending order.
+func (s ModeSet) Modes() (modes []Mode) {
+	for m := Mode(1); m.valid(); m++ {
+		if uint32(s)&m.bit() != 0 {
+			modes = append(modes, m)
+		}
+	}
+	return modes
+}
+
+// String returns the names, separated by commas.
+func (s ModeSet) String() string {
+	var names []string
+	for _, m := range s.Modes() {
+		names = append(names, m.String())
+	}
+	return strings.Join(names, ", ")
+}
+
+// MarshalJSON returns the names as an array.
+func (s ModeSet) MarshalJSON() ([]byte, error) { return json.Marshal(s.Modes()) }
 
 //nolint:gochecknoglobals // a table
 var modeNames = [...]string{
@@ -112,15 +140,6 @@ var conflicts = func() (masks [len(modeNames)]uint32) {
 	}
 	return masks
 }()
-
-func modesOf(mask uint32) (modes []Mode) {
-	for m := Mode(1); int(m) < len(modeNames); m++ {
-		if mask&m.bit() != 0 {
-			modes = append(modes, m)
-		}
-	}
-	return modes
-}
 
 // Tag identifies a lock (LOCKTAG in lock.h). The fields that its type does not have are 0.
 type Tag struct {
@@ -231,6 +250,7 @@ func (t *Tag) String() string {
 	return fmt.Sprintf("%s %d of class %d of database %d", t.Type, t.ObjectID, t.ClassID, t.Database)
 }
 
+// String describes the blocker in one line.
 func (b *Blocker) String() string {
 	name := fmt.Sprint(b.PID)
 	if b.PID == 0 {
@@ -243,12 +263,8 @@ func (b *Blocker) String() string {
 		name += fmt.Sprintf(" of group %d", b.Leader)
 	}
 	switch {
-	case b.Hard && len(b.Held) > 0:
-		names := make([]string, len(b.Held))
-		for i, m := range b.Held {
-			names[i] = m.String()
-		}
-		return name + " (holds " + strings.Join(names, ", ") + ")"
+	case b.Hard && b.Held != 0:
+		return name + " (holds " + b.Held.String() + ")"
 	case !b.Hard && b.Wanted != 0:
 		return name + " (in front in the queue for " + b.Wanted.String() + ")"
 	}
