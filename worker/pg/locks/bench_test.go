@@ -39,10 +39,11 @@ func BenchmarkRead(b *testing.B) {
 			for i := range m.Waits {
 				edges += len(m.Waits[i].Blockers)
 			}
+			var err error
 			b.ReportAllocs()
 			b.ResetTimer()
 			for b.Loop() {
-				if _, err := r.Read(); err != nil {
+				if m, err = r.Read(); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -9,7 +9,7 @@ import (
 
 // Node is a process, a lock group or a prepared transaction of a forest of waits.
 type Node struct {
-	// PID is that of the process or of its group's leader, 0 for a prepared transaction.
+	// PID is the process id of the process or of its group's leader, and 0 for a prepared transaction.
 	PID int    `json:"pid"`
 	XID uint32 `json:"xid,omitempty"`
 	GID string `json:"gid,omitempty"`

@@ -118,7 +118,7 @@ func (r *Reader) recheck(m *Moment, gone []*proc, listed map[int]bool) error {
 	return nil
 }
 
-// prefetch reads with one call what is sure to be needed: all LOCKs, and the waiters' own PROCLOCKs.
+// prefetch reads all LOCKs and the waiters' own PROCLOCKs with one call.
 func (r *Reader) prefetch(order []uint64, byLock map[uint64][]*proc) (map[uint64][]byte, error) {
 	var pieces []piece
 	for _, lock := range order {
@@ -278,7 +278,8 @@ func (w *walk) entries(c *lockCopy, lock []byte, byLink map[uint64]int) error {
 		p, ok1 := w.index(u64(b, procLockMyProc))
 		leader, ok2 := w.index(u64(b, procLockGroupLeader))
 		hold := u32(b, procLockHoldMask)
-		if _, twice := byLink[at]; twice || !ok1 || !ok2 || u64(b, procLockMyLock) != w.addr || hold&1 != 0 || hold>>len(modeNames) != 0 {
+		_, twice := byLink[at]
+		if twice || !ok1 || !ok2 || u64(b, procLockMyLock) != w.addr || hold&1 != 0 || hold>>len(modeNames) != 0 {
 			return errRefused
 		}
 		byLink[at] = p

@@ -217,8 +217,8 @@ func TestEqualToServer(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("%d moments, %d repeated because a process moved, %d waits, %d edges, %d of groups, %d by prepared transactions, types %v, modes %v",
-			moments, restless, waits, edges, groups, prepared, types, modes)
+		t.Logf("%d moments, %d repeated because a process moved, %d waits, %d edges, %d of groups, "+
+			"%d by prepared transactions, types %v, modes %v", moments, restless, waits, edges, groups, prepared, types, modes)
 		if waits == 0 || edges == 0 {
 			t.Error("no process waited")
 		}
@@ -319,7 +319,8 @@ func TestRunning(t *testing.T) {
 		stop()
 		l.release(t)
 		group.Wait()
-		t.Logf("%d reads, %d waits, %d changed, %.1f calls a read, slowest %v", reads, waits, changed, float64(calls)/float64(reads), slowest)
+		t.Logf("%d reads, %d waits, %d changed, %.1f calls a read, slowest %v",
+			reads, waits, changed, float64(calls)/float64(reads), slowest)
 		if waits < reads/10 || float64(changed) > most*float64(waits) {
 			t.Errorf("%d of %d waits changed while they were read", changed, waits)
 		}
@@ -370,7 +371,8 @@ func (l *load) finishPrepared(t *testing.T) {
 // release ends all waits.
 func (l *load) release(t *testing.T) {
 	t.Helper()
-	l.exec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'")
+	l.exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'`)
 }
 
 func (l *load) exec(t *testing.T, sql string) {

@@ -124,8 +124,8 @@ func (r *Reader) next(link uint64) uint64 {
 	return u64(b, 0)
 }
 
-// reader returns the transaction for which the replay of a standby waits. The server does not record it. With a single
-// transaction besides that of the startup process it can be no other.
+// reader returns the transaction for which the replay of a standby waits. The server does not record it. It is proved if
+// only one process besides the startup process has a transaction.
 func (r *Reader) reader(p *proc) ([]Blocker, string) {
 	var only []proc
 	for _, a := range r.active {

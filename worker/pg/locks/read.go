@@ -237,7 +237,8 @@ func (r *Reader) waiting() ([]proc, error) {
 
 func (r *Reader) parse(b []byte, index int) proc {
 	return proc{
-		index: index, pid: i32(b, r.layout.procPID), next: u64(b, procLinks+nodeNext), xid: u32(b, procXid), lxid: u32(b, r.layout.procLxid),
+		index: index, pid: i32(b, r.layout.procPID), next: u64(b, procLinks+nodeNext),
+		xid: u32(b, procXid), lxid: u32(b, r.layout.procLxid),
 		waitLock: u64(b, procWaitLock), waitProcLock: u64(b, procWaitProcLock), mode: modeOf(u32(b, procWaitLockMode)),
 		waitStart: u64(b, procWaitStart), waitLSN: u64(b, procWaitLSN), syncState: u32(b, procSyncRepState),
 		event: u32(b, r.layout.procWaitEvent), leader: u64(b, r.layout.lockGroupLeader),
