@@ -307,3 +307,41 @@ func TestManyWaiters(t *testing.T) {
 		t.Errorf("%d lines", got)
 	}
 }
+
+// TestContradictions has one contradiction in the lock's structures. Both waits have a reason then, and no blockers.
+func TestContradictions(t *testing.T) {
+	for name, place := range map[string]uint64{
+		"nRequested": fakeLock + lockNRequested, "nGranted": fakeLock + lockNGranted,
+		"requested": fakeLock + lockRequested + 4*2, "granted": fakeLock + lockGranted + 4*5,
+		"myLock": fakeProcLocks + procLockMyLock, "myProc": fakeProcLocks + procLockMyProc,
+		"groupLeader": fakeProcLocks + procLockGroupLeader, "holdMask": fakeProcLocks + procLockHoldMask,
+		"queue size": fakeLock + lockQueueSize, "wait event": fakeProcs + 3*880 + 712, "mode": fakeProcs + 3*880 + procWaitLockMode,
+		"method": fakeLock + 12,
+	} {
+		r, f := newFake(t)
+		f.data[place-f.base] += 4
+		if name == "method" {
+			f.data[place-f.base+3] = 2
+		}
+		m, err := r.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Refused != 2 || len(edges(m)) != 0 {
+			t.Errorf("%s: %d refused, edges %q", name, m.Refused, edges(m))
+		}
+	}
+}
+
+// TestChanging has a lock that belongs to another relation in each read.
+func TestChanging(t *testing.T) {
+	r, f := newFake(t)
+	f.after = func() { f.data[fakeLock-f.base+4]++ }
+	m, err := r.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Changed != 2 || m.Refused != 0 || len(edges(m)) != 0 {
+		t.Errorf("%d changed, %d refused, edges %q", m.Changed, m.Refused, edges(m))
+	}
+}

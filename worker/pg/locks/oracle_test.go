@@ -186,6 +186,9 @@ func TestEqualToServer(t *testing.T) {
 	if pgtest.Full() {
 		moments = 10000
 	}
+	if n, err := strconv.Atoi(os.Getenv("PGSB_TEST_MOMENTS")); err == nil {
+		moments = n
+	}
 	pgtest.Each(t, func(t *testing.T, bin string) {
 		l := startLoad(t, bin, 16)
 		types, edges, waits, groups, prepared, named, restless := map[string]int{}, 0, 0, 0, 0, 0, 0
