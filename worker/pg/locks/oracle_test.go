@@ -182,9 +182,9 @@ func (l *load) truth(t *testing.T) map[int][]int {
 
 // TestEqualToServer compares the blockers with pg_blocking_pids while all sessions are at rest.
 func TestEqualToServer(t *testing.T) {
-	moments := 40
+	moments := 30
 	if pgtest.Full() {
-		moments = 10000
+		moments = 2000 // of each server: 10,000 with five versions
 	}
 	if n, err := strconv.Atoi(os.Getenv("PGSB_TEST_MOMENTS")); err == nil {
 		moments = n
