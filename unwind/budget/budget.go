@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // A Rate is what the reader of a file may use: Base bytes, and Factor bytes for each byte of the input, Most bytes at
@@ -36,7 +38,14 @@ var (
 	Spool = Rate{Base: 256 << 20, Factor: 256, Most: math.MaxInt64}
 	// Window is for the window of a zstd stream, which the decoder allocates. `zstd --long=27` needs Most.
 	Window = Rate{Base: 8 << 20, Factor: 256, Most: 128 << 20}
+	// Work is for the processor time of a reader: for the bytes that it decodes, each time that it decodes them. A reader
+	// decodes some 100 MB a second. The input is the expanded content.
+	Work = Rate{Base: 256 << 20, Factor: 16, Most: 8 << 30}
 )
+
+// WorkPerSecond is what a Work budget regains each second: a reader that lives for months may decode a part again that
+// its cache dropped. A hostile file then takes a small part of one processor.
+const WorkPerSecond = 8 << 20
 
 // Of returns the limit for an input of so many bytes.
 func (r Rate) Of(input int64) int64 {
@@ -109,6 +118,47 @@ func size(n int64) string {
 		return fmt.Sprintf("%d bytes", n)
 	}
 	return fmt.Sprintf("%d MB", n>>20)
+}
+
+// An Effort bounds the processor time of the readers of one file. The unit is a decoded byte. A nil Effort has no limit.
+// It is safe for concurrent use.
+type Effort struct {
+	*Budget
+
+	mu   sync.Mutex
+	last time.Time
+	now  func() time.Time
+}
+
+// NewEffort returns an Effort without an input.
+func NewEffort() *Effort { return newEffort(time.Now) }
+
+func newEffort(now func() time.Time) *Effort {
+	return &Effort{Budget: New(Work, "decoded data"), last: now(), now: now}
+}
+
+// Credit adds bytes of the input.
+func (e *Effort) Credit(n int64) {
+	if e != nil {
+		e.Budget.Credit(n)
+	}
+}
+
+// Charge takes decoded bytes off the budget, as Budget.Charge does. It first gives back what the time since the last
+// call regained.
+func (e *Effort) Charge(n int64, reason string) error {
+	if e == nil {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := e.now()
+	const most = 3600 // seconds: keeps the product small
+	if regained := int64(min(now.Sub(e.last).Seconds(), most) * WorkPerSecond); regained > 0 {
+		e.used.Store(max(0, e.used.Load()-regained))
+		e.last = now
+	}
+	return e.Budget.Charge(n, reason)
 }
 
 // Reader returns a reader that credits the bytes of r to all of the budgets.

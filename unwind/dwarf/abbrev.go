@@ -65,6 +65,9 @@ func (d *Data) readAbbrevs(u *unit) (*abbrevs, error) {
 			return nil, err
 		}
 		a, err := parseAbbrevs(&c, u)
+		if err := d.charge(abbrevCost*int64(c.pos)+int64(len(c.data))/readCost, "abbreviations"); err != nil {
+			return nil, err
+		}
 		if !c.bad || uint64(len(c.data)) < n || n >= maxAbbrevBytes {
 			return a, err
 		}

@@ -2,7 +2,10 @@ package dwarf
 
 import (
 	"container/list"
+	"errors"
 	"sync"
+
+	"pg_stat_backtrace/unwind/budget"
 )
 
 // DefaultCacheSize is the default budget of a Cache in bytes: enough for about two hundred compilation units.
@@ -66,6 +69,9 @@ func (c *Cache) get(key cacheKey, decode func() (any, int, error)) (any, error) 
 		var size int
 		e.value, size, e.err = decode()
 		c.account(e, size+overhead)
+		if errors.Is(e.err, budget.ErrExceeded) {
+			c.drop(e) // a later look-up may have enough
+		}
 	})
 	return e.value, e.err
 }
@@ -97,6 +103,17 @@ func (c *Cache) account(made *cached, size int) {
 		if e == made || e.size == 0 {
 			continue
 		}
+		c.used -= e.size
+		c.order.Remove(e.at)
+		delete(c.byKey, e.key)
+	}
+}
+
+// drop forgets an entry.
+func (c *Cache) drop(e *cached) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byKey[e.key] == e {
 		c.used -= e.size
 		c.order.Remove(e.at)
 		delete(c.byKey, e.key)

@@ -33,7 +33,7 @@ func (d *Data) calls(u *unit, addr uint64) ([]call, error) {
 	}
 	s := callSearch{d: d, w: &w, addr: addr, budget: maxRangeBytes}
 	s.run()
-	return s.calls, s.err
+	return s.calls, errors.Join(s.err, w.charge(int64(maxRangeBytes-s.budget)))
 }
 
 // callSearch searches a function's entry for the blocks and inlined calls that contain an address.

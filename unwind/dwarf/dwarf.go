@@ -16,9 +16,11 @@ package dwarf
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 
+	"pg_stat_backtrace/unwind/budget"
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
@@ -59,6 +61,9 @@ type Data struct {
 	options  Options
 	// skeleton is the image that a split file belongs to; nil for an image itself.
 	skeleton *Data
+	// effort bounds the processor time, shared with split files; nil means no limit. exceeded is set once that is reported.
+	effort   *budget.Effort
+	exceeded atomic.Bool
 
 	packageOnce sync.Once
 	dwp         *dwp
@@ -116,7 +121,7 @@ type Options struct {
 // New creates the debugging information of an image, which must stay readable. It reads only section headers. The
 // error is ErrNone or the image's.
 func New(m *elfimage.Image, o Options) (*Data, error) {
-	d := &Data{name: m.Name(), sup: o.Supplement, cache: o.Cache, options: o}
+	d := &Data{name: m.Name(), sup: o.Supplement, cache: o.Cache, options: o, effort: budget.NewEffort()}
 	if d.cache == nil {
 		d.cache = NewCache(0)
 	}
@@ -141,8 +146,9 @@ func (d *Data) findSections(m *elfimage.Image, suffix string) error {
 			return
 		}
 		s.size, s.r = size, r
+		d.effort.Credit(int64(min(size, math.MaxInt64/2)))
 		if r == nil {
-			s.expand = func() ([]byte, error) { return d.expand(m, i, name) }
+			s.expand = func() ([]byte, error) { return d.expand(m, i, name, size) }
 			if d.options.Spill != nil && size >= minSpill {
 				s.spill = func() (*spilled, error) { return spill(m, name, d.options.Spill) }
 			}
@@ -158,8 +164,11 @@ func (d *Data) findSections(m *elfimage.Image, suffix string) error {
 }
 
 // expand returns the content of a compressed section, kept by the cache.
-func (d *Data) expand(m *elfimage.Image, i uint64, name string) ([]byte, error) {
+func (d *Data) expand(m *elfimage.Image, i uint64, name string, size uint64) ([]byte, error) {
 	return cachedAs(d.cache, cacheKey{d, cachedSection, i}, func() ([]byte, int, error) {
+		if err := d.charge(int64(size), name); err != nil {
+			return nil, 0, err
+		}
 		data, _, err := m.Section(name)
 		return data, cap(data), err
 	})

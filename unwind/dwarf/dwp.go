@@ -75,32 +75,33 @@ func (x *packageIndex) number(table int, i uint32, size int) uint64 {
 // part is where a unit's part of a section is.
 type part struct{ off, size uint64 }
 
-// find returns the parts of a unit by the numbers of sections, or nil if the package does not contain the unit.
-func (x *packageIndex) find(id uint64) map[uint32]part {
+// find returns the parts of a unit by the numbers of sections, or nil if the package does not contain the unit. looked
+// is the number of slots that it read.
+func (x *packageIndex) find(id uint64) (parts map[uint32]part, looked uint32) {
 	if x.slots == 0 {
-		return nil
+		return nil, 0
 	}
 	mask := x.slots - 1
 	step := uint32(id>>32)&mask | 1
 	for n, i := uint32(0), uint32(id)&mask; n < x.slots; n, i = n+1, (i+step)&mask {
 		row := uint32(x.number(x.rows, i, 4))
 		if row == 0 {
-			return nil
+			return nil, n
 		}
 		if x.number(x.hashes, i, 8) != id {
 			continue
 		}
 		if row > x.units {
-			return nil
+			return nil, n
 		}
-		parts := make(map[uint32]part, len(x.columns))
+		parts = make(map[uint32]part, len(x.columns))
 		for k, column := range x.columns {
 			at := (row-1)*uint32(len(x.columns)) + uint32(k)
 			parts[column] = part{x.number(x.offsets, at, 4), x.number(x.sizes, at, 4)}
 		}
-		return parts
+		return parts, n
 	}
-	return nil
+	return nil, x.slots
 }
 
 // openPackage opens the package, once. It returns nil if there is none.
@@ -123,7 +124,7 @@ func (d *Data) readPackage() (*dwp, error) {
 	if err != nil || len(raw) > maxPackageIndex {
 		return nil, fmt.Errorf("%s: %w: no index: %w", m.Name(), ErrMalformed, err)
 	}
-	p := &dwp{data: &Data{name: m.Name(), cache: d.cache, options: d.options, skeleton: d}}
+	p := &dwp{data: &Data{name: m.Name(), cache: d.cache, options: d.options, skeleton: d, effort: d.effort}}
 	p.data.once.Do(func() {}) // its units are found by the index
 	if err := p.data.findSections(m, ".dwo"); err != nil {
 		return nil, err
@@ -138,7 +139,10 @@ func (d *Data) packaged(u *unit) (splitUnit, error) {
 	if err != nil || p == nil {
 		return splitUnit{}, errors.Join(ErrNoSplit, err)
 	}
-	parts := p.index.find(u.dwoID)
+	parts, looked := p.index.find(u.dwoID)
+	if err := d.charge(int64(looked)*lookCost, "the index of units"); err != nil {
+		return splitUnit{}, err
+	}
 	if parts == nil {
 		return splitUnit{}, fmt.Errorf("%s: %w: no unit %#x", p.data.name, ErrNoSplit, u.dwoID)
 	}

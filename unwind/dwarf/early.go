@@ -43,7 +43,7 @@ func (d *Data) unitWith(off uint64) *unit {
 	}
 	for range maxUnits {
 		u, err := d.unitHeader(start)
-		if err != nil {
+		if err != nil || d.charge(headerCost, "headers of units") != nil {
 			return nil
 		}
 		if u.end > off {

@@ -25,6 +25,20 @@ type walker struct {
 	abbrevs *abbrevs
 	c       cursor
 	e       entry
+
+	data *Data
+	// cost is what was decoded and not yet charged. err is the error of a charge, which ends the walk.
+	cost int64
+	err  error
+}
+
+// charge takes what was decoded off the file's budget, and so many bytes more.
+func (w *walker) charge(more int64) error {
+	if w.err == nil {
+		w.err = w.data.charge(w.cost+more, "entries")
+		w.cost = 0
+	}
+	return w.err
 }
 
 // wanted reports whether a walk reads an entry's attributes: only entries of code.
@@ -37,7 +51,13 @@ func (w *walker) next() bool {
 	if w.c.left() == 0 || w.c.bad {
 		return false
 	}
+	if w.cost >= walkStep && w.charge(0) != nil {
+		w.c.fail()
+		return false
+	}
 	w.e = entry{off: w.c.offset()}
+	begin := w.c.pos
+	defer func() { w.cost += int64(w.c.pos - begin) }()
 	code := w.c.uleb()
 	if code == 0 {
 		w.e.null = true
@@ -63,6 +83,7 @@ func (w *walker) skip(decl *declaration) {
 		w.c.take(uint64(decl.skip))
 		return
 	}
+	w.cost += int64(len(decl.attrs))
 	for i := range decl.attrs {
 		w.unit.skipForm(&w.c, decl.attrs[i].form)
 	}
@@ -70,6 +91,7 @@ func (w *walker) skip(decl *declaration) {
 
 // read reads the useful attributes.
 func (w *walker) read(decl *declaration) {
+	w.cost += int64(len(decl.attrs))
 	for i := range decl.attrs {
 		a := &decl.attrs[i]
 		if to := w.e.field(a.name); to != nil {
@@ -116,6 +138,9 @@ func (d *Data) walk(u *unit, from, to uint64) (walker, error) {
 	if err != nil {
 		return walker{}, err
 	}
+	if err := d.charge(int64(to-from)/readCost, "entries"); err != nil {
+		return walker{}, err
+	}
 	c, err := d.sections.info.cursor(from, to-from)
-	return walker{unit: u, abbrevs: a, c: c}, err
+	return walker{unit: u, abbrevs: a, c: c, data: d}, err
 }

@@ -78,6 +78,9 @@ func (d *Data) readFunctions(u *unit) (*functions, error) {
 			}
 		}
 	}
+	if err := w.charge(int64(maxRangeBytes - budget)); err != nil {
+		return nil, err
+	}
 	if w.c.bad && len(f.all) == 0 {
 		return nil, fmt.Errorf("%w: entry at %#x", ErrMalformed, w.e.off)
 	}

@@ -44,6 +44,9 @@ func (d *Data) readLines(u *unit) (*lines, error) {
 	if c.bad || length > maxLineProgram || length > d.sections.line.size {
 		return nil, fmt.Errorf("%w: length %#x", ErrMalformed, length)
 	}
+	if err := d.charge(int64(length), "line tables"); err != nil {
+		return nil, err
+	}
 	head := uint64(c.pos)
 	if c, err = d.sections.line.cursor(u.stmt, head+length); err != nil {
 		return nil, err
@@ -148,6 +151,9 @@ func (d *Data) readNameTable(c *cursor, u *unit) ([]file, error) {
 	count := c.uleb()
 	if count > maxLineFiles || count > 0 && len(formats) == 0 {
 		return nil, fmt.Errorf("%w: %d names", ErrTooLarge, count)
+	}
+	if err := d.charge(int64(count)*int64(len(formats)), "names of files"); err != nil {
+		return nil, err
 	}
 	var names []file
 	for total := 0; count > 0; count-- {

@@ -59,7 +59,7 @@ func (d *Data) entryAt(u *unit, off uint64) (entry, error) {
 			return entry{}, err
 		}
 		if w.next() {
-			return w.e, nil
+			return w.e, w.charge(0)
 		}
 		if off+n >= u.end || n >= maxEntry {
 			return entry{}, fmt.Errorf("%s: %w: entry at %#x", d.name, ErrMalformed, off)

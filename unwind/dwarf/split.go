@@ -62,6 +62,9 @@ func (d *Data) findSplit(u *unit) (splitUnit, error) {
 	if err != nil {
 		return splitUnit{}, fmt.Errorf("%s: %s: %w", d.name, name.Name, err)
 	}
+	if err := d.charge(int64(len(data.units))*lookCost, "the units of split files"); err != nil {
+		return splitUnit{}, err
+	}
 	for i := range data.units {
 		s := &data.units[i]
 		if s.dwoID == u.dwoID && s.tag == tagCompileUnit && s.version == u.version {
@@ -105,7 +108,7 @@ func (d *Data) openSplit(name SplitFile) (*Data, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoSplit, err)
 	}
-	s := &Data{name: m.Name(), cache: d.cache, options: d.options, skeleton: d}
+	s := &Data{name: m.Name(), cache: d.cache, options: d.options, skeleton: d, effort: d.effort}
 	if err := s.findSections(m, ".dwo"); err != nil {
 		return nil, err
 	}

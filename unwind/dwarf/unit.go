@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"sort"
+
+	"pg_stat_backtrace/unwind/budget"
 )
 
 // unit is a unit's header (§7.5.1), and the attributes of its first entry that apply to all entries.
@@ -155,12 +157,16 @@ func (d *Data) readRoots() error {
 	var errs error
 	var known rootDeclaration
 	pending := make(map[uint64]uint32)
-	budget := maxRangeBytes
+	ranges := maxRangeBytes
 	for i := range d.units {
 		u := &d.units[i]
 		r, err := d.readRoot(u, abbrev, &known)
+		if errors.Is(err, budget.ErrExceeded) {
+			errs = errors.Join(errs, err)
+			break
+		}
 		if err == nil {
-			err = d.indexUnit(uint32(i), &r, pending, &budget)
+			err = d.indexUnit(uint32(i), &r, pending, &ranges)
 		}
 		if err != nil && len(d.units) < 1000 { // a file with more units reports no errors of single units
 			errs = errors.Join(errs, fmt.Errorf("%s: unit at %#x: %w", d.name, u.off, err))
@@ -188,28 +194,38 @@ type rootDeclaration struct {
 // maxRootSearch limits the number of declarations read to find the declarations of first entries, over all units.
 const maxRootSearch = 32 << 20
 
-// find looks for the declaration of a code in the table that u uses.
-func (k *rootDeclaration) find(abbrev []byte, u *unit, code uint64, big bool) *declaration {
+// rootDeclaration returns the declaration of a unit's first entry, or nil. It charges the search and the attributes.
+func (d *Data) rootDeclaration(k *rootDeclaration, abbrev []byte, u *unit, code uint64, big bool) (*declaration, error) {
+	decl, searched := k.find(abbrev, u, code, big)
+	if decl != nil {
+		searched += len(decl.attrs)
+	}
+	return decl, d.charge(headerCost+int64(searched), "first entries of units")
+}
+
+// find looks for the declaration of a code in the table that u uses. searched is the number of bytes that it read.
+func (k *rootDeclaration) find(abbrev []byte, u *unit, code uint64, big bool) (found *declaration, searched int) {
 	if k.decl != nil && k.table == u.abbrev && k.code == code && k.layout == u.layout() {
-		return k.decl
+		return k.decl, 0
 	}
 	if u.abbrev >= uint64(len(abbrev)) {
-		return nil
+		return nil, 0
 	}
 	c := cursor{data: abbrev, pos: int(u.abbrev), big: big}
+	defer func() { searched = c.pos - int(u.abbrev) }()
 	for ; k.read < maxRootSearch; k.read++ {
 		got := c.uleb()
 		if got == 0 || c.bad {
-			return nil
+			return nil, 0
 		}
 		if got == code {
 			decl := parseDeclaration(&c, u)
 			k.table, k.code, k.layout, k.decl = u.abbrev, code, u.layout(), &decl
-			return &decl
+			return &decl, 0
 		}
 		skipDeclaration(&c)
 	}
-	return nil
+	return nil, 0
 }
 
 // readRoot reads the first entry of a unit, and copies its attributes to the unit.
@@ -223,7 +239,10 @@ func (d *Data) readRoot(u *unit, abbrev []byte, known *rootDeclaration) (root, e
 		if code == 0 && !c.bad {
 			return root{}, nil // an empty unit
 		}
-		decl := known.find(abbrev, u, code, c.big)
+		decl, err := d.rootDeclaration(known, abbrev, u, code, c.big)
+		if err != nil {
+			return root{}, err
+		}
 		if decl == nil {
 			return root{}, fmt.Errorf("%w: no abbreviation %d", ErrMalformed, code)
 		}
@@ -297,6 +316,9 @@ func (d *Data) source(u *unit) (source, error) {
 	decl := abbrevs.find(c.uleb())
 	if decl == nil {
 		return s, fmt.Errorf("%w: unit at %#x", ErrMalformed, u.off)
+	}
+	if err := d.charge(int64(len(decl.attrs)), "first entries of units"); err != nil {
+		return s, err
 	}
 	for i := range decl.attrs {
 		a := &decl.attrs[i]
