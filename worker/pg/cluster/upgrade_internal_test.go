@@ -21,6 +21,10 @@ func TestUpgradeOption(t *testing.T) {
 		{[]string{"ld.so", "--preload", "-b", "--inhibit-cache", "/usr/bin/postgres", "-D", "x"}, false},
 		{[]string{"ld.so", "--argv0"}, false},
 		{[]string{""}, false},
+		{[]string{"/lib64/ld-linux-x86-64.so.2", "/path/postgres", "-b"}, true},
+		{[]string{"/lib64/ld-linux-x86-64.so.2", "--library-path", "/lib", "/path/postgres", "-D", "x", "-b"}, true},
+		{[]string{"/lib/ld-musl-x86_64.so.1", "--preload", "-b", "/path/postgres", "-D", "-b"}, false},
+		{[]string{"ld-linux-x86-64.so.2", "--list"}, false},
 	} {
 		if got := hasUpgradeOption(withoutLoader(test.arguments)); got != test.want {
 			t.Errorf("%q: %v", test.arguments, got)
