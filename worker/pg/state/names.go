@@ -1,4 +1,4 @@
-package activity
+package state
 
 import "pg_stat_backtrace/worker/pg/layout"
 

@@ -1,0 +1,90 @@
+// Package moment has the description of what the processes of a server do at one time. It is pure data: the package must
+// not know where the figures come from, or how they are printed.
+//
+// The JSON form has names in snake case, with the unit at the end where there is one, and times in the form of
+// RFC 3339. A member that is not known is absent.
+package moment
+
+import "time"
+
+// Moment is what all processes of a server did at one time.
+type Moment struct {
+	// Time is when the read began, and DelayMicroseconds how long it took.
+	Time              time.Time `json:"time"`
+	DelayMicroseconds int64     `json:"delay_us"`
+	// Cluster is the data directory of the server, and Version its major version.
+	Cluster string `json:"cluster"`
+	Version int    `json:"server_version"`
+	// Method says how the processes were read.
+	Method string `json:"method"`
+	// Sessions are in ascending order of process id.
+	Sessions []Session `json:"sessions"`
+	// Missing says what could not be read.
+	Missing []string `json:"missing,omitempty"`
+}
+
+// Session is a process of the server with an entry in pg_stat_activity.
+type Session struct {
+	// PID is the process id in this process's view, ServerPID in the server's.
+	PID       int `json:"pid"`
+	ServerPID int `json:"server_pid"`
+	// Started is when the process began as the server has it. It and the process id identify the process.
+	Started *time.Time `json:"backend_start,omitempty"`
+	// Type is as backend_type in pg_stat_activity.
+	Type string `json:"backend_type"`
+	// DatabaseOID and UserOID are 0 if the process has none. Database and User are empty if the names are not known.
+	DatabaseOID uint32 `json:"database_oid,omitempty"`
+	UserOID     uint32 `json:"user_oid,omitempty"`
+	Database    string `json:"database,omitempty"`
+	User        string `json:"user,omitempty"`
+	Application string `json:"application_name,omitempty"`
+	// Client is an address, "local" for a Unix socket, or empty. ClientPort is 0 if there is none.
+	Client     string `json:"client,omitempty"`
+	ClientPort int    `json:"client_port,omitempty"`
+	// State is as in pg_stat_activity, and empty for processes without a state.
+	State      string     `json:"state,omitempty"`
+	XactStart  *time.Time `json:"xact_start,omitempty"`
+	QueryStart *time.Time `json:"query_start,omitempty"`
+	StateStart *time.Time `json:"state_change,omitempty"`
+	// Wait is nil while the process does not wait.
+	Wait *Wait `json:"wait,omitempty"`
+	// QueryID and Query are of the statement that runs, or of the last one. Query is empty unless the reader was asked for
+	// texts.
+	QueryID int64  `json:"query_id,omitempty,string"`
+	Query   string `json:"query,omitempty"`
+	// QueryCut is set if the text is as long as track_activity_query_size allows, and so may be cut.
+	QueryCut bool `json:"query_cut,omitempty"`
+	// Leader is the process id (in the server's view) of the leader of a parallel worker; 0: none.
+	Leader int `json:"leader_pid,omitempty"`
+	// Progress is nil unless a command reports its progress.
+	Progress *Progress `json:"progress,omitempty"`
+	// Blockers are the processes that this one waits for.
+	Blockers []Blocker `json:"blockers,omitempty"`
+	// Phrase says in words what the process does.
+	Phrase string `json:"phrase,omitempty"`
+}
+
+// Wait is a wait event.
+type Wait struct {
+	Type  string `json:"wait_event_type"`
+	Event string `json:"wait_event"`
+	// Since is when the wait began; nil: not known.
+	Since *time.Time `json:"wait_start,omitempty"`
+}
+
+// Progress is what a command reports of its progress, with the numbers of PostgreSQL's progress.h.
+type Progress struct {
+	Command   int       `json:"command"`
+	TargetOID uint32    `json:"target_oid,omitempty"`
+	Params    [20]int64 `json:"params"`
+}
+
+// Blocker is a process for which another one waits.
+type Blocker struct {
+	// PID is in the server's view; 0: a prepared transaction.
+	PID    int        `json:"pid"`
+	Lock   string     `json:"lock,omitempty"`
+	Mode   string     `json:"mode,omitempty"`
+	Object string     `json:"object,omitempty"`
+	Since  *time.Time `json:"since,omitempty"`
+}

@@ -1,0 +1,597 @@
+// Package state reads what every process of a server does now: the entries of pg_stat_activity and the wait events. It
+// reads them through the postmaster, where the shared memory has the same addresses, in a few large reads. It needs no
+// query and stops no process, so it works while the server accepts no connections.
+//
+// The package must not know what the figures are for.
+package state
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/worker/measure/waitevent"
+	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/pg/cluster"
+)
+
+// Bounds of one read.
+const (
+	tries      = 4       // attempts to read an entry without a change
+	pointers   = 8       // processes that are asked for their entry before the entries are read again
+	maxProcs   = 1 << 19 // PostgreSQL's limit of max_connections and more
+	moreSlots  = 64      // entries beyond those of PGPROC
+	maxText    = 1 << 20 // track_activity_query_size is at most this
+	maxName    = 64
+	maxPieces  = 1024 // IOV_MAX
+	maxUnknown = 64   // processes without a readable entry that are named
+)
+
+// Reader reads the processes of one run of a server. It must not be used by several goroutines at a time.
+type Reader struct {
+	server        *waitevent.Server
+	offsets       offsets
+	size          int
+	types, states []string
+	textSize      int // track_activity_query_size, with the final zero
+	port, entryOf uint64
+	low, high     uint64 // the entries that are known: [low, high), on the grid of size
+	firstProc     uint64
+	procs, span   []byte
+	again         []byte
+	workers       map[identity]string // bgw_type
+	databases     map[uint32]string
+	users         map[uint32]string
+}
+
+// identity is a process in the server's view.
+type identity struct {
+	pid   int
+	start uint64
+}
+
+// Options of a read.
+type Options struct {
+	// Texts adds application names, query texts and names of databases and users.
+	Texts bool
+}
+
+// Open finds the variables of a running server. The error wraps waits.ErrUnsupported if its version is not known.
+func Open(c cluster.Cluster) (*Reader, error) {
+	v, ok := versions[c.Version]
+	if !ok {
+		return nil, fmt.Errorf("%w: PostgreSQL %d is not known to this release", waits.ErrUnsupported, c.Version)
+	}
+	server, err := waitevent.Locate(c)
+	if err != nil {
+		return nil, err
+	}
+	variables, err := server.Program.Variables("MyProcPort", "MyBgworkerEntry", "pgstat_track_activity_query_size")
+	if err != nil {
+		return nil, err
+	}
+	r := &Reader{
+		server: server, offsets: v, size: sizeOf(c.Version), types: BackendTypes(c.Version), states: States(c.Version),
+		port: variables["MyProcPort"], entryOf: variables["MyBgworkerEntry"], workers: map[identity]string{},
+		databases: map[uint32]string{}, users: map[uint32]string{},
+	}
+	if at := variables["pgstat_track_activity_query_size"]; at != 0 {
+		var n [4]byte
+		if err := r.full(at, n[:]); err == nil {
+			r.textSize = int(int32(binary.NativeEndian.Uint32(n[:])))
+		}
+	}
+	if r.textSize < 1 || r.textSize > maxText {
+		r.textSize = 0 // texts are missing
+	}
+	return r, nil
+}
+
+// Cluster returns the run of the server that the reader is for.
+func (r *Reader) Cluster() cluster.Cluster { return r.server.Cluster }
+
+// entry is an entry of a process.
+type entry struct {
+	pid, serverPID int
+	at             uint64
+	bytes          []byte
+	name, text     []byte
+}
+
+// Read returns what all processes do that have an entry in pg_stat_activity. The error wraps waits.ErrServerGone if the
+// server has ended.
+func (r *Reader) Read(o Options) (*moment.Moment, error) {
+	m := &moment.Moment{}
+	return m, r.guarded(func() error { return r.read(m, o) })
+}
+
+// guarded runs a read of the postmaster's memory with a time limit.
+func (r *Reader) guarded(read func() error) error {
+	pid := r.server.Target.Postmaster
+	_, err := r.server.Cluster.Rights()
+	if errors.Is(err, process.ErrExited) {
+		return waits.ErrServerGone
+	}
+	if err != nil {
+		return err
+	}
+	// A page that never arrives must not stop the caller: ask for one page with a time limit first.
+	var word [8]byte
+	if _, err := process.ReadMemoryWithTimeout(pid, r.server.Target.ProcGlobal, word[:]); err != nil {
+		return err
+	}
+	return read()
+}
+
+func (r *Reader) read(m *moment.Moment, o Options) error {
+	c := r.server.Cluster
+	m.Time, m.Cluster, m.Version, m.Method = time.Now(), c.DataDir, c.Version, "memory of the postmaster"
+	defer func() { m.DelayMicroseconds = time.Since(m.Time).Microseconds() }()
+	slots, err := r.readProcs()
+	if err != nil {
+		return err
+	}
+	children, err := procfs.Children(r.server.Target.Postmaster)
+	if err != nil {
+		return fmt.Errorf("list the server's processes: %w", err)
+	}
+	entries, denied := r.find(children)
+	if len(entries) == 0 && denied != nil {
+		return denied
+	}
+	torn := r.settle(entries, o)
+	for i := range entries {
+		e := &entries[i]
+		if torn[i] {
+			m.Missing = append(m.Missing, fmt.Sprintf("process %d changed while it was read", e.serverPID))
+			continue
+		}
+		if s, ok := r.session(e, slots, o); ok {
+			m.Sessions = append(m.Sessions, s)
+		}
+	}
+	if o.Texts && r.textSize == 0 {
+		m.Missing = append(m.Missing, "query texts: the server's track_activity_query_size was not found")
+	}
+	slices.SortFunc(m.Sessions, func(a, b moment.Session) int { return a.PID - b.PID })
+	return nil
+}
+
+// full reads memory of the postmaster.
+func (r *Reader) full(at uint64, into []byte) error {
+	n, err := process.ReadMemory(r.server.Target.Postmaster, at, into)
+	if errors.Is(err, process.ErrExited) {
+		return waits.ErrServerGone
+	}
+	if err == nil && n < len(into) {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// readProcs reads all PGPROC structures. It returns their places by process id.
+func (r *Reader) readProcs() (map[int]int, error) {
+	l := &r.server.Target.Layout
+	var word [8]byte
+	if err := r.full(r.server.Target.ProcGlobal, word[:]); err != nil {
+		return nil, err
+	}
+	header := binary.NativeEndian.Uint64(word[:])
+	if header == 0 {
+		return nil, fmt.Errorf("%w: the server has no shared memory yet", waits.ErrServerGone)
+	}
+	if err := r.full(header, word[:]); err != nil {
+		return nil, err
+	}
+	first := binary.NativeEndian.Uint64(word[:])
+	if err := r.full(header+uint64(l.ProcCount), word[:4]); err != nil {
+		return nil, err
+	}
+	count := int(binary.NativeEndian.Uint32(word[:]))
+	if count < 1 || count > maxProcs {
+		return nil, fmt.Errorf("%w: the server's memory is not laid out as expected (%d processes)", waits.ErrUnsupported, count)
+	}
+	if len(r.procs) != count*l.ProcSize {
+		r.procs = make([]byte, count*l.ProcSize)
+	}
+	if err := r.full(first, r.procs); err != nil {
+		return nil, err
+	}
+	slots := make(map[int]int)
+	for i := range count {
+		if pid := r.procNumber(i, l.PID); pid != 0 {
+			slots[int(pid)] = i
+		}
+	}
+	r.firstProc = first
+	return slots, nil
+}
+
+func (r *Reader) procNumber(i, offset int) uint32 {
+	return binary.NativeEndian.Uint32(r.procs[i*r.server.Target.Layout.ProcSize+offset:])
+}
+
+func (r *Reader) procWord(i, offset int) uint64 {
+	return binary.NativeEndian.Uint64(r.procs[i*r.server.Target.Layout.ProcSize+offset:])
+}
+
+// find returns the entries of the children. The server does not export the address of the array of entries, but the
+// pointer of each process to its own entry. Entries between two such pointers are entries too. So only processes that
+// none of these has are asked for their pointers.
+func (r *Reader) find(children []int) (found []entry, denied error) {
+	asked := make(map[int]bool)
+	serverPIDs := make(map[int]int, len(children))
+	for _, pid := range children {
+		serverPIDs[pid] = r.serverPID(pid)
+	}
+	for {
+		byPID := r.readSpan()
+		found = found[:0]
+		var missing []int
+		for _, pid := range children {
+			if at, ok := byPID[serverPIDs[pid]]; ok {
+				found = append(found, entry{pid: pid, serverPID: serverPIDs[pid], at: at})
+			} else if !asked[pid] {
+				missing = append(missing, pid)
+			}
+		}
+		if len(missing) == 0 {
+			return found, denied
+		}
+		if len(missing) > pointers { // the first and the last: probably at both ends
+			half := pointers / 2
+			missing = append(slices.Clone(missing[:half]), missing[len(missing)-half:]...)
+		}
+		for _, pid := range missing {
+			asked[pid] = true
+			if err := r.extend(pid); errors.Is(err, process.ErrNotPermitted) {
+				denied = err
+			}
+		}
+	}
+}
+
+// readSpan reads the entries that are known, and returns their addresses by process id.
+func (r *Reader) readSpan() map[int]uint64 {
+	n := int(r.high - r.low)
+	if n == 0 {
+		return nil
+	}
+	if len(r.span) != n {
+		r.span, r.again = make([]byte, n), make([]byte, n)
+	}
+	if r.full(r.low, r.span) != nil {
+		r.low, r.high = 0, 0 // other shared memory, as after a crash
+		return nil
+	}
+	byPID := make(map[int]uint64, n/r.size)
+	for at := 0; at < n; at += r.size {
+		if pid := int(int32(binary.NativeEndian.Uint32(r.span[at+stProcpid:]))); pid > 0 {
+			byPID[pid] = r.low + uint64(at)
+		}
+	}
+	return byPID
+}
+
+// extend reads the pointer of a process to its entry, and adds the entry to those that are known.
+func (r *Reader) extend(pid int) error {
+	if rights := r.server.Target.Rights; rights != nil {
+		if err := rights.Verify(pid); err != nil {
+			return err
+		}
+	}
+	at, err := childWord(pid, r.server.Target.Status)
+	if err != nil || at == 0 {
+		return err
+	}
+	// The entry proves itself: it has the id of its process.
+	var n [4]byte
+	if r.full(at+stProcpid, n[:]) != nil || int(binary.NativeEndian.Uint32(n[:])) != r.serverPID(pid) {
+		return nil
+	}
+	size := uint64(r.size)
+	low, high := min(r.low, at), max(r.high, at+size)
+	if r.high == r.low {
+		low, high = at, at+size
+	}
+	most := uint64(len(r.procs)/r.server.Target.Layout.ProcSize + moreSlots)
+	if (high-low)%size != 0 || (high-low)/size > most {
+		low, high = at, at+size // not one array with what was known
+	}
+	r.low, r.high = low, high
+	return nil
+}
+
+// childWord reads a word of a process with a time limit.
+func childWord(pid int, at uint64) (uint64, error) {
+	var w [8]byte
+	n, err := process.ReadMemoryWithTimeout(pid, at, w[:])
+	if err == nil && n < len(w) {
+		err = io.ErrUnexpectedEOF
+	}
+	return binary.NativeEndian.Uint64(w[:]), err
+}
+
+func (r *Reader) serverPID(pid int) int {
+	if r.server.Target.ServerPID == nil {
+		return pid
+	}
+	return r.server.Target.ServerPID(pid)
+}
+
+// settle reads the texts, and then the entries again. An entry counts if its change count is even and the same before
+// and after. Entries that have changed are read again one by one. It reports which are torn after all.
+func (r *Reader) settle(entries []entry, o Options) (torn []bool) {
+	torn = make([]bool, len(entries))
+	for i := range entries {
+		e := &entries[i]
+		e.bytes = r.span[e.at-r.low:][:r.size]
+	}
+	if o.Texts {
+		r.readTexts(entries)
+	}
+	changed := r.full(r.low, r.again) != nil
+	for i := range entries {
+		e := &entries[i]
+		after := r.again[e.at-r.low:][:r.size]
+		if !changed && consistent(e, after) {
+			continue
+		}
+		torn[i] = !r.readOne(e, o)
+	}
+	return torn
+}
+
+// consistent reports whether an entry was the same before and after.
+func consistent(e *entry, after []byte) bool {
+	before := binary.NativeEndian.Uint32(e.bytes[stChangecount:])
+	return before%2 == 0 && before == binary.NativeEndian.Uint32(after[stChangecount:])
+}
+
+// readOne reads one entry until it does not change meanwhile; false: it always did.
+func (r *Reader) readOne(e *entry, o Options) bool {
+	own, after := make([]byte, r.size), make([]byte, r.size)
+	for range tries {
+		if r.full(e.at, own) != nil {
+			return false
+		}
+		e.bytes, e.name, e.text = own, nil, nil
+		if o.Texts {
+			one := []entry{*e}
+			r.readTexts(one)
+			*e = one[0]
+		}
+		if r.full(e.at, after) != nil {
+			return false
+		}
+		if consistent(e, after) {
+			return true
+		}
+	}
+	return false
+}
+
+// readTexts reads application names and query texts.
+func (r *Reader) readTexts(entries []entry) {
+	stride := nameDataLen + r.textSize
+	for len(entries) > 0 {
+		n := min(len(entries), maxPieces/2)
+		if most := 16 << 20 / stride; n > most {
+			n = max(1, most)
+		}
+		buffer := make([]byte, n*stride)
+		remote := make([]unix.RemoteIovec, 0, 2*n)
+		for i := range n {
+			e := &entries[i]
+			e.name = buffer[i*stride:][:nameDataLen:nameDataLen]
+			e.text = buffer[i*stride+nameDataLen:][:r.textSize:r.textSize]
+			remote = append(remote, unix.RemoteIovec{Base: uintptr(e.word(stAppname)), Len: nameDataLen})
+			if r.textSize > 0 {
+				remote = append(remote, unix.RemoteIovec{Base: uintptr(e.word(stActivityRaw)), Len: r.textSize})
+			}
+		}
+		local := unix.Iovec{Base: &buffer[0], Len: uint64(len(buffer))}
+		got, err := unix.ProcessVMReadv(r.server.Target.Postmaster, []unix.Iovec{local}, remote, 0)
+		if err != nil || got < len(buffer) { // a pointer that leads nowhere: one by one
+			for i := range n {
+				e := &entries[i]
+				if r.full(e.word(stAppname), e.name) != nil {
+					e.name = nil
+				}
+				if r.textSize > 0 && r.full(e.word(stActivityRaw), e.text) != nil {
+					e.text = nil
+				}
+			}
+		}
+		entries = entries[n:]
+	}
+}
+
+func (e *entry) number(at int) uint32 { return binary.NativeEndian.Uint32(e.bytes[at:]) }
+func (e *entry) word(at int) uint64   { return binary.NativeEndian.Uint64(e.bytes[at:]) }
+
+// session describes a process; false if its entry is not one, or is of another process by now.
+func (r *Reader) session(e *entry, slots map[int]int, o Options) (s moment.Session, ok bool) {
+	kind := int(e.number(stBackendType))
+	if int(int32(e.number(stProcpid))) != e.serverPID || kind <= 0 || kind >= len(r.types) {
+		return s, false
+	}
+	s = moment.Session{
+		PID: e.pid, ServerPID: e.serverPID, Type: r.types[kind], Started: stamp(e.word(stProcStartTimestamp)),
+		DatabaseOID: e.number(stDatabaseid), UserOID: e.number(stUserid), QueryID: int64(e.word(stQueryID)),
+		XactStart: stamp(e.word(stXactStartTimestamp)), QueryStart: stamp(e.word(stActivityStartTimestamp)),
+		StateStart: stamp(e.word(stStateStartTimestamp)),
+	}
+	if state := int(e.number(stState)); state > 0 && state < len(r.states) {
+		s.State = r.states[state]
+	}
+	s.Client, s.ClientPort = client(e.bytes[stClientaddr:])
+	if command := e.number(stProgressCommand); command != 0 {
+		p := &moment.Progress{Command: int(command), TargetOID: e.number(stProgressCommandTarget)}
+		for i := range progressParams {
+			p.Params[i] = int64(e.word(stProgressParam + 8*i))
+		}
+		s.Progress = p
+	}
+	if i, ok := slots[e.serverPID]; ok {
+		r.addProc(&s, i)
+	}
+	if s.Type == BackgroundWorker {
+		s.Type = r.workerType(e)
+	}
+	if o.Texts {
+		s.Application, _ = text(e.name)
+		s.Query, s.QueryCut = text(e.text)
+		r.addNames(&s, e)
+	}
+	return s, true
+}
+
+// addProc adds what the PGPROC of a process says.
+func (r *Reader) addProc(s *moment.Session, i int) {
+	l, size := &r.server.Target.Layout, uint64(r.server.Target.Layout.ProcSize)
+	if event := r.procNumber(i, l.WaitEvent); event != 0 {
+		w := &moment.Wait{}
+		w.Type, w.Event, _ = r.server.Names.Name(event)
+		if at := r.offsets.waitStart; at != 0 && w.Type == "Lock" {
+			w.Since = stamp(r.procWord(i, at))
+		}
+		s.Wait = w
+	}
+	if at := r.offsets.lockGroupLeader; at != 0 {
+		leader := r.procWord(i, at) - r.firstProc
+		if k := leader / size; leader%size == 0 && k < uint64(len(r.procs))/size && int(k) != i {
+			s.Leader = int(r.procNumber(int(k), l.PID))
+		}
+	}
+}
+
+// workerType returns the type that a background worker was registered with.
+func (r *Reader) workerType(e *entry) string {
+	key := identity{e.serverPID, e.word(stProcStartTimestamp)}
+	if kind, ok := r.workers[key]; ok {
+		return kind
+	}
+	kind := BackgroundWorker
+	if at := r.childPointer(e.pid, r.entryOf); at != 0 {
+		var name [bgwTypeLen]byte
+		if n, err := process.ReadMemoryWithTimeout(e.pid, at+bgwType, name[:]); err == nil && n == len(name) {
+			if t, cut := text(name[:]); t != "" && !cut {
+				kind = t
+			}
+		}
+	}
+	if len(r.workers) > maxProcs/maxUnknown {
+		clear(r.workers)
+	}
+	r.workers[key] = kind
+	return kind
+}
+
+// addNames adds the names of the database and the user. The connection of a backend has them. Other processes get the
+// names that backends with the same oids have.
+func (r *Reader) addNames(s *moment.Session, e *entry) {
+	lacks := s.DatabaseOID != 0 && r.databases[s.DatabaseOID] == "" || s.UserOID != 0 && r.users[s.UserOID] == ""
+	if lacks && (s.Type == ClientBackend || s.Type == "walsender") {
+		if port := r.childPointer(e.pid, r.port); port != 0 {
+			r.learn(e.pid, port+uint64(r.offsets.databaseName), r.databases, s.DatabaseOID)
+			r.learn(e.pid, port+uint64(r.offsets.userName), r.users, s.UserOID)
+		}
+	}
+	s.Database, s.User = r.databases[s.DatabaseOID], r.users[s.UserOID]
+}
+
+func (r *Reader) learn(pid int, at uint64, names map[uint32]string, oid uint32) {
+	if oid == 0 {
+		return
+	}
+	pointer, err := childWord(pid, at)
+	if err != nil || pointer == 0 {
+		return
+	}
+	var name [maxName]byte
+	n, _ := process.ReadMemoryWithTimeout(pid, pointer, name[:]) // a name may end before an unmapped page
+	if t, cut := text(name[:n]); t != "" && n > 0 && (!cut || slices.Contains(name[:n], 0)) {
+		names[oid] = t
+	}
+}
+
+// childPointer reads a pointer of a process that has the server's rights; 0: it cannot be read.
+func (r *Reader) childPointer(pid int, variable uint64) uint64 {
+	if rights := r.server.Target.Rights; variable == 0 || rights != nil && rights.Verify(pid) != nil {
+		return 0
+	}
+	at, err := childWord(pid, variable)
+	if err != nil {
+		return 0
+	}
+	return at
+}
+
+// Forget makes the reader learn the names of databases and users again: they can be renamed.
+func (r *Reader) Forget() {
+	clear(r.databases)
+	clear(r.users)
+}
+
+// stamp returns a time of the server: microseconds since 2000. It returns nil for 0 and for times that no server has.
+func stamp(microseconds uint64) *time.Time {
+	const epoch, century = 946684800, 100 * 366 * 86400 * 1000000
+	if microseconds == 0 || microseconds > century {
+		return nil
+	}
+	t := time.Unix(epoch, 0).Add(time.Duration(microseconds) * time.Microsecond).UTC()
+	return &t
+}
+
+// text returns a text that a zero ends, as valid UTF-8. Cut reports that it fills its place, so that its end may be
+// missing; a character that is not complete is removed then.
+func text(b []byte) (s string, cut bool) {
+	end := slices.Index(b, 0)
+	switch {
+	case end < 0 && len(b) > 0:
+		end, cut = len(b), true
+	case end < 0:
+		return "", false
+	default:
+		cut = end == len(b)-1
+	}
+	b = b[:end]
+	if cut {
+		for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
+			if c := b[len(b)-i]; utf8.RuneStart(c) {
+				if !utf8.FullRune(b[len(b)-i:]) {
+					b = b[:len(b)-i]
+				}
+				break
+			}
+		}
+	}
+	return strings.ToValidUTF8(string(b), "\uFFFD"), cut
+}
+
+// client returns the address and the port of a client.
+func client(b []byte) (string, int) {
+	const v4, v6, portAt = 4, 8, 2
+	port := int(binary.BigEndian.Uint16(b[portAt:]))
+	switch binary.NativeEndian.Uint16(b) {
+	case unix.AF_INET:
+		return netip.AddrFrom4([4]byte(b[v4:])).String(), port
+	case unix.AF_INET6:
+		return netip.AddrFrom16([16]byte(b[v6:])).String(), port
+	case unix.AF_UNIX:
+		return "local", 0
+	}
+	return "", 0
+}
