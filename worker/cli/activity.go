@@ -1,0 +1,230 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/state"
+	"pg_stat_backtrace/worker/report/visible"
+)
+
+const formatCSV = "csv"
+
+// activityFlags are the flags of the command activity.
+type activityFlags struct {
+	dataDir, sort, format string
+	watch                 time.Duration
+	width                 int
+}
+
+const activityLong = `Print what each process of a server does now: its type, database, user, client,
+state, wait event and query, and since when. The figures are those of
+pg_stat_activity. They are read from the server's memory, so the command works
+while the server accepts no connections, as with "too many clients".
+
+The server needs no change, no extension and no worker. The command needs the
+right to read the server's memory: run it as root or as the server's user. It
+shows the texts of queries of all users.
+
+Databases and users without a backend that knows their names are printed as
+object ids. Ages are in seconds.`
+
+func newActivity() *cobra.Command {
+	var f activityFlags
+	cmd := &cobra.Command{
+		Use:   "activity -D DIRECTORY",
+		Short: "Print what each process of a server does now, also while it accepts no connections",
+		Long:  activityLong,
+		Example: `  pg_stat_backtrace activity -D /var/lib/postgresql/15/main
+  pg_stat_backtrace activity -D /srv/pgdata --sort transaction --watch 2s
+  pg_stat_backtrace activity -D /srv/pgdata --format json | jq '.sessions[].query'`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := f.check(); err != nil {
+				return usage(err)
+			}
+			return f.run(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`")
+	_ = cmd.MarkFlagDirname("pgdata")
+	fs.StringVar(&f.sort, "sort", "pid", "`ORDER` of the processes: pid, or the oldest transaction, query or state first")
+	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, json or csv")
+	fs.DurationVar(&f.watch, "watch", 0, "print again every `TIME`, such as 2s, until an interrupt")
+	fs.IntVar(&f.width, "query-width", 80, "with text: at most `N` characters of each query")
+	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(activityOrders(), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("format",
+		cobra.FixedCompletions([]string{formatText, formatJSON, formatCSV}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func activityOrders() []string { return []string{"pid", "transaction", "query", "state"} }
+
+// check validates the flags.
+func (f *activityFlags) check() error {
+	const shortest = 100 * time.Millisecond
+	switch {
+	case f.dataDir == "":
+		return errors.New("give the server's data directory with -D")
+	case !slices.Contains(activityOrders(), f.sort):
+		return fmt.Errorf("--sort must be one of %s, not %q", strings.Join(activityOrders(), ", "), f.sort)
+	case f.format != formatText && f.format != formatJSON && f.format != formatCSV:
+		return fmt.Errorf("--format must be text, json or csv, not %q", f.format)
+	case f.watch != 0 && f.watch < shortest:
+		return fmt.Errorf("--watch must be at least %s, not %s", shortest, f.watch)
+	case f.width < 1:
+		return fmt.Errorf("--query-width must be at least 1, not %d", f.width)
+	}
+	return nil
+}
+
+// run prints one moment, or one after another.
+func (f *activityFlags) run(ctx context.Context, out io.Writer) error {
+	c, err := cluster.ByDataDir(f.dataDir)
+	if err != nil {
+		return err
+	}
+	reader, err := state.Open(c)
+	if err != nil {
+		return err
+	}
+	for {
+		m, err := reader.Read(state.Options{Texts: true})
+		if err != nil {
+			return err
+		}
+		f.order(m)
+		if err := f.print(out, m); err != nil || f.watch == 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(f.watch):
+		}
+	}
+}
+
+// order sorts the processes. Processes without the time come last.
+func (f *activityFlags) order(m *moment.Moment) {
+	key := map[string]func(*moment.Session) *time.Time{
+		"transaction": func(s *moment.Session) *time.Time { return s.XactStart },
+		"query":       func(s *moment.Session) *time.Time { return s.QueryStart },
+		"state":       func(s *moment.Session) *time.Time { return s.StateStart },
+	}[f.sort]
+	if key == nil {
+		return
+	}
+	slices.SortStableFunc(m.Sessions, func(a, b moment.Session) int {
+		x, y := key(&a), key(&b)
+		if x == nil || y == nil {
+			return cmp.Compare(oneIfNil(x), oneIfNil(y))
+		}
+		return x.Compare(*y)
+	})
+}
+
+func oneIfNil(t *time.Time) int {
+	if t == nil {
+		return 1
+	}
+	return 0
+}
+
+func (f *activityFlags) print(out io.Writer, m *moment.Moment) error {
+	switch f.format {
+	case formatJSON:
+		enc := json.NewEncoder(visible.Writer{To: out})
+		enc.SetEscapeHTML(false)
+		return enc.Encode(m)
+	case formatCSV:
+		return f.csv(out, m)
+	}
+	return f.text(out, m)
+}
+
+func activityHeader() []string {
+	return []string{
+		"pid", "backend_type", "database", "user", "application_name", "client", "state", "xact_age", "query_age",
+		"state_age", "wait_event", "wait_age", "query",
+	}
+}
+
+// row returns the columns of a process, on one line.
+func (f *activityFlags) row(m *moment.Moment, s *moment.Session) []string {
+	age := func(t *time.Time) string {
+		if t == nil {
+			return ""
+		}
+		return strconv.FormatFloat(max(0, m.Time.Sub(*t).Seconds()), 'f', 1, 64)
+	}
+	wait, waitAge := "", ""
+	if s.Wait != nil {
+		wait, waitAge = s.Wait.Type+":"+s.Wait.Event, age(s.Wait.Since)
+	}
+	row := []string{
+		strconv.Itoa(s.ServerPID), s.Type, nameOrOID(s.Database, s.DatabaseOID), nameOrOID(s.User, s.UserOID), s.Application,
+		s.Client, s.State, age(s.XactStart), age(s.QueryStart), age(s.StateStart), wait, waitAge, s.Query,
+	}
+	for i := range row {
+		row[i] = visible.Line(strings.Join(strings.Fields(row[i]), " "))
+	}
+	return row
+}
+
+func nameOrOID(name string, oid uint32) string {
+	if name == "" && oid != 0 {
+		return "oid " + strconv.FormatUint(uint64(oid), 10)
+	}
+	return name
+}
+
+func (f *activityFlags) csv(out io.Writer, m *moment.Moment) error {
+	w := csv.NewWriter(out)
+	_ = w.Write(activityHeader())
+	for i := range m.Sessions {
+		_ = w.Write(f.row(m, &m.Sessions[i]))
+	}
+	w.Flush()
+	return w.Error()
+}
+
+func (f *activityFlags) text(out io.Writer, m *moment.Moment) error {
+	const gap = 2
+	w := tabwriter.NewWriter(out, 0, 0, gap, ' ', 0)
+	_, _ = fmt.Fprintf(out, "%s: %d processes at %s\n", visible.Line(m.Cluster), len(m.Sessions), m.Time.Format(time.RFC3339))
+	_, _ = fmt.Fprintln(w, strings.Join(activityHeader(), "\t"))
+	for i := range m.Sessions {
+		row := f.row(m, &m.Sessions[i])
+		last := len(row) - 1
+		if query := []rune(row[last]); len(query) > f.width {
+			row[last] = string(query[:f.width]) + "..."
+		}
+		for j := range row[:last] {
+			row[j] = cmp.Or(row[j], "-")
+		}
+		_, _ = fmt.Fprintln(w, strings.Join(row, "\t"))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, missing := range m.Missing {
+		_, _ = fmt.Fprintf(out, "missing: %s\n", visible.Line(missing))
+	}
+	return nil
+}
