@@ -161,6 +161,11 @@ func (r *Reader) read(m *moment.Moment, o Options) error {
 			m.Sessions = append(m.Sessions, s)
 		}
 	}
+	for i := range m.Sessions { // after the names of all backends have been read
+		if s := &m.Sessions[i]; o.Texts {
+			s.Database, s.User = r.databases[s.DatabaseOID], r.users[s.UserOID]
+		}
+	}
 	if o.Texts && r.textSize == 0 {
 		m.Missing = append(m.Missing, "query texts: the server's track_activity_query_size was not found")
 	}
@@ -499,7 +504,7 @@ func (r *Reader) workerType(e *entry) string {
 	return kind
 }
 
-// addNames adds the names of the database and the user. The connection of a backend has them. Other processes get the
+// addNames learns the names of the database and the user. The connection of a backend has them. Other processes get the
 // names that backends with the same oids have.
 func (r *Reader) addNames(s *moment.Session, e *entry) {
 	lacks := s.DatabaseOID != 0 && r.databases[s.DatabaseOID] == "" || s.UserOID != 0 && r.users[s.UserOID] == ""
@@ -509,7 +514,6 @@ func (r *Reader) addNames(s *moment.Session, e *entry) {
 			r.learn(e.pid, port+uint64(r.offsets.userName), r.users, s.UserOID)
 		}
 	}
-	s.Database, s.User = r.databases[s.DatabaseOID], r.users[s.UserOID]
 }
 
 func (r *Reader) learn(pid int, at uint64, names map[uint32]string, oid uint32) {
