@@ -289,7 +289,7 @@ func (r *Reader) readSpan() map[int]uint64 {
 	return byPID
 }
 
-// extend reads the pointer of a process to its entry, and adds the entry to those that are known.
+// extend reads the pointer of a process to its entry, and adds the entry to the known entries.
 func (r *Reader) extend(pid int) error {
 	if rights := r.server.Target.Rights; rights != nil {
 		if err := rights.Verify(pid); err != nil {
