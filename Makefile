@@ -98,9 +98,12 @@ uninstall: ## Remove what `make install` and `make install-units` put there
 quickstart: ## See it work: a throw-away server, a blocked backend, its stack from psql
 	scripts/quickstart.sh
 
-.PHONY: check check-full
+.PHONY: check check-flaky check-full
 check: ## Run the tests: vet, format, Go, pg_regress, TAP (20 to 30 minutes)
 	scripts/check.sh --beside vet,format,tools,pure sql worker regress tap
+
+check-flaky: ## Run the tests of `make check` beside four busy loops for each processor (an hour or more)
+	scripts/check.sh load sql pure worker regress tap
 
 check-full: ## Run every test to its full extent: also builds, linters, the race detector, every version (two hours)
 	PGSB_TEST_FULL=1 scripts/check.sh vet builds format lint tools pure race

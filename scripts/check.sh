@@ -9,6 +9,7 @@
 #   lint           golangci-lint
 #   test           no server
 #   test-pg        one server
+#   load           starts four busy loops for each processor, beside the stages that follow
 #   sql            the Go tests of SQL, on the oldest and the newest version
 #   pure           the Go tests below unwind and internal
 #   tools          the Go tests of the programs in tools/
@@ -132,8 +133,8 @@ go_tests() {
 	result "$stage" $status "$(tail -n 1 "$log")$later"
 }
 
-# run_again runs failed tests alone, because other tests may have taken their processor time. A test that fails again
-# fails the run. The results name each of these tests.
+# run_again runs failed tests alone. The run fails in any case: a test that passes now depends on other tests or on a
+# free processor, and is to be mended or removed. The results say of each test which kind it is.
 run_again() {
 	local stage package name servers options status cgo
 	[[ -e $WORK/again ]] || return 0
@@ -145,11 +146,21 @@ run_again() {
 		# shellcheck disable=SC2086 # options are words
 		CGO_ENABLED=$cgo PGSB_TEST_BINDIRS=$servers "$GO" test -vet=off -count=1 -timeout 10m $options -run "^$name\$" "$package" </dev/null || status=1
 		if [[ $status -eq 0 ]]; then
-			result again 0 "$package $name FAILED beside other tests ($stage), and passed alone"
+			result again 1 "$package $name failed beside other tests ($stage), and passed alone: mend or remove it"
 		else
 			result again 1 "$package $name failed twice ($stage, and alone)"
 		fi
 	done <"$WORK/again"
+}
+
+# stage_load keeps all processors busy until the script ends. Each loop ends on its own if the script is killed.
+stage_load() {
+	local number loops=$((4 * $(nproc)))
+	for ((number = 0; number < loops; number++)); do
+		timeout 4h bash -c 'while :; do :; done' </dev/null >/dev/null 2>&1 &
+		stop_at_end $!
+	done
+	result load 0 "$loops busy loops beside the other stages"
 }
 
 # built_debug_postgresql lets the tests use the PostgreSQL with debugging information, if it has been built. The build
