@@ -44,8 +44,10 @@ arch_facts() {
 
 # arch_apt prints options with which apt sees one suite of one architecture, and no installed packages.
 arch_apt() {
+	local mirror
+	mirror=$(debian_mirror) || return
 	mkdir -p "$ARCH_DIR/lists/partial" "$ARCH_DIR/archives/partial"
-	printf 'deb [signed-by=%s] http://deb.debian.org/debian %s main\n' "$ARCH_KEYRING" "$SUITE" >"$ARCH_DIR/sources.list"
+	printf 'deb [signed-by=%s] %s %s main\n' "$ARCH_KEYRING" "$mirror" "$SUITE" >"$ARCH_DIR/sources.list"
 	printf '%s\n' -o "APT::Architecture=$DEBIAN" -o "APT::Architectures=$DEBIAN" \
 		-o "Dir::Etc::sourcelist=$ARCH_DIR/sources.list" -o Dir::Etc::sourceparts=/dev/null \
 		-o "Dir::State::lists=$ARCH_DIR/lists" -o "Dir::Cache=$ARCH_DIR" -o Dir::State::status=/dev/null \
@@ -73,6 +75,7 @@ arch_fetch_locked() {
 	local options packages new deb
 	[[ ! -e $ARCH_DIR/root/.complete ]] || return 0
 	say "Downloading Debian's kernel and PostgreSQL $PG_MAJOR for $DEBIAN (60 to 150 MB): kept in $ARCH_DIR"
+	debian_mirror >/dev/null # ends the script without one
 	mapfile -t options < <(arch_apt)
 	quietly apt-get "${options[@]}" update
 	mapfile -t packages < <(arch_packages "${options[@]}")
@@ -109,6 +112,7 @@ arch_kernel_locked() {
 	local options package new
 	[[ ! -e $KERNEL_ROOT/.complete ]] || return 0
 	say "Downloading $1 of Debian's $SUITE for $DEBIAN (40 to 80 MB): kept in $KERNEL_ROOT"
+	debian_mirror >/dev/null # ends the script without one
 	mapfile -t options < <(arch_apt)
 	quietly apt-get "${options[@]}" update
 	new=$(mktemp -d "$CACHE/unpack.XXXXXX")

@@ -16,7 +16,8 @@ debian_root() {
 		say "Making a Debian $suite with debootstrap (a minute): kept in $base"
 		rm -rf "$base"
 		mkdir -p "$base"
-		quietly "$tool" --variant=minbase "$suite" "$base"
+		debian_mirror >/dev/null # ends the script without one
+		quietly "$tool" --variant=minbase "$suite" "$base" "$(debian_mirror)"
 		mkdir -p "$base/etc/postgresql-common"
 		echo 'create_main_cluster = false' >"$base/etc/postgresql-common/createcluster.conf"
 		printf '#!/bin/sh\nexit 101\n' >"$base/usr/sbin/policy-rc.d" # start no services

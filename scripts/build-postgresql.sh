@@ -65,6 +65,7 @@ download_source() {
 cross_musl() {
 	local dir=$1 options deb lib=usr/lib/aarch64-linux-musl include=usr/include/aarch64-linux-musl
 	arch_facts arm64
+	debian_mirror >/dev/null # ends the script without one
 	mapfile -t options < <(arch_apt)
 	quietly apt-get "${options[@]}" update
 	mkdir "$dir/musl"

@@ -20,7 +20,8 @@ bootstrap() {
 		export DEBOOTSTRAP_DIR=$unpacked/usr/share/debootstrap PATH=$unpacked/usr/sbin:$PATH
 	fi
 	say "Making $2 with debootstrap (some minutes): kept for the next run"
-	debootstrap --variant=minbase "$1" "$2"
+	debian_mirror >/dev/null # ends the script without one
+	debootstrap --variant=minbase "$1" "$2" "$(debian_mirror)"
 }
 
 suite=${FOREIGN_SUITE:-trixie} version=${FOREIGN_VERSION:-17}

@@ -7,10 +7,11 @@ EXPERIMENTAL_MAJOR=19
 # experimental_apt prints options with which apt sees only Debian's unstable and experimental suites, and no installed
 # packages.
 experimental_apt() {
-	local dir=$CACHE/experimental
+	local dir=$CACHE/experimental mirror
+	mirror=$(debian_mirror) || return
 	mkdir -p "$dir/lists/partial" "$dir/archives/partial"
-	printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian %s main\n' \
-		sid experimental >"$dir/sources.list"
+	printf 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] %s %s main\n' \
+		"$mirror" sid "$mirror" experimental >"$dir/sources.list"
 	printf '%s\n' -o "Dir::Etc::sourcelist=$dir/sources.list" -o Dir::Etc::sourceparts=/dev/null \
 		-o "Dir::State::lists=$dir/lists" -o "Dir::Cache=$dir" -o Dir::State::status=/dev/null \
 		-o Debug::NoLocking=1 -o APT::Sandbox::User=root
@@ -29,6 +30,7 @@ fetch_experimental_locked() {
 	local dest=$CACHE/experimental/root options packages new deb
 	[[ ! -e $dest/.complete ]] || return 0
 	say "Downloading PostgreSQL $EXPERIMENTAL_MAJOR from Debian's experimental suite (40 MB): kept in $CACHE/experimental"
+	debian_mirror >/dev/null # ends the script without one
 	mapfile -t options < <(experimental_apt)
 	quietly apt-get "${options[@]}" update
 	mapfile -t packages < <(experimental_packages "${options[@]}")

