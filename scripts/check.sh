@@ -123,7 +123,7 @@ go_tests() {
 	[[ -z ${PG_BIN:-} ]] || export PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-${VERSION_BINS:-}$PG_BIN} PGSB_TEST_USER=$SERVER_USER
 	"$GO" build -C "$TOP/tools" -o "$WORK/testreport-$stage" ./testreport
 	"$GO" test -vet=off -timeout 30m -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/$stage.json" |
-		"$WORK/testreport-$stage" -again "$again" "$WORK/failures" | tee "$log" || status=1
+		"$WORK/testreport-$stage" -again "$again" -times "$WORK/$stage.times" "$WORK/failures" | tee "$log" || status=1
 	if [[ $status -ne 0 && -s $again && $(wc -l <"$again") -le 4 ]]; then
 		status=0 later='; the failed ones run again, alone'
 		while read -r package name; do
@@ -483,6 +483,15 @@ finish_beside() {
 	RESULTS=("${results[@]}" "${RESULTS[@]}")
 }
 
+# slowest prints the 30 tests that took longest, in all stages. A test's time includes its waiting for servers and for
+# the other tests.
+slowest() {
+	local files=("$WORK"/*.times)
+	[[ -e ${files[0]} ]] || return 0
+	say "The slowest tests, in seconds"
+	sort -rn "${files[@]}" | awk 'NR <= 30 { printf "    %7.1f  %s %s\n", $1, $2, $3 }'
+}
+
 main() {
 	local stage beside=
 	if [[ ${1:-} == --beside ]]; then
@@ -503,6 +512,7 @@ main() {
 	for stage; do "stage_$stage"; done
 	[[ -z $beside ]] || finish_beside
 	run_again
+	slowest
 	say "Results ($SECONDS s)"
 	for stage in "${RESULTS[@]}"; do note "$stage"; done
 	[[ ! -e $WORK/failures ]] || cat "$WORK/failures"

@@ -9,6 +9,9 @@
 //
 // With -again FILE, it writes the failed tests to FILE, a line with package and test each. FILE is empty if a package
 // ended before all its tests had run, as by a panic, or did not build.
+//
+// With -times FILE, it writes how long each test took to FILE: a line with seconds, package and test each. These seconds
+// include the time in which a test waits.
 package main
 
 import (
@@ -57,12 +60,14 @@ type report struct {
 	broken                  bool            // a package failed
 	ended                   bool            // a package ended before all its tests had run, or did not build
 	again                   []key           // the failed tests, without subtests
+	times                   strings.Builder // a line for each test, without subtests
 	told                    map[string]bool // the packages with a test that failed
 	failures                strings.Builder
 }
 
 func main() {
 	again := flag.String("again", "", "write the failed tests to `FILE`")
+	times := flag.String("times", "", "write how long each test took to `FILE`")
 	flag.Parse()
 	r := newReport(os.Stdout)
 	err := r.read(os.Stdin)
@@ -71,6 +76,9 @@ func main() {
 	}
 	if err == nil && *again != "" {
 		err = r.writeAgain(*again)
+	}
+	if err == nil && *times != "" {
+		err = os.WriteFile(*times, []byte(r.times.String()), 0o600)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testreport:", err)
@@ -135,6 +143,9 @@ func (r *report) event(e event) {
 
 // end reports the end of a test or a package.
 func (r *report) end(k key, e event) {
+	if k.test != "" && !strings.Contains(k.test, "/") && e.Action != skipped {
+		fmt.Fprintf(&r.times, "%.2f %s %s\n", e.Elapsed, k.pkg, k.test)
+	}
 	switch {
 	case k.test == "" && e.Action == failed:
 		r.packageFailed(k, e)

@@ -75,6 +75,21 @@ func TestReport(t *testing.T) {
 	}
 }
 
+func TestTimes(t *testing.T) {
+	t.Parallel()
+	r := newReport(io.Discard)
+	in := stream + `{"Action":"pass","Package":"f","Test":"TestLong/part","Elapsed":12.5}
+{"Action":"pass","Package":"f","Test":"TestLong","Elapsed":12.5}
+`
+	if err := r.read(strings.NewReader(in)); err != nil {
+		t.Fatal(err)
+	}
+	const want = "0.10 a TestGood\n0.00 a TestBad\n12.50 f TestLong\n"
+	if got := r.times.String(); got != want {
+		t.Errorf("got:\n%swant:\n%s", got, want)
+	}
+}
+
 func TestFailures(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "failures")
