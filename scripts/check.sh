@@ -120,7 +120,8 @@ go_tests() {
 	cd "$TOP"
 	say "go test $* ${PACKAGES[*]}"
 	export PGSB_TEST_TEMPLATES=$WORK/templates
-	[[ -z ${PG_BIN:-} ]] || export PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-${VERSION_BINS:-}$PG_BIN} PGSB_TEST_USER=$SERVER_USER
+	# Not without servers: the variable is another one in each run, so go test would run unchanged packages again.
+	[[ -z ${PG_BIN:-} ]] || export PGSB_TEST_PROGRAMS=$WORK/programs PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-${VERSION_BINS:-}$PG_BIN} PGSB_TEST_USER=$SERVER_USER
 	"$GO" build -C "$TOP/tools" -o "$WORK/testreport-$stage" ./testreport
 	"$GO" test -vet=off -timeout 30m -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/$stage.json" |
 		"$WORK/testreport-$stage" -again "$again" -times "$WORK/$stage.times" "$WORK/failures" | tee "$log" || status=1

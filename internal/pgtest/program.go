@@ -2,7 +2,9 @@ package pgtest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,8 +13,46 @@ import (
 	"testing"
 )
 
-// BuildProgram builds the worker's program at path, static and with the entry point of `make build`.
+// envPrograms names a directory in which the test programs of one run share the worker's program. It must be new for
+// each run, because a program there is not built again.
+const envPrograms = "PGSB_TEST_PROGRAMS"
+
+// BuildProgram builds the worker's program at path, static and with the entry point of `make build`. If the environment
+// names a directory of programs, the first caller builds it there, and path becomes a copy.
 func BuildProgram(path string) error {
+	dir := os.Getenv(envPrograms)
+	if dir == "" {
+		return buildProgram(path)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Close() }()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return err
+	}
+	shared := filepath.Join(dir, "pg_stat_backtrace")
+	if _, err := os.Stat(shared); errors.Is(err, fs.ErrNotExist) {
+		unfinished := shared + ".new"
+		if err := buildProgram(unfinished); err != nil {
+			return err
+		}
+		if err := os.Rename(unfinished, shared); err != nil {
+			return err
+		}
+	}
+	program, err := os.ReadFile(shared)
+	if err != nil {
+		return err
+	}
+	return WriteProgram(path, program)
+}
+
+func buildProgram(path string) error {
 	build := exec.Command("go", "build", "-ldflags=-E=pg_stat_backtrace_start", "-o", path, "pg_stat_backtrace")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
