@@ -129,7 +129,7 @@ fetch_npm_locked() {
 	file=$new/postgresql.tgz
 	if ! have npm && [[ -z $(npm_registry) ]]; then
 		{ is_root && have apt-get; } || die "npm is not installed, and no registry is configured" \
-			"install npm, or set npm_config_registry to the address of a registry"
+			"install npm, or set NPM_CONFIG_REGISTRY to the address of a registry"
 		apt_install "it knows where its packages are" npm
 	fi
 	if have npm; then
