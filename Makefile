@@ -157,7 +157,7 @@ layouts: ## Write package layout from headers of servers (HEADERS) and source tr
 		major=$$(sed -n 's/^#define PG_MAJORVERSION "\(.*\)"/\1/p' "$$headers/pg_config.h") && \
 		source= && for s in $(SOURCES); do case $$(sed -n "s/^PACKAGE_VERSION='\([0-9]*\).*/\1/p" "$$s/configure") in "$$major") source=$$s;; esac; done && \
 		touch "tools/layoutgen/known/$$major.txt" && \
-		$(GO) run ./tools/layoutgen -headers "$$headers" -source "$$source" -known "tools/layoutgen/known/$$major.txt" \
+		scripts/tool.sh layoutgen -headers "$$headers" -source "$$source" -known "tools/layoutgen/known/$$major.txt" \
 			-o "worker/pg/layout/pg$$major.go" || exit 1; done
 
 .PHONY: check-foreign
