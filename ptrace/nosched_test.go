@@ -14,7 +14,7 @@ import (
 
 // nosplitPackages have the functions that run in the midst of a system call.
 var nosplitPackages = []string{
-	".", "./nosched", "./process", "./snapshot", "./sampler", "./bpf/samplerbpf",
+	".", "./thread/nosched", "./process", "./snapshot", "./measure/sampler", "./bpf/samplerbpf",
 }
 
 // TestStopAndCopyIsNosplit checks all functions that stopAndCopyNoSched and collect call, on each architecture. They

@@ -70,7 +70,7 @@ func (s *site) nestedText(t *testing.T) {
 	boss.run(t, `CREATE FUNCTION asked_rotates() RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
 		DECLARE s text := '`+password+`';
 		BEGIN EXECUTE format('SELECT pg_sleep(600) /* ALTER ROLE x PASSWORD %L */', s); END $$;
-		GRANT EXECUTE ON FUNCTION pg_get_blocking_backtraces, pg_backtrace_summary, pg_request_backtrace(int, boolean)
+		GRANT EXECUTE ON FUNCTION pg_get_blocking_backtraces(int), pg_backtrace_summary, pg_request_backtrace(int, boolean)
 			TO asked, asked_heir;
 		GRANT SELECT ON pg_stat_backtrace TO asked, asked_heir`)
 	target := s.connect(t, "asked", "postgres")

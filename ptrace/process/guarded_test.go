@@ -46,6 +46,7 @@ var unguarded = map[string]string{
 	"ptrace/measure/waits/preempt.go readPreemptFacts arguments":          theKind,
 	"worker/pg/cluster/member.go ReadTitle arguments":                     inGuard,
 	"worker/pg/cluster/upgrade.go inBinaryUpgrade arguments":              inGuard,
+	"worker/pg/locks/memory.go readPieces unix.ProcessVMReadv":            inGuard,
 	"worker/naming/symbolize/images.go findLive ProcessMemory":            inLazy,
 	"worker/naming/symbolize/images.go fromMemory ProcessMemory":          inLazy,
 	"worker/naming/symbolize/memory.go ProcessMemory process.ReadMemory":  inLazy,
