@@ -1,0 +1,263 @@
+// Package phrases says in a DBA's words what a process of PostgreSQL does, from the names of the functions on its stack
+// and from its wait event.
+//
+// The package is pure: it reads no process, no clock and no file, and depends on the standard library only. All phrases
+// are in table.txt, which is compiled once. A phrase is a statement of fact, so there is no phrase rather than a wrong
+// one: an entry names every function and every wait that its text depends on, and a frame without a name matches
+// nothing.
+//
+// # The table
+//
+// An entry begins with its key at the start of a line. Its attributes follow, indented:
+//
+//		sort-disk
+//		  stack: tuplesort_performsort .. dumptuples > LogicalTapeWrite
+//		  says: sorts rows of {relation}, on disk
+//		  says: sorts rows, on disk
+//		  advice: Raise work_mem for this query.
+//		  page: runtime-config-resource
+//		  seen: sort-disk
+//
+//	  - stack is a pattern, from the outermost function inwards. Several lines are alternatives. Between two names may be
+//	    any number of frames ("a b", or "a .. b"), none ("a > b"), or at most N ("a >N b"). "a|b" is one frame with one of
+//	    these names. "!a|b" after a name: none of the frames further inwards has these names, and all of them are named.
+//	    "$" at the end: the last name is the innermost frame; "$N": at most N frames are further inwards.
+//	  - wait is a list of wait events that the entry needs, as "Lock/transactionid" or "Lock/*"; "none" is a process
+//	    without a wait event. Letter case does not count, because it has changed between versions.
+//	  - type is a list of backend types, version a range of major versions, as "14-16" or "17-".
+//	  - says is the text. The first line counts of which all fields, in braces, are known. The last line has no fields.
+//	  - advice is a sentence, page a page of PostgreSQL's manual, without ".html".
+//	  - kind is empty, "step" or "generic". A step is a small part of something larger, such as a read of a page: its text
+//	    follows the text of the activity further outwards. A generic phrase is true for many stacks, and every other phrase
+//	    is better.
+//	  - seen are the recorded situations that the entry is proven by. The tests read it, the matcher does not.
+//
+// Names are compared without the suffixes that compilers add: ".isra.0", ".constprop.0", ".part.0", ".cold" and the like.
+// Calls that a compiler has inlined are missing in the stack of one build and present in another. So a pattern should name
+// functions that are too large to be inlined, or that are called from other files, and "a > b" should be rare. On a
+// stripped server only functions that other files call have a name.
+//
+// # The best entry
+//
+// Of all entries that match, the one whose last name lies furthest inwards is best, since it is closest to what the
+// process does now. At the same frame the entry with the most conditions is best, then the entry that comes first in
+// the table. Generic entries come last.
+package phrases
+
+import (
+	"strings"
+	"sync"
+)
+
+// Input is what is known about a process at one moment.
+type Input struct {
+	// Functions are the names on the stack, innermost first. A frame without a name is an empty string.
+	Functions []string
+	// WaitType and WaitEvent are the wait event in the words of pg_stat_activity; empty if the process does not wait.
+	WaitType, WaitEvent string
+	// BackendType is in the words of pg_stat_activity; empty if it is not known.
+	BackendType string
+	// Major is the major version of the server; 0 if it is not known.
+	Major int
+	// Fields are the names that a text may contain, such as "relation". See Fields.
+	Fields map[string]string
+}
+
+// Fields returns the names of all fields that a text may contain.
+func Fields() []string {
+	return []string{"relation", "tuple", "index", "holder", "xid", "mode", "object", "database", "function", "slot"}
+}
+
+// Phrase says what a process does. The zero value means that the table has no phrase for it.
+type Phrase struct {
+	// Key names the entry. The set of keys is small and stable, so it is fit for a label of metrics.
+	Key string
+	// Text is a statement without a subject: "waits for the row (0,1) of stock". Values of fields are inserted as they are.
+	Text string
+	// Within is the key of the activity that the step Key is a part of, empty if there is none.
+	Within string
+	// Advice is a sentence, Page a page of PostgreSQL's manual without ".html", such as "explicit-locking".
+	Advice, Page string
+	// Generic marks a phrase that is true for many stacks, such as "runs a query".
+	Generic bool
+}
+
+// Entry is what documents show of a row of the table.
+type Entry struct {
+	Key, Kind, Text, Advice, Page string
+}
+
+// Entries returns the table in its order. The text is the longest, with fields in braces.
+func Entries() []Entry {
+	t := compiled()
+	out := make([]Entry, 0, len(t.entries))
+	for _, e := range t.entries {
+		out = append(out, Entry{Key: e.key, Kind: e.kind.String(), Text: e.says[0].source, Advice: e.advice, Page: e.page})
+	}
+	return out
+}
+
+var compiled = sync.OnceValue(func() *table {
+	t, err := parse(tableText)
+	if err != nil {
+		panic("phrases: " + err.Error()) // a test compiles the table
+	}
+	return t
+})
+
+// Match returns the best phrase. It may be called by several goroutines at a time.
+func Match(in Input) Phrase { return compiled().match(in) }
+
+// maxFrames bounds the work for one stack: frames further outwards are left out. A server's stack is shorter, except in
+// deep recursion.
+const maxFrames = 512
+
+func (t *table) match(in Input) Phrase {
+	functions := in.Functions
+	if len(functions) > maxFrames {
+		functions = functions[:maxFrames]
+	}
+	var room [64]int32
+	ids := room[:0]
+	for _, name := range functions {
+		ids = append(ids, t.identify(name))
+	}
+	m := matcher{table: t, in: &in, ids: ids}
+	var step, generic *entry
+	for depth := range ids {
+		e := m.bestAt(depth, step != nil)
+		switch {
+		case e == nil:
+		case e.kind == kindStep:
+			step = e
+		case e.kind == kindGeneric:
+			if generic == nil {
+				generic = e
+			}
+		default:
+			return e.phrase(step, in.Fields)
+		}
+	}
+	if step != nil {
+		return step.phrase(nil, in.Fields)
+	}
+	if generic != nil {
+		return generic.phrase(nil, in.Fields)
+	}
+	return Phrase{}
+}
+
+// phrase returns the phrase of e, or of step within e.
+func (e *entry) phrase(step *entry, fields map[string]string) Phrase {
+	if step == nil {
+		return Phrase{Key: e.key, Text: e.text(fields), Advice: e.advice, Page: e.page, Generic: e.kind == kindGeneric}
+	}
+	return Phrase{
+		Key: step.key, Within: e.key, Text: e.text(fields) + ": " + step.text(fields), Advice: step.advice, Page: step.page,
+	}
+}
+
+func (e *entry) text(fields map[string]string) string {
+	for _, s := range e.says {
+		if text, ok := s.fill(fields); ok {
+			return text
+		}
+	}
+	return "" // not reached: the last text has no fields
+}
+
+// nameless is a frame without a name, other a frame whose name is not in the table.
+const (
+	nameless int32 = -1
+	other    int32 = -2
+)
+
+// identify returns the number of a function's name.
+func (t *table) identify(name string) int32 {
+	if name == "" {
+		return nameless
+	}
+	if id, ok := t.ids[name]; ok {
+		return id
+	}
+	// No identifier of C has a dot. "@" begins the version of a symbol, or "@plt".
+	if i := strings.IndexAny(name, ".@"); i > 0 {
+		if id, ok := t.ids[name[:i]]; ok {
+			return id
+		}
+	}
+	return other
+}
+
+// A matcher is one stack and the table.
+type matcher struct {
+	table *table
+	in    *Input
+	ids   []int32 // innermost first
+}
+
+// bestAt returns the best entry whose last name is the frame at depth. Lists in the table are sorted, best first.
+// A generic entry is returned only if there is no other one. Once a step is known, further steps are not asked for.
+func (m *matcher) bestAt(depth int, noSteps bool) *entry {
+	id := m.ids[depth]
+	if id < 0 {
+		return nil
+	}
+	for _, c := range m.table.anchored[id] {
+		if noSteps && c.entry.kind == kindStep {
+			continue
+		}
+		if c.entry.allows(m.in) && m.matches(c, depth) {
+			return c.entry
+		}
+	}
+	return nil
+}
+
+// matches reports whether the pattern's last name is the frame at depth, and its other names lie outside of it.
+func (m *matcher) matches(p *pattern, depth int) bool {
+	if p.below >= 0 && depth > p.below {
+		return false
+	}
+	return m.outwards(p.elements, depth)
+}
+
+// outwards reports whether the last element is the frame at depth, and all elements before it can be placed.
+func (m *matcher) outwards(elements []element, depth int) bool {
+	last := len(elements) - 1
+	e := &elements[last]
+	if !e.has(m.ids[depth]) || !m.absent(e.without, depth) {
+		return false
+	}
+	if last == 0 {
+		return true
+	}
+	end := len(m.ids)
+	if e.gap >= 0 && depth+2+e.gap < end {
+		end = depth + 2 + e.gap
+	}
+	for i := depth + 1; i < end; i++ {
+		if m.outwards(elements[:last], i) {
+			return true
+		}
+	}
+	return false
+}
+
+// absent reports whether no frame inwards of depth has one of the names. A frame without a name might have it.
+func (m *matcher) absent(names []int32, depth int) bool {
+	if len(names) == 0 {
+		return true
+	}
+	for _, id := range m.ids[:depth] {
+		if id == nameless {
+			return false
+		}
+		for _, name := range names {
+			if id == name {
+				return false
+			}
+		}
+	}
+	return true
+}
