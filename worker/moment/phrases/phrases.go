@@ -49,7 +49,7 @@ import (
 	"sync"
 )
 
-// Input is what is known about a process at one moment.
+// Input describes a process at one moment.
 type Input struct {
 	// Functions are the names on the stack, innermost first. A frame without a name is an empty string.
 	Functions []string
@@ -123,6 +123,7 @@ func (t *table) match(in Input) Phrase {
 		ids = append(ids, t.identify(name))
 	}
 	m := matcher{table: t, in: &in, ids: ids}
+	m.note()
 	var step, generic *entry
 	for depth := range ids {
 		e := m.bestAt(depth, step != nil)
@@ -189,11 +190,42 @@ func (t *table) identify(name string) int32 {
 	return other
 }
 
+// maxNames is the largest number of different names in the table.
+const maxNames = 2048
+
 // A matcher is one stack and the table.
 type matcher struct {
 	table *table
 	in    *Input
 	ids   []int32 // innermost first
+	// present has a bit for each name on the stack. Most patterns fail for the lack of a name, which costs no search.
+	present [maxNames / 64]uint64
+}
+
+// note fills the set of names.
+func (m *matcher) note() {
+	for _, id := range m.ids {
+		if id >= 0 {
+			m.present[id/64] |= 1 << (id % 64)
+		}
+	}
+}
+
+// complete reports whether the stack has a name of each element.
+func (m *matcher) complete(p *pattern) bool {
+	for i := range len(p.elements) - 1 {
+		found := false
+		for _, id := range p.elements[i].names {
+			if m.present[id/64]&(1<<(id%64)) != 0 {
+				found = true
+				break
+			}
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
 }
 
 // bestAt returns the best entry whose last name is the frame at depth. Lists in the table are sorted, best first.
@@ -207,7 +239,7 @@ func (m *matcher) bestAt(depth int, noSteps bool) *entry {
 		if noSteps && c.entry.kind == kindStep {
 			continue
 		}
-		if c.entry.allows(m.in) && m.matches(c, depth) {
+		if m.matches(c, depth) && c.entry.allows(m.in) {
 			return c.entry
 		}
 	}
@@ -217,6 +249,9 @@ func (m *matcher) bestAt(depth int, noSteps bool) *entry {
 // matches reports whether the pattern's last name is the frame at depth, and its other names lie outside of it.
 func (m *matcher) matches(p *pattern, depth int) bool {
 	if p.below >= 0 && depth > p.below {
+		return false
+	}
+	if !m.complete(p) {
 		return false
 	}
 	return m.outwards(p.elements, depth)

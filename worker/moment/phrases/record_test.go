@@ -27,7 +27,8 @@ import (
 //
 //	PGSB_TEST_BINDIRS=... go test ./worker/moment/phrases -run TestRecord -record DIR -program PROGRAM [-only WORDS]
 //
-// Then -run TestPick -recorded DIR writes testdata from them. Both are run by hand, when PostgreSQL or the table changes.
+// DIR/local.MAJOR must list the static functions, which have no name on a stripped server: the names that nm prints
+// with "t" for the program postgres and its libraries. Then -run TestPick -recorded DIR writes testdata from them. Both are run by hand, when PostgreSQL or the table changes.
 var (
 	recordDir = flag.String("record", "", "record stacks of all situations below this directory")
 	program   = flag.String("program", "", "the program pg_stat_backtrace that takes the stacks")
@@ -38,7 +39,7 @@ var (
 type situation struct {
 	name     string
 	setup    string     // run once before, in one session
-	sessions [][]string // each repeats its statements; those that begin with "@" run once at the start
+	sessions [][]string // each repeats its statements; statements with "@" in front run once at the start
 	seconds  float64    // how long stacks are taken; 0: 1.5
 	act      func(r *recording)
 }
@@ -109,7 +110,7 @@ func recordSet(t *testing.T, binDir string, set serverSet) {
 	execAll(t, server, strings.ReplaceAll(set.setup, ";", ";;"))
 	var other *pgtest.Server
 	if set.standby {
-		other = standbyOf(t, server, binDir)
+		other = standbyOf(t, server, binDir, set.options.Conf)
 	}
 	dir := filepath.Join(*recordDir, fmt.Sprint(server.Major))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -169,6 +170,7 @@ func calm(t *testing.T, server *pgtest.Server) {
 		return
 	}
 	defer conn.Close(ctx)
+	_, _ = conn.Exec(ctx, "ROLLBACK PREPARED 'p'") // a transaction that the end of the situation has left
 	for ctx.Err() == nil {
 		var n int
 		err := conn.QueryRow(ctx, `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
@@ -364,8 +366,8 @@ func writeRaw(t *testing.T, path string, stacks map[recorded]int) {
 }
 
 // standbyOf makes a streaming standby from a copy of the primary's files.
-func standbyOf(t *testing.T, primary *pgtest.Server, binDir string) *pgtest.Server {
-	standby := pgtest.Start(t, binDir, pgtest.Options{Stopped: true})
+func standbyOf(t *testing.T, primary *pgtest.Server, binDir string, settings []string) *pgtest.Server {
+	standby := pgtest.Start(t, binDir, pgtest.Options{Stopped: true, Conf: settings})
 	conf, err := os.ReadFile(filepath.Join(standby.DataDir, "postgresql.conf"))
 	if err != nil {
 		t.Fatal(err)

@@ -123,6 +123,9 @@ func parse(source string) (*table, error) {
 	if err := p.end(); err != nil {
 		return nil, err
 	}
+	if len(p.table.ids) > maxNames {
+		return nil, fmt.Errorf("%d names: at most %d are allowed", len(p.table.ids), maxNames)
+	}
 	p.table.index()
 	return p.table, nil
 }

@@ -1,0 +1,373 @@
+package phrases
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write doc/phrases.md")
+
+// keyed reads a file of testdata whose lines begin with a key.
+func keyed(t *testing.T, name string) (keys []string, samples []*sample) {
+	t.Helper()
+	data, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		key, rest, ok := strings.Cut(strings.TrimSpace(line), "|")
+		if !ok || strings.HasPrefix(key, "#") {
+			continue
+		}
+		s, err := parseSample(rest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys, samples = append(keys, key), append(samples, s)
+	}
+	return keys, samples
+}
+
+func entryOf(t *testing.T, key string) *entry {
+	t.Helper()
+	for _, e := range compiled().entries {
+		if e.key == key {
+			return e
+		}
+	}
+	t.Fatalf("no entry has the key %q", key)
+	return nil
+}
+
+func TestProvenByRealSituations(t *testing.T) {
+	keys, samples := keyed(t, "proofs.txt")
+	proven := map[string]map[int]bool{}
+	for i, s := range samples {
+		e := entryOf(t, keys[i])
+		if !slices.Contains(e.seen, s.situation) {
+			t.Errorf("%s: the situation %s does not prove it", e.key, s.situation)
+		}
+		if p := Match(s.input()); p.Key != e.key {
+			t.Errorf("%s: the stack of %s on %d gives %q", e.key, s.situation, s.major, p.Key)
+		}
+		if proven[e.key] == nil {
+			proven[e.key] = map[int]bool{}
+		}
+		proven[e.key][s.major] = true
+	}
+	count := 0
+	for _, e := range compiled().entries {
+		for _, major := range majors {
+			if major >= e.first && !proven[e.key][major] {
+				t.Errorf("%s has no recorded stack of PostgreSQL %d", e.key, major)
+			}
+		}
+		if e.kind != kindGeneric {
+			count++
+		}
+	}
+	if count < 120 {
+		t.Errorf("%d entries without the generic ones: 120 are needed", count)
+	}
+	t.Logf("%d entries, %d of them generic, %d recorded stacks", len(compiled().entries), len(compiled().entries)-count, len(samples))
+}
+
+func TestNearMissesNotMatched(t *testing.T) {
+	keys, samples := keyed(t, "near.txt")
+	for i, s := range samples {
+		e := entryOf(t, keys[i])
+		if matchesEntry(compiled(), e, s.input()) {
+			t.Errorf("%s matches a stack of %s on %d", e.key, s.situation, s.major)
+		}
+	}
+	for _, e := range compiled().entries {
+		if !slices.Contains(keys, e.key) {
+			t.Errorf("%s has no near miss", e.key)
+		}
+	}
+}
+
+// On a stripped server an entry may win that would lose otherwise. It must be true, so it matches the whole stack too.
+func TestStrippedServersGetTruePhrases(t *testing.T) {
+	_, samples := keyed(t, "proofs.txt")
+	same, none, other := 0, 0, 0
+	for _, s := range samples {
+		full, less := Match(s.input()), Match(s.stripped())
+		switch less.Key {
+		case full.Key:
+			same++
+		case "":
+			none++
+		default:
+			other++
+			if !matchesEntry(compiled(), entryOf(t, less.Key), s.input()) {
+				t.Errorf("%d, %s: %q without symbols, %q with them", s.major, s.situation, less.Text, full.Text)
+			}
+		}
+	}
+	t.Logf("of %d stacks without the names of static functions: %d the same phrase, %d a wider one, %d none", len(samples), same, other, none)
+	if same*100 < len(samples)*55 {
+		t.Error("fewer than 55 % have the same phrase")
+	}
+}
+
+// A rule says which words a text needs or excludes. The matcher knows none of them.
+type rule struct {
+	words *regexp.Regexp // of the text
+	need  *regexp.Regexp // of the functions, separated by spaces
+}
+
+var textRules = []rule{
+	{regexp.MustCompile(`^vacuum:`), regexp.MustCompile(`\b(vacuum_rel|ExecVacuum|do_autovacuum|parallel_vacuum_main)\b`)},
+	{regexp.MustCompile(`^analyze:`), regexp.MustCompile(`\banalyze_rel\b`)},
+	{regexp.MustCompile(`\bsort`), regexp.MustCompile(`(?i)sort|ExecUnique|MergeJoin|MergeAppend|IncrementalSort`)},
+	{regexp.MustCompile(`hash table`), regexp.MustCompile(`(?i)hash`)},
+	{regexp.MustCompile(`\bcommits\b`), regexp.MustCompile(`Commit`)},
+	{regexp.MustCompile(`rolls back`), regexp.MustCompile(`Abort|Rollback`)},
+	{regexp.MustCompile(`\bGIN\b`), regexp.MustCompile(`\bgin`)},
+	{regexp.MustCompile(`\bB-tree`), regexp.MustCompile(`\b_?bt`)},
+	{regexp.MustCompile(`PL/pgSQL`), regexp.MustCompile(`\bplpgsql_`)},
+	{regexp.MustCompile(`\bWAL\b`), regexp.MustCompile(`(?i)xlog|wal|decoding`)},
+	{regexp.MustCompile(`\bCOPY\b`), regexp.MustCompile(`Copy`)},
+	{regexp.MustCompile(`^plans`), regexp.MustCompile(`planner`)},
+	{regexp.MustCompile(`trigger`), regexp.MustCompile(`Trigger`)},
+	{regexp.MustCompile(`foreign key`), regexp.MustCompile(`\b(RI|ri)_`)},
+	{regexp.MustCompile(`checkpoint`), regexp.MustCompile(`(?i)checkpoint`)},
+	{regexp.MustCompile(`replays WAL`), regexp.MustCompile(`StartupXLOG`)},
+	{regexp.MustCompile(`builds an index`), regexp.MustCompile(`index_build|_bt_parallel_build_main|validate_index`)},
+	{regexp.MustCompile(`from disk|temporary file`), regexp.MustCompile(`File|Tape|pread|pgaio|mdread|mergeread|ReorderBuffer`)},
+	{regexp.MustCompile(`flushes`), regexp.MustCompile(`sync|Sync`)},
+	{regexp.MustCompile(`\b[Ll]ock\b.*held by|waits for a lock|waits for the row|queue for a row`), regexp.MustCompile(`ProcSleep`)},
+}
+
+// waitRules: a wait needs one of these words in the text.
+var waitRules = []rule{
+	{regexp.MustCompile(`^Lock/`), regexp.MustCompile(`wait`)},
+	{regexp.MustCompile(`^LWLock/`), regexp.MustCompile(`wait|spins`)},
+	{regexp.MustCompile(`^BufferPin/`), regexp.MustCompile(`pin`)},
+	{regexp.MustCompile(`^IO/WalSync$`), regexp.MustCompile(`flush|WAL`)},
+	{regexp.MustCompile(`^IO/DataFileRead$`), regexp.MustCompile(`read`)},
+	{regexp.MustCompile(`^IO/DataFileWrite$`), regexp.MustCompile(`write|room`)},
+	{regexp.MustCompile(`^IO/DataFileExtend$`), regexp.MustCompile(`extend|writes|builds`)},
+	{regexp.MustCompile(`^IO/BufFile`), regexp.MustCompile(`temporary|disk`)},
+	{regexp.MustCompile(`^Client/ClientWrite$`), regexp.MustCompile(`client|sends|replica`)},
+	{regexp.MustCompile(`^IPC/SyncRep$`), regexp.MustCompile(`synchronous standby`)},
+	{regexp.MustCompile(`^Timeout/VacuumDelay$`), regexp.MustCompile(`pauses`)},
+}
+
+// contradictions returns what the text says against the stack or the wait.
+func contradictions(s *sample, text string) (out []string) {
+	functions := strings.Join(s.functions, " ")
+	for _, r := range textRules {
+		if r.words.MatchString(text) && !r.need.MatchString(functions) {
+			out = append(out, fmt.Sprintf("the text has %s, no function has %s", r.words, r.need))
+		}
+	}
+	wait := strings.NewReplacer("WALSync", "WalSync", "Buffile", "BufFile").Replace(s.waitType + "/" + s.waitEvent)
+	for _, r := range waitRules {
+		if r.words.MatchString(wait) && !r.need.MatchString(text) {
+			out = append(out, fmt.Sprintf("waits for %s, the text lacks %s", wait, r.need))
+		}
+	}
+	return out
+}
+
+func TestNoContradictions(t *testing.T) {
+	_, samples := keyed(t, "proofs.txt")
+	for _, major := range majors {
+		samples = append(samples, readSamples(t, fmt.Sprintf("mixed-%d.txt", major))...)
+	}
+	for _, s := range samples {
+		p := Match(s.input())
+		if p.Key == "" || p.Generic {
+			continue
+		}
+		for _, c := range contradictions(s, p.Text) {
+			t.Errorf("%d, %s: %q: %s\n%s", s.major, s.situation, p.Text, c, s.line())
+		}
+	}
+	t.Logf("%d stacks", len(samples))
+}
+
+// The measured coverage of the distinct stacks of the mixed load, in percent.
+var coverage = map[int]int{14: 94, 18: 94}
+
+func TestCoverageOfMixedLoad(t *testing.T) {
+	for _, major := range majors {
+		covered, all := 0, 0
+		var missing []string
+		for _, s := range readSamples(t, fmt.Sprintf("mixed-%d.txt", major)) {
+			all++
+			if p := Match(s.input()); p.Key != "" && !p.Generic {
+				covered++
+			} else {
+				missing = append(missing, s.line())
+			}
+		}
+		t.Logf("PostgreSQL %d: %d of %d distinct stacks have a phrase", major, covered, all)
+		if covered*100 < coverage[major]*all {
+			t.Errorf("PostgreSQL %d: less than %d %%", major, coverage[major])
+		}
+		if testing.Verbose() {
+			for _, line := range missing {
+				t.Log(line)
+			}
+		}
+	}
+}
+
+// stack returns functions innermost first, from names outermost first.
+func stack(names string) []string {
+	out := strings.Fields(names)
+	slices.Reverse(out)
+	return out
+}
+
+const rowWait = "main PostmasterMain PostgresMain PortalRun standard_ExecutorRun ExecModifyTable ExecUpdate heapam_tuple_update heap_update XactLockTableWait LockAcquireExtended ProcSleep WaitLatch epoll_wait"
+
+func TestLongestTextWithKnownFields(t *testing.T) {
+	in := Input{Functions: stack(rowWait), WaitType: "Lock", WaitEvent: "transactionid", Major: 18}
+	for _, c := range []struct {
+		fields map[string]string
+		want   string
+	}{
+		{nil, "waits until another transaction ends, for a row that it has changed or locked"},
+		{map[string]string{"relation": "stock"}, "waits for a row of stock"},
+		{map[string]string{"relation": "stock", "holder": "4709"}, "waits for a row of stock, held by 4709"},
+		{map[string]string{"relation": "stock", "holder": "4709", "tuple": "(0,1)"}, "waits for the row (0,1) of stock, held by 4709"},
+		{map[string]string{"relation": "{holder}", "holder": "4709"}, "waits for a row of {holder}, held by 4709"},
+		{map[string]string{"relation": ""}, "waits until another transaction ends, for a row that it has changed or locked"},
+	} {
+		in.Fields = c.fields
+		if p := Match(in); p.Text != c.want || p.Key != "lock-row" {
+			t.Errorf("%v: %+v, want %q", c.fields, p, c.want)
+		}
+	}
+}
+
+func TestNoPhraseRatherThanAWrongOne(t *testing.T) {
+	for name, in := range map[string]Input{
+		"no frames":                  {},
+		"unnamed frames":             {Functions: make([]string, 40)},
+		"another program":            {Functions: stack("_start main run read")},
+		"wait without its functions": {Functions: stack("main"), WaitType: "Lock", WaitEvent: "transactionid"},
+		"version not known":          {Functions: stack("IoWorkerMain pgaio_io_perform_synchronously"), BackendType: "io worker"},
+		"another type":               {Functions: stack("heap_redo"), BackendType: "client backend", Major: 18},
+	} {
+		if p := Match(in); p != (Phrase{}) {
+			t.Errorf("%s: %+v", name, p)
+		}
+	}
+}
+
+func TestSuffixesOfCompilersIgnored(t *testing.T) {
+	for _, suffix := range []string{"", ".isra.0", ".constprop.0", ".part.3", ".cold", ".isra.0.cold", ".lto_priv.1", "@plt"} {
+		if p := Match(Input{Functions: stack("PostgresMain DoCopyTo" + suffix + " write"), Major: 18}); p.Key != "copy-to" {
+			t.Errorf("%q: %+v", suffix, p)
+		}
+	}
+}
+
+func TestStepStandsWithinItsActivity(t *testing.T) {
+	p := Match(Input{Functions: stack("PortalRun standard_ExecutorRun SeqNext heapgetpage ReadBufferExtended mdread FileRead"), Major: 14})
+	if p.Key != "read-page" || p.Within != "seqscan" || p.Text != "scans a table from its begin to its end: reads a page from disk" {
+		t.Errorf("%+v", p)
+	}
+}
+
+// Patterns of gaps, absence and ends, on a table of their own.
+func TestPatterns(t *testing.T) {
+	for _, c := range []struct {
+		pattern, stack string
+		want           bool
+	}{
+		{"a b", "x a y b z", true}, {"a b", "b a", false}, {"a .. b", "a b", true},
+		{"a > b", "a b", true}, {"a > b", "a y b", false}, {"a >1 b", "a y b", true}, {"a >1 b", "a y y b", false},
+		{"a > b", "a y a b", true}, {"a > b c", "a b y a y c", true}, {"a|q b", "q b", true},
+		{"a !c", "a b", true}, {"a !c", "a c", false}, {"a !c", "c a", true}, {"a !c", "a -", false},
+		{"a $", "b a", true}, {"a $", "a b", false}, {"a $1", "a b", true},
+	} {
+		table, err := parse("k\n  stack: " + c.pattern + "\n  says: x\n  advice: y\n  page: z\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		functions := stack(c.stack)
+		for i, name := range functions {
+			if name == "-" {
+				functions[i] = ""
+			}
+		}
+		if got := table.match(Input{Functions: functions}).Key == "k"; got != c.want {
+			t.Errorf("%q in %q: %v", c.pattern, c.stack, got)
+		}
+	}
+}
+
+func TestBadTablesRefused(t *testing.T) {
+	const whole = "  stack: a\n  says: x\n  advice: y\n  page: z\n"
+	for _, bad := range []string{
+		"  stack: a\n", "k\n", "k\n" + whole + "k\n" + whole, "two words\n" + whole, "k\n  colour: red\n",
+		"k\n  stack: \n" + whole, "k\n  stack: a $ b\n" + whole, "k\n  stack: a >x b\n" + whole, "k\n  stack: .. >\n" + whole,
+		"k\n  says: {colour}\n" + whole, "k\n  stack: a\n  says: {relation}\n  advice: y\n  page: z\n",
+		"k\n  kind: odd\n" + whole, "k\n  wait: Lock\n" + whole, "k\n  version: x\n" + whole,
+	} {
+		if _, err := parse(bad); err == nil {
+			t.Errorf("accepted: %q", bad)
+		}
+	}
+}
+
+func TestDeepRecursionIsBounded(t *testing.T) {
+	functions := make([]string, 100_000)
+	for i := range functions {
+		functions[i] = "ExecProcNode"
+	}
+	functions[0] = "mdread"
+	if p := Match(Input{Functions: functions}); p.Key != "read-page" {
+		t.Errorf("%+v", p)
+	}
+}
+
+func BenchmarkMatch(b *testing.B) {
+	in := Input{Functions: stack(strings.Repeat("ExecNestLoop ExecAgg fetch_input_tuple ", 9) + rowWait), WaitType: "Lock", WaitEvent: "transactionid", Major: 18}
+	in.Functions = in.Functions[:40]
+	Match(in)
+	b.ReportAllocs()
+	for b.Loop() {
+		Match(in)
+	}
+}
+
+const document = "../../../doc/phrases.md"
+
+func TestDocumentIsCurrent(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("# Phrases\n\nThe phrases of stacks, in the order of the table `worker/moment/phrases/table.txt`. `go test ./worker/moment/phrases\n" +
+		"-run TestDocument -update` makes this page. Names in braces are filled in where they are known. A *step* stands behind\n" +
+		"the activity that it is a part of. A *generic* phrase appears only if no other one is true. The key is a label of metrics.\n\n" +
+		"| key | phrase | advice | manual |\n| --- | --- | --- | --- |\n")
+	for _, e := range Entries() {
+		text := e.Text
+		if e.Kind != "" {
+			text += " (*" + e.Kind + "*)"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | [%s](https://www.postgresql.org/docs/current/%s.html) |\n", e.Key, text, e.Advice, e.Page, e.Page)
+	}
+	if *update {
+		if err := os.WriteFile(document, []byte(b.String()), 0o644); err != nil { //nolint:gosec // a public document
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(have) != b.String() {
+		t.Error("doc/phrases.md is old: run go test ./worker/moment/phrases -run TestDocument -update")
+	}
+}
