@@ -48,7 +48,11 @@ func (r *rounds) print(t *backtrace.Trace) error {
 		if s := r.titles[t.PID]; s != "" {
 			title = " (" + visible.Line(s) + ")"
 		}
-		_, err = fmt.Fprintf(w, "process %d%s, %s\n%s\n", t.PID, title, how, render.Text(t, render.Options{}))
+		does := ""
+		if p := render.Phrase(t); p.Text != "" && !p.Generic {
+			does = p.Text + "\n"
+		}
+		_, err = fmt.Fprintf(w, "process %d%s, %s\n%s%s\n", t.PID, title, how, does, render.Text(t, render.Options{}))
 	}
 	return err
 }

@@ -21,6 +21,7 @@ type jsonTrace struct {
 	// What a PostgreSQL process says about itself.
 	WaitEventType  string       `json:"wait_event_type,omitempty"`
 	WaitEvent      string       `json:"wait_event,omitempty"`
+	Phrase         *jsonPhrase  `json:"phrase,omitempty"`
 	Query          string       `json:"query,omitempty"`
 	QueryTruncated bool         `json:"query_truncated,omitempty"`
 	Threads        []jsonThread `json:"threads"`
@@ -80,6 +81,16 @@ type jsonLevel struct {
 	Truncated bool   `json:"query_truncated,omitempty"`
 }
 
+// jsonPhrase is a phrases.Phrase.
+type jsonPhrase struct {
+	Key     string `json:"key"`
+	Text    string `json:"text"`
+	Within  string `json:"within,omitempty"`
+	Advice  string `json:"advice,omitempty"`
+	Page    string `json:"manual_page,omitempty"`
+	Generic bool   `json:"generic,omitempty"`
+}
+
 // JSON writes the trace as one line of JSON. It escapes characters that change the display of the text around them.
 func JSON(w io.Writer, t *backtrace.Trace) error {
 	out := jsonTrace{
@@ -100,6 +111,9 @@ func JSON(w io.Writer, t *backtrace.Trace) error {
 			ID: g.ID, State: valid(g.Status), TID: g.TID, Locked: g.Locked, Creator: valid(g.Creator), Parent: g.Parent,
 			StopReason: th.StopReason, Frames: th.Frames,
 		})
+	}
+	if p := Phrase(t); p.Key != "" {
+		out.Phrase = &jsonPhrase{Key: p.Key, Text: p.Text, Within: p.Within, Advice: p.Advice, Page: p.Page, Generic: p.Generic}
 	}
 	enc := json.NewEncoder(visible.Writer{To: w})
 	enc.SetEscapeHTML(false)
