@@ -4,7 +4,7 @@
 -- role's trigger would run as the extension's owner.  So the script first removes every entry of every access control
 -- list except the owner's.  An update keeps the owner's grants on the functions and the view for users, and on the
 -- functions for the worker.  The objects about wait events and memory contexts are new in 1.2, so they have no grants
--- to keep.  pg_get_backtrace_frames is new, too, and the update restores its grants.
+-- to keep; the same holds for pg_get_blocking_backtraces without a PID.  pg_get_backtrace_frames is new, too, and the update restores its grants.
 DO $$
 DECLARE
     keep      CONSTANT boolean := @keep@;
@@ -30,6 +30,7 @@ BEGIN
                        AND p.proname NOT IN ('pg_backtrace_result', 'pg_get_memory_contexts', 'pg_trace_function',
                                              'pg_get_backtrace_frames')
                        AND p.proname NOT LIKE '%wait_event%'
+                       AND (p.proname <> 'pg_get_blocking_backtraces' OR p.pronargs = 1)
                        OR p.proname IN ('claim', 'finish', 'journal', 'prune') AS offered
             FROM member m JOIN pg_proc p ON m.classid = 'pg_proc'::regclass AND p.oid = m.objid
             UNION ALL
