@@ -61,13 +61,29 @@ type Memory struct {
 // NewMemory returns a reader for a process.
 func NewMemory(pid int) *Memory { return &Memory{pid: pid} }
 
-// Read is ReadMemory with the timeout. The error is also ErrUnreachable.
+// atOnce bounds the memory that one timeout is for: the kernel copies this in well under a millisecond.
+const atOnce = 1 << 20
+
+// Read is ReadMemory with the timeout, for each MiB of it. The error is also ErrUnreachable.
 func (m *Memory) Read(addr uint64, p []byte) (n int, err error) {
-	if len(p) == 0 {
-		return 0, nil
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	for n < len(p) && err == nil {
+		part := p[n:min(n+atOnce, len(p))]
+		var read int
+		if read, err = m.readPart(addr+uint64(n), part); read == 0 && err == nil {
+			return n, nil
+		}
+		n += read
+		if err == nil && read < len(part) {
+			return n, nil
+		}
+	}
+	return n, err
+}
+
+// readPart reads at most atOnce bytes.
+func (m *Memory) readPart(addr uint64, p []byte) (int, error) {
 	own := m.space(len(p))
 	var read int
 	var failed error
