@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# check.sh [--beside STAGE,...] STAGE...: run tests. Missing programs are fetched first. Ends with the number of tests
+# check.sh [--beside STAGE,...]... STAGE...: run tests. Missing programs are fetched first. Ends with the number of tests
 # of each stage. The exit status is 0 if all passed. The stages of --beside compute, and run beside the others, which
 # wait for servers most of the time. Stages:
 #
@@ -40,6 +40,7 @@ source "$TOP/scripts/tools.sh"
 RESULTS=()
 FAILED=0
 PACKAGES=() # for go_tests; each stage says which
+declare -A BESIDE # process groups of stages that run beside others
 
 # result STAGE STATUS TEXT: remember the outcome of a stage.
 result() {
@@ -404,14 +405,19 @@ stage_regress() {
 	result regress $status "$(grep -cE '^(test .*\.\.\. ok|ok )' "$log") of ${#names[@]} files passed"
 }
 
-# stage_tap runs t/*.pl with PostgreSQL's own test modules, one for each processor at a time: they wait most of the time.
-stage_tap() {
-	local status=0 log=$WORK/tap.log tests
+# prepare_tap does what has to be undone at the end, once.
+prepare_tap() {
 	need_server
 	need_pg_regress
 	need_perl_modules
 	copy_tests
-	mount_small_filesystem
+	[[ -n ${MOUNTED:-} ]] || mount_small_filesystem
+}
+
+# stage_tap runs t/*.pl with PostgreSQL's own test modules, one for each processor at a time: they wait most of the time.
+stage_tap() {
+	local status=0 log=$WORK/tap.log tests
+	prepare_tap
 	read -ra tests <<<"${PROVE_TESTS:-t/*.pl}"
 	say "prove ${tests[*]} on PostgreSQL $PG_VERSION, as user $SERVER_USER"
 	# shellcheck disable=SC2068 # a pattern in PROVE_TESTS is to be expanded
@@ -459,28 +465,28 @@ mount_small_filesystem() {
 # start_beside STAGES: run stages, separated by commas, in the background. finish_beside waits for them, and prints what
 # they printed.
 start_beside() {
-	local stages stage
-	IFS=, read -ra stages <<<"$1"
+	local stages stage group=$1
+	IFS=, read -ra stages <<<"$group"
 	say "Beside the following: ${stages[*]}"
 	set -m # its own group, to be ended as one
 	(
-		renice -n 19 -p "$BASHPID" >/dev/null # some tests keep a dozen processes busy
+		[[ $group == tap ]] || renice -n 19 -p "$BASHPID" >/dev/null # some tests keep a dozen processes busy
 		set +e # each stage remembers its failures
 		for stage in "${stages[@]}"; do "stage_$stage"; done
-		printf '%s\n' "${RESULTS[@]}" >"$WORK/beside.results"
+		printf '%s\n' "${RESULTS[@]}" >"$WORK/beside-$group.results"
 		exit "$FAILED"
-	) >"$WORK/beside.log" 2>&1 </dev/null &
-	BESIDE=$!
+	) >"$WORK/beside-$group.log" 2>&1 </dev/null &
+	BESIDE[$group]=$!
 	set +m
-	stop_at_end "-$BESIDE"
+	stop_at_end "-${BESIDE[$group]}"
 }
 
 finish_beside() {
-	local results=()
-	wait "$BESIDE" || FAILED=1
-	cat "$WORK/beside.log"
-	[[ -e $WORK/beside.results ]] || die "the stages beside the others ended early"
-	mapfile -t results <"$WORK/beside.results"
+	local results=() group=$1
+	wait "${BESIDE[$group]}" || FAILED=1
+	cat "$WORK/beside-$group.log"
+	[[ -e $WORK/beside-$group.results ]] || die "the stages beside the others ended early"
+	mapfile -t results <"$WORK/beside-$group.results"
 	RESULTS=("${results[@]}" "${RESULTS[@]}")
 }
 
@@ -494,24 +500,27 @@ slowest() {
 }
 
 main() {
-	local stage beside=
-	if [[ ${1:-} == --beside ]]; then
-		beside=${2:?}
+	local stage beside=()
+	while [[ ${1:-} == --beside ]]; do
+		beside+=("${2:?}")
 		shift 2
-	fi
+	done
 	[[ $# -gt 0 ]] || die "no stage given" "see the comment in $0"
-	for stage in ${beside//,/ } "$@"; do
+	for stage in $(tr , ' ' <<<"${beside[*]}") "$@"; do
 		[[ $(type -t "stage_$stage") == function ]] || die "no such stage: $stage"
 	done
 	make_workdir
 	GIVEN_BINDIRS=${PGSB_TEST_BINDIRS:-} # stages choose others
-	if [[ -n $beside ]]; then
+	if [[ ${#beside[@]} -gt 0 ]]; then
 		need_server
 		make_version_trees
-		start_beside "$beside"
 	fi
+	for stage in "${beside[@]}"; do
+		[[ $stage != tap ]] || prepare_tap
+		start_beside "$stage"
+	done
 	for stage; do "stage_$stage"; done
-	[[ -z $beside ]] || finish_beside
+	for stage in "${beside[@]}"; do finish_beside "$stage"; done
 	run_again
 	slowest
 	say "Results ($SECONDS s)"
