@@ -1,0 +1,62 @@
+package querytext
+
+import (
+	"slices"
+	"strings"
+)
+
+// maxTag is the number of words of a utility statement that can be in its tag.
+const maxTag = 3
+
+// isQuery reports whether a statement with this first word is kept. The other statements have values in places where a
+// lexer cannot find them.
+func isQuery(first string) bool {
+	return slices.Contains([]string{
+		"SELECT", "INSERT", "UPDATE", "DELETE", "MERGE", "WITH", "VALUES", "TABLE",
+	}, strings.ToUpper(first))
+}
+
+// commands are the first words of utility statements and of replication commands.
+func commands() []string {
+	return []string{
+		"ABORT", "ALTER", "ANALYSE", "ANALYZE", "BASE_BACKUP", "BEGIN", "CALL", "CHECKPOINT", "CLOSE", "CLUSTER", "COMMENT",
+		"COMMIT", "COPY", "CREATE", "CREATE_REPLICATION_SLOT", "DEALLOCATE", "DECLARE", "DISCARD", "DO", "DROP",
+		"DROP_REPLICATION_SLOT", "END", "EXECUTE", "EXPLAIN", "FETCH", "GRANT", "IDENTIFY_SYSTEM", "IMPORT", "LISTEN", "LOAD",
+		"LOCK", "MOVE", "NOTIFY", "PREPARE", "READ_REPLICATION_SLOT", "REASSIGN", "REFRESH", "REINDEX", "RELEASE", "RESET",
+		"REVOKE", "ROLLBACK", "SAVEPOINT", "SECURITY", "SET", "SHOW", "START", "START_REPLICATION", "TIMELINE_HISTORY",
+		"TRUNCATE", "UNLISTEN", "UPLOAD_MANIFEST", "VACUUM",
+	}
+}
+
+// objects are the words after ALTER, CREATE and DROP that name a kind of object, or belong to its name.
+func objects() []string {
+	return []string{
+		"ACCESS", "AGGREGATE", "CAST", "COLLATION", "CONVERSION", "DATABASE", "DEFAULT", "DOMAIN", "EVENT", "EXTENSION",
+		"FOREIGN", "FUNCTION", "GROUP", "INDEX", "LANGUAGE", "LARGE", "MATERIALIZED", "OPERATOR", "OR", "OWNED", "POLICY",
+		"PROCEDURE", "PUBLICATION", "ROLE", "ROUTINE", "RULE", "SCHEMA", "SEQUENCE", "SERVER", "STATISTICS", "SUBSCRIPTION",
+		"SYSTEM", "TABLE", "TABLESPACE", "TEMP", "TEMPORARY", "TEXT", "TRANSFORM", "TRIGGER", "TYPE", "UNIQUE", "UNLOGGED",
+		"USER", "VIEW",
+	}
+}
+
+// tagOf returns the tag of a utility statement by its first words. A word that is no key word is empty. The result has
+// only words of the lists above, since any other word may be a value.
+func tagOf(words []string) string {
+	if len(words) == 0 || !slices.Contains(commands(), words[0]) {
+		return removed
+	}
+	if !slices.Contains([]string{"ALTER", "CREATE", "DROP"}, words[0]) {
+		return words[0]
+	}
+	tag := words[:1]
+	for _, w := range words[1:] {
+		if !slices.Contains(append(objects(), "REPLACE"), w) {
+			break
+		}
+		tag = append(tag, w)
+		if w == "TABLE" || w == "INDEX" || w == "ROLE" || w == "USER" || w == "FUNCTION" || w == "DATABASE" {
+			break
+		}
+	}
+	return strings.Join(tag, " ")
+}

@@ -1,0 +1,389 @@
+// Package recorder writes the history of a server: once a second it reads what each session does, and appends the sessions
+// that are not idle to a store. It reads the server's memory only. So it needs no session, and also works while the server
+// accepts no connections.
+//
+// The package does not log and does not decide who may see the history. It reports events to its caller.
+package recorder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/locks"
+	"pg_stat_backtrace/worker/pg/state"
+)
+
+// Texts says which texts of statements are recorded.
+type Texts string
+
+// The kinds of texts.
+const (
+	TextsOff        Texts = "off"
+	TextsNormalized Texts = "normalized"
+	TextsAll        Texts = "all"
+)
+
+// Options of a recorder. Dir, DataDir and Server must be set.
+type Options struct {
+	// Store has the directory and the bounds of the store. The recorder sets its Meta.
+	Store store.Options
+	// DataDir is the server's data directory. It names the cluster also while the server does not run.
+	DataDir string
+	// Server returns the current run of the server.
+	Server func() (cluster.Cluster, error)
+	// Period is the time between sweeps; 0: a second.
+	Period time.Duration
+	// Texts says which query texts are kept; empty: TextsNormalized.
+	Texts Texts
+	// Redact names the roles whose query texts are not kept.
+	Redact []string
+	// Version is that of this program.
+	Version string
+	// Report receives a message when recording begins to fail, with the error, and when it works again, with nil. It is
+	// called once for each change.
+	Report func(message string, err error)
+}
+
+// Limits of the recorder's own cost.
+const (
+	defaultPeriod = time.Second
+	slowPeriod    = 10 * time.Second // between sweeps above the limit
+	costSpan      = time.Minute      // over which the cost is measured
+	costLimit     = 0.05             // of a processor
+	renew         = time.Minute      // between looks at the control file
+	maxPause      = time.Minute      // between attempts to open the store or the server's memory
+)
+
+// Recorder records one server. It must be used by one goroutine at a time.
+type Recorder struct {
+	o         Options
+	writer    *store.Writer
+	meta      store.Meta
+	checked   time.Time // when the control file was read last
+	state     *state.Reader
+	locks     *locks.Reader
+	noLocks   error // why locks is nil
+	storeWait pause
+	readWait  pause
+	before    map[identity]store.Row // sessions of the last sweep on disk
+	texts     map[string]string      // normalized texts of the last sweep
+	last      time.Time              // of the last sweep on disk
+	cost      meter
+	told      string // the error that was reported last
+}
+
+// identity is a process of a server.
+type identity struct {
+	pid   int32
+	start int64
+}
+
+// New returns a recorder. Run does the work.
+func New(o Options) *Recorder {
+	if o.Period <= 0 {
+		o.Period = defaultPeriod
+	}
+	if o.Texts == "" {
+		o.Texts = TextsNormalized
+	}
+	if o.Report == nil {
+		o.Report = func(string, error) {}
+	}
+	return &Recorder{o: o, cost: meter{period: o.Period}}
+}
+
+// Run records until ctx ends.
+func (r *Recorder) Run(ctx context.Context) {
+	runtime.LockOSThread() // the cost is that of this thread
+	defer runtime.UnlockOSThread()
+	defer r.close()
+	planned := time.Now()
+	for {
+		timer := time.NewTimer(time.Until(planned))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		begin, used := time.Now(), threadTime()
+		err := shield.Catch("recorder", func() error { return r.Sweep(begin, begin.Sub(planned)) })
+		r.report(err)
+		var failed *shield.Panic
+		if errors.As(err, &failed) { // do not trust what it has read
+			r.forget()
+		}
+		r.cost.add(begin, threadTime()-used)
+		for planned = planned.Add(r.cost.period); !planned.After(time.Now()); {
+			planned = planned.Add(r.cost.period)
+		}
+	}
+}
+
+func (r *Recorder) close() {
+	if r.writer != nil {
+		r.report(r.writer.Close())
+		r.writer = nil
+	}
+}
+
+// forget drops the readers of the server's memory.
+func (r *Recorder) forget() { r.state, r.locks, r.noLocks = nil, nil, nil }
+
+// report calls Report if the error has changed.
+func (r *Recorder) report(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text == r.told {
+		return
+	}
+	r.told = text
+	if err != nil {
+		r.o.Report("history is not recorded", err)
+		return
+	}
+	r.o.Report("history is recorded", nil)
+}
+
+// Sweep records the moment. It comes later than planned by delay.
+func (r *Recorder) Sweep(now time.Time, delay time.Duration) error {
+	if err := r.open(now); err != nil {
+		return err
+	}
+	s := store.Sweep{Time: now, Period: r.since(now), Delay: max(0, delay)}
+	var notes []string
+	if delay > r.cost.period {
+		notes = append(notes, fmt.Sprintf("%s late: the host or the worker has no time", delay.Round(time.Millisecond)))
+	}
+	if r.cost.period > r.o.Period {
+		notes = append(notes, fmt.Sprintf("a sweep each %s: the recorder has used more than %.0f %% of a processor", slowPeriod, costLimit*100))
+	}
+	active, lines, readErr := r.read(now)
+	if readErr != nil {
+		notes = append(notes, "no sessions: "+readErr.Error())
+	}
+	s.Rows, s.Note = active, strings.Join(append(notes, lines...), "; ")
+	if err := r.writer.Append(&s); err != nil {
+		return err
+	}
+	r.last = now
+	r.before = make(map[identity]store.Row, len(active))
+	for i := range active {
+		if row := &active[i]; !row.Ended {
+			r.before[identity{row.PID, row.Start}] = *row
+		}
+	}
+	if errors.Is(readErr, errDown) {
+		return nil // the server may well be stopped
+	}
+	return readErr
+}
+
+// since returns how long the rows of a sweep stand for. After a pause of the recorder this is one period: nothing is
+// known of the rest.
+func (r *Recorder) since(now time.Time) time.Duration {
+	since := now.Sub(r.last)
+	if r.last.IsZero() || since <= 0 || since > 2*r.cost.period {
+		return r.cost.period
+	}
+	return since
+}
+
+// open opens the store, again if the timeline or version has changed.
+func (r *Recorder) open(now time.Time) error {
+	if r.writer != nil && now.Sub(r.checked).Abs() < renew {
+		return nil
+	}
+	if err := r.storeWait.err(now); err != nil {
+		return err
+	}
+	meta, err := r.describe()
+	if err != nil {
+		if r.writer != nil { // a file that cannot be read for a moment
+			r.checked = now
+			return nil
+		}
+		return r.storeWait.after(now, err)
+	}
+	r.checked = now
+	if r.writer != nil {
+		if meta == r.meta {
+			return nil
+		}
+		_ = r.writer.Close()
+		r.writer = nil
+	}
+	o := r.o.Store
+	o.Meta = meta
+	w, err := store.Open(o)
+	if err != nil {
+		return r.storeWait.after(now, err)
+	}
+	r.writer, r.meta = w, meta
+	r.storeWait = pause{}
+	return nil
+}
+
+// describe returns what the files say about the server and the recorder.
+func (r *Recorder) describe() (store.Meta, error) {
+	control, err := cluster.ReadControl(r.o.DataDir)
+	if err != nil {
+		return store.Meta{}, err
+	}
+	m := store.Meta{SystemID: control.ID(), Timeline: control.Timeline, DataDir: r.o.DataDir}
+	m.Host, _ = os.Hostname()
+	if c, err := r.o.Server(); err == nil {
+		m.ServerVersion = fmt.Sprint(c.Version)
+	} else {
+		m.ServerVersion = r.meta.ServerVersion
+	}
+	m.Recorder = fmt.Sprintf("%s period=%s texts=%s", r.o.Version, r.o.Period, r.o.Texts)
+	return m, nil
+}
+
+// errDown means that the server does not run.
+var errDown = errors.New("the server does not run")
+
+// read returns the rows of a sweep, and notes on what is missing.
+func (r *Recorder) read(now time.Time) ([]store.Row, []string, error) {
+	m, err := r.moment(now)
+	if err != nil {
+		return r.ended(nil), nil, err
+	}
+	notes := slices.Clone(m.Missing)
+	waits, err := r.waits(m)
+	if err != nil {
+		notes = append(notes, "no blockers: "+err.Error())
+	}
+	rows, incomplete := r.rows(m, waits)
+	if incomplete > 0 {
+		notes = append(notes, fmt.Sprintf("blockers of %d sessions are not known", incomplete))
+	}
+	return append(rows, r.ended(m.Sessions)...), notes, nil
+}
+
+// moment reads the sessions. It opens the readers for a new run of the server.
+func (r *Recorder) moment(now time.Time) (*moment.Moment, error) {
+	c, err := r.o.Server()
+	if err != nil {
+		r.forget()
+		return nil, fmt.Errorf("%w: %w", errDown, err)
+	}
+	if r.state == nil || !r.state.Cluster().Same(c) {
+		if err := r.readWait.err(now); err != nil {
+			return nil, err
+		}
+		r.forget()
+		if r.state, err = state.Open(c); err != nil {
+			return nil, r.readWait.after(now, err)
+		}
+		r.readWait = pause{}
+		r.locks, r.noLocks = locks.Open(c)
+	}
+	m, err := r.state.Read(state.Options{Texts: true})
+	if err != nil {
+		r.forget()
+		return nil, err
+	}
+	return m, nil
+}
+
+// waits reads the locks, if a session waits in a way that has blockers.
+func (r *Recorder) waits(m *moment.Moment) (map[int]*locks.Wait, error) {
+	if !slices.ContainsFunc(m.Sessions, func(s moment.Session) bool { return s.Wait != nil && mayHaveBlockers(s.Wait.Type) }) {
+		return nil, nil
+	}
+	if r.locks == nil {
+		return nil, r.noLocks
+	}
+	all, err := r.locks.Read()
+	if err != nil {
+		return nil, err
+	}
+	waits := make(map[int]*locks.Wait, len(all.Waits))
+	for i := range all.Waits {
+		waits[all.Waits[i].PID] = &all.Waits[i]
+	}
+	return waits, nil
+}
+
+func mayHaveBlockers(class string) bool {
+	return slices.Contains([]string{"Lock", "LWLock", "BufferPin", "Buffer", "IPC"}, class)
+}
+
+// pause makes attempts rare that have failed.
+type pause struct {
+	until  time.Time
+	length time.Duration
+	why    error
+}
+
+// err returns the last error while the pause lasts.
+func (p *pause) err(now time.Time) error {
+	if p.why != nil && now.Before(p.until) && p.until.Sub(now) <= maxPause {
+		return p.why
+	}
+	return nil
+}
+
+// after begins a pause, and returns the error.
+func (p *pause) after(now time.Time, err error) error {
+	p.length = min(maxPause, max(time.Second, 2*p.length))
+	p.until, p.why = now.Add(p.length), err
+	return err
+}
+
+// meter makes sweeps rare while they cost too much.
+type meter struct {
+	period, normal time.Duration
+	begin          time.Time
+	used           time.Duration
+	sweeps         int
+}
+
+// add counts a sweep. At the end of a span it chooses the period.
+func (m *meter) add(at time.Time, used time.Duration) {
+	if m.normal == 0 {
+		m.normal = m.period
+	}
+	if m.begin.IsZero() || at.Before(m.begin) {
+		m.begin = at
+	}
+	m.used += used
+	m.sweeps++
+	span := at.Sub(m.begin)
+	if span < costSpan {
+		return
+	}
+	each := m.used.Seconds() / float64(m.sweeps)
+	switch share := each / m.normal.Seconds(); {
+	case m.used.Seconds()/span.Seconds() > costLimit:
+		m.period = max(m.normal, slowPeriod)
+	case share < costLimit/2: //nolint:mnd // well below
+		m.period = m.normal
+	}
+	m.begin, m.used, m.sweeps = at, 0, 0
+}
+
+// threadTime returns the processor time of the calling thread.
+func threadTime() time.Duration {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_THREAD, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

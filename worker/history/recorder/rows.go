@@ -1,0 +1,163 @@
+package recorder
+
+import (
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"pg_stat_backtrace/worker/history/querytext"
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/pg/locks"
+)
+
+// Bounds of a row.
+const (
+	maxBlockers = 32
+	maxText     = 16 << 10
+)
+
+// idle reports whether a process has nothing to do. A transaction without a statement is something: it can block others.
+func idle(s *moment.Session) bool {
+	switch {
+	case s.Wait != nil && s.Wait.Type == "Activity":
+		return true
+	case s.State == "disabled": // track_activities is off: only the wait is known
+		return s.Wait != nil && s.Wait.Event == "ClientRead"
+	}
+	return s.State == "idle"
+}
+
+// rows returns a row for each session that is not idle, or blocks another one, and the number of waits whose blockers are
+// not known.
+func (r *Recorder) rows(m *moment.Moment, waits map[int]*locks.Wait) ([]store.Row, int) {
+	blocks, incomplete := map[int]bool{}, 0
+	for _, w := range waits {
+		for i := range w.Blockers {
+			blocks[w.Blockers[i].PID] = true
+		}
+	}
+	texts := make(map[string]string, len(r.texts))
+	var rows []store.Row
+	for i := range m.Sessions {
+		s := &m.Sessions[i]
+		if idle(s) && !blocks[s.ServerPID] {
+			continue
+		}
+		row := rowOf(s)
+		row.Query = r.text(s, texts)
+		if w := waits[s.ServerPID]; w != nil && s.Wait != nil && (w.Kind == locks.Lock) == (s.Wait.Type == "Lock") {
+			row.BlockedBy = blockers(w)
+			if !w.Since.IsZero() {
+				row.WaitStart = w.Since.UnixMicro()
+			}
+			if w.Kind == locks.Lock && (w.Reason != "" || len(w.Blockers) == 0) {
+				incomplete++
+			}
+		}
+		rows = append(rows, row)
+	}
+	r.texts = texts
+	return rows, incomplete
+}
+
+// rowOf returns the columns that come from the session alone.
+func rowOf(s *moment.Session) store.Row {
+	row := store.Row{
+		PID: int32(s.ServerPID), Start: micro(s.Started), Type: s.Type, DatabaseID: s.DatabaseOID, Database: s.Database,
+		UserID: s.UserOID, User: s.User, App: s.Application, Client: s.Client, State: s.State, XactStart: micro(s.XactStart),
+		QueryStart: micro(s.QueryStart), StateStart: micro(s.StateStart), QueryID: s.QueryID, PhraseKey: "", Phrase: s.Phrase,
+		Leader: int32(s.Leader),
+	}
+	if s.Wait != nil {
+		row.WaitType, row.WaitEvent, row.WaitStart = s.Wait.Type, s.Wait.Event, micro(s.Wait.Since)
+	}
+	return row
+}
+
+func micro(t *time.Time) int64 {
+	if t == nil || t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+// blockers returns the blockers of a wait. Those that hold the lock come first.
+func blockers(w *locks.Wait) []store.Blocker {
+	lock, mode, object := string(w.Kind), "", ""
+	if w.Tag != nil {
+		lock, mode, object = w.Tag.Type, w.Mode.String(), w.Tag.String()
+	}
+	list := make([]store.Blocker, 0, len(w.Blockers))
+	for i := range w.Blockers {
+		b := &w.Blockers[i]
+		list = append(list, store.Blocker{PID: int32(b.PID), Lock: lock, Mode: mode, Object: object, Soft: !b.Hard})
+	}
+	slices.SortStableFunc(list, func(a, b store.Blocker) int {
+		switch {
+		case a.Soft == b.Soft:
+			return 0
+		case b.Soft:
+			return -1
+		}
+		return 1
+	})
+	return list[:min(len(list), maxBlockers)]
+}
+
+// text returns the text of the session's statement as the options want it.
+func (r *Recorder) text(s *moment.Session, texts map[string]string) string {
+	switch {
+	case s.Query == "" || r.o.Texts == TextsOff:
+		return ""
+	case len(r.o.Redact) > 0 && s.UserOID != 0 && (s.User == "" || slices.Contains(r.o.Redact, s.User)):
+		return "" // a role whose name is not known may be one of them
+	case r.o.Texts == TextsAll:
+		return shortened(s.Query)
+	case s.Type == "autovacuum worker": // its text is the server's own
+		return shortened(s.Query)
+	}
+	text, ok := texts[s.Query]
+	if !ok {
+		if text, ok = r.texts[s.Query]; !ok {
+			text = querytext.Normalized(s.Query)
+		}
+		texts[s.Query] = text
+	}
+	return text
+}
+
+func shortened(text string) string {
+	if len(text) > maxText {
+		n := maxText
+		for n > 0 && !utf8.RuneStart(text[n]) {
+			n--
+		}
+		text = text[:n] + "..."
+	}
+	return strings.ToValidUTF8(text, "?")
+}
+
+// ended returns a row for each session of the sweep before that has ended or is idle now.
+func (r *Recorder) ended(now []moment.Session) []store.Row {
+	current := make(map[identity]*moment.Session, len(now))
+	for i := range now {
+		current[identity{int32(now[i].ServerPID), micro(now[i].Started)}] = &now[i]
+	}
+	var rows []store.Row
+	for id, row := range r.before {
+		s := current[id]
+		if s != nil && !idle(s) {
+			continue
+		}
+		row.Ended, row.State = true, ""
+		row.WaitType, row.WaitEvent, row.WaitStart, row.BlockedBy = "", "", 0, nil
+		if s != nil {
+			row.State, row.StateStart = s.State, micro(s.StateStart)
+		}
+		rows = append(rows, row)
+	}
+	slices.SortFunc(rows, func(a, b store.Row) int { return int(a.PID) - int(b.PID) })
+	return rows
+}
