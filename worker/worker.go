@@ -71,6 +71,8 @@ type Config struct {
 	Serve ServeConfig
 	// Export says where the worker pushes profiles.
 	Export ExportConfig
+	// Record says whether the worker records the history of the server.
+	Record RecordConfig
 	// DebugDirs are the folders below which separate debug files are looked
 	// for; nil means /usr/lib/debug.
 	DebugDirs []string
@@ -160,6 +162,7 @@ func Run(ctx context.Context, cfg Config) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { w.follow(following) })
 	wg.Go(func() { w.waits.Run(following) })
+	wg.Go(func() { w.record(following) })
 	if err = w.push(ctx, &wg, os.Geteuid() == uid); err == nil {
 		w.listen(ctx, &wg)
 		err = w.serve(ctx)

@@ -51,6 +51,9 @@ the whole server (/debug/pprof/profile) by HTTP. An address that other hosts
 reach needs --listen-token-file. With --export-pyroscope or --export-otlp it
 pushes a profile every minute. Profiles need CAP_BPF and CAP_PERFMON.
 
+With --record-dir, or under systemd with StateDirectory=, the worker records once
+a second what each session does. The command history prints it. Not with --all.
+
 For the queue the worker keeps an idle session in each database that has the
 extension, at most --sessions. Further databases take turns. The worker never
 takes a reserved slot or the last one of a database or role. A role that is not a
@@ -62,6 +65,7 @@ func newWorker(version string) *cobra.Command {
 	var level, format string
 	var remote debuginfodFlags
 	var every nodeFlags
+	var record recordFlags
 	cmd := &cobra.Command{
 		Use:   "worker [CONNSTRING]",
 		Short: "Serve the extension's functions, beside a server",
@@ -72,13 +76,14 @@ func newWorker(version string) *cobra.Command {
   pg_stat_backtrace worker --all
   pg_stat_backtrace worker -D /srv/pgdata --debuginfod https://debuginfod.debian.net
   pg_stat_backtrace worker -D /srv/pgdata --listen 127.0.0.1:9188
+  pg_stat_backtrace worker -D /srv/pgdata --record-dir /var/lib/pg_stat_backtrace
   pg_stat_backtrace worker -D /srv/pgdata --export-pyroscope http://127.0.0.1:4040`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				cfg.ConnString = args[0]
 			}
-			if err := errors.Join(every.check(cmd, args), checkWorker(&cfg)); err != nil {
+			if err := errors.Join(every.check(cmd, args), checkWorker(&cfg), record.config(cmd, &every, &cfg.Record)); err != nil {
 				return usage(err)
 			}
 			// A worker outlives the terminal that it was started from, and the reader of its log.
@@ -114,6 +119,7 @@ func newWorker(version string) *cobra.Command {
 	workerFlags(cmd, &cfg, &level, &format)
 	remote.add(cmd)
 	every.add(cmd)
+	record.add(cmd, &cfg.Record)
 	return cmd
 }
 

@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/worker"
+)
+
+// recordFlags are the flags of the recorder, as texts.
+type recordFlags struct {
+	period, keep, size, minFree string
+}
+
+// The flags' names.
+const (
+	flagRecord    = "record"
+	flagRecordDir = "record-dir"
+)
+
+func (f *recordFlags) add(cmd *cobra.Command, c *worker.RecordConfig) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.period, flagRecord, "1s",
+		"record what each session does every `TIME`, or off; needs --record-dir, or systemd's StateDirectory=")
+	fs.StringVar(&c.Dir, flagRecordDir, "",
+		"record the history below `DIRECTORY` (default systemd's $STATE_DIRECTORY, else nothing is recorded)")
+	fs.StringVar(&f.keep, "record-keep", "7d", "remove recorded hours that are `OLDER` than this, such as 7d or 36h")
+	fs.StringVar(&f.size, "record-size", "1GB", "remove the oldest recorded hours beyond `SIZE`")
+	fs.StringVar(&f.minFree, "record-min-free", "1GB", "record nothing that would leave less than `SIZE` free in the file system")
+	fs.StringVar(&c.Texts, "record-query-text", "normalized",
+		"record `TEXTS` of queries: normalized (without values and comments), all, or off")
+	fs.StringSliceVar(&c.Redact, "record-redact", nil, "record no texts of queries of `ROLE` (may be given several times)")
+	_ = cmd.MarkFlagDirname(flagRecordDir)
+	_ = cmd.RegisterFlagCompletionFunc("record-query-text",
+		cobra.FixedCompletions(worker.RecordTexts(), cobra.ShellCompDirectiveNoFileComp))
+}
+
+// config sets what the flags say. The workers of --all do not record: they have no directory of their own.
+func (f *recordFlags) config(cmd *cobra.Command, n *nodeFlags, c *worker.RecordConfig) error {
+	given := cmd.Flags().Changed
+	if n.all && (given(flagRecordDir) || given(flagRecord) && f.period != "off") {
+		return errors.New("--all and --record exclude each other: start a worker with -D for each server whose history you need")
+	}
+	var err error
+	if c.Period, err = parsePeriod(f.period); err != nil {
+		return fmt.Errorf("--record: %w", err)
+	}
+	if c.Keep, err = parseAge(f.keep); err != nil {
+		return fmt.Errorf("--record-keep: %w", err)
+	}
+	if c.Size, err = positiveSize(f.size); err != nil {
+		return fmt.Errorf("--record-size: %w", err)
+	}
+	if c.MinFree, err = positiveSize(f.minFree); err != nil {
+		return fmt.Errorf("--record-min-free: %w", err)
+	}
+	if n.all || n.supervised {
+		c.Period = 0
+		return nil
+	}
+	if c.Dir == "" {
+		c.Dir, _, _ = strings.Cut(os.Getenv("STATE_DIRECTORY"), ":")
+	}
+	if c.Dir == "" && given(flagRecord) && c.Period > 0 {
+		return errors.New("--record needs a directory: give it with --record-dir")
+	}
+	return c.Check()
+}
+
+func parsePeriod(s string) (time.Duration, error) {
+	if s == "off" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("%q is neither off nor a time such as 1s", s)
+	}
+	return d, nil
+}
+
+// parseAge reads a time of which the unit may also be d, a day.
+func parseAge(s string) (time.Duration, error) {
+	const day, most = 24 * time.Hour, 100 * 365
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		n, err := strconv.Atoi(days)
+		if err != nil || n <= 0 || n > most {
+			return 0, fmt.Errorf("%q is not a number of days", s)
+		}
+		return time.Duration(n) * day, nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return 0, fmt.Errorf("%q is not a time such as 7d or 36h", s)
+	}
+	return d, nil
+}
+
+func positiveSize(s string) (int64, error) {
+	n, err := parseSize(s)
+	if err == nil && n == 0 {
+		err = errors.New("the size must be positive")
+	}
+	return n, err
+}

@@ -1,0 +1,79 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"pg_stat_backtrace/worker/history/recorder"
+	"pg_stat_backtrace/worker/history/store"
+)
+
+// RecordConfig says whether and where the worker records the history of the server.
+type RecordConfig struct {
+	// Period is the time between two sweeps; 0: nothing is recorded.
+	Period time.Duration
+	// Dir is the state directory; empty: nothing is recorded.
+	Dir string
+	// Keep, Size and MinFree bound the history; 0: the defaults of package store.
+	Keep          time.Duration
+	Size, MinFree int64
+	// Texts says which query texts are kept: off, normalized or all; empty: normalized.
+	Texts string
+	// Redact names the roles whose query texts are not kept.
+	Redact []string
+}
+
+// The bounds of RecordConfig.Period.
+const (
+	minRecordPeriod = 100 * time.Millisecond
+	maxRecordPeriod = time.Minute
+)
+
+// RecordTexts are the values of RecordConfig.Texts.
+func RecordTexts() []string {
+	return []string{string(recorder.TextsOff), string(recorder.TextsNormalized), string(recorder.TextsAll)}
+}
+
+// Check returns an error for options that have no meaning. It reads no file.
+func (c *RecordConfig) Check() error {
+	switch {
+	case c.Period != 0 && (c.Period < minRecordPeriod || c.Period > maxRecordPeriod):
+		return fmt.Errorf("--record must be off, or a time from %s to %s", minRecordPeriod, maxRecordPeriod)
+	case c.Dir != "" && !filepath.IsAbs(c.Dir):
+		return errors.New("--record-dir must be an absolute path")
+	case c.Keep < 0 || c.Size < 0 || c.MinFree < 0:
+		return errors.New("--record-keep, --record-size and --record-min-free must be positive")
+	case c.Texts != "" && !slices.Contains(RecordTexts(), c.Texts):
+		return fmt.Errorf("--record-query-text must be off, normalized or all, not %q", c.Texts)
+	}
+	return nil
+}
+
+// record records the history until ctx ends.
+func (w *Worker) record(ctx context.Context) {
+	c := &w.cfg.Record
+	switch {
+	case c.Period == 0:
+		return
+	case c.Dir == "":
+		w.log.Info().Msg("no history is recorded; to record it, give a directory with --record-dir")
+		return
+	}
+	w.log.Info().Str("directory", c.Dir).Dur("period_ms", c.Period).Str("query_text", c.Texts).Msg("recording the history")
+	recorder.New(recorder.Options{
+		Store:   store.Options{Dir: c.Dir, Keep: c.Keep, Size: c.Size, MinFree: c.MinFree},
+		DataDir: w.server().DataDir, Server: w.current, Period: c.Period, Texts: recorder.Texts(c.Texts), Redact: c.Redact,
+		Version: w.cfg.Version,
+		Report: func(message string, err error) {
+			if err != nil {
+				w.log.Error().Err(err).Str("directory", c.Dir).Msg(message)
+				return
+			}
+			w.log.Info().Str("directory", c.Dir).Msg(message)
+		},
+	}).Run(ctx)
+}
