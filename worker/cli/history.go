@@ -1,0 +1,165 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/worker/history/span"
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/pg/cluster"
+)
+
+// historyFlags are the flags of the command history.
+type historyFlags struct {
+	recordDir, dataDir, cluster string
+	since, until                string
+	by                          []string
+	format                      string
+	limit, width                int
+}
+
+const historyLong = `Print what the sessions of a server did at a former time, as the worker has
+recorded it: second by second, or with --by the totals of sampled seconds.
+
+The command reads the directory that the worker records to (--record-dir). It
+needs neither the worker nor the server, so both may be down. If the directory has
+the history of several servers, -D names the data directory of one, or --cluster
+its system identifier.
+
+Sessions that were idle are not recorded, except if they blocked another session.
+A session that ended or became idle has one row more, marked as ended. The command
+reports times without a record, sweeps that were lost, and damaged files.
+
+Times without a zone are in the zone of this command (TZ), which it prints.`
+
+func newHistory() *cobra.Command {
+	var f historyFlags
+	cmd := &cobra.Command{
+		Use:   "history --record-dir DIRECTORY",
+		Short: "Print what sessions did at a former time, as the worker has recorded it",
+		Long:  historyLong,
+		Example: `  pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since 03:00 --until 03:05
+  pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since -1h --by wait
+  pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since "yesterday 22:00" --by blocker,user -f csv`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			since, until, err := f.check(time.Now())
+			if err != nil {
+				return usage(err)
+			}
+			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), since, until)
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&f.recordDir, flagRecordDir, "", "the `DIRECTORY` to which the worker records (default $STATE_DIRECTORY)")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`, if the history has several servers")
+	fs.StringVar(&f.cluster, "cluster", "", "the server's system `IDENTIFIER`, if the history has several servers")
+	fs.StringVar(&f.since, "since", "-5m", "begin at `TIME`: "+whenUsage)
+	fs.StringVar(&f.until, "until", "now", "end before `TIME`")
+	fs.StringSliceVar(&f.by, "by", nil, "print totals by `KEYS`: "+strings.Join(span.Keys(), ", "))
+	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, json or csv")
+	fs.IntVar(&f.limit, "limit", 0, "with --by: print the largest `N` totals (default all)")
+	fs.IntVar(&f.width, "query-width", 80, "with text: at most `N` characters of each query")
+	_ = cmd.MarkFlagDirname(flagRecordDir)
+	_ = cmd.MarkFlagDirname("pgdata")
+	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(span.Keys(), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("format",
+		cobra.FixedCompletions([]string{formatText, formatJSON, formatCSV}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// check validates the flags, and returns the span.
+func (f *historyFlags) check(now time.Time) (since, until time.Time, err error) {
+	f.recordDir = cmp.Or(f.recordDir, strings.Split(os.Getenv("STATE_DIRECTORY"), ":")[0])
+	for _, by := range f.by {
+		if !slices.Contains(span.Keys(), by) {
+			return since, until, fmt.Errorf("--by must be of %s, not %q", strings.Join(span.Keys(), ", "), by)
+		}
+	}
+	switch {
+	case f.recordDir == "":
+		return since, until, errors.New("give the directory of the history with --record-dir")
+	case f.dataDir != "" && f.cluster != "":
+		return since, until, errors.New("-D and --cluster exclude each other")
+	case f.format != formatText && f.format != formatJSON && f.format != formatCSV:
+		return since, until, fmt.Errorf("--format must be text, json or csv, not %q", f.format)
+	case f.limit < 0 || f.width < 1:
+		return since, until, errors.New("--limit and --query-width must be positive")
+	}
+	if since, err = parseWhen(f.since, now); err != nil {
+		return since, until, fmt.Errorf("--since: %w", err)
+	}
+	if until, err = parseWhen(f.until, now); err != nil {
+		return since, until, fmt.Errorf("--until: %w", err)
+	}
+	switch {
+	case since.After(now):
+		err = fmt.Errorf("--since %s is in the future; for the day before write \"yesterday %s\"", since.Format(time.RFC3339), f.since)
+	case !until.After(since):
+		err = fmt.Errorf("--until %s is not after --since %s", until.Format(time.RFC3339), since.Format(time.RFC3339))
+	case until.After(now):
+		until = now
+	}
+	return since, until, err
+}
+
+// reader opens the history of the server.
+func (f *historyFlags) reader() (*store.Reader, string, error) {
+	id := f.cluster
+	if f.dataDir != "" {
+		control, err := cluster.ReadControl(f.dataDir)
+		if err != nil {
+			return nil, "", err
+		}
+		id = control.ID()
+	}
+	if id == "" {
+		ids, err := store.Clusters(f.recordDir)
+		if err != nil {
+			return nil, "", err
+		}
+		if len(ids) > 1 {
+			return nil, "", usage(fmt.Errorf("%s has the history of several servers; give -D, or --cluster with one of %s",
+				f.recordDir, strings.Join(ids, ", ")))
+		}
+		id = ids[0]
+	}
+	r, err := store.OpenReader(f.recordDir, id)
+	return r, id, err
+}
+
+// run prints the span.
+func (f *historyFlags) run(ctx context.Context, out, errOut io.Writer, since, until time.Time) error {
+	r, id, err := f.reader()
+	if err != nil {
+		return err
+	}
+	meta, _ := r.Meta()
+	p := f.printer(out, errOut, id, &meta)
+	p.begin(since, until)
+	summary, err := span.Read(ctx, r, since, until, p.sweep)
+	if err != nil {
+		return err
+	}
+	if err := p.finish(&summary); err != nil {
+		return err
+	}
+	if summary.Sweeps == 0 {
+		first, last := r.Span()
+		if first.IsZero() {
+			return fmt.Errorf("%w from %s to %s", store.ErrNoHistory, since.Format(time.RFC3339), until.Format(time.RFC3339))
+		}
+		return fmt.Errorf("%w from %s to %s; the history has hours from %s to %s", store.ErrNoHistory, since.Format(time.RFC3339),
+			until.Format(time.RFC3339), first.In(since.Location()).Format(time.RFC3339), last.In(since.Location()).Format(time.RFC3339))
+	}
+	return nil
+}

@@ -1,0 +1,378 @@
+package cli
+
+import (
+	"cmp"
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"pg_stat_backtrace/worker/history/span"
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/report/visible"
+)
+
+// historyPrinter prints a span.
+type historyPrinter struct {
+	f           *historyFlags
+	out, errOut io.Writer
+	id          string
+	meta        *store.Meta
+	totals      *span.Totals // nil without --by
+	csv         *csv.Writer
+	json        *json.Encoder
+	zone        *time.Location
+}
+
+func (f *historyFlags) printer(out, errOut io.Writer, id string, meta *store.Meta) *historyPrinter {
+	p := &historyPrinter{f: f, out: out, errOut: errOut, id: id, meta: meta}
+	if len(f.by) > 0 {
+		p.totals = span.NewTotals(f.by)
+	}
+	switch f.format {
+	case formatCSV:
+		p.csv = csv.NewWriter(out)
+	case formatJSON:
+		p.json = json.NewEncoder(visible.Writer{To: out})
+		p.json.SetEscapeHTML(false)
+	}
+	return p
+}
+
+const historyTime = "2006-01-02 15:04:05.000 -0700"
+
+// begin prints the head.
+func (p *historyPrinter) begin(since, until time.Time) {
+	p.zone = since.Location()
+	switch {
+	case p.csv != nil && p.totals == nil:
+		_ = p.csv.Write(historyHeader())
+	case p.f.format == formatText:
+		zone, _ := since.Zone()
+		_, _ = fmt.Fprintf(p.out, "cluster %s (PostgreSQL %s, %s): %s to %s, times in %s\n", p.id,
+			cmp.Or(visible.Line(p.meta.ServerVersion), "?"), cmp.Or(visible.Line(p.meta.DataDir), "?"), since.Format(historyTime),
+			until.Format(historyTime), zone)
+	}
+}
+
+// sweep prints or counts one sweep.
+func (p *historyPrinter) sweep(s *span.Sweep, gap *span.Gap) error {
+	if p.totals != nil {
+		p.totals.Add(s)
+		return nil
+	}
+	switch p.f.format {
+	case formatCSV:
+		for i := range s.Rows {
+			_ = p.csv.Write(p.row(s, &s.Rows[i]))
+		}
+		p.csv.Flush()
+		return p.csv.Error()
+	case formatJSON:
+		return p.jsonSweep(s)
+	}
+	return p.text(s, gap)
+}
+
+func historyHeader() []string {
+	return []string{
+		"time", "pid", "backend_type", "database", "user", "application_name", "client", "state", "wait_event", "wait_age",
+		"xact_age", "query_age", "blocked_by", "query", "ended", "period",
+	}
+}
+
+// row returns the columns of a session, each on one line.
+func (p *historyPrinter) row(s *span.Sweep, r *store.Row) []string {
+	at := s.Time.UnixMicro()
+	wait := ""
+	if r.WaitType != "" {
+		wait = span.Wait(r)
+	}
+	row := []string{
+		s.Time.In(p.zone).Format(time.RFC3339Nano), strconv.Itoa(int(r.PID)), r.Type, dashless(span.Name(r.Database, r.DatabaseID)),
+		dashless(span.Name(r.User, r.UserID)), r.App, r.Client, r.State, wait, age(at, r.WaitStart), age(at, r.XactStart),
+		age(at, r.QueryStart), blockedBy(r), query(r), strconv.FormatBool(r.Ended), strconv.FormatFloat(s.Period.Seconds(), 'f', 3, 64),
+	}
+	for i := range row {
+		row[i] = visible.Line(strings.Join(strings.Fields(row[i]), " "))
+	}
+	return row
+}
+
+func dashless(s string) string {
+	if s == "-" {
+		return ""
+	}
+	return s
+}
+
+func query(r *store.Row) string {
+	if r.Query == "" && r.QueryID != 0 {
+		return "query id " + strconv.FormatInt(r.QueryID, 10)
+	}
+	return r.Query
+}
+
+// age returns the seconds since a time; empty: not known.
+func age(now, since int64) string {
+	if since == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(max(0, float64(now-since)/1e6), 'f', 1, 64)
+}
+
+// blockedBy lists the blockers of a session. Those that wait for the same lock, in front of it, are in parentheses.
+func blockedBy(r *store.Row) string {
+	var list []string
+	for i := range r.BlockedBy {
+		b := &r.BlockedBy[i]
+		text := strconv.Itoa(int(b.PID))
+		if b.PID == 0 {
+			text = "prepared transaction"
+		}
+		if b.Soft {
+			text = "(" + text + ")"
+		}
+		list = append(list, text)
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	b := &r.BlockedBy[0]
+	return strings.Join(list, ",") + strings.TrimRight(" "+strings.Join([]string{b.Mode, b.Object}, " "), " ")
+}
+
+// text prints the sessions of a sweep, with a line for each problem.
+func (p *historyPrinter) text(s *span.Sweep, gap *span.Gap) error {
+	if gap != nil {
+		_, _ = fmt.Fprintln(p.out, p.gap(gap))
+	}
+	if len(s.Rows) == 0 && s.Note == "" && s.Lost == 0 {
+		return nil
+	}
+	_, _ = fmt.Fprintln(p.out, s.Time.In(p.zone).Format(historyTime))
+	if s.Lost > 0 {
+		_, _ = fmt.Fprintf(p.out, "  -- %d sweeps before could not be written\n", s.Lost)
+	}
+	if s.Note != "" {
+		_, _ = fmt.Fprintf(p.out, "  -- %s\n", visible.Line(s.Note))
+	}
+	const gapWidth = 2
+	w := tabwriter.NewWriter(p.out, 0, 0, gapWidth, ' ', 0)
+	for i := range s.Rows {
+		_, _ = fmt.Fprintln(w, "  "+strings.Join(p.words(p.row(s, &s.Rows[i]), s.Rows[i].Ended), "\t"))
+	}
+	return w.Flush()
+}
+
+// words returns the columns of a row for people.
+func (p *historyPrinter) words(row []string, ended bool) []string {
+	const pid, kind, database, user, state, wait, waitAge, xact, blocked, query = 1, 2, 3, 4, 7, 8, 9, 10, 12, 13
+	text := row[query]
+	if runes := []rune(text); len(runes) > p.f.width {
+		text = string(runes[:p.f.width]) + "..."
+	}
+	if ended {
+		return []string{row[pid], row[kind], row[user] + "@" + row[database], cmp.Or(row[state], "-"), "ended", "", "", text}
+	}
+	with := func(before, text, after string) string {
+		if text == "" {
+			return "-"
+		}
+		return before + text + after
+	}
+	waits := cmp.Or(row[wait], "-")
+	if row[waitAge] != "" {
+		waits += " " + row[waitAge] + " s"
+	}
+	return []string{
+		row[pid], row[kind], row[user] + "@" + row[database], cmp.Or(row[state], "-"), waits, with("transaction ", row[xact], " s"),
+		with("blocked by ", row[blocked], ""), text,
+	}
+}
+
+func (p *historyPrinter) gap(g *span.Gap) string {
+	return fmt.Sprintf("-- not recorded: %s to %s (%.1f s)", g.From.In(p.zone).Format(historyTime), g.To.In(p.zone).Format(historyTime),
+		g.Seconds())
+}
+
+// historySweep is a line of the JSON form.
+type historySweep struct {
+	Time    time.Time        `json:"time"`
+	Period  float64          `json:"period_seconds"`
+	Delay   float64          `json:"delay_seconds,omitempty"`
+	Lost    int              `json:"lost_sweeps,omitempty"`
+	Note    string           `json:"note,omitempty"`
+	Session []historySession `json:"sessions"`
+}
+
+// historySession has the names of the columns of rows.parquet.
+type historySession struct {
+	PID        int32           `json:"pid"`
+	Start      *time.Time      `json:"backend_start,omitempty"`
+	Type       string          `json:"backend_type"`
+	Database   string          `json:"database,omitempty"`
+	DatabaseID uint32          `json:"database_oid,omitempty"`
+	User       string          `json:"user,omitempty"`
+	UserID     uint32          `json:"user_oid,omitempty"`
+	App        string          `json:"application_name,omitempty"`
+	Client     string          `json:"client,omitempty"`
+	State      string          `json:"state,omitempty"`
+	XactStart  *time.Time      `json:"xact_start,omitempty"`
+	QueryStart *time.Time      `json:"query_start,omitempty"`
+	StateStart *time.Time      `json:"state_start,omitempty"`
+	WaitType   string          `json:"wait_event_type,omitempty"`
+	WaitEvent  string          `json:"wait_event,omitempty"`
+	WaitStart  *time.Time      `json:"wait_start,omitempty"`
+	QueryID    int64           `json:"query_id,omitempty,string"`
+	Query      string          `json:"query,omitempty"`
+	Leader     int32           `json:"leader_pid,omitempty"`
+	Ended      bool            `json:"ended,omitempty"`
+	BlockedBy  []store.Blocker `json:"blocked_by,omitempty"`
+}
+
+func (p *historyPrinter) jsonSweep(s *span.Sweep) error {
+	at := func(micro int64) *time.Time {
+		if micro == 0 {
+			return nil
+		}
+		t := time.UnixMicro(micro).In(p.zone)
+		return &t
+	}
+	line := historySweep{
+		Time: s.Time.In(p.zone), Period: s.Period.Seconds(), Delay: s.Delay.Seconds(), Lost: s.Lost, Note: s.Note,
+		Session: make([]historySession, len(s.Rows)),
+	}
+	for i := range s.Rows {
+		r := &s.Rows[i]
+		line.Session[i] = historySession{
+			PID: r.PID, Start: at(r.Start), Type: r.Type, Database: r.Database, DatabaseID: r.DatabaseID, User: r.User, UserID: r.UserID,
+			App: r.App, Client: r.Client, State: r.State, XactStart: at(r.XactStart), QueryStart: at(r.QueryStart),
+			StateStart: at(r.StateStart), WaitType: r.WaitType, WaitEvent: r.WaitEvent, WaitStart: at(r.WaitStart), QueryID: r.QueryID,
+			Query: r.Query, Leader: r.Leader, Ended: r.Ended, BlockedBy: r.BlockedBy,
+		}
+	}
+	return p.json.Encode(line)
+}
+
+// finish prints the totals, and how much of the span was recorded.
+func (p *historyPrinter) finish(s *span.Summary) error {
+	switch p.f.format {
+	case formatJSON:
+		return p.jsonFinish(s)
+	case formatCSV:
+		if p.totals != nil {
+			p.csvTotals()
+		}
+		p.csv.Flush()
+		p.problems(p.errOut, s)
+		return p.csv.Error()
+	}
+	if p.totals != nil {
+		if err := p.textTotals(s); err != nil {
+			return err
+		}
+		for i := range s.Gaps {
+			_, _ = fmt.Fprintln(p.out, p.gap(&s.Gaps[i]))
+		}
+	} else if n := len(s.Gaps); n > 0 && s.GapsMore == 0 && s.Gaps[n-1].To.Add(time.Second).After(s.Until) {
+		_, _ = fmt.Fprintln(p.out, p.gap(&s.Gaps[n-1]))
+	}
+	p.problems(p.out, s)
+	return nil
+}
+
+// problems prints how much was recorded, and what is missing.
+func (p *historyPrinter) problems(out io.Writer, s *span.Summary) {
+	missing := 0.0
+	for i := range s.Gaps {
+		missing += s.Gaps[i].Seconds()
+	}
+	_, _ = fmt.Fprintf(out, "%d sweeps, %d rows; not recorded: %.1f s in %d gaps; sweeps lost: %d, late: %d\n", s.Sweeps, s.Rows, missing,
+		len(s.Gaps)+s.GapsMore, s.Lost, s.Late)
+	for _, d := range s.Damage {
+		_, _ = fmt.Fprintf(out, "damaged: %s\n", visible.Line(d))
+	}
+}
+
+// historyTotal is a total of the JSON form.
+type historyTotal struct {
+	Keys    map[string]string `json:"keys"`
+	Samples int               `json:"samples"`
+	Seconds float64           `json:"seconds"`
+	Share   float64           `json:"share"`
+}
+
+func (p *historyPrinter) jsonFinish(s *span.Summary) error {
+	result := map[string]any{
+		"cluster": p.id, "server_version": p.meta.ServerVersion, "time_zone": p.zone.String(), "summary": s,
+	}
+	if p.totals != nil {
+		list, all := p.largest()
+		totals := make([]historyTotal, len(list))
+		for i, t := range list {
+			totals[i] = historyTotal{Keys: map[string]string{}, Samples: t.Samples, Seconds: t.Seconds, Share: share(t.Seconds, all)}
+			for j, by := range p.f.by {
+				totals[i].Keys[by] = t.Keys[j]
+			}
+		}
+		result["totals"], result["sampled_seconds"] = totals, all
+	}
+	return p.json.Encode(result)
+}
+
+func share(part, all float64) float64 {
+	if all <= 0 {
+		return 0
+	}
+	return part / all
+}
+
+func (p *historyPrinter) largest() ([]*span.Total, float64) {
+	list, all := p.totals.List()
+	if p.f.limit > 0 && len(list) > p.f.limit {
+		list = list[:p.f.limit]
+	}
+	return list, all
+}
+
+func (p *historyPrinter) csvTotals() {
+	_ = p.csv.Write(append([]string{"seconds", "share", "samples"}, p.f.by...))
+	list, all := p.largest()
+	for _, t := range list {
+		row := []string{
+			strconv.FormatFloat(t.Seconds, 'f', 3, 64), strconv.FormatFloat(share(t.Seconds, all), 'f', 4, 64), strconv.Itoa(t.Samples),
+		}
+		for _, k := range t.Keys {
+			row = append(row, visible.Line(k))
+		}
+		_ = p.csv.Write(row)
+	}
+}
+
+func (p *historyPrinter) textTotals(s *span.Summary) error {
+	const gapWidth, percent = 2, 100
+	w := tabwriter.NewWriter(p.out, 0, 0, gapWidth, ' ', 0)
+	_, _ = fmt.Fprintln(w, "seconds\tshare\taverage\t"+strings.Join(p.f.by, "\t"))
+	list, all := p.largest()
+	for _, t := range list {
+		_, _ = fmt.Fprintf(w, "%.1f\t%.1f %%\t%.2f", t.Seconds, percent*share(t.Seconds, all), share(t.Seconds, s.Seconds))
+		for _, k := range t.Keys {
+			k = visible.Line(strings.Join(strings.Fields(k), " "))
+			if runes := []rune(k); len(runes) > p.f.width {
+				k = string(runes[:p.f.width]) + "..."
+			}
+			_, _ = fmt.Fprintf(w, "\t%s", k)
+		}
+		_, _ = fmt.Fprintln(w)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(p.out, "%.1f sampled seconds of all sessions\n", all)
+	return err
+}

@@ -1,0 +1,296 @@
+// Package span reads a span of time from a history, sweep by sweep, with the gaps in it, and counts its samples. It must
+// not know how the result is printed.
+package span
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/worker/history/store"
+)
+
+// Sweep is what the recorder saw at one time.
+type Sweep struct {
+	Time   time.Time
+	Period time.Duration // that each row stands for
+	Delay  time.Duration
+	Lost   int // earlier sweeps that could not be written
+	Note   string
+	Rows   []store.Row
+}
+
+// Gap is a time in which nothing was recorded.
+type Gap struct {
+	From time.Time `json:"from"`
+	To   time.Time `json:"to"`
+}
+
+// Seconds returns the length.
+func (g Gap) Seconds() float64 { return g.To.Sub(g.From).Seconds() }
+
+// Summary says how much of a span was recorded.
+type Summary struct {
+	Since    time.Time `json:"since"`
+	Until    time.Time `json:"until"`
+	Sweeps   int       `json:"sweeps"`
+	Rows     int       `json:"rows"`
+	Seconds  float64   `json:"recorded_seconds"` // that the sweeps stand for
+	Lost     int       `json:"lost_sweeps"`
+	Late     int       `json:"late_sweeps"` // by more than their period
+	Gaps     []Gap     `json:"gaps"`        // at most maxGaps
+	GapsMore int       `json:"more_gaps,omitempty"`
+	Damage   []string  `json:"damage,omitempty"`
+}
+
+const maxGaps = 1000
+
+// tolerance is the least time without a sweep that counts as a gap, beyond the sweep's period.
+const tolerance = 900 * time.Millisecond
+
+// gap returns the time before a sweep that no sweep stands for.
+func gap(before, at time.Time, period time.Duration) (Gap, bool) {
+	g := Gap{before, at.Add(-period)}
+	return g, g.To.Sub(g.From) >= max(tolerance, period*9/10) //nolint:mnd // a sweep may be a little late
+}
+
+// Read calls each with the sweeps of a span, in order. A gap before a sweep is passed with it. It returns the summary also
+// with an error of each.
+func Read(ctx context.Context, r *store.Reader, since, until time.Time, each func(*Sweep, *Gap) error) (Summary, error) {
+	s := Summary{Since: since, Until: until, Gaps: []Gap{}}
+	var infos []store.SweepInfo
+	err := r.Sweeps(ctx, since, until, func(i store.SweepInfo) error {
+		infos = append(infos, i)
+		return nil
+	})
+	if err != nil {
+		return s, err
+	}
+	last := since
+	var current Sweep
+	pass := func(i *store.SweepInfo, rows []store.Row) error {
+		current = Sweep{
+			Time: time.UnixMicro(i.Time), Period: seconds(i.Period), Delay: seconds(i.Delay), Lost: int(i.Lost), Note: i.Note, Rows: rows,
+		}
+		s.count(&current)
+		var before *Gap
+		if g, ok := gap(last, current.Time, current.Period); ok {
+			before = &g
+			s.gap(g)
+		}
+		last = current.Time
+		return each(&current, before)
+	}
+	slices.SortStableFunc(infos, func(a, b store.SweepInfo) int { return cmp.Compare(a.Time, b.Time) }) // the clock may go back
+	next, pending := 0, []store.Row(nil)
+	orphans := func() error { // rows of a sweep whose own record cannot be read
+		rows := pending
+		pending = nil
+		return pass(&store.SweepInfo{
+			Time: rows[0].Time, Period: cmp.Or(current.Period, time.Second).Seconds(), Note: "the record of this sweep cannot be read",
+		}, rows)
+	}
+	flush := func(until int64) error { // passes the sweeps before a time
+		for ; next < len(infos) && infos[next].Time < until; next++ {
+			if len(pending) > 0 && pending[0].Time < infos[next].Time {
+				if err := orphans(); err != nil {
+					return err
+				}
+			}
+			var rows []store.Row
+			if len(pending) > 0 && pending[0].Time == infos[next].Time {
+				rows, pending = pending, nil
+			}
+			if err := pass(&infos[next], rows); err != nil {
+				return err
+			}
+		}
+		if len(pending) > 0 {
+			return orphans()
+		}
+		return nil
+	}
+	err = r.Rows(ctx, since, until, func(row *store.Row) error {
+		if len(pending) > 0 && pending[0].Time != row.Time {
+			if err := flush(row.Time); err != nil {
+				return err
+			}
+		}
+		pending = append(pending, *row)
+		return nil
+	})
+	if err == nil {
+		err = flush(until.UnixMicro())
+	}
+	if g, ok := gap(last, until, max(current.Period, time.Second)); ok && err == nil {
+		s.gap(g)
+	}
+	slices.SortFunc(r.Damage, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	for _, d := range r.Damage {
+		if text := d.Error(); !slices.Contains(s.Damage, text) {
+			s.Damage = append(s.Damage, text)
+		}
+	}
+	return s, err
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+func (s *Summary) count(w *Sweep) {
+	s.Sweeps++
+	s.Rows += len(w.Rows)
+	s.Lost += w.Lost
+	s.Seconds += w.Period.Seconds()
+	if w.Delay > w.Period {
+		s.Late++
+	}
+}
+
+func (s *Summary) gap(g Gap) {
+	if len(s.Gaps) >= maxGaps {
+		s.GapsMore++
+		return
+	}
+	s.Gaps = append(s.Gaps, g)
+}
+
+// Keys are the columns by which samples can be counted.
+func Keys() []string {
+	return []string{"wait", "query", "user", "database", "blocker", "state", "type"}
+}
+
+// Total counts the samples that have the same keys.
+type Total struct {
+	Keys    []string
+	Samples int
+	Seconds float64 // of all samples
+}
+
+// Totals counts samples by keys.
+type Totals struct {
+	by  []string
+	m   map[string]*Total
+	all float64
+}
+
+const maxTotals = 100_000
+
+// NewTotals counts by these keys, each of Keys.
+func NewTotals(by []string) *Totals { return &Totals{by: by, m: map[string]*Total{}} }
+
+// Add counts the rows of a sweep. Sessions that ended before it do not count. By blocker, a session counts once for each
+// process that blocks it, and not at all if it waits for no process.
+func (t *Totals) Add(s *Sweep) {
+	for i := range s.Rows {
+		row := &s.Rows[i]
+		if row.Ended {
+			continue
+		}
+		t.all += s.Period.Seconds()
+		if !slices.Contains(t.by, "blocker") {
+			t.add(s, row, nil)
+			continue
+		}
+		for j := range row.BlockedBy {
+			t.add(s, row, &row.BlockedBy[j])
+		}
+	}
+}
+
+func (t *Totals) add(s *Sweep, row *store.Row, b *store.Blocker) {
+	keys := make([]string, len(t.by))
+	for i, by := range t.by {
+		keys[i] = key(by, s, row, b)
+	}
+	id := strings.Join(keys, "\x00")
+	total := t.m[id]
+	if total == nil {
+		if len(t.m) >= maxTotals {
+			for i := range keys {
+				keys[i] = "(others)"
+			}
+			id = "\x00others"
+			total = t.m[id]
+		}
+		if total == nil {
+			total = &Total{Keys: keys}
+			t.m[id] = total
+		}
+	}
+	total.Samples++
+	total.Seconds += s.Period.Seconds()
+}
+
+// List returns the totals, the largest first, and the seconds of all samples.
+func (t *Totals) List() (list []*Total, all float64) {
+	for _, total := range t.m {
+		list = append(list, total)
+	}
+	slices.SortFunc(list, func(a, b *Total) int {
+		return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), slices.Compare(a.Keys, b.Keys))
+	})
+	return list, t.all
+}
+
+func key(by string, s *Sweep, row *store.Row, b *store.Blocker) string {
+	switch by {
+	case "wait":
+		return Wait(row)
+	case "query":
+		return query(row)
+	case "user":
+		return Name(row.User, row.UserID)
+	case "database":
+		return Name(row.Database, row.DatabaseID)
+	case "state":
+		return cmp.Or(row.State, "-")
+	case "type":
+		return row.Type
+	}
+	return blocker(s, b)
+}
+
+// Wait returns the wait event, or says that the process does not wait.
+func Wait(row *store.Row) string {
+	if row.WaitType == "" {
+		return "no wait"
+	}
+	return row.WaitType + ":" + row.WaitEvent
+}
+
+// Name returns a name, or else the number of the object.
+func Name(name string, oid uint32) string {
+	switch {
+	case name != "":
+		return name
+	case oid != 0:
+		return "oid " + strconv.FormatUint(uint64(oid), 10)
+	}
+	return "-"
+}
+
+func query(row *store.Row) string {
+	switch {
+	case row.Query != "":
+		return row.Query
+	case row.QueryID != 0:
+		return "query id " + strconv.FormatInt(row.QueryID, 10)
+	}
+	return "-"
+}
+
+func blocker(s *Sweep, b *store.Blocker) string {
+	if b.PID == 0 {
+		return "prepared transaction"
+	}
+	for i := range s.Rows {
+		if row := &s.Rows[i]; row.PID == b.PID && !row.Ended {
+			return fmt.Sprintf("%d (%s, %s, %s)", b.PID, row.Type, Name(row.User, row.UserID), cmp.Or(row.State, "-"))
+		}
+	}
+	return strconv.Itoa(int(b.PID))
+}
