@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strconv"
 
 	"pg_stat_backtrace/worker/host/rootfs"
@@ -35,7 +36,7 @@ const (
 // ReadControl reads the control file of a data directory. The error wraps ErrControl.
 func ReadControl(dir string) (Control, error) {
 	const most = 1 << 20
-	data, err := rootfs.ReadIn(dir, "global/pg_control", most)
+	data, err := rootfs.ReadIn(filepath.Join(dir, "global"), "pg_control", most)
 	if err != nil {
 		return Control{}, fmt.Errorf("%w: %w", ErrControl, err)
 	}
