@@ -144,10 +144,7 @@ func (r *Recorder) forget() { r.state, r.locks, r.noLocks = nil, nil, nil }
 
 // report calls Report if the error has changed.
 func (r *Recorder) report(err error) {
-	text := ""
-	if err != nil {
-		text = err.Error()
-	}
+	text := kind(err)
 	if text == r.told {
 		return
 	}
@@ -157,6 +154,24 @@ func (r *Recorder) report(err error) {
 		return
 	}
 	r.o.Report("history is recorded", nil)
+}
+
+// kind returns the text of an error without figures, which may differ each time, such as the free space.
+func kind(err error) string {
+	if err == nil {
+		return ""
+	}
+	text := err.Error()
+	var failed *shield.Panic
+	if errors.As(err, &failed) {
+		text = fmt.Sprint(failed.Place, failed.Value)
+	}
+	return strings.Map(func(c rune) rune {
+		if c >= '0' && c <= '9' {
+			return -1
+		}
+		return c
+	}, text)
 }
 
 // Sweep records the moment. It comes later than planned by delay.

@@ -1,0 +1,223 @@
+package recorder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/pg/cluster"
+)
+
+// TestIdle has the rule for each kind of session.
+func TestIdle(t *testing.T) {
+	for _, c := range []struct {
+		state, class, event string
+		want                bool
+	}{
+		{"idle", "Client", "ClientRead", true},
+		{"idle in transaction", "Client", "ClientRead", false},
+		{"idle in transaction (aborted)", "Client", "ClientRead", false},
+		{"active", "", "", false},
+		{"active", "Activity", "WalSenderMain", true},
+		{"", "Activity", "CheckpointerMain", true},
+		{"", "Timeout", "CheckpointWriteDelay", false},
+		{"", "", "", false},
+		{"disabled", "Client", "ClientRead", true},
+		{"disabled", "Lock", "relation", false},
+		{"disabled", "", "", false},
+	} {
+		s := moment.Session{State: c.state}
+		if c.class != "" {
+			s.Wait = &moment.Wait{Type: c.class, Event: c.event}
+		}
+		if got := idle(&s); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
+// TestEnded expects one row for a session that is idle, is gone, or has another process with its number.
+func TestEnded(t *testing.T) {
+	start := time.UnixMicro(5)
+	r := New(Options{})
+	r.before = map[identity]store.Row{}
+	for pid := range int32(4) {
+		r.before[identity{pid, 5}] = store.Row{PID: pid, Start: 5, State: "active", WaitType: "Lock", BlockedBy: []store.Blocker{{}}}
+	}
+	other := time.UnixMicro(6)
+	rows := r.ended([]moment.Session{
+		{ServerPID: 0, Started: &start, State: "active"}, {ServerPID: 1, Started: &start, State: "idle"},
+		{ServerPID: 2, Started: &other, State: "active"},
+	})
+	got := ""
+	for _, row := range rows {
+		got += fmt.Sprintf("%d %q %v %s %d;", row.PID, row.State, row.Ended, row.WaitType, len(row.BlockedBy))
+	}
+	if want := `1 "idle" true  0;2 "" true  0;3 "" true  0;`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// TestTexts expects no text of a role that is redacted, or may be.
+func TestTexts(t *testing.T) {
+	r := New(Options{Redact: []string{"a"}})
+	all := New(Options{Texts: TextsAll})
+	off := New(Options{Texts: TextsOff})
+	for _, c := range []struct {
+		r    *Recorder
+		s    moment.Session
+		want string
+	}{
+		{r, moment.Session{UserOID: 1, User: "b", Query: "SELECT 1"}, "SELECT ?"},
+		{r, moment.Session{UserOID: 1, User: "a", Query: "SELECT 1"}, ""},
+		{r, moment.Session{UserOID: 1, Query: "SELECT 1"}, ""},
+		{r, moment.Session{Type: "autovacuum worker", Query: "autovacuum: VACUUM public.t1"}, "autovacuum: VACUUM public.t1"},
+		{all, moment.Session{Query: "SELECT 1"}, "SELECT 1"},
+		{off, moment.Session{Query: "SELECT 1"}, ""},
+	} {
+		if got := c.r.text(&c.s, map[string]string{}); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.s, got, c.want)
+		}
+	}
+}
+
+// TestMeter has sweeps that cost too much for a minute, and then little.
+func TestMeter(t *testing.T) {
+	m := meter{period: time.Second}
+	at := time.Unix(1000, 0)
+	run := func(cost time.Duration, long time.Duration) {
+		for end := at.Add(long); at.Before(end); at = at.Add(m.period) {
+			m.add(at, cost)
+		}
+	}
+	if run(time.Millisecond, 2*time.Minute); m.period != time.Second {
+		t.Errorf("%s with cheap sweeps", m.period)
+	}
+	if run(100*time.Millisecond, 2*time.Minute); m.period != slowPeriod {
+		t.Errorf("%s with sweeps of a tenth of a processor", m.period)
+	}
+	if run(100*time.Millisecond, 3*time.Minute); m.period != slowPeriod {
+		t.Errorf("%s while each sweep costs too much", m.period)
+	}
+	if run(time.Millisecond, 3*time.Minute); m.period != time.Second {
+		t.Errorf("%s after the load", m.period)
+	}
+}
+
+// TestReportsOncePerChange has a store that cannot be opened, a panic, and a store that works. The server does not run.
+func TestReportsOncePerChange(t *testing.T) {
+	data := t.TempDir()
+	if err := os.Mkdir(filepath.Join(data, "global"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	control := make([]byte, 8192)
+	copy(control, "\x01\x02\x03\x04\x05\x06\x07\x08\x14\x05\x00\x00")
+	if err := os.WriteFile(filepath.Join(data, "global", "pg_control"), control, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "state")
+	if err := os.WriteFile(dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var reports []string
+	panics := 0
+	restore := shield.Inject(func(string) {
+		if panics++; panics > 3 && panics < 6 {
+			panic("injected")
+		}
+	})
+	defer restore()
+	New(Options{
+		Store: store.Options{Dir: dir, MinFree: 1}, DataDir: data, Period: 20 * time.Millisecond,
+		Server: func() (cluster.Cluster, error) { return cluster.Cluster{}, cluster.ErrNotRunning },
+		Report: func(message string, err error) {
+			text := message
+			if err != nil {
+				text = "not a directory"
+				if strings.Contains(err.Error(), "injected") {
+					text = "panic"
+				}
+			}
+			reports = append(reports, text)
+			switch {
+			case text == "panic":
+				_ = os.Remove(dir)
+			case err == nil:
+				cancel()
+			}
+		},
+	}).Run(ctx)
+	if got := strings.Join(reports, ", "); got != "not a directory, panic, not a directory, history is recorded" &&
+		got != "not a directory, panic, history is recorded" {
+		t.Error(got)
+	}
+	r, err := store.OpenReader(dir, fmt.Sprint(uint64(0x0807060504030201)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes := 0
+	err = r.Sweeps(t.Context(), time.Now().Add(-time.Minute), time.Now().Add(time.Second), func(i store.SweepInfo) error {
+		if strings.Contains(i.Note, errDown.Error()) {
+			notes++
+		}
+		return nil
+	})
+	if err != nil || notes == 0 {
+		t.Errorf("%d sweeps, %v", notes, err)
+	}
+}
+
+// BenchmarkSweep records sessions that wait behind one advisory lock. It reports the thread's processor time of a sweep.
+func BenchmarkSweep(b *testing.B) {
+	for _, n := range []int{20, 100} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := pgtest.Start(b, pgtest.BinDir(b), pgtest.Options{Conf: []string{
+				fmt.Sprintf("max_connections = %d", n+20), "autovacuum = off", "deadlock_timeout = '1h'", "shared_buffers = 16MB",
+			}})
+			if _, err := s.Connect(b, "postgres", "postgres").Exec(context.Background(), "SELECT pg_advisory_lock(1)"); err != nil {
+				b.Fatal(err)
+			}
+			for range n {
+				conn := s.Connect(b, "postgres", "postgres")
+				go func() { _, _ = conn.Exec(context.Background(), "SELECT pg_advisory_lock(1)") }()
+			}
+			r := New(Options{
+				Store: store.Options{Dir: filepath.Join(b.TempDir(), "state"), MinFree: 1}, DataDir: s.DataDir,
+				Server: func() (cluster.Cluster, error) { return cluster.ByDataDir(s.DataDir) },
+			})
+			pgtest.Wait(b, "the waiters", func() bool {
+				if err := r.Sweep(time.Now(), 0); err != nil && !errors.Is(err, errDown) {
+					b.Fatal(err)
+				}
+				return len(r.before) >= n
+			})
+			c, err := cluster.ByDataDir(s.DataDir)
+			if err != nil {
+				b.Fatal(err)
+			}
+			r.o.Server = func() (cluster.Cluster, error) { return c, nil }
+			begin := threadTime()
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			for b.Loop() {
+				if err := r.Sweep(time.Now(), 0); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64((threadTime()-begin).Microseconds())/float64(b.N), "cpu-us/op")
+			b.ReportMetric(float64(len(r.before)), "rows")
+			s.Stop("immediate")
+		})
+	}
+}
