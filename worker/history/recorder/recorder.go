@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/host/shield"
 	"pg_stat_backtrace/worker/moment"
@@ -196,16 +197,26 @@ func (r *Recorder) Sweep(now time.Time, delay time.Duration) error {
 		return err
 	}
 	r.last = now
-	r.before = make(map[identity]store.Row, len(active))
-	for i := range active {
-		if row := &active[i]; !row.Ended {
-			r.before[identity{row.PID, row.Start}] = *row
-		}
-	}
+	r.remember(active)
 	if errors.Is(readErr, errDown) {
 		return nil // the server may well be stopped
 	}
 	return readErr
+}
+
+// remember keeps the rows of a sweep that is on disk. A session without a row stays: it could not be read.
+func (r *Recorder) remember(rows []store.Row) {
+	if r.before == nil {
+		r.before = map[identity]store.Row{}
+	}
+	for i := range rows {
+		id := identity{rows[i].PID, rows[i].Start}
+		if rows[i].Ended {
+			delete(r.before, id)
+		} else {
+			r.before[id] = rows[i]
+		}
+	}
 }
 
 // since returns how long the rows of a sweep stand for. After a pause of the recorder this is one period: nothing is
@@ -276,19 +287,22 @@ var errDown = errors.New("the server does not run")
 // read returns the rows of a sweep, and notes on what is missing.
 func (r *Recorder) read(now time.Time) ([]store.Row, []string, error) {
 	m, err := r.moment(now)
+	if errors.Is(err, errDown) || errors.Is(err, waits.ErrServerGone) {
+		return r.ended(nil, nil, nil), nil, err
+	}
 	if err != nil {
-		return r.ended(nil), nil, err
+		return nil, nil, err
 	}
 	notes := slices.Clone(m.Missing)
-	waits, err := r.waits(m)
+	blocked, err := r.waits(m)
 	if err != nil {
 		notes = append(notes, "no blockers: "+err.Error())
 	}
-	rows, incomplete := r.rows(m, waits)
+	rows, incomplete := r.rows(m, blocked)
 	if incomplete > 0 {
 		notes = append(notes, fmt.Sprintf("blockers of %d sessions are not known", incomplete))
 	}
-	return append(rows, r.ended(m.Sessions)...), notes, nil
+	return append(rows, r.ended(rows, m.Sessions, m.Missing)...), notes, nil
 }
 
 // moment reads the sessions. It opens the readers for a new run of the server.
@@ -329,11 +343,11 @@ func (r *Recorder) waits(m *moment.Moment) (map[int]*locks.Wait, error) {
 	if err != nil {
 		return nil, err
 	}
-	waits := make(map[int]*locks.Wait, len(all.Waits))
+	byPID := make(map[int]*locks.Wait, len(all.Waits))
 	for i := range all.Waits {
-		waits[all.Waits[i].PID] = &all.Waits[i]
+		byPID[all.Waits[i].PID] = &all.Waits[i]
 	}
-	return waits, nil
+	return byPID, nil
 }
 
 func mayHaveBlockers(class string) bool {

@@ -55,10 +55,22 @@ func TestEnded(t *testing.T) {
 		r.before[identity{pid, 5}] = store.Row{PID: pid, Start: 5, State: "active", WaitType: "Lock", BlockedBy: []store.Blocker{{}}}
 	}
 	other := time.UnixMicro(6)
-	rows := r.ended([]moment.Session{
+	now := []moment.Session{
 		{ServerPID: 0, Started: &start, State: "active"}, {ServerPID: 1, Started: &start, State: "idle"},
 		{ServerPID: 2, Started: &other, State: "active"},
-	})
+	}
+	present := []store.Row{{PID: 0, Start: 5}}
+	if rows := r.ended(present, now, []string{"process 3 changed while it was read"}); len(rows) != 1 || rows[0].PID != 1 {
+		t.Errorf("%+v, though a process could not be read", rows)
+	}
+	if rows := r.ended([]store.Row{{PID: 0, Start: 5}, {PID: 1, Start: 5, State: "idle"}}, now, nil); len(rows) != 2 {
+		t.Errorf("%+v, though an idle session has a row", rows)
+	}
+	rows := r.ended(present, now, []string{"query texts"})
+	r.remember(rows)
+	if len(r.before) != 1 {
+		t.Errorf("%d sessions are left", len(r.before))
+	}
 	got := ""
 	for _, row := range rows {
 		got += fmt.Sprintf("%d %q %v %s %d;", row.PID, row.State, row.Ended, row.WaitType, len(row.BlockedBy))

@@ -139,16 +139,22 @@ func shortened(text string) string {
 	return strings.ToValidUTF8(text, "?")
 }
 
-// ended returns a row for each session of the sweep before that has ended or is idle now.
-func (r *Recorder) ended(now []moment.Session) []store.Row {
+// ended returns a row for each session of the sweep before that has no row now, because it has ended or is idle. If
+// processes could not be read now, a session that is absent may be one of them.
+func (r *Recorder) ended(present []store.Row, now []moment.Session, missing []string) []store.Row {
+	unread := slices.ContainsFunc(missing, func(m string) bool { return strings.HasPrefix(m, "process") })
 	current := make(map[identity]*moment.Session, len(now))
 	for i := range now {
 		current[identity{int32(now[i].ServerPID), micro(now[i].Started)}] = &now[i]
 	}
+	still := make(map[identity]bool, len(present))
+	for i := range present {
+		still[identity{present[i].PID, present[i].Start}] = true
+	}
 	var rows []store.Row
 	for id, row := range r.before {
 		s := current[id]
-		if s != nil && !idle(s) {
+		if still[id] || s == nil && unread {
 			continue
 		}
 		row.Ended, row.State = true, ""
