@@ -125,7 +125,7 @@ func age(now, since int64) string {
 	return strconv.FormatFloat(max(0, float64(now-since)/1e6), 'f', 1, 64)
 }
 
-// blockedBy lists the blockers of a session. Those that wait for the same lock, in front of it, are in parentheses.
+// blockedBy lists the blockers of a session. A blocker that waits in front of it, for the same lock, is in parentheses.
 func blockedBy(r *store.Row) string {
 	var list []string
 	for i := range r.BlockedBy {
@@ -286,7 +286,7 @@ func (p *historyPrinter) finish(s *span.Summary) error {
 	return nil
 }
 
-// problems prints how much was recorded, and what is missing.
+// problems prints how much was recorded, and the gaps.
 func (p *historyPrinter) problems(out io.Writer, s *span.Summary) {
 	missing := 0.0
 	for i := range s.Gaps {

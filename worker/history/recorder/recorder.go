@@ -2,7 +2,7 @@
 // that are not idle to a store. It reads the server's memory only. So it needs no session, and also works while the server
 // accepts no connections.
 //
-// The package does not log and does not decide who may see the history. It reports events to its caller.
+// The package does not log, and does not know the readers of the history. It reports events to its caller.
 package recorder
 
 import (
@@ -50,7 +50,7 @@ type Options struct {
 	Texts Texts
 	// Redact names the roles whose query texts are not kept.
 	Redact []string
-	// Version is that of this program.
+	// Version is the version of this program.
 	Version string
 	// Report receives a message when recording begins to fail, with the error, and when it works again, with nil. It is
 	// called once for each change.
@@ -107,7 +107,7 @@ func New(o Options) *Recorder {
 
 // Run records until ctx ends.
 func (r *Recorder) Run(ctx context.Context) {
-	runtime.LockOSThread() // the cost is that of this thread
+	runtime.LockOSThread() // the cost is the processor time of this thread
 	defer runtime.UnlockOSThread()
 	defer r.close()
 	planned := time.Now()
@@ -123,7 +123,7 @@ func (r *Recorder) Run(ctx context.Context) {
 		err := shield.Catch("recorder", func() error { return r.Sweep(begin, begin.Sub(planned)) })
 		r.report(err)
 		var failed *shield.Panic
-		if errors.As(err, &failed) { // do not trust what it has read
+		if errors.As(err, &failed) { // its state may be wrong
 			r.forget()
 		}
 		r.cost.add(begin, threadTime()-used)
@@ -284,7 +284,7 @@ func (r *Recorder) describe() (store.Meta, error) {
 // errDown means that the server does not run.
 var errDown = errors.New("the server does not run")
 
-// read returns the rows of a sweep, and notes on what is missing.
+// read returns the rows of a sweep, and notes on missing parts.
 func (r *Recorder) read(now time.Time) ([]store.Row, []string, error) {
 	m, err := r.moment(now)
 	if errors.Is(err, errDown) || errors.Is(err, waits.ErrServerGone) {

@@ -83,7 +83,7 @@ func micro(t *time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// blockers returns the blockers of a wait. Those that hold the lock come first.
+// blockers returns the blockers of a wait. Holders of the lock come first.
 func blockers(w *locks.Wait) []store.Blocker {
 	lock, mode, object := string(w.Kind), "", ""
 	if w.Tag != nil {
