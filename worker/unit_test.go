@@ -51,3 +51,13 @@ func TestUnitStartsWithAnotherDataDirectory(t *testing.T) {
 		}
 	}
 }
+
+// The history has query texts of all users, so its directory is for the worker's user only.
+func TestUnitKeepsTheHistoryPrivate(t *testing.T) {
+	if mode := unitSetting(t, "StateDirectoryMode"); !slices.Equal(mode, []string{"0700"}) {
+		t.Errorf("StateDirectoryMode=%v", mode)
+	}
+	if dirs := unitSetting(t, "StateDirectory"); len(dirs) != 1 {
+		t.Errorf("StateDirectory=%v", dirs)
+	}
+}

@@ -1,0 +1,111 @@
+package span
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/worker/history/store"
+)
+
+// record writes sweeps at these seconds of an hour that has ended, each with a row, and closes the hour.
+func record(t *testing.T, hour time.Time, at []float64) (dir string) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "state")
+	w, err := store.Open(store.Options{Dir: dir, MinFree: 1, Meta: store.Meta{SystemID: "1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, s := range at {
+		sweep := store.Sweep{Time: hour.Add(time.Duration(s * float64(time.Second))), Period: time.Second, Rows: []store.Row{
+			{PID: 1, Type: "client backend", State: "active", BlockedBy: []store.Blocker{{PID: 2}, {PID: 0}}},
+			{PID: 2, Type: "client backend", State: "idle in transaction", User: "u", WaitType: "Client", WaitEvent: "ClientRead"},
+			{PID: 3, Ended: true},
+		}}
+		if i == len(at)-1 {
+			sweep.Lost, sweep.Delay = 4, 2*time.Second
+		}
+		if err := w.Append(&sweep); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	w, err = store.Open(store.Options{Dir: dir, MinFree: 1, Meta: store.Meta{SystemID: "1"}}) // closes the hour
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestRead has a gap in the middle and late sweeps, with and without a readable record of the sweeps.
+func TestRead(t *testing.T) {
+	hour := time.Now().UTC().Truncate(time.Hour).Add(-2 * time.Hour)
+	dir := record(t, hour, []float64{0, 1, 2.05, 3, 7, 8})
+	sweeps, err := filepath.Glob(filepath.Join(dir, "cluster=1", "date=*", "hour=*", "sweeps.parquet"))
+	if err != nil || len(sweeps) != 1 {
+		t.Fatal(sweeps, err)
+	}
+	for _, damaged := range []bool{false, true} {
+		if damaged {
+			if err := os.WriteFile(sweeps[0], []byte("PAR1"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r, err := store.OpenReader(dir, "1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		totals := NewTotals([]string{"blocker"})
+		var gaps []string
+		summary, err := Read(t.Context(), r, hour, hour.Add(9*time.Second), func(s *Sweep, g *Gap) error {
+			if len(s.Rows) != 3 {
+				t.Errorf("%d rows at %s", len(s.Rows), s.Time)
+			}
+			if g != nil {
+				gaps = append(gaps, fmt.Sprint(g.From.Sub(hour), " to ", g.To.Sub(hour)))
+			}
+			totals.Add(s)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(gaps, "; "); got != "3s to 6s" {
+			t.Errorf("gaps: %s", got)
+		}
+		if summary.Sweeps != 6 || summary.Rows != 18 || summary.Seconds != 6 || len(summary.Gaps) != 1 {
+			t.Errorf("%+v", summary)
+		}
+		if damaged != (len(summary.Damage) > 0) || !damaged && (summary.Lost != 4 || summary.Late != 1) {
+			t.Errorf("%+v", summary)
+		}
+		list, all := totals.List()
+		got := ""
+		for _, total := range list {
+			got += fmt.Sprintf("%s %v %d;", total.Keys, total.Seconds, total.Samples)
+		}
+		if want := "[2 (client backend, u, idle in transaction)] 6 6;[prepared transaction] 6 6;"; got != want || all != 12 {
+			t.Errorf("%s of %v, want %s", got, all, want)
+		}
+	}
+}
+
+// TestTotalsAreBounded has more queries than totals.
+func TestTotalsAreBounded(t *testing.T) {
+	totals := NewTotals([]string{"query", "wait"})
+	for i := range maxTotals + 1000 {
+		totals.Add(&Sweep{Period: time.Second, Rows: []store.Row{{QueryID: int64(i + 1)}}})
+	}
+	list, all := totals.List()
+	if len(list) != maxTotals+1 || list[0].Keys[0] != "(others)" || list[0].Samples != 1000 || all != maxTotals+1000 {
+		t.Errorf("%d totals, %+v, %v", len(list), list[0], all)
+	}
+}
