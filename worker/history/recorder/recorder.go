@@ -402,7 +402,7 @@ func (m *meter) add(at time.Time, used time.Duration) {
 	switch share := each / m.normal.Seconds(); {
 	case m.used.Seconds()/span.Seconds() > costLimit:
 		m.period = max(m.normal, slowPeriod)
-	case share < costLimit/2: //nolint:mnd // well below
+	case share < costLimit/2: // well below
 		m.period = m.normal
 	}
 	m.begin, m.used, m.sweeps = at, 0, 0

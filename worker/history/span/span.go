@@ -55,7 +55,7 @@ const tolerance = 900 * time.Millisecond
 // gap returns the time before a sweep that no sweep stands for.
 func gap(before, at time.Time, period time.Duration) (Gap, bool) {
 	g := Gap{before, at.Add(-period)}
-	return g, g.To.Sub(g.From) >= max(tolerance, period*9/10) //nolint:mnd // a sweep may be a little late
+	return g, g.To.Sub(g.From) >= max(tolerance, period*9/10) // a sweep may be a little late
 }
 
 // Read calls each with the sweeps of a span, in order. A gap before a sweep is passed with it. It returns the summary also
