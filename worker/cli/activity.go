@@ -29,6 +29,7 @@ type activityFlags struct {
 	dataDir, sort, format string
 	watch                 time.Duration
 	width                 int
+	tree                  bool
 }
 
 const activityLong = `Print what each process of a server does now: its type, database, user, client,
@@ -41,15 +42,24 @@ right to read the server's memory: run it as root or as the server's user. It
 shows the texts of queries of all users.
 
 Databases and users without a backend that knows their names are printed as
-object ids. Ages are in seconds.`
+object ids. Ages are in seconds. blocked_by has the processes that hold a lock
+for which the process waits, or wait for it in front of the process.
+
+--tree prints only processes that block others or wait for a lock: first those
+that do not wait, and below each one the processes that wait for it. A relation
+is the oids of its database and its own, such as 5/16384. A prepared transaction
+has process id 0 and its name. JSON always has this tree in "blocking".
+
+Without -D, the command takes the server of this host, if there is only one.`
 
 func newActivity() *cobra.Command {
 	var f activityFlags
 	cmd := &cobra.Command{
-		Use:   "activity -D DIRECTORY",
+		Use:   "activity [-D DIRECTORY]",
 		Short: "Print what each process of a server does now, also while it accepts no connections",
 		Long:  activityLong,
 		Example: `  pg_stat_backtrace activity -D /var/lib/postgresql/15/main
+  pg_stat_backtrace activity -D /srv/pgdata --tree
   pg_stat_backtrace activity -D /srv/pgdata --sort transaction --watch 2s
   pg_stat_backtrace activity -D /srv/pgdata --format json | jq '.sessions[].query'`,
 		Args: usageArgs(cobra.NoArgs),
@@ -61,10 +71,11 @@ func newActivity() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: that of the only server of this host")
 	_ = cmd.MarkFlagDirname("pgdata")
 	fs.StringVar(&f.sort, "sort", "pid", "`ORDER` of the processes: pid, or the oldest transaction, query or state first")
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, json or csv")
+	fs.BoolVar(&f.tree, "tree", false, "with text: print processes that block others, with their waiters below them, instead of all")
 	fs.DurationVar(&f.watch, "watch", 0, "print again every `TIME`, such as 2s, until an interrupt")
 	fs.IntVar(&f.width, "query-width", 80, "with text: at most `N` characters of each query")
 	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(activityOrders(), cobra.ShellCompDirectiveNoFileComp))
@@ -79,8 +90,8 @@ func activityOrders() []string { return []string{"pid", "transaction", "query", 
 func (f *activityFlags) check() error {
 	const shortest = 100 * time.Millisecond
 	switch {
-	case f.dataDir == "":
-		return errors.New("give the server's data directory with -D")
+	case f.tree && f.format == formatCSV:
+		return errors.New("--tree prints text or json, not csv")
 	case !slices.Contains(activityOrders(), f.sort):
 		return fmt.Errorf("--sort must be one of %s, not %q", strings.Join(activityOrders(), ", "), f.sort)
 	case f.format != formatText && f.format != formatJSON && f.format != formatCSV:
@@ -95,7 +106,14 @@ func (f *activityFlags) check() error {
 
 // run prints one moment, or one after another.
 func (f *activityFlags) run(ctx context.Context, out io.Writer) error {
-	c, err := cluster.ByDataDir(f.dataDir)
+	dataDir := f.dataDir
+	if dataDir == "" {
+		var err error
+		if dataDir, err = onlyServer(); err != nil {
+			return err
+		}
+	}
+	c, err := cluster.ByDataDir(dataDir)
 	if err != nil {
 		return err
 	}
@@ -108,6 +126,7 @@ func (f *activityFlags) run(ctx context.Context, out io.Writer) error {
 		if err != nil {
 			return err
 		}
+		reader.Blocking(m)
 		f.order(m)
 		if err := f.print(out, m); err != nil || f.watch == 0 {
 			return err
@@ -155,36 +174,61 @@ func (f *activityFlags) print(out io.Writer, m *moment.Moment) error {
 	case formatCSV:
 		return f.csv(out, m)
 	}
+	if f.tree {
+		return f.forest(out, m)
+	}
 	return f.text(out, m)
 }
 
 func activityHeader() []string {
 	return []string{
 		"pid", "backend_type", "database", "user", "application_name", "client", "state", "xact_age", "query_age",
-		"state_age", "wait_event", "wait_age", "query",
+		"state_age", "wait_event", "wait_age", "blocked_by", "query",
 	}
 }
 
 // row returns the columns of a process, on one line.
 func (f *activityFlags) row(m *moment.Moment, s *moment.Session) []string {
-	age := func(t *time.Time) string {
-		if t == nil {
-			return ""
-		}
-		return strconv.FormatFloat(max(0, m.Time.Sub(*t).Seconds()), 'f', 1, 64)
-	}
+	age := func(t *time.Time) string { return ageOf(m, t) }
 	wait, waitAge := "", ""
 	if s.Wait != nil {
 		wait, waitAge = s.Wait.Type+":"+s.Wait.Event, age(s.Wait.Since)
 	}
 	row := []string{
 		strconv.Itoa(s.ServerPID), s.Type, nameOrOID(s.Database, s.DatabaseOID), nameOrOID(s.User, s.UserOID), s.Application,
-		s.Client, s.State, age(s.XactStart), age(s.QueryStart), age(s.StateStart), wait, waitAge, s.Query,
+		s.Client, s.State, age(s.XactStart), age(s.QueryStart), age(s.StateStart), wait, waitAge,
+		blockedBy(s), s.Query,
 	}
 	for i := range row {
 		row[i] = visible.Line(strings.Join(strings.Fields(row[i]), " "))
 	}
 	return row
+}
+
+// ageOf returns the seconds between a time and a moment.
+func ageOf(m *moment.Moment, t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return strconv.FormatFloat(max(0, m.Time.Sub(*t).Seconds()), 'f', 1, 64)
+}
+
+// blockedBy lists the blockers of a session.
+func blockedBy(s *moment.Session) string {
+	const most = 8
+	var names []string
+	for i := range s.Blockers {
+		if i == most {
+			names = append(names, fmt.Sprintf("and %d more", len(s.Blockers)-most))
+			break
+		}
+		b := &s.Blockers[i]
+		names = append(names, nodeName(b.PID, b.XID, b.GID))
+	}
+	if names == nil && s.BlockersUnknown != "" {
+		return "unknown"
+	}
+	return strings.Join(names, ", ")
 }
 
 func nameOrOID(name string, oid uint32) string {

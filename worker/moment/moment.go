@@ -19,6 +19,8 @@ type Moment struct {
 	Method string `json:"method"`
 	// Sessions are in ascending order of process id.
 	Sessions []Session `json:"sessions"`
+	// Blocking are the processes that block others or wait for a lock, with their waiters below them; nil: not read, or none.
+	Blocking []*Node `json:"blocking,omitempty"`
 	// Missing says what could not be read.
 	Missing []string `json:"missing,omitempty"`
 }
@@ -60,6 +62,8 @@ type Session struct {
 	Progress *Progress `json:"progress,omitempty"`
 	// Blockers are the processes that this one waits for.
 	Blockers []Blocker `json:"blockers,omitempty"`
+	// BlockersUnknown says why the blockers of a process that waits are not known.
+	BlockersUnknown string `json:"blockers_unknown,omitempty"`
 	// Phrase says in words what the process does.
 	Phrase string `json:"phrase,omitempty"`
 }
@@ -81,10 +85,44 @@ type Progress struct {
 
 // Blocker is a process for which another one waits.
 type Blocker struct {
-	// PID is in the server's view; 0: a prepared transaction.
-	PID    int        `json:"pid"`
+	// PID is in the server's view; 0: a prepared transaction, with GID if its name could be read.
+	PID int    `json:"pid"`
+	XID uint32 `json:"xid,omitempty"`
+	GID string `json:"gid,omitempty"`
+	// Lock and Object are the lock, and Mode is the mode in which the waiting process wants it. Objects are numbers, with
+	// the database first where there is one, such as 5/16384.
 	Lock   string     `json:"lock,omitempty"`
 	Mode   string     `json:"mode,omitempty"`
 	Object string     `json:"object,omitempty"`
 	Since  *time.Time `json:"since,omitempty"`
+	// Held are the modes in which the blocker holds the lock, separated by commas. Queued is set if it does not hold the lock
+	// but waits in front in the queue.
+	Held   string `json:"held,omitempty"`
+	Queued bool   `json:"queued,omitempty"`
+}
+
+// Node is a process, a group of parallel processes or a prepared transaction in the forest of waits for locks.
+type Node struct {
+	// PID is in the server's view, of the leader for a group; 0: a prepared transaction.
+	PID int    `json:"pid"`
+	XID uint32 `json:"xid,omitempty"`
+	GID string `json:"gid,omitempty"`
+	// Waits are the waits of the process or of all processes of its group.
+	Waits []LockWait `json:"waits,omitempty"`
+	// Deadlock is set if the node waits, directly or not, for itself.
+	Deadlock bool `json:"deadlock,omitempty"`
+	// Repeated is set if the node has its waiters at another place.
+	Repeated bool    `json:"repeated,omitempty"`
+	Blocked  []*Node `json:"blocked,omitempty"`
+}
+
+// LockWait is a wait of a process for a lock or for other processes.
+type LockWait struct {
+	PID    int        `json:"pid"`
+	Lock   string     `json:"lock"`
+	Mode   string     `json:"mode,omitempty"`
+	Object string     `json:"object,omitempty"`
+	Since  *time.Time `json:"since,omitempty"`
+	// Unknown says why the holders of the lock are not known. It is empty if they are.
+	Unknown string `json:"holders_unknown,omitempty"`
 }

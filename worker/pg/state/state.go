@@ -24,6 +24,7 @@ import (
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/locks"
 )
 
 // Bounds of one read.
@@ -34,13 +35,18 @@ const (
 	moreSlots  = 64      // entries beyond those of PGPROC
 	maxText    = 1 << 20 // track_activity_query_size is at most this
 	maxName    = 64
-	maxPieces  = 1024 // IOV_MAX
+	maxPieces  = 1024 // in one read of texts
 	maxUnknown = 64   // processes without a readable entry that are named
+	maxStuck   = 8    // reads of children that reach their timeout: then no child is read any more
 )
 
 // Reader reads the processes of one run of a server. It must not be used by several goroutines at a time.
 type Reader struct {
-	server        *waitevent.Server
+	server *waitevent.Server
+	// memory is the postmaster's, and stuck counts the reads of children that reached their timeout. Each Read starts anew.
+	memory        *process.Memory
+	stuck         int
+	locks         *locks.Reader // nil before the first Blocking
 	offsets       offsets
 	size          int
 	types, states []string
@@ -84,7 +90,7 @@ func Open(c cluster.Cluster) (*Reader, error) {
 	r := &Reader{
 		server: server, offsets: v, size: sizeOf(c.Version), types: BackendTypes(c.Version), states: States(c.Version),
 		port: variables["MyProcPort"], entryOf: variables["MyBgworkerEntry"], workers: map[identity]string{},
-		databases: map[uint32]string{}, users: map[uint32]string{},
+		databases: map[uint32]string{}, users: map[uint32]string{}, memory: process.NewMemory(server.Target.Postmaster),
 	}
 	if at := variables["pgstat_track_activity_query_size"]; at != 0 {
 		var n [4]byte
@@ -112,26 +118,19 @@ type entry struct {
 // Read returns what all processes do that have an entry in pg_stat_activity. The error wraps waits.ErrServerGone if the
 // server has ended.
 func (r *Reader) Read(o Options) (*moment.Moment, error) {
-	m := &moment.Moment{}
-	return m, r.guarded(func() error { return r.read(m, o) })
-}
-
-// guarded runs a read of the postmaster's memory with a time limit.
-func (r *Reader) guarded(read func() error) error {
-	pid := r.server.Target.Postmaster
 	_, err := r.server.Cluster.Rights()
 	if errors.Is(err, process.ErrExited) {
-		return waits.ErrServerGone
+		return nil, waits.ErrServerGone
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	// A page that never arrives must not stop the caller: ask for one page with a time limit first.
-	var word [8]byte
-	if _, err := process.ReadMemoryWithTimeout(pid, r.server.Target.ProcGlobal, word[:]); err != nil {
-		return err
+	r.memory, r.stuck = process.NewMemory(r.server.Target.Postmaster), 0
+	m := &moment.Moment{}
+	if err := r.read(m, o); err != nil {
+		return nil, err
 	}
-	return read()
+	return m, nil
 }
 
 func (r *Reader) read(m *moment.Moment, o Options) error {
@@ -150,7 +149,13 @@ func (r *Reader) read(m *moment.Moment, o Options) error {
 	if len(entries) == 0 && denied != nil {
 		return denied
 	}
-	torn := r.settle(entries, o)
+	torn, err := r.settle(entries, o)
+	if err != nil {
+		return err
+	}
+	if r.stuck > 0 {
+		m.Missing = append(m.Missing, fmt.Sprintf("memory of processes: %d reads did not end in time", r.stuck))
+	}
 	for i := range entries {
 		e := &entries[i]
 		if torn[i] {
@@ -173,9 +178,9 @@ func (r *Reader) read(m *moment.Moment, o Options) error {
 	return nil
 }
 
-// full reads memory of the postmaster.
+// full reads memory of the postmaster with a timeout. After a timeout all later calls of the same Read fail at once.
 func (r *Reader) full(at uint64, into []byte) error {
-	n, err := process.ReadMemory(r.server.Target.Postmaster, at, into)
+	n, err := r.memory.Read(at, into)
 	if errors.Is(err, process.ErrExited) {
 		return waits.ErrServerGone
 	}
@@ -296,7 +301,7 @@ func (r *Reader) extend(pid int) error {
 			return err
 		}
 	}
-	at, err := childWord(pid, r.server.Target.Status)
+	at, err := r.childWord(pid, r.server.Target.Status)
 	if err != nil || at == 0 {
 		return err
 	}
@@ -318,10 +323,21 @@ func (r *Reader) extend(pid int) error {
 	return nil
 }
 
-// childWord reads a word of a process with a time limit.
-func childWord(pid int, at uint64) (uint64, error) {
+// child reads memory of a child with a timeout. After several timeouts in one Read it reads no more children.
+func (r *Reader) child(pid int, at uint64, into []byte) (int, error) {
+	if r.stuck >= maxStuck {
+		return 0, fmt.Errorf("process %d: %w", pid, process.ErrUnreachable)
+	}
+	n, err := process.ReadMemoryWithTimeout(pid, at, into)
+	if errors.Is(err, process.ErrUnreachable) {
+		r.stuck++
+	}
+	return n, err
+}
+
+func (r *Reader) childWord(pid int, at uint64) (uint64, error) {
 	var w [8]byte
-	n, err := process.ReadMemoryWithTimeout(pid, at, w[:])
+	n, err := r.child(pid, at, w[:])
 	if err == nil && n < len(w) {
 		err = io.ErrUnexpectedEOF
 	}
@@ -337,7 +353,7 @@ func (r *Reader) serverPID(pid int) int {
 
 // settle reads the texts, and then the entries again. An entry counts if its change count is even and the same before
 // and after. Entries that have changed are read again one by one. It reports which are torn after all.
-func (r *Reader) settle(entries []entry, o Options) (torn []bool) {
+func (r *Reader) settle(entries []entry, o Options) (torn []bool, err error) {
 	torn = make([]bool, len(entries))
 	for i := range entries {
 		e := &entries[i]
@@ -346,7 +362,11 @@ func (r *Reader) settle(entries []entry, o Options) (torn []bool) {
 	if o.Texts {
 		r.readTexts(entries)
 	}
-	changed := r.full(r.low, r.again) != nil
+	err = r.full(r.low, r.again)
+	if errors.Is(err, process.ErrUnreachable) || errors.Is(err, waits.ErrServerGone) {
+		return nil, err
+	}
+	changed := err != nil
 	for i := range entries {
 		e := &entries[i]
 		after := r.again[e.at-r.low:][:r.size]
@@ -355,7 +375,7 @@ func (r *Reader) settle(entries []entry, o Options) (torn []bool) {
 		}
 		torn[i] = !r.readOne(e, o)
 	}
-	return torn
+	return torn, nil
 }
 
 // consistent reports whether an entry was the same before and after.
@@ -396,19 +416,17 @@ func (r *Reader) readTexts(entries []entry) {
 			n = max(1, most)
 		}
 		buffer := make([]byte, n*stride)
-		remote := make([]unix.RemoteIovec, 0, 2*n)
+		pieces := make([]process.Piece, 0, 2*n)
 		for i := range n {
 			e := &entries[i]
 			e.name = buffer[i*stride:][:nameDataLen:nameDataLen]
 			e.text = buffer[i*stride+nameDataLen:][:r.textSize:r.textSize]
-			remote = append(remote, unix.RemoteIovec{Base: uintptr(e.word(stAppname)), Len: nameDataLen})
+			pieces = append(pieces, process.Piece{Address: e.word(stAppname), Length: nameDataLen})
 			if r.textSize > 0 {
-				remote = append(remote, unix.RemoteIovec{Base: uintptr(e.word(stActivityRaw)), Len: r.textSize})
+				pieces = append(pieces, process.Piece{Address: e.word(stActivityRaw), Length: r.textSize})
 			}
 		}
-		local := unix.Iovec{Base: &buffer[0], Len: uint64(len(buffer))}
-		got, err := unix.ProcessVMReadv(r.server.Target.Postmaster, []unix.Iovec{local}, remote, 0)
-		if err != nil || got < len(buffer) { // a pointer that leads nowhere: one by one
+		if r.memory.ReadPieces(buffer, pieces) != nil { // a pointer that leads nowhere: one by one
 			for i := range n {
 				e := &entries[i]
 				if r.full(e.word(stAppname), e.name) != nil {
@@ -491,7 +509,7 @@ func (r *Reader) workerType(e *entry) string {
 	kind := BackgroundWorker
 	if at := r.childPointer(e.pid, r.entryOf); at != 0 {
 		var name [bgwTypeLen]byte
-		if n, err := process.ReadMemoryWithTimeout(e.pid, at+bgwType, name[:]); err == nil && n == len(name) {
+		if n, err := r.child(e.pid, at+bgwType, name[:]); err == nil && n == len(name) {
 			if t, cut := text(name[:]); t != "" && !cut {
 				kind = t
 			}
@@ -520,12 +538,12 @@ func (r *Reader) learn(pid int, at uint64, names map[uint32]string, oid uint32) 
 	if oid == 0 {
 		return
 	}
-	pointer, err := childWord(pid, at)
+	pointer, err := r.childWord(pid, at)
 	if err != nil || pointer == 0 {
 		return
 	}
 	var name [maxName]byte
-	n, _ := process.ReadMemoryWithTimeout(pid, pointer, name[:]) // a name may end before an unmapped page
+	n, _ := r.child(pid, pointer, name[:]) // a name may end before an unmapped page
 	if t, cut := text(name[:n]); t != "" && n > 0 && (!cut || slices.Contains(name[:n], 0)) {
 		names[oid] = t
 	}
@@ -536,7 +554,7 @@ func (r *Reader) childPointer(pid int, variable uint64) uint64 {
 	if rights := r.server.Target.Rights; variable == 0 || rights != nil && rights.Verify(pid) != nil {
 		return 0
 	}
-	at, err := childWord(pid, variable)
+	at, err := r.childWord(pid, variable)
 	if err != nil {
 		return 0
 	}

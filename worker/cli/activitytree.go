@@ -1,0 +1,176 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/serve/node"
+)
+
+// forest prints the tree of processes that block each other. Each node has a line, and a line for its query.
+func (f *activityFlags) forest(out io.Writer, m *moment.Moment) error {
+	const deepest = 20 // levels of indentation
+	sessions := make(map[int]*moment.Session, len(m.Sessions))
+	for i := range m.Sessions {
+		sessions[m.Sessions[i].ServerPID] = &m.Sessions[i]
+	}
+	type entry struct {
+		node  *moment.Node
+		depth int
+	}
+	var todo []entry
+	push := func(nodes []*moment.Node, depth int) {
+		for i := range nodes {
+			todo = append(todo, entry{nodes[len(nodes)-1-i], depth})
+		}
+	}
+	var s strings.Builder
+	fmt.Fprintf(&s, "%s: %d processes at %s\n", visible.Line(m.Cluster), len(m.Sessions), m.Time.Format(timeLayout))
+	push(m.Blocking, 0)
+	if len(todo) == 0 && !lacksLocks(m) {
+		s.WriteString("no process waits for a lock\n")
+	}
+	for len(todo) > 0 {
+		e := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		indent := strings.Repeat("    ", min(e.depth, deepest))
+		for _, line := range f.describe(m, e.node, sessions[e.node.PID]) {
+			fmt.Fprintf(&s, "%s%s\n", indent, unfolded(line))
+			if len(indent) == len(strings.Repeat("    ", min(e.depth, deepest))) {
+				indent += "  "
+			}
+		}
+		push(e.node.Blocked, e.depth+1)
+	}
+	for _, missing := range m.Missing {
+		fmt.Fprintf(&s, "missing: %s\n", unfolded(missing))
+	}
+	_, err := io.WriteString(out, s.String())
+	return err
+}
+
+const timeLayout = "2006-01-02T15:04:05Z07:00"
+
+func unfolded(text string) string { return visible.Line(strings.Join(strings.Fields(text), " ")) }
+
+func lacksLocks(m *moment.Moment) bool {
+	for _, missing := range m.Missing {
+		if strings.HasPrefix(missing, "locks: ") {
+			return true
+		}
+	}
+	return false
+}
+
+// nodeName returns the process id. A prepared transaction has 0 and its name.
+func nodeName(pid int, xid uint32, gid string) string {
+	switch {
+	case pid != 0:
+		return fmt.Sprint(pid)
+	case gid != "":
+		return fmt.Sprintf("0 (prepared transaction %q)", gid)
+	}
+	return fmt.Sprintf("0 (prepared transaction %d)", xid)
+}
+
+// describe returns the lines of a node: the process, its waits, and its query.
+func (f *activityFlags) describe(m *moment.Moment, n *moment.Node, s *moment.Session) []string {
+	first := nodeName(n.PID, n.XID, n.GID)
+	if s != nil {
+		for _, part := range []string{
+			nameOrOID(s.User, s.UserOID) + "@" + nameOrOID(s.Database, s.DatabaseOID), s.Application, s.State,
+		} {
+			if part != "" && part != "@" {
+				first += " " + part
+			}
+		}
+		if s.State == "" {
+			first += " " + s.Type
+		}
+		if age := ageOf(m, s.XactStart); age != "" {
+			first += ", transaction " + age + " s"
+		}
+		if age := ageOf(m, s.StateStart); age != "" {
+			first += ", state " + age + " s"
+		}
+	}
+	if n.Deadlock {
+		first += " (deadlock)"
+	}
+	if n.Repeated {
+		return []string{first + " (see above)"}
+	}
+	lines := []string{first}
+	for i := range n.Waits {
+		lines = append(lines, waitLine(m, n, &n.Waits[i]))
+	}
+	if s != nil && s.Query != "" {
+		query := []rune(unfolded(s.Query))
+		if len(query) > f.width {
+			query = append(query[:f.width:f.width], []rune("...")...)
+		}
+		lines = append(lines, string(query))
+	}
+	return lines
+}
+
+func waitLine(m *moment.Moment, n *moment.Node, w *moment.LockWait) string {
+	line := "waits for " + w.Lock
+	if w.PID != n.PID {
+		line = fmt.Sprintf("process %d waits for %s", w.PID, w.Lock)
+	}
+	if w.Object != "" {
+		line += " " + w.Object
+	}
+	if w.Mode != "" {
+		line += " " + w.Mode
+	}
+	if age := ageOf(m, w.Since); age != "" {
+		line += ", " + age + " s"
+	}
+	if w.Unknown != "" {
+		line += " (holders unknown: " + strings.TrimPrefix(w.Unknown, "holder unknown: ") + ")"
+	}
+	return line
+}
+
+// onlyServer returns the data directory of the only server of this host. With several, the error lists them.
+func onlyServer() (string, error) {
+	processes, denied, err := node.Running()
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for _, p := range processes {
+		if c, err := cluster.ByDataDir(p.DataDir); err == nil && c.PostmasterPID == p.PID {
+			found = append(found, p.DataDir)
+		}
+	}
+	switch {
+	case len(found) == 1 && denied == 0:
+		return found[0], nil
+	case len(found) > 0:
+		const most = 20
+		var s strings.Builder
+		fmt.Fprintf(&s, "%d servers run on this host. Choose one with -D:", len(found)+denied)
+		for i, dir := range found {
+			if i == most {
+				fmt.Fprintf(&s, "\n  and %d more", len(found)-most)
+				break
+			}
+			fmt.Fprintf(&s, "\n  -D %s", visible.Line(dir))
+		}
+		if denied > 0 {
+			fmt.Fprintf(&s, "\n  and %d servers that this user may not examine", denied)
+		}
+		return "", errors.New(s.String())
+	case denied > 0:
+		return "", fmt.Errorf("this user may not examine the %d servers of this host: run the command as root or as the server's user", denied)
+	}
+	return "", errors.New("no server was found on this host: give its data directory with -D")
+}
