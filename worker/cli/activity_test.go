@@ -1,0 +1,140 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/moment"
+)
+
+// activity runs the command and returns what it prints.
+func activity(t *testing.T, arguments ...string) string {
+	t.Helper()
+	var stdout, stderr strings.Builder
+	if status := Main("test", append([]string{"activity"}, arguments...), &stdout, &stderr); status != exitOK {
+		t.Fatalf("activity %s: status %d, %s", arguments, status, stderr.String())
+	}
+	return stdout.String()
+}
+
+func query(t *testing.T, c *pgx.Conn, sql string) {
+	t.Helper()
+	if _, err := c.PgConn().Exec(t.Context(), sql).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestActivityLockChain has a session that is idle in a transaction block a second one, which blocks a third one, while
+// all connections are in use.
+func TestActivityLockChain(t *testing.T) {
+	pgtest.Each(t, func(t *testing.T, bin string) {
+		s := pgtest.Start(t, bin, pgtest.Options{Conf: []string{
+			"max_connections = 5", "superuser_reserved_connections = 0", "max_wal_senders = 0", "autovacuum = off",
+		}})
+		s.Exec(t, "CREATE TABLE t AS SELECT 1 n; CREATE TABLE u AS SELECT 1 n")
+		var c [3]*pgx.Conn
+		var pids [3]int
+		for i := range c {
+			c[i] = s.Connect(t, s.User, "postgres")
+			pids[i] = int(c[i].PgConn().PID())
+		}
+		var database, relation uint32
+		if err := c[0].QueryRow(t.Context(), "SELECT d.oid, 't'::regclass::oid FROM pg_database d WHERE datname = current_database()").
+			Scan(&database, &relation); err != nil {
+			t.Fatal(err)
+		}
+		query(t, c[0], "SET application_name = 'the root'; BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+		query(t, c[1], "BEGIN; LOCK TABLE u IN ACCESS EXCLUSIVE MODE")
+		go func() { _, _ = c[1].PgConn().Exec(t.Context(), "SELECT n FROM t").ReadAll() }()
+		go func() { _, _ = c[2].PgConn().Exec(t.Context(), "SELECT n\n FROM u").ReadAll() }()
+		fill(t, s)
+
+		var m moment.Moment
+		byPID := map[int]*moment.Session{}
+		pgtest.Wait(t, "two waiters", func() bool {
+			m = moment.Moment{}
+			if err := json.Unmarshal([]byte(activity(t, "-D", s.DataDir, "--format", "json")), &m); err != nil {
+				t.Fatal(err)
+			}
+			for i := range m.Sessions {
+				byPID[m.Sessions[i].PID] = &m.Sessions[i]
+			}
+			return byPID[pids[1]] != nil && len(byPID[pids[1]].Blockers) > 0 && byPID[pids[2]] != nil && len(byPID[pids[2]].Blockers) > 0
+		})
+		b := byPID[pids[1]].Blockers[0]
+		object := fmt.Sprintf("%d/%d", database, relation)
+		if b.PID != pids[0] || b.Lock != "relation" || b.Object != object || b.Mode != "AccessShareLock" ||
+			b.Held != "AccessExclusiveLock" || b.Queued || b.Since == nil {
+			t.Errorf("blocker %+v, want process %d and relation %s", b, pids[0], object)
+		}
+		if b := byPID[pids[2]].Blockers[0]; b.PID != pids[1] {
+			t.Errorf("blocker %+v, want process %d", b, pids[1])
+		}
+		if byPID[pids[0]].Blockers != nil {
+			t.Errorf("the root has blockers: %+v", byPID[pids[0]])
+		}
+		if len(m.Blocking) != 1 || m.Blocking[0].PID != pids[0] || len(m.Blocking[0].Blocked) != 1 ||
+			len(m.Blocking[0].Blocked[0].Blocked) != 1 || m.Blocking[0].Blocked[0].Blocked[0].PID != pids[2] {
+			t.Errorf("blocking: %+v", m.Blocking)
+		}
+		tree := activity(t, "-D", s.DataDir, "--tree")
+		age := `[0-9]+\.[0-9]`
+		want := regexp.MustCompile(fmt.Sprintf(`^.*: [0-9]+ processes at .*
+%[1]d postgres@postgres the root idle in transaction, transaction %[2]s s, state %[2]s s
+  SET application_name = 'the root'; BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE
+    %[3]d postgres@postgres active, transaction %[2]s s, state %[2]s s
+      waits for relation %[4]s AccessShareLock, %[2]s s
+      SELECT n FROM t
+        %[5]d postgres@postgres active, transaction %[2]s s, state %[2]s s
+          waits for relation %[6]d/[0-9]+ AccessShareLock, %[2]s s
+          SELECT n FROM u
+$`, pids[0], age, pids[1], object, pids[2], database))
+		if !want.MatchString(tree) {
+			t.Errorf("tree:\n%s\nwant\n%s", tree, want)
+		}
+		text := activity(t, "-D", s.DataDir)
+		line := regexp.MustCompile(fmt.Sprintf(`(?m)^%d +client backend +postgres +postgres .* Lock:relation +%s +%d +SELECT n FROM t *$`,
+			pids[1], age, pids[0]))
+		if !line.MatchString(text) {
+			t.Errorf("text:\n%s\nwant %s", text, line)
+		}
+	})
+}
+
+// fill uses all connections of a server.
+func fill(t *testing.T, s *pgtest.Server) {
+	t.Helper()
+	const most = 20
+	for range most {
+		c, err := pgx.Connect(t.Context(), s.DSN(s.User, "postgres"))
+		if err != nil {
+			if !strings.Contains(err.Error(), "53300") {
+				t.Fatal(err)
+			}
+			return
+		}
+		t.Cleanup(func() { _ = c.Close(t.Context()) })
+	}
+	t.Fatal("the server still accepts connections")
+}
+
+// TestActivityStandby reads a standby in which a session waits for an advisory lock.
+func TestActivityStandby(t *testing.T) {
+	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{Standby: true})
+	holder, waiter := s.Connect(t, s.User, "postgres"), s.Connect(t, s.User, "postgres")
+	query(t, holder, "SELECT pg_advisory_lock(7)")
+	go func() { _, _ = waiter.PgConn().Exec(t.Context(), "SELECT pg_advisory_lock(7)").ReadAll() }()
+	tree := ""
+	pgtest.Wait(t, "the waiter", func() bool {
+		tree = activity(t, "-D", s.DataDir, "--tree")
+		return strings.Contains(tree, fmt.Sprintf("\n%d ", holder.PgConn().PID())) &&
+			strings.Contains(tree, fmt.Sprintf("\n    %d ", waiter.PgConn().PID())) &&
+			regexp.MustCompile(`waits for advisory [0-9]+ key 7 ExclusiveLock`).MatchString(tree)
+	})
+}
