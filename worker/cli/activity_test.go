@@ -138,3 +138,29 @@ func TestActivityStandby(t *testing.T) {
 			regexp.MustCompile(`waits for advisory [0-9]+ key 7 ExclusiveLock`).MatchString(tree)
 	})
 }
+
+// TestActivityChoosesServer runs the command without -D while two servers run. The error lists both.
+func TestActivityChoosesServer(t *testing.T) {
+	first := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	second := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	for _, candidates := range [][]string{{first.DataDir}, {first.DataDir, second.DataDir}, nil} {
+		dir, err := chooseServer(candidates, 0)
+		switch {
+		case len(candidates) == 1:
+			if dir != first.DataDir || err != nil {
+				t.Errorf("%q, %v", dir, err)
+			}
+		case err == nil:
+			t.Errorf("%q is chosen among %q", dir, candidates)
+		}
+	}
+	var stdout, stderr strings.Builder
+	status := Main("test", []string{"activity"}, &stdout, &stderr)
+	if status == exitOK || !strings.Contains(stderr.String(), "-D "+first.DataDir+"\n") ||
+		!strings.Contains(stderr.String(), "Choose one with -D") || !strings.Contains(stderr.String()+"\n", "-D "+second.DataDir+"\n") {
+		t.Errorf("status %d, %q", status, stderr.String())
+	}
+	if _, err := chooseServer([]string{first.DataDir}, 1); err == nil {
+		t.Error("a server is chosen though another one could not be examined")
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -30,7 +31,7 @@ func (f *activityFlags) forest(out io.Writer, m *moment.Moment) error {
 		}
 	}
 	var s strings.Builder
-	fmt.Fprintf(&s, "%s: %d processes at %s\n", visible.Line(m.Cluster), len(m.Sessions), m.Time.Format(timeLayout))
+	fmt.Fprintf(&s, "%s: %d processes at %s\n", visible.Line(m.Cluster), len(m.Sessions), m.Time.Format(time.RFC3339))
 	push(m.Blocking, 0)
 	if len(todo) == 0 && !lacksLocks(m) {
 		s.WriteString("no process waits for a lock\n")
@@ -39,11 +40,11 @@ func (f *activityFlags) forest(out io.Writer, m *moment.Moment) error {
 		e := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		indent := strings.Repeat("    ", min(e.depth, deepest))
-		for _, line := range f.describe(m, e.node, sessions[e.node.PID]) {
-			fmt.Fprintf(&s, "%s%s\n", indent, unfolded(line))
-			if len(indent) == len(strings.Repeat("    ", min(e.depth, deepest))) {
+		for i, line := range f.describe(m, e.node, sessions[e.node.PID]) {
+			if i == 1 {
 				indent += "  "
 			}
+			fmt.Fprintf(&s, "%s%s\n", indent, unfolded(line))
 		}
 		push(e.node.Blocked, e.depth+1)
 	}
@@ -54,10 +55,10 @@ func (f *activityFlags) forest(out io.Writer, m *moment.Moment) error {
 	return err
 }
 
-const timeLayout = "2006-01-02T15:04:05Z07:00"
-
+// unfolded returns a text as one line without control characters.
 func unfolded(text string) string { return visible.Line(strings.Join(strings.Fields(text), " ")) }
 
+// lacksLocks reports whether the locks could not be read.
 func lacksLocks(m *moment.Moment) bool {
 	for _, missing := range m.Missing {
 		if strings.HasPrefix(missing, "locks: ") {
@@ -151,11 +152,16 @@ func onlyServer() (string, error) {
 			found = append(found, p.DataDir)
 		}
 	}
+	return chooseServer(found, denied)
+}
+
+// chooseServer returns the only directory. Denied counts the servers that this user may not examine.
+func chooseServer(found []string, denied int) (string, error) {
 	switch {
 	case len(found) == 1 && denied == 0:
 		return found[0], nil
 	case len(found) > 0:
-		const most = 20
+		const most = 100
 		var s strings.Builder
 		fmt.Fprintf(&s, "%d servers run on this host. Choose one with -D:", len(found)+denied)
 		for i, dir := range found {
