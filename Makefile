@@ -36,6 +36,7 @@ help: ## List the targets (this text)
 ## var RELEASE_ARCHS=list   the architectures of `make release` (default: all five)
 ## var ARCHS=list           the architectures of `make check-arch` (default: all five)
 ## var SOURCES=dirs         PostgreSQL's source trees for `make name-tables` and `make layouts`
+## var CONFIRM=tables       tables of other majors that weaken a table of `make name-tables`, for an older source
 ## var HEADERS=dirs         headers of servers for `make layouts`
 ## var PROVE_TESTS=t/x.pl   the TAP tests to run (default: all)
 ## var BENCHFLAGS=-publish  options of `make bench`; -publish puts table and chart into doc/
@@ -144,11 +145,11 @@ check-names: ## Compare names, lines and inlined calls with addr2line, libunwind
 	scripts/check.sh names
 
 .PHONY: name-tables
-name-tables: ## Write the tables by which static functions of stripped servers are named (SOURCES)
+name-tables: ## Write the tables by which static functions of stripped servers are named (SOURCES, CONFIRM)
 	@[ -n "$(SOURCES)" ] || { echo 'usage: make name-tables SOURCES="/path/to/postgresql-15.18 ..."' >&2; exit 1; }
 	for source in $(SOURCES); do \
 		major=$$(sed -n "s/^PACKAGE_VERSION='\([0-9]*\).*/\1/p" "$$source/configure") && \
-		scripts/tool.sh selfnamesgen -o "unwind/selfnames/tables/$$major.table" "$$source" || exit 1; done
+		scripts/tool.sh selfnamesgen -confirm "$(CONFIRM)" -o "unwind/selfnames/tables/$$major.table" "$$source" || exit 1; done
 
 .PHONY: layouts
 layouts: ## Write package layout from headers of servers (HEADERS) and source trees for private structures (SOURCES)

@@ -31,20 +31,24 @@ var elsewhere = []string{
 
 func main() {
 	out := flag.String("o", "", "write the table to this `file`")
+	others := flag.String("confirm", "", "weaken the table where these tables (`files`, separated by spaces) differ")
 	flag.Parse()
 	if flag.NArg() != 1 || *out == "" {
-		fmt.Fprintln(os.Stderr, "usage: selfnamesgen -o FILE SOURCE")
+		fmt.Fprintln(os.Stderr, "usage: selfnamesgen [-confirm TABLES] -o FILE SOURCE")
 		os.Exit(2)
 	}
-	if err := run(flag.Arg(0), *out); err != nil {
+	if err := run(flag.Arg(0), *out, strings.Fields(*others)); err != nil {
 		fmt.Fprintln(os.Stderr, "selfnamesgen:", err)
 		os.Exit(1)
 	}
 }
 
-func run(source, out string) error {
+func run(source, out string, others []string) error {
 	s, err := readSource(source)
 	if err != nil {
+		return err
+	}
+	if err := confirm(s, others); err != nil {
 		return err
 	}
 	packed, err := s.Pack()
