@@ -9,8 +9,8 @@ import (
 
 // confirm weakens a source's table where the tables of other major versions differ. The source may be an older minor
 // release than the servers. A later correction is in the newest release of the versions around it, too. So a function
-// reports, or has its address taken, only if all versions that have it agree. It may mention what it mentions in any
-// of them, and functions that only others have may be there.
+// reports, or has its address taken, only if another version has it and all of these agree. It may mention all
+// functions that it mentions in any version, and functions that only others have may be there.
 func confirm(s *selfnames.Source, files []string) error {
 	var others []*selfnames.Source
 	for _, file := range files {

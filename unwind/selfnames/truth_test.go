@@ -24,6 +24,8 @@ type truth struct {
 	// inlined are the names of the functions that are inlined into a function or a part, and its own; nil if the file
 	// has no debugging information.
 	inlined map[uint64][]string
+	// mingled is set after link-time optimization, with which no table is used.
+	mingled bool
 }
 
 // readTruth reads .symtab; false if there is none.
@@ -44,6 +46,7 @@ func readTruth(t *testing.T, file string) (truth, bool) {
 		switch elf.ST_TYPE(s.Info) {
 		case elf.STT_FILE:
 			current = s.Name
+			out.mingled = out.mingled || current == "<artificial>"
 		case elf.STT_FUNC, elf.STT_NOTYPE:
 			out.names[s.Value] = append(out.names[s.Value], clone.ReplaceAllString(s.Name, ""))
 			if elf.ST_BIND(s.Info) == elf.STB_LOCAL {
@@ -191,6 +194,8 @@ type shares struct {
 	wrongPart, wrongName, wrongCode, wrongFile             int
 	// unchecked counts notes on functions that the debugging information does not have.
 	unchecked int
+	// major is the version of the used table.
+	major int
 }
 
 // count counts a fact, and returns the parts of its note.
