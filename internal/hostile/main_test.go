@@ -10,7 +10,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -30,6 +32,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(envChild) != "" {
 		os.Exit(child())
 	}
+	if reader := os.Getenv(envReader); reader != "" {
+		os.Exit(read(reader, os.Args[1]))
+	}
 	flag.Parse()
 	os.Exit(pgtest.RunWithProgram(m, program))
 }
@@ -40,6 +45,7 @@ func child() int {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	runtime.LockOSThread() // the signal comes at the end of the thread
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, envChild+"=") })
 	_ = cmd.Run()
 	if usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
 		_, _ = fmt.Fprint(os.NewFile(3, "result"), usage.Maxrss)
@@ -101,6 +107,12 @@ type result struct {
 // execute runs the program. It fails the test if the program does not end, or is killed by a signal.
 func execute(t *testing.T, args ...string) *result {
 	t.Helper()
+	return run(t, nil, append([]string{*program}, args...)...)
+}
+
+// run executes a command with further variables in its environment.
+func run(t *testing.T, env []string, args ...string) *result {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	peak, err := os.CreateTemp(t.TempDir(), "peak")
@@ -109,9 +121,10 @@ func execute(t *testing.T, args ...string) *result {
 	}
 	defer func() { _ = peak.Close() }()
 	r := new(result)
-	cmd := exec.CommandContext(ctx, os.Args[0], append([]string{*program}, args...)...)
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = &r.out, &r.err, []*os.File{peak}
 	cmd.Env = append(os.Environ(), envChild+"=1", "TMPDIR="+t.TempDir(), "DEBUGINFOD_URLS=", "GOMEMLIMIT=", "GOGC=")
+	cmd.Env = append(cmd.Env, env...)
 	began := time.Now()
 	err = cmd.Run()
 	r.took, r.status = time.Since(began), cmd.ProcessState.ExitCode()
@@ -128,6 +141,22 @@ func execute(t *testing.T, args ...string) *result {
 // must not crash.
 func measure(t *testing.T, rate budget.Rate, files []string, args ...string) *result {
 	t.Helper()
+	r := execute(t, args...)
+	compare(t, r, rate, files, args...)
+	return r
+}
+
+// measureReader runs one of the readers on a file in a process of its own, and compares as measure does.
+func measureReader(t *testing.T, reader, file string) *result {
+	t.Helper()
+	r := run(t, []string{envReader + "=" + reader}, os.Args[0], file)
+	compare(t, r, budget.Image, []string{file}, reader)
+	return r
+}
+
+// compare compares the memory and the output of a command with the sizes of the files.
+func compare(t *testing.T, r *result, rate budget.Rate, files []string, args ...string) {
+	t.Helper()
 	var input int64
 	for _, file := range files {
 		info, err := os.Stat(file)
@@ -136,7 +165,6 @@ func measure(t *testing.T, rate budget.Rate, files []string, args ...string) *re
 		}
 		input += info.Size()
 	}
-	r := execute(t, args...)
 	t.Logf("%d bytes of input: status %d, %d MB, %d bytes of output, %s: %.300s", input, r.status, r.memory>>20,
 		r.out.n+r.err.n, r.took.Round(time.Millisecond), r.err.head.String())
 	if limit := ownMemory + garbage*rate.Of(input); r.memory > limit {
@@ -148,7 +176,6 @@ func measure(t *testing.T, rate budget.Rate, files []string, args ...string) *re
 	if bytes.Contains(r.err.head.Bytes(), []byte("goroutine ")) {
 		t.Errorf("%v: a crash:\n%s", args, r.err.head.String())
 	}
-	return r
 }
 
 // write makes a file of the test.

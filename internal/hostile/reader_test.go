@@ -1,0 +1,222 @@
+package hostile
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"pg_stat_backtrace/unwind/debugfile"
+	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/unwind/elfimage/imagetest"
+	"pg_stat_backtrace/unwind/golang/gopclntab"
+	"pg_stat_backtrace/unwind/jit"
+)
+
+// envReader makes this test program read a file by the reader of that name. Commands reach these readers only with a
+// server or a running program.
+const envReader = "HOSTILE_TEST_READER"
+
+// readers read a file, and return how much they found.
+var readers = map[string]func(path string) (int, error){
+	"perf map": readPerfMap, "jit": readJIT, "gopclntab": readGo, "debug file": readDebugFile,
+}
+
+// read runs one reader, and returns the exit status: 1 if the reader refuses the file.
+func read(reader, path string) int {
+	n, err := readers[reader](path)
+	fmt.Println(n, "found")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func readPerfMap(path string) (int, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	m, n := jit.ParsePerfMap(string(text)), 0
+	for addr := range uint64(textSize) {
+		if _, _, ok := m.Find(textAddr + addr); ok {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// readJIT reads the file as the memory of a process from address 0, with the descriptor at jitList. It keeps all objects.
+func readJIT(path string) (int, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	memory := bytes.NewReader(data)
+	copied := func(addr uint64, p []byte) bool {
+		n, _ := memory.ReadAt(p, int64(min(addr, 1<<62)))
+		return n == len(p)
+	}
+	entries, err := jit.Entries(copied, binary.LittleEndian, jitList)
+	var objects []*jit.Object
+	for _, e := range entries[:min(len(entries), 128)] { // as many as a process can list
+		o, openErr := jit.Open(copied, e, elf.EM_X86_64)
+		err = errors.Join(err, openErr)
+		if o != nil {
+			objects = append(objects, o)
+		}
+	}
+	return len(objects), err
+}
+
+func openImage(path string) (*elfimage.Image, func(), error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := elfimage.Open(f, path)
+	return m, func() { _ = f.Close() }, err
+}
+
+func readGo(path string) (int, error) {
+	m, end, err := openImage(path)
+	if err != nil {
+		return 0, err
+	}
+	defer end()
+	t, err := gopclntab.New(m)
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for i := range min(t.Functions(), 1000) {
+		f, fnErr := t.Function(i)
+		if fnErr != nil {
+			err = fnErr
+			continue
+		}
+		frames, fnErr := t.Frames(f.Entry)
+		if fnErr != nil {
+			err = fnErr
+		}
+		n += len(frames)
+	}
+	return n, err
+}
+
+func readDebugFile(path string) (int, error) {
+	m, end, err := openImage(path)
+	if err != nil {
+		return 0, err
+	}
+	defer end()
+	o := debugfile.Options{
+		Folders: []string{os.TempDir()}, Open: func(path string) (debugfile.File, error) { return os.Open(path) },
+	}
+	r, err := debugfile.Find(m, path, o)
+	if err == nil {
+		_ = r.Close()
+	}
+	r, supErr := debugfile.FindSupplement(m, path, o)
+	if supErr == nil {
+		_ = r.Close()
+	}
+	return 0, errors.Join(err, supErr)
+}
+
+// jitList is the address of the descriptor, and where the other parts of the memory follow.
+const (
+	jitList   = 0x100
+	jitEntry  = 0x200
+	jitObject = 0x10000
+)
+
+// jitMemory is the memory of a process that lists an object so many times. In a circle, the last entry names the first.
+func jitMemory(count int, object []byte, size uint64, circle bool) []byte {
+	data := make([]byte, jitObject, jitObject+len(object))
+	word := binary.LittleEndian.PutUint64
+	word(data[jitList:], 1)
+	word(data[jitList+16:], jitEntry)
+	for i := range count {
+		e, next := data[jitEntry+32*i:], uint64(jitEntry+32*(i+1))
+		if i == count-1 {
+			next = 0
+			if circle {
+				next = jitEntry
+			}
+		}
+		word(e, next)
+		word(e[16:], jitObject)
+		word(e[24:], size)
+	}
+	return append(data, object...)
+}
+
+// goTable makes a table of count functions, all of which share one entry and one name that begins the rest.
+func goTable(count, entries uint64, rest []byte) []byte {
+	const head, functions = 72, 8
+	data := binary.LittleEndian.AppendUint32(nil, 0xfffffff1)
+	data = append(data, 0, 0, 1, 8)
+	at := uint64(head) + functions*entries
+	for _, v := range []uint64{count, 1, textAddr, at + 64, at + 64, at + 64, at + 64, head} {
+		data = binary.LittleEndian.AppendUint64(data, v)
+	}
+	for i := range entries {
+		data = binary.LittleEndian.AppendUint32(data, uint32(i))
+		data = binary.LittleEndian.AppendUint32(data, uint32(at-head))
+	}
+	return append(append(data, make([]byte, 64)...), rest...)
+}
+
+// TestReaders: perf maps, JIT lists and objects, tables of Go, and links to debug files.
+func TestReaders(t *testing.T) {
+	t.Parallel()
+	section := func(name string, data []byte) []byte {
+		return image(imagetest.Section{Name: name, Type: elf.SHT_PROGBITS, Data: data})
+	}
+	zipped := func(name string, size int) []byte {
+		return image(packed(name, elf.COMPRESS_ZLIB, size, deflate(t, repeat(make([]byte, 1<<16), size>>16))))
+	}
+	object := image(nameless(60_000, 1000)...)
+	long := bytes.Repeat([]byte("N"), 1<<20)
+	for name, c := range map[string]struct {
+		reader string
+		data   []byte
+		status int
+	}{
+		"perf map, one line without an end": {"perf map", append([]byte("1000 10 "), long...), 0},
+		"perf map, many lines":              {"perf map", bytes.Repeat([]byte("1 1 x\n"), 1<<20), 0},
+		"perf map, empty lines":             {"perf map", bytes.Repeat([]byte("\n"), 4<<20), 0},
+		"perf map, largest sizes":           {"perf map", []byte(strings.Repeat("1000 ffffffffffffff x\n", 1000)), 0},
+		"list, circle":                      {"jit", jitMemory(3, []byte("x"), 1, true), 1},
+		"list, entry that names itself":     {"jit", jitMemory(1, object, uint64(len(object)), true), 1},
+		"list, one object many times":       {"jit", jitMemory(128, object, uint64(len(object)), false), 1},
+		"object, size without data":         {"jit", jitMemory(128, object[:64], 16<<20, false), 1},
+		"object, largest size":              {"jit", jitMemory(1, object[:64], 1<<63, false), 1},
+		"go, count without data":            {"gopclntab", section(".gopclntab", goTable(1<<24, 1, nil)), 1},
+		"go, largest count":                 {"gopclntab", section(".gopclntab", goTable(1<<63, 1, nil)), 1},
+		"go, name without an end":           {"gopclntab", section(".gopclntab", goTable(1000, 1000, long)), 1},
+		"go, shared table":                  {"gopclntab", section(".gopclntab", goTable(1<<16, 1<<16, make([]byte, 1<<20))), 1},
+		"go, compressed":                    {"gopclntab", zipped(".gopclntab", 64<<20), 1},
+		"link, name without an end":         {"debug file", section(".gnu_debuglink", long), 1},
+		"link, compressed":                  {"debug file", zipped(".gnu_debuglink", 64<<20), 1},
+		"dwz, name without an end":          {"debug file", section(".gnu_debugaltlink", long), 1},
+		"dwz, compressed":                   {"debug file", zipped(".gnu_debugaltlink", 64<<20), 1},
+		"dwz, to itself":                    {"debug file", section(".gnu_debugaltlink", []byte("file\x00\x01\x02")), 1},
+		"dwz, to a folder":                  {"debug file", section(".gnu_debugaltlink", []byte("..\x00\x01\x02")), 1},
+		"sup, checksum without data":        {"debug file", section(".debug_sup", []byte("\x05\x00\x00x\x00\xff\xff\xff\xff\x0f")), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := measureReader(t, c.reader, write(t, "file", c.data))
+			if r.status != c.status {
+				t.Errorf("status %d, want %d: %s", r.status, c.status, r.err.head.String())
+			}
+		})
+	}
+}
