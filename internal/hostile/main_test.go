@@ -146,11 +146,17 @@ func measure(t *testing.T, rate budget.Rate, files []string, args ...string) *re
 	return r
 }
 
+// readerMemory is the most that one of the readers may use. The largest file that any of them accepts has 16 MB.
+const readerMemory = 160 << 20
+
 // measureReader runs one of the readers on a file in a process of its own, and compares as measure does.
 func measureReader(t *testing.T, reader, file string) *result {
 	t.Helper()
 	r := run(t, []string{envReader + "=" + reader}, os.Args[0], file)
 	compare(t, r, budget.Image, []string{file}, reader)
+	if r.memory > readerMemory {
+		t.Errorf("%s: %d MB of memory, the limit is %d MB", reader, r.memory>>20, readerMemory>>20)
+	}
 	return r
 }
 
