@@ -79,7 +79,8 @@ func ReadMemoryWithTimeout(pid int, addr uint64, p []byte) (int, error) {
 
 // WithTimeout runs read in a goroutine, and reports whether it ended in time. If not, the goroutine is left behind:
 // the caller must not read what read writes, and late runs when read ends. If an earlier read of the process still
-// blocks, WithTimeout does not run read. It then runs late at once. If read panics in time, WithTimeout panics.
+// blocks, WithTimeout does not run read. It then runs late at once. If read panics in time, WithTimeout panics. A panic later, in read or in late, ends nothing: no
+// caller waits for it.
 func WithTimeout(pid int, read, late func()) bool {
 	if !Guard.Begin(pid) {
 		late()
@@ -107,6 +108,7 @@ func WithTimeout(pid int, read, late func()) bool {
 		}()
 		Guard.End(pid)
 		if !claim() {
+			defer func() { _ = recover() }() // else it would end the program
 			late()
 		}
 	}()

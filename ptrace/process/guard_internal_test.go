@@ -1,6 +1,7 @@
 package process
 
 import (
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -70,6 +71,34 @@ func TestReadsTakeTurns(t *testing.T) {
 		wg.Wait()
 		if turns.Load() != 20 || len(Guard.ByPID) != 0 {
 			t.Errorf("%d turns, left %v", turns.Load(), Guard.ByPID)
+		}
+	})
+}
+
+// TestPanicsWithTimeout checks that a panic in a read reaches the caller while it waits, and that one which comes later, in
+// the read or after it, ends nothing. In each case the process can be read again.
+func TestPanicsWithTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const pid = -3
+		caught := func(read, late func()) (ended bool, value any) {
+			defer func() { value = recover() }()
+			return WithTimeout(pid, read, late), nil
+		}
+		broken, nothing := func() { panic("broken") }, func() {}
+		ended, value := caught(broken, broken)
+		if text, _ := value.(string); ended || !strings.Contains(text, "broken\n") {
+			t.Errorf("ended %v, %v", ended, value)
+		}
+		for _, f := range []struct{ read, late func() }{{broken, nothing}, {nothing, broken}, {broken, broken}} {
+			back := make(chan struct{})
+			if ended, value := caught(func() { <-back; f.read() }, f.late); ended || value != nil {
+				t.Errorf("ended %v, %v", ended, value)
+			}
+			close(back)
+			synctest.Wait()
+			if ended, value := caught(nothing, broken); !ended || value != nil {
+				t.Errorf("the next read: ended %v, %v", ended, value)
+			}
 		}
 	})
 }
