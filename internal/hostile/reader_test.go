@@ -163,8 +163,8 @@ func jitMemory(count int, object []byte, size uint64, circle bool) []byte {
 	return append(data, object...)
 }
 
-// goTable makes a table of count functions, all of which share one entry and one name that begins the rest.
-func goTable(count, entries uint64, rest []byte) []byte {
+// goTable makes a table that states count functions and has entries for fewer.
+func goTable(count, entries uint64) []byte {
 	const head, functions = 72, 8
 	data := binary.LittleEndian.AppendUint32(nil, 0xfffffff1)
 	data = append(data, 0, 0, 1, 8)
@@ -176,7 +176,7 @@ func goTable(count, entries uint64, rest []byte) []byte {
 		data = binary.LittleEndian.AppendUint32(data, uint32(i))
 		data = binary.LittleEndian.AppendUint32(data, uint32(at-head))
 	}
-	return append(append(data, make([]byte, 64)...), rest...)
+	return append(data, make([]byte, 64)...)
 }
 
 // goImage makes an image with such a table at its address.
@@ -216,10 +216,8 @@ func TestReaders(t *testing.T) {
 		"list, one object many times":       {"jit", jitMemory(64, object, uint64(len(object)), false), 1},
 		"object, size without data":         {"jit", jitMemory(128, object[:64], 16<<20, false), 1},
 		"object, largest size":              {"jit", jitMemory(1, object[:64], 1<<63, false), 1},
-		"go, count without data":            {"gopclntab", goImage(goTable(1<<24, 1, nil)), 1},
-		"go, largest count":                 {"gopclntab", goImage(goTable(1<<63, 1, nil)), 1},
-		"go, name without an end":           {"gopclntab", goImage(goTable(1000, 1000, long)), 1},
-		"go, shared table":                  {"gopclntab", goImage(goTable(1<<16, 1<<16, make([]byte, 1<<20))), 1},
+		"go, count without data":            {"gopclntab", goImage(goTable(1<<24, 1)), 1},
+		"go, largest count":                 {"gopclntab", goImage(goTable(1<<63, 1)), 1},
 		"go, compressed":                    {"gopclntab", zipped(".gopclntab", 64<<20), 1},
 		"link, name without an end":         {"debug file", section(".gnu_debuglink", long), 1},
 		"link, compressed":                  {"debug file", zipped(".gnu_debuglink", 64<<20), 1},
@@ -232,7 +230,8 @@ func TestReaders(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := measureReader(t, c.reader, write(t, "file", c.data))
-			if r.status != c.status {
+			if count := strings.Contains(name, "count"); r.status != c.status ||
+				count && !strings.HasSuffix(r.err.head.String(), " functions\n") {
 				t.Errorf("status %d, want %d: %s", r.status, c.status, r.err.head.String())
 			}
 		})
