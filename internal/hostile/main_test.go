@@ -149,7 +149,7 @@ func measure(t *testing.T, rate budget.Rate, files []string, args ...string) *re
 // readerMemory is the most that one of the readers may use. The largest file that any of them accepts has 16 MB.
 const readerMemory = 160 << 20
 
-// measureReader runs one of the readers on a file in a process of its own, and compares as measure does.
+// measureReader runs one of the readers on a file in a new process, and compares as measure does.
 func measureReader(t *testing.T, reader, file string) *result {
 	t.Helper()
 	r := run(t, []string{envReader + "=" + reader}, os.Args[0], file)
