@@ -71,7 +71,7 @@ func newActivity() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: that of the only server of this host")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: the only server of this host")
 	_ = cmd.MarkFlagDirname("pgdata")
 	fs.StringVar(&f.sort, "sort", "pid", "`ORDER` of the processes: pid, or the oldest transaction, query or state first")
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, json or csv")

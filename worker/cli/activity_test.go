@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/worker/moment"
 )
 
-// activity runs the command and returns what it prints.
+// activity runs the command and returns its output.
 func activity(t *testing.T, arguments ...string) string {
 	t.Helper()
 	var stdout, stderr strings.Builder
