@@ -133,6 +133,9 @@ type Unwinder struct {
 	// Final is set if missing memory cannot be read later. Without it a walk ends with NoMemory where following
 	// instructions needs more memory. With it the chain of frame pointers may continue the walk.
 	Final bool
+	// Kept gets the registers of each frame if it is not nil, as the function had them at its call of the frame
+	// before. Registers that calls do not preserve are unknown there.
+	Kept *[]arch.Registers
 }
 
 // Unwind appends the frames of the thread with these registers to dst, innermost first, and returns the reason why it
@@ -153,6 +156,9 @@ func (u *Unwinder) Unwind(dst []Frame, regs arch.Registers, mem cfi.Memory, modu
 	frame := Frame{PC: pc, Exact: !u.Resumes, Method: ByRegisters}
 	for n := 1; ; n++ {
 		dst = append(dst, frame)
+		if u.Kept != nil {
+			*u.Kept = append(*u.Kept, w.regs)
+		}
 		next, stop := w.step(&dst[len(dst)-1])
 		if stop.Reason != running {
 			return dst, stop

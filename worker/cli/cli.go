@@ -122,7 +122,8 @@ worker and no extension, and work while the server takes no connections.`,
 		},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.AddCommand(newWorker(version), newCapture(), newActivity(), newHistory(), newProfile(), newWaits(), newTrace(), newMemory(), newSymbols(),
+	root.AddCommand(newWorker(version), newCapture(), newActivity(), newPlan(), newHistory(), newProfile(), newWaits(), newTrace(),
+		newMemory(), newSymbols(),
 		newDecode(),
 		newDoctor(version))
 	root.AddCommand(newReport())

@@ -1,0 +1,326 @@
+// Package plan reads the plans of the statements that a PostgreSQL backend runs now, from outside: from a copy of its
+// stack, and from its memory.
+//
+// Each frame of the exported functions standard_ExecutorRun and standard_ExecutorFinish is one statement that runs, a
+// level. The registers and the
+// stack of the frame have a pointer to its QueryDesc, or to the root of its tree of PlanStates. A pointer counts only if
+// the structures behind it prove each other by their links and node tags. A tree counts only if all its nodes do.
+// Levels, trees and names without a proof are left out, with a reason.
+//
+// The package knows no process: its caller copies the stack and gives it memory to read.
+package plan
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+const (
+	// maxNodes bounds the nodes of a tree, and the members of a list.
+	maxNodes = 20000
+	// maxLevels bounds the levels of nested statements.
+	maxLevels = 200
+	maxSource = 1 << 20
+)
+
+// Frame is a function's activation on the stack.
+type Frame struct {
+	PC    uint64
+	Start uint64 // address of the function, 0 if unknown
+	CFA   uint64 // 0 if unknown
+	Exact bool   // PC itself belongs to the function
+	// Saved are the registers that calls preserve, by number; 0 if the value is unknown.
+	Saved []uint64
+}
+
+// Range is a range of addresses. End is exclusive.
+type Range struct{ Start, End uint64 }
+
+// Stack is a copied stack. Functions has the addresses of the functions that Functions names, as far as the server
+// exports them.
+type Stack struct {
+	Major     int
+	Frames    []Frame // innermost first
+	Start     uint64
+	Words     []uint64 // from Start
+	Data      []Range  // writable private memory, in address order
+	Code      []Range  // in address order
+	Functions map[string]uint64
+	// Whole is set if the outermost frame is the first function of the process.
+	Whole bool
+	// X86 is set if the code is for x86_64.
+	X86 bool
+}
+
+// Functions returns the names of the functions whose addresses a Stack has. Every server exports them.
+func Functions() []string {
+	return []string{executorRun, executorFinish, setParamPlan, evalPlanQual, evalPlanQualNext, multiExec + "Hash",
+		multiExec + "BitmapIndexScan", multiExec + "BitmapAnd", multiExec + "BitmapOr"}
+}
+
+const (
+	executorRun      = "standard_ExecutorRun"
+	executorFinish   = "standard_ExecutorFinish"
+	setParamPlan     = "ExecSetParamPlan"
+	evalPlanQual     = "EvalPlanQual"
+	evalPlanQualNext = "EvalPlanQualNext"
+	multiExec        = "MultiExec"
+)
+
+// Level is a statement that runs. The outermost level comes first.
+type Level struct {
+	Source string // the text in which the statement is, "" if unknown
+	Top    *Node  // nil if the plan could not be proven
+	// Reason says why the plan is left out, or why no node is marked.
+	Reason string
+
+	estate, plannedStmt, root uint64
+	frame                     int
+	finishes                  bool // the frame belongs to standard_ExecutorFinish
+	nodes                     map[uint64]*Node
+	initPlans                 []*Node
+	tables                    []table
+}
+
+// Node is a node of a plan.
+type Node struct {
+	Kind     string // "SeqScan", as in PostgreSQL's node tags
+	Title    string // as EXPLAIN prints it
+	Label    string // "InitPlan 1", "" for other nodes
+	Startup  float64
+	Total    float64
+	Rows     float64
+	Width    int
+	Active   bool // the process is in this node or in a node below it
+	Running  bool // the innermost of these that is proven
+	Below    bool // a node below it may run: which one is not known
+	Children []*Node
+
+	id       int
+	addr     uint64
+	plan     uint64
+	function uint64 // ExecProcNodeReal
+	// The children by kind: others are the outer and the inner input, members the inputs of nodes like Append.
+	init, others, members, subPlans []*Node
+}
+
+// all returns the children in the order of EXPLAIN.
+func (n *Node) all() []*Node {
+	out := append([]*Node{}, n.init...)
+	out = append(out, n.others...)
+	out = append(out, n.members...)
+	return append(out, n.subPlans...)
+}
+
+// reader reads one look at a process.
+type reader struct {
+	*pages
+	*structures
+
+	stack *Stack
+}
+
+// data reports whether an address is aligned and lies in writable private memory.
+func (r *reader) data(a uint64) bool { return a != 0 && a%wordSize == 0 && within(r.stack.Data, a) }
+
+// within reports whether an address lies in one of the ranges, which are in address order.
+func within(ranges []Range, a uint64) bool {
+	_, found := slices.BinarySearchFunc(ranges, a, func(r Range, a uint64) int {
+		switch {
+		case r.End <= a:
+			return -1
+		case r.Start > a:
+			return 1
+		}
+		return 0
+	})
+	return found
+}
+
+// Read returns the levels of a process whose stack was copied. It is an error if the layout of the version is unknown.
+// The process may run meanwhile: the result is proven only if Same holds for it and the result of a later stack.
+func Read(stack *Stack, memory Memory) ([]*Level, error) {
+	s, err := structuresOf(stack.Major)
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{pages: newPages(memory), structures: s, stack: stack}
+	levels := r.levels()
+	for _, l := range levels {
+		if l.Reason != "" {
+			continue
+		}
+		if err := r.tree(l); err != nil {
+			l.Top, l.Reason = nil, err.Error()
+		}
+		if r.full {
+			l.Top, l.Reason = nil, "the plan needs more memory than is read at once"
+		}
+	}
+	r.mark(levels)
+	return levels, nil
+}
+
+// Same reports whether two results have the same statements in execution, and the same trees.
+func Same(a, b []*Level) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		x, y := a[i], b[i]
+		if x.estate != y.estate || x.plannedStmt != y.plannedStmt || x.root != y.root || x.Source != y.Source ||
+			(x.Top == nil) != (y.Top == nil) || x.Top != nil && !same(x.Top, y.Top) {
+			return false
+		}
+	}
+	return true
+}
+
+func same(a, b *Node) bool {
+	if a.addr != b.addr || a.plan != b.plan || a.Title != b.Title || a.Label != b.Label || a.Startup != b.Startup ||
+		a.Total != b.Total || a.Rows != b.Rows || a.Width != b.Width || len(a.Children) != len(b.Children) {
+		return false
+	}
+	for i := range a.Children {
+		if !same(a.Children[i], b.Children[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// proveRoot checks the links between an EState, its PlannedStmt and the root of its tree.
+func (r *reader) proveRoot(estate, stmt, root uint64) bool {
+	if !r.data(estate) || !r.data(stmt) || !r.data(root) || r.kind(estate) != "EState" || r.kind(stmt) != "PlannedStmt" {
+		return false
+	}
+	plan := r.pointer(root, r.PlanState.Plan)
+	kind, ok := stateOf(r.kind(root))
+	return ok && r.data(plan) && r.kind(plan) == kind && r.pointer(root, r.PlanState.State) == estate &&
+		r.pointer(estate, r.EState.EsPlannedstmt) == stmt && r.pointer(stmt, r.PlannedStmt.PlanTree) == plan
+}
+
+// stateOf returns the kind of the plan node of a PlanState.
+func stateOf(kind string) (string, bool) {
+	plan, ok := strings.CutSuffix(kind, "State")
+	return plan, ok && plan != "E" && plan != "SubPlan"
+}
+
+// candidate returns the level that a value points to: to its QueryDesc, or to the root of its tree.
+func (r *reader) candidate(v uint64) *Level {
+	const firstCommand, lastCommand = 1, 6
+	if !r.data(v) {
+		return nil
+	}
+	if operation := r.unsigned(v, r.QueryDesc.Operation); operation >= firstCommand && operation <= lastCommand {
+		estate, stmt := r.pointer(v, r.QueryDesc.Estate), r.pointer(v, r.QueryDesc.Plannedstmt)
+		root := r.pointer(v, r.QueryDesc.Planstate)
+		if r.proveRoot(estate, stmt, root) && r.unsigned(stmt, r.PlannedStmt.CommandType) == operation {
+			l := &Level{estate: estate, plannedStmt: stmt, root: root}
+			if text := r.pointer(v, r.QueryDesc.SourceText); text != 0 {
+				l.Source, _ = r.text(text, maxSource)
+			}
+			return l
+		}
+	}
+	if _, ok := stateOf(r.kind(v)); ok {
+		estate := r.pointer(v, r.PlanState.State)
+		if !r.data(estate) {
+			return nil
+		}
+		if stmt := r.pointer(estate, r.EState.EsPlannedstmt); r.proveRoot(estate, stmt, v) {
+			return &Level{estate: estate, plannedStmt: stmt, root: v}
+		}
+	}
+	return nil
+}
+
+// levels finds the level of each frame of standard_ExecutorRun and standard_ExecutorFinish.
+func (r *reader) levels() []*Level {
+	var out []*Level
+	taken := map[uint64]bool{}
+	for k := len(r.stack.Frames) - 1; k >= 0; k-- {
+		finishes := r.in(k, executorFinish)
+		if !finishes && !r.in(k, executorRun) {
+			continue
+		}
+		if len(out) == maxLevels {
+			return append(out, &Level{frame: k, Reason: fmt.Sprintf("more than %d levels", maxLevels)})
+		}
+		l := r.levelOf(k, taken)
+		if l == nil {
+			l = &Level{Reason: "the statement was not found in the memory of its stack frame"}
+		}
+		l.frame, l.finishes = k, finishes
+		taken[l.estate] = l.estate != 0
+		out = append(out, l)
+	}
+	return out
+}
+
+// in reports whether frame k is in an exported function.
+func (r *reader) in(k int, function string) bool {
+	start := r.stack.Functions[function]
+	return start != 0 && r.stack.Frames[k].Start == start
+}
+
+// levelOf finds the level of a frame: first by the registers that it had at its call, then by the words of the stack
+// that it and the next frames have. These words may be old, so they must agree.
+func (r *reader) levelOf(k int, taken map[uint64]bool) *Level {
+	const next = 3
+	if l, one := r.only(r.stack.Frames[k].Saved, taken); l != nil {
+		if one {
+			return l
+		}
+		return nil
+	}
+	var words []uint64
+	for j := k; j >= max(0, k-next); j-- {
+		if j < k && (r.in(j, executorRun) || r.in(j, executorFinish)) {
+			break
+		}
+		words = append(words, r.words(j)...)
+	}
+	if l, one := r.only(words, taken); one {
+		return l
+	}
+	return nil
+}
+
+// only returns the level to which values point, and whether all of them agree. A QueryDesc is preferred, because it has
+// the text.
+func (r *reader) only(values []uint64, taken map[uint64]bool) (found *Level, one bool) {
+	for _, v := range values {
+		l := r.candidate(v)
+		switch {
+		case l == nil || taken[l.estate]:
+		case found == nil:
+			found = l
+		case found.estate != l.estate:
+			return found, false
+		case found.Source == "":
+			found = l
+		}
+	}
+	return found, found != nil
+}
+
+// words returns the words of a frame's part of the stack.
+func (r *reader) words(k int) []uint64 {
+	low, high := r.stack.Start, r.stack.Frames[k].CFA
+	if k > 0 {
+		low = max(low, r.stack.Frames[k-1].CFA)
+	}
+	from, to := int64(low-r.stack.Start)/wordSize, int64(high-r.stack.Start)/wordSize //nolint:gosec // checked below
+	if high < low || to > int64(len(r.stack.Words)) {
+		return nil
+	}
+	return r.stack.Words[from:to]
+}
+
+// whole reports whether an estimate is a number that the planner makes.
+func whole(v float64) bool {
+	return v == 0 || v >= 1e-100 && v <= 1e300 && !math.IsNaN(v)
+}

@@ -1,0 +1,222 @@
+package plan
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+)
+
+// multi are the kinds of nodes that return all at once, each by its own exported function.
+//
+//nolint:gochecknoglobals // a table
+var multi = []string{"Hash", "BitmapIndexScan", "BitmapAnd", "BitmapOr"}
+
+// mark follows the frames of each level from the outermost inwards and marks the nodes that they run.
+//
+// Each return address behind a call of ExecProcNode, and each frame of a function MultiExec*, is one step down the tree.
+// The callee must be provable: by its function, by a register, or because there is no other. Where it is not, the walk
+// ends, and the node above is marked as one above the running node.
+func (r *reader) mark(levels []*Level) {
+	for i, l := range levels {
+		if l.Top == nil {
+			continue
+		}
+		if l.finishes {
+			l.Reason = "the statement ends: it runs AFTER triggers, or the rest of its data-modifying WITH"
+			continue
+		}
+		if !r.stack.X86 {
+			l.Reason = "the running node is not known: calls are recognised on x86_64 only"
+			continue
+		}
+		inner := -1
+		if i+1 < len(levels) {
+			inner = levels[i+1].frame
+		}
+		r.follow(l, inner)
+	}
+}
+
+// follow marks the nodes of one level. Its frames are those inside of its ExecutorRun and outside of the next one.
+func (r *reader) follow(l *Level, inner int) {
+	var current *Node
+	below := false
+	for k := l.frame; k > inner && k >= 0; k-- {
+		if r.in(k, evalPlanQual) || r.in(k, evalPlanQualNext) {
+			below = true
+			break
+		}
+		next, known, step := r.step(l, current, k)
+		if !step {
+			continue
+		}
+		if !known {
+			below = true
+			break
+		}
+		current = next
+		current.Active = true
+	}
+	switch {
+	case current != nil:
+		current.Running, current.Below = true, below
+	case below:
+		l.Reason = "the running node is not known: the stack has no proof of it"
+	default:
+		l.Reason = "the running node is not known: the stack has no call of a node"
+	}
+}
+
+// step returns the node that frame k runs or calls, if it is such a frame. The frame k-1 belongs to the node.
+func (r *reader) step(l *Level, current *Node, k int) (next *Node, known, step bool) {
+	for _, kind := range multi {
+		if r.in(k, multiExec+kind) {
+			if current == nil {
+				return nil, false, true
+			}
+			var nodes []*Node
+			for _, n := range current.Children {
+				if n.Kind == kind {
+					nodes = append(nodes, n)
+				}
+			}
+			next = r.choose(nodes, k, k+1)
+			return next, next != nil, true
+		}
+	}
+	if k == 0 || !r.callsNode(k) {
+		return nil, false, false
+	}
+	nodes := r.callees(l, current, k)
+	nodes = r.ofFunction(l, nodes, k-1)
+	next = r.choose(nodes, k-1, k)
+	if next == nil && current != nil && (current.Kind == "Append" || current.Kind == "MergeAppend") {
+		// These nodes load the address of an input just before they call it, so their registers have no other.
+		if n, one := among(nodes, r.stack.Frames[k].Saved, nil); one {
+			next = n
+		}
+	}
+	return next, next != nil, true
+}
+
+// callees returns the nodes that the current node may run from frame k.
+func (r *reader) callees(l *Level, current *Node, k int) []*Node {
+	switch {
+	case r.in(k, setParamPlan):
+		return l.initPlans
+	case current == nil:
+		return []*Node{l.Top}
+	case current.Kind == "CteScan":
+		if n := l.nodes[r.pointer(current.addr, r.CteScanState.Cteplanstate)]; n != nil {
+			return append([]*Node{n}, current.subPlans...)
+		}
+		return nil
+	case current.Kind == "Hash":
+		return current.others
+	}
+	var out []*Node
+	for _, n := range slices.Concat(current.others, current.members, current.subPlans) {
+		if !slices.Contains(multi, n.Kind) { // these run by their own function MultiExec* only
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// ofFunction returns the nodes whose function runs in frame k. If there is none, the node's function may have jumped to
+// another function at its end. Then no node of the tree may have that function.
+func (r *reader) ofFunction(l *Level, nodes []*Node, k int) []*Node {
+	start := r.stack.Frames[k].Start
+	var out []*Node
+	for _, n := range nodes {
+		if n.function == start {
+			out = append(out, n)
+		}
+	}
+	if len(out) > 0 {
+		return out
+	}
+	for _, n := range l.nodes {
+		if n.function == start {
+			return nil
+		}
+	}
+	return nodes
+}
+
+// choose returns the only node. If there are several, it returns the node whose address a register of frame k has, and
+// the same register of its caller, frame outer, has not. The function of frame k has saved its argument there, and the next frames may have kept it. Words of the stack
+// are no proof, because they may be those of an earlier call.
+func (r *reader) choose(nodes []*Node, k, outer int) *Node {
+	if len(nodes) == 1 {
+		return nodes[0]
+	}
+	const next = 2
+	if k < 0 || outer >= len(r.stack.Frames) {
+		return nil
+	}
+	before := r.stack.Frames[outer].Saved
+	var found *Node
+	for j := k; j >= max(0, k-next) && found == nil; j-- {
+		var one bool
+		if found, one = among(nodes, r.stack.Frames[j].Saved, before); !one {
+			return nil
+		}
+	}
+	return found
+}
+
+// among returns the node that registers have and that the same registers of the caller did not have, and whether there
+// is at most one such node.
+func among(nodes []*Node, registers, before []uint64) (found *Node, one bool) {
+	for i, v := range registers {
+		if v == 0 || i < len(before) && before[i] == v {
+			continue
+		}
+		for _, n := range nodes {
+			if n.addr == v && n != found {
+				if found != nil {
+					return nil, false
+				}
+				found = n
+			}
+		}
+	}
+	return found, true
+}
+
+// callsNode reports whether frame k waits for a call through PlanState.ExecProcNode, or for the function ExecProcNode
+// where the compiler has kept it.
+func (r *reader) callsNode(k int) bool {
+	const longest = 8
+	f := r.stack.Frames[k]
+	var c [longest]byte
+	if f.Exact || !within(r.stack.Code, f.PC) || !r.read(f.PC-longest, c[:]) {
+		return false
+	}
+	field := byte(r.PlanState.ExecProcNode.Int()) //nolint:gosec // a byte in the instruction
+	// call *field(%reg): ff, and a ModRM byte with /2 and an 8-bit displacement; %rsp and %r12 need a SIB byte.
+	if c[5] == 0xff && c[6]&0xf8 == 0x50 && c[6] != 0x54 && c[7] == field ||
+		c[4] == 0xff && c[5] == 0x54 && c[6] == 0x24 && c[7] == field && c[3] == 0x41 {
+		return true
+	}
+	const callLength = 5
+	if c[longest-callLength] != 0xe8 {
+		return false
+	}
+	distance := int64(int32(binary.LittleEndian.Uint32(c[longest-4:]))) //nolint:gosec // signed
+	return r.isExecProcNode(f.PC+uint64(distance), field)               //nolint:gosec // wraps
+}
+
+// isExecProcNode recognises the function ExecProcNode: it jumps to the field of its argument.
+func (r *reader) isExecProcNode(addr uint64, field byte) bool {
+	var c [48]byte
+	if !within(r.stack.Code, addr) || !r.read(addr, c[:]) {
+		return false
+	}
+	if bytes.Contains(c[:], []byte{0xff, 0x67, field}) { // jmp *field(%rdi)
+		return true
+	}
+	load := bytes.Index(c[:], []byte{0x48, 0x8b, 0x43, field}) // mov field(%rbx),%rax ... jmp *%rax
+	return load >= 0 && bytes.Contains(c[load:min(load+16, len(c))], []byte{0xff, 0xe0})
+}
