@@ -95,7 +95,7 @@ func (p *historyPrinter) row(s *span.Sweep, r *store.Row) []string {
 	row := []string{
 		s.Time.In(p.zone).Format(time.RFC3339Nano), strconv.Itoa(int(r.PID)), r.Type, dashless(span.Name(r.Database, r.DatabaseID)),
 		dashless(span.Name(r.User, r.UserID)), r.App, r.Client, r.State, wait, age(at, r.WaitStart), age(at, r.XactStart),
-		age(at, r.QueryStart), blockedBy(r), query(r), strconv.FormatBool(r.Ended), strconv.FormatFloat(s.Period.Seconds(), 'f', 3, 64),
+		age(at, r.QueryStart), blockersOf(r), query(r), strconv.FormatBool(r.Ended), strconv.FormatFloat(s.Period.Seconds(), 'f', 3, 64),
 	}
 	for i := range row {
 		row[i] = visible.Line(strings.Join(strings.Fields(row[i]), " "))
@@ -125,8 +125,8 @@ func age(now, since int64) string {
 	return strconv.FormatFloat(max(0, float64(now-since)/1e6), 'f', 1, 64)
 }
 
-// blockedBy lists the blockers of a session. A blocker that waits in front of it, for the same lock, is in parentheses.
-func blockedBy(r *store.Row) string {
+// blockersOf lists the blockers of a session. A blocker that waits in front of it, for the same lock, is in parentheses.
+func blockersOf(r *store.Row) string {
 	var list []string
 	for i := range r.BlockedBy {
 		b := &r.BlockedBy[i]

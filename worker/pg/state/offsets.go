@@ -1,53 +1,70 @@
 package state
 
-// Offsets in PgBackendStatus (backend_status.h), alike in 14 to 19 on 64-bit machines.
+import "pg_stat_backtrace/worker/pg/layout"
+
+// Lengths that are the same in all versions.
 const (
-	stChangecount             = 0
-	stProcpid                 = 4
-	stBackendType             = 8
-	stProcStartTimestamp      = 16
-	stXactStartTimestamp      = 24
-	stActivityStartTimestamp  = 32
-	stStateStartTimestamp     = 40
-	stDatabaseid              = 48
-	stUserid                  = 52
-	stClientaddr              = 56
-	stState                   = 232
-	stAppname                 = 240
-	stActivityRaw             = 248
-	stProgressCommand         = 256
-	stProgressCommandTarget   = 260
-	stProgressParam           = 264
-	stQueryID                 = 424
-	nameDataLen               = 64
-	progressParams            = 20
-	bgwType, bgwTypeLen       = 96, 96
-	typicalSize, sizeFrom18   = 432, 440
-	firstVersionWithNewStatus = 18
+	nameDataLen    = 64
+	progressParams = 20
+	bgwTypeLen     = 96
 )
 
-// offsets depend on the major version.
+// offsets are the places of one major version, from package layout.
 type offsets struct {
-	// waitStart and lockGroupLeader are offsets in PGPROC (proc.h); 0: not known.
+	// size is the size of PgBackendStatus (backend_status.h). The others are members of it.
+	size                                            int
+	stChangecount, stProcpid, stBackendType         int
+	stProcStartTimestamp, stXactStartTimestamp      int
+	stActivityStartTimestamp, stStateStartTimestamp int
+	stDatabaseid, stUserid, stClientaddr            int
+	stState, stAppname, stActivityRaw, stQueryID    int
+	stProgressCommand, stProgressCommandTarget      int
+	stProgressParam                                 int
+	// waitStart and lockGroupLeader are members of PGPROC (proc.h). They are negative if the version does not have them.
 	waitStart, lockGroupLeader int
-	// databaseName and userName are offsets in Port (libpq-be.h).
-	databaseName, userName int
+	// databaseName and userName are members of Port (libpq-be.h), bgwType one of BackgroundWorker (bgworker.h).
+	databaseName, userName, bgwType int
 }
 
-//nolint:gochecknoglobals // a table
-var versions = map[int]offsets{
-	14: {waitStart: 136, lockGroupLeader: 840, databaseName: 328, userName: 336},
-	15: {waitStart: 136, lockGroupLeader: 840, databaseName: 328, userName: 336},
-	16: {waitStart: 136, lockGroupLeader: 840, databaseName: 328, userName: 336},
-	17: {waitStart: 136, lockGroupLeader: 848, databaseName: 320, userName: 328},
-	18: {waitStart: 136, lockGroupLeader: 792, databaseName: 384, userName: 392},
-	19: {databaseName: 384, userName: 392},
-}
-
-// sizeOf returns the size of PgBackendStatus.
-func sizeOf(version int) int {
-	if version >= firstVersionWithNewStatus {
-		return sizeFrom18
+// offsetsOf returns the offsets of a major version. It returns false if package layout lacks any of them.
+func offsetsOf(version int) (o offsets, ok bool) {
+	l, ok := layout.Of(version)
+	if !ok {
+		return o, false
 	}
-	return typicalSize
+	e := &l.PgBackendStatus
+	needed := []struct {
+		to   *int
+		from layout.Offset
+	}{
+		{&o.size, e.Size},
+		{&o.stChangecount, e.StChangecount},
+		{&o.stProcpid, e.StProcpid},
+		{&o.stBackendType, e.StBackendType},
+		{&o.stProcStartTimestamp, e.StProcStartTimestamp},
+		{&o.stXactStartTimestamp, e.StXactStartTimestamp},
+		{&o.stActivityStartTimestamp, e.StActivityStartTimestamp},
+		{&o.stStateStartTimestamp, e.StStateStartTimestamp},
+		{&o.stDatabaseid, e.StDatabaseid},
+		{&o.stUserid, e.StUserid},
+		{&o.stClientaddr, e.StClientaddr},
+		{&o.stState, e.StState},
+		{&o.stAppname, e.StAppname},
+		{&o.stActivityRaw, e.StActivityRaw},
+		{&o.stProgressCommand, e.StProgressCommand},
+		{&o.stProgressCommandTarget, e.StProgressCommandTarget},
+		{&o.stProgressParam, e.StProgressParam},
+		{&o.stQueryID, e.StQueryId},
+		{&o.databaseName, l.Port.DatabaseName},
+		{&o.userName, l.Port.UserName},
+		{&o.bgwType, l.BackgroundWorker.BgwType},
+	}
+	for _, n := range needed {
+		if !n.from.Known() {
+			return offsets{}, false
+		}
+		*n.to = n.from.Int()
+	}
+	o.waitStart, o.lockGroupLeader = l.PGPROC.WaitStart.Or(-1), l.PGPROC.LockGroupLeader.Or(-1)
+	return o, true
 }

@@ -75,7 +75,7 @@ type Options struct {
 
 // Open finds the variables of a running server. The error wraps waits.ErrUnsupported if its version is not known.
 func Open(c cluster.Cluster) (*Reader, error) {
-	v, ok := versions[c.Version]
+	v, ok := offsetsOf(c.Version)
 	if !ok {
 		return nil, fmt.Errorf("%w: PostgreSQL %d is not known to this release", waits.ErrUnsupported, c.Version)
 	}
@@ -88,7 +88,7 @@ func Open(c cluster.Cluster) (*Reader, error) {
 		return nil, err
 	}
 	r := &Reader{
-		server: server, offsets: v, size: sizeOf(c.Version), types: BackendTypes(c.Version), states: States(c.Version),
+		server: server, offsets: v, size: v.size, types: BackendTypes(c.Version), states: States(c.Version),
 		port: variables["MyProcPort"], entryOf: variables["MyBgworkerEntry"], workers: map[identity]string{},
 		databases: map[uint32]string{}, users: map[uint32]string{}, memory: process.NewMemory(server.Target.Postmaster),
 	}
@@ -287,7 +287,7 @@ func (r *Reader) readSpan() map[int]uint64 {
 	}
 	byPID := make(map[int]uint64, n/r.size)
 	for at := 0; at < n; at += r.size {
-		if pid := int(int32(binary.NativeEndian.Uint32(r.span[at+stProcpid:]))); pid > 0 {
+		if pid := int(int32(binary.NativeEndian.Uint32(r.span[at+r.offsets.stProcpid:]))); pid > 0 {
 			byPID[pid] = r.low + uint64(at)
 		}
 	}
@@ -307,7 +307,7 @@ func (r *Reader) extend(pid int) error {
 	}
 	// The entry proves itself: it has the id of its process.
 	var n [4]byte
-	if r.full(at+stProcpid, n[:]) != nil || int(binary.NativeEndian.Uint32(n[:])) != r.serverPID(pid) {
+	if r.full(at+uint64(r.offsets.stProcpid), n[:]) != nil || int(binary.NativeEndian.Uint32(n[:])) != r.serverPID(pid) {
 		return nil
 	}
 	size := uint64(r.size)
@@ -370,7 +370,7 @@ func (r *Reader) settle(entries []entry, o Options) (torn []bool, err error) {
 	for i := range entries {
 		e := &entries[i]
 		after := r.again[e.at-r.low:][:r.size]
-		if !changed && consistent(e, after) {
+		if !changed && r.consistent(e, after) {
 			continue
 		}
 		torn[i] = !r.readOne(e, o)
@@ -379,9 +379,9 @@ func (r *Reader) settle(entries []entry, o Options) (torn []bool, err error) {
 }
 
 // consistent reports whether an entry was the same before and after.
-func consistent(e *entry, after []byte) bool {
-	before := binary.NativeEndian.Uint32(e.bytes[stChangecount:])
-	return before%2 == 0 && before == binary.NativeEndian.Uint32(after[stChangecount:])
+func (r *Reader) consistent(e *entry, after []byte) bool {
+	before := binary.NativeEndian.Uint32(e.bytes[r.offsets.stChangecount:])
+	return before%2 == 0 && before == binary.NativeEndian.Uint32(after[r.offsets.stChangecount:])
 }
 
 // readOne reads one entry until it does not change meanwhile; false: it always did.
@@ -400,7 +400,7 @@ func (r *Reader) readOne(e *entry, o Options) bool {
 		if r.full(e.at, after) != nil {
 			return false
 		}
-		if consistent(e, after) {
+		if r.consistent(e, after) {
 			return true
 		}
 	}
@@ -421,18 +421,18 @@ func (r *Reader) readTexts(entries []entry) {
 			e := &entries[i]
 			e.name = buffer[i*stride:][:nameDataLen:nameDataLen]
 			e.text = buffer[i*stride+nameDataLen:][:r.textSize:r.textSize]
-			pieces = append(pieces, process.Piece{Address: e.word(stAppname), Length: nameDataLen})
+			pieces = append(pieces, process.Piece{Address: e.word(r.offsets.stAppname), Length: nameDataLen})
 			if r.textSize > 0 {
-				pieces = append(pieces, process.Piece{Address: e.word(stActivityRaw), Length: r.textSize})
+				pieces = append(pieces, process.Piece{Address: e.word(r.offsets.stActivityRaw), Length: r.textSize})
 			}
 		}
 		if r.memory.ReadPieces(buffer, pieces) != nil { // a pointer that leads nowhere: one by one
 			for i := range n {
 				e := &entries[i]
-				if r.full(e.word(stAppname), e.name) != nil {
+				if r.full(e.word(r.offsets.stAppname), e.name) != nil {
 					e.name = nil
 				}
-				if r.textSize > 0 && r.full(e.word(stActivityRaw), e.text) != nil {
+				if r.textSize > 0 && r.full(e.word(r.offsets.stActivityRaw), e.text) != nil {
 					e.text = nil
 				}
 			}
@@ -446,24 +446,24 @@ func (e *entry) word(at int) uint64   { return binary.NativeEndian.Uint64(e.byte
 
 // session describes a process; false if its entry is not one, or is of another process by now.
 func (r *Reader) session(e *entry, slots map[int]int, o Options) (s moment.Session, ok bool) {
-	kind := int(e.number(stBackendType))
-	if int(int32(e.number(stProcpid))) != e.serverPID || kind <= 0 || kind >= len(r.types) {
+	kind := int(e.number(r.offsets.stBackendType))
+	if int(int32(e.number(r.offsets.stProcpid))) != e.serverPID || kind <= 0 || kind >= len(r.types) {
 		return s, false
 	}
 	s = moment.Session{
-		PID: e.pid, ServerPID: e.serverPID, Type: r.types[kind], Started: stamp(e.word(stProcStartTimestamp)),
-		DatabaseOID: e.number(stDatabaseid), UserOID: e.number(stUserid), QueryID: int64(e.word(stQueryID)),
-		XactStart: stamp(e.word(stXactStartTimestamp)), QueryStart: stamp(e.word(stActivityStartTimestamp)),
-		StateStart: stamp(e.word(stStateStartTimestamp)),
+		PID: e.pid, ServerPID: e.serverPID, Type: r.types[kind], Started: stamp(e.word(r.offsets.stProcStartTimestamp)),
+		DatabaseOID: e.number(r.offsets.stDatabaseid), UserOID: e.number(r.offsets.stUserid), QueryID: int64(e.word(r.offsets.stQueryID)),
+		XactStart: stamp(e.word(r.offsets.stXactStartTimestamp)), QueryStart: stamp(e.word(r.offsets.stActivityStartTimestamp)),
+		StateStart: stamp(e.word(r.offsets.stStateStartTimestamp)),
 	}
-	if state := int(e.number(stState)); state > 0 && state < len(r.states) {
+	if state := int(e.number(r.offsets.stState)); state > 0 && state < len(r.states) {
 		s.State = r.states[state]
 	}
-	s.Client, s.ClientPort = client(e.bytes[stClientaddr:])
-	if command := e.number(stProgressCommand); command != 0 {
-		p := &moment.Progress{Command: int(command), TargetOID: e.number(stProgressCommandTarget)}
+	s.Client, s.ClientPort = client(e.bytes[r.offsets.stClientaddr:])
+	if command := e.number(r.offsets.stProgressCommand); command != 0 {
+		p := &moment.Progress{Command: int(command), TargetOID: e.number(r.offsets.stProgressCommandTarget)}
 		for i := range progressParams {
-			p.Params[i] = int64(e.word(stProgressParam + 8*i))
+			p.Params[i] = int64(e.word(r.offsets.stProgressParam + 8*i))
 		}
 		s.Progress = p
 	}
@@ -487,12 +487,12 @@ func (r *Reader) addProc(s *moment.Session, i int) {
 	if event := r.procNumber(i, l.WaitEvent); event != 0 {
 		w := &moment.Wait{}
 		w.Type, w.Event, _ = r.server.Names.Name(event)
-		if at := r.offsets.waitStart; at != 0 && w.Type == "Lock" {
+		if at := r.offsets.waitStart; at >= 0 && w.Type == "Lock" {
 			w.Since = stamp(r.procWord(i, at))
 		}
 		s.Wait = w
 	}
-	if at := r.offsets.lockGroupLeader; at != 0 {
+	if at := r.offsets.lockGroupLeader; at >= 0 {
 		leader := r.procWord(i, at) - r.firstProc
 		if k := leader / size; leader%size == 0 && k < uint64(len(r.procs))/size && int(k) != i {
 			s.Leader = int(r.procNumber(int(k), l.PID))
@@ -502,14 +502,14 @@ func (r *Reader) addProc(s *moment.Session, i int) {
 
 // workerType returns the type that a background worker was registered with.
 func (r *Reader) workerType(e *entry) string {
-	key := identity{e.serverPID, e.word(stProcStartTimestamp)}
+	key := identity{e.serverPID, e.word(r.offsets.stProcStartTimestamp)}
 	if kind, ok := r.workers[key]; ok {
 		return kind
 	}
 	kind := BackgroundWorker
 	if at := r.childPointer(e.pid, r.entryOf); at != 0 {
 		var name [bgwTypeLen]byte
-		if n, err := r.child(e.pid, at+bgwType, name[:]); err == nil && n == len(name) {
+		if n, err := r.child(e.pid, at+uint64(r.offsets.bgwType), name[:]); err == nil && n == len(name) {
 			if t, cut := text(name[:]); t != "" && !cut {
 				kind = t
 			}
