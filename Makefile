@@ -100,7 +100,7 @@ quickstart: ## See it work: a throw-away server, a blocked backend, its stack fr
 	scripts/quickstart.sh
 
 .PHONY: check check-flaky check-full
-check: ## Run the tests: vet, format, Go, pg_regress, TAP (20 to 30 minutes)
+check: ## Run the tests: vet, format, Go, pg_regress, TAP (20 to 25 minutes)
 	scripts/check.sh --beside pure,vet,format,tools --beside tap sql worker regress
 
 check-flaky: ## Run the tests of `make check` beside four busy loops for each processor (an hour or more)

@@ -52,7 +52,6 @@ var unguarded = map[string]string{
 	"worker/naming/symbolize/memory.go ProcessMemory process.ReadMemory":  inLazy,
 	"worker/naming/symbolize/moved.go loadedAt ProcessMemory":             inLazy,
 	"worker/naming/symbolize/moved.go moved ProcessMemory":                inLazy,
-	"worker/pg/locks/memory.go readPieces unix.ProcessVMReadv":            inGuard,
 }
 
 // TestReadsAreGuarded finds reads of foreign memory that have no timeout, and functions that decide themselves whether a

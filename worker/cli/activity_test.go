@@ -23,7 +23,7 @@ func activity(t *testing.T, arguments ...string) string {
 	return stdout.String()
 }
 
-func query(t *testing.T, c *pgx.Conn, sql string) {
+func execute(t *testing.T, c *pgx.Conn, sql string) {
 	t.Helper()
 	if _, err := c.PgConn().Exec(t.Context(), sql).ReadAll(); err != nil {
 		t.Fatal(err)
@@ -49,8 +49,8 @@ func TestActivityLockChain(t *testing.T) {
 			Scan(&database, &relation); err != nil {
 			t.Fatal(err)
 		}
-		query(t, c[0], "SET application_name = 'the root'; BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
-		query(t, c[1], "BEGIN; LOCK TABLE u IN ACCESS EXCLUSIVE MODE")
+		execute(t, c[0], "SET application_name = 'the root'; BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+		execute(t, c[1], "BEGIN; LOCK TABLE u IN ACCESS EXCLUSIVE MODE")
 		go func() { _, _ = c[1].PgConn().Exec(t.Context(), "SELECT n FROM t").ReadAll() }()
 		go func() { _, _ = c[2].PgConn().Exec(t.Context(), "SELECT n\n FROM u").ReadAll() }()
 		fill(t, s)
@@ -128,7 +128,7 @@ func fill(t *testing.T, s *pgtest.Server) {
 func TestActivityStandby(t *testing.T) {
 	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{Standby: true})
 	holder, waiter := s.Connect(t, s.User, "postgres"), s.Connect(t, s.User, "postgres")
-	query(t, holder, "SELECT pg_advisory_lock(7)")
+	execute(t, holder, "SELECT pg_advisory_lock(7)")
 	go func() { _, _ = waiter.PgConn().Exec(t.Context(), "SELECT pg_advisory_lock(7)").ReadAll() }()
 	tree := ""
 	pgtest.Wait(t, "the waiter", func() bool {

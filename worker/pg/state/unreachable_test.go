@@ -61,7 +61,7 @@ func TestChild(t *testing.T) {
 		}
 	} else {
 		slot := uint64(kind[0] - '0')
-		binary.NativeEndian.PutUint64(memory, sharedAt+entryAt+slot*uint64(sizeOf(15)))
+		binary.NativeEndian.PutUint64(memory, sharedAt+entryAt+slot*uint64(of15.size))
 	}
 	_, _ = os.Stdout.WriteString("ready\n")
 	_, _ = io.Copy(io.Discard, os.Stdin)
@@ -101,6 +101,9 @@ func startChild(t *testing.T, kind string) int {
 	return c.Process.Pid
 }
 
+// of15 are the offsets of PostgreSQL 15.
+var of15, _ = offsetsOf(15)
+
 // fakeServer returns a reader of a server with this process, or another one, as its postmaster.
 func fakeServer(t *testing.T, postmaster int) *Reader {
 	t.Helper()
@@ -110,7 +113,7 @@ func fakeServer(t *testing.T, postmaster int) *Reader {
 		t.Fatal(err)
 	}
 	return &Reader{
-		size: sizeOf(15), types: BackendTypes(15), states: States(15), workers: map[identity]string{},
+		offsets: of15, size: of15.size, types: BackendTypes(15), states: States(15), workers: map[identity]string{},
 		server: &waitevent.Server{
 			Names: names,
 			Cluster: cluster.Cluster{
@@ -154,10 +157,10 @@ func TestReadUnreachable(t *testing.T) {
 	binary.NativeEndian.PutUint32(shared[headerAt+layoutAt:], 3)
 	first, stuck, last := startChild(t, "0"), startChild(t, "nothing"), startChild(t, "1")
 	for i, pid := range []int{first, last} {
-		entry := shared[entryAt+i*sizeOf(15):]
-		binary.NativeEndian.PutUint32(entry[stProcpid:], uint32(pid))
-		binary.NativeEndian.PutUint32(entry[stBackendType:], uint32(slices.Index(BackendTypes(15), ClientBackend)))
-		binary.NativeEndian.PutUint32(entry[stState:], uint32(slices.Index(States(15), "active")))
+		entry := shared[entryAt+i*of15.size:]
+		binary.NativeEndian.PutUint32(entry[of15.stProcpid:], uint32(pid))
+		binary.NativeEndian.PutUint32(entry[of15.stBackendType:], uint32(slices.Index(BackendTypes(15), ClientBackend)))
+		binary.NativeEndian.PutUint32(entry[of15.stState:], uint32(slices.Index(States(15), "active")))
 	}
 	r := fakeServer(t, os.Getpid())
 	for range 2 {
