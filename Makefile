@@ -104,7 +104,7 @@ check: ## Run the tests: vet, format, Go, pg_regress, TAP (20 to 25 minutes)
 	scripts/check.sh --beside pure,vet,format,tools --beside tap sql worker regress
 
 check-flaky: ## Run the tests of `make check` beside four busy loops for each processor (an hour or more)
-	scripts/check.sh load sql pure worker regress tap
+	PGSB_TEST_STRICT=1 scripts/check.sh load sql pure worker regress tap
 
 check-full: ## Run every test to its full extent: also builds, linters, the race detector, every version (two hours)
 	PGSB_TEST_FULL=1 scripts/check.sh vet builds format lint tools pure race

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -267,7 +268,8 @@ func waitsRestart(t *testing.T, s *site) {
 		c.run(t, sleeps)
 		c.told()
 		counted(t, c, c.pid())
-		if notices := c.told(); len(notices) != 1 || !restartNotice.MatchString(notices[0].message) {
+		notices := c.told() // one for each query that counted has needed
+		if len(notices) == 0 || slices.ContainsFunc(notices, func(n said) bool { return !restartNotice.MatchString(n.message) }) {
 			t.Errorf("notices after a restart: %v", notices)
 		}
 	}
