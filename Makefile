@@ -233,6 +233,10 @@ bench: ## Measure pause, capture and SQL round trip, beside libunwind over ptrac
 bench-waits: ## Measure the cost of timing wait events, switched on and off within one run (BENCHFLAGS)
 	scripts/bench-waits.sh $(BENCHFLAGS)
 
+.PHONY: bench-wakeups
+bench-wakeups: ## As root: count the wake-ups of an idle worker, and of one for 20 idle servers
+	scripts/bench-wakeups.sh
+
 .PHONY: bench-profile
 bench-profile: ## Measure the cost of profiles of a whole server, beside perf record, as bench-waits does (BENCHFLAGS)
 	scripts/bench-waits.sh -cases control,profile-cpu,profile-cpu@10,profile-wall,perf -loads simple,prepared $(BENCHFLAGS)

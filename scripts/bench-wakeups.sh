@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# bench-wakeups.sh [SERVERS [SECONDS]]: print how often an idle worker is woken up, and `worker --all` with SERVERS idle
+# servers (20), as root. A wake-up is a context switch of any of their threads, as /proc counts them.
+
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=scripts/packages.sh
+source "$TOP/scripts/packages.sh"
+# shellcheck source=scripts/postgresql.sh
+source "$TOP/scripts/postgresql.sh"
+
+# family PID: print the PID and those of its children.
+family() {
+	echo "$1"
+	cat "/proc/$1/task/"*/children 2>/dev/null | tr ' ' '\n'
+}
+
+# switches PID: print the context switches of the threads of a process and of its children.
+switches() {
+	local pid
+	for pid in $(family "$1"); do cat "/proc/$pid/task/"*/status 2>/dev/null; done |
+		awk '/ctxt_switches:/ { n += $2 } END { print n + 0 }'
+}
+
+# measure PID NAME: print the wake-ups of a process and its children. The first seconds belong to the start.
+measure() {
+	local before after
+	sleep 15
+	before=$(switches "$1")
+	sleep "$SECONDS_MEASURED"
+	after=$(switches "$1")
+	note "$2: $(awk -v n=$((after - before)) -v s="$SECONDS_MEASURED" 'BEGIN { printf "%d wake-ups in %d s, %.2f a second", n, s, n / s }')"
+}
+
+main() {
+	local number servers=${1:-20} first
+	SECONDS_MEASURED=${2:-60}
+	is_root || die "worker --all needs root"
+	make_workdir
+	say "Building, and preparing a private copy of PostgreSQL in $WORK"
+	build_program
+	prepare_postgresql
+	say "Idle workers on PostgreSQL $PG_VERSION, $SECONDS_MEASURED s each"
+	start_server first
+	"${SQL[@]}" -c 'CREATE EXTENSION pg_stat_backtrace'
+	first=$PGDATA
+	start_worker
+	measure "$WORKER_PID" "one worker"
+	kill "$WORKER_PID"
+	until_true 20 "the end of the worker" ended "$WORKER_PID"
+	for ((number = 1; number < servers; number++)); do
+		start_server "server$number" "port = $((5432 + number))" "shared_buffers = 1MB" "max_connections = 10"
+	done
+	"$PROGRAM" worker --all --uid "$(stat -c %u "$first")" >"$WORK/all.log" 2>&1 </dev/null &
+	stop_at_end $!
+	until_true 60 "a worker for each server" workers_started $! "$servers"
+	measure $! "worker --all with $servers servers"
+}
+
+ended() { ! kill -0 "$1" 2>/dev/null; }
+
+workers_started() { (($(family "$1" | wc -w) > $2)); }
+
+main "$@"
