@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"pg_stat_backtrace/internal/figure"
 )
 
 // target is a small program of testdata that blocks at its spot.
@@ -78,7 +80,11 @@ var targets = []target{
 
 func TestPrograms(t *testing.T) {
 	tellTally(t)
-	for _, target := range targets {
+	selected := figure.Share(t, 2)
+	for i, target := range targets {
+		if !selected(i) {
+			continue
+		}
 		t.Run(target.name, func(t *testing.T) {
 			compare(t, subject{
 				name: target.name, pid: target.start(t), chain: strings.Fields(target.chain), quick: testing.Short(),

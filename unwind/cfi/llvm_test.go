@@ -36,7 +36,11 @@ func TestOracleLLVM(t *testing.T) {
 			t.Log("with the race detector: small files only")
 			files = existing(t, smallFiles())
 		}
-		for _, path := range files {
+		selected := figure.Share(t, 2)
+		for i, path := range files {
+			if !selected(i) {
+				continue
+			}
 			t.Run(filepath.Base(path), func(t *testing.T) {
 				t.Parallel()
 				o := llvmComparison{comparison: comparison{t: t, table: load(t, path), path: path}}

@@ -13,6 +13,9 @@ import (
 	"pg_stat_backtrace/worker/pg/layout"
 )
 
+// firstBarrier is the first major version that emits a barrier. 14 has the slots, and emits none.
+const firstBarrier = 15
+
 var (
 	// ErrVersion means that the offsets of this major version are not known.
 	ErrVersion = errors.New("barriers of this version of PostgreSQL are not known")
@@ -37,7 +40,7 @@ const (
 // returns none if all of them have.
 func Pending(major int, read Reader, segment Area) ([]int, error) {
 	l, ok := layout.Of(major)
-	if !ok || !l.ProcSignalSlot.PssBarrierGeneration.Known() { // PostgreSQL 14 emits no barrier
+	if !ok || l.Major < firstBarrier || !l.ProcSignalSlot.PssBarrierGeneration.Known() {
 		return nil, fmt.Errorf("%w: %d", ErrVersion, major)
 	}
 	at, size, err := find(read, segment, l)
