@@ -39,6 +39,7 @@ var AMD64 = &Arch{
 	ReturnColumn: amd64RIP,
 	Go:           Go{Followed: true, Goroutine: 14, ThreadPointer: 21 * 8, Injected: 8},
 	NumRegisters: amd64Count,
+	Preserved:    []int{3, 6, 12, 13, 14, 15},
 	RedZone:      128,
 	Chain:        Chain{Base: amd64RBP, Saved: 0, Return: 8, SP: 16},
 	Trampolines: []Trampoline{{

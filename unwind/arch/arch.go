@@ -75,6 +75,9 @@ type Arch struct {
 	ReturnColumn int
 	// NumRegisters is one more than the highest register number in use.
 	NumRegisters int
+	// Preserved are the numbers of the registers that calls preserve, without the stack pointer. It is empty if no caller
+	// needs them.
+	Preserved []int
 
 	// CFAToSP is added to the CFA to get the caller's SP when no rule gives it.
 	CFAToSP int64

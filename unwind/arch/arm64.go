@@ -18,6 +18,7 @@ var ARM64 = &Arch{
 	ReturnColumn: 30,
 	Go:           Go{SavedFP: 8, Injected: 16},
 	NumRegisters: 33,
+	Preserved:    []int{19, 20, 21, 22, 23, 24, 25, 26, 27, 28},
 	// Processes have 48-bit addresses by default. Bit 55 distinguishes user space from the kernel.
 	CodeMask: 0xff7f_0000_0000_0000,
 	// A record may lie anywhere in its frame (AAPCS64, 6.4.6).

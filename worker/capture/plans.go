@@ -2,7 +2,6 @@ package capture
 
 import (
 	"context"
-	"debug/elf"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -96,7 +95,7 @@ func (c *Capturer) planStack(ctx context.Context, target process.Target, nonStop
 	if err != nil {
 		return nil, "", fmt.Errorf("%s: %w", server.module.Name, err)
 	}
-	out := &plan.Stack{Major: recognised.Major, Functions: map[string]uint64{}, X86: c.arch.Machine == elf.EM_X86_64}
+	out := &plan.Stack{Major: recognised.Major, Functions: map[string]uint64{}, X86: c.arch.Decoded}
 	for name, addr := range functions {
 		if addr != 0 {
 			out.Functions[name] = addr + server.bias
@@ -132,7 +131,7 @@ func (c *Capturer) walkForPlan(out *plan.Stack, snap *snapshot.Snapshot, space *
 				frame.Start = fde.Start + m.Bias
 			}
 		}
-		for _, number := range preserved(c.arch) {
+		for _, number := range c.arch.Preserved {
 			v, _ := kept[i].Get(number)
 			frame.Saved = append(frame.Saved, v)
 		}
@@ -142,16 +141,4 @@ func (c *Capturer) walkForPlan(out *plan.Stack, snap *snapshot.Snapshot, space *
 	for data := th.Stack.Data[min(int(out.Start-th.Stack.Start), len(th.Stack.Data)):]; len(data) >= 8; data = data[8:] {
 		out.Words = append(out.Words, binary.NativeEndian.Uint64(data))
 	}
-}
-
-// preserved returns the numbers of the registers that calls preserve. Of other architectures none is used: levels are
-// then found by the words of the stack only.
-func preserved(a *arch.Arch) []int {
-	switch a.Machine {
-	case elf.EM_X86_64:
-		return []int{3, 6, 12, 13, 14, 15}
-	case elf.EM_AARCH64:
-		return []int{19, 20, 21, 22, 23, 24, 25, 26, 27, 28}
-	}
-	return nil
 }
