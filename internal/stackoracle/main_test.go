@@ -26,7 +26,7 @@ func randomStops(t *testing.T) int {
 	case text == "" && pgtest.Full():
 		return 10
 	case text == "":
-		return 2
+		return 1
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
