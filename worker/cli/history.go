@@ -31,7 +31,7 @@ const historyLong = `Print what the sessions of a server did at a former time, a
 recorded it: second by second, or with --by the totals of sampled seconds.
 
 The command reads the directory that the worker records to (--record-dir). It
-needs neither the worker nor the server, so both may be down. If the directory has
+works while worker and server are down. If the directory has
 the history of several servers, -D names the data directory of one, or --cluster
 its system identifier.
 

@@ -25,17 +25,17 @@ type planFlags struct {
 
 const planLong = `Print the plan of the statement that a backend runs now, as EXPLAIN prints it: the
 nodes, their tables and indexes, and the estimates. "=>" marks the node that runs,
-"|" the nodes above it. A statement that runs inside another one, as in a PL/pgSQL
-function or a trigger, is a level of its own. The outermost level comes first.
+"|" the nodes above it. A statement inside another one, as in a PL/pgSQL function
+or a trigger, has a separate level. The outermost level comes first.
 
 The command needs no connection and no extension. It stops the process at least
 twice for a moment to copy its stack, and reads its memory from outside. It prints
-a plan only if two looks at it are equal. What the memory does not prove is left
-out, with a reason; the exit status is then 1. Names of functions in FROM are not
+a plan only if two looks at it are equal. If the memory does not prove a plan, the
+command prints the reason instead, and the exit status is 1. Names of functions in FROM are not
 read. A relation without a known name is printed with its object id.
 
 The command reads the plans of PostgreSQL 14 to 18. The running node is marked on
-x86_64 only. Anyone who can run the command sees the statements of all users.`
+x86_64 only. The command shows the statements of all users.`
 
 func newPlan() *cobra.Command {
 	var f planFlags
@@ -133,7 +133,7 @@ func (f *planFlags) print(out io.Writer, pid int, p *capture.Plans) (whole bool)
 		line("The process executes no plan now: it is idle, plans, starts or ends a statement, or runs a utility command.")
 		return whole
 	}
-	line("The layout of this build is not proven: it is that of PostgreSQL %d, checked by the links in the memory.", p.Major)
+	line("Unproven layout: offsets of PostgreSQL %d, checked by links in memory, and not compared with this build.", p.Major)
 	for i, l := range p.Levels {
 		source := []rune(strings.Join(strings.Fields(l.Source), " "))
 		text := "text unknown"

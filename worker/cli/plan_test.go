@@ -33,7 +33,7 @@ func TestPlan(t *testing.T) {
 		err := holder.QueryRow(t.Context(), "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted").Scan(&waits)
 		return err == nil && waits
 	})
-	want := regexp.MustCompile(`^process ` + pid + `, PostgreSQL \d+: 1 statement\nThe layout of this build is not proven: .*\n` +
+	want := regexp.MustCompile(`^process ` + pid + `, PostgreSQL \d+: 1 statement\nUnproven layout: .*\n` +
 		`\nlevel 1: SELECT pg_advisory_xact_lock\(1\) FROM pg_\.\.\.\n` +
 		`=> (Seq|Index Only) Scan .*pg_class c  \(cost=\d+\.\d\d\.\.\d+\.\d\d rows=\d+ width=\d+\)\n$`)
 	for _, arguments := range [][]string{{"plan"}, {"plan", "--nonstop"}} {
