@@ -2,14 +2,23 @@ package process
 
 import (
 	"fmt"
+	"os"
 	"runtime/debug"
+	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// ReadTimeout is the timeout for reading a process's state in /proc or its memory. The kernel normally responds at
-// once.
+// ReadTimeout is the timeout for reading a process's state in /proc or its memory, if the read blocks. The kernel
+// normally responds at once.
 const ReadTimeout = 300 * time.Millisecond
+
+// busyTimeout bounds how long a read may take that does not block: on a busy host its thread waits for a processor.
+const busyTimeout = 20 * ReadTimeout
 
 // Guard serializes reads of each process: at most one runs for each process at a time. While the address space of a
 // process is locked, such a read blocks in the kernel, and nothing can end it except the process. So a process blocks
@@ -25,31 +34,46 @@ type processReads struct {
 
 // processRead is a read in progress.
 type processRead struct {
-	since time.Time
-	done  chan struct{} // closed when the read has ended; nil until a caller waits for that
+	since  time.Time
+	thread readingThread
+	done   chan struct{} // closed when the read has ended; nil until a caller waits for that
+	lost   bool          // a caller has waited in vain: the read blocks
 }
 
 // Begin reports whether the process can be read now. If so, the caller must call End. Begin waits for a read in
-// progress, but not if that has taken ReadTimeout already.
+// progress, but no longer for a read that has taken ReadTimeout already and blocks.
 func (p *processReads) Begin(pid int) bool {
+	return p.begin(pid) != nil
+}
+
+// begin is Begin. It returns the read that has begun, or nil.
+func (p *processReads) begin(pid int) *processRead {
 	for {
 		p.mu.Lock()
 		l := p.ByPID[pid]
 		if l == nil {
-			p.ByPID[pid] = &processRead{since: time.Now()}
+			l = &processRead{since: time.Now()}
+			p.ByPID[pid] = l
 			p.mu.Unlock()
-			return true
+			return l
 		}
-		left := ReadTimeout - time.Since(l.since)
 		if l.done == nil {
 			l.done = make(chan struct{})
 		}
-		done := l.done
+		lost := l.lost
 		p.mu.Unlock()
-		if left <= 0 || !closedWithin(done, left) {
-			return false
+		if lost || !l.thread.endsInTime(l.done, l.since) {
+			p.lose(l)
+			return nil
 		}
 	}
+}
+
+// lose makes later callers give up at once, until the read ends.
+func (p *processReads) lose(l *processRead) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l.lost = true
 }
 
 func (p *processReads) End(pid int) {
@@ -59,6 +83,55 @@ func (p *processReads) End(pid int) {
 		close(l.done)
 	}
 	delete(p.ByPID, pid)
+}
+
+// readingThread is the thread that reads a process: its id in the kernel, or 0 before it has begun.
+type readingThread struct{ id atomic.Int32 }
+
+// isCaller notes that the calling thread reads. A goroutine that moves to another thread later has not been blocked
+// until then.
+func (r *readingThread) isCaller() { r.id.Store(int32(unix.Gettid())) } //nolint:gosec // an id of a thread
+
+// endsInTime waits until done is closed, and reports whether it was. It gives up ReadTimeout after since if the thread is
+// blocked in a system call, else after busyTimeout.
+func (r *readingThread) endsInTime(done <-chan struct{}, since time.Time) bool {
+	for wait := ReadTimeout - time.Since(since); ; wait = ReadTimeout {
+		switch {
+		case wait > 0 && closedWithin(done, wait), isClosed(done):
+			return true
+		case r.blocked(done), time.Since(since) > busyTimeout:
+			return isClosed(done)
+		}
+	}
+}
+
+// blocked reports whether the thread sleeps in one system call, in two looks with a pause between them. A thread that
+// waits for a processor, or that Go has put to sleep, is not blocked.
+func (r *readingThread) blocked(done <-chan struct{}) bool {
+	id := r.id.Load()
+	if id == 0 {
+		return false
+	}
+	first := systemCall(int(id))
+	return sleepsInCall(first) && !closedWithin(done, ReadTimeout/10) && systemCall(int(id)) == first
+}
+
+// systemCall returns the system call in which one of our threads sleeps, as in /proc/PID/task/TID/syscall of proc(5).
+// It returns "unknown" if the kernel does not say it.
+func systemCall(thread int) string {
+	text, err := os.ReadFile("/proc/self/task/" + strconv.Itoa(thread) + "/syscall")
+	if err != nil {
+		return "unknown"
+	}
+	return string(text)
+}
+
+// sleepsInCall interprets a result of systemCall. "running" means that the thread runs or waits for a processor, and -1
+// that it sleeps outside of system calls, in a page fault of our memory for example. Go's threads sleep in futex(2)
+// while they have nothing to do.
+func sleepsInCall(call string) bool {
+	number, _, _ := strings.Cut(strings.TrimSpace(call), " ")
+	return number != "running" && number != "-1" && number != strconv.Itoa(unix.SYS_FUTEX)
 }
 
 func closedWithin(done <-chan struct{}, limit time.Duration) bool {
@@ -72,6 +145,15 @@ func closedWithin(done <-chan struct{}, limit time.Duration) bool {
 	}
 }
 
+func isClosed(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}
+
 // ReadMemoryWithTimeout is ReadMemory with a timeout. The error is also ErrUnreachable. Use a Memory for several reads.
 func ReadMemoryWithTimeout(pid int, addr uint64, p []byte) (int, error) {
 	return NewMemory(pid).Read(addr, p)
@@ -79,10 +161,11 @@ func ReadMemoryWithTimeout(pid int, addr uint64, p []byte) (int, error) {
 
 // WithTimeout runs read in a goroutine, and reports whether it ended in time. If not, the goroutine is left behind:
 // the caller must not read what read writes, and late runs when read ends. If an earlier read of the process still
-// blocks, WithTimeout does not run read. It then runs late at once. If read panics in time, WithTimeout panics. A panic later, in read or in late, ends nothing: no
-// caller waits for it.
+// blocks, WithTimeout does not run read. It then runs late at once. If read panics in time, WithTimeout panics. A panic
+// later, in read or in late, ends nothing: no caller waits for it.
 func WithTimeout(pid int, read, late func()) bool {
-	if !Guard.Begin(pid) {
+	turn := Guard.begin(pid)
+	if turn == nil {
 		late()
 		return false
 	}
@@ -98,6 +181,7 @@ func WithTimeout(pid int, read, late func()) bool {
 	var problem any // of read; the goroutine must not end the program
 	go func() {
 		defer close(done)
+		turn.thread.isCaller()
 		func() {
 			defer func() {
 				if problem = recover(); problem != nil {
@@ -112,7 +196,8 @@ func WithTimeout(pid int, read, late func()) bool {
 			late()
 		}
 	}()
-	if !closedWithin(done, ReadTimeout) && claim() {
+	if !turn.thread.endsInTime(done, turn.since) && claim() {
+		Guard.lose(turn)
 		return false
 	}
 	<-done

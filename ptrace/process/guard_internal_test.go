@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestWithTimeout checks that a read which blocks is left behind, and that its place is freed when it ends. Until
@@ -101,4 +103,35 @@ func TestPanicsWithTimeout(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestBusyIsNotBlocked checks that a read is waited for while it needs a processor or another goroutine, and that a read
+// which sleeps in a system call is left behind.
+func TestBusyIsNotBlocked(t *testing.T) {
+	const pid = -4
+	deadline := func() time.Time { return time.Now().Add(3 * ReadTimeout) }
+	for what, read := range map[string]func(){
+		"computes": func() {
+			for end := deadline(); time.Now().Before(end); { //nolint:revive // the loop is the work
+			}
+		},
+		"sleeps outside of the kernel's calls": func() { time.Sleep(3 * ReadTimeout) },
+	} {
+		if !WithTimeout(pid, read, func() { t.Error("called although the read was waited for") }) {
+			t.Errorf("a read that %s was left behind", what)
+		}
+	}
+	ended := make(chan struct{})
+	began := time.Now()
+	if WithTimeout(pid, func() { _, _ = unix.Poll(nil, 2000) }, func() { close(ended) }) {
+		t.Errorf("a read that sleeps in a system call was waited for, for %v", time.Since(began))
+	}
+	if Guard.Begin(pid) {
+		t.Error("a second read began beside one that sleeps")
+	}
+	<-ended
+	if !Guard.Begin(pid) {
+		t.Error("no read begins after one that slept")
+	}
+	Guard.End(pid)
 }

@@ -184,6 +184,7 @@ type run[T any] struct {
 	values  chan result[T]
 	left    chan struct{} // closed when the caller has left the goroutine behind
 	skipped []int
+	thread  readingThread
 }
 
 // result is the value of one process. If reading panicked, problem is the value of the panic.
@@ -198,7 +199,10 @@ func startRun[T any](pids []int, read func(pid int, memory MemoryOf) T) *run[T] 
 	go func() {
 		for _, pid := range pids {
 			var one result[T]
-			if one.skipped = !Guard.Begin(pid); !one.skipped {
+			turn := Guard.begin(pid)
+			if one.skipped = turn == nil; !one.skipped {
+				turn.thread.isCaller()
+				r.thread.isCaller()
 				one.value, one.problem = readOne(pid, read)
 			}
 			select {
@@ -233,22 +237,47 @@ func (r *run[T]) follow(take func(pid int, value T)) (done int, waited time.Dura
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	for i, pid := range r.pids {
+		began := time.Now()
 		timer.Reset(most)
 		select {
 		case one := <-r.values:
-			switch {
-			case one.problem != nil:
-				close(r.left)
-				panic(one.problem)
-			case one.skipped:
-				r.skipped = append(r.skipped, pid)
-			default:
-				take(pid, one.value)
-			}
+			r.use(pid, one, take)
+			continue
 		case <-timer.C:
+		}
+		if r.thread.blocked(nil) || !r.useLate(pid, began, take) {
 			close(r.left)
-			return i, most
+			return i, time.Since(began)
 		}
 	}
 	return len(r.pids), 0
+}
+
+// useLate waits longer for a value whose reader does not block, and reports whether it has arrived.
+func (r *run[T]) useLate(pid int, began time.Time, take func(pid int, value T)) bool {
+	for time.Since(began) < busyTimeout {
+		select {
+		case one := <-r.values:
+			r.use(pid, one, take)
+			return true
+		case <-time.After(ReadTimeout):
+			if r.thread.blocked(nil) {
+				return false
+			}
+		}
+	}
+	return false
+}
+
+// use handles the value of one process.
+func (r *run[T]) use(pid int, one result[T], take func(pid int, value T)) {
+	switch {
+	case one.problem != nil:
+		close(r.left)
+		panic(one.problem)
+	case one.skipped:
+		r.skipped = append(r.skipped, pid)
+	default:
+		take(pid, one.value)
+	}
 }

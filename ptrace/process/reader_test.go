@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -87,7 +88,7 @@ func inTime(t *testing.T, what string, f func()) {
 	go func() { defer close(done); f() }()
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatalf("%s did not return", what)
 	}
 }
@@ -100,15 +101,11 @@ func TestMemoryNeverArrives(t *testing.T) {
 	inTime(t, "the reads of a page that never arrives", func() {
 		m := process.NewMemory(pid)
 		_, err1 := m.Read(wordAt, word[:])
-		began := time.Now()
-		for range 1000 {
+		for range 1000 { // with the timeout, they would take five minutes
 			if err := m.ReadPieces(word[:], []process.Piece{{Address: wordAt, Length: 8}}); !errors.Is(err, process.ErrUnreachable) {
 				t.Errorf("a later read: %v", err)
 				break
 			}
-		}
-		if took := time.Since(began); took > 12*process.ReadTimeout {
-			t.Errorf("1000 later reads took %v", took)
 		}
 		_, err2 := process.ReadMemoryWithTimeout(pid, wordAt, word[:])
 		if !errors.Is(err1, process.ErrUnreachable) || !errors.Is(err2, process.ErrUnreachable) {
@@ -124,7 +121,7 @@ func TestEach(t *testing.T) {
 	if err := unix.Kill(gone, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); !(process.ID{PID: gone}).Ended(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); !(process.ID{PID: gone}).Ended(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("a killed process has not ended")
 		}
@@ -163,9 +160,10 @@ func TestEachIsBounded(t *testing.T) {
 	for i := range pids {
 		pids[i] = start(t, "")
 	}
-	began := time.Now()
+	var begun atomic.Int32
 	inTime(t, "Each", func() {
 		left := process.Each(pids, func(_ int, memory process.MemoryOf) error {
+			begun.Add(1)
 			_, err := memory.Read(wordAt, make([]byte, 8))
 			return err
 		}, func(pid int, err error) { t.Errorf("process %d was read: %v", pid, err) })
@@ -173,8 +171,8 @@ func TestEachIsBounded(t *testing.T) {
 			t.Errorf("left out %v of %v", left, pids)
 		}
 	})
-	if took := time.Since(began); took > 12*process.ReadTimeout {
-		t.Errorf("took %v for %d processes that do not answer", took, len(pids))
+	if n := begun.Load(); n > 4 {
+		t.Errorf("waited for %d of %d processes that do not answer", n, len(pids))
 	}
 }
 
@@ -213,7 +211,7 @@ func TestEnded(t *testing.T) {
 	if err := unix.Kill(id.PID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(20 * time.Second); !id.Ended(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(2 * time.Minute); !id.Ended(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("a zombie has not ended")
 		}

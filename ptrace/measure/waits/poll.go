@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // pollInterval is how often the events are read.
@@ -69,6 +71,10 @@ func (w *poller) run(buffer []uint32) {
 		}
 		err := w.procs.readAll(buffer)
 		now := time.Now()
+		if errors.Is(err, process.ErrUnreachable) {
+			last = now // what the processes did since then is not known
+			continue
+		}
 		w.mu.Lock()
 		if err != nil {
 			w.err = fmt.Errorf("%w: %w", ErrServerGone, err)

@@ -2,6 +2,7 @@ package waits
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -114,7 +115,8 @@ func (p *procs) read() (first uint64, count int, err error) {
 	return first, count, nil
 }
 
-// alive returns ErrServerGone unless the server that was found still uses the same memory.
+// alive returns ErrServerGone unless the server that was found still uses the same memory. A server whose memory cannot
+// be read at the moment has not ended.
 func (p *procs) alive() error {
 	stat, err := procfs.ReadStat(p.Postmaster)
 	if err != nil || stat.StartTime != p.start || process.HasEnded(&stat) {
@@ -122,6 +124,8 @@ func (p *procs) alive() error {
 	}
 	first, count, err := p.read()
 	switch {
+	case errors.Is(err, process.ErrUnreachable):
+		return nil
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrServerGone, err)
 	case first != p.first || count != p.count:
@@ -226,6 +230,7 @@ func (p *procs) readAll(into []uint32) error {
 		}
 	}
 	if err := p.all.ReadPieces(bytesOf(into), p.pieces); err != nil {
+		p.all = process.NewMemory(p.Postmaster) // the next call tries again
 		return fmt.Errorf("read the server's wait events: %w", err)
 	}
 	return nil
