@@ -1,16 +1,13 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"time"
 
 	"pg_stat_backtrace/worker/moment"
-	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/visible"
-	"pg_stat_backtrace/worker/serve/node"
 )
 
 // forest prints the tree of processes that block each other. Each node has a line, and a line for its query.
@@ -138,45 +135,4 @@ func waitLine(m *moment.Moment, n *moment.Node, w *moment.LockWait) string {
 		line += " (holders unknown: " + strings.TrimPrefix(w.Unknown, "holder unknown: ") + ")"
 	}
 	return line
-}
-
-// onlyServer returns the data directory of the only server of this host. With several, the error lists them.
-func onlyServer() (string, error) {
-	processes, denied, err := node.Running()
-	if err != nil {
-		return "", err
-	}
-	var found []string
-	for _, p := range processes {
-		if c, err := cluster.ByDataDir(p.DataDir); err == nil && c.PostmasterPID == p.PID {
-			found = append(found, p.DataDir)
-		}
-	}
-	return chooseServer(found, denied)
-}
-
-// chooseServer returns the only directory. Denied counts the servers that this user may not examine.
-func chooseServer(found []string, denied int) (string, error) {
-	switch {
-	case len(found) == 1 && denied == 0:
-		return found[0], nil
-	case len(found) > 0:
-		const most = 100
-		var s strings.Builder
-		fmt.Fprintf(&s, "%d servers run on this host. Choose one with -D:", len(found)+denied)
-		for i, dir := range found {
-			if i == most {
-				fmt.Fprintf(&s, "\n  and %d more", len(found)-most)
-				break
-			}
-			fmt.Fprintf(&s, "\n  -D %s", visible.Line(dir))
-		}
-		if denied > 0 {
-			fmt.Fprintf(&s, "\n  and %d servers that this user may not examine", denied)
-		}
-		return "", errors.New(s.String())
-	case denied > 0:
-		return "", fmt.Errorf("this user may not examine the %d servers of this host: run the command as root or as the server's user", denied)
-	}
-	return "", errors.New("no server was found on this host: give its data directory with -D")
 }

@@ -76,7 +76,7 @@ the core is reported, and not used.`
 func newCapture() *cobra.Command {
 	var f captureFlags
 	cmd := &cobra.Command{
-		Use:   "capture PID... | capture -D DIRECTORY | capture --core FILE",
+		Use:   "capture [PID... | -D DIRECTORY | --core FILE]",
 		Short: "Print the call stack of processes, or of a core file",
 		Long:  captureLong,
 		Example: `  pg_stat_backtrace capture 4711
@@ -92,15 +92,13 @@ func newCapture() *cobra.Command {
 				return nil
 			case f.dataDir != "" && len(args) > 0:
 				return errors.New("give either -D or process ids, not both")
-			case f.dataDir != "":
-				return nil
 			}
-			return cobra.MinimumNArgs(1)(cmd, args)
+			return nil
 		}),
 		RunE: f.execute,
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "capture all processes of the server with this data `DIRECTORY`")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "capture all processes of the server with this data `DIRECTORY`; default: the only server of this host")
 	_ = cmd.MarkFlagDirname("pgdata")
 	fs.StringVarP(&f.format, "format", "f", formatText,
 		"`FORMAT` of a stack: text, json (a line each), short (f()+12<-g()+8), compressed (~m# lines, see decode), or "+
@@ -133,6 +131,9 @@ func (f *captureFlags) execute(cmd *cobra.Command, args []string) error {
 		return usage(err)
 	}
 	pids, err := f.check(args)
+	if err == nil {
+		err = takeOnlyServer(&f.dataDir, len(pids) > 0 || f.core.file != "", cmd.ErrOrStderr())
+	}
 	switch {
 	case err != nil:
 		return usage(err)

@@ -26,9 +26,6 @@ const (
 	exitLimited = 3
 )
 
-// errUsage marks an error of use: wrong flags or arguments.
-var errUsage = errors.New("bad use")
-
 // errReported marks a failure that has been told already.
 var errReported = errors.New("failed")
 
@@ -51,7 +48,7 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	command, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		err = out.err
 	}
@@ -69,7 +66,7 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 		tellf(stderr, "interrupted")
 		return exitFailed
 	case errors.Is(err, errUsage):
-		tellf(stderr, "%v\nTry \"pg_stat_backtrace --help\".", err)
+		tellf(stderr, "%v\nTry \"%s --help\".", err, command.CommandPath())
 		return exitUsage
 	default:
 		tellf(stderr, "%v", err)
@@ -112,7 +109,7 @@ worker and no extension, and work while the server takes no connections.`,
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          usageArgs(cobra.NoArgs),
+		Args:          unknownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if !readsProcesses(cmd) {
@@ -121,32 +118,14 @@ worker and no extension, and work while the server takes no connections.`,
 			return procMounted()
 		},
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
+	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newWorker(version), newCapture(), newActivity(), newPlan(), newHistory(), newProfile(), newWaits(), newTrace(),
 		newMemory(), newSymbols(),
 		newDecode(),
 		newDoctor(version))
-	root.AddCommand(newReport())
+	root.AddCommand(newReport(), newVersion(version))
 	return root
 }
 
 // Commands returns the command line as a tree of commands, for programs that write documentation of it.
 func Commands(version string) *cobra.Command { return newRoot(version) }
-
-// usage marks err as an error of use.
-func usage(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &usageError{err}
-}
-
-type usageError struct{ error }
-
-func (e *usageError) Is(target error) bool { return target == errUsage }
-func (e *usageError) Unwrap() error        { return e.error }
-
-// usageArgs makes a wrong number of arguments an error of use.
-func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error { return usage(check(cmd, args)) }
-}

@@ -34,6 +34,7 @@ const (
 
 // memoryFlags are the flags of the command memory.
 type memoryFlags struct {
+	dataDir string
 	format  string
 	tree    bool
 	top     int
@@ -42,8 +43,8 @@ type memoryFlags struct {
 	allocations allocationFlags
 }
 
-const memoryLong = `Print the memory contexts of PostgreSQL processes: backends and auxiliary processes,
-also stuck and stopped ones. The process is not stopped and runs no code for it.
+const memoryLong = `Print the processes of a server by the memory that they use (-D), or the memory
+contexts of PostgreSQL processes (PID): backends and auxiliary processes, also stuck and stopped ones. The process is not stopped and runs no code for it.
 Its memory is read from outside and compared with a second reading, because it
 may change meanwhile. If it does, the tree is read again, up to 20 times. A tree
 that is still not consistent is printed with a warning, and the exit status is 1.
@@ -66,15 +67,15 @@ with status 1. It needs x86_64, Linux 6.6, and root or CAP_BPF and CAP_PERFMON.`
 func newMemory() *cobra.Command {
 	var f memoryFlags
 	cmd := &cobra.Command{
-		Use:   "memory PID...",
-		Short: "Print the memory contexts of PostgreSQL processes",
+		Use:   "memory [-D DIRECTORY | PID...]",
+		Short: "Print a server's processes by memory, or the memory contexts of processes",
 		Long:  memoryLong,
-		Example: `  pg_stat_backtrace memory 4711
+		Example: `  pg_stat_backtrace memory -D /var/lib/postgresql/15/main
+  pg_stat_backtrace memory 4711
   pg_stat_backtrace memory --tree 4711
   pg_stat_backtrace memory --format html 4711 > contexts.html
   pg_stat_backtrace memory --allocations 4711 --duration 60s
   pg_stat_backtrace memory --allocations 4711 --format pprof > heap.pb.gz`,
-		Args: usageArgs(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.checkMode(cmd); err != nil {
 				return usage(err)
@@ -90,14 +91,22 @@ func newMemory() *cobra.Command {
 			if err != nil {
 				return usage(err)
 			}
+			if err := takeOnlyServer(&f.dataDir, len(pids) > 0, cmd.ErrOrStderr()); err != nil {
+				return err
+			}
+			if f.dataDir != "" {
+				return f.runServer(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			}
 			return f.run(cmd.Context(), pids, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, json (a line each), folded, "+
 		"pprof, speedscope, html; with --allocations also compressed, and not json")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the processes of the server with this data `DIRECTORY`; default: the only server of this host")
+	_ = cmd.MarkFlagDirname("pgdata")
 	fs.BoolVar(&f.tree, "tree", false, "with text: each context, instead of the sums by name")
-	fs.IntVarP(&f.top, "top", "n", 20, "with text: the `N` names with the most bytes")
+	fs.IntVarP(&f.top, "top", "n", 20, "with text: the `N` names with the most bytes; with -D: the `N` processes with the most")
 	fs.DurationVar(&f.timeout, "timeout", 10*time.Second, "give up if a process cannot be read within `TIME`")
 	f.allocations.add(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("format",
@@ -113,7 +122,7 @@ var (
 		"duration", "max-overhead", "sample-type", "debug-dir", "debuginfod", "debuginfod-cache",
 		"debuginfod-max-size", "debuginfod-cache-size", "debuginfod-min-free", "pre", "post",
 	}
-	onlyContexts = []string{"tree", "timeout"}
+	onlyContexts = []string{"tree", "timeout", "pgdata"}
 )
 
 // checkMode refuses flags that would do nothing.
@@ -135,6 +144,8 @@ func (f *memoryFlags) check(args []string) ([]int, error) {
 	switch {
 	case !slices.Contains(append(profilefmt.Formats(), formatJSON), f.format):
 		return nil, fmt.Errorf("--format must be text, json, folded, pprof, speedscope or html, not %q", f.format)
+	case f.dataDir != "" && len(args) > 0:
+		return nil, errors.New("give either -D or process ids, not both")
 	case len(args) > 1 && (f.format == formatPprof || f.format == formatSpeedscope || f.format == formatHTML):
 		return nil, fmt.Errorf("--format %s prints one process: give one process id", f.format)
 	case f.top < 1:

@@ -33,6 +33,7 @@ func TestMemory(t *testing.T) {
 	count, _ := strconv.Atoi(head[1])
 	total, _ := strconv.Atoi(head[2])
 
+	checkServerMemory(t, server.DataDir, pid, total)
 	_, tree, _ := run(t, "memory", "--tree", pid)
 	if n := strings.Count(tree, " total in "); n != count || !strings.Contains(tree, ": PREPARE p AS SELECT 'a; b'\n") {
 		t.Errorf("%d contexts in the tree, want %d\n%s", n, count, tree)
@@ -147,5 +148,40 @@ func TestFlagsOfAllocations(t *testing.T) {
 		if status != 2 || !strings.Contains(stderr, "--"+flag+" needs --allocations") {
 			t.Errorf("--%s: status %d, %s", flag, status, stderr)
 		}
+	}
+}
+
+// checkServerMemory expects the backend among the processes of the server, with the memory that the kernel states, and with
+// the same bytes in contexts as "memory PID" prints.
+func checkServerMemory(t *testing.T, dataDir, pid string, total int) {
+	t.Helper()
+	status, text, stderr := run(t, "memory", "-D", dataDir, "--format", "json")
+	var got serverMemory
+	if err := json.Unmarshal([]byte(text), &got); err != nil || status != 0 {
+		t.Fatalf("status %d, %v, %q", status, err, stderr)
+	}
+	last, found := uint64(1<<63), false
+	for i := range got.Processes {
+		p := &got.Processes[i]
+		if sum := p.AnonymousBytes + p.SwappedBytes; sum > last {
+			t.Errorf("process %d has more than the one before it", p.PID)
+		} else {
+			last = sum
+		}
+		if strconv.Itoa(p.PID) != pid {
+			continue
+		}
+		found = true
+		if p.Type != "client backend" || p.ContextsBytes == nil || int(*p.ContextsBytes) != total || len(p.Largest) != 3 ||
+			p.AnonymousBytes < uint64(total)/4 {
+			t.Errorf("%+v; want %d bytes in contexts", p, total)
+		}
+	}
+	if !found {
+		t.Errorf("process %s is missing: %s", pid, text)
+	}
+	_, text, _ = run(t, "memory", "-D", dataDir, "--top", "1")
+	if !strings.Contains(text, "shared memory does not count\npid ") || !strings.Contains(text, "print more with --top\n") {
+		t.Errorf("%s", text)
 	}
 }

@@ -70,7 +70,7 @@ early if the programs take more than 5 % of all processors. Elsewhere use
 func newProfile() *cobra.Command {
 	var f profileFlags
 	cmd := &cobra.Command{
-		Use:   "profile -D DIRECTORY | PID...",
+		Use:   "profile [-D DIRECTORY | PID...]",
 		Short: "Sample processes, or a whole server, without stopping them, and print where they were",
 		Long:  profileLong,
 		Example: `  pg_stat_backtrace profile -D /var/lib/postgresql/15/main --duration 30s
@@ -83,9 +83,12 @@ func newProfile() *cobra.Command {
 			if f.cluster.dataDir != "" {
 				return nil // checkCluster words it
 			}
-			return cobra.RangeArgs(1, samplerbpf.MaxTargets)(cmd, args)
+			return cobra.MaximumNArgs(samplerbpf.MaxTargets)(cmd, args)
 		}),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := takeOnlyServer(&f.cluster.dataDir, len(args) > 0, cmd.ErrOrStderr()); err != nil {
+				return err
+			}
 			if f.cluster.dataDir != "" && !cmd.Flags().Changed("rate") {
 				f.rate = clusterprofile.DefaultRate
 			}

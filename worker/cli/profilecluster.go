@@ -38,7 +38,7 @@ var onlyWithDirectory = []string{"mode", "query-id", "user", "database", "backen
 
 func (f *clusterFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "sample all processes of the server with this data `DIRECTORY`")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "sample all processes of the server with this data `DIRECTORY`; default: the only server of this host")
 	fs.StringVarP(&f.mode, "mode", "m", string(clusterprofile.CPU),
 		"with -D: time on the processor (cpu), off it (offcpu), or both (wall)")
 	fs.StringSliceVar(&f.queryIDs, "query-id", nil,

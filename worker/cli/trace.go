@@ -68,7 +68,7 @@ Linux 6.6 (--latency: 6.13), and the host's PID namespace.`
 func newTrace() *cobra.Command {
 	var f traceFlags
 	cmd := &cobra.Command{
-		Use:   "trace FUNCTION... {-D DIRECTORY | PID...}",
+		Use:   "trace FUNCTION... [-D DIRECTORY | PID...]",
 		Short: "Count calls of functions in running processes, and print the stacks that led to them",
 		Long:  traceLong,
 		Example: `  pg_stat_backtrace trace XLogFlush -D /var/lib/postgresql/15/main
@@ -82,6 +82,9 @@ func newTrace() *cobra.Command {
 			if err != nil {
 				return usage(err)
 			}
+			if err := takeOnlyServer(&f.dataDir, len(o.PIDs) > 0, cmd.ErrOrStderr()); err != nil {
+				return err
+			}
 			return f.run(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -91,7 +94,7 @@ func newTrace() *cobra.Command {
 
 func (f *traceFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "trace all processes of the server with this data `DIRECTORY`")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "trace all processes of the server with this data `DIRECTORY`; default: the only server of this host")
 	fs.StringArrayVar(&f.static, "usdt", nil, "trace the static probe `NAME`; may be given several times")
 	fs.DurationVarP(&f.duration, "duration", "d", 10*time.Second, "trace for this `TIME`; an interrupt ends it earlier")
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: "+strings.Join(traceFormats(), ", "))
@@ -132,8 +135,6 @@ func (f *traceFlags) check(args []string) (o functrace.Options, err error) {
 	switch {
 	case len(o.Functions)+len(o.Static) == 0:
 		return o, errors.New("name a function, or a static probe with --usdt")
-	case f.dataDir == "" && len(o.PIDs) == 0:
-		return o, errors.New("give the server's data directory with -D, or process ids")
 	case f.dataDir != "" && len(o.PIDs) > 0:
 		return o, errors.New("give either -D or process ids, not both")
 	case !slices.Contains(traceFormats(), f.format):

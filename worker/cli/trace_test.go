@@ -24,7 +24,6 @@ func TestTraceRefuses(t *testing.T) {
 	pid := sleeper(t)
 	for arguments, want := range map[string]string{
 		"":                                  "name a function, or a static probe with --usdt",
-		"XLogFlush":                         "give the server's data directory with -D, or process ids",
 		"XLogFlush -D /tmp 1":               "give either -D or process ids, not both",
 		"XLogFlush --format xml 1":          "--format must be one of",
 		"XLogFlush --duration 0 1":          "--duration must be more than 0",

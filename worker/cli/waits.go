@@ -58,7 +58,7 @@ server's memory. Waits in progress count up to now.`
 func newWaits() *cobra.Command {
 	var f waitsFlags
 	cmd := &cobra.Command{
-		Use:   "waits -D DIRECTORY | PID...",
+		Use:   "waits [-D DIRECTORY | PID...]",
 		Short: "Time the wait events of a running server, and print totals and histograms",
 		Long:  waitsLong,
 		Example: `  pg_stat_backtrace waits -D /var/lib/postgresql/15/main
@@ -71,11 +71,14 @@ func newWaits() *cobra.Command {
 			if err != nil {
 				return usage(err)
 			}
+			if err := takeOnlyServer(&f.dataDir, len(pids) > 0, cmd.ErrOrStderr()); err != nil {
+				return err
+			}
 			return f.run(cmd.Context(), pids, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: the only server of this host")
 	fs.DurationVarP(&f.duration, "duration", "d", 10*time.Second, "measure for this `TIME`; an interrupt ends it earlier")
 	fs.StringVarP(&f.method, "method", "m", string(waits.Auto),
 		"`METHOD`: auto, exact, blocked, sampled or watchpoint")
@@ -116,8 +119,6 @@ func (f *waitsFlags) check(args []string) ([]int, error) {
 		return nil, errors.New("--trace needs a method that sees single waits, and prints text only")
 	case f.trace > 0:
 		return []int{f.trace}, nil
-	case f.dataDir == "" && len(args) == 0:
-		return nil, errors.New("give the server's data directory with -D, or process ids")
 	case f.dataDir != "" && len(args) > 0:
 		return nil, errors.New("give either -D or process ids, not both")
 	}

@@ -11,7 +11,6 @@ import (
 func TestWaitsRefuses(t *testing.T) {
 	self := strconv.Itoa(os.Getpid())
 	for arguments, want := range map[string]string{
-		"":                                "give the server's data directory with -D, or process ids",
 		"-D /tmp 1":                       "give either -D or process ids, not both",
 		"--method best 1":                 "--method must be",
 		"--format folded 1":               "--format must be text or json",

@@ -22,6 +22,9 @@ type Status struct {
 	SigCgt    uint64 // signals with a handler: bit 0 is signal 1
 	SigIgn    uint64 // ignored signals
 
+	// Anonymous is the resident memory of no file, and Swapped the memory in swap space, in bytes; 0 for kernel threads.
+	Anonymous, Swapped uint64
+
 	// VoluntarySwitches and InvoluntarySwitches count how often the (main) thread left the CPU.
 	VoluntarySwitches, InvoluntarySwitches uint64
 }
@@ -113,12 +116,23 @@ func (s *Status) setOptional(key, value string) bool {
 		s.SigIgn, err = strconv.ParseUint(value, 16, 64)
 	case "CapPrm":
 		s.CapPrm, err = strconv.ParseUint(value, 16, 64)
+	case "RssAnon":
+		s.Anonymous, err = parseKilobytes(value)
+	case "VmSwap":
+		s.Swapped, err = parseKilobytes(value)
 	case "voluntary_ctxt_switches":
 		s.VoluntarySwitches, err = strconv.ParseUint(value, 10, 64)
 	case "nonvoluntary_ctxt_switches":
 		s.InvoluntarySwitches, err = strconv.ParseUint(value, 10, 64)
 	}
 	return err == nil
+}
+
+// parseKilobytes parses a size such as "12 kB", in units of 1,024 bytes.
+func parseKilobytes(value string) (bytes uint64, err error) {
+	const unit, bits = 1024, 54
+	n, err := strconv.ParseUint(strings.TrimSuffix(value, " kB"), 10, bits)
+	return n * unit, err
 }
 
 func (s *Status) setGroups(value string) bool {
