@@ -124,7 +124,8 @@ go_tests() {
 	# Not without servers: the variable is another one in each run, so go test would run unchanged packages again.
 	[[ -z ${PG_BIN:-} ]] || export PGSB_TEST_PROGRAMS=$WORK/programs PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-${VERSION_BINS:-}$PG_BIN} PGSB_TEST_USER=$SERVER_USER
 	"$GO" build -C "$TOP/tools" -o "$WORK/testreport-$stage" ./testreport
-	"$GO" test -vet=off -timeout 30m -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/$stage.json" |
+	export PGSB_TEST_PROCESSOR_TIMES=$WORK/$stage.processor
+	"$GO" test -vet=off -timeout 30m -exec "'$TOP/scripts/measured.sh'" -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/$stage.json" |
 		"$WORK/testreport-$stage" -again "$again" -times "$WORK/$stage.times" "$WORK/failures" | tee "$log" || status=1
 	if [[ $status -ne 0 && -s $again && $(wc -l <"$again") -le 4 ]]; then
 		status=0 later='; the failed ones run again, alone'
@@ -472,7 +473,7 @@ start_beside() {
 	(
 		[[ $group == tap ]] || renice -n 19 -p "$BASHPID" >/dev/null # some tests keep a dozen processes busy
 		set +e # each stage remembers its failures
-		for stage in "${stages[@]}"; do "stage_$stage"; done
+		for stage in "${stages[@]}"; do run_stage "$stage"; done
 		printf '%s\n' "${RESULTS[@]}" >"$WORK/beside-$group.results"
 		exit "$FAILED"
 	) >"$WORK/beside-$group.log" 2>&1 </dev/null &
@@ -490,13 +491,51 @@ finish_beside() {
 	RESULTS=("${results[@]}" "${RESULTS[@]}")
 }
 
-# slowest prints the 30 tests that took longest, in all stages. A test's time includes its waiting for servers and for
-# the other tests.
+# run_stage STAGE: run it, and remember its processor time. That time includes all processes except the servers of the
+# stages regress and tap, which outlive the process that starts them.
+run_stage() {
+	local before
+	processor_time
+	before=$PROCESSOR_TIME
+	"stage_$1"
+	processor_time
+	printf '%s %s\n' "$1" "$(awk "BEGIN { print $PROCESSOR_TIME - $before }")" >>"$WORK/stages"
+}
+
+# processor_time sets PROCESSOR_TIME to the seconds that the ended children of this shell have used.
+processor_time() {
+	local file=$WORK/times.$BASHPID
+	times >"$file" # not in a subshell, which has no children
+	PROCESSOR_TIME=$(awk 'NR == 2 { split($1 "s" $2, part, /[ms]+/); print 60 * (part[1] + part[3]) + part[2] + part[4] }' "$file")
+	rm -f "$file"
+}
+
+# slowest prints the 30 tests that took longest, in all stages, and the packages with the most processor time. A test's
+# seconds include its waiting for servers and for the other tests. Its processor time is the time of all tests of its
+# package, because the tests of a package share a process.
 slowest() {
-	local files=("$WORK"/*.times)
+	local times files=("$WORK"/*.times)
 	[[ -e ${files[0]} ]] || return 0
-	say "The slowest tests, in seconds"
-	sort -rn "${files[@]}" | awk 'NR <= 30 { printf "    %7.1f  %s %s\n", $1, $2, $3 }'
+	say "The slowest tests: seconds, and the processor time of their package"
+	for times in "${files[@]}"; do
+		awk -v "top=$TOP" -v "processor=${times%.times}.processor" '
+			BEGIN {
+				while ((getline line <processor) > 0) {
+					space = index(line, " ")
+					used["pg_stat_backtrace" substr(line, space + 1 + length(top))] = substr(line, 1, space - 1)
+				}
+			}
+			{ printf "    %7.1f %7s  %s %s\n", $1, $2 in used ? used[$2] : "cached", $2, $3 }' "$times"
+	done | sort -rn | awk 'NR <= 30'
+	say "The packages with the most processor time, in seconds"
+	cat /dev/null "$WORK"/*.processor | sort -rn | awk -v "top=$TOP/" 'NR <= 20 { printf "    %7.1f  %s\n", $1, substr($0, index($0, " ") + 1 + length(top)) }'
+}
+
+# processor_times prints the processor time of each stage.
+processor_times() {
+	[[ -e $WORK/stages ]] || return 0
+	say "Processor time of the stages, in seconds, without the servers of regress and tap"
+	awk '{ printf "    %-8s %7.1f\n", $1, $2; sum += $2 } END { printf "    %-8s %7.1f\n", "all", sum }' "$WORK/stages"
 }
 
 main() {
@@ -519,10 +558,11 @@ main() {
 		[[ $stage != tap ]] || prepare_tap
 		start_beside "$stage"
 	done
-	for stage; do "stage_$stage"; done
+	for stage; do run_stage "$stage"; done
 	for stage in "${beside[@]}"; do finish_beside "$stage"; done
 	run_again
 	slowest
+	processor_times
 	say "Results ($SECONDS s)"
 	for stage in "${RESULTS[@]}"; do note "$stage"; done
 	[[ ! -e $WORK/failures ]] || cat "$WORK/failures"
