@@ -97,7 +97,7 @@ stage_format() {
 		[[ -z $unformatted ]] || { printf 'not formatted by gofmt: %s\n' "$unformatted"; status=1; }
 		"$GO" mod tidy -diff || status=1
 		(cd tools && "$GO" mod tidy -diff) || status=1
-		"$SHELLCHECK" -x "${scripts[@]}" || status=1
+		printf '%s\0' "${scripts[@]}" | xargs -0 -n 6 -P "$(nproc)" "$SHELLCHECK" -x || status=1
 		scripts/tool.sh prosecheck || status=1
 		if have clang-19; then
 			scripts/generate.sh --check || status=1
