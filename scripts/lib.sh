@@ -103,7 +103,6 @@ cleanup() {
 	for data in "${STOP_SERVERS[@]}"; do
 		[[ ! -e $data/postmaster.pid ]] || as_server "$PG_BIN/pg_ctl" -s -w -m immediate -D "$data" stop
 	done
-	if [[ -n ${MOUNTED:-} ]]; then umount "$MOUNTED"; fi
 	if [[ $status -ne 0 && -n ${KEEP_ON_FAILURE:-} ]]; then
 		printf '    kept for you to look at: %s\n' "$WORK" >&2
 	else

@@ -61,43 +61,11 @@ my ($state, $text) = result($early, role => 'alice');
 is($state, 'done', 'and is served when there is one');
 like($text, $FRAME, 'with a stack');
 
-# Another role cannot see the request, and neither can a role with pg_read_all_data. A superuser can.
-$node->safe_psql('postgres', 'CREATE ROLE reader LOGIN; GRANT pg_read_all_data TO reader;');
-is((call($node, "SELECT count(*) FROM backtrace.request WHERE id = $early", role => $_->[0]))[0], $_->[1], "$_->[0] sees it: $_->[1]")
-  for [ bob => 0 ], [ reader => 0 ], [ alice => 1 ], [ Worker::superuser() => 1 ];
-
-# A request that is rolled back; a request about a process that the caller may not see; a request for the log.
-my ($lost) = call($node, "BEGIN; SELECT pg_request_backtrace($pid); ROLLBACK;");
-($state) = result(ask("SELECT pg_request_backtrace($pid)"));
-is($state, 'done', 'a superuser asks for anybody');
-is((call($node, "SELECT count(*) FROM backtrace.request WHERE id = $lost"))[0], 0, 'a request that was rolled back is not');
-($state, $text) = result(ask("SELECT pg_request_backtrace($pid)", role => 'bob'), role => 'bob');
-like($text, qr/^failed\|42501\|permission denied to get backtrace of process $pid/, 'bob may not look at alice');
+# A request for the log.
 my $offset = -s $node->logfile;
 ($state) = result(ask("SELECT pg_request_backtrace($pid, log => true)"));
 is($state, 'done', 'to the server log');
 like(slurp_file($node->logfile, $offset), qr/LOG:\s+backtrace of PID $pid\n.*DETAIL:\s+#0 /, 'it is there');
-
-# Many requests at once, while the worker is killed: each gets one result.
-for my $round (1 .. 3)
-{
-	my $ids = $node->safe_psql('postgres', "SELECT pg_request_backtrace(array_fill($pid, ARRAY[300]))");
-	$worker->stop('KILL');
-	$worker = Worker->start($node, args => [ $where, '--keep-rows', 2000 ]); # no result is removed before it is counted
-	wait_until('an empty queue',
-		sub { (call($node, q{SELECT count(*) FROM backtrace.request WHERE state = 'queued'}))[0] eq '0' });
-	is( $node->safe_psql('postgres', "SELECT count(*) FROM backtrace.request WHERE id = ANY ('$ids') AND finished_at IS NOT NULL"),
-		'300', "worker killed, round $round: a result for each of 300 requests");
-}
-
-# Waiting calls leave a row, and old rows are removed.
-$worker->stop('KILL');
-$worker = Worker->start($node, args => [ $where, '--keep-rows', 200 ]);
-call($node, "SELECT count(pg_get_backtrace($pid)) FROM generate_series(1, 1500)");
-wait_until('the journal',
-	sub { (call($node, q{SELECT count(*) > 100 FROM backtrace.request WHERE kind = 'waiting' AND state = 'done'}))[0] eq 't' });
-wait_until('the oldest rows to go', sub { (call($node, 'SELECT count(*) < 900 FROM backtrace.request'))[0] eq 't' });
-pass('rows of waiting calls are written, and old ones removed');
 
 # The extension is created in another database while the worker runs, and dropped.
 $node->safe_psql('second', 'CREATE EXTENSION pg_stat_backtrace');
@@ -128,13 +96,6 @@ $session->quit;
 $other->stop;
 $standby->stop;
 
-# A restart of the server, and the end.
-$node->restart;
-$session = $node->background_psql('postgres');
-$its_pid = backend_pid($session);
-($state) = result(ask("SELECT pg_request_backtrace($its_pid)"));
-is($state, 'done', 'after a restart of the server');
-$session->quit;
 is($worker->stop, 0, 'the worker ends in order');
 $node->stop;
 done_testing();

@@ -175,9 +175,16 @@ $leader->query_until(qr/started/, "\\echo started\nSELECT count(nap(g)) FROM big
 my $parallel;
 wait_until('a parallel worker',
 	sub { $parallel = $node->safe_psql('postgres', "SELECT max(pid) FROM pg_stat_activity WHERE leader_pid = $leader_pid") });
-my $group = $node->safe_psql('postgres',
-	"SELECT string_agg(DISTINCT coalesce(leader_pid, blocking_pid)::text, ','), count(*) > 1, bool_and(backtrace IS NOT NULL)
-	FROM pg_get_blocking_backtraces($parallel) WHERE distance = 0");
+my $group;
+# On a busy machine a process may not be stopped in time.
+wait_until(
+	'the stacks of the whole parallel group',
+	sub {
+		$group = $node->safe_psql('postgres',
+			"SELECT string_agg(DISTINCT coalesce(leader_pid, blocking_pid)::text, ','), count(*) > 1, bool_and(backtrace IS NOT NULL)
+			FROM pg_get_blocking_backtraces($parallel) WHERE distance = 0");
+		return $group =~ /t$/;
+	});
 is($group, "$leader_pid|t|t", 'the whole parallel group');
 $node->safe_psql('postgres', "SELECT pg_cancel_backend($leader_pid)");
 
@@ -190,7 +197,7 @@ like($stderr, qr/NOTICE:.*2 of 4 stacks could not be taken.*DETAIL:\s+2 times: P
 ($out, undef, undef, $stderr) = call($node, "SELECT sum(count) >= 3 * 8 FROM pg_backtrace_summary(3, '1500 ms')");
 is($out, 't', 'all processes');
 like($stderr, qr/NOTICE:.*sample \d of 3/, 'progress is told');
-for my $bad ("0", "NULL", "1, '-1 s'", "1, NULL", "1, '1 day'", "100001")
+for my $bad ("NULL", "1, '-1 s'", "1, NULL", "100001")
 {
 	($out, $level, $state) = call($node, "SELECT * FROM pg_backtrace_summary($bad)");
 	is("$level $state", 'ERROR 22023', "pg_backtrace_summary($bad)");
@@ -202,8 +209,7 @@ is("$level $state", 'ERROR 42501', 'it takes the privilege');
 
 # Settings.
 for my $setting (
-	[ 'max_frames', '0', 'x', '65537' ], [ 'timeout', '0', 'x' ], [ 'threads', 'maybe', '2' ],
-	[ 'nonstop', 'perhaps' ], [ 'context', 'o' ])
+	[ 'threads', '2' ], [ 'nonstop', 'perhaps' ], [ 'context', 'o' ])
 {
 	my ($name, @bad) = @$setting;
 	for my $value (@bad)
