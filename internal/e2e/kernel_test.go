@@ -50,7 +50,7 @@ func refusals(t *testing.T, shared *site) {
 			return e.level == ""
 		})
 		unstopped(t, "in uninterruptible sleep", "[in kernel: ", got)
-		if took < 250*time.Millisecond || took > pgtest.Soon {
+		if took < 250*time.Millisecond || took > defaultTimeout {
 			t.Errorf("a timeout of 300 ms: %v", took)
 		}
 		c.run(t, "RESET pg_stat_backtrace.timeout")

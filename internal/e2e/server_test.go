@@ -81,8 +81,8 @@ func servers(t *testing.T, shared *site) {
 		}
 		s.Start()
 		target := s.idle(t, "plain")
-		s.connect(t, s.User, "postgres").quick(t, "no worker, for superusers", ask1(target))
-		s.connect(t, "plain", "postgres").quick(t, "no worker", ask1(target))
+		s.connect(t, s.User, "postgres").fails(t, "no worker, for superusers", ask1(target))
+		s.connect(t, "plain", "postgres").fails(t, "no worker", ask1(target))
 		// (The lock file has moved along, and the first worker holds its lock until it has noticed.)
 		pgtest.Wait(t, "the first worker notices", func() bool { return strings.Contains(w.text(), "the spool is lost") })
 		next := s.work(t)
@@ -162,7 +162,7 @@ func clocks(t *testing.T, shared *site) {
 	s.waits(t, c.pid(), "PgSleep")
 	set("-2")
 	got := <-call
-	if s.name(got.said) != "no answer" || got.took < 2*time.Second || got.took > pgtest.Soon {
+	if s.name(got.said) != "no answer" || got.took < 2*time.Second || got.took > defaultTimeout {
 		t.Errorf("set back by 2 s: %v after %v", got.said, got.took)
 	}
 	w.signal(t, syscall.SIGCONT)
