@@ -219,11 +219,14 @@ stage_tools() {
 	result tools $status ""
 }
 
+# stage_worker runs the packages about live processes and servers. The longest ones come first, because they end last.
 stage_worker() {
+	# shellcheck disable=SC2016 # $0 is awk's
+	local order='{ print (/worker\/(capture|measure\/(functrace|waitevent|clusterprofile)|cli)$/ ? 0 : 1), $0 }'
 	two_versions
 	built_debug_postgresql
 	mapfile -t PACKAGES < <(cd "$TOP" && "$GO" list ./ptrace/... ./worker/... ./unwind/dwarf/... . |
-		grep -vE '/worker/(authz|serve/queue|serve/spool)$')
+		grep -vE '/worker/(authz|serve/queue|serve/spool)$' | awk "$order" | sort | cut -d ' ' -f 2)
 	go_tests worker "$@"
 }
 
@@ -406,13 +409,12 @@ stage_regress() {
 	result regress $status "$(grep -cE '^(test .*\.\.\. ok|ok )' "$log") of ${#names[@]} files passed"
 }
 
-# prepare_tap does what has to be undone at the end, once.
+# prepare_tap gets what the TAP tests need, and must run before other stages.
 prepare_tap() {
 	need_server
 	need_pg_regress
 	need_perl_modules
 	copy_tests
-	[[ -n ${MOUNTED:-} ]] || mount_small_filesystem
 }
 
 # stage_tap runs t/*.pl with PostgreSQL's own test modules, one for each processor at a time: they wait most of the time.
@@ -425,7 +427,7 @@ stage_tap() {
 	(cd "$WORK/src" && as_server env -u PGDATA -u PGHOST -u PGPORT -u PGUSER -u PGDATABASE \
 		PATH="$PG_BIN:$PATH" HOME="$WORK" TESTDIR="$WORK/tap" TESTLOGDIR="$WORK/tap/tmp_check/log" \
 		TESTDATADIR="$WORK/tap/tmp_check" PERL5LIB="$PERL_PATH" PG_REGRESS="$PG_REGRESS" \
-		PG_TEST_TIMEOUT_DEFAULT=600 PGSB_PROGRAM="$PROGRAM" PGSB_SMALL_FS="${MOUNTED:-}" "${PROVE[@]}" --jobs "$(nproc)" -I t/lib ${tests[@]}) 2>&1 |
+		PG_TEST_TIMEOUT_DEFAULT=600 PGSB_PROGRAM="$PROGRAM" "${PROVE[@]}" --jobs "$(nproc)" -I t/lib ${tests[@]}) 2>&1 |
 		tee "$log" || status=1
 	if [[ $status -ne 0 ]]; then save_tap_logs; fi
 	result tap $status "$(grep '^Files=' "$log" | sed 's/,  *[0-9.]* wallclock.*//')"
@@ -452,15 +454,6 @@ copy_tests() {
 	mkdir "$WORK/src" "$WORK/tap"
 	cp -r "$TOP/t" "$TOP/regress" "$TOP/sql" "$TOP/pg_stat_backtrace.control" "$WORK/src/"
 	! is_root || chown -R "$SERVER_USER:" "$WORK/src" "$WORK/tap"
-}
-
-# mount_small_filesystem makes a file system that a test can fill up; only root can. Sets MOUNTED.
-mount_small_filesystem() {
-	is_root || return 0
-	mkdir -p "$WORK/small"
-	if mount -t tmpfs -o "size=256k,mode=0700,uid=$(id -u "$SERVER_USER")" pg_stat_backtrace "$WORK/small" 2>/dev/null; then
-		MOUNTED=$WORK/small
-	fi
 }
 
 # start_beside STAGES: run stages, separated by commas, in the background. finish_beside waits for them, and prints what

@@ -1,6 +1,7 @@
 package pgtest
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -86,9 +88,15 @@ func Newest(t testing.TB) string {
 // of them. Otherwise long tests take fewer servers, samples or callers.
 func Full() bool { return os.Getenv(envFull) != "" }
 
+// versions has what Version has returned, by directory: each test asks several times.
+var versions sync.Map
+
 // Version returns the version of the server in binDir as `postgres --version` prints it, like "15.18" or "19beta2".
 func Version(t testing.TB, binDir string) string {
 	t.Helper()
+	if known, ok := versions.Load(binDir); ok {
+		return fmt.Sprint(known)
+	}
 	out, err := exec.CommandContext(t.Context(), filepath.Join(binDir, "postgres"), "--version").Output()
 	if err != nil {
 		t.Fatalf("%s/postgres --version: %v", binDir, err)
@@ -97,6 +105,7 @@ func Version(t testing.TB, binDir string) string {
 	if version == "" {
 		t.Fatalf("%s/postgres --version printed %q", binDir, out)
 	}
+	versions.Store(binDir, version)
 	return version
 }
 
