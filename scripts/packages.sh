@@ -109,6 +109,9 @@ install_debian_server() {
 	rmdir --ignore-fail-on-non-empty "$dir"
 }
 
+# npm_versions prints the versions that are tested, oldest first.
+npm_versions() { awk '!/^#/ && NF {print $2}' "$TOP/scripts/npm-postgresql.sha512"; }
+
 # fetch_npm_server sets NPM_SERVER to the folder of the npm binaries of PG_NPM_VERSION, downloading them if need be.
 fetch_npm_server() {
 	local version=${PG_NPM_VERSION:-$PG_NPM_DEFAULT}

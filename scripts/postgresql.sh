@@ -135,9 +135,6 @@ make_version_trees() {
 	note "also PostgreSQL $(npm_versions | tr '\n' ' ')from npm"
 }
 
-# npm_versions prints the versions that are tested, oldest first.
-npm_versions() { awk '!/^#/ && NF {print $2}' "$TOP/scripts/npm-postgresql.sha512"; }
-
 # version_tree VERSION creates such a copy and prints its folder of programs.
 version_tree() {
 	local PG_NPM_VERSION=$1 PG_VERSION=$1 PG_BIN PG_SHARE PG_LIB
