@@ -15,7 +15,7 @@ type subject struct {
 	name  string // the key into the table of differences
 	pid   int
 	chain []string // functions that follow one another in some thread's stack, innermost first; may be empty
-	quick bool     // leave gdb out, which takes half a second
+	quick bool     // leave gdb out
 }
 
 // compare takes the stacks of a subject with all tools and fails the test for each difference that is not explained.

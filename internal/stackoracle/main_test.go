@@ -15,7 +15,9 @@ var program string
 
 func TestMain(m *testing.M) {
 	program = os.Getenv("STACKORACLE_PROGRAM")
-	os.Exit(pgtest.RunWithProgram(m, &program))
+	status := pgtest.RunWithProgram(m, &program)
+	endGDB()
+	os.Exit(status)
 }
 
 // randomStops is how often a busy process is stopped.
@@ -48,7 +50,7 @@ func need(t *testing.T, programs ...string) {
 // wait calls condition until it holds.
 func wait(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(toolTimeout)
 	for pause := time.Millisecond; !condition(); pause = min(2*pause, 20*time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain: %s", what)
