@@ -3,6 +3,7 @@ package stackoracle
 import (
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,40 +16,50 @@ type subject struct {
 	name  string // the key into the table of differences
 	pid   int
 	chain []string // functions that follow one another in some thread's stack, innermost first; may be empty
-	quick bool     // leave gdb out
+	noGDB bool     // leave gdb out
 }
 
-// compare takes the stacks of a subject with all tools and fails the test for each difference that is not explained.
-func compare(t *testing.T, s subject) {
+// compare takes the stacks of subjects with all tools and fails the test for each difference that is not explained.
+// One capture takes the stacks of all subjects, so that it reads the symbols of a common program once.
+func compare(t *testing.T, subjects ...subject) {
 	t.Helper()
-	before := ""
-	wait(t, s.name+" not running", func() bool { // which it does for an instant after a capture, to stop again
-		before = states(s.pid)
-		return !strings.ContainsAny(before, "Rt")
-	})
-	ours := takeOurs(t, s.pid)
-	inChain := false
-	for tid, one := range ours {
-		inChain = inChain || one.has(s.chain)
-		if len(one.pcs) == 0 {
-			t.Errorf("%s: thread %d has no frame: %s", s.name, tid, one.end)
+	before := map[int]string{}
+	for _, s := range subjects {
+		wait(t, s.name+" not running", func() bool { // which it does for an instant after a capture, to stop again
+			before[s.pid] = states(s.pid)
+			return !strings.ContainsAny(before[s.pid], "Rt")
+		})
+	}
+	all := takeOurs(t, subjects)
+	for _, s := range subjects {
+		ours := all[s.pid]
+		inChain := false
+		for tid, one := range ours {
+			inChain = inChain || one.has(s.chain)
+			if len(one.pcs) == 0 {
+				t.Errorf("%s: thread %d has no frame: %s", s.name, tid, one.end)
+			}
 		}
+		if !inChain {
+			t.Errorf("%s: no thread's stack has the calls %s\n%s", s.name, strings.Join(s.chain, " <- "), dump(ours))
+		}
+		callsFit(t, s, ours)
 	}
-	if !inChain {
-		t.Errorf("%s: no thread's stack has the calls %s\n%s", s.name, strings.Join(s.chain, " <- "), dump(ours))
-	}
-	callsFit(t, s, ours)
 	for _, reference := range []struct {
 		name string
 		take func(*testing.T, int) stacks
 	}{{euStack, takeEuStack}, {gdb, takeGDB}} {
 		if _, err := exec.LookPath(reference.name); err != nil {
 			t.Logf("%s is not installed: not compared", reference.name)
-		} else if reference.name != gdb || !s.quick {
-			against(t, s.name, reference.name, ours, reference.take(t, s.pid))
+			continue
+		}
+		for _, s := range subjects {
+			if reference.name != gdb || !s.noGDB {
+				against(t, s.name, reference.name, all[s.pid], reference.take(t, s.pid))
+			}
 		}
 	}
-	unharmed(t, s, before, ours)
+	unharmed(t, subjects, before, all)
 }
 
 // against compares the stacks of all threads with one reference's.
@@ -83,25 +94,35 @@ func against(t *testing.T, name, reference string, ours, other stacks) {
 	}
 }
 
-// unharmed checks that the process is unchanged, and that a second capture gives the same result.
-func unharmed(t *testing.T, s subject, before string, ours stacks) {
+// unharmed checks that the processes are unchanged, and that a second capture gives the same results.
+func unharmed(t *testing.T, subjects []subject, before map[int]string, all map[int]stacks) {
 	t.Helper()
-	wait(t, fmt.Sprintf("%s in state %s again", s.name, before), func() bool { return states(s.pid) == before })
-	if by := tracer(s.pid); by != "0" {
-		t.Errorf("%s is traced by process %s", s.name, by)
+	for _, s := range subjects {
+		wait(t, fmt.Sprintf("%s in state %s again", s.name, before[s.pid]), func() bool {
+			return states(s.pid) == before[s.pid]
+		})
+		if by := tracer(s.pid); by != "0" {
+			t.Errorf("%s is traced by process %s", s.name, by)
+		}
 	}
-	const tries = 3 // a thread may wake up for a moment, and a busy host may be too late for a stop
+	const tries = 3 // a thread may wake up for a moment
 	for left := tries; left > 0; left-- {
-		again := takeOurs(t, s.pid)
-		tid, equal := sameStacks(ours, again)
-		switch {
-		case equal:
+		again := takeOurs(t, subjects)
+		moved := slices.DeleteFunc(slices.Clone(subjects), func(s subject) bool {
+			_, equal := sameStacks(all[s.pid], again[s.pid])
+			return equal
+		})
+		if len(moved) == 0 {
 			return
-		case left == 1:
-			t.Errorf("%s: a second capture of thread %d says something else; has it moved?\n%s%s", s.name, tid,
-				dump(ours), dump(again))
-		default:
+		}
+		if left > 1 {
 			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		for _, s := range moved {
+			tid, _ := sameStacks(all[s.pid], again[s.pid])
+			t.Errorf("%s: a second capture of thread %d says something else; has it moved?\n%s%s", s.name, tid,
+				dump(all[s.pid]), dump(again[s.pid]))
 		}
 	}
 }

@@ -54,7 +54,8 @@ CREATE FUNCTION oracle_trigger() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN EXECUTE format('SELECT %s', NEW.x % 10); RETURN NEW; END $$;
 CREATE TRIGGER t BEFORE UPDATE ON oracle_small FOR EACH ROW EXECUTE FUNCTION oracle_trigger()`
 
-// TestPostgres stops every process of servers of all versions at hand, several times, and compares their stacks.
+// TestPostgres stops every process of a server, all at the same time, and compares their stacks. Then it stops the busy
+// ones at more moments.
 func TestPostgres(t *testing.T) {
 	tellTally(t)
 	pgtest.One(t, func(t *testing.T, binDir string) {
@@ -66,31 +67,45 @@ func TestPostgres(t *testing.T) {
 		}})
 		server.Exec(t, schema)
 		busy := occupy(t, server)
-		postmaster := server.PostmasterPID()
-		compareFrozen(t, "postmaster", postmaster, false)
-		seen := map[string]bool{}
-		for _, pid := range transientFirst(children(postmaster)) {
-			kind := kindOf(pid)
-			if compareFrozen(t, kind, pid, seen[kind]) {
-				seen[kind] = true
-			}
-			if kind != "parallel worker" { // whose leader starts new ones
-				freezeAll(t, busy)
+		kinds := compareServer(t, server)
+		for _, kind := range []string{"postmaster", "backend", "walsender", "checkpointer"} {
+			if !slices.Contains(kinds, kind) {
+				t.Errorf("no %s among %s", kind, strings.Join(kinds, ", "))
 			}
 		}
-		t.Logf("kinds: %s", strings.Join(sortedKeys(seen), ", "))
 		compareBusy(t, busy)
 	})
 }
 
-// freezeAll stops processes, so that they take no processor time from the comparison of others.
-func freezeAll(t *testing.T, pids []int) {
+// compareServer stops all processes of a server, compares their stacks, and lets them continue. It returns the kinds of
+// the processes.
+func compareServer(t *testing.T, server *pgtest.Server) (kinds []string) {
 	t.Helper()
-	for _, pid := range pids {
-		if thaw, ok := freeze(t, pid); ok {
-			t.Cleanup(thaw)
+	postmaster := server.PostmasterPID()
+	var subjects []subject
+	seen := map[string]bool{}
+	var thaws []func()
+	defer func() {
+		for _, thaw := range thaws {
+			thaw()
+		}
+	}()
+	stop := func(kind string, pid int) {
+		thaw, ok := freeze(t, pid)
+		thaws = append(thaws, thaw)
+		if ok { // other processes have ended, as parallel workers and autovacuum workers do
+			subjects = append(subjects, subject{name: kind, pid: pid})
+			seen[kind] = true
 		}
 	}
+	stop("postmaster", postmaster)
+	for _, pid := range transientFirst(children(postmaster)) {
+		stop(kindOf(pid), pid)
+	}
+	kinds = sortedKeys(seen)
+	t.Logf("%d processes, kinds: %s", len(subjects), strings.Join(kinds, ", "))
+	compare(t, subjects...)
+	return kinds
 }
 
 // compareBusy stops backends at arbitrary moments, while only one of them runs.
@@ -105,11 +120,12 @@ func compareBusy(t *testing.T, busy []int) {
 		t.Cleanup(thaw)
 		thaws[pid] = thaw
 	}
-	for i := range randomStops(t) {
+	for range randomStops(t) {
 		for _, pid := range busy {
 			runOn(t, pid, thaws[pid], busy...)
-			compareFrozen(t, "backend", pid, i%10 != 0)
-			_, _ = freeze(t, pid)
+			if _, ok := freeze(t, pid); ok {
+				compare(t, subject{name: "backend", pid: pid})
+			}
 		}
 	}
 }
@@ -138,13 +154,8 @@ func TestPostgresStandby(t *testing.T) {
 		server := pgtest.Start(t, binDir, pgtest.Options{Standby: true, Conf: []string{
 			"primary_conninfo = 'host=/nonexistent'",
 		}})
-		seen := map[string]bool{}
-		for _, pid := range children(server.PostmasterPID()) {
-			seen[kindOf(pid)] = true
-			compareFrozen(t, kindOf(pid), pid, false)
-		}
-		if !seen["startup"] {
-			t.Errorf("no startup process among %s", strings.Join(sortedKeys(seen), ", "))
+		if kinds := compareServer(t, server); !slices.Contains(kinds, "startup") {
+			t.Errorf("no startup process among %s", strings.Join(kinds, ", "))
 		}
 	})
 }
@@ -198,18 +209,6 @@ func occupy(t *testing.T, server *pgtest.Server) (busy []int) {
 		})
 	})
 	return busy
-}
-
-// compareFrozen stops a process at its current instruction and compares its stacks. It returns false if the process
-// has ended meanwhile, as parallel workers and autovacuum workers do.
-func compareFrozen(t *testing.T, kind string, pid int, quick bool) bool {
-	t.Helper()
-	thaw, ok := freeze(t, pid)
-	defer thaw()
-	if ok {
-		compare(t, subject{name: kind, pid: pid, quick: quick})
-	}
-	return ok
 }
 
 // unknown is the kind of a process without a title.

@@ -86,9 +86,7 @@ func TestPrograms(t *testing.T) {
 			continue
 		}
 		t.Run(target.name, func(t *testing.T) {
-			compare(t, subject{
-				name: target.name, pid: target.start(t), chain: strings.Fields(target.chain), quick: testing.Short(),
-			})
+			compare(t, subject{name: target.name, pid: target.start(t), chain: strings.Fields(target.chain)})
 		})
 	}
 }

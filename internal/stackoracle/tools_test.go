@@ -37,15 +37,32 @@ func output(t *testing.T, name string, arguments ...string) (stdout, stderr stri
 	return out.String(), messages.String(), err
 }
 
-// takeOurs captures all threads.
-func takeOurs(t *testing.T, pid int) stacks {
+// takeOurs captures all threads of the subjects, with one command. The result has the stacks of each process.
+func takeOurs(t *testing.T, subjects []subject) map[int]stacks {
 	t.Helper()
-	out, messages, err := output(t, program, "capture", "--format", "json", "--max-frames", "20000", "--threads",
-		strconv.Itoa(pid))
-	if err != nil {
-		t.Fatalf("capture of process %d: %v\n%s", pid, err, messages)
+	arguments := []string{
+		"capture", "--format", "json", "--max-frames", "20000", "--threads", "--timeout", toolTimeout.String(),
 	}
+	for _, s := range subjects {
+		arguments = append(arguments, strconv.Itoa(s.pid))
+	}
+	out, messages, err := output(t, program, arguments...)
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(arguments, " "), err, messages)
+	}
+	all := map[int]stacks{}
+	for line := range strings.Lines(out) {
+		pid, threads := parseOurs(t, line)
+		all[pid] = threads
+	}
+	return all
+}
+
+// parseOurs reads the capture of a process.
+func parseOurs(t *testing.T, line string) (pid int, all stacks) {
+	t.Helper()
 	var capture struct {
+		PID     int `json:"pid"`
 		Threads []struct {
 			TID    int    `json:"tid"`
 			Reason string `json:"stop_reason"`
@@ -58,10 +75,10 @@ func takeOurs(t *testing.T, pid int) stacks {
 			} `json:"frames"`
 		} `json:"threads"`
 	}
-	if err := json.Unmarshal([]byte(out), &capture); err != nil {
-		t.Fatalf("capture of process %d printed %q: %v", pid, out, err)
+	if err := json.Unmarshal([]byte(line), &capture); err != nil {
+		t.Fatalf("the capture printed %q: %v", line, err)
 	}
-	all := stacks{}
+	all = stacks{}
 	for _, thread := range capture.Threads {
 		s := &stack{end: thread.Reason, trampolines: map[int]bool{}}
 		for _, f := range thread.Frames {
@@ -80,7 +97,7 @@ func takeOurs(t *testing.T, pid int) stacks {
 		}
 		all[thread.TID] = s
 	}
-	return all
+	return capture.PID, all
 }
 
 var euFrame = regexp.MustCompile(`^#\d+\s+0x([0-9a-f]+)\s*(.*)`)
