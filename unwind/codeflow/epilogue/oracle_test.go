@@ -20,7 +20,7 @@ import (
 // slowVariable requests more instructions of each file. Functions are chosen at random.
 const (
 	slowVariable        = "PGSB_ORACLE_SLOW"
-	instructionsDefault = 1500
+	instructionsDefault = 500
 	instructionsRace    = 100
 	instructionsSlow    = 60_000
 )
