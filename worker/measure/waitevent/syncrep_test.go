@@ -31,8 +31,9 @@ func TestSyncRep(t *testing.T) {
 }
 
 func syncRep(t *testing.T, bin string, method waits.Method) {
-	w := watch(t, bin, pgtest.Options{Conf: []string{"autovacuum = off"}}, waits.Options{Method: method})
-	w.server.Exec(t, "CREATE TABLE t (n int)")
+	conf := []string{"autovacuum = off", "synchronous_standby_names = 'standby'", "wal_sender_timeout = 0"}
+	w := watch(t, bin, pgtest.Options{Conf: conf}, waits.Options{Method: method})
+	w.server.Exec(t, "SET synchronous_commit = local; CREATE TABLE t (n int)")
 	standby := w.server.AsServerUser(exec.Command(filepath.Join(bin, "pg_receivewal"), "--synchronous", "--no-loop",
 		"-D", filepath.Dir(w.server.DataDir), "-d", w.server.DSN("postgres", "postgres")+" application_name=standby"))
 	if err := standby.Start(); err != nil {
@@ -43,20 +44,13 @@ func syncRep(t *testing.T, bin string, method waits.Method) {
 		_ = standby.Wait()
 	})
 	c, other := w.server.Connect(t, "postgres", "postgres"), w.server.Connect(t, "postgres", "postgres")
-	for _, sql := range []string{"ALTER SYSTEM SET synchronous_standby_names = 'standby'", "SELECT pg_reload_conf()"} {
-		if _, err := other.Exec(context.Background(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
 	pgtest.Wait(t, "the synchronous standby", func() bool {
 		return number[int](t, other, "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == 1
 	})
-	if _, err := c.Exec(context.Background(), "INSERT INTO t VALUES (1)"); err != nil { // the standby has caught up
-		t.Fatal(err)
-	}
+	pgtest.Suspend(t, standby.Process)
+	w.server.RequireStandby(t, "standby", "on")
 	pid := number[int](t, c, "SELECT pg_backend_pid()")
 	w.provider.Reset(pid)
-	pgtest.Suspend(t, standby.Process)
 	done, began := make(chan error), time.Now()
 	go func() {
 		_, err := c.Exec(context.Background(), "INSERT INTO t VALUES (2)")

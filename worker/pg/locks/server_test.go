@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
@@ -84,26 +82,11 @@ func TestSafeSnapshot(t *testing.T) {
 	})
 }
 
-// requireStandby makes commits wait for a standby, and waits until a session knows it.
-func requireStandby(t *testing.T, control, session *pgx.Conn) {
-	t.Helper()
-	for _, sql := range []string{"ALTER SYSTEM SET synchronous_standby_names = 'standby'", "SELECT pg_reload_conf()"} {
-		if _, err := control.Exec(context.Background(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
-	pgtest.Wait(t, "the setting", func() bool {
-		var name string
-		err := session.QueryRow(context.Background(), "SHOW synchronous_standby_names").Scan(&name)
-		return err == nil && name == "standby"
-	})
-}
-
 // commitWaits has a commit wait until the standby has replayed it, and compares its blocker with the WAL sender.
 func commitWaits(t *testing.T, primary *pgtest.Server) {
 	t.Helper()
 	control, session := primary.Connect(t, "postgres", "postgres"), primary.Connect(t, "postgres", "postgres")
-	requireStandby(t, control, session)
+	primary.RequireStandby(t, "standby", "remote_apply")
 	var walSender int
 	pgtest.Wait(t, "the standby", func() bool {
 		return control.QueryRow(context.Background(),
@@ -208,8 +191,8 @@ func TestSyncRepWithoutStandby(t *testing.T) {
 		s := pgtest.Start(t, bin, pgtest.Options{})
 		s.Exec(t, "CREATE TABLE t (n int)")
 		r := open(t, s)
-		c, control := s.Connect(t, "postgres", "postgres"), s.Connect(t, "postgres", "postgres")
-		requireStandby(t, control, c)
+		c := s.Connect(t, "postgres", "postgres")
+		s.RequireStandby(t, "standby", "on")
 		pid := int(c.PgConn().PID())
 		go func() { _, _ = c.Exec(context.Background(), "INSERT INTO t VALUES (1)") }()
 		if w := find(t, r, SyncRep, pid); w.Blockers != nil || w.Reason == "" {
