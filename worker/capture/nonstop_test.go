@@ -125,7 +125,8 @@ func TestUninterruptible(t *testing.T) {
 // TestOtherTracers captures processes that strace and gdb have.
 func TestOtherTracers(t *testing.T) {
 	t.Parallel()
-	for name, args := range map[string][]string{"strace": {"-o", "/dev/null"}, "gdb": {"-nx", "-q"}} {
+	log := filepath.Join(t.TempDir(), "strace.log")
+	for name, args := range map[string][]string{"strace": {"-o", log}, "gdb": {"-nx", "-q"}} {
 		program, err := exec.LookPath(name)
 		if err != nil {
 			t.Logf("no %s: not tested with it", name)
@@ -137,14 +138,10 @@ func TestOtherTracers(t *testing.T) {
 		if err := errors.Join(err, tracer.Start()); err != nil {
 			t.Fatal(err)
 		}
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-			st, err := procfs.ReadStatus(pid)
-			if err != nil || time.Now().After(deadline) {
-				t.Fatalf("%s does not trace: %v", name, err)
-			}
-			if st.TracerPID != 0 && st.State != 'R' {
-				break
-			}
+		if name == "strace" {
+			awaitStrace(t, tracer.Process.Pid, pid, log, 'S')
+		} else {
+			awaitTracer(t, pid, 't') // gdb does not resume it
 		}
 		tr := seen(t, pid, capture.Options{}, "blocked")
 		checkOrder(t, &tr.Threads[0], "ready", "inner", "middle", "outer", "main", "_start")
@@ -158,6 +155,34 @@ func TestOtherTracers(t *testing.T) {
 		_ = tracer.Wait()
 		checkUntouched(t, pid)
 	}
+}
+
+// awaitTracer waits until a process has a tracer and is in a state.
+func awaitTracer(t *testing.T, pid int, state byte) {
+	t.Helper()
+	pgtest.Wait(t, "a tracer of the process", func() bool {
+		st, err := procfs.ReadStatus(pid)
+		return err == nil && st.TracerPID != 0 && st.State == state
+	})
+}
+
+// awaitStrace waits until strace has attached to a process, has reported a signal, and leaves the process in a state.
+func awaitStrace(t *testing.T, tracer, pid int, log string, state byte) {
+	t.Helper()
+	pgtest.Wait(t, "strace traces", func() bool {
+		st, err := procfs.ReadStatus(pid)
+		return err == nil && st.TracerPID != 0
+	})
+	if err := syscall.Kill(pid, syscall.SIGWINCH); err != nil { // only strace gets it
+		t.Fatal(err)
+	}
+	pgtest.Wait(t, "strace has reported the signal and waits", func() bool {
+		reported, err1 := os.ReadFile(log)
+		st, err2 := procfs.ReadStat(tracer)
+		traced, err3 := procfs.ReadStat(pid)
+		return errors.Join(err1, err2, err3) == nil && strings.Contains(string(reported), "SIGWINCH") &&
+			st.State == 'S' && traced.State == state
+	})
 }
 
 // TestTracedAndBusy checks that a process on the CPU with another tracer is sampled.
@@ -174,20 +199,7 @@ func TestTracedAndBusy(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tracer.Process.Signal(syscall.SIGTERM); _ = tracer.Wait() })
-	pgtest.Wait(t, "strace traces", func() bool {
-		st, err := procfs.ReadStatus(pid)
-		return err == nil && st.TracerPID != 0
-	})
-	if err := syscall.Kill(pid, syscall.SIGWINCH); err != nil { // only strace gets it
-		t.Fatal(err)
-	}
-	pgtest.Wait(t, "strace has told of the signal and waits; the process runs", func() bool {
-		told, err1 := os.ReadFile(log)
-		st, err2 := procfs.ReadStat(tracer.Process.Pid)
-		spins, err3 := procfs.ReadStat(pid)
-		return errors.Join(err1, err2, err3) == nil && strings.Contains(string(told), "SIGWINCH") &&
-			st.State == 'S' && spins.State == 'R'
-	})
+	awaitStrace(t, tracer.Process.Pid, pid, log, 'R')
 	tr := seen(t, pid, capture.Options{}, "running")
 	checkOrder(t, &tr.Threads[0], "spin", "inner", "middle", "outer", "main", "_start")
 }
