@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 
 func observe(t *testing.T, pid int, o capture.Options) *backtrace.Trace {
 	t.Helper()
-	c, err := capture.New(capture.Config{LinesWait: time.Minute}) // a busy machine must not leave out levels
+	c, err := observer()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,6 +29,12 @@ func observe(t *testing.T, pid int, o capture.Options) *backtrace.Trace {
 	}
 	return tr
 }
+
+// observer returns the capturer of observe, which keeps the names of the servers' functions. A busy machine must not leave
+// out levels.
+var observer = sync.OnceValues(func() (*capture.Capturer, error) {
+	return capture.New(capture.Config{LinesWait: time.Minute})
+})
 
 // TestQueries checks the text of a query: long ones are cut, and those of databases in other encodings escaped.
 func TestQueries(t *testing.T) {
