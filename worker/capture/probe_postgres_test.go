@@ -40,7 +40,7 @@ func TestReturnProbesPostgres(t *testing.T) {
 		conn, control := server.Connect(t, server.User, "postgres"), server.Connect(t, server.User, "postgres")
 		b := probedBackend{
 			t: t, c: capturer(t), conn: conn, control: control, pid: int(conn.PgConn().PID()),
-			tried: make(map[functionEntry]bool),
+			tried: make(map[functionEntry]bool), files: make(map[string]probedFile),
 		}
 		for _, command := range probedCommands {
 			b.command(command)
@@ -59,6 +59,7 @@ type probedBackend struct {
 	conn, control *pgx.Conn
 	pid           int
 	tried         map[functionEntry]bool
+	files         map[string]probedFile // by path
 
 	stacks, whole, met, found, missing int
 }
@@ -178,6 +179,12 @@ func (b *probedBackend) during(sql string) *backtrace.Thread {
 	return &th
 }
 
+// probedFile is an image and its call frame information.
+type probedFile struct {
+	img   *elfimage.Image
+	table *cfi.Table
+}
+
 // functionEntry is where a function begins in its file.
 type functionEntry struct {
 	file   string
@@ -196,8 +203,12 @@ func (b *probedBackend) entry(pc uint64) (functionEntry, bool) {
 		if pc < m.Start || pc >= m.End || !strings.HasPrefix(m.Path, "/") {
 			continue
 		}
-		img, table := cfitest.Open(b.t, m.Path, arch.Host())
-		start, ok := entryOf(img, table, pc-m.Start+m.Offset)
+		f, found := b.files[m.Path]
+		if !found {
+			f.img, f.table = cfitest.Open(b.t, m.Path, arch.Host())
+			b.files[m.Path] = f
+		}
+		start, ok := entryOf(f.img, f.table, pc-m.Start+m.Offset)
 		return functionEntry{m.Path, start}, ok
 	}
 	return functionEntry{}, false

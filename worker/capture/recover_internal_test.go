@@ -3,7 +3,10 @@ package capture
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,7 +80,7 @@ func TestRecoveryIsNeverWrong(t *testing.T) {
 	})
 }
 
-// whileBusy stops a backend that executes a statement again and again, for a second.
+// whileBusy stops a backend that executes a statement again and again.
 func whileBusy(t *testing.T, server *pgtest.Server, sql string, judge func(*snapshot.Snapshot)) {
 	t.Helper()
 	conn := server.Connect(t, server.User, "postgres")
@@ -88,7 +91,13 @@ func whileBusy(t *testing.T, server *pgtest.Server, sql string, judge func(*snap
 		_ = conn.PgConn().Exec(ctx, sql).Close()
 	}()
 	target := process.Target{PID: int(conn.PgConn().PID()), UID: -1}
-	for begin := time.Now(); time.Since(begin) < time.Second; time.Sleep(200 * time.Microsecond) {
+	stops := 60
+	if pgtest.Full() {
+		stops = 1000
+	}
+	for range stops {
+		before := timeRun(t, target.PID)
+		pgtest.Wait(t, "the backend to run", func() bool { return timeRun(t, target.PID) != before })
 		s, err := ptrace.Capture(ctx, target, snapshot.Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -97,6 +106,17 @@ func whileBusy(t *testing.T, server *pgtest.Server, sql string, judge func(*snap
 	}
 	cancel()
 	<-done
+}
+
+// timeRun returns a text that changes when a process runs.
+func timeRun(t *testing.T, pid int) string {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran, _, _ := strings.Cut(string(text), " ")
+	return ran
 }
 
 // tally counts comparisons.

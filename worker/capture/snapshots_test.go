@@ -20,10 +20,12 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// snapshotsVariable is how many captures TestRandomSnapshots makes in all; snapshotsDefault without it.
+// snapshotsVariable is how many captures TestRandomSnapshots makes in all. Without it there are snapshotsDefault, or
+// snapshotsFull if Full.
 const (
 	snapshotsVariable = "PGSB_SNAPSHOTS"
-	snapshotsDefault  = 500
+	snapshotsDefault  = 200
+	snapshotsFull     = 500
 )
 
 // loads are the statements that the backends run while they are captured. The first two are pgbench's scripts
@@ -82,6 +84,9 @@ func TestRandomSnapshots(t *testing.T) {
 		t.Skip("takes long: not with -short")
 	}
 	captures := snapshotsDefault
+	if pgtest.Full() {
+		captures = snapshotsFull
+	}
 	if text := os.Getenv(snapshotsVariable); text != "" {
 		var err error
 		if captures, err = strconv.Atoi(text); err != nil || captures < 1 {

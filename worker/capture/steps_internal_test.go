@@ -62,14 +62,19 @@ func TestEveryInstruction(t *testing.T) {
 	}
 }
 
-// TestEveryInstructionAround does so with signal handlers, longjmp, vfork and exceptions, from main to the end.
+// TestEveryInstructionAround does so with signal handlers, longjmp, vfork and exceptions, from main to the end. It takes
+// one of two builds by default.
 func TestEveryInstructionAround(t *testing.T) {
 	builds := []string{"cc -O2 -static steps.c", "g++ -O2 -static-pie throws.cc"}
 	if pgtest.Full() {
 		builds = append(builds, "cc -O2 steps.c", "cc -O0 -static-pie steps.c", "cc -O2 -fno-plt -Wl,-z,lazy steps.c",
 			"g++ -O1 -fno-omit-frame-pointer -static-pie throws.cc")
 	}
-	for _, build := range builds {
+	selected := figure.Share(t, 2)
+	for i, build := range builds {
+		if !selected(i) {
+			continue
+		}
 		t.Run(build, func(t *testing.T) {
 			words := strings.Fields(build)
 			if _, err := exec.LookPath(words[0]); err != nil {
