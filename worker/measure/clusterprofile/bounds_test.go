@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/pprof/profile"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
 	"pg_stat_backtrace/worker/capture"
@@ -168,10 +169,15 @@ func sums(p *profile.Profile) []int64 {
 }
 
 // TestMemoryIsBounded feeds more different stacks than there is room for. The memory must be bounded, and the sums
-// exact.
+// exact. It takes one of two modes by default.
 func TestMemoryIsBounded(t *testing.T) {
 	const n, most = 300_000, 120 << 20
-	for mode, kind := range map[Mode]clusterbpf.Kind{CPU: clusterbpf.Running, OffCPU: clusterbpf.Off} {
+	selected := figure.Share(t, 2)
+	for i, mode := range []Mode{CPU, OffCPU} {
+		if !selected(i) {
+			continue
+		}
+		kind := map[Mode]clusterbpf.Kind{CPU: clusterbpf.Running, OffCPU: clusterbpf.Off}[mode]
 		t.Run(string(mode), func(t *testing.T) {
 			b := newBusyServer(t, mode)
 			c := b.collector
