@@ -114,7 +114,7 @@ func execFromThread(t *testing.T, others string) {
 		}
 		// A thread that executes a program at this moment takes over the process's id. It is detached when the
 		// tracing thread ends.
-		for deadline := time.Now().Add(20 * time.Second); traced(t, c.pid); time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(3 * time.Minute); traced(t, c.pid); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("capture %d (%v) left a thread traced:\n%s", i, err, whoTraces(c.pid))
 			}

@@ -71,7 +71,7 @@ func startUring(t *testing.T) (pipe string, c *child) {
 		t.Fatal(err)
 	}
 	c = startChild(t, exec.Command(program, pipe))
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(3 * time.Minute); ; {
 		tids, err := procfs.Threads(c.pid)
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("no worker: %v, %v", tids, err)

@@ -43,7 +43,7 @@ func TestBareSpin(t *testing.T) {
 			c := capturer(t)
 			target := process.Target{PID: cmd.Process.Pid, UID: -1}
 			spins := false // at first it is on its way there
-			for deadline := time.Now().Add(time.Minute); !spins; {
+			for deadline := time.Now().Add(3 * time.Minute); !spins; {
 				tr, err := c.Capture(t.Context(), target, capture.Options{})
 				spins = err == nil && len(tr.Threads[0].Frames) == len(want)
 				if !spins && time.Now().After(deadline) {
@@ -77,7 +77,7 @@ func TestConstructor(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 			c := capturer(t)
-			for deadline := time.Now().Add(time.Minute); ; {
+			for deadline := time.Now().Add(3 * time.Minute); ; {
 				th := take(t, c, cmd.Process.Pid, capture.Options{})
 				if th.Frames[0].Name() != "inside" && time.Now().Before(deadline) {
 					continue // it is on its way there

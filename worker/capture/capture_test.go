@@ -69,7 +69,7 @@ func run(t *testing.T, exe string, args ...string) int {
 
 func awaitState(t *testing.T, pid int, state byte) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); {
 		st, err := procfs.ReadStat(pid)
 		if err != nil {
 			t.Fatal(err)

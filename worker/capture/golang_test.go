@@ -135,7 +135,7 @@ func awaitCall(t *testing.T, pid int) {
 	t.Helper()
 	want := fmt.Sprintf("%d 0x0 ", syscall.SYS_READ)
 	var got []byte
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		got, _ = os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))
 		if strings.HasPrefix(string(got), want) {
 			return

@@ -134,7 +134,7 @@ func startDumping(t *testing.T, cmd *exec.Cmd) *bytes.Buffer {
 // awaitAny waits until a thread of the process is in a system call, as /proc shows it.
 func awaitAny(t *testing.T, pid int, want string) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", pid))
 		for _, task := range tasks {
 			if got, _ := os.ReadFile(task); strings.HasPrefix(string(got), want) {

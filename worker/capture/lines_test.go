@@ -218,7 +218,7 @@ func TestLinesComeLater(t *testing.T) {
 	}
 	th := take(t, c, pid, capture.Options{})
 	checkOrder(t, &th, "outer", "main", "_start")
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(3 * time.Minute); ; {
 		th = take(t, c, pid, capture.Options{})
 		if slices.Equal(places(&th), inlinedStack) {
 			return

@@ -39,7 +39,7 @@ func TestLockedProcessIsRemembered(t *testing.T) {
 		t.Errorf("%d goroutines are left behind", left)
 	}
 	answer()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, Options{}); err == nil {
 			break
 		} else if time.Now().After(deadline) {
@@ -135,7 +135,7 @@ func startLocked(t *testing.T) (pid int, answer func()) {
 	if _, err := stdin.Write([]byte("\n")); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(time.Minute); waiting(child.Process.Pid) < 2; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); waiting(child.Process.Pid) < 2; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("no two threads wait in the kernel")
 		}

@@ -43,7 +43,7 @@ func TestPerfMap(t *testing.T) {
 		}
 		return &frames[i]
 	}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if f := find(); f != nil {
 			if !strings.Contains(f.Note, "perf map") || f.Offset == 0 {
 				t.Errorf("%+v", *f)

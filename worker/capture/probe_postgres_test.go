@@ -160,7 +160,7 @@ func (b *probedBackend) during(sql string) *backtrace.Thread {
 		defer close(ended)
 		_, _ = b.conn.PgConn().Exec(context.Background(), sql).ReadAll() // it is cancelled
 	}()
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(3 * time.Minute); ; {
 		var event string
 		err := b.control.QueryRow(b.t.Context(), "SELECT coalesce(wait_event, '') FROM pg_stat_activity WHERE pid = $1",
 			b.pid).Scan(&event)

@@ -85,7 +85,7 @@ func behindProbes(t *testing.T, way string, probes, want []string, whole bool, f
 	there := func() bool { // the very first time the trampoline is not mapped yet before the stop
 		return slices.Contains(names(&th), "innermost") && slices.Contains(names(&th), trampoline)
 	}
-	for deadline := time.Now().Add(time.Minute); !there(); {
+	for deadline := time.Now().Add(3 * time.Minute); !there(); {
 		th = take(t, c, pid, capture.Options{})
 		if time.Now().After(deadline) {
 			t.Fatalf("it does not get there: %q", names(&th))

@@ -122,7 +122,7 @@ func TestSharingEndsWithSnapshot(t *testing.T) {
 		if pid != 2 {
 			t.Errorf("the late caller got capture %d", pid)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(3 * time.Minute):
 		t.Error("the late caller waits for the first capture")
 	}
 	close(named)

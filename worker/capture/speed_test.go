@@ -66,7 +66,7 @@ func snapshotOf(tb testing.TB, depth string, flags ...string) (
 		tb.Fatal(err)
 	}
 	stat, err := procfs.ReadStat(pid)
-	for deadline := time.Now().Add(time.Minute); err == nil && stat.State != 'S' && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(3 * time.Minute); err == nil && stat.State != 'S' && time.Now().Before(deadline); {
 		stat, err = procfs.ReadStat(pid)
 	}
 	if err != nil {

@@ -45,7 +45,7 @@ func sleeper(t *testing.T) string {
 		_ = cmd.Wait()
 	})
 	pid := cmd.Process.Pid
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if where, err := procfs.WaitChannel(pid, pid); err == nil && strings.Contains(where, "nanosleep") {
 			return strconv.Itoa(pid)
 		}

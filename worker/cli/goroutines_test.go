@@ -59,7 +59,7 @@ func TestCaptureGoroutines(t *testing.T) {
 	t.Parallel()
 	pid := waiter(t)
 	status, stdout, stderr := run(t, "capture", "--goroutines", pid)
-	for deadline := time.Now().Add(time.Minute); status == 0 && time.Now().Before(deadline) &&
+	for deadline := time.Now().Add(3 * time.Minute); status == 0 && time.Now().Before(deadline) &&
 		!strings.Contains(stdout, " [select (no cases)]"); { // it has said ready before it waits
 		status, stdout, stderr = run(t, "capture", "--goroutines", pid)
 	}

@@ -50,7 +50,7 @@ func TestKilledLeavesNothing(t *testing.T) {
 	}
 	_ = c.Process.Kill()
 	_ = c.Wait()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(3 * time.Minute)
 	for _, id := range ids {
 		for inKernel(t, id) {
 			if time.Now().After(deadline) {

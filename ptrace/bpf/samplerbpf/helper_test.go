@@ -145,7 +145,7 @@ func bind(t *testing.T, pid, number int) {
 // awaitSleep waits until a process sleeps. The call has another number when the kernel continues a sleep.
 func awaitSleep(t *testing.T, pid int) procfs.Syscall {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(3 * time.Minute); ; {
 		call, err := procfs.ReadSyscall(pid, pid)
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("%+v, %v", call, err)

@@ -47,7 +47,7 @@ func TestKilled(t *testing.T) {
 	}
 	_ = c.Process.Kill()
 	_ = c.Wait()
-	for deadline := time.Now().Add(time.Minute); inKernel(t, program, table); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); inKernel(t, program, table); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the kernel still has a program or table a minute after kill -9")
 		}

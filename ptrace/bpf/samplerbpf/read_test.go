@@ -67,7 +67,7 @@ func TestReadOneMoment(t *testing.T) {
 		}
 	}
 	const wanted = 500
-	for deadline := time.Now().Add(time.Minute); m.seen < wanted && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(3 * time.Minute); m.seen < wanted && time.Now().Before(deadline); {
 		look()
 		time.Sleep(100 * time.Microsecond) // it has the processor meanwhile
 	}
@@ -97,7 +97,7 @@ func TestReadBounds(t *testing.T) {
 	end := stackEnd(t, pid)
 	again := func(want Target) (s Sample) {
 		t.Helper()
-		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); {
 			var missed bool
 			if s, missed = read(t, p, want); !missed {
 				break
@@ -179,7 +179,7 @@ func sleepIn(t *testing.T, program, kind string) sleeper {
 	var s sleeper
 	startTold(t, c, &s.sp, &s.end)
 	s.pid = c.Process.Pid
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(3 * time.Minute); ; {
 		call, err := procfs.ReadSyscall(s.pid, s.pid)
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("%+v, %v", call, err)

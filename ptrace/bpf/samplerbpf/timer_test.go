@@ -19,7 +19,7 @@ func tick(t *testing.T, p *Processor, enough func() bool) {
 	if err := p.Start(quick, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		if enough() {
 			break
 		}
@@ -110,7 +110,7 @@ func TestTimerFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	pin(t, number+1) // the timer stays
-	for deadline := time.Now().Add(time.Minute); p.Room(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); p.Room(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("there is room after a minute: %d samples, %d missed, %+v", len(p.Samples()), p.Missed(), p.Target(0))
 		}
@@ -149,7 +149,7 @@ func TestTimerSignals(t *testing.T) {
 	bind(t, pid, number)
 	calls := make(map[uint64]int)
 	returning := 0
-	for deadline := time.Now().Add(time.Minute); returning < 10 && time.Now().Before(deadline); p.Reset() {
+	for deadline := time.Now().Add(3 * time.Minute); returning < 10 && time.Now().Before(deadline); p.Reset() {
 		*p.Target(0) = whole(t, pid)
 		p.Aim(1)
 		tick(t, p, func() bool { return len(p.Samples())+p.Missed() >= 50 })

@@ -119,7 +119,7 @@ func TestKilledLoaderLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = command.Wait()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(3 * time.Minute)
 	for exists(ids[0]) || exists(ids[1]) {
 		if time.Now().After(deadline) {
 			t.Fatalf("programs %v have outlived their loader", ids)

@@ -56,7 +56,7 @@ func started(t *testing.T, name string, arguments ...string) int {
 // awaitSleep waits until a program has begun to sleep.
 func awaitSleep(t *testing.T, pid int) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Millisecond) {
 		call, err := procfs.ReadSyscall(pid, pid)
 		if err == nil && !call.Running && call.Number == unix.SYS_CLOCK_NANOSLEEP {
 			return

@@ -118,7 +118,7 @@ func TestRealJournal(t *testing.T) {
 		}
 	}
 	var entries map[string]map[string]string
-	for late := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	for late := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		entries = read()
 		if entries["request failed"] != nil && entries["huge"] != nil {
 			break
@@ -167,7 +167,7 @@ func journald(t *testing.T) (socket string, read func() map[string]map[string]st
 	go func() { defer close(done); _ = daemon.Wait() }()
 	t.Cleanup(func() { _ = daemon.Process.Signal(syscall.SIGTERM); <-done })
 	socket = filepath.Join(run, "systemd/journal/socket")
-	for late := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	for late := time.Now().Add(3 * time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		conn, err := net.Dial("unixgram", socket)
 		if err == nil {
 			_ = conn.Close()

@@ -294,7 +294,7 @@ func TestThreadsKeepNoIDs(t *testing.T) {
 		}
 	}
 	// The last goroutines may be giving their ids back.
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(3 * time.Minute)
 	for foreign(t, own) {
 		if time.Now().After(deadline) {
 			t.Fatal("a thread has kept the ids")

@@ -48,7 +48,7 @@ func TestUntouchedFrame(t *testing.T) {
 	pid := int(conn.PgConn().PID())
 	const wanted = 0.5 // seconds of processor time in the function
 	all, whole, busy := 0, 0, 0.0
-	for deadline := time.Now().Add(time.Minute); busy < wanted && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(3 * time.Minute); busy < wanted && time.Now().Before(deadline); {
 		p, _ := collect(t.Context(), t, Options{
 			DataDir: server.DataDir, Mode: CPU, Rate: 199, Duration: 2 * time.Second, Filter: Filter{PIDs: []int{pid}},
 		})

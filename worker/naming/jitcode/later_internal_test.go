@@ -209,7 +209,7 @@ func TestLaterWatch(t *testing.T) {
 	defer end()
 	c.compile(24, 1)
 	const addr = codeAddr + 0x110
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(3 * time.Minute)
 	for len(l.At(addr, true)) == 0 || l.wanted.Load() == 0 {
 		if time.Now().After(deadline) {
 			t.Fatal("the first code was not found")

@@ -78,7 +78,7 @@ func TestImagesOfAnEndedProcess(t *testing.T) {
 // mapped waits until a process has mapped a file's code. It returns the process's mappings and the index of the code.
 func mapped(t *testing.T, pid int, file string) (maps []procfs.Mapping, code int) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); {
 		var err error
 		if maps, err = procfs.Maps(pid); err != nil {
 			t.Fatal(err)

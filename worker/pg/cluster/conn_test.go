@@ -151,7 +151,7 @@ func TestConnNewPassword(t *testing.T) {
 	rotate("second")
 	server.Exec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'worker'")
 	s.await(t, false)
-	for deadline := time.Now().Add(time.Minute); ; {
+	for deadline := time.Now().Add(3 * time.Minute); ; {
 		_, err := s.query(t.Context(), "SELECT 'yes'")
 		if err == nil {
 			break
