@@ -13,6 +13,7 @@ import (
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
@@ -22,10 +23,6 @@ import (
 
 // encodingUTF8 is the encoding whose answers have characters beyond ASCII.
 const encodingUTF8 = "UTF8"
-
-// maxText bounds an answer: the deepest stack that a caller may ask for, with
-// the longest names, should not become a problem of the server's memory.
-const maxText = 1 << 20
 
 // verbs are what the worker can be asked; see verb_function in sql/src/names.sql.
 func verbs() []string {
@@ -102,7 +99,7 @@ func (w *Worker) answerOne(ctx context.Context, req spool.Request, options captu
 		return w.fail(req, began, err)
 	}
 	defer done()
-	text := render.Options{ASCII: req.Encoding != encodingUTF8, MaxBytes: maxText}
+	text := render.Options{ASCII: req.Encoding != encodingUTF8, MaxBytes: limits.MaxText}
 	o := outcome{pid: req.Targets[0]}
 	o.captured, o.err = w.capture(ctx, caller(req), o.pid, options, func(t *backtrace.Trace) {
 		if req.Verb == "frames" {
@@ -145,13 +142,13 @@ func (w *Worker) log1(req spool.Request, send func(*zerolog.Event)) {
 		send(w.event(req))
 		return
 	}
-	if w.bounds.lines.Take(req.Caller) != nil {
-		w.bounds.unlogged.add(req.Caller)
+	leftOut, ok := w.bounds.lines.Take(req.Caller)
+	if !ok {
 		return
 	}
 	event := w.event(req)
-	if n := w.bounds.unlogged.take(req.Caller); n > 0 {
-		event.Int("left_out", n)
+	if leftOut > 0 {
+		event.Int("left_out", leftOut)
 	}
 	send(event)
 }
@@ -255,6 +252,13 @@ func failure(pid int, err error) spool.Answer {
 		return spool.Answer{
 			Level: "ERROR", SQLState: denied.SQLState,
 			Message: denied.Message, Detail: denied.Detail, Hint: denied.Hint,
+		}
+	}
+	var exceeded *limits.Exceeded
+	if errors.As(err, &exceeded) {
+		return spool.Answer{
+			Level: "ERROR", SQLState: limits.SQLState,
+			Message: exceeded.Message, Detail: exceeded.Detail, Hint: exceeded.Hint,
 		}
 	}
 	f := sqlerror.Of(pid, err)

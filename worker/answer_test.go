@@ -20,6 +20,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/authz"
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/sqlerror"
 	"pg_stat_backtrace/worker/serve/spool"
@@ -51,7 +52,7 @@ func TestSettings(t *testing.T) {
 
 // idle is a worker without a server.
 func idle() *Worker {
-	return &Worker{limiter: authz.NewLimiter(authz.Limits{PerSecond: 0.001, Burst: 20}), bounds: newBounds(0)}
+	return &Worker{limiter: limits.NewLimiter(limits.Rate{PerSecond: 0.001, Burst: 20}), bounds: newBounds(0)}
 }
 
 // TestVerbsNameProcesses: the functions for one process take one, not a list, and not none, which would be all. No
@@ -141,7 +142,7 @@ func TestLogOfEachVerbIsBounded(t *testing.T) {
 	for _, verb := range verbs() {
 		var log bytes.Buffer
 		w := &Worker{
-			limiter: authz.NewLimiter(authz.Limits{PerSecond: 1e6, Burst: 1e6}), bounds: newBounds(0),
+			limiter: limits.NewLimiter(limits.Rate{PerSecond: 1e6, Burst: 1e6}), bounds: newBounds(0),
 			log: zerolog.New(zerolog.SyncWriter(&log)),
 		}
 		w.waits, w.looker = w.newWaits(), &authz.Lookup{Server: noSession{}}
@@ -166,7 +167,7 @@ func TestLogIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		w := &Worker{
-			limiter: authz.NewLimiter(authz.Limits{PerSecond: 100, Burst: 1000}), bounds: newBounds(0),
+			limiter: limits.NewLimiter(limits.Rate{PerSecond: 100, Burst: 1000}), bounds: newBounds(0),
 			log: zerolog.New(zerolog.SyncWriter(&log)),
 		}
 		req := spool.Request{

@@ -15,6 +15,7 @@ import (
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/barrier"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -33,7 +34,7 @@ func (w *Worker) answerBarrier(ctx context.Context, req spool.Request) spool.Ans
 		return w.fail(req, began, fmt.Errorf("%w: %w", errNoServer, err))
 	}
 	pids, err := w.readBarrier(ctx, caller(req), c)
-	if errors.Is(err, errBusy) {
+	if errors.Is(err, limits.ErrBusy) {
 		return spool.Busy()
 	}
 	w.log1(req, func(e *zerolog.Event) {
@@ -61,13 +62,13 @@ func (w *Worker) answerBarrier(ctx context.Context, req spool.Request) spool.Ans
 	return spool.Answer{Rows: rows}
 }
 
-// readBarrier reads the processes in a goroutine, and returns errBusy if ctx ends first. The postmaster can keep its
+// readBarrier reads the processes in a goroutine, and returns limits.ErrBusy if ctx ends first. The postmaster can keep its
 // address space locked, and the kernel does not return from a read of it then. The place for a read is free when the
 // read has ended. So one goroutine stays behind, however many requests come meanwhile.
 func (w *Worker) readBarrier(ctx context.Context, who authz.Caller, c cluster.Cluster) ([]int, error) {
 	done, err := w.bounds.barriers.Acquire(ctx, user(who), 1)
 	if err != nil {
-		return nil, errBusy
+		return nil, limits.ErrBusy
 	}
 	type result struct {
 		pids []int
@@ -87,7 +88,7 @@ func (w *Worker) readBarrier(ctx context.Context, who authz.Caller, c cluster.Cl
 	case r := <-read:
 		return r.pids, r.err
 	case <-ctx.Done():
-		return nil, errBusy
+		return nil, limits.ErrBusy
 	}
 }
 

@@ -11,25 +11,18 @@ import (
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/limits/admission"
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/report/sqlerror"
 	"pg_stat_backtrace/worker/serve/queue"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// What requests may have in use at a time, in bytes. The worker's own data and Go's collector take about as much again,
-// and the unit's MemoryMax is 512 MB.
+// Sizes of captures and answers, in bytes.
 const (
-	captureMemory = 64 << 20 // captures under way: copied stacks, frames and their names
-	answerMemory  = 64 << 20 // texts of answers until they are delivered
-
-	// readTrees is how many processes have their memory contexts read at a time. Each reading keeps up to 64 MB.
-	readTrees = 3
-
 	// copiedStack is what a capture copies of a stack at most, frameSize what a frame takes with its name and levels,
 	// and lineSize its line or row in an answer.
 	copiedStack = 1 << 20
@@ -40,37 +33,30 @@ const (
 // usualFrames is the number of frames that a token pays for: what a stack has that was captured without max_frames.
 const usualFrames = unwind.DefaultMaxFrames
 
-// bounds keep the use that roles make of the worker within limits. A quarter of everything is for superusers alone, and
-// a role that is not a superuser gets half.
+// bounds keep the use that roles make of the worker within limits.
 type bounds struct {
-	places   *admission.Gate // captures that run side by side
-	captures *admission.Gate // and their bytes
-	answers  *admission.Gate
-	trees    *admission.Gate // readings of memory contexts
-	barriers *admission.Gate // reads of the postmaster for barriers
-	refusals repeats
-	lines    *authz.Limiter // lines of the log that are about one role
-	unlogged counts
+	places   *limits.Gate // captures that run side by side
+	captures *limits.Gate // and their bytes
+	answers  *limits.Gate
+	trees    *limits.Gate // readings of memory contexts
+	barriers *limits.Gate // reads of the postmaster for barriers
+	refusals limits.Repeats
+	lines    *limits.Lines
 }
 
 func newBounds(concurrency int) *bounds {
-	if concurrency <= 0 {
-		concurrency = capture.DefaultConcurrency
-	}
-	shares := func(total int64) admission.Limits {
-		return admission.Limits{Total: total, Ordinary: total - total/4, Role: (total + 1) / 2}
-	}
 	return &bounds{
-		places: admission.New(shares(int64(concurrency))), captures: admission.New(shares(captureMemory)),
-		answers:  admission.New(shares(answerMemory)),
-		trees:    admission.New(admission.Limits{Total: readTrees, Ordinary: readTrees - 1, Role: 1}),
-		barriers: admission.New(admission.Limits{Total: 1, Ordinary: 1, Role: 1}),
-		lines:    authz.NewLimiter(authz.Limits{PerSecond: 10, Burst: 100}),
+		places:   limits.NewGate(limits.Share(int64(cmp.Or(max(concurrency, 0), limits.Captures)))),
+		captures: limits.NewGate(limits.Share(limits.CaptureBytes)),
+		answers:  limits.NewGate(limits.Share(limits.AnswerBytes)),
+		trees:    limits.MemoryTrees(),
+		barriers: limits.One(),
+		lines:    limits.NewLines(),
 	}
 }
 
-func user(c authz.Caller) admission.Who {
-	return admission.Who{Role: c.OID, Superuser: c.Superuser}
+func user(c authz.Caller) limits.Who {
+	return limits.Who{Role: c.OID, Superuser: c.Superuser}
 }
 
 // frames bounds the frames of a capture, of the threads that a process of the server has together.
@@ -89,16 +75,16 @@ func frames(o capture.Options) int64 {
 func (b *bounds) capturing(ctx context.Context, who authz.Caller, o capture.Options) (done func(), err error) {
 	place, err := b.places.Acquire(ctx, user(who), 1)
 	if err != nil {
-		return nil, errBusy
+		return nil, limits.ErrBusy
 	}
 	memory, err := b.captures.Acquire(ctx, user(who), copiedStack+frames(o)*frameSize)
 	if err != nil {
 		place()
-		return nil, errBusy
+		return nil, limits.ErrBusy
 	}
 	// A capture that does not come back must not keep others from theirs.
 	once := sync.OnceFunc(func() { memory(); place() })
-	timer := time.AfterFunc(hung*cmp.Or(o.Deadline, usualDeadline), once)
+	timer := time.AfterFunc(hung*cmp.Or(o.Deadline, snapshot.DefaultDeadline), once)
 	return func() {
 		timer.Stop()
 		once()
@@ -106,26 +92,17 @@ func (b *bounds) capturing(ctx context.Context, who authz.Caller, o capture.Opti
 }
 
 // A capture is taken for one that the kernel does not come back from after so many times its deadline.
-const (
-	hung          = 3
-	usualDeadline = 3 * time.Second
-)
+const hung = 3
 
 // answering waits until another answer fits in, about so many processes.
 func (b *bounds) answering(ctx context.Context, who authz.Caller, o capture.Options, processes int) (func(), error) {
 	size := int64(max(processes, 1)) * (frames(o) + 8) * lineSize
-	done, err := b.answers.Acquire(ctx, user(who), min(size, maxTogether))
+	done, err := b.answers.Acquire(ctx, user(who), min(size, limits.MaxRows))
 	if err != nil {
-		return nil, errBusy
+		return nil, limits.ErrBusy
 	}
 	return done, nil
 }
-
-// errBusy is the answer to a request that waited for its turn in vain.
-var errBusy = func() error {
-	a := spool.Busy()
-	return &sqlerror.Fault{SQLState: a.SQLState, Message: a.Message, Hint: a.Hint}
-}()
 
 // charge takes what a request costs before anything is done for it, also for what turns out to be an error: a token for
 // each process that it names.
@@ -137,7 +114,7 @@ func (w *Worker) charge(req spool.Request) error {
 }
 
 // chargeFrames takes what a stack costs beyond the usual.
-func chargeFrames(l *authz.Limiter, who authz.Caller, depth int) {
+func chargeFrames(l *limits.Limiter, who authz.Caller, depth int) {
 	if extra := depth / usualFrames; extra > 0 && !who.Superuser {
 		l.Charge(who.OID, float64(extra))
 	}
@@ -173,7 +150,7 @@ func (w *Worker) take(
 // number of them: once a second one line of the log and one row of the journal stand for all.
 func (w *Worker) refuse(req spool.Request, err error) spool.Answer {
 	a := failure(0, err)
-	w.bounds.refusals.add(req.Caller, func(times int, since time.Time) {
+	w.bounds.refusals.Add(req.Caller, func(times int, since time.Time) {
 		row := journalRow(req, since, captured{}, a)
 		if times > 1 {
 			row.Result.Detail = fmt.Sprintf("%d requests were refused since %s.", times, since.Format(time.RFC3339))
@@ -183,86 +160,6 @@ func (w *Worker) refuse(req spool.Request, err error) spool.Answer {
 		w.event(req).Str("sqlstate", a.SQLState).AnErr("error", err).Int("requests", times).Msg("request refused")
 	})
 	return a
-}
-
-// maxRepeats bounds the roles whose refusals are counted one by one; the others are counted together.
-const maxRepeats = 1024
-
-// repeats report what happens again and again: at once the first time, then once a second how often it has happened.
-type repeats struct {
-	mu     sync.Mutex
-	byRole map[uint32]*repeated
-}
-
-type repeated struct {
-	times  int
-	since  time.Time
-	report func(times int, since time.Time) // of the last time
-}
-
-func (r *repeats) add(role uint32, report func(times int, since time.Time)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := time.Now()
-	if r.byRole == nil {
-		r.byRole = make(map[uint32]*repeated)
-	}
-	if len(r.byRole) >= maxRepeats && r.byRole[role] == nil {
-		role = 0 // no role has this oid
-	}
-	if e := r.byRole[role]; e != nil {
-		if e.times == 0 {
-			e.since = now
-		}
-		e.times++
-		e.report = report
-		return
-	}
-	r.byRole[role] = &repeated{}
-	time.AfterFunc(time.Second, func() { r.flush(role) })
-	report(1, now)
-}
-
-// flush reports what has happened in the last second.
-func (r *repeats) flush(role uint32) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	e := r.byRole[role]
-	if e.times == 0 {
-		delete(r.byRole, role)
-		return
-	}
-	e.report(e.times, e.since)
-	e.times, e.report = 0, nil
-	time.AfterFunc(time.Second, func() { r.flush(role) })
-}
-
-// counts are numbers by role. There are as many roles as have lines in the log, at most maxRepeats.
-type counts struct {
-	mu     sync.Mutex
-	byRole map[uint32]int
-}
-
-func (c *counts) add(role uint32) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.byRole == nil {
-		c.byRole = make(map[uint32]int)
-	}
-	if len(c.byRole) >= maxRepeats && c.byRole[role] == 0 {
-		role = 0
-	}
-	c.byRole[role]++
-}
-
-// take returns the number and sets it to 0.
-func (c *counts) take(role uint32) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n := c.byRole[role] + c.byRole[0]
-	delete(c.byRole, role)
-	delete(c.byRole, 0)
-	return n
 }
 
 // distinct returns the processes in order, each once.

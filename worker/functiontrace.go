@@ -16,6 +16,7 @@ import (
 	"pg_stat_backtrace/ptrace/measure/probe"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/functrace"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -31,13 +32,8 @@ const (
 	verbTracePoll  = "functrace_poll"
 )
 
-// Bounds of traces for SQL callers.
+// Times of traces whose caller asks no more.
 const (
-	maxTraces     = 4
-	maxTraceTime  = time.Hour
-	maxTraceRows  = 1000
-	maxTraceBytes = 4 << 20
-	traceOverhead = 0.10
 	// traceAbandoned is how long after the last question a trace ends.
 	traceAbandoned = 10 * time.Second
 	// expireEvery is how often a result that waits for its caller is looked at.
@@ -163,14 +159,14 @@ func (w *Worker) startFunctionTrace(req spool.Request) error {
 	milliseconds, name, ok := strings.Cut(req.Settings["trace"], " ")
 	ms, err := strconv.ParseInt(milliseconds, 10, 64)
 	d := time.Duration(ms) * time.Millisecond
-	if !ok || err != nil || d <= 0 || d > maxTraceTime || len(req.Targets) != 1 {
+	if !ok || err != nil || d <= 0 || d > limits.MaxTraceTime || len(req.Targets) != 1 {
 		return errOneProcess
 	}
 	c, err := w.current()
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNoServer, err)
 	}
-	o := functrace.Options{Functions: []string{name}, MaxOverhead: traceOverhead, Title: cluster.Title}
+	o := functrace.Options{Functions: []string{name}, MaxOverhead: limits.TraceOverhead, Title: cluster.Title}
 	if static, is := strings.CutPrefix(name, "usdt:"); is {
 		o.Functions, o.Static = nil, []string{static}
 	}
@@ -222,7 +218,7 @@ func (f *functionTraces) add(backend int, t *functionTrace) error {
 			delete(f.byPID, pid)
 		}
 	}
-	if len(f.byPID) >= maxTraces {
+	if len(f.byPID) >= limits.Traces {
 		return errTraces
 	}
 	if f.byPID == nil {
@@ -347,7 +343,7 @@ func (w *Worker) pollFunctionTrace(req spool.Request) ([][]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return functionTraceRows(result, render.Options{ASCII: req.Encoding != encodingUTF8, MaxBytes: maxText}), nil
+	return functionTraceRows(result, render.Options{ASCII: req.Encoding != encodingUTF8, MaxBytes: limits.MaxText}), nil
 }
 
 // poll notes that the caller asked, and returns the result if the trace is done.
@@ -395,7 +391,7 @@ func functionTraceRows(r *functrace.Result, o render.Options) [][]string {
 	rows := [][]string{nil}
 	size, shown := 0, uint64(0)
 	for _, text := range list {
-		if size += len(text); size > maxTraceBytes || len(rows) > maxTraceRows {
+		if size += len(text); size > limits.MaxTraceBytes || len(rows) > limits.MaxTraceRows {
 			notes = append(notes, fmt.Sprintf("only %d of %d different stacks are shown", len(rows)-1, len(list)))
 			break
 		}
@@ -422,7 +418,7 @@ func functionTraceFailure(req spool.Request, err error) spool.Answer {
 		a.Detail = "The worker was restarted, or another trace of this session has taken its place."
 	case errors.Is(err, errTraces):
 		a.SQLState = sqlerror.ConfigurationLimit
-		a.Message = fmt.Sprintf("no more than %d functions can be traced at a time", maxTraces)
+		a.Message = fmt.Sprintf("no more than %d functions can be traced at a time", limits.Traces)
 		a.Hint = "Retry when another trace has ended."
 	case errors.Is(err, probe.ErrUnsupported), errors.Is(err, unix.EPERM):
 		a.Detail = sentence(err.Error())

@@ -17,6 +17,7 @@ import (
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
 	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
@@ -27,9 +28,6 @@ import (
 // sideBySide is how many captures of one request run at a time. They keep a processor busy each: more of them than
 // there are processors would only make the pauses longer. Some may have to wait for their target to stop.
 func sideBySide() int { return 2 * gomaxprocs.All() }
-
-// maxTogether bounds the text of an answer about many processes, in bytes; each gets its share of it.
-const maxTogether = 6 << 20
 
 // answerMany answers about many processes with a row for each: pid, kind of process, engine, pause in microseconds,
 // depth, stack, and level, SQLSTATE and message of what went wrong instead (type backtrace.answer in sql/).
@@ -105,9 +103,6 @@ func kind(pid int) string {
 	return ""
 }
 
-// lookCost is what it costs a role, in tokens, to have a process looked at that it did not name.
-const lookCost = 0.01
-
 // asked returns the processes that the request is about. A request for the view or for a summary that names no process
 // is about all. The extension makes no request for a summary of an empty array. Other requests that name no process are
 // about none.
@@ -120,7 +115,7 @@ func (w *Worker) asked(c cluster.Cluster, req spool.Request) ([]int, error) {
 		return nil, err
 	}
 	if !req.Superuser {
-		w.limiter.Charge(req.Caller, lookCost*float64(len(pids)))
+		w.limiter.Charge(req.Caller, limits.LookCost*float64(len(pids)))
 	}
 	return distinct(pids), nil
 }
@@ -177,7 +172,7 @@ func (w *Worker) captureMany(
 
 // manyText returns how the stacks of one of so many processes are printed.
 func manyText(req spool.Request, processes int) func(*backtrace.Trace) string {
-	o := render.Options{ASCII: req.Encoding != encodingUTF8, MaxBytes: min(maxText, maxTogether/max(1, processes))}
+	o := render.Options{ASCII: req.Encoding != encodingUTF8, MaxBytes: min(limits.MaxText, limits.MaxRows/max(1, processes))}
 	if req.Verb == "summary" {
 		return func(t *backtrace.Trace) string { return render.Names(t, o) }
 	}
@@ -196,7 +191,7 @@ func (w *Worker) captureNext(
 	}
 	o.captured, o.err = w.take(ctx, who, target, options, func(t *backtrace.Trace) { o.stack = text(t) })
 	if waited(ctx, o.err) {
-		o.err = errBusy
+		o.err = limits.ErrBusy
 	}
 	chargeFrames(w.limiter, who, o.depth)
 }

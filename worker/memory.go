@@ -12,6 +12,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/memctx"
 	"pg_stat_backtrace/worker/report/sqlerror"
@@ -21,20 +22,13 @@ import (
 // verbMemory requests the memory contexts of one process; see pg_get_memory_contexts in sql/.
 const verbMemory = "memory"
 
-// Bounds of the worker's memory and of an answer: contexts, pages of 4 KiB, bytes of rows.
-const (
-	maxContexts    = 50_000
-	maxMemoryPages = 16 << 10
-	maxMemoryRows  = 6 << 20
-)
-
 // answerMemory answers with a row for each memory context, below a row with a warning, which is empty if there is none.
 // EXECUTE on the function is the privilege: it is granted as that on pg_backend_memory_contexts.
 func (w *Worker) answerMemory(ctx context.Context, req spool.Request) spool.Answer {
 	began := time.Now()
 	done, err := w.bounds.trees.Acquire(ctx, user(caller(req)), 1)
 	if err != nil {
-		return w.fail(req, began, errBusy)
+		return w.fail(req, began, limits.ErrBusy)
 	}
 	defer done()
 	m, err := w.memoryContexts(ctx, req)
@@ -74,7 +68,7 @@ func (w *Worker) memoryContexts(ctx context.Context, req spool.Request) (*captur
 		return nil, fmt.Errorf("%w: %w", errNoProcess, err)
 	}
 	defer target.Held.Release()
-	return w.capturer.MemoryContexts(ctx, target, memctx.Options{MaxContexts: maxContexts, MaxPages: maxMemoryPages})
+	return w.capturer.MemoryContexts(ctx, target, memctx.Options{MaxContexts: limits.MaxContexts, MaxPages: limits.MaxMemoryPages})
 }
 
 // memoryRows are the columns of pg_get_memory_contexts, of a bounded tree. An empty cell is a NULL.
@@ -95,7 +89,7 @@ func memoryRows(m *capture.MemoryContexts, pid int) [][]string {
 		for _, text := range row {
 			size += len(text) + 1
 		}
-		if size > maxMemoryRows {
+		if size > limits.MaxRows {
 			leftOut = true
 			break
 		}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/limits/admission"
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/memctx"
 	"pg_stat_backtrace/worker/serve/spool"
@@ -102,7 +102,7 @@ func TestMemoryIsShared(t *testing.T) {
 	}
 	const busy, unknown = "53400", "01000"
 	for _, role := range []uint32{16384, 16385} {
-		done, err := w.bounds.trees.Acquire(t.Context(), admission.Who{Role: role}, 1)
+		done, err := w.bounds.trees.Acquire(t.Context(), limits.Who{Role: role}, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ import (
 
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/host/shield"
-	"pg_stat_backtrace/worker/limits/admission"
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/functrace"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/serve/spool"
@@ -27,7 +27,7 @@ import (
 func TestPanicsAreAnswered(t *testing.T) {
 	var log bytes.Buffer
 	w := &Worker{
-		limiter: authz.NewLimiter(authz.Limits{PerSecond: 1e6, Burst: 1e6}), bounds: newBounds(0),
+		limiter: limits.NewLimiter(limits.Rate{PerSecond: 1e6, Burst: 1e6}), bounds: newBounds(0),
 		log: zerolog.New(zerolog.SyncWriter(&log)),
 	}
 	w.cluster = cluster.Cluster{
@@ -89,13 +89,13 @@ func TestOneBarrierReadStaysBehind(t *testing.T) {
 		_, err := w.readBarrier(ctx, who, cluster.Cluster{})
 		return err
 	}
-	if err := ask(authz.Caller{OID: 10, Superuser: true}); !errors.Is(err, errBusy) {
+	if err := ask(authz.Caller{OID: 10, Superuser: true}); !errors.Is(err, limits.ErrBusy) {
 		t.Fatal(err)
 	}
 	<-reading
 	before := runtime.NumGoroutine()
 	for role := range uint32(20) {
-		if err := ask(authz.Caller{OID: 16384 + role, Superuser: role%2 == 0}); !errors.Is(err, errBusy) {
+		if err := ask(authz.Caller{OID: 16384 + role, Superuser: role%2 == 0}); !errors.Is(err, limits.ErrBusy) {
 			t.Fatal(err)
 		}
 	}
@@ -103,7 +103,7 @@ func TestOneBarrierReadStaysBehind(t *testing.T) {
 		t.Errorf("%d goroutines before, %d after 20 timeouts", before, after)
 	}
 	close(release)
-	done, err := w.bounds.barriers.Acquire(t.Context(), admission.Who{Role: 1}, 1) // the read has ended
+	done, err := w.bounds.barriers.Acquire(t.Context(), limits.Who{Role: 1}, 1) // the read has ended
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/pprof/profile"
 
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/clusterprofile"
 	"pg_stat_backtrace/worker/naming/debuginfod"
 	"pg_stat_backtrace/worker/serve/export"
@@ -61,15 +62,6 @@ func (c ExportConfig) export() *export.Config {
 	}
 }
 
-// Profiles that are pushed are taken all the time, so they cost less than others.
-const (
-	// exportRate is the number of samples in a second: a fifth of the usual rate, and no divisor of the frequencies at
-	// which programs work.
-	exportRate = 19
-	// exportCost is the share of all processors' time after which a profile ends until the next interval.
-	exportCost = 0.01
-)
-
 // push starts to push profiles.
 func (w *Worker) push(ctx context.Context, wg *sync.WaitGroup, sameUser bool) error {
 	if !w.cfg.Export.On() {
@@ -90,7 +82,7 @@ func (w *Worker) push(ctx context.Context, wg *sync.WaitGroup, sameUser bool) er
 	expensive := false
 	cfg.Collect = func(ctx context.Context, d time.Duration) (*profile.Profile, error) {
 		p, summary, err := w.profile(ctx, clusterprofile.Options{
-			Mode: clusterprofile.Mode(cfg.Mode), Duration: d, Rate: exportRate, CostLimit: exportCost,
+			Mode: clusterprofile.Mode(cfg.Mode), Duration: d, Rate: limits.ExportRate, CostLimit: limits.ExportCost,
 		})
 		if err == nil {
 			w.reportCost(summary, &expensive)
@@ -115,7 +107,7 @@ func (w *Worker) reportCost(s *clusterprofile.Summary, expensive *bool) {
 	}
 	*expensive = s.StoppedByCost
 	if s.StoppedByCost {
-		w.log.Warn().Dur("took_ms", s.Took).Float64("limit_percent", 100*exportCost).
+		w.log.Warn().Dur("took_ms", s.Took).Float64("limit_percent", 100*limits.ExportCost).
 			Msg("profiles to push end early, because they cost too much; --export-mode cpu costs less")
 		return
 	}

@@ -12,6 +12,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/authz"
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
@@ -43,7 +44,7 @@ func (w *Worker) queue(c cluster.Cluster, main *cluster.Conn) *queue.Queue {
 		}
 		return conn, nil
 	}
-	limiter := authz.NewLimiter(w.cfg.Limits)
+	limiter := limits.NewLimiter(w.cfg.Limits)
 	handle := func(ctx context.Context, req queue.Request) queue.Result { return w.carryOut(ctx, req, limiter) }
 	depths := &w.depths
 	if w.metrics == nil {
@@ -58,18 +59,15 @@ func (w *Worker) queue(c cluster.Cluster, main *cluster.Conn) *queue.Queue {
 // connectTimeout bounds an attempt to open a session for a queue.
 const connectTimeout = 5 * time.Second
 
-// maxQueuedText bounds the stack of a queued request, in bytes: the results of a batch are written together.
-const maxQueuedText = 256 << 10
-
 // carryOut has a queued request's process captured. The limiter is the queue's.
-func (w *Worker) carryOut(ctx context.Context, req queue.Request, limiter *authz.Limiter) queue.Result {
+func (w *Worker) carryOut(ctx context.Context, req queue.Request, limiter *limits.Limiter) queue.Result {
 	w.metrics.Requested(metrics.Queued)
 	var text string
 	got, err := w.captureQueued(ctx, req, func(t *backtrace.Trace) {
 		if req.Verb != "log" {
 			t = t.WithoutStatements() // whatever the caller may see: roles with pg_read_all_stats read the table
 		}
-		text = render.Text(t, render.Options{ASCII: req.ASCII, MaxBytes: maxQueuedText})
+		text = render.Text(t, render.Options{ASCII: req.ASCII, MaxBytes: limits.MaxQueuedText})
 	})
 	chargeFrames(limiter, authz.Caller{OID: req.Caller, Superuser: req.Superuser}, got.depth)
 	if err != nil {

@@ -8,11 +8,9 @@ import (
 	"unicode/utf8"
 
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/report/sqlerror"
 )
-
-// maxFrames is the largest value of pg_stat_backtrace.max_frames.
-const maxFrames = 65536
 
 // settings reads the session's settings that the request carries. Those it
 // does not know are a newer extension's, and have no effect.
@@ -22,10 +20,10 @@ func settings(s map[string]string) (capture.Options, error) {
 		var err error
 		switch name {
 		case "max_frames":
-			o.MaxFrames, err = number(name, value, maxFrames, "")
+			o.MaxFrames, err = number(name, value, limits.MaxFrames, "")
 		case "timeout":
 			var ms int
-			ms, err = number(name, value, 99999, " milliseconds")
+			ms, err = number(name, value, limits.MaxTimeout, " milliseconds")
 			o.Deadline = time.Duration(ms) * time.Millisecond
 		case "threads":
 			o.AllThreads, err = boolean(name, value)

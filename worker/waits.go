@@ -14,6 +14,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/authz"
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/report/sqlerror"
 	"pg_stat_backtrace/worker/serve/spool"
@@ -81,9 +82,9 @@ func waitVerbs() []string {
 // answerWaits answers a request about wait events.
 func (w *Worker) answerWaits(ctx context.Context, req spool.Request) spool.Answer {
 	began := time.Now()
-	done, err := w.bounds.answers.Acquire(ctx, user(caller(req)), maxTogether)
+	done, err := w.bounds.answers.Acquire(ctx, user(caller(req)), limits.MaxRows)
 	if err != nil {
-		return w.fail(req, began, errBusy)
+		return w.fail(req, began, limits.ErrBusy)
 	}
 	defer done()
 	rows, err := w.waitRows(ctx, req)
@@ -276,7 +277,6 @@ func (w *Worker) queryRows() ([][]string, error) {
 
 // recordRows makes a row for each record of a traced process. The rows have to fit into an answer.
 func (w *Worker) recordRows(ctx context.Context, req spool.Request) ([][]string, error) {
-	const most = 50_000
 	if len(req.Targets) != 1 {
 		return nil, errNoProcess
 	}
@@ -285,7 +285,7 @@ func (w *Worker) recordRows(ctx context.Context, req spool.Request) ([][]string,
 			return nil, err
 		}
 	}
-	records, err := w.waits.Records(req.Targets[0], most)
+	records, err := w.waits.Records(req.Targets[0], limits.MaxRecords)
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@ import (
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host/memlock"
 	"pg_stat_backtrace/worker/host/seccomp"
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/naming/debuginfod"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -48,7 +49,7 @@ type Config struct {
 	// Log receives what the worker has to say.
 	Log zerolog.Logger
 	// Limits bound how often one role may ask.
-	Limits authz.Limits
+	Limits limits.Rate
 	// Sessions bounds the worker's sessions in the server; 0 is the default
 	// (see package queue).
 	Sessions int
@@ -100,7 +101,7 @@ type Worker struct {
 	cfg      Config
 	log      zerolog.Logger
 	capturer *capture.Capturer
-	limiter  *authz.Limiter
+	limiter  *limits.Limiter
 	bounds   *bounds
 	looker   *authz.Lookup
 	ledger   queue.Journal
@@ -133,7 +134,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cluster.NoNewPrivileges(); err != nil && !errors.Is(err, cluster.ErrNotStatic) {
 		return err
 	}
-	w := &Worker{cfg: cfg, log: cfg.Log, limiter: authz.NewLimiter(cfg.Limits), bounds: newBounds(cfg.Concurrency),
+	w := &Worker{cfg: cfg, log: cfg.Log, limiter: limits.NewLimiter(cfg.Limits), bounds: newBounds(cfg.Concurrency),
 		restarted: make(chan struct{}, 1)}
 	w.looker = &authz.Lookup{Server: w}
 	w.waits = w.newWaits()
@@ -357,13 +358,13 @@ func (w *Worker) serveSpool(ctx context.Context) error {
 // as often as what a role does.
 func (w *Worker) spoolError(err error) {
 	const noRole = 0
-	if w.bounds.lines.Take(noRole) != nil {
-		w.bounds.unlogged.add(noRole)
+	leftOut, ok := w.bounds.lines.Take(noRole)
+	if !ok {
 		return
 	}
 	event := w.log.Warn().Err(err)
-	if n := w.bounds.unlogged.take(noRole); n > 0 {
-		event.Int("left_out", n)
+	if leftOut > 0 {
+		event.Int("left_out", leftOut)
 	}
 	event.Msg("spool")
 }

@@ -40,7 +40,7 @@ const (
 	largestMaxStack = 64 << 20
 	defaultRedZone  = 128
 	largestRedZone  = 64 << 10
-	defaultDeadline = 3 * time.Second
+	DefaultDeadline = 3 * time.Second
 )
 
 // WithDefaults returns the options with each zero value replaced by its default, and within the limits.
@@ -57,7 +57,7 @@ func (o Options) WithDefaults() Options {
 	}
 	o.RedZone = min(o.RedZone, largestRedZone)
 	if o.Deadline <= 0 {
-		o.Deadline = defaultDeadline
+		o.Deadline = DefaultDeadline
 	}
 	return o
 }

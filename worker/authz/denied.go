@@ -2,10 +2,9 @@ package authz
 
 // SQLSTATEs of a Denied, from PostgreSQL's errcodes.txt.
 const (
-	InsufficientPrivilege      = "42501"
-	ObjectNotInPrerequisite    = "55000"
-	ConfigurationLimitExceeded = "53400"
-	InternalError              = "XX000"
+	InsufficientPrivilege   = "42501"
+	ObjectNotInPrerequisite = "55000"
+	InternalError           = "XX000"
 )
 
 // Denied is a refusal with the text for the SQL user. The client gets it unchanged, so it contains nothing that the

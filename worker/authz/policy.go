@@ -6,13 +6,15 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"pg_stat_backtrace/worker/limits"
 )
 
 // Policy decides whether a role may get the backtrace of a process. The rate limit for named processes is checked
-// before (Limiter.TakeAll).
+// before (limits.Limiter).
 type Policy struct {
 	Looker  Looker
-	Limiter *Limiter // for processes that were not named; nil: no limit
+	Limiter *limits.Limiter // for processes that were not named; nil: no limit
 }
 
 // Allow returns nil if the caller may get the backtrace of the process pid, and a *Denied if not. The process must

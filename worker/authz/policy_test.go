@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"pg_stat_backtrace/worker/limits"
 )
 
 // answer is a Looker that has one answer, and counts.
@@ -37,14 +39,18 @@ func (a *answer) LookAll(_ context.Context, pids []int, _ uint32) (map[int]Facts
 func TestAllowAll(t *testing.T) {
 	allowed := Facts{CallerExists: true, Found: true, Role: 20, RoleExists: true, HasPrivileges: true}
 	pids := []int{1, 2, 3, 4, 6, 8}
-	clock := &fakeClock{time.Unix(1e9, 0)}
-	p := Policy{Looker: &answer{facts: allowed}, Limiter: NewLimiter(Limits{PerSecond: 1, Burst: 3, Now: clock.read})}
+	now := time.Unix(1e9, 0)
+	rate := limits.Rate{PerSecond: 1, Burst: 3, Now: func() time.Time { return now }}
+	p := Policy{Looker: &answer{facts: allowed}, Limiter: limits.NewLimiter(rate)}
 	states := func(refused map[int]error) (s []string) {
 		for _, pid := range pids {
 			var d *Denied
-			if errors.As(refused[pid], &d) {
+			switch {
+			case isLimited(refused[pid]):
+				s = append(s, limits.SQLState)
+			case errors.As(refused[pid], &d):
 				s = append(s, d.SQLState)
-			} else {
+			default:
 				s = append(s, "")
 			}
 		}
@@ -122,6 +128,6 @@ func TestDeniedText(t *testing.T) {
 }
 
 func isLimited(err error) bool {
-	var d *Denied
-	return errors.As(err, &d) && d.SQLState == "53400"
+	var e *limits.Exceeded
+	return errors.As(err, &e)
 }

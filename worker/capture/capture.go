@@ -21,6 +21,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/naming/gostack"
 	"pg_stat_backtrace/worker/naming/jitcode"
@@ -28,16 +29,13 @@ import (
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
-// DefaultConcurrency bounds how many captures run at the same time.
-const DefaultConcurrency = 16
-
 // maxRecaptures bounds how often a capture is repeated because the stack continues in memory outside the first copy
 // (an alternate signal stack).
 const maxRecaptures = 2
 
 // Config configures a Capturer. The zero value is the default.
 type Config struct {
-	// Concurrency bounds how many captures run at the same time; 0 means DefaultConcurrency.
+	// Concurrency bounds how many captures run at the same time; 0 means limits.Captures.
 	Concurrency int
 	// Remote provides debug files that this host does not have; nil means that none are downloaded.
 	Remote symbolize.Remote
@@ -104,7 +102,7 @@ func New(cfg Config) (*Capturer, error) {
 	host = forAddresses(host)
 	n := cfg.Concurrency
 	if n <= 0 {
-		n = DefaultConcurrency
+		n = limits.Captures
 	}
 	imgs := symbolize.NewCache(host, &symbolize.Sources{
 		Cache: dwarf.NewCache(0), Folders: cfg.DebugDirs, Report: cfg.Report, Remote: cfg.Remote,
@@ -135,7 +133,7 @@ func (c *Capturer) Capture(ctx context.Context, target process.Target, o Options
 func (c *Capturer) capture(
 	ctx context.Context, target process.Target, o Options, taken func(),
 ) (*backtrace.Trace, error) {
-	release, err := c.acquire(ctx, 3*cmp.Or(o.Deadline, defaultDeadline))
+	release, err := c.acquire(ctx, 3*cmp.Or(o.Deadline, snapshot.DefaultDeadline))
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +154,7 @@ func (c *Capturer) capture(
 	r := run{capturer: c, target: target, options: o, taken: taken,
 		key:   procmap.ProcessKey{PID: target.PID, StartTime: target.StartTime},
 		check: procmap.NewCheck(target.PID), began: start,
-		files: symbolize.Deadline{At: start.Add(cmp.Or(o.Deadline, defaultDeadline)), After: c.linesWait}}
+		files: symbolize.Deadline{At: start.Add(cmp.Or(o.Deadline, snapshot.DefaultDeadline)), After: c.linesWait}}
 	defer r.files.Stop()
 	if c.images.Empty() && c.anticipating.CompareAndSwap(false, true) {
 		go func() {

@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	defaultDeadline = 3 * time.Second
 	// patience is how long a capture waits for a process in uninterruptible sleep. Such a process stops only after
 	// the sleep, and most of these sleeps are short.
 	patience = 300 * time.Millisecond
@@ -46,7 +45,7 @@ func takeSnapshot(
 	started := time.Now()
 	deadline := o.Deadline
 	if deadline <= 0 {
-		deadline = defaultDeadline
+		deadline = snapshot.DefaultDeadline
 	}
 	o.Patience = patience
 	for {

@@ -35,7 +35,7 @@ type Plans struct {
 // that have the same trees. The errors are those of Capture, ErrNotPostgres, ErrPlanChanges and
 // plan.UnknownLayoutError.
 func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop bool) (*Plans, error) {
-	release, err := c.acquire(ctx, 3*defaultDeadline)
+	release, err := c.acquire(ctx, 3*snapshot.DefaultDeadline)
 	if err != nil {
 		return nil, err
 	}

@@ -155,7 +155,7 @@ type counted struct {
 
 // build unwinds samples of one process, and names those that differ.
 func (p *profile) build(list []sampler.Sample) (b built, stacks []counted) {
-	files := symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: p.capturer.linesWait}
+	files := symbolize.Deadline{At: time.Now().Add(snapshot.DefaultDeadline), After: p.capturer.linesWait}
 	defer files.Stop()
 	first := list[0]
 	b = built{mapsTrusted: true, space: p.capturer.processes.Open(first.PID, first.MapsSnapshot.StartTime(), first.Maps)}

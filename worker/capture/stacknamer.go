@@ -115,7 +115,7 @@ func (n *StackNamer) NameSnapshots(list []*snapshot.Snapshot) []*backtrace.Threa
 
 // filesDeadline returns the deadline for reading files. The caller must stop it.
 func (n *StackNamer) filesDeadline() symbolize.Deadline {
-	return symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: n.capturer.linesWait}
+	return symbolize.Deadline{At: time.Now().Add(snapshot.DefaultDeadline), After: n.capturer.linesWait}
 }
 
 // walker returns a walker for a space. The caller must close it.

@@ -15,9 +15,11 @@ import (
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
@@ -107,7 +109,7 @@ func newCapture() *cobra.Command {
 	fs.IntVarP(&f.repeat, "repeat", "n", 1, "capture each process `N` times")
 	fs.IntVar(&f.warmUp, "warm-up", 0, "with --stats: capture each process `N` times first, without counting")
 	fs.DurationVarP(&f.interval, "interval", "i", 0, "begin a round of --repeat every `TIME`, such as 100ms; 0: at once")
-	fs.DurationVar(&f.timeout, "timeout", 3*time.Second, "give up if the process cannot be stopped within `TIME`")
+	fs.DurationVar(&f.timeout, "timeout", snapshot.DefaultDeadline, "give up if the process cannot be stopped within `TIME`")
 	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, debugDirUsage)
 	fs.BoolVar(&f.stats, "stats", false, "print the times of the captures in microseconds, as JSON, instead of stacks")
 	fs.BoolVar(&f.threads, "threads", false,
@@ -152,8 +154,8 @@ func (f *captureFlags) check(args []string) ([]int, error) {
 	switch {
 	case !slices.Contains(formats, f.format):
 		return nil, fmt.Errorf("--format must be one of %s, not %q", strings.Join(formats, ", "), f.format)
-	case f.maxFrames < 1 || f.maxFrames > maxFramesLimit:
-		return nil, fmt.Errorf("--max-frames must be from 1 to %d, not %d", maxFramesLimit, f.maxFrames)
+	case f.maxFrames < 1 || f.maxFrames > limits.MaxFrames:
+		return nil, fmt.Errorf("--max-frames must be from 1 to %d, not %d", limits.MaxFrames, f.maxFrames)
 	case f.repeat < 1:
 		return nil, fmt.Errorf("--repeat must be at least 1, not %d", f.repeat)
 	case f.warmUp < 0 || f.warmUp > 0 && !f.stats:
@@ -178,10 +180,6 @@ const debugDirUsage = "look for separate debug files below `DIRECTORY` (may be g
 // linesWait is how long the command line waits for source lines of a process
 // that is seen for the first time: nobody waits behind it.
 const linesWait = 10 * time.Second
-
-// maxFramesLimit is the largest max_frames; a deeper stack is a runaway
-// recursion whose innermost part says all.
-const maxFramesLimit = 65536
 
 // run captures round by round. A process that fails is told on stderr and
 // left out; the others go on.

@@ -18,6 +18,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/clusterprofile"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/profilefmt"
@@ -135,8 +136,8 @@ func (f *profileFlags) check(args []string) ([]int, error) {
 		return nil, fmt.Errorf("--rate must be from %v to %d, not %v", slowest, fastest, f.rate)
 	case f.duration <= 0:
 		return nil, fmt.Errorf("--duration must be more than 0, not %s", f.duration)
-	case f.maxFrames < 1 || f.maxFrames > maxFramesLimit:
-		return nil, fmt.Errorf("--max-frames must be from 1 to %d, not %d", maxFramesLimit, f.maxFrames)
+	case f.maxFrames < 1 || f.maxFrames > limits.MaxFrames:
+		return nil, fmt.Errorf("--max-frames must be from 1 to %d, not %d", limits.MaxFrames, f.maxFrames)
 	case f.most < 1:
 		return nil, fmt.Errorf("--top must be at least 1, not %d", f.most)
 	}

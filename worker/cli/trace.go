@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace/measure/probe"
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/functrace"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/profilefmt"
@@ -143,8 +144,8 @@ func (f *traceFlags) check(args []string) (o functrace.Options, err error) {
 		return o, fmt.Errorf("--duration must be more than 0, not %s", f.duration)
 	case f.stacks < 1:
 		return o, fmt.Errorf("--max-stacks must be at least 1, not %d", f.stacks)
-	case f.maxFrames < 1 || f.maxFrames > maxFramesLimit:
-		return o, fmt.Errorf("--max-frames must be from 1 to %d, not %d", maxFramesLimit, f.maxFrames)
+	case f.maxFrames < 1 || f.maxFrames > limits.MaxFrames:
+		return o, fmt.Errorf("--max-frames must be from 1 to %d, not %d", limits.MaxFrames, f.maxFrames)
 	case f.top < 1:
 		return o, fmt.Errorf("--top must be at least 1, not %d", f.top)
 	case f.count && f.format != formatText && f.format != formatJSON:

@@ -7,13 +7,13 @@ import (
 	"os/signal"
 	"slices"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"pg_stat_backtrace/worker"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
@@ -163,17 +163,17 @@ func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) 
 		"`FORMAT` of messages: json, console, otel (OpenTelemetry's JSON), journald, or auto")
 	fs.IntVar(&cfg.Sessions, "sessions", 0,
 		"have at most `N` sessions in the server (default a tenth of max_connections, from 2 to 8)")
-	fs.IntVar(&cfg.Concurrency, "concurrency", 0, "at most `N` captures side by side (default 16)")
-	fs.Float64Var(&cfg.Limits.PerSecond, "rate", defaultRate, "a role that is not a superuser may ask `N` times a second")
-	fs.IntVar(&cfg.Limits.Burst, "burst", defaultBurst,
+	fs.IntVar(&cfg.Concurrency, "concurrency", 0, fmt.Sprintf("at most `N` captures side by side (default %d)", limits.Captures))
+	fs.Float64Var(&cfg.Limits.PerSecond, "rate", limits.RequestsPerSecond, "a role that is not a superuser may ask `N` times a second")
+	fs.IntVar(&cfg.Limits.Burst, "burst", limits.RequestBurst,
 		"a role that is not a superuser may ask `N` times at once (see --rate)")
 	addWaitFlags(fs, &cfg.Waits)
 	fs.BoolVar(&cfg.Functions.Allowed, "trace-functions", false,
 		"allow superusers pg_trace_function(); keeps the rights to load programs into the kernel")
 	addServeFlags(cmd, &cfg.Serve)
 	addExportFlags(cmd, &cfg.Export)
-	fs.DurationVar(&cfg.Keep, "keep", defaultKeep, "remove rows of backtrace.request that are `OLDER` than this")
-	fs.IntVar(&cfg.KeepRows, "keep-rows", defaultKeepRows,
+	fs.DurationVar(&cfg.Keep, "keep", limits.QueueKeep, "remove rows of backtrace.request that are `OLDER` than this")
+	fs.IntVar(&cfg.KeepRows, "keep-rows", limits.QueueKeepRows,
 		"remove the oldest rows of backtrace.request beyond `N` in each database")
 	fs.StringVar(&cfg.Context, "context", worker.ContextSuperuser,
 		"`ROLES` may see the text of statements that functions run: superuser, all (every caller), or off (none)")
@@ -189,26 +189,11 @@ func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) 
 // contexts are the values of --context.
 var contexts = []string{worker.ContextSuperuser, worker.ContextAll, worker.ContextOff}
 
-// A query over all processes of a large server should pass.
-const (
-	defaultRate  = 100
-	defaultBurst = 1000
-)
-
 // addWaitFlags adds the flags for the timing of wait events.
 func addWaitFlags(fs *pflag.FlagSet, c *worker.WaitConfig) {
 	fs.StringVar(&c.Level, "wait-event-capture", "",
 		"time wait events: `LEVEL` off, stats or trace; keeps the rights to load programs into the kernel")
 	fs.StringVar(&c.Method, "wait-event-method", "auto", "`METHOD`: auto, exact, blocked or sampled")
-	fs.Float64Var(&c.BudgetPercent, "wait-event-budget", defaultBudget,
+	fs.Float64Var(&c.BudgetPercent, "wait-event-budget", limits.WaitsPercent,
 		"timing may take `N` percent of the processors' busy time, else it takes a cheaper method; 0: no limit")
 }
-
-// defaultBudget is the cost of timing wait events that a server should not notice, in percent.
-const defaultBudget = 3
-
-// A week of occasional requests; some minutes of a flood, in some 30 MB.
-const (
-	defaultKeep     = 7 * 24 * time.Hour
-	defaultKeepRows = 10_000
-)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/worker/limits"
 )
 
 // ErrScarce means that a session would take a connection slot that other clients need. See CheckSlots.
@@ -31,18 +33,13 @@ func (l Limited) full() bool { return l.Limit >= 0 && l.Used >= l.Limit }
 // Ordinary returns the number of slots that are not reserved.
 func (s Slots) Ordinary() int { return s.Max - s.Reserved }
 
-// The worker's share of the slots.
-const (
-	shareOfSlots = 10 // a tenth of them
-	fewSessions  = 2  // the main session and one for queues
-	manySessions = 8
-)
-
 // Sessions returns how many sessions the worker may have by default, its main session included.
-func (s Slots) Sessions() int { return max(fewSessions, min(s.Max/shareOfSlots, manySessions)) }
+func (s Slots) Sessions() int {
+	return max(limits.MinSessions, min(s.Max/limits.SessionShare, limits.MaxSessions))
+}
 
 // Spare returns how many ordinary slots the worker leaves free when it opens a session for a queue.
-func (s Slots) Spare() int { return max(1, s.Ordinary()/shareOfSlots) }
+func (s Slots) Spare() int { return max(1, s.Ordinary()/limits.SessionShare) }
 
 // slotsSQL counts no sessions against a superuser's role limit, as the server does. Roles without the privileges of
 // pg_read_all_stats cannot see backend_type.

@@ -3,11 +3,13 @@
 // PostgreSQL documentation.
 package sqlerror
 
+import "pg_stat_backtrace/worker/limits"
+
 // SQLSTATEs with which a call can end.
 const (
 	NotInPrerequisiteState = "55000"
 	InsufficientPrivilege  = "42501"
-	ConfigurationLimit     = "53400"
+	ConfigurationLimit     = limits.SQLState
 	InvalidParameterValue  = "22023"
 	QueryCanceled          = "57014"
 	InternalError          = "XX000"

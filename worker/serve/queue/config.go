@@ -7,6 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/rs/zerolog"
+
+	"pg_stat_backtrace/worker/limits"
 )
 
 // Request is a claimed row, with the current facts about its caller.
@@ -54,7 +56,7 @@ type Server interface {
 	Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error
 }
 
-// Limiter limits how often a role's requests run. policy.Limiter implements it. Requests beyond the limit are not
+// Limiter limits how often a role's requests run. limits.Limiter implements it. Requests beyond the limit are not
 // refused: they stay in the queue for a while.
 type Limiter interface {
 	Take(role uint32) error
@@ -82,10 +84,10 @@ type Config struct {
 	// connection slots, at least 2 and at most 8.
 	Sessions int
 
-	Keep     time.Duration // rows older than this are removed; default a week
-	KeepRows int           // rows beyond this number are removed; default 10,000 a database
+	Keep     time.Duration // rows older than this are removed; default limits.QueueKeep
+	KeepRows int           // rows beyond this number are removed; default limits.QueueKeepRows in a database
 
-	Batch   int           // rows claimed at a time; default 100
+	Batch   int           // rows claimed at a time; default limits.QueueBatch
 	Grace   time.Duration // how long a claim waits for slow captures; default 100 ms
 	Poll    time.Duration // interval of checks without a notification; default 5 s
 	Scan    time.Duration // interval of listing the databases; default 2 s
@@ -94,18 +96,12 @@ type Config struct {
 	Stay    time.Duration // pause between two new sessions while databases take turns; default 500 ms
 }
 
-const (
-	defaultKeep     = 7 * 24 * time.Hour
-	defaultKeepRows = 10_000
-	defaultBatch    = 100
-)
-
 func (c *Config) setDefaults() {
 	for _, d := range []struct {
 		value *time.Duration
 		def   time.Duration
 	}{
-		{&c.Keep, defaultKeep}, {&c.Grace, 100 * time.Millisecond}, {&c.Poll, 5 * time.Second},
+		{&c.Keep, limits.QueueKeep}, {&c.Grace, 100 * time.Millisecond}, {&c.Poll, 5 * time.Second},
 		{&c.Scan, 2 * time.Second}, {&c.MinLook, time.Second}, {&c.MaxLook, 30 * time.Second},
 		{&c.Stay, 500 * time.Millisecond},
 	} {
@@ -114,9 +110,9 @@ func (c *Config) setDefaults() {
 		}
 	}
 	if c.KeepRows <= 0 {
-		c.KeepRows = defaultKeepRows
+		c.KeepRows = limits.QueueKeepRows
 	}
 	if c.Batch <= 0 {
-		c.Batch = defaultBatch
+		c.Batch = limits.QueueBatch
 	}
 }

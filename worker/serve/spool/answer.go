@@ -6,6 +6,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/report/visible"
 )
 
@@ -38,9 +39,6 @@ const (
 	cellSeparator = '\x1d'
 )
 
-// maxAnswer bounds an answer, in bytes. The server reads the answer into its memory, and tmpfs takes memory too.
-const maxAnswer = 8 << 20
-
 // unicodeEncoding is the name of the server encoding for UTF-8.
 const unicodeEncoding = "UTF8"
 
@@ -49,7 +47,7 @@ const unicodeEncoding = "UTF8"
 func (a Answer) encode(encoding string) []byte {
 	a = a.checked()
 	data := a.fields(encoding)
-	if len(data) > maxAnswer+separators { // escapes take more room than what they stand for
+	if len(data) > limits.MaxAnswer+separators { // escapes take more room than what they stand for
 		data = tooLarge().fields(encoding)
 	}
 	return data
@@ -82,7 +80,7 @@ func (a Answer) fields(encoding string) []byte {
 // checked replaces an answer that SQL cannot raise.
 func (a Answer) checked() Answer {
 	switch {
-	case len(a.Message)+len(a.Detail)+len(a.Hint)+len(a.Text)+size(a.Rows) > maxAnswer:
+	case len(a.Message)+len(a.Detail)+len(a.Hint)+len(a.Text)+size(a.Rows) > limits.MaxAnswer:
 		return tooLarge()
 	case a.Level == "":
 		return Answer{Text: a.Text, Rows: a.Rows}
@@ -95,7 +93,7 @@ func (a Answer) checked() Answer {
 }
 
 func tooLarge() Answer {
-	return failure("54000", fmt.Sprintf("the answer is larger than %d bytes", maxAnswer), "Ask for fewer frames.")
+	return failure("54000", fmt.Sprintf("the answer is larger than %d bytes", limits.MaxAnswer), "Ask for fewer frames.")
 }
 
 func size(rows [][]string) (n int) {

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"pg_stat_backtrace/worker/limits"
 )
 
 func TestEncode(t *testing.T) {
@@ -47,18 +49,18 @@ func TestEncode(t *testing.T) {
 }
 
 func TestEncodeTooLarge(t *testing.T) {
-	half := strings.Repeat("x", maxAnswer/2)
+	half := strings.Repeat("x", limits.MaxAnswer/2)
 	for _, a := range []Answer{
 		{Text: half + half + "x"},
 		{Rows: [][]string{{half}, {half}}},
-		{Text: strings.Repeat("\x01", maxAnswer/4+1)},
-		{Rows: [][]string{{strings.Repeat("\u202e", maxAnswer/6+1)}}},
+		{Text: strings.Repeat("\x01", limits.MaxAnswer/4+1)},
+		{Rows: [][]string{{strings.Repeat("\u202e", limits.MaxAnswer/6+1)}}},
 	} {
 		if got := string(a.encode("UTF8")); !strings.HasPrefix(got, "ERROR\x1f54000\x1f") {
 			t.Errorf("%.80q", got)
 		}
 	}
-	if got := (Answer{Text: half + half}).encode("LATIN1"); len(got) != maxAnswer+separators {
+	if got := (Answer{Text: half + half}).encode("LATIN1"); len(got) != limits.MaxAnswer+separators {
 		t.Errorf("the largest answer became %.80q", got)
 	}
 }

@@ -7,14 +7,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"pg_stat_backtrace/worker/limits/admission"
+	"pg_stat_backtrace/worker/limits"
 )
 
 // call is a request, from its arrival until its answer has been fetched or the call is abandoned.
 type call struct {
 	answer  string // name of the answer's file
 	backend int
-	who     admission.Who
+	who     limits.Who
 	written time.Time       // the time of the request, by the clock of files
 	begun   time.Time       // the same by the monotonic clock
 	ctx     context.Context //nolint:containedctx // it lives as long as the call
@@ -33,14 +33,14 @@ type call struct {
 // calls has the calls in progress, and the answers that have not been fetched. A backend makes one call at a time.
 // When it makes another call, it no longer waits for the earlier one. That call is abandoned and its answer removed.
 type calls struct {
-	room   *admission.Gate // bytes of unfetched answers
+	room   *limits.Gate // bytes of unfetched answers
 	remove func(name string)
 
 	mu        sync.Mutex
 	byBackend map[int]*call
-	answers   map[string]*call         // delivered, not fetched yet
-	classes   map[admission.Who]*class // and by role
-	dropped   int                      // answers that were removed to make room
+	answers   map[string]*call      // delivered, not fetched yet
+	classes   map[limits.Who]*class // and by role
+	dropped   int                   // answers that were removed to make room
 }
 
 // class has the answers for one role, or for all superusers, the oldest first.
@@ -49,10 +49,10 @@ type class struct {
 	size    int64
 }
 
-func newCalls(room *admission.Gate, remove func(name string)) *calls {
+func newCalls(room *limits.Gate, remove func(name string)) *calls {
 	return &calls{
 		room: room, remove: remove,
-		byBackend: map[int]*call{}, answers: map[string]*call{}, classes: map[admission.Who]*class{},
+		byBackend: map[int]*call{}, answers: map[string]*call{}, classes: map[limits.Who]*class{},
 	}
 }
 
@@ -79,11 +79,11 @@ func (c *calls) begin(ctx context.Context, req *Request, written time.Time, even
 	return n
 }
 
-func who(req *Request) admission.Who {
+func who(req *Request) limits.Who {
 	if req.Superuser {
-		return admission.Who{Superuser: true}
+		return limits.Who{Superuser: true}
 	}
-	return admission.Who{Role: req.Caller}
+	return limits.Who{Role: req.Caller}
 }
 
 // deliver makes room for an answer of the given size. wanted reports whether the caller may still fetch it, room
@@ -126,7 +126,7 @@ func onDisk(size int64) int64 {
 }
 
 // nextToDrop returns the answer to remove next, or nil if there is none.
-func (c *calls) nextToDrop(asker admission.Who) *call {
+func (c *calls) nextToDrop(asker limits.Who) *call {
 	most := c.classes[asker]
 	if most == nil {
 		for who, of := range c.classes {

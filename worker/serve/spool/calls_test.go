@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/worker/limits/admission"
+	"pg_stat_backtrace/worker/limits"
 )
 
 // files lists the answers in the directory.
@@ -69,7 +69,7 @@ func (s *service) answered(n int) {
 // found.
 func TestCallsInAnyOrder(t *testing.T) {
 	now := time.Now()
-	c := newCalls(admission.New(answerRoom(0)), func(string) {})
+	c := newCalls(limits.NewGate(answerRoom(0)), func(string) {})
 	req := func(n int) *Request { return &Request{ID: id(n), Backend: 7, Deadline: now.Add(time.Minute)} }
 	newer := c.begin(t.Context(), req(2), now, false)
 	if older := c.begin(t.Context(), req(1), now.Add(-time.Second), false); older != nil || newer.over {
@@ -93,7 +93,7 @@ func TestCallsInAnyOrder(t *testing.T) {
 func TestUnfetchedAnswers(t *testing.T) {
 	const megabyte = 1 << 20
 	removed := map[string]bool{}
-	c := newCalls(admission.New(answerRoom(0)), func(name string) { removed[name] = true })
+	c := newCalls(limits.NewGate(answerRoom(0)), func(name string) { removed[name] = true })
 	now := time.Now()
 	n := 0
 	deliver := func(role uint32, superuser bool, size int64) *call {
@@ -119,7 +119,7 @@ func TestUnfetchedAnswers(t *testing.T) {
 	for range 200 {
 		deliver(2, false, megabyte)
 	}
-	if got := total(2); got > maxUnread/4 || got < maxUnread/8 {
+	if got := total(2); got > limits.UnfetchedBytes/4 || got < limits.UnfetchedBytes/8 {
 		t.Errorf("one role has %d bytes", got)
 	}
 	if !first.over || !removed[first.answer] || quiet.over {
@@ -131,7 +131,7 @@ func TestUnfetchedAnswers(t *testing.T) {
 	for role := uint32(10); role < 50; role++ {
 		deliver(role, false, 7*megabyte)
 	}
-	if got := total(0); got > maxUnread*3/4 {
+	if got := total(0); got > limits.UnfetchedBytes*3/4 {
 		t.Errorf("all roles have %d bytes", got)
 	}
 	if quiet.over {
@@ -198,13 +198,13 @@ func TestRequestMemory(t *testing.T) {
 		<-release
 		return Answer{Text: "x"}
 	})
-	list := strings.Repeat("1000000000,", MaxTargets-1) + "1"
+	list := strings.Repeat("1000000000,", limits.MaxTargets-1) + "1"
 	const requests = 400
 	for n := 1; n <= requests; n++ {
 		body := fmt.Sprintf("1 %s get %s 60000 10 f %d UTF8 706f737467726573 706f737467726573", id(n), list, n)
 		s.put(id(n)+reqSuffix, []byte(body+" "+s.keys.signing().sign([]byte(body))+"\n"))
 	}
-	most := requestMemory / 2 / (len(list) + 100)
+	most := limits.PendingBytes / 2 / (len(list) + 100)
 	wait(t, "all requests are taken", func() bool {
 		names, err := filepath.Glob(s.path("*" + reqSuffix))
 		return err == nil && len(names) == 0

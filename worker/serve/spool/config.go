@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"pg_stat_backtrace/worker/limits/admission"
+	"pg_stat_backtrace/worker/limits"
 )
 
 // Errors for callers to branch on. Returned errors wrap them.
@@ -44,10 +44,10 @@ type Config struct {
 	// Verbs are the commands that the worker accepts, in addition to those of every version. The extension refuses
 	// others.
 	Verbs []string
-	// Concurrency bounds the handlers that run at the same time; 0 means 128. Here and below, a quarter is reserved
+	// Concurrency bounds the handlers that run at the same time; 0 means limits.Handlers. Here and below, a quarter is reserved
 	// for superusers, and each other role gets at most half.
 	Concurrency int
-	// Pending bounds the requests that run or wait; 0 means 4096. Further requests are answered with an error.
+	// Pending bounds the requests that run or wait; 0 means limits.Pending. Further requests are answered with an error.
 	Pending int
 	// OnError, if not nil, is called with errors that no caller gets: invalid files in the directory, or answers that
 	// could not be written. Several goroutines call it, and it must not block.
@@ -55,9 +55,6 @@ type Config struct {
 }
 
 const (
-	defaultConcurrency = 128
-	defaultPending     = 4096
-
 	// answerLifetime is how long an answer is kept. A call waits for it at most for its deadline and a second.
 	answerLifetime = 30 * time.Second
 	// housekeeping is the interval of the checks for which there are no events.
@@ -66,39 +63,30 @@ const (
 	settle = 5 * time.Second
 	// reserve is the free space, in bytes, without which the spool accepts no requests.
 	reserve = 64 << 10
-	// requestMemory bounds the requests that run or wait, in bytes of their files. They take somewhat more in memory.
-	requestMemory = 16 << 20
-	// maxUnread bounds the unfetched answers, in bytes. On a small file system they may take a quarter of it.
-	maxUnread = 64 << 20
 )
 
-// shares divides a bound: a quarter is reserved for superusers, and each other role gets at most half.
-func shares(total int64) admission.Limits {
-	return admission.Limits{Total: total, Ordinary: total - total/4, Role: (total + 1) / 2}
-}
-
 // answerRoom returns the limits of unfetched answers on a file system of the given size. Size 0 means a file system
-// without a size. A role has room for the largest answer.
-func answerRoom(size int64) admission.Limits {
-	total := int64(maxUnread)
+// without a size. On a small file system the answers may take a quarter of it. A role has room for the largest answer.
+func answerRoom(size int64) limits.Shares {
+	total := int64(limits.UnfetchedBytes)
 	if size > 0 {
 		total = min(total, size/4)
 	}
-	return admission.Limits{Total: total, Ordinary: total - total/4, Role: max(total/4, onDisk(maxAnswer))}
+	return limits.Shares{Total: total, Ordinary: total - total/4, Role: max(total/4, onDisk(limits.MaxAnswer))}
 }
 
 func (c Config) concurrency() int {
 	if c.Concurrency > 0 {
 		return c.Concurrency
 	}
-	return defaultConcurrency
+	return limits.Handlers
 }
 
 func (c Config) pending() int {
 	if c.Pending > 0 {
 		return c.Pending
 	}
-	return defaultPending
+	return limits.Pending
 }
 
 func (c Config) report(err error) {

@@ -9,17 +9,12 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"pg_stat_backtrace/worker/limits"
 )
 
 // Protocol is the version of the protocol between SQL and worker.
 const Protocol = 1
-
-// maxRequest bounds a request, in bytes. Two names of 63 bytes and a few settings take some 500. MaxTargets numbers
-// of up to 10 digits take the rest.
-const maxRequest = 64 << 10
-
-// MaxTargets bounds the process ids in one request.
-const MaxTargets = 5000
 
 // Request is the request of one waiting call.
 type Request struct {
@@ -138,7 +133,7 @@ func (p *fields) targets(i int) []int {
 		return nil
 	}
 	words := strings.Split(p.f[i], ",")
-	if len(words) > MaxTargets {
+	if len(words) > limits.MaxTargets {
 		p.fail(i, "list of so many processes")
 		return nil
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"pg_stat_backtrace/worker/limits"
 )
 
 const testID = "0bd72d4f-fa03-4bde-9084-36943480125d"
@@ -71,7 +73,7 @@ func TestParseRefuses(t *testing.T) {
 		"no verb":              signed(body(map[int]string{2: ""})),
 		"no target":            signed(body(map[int]string{3: ""})),
 		"target missing":       signed(body(map[int]string{3: "1,,2"})),
-		"too many targets":     signed(body(map[int]string{3: strings.Repeat("1,", MaxTargets) + "1"})),
+		"too many targets":     signed(body(map[int]string{3: strings.Repeat("1,", limits.MaxTargets) + "1"})),
 		"target too large":     signed(body(map[int]string{3: "2147483648"})),
 		"target with a plus":   signed(body(map[int]string{3: "+1"})),
 		"target with a zero":   signed(body(map[int]string{3: "01"})),
@@ -111,7 +113,7 @@ func FuzzParseRequest(f *testing.F) {
 			}
 			return
 		}
-		if !isUUID(req.ID) || len(req.Targets) > MaxTargets || req.Backend <= 0 || req.Caller == 0 || budget <= 0 ||
+		if !isUUID(req.ID) || len(req.Targets) > limits.MaxTargets || req.Backend <= 0 || req.Caller == 0 || budget <= 0 ||
 			!utf8.ValidString(req.CallerName) || !utf8.ValidString(req.Database) || strings.ContainsRune(req.Database, 0) {
 			t.Fatalf("%q: %+v", b, req)
 		}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/limits"
 )
 
 // loop is the state of one Serve.
@@ -180,7 +181,7 @@ func internalError() Answer {
 
 // Busy returns the answer to a request for which there was no slot or no room.
 func Busy() Answer {
-	return failure("53400", "too many requests are waiting for the pg_stat_backtrace worker", "Try again later.")
+	return failure(limits.SQLState, limits.ErrBusy.Message, limits.ErrBusy.Hint)
 }
 
 // take reads and removes a request file, and returns when it was written. Invalid files are removed and reported. If
@@ -200,7 +201,7 @@ func (s *Spool) take(name string, closed bool) (data []byte, written time.Time, 
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, written, s.reject(name, err)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > maxRequest {
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > limits.MaxRequest {
 		return nil, written, s.reject(name, fmt.Errorf("mode %o, %d bytes", st.Mode, st.Size))
 	}
 	written = time.Unix(st.Mtim.Unix())

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/host/rootfs"
-	"pg_stat_backtrace/worker/limits/admission"
+	"pg_stat_backtrace/worker/limits"
 )
 
 // Spool is an open spool directory. Serve handles its requests, and Close removes it.
@@ -25,9 +25,9 @@ type Spool struct {
 	lost  bool        // Serve has found the directory unusable
 	made  int         // how many spare files have been made
 
-	slots   *admission.Gate // handlers that may run
-	pending *admission.Gate // requests that run or wait
-	memory  *admission.Gate // bytes of these requests
+	slots   *limits.Gate // handlers that may run
+	pending *limits.Gate // requests that run or wait
+	memory  *limits.Gate // bytes of these requests
 	calls   *calls
 	running sync.WaitGroup
 
@@ -48,9 +48,9 @@ func Open(cfg Config) (*Spool, error) {
 	s := &Spool{
 		cfg:     cfg,
 		spare:   make(chan string, spares),
-		slots:   admission.New(shares(int64(cfg.concurrency()))),
-		pending: admission.New(shares(int64(cfg.pending()))),
-		memory:  admission.New(shares(requestMemory)),
+		slots:   limits.NewGate(limits.Share(int64(cfg.concurrency()))),
+		pending: limits.NewGate(limits.Share(int64(cfg.pending()))),
+		memory:  limits.NewGate(limits.Share(limits.PendingBytes)),
 	}
 	if s.data, err = rootfs.OpenDir(dataDir); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
@@ -78,7 +78,7 @@ func (s *Spool) open() (err error) {
 	if s.watch, err = newWatch(s.dir); err != nil {
 		return err
 	}
-	s.calls = newCalls(admission.New(answerRoom(s.dir.size())), func(name string) { s.cfg.report(s.dir.unlink(name)) })
+	s.calls = newCalls(limits.NewGate(answerRoom(s.dir.size())), func(name string) { s.cfg.report(s.dir.unlink(name)) })
 	s.refill()
 	if err := s.dir.markReady(true); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/limits"
 )
 
 const denied = "42501|permission denied for function pg_get_backtrace||"
@@ -121,7 +122,7 @@ func (s *site) testAnswers(t *testing.T) {
 			}
 		}
 	}
-	if got := text(t, c, "SELECT length(pg_get_backtrace($1))::text", askLarge); got != strconv.Itoa(maxAnswer) {
+	if got := text(t, c, "SELECT length(pg_get_backtrace($1))::text", askLarge); got != strconv.Itoa(limits.MaxAnswer) {
 		t.Errorf("a large answer has %s bytes", got)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/limits"
 )
 
 // The tests in sql_*_test.go run the extension's SQL with this package: real servers, and a worker whose answers
@@ -92,7 +93,7 @@ func fakeAnswer(ctx context.Context, r Request) Answer {
 	case askForeign:
 		return Answer{Text: foreign}
 	case askLarge:
-		return Answer{Text: strings.Repeat("x", maxAnswer)}
+		return Answer{Text: strings.Repeat("x", limits.MaxAnswer)}
 	case askNever:
 		<-ctx.Done()
 		time.Sleep(time.Minute)

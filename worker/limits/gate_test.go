@@ -1,4 +1,4 @@
-package admission
+package limits
 
 import (
 	"context"
@@ -17,7 +17,7 @@ var (
 
 // TestShares checks the shares of a role, of all roles together, and of superusers.
 func TestShares(t *testing.T) {
-	g := New(Limits{Total: 10, Ordinary: 6, Role: 4})
+	g := NewGate(Shares{Total: 10, Ordinary: 6, Role: 4})
 	var releases []func()
 	for i, step := range []struct {
 		who    Who
@@ -47,7 +47,7 @@ func TestShares(t *testing.T) {
 // those behind it.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := New(Limits{Total: 2, Ordinary: 2, Role: 2})
+		g := NewGate(Shares{Total: 2, Ordinary: 2, Role: 2})
 		hold, err := g.Acquire(t.Context(), alice, 9) // as much as a role may have
 		if err != nil {
 			t.Fatal(err)
@@ -91,7 +91,7 @@ func TestTurns(t *testing.T) {
 // TestLargeIsNotPutOff checks that small amounts do not overtake a large one of a role that uses less.
 func TestLargeIsNotPutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := New(Limits{Total: 4, Ordinary: 4, Role: 3})
+		g := NewGate(Shares{Total: 4, Ordinary: 4, Role: 3})
 		first, _ := g.Acquire(t.Context(), alice, 1)
 		second, _ := g.Acquire(t.Context(), alice, 1)
 		got := make(chan string, 2)
@@ -125,7 +125,7 @@ func TestLargeIsNotPutOff(t *testing.T) {
 
 // TestConcurrent checks that the limits hold under concurrent use, and that everything is released.
 func TestConcurrent(t *testing.T) {
-	g := New(Limits{Total: 8, Ordinary: 6, Role: 3})
+	g := NewGate(Shares{Total: 8, Ordinary: 6, Role: 3})
 	var wg sync.WaitGroup
 	for i := range 300 {
 		wg.Go(func() {
@@ -156,7 +156,7 @@ func TestConcurrent(t *testing.T) {
 }
 
 func BenchmarkAcquire(b *testing.B) {
-	g := New(Limits{Total: 4, Ordinary: 4, Role: 3})
+	g := NewGate(Shares{Total: 4, Ordinary: 4, Role: 3})
 	b.ReportAllocs()
 	for b.Loop() {
 		release, _ := g.Acquire(b.Context(), alice, 1)

@@ -1,20 +1,19 @@
-package authz
+package limits
 
 import (
-	"fmt"
 	"math"
 	"sync"
 	"time"
 )
 
-// Limits configures a Limiter. The zero value is the default.
-type Limits struct {
-	// PerSecond is how many requests a role may make in the long run; default 50. A request costs one token for each
-	// process that it names, and more for stacks larger than usual (see Charge).
+// Rate configures a Limiter. The zero value is the default.
+type Rate struct {
+	// PerSecond is how many requests a role may make in the long run; default RequestsPerSecond. A request costs one
+	// token for each process that it names, and more for stacks larger than usual (see Charge).
 	PerSecond float64
-	Burst     int // requests that it may make at once; default 200
-	// Roles is how many roles get their own allowance at a time. All others share one. Default 4096. Only roles with
-	// requests in the last Burst/PerSecond seconds count.
+	Burst     int // requests that it may make at once; default RequestBurst
+	// Roles is how many roles get their own allowance at a time. All others share one. Default maxRoles. Only roles
+	// with requests in the last Burst/PerSecond seconds count.
 	Roles int
 	// Now is the clock; it should be monotonic. Default time.Now.
 	Now func() time.Time
@@ -23,7 +22,7 @@ type Limits struct {
 // Limiter limits the requests of each role: a token bucket for each role, in bounded memory. It is safe for
 // concurrent use.
 type Limiter struct {
-	limits Limits
+	limits Rate
 	mu     sync.Mutex
 	roles  map[uint32]*bucket
 	shared bucket    // for roles without their own bucket
@@ -37,15 +36,15 @@ type bucket struct {
 }
 
 // NewLimiter makes a Limiter.
-func NewLimiter(l Limits) *Limiter {
+func NewLimiter(l Rate) *Limiter {
 	if !(l.PerSecond > 0) || math.IsInf(l.PerSecond, 0) { // written so that a NaN gets the default as well
-		l.PerSecond = 50
+		l.PerSecond = RequestsPerSecond
 	}
 	if l.Burst <= 0 {
-		l.Burst = 200
+		l.Burst = RequestBurst
 	}
 	if l.Roles <= 0 {
-		l.Roles = 4096
+		l.Roles = maxRoles
 	}
 	if l.Now == nil {
 		l.Now = time.Now
@@ -55,7 +54,7 @@ func NewLimiter(l Limits) *Limiter {
 	}
 }
 
-// Take counts a request of the role for one process. It returns a *Denied if the role is over its limit.
+// Take counts a request of the role for one process. It returns an *Exceeded if the role is over its limit.
 func (l *Limiter) Take(role uint32) error { return l.TakeAll(role, 1) }
 
 // TakeAll counts a request of the role for several processes, all or nothing.
@@ -77,7 +76,7 @@ func (l *Limiter) Charge(role uint32, tokens float64) {
 	l.bucket(role, l.limits.Now()).tokens -= tokens
 }
 
-// Solvent returns nil, or a *Denied if the role's balance is negative.
+// Solvent returns nil, or an *Exceeded if the role's balance is negative.
 func (l *Limiter) Solvent(role uint32) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,18 +86,8 @@ func (l *Limiter) Solvent(role uint32) error {
 	return nil
 }
 
-func (l *Limiter) denied(processes int) *Denied {
-	d := &Denied{
-		SQLState: ConfigurationLimitExceeded,
-		Message:  "too many backtrace requests",
-		Detail: fmt.Sprintf("A role that is not a superuser may make %g requests per second, and %d at once.",
-			l.limits.PerSecond, l.limits.Burst),
-		Hint: "Try again later.",
-	}
-	if processes > 1 {
-		d.Hint = "Try again later, or ask for fewer processes: each of them counts as a request."
-	}
-	return d
+func (l *Limiter) denied(processes int) *Exceeded {
+	return tooOften(l.limits, processes)
 }
 
 // bucket returns the role's bucket, filled up to now.

@@ -1,6 +1,4 @@
-// Package admission shares a bounded resource, such as bytes of memory or worker slots, among roles. A role gets at
-// most its share, and a part is reserved for superusers. The package does not know the resource.
-package admission
+package limits
 
 import (
 	"context"
@@ -13,8 +11,8 @@ type Who struct {
 	Superuser bool
 }
 
-// Limits bound the amounts in use at the same time. Values below 1 count as 1.
-type Limits struct {
+// Shares bound the amounts in use at the same time. Values below 1 count as 1.
+type Shares struct {
 	Total    int64 // by all users
 	Ordinary int64 // by all roles that are not superusers; the rest of Total is for superusers
 	Role     int64 // by one such role
@@ -22,7 +20,7 @@ type Limits struct {
 
 // Gate grants amounts of a resource to users, within the limits. It is safe for concurrent use.
 type Gate struct {
-	limits Limits
+	limits Shares
 
 	mu       sync.Mutex
 	total    int64
@@ -39,8 +37,8 @@ type waiter struct {
 	turn   chan struct{} // closed when the amount has been granted
 }
 
-// New makes a gate.
-func New(l Limits) *Gate {
+// NewGate makes a gate.
+func NewGate(l Shares) *Gate {
 	l.Total = max(l.Total, 1)
 	l.Ordinary = min(max(l.Ordinary, 1), l.Total)
 	l.Role = min(max(l.Role, 1), l.Ordinary)

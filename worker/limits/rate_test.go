@@ -1,6 +1,7 @@
-package authz
+package limits
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,7 +14,7 @@ func (c *fakeClock) read() time.Time { return c.now }
 
 func TestLimiter(t *testing.T) {
 	clock := &fakeClock{time.Unix(1e9, 0)}
-	l := NewLimiter(Limits{PerSecond: 10, Burst: 3, Now: clock.read})
+	l := NewLimiter(Rate{PerSecond: 10, Burst: 3, Now: clock.read})
 	granted := func(role uint32, requests int) (n int) {
 		for range requests {
 			if l.Take(role) == nil {
@@ -50,7 +51,7 @@ func TestLimiter(t *testing.T) {
 // must be paid before the next request.
 func TestLimiterCosts(t *testing.T) {
 	clock := &fakeClock{time.Unix(1e9, 0)}
-	l := NewLimiter(Limits{PerSecond: 10, Burst: 100, Now: clock.read})
+	l := NewLimiter(Rate{PerSecond: 10, Burst: 100, Now: clock.read})
 	if err := l.TakeAll(1, 5000); !isLimited(err) {
 		t.Errorf("more than the burst: %v", err)
 	}
@@ -86,7 +87,7 @@ func TestLimiterCosts(t *testing.T) {
 func TestLimiterMemory(t *testing.T) {
 	const places = 10
 	clock := &fakeClock{time.Unix(1e9, 0)}
-	l := NewLimiter(Limits{PerSecond: 1, Burst: 2, Roles: places, Now: clock.read})
+	l := NewLimiter(Rate{PerSecond: 1, Burst: 2, Roles: places, Now: clock.read})
 	granted := 0
 	for role := range uint32(1000) {
 		if l.Take(role) == nil {
@@ -111,19 +112,19 @@ func TestLimiterMemory(t *testing.T) {
 }
 
 func TestLimiterDefaults(t *testing.T) {
-	l := NewLimiter(Limits{})
+	l := NewLimiter(Rate{})
 	granted := 0
 	for l.Take(1) == nil && granted < 10000 {
 		granted++
 	}
-	if granted < 200 || granted > 400 {
-		t.Errorf("%d requests granted at once, want about 200", granted)
+	if granted < RequestBurst || granted > 2*RequestBurst {
+		t.Errorf("%d requests granted at once, want about %d", granted, RequestBurst)
 	}
 }
 
 func TestLimiterConcurrent(t *testing.T) {
 	clock := &fakeClock{time.Unix(1e9, 0)}
-	l := NewLimiter(Limits{PerSecond: 1, Burst: 100, Now: clock.read})
+	l := NewLimiter(Rate{PerSecond: 1, Burst: 100, Now: clock.read})
 	var granted atomic.Int64
 	var wg sync.WaitGroup
 	for range 8 {
@@ -142,9 +143,14 @@ func TestLimiterConcurrent(t *testing.T) {
 }
 
 func BenchmarkLimiter(b *testing.B) {
-	l := NewLimiter(Limits{})
+	l := NewLimiter(Rate{})
 	b.ReportAllocs()
 	for b.Loop() {
 		_ = l.Take(1)
 	}
+}
+
+func isLimited(err error) bool {
+	var e *Exceeded
+	return errors.As(err, &e)
 }
