@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
@@ -20,7 +21,7 @@ func TestSearchForServerBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		w := &Worker{
-			log: zerolog.New(zerolog.SyncWriter(&log)), bounds: newBounds(0), restarted: make(chan struct{}, 1),
+			log: zerolog.New(zerolog.SyncWriter(&log)), lines: limits.NewLines(), restarted: make(chan struct{}, 1),
 			cluster: cluster.Cluster{DataDir: t.TempDir(), PostmasterPID: os.Getpid(), PostmasterStart: 1},
 		}
 		w.attach(&serverConn{})

@@ -247,7 +247,7 @@ func (p *processReader) processes(c cluster.Cluster) ([]activity.Process, error)
 // answerCounted answers a request and counts it.
 func (w *Worker) answerCounted(ctx context.Context, req spool.Request) spool.Answer {
 	w.metrics.Requested(metrics.Waiting)
-	a := w.answer(ctx, req)
+	a := w.verbs.Answer(ctx, req)
 	if a.SQLState != "" {
 		w.metrics.Failed(a.SQLState)
 	}

@@ -8,8 +8,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
+	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/serve/queue"
 )
 
 // lookPatience is how long a call waits for follow to notice a new run of the server, which takes it a second.
@@ -64,6 +67,43 @@ func (w *Worker) connect(ctx context.Context, c cluster.Cluster) error {
 	w.attach(&serverConn{})
 	return nil
 }
+
+// queue makes the queue of one run of the server; main is the worker's session there.
+func (w *Worker) queue(c cluster.Cluster, main *cluster.Conn) *queue.Queue {
+	connect := func(
+		ctx context.Context, database string, notified pgconn.NotificationHandler,
+	) (*pgx.Conn, error) {
+		config, err := cluster.SessionConfig(w.sessionOptions(&c), database)
+		if err != nil {
+			return nil, err
+		}
+		config.OnNotification = notified
+		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+		defer cancel()
+		conn, err := pgx.ConnectConfig(ctx, config)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.Welcome(ctx, conn); err != nil {
+			_ = conn.Close(ctx)
+			return nil, err
+		}
+		return conn, nil
+	}
+	limiter := limits.NewLimiter(w.cfg.Limits)
+	handle := func(ctx context.Context, req queue.Request) queue.Result { return w.verbs.CarryOut(ctx, req, limiter) }
+	depths := &w.depths
+	if w.metrics == nil {
+		depths = nil // nothing shows them
+	}
+	return queue.New(queue.Config{
+		Server: main, Connect: connect, Handle: handle, Journal: &w.ledger, Depths: depths, Limiter: limiter,
+		Sessions: w.cfg.Sessions, Keep: w.cfg.Keep, KeepRows: w.cfg.KeepRows, Log: w.log,
+	})
+}
+
+// connectTimeout bounds an attempt to open a session for a queue.
+const connectTimeout = 5 * time.Second
 
 // sessionOptions say how the worker's sessions find a run of the server.
 func (w *Worker) sessionOptions(c *cluster.Cluster) cluster.ConnOptions {

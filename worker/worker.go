@@ -28,6 +28,7 @@ import (
 	"pg_stat_backtrace/worker/serve/metrics"
 	"pg_stat_backtrace/worker/serve/queue"
 	"pg_stat_backtrace/worker/serve/spool"
+	"pg_stat_backtrace/worker/verb"
 )
 
 // Config configures a worker; the zero value serves the server that libpq's
@@ -62,7 +63,7 @@ type Config struct {
 	// default (see package queue).
 	Keep     time.Duration
 	KeepRows int
-	// Context says for whom stacks have the text of statements that functions run; empty: ContextSuperuser.
+	// Context says for whom stacks have the text of statements that functions run; empty: verb.ContextSuperuser.
 	Context string
 	// Waits says whether and how wait events are timed.
 	Waits WaitConfig
@@ -77,6 +78,12 @@ type Config struct {
 	// DebugDirs are the folders below which separate debug files are looked
 	// for; nil means /usr/lib/debug.
 	DebugDirs []string
+}
+
+// FunctionConfig says whether SQL callers may trace functions.
+type FunctionConfig struct {
+	// Allowed keeps the rights to load programs into the kernel.
+	Allowed bool
 }
 
 // memoryTarget is from where on Go's collector works harder, in bytes: the unit's MemoryMax is 512 MB.
@@ -101,17 +108,15 @@ type Worker struct {
 	cfg      Config
 	log      zerolog.Logger
 	capturer *capture.Capturer
-	limiter  *limits.Limiter
-	bounds   *bounds
 	looker   *authz.Lookup
 	ledger   queue.Journal
 	depths   queue.Depths
 	waits    *waitevent.Timer
-	// functions are the traces of functions that SQL callers wait for.
-	functions functionTraces
-	metrics   *metrics.Metrics
-	exporter  *export.Exporter
-	files     rootFiles
+	lines    *limits.Lines // of the log, about each role
+	verbs    *verb.Service
+	metrics  *metrics.Metrics
+	exporter *export.Exporter
+	files    rootFiles
 	// serving is set while the spool is open.
 	serving atomic.Bool
 	// noSession is the time without the main session in the server.
@@ -134,7 +139,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cluster.NoNewPrivileges(); err != nil && !errors.Is(err, cluster.ErrNotStatic) {
 		return err
 	}
-	w := &Worker{cfg: cfg, log: cfg.Log, limiter: limits.NewLimiter(cfg.Limits), bounds: newBounds(cfg.Concurrency),
+	w := &Worker{cfg: cfg, log: cfg.Log, lines: limits.NewLines(),
 		restarted: make(chan struct{}, 1)}
 	w.looker = &authz.Lookup{Server: w}
 	w.waits = w.newWaits()
@@ -157,6 +162,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer closeRemote()
+	w.verbs = w.newVerbs()
 	// The session lasts until the last request is answered, and journaled.
 	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -168,12 +174,21 @@ func Run(ctx context.Context, cfg Config) error {
 		w.listen(ctx, &wg)
 		err = w.serve(ctx)
 	}
-	w.functions.stop()
+	w.verbs.Stop()
 	cancel()
 	wg.Wait()
 	notify("STOPPING=1")
 	w.log.Info().Msg("stopped")
 	return err
+}
+
+// newVerbs makes the service that answers requests.
+func (w *Worker) newVerbs() *verb.Service {
+	return verb.New(verb.Config{
+		Log: w.log, Lines: w.lines, Server: w.current, Capturer: w.capturer, Looker: w.looker, Waits: w.waits,
+		Metrics: w.metrics, Journal: &w.ledger, Limits: w.cfg.Limits, Concurrency: w.cfg.Concurrency,
+		Context: w.cfg.Context, TraceFunctions: w.cfg.Functions.Allowed,
+	})
 }
 
 // start finds the server, waiting for one that does not run yet, and gives up
@@ -327,7 +342,7 @@ func (w *Worker) serveSpool(ctx context.Context) error {
 	cfg := spool.Config{
 		DataDir: c.DataDir,
 		Base:    w.cfg.SpoolDir, Root: c.Root,
-		Version: w.cfg.Version, Verbs: verbs(),
+		Version: w.cfg.Version, Verbs: verb.Names(),
 		OnError: w.spoolError,
 	}
 	cfg.Witness = func() (int, uint64) {
@@ -358,7 +373,7 @@ func (w *Worker) serveSpool(ctx context.Context) error {
 // as often as what a role does.
 func (w *Worker) spoolError(err error) {
 	const noRole = 0
-	leftOut, ok := w.bounds.lines.Take(noRole)
+	leftOut, ok := w.lines.Take(noRole)
 	if !ok {
 		return
 	}

@@ -15,6 +15,7 @@ import (
 	"pg_stat_backtrace/worker/host/gomaxprocs"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/verb"
 )
 
 const workerLong = `Serve the SQL functions of the extension, and on a primary the queue of
@@ -175,7 +176,7 @@ func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) 
 	fs.DurationVar(&cfg.Keep, "keep", limits.QueueKeep, "remove rows of backtrace.request that are `OLDER` than this")
 	fs.IntVar(&cfg.KeepRows, "keep-rows", limits.QueueKeepRows,
 		"remove the oldest rows of backtrace.request beyond `N` in each database")
-	fs.StringVar(&cfg.Context, "context", worker.ContextSuperuser,
+	fs.StringVar(&cfg.Context, "context", verb.ContextSuperuser,
 		"`ROLES` may see the text of statements that functions run: superuser, all (every caller), or off (none)")
 	_ = cmd.RegisterFlagCompletionFunc("context", cobra.FixedCompletions(contexts, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.MarkFlagDirname("pgdata")
@@ -187,7 +188,7 @@ func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) 
 }
 
 // contexts are the values of --context.
-var contexts = []string{worker.ContextSuperuser, worker.ContextAll, worker.ContextOff}
+var contexts = []string{verb.ContextSuperuser, verb.ContextAll, verb.ContextOff}
 
 // addWaitFlags adds the flags for the timing of wait events.
 func addWaitFlags(fs *pflag.FlagSet, c *worker.WaitConfig) {

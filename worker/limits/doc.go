@@ -3,5 +3,5 @@
 //
 // A Gate shares a bounded resource, such as bytes of memory or worker slots. A role gets at most its share, and a part
 // is reserved for superusers. A Limiter bounds the requests of a role in a second, and Lines its lines in the log. The
-// package knows neither requests nor processes.
+// package does not know requests or processes.
 package limits

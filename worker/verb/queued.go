@@ -1,13 +1,10 @@
-package worker
+package verb
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
@@ -22,48 +19,11 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// queue makes the queue of one run of the server; main is the worker's session there.
-func (w *Worker) queue(c cluster.Cluster, main *cluster.Conn) *queue.Queue {
-	connect := func(
-		ctx context.Context, database string, notified pgconn.NotificationHandler,
-	) (*pgx.Conn, error) {
-		config, err := cluster.SessionConfig(w.sessionOptions(&c), database)
-		if err != nil {
-			return nil, err
-		}
-		config.OnNotification = notified
-		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-		defer cancel()
-		conn, err := pgx.ConnectConfig(ctx, config)
-		if err != nil {
-			return nil, err
-		}
-		if err := c.Welcome(ctx, conn); err != nil {
-			_ = conn.Close(ctx)
-			return nil, err
-		}
-		return conn, nil
-	}
-	limiter := limits.NewLimiter(w.cfg.Limits)
-	handle := func(ctx context.Context, req queue.Request) queue.Result { return w.carryOut(ctx, req, limiter) }
-	depths := &w.depths
-	if w.metrics == nil {
-		depths = nil // nothing shows them
-	}
-	return queue.New(queue.Config{
-		Server: main, Connect: connect, Handle: handle, Journal: &w.ledger, Depths: depths, Limiter: limiter,
-		Sessions: w.cfg.Sessions, Keep: w.cfg.Keep, KeepRows: w.cfg.KeepRows, Log: w.log,
-	})
-}
-
-// connectTimeout bounds an attempt to open a session for a queue.
-const connectTimeout = 5 * time.Second
-
-// carryOut has a queued request's process captured. The limiter is the queue's.
-func (w *Worker) carryOut(ctx context.Context, req queue.Request, limiter *limits.Limiter) queue.Result {
-	w.metrics.Requested(metrics.Queued)
+// CarryOut has a queued request's process captured. The limiter is the queue's.
+func (s *Service) CarryOut(ctx context.Context, req queue.Request, limiter *limits.Limiter) queue.Result {
+	s.cfg.Metrics.Requested(metrics.Queued)
 	var text string
-	got, err := w.captureQueued(ctx, req, func(t *backtrace.Trace) {
+	got, err := s.captureQueued(ctx, req, func(t *backtrace.Trace) {
 		if req.Verb != "log" {
 			t = t.WithoutStatements() // whatever the caller may see: roles with pg_read_all_stats read the table
 		}
@@ -72,7 +32,7 @@ func (w *Worker) carryOut(ctx context.Context, req queue.Request, limiter *limit
 	chargeFrames(limiter, authz.Caller{OID: req.Caller, Superuser: req.Superuser}, got.depth)
 	if err != nil {
 		answer := failure(req.PID, err)
-		w.metrics.Failed(answer.SQLState)
+		s.cfg.Metrics.Failed(answer.SQLState)
 		return result(captured{}, answer, req.ASCII)
 	}
 	return result(got, spool.Answer{Text: text}, req.ASCII)
@@ -80,7 +40,7 @@ func (w *Worker) carryOut(ctx context.Context, req queue.Request, limiter *limit
 
 // captureQueued decides as capture does, by what holds now: the caller may have lost a privilege, and the number of the
 // process may be another's, since the request was made. There is no limit here: the queue has one of its own.
-func (w *Worker) captureQueued(
+func (s *Service) captureQueued(
 	ctx context.Context, req queue.Request, render func(*backtrace.Trace),
 ) (none captured, err error) {
 	if !req.Granted {
@@ -88,11 +48,14 @@ func (w *Worker) captureQueued(
 			SQLState: sqlerror.InsufficientPrivilege, Message: "permission denied for function pg_request_backtrace",
 		}
 	}
+	if !verbs[req.Verb].Queued {
+		return none, errUnknownVerb(req.Verb)
+	}
 	options, err := settings(req.Settings)
 	if err != nil {
 		return none, err
 	}
-	c, err := w.current()
+	c, err := s.cfg.Server()
 	if err != nil {
 		return none, err
 	}
@@ -101,10 +64,10 @@ func (w *Worker) captureQueued(
 	if err != nil {
 		return none, err
 	}
-	if err := w.allow(ctx, req); err != nil {
+	if err := s.allow(ctx, req); err != nil {
 		return none, err
 	}
-	return w.take(ctx, authz.Caller{OID: req.Caller, Superuser: req.Superuser}, target, options, render)
+	return s.take(ctx, authz.Caller{OID: req.Caller, Superuser: req.Superuser}, target, options, render)
 }
 
 // identify makes sure that the process is the server's, and the one that was asked about.
@@ -141,8 +104,8 @@ func started(c cluster.Cluster, server, here uint64) bool {
 }
 
 // allow decides by the permission table. Other than a waiting call, a request has time until the server can be asked.
-func (w *Worker) allow(ctx context.Context, req queue.Request) error {
-	permit := authz.Policy{Looker: w.looker}
+func (s *Service) allow(ctx context.Context, req queue.Request) error {
+	permit := authz.Policy{Looker: s.cfg.Looker}
 	caller := authz.Caller{OID: req.Caller, Superuser: req.Superuser}
 	for began := time.Now(); ; {
 		err := permit.Allow(ctx, caller, req.PID)
@@ -152,10 +115,13 @@ func (w *Worker) allow(ctx context.Context, req queue.Request) error {
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(minRetry):
+		case <-time.After(askAgain):
 		}
 	}
 }
+
+// askAgain is the pause between two attempts to ask the server.
+const askAgain = 100 * time.Millisecond
 
 // patience is how long a queued request waits for a server that does not answer the worker.
 const patience = 10 * time.Second

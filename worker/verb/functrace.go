@@ -1,4 +1,4 @@
-package worker
+package verb
 
 import (
 	"context"
@@ -32,6 +32,11 @@ const (
 	verbTracePoll  = "functrace_poll"
 )
 
+var (
+	_ = register(Verb{Name: verbTraceStart, answer: (*Service).answerFunctionTrace})
+	_ = register(Verb{Name: verbTracePoll, answer: (*Service).answerFunctionTrace})
+)
+
 // Times of traces whose caller asks no more.
 const (
 	// traceAbandoned is how long after the last question a trace ends.
@@ -39,12 +44,6 @@ const (
 	// expireEvery is how often a result that waits for its caller is looked at.
 	expireEvery = time.Second
 )
-
-// FunctionConfig says whether SQL callers may trace functions.
-type FunctionConfig struct {
-	// Allowed keeps the rights to load programs into the kernel.
-	Allowed bool
-}
 
 // functionTraces are the traces of SQL callers, by the backend that waits.
 type functionTraces struct {
@@ -109,17 +108,17 @@ var (
 
 // answerFunctionTrace starts a trace, or answers how it goes. The first row has the state, "running" or "done", and a
 // warning, which is empty if there is none. Of a trace that is done, a row for each stack follows.
-func (w *Worker) answerFunctionTrace(req spool.Request) spool.Answer {
-	began := time.Now()
+func (s *Service) answerFunctionTrace(_ context.Context, c call) spool.Answer {
+	req, began := c.Request, c.began
 	var rows [][]string
-	err := w.mayTrace(req)
+	err := s.mayTrace(req)
 	switch {
 	case err != nil:
 	case req.Verb == verbTraceStart:
 		rows = [][]string{{"running", ""}}
-		err = w.startFunctionTrace(req)
+		err = s.startFunctionTrace(req)
 	default:
-		rows, err = w.pollFunctionTrace(req)
+		rows, err = s.pollFunctionTrace(req)
 	}
 	var a spool.Answer
 	if err != nil {
@@ -128,22 +127,22 @@ func (w *Worker) answerFunctionTrace(req spool.Request) spool.Answer {
 		a = spool.Answer{Rows: rows}
 	}
 	if req.Verb == verbTraceStart || err != nil {
-		w.log1(req, func(e *zerolog.Event) {
+		s.log1(req, func(e *zerolog.Event) {
 			e.AnErr("error", err).Str("function", shortened(req.Settings["trace"])).Msg("trace of a function")
 		})
-		w.ledger.Add(req.Database, journalRow(req, began, captured{}, a))
+		s.cfg.Journal.Add(req.Database, journalRow(req, began, captured{}, a))
 	}
 	return a
 }
 
 // mayTrace returns why the caller may not trace.
-func (w *Worker) mayTrace(req spool.Request) error {
+func (s *Service) mayTrace(req spool.Request) error {
 	switch {
 	case !req.Superuser:
 		return &sqlerror.Fault{
 			SQLState: sqlerror.InsufficientPrivilege, Message: "must be superuser to trace functions",
 		}
-	case !w.cfg.Functions.Allowed:
+	case !s.cfg.TraceFunctions:
 		return &sqlerror.Fault{
 			SQLState: sqlerror.NotInPrerequisiteState, Message: "functions cannot be traced",
 			Detail: "The worker was started without the option --trace-functions, and has given up the capabilities " +
@@ -155,14 +154,14 @@ func (w *Worker) mayTrace(req spool.Request) error {
 }
 
 // startFunctionTrace starts a trace in the background. It replaces an earlier one of the same backend.
-func (w *Worker) startFunctionTrace(req spool.Request) error {
+func (s *Service) startFunctionTrace(req spool.Request) error {
 	milliseconds, name, ok := strings.Cut(req.Settings["trace"], " ")
 	ms, err := strconv.ParseInt(milliseconds, 10, 64)
 	d := time.Duration(ms) * time.Millisecond
 	if !ok || err != nil || d <= 0 || d > limits.MaxTraceTime || len(req.Targets) != 1 {
 		return errOneProcess
 	}
-	c, err := w.current()
+	c, err := s.cfg.Server()
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNoServer, err)
 	}
@@ -194,15 +193,15 @@ func (w *Worker) startFunctionTrace(req spool.Request) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	t := &functionTrace{caller: req.Caller, cancel: cancel, polled: time.Now()}
-	if err := w.functions.add(req.Backend, t); err != nil {
+	if err := s.functions.add(req.Backend, t); err != nil {
 		cancel()
 		held.Release()
 		return err
 	}
-	if !w.functions.run(t, func() { w.runFunctionTrace(ctx, req.Backend, t, o, held, d) }) {
+	if !s.functions.run(t, func() { s.runFunctionTrace(ctx, req.Backend, t, o, held, d) }) {
 		cancel()
 		held.Release()
-		w.functions.remove(req.Backend, t)
+		s.functions.remove(req.Backend, t)
 		return errTraceLost
 	}
 	return nil
@@ -249,7 +248,7 @@ func (f *functionTraces) expire(backend int, t *functionTrace) {
 }
 
 // runFunctionTrace traces, until the caller has gone at the latest.
-func (w *Worker) runFunctionTrace(
+func (s *Service) runFunctionTrace(
 	ctx context.Context, backend int, t *functionTrace, o functrace.Options, held *process.Handle, d time.Duration,
 ) {
 	defer t.cancel()
@@ -274,15 +273,15 @@ func (w *Worker) runFunctionTrace(
 	})
 	var result *functrace.Result
 	err := shield.Catch("a trace of a function", func() (err error) {
-		result, err = w.traceFunction(ctx, o, held, d)
+		result, err = s.traceFunction(ctx, o, held, d)
 		return err
 	})
 	var failed *shield.Panic
 	if errors.As(err, &failed) {
-		w.log.Error().Err(err).Msg("trace of a function failed")
+		s.cfg.Log.Error().Err(err).Msg("trace of a function failed")
 	}
 	t.finish(result, err)
-	w.functions.expire(backend, t)
+	s.functions.expire(backend, t)
 }
 
 // finish stores the result, unless the caller has gone.
@@ -296,7 +295,7 @@ func (t *functionTrace) finish(result *functrace.Result, err error) {
 }
 
 // traceFunction is a whole trace.
-func (w *Worker) traceFunction(
+func (s *Service) traceFunction(
 	ctx context.Context, o functrace.Options, held *process.Handle, d time.Duration,
 ) (*functrace.Result, error) {
 	cost, err := probe.Calibrate()
@@ -306,7 +305,7 @@ func (w *Worker) traceFunction(
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	t, err := functrace.New(w.capturer, o)
+	t, err := functrace.New(s.cfg.Capturer, o)
 	if err != nil {
 		return nil, err
 	}
@@ -321,17 +320,17 @@ func (w *Worker) traceFunction(
 		return nil, fmt.Errorf("process %d: %w", o.PIDs[0], process.ErrExited)
 	}
 	one := t.Traced()[0]
-	w.log.Info().Str("function", one.Name).Str("module", one.Module).Bool("single_step", one.Stepped).
+	s.cfg.Log.Info().Str("function", one.Name).Str("module", one.Module).Bool("single_step", one.Stepped).
 		Dur("duration_ms", d).Msg("tracing a function")
 	// No caller wants the hits that are left when the trace is canceled.
 	return t.Run(ctx, d, func(*functrace.Event) error { return ctx.Err() })
 }
 
 // pollFunctionTrace answers how the trace of a backend goes.
-func (w *Worker) pollFunctionTrace(req spool.Request) ([][]string, error) {
-	w.functions.mu.Lock()
-	t := w.functions.byPID[req.Backend]
-	w.functions.mu.Unlock()
+func (s *Service) pollFunctionTrace(req spool.Request) ([][]string, error) {
+	s.functions.mu.Lock()
+	t := s.functions.byPID[req.Backend]
+	s.functions.mu.Unlock()
 	if t == nil || t.caller != req.Caller {
 		return nil, errTraceLost
 	}
@@ -339,7 +338,7 @@ func (w *Worker) pollFunctionTrace(req spool.Request) ([][]string, error) {
 	if !done {
 		return [][]string{{"running", ""}}, nil
 	}
-	w.functions.remove(req.Backend, t)
+	s.functions.remove(req.Backend, t)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package worker
+package verb
 
 import (
 	"context"
@@ -19,27 +19,27 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// verbMemory requests the memory contexts of one process; see pg_get_memory_contexts in sql/.
-const verbMemory = "memory"
+// The verb for the memory contexts of one process; see pg_get_memory_contexts in sql/.
+var _ = register(Verb{
+	Name: "memory", Processes: One, answer: (*Service).answerMemory,
+	gate: func(s *Service, ctx context.Context, c call) (func(), error) {
+		return s.bounds.trees.Acquire(ctx, user(caller(c.Request)), 1)
+	},
+})
 
 // answerMemory answers with a row for each memory context, below a row with a warning, which is empty if there is none.
 // EXECUTE on the function is the privilege: it is granted as that on pg_backend_memory_contexts.
-func (w *Worker) answerMemory(ctx context.Context, req spool.Request) spool.Answer {
-	began := time.Now()
-	done, err := w.bounds.trees.Acquire(ctx, user(caller(req)), 1)
-	if err != nil {
-		return w.fail(req, began, limits.ErrBusy)
-	}
-	defer done()
-	m, err := w.memoryContexts(ctx, req)
+func (s *Service) answerMemory(ctx context.Context, c call) spool.Answer {
+	req, began := c.Request, c.began
+	m, err := s.memoryContexts(ctx, req)
 	var a spool.Answer
 	if err != nil {
 		a = memoryFailure(req.Targets[0], err)
 	} else {
-		w.hideStatements(m.Tree, req.Superuser)
+		s.hideStatements(m.Tree, req.Superuser)
 		a = spool.Answer{Rows: memoryRows(m.Bounded(), req.Targets[0])}
 	}
-	w.log1(req, func(e *zerolog.Event) {
+	s.log1(req, func(e *zerolog.Event) {
 		e.Int("pid", req.Targets[0]).Dur("took_ms", time.Since(began))
 		if err != nil {
 			e.Str("sqlstate", a.SQLState).AnErr("error", err).Msg("request failed")
@@ -47,12 +47,12 @@ func (w *Worker) answerMemory(ctx context.Context, req spool.Request) spool.Answ
 		}
 		e.Int("contexts", len(m.Contexts)).Bool("consistent", m.Consistent).Int("readings", m.Attempts).Msg("request")
 	})
-	w.ledger.Add(req.Database, journalRow(req, began, captured{}, a))
+	s.cfg.Journal.Add(req.Database, journalRow(req, began, captured{}, a))
 	return a
 }
 
-func (w *Worker) memoryContexts(ctx context.Context, req spool.Request) (*capture.MemoryContexts, error) {
-	c, err := w.current()
+func (s *Service) memoryContexts(ctx context.Context, req spool.Request) (*capture.MemoryContexts, error) {
+	c, err := s.cfg.Server()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoServer, err)
 	}
@@ -68,7 +68,7 @@ func (w *Worker) memoryContexts(ctx context.Context, req spool.Request) (*captur
 		return nil, fmt.Errorf("%w: %w", errNoProcess, err)
 	}
 	defer target.Held.Release()
-	return w.capturer.MemoryContexts(ctx, target, memctx.Options{MaxContexts: limits.MaxContexts, MaxPages: limits.MaxMemoryPages})
+	return s.cfg.Capturer.MemoryContexts(ctx, target, memctx.Options{MaxContexts: limits.MaxContexts, MaxPages: limits.MaxMemoryPages})
 }
 
 // memoryRows are the columns of pg_get_memory_contexts, of a bounded tree. An empty cell is a NULL.

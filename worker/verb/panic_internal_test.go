@@ -1,4 +1,4 @@
-package worker
+package verb
 
 import (
 	"bytes"
@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/rs/zerolog"
 
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/host/shield"
@@ -26,16 +24,12 @@ import (
 // nothing else.
 func TestPanicsAreAnswered(t *testing.T) {
 	var log bytes.Buffer
-	w := &Worker{
-		limiter: limits.NewLimiter(limits.Rate{PerSecond: 1e6, Burst: 1e6}), bounds: newBounds(0),
-		log: zerolog.New(zerolog.SyncWriter(&log)),
-	}
-	w.cluster = cluster.Cluster{
+	s := newService(limits.Rate{PerSecond: 1e6, Burst: 1e6}, &log)
+	s.cfg.Server = serving(cluster.Cluster{
 		PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid()), UID: os.Geteuid(), GID: os.Getegid(), Version: 18,
-	}
-	w.waits, w.looker = w.newWaits(), &authz.Lookup{Server: noSession{}}
+	})
 	answered := func(verb string) string {
-		a := w.answer(t.Context(), spool.Request{
+		a := s.Answer(t.Context(), spool.Request{
 			Verb: verb, Targets: []int{1}, Superuser: true, Deadline: time.Now().Add(time.Minute),
 		})
 		if len(a.Rows) == 1 {
@@ -44,7 +38,7 @@ func TestPanicsAreAnswered(t *testing.T) {
 		return a.SQLState + " " + a.Message
 	}
 	const internal = "XX000 internal error of the pg_stat_backtrace worker"
-	for place, verb := range map[string]string{"a request for many processes": "logs", "a request for barriers": verbBarrier} {
+	for place, verb := range map[string]string{"a request for many processes": "logs", "a request for barriers": "barrier"} {
 		log.Reset()
 		restore := shield.Inject(func(at string) {
 			if at == place {
@@ -65,7 +59,7 @@ func TestPanicsAreAnswered(t *testing.T) {
 		defer shield.Inject(func(string) { panic("injected") })()
 		ctx, cancel := context.WithCancel(t.Context())
 		trace := &functionTrace{cancel: cancel, polled: time.Now()}
-		w.runFunctionTrace(ctx, 1, trace, functrace.Options{}, nil, time.Second)
+		s.runFunctionTrace(ctx, 1, trace, functrace.Options{}, nil, time.Second)
 		done, _, err := trace.poll()
 		var failed *shield.Panic
 		if !done || !errors.As(err, &failed) || !strings.Contains(log.String(), "injected") {
@@ -79,14 +73,14 @@ func TestPanicsAreAnswered(t *testing.T) {
 
 // TestOneBarrierReadStaysBehind checks that requests for barriers which time out leave one goroutine behind together.
 func TestOneBarrierReadStaysBehind(t *testing.T) {
-	w := idle()
+	s := idle()
 	release := make(chan struct{})
 	reading := make(chan struct{}, 1)
 	defer shield.Inject(func(string) { reading <- struct{}{}; <-release })()
 	ask := func(who authz.Caller) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()
-		_, err := w.readBarrier(ctx, who, cluster.Cluster{})
+		_, err := s.readBarrier(ctx, who, cluster.Cluster{})
 		return err
 	}
 	if err := ask(authz.Caller{OID: 10, Superuser: true}); !errors.Is(err, limits.ErrBusy) {
@@ -103,7 +97,7 @@ func TestOneBarrierReadStaysBehind(t *testing.T) {
 		t.Errorf("%d goroutines before, %d after 20 timeouts", before, after)
 	}
 	close(release)
-	done, err := w.bounds.barriers.Acquire(t.Context(), limits.Who{Role: 1}, 1) // the read has ended
+	done, err := s.bounds.barriers.Acquire(t.Context(), limits.Who{Role: 1}, 1) // the read has ended
 	if err != nil {
 		t.Fatal(err)
 	}

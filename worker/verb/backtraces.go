@@ -1,4 +1,4 @@
-package worker
+package verb
 
 import (
 	"context"
@@ -29,24 +29,38 @@ import (
 // there are processors would only make the pauses longer. Some may have to wait for their target to stop.
 func sideBySide() int { return 2 * gomaxprocs.All() }
 
+// The verbs for the stacks of many processes: the view, the server log, the processes that block a process, and a
+// summary. The gate depends on the number of processes, so answerMany passes it.
+var (
+	_ = register(Verb{Name: verbStat, answer: (*Service).answerMany})
+	_ = register(Verb{Name: "logs", answer: (*Service).answerMany})
+	_ = register(Verb{Name: "blocking", answer: (*Service).answerMany})
+	_ = register(Verb{Name: verbSummary, answer: (*Service).answerMany})
+)
+
+const (
+	verbStat    = "stat"
+	verbSummary = "summary"
+)
+
 // answerMany answers about many processes with a row for each: pid, kind of process, engine, pause in microseconds,
 // depth, stack, and level, SQLSTATE and message of what went wrong instead (type backtrace.answer in sql/).
-func (w *Worker) answerMany(ctx context.Context, req spool.Request, options capture.Options) spool.Answer {
-	began := time.Now()
-	c, err := w.current()
+func (s *Service) answerMany(ctx context.Context, r call) spool.Answer {
+	req, options, began := r.Request, r.options, r.began
+	c, err := s.cfg.Server()
 	if err != nil {
-		return w.fail(req, began, fmt.Errorf("%w: %w", errNoServer, err))
+		return s.fail(req, began, fmt.Errorf("%w: %w", errNoServer, err))
 	}
-	pids, err := w.asked(c, req)
+	pids, err := s.asked(c, req)
 	if err != nil {
-		return w.fail(req, began, err)
+		return s.fail(req, began, err)
 	}
-	done, err := w.bounds.answering(ctx, caller(req), options, len(pids))
+	done, err := s.bounds.answering(ctx, caller(req), options, len(pids))
 	if err != nil {
-		return w.fail(req, began, err)
+		return s.fail(req, began, err)
 	}
 	defer done()
-	outcomes := w.captureMany(ctx, c, req, pids, options)
+	outcomes := s.captureMany(ctx, c, req, pids, options)
 	a := spool.Answer{Rows: make([][]string, len(outcomes))}
 	var most captured
 	n := 0
@@ -58,22 +72,22 @@ func (w *Worker) answerMany(ctx context.Context, req spool.Request, options capt
 			}
 			continue
 		}
-		w.metrics.Failed(failure(o.pid, o.err).SQLState)
-		w.logPanic(req, o.err)
+		s.cfg.Metrics.Failed(failure(o.pid, o.err).SQLState)
+		s.logPanic(req, o.err)
 	}
-	w.log1(req, func(e *zerolog.Event) {
+	s.log1(req, func(e *zerolog.Event) {
 		e.Int("processes", len(outcomes)).Int("captured", n).Dur("longest_pause_ms", most.pause).
 			Dur("took_ms", time.Since(began)).Msg("request")
 	})
-	w.ledger.Add(req.Database, journalRow(req, began, most, spool.Answer{}))
+	s.cfg.Journal.Add(req.Database, journalRow(req, began, most, spool.Answer{}))
 	return a
 }
 
 // logPanic logs the error of a process in a request for many if it is a panic.
-func (w *Worker) logPanic(req spool.Request, err error) {
+func (s *Service) logPanic(req spool.Request, err error) {
 	var failed *shield.Panic
 	if errors.As(err, &failed) {
-		w.log1(req, func(e *zerolog.Event) {
+		s.log1(req, func(e *zerolog.Event) {
 			e.Str("sqlstate", sqlerror.InternalError).AnErr("error", err).Msg("request failed")
 		})
 	}
@@ -106,7 +120,7 @@ func kind(pid int) string {
 // asked returns the processes that the request is about. A request for the view or for a summary that names no process
 // is about all. The extension makes no request for a summary of an empty array. Other requests that name no process are
 // about none.
-func (w *Worker) asked(c cluster.Cluster, req spool.Request) ([]int, error) {
+func (s *Service) asked(c cluster.Cluster, req spool.Request) ([]int, error) {
 	if len(req.Targets) > 0 || !aboutAll(req) {
 		return req.Targets, nil
 	}
@@ -115,17 +129,17 @@ func (w *Worker) asked(c cluster.Cluster, req spool.Request) ([]int, error) {
 		return nil, err
 	}
 	if !req.Superuser {
-		w.limiter.Charge(req.Caller, limits.LookCost*float64(len(pids)))
+		s.limiter.Charge(req.Caller, limits.LookCost*float64(len(pids)))
 	}
 	return distinct(pids), nil
 }
 
 func aboutAll(req spool.Request) bool {
-	return len(req.Targets) == 0 && (req.Verb == "stat" || req.Verb == "summary")
+	return len(req.Targets) == 0 && (req.Verb == verbStat || req.Verb == verbSummary)
 }
 
 // captureMany captures processes side by side, and renders each stack at once.
-func (w *Worker) captureMany(
+func (s *Service) captureMany(
 	ctx context.Context, c cluster.Cluster, req spool.Request, pids []int, options capture.Options,
 ) []outcome {
 	who := caller(req)
@@ -141,7 +155,7 @@ func (w *Worker) captureMany(
 			targets[i].Held.Release()
 		}
 	}()
-	refused := w.permit().AllowAll(ctx, who, identified(outcomes), max(1, len(req.Targets)))
+	refused := s.permit().AllowAll(ctx, who, identified(outcomes), max(1, len(req.Targets)))
 	// Processes that cannot be stopped must not use up the time that there is for all.
 	if options.Deadline == 0 {
 		options.Deadline = time.Until(req.Deadline)
@@ -154,7 +168,7 @@ func (w *Worker) captureMany(
 	}
 	each(outcomes, func(i int, o *outcome) {
 		if o.err = refusal(refused[o.pid], targets[i], wait); o.err == nil {
-			w.captureNext(ctx, who, targets[i], options, o, text)
+			s.captureNext(ctx, who, targets[i], options, o, text)
 		}
 	})
 	if aboutAll(req) {
@@ -173,27 +187,27 @@ func (w *Worker) captureMany(
 // manyText returns how the stacks of one of so many processes are printed.
 func manyText(req spool.Request, processes int) func(*backtrace.Trace) string {
 	o := render.Options{ASCII: req.Encoding != encodingUTF8, MaxBytes: min(limits.MaxText, limits.MaxRows/max(1, processes))}
-	if req.Verb == "summary" {
+	if req.Verb == verbSummary {
 		return func(t *backtrace.Trace) string { return render.Names(t, o) }
 	}
 	return func(t *backtrace.Trace) string { return render.Text(t, o) }
 }
 
 // captureNext captures one of many processes, unless the stacks before it have cost more than the role had.
-func (w *Worker) captureNext(
+func (s *Service) captureNext(
 	ctx context.Context, who authz.Caller, target process.Target, options capture.Options, o *outcome,
 	text func(*backtrace.Trace) string,
 ) {
 	if !who.Superuser {
-		if o.err = w.limiter.Solvent(who.OID); o.err != nil {
+		if o.err = s.limiter.Solvent(who.OID); o.err != nil {
 			return
 		}
 	}
-	o.captured, o.err = w.take(ctx, who, target, options, func(t *backtrace.Trace) { o.stack = text(t) })
+	o.captured, o.err = s.take(ctx, who, target, options, func(t *backtrace.Trace) { o.stack = text(t) })
 	if waited(ctx, o.err) {
 		o.err = limits.ErrBusy
 	}
-	chargeFrames(w.limiter, who, o.depth)
+	chargeFrames(s.limiter, who, o.depth)
 }
 
 // each calls f for those that nothing has gone wrong with yet, side by side. A panic is the error of its process.

@@ -1,4 +1,4 @@
-package worker
+package verb
 
 import (
 	"bytes"
@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -21,8 +22,10 @@ import (
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/limits"
+	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/serve/queue"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
@@ -50,27 +53,41 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// idle is a worker without a server.
-func idle() *Worker {
-	return &Worker{limiter: limits.NewLimiter(limits.Rate{PerSecond: 0.001, Burst: 20}), bounds: newBounds(0)}
+// idle is a service whose server does not run.
+func idle() *Service { return newService(limits.Rate{PerSecond: 0.001, Burst: 20}, io.Discard) }
+
+// newService makes a service with its own log, whose server does not run.
+func newService(rate limits.Rate, log io.Writer) *Service {
+	s := New(Config{
+		Log: zerolog.New(zerolog.SyncWriter(log)), Lines: limits.NewLines(), Limits: rate, Journal: new(queue.Journal),
+		Looker: &authz.Lookup{Server: noSession{}},
+		Server: func() (cluster.Cluster, error) { return cluster.Cluster{}, errNoServer },
+	})
+	s.cfg.Waits = waitevent.NewTimer(waitevent.Config{Current: func() (cluster.Cluster, error) { return s.cfg.Server() }})
+	return s
+}
+
+// serving returns a running server.
+func serving(c cluster.Cluster) func() (cluster.Cluster, error) {
+	return func() (cluster.Cluster, error) { return c, nil }
 }
 
 // TestVerbsNameProcesses: the functions for one process take one, not a list, and not none, which would be all. No
 // other request without a list is about all processes either, unless it is for that.
 func TestVerbsNameProcesses(t *testing.T) {
 	t.Parallel()
-	w := idle()
-	w.cluster = cluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())}
+	s := idle()
+	s.cfg.Server = serving(cluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())})
 	for _, verb := range []string{"get", "log", "frames"} {
 		for _, targets := range [][]int{nil, {}, {1, 2}, {1, 2, 3}} {
-			a := w.answer(t.Context(), spool.Request{Verb: verb, Targets: targets, Superuser: true})
+			a := s.Answer(t.Context(), spool.Request{Verb: verb, Targets: targets, Superuser: true})
 			if a.SQLState != sqlerror.InvalidParameterValue || a.Text != "" || a.Rows != nil {
 				t.Errorf("%s of %v: %+v", verb, targets, a)
 			}
 		}
 	}
 	for _, verb := range []string{"logs", "blocking"} {
-		a := w.answer(t.Context(), spool.Request{Verb: verb, Superuser: true, Deadline: time.Now().Add(time.Minute)})
+		a := s.Answer(t.Context(), spool.Request{Verb: verb, Superuser: true, Deadline: time.Now().Add(time.Minute)})
 		if a.Level != "" || a.Rows == nil || len(a.Rows) != 0 {
 			t.Errorf("%s of none: %+v", verb, a)
 		}
@@ -81,9 +98,9 @@ func TestVerbsNameProcesses(t *testing.T) {
 // each of them.
 func TestFailuresCost(t *testing.T) {
 	t.Parallel()
-	state := func(w *Worker, req spool.Request) string {
+	state := func(s *Service, req spool.Request) string {
 		req.Caller = 16384
-		return w.answer(t.Context(), req).SQLState
+		return s.Answer(t.Context(), req).SQLState
 	}
 	for name, req := range map[string]spool.Request{
 		"an invalid setting": {Verb: "get", Targets: []int{1}, Settings: map[string]string{"max_frames": "x"}},
@@ -91,31 +108,31 @@ func TestFailuresCost(t *testing.T) {
 		"none named":         {Verb: "get"},
 		"no such process":    {Verb: "get", Targets: []int{1}},
 	} {
-		w := idle()
-		w.cluster = cluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())}
+		s := idle()
+		s.cfg.Server = serving(cluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())})
 		for n := range 20 {
-			if got := state(w, req); got == "53400" {
+			if got := state(s, req); got == "53400" {
 				t.Errorf("%s, %d: refused", name, n)
 			}
 		}
-		if got := state(w, req); got != "53400" {
+		if got := state(s, req); got != "53400" {
 			t.Errorf("%s: %q, want a refusal", name, got)
 		}
 	}
-	w := idle()
+	s := idle()
 	many := spool.Request{Verb: "logs"}
 	for pid := range 21 {
 		many.Targets = append(many.Targets, pid+1)
 	}
-	if got := state(w, many); got != "53400" {
+	if got := state(s, many); got != "53400" {
 		t.Errorf("21 processes: %q", got)
 	}
 	many.Targets = many.Targets[:15]
 	many.Settings = map[string]string{"threads": "perhaps"}
-	if got := state(w, many); got != "22023" {
+	if got := state(s, many); got != "22023" {
 		t.Errorf("15 processes: %q", got)
 	}
-	if got := state(w, many); got != "53400" {
+	if got := state(s, many); got != "53400" {
 		t.Errorf("15 more processes: %q", got)
 	}
 }
@@ -139,16 +156,12 @@ func (noSession) Query(context.Context, func(context.Context, *pgx.Conn) error) 
 // TestLogOfEachVerbIsBounded: no kind of request has lines beyond the limit, or long ones.
 func TestLogOfEachVerbIsBounded(t *testing.T) {
 	t.Parallel()
-	for _, verb := range verbs() {
+	for _, verb := range Names() {
 		var log bytes.Buffer
-		w := &Worker{
-			limiter: limits.NewLimiter(limits.Rate{PerSecond: 1e6, Burst: 1e6}), bounds: newBounds(0),
-			log: zerolog.New(zerolog.SyncWriter(&log)),
-		}
-		w.waits, w.looker = w.newWaits(), &authz.Lookup{Server: noSession{}}
-		w.cluster = cluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())}
+		s := newService(limits.Rate{PerSecond: 1e6, Burst: 1e6}, &log)
+		s.cfg.Server = serving(cluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())})
 		for range 300 {
-			w.answer(t.Context(), spool.Request{
+			s.Answer(t.Context(), spool.Request{
 				Verb: verb, Targets: []int{1}, Caller: 16384, Deadline: time.Now().Add(time.Minute),
 				Settings: map[string]string{"trace": "1 " + strings.Repeat("x", 30_000)},
 			})
@@ -166,10 +179,7 @@ func TestLogIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		w := &Worker{
-			limiter: limits.NewLimiter(limits.Rate{PerSecond: 100, Burst: 1000}), bounds: newBounds(0),
-			log: zerolog.New(zerolog.SyncWriter(&log)),
-		}
+		s := newService(limits.Rate{PerSecond: 100, Burst: 1000}, &log)
 		req := spool.Request{
 			Verb: "get", Targets: []int{1}, Caller: 16384, CallerName: "flooder", Database: "d",
 			Settings: map[string]string{"max_frames": strings.Repeat("é", 15000)},
@@ -177,7 +187,7 @@ func TestLogIsBounded(t *testing.T) {
 		const requests = 20_000
 		refused := 0
 		for range requests {
-			if w.answer(t.Context(), req).SQLState == "53400" {
+			if s.Answer(t.Context(), req).SQLState == "53400" {
 				refused++
 			}
 			time.Sleep(time.Millisecond)
@@ -217,7 +227,7 @@ func TestLogIsBounded(t *testing.T) {
 // TestAnswer: what only another release's extension asks for is refused.
 func TestAnswer(t *testing.T) {
 	t.Parallel()
-	a := idle().answer(t.Context(), spool.Request{Verb: "tomorrow", Superuser: true})
+	a := idle().Answer(t.Context(), spool.Request{Verb: "tomorrow", Superuser: true})
 	if a.Level != "ERROR" || a.SQLState != sqlerror.NotInPrerequisiteState ||
 		a.Message != `the pg_stat_backtrace worker cannot "tomorrow"` || !strings.Contains(a.Hint, "same release") {
 		t.Errorf("%+v", a)
@@ -309,21 +319,5 @@ func TestWaitFailure(t *testing.T) {
 	a := waitFailure(fmt.Errorf("%w: the kernel is too old", waits.ErrUnsupported))
 	if a.Message != "wait events cannot be timed" || a.Detail != "The kernel is too old." {
 		t.Errorf("%+v", a)
-	}
-}
-
-func TestFatal(t *testing.T) {
-	t.Parallel()
-	for _, err := range []error{
-		cluster.ErrNotDataDir, cluster.ErrWrongUser, cluster.ErrNoAccess, &cluster.WrongClusterError{},
-	} {
-		if !fatal(fmt.Errorf("x: %w", err)) {
-			t.Errorf("%v is waited for", err)
-		}
-	}
-	for _, err := range []error{cluster.ErrNotRunning, cluster.ErrNoServer, errors.New("connection refused")} {
-		if fatal(err) {
-			t.Errorf("%v is not waited for", err)
-		}
 	}
 }

@@ -1,4 +1,4 @@
-package worker
+package verb
 
 import (
 	"strings"
@@ -22,8 +22,8 @@ func TestVisible(t *testing.T) {
 		{"", true, true}, {"", false, false}, {ContextSuperuser, true, true}, {ContextSuperuser, false, false},
 		{ContextAll, true, true}, {ContextAll, false, true}, {ContextOff, true, false}, {ContextOff, false, false},
 	} {
-		w := &Worker{cfg: Config{Context: c.context}}
-		text := render.Text(w.visible(full, c.superuser), render.Options{})
+		s := &Service{cfg: Config{Context: c.context}}
+		text := render.Text(s.visible(full, c.superuser), render.Options{})
 		if strings.Contains(text, "secret") != c.shown || !strings.Contains(text, "[SQL statement") {
 			t.Errorf("--context=%s, superuser %v: %s", c.context, c.superuser, text)
 		}
@@ -39,7 +39,7 @@ func TestVisible(t *testing.T) {
 			{Name: "CachedPlanSource", Ident: "secret"}, {Name: "CachedPlan", Ident: "secret"},
 			{Name: "index info", Ident: "i"},
 		}}
-		(&Worker{cfg: Config{Context: c.context}}).hideStatements(tree, c.superuser)
+		(&Service{cfg: Config{Context: c.context}}).hideStatements(tree, c.superuser)
 		want := ""
 		if c.shown {
 			want = "secret"
@@ -48,7 +48,7 @@ func TestVisible(t *testing.T) {
 			t.Errorf("--context=%s, superuser %v: %+v", c.context, c.superuser, l)
 		}
 	}
-	if (&Worker{}).visible(nil, false) != nil {
+	if (&Service{}).visible(nil, false) != nil {
 		t.Error("no trace became one")
 	}
 }

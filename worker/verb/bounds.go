@@ -1,11 +1,10 @@
-package worker
+package verb
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -41,7 +40,6 @@ type bounds struct {
 	trees    *limits.Gate // readings of memory contexts
 	barriers *limits.Gate // reads of the postmaster for barriers
 	refusals limits.Repeats
-	lines    *limits.Lines
 }
 
 func newBounds(concurrency int) *bounds {
@@ -51,7 +49,6 @@ func newBounds(concurrency int) *bounds {
 		answers:  limits.NewGate(limits.Share(limits.AnswerBytes)),
 		trees:    limits.MemoryTrees(),
 		barriers: limits.One(),
-		lines:    limits.NewLines(),
 	}
 }
 
@@ -94,6 +91,11 @@ func (b *bounds) capturing(ctx context.Context, who authz.Caller, o capture.Opti
 // A capture is taken for one that the kernel does not come back from after so many times its deadline.
 const hung = 3
 
+// answering waits until another answer about one process fits in.
+func (s *Service) answering(ctx context.Context, c call) (done func(), err error) {
+	return s.bounds.answering(ctx, caller(c.Request), c.options, 1)
+}
+
 // answering waits until another answer fits in, about so many processes.
 func (b *bounds) answering(ctx context.Context, who authz.Caller, o capture.Options, processes int) (func(), error) {
 	size := int64(max(processes, 1)) * (frames(o) + 8) * lineSize
@@ -106,11 +108,11 @@ func (b *bounds) answering(ctx context.Context, who authz.Caller, o capture.Opti
 
 // charge takes what a request costs before anything is done for it, also for what turns out to be an error: a token for
 // each process that it names.
-func (w *Worker) charge(req spool.Request) error {
+func (s *Service) charge(req spool.Request) error {
 	if req.Superuser {
 		return nil
 	}
-	return w.limiter.TakeAll(req.Caller, max(1, len(req.Targets)))
+	return s.limiter.TakeAll(req.Caller, max(1, len(req.Targets)))
 }
 
 // chargeFrames takes what a stack costs beyond the usual.
@@ -129,44 +131,37 @@ type captured struct {
 
 // take has a process captured when its turn comes, and hands the trace to render. The trace is freed then: its text is
 // a tenth of it, and other captures wait.
-func (w *Worker) take(
+func (s *Service) take(
 	ctx context.Context, who authz.Caller, target process.Target, o capture.Options, render func(*backtrace.Trace),
 ) (captured, error) {
-	done, err := w.bounds.capturing(ctx, who, o)
+	done, err := s.bounds.capturing(ctx, who, o)
 	if err != nil {
 		return captured{}, err
 	}
 	defer done()
-	t, err := w.capturer.Capture(ctx, target, o)
+	t, err := s.cfg.Capturer.Capture(ctx, target, o)
 	if err != nil {
 		return captured{}, err
 	}
-	w.metrics.Captured(t.Engine, t.Pause)
-	render(w.visible(t, who.Superuser))
+	s.cfg.Metrics.Captured(t.Engine, t.Pause)
+	render(s.visible(t, who.Superuser))
 	return captured{engine: t.Engine, pause: t.Pause, depth: t.Depth()}, nil
 }
 
 // refuse answers a request that a role may not make so soon. Such requests cost the role nothing, so there may be any
 // number of them: once a second one line of the log and one row of the journal stand for all.
-func (w *Worker) refuse(req spool.Request, err error) spool.Answer {
+func (s *Service) refuse(req spool.Request, err error) spool.Answer {
 	a := failure(0, err)
-	w.bounds.refusals.Add(req.Caller, func(times int, since time.Time) {
+	s.bounds.refusals.Add(req.Caller, func(times int, since time.Time) {
 		row := journalRow(req, since, captured{}, a)
 		if times > 1 {
 			row.Result.Detail = fmt.Sprintf("%d requests were refused since %s.", times, since.Format(time.RFC3339))
 			row.Result.Hint = ""
 		}
-		w.ledger.Add(req.Database, row)
-		w.event(req).Str("sqlstate", a.SQLState).AnErr("error", err).Int("requests", times).Msg("request refused")
+		s.cfg.Journal.Add(req.Database, row)
+		s.event(req).Str("sqlstate", a.SQLState).AnErr("error", err).Int("requests", times).Msg("request refused")
 	})
 	return a
-}
-
-// distinct returns the processes in order, each once.
-func distinct(pids []int) []int {
-	pids = slices.Clone(pids)
-	slices.Sort(pids)
-	return slices.Compact(pids)
 }
 
 // waited reports that a request spent its time waiting for its turn: neither the server nor the process asked about

@@ -1,4 +1,4 @@
-package worker
+package verb
 
 import (
 	"slices"
@@ -20,16 +20,16 @@ const (
 )
 
 // visible returns what a caller may see of a trace; nil for none.
-func (w *Worker) visible(t *backtrace.Trace, superuser bool) *backtrace.Trace {
-	if t == nil || w.showsStatements(superuser) {
+func (s *Service) visible(t *backtrace.Trace, superuser bool) *backtrace.Trace {
+	if t == nil || s.showsStatements(superuser) {
 		return t
 	}
 	return t.WithoutStatements()
 }
 
 // showsStatements reports whether a caller may see the text of statements that functions run.
-func (w *Worker) showsStatements(superuser bool) bool {
-	return w.cfg.Context == ContextAll || w.cfg.Context != ContextOff && superuser
+func (s *Service) showsStatements(superuser bool) bool {
+	return s.cfg.Context == ContextAll || s.cfg.Context != ContextOff && superuser
 }
 
 // statementContexts are the memory contexts of plans, whose identifier is the text of the statement. A function may
@@ -37,8 +37,8 @@ func (w *Worker) showsStatements(superuser bool) bool {
 var statementContexts = []string{"CachedPlan", "CachedPlanSource"}
 
 // hideStatements removes these identifiers unless the caller may see them.
-func (w *Worker) hideStatements(tree *memctx.Tree, superuser bool) {
-	if w.showsStatements(superuser) {
+func (s *Service) hideStatements(tree *memctx.Tree, superuser bool) {
+	if s.showsStatements(superuser) {
 		return
 	}
 	for i := range tree.Contexts {

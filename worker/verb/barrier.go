@@ -1,4 +1,4 @@
-package worker
+package verb
 
 import (
 	"context"
@@ -22,22 +22,23 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// verbBarrier requests the processes for which a ProcSignalBarrier waits; see pg_get_blocking_backtraces in sql/.
-const verbBarrier = "barrier"
+// The verb for the processes for which a ProcSignalBarrier waits; see pg_get_blocking_backtraces in sql/. A read can
+// outlive its request, so readBarrier passes the gate.
+var _ = register(Verb{Name: "barrier", answer: (*Service).answerBarrier})
 
 // answerBarrier answers with a row for each process that has not absorbed the latest barrier. Its caller already knows
 // from pg_stat_activity that a process waits for one.
-func (w *Worker) answerBarrier(ctx context.Context, req spool.Request) spool.Answer {
-	began := time.Now()
-	c, err := w.current()
+func (s *Service) answerBarrier(ctx context.Context, r call) spool.Answer {
+	req, began := r.Request, r.began
+	c, err := s.cfg.Server()
 	if err != nil {
-		return w.fail(req, began, fmt.Errorf("%w: %w", errNoServer, err))
+		return s.fail(req, began, fmt.Errorf("%w: %w", errNoServer, err))
 	}
-	pids, err := w.readBarrier(ctx, caller(req), c)
+	pids, err := s.readBarrier(ctx, caller(req), c)
 	if errors.Is(err, limits.ErrBusy) {
 		return spool.Busy()
 	}
-	w.log1(req, func(e *zerolog.Event) {
+	s.log1(req, func(e *zerolog.Event) {
 		e.Dur("took_ms", time.Since(began))
 		if err != nil {
 			e.AnErr("error", err).Msg("request failed")
@@ -65,8 +66,8 @@ func (w *Worker) answerBarrier(ctx context.Context, req spool.Request) spool.Ans
 // readBarrier reads the processes in a goroutine, and returns limits.ErrBusy if ctx ends first. The postmaster can keep its
 // address space locked, and the kernel does not return from a read of it then. The place for a read is free when the
 // read has ended. So one goroutine stays behind, however many requests come meanwhile.
-func (w *Worker) readBarrier(ctx context.Context, who authz.Caller, c cluster.Cluster) ([]int, error) {
-	done, err := w.bounds.barriers.Acquire(ctx, user(who), 1)
+func (s *Service) readBarrier(ctx context.Context, who authz.Caller, c cluster.Cluster) ([]int, error) {
+	done, err := s.bounds.barriers.Acquire(ctx, user(who), 1)
 	if err != nil {
 		return nil, limits.ErrBusy
 	}

@@ -1,4 +1,4 @@
-package worker
+package verb
 
 import (
 	"fmt"

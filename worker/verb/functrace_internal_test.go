@@ -1,4 +1,4 @@
-package worker
+package verb
 
 import (
 	"context"
@@ -12,19 +12,19 @@ import (
 
 // TestTracesDoNotWaitForEachOther: a poll of a trace that is done and the start of another one take the same locks.
 func TestTracesDoNotWaitForEachOther(t *testing.T) {
-	w := &Worker{}
+	s := &Service{}
 	const rounds = 20_000
 	var both sync.WaitGroup
 	both.Go(func() {
 		for range rounds {
 			done := &functionTrace{cancel: func() {}, polled: time.Now(), done: true, err: errTraces}
-			_ = w.functions.add(1, done)
-			_, _ = w.pollFunctionTrace(spool.Request{Backend: 1})
+			_ = s.functions.add(1, done)
+			_, _ = s.pollFunctionTrace(spool.Request{Backend: 1})
 		}
 	})
 	both.Go(func() {
 		for range rounds {
-			_ = w.functions.add(2, &functionTrace{cancel: func() {}, polled: time.Now()})
+			_ = s.functions.add(2, &functionTrace{cancel: func() {}, polled: time.Now()})
 		}
 	})
 	ended := make(chan struct{})

@@ -1,4 +1,4 @@
-package worker
+package verb
 
 import (
 	"context"
@@ -92,17 +92,17 @@ func TestMemoryFailure(t *testing.T) {
 // meanwhile, and captures too.
 func TestMemoryIsShared(t *testing.T) {
 	t.Parallel()
-	w := idle()
-	w.cluster = cluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())}
+	s := idle()
+	s.cfg.Server = serving(cluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())})
 	ask := func(req spool.Request) string {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		req.Verb, req.Targets, req.Deadline = verbMemory, []int{1}, time.Now().Add(time.Minute)
-		return w.answer(ctx, req).SQLState
+		req.Verb, req.Targets, req.Deadline = "memory", []int{1}, time.Now().Add(time.Minute)
+		return s.Answer(ctx, req).SQLState
 	}
 	const busy, unknown = "53400", "01000"
 	for _, role := range []uint32{16384, 16385} {
-		done, err := w.bounds.trees.Acquire(t.Context(), limits.Who{Role: role}, 1)
+		done, err := s.bounds.trees.Acquire(t.Context(), limits.Who{Role: role}, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

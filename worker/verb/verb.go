@@ -1,0 +1,161 @@
+// Package verb answers the requests of SQL callers. What a request asks for is its verb. Each file registers the verbs
+// of one subject: the name, the processes that a request names, the gate that a request passes, the function that makes
+// the answer, and the words of its errors.
+//
+// The package does not know how requests arrive, and does not follow the server through restarts: package worker does.
+package verb
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"pg_stat_backtrace/worker/authz"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/limits"
+	"pg_stat_backtrace/worker/measure/waitevent"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/serve/metrics"
+	"pg_stat_backtrace/worker/serve/queue"
+	"pg_stat_backtrace/worker/serve/spool"
+)
+
+// Verb is something that a request can ask for. The privilege that it needs is in verb_function in sql/src/names.sql.
+type Verb struct {
+	Name      string
+	Processes Processes
+	// Queued means that requests that do not wait accept the verb too.
+	Queued bool
+
+	// gate waits for the request's share of the worker's resources. If it is nil, answer limits itself.
+	gate   func(*Service, context.Context, call) (done func(), err error)
+	answer func(*Service, context.Context, call) spool.Answer
+}
+
+// Processes is the number of processes that a request names.
+type Processes int
+
+// Numbers of processes.
+const (
+	Any Processes = iota
+	One
+)
+
+// call is a request on its way through the Service.
+type call struct {
+	spool.Request
+
+	options capture.Options
+	began   time.Time
+}
+
+// verbs are all verbs, by name. Only register writes.
+var verbs = make(map[string]Verb)
+
+// register adds a verb. Names are unique.
+func register(v Verb) struct{} {
+	if _, taken := verbs[v.Name]; taken {
+		panic(fmt.Errorf("two verbs have the name %s", v.Name))
+	}
+	verbs[v.Name] = v
+	return struct{}{}
+}
+
+// Names returns the names of all verbs, in order.
+func Names() []string {
+	names := make([]string, 0, len(verbs))
+	for name := range verbs {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Config has what verbs need of the worker.
+type Config struct {
+	Log zerolog.Logger
+	// Lines bounds the lines of the log about each role.
+	Lines *limits.Lines
+	// Server returns the running server.
+	Server   func() (cluster.Cluster, error)
+	Capturer *capture.Capturer
+	// Looker reads from the server what permissions depend on.
+	Looker  authz.Looker
+	Waits   *waitevent.Timer
+	Metrics *metrics.Metrics
+	Journal *queue.Journal
+	// Limits bound how often a role may ask, and Concurrency the captures that run at the same time (0: the default).
+	Limits      limits.Rate
+	Concurrency int
+	// Context is ContextSuperuser, ContextAll or ContextOff; empty: ContextSuperuser.
+	Context string
+	// TraceFunctions says whether superusers may trace functions.
+	TraceFunctions bool
+}
+
+// Service answers requests. Its methods are safe for concurrent use.
+type Service struct {
+	cfg     Config
+	limiter *limits.Limiter
+	bounds  *bounds
+	// functions are the traces of functions that SQL callers wait for.
+	functions functionTraces
+}
+
+// New makes a Service.
+func New(cfg Config) *Service {
+	return &Service{cfg: cfg, limiter: limits.NewLimiter(cfg.Limits), bounds: newBounds(cfg.Concurrency)}
+}
+
+// Stop ends the traces that outlive their requests, and waits for them.
+func (s *Service) Stop() { s.functions.stop() }
+
+// Answer carries out one request.
+func (s *Service) Answer(ctx context.Context, req spool.Request) spool.Answer {
+	req.Targets = distinct(req.Targets)
+	if err := s.charge(req); err != nil {
+		return s.refuse(req, err)
+	}
+	c := call{Request: req, began: time.Now()}
+	verb, known := verbs[req.Verb]
+	var err error
+	switch c.options, err = settings(req.Settings); {
+	case err != nil:
+		return s.fail(req, c.began, err)
+	case !known:
+		return s.fail(req, c.began, errUnknownVerb(req.Verb))
+	case verb.Processes == One && len(req.Targets) != 1:
+		return s.fail(req, c.began, errOneProcess)
+	}
+	if verb.gate != nil {
+		done, err := verb.gate(s, ctx, c)
+		if err != nil {
+			return s.fail(req, c.began, limits.ErrBusy)
+		}
+		defer done()
+	}
+	return verb.answer(s, ctx, c)
+}
+
+func errUnknownVerb(name string) error {
+	return &sqlerror.Fault{
+		SQLState: sqlerror.NotInPrerequisiteState,
+		Message:  fmt.Sprintf("the pg_stat_backtrace worker cannot %q", name),
+		Hint:     "Install worker and extension of the same release.",
+	}
+}
+
+func caller(req spool.Request) authz.Caller {
+	return authz.Caller{OID: req.Caller, Superuser: req.Superuser}
+}
+
+// distinct returns the processes in order, each once.
+func distinct(pids []int) []int {
+	pids = slices.Clone(pids)
+	slices.Sort(pids)
+	return slices.Compact(pids)
+}

@@ -1,0 +1,78 @@
+package verb
+
+import (
+	"errors"
+	"fmt"
+
+	"pg_stat_backtrace/worker/authz"
+	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/limits"
+	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/serve/spool"
+)
+
+// errOneProcess: the functions for one process name one. A list, and none, which would mean all, are for other
+// functions and take another privilege.
+var errOneProcess = &sqlerror.Fault{
+	SQLState: sqlerror.InvalidParameterValue, Message: "this request must name one process",
+}
+
+// errNoProcess is answered with a warning and NULL, so that a query over many
+// processes continues when one of them has ended.
+var errNoProcess = errors.New("not a PostgreSQL server process")
+
+// errNoServer: the postmaster has ended, and the caller's backend has not yet.
+var errNoServer = &sqlerror.Fault{
+	SQLState: sqlerror.NotInPrerequisiteState, Message: "the server is shutting down or starting",
+}
+
+func postmaster(pid int) error {
+	return &sqlerror.Fault{
+		SQLState: sqlerror.InsufficientPrivilege,
+		Message:  fmt.Sprintf("cannot capture the backtrace of the postmaster, process %d", pid),
+		Detail:   "No connection is accepted, and no process started or restarted, while the postmaster is stopped.",
+		Hint: "On the server's host, \"pg_stat_backtrace capture --nonstop\" captures the postmaster " +
+			"without stopping it.",
+	}
+}
+
+// failure words an error for the SQL caller.
+func failure(pid int, err error) spool.Answer {
+	if errors.Is(err, errNoProcess) {
+		return spool.Answer{
+			Level: "WARNING", SQLState: "01000",
+			Message: fmt.Sprintf("PID %d is not a PostgreSQL server process", pid),
+		}
+	}
+	var failed *shield.Panic
+	if errors.As(err, &failed) {
+		return spool.Answer{
+			Level: "ERROR", SQLState: sqlerror.InternalError, Message: "internal error of the pg_stat_backtrace worker",
+			Hint: "See the log of the worker.",
+		}
+	}
+	var denied *authz.Denied
+	if errors.As(err, &denied) {
+		return spool.Answer{
+			Level: "ERROR", SQLState: denied.SQLState,
+			Message: denied.Message, Detail: denied.Detail, Hint: denied.Hint,
+		}
+	}
+	var exceeded *limits.Exceeded
+	if errors.As(err, &exceeded) {
+		return spool.Answer{
+			Level: "ERROR", SQLState: limits.SQLState,
+			Message: exceeded.Message, Detail: exceeded.Detail, Hint: exceeded.Hint,
+		}
+	}
+	f := sqlerror.Of(pid, err)
+	if f.SQLState == sqlerror.InternalError {
+		// What went wrong is in the worker's log. It may name files, which are not for every caller.
+		f = &sqlerror.Fault{
+			SQLState: sqlerror.InternalError,
+			Message:  fmt.Sprintf("could not capture process with PID %d", pid),
+			Hint:     "The log of the pg_stat_backtrace worker says more.",
+		}
+	}
+	return spool.Answer{Level: "ERROR", SQLState: f.SQLState, Message: f.Message, Detail: f.Detail, Hint: f.Hint}
+}
