@@ -18,8 +18,7 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/host/memlock"
-	"pg_stat_backtrace/worker/host/seccomp"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/naming/debuginfod"
@@ -203,7 +202,7 @@ func (w *Worker) start(ctx context.Context) error {
 		return err
 	}
 	w.files = w.cfg.readAsRoot()
-	_ = memlock.Allow() // as root; else the limit is what the unit or the user's shell gives
+	_ = host.AllowLock() // as root; else the limit is what the unit or the user's shell gives
 	rights, err := cluster.BecomeServerUser(c, w.cfg.capabilities()...)
 	if err != nil {
 		return err
@@ -217,7 +216,7 @@ func (w *Worker) start(ctx context.Context) error {
 	if names := w.cfg.rootOnly(); len(names) > 0 {
 		w.log.Info().Strs("files", names).Msg("read files as root; restart the worker after a change of these files")
 	}
-	locked, err := memlock.Lock()
+	locked, err := host.LockMemory()
 	if err != nil {
 		w.log.Debug().Err(err).Int("locked_bytes", locked).Msg("pages of this program may have to be read from disk again")
 	}
@@ -243,7 +242,7 @@ func (w *Worker) checkSettings(c *cluster.Cluster) error {
 // fence gives up the system calls that a worker never makes. It does without where that cannot be: the fence is there
 // for the day on which something else has failed.
 func (w *Worker) fence() bool {
-	err := seccomp.Raise(w.cfg.calls()...)
+	err := host.RaiseFence(w.cfg.calls()...)
 	if err != nil {
 		w.log.Warn().Err(err).Msg("system calls that are not needed stay allowed")
 	}

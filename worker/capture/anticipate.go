@@ -3,7 +3,7 @@ package capture
 import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
-	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/naming/procmap"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
@@ -12,8 +12,8 @@ import (
 // Most processes sleep, and are still at that place when they are stopped. Without anticipate, expanding the lines of
 // the C library takes most of the worker's first capture.
 func (c *Capturer) anticipate(key procmap.ProcessKey) {
-	gomaxprocs.Begin()
-	defer gomaxprocs.End()
+	host.BeginWork()
+	defer host.EndWork()
 	defer symbolize.Survive(c.images.Sources.Warn)
 	call, err := procfs.ReadSyscall(key.PID, key.PID)
 	if err != nil || call.PC == 0 {

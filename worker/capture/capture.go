@@ -20,7 +20,7 @@ import (
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/dwarf"
-	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/naming/gostack"
@@ -138,8 +138,8 @@ func (c *Capturer) capture(
 		return nil, err
 	}
 	defer release()
-	gomaxprocs.Begin()
-	defer gomaxprocs.End()
+	host.BeginWork()
+	defer host.EndWork()
 	start := time.Now()
 	if target.StartTime == 0 {
 		// The caches need the start time, because it identifies the process.

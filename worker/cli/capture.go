@@ -18,7 +18,7 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -184,7 +184,7 @@ const linesWait = 10 * time.Second
 // run captures round by round. A process that fails is told on stderr and
 // left out; the others go on.
 func (f *captureFlags) run(ctx context.Context, targets []process.Target, stdout, stderr io.Writer) error {
-	gomaxprocs.Frugal()
+	host.Frugal()
 	collectLate(f.warmUp + f.repeat)
 	capturer, closeRemote, err := f.remote.capturer(stderr, f.debugDirs)
 	if err != nil {

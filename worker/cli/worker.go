@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"pg_stat_backtrace/worker"
-	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/verb"
@@ -104,7 +104,7 @@ func newWorker(version string) *cobra.Command {
 			if cfg.Debuginfod, err = remote.config(); err != nil {
 				return usage(err)
 			}
-			gomaxprocs.Frugal()
+			host.Frugal()
 			if every.all {
 				return every.run(cmd, args, log)
 			}

@@ -15,7 +15,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/host/shield"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/naming/backtrace"
@@ -27,7 +27,7 @@ import (
 
 // sideBySide is how many captures of one request run at a time. They keep a processor busy each: more of them than
 // there are processors would only make the pauses longer. Some may have to wait for their target to stop.
-func sideBySide() int { return 2 * gomaxprocs.All() }
+func sideBySide() int { return 2 * host.AllProcessors() }
 
 // The verbs for the stacks of many processes: the view, the server log, the processes that block a process, and a
 // summary. The gate depends on the number of processes, so answerMany passes it.

@@ -5,7 +5,7 @@ import (
 
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/symbol"
-	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
@@ -13,8 +13,8 @@ import (
 func (m *Module) ReadAhead(addr uint64) {
 	m.Lines.QueueLookup(addr)
 	m.Symbols.start(m.Warn, func() *symbol.Table {
-		gomaxprocs.Begin()
-		defer gomaxprocs.End()
+		host.BeginWork()
+		defer host.EndWork()
 		return m.readSymbols()
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/host/shield"
 )
 
@@ -161,8 +161,8 @@ func (l *lines) work() {
 	if !l.made {
 		l.made = true // once: an error would occur again for each address
 		// Expanding a debug file takes processor time beside the capture that needs it.
-		gomaxprocs.Begin()
-		defer gomaxprocs.End()
+		host.BeginWork()
+		defer host.EndWork()
 		if err := shield.Catch("a debug file", func() error {
 			l.data = l.make()
 			return nil

@@ -3,7 +3,7 @@ package symbolize
 import (
 	"pg_stat_backtrace/unwind/selfnames"
 	"pg_stat_backtrace/unwind/symbol"
-	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/host"
 )
 
 // derivedNames returns the names and notes that are derived from the code of a stripped image, or nil if there are
@@ -27,8 +27,8 @@ func (m *Module) derivedNames(late *Deadline) (names *selfnames.Names, known boo
 func (m *Module) deriveNames() *selfnames.Names {
 	m.Sources.deriving.Lock()
 	defer m.Sources.deriving.Unlock()
-	gomaxprocs.Begin()
-	defer gomaxprocs.End()
+	host.BeginWork()
+	defer host.EndWork()
 	table, _ := m.Table(nil)
 	symbols, _ := m.SymbolTable(nil)
 	names, err := selfnames.Derive(m.Image, table, symbols, selfnames.Builtin())

@@ -1,13 +1,4 @@
-// Package seccomp permanently forbids this process the system calls with which an attacker could do harm. These
-// change, slow or end another process, start a process or a program, make code, enter a namespace, change the host, or
-// load code into the kernel. The package allows the ptrace requests that a capture needs, none of which writes. It uses
-// a seccomp filter (seccomp(2)) for all threads. A refused call fails with EPERM. A call that is newer than this
-// package fails with ENOSYS, as on an older kernel.
-//
-// Landlock is unsuitable for a tracer, because it forbids tracing processes outside its domain.
-//
-// The package does not know what the worker does.
-package seccomp
+package host
 
 import (
 	"errors"
@@ -52,23 +43,23 @@ var forbidden = []uint32{
 // openTreeAttr is open_tree_attr(2), on every architecture.
 const openTreeAttr = 467
 
-// raised remembers that this process has the filter, which forbids another one.
-var raised struct {
+// fenceRaised remembers that this process has the filter, which forbids another one.
+var fenceRaised struct {
 	sync.Mutex
 
 	done bool
 }
 
-// Raise installs the filter, and sets no_new_privs (prctl(2)), which the filter needs. A second call changes nothing.
+// RaiseFence installs the filter, and sets no_new_privs (prctl(2)), which the filter needs. A second call changes nothing.
 // The calls in allowed stay permitted although a worker usually does not need them.
-func Raise(allowed ...uint32) error {
+func RaiseFence(allowed ...uint32) error {
 	machine, ok := machines[runtime.GOARCH]
 	if !ok {
 		return fmt.Errorf("%w: architecture %s", ErrUnsupported, runtime.GOARCH)
 	}
-	raised.Lock()
-	defer raised.Unlock()
-	if raised.done {
+	fenceRaised.Lock()
+	defer fenceRaised.Unlock()
+	if fenceRaised.done {
 		return nil
 	}
 	// The kernel applies both to all threads, with the state of this thread.
@@ -92,6 +83,6 @@ func Raise(allowed ...uint32) error {
 	case thread != 0:
 		return fmt.Errorf("setting a seccomp filter: thread %d cannot take it", thread)
 	}
-	raised.done = true
+	fenceRaised.done = true
 	return nil
 }

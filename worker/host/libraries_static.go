@@ -1,6 +1,6 @@
 //go:build !cgo
 
-package seccomp
+package host
 
 // loadsLibraries means that the C library may load others at any time, which maps code. This program has no C library.
 const loadsLibraries = false

@@ -1,4 +1,4 @@
-package seccomp
+package host
 
 import (
 	"context"
@@ -13,6 +13,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/internal/pgtest"
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/process"
@@ -30,13 +32,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	os.Exit(pgtest.RunOr(m, otherProgram, lockMemory))
 }
 
 // behind installs the filter, and tries forbidden and permitted calls.
 func behind(target int) error {
 	runtime.LockOSThread()
-	if err := Raise(); err != nil {
+	if err := RaiseFence(); err != nil {
 		return err
 	}
 	var errs []error
@@ -46,7 +48,7 @@ func behind(target int) error {
 		}
 	}
 	errs = append(errs, everyThread(), captured(target), signaled(target), killedAtExit(target), changed(target),
-		signaledByFile(target), slowed(target), started(), mapped(), newer(), Raise())
+		signaledByFile(target), slowed(target), started(), mapped(), newer(), RaiseFence())
 	return errors.Join(errs...)
 }
 
@@ -241,8 +243,8 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// at returns arguments of which one is set.
-func at(argument uint32, value uint64) (arguments [4]uint64) {
+// calledAt returns arguments of which one is set.
+func calledAt(argument uint32, value uint64) (arguments [4]uint64) {
 	arguments[argument] = value
 	return arguments
 }
@@ -285,9 +287,9 @@ func filterCases(own uint64, m machine) []filterCase {
 		{"x32", m.audit, unix.SYS_READ | 0x4000_0000, [4]uint64{}, false},
 		{"ptrace of x32", m.audit, 521, [4]uint64{}, false},
 		{"newer", m.audit, endOfCalls, [4]uint64{}, false},
-		{"thread", m.audit, unix.SYS_CLONE, at(m.cloneFlags, 0x50f00), true},
-		{"process", m.audit, unix.SYS_CLONE, at(m.cloneFlags, uint64(unix.SIGCHLD)), false},
-		{"namespace", m.audit, unix.SYS_CLONE, at(m.cloneFlags, 0x50f00|unix.CLONE_NEWUSER), false},
+		{"thread", m.audit, unix.SYS_CLONE, calledAt(m.cloneFlags, 0x50f00), true},
+		{"process", m.audit, unix.SYS_CLONE, calledAt(m.cloneFlags, uint64(unix.SIGCHLD)), false},
+		{"namespace", m.audit, unix.SYS_CLONE, calledAt(m.cloneFlags, 0x50f00|unix.CLONE_NEWUSER), false},
 		{"clone3", m.audit, unix.SYS_CLONE3, [4]uint64{}, false},
 		{"duplicate", m.audit, unix.SYS_FCNTL, [4]uint64{3, unix.F_DUPFD_CLOEXEC}, true},
 		{"owner of a file", m.audit, unix.SYS_FCNTL, [4]uint64{3, setOwner, 1}, false},

@@ -1,4 +1,4 @@
-package gomaxprocs
+package host
 
 import (
 	"os"

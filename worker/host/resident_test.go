@@ -1,4 +1,4 @@
-package memlock_test
+package host
 
 import (
 	"errors"
@@ -11,17 +11,12 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/worker/host/memlock"
 )
 
-const other = "PGSB_TEST_RESIDENT"
+const otherProgram = "PGSB_TEST_RESIDENT"
 
-func TestMain(m *testing.M) { os.Exit(pgtest.RunOr(m, other, lock)) }
-
-// lock runs the program whose code is locked: unchanged, or with a limit for a user without privileges.
-func lock(how string) error {
+// lockMemory runs the program whose code is locked: unchanged, or with a limit for a user without privileges.
+func lockMemory(how string) error {
 	if bytes, err := strconv.ParseUint(how, 10, 64); err == nil {
 		if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: bytes, Max: bytes}); err != nil {
 			return err
@@ -30,7 +25,7 @@ func lock(how string) error {
 			return err
 		}
 	}
-	n, err := memlock.Lock()
+	n, err := LockMemory()
 	status, statusErr := os.ReadFile("/proc/self/status")
 	_, _ = os.Stdout.WriteString(strconv.Itoa(n) + "\n" + string(status))
 	return errors.Join(err, statusErr)
@@ -38,7 +33,7 @@ func lock(how string) error {
 
 // TestLock compares the reported size of locked memory with the kernel's figure and the limit.
 func TestLock(t *testing.T) {
-	code := size(t)
+	code := sizeOf(t)
 	for _, c := range []struct {
 		how          string
 		least, limit int
@@ -48,7 +43,7 @@ func TestLock(t *testing.T) {
 			continue
 		}
 		command := exec.Command("/proc/self/exe")
-		command.Env = append(os.Environ(), other+"="+c.how)
+		command.Env = append(os.Environ(), otherProgram+"="+c.how)
 		out, err := command.Output()
 		if (err != nil) != (c.how == "0") && c.how != "8388608" {
 			t.Errorf("%s: %v", c.how, err)
@@ -73,8 +68,8 @@ func kilobytes(t *testing.T, text string) string {
 	return strconv.Itoa(n << 10)
 }
 
-// size returns the size of the test program's instructions.
-func size(t *testing.T) int {
+// sizeOf returns the size of the test program's instructions.
+func sizeOf(t *testing.T) int {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {

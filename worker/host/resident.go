@@ -1,6 +1,4 @@
-// Package memlock keeps the program's own code in memory. A service that is rarely used loses its pages. It would
-// have to read them again from a disk that may be the cause of the server's trouble.
-package memlock
+package host
 
 import (
 	"errors"
@@ -12,19 +10,19 @@ import (
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
-// Allow raises the limit for Lock (RLIMIT_MEMLOCK in getrlimit(2)), which survives a change of user. It needs root
+// AllowLock raises the limit for Lock (RLIMIT_MEMLOCK in getrlimit(2)), which survives a change of user. It needs root
 // (CAP_SYS_RESOURCE). Without it the existing limit stays, 8 MB by default.
-func Allow() error {
-	return unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: limit, Max: limit})
+func AllowLock() error {
+	return unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: lockLimit, Max: lockLimit})
 }
 
-// limit is enough for the program, and for a larger one later.
-const limit = 64 << 20
+// lockLimit is enough for the program, and for a larger one later.
+const lockLimit = 64 << 20
 
-// Lock reads the program into memory and locks it: its instructions first, then its constants and tables, up to the
+// LockMemory reads the program into memory and locks it: its instructions first, then its constants and tables, up to the
 // limit. It returns how many bytes it has locked, and an error if that is not all. It does not lock data, because a
 // kernel that is short of memory first drops pages of files.
-func Lock() (int, error) {
+func LockMemory() (int, error) {
 	maps, err := procfs.Maps(os.Getpid())
 	if err != nil {
 		return 0, err

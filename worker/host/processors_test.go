@@ -1,4 +1,4 @@
-package gomaxprocs
+package host
 
 import (
 	"runtime"
@@ -18,21 +18,21 @@ func TestFrugal(t *testing.T) {
 	}
 	t.Setenv("GOMAXPROCS", "2")
 	Frugal()
-	Begin()
-	Begin()
-	End()
-	End()
-	if use.frugal || runtime.GOMAXPROCS(0) != all {
+	BeginWork()
+	BeginWork()
+	EndWork()
+	EndWork()
+	if processorUse.frugal || runtime.GOMAXPROCS(0) != all {
 		t.Fatal("GOMAXPROCS of the environment is not respected")
 	}
 	t.Setenv("GOMAXPROCS", "")
 	Frugal()
 	t.Cleanup(func() {
-		use.Lock()
-		use.frugal, use.wide = false, false
-		use.since.Stop()
-		use.Unlock()
-		apply()
+		processorUse.Lock()
+		processorUse.frugal, processorUse.wide = false, false
+		processorUse.since.Stop()
+		processorUse.Unlock()
+		applyProcessors()
 	})
 	is := func(want int, when string) {
 		t.Helper()
@@ -41,29 +41,29 @@ func TestFrugal(t *testing.T) {
 		}
 	}
 	pgtest.Wait(t, "one processor", func() bool { return runtime.GOMAXPROCS(0) == 1 })
-	if All() != all {
-		t.Errorf("%d processors in all, not %d", All(), all)
+	if AllProcessors() != all {
+		t.Errorf("%d processors in all, not %d", AllProcessors(), all)
 	}
-	Begin()
+	BeginWork()
 	is(1, "for one piece of work")
-	Begin()
+	BeginWork()
 	pgtest.Wait(t, "all processors for two", func() bool { return runtime.GOMAXPROCS(0) == all })
-	End()
+	EndWork()
 	pgtest.Wait(t, "one processor again", func() bool { return runtime.GOMAXPROCS(0) == 1 })
-	End()
+	EndWork()
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
 			for range 100 {
-				Begin()
+				BeginWork()
 				time.Sleep(10 * time.Microsecond)
-				End()
+				EndWork()
 			}
 		})
 	}
 	group.Wait()
-	if use.work != 0 {
-		t.Errorf("%d pieces of work are left", use.work)
+	if processorUse.work != 0 {
+		t.Errorf("%d pieces of work are left", processorUse.work)
 	}
 	pgtest.Wait(t, "one processor in the end", func() bool { return runtime.GOMAXPROCS(0) == 1 })
 }
