@@ -18,7 +18,7 @@ import (
 	"pg_stat_backtrace/ptrace/bpf"
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
 	"pg_stat_backtrace/ptrace/measure/waits"
-	"pg_stat_backtrace/worker/host/rootfile"
+	"pg_stat_backtrace/worker/host/rootfs"
 	"pg_stat_backtrace/worker/measure/clusterprofile"
 	"pg_stat_backtrace/worker/pg/activity"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -89,7 +89,7 @@ func (c *Config) readAsRoot() (f rootFiles) {
 	if cfg, ok := c.Serve.web(); ok {
 		f.web = cfg.ReadAsRoot()
 	}
-	if path, err := rootfile.Resolve(c.Export.HeaderFile); c.Export.HeaderFile != "" && err == nil {
+	if path, err := rootfs.RootOnlyPath(c.Export.HeaderFile); c.Export.HeaderFile != "" && err == nil {
 		f.headers, _ = export.ReadHeaders(path) // checkFiles returns the error
 	}
 	return f

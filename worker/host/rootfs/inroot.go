@@ -7,6 +7,9 @@
 // process is root, the whole path is walked with the ids of that user. A path that an administrator names is opened with
 // the rights of this process.
 //
+// RootOnlyPath finds files that only root can change or replace. A process that is root reads a file for another user
+// only then: otherwise that user could put a link to any file of root in its place.
+//
 // Other packages of the worker open no such files themselves (TestNoOtherWay). The package does not know the purpose of
 // the files.
 package rootfs

@@ -3,7 +3,7 @@ package web
 import (
 	"crypto/tls"
 
-	"pg_stat_backtrace/worker/host/rootfile"
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 // Files are files of a Config that were read by root.
@@ -17,7 +17,7 @@ type Files struct {
 // not read and cannot be read.
 func (c *Config) ReadAsRoot() *Files {
 	f := &Files{}
-	if path, err := rootfile.Resolve(c.TokenFile); c.TokenFile != "" && err == nil {
+	if path, err := rootfs.RootOnlyPath(c.TokenFile); c.TokenFile != "" && err == nil {
 		if sums, seen, err := readTokens(path); err == nil {
 			f.tokens = &tokens{path: c.TokenFile, root: true, sums: sums, seen: seen}
 		}
@@ -25,8 +25,8 @@ func (c *Config) ReadAsRoot() *Files {
 	if c.CertFile == "" || c.KeyFile == "" {
 		return f
 	}
-	cert, err1 := rootfile.Resolve(c.CertFile)
-	key, err2 := rootfile.Resolve(c.KeyFile)
+	cert, err1 := rootfs.RootOnlyPath(c.CertFile)
+	key, err2 := rootfs.RootOnlyPath(c.KeyFile)
 	if err1 != nil || err2 != nil {
 		return f
 	}

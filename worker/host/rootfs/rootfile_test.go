@@ -1,4 +1,4 @@
-package rootfile
+package rootfs
 
 import (
 	"errors"
@@ -46,7 +46,7 @@ func TestResolve(t *testing.T) {
 		"root/out": ErrShared, "theirs/link": ErrShared, "sticky/link": ErrShared,
 		"root/loop": syscall.ELOOP, "root/missing": os.ErrNotExist,
 	} {
-		resolved, err := Resolve(path(name))
+		resolved, err := RootOnlyPath(path(name))
 		if !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", name, err, want)
 		}

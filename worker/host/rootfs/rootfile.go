@@ -1,6 +1,4 @@
-// Package rootfile finds files that only root can change or replace. A process that is root reads a file for another
-// user only then: otherwise that user could put a link to any file of root in its place.
-package rootfile
+package rootfs
 
 import (
 	"errors"
@@ -17,10 +15,10 @@ var ErrShared = errors.New("another user than root can change it")
 // maxLinks bounds the symbolic links in a path, as the kernel does.
 const maxLinks = 40
 
-// Resolve returns the path of a file without symbolic links. It returns an error if another user than root can change
+// RootOnlyPath returns the path of a file without symbolic links. It returns an error if another user than root can change
 // the file or replace it. Each directory on the way, and each symbolic link, must belong to root. Other users may write
 // to a directory only if it is sticky, such as /tmp. The error wraps ErrShared, or is the error of a system call.
-func Resolve(path string) (string, error) {
+func RootOnlyPath(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return "", err
