@@ -7,7 +7,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
-	"pg_stat_backtrace/ptrace/thread/busy"
+	"pg_stat_backtrace/ptrace/thread"
 )
 
 // Capture stops the process t, copies the registers and the stack of its main thread (or of all threads), and resumes
@@ -29,8 +29,8 @@ func captureWith(
 	if err := process.CheckPID(t.PID); err != nil {
 		return nil, err
 	}
-	busy.Begin()
-	defer busy.End()
+	thread.BeginWork()
+	defer thread.EndWork()
 	started := time.Now()
 	const attempts = 3
 	for range attempts {

@@ -15,7 +15,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
-	"pg_stat_backtrace/ptrace/thread/busy"
+	"pg_stat_backtrace/ptrace/thread"
 )
 
 // stopGrace is how long a call waits, after its deadline or cancellation, for its thread to detach and clean up.
@@ -150,7 +150,7 @@ var idleCount atomic.Int32 //nolint:gochecknoglobals // goroutines in idleWorker
 
 // start has a goroutine capture.
 func (f *captureCall) start() {
-	busy.Join()
+	thread.JoinWork()
 	select {
 	case idleWorkers <- f:
 	default:
@@ -198,7 +198,7 @@ func (f *captureCall) finish() {
 	delete(activeCaptures.byPID, f.target.PID)
 	activeCaptures.Unlock()
 	close(f.done)
-	busy.End()
+	thread.EndWork()
 }
 
 // finishAfter calls finish when a thread of this process has ended.

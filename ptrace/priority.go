@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/process/cgroup"
-	"pg_stat_backtrace/ptrace/thread/nosched"
+	"pg_stat_backtrace/ptrace/thread"
 )
 
 // If more threads are ready than there are processors, the kernel preempts the tracing thread like all others, for
@@ -42,12 +42,12 @@ func (s *session) raisePriority() (room bool) {
 	if !crowd || s.urgent || refusedUrgency.Load() {
 		return room
 	}
-	policy, ordinary := nosched.OrdinaryPolicy()
+	policy, ordinary := thread.OrdinaryPolicy()
 	if !ordinary {
 		return room
 	}
 	s.policy = policy
-	if s.urgent = nosched.RaisePriority(); !s.urgent {
+	if s.urgent = thread.RaisePriority(); !s.urgent {
 		refusedUrgency.Store(true)
 	}
 	return room
@@ -115,7 +115,7 @@ func parseRunnable(text []byte) (n int, ok bool) {
 //go:norace
 func (s *session) relax() {
 	if s.urgent {
-		s.urgent = !nosched.RestorePriority(s.policy)
+		s.urgent = !thread.RestorePriority(s.policy)
 	}
 }
 

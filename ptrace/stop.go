@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/snapshot"
-	"pg_stat_backtrace/ptrace/thread/nosched"
+	"pg_stat_backtrace/ptrace/thread"
 )
 
 // This file contains the code that runs while the target is stopped. The Go scheduler sees it as one system call. The
@@ -86,7 +86,7 @@ func (s *session) stopAndCopyNoSched() bool {
 			stopped = s.lookLater()
 		}
 	}
-	nosched.EnterSyscall()
+	thread.EnterSyscall()
 	for ; ; first = false {
 		if !first {
 			if s.nap == lastNap {
@@ -100,12 +100,12 @@ func (s *session) stopAndCopyNoSched() bool {
 		}
 		s.unblock()
 		s.tries++
-		if stopped || nosched.IsSet(&s.call.quit) || s.call.hook != nil || s.clock() >= s.until {
+		if stopped || thread.IsSet(&s.call.quit) || s.call.hook != nil || s.clock() >= s.until {
 			break
 		}
 	}
 	s.relax() // the scheduler may wait for one of its threads, which an urgent thread keeps off the processor
-	nosched.ExitSyscall()
+	thread.ExitSyscall()
 	return stopped
 }
 

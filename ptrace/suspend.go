@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/thread/busy"
+	"pg_stat_backtrace/ptrace/thread"
 )
 
 // suspendWait limits how long running captures may take to end before the program is suspended.
@@ -19,7 +19,7 @@ const suspendWait = 10 * time.Second
 // Suspend waits for a moment without a stopped target, which would stay stopped as long. It also waits until no event
 // or sampler interrupts a process repeatedly. New captures and samples wait meanwhile. The error is ErrBusy, or the
 // error of a system call. The program was not stopped in these cases.
-func Suspend() error { return busy.Pause(suspendWait, stopProgram) }
+func Suspend() error { return thread.PauseWork(suspendWait, stopProgram) }
 
 // stopProgram stops the program by another stop signal of the terminal, which has the same default action as SIGTSTP.
 // The handler of SIGTSTP stays. A SIGTSTP may come as soon as the program is continued. Its default action would then

@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
-	"pg_stat_backtrace/ptrace/thread/busy"
+	"pg_stat_backtrace/ptrace/thread"
 )
 
 // Observe makes a snapshot of the process t without stopping it. It reads a sleeping thread with engine "blocked",
@@ -27,8 +27,8 @@ func Observe(ctx context.Context, t process.Target, o snapshot.Options) (*snapsh
 	if err := process.CheckPID(t.PID); err != nil {
 		return nil, err
 	}
-	busy.Begin() // a sample's event interrupts the thread until it is closed
-	defer busy.End()
+	thread.BeginWork() // a sample's event interrupts the thread until it is closed
+	defer thread.EndWork()
 	w := &observer{ctx: ctx, target: t, options: o.WithDefaults(), started: time.Now()}
 	return w.bounded()
 }

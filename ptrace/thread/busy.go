@@ -1,4 +1,4 @@
-package busy
+package thread
 
 import (
 	"errors"
@@ -15,22 +15,22 @@ var ErrBusy = errors.New("a capture does not end")
 //nolint:gochecknoglobals // a program is suspended as a whole
 var work activity
 
-// Begin waits for the end of a pause. It then registers work that delays the next pause until End is called.
-func Begin() { work.begin() }
+// BeginWork waits for the end of a pause. It then registers work that delays the next pause until EndWork is called.
+func BeginWork() { work.begin() }
 
-// Join registers a part of registered work. The part may last longer than the work. It ends with End.
-func Join() { work.join() }
+// JoinWork registers a part of registered work. The part may last longer than the work. It ends with EndWork.
+func JoinWork() { work.join() }
 
-// End ends what Begin or Join registered.
-func End() { work.end() }
+// EndWork ends what BeginWork or JoinWork registered.
+func EndWork() { work.end() }
 
-// Register registers a sampler until the returned function is called. Each of its batches is separate work. A
+// RegisterWork registers a sampler until the returned function is called. Each of its batches is separate work. A
 // pause calls pause when it is requested, and resume at its end. pause must not wait for the end of a batch.
-func Register(pause, resume func()) (forget func()) { return work.know(pause, resume) }
+func RegisterWork(pause, resume func()) (forget func()) { return work.know(pause, resume) }
 
-// Pause waits until no work is under way, for at most a duration, and calls do. New work waits meanwhile. If
+// PauseWork waits until no work is under way, for at most a duration, and calls do. New work waits meanwhile. If
 // another pause is requested already, Pause does nothing. The error is ErrBusy or the error of do.
-func Pause(most time.Duration, do func() error) error { return work.suspend(most, do) }
+func PauseWork(most time.Duration, do func() error) error { return work.suspend(most, do) }
 
 // activity counts the work that must end before the program is stopped.
 type activity struct {

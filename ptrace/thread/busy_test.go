@@ -1,4 +1,4 @@
-package busy
+package thread
 
 import (
 	"errors"

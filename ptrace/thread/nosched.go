@@ -1,4 +1,4 @@
-package nosched
+package thread
 
 import (
 	"unsafe"

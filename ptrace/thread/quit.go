@@ -1,6 +1,6 @@
 //go:build !race
 
-package nosched
+package thread
 
 import "sync/atomic"
 

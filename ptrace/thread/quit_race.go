@@ -1,6 +1,6 @@
 //go:build race
 
-package nosched
+package thread
 
 // IsSet replaces IsSet of quit.go in builds with the race detector. There, package atomic calls into the detector,
 // which is not possible in the midst of a system call.

@@ -16,7 +16,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
-	"pg_stat_backtrace/ptrace/thread/busy"
+	"pg_stat_backtrace/ptrace/thread"
 )
 
 // EngineSampled is Snapshot.Engine of a Sampler's: the main thread was interrupted, slept or waited for a processor.
@@ -232,7 +232,7 @@ func (p *sampled) end() (end uint64) {
 // processes have ended: ErrExited. Samples are handed on to take, which must not keep them; an error of take ends it,
 // too. New and Refresh read the mappings. The samples of a batch have the mappings that were read last before it began.
 func (s *Sampler) Run(ctx context.Context, take func([]Sample) error) (stats Stats, err error) {
-	defer busy.Register(s.suspend, s.resume)()
+	defer thread.RegisterWork(s.suspend, s.resume)()
 	defer s.begin()()
 	var group sync.WaitGroup
 	took := time.Duration(0)

@@ -18,7 +18,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
-	"pg_stat_backtrace/ptrace/thread/busy"
+	"pg_stat_backtrace/ptrace/thread"
 )
 
 // redZone is the default of Options.RedZone.
@@ -303,7 +303,7 @@ func TestSamplerRests(t *testing.T) {
 		if !resting && time.Since(began) > span/2 {
 			resting = true
 			go func() {
-				rests <- busy.Pause(time.Minute, func() error { time.Sleep(rest); return nil })
+				rests <- thread.PauseWork(time.Minute, func() error { time.Sleep(rest); return nil })
 			}()
 		}
 		return nil

@@ -13,8 +13,7 @@ import (
 	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
-	"pg_stat_backtrace/ptrace/thread/busy"
-	"pg_stat_backtrace/ptrace/thread/nosched"
+	"pg_stat_backtrace/ptrace/thread"
 )
 
 // samplerThread takes samples of the threads that belong to one processor. A timer of the processor samples the thread
@@ -78,13 +77,13 @@ func (t *samplerThread) run() {
 	batch := min(firstBatch, t.sampler.options.Batch)
 	for ; ; batch = time.Duration(t.sampler.batch.Load()) {
 		_, _ = unix.Read(t.call, make([]byte, 8)) // before: what it was called for is looked at now
-		busy.Begin()
+		thread.BeginWork()
 		quit := atomic.LoadUint32(&t.sampler.quit) != 0
 		var err error
 		if !quit {
 			err = t.batch(batch)
 		}
-		busy.End()
+		thread.EndWork()
 		if quit {
 			return
 		}
@@ -127,7 +126,7 @@ func (t *samplerThread) settle() error {
 	if err := unix.SchedSetaffinity(0, &one); err != nil {
 		return fmt.Errorf("to run on processor %d: %w", t.number, err)
 	}
-	t.policy, t.ordinary = nosched.OrdinaryPolicy()
+	t.policy, t.ordinary = thread.OrdinaryPolicy()
 	attributes := schedAttr{size: uint32(unsafe.Sizeof(schedAttr{})), runtime: slice}
 	_, _, _ = unix.RawSyscall(unix.SYS_SCHED_SETATTR, 0, uintptr(unsafe.Pointer(&attributes)), 0)
 	return nil // without that a sampler is less exact, and not wrong
@@ -157,8 +156,8 @@ func (t *samplerThread) aim() {
 //go:nosplit
 //go:norace
 func (t *samplerThread) collect() {
-	nosched.EnterSyscall()
-	urgent := t.ordinary && nosched.RaisePriority()
+	thread.EnterSyscall()
+	urgent := t.ordinary && thread.RaisePriority()
 	for t.rest() {
 		t.processor.Seen()
 		if t.errno = t.processor.ReadWanted(); t.errno != 0 || !t.processor.Room() || t.processor.AllGone() {
@@ -166,9 +165,9 @@ func (t *samplerThread) collect() {
 		}
 	}
 	if urgent {
-		nosched.RestorePriority(t.policy)
+		thread.RestorePriority(t.policy)
 	}
-	nosched.ExitSyscall()
+	thread.ExitSyscall()
 }
 
 // rest waits until a target is to be read. It returns false when it is time to hand on the batch. The kernel keeps
@@ -185,7 +184,7 @@ func (t *samplerThread) rest() bool {
 		case errno != 0:
 			t.errno = errno
 			return false
-		case n == 0 || t.awaited[1].Revents != 0 || nosched.IsSet(&t.sampler.quit):
+		case n == 0 || t.awaited[1].Revents != 0 || thread.IsSet(&t.sampler.quit):
 			return false
 		default:
 			return true
