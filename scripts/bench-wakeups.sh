@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# bench-wakeups.sh [SERVERS [SECONDS]]: print how often an idle worker is woken up, and `worker --all` with SERVERS idle
-# servers (20), as root. A wake-up is a context switch of any of their threads, as /proc counts them.
+# bench-wakeups.sh [SERVERS [SECONDS]]: print how often an idle worker wakes up, and `worker --all` with SERVERS idle servers
+# (20), as root. A wake-up is a moment at which a process runs after a pause of all its threads (see tools/wakeups). It makes
+# several context switches: the thread whose wait ends wakes up others, and one of them looks after Go's scheduler.
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -15,21 +16,12 @@ family() {
 	cat "/proc/$1/task/"*/children 2>/dev/null | tr ' ' '\n'
 }
 
-# switches PID: print the context switches of the threads of a process and of its children.
-switches() {
-	local pid
-	for pid in $(family "$1"); do cat "/proc/$pid/task/"*/status 2>/dev/null; done |
-		awk '/ctxt_switches:/ { n += $2 } END { print n + 0 }'
-}
-
 # measure PID NAME: print the wake-ups of a process and its children. The first seconds belong to the start.
 measure() {
-	local before after
 	sleep 15
-	before=$(switches "$1")
-	sleep "$SECONDS_MEASURED"
-	after=$(switches "$1")
-	note "$2: $(awk -v n=$((after - before)) -v s="$SECONDS_MEASURED" 'BEGIN { printf "%d wake-ups in %d s, %.2f a second", n, s, n / s }')"
+	note "$2 (process $1 and its children):"
+	# shellcheck disable=SC2046 # a process each
+	"$TOP/scripts/tool.sh" wakeups -duration "${SECONDS_MEASURED}s" $(family "$1")
 }
 
 main() {
@@ -39,6 +31,7 @@ main() {
 	make_workdir
 	say "Building, and preparing a private copy of PostgreSQL in $WORK"
 	build_program
+	"$TOP/scripts/tool.sh" wakeups -h >/dev/null 2>&1 || true # builds it
 	prepare_postgresql
 	say "Idle workers on PostgreSQL $PG_VERSION, $SECONDS_MEASURED s each"
 	start_server first

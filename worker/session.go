@@ -10,13 +10,14 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"pg_stat_backtrace/worker/host/pulse"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/serve/queue"
 )
 
-// lookPatience is how long a call waits for follow to notice a new run of the server, which takes it a second.
-const lookPatience = 2 * aliveInterval
+// lookPatience is how long a call waits for follow to notice a new run of the server. The call itself makes follow look.
+const lookPatience = 2 * time.Second
 
 // A serverConn is what leads to the worker's session in one run of the server.
 type serverConn struct {
@@ -39,7 +40,17 @@ func (w *Worker) attach(l *serverConn) {
 // session. An error is one of the connection string.
 func (w *Worker) connect(ctx context.Context, c cluster.Cluster) error {
 	options := w.sessionOptions(&c)
-	options.Check, options.OnChange = c.Welcome, w.report()
+	options.Check = c.Welcome
+	lost, report := make(chan struct{}, 1), w.report()
+	options.OnChange = func(s cluster.ConnState) {
+		report(s)
+		if !s.Connected {
+			select {
+			case lost <- struct{}{}:
+			default:
+			}
+		}
+	}
 	conn, err := cluster.NewConn(options)
 	if err != nil {
 		return fmt.Errorf("connection string: %w", err)
@@ -52,14 +63,7 @@ func (w *Worker) connect(ctx context.Context, c cluster.Cluster) error {
 	queues.Go(func() { w.queue(c, conn).Run(ctx) })
 	go func() {
 		defer cancel()
-		tick := time.NewTicker(aliveInterval)
-		defer tick.Stop()
-		for c.Alive() && !c.Stopping() {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
+		for c.Alive() && !c.Stopping() && w.pauseUntil(ctx, lost) {
 		}
 	}()
 	_ = conn.Run(ctx) // until ctx ends
@@ -104,6 +108,21 @@ func (w *Worker) queue(c cluster.Cluster, main *cluster.Conn) *queue.Queue {
 
 // connectTimeout bounds an attempt to open a session for a queue.
 const connectTimeout = 5 * time.Second
+
+// pauseUntil waits for aliveInterval, or less if the session is lost or a request finds another run of the server. It
+// returns false when ctx ends.
+func (w *Worker) pauseUntil(ctx context.Context, lost <-chan struct{}) bool {
+	timer := time.NewTimer(pulse.After(aliveInterval))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+	case <-lost:
+	case <-w.restarted:
+	}
+	return true
+}
 
 // sessionOptions say how the worker's sessions find a run of the server.
 func (w *Worker) sessionOptions(c *cluster.Cluster) cluster.ConnOptions {

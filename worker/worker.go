@@ -19,6 +19,7 @@ import (
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host"
+	"pg_stat_backtrace/worker/host/pulse"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/naming/debuginfod"
@@ -97,10 +98,12 @@ const (
 // compareTimeout bounds the attempt to find out where a connection leads.
 const compareTimeout = 2 * time.Second
 
-// aliveInterval is how often the worker looks whether the postmaster is still
-// the one that it knows. A request looks for itself, so this only bounds how
-// long an idle worker keeps a connection to nowhere.
-const aliveInterval = time.Second
+// aliveInterval is how often an idle worker looks whether the postmaster is still the same one, and whether the server
+// waits for its sessions to end. The worker also looks when it loses its session, and at each request.
+const aliveInterval = pulse.Interval
+
+// maxAbsent is the longest pause between two searches for a server that is not there.
+const maxAbsent = time.Second
 
 // Worker serves one cluster.
 type Worker struct {
@@ -416,7 +419,7 @@ func (w *Worker) current() (cluster.Cluster, error) {
 }
 
 // follow keeps a connection to the server, a new one for each of its runs. While there is no server, it searches for one
-// after growing pauses, up to a second. A request from a new run of the server ends the pause.
+// after growing pauses, up to maxAbsent. A request from a new run of the server ends the pause.
 func (w *Worker) follow(ctx context.Context) {
 	var learning sync.WaitGroup
 	defer learning.Wait()
@@ -447,7 +450,7 @@ func (w *Worker) follow(ctx context.Context) {
 		case <-w.restarted:
 			pause = minRetry
 		case <-time.After(pause):
-			pause = min(2*pause, aliveInterval)
+			pause = min(2*pause, maxAbsent)
 		}
 	}
 }

@@ -37,7 +37,7 @@ var elsewhere = map[string]string{
 	"worker/cli/node.go exe":                       ownFile,
 	"worker/doctor/server.go exe":                  showOnly,
 	"worker/measure/functrace/tracer.go exe":       showOnly,
-	"worker/host/resident.go exe":          ownFile,
+	"worker/host/resident.go exe":                  ownFile,
 	"worker/host/rootfs/inroot.go cwd":             otherFile,
 	"worker/serve/node/postmasters.go cwd":         searching,
 	"worker/serve/node/scan.go cwd":                searching,

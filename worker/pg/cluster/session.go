@@ -12,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/host/pulse"
 )
 
 var errHungUp = errors.New("the server closed the connection")
@@ -66,8 +68,8 @@ func (s *session) lose(err error) {
 func (s *session) watch(ctx context.Context, interval, patience time.Duration) error {
 	stop := s.watchHangUp()
 	defer stop()
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
+	timer := time.NewTimer(pulse.After(interval))
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -75,8 +77,9 @@ func (s *session) watch(ctx context.Context, interval, patience time.Duration) e
 			return ctx.Err()
 		case <-s.lost:
 			return s.err
-		case <-ticker.C:
+		case <-timer.C:
 			s.ping(ctx, patience)
+			timer.Reset(pulse.After(interval))
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"pg_stat_backtrace/worker/host/pulse"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
@@ -71,7 +72,7 @@ func (q *Queue) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(pause):
+		case <-time.After(pulse.After(pause)):
 		}
 	}
 }
@@ -200,35 +201,37 @@ WHERE d.datconnlimit <> -2
 ORDER BY d.oid`
 
 // databases lists the databases to serve and the names of all databases, which are none during recovery, and reads the
-// connection slots.
+// connection slots. It sends all statements at once, so that an idle worker wakes up once for the results.
 func (q *Queue) databases(ctx context.Context) (
 	found []database, exist map[string]bool, slots cluster.Slots, recovering bool, err error,
 ) {
 	err = q.cfg.Server.Query(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		if err := conn.QueryRow(ctx, recoverySQL).Scan(&recovering); err != nil || recovering {
+		found, exist = nil, make(map[string]bool) // the function may be called again
+		var all pgx.Batch
+		all.Queue(recoverySQL).QueryRow(func(row pgx.Row) error { return row.Scan(&recovering) })
+		cluster.QueueSlots(&all, &slots)
+		all.Queue(databaseSQL, q.processes()).Query(func(rows pgx.Rows) error {
+			var d database
+			var open bool
+			fields := []any{&d.oid, &d.name, &d.wanted, &d.limit, &d.others, &open}
+			_, err := pgx.ForEachRow(rows, fields, func() error {
+				exist[d.name] = true
+				if open {
+					found = append(found, d)
+				}
+				return nil
+			})
 			return err
-		}
-		if slots, err = cluster.ReadSlots(ctx, conn); err != nil {
-			return err
-		}
-		rows, err := conn.Query(ctx, databaseSQL, q.processes())
-		if err != nil {
+		})
+		if err := conn.SendBatch(ctx, &all).Close(); err != nil {
 			return fmt.Errorf("listing databases: %w", err)
 		}
-		found, exist = nil, make(map[string]bool) // the function may be called again
-		var d database
-		var open bool
-		fields := []any{&d.oid, &d.name, &d.wanted, &d.limit, &d.others, &open}
-		_, err = pgx.ForEachRow(rows, fields, func() error {
-			exist[d.name] = true
-			if open {
-				found = append(found, d)
-			}
-			return nil
-		})
-		return err
+		return nil
 	})
-	return found, exist, slots, recovering, err
+	if recovering { // there are no queues
+		return nil, nil, slots, true, err
+	}
+	return found, exist, slots, false, err
 }
 
 // processes lists the server processes of the queue's sessions.
@@ -347,17 +350,18 @@ func (q *Queue) runLoop(ctx context.Context, k *databaseLoop) {
 
 // pauseLoop waits. After retrySoon it waits only the shortest pause.
 func (q *Queue) pauseLoop(ctx context.Context, k *databaseLoop, pause time.Duration) bool {
-	for _, step := range []struct {
-		time  time.Duration
-		hurry chan struct{}
-	}{{q.cfg.MinLook, nil}, {pause - q.cfg.MinLook, k.soon}} {
-		timer := time.NewTimer(step.time)
+	least := time.Now().Add(q.cfg.MinLook)
+	timer := time.NewTimer(pulse.After(pause))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	case <-k.soon:
+		timer.Reset(time.Until(least))
 		select {
 		case <-ctx.Done():
-		case <-step.hurry:
 		case <-timer.C:
 		}
-		timer.Stop()
 	}
 	return ctx.Err() == nil
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/host/pulse"
 )
 
 // Config configures a Server. Address must be set.
@@ -213,7 +215,7 @@ func (s *Server) serve(ctx context.Context) error {
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(accepting) }()
-	check := time.NewTicker(s.limits.Retry)
+	check := time.NewTimer(pulse.After(s.limits.Retry))
 	defer check.Stop()
 	for ctx.Err() == nil {
 		select {
@@ -227,6 +229,7 @@ func (s *Server) serve(ctx context.Context) error {
 				context.AfterFunc(ctx, func() { _ = server.Close() })
 				return ErrSocketLost
 			}
+			check.Reset(pulse.After(s.limits.Retry))
 		case <-ctx.Done():
 		}
 	}
