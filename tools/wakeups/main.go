@@ -29,7 +29,7 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("wakeups: ")
 	duration := flag.Duration("duration", 20*time.Second, "how long to measure")
-	gap := flag.Duration("gap", 10*time.Millisecond, "the shortest pause between two wake-ups")
+	gap := flag.Duration("gap", 50*time.Millisecond, "the shortest pause between two wake-ups")
 	step := flag.Duration("step", 2*time.Millisecond, "the time between two looks at the processes")
 	flag.Usage = func() {
 		fmt.Fprintf(os.Stderr, "usage: wakeups [OPTION]... PID...\n\nPrint how often processes wake up.\n\n")

@@ -319,6 +319,10 @@ func waitFailure(err error) spool.Answer {
 		}
 	case errors.Is(err, waitevent.ErrNoWaits):
 		return spool.Answer{Level: "WARNING", SQLState: "01000", Message: "the process is unknown, or has not waited yet"}
+	case errors.Is(err, waitevent.ErrBusy):
+		fault.Message = "the request about wait events was not answered in time"
+		fault.Detail = sentence(err.Error())
+		fault.Hint = "Retry later."
 	case errors.Is(err, waits.ErrServerGone):
 		fault.Message = "wait events are not being timed at the moment"
 		fault.Hint = "The server has restarted. Retry in a second."

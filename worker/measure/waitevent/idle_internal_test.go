@@ -31,8 +31,8 @@ func TestTimerSleeps(t *testing.T) {
 		gone := func() (cluster.Cluster, error) { return cluster.Cluster{}, errors.New("no server") }
 		timer := NewTimer(Config{Current: gone, Log: zerolog.Nop()})
 		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { defer close(done); timer.Run(ctx) }()
+		ended := make(chan struct{})
+		go func() { defer close(ended); timer.Run(ctx) }()
 		turns := func(d time.Duration) int64 {
 			synctest.Wait()
 			before := timer.turns.Load()
@@ -50,9 +50,12 @@ func TestTimerSleeps(t *testing.T) {
 		if n := turns(minute); n < 59 || n > 61 {
 			t.Errorf("level stats without a server: %d times a minute", n)
 		}
-		timer.mu.Lock()
+		done, err := timer.gate.change()
+		if err != nil {
+			t.Fatal(err)
+		}
 		timer.provider, timer.failure = tracing{}, nil
-		timer.mu.Unlock()
+		done()
 		if n := turns(minute); n < 59 || n > 61 {
 			t.Errorf("level stats: %d times a minute", n)
 		}
@@ -69,6 +72,6 @@ func TestTimerSleeps(t *testing.T) {
 			t.Errorf("level off again: %d times a minute", n)
 		}
 		cancel()
-		<-done
+		<-ended
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -50,7 +49,7 @@ type Timer struct {
 	changed chan struct{}
 	turns   atomic.Int64 // how often Run woke up, for tests
 
-	mu       sync.Mutex
+	gate     gate // of the fields below
 	level    Level
 	method   waits.Method // the best that is still allowed
 	server   *Server
@@ -75,6 +74,7 @@ const (
 func NewTimer(cfg Config) *Timer {
 	t := &Timer{
 		cfg: cfg, level: cfg.Level, method: cfg.Method, traces: make(map[int]*traced), changed: make(chan struct{}, 1),
+		gate: newGate(),
 	}
 	if t.level == "" {
 		t.level = Off
@@ -92,28 +92,32 @@ func (t *Timer) Run(ctx context.Context) {
 	var checked, measured time.Time
 	for {
 		t.turns.Add(1)
-		t.mu.Lock()
-		if time.Since(checked) >= checkInterval {
-			checked = time.Now()
-			t.check()
-		}
-		if time.Since(measured) >= budgetInterval {
-			measured = time.Now()
-			t.measure()
-		}
-		t.collect()
 		timer.Stop()
-		if pause := t.pause(); pause > 0 {
-			timer.Reset(pause)
+		if done, err := t.gate.turn(); err != nil { // a request takes long
+			timer.Reset(traceInterval)
+		} else {
+			if time.Since(checked) >= checkInterval {
+				checked = time.Now()
+				t.check()
+			}
+			if time.Since(measured) >= budgetInterval {
+				measured = time.Now()
+				t.measure()
+			}
+			t.collect()
+			if pause := t.pause(); pause > 0 {
+				timer.Reset(pause)
+			}
+			done()
 		}
-		t.mu.Unlock()
 		select {
 		case <-timer.C:
 		case <-t.changed:
 		case <-ctx.Done():
-			t.mu.Lock()
-			t.close()
-			t.mu.Unlock()
+			if done, err := t.gate.change(); err == nil { // otherwise the end of the program ends the timing
+				t.close()
+				done()
+			}
 			return
 		}
 	}
@@ -143,8 +147,11 @@ func (t *Timer) wake() {
 // SetLevel starts or ends the timing. The error says why it cannot start now; it starts as soon as that is over.
 func (t *Timer) SetLevel(level Level) error {
 	defer t.wake()
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	done, err := t.gate.change()
+	if err != nil {
+		return err
+	}
+	defer done()
 	t.level = level
 	if level == Off {
 		t.close()
@@ -235,10 +242,14 @@ func (t *Timer) close() {
 // ErrOff means that wait events are not being timed.
 var ErrOff = errors.New("wait events are not being timed")
 
-// use calls f with the provider.
-func (t *Timer) use(f func(*Server, waits.Provider) error) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// use calls f with the provider. Meanwhile the Timer does not change. f may change traces and the provider's figures if
+// take is gate.change, and must only read if it is gate.read.
+func (t *Timer) use(take func() (func(), error), f func(*Server, waits.Provider) error) error {
+	done, err := take()
+	if err != nil {
+		return err
+	}
+	defer done()
 	if t.provider == nil {
 		if t.failure != nil {
 			return t.failure
@@ -250,7 +261,7 @@ func (t *Timer) use(f func(*Server, waits.Provider) error) error {
 
 // Report returns the figures of all processes.
 func (t *Timer) Report() (report Report, err error) {
-	err = t.use(func(s *Server, p waits.Provider) error {
+	err = t.use(t.gate.read, func(s *Server, p waits.Provider) error {
 		snapshot, err := p.Snapshot()
 		if err != nil {
 			return err
@@ -277,7 +288,7 @@ type QueryRow struct {
 
 // Queries returns the waits by query. Info.Queries of the result is false if the method does not attribute waits.
 func (t *Timer) Queries() (rows []QueryRow, info waits.Info, err error) {
-	err = t.use(func(s *Server, p waits.Provider) error {
+	err = t.use(t.gate.read, func(s *Server, p waits.Provider) error {
 		info = p.Info()
 		figures, err := p.Queries()
 		rows = s.queryRows(figures)
@@ -309,7 +320,7 @@ func (s *Server) queryRows(figures []waits.QueryFigures) (rows []QueryRow) {
 
 // Reset forgets the figures of a process, known by the server's id of it; false if it has none.
 func (t *Timer) Reset(pid int) (known bool, err error) {
-	err = t.use(func(s *Server, p waits.Provider) error {
+	err = t.use(t.gate.read, func(s *Server, p waits.Provider) error {
 		known = p.Reset(s.Cluster.Local(pid))
 		return nil
 	})
@@ -318,17 +329,20 @@ func (t *Timer) Reset(pid int) (known bool, err error) {
 
 // ResetAll forgets everything.
 func (t *Timer) ResetAll() error {
-	return t.use(func(_ *Server, p waits.Provider) error {
+	return t.use(t.gate.change, func(_ *Server, p waits.Provider) error {
 		t.restarted = ""
 		return p.ResetAll()
 	})
 }
 
 // Restarted returns a reason if the figures began again without a request, and when; an empty reason otherwise. After
-// ResetAll it is empty.
+// ResetAll it is empty, and while a change takes long.
 func (t *Timer) Restarted() (reason string, since time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	done, err := t.gate.read()
+	if err != nil {
+		return "", time.Time{}
+	}
+	defer done()
 	return t.restarted, t.since
 }
 

@@ -72,7 +72,7 @@ func (t *traced) cut(most int) {
 // timing ends. A trace can also end after its process.
 func (t *Timer) Trace(pid int, on bool) error {
 	defer t.wake()
-	return t.use(func(s *Server, p waits.Provider) error {
+	return t.use(t.gate.change, func(s *Server, p waits.Provider) error {
 		tracer, ok := p.(waits.Tracer)
 		if !ok {
 			return fmt.Errorf("%w: the method %s sees no single waits", waits.ErrUnsupported, p.Info().Method)
@@ -228,7 +228,7 @@ type Gap struct {
 
 // Gap returns what the records of a process lack, known by the server's id of it.
 func (t *Timer) Gap(pid int) (gap Gap, err error) {
-	err = t.use(func(s *Server, p waits.Provider) error {
+	err = t.use(t.gate.read, func(s *Server, p waits.Provider) error {
 		trace := t.traces[s.Cluster.Local(pid)]
 		if trace == nil {
 			gap.Untraced = true
@@ -256,7 +256,7 @@ type TraceRow struct {
 
 // Records returns the newest records of a traced process, in the order of their times, at most limit of them.
 func (t *Timer) Records(pid, limit int) (rows []TraceRow, err error) {
-	err = t.use(func(s *Server, _ waits.Provider) error {
+	err = t.use(t.gate.change, func(s *Server, _ waits.Provider) error {
 		t.collect()
 		trace := t.traces[s.Cluster.Local(pid)]
 		if trace == nil {
