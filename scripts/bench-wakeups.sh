@@ -25,7 +25,7 @@ measure() {
 }
 
 main() {
-	local number servers=${1:-20} first
+	local number servers=${1:-20}
 	SECONDS_MEASURED=${2:-60}
 	is_root || die "worker --all needs root"
 	make_workdir
@@ -36,7 +36,6 @@ main() {
 	say "Idle workers on PostgreSQL $PG_VERSION, $SECONDS_MEASURED s each"
 	start_server first
 	"${SQL[@]}" -c 'CREATE EXTENSION pg_stat_backtrace'
-	first=$PGDATA
 	start_worker
 	measure "$WORKER_PID" "one worker"
 	kill "$WORKER_PID"
@@ -44,7 +43,7 @@ main() {
 	for ((number = 1; number < servers; number++)); do
 		start_server "server$number" "port = $((5432 + number))" "shared_buffers = 1MB" "max_connections = 10"
 	done
-	"$PROGRAM" worker --all --uid "$(stat -c %u "$first")" >"$WORK/all.log" 2>&1 </dev/null &
+	"$PROGRAM" worker --all --below "$WORK" >"$WORK/all.log" 2>&1 </dev/null &
 	stop_at_end $!
 	until_true 60 "a worker for each server" workers_started $! "$servers"
 	measure $! "worker --all with $servers servers"

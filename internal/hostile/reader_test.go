@@ -2,11 +2,15 @@ package hostile
 
 import (
 	"bytes"
+	"context"
 	"debug/elf"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,6 +20,7 @@ import (
 	"pg_stat_backtrace/unwind/elfimage/imagetest"
 	"pg_stat_backtrace/unwind/golang/gopclntab"
 	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/worker/naming/debuginfod"
 )
 
 // envReader makes this test program read a file by the reader of that name. Commands reach these readers only with a
@@ -25,6 +30,7 @@ const envReader = "HOSTILE_TEST_READER"
 // readers read a file, and return how much they found.
 var readers = map[string]func(path string) (int, error){
 	"perf map": readPerfMap, "jit": readJIT, "gopclntab": readGo, "debug file": readDebugFile,
+	"cache": readCache,
 }
 
 // read runs one reader, and returns the exit status: 1 if the reader refuses the file.
@@ -133,6 +139,86 @@ func readDebugFile(path string) (int, error) {
 		_ = r.Close()
 	}
 	return 0, errors.Join(err, supErr)
+}
+
+// cachedID is the build-id of the files in the caches of TestDebuginfodCache.
+const cachedID = "0123456789abcdef0123456789abcdef01234567"
+
+// readCache uses the file as debuginfod's cached debug file, and as the other files of a cache. It finds the file if it is
+// returned for its build-id.
+func readCache(path string) (int, error) {
+	dir := filepath.Dir(path)
+	config := debuginfod.Config{URLs: []string{"http://127.0.0.1:9"}, CacheDir: dir, CacheSize: 1 << 50}
+	client, err := debuginfod.New(config)
+	if err != nil {
+		return 0, err
+	}
+	defer client.Close()
+	if err := os.MkdirAll(filepath.Join(dir, cachedID), 0o700); err != nil {
+		return 0, err
+	}
+	for _, name := range []string{"cache_miss_s", filepath.Join(cachedID, "debuginfo"), filepath.Join(cachedID, "executable")} {
+		if err := os.Rename(path, filepath.Join(dir, name)); err != nil {
+			return 0, err
+		}
+		path = filepath.Join(dir, name)
+		again, err := debuginfod.New(config) // examines the whole cache
+		if err != nil {
+			return 0, err
+		}
+		again.Close()
+		if kind := debuginfod.Kind(filepath.Base(name)); kind == debuginfod.DebugInfo || kind == debuginfod.Executable {
+			_ = client.Cached(kind, cachedID)
+			if _, err = client.Fetch(context.Background(), kind, cachedID); err == nil {
+				return 1, nil
+			}
+		}
+	}
+	return 0, errors.New("the cache has no such file")
+}
+
+// TestDebuginfodCache: files that other programs have put into the cache of debuginfod.
+func TestDebuginfodCache(t *testing.T) {
+	t.Parallel()
+	link := func(target string) func(string) error {
+		return func(path string) error { return os.Symlink(target, path) }
+	}
+	sparse := func(head []byte, size int64) func(string) error {
+		return func(path string) error {
+			return errors.Join(os.WriteFile(path, head, 0o600), os.Truncate(path, size))
+		}
+	}
+	id, err := hex.DecodeString(cachedID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := image(imagetest.Section{Name: ".note.gnu.build-id", Type: elf.SHT_NOTE, Data: slices.Concat(
+		[]byte{4, 0, 0, 0, byte(len(id)), 0, 0, 0, 3, 0, 0, 0, 'G', 'N', 'U', 0}, id)})
+	for name, c := range map[string]struct {
+		put    func(path string) error
+		status int
+	}{
+		"queue":             {func(path string) error { return syscall.Mkfifo(path, 0o600) }, 1},
+		"folder":            {func(path string) error { return os.Mkdir(path, 0o700) }, 1},
+		"device":            {link("/dev/zero"), 1},
+		"link to itself":    {link("file"), 1},
+		"link to a program": {link(os.Args[0]), 1},
+		"size without data": {sparse(nil, 1<<40), 1},
+		"forged build-id":   {sparse(forged, 1<<40), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "file")
+			if err := c.put(path); err != nil {
+				t.Fatal(err)
+			}
+			r := run(t, []string{envReader + "=cache"}, os.Args[0], path)
+			t.Logf("%d MB of memory in %s", r.memory>>20, r.took)
+			if r.status != c.status || r.memory > readerMemory {
+				t.Errorf("status %d, want %d; %d MB of memory: %s", r.status, c.status, r.memory>>20, r.err.head.String())
+			}
+		})
+	}
 }
 
 // jitList is the address of the descriptor, and where the other parts of the memory follow.

@@ -10,18 +10,22 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 const (
 	// defaultMiss is how long a miss is remembered if the cache has no file cache_miss_s.
 	defaultMiss = 10 * time.Minute
 	missFile    = "cache_miss_s"
+	maxMissFile = 64 // bytes
 	// tempPrefix begins the names of files that this client is downloading.
 	tempPrefix = ".pg_stat_backtrace-"
 )
 
 // cache is the folder of files: DIR/BUILDID/KIND. An empty file is a remembered miss, as old as its modification
-// time. elfutils' client uses the same format.
+// time. elfutils' client uses the same format. Other programs write to the folder too, so it may have anything: only
+// regular files count, and no read waits or grows without a bound.
 type cache struct {
 	dir   string
 	limit int64 // in bytes; 0: no limit
@@ -49,7 +53,7 @@ func (c *cache) path(kind Kind, id string) string { return filepath.Join(c.dir, 
 // Otherwise it returns neither.
 func (c *cache) find(kind Kind, id string, now time.Time) (path string, missedUntil time.Time) {
 	path = c.path(kind, id)
-	info, err := os.Stat(path)
+	info, err := os.Lstat(path)
 	switch {
 	case err != nil || !info.Mode().IsRegular():
 		return "", time.Time{}
@@ -67,7 +71,7 @@ func (c *cache) find(kind Kind, id string, now time.Time) (path string, missedUn
 // missTime returns how long a miss is remembered: the number of seconds in the file cache_miss_s.
 func (c *cache) missTime() time.Duration {
 	const longest = 365 * 24 * time.Hour
-	data, err := os.ReadFile(filepath.Join(c.dir, missFile))
+	data, err := rootfs.ReadFile(filepath.Join(c.dir, missFile), maxMissFile)
 	if err != nil {
 		return defaultMiss
 	}
@@ -88,7 +92,7 @@ func (c *cache) miss(kind Kind, id string, now time.Time) error {
 	if err == nil {
 		return f.Close()
 	}
-	if info, statErr := os.Stat(path); statErr == nil && info.Mode().IsRegular() && info.Size() == 0 {
+	if info, statErr := os.Lstat(path); statErr == nil && info.Mode().IsRegular() && info.Size() == 0 {
 		return os.Chtimes(path, now, now)
 	}
 	if errors.Is(err, fs.ErrExist) {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 // maxTempAge is the age at which a temporary file counts as left behind by a killed client.
@@ -42,29 +44,35 @@ func (c *cache) evict(keep string, now time.Time) {
 	}
 }
 
+// Bounds of the folders that are examined, and of the files in each of them.
+const (
+	maxFolders = 100_000
+	maxFiles   = 1000
+)
+
 // scan lists the files, and removes expired ones.
 func (c *cache) scan(now time.Time) (entries []entry, total int64) {
-	folders, _ := os.ReadDir(c.dir) // a folder that cannot be read cannot be cleaned either
+	folders, _ := rootfs.ReadNames(c.dir, maxFolders) // a folder that cannot be read cannot be cleaned either
 	missed := now.Add(-c.missTime())
-	for _, d := range folders {
-		if !d.IsDir() || !ValidID(d.Name()) {
+	for _, id := range folders {
+		dir := filepath.Join(c.dir, id)
+		if info, err := os.Lstat(dir); !ValidID(id) || err != nil || !info.IsDir() {
 			continue
 		}
-		dir := filepath.Join(c.dir, d.Name())
-		files, _ := os.ReadDir(dir)
-		for _, f := range files {
-			info, err := f.Info() // of a symbolic link, not of its target
+		files, _ := rootfs.ReadNames(dir, maxFiles)
+		for _, name := range files {
+			path := filepath.Join(dir, name)
+			info, err := os.Lstat(path) // of a symbolic link, not of its target
 			if err != nil || !info.Mode().IsRegular() {
 				continue
 			}
-			path := filepath.Join(dir, f.Name())
-			switch known := Kind(f.Name()) == DebugInfo || Kind(f.Name()) == Executable; {
+			switch known := Kind(name) == DebugInfo || Kind(name) == Executable; {
 			case known && info.Size() > 0:
 				entries = append(entries, entry{path, info.Size(), lastUse(info)})
 				total += info.Size()
 			case known && info.ModTime().Before(missed):
 				remove(path)
-			case strings.HasPrefix(f.Name(), tempPrefix) && now.Sub(info.ModTime()) > maxTempAge:
+			case strings.HasPrefix(name, tempPrefix) && now.Sub(info.ModTime()) > maxTempAge:
 				remove(path)
 			}
 		}

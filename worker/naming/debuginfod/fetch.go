@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"pg_stat_backtrace/unwind/debugfile"
@@ -206,7 +205,7 @@ func (c *Client) askServer(ctx context.Context, s *server, kind Kind, id string)
 
 // missingSupplement returns the build-id of the supplementary file that a debug file names, unless this host has it.
 func missingSupplement(path string) (string, bool) {
-	f, err := os.Open(path)
+	f, err := rootfs.Open(path)
 	if err != nil {
 		return "", false
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 // verify returns an error unless the file is an ELF file with the requested build-id.
@@ -21,7 +22,7 @@ func verify(f *os.File, id string) error {
 
 // intact reports whether a cached file has the build-id of its folder. Other clients also write to the cache.
 func intact(path, id string) bool {
-	f, err := os.Open(path)
+	f, err := rootfs.Open(path)
 	if err != nil {
 		return false
 	}
