@@ -333,6 +333,14 @@ func TestStrange(t *testing.T) {
 			{"ALTER POLICY own ON backtrace.request USING (true)", "policy own on table backtrace.request is"},
 			{"CREATE INDEX i ON backtrace.request ((backend + 1))", "index backtrace.i is"},
 			{"CREATE TYPE app.t AS (i int); CREATE CAST (backtrace.answer AS app.t) WITH INOUT", "cast from backtrace.answer to app.t"},
+			// A role without privileges cannot stop the queue by what each role may create.
+			{"SET ROLE webapp; ALTER DEFAULT PRIVILEGES IN SCHEMA backtrace GRANT ALL ON TABLES TO PUBLIC; RESET ROLE", ""},
+			{
+				"GRANT USAGE ON TYPE pg_stat_backtrace TO webapp; SET ROLE webapp; CREATE TYPE app.t AS (i int); " +
+					"CREATE FUNCTION app.c(app.t) RETURNS pg_stat_backtrace LANGUAGE sql AS 'SELECT NULL::pg_stat_backtrace'; " +
+					"CREATE CAST (app.t AS pg_stat_backtrace) WITH FUNCTION app.c(app.t) AS IMPLICIT; RESET ROLE; " +
+					"REVOKE USAGE ON TYPE pg_stat_backtrace FROM webapp", "",
+			},
 			{"CREATE EXTENSION pgcrypto SCHEMA backtrace", "function backtrace.crypt(text,text) is"},
 		} {
 			run(t, c, "BEGIN; "+change.sql+"; SET LOCAL search_path = pg_catalog")
