@@ -3,9 +3,9 @@
 // symbolic link, absolute or with too many "..", leads to a place there and never to a file outside.
 //
 // A file is first opened with O_PATH, which has no effect on it. Only a regular file is then opened for reading, through
-// that descriptor. So a device or a pipe is never opened, and nothing can be put in the file's place meanwhile. If this
-// process is root, the whole path is walked with the ids of that user. A path that an administrator names is opened with
-// the rights of this process.
+// that descriptor. So a device or a pipe is never opened, and nothing can be put in the file's place meanwhile. Files that
+// the kernel makes, as in /proc and /sys, do not count as regular ones. If this process is root, the whole path is walked
+// with the ids of that user. A path that an administrator names is opened with the rights of this process.
 //
 // RootOnlyPath finds files that only root can change or replace. A process that is root reads a file for another user
 // only then: otherwise that user could put a link to any file of root in its place.
@@ -185,6 +185,11 @@ func (p *place) readable(flags int, accept func(*unix.Stat_t) error) (*os.File, 
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return fail(fmt.Errorf("%s, %w", kind(st.Mode), ErrNotRegular))
 	}
+	if p.base != unix.AT_FDCWD || p.user.isOther() {
+		if err := notOfKernel(found); err != nil {
+			return fail(err)
+		}
+	}
 	if accept != nil {
 		if err := accept(&st); err != nil {
 			return fail(err)
@@ -195,6 +200,23 @@ func (p *place) readable(flags int, accept func(*unix.Stat_t) error) (*os.File, 
 		return fail(err)
 	}
 	return os.NewFile(uintptr(fd), p.path), nil
+}
+
+// notOfKernel returns an error for a file whose content the kernel makes, as in /proc. The kernel shows more of some to a
+// process with CAP_SYS_PTRACE or CAP_SYSLOG, which root keeps with the ids of another user, and a read may have an
+// effect.
+func notOfKernel(f *os.File) error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		return err
+	}
+	switch uint32(st.Type) { //nolint:gosec // the numbers have 32 bits
+	case unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC, unix.SECURITYFS_MAGIC,
+		unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.BPF_FS_MAGIC, unix.PSTOREFS_MAGIC, unix.EFIVARFS_MAGIC,
+		unix.SELINUX_MAGIC, unix.SMACK_MAGIC, unix.NSFS_MAGIC, unix.BINFMTFS_MAGIC, unix.RDTGROUP_SUPER_MAGIC:
+		return fmt.Errorf("a file of the kernel, %w", ErrNotRegular)
+	}
+	return nil
 }
 
 // descriptorPath returns a path that leads to an open file.

@@ -186,6 +186,36 @@ func TestKinds(t *testing.T) {
 	}
 }
 
+// TestFilesOfKernel: a link of another user leads to no file of /proc or /sys. With CAP_SYS_PTRACE, which root keeps with
+// the user's ids, the kernel shows files of /proc that it does not show to that user.
+func TestFilesOfKernel(t *testing.T) {
+	dir := folder(t)
+	pid := process(t, dir, &syscall.Credential{Uid: stranger, Gid: stranger})
+	for name, target := range map[string]string{
+		"maps": "/proc/1/maps", "version": "/proc/version", "sys": "/sys/kernel/mm/transparent_hugepage/enabled",
+	} {
+		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(target); err != nil {
+			continue // not on this kernel
+		}
+		for how, open := range map[string]func() error{
+			"below a root": func() error { return closing(Open(fmt.Sprintf("/proc/%d/root%s/%s", pid, dir, name))) },
+			"in a folder":  func() error { return closing(Open(fmt.Sprintf("/proc/%d/cwd/%s", pid, name))) },
+			"as user":      func() error { return closing(IDs(stranger, stranger).Open(filepath.Join(dir, name))) },
+			"below":        func() error { return closing(IDs(stranger, stranger).OpenBelow(dir, name)) },
+		} {
+			if err := open(); !errors.Is(err, ErrNotRegular) {
+				t.Errorf("%s: %s: %v", how, target, err)
+			}
+		}
+		if err := closing(Open(filepath.Join(dir, name))); errors.Is(err, ErrNotRegular) {
+			t.Errorf("%s, which an administrator names: %v", target, err)
+		}
+	}
+}
+
 // watch returns a function that returns the names of the files in a folder that were opened since its last call.
 func watch(t *testing.T, dir string) func() []string {
 	t.Helper()
