@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"io"
 	"maps"
 	"net"
 	"os"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 )
 
 const (
@@ -89,6 +91,10 @@ func parseConnString(o origin) (config *pgx.ConnConfig, notes []string, err erro
 	return config, notes, nil
 }
 
+// maxMessage bounds a message of the server, in bytes. pgx allocates memory for as many as a message announces, and
+// worker --all connects to servers of any user. A row that the worker reads has some megabytes at most.
+const maxMessage = 64 << 20
+
 // parse converts connection settings to a configuration. As in libpq, the string has priority over its service or
 // PGSERVICE, then come the environment and the cluster. pgx parses only settings that it treats as libpq does.
 func parse(o origin) (*pgx.ConnConfig, error) {
@@ -106,6 +112,11 @@ func parse(o origin) (*pgx.ConnConfig, error) {
 	config, err := pgx.ParseConfig(s.text(service))
 	if err != nil {
 		return nil, connError("%w", err)
+	}
+	config.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
+		frontend := pgproto3.NewFrontend(r, w)
+		frontend.SetMaxBodyLen(maxMessage)
+		return frontend
 	}
 	config.RuntimeParams = map[string]string{"application_name": applicationName}
 	for name, value := range map[string]string{
