@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/measure/probe"
 	"pg_stat_backtrace/ptrace/process"
@@ -23,14 +24,16 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// TestCallsOfServer: counts, stacks, arguments, conditions and durations of a server of each kind.
+// TestCallsOfServer: counts, stacks, arguments, conditions and durations of a server of each kind. By default, tests about
+// the kernel and the tracer take only one of two servers.
 func TestCallsOfServer(t *testing.T) {
 	needProbes(t)
 	dirs := binDirs(t)
 	if len(dirs) > 2 {
 		dirs = dirs[len(dirs)-2:] // the stripped one, and the newest one with symbols
 	}
-	for _, dir := range dirs {
+	selected := figure.Share(t, 2)
+	for i, dir := range dirs {
 		s := pgtest.Start(t, dir, pgtest.Options{Conf: []string{"max_connections = 1200"}})
 		name := func(what string) string { return fmt.Sprintf("%s/%s", pgtest.Version(t, dir), what) }
 		if stripped(t, dir) {
@@ -43,13 +46,18 @@ func TestCallsOfServer(t *testing.T) {
 		t.Run(name("conditions"), func(t *testing.T) { obeyConditions(t, s) })
 		t.Run(name("latency"), func(t *testing.T) { measureLatency(t, s) })
 		t.Run(name("static probes"), func(t *testing.T) { traceStatic(t, s) })
-		t.Run(name("two tracers"), func(t *testing.T) { traceTwice(t, s) })
-		t.Run(name("ten tracers"), func(t *testing.T) { traceTenTimes(t, s) })
-		t.Run(name("ended process"), func(t *testing.T) { seeEnd(t, s) })
-		t.Run(name("overhead"), func(t *testing.T) { limitOverhead(t, s) })
-		t.Run(name("kill -9"), func(t *testing.T) { leaveNoBreakpoint(t, s) })
-		t.Run(name("two capabilities"), func(t *testing.T) { useTwoCapabilities(t, s) })
 		t.Run(name("names"), func(t *testing.T) { refuseNames(t, s) })
+		for j, c := range []struct {
+			what string
+			test func(*testing.T, *pgtest.Server)
+		}{
+			{"two tracers", traceTwice}, {"ten tracers", traceTenTimes}, {"ended process", seeEnd},
+			{"overhead", limitOverhead}, {"kill -9", leaveNoBreakpoint}, {"two capabilities", useTwoCapabilities},
+		} {
+			if selected(i + j) {
+				t.Run(name(c.what), func(t *testing.T) { c.test(t, s) })
+			}
+		}
 	}
 }
 
@@ -406,7 +414,7 @@ func limitOverhead(t *testing.T, s *pgtest.Server) {
 		},
 	})
 	r := during(t, tracer, nil, func() {
-		until := time.Now().Add(time.Minute)
+		until := time.Now().Add(3 * time.Minute)
 		for time.Now().Before(until) {
 			exec("SELECT sum(length(repeat('x', g % 50))) FROM generate_series(1, 100000) g")
 			mu.Lock()
