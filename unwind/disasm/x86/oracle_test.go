@@ -86,14 +86,15 @@ func add(code []byte, random *rand.Rand, opcode byte, prefix ...byte) []byte {
 // and the general registers and memory that they write, must match LLVM's text.
 func TestOthersOfLLVM(t *testing.T) {
 	t.Parallel()
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same values each time
-	rounds := 4
-	if raceEnabled {
-		rounds = 1
-	}
+	selected := figure.Share(t, 4)
+	rounds := 0
 	var code []byte
-	for range rounds {
-		code = older(vectors(code, random), random)
+	for round := range uint64(4) {
+		if selected(int(round)) {
+			random := rand.New(rand.NewPCG(1, round)) //nolint:gosec // the same values each time
+			code = older(vectors(code, random), random)
+			rounds++
+		}
 	}
 	lines := insntest.Disassemble(t, code, elf.EM_X86_64, nil, "-M", "intel", "--mattr=+amx-tile,+amx-int8,+amx-bf16")
 	var compared, unknown int
@@ -133,7 +134,7 @@ func TestOthersOfLLVM(t *testing.T) {
 	if len(different) > 0 {
 		t.Errorf("these differ: %v", different)
 	}
-	if compared < rounds*5000 || len(writing) < 90 {
+	if compared < rounds*5000 || len(writing) < 80 {
 		t.Error("too few were compared")
 	}
 }

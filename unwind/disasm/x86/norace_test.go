@@ -1,5 +1,0 @@
-//go:build !race
-
-package x86_test
-
-const raceEnabled = false
