@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 )
 
@@ -155,10 +156,14 @@ func (s *elsewhere) here(t *testing.T, pid int) int {
 
 // TestFilesElsewhere captures processes from the command line. This process cannot open their files by any path.
 func TestFilesElsewhere(t *testing.T) {
-	for name, script := range map[string]string{"overlay": overlay, "pivot_root": pivot, "chroot": jail} {
-		t.Run(name, func(t *testing.T) {
+	selected := figure.Share(t, 3)
+	for i, way := range []struct{ name, script string }{{"overlay", overlay}, {"pivot_root", pivot}, {"chroot", jail}} {
+		if !selected(i) {
+			continue
+		}
+		t.Run(way.name, func(t *testing.T) {
 			each(t, func(t *testing.T, binDir string) {
-				s := startElsewhere(t, binDir, script)
+				s := startElsewhere(t, binDir, way.script)
 				pid := s.here(t, sleeper(t, s.Server))
 				root := stack(t, s.Server, pid, "nice", "-n0")
 				complete(t, "by root", root)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 )
 
@@ -18,7 +19,11 @@ import (
 // server whether it sees the worker.
 func TestHiddenProcesses(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []string{"0", "1", "2", "4"} {
+	selected := figure.Share(t, 2)
+	for i, mode := range []string{"0", "1", "2", "4"} {
+		if !selected(i) {
+			continue
+		}
 		t.Run("hidepid="+mode, func(t *testing.T) {
 			t.Parallel() // they wait most of the time
 			each(t, func(t *testing.T, binDir string) {
