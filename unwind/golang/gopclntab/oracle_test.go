@@ -99,8 +99,8 @@ func TestOracleFunctions(t *testing.T) {
 	}
 }
 
-// manyFunctions is the number of functions up to which the lines of all functions are compared. In larger programs,
-// every second, third and so on is compared.
+// manyFunctions is the number of functions up to which a full run compares the lines of all functions. In larger
+// programs, it compares every second, third and so on.
 const manyFunctions = 2000
 
 func compareFunctions(t *testing.T, exe string) {
@@ -111,6 +111,7 @@ func compareFunctions(t *testing.T, exe string) {
 		t.Fatalf("%d functions, debug/gosym has %d", table.Functions(), len(truth.Funcs))
 	}
 	lines, inlined := 0, 0
+	selected, many := figure.Share(t, 3), 1+table.Functions()/manyFunctions
 	for i := range truth.Funcs {
 		want := &truth.Funcs[i]
 		f, err := table.Function(i)
@@ -121,7 +122,7 @@ func compareFunctions(t *testing.T, exe string) {
 			t.Fatalf("%s [%#x, %#x), not %s [%#x, %#x)", f.Name, f.Entry, f.End, want.Name, want.Entry, want.End)
 		}
 		every := 4 * (1 + (f.End-f.Entry)/maxEvery)
-		for addr := f.Entry; addr < f.End && i%(1+table.Functions()/manyFunctions) == 0; addr += every {
+		for addr := f.Entry; addr < f.End && selected(i/many) && i%many == 0; addr += every {
 			frames, err := table.Frames(addr)
 			if errors.Is(err, gopclntab.ErrNotCovered) {
 				break // padding up to the next function
@@ -183,7 +184,11 @@ func compareDWARF(t *testing.T, exe string) {
 		t.Fatal(err)
 	}
 	n := shares{code: m}
+	selected := figure.Share(t, 3)
 	for i := range table.Functions() {
+		if !selected(i) {
+			continue
+		}
 		f, err := table.Function(i)
 		if err != nil {
 			t.Fatal(err)
