@@ -30,6 +30,9 @@ func TestMajors(t *testing.T) {
 		for name, o := range map[string]layout.Offset{
 			"PGPROC.pid": l.PGPROC.PID, "PGPROC.wait_event_info": l.PGPROC.WaitEventInfo, "size of PGPROC": l.PGPROC.Size,
 			"PGPROC.waitLock": l.PGPROC.WaitLock, "PROCLOCK.holdMask": l.PROCLOCK.HoldMask,
+			"AllocBlockData.endptr": l.AllocBlockData.Endptr, "GenerationBlock.endptr": l.GenerationBlock.Endptr,
+			"AllocSetContext.initBlockSize": l.AllocSetContext.InitBlockSize, "SlabBlock.nfree": l.SlabBlock.Nfree,
+			"SlabContext.blocklist": l.SlabContext.Blocklist, "MemoryContextData.ident": l.MemoryContextData.Ident,
 			"st_state": l.PgBackendStatus.StState, "err_stmt": l.PLpgSQLExecstate.ErrStmt,
 		} {
 			if !o.Known() && !(major == 19 && name == "PGPROC.waitLock") {

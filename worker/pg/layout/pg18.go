@@ -165,6 +165,8 @@ func init() { //nolint:gochecknoinits,funlen // a table
 	l.AllocSetContext.Header = At(0)
 	l.AllocSetContext.Blocks = At(80)
 	l.AllocSetContext.Freelist = At(88)
+	l.AllocSetContext.InitBlockSize = At(176)
+	l.MemoryChunk.Size = At(8)
 	l.AllocBlockData.Size = At(40)
 	l.AllocBlockData.Aset = At(0)
 	l.AllocBlockData.Prev = At(8)

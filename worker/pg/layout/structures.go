@@ -217,7 +217,19 @@ type Layout struct {
 		Header   Offset `c:"header"`
 		Blocks   Offset `c:"blocks"`
 		Freelist Offset `c:"freelist"`
+		// InitBlockSize follows the array of free lists.
+		InitBlockSize Offset `c:"initBlockSize"`
 	} `c:"AllocSetContext" src:"src/backend/utils/mmgr/aset.c"`
+
+	// AllocChunkData is the header of a chunk until 15, and MemoryChunk since 16.
+	AllocChunkData struct {
+		Size Offset
+		Aset Offset `c:"aset"`
+	} `c:"AllocChunkData" src:"src/backend/utils/mmgr/aset.c"`
+
+	MemoryChunk struct {
+		Size Offset
+	} `c:"MemoryChunk" src:"src/backend/utils/mmgr/aset.c"`
 
 	AllocBlockData struct {
 		Size    Offset

@@ -1,6 +1,10 @@
 package memctx
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"pg_stat_backtrace/worker/pg/layout"
+)
 
 // maxBlocks bounds the blocks of one context: 8 TB in blocks of 8 MB, or what hostile memory claims.
 const maxBlocks = 1 << 20
@@ -32,26 +36,27 @@ func (w *walk) blocks(i int) {
 
 // setBlocks reads the blocks of an AllocSet. Their sizes and that of the context itself add up to mem_allocated.
 func (w *walk) setBlocks(set uint64, h *header, c *Context) bool {
-	block, ok := w.pages.word(set + setBlocks)
+	s, l := &w.layout.AllocSetContext, &w.layout.AllocBlockData
+	block, ok := w.pages.word(set + s.Blocks.Uint64())
 	c.Total, c.Blocks, c.Free = int64(h.allocated), 0, 0
 	sum, prev := uint64(0), uint64(0)
 	for ; ok && block != 0; c.Blocks++ {
-		var b [40]byte
-		if c.Blocks >= maxBlocks || block%8 != 0 || !w.pages.read(block, b[:]) || !w.tick() {
+		b := w.buffer[:l.Endptr.Int()+pointer]
+		if c.Blocks >= maxBlocks || block%8 != 0 || !w.pages.read(block, b) || !w.tick() {
 			return false
 		}
-		word := func(at int) uint64 { return binary.NativeEndian.Uint64(b[at:]) }
-		free, end := word(blockFreePtr), word(blockEndPtr)
-		if word(blockSet) != set || word(blockPrev) != prev || free <= block || free > end {
+		word := func(at layout.Offset) uint64 { return binary.NativeEndian.Uint64(b[at.Int():]) }
+		free, end := word(l.Freeptr), word(l.Endptr)
+		if word(l.Aset) != set || word(l.Prev) != prev || free <= block || free > end {
 			return false
 		}
 		sum += end - block
 		c.Free += int64(end - free)
-		prev, block = block, word(blockNext)
+		prev, block = block, word(l.Next)
 	}
 	// What is beside the blocks is the context itself.
 	beside := h.allocated - sum
-	return ok && c.Blocks > 0 && sum <= h.allocated && beside >= setFreeLists+freeLists*8 && beside <= maxHeader
+	return ok && c.Blocks > 0 && sum <= h.allocated && beside >= s.InitBlockSize.Uint64() && beside <= maxHeader
 }
 
 // maxHeader bounds the size of a context itself.
@@ -68,9 +73,9 @@ func (w *walk) freeChunks(i int) {
 		return
 	}
 	chunks, bytes := int64(0), int64(0)
-	for list := range uint64(freeLists) {
+	for list := range w.layout.freeLists {
 		size := uint64(smallest) << list
-		n, ok := w.freeList(w.at[i]+setFreeLists+8*list, size, c.Total-bytes)
+		n, ok := w.freeList(w.at[i]+w.layout.AllocSetContext.Freelist.Uint64()+pointer*list, size, c.Total-bytes)
 		if !ok {
 			c.Free, c.FreeChunks = Unknown, Unknown
 			if !w.pages.full {
@@ -111,35 +116,34 @@ func (w *walk) freeList(head, size uint64, limit int64) (n int64, ok bool) {
 // empty list may be of zeros.
 func (w *walk) list(head uint64, f func(node uint64) bool) bool {
 	prev := head
-	node, ok := w.pages.word(head + 8)
+	node, ok := w.pages.word(head + pointer)
 	for n := 0; ok && node != 0 && node != head; n++ {
 		back, readable := w.pages.word(node)
 		if !readable || back != prev || n >= maxBlocks || !w.tick() || !f(node) {
 			return false
 		}
 		prev = node
-		node, ok = w.pages.word(node + 8)
+		node, ok = w.pages.word(node + pointer)
 	}
 	return ok && (node == head || prev == head)
 }
 
 // generationBlocks reads the blocks of a Generation.
 func (w *walk) generationBlocks(set uint64, h *header, c *Context) bool {
-	l := w.layout
+	l, sizes := &w.layout.GenerationBlock, &w.layout.GenerationContext
 	c.Blocks, c.Free, c.FreeChunks = 0, 0, 0
 	sum := uint64(0)
-	ok := w.list(set+l.generationHead, func(node uint64) bool {
-		var b [32]byte
-		if !w.pages.read(node+l.generationBlock, b[:]) {
+	ok := w.list(set+sizes.Blocks.Uint64(), func(node uint64) bool {
+		b := w.buffer[:l.Endptr.Int()+pointer]
+		if !w.pages.read(node, b) {
 			return false
 		}
-		word := func(at int) uint64 { return binary.NativeEndian.Uint64(b[at:]) }
-		size, free, end := word(0), word(16), word(24)
-		chunks, unused := int32(binary.NativeEndian.Uint32(b[8:])), int32(binary.NativeEndian.Uint32(b[12:]))
-		if l.generationOwner {
-			if owner, readable := w.pages.word(node + l.generationBlock - 8); !readable || owner != set {
-				return false
-			}
+		word := func(at layout.Offset) uint64 { return binary.NativeEndian.Uint64(b[at.Int():]) }
+		number := func(at layout.Offset) int32 { return int32(binary.NativeEndian.Uint32(b[at.Int():])) }
+		size, free, end := word(l.Blksize), word(l.Freeptr), word(l.Endptr)
+		chunks, unused := number(l.Nchunks), number(l.Nfree)
+		if l.Context.Known() && word(l.Context) != set {
+			return false
 		}
 		if end != node+size || free > end || free <= node || unused < 0 || unused > chunks {
 			return false
@@ -150,20 +154,21 @@ func (w *walk) generationBlocks(set uint64, h *header, c *Context) bool {
 		c.FreeChunks += int64(unused)
 		return true
 	})
-	c.Total = int64(h.allocated + l.generationHeader)
+	c.Total = int64(h.allocated + sizes.Size.Uint64())
 	return ok && sum == h.allocated
 }
 
 // bumpBlocks reads the blocks of a Bump. The view counts no header there, and Bump has no free chunks.
 func (w *walk) bumpBlocks(set uint64, h *header, c *Context) bool {
 	c.Total, c.Blocks, c.Free, c.FreeChunks = 0, 0, 0, 0
-	at := uint64(bumpFreePtr)
+	l, sizes := &w.layout.BumpBlock, &w.layout.BumpContext
+	shift := uint64(0)
 	if w.server.checked {
-		at += 8 // BumpBlock.context
+		shift = pointer // BumpBlock.context
 	}
-	ok := w.list(set+bumpHead, func(node uint64) bool {
-		free, ok1 := w.pages.word(node + at)
-		end, ok2 := w.pages.word(node + at + bumpEndPtr - bumpFreePtr)
+	ok := w.list(set+sizes.Blocks.Uint64(), func(node uint64) bool {
+		free, ok1 := w.pages.word(node + l.Freeptr.Uint64() + shift)
+		end, ok2 := w.pages.word(node + l.Endptr.Uint64() + shift)
 		if !ok1 || !ok2 || free <= node || free > end {
 			return false
 		}
@@ -172,7 +177,7 @@ func (w *walk) bumpBlocks(set uint64, h *header, c *Context) bool {
 		c.Free += int64(end - free)
 		return true
 	})
-	return ok && uint64(c.Total)+bumpHeader == h.allocated
+	return ok && uint64(c.Total)+sizes.Size.Uint64() == h.allocated
 }
 
 // size reads a field that is a Size before 17 and an uint32 since.
@@ -210,7 +215,7 @@ func (w *walk) slabBlocks(set uint64, h *header, c *Context) bool {
 	if lists == 0 {
 		lists = perBlock + 1
 		var ok bool
-		if head, ok = w.pages.word(set + l.headerSize); !ok || head != l.lists+16*lists {
+		if head, ok = w.pages.word(set + l.headerSize); !ok || head != l.lists+nodeSize*lists {
 			return false
 		}
 	}
@@ -223,7 +228,7 @@ func (w *walk) slabBlocks(set uint64, h *header, c *Context) bool {
 	}
 	c.Blocks, c.Free, c.FreeChunks = 0, 0, 0
 	for i := range lists {
-		ok := w.list(set+l.lists+16*i, func(node uint64) bool {
+		ok := w.list(set+l.lists+nodeSize*i, func(node uint64) bool {
 			free, ok := w.number(uint64(int64(node) + l.free))
 			if l.owner != 0 {
 				owner, readable := w.pages.word(uint64(int64(node) + l.owner))

@@ -30,7 +30,7 @@ type Server struct {
 	// Major is the major version.
 	Major int
 
-	layout  *layout
+	layout  *offsets
 	top     uint64 // TopMemoryContext, a link-time address
 	checked bool   // built with MEMORY_CONTEXT_CHECKING, which changes the layouts
 }
@@ -40,10 +40,11 @@ func Variables() []string { return []string{"TopMemoryContext", "MemoryContextCh
 
 // NewServer knows a program by its major version and its symbols. The error is ErrNotServer.
 func NewServer(major int, symbol func(name string) uint64) (*Server, error) {
-	s := &Server{Major: major, layout: layouts[major], top: symbol("TopMemoryContext")}
+	known, ok := offsetsOf(major)
+	s := &Server{Major: major, layout: known, top: symbol("TopMemoryContext")}
 	s.checked = symbol("MemoryContextCheck") != 0
 	switch {
-	case s.layout == nil:
+	case !ok:
 		return nil, fmt.Errorf("%w: version %d", ErrNotServer, major)
 	case s.top == 0:
 		return nil, fmt.Errorf("%w: it has no TopMemoryContext", ErrNotServer)

@@ -6,10 +6,15 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"pg_stat_backtrace/worker/pg/layout"
 )
 
 // fake is a memory of one piece at base.
 const base = 0x10000
+
+// pg is the layout of the fake server.
+var pg, _ = layout.Of(18)
 
 func server(t testing.TB, major int) *Server {
 	t.Helper()
@@ -45,20 +50,20 @@ func tree() fake {
 	for i := range uint64(3) {
 		set, block := first+i*step, first+i*step+200
 		f.put(set, 474)
-		f.put(set+contextAllocated, step)
-		f.put(set+contextName, name)
-		f.put(set+setBlocks, block)
-		f.put(block+blockSet, set)
-		f.put(block+blockFreePtr, block+100)
-		f.put(block+blockEndPtr, set+step)
+		f.put(set+pg.MemoryContextData.MemAllocated.Uint64(), step)
+		f.put(set+pg.MemoryContextData.Name.Uint64(), name)
+		f.put(set+pg.AllocSetContext.Blocks.Uint64(), block)
+		f.put(block+pg.AllocBlockData.Aset.Uint64(), set)
+		f.put(block+pg.AllocBlockData.Freeptr.Uint64(), block+100)
+		f.put(block+pg.AllocBlockData.Endptr.Uint64(), set+step)
 		if i > 0 {
-			f.put(set+contextParent, first)
+			f.put(set+pg.MemoryContextData.Parent.Uint64(), first)
 		}
 	}
-	f.put(first+contextFirstChild, first+step)
-	f.put(first+step+contextNextChild, first+2*step)
-	f.put(first+2*step+contextPrevChild, first+step)
-	f.put(first+setFreeLists+8, first+304) // a chunk of 16 bytes
+	f.put(first+pg.MemoryContextData.Firstchild.Uint64(), first+step)
+	f.put(first+step+pg.MemoryContextData.Nextchild.Uint64(), first+2*step)
+	f.put(first+2*step+pg.MemoryContextData.Prevchild.Uint64(), first+step)
+	f.put(first+pg.AllocSetContext.Freelist.Uint64()+8, first+304) // a chunk of 16 bytes
 	return f
 }
 
@@ -79,15 +84,15 @@ func TestRead(t *testing.T) {
 func TestContradictions(t *testing.T) {
 	const first, step = base + 0x1000, 0x400
 	for what, damage := range map[string]func(fake){
-		"parent":       func(f fake) { f.put(first+step+contextParent, first+2*step) },
-		"circle":       func(f fake) { f.put(first+2*step+contextNextChild, first+step) },
-		"own child":    func(f fake) { f.put(first+contextFirstChild, first) },
-		"block's set":  func(f fake) { f.put(first+200+blockSet, first+step) },
-		"block circle": func(f fake) { f.put(first+200+blockNext, first+200) },
-		"sum":          func(f fake) { f.put(first+contextAllocated, 1<<40) },
+		"parent":       func(f fake) { f.put(first+step+pg.MemoryContextData.Parent.Uint64(), first+2*step) },
+		"circle":       func(f fake) { f.put(first+2*step+pg.MemoryContextData.Nextchild.Uint64(), first+step) },
+		"own child":    func(f fake) { f.put(first+pg.MemoryContextData.Firstchild.Uint64(), first) },
+		"block's set":  func(f fake) { f.put(first+200+pg.AllocBlockData.Aset.Uint64(), first+step) },
+		"block circle": func(f fake) { f.put(first+200+pg.AllocBlockData.Next.Uint64(), first+200) },
+		"sum":          func(f fake) { f.put(first+pg.MemoryContextData.MemAllocated.Uint64(), 1<<40) },
 		"chunk circle": func(f fake) { f.put(first+304+8, first+304) },
-		"no memory":    func(f fake) { f.put(first+step+contextNextChild, 1<<50) },
-		"name":         func(f fake) { f.put(first+contextName, 8) },
+		"no memory":    func(f fake) { f.put(first+step+pg.MemoryContextData.Nextchild.Uint64(), 1<<50) },
+		"name":         func(f fake) { f.put(first+pg.MemoryContextData.Name.Uint64(), 8) },
 	} {
 		f := tree()
 		damage(f)
@@ -104,7 +109,7 @@ func TestChange(t *testing.T) {
 	reads, last := 0, 30
 	m, err := server(t, 18).Read(t.Context(), func(addr uint64, p []byte) int {
 		if reads++; reads < last {
-			f.put(base+0x1000+200+blockFreePtr, base+0x1000+300+uint64(reads))
+			f.put(base+0x1000+200+pg.AllocBlockData.Freeptr.Uint64(), base+0x1000+300+uint64(reads))
 		}
 		return f.read(addr, p)
 	}, 0, Options{Attempts: 100})
@@ -114,7 +119,7 @@ func TestChange(t *testing.T) {
 	reads, last = 0, 1<<30
 	if m, err = server(t, 18).Read(t.Context(), func(addr uint64, p []byte) int {
 		reads++
-		f.put(base+0x1000+200+blockFreePtr, base+0x1000+300+uint64(reads%100))
+		f.put(base+0x1000+200+pg.AllocBlockData.Freeptr.Uint64(), base+0x1000+300+uint64(reads%100))
 		return f.read(addr, p)
 	}, 0, Options{}); err != nil || m.Consistent || m.Changed == 0 {
 		t.Errorf("%+v, %v", m, err)
@@ -156,22 +161,22 @@ func TestBounded(t *testing.T) {
 	for i := range 2 * chain { // two chains below the first context: the even and the odd numbers
 		set := context(i)
 		f.put(set, 474)
-		f.put(set+contextAllocated, size)
-		f.put(set+contextName, base+0x100)
-		f.put(set+setBlocks, set+200)
-		f.put(set+200+blockSet, set)
-		f.put(set+200+blockFreePtr, set+248)
-		f.put(set+200+blockEndPtr, set+size)
+		f.put(set+pg.MemoryContextData.MemAllocated.Uint64(), size)
+		f.put(set+pg.MemoryContextData.Name.Uint64(), base+0x100)
+		f.put(set+pg.AllocSetContext.Blocks.Uint64(), set+200)
+		f.put(set+200+pg.AllocBlockData.Aset.Uint64(), set)
+		f.put(set+200+pg.AllocBlockData.Freeptr.Uint64(), set+248)
+		f.put(set+200+pg.AllocBlockData.Endptr.Uint64(), set+size)
 		if i > 0 {
-			f.put(set+contextParent, context(max(i-2, 0)))
+			f.put(set+pg.MemoryContextData.Parent.Uint64(), context(max(i-2, 0)))
 		}
 		if i > 0 && i+2 < 2*chain {
-			f.put(set+contextFirstChild, context(i+2))
+			f.put(set+pg.MemoryContextData.Firstchild.Uint64(), context(i+2))
 		}
 	}
-	f.put(context(0)+contextFirstChild, context(1))
-	f.put(context(1)+contextNextChild, context(2))
-	f.put(context(2)+contextPrevChild, context(1))
+	f.put(context(0)+pg.MemoryContextData.Firstchild.Uint64(), context(1))
+	f.put(context(1)+pg.MemoryContextData.Nextchild.Uint64(), context(2))
+	f.put(context(2)+pg.MemoryContextData.Prevchild.Uint64(), context(1))
 	whole, err := server(t, 18).Read(t.Context(), f.read, 0, Options{})
 	if err != nil || !whole.Consistent || whole.LeftOut || len(whole.Contexts) != 2*chain {
 		t.Fatalf("%v, %d contexts", err, len(whole.Contexts))

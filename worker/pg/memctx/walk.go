@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"pg_stat_backtrace/worker/pg/layout"
 )
 
 // Bounds of strings, in bytes.
@@ -20,10 +22,11 @@ const looks = 1024
 // walk is one reading of a tree.
 type walk struct {
 	server  *Server
-	layout  *layout
+	layout  *offsets
 	options Options
 	ctx     context.Context //nolint:containedctx // of one call
 	pages   pages
+	buffer  [128]byte // for one header or block
 	tree    Tree
 	at      []uint64 // the addresses of the contexts
 	steps   int
@@ -80,15 +83,16 @@ type header struct {
 }
 
 func (w *walk) header(addr uint64) (header, bool) {
-	var b [contextSize]byte
-	if addr == 0 || addr%8 != 0 || !w.pages.read(addr, b[:]) {
+	c := &w.layout.MemoryContextData
+	b := w.buffer[:c.Size.Int()]
+	if addr == 0 || addr%8 != 0 || !w.pages.read(addr, b) {
 		return header{}, false
 	}
-	word := func(at int) uint64 { return binary.NativeEndian.Uint64(b[at:]) }
+	word := func(at layout.Offset) uint64 { return binary.NativeEndian.Uint64(b[at.Int():]) }
 	h := header{
-		tag: binary.NativeEndian.Uint32(b[:]), allocated: word(contextAllocated), parent: word(contextParent),
-		firstChild: word(contextFirstChild), prev: word(contextPrevChild), next: word(contextNextChild),
-		name: word(contextName), ident: word(contextIdent),
+		tag: binary.NativeEndian.Uint32(b), allocated: word(c.MemAllocated), parent: word(c.Parent),
+		firstChild: word(c.Firstchild), prev: word(c.Prevchild), next: word(c.Nextchild),
+		name: word(c.Name), ident: word(c.Ident),
 	}
 	return h, w.kind(h.tag) != ""
 }
@@ -98,17 +102,15 @@ const kindAllocSet = "AllocSet"
 
 // kind names the kinds of contexts by their node tags; "" for what is none.
 func (w *walk) kind(tag uint32) string {
-	switch l := w.layout; tag {
-	case l.allocSet:
+	switch l := &w.layout.Tags; int(tag) {
+	case l.AllocSetContext.Int():
 		return kindAllocSet
-	case l.generation:
+	case l.GenerationContext.Int():
 		return "Generation"
-	case l.slab:
+	case l.SlabContext.Int():
 		return "Slab"
-	case l.bump:
-		if tag != 0 {
-			return "Bump"
-		}
+	case l.BumpContext.Int():
+		return "Bump"
 	}
 	return ""
 }
