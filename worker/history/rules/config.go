@@ -1,0 +1,117 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// The names of the rules.
+const (
+	LockWait    = "lock_wait"
+	IdleBlocks  = "idle_in_transaction"
+	Connections = "connections"
+	CommitWait  = "commit_wait"
+	DiskSleep   = "uninterruptible"
+	LWLockWait  = "lwlock_wait"
+	Starved     = "starved"
+)
+
+// Rule is the configuration of one rule.
+type Rule struct {
+	Name string `json:"name"`
+	// Off is set if the rule is switched off.
+	Off bool `json:"off,omitempty"`
+	// After is how long the state must last; for Connections 0.
+	After time.Duration `json:"after_ns,omitempty"`
+	// Above is a share in percent, for Connections only.
+	Above int `json:"above,omitempty"`
+	// About says what the rule is for.
+	About string `json:"about"`
+}
+
+// Config is all that a file can set.
+type Config struct {
+	Rules []Rule
+	// Cooldown is how long a cause must have been absent before it is an incident again.
+	Cooldown time.Duration
+	// Budget bounds the incidents of an hour.
+	Budget int
+	// Keep and Size bound the number of incidents that are kept, and their bytes.
+	Keep int
+	Size int64
+	// Webhook is where alerts go; the zero value: nowhere.
+	Webhook Webhook
+}
+
+// Webhook is the receiver of alerts.
+type Webhook struct {
+	// URL gets a POST in the format that Alertmanager sends to webhooks; empty: nothing is sent.
+	URL string
+	// Timeout bounds one request.
+	Timeout time.Duration
+}
+
+// Bounds and defaults of Config.
+const (
+	minAfter      = 10 * time.Millisecond
+	maxAfter      = 24 * time.Hour
+	maxBudget     = 1000
+	maxKeep       = 10_000
+	minSize       = 1 << 20
+	maxSize       = 1 << 40
+	maxTimeout    = time.Minute
+	defaultKeep   = 100
+	defaultSize   = 200 << 20
+	defaultBudget = 12
+)
+
+// Default returns the built-in rules.
+func Default() Config {
+	const (
+		lock, idle, commit, disk, short, starved = 10 * time.Second, time.Minute, 10 * time.Second, 5 * time.Second, time.Second,
+			5 * time.Second
+		slots = 90
+	)
+	return Config{
+		Rules: []Rule{
+			{Name: LockWait, After: lock, About: "a session waits for a lock"},
+			{Name: IdleBlocks, After: idle, About: "a session that is idle in transaction blocks others"},
+			{Name: Connections, Above: slots, About: "the share of the connection slots in use, in percent"},
+			{Name: CommitWait, After: commit, About: "a commit waits for a synchronous standby"},
+			{Name: DiskSleep, After: disk, About: "a process is in uninterruptible sleep (state D), mostly for a disk"},
+			{Name: LWLockWait, After: short, About: "a session waits for one LWLock and has not run meanwhile"},
+			{Name: Starved, After: starved, About: "the worker was ready to run and got no processor"},
+		},
+		Cooldown: 10 * time.Minute, Budget: defaultBudget, Keep: defaultKeep, Size: defaultSize, Webhook: Webhook{Timeout: 5 * time.Second},
+	}
+}
+
+// Rule returns the rule with a name; nil: there is none.
+func (c *Config) Rule(name string) *Rule {
+	i := slices.IndexFunc(c.Rules, func(r Rule) bool { return r.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &c.Rules[i]
+}
+
+// on returns a rule that is not switched off.
+func (c *Config) on(name string) (Rule, bool) {
+	r := c.Rule(name)
+	if r == nil || r.Off {
+		return Rule{}, false
+	}
+	return *r, true
+}
+
+// Threshold returns the rule's limit in words.
+func (r *Rule) Threshold() string {
+	switch {
+	case r.Off:
+		return "off"
+	case r.Name == Connections:
+		return fmt.Sprintf("above %d %%", r.Above)
+	}
+	return "after " + r.After.String()
+}

@@ -1,0 +1,62 @@
+// Package rules decides from what a server's sessions do at one moment whether something is wrong that a person should
+// see: an incident. The rules are built in, and a file can change them or switch them off.
+//
+// A rule goes by the clock and by identity, never by the number of looks: it measures how long one and the same wait has
+// lasted. The wait's start, the transaction or an unchanged count of context switches proves that it is the same one. A
+// look that comes late proves nothing about the time before it. Several waits with one cause are one incident.
+//
+// The package must not read a process or write an incident. It gets rows, and returns findings.
+package rules
+
+import (
+	"time"
+
+	"pg_stat_backtrace/worker/history/store"
+)
+
+// Look is what the recorder sees at one time.
+type Look struct {
+	// Time must come from time.Now, with its monotonic clock: a step of the wall clock is no time that has passed.
+	Time time.Time
+	// Period is the planned time between two looks.
+	Period time.Duration
+	// Starved is how long the recorder was ready to run since the look before, and got no processor.
+	Starved time.Duration
+	// Rows are the sessions. Unread is set if no session could be read. Partial is set if some could not.
+	Rows    []store.Row
+	Unread  bool
+	Partial bool
+	// Procs has what the kernel says about the processes of the rows, by the server's process id.
+	Procs map[int32]Proc
+	// Clients is the number of client backends, and Slots the number that ordinary roles can have; 0: not known.
+	Clients, Slots int
+}
+
+// Proc is what the kernel says about a process.
+type Proc struct {
+	// State is the letter of proc(5).
+	State byte
+	// Switches counts how often the process left a processor. A process that sleeps at two looks, with the same count,
+	// has not run between them.
+	Switches uint64
+}
+
+// sleeps reports whether the process is not on a processor and not waiting for one.
+func (p Proc) sleeps() bool { return p.State == 'S' || p.State == 'D' || p.State == 'I' }
+
+// Finding is a reason for an incident.
+type Finding struct {
+	// Rule is the name of the rule.
+	Rule string `json:"rule"`
+	// Cause names what is behind the finding. Findings with an equal cause are one incident.
+	Cause string `json:"cause"`
+	// Summary says what is wrong in one sentence, in which names and texts of the server do not occur.
+	Summary string `json:"summary"`
+	// Since is when it began, as far as that is known.
+	Since time.Time `json:"since"`
+	// Processes are the server's ids of the processes involved. Root is the one that the others wait for; 0: none.
+	Processes []int32 `json:"processes,omitempty"`
+	Root      int32   `json:"root,omitempty"`
+
+	keys []string // all names of the cause
+}

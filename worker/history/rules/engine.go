@@ -1,0 +1,517 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/worker/history/store"
+)
+
+// Bounds of an Engine's memory.
+const (
+	maxCauses    = 10_000
+	maxProcesses = 200
+	forgotten    = 5 * time.Minute // a wait that was not seen for so long has ended
+)
+
+// Engine applies rules to one look after the other. It must be used by one goroutine at a time.
+type Engine struct {
+	config Config
+	waits  map[waitKey]*wait
+	causes map[string]time.Time // when each name of a cause was seen last
+	fired  []time.Time          // incidents of the last hour
+	last   time.Time            // of the last look
+	whole  bool                 // the last look had all sessions
+}
+
+// waitKey is the identity of a wait.
+type waitKey struct {
+	rule  string
+	pid   int32
+	start int64
+	proof [4]int64 // times or counts that differ between two waits of the process
+	event string
+}
+
+// wait is a wait that lasts.
+type wait struct {
+	first time.Time
+	base  time.Duration // its age at that time
+	seen  time.Time
+}
+
+// Result is what a look has shown.
+type Result struct {
+	// New are the findings that are incidents.
+	New []Finding
+	// OverBudget are findings that would be incidents, but the hour already has as many as the budget allows.
+	OverBudget []Finding
+}
+
+// New returns an engine.
+func New(c Config) *Engine {
+	return &Engine{config: c, waits: map[waitKey]*wait{}, causes: map[string]time.Time{}}
+}
+
+// Config returns the rules.
+func (e *Engine) Config() Config { return e.config }
+
+// Change replaces the rules. Waits and causes that are known stay.
+func (e *Engine) Change(c Config) { e.config = c }
+
+// Known makes a cause an incident that has been reported at a time, such as before a restart of the worker.
+func (e *Engine) Known(cause string, at time.Time) {
+	if at.After(e.causes[cause]) {
+		e.causes[cause] = at
+	}
+}
+
+// Look applies the rules.
+func (e *Engine) Look(l *Look) Result {
+	var found []Finding
+	if !l.Unread {
+		v := e.view(l)
+		for _, rule := range []func(*view) []Finding{commitWaits, diskSleeps, lwlockWaits, idleBlocks, lockWaits, connections} {
+			found = append(found, rule(v)...)
+		}
+	}
+	if r, ok := e.config.on(Starved); ok && l.Starved >= r.After {
+		found = append(found, Finding{
+			Rule: Starved, Cause: "starved", Since: l.Time.Add(-l.Starved),
+			Summary: fmt.Sprintf("the worker was ready to run for %s and got no processor: the host is overloaded", round(l.Starved)),
+		})
+	}
+	result := e.choose(merge(found), l.Time)
+	if !l.Unread && !l.Partial { // otherwise a session that is absent may still wait
+		for k, w := range e.waits {
+			if !w.seen.Equal(l.Time) {
+				delete(e.waits, k)
+			}
+		}
+	}
+	for k, w := range e.waits {
+		if l.Time.Sub(w.seen) > forgotten {
+			delete(e.waits, k)
+		}
+	}
+	e.last, e.whole = l.Time, !l.Unread && !l.Partial
+	return result
+}
+
+// merge makes one finding of those with a common cause. The first of them counts, with the processes of all.
+func merge(found []Finding) []Finding {
+	var list []Finding
+	for _, f := range found {
+		f.keys = append([]string{f.Cause}, f.keys...)
+		i := slices.IndexFunc(list, func(o Finding) bool {
+			return slices.ContainsFunc(f.keys, func(k string) bool { return slices.Contains(o.keys, k) })
+		})
+		if i < 0 {
+			list = append(list, f)
+			continue
+		}
+		o := &list[i]
+		o.keys = append(o.keys, f.keys...)
+		for _, pid := range f.Processes {
+			if len(o.Processes) < maxProcesses && !slices.Contains(o.Processes, pid) {
+				o.Processes = append(o.Processes, pid)
+			}
+		}
+	}
+	return list
+}
+
+// choose returns the findings whose cause is new, within the budget.
+func (e *Engine) choose(found []Finding, now time.Time) (r Result) {
+	for k, seen := range e.causes {
+		if now.Sub(seen) >= e.config.Cooldown {
+			delete(e.causes, k)
+		}
+	}
+	e.fired = slices.DeleteFunc(e.fired, func(t time.Time) bool { return now.Sub(t) >= time.Hour })
+	for i := range found {
+		f := found[i]
+		known := slices.ContainsFunc(f.keys, func(k string) bool { return !e.causes[k].IsZero() })
+		for _, k := range f.keys {
+			if len(e.causes) < maxCauses || !e.causes[k].IsZero() {
+				e.causes[k] = now
+			}
+		}
+		switch {
+		case known:
+		case len(e.fired) >= e.config.Budget:
+			r.OverBudget = append(r.OverBudget, f)
+		default:
+			e.fired = append(e.fired, now)
+			r.New = append(r.New, f)
+		}
+	}
+	return r
+}
+
+// view is a look with its sessions by process id.
+type view struct {
+	*Look
+
+	e    *Engine
+	rows map[int32]*store.Row
+}
+
+func (e *Engine) view(l *Look) *view {
+	v := &view{Look: l, e: e, rows: make(map[int32]*store.Row, len(l.Rows))}
+	for i := range l.Rows {
+		if r := &l.Rows[i]; !r.Ended {
+			v.rows[r.PID] = r
+		}
+	}
+	return v
+}
+
+// age returns how long a wait has lasted. Begin is its start in microseconds since 1970 by the server's clock; 0: not
+// known, then it begins when it is seen first. After the first look, time is measured by the monotonic clock. A wait that
+// the last look did not have is not older than that look, whatever the wall clock says.
+func (v *view) age(k waitKey, begin int64) time.Duration {
+	w := v.e.waits[k]
+	if w == nil {
+		w = &wait{first: v.Time}
+		if begin > 0 {
+			w.base = max(0, v.Time.Sub(time.UnixMicro(begin)))
+		}
+		if v.e.whole && !v.e.last.IsZero() {
+			w.base = min(w.base, max(0, v.Time.Sub(v.e.last)))
+		}
+		v.e.waits[k] = w
+	}
+	w.seen = v.Time
+	return w.base + max(0, v.Time.Sub(w.first))
+}
+
+// key returns the identity of what a session does under a rule.
+func key(rule string, r *store.Row, proof ...int64) waitKey {
+	k := waitKey{rule: rule, pid: r.PID, start: r.Start, event: r.WaitType + ":" + r.WaitEvent}
+	copy(k.proof[:], proof)
+	return k
+}
+
+// transaction is the identity of a wait that each transaction or statement has at most once.
+func transaction(rule string, r *store.Row) waitKey {
+	return key(rule, r, r.XactStart, r.QueryStart, r.StateStart)
+}
+
+// longest collects the sessions of one finding.
+type longest struct {
+	pids []int32
+	age  time.Duration
+}
+
+func (w *longest) add(pid int32, age time.Duration) {
+	if len(w.pids) < maxProcesses {
+		w.pids = append(w.pids, pid)
+	}
+	w.age = max(w.age, age)
+}
+
+func (v *view) finding(rule, cause, summary string, w *longest) Finding {
+	return Finding{Rule: rule, Cause: cause, Summary: summary, Since: v.Time.Add(-w.age), Processes: w.pids}
+}
+
+func commitWaits(v *view) []Finding {
+	rule, ok := v.e.config.on(CommitWait)
+	if !ok {
+		return nil
+	}
+	var w longest
+	for i := range v.Rows {
+		r := &v.Rows[i]
+		if r.Ended || !waitsForStandby(r) {
+			continue
+		}
+		if age := v.age(transaction(CommitWait, r), 0); age >= rule.After {
+			w.add(r.PID, age)
+		}
+	}
+	if len(w.pids) == 0 {
+		return nil
+	}
+	return []Finding{v.finding(CommitWait, causeStandby, fmt.Sprintf("%s for a synchronous standby, the longest for %s",
+		plural(len(w.pids), "commit waits", "commits wait"), round(w.age)), &w)}
+}
+
+const (
+	causeStandby = "standby"
+	causeDisk    = "uninterruptible sleep"
+)
+
+func waitsForStandby(r *store.Row) bool {
+	return r.WaitType == "IPC" && strings.EqualFold(r.WaitEvent, "SyncRep")
+}
+
+func diskSleeps(v *view) []Finding {
+	rule, ok := v.e.config.on(DiskSleep)
+	if !ok {
+		return nil
+	}
+	var w longest
+	for i := range v.Rows {
+		r := &v.Rows[i]
+		p, known := v.Procs[r.PID]
+		if r.Ended || !known || p.State != 'D' {
+			continue
+		}
+		// The wait event may change its name by itself, but not without a run.
+		k := key(DiskSleep, r, int64(p.Switches))
+		k.event = ""
+		if age := v.age(k, 0); age >= rule.After {
+			w.add(r.PID, age)
+		}
+	}
+	if len(w.pids) == 0 {
+		return nil
+	}
+	return []Finding{v.finding(DiskSleep, causeDisk, fmt.Sprintf("%s in uninterruptible sleep, the longest for %s: a disk or a "+
+		"network file system does not answer", plural(len(w.pids), "process is", "processes are"), round(w.age)), &w)}
+}
+
+func lwlockWaits(v *view) []Finding {
+	rule, ok := v.e.config.on(LWLockWait)
+	if !ok {
+		return nil
+	}
+	byEvent := map[string]*longest{}
+	for i := range v.Rows {
+		r := &v.Rows[i]
+		p, known := v.Procs[r.PID]
+		if r.Ended || r.WaitType != "LWLock" || !known || !p.sleeps() {
+			continue
+		}
+		if age := v.age(key(LWLockWait, r, int64(p.Switches)), 0); age >= rule.After {
+			w := byEvent[r.WaitEvent]
+			if w == nil {
+				w = &longest{}
+				byEvent[r.WaitEvent] = w
+			}
+			w.add(r.PID, age)
+		}
+	}
+	var list []Finding
+	for event, w := range byEvent {
+		list = append(list, v.finding(LWLockWait, causeLWLock(event), fmt.Sprintf("%s for an LWLock without running meanwhile, the longest for %s",
+			plural(len(w.pids), "session waits", "sessions wait"), round(w.age)), w))
+	}
+	slices.SortFunc(list, func(a, b Finding) int { return strings.Compare(a.Cause, b.Cause) })
+	return list
+}
+
+func causeLWLock(event string) string { return "LWLock " + event }
+
+// idleBlocks finds sessions that are idle in transaction and block others. The time counts from when both became true.
+func idleBlocks(v *view) []Finding {
+	rule, ok := v.e.config.on(IdleBlocks)
+	if !ok {
+		return nil
+	}
+	type block struct {
+		waiters []int32
+		since   int64 // the oldest wait
+	}
+	blocks := map[int32]*block{}
+	for i := range v.Rows {
+		r := &v.Rows[i]
+		for j := range r.BlockedBy {
+			b := &r.BlockedBy[j]
+			root := v.rows[b.PID]
+			if r.Ended || b.Soft || root == nil || !strings.HasPrefix(root.State, "idle in transaction") {
+				continue
+			}
+			w := blocks[b.PID]
+			if w == nil {
+				w = &block{}
+				blocks[b.PID] = w
+			}
+			if len(w.waiters) < maxProcesses {
+				w.waiters = append(w.waiters, r.PID)
+			}
+			if r.WaitStart > 0 && (w.since == 0 || r.WaitStart < w.since) {
+				w.since = r.WaitStart
+			}
+		}
+	}
+	var list []Finding
+	for _, pid := range sorted(blocks) {
+		w, root := blocks[pid], v.rows[pid]
+		age := v.age(transaction(IdleBlocks, root), max(w.since, root.StateStart))
+		if age < rule.After {
+			continue
+		}
+		list = append(list, Finding{
+			Rule: IdleBlocks, Cause: v.cause(pid), Root: pid, Processes: append([]int32{pid}, w.waiters...), Since: v.Time.Add(-age),
+			Summary: fmt.Sprintf("process %d is idle in transaction and has blocked %s for %s", pid,
+				plural(len(w.waiters), "session", "sessions"), round(age)),
+		})
+	}
+	return list
+}
+
+// lockWaits finds sessions that wait for a lock, by the process behind which they wait.
+func lockWaits(v *view) []Finding {
+	rule, ok := v.e.config.on(LockWait)
+	if !ok {
+		return nil
+	}
+	byRoot, objects := map[int32]*longest{}, map[int32][]string{}
+	for i := range v.Rows {
+		r := &v.Rows[i]
+		if r.Ended || r.WaitType != "Lock" {
+			continue
+		}
+		k := key(LockWait, r, r.WaitStart)
+		if r.WaitStart == 0 {
+			k = transaction(LockWait, r)
+		}
+		age := v.age(k, r.WaitStart)
+		if age < rule.After {
+			continue
+		}
+		root := v.root(r)
+		w := byRoot[root]
+		if w == nil {
+			w = &longest{}
+			byRoot[root] = w
+		}
+		w.add(r.PID, age)
+		if o := objectOf(r); o != "" && !slices.Contains(objects[root], o) && len(objects[root]) < maxProcesses {
+			objects[root] = append(objects[root], o)
+		}
+	}
+	var list []Finding
+	for _, root := range sorted(byRoot) {
+		w := byRoot[root]
+		behind := fmt.Sprintf("behind process %d", root)
+		switch root {
+		case noProcess:
+			behind = "behind a prepared transaction"
+		case unknownProcess:
+			behind = "whose holder is not known"
+		}
+		f := v.finding(LockWait, v.cause(root), fmt.Sprintf("%s for a lock %s, the longest for %s",
+			plural(len(w.pids), "session waits", "sessions wait"), behind, round(w.age)), w)
+		if f.keys = objects[root]; root > 0 {
+			f.Root, f.Processes = root, append([]int32{root}, slices.DeleteFunc(f.Processes, func(p int32) bool { return p == root })...)
+		}
+		list = append(list, f)
+	}
+	return list
+}
+
+// objectOf returns a name of the object that a session waits for, if others can wait for it after its holder has gone. An
+// object that belongs to one transaction is none.
+func objectOf(r *store.Row) string {
+	if len(r.BlockedBy) == 0 {
+		return ""
+	}
+	b := &r.BlockedBy[0]
+	switch b.Lock {
+	case "", "transactionid", "virtualxid", "spectoken", "applytransaction":
+		return ""
+	}
+	return "object " + b.Object
+}
+
+const (
+	noProcess      = 0  // a prepared transaction
+	unknownProcess = -1 // a wait whose blockers are not known
+)
+
+// root returns the process at the begin of the chain of waits: it holds the lock, or it is the smallest of a deadlock. If
+// several processes hold it, the one with the oldest transaction counts.
+func (v *view) root(r *store.Row) int32 {
+	if len(r.BlockedBy) == 0 {
+		return unknownProcess
+	}
+	path := []int32{r.PID}
+	for {
+		next := v.holder(r)
+		if i := slices.Index(path, next); i >= 0 {
+			return slices.Min(path[i:])
+		}
+		path = append(path, next)
+		if r = v.rows[next]; r == nil || len(r.BlockedBy) == 0 {
+			return next
+		}
+	}
+}
+
+// holder returns the process that a session waits for.
+func (v *view) holder(r *store.Row) int32 {
+	best := &r.BlockedBy[0]
+	oldest := int64(0)
+	for i := range r.BlockedBy {
+		b := &r.BlockedBy[i]
+		row := v.rows[b.PID]
+		if b.Soft != r.BlockedBy[0].Soft || row == nil || row.XactStart == 0 {
+			continue
+		}
+		if oldest == 0 || row.XactStart < oldest || row.XactStart == oldest && b.PID < best.PID {
+			best, oldest = b, row.XactStart
+		}
+	}
+	return best.PID
+}
+
+// cause names what a process at the begin of a chain of waits does: if it waits for something itself, that is the cause.
+func (v *view) cause(root int32) string {
+	r := v.rows[root]
+	switch p := v.Procs[root]; {
+	case root == noProcess:
+		return "prepared transaction"
+	case root == unknownProcess:
+		return "unknown holder"
+	case r == nil:
+		return "process " + strconv.Itoa(int(root))
+	case waitsForStandby(r):
+		return causeStandby
+	case p.State == 'D':
+		return causeDisk
+	case r.WaitType == "LWLock":
+		return causeLWLock(r.WaitEvent)
+	}
+	return fmt.Sprintf("process %d of %d, transaction of %d", r.PID, r.Start, r.XactStart)
+}
+
+func connections(v *view) []Finding {
+	const percent = 100
+	rule, ok := v.e.config.on(Connections)
+	if !ok || v.Slots <= 0 || v.Clients*percent <= v.Slots*rule.Above {
+		return nil
+	}
+	return []Finding{{
+		Rule: Connections, Cause: "connections", Since: v.Time,
+		Summary: fmt.Sprintf("%d of %d connection slots are in use", v.Clients, v.Slots),
+	}}
+}
+
+func sorted[T any](m map[int32]T) []int32 {
+	keys := make([]int32, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.Itoa(n) + " " + many
+}
+
+func round(d time.Duration) string {
+	if d < 10*time.Second {
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}

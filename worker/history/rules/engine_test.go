@@ -1,0 +1,204 @@
+package rules
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/worker/history/store"
+)
+
+// clock makes looks a second apart.
+type clock struct {
+	e     *Engine
+	at    time.Time
+	rows  []store.Row
+	procs map[int32]Proc
+	clients,
+	slots int
+	starved time.Duration
+}
+
+func newClock(c Config) *clock { return &clock{e: New(c), at: time.Unix(1_800_000_000, 0)} }
+
+func (c *clock) micro(ago time.Duration) int64 { return c.at.Add(-ago).UnixMicro() }
+
+// run looks once a second for a time, and returns the findings as text: rule, time since the begin, cause.
+func (c *clock) run(long time.Duration) string {
+	var found []string
+	for begin, end := c.at, c.at.Add(long); !c.at.After(end); c.at = c.at.Add(time.Second) {
+		r := c.e.Look(&Look{
+			Time: c.at, Period: time.Second, Rows: c.rows, Procs: c.procs, Clients: c.clients, Slots: c.slots, Starved: c.starved,
+		})
+		for _, f := range r.New {
+			found = append(found, fmt.Sprintf("%s at %s", f.Rule, c.at.Sub(begin)))
+		}
+		for _, f := range r.OverBudget {
+			found = append(found, fmt.Sprintf("%s over budget", f.Rule))
+		}
+	}
+	return strings.Join(found, ", ")
+}
+
+func (c *clock) waiter(pid, behind int32) store.Row {
+	return store.Row{
+		PID: pid, Start: 1, WaitType: "Lock", WaitEvent: "transactionid", WaitStart: c.micro(0), XactStart: c.micro(0),
+		BlockedBy: []store.Blocker{{PID: behind, Lock: "transactionid"}},
+	}
+}
+
+// TestRules has one stall for each rule, and the time after which it is an incident.
+func TestRules(t *testing.T) {
+	t.Parallel()
+	for name, stall := range map[string]struct {
+		set  func(*clock)
+		want string
+	}{
+		"lock_wait at 10s": {func(c *clock) {
+			c.rows = []store.Row{c.waiter(2, 1), c.waiter(3, 2), c.waiter(4, 1), {PID: 1, Start: 1, XactStart: 5, State: "active"}}
+		}, "lock_wait at 10s"},
+		"unknown holder": {func(c *clock) {
+			c.rows = []store.Row{{PID: 2, WaitType: "Lock", WaitEvent: "tuple"}}
+		}, "lock_wait at 10s"},
+		"deadlock": {func(c *clock) { c.rows = []store.Row{c.waiter(2, 3), c.waiter(3, 2), c.waiter(4, 3)} }, "lock_wait at 10s"},
+		"idle_in_transaction": {func(c *clock) {
+			c.e.config.Rule(LockWait).Off = true
+			c.rows = []store.Row{c.waiter(2, 1), {PID: 1, State: "idle in transaction", StateStart: c.micro(10 * time.Hour)}}
+		}, "idle_in_transaction at 1m0s"},
+		"idle without waiters": {func(c *clock) {
+			c.rows = []store.Row{{PID: 1, State: "idle in transaction", StateStart: c.micro(time.Hour)}}
+		}, ""},
+		"one cause": {func(c *clock) { // two rules, and a commit that waits for a standby with a lock that others wait for
+			c.rows = []store.Row{c.waiter(2, 1), {PID: 1, WaitType: "IPC", WaitEvent: "SyncRep", XactStart: 7}, c.waiter(3, 2)}
+		}, "commit_wait at 10s"},
+		"commits that return": {func(c *clock) {
+			c.rows = []store.Row{{PID: 1, WaitType: "IPC", WaitEvent: "SyncRep", XactStart: 7, Ended: true}}
+		}, ""},
+		"connections":              {func(c *clock) { c.clients, c.slots = 91, 100 }, "connections at 0s"},
+		"connections at the limit": {func(c *clock) { c.clients, c.slots = 90, 100 }, ""},
+		"uninterruptible": {func(c *clock) {
+			c.rows, c.procs = []store.Row{{PID: 1}, {PID: 2}}, map[int32]Proc{1: {'D', 7}, 2: {'D', 8}}
+		}, "uninterruptible at 5s"},
+		"lwlock_wait": {func(c *clock) {
+			c.rows = []store.Row{{PID: 1, WaitType: "LWLock", WaitEvent: "WALWrite"}, {PID: 2, WaitType: "LWLock", WaitEvent: "WALWrite"}}
+			c.procs = map[int32]Proc{1: {'S', 7}, 2: {'S', 9}}
+		}, "lwlock_wait at 1s"},
+		"lwlock of a process that runs": {func(c *clock) {
+			c.rows = []store.Row{{PID: 1, WaitType: "LWLock", WaitEvent: "WALWrite"}}
+			c.procs = map[int32]Proc{1: {'R', 7}}
+		}, ""},
+		"starved":          {func(c *clock) { c.starved = 6 * time.Second }, "starved at 0s"},
+		"a little starved": {func(c *clock) { c.starved = time.Second }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newClock(Default())
+			stall.set(c)
+			if got := c.run(5 * time.Minute); got != stall.want {
+				t.Errorf("%q, want %q", got, stall.want)
+			}
+		})
+	}
+}
+
+// TestIdentity has waits of which none lasts, though each look sees one of them.
+func TestIdentity(t *testing.T) {
+	t.Parallel()
+	c := newClock(Default())
+	for i := range int64(100) {
+		c.rows = []store.Row{c.waiter(2, 1), {PID: 3, WaitType: "IPC", WaitEvent: "SyncRep", XactStart: c.micro(0)}, {PID: 4, WaitType: "LWLock", WaitEvent: "X"}}
+		c.procs = map[int32]Proc{4: {'S', uint64(i)}, 3: {'D', uint64(i)}}
+		if got := c.run(0); got != "" {
+			t.Fatalf("%s after %d looks", got, i)
+		}
+	}
+}
+
+// TestClock has a late look, a look without sessions, and steps of the wall clock.
+func TestClock(t *testing.T) {
+	t.Parallel()
+	late := newClock(Default())
+	late.run(0)
+	late.at = late.at.Add(time.Hour) // a late look shows a wait that the look before did not have
+	late.rows = []store.Row{{PID: 3, WaitType: "IPC", WaitEvent: "SyncRep", XactStart: 1}, {PID: 4, WaitType: "LWLock", WaitEvent: "X"}}
+	late.procs = map[int32]Proc{4: {'S', 1}}
+	if got := late.run(0); got != "" {
+		t.Errorf("%s from one late look", got)
+	}
+	step := newClock(Default())
+	step.run(0)
+	step.rows = []store.Row{step.waiter(2, 1)}
+	step.rows[0].WaitStart = step.micro(time.Hour) // the wall clock has gone forward by an hour since
+	if got := step.run(5 * time.Second); got != "" {
+		t.Errorf("%s after a step of the clock", got)
+	}
+	gap := newClock(Default())
+	gap.rows = []store.Row{gap.waiter(2, 1)}
+	gap.run(5 * time.Second)
+	gap.e.Look(&Look{Time: gap.at, Unread: true})
+	if got := gap.run(5 * time.Second); got == "" {
+		t.Error("a look without sessions ended a wait")
+	}
+}
+
+// TestCooldown has a cause that returns, and more causes than the budget allows.
+func TestCooldown(t *testing.T) {
+	t.Parallel()
+	c := newClock(Default())
+	c.clients, c.slots = 100, 100
+	if got := c.run(3 * time.Hour); got != "connections at 0s" {
+		t.Errorf("%q while the cause lasts", got)
+	}
+	c.clients = 0
+	c.run(5 * time.Minute)
+	c.clients = 100
+	if got := c.run(time.Minute); got != "" {
+		t.Errorf("%q within the cool-down", got)
+	}
+	c.clients = 0
+	c.run(11 * time.Minute)
+	c.clients = 100
+	if got := c.run(time.Minute); got != "connections at 0s" {
+		t.Errorf("%q after the cool-down", got)
+	}
+	many := newClock(Default())
+	for i := range int32(30) {
+		many.rows = append(many.rows, many.waiter(100+i, i+1), store.Row{PID: i + 1, XactStart: 9})
+	}
+	got := many.run(time.Minute)
+	if n := strings.Count(got, "lock_wait at 10s"); n != defaultBudget || strings.Count(got, "over budget") != 30-defaultBudget {
+		t.Errorf("%d incidents: %s", n, got)
+	}
+	known := newClock(Default())
+	known.clients, known.slots = 100, 100
+	known.e.Known("connections", known.at.Add(-time.Minute))
+	if got := known.run(time.Minute); got != "" {
+		t.Errorf("%q again after a restart", got)
+	}
+}
+
+// TestConvoy has one table, whose lock passes from one waiter to the next.
+func TestConvoy(t *testing.T) {
+	t.Parallel()
+	c := newClock(Default())
+	var rows []store.Row
+	for pid := int32(2); pid < 12; pid++ {
+		r := c.waiter(pid, 1)
+		r.BlockedBy[0] = store.Blocker{PID: 1, Lock: "relation", Object: "relation 7 of database 5"}
+		rows = append(rows, r)
+	}
+	var got []string
+	for holder := int32(1); holder < 12; holder++ {
+		c.rows = append([]store.Row{{PID: holder, XactStart: int64(holder)}}, rows[holder-1:]...)
+		for i := range c.rows[1:] {
+			c.rows[1+i].BlockedBy = []store.Blocker{{PID: holder, Lock: "relation", Object: "relation 7 of database 5"}}
+		}
+		if f := c.run(15 * time.Second); f != "" {
+			got = append(got, f)
+		}
+	}
+	if len(got) != 1 {
+		t.Errorf("%d incidents: %v", len(got), got)
+	}
+}
