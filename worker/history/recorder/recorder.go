@@ -18,6 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/worker/history/rules"
+	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/host/shield"
 	"pg_stat_backtrace/worker/moment"
@@ -52,6 +54,10 @@ type Options struct {
 	Redact []string
 	// Version is the version of this program.
 	Version string
+	// Watch, if not nil, gets each look at the sessions, also while the store cannot be written. It must not block.
+	Watch func(*rules.Look)
+	// TakeStack, if not nil, returns the stack of a process without stopping it, within about the limit.
+	TakeStack func(ctx context.Context, pid int, limit time.Duration) (*stacks.Stack, error)
 	// Report receives a message when recording begins to fail, with the error, and when it works again, with nil. It is
 	// called once for each change.
 	Report func(message string, err error)
@@ -82,7 +88,10 @@ type Recorder struct {
 	texts     map[string]string      // normalized texts of the last sweep
 	last      time.Time              // of the last sweep on disk
 	cost      meter
-	told      string // the error that was reported last
+	slots     int           // of connections
+	waited    time.Duration // of this thread for a processor
+	stacks    *stackTaker   // nil: no stacks
+	told      string        // the error that was reported last
 }
 
 // identity is a process of a server.
@@ -102,7 +111,11 @@ func New(o Options) *Recorder {
 	if o.Report == nil {
 		o.Report = func(string, error) {}
 	}
-	return &Recorder{o: o, cost: meter{period: o.Period}}
+	r := &Recorder{o: o, cost: meter{period: o.Period}}
+	if o.TakeStack != nil {
+		r.stacks = &stackTaker{take: o.TakeStack, known: map[identity]*knownStack{}}
+	}
+	return r
 }
 
 // Run records until ctx ends.
@@ -177,8 +190,9 @@ func kind(err error) string {
 
 // Sweep records the moment. It comes later than planned by delay.
 func (r *Recorder) Sweep(now time.Time, delay time.Duration) error {
-	if err := r.open(now); err != nil {
-		return err
+	openErr := r.open(now)
+	if openErr != nil && r.o.Watch == nil {
+		return openErr
 	}
 	s := store.Sweep{Time: now, Period: r.since(now), Delay: max(0, delay)}
 	var notes []string
@@ -188,11 +202,24 @@ func (r *Recorder) Sweep(now time.Time, delay time.Duration) error {
 	if r.cost.period > r.o.Period {
 		notes = append(notes, fmt.Sprintf("a sweep each %s: the recorder has used more than %.0f %% of a processor", slowPeriod, costLimit*100))
 	}
-	active, lines, readErr := r.read(now)
+	saw, readErr := r.read(now)
 	if readErr != nil {
 		notes = append(notes, "no sessions: "+readErr.Error())
 	}
-	s.Rows, s.Note = active, strings.Join(append(notes, lines...), "; ")
+	if r.o.Watch != nil {
+		r.o.Watch(r.look(now, delay, &saw, readErr))
+	}
+	if openErr != nil {
+		return openErr
+	}
+	if r.stacks != nil && readErr == nil {
+		list, note := r.stacks.add(now, r.cost.period, delay, saw.rows, saw.procs)
+		if s.Stacks = list; note != "" {
+			saw.notes = append(saw.notes, note)
+		}
+	}
+	active := saw.rows
+	s.Rows, s.Note = active, strings.Join(append(notes, saw.notes...), "; ")
 	if err := r.writer.Append(&s); err != nil {
 		return err
 	}
@@ -284,25 +311,39 @@ func (r *Recorder) describe() (store.Meta, error) {
 // errDown means that the server does not run.
 var errDown = errors.New("the server does not run")
 
-// read returns the rows of a sweep, and notes on missing parts.
-func (r *Recorder) read(now time.Time) ([]store.Row, []string, error) {
+// seen is what a sweep has read.
+type seen struct {
+	moment  *moment.Moment // nil: nothing could be read
+	rows    []store.Row
+	procs   map[int32]rules.Proc // nil unless rules or stacks need it
+	partial bool                 // some sessions could not be read
+	notes   []string             // on missing parts
+}
+
+// read reads the sessions.
+func (r *Recorder) read(now time.Time) (s seen, err error) {
 	m, err := r.moment(now)
 	if errors.Is(err, errDown) || errors.Is(err, waits.ErrServerGone) {
-		return r.ended(nil, nil, nil), nil, err
+		s.rows = r.ended(nil, nil, nil)
+		return s, err
 	}
 	if err != nil {
-		return nil, nil, err
+		return s, err
 	}
-	notes := slices.Clone(m.Missing)
+	s.moment, s.notes, s.partial = m, slices.Clone(m.Missing), unread(m.Missing)
 	blocked, err := r.waits(m)
 	if err != nil {
-		notes = append(notes, "no blockers: "+err.Error())
+		s.notes = append(s.notes, "no blockers: "+err.Error())
 	}
 	rows, incomplete := r.rows(m, blocked)
 	if incomplete > 0 {
-		notes = append(notes, fmt.Sprintf("blockers of %d sessions are not known", incomplete))
+		s.notes = append(s.notes, fmt.Sprintf("blockers of %d sessions are not known", incomplete))
 	}
-	return append(rows, r.ended(rows, m.Sessions, m.Missing)...), notes, nil
+	if r.o.Watch != nil || r.stacks != nil {
+		s.procs = procs(rows, m.Sessions)
+	}
+	s.rows = append(rows, r.ended(rows, m.Sessions, m.Missing)...)
+	return s, nil
 }
 
 // moment reads the sessions. It opens the readers for a new run of the server.
@@ -320,7 +361,7 @@ func (r *Recorder) moment(now time.Time) (*moment.Moment, error) {
 		if r.state, err = state.Open(c); err != nil {
 			return nil, r.readWait.after(now, err)
 		}
-		r.readWait = pause{}
+		r.readWait, r.slots = pause{}, slotsOf(r.state)
 		r.locks, r.noLocks = locks.Open(c)
 	}
 	m, err := r.state.Read(state.Options{Texts: true})

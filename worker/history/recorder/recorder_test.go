@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/history/rules"
+	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/host/shield"
 	"pg_stat_backtrace/worker/moment"
@@ -190,10 +193,34 @@ func TestReportsOncePerChange(t *testing.T) {
 	}
 }
 
+// takerOf returns a function that takes stacks of a server's processes.
+func takerOf(t testing.TB, s *pgtest.Server) func(context.Context, int, time.Duration) (*stacks.Stack, error) {
+	t.Helper()
+	capturer, err := capture.New(capture.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := cluster.ByDataDir(s.DataDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(ctx context.Context, pid int, limit time.Duration) (*stacks.Stack, error) {
+		return stacks.Take(ctx, capturer, c, pid, limit)
+	}
+}
+
 // BenchmarkSweep records sessions that wait behind one advisory lock. It reports the thread's processor time of a sweep.
 func BenchmarkSweep(b *testing.B) {
 	for _, n := range []int{20, 100} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
+		for _, kind := range []string{"plain", "rules", "stacks", "new stacks"} {
+			benchmarkSweep(b, n, kind)
+		}
+	}
+}
+
+func benchmarkSweep(b *testing.B, n int, kind string) {
+	{
+		b.Run(fmt.Sprint(n, " ", kind), func(b *testing.B) {
 			s := pgtest.Start(b, pgtest.BinDir(b), pgtest.Options{Conf: []string{
 				fmt.Sprintf("max_connections = %d", n+20), "autovacuum = off", "deadlock_timeout = '1h'", "shared_buffers = 16MB",
 			}})
@@ -204,10 +231,17 @@ func BenchmarkSweep(b *testing.B) {
 				conn := s.Connect(b, "postgres", "postgres")
 				go func() { _, _ = conn.Exec(context.Background(), "SELECT pg_advisory_lock(1)") }()
 			}
-			r := New(Options{
+			o := Options{
 				Store: store.Options{Dir: filepath.Join(b.TempDir(), "state"), MinFree: 1}, DataDir: s.DataDir,
 				Server: func() (cluster.Cluster, error) { return cluster.ByDataDir(s.DataDir) },
-			})
+			}
+			if kind != "plain" {
+				o.Watch = func(*rules.Look) {}
+			}
+			if strings.HasSuffix(kind, "stacks") {
+				o.TakeStack = takerOf(b, s)
+			}
+			r := New(o)
 			pgtest.Wait(b, "the waiters", func() bool {
 				if err := r.Sweep(time.Now(), 0); err != nil && !errors.Is(err, errDown) {
 					b.Fatal(err)
@@ -219,14 +253,31 @@ func BenchmarkSweep(b *testing.B) {
 				b.Fatal(err)
 			}
 			r.o.Server = func() (cluster.Cluster, error) { return c, nil }
-			begin := threadTime()
+			if r.stacks != nil {
+				pgtest.Wait(b, "all stacks", func() bool {
+					r.stacks.credit = time.Hour
+					return r.Sweep(time.Now(), 0) == nil && len(r.stacks.known) >= n
+				})
+			}
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
+			begin, all, taken := threadTime(), processTime(), 0
 			for b.Loop() {
+				if kind == "new stacks" {
+					clear(r.stacks.known)
+				}
+				if r.stacks != nil {
+					r.stacks.credit = time.Hour
+				}
 				if err := r.Sweep(time.Now(), 0); err != nil {
 					b.Fatal(err)
 				}
 			}
+			if r.stacks != nil {
+				taken = len(r.stacks.known)
+			}
+			b.ReportMetric(float64(taken), "stacks")
+			b.ReportMetric(float64((processTime()-all).Microseconds())/float64(b.N), "all-cpu-us/op")
 			b.ReportMetric(float64((threadTime()-begin).Microseconds())/float64(b.N), "cpu-us/op")
 			b.ReportMetric(float64(len(r.before)), "rows")
 			s.Stop("immediate")

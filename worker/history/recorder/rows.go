@@ -139,10 +139,17 @@ func shortened(text string) string {
 	return strings.ToValidUTF8(text, "?")
 }
 
+// unread reports whether some processes could not be read.
+func unread(missing []string) bool {
+	return slices.ContainsFunc(missing, func(m string) bool {
+		return strings.HasPrefix(m, "process") || strings.HasPrefix(m, "memory of processes")
+	})
+}
+
 // ended returns a row for each session of the sweep before that has no row now, because it has ended or is idle. If
 // processes could not be read now, a session that is absent may be one of them.
 func (r *Recorder) ended(present []store.Row, now []moment.Session, missing []string) []store.Row {
-	unread := slices.ContainsFunc(missing, func(m string) bool { return strings.HasPrefix(m, "process") })
+	partial := unread(missing)
 	current := make(map[identity]*moment.Session, len(now))
 	for i := range now {
 		current[identity{int32(now[i].ServerPID), micro(now[i].Started)}] = &now[i]
@@ -154,11 +161,12 @@ func (r *Recorder) ended(present []store.Row, now []moment.Session, missing []st
 	var rows []store.Row
 	for id, row := range r.before {
 		s := current[id]
-		if still[id] || s == nil && unread {
+		if still[id] || s == nil && partial {
 			continue
 		}
 		row.Ended, row.State = true, ""
 		row.WaitType, row.WaitEvent, row.WaitStart, row.BlockedBy = "", "", 0, nil
+		row.Stack, row.Method, row.Phrase, row.PhraseKey, row.Function = 0, "", "", "", ""
 		if s != nil {
 			row.State, row.StateStart = s.State, micro(s.StateStart)
 		}

@@ -1,0 +1,81 @@
+package recorder
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"time"
+
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/worker/history/rules"
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/pg/state"
+)
+
+// look makes of a sweep what the rules go by.
+func (r *Recorder) look(now time.Time, delay time.Duration, s *seen, err error) *rules.Look {
+	l := &rules.Look{Time: now, Period: r.cost.period, Starved: max(delay, r.starved()), Unread: err != nil}
+	if err != nil {
+		return l
+	}
+	l.Rows, l.Procs, l.Partial = s.rows, s.procs, s.partial
+	l.Slots = r.slots
+	for i := range s.moment.Sessions {
+		if s.moment.Sessions[i].Type == state.ClientBackend {
+			l.Clients++
+		}
+	}
+	return l
+}
+
+// procs asks the kernel about the processes of the rows.
+func procs(rows []store.Row, sessions []moment.Session) map[int32]rules.Proc {
+	local := make(map[int32]int, len(sessions))
+	for i := range sessions {
+		local[int32(sessions[i].ServerPID)] = sessions[i].PID
+	}
+	found := make(map[int32]rules.Proc, len(rows))
+	for i := range rows {
+		pid := local[rows[i].PID]
+		if pid == 0 || rows[i].Ended || atRest(&rows[i]) {
+			continue
+		}
+		if st, err := procfs.ReadStatus(pid); err == nil {
+			found[rows[i].PID] = rules.Proc{State: st.State, Switches: st.VoluntarySwitches + st.InvoluntarySwitches}
+		}
+	}
+	return found
+}
+
+// atRest reports whether a session waits for its client without a statement, or does background work that waits for more.
+func atRest(r *store.Row) bool {
+	return r.WaitType == "Activity" || r.WaitType == "Client" && r.State != "active" && r.State != "disabled"
+}
+
+// starved returns how long this thread was ready to run since the last call, and had no processor.
+func (r *Recorder) starved() time.Duration {
+	text, err := os.ReadFile("/proc/thread-self/schedstat")
+	fields := bytes.Fields(text)
+	const waited = 1
+	if err != nil || len(fields) <= waited {
+		return 0
+	}
+	n, err := strconv.ParseInt(string(fields[waited]), 10, 64)
+	if err != nil {
+		return 0
+	}
+	before := r.waited
+	r.waited = time.Duration(n)
+	if before == 0 {
+		return 0
+	}
+	return r.waited - before
+}
+
+// slotsOf returns the number of connection slots for ordinary roles; 0: not known.
+func slotsOf(r *state.Reader) int {
+	// Version 16 has renamed ReservedBackends, and added slots for pg_use_reserved_connections.
+	v := r.Integers("MaxConnections", "ReservedBackends", "SuperuserReservedConnections", "ReservedConnections")
+	return max(0, v["MaxConnections"]-v["ReservedBackends"]-v["SuperuserReservedConnections"]-v["ReservedConnections"])
+}

@@ -1,0 +1,193 @@
+package recorder
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/history/rules"
+	"pg_stat_backtrace/worker/history/stacks"
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/host/shield"
+)
+
+// Limits of the cost of stacks.
+const (
+	stackShare  = 0.03                   // of a processor, for all stacks
+	stackCredit = time.Second            // processor time that may be saved for later sweeps
+	stackSweep  = 250 * time.Millisecond // time in which a sweep waits for its stacks, at most a quarter of the period
+	stackLimit  = 50 * time.Millisecond  // time for one stack
+	unchanged   = "unchanged"            // store.Row.Method of a stack that was taken earlier
+)
+
+// stackTaker takes the stacks of a sweep in a goroutine of its own, so that a sweep can go on without it.
+type stackTaker struct {
+	take  func(ctx context.Context, pid int, limit time.Duration) (*stacks.Stack, error)
+	known map[identity]*knownStack
+	// busy receives the results of the goroutine; nil: there is none.
+	busy   chan []takenStack
+	credit time.Duration
+	used   time.Duration // processor time of the worker when the goroutine began
+	last   time.Time
+}
+
+// knownStack is the last stack of a process, and the count of its context switches at that time.
+type knownStack struct {
+	switches uint64
+	stack    *stacks.Stack // nil: the attempt failed
+	at       time.Time
+}
+
+type takenStack struct {
+	id       identity
+	switches uint64
+	stack    *stacks.Stack
+}
+
+// add sets the stacks of the rows. It returns a note on missing ones.
+func (t *stackTaker) add(now time.Time, period, delay time.Duration, rows []store.Row, procs map[int32]rules.Proc) ([]store.Stack, string) {
+	t.save(now)
+	t.collect(now, 0)
+	var wanted []takenStack
+	present := make(map[identity]bool, len(rows))
+	for i := range rows {
+		id := identity{rows[i].PID, rows[i].Start}
+		present[id] = true
+		if p, ok := procs[id.pid]; ok && !t.same(id, p) {
+			wanted = append(wanted, takenStack{id: id, switches: p.Switches})
+		}
+	}
+	for id := range t.known {
+		if !present[id] {
+			delete(t.known, id)
+		}
+	}
+	missing := len(wanted)
+	reason := ""
+	switch {
+	case missing == 0:
+	case t.busy != nil:
+		reason = "the sweep before still takes stacks"
+	case delay > period:
+		reason = "the sweep is late"
+	case t.credit <= 0:
+		reason = fmt.Sprintf("stacks have used more than %.0f %% of a processor", stackShare*100)
+	default:
+		reason = "no time was left"
+		slices.SortStableFunc(wanted, func(a, b takenStack) int { return cmp.Compare(t.when(a.id), t.when(b.id)) })
+		limit := min(stackSweep, period/4)
+		t.begin(wanted, limit)
+		missing -= t.collect(now, limit)
+	}
+	note := ""
+	if missing > 0 {
+		note = fmt.Sprintf("no stacks of %d sessions: %s", missing, reason)
+	}
+	return t.fill(now, rows, procs), note
+}
+
+// same reports whether the process has not run since its last stack was taken.
+func (t *stackTaker) same(id identity, p rules.Proc) bool {
+	k := t.known[id]
+	return k != nil && k.stack != nil && k.switches == p.Switches && (p.State == 'S' || p.State == 'D')
+}
+
+// when returns the time of the last attempt, so that processes without a stack come first.
+func (t *stackTaker) when(id identity) int64 {
+	if k := t.known[id]; k != nil {
+		return k.at.UnixNano()
+	}
+	return 0
+}
+
+// save adds the processor time that stacks may use.
+func (t *stackTaker) save(now time.Time) {
+	if since := now.Sub(t.last); !t.last.IsZero() && since > 0 {
+		t.credit = min(stackCredit, t.credit+time.Duration(float64(since)*stackShare))
+	} else if t.last.IsZero() {
+		t.credit = stackCredit
+	}
+	t.last = now
+}
+
+// begin takes stacks until the time has passed.
+func (t *stackTaker) begin(wanted []takenStack, limit time.Duration) {
+	done := make(chan []takenStack, 1)
+	t.busy, t.used = done, processTime()
+	go func() {
+		var taken []takenStack
+		_ = shield.Catch("stacks", func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), limit)
+			defer cancel()
+			for _, w := range wanted {
+				if ctx.Err() != nil {
+					break
+				}
+				w.stack, _ = t.take(ctx, int(w.id.pid), stackLimit)
+				taken = append(taken, w)
+			}
+			return nil
+		})
+		done <- taken
+	}()
+}
+
+// collect waits at most so long for the stacks, and returns their number.
+func (t *stackTaker) collect(now time.Time, limit time.Duration) (n int) {
+	if t.busy == nil {
+		return 0
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case taken := <-t.busy:
+		t.busy = nil
+		t.credit -= processTime() - t.used // of the whole worker: it has other work at times
+		for _, s := range taken {
+			t.known[s.id] = &knownStack{switches: s.switches, stack: s.stack, at: now}
+			if s.stack != nil {
+				n++
+			}
+		}
+	case <-timer.C:
+	}
+	return n
+}
+
+// fill sets the columns of the rows whose stack is known, and returns the stacks.
+func (t *stackTaker) fill(now time.Time, rows []store.Row, procs map[int32]rules.Proc) []store.Stack {
+	used := map[int64]bool{}
+	var list []store.Stack
+	for i := range rows {
+		r := &rows[i]
+		id := identity{r.PID, r.Start}
+		k := t.known[id]
+		p, ok := procs[r.PID]
+		if !ok || k == nil || k.stack == nil || !k.at.Equal(now) && !t.same(id, p) {
+			continue
+		}
+		s := k.stack
+		r.Stack, r.Method, r.Phrase, r.PhraseKey, r.Function = s.ID, s.Method, s.Phrase, s.PhraseKey, s.Function
+		if !k.at.Equal(now) {
+			r.Method = unchanged
+		}
+		if !used[s.ID] {
+			used[s.ID] = true
+			list = append(list, store.Stack{ID: s.ID, Frames: s.Frames, Cut: s.Cut})
+		}
+	}
+	return list
+}
+
+// processTime returns the processor time of this process.
+func processTime() time.Duration {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

@@ -1,0 +1,108 @@
+// Package stacks takes the stacks of a server's processes for the history, without stopping them, and says what each
+// process does. It must not know the recorder or the files.
+package stacks
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/naming/backtrace"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/render"
+)
+
+// Bounds of a stack.
+const (
+	maxFrames = 128
+	maxName   = 512
+)
+
+// Stack is the stack of a process at one moment.
+type Stack struct {
+	// ID is a hash of the frames: their names, build-ids and offsets. It is never 0.
+	ID int64 `json:"id,string"`
+	// Frames are the functions, the innermost first. A frame of a procedural language comes before the frame that runs it.
+	Frames []string `json:"frames"`
+	// Cut says why the stack ends before its outermost frame.
+	Cut string `json:"cut,omitempty"`
+	// Method is how the stack was taken: blocked or running.
+	Method string `json:"method"`
+	// Phrase says what the process did, in words, and PhraseKey names the phrase. Both may be empty.
+	Phrase    string `json:"phrase,omitempty"`
+	PhraseKey string `json:"phrase_key,omitempty"`
+	// Advice and Page belong to the phrase.
+	Advice string `json:"advice,omitempty"`
+	Page   string `json:"page,omitempty"`
+	// Function is the innermost function of a procedural language, with the line.
+	Function string `json:"function,omitempty"`
+}
+
+// Take returns the stack of a process of a server. The process is not stopped. It takes at most about limit.
+func Take(ctx context.Context, c *capture.Capturer, server cluster.Cluster, pid int, limit time.Duration) (*Stack, error) {
+	target, err := server.Contains(pid)
+	if err != nil {
+		return nil, err
+	}
+	defer target.Held.Release()
+	t, err := c.Capture(ctx, target, capture.Options{NonStop: true, Deadline: limit, MaxFrames: maxFrames})
+	if err != nil {
+		return nil, err
+	}
+	return Of(t), nil
+}
+
+// Of translates a trace.
+func Of(t *backtrace.Trace) *Stack {
+	s := &Stack{Method: t.Engine, Frames: []string{}}
+	phrase := render.Phrase(t)
+	s.Phrase, s.PhraseKey, s.Advice, s.Page = phrase.Text, phrase.Key, phrase.Advice, phrase.Page
+	hash := fnv.New64a()
+	if len(t.Threads) > 0 {
+		th := &t.Threads[0]
+		if !th.Whole {
+			s.Cut = th.Stop
+		}
+		for i := range th.Frames {
+			f := &th.Frames[i]
+			for j := range f.Levels {
+				if l := &f.Levels[j]; l.Function != "" {
+					name := short(fmt.Sprintf("%s line %d", l.Function, l.Line))
+					if l.Line == 0 {
+						name = short(l.Function)
+					}
+					if s.Function == "" {
+						s.Function = name
+					}
+					s.Frames = append(s.Frames, name)
+				}
+			}
+			s.Frames = append(s.Frames, short(f.Label()))
+			_, _ = fmt.Fprintf(hash, "%s\x00%x\x00", f.BuildID, f.ModuleOffset)
+		}
+	}
+	for _, name := range s.Frames { // names that are found later make another stack
+		_, _ = hash.Write(append([]byte(name), 0))
+	}
+	if s.ID = int64(hash.Sum64()); s.ID == 0 {
+		s.ID = 1
+	}
+	return s
+}
+
+// short bounds a name, which a user may have chosen.
+func short(name string) string {
+	name = strings.ToValidUTF8(name, "?")
+	if len(name) <= maxName {
+		return name
+	}
+	end := maxName
+	for end > 0 && !utf8.RuneStart(name[end]) {
+		end--
+	}
+	return name[:end] + "..."
+}
