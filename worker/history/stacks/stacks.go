@@ -22,11 +22,15 @@ const (
 	maxName   = 512
 )
 
+// Procedural is before the name of a function of a procedural language, such as "pl:total(integer) line 3".
+const Procedural = "pl:"
+
 // Stack is the stack of a process at one moment.
 type Stack struct {
 	// ID is a hash of the frames: their names, build-ids and offsets. It is never 0.
 	ID int64 `json:"id,string"`
-	// Frames are the functions, the innermost first. A frame of a procedural language comes before the frame that runs it.
+	// Frames are the functions, the innermost first. A function of a procedural language comes before the frame that runs it,
+	// and begins with Procedural.
 	Frames []string `json:"frames"`
 	// Cut says why the stack ends before its outermost frame.
 	Cut string `json:"cut,omitempty"`
@@ -78,7 +82,7 @@ func Of(t *backtrace.Trace) *Stack {
 					if s.Function == "" {
 						s.Function = name
 					}
-					s.Frames = append(s.Frames, name)
+					s.Frames = append(s.Frames, Procedural+name)
 				}
 			}
 			s.Frames = append(s.Frames, short(f.Label()))

@@ -1,0 +1,286 @@
+package incident
+
+import (
+	"archive/zip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"pg_stat_backtrace/worker/history/rules"
+	"pg_stat_backtrace/worker/history/stacks"
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/moment/phrases"
+	"pg_stat_backtrace/worker/pg/state"
+	"pg_stat_backtrace/worker/report/visible"
+)
+
+// Bundle writes a zip file with an incident for somebody else: without names and texts of the server's users. It has the
+// JSON form, the page, and a list of what was removed.
+func Bundle(out io.Writer, i *Incident) error {
+	clean, removed := Anonymous(i)
+	text, err := json.MarshalIndent(clean, "", " ")
+	if err != nil {
+		return fmt.Errorf("bundle: %w", err)
+	}
+	page, err := Page(clean)
+	if err != nil {
+		return err
+	}
+	z := zip.NewWriter(out)
+	for _, f := range []struct {
+		name string
+		data []byte
+	}{
+		{"REMOVED.txt", []byte(strings.Join(removed, "\n") + "\n")}, {"incident.json", append(visible.JSON(text), '\n')}, {"incident.html", page},
+	} {
+		w, err := z.Create(f.name)
+		if err == nil {
+			_, err = w.Write(f.data)
+		}
+		if err != nil {
+			return fmt.Errorf("bundle: %w", err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		return fmt.Errorf("bundle: %w", err)
+	}
+	return nil
+}
+
+// cleaner replaces names by numbers. Equal names get equal numbers.
+type cleaner struct {
+	numbers map[string]map[string]int
+	removed map[string]int
+}
+
+// Anonymous returns a copy of an incident without names and texts, and a list of what was removed. It copies only what is
+// known to have neither.
+func Anonymous(i *Incident) (*Incident, []string) {
+	c := &cleaner{numbers: map[string]map[string]int{}, removed: map[string]int{}}
+	out := &Incident{
+		Schema: i.Schema, ID: safeID(i.ID), Time: i.Time, Program: identifier(i.Program),
+		Reason: rules.Finding{
+			Rule: identifier(i.Reason.Rule), Since: i.Reason.Since, Processes: slices.Clone(i.Reason.Processes), Root: i.Reason.Root,
+		},
+		Server: Server{
+			SystemID: identifier(i.Server.SystemID), Timeline: i.Server.Timeline, Version: identifier(i.Server.Version),
+			Postmaster: i.Server.Postmaster, Clients: i.Server.Clients, Slots: i.Server.Slots,
+		},
+		SessionsLeftOut: i.SessionsLeftOut, Sessions: []Session{}, Stacks: []ProcessStack{}, Settings: []Setting{}, Forest: nodes(i.Forest),
+		History: History{Since: i.History.Since, Until: i.History.Until, LeftOut: i.History.LeftOut, Seconds: []Second{}, Spans: []Span{}},
+		Host: Host{
+			Kernel: identifier(i.Host.Kernel), Processors: i.Host.Processors, Uptime: i.Host.Uptime, Load: numbersOnly(i.Host.Load),
+			Memory: map[string]int64{}, Pressure: map[string][]string{},
+		},
+	}
+	out.Reason.Summary = c.summary(i.Reason.Summary)
+	c.remove("data directory", i.Server.DataDir)
+	c.remove("host name", i.Host.Name)
+	for j := range i.Sessions {
+		out.Sessions = append(out.Sessions, c.session(&i.Sessions[j]))
+	}
+	for j := range i.Stacks {
+		out.Stacks = append(out.Stacks, c.stack(&i.Stacks[j]))
+	}
+	for _, s := range i.History.Seconds {
+		counts := map[string]int{}
+		for class, n := range s.Counts {
+			counts[identifier(class)] += n
+		}
+		out.History.Seconds = append(out.History.Seconds, Second{Time: s.Time, Counts: counts})
+	}
+	for j := range i.History.Spans {
+		s := &i.History.Spans[j]
+		out.History.Spans = append(out.History.Spans, Span{From: s.From, To: s.To, Sweeps: s.Sweeps, Session: c.session(&s.Session)})
+	}
+	for _, s := range i.Settings {
+		out.Settings = append(out.Settings, Setting{identifier(s.Name), s.Value, identifier(s.Unit)})
+	}
+	for name, n := range i.Host.Memory {
+		out.Host.Memory[identifier(name)] = n
+	}
+	for what, lines := range i.Host.Pressure {
+		for _, l := range lines {
+			out.Host.Pressure[identifier(what)] = append(out.Host.Pressure[identifier(what)], pressureLine(l))
+		}
+	}
+	for j, d := range i.Host.Disks {
+		c.remove("path of a file system", d.Path)
+		clean := Disk{Path: fmt.Sprintf("file system %d", j+1), Free: d.Free, Size: d.Size}
+		if d.Error != "" {
+			clean.Error = "not read"
+		}
+		out.Host.Disks = append(out.Host.Disks, clean)
+	}
+	for _, m := range i.Missing {
+		c.remove("message about a missing part", m)
+	}
+	return out, c.list()
+}
+
+// list says what was removed.
+func (c *cleaner) list() []string {
+	list := []string{"Removed, or replaced by a number:"}
+	var kinds []string
+	for kind := range c.removed {
+		kinds = append(kinds, kind)
+	}
+	slices.Sort(kinds)
+	for _, kind := range kinds {
+		list = append(list, fmt.Sprintf("  %s: %d times", kind, c.removed[kind]))
+	}
+	return append(list, "", "Kept: process ids, object ids, query ids, times, figures, functions of C and modules in stacks, names of standard wait events,",
+		"settings, system identifier, versions.")
+}
+
+func (c *cleaner) remove(kind, text string) {
+	if text != "" {
+		c.removed[kind]++
+	}
+}
+
+// number replaces a name.
+func (c *cleaner) number(kind, text string) string {
+	if text == "" {
+		return ""
+	}
+	c.removed[kind]++
+	m := c.numbers[kind]
+	if m == nil {
+		m = map[string]int{}
+		c.numbers[kind] = m
+	}
+	if m[text] == 0 {
+		m[text] = len(m) + 1
+	}
+	return fmt.Sprintf("%s_%d", kind, m[text])
+}
+
+func (c *cleaner) session(s *Session) Session {
+	out := *s
+	out.Database, out.User, out.App = c.number("database", s.Database), c.number("user", s.User), c.number("application", s.App)
+	if out.Client = s.Client; s.Client != "local" {
+		out.Client = c.number("client", s.Client)
+	}
+	c.remove("query text", s.Query)
+	out.Query = ""
+	out.Type, out.WaitType, out.WaitEvent = c.backendType(s.Type), identifier(s.WaitType), identifier(s.WaitEvent)
+	if s.WaitType == "Extension" || s.WaitType == "InjectionPoint" { // an extension chooses the name
+		c.remove("wait event of an extension", s.WaitEvent)
+		out.WaitEvent = s.WaitType
+	}
+	out.State, out.Process = c.state(s.State), identifier(s.Process)
+	out.PhraseKey, out.Phrase = c.phrase(s.PhraseKey, s.Phrase)
+	out.BlockedBy = nil
+	for _, b := range s.BlockedBy {
+		out.BlockedBy = append(out.BlockedBy, store.Blocker{PID: b.PID, Lock: words(b.Lock), Mode: identifier(b.Mode), Object: words(b.Object), Soft: b.Soft})
+	}
+	return out
+}
+
+// versionOfNames is a version of PostgreSQL with all names of types and states.
+const versionOfNames = 18
+
+func (c *cleaner) backendType(text string) string {
+	if text == "" || slices.Contains(state.BackendTypes(versionOfNames), text) || text == state.ParallelWorker || text == state.ClientBackend {
+		return text
+	}
+	c.removed["type of a background worker"]++
+	return state.BackgroundWorker
+}
+
+func (c *cleaner) state(text string) string {
+	if text == "" || slices.Contains(state.States(versionOfNames), text) {
+		return text
+	}
+	return "other"
+}
+
+// phrase returns the text of a phrase with names of fields instead of names of the server.
+func (c *cleaner) phrase(key, text string) (string, string) {
+	for _, e := range phrases.Entries() {
+		if e.Key == key {
+			if e.Text != text {
+				c.remove("name in a phrase", text)
+			}
+			return key, e.Text
+		}
+	}
+	c.remove("name in a phrase", text)
+	return "", ""
+}
+
+func (c *cleaner) stack(s *ProcessStack) ProcessStack {
+	out := ProcessStack{PID: s.PID, Time: s.Time}
+	if s.Error != "" {
+		out.Error = "no stack"
+	}
+	if s.Stack == nil {
+		return out
+	}
+	k := *s.Stack
+	k.PhraseKey, k.Phrase = c.phrase(k.PhraseKey, k.Phrase)
+	k.Advice, k.Page, k.Method, k.Cut = "", identifier(k.Page), words(k.Method), ""
+	k.Function = c.number("function", k.Function)
+	k.Frames = nil
+	for _, f := range s.Stack.Frames {
+		if name, ok := strings.CutPrefix(f, stacks.Procedural); ok {
+			f = stacks.Procedural + c.number("function", name)
+		}
+		k.Frames = append(k.Frames, f)
+	}
+	out.Stack = &k
+	return out
+}
+
+func nodes(list []*Node) []*Node {
+	out := []*Node{}
+	for _, n := range list {
+		out = append(out, &Node{PID: n.PID, Mode: identifier(n.Mode), Object: words(n.Object), Queued: n.Queued, Again: n.Again, Blocked: nodes(n.Blocked)})
+	}
+	return out
+}
+
+// summary keeps the sentence of a rule. The sentence of a person may have names.
+func (c *cleaner) summary(text string) string {
+	if strings.HasPrefix(text, note) {
+		c.remove("note", strings.TrimPrefix(text, note))
+		return strings.TrimSuffix(note, ": ")
+	}
+	return text
+}
+
+// note begins the summary of an incident that a person has taken.
+const note = "taken by a person: "
+
+// The following functions keep the characters that a kind of text has by design.
+
+func keep(text, allowed string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || strings.ContainsRune(allowed, r) {
+			return r
+		}
+		return -1
+	}, text)
+}
+
+func identifier(text string) string { return keep(text, "_-.+") }
+func words(text string) string      { return keep(text, "_-.+ (),/") }
+func numbersOnly(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' || r == '.' || r == '/' || r == ' ' {
+			return r
+		}
+		return -1
+	}, text)
+}
+func pressureLine(text string) string { return keep(text, " =.") }
+
+func safeID(id string) string {
+	if validID(id) {
+		return id
+	}
+	return "incident"
+}

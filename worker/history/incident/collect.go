@@ -1,0 +1,283 @@
+package incident
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/history/rules"
+	"pg_stat_backtrace/worker/history/stacks"
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/state"
+)
+
+// Minutes is how much of the history before an incident it has.
+const Minutes = 5 * time.Minute
+
+// Limits of the time of an incident.
+const (
+	collectLimit = 20 * time.Second
+	stackLimit   = 300 * time.Millisecond
+	stacksLimit  = 5 * time.Second
+)
+
+// Source is where the parts of an incident come from.
+type Source struct {
+	// Server is the run of the server.
+	Server cluster.Cluster
+	// StateDir is the directory of the history; empty: there is none.
+	StateDir string
+	// Capturer takes stacks; nil: none are taken.
+	Capturer *capture.Capturer
+	// Program is the version of this program.
+	Program string
+}
+
+// Collect gathers an incident for a finding. The look is the one in which it was found. It takes at most about 20 seconds,
+// stops no process and waits for no file of the server.
+func Collect(ctx context.Context, src Source, f rules.Finding, l *rules.Look) *Incident {
+	ctx, cancel := context.WithTimeout(ctx, collectLimit)
+	defer cancel()
+	i := &Incident{
+		Schema: Schema, ID: newID(l.Time, f.Rule), Time: l.Time.UTC().Round(0), Program: src.Program, Reason: f,
+		Server: Server{Version: fmt.Sprint(src.Server.Version), DataDir: src.Server.DataDir, Postmaster: src.Server.PostmasterPID,
+			Clients: l.Clients, Slots: l.Slots},
+	}
+	i.Reason.Since = f.Since.UTC().Round(0)
+	if control, err := cluster.ReadControl(src.Server.DataDir); err != nil {
+		i.missing("system identifier", err)
+	} else {
+		i.Server.SystemID, i.Server.Timeline = control.ID(), control.Timeline
+	}
+	i.Sessions, i.SessionsLeftOut = sessions(l.Rows, l.Procs, f.Processes)
+	i.Forest = forest(i.Sessions)
+	i.takeStacks(ctx, &src)
+	i.addSettings(src.Server)
+	i.Host = hostOf(ctx, []string{src.Server.DataDir, filepath.Join(src.Server.DataDir, "pg_wal"), src.StateDir})
+	i.addHistory(ctx, src.StateDir)
+	return i
+}
+
+// newID returns a name for an incident that sorts by time.
+func newID(at time.Time, rule string) string {
+	var b [2]byte
+	_, _ = rand.Read(b[:])
+	return at.UTC().Format("20060102T150405Z") + "-" + rule + "-" + hex.EncodeToString(b[:])
+}
+
+func (i *Incident) missing(what string, err error) {
+	if len(i.Missing) < maxMissing {
+		i.Missing = append(i.Missing, what+": "+err.Error())
+	}
+}
+
+// takeStacks takes the stacks of the processes of the reason, then of other sessions that run or wait.
+func (i *Incident) takeStacks(ctx context.Context, src *Source) {
+	i.Stacks = []ProcessStack{}
+	if src.Capturer == nil {
+		return
+	}
+	pids := slices.Clone(i.Reason.Processes)
+	for _, n := range i.Forest {
+		pids = append(pids, n.PID)
+	}
+	for j := range i.Sessions {
+		if s := &i.Sessions[j]; s.WaitType != "Client" && s.WaitType != "Activity" {
+			pids = append(pids, s.PID)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, stacksLimit)
+	defer cancel()
+	taken := map[int32]bool{}
+	for _, pid := range pids {
+		if pid <= 0 || taken[pid] {
+			continue
+		}
+		if len(i.Stacks) >= maxStacks || ctx.Err() != nil {
+			i.missing("stacks", fmt.Errorf("only %d were taken", len(i.Stacks)))
+			return
+		}
+		taken[pid] = true
+		p := ProcessStack{PID: pid, Time: time.Now().UTC().Round(time.Microsecond)}
+		stack, err := i.stack(ctx, src, pid)
+		if err != nil {
+			p.Error = err.Error()
+		} else {
+			p.Stack = stack
+			for j := range i.Sessions {
+				if s := &i.Sessions[j]; s.PID == pid {
+					s.Phrase, s.PhraseKey = stack.Phrase, stack.PhraseKey
+				}
+			}
+		}
+		i.Stacks = append(i.Stacks, p)
+	}
+}
+
+// stack takes one stack. The first one of a server may fail because a file is still being read.
+func (i *Incident) stack(ctx context.Context, src *Source, pid int32) (s *stacks.Stack, err error) {
+	const tries = 3
+	for range tries {
+		if s, err = stacks.Take(ctx, src.Capturer, src.Server, int(pid), stackLimit); err == nil || errors.Is(err, cluster.ErrNotMember) {
+			return s, err
+		}
+	}
+	return nil, err
+}
+
+// settings are variables of the server of type int: the setting, the variable and the unit.
+//
+//nolint:gochecknoglobals // a table
+var settings = [][3]string{
+	{"max_connections", "MaxConnections", ""}, {"shared_buffers", "NBuffers", "8kB"}, {"work_mem", "work_mem", "kB"},
+	{"maintenance_work_mem", "maintenance_work_mem", "kB"}, {"max_worker_processes", "max_worker_processes", ""},
+	{"max_parallel_workers", "max_parallel_workers", ""}, {"max_wal_senders", "max_wal_senders", ""},
+	{"deadlock_timeout", "DeadlockTimeout", "ms"}, {"lock_timeout", "LockTimeout", "ms"},
+	{"statement_timeout", "StatementTimeout", "ms"},
+	{"idle_in_transaction_session_timeout", "IdleInTransactionSessionTimeout", "ms"}, {"transaction_timeout", "TransactionTimeout", "ms"},
+	{"max_wal_size", "max_wal_size_mb", "MB"}, {"checkpoint_timeout", "CheckPointTimeout", "s"},
+	{"autovacuum_max_workers", "autovacuum_max_workers", ""}, {"max_locks_per_transaction", "max_locks_per_xact", ""},
+	{"max_prepared_transactions", "max_prepared_xacts", ""}, {"wal_level", "wal_level", ""},
+	{"superuser_reserved_connections", "SuperuserReservedConnections", ""}, {"reserved_connections", "ReservedConnections", ""},
+}
+
+func (i *Incident) addSettings(c cluster.Cluster) {
+	i.Settings = []Setting{}
+	r, err := state.Open(c)
+	if err != nil {
+		i.missing("settings", err)
+		return
+	}
+	var names []string
+	for _, s := range settings {
+		names = append(names, s[1])
+	}
+	values := r.Integers(names...)
+	for _, s := range settings {
+		if v, ok := values[s[1]]; ok {
+			i.Settings = append(i.Settings, Setting{Name: s[0], Value: v, Unit: s[2]})
+		}
+	}
+}
+
+// addHistory reads the minutes before the incident.
+func (i *Incident) addHistory(ctx context.Context, dir string) {
+	h := &i.History
+	h.Until, h.Seconds, h.Spans = i.Time.Add(time.Second), []Second{}, []Span{}
+	h.Since = h.Until.Add(-Minutes)
+	if dir == "" {
+		return
+	}
+	r, err := store.OpenReader(dir, i.Server.SystemID)
+	if err != nil {
+		if !errors.Is(err, store.ErrNoHistory) {
+			i.missing("history", err)
+		}
+		return
+	}
+	b := spans{open: map[int64]*Span{}, prints: map[*Span]string{}}
+	if err := r.Rows(ctx, h.Since, h.Until, b.add); err != nil {
+		i.missing("history", err)
+	}
+	for _, err := range r.Damage {
+		i.missing("history", err)
+	}
+	h.Seconds = b.seconds()
+	list := b.all
+	if len(list) > maxSpans {
+		slices.SortStableFunc(list, func(x, y *Span) int {
+			return cmp.Or(cmp.Compare(rank(i.Reason.Processes, x.Session.PID), rank(i.Reason.Processes, y.Session.PID)), y.To.Compare(x.To))
+		})
+		list, h.LeftOut = list[:maxSpans], len(list)-maxSpans
+	}
+	h.LeftOut += b.leftOut
+	slices.SortStableFunc(list, func(x, y *Span) int { return x.From.Compare(y.From) })
+	for _, s := range list {
+		h.Spans = append(h.Spans, *s)
+	}
+}
+
+// spans joins equal rows of consecutive sweeps.
+type spans struct {
+	open    map[int64]*Span // by process
+	prints  map[*Span]string
+	all     []*Span
+	leftOut int
+	counts  []Second
+	sweep   map[string]int // of the sweep in progress
+	at      time.Time
+}
+
+// pauseOfSpan is the longest time between two sweeps of one span.
+const pauseOfSpan = 15 * time.Second
+
+func (b *spans) add(r *store.Row) error {
+	const most = 20 * maxSpans
+	at := time.UnixMicro(r.Time).UTC()
+	if !at.Equal(b.at) {
+		b.count()
+		b.at, b.sweep = at, map[string]int{}
+	}
+	if !r.Ended {
+		b.sweep[cmp.Or(r.WaitType, "running")]++
+	}
+	print := fmt.Sprint(r.Start, r.Ended, r.State, r.WaitType, r.WaitEvent, r.WaitStart, r.XactStart, r.QueryStart, r.Phrase, r.BlockedBy)
+	if s := b.open[int64(r.PID)]; s != nil && b.prints[s] == print && at.Sub(s.To) <= pauseOfSpan {
+		s.To = at
+		s.Sweeps++
+		return nil
+	}
+	if len(b.all) >= most {
+		b.leftOut++
+		return nil
+	}
+	s := &Span{From: at, To: at, Sweeps: 1, Session: sessionOf(r)}
+	b.open[int64(r.PID)], b.prints[s] = s, print
+	b.all = append(b.all, s)
+	return nil
+}
+
+// count adds the sweep in progress to its second. If a second has several sweeps, the largest counts.
+func (b *spans) count() {
+	if b.sweep == nil {
+		return
+	}
+	second := b.at.Truncate(time.Second)
+	sum := func(m map[string]int) (n int) {
+		for _, c := range m {
+			n += c
+		}
+		return n
+	}
+	if n := len(b.counts); n > 0 && b.counts[n-1].Time.Equal(second) {
+		if sum(b.sweep) > sum(b.counts[n-1].Counts) {
+			b.counts[n-1].Counts = b.sweep
+		}
+		return
+	}
+	b.counts = append(b.counts, Second{Time: second, Counts: b.sweep})
+}
+
+func (b *spans) seconds() []Second {
+	b.count()
+	b.sweep = nil
+	if b.counts == nil {
+		return []Second{}
+	}
+	return b.counts
+}
+
+// validID reports whether a text can be the name of an incident. It keeps a name from leading to another folder.
+func validID(id string) bool {
+	const longest = 80
+	return id != "" && len(id) <= longest && id[0] != '-' && strings.Trim(id, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-") == ""
+}
