@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"pg_stat_backtrace/worker/history/recorder"
+	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
 )
 
@@ -25,6 +27,10 @@ type RecordConfig struct {
 	Texts string
 	// Redact names the roles whose query texts are not kept.
 	Redact []string
+	// Stacks says that stacks are recorded.
+	Stacks bool
+	// Rules is a file with changes of the rules; empty: the built-in rules, RulesOff: none.
+	Rules string
 }
 
 // The bounds of RecordConfig.Period.
@@ -47,10 +53,21 @@ func (c *RecordConfig) Check() error {
 		return errors.New("--record-dir must be an absolute path")
 	case c.Keep < 0 || c.Size < 0 || c.MinFree < 0:
 		return errors.New("--record-keep, --record-size and --record-min-free must be positive")
+	case c.Rules != "" && c.Rules != RulesOff && !filepath.IsAbs(c.Rules):
+		return errors.New("--rules must be off, or an absolute path")
 	case c.Texts != "" && !slices.Contains(RecordTexts(), c.Texts):
 		return fmt.Errorf("--record-query-text must be off, normalized or all, not %q", c.Texts)
 	}
 	return nil
+}
+
+// takeStack returns the stack of a process without stopping it.
+func (w *Worker) takeStack(ctx context.Context, pid int, limit time.Duration) (*stacks.Stack, error) {
+	c, err := w.current()
+	if err != nil {
+		return nil, err
+	}
+	return stacks.Take(ctx, w.capturer, c, pid, limit)
 }
 
 // record records the history until ctx ends.
@@ -64,7 +81,7 @@ func (w *Worker) record(ctx context.Context) {
 		return
 	}
 	w.log.Info().Str("directory", c.Dir).Dur("period_ms", c.Period).Str("query_text", c.Texts).Msg("recording the history")
-	recorder.New(recorder.Options{
+	o := recorder.Options{
 		Store:   store.Options{Dir: c.Dir, Keep: c.Keep, Size: c.Size, MinFree: c.MinFree},
 		DataDir: w.server().DataDir, Server: w.current, Period: c.Period, Texts: recorder.Texts(c.Texts), Redact: c.Redact,
 		Version: w.cfg.Version,
@@ -75,5 +92,20 @@ func (w *Worker) record(ctx context.Context) {
 			}
 			w.log.Info().Str("directory", c.Dir).Msg(message)
 		},
-	}).Run(ctx)
+	}
+	if c.Stacks {
+		o.TakeStack = w.takeStack
+	}
+	watcher, err := w.newWatcher()
+	if err != nil { // it could be read at the start
+		w.log.Error().Err(err).Msg("there are no rules")
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if watcher != nil {
+		watcher.remember()
+		o.Watch = watcher.look
+		wg.Go(func() { watcher.run(ctx) })
+	}
+	recorder.New(o).Run(ctx)
 }

@@ -114,6 +114,9 @@ func (c *Config) checkFiles(f rootFiles) error {
 			return err
 		}
 	}
+	if err := c.checkRules(); err != nil {
+		return err
+	}
 	if c.Export.HeaderFile == "" {
 		return nil
 	}
@@ -356,5 +359,5 @@ func (w *Worker) names(ctx context.Context) (n clusterprofile.Names, err error) 
 // WrongOption reports whether an error of Run is about an option, which will be as wrong at the next start.
 func WrongOption(err error) bool {
 	return errors.Is(err, web.ErrTokenFile) || errors.Is(err, web.ErrCertificate) ||
-		errors.Is(err, export.ErrHeaderFile)
+		errors.Is(err, export.ErrHeaderFile) || wrongRules(err)
 }

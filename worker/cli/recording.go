@@ -15,13 +15,14 @@ import (
 
 // recordFlags are the flags of the recorder, as texts.
 type recordFlags struct {
-	period, keep, size, minFree string
+	period, keep, size, minFree, stacks string
 }
 
 // The flags' names.
 const (
 	flagRecord    = "record"
 	flagRecordDir = "record-dir"
+	flagRules     = "rules"
 )
 
 func (f *recordFlags) add(cmd *cobra.Command, c *worker.RecordConfig) {
@@ -36,7 +37,11 @@ func (f *recordFlags) add(cmd *cobra.Command, c *worker.RecordConfig) {
 	fs.StringVar(&c.Texts, "record-query-text", "normalized",
 		"record `TEXTS` of queries: normalized (without values and comments), all, or off")
 	fs.StringSliceVar(&c.Redact, "record-redact", nil, "record no texts of queries of `ROLE` (may be given several times)")
+	fs.StringVar(&f.stacks, "record-stacks", "on", "record stacks of sessions that run or wait, without stopping them: on or off")
+	fs.StringVar(&c.Rules, flagRules, "",
+		"read changes of the rules for incidents from `FILE`, or off for no incidents (default: the built-in rules, see \"rules list\")")
 	_ = cmd.MarkFlagDirname(flagRecordDir)
+	_ = cmd.MarkFlagFilename(flagRules, "yaml", "yml")
 	_ = cmd.RegisterFlagCompletionFunc("record-query-text",
 		cobra.FixedCompletions(worker.RecordTexts(), cobra.ShellCompDirectiveNoFileComp))
 }
@@ -46,6 +51,9 @@ func (f *recordFlags) config(cmd *cobra.Command, n *nodeFlags, c *worker.RecordC
 	given := cmd.Flags().Changed
 	if n.all && (given(flagRecordDir) || given(flagRecord) && f.period != "off") {
 		return errors.New("--all and --record exclude each other: start a worker with -D for each server whose history you need")
+	}
+	if n.all && given(flagRules) {
+		return errors.New("--all and --rules exclude each other: start a worker with -D for each server")
 	}
 	var err error
 	if c.Period, err = parsePeriod(f.period); err != nil {
@@ -59,6 +67,12 @@ func (f *recordFlags) config(cmd *cobra.Command, n *nodeFlags, c *worker.RecordC
 	}
 	if c.MinFree, err = positiveSize(f.minFree); err != nil {
 		return fmt.Errorf("--record-min-free: %w", err)
+	}
+	switch f.stacks {
+	case "on", "off":
+		c.Stacks = f.stacks == "on"
+	default:
+		return fmt.Errorf("--record-stacks must be on or off, not %q", f.stacks)
 	}
 	if n.all || n.supervised {
 		c.Period = 0

@@ -79,3 +79,15 @@ func slotsOf(r *state.Reader) int {
 	v := r.Integers("MaxConnections", "ReservedBackends", "SuperuserReservedConnections", "ReservedConnections")
 	return max(0, v["MaxConnections"]-v["ReservedBackends"]-v["SuperuserReservedConnections"]-v["ReservedConnections"])
 }
+
+// Snapshot reads the sessions once, as a sweep does, without a store. Rows have the texts that the options allow.
+func (r *Recorder) Snapshot(now time.Time) (*rules.Look, []string, error) {
+	if r.o.Watch == nil {
+		r.o.Watch = func(*rules.Look) {} // so that the processes are read
+	}
+	saw, err := r.read(now)
+	if err != nil {
+		return nil, nil, err
+	}
+	return r.look(now, 0, &saw, nil), saw.notes, nil
+}

@@ -1,0 +1,124 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/worker/history/rules"
+	"pg_stat_backtrace/worker/report/visible"
+)
+
+const rulesLong = `Print or check the rules by which a worker that records decides that a stall is an
+incident. The rules are built in. A file in YAML changes them or switches them off:
+
+  rules:
+    lock_wait: {after: 30s}
+    connections: {above: 95}
+    starved: off
+  incidents: {cooldown: 10m, per_hour: 12, keep: 100, size: 200MB}
+  webhook: {url: "https://alerts.example.com/hook", timeout: 5s}
+
+Give the file to the worker with --rules. It must belong to root or to the worker's
+user, and only its owner may be able to write to it. The worker reads it again at
+SIGHUP. If it has an error, the old rules stay.`
+
+func newRules() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rules COMMAND",
+		Short: "Print or check the rules for incidents",
+		Long:  rulesLong,
+		Example: `  pg_stat_backtrace rules list
+  pg_stat_backtrace rules check /etc/pg_stat_backtrace/rules.yaml`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return usage(errors.New("give a command: list or check")) },
+	}
+	var file, format string
+	list := &cobra.Command{
+		Use:   "list [--rules FILE]",
+		Short: "Print the rules",
+		Long:  "Print the built-in rules, or with --rules the rules with the changes of a file.",
+		Example: `  pg_stat_backtrace rules list
+  pg_stat_backtrace rules list --rules /etc/pg_stat_backtrace/rules.yaml`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if format != formatText && format != formatJSON {
+				return usage(fmt.Errorf("--format must be text or json, not %q", format))
+			}
+			c := rules.Default()
+			if file != "" {
+				var err error
+				if c, err = rules.Load(file); err != nil {
+					return err
+				}
+			}
+			return printRules(cmd.OutOrStdout(), &c, format)
+		},
+	}
+	list.Flags().StringVar(&file, flagRules, "", "print the rules with the changes of `FILE`")
+	list.Flags().StringVarP(&format, "format", "f", formatText, "`FORMAT` of the result: text or json")
+	check := &cobra.Command{
+		Use:     "check FILE",
+		Short:   "Check a file of rules",
+		Long:    "Check a file of rules as the worker does, also its owner and permissions. Run the command as the worker's user.",
+		Example: `  pg_stat_backtrace rules check /etc/pg_stat_backtrace/rules.yaml`,
+		Args:    usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := rules.Load(args[0]); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is valid\n", visible.Line(args[0]))
+			return err
+		},
+	}
+	cmd.AddCommand(list, check)
+	return cmd
+}
+
+// rulesDocument is the JSON form.
+type rulesDocument struct {
+	Rules    []rulesEntry `json:"rules"`
+	Cooldown float64      `json:"cooldown_seconds"`
+	Budget   int          `json:"per_hour"`
+	Keep     int          `json:"keep"`
+	Size     int64        `json:"size_bytes"`
+	Webhook  bool         `json:"webhook"`
+}
+
+type rulesEntry struct {
+	Name  string  `json:"name"`
+	Off   bool    `json:"off"`
+	After float64 `json:"after_seconds,omitempty"`
+	Above int     `json:"above_percent,omitempty"`
+	About string  `json:"about"`
+}
+
+func printRules(out io.Writer, c *rules.Config, format string) error {
+	if format == formatJSON {
+		d := rulesDocument{Cooldown: c.Cooldown.Seconds(), Budget: c.Budget, Keep: c.Keep, Size: c.Size, Webhook: c.Webhook.URL != ""}
+		for _, r := range c.Rules {
+			d.Rules = append(d.Rules, rulesEntry{r.Name, r.Off, r.After.Seconds(), r.Above, r.About})
+		}
+		return json.NewEncoder(out).Encode(d)
+	}
+	const gap = 2
+	w := tabwriter.NewWriter(out, 0, 0, gap, ' ', 0)
+	_, _ = fmt.Fprintln(w, "rule\tincident\tmeaning")
+	for i := range c.Rules {
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", c.Rules[i].Name, c.Rules[i].Threshold(), c.Rules[i].About)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	hook := "none"
+	if c.Webhook.URL != "" {
+		hook = "yes" // the address may have a password
+	}
+	_, err := fmt.Fprintf(out, "\ncool-down %s; at most %d incidents an hour; at most %d are kept, of %d MB; webhook: %s\n",
+		c.Cooldown, c.Budget, c.Keep, c.Size>>20, hook)
+	return err
+}

@@ -1,0 +1,201 @@
+// Package webhook sends incidents as alerts to a webhook, in the format that Alertmanager sends (version 4). A receiver that
+// is slow or down never delays its caller: alerts wait in a bounded queue, and further ones are dropped and counted.
+//
+// The package does not log. It must not know what an incident is.
+package webhook
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+)
+
+// Alert is what a receiver gets. It must have no names and texts of the server's users.
+type Alert struct {
+	// Name is the name of the alert: a rule. Labels identify the alert, annotations describe it.
+	Name        string
+	Labels      map[string]string
+	Annotations map[string]string
+	Since       time.Time
+	// Key is equal for alerts with one cause.
+	Key string
+}
+
+// Target is a receiver.
+type Target struct {
+	URL string
+	// Timeout bounds one attempt; 0: 5 seconds.
+	Timeout time.Duration
+}
+
+const (
+	queueLength    = 16
+	defaultTimeout = 5 * time.Second
+	firstPause     = time.Second
+	attempts       = 3
+	maxAnswer      = 64 << 10
+	receiver       = "pg_stat_backtrace"
+)
+
+// Sender sends alerts. It is safe for concurrent use.
+type Sender struct {
+	queue   chan job
+	dropped atomic.Int64
+	client  *http.Client
+	// Report, if not nil, gets the error of an alert that was not delivered, and nil for one that was.
+	Report func(name string, err error)
+	// pause is the time after the first failed attempt.
+	pause time.Duration
+}
+
+type job struct {
+	alert  Alert
+	target Target
+}
+
+// New returns a Sender. Run does the work.
+func New(report func(name string, err error)) *Sender {
+	transport := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, MaxResponseHeaderBytes: maxAnswer, DisableKeepAlives: true,
+	}
+	return &Sender{
+		queue: make(chan job, queueLength), Report: report, pause: firstPause,
+		client: &http.Client{
+			Transport: transport,
+			// A redirect would lead to an address that the configuration does not name.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}
+}
+
+// Send queues an alert. It never blocks. It returns false if the queue is full: the alert is dropped.
+func (s *Sender) Send(t Target, a Alert) bool {
+	select {
+	case s.queue <- job{a, t}:
+		return true
+	default:
+		s.dropped.Add(1)
+		return false
+	}
+}
+
+// Dropped returns the number of alerts for which the queue had no room.
+func (s *Sender) Dropped() int64 { return s.dropped.Load() }
+
+// Run sends the alerts until ctx ends.
+func (s *Sender) Run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case j := <-s.queue:
+			err := s.deliver(ctx, j)
+			if s.Report != nil && ctx.Err() == nil {
+				s.Report(j.alert.Name, err)
+			}
+		}
+	}
+}
+
+// deliver tries several times.
+func (s *Sender) deliver(ctx context.Context, j job) error {
+	body, err := json.Marshal(messageOf(&j.alert))
+	if err != nil {
+		return fmt.Errorf("webhook: %w", err)
+	}
+	pause := s.pause
+	for i := range attempts {
+		if i > 0 {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(pause):
+			}
+			pause *= 4
+		}
+		var again bool
+		if again, err = s.post(ctx, j.target, body); err == nil || !again {
+			return err
+		}
+	}
+	return err
+}
+
+// post makes one attempt. The error does not have the address, which may have a password.
+func (s *Sender) post(ctx context.Context, t Target, body []byte) (again bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(t.Timeout, defaultTimeout))
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.URL, bytes.NewReader(body))
+	if err != nil {
+		return false, errors.New("webhook: the address cannot be used")
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", receiver)
+	answer, err := s.client.Do(req)
+	if err != nil {
+		var u *url.Error
+		if errors.As(err, &u) {
+			err = u.Err
+		}
+		return true, fmt.Errorf("webhook: %w", err)
+	}
+	defer answer.Body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, maxAnswer))
+	const good, server = 2, 5
+	switch class := answer.StatusCode / 100; {
+	case class == good:
+		return false, nil
+	default:
+		return class == server || answer.StatusCode == http.StatusTooManyRequests, fmt.Errorf("webhook: the receiver answered %s", http.StatusText(answer.StatusCode))
+	}
+}
+
+// message is the body of a request, as Alertmanager's documentation of webhook_config describes it.
+type message struct {
+	Version           string            `json:"version"`
+	GroupKey          string            `json:"groupKey"`
+	Truncated         int               `json:"truncatedAlerts"`
+	Status            string            `json:"status"`
+	Receiver          string            `json:"receiver"`
+	GroupLabels       map[string]string `json:"groupLabels"`
+	CommonLabels      map[string]string `json:"commonLabels"`
+	CommonAnnotations map[string]string `json:"commonAnnotations"`
+	ExternalURL       string            `json:"externalURL"`
+	Alerts            []alert           `json:"alerts"`
+}
+
+type alert struct {
+	Status       string            `json:"status"`
+	Labels       map[string]string `json:"labels"`
+	Annotations  map[string]string `json:"annotations"`
+	StartsAt     time.Time         `json:"startsAt"`
+	EndsAt       time.Time         `json:"endsAt"` // zero: it lasts
+	GeneratorURL string            `json:"generatorURL"`
+	Fingerprint  string            `json:"fingerprint"`
+}
+
+func messageOf(a *Alert) *message {
+	const firing = "firing"
+	labels := map[string]string{"alertname": a.Name}
+	for k, v := range a.Labels {
+		labels[k] = v
+	}
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(a.Name + "\x00" + a.Key))
+	return &message{
+		Version: "4", GroupKey: fmt.Sprintf("{}:{alertname=%q}", a.Name), Status: firing, Receiver: receiver,
+		GroupLabels: map[string]string{"alertname": a.Name}, CommonLabels: labels, CommonAnnotations: a.Annotations,
+		Alerts: []alert{{
+			Status: firing, Labels: labels, Annotations: a.Annotations, StartsAt: a.Since.UTC(), Fingerprint: fmt.Sprintf("%016x", hash.Sum64()),
+		}},
+	}
+}

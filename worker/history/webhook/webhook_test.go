@@ -1,0 +1,106 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestDeliver has a receiver that fails once, one that redirects, and one that is not there.
+func TestDeliver(t *testing.T) {
+	t.Parallel()
+	bodies := make(chan []byte, 4)
+	failures := 1
+	mux := http.NewServeMux()
+	mux.HandleFunc("/good", func(w http.ResponseWriter, r *http.Request) {
+		if failures > 0 {
+			failures--
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		b, _ := io.ReadAll(r.Body)
+		bodies <- b
+	})
+	mux.HandleFunc("/redirect", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "/good", http.StatusTemporaryRedirect)
+	})
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	reports := make(chan error, 4)
+	s := New(func(_ string, err error) { reports <- err })
+	s.pause = time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		s.Run(ctx)
+		close(done)
+	}()
+	a := Alert{
+		Name: "lock_wait", Since: time.Unix(1_800_000_000, 0), Key: "cause", Labels: map[string]string{"cluster": "7"},
+		Annotations: map[string]string{"summary": "1 session waits"},
+	}
+	s.Send(Target{URL: server.URL + "/good"}, a)
+	if err := <-reports; err != nil {
+		t.Error(err)
+	}
+	var m struct {
+		Version, Status string
+		Alerts          []struct {
+			Status      string
+			Labels      map[string]string
+			Annotations map[string]string
+			StartsAt    time.Time
+			EndsAt      time.Time
+			Fingerprint string
+		}
+	}
+	if err := json.Unmarshal(<-bodies, &m); err != nil {
+		t.Fatal(err)
+	}
+	if m.Version != "4" || m.Status != "firing" || len(m.Alerts) != 1 || m.Alerts[0].Labels["alertname"] != "lock_wait" ||
+		m.Alerts[0].Labels["cluster"] != "7" || m.Alerts[0].StartsAt.Unix() != 1_800_000_000 || len(m.Alerts[0].Fingerprint) != 16 {
+		t.Errorf("%+v", m)
+	}
+	for url, want := range map[string]string{
+		server.URL + "/redirect": "Temporary Redirect", server.URL + "/none": "Not Found", "http://user:secret@127.0.0.1:1/": "refused",
+	} {
+		s.Send(Target{URL: url}, a)
+		if err := <-reports; err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	cancel()
+	<-done
+}
+
+// TestSendNeverBlocks has a receiver that never answers.
+func TestSendNeverBlocks(t *testing.T) {
+	t.Parallel()
+	hang := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hang }))
+	defer server.Close()
+	defer close(hang)
+	s := New(nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		s.Run(ctx)
+		close(done)
+	}()
+	sent := 0
+	for range 100 {
+		if s.Send(Target{URL: server.URL, Timeout: time.Hour}, Alert{}) {
+			sent++
+		}
+	}
+	if sent < queueLength || sent > queueLength+1 || s.Dropped() != int64(100-sent) {
+		t.Errorf("%d sent, %d dropped", sent, s.Dropped())
+	}
+	cancel() // also ends the request
+	<-done
+}

@@ -1,0 +1,216 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"pg_stat_backtrace/worker/history/incident"
+	"pg_stat_backtrace/worker/history/rules"
+	"pg_stat_backtrace/worker/history/webhook"
+	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/pg/cluster"
+)
+
+// RulesOff is the value of RecordConfig.Rules that switches all rules off.
+const RulesOff = "off"
+
+// loadRules returns the rules of a file; empty: the built-in ones.
+func loadRules(path string) (rules.Config, error) {
+	if path == "" {
+		return rules.Default(), nil
+	}
+	return rules.Load(path)
+}
+
+// watcher applies the rules to each look of the recorder, and makes incidents.
+type watcher struct {
+	worker *Worker
+	engine *rules.Engine // for the recorder's goroutine
+	// next are rules that were read again; the next look applies them.
+	next atomic.Pointer[rules.Config]
+	jobs chan incidentJob
+	hook *webhook.Sender
+	// overBudget is when the log had the last line about the budget.
+	overBudget time.Time
+}
+
+// incidentJob is an incident to be written.
+type incidentJob struct {
+	finding rules.Finding
+	look    *rules.Look
+	config  rules.Config
+}
+
+// maxIncidentJobs bounds the incidents that wait to be written.
+const maxIncidentJobs = 8
+
+// newWatcher returns a watcher; nil: the rules are off.
+func (w *Worker) newWatcher() (*watcher, error) {
+	if w.cfg.Record.Rules == RulesOff {
+		return nil, nil //nolint:nilnil // no watcher
+	}
+	c, err := loadRules(w.cfg.Record.Rules)
+	if err != nil {
+		return nil, err
+	}
+	v := &watcher{worker: w, engine: rules.New(c), jobs: make(chan incidentJob, maxIncidentJobs)}
+	v.hook = webhook.New(func(name string, err error) {
+		if err != nil {
+			w.log.Warn().Err(err).Str("rule", name).Msg("alert was not delivered")
+		}
+	})
+	return v, nil
+}
+
+// run writes incidents, sends alerts and reads the rules again at SIGHUP, until ctx ends.
+func (v *watcher) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { v.hook.Run(ctx) })
+	wg.Go(func() { v.reload(ctx) })
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case j := <-v.jobs:
+			err := shield.Catch("incident", func() error { return v.write(ctx, j) })
+			if err != nil {
+				v.worker.log.Error().Err(err).Str("rule", j.finding.Rule).Msg("incident was not written")
+			}
+		}
+	}
+}
+
+// reload reads the file of rules again at each SIGHUP. If it has an error, the old rules stay.
+func (v *watcher) reload(ctx context.Context) {
+	path, log := v.worker.cfg.Record.Rules, &v.worker.log
+	if path == "" {
+		return
+	}
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Ignore(syscall.SIGHUP) // as before
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangup:
+		}
+		c, err := loadRules(path)
+		if err != nil {
+			log.Error().Err(err).Msg("the old rules stay")
+			continue
+		}
+		v.next.Store(&c)
+		log.Info().Str("file", path).Msg("rules were read again")
+	}
+}
+
+// look applies the rules to a look. It does not block.
+func (v *watcher) look(l *rules.Look) {
+	if c := v.next.Swap(nil); c != nil {
+		v.engine.Change(*c)
+	}
+	r := v.engine.Look(l)
+	log := &v.worker.log
+	if len(r.New) > 0 {
+		copied := *l // the recorder changes the rows
+		copied.Rows = slices.Clone(l.Rows)
+		for _, f := range r.New {
+			select {
+			case v.jobs <- incidentJob{f, &copied, v.engine.Config()}:
+			default:
+				log.Error().Str("rule", f.Rule).Str("summary", f.Summary).Msg("incident was not written: too many at the same time")
+			}
+		}
+	}
+	if n := len(r.OverBudget); n > 0 && (v.overBudget.IsZero() || l.Time.Sub(v.overBudget) >= time.Hour) {
+		v.overBudget = l.Time
+		f := r.OverBudget[0]
+		log.Warn().Str("rule", f.Rule).Str("summary", f.Summary).Int("per_hour", v.engine.Config().Budget).
+			Msg("no more incidents in this hour: the budget is used up")
+	}
+}
+
+// write makes the files of an incident, logs one line and queues the alert.
+func (v *watcher) write(ctx context.Context, j incidentJob) error {
+	w := v.worker
+	c, err := w.current()
+	if err != nil {
+		c = w.server()
+	}
+	i := incident.Collect(ctx, incident.Source{
+		Server: c, StateDir: w.cfg.Record.Dir, Capturer: w.capturer, Program: w.cfg.Version,
+	}, j.finding, j.look)
+	dir := incident.Dir{
+		Path: incident.DirOf(w.cfg.Record.Dir, i.Server.SystemID), Keep: j.config.Keep, Size: j.config.Size, MinFree: w.cfg.Record.MinFree,
+	}
+	file, err := "", error(incident.ErrDirectory)
+	if i.Server.SystemID != "" {
+		file, err = dir.Write(i)
+	}
+	w.log.WithLevel(zerolog.WarnLevel).Str("rule", j.finding.Rule).Str("summary", j.finding.Summary).Str("incident", i.ID).
+		Str("file", file).Msg("incident")
+	if hook := j.config.Webhook; hook.URL != "" && !v.hook.Send(webhook.Target{URL: hook.URL, Timeout: hook.Timeout}, alertOf(i)) {
+		w.log.Warn().Str("rule", j.finding.Rule).Msg("alert was not sent: too many wait")
+	}
+	return err
+}
+
+// alertOf describes an incident without names and texts of the server's users.
+func alertOf(i *incident.Incident) webhook.Alert {
+	return webhook.Alert{
+		Name: i.Reason.Rule, Key: i.Reason.Cause, Since: i.Reason.Since,
+		Labels:      map[string]string{"instance": i.Host.Name, "cluster": i.Server.SystemID, "severity": "warning"},
+		Annotations: map[string]string{"summary": i.Reason.Summary, "incident": i.ID},
+	}
+}
+
+// remember makes the causes of recent incidents known, so that a restart of the worker does not report them again.
+func (v *watcher) remember() {
+	control, err := cluster.ReadControl(v.worker.server().DataDir)
+	if err != nil {
+		return
+	}
+	dir := incident.Dir{Path: incident.DirOf(v.worker.cfg.Record.Dir, control.ID())}
+	list, err := dir.List()
+	if err != nil {
+		return
+	}
+	const most = 20
+	now, oldest := time.Now(), v.engine.Config().Cooldown
+	for _, e := range slices.Backward(list[max(0, len(list)-most):]) {
+		i, err := dir.Read(e.ID)
+		if err != nil {
+			continue
+		}
+		if age := now.Sub(i.Time); age < 0 || age >= oldest {
+			break
+		}
+		v.engine.Known(i.Reason.Cause, now.Add(-now.Sub(i.Time)))
+	}
+}
+
+// checkRules reads the file of rules. The error wraps rules.ErrFile.
+func (c *Config) checkRules() error {
+	if c.Record.Period == 0 || c.Record.Dir == "" || c.Record.Rules == "" || c.Record.Rules == RulesOff {
+		return nil
+	}
+	if _, err := rules.Load(c.Record.Rules); err != nil {
+		return fmt.Errorf("--rules: %w", err)
+	}
+	return nil
+}
+
+// wrongRules reports whether an error is about the file of rules.
+func wrongRules(err error) bool { return errors.Is(err, rules.ErrFile) }
