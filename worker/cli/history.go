@@ -112,26 +112,35 @@ func (f *historyFlags) check(now time.Time) (since, until time.Time, err error) 
 	return since, until, err
 }
 
-// reader opens the history of the server.
-func (f *historyFlags) reader() (*store.Reader, string, error) {
+// systemID returns the system identifier of the server.
+func (f *historyFlags) systemID() (string, error) {
 	id := f.cluster
 	if f.dataDir != "" {
 		control, err := cluster.ReadControl(f.dataDir)
 		if err != nil {
-			return nil, "", err
+			return "", err
 		}
 		id = control.ID()
 	}
 	if id == "" {
 		ids, err := store.Clusters(f.recordDir)
 		if err != nil {
-			return nil, "", err
+			return "", err
 		}
 		if len(ids) > 1 {
-			return nil, "", usage(fmt.Errorf("%s has the history of several servers; give -D, or --cluster with one of %s",
+			return "", usage(fmt.Errorf("%s has the history of several servers; give -D, or --cluster with one of %s",
 				f.recordDir, strings.Join(ids, ", ")))
 		}
 		id = ids[0]
+	}
+	return id, nil
+}
+
+// reader opens the history of the server.
+func (f *historyFlags) reader() (*store.Reader, string, error) {
+	id, err := f.systemID()
+	if err != nil {
+		return nil, "", err
 	}
 	r, err := store.OpenReader(f.recordDir, id)
 	return r, id, err

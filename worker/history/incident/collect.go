@@ -67,6 +67,15 @@ func Collect(ctx context.Context, src Source, f rules.Finding, l *rules.Look) *I
 	return i
 }
 
+// ByPerson returns the finding of an incident that a person takes, with a note.
+func ByPerson(at time.Time, text string) rules.Finding {
+	f := rules.Finding{Rule: Manual, Cause: Manual, Since: at, Summary: strings.TrimSuffix(note, ": ")}
+	if text != "" {
+		f.Summary = note + bounded(text)
+	}
+	return f
+}
+
 // newID returns a name for an incident that sorts by time.
 func newID(at time.Time, rule string) string {
 	var b [2]byte

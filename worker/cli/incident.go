@@ -1,0 +1,351 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/history/incident"
+	"pg_stat_backtrace/worker/history/recorder"
+	"pg_stat_backtrace/worker/history/rules"
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/visible"
+)
+
+// incidentFlags are the flags of the command incident.
+type incidentFlags struct {
+	recordDir, dataDir, cluster string
+	output, format, texts, note string
+	redact                      []string
+}
+
+const incidentLong = `An incident is a file of everything that is known about a stall of a server at the
+time at which the worker noticed it: the reason, which session blocks which, with
+their stacks, the five minutes before, and the state of server and host. A worker
+that records writes incidents by itself (see "rules"). They are in the directory
+incidents of the history, each as a page (.html) and as JSON.
+
+The command "take" makes an incident now. It needs no worker and no session.`
+
+func newIncident(version string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "incident COMMAND",
+		Short: "Print incidents, or take one now",
+		Long:  incidentLong,
+		Example: `  pg_stat_backtrace incident take -D /var/lib/postgresql/15/main -o incident.html
+  pg_stat_backtrace incident list --record-dir /var/lib/pg_stat_backtrace
+  pg_stat_backtrace incident show --record-dir /var/lib/pg_stat_backtrace last
+  pg_stat_backtrace incident bundle --record-dir /var/lib/pg_stat_backtrace last -o incident.zip`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(*cobra.Command, []string) error {
+			return usage(errors.New("give a command: take, list, show or bundle"))
+		},
+	}
+	cmd.AddCommand(newIncidentTake(version), newIncidentList(), newIncidentShow(), newIncidentBundle())
+	return cmd
+}
+
+const takeLong = `Read what the sessions of a server do, take the stacks of those that run or wait,
+and print it all with the state of server and host. No process is stopped, and no
+session is needed. Run the command as root or as the server's user.
+
+With -o FILE the result is a page, or JSON if FILE ends in .json. Only its owner
+can read it. Without -o, the command prints the most important parts.
+
+With --record-dir, the result also has the five minutes before.`
+
+func newIncidentTake(version string) *cobra.Command {
+	var f incidentFlags
+	cmd := &cobra.Command{
+		Use:   "take [-D DIRECTORY] [-o FILE]",
+		Short: "Make an incident of what a server does now",
+		Long:  takeLong,
+		Example: `  pg_stat_backtrace incident take -D /var/lib/postgresql/15/main
+  pg_stat_backtrace incident take -D /srv/pgdata --record-dir /var/lib/pg_stat_backtrace -o incident.html`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c := worker.RecordConfig{Texts: f.texts}
+			if err := c.Check(); err != nil {
+				return usage(err)
+			}
+			return f.take(cmd.Context(), cmd.OutOrStdout(), version)
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: the only server of this host")
+	fs.StringVarP(&f.output, "output", "o", "", "write to `FILE`: a page, or JSON if the name ends in .json")
+	fs.StringVar(&f.recordDir, flagRecordDir, "", "the `DIRECTORY` to which a worker records (default $STATE_DIRECTORY)")
+	fs.StringVar(&f.texts, "record-query-text", "normalized",
+		"keep `TEXTS` of queries: normalized (without values and comments), all, or off")
+	fs.StringSliceVar(&f.redact, "record-redact", nil, "keep no texts of queries of `ROLE` (may be given several times)")
+	fs.StringVar(&f.note, "note", "", "put a `TEXT` into the result")
+	_ = cmd.MarkFlagDirname("pgdata")
+	_ = cmd.MarkFlagDirname(flagRecordDir)
+	return cmd
+}
+
+// directory sets the flags that the commands for existing incidents have.
+func (f *incidentFlags) directory(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.recordDir, flagRecordDir, "", "the `DIRECTORY` to which the worker records (default $STATE_DIRECTORY)")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`, if the history has several servers")
+	fs.StringVar(&f.cluster, "cluster", "", "the server's system `IDENTIFIER`, if the history has several servers")
+	_ = cmd.MarkFlagDirname(flagRecordDir)
+	_ = cmd.MarkFlagDirname("pgdata")
+}
+
+func newIncidentList() *cobra.Command {
+	var f incidentFlags
+	cmd := &cobra.Command{
+		Use:     "list --record-dir DIRECTORY",
+		Short:   "Print the incidents of a server, the newest last",
+		Long:    "Print the incidents of a server, the newest last. The worker and the server may be down.",
+		Example: `  pg_stat_backtrace incident list --record-dir /var/lib/pg_stat_backtrace`,
+		Args:    usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.format != formatText && f.format != formatJSON {
+				return usage(fmt.Errorf("--format must be text or json, not %q", f.format))
+			}
+			return f.list(cmd.OutOrStdout())
+		},
+	}
+	f.directory(cmd)
+	cmd.Flags().StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, or json (a line each)")
+	return cmd
+}
+
+func newIncidentShow() *cobra.Command {
+	var f incidentFlags
+	cmd := &cobra.Command{
+		Use:   "show --record-dir DIRECTORY ID",
+		Short: "Print an incident",
+		Long:  "Print an incident. ID is a name that the command list prints, or the word last.",
+		Example: `  pg_stat_backtrace incident show --record-dir /var/lib/pg_stat_backtrace last
+  pg_stat_backtrace incident show --record-dir /var/lib/pg_stat_backtrace 20261128T030012Z-lock_wait-3f2a -f html -o incident.html`,
+		Args: usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch f.format {
+			case formatText, formatJSON, formatHTML:
+			default:
+				return usage(fmt.Errorf("--format must be text, json or html, not %q", f.format))
+			}
+			i, err := f.read(args[0])
+			if err != nil {
+				return err
+			}
+			return f.write(cmd.OutOrStdout(), func(out io.Writer) error { return printIncident(out, i, f.format) })
+		},
+	}
+	f.directory(cmd)
+	cmd.Flags().StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, json or html")
+	cmd.Flags().StringVarP(&f.output, "output", "o", "", "write to `FILE` instead of standard output")
+	return cmd
+}
+
+const bundleLong = `Write an incident for somebody else to a zip file: without texts of queries, and with
+numbers in place of the names of databases, users, applications, clients, functions
+and directories. The file also has a list of what was removed. Read it before
+you pass it on: names of C functions, modules and settings stay.`
+
+func newIncidentBundle() *cobra.Command {
+	var f incidentFlags
+	cmd := &cobra.Command{
+		Use:     "bundle --record-dir DIRECTORY ID -o FILE",
+		Short:   "Write an incident without names and texts to a zip file",
+		Long:    bundleLong,
+		Example: `  pg_stat_backtrace incident bundle --record-dir /var/lib/pg_stat_backtrace last -o incident.zip`,
+		Args:    usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.output == "" {
+				return usage(errors.New("give the name of the zip file with -o"))
+			}
+			i, err := f.read(args[0])
+			if err != nil {
+				return err
+			}
+			return f.write(cmd.OutOrStdout(), func(out io.Writer) error { return incident.Bundle(out, i) })
+		},
+	}
+	f.directory(cmd)
+	cmd.Flags().StringVarP(&f.output, "output", "o", "", "write to `FILE`")
+	return cmd
+}
+
+// dir returns the directory of the server's incidents.
+func (f *incidentFlags) dir() (*incident.Dir, error) {
+	h := historyFlags{recordDir: f.stateDir(), dataDir: f.dataDir, cluster: f.cluster}
+	switch {
+	case h.recordDir == "":
+		return nil, usage(errors.New("give the directory of the history with --record-dir"))
+	case f.dataDir != "" && f.cluster != "":
+		return nil, usage(errors.New("-D and --cluster exclude each other"))
+	}
+	id, err := h.systemID()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := store.OpenReader(h.recordDir, id); err != nil { // also checks the identifier
+		return nil, err
+	}
+	return &incident.Dir{Path: incident.DirOf(h.recordDir, id)}, nil
+}
+
+func (f *incidentFlags) stateDir() string {
+	return cmp.Or(f.recordDir, strings.Split(os.Getenv("STATE_DIRECTORY"), ":")[0])
+}
+
+// read reads the incident of a name, or the last one.
+func (f *incidentFlags) read(id string) (*incident.Incident, error) {
+	d, err := f.dir()
+	if err != nil {
+		return nil, err
+	}
+	if id == "last" {
+		list, err := d.List()
+		if err != nil {
+			return nil, err
+		}
+		if len(list) == 0 {
+			return nil, fmt.Errorf("%w in %s", incident.ErrNotFound, d.Path)
+		}
+		id = list[len(list)-1].ID
+	}
+	return d.Read(id)
+}
+
+// incidentLine is a line of the JSON form of the list.
+type incidentLine struct {
+	ID      string        `json:"id"`
+	Time    time.Time     `json:"time,omitzero"`
+	Reason  rules.Finding `json:"reason"`
+	Size    int64         `json:"size_bytes"`
+	Problem string        `json:"problem,omitempty"`
+}
+
+func (f *incidentFlags) list(out io.Writer) error {
+	d, err := f.dir()
+	if err != nil {
+		return err
+	}
+	list, err := d.List()
+	if err != nil {
+		return err
+	}
+	if f.format == formatText && len(list) == 0 {
+		_, err := fmt.Fprintf(out, "no incidents in %s\n", visible.Line(d.Path))
+		return err
+	}
+	const gap = 2
+	w := tabwriter.NewWriter(out, 0, 0, gap, ' ', 0)
+	enc := json.NewEncoder(visible.Writer{To: out})
+	enc.SetEscapeHTML(false)
+	for _, e := range list {
+		line := incidentLine{ID: e.ID, Size: e.Size}
+		i, err := d.Read(e.ID)
+		if err != nil {
+			line.Problem = err.Error()
+		} else {
+			line.Time, line.Reason = i.Time, i.Reason
+		}
+		if f.format == formatJSON {
+			if err := enc.Encode(&line); err != nil {
+				return err
+			}
+			continue
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\n", line.ID, visible.Line(cmp.Or(line.Problem, line.Reason.Summary)))
+	}
+	return w.Flush()
+}
+
+// write calls f with the output. Only its owner can read a new file.
+func (f *incidentFlags) write(stdout io.Writer, print func(io.Writer) error) error {
+	const others = 0o077
+	defer unix.Umask(unix.Umask(others))
+	out, err := createOutput(f.output, stdout)
+	if err != nil {
+		return err
+	}
+	defer out.discard()
+	if err := print(out); err != nil {
+		return err
+	}
+	return out.commit()
+}
+
+func printIncident(out io.Writer, i *incident.Incident, format string) error {
+	switch format {
+	case formatHTML:
+		page, err := incident.Page(i)
+		if err == nil {
+			_, err = out.Write(page)
+		}
+		return err
+	case formatJSON:
+		var b bytes.Buffer
+		enc := json.NewEncoder(visible.Writer{To: &b})
+		enc.SetIndent("", " ")
+		if err := enc.Encode(i); err != nil {
+			return err
+		}
+		_, err := out.Write(b.Bytes())
+		return err
+	}
+	return incident.Text(out, i)
+}
+
+// take makes an incident now.
+func (f *incidentFlags) take(ctx context.Context, out io.Writer, version string) error {
+	dataDir := f.dataDir
+	if dataDir == "" {
+		var err error
+		if dataDir, err = onlyServer(); err != nil {
+			return err
+		}
+	}
+	c, err := cluster.ByDataDir(dataDir)
+	if err != nil {
+		return err
+	}
+	const linesWait = 2 * time.Second
+	capturer, err := capture.New(capture.Config{LinesWait: linesWait, AwaitNames: true})
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	look, notes, err := recorder.New(recorder.Options{
+		DataDir: c.DataDir, Texts: recorder.Texts(f.texts), Redact: f.redact,
+		Server: func() (cluster.Cluster, error) { return c, nil },
+	}).Snapshot(now)
+	if err != nil {
+		return err
+	}
+	i := incident.Collect(ctx, incident.Source{Server: c, StateDir: f.stateDir(), Capturer: capturer, Program: version},
+		incident.ByPerson(now, f.note), look)
+	for _, n := range notes {
+		i.Missing = append(i.Missing, "sessions: "+n)
+	}
+	format := formatText
+	switch {
+	case f.output != "" && strings.EqualFold(filepath.Ext(f.output), ".json"):
+		format = formatJSON
+	case f.output != "" && f.output != "-":
+		format = formatHTML
+	}
+	return f.write(out, func(w io.Writer) error { return printIncident(w, i, format) })
+}
