@@ -1,0 +1,257 @@
+package incident
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/history/recorder"
+	"pg_stat_backtrace/worker/history/rules"
+	"pg_stat_backtrace/worker/history/stacks"
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/pg/cluster"
+)
+
+// scene is a server with a recorder, whose looks go to rules.
+type scene struct {
+	*pgtest.Server
+
+	t        *testing.T
+	c        cluster.Cluster
+	r        *recorder.Recorder
+	e        *rules.Engine
+	found    []rules.Finding
+	look     *rules.Look
+	dir      string
+	capturer *capture.Capturer
+}
+
+func newScene(t *testing.T) *scene {
+	t.Helper()
+	s := &scene{t: t, dir: filepath.Join(t.TempDir(), "state")}
+	s.Server = pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{Conf: []string{
+		"autovacuum = off", "max_connections = 15", "deadlock_timeout = '1h'", "shared_buffers = 16MB",
+	}})
+	var err error
+	if s.c, err = cluster.ByDataDir(s.DataDir); err != nil {
+		t.Fatal(err)
+	}
+	if s.capturer, err = capture.New(capture.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	s.r = recorder.New(recorder.Options{
+		Store: store.Options{Dir: s.dir, MinFree: 1}, DataDir: s.DataDir, Server: func() (cluster.Cluster, error) { return s.c, nil },
+		TakeStack: func(ctx context.Context, pid int, limit time.Duration) (*stacks.Stack, error) {
+			return stacks.Take(ctx, s.capturer, s.c, pid, limit)
+		},
+		Watch: func(l *rules.Look) {
+			s.look = l
+			s.found = append(s.found, s.e.Look(l).New...)
+		},
+	})
+	return s
+}
+
+// only switches all rules off but one, whose time is short.
+func (s *scene) only(name string) {
+	c := rules.Default()
+	for i := range c.Rules {
+		c.Rules[i].Off = c.Rules[i].Name != name
+		if c.Rules[i].After > 0 {
+			c.Rules[i].After = 300 * time.Millisecond
+		}
+	}
+	s.e, s.found = rules.New(c), nil
+}
+
+func (s *scene) sweep() {
+	s.t.Helper()
+	if err := s.r.Sweep(time.Now(), 0); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// expect sweeps until the rule fires, and some more sweeps, in which it must not fire again.
+func (s *scene) expect(name string) rules.Finding {
+	s.t.Helper()
+	pgtest.Wait(s.t, "the rule "+name, func() bool {
+		s.sweep()
+		return len(s.found) > 0
+	})
+	for range 5 {
+		s.sweep()
+	}
+	if len(s.found) != 1 || s.found[0].Rule != name {
+		s.t.Fatalf("%+v, want one finding of %s", s.found, name)
+	}
+	return s.found[0]
+}
+
+// run starts a statement that waits, in a session of its own.
+func (s *scene) run(sql string) (*pgx.Conn, chan error) {
+	s.t.Helper()
+	conn := s.Connect(s.t, s.User, "postgres")
+	done := make(chan error, 1)
+	go func() {
+		_, err := conn.PgConn().Exec(context.Background(), sql).ReadAll()
+		done <- err
+	}()
+	return conn, done
+}
+
+// TestStalls has a stall for each rule that a script can cause, and the same sessions without a stall.
+func TestStalls(t *testing.T) {
+	s := newScene(t)
+	ctx := t.Context()
+	s.Exec(t, "CREATE TABLE \"t<script>\" AS SELECT 1 AS n; CREATE ROLE \"<b>evil\" SUPERUSER LOGIN")
+	must := func(conn *pgx.Conn, sql string) {
+		t.Helper()
+		if _, err := conn.PgConn().Exec(ctx, sql).ReadAll(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	holder := s.Connect(t, "<b>evil", "postgres")
+	must(holder, "SET application_name = '</script><img src=x onerror=alert(1)>'; BEGIN; UPDATE \"t<script>\" SET n = 2")
+
+	// no stall: a transaction that is idle and blocks nobody
+	s.e = rules.New(rules.Default())
+	for _, name := range []string{rules.LockWait, rules.IdleBlocks, rules.CommitWait, rules.Connections, rules.LWLockWait, rules.DiskSleep} {
+		s.only(name)
+		for range 3 {
+			s.sweep()
+		}
+		if len(s.found) != 0 {
+			t.Fatalf("%+v without a stall", s.found)
+		}
+	}
+
+	waiter, done := s.run("UPDATE \"t<script>\" SET n = 3 WHERE n < 4711")
+	s.only(rules.LockWait)
+	f := s.expect(rules.LockWait)
+	if f.Root != int32(holder.PgConn().PID()) || len(f.Processes) != 2 || f.Processes[1] != int32(waiter.PgConn().PID()) {
+		t.Errorf("%+v", f)
+	}
+	pgtest.Wait(t, "a stack in the history", func() bool {
+		s.sweep()
+		return s.recorded(func(r *store.Row) bool { return r.PID == f.Processes[1] && r.Stack != 0 && r.Phrase != "" })
+	})
+	s.checkIncident(Collect(ctx, Source{Server: s.c, StateDir: s.dir, Capturer: s.capturer, Program: "test"}, f, s.look), f)
+
+	s.only(rules.IdleBlocks)
+	if f := s.expect(rules.IdleBlocks); f.Root != int32(holder.PgConn().PID()) {
+		t.Errorf("%+v", f)
+	}
+	must(holder, "ROLLBACK")
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+
+	s.Exec(t, "ALTER SYSTEM SET synchronous_standby_names = 'none'")
+	s.Exec(t, "SELECT pg_reload_conf()")
+	_, done = s.run("SELECT pg_sleep(0.2); UPDATE \"t<script>\" SET n = 5")
+	s.only(rules.CommitWait)
+	s.expect(rules.CommitWait)
+	s.Exec(t, "ALTER SYSTEM RESET synchronous_standby_names")
+	s.Exec(t, "SELECT pg_reload_conf()")
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+
+	s.only(rules.Connections)
+	for range 12 { // 15 without those of superusers
+		conn, err := pgx.Connect(ctx, s.DSN(s.User, "postgres"))
+		if err != nil {
+			break
+		}
+		t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	}
+	s.expect(rules.Connections)
+}
+
+// recorded reports whether the history has such a row.
+func (s *scene) recorded(want func(*store.Row) bool) (found bool) {
+	s.t.Helper()
+	control, err := cluster.ReadControl(s.DataDir)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r, err := store.OpenReader(s.dir, control.ID())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	err = r.Rows(s.t.Context(), time.Now().Add(-time.Hour), time.Now().Add(time.Minute), func(row *store.Row) error {
+		found = found || want(row)
+		return nil
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return found
+}
+
+// checkIncident expects all parts, in both files, and no markup from names.
+func (s *scene) checkIncident(i *Incident, f rules.Finding) {
+	s.t.Helper()
+	d := Dir{Path: DirOf(s.dir, i.Server.SystemID), Keep: 3, Size: 1 << 30}
+	path, err := d.Write(i)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	page, err := os.ReadFile(path)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, bad := range []string{"<script", "<img", "<b>evil", "4711", "onerror=alert(1)>"} {
+		if strings.Contains(string(page), bad) {
+			s.t.Errorf("%q is in the page", bad)
+		}
+	}
+	for _, want := range []string{"&lt;b&gt;evil", "ProcSleep", "idle in transaction", "max_connections", f.Summary} {
+		if !strings.Contains(string(page), want) {
+			s.t.Errorf("%q is not in the page", want)
+		}
+	}
+	read, err := d.Read(i.ID)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if len(read.Forest) != 1 || read.Forest[0].PID != f.Root || len(read.Forest[0].Blocked) != 1 || len(read.Stacks) < 2 || len(read.History.Spans) == 0 ||
+		len(read.History.Seconds) == 0 || len(read.Settings) < 10 || read.Host.Load == "" || len(read.Host.Disks) != 3 || read.Server.Slots != 12 {
+		text, _ := json.Marshal(read)
+		s.t.Errorf("%s", text)
+	}
+	for _, file := range []string{".json", ".html"} {
+		if st, err := os.Stat(filepath.Join(d.Path, i.ID+file)); err != nil || st.Mode().Perm() != 0o600 {
+			s.t.Errorf("%v, %v", st, err)
+		}
+	}
+	clean, removed := Anonymous(read)
+	text, err := json.Marshal(clean)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	host, _ := os.Hostname()
+	for _, secret := range []string{"evil", "UPDATE", "t<script", "t\\u003cscript", "onerror", s.DataDir, host, "\"postgres\""} {
+		if strings.Contains(string(text), secret) {
+			s.t.Errorf("%q is in the bundle: %s", secret, text)
+		}
+	}
+	if !strings.Contains(string(text), "ProcSleep") || !strings.Contains(strings.Join(removed, " "), "query text") {
+		s.t.Errorf("%v: %s", removed, text)
+	}
+	var b strings.Builder
+	if err := Text(&b, read); err != nil || !strings.Contains(b.String(), "ProcSleep") {
+		s.t.Errorf("%v: %s", err, b.String())
+	}
+	if err := Bundle(&b, read); err != nil {
+		s.t.Error(err)
+	}
+}
