@@ -49,7 +49,9 @@ func newHistory() *cobra.Command {
 		Long:  historyLong,
 		Example: `  pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since 03:00 --until 03:05
   pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since -1h --by wait
-  pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since "yesterday 22:00" --by blocker,user -f csv`,
+  pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since "yesterday 22:00" --by blocker,user -f csv
+  pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since -1h --by phrase,stack --limit 10
+  pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since -1h -f folded | flamegraph.pl > night.svg`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			since, until, err := f.check(time.Now())
@@ -66,14 +68,14 @@ func newHistory() *cobra.Command {
 	fs.StringVar(&f.since, "since", "-5m", "begin at `TIME`: "+whenUsage)
 	fs.StringVar(&f.until, "until", "now", "end before `TIME`")
 	fs.StringSliceVar(&f.by, "by", nil, "print totals by `KEYS`: "+strings.Join(span.Keys(), ", "))
-	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, json or csv")
+	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, json, csv, or folded (stacks for a flame graph, with milliseconds)")
 	fs.IntVar(&f.limit, "limit", 0, "with --by: print the largest `N` totals (default all)")
 	fs.IntVar(&f.width, "query-width", 80, "with text: at most `N` characters of each query")
 	_ = cmd.MarkFlagDirname(flagRecordDir)
 	_ = cmd.MarkFlagDirname("pgdata")
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(span.Keys(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("format",
-		cobra.FixedCompletions([]string{formatText, formatJSON, formatCSV}, cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions([]string{formatText, formatJSON, formatCSV, formatFolded}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -90,8 +92,10 @@ func (f *historyFlags) check(now time.Time) (since, until time.Time, err error) 
 		return since, until, errors.New("give the directory of the history with --record-dir")
 	case f.dataDir != "" && f.cluster != "":
 		return since, until, errors.New("-D and --cluster exclude each other")
-	case f.format != formatText && f.format != formatJSON && f.format != formatCSV:
-		return since, until, fmt.Errorf("--format must be text, json or csv, not %q", f.format)
+	case f.format == formatFolded && len(f.by) > 0:
+		return since, until, errors.New("--by and the format folded exclude each other")
+	case f.format != formatText && f.format != formatJSON && f.format != formatCSV && f.format != formatFolded:
+		return since, until, fmt.Errorf("--format must be text, json, csv or folded, not %q", f.format)
 	case f.limit < 0 || f.width < 1:
 		return since, until, errors.New("--limit and --query-width must be positive")
 	}
@@ -157,6 +161,9 @@ func (f *historyFlags) run(ctx context.Context, out, errOut io.Writer, since, un
 	p.begin(since, until)
 	summary, err := span.Read(ctx, r, since, until, p.sweep)
 	if err != nil {
+		return err
+	}
+	if err := p.readStacks(ctx, r, since, until); err != nil {
 		return err
 	}
 	if err := p.finish(&summary); err != nil {

@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/history/recorder"
+	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
@@ -20,7 +23,18 @@ import (
 func recorderOf(t *testing.T, s *pgtest.Server) (*recorder.Recorder, string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "state")
+	capturer, err := capture.New(capture.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	return recorder.New(recorder.Options{
+		TakeStack: func(ctx context.Context, pid int, limit time.Duration) (*stacks.Stack, error) {
+			c, err := cluster.ByDataDir(s.DataDir)
+			if err != nil {
+				return nil, err
+			}
+			return stacks.Take(ctx, capturer, c, pid, limit)
+		},
 		Store: store.Options{Dir: dir, MinFree: 1}, DataDir: s.DataDir, Redact: []string{"secretive"}, Version: "test",
 		Server: func() (cluster.Cluster, error) { return cluster.ByDataDir(s.DataDir) },
 	}), dir
@@ -71,6 +85,12 @@ func TestHistory(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		early := time.Now().Add(-2 * time.Hour)
+		pgtest.Wait(t, "a stack", func() bool { // later sweeps need not take it again
+			early = early.Add(time.Second)
+			sweep(early)
+			return strings.Contains(history(t, "--record-dir", dir, "--since", "-3h", "-f", "folded"), "ProcSleep")
+		})
 		now := time.Now().Add(-time.Minute) // the times of the sweeps are the test's
 		for i := range 3 {
 			sweep(now.Add(time.Duration(i) * time.Second))
@@ -103,6 +123,13 @@ func TestHistory(t *testing.T) {
 				t.Errorf("%q is missing in\n%s", want, totals)
 			}
 		}
+		if got := history(t, "--record-dir", dir, "--by", "stack,phrase", "--query-width", "400"); !strings.Contains(got, "ProcSleep < ") ||
+			!strings.Contains(got, "waits for ") {
+			t.Errorf("no stack and phrase in\n%s", got)
+		}
+		if got := history(t, "--record-dir", dir, "-f", "folded"); !folded.MatchString(got) {
+			t.Errorf("not folded:\n%s", got)
+		}
 		blockers := history(t, "--record-dir", dir, "--by", "blocker")
 		if want := fmt.Sprintf("%d (client backend, postgres, idle in transaction)", holderPID); !strings.Contains(blockers, want) {
 			t.Errorf("%q is missing in\n%s", want, blockers)
@@ -110,6 +137,8 @@ func TestHistory(t *testing.T) {
 		checkJSON(t, history(t, "--record-dir", dir, "-f", "json"), int32(waiterPID), int32(holderPID))
 	})
 }
+
+var folded = regexp.MustCompile(`(?m)^client backend;.*PostgresMain;.*;ProcSleep;.*;\[Lock:transactionid\] 3000$`)
 
 // checkJSON expects the waiter with its blocker in the first line, and the summary in the last.
 func checkJSON(t *testing.T, text string, waiter, holder int32) {
@@ -145,7 +174,7 @@ func TestHistoryRefuses(t *testing.T) {
 	for arguments, want := range map[string]string{
 		"":                                    "give the directory of the history",
 		"--record-dir x --by color":           "--by must be of wait",
-		"--record-dir x -f xml":               "--format must be text, json or csv",
+		"--record-dir x -f xml":               "--format must be text, json, csv or folded",
 		"--record-dir x --since soon":         `"soon" is no time`,
 		"--record-dir x --until -xm":          `"-xm" is no time`,
 		"--record-dir x --since now":          "is not after --since",

@@ -2,10 +2,12 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -26,11 +28,16 @@ type historyPrinter struct {
 	csv         *csv.Writer
 	json        *json.Encoder
 	zone        *time.Location
+	// stacks has the frames of the stacks by which totals are counted; set before finish.
+	stacks map[string][]string
 }
 
 func (f *historyFlags) printer(out, errOut io.Writer, id string, meta *store.Meta) *historyPrinter {
 	p := &historyPrinter{f: f, out: out, errOut: errOut, id: id, meta: meta}
-	if len(f.by) > 0 {
+	switch {
+	case f.format == formatFolded:
+		p.totals = span.NewTotals(foldedKeys())
+	case len(f.by) > 0:
 		p.totals = span.NewTotals(f.by)
 	}
 	switch f.format {
@@ -81,7 +88,7 @@ func (p *historyPrinter) sweep(s *span.Sweep, gap *span.Gap) error {
 func historyHeader() []string {
 	return []string{
 		"time", "pid", "backend_type", "database", "user", "application_name", "client", "state", "wait_event", "wait_age",
-		"xact_age", "query_age", "blocked_by", "query", "ended", "period",
+		"xact_age", "query_age", "blocked_by", "query", "ended", "period", "phrase", "plpgsql", "stack",
 	}
 }
 
@@ -96,6 +103,7 @@ func (p *historyPrinter) row(s *span.Sweep, r *store.Row) []string {
 		s.Time.In(p.zone).Format(time.RFC3339Nano), strconv.Itoa(int(r.PID)), r.Type, dashless(span.Name(r.Database, r.DatabaseID)),
 		dashless(span.Name(r.User, r.UserID)), r.App, r.Client, r.State, wait, age(at, r.WaitStart), age(at, r.XactStart),
 		age(at, r.QueryStart), blockersOf(r), query(r), strconv.FormatBool(r.Ended), strconv.FormatFloat(s.Period.Seconds(), 'f', 3, 64),
+		r.Phrase, r.Function, dashless(span.StackKey(r.Stack)),
 	}
 	for i := range row {
 		row[i] = visible.Line(strings.Join(strings.Fields(row[i]), " "))
@@ -171,13 +179,13 @@ func (p *historyPrinter) text(s *span.Sweep, gap *span.Gap) error {
 
 // words returns the columns of a row for people.
 func (p *historyPrinter) words(row []string, ended bool) []string {
-	const pid, kind, database, user, state, wait, waitAge, xact, blocked, query = 1, 2, 3, 4, 7, 8, 9, 10, 12, 13
+	const pid, kind, database, user, state, wait, waitAge, xact, blocked, query, phrase = 1, 2, 3, 4, 7, 8, 9, 10, 12, 13, 16
 	text := row[query]
 	if runes := []rune(text); len(runes) > p.f.width {
 		text = string(runes[:p.f.width]) + "..."
 	}
 	if ended {
-		return []string{row[pid], row[kind], row[user] + "@" + row[database], cmp.Or(row[state], "-"), "ended", "", "", text}
+		return []string{row[pid], row[kind], row[user] + "@" + row[database], cmp.Or(row[state], "-"), "ended", "", "", "", text}
 	}
 	with := func(before, text, after string) string {
 		if text == "" {
@@ -191,7 +199,7 @@ func (p *historyPrinter) words(row []string, ended bool) []string {
 	}
 	return []string{
 		row[pid], row[kind], row[user] + "@" + row[database], cmp.Or(row[state], "-"), waits, with("transaction ", row[xact], " s"),
-		with("blocked by ", row[blocked], ""), text,
+		with("blocked by ", row[blocked], ""), strings.TrimPrefix(with("", row[phrase], ""), "-"), text,
 	}
 }
 
@@ -233,6 +241,11 @@ type historySession struct {
 	Leader     int32           `json:"leader_pid,omitempty"`
 	Ended      bool            `json:"ended,omitempty"`
 	BlockedBy  []store.Blocker `json:"blocked_by,omitempty"`
+	Phrase     string          `json:"phrase,omitempty"`
+	PhraseKey  string          `json:"phrase_key,omitempty"`
+	Function   string          `json:"plpgsql,omitempty"`
+	Stack      int64           `json:"stack,omitempty,string"`
+	Method     string          `json:"method,omitempty"`
 }
 
 func (p *historyPrinter) jsonSweep(s *span.Sweep) error {
@@ -254,6 +267,7 @@ func (p *historyPrinter) jsonSweep(s *span.Sweep) error {
 			App: r.App, Client: r.Client, State: r.State, XactStart: at(r.XactStart), QueryStart: at(r.QueryStart),
 			StateStart: at(r.StateStart), WaitType: r.WaitType, WaitEvent: r.WaitEvent, WaitStart: at(r.WaitStart), QueryID: r.QueryID,
 			Query: r.Query, Leader: r.Leader, Ended: r.Ended, BlockedBy: r.BlockedBy,
+			Phrase: r.Phrase, PhraseKey: r.PhraseKey, Function: r.Function, Stack: r.Stack, Method: r.Method,
 		}
 	}
 	return p.json.Encode(line)
@@ -262,6 +276,10 @@ func (p *historyPrinter) jsonSweep(s *span.Sweep) error {
 // finish prints the totals, and how much of the span was recorded.
 func (p *historyPrinter) finish(s *span.Summary) error {
 	switch p.f.format {
+	case formatFolded:
+		p.folded()
+		p.problems(p.errOut, s)
+		return nil
 	case formatJSON:
 		return p.jsonFinish(s)
 	case formatCSV:
@@ -317,7 +335,7 @@ func (p *historyPrinter) jsonFinish(s *span.Summary) error {
 		for i, t := range list {
 			totals[i] = historyTotal{Keys: map[string]string{}, Samples: t.Samples, Seconds: t.Seconds, Share: share(t.Seconds, all)}
 			for j, by := range p.f.by {
-				totals[i].Keys[by] = t.Keys[j]
+				totals[i].Keys[by] = p.keyText(by, t.Keys[j])
 			}
 		}
 		result["totals"], result["sampled_seconds"] = totals, all
@@ -347,8 +365,8 @@ func (p *historyPrinter) csvTotals() {
 		row := []string{
 			strconv.FormatFloat(t.Seconds, 'f', 3, 64), strconv.FormatFloat(share(t.Seconds, all), 'f', 4, 64), strconv.Itoa(t.Samples),
 		}
-		for _, k := range t.Keys {
-			row = append(row, visible.Line(k))
+		for j, k := range t.Keys {
+			row = append(row, visible.Line(p.keyText(p.f.by[j], k)))
 		}
 		_ = p.csv.Write(row)
 	}
@@ -361,8 +379,8 @@ func (p *historyPrinter) textTotals(s *span.Summary) error {
 	list, all := p.largest()
 	for _, t := range list {
 		_, _ = fmt.Fprintf(w, "%.1f\t%.1f %%\t%.2f", t.Seconds, percent*share(t.Seconds, all), share(t.Seconds, s.Seconds))
-		for _, k := range t.Keys {
-			k = visible.Line(strings.Join(strings.Fields(k), " "))
+		for j, k := range t.Keys {
+			k = visible.Line(strings.Join(strings.Fields(p.keyText(p.f.by[j], k)), " "))
 			if runes := []rune(k); len(runes) > p.f.width {
 				k = string(runes[:p.f.width]) + "..."
 			}
@@ -374,5 +392,61 @@ func (p *historyPrinter) textTotals(s *span.Summary) error {
 		return err
 	}
 	_, err := fmt.Fprintf(p.out, "%.1f sampled seconds of all sessions\n", all)
+	return err
+}
+
+// foldedKeys are the keys by which the folded form counts: a stack lies between the type of the process and its wait.
+func foldedKeys() []string { return []string{"type", "stack", "wait"} }
+
+const stackKey = "stack"
+
+// keyText returns the text of a key. Of a stack it has the functions, the innermost first.
+func (p *historyPrinter) keyText(by, key string) string {
+	frames := p.stacks[key]
+	if by != stackKey || len(frames) == 0 {
+		return key
+	}
+	return strings.Join(frames, " < ")
+}
+
+// folded prints a line for each stack: the type of the process, the functions from the outermost to the innermost, and the
+// wait event, separated by semicolons, and the milliseconds.
+func (p *historyPrinter) folded() {
+	const milliseconds = 1000
+	name := func(text string) string {
+		return strings.Map(func(r rune) rune {
+			if r == ';' {
+				return ':'
+			}
+			return r
+		}, visible.Line(strings.Join(strings.Fields(text), " ")))
+	}
+	list, _ := p.largest()
+	for _, t := range list {
+		kind, stack, wait := t.Keys[0], t.Keys[1], t.Keys[2]
+		line := []string{name(cmp.Or(kind, "?"))}
+		if frames := p.stacks[stack]; len(frames) > 0 {
+			for _, f := range slices.Backward(frames) {
+				line = append(line, name(f))
+			}
+		} else {
+			line = append(line, "[no stack]")
+		}
+		_, _ = fmt.Fprintf(p.out, "%s;[%s] %d\n", strings.Join(line, ";"), name(wait), int64(t.Seconds*milliseconds+0.5))
+	}
+}
+
+// readStacks reads the stacks by which totals are counted.
+func (p *historyPrinter) readStacks(ctx context.Context, r *store.Reader, since, until time.Time) (err error) {
+	by := p.f.by
+	if p.f.format == formatFolded {
+		by = foldedKeys()
+	}
+	i := slices.Index(by, stackKey)
+	if p.totals == nil || i < 0 {
+		return nil
+	}
+	list, _ := p.largest()
+	p.stacks, err = span.Stacks(ctx, r, since, until, list, i)
 	return err
 }

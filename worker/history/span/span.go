@@ -160,7 +160,7 @@ func (s *Summary) gap(g Gap) {
 
 // Keys are the columns by which samples can be counted.
 func Keys() []string {
-	return []string{"wait", "query", "user", "database", "blocker", "state", "type"}
+	return []string{"wait", "query", "user", "database", "blocker", "state", "type", "phrase", "plpgsql", "stack"}
 }
 
 // Total counts the samples that have the same keys.
@@ -250,8 +250,44 @@ func key(by string, s *Sweep, row *store.Row, b *store.Blocker) string {
 		return cmp.Or(row.State, "-")
 	case "type":
 		return row.Type
+	case "phrase":
+		return cmp.Or(row.Phrase, "-")
+	case "plpgsql":
+		return cmp.Or(row.Function, "-")
+	case "stack":
+		return StackKey(row.Stack)
 	}
 	return blocker(s, b)
+}
+
+// StackKey returns the key of a stack: its id, which Stacks replaces by its frames.
+func StackKey(id int64) string {
+	if id == 0 {
+		return "-"
+	}
+	return strconv.FormatInt(id, 10)
+}
+
+// Stacks returns the frames of the stacks that totals have as the key at a position, the innermost frame first.
+func Stacks(ctx context.Context, r *store.Reader, since, until time.Time, list []*Total, position int) (map[string][]string, error) {
+	want := map[int64]bool{}
+	for _, t := range list {
+		if id, err := strconv.ParseInt(t.Keys[position], 10, 64); err == nil {
+			want[id] = true
+		}
+	}
+	if len(want) == 0 {
+		return nil, nil
+	}
+	found, err := r.Stacks(ctx, since, until, want)
+	if err != nil {
+		return nil, err
+	}
+	frames := make(map[string][]string, len(found))
+	for id, k := range found {
+		frames[StackKey(id)] = k.Frames
+	}
+	return frames, nil
 }
 
 // Wait returns the wait event, or says that the process does not wait.

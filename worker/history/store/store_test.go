@@ -270,6 +270,21 @@ func TestKilled(t *testing.T) {
 	for _, row := range rows(t, r, time.Unix(0, 0), time.Unix(1<<33, 0)) {
 		seen[row.QueryID] = true
 	}
+	found, err := r.Stacks(t.Context(), time.Unix(0, 0), time.Unix(1<<33, 0), map[int64]bool{1: true, 2: true, 3: true})
+	if err != nil || len(found) != 3 {
+		t.Errorf("%d stacks, %v", len(found), err)
+	}
+	for at := time.Date(2026, 11, 28, 0, 0, 0, 0, time.UTC); at.Before(time.Date(2026, 11, 28, 0, 0, reported*30, 0, time.UTC)); at = at.Add(time.Hour) {
+		// each hour is complete in itself
+		want := map[int64]bool{}
+		for _, row := range rows(t, r, at, at.Add(time.Hour)) {
+			want[row.Stack] = true
+		}
+		found, err := r.Stacks(t.Context(), at, at.Add(time.Hour), want)
+		if err != nil || len(found) != len(want) {
+			t.Errorf("%s: %d of %d stacks, %v", at, len(found), len(want), err)
+		}
+	}
 	for i := range reported {
 		if !seen[int64(i+1)] {
 			t.Errorf("sweep %d of %d was reported as written, and is missing", i, reported)
@@ -287,7 +302,8 @@ func record(dir string) {
 	from, _ := strconv.Atoi(os.Getenv("PGSB_TEST_RECORD_FROM"))
 	for i := from; ; i++ {
 		at := time.Date(2026, 11, 28, 0, 0, 0, 0, time.UTC).Add(time.Duration(i) * 30 * time.Second)
-		if err := w.Append(&store.Sweep{Time: at, Period: time.Second, Rows: []store.Row{{PID: 1, QueryID: int64(i + 1)}}}); err != nil {
+		id := int64(1 + i%3)
+		if err := w.Append(&store.Sweep{Time: at, Period: time.Second, Rows: []store.Row{{PID: 1, QueryID: int64(i + 1), Stack: id}}, Stacks: []store.Stack{{ID: id, Frames: []string{"f"}}}}); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
