@@ -62,7 +62,7 @@ func Anonymous(i *Incident) (*Incident, []string) {
 	out := &Incident{
 		Schema: i.Schema, ID: safeID(i.ID), Time: i.Time, Program: identifier(i.Program),
 		Reason: rules.Finding{
-			Rule: identifier(i.Reason.Rule), Since: i.Reason.Since, Processes: slices.Clone(i.Reason.Processes), Root: i.Reason.Root,
+			Rule: ruleName(i.Reason.Rule), Since: i.Reason.Since, Processes: slices.Clone(i.Reason.Processes), Root: i.Reason.Root,
 		},
 		Server: Server{
 			SystemID: identifier(i.Server.SystemID), Timeline: i.Server.Timeline, Version: identifier(i.Server.Version),
@@ -75,7 +75,7 @@ func Anonymous(i *Incident) (*Incident, []string) {
 			Memory: map[string]int64{}, Pressure: map[string][]string{},
 		},
 	}
-	out.Reason.Summary = c.summary(i.Reason.Summary)
+	out.Reason.Summary = c.summary(&i.Reason)
 	c.remove("data directory", i.Server.DataDir)
 	c.remove("host name", i.Host.Name)
 	for j := range i.Sessions {
@@ -243,13 +243,26 @@ func nodes(list []*Node) []*Node {
 	return out
 }
 
-// summary keeps the sentence of a rule. The sentence of a person may have names.
-func (c *cleaner) summary(text string) string {
-	if strings.HasPrefix(text, note) {
-		c.remove("note", strings.TrimPrefix(text, note))
-		return strings.TrimSuffix(note, ": ")
+// ruleName returns the name of a rule; empty for another text.
+func ruleName(text string) string {
+	builtIn := rules.Default()
+	if text == Manual || builtIn.Rule(text) != nil {
+		return text
 	}
-	return text
+	return ""
+}
+
+// summary keeps the sentence of a rule. The sentence of a person may have names.
+func (c *cleaner) summary(f *rules.Finding) string {
+	switch text, ok := strings.CutPrefix(f.Summary, note); {
+	case ok:
+		c.remove("note", text)
+		return strings.TrimSuffix(note, ": ")
+	case ruleName(f.Rule) == "":
+		c.remove("summary", f.Summary)
+		return ""
+	}
+	return keep(f.Summary, " ,:.%-()")
 }
 
 // note begins the summary of an incident that a person has taken.

@@ -1,0 +1,251 @@
+package incident
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/history/rules"
+	"pg_stat_backtrace/worker/history/stacks"
+	"pg_stat_backtrace/worker/history/store"
+)
+
+// hostile is a name that means something to HTML, terminals and file systems.
+const hostile = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{.I}}\x1b[31m\u202e\x00../../etc/passwd\n"
+
+// hostileIncident has the name in every text.
+func hostileIncident(at time.Time) *Incident {
+	session := Session{
+		PID: 1, Type: hostile, Database: hostile, User: hostile, App: hostile, Client: hostile, State: hostile, WaitType: hostile, WaitEvent: hostile,
+		Query: hostile, Phrase: hostile, PhraseKey: hostile, Process: hostile,
+		BlockedBy: []store.Blocker{{PID: 2, Lock: hostile, Mode: hostile, Object: hostile}},
+	}
+	return &Incident{
+		Schema: Schema, ID: newID(at, "lock_wait"), Time: at, Program: hostile, Reason: rules.Finding{Rule: hostile, Cause: hostile, Summary: hostile},
+		Server: Server{SystemID: hostile, Version: hostile, DataDir: hostile}, Sessions: []Session{session},
+		Forest: forest([]Session{session}),
+		Stacks: []ProcessStack{
+			{PID: 1, Error: hostile},
+			{PID: 2, Stack: &stacks.Stack{
+				Frames: []string{stacks.Procedural + hostile}, Cut: hostile, Method: hostile, Phrase: hostile, Advice: hostile, Page: hostile, Function: hostile,
+			}},
+		},
+		History: History{
+			Seconds: []Second{{Time: at, Counts: map[string]int{hostile: 1, "Lock": -5}}}, Spans: []Span{{From: at, To: at, Session: session}},
+		},
+		Settings: []Setting{{hostile, 1, hostile}},
+		Host: Host{
+			Name: hostile, Kernel: hostile, Load: hostile, Memory: map[string]int64{hostile: 1}, Pressure: map[string][]string{hostile: {hostile}},
+			Disks: []Disk{{Path: hostile, Error: hostile}},
+		},
+		Missing: []string{hostile},
+	}
+}
+
+// TestHostileNames expects no markup and no control character in what people open, and nothing of the name in a bundle.
+func TestHostileNames(t *testing.T) {
+	t.Parallel()
+	d := Dir{Path: filepath.Join(t.TempDir(), "incidents"), Keep: 5, Size: 1 << 30}
+	path, err := d.Write(hostileIncident(time.Now()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := d.List()
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	i, err := d.Read(list[0].ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(strings.TrimSuffix(path, ".html") + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown strings.Builder
+	if err := Text(&shown, i); err != nil {
+		t.Fatal(err)
+	}
+	for name, out := range map[string]string{"page": string(page), "json": string(text), "text": shown.String()} {
+		for _, bad := range []string{"\x1b", "\u202e", "\x00"} {
+			if strings.Contains(out, bad) {
+				t.Errorf("%q is in the %s", bad, name)
+			}
+		}
+	}
+	if strings.Contains(string(page), "<script") || strings.Contains(string(page), "<img") {
+		t.Errorf("markup of a name is in the page:\n%s", page)
+	}
+	clean, _ := Anonymous(i)
+	b, err := json.Marshal(clean)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"<", "\\u003c", "'", "passwd\\n", "{{"} {
+		if strings.Contains(string(b), bad) {
+			t.Errorf("%q is in the bundle: %s", bad, b)
+		}
+	}
+}
+
+// TestForgedFiles has files in the directory that no worker has written.
+func TestForgedFiles(t *testing.T) {
+	t.Parallel()
+	d := Dir{Path: t.TempDir(), Keep: 100, Size: 1 << 30}
+	good := hostileIncident(time.Now())
+	if _, err := d.Write(good); err == nil {
+		t.Error("a directory with mode 0755 was used")
+	}
+	if err := os.Chmod(d.Path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Write(good); err != nil {
+		t.Fatal(err)
+	}
+	put := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(d.Path, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deep := strings.Repeat(`{"pid":1,"blocked":[`, 5000) + strings.Repeat(`]}`, 5000)
+	put("text.json", "no JSON")
+	put("newer.json", `{"schema_version":2,"id":"newer"}`)
+	put("other.json", `{"schema_version":1,"id":"another"}`)
+	put("deep.json", `{"schema_version":1,"id":"deep","forest":[`+deep+`]}`)
+	put("hole.json", `{"schema_version":1,"id":"hole","forest":[null]}`)
+	put("large.json", strings.Repeat(" ", readLimit+1))
+	put("not ours.json", "{}")
+	if err := unix.Mkfifo(filepath.Join(d.Path, "pipe.json"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/etc/passwd", filepath.Join(d.Path, "link.json")); err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[string]error{
+		"text": ErrUnreadable, "newer": ErrUnreadable, "other": ErrUnreadable, "deep": ErrUnreadable, "hole": ErrUnreadable, "large": ErrUnreadable,
+		"pipe": ErrUnreadable, "link": ErrUnreadable, "missing": ErrNotFound, "../../etc/passwd": ErrNotFound, "not ours": ErrNotFound, "": ErrNotFound,
+		"-x": ErrNotFound, strings.Repeat("a", 100): ErrNotFound,
+	} {
+		if _, err := d.Read(id); !errors.Is(err, want) {
+			t.Errorf("%q: %v, want %v", id, err, want)
+		}
+	}
+	if _, err := d.Read(good.ID); err != nil {
+		t.Error(err)
+	}
+	if list, err := d.List(); err != nil || len(list) != 7 {
+		t.Errorf("%v, %v", list, err)
+	}
+}
+
+// TestBounds writes more incidents than are kept, larger ones than are allowed, and to a full file system.
+func TestBounds(t *testing.T) {
+	t.Parallel()
+	d := Dir{Path: filepath.Join(t.TempDir(), "incidents"), Keep: 3, Size: 1 << 30}
+	begin := time.Date(2026, 11, 28, 3, 0, 0, 0, time.UTC)
+	var last string
+	for n := range 6 {
+		i := hostileIncident(begin.Add(time.Duration(n) * time.Minute))
+		last = i.ID
+		if _, err := d.Write(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := d.List()
+	if err != nil || len(list) != 3 || list[2].ID != last {
+		t.Errorf("%v, %v", list, err)
+	}
+	large := hostileIncident(begin.Add(time.Hour))
+	for n := range 4_000 {
+		s := large.Sessions[0]
+		s.PID, s.Query = int32(n), strings.Repeat("x", 1500)
+		large.History.Spans = append(large.History.Spans, Span{Session: s})
+	}
+	if _, err := d.Write(large); err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(filepath.Join(d.Path, large.ID+".json")); err != nil || st.Size() > 2*fileLimit || large.History.LeftOut == 0 {
+		t.Errorf("%v, %v", st, err)
+	}
+	d.Size = 100 << 10
+	if _, err := d.Write(hostileIncident(begin.Add(2 * time.Hour))); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := d.List(); err != nil || len(list) != 1 {
+		t.Errorf("%v, %v", list, err)
+	}
+	full := Dir{Path: d.Path, Keep: 5, Size: 1 << 30, MinFree: 1 << 60}
+	if _, err := full.Write(hostileIncident(begin.Add(3 * time.Hour))); !errors.Is(err, ErrNoSpace) {
+		t.Errorf("%v with a full file system", err)
+	}
+	names, err := os.ReadDir(d.Path)
+	if err != nil || len(names) != 2 {
+		t.Errorf("%v, %v", names, err)
+	}
+}
+
+// TestFullDisk has a file system that takes the page, and no second file.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "nr_inodes=2,mode=0700"); err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	d := Dir{Path: dir, Keep: 5, Size: 1 << 30}
+	if _, err := d.Write(hostileIncident(time.Now())); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("%v, want ENOSPC", err)
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
+		t.Errorf("%v, %v: a part of an incident is left", names, err)
+	}
+}
+
+// TestForest has a chain, a queue, a deadlock, and several holders.
+func TestForest(t *testing.T) {
+	t.Parallel()
+	blocked := func(pid int32, by ...store.Blocker) Session { return Session{PID: pid, BlockedBy: by} }
+	hard := func(pid int32) store.Blocker { return store.Blocker{PID: pid} }
+	soft := func(pid int32) store.Blocker { return store.Blocker{PID: pid, Soft: true} }
+	var show func(list []*Node) string
+	show = func(list []*Node) string {
+		var parts []string
+		for _, n := range list {
+			text := fmt.Sprint(n.PID)
+			if n.Again {
+				text += "*"
+			}
+			if len(n.Blocked) > 0 {
+				text += "(" + show(n.Blocked) + ")"
+			}
+			parts = append(parts, text)
+		}
+		return strings.Join(parts, " ")
+	}
+	for name, c := range map[string]struct {
+		list []Session
+		want string
+	}{
+		"chain":    {[]Session{blocked(3, hard(2)), blocked(2, hard(1)), {PID: 1}}, "1(2(3))"},
+		"queue":    {[]Session{blocked(2, hard(1)), blocked(3, hard(1), soft(2))}, "1(2 3)"},
+		"deadlock": {[]Session{blocked(1, hard(2)), blocked(2, hard(1))}, "2(1(2*))"},
+		"holders":  {[]Session{blocked(3, hard(1), hard(2)), blocked(4, hard(3))}, "1(3(4)) 2(3*)"},
+		"prepared": {[]Session{blocked(2, hard(0))}, "0(2)"},
+		"none":     {[]Session{{PID: 1}}, ""},
+	} {
+		if got := show(forest(c.list)); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
