@@ -53,7 +53,10 @@ reach needs --listen-token-file. With --export-pyroscope or --export-otlp it
 pushes a profile every minute. Profiles need CAP_BPF and CAP_PERFMON.
 
 With --record-dir, or under systemd with StateDirectory=, the worker records once
-a second what each session does. The command history prints it. Not with --all.
+a second what each session does, with its stack. The command history prints it. The worker
+also writes a file about each stall that a rule finds; the commands incident and
+rules explain this. --rules changes the rules, and SIGHUP makes the worker read
+them again. Not with --all.
 
 For the queue the worker keeps an idle session in each database that has the
 extension, at most --sessions. Further databases take turns. The worker never
@@ -78,6 +81,7 @@ func newWorker(version string) *cobra.Command {
   pg_stat_backtrace worker -D /srv/pgdata --debuginfod https://debuginfod.debian.net
   pg_stat_backtrace worker -D /srv/pgdata --listen 127.0.0.1:9188
   pg_stat_backtrace worker -D /srv/pgdata --record-dir /var/lib/pg_stat_backtrace
+  pg_stat_backtrace worker -D /srv/pgdata --record-dir /var/lib/pg_stat_backtrace --rules /etc/pg_stat_backtrace/rules.yaml
   pg_stat_backtrace worker -D /srv/pgdata --export-pyroscope http://127.0.0.1:4040`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -16,7 +16,7 @@ import (
 	"pg_stat_backtrace/worker/report/visible"
 )
 
-// Bundle writes a zip file with an incident for somebody else: without names and texts of the server's users. It has the
+// Bundle writes a zip file with an incident that can be passed on: without names and texts of the server's users. It has the
 // JSON form, the page, and a list of what was removed.
 func Bundle(out io.Writer, i *Incident) error {
 	clean, removed := Anonymous(i)
@@ -55,8 +55,8 @@ type cleaner struct {
 	removed map[string]int
 }
 
-// Anonymous returns a copy of an incident without names and texts, and a list of what was removed. It copies only what is
-// known to have neither.
+// Anonymous returns a copy of an incident without names and texts, and a list of what was removed. It copies only
+// parts without names.
 func Anonymous(i *Incident) (*Incident, []string) {
 	c := &cleaner{numbers: map[string]map[string]int{}, removed: map[string]int{}}
 	out := &Incident{

@@ -176,7 +176,7 @@ func bounded(text string) string {
 	return text
 }
 
-// sessions returns the sessions of the rows, those that the reason names first.
+// sessions returns the sessions of the rows. The processes in first come first.
 func sessions(rows []store.Row, procs map[int32]rules.Proc, first []int32) (list []Session, leftOut int) {
 	for i := range rows {
 		if rows[i].Ended {

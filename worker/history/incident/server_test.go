@@ -95,7 +95,7 @@ func (s *scene) expect(name string) rules.Finding {
 	return s.found[0]
 }
 
-// run starts a statement that waits, in a session of its own.
+// run starts a statement that waits, in a new session.
 func (s *scene) run(sql string) (*pgx.Conn, chan error) {
 	s.t.Helper()
 	conn := s.Connect(s.t, s.User, "postgres")
@@ -121,7 +121,7 @@ func TestStalls(t *testing.T) {
 	holder := s.Connect(t, "<b>evil", "postgres")
 	must(holder, "SET application_name = '</script><img src=x onerror=alert(1)>'; BEGIN; UPDATE \"t<script>\" SET n = 2")
 
-	// no stall: a transaction that is idle and blocks nobody
+	// no stall: a transaction that is idle and blocks no other
 	s.e = rules.New(rules.Default())
 	for _, name := range []string{rules.LockWait, rules.IdleBlocks, rules.CommitWait, rules.Connections, rules.LWLockWait, rules.DiskSleep} {
 		s.only(name)

@@ -24,7 +24,7 @@ const (
 	unchanged   = "unchanged"            // store.Row.Method of a stack that was taken earlier
 )
 
-// stackTaker takes the stacks of a sweep in a goroutine of its own, so that a sweep can go on without it.
+// stackTaker takes the stacks of a sweep in another goroutine. A sweep can end before that goroutine.
 type stackTaker struct {
 	take  func(ctx context.Context, pid int, limit time.Duration) (*stacks.Stack, error)
 	known map[identity]*knownStack

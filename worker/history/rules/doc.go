@@ -48,13 +48,13 @@ func (p Proc) sleeps() bool { return p.State == 'S' || p.State == 'D' || p.State
 type Finding struct {
 	// Rule is the name of the rule.
 	Rule string `json:"rule"`
-	// Cause names what is behind the finding. Findings with an equal cause are one incident.
+	// Cause names the cause. Findings with an equal cause are one incident.
 	Cause string `json:"cause"`
-	// Summary says what is wrong in one sentence, in which names and texts of the server do not occur.
+	// Summary describes the stall in one sentence without names and texts of the server.
 	Summary string `json:"summary"`
 	// Since is when it began, as far as that is known.
 	Since time.Time `json:"since"`
-	// Processes are the server's ids of the processes involved. Root is the one that the others wait for; 0: none.
+	// Processes are the server's ids of the processes involved. The others wait for Root; 0: there is no such process.
 	Processes []int32 `json:"processes,omitempty"`
 	Root      int32   `json:"root,omitempty"`
 

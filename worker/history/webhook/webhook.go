@@ -51,7 +51,7 @@ type Sender struct {
 	queue   chan job
 	dropped atomic.Int64
 	client  *http.Client
-	// Report, if not nil, gets the error of an alert that was not delivered, and nil for one that was.
+	// Report, if not nil, gets the result of each delivery.
 	Report func(name string, err error)
 	// pause is the time after the first failed attempt.
 	pause time.Duration

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestDeliver has a receiver that fails once, one that redirects, and one that is not there.
+// TestDeliver has a receiver that fails once, a redirect, and a missing receiver.
 func TestDeliver(t *testing.T) {
 	t.Parallel()
 	bodies := make(chan []byte, 4)
