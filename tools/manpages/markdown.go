@@ -29,7 +29,7 @@ func optionsPage(root *cobra.Command) []byte {
 		if cmd == root {
 			continue
 		}
-		fmt.Fprintf(&b, "\n## %s\n\n%s.\n\n    %s\n", cmd.Name(), cmd.Short, strings.TrimSuffix(cmd.UseLine(), " [flags]"))
+		fmt.Fprintf(&b, "\n## %s\n\n%s.\n\n    %s\n", strings.TrimPrefix(cmd.CommandPath(), root.Name()+" "), cmd.Short, strings.TrimSuffix(cmd.UseLine(), " [flags]"))
 		own := pflag.NewFlagSet("", pflag.ContinueOnError)
 		var elsewhere []string
 		cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
@@ -44,7 +44,9 @@ func optionsPage(root *cobra.Command) []byte {
 				own.AddFlag(f)
 			}
 		})
-		optionsTable(&b, own)
+		if own.HasFlags() {
+			optionsTable(&b, own)
+		}
 		if len(elsewhere) > 0 {
 			fmt.Fprintf(&b, "\nAlso %s: see [the last table](#debug-files).\n", strings.Join(elsewhere, ", "))
 		}
