@@ -95,6 +95,7 @@ func TestHistory(t *testing.T) {
 		for i := range 3 {
 			sweep(now.Add(time.Duration(i) * time.Second))
 		}
+		checkTake(t, s.DataDir, dir, holder.PgConn().PID())
 		if _, err := holder.PgConn().Exec(ctx, "ROLLBACK").ReadAll(); err != nil {
 			t.Fatal(err)
 		}
