@@ -1,10 +1,14 @@
 package capture
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
@@ -28,11 +32,15 @@ type Plans struct {
 	Engine string
 	// Whole is set if the stack could be followed to its end. Otherwise outer levels may be missing.
 	Whole bool
+	// Figures is set if the progress of the nodes is of the same stop as the mark. Otherwise it is left out.
+	Figures bool
+	// Pause is the longest of the stops.
+	Pause time.Duration
 }
 
 // Plans reads the plans of the statements that a PostgreSQL process runs. Each look copies the stack in one stop, or
 // without a stop if nonStop is set, and then reads the process's memory. The result is of two looks one after the other
-// that have the same trees. The errors are those of Capture, ErrNotPostgres, ErrPlanChanges and
+// that have the same trees. The progress is of the stop of the mark. The errors are those of Capture, ErrNotPostgres, ErrPlanChanges and
 // plan.UnknownLayoutError.
 func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop bool) (*Plans, error) {
 	release, err := c.acquire(ctx, 3*snapshot.DefaultDeadline)
@@ -48,52 +56,86 @@ func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop boo
 		target.StartTime = stat.StartTime
 	}
 	memory := process.NewMemory(target.PID)
-	var before *Plans
+	var before, complete *Plans
+	var pieces []plan.Piece
+	var longest time.Duration
 	for range planLooks {
-		stack, engine, err := c.planStack(ctx, target, nonStop)
+		look, err := c.planLook(ctx, target, nonStop, pieces)
 		if err != nil {
 			return nil, err
 		}
-		levels, err := plan.Read(stack, memory)
+		longest = max(longest, look.pause)
+		levels, err := plan.Read(look.stack, memory)
 		if err != nil {
 			return nil, fmt.Errorf("process %d: %w", target.PID, err)
 		}
-		now := &Plans{Levels: levels, Major: stack.Major, Engine: engine, Whole: stack.Whole}
-		if before != nil && plan.Same(before.Levels, now.Levels) {
-			return now, verifyRights(&target)
+		now := &Plans{
+			Levels: levels, Major: look.stack.Major, Engine: look.engine, Whole: look.stack.Whole, Pause: longest,
 		}
-		before = now
+		if before != nil && plan.Same(before.Levels, now.Levels) {
+			complete = now
+			now.Figures = plan.Figures(look.stack, now.Levels, look.copies)
+			if now.Figures || len(look.copies) == 0 {
+				break
+			}
+		} else {
+			complete = nil
+		}
+		// The next look copies the figures in its stop. If they are elsewhere by then, another look follows.
+		before, pieces = now, plan.Pieces(look.stack, levels, memory)
 	}
-	return nil, fmt.Errorf("process %d: %w", target.PID, ErrPlanChanges)
+	if complete == nil {
+		return nil, fmt.Errorf("process %d: %w", target.PID, ErrPlanChanges)
+	}
+	return complete, verifyRights(&target)
 }
 
-// planStack copies and walks the stack of the process's first thread.
-func (c *Capturer) planStack(ctx context.Context, target process.Target, nonStop bool) (*plan.Stack, string, error) {
+// planLook is one look at a process: its stack, and copies of memory of the same moment.
+type planLook struct {
+	stack  *plan.Stack
+	copies []plan.Copy
+	engine string
+	pause  time.Duration
+}
+
+// planLook copies and walks the stack of the process's first thread, and copies the pieces in the same stop. Without a
+// stop, only a process that sleeps has copies.
+func (c *Capturer) planLook(
+	ctx context.Context, target process.Target, nonStop bool, pieces []plan.Piece,
+) (*planLook, error) {
 	server := c.serverProcess(procmap.ProcessKey{PID: target.PID, StartTime: target.StartTime}, false)
 	if server.process == nil {
 		// If the process cannot be read, the copy of its stack fails with the reason.
 		if server.unknown != "" {
-			return nil, "", fmt.Errorf("process %d: %w: %s", target.PID, ErrNotPostgres, server.unknown)
+			return nil, fmt.Errorf("process %d: %w: %s", target.PID, ErrNotPostgres, server.unknown)
 		}
 	}
-	snap, _, err := takeSnapshot(ctx, target, snapshot.Options{RedZone: c.arch.RedZone}, nonStop)
+	options := snapshot.Options{RedZone: c.arch.RedZone}
+	if nonStop {
+		options.ExtraReads = observedPieces(pieces)
+	} else {
+		for _, p := range pieces {
+			options.Blocks = append(options.Blocks, snapshot.Block(p))
+		}
+	}
+	snap, _, err := takeSnapshot(ctx, target, options, nonStop)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	defer snap.Release()
 	if server.process == nil {
-		return nil, "", fmt.Errorf("process %d: %w", target.PID, ErrNotPostgres)
+		return nil, fmt.Errorf("process %d: %w", target.PID, ErrNotPostgres)
 	}
 	space := c.processes.Open(target.PID, target.StartTime, snap.Maps)
 	space.Files = &symbolize.Deadline{After: c.linesWait}
 	defer space.Files.Stop()
 	recognised := c.programs.of(server.module, space).server
 	if recognised == nil {
-		return nil, "", fmt.Errorf("process %d: %w", target.PID, ErrNotPostgres)
+		return nil, fmt.Errorf("process %d: %w", target.PID, ErrNotPostgres)
 	}
 	functions, err := server.module.Image.Defined(plan.Functions()...)
 	if err != nil {
-		return nil, "", fmt.Errorf("%s: %w", server.module.Name, err)
+		return nil, fmt.Errorf("%s: %w", server.module.Name, err)
 	}
 	out := &plan.Stack{Major: recognised.Major, Functions: map[string]uint64{}, X86: c.arch.Decoded}
 	for name, addr := range functions {
@@ -107,10 +149,35 @@ func (c *Capturer) planStack(ctx context.Context, target process.Target, nonStop
 			out.Code = append(out.Code, plan.Range{Start: m.Start, End: m.End})
 		case m.Perms&procfs.Write != 0 && m.Inode == 0 && m.Path != "[stack]":
 			out.Data = append(out.Data, plan.Range{Start: m.Start, End: m.End})
+		case m.Perms&procfs.Write != 0 && m.Perms&procfs.Shared != 0:
+			out.Shared = append(out.Shared, plan.Range{Start: m.Start, End: m.End})
 		}
 	}
 	c.walkForPlan(out, snap, space)
-	return out, snap.Engine, nil
+	look := &planLook{stack: out, engine: snap.Engine, pause: snap.Pause}
+	for _, found := range [][]snapshot.Stack{snap.Blocks, snap.Found} {
+		for i := range found {
+			if len(found[i].Data) > 0 {
+				// The snapshot's memory is used again after its release.
+				look.copies = append(look.copies, plan.Copy{Address: found[i].Start, Data: bytes.Clone(found[i].Data)})
+			}
+		}
+	}
+	slices.SortFunc(look.copies, func(a, b plan.Copy) int { return cmp.Compare(a.Address, b.Address) })
+	return look, nil
+}
+
+// observedPieces requests copies without a stop, as far as their number is allowed.
+func observedPieces(pieces []plan.Piece) *snapshot.ExtraReads {
+	const most = 256
+	if len(pieces) == 0 || len(pieces) > most {
+		return nil
+	}
+	r := &snapshot.ExtraReads{}
+	for _, p := range pieces {
+		r.Ranges = append(r.Ranges, snapshot.Range(p))
+	}
+	return r
 }
 
 // walkForPlan walks the stack of the first thread, and keeps the frames with their registers, and the words.

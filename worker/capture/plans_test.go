@@ -89,6 +89,7 @@ func TestPlans(t *testing.T) {
 		}
 		t.Run("trigger", func(t *testing.T) { planOfTrigger(t, server, control, c) })
 		t.Run("nested", func(t *testing.T) { nestedPlans(t, server, control, c) })
+		t.Run("progress", func(t *testing.T) { progressOfPlans(t, server, control, c) })
 	})
 }
 
@@ -160,12 +161,27 @@ func waitingPlans(
 			explained += line + "\n"
 		}
 	}
+	plans, err, ended := holding(t, session, control, c, one.sql)
+	_ = session.Close(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(plans.Levels) < 1 || !plans.Whole {
+		t.Fatalf("levels: %+v; the statement ended with %v", plans, ended)
+	}
+	return plans.Levels, explained
+}
+
+// holding runs a statement until it waits for the lock, reads its plans, and cancels it.
+func holding(t *testing.T, session, control *pgx.Conn, c *capture.Capturer, sql string) (*capture.Plans, error, error) {
+	t.Helper()
+	ctx := context.Background()
 	if _, err := control.Exec(ctx, "SELECT pg_advisory_lock(1)"); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
 	go func() {
-		_, err := session.PgConn().Exec(ctx, one.sql).ReadAll()
+		_, err := session.PgConn().Exec(ctx, sql).ReadAll()
 		done <- err
 	}()
 	pid := int(session.PgConn().PID())
@@ -183,14 +199,7 @@ func waitingPlans(
 	if _, failed := control.Exec(ctx, "SELECT pg_advisory_unlock(1)"); failed != nil {
 		t.Fatal(failed)
 	}
-	_ = session.Close(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(plans.Levels) < 1 || !plans.Whole {
-		t.Fatalf("levels: %+v; the statement ended with %v", plans, ended)
-	}
-	return plans.Levels, explained
+	return plans, err, ended
 }
 
 // nestedPlans: a function's statement is a separate level, with its own running node.

@@ -527,6 +527,7 @@ func init() { //nolint:gochecknoinits,funlen // a table
 	l.FormDataPgClass.Oid = At(0)
 	l.FormDataPgClass.Relname = At(4)
 	l.FormDataPgClass.Relnamespace = At(68)
+	l.FormDataPgClass.Relam = At(84)
 	l.FormDataPgClass.Relkind = At(115)
 	l.FormDataPgClass.Relpages = At(96)
 	l.FormDataPgClass.Reltuples = At(100)

@@ -862,6 +862,7 @@ type Layout struct {
 		Oid          Offset `c:"oid"`
 		Relname      Offset `c:"relname"`
 		Relnamespace Offset `c:"relnamespace"`
+		Relam        Offset `c:"relam"`
 		Relkind      Offset `c:"relkind"`
 		Relpages     Offset `c:"relpages"`
 		Reltuples    Offset `c:"reltuples"`

@@ -46,6 +46,7 @@ type Stack struct {
 	Start     uint64
 	Words     []uint64 // from Start
 	Data      []Range  // writable private memory, in address order
+	Shared    []Range  // writable memory that other processes may share, in address order
 	Code      []Range  // in address order
 	Functions map[string]uint64
 	// Whole is set if the outermost frame is the first function of the process.
@@ -75,7 +76,10 @@ type Level struct {
 	Top    *Node  // nil if the plan could not be proven
 	// Reason says why the plan is left out, or why no node is marked.
 	Reason string
+	// Returned counts the rows that this run of a SELECT has returned; nil if they are not known.
+	Returned *int64
 
+	command                   uint32
 	estate, plannedStmt, root uint64
 	frame                     int
 	finishes                  bool // the frame belongs to standard_ExecutorFinish
@@ -93,9 +97,11 @@ type Node struct {
 	Total    float64
 	Rows     float64
 	Width    int
-	Active   bool // the process is in this node or in a node below it
-	Running  bool // the innermost of these that is proven
-	Below    bool // a node below it may run: which one is not known
+	Active   bool     // the process is in this node or in a node below it
+	Running  bool     // the innermost of these that is proven
+	Below    bool     // a node below it may run: which one is not known
+	Actual   *Actual  // nil unless the statement is instrumented
+	Progress []Figure // nil if the node has none, or it is not known
 	Children []*Node
 
 	id       int

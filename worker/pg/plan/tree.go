@@ -24,7 +24,7 @@ type table struct {
 
 // tree reads the whole tree of a level. If something in it contradicts, the error says what.
 func (r *reader) tree(l *Level) error {
-	l.nodes = map[uint64]*Node{}
+	l.nodes, l.command = map[uint64]*Node{}, r.unsigned(l.plannedStmt, r.PlannedStmt.CommandType)
 	if err := r.rangeTable(l); err != nil {
 		return err
 	}

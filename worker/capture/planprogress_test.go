@@ -1,0 +1,195 @@
+package capture_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/pg/plan"
+)
+
+// progressSetup makes a table whose rows have the order of their ids. at(id, n) waits in the row n.
+const progressSetup = `
+CREATE TABLE big (id int, k int, t text);
+INSERT INTO big SELECT i, i % 700, md5(i::text) || repeat('x', 60) FROM generate_series(1, 6000) i;
+CREATE INDEX big_k ON big (k);
+ANALYZE big;
+CREATE FUNCTION restricted(v int) RETURNS int VOLATILE PARALLEL RESTRICTED LANGUAGE plpgsql AS
+  'BEGIN PERFORM pg_advisory_xact_lock(1); RETURN v; END';
+`
+
+// progressCase is a statement that waits. The query truth returns the figures of the first node of a kind that has
+// progress, as JSON. If explained is set, it is the statement whose EXPLAIN ANALYZE has more of them.
+type progressCase struct{ set, sql, kind, truth, explained string }
+
+func progressCases() []progressCase {
+	const at = "CASE WHEN id = %d THEN hold(id) ELSE id END"
+	var out []progressCase
+	for _, n := range []int{1, 2000, 3333, 6000} {
+		out = append(out, progressCase{
+			sql: fmt.Sprintf("SELECT "+at+" FROM big", n), kind: "SeqScan",
+			truth: fmt.Sprintf(`SELECT json_build_object('Scan Block', (ctid::text::point)[0] + 1,
+				'Scan Blocks Total', pg_relation_size('big') / 8192, 'Rows Returned', id - 1) FROM big WHERE id = %d`, n),
+		})
+	}
+	sorted := func(n int, memory string) progressCase {
+		return progressCase{
+			set: "work_mem = '" + memory + "'",
+			sql: fmt.Sprintf("SELECT hold(id) FROM (SELECT id, t FROM big WHERE id <= %d ORDER BY t OFFSET 0) s", n), kind: "Sort",
+			explained: fmt.Sprintf("SELECT id FROM (SELECT id, t FROM big WHERE id <= %d ORDER BY t OFFSET 0) s", n),
+		}
+	}
+	return append(out,
+		progressCase{
+			sql:  fmt.Sprintf("EXPLAIN (ANALYZE, TIMING OFF) SELECT "+at+" FROM big", 4321),
+			kind: "SeqScan", truth: "SELECT '{\"Actual Rows\": 4320, \"Actual Loops\": 1}'::json",
+		},
+		progressCase{
+			set:   "enable_seqscan = off",
+			sql:   fmt.Sprintf("SELECT "+at+" FROM big WHERE ctid > '(10,0)' AND ctid < '(30,0)'", 1500),
+			kind:  "TidRangeScan",
+			truth: "SELECT json_build_object('Scan Block', (ctid::text::point)[0] + 1 - 10, 'Scan Blocks Total', 20) FROM big WHERE id = 1500",
+		},
+		progressCase{
+			set: "enable_seqscan = off; SET enable_indexscan = off", kind: "BitmapHeapScan",
+			sql: fmt.Sprintf("SELECT "+at+" FROM big WHERE k = 5", 705+3*700),
+			truth: `SELECT json_build_object('Exact Heap Blocks', count(DISTINCT (ctid::text::point)[0]), 'Lossy Heap Blocks', 0)
+				FROM big WHERE k = 5 AND id <= 705 + 3 * 700`,
+		},
+		progressCase{
+			set: "enable_mergejoin = off; SET enable_nestloop = off; SET work_mem = '64kB'", kind: "Hash",
+			sql:   fmt.Sprintf("SELECT count(h) FROM big LEFT JOIN (SELECT id, "+at+" AS h FROM a OFFSET 0) s ON big.id = s.id", 700),
+			truth: `SELECT '{"Hash Rows": 699, "Hash Batch": 1}'::json`,
+		},
+		progressCase{
+			set: "enable_mergejoin = off; SET enable_nestloop = off; SET work_mem = '64kB'", kind: "Hash",
+			sql:       "SELECT hold(y.id) FROM big x LEFT JOIN (SELECT id FROM big OFFSET 0) y ON x.k = y.id",
+			explained: "SELECT y.id FROM big x LEFT JOIN (SELECT id FROM big OFFSET 0) y ON x.k = y.id",
+			truth:     `SELECT '{"Hash Rows": 6000, "Hash Batch": 1}'::json`,
+		},
+		progressCase{
+			kind: "Sort", set: "work_mem = '64MB'",
+			sql:   fmt.Sprintf("SELECT * FROM (SELECT "+at+" AS h, t FROM big OFFSET 0) s ORDER BY t", 777),
+			truth: `SELECT '{"Sort Rows": 776, "Sort Phase": "collects rows in memory"}'::json`,
+		},
+		sorted(6000, "64MB"), sorted(500, "64MB"), sorted(6000, "64kB"), sorted(5000, "128kB"),
+		progressCase{
+			kind: "Agg", sql: fmt.Sprintf("SELECT h %% 1000, count(*) FROM (SELECT "+at+" AS h FROM big OFFSET 0) s GROUP BY 1", 651),
+			truth: `SELECT '{"HashAgg Groups": 650}'::json`,
+		},
+		progressCase{
+			kind: "Append", sql: fmt.Sprintf(`SELECT `+at+` FROM "P q"`, 150), truth: `SELECT '{"Subplan": 2, "Subplans": 2}'::json`,
+		},
+		progressCase{
+			kind: "ModifyTable", sql: fmt.Sprintf("UPDATE big SET k = "+at, 2500), truth: `SELECT '{"Rows Processed": 2499}'::json`,
+		},
+		progressCase{
+			set: "parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0; " +
+				"SET max_parallel_workers_per_gather = 2", kind: "Gather",
+			sql: "SELECT restricted(id) FROM big", truth: `SELECT json_build_object('Workers Planned', 2, 'Workers Launched', %workers%)`,
+		})
+}
+
+// progressOfPlans compares the progress of statements that wait with the truth.
+func progressOfPlans(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *capture.Capturer) {
+	t.Helper()
+	server.Exec(t, progressSetup)
+	for _, one := range progressCases() {
+		t.Run(one.kind, func(t *testing.T) { compareProgress(t, server, control, c, one) })
+	}
+}
+
+func compareProgress(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *capture.Capturer, one progressCase) {
+	t.Helper()
+	ctx := context.Background()
+	session := server.Connect(t, server.User, "postgres")
+	set := "SET max_parallel_workers_per_gather = 0; SET jit = off; SET hash_mem_multiplier = 1"
+	if one.set != "" {
+		set += "; SET " + one.set
+	}
+	if _, err := session.PgConn().Exec(ctx, set).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	plans, err, ended := holding(t, session, control, c, one.sql)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(plans.Levels) == 0 || plans.Levels[0].Top == nil {
+		t.Fatalf("no plan: %+v; the statement ended with %v", plans, ended)
+	}
+	level := plans.Levels[0]
+	got := map[string]any{}
+	if level.Returned != nil {
+		got["Rows Returned"] = float64(*level.Returned)
+	}
+	walkPlan(level.Top, func(n *plan.Node) {
+		if n.Kind != one.kind || len(got) > 1 {
+			return
+		}
+		for _, f := range n.Progress {
+			got[f.Name] = f.Value
+			if v, ok := f.Value.(int64); ok {
+				got[f.Name] = float64(v)
+			}
+		}
+		if n.Actual != nil {
+			got["Actual Rows"], got["Actual Loops"] = float64(n.Actual.Rows), float64(n.Actual.Loops)
+		}
+	})
+	want := map[string]any{}
+	if one.truth != "" {
+		truth := strings.ReplaceAll(one.truth, "%workers%", fmt.Sprint(got["Workers Launched"]))
+		if err := control.QueryRow(ctx, truth).Scan(&want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if one.explained != "" {
+		explainedProgress(t, session, one, want)
+	}
+	if len(want) == 0 || !plans.Figures {
+		t.Errorf("nothing to compare; of one stop: %v", plans.Figures)
+	}
+	for name, value := range want {
+		if got[name] != value {
+			t.Errorf("%s is %v, want %v\n%s", name, got[name], value, level.Text(true))
+		}
+	}
+	t.Logf("%s\n%s", one.sql, level.Text(true))
+}
+
+// explainedProgress adds figures that EXPLAIN ANALYZE has at the end of the statement.
+func explainedProgress(t *testing.T, session *pgx.Conn, one progressCase, want map[string]any) {
+	t.Helper()
+	var text string
+	if err := session.QueryRow(context.Background(), "EXPLAIN (ANALYZE, FORMAT JSON, TIMING OFF) "+one.explained).Scan(&text); err != nil {
+		t.Fatal(err)
+	}
+	var explained []struct{ Plan map[string]any }
+	if err := json.Unmarshal([]byte(text), &explained); err != nil {
+		t.Fatal(err)
+	}
+	var visit func(node map[string]any)
+	visit = func(node map[string]any) {
+		if node["Node Type"] == one.kind {
+			for _, name := range []string{"Hash Buckets", "Hash Batches", "Peak Memory Usage"} {
+				if v, ok := node[name]; ok {
+					want[name] = v
+				}
+			}
+			if space, ok := node["Sort Space Used"]; ok {
+				want["Sort "+fmt.Sprint(node["Sort Space Type"])] = space
+			}
+		}
+		children, _ := node["Plans"].([]any)
+		for _, child := range children {
+			visit(child.(map[string]any))
+		}
+	}
+	visit(explained[0].Plan)
+}

@@ -1,0 +1,477 @@
+package plan
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+
+	"pg_stat_backtrace/worker/pg/layout"
+)
+
+// maxPieces bounds the pieces of memory that figures need. The nodes beyond have no figures.
+const maxPieces = 4096
+
+// Piece is memory of the process.
+type Piece struct {
+	Address uint64
+	Length  int
+}
+
+// Pieces returns the memory that holds the figures of the levels now. The caller copies it in one stop together with
+// the stack, and gives the copies to Figures. The pieces are in address order and do not overlap.
+func Pieces(stack *Stack, levels []*Level, memory Memory) []Piece {
+	s, err := structuresOf(stack.Major)
+	if err != nil {
+		return nil
+	}
+	live := newPages(memory)
+	f := &figures{reader: &reader{pages: live, structures: s, stack: stack}, read: live.read, records: true}
+	f.all(levels)
+	return merged(f.wanted)
+}
+
+// merged joins pieces that overlap or are close to each other, as long as they are on the same page.
+func merged(pieces []Piece) []Piece {
+	const close = 64
+	slices.SortFunc(pieces, func(a, b Piece) int {
+		if a.Address < b.Address {
+			return -1
+		}
+		if a.Address > b.Address {
+			return 1
+		}
+		return b.Length - a.Length
+	})
+	var out []Piece
+	for _, p := range pieces {
+		if len(out) > 0 {
+			last := &out[len(out)-1]
+			end, wanted := last.Address+uint64(last.Length), p.Address+uint64(p.Length) //nolint:gosec // small
+			if p.Address <= end || p.Address-end <= close && last.Address/pageSize == (wanted-1)/pageSize {
+				last.Length = int(max(end, wanted) - last.Address) //nolint:gosec // small
+				continue
+			}
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// Figures adds the progress of their nodes to the levels. Copies are the pieces of memory that the stop of the stack
+// copied, by ascending address. A figure that needs other memory is left out, and whole is false.
+func Figures(stack *Stack, levels []*Level, copies []Copy) (whole bool) {
+	s, err := structuresOf(stack.Major)
+	if err != nil {
+		return false
+	}
+	c := copied(copies)
+	f := &figures{reader: &reader{pages: newPages(nothing{}), structures: s, stack: stack}, read: c.read}
+	f.all(levels)
+	return !f.lacks
+}
+
+// Copy is a copied piece of memory.
+type Copy struct {
+	Address uint64
+	Data    []byte
+}
+
+type copied []Copy
+
+func (c copied) read(addr uint64, b []byte) bool {
+	i, found := slices.BinarySearchFunc(c, addr, func(p Copy, a uint64) int {
+		switch {
+		case p.Address+uint64(len(p.Data)) <= a:
+			return -1
+		case p.Address > a:
+			return 1
+		}
+		return 0
+	})
+	if !found {
+		return false
+	}
+	from := c[i].Data[addr-c[i].Address:]
+	return len(from) >= len(b) && copy(b, from) == len(b)
+}
+
+// nothing is memory that cannot be read.
+type nothing struct{}
+
+func (nothing) Read(uint64, []byte) (int, error) { return 0, nil }
+
+// figures reads the progress of nodes. Each word that it reads is wanted from a stop.
+type figures struct {
+	*reader
+
+	read func(addr uint64, b []byte) bool
+	// records is set if the figures are not kept, because only the pieces matter.
+	records bool
+	wanted  []Piece
+	lacks   bool
+	bad     bool // a word of the present figure could not be read
+}
+
+func (f *figures) get(addr uint64, b []byte) {
+	if len(f.wanted) >= maxPieces*8 {
+		f.bad = true
+		return
+	}
+	f.wanted = append(f.wanted, Piece{Address: addr, Length: len(b)})
+	if !f.read(addr, b) {
+		f.bad, f.lacks = true, true
+	}
+}
+
+// word, half and octet read a member of a structure. A member without a place makes the figure absent.
+func (f *figures) word(a uint64, o layout.Offset) uint64 {
+	var b [8]byte
+	if !o.Known() || a == 0 {
+		f.bad = true
+		return 0
+	}
+	f.get(a+o.Uint64(), b[:])
+	return binary.NativeEndian.Uint64(b[:])
+}
+
+func (f *figures) half(a uint64, o layout.Offset) uint32 {
+	var b [4]byte
+	if !o.Known() || a == 0 {
+		f.bad = true
+		return 0
+	}
+	f.get(a+o.Uint64(), b[:])
+	return binary.NativeEndian.Uint32(b[:])
+}
+
+func (f *figures) octet(a uint64, o layout.Offset) byte {
+	var b [1]byte
+	if !o.Known() || a == 0 {
+		f.bad = true
+		return 0
+	}
+	f.get(a+o.Uint64(), b[:])
+	return b[0]
+}
+
+func (f *figures) number(a uint64, o layout.Offset) int64 { return int64(int32(f.half(a, o))) } //nolint:gosec // signed in C
+func (f *figures) long(a uint64, o layout.Offset) int64   { return int64(f.word(a, o)) }        //nolint:gosec // signed in C
+
+// count returns a float8 that counts rows.
+func (f *figures) count(a uint64, o layout.Offset) int64 {
+	const most = 1 << 53
+	v := math.Float64frombits(f.word(a, o))
+	if math.IsNaN(v) || v < 0 || v > most || v != math.Trunc(v) {
+		f.bad = true
+		return 0
+	}
+	return int64(v)
+}
+
+// pointer returns a pointer to private memory. 0 is the null pointer.
+func (f *figures) pointer(a uint64, o layout.Offset) uint64 {
+	v := f.word(a, o)
+	if v != 0 && !f.data(v) {
+		f.bad = true
+	}
+	return v
+}
+
+// must makes the figure absent if something that must hold does not.
+func (f *figures) must(holds bool) {
+	f.bad = f.bad || !holds
+}
+
+// all reads the figures of all nodes: those that run first.
+func (f *figures) all(levels []*Level) {
+	for _, active := range []bool{true, false} {
+		for _, l := range levels {
+			if l.Top == nil {
+				continue
+			}
+			if active {
+				f.level(l)
+			}
+			f.nodes(l, nil, l.Top, active)
+		}
+	}
+}
+
+func (f *figures) nodes(l *Level, parent, n *Node, active bool) {
+	if n.Active == active {
+		if !f.records {
+			n.Actual, n.Progress = nil, nil
+		}
+		if len(f.wanted) < maxPieces*2 {
+			f.actual(n)
+			f.node(l, parent, n)
+		} else {
+			f.lacks = true
+		}
+	}
+	for _, c := range n.Children {
+		f.nodes(l, n, c, active)
+	}
+}
+
+// level reads the rows that the statement has returned. Each run of the executor counts from 0.
+func (f *figures) level(l *Level) {
+	const commandSelect = 1
+	f.bad = false
+	if l.finishes || l.command != commandSelect {
+		return
+	}
+	if n := f.long(l.estate, f.EState.EsProcessed); !f.bad && n >= 0 && !f.records {
+		l.Returned = &n
+	}
+}
+
+// actual reads the rows and loops so far, if the statement is instrumented.
+func (f *figures) actual(n *Node) {
+	f.bad = false
+	at := f.pointer(n.addr, f.PlanState.Instrument)
+	if at == 0 || f.bad {
+		return
+	}
+	running := f.octet(at, f.Instrumentation.Running)
+	a := &Actual{
+		Rows:  f.count(at, f.Instrumentation.Ntuples) + f.count(at, f.Instrumentation.Tuplecount),
+		Loops: f.count(at, f.Instrumentation.Nloops) + int64(running),
+	}
+	f.must(running <= 1)
+	if !f.bad && !f.records {
+		n.Actual = a
+	}
+}
+
+// node reads the progress of one node.
+func (f *figures) node(l *Level, parent, n *Node) {
+	read := map[string]func(*Level, *Node, *Node) []Figure{
+		"SeqScan": f.seqScan, "TidRangeScan": f.seqScan, "BitmapHeapScan": f.bitmapHeap, "Hash": f.hash, "Sort": f.sort,
+		"Agg": f.agg, "Append": f.append, "Gather": f.gather, "GatherMerge": f.gather, "ModifyTable": f.modify,
+	}[n.Kind]
+	if read == nil {
+		return
+	}
+	f.bad = false
+	figures := read(l, parent, n)
+	if !f.bad && !f.records {
+		n.Progress = figures
+	}
+}
+
+// seqScan reads the block that a scan of a heap reads.
+func (f *figures) seqScan(l *Level, _, n *Node) []Figure {
+	const heap, forward, whole = 2, 1, math.MaxUint32
+	relation, scan := f.pointer(n.addr, f.ScanState.SsCurrentRelation), f.pointer(n.addr, f.ScanState.SsCurrentScanDesc)
+	if f.bad || scan == 0 || relation == 0 {
+		return nil
+	}
+	f.must(f.word(scan, f.TableScanDescData.RsRd) == relation)
+	class := f.pointer(relation, f.RelationData.RdRel)
+	if f.bad {
+		return nil
+	}
+	if f.half(class, f.FormDataPgClass.Relam) != heap || f.number(l.estate, f.EState.EsDirection) != forward {
+		return nil
+	}
+	s := &f.HeapScanDescData
+	inited, blocks := f.octet(scan, s.RsInited), f.half(scan, s.RsNblocks)
+	start, block := f.half(scan, s.RsStartblock), f.half(scan, s.RsCblock)
+	limit := f.half(scan, s.RsNumblocks)
+	f.must(inited <= 1)
+	if f.bad || inited == 0 {
+		return nil // not begun, or ended
+	}
+	f.must(block < blocks)
+	if shared := f.word(scan, f.TableScanDescData.RsParallel); shared != 0 {
+		f.must(within(f.stack.Shared, shared))
+		p := &f.ParallelBlockTableScanDescData
+		if f.bad {
+			return nil
+		}
+		given := f.word(shared, p.PhsNallocated)
+		f.must(f.half(shared, p.PhsNblocks) == blocks)
+		return []Figure{
+			{Name: "Scan Block", Value: int64(block) + 1}, {Name: "Scan Blocks Given", Value: int64(min(given, uint64(blocks)))}, //nolint:gosec // small
+			{Name: "Scan Blocks Total", Value: int64(blocks)},
+		}
+	}
+	f.must(start < blocks && (limit == whole || limit <= blocks))
+	if f.bad {
+		return nil
+	}
+	if n.Kind == "TidRangeScan" {
+		return f.tidRange(scan, start, block, limit, blocks)
+	}
+	f.must(limit == whole)
+	done := (block+blocks-start)%blocks + 1
+	return []Figure{{Name: "Scan Block", Value: int64(done)}, {Name: "Scan Blocks Total", Value: int64(blocks)}}
+}
+
+// tidRange returns the block of a scan of a range. The limit counts down: it has the blocks from the last one on that
+// was requested. Since version 17 that is the last block of the read ahead. After the end of it the total is not known.
+func (f *figures) tidRange(scan uint64, start, block, limit, blocks uint32) []Figure {
+	const none = math.MaxUint32
+	requested := block
+	if f.HeapScanDescData.RsPrefetchBlock.Known() {
+		requested = f.half(scan, f.HeapScanDescData.RsPrefetchBlock)
+	}
+	f.must(block >= start && (requested == none || requested >= block && requested < blocks))
+	out := []Figure{{Name: "Scan Block", Value: int64(block-start) + 1}}
+	if requested != none && limit != none && limit > 0 {
+		total := int64(requested-start) + int64(limit)
+		f.must(total <= int64(blocks))
+		out = append(out, Figure{Name: "Scan Blocks Total", Value: total})
+	}
+	return out
+}
+
+// bitmapHeap reads how many blocks a bitmap scan has read, in all its loops.
+func (f *figures) bitmapHeap(_ *Level, _, n *Node) []Figure {
+	s := &f.BitmapHeapScanState
+	var exact, lossy int64
+	if s.ExactPages.Known() {
+		exact, lossy = f.long(n.addr, s.ExactPages), f.long(n.addr, s.LossyPages)
+	} else if s.Stats.Known() {
+		exact, lossy = f.long(n.addr, s.Stats), f.long(n.addr+wordSize, s.Stats)
+	} else {
+		return nil
+	}
+	f.must(exact >= 0 && lossy >= 0)
+	return []Figure{{Name: "Exact Heap Blocks", Value: exact}, {Name: "Lossy Heap Blocks", Value: lossy}}
+}
+
+// hash reads the hash table of a join that no other process shares.
+func (f *figures) hash(_ *Level, parent, n *Node) []Figure {
+	if parent == nil || parent.Kind != "HashJoin" {
+		return nil
+	}
+	table := f.pointer(n.addr, f.HashState.Hashtable)
+	f.must(f.pointer(parent.addr, f.HashJoinState.HjHashTable) == table)
+	if f.bad || table == 0 {
+		return nil
+	}
+	h := &f.HashJoinTableData
+	if f.word(table, h.ParallelState) != 0 {
+		return nil
+	}
+	buckets, log2 := f.number(table, h.Nbuckets), f.number(table, h.Log2Nbuckets)
+	batches, batch := f.number(table, h.Nbatch), f.number(table, h.Curbatch)
+	const largest = 1 << 30
+	f.must(log2 >= 0 && log2 <= 30 && buckets == 1<<max(log2, 0))
+	f.must(batches > 0 && batches <= largest && batches&(batches-1) == 0 && batch >= 0 && batch < batches)
+	rows, used, peak := f.count(table, h.TotalTuples), f.long(table, h.SpaceUsed), f.long(table, h.SpacePeak)
+	f.must(used >= 0 && peak >= used)
+	return []Figure{
+		{Name: "Hash Batch", Value: batch + 1}, {Name: "Hash Batches", Value: batches}, {Name: "Hash Buckets", Value: buckets},
+		{Name: "Hash Rows", Value: rows}, {Name: "Hash Memory Usage", Value: kilobytes(used)},
+		{Name: "Peak Memory Usage", Value: kilobytes(peak)},
+	}
+}
+
+// kilobytes rounds up, as EXPLAIN does.
+func kilobytes(bytes int64) int64 {
+	const kilobyte = 1024
+	return (bytes + kilobyte - 1) / kilobyte
+}
+
+// The states of a sort (TupSortStatus).
+const (
+	sortInitial    = 0
+	sortBounded    = 1
+	sortBuildsRuns = 2
+	sortedInMemory = 3
+	sortFinalMerge = 5
+)
+
+// sort reads what a sort has collected.
+func (f *figures) sort(_ *Level, _, n *Node) []Figure {
+	t := &f.Tuplesortstate
+	at := f.pointer(n.addr, f.SortState.Tuplesortstate)
+	if f.bad || at == 0 || !t.Status.Known() {
+		return nil
+	}
+	status, done := f.half(at, t.Status), f.octet(n.addr, f.SortState.SortDone)
+	free, allowed := f.long(at, t.AvailMem), f.long(at, t.AllowedMem)
+	rows, room := f.number(at, t.Memtupcount), f.number(at, t.Memtupsize)
+	f.must(status <= sortFinalMerge && done <= 1 && (done == 0 || status >= sortedInMemory))
+	f.must(allowed > 0 && free <= allowed && rows >= 0 && room > 0 && rows <= room)
+	if f.bad {
+		return nil
+	}
+	phase := map[uint32]string{
+		sortInitial: "collects rows in memory", sortBounded: "keeps the first rows in memory",
+		sortBuildsRuns: "writes sorted runs to disk", sortedInMemory: "sorted in memory",
+	}[status]
+	if phase == "" {
+		phase = "sorted on disk"
+	}
+	out := []Figure{{Name: "Sort Phase", Value: phase}}
+	switch {
+	case status == sortInitial, status == sortBounded, status == sortedInMemory:
+		f.must(f.word(at, t.Tapeset) == 0)
+		return append(out, Figure{Name: "Sort Rows", Value: rows}, Figure{Name: "Sort Memory", Value: kilobytes(allowed - free)})
+	}
+	tapes := f.pointer(at, t.Tapeset)
+	if f.bad || tapes == 0 {
+		return nil
+	}
+	const blockSize = 8
+	s := &f.LogicalTapeSet
+	written, allocated, holes := f.long(tapes, s.NBlocksWritten), f.long(tapes, s.NBlocksAllocated), f.long(tapes, s.NHoleBlocks)
+	f.must(written >= 0 && written <= allocated && holes >= 0 && holes <= written)
+	return append(out, Figure{Name: "Sort Disk", Value: (written - holes) * blockSize})
+}
+
+// agg reads the groups of a hashed aggregate that has not spilled.
+func (f *figures) agg(_ *Level, _, n *Node) []Figure {
+	const hashed = 2
+	a := &f.AggState
+	if f.reader.unsigned(n.plan, f.Agg.Aggstrategy) != hashed && f.half(n.addr, a.Aggstrategy) != hashed {
+		return nil
+	}
+	f.must(f.half(n.addr, a.Aggstrategy) == hashed && f.number(n.addr, a.NumHashes) == 1)
+	spilled, groups := f.octet(n.addr, a.HashEverSpilled), f.long(n.addr, a.HashNgroupsCurrent)
+	f.must(spilled <= 1 && groups >= 0)
+	if spilled != 0 {
+		return []Figure{{Name: "HashAgg Spilled", Value: true}}
+	}
+	return []Figure{{Name: "HashAgg Groups", Value: groups}}
+}
+
+// append reads which of its inputs an Append reads.
+func (f *figures) append(_ *Level, _, n *Node) []Figure {
+	which, all := f.number(n.addr, f.AppendState.AsWhichplan), f.number(n.addr, f.AppendState.AsNplans)
+	f.must(int(all) == len(n.members) && which < all)
+	if f.bad || which < 0 {
+		return nil
+	}
+	return []Figure{{Name: "Subplan", Value: which + 1}, {Name: "Subplans", Value: all}}
+}
+
+// gather reads how many workers were launched.
+func (f *figures) gather(_ *Level, _, n *Node) []Figure {
+	planned, initialized, launched := f.Gather.NumWorkers, f.GatherState.Initialized, f.GatherState.NworkersLaunched
+	if n.Kind == "GatherMerge" {
+		planned, initialized, launched = f.GatherMerge.NumWorkers, f.GatherMergeState.Initialized, f.GatherMergeState.NworkersLaunched
+	}
+	begun, most, count := f.octet(n.addr, initialized), f.number(n.plan, planned), f.number(n.addr, launched)
+	const limit = 1024
+	f.must(begun <= 1 && most >= 0 && most <= limit)
+	if f.bad || begun == 0 {
+		return nil
+	}
+	f.must(count >= 0 && count <= most)
+	return []Figure{{Name: "Workers Planned", Value: most}, {Name: "Workers Launched", Value: count}}
+}
+
+// modify reads the rows that a statement has changed, and the table of the last one if it has several.
+func (f *figures) modify(l *Level, parent, n *Node) []Figure {
+	if parent != nil {
+		return nil // a WITH: the statement does not count its rows
+	}
+	rows := f.long(l.estate, f.EState.EsProcessed)
+	f.must(rows >= 0)
+	return []Figure{{Name: "Rows Processed", Value: rows}}
+}

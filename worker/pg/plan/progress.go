@@ -1,0 +1,95 @@
+package plan
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Figure is one property of a node's progress. Value is an int64, a string or true. Memory and disk are in kilobytes.
+type Figure struct {
+	Name  string
+	Value any
+}
+
+// Actual has the rows that an instrumented node has returned so far in all its loops, and its loops, the present one
+// included.
+type Actual struct{ Rows, Loops int64 }
+
+// lines returns the progress of a node as lines of text.
+func (n *Node) lines() []string {
+	v := map[string]int64{}
+	for _, f := range n.Progress {
+		if i, ok := f.Value.(int64); ok {
+			v[f.Name] = i
+		}
+	}
+	var out []string
+	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	for _, f := range n.Progress {
+		switch f.Name {
+		case "Scan Block":
+			if _, known := v["Scan Blocks Total"]; !known {
+				add("Block: %s", grouped(v[f.Name]))
+			}
+		case "Scan Blocks Given":
+			add("Blocks given to all processes: %s", part(v[f.Name], v["Scan Blocks Total"]))
+		case "Scan Blocks Total":
+			if _, parallel := v["Scan Blocks Given"]; parallel {
+				add("Block of this process: number %s", grouped(v["Scan Block"]))
+			} else {
+				add("Block: %s", part(v["Scan Block"], v[f.Name]))
+			}
+		case "Exact Heap Blocks":
+			add("Heap Blocks: exact=%d lossy=%d", v[f.Name], v["Lossy Heap Blocks"])
+		case "Hash Batches":
+			add("Batch: %s of %s", grouped(v["Hash Batch"]), grouped(v[f.Name]))
+		case "Hash Rows":
+			add("Rows in all batches: %s  Buckets: %s", grouped(v[f.Name]), grouped(v["Hash Buckets"]))
+		case "Hash Memory Usage":
+			add("Memory Usage: %skB (peak %skB)", grouped(v[f.Name]), grouped(v["Peak Memory Usage"]))
+		case "Sort Phase":
+			add("Sort: %v", f.Value)
+		case "Sort Rows":
+			add("Rows in memory: %s", grouped(v[f.Name]))
+		case "Sort Memory":
+			add("Memory: %skB", grouped(v[f.Name]))
+		case "Sort Disk":
+			add("Disk: %skB", grouped(v[f.Name]))
+		case "HashAgg Groups":
+			add("Groups: %s", grouped(v[f.Name]))
+		case "HashAgg Spilled":
+			add("Groups: more than fit into memory, the rest is on disk")
+		case "Subplan":
+			add("Subplan: %s of %s", grouped(v[f.Name]), grouped(v["Subplans"]))
+		case "Workers Planned", "Workers Launched":
+			add("%s: %d", f.Name, v[f.Name])
+		case "Rows Processed":
+			add("Rows processed: %s", grouped(v[f.Name]))
+		}
+	}
+	return out
+}
+
+// part returns "2,435 of 5,000 (48.7 %)".
+func part(done, all int64) string {
+	const percent = 100
+	if all <= 0 {
+		return grouped(done)
+	}
+	return fmt.Sprintf("%s of %s (%.1f %%)", grouped(done), grouped(all), percent*float64(done)/float64(all))
+}
+
+// grouped returns a number with a comma after each third digit.
+func grouped(n int64) string {
+	const group = 3
+	digits := strconv.FormatInt(n, 10)
+	var b strings.Builder
+	for i, d := range digits {
+		if i > 0 && (len(digits)-i)%group == 0 && digits[i-1] != '-' {
+			b.WriteByte(',')
+		}
+		b.WriteRune(d)
+	}
+	return b.String()
+}
