@@ -34,6 +34,8 @@ type Plans struct {
 	Whole bool
 	// Figures is set if the progress of the nodes is of the same stop as the mark. Otherwise it is left out.
 	Figures bool
+	// Proven is set if the layout was compared with EXPLAIN on a server of the same build.
+	Proven bool
 	// Pause is the longest of the stops.
 	Pause time.Duration
 }

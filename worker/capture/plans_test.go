@@ -89,6 +89,7 @@ func TestPlans(t *testing.T) {
 		}
 		t.Run("trigger", func(t *testing.T) { planOfTrigger(t, server, control, c) })
 		t.Run("nested", func(t *testing.T) { nestedPlans(t, server, control, c) })
+		t.Run("utility", func(t *testing.T) { utilityProgress(t, server, control) })
 		t.Run("progress", func(t *testing.T) { progressOfPlans(t, server, control, c) })
 	})
 }
@@ -114,14 +115,14 @@ func comparePlan(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *capt
 		t.Fatalf("no node is marked: %s\n%s", top.Reason, top.Text(true))
 	}
 	if !marked.Below {
-		if !strings.HasPrefix(marked.Title, one.running) {
-			t.Errorf("the running node is %q, want %q\n%s", marked.Title, one.running, top.Text(true))
+		if !strings.HasPrefix(marked.Title(), one.running) {
+			t.Errorf("the running node is %q, want %q\n%s", marked.Title(), one.running, top.Text(true))
 		}
 		return
 	}
 	t.Logf("the running node is below this one:\n%s", top.Text(true))
 	found := false
-	walkPlan(marked, func(n *plan.Node) { found = found || strings.HasPrefix(n.Title, one.running) })
+	walkPlan(marked, func(n *plan.Node) { found = found || strings.HasPrefix(n.Title(), one.running) })
 	if !found {
 		t.Errorf("the running node is not below the marked one, want %q", one.running)
 	}
@@ -212,7 +213,7 @@ func nestedPlans(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *capt
 	}
 	text := strings.Join(texts, "\n")
 	if len(levels) != 3 || levels[1].Top == nil || levels[1].Top.Kind != "Agg" || levels[0].Top == nil ||
-		levels[0].Top.Title != "Seq Scan on b" || levels[2].Top == nil || levels[2].Top.Kind != "Result" {
+		levels[0].Top.Title() != "Seq Scan on b" || levels[2].Top == nil || levels[2].Top.Kind != "Result" {
 		t.Errorf("levels:\n%s", text)
 	}
 }

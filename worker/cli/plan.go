@@ -3,24 +3,30 @@ package cli
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/plan"
+	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/runningplan"
 )
 
 // planFlags are the flags of the command plan.
 type planFlags struct {
-	nonStop bool
-	timeout time.Duration
-	width   int
+	nonStop         bool
+	timeout, watch  time.Duration
+	width           int
+	dataDir, format string
 }
 
 const planLong = `Print the plan of the statement that a backend runs now, as EXPLAIN prints it: the
@@ -40,12 +46,14 @@ x86_64 only. The command shows the statements of all users.`
 func newPlan() *cobra.Command {
 	var f planFlags
 	cmd := &cobra.Command{
-		Use:   "plan PID...",
-		Short: "Print the plan of the statement that a backend runs now",
+		Use:   "plan [PID...]",
+		Short: "Print the plan of the statement that a backend runs now, and how far it is",
 		Long:  planLong,
 		Example: `  pg_stat_backtrace plan 4711
-  pg_stat_backtrace plan --nonstop 4711`,
-		Args: usageArgs(cobra.MinimumNArgs(1)),
+  pg_stat_backtrace plan --nonstop 4711
+  pg_stat_backtrace plan 4711 --watch 2s
+  pg_stat_backtrace plan -D /var/lib/postgresql/15/main
+  pg_stat_backtrace plan --format json 4711 | jq '.statements[0].Plan'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pids, err := f.check(args)
 			if err != nil {
@@ -57,52 +65,218 @@ func newPlan() *cobra.Command {
 	fs := cmd.Flags()
 	fs.BoolVar(&f.nonStop, "nonstop", false, "do not stop the process")
 	fs.DurationVar(&f.timeout, "timeout", 10*time.Second, "give up if a process cannot be read within `TIME`")
-	fs.IntVar(&f.width, "query-width", 80, "at most `N` characters of each query")
+	fs.IntVar(&f.width, "query-width", 80, "with text: at most `N` characters of each query")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "all statements of the server with the data `DIRECTORY`; "+
+		"default without a PID: of all servers of this host")
+	_ = cmd.MarkFlagDirname("pgdata")
+	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, or json (a line for each process)")
+	fs.DurationVar(&f.watch, "watch", 0, "print again every `TIME`, such as 2s, until an interrupt")
+	_ = cmd.RegisterFlagCompletionFunc("format",
+		cobra.FixedCompletions([]string{formatText, formatJSON}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-// check validates the flags and returns the processes.
+// check validates the flags and returns the processes; none means all.
 func (f *planFlags) check(args []string) ([]int, error) {
+	const shortest = 100 * time.Millisecond
 	switch {
+	case f.format != formatText && f.format != formatJSON:
+		return nil, fmt.Errorf("--format must be text or json, not %q", f.format)
+	case f.watch != 0 && f.watch < shortest:
+		return nil, fmt.Errorf("--watch must be at least %s, not %s", shortest, f.watch)
+	case f.dataDir != "" && len(args) > 0:
+		return nil, errors.New("give process ids or --pgdata, not both")
 	case f.timeout <= 0:
 		return nil, fmt.Errorf("--timeout must be more than 0, not %s", f.timeout)
 	case f.width < 1:
 		return nil, fmt.Errorf("--query-width must be at least 1, not %d", f.width)
 	}
+	if len(args) == 0 {
+		return nil, nil
+	}
 	return processIDs(args)
 }
 
-// run prints process by process. A failure of one is reported, and the others follow.
+// run prints the processes once, or again and again.
 func (f *planFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
 	capturer, err := capture.New(capture.Config{LinesWait: linesWait})
 	if err != nil {
 		return err
 	}
-	out := bufio.NewWriter(stdout)
-	failed := false
-	for _, target := range identities(pids) {
-		limited, cancel := context.WithTimeout(ctx, f.timeout)
-		plans, err := capturer.Plans(limited, target, f.nonStop)
-		cancel()
+	r := &planRun{
+		flags: f, reader: &runningplan.Reader{Capturer: capturer, NonStop: f.nonStop, Explain: explainPlan},
+		servers: map[string]*state.Reader{}, stderr: stderr,
+	}
+	targets := identities(pids)
+	for {
+		out := bufio.NewWriter(stdout)
+		failed, err := r.once(ctx, targets, out)
+		if err == nil {
+			err = out.Flush()
+		}
+		if ctx.Err() != nil && f.watch != 0 {
+			return nil
+		}
 		if err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			failed = true
-			tellf(stderr, "%s", explainPlan(target.PID, err))
-			continue
-		}
-		if !f.print(out, target.PID, plans) {
-			failed = true
-		}
-		if err := out.Flush(); err != nil {
 			return err
 		}
+		if f.watch == 0 {
+			if failed {
+				return errReported
+			}
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(f.watch):
+		}
 	}
-	if failed {
-		return errReported
+}
+
+// planRun is one run of the command.
+type planRun struct {
+	flags   *planFlags
+	reader  *runningplan.Reader
+	servers map[string]*state.Reader // by data directory
+	stderr  io.Writer
+}
+
+// once prints the processes, or all statements of the servers. A failure of one process is reported, and the others
+// follow.
+func (r *planRun) once(ctx context.Context, targets []process.Target, out io.Writer) (failed bool, err error) {
+	if len(targets) > 0 {
+		for _, target := range targets {
+			p, err := r.read(ctx, target, r.sessionsOf(target.PID))
+			if err != nil {
+				return failed, err
+			}
+			if p.Err != nil && r.flags.format == formatText && p.Utility == nil {
+				tellf(r.stderr, "%s", explainPlan(target.PID, p.Err))
+				failed = true
+				continue
+			}
+			failed = !p.Whole() || failed
+			if err := r.print(out, p); err != nil {
+				return failed, err
+			}
+		}
+		return failed, nil
 	}
-	return nil
+	dirs := []string{r.flags.dataDir}
+	if r.flags.dataDir == "" {
+		var denied int
+		if dirs, denied, err = allServers(); err != nil {
+			return false, err
+		}
+		if denied > 0 {
+			tellf(r.stderr, "%d servers may not be examined by this user", denied)
+			failed = true
+		}
+		if len(dirs) == 0 && denied == 0 {
+			return false, errors.New("no server runs on this host")
+		}
+	}
+	for _, dir := range dirs {
+		whole, err := r.server(ctx, dir, len(dirs) > 1, out)
+		if err != nil && (len(dirs) == 1 || ctx.Err() != nil) {
+			return false, err
+		}
+		if err != nil {
+			tellf(r.stderr, "%s: %s", visible.Line(dir), visible.Line(err.Error()))
+		}
+		failed = failed || !whole || err != nil
+	}
+	return failed, nil
+}
+
+// server prints all processes of a server that execute something.
+func (r *planRun) server(ctx context.Context, dir string, heading bool, out io.Writer) (whole bool, err error) {
+	c, err := cluster.ByDataDir(dir)
+	if err != nil {
+		return false, err
+	}
+	sessions, err := r.sessions(c)
+	if err != nil {
+		return false, err
+	}
+	if heading && r.flags.format == formatText {
+		_, _ = fmt.Fprintf(out, "server %s\n\n", visible.Line(c.DataDir))
+	}
+	whole, printed := true, 0
+	for i := range sessions.Sessions {
+		s := &sessions.Sessions[i]
+		if s.Leader != 0 || s.State != "active" && s.Progress == nil {
+			continue // a worker is printed below its leader
+		}
+		target := identities([]int{s.PID})[0]
+		p, err := r.read(ctx, target, sessions)
+		target.Held.Release()
+		if err != nil {
+			return false, err
+		}
+		if errors.Is(p.Err, process.ErrExited) {
+			continue
+		}
+		if p.Err == nil && len(p.Plans.Levels) == 0 && p.Utility == nil {
+			continue
+		}
+		if printed++; printed > 1 && r.flags.format == formatText {
+			_, _ = fmt.Fprintln(out)
+		}
+		// A short statement may end while it is read.
+		whole = whole && (p.Whole() || errors.Is(p.Err, capture.ErrPlanChanges))
+		if err := r.print(out, p); err != nil {
+			return false, err
+		}
+	}
+	if printed == 0 && r.flags.format == formatText {
+		_, _ = fmt.Fprintln(out, "No process executes a plan now.")
+	}
+	return whole, nil
+}
+
+// read reads one process within the time limit. The error is the end of the command.
+func (r *planRun) read(ctx context.Context, target process.Target, sessions *moment.Moment) (*runningplan.Process, error) {
+	limited, cancel := context.WithTimeout(ctx, r.flags.timeout)
+	defer cancel()
+	p := r.reader.Read(limited, target, sessions)
+	return p, ctx.Err()
+}
+
+// sessionsOf returns the list of processes of the server to which a process belongs, nil if it cannot be read.
+func (r *planRun) sessionsOf(pid int) *moment.Moment {
+	c, err := cluster.ByProcess(pid)
+	if err != nil {
+		return nil
+	}
+	m, err := r.sessions(c)
+	if err != nil {
+		return nil
+	}
+	return m
+}
+
+func (r *planRun) sessions(c cluster.Cluster) (*moment.Moment, error) {
+	reader := r.servers[c.DataDir]
+	if reader == nil || !reader.Cluster().Same(c) {
+		var err error
+		if reader, err = state.Open(c); err != nil {
+			return nil, err
+		}
+		r.servers[c.DataDir] = reader
+	}
+	return reader.Read(state.Options{})
+}
+
+func (r *planRun) print(out io.Writer, p *runningplan.Process) error {
+	if r.flags.format == formatJSON {
+		enc := json.NewEncoder(visible.Writer{To: out})
+		enc.SetEscapeHTML(false)
+		return enc.Encode(p)
+	}
+	_, err := io.WriteString(out, r.reader.Text(p, r.flags.width))
+	return err
 }
 
 func explainPlan(pid int, err error) string {
@@ -119,50 +293,4 @@ func explainPlan(pid int, err error) string {
 			"  Give it more time with --timeout.", pid)
 	}
 	return explain(pid, err)
-}
-
-// print prints the levels of a process. It returns false if a plan is left out.
-func (f *planFlags) print(out io.Writer, pid int, p *capture.Plans) (whole bool) {
-	line := func(format string, args ...any) { _, _ = fmt.Fprintf(out, format+"\n", args...) }
-	whole = p.Whole
-	line("process %d, PostgreSQL %d: %s", pid, p.Major, count(len(p.Levels)))
-	if !p.Whole {
-		line("The stack could not be followed to its end: outer statements may be missing.")
-	}
-	if len(p.Levels) == 0 {
-		line("The process executes no plan now: it is idle, plans, starts or ends a statement, or runs a utility command.")
-		return whole
-	}
-	line("Unproven layout: offsets of PostgreSQL %d, checked by links in memory, and not compared with this build.", p.Major)
-	for i, l := range p.Levels {
-		source := []rune(strings.Join(strings.Fields(l.Source), " "))
-		text := "text unknown"
-		if len(source) > 0 {
-			text = string(source[:min(len(source), f.width)])
-			if len(source) > f.width {
-				text += "..."
-			}
-		}
-		line("\nlevel %d: %s", i+1, visible.Line(text))
-		for row := range strings.Lines(l.Text(true)) {
-			line("%s", visible.Line(strings.TrimSuffix(row, "\n")))
-		}
-		if l.Top == nil {
-			whole = false
-			line("no plan: %s", visible.Line(l.Reason))
-		} else if l.Reason != "" {
-			line("%s", visible.Line(l.Reason))
-		}
-	}
-	return whole
-}
-
-func count(levels int) string {
-	switch levels {
-	case 0:
-		return "no statement"
-	case 1:
-		return "1 statement"
-	}
-	return fmt.Sprintf("%d statements", levels)
 }

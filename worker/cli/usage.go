@@ -136,17 +136,26 @@ func takeOnlyServer(dataDir *string, chosen bool, stderr io.Writer) error {
 
 // onlyServer returns the data directory of the only server of this host. With several, the error lists them.
 func onlyServer() (string, error) {
-	processes, denied, err := node.Running()
+	found, denied, err := allServers()
 	if err != nil {
 		return "", err
 	}
-	var found []string
+	return chooseServer(found, denied)
+}
+
+// allServers returns the data directories of the servers of this host. Denied counts those that this user may not
+// examine.
+func allServers() (found []string, denied int, err error) {
+	processes, denied, err := node.Running()
+	if err != nil {
+		return nil, 0, err
+	}
 	for _, p := range processes {
 		if c, err := cluster.ByDataDir(p.DataDir); err == nil && c.PostmasterPID == p.PID {
 			found = append(found, p.DataDir)
 		}
 	}
-	return chooseServer(found, denied)
+	return found, denied, nil
 }
 
 // chooseServer returns the only directory. Denied counts the servers that this user may not examine.

@@ -90,24 +90,24 @@ type Level struct {
 
 // Node is a node of a plan.
 type Node struct {
-	Kind     string // "SeqScan", as in PostgreSQL's node tags
-	Title    string // as EXPLAIN prints it
-	Label    string // "InitPlan 1", "" for other nodes
-	Startup  float64
-	Total    float64
-	Rows     float64
-	Width    int
-	Active   bool     // the process is in this node or in a node below it
-	Running  bool     // the innermost of these that is proven
-	Below    bool     // a node below it may run: which one is not known
-	Actual   *Actual  // nil unless the statement is instrumented
-	Progress []Figure // nil if the node has none, or it is not known
-	Children []*Node
+	Kind  string // "SeqScan", as in PostgreSQL's node tags
+	Label string // "InitPlan 1", "" for other nodes
+	// Properties have the names of EXPLAIN (FORMAT JSON). A missing property is not known, or the node has none.
+	Properties           map[string]any
+	Startup, Total, Rows float64
+	Width                int
+	Active               bool     // the process is in this node or in a node below it
+	Running              bool     // the innermost of these that is proven
+	Below                bool     // a node below it may run: which one is not known
+	Actual               *Actual  // nil unless the statement is instrumented
+	Progress             []Figure // nil if the node has none, or it is not known
+	Children             []*Node
 
-	id       int
-	addr     uint64
-	plan     uint64
-	function uint64 // ExecProcNodeReal
+	relationship string
+	id           int
+	addr         uint64
+	plan         uint64
+	function     uint64 // ExecProcNodeReal
 	// The children by kind: others are the outer and the inner input, members the inputs of nodes like Append.
 	init, others, members, subPlans []*Node
 }
@@ -185,7 +185,7 @@ func Same(a, b []*Level) bool {
 }
 
 func same(a, b *Node) bool {
-	if a.addr != b.addr || a.plan != b.plan || a.Title != b.Title || a.Label != b.Label || a.Startup != b.Startup ||
+	if a.addr != b.addr || a.plan != b.plan || a.Title() != b.Title() || a.Label != b.Label || a.Startup != b.Startup ||
 		a.Total != b.Total || a.Rows != b.Rows || a.Width != b.Width || len(a.Children) != len(b.Children) {
 		return false
 	}

@@ -48,7 +48,7 @@ func (n *Node) write(b *strings.Builder, indent int, marks bool) {
 		indent += 2
 	}
 	indent++
-	fmt.Fprintf(b, "%s  (cost=%.2f..%.2f rows=%.0f width=%d)", n.Title, n.Startup, n.Total, n.Rows, n.Width)
+	b.WriteString(n.Title() + n.estimates())
 	if marks && n.Actual != nil {
 		fmt.Fprintf(b, " (so far rows=%d loops=%d)", n.Actual.Rows, n.Actual.Loops)
 	}
@@ -58,10 +58,30 @@ func (n *Node) write(b *strings.Builder, indent int, marks bool) {
 	b.WriteString("\n")
 	if marks {
 		for _, line := range n.lines() {
-			b.WriteString(markNone + pad() + "  " + line + "\n")
+			b.WriteString(markNone + pad() + line + "\n")
 		}
 	}
 	for _, c := range n.Children {
 		c.write(b, indent, marks)
 	}
+}
+
+// estimates returns the estimates that are known, as EXPLAIN prints them.
+func (n *Node) estimates() string {
+	var parts []string
+	startup, ok := n.Properties[StartupCost].(float64)
+	total, known := n.Properties[TotalCost].(float64)
+	if ok && known {
+		parts = append(parts, fmt.Sprintf("cost=%.2f..%.2f", startup, total))
+	}
+	if rows, ok := n.Properties[PlanRows].(float64); ok {
+		parts = append(parts, fmt.Sprintf("rows=%.0f", rows))
+	}
+	if width, ok := n.Properties[PlanWidth].(int); ok {
+		parts = append(parts, fmt.Sprintf("width=%d", width))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "  (" + strings.Join(parts, " ") + ")"
 }

@@ -9,6 +9,56 @@ import (
 	"pg_stat_backtrace/worker/pg/layout"
 )
 
+// The names of properties, as in EXPLAIN (FORMAT JSON). Their order in the result is that of PropertyNames.
+const (
+	NodeType           = "Node Type"
+	Strategy           = "Strategy"
+	PartialMode        = "Partial Mode"
+	Operation          = "Operation"
+	Command            = "Command"
+	JoinType           = "Join Type"
+	ScanDirection      = "Scan Direction"
+	IndexName          = "Index Name"
+	RelationName       = "Relation Name"
+	CTEName            = "CTE Name"
+	TuplestoreName     = "Tuplestore Name"
+	Alias              = "Alias"
+	ParentRelationship = "Parent Relationship"
+	SubplanName        = "Subplan Name"
+	ParallelAware      = "Parallel Aware"
+	AsyncCapable       = "Async Capable"
+	StartupCost        = "Startup Cost"
+	TotalCost          = "Total Cost"
+	PlanRows           = "Plan Rows"
+	PlanWidth          = "Plan Width"
+	// relationOID stands for the name of a relation that is not known.
+	relationOID = "Relation OID"
+)
+
+// PropertyNames returns the names of all properties, in the order in which they are printed.
+func PropertyNames() []string {
+	return []string{
+		NodeType, Strategy, PartialMode, Operation, Command, ParentRelationship, SubplanName, ParallelAware, AsyncCapable,
+		JoinType, ScanDirection, IndexName, RelationName, relationOID, CTEName, TuplestoreName, Alias,
+		StartupCost, TotalCost, PlanRows, PlanWidth,
+	}
+}
+
+// nodeType returns the name of a kind in EXPLAIN (FORMAT JSON).
+func nodeType(kind string) string {
+	switch name := titles[kind]; kind {
+	case "MergeJoin", "HashJoin":
+		return name + " Join"
+	case "Agg":
+		return "Aggregate"
+	default:
+		if name != "" {
+			return name
+		}
+	}
+	return kind
+}
+
 // titles has EXPLAIN's words for kinds of nodes whose title is more than the kind. The title of other kinds is the kind.
 //
 //nolint:gochecknoglobals // a table
@@ -43,11 +93,9 @@ func (r *reader) names(l *Level) error {
 	}
 	unique(l.tables, used)
 	for _, n := range l.nodes {
-		title, err := r.title(l, n)
-		if err != nil {
+		if err := r.describe(l, n); err != nil {
 			return err
 		}
-		n.Title = title
 	}
 	return nil
 }
@@ -88,53 +136,73 @@ func unique(tables []table, used map[int]bool) {
 	}
 }
 
-// title returns the first part of the node's line in EXPLAIN.
-func (r *reader) title(l *Level, n *Node) (string, error) {
-	name := titles[n.Kind]
-	if name == "" {
-		name = n.Kind
+// describe reads the properties of a node, with the names that they have in EXPLAIN (FORMAT JSON).
+func (r *reader) describe(l *Level, n *Node) error {
+	p := map[string]any{
+		NodeType: nodeType(n.Kind), StartupCost: n.Startup, TotalCost: n.Total, PlanRows: n.Rows, PlanWidth: n.Width,
+		ParallelAware: r.octet(n.plan+r.Plan.ParallelAware.Uint64()) != 0,
+		AsyncCapable:  r.octet(n.plan+r.Plan.AsyncCapable.Uint64()) != 0,
+	}
+	n.Properties = p
+	if n.Label != "" {
+		p[SubplanName] = n.Label
+	}
+	if n.relationship != "" {
+		p[ParentRelationship] = n.relationship
 	}
 	var err error
+	set := func(name string, read func() (string, error)) {
+		if err != nil {
+			return
+		}
+		var v string
+		if v, err = read(); err == nil {
+			p[name] = v
+		}
+	}
 	switch n.Kind {
 	case "ModifyTable":
-		name, err = r.operation(r.unsigned(n.plan, r.ModifyTable.Operation))
+		set(Operation, func() (string, error) { return r.modification(l, n) })
 	case "ForeignScan":
-		if command := r.unsigned(n.plan, r.ForeignScan.Operation); command != 1 {
-			name, err = r.operation(command)
-			name = "Foreign " + name
-		}
+		set(Operation, func() (string, error) {
+			return named([]string{"", "Select", "Update", "Insert", "Delete"}, r.unsigned(n.plan, r.ForeignScan.Operation), "a command")
+		})
 	case "NestLoop", "MergeJoin", "HashJoin":
-		var join string
-		join, err = r.join(r.unsigned(n.plan, r.Join.Jointype))
-		switch {
-		case join != "":
-			name += " " + join + " Join"
-		case n.Kind != "NestLoop":
-			name += " Join"
-		}
+		set(JoinType, func() (string, error) { return r.join(r.unsigned(n.plan, r.Join.Jointype)) })
 	case "Agg":
-		name, err = r.aggregate(n)
+		set(Strategy, func() (string, error) {
+			return named([]string{"Plain", "Sorted", "Hashed", "Mixed"}, r.unsigned(n.plan, r.Agg.Aggstrategy), "an aggregate")
+		})
+		set(PartialMode, func() (string, error) { return partialMode(r.unsigned(n.plan, r.Agg.Aggsplit)), nil })
 	case "SetOp":
-		name, err = r.setOperation(n)
+		set(Strategy, func() (string, error) {
+			return named([]string{"Sorted", "Hashed"}, r.unsigned(n.plan, r.SetOp.Strategy), "a set operation")
+		})
+		set(Command, func() (string, error) {
+			return named([]string{"Intersect", "Intersect All", "Except", "Except All"},
+				r.unsigned(n.plan, r.SetOp.Cmd), "a set operation")
+		})
 	case "IndexScan":
-		name, err = r.indexed(n, name, r.IndexScan.Indexid, r.IndexScanState.IssRelationDesc, r.IndexScan.Indexorderdir)
+		set(IndexName, func() (string, error) { return r.index(n, r.IndexScan.Indexid, r.IndexScanState.IssRelationDesc) })
+		set(ScanDirection, func() (string, error) { return r.direction(n, r.IndexScan.Indexorderdir) })
 	case "IndexOnlyScan":
-		name, err = r.indexed(n, name, r.IndexOnlyScan.Indexid, r.IndexOnlyScanState.IossRelationDesc,
-			r.IndexOnlyScan.Indexorderdir)
+		set(IndexName, func() (string, error) {
+			return r.index(n, r.IndexOnlyScan.Indexid, r.IndexOnlyScanState.IossRelationDesc)
+		})
+		set(ScanDirection, func() (string, error) { return r.direction(n, r.IndexOnlyScan.Indexorderdir) })
 	case "BitmapIndexScan":
-		var index string
-		index, err = r.index(n, r.BitmapIndexScan.Indexid, r.BitmapIndexScanState.BissRelationDesc)
-		name += " on " + index
+		set(IndexName, func() (string, error) {
+			return r.index(n, r.BitmapIndexScan.Indexid, r.BitmapIndexScanState.BissRelationDesc)
+		})
 	}
 	if err != nil {
-		return "", err
+		return err
 	}
-	if r.octet(n.plan+r.Plan.AsyncCapable.Uint64()) != 0 {
-		name = "Async " + name
-	}
-	if r.octet(n.plan+r.Plan.ParallelAware.Uint64()) != 0 {
-		name = "Parallel " + name
-	}
+	return r.describeTable(l, n)
+}
+
+// describeTable adds the table of a node.
+func (r *reader) describeTable(l *Level, n *Node) error {
 	at := 0
 	switch {
 	case scans(n.Kind):
@@ -142,40 +210,134 @@ func (r *reader) title(l *Level, n *Node) (string, error) {
 	case n.Kind == "ModifyTable":
 		at = r.number(n.plan, r.ModifyTable.NominalRelation)
 	default:
-		return name, nil
+		return nil
 	}
 	if at == 0 && (n.Kind == "ForeignScan" || n.Kind == "CustomScan") {
-		return name, nil
+		return nil
 	}
 	if at < 1 || at > len(l.tables) {
-		return "", fmt.Errorf("the table of a node %s is not in the range table", n.Kind)
+		return fmt.Errorf("the table of a node %s is not in the range table", n.Kind)
 	}
 	t := &l.tables[at-1]
 	if t.kind == rteRelation && t.name == "" && n.Kind != "ModifyTable" {
-		return "", fmt.Errorf("the relation of a node %s is not open", n.Kind)
+		return fmt.Errorf("the relation of a node %s is not open", n.Kind)
 	}
-	return name + on(t, n.Kind), nil
+	p := n.Properties
+	switch {
+	case t.kind == rteRelation && t.name == "":
+		p[relationOID] = t.oid
+	case t.kind == rteRelation:
+		p[RelationName] = t.name
+	case n.Kind == "CteScan" || n.Kind == "WorkTableScan":
+		p[CTEName] = t.cte
+	case n.Kind == "NamedTuplestoreScan":
+		p[TuplestoreName] = t.enr
+	}
+	if t.refname != "" {
+		p[Alias] = t.refname
+	}
+	return nil
+}
+
+// Title returns the first part of the node's line in EXPLAIN. A node whose properties are not all known has the name of
+// its kind only, such as "HashJoin".
+func (n *Node) Title() string {
+	name, ok := n.name()
+	if !ok {
+		name = n.Kind
+	}
+	if v, _ := n.Properties[AsyncCapable].(bool); v {
+		name = "Async " + name
+	}
+	if v, _ := n.Properties[ParallelAware].(bool); v {
+		name = "Parallel " + name
+	}
+	return name + n.on()
+}
+
+// text returns a property that is a text.
+func (n *Node) text(name string) (string, bool) {
+	v, ok := n.Properties[name].(string)
+	return v, ok
+}
+
+// name returns EXPLAIN's words for a node. It returns false if a property that they need is missing.
+func (n *Node) name() (string, bool) {
+	name := titles[n.Kind]
+	if name == "" {
+		name = n.Kind
+	}
+	switch n.Kind {
+	case "ModifyTable":
+		return n.text(Operation)
+	case "ForeignScan":
+		operation, ok := n.text(Operation)
+		if operation != "Select" {
+			name = "Foreign " + operation
+		}
+		return name, ok
+	case "NestLoop", "MergeJoin", "HashJoin":
+		join, ok := n.text(JoinType)
+		switch {
+		case join != "Inner":
+			name += " " + join + " Join"
+		case n.Kind != "NestLoop":
+			name += " Join"
+		}
+		return name, ok
+	case "Agg":
+		strategy, ok := n.text(Strategy)
+		mode, known := n.text(PartialMode)
+		name = map[string]string{
+			"Plain": "Aggregate", "Sorted": "GroupAggregate", "Hashed": "HashAggregate", "Mixed": "MixedAggregate",
+		}[strategy]
+		if mode != "Simple" {
+			name = mode + " " + name
+		}
+		return name, ok && known
+	case "SetOp":
+		strategy, ok := n.text(Strategy)
+		command, known := n.text(Command)
+		if strategy == "Hashed" {
+			name = "HashSetOp"
+		}
+		return name + " " + command, ok && known
+	case "IndexScan", "IndexOnlyScan":
+		index, ok := n.text(IndexName)
+		direction, known := n.text(ScanDirection)
+		if direction == "Backward" {
+			name += " Backward"
+		}
+		return name + " using " + quoteIndex(index), ok && known
+	case "BitmapIndexScan":
+		index, ok := n.text(IndexName)
+		return name + " on " + quoteIndex(index), ok
+	}
+	return name, true
 }
 
 // on returns the table of a node. The name of a relation that is not known is its object id.
-func on(t *table, kind string) string {
-	object := ""
-	switch {
-	case t.kind == rteRelation && t.name == "":
-		return fmt.Sprintf(" on relation %d %s", t.oid, quote(t.refname))
-	case t.kind == rteRelation:
-		object = t.name
-	case kind == "CteScan" || kind == "WorkTableScan":
-		object = t.cte
-	case kind == "NamedTuplestoreScan":
-		object = t.enr
+func (n *Node) on() string {
+	alias, known := n.text(Alias)
+	if oid, ok := n.Properties[relationOID].(uint32); ok {
+		return fmt.Sprintf(" on relation %d %s", oid, quote(alias))
+	}
+	object, ok := n.text(RelationName)
+	if !ok {
+		object, ok = n.text(CTEName)
+	}
+	if !ok {
+		object, ok = n.text(TuplestoreName)
+	}
+	if !ok && !known {
+		return ""
 	}
 	text := " on"
 	if object != "" {
 		text += " " + quote(object)
 	}
-	if object != t.refname && t.refname != "" {
-		text += " " + quote(t.refname)
+	if object != alias && alias != "" {
+		text += " " + quote(alias)
 	}
 	return text
 }
@@ -190,13 +352,24 @@ func quote(name string) string {
 	return name
 }
 
-func (r *reader) operation(command uint32) (string, error) {
+// quoteIndex quotes the name of an index. An index without a known name is "index 16384".
+func quoteIndex(name string) string {
+	if oid, ok := strings.CutPrefix(name, "index "); ok {
+		if _, err := strconv.ParseUint(oid, 10, 32); err == nil {
+			return name
+		}
+	}
+	return quote(name)
+}
+
+// modification returns the command of a ModifyTable.
+func (r *reader) modification(_ *Level, n *Node) (string, error) {
 	names := []string{"", "", "Update", "Insert", "Delete", ""}
 	const merge = 15
 	if r.major >= merge {
 		names[5] = "Merge"
 	}
-	return named(names, command, "a command")
+	return named(names, r.unsigned(n.plan, r.ModifyTable.Operation), "a command")
 }
 
 func (r *reader) join(kind uint32) (string, error) {
@@ -208,34 +381,18 @@ func (r *reader) join(kind uint32) (string, error) {
 	case r.major >= rightAnti:
 		names = append(names, "Right Anti")
 	}
-	name, err := named(names, kind, "a join")
-	if name == "Inner" {
-		name = ""
-	}
-	return name, err
+	return named(names, kind, "a join")
 }
 
-func (r *reader) aggregate(n *Node) (string, error) {
+func partialMode(split uint32) string {
 	const combine, skipFinal = 1, 2
-	name, err := named([]string{"Aggregate", "GroupAggregate", "HashAggregate", "MixedAggregate"},
-		r.unsigned(n.plan, r.Agg.Aggstrategy), "an aggregate")
-	switch split := r.unsigned(n.plan, r.Agg.Aggsplit); {
+	switch {
 	case split&skipFinal != 0:
-		name = "Partial " + name
+		return "Partial"
 	case split&combine != 0:
-		name = "Finalize " + name
+		return "Finalize"
 	}
-	return name, err
-}
-
-func (r *reader) setOperation(n *Node) (string, error) {
-	name, err := named([]string{"SetOp", "HashSetOp"}, r.unsigned(n.plan, r.SetOp.Strategy), "a set operation")
-	if err != nil {
-		return "", err
-	}
-	command, err := named([]string{"Intersect", "Intersect All", "Except", "Except All"},
-		r.unsigned(n.plan, r.SetOp.Cmd), "a set operation")
-	return name + " " + command, err
+	return "Simple"
 }
 
 func named(names []string, value uint32, what string) (string, error) {
@@ -245,16 +402,16 @@ func named(names []string, value uint32, what string) (string, error) {
 	return names[value], nil
 }
 
-func (r *reader) indexed(n *Node, name string, id, relation, direction layout.Offset) (string, error) {
+func (r *reader) direction(n *Node, direction layout.Offset) (string, error) {
 	switch r.number(n.plan, direction) {
-	case 1, 0:
+	case 1:
+		return "Forward", nil
+	case 0:
+		return "NoMovement", nil
 	case -1:
-		name += " Backward"
-	default:
-		return "", errors.New("the direction of an index scan is none")
+		return "Backward", nil
 	}
-	index, err := r.index(n, id, relation)
-	return name + " using " + index, err
+	return "", errors.New("the direction of an index scan is none")
 }
 
 // index returns the name of a node's index, or its object id if the node has not opened it.
@@ -267,5 +424,5 @@ func (r *reader) index(n *Node, id, relation layout.Offset) (string, error) {
 	if name == "" {
 		return "", fmt.Errorf("the index of a node %s contradicts its plan", n.Kind)
 	}
-	return quote(name), nil
+	return name, nil
 }

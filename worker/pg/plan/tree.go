@@ -96,7 +96,7 @@ func (r *reader) children(l *Level, n *Node) (err error) {
 	if !ok || len(plans) != len(states) {
 		return fmt.Errorf("the initial plans of a node %s contradict its plan", n.Kind)
 	}
-	for _, side := range [][2]layout.Offset{
+	for i, side := range [][2]layout.Offset{
 		{r.PlanState.Lefttree, r.Plan.Lefttree}, {r.PlanState.Righttree, r.Plan.Righttree},
 	} {
 		state, plan := r.pointer(n.addr, side[0]), r.pointer(n.plan, side[1])
@@ -110,12 +110,25 @@ func (r *reader) children(l *Level, n *Node) (err error) {
 		if err != nil {
 			return err
 		}
+		child.relationship = []string{"Outer", "Inner"}[i]
 		n.others = append(n.others, child)
 	}
 	if n.members, err = r.members(l, n); err != nil {
 		return err
 	}
 	n.subPlans, err = r.subPlans(l, n, r.PlanState.SubPlan)
+	for _, child := range n.init {
+		child.relationship = "InitPlan"
+	}
+	for _, child := range n.subPlans {
+		child.relationship = "SubPlan"
+	}
+	for _, child := range n.members {
+		child.relationship = "Member"
+		if n.Kind == "SubqueryScan" {
+			child.relationship = "Subquery"
+		}
+	}
 	return err
 }
 

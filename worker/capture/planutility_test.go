@@ -1,0 +1,141 @@
+package capture_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/progress"
+	"pg_stat_backtrace/worker/pg/state"
+)
+
+// utilitySetup makes a function that waits in a row while an advisory lock is held. Commands that evaluate an index on
+// it or a constraint wait there.
+const utilitySetup = `
+CREATE TABLE u (id int PRIMARY KEY, t text);
+INSERT INTO u SELECT i, md5(i::text) FROM generate_series(1, 3000) i;
+DELETE FROM u WHERE id % 3 = 0;
+CREATE FUNCTION stays(v int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS
+  'BEGIN IF v = 1300 THEN PERFORM pg_advisory_xact_lock(1); END IF; RETURN v; END';
+CREATE TABLE copied (id int CHECK (public.stays(id) > 0));
+`
+
+// utilityProgress compares what blocked commands report with the views.
+func utilityProgress(t *testing.T, server *pgtest.Server, control *pgx.Conn) {
+	t.Helper()
+	server.Exec(t, utilitySetup)
+	c, err := cluster.ByDataDir(server.DataDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader, err := state.Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range []struct{ view, sql string }{
+		{"create_index", "CREATE INDEX u_f ON u (stays(id))"},
+		{"create_index", "CREATE INDEX CONCURRENTLY u_g ON u (t)"},
+		{"copy", "COPY copied FROM PROGRAM 'seq 1290 1310'"},
+		{"analyze", "ANALYZE u"},
+		{"cluster", "CLUSTER u USING u_pkey"},
+		{"cluster", "VACUUM FULL u"},
+		{"vacuum", "VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) u"},
+	} {
+		t.Run(strings.Fields(one.sql)[0], func(t *testing.T) { compareUtility(t, server, control, reader, one.view, one.sql) })
+		if one.sql == "CREATE INDEX u_f ON u (stays(id))" {
+			server.Exec(t, one.sql) // for the next ones
+		}
+	}
+}
+
+func compareUtility(t *testing.T, server *pgtest.Server, control *pgx.Conn, reader *state.Reader, view, sql string) {
+	t.Helper()
+	ctx := context.Background()
+	session := server.Connect(t, server.User, "postgres")
+	// The holder has the lock of the function, is a writer, and pins a page.
+	holder := server.Connect(t, server.User, "postgres")
+	prepare := "BEGIN; SELECT pg_advisory_xact_lock(1)"
+	switch {
+	case strings.Contains(sql, "CONCURRENTLY"):
+		prepare = "BEGIN; INSERT INTO u VALUES (-1)"
+	case strings.HasPrefix(sql, "VACUUM (FREEZE"):
+		prepare = "BEGIN; DECLARE c CURSOR FOR SELECT * FROM u; FETCH 1500 FROM c"
+	}
+	if _, err := holder.PgConn().Exec(ctx, prepare).ReadAll(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := session.PgConn().Exec(ctx, sql).ReadAll()
+		done <- err
+	}()
+	pid := int(session.PgConn().PID())
+	query := "SELECT to_jsonb(v) - 'pid' - 'datid' - 'datname' FROM pg_stat_progress_" + view + " v WHERE pid = $1"
+	failure := ""
+	defer func() {
+		if failure != "" {
+			t.Error(failure)
+		}
+	}()
+	pgtest.Wait(t, "the same progress", func() bool {
+		var waits bool
+		const waiting = "SELECT wait_event_type IN ('Lock', 'BufferPin') OR wait_event = 'BufferPin' FROM pg_stat_activity WHERE pid = $1"
+		if err := control.QueryRow(ctx, waiting, pid).Scan(&waits); err != nil || !waits {
+			failure = fmt.Sprint("it does not wait: ", err)
+			return false
+		}
+		want := map[string]any{}
+		if err := control.QueryRow(ctx, query, pid).Scan(&want); err != nil {
+			failure = err.Error()
+			return false
+		}
+		m, err := reader.Read(state.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var report *progress.Report
+		for i := range m.Sessions {
+			if s := &m.Sessions[i]; s.PID == pid {
+				report = progress.Describe(m.Version, s.Progress)
+			}
+		}
+		if report == nil || report.View != view {
+			failure = fmt.Sprintf("the report is %+v", report)
+			return false
+		}
+		got := map[string]any{"relid": float64(report.TargetOID)}
+		for _, c := range report.Columns {
+			got[c.Name] = c.Value
+			if n, ok := c.Value.(int64); ok {
+				got[c.Name] = float64(n)
+			}
+		}
+		failure = ""
+		for name, value := range want {
+			if value != nil && got[name] != value {
+				failure += fmt.Sprintf("%s is %v, want %v\n", name, got[name], value)
+			}
+		}
+		for name := range got {
+			if want[name] == nil {
+				failure += fmt.Sprintf("%s is not in the view\n", name)
+			}
+		}
+		if failure == "" {
+			t.Logf("%s: %v", sql, report.Columns)
+		}
+		return failure == "" && len(want) > 5
+	})
+	if _, err := control.Exec(ctx, "SELECT pg_cancel_backend($1)", pid); err != nil {
+		t.Fatal(err)
+	}
+	<-done
+	if err := holder.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,240 @@
+// Package runningplan answers what a server's processes execute now: the plans of their statements with the progress,
+// the plans of parallel workers below their leaders', and the progress of utility commands.
+//
+// The package must not decide whether a caller may see the statements of a process.
+package runningplan
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/pg/progress"
+	"pg_stat_backtrace/worker/report/visible"
+)
+
+// Process is what one process executes.
+type Process struct {
+	PID int
+	// Plans is nil if they could not be read: Err says why.
+	Plans *capture.Plans
+	Err   error
+	// Session is nil if the server's list of processes could not be read.
+	Session *moment.Session
+	// Utility is what a utility command reports, nil if there is no such command or it does not report.
+	Utility *progress.Report
+	// Workers are the parallel workers of the process. Each has its own moment.
+	Workers []*Process
+}
+
+// Reader reads plans.
+type Reader struct {
+	Capturer *capture.Capturer
+	NonStop  bool
+	// Explain words an error. If it is nil, the error's own text is printed.
+	Explain func(pid int, err error) string
+}
+
+// Read reads the plans of a process, of its parallel workers, and the progress of its utility command. Sessions is the
+// server's list of processes, nil if it is not known; then workers and utility commands are missing. Major is the version
+// of the list.
+func (r *Reader) Read(ctx context.Context, target process.Target, sessions *moment.Moment) *Process {
+	p := r.one(ctx, target, sessions)
+	if p.Session == nil {
+		return p
+	}
+	for i := range sessions.Sessions {
+		s := &sessions.Sessions[i]
+		if s.Leader != 0 && s.Leader == p.Session.ServerPID && s.PID != p.PID {
+			p.Workers = append(p.Workers, r.one(ctx, process.Target{PID: s.PID, UID: target.UID, Rights: target.Rights}, sessions))
+		}
+	}
+	return p
+}
+
+func (r *Reader) one(ctx context.Context, target process.Target, sessions *moment.Moment) *Process {
+	p := &Process{PID: target.PID}
+	p.Plans, p.Err = r.Capturer.Plans(ctx, target, r.NonStop)
+	if sessions == nil {
+		return p
+	}
+	if i := slices.IndexFunc(sessions.Sessions, func(s moment.Session) bool { return s.PID == target.PID }); i >= 0 {
+		p.Session = &sessions.Sessions[i]
+		p.Utility = progress.Describe(sessions.Version, p.Session.Progress)
+	}
+	return p
+}
+
+// Whole reports whether nothing is missing.
+func (p *Process) Whole() bool {
+	if p.Err != nil || !p.Plans.Whole {
+		return false
+	}
+	for _, l := range p.Plans.Levels {
+		if l.Top == nil {
+			return false
+		}
+	}
+	for _, w := range p.Workers {
+		// A worker may end while its leader is read.
+		if !w.Whole() && !errors.Is(w.Err, process.ErrExited) && !errors.Is(w.Err, capture.ErrPlanChanges) {
+			return false
+		}
+	}
+	return true
+}
+
+// MarshalJSON returns the process with its statements, the outermost first, in the shape of EXPLAIN (FORMAT JSON).
+func (p *Process) MarshalJSON() ([]byte, error) { //nolint:wrapcheck // an error of the encoder
+	type utility struct {
+		View    string         `json:"view"`
+		Command string         `json:"command"`
+		Target  uint32         `json:"relid,omitempty"`
+		Columns map[string]any `json:"columns"`
+	}
+	out := struct {
+		PID        int        `json:"pid"`
+		Version    int        `json:"version,omitempty"`
+		Proven     bool       `json:"layout_proven"`
+		Engine     string     `json:"engine,omitempty"`
+		Whole      bool       `json:"whole_stack"`
+		OneMoment  bool       `json:"progress_of_one_moment"`
+		Statements any        `json:"statements"`
+		Utility    *utility   `json:"utility,omitempty"`
+		Error      string     `json:"error,omitempty"`
+		Workers    []*Process `json:"workers,omitempty"`
+	}{PID: p.PID, Statements: []int{}, Workers: p.Workers}
+	if p.Err != nil {
+		out.Error = p.Err.Error()
+	}
+	if p.Plans != nil {
+		out.Version, out.Engine, out.Whole, out.OneMoment = p.Plans.Major, p.Plans.Engine, p.Plans.Whole, p.Plans.Figures
+		out.Proven = p.Plans.Proven
+		if len(p.Plans.Levels) > 0 {
+			out.Statements = p.Plans.Levels
+		}
+	}
+	if u := p.Utility; u != nil {
+		columns := map[string]any{}
+		for _, c := range u.Columns {
+			columns[c.Name] = c.Value
+		}
+		out.Utility = &utility{u.View, u.Command, u.TargetOID, columns}
+	}
+	return json.Marshal(out)
+}
+
+// Text returns the lines of a process. Width is the longest text of a statement in characters. The text has no
+// characters that could change a terminal.
+func (r *Reader) Text(p *Process, width int) string {
+	t := &text{width: width, reader: r}
+	t.process(p, "")
+	return t.String()
+}
+
+type text struct {
+	strings.Builder
+
+	width  int
+	reader *Reader
+}
+
+func (t *text) line(indent, format string, args ...any) {
+	t.WriteString(indent + visible.Line(fmt.Sprintf(format, args...)) + "\n")
+}
+
+func (t *text) process(p *Process, indent string) {
+	if p.Err != nil {
+		message := p.Err.Error()
+		if t.reader.Explain != nil {
+			message = t.reader.Explain(p.PID, p.Err)
+		}
+		t.line(indent, "process %d: no plan: %s", p.PID, message)
+		t.utility(p, indent)
+		return
+	}
+	t.line(indent, "process %d, PostgreSQL %d: %s", p.PID, p.Plans.Major, statements(len(p.Plans.Levels)))
+	if !p.Plans.Whole {
+		t.line(indent, "The stack could not be followed to its end: outer statements may be missing.")
+	}
+	t.utility(p, indent)
+	if len(p.Plans.Levels) == 0 {
+		if p.Utility == nil {
+			t.line(indent, "The process executes no plan now: it is idle, plans, starts or ends a statement, or runs a utility command.")
+		}
+		return
+	}
+	if !p.Plans.Proven {
+		t.line(indent, "Unproven layout: offsets of PostgreSQL %d, checked by links in memory, and not compared with this build.",
+			p.Plans.Major)
+	}
+	if !p.Plans.Figures {
+		t.line(indent, "Some progress is missing: it could not be read in the moment of the mark.")
+	}
+	for i, l := range p.Plans.Levels {
+		t.line("", "")
+		t.line(indent, "level %d: %s", i+1, t.source(l.Source))
+		if l.Returned != nil {
+			t.line(indent, "   rows returned: %d", *l.Returned)
+		}
+		for row := range strings.Lines(l.Text(true)) {
+			t.line(indent, "%s", strings.TrimSuffix(row, "\n"))
+		}
+		if l.Top == nil {
+			t.line(indent, "no plan: %s", l.Reason)
+		} else if l.Reason != "" {
+			t.line(indent, "%s", l.Reason)
+		}
+	}
+	for _, w := range p.Workers {
+		t.line("", "")
+		t.line(indent, "parallel worker, read a moment later:")
+		t.process(w, indent+"    ")
+	}
+}
+
+// source returns the beginning of a statement's text on one line.
+func (t *text) source(s string) string {
+	runes := []rune(strings.Join(strings.Fields(s), " "))
+	switch {
+	case len(runes) == 0:
+		return "text unknown"
+	case len(runes) > t.width:
+		return string(runes[:t.width]) + "..."
+	}
+	return string(runes)
+}
+
+// utility prints what a utility command reports, as the columns of the view.
+func (t *text) utility(p *Process, indent string) {
+	if p.Utility == nil {
+		return
+	}
+	u := p.Utility
+	target := ""
+	if u.TargetOID != 0 {
+		target = fmt.Sprintf(" on relation %d", u.TargetOID)
+	}
+	t.line(indent, "%s%s reports, as in pg_stat_progress_%s:", u.Command, target, u.View)
+	for _, c := range u.Columns {
+		if c.Name != "command" {
+			t.line(indent, "  %s: %v", c.Name, c.Value)
+		}
+	}
+}
+
+func statements(levels int) string {
+	switch levels {
+	case 0:
+		return "no statement"
+	case 1:
+		return "1 statement"
+	}
+	return fmt.Sprintf("%d statements", levels)
+}
