@@ -47,8 +47,8 @@ func utilityProgress(t *testing.T, server *pgtest.Server, control *pgx.Conn) {
 		{"vacuum", "VACUUM (FREEZE, DISABLE_PAGE_SKIPPING) u"},
 	} {
 		t.Run(strings.Fields(one.sql)[0], func(t *testing.T) { compareUtility(t, server, control, reader, one.view, one.sql) })
-		if one.sql == "CREATE INDEX u_f ON u (stays(id))" {
-			server.Exec(t, one.sql) // for the next ones
+		if one.view == "create_index" {
+			server.Exec(t, "CREATE INDEX IF NOT EXISTS u_f ON u (stays(id))") // the next commands evaluate it
 		}
 	}
 }
@@ -117,7 +117,7 @@ func compareUtility(t *testing.T, server *pgtest.Server, control *pgx.Conn, read
 		}
 		failure = ""
 		for name, value := range want {
-			if value != nil && got[name] != value {
+			if value != nil && fmt.Sprint(got[name]) != fmt.Sprint(value) { // an oid is a text in JSON
 				failure += fmt.Sprintf("%s is %v, want %v\n", name, got[name], value)
 			}
 		}
