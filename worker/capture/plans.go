@@ -34,6 +34,8 @@ type Plans struct {
 	Whole bool
 	// Figures is set if the progress of the nodes is of the same stop as the mark. Otherwise it is left out.
 	Figures bool
+	// Build is the build-id of the server's program, "" if it has none.
+	Build string
 	// Proven is set if the layout was compared with EXPLAIN on a server of the same build.
 	Proven bool
 	// Pause is the longest of the stops.
@@ -73,6 +75,7 @@ func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop boo
 		}
 		now := &Plans{
 			Levels: levels, Major: look.stack.Major, Engine: look.engine, Whole: look.stack.Whole, Pause: longest,
+			Build: look.build,
 		}
 		if before != nil && plan.Same(before.Levels, now.Levels) {
 			complete = now
@@ -97,6 +100,7 @@ type planLook struct {
 	stack  *plan.Stack
 	copies []plan.Copy
 	engine string
+	build  string
 	pause  time.Duration
 }
 
@@ -156,7 +160,7 @@ func (c *Capturer) planLook(
 		}
 	}
 	c.walkForPlan(out, snap, space)
-	look := &planLook{stack: out, engine: snap.Engine, pause: snap.Pause}
+	look := &planLook{stack: out, engine: snap.Engine, build: server.module.Image.BuildID(), pause: snap.Pause}
 	for _, found := range [][]snapshot.Stack{snap.Blocks, snap.Found} {
 		for i := range found {
 			if len(found[i].Data) > 0 {

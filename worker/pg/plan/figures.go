@@ -284,7 +284,13 @@ func (f *figures) seqScan(l *Level, _, n *Node) []Figure {
 		return nil // not begun, or ended
 	}
 	f.must(block < blocks)
-	if shared := f.word(scan, f.TableScanDescData.RsParallel); shared != 0 {
+	shared := f.word(scan, f.TableScanDescData.RsParallel)
+	f.must(shared != 0 == f.parallelAware(n))
+	if f.bad {
+		return nil
+	}
+	if shared != 0 {
+		n.shared = true
 		f.must(within(f.stack.Shared, shared))
 		p := &f.ParallelBlockTableScanDescData
 		if f.bad {
@@ -305,8 +311,15 @@ func (f *figures) seqScan(l *Level, _, n *Node) []Figure {
 		return f.tidRange(scan, start, block, limit, blocks)
 	}
 	f.must(limit == whole)
+	n.shared = false
 	done := (block+blocks-start)%blocks + 1
 	return []Figure{{Name: "Scan Block", Value: int64(done)}, {Name: "Scan Blocks Total", Value: int64(blocks)}}
+}
+
+// parallelAware reports whether several processes share the work of a node.
+func (f *figures) parallelAware(n *Node) bool {
+	v, _ := n.Properties[ParallelAware].(bool)
+	return v
 }
 
 // tidRange returns the block of a scan of a range. The limit counts down: it has the blocks from the last one on that
@@ -353,7 +366,9 @@ func (f *figures) hash(_ *Level, parent, n *Node) []Figure {
 		return nil
 	}
 	h := &f.HashJoinTableData
-	if f.word(table, h.ParallelState) != 0 {
+	shared := f.word(table, h.ParallelState)
+	f.must(shared != 0 == f.parallelAware(n))
+	if f.bad || shared != 0 {
 		return nil
 	}
 	buckets, log2 := f.number(table, h.Nbuckets), f.number(table, h.Log2Nbuckets)

@@ -104,10 +104,14 @@ type Node struct {
 	Children             []*Node
 
 	relationship string
-	id           int
-	addr         uint64
-	plan         uint64
-	function     uint64 // ExecProcNodeReal
+	// linked is set if other structures prove the command and the table of a ModifyTable.
+	linked bool
+	// shared is set if the block of a scan is one of a parallel scan.
+	shared   bool
+	id       int
+	addr     uint64
+	plan     uint64
+	function uint64 // ExecProcNodeReal
 	// The children by kind: others are the outer and the inner input, members the inputs of nodes like Append.
 	init, others, members, subPlans []*Node
 }

@@ -35,19 +35,35 @@ func (n *Node) lines() []string {
 		case "Scan Blocks Given":
 			add("Blocks given to all processes: %s", part(v[f.Name], v["Scan Blocks Total"]))
 		case "Scan Blocks Total":
-			if _, parallel := v["Scan Blocks Given"]; parallel {
+			_, known := v["Scan Block"]
+			if !known {
+				continue
+			}
+			if n.parallel() {
 				add("Block of this process: number %s", grouped(v["Scan Block"]))
 			} else {
 				add("Block: %s", part(v["Scan Block"], v[f.Name]))
 			}
 		case "Exact Heap Blocks":
-			add("Heap Blocks: exact=%d lossy=%d", v[f.Name], v["Lossy Heap Blocks"])
+			text := fmt.Sprintf("Heap Blocks: exact=%d", v[f.Name])
+			if lossy, known := v["Lossy Heap Blocks"]; known {
+				text += fmt.Sprintf(" lossy=%d", lossy)
+			}
+			add("%s", text)
 		case "Hash Batches":
-			add("Batch: %s of %s", grouped(v["Hash Batch"]), grouped(v[f.Name]))
+			if batch, known := v["Hash Batch"]; known {
+				add("Batch: %s of %s", grouped(batch), grouped(v[f.Name]))
+			} else {
+				add("Batches: %s", grouped(v[f.Name]))
+			}
 		case "Hash Rows":
-			add("Rows in all batches: %s  Buckets: %s", grouped(v[f.Name]), grouped(v["Hash Buckets"]))
+			add("Rows in all batches: %s", grouped(v[f.Name]))
+		case "Hash Buckets":
+			add("Buckets: %s", grouped(v[f.Name]))
 		case "Hash Memory Usage":
-			add("Memory Usage: %skB (peak %skB)", grouped(v[f.Name]), grouped(v["Peak Memory Usage"]))
+			add("Memory Usage: %skB", grouped(v[f.Name]))
+		case "Peak Memory Usage":
+			add("Peak Memory Usage: %skB", grouped(v[f.Name]))
 		case "Sort Phase":
 			add("Sort: %v", f.Value)
 		case "Sort Rows":
@@ -61,7 +77,9 @@ func (n *Node) lines() []string {
 		case "HashAgg Spilled":
 			add("Groups: more than fit into memory, the rest is on disk")
 		case "Subplan":
-			add("Subplan: %s of %s", grouped(v[f.Name]), grouped(v["Subplans"]))
+			if all, known := v["Subplans"]; known {
+				add("Subplan: %s of %s", grouped(v[f.Name]), grouped(all))
+			}
 		case "Workers Planned", "Workers Launched":
 			add("%s: %d", f.Name, v[f.Name])
 		case "Rows Processed":
@@ -70,6 +88,9 @@ func (n *Node) lines() []string {
 	}
 	return out
 }
+
+// parallel reports whether several processes share the node's scan. It is also known without the property.
+func (n *Node) parallel() bool { return n.shared }
 
 // part returns "2,435 of 5,000 (48.7 %)".
 func part(done, all int64) string {

@@ -222,6 +222,9 @@ func (r *reader) describeTable(l *Level, n *Node) error {
 	if t.kind == rteRelation && t.name == "" && n.Kind != "ModifyTable" {
 		return fmt.Errorf("the relation of a node %s is not open", n.Kind)
 	}
+	if n.Kind == "ModifyTable" {
+		n.linked = r.links(l, n, at)
+	}
 	p := n.Properties
 	switch {
 	case t.kind == rteRelation && t.name == "":
@@ -237,6 +240,16 @@ func (r *reader) describeTable(l *Level, n *Node) error {
 		p[Alias] = t.refname
 	}
 	return nil
+}
+
+// links reports whether the command of an outermost ModifyTable is that of its statement, and its table is that of its
+// result relation, which has the same number and the same open relation. No read-only statement can compare these.
+func (r *reader) links(l *Level, n *Node, at int) bool {
+	root := r.pointer(n.addr, r.ModifyTableState.RootResultRelInfo)
+	return n.addr == l.root && r.unsigned(n.plan, r.ModifyTable.Operation) == l.command &&
+		r.unsigned(n.addr, r.ModifyTableState.Operation) == l.command && r.data(root) &&
+		r.kind(root) == "ResultRelInfo" && r.number(root, r.ResultRelInfo.RiRangeTableIndex) == at &&
+		l.tables[at-1].relation != 0 && r.pointer(root, r.ResultRelInfo.RiRelationDesc) == l.tables[at-1].relation
 }
 
 // Title returns the first part of the node's line in EXPLAIN. A node whose properties are not all known has the name of

@@ -1,0 +1,300 @@
+package runningplan
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/pg/plan"
+)
+
+// Bounds of a calibration.
+const (
+	calibrationTime  = 60 * time.Second
+	statementTimeout = 15 * time.Second
+	waitPause        = time.Millisecond
+)
+
+// Calibration is how a server's build was compared with EXPLAIN.
+type Calibration struct {
+	Build string
+	Major int
+	Proof *plan.Proof
+	// Differences are the fields that differed.
+	Differences []string
+	// Skipped are the statements that failed, with the reason. The fields that only they have are not proven.
+	Skipped []string
+}
+
+// Calibrator runs a fixed list of read-only statements in a session of its own, reads their plans in that session's
+// process, and compares them with EXPLAIN.
+type Calibrator struct {
+	Capturer *capture.Capturer
+	// Connect opens a session. Two sessions are open during a calibration.
+	Connect func(ctx context.Context) (*pgx.Conn, error)
+	// Contains returns the process of a session by its id in the server's view.
+	Contains func(pid int) (process.Target, error)
+	// Read reads the plans of a process. If it is nil, Capturer reads them.
+	Read func(ctx context.Context, target process.Target) (*capture.Plans, error)
+}
+
+// Run calibrates. A statement waits for an advisory lock at a known row, and another session holds the lock until the
+// plan was read. So no statement is cancelled, and nothing appears in the server's log.
+func (c *Calibrator) Run(ctx context.Context) (*Calibration, error) {
+	ctx, cancel := context.WithTimeout(ctx, calibrationTime)
+	defer cancel()
+	r := &calibration{Calibrator: c, comparison: plan.NewComparison(), lock: rand.Int64()} //nolint:gosec // no secret
+	var err error
+	if r.runner, err = c.Connect(ctx); err != nil {
+		return nil, err
+	}
+	defer r.runner.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it read only
+	if r.holder, err = c.Connect(ctx); err != nil {
+		return nil, err
+	}
+	defer r.holder.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it read only
+	if r.target, err = c.Contains(int(r.runner.PgConn().PID())); err != nil {
+		return nil, err
+	}
+	defer r.target.Held.Release()
+	all, err := r.exercises(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var skipped []string
+	for i := range all {
+		differ := r.comparison.Differs()
+		err := r.exercise(ctx, &all[i])
+		if r.comparison.Differs() > differ {
+			r.differing = append(r.differing, all[i].sql)
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, plan.ErrOtherTree), ctx.Err() != nil, r.runner.IsClosed(), r.holder.IsClosed():
+			return nil, fmt.Errorf("%s: %w", all[i].sql, err)
+		default: // a feature that this server does not have
+			skipped = append(skipped, fmt.Sprintf("%s: %v", all[i].sql, err))
+		}
+	}
+	if len(skipped) > len(all)/2 {
+		return nil, fmt.Errorf("most statements failed, the last one so: %s", skipped[len(skipped)-1])
+	}
+	return &Calibration{
+		Build: r.build, Major: r.major, Proof: r.comparison.Proof(), Differences: append(r.comparison.Differences(), r.differing...),
+		Skipped: skipped,
+	}, nil
+}
+
+type calibration struct {
+	*Calibrator
+
+	runner, holder *pgx.Conn
+	target         process.Target
+	comparison     *plan.Comparison
+	lock           int64
+	build          string
+	differing      []string
+	major          int
+}
+
+// exercise is a statement that waits at a known place. Figures are of the first node of their kind, in the order of the
+// plan. RowsReturned is -1 if it is not compared.
+type exercise struct {
+	settings, sql string
+	// running is the kind of the node that waits.
+	running string
+	kind    string
+	figures map[string]any
+	// last compares the figures with those of EXPLAIN ANALYZE of the same statement.
+	last     func(explained map[string]any) map[string]any
+	returned int64
+	// instrumented runs the statement by EXPLAIN ANALYZE. rows has the rows and loops of nodes by alias.
+	instrumented bool
+	rows         map[string][2]int64
+}
+
+const commonSettings = `SET LOCAL statement_timeout = '15s'; SET LOCAL lock_timeout = 0; SET LOCAL jit = off;
+SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers = 0; SET LOCAL max_parallel_workers_per_gather = 0;
+SET LOCAL enable_material = off; SET LOCAL work_mem = '4MB'; SET LOCAL hash_mem_multiplier = 1; SET LOCAL search_path = pg_catalog;
+SET LOCAL idle_in_transaction_session_timeout = '30s'; SET LOCAL client_min_messages = warning`
+
+// exercise runs one statement, and once more if the catalogs changed meanwhile.
+func (r *calibration) exercise(ctx context.Context, e *exercise) error {
+	begin := "BEGIN READ ONLY; " + commonSettings
+	for setting := range strings.SplitSeq(e.settings, ";") {
+		if setting = strings.TrimSpace(setting); setting != "" {
+			begin += "; SET LOCAL " + setting
+		}
+	}
+	if _, err := r.runner.PgConn().Exec(ctx, begin).ReadAll(); err != nil {
+		return err
+	}
+	err := r.compare(ctx, e)
+	_, failed := r.runner.PgConn().Exec(ctx, "ROLLBACK").ReadAll()
+	return errors.Join(err, failed)
+}
+
+func (r *calibration) compare(ctx context.Context, e *exercise) error {
+	explained, err := r.explain(ctx, "EXPLAIN (FORMAT JSON) ", e.sql)
+	if err != nil {
+		return err
+	}
+	sql := e.sql
+	if e.instrumented {
+		sql = "EXPLAIN (ANALYZE, TIMING OFF) " + sql
+	}
+	plans, err := r.hold(ctx, sql)
+	if err != nil {
+		return err
+	}
+	if len(plans.Levels) != 1 {
+		return plan.ErrOtherTree
+	}
+	level := plans.Levels[0]
+	if err := r.comparison.Tree(level.Top, explained); err != nil {
+		return err
+	}
+	r.build, r.major = plans.Build, plans.Major
+	if level.Source != "" { // another path to the statement has no text
+		r.comparison.Add(plan.QueryText, level.Source, sql)
+	}
+	running := ""
+	visit(level.Top, func(n *plan.Node) {
+		if n.Running && !n.Below {
+			running = n.Kind
+		}
+	})
+	if running != "" && e.running != "" {
+		r.comparison.Add(plan.RunningNode, running, e.running)
+	}
+	if e.returned >= 0 && level.Returned != nil {
+		r.comparison.Add(plan.RowsReturned, *level.Returned, e.returned)
+	}
+	want := e.figures
+	if e.last != nil {
+		if explained, err = r.explain(ctx, "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) ", e.sql); err != nil {
+			return err
+		}
+		want = lastFigures(e, explained)
+	}
+	r.figures(e, level.Top, want)
+	return nil
+}
+
+// figures compares the progress and the rows of the nodes.
+func (r *calibration) figures(e *exercise, top *plan.Node, want map[string]any) {
+	found := false
+	visit(top, func(n *plan.Node) {
+		alias, _ := n.Properties[plan.Alias].(string)
+		if rows, ok := e.rows[alias]; ok && n.Actual != nil {
+			r.comparison.Add(plan.RowsSoFar, n.Actual.Rows, rows[0])
+			r.comparison.Add(plan.LoopsSoFar, n.Actual.Loops, rows[1])
+		}
+		if n.Kind != e.kind || found {
+			return
+		}
+		found = true
+		for _, figure := range n.Progress {
+			if value, ok := want[figure.Name]; ok {
+				r.comparison.Add(plan.FigureKey(n.Kind, figure.Name), figure.Value, value)
+			}
+		}
+	})
+}
+
+// lastFigures adds the figures of the node in EXPLAIN ANALYZE to the known ones.
+func lastFigures(e *exercise, node map[string]any) map[string]any {
+	if node["Node Type"] == e.kind {
+		return e.last(node)
+	}
+	children, _ := node["Plans"].([]any)
+	for _, child := range children {
+		m, _ := child.(map[string]any)
+		if found := lastFigures(e, m); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+func visit(n *plan.Node, f func(*plan.Node)) {
+	if n == nil {
+		return
+	}
+	f(n)
+	for _, c := range n.Children {
+		visit(c, f)
+	}
+}
+
+// explain returns the plan of a statement.
+func (r *calibration) explain(ctx context.Context, how, sql string) (map[string]any, error) {
+	results, err := r.runner.PgConn().Exec(ctx, how+sql).ReadAll()
+	if err != nil {
+		return nil, err
+	}
+	var plans []struct{ Plan map[string]any }
+	if len(results) != 1 || len(results[0].Rows) != 1 {
+		return nil, errors.New("EXPLAIN returned no plan")
+	}
+	if err := json.Unmarshal(results[0].Rows[0][0], &plans); err != nil {
+		return nil, fmt.Errorf("decode EXPLAIN: %w", err)
+	}
+	if len(plans) != 1 {
+		return nil, errors.New("EXPLAIN returned no plan")
+	}
+	return plans[0].Plan, nil
+}
+
+// hold runs a statement until it waits, reads its plan, and lets it end.
+func (r *calibration) hold(ctx context.Context, sql string) (plans *capture.Plans, err error) {
+	lock := strconv.FormatInt(r.lock, 10)
+	if _, err := r.holder.PgConn().Exec(ctx, "SELECT pg_catalog.pg_advisory_lock("+lock+")").ReadAll(); err != nil {
+		return nil, err
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.runner.PgConn().Exec(ctx, sql).ReadAll()
+		done <- err
+	}()
+	ended := false
+	for plans == nil && err == nil && !ended {
+		var waits bool
+		err = r.holder.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_catalog.pg_locks WHERE NOT granted AND locktype = 'advisory' AND pid = $1)",
+			int(r.runner.PgConn().PID())).Scan(&waits)
+		switch {
+		case err != nil:
+		case waits:
+			plans, err = r.read(ctx)
+		default:
+			select {
+			case err = <-done:
+				ended = true
+			case <-time.After(waitPause):
+			}
+		}
+	}
+	_, failed := r.holder.PgConn().Exec(ctx, "SELECT pg_catalog.pg_advisory_unlock("+lock+")").ReadAll()
+	if !ended {
+		err = errors.Join(err, <-done)
+	} else if err == nil {
+		err = errors.New("the statement ended without waiting")
+	}
+	return plans, errors.Join(err, failed)
+}
+
+func (r *calibration) read(ctx context.Context) (*capture.Plans, error) {
+	if r.Read != nil {
+		return r.Read(ctx, r.target)
+	}
+	return r.Capturer.Plans(ctx, r.target, false)
+}

@@ -1,0 +1,73 @@
+package runningplan_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/plan"
+	"pg_stat_backtrace/worker/runningplan"
+)
+
+// calibrator returns a calibrator for a server.
+func calibrator(t *testing.T, server *pgtest.Server) *runningplan.Calibrator {
+	t.Helper()
+	c, err := capture.New(capture.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := cluster.ByDataDir(server.DataDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &runningplan.Calibrator{
+		Capturer: c, Contains: found.Contains,
+		Connect: func(ctx context.Context) (*pgx.Conn, error) {
+			return pgx.Connect(ctx, server.DSN(server.User, "postgres"))
+		},
+	}
+}
+
+// TestCalibration: with the right layout, nothing differs, and the usual fields are proven.
+func TestCalibration(t *testing.T) {
+	pgtest.Each(t, func(t *testing.T, bin string) {
+		server := pgtest.Start(t, bin, pgtest.Options{})
+		got, err := calibrator(t, server).Run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, difference := range got.Differences {
+			t.Errorf("differs: %s", difference)
+		}
+		for _, skipped := range got.Skipped {
+			t.Errorf("skipped: %s", skipped)
+		}
+		if got.Major != pgtest.Major(t, bin) {
+			t.Errorf("version %d, build %q", got.Major, got.Build)
+		}
+		for _, name := range []string{
+			plan.StartupCost, plan.TotalCost, plan.PlanRows, plan.PlanWidth, plan.ParallelAware, plan.RelationName, plan.Alias,
+			plan.CTEName, plan.JoinType, plan.SubplanName, plan.QueryText, plan.RowsReturned, plan.RowsSoFar, plan.LoopsSoFar,
+			plan.RunningNode, "Agg/Strategy", "Agg/Partial Mode", "SetOp/Strategy", "SetOp/Command", "IndexScan/Index Name",
+			"IndexScan/Scan Direction", "IndexOnlyScan/Index Name", "IndexOnlyScan/Scan Direction", "BitmapIndexScan/Index Name",
+			"SeqScan/Scan Block", "SeqScan/Scan Blocks Total", "Hash/Hash Batches", "Hash/Hash Batch", "Hash/Hash Rows",
+			"Hash/Hash Memory Usage", "Sort/Sort Rows", "Sort/Sort Disk", "Sort/Sort Memory", "Agg/HashAgg Groups", "Append/Subplan",
+			"Append/Subplans", "Gather/Workers Planned", "BitmapHeapScan/Exact Heap Blocks",
+		} {
+			if !slices.Contains(got.Proof.Fields, name) {
+				t.Errorf("%s is not proven", name)
+			}
+		}
+		for _, kind := range []string{"Append", "MergeAppend", "BitmapOr", "SubqueryScan", "RecursiveUnion", "WindowAgg"} {
+			if !slices.Contains(got.Proof.Kinds, kind) {
+				t.Errorf("%s is not proven", kind)
+			}
+		}
+		t.Logf("%q\n%q", got.Proof.Kinds, got.Proof.Fields)
+	})
+}
