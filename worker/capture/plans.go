@@ -173,6 +173,28 @@ func (c *Capturer) planLook(
 	return look, nil
 }
 
+// ServerBuild returns the build-id of the program of a PostgreSQL process, "" if it has none.
+func (c *Capturer) ServerBuild(pid int) (string, error) {
+	stat, err := procfs.ReadStat(pid)
+	if err != nil {
+		return "", fmt.Errorf("process %d: %w", pid, process.ErrExited)
+	}
+	server := c.serverProcess(procmap.ProcessKey{PID: pid, StartTime: stat.StartTime}, false)
+	if server.process == nil {
+		return "", fmt.Errorf("process %d: %w", pid, ErrNotPostgres)
+	}
+	return server.module.Image.BuildID(), nil
+}
+
+// PlanStack copies and walks the stack of a process for plan.Read, without copies of the figures.
+func (c *Capturer) PlanStack(ctx context.Context, target process.Target) (*plan.Stack, error) {
+	look, err := c.planLook(ctx, target, false, nil)
+	if err != nil {
+		return nil, err
+	}
+	return look.stack, nil
+}
+
 // observedPieces requests copies without a stop, as far as their number is allowed.
 func observedPieces(pieces []plan.Piece) *snapshot.ExtraReads {
 	const most = 256

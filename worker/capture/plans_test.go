@@ -236,7 +236,7 @@ func otherLayouts(t *testing.T, c *capture.Capturer, pid int) {
 		t.Fatal(err)
 	}
 	target := process.Target{PID: pid, UID: -1, StartTime: stat.StartTime}
-	stack, _, err := capture.PlanStack(c, context.Background(), target, false)
+	stack, err := c.PlanStack(context.Background(), target)
 	if err != nil {
 		t.Fatal(err)
 	}

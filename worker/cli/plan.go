@@ -7,13 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"strconv"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/naming/debuginfod"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/plan"
 	"pg_stat_backtrace/worker/pg/state"
@@ -27,6 +31,9 @@ type planFlags struct {
 	timeout, watch  time.Duration
 	width           int
 	dataDir, format string
+	calibrate       bool
+	noCalibration   bool
+	connection      string
 }
 
 const planLong = `Print the plan of the statement that a backend runs now, as EXPLAIN prints it: the
@@ -71,6 +78,10 @@ func newPlan() *cobra.Command {
 	_ = cmd.MarkFlagDirname("pgdata")
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, or json (a line for each process)")
 	fs.DurationVar(&f.watch, "watch", 0, "print again every `TIME`, such as 2s, until an interrupt")
+	fs.BoolVar(&f.calibrate, "calibrate", false,
+		"connect to the server and compare what is read with EXPLAIN, if this build was not compared before")
+	fs.BoolVar(&f.noCalibration, "no-calibrate", false, "ignore earlier comparisons: print also fields that they do not prove")
+	fs.StringVar(&f.connection, "connection", "", "with --calibrate: connection `STRING` as of libpq, such as user=postgres")
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions([]string{formatText, formatJSON}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -84,6 +95,10 @@ func (f *planFlags) check(args []string) ([]int, error) {
 		return nil, fmt.Errorf("--format must be text or json, not %q", f.format)
 	case f.watch != 0 && f.watch < shortest:
 		return nil, fmt.Errorf("--watch must be at least %s, not %s", shortest, f.watch)
+	case f.calibrate && f.noCalibration:
+		return nil, errors.New("--calibrate and --no-calibrate exclude each other")
+	case f.connection != "" && !f.calibrate:
+		return nil, errors.New("--connection needs --calibrate")
 	case f.dataDir != "" && len(args) > 0:
 		return nil, errors.New("give process ids or --pgdata, not both")
 	case f.timeout <= 0:
@@ -106,6 +121,13 @@ func (f *planFlags) run(ctx context.Context, pids []int, stdout, stderr io.Write
 	r := &planRun{
 		flags: f, reader: &runningplan.Reader{Capturer: capturer, NonStop: f.nonStop, Explain: explainPlan},
 		servers: map[string]*state.Reader{}, stderr: stderr,
+		proofs: map[string]*plan.Proof{}, tried: map[string]bool{},
+	}
+	if !f.noCalibration {
+		r.reader.Proof = r.proof
+		if dir, err := debuginfod.DefaultCacheDir(os.Getenv); err == nil {
+			r.store.Dir = dir
+		}
 	}
 	targets := identities(pids)
 	for {
@@ -139,6 +161,9 @@ type planRun struct {
 	flags   *planFlags
 	reader  *runningplan.Reader
 	servers map[string]*state.Reader // by data directory
+	store   runningplan.Store
+	proofs  map[string]*plan.Proof // by build-id, of this run
+	tried   map[string]bool        // data directories of the servers that were calibrated
 	stderr  io.Writer
 }
 
@@ -147,7 +172,7 @@ type planRun struct {
 func (r *planRun) once(ctx context.Context, targets []process.Target, out io.Writer) (failed bool, err error) {
 	if len(targets) > 0 {
 		for _, target := range targets {
-			p, err := r.read(ctx, target, r.sessionsOf(target.PID))
+			p, err := r.read(ctx, target, r.sessionsOf(ctx, target.PID))
 			if err != nil {
 				return failed, err
 			}
@@ -196,7 +221,7 @@ func (r *planRun) server(ctx context.Context, dir string, heading bool, out io.W
 	if err != nil {
 		return false, err
 	}
-	sessions, err := r.sessions(c)
+	sessions, err := r.sessions(ctx, c)
 	if err != nil {
 		return false, err
 	}
@@ -244,20 +269,79 @@ func (r *planRun) read(ctx context.Context, target process.Target, sessions *mom
 	return p, ctx.Err()
 }
 
+// proof returns what is proven for a build.
+func (r *planRun) proof(build string, major int) *plan.Proof {
+	key := build + "-" + strconv.Itoa(major)
+	if r.proofs[key] == nil {
+		if p := r.store.Load(build, major); p != nil {
+			r.proofs[key] = p
+		}
+	}
+	return r.proofs[key]
+}
+
+// calibrate compares a server's build with EXPLAIN, unless that was done. A failure is reported: the plans are then
+// printed with the line about the layout.
+func (r *planRun) calibrate(ctx context.Context, c cluster.Cluster) {
+	if !r.flags.calibrate || r.tried[c.DataDir] {
+		return
+	}
+	r.tried[c.DataDir] = true
+	report := func(err error) {
+		tellf(r.stderr, "%s: not calibrated: %s", visible.Line(c.DataDir), visible.Line(err.Error()))
+	}
+	build, err := r.reader.Capturer.ServerBuild(c.PostmasterPID)
+	if err == nil && r.proof(build, c.Version) != nil {
+		return
+	}
+	config, err := cluster.ReadingConfig(cluster.ConnOptions{ConnString: r.flags.connection, Cluster: &c, Named: true}, "plan")
+	if err != nil {
+		report(err)
+		return
+	}
+	calibrator := &runningplan.Calibrator{
+		Capturer: r.reader.Capturer, Contains: c.Contains,
+		Connect: func(ctx context.Context) (*pgx.Conn, error) {
+			conn, err := pgx.ConnectConfig(ctx, config.Copy())
+			if err != nil {
+				return nil, err
+			}
+			if err := c.Verify(ctx, conn); err != nil {
+				_ = conn.Close(ctx)
+				return nil, err
+			}
+			return conn, nil
+		},
+	}
+	done, err := calibrator.Run(ctx)
+	if err != nil {
+		report(err)
+		return
+	}
+	r.proofs[done.Build+"-"+strconv.Itoa(done.Major)] = done.Proof
+	for _, difference := range done.Differences {
+		tellf(r.stderr, "%s: differs from EXPLAIN and is left out: %s", visible.Line(c.DataDir), visible.Line(difference))
+	}
+	if err := r.store.Save(done); err != nil {
+		tellf(r.stderr, "the calibration is not kept: %s", visible.Line(err.Error()))
+	}
+}
+
 // sessionsOf returns the list of processes of the server to which a process belongs, nil if it cannot be read.
-func (r *planRun) sessionsOf(pid int) *moment.Moment {
+func (r *planRun) sessionsOf(ctx context.Context, pid int) *moment.Moment {
 	c, err := cluster.ByProcess(pid)
 	if err != nil {
 		return nil
 	}
-	m, err := r.sessions(c)
+	m, err := r.sessions(ctx, c)
 	if err != nil {
 		return nil
 	}
 	return m
 }
 
-func (r *planRun) sessions(c cluster.Cluster) (*moment.Moment, error) {
+func (r *planRun) sessions(ctx context.Context, c cluster.Cluster) (*moment.Moment, error) {
+	r.calibrate(ctx, c)
 	reader := r.servers[c.DataDir]
 	if reader == nil || !reader.Cluster().Same(c) {
 		var err error

@@ -45,6 +45,8 @@ type Calibrator struct {
 	Contains func(pid int) (process.Target, error)
 	// Read reads the plans of a process. If it is nil, Capturer reads them.
 	Read func(ctx context.Context, target process.Target) (*capture.Plans, error)
+
+	observed func(o *observation) // for tests
 }
 
 // Run calibrates. A statement waits for an advisory lock at a known row, and another session holds the lock until the
@@ -113,7 +115,7 @@ type exercise struct {
 	// running is the kind of the node that waits.
 	running string
 	kind    string
-	figures map[string]any
+	known   map[string]any
 	// last compares the figures with those of EXPLAIN ANALYZE of the same statement.
 	last     func(explained map[string]any) map[string]any
 	returned int64
@@ -156,16 +158,41 @@ func (r *calibration) compare(ctx context.Context, e *exercise) error {
 	if err != nil {
 		return err
 	}
-	if len(plans.Levels) != 1 {
-		return plan.ErrOtherTree
-	}
-	level := plans.Levels[0]
-	if err := r.comparison.Tree(level.Top, explained); err != nil {
-		return err
+	want := e.known
+	if e.last != nil {
+		analyzed, err := r.explain(ctx, "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) ", e.sql)
+		if err != nil {
+			return err
+		}
+		want = lastFigures(e, analyzed)
 	}
 	r.build, r.major = plans.Build, plans.Major
+	o := &observation{exercise: e, sql: sql, explained: explained, want: want}
+	if r.observed != nil {
+		r.observed(o)
+	}
+	return o.compare(r.comparison, plans.Levels)
+}
+
+// observation is an exercise with the truth about it.
+type observation struct {
+	*exercise
+
+	sql             string // as it ran
+	explained, want map[string]any
+}
+
+// compare compares the statement that was read with the truth. The error is plan.ErrOtherTree.
+func (o *observation) compare(comparison *plan.Comparison, levels []*plan.Level) error {
+	if len(levels) != 1 {
+		return plan.ErrOtherTree
+	}
+	level := levels[0]
+	if err := comparison.Tree(level.Top, o.explained); err != nil {
+		return err
+	}
 	if level.Source != "" { // another path to the statement has no text
-		r.comparison.Add(plan.QueryText, level.Source, sql)
+		comparison.Add(plan.QueryText, level.Source, o.sql)
 	}
 	running := ""
 	visit(level.Top, func(n *plan.Node) {
@@ -173,39 +200,32 @@ func (r *calibration) compare(ctx context.Context, e *exercise) error {
 			running = n.Kind
 		}
 	})
-	if running != "" && e.running != "" {
-		r.comparison.Add(plan.RunningNode, running, e.running)
+	if running != "" && o.running != "" {
+		comparison.Add(plan.RunningNode, running, o.running)
 	}
-	if e.returned >= 0 && level.Returned != nil {
-		r.comparison.Add(plan.RowsReturned, *level.Returned, e.returned)
+	if o.returned >= 0 && level.Returned != nil {
+		comparison.Add(plan.RowsReturned, *level.Returned, o.returned)
 	}
-	want := e.figures
-	if e.last != nil {
-		if explained, err = r.explain(ctx, "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) ", e.sql); err != nil {
-			return err
-		}
-		want = lastFigures(e, explained)
-	}
-	r.figures(e, level.Top, want)
+	o.figures(comparison, level.Top)
 	return nil
 }
 
 // figures compares the progress and the rows of the nodes.
-func (r *calibration) figures(e *exercise, top *plan.Node, want map[string]any) {
+func (o *observation) figures(comparison *plan.Comparison, top *plan.Node) {
 	found := false
 	visit(top, func(n *plan.Node) {
 		alias, _ := n.Properties[plan.Alias].(string)
-		if rows, ok := e.rows[alias]; ok && n.Actual != nil {
-			r.comparison.Add(plan.RowsSoFar, n.Actual.Rows, rows[0])
-			r.comparison.Add(plan.LoopsSoFar, n.Actual.Loops, rows[1])
+		if rows, ok := o.rows[alias]; ok && n.Actual != nil {
+			comparison.Add(plan.RowsSoFar, n.Actual.Rows, rows[0])
+			comparison.Add(plan.LoopsSoFar, n.Actual.Loops, rows[1])
 		}
-		if n.Kind != e.kind || found {
+		if n.Kind != o.kind || found {
 			return
 		}
 		found = true
 		for _, figure := range n.Progress {
-			if value, ok := want[figure.Name]; ok {
-				r.comparison.Add(plan.FigureKey(n.Kind, figure.Name), figure.Value, value)
+			if value, ok := o.want[figure.Name]; ok {
+				comparison.Add(plan.FigureKey(n.Kind, figure.Name), figure.Value, value)
 			}
 		}
 	})

@@ -59,11 +59,11 @@ func (r *calibration) exercises(ctx context.Context) ([]exercise, error) {
 		for _, one := range rows {
 			out = append(out, exercise{
 				sql: fmt.Sprintf("SELECT {p.ctid = '%s'} FROM %s p", one.tid, catalog), running: "SeqScan", kind: "SeqScan",
-				figures:  map[string]any{"Scan Block": one.block + 1, "Scan Blocks Total": one.blocks},
+				known:    map[string]any{"Scan Block": one.block + 1, "Scan Blocks Total": one.blocks},
 				returned: one.before,
 			}, exercise{
 				settings: onlyBitmaps, sql: fmt.Sprintf("SELECT {p.ctid = '%s'} FROM %s p WHERE %s > 1", one.tid, catalog, key),
-				running: "BitmapHeapScan", kind: "BitmapHeapScan", figures: map[string]any{"Exact Heap Blocks": one.distinct},
+				running: "BitmapHeapScan", kind: "BitmapHeapScan", known: map[string]any{"Exact Heap Blocks": one.distinct},
 			}, exercise{
 				settings: "enable_seqscan = off", sql: fmt.Sprintf("SELECT {true} FROM %s WHERE ctid = '%s'", catalog, one.tid), running: "TidScan",
 			})
@@ -71,7 +71,7 @@ func (r *calibration) exercises(ctx context.Context) ([]exercise, error) {
 	}
 	for i := range out {
 		out[i].sql = r.waiting(out[i].sql)
-		if len(out[i].figures) == 0 || out[i].kind != "SeqScan" {
+		if len(out[i].known) == 0 || out[i].kind != "SeqScan" {
 			out[i].returned = -1
 		}
 	}
@@ -179,13 +179,13 @@ func others() []exercise {
 	collects := func(at int) exercise {
 		return exercise{
 			kind: "Sort", running: "FunctionScan",
-			sql:     fmt.Sprintf("SELECT * FROM (SELECT g, {g = %d} AS w FROM generate_series(1, 2000) g OFFSET 0) s ORDER BY w, g", at),
-			figures: map[string]any{"Sort Phase": "collects rows in memory", "Sort Rows": int64(at - 1)},
+			sql:   fmt.Sprintf("SELECT * FROM (SELECT g, {g = %d} AS w FROM generate_series(1, 2000) g OFFSET 0) s ORDER BY w, g", at),
+			known: map[string]any{"Sort Phase": "collects rows in memory", "Sort Rows": int64(at - 1)},
 		}
 	}
 	groups := func(at int) exercise {
 		return exercise{
-			kind: "Agg", figures: map[string]any{"HashAgg Groups": int64(at - 1)}, settings: "enable_sort = off",
+			kind: "Agg", known: map[string]any{"HashAgg Groups": int64(at - 1)}, settings: "enable_sort = off",
 			sql: fmt.Sprintf("SELECT g, count(w) FROM (SELECT g, {g = %d} AS w FROM generate_series(1, 1000) g OFFSET 0) s GROUP BY g", at),
 		}
 	}
@@ -206,18 +206,21 @@ func others() []exercise {
 		{sql: "SELECT count({true}) FROM pg_namespace", running: ""},
 		{settings: "enable_hashagg = off", sql: "SELECT nspowner, count({true}) FROM pg_namespace n GROUP BY nspowner", running: ""},
 		{sql: "SELECT relkind, relpersistence, {true} FROM pg_class GROUP BY relkind, relpersistence", running: ""},
-		{settings: parallel, sql: "SELECT {count(*) > 0} FROM pg_attribute", running: "Agg", kind: "Gather", figures: map[string]any{"Workers Planned": int64(2)}},
-		{settings: parallel + "; max_parallel_workers_per_gather = 1", sql: "SELECT {count(*) > 0} FROM pg_proc", running: "Agg", kind: "Gather", figures: map[string]any{"Workers Planned": int64(1)}},
+		{settings: parallel, sql: "SELECT {n > 0} FROM (SELECT count(*) AS n FROM pg_attribute OFFSET 0) s", running: "SubqueryScan", kind: "Gather", known: map[string]any{"Workers Planned": int64(2)}},
+		{settings: parallel + "; max_parallel_workers_per_gather = 1", sql: "SELECT {n > 0} FROM (SELECT count(*) AS n FROM pg_proc OFFSET 0) s", running: "SubqueryScan", kind: "Gather", known: map[string]any{"Workers Planned": int64(1)}},
 		{settings: parallel + "; parallel_tuple_cost = 0", sql: "SELECT {true}, oid FROM pg_proc ORDER BY proname", running: ""},
 		{
 			sql:  "SELECT relname FROM pg_class UNION ALL SELECT typname FROM pg_type UNION ALL SELECT CASE WHEN {true} THEN nspname END FROM pg_namespace",
-			kind: "Append", figures: map[string]any{"Subplan": int64(3), "Subplans": int64(3)},
+			kind: "Append", known: map[string]any{"Subplan": int64(3), "Subplans": int64(3)},
 		},
 		{
 			sql:  "SELECT CASE WHEN {true} THEN relname END FROM pg_class UNION ALL SELECT typname FROM pg_type",
-			kind: "Append", figures: map[string]any{"Subplan": int64(1), "Subplans": int64(2)},
+			kind: "Append", known: map[string]any{"Subplan": int64(1), "Subplans": int64(2)},
 		},
 		{settings: onlyIndexes, sql: "SELECT {true} FROM (SELECT oid FROM pg_class UNION ALL SELECT oid FROM pg_type ORDER BY oid OFFSET 0) s", running: "SubqueryScan"},
+		// The name of the parent counts, as that of a partitioned table does.
+		{sql: "SELECT {true} FROM (SELECT oid FROM pg_class UNION ALL SELECT oid FROM pg_class) AS pg_class", running: ""},
+		{settings: onlyIndexes, sql: "SELECT {true} FROM (SELECT oid FROM pg_type UNION ALL SELECT oid FROM pg_type) AS pg_type ORDER BY oid", running: ""},
 		{sql: "WITH c AS MATERIALIZED (SELECT oid, {true} AS w FROM pg_namespace) SELECT * FROM c x, c y", running: "SeqScan"},
 		{sql: "WITH d AS MATERIALIZED (SELECT oid FROM pg_namespace) SELECT {true} FROM d, d e", running: ""},
 		{sql: "WITH RECURSIVE q AS (SELECT 1 AS n UNION ALL SELECT n + CASE WHEN {n = 3} THEN 1 ELSE 1 END FROM q WHERE n < 5) SELECT * FROM q", running: "WorkTableScan"},

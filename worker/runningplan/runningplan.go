@@ -15,6 +15,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/pg/plan"
 	"pg_stat_backtrace/worker/pg/progress"
 	"pg_stat_backtrace/worker/report/visible"
 )
@@ -37,6 +38,9 @@ type Process struct {
 type Reader struct {
 	Capturer *capture.Capturer
 	NonStop  bool
+	// Proof returns what is proven for a build, nil if it was not calibrated. Other fields are then not printed. If it is
+	// nil, no build is.
+	Proof func(build string, major int) *plan.Proof
 	// Explain words an error. If it is nil, the error's own text is printed.
 	Explain func(pid int, err error) string
 }
@@ -61,6 +65,12 @@ func (r *Reader) Read(ctx context.Context, target process.Target, sessions *mome
 func (r *Reader) one(ctx context.Context, target process.Target, sessions *moment.Moment) *Process {
 	p := &Process{PID: target.PID}
 	p.Plans, p.Err = r.Capturer.Plans(ctx, target, r.NonStop)
+	if p.Err == nil && r.Proof != nil && len(p.Plans.Levels) > 0 {
+		if proof := r.Proof(p.Plans.Build, p.Plans.Major); proof != nil {
+			proof.Apply(p.Plans.Levels)
+			p.Plans.Proven = true
+		}
+	}
 	if sessions == nil {
 		return p
 	}

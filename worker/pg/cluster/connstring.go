@@ -308,6 +308,23 @@ func SessionConfig(o ConnOptions, database string) (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
+// ReadingConfig returns the configuration of a short session that only reads, in the database of the connection string.
+// The program names itself. The options are those of the main session.
+func ReadingConfig(o ConnOptions, program string) (*pgx.ConnConfig, error) {
+	config, _, err := parseConnString(o.origin())
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(config.RuntimeParams, map[string]string{
+		"application_name":                    applicationName + " " + program,
+		"default_transaction_read_only":       "on",
+		"statement_timeout":                   "30s",
+		"idle_in_transaction_session_timeout": "30s",
+		"client_min_messages":                 "warning",
+	})
+	return config, nil
+}
+
 // majorVersion returns the major version in the reported server_version, or 0 if there is none.
 func majorVersion(conn *pgconn.PgConn) int {
 	version := conn.ParameterStatus("server_version")
