@@ -1,0 +1,82 @@
+package source
+
+import (
+	"strings"
+
+	"pg_stat_backtrace/worker/moment"
+)
+
+// maxNodes bounds the nodes of a forest that a screen gets.
+const maxNodes = 10_000
+
+// lineOf returns a session with its wait class.
+func lineOf(s *moment.Session) *SessionLine { return &SessionLine{Session: *s, Class: ClassOf(s)} }
+
+// byPID returns the sessions of a moment by process id.
+func byPID(m *moment.Moment) map[int]*moment.Session {
+	sessions := make(map[int]*moment.Session, len(m.Sessions))
+	for i := range m.Sessions {
+		sessions[m.Sessions[i].ServerPID] = &m.Sessions[i]
+	}
+	return sessions
+}
+
+// BlockingOf returns the forest of a moment in the order of the screen.
+func BlockingOf(m *moment.Moment) *Blocking {
+	b := &Blocking{Time: m.Time, Trees: len(m.Blocking), Nodes: []BlockingNode{}}
+	for _, missing := range m.Missing {
+		if strings.HasPrefix(missing, "locks: ") || strings.Contains(missing, "blockers") {
+			b.Missing = append(b.Missing, missing)
+		}
+	}
+	sessions := byPID(m)
+	waiting := map[int]bool{}
+	type entry struct {
+		node  *moment.Node
+		depth int
+	}
+	var todo []entry
+	push := func(nodes []*moment.Node, depth int) {
+		for i := range nodes {
+			todo = append(todo, entry{nodes[len(nodes)-1-i], depth})
+		}
+	}
+	push(m.Blocking, 0)
+	for len(todo) > 0 {
+		e := todo[len(todo)-1]
+		todo = todo[:len(todo)-1]
+		for i := range e.node.Waits {
+			waiting[e.node.Waits[i].PID] = true
+		}
+		if len(b.Nodes) >= maxNodes {
+			b.Missing = append(b.Missing, "more than 10,000 processes wait for locks: the others are left out")
+			break
+		}
+		n := BlockingNode{
+			Depth: e.depth, PID: e.node.PID, XID: e.node.XID, GID: e.node.GID, Waits: e.node.Waits,
+			Deadlock: e.node.Deadlock, Repeated: e.node.Repeated, Directly: len(e.node.Blocked),
+		}
+		if s := sessions[n.PID]; s != nil && n.PID != 0 {
+			n.Session = lineOf(s)
+		}
+		b.Nodes = append(b.Nodes, n)
+		push(e.node.Blocked, e.depth+1)
+	}
+	b.Waiting = len(waiting)
+	b.countBelow()
+	return b
+}
+
+// countBelow sets the number of nodes below each node. A node that is at several places counts once.
+func (b *Blocking) countBelow() {
+	var open []int // the nodes above the current one
+	for i := range b.Nodes {
+		open = open[:min(len(open), b.Nodes[i].Depth)]
+		if !b.Nodes[i].Repeated {
+			for _, above := range open {
+				b.Nodes[above].Blocks++
+			}
+		}
+		open = append(open, i)
+	}
+}

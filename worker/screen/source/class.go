@@ -1,0 +1,83 @@
+package source
+
+import (
+	"slices"
+
+	"pg_stat_backtrace/worker/moment"
+)
+
+// The wait classes of active sessions. Except for CPU and Other, they are wait_event_type of pg_stat_activity. A session of
+// class CPU has no wait event: it runs, or waits for a processor, or waits in code without a wait event.
+const (
+	CPU       = "CPU"
+	IO        = "IO"
+	LWLock    = "LWLock"
+	Lock      = "Lock"
+	BufferPin = "BufferPin"
+	IPC       = "IPC"
+	Client    = "Client"
+	Timeout   = "Timeout"
+	Extension = "Extension"
+	Injection = "InjectionPoint"
+	Other     = "Other"
+)
+
+// Classes returns all wait classes in the order in which a chart stacks them, from the bottom.
+func Classes() []string {
+	return []string{CPU, IO, LWLock, Lock, BufferPin, IPC, Client, Timeout, Extension, Injection, Other}
+}
+
+// States of pg_stat_activity.
+const (
+	stateActive   = "active"
+	stateIdle     = "idle"
+	stateDisabled = "disabled"
+	idleInTx      = "idle in transaction"
+	idleAborted   = "idle in transaction (aborted)"
+	fastpath      = "fastpath function call"
+	clientBackend = "client backend"
+	walSender     = "walsender"
+)
+
+// ClassOf returns the wait class of a session, or an empty string if it is not active. A process of the server without a
+// state, such as the checkpointer, is active unless it waits for work, or pauses.
+func ClassOf(s *moment.Session) string {
+	wait := ""
+	if s.Wait != nil {
+		wait = s.Wait.Type
+	}
+	if wait == "Activity" {
+		return ""
+	}
+	switch s.State {
+	case stateActive, fastpath:
+	case stateDisabled: // track_activities is off: only the wait is known
+		if wait == Client || wait == "" {
+			return ""
+		}
+	case "":
+		if s.Type == clientBackend || s.Type == walSender || !slices.Contains([]string{"", IO, LWLock, Lock, BufferPin, IPC}, wait) {
+			return ""
+		}
+	default:
+		return ""
+	}
+	switch {
+	case wait == "":
+		return CPU
+	case slices.Contains(Classes(), wait):
+		return wait
+	}
+	return Other
+}
+
+// inTransaction reports whether a session is idle in a transaction.
+func inTransaction(s *moment.Session) bool { return s.State == idleInTx || s.State == idleAborted }
+
+// eventOf names the wait event of an active session.
+func eventOf(s *moment.Session) string {
+	if s.Wait == nil {
+		return CPU
+	}
+	return s.Wait.Type + ":" + s.Wait.Event
+}

@@ -1,0 +1,479 @@
+package source
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/state"
+)
+
+// Bounds of a sample.
+const (
+	maxStates   = 256             // processes whose state is read from /proc
+	maxKernel   = 8               // processes whose kernel function is read
+	watchStacks = 5 * time.Second // stacks are taken until so long after the last request for phrases
+	costSpan    = 5 * time.Second // over which the own cost is measured
+)
+
+// Options of a live source.
+type Options struct {
+	// DataDir is the server's data directory.
+	DataDir string
+	// Interval is the time between two samples; 0: a second.
+	Interval time.Duration
+	// Capturer takes the stacks; nil: there are no stacks and no phrases.
+	Capturer *capture.Capturer
+	// Recorded has the samples of a recorder before the first own sample; nil: none.
+	Recorded *Recorded
+}
+
+// Live samples a running server through its memory. It needs no connection, and stops no process.
+type Live struct {
+	o       Options
+	reading sync.Mutex // guards reader and what belongs to it; taken before mu
+	reader  *state.Reader
+	max     int
+	began   usage
+
+	mu       sync.Mutex
+	past     past
+	rules    rules
+	info     Info
+	last     *moment.Moment
+	findings *Findings
+	watchers map[chan struct{}]struct{}
+	stop     context.CancelFunc // ends the sampler; nil: it does not run
+	done     chan struct{}      // closed at its end
+	stacks   stacks
+}
+
+// usage is the processor time of this program at a time.
+type usage struct {
+	at  time.Time
+	cpu time.Duration
+}
+
+// NewLive returns a source for the server in a data directory. It finds the server, and fails if it cannot be read. With
+// recorded samples, the source is usable without the server.
+func NewLive(o Options) (*Live, error) {
+	o.Interval = cmp.Or(o.Interval, time.Second)
+	l := &Live{o: o, watchers: map[chan struct{}]struct{}{}}
+	l.info = Info{DataDir: o.DataDir, IntervalSeconds: o.Interval.Seconds(), Texts: true}
+	if err := l.open(); err != nil {
+		if o.Recorded == nil {
+			return nil, err
+		}
+		l.info.Error = err.Error()
+	}
+	if o.Recorded != nil {
+		l.info.Recorded = o.Recorded.Dir()
+		o.Recorded.fill(&l.past, &l.rules)
+	}
+	return l, nil
+}
+
+// open finds the server, and the variables that are read.
+func (l *Live) open() error {
+	c, err := cluster.ByDataDir(l.o.DataDir)
+	if err != nil {
+		return err
+	}
+	r, err := state.Open(c)
+	if err != nil {
+		return err
+	}
+	l.reader, l.max = r, r.MaxConnections()
+	started := c.Started
+	processors := processorsOf(c.PostmasterPID)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.info.Ended, l.info.DataDir, l.info.Version, l.info.Port = false, c.DataDir, c.Version, c.Port
+	l.info.Started, l.info.MaxConnections, l.info.Processors = &started, l.max, processors
+	return nil
+}
+
+// processorsOf returns the number of processors on which a process may run.
+func processorsOf(pid int) float64 {
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(pid, &set) == nil {
+		return float64(set.Count())
+	}
+	return float64(runtime.NumCPU())
+}
+
+// Watch is Source.Watch.
+func (l *Live) Watch() (<-chan struct{}, func()) {
+	c := make(chan struct{}, 1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.watchers[c] = struct{}{}
+	if l.stop == nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		before := l.done
+		l.stop, l.done = cancel, make(chan struct{})
+		go l.run(ctx, before, l.done)
+	}
+	return c, sync.OnceFunc(func() {
+		l.mu.Lock()
+		delete(l.watchers, c)
+		if len(l.watchers) == 0 && l.stop != nil {
+			l.stop()
+			l.stop = nil
+		}
+		l.mu.Unlock()
+	})
+}
+
+// run takes samples until ctx ends. Before is closed when an earlier run has ended.
+func (l *Live) run(ctx context.Context, before <-chan struct{}, done chan<- struct{}) {
+	defer close(done)
+	if before != nil {
+		<-before
+	}
+	ticker := time.NewTicker(l.o.Interval)
+	defer ticker.Stop()
+	for {
+		if err := shield.Catch("sample", l.Sample); err != nil {
+			l.failed(err)
+		}
+		l.changed()
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// changed informs the watchers.
+func (l *Live) changed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.watchers {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (l *Live) failed(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.info.Error, _, _ = strings.Cut(err.Error(), "\n")
+}
+
+// Sample takes one sample. The source calls it for its watchers. After a restart of the server, it finds the new one.
+func (l *Live) Sample() error {
+	l.reading.Lock()
+	defer l.reading.Unlock()
+	if l.reader == nil || !l.reader.Cluster().Alive() {
+		l.reader = nil
+		if err := l.open(); err != nil {
+			l.mu.Lock()
+			l.info.Ended = errors.Is(err, cluster.ErrNotRunning)
+			l.mu.Unlock()
+			return err
+		}
+	}
+	m, err := l.reader.Read(state.Options{Texts: true})
+	if err != nil {
+		return err
+	}
+	l.reader.Blocking(m)
+	f := l.look(m)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stacks.addPhrases(m)
+	found := l.rules.apply(f)
+	l.add(m, f, found)
+	if time.Since(l.stacks.wanted) < watchStacks {
+		l.stacks.take(l, m)
+	}
+	return nil
+}
+
+// look reads the states of processes that are active without a wait event or in input and output, and of processes
+// without a state.
+func (l *Live) look(m *moment.Moment) *facts {
+	f := &facts{m: m, maxConnections: l.max, states: map[int]byte{}, kernel: map[int]string{}}
+	f.processors = processorsOf(l.reader.Cluster().PostmasterPID)
+	kernel := 0
+	for i := range m.Sessions {
+		s := &m.Sessions[i]
+		class := ClassOf(s)
+		if class != CPU && class != IO && class != Other && class != Extension {
+			continue
+		}
+		if len(f.states) >= maxStates {
+			f.unseen++
+			continue
+		}
+		stat, err := procfs.ReadStat(s.PID)
+		if err != nil {
+			continue
+		}
+		f.states[s.ServerPID] = stat.State
+		if stat.State == 'D' && kernel < maxKernel {
+			kernel++
+			if name, err := procfs.WaitChannel(s.PID, s.PID); err == nil && name != "0" {
+				f.kernel[s.ServerPID] = name
+			}
+		}
+	}
+	return f
+}
+
+// add stores a sample.
+func (l *Live) add(m *moment.Moment, f *facts, list []Finding) {
+	s := l.past.add(m, KindSampled, 2*l.o.Interval)
+	l.past.addFindings(s, list)
+	l.last = m
+	l.findings = &Findings{Time: m.Time, Findings: list}
+	for _, missing := range m.Missing {
+		if strings.HasPrefix(missing, "locks: ") {
+			l.findings.Unknown = append(l.findings.Unknown, "blocked sessions: "+strings.TrimPrefix(missing, "locks: "))
+		}
+	}
+	if l.max == 0 {
+		l.findings.Unknown = append(l.findings.Unknown, "connections: max_connections was not found in the server's memory")
+	}
+	i := &l.info
+	i.Error, i.Missing, i.Processors = "", m.Missing, f.processors
+	standby := slices.ContainsFunc(m.Sessions, func(s moment.Session) bool { return s.Type == "startup" })
+	i.Standby = &standby
+	i.Sessions = counts(m)
+	first, last := l.past.samples[0].at, m.Time
+	i.First, i.Last = &first, &last
+	l.measure()
+}
+
+// addFindings stores how many active sessions each finding of a sample concerns. Share has this number until then.
+func (p *past) addFindings(s *sample, list []Finding) {
+	for i := range list {
+		if list[i].Share != nil {
+			s.found = append(s.found, found{p.names.number("f"+list[i].Key, list[i].Key), int32(*list[i].Share)})
+		}
+	}
+}
+
+// measure computes the cost of this program.
+func (l *Live) measure() {
+	now := usage{at: time.Now()}
+	var r unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &r) != nil {
+		return
+	}
+	now.cpu = time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	switch {
+	case l.began.at.IsZero():
+		l.began = now
+	case now.at.Sub(l.began.at) >= costSpan:
+		cost := 100 * float64(now.cpu-l.began.cpu) / float64(now.at.Sub(l.began.at))
+		l.info.CostPercent, l.began = &cost, now
+	}
+}
+
+func counts(m *moment.Moment) (c Counts) {
+	waiting := map[int]bool{}
+	for i := range m.Sessions {
+		s := &m.Sessions[i]
+		switch {
+		case ClassOf(s) != "":
+			c.Active++
+		case inTransaction(s):
+			c.IdleInTransaction++
+		case s.State == stateIdle:
+			c.Idle++
+		}
+		if len(s.Blockers) > 0 || s.BlockersUnknown != "" || s.Wait != nil && s.Wait.Type == Lock {
+			waiting[s.ServerPID] = true
+		}
+	}
+	c.Waiting, c.Clients = len(waiting), clients(m)
+	return c
+}
+
+// Info is Source.Info.
+func (l *Live) Info(context.Context) (*Info, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := l.info
+	return &i, nil
+}
+
+// Load is Source.Load.
+func (l *Live) Load(_ context.Context, q Query, columns int) (*Load, error) {
+	if err := q.check(); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.past.load(q, columns, l.o.Interval), nil
+}
+
+// check validates a span.
+func (s *Span) check() error {
+	if !s.To.After(s.From) {
+		return fmt.Errorf("the span from %s to %s is empty", s.From.Format(time.RFC3339), s.To.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// Who is Source.Who.
+func (l *Live) Who(_ context.Context, q Query, by By, limit int) (*Who, error) {
+	if err := q.check(); err != nil {
+		return nil, err
+	}
+	if by != ByClass && !slices.Contains(Properties(), by) {
+		return nil, fmt.Errorf("there is no property %q", by)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if by == ByPhrase {
+		l.stacks.wanted = time.Now()
+	}
+	return l.past.who(q, by, limit), nil
+}
+
+// Findings is Source.Findings.
+func (l *Live) Findings(_ context.Context, s Span) (*Findings, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.findings == nil {
+		return nil, l.noSample()
+	}
+	f := *l.findings
+	f.Findings = slices.Clone(f.Findings)
+	for i := range f.Findings {
+		if x := &f.Findings[i]; x.Share != nil {
+			x.Share = nil
+			if share, ok := l.past.share(x.Key, s); ok {
+				x.Share = &share
+			}
+		}
+	}
+	return &f, nil
+}
+
+// noSample says why there is no sample.
+func (l *Live) noSample() error {
+	if l.info.Error != "" {
+		return errors.New(l.info.Error)
+	}
+	return ErrNoSample
+}
+
+// Sessions is Source.Sessions.
+func (l *Live) Sessions(_ context.Context, f Filter, limit int) (*Sessions, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last == nil {
+		return nil, l.noSample()
+	}
+	l.stacks.wanted = time.Now()
+	return l.past.sessions(l.last, f, limit), nil
+}
+
+// sessions lists the sessions of a moment that pass a filter.
+func (p *past) sessions(m *moment.Moment, f Filter, limit int) *Sessions {
+	list := &Sessions{Time: m.Time, Sessions: []SessionLine{}, Missing: m.Missing}
+	match := p.matcher(f)
+	for i := range m.Sessions {
+		s := &m.Sessions[i]
+		line := lineOf(s)
+		if line.Class == "" && s.Type != clientBackend {
+			continue
+		}
+		if len(f) > 0 {
+			if line.Class == "" {
+				continue
+			}
+			r := p.row(s, p.normalized)
+			r.class = int8(slices.Index(Classes(), line.Class))
+			if !match.match(&r) {
+				continue
+			}
+		}
+		list.Sessions = append(list.Sessions, *line)
+	}
+	slices.SortStableFunc(list.Sessions, func(a, b SessionLine) int {
+		return cmp.Or(cmp.Compare(importance(&a), importance(&b)), cmp.Compare(startOf(&a), startOf(&b)))
+	})
+	if limit > 0 && len(list.Sessions) > limit {
+		list.More = len(list.Sessions) - limit
+		list.Sessions = list.Sessions[:limit]
+	}
+	return list
+}
+
+// importance sorts active sessions first, then open transactions.
+func importance(s *SessionLine) int {
+	switch {
+	case s.Class != "":
+		return 0
+	case inTransaction(&s.Session):
+		return 1
+	}
+	return 2
+}
+
+// startOf returns the start of the statement of an active session, otherwise of the state. Unknown times come last.
+func startOf(s *SessionLine) int64 {
+	t := s.QueryStart
+	if s.Class == "" || t == nil {
+		t = s.StateStart
+	}
+	if t == nil {
+		return 1 << 62
+	}
+	return t.UnixMicro()
+}
+
+// Blocking is Source.Blocking.
+func (l *Live) Blocking(context.Context) (*Blocking, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last == nil {
+		return nil, l.noSample()
+	}
+	l.stacks.wanted = time.Now()
+	return BlockingOf(l.last), nil
+}
+
+// Session is Source.Session.
+func (l *Live) Session(_ context.Context, pid int, q Span) (*Session, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last == nil {
+		return nil, l.noSample()
+	}
+	x := &Session{Time: l.last.Time, Waits: l.past.waits(pid, q)}
+	for i := range l.last.Sessions {
+		s := &l.last.Sessions[i]
+		if s.ServerPID == pid {
+			x.Now = lineOf(s)
+		}
+		if slices.ContainsFunc(s.Blockers, func(b moment.Blocker) bool { return b.PID == pid && pid != 0 }) {
+			x.Blocked = append(x.Blocked, s.ServerPID)
+		}
+	}
+	if x.Now == nil && len(x.Waits) == 0 {
+		return nil, ErrNoSession
+	}
+	return x, nil
+}

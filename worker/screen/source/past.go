@@ -1,0 +1,661 @@
+package source
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"pg_stat_backtrace/worker/history/querytext"
+	"pg_stat_backtrace/worker/moment"
+)
+
+// Bounds of the samples in memory.
+const (
+	maxSamples = 2 * 3600
+	maxRows    = 300_000
+	maxNames   = 50_000
+	maxName    = 2 << 10  // bytes
+	maxRowsOf  = 20_000   // of one sample
+	maxBytes   = 16 << 20 // of all names
+	maxSpans   = 1000     // of the waits of a session
+)
+
+// past has the newest samples, in ascending order of time. Its rows are numbers of names, so that a sample of
+// 1,000 sessions takes some ten kilobytes. It is not safe for concurrent use.
+type past struct {
+	samples []sample
+	rows    int
+	names   names
+	// normalized has the texts without values of the statements of the last sample.
+	normalized map[string]string
+}
+
+// sample is the active sessions at one time.
+type sample struct {
+	at     time.Time
+	period time.Duration // that it stands for: the time before it
+	kind   Kind
+	sums   [numClasses]int32
+	rows   []row
+	found  []found
+}
+
+// found is a finding of a sample, and the number of its active sessions.
+type found struct {
+	key    uint32
+	active int32
+}
+
+const numClasses = 11
+
+// row is an active session, or a session that is idle in a transaction.
+type row struct {
+	started   int64 // identifies the process together with pid
+	pid       int32
+	class     int8 // an index of Classes, or idleClass
+	event     uint32
+	query     uint32
+	user      uint32
+	database  uint32
+	app       uint32
+	phrase    uint32
+	kind      uint32
+	queryTime int64
+}
+
+const idleClass int8 = -1
+
+// names numbers strings. Number 0 is the empty string.
+type names struct {
+	list  []entry
+	index map[string]uint32
+	bytes int
+}
+
+// entry is a key, and how a screen shows it.
+type entry struct{ key, name string }
+
+func (n *names) number(key, name string) uint32 {
+	if key == "" {
+		return 0
+	}
+	if i, ok := n.index[key]; ok {
+		return i
+	}
+	if n.index == nil {
+		n.index, n.list = map[string]uint32{}, make([]entry, 1)
+	}
+	name = bounded(name)
+	i := uint32(len(n.list))
+	n.list, n.index[key] = append(n.list, entry{key, name}), i
+	n.bytes += len(key) + len(name)
+	return i
+}
+
+func (n *names) get(i uint32) entry {
+	if int(i) >= len(n.list) {
+		return entry{}
+	}
+	return n.list[i]
+}
+
+// bounded cuts a text that is too long. It also copies the text, so that a larger one is not kept.
+func bounded(s string) string {
+	if len(s) > maxName {
+		n := maxName
+		for n > 0 && !utf8.RuneStart(s[n]) {
+			n--
+		}
+		s = s[:n] + "..."
+	}
+	return strings.Clone(s)
+}
+
+// add appends the active sessions of a moment. The sample stands for the time since the sample before, but at most for
+// longest.
+func (p *past) add(m *moment.Moment, kind Kind, longest time.Duration) *sample {
+	period := longest
+	if n := len(p.samples); n > 0 {
+		before := p.samples[n-1].at
+		if !m.Time.After(before) { // the clock went back: later samples would be in the wrong order
+			p.dropAfter(m.Time)
+		} else {
+			period = min(longest, m.Time.Sub(before))
+		}
+	}
+	s := sample{at: m.Time, period: period, kind: kind}
+	texts := make(map[string]string, len(p.normalized))
+	for i := range m.Sessions {
+		session := &m.Sessions[i]
+		class := ClassOf(session)
+		if class == "" && !inTransaction(session) || len(s.rows) >= maxRowsOf {
+			continue
+		}
+		r := p.row(session, texts)
+		r.class = idleClass
+		if class != "" {
+			r.class = int8(slices.Index(Classes(), class))
+			s.sums[r.class]++
+		}
+		s.rows = append(s.rows, r)
+	}
+	p.normalized = texts
+	p.samples = append(p.samples, s)
+	p.rows += len(s.rows)
+	p.bound()
+	return &p.samples[len(p.samples)-1]
+}
+
+// row numbers the properties of a session.
+func (p *past) row(s *moment.Session, texts map[string]string) row {
+	r := row{
+		pid: int32(s.ServerPID), started: micro(s.Started), queryTime: micro(s.QueryStart),
+		event: p.names.number("e"+eventOf(s), eventOf(s)),
+		user:  p.oid("u", s.User, s.UserOID), database: p.oid("d", s.Database, s.DatabaseOID),
+		kind: p.names.number("t"+s.Type, s.Type),
+	}
+	if s.Application != "" {
+		r.app = p.names.number("a"+s.Application, s.Application)
+	}
+	if s.Phrase != "" {
+		r.phrase = p.names.number("p"+s.Phrase, s.Phrase)
+	}
+	if key, name := p.query(s, texts); key != "" {
+		r.query = p.names.number("q"+key, name)
+	}
+	return r
+}
+
+// oid numbers an object with an id. Its name may not be known at first.
+func (p *past) oid(prefix, name string, oid uint32) uint32 {
+	if oid == 0 && name == "" {
+		return 0
+	}
+	key := prefix + strconv.FormatUint(uint64(oid), 10)
+	if oid == 0 {
+		key = prefix + name
+	}
+	i := p.names.number(key, cmp.Or(name, "oid "+strconv.FormatUint(uint64(oid), 10)))
+	if name != "" {
+		p.names.list[i].name = bounded(name)
+	}
+	return i
+}
+
+// query returns a key of the statement without a text in it, and the statement without its values.
+func (p *past) query(s *moment.Session, texts map[string]string) (key, name string) {
+	if s.Query != "" {
+		text, ok := texts[s.Query]
+		if !ok {
+			if text, ok = p.normalized[s.Query]; !ok {
+				text = querytext.Normalized(s.Query)
+			}
+			texts[s.Query] = text
+		}
+		name = text
+	}
+	if s.QueryID != 0 {
+		key = strconv.FormatInt(s.QueryID, 10)
+		return key, cmp.Or(name, "query id "+key)
+	}
+	if name == "" {
+		return "", ""
+	}
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name))
+	return fmt.Sprintf("text-%016x", h.Sum64()), name
+}
+
+func micro(t *time.Time) int64 {
+	if t == nil {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+// dropAfter removes the samples from a time on.
+func (p *past) dropAfter(t time.Time) {
+	for n := len(p.samples); n > 0 && !p.samples[n-1].at.Before(t); n-- {
+		p.rows -= len(p.samples[n-1].rows)
+		p.samples = p.samples[:n-1]
+	}
+}
+
+// bound removes the oldest samples beyond the bounds, and names that only they had.
+func (p *past) bound() {
+	drop, rows := max(0, len(p.samples)-maxSamples), p.rows
+	for i := range p.samples {
+		if i >= drop && rows <= maxRows {
+			break
+		}
+		rows -= len(p.samples[i].rows)
+		drop = max(drop, i+1)
+	}
+	full := len(p.names.list) > maxNames || p.names.bytes > maxBytes
+	if full { // most of the names may be old
+		drop = max(drop, len(p.samples)/2)
+	}
+	drop = min(drop, len(p.samples)-1)
+	if drop > 0 {
+		for i := range p.samples[:drop] {
+			p.rows -= len(p.samples[i].rows)
+		}
+		if drop > len(p.samples)/8 || full { // release the memory
+			p.samples = slices.Clone(p.samples[drop:])
+		} else {
+			p.samples = p.samples[drop:]
+		}
+	}
+	if full {
+		p.renumber()
+	}
+}
+
+// renumber keeps only the names that samples have.
+func (p *past) renumber() {
+	old := p.names
+	p.names = names{}
+	again := make(map[uint32]uint32)
+	number := func(i *uint32) {
+		if *i == 0 {
+			return
+		}
+		to, ok := again[*i]
+		if !ok {
+			e := old.get(*i)
+			to = p.names.number(e.key, e.name)
+			again[*i] = to
+		}
+		*i = to
+	}
+	for i := range p.samples {
+		s := &p.samples[i]
+		for j := range s.rows {
+			r := &s.rows[j]
+			for _, n := range []*uint32{&r.event, &r.query, &r.user, &r.database, &r.app, &r.phrase, &r.kind} {
+				number(n)
+			}
+		}
+		for j := range s.found {
+			number(&s.found[j].key)
+		}
+	}
+}
+
+// between calls each with the samples that stand for a part of a span, and the seconds of this part.
+func (p *past) between(s Span, each func(*sample, float64)) {
+	first, _ := slices.BinarySearchFunc(p.samples, s.From, func(x sample, t time.Time) int { return x.at.Compare(t) })
+	for i := first; i < len(p.samples); i++ {
+		x := &p.samples[i]
+		begin := x.at.Add(-x.period)
+		if !begin.Before(s.To) {
+			break
+		}
+		if part := earlier(x.at, s.To).Sub(later(begin, s.From)).Seconds(); part > 0 {
+			each(x, part)
+		}
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// matcher is a filter with numbers instead of keys.
+type matcher struct {
+	conditions []condition
+	never      bool // a key that no sample has
+}
+
+type condition struct {
+	by     By
+	number uint32
+	pid    int32
+	start  int64
+	class  int8
+}
+
+func (p *past) matcher(f Filter) (m matcher) {
+	for _, c := range f {
+		x := condition{by: c.By}
+		switch c.By {
+		case BySession:
+			pid, start, _ := strings.Cut(c.Key, "-")
+			n, err := strconv.ParseInt(pid, 10, 32)
+			x.pid = int32(n)
+			x.start, _ = strconv.ParseInt(start, 10, 64)
+			m.never = m.never || err != nil
+		case ByClass:
+			x.class = int8(slices.Index(Classes(), c.Key))
+			m.never = m.never || x.class < 0
+		default:
+			if prefix := prefixOf(c.By); c.Key != "" {
+				n, ok := p.names.index[prefix+c.Key]
+				x.number, m.never = n, m.never || !ok || prefix == ""
+			}
+		}
+		m.conditions = append(m.conditions, x)
+	}
+	return m
+}
+
+func prefixOf(by By) string {
+	return map[By]string{
+		ByQuery: "q", ByEvent: "e", ByUser: "u", ByDatabase: "d", ByApplication: "a", ByPhrase: "p", ByType: "t",
+	}[by]
+}
+
+// value returns the number of a property of a row.
+func (r *row) value(by By) uint32 {
+	switch by {
+	case ByQuery:
+		return r.query
+	case ByEvent:
+		return r.event
+	case ByUser:
+		return r.user
+	case ByDatabase:
+		return r.database
+	case ByApplication:
+		return r.app
+	case ByPhrase:
+		return r.phrase
+	case ByType:
+		return r.kind
+	case BySession, ByClass:
+	}
+	return 0
+}
+
+// match reports whether an active row passes.
+func (m *matcher) match(r *row) bool {
+	if m.never || r.class == idleClass {
+		return false
+	}
+	for i := range m.conditions {
+		c := &m.conditions[i]
+		switch c.by {
+		case BySession:
+			if r.pid != c.pid || c.start != 0 && r.started != c.start {
+				return false
+			}
+		case ByClass:
+			if r.class != c.class {
+				return false
+			}
+		default:
+			if r.value(c.by) != c.number {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// count returns the active sessions by class.
+func (m *matcher) count(s *sample) [numClasses]int32 {
+	if len(m.conditions) == 0 {
+		return s.sums
+	}
+	var sums [numClasses]int32
+	for i := range s.rows {
+		if r := &s.rows[i]; m.match(r) {
+			sums[r.class]++
+		}
+	}
+	return sums
+}
+
+// load is Source.Load.
+func (p *past) load(q Query, columns int, interval time.Duration) *Load {
+	columns = min(max(1, columns), maxSamples)
+	length := niceLength(q.To.Sub(q.From)/time.Duration(columns), interval)
+	from := q.From.Truncate(length)
+	l := &Load{Span: q.Span, ColumnSeconds: length.Seconds()}
+	n := int((q.To.Sub(from) + length - 1) / length)
+	n = min(max(n, 1), 2*maxSamples)
+	sums := make([][numClasses]float64, n)
+	seconds, total, all := make([]float64, n), [numClasses]float64{}, 0.0
+	l.Columns = make([]Column, n)
+	for i := range l.Columns {
+		l.Columns[i].Time = from.Add(time.Duration(i) * length)
+	}
+	m := p.matcher(q.Filter)
+	p.between(Span{from, q.To}, func(s *sample, _ float64) {
+		counts := m.count(s)
+		begin := s.at.Add(-s.period)
+		first := max(0, int(begin.Sub(from)/length))
+		for i := first; i < n && l.Columns[i].Time.Before(s.at); i++ {
+			part := earlier(s.at, l.Columns[i].Time.Add(length)).Sub(later(begin, l.Columns[i].Time)).Seconds()
+			if part <= 0 {
+				continue
+			}
+			seconds[i] += part
+			all += part
+			if l.Columns[i].Kind != KindSampled {
+				l.Columns[i].Kind = s.kind
+			}
+			for c, k := range counts {
+				sums[i][c] += float64(k) * part
+				total[c] += float64(k) * part
+			}
+		}
+	})
+	l.Seconds = all
+	var present []int
+	for c, name := range Classes() {
+		if total[c] > 0 {
+			present = append(present, c)
+			l.Classes = append(l.Classes, name)
+			l.Active = append(l.Active, total[c]/all)
+		}
+	}
+	for i := range l.Columns {
+		if seconds[i] == 0 {
+			continue
+		}
+		l.Columns[i].Active = make([]float64, len(present))
+		for j, c := range present {
+			l.Columns[i].Active[j] = sums[i][c] / seconds[i]
+		}
+	}
+	return l
+}
+
+// niceLength returns a round length of a column that is not shorter than wanted, and not shorter than an interval.
+func niceLength(wanted, interval time.Duration) time.Duration {
+	wanted = max(wanted, interval)
+	for _, s := range []int{1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200} {
+		if d := time.Duration(s) * time.Second; d >= wanted {
+			return d
+		}
+	}
+	return wanted.Round(time.Hour) + time.Hour
+}
+
+// who is Source.Who.
+func (p *past) who(q Query, by By, limit int) *Who {
+	type sum struct {
+		classes [numClasses]float64
+		all     float64
+		row     *row
+	}
+	type key struct {
+		number uint32
+		pid    int32
+		start  int64
+	}
+	w := &Who{Span: q.Span, By: by, Rows: []WhoRow{}}
+	m := p.matcher(q.Filter)
+	sums, all := map[key]*sum{}, 0.0
+	p.between(q.Span, func(s *sample, part float64) {
+		w.Seconds += part
+		for i := range s.rows {
+			r := &s.rows[i]
+			if !m.match(r) {
+				continue
+			}
+			k := key{number: r.value(by)}
+			switch by {
+			case BySession:
+				k = key{pid: r.pid, start: r.started}
+			case ByClass:
+				k.number = uint32(r.class)
+			default:
+			}
+			x := sums[k]
+			if x == nil {
+				x = &sum{}
+				sums[k] = x
+			}
+			x.classes[r.class] += part
+			x.all += part
+			x.row = r
+			all += part
+		}
+	})
+	if w.Seconds == 0 {
+		return w
+	}
+	w.Active = all / w.Seconds
+	fill := func(to *WhoRow, x *sum) {
+		to.Active += x.all / w.Seconds
+		to.Share += 100 * x.all / all
+		if to.ByClass == nil {
+			to.ByClass = map[string]float64{}
+		}
+		for c, name := range Classes() {
+			if x.classes[c] > 0 {
+				to.ByClass[name] += x.classes[c] / w.Seconds
+			}
+		}
+	}
+	for k, x := range sums {
+		r := WhoRow{}
+		r.Key, r.Name = p.nameOf(by, k.number, x.row)
+		fill(&r, x)
+		w.Rows = append(w.Rows, r)
+	}
+	slices.SortFunc(w.Rows, func(a, b WhoRow) int { return cmp.Or(cmp.Compare(b.Active, a.Active), cmp.Compare(a.Key, b.Key)) })
+	if limit > 0 && len(w.Rows) > limit {
+		o := WhoRow{Count: len(w.Rows) - limit, ByClass: map[string]float64{}}
+		for i := range w.Rows[limit:] {
+			r := &w.Rows[limit+i]
+			o.Active, o.Share = o.Active+r.Active, o.Share+r.Share
+			for c, v := range r.ByClass {
+				o.ByClass[c] += v
+			}
+		}
+		w.Others, w.Rows = &o, w.Rows[:limit]
+	}
+	return w
+}
+
+// nameOf returns the key and the name of a value.
+func (p *past) nameOf(by By, number uint32, r *row) (key, name string) {
+	switch by {
+	case BySession:
+		name = strconv.Itoa(int(r.pid))
+		if text := cmp.Or(p.names.get(r.app).name, p.names.get(r.kind).name); text != "" {
+			name += " " + text
+		}
+		return fmt.Sprintf("%d-%d", r.pid, r.started), name
+	case ByClass:
+		name = Classes()[number]
+		return name, name
+	default:
+	}
+	e := p.names.get(number)
+	if e.key == "" {
+		return "", absent(by)
+	}
+	return e.key[1:], e.name
+}
+
+// absent is the name of a property that a session does not have.
+func absent(by By) string {
+	switch by {
+	case ByQuery:
+		return "(no statement)"
+	case ByPhrase:
+		return "(no phrase)"
+	case ByApplication:
+		return "(no application name)"
+	case ByUser, ByDatabase:
+		return "(no " + string(by) + ")"
+	case ByEvent, BySession, ByType, ByClass:
+	}
+	return "(unknown)"
+}
+
+// waits returns the states of a process in a span, the oldest first.
+func (p *past) waits(pid int, q Span) []WaitSpan {
+	list := []WaitSpan{}
+	p.between(q, func(s *sample, _ float64) {
+		for i := range s.rows {
+			r := &s.rows[i]
+			if int(r.pid) != pid {
+				continue
+			}
+			w := WaitSpan{
+				Span:  Span{later(s.at.Add(-s.period), q.From), s.at},
+				Event: p.names.get(r.event).name, Query: p.names.get(r.query).name,
+			}
+			if r.class != idleClass {
+				w.Class = Classes()[r.class]
+			} else {
+				w.Event = idleInTx
+			}
+			if n := len(list); n > 0 && list[n-1].Class == w.Class && list[n-1].Event == w.Event && list[n-1].Query == w.Query &&
+				!w.From.After(list[n-1].To.Add(time.Millisecond)) {
+				list[n-1].To = w.To
+			} else {
+				list = append(list, w)
+			}
+			break
+		}
+	})
+	if len(list) > maxSpans {
+		list = list[len(list)-maxSpans:]
+	}
+	return list
+}
+
+// share returns the part of a finding in the database time of a span, in percent; false: there is no database time.
+func (p *past) share(key string, q Span) (float64, bool) {
+	number, known := p.names.index["f"+key]
+	part, all := 0.0, 0.0
+	p.between(q, func(s *sample, seconds float64) {
+		for _, n := range s.sums {
+			all += float64(n) * seconds
+		}
+		if !known {
+			return
+		}
+		for i := range s.found {
+			if s.found[i].key == number {
+				part += float64(s.found[i].active) * seconds
+			}
+		}
+	})
+	if all == 0 || math.IsNaN(part) {
+		return 0, false
+	}
+	return min(100, 100*part/all), true
+}

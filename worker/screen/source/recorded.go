@@ -1,0 +1,145 @@
+package source
+
+import (
+	"context"
+	"time"
+
+	"pg_stat_backtrace/worker/history/span"
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/pg/cluster"
+)
+
+// recordedSpan is how much of the history is read at the start.
+const recordedSpan = 15 * time.Minute
+
+// Recorded reads the files of a recorder.
+type Recorded struct {
+	dir    string
+	reader *store.Reader
+}
+
+// OpenRecorded opens the history of the server with a data directory. The error wraps store.ErrNoHistory if the recorder's
+// directory does not have it.
+func OpenRecorded(dir, dataDir string) (*Recorded, error) {
+	control, err := cluster.ReadControl(dataDir)
+	if err != nil {
+		return nil, err
+	}
+	r, err := store.OpenReader(dir, control.ID())
+	if err != nil {
+		return nil, err
+	}
+	return &Recorded{dir, r}, nil
+}
+
+// Dir returns the recorder's directory.
+func (r *Recorded) Dir() string { return r.dir }
+
+// fill adds the newest recorded sweeps to samples that are empty. Sweeps that cannot be read are gaps.
+func (r *Recorded) fill(p *past, rules *rules) {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	now := time.Now()
+	_, _ = span.Read(ctx, r.reader, now.Add(-recordedSpan), now, func(w *span.Sweep, _ *span.Gap) error {
+		m := momentOf(w)
+		list := rules.apply(&facts{m: m})
+		p.addFindings(p.add(m, KindRecorded, w.Period), list)
+		return nil
+	})
+}
+
+// momentOf returns a recorded sweep as a moment. Idle sessions are absent, except blockers.
+func momentOf(w *span.Sweep) *moment.Moment {
+	m := &moment.Moment{Time: w.Time, Method: "recorded"}
+	if w.Note != "" {
+		m.Missing = append(m.Missing, w.Note)
+	}
+	for i := range w.Rows {
+		row := &w.Rows[i]
+		if row.Ended {
+			continue
+		}
+		s := moment.Session{
+			PID: int(row.PID), ServerPID: int(row.PID), Started: stamp(row.Start), Type: row.Type, DatabaseOID: row.DatabaseID,
+			UserOID: row.UserID, Database: row.Database, User: row.User, Application: row.App, Client: row.Client,
+			State: row.State, XactStart: stamp(row.XactStart), QueryStart: stamp(row.QueryStart), StateStart: stamp(row.StateStart),
+			QueryID: row.QueryID, Query: row.Query, Leader: int(row.Leader), Phrase: row.Phrase,
+		}
+		if row.WaitType != "" {
+			s.Wait = &moment.Wait{Type: row.WaitType, Event: row.WaitEvent, Since: stamp(row.WaitStart)}
+		}
+		for _, b := range row.BlockedBy {
+			s.Blockers = append(s.Blockers, moment.Blocker{
+				PID: int(b.PID), Lock: b.Lock, Mode: b.Mode, Object: b.Object, Queued: b.Soft, Since: stamp(row.WaitStart),
+			})
+		}
+		m.Sessions = append(m.Sessions, s)
+	}
+	m.Blocking = forestOf(m.Sessions)
+	return m
+}
+
+func stamp(micro int64) *time.Time {
+	if micro == 0 {
+		return nil
+	}
+	t := time.UnixMicro(micro).UTC()
+	return &t
+}
+
+// forestOf builds the forest of waits for locks from the blockers of each session. A session stands below its first blocker,
+// and is repeated below the others.
+func forestOf(sessions []moment.Session) []*moment.Node {
+	blocked, waits := map[int][]*moment.Session{}, map[int]*moment.Session{}
+	for i := range sessions {
+		s := &sessions[i]
+		for j := range s.Blockers {
+			if j > 0 && s.Blockers[j-1].PID == s.Blockers[j].PID {
+				continue
+			}
+			blocked[s.Blockers[j].PID] = append(blocked[s.Blockers[j].PID], s)
+			waits[s.ServerPID] = s
+		}
+	}
+	const deepest = 1000
+	seen := map[int]bool{}
+	var below func(pid, depth int) *moment.Node
+	below = func(pid, depth int) *moment.Node {
+		n := &moment.Node{PID: pid}
+		if s := waits[pid]; s != nil {
+			b := &s.Blockers[0]
+			n.Waits = []moment.LockWait{{PID: pid, Lock: b.Lock, Mode: b.Mode, Object: b.Object, Since: b.Since}}
+		}
+		if seen[pid] || depth > deepest {
+			n.Repeated = true
+			return n
+		}
+		seen[pid] = true
+		for _, s := range blocked[pid] {
+			n.Blocked = append(n.Blocked, below(s.ServerPID, depth+1))
+		}
+		return n
+	}
+	var roots []*moment.Node
+	for i := range sessions { // in the order of process ids
+		if pid := sessions[i].ServerPID; waits[pid] == nil && blocked[pid] != nil {
+			roots = append(roots, below(pid, 0))
+		}
+	}
+	for i := range sessions { // roots that are no session of the sweep, and cycles
+		s := &sessions[i]
+		if waits[s.ServerPID] == nil || seen[s.ServerPID] {
+			continue
+		}
+		root := s.Blockers[0].PID
+		deadlock := waits[root] != nil
+		if deadlock {
+			root = s.ServerPID
+		}
+		n := below(root, 0)
+		n.Deadlock = deadlock
+		roots = append(roots, n)
+	}
+	return roots
+}

@@ -1,0 +1,528 @@
+package source
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/worker/moment"
+)
+
+// The rules. Each sentence says only what the newest samples prove.
+const (
+	RuleBlocks      = "blocks-sessions"
+	RuleDeadlock    = "deadlock"
+	RuleConnections = "connections"
+	RuleSyncRep     = "synchronous-standby"
+	RuleWAL         = "wal-to-disk"
+	RuleEvent       = "wait-event"
+	RuleProcessors  = "processors"
+	RuleDisk        = "uninterruptible"
+	RuleIdleInTx    = "idle-in-transaction"
+	RuleStatement   = "one-statement"
+)
+
+// Thresholds of the rules.
+const (
+	usedConnections = 0.9              // of max_connections
+	fewestWaiters   = 4                // sessions at one wait event
+	waitersShare    = 0.3              // of the active sessions
+	samplesOfDisk   = 3                // in a row in uninterruptible sleep
+	samplesOfSync   = 3                // in a row in a wait for a standby
+	longIdle        = 5 * time.Minute  // in a transaction
+	longStatement   = 10 * time.Second // without a wait event in each sample
+	meanOf          = 5                // samples for the mean of running processes
+	mostOfRule      = 8                // findings of one rule
+)
+
+// facts are what the rules know.
+type facts struct {
+	m              *moment.Moment
+	processors     float64 // 0: not known
+	maxConnections int     // 0: not known
+	// states are the states of processes as in proc(5), by process id. Processes that were not looked at are absent.
+	states map[int]byte
+	// kernel are the kernel functions in which processes of state D sleep, if they are known.
+	kernel map[int]string
+	// unseen is the number of active processes whose state was not looked at.
+	unseen int
+}
+
+// rules finds the findings of each sample, and knows since when they are true.
+type rules struct {
+	first   map[string]time.Time // first sample of a fact without a break
+	count   map[string]int       // samples of a fact without a break
+	running []int                // running processes of the last samples
+	now     map[string]bool      // facts of the current sample
+}
+
+// holds notes that a fact is true in the current sample, and returns since which sample, and the number of samples.
+func (r *rules) holds(key string, at time.Time) (time.Time, int) {
+	if r.first == nil {
+		r.first, r.count = map[string]time.Time{}, map[string]int{}
+	}
+	if !r.now[key] {
+		r.now[key] = true
+		r.count[key]++
+	}
+	if _, ok := r.first[key]; !ok {
+		r.first[key] = at
+	}
+	return r.first[key], r.count[key]
+}
+
+// apply returns the findings of a sample, the worst first. It must be called once for each sample.
+func (r *rules) apply(f *facts) []Finding {
+	r.now = make(map[string]bool)
+	b := BlockingOf(f.m)
+	sessions := byPID(f.m)
+	var list []Finding
+	list = append(list, r.blocking(f, b, sessions)...)
+	list = append(list, r.connections(f)...)
+	list = append(list, r.events(f)...)
+	list = append(list, r.processes(f)...)
+	list = append(list, r.idle(f, b)...)
+	list = append(list, r.statements(f)...)
+	for key := range r.first {
+		if !r.now[key] {
+			delete(r.first, key)
+			delete(r.count, key)
+		}
+	}
+	sortFindings(list)
+	return list
+}
+
+// sortFindings sorts the worst first.
+func sortFindings(list []Finding) {
+	slices.SortStableFunc(list, func(a, b Finding) int {
+		if a.Severity != b.Severity {
+			if a.Severity == Critical {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(rank(a.Rule), rank(b.Rule)), cmp.Compare(b.Sessions, a.Sessions), a.Since.Compare(b.Since),
+			cmp.Compare(a.Key, b.Key))
+	})
+}
+
+// rank is the order of rules of one severity.
+func rank(rule string) int {
+	return slices.Index([]string{
+		RuleDeadlock, RuleBlocks, RuleConnections, RuleSyncRep, RuleWAL, RuleDisk, RuleEvent, RuleProcessors, RuleIdleInTx,
+		RuleStatement,
+	}, rule)
+}
+
+// blocking finds roots of trees.
+func (r *rules) blocking(f *facts, b *Blocking, sessions map[int]*moment.Session) (list []Finding) {
+	for i := range b.Nodes {
+		n := &b.Nodes[i]
+		if n.Depth > 0 || n.Blocks == 0 {
+			continue
+		}
+		below := b.Nodes[i+1:]
+		if end := slices.IndexFunc(below, func(x BlockingNode) bool { return x.Depth == 0 }); end >= 0 {
+			below = below[:end]
+		}
+		find := Finding{Rule: RuleBlocks, Severity: Critical, Sessions: n.Blocks, PID: n.PID}
+		find.Key = fmt.Sprintf("%s-%d-%d", RuleBlocks, n.PID, n.XID)
+		since, _ := r.holds(find.Key, f.m.Time)
+		find.Since, find.AtLeast = since, true
+		lock, object, mixed := "", "", false
+		active, oldest := 0, time.Time{}
+		for j := range below {
+			if s := sessions[below[j].PID]; s != nil && !below[j].Repeated && ClassOf(s) != "" {
+				active++
+			}
+			if below[j].Depth != 1 {
+				continue
+			}
+			for k := range below[j].Waits {
+				w := &below[j].Waits[k]
+				mixed = mixed || lock != "" && (w.Lock != lock || w.Object != object)
+				lock, object = w.Lock, w.Object
+				if w.Since != nil && (oldest.IsZero() || w.Since.Before(oldest)) {
+					oldest = *w.Since
+				}
+			}
+		}
+		if !oldest.IsZero() {
+			find.Since, find.AtLeast = oldest, false
+		}
+		find.Share = activeShare(active)
+		if mixed {
+			lock, object = "", ""
+		}
+		if n.Deadlock {
+			find.Rule = RuleDeadlock
+			find.Text = fmt.Sprintf("%s and %s wait for each other", subject(f, n), count(n.Blocks, "other session"))
+		} else {
+			find.Text = fmt.Sprintf("%s blocks %s%s", subject(f, n), count(n.Blocks, "session"), onObject(f, lock, object))
+		}
+		if s := sessions[n.PID]; s != nil {
+			find.Detail = s.Query
+			if s.Query != "" && inTransaction(s) {
+				find.Detail = "last statement: " + s.Query
+			}
+		}
+		list = append(list, find)
+	}
+	return most(list)
+}
+
+// activeShare marks a finding whose share is computed from the samples. The source replaces it.
+func activeShare(active int) *float64 {
+	if active == 0 {
+		return nil
+	}
+	n := float64(active)
+	return &n
+}
+
+// most keeps the largest findings of a rule.
+func most(list []Finding) []Finding {
+	sortFindings(list)
+	return list[:min(len(list), mostOfRule)]
+}
+
+// subject names a node: the process id, the application and the state.
+func subject(f *facts, n *BlockingNode) string {
+	switch {
+	case n.PID != 0 && n.Session != nil:
+		return sessionName(f.m.Time, &n.Session.Session)
+	case n.PID != 0:
+		return fmt.Sprintf("PID %d", n.PID)
+	case n.GID != "":
+		return fmt.Sprintf("The prepared transaction %q", n.GID)
+	}
+	return fmt.Sprintf("The prepared transaction %d", n.XID)
+}
+
+// sessionName names a session for a sentence.
+func sessionName(at time.Time, s *moment.Session) string {
+	var parts []string
+	if s.Application != "" {
+		parts = append(parts, s.Application)
+	}
+	state := s.State
+	if state == "" || s.Type != clientBackend {
+		parts = append(parts, s.Type)
+	}
+	if state != "" && state != stateDisabled {
+		if s.StateStart != nil {
+			state += " for " + Age(at.Sub(*s.StateStart))
+		}
+		parts = append(parts, state)
+	}
+	return fmt.Sprintf("PID %d (%s)", s.ServerPID, strings.Join(parts, ", "))
+}
+
+// Age returns a duration in the words of the screens: "350 ms", "40 s", "3 min 20 s", "5 h 10 min", "2 d 3 h".
+func Age(d time.Duration) string {
+	d = max(0, d)
+	two := func(n, m int64, unit, part string) string {
+		if m == 0 {
+			return fmt.Sprintf("%d %s", n, unit)
+		}
+		return fmt.Sprintf("%d %s %d %s", n, unit, m, part)
+	}
+	const day = 24 * time.Hour
+	switch {
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < 10*time.Second:
+		return strconv.FormatFloat(math.Floor(d.Seconds()*10)/10, 'f', 1, 64) + " s"
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", int64(d.Seconds()))
+	case d < time.Hour:
+		return two(int64(d/time.Minute), int64(d%time.Minute/time.Second), "min", "s")
+	case d < day:
+		return two(int64(d/time.Hour), int64(d%time.Hour/time.Minute), "h", "min")
+	}
+	return two(int64(d/day), int64(d%day/time.Hour), "d", "h")
+}
+
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
+}
+
+// onObject says for which lock sessions wait, if all of them wait for the same.
+func onObject(f *facts, lock, object string) string {
+	switch lock {
+	case "":
+		return ""
+	case "transactionid":
+		return " until transaction " + object + " ends"
+	case "virtualxid":
+		return " until its transaction ends"
+	}
+	return " on " + LockName(f.m, lock, object)
+}
+
+// LockName describes the object of a lock: "relation 16384 of database shop". Objects are numbers, because names of
+// relations are not in shared memory.
+func LockName(m *moment.Moment, lock, object string) string {
+	if object == "" {
+		return lock
+	}
+	if lock != "relation" && lock != "tuple" && lock != "page" && lock != "extend" {
+		return lock + " " + object
+	}
+	database, rest, ok := strings.Cut(object, "/")
+	if !ok {
+		return lock + " " + object
+	}
+	relation, place, _ := strings.Cut(rest, " ")
+	text := "relation " + relation
+	switch lock {
+	case "tuple":
+		text = "row " + place + " of " + text
+	case "page":
+		text = place + " of " + text
+	case "extend":
+		text = "the extension of " + text
+	}
+	if database == "0" {
+		return text
+	}
+	for i := range m.Sessions {
+		if s := &m.Sessions[i]; s.Database != "" && strconv.FormatUint(uint64(s.DatabaseOID), 10) == database {
+			return text + " of database " + s.Database
+		}
+	}
+	return text + " of database " + database
+}
+
+// connections finds a lack of free connections.
+func (r *rules) connections(f *facts) []Finding {
+	used := clients(f.m)
+	if f.maxConnections == 0 || float64(used) < usedConnections*float64(f.maxConnections) {
+		return nil
+	}
+	find := Finding{Key: RuleConnections, Rule: RuleConnections, Severity: Warning, Sessions: used, AtLeast: true}
+	if used >= f.maxConnections {
+		find.Severity = Critical
+	}
+	find.Since, _ = r.holds(find.Key, f.m.Time)
+	idle, inTx := 0, 0
+	for i := range f.m.Sessions {
+		switch s := &f.m.Sessions[i]; {
+		case s.Type != clientBackend:
+		case inTransaction(s):
+			inTx++
+		case s.State == stateIdle:
+			idle++
+		}
+	}
+	find.Text = fmt.Sprintf("%d of %d connections are in use (max_connections): %d are idle, %d idle in transaction",
+		used, f.maxConnections, idle, inTx)
+	return []Finding{find}
+}
+
+// clients counts the client backends.
+func clients(m *moment.Moment) (n int) {
+	for i := range m.Sessions {
+		if m.Sessions[i].Type == clientBackend {
+			n++
+		}
+	}
+	return n
+}
+
+// toDisk are the wait events of sessions that wait until WAL is on disk. Spellings differ between versions.
+func toDisk(event string) bool {
+	return slices.Contains([]string{"lwlock:walwrite", "io:walsync", "io:walwrite", "lwlock:walwritelock"}, strings.ToLower(event))
+}
+
+// events finds wait events at which many sessions wait.
+func (r *rules) events(f *facts) (list []Finding) {
+	byEvent, active := map[string]int{}, 0
+	disk, sync, syncAge := 0, 0, 0
+	var diskEvents []string
+	for i := range f.m.Sessions {
+		s := &f.m.Sessions[i]
+		class := ClassOf(s)
+		if class == "" {
+			continue
+		}
+		active++
+		event := eventOf(s)
+		switch {
+		case strings.EqualFold(event, "IPC:SyncRep"):
+			sync++
+			_, n := r.holds(fmt.Sprintf("sync-%d-%d", s.ServerPID, micro(s.QueryStart)), f.m.Time)
+			syncAge = max(syncAge, n)
+		case toDisk(event):
+			disk++
+			if !slices.Contains(diskEvents, event) {
+				diskEvents = append(diskEvents, event)
+			}
+		case class != CPU && class != Lock && class != Client:
+			byEvent[event]++
+		}
+	}
+	many := func(n int) bool { return n >= fewestWaiters && float64(n) >= waitersShare*float64(active) }
+	if sync > 0 && (syncAge >= samplesOfSync || many(sync)) {
+		list = append(list, r.event(f, Finding{
+			Key: RuleSyncRep, Rule: RuleSyncRep, Severity: Critical, Sessions: sync,
+			Text:   fmt.Sprintf("%s for a synchronous standby to confirm a commit (IPC:SyncRep)", waitsOf(sync)),
+			Filter: Filter{{ByEvent, "IPC:SyncRep", "IPC:SyncRep"}},
+		}))
+	}
+	if many(disk) {
+		slices.Sort(diskEvents)
+		find := Finding{
+			Key: RuleWAL, Rule: RuleWAL, Severity: Warning, Sessions: disk,
+			Text: fmt.Sprintf("%d of %s wait until WAL is on disk (%s)", disk, count(active, "active session"), strings.Join(diskEvents, ", ")),
+		}
+		if len(diskEvents) == 1 {
+			find.Filter = Filter{{ByEvent, diskEvents[0], diskEvents[0]}}
+		}
+		list = append(list, r.event(f, find))
+	}
+	for event, n := range byEvent {
+		if many(n) {
+			list = append(list, r.event(f, Finding{
+				Key: RuleEvent + "-" + event, Rule: RuleEvent, Severity: Warning, Sessions: n,
+				Text:   fmt.Sprintf("%d of %s wait for %s", n, count(active, "active session"), event),
+				Filter: Filter{{ByEvent, event, event}},
+			}))
+		}
+	}
+	return list
+}
+
+func waitsOf(n int) string {
+	if n == 1 {
+		return "1 session waits"
+	}
+	return fmt.Sprintf("%d sessions wait", n)
+}
+
+func (r *rules) event(f *facts, find Finding) Finding {
+	find.Since, _ = r.holds(find.Key, f.m.Time)
+	find.AtLeast, find.Share = true, activeShare(find.Sessions)
+	return find
+}
+
+// processes finds too few processors, and processes in uninterruptible sleep.
+func (r *rules) processes(f *facts) (list []Finding) {
+	running := 0
+	for i := range f.m.Sessions {
+		s := &f.m.Sessions[i]
+		switch f.states[s.ServerPID] {
+		case 'R':
+			running++
+		case 'D':
+			key := fmt.Sprintf("%s-%d-%d", RuleDisk, s.ServerPID, micro(s.Started))
+			since, n := r.holds(key, f.m.Time)
+			if n < samplesOfDisk {
+				continue
+			}
+			find := Finding{
+				Key: key, Rule: RuleDisk, Severity: Warning, Sessions: 1, PID: s.ServerPID, Since: since, AtLeast: true,
+				Text: fmt.Sprintf("%s was in uninterruptible sleep (state D) in each of the last %d samples", sessionName(f.m.Time, s), n),
+			}
+			if in := f.kernel[s.ServerPID]; in != "" {
+				find.Text += ", now in the kernel function " + in
+			}
+			if ClassOf(s) != "" {
+				find.Share = activeShare(1)
+			}
+			list = append(list, find)
+		}
+	}
+	list = most(list)
+	r.running = append(r.running, running)
+	r.running = r.running[max(0, len(r.running)-meanOf):]
+	mean := 0.0
+	for _, n := range r.running {
+		mean += float64(n) / float64(len(r.running))
+	}
+	if f.processors > 0 && float64(running) > f.processors && mean > f.processors {
+		least := ""
+		if f.unseen > 0 {
+			least = "at least "
+		}
+		find := Finding{
+			Key: RuleProcessors, Rule: RuleProcessors, Severity: Warning, Sessions: running, AtLeast: true, Share: activeShare(running),
+			Text: fmt.Sprintf("%s%d processes of the server run or wait for a processor, and it may use %s",
+				least, running, processorsText(f.processors)),
+			Filter: Filter{{ByClass, CPU, CPU}},
+		}
+		find.Since, _ = r.holds(find.Key, f.m.Time)
+		list = append(list, find)
+	}
+	return list
+}
+
+func processorsText(n float64) string {
+	if n == 1 {
+		return "1 processor"
+	}
+	return strconv.FormatFloat(n, 'f', -1, 64) + " processors"
+}
+
+// idle finds sessions that are idle in a transaction for long. Roots of trees are findings already.
+func (r *rules) idle(f *facts, b *Blocking) (list []Finding) {
+	blocks := map[int]bool{}
+	for i := range b.Nodes {
+		if n := &b.Nodes[i]; n.Depth == 0 && n.Blocks > 0 {
+			blocks[n.PID] = true
+		}
+	}
+	for i := range f.m.Sessions {
+		s := &f.m.Sessions[i]
+		if !inTransaction(s) || s.StateStart == nil || f.m.Time.Sub(*s.StateStart) < longIdle || blocks[s.ServerPID] {
+			continue
+		}
+		find := Finding{
+			Key:  fmt.Sprintf("%s-%d-%d", RuleIdleInTx, s.ServerPID, micro(s.StateStart)),
+			Rule: RuleIdleInTx, Severity: Warning, Sessions: 1, PID: s.ServerPID, Since: *s.StateStart,
+			Text: sessionName(f.m.Time, s) + " keeps a transaction open",
+		}
+		if s.XactStart != nil {
+			find.Text += ", begun " + Age(f.m.Time.Sub(*s.XactStart)) + " ago"
+		}
+		if s.Query != "" {
+			find.Detail = "last statement: " + s.Query
+		}
+		list = append(list, find)
+	}
+	return most(list)
+}
+
+// statements finds statements that had no wait event in any sample for some time.
+func (r *rules) statements(f *facts) (list []Finding) {
+	for i := range f.m.Sessions {
+		s := &f.m.Sessions[i]
+		if ClassOf(s) != CPU || s.QueryStart == nil || s.Type != clientBackend {
+			continue
+		}
+		key := fmt.Sprintf("%s-%d-%d", RuleStatement, s.ServerPID, micro(s.QueryStart))
+		since, n := r.holds(key, f.m.Time)
+		if took := f.m.Time.Sub(since); took < longStatement || n < 2 {
+			continue
+		}
+		who := fmt.Sprintf("PID %d", s.ServerPID)
+		if s.Application != "" {
+			who += " (" + s.Application + ")"
+		}
+		list = append(list, Finding{
+			Key: key, Rule: RuleStatement, Severity: Warning, Sessions: 1, PID: s.ServerPID, Since: since, AtLeast: true,
+			Share:  activeShare(1),
+			Text:   fmt.Sprintf("%s has run one statement for %s, without a wait in the last %d samples", who, Age(f.m.Time.Sub(*s.QueryStart)), n),
+			Detail: cmp.Or(s.Phrase, s.Query),
+		})
+	}
+	return most(list)
+}

@@ -1,0 +1,218 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/naming/backtrace"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/render"
+)
+
+// Bounds of the stacks that are taken for phrases after a sample.
+const (
+	stacksPerSample = 24
+	stacksTime      = 200 * time.Millisecond
+	stackTimeout    = 2 * time.Second // of one process
+)
+
+// session identifies a process of a server.
+type session struct {
+	pid     int
+	started int64
+}
+
+// doing is a phrase, and the statement and the wait for which it is true.
+type doing struct {
+	phrase string
+	query  int64
+	event  string
+	at     time.Time
+}
+
+// stacks has phrases for the active sessions. They are made between samples, so that no sample waits for them.
+type stacks struct {
+	wanted  time.Time // the last request for phrases
+	busy    bool
+	next    int // where the next round begins
+	phrases map[session]doing
+}
+
+func identityOf(s *moment.Session) session { return session{s.ServerPID, micro(s.Started)} }
+
+// addPhrases adds the phrases of the last round to sessions that have the same statement and the same wait event.
+func (k *stacks) addPhrases(m *moment.Moment) {
+	for i := range m.Sessions {
+		s := &m.Sessions[i]
+		d, ok := k.phrases[identityOf(s)]
+		if ok && ClassOf(s) != "" && d.query == micro(s.QueryStart) && d.event == eventOf(s) {
+			s.Phrase = d.phrase
+		}
+	}
+}
+
+// take starts a round for a moment, unless the last one is not finished. The caller must have locked l.mu.
+func (k *stacks) take(l *Live, m *moment.Moment) {
+	if k.busy || l.o.Capturer == nil || l.reader == nil {
+		return
+	}
+	var active []*moment.Session
+	for i := range m.Sessions {
+		if ClassOf(&m.Sessions[i]) != "" {
+			active = append(active, &m.Sessions[i])
+		}
+	}
+	if len(active) == 0 {
+		k.phrases = nil
+		return
+	}
+	k.busy = true
+	from := k.next
+	if len(active) <= stacksPerSample {
+		from = 0
+	}
+	k.next = (from + stacksPerSample) % len(active)
+	go l.round(l.reader.Cluster(), active, from)
+}
+
+// round takes the stacks of some of the active sessions.
+func (l *Live) round(c cluster.Cluster, active []*moment.Session, from int) {
+	taken := map[session]doing{}
+	_ = shield.Catch("stacks", func() error {
+		begin := time.Now()
+		for i := range min(len(active), stacksPerSample) {
+			if time.Since(begin) > stacksTime && i > 0 {
+				break
+			}
+			s := active[(from+i)%len(active)]
+			t, err := l.trace(context.Background(), c, s.ServerPID)
+			if err != nil {
+				continue
+			}
+			if text := phraseOf(t); text != "" {
+				taken[identityOf(s)] = doing{text, micro(s.QueryStart), eventOf(s), time.Now()}
+			}
+		}
+		return nil
+	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stacks.busy = false
+	for id, d := range l.stacks.phrases { // of earlier rounds, if there are many sessions
+		if _, ok := taken[id]; !ok && len(active) > stacksPerSample && time.Since(d.at) < watchStacks {
+			taken[id] = d
+		}
+	}
+	l.stacks.phrases = taken
+	if l.last != nil {
+		l.stacks.addPhrases(l.last)
+	}
+}
+
+// phraseOf says what a process does, and in which line of a function.
+func phraseOf(t *backtrace.Trace) string {
+	text := ""
+	if p := render.Phrase(t); p.Text != "" {
+		text = p.Text
+	}
+	if in := innermost(t); in != "" {
+		if text == "" {
+			return "in " + in
+		}
+		text += ", in " + in
+	}
+	return text
+}
+
+// innermost returns the innermost PL/pgSQL function of a stack, with its line.
+func innermost(t *backtrace.Trace) string {
+	if len(t.Threads) == 0 {
+		return ""
+	}
+	frames := t.Threads[0].Frames
+	for i := range frames {
+		for _, l := range frames[i].Levels {
+			if l.Function == "" {
+				continue
+			}
+			if l.Line > 0 {
+				return fmt.Sprintf("%s line %d", l.Function, l.Line)
+			}
+			return l.Function
+		}
+	}
+	return ""
+}
+
+// trace captures a process of the server without a stop.
+func (l *Live) trace(ctx context.Context, c cluster.Cluster, pid int) (*backtrace.Trace, error) {
+	if l.o.Capturer == nil {
+		return nil, errors.New("this source takes no stacks")
+	}
+	target, err := c.Contains(pid)
+	if err != nil {
+		return nil, err
+	}
+	defer target.Held.Release()
+	ctx, cancel := context.WithTimeout(ctx, stackTimeout)
+	defer cancel()
+	return l.o.Capturer.Capture(ctx, target, capture.Options{Deadline: stackTimeout, NonStop: true})
+}
+
+// current returns the run of the server.
+func (l *Live) current() (cluster.Cluster, error) {
+	l.reading.Lock()
+	defer l.reading.Unlock()
+	if l.reader == nil {
+		return cluster.Cluster{}, errors.New("the server does not run")
+	}
+	return l.reader.Cluster(), nil
+}
+
+// Stack is Prober.Stack.
+func (l *Live) Stack(ctx context.Context, pid int) (*Stack, error) {
+	c, err := l.current()
+	if err != nil {
+		return nil, err
+	}
+	at := time.Now()
+	t, err := l.trace(ctx, c, pid)
+	if err != nil {
+		return nil, err
+	}
+	s := &Stack{Time: at, Engine: t.Engine, Frames: []Frame{}}
+	p := render.Phrase(t)
+	s.Phrase, s.Advice, s.Page = phraseOf(t), p.Advice, p.Page
+	if len(t.Threads) == 0 {
+		return s, nil
+	}
+	th := &t.Threads[0]
+	s.Kernel = th.Kernel
+	if !th.Whole {
+		s.Stop = th.Stop
+	}
+	for i := range th.Frames {
+		s.Frames = append(s.Frames, frameOf(&th.Frames[i]))
+	}
+	return s, nil
+}
+
+func frameOf(f *backtrace.Frame) Frame {
+	x := Frame{Function: f.Label(), Named: f.Function != "", Module: f.Module, Note: f.Note}
+	if f.File != "" {
+		x.Place = f.File[strings.LastIndexByte(f.File, '/')+1:]
+		if f.Line > 0 {
+			x.Place += fmt.Sprintf(":%d", f.Line)
+		}
+	}
+	for _, level := range f.Levels {
+		x.Levels = append(x.Levels, level.Text)
+	}
+	return x
+}
