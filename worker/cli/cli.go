@@ -119,7 +119,7 @@ worker and no extension, and work while the server takes no connections.`,
 		},
 	}
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newWorker(version), newCapture(), newActivity(), newPlan(), newHistory(), newIncident(version),
+	root.AddCommand(newWorker(version), newCapture(), newActivity(), newTop(), newPlan(), newHistory(), newIncident(version),
 		newRules(), newProfile(), newWaits(), newTrace(),
 		newMemory(), newSymbols(),
 		newDecode(),

@@ -1,0 +1,114 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/screen/grid"
+	"pg_stat_backtrace/worker/screen/source"
+	"pg_stat_backtrace/worker/screen/view"
+)
+
+// topScreen is the screen in the terminal. Answers of the source come in the background, so that keys are never late.
+type topScreen struct {
+	src      *source.Live
+	state    *view.State
+	terminal *grid.Terminal
+	data     *view.Data
+	answers  chan *view.Data
+	asking   bool // an answer is on its way
+	stale    bool // the state has changed since the question
+}
+
+// showTop shows the screen until the user quits or ctx ends.
+func showTop(ctx context.Context, src *source.Live, s *view.State) error {
+	terminal, err := grid.OpenTerminal()
+	if err != nil {
+		return err
+	}
+	defer terminal.Close()
+	t := &topScreen{src: src, state: s, terminal: terminal, answers: make(chan *view.Data, 1)}
+	changed, end := src.Watch()
+	defer func() { end() }()
+	quit := make(chan struct{})
+	defer close(quit)
+	events := terminal.Events(quit)
+	t.ask(ctx)
+	t.draw(false)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+			if !s.Paused {
+				t.ask(ctx)
+			}
+			t.draw(false)
+		case d := <-t.answers:
+			t.asking, t.data = false, d
+			if t.stale {
+				t.ask(ctx)
+			}
+			t.draw(false)
+		case e, ok := <-events:
+			if !ok {
+				return nil
+			}
+			switch t.event(ctx, e) {
+			case view.Quit:
+				return nil
+			case view.Suspend:
+				end() // nothing is sampled while the program is stopped
+				err := terminal.Suspend(func() { _ = ptrace.Suspend() })
+				if err != nil {
+					return err
+				}
+				changed, end = src.Watch()
+				t.draw(true)
+			}
+		}
+	}
+}
+
+// event handles a key or a new size.
+func (t *topScreen) event(ctx context.Context, e grid.Event) view.Action {
+	if e.Size {
+		t.draw(true)
+		return view.None
+	}
+	action := view.Handle(t.state, t.data, e.Key)
+	switch action {
+	case view.Quit, view.Suspend:
+		return action
+	case view.Refresh:
+		t.ask(ctx)
+	case view.Copy:
+		command := view.Command(t.state, t.data)
+		t.terminal.Copy(command)
+		t.state.Message = "Copied, if the terminal allows it: " + command
+	case view.None, view.Redraw:
+	}
+	t.draw(action == view.Redraw)
+	return view.None
+}
+
+// ask requests the data of the page. If a request is on its way, the next one follows it.
+func (t *topScreen) ask(ctx context.Context) {
+	if t.asking {
+		t.stale = true
+		return
+	}
+	t.asking, t.stale = true, false
+	s, before := *t.state, t.data
+	wide := view.Wide(t.terminal.Grid().Width)
+	go func() {
+		t.answers <- view.Fetch(ctx, t.src, &s, before, time.Now(), wide, false)
+	}()
+}
+
+func (t *topScreen) draw(whole bool) {
+	g := t.terminal.Grid()
+	view.Draw(g, t.state, t.data, time.Now())
+	t.terminal.Draw(g, whole)
+}

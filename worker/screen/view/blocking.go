@@ -1,0 +1,274 @@
+package view
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/screen/grid"
+	"pg_stat_backtrace/worker/screen/source"
+)
+
+// blocking draws the page Blocking.
+func (c *canvas) blocking(y, end int) {
+	const panelFrom, panelWidth = 130, 54
+	b := c.d.Blocking
+	if b == nil {
+		c.failed(1, y, c.Width, "blocking")
+		return
+	}
+	for _, text := range b.Missing {
+		c.Text(1, y, c.Width-1, warn, "✗ "+text)
+		y++
+	}
+	if len(b.Nodes) == 0 {
+		if len(b.Missing) == 0 {
+			c.Text(1, y, c.Width, bold, "no process waits for a lock")
+		}
+		return
+	}
+	waits := "processes wait"
+	if b.Waiting == 1 {
+		waits = "process waits"
+	}
+	trees := "trees"
+	if b.Trees == 1 {
+		trees = "tree"
+	}
+	c.Text(1, y, c.Width, bold, fmt.Sprintf("%d %s for locks, in %d %s", b.Waiting, waits, b.Trees, trees))
+	y++
+	limit, below := c.Width, min(8, (end-y)/2)
+	panel := c.Width >= panelFrom
+	if panel {
+		limit, below = c.Width-panelWidth-2, 0
+	}
+	var r rows
+	marks := treeMarks(b.Nodes)
+	ageAt, waitAt, textAt := 28, 40, 63
+	if limit >= 100 {
+		ageAt, waitAt, textAt = 36, 48, 80
+	}
+	c.Text(3, y, ageAt, dim, "process")
+	c.Text(ageAt, y, waitAt, dim, "waits for")
+	c.Text(waitAt, y, textAt, dim, "lock, mode, or state")
+	c.Text(textAt, y, limit, dim, "object, or what the root does")
+	y++
+	for i := range b.Nodes {
+		n := &b.Nodes[i]
+		r.add(nodeKey(b, i), func(y int, selected bool) {
+			style := plain
+			if n.Depth == 0 {
+				style = bold
+			}
+			if selected {
+				for x := 1; x < limit-1; x++ {
+					c.Set(x, y, ' ', chosen)
+				}
+				c.Set(0, y, '▸', bold)
+				style = chosen
+			}
+			x := 1
+			if n.Depth == 0 {
+				mark := alarm
+				if selected {
+					mark = chosen
+				}
+				c.Set(1, y, '▲', mark)
+				x = 3
+			} else {
+				x = c.Text(1, y, ageAt-9, style, marks[i])
+			}
+			c.Text(x, y, ageAt-1, style, nodeName(n))
+			age, wait, text := c.nodeWords(n)
+			c.Text(ageAt, y, waitAt-1, style, age)
+			c.Text(waitAt, y, textAt-1, style, wait)
+			c.Text(textAt, y, limit-1, style, text)
+		})
+	}
+	r.draw(c, y, end-below)
+	at := c.s.at(c.s.keys(c.d))
+	if at < 0 {
+		return
+	}
+	if panel {
+		c.nodePanel(limit+1, y-1, c.Width-1, end, &b.Nodes[at])
+	} else {
+		c.rule(0, end-below, c.Width)
+		c.nodePanel(1, end-below+1, c.Width-1, end, &b.Nodes[at])
+	}
+}
+
+// treeMarks returns the lines that lead to each node.
+func treeMarks(nodes []source.BlockingNode) []string {
+	const deepest = 6
+	marks := make([]string, len(nodes))
+	open := map[int]bool{} // depths with a later node
+	for i := len(nodes) - 1; i >= 0; i-- {
+		depth := nodes[i].Depth
+		for d := range open {
+			if d > depth {
+				delete(open, d)
+			}
+		}
+		var m strings.Builder
+		for d := max(1, depth-deepest); d < depth; d++ {
+			if open[d] {
+				m.WriteString("│ ")
+			} else {
+				m.WriteString("  ")
+			}
+		}
+		if open[depth] {
+			m.WriteString("├─")
+		} else {
+			m.WriteString("└─")
+		}
+		marks[i] = m.String()
+		open[depth] = true
+	}
+	return marks
+}
+
+func nodeName(n *source.BlockingNode) string {
+	switch {
+	case n.PID != 0 && n.Session != nil && n.Session.Application != "":
+		return strconv.Itoa(n.PID) + " " + n.Session.Application
+	case n.PID != 0 && n.Session != nil:
+		return strconv.Itoa(n.PID) + " " + n.Session.Type
+	case n.PID != 0:
+		return strconv.Itoa(n.PID)
+	case n.GID != "":
+		return "prepared " + strconv.Quote(n.GID)
+	}
+	return "prepared " + strconv.FormatUint(uint64(n.XID), 10)
+}
+
+// nodeWords returns the age, the lock or the state, and the object of a node. For a root, it returns what the root does.
+func (c *canvas) nodeWords(n *source.BlockingNode) (age, wait, text string) {
+	if n.Repeated {
+		return "", "(see above)", ""
+	}
+	mark := ""
+	if n.Deadlock {
+		mark = "deadlock: "
+	}
+	if len(n.Waits) > 0 {
+		w := &n.Waits[0]
+		if w.Since != nil {
+			age = source.Age(c.d.Blocking.Time.Sub(*w.Since))
+		}
+		wait = mark + strings.TrimSpace(w.Lock+" "+strings.TrimSuffix(w.Mode, "Lock"))
+		text = w.Object
+		if len(n.Waits) > 1 {
+			text += fmt.Sprintf(" (+%d waits)", len(n.Waits)-1)
+		}
+		if w.Unknown != "" {
+			text += " (" + w.Unknown + ")"
+		}
+		return age, wait, text
+	}
+	s := n.Session
+	if s == nil {
+		return "", "", ""
+	}
+	text = oneLine(s.Query)
+	if s.Class != "" {
+		if s.QueryStart != nil {
+			age = source.Age(c.d.Blocking.Time.Sub(*s.QueryStart))
+		}
+		if s.Phrase != "" {
+			text = s.Phrase
+		}
+	} else if s.StateStart != nil {
+		age = source.Age(c.d.Blocking.Time.Sub(*s.StateStart))
+	}
+	return age, waitOf(s), text
+}
+
+// nodePanel draws all about a node.
+func (c *canvas) nodePanel(x, y, limit, end int, n *source.BlockingNode) {
+	put := func(s grid.Style, text string, lines int) {
+		for _, line := range grid.Wrap(text, limit-x, lines) {
+			if y < end {
+				c.Text(x, y, limit, s, line)
+				y++
+			}
+		}
+	}
+	title := nodeName(n)
+	if s := n.Session; s != nil {
+		if u := userAt(s); u != "" {
+			title += "  " + u
+		}
+		if s.Client != "" {
+			title += "  from " + s.Client
+		}
+	}
+	put(bold, title, 2)
+	at := c.d.Blocking.Time
+	if n.Blocks > 0 {
+		put(plain, fmt.Sprintf("blocks %s, %d directly", plural(float64(n.Blocks), "session"), n.Directly), 1)
+	}
+	for i := range n.Waits {
+		put(plain, waitLine(c.d, n, &n.Waits[i]), 2)
+	}
+	s := n.Session
+	if s == nil {
+		return
+	}
+	state := s.State
+	if s.StateStart != nil && state != "" {
+		state += " for " + source.Age(at.Sub(*s.StateStart))
+	}
+	if s.XactStart != nil {
+		state += ", transaction open for " + source.Age(at.Sub(*s.XactStart))
+	}
+	if state != "" {
+		put(plain, state, 2)
+	}
+	if s.Phrase != "" {
+		put(code, s.Phrase, 3)
+	}
+	if s.Query != "" {
+		label := ""
+		if s.Class == "" {
+			label = "last statement: "
+		}
+		put(dim, label+s.Query, max(1, end-y))
+	}
+}
+
+// waitLine describes a wait.
+func waitLine(d *Data, n *source.BlockingNode, w *moment.LockWait) string {
+	line := "waits"
+	if w.PID != n.PID {
+		line = fmt.Sprintf("process %d waits", w.PID)
+	}
+	m := &moment.Moment{}
+	if d.Blocking != nil {
+		for i := range d.Blocking.Nodes {
+			if s := d.Blocking.Nodes[i].Session; s != nil {
+				m.Sessions = append(m.Sessions, s.Session)
+			}
+		}
+	}
+	if w.Since != nil {
+		line += " for " + source.Age(d.Blocking.Time.Sub(*w.Since))
+	}
+	line += " to lock " + source.LockName(m, w.Lock, w.Object)
+	switch w.Lock {
+	case "transactionid":
+		line = strings.Replace(line, "to lock transactionid", "for the end of transaction", 1)
+	case "relation", "tuple", "page", "extend", "advisory", "object", "virtualxid":
+	default:
+		line = strings.Replace(line, "to lock ", "for ", 1)
+	}
+	if w.Mode != "" && w.Lock != "transactionid" {
+		line += " in mode " + w.Mode
+	}
+	if w.Unknown != "" {
+		line += ": " + w.Unknown
+	}
+	return line
+}

@@ -1,0 +1,384 @@
+package view
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"pg_stat_backtrace/worker/screen/grid"
+	"pg_stat_backtrace/worker/screen/source"
+)
+
+// Styles by their role.
+var (
+	plain  = grid.Style{}                          //nolint:gochecknoglobals // a constant
+	bold   = grid.Style{Bold: true}                //nolint:gochecknoglobals // a constant
+	dim    = grid.Style{Dim: true}                 //nolint:gochecknoglobals // a constant
+	bar    = grid.Style{Reverse: true, Bold: true} //nolint:gochecknoglobals // a constant
+	chosen = grid.Style{Reverse: true}             //nolint:gochecknoglobals // a constant
+	alarm  = grid.Style{Fg: grid.Red, Bold: true}  //nolint:gochecknoglobals // a constant
+	warn   = grid.Style{Fg: grid.Gold, Bold: true} //nolint:gochecknoglobals // a constant
+	code   = grid.Style{Fg: grid.Blue, Bold: true} //nolint:gochecknoglobals // a constant
+	live   = grid.Style{Reverse: true}             //nolint:gochecknoglobals // a constant
+)
+
+// inkOf returns the colour and the letter of a wait class. The letter stands for it where there are no colours.
+func inkOf(class string) (grid.Ink, rune) {
+	switch class {
+	case source.CPU:
+		return grid.Green, 'C'
+	case source.IO:
+		return grid.Blue, 'I'
+	case source.LWLock:
+		return grid.Pink, 'W'
+	case source.Lock:
+		return grid.Red, 'L'
+	case source.BufferPin:
+		return grid.Teal, 'B'
+	case source.IPC:
+		return grid.Purple, 'P'
+	case source.Client:
+		return grid.Orange, 'N'
+	case source.Timeout:
+		return grid.Gold, 'T'
+	case source.Extension:
+		return grid.Brown, 'E'
+	case source.Injection:
+		return grid.Orchid, 'J'
+	}
+	return grid.Gray, 'O'
+}
+
+// Sizes of the screen.
+const (
+	headLines = 2
+	footLines = 1
+	wideFrom  = 120 // columns from which panels stand side by side
+	smallest  = 40  // columns
+	fewest    = 10  // lines
+)
+
+// Wide reports whether a screen of this width shows all panels of the page Session.
+func Wide(width int) bool { return width >= wideFrom }
+
+// canvas is what the drawing functions share.
+type canvas struct {
+	*grid.Grid
+
+	s   *State
+	d   *Data
+	now time.Time
+}
+
+// Draw draws the chosen page. Data is nil before the first answer. Now is the time of the drawing.
+func Draw(g *grid.Grid, s *State, d *Data, now time.Time) {
+	c := &canvas{g, s, d, now}
+	if g.Width < smallest || g.Height < fewest {
+		g.Text(0, 0, g.Width, plain, fmt.Sprintf("too small: %dx%d, needs %dx%d", g.Width, g.Height, smallest, fewest))
+		return
+	}
+	c.header()
+	c.tabs()
+	y, end := headLines, g.Height-footLines
+	if d != nil && d.Info != nil {
+		y = c.problems(y)
+	}
+	switch {
+	case s.Help:
+		c.help(y)
+	case d == nil || d.page != s.Page && !d.has(s.Page):
+		g.Text(1, y, g.Width, dim, "reading …")
+	case s.Page == PageLoad:
+		c.load(y, end)
+	case s.Page == PageWho:
+		c.who(y, end)
+	case s.Page == PageBlocking:
+		c.blocking(y, end)
+	case s.Page == PageSession:
+		c.session(y, end)
+	}
+	c.footer()
+}
+
+// has reports whether there is data for a page.
+func (d *Data) has(p Page) bool {
+	switch p {
+	case PageLoad:
+		return d.Load != nil
+	case PageWho:
+		return d.Who != nil
+	case PageBlocking:
+		return d.Blocking != nil
+	case PageSession, numPages:
+	}
+	return d.Session != nil
+}
+
+// header draws the server and the age of the data.
+func (c *canvas) header() {
+	c.Fill(0, 0, c.Width, bar)
+	for x := range c.Width {
+		c.Set(x, 0, ' ', bar)
+	}
+	right := c.Width - 1
+	if c.d != nil && c.d.Info != nil {
+		right = c.age(right)
+	}
+	x := c.Text(1, 0, right-1, bar, "pg_stat_backtrace top")
+	if c.d == nil || c.d.Info == nil {
+		return
+	}
+	i := c.d.Info
+	if i.Version > 0 {
+		x = c.Text(x+2, 0, right-1, bar, "PostgreSQL "+strconv.Itoa(i.Version))
+		if i.Port > 0 {
+			x = c.Text(x, 0, right-1, live, ", port "+strconv.Itoa(i.Port))
+		}
+	}
+	if i.Standby != nil && *i.Standby {
+		x = c.Text(x, 0, right-1, live, ", standby")
+	}
+	n := &i.Sessions
+	counts := fmt.Sprintf("%d active  %d idle in tx  %d idle", n.Active, n.IdleInTransaction, n.Idle)
+	if x+3+len(counts) < right {
+		c.Text(x+3, 0, right-1, live, counts)
+	}
+}
+
+// age draws how old the data is, and returns its first column.
+func (c *canvas) age(right int) int {
+	i := c.d.Info
+	text := "no data yet"
+	if i.Last != nil {
+		at := *i.Last
+		if c.d.page == c.s.Page || c.s.Paused {
+			at = earlier(at, c.d.Time)
+		}
+		old := c.now.Sub(at)
+		clock := at.Local().Format("15:04:05 MST")
+		switch {
+		case c.s.Paused:
+			text = "❚❚ stopped, data of " + clock
+		case i.Error != "" || old > 3*time.Duration(i.IntervalSeconds*float64(time.Second))+time.Second:
+			text = "✗ " + source.Age(old) + " old, " + clock
+		default:
+			text = "● live " + clock
+		}
+	}
+	return c.Right(right, 0, bar, text)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// tabs draws the names of the pages.
+func (c *canvas) tabs() {
+	x := 0
+	for i, name := range []string{"Load", "Who", "Blocking", "Session"} {
+		style := plain
+		if Page(i) == c.s.Page {
+			style = bar
+		}
+		x = c.Text(x, 1, c.Width, style, fmt.Sprintf(" %d %s ", i+1, name))
+		if Page(i) == PageBlocking && c.d != nil && c.d.Info != nil && c.d.Info.Sessions.Waiting > 0 {
+			x = c.Text(x, 1, c.Width, alarm, "▲"+strconv.Itoa(c.d.Info.Sessions.Waiting))
+		}
+		x++
+	}
+	right := c.Right(c.Width-1, 1, dim, "? help")
+	c.Right(right-2, 1, dim, "last "+span(c.s.Window()))
+}
+
+// span returns a round duration in words.
+func span(d time.Duration) string {
+	switch {
+	case d >= time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	case d >= time.Minute:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	}
+	return fmt.Sprintf("%d s", int(d.Seconds()))
+}
+
+// problems draws why data is missing, and returns the next line.
+func (c *canvas) problems(y int) int {
+	i := c.d.Info
+	if i.Error != "" {
+		text := i.Error
+		if i.Ended {
+			text = "the server does not run: " + text
+		}
+		for _, line := range grid.Wrap("✗ "+text, c.Width-2, 2) {
+			c.Text(1, y, c.Width, alarm, line)
+			y++
+		}
+	}
+	if n := len(i.Missing); n > 0 {
+		text := "✗ not read: " + i.Missing[0]
+		if n > 1 {
+			text += fmt.Sprintf(", and %d more", n-1)
+		}
+		c.Text(1, y, c.Width-1, warn, text)
+		y++
+	}
+	if len(c.s.Filter) > 0 {
+		x := c.Text(1, y, c.Width, bold, "only")
+		for _, f := range c.s.Filter {
+			x = c.Text(x+1, y, c.Width-1, dim, string(f.By)+" =")
+			name := f.Name
+			if name == "" {
+				name = f.Key
+			}
+			x = c.Text(x+1, y, min(c.Width-1, x+30), code, name)
+		}
+		c.Text(x+2, y, c.Width-1, dim, "(Backspace: wider, r: all)")
+		y++
+	}
+	return y
+}
+
+// failed draws the reason in place of data, and returns the next line.
+func (c *canvas) failed(x, y, limit int, name string) int {
+	text := c.d.Errors[name]
+	if text == "" {
+		text = "no data"
+	}
+	for _, line := range grid.Wrap("✗ "+text, limit-x-1, 4) {
+		c.Text(x, y, limit, alarm, line)
+		y++
+	}
+	return y
+}
+
+// footer draws the keys, or the message, and the cost.
+func (c *canvas) footer() {
+	y := c.Height - 1
+	switch {
+	case c.s.Typing:
+		x := c.Text(1, y, c.Width-1, bold, "/"+c.s.Search)
+		c.Text(x, y, c.Width-1, chosen, " ")
+		return
+	case c.s.Message != "":
+		lines := grid.Wrap(c.s.Message, c.Width-2, 4)
+		for i, line := range lines {
+			at := c.Height - len(lines) + i
+			for x := range c.Width {
+				c.Set(x, at, ' ', plain)
+			}
+			c.Text(1, at, c.Width, bold, line)
+		}
+		return
+	}
+	right := c.Width - 1
+	if c.d != nil && c.d.Info != nil && c.d.Info.CostPercent != nil {
+		right = c.Right(right, y, dim, fmt.Sprintf("costs %.1f %% of a CPU", *c.d.Info.CostPercent)) - 1
+	}
+	x := 1
+	for _, k := range c.keys() {
+		if x+grid.Width(k[0])+1+grid.Width(k[1]) > right {
+			break
+		}
+		x = c.Text(x, y, right, bold, k[0])
+		x = c.Text(x+1, y, right, dim, k[1]) + 2
+	}
+}
+
+// keys returns the keys of the page and their effects, the most useful first.
+func (c *canvas) keys() [][2]string {
+	switch c.s.Page {
+	case PageLoad:
+		return [][2]string{{"↑↓", "select"}, {"Enter", "open"}, {"+-", "time"}, {"space", "stop"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
+	case PageWho:
+		return [][2]string{{"Tab", "by"}, {"Enter", "filter"}, {"Backspace", "back"}, {"q", "quit"}, {"+-", "time"}, {"y", "command"}, {"/", "search"}}
+	case PageBlocking:
+		return [][2]string{{"↑↓", "select"}, {"Enter", "session"}, {"space", "stop"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
+	case PageSession, numPages:
+	}
+	return [][2]string{{"Tab", "panel"}, {"↑↓", "scroll"}, {"c", "capture now"}, {"Backspace", "back"}, {"q", "quit"}, {"y", "command"}}
+}
+
+// help draws all keys.
+func (c *canvas) help(y int) {
+	rows := [][2]string{
+		{"1 2 3 4", "Load, Who, Blocking, Session"},
+		{"↑ ↓ j k PgUp PgDn Home End", "select a row, or scroll"},
+		{"Enter", "open: a finding, a session; in Who: filter by the row"},
+		{"Backspace Esc", "back: remove the last filter, leave the session"},
+		{"Tab ← →", "in Who: count by another property; in Session: another panel"},
+		{"+ -", "a shorter or longer time: 1, 5, 15 min, 1, 2 h"},
+		{"space", "stop the picture, and continue"},
+		{"c", "in Session: capture now, and keep the stack"},
+		{"/ n N", "search; next and previous match"},
+		{"r", "remove all filters"},
+		{"y", "show and copy the command that prints this page"},
+		{"Ctrl-L, Ctrl-Z, q", "draw again, suspend, quit"},
+	}
+	c.Text(1, y, c.Width, bold, "Keys")
+	for i, r := range rows {
+		c.Text(2, y+1+i, 30, bold, r[0])
+		c.Text(31, y+1+i, c.Width, plain, r[1])
+	}
+	notes := []string{
+		"Active sessions are means: 2.5 means 2.5 sessions at a time. CPU: no wait event, so the session runs,",
+		"waits for a processor, or waits in code without a wait event. DB time: the time of all active sessions.",
+		"The line is the number of processors that the server may use. ┄ sampled by this program, ━ recorded.",
+	}
+	for i, line := range notes {
+		c.Text(2, y+2+len(rows)+i, c.Width, dim, line)
+	}
+}
+
+// rows is a list of lines that scrolls so that the selected line is visible.
+type rows struct {
+	lines []rowLine
+}
+
+// rowLine is a line; the key is empty for a line that cannot be selected.
+type rowLine struct {
+	key  string
+	draw func(y int, selected bool)
+}
+
+func (r *rows) add(key string, draw func(y int, selected bool)) {
+	r.lines = append(r.lines, rowLine{key, draw})
+}
+
+// draw draws the lines from y to end.
+func (r *rows) draw(c *canvas, y, end int) {
+	selected := c.s.selected(c.d)
+	at := 0
+	for i := range r.lines {
+		if r.lines[i].key != "" && r.lines[i].key == selected {
+			at = i
+			break
+		}
+	}
+	height := end - y
+	if height <= 0 {
+		return
+	}
+	first := min(max(0, at-height+2), max(0, len(r.lines)-height))
+	for i := first; i < len(r.lines) && i-first < height; i++ {
+		line := &r.lines[i]
+		line.draw(y+i-first, line.key != "" && line.key == selected)
+	}
+	if rest := len(r.lines) - first - height; rest > 0 {
+		c.Right(c.Width-1, end-1, grid.Style{Dim: true}, fmt.Sprintf(" ↓ %d more lines", rest+1))
+	}
+}
+
+// pick draws the mark of the selected row, and returns the style of its text.
+func (c *canvas) pick(y int, selected bool, s grid.Style) grid.Style {
+	if !selected {
+		return s
+	}
+	for x := 1; x < c.Width; x++ {
+		c.Set(x, y, ' ', chosen)
+	}
+	c.Set(0, y, '▸', bold)
+	return chosen
+}

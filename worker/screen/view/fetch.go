@@ -1,0 +1,101 @@
+package view
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"pg_stat_backtrace/worker/screen/source"
+)
+
+// Bounds of the answers.
+const (
+	mostColumns  = 400
+	mostSessions = 500
+	mostRows     = 200
+	memoryEvery  = 5 * time.Second // memory contexts are read less often: there can be many
+)
+
+// Fetch asks the source for the data of the chosen page. Before has the data of the last call, or is nil. Wide is set if the
+// page Session shows all panels. With whole, all pages are asked for.
+func Fetch(ctx context.Context, src source.Source, s *State, before *Data, now time.Time, wide, whole bool) *Data {
+	d := &Data{Time: now, Errors: map[string]string{}, Filter: s.Filter, PID: s.PID, page: s.Page}
+	failed := func(name string, err error) {
+		if err != nil {
+			d.Errors[name] = err.Error()
+		}
+	}
+	var err error
+	d.Info, err = src.Info(ctx)
+	failed("info", err)
+	span := source.Span{From: now.Add(-s.Window()), To: now}
+	q := source.Query{Span: span, Filter: s.Filter}
+	on := func(p Page) bool { return whole || s.Page == p }
+	if on(PageLoad) {
+		d.Load, err = src.Load(ctx, q, mostColumns)
+		failed("load", err)
+		d.Sessions, err = src.Sessions(ctx, s.Filter, mostSessions)
+		failed("sessions", err)
+	}
+	if on(PageLoad) || on(PageBlocking) {
+		d.Findings, err = src.Findings(ctx, span)
+		failed("findings", err)
+	}
+	if on(PageWho) {
+		d.Who, err = src.Who(ctx, q, s.By, mostRows)
+		failed("who", err)
+	}
+	if on(PageBlocking) {
+		d.Blocking, err = src.Blocking(ctx)
+		failed("blocking", err)
+	}
+	if s.PID != 0 && on(PageSession) {
+		d.session(ctx, src, s, before, span, wide)
+	}
+	return d
+}
+
+// session asks for the data of one process.
+func (d *Data) session(ctx context.Context, src source.Source, s *State, before *Data, span source.Span, wide bool) {
+	var err error
+	d.Session, err = src.Session(ctx, s.PID, span)
+	if err != nil {
+		d.Errors["session"] = err.Error()
+	}
+	same := before != nil && before.PID == s.PID
+	if same && s.Held {
+		d.Stack, d.Plan, d.Memory = before.Stack, before.Plan, before.Memory
+		for _, name := range []string{"stack", "plan", "memory"} {
+			if text := before.Errors[name]; text != "" {
+				d.Errors[name] = text
+			}
+		}
+		return
+	}
+	prober, ok := src.(source.Prober)
+	if !ok {
+		d.Errors["stack"] = "this source has no stacks"
+		return
+	}
+	if errors.Is(err, source.ErrNoSession) || d.Session != nil && d.Session.Now == nil {
+		d.Errors["stack"] = "the process has ended"
+		return
+	}
+	if wide || s.Panel == panelStack {
+		if d.Stack, err = prober.Stack(ctx, s.PID); err != nil {
+			d.Errors["stack"] = err.Error()
+		}
+	}
+	if wide || s.Panel == panelPlan {
+		if d.Plan, err = prober.Plan(ctx, s.PID); err != nil {
+			d.Errors["plan"] = err.Error()
+		}
+	}
+	if wide || s.Panel == panelMemory {
+		if same && before.Memory != nil && d.Time.Sub(before.Memory.Time) < memoryEvery {
+			d.Memory = before.Memory
+		} else if d.Memory, err = prober.Memory(ctx, s.PID); err != nil {
+			d.Errors["memory"] = err.Error()
+		}
+	}
+}

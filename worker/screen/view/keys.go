@@ -1,0 +1,436 @@
+package view
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/screen/source"
+)
+
+// Action is what the caller must do after a key.
+type Action int
+
+// The actions.
+const (
+	None    Action = iota
+	Refresh        // the page needs other data
+	Quit
+	Suspend
+	Redraw // all cells
+	Copy   // the command that Command returns
+)
+
+// Handle changes the state by a key, in the words of grid.Event.
+func Handle(s *State, d *Data, key string) Action {
+	s.Message = ""
+	switch {
+	case key == "ctrl-c":
+		return Quit
+	case key == "ctrl-z":
+		return Suspend
+	case key == "ctrl-l":
+		return Redraw
+	case s.Typing:
+		return s.typed(d, key)
+	case s.Help:
+		s.Help = false
+		return None
+	}
+	switch key {
+	case "q":
+		return Quit
+	case "?", "f1", "h":
+		s.Help = true
+	case "/":
+		s.Typing, s.Search = true, ""
+	case "n":
+		s.find(d, 1)
+	case "N":
+		s.find(d, -1)
+	case "1", "2", "3", "4":
+		return s.open(Page(key[0] - '1'))
+	case " ":
+		s.Paused = !s.Paused
+		return Refresh
+	case "+", "=":
+		s.window = max(0, s.window-1)
+		return Refresh
+	case "-":
+		s.window = min(len(windows())-1, s.window+1)
+		return Refresh
+	case "r":
+		s.Filter = nil
+		return Refresh
+	case "y":
+		return Copy
+	case "esc", "backspace":
+		return s.back()
+	case "enter":
+		return s.enter(d)
+	default:
+		return s.move(d, key)
+	}
+	return None
+}
+
+// open shows a page.
+func (s *State) open(p Page) Action {
+	if p == PageSession && s.PID == 0 {
+		s.Message = "Choose a session with Enter first."
+		return None
+	}
+	if p == PageSession && s.Page != PageSession {
+		s.from = s.Page
+	}
+	s.Page = p
+	return Refresh
+}
+
+// back returns to the page before, or removes the last condition.
+func (s *State) back() Action {
+	switch {
+	case s.Page == PageSession && s.Held:
+		s.Held = false
+	case s.Page == PageSession:
+		s.Page = s.from
+	case len(s.Filter) > 0:
+		last := s.Filter[len(s.Filter)-1]
+		s.Filter = s.Filter[:len(s.Filter)-1]
+		if s.Page == PageWho {
+			s.By = last.By
+			s.cursor[PageWho] = cursor{key: last.Key}
+		}
+	default:
+		s.Page = PageLoad
+	}
+	return Refresh
+}
+
+// session opens a process.
+func (s *State) session(pid int) Action {
+	if pid == 0 {
+		s.Message = "A prepared transaction has no process."
+		return None
+	}
+	if s.PID != pid {
+		s.PID, s.Scroll, s.Held = pid, 0, false
+	}
+	return s.open(PageSession)
+}
+
+// enter opens the selected row.
+func (s *State) enter(d *Data) Action {
+	key := s.selected(d)
+	if d == nil || key == "" {
+		return None
+	}
+	switch kind, rest, _ := strings.Cut(key, ":"); kind {
+	case "finding":
+		return s.enterFinding(d, rest)
+	case "session", "node":
+		pid, _, _ := strings.Cut(rest, "-")
+		n, _ := strconv.Atoi(pid)
+		return s.session(n)
+	case "who":
+		return s.drill(d, rest)
+	}
+	return None
+}
+
+func (s *State) enterFinding(d *Data, key string) Action {
+	for i := range d.Findings.Findings {
+		f := &d.Findings.Findings[i]
+		switch {
+		case f.Key != key:
+		case f.Rule == source.RuleBlocks || f.Rule == source.RuleDeadlock:
+			s.Page = PageBlocking
+			s.cursor[PageBlocking] = cursor{key: "node:" + strconv.Itoa(f.PID)}
+			return Refresh
+		case f.PID != 0:
+			return s.session(f.PID)
+		case len(f.Filter) > 0:
+			s.Filter, s.Page, s.By = slices.Clone(f.Filter), PageWho, source.ByQuery
+			return Refresh
+		case f.Rule == source.RuleConnections:
+			s.Message = "The sessions are listed below the findings."
+		case f.Rule == source.RuleWAL:
+			s.Page, s.By = PageWho, source.ByEvent
+			return Refresh
+		}
+	}
+	return None
+}
+
+// drill adds the selected row to the filter, and counts by the next property.
+func (s *State) drill(d *Data, key string) Action {
+	if s.By == source.BySession {
+		pid, _, _ := strings.Cut(key, "-")
+		n, _ := strconv.Atoi(pid)
+		return s.session(n)
+	}
+	for i := range d.Who.Rows {
+		if r := &d.Who.Rows[i]; r.Key == key {
+			s.Filter = append(slices.Clone(s.Filter), source.Condition{By: s.By, Key: r.Key, Name: r.Name})
+			s.By = s.nextProperty(1)
+			s.cursor[PageWho] = cursor{}
+			return Refresh
+		}
+	}
+	return None
+}
+
+// nextProperty returns the next property that is not in the filter.
+func (s *State) nextProperty(step int) source.By {
+	all := source.Properties()
+	at := slices.Index(all, s.By)
+	for range all {
+		at = (at + step + len(all)) % len(all)
+		if !slices.ContainsFunc(s.Filter, func(c source.Condition) bool { return c.By == all[at] }) {
+			return all[at]
+		}
+	}
+	return s.By
+}
+
+// move handles keys that move the selection or the panel.
+func (s *State) move(d *Data, key string) Action {
+	steps := map[string]int{
+		"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -10, "pgdn": 10, "home": -1 << 20, "end": 1 << 20,
+	}
+	if step, ok := steps[key]; ok {
+		if s.Page == PageSession {
+			s.Scroll = max(0, s.Scroll+step)
+			return None
+		}
+		s.step(d, step)
+		return None
+	}
+	side := map[string]int{"tab": 1, "right": 1, "l": 1, "backtab": -1, "left": -1}[key]
+	switch {
+	case side != 0 && s.Page == PageWho:
+		s.By = s.nextProperty(side)
+		s.cursor[PageWho] = cursor{}
+		return Refresh
+	case side != 0 && s.Page == PageSession:
+		s.Panel, s.Scroll = (s.Panel+side+numPanels)%numPanels, 0
+		return Refresh
+	case key == "c" && s.Page == PageSession:
+		s.Held = true
+		if d != nil { // forget the panels, so that they are read now
+			d.PID = 0
+		}
+		s.Message = "Captured now. Esc shows the live stack again."
+		return Refresh
+	}
+	return None
+}
+
+// keys returns the selectable rows of the page.
+func (s *State) keys(d *Data) (list []string) {
+	if d == nil {
+		return nil
+	}
+	switch s.Page {
+	case PageLoad:
+		if d.Findings != nil {
+			for i := range d.Findings.Findings {
+				list = append(list, "finding:"+d.Findings.Findings[i].Key)
+			}
+		}
+		if d.Sessions != nil {
+			for i := range d.Sessions.Sessions {
+				list = append(list, sessionKey(&d.Sessions.Sessions[i]))
+			}
+		}
+	case PageWho:
+		if d.Who != nil {
+			for i := range d.Who.Rows {
+				list = append(list, "who:"+d.Who.Rows[i].Key)
+			}
+		}
+	case PageBlocking:
+		if d.Blocking != nil {
+			for i := range d.Blocking.Nodes {
+				list = append(list, nodeKey(d.Blocking, i))
+			}
+		}
+	case PageSession, numPages:
+	}
+	return list
+}
+
+func sessionKey(s *source.SessionLine) string { return "session:" + strconv.Itoa(s.ServerPID) }
+
+// nodeKey identifies a node. A repeated node has its place added.
+func nodeKey(b *source.Blocking, i int) string {
+	n := &b.Nodes[i]
+	key := "node:" + strconv.Itoa(n.PID)
+	if n.PID == 0 {
+		key += "-" + strconv.FormatUint(uint64(n.XID), 10)
+	}
+	if n.Repeated {
+		key += "-again-" + strconv.Itoa(i)
+	}
+	return key
+}
+
+// at returns the position of the selected row.
+func (s *State) at(keys []string) int {
+	c := &s.cursor[s.Page]
+	if i := slices.Index(keys, c.key); i >= 0 {
+		return i
+	}
+	return min(max(c.index, 0), len(keys)-1)
+}
+
+// selected returns the key of the selected row; empty: there is none.
+func (s *State) selected(d *Data) string {
+	keys := s.keys(d)
+	if len(keys) == 0 {
+		return ""
+	}
+	return keys[s.at(keys)]
+}
+
+// step moves the selection.
+func (s *State) step(d *Data, by int) {
+	keys := s.keys(d)
+	if len(keys) == 0 {
+		return
+	}
+	i := min(max(s.at(keys)+by, 0), len(keys)-1)
+	s.cursor[s.Page] = cursor{keys[i], i}
+}
+
+// typed handles a key of the text to search for.
+func (s *State) typed(d *Data, key string) Action {
+	const longest = 100
+	switch key {
+	case "enter":
+		s.Typing = false
+		s.find(d, 1)
+	case "esc":
+		s.Typing, s.Search = false, ""
+	case "backspace":
+		if r := []rune(s.Search); len(r) > 0 {
+			s.Search = string(r[:len(r)-1])
+		} else {
+			s.Typing = false
+		}
+	default:
+		if r := []rune(key); len(r) == 1 && len(s.Search) < longest {
+			s.Search += key
+		}
+	}
+	return None
+}
+
+// find selects the next row that has the text.
+func (s *State) find(d *Data, step int) {
+	if s.Search == "" {
+		s.Message = "Search with / first."
+		return
+	}
+	if s.Page == PageSession {
+		if i := s.findLine(d, step); i >= 0 {
+			s.Scroll = i
+		} else {
+			s.Message = "Not found: " + s.Search
+		}
+		return
+	}
+	keys, texts := s.keys(d), s.texts(d)
+	for k := 1; k <= len(keys); k++ {
+		i := ((s.at(keys)+k*step)%len(keys) + len(keys)) % len(keys)
+		if strings.Contains(strings.ToLower(texts[i]), strings.ToLower(s.Search)) {
+			s.cursor[s.Page] = cursor{keys[i], i}
+			return
+		}
+	}
+	s.Message = "Not found: " + s.Search
+}
+
+// findLine returns the next line of the panel that has the text, or -1.
+func (s *State) findLine(d *Data, step int) int {
+	lines := panelLines(s.Panel, d, s.PID)
+	for k := 1; k <= len(lines); k++ {
+		i := ((s.Scroll+k*step)%len(lines) + len(lines)) % len(lines)
+		if strings.Contains(strings.ToLower(lines[i].text), strings.ToLower(s.Search)) {
+			return i
+		}
+	}
+	return -1
+}
+
+// texts returns a text of each selectable row.
+func (s *State) texts(d *Data) (list []string) {
+	of := func(x *source.SessionLine) string {
+		if x == nil {
+			return ""
+		}
+		wait := ""
+		if x.Wait != nil {
+			wait = x.Wait.Type + ":" + x.Wait.Event
+		}
+		return strings.Join([]string{
+			strconv.Itoa(x.ServerPID), x.Application, x.User, x.Database, x.Client, x.Type, x.State, wait, x.Query, x.Phrase,
+		}, " ")
+	}
+	switch s.Page {
+	case PageLoad:
+		if d.Findings != nil {
+			for i := range d.Findings.Findings {
+				list = append(list, d.Findings.Findings[i].Text+" "+d.Findings.Findings[i].Detail)
+			}
+		}
+		if d.Sessions != nil {
+			for i := range d.Sessions.Sessions {
+				list = append(list, of(&d.Sessions.Sessions[i]))
+			}
+		}
+	case PageWho:
+		if d.Who != nil {
+			for i := range d.Who.Rows {
+				list = append(list, d.Who.Rows[i].Name)
+			}
+		}
+	case PageBlocking:
+		if d.Blocking != nil {
+			for i := range d.Blocking.Nodes {
+				n := &d.Blocking.Nodes[i]
+				text := strconv.Itoa(n.PID) + " " + n.GID + " " + of(n.Session)
+				for j := range n.Waits {
+					text += " " + n.Waits[j].Lock + " " + n.Waits[j].Object + " " + n.Waits[j].Mode
+				}
+				list = append(list, text)
+			}
+		}
+	case PageSession, numPages:
+	}
+	return list
+}
+
+// Command returns a command line that prints what the page shows.
+func Command(s *State, d *Data) string {
+	top := "pg_stat_backtrace top -D " + render.ShellWord(s.DataDir) + " --batch"
+	switch s.Page {
+	case PageBlocking:
+		return "pg_stat_backtrace activity -D " + render.ShellWord(s.DataDir) + " --tree"
+	case PageSession:
+		pid := s.PID
+		if d != nil && d.Session != nil && d.Session.Now != nil {
+			pid = d.Session.Now.PID
+		}
+		command := []string{"capture --nonstop", "plan --nonstop", "memory"}[s.Panel]
+		return "pg_stat_backtrace " + command + " " + strconv.Itoa(pid)
+	case PageWho:
+		top += " --view who --by " + string(s.By)
+	case PageLoad, numPages:
+	}
+	for _, c := range s.Filter {
+		top += " --filter " + render.ShellWord(string(c.By)+"="+c.Key)
+	}
+	return top
+}

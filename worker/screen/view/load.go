@@ -1,0 +1,482 @@
+package view
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/worker/screen/grid"
+	"pg_stat_backtrace/worker/screen/source"
+)
+
+// load draws the page Load.
+func (c *canvas) load(y, end int) {
+	if c.d.Load == nil {
+		y = c.failed(1, y, c.Width, "load")
+	} else {
+		height := min(max((end-y)*2/5, 5), 20)
+		y = c.chart(y, height)
+	}
+	var r rows
+	c.findings(&r)
+	c.sessionRows(&r)
+	r.draw(c, y, end)
+}
+
+// top returns a round number that is not smaller than a value, and the distance of the marks of the axis.
+func top(most float64, marks int) (float64, float64) {
+	step := math.Pow(10, math.Floor(math.Log10(math.Max(most, 1)/float64(marks))))
+	step = math.Max(step, 0.1)
+	for _, k := range []float64{1, 2, 5, 10, 20, 50} {
+		if s := step * k; s*float64(marks) >= most {
+			return math.Max(math.Ceil(most/s), 1) * s, s
+		}
+	}
+	return most, most
+}
+
+const axisWidth = 7
+
+// chart draws active sessions over time in so many lines, and returns the next line.
+func (c *canvas) chart(y, height int) int {
+	l := c.d.Load
+	x := c.Text(1, y, c.Width, bold, "active sessions")
+	processors := 0.0
+	if c.d.Info != nil && c.d.Info.Processors > 0 {
+		processors = c.d.Info.Processors
+		c.Text(x+2, y, c.Width, dim, "─ the server may use "+plural(processors, "CPU"))
+	}
+	c.Right(c.Width-1, y, dim, "a column: mean of "+source.Age(time.Duration(l.ColumnSeconds*float64(time.Second))))
+	y++
+	most := processors
+	for i := range l.Columns {
+		sum := 0.0
+		for _, v := range l.Columns[i].Active {
+			sum += v
+		}
+		most = math.Max(most, sum)
+	}
+	high, step := top(most*1.02, max(2, height/3))
+	w := c.Width - axisWidth - 1
+	for mark := 0.0; mark <= high+step/2; mark += step {
+		row := int(math.Round(mark / high * float64(height)))
+		if row < height {
+			c.Right(axisWidth-1, y+height-1-row, dim, strconv.FormatFloat(mark, 'f', -1, 64))
+			c.Set(axisWidth-1, y+height-1-row, '┤', dim)
+		}
+	}
+	line := -1
+	if processors > 0 && processors <= high {
+		line = min(height-1, int(processors/high*float64(height)))
+	}
+	from, length := l.From, l.To.Sub(l.From)
+	kinds, first := make([]source.Kind, w), -1
+	for i := range w {
+		at := from.Add(time.Duration((float64(i) + 0.5) / float64(w) * float64(length)))
+		k := int(at.Sub(l.Columns[0].Time).Seconds() / l.ColumnSeconds)
+		if k < 0 || k >= len(l.Columns) || l.Columns[k].Active == nil {
+			continue
+		}
+		if first < 0 {
+			first = i
+		}
+		kinds[i] = l.Columns[k].Kind
+		c.column(axisWidth+i, y, height, high, l.Classes, l.Columns[k].Active)
+	}
+	if line >= 0 {
+		c.line(axisWidth, y+height-1-line, w)
+	}
+	c.gap(y, height, first, w)
+	y += height
+	c.axis(y, w, from, length, kinds)
+	return c.legend(y + 2)
+}
+
+func plural(n float64, noun string) string {
+	text := strconv.FormatFloat(n, 'f', -1, 64) + " " + noun
+	if n != 1 {
+		text += "s"
+	}
+	return text
+}
+
+// gap says why the left part of the chart is empty.
+func (c *canvas) gap(y, height, first, w int) {
+	if first < 0 {
+		first = w
+	}
+	text := "no data before the first sample"
+	if c.d.Info != nil && c.d.Info.First != nil {
+		text = "no data before " + c.d.Info.First.Local().Format("15:04:05")
+	}
+	why := "this program takes samples while it runs"
+	if c.d.Info != nil && c.d.Info.Recorded != "" {
+		why = "the recorder's files begin there"
+	}
+	if first > len(text)+3 && height > 3 {
+		c.Text(axisWidth+1, y+height/2-1, axisWidth+first, dim, text)
+		if first > len(why)+3 {
+			c.Text(axisWidth+1, y+height/2, axisWidth+first, dim, why)
+		}
+	}
+}
+
+// column draws one column of the chart: classes above each other, in eighths of a cell.
+func (c *canvas) column(x, y, height int, high float64, classes []string, active []float64) {
+	const parts = 8
+	blocks := []rune(" ▁▂▃▄▅▆▇█")
+	ends := make([]int, len(active)) // in eighths
+	sum := 0.0
+	for i, v := range active {
+		sum += v
+		ends[i] = int(math.Round(sum / high * float64(height*parts)))
+	}
+	for row := range height {
+		low := row * parts
+		var size [2]int // of the lowest two classes of the cell
+		var ink [2]grid.Ink
+		var letter [2]rune
+		n, at := 0, low
+		for i, end := range ends {
+			part := min(end, low+parts) - at
+			if part <= 0 {
+				continue
+			}
+			color, l := inkOf(classes[i])
+			switch {
+			case n < 2:
+				size[n], ink[n], letter[n] = part, color, l
+				n++
+			case part > size[1]:
+				size[1], ink[1], letter[1] = size[1]+part, color, l
+			default:
+				size[1] += part
+			}
+			at = min(end, low+parts)
+		}
+		if n == 0 {
+			continue
+		}
+		all := size[0] + size[1]
+		cellY := y + height - 1 - row
+		big := 0
+		if size[1] > size[0] {
+			big = 1
+		}
+		switch {
+		case c.Mono || c.ASCII:
+			if all >= parts/2 || row == 0 {
+				c.Set(x, cellY, letter[big], grid.Style{Fg: ink[big]})
+			}
+		case all < parts: // one colour on the screen's own
+			c.Set(x, cellY, blocks[max(1, all)], grid.Style{Fg: ink[big]})
+		case n == 1:
+			c.Set(x, cellY, '█', grid.Style{Fg: ink[0]})
+		default:
+			c.Set(x, cellY, blocks[size[0]], grid.Style{Fg: ink[0], Bg: ink[1]})
+		}
+	}
+}
+
+// line draws the line of the processors.
+func (c *canvas) line(x, y, w int) {
+	for i := range w {
+		cell := c.At(x+i, y)
+		switch {
+		case cell.Rune == ' ':
+			c.Set(x+i, y, '─', dim)
+		case c.Mono || c.ASCII:
+			cell.Style.Underline = true
+			c.Set(x+i, y, cell.Rune, cell.Style)
+		case cell.Rune == '█':
+			c.Set(x+i, y, '─', grid.Style{Bg: cell.Style.Fg, Bold: true})
+		case cell.Style.Bg != grid.Plain:
+			c.Set(x+i, y, '─', grid.Style{Bg: cell.Style.Bg, Bold: true})
+		}
+	}
+}
+
+// axis draws the axis of time. Its glyphs say how the data was made.
+func (c *canvas) axis(y, w int, from time.Time, length time.Duration, kinds []source.Kind) {
+	c.Right(axisWidth-1, y, dim, "0")
+	for i, k := range kinds {
+		glyph := map[source.Kind]rune{source.KindNone: ' ', source.KindSampled: '┄', source.KindRecorded: '━'}[k]
+		c.Set(axisWidth+i, y, glyph, dim)
+	}
+	marks := max(1, w/20)
+	for m := range marks {
+		i := m * w / marks
+		at := from.Add(time.Duration(float64(i) / float64(w) * float64(length)))
+		c.Set(axisWidth+i, y, '┬', dim)
+		c.Text(axisWidth+i, y+1, axisWidth+w, dim, at.Local().Format("15:04:05"))
+	}
+	note := ""
+	for i, k := range []source.Kind{source.KindSampled, source.KindRecorded} {
+		for _, has := range kinds {
+			if has == k {
+				note += []string{" ┄ sampled", " ━ recorded"}[i]
+				break
+			}
+		}
+	}
+	if note != "" {
+		c.Right(axisWidth+w, y+1, dim, note)
+	}
+}
+
+// legend draws the means of the classes, the largest first.
+func (c *canvas) legend(y int) int {
+	l := c.d.Load
+	if l.Seconds == 0 {
+		return y
+	}
+	sum := 0.0
+	order := make([]int, len(l.Active))
+	for i, v := range l.Active {
+		sum += v
+		order[i] = i
+	}
+	for i := range order { // few values
+		for j := i; j > 0 && l.Active[order[j]] > l.Active[order[j-1]]; j-- {
+			order[j], order[j-1] = order[j-1], order[j]
+		}
+	}
+	x := c.Text(1, y, c.Width, bold, "average "+figure(sum))
+	for _, i := range order {
+		ink, letter := inkOf(l.Classes[i])
+		text := l.Classes[i] + " " + figure(l.Active[i])
+		if x+4+len(text) > c.Width {
+			c.Text(x+1, y, c.Width, dim, "…")
+			break
+		}
+		if c.Mono || c.ASCII {
+			c.Set(x+2, y, letter, bold)
+		} else {
+			c.Set(x+2, y, '■', grid.Style{Fg: ink})
+		}
+		x = c.Text(x+4, y, c.Width, plain, text)
+	}
+	if sum == 0 {
+		c.Text(x+2, y, c.Width, dim, "no session was active")
+	}
+	return y + 1
+}
+
+// figure returns a mean number of sessions.
+func figure(v float64) string {
+	switch {
+	case v == 0:
+		return "0"
+	case v < 0.05:
+		return "<0.1"
+	case v < 100:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', 0, 64)
+}
+
+// percent returns a share.
+func percent(v float64) string {
+	if v > 0 && v < 0.5 {
+		return "<1 %"
+	}
+	return fmt.Sprintf("%.0f %%", v)
+}
+
+// findings adds the findings.
+func (c *canvas) findings(r *rows) {
+	f := c.d.Findings
+	if f == nil {
+		r.add("", func(y int, _ bool) { c.failed(1, y, c.Width, "findings") })
+		return
+	}
+	r.add("", func(y int, _ bool) {
+		if len(f.Findings) == 0 {
+			c.Text(1, y, c.Width, bold, "no findings")
+			return
+		}
+		x := c.Text(1, y, c.Width, bold, "findings "+strconv.Itoa(len(f.Findings)))
+		c.Text(x+2, y, c.Width, dim, "the worst first")
+		c.Right(c.Width-1, y, dim, "for       % DB time")
+	})
+	selected := c.s.selected(c.d)
+	for i := range f.Findings {
+		x := &f.Findings[i]
+		key := "finding:" + x.Key
+		r.add(key, func(y int, selected bool) {
+			mark := alarm
+			if x.Severity != source.Critical {
+				mark = warn
+			}
+			style := c.pick(y, selected, bold)
+			if selected {
+				mark = chosen
+			}
+			c.Set(1, y, '▲', mark)
+			age := source.Age(f.Time.Sub(x.Since))
+			if x.AtLeast {
+				age = "≥ " + age
+				if c.ASCII {
+					age = ">" + age[len("≥"):]
+				}
+			}
+			share := ""
+			if x.Share != nil {
+				share = percent(*x.Share)
+			}
+			c.Right(c.Width-1, y, style, share)
+			left := c.Right(c.Width-8, y, style, age)
+			c.Text(3, y, left-1, style, x.Text)
+		})
+		if x.Detail != "" && (c.Height >= 34 || selected == key) {
+			r.add("", func(y int, _ bool) {
+				c.Text(5, y, c.Width-1, dim, x.Detail)
+			})
+		}
+	}
+	for _, text := range f.Unknown {
+		r.add("", func(y int, _ bool) { c.Text(1, y, c.Width-1, warn, "✗ "+text) })
+	}
+}
+
+// sessionRows adds the sessions of the newest sample.
+func (c *canvas) sessionRows(r *rows) {
+	list := c.d.Sessions
+	if list == nil {
+		r.add("", func(y int, _ bool) { c.failed(1, y, c.Width, "sessions") })
+		return
+	}
+	wide := c.Width >= wideFrom
+	columns := []int{3, 11, 27, 40}
+	if wide {
+		columns = []int{3, 11, 29, 53, 66}
+	}
+	r.add("", func(y int, _ bool) {
+		heads := []string{"sessions", "application", "for", "wait or state"}
+		if wide {
+			heads = []string{"sessions", "application", "user@database", "for", "wait or state"}
+		}
+		for i, h := range heads {
+			c.Text(columns[i]-2*boolInt(i == 0), y, c.Width, heading(i == 0), h)
+		}
+		c.Text(columns[len(columns)-1]+22, y, c.Width, dim, "statement or phrase")
+	})
+	for i := range list.Sessions {
+		s := &list.Sessions[i]
+		r.add(sessionKey(s), func(y int, selected bool) {
+			style := plain
+			if s.Class == "" {
+				style = dim
+			}
+			style = c.pick(y, selected, style)
+			k := 0
+			next := func() (int, int) {
+				k++
+				limit := c.Width - 1
+				if k < len(columns) {
+					limit = columns[k] - 1
+				}
+				return columns[k-1], limit
+			}
+			cell := func(text string) {
+				x, limit := next()
+				c.Text(x, y, limit, style, text)
+			}
+			cell(strconv.Itoa(s.ServerPID))
+			name := s.Application
+			if name == "" {
+				name = s.Type
+			}
+			cell(name)
+			if wide {
+				cell(userAt(s))
+			}
+			cell(age(list.Time, s))
+			x, _ := next()
+			wait, ws := waitOf(s), style
+			if s.Class != "" && !selected {
+				ink, _ := inkOf(s.Class)
+				ws = grid.Style{Fg: ink}
+			}
+			c.Text(x, y, x+21, ws, wait)
+			text, ts := s.Query, style
+			if s.Phrase != "" {
+				text = s.Phrase
+				if !selected {
+					ts = code
+				}
+			}
+			c.Text(x+22, y, c.Width-1, ts, oneLine(text))
+		})
+	}
+	if list.More > 0 {
+		r.add("", func(y int, _ bool) { c.Text(3, y, c.Width, dim, fmt.Sprintf("and %d more sessions", list.More)) })
+	}
+	if len(list.Sessions) == 0 {
+		r.add("", func(y int, _ bool) { c.Text(3, y, c.Width, dim, "no session") })
+	}
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func heading(first bool) grid.Style {
+	if first {
+		return bold
+	}
+	return dim
+}
+
+// oneLine joins the lines of the begin of a text.
+func oneLine(text string) string {
+	const most = 2000
+	return strings.Join(strings.Fields(text[:min(len(text), most)]), " ")
+}
+
+// userAt names the user and the database.
+func userAt(s *source.SessionLine) string {
+	user, database := nameOr(s.User, s.UserOID), nameOr(s.Database, s.DatabaseOID)
+	switch {
+	case user == "" && database == "":
+		return ""
+	case database == "":
+		return user
+	}
+	return user + "@" + database
+}
+
+func nameOr(name string, oid uint32) string {
+	if name == "" && oid != 0 {
+		return "oid " + strconv.FormatUint(uint64(oid), 10)
+	}
+	return name
+}
+
+// age returns how long the statement runs, or how long the state lasts.
+func age(at time.Time, s *source.SessionLine) string {
+	t := s.QueryStart
+	if s.Class == "" || t == nil {
+		t = s.StateStart
+	}
+	if t == nil {
+		return ""
+	}
+	return source.Age(at.Sub(*t))
+}
+
+// waitOf returns the wait event of an active session, otherwise the state.
+func waitOf(s *source.SessionLine) string {
+	switch {
+	case s.Class == "":
+		return s.State
+	case s.Wait == nil:
+		return source.CPU
+	}
+	return s.Wait.Type + ":" + s.Wait.Event
+}

@@ -1,0 +1,353 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/worker/screen/grid"
+	"pg_stat_backtrace/worker/screen/source"
+)
+
+// session draws the page Session.
+func (c *canvas) session(y, end int) {
+	s := c.d.Session
+	if c.d.PID != c.s.PID && s != nil && (s.Now == nil || s.Now.ServerPID != c.s.PID) {
+		c.Text(1, y, c.Width, dim, "reading …")
+		return
+	}
+	if s == nil {
+		c.Text(1, y, c.Width, bold, strconv.Itoa(c.s.PID))
+		c.failed(1, y+1, c.Width, "session")
+		return
+	}
+	y = c.identity(y, s)
+	y = c.strip(y, s)
+	if Wide(c.Width) {
+		half := c.Width/2 + 2
+		c.panel(panelStack, 1, y, half-2, end)
+		middle := y + (end-y)/2
+		c.panel(panelPlan, half, y, c.Width-1, middle-1)
+		c.panel(panelMemory, half, middle, c.Width-1, end)
+		return
+	}
+	c.panel(c.s.Panel, 1, y, c.Width-1, end)
+}
+
+// identity draws the process and its statement, and returns the next line.
+func (c *canvas) identity(y int, s *source.Session) int {
+	n := s.Now
+	if n == nil {
+		c.Text(1, y, c.Width, alarm, fmt.Sprintf("✗ process %d has ended, or is not in the newest sample", c.s.PID))
+		return y + 1
+	}
+	x := c.Text(1, y, c.Width, bold, strconv.Itoa(n.ServerPID))
+	x = c.Text(x+1, y, c.Width, code, cmp.Or(n.Application, n.Type))
+	for _, part := range []string{userAt(n), n.Client} {
+		if part != "" {
+			x = c.Text(x+2, y, c.Width-1, plain, part)
+		}
+	}
+	y++
+	state := cmp.Or(n.State, n.Type)
+	if n.StateStart != nil {
+		state += " for " + source.Age(s.Time.Sub(*n.StateStart))
+	}
+	if n.XactStart != nil {
+		state += ", transaction " + source.Age(s.Time.Sub(*n.XactStart))
+	}
+	x = c.Text(1, y, c.Width-1, plain, state)
+	if n.Class != "" {
+		ink, _ := inkOf(n.Class)
+		x = c.Text(x+2, y, c.Width-1, grid.Style{Fg: ink, Bold: true}, waitOf(n))
+	}
+	if len(n.Blockers) > 0 {
+		x = c.Text(x+2, y, c.Width-1, alarm, "blocked by "+blockers(n))
+	} else if n.BlockersUnknown != "" {
+		x = c.Text(x+2, y, c.Width-1, warn, "blockers unknown: "+n.BlockersUnknown)
+	}
+	if len(s.Blocked) > 0 {
+		c.Text(x+2, y, c.Width-1, alarm, fmt.Sprintf("blocks %s", plural(float64(len(s.Blocked)), "session")))
+	}
+	y++
+	lines := 2
+	if c.Height >= 34 {
+		lines = 4
+	}
+	text := n.Query
+	if n.Class == "" && text != "" {
+		text = "last statement: " + text
+	}
+	if text == "" {
+		text = "no statement"
+	}
+	for _, line := range grid.Wrap(text, c.Width-2, lines) {
+		c.Text(1, y, c.Width, plain, line)
+		y++
+	}
+	return y
+}
+
+func blockers(n *source.SessionLine) string {
+	const most = 4
+	var names []string
+	for i := range n.Blockers {
+		if i == most {
+			names = append(names, fmt.Sprintf("%d more", len(n.Blockers)-most))
+			break
+		}
+		name := strconv.Itoa(n.Blockers[i].PID)
+		if n.Blockers[i].PID == 0 {
+			name = cmp.Or(n.Blockers[i].GID, "a prepared transaction")
+		}
+		names = append(names, name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// strip draws the waits of the process over time, and returns the next line.
+func (c *canvas) strip(y int, s *source.Session) int {
+	w := c.Width - 2
+	from, length := s.Time.Add(-c.s.Window()), c.s.Window()
+	seconds := map[string]time.Duration{}
+	for i := range w {
+		at := from.Add(time.Duration((float64(i) + 0.5) / float64(w) * float64(length)))
+		for k := range s.Waits {
+			x := &s.Waits[k]
+			if at.Before(x.From) || !at.Before(x.To) {
+				continue
+			}
+			ink, letter := inkOf(x.Class)
+			glyph := '█'
+			if x.Class == "" { // idle in a transaction
+				ink, letter, glyph = grid.Gray, '-', '▁'
+			}
+			if c.Mono || c.ASCII {
+				glyph = letter
+			}
+			c.Set(1+i, y, glyph, grid.Style{Fg: ink})
+			break
+		}
+	}
+	for k := range s.Waits {
+		x := &s.Waits[k]
+		seconds[x.Event] += x.To.Sub(x.From)
+	}
+	y++
+	x := c.Text(1, y, c.Width, dim, from.Local().Format("15:04:05"))
+	var events []string
+	for event := range seconds {
+		events = append(events, event)
+	}
+	sortBy(events, func(e string) time.Duration { return seconds[e] })
+	for _, event := range events {
+		text := event + " " + source.Age(seconds[event])
+		if x+3+len(text) > c.Width-10 {
+			break
+		}
+		x = c.Text(x+3, y, c.Width-10, plain, text)
+	}
+	if len(events) == 0 {
+		c.Text(x+3, y, c.Width-10, dim, "not active in these samples")
+	}
+	c.Right(c.Width-1, y, dim, s.Time.Local().Format("15:04:05"))
+	return y + 1
+}
+
+// sortBy sorts names, the longest time first.
+func sortBy(names []string, of func(string) time.Duration) {
+	for i := range names { // few values
+		for j := i; j > 0 && (of(names[j]) > of(names[j-1]) || of(names[j]) == of(names[j-1]) && names[j] < names[j-1]); j-- {
+			names[j], names[j-1] = names[j-1], names[j]
+		}
+	}
+}
+
+// panelLine is a line of a panel: a dim begin, and a text.
+type panelLine struct {
+	lead  string
+	text  string
+	style grid.Style
+}
+
+// panelTitle returns the name of a panel, and what its data is.
+func (c *canvas) panelTitle(panel int) (title, note string) {
+	held := "live"
+	if c.s.Held {
+		held = "held"
+	}
+	switch panel {
+	case panelStack:
+		title = "Stack"
+		if k := c.d.Stack; k != nil {
+			note = held + ", not stopped (" + k.Engine + "), " + k.Time.Local().Format("15:04:05")
+		}
+	case panelPlan:
+		title = "Plan"
+		if p := c.d.Plan; p != nil {
+			note = held + ", not stopped (" + p.Engine + "), " + p.Time.Local().Format("15:04:05")
+		}
+	case panelMemory:
+		title = "Memory contexts"
+		if m := c.d.Memory; m != nil {
+			note = size(m.TotalBytes) + ", " + size(m.FreeBytes) + " of it free"
+			if m.ResidentBytes != nil {
+				note += ", resident " + size(*m.ResidentBytes)
+			}
+			note += ", " + m.Time.Local().Format("15:04:05")
+		}
+	}
+	return title, note
+}
+
+// panel draws a panel.
+func (c *canvas) panel(panel, x, y, limit, end int) {
+	if y >= end {
+		return
+	}
+	current := panel == c.s.Panel
+	style := bold
+	if current {
+		style.Underline = true
+	}
+	title, note := c.panelTitle(panel)
+	at := c.Text(x, y, limit, style, title)
+	at = c.Text(at+2, y, limit, dim, note)
+	if !Wide(c.Width) {
+		others := ""
+		for p := range numPanels {
+			if p != panel {
+				name, _ := c.panelTitle(p)
+				others += "  " + name
+			}
+		}
+		if at+len(others) < limit {
+			c.Right(limit, y, dim, "Tab:"+others)
+		}
+	}
+	y++
+	lines := panelLines(panel, c.d, c.s.PID)
+	first := 0
+	if current {
+		first = min(c.s.Scroll, max(0, len(lines)-1))
+	}
+	for i := first; i < len(lines) && y < end; i++ {
+		if y == end-1 && i < len(lines)-1 {
+			c.Text(x, y, limit, dim, fmt.Sprintf("↓ %d more lines", len(lines)-i))
+			return
+		}
+		at := c.Text(x, y, limit, dim, lines[i].lead)
+		c.Text(at, y, limit, lines[i].style, lines[i].text)
+		y++
+	}
+}
+
+// panelLines returns the lines of a panel.
+func panelLines(panel int, d *Data, pid int) (list []panelLine) {
+	if d == nil {
+		return nil
+	}
+	name := []string{"stack", "plan", "memory"}[panel]
+	add := func(s grid.Style, lead, text string) { list = append(list, panelLine{lead, text, s}) }
+	if text := d.Errors[name]; text != "" {
+		for _, line := range strings.SplitN(text, "\n", 5) {
+			add(alarm, "✗ ", line)
+		}
+		return list
+	}
+	switch {
+	case panel == panelStack && d.Stack != nil:
+		stackLines(d.Stack, add)
+	case panel == panelPlan && d.Plan != nil:
+		planLines(d.Plan, add)
+	case panel == panelMemory && d.Memory != nil:
+		memoryLines(d.Memory, add)
+	default:
+		add(dim, "", "reading …")
+	}
+	return list
+}
+
+func stackLines(k *source.Stack, add func(grid.Style, string, string)) {
+	if k.Phrase != "" {
+		add(code, "", k.Phrase)
+	}
+	if k.Advice != "" {
+		add(dim, "", k.Advice)
+	}
+	for _, f := range k.Kernel {
+		add(warn, "  kernel ", f)
+	}
+	for i := range k.Frames {
+		f := &k.Frames[i]
+		text, style := f.Function, plain
+		if !f.Named {
+			style = dim
+		}
+		if f.Place != "" {
+			text += " " + f.Place
+		}
+		add(style, fmt.Sprintf("%3s ", "#"+strconv.Itoa(i)), text)
+		for _, level := range f.Levels {
+			add(code, "      ", oneLine(level))
+		}
+	}
+	if k.Stop != "" {
+		add(warn, "✗ ", "the stack ends here: "+k.Stop)
+	}
+}
+
+func planLines(p *source.Plan, add func(grid.Style, string, string)) {
+	if len(p.Levels) == 0 {
+		add(dim, "", "The process executes no plan now: it is idle, plans, starts or ends a statement, or runs a utility command.")
+	}
+	for i := range p.Levels {
+		l := &p.Levels[i]
+		if i > 0 || len(p.Levels) > 1 {
+			add(bold, fmt.Sprintf("level %d: ", i+1), oneLine(l.Statement))
+		}
+		for line := range strings.Lines(l.Text) {
+			style := plain
+			if strings.HasPrefix(strings.TrimSpace(line), "=>") {
+				style = code
+			}
+			add(style, "", strings.TrimRight(line, "\n"))
+		}
+		if l.Reason != "" {
+			add(warn, "✗ ", l.Reason)
+		}
+	}
+	if !p.Whole && len(p.Levels) > 0 {
+		add(warn, "✗ ", "The stack could not be followed to its end: outer statements may be missing.")
+	}
+}
+
+func memoryLines(m *source.Memory, add func(grid.Style, string, string)) {
+	if m.Inexact != "" {
+		add(warn, "✗ ", m.Inexact)
+	}
+	for i := range m.Contexts {
+		x := &m.Contexts[i]
+		text := x.Name
+		if x.Contexts > 1 {
+			text += " ×" + strconv.Itoa(x.Contexts)
+		}
+		add(plain, fmt.Sprintf("%9s  ", size(x.TotalBytes)), text)
+	}
+}
+
+// size returns a number of bytes with a unit.
+func size(n int64) string {
+	const k = 1024
+	switch {
+	case n < 10*k:
+		return fmt.Sprintf("%d B", n)
+	case n < 10*k*k:
+		return fmt.Sprintf("%d kB", n/k)
+	case n < 10*k*k*k:
+		return fmt.Sprintf("%d MB", n/k/k)
+	}
+	return fmt.Sprintf("%d GB", n/k/k/k)
+}

@@ -1,0 +1,103 @@
+// Package view makes the pages of the incident screen: functions from data and state to a grid of cells. It reads no clock,
+// no process and no terminal, so a test can draw every page from fixed data.
+package view
+
+import (
+	"time"
+
+	"pg_stat_backtrace/worker/screen/source"
+)
+
+// Page is a page of the screen.
+type Page int
+
+// The pages.
+const (
+	PageLoad Page = iota
+	PageWho
+	PageBlocking
+	PageSession
+	numPages
+)
+
+// Names returns the names of the pages in the order of their keys.
+func Names() []string { return []string{"load", "who", "blocking", "session"} }
+
+// windows are the spans that a chart can show.
+func windows() []time.Duration {
+	return []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour, 2 * time.Hour}
+}
+
+// Panels of the page Session.
+const (
+	panelStack = iota
+	panelPlan
+	panelMemory
+	numPanels
+)
+
+// State is what the user has chosen.
+type State struct {
+	Page   Page
+	By     source.By
+	Filter source.Filter
+	// PID is the process of the page Session; 0: none has been chosen.
+	PID   int
+	Panel int
+	// Scroll is the first line of the panel.
+	Scroll int
+	// Held keeps the captured stack, plan and memory on the page Session.
+	Held bool
+	// Paused keeps all data.
+	Paused bool
+	Help   bool
+	// Typing is set while the user types a text to search for.
+	Typing bool
+	Search string
+	// Message stands in the last line until the next key.
+	Message string
+	// DataDir is the server's data directory for commands.
+	DataDir string
+
+	window int
+	cursor [numPages]cursor
+	from   Page // where the page Session was opened
+}
+
+// cursor is the selected row of a page. The key finds the row again if the order changes.
+type cursor struct {
+	key   string
+	index int
+}
+
+// NewState returns the state at the start.
+func NewState(dataDir string) *State {
+	return &State{By: source.ByQuery, DataDir: dataDir, window: 1}
+}
+
+// Window returns the span that charts and shares are about.
+func (s *State) Window() time.Duration { return windows()[s.window] }
+
+// Data is what the source has answered for a page. A member that the page does not show is nil. Errors has the reason for
+// each member that could not be read.
+type Data struct {
+	// Time is when the data was requested.
+	Time     time.Time         `json:"time"`
+	Info     *source.Info      `json:"info"`
+	Load     *source.Load      `json:"load,omitempty"`
+	Findings *source.Findings  `json:"findings,omitempty"`
+	Sessions *source.Sessions  `json:"sessions,omitempty"`
+	Who      *source.Who       `json:"who,omitempty"`
+	Blocking *source.Blocking  `json:"blocking,omitempty"`
+	Session  *source.Session   `json:"session,omitempty"`
+	Stack    *source.Stack     `json:"stack,omitempty"`
+	Plan     *source.Plan      `json:"plan,omitempty"`
+	Memory   *source.Memory    `json:"memory,omitempty"`
+	Errors   map[string]string `json:"errors,omitempty"`
+
+	// PID is the process of Session, Stack, Plan and Memory.
+	PID int `json:"-"`
+	// Filter is what Load, Sessions and Who were asked for.
+	Filter source.Filter `json:"filter,omitempty"`
+	page   Page
+}
