@@ -9,6 +9,12 @@ import (
 // maxNodes bounds the nodes of a forest that a screen gets.
 const maxNodes = 10_000
 
+// nodeID identifies a node: a process, or a prepared transaction.
+type nodeID struct {
+	pid int
+	xid uint32
+}
+
 // lineOf returns a session with its wait class.
 func lineOf(s *moment.Session) *SessionLine { return &SessionLine{Session: *s, Class: ClassOf(s)} }
 
@@ -21,7 +27,8 @@ func byPID(m *moment.Moment) map[int]*moment.Session {
 	return sessions
 }
 
-// BlockingOf returns the forest of a moment in the order of the screen.
+// BlockingOf returns the forest of a moment in the order of the screen. A node that waits for several others stands below the
+// first of them.
 func BlockingOf(m *moment.Moment) *Blocking {
 	b := &Blocking{Time: m.Time, Trees: len(m.Blocking), Nodes: []BlockingNode{}}
 	for _, missing := range m.Missing {
@@ -42,11 +49,18 @@ func BlockingOf(m *moment.Moment) *Blocking {
 		}
 	}
 	push(m.Blocking, 0)
+	places := map[nodeID]int{} // of a node in the list
+	again := map[nodeID]int{}
 	for len(todo) > 0 {
 		e := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		for i := range e.node.Waits {
 			waiting[e.node.Waits[i].PID] = true
+		}
+		id := nodeID{e.node.PID, e.node.XID}
+		if e.node.Repeated {
+			again[id]++
+			continue
 		}
 		if len(b.Nodes) >= maxNodes {
 			b.Missing = append(b.Missing, "more than 10,000 processes wait for locks: the others are left out")
@@ -54,28 +68,32 @@ func BlockingOf(m *moment.Moment) *Blocking {
 		}
 		n := BlockingNode{
 			Depth: e.depth, PID: e.node.PID, XID: e.node.XID, GID: e.node.GID, Waits: e.node.Waits,
-			Deadlock: e.node.Deadlock, Repeated: e.node.Repeated, Directly: len(e.node.Blocked),
+			Deadlock: e.node.Deadlock, Directly: len(e.node.Blocked),
 		}
 		if s := sessions[n.PID]; s != nil && n.PID != 0 {
 			n.Session = lineOf(s)
 		}
+		places[id] = len(b.Nodes)
 		b.Nodes = append(b.Nodes, n)
 		push(e.node.Blocked, e.depth+1)
+	}
+	for id, n := range again {
+		if i, ok := places[id]; ok {
+			b.Nodes[i].MoreBlockers = n
+		}
 	}
 	b.Waiting = len(waiting)
 	b.countBelow()
 	return b
 }
 
-// countBelow sets the number of nodes below each node. A node that is at several places counts once.
+// countBelow sets the number of nodes below each node.
 func (b *Blocking) countBelow() {
 	var open []int // the nodes above the current one
 	for i := range b.Nodes {
 		open = open[:min(len(open), b.Nodes[i].Depth)]
-		if !b.Nodes[i].Repeated {
-			for _, above := range open {
-				b.Nodes[above].Blocks++
-			}
+		for _, above := range open {
+			b.Nodes[above].Blocks++
 		}
 		open = append(open, i)
 	}

@@ -98,6 +98,19 @@ func (n *names) number(key, name string) uint32 {
 	return i
 }
 
+// find returns the number of a key or, for users of a command line, of a name.
+func (n *names) find(prefix, key string) (uint32, bool) {
+	if i, ok := n.index[prefix+key]; ok {
+		return i, true
+	}
+	for i := range n.list {
+		if e := &n.list[i]; e.name == key && strings.HasPrefix(e.key, prefix) {
+			return uint32(i), true
+		}
+	}
+	return 0, false
+}
+
 func (n *names) get(i uint32) entry {
 	if int(i) >= len(n.list) {
 		return entry{}
@@ -346,7 +359,7 @@ func (p *past) matcher(f Filter) (m matcher) {
 			m.never = m.never || x.class < 0
 		default:
 			if prefix := prefixOf(c.By); c.Key != "" {
-				n, ok := p.names.index[prefix+c.Key]
+				n, ok := p.names.find(prefix, c.Key)
 				x.number, m.never = n, m.never || !ok || prefix == ""
 			}
 		}

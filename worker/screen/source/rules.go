@@ -137,7 +137,7 @@ func (r *rules) blocking(f *facts, b *Blocking, sessions map[int]*moment.Session
 		lock, object, mixed := "", "", false
 		active, oldest := 0, time.Time{}
 		for j := range below {
-			if s := sessions[below[j].PID]; s != nil && !below[j].Repeated && ClassOf(s) != "" {
+			if s := sessions[below[j].PID]; s != nil && ClassOf(s) != "" {
 				active++
 			}
 			if below[j].Depth != 1 {

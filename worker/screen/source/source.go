@@ -295,8 +295,8 @@ type BlockingNode struct {
 	Blocks   int  `json:"blocks"`
 	Directly int  `json:"directly"`
 	Deadlock bool `json:"deadlock,omitempty"`
-	// Repeated is set if the node is at another place too, with the nodes below it.
-	Repeated bool `json:"repeated,omitempty"`
+	// MoreBlockers is the number of nodes for which the node waits too, beside the node above it.
+	MoreBlockers int `json:"more_blockers,omitempty"`
 }
 
 // Session is one process.

@@ -146,9 +146,6 @@ func nodeName(n *source.BlockingNode) string {
 
 // nodeWords returns the age, the lock or the state, and the object of a node. For a root, it returns what the root does.
 func (c *canvas) nodeWords(n *source.BlockingNode) (age, wait, text string) {
-	if n.Repeated {
-		return "", "(see above)", ""
-	}
 	mark := ""
 	if n.Deadlock {
 		mark = "deadlock: "
@@ -160,6 +157,9 @@ func (c *canvas) nodeWords(n *source.BlockingNode) (age, wait, text string) {
 		}
 		wait = mark + strings.TrimSpace(w.Lock+" "+strings.TrimSuffix(w.Mode, "Lock"))
 		text = w.Object
+		if n.MoreBlockers > 0 {
+			text += fmt.Sprintf(" (+%s)", plural(float64(n.MoreBlockers), "blocker"))
+		}
 		if len(n.Waits) > 1 {
 			text += fmt.Sprintf(" (+%d waits)", len(n.Waits)-1)
 		}
@@ -209,6 +209,9 @@ func (c *canvas) nodePanel(x, y, limit, end int, n *source.BlockingNode) {
 	at := c.d.Blocking.Time
 	if n.Blocks > 0 {
 		put(plain, fmt.Sprintf("blocks %s, %d directly", plural(float64(n.Blocks), "session"), n.Directly), 1)
+	}
+	if n.MoreBlockers > 0 {
+		put(plain, fmt.Sprintf("waits for %s beside the process above it", plural(float64(n.MoreBlockers), "other process")), 1)
 	}
 	for i := range n.Waits {
 		put(plain, waitLine(c.d, n, &n.Waits[i]), 2)

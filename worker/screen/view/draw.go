@@ -56,6 +56,7 @@ const (
 	wideFrom  = 120 // columns from which panels stand side by side
 	smallest  = 40  // columns
 	fewest    = 10  // lines
+	tall      = 34  // lines from which rows have more text
 )
 
 // Wide reports whether a screen of this width shows all panels of the page Session.
@@ -137,11 +138,6 @@ func (c *canvas) header() {
 	}
 	if i.Standby != nil && *i.Standby {
 		x = c.Text(x, 0, right-1, live, ", standby")
-	}
-	n := &i.Sessions
-	counts := fmt.Sprintf("%d active  %d idle in tx  %d idle", n.Active, n.IdleInTransaction, n.Idle)
-	if x+3+len(counts) < right {
-		c.Text(x+3, 0, right-1, live, counts)
 	}
 }
 

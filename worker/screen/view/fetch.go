@@ -19,7 +19,7 @@ const (
 // Fetch asks the source for the data of the chosen page. Before has the data of the last call, or is nil. Wide is set if the
 // page Session shows all panels. With whole, all pages are asked for.
 func Fetch(ctx context.Context, src source.Source, s *State, before *Data, now time.Time, wide, whole bool) *Data {
-	d := &Data{Time: now, Errors: map[string]string{}, Filter: s.Filter, PID: s.PID, page: s.Page}
+	d := &Data{Time: now, Errors: map[string]string{}, Filter: s.Filter, PID: s.PID, page: s.Page, captures: s.captures}
 	failed := func(name string, err error) {
 		if err != nil {
 			d.Errors[name] = err.Error()
@@ -62,40 +62,50 @@ func (d *Data) session(ctx context.Context, src source.Source, s *State, before 
 	if err != nil {
 		d.Errors["session"] = err.Error()
 	}
-	same := before != nil && before.PID == s.PID
-	if same && s.Held {
-		d.Stack, d.Plan, d.Memory = before.Stack, before.Plan, before.Memory
-		for _, name := range []string{"stack", "plan", "memory"} {
-			if text := before.Errors[name]; text != "" {
-				d.Errors[name] = text
-			}
-		}
-		return
-	}
 	prober, ok := src.(source.Prober)
 	if !ok {
 		d.Errors["stack"] = "this source has no stacks"
 		return
 	}
 	if errors.Is(err, source.ErrNoSession) || d.Session != nil && d.Session.Now == nil {
-		d.Errors["stack"] = "the process has ended"
+		for _, name := range []string{"stack", "plan", "memory"} {
+			d.Errors[name] = "the process has ended"
+		}
 		return
 	}
-	if wide || s.Panel == panelStack {
-		if d.Stack, err = prober.Stack(ctx, s.PID); err != nil {
-			d.Errors["stack"] = err.Error()
+	same := before != nil && before.PID == s.PID && before.captures == s.captures
+	held := func(name string, has bool) bool { // the data of the last call stays
+		if !same || !s.Held {
+			return false
+		}
+		if text := before.Errors[name]; text != "" {
+			d.Errors[name] = text
+			return true
+		}
+		return has
+	}
+	failed := func(name string, err error) {
+		if err != nil {
+			d.Errors[name] = err.Error()
 		}
 	}
-	if wide || s.Panel == panelPlan {
-		if d.Plan, err = prober.Plan(ctx, s.PID); err != nil {
-			d.Errors["plan"] = err.Error()
-		}
+	if held("stack", same && before.Stack != nil) {
+		d.Stack = before.Stack
+	} else if wide || s.Panel == panelStack {
+		d.Stack, err = prober.Stack(ctx, s.PID)
+		failed("stack", err)
 	}
-	if wide || s.Panel == panelMemory {
-		if same && before.Memory != nil && d.Time.Sub(before.Memory.Time) < memoryEvery {
-			d.Memory = before.Memory
-		} else if d.Memory, err = prober.Memory(ctx, s.PID); err != nil {
-			d.Errors["memory"] = err.Error()
-		}
+	if held("plan", same && before.Plan != nil) {
+		d.Plan = before.Plan
+	} else if wide || s.Panel == panelPlan {
+		d.Plan, err = prober.Plan(ctx, s.PID)
+		failed("plan", err)
+	}
+	fresh := same && before.Memory != nil && d.Time.Sub(before.Memory.Time) < memoryEvery
+	if held("memory", same && before.Memory != nil) || fresh {
+		d.Memory = before.Memory
+	} else if wide || s.Panel == panelMemory {
+		d.Memory, err = prober.Memory(ctx, s.PID)
+		failed("memory", err)
 	}
 }

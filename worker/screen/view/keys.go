@@ -218,9 +218,7 @@ func (s *State) move(d *Data, key string) Action {
 		return Refresh
 	case key == "c" && s.Page == PageSession:
 		s.Held = true
-		if d != nil { // forget the panels, so that they are read now
-			d.PID = 0
-		}
+		s.captures++
 		s.Message = "Captured now. Esc shows the live stack again."
 		return Refresh
 	}
@@ -263,15 +261,12 @@ func (s *State) keys(d *Data) (list []string) {
 
 func sessionKey(s *source.SessionLine) string { return "session:" + strconv.Itoa(s.ServerPID) }
 
-// nodeKey identifies a node. A repeated node has its place added.
+// nodeKey identifies a node.
 func nodeKey(b *source.Blocking, i int) string {
 	n := &b.Nodes[i]
 	key := "node:" + strconv.Itoa(n.PID)
 	if n.PID == 0 {
 		key += "-" + strconv.FormatUint(uint64(n.XID), 10)
-	}
-	if n.Repeated {
-		key += "-again-" + strconv.Itoa(i)
 	}
 	return key
 }

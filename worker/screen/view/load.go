@@ -44,11 +44,18 @@ func (c *canvas) chart(y, height int) int {
 	l := c.d.Load
 	x := c.Text(1, y, c.Width, bold, "active sessions")
 	processors := 0.0
-	if c.d.Info != nil && c.d.Info.Processors > 0 {
-		processors = c.d.Info.Processors
-		c.Text(x+2, y, c.Width, dim, "─ the server may use "+plural(processors, "CPU"))
+	if i := c.d.Info; i != nil {
+		n := &i.Sessions
+		if i.Last != nil {
+			x = c.Text(x+1, y, c.Width, plain, fmt.Sprintf("(now %d; %d idle in transaction, %d idle)", n.Active, n.IdleInTransaction, n.Idle))
+		}
+		if processors = i.Processors; processors > 0 {
+			x = c.Text(x+2, y, c.Width, dim, "─ "+plural(processors, "CPU"))
+		}
 	}
-	c.Right(c.Width-1, y, dim, "a column: mean of "+source.Age(time.Duration(l.ColumnSeconds*float64(time.Second))))
+	if note := "column: " + source.Age(time.Duration(l.ColumnSeconds*float64(time.Second))); x+2+len(note) < c.Width {
+		c.Right(c.Width-1, y, dim, note)
+	}
 	y++
 	most := processors
 	for i := range l.Columns {
@@ -96,7 +103,11 @@ func (c *canvas) chart(y, height int) int {
 
 func plural(n float64, noun string) string {
 	text := strconv.FormatFloat(n, 'f', -1, 64) + " " + noun
-	if n != 1 {
+	switch {
+	case n == 1:
+	case strings.HasSuffix(noun, "s"):
+		text += "es"
+	default:
 		text += "s"
 	}
 	return text
@@ -305,6 +316,10 @@ func (c *canvas) findings(r *rows) {
 	for i := range f.Findings {
 		x := &f.Findings[i]
 		key := "finding:" + x.Key
+		lines := []string{x.Text}
+		if roomy := c.Height >= tall; roomy || selected == key {
+			lines = grid.Wrap(x.Text, c.findingEnd()-3, 2)
+		}
 		r.add(key, func(y int, selected bool) {
 			mark := alarm
 			if x.Severity != source.Critical {
@@ -327,10 +342,13 @@ func (c *canvas) findings(r *rows) {
 				share = percent(*x.Share)
 			}
 			c.Right(c.Width-1, y, style, share)
-			left := c.Right(c.Width-8, y, style, age)
-			c.Text(3, y, left-1, style, x.Text)
+			c.Right(c.Width-8, y, style, age)
+			c.Text(3, y, c.findingEnd(), style, lines[0])
 		})
-		if x.Detail != "" && (c.Height >= 34 || selected == key) {
+		if len(lines) > 1 {
+			r.add("", func(y int, _ bool) { c.Text(3, y, c.Width-1, bold, lines[1]) })
+		}
+		if x.Detail != "" && (c.Height >= tall || selected == key) {
 			r.add("", func(y int, _ bool) {
 				c.Text(5, y, c.Width-1, dim, x.Detail)
 			})
@@ -341,6 +359,9 @@ func (c *canvas) findings(r *rows) {
 	}
 }
 
+// findingEnd returns the column before which the text of a finding ends.
+func (c *canvas) findingEnd() int { return c.Width - 20 }
+
 // sessionRows adds the sessions of the newest sample.
 func (c *canvas) sessionRows(r *rows) {
 	list := c.d.Sessions
@@ -349,9 +370,9 @@ func (c *canvas) sessionRows(r *rows) {
 		return
 	}
 	wide := c.Width >= wideFrom
-	columns := []int{3, 11, 27, 40}
+	columns, text := []int{3, 10, 24, 35}, 19
 	if wide {
-		columns = []int{3, 11, 29, 53, 66}
+		columns, text = []int{3, 11, 29, 53, 66}, 23
 	}
 	r.add("", func(y int, _ bool) {
 		heads := []string{"sessions", "application", "for", "wait or state"}
@@ -361,7 +382,7 @@ func (c *canvas) sessionRows(r *rows) {
 		for i, h := range heads {
 			c.Text(columns[i]-2*boolInt(i == 0), y, c.Width, heading(i == 0), h)
 		}
-		c.Text(columns[len(columns)-1]+22, y, c.Width, dim, "statement or phrase")
+		c.Text(columns[len(columns)-1]+text, y, c.Width, dim, "statement or phrase")
 	})
 	for i := range list.Sessions {
 		s := &list.Sessions[i]
@@ -400,15 +421,15 @@ func (c *canvas) sessionRows(r *rows) {
 				ink, _ := inkOf(s.Class)
 				ws = grid.Style{Fg: ink}
 			}
-			c.Text(x, y, x+21, ws, wait)
-			text, ts := s.Query, style
+			c.Text(x, y, x+text-1, ws, wait)
+			does, ts := s.Query, style
 			if s.Phrase != "" {
-				text = s.Phrase
+				does = s.Phrase
 				if !selected {
 					ts = code
 				}
 			}
-			c.Text(x+22, y, c.Width-1, ts, oneLine(text))
+			c.Text(x+text, y, c.Width-1, ts, oneLine(does))
 		})
 	}
 	if list.More > 0 {

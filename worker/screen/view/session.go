@@ -73,7 +73,7 @@ func (c *canvas) identity(y int, s *source.Session) int {
 	}
 	y++
 	lines := 2
-	if c.Height >= 34 {
+	if c.Height >= tall {
 		lines = 4
 	}
 	text := n.Query

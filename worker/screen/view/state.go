@@ -62,6 +62,8 @@ type State struct {
 	window int
 	cursor [numPages]cursor
 	from   Page // where the page Session was opened
+	// captures counts the captures that the user has requested.
+	captures int
 }
 
 // cursor is the selected row of a page. The key finds the row again if the order changes.
@@ -100,4 +102,6 @@ type Data struct {
 	// Filter is what Load, Sessions and Who were asked for.
 	Filter source.Filter `json:"filter,omitempty"`
 	page   Page
+	// captures is from the state of the request.
+	captures int
 }
