@@ -31,6 +31,7 @@ const (
 type past struct {
 	samples []sample
 	rows    int
+	most    int // rows; 0: maxRows
 	names   names
 	// normalized has the texts without values of the statements of the last sample.
 	normalized map[string]string
@@ -174,7 +175,8 @@ func (p *past) row(s *moment.Session, texts map[string]string) row {
 		kind: p.names.number("t"+s.Type, s.Type),
 	}
 	if s.Application != "" {
-		r.app = p.names.number("a"+s.Application, s.Application)
+		name := bounded(s.Application)
+		r.app = p.names.number("a"+name, name)
 	}
 	if s.Phrase != "" {
 		r.phrase = p.names.number("p"+s.Phrase, s.Phrase)
@@ -244,7 +246,7 @@ func (p *past) dropAfter(t time.Time) {
 func (p *past) bound() {
 	drop, rows := max(0, len(p.samples)-maxSamples), p.rows
 	for i := range p.samples {
-		if i >= drop && rows <= maxRows {
+		if i >= drop && rows <= cmp.Or(p.most, maxRows) {
 			break
 		}
 		rows -= len(p.samples[i].rows)

@@ -1,0 +1,219 @@
+package source
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/worker/moment"
+)
+
+// noon is the time of the moments in these tests.
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func ago(d time.Duration) *time.Time {
+	t := noon.Add(-d)
+	return &t
+}
+
+// client returns a client backend with a statement that began a minute ago.
+func client(pid int, state, wait string) moment.Session {
+	s := moment.Session{
+		PID: pid, ServerPID: pid, Started: ago(time.Hour), Type: clientBackend, State: state, DatabaseOID: 5, Database: "shop",
+		UserOID: 10, User: "web", QueryStart: ago(time.Minute), StateStart: ago(40 * time.Second), Query: fmt.Sprintf("select %d", pid),
+	}
+	if class, event, ok := strings.Cut(wait, ":"); ok {
+		s.Wait = &moment.Wait{Type: class, Event: event}
+	}
+	return s
+}
+
+func waiter(pid int, lock, object string, below ...*moment.Node) *moment.Node {
+	return &moment.Node{
+		PID: pid, Blocked: below, Waits: []moment.LockWait{{PID: pid, Lock: lock, Object: object, Mode: "ShareLock", Since: ago(30 * time.Second)}},
+	}
+}
+
+// only returns the findings of a rule.
+func only(list []Finding, rule string) (found []Finding) {
+	for _, f := range list {
+		if f.Rule == rule {
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
+// one fails unless there is one finding of a rule, and returns it.
+func one(t *testing.T, list []Finding, rule string) Finding {
+	t.Helper()
+	found := only(list, rule)
+	if len(found) != 1 {
+		t.Fatalf("%d findings of %s in %+v, want 1", len(found), rule, list)
+	}
+	return found[0]
+}
+
+func TestIdleSessionThatBlocksOthers(t *testing.T) {
+	m := &moment.Moment{Time: noon, Sessions: []moment.Session{
+		client(1, idleInTx, "Client:ClientRead"), client(2, stateActive, "Lock:relation"), client(3, stateActive, "Lock:relation"),
+	}}
+	m.Blocking = []*moment.Node{{PID: 1, Blocked: []*moment.Node{waiter(2, "relation", "5/16384", waiter(3, "relation", "5/16384"))}}}
+	list := (&rules{}).apply(&facts{m: m, maxConnections: 100})
+	f := one(t, list, RuleBlocks)
+	want := "PID 1 (idle in transaction for 40 s) blocks 2 sessions on relation 16384 of database shop"
+	if f.Text != want {
+		t.Errorf("%q, want %q", f.Text, want)
+	}
+	if f.Severity != Critical || f.Sessions != 2 || f.PID != 1 || f.AtLeast || !f.Since.Equal(*ago(30 * time.Second)) ||
+		f.Share == nil || f.Detail != "last statement: select 1" {
+		t.Errorf("%+v", f)
+	}
+	if len(list) != 1 {
+		t.Errorf("other findings: %+v", list[1:])
+	}
+}
+
+func TestBlockerWithoutASession(t *testing.T) {
+	m := &moment.Moment{Time: noon, Sessions: []moment.Session{client(2, stateActive, "Lock:transactionid")}}
+	m.Blocking = []*moment.Node{
+		{XID: 740, GID: "transfer 1", Blocked: []*moment.Node{waiter(2, "transactionid", "740")}},
+	}
+	want := `The prepared transaction "transfer 1" blocks 1 session until transaction 740 ends`
+	if f := one(t, (&rules{}).apply(&facts{m: m}), RuleBlocks); f.Text != want || f.PID != 0 {
+		t.Errorf("%q, want %q", f.Text, want)
+	}
+	// Sessions that wait for different locks: no lock is named.
+	m.Blocking[0].Blocked = append(m.Blocking[0].Blocked, waiter(3, "relation", "5/7"))
+	if f := one(t, (&rules{}).apply(&facts{m: m}), RuleBlocks); !strings.HasSuffix(f.Text, "blocks 2 sessions") {
+		t.Errorf("%q", f.Text)
+	}
+	m.Blocking = []*moment.Node{waiter(2, "relation", "5/7", waiter(3, "relation", "5/8"))}
+	m.Blocking[0].Deadlock = true
+	if f := one(t, (&rules{}).apply(&facts{m: m}), RuleDeadlock); !strings.HasPrefix(f.Text, "PID 2 (active for 40 s) and 1 other session wait") {
+		t.Errorf("%q", f.Text)
+	}
+	// A waiter whose holder is not known blocks nobody.
+	m.Blocking = []*moment.Node{waiter(2, "relation", "5/7")}
+	if list := (&rules{}).apply(&facts{m: m}); len(list) != 0 {
+		t.Errorf("%+v", list)
+	}
+}
+
+func TestConnections(t *testing.T) {
+	m := &moment.Moment{Time: noon}
+	for pid := range 90 {
+		m.Sessions = append(m.Sessions, client(pid+1, stateIdle, "Client:ClientRead"))
+	}
+	m.Sessions[0].State = idleInTx
+	f := one(t, (&rules{}).apply(&facts{m: m, maxConnections: 100}), RuleConnections)
+	if want := "90 of 100 connections are in use (max_connections): 89 are idle, 1 idle in transaction"; f.Text != want || f.Severity != Warning {
+		t.Errorf("%s %q, want %q", f.Severity, f.Text, want)
+	}
+	if f := one(t, (&rules{}).apply(&facts{m: m, maxConnections: 90}), RuleConnections); f.Severity != Critical {
+		t.Error("full connections are no critical finding")
+	}
+	for _, most := range []int{101, 0} { // 89 %, and unknown
+		if list := only((&rules{}).apply(&facts{m: m, maxConnections: most}), RuleConnections); len(list) != 0 {
+			t.Errorf("max_connections %d: %+v", most, list)
+		}
+	}
+}
+
+func TestManySessionsAtOneEvent(t *testing.T) {
+	m := &moment.Moment{Time: noon}
+	events := []string{"LWLock:WALWrite", "LWLock:WALWrite", "LWLock:WALWrite", "IO:WalSync", "LWLock:BufferContent", "LWLock:BufferContent",
+		"LWLock:BufferContent", "LWLock:BufferContent", "Lock:tuple", "Client:ClientWrite"}
+	for i, e := range events {
+		m.Sessions = append(m.Sessions, client(i+1, stateActive, e))
+	}
+	list := (&rules{}).apply(&facts{m: m})
+	if f := one(t, list, RuleWAL); f.Text != "4 of 10 active sessions wait until WAL is on disk (IO:WalSync, LWLock:WALWrite)" || f.Sessions != 4 {
+		t.Errorf("%q", f.Text)
+	}
+	if f := one(t, list, RuleEvent); f.Text != "4 of 10 active sessions wait for LWLock:BufferContent" {
+		t.Errorf("%q", f.Text)
+	}
+	m.Sessions = m.Sessions[2:] // now 2 and 4 of 8
+	if list := (&rules{}).apply(&facts{m: m}); len(only(list, RuleWAL)) != 0 || len(only(list, RuleEvent)) != 1 {
+		t.Errorf("%+v", list)
+	}
+}
+
+func TestWaitForStandby(t *testing.T) {
+	m := &moment.Moment{Time: noon, Sessions: []moment.Session{client(1, stateActive, "IPC:SyncRep")}}
+	r := &rules{}
+	for sample := 1; sample <= samplesOfSync; sample++ {
+		list := only(r.apply(&facts{m: m}), RuleSyncRep)
+		if (len(list) == 1) != (sample == samplesOfSync) {
+			t.Fatalf("sample %d: %+v", sample, list)
+		}
+		if len(list) == 1 && list[0].Text != "1 session waits for a synchronous standby to confirm a commit (IPC:SyncRep)" {
+			t.Errorf("%q", list[0].Text)
+		}
+	}
+	m.Sessions[0].QueryStart = ago(0) // another commit: short waits are usual
+	if list := only(r.apply(&facts{m: m}), RuleSyncRep); len(list) != 0 {
+		t.Errorf("%+v", list)
+	}
+}
+
+func TestProcessStates(t *testing.T) {
+	m := &moment.Moment{Time: noon, Sessions: []moment.Session{client(1, stateActive, ""), client(2, stateActive, ""), client(3, stateActive, "IO:DataFileRead")}}
+	states := map[int]byte{1: 'R', 2: 'R', 3: 'D'}
+	r := &rules{}
+	for sample := 1; sample <= samplesOfDisk; sample++ {
+		list := r.apply(&facts{m: m, processors: 1, states: states, kernel: map[int]string{3: "io_schedule"}})
+		if f := one(t, list, RuleProcessors); f.Text != "2 processes of the server run or wait for a processor, and it may use 1 processor" {
+			t.Errorf("%q", f.Text)
+		}
+		disk := only(list, RuleDisk)
+		if (len(disk) == 1) != (sample == samplesOfDisk) {
+			t.Fatalf("sample %d: %+v", sample, disk)
+		}
+		want := "PID 3 (active for 40 s) was in uninterruptible sleep (state D) in each of the last 3 samples, now in the kernel function io_schedule"
+		if len(disk) == 1 && disk[0].Text != want {
+			t.Errorf("%q, want %q", disk[0].Text, want)
+		}
+	}
+	for _, p := range []float64{2, 0} { // enough processors, and an unknown number
+		if list := only((&rules{}).apply(&facts{m: m, processors: p, states: states}), RuleProcessors); len(list) != 0 {
+			t.Errorf("%g processors: %+v", p, list)
+		}
+	}
+	// Sessions without a wait event are no proof: they may sleep.
+	if list := only((&rules{}).apply(&facts{m: m, processors: 1, states: map[int]byte{1: 'S', 2: 'S'}}), RuleProcessors); len(list) != 0 {
+		t.Errorf("%+v", list)
+	}
+}
+
+func TestLongTransactionAndStatement(t *testing.T) {
+	idle := client(1, idleInTx, "Client:ClientRead")
+	idle.StateStart, idle.XactStart = ago(6*time.Minute), ago(time.Hour)
+	m := &moment.Moment{Time: noon, Sessions: []moment.Session{idle, client(2, stateActive, "")}}
+	r := &rules{}
+	list := r.apply(&facts{m: m})
+	if f := one(t, list, RuleIdleInTx); f.Text != "PID 1 (idle in transaction for 6 min) keeps a transaction open, begun 1 h ago" || f.Share != nil {
+		t.Errorf("%+v", f)
+	}
+	if len(only(list, RuleStatement)) != 0 {
+		t.Error("one sample is no proof of a long computation")
+	}
+	m.Time = noon.Add(longStatement)
+	f := one(t, r.apply(&facts{m: m}), RuleStatement)
+	if want := "PID 2 has run one statement for 1 min 10 s, without a wait in the last 2 samples"; f.Text != want || !f.Since.Equal(noon) {
+		t.Errorf("%q, want %q", f.Text, want)
+	}
+}
+
+func TestAge(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0 ms", 350 * time.Millisecond: "350 ms", 9990 * time.Millisecond: "9.9 s", 59999 * time.Millisecond: "59 s",
+		2 * time.Minute: "2 min", 200 * time.Second: "3 min 20 s", 310 * time.Minute: "5 h 10 min", 51 * time.Hour: "2 d 3 h",
+	} {
+		if got := Age(d); got != want {
+			t.Errorf("%s: %q, want %q", d, got, want)
+		}
+	}
+}
