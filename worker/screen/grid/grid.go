@@ -174,9 +174,9 @@ func Next(text string) (r rune, width int, rest string) {
 	return '?', 1, rest
 }
 
-// Width returns the number of cells of a text.
+// Width returns the number of cells of a text, but at most a little more than a line has.
 func Width(text string) (n int) {
-	for text != "" {
+	for text != "" && n <= maxSide {
 		var w int
 		_, w, text = Next(text)
 		n += w

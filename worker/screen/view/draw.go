@@ -301,30 +301,35 @@ func (c *canvas) keys() [][2]string {
 func (c *canvas) help(y int) {
 	rows := [][2]string{
 		{"1 2 3 4", "Load, Who, Blocking, Session"},
-		{"↑ ↓ j k PgUp PgDn Home End", "select a row, or scroll"},
-		{"Enter", "open: a finding, a session; in Who: filter by the row"},
+		{"↑ ↓ j k PgUp PgDn", "select a row, or scroll; also Home, End"},
+		{"Enter", "open a finding or a session; in Who: filter by the row"},
 		{"Backspace Esc", "back: remove the last filter, leave the session"},
-		{"Tab ← →", "in Who: count by another property; in Session: another panel"},
+		{"Tab ← →", "in Who: another property; in Session: another panel"},
 		{"+ -", "a shorter or longer time: 1, 5, 15 min, 1, 2 h"},
 		{"space", "stop the picture, and continue"},
 		{"c", "in Session: capture now, and keep the stack"},
 		{"/ n N", "search; next and previous match"},
 		{"r", "remove all filters"},
 		{"y", "show and copy the command that prints this page"},
-		{"Ctrl-L, Ctrl-Z, q", "draw again, suspend, quit"},
+		{"Ctrl-L Ctrl-Z q", "draw again, suspend, quit"},
 	}
 	c.Text(1, y, c.Width, bold, "Keys")
-	for i, r := range rows {
-		c.Text(2, y+1+i, 30, bold, r[0])
-		c.Text(31, y+1+i, c.Width, plain, r[1])
+	y++
+	for _, r := range rows {
+		c.Text(2, y, 22, bold, r[0])
+		c.Text(23, y, c.Width, plain, r[1])
+		y++
 	}
-	notes := []string{
-		"Active sessions are means: 2.5 means 2.5 sessions at a time. CPU: no wait event, so the session runs,",
-		"waits for a processor, or waits in code without a wait event. DB time: the time of all active sessions.",
-		"The line is the number of processors that the server may use. ┄ sampled by this program, ━ recorded.",
-	}
-	for i, line := range notes {
-		c.Text(2, y+2+len(rows)+i, c.Width, dim, line)
+	y++
+	for _, note := range []string{
+		"Active sessions are means over time. DB time is the time of all active sessions. CPU: the session has no wait event. It runs, " +
+			"waits for a processor, or waits in code without a wait event.",
+		"The line in the chart is the number of processors that the server may use. ┄ sampled by this program, ━ recorded.",
+	} {
+		for _, line := range grid.Wrap(note, c.Width-4, 3) {
+			c.Text(2, y, c.Width, dim, line)
+			y++
+		}
 	}
 }
 

@@ -100,7 +100,7 @@ func (s *State) back() Action {
 		s.Filter = s.Filter[:len(s.Filter)-1]
 		if s.Page == PageWho {
 			s.By = last.By
-			s.cursor[PageWho] = cursor{key: last.Key}
+			s.cursor[PageWho] = cursor{key: "who:" + last.Key}
 		}
 	default:
 		s.Page = PageLoad

@@ -95,7 +95,7 @@ func (c *canvas) chart(y, height int) int {
 	if line >= 0 {
 		c.line(axisWidth, y+height-1-line, w)
 	}
-	c.gap(y, height, first, w)
+	c.gap(y, height, first, w, y+height-1-line)
 	y += height
 	c.axis(y, w, from, length, kinds)
 	return c.legend(y + 2)
@@ -114,7 +114,7 @@ func plural(n float64, noun string) string {
 }
 
 // gap says why the left part of the chart is empty.
-func (c *canvas) gap(y, height, first, w int) {
+func (c *canvas) gap(y, height, first, w, line int) {
 	if first < 0 {
 		first = w
 	}
@@ -126,10 +126,14 @@ func (c *canvas) gap(y, height, first, w int) {
 	if c.d.Info != nil && c.d.Info.Recorded != "" {
 		why = "the recorder's files begin there"
 	}
-	if first > len(text)+3 && height > 3 {
-		c.Text(axisWidth+1, y+height/2-1, axisWidth+first, dim, text)
+	if first > len(text)+3 && height > 4 {
+		at := y + height/2 - 1
+		if line == at || line == at+1 { // beside the line of the processors
+			at = line + 1 - 3*boolInt(line > y+height/2)
+		}
+		c.Text(axisWidth+1, at, axisWidth+first, dim, text)
 		if first > len(why)+3 {
-			c.Text(axisWidth+1, y+height/2, axisWidth+first, dim, why)
+			c.Text(axisWidth+1, at+1, axisWidth+first, dim, why)
 		}
 	}
 }
@@ -216,13 +220,6 @@ func (c *canvas) axis(y, w int, from time.Time, length time.Duration, kinds []so
 		glyph := map[source.Kind]rune{source.KindNone: ' ', source.KindSampled: '┄', source.KindRecorded: '━'}[k]
 		c.Set(axisWidth+i, y, glyph, dim)
 	}
-	marks := max(1, w/20)
-	for m := range marks {
-		i := m * w / marks
-		at := from.Add(time.Duration(float64(i) / float64(w) * float64(length)))
-		c.Set(axisWidth+i, y, '┬', dim)
-		c.Text(axisWidth+i, y+1, axisWidth+w, dim, at.Local().Format("15:04:05"))
-	}
 	note := ""
 	for i, k := range []source.Kind{source.KindSampled, source.KindRecorded} {
 		for _, has := range kinds {
@@ -232,8 +229,19 @@ func (c *canvas) axis(y, w int, from time.Time, length time.Duration, kinds []so
 			}
 		}
 	}
+	right := axisWidth + w
 	if note != "" {
-		c.Right(axisWidth+w, y+1, dim, note)
+		right = c.Right(right, y+1, dim, note)
+	}
+	const clock = len("15:04:05")
+	marks := max(1, w/20)
+	for m := range marks {
+		i := m * w / marks
+		at := from.Add(time.Duration(float64(i) / float64(w) * float64(length)))
+		c.Set(axisWidth+i, y, '┬', dim)
+		if axisWidth+i+clock < right {
+			c.Text(axisWidth+i, y+1, axisWidth+w, dim, at.Local().Format("15:04:05"))
+		}
 	}
 }
 
