@@ -16,6 +16,9 @@ import (
 const waiterVariable = "CLI_TEST_WAITER"
 
 func TestMain(m *testing.M) {
+	if words := os.Getenv(topVariable); words != "" {
+		os.Exit(Main("test", strings.Split(words, "\n"), os.Stdout, os.Stderr))
+	}
 	if os.Getenv(waiterVariable) != "" {
 		go waitForEver()
 		fmt.Println("ready") //nolint:forbidigo // to the test

@@ -1,0 +1,350 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/screen/view"
+)
+
+// topVariable makes the test's program run the command line in it, with words separated by line ends.
+const topVariable = "PGSB_TEST_TOP"
+
+// top runs the command and returns its output.
+func top(t *testing.T, arguments ...string) string {
+	t.Helper()
+	var stdout, stderr strings.Builder
+	if status := Main("test", append([]string{"top"}, arguments...), &stdout, &stderr); status != exitOK {
+		t.Fatalf("top %s: status %d, %s", arguments, status, stderr.String())
+	}
+	return stdout.String()
+}
+
+// TestTop has a session that is idle in transaction and blocks another one, while all connections are in use.
+func TestTop(t *testing.T) {
+	pgtest.One(t, func(t *testing.T, bin string) {
+		s := pgtest.Start(t, bin, pgtest.Options{Conf: []string{
+			"max_connections = 5", "superuser_reserved_connections = 0", "max_wal_senders = 0", "autovacuum = off",
+		}})
+		s.Exec(t, "CREATE TABLE t AS SELECT 1 n")
+		holder, waiter := s.Connect(t, s.User, "postgres"), s.Connect(t, s.User, "postgres")
+		execute(t, holder, "SET application_name = 'the root'; BEGIN; LOCK TABLE t")
+		go func() { _, _ = waiter.PgConn().Exec(t.Context(), "SELECT n FROM t").ReadAll() }()
+		pgtest.Wait(t, "a waiter", func() bool { return strings.Contains(activity(t, "-D", s.DataDir), "Lock:relation") })
+		fill(t, s)
+		pids := [2]int{int(holder.PgConn().PID()), int(waiter.PgConn().PID())}
+		t.Run("json", func(t *testing.T) { topData(t, s, pids) })
+		t.Run("batch", func(t *testing.T) { topBatch(t, s, pids) })
+		t.Run("terminal", func(t *testing.T) { topTerminal(t, s, holder, pids) })
+	})
+}
+
+// topData looks at the data of two refreshes.
+func topData(t *testing.T, s *pgtest.Server, pids [2]int) {
+	t.Helper()
+	lines := strings.Split(strings.TrimSpace(top(t, "-D", s.DataDir, "--format", "json", "-n", "2", "--interval", "100ms", "--pid", fmt.Sprint(pids[1]))), "\n")
+	if len(lines) != 2 {
+		t.Fatalf("%d lines", len(lines))
+	}
+	var d view.Data
+	if err := json.Unmarshal([]byte(lines[1]), &d); err != nil {
+		t.Fatal(err)
+	}
+	if d.Info == nil || d.Info.MaxConnections != 5 || d.Info.Sessions.Clients != 5 || d.Info.Processors < 1 || d.Info.Standby == nil || *d.Info.Standby {
+		t.Errorf("info %+v", d.Info)
+	}
+	if d.Findings == nil || len(d.Findings.Findings) < 2 || !strings.HasPrefix(d.Findings.Findings[0].Text, fmt.Sprintf("PID %d (the root, idle in transaction for ", pids[0])) ||
+		!strings.Contains(d.Findings.Findings[0].Text, "blocks 1 session on relation ") || !strings.Contains(d.Findings.Findings[1].Text, "5 of 5 connections are in use") {
+		t.Errorf("findings %+v", d.Findings)
+	}
+	if d.Load == nil || d.Load.Seconds <= 0 || len(d.Load.Classes) == 0 {
+		t.Errorf("load %+v", d.Load)
+	}
+	if d.Blocking == nil || len(d.Blocking.Nodes) != 2 || d.Blocking.Nodes[1].PID != pids[1] || d.Blocking.Nodes[1].Depth != 1 {
+		t.Errorf("blocking %+v", d.Blocking)
+	}
+	if d.Who == nil || len(d.Who.Rows) == 0 || d.Who.Rows[0].Name != "select n from t" && d.Who.Rows[0].Name != "SELECT n FROM t" {
+		t.Errorf("who %+v", d.Who)
+	}
+	if d.Session == nil || d.Session.Now == nil || d.Stack == nil || len(d.Stack.Frames) < 5 || d.Memory == nil || d.Memory.TotalBytes == 0 {
+		t.Errorf("session %+v, stack %+v, memory %+v, errors %v", d.Session, d.Stack, d.Memory, d.Errors)
+	}
+}
+
+// topBatch looks at the text.
+func topBatch(t *testing.T, s *pgtest.Server, pids [2]int) {
+	t.Helper()
+	t.Setenv("LC_ALL", "C")
+	text := top(t, "-D", s.DataDir, "--batch", "-n", "1", "--view", "blocking", "--width", "90", "--height", "24")
+	if !strings.Contains(text, "1 process waits for locks, in 1 tree") || !strings.Contains(text, fmt.Sprintf("`-%d", pids[1])) ||
+		strings.ContainsFunc(text, func(r rune) bool { return r != '\n' && (r < ' ' || r > '~') }) {
+		t.Errorf("%s", text)
+	}
+	for arguments, want := range map[string]string{
+		"--interval 1ms":               "--interval must be from",
+		"--view flame":                 "--view must be one of",
+		"--by color":                   "--by must be one of",
+		"--filter user":                "--filter must be PROPERTY=VALUE",
+		"--view session":               "--view session needs --pid",
+		"--pid 0":                      "--pid must be positive",
+		"-n 1":                         "-n goes with --batch",
+		"-D " + s.DataDir:              "top needs a terminal",
+		"--batch -n 1 -D /nonexistent": "nonexistent",
+		"--batch -n 1 --record-dir / -D " + s.DataDir: "history",
+	} {
+		var stdout, stderr strings.Builder
+		if status := Main("test", append([]string{"top"}, strings.Fields(arguments)...), &stdout, &stderr); status == exitOK ||
+			!strings.Contains(stderr.String(), want) {
+			t.Errorf("%s: status %d, %s%s", arguments, status, stdout.String(), stderr.String())
+		}
+	}
+}
+
+// A pseudoTerminal is a terminal, and the characters that a program has drawn on it.
+type pseudoTerminal struct {
+	master, slave *os.File
+	mu            sync.Mutex
+	raw           bytes.Buffer
+	cells         [60][200]rune
+	x, y          int
+	begin         int // of raw that is not drawn yet
+}
+
+func openTerminal(t *testing.T) *pseudoTerminal {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no pseudo-terminal: %v", err)
+	}
+	t.Cleanup(func() { _ = master.Close() })
+	fd := int(master.Fd())
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no pseudo-terminal: %v", err)
+	}
+	t.Cleanup(func() { _ = slave.Close() })
+	x := &pseudoTerminal{master: master, slave: slave}
+	x.size(t, 80, 24)
+	go func() {
+		buffer := make([]byte, 4096)
+		for {
+			n, err := master.Read(buffer)
+			if err != nil {
+				return
+			}
+			x.mu.Lock()
+			x.raw.Write(buffer[:n])
+			x.mu.Unlock()
+		}
+	}()
+	return x
+}
+
+func (x *pseudoTerminal) size(t *testing.T, columns, lines uint16) {
+	t.Helper()
+	if err := unix.IoctlSetWinsize(int(x.slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: lines, Col: columns}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (x *pseudoTerminal) modes(t *testing.T) unix.Termios {
+	t.Helper()
+	m, err := unix.IoctlGetTermios(int(x.slave.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return *m
+}
+
+func (x *pseudoTerminal) send(t *testing.T, keys string) {
+	t.Helper()
+	if _, err := x.master.WriteString(keys); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// screen draws what the program has written, and returns the lines.
+func (x *pseudoTerminal) screen() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	rest := x.raw.Bytes()[x.begin:]
+	for len(rest) > 0 {
+		n := x.drawOne(rest)
+		if n == 0 { // not complete
+			break
+		}
+		rest = rest[n:]
+		x.begin += n
+	}
+	var b strings.Builder
+	for y := range x.cells {
+		line := strings.TrimRight(strings.ReplaceAll(string(x.cells[y][:]), "\x00", " "), " ")
+		b.WriteString(line + "\n")
+	}
+	return b.String()
+}
+
+// drawOne draws a character or obeys an escape sequence, and returns its length.
+func (x *pseudoTerminal) drawOne(b []byte) int {
+	switch {
+	case b[0] == 0x1b && len(b) == 1:
+		return 0
+	case b[0] == 0x1b && b[1] == '[':
+		for i := 2; i < len(b); i++ {
+			if b[i] >= '@' && b[i] <= '~' {
+				x.obey(string(b[2:i]), b[i])
+				return i + 1
+			}
+		}
+		return 0
+	case b[0] == 0x1b && b[1] == ']': // until BEL or ESC \
+		for i := 2; i < len(b); i++ {
+			if b[i] == 7 {
+				return i + 1
+			}
+			if b[i] == '\\' && b[i-1] == 0x1b {
+				return i + 1
+			}
+		}
+		return 0
+	case b[0] == 0x1b && strings.ContainsRune("()", rune(b[1])):
+		return min(3, len(b))
+	case b[0] == 0x1b:
+		return 2
+	case b[0] == '\r':
+		x.x = 0
+		return 1
+	case b[0] == '\n':
+		x.y = min(x.y+1, len(x.cells)-1)
+		return 1
+	case b[0] < ' ':
+		return 1
+	}
+	for size := 1; size <= min(4, len(b)); size++ {
+		if r := []rune(string(b[:size])); len(r) == 1 && r[0] != 0xfffd {
+			if x.x < len(x.cells[0]) {
+				x.cells[x.y][x.x] = r[0]
+				x.x++
+			}
+			return size
+		}
+	}
+	return boolLength(len(b) >= 4)
+}
+
+func boolLength(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (x *pseudoTerminal) obey(parameters string, final byte) {
+	switch final {
+	case 'H':
+		line, column := 1, 1
+		_, _ = fmt.Sscanf(parameters, "%d;%d", &line, &column)
+		x.y, x.x = min(max(line-1, 0), len(x.cells)-1), max(column-1, 0)
+	case 'J':
+		clear(x.cells[:])
+	}
+}
+
+// await waits until the screen has a text.
+func (x *pseudoTerminal) await(t *testing.T, text string) {
+	t.Helper()
+	defer func() {
+		if t.Failed() {
+			t.Log(x.screen())
+		}
+	}()
+	pgtest.Wait(t, fmt.Sprintf("%q on the screen", text), func() bool { return strings.Contains(x.screen(), text) })
+}
+
+// has reports whether the program has written these bytes.
+func (x *pseudoTerminal) has(bytesWritten string) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return bytes.Contains(x.raw.Bytes(), []byte(bytesWritten))
+}
+
+// topTerminal sends keys to the command in a terminal, suspends it, ends the server, and quits.
+func topTerminal(t *testing.T, s *pgtest.Server, holder *pgx.Conn, pids [2]int) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := openTerminal(t)
+	before := x.modes(t)
+	shell := exec.Command("/bin/sh", "-mc", `"$0"; echo "stopped $?"; read x; fg >/dev/null; echo "ended $?"`, exe)
+	shell.Env = append(os.Environ(), topVariable+"="+strings.Join([]string{"top", "-D", s.DataDir, "--interval", "200ms"}, "\n"),
+		"TERM=xterm-256color", "LC_ALL=C.UTF-8", "NO_COLOR=", "HOME="+filepath.Dir(s.DataDir))
+	shell.Stdin, shell.Stdout, shell.Stderr = x.slave, x.slave, x.slave
+	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := shell.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- shell.Wait() }()
+	t.Cleanup(func() { _ = syscall.Kill(-shell.Process.Pid, syscall.SIGKILL) })
+
+	x.await(t, "(the root, idle in transaction")
+	x.send(t, "\r")
+	x.await(t, "1 process waits for locks, in 1 tree")
+	x.send(t, "j\r")
+	x.await(t, fmt.Sprintf("blocked by %d", pids[0]))
+	x.await(t, "#0 ")
+	x.send(t, "\t\t")
+	x.await(t, "TopMemoryContext")
+	x.send(t, "y")
+	x.await(t, fmt.Sprintf("pg_stat_backtrace memory %d", pids[1]))
+	if !x.has("\x1b]52;c;") {
+		t.Error("the command was not sent to the clipboard")
+	}
+	x.size(t, 130, 40)
+	x.await(t, "Memory contexts")
+	x.await(t, "Plan  ")
+	if x.modes(t).Lflag&unix.ICANON != 0 {
+		t.Error("the terminal is in the line mode while the screen is shown")
+	}
+	x.send(t, "\x1a")
+	x.await(t, "stopped 1")
+	if got := x.modes(t); got != before || !x.has("\x1b[?1049l") {
+		t.Errorf("stopped: the terminal has %+v, before %+v", got, before)
+	}
+	x.send(t, "\n")
+	pgtest.Wait(t, "the screen again", func() bool { return x.modes(t).Lflag&unix.ICANON == 0 })
+	x.send(t, "1")
+	x.await(t, "connections are in use")
+	_ = holder // both sessions end with the server
+	s.Stop("immediate")
+	x.await(t, "the server does not run")
+	x.send(t, "q")
+	x.await(t, "ended 0")
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if got := x.modes(t); got != before {
+		t.Errorf("ended: the terminal has %+v, before %+v", got, before)
+	}
+}
