@@ -1,6 +1,7 @@
 package source
 
 import (
+	"slices"
 	"strings"
 
 	"pg_stat_backtrace/worker/moment"
@@ -51,6 +52,7 @@ func BlockingOf(m *moment.Moment) *Blocking {
 	push(m.Blocking, 0)
 	places := map[nodeID]int{} // of a node in the list
 	again := map[nodeID]int{}
+	waitFor := map[nodeID][]nodeID{} // the nodes that wait for a node directly
 	for len(todo) > 0 {
 		e := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
@@ -75,6 +77,9 @@ func BlockingOf(m *moment.Moment) *Blocking {
 		}
 		places[id] = len(b.Nodes)
 		b.Nodes = append(b.Nodes, n)
+		for _, w := range e.node.Blocked {
+			waitFor[id] = append(waitFor[id], nodeID{w.PID, w.XID})
+		}
 		push(e.node.Blocked, e.depth+1)
 	}
 	for id, n := range again {
@@ -83,18 +88,46 @@ func BlockingOf(m *moment.Moment) *Blocking {
 		}
 	}
 	b.Waiting = len(waiting)
-	b.countBelow()
+	b.countBelow(waitFor, places)
 	return b
 }
 
-// countBelow sets the number of nodes below each node.
-func (b *Blocking) countBelow() {
-	var open []int // the nodes above the current one
-	for i := range b.Nodes {
-		open = open[:min(len(open), b.Nodes[i].Depth)]
-		for _, above := range open {
-			b.Nodes[above].Blocks++
+// countBelow sets the number of nodes that wait for each node, directly or not. With very many nodes, a node counts only
+// below the first node for which it waits.
+func (b *Blocking) countBelow(waitFor map[nodeID][]nodeID, places map[nodeID]int) {
+	const most = 2000
+	if len(b.Nodes) > most {
+		var open []int // the nodes above the current one
+		for i := range b.Nodes {
+			open = open[:min(len(open), b.Nodes[i].Depth)]
+			for _, above := range open {
+				b.Nodes[above].Blocks++
+			}
+			open = append(open, i)
 		}
-		open = append(open, i)
+		return
+	}
+	below := make([][]int, len(b.Nodes))
+	for id, list := range waitFor {
+		if i, ok := places[id]; ok {
+			for _, other := range list {
+				if k, ok := places[other]; ok {
+					below[i] = append(below[i], k)
+				}
+			}
+		}
+	}
+	seen := make([]int, len(b.Nodes)) // the node, plus 1, for which a node was counted last
+	for i := range b.Nodes {
+		seen[i] = i + 1
+		for todo := slices.Clone(below[i]); len(todo) > 0; {
+			k := todo[len(todo)-1]
+			todo = todo[:len(todo)-1]
+			if seen[k] != i+1 {
+				seen[k] = i + 1
+				b.Nodes[i].Blocks++
+				todo = append(todo, below[k]...)
+			}
+		}
 	}
 }

@@ -217,3 +217,21 @@ func TestAge(t *testing.T) {
 		}
 	}
 }
+
+// TestWaiterWithTwoBlockers: it stands below the first one, and counts for both.
+func TestWaiterWithTwoBlockers(t *testing.T) {
+	again := &moment.Node{PID: 4, Repeated: true}
+	m := &moment.Moment{Time: noon, Blocking: []*moment.Node{{PID: 1, Blocked: []*moment.Node{
+		waiter(2, "tuple", "5/7 (0,1)", waiter(4, "relation", "5/7", waiter(5, "relation", "5/7"))), waiter(3, "tuple", "5/7 (0,1)", again),
+	}}}}
+	b := BlockingOf(m)
+	var got []string
+	for _, n := range b.Nodes {
+		got = append(got, fmt.Sprintf("%d:%d depth %d blocks %d directly %d", n.PID, n.MoreBlockers, n.Depth, n.Blocks, n.Directly))
+	}
+	want := "1:0 depth 0 blocks 4 directly 2, 2:0 depth 1 blocks 2 directly 1, 4:1 depth 2 blocks 1 directly 1, " +
+		"5:0 depth 3 blocks 0 directly 0, 3:0 depth 1 blocks 2 directly 1"
+	if strings.Join(got, ", ") != want {
+		t.Errorf("%s\nwant %s", strings.Join(got, ", "), want)
+	}
+}

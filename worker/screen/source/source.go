@@ -291,7 +291,7 @@ type BlockingNode struct {
 	Session *SessionLine `json:"session,omitempty"`
 	// Waits are empty for a node that does not wait.
 	Waits []moment.LockWait `json:"waits,omitempty"`
-	// Blocks is the number of nodes below this one, Directly of those that wait for it.
+	// Blocks is the number of nodes that wait for this one directly or through others, Directly of the former.
 	Blocks   int  `json:"blocks"`
 	Directly int  `json:"directly"`
 	Deadlock bool `json:"deadlock,omitempty"`

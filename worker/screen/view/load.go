@@ -67,7 +67,7 @@ func (c *canvas) chart(y, height int) int {
 	}
 	high, step := top(most*1.02, max(2, height/3))
 	w := c.Width - axisWidth - 1
-	for mark := 0.0; mark <= high+step/2; mark += step {
+	for mark := step; mark <= high+step/2; mark += step {
 		row := int(math.Round(mark / high * float64(height)))
 		if row < height {
 			c.Right(axisWidth-1, y+height-1-row, dim, strconv.FormatFloat(mark, 'f', -1, 64))
