@@ -64,7 +64,7 @@ func withProcessorLimit(parent context.Context, stderr io.Writer) (ctx context.C
 // readsProcesses reports whether a command reads processes of this host.
 func readsProcesses(cmd *cobra.Command) bool {
 	switch cmd.Name() {
-	case "worker", "profile", "waits", "trace", "memory", "plan", "take", "doctor":
+	case "worker", "profile", "waits", "trace", "memory", "plan", "take", "doctor", "top":
 		return true
 	case "capture":
 		return !cmd.Flags().Changed("core")

@@ -362,7 +362,7 @@ func (l *Live) Findings(_ context.Context, s Span) (*Findings, error) {
 	for i := range f.Findings {
 		if x := &f.Findings[i]; x.Share != nil {
 			x.Share = nil
-			if share, ok := l.past.share(x.Key, s); ok {
+			if share, ok := l.past.share(x, s); ok {
 				x.Share = &share
 			}
 		}

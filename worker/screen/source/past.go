@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -652,24 +651,29 @@ func (p *past) waits(pid int, q Span) []WaitSpan {
 	return list
 }
 
-// share returns the part of a finding in the database time of a span, in percent; false: there is no database time.
-func (p *past) share(key string, q Span) (float64, bool) {
-	number, known := p.names.index["f"+key]
+// share returns the part of a finding in the database time of a span, in percent; false: there is no database time. With a
+// filter, its sessions count. Otherwise the sessions that the finding had in each sample count.
+func (p *past) share(f *Finding, q Span) (float64, bool) {
+	number, known := p.names.index["f"+f.Key]
+	m := p.matcher(f.Filter)
 	part, all := 0.0, 0.0
 	p.between(q, func(s *sample, seconds float64) {
 		for _, n := range s.sums {
 			all += float64(n) * seconds
 		}
-		if !known {
+		if len(f.Filter) > 0 {
+			for _, n := range m.count(s) {
+				part += float64(n) * seconds
+			}
 			return
 		}
 		for i := range s.found {
-			if s.found[i].key == number {
+			if known && s.found[i].key == number {
 				part += float64(s.found[i].active) * seconds
 			}
 		}
 	})
-	if all == 0 || math.IsNaN(part) {
+	if all == 0 {
 		return 0, false
 	}
 	return min(100, 100*part/all), true

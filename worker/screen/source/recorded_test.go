@@ -44,7 +44,7 @@ func TestRecordedMoment(t *testing.T) {
 	if l.Columns[0].Kind != KindRecorded || !near(l.Active[0], 1) || !near(l.Active[1], 5) {
 		t.Errorf("%+v", l)
 	}
-	if share, ok := p.share(blocks[0].Key, q); !ok || !near(share, 100*2.0/6) {
+	if share, ok := p.share(&blocks[0], q); !ok || !near(share, 100*2.0/6) {
 		t.Errorf("%g", share)
 	}
 }

@@ -432,6 +432,7 @@ func (r *rules) processes(f *facts) (list []Finding) {
 				Key: key, Rule: RuleDisk, Severity: Warning, Sessions: 1, PID: s.ServerPID, Since: since, AtLeast: true,
 				Text: fmt.Sprintf("%s was in uninterruptible sleep (state D) in each of the last %d samples", sessionName(f.m.Time, s), n),
 			}
+			find.Filter = onlySession(s)
 			if in := f.kernel[s.ServerPID]; in != "" {
 				find.Text += ", now in the kernel function " + in
 			}
@@ -501,6 +502,11 @@ func (r *rules) idle(f *facts, b *Blocking) (list []Finding) {
 	return most(list)
 }
 
+// onlySession is the filter for one process.
+func onlySession(s *moment.Session) Filter {
+	return Filter{{BySession, fmt.Sprintf("%d-%d", s.ServerPID, micro(s.Started)), strconv.Itoa(s.ServerPID)}}
+}
+
 // statements finds statements that had no wait event in any sample for some time.
 func (r *rules) statements(f *facts) (list []Finding) {
 	for i := range f.m.Sessions {
@@ -519,7 +525,7 @@ func (r *rules) statements(f *facts) (list []Finding) {
 		}
 		list = append(list, Finding{
 			Key: key, Rule: RuleStatement, Severity: Warning, Sessions: 1, PID: s.ServerPID, Since: since, AtLeast: true,
-			Share:  activeShare(1),
+			Share: activeShare(1), Filter: onlySession(s),
 			Text:   fmt.Sprintf("%s has run one statement for %s, without a wait in the last %d samples", who, Age(f.m.Time.Sub(*s.QueryStart)), n),
 			Detail: cmp.Or(s.Phrase, s.Query),
 		})

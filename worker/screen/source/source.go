@@ -238,7 +238,7 @@ type Finding struct {
 	Share *float64 `json:"percent,omitempty"`
 	// PID is the process to look at first; 0: none.
 	PID int `json:"pid,omitempty"`
-	// Filter selects the sessions.
+	// Filter selects the sessions; empty: no filter does.
 	Filter Filter `json:"filter,omitempty"`
 }
 
