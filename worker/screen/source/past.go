@@ -503,8 +503,8 @@ func niceLength(wanted, interval time.Duration) time.Duration {
 	return wanted.Round(time.Hour) + time.Hour
 }
 
-// who is Source.Who.
-func (p *past) who(q Query, by By, limit int) *Who {
+// shares is the method `Who` of Source.
+func (p *past) shares(q Query, by By, limit int) *Who {
 	type sum struct {
 		classes [numClasses]float64
 		all     float64

@@ -58,7 +58,7 @@ func TestWhoDrills(t *testing.T) {
 		p.add(at(float64(i), a, b), KindSampled, time.Second)
 	}
 	span := Span{noon.Add(-time.Second), noon.Add(3 * time.Second)}
-	w := p.who(Query{Span: span}, ByQuery, 0)
+	w := p.shares(Query{Span: span}, ByQuery, 0)
 	if len(w.Rows) != 1 || w.Rows[0].Name != "select ? from a" || !near(w.Rows[0].Share, 100) || !near(w.Active, 2) {
 		t.Fatalf("%+v", w)
 	}
@@ -66,20 +66,20 @@ func TestWhoDrills(t *testing.T) {
 		t.Errorf("the key %q has a text", w.Rows[0].Key)
 	}
 	f := Filter{{By: ByQuery, Key: w.Rows[0].Key}}
-	w = p.who(Query{Span: span, Filter: f}, ByUser, 0)
+	w = p.shares(Query{Span: span, Filter: f}, ByUser, 0)
 	if len(w.Rows) != 2 || w.Rows[0].Key != "10" || w.Rows[0].Name != "web" || !near(w.Rows[0].Share, 50) {
 		t.Fatalf("%+v", w)
 	}
 	f = append(f, Condition{By: ByUser, Key: "cron"}) // a name, as on a command line
-	w = p.who(Query{Span: span, Filter: f}, ByEvent, 0)
+	w = p.shares(Query{Span: span, Filter: f}, ByEvent, 0)
 	if len(w.Rows) != 1 || w.Rows[0].Name != "IO:DataFileRead" || !near(w.Rows[0].Share, 100) || !near(w.Active, 1) {
 		t.Fatalf("%+v", w)
 	}
-	w = p.who(Query{Span: span}, ByApplication, 1)
+	w = p.shares(Query{Span: span}, ByApplication, 1)
 	if len(w.Rows) != 1 || w.Others == nil || w.Others.Count != 1 || !near(w.Others.Share, 50) {
 		t.Fatalf("%+v", w)
 	}
-	if w = p.who(Query{Span: span, Filter: Filter{{By: ByUser, Key: "nobody"}}}, ByUser, 0); w.Active != 0 || len(w.Rows) != 0 {
+	if w = p.shares(Query{Span: span, Filter: Filter{{By: ByUser, Key: "nobody"}}}, ByUser, 0); w.Active != 0 || len(w.Rows) != 0 {
 		t.Fatalf("%+v", w)
 	}
 }
@@ -112,7 +112,7 @@ func TestPastIsBounded(t *testing.T) {
 	if p.rows > p.most || len(p.names.list) > maxNames+5000 || len(p.samples) != 100 {
 		t.Fatalf("%d samples with %d rows and %d names", len(p.samples), p.rows, len(p.names.list))
 	}
-	w := p.who(Query{Span: Span{noon.Add(298 * time.Second), noon.Add(299 * time.Second)}}, ByApplication, 0)
+	w := p.shares(Query{Span: Span{noon.Add(298 * time.Second), noon.Add(299 * time.Second)}}, ByApplication, 0)
 	if len(w.Rows) != 200 || !strings.HasPrefix(w.Rows[0].Name, "app 299 ") {
 		t.Fatalf("%d rows: %+v", len(w.Rows), w.Rows[:min(2, len(w.Rows))])
 	}

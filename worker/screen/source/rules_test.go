@@ -94,7 +94,7 @@ func TestBlockerWithoutASession(t *testing.T) {
 	if f := one(t, (&rules{}).apply(&facts{m: m}), RuleDeadlock); !strings.HasPrefix(f.Text, "PID 2 (active for 40 s) and 1 other session wait") {
 		t.Errorf("%q", f.Text)
 	}
-	// A waiter whose holder is not known blocks nobody.
+	// A waiter whose holder is not known blocks no session.
 	m.Blocking = []*moment.Node{waiter(2, "relation", "5/7")}
 	if list := (&rules{}).apply(&facts{m: m}); len(list) != 0 {
 		t.Errorf("%+v", list)

@@ -31,7 +31,7 @@ type Source interface {
 	Watch() (changed <-chan struct{}, end func())
 	// Load returns the active sessions by wait class over time, in about so many columns.
 	Load(ctx context.Context, q Query, columns int) (*Load, error)
-	// Who returns the share of each user, query, event and so on in the database time, the largest first.
+	// `Who` returns the share of each user, query, event and so on in the database time, the largest first.
 	Who(ctx context.Context, q Query, by By, limit int) (*Who, error)
 	// Findings returns the sentences about the newest sample, the worst first. The span gives their shares.
 	Findings(ctx context.Context, s Span) (*Findings, error)
@@ -40,7 +40,7 @@ type Source interface {
 	// Blocking returns the processes that wait for a lock, below the processes that block them, of the newest sample.
 	Blocking(ctx context.Context) (*Blocking, error)
 	// Session returns one process: its state of the newest sample, and its waits in the span. The error is ErrNoSession if
-	// neither the newest sample nor the span has the process.
+	// the process is in no sample of the span, and not in the newest one.
 	Session(ctx context.Context, pid int, s Span) (*Session, error)
 }
 
@@ -89,7 +89,7 @@ const (
 	ByClass       By = "class"
 )
 
-// Properties returns the properties by which Who counts, in the order of the screens.
+// Properties returns the properties by which a source counts, in the order of the screens.
 func Properties() []By {
 	return []By{ByQuery, ByEvent, ByUser, ByApplication, ByDatabase, ByPhrase, BySession, ByType}
 }
@@ -182,8 +182,8 @@ type Column struct {
 	Active []float64 `json:"active_sessions,omitempty"`
 }
 
-// Who is a table of shares.
-type Who struct {
+// `Who` is a table of shares.
+type Who struct { //nolint:revive // prosecheck needs the quotes
 	Span
 
 	By   By       `json:"by"`

@@ -92,7 +92,7 @@ func Draw(g *grid.Grid, s *State, d *Data, now time.Time) {
 	case s.Page == PageLoad:
 		c.load(y, end)
 	case s.Page == PageWho:
-		c.who(y, end)
+		c.shareTable(y, end)
 	case s.Page == PageBlocking:
 		c.blocking(y, end)
 	case s.Page == PageSession:

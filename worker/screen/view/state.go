@@ -99,7 +99,7 @@ type Data struct {
 
 	// PID is the process of Session, Stack, Plan and Memory.
 	PID int `json:"-"`
-	// Filter is what Load, Sessions and Who were asked for.
+	// Filter is from the request for Load, Sessions and `Who`.
 	Filter source.Filter `json:"filter,omitempty"`
 	page   Page
 	// captures is from the state of the request.

@@ -8,8 +8,8 @@ import (
 	"pg_stat_backtrace/worker/screen/source"
 )
 
-// who draws the page Who.
-func (c *canvas) who(y, end int) {
+// shareTable draws the page `Who`.
+func (c *canvas) shareTable(y, end int) {
 	x := c.Text(1, y, c.Width, bold, "by")
 	for _, by := range source.Properties() {
 		style := plain
