@@ -24,6 +24,10 @@ func (w *observer) follow(tid int, stack *snapshot.Stack) []snapshot.Stack {
 	if t.Head != 0 {
 		f.list(t, f.pointer(t.Head))
 	}
+	const maxRanges = 256
+	for _, piece := range t.Ranges[:min(len(t.Ranges), maxRanges)] {
+		f.take(piece.Address, piece.Length)
+	}
 	return f.found
 }
 

@@ -89,6 +89,7 @@ func TestPlans(t *testing.T) {
 		}
 		t.Run("trigger", func(t *testing.T) { planOfTrigger(t, server, control, c) })
 		t.Run("nested", func(t *testing.T) { nestedPlans(t, server, control, c) })
+		t.Run("speed", func(t *testing.T) { speedOfPlans(t, server, control, c) })
 		t.Run("utility", func(t *testing.T) { utilityProgress(t, server, control) })
 		t.Run("progress", func(t *testing.T) { progressOfPlans(t, server, control, c) })
 	})

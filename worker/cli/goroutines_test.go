@@ -25,6 +25,9 @@ func TestMain(m *testing.M) {
 		_, _ = bufio.NewReader(os.Stdin).ReadByte()
 		os.Exit(0)
 	}
+	if pid, err := strconv.Atoi(os.Getenv(plansVariable)); err == nil {
+		readPlansForEver(pid)
+	}
 	os.Exit(m.Run())
 }
 
