@@ -129,12 +129,17 @@ func TestForgedFiles(t *testing.T) {
 	if err := unix.Mkfifo(filepath.Join(d.Path, "pipe.json"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("/etc/passwd", filepath.Join(d.Path, "link.json")); err != nil {
+	link := hostileIncident(time.Now()) // a valid incident elsewhere
+	elsewhere := Dir{Path: filepath.Join(t.TempDir(), "incidents"), Keep: 1, Size: 1 << 30}
+	if _, err := elsewhere.Write(link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(filepath.Join(elsewhere.Path, link.ID+".json"), filepath.Join(d.Path, link.ID+".json")); err != nil {
 		t.Fatal(err)
 	}
 	for id, want := range map[string]error{
 		"text": ErrUnreadable, "newer": ErrUnreadable, "other": ErrUnreadable, "deep": ErrUnreadable, "hole": ErrUnreadable, "large": ErrUnreadable,
-		"pipe": ErrUnreadable, "link": ErrUnreadable, "missing": ErrNotFound, "../../etc/passwd": ErrNotFound, "not ours": ErrNotFound, "": ErrNotFound,
+		"pipe": ErrUnreadable, link.ID: ErrUnreadable, "missing": ErrNotFound, "../../etc/passwd": ErrNotFound, "not ours": ErrNotFound, "": ErrNotFound,
 		"-x": ErrNotFound, strings.Repeat("a", 100): ErrNotFound,
 	} {
 		if _, err := d.Read(id); !errors.Is(err, want) {

@@ -134,7 +134,7 @@ func TestClock(t *testing.T) {
 		t.Errorf("%s after a step of the clock", got)
 	}
 	gap := newClock(Default())
-	gap.rows = []store.Row{gap.waiter(2, 1)}
+	gap.rows = []store.Row{{PID: 3, WaitType: "IPC", WaitEvent: "SyncRep", XactStart: 1}}
 	gap.run(5 * time.Second)
 	gap.e.Look(&Look{Time: gap.at, Unread: true})
 	if got := gap.run(5 * time.Second); got == "" {
