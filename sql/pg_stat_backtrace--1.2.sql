@@ -2011,7 +2011,7 @@ DECLARE
             FROM made m JOIN pg_depend d ON d.refclassid = m.classid AND d.refobjid = m.objid
             WHERE m.classid = 'pg_namespace'::regclass
               AND NOT EXISTS (SELECT FROM made x WHERE x.classid = d.classid AND x.objid = d.objid)
-              -- Each role may set default privileges of its own objects in any schema.
+              -- Each role may set default privileges for its objects in any schema.
               AND NOT EXISTS (SELECT FROM pg_default_acl a JOIN pg_extension e ON e.extname = 'pg_stat_backtrace'
                               WHERE d.classid = 'pg_default_acl'::regclass AND a.oid = d.objid AND a.defaclrole <> e.extowner)
             UNION
@@ -2051,7 +2051,7 @@ DECLARE
             SELECT 'pg_statistic_ext'::regclass, s.oid FROM relation r JOIN pg_statistic_ext s ON s.stxrelid = r.oid
             UNION
             SELECT 'pg_cast'::regclass, c.oid FROM datatype t JOIN pg_cast c ON t.oid IN (c.castsource, c.casttarget)
-            -- Each role may create casts of its own types.  The extension passes no value of such a type, and none to such a type.
+            -- Each role may create casts of its types.  The extension passes no value of such a type, and none to such a type.
             WHERE NOT EXISTS (SELECT FROM pg_type x JOIN pg_extension e ON e.extname = 'pg_stat_backtrace'
                               WHERE x.oid IN (c.castsource, c.casttarget) AND x.typowner <> e.extowner
                                 AND x.typnamespace <> 'pg_catalog'::regnamespace

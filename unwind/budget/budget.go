@@ -39,7 +39,7 @@ var (
 	// Window is for the window of a zstd stream, which the decoder allocates. `zstd --long=27` needs Most.
 	Window = Rate{Base: 8 << 20, Factor: 256, Most: 128 << 20}
 	// Work is for the processor time of a reader: for the bytes that it decodes, each time that it decodes them. A reader
-	// decodes some 100 MB a second. The input is the expanded content. Of 285 real files, one of libc6-dbg used most of its
+	// decodes some 100 MB a second. The input is the expanded content. Of 300 real files, one of libc6-dbg used most of its
 	// limit, 11 %, for 4,000 addresses all over its code (TestShareOfEffort in unwind/dwarf).
 	Work = Rate{Base: 256 << 20, Factor: 16, Most: 8 << 30}
 )

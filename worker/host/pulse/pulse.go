@@ -1,5 +1,5 @@
 // Package pulse aligns the periodic work of an idle program. Work that is due at about the same time runs at the same
-// moment, so that it wakes the program once. Each program has moments of its own: the workers of one host do not all query
+// moment, so that it wakes the program once. The moments of each program are different: the workers of one host do not all query
 // their servers at the same time.
 //
 // The package does not know the work.
