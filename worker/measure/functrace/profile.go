@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/pprof/profile"
 
-	"pg_stat_backtrace/worker/report/stackprofile"
+	"pg_stat_backtrace/worker/report/profilefmt"
 	"pg_stat_backtrace/worker/report/visible"
 )
 
@@ -21,7 +21,7 @@ func (r *Result) Profile() *profile.Profile {
 		DurationNanos: r.Took.Nanoseconds(),
 		Comments:      r.summary(),
 	}
-	b := stackprofile.New(p)
+	b := profilefmt.NewBuilder(p)
 	for i := range r.Functions {
 		f := &r.Functions[i]
 		for j := range f.Stacks {
@@ -32,7 +32,7 @@ func (r *Result) Profile() *profile.Profile {
 }
 
 // sample returns a stack as a sample. Without a stack it has the function's own frame.
-func (s *StackResult) sample(b *stackprofile.Builder, function string) *profile.Sample {
+func (s *StackResult) sample(b *profilefmt.Builder, function string) *profile.Sample {
 	out := &profile.Sample{Value: []int64{int64(s.Count)}, Label: map[string][]string{"pid": {strconv.Itoa(s.PID)}}}
 	if s.Title != "" {
 		out.Label["process"] = []string{s.Title}

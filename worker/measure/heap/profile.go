@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/pprof/profile"
 
-	"pg_stat_backtrace/worker/report/stackprofile"
+	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
 // Sample types of a profile, as Go's own heap profiles have them.
@@ -30,7 +30,7 @@ func (r *Report) Profile() *profile.Profile {
 		PeriodType: &profile.ValueType{Type: "space", Unit: "bytes"}, Period: 1,
 		Comments: append(append([]string{r.Title()}, r.Summary()...), r.Notes()...),
 	}
-	b := stackprofile.New(out)
+	b := profilefmt.NewBuilder(out)
 	for _, p := range r.Paths {
 		s := &profile.Sample{
 			Value: []int64{int64(p.Objects), int64(p.Bytes), int64(p.LiveObjects), int64(p.LiveBytes)},

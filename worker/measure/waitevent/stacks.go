@@ -14,7 +14,7 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/report/stackprofile"
+	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
 // ParseStacks reads which stacks of waits are wanted: "1/N" for one in N waits, or ">10ms" for those of at least that
@@ -51,7 +51,7 @@ type StackProfile struct {
 	namer   *capture.StackNamer
 	scale   int64
 	profile *profile.Profile
-	builder *stackprofile.Builder
+	builder *profilefmt.Builder
 	samples map[string]*profile.Sample
 }
 
@@ -66,7 +66,7 @@ func (s *Server) NewStackProfile(c *capture.Capturer, o waitsbpf.StackOptions) *
 	}
 	return &StackProfile{
 		server: s, namer: c.StackNamer(capture.StackNamerOptions{}), scale: p.Period, profile: p,
-		builder: stackprofile.New(p), samples: make(map[string]*profile.Sample),
+		builder: profilefmt.NewBuilder(p), samples: make(map[string]*profile.Sample),
 	}
 }
 

@@ -1,7 +1,4 @@
-// Package stackprofile turns stacks of package trace into locations of a profile of github.com/google/pprof/profile.
-//
-// It must not know how the stacks were taken, or what the samples of the profile count.
-package stackprofile
+package profilefmt
 
 import (
 	"strconv"
@@ -12,7 +9,8 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// Builder adds stacks to a profile. They share functions, mappings and locations.
+// Builder adds stacks to a profile. They share functions, mappings and locations. It does not know how the stacks were
+// taken, or what the samples of the profile count.
 type Builder struct {
 	profile   *profile.Profile
 	functions map[profile.Function]*profile.Function
@@ -20,8 +18,8 @@ type Builder struct {
 	locations map[string]*profile.Location
 }
 
-// New returns a builder for a profile without stacks.
-func New(p *profile.Profile) *Builder {
+// NewBuilder returns a builder for a profile without stacks.
+func NewBuilder(p *profile.Profile) *Builder {
 	return &Builder{
 		profile: p, functions: make(map[profile.Function]*profile.Function),
 		mappings: make(map[profile.Mapping]*profile.Mapping), locations: make(map[string]*profile.Location),

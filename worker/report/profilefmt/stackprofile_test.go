@@ -1,4 +1,4 @@
-package stackprofile
+package profilefmt
 
 import (
 	"slices"
@@ -13,7 +13,7 @@ import (
 // the location of their caller.
 func TestStack(t *testing.T) {
 	p := &profile.Profile{SampleType: []*profile.ValueType{{Type: "samples", Unit: "count"}}}
-	b := New(p)
+	b := NewBuilder(p)
 	th := &backtrace.Thread{Frames: []backtrace.Frame{
 		{Address: 0x1010, Function: "inner", Module: "postgres", ModuleOffset: 0x10, Inlined: true},
 		{Address: 0x1010, Function: "outer", Module: "postgres", ModuleOffset: 0x10},
