@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/cgroup"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/thread"
 )
 
@@ -56,7 +56,7 @@ func (s *session) raisePriority() (room bool) {
 // hasQuota reports whether this program has a quota of processor time.
 //
 //nolint:gochecknoglobals // tests replace it
-var hasQuota = func() bool { return cgroup.CPUQuota() > 0 }
+var hasQuota = func() bool { return process.CPUQuota() > 0 }
 
 // loadFile returns /proc/loadavg, opened once and kept open; -1 if it cannot be read.
 //

@@ -1,6 +1,4 @@
-// Package cgroup reads how much processor time the kernel grants this process: the quotas of its control groups
-// (cgroups(7)), of version 2 and version 1. It only reads.
-package cgroup
+package process
 
 import (
 	"os"

@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 	"pg_stat_backtrace/ptrace/measure/probe"
 	"pg_stat_backtrace/ptrace/measure/waits"
-	"pg_stat_backtrace/ptrace/process/cgroup"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
@@ -84,7 +84,7 @@ func rights() []finding {
 	text := fmt.Sprintf("short pauses on a busy machine: CAP_SYS_NICE or RLIMIT_RTPRIO of 1 (this process: %s)",
 		word(ptrace.MayHurry()))
 	found = append(found, finding{good, "capability", text, ""})
-	found = append(found, quota(cgroup.CPUQuota(), ptrace.MayHurry())...)
+	found = append(found, quota(process.CPUQuota(), ptrace.MayHurry())...)
 	found = append(found, finding{good, "capability", sampling(), ""},
 		finding{good, "capability", serverSampling(), ""})
 	return append(append(found, waitTiming()...), functionCalls())

@@ -42,7 +42,7 @@ var allowed = map[string]string{
 	"ptrace/bpf/clusterbpf/online.go os.ReadFile":        ofKernel,
 	"ptrace/bpf/errors.go os.Stat":                       ofKernel,
 	"ptrace/bpf/waitsbpf/load.go os.ReadFile":            ofKernel,
-	"ptrace/process/cgroup/quota.go os.ReadFile":         ofKernel,
+	"ptrace/process/quota.go os.ReadFile":                ofKernel,
 	"ptrace/observe/running.go os.ReadFile":              ofKernel,
 	"ptrace/priority.go unix.Open":                       ofKernel,
 	"ptrace/measure/probe/budget.go os.ReadDir":          ofKernel,
