@@ -1,6 +1,4 @@
-// Package pgxn checks META.json, by which the PostgreSQL Extension Network describes a distribution: its specification,
-// version 1.0.0 (pgxn.org/spec), names the keys, and which of them must be there.
-package pgxn
+package repository
 
 import (
 	"bytes"
@@ -46,7 +44,7 @@ var semantic = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0
 
 func TestMeta(t *testing.T) {
 	var m meta
-	decoder := json.NewDecoder(bytes.NewReader(read(t, "META.json")))
+	decoder := json.NewDecoder(bytes.NewReader(readPGXN(t, "META.json")))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&m); err != nil {
 		t.Fatal(err)
@@ -100,11 +98,11 @@ func TestMeta(t *testing.T) {
 // TestVersions compares the versions in META.json, the Makefile and the control file.
 func TestVersions(t *testing.T) {
 	var m meta
-	if err := json.Unmarshal(read(t, "META.json"), &m); err != nil {
+	if err := json.Unmarshal(readPGXN(t, "META.json"), &m); err != nil {
 		t.Fatal(err)
 	}
-	program := regexp.MustCompile(`(?m)^VERSION *:= *(\S+)$`).FindSubmatch(read(t, "Makefile"))
-	extension := regexp.MustCompile(`(?m)^default_version = '(.*)'$`).FindSubmatch(read(t, "pg_stat_backtrace.control"))
+	program := regexp.MustCompile(`(?m)^VERSION *:= *(\S+)$`).FindSubmatch(readPGXN(t, "Makefile"))
+	extension := regexp.MustCompile(`(?m)^default_version = '(.*)'$`).FindSubmatch(readPGXN(t, "pg_stat_backtrace.control"))
 	if program == nil || extension == nil {
 		t.Fatal("no version in the Makefile or in the control file")
 	}
@@ -146,7 +144,7 @@ func TestDist(t *testing.T) {
 	}
 }
 
-func read(t *testing.T, name string) []byte {
+func readPGXN(t *testing.T, name string) []byte {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(top, name))
 	if err != nil {

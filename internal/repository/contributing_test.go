@@ -1,4 +1,4 @@
-package contributing
+package repository
 
 import (
 	"io/fs"
@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 )
-
-const top = "../.."
 
 // others are variables that scripts read and that CONTRIBUTING.md does not describe: the caller's shell sets them,
 // or one script for another.
