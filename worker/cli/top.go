@@ -19,7 +19,7 @@ import (
 
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/history/store"
-	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/report/visible"
 	"pg_stat_backtrace/worker/screen/grid"
 	"pg_stat_backtrace/worker/screen/source"
@@ -213,7 +213,7 @@ func (f *topFlags) choose(in io.Reader, out io.Writer) (string, error) {
 
 // open returns the source for a server.
 func (f *topFlags) open(dataDir string, stderr io.Writer) (*source.Live, error) {
-	gomaxprocs.Frugal()
+	host.Frugal()
 	capturer, err := capture.New(capture.Config{})
 	if err != nil {
 		return nil, err
