@@ -188,6 +188,13 @@ func (c *Capturer) ServerBuild(pid int) (string, error) {
 
 // PlanStack copies and walks the stack of a process for plan.Read, without copies of the figures.
 func (c *Capturer) PlanStack(ctx context.Context, target process.Target) (*plan.Stack, error) {
+	if target.StartTime == 0 {
+		stat, err := procfs.ReadStat(target.PID)
+		if err != nil {
+			return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrExited)
+		}
+		target.StartTime = stat.StartTime
+	}
 	look, err := c.planLook(ctx, target, false, nil)
 	if err != nil {
 		return nil, err

@@ -185,11 +185,14 @@ type observation struct {
 // compare compares the statement that was read with the truth. The error is plan.ErrOtherTree.
 func (o *observation) compare(comparison *plan.Comparison, levels []*plan.Level) error {
 	if len(levels) != 1 {
-		return plan.ErrOtherTree
+		return fmt.Errorf("%w: %d statements", plan.ErrOtherTree, len(levels))
 	}
 	level := levels[0]
+	if level.Top == nil {
+		return fmt.Errorf("%w: %s", plan.ErrOtherTree, level.Reason)
+	}
 	if err := comparison.Tree(level.Top, o.explained); err != nil {
-		return err
+		return fmt.Errorf("%w:\n%s", err, level.Text(false))
 	}
 	if level.Source != "" { // another path to the statement has no text
 		comparison.Add(plan.QueryText, level.Source, o.sql)

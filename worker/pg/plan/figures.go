@@ -8,8 +8,9 @@ import (
 	"pg_stat_backtrace/worker/pg/layout"
 )
 
-// maxPieces bounds the pieces of memory that figures need. The nodes beyond have no figures.
-const maxPieces = 4096
+// maxWanted bounds the words that a stop copies for figures. The nodes that run, and those above them, come first. The
+// nodes beyond have no figures.
+const maxWanted = 600
 
 // Piece is memory of the process.
 type Piece struct {
@@ -108,18 +109,19 @@ type figures struct {
 	// records is set if the figures are not kept, because only the pieces matter.
 	records bool
 	wanted  []Piece
-	lacks   bool
-	bad     bool // a word of the present figure could not be read
+	// active is set for nodes that run, and those above them. lacks reports that a figure of such a node was not copied.
+	active, lacks bool
+	bad           bool // a word of the present figure could not be read
 }
 
 func (f *figures) get(addr uint64, b []byte) {
-	if len(f.wanted) >= maxPieces*8 {
+	if f.records && len(f.wanted) >= maxWanted {
 		f.bad = true
 		return
 	}
 	f.wanted = append(f.wanted, Piece{Address: addr, Length: len(b)})
 	if !f.read(addr, b) {
-		f.bad, f.lacks = true, true
+		f.bad, f.lacks = true, f.lacks || f.active
 	}
 }
 
@@ -185,6 +187,7 @@ func (f *figures) must(holds bool) {
 // all reads the figures of all nodes: those that run first.
 func (f *figures) all(levels []*Level) {
 	for _, active := range []bool{true, false} {
+		f.active = active
 		for _, l := range levels {
 			if l.Top == nil {
 				continue
@@ -202,12 +205,8 @@ func (f *figures) nodes(l *Level, parent, n *Node, active bool) {
 		if !f.records {
 			n.Actual, n.Progress = nil, nil
 		}
-		if len(f.wanted) < maxPieces*2 {
-			f.actual(n)
-			f.node(l, parent, n)
-		} else {
-			f.lacks = true
-		}
+		f.actual(n)
+		f.node(l, parent, n)
 	}
 	for _, c := range n.Children {
 		f.nodes(l, n, c, active)

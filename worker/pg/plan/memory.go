@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	pageSize = 4096
-	wordSize = 8
+	pageSize    = 4096
+	clusterSize = 16 * pageSize
+	wordSize    = 8
 	// maxPages bounds the memory of one look: 64 MB.
 	maxPages = 1 << 14
 	// maxName is PostgreSQL's NAMEDATALEN, the zero byte included.
@@ -27,10 +28,14 @@ type Memory interface {
 type pages struct {
 	memory Memory
 	byAddr map[uint64]*[pageSize]byte
-	full   bool
+	// clusters are the groups of pages that were read, or tried, at once.
+	clusters map[uint64]struct{}
+	full     bool
 }
 
-func newPages(m Memory) *pages { return &pages{memory: m, byAddr: map[uint64]*[pageSize]byte{}} }
+func newPages(m Memory) *pages {
+	return &pages{memory: m, byAddr: map[uint64]*[pageSize]byte{}, clusters: map[uint64]struct{}{}}
+}
 
 // page returns the page of an address, or nil if it cannot be read.
 func (p *pages) page(addr uint64) *[pageSize]byte {
@@ -43,12 +48,32 @@ func (p *pages) page(addr uint64) *[pageSize]byte {
 		p.full = true
 		return nil
 	}
+	if p.cluster(start); p.byAddr[start] != nil {
+		return p.byAddr[start]
+	}
 	page := new([pageSize]byte)
 	if n, err := p.memory.Read(start, page[:]); err != nil || n != pageSize {
 		page = nil
 	}
 	p.byAddr[start] = page
 	return page
+}
+
+// cluster reads the pages around a page at once, because a system call costs more than a page. Structures of a plan lie
+// close to each other.
+func (p *pages) cluster(page uint64) {
+	start := page &^ (clusterSize - 1)
+	if _, tried := p.clusters[start]; tried {
+		return
+	}
+	p.clusters[start] = struct{}{}
+	buffer := make([]byte, clusterSize)
+	n, _ := p.memory.Read(start, buffer)
+	for at := 0; at+pageSize <= n; at += pageSize {
+		if _, known := p.byAddr[start+uint64(at)]; !known { //nolint:gosec // not negative
+			p.byAddr[start+uint64(at)] = (*[pageSize]byte)(buffer[at:]) //nolint:gosec // not negative
+		}
+	}
 }
 
 // read copies memory into b. It returns false if some of it cannot be read.
