@@ -37,15 +37,26 @@ type planFlags struct {
 }
 
 const planLong = `Print the plan of the statement that a backend runs now, as EXPLAIN prints it: the
-nodes, their tables and indexes, and the estimates. "=>" marks the node that runs,
-"|" the nodes above it. A statement inside another one, as in a PL/pgSQL function
-or a trigger, has a separate level. The outermost level comes first.
+nodes, their tables and indexes, the estimates, and how far each node is. "=>" marks
+the node that runs, "|" the nodes above it. A statement inside another one, as in a
+PL/pgSQL function or a trigger, has a separate level. The outermost level comes
+first. The plans of parallel workers follow those of their leaders. Utility commands
+such as VACUUM have no plan. The command prints what they report.
+
+Without a PID the command prints all statements that run: of one server with -D, else
+of all servers of this host.
 
 The command needs no connection and no extension. It stops the process at least
 twice for a moment to copy its stack, and reads its memory from outside. It prints
-a plan only if two looks at it are equal. If the memory does not prove a plan, the
-command prints the reason instead, and the exit status is 1. Names of functions in FROM are not
-read. A relation without a known name is printed with its object id.
+a plan only if two looks at it are equal. The progress is of the same stop as the
+mark. If the memory does not prove a plan, the command prints the reason instead,
+and the exit status is 1. Names of functions in FROM are not read. A relation
+without a known name is printed with its object id.
+
+--calibrate connects to the server and runs read-only statements for some seconds.
+It compares the command's reading of them with EXPLAIN, field by field. Fields that
+differ, or that no statement has, are then left out. The result is kept for the
+server's build. Without it the command prints a line about the unproven layout.
 
 The command reads the plans of PostgreSQL 14 to 18. The running node is marked on
 x86_64 only. The command shows the statements of all users.`
@@ -60,6 +71,7 @@ func newPlan() *cobra.Command {
   pg_stat_backtrace plan --nonstop 4711
   pg_stat_backtrace plan 4711 --watch 2s
   pg_stat_backtrace plan -D /var/lib/postgresql/15/main
+  pg_stat_backtrace plan --calibrate --connection user=postgres 4711
   pg_stat_backtrace plan --format json 4711 | jq '.statements[0].Plan'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pids, err := f.check(args)
@@ -79,7 +91,7 @@ func newPlan() *cobra.Command {
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, or json (a line for each process)")
 	fs.DurationVar(&f.watch, "watch", 0, "print again every `TIME`, such as 2s, until an interrupt")
 	fs.BoolVar(&f.calibrate, "calibrate", false,
-		"connect to the server and compare what is read with EXPLAIN, if this build was not compared before")
+		"connect to the server and compare the plans that this program reads with EXPLAIN, once for each build")
 	fs.BoolVar(&f.noCalibration, "no-calibrate", false, "ignore earlier comparisons: print also fields that they do not prove")
 	fs.StringVar(&f.connection, "connection", "", "with --calibrate: connection `STRING` as of libpq, such as user=postgres")
 	_ = cmd.RegisterFlagCompletionFunc("format",
@@ -269,7 +281,7 @@ func (r *planRun) read(ctx context.Context, target process.Target, sessions *mom
 	return p, ctx.Err()
 }
 
-// proof returns what is proven for a build.
+// proof returns the proven fields of a build.
 func (r *planRun) proof(build string, major int) *plan.Proof {
 	key := build + "-" + strconv.Itoa(major)
 	if r.proofs[key] == nil {

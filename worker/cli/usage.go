@@ -143,7 +143,7 @@ func onlyServer() (string, error) {
 	return chooseServer(found, denied)
 }
 
-// allServers returns the data directories of the servers of this host. Denied counts those that this user may not
+// allServers returns the data directories of the servers of this host. Denied counts the servers that this user may not
 // examine.
 func allServers() (found []string, denied int, err error) {
 	processes, denied, err := node.Running()

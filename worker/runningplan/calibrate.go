@@ -35,7 +35,7 @@ type Calibration struct {
 	Skipped []string
 }
 
-// Calibrator runs a fixed list of read-only statements in a session of its own, reads their plans in that session's
+// Calibrator runs a fixed list of read-only statements in its own session, reads their plans in that session's
 // process, and compares them with EXPLAIN.
 type Calibrator struct {
 	Capturer *capture.Capturer

@@ -218,7 +218,7 @@ func others() []exercise {
 			kind: "Append", known: map[string]any{"Subplan": int64(1), "Subplans": int64(2)},
 		},
 		{settings: onlyIndexes, sql: "SELECT {true} FROM (SELECT oid FROM pg_class UNION ALL SELECT oid FROM pg_type ORDER BY oid OFFSET 0) s", running: "SubqueryScan"},
-		// The name of the parent counts, as that of a partitioned table does.
+		// The name of the parent counts, like the name of a partitioned table.
 		{sql: "SELECT {true} FROM (SELECT oid FROM pg_class UNION ALL SELECT oid FROM pg_class) AS pg_class", running: ""},
 		{settings: onlyIndexes, sql: "SELECT {true} FROM (SELECT oid FROM pg_type UNION ALL SELECT oid FROM pg_type) AS pg_type ORDER BY oid", running: ""},
 		{sql: "WITH c AS MATERIALIZED (SELECT oid, {true} AS w FROM pg_namespace) SELECT * FROM c x, c y", running: "SeqScan"},

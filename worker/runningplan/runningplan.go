@@ -38,7 +38,7 @@ type Process struct {
 type Reader struct {
 	Capturer *capture.Capturer
 	NonStop  bool
-	// Proof returns what is proven for a build, nil if it was not calibrated. Other fields are then not printed. If it is
+	// Proof returns the proven fields of a build, nil if it was not calibrated. Other fields are then not printed. If it is
 	// nil, no build is.
 	Proof func(build string, major int) *plan.Proof
 	// Explain words an error. If it is nil, the error's own text is printed.

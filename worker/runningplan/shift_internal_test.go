@@ -61,7 +61,7 @@ func (m *recorded) levels() []*plan.Level {
 	return levels
 }
 
-// moments are recorded statements, with what is true about them.
+// moments are recorded statements, with the truth about them.
 type moments struct {
 	known   map[[4096]byte]*[4096]byte
 	made    []*recorded
@@ -174,7 +174,7 @@ func TestShiftedLayouts(t *testing.T) {
 	t.Logf("%v", counts)
 }
 
-// shifted calibrates with the present, wrong layout, and compares what is printed then.
+// shifted calibrates with the present, wrong layout, and compares the printed fields.
 func (m *moments) shifted(t *testing.T, name string, truth [][]*plan.Level, printed func() [][]*plan.Level) string {
 	t.Helper()
 	proof, err := m.calibrate()

@@ -184,7 +184,7 @@ func (f *figures) must(holds bool) {
 	f.bad = f.bad || !holds
 }
 
-// all reads the figures of all nodes: those that run first.
+// all reads the figures of all nodes, first of the nodes that run.
 func (f *figures) all(levels []*Level) {
 	for _, active := range []bool{true, false} {
 		f.active = active

@@ -68,7 +68,7 @@ func (n *Node) MarshalJSON() ([]byte, error) {
 	return o.end()
 }
 
-// MarshalJSON returns an element of EXPLAIN (FORMAT JSON): the plan, with the text of the statement, and what is missing.
+// MarshalJSON returns an element of EXPLAIN (FORMAT JSON): the plan, the text of the statement, and the reason if something is missing.
 func (l *Level) MarshalJSON() ([]byte, error) {
 	var o object
 	if l.Source != "" {

@@ -12,7 +12,7 @@ import (
 	"pg_stat_backtrace/worker/pg/layout"
 )
 
-// Names of what a Proof proves, beside properties and figures.
+// Names of the fields of a Proof, beside properties and figures.
 const (
 	QueryText    = "Query Text"
 	RowsReturned = "Rows Returned"
@@ -53,7 +53,7 @@ func key(kind, property string) string {
 // FigureKey returns the key of a figure of a kind of nodes.
 func FigureKey(kind, figure string) string { return kind + "/" + figure }
 
-// Comparison collects what statements prove.
+// Comparison collects the fields that statements prove.
 type Comparison struct {
 	kinds  map[string]bool
 	values map[string]map[string]bool // by key: the values that were equal
@@ -148,7 +148,7 @@ func (c *Comparison) Proof() *Proof {
 	return p
 }
 
-// Apply removes from the levels what is not proven.
+// Apply removes the fields that are not proven from the levels.
 func (p *Proof) Apply(levels []*Level) {
 	f := &filter{kinds: map[string]bool{}, fields: map[string]bool{}}
 	for _, k := range p.Kinds {

@@ -9,7 +9,7 @@ import (
 	"pg_stat_backtrace/worker/pg/layout"
 )
 
-// The names of properties, as in EXPLAIN (FORMAT JSON). Their order in the result is that of PropertyNames.
+// The names of properties, as in EXPLAIN (FORMAT JSON). PropertyNames has their order.
 const (
 	NodeType           = "Node Type"
 	Strategy           = "Strategy"
@@ -242,8 +242,8 @@ func (r *reader) describeTable(l *Level, n *Node) error {
 	return nil
 }
 
-// links reports whether the command of an outermost ModifyTable is that of its statement, and its table is that of its
-// result relation, which has the same number and the same open relation. No read-only statement can compare these.
+// links reports whether an outermost ModifyTable and its statement have the same command, and its table and its result
+// relation have the same number and the same open relation. No read-only statement can compare these.
 func (r *reader) links(l *Level, n *Node, at int) bool {
 	root := r.pointer(n.addr, r.ModifyTableState.RootResultRelInfo)
 	return n.addr == l.root && r.unsigned(n.plan, r.ModifyTable.Operation) == l.command &&
