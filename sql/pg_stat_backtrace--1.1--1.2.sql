@@ -1737,6 +1737,41 @@ $$;
 COMMENT ON FUNCTION @extschema@.pg_get_memory_contexts(int)
     IS 'memory contexts of the PostgreSQL process with this PID, with the columns of pg_backend_memory_contexts';
 
+-- Plans that run ------------------------------------------------------------------------------------------------------------
+
+CREATE FUNCTION @extschema@.pg_get_running_plan(pid int, format text = 'text') RETURNS text
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    seal backtrace.token.seal%TYPE := 0;
+    a    text[] := '{}';
+    verb text;
+BEGIN
+    IF lower(format) NOT IN ('text', 'json') THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'format must be text or json';
+    END IF;
+    verb := CASE lower(format) WHEN 'json' THEN 'plan_json' ELSE 'plan' END;
+    LOOP
+        a := backtrace.ask(seal, verb, ARRAY[pid]::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
+    END LOOP;
+    IF a[1] = '' THEN
+        RETURN a[6];
+    ELSIF a[1] = 'WARNING' THEN
+        RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];
+        RETURN NULL;
+    END IF;
+    CASE WHEN a[4] = '' AND a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3];
+         WHEN a[4] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], HINT = a[5];
+         WHEN a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4];
+         ELSE RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4], HINT = a[5];
+    END CASE;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.pg_get_running_plan(int, text)
+    IS 'plan that the process with this PID executes now, with the node that runs: format text or json';
+
 -- Processes that block each other -------------------------------------------------------------------------------------------
 
 -- Processes that block others and do not wait themselves come first, each followed by the processes behind it.  A path has
@@ -1911,6 +1946,8 @@ BEGIN ATOMIC
         WHEN 'barrier' THEN '@extschema@.pg_get_blocking_backtraces(int)'::regprocedure
         WHEN 'summary' THEN '@extschema@.pg_backtrace_summary(int, interval, int[])'::regprocedure
         WHEN 'memory' THEN '@extschema@.pg_get_memory_contexts(int)'::regprocedure
+        WHEN 'plan' THEN '@extschema@.pg_get_running_plan(int, text)'::regprocedure
+        WHEN 'plan_json' THEN '@extschema@.pg_get_running_plan(int, text)'::regprocedure
         WHEN 'functrace' THEN '@extschema@.pg_trace_function(text, int, interval)'::regprocedure
         WHEN 'functrace_poll' THEN '@extschema@.pg_trace_function(text, int, interval)'::regprocedure
         WHEN 'request' THEN '@extschema@.pg_request_backtrace(int, boolean)'::regprocedure
@@ -2022,7 +2059,7 @@ BEGIN
                    coalesce(p.proacl, acldefault('f', p.proowner)) AS acl,
                    p.pronamespace <> 'backtrace'::regnamespace
                        AND p.proname NOT IN ('pg_backtrace_result', 'pg_get_memory_contexts', 'pg_trace_function',
-                                             'pg_get_backtrace_frames')
+                                             'pg_get_backtrace_frames', 'pg_get_running_plan')
                        AND p.proname NOT LIKE '%wait_event%'
                        AND (p.proname <> 'pg_get_blocking_backtraces' OR p.pronargs = 1)
                        OR p.proname IN ('claim', 'finish', 'journal', 'prune') AS offered

@@ -95,6 +95,10 @@ type Config struct {
 	Context string
 	// TraceFunctions says whether superusers may trace functions.
 	TraceFunctions bool
+	// Sessions say how to open sessions for the calibration of plans. If it is nil, plans are not calibrated. CacheDir keeps
+	// the results; empty: the default directory of debug files.
+	Sessions func(*cluster.Cluster) cluster.ConnOptions
+	CacheDir string
 }
 
 // Service answers requests. Its methods are safe for concurrent use.
@@ -104,15 +108,19 @@ type Service struct {
 	bounds  *bounds
 	// functions are the traces of functions that SQL callers wait for.
 	functions functionTraces
+	plans     *provenPlans
 }
 
 // New makes a Service.
 func New(cfg Config) *Service {
-	return &Service{cfg: cfg, limiter: limits.NewLimiter(cfg.Limits), bounds: newBounds(cfg.Concurrency)}
+	return &Service{cfg: cfg, limiter: limits.NewLimiter(cfg.Limits), bounds: newBounds(cfg.Concurrency), plans: newProvenPlans()}
 }
 
-// Stop ends the traces that outlive their requests, and waits for them.
-func (s *Service) Stop() { s.functions.stop() }
+// Stop ends the traces and calibrations that outlive their requests, and waits for them.
+func (s *Service) Stop() {
+	s.functions.stop()
+	s.plans.stop()
+}
 
 // Answer carries out one request.
 func (s *Service) Answer(ctx context.Context, req spool.Request) spool.Answer {

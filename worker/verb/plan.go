@@ -1,0 +1,214 @@
+package verb
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/rs/zerolog"
+
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/naming/debuginfod"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/plan"
+	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/runningplan"
+	"pg_stat_backtrace/worker/serve/spool"
+)
+
+// The verbs for the plan that a process executes; see pg_get_running_plan in sql/.
+const (
+	verbPlan     = "plan"
+	verbPlanJSON = "plan_json"
+)
+
+var (
+	_ = registerPlan(verbPlan)
+	_ = registerPlan(verbPlanJSON)
+)
+
+func registerPlan(name string) struct{} {
+	return register(Verb{
+		Name: name, Processes: One, answer: (*Service).answerPlan,
+		gate: func(s *Service, ctx context.Context, c call) (func(), error) {
+			return s.bounds.trees.Acquire(ctx, user(caller(c.Request)), 1)
+		},
+	})
+}
+
+// hiddenLevel stands for a statement inside another one that the caller may not see.
+const hiddenLevel = "a statement of a function: not shown to this role"
+
+// provenPlans are the results of calibrations in this run of the worker. Each build is calibrated once.
+type provenPlans struct {
+	mu      sync.Mutex
+	proofs  map[string]*plan.Proof
+	tried   map[string]bool
+	running sync.WaitGroup
+	stopped bool
+	cancel  context.CancelFunc
+	//nolint:containedctx // it ends with the service, not with a request
+	ctx context.Context
+}
+
+func newProvenPlans() *provenPlans {
+	p := &provenPlans{proofs: map[string]*plan.Proof{}, tried: map[string]bool{}}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	return p
+}
+
+// stop ends the calibrations, and waits for them.
+func (p *provenPlans) stop() {
+	p.cancel()
+	p.mu.Lock()
+	p.stopped = true
+	p.mu.Unlock()
+	p.running.Wait()
+}
+
+// answerPlan answers with the text or the JSON document. The caller needs the right to get the process's backtrace.
+func (s *Service) answerPlan(ctx context.Context, c call) spool.Answer {
+	req := c.Request
+	text, err := s.runningPlan(ctx, req)
+	a := spool.Answer{Text: text}
+	if err != nil {
+		a = planFailure(req.Targets[0], err)
+	}
+	s.log1(req, func(e *zerolog.Event) {
+		e.Int("pid", req.Targets[0]).Dur("took_ms", time.Since(c.began))
+		if err != nil {
+			e.Str("sqlstate", a.SQLState).AnErr("error", err).Msg("request failed")
+			return
+		}
+		e.Msg("request")
+	})
+	s.cfg.Journal.Add(req.Database, journalRow(req, c.began, captured{}, a))
+	return a
+}
+
+// runningPlan reads the plans that a process executes. Statements inside other ones, as in functions, are shown like
+// the statements of a backtrace's context: see Config.Context.
+func (s *Service) runningPlan(ctx context.Context, req spool.Request) (string, error) {
+	pid := req.Targets[0]
+	server, err := s.cfg.Server()
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", errNoServer, err)
+	}
+	target, err := member(server, pid)
+	if err != nil {
+		return "", err
+	}
+	defer target.Held.Release()
+	if err := s.permit().Allow(ctx, caller(req), pid); err != nil {
+		return "", refusal(err, target, endsIn)
+	}
+	r := &runningplan.Reader{Capturer: s.cfg.Capturer, Proof: func(build string, major int) *plan.Proof {
+		return s.provenPlan(&server, build, major)
+	}}
+	p := r.Read(ctx, target, nil)
+	if p.Err != nil {
+		return "", p.Err
+	}
+	if !s.showsStatements(req.Superuser) {
+		for i := 1; i < len(p.Plans.Levels); i++ {
+			p.Plans.Levels[i] = &plan.Level{Reason: hiddenLevel}
+		}
+	}
+	if req.Verb == verbPlanJSON {
+		text, err := json.Marshal(p)
+		return string(text), err
+	}
+	const width = 1 << 10
+	return r.Text(p, width), nil
+}
+
+// planFailure words an error for the SQL caller.
+func planFailure(pid int, err error) spool.Answer {
+	fault := spool.Answer{Level: "ERROR", SQLState: sqlerror.NotInPrerequisiteState}
+	var unknown *plan.UnknownLayoutError
+	switch {
+	case errors.Is(err, capture.ErrNotPostgres), errors.As(err, &unknown):
+		fault.Message = fmt.Sprintf("the plan of process with PID %d is not known", pid)
+		fault.Detail = "It runs no PostgreSQL server of version 14 to 18 whose structures are known."
+	case errors.Is(err, capture.ErrPlanChanges):
+		fault.Message = fmt.Sprintf("process with PID %d runs short statements", pid)
+		fault.Detail = "Each time its plan was read, another statement ran."
+	default:
+		return failure(pid, err)
+	}
+	return fault
+}
+
+// provenPlan returns the proven fields of a build. If there are none yet, it begins a calibration and returns nil.
+func (s *Service) provenPlan(c *cluster.Cluster, build string, major int) *plan.Proof {
+	p := s.plans
+	key := build + "-" + strconv.Itoa(major)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.proofs[key] != nil || p.tried[key] {
+		return p.proofs[key]
+	}
+	p.tried[key] = true
+	store := runningplan.Store{Dir: s.cfg.CacheDir}
+	if store.Dir == "" {
+		store.Dir, _ = debuginfod.ServiceCacheDir(os.Getenv, os.Geteuid(), true) // without it nothing is kept
+	}
+	if proof := store.Load(build, major); proof != nil {
+		p.proofs[key] = proof
+		return proof
+	}
+	if p.stopped || s.cfg.Sessions == nil {
+		return nil
+	}
+	server := *c
+	p.running.Go(func() {
+		err := shield.Catch("a calibration of plans", func() error { return s.calibratePlans(&server, store) })
+		if err != nil && p.ctx.Err() == nil {
+			s.cfg.Log.Warn().Err(err).Msg("plans are not calibrated")
+		}
+	})
+	return nil
+}
+
+// calibratePlans compares plans with EXPLAIN in two sessions of the worker.
+func (s *Service) calibratePlans(c *cluster.Cluster, store runningplan.Store) error {
+	config, err := cluster.ReadingConfig(s.cfg.Sessions(c), "worker")
+	if err != nil {
+		return err
+	}
+	calibrator := &runningplan.Calibrator{
+		Capturer: s.cfg.Capturer, Contains: c.Contains,
+		Connect: func(ctx context.Context) (*pgx.Conn, error) {
+			conn, err := pgx.ConnectConfig(ctx, config.Copy())
+			if err != nil {
+				return nil, err
+			}
+			if err := c.Verify(ctx, conn); err != nil {
+				_ = conn.Close(ctx)
+				return nil, err
+			}
+			return conn, nil
+		},
+	}
+	done, err := calibrator.Run(s.plans.ctx)
+	if err != nil {
+		return err
+	}
+	s.plans.mu.Lock()
+	s.plans.proofs[done.Build+"-"+strconv.Itoa(done.Major)] = done.Proof
+	s.plans.mu.Unlock()
+	for _, difference := range done.Differences {
+		s.cfg.Log.Warn().Str("field", difference).Msg("a field of plans differs from EXPLAIN and is left out")
+	}
+	if err := store.Save(done); err != nil {
+		s.cfg.Log.Debug().Err(err).Msg("the calibration of plans is not kept")
+	}
+	return nil
+}
