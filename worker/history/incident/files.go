@@ -71,9 +71,12 @@ func (d *Dir) Write(i *Incident) (string, error) {
 	if err := d.prune(size); err != nil {
 		return "", err
 	}
-	var free unix.Statfs_t
-	if err := unix.Statfs(d.Path, &free); err == nil && int64(free.Bavail)*free.Bsize-size < d.MinFree {
-		return "", fmt.Errorf("%w: %d MB are free, and %d MB must stay free", ErrNoSpace, int64(free.Bavail)*free.Bsize>>20, d.MinFree>>20)
+	var s unix.Statfs_t
+	if err := unix.Statfs(d.Path, &s); err == nil {
+		free := int64(s.Bavail) * int64(s.Bsize) //nolint:unconvert // its type depends on the architecture
+		if free-size < d.MinFree {
+			return "", fmt.Errorf("%w: %d MB are free, and %d MB must stay free", ErrNoSpace, free>>20, d.MinFree>>20)
+		}
 	}
 	html := filepath.Join(d.Path, i.ID+".html")
 	if err := writeFile(html, page); err != nil {

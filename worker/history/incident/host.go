@@ -87,7 +87,8 @@ func disk(ctx context.Context, path string) Disk {
 		if err := unix.Statfs(path, &s); err != nil {
 			d.Error = err.Error()
 		} else {
-			d.Free, d.Size = int64(s.Bavail)*s.Bsize, int64(s.Blocks)*s.Bsize
+			block := int64(s.Bsize) //nolint:unconvert // its type depends on the architecture
+			d.Free, d.Size = int64(s.Bavail)*block, int64(s.Blocks)*block
 		}
 		done <- d
 	}()

@@ -82,7 +82,7 @@ func freeBytes(dir string) (int64, error) {
 	if err := unix.Statfs(dir, &s); err != nil {
 		return 0, fmt.Errorf("history: %s: %w", dir, err)
 	}
-	return int64(s.Bavail) * s.Bsize, nil
+	return int64(s.Bavail) * int64(s.Bsize), nil //nolint:unconvert // its type depends on the architecture
 }
 
 // removeHour removes the files of an hour, and the folder of its day if it is empty then. Other files stay.
