@@ -17,9 +17,11 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/host"
+	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/visible"
 	"pg_stat_backtrace/worker/screen/grid"
 	"pg_stat_backtrace/worker/screen/source"
@@ -230,7 +232,11 @@ func (f *topFlags) open(dataDir string, stderr io.Writer) (*source.Live, error) 
 			tellf(stderr, "no recorded history: %v", err)
 		}
 	}
-	return source.NewLive(o)
+	src, err := source.NewLive(o)
+	if errors.Is(err, process.ErrNotPermitted) || errors.Is(err, cluster.ErrNoAccess) || errors.Is(err, cluster.ErrWrongUser) {
+		err = fmt.Errorf("%w\n  Run the command as root or as the server's user.", err)
+	}
+	return src, err
 }
 
 // Sizes of a printed screen.

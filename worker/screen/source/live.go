@@ -403,7 +403,7 @@ func (p *past) sessions(m *moment.Moment, f Filter, limit int) *Sessions {
 			if line.Class == "" {
 				continue
 			}
-			r := p.row(s, p.normalized)
+			r := p.knownRow(s).row
 			r.class = int8(slices.Index(Classes(), line.Class))
 			if !match.match(&r) {
 				continue

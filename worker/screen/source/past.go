@@ -23,6 +23,7 @@ const (
 	maxRowsOf  = 20_000   // of one sample
 	maxBytes   = 16 << 20 // of all names
 	maxSpans   = 1000     // of the waits of a session
+	maxTexts   = 4000     // statements without values
 )
 
 // past has the newest samples, in ascending order of time. Its rows are numbers of names, so that a sample of
@@ -32,8 +33,22 @@ type past struct {
 	rows    int
 	most    int // rows; 0: maxRows
 	names   names
-	// normalized has the texts without values of the statements of the last sample.
+	// normalized has texts of statements, and the same without values. It is cleared when it is full.
 	normalized map[string]string
+	// known has the rows of the newest sample, with what they were made from.
+	known map[session]knownRow
+}
+
+// knownRow is a row, and what it was made from: most sessions are the same in the next sample.
+type knownRow struct {
+	row   row
+	query string
+	id    int64
+	event string
+	app   string
+	db    string
+	user  string
+	doing string
 }
 
 // sample is the active sessions at one time.
@@ -143,14 +158,16 @@ func (p *past) add(m *moment.Moment, kind Kind, longest time.Duration) *sample {
 		}
 	}
 	s := sample{at: m.Time, period: period, kind: kind}
-	texts := make(map[string]string, len(p.normalized))
+	now := make(map[session]knownRow, len(p.known))
 	for i := range m.Sessions {
-		session := &m.Sessions[i]
-		class := ClassOf(session)
-		if class == "" && !inTransaction(session) || len(s.rows) >= maxRowsOf {
+		x := &m.Sessions[i]
+		class := ClassOf(x)
+		if class == "" && !inTransaction(x) || len(s.rows) >= maxRowsOf {
 			continue
 		}
-		r := p.row(session, texts)
+		k := p.knownRow(x)
+		now[identityOf(x)] = k
+		r := k.row
 		r.class = idleClass
 		if class != "" {
 			r.class = int8(slices.Index(Classes(), class))
@@ -158,15 +175,29 @@ func (p *past) add(m *moment.Moment, kind Kind, longest time.Duration) *sample {
 		}
 		s.rows = append(s.rows, r)
 	}
-	p.normalized = texts
+	p.known = now
 	p.samples = append(p.samples, s)
 	p.rows += len(s.rows)
 	p.bound()
 	return &p.samples[len(p.samples)-1]
 }
 
+// knownRow returns the row of a session, as it was in the sample before if nothing has changed.
+func (p *past) knownRow(s *moment.Session) knownRow {
+	k, ok := p.known[identityOf(s)]
+	event := CPU
+	if s.Wait != nil {
+		event = s.Wait.Event
+	}
+	if ok && k.query == s.Query && k.id == s.QueryID && k.event == event && k.app == s.Application && k.db == s.Database &&
+		k.user == s.User && k.doing == s.Phrase && k.row.queryTime == micro(s.QueryStart) {
+		return k
+	}
+	return knownRow{p.row(s), s.Query, s.QueryID, event, s.Application, s.Database, s.User, s.Phrase}
+}
+
 // row numbers the properties of a session.
-func (p *past) row(s *moment.Session, texts map[string]string) row {
+func (p *past) row(s *moment.Session) row {
 	r := row{
 		pid: int32(s.ServerPID), started: micro(s.Started), queryTime: micro(s.QueryStart),
 		event: p.names.number("e"+eventOf(s), eventOf(s)),
@@ -180,7 +211,7 @@ func (p *past) row(s *moment.Session, texts map[string]string) row {
 	if s.Phrase != "" {
 		r.phrase = p.names.number("p"+s.Phrase, s.Phrase)
 	}
-	if key, name := p.query(s, texts); key != "" {
+	if key, name := p.query(s); key != "" {
 		r.query = p.names.number("q"+key, name)
 	}
 	return r
@@ -203,14 +234,15 @@ func (p *past) oid(prefix, name string, oid uint32) uint32 {
 }
 
 // query returns a key of the statement without a text in it, and the statement without its values.
-func (p *past) query(s *moment.Session, texts map[string]string) (key, name string) {
+func (p *past) query(s *moment.Session) (key, name string) {
 	if s.Query != "" {
-		text, ok := texts[s.Query]
+		text, ok := p.normalized[s.Query]
 		if !ok {
-			if text, ok = p.normalized[s.Query]; !ok {
-				text = querytext.Normalized(s.Query)
+			text = bounded(querytext.Normalized(s.Query))
+			if len(p.normalized) >= maxTexts || p.normalized == nil {
+				p.normalized = map[string]string{}
 			}
-			texts[s.Query] = text
+			p.normalized[s.Query] = text
 		}
 		name = text
 	}
@@ -274,7 +306,7 @@ func (p *past) bound() {
 // renumber keeps only the names that samples have.
 func (p *past) renumber() {
 	old := p.names
-	p.names = names{}
+	p.names, p.known = names{}, nil
 	again := make(map[uint32]uint32)
 	number := func(i *uint32) {
 		if *i == 0 {
@@ -518,6 +550,7 @@ func (p *past) shares(q Query, by By, limit int) *Who {
 	w := &Who{Span: q.Span, By: by, Rows: []WhoRow{}}
 	m := p.matcher(q.Filter)
 	sums, all := map[key]*sum{}, 0.0
+	byNumber := make([]*sum, len(p.names.list)+1) // quicker than a map
 	p.between(q.Span, func(s *sample, part float64) {
 		w.Seconds += part
 		for i := range s.rows {
@@ -525,18 +558,25 @@ func (p *past) shares(q Query, by By, limit int) *Who {
 			if !m.match(r) {
 				continue
 			}
-			k := key{number: r.value(by)}
-			switch by {
-			case BySession:
-				k = key{pid: r.pid, start: r.started}
-			case ByClass:
-				k.number = uint32(r.class)
-			default:
-			}
-			x := sums[k]
-			if x == nil {
-				x = &sum{}
-				sums[k] = x
+			var x *sum
+			if by == BySession {
+				k := key{pid: r.pid, start: r.started}
+				if x = sums[k]; x == nil {
+					x = &sum{}
+					sums[k] = x
+				}
+			} else {
+				number := r.value(by)
+				if by == ByClass {
+					number = uint32(r.class)
+				}
+				for int(number) >= len(byNumber) {
+					byNumber = append(byNumber, nil)
+				}
+				if x = byNumber[number]; x == nil {
+					x = &sum{}
+					byNumber[number], sums[key{number: number}] = x, x
+				}
 			}
 			x.classes[r.class] += part
 			x.all += part
