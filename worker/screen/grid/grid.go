@@ -116,12 +116,10 @@ func (g *Grid) Text(x, y, limit int, s Style, text string) int {
 	for rest := text; rest != ""; {
 		r, width, next := Next(rest)
 		if g.ASCII && r > unicode.MaxASCII {
-			if p := plainGlyph(r); p != '?' {
-				r = p
-			} else {
-				r = '?'
-			}
-			width = 1
+			r, width = plainGlyph(r), 1
+		}
+		if x+width > limit && !hasMore(rest) {
+			return x
 		}
 		if x+width > limit || x+width == limit && next != "" && hasMore(next) {
 			if limit-start > 0 {
@@ -247,6 +245,9 @@ func mark(out []string, width int) []string {
 		return out
 	}
 	head, _ := cutAt(out[len(out)-1], max(0, width-1))
+	if Width(head) >= width {
+		head = ""
+	}
 	out[len(out)-1] = head + "…"
 	return out
 }

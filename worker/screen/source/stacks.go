@@ -20,6 +20,7 @@ const (
 	stacksPerSample = 24
 	stacksTime      = 200 * time.Millisecond
 	stackTimeout    = 2 * time.Second // of one process
+	roundsEvery     = 900 * time.Millisecond
 )
 
 // session identifies a process of a server.
@@ -40,7 +41,8 @@ type doing struct {
 type stacks struct {
 	wanted  time.Time // the last request for phrases
 	busy    bool
-	next    int // where the next round begins
+	began   time.Time // the last round
+	next    int       // where the next round begins
 	phrases map[session]doing
 }
 
@@ -59,7 +61,7 @@ func (k *stacks) addPhrases(m *moment.Moment) {
 
 // take starts a round for a moment, unless the last one is not finished. The caller must have locked l.mu.
 func (k *stacks) take(l *Live, m *moment.Moment) {
-	if k.busy || l.o.Capturer == nil || l.reader == nil {
+	if k.busy || l.o.Capturer == nil || l.reader == nil || time.Since(k.began) < roundsEvery {
 		return
 	}
 	var active []*moment.Session
@@ -72,7 +74,7 @@ func (k *stacks) take(l *Live, m *moment.Moment) {
 		k.phrases = nil
 		return
 	}
-	k.busy = true
+	k.busy, k.began = true, time.Now()
 	from := k.next
 	if len(active) <= stacksPerSample {
 		from = 0
