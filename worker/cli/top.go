@@ -234,7 +234,7 @@ func (f *topFlags) open(dataDir string, stderr io.Writer) (*source.Live, error) 
 	}
 	src, err := source.NewLive(o)
 	if errors.Is(err, process.ErrNotPermitted) || errors.Is(err, cluster.ErrNoAccess) || errors.Is(err, cluster.ErrWrongUser) {
-		err = fmt.Errorf("%w\n  Run the command as root or as the server's user.", err)
+		err = fmt.Errorf("%w: run the command as root or as the server's user", err)
 	}
 	return src, err
 }
