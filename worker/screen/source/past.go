@@ -35,11 +35,11 @@ type past struct {
 	names   names
 	// normalized has texts of statements, and the same without values. It is cleared when it is full.
 	normalized map[string]string
-	// known has the rows of the newest sample, with what they were made from.
+	// known has the rows of the newest sample.
 	known map[session]knownRow
 }
 
-// knownRow is a row, and what it was made from: most sessions are the same in the next sample.
+// knownRow is a row, and the data of the session that it depends on. Most sessions are the same in the next sample.
 type knownRow struct {
 	row   row
 	query string
