@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pg/plan"
 )
@@ -100,9 +101,59 @@ func progressCases() []progressCase {
 func progressOfPlans(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *capture.Capturer) {
 	t.Helper()
 	server.Exec(t, progressSetup)
+	t.Run("one moment", func(t *testing.T) { oneMoment(t, server, control, c) })
 	for _, one := range progressCases() {
 		t.Run(one.kind, func(t *testing.T) { compareProgress(t, server, control, c, one) })
 	}
+}
+
+// oneMoment reads the block and the rows of a scan that runs. Both must be of the same stop: the rows are in the block.
+func oneMoment(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *capture.Capturer) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	last := map[int64]int64{0: 0} // by block from 1 on: the rows up to its end
+	rows, err := control.Query(ctx, "SELECT (ctid::text::point)[0]::bigint + 1, max(id) FROM big GROUP BY 1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rows.Next() {
+		var block, id int64
+		if err := rows.Scan(&block, &id); err != nil {
+			t.Fatal(err)
+		}
+		last[block] = id
+	}
+	session := server.Connect(t, server.User, "postgres")
+	done := make(chan error, 1)
+	go func() {
+		const sql = "EXPLAIN (ANALYZE, TIMING OFF) SELECT sum(length(md5(repeat(t, 50)))) FROM big"
+		_, err := session.PgConn().Exec(ctx, "SET max_parallel_workers_per_gather = 0; SET jit = off").ReadAll()
+		for err == nil {
+			_, err = session.PgConn().Exec(ctx, sql).ReadAll()
+		}
+		done <- err
+	}()
+	compared := 0
+	pgtest.Wait(t, "samples", func() bool {
+		plans, err := c.Plans(ctx, process.Target{PID: int(session.PgConn().PID()), UID: -1}, false)
+		if err != nil || len(plans.Levels) != 1 || plans.Levels[0].Top == nil || !plans.Figures {
+			return false
+		}
+		walkPlan(plans.Levels[0].Top, func(n *plan.Node) {
+			if n.Kind != "SeqScan" || n.Actual == nil || len(n.Progress) == 0 {
+				return
+			}
+			block, _ := n.Progress[0].Value.(int64)
+			compared++
+			if got := n.Actual.Rows; got < last[block-1] || got > last[block] {
+				t.Errorf("%d rows in block %d, which has %d to %d", got, block, last[block-1], last[block])
+			}
+		})
+		return compared >= 20
+	})
+	cancel()
+	<-done
 }
 
 func compareProgress(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *capture.Capturer, one progressCase) {
