@@ -39,11 +39,7 @@ func calibrator(t *testing.T, server *pgtest.Server) *runningplan.Calibrator {
 
 // TestCalibration: with the right layout, nothing differs, and the usual fields are proven.
 func TestCalibration(t *testing.T) {
-	each := pgtest.One
-	if pgtest.Full() {
-		each = pgtest.Each
-	}
-	each(t, func(t *testing.T, bin string) {
+	pgtest.One(t, func(t *testing.T, bin string) {
 		server := pgtest.Start(t, bin, pgtest.Options{})
 		got, err := calibrator(t, server).Run(t.Context())
 		if err != nil {
