@@ -40,7 +40,7 @@ for version in $GO_TOOLCHAINS; do
 	GOTOOLCHAIN=$version "$GO" version # downloads it
 done
 export PGSB_GO_TOOLCHAINS=$GO_TOOLCHAINS PGSB_GO_PROGRAMS="${programs[*]}"
-PGSB_ORACLE_SLOW=1 "$GO" test -count=1 -v -timeout 30m -run 'TestVersions|TestOracle' ./unwind/golang/gopclntab
+PGSB_ORACLE_SLOW=1 "$GO" test -count=1 -v -timeout 30m -run 'TestVersions|TestOracle' ./unwind/golang
 PGSB_GO_STACKS=${PGSB_GO_STACKS:-2000} "$GO" test -count=1 -v -timeout 30m \
 	-run 'TestGoVersions|TestGoStacks|TestCgo|TestGoroutines|TestGoLibrary' ./worker/capture
 "$GO" test -count=1 -v -timeout 30m -run TestGoVersions ./worker/measure/functrace

@@ -4,7 +4,7 @@ import (
 	"strings"
 
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/golang/gopclntab"
+	"pg_stat_backtrace/unwind/golang"
 )
 
 // goFrame is a frame of a Go function, with the data to find its caller.
@@ -16,7 +16,7 @@ type goFrame struct {
 	w      *walk
 	frame  *Frame
 	module *Module
-	f      *gopclntab.Function
+	f      *golang.Function
 	// at is the frame's address in the image. delta is the distance of its stack pointer from its value at the entry.
 	at, delta uint64
 	prologue  prologue
@@ -80,7 +80,7 @@ func (g *goFrame) step() (Frame, Stop) {
 		return Frame{}, Stop{Reason: EndOfStack}
 	case name == moreStack:
 		return g.stepMoreStack()
-	case endsStack[name], g.f.Flags&gopclntab.TopFrame != 0 && !entered[name]:
+	case endsStack[name], g.f.Flags&golang.TopFrame != 0 && !entered[name]:
 		return Frame{}, Stop{Reason: EndOfStack}
 	case g.switches():
 		return g.stepSwitch()
@@ -179,7 +179,7 @@ func (g *goFrame) stepLinked(sp uint64) (Frame, Stop) {
 	ra, ok := w.regs.Get(link)
 	if g.delta > 0 {
 		// The table does not describe the stack of this assembly function: see crosscall2.
-		if g.f.Flags&gopclntab.Assembly != 0 && g.f.Name == callsGo {
+		if g.f.Flags&golang.Assembly != 0 && g.f.Name == callsGo {
 			return Frame{}, Stop{Reason: StackSwitch, Address: g.frame.PC}
 		}
 		if ra, ok = w.mem.Word(sp); !ok {

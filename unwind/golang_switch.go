@@ -4,7 +4,7 @@ import (
 	"bytes"
 
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/golang/gopclntab"
+	"pg_stat_backtrace/unwind/golang"
 )
 
 // This file follows the functions of Go's run time that switch to another stack (runtime/asm_*.s). Since Go 1.21 they
@@ -40,7 +40,7 @@ var unflagged = map[string]bool{
 
 // switches reports whether the stack pointer may differ from the table.
 func (g *goFrame) switches() bool {
-	return (g.f.Flags&gopclntab.SPWrite != 0 || unflagged[g.f.Name]) && !entered[g.f.Name]
+	return (g.f.Flags&golang.SPWrite != 0 || unflagged[g.f.Name]) && !entered[g.f.Name]
 }
 
 // lost ends a walk.

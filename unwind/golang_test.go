@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/unwind/golang/gopclntab"
+	"pg_stat_backtrace/unwind/golang"
 )
 
 // goModules is the program that runs this test, at its own addresses.
@@ -31,7 +31,7 @@ func openSelf(f testing.TB) (goModules, bool) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	table, err := gopclntab.New(img)
+	table, err := golang.NewTable(img)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -8,7 +8,7 @@ package unwind
 import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
-	"pg_stat_backtrace/unwind/golang/gopclntab"
+	"pg_stat_backtrace/unwind/golang"
 )
 
 // DefaultMaxFrames bounds a walk when Unwinder.MaxFrames is zero.
@@ -93,7 +93,7 @@ type Module struct {
 	CFI *cfi.Table
 	// Go is the function table of a Go program or library, else nil. The walk prefers it where it covers an address,
 	// because it marks stack switches, and Go's call frame information does not.
-	Go *gopclntab.Table
+	Go *golang.Table
 	// Code reads the image's instructions, or is nil. The walk uses it only if it needs a register with an unknown
 	// value.
 	Code ImageCode

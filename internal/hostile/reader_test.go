@@ -18,7 +18,7 @@ import (
 	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/elfimage/imagetest"
-	"pg_stat_backtrace/unwind/golang/gopclntab"
+	"pg_stat_backtrace/unwind/golang"
 	"pg_stat_backtrace/unwind/jit"
 	"pg_stat_backtrace/worker/naming/debuginfod"
 )
@@ -101,7 +101,7 @@ func readGo(path string) (int, error) {
 		return 0, err
 	}
 	defer end()
-	t, err := gopclntab.New(m)
+	t, err := golang.NewTable(m)
 	if err != nil {
 		return 0, err
 	}

@@ -11,7 +11,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
-	"pg_stat_backtrace/unwind/golang/goroutine"
+	"pg_stat_backtrace/unwind/golang"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/naming/gostack"
 	"pg_stat_backtrace/worker/naming/symbolize"
@@ -37,7 +37,7 @@ func (c *Capturer) Goroutines(ctx context.Context, target process.Target, o Opti
 	for try := 1; try <= maxTries; try++ {
 		t, n, err := c.goroutines(ctx, target, o)
 		switch {
-		case errors.Is(err, goroutine.ErrNotFound) && (best != nil || try < maxTries):
+		case errors.Is(err, golang.ErrNotFound) && (best != nil || try < maxTries):
 			// The list was being extended, or the program is starting.
 			if err := pauseFor(ctx, tryAgain); err != nil {
 				return nil, err

@@ -19,7 +19,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/unwind/golang/goroutine"
+	"pg_stat_backtrace/unwind/golang"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
@@ -249,11 +249,11 @@ func compareLayout(t *testing.T, exe, version string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := goroutine.LayoutOf(version)
+	got, err := golang.LayoutOf(version)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := goroutine.LayoutFrom(img)
+	want, err := golang.LayoutFrom(img)
 	if err != nil || got != want {
 		t.Errorf("%s: %+v, its debugging information has %+v, %v", version, got, want, err)
 	}

@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
-	"pg_stat_backtrace/unwind/golang/gopclntab"
+	"pg_stat_backtrace/unwind/golang"
 	"pg_stat_backtrace/worker/naming/procmap"
 )
 
@@ -97,7 +97,7 @@ func (n *goTally) compare(t *testing.T, c *Capturer, th *snapshot.Thread, space 
 		if got[i].Signal {
 			n.signals++
 		}
-		if f := goFunctionOf(space, &got[i]); f != nil && i > 0 && f.Flags&gopclntab.SPWrite != 0 {
+		if f := goFunctionOf(space, &got[i]); f != nil && i > 0 && f.Flags&golang.SPWrite != 0 {
 			n.switches++
 		}
 	}
@@ -119,7 +119,7 @@ func (n *goTally) compare(t *testing.T, c *Capturer, th *snapshot.Thread, space 
 			return
 		}
 		f := goFunctionOf(space, &got[i])
-		if got[i].Signal || f != nil && f.Flags&(gopclntab.SPWrite|gopclntab.TopFrame) != 0 {
+		if got[i].Signal || f != nil && f.Flags&(golang.SPWrite|golang.TopFrame) != 0 {
 			return // they may differ from here
 		}
 		if got[i].CFA != want[i].CFA && want[i].CFA != 0 && got[i].CFA != 0 {
@@ -131,7 +131,7 @@ func (n *goTally) compare(t *testing.T, c *Capturer, th *snapshot.Thread, space 
 }
 
 // goFunctionOf returns the Go function of a frame.
-func goFunctionOf(space *procmap.Space, f *unwind.Frame) *gopclntab.Function {
+func goFunctionOf(space *procmap.Space, f *unwind.Frame) *golang.Function {
 	_, where, ok := space.Lookup(f.Lookup())
 	if !ok || where.Module == nil || !space.IsGo(where.Module) {
 		return nil

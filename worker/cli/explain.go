@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"pg_stat_backtrace/unwind/golang/goroutine"
+	"pg_stat_backtrace/unwind/golang"
 	"pg_stat_backtrace/worker/naming/gostack"
 	"pg_stat_backtrace/worker/report/sqlerror"
 )
@@ -15,7 +15,7 @@ func explain(pid int, err error) string {
 	switch {
 	case errors.Is(err, gostack.ErrNotGo):
 		return fmt.Sprintf("process with PID %d has no goroutines: it runs no Go program or library", pid)
-	case errors.Is(err, goroutine.ErrVersion), errors.Is(err, goroutine.ErrNotFound):
+	case errors.Is(err, golang.ErrRuntimeVersion), errors.Is(err, golang.ErrNotFound):
 		return fmt.Sprintf("the goroutines of process with PID %d were not found: %v\n"+
 			"  Without --goroutines, its threads are captured.", pid, err)
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"pg_stat_backtrace/ptrace/process/procfs"
-	"pg_stat_backtrace/unwind/golang/goroutine"
+	"pg_stat_backtrace/unwind/golang"
 	"pg_stat_backtrace/worker/naming/procmap"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
@@ -14,7 +14,7 @@ import (
 // Program is a Go program or library of a process.
 type Program struct {
 	version string
-	runtime *goroutine.Runtime
+	runtime *golang.Runtime
 	// first is the number of the program's first block. Its blocks are the list's header, the list, and then, for
 	// each goroutine, its structure and its stack. Blocks of threads follow. A stack's block may have length 0.
 	first int
@@ -57,24 +57,24 @@ func Programs(sp *procmap.Space) ([]Program, error) {
 func newProgram(sp *procmap.Space, f symbolize.Placed) (Program, error) {
 	img := f.Module.Image
 	if img.AddrSize() != 8 {
-		return Program{}, fmt.Errorf("%w: not one of 64 bits", goroutine.ErrVersion)
+		return Program{}, fmt.Errorf("%w: not one of 64 bits", golang.ErrRuntimeVersion)
 	}
 	read := sp.ReadAll
 	out := Program{}
 	if data, addr, err := img.Section(".go.buildinfo"); err == nil {
 		_ = read(addr+f.Bias, data) // as relocated in memory; if that fails, as in the file
-		out.version = goroutine.Version(data, img.Order(), read)
+		out.version = golang.Version(data, img.Order(), read)
 	}
-	layout, err := goroutine.LayoutOf(out.version)
+	layout, err := golang.LayoutOf(out.version)
 	if err != nil {
-		if layout, err = goroutine.LayoutFrom(img); err != nil {
-			return out, fmt.Errorf("%w: %q", goroutine.ErrVersion, out.version)
+		if layout, err = golang.LayoutFrom(img); err != nil {
+			return out, fmt.Errorf("%w: %q", golang.ErrRuntimeVersion, out.version)
 		}
 	}
-	p := goroutine.Program{Order: img.Order(), Layout: layout}
+	p := golang.Program{Order: img.Order(), Layout: layout}
 	if symbols, err := img.Symbols(".symtab"); err == nil {
 		for s := range symbols {
-			if s.Name == "runtime.allgs" && s.Size == goroutine.ListSize {
+			if s.Name == "runtime.allgs" && s.Size == golang.ListSize {
 				p.List = s.Addr + f.Bias
 				break
 			}
@@ -86,9 +86,9 @@ func newProgram(sp *procmap.Space, f symbolize.Placed) (Program, error) {
 		}
 		data := make([]byte, s.Memsz)
 		n, _ := sp.Reader()(s.Vaddr+f.Bias, data)
-		p.Writable = append(p.Writable, goroutine.Segment{Addr: s.Vaddr + f.Bias, Data: data[:n]})
+		p.Writable = append(p.Writable, golang.Segment{Addr: s.Vaddr + f.Bias, Data: data[:n]})
 	}
-	out.runtime, err = goroutine.New(&p, read)
+	out.runtime, err = golang.NewRuntime(&p, read)
 	return out, err
 }
 

@@ -9,7 +9,7 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/golang/goroutine"
+	"pg_stat_backtrace/unwind/golang"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/naming/procmap"
 )
@@ -42,7 +42,7 @@ func (p *Plan) Add(sp *procmap.Space, g *Program) error {
 		p.threads = make(map[uint64]int)
 	}
 	g.total, g.first = len(all), len(p.Blocks)
-	p.Blocks = append(p.Blocks, snapshot.Block{Address: r.List(), Length: goroutine.ListSize})
+	p.Blocks = append(p.Blocks, snapshot.Block{Address: r.List(), Length: golang.ListSize})
 	threads := make([]uint64, 0, 64)
 	buf := make([]byte, r.Size())
 	for _, addr := range all {
@@ -66,19 +66,19 @@ func (p *Plan) Add(sp *procmap.Space, g *Program) error {
 	for _, addr := range threads {
 		if _, known := p.threads[addr]; !known && addr != 0 {
 			p.threads[addr] = len(p.Blocks)
-			p.Blocks = append(p.Blocks, snapshot.Block{Address: addr, Length: goroutine.ThreadSize})
+			p.Blocks = append(p.Blocks, snapshot.Block{Address: addr, Length: golang.ThreadSize})
 		}
 	}
 	return nil
 }
 
 // stackOf returns the used part of a goroutine's stack, as it is known before the stop.
-func stackOf(g *goroutine.Goroutine) snapshot.Block {
+func stackOf(g *golang.Goroutine) snapshot.Block {
 	low, high := g.StackLow, g.StackHigh
 	switch {
-	case g.Status == goroutine.Running && high-low > goroutineStack:
+	case g.Status == golang.Running && high-low > goroutineStack:
 		low = high - goroutineStack
-	case g.Status != goroutine.Running:
+	case g.Status != golang.Running:
 		low = max(low, g.SP-belowStack) &^ 7
 		high = min(high, low+goroutineStack)
 	}
@@ -179,7 +179,7 @@ func (w *Walk) function(addr uint64) string {
 // stack walks a goroutine's stack. It starts with the registers of the goroutine's thread if that walk reaches the
 // end of the stack, otherwise with the registers saved in the goroutine. It returns false if memory is missing that
 // another stop may copy.
-func (w *Walk) stack(out *backtrace.Goroutine, g *goroutine.Goroutine, mem *memory) bool {
+func (w *Walk) stack(out *backtrace.Goroutine, g *golang.Goroutine, mem *memory) bool {
 	u := unwind.Unwinder{Arch: w.Arch, MaxFrames: w.MaxFrames, Final: true}
 	began := time.Now()
 	var frames []unwind.Frame
@@ -189,7 +189,7 @@ func (w *Walk) stack(out *backtrace.Goroutine, g *goroutine.Goroutine, mem *memo
 		frames, stop = u.Unwind(nil, th.Registers, mem, w.Modules)
 	}
 	byThread := stop.Whole() && w.on(frames, g)
-	if g.Status != goroutine.Running && !byThread {
+	if g.Status != golang.Running && !byThread {
 		u.Resumes = !w.begins(g.PC)
 		frames, stop = u.Unwind(nil, goRegisters(w.Arch, g), mem, w.Modules)
 	}
@@ -205,7 +205,7 @@ func (w *Walk) stack(out *backtrace.Goroutine, g *goroutine.Goroutine, mem *memo
 }
 
 // on reports whether a walk had frames on the goroutine's own stack.
-func (w *Walk) on(frames []unwind.Frame, g *goroutine.Goroutine) bool {
+func (w *Walk) on(frames []unwind.Frame, g *golang.Goroutine) bool {
 	return slices.ContainsFunc(frames, func(f unwind.Frame) bool { return f.CFA > g.StackLow && f.CFA <= g.StackHigh })
 }
 
@@ -224,7 +224,7 @@ func (w *Walk) begins(pc uint64) bool {
 }
 
 // goRegisters returns the registers with which a goroutine will resume.
-func goRegisters(a *arch.Arch, g *goroutine.Goroutine) arch.Registers {
+func goRegisters(a *arch.Arch, g *golang.Goroutine) arch.Registers {
 	var regs arch.Registers
 	regs.Set(a.PC, g.PC)
 	regs.Set(a.SP, g.SP)

@@ -17,7 +17,7 @@ import (
 	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/unwind/golang/gopclntab"
+	"pg_stat_backtrace/unwind/golang"
 	"pg_stat_backtrace/unwind/selfnames"
 	"pg_stat_backtrace/unwind/symbol"
 	"pg_stat_backtrace/worker/host/rootfs"
@@ -41,7 +41,7 @@ type Module struct {
 
 	cfi     Lazy[*cfi.Table]
 	Symbols Lazy[*symbol.Table]
-	golang  Lazy[*gopclntab.Table]
+	golang  Lazy[*golang.Table]
 	linker  Lazy[bool]
 	derived Lazy[*selfnames.Names]
 	remote  remote

@@ -1,4 +1,4 @@
-package gopclntab_test
+package golang_test
 
 import (
 	"os"

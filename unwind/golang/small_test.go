@@ -1,4 +1,4 @@
-package gopclntab
+package golang
 
 import (
 	"encoding/binary"

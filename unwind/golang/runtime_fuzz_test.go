@@ -1,4 +1,4 @@
-package goroutine
+package golang
 
 import (
 	"bytes"
@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// flat is memory that begins at 4096.
-type flat []byte
+// flatProgram is memory that begins at 4096.
+type flatProgram []byte
 
-func (m flat) read(addr uint64, p []byte) bool {
+func (m flatProgram) read(addr uint64, p []byte) bool {
 	off := addr - 4096
 	if addr < 4096 || off > uint64(len(m)) || uint64(len(m))-off < uint64(len(p)) {
 		return false
@@ -19,8 +19,8 @@ func (m flat) read(addr uint64, p []byte) bool {
 }
 
 // sample is memory with a list of two goroutines, the second of them dead, and the reasons for which they wait.
-func sample(l *Layout) flat {
-	m := make(flat, 4096)
+func sample(l *Layout) flatProgram {
+	m := make(flatProgram, 4096)
 	put := func(addr, v uint64) { binary.LittleEndian.PutUint64(m[addr-4096:], v) }
 	const list, array, first, second, table, text = 4096, 4160, 4224, 4800, 5600, 6000
 	put(list, array)
@@ -57,7 +57,7 @@ func TestFind(t *testing.T) {
 		}
 		m := sample(&l)
 		p := Program{Order: binary.LittleEndian, Layout: l, Writable: []Segment{{Addr: 4096, Data: m}}}
-		r, err := New(&p, m.read)
+		r, err := NewRuntime(&p, m.read)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,18 +101,18 @@ func TestVersions(t *testing.T) {
 
 // FuzzNew looks for goroutines in any memory.
 func FuzzNew(f *testing.F) {
-	for version := range layouts {
-		l := layouts[version]
+	for version := range runtimeLayouts {
+		l := runtimeLayouts[version]
 		f.Add([]byte(sample(&l)), uint8(version))
 	}
 	f.Fuzz(func(t *testing.T, data []byte, version uint8) {
-		l, ok := layouts[int(version)]
+		l, ok := runtimeLayouts[int(version)]
 		if !ok || len(data) > 1<<16 {
 			return
 		}
-		m := flat(bytes.Clone(data))
+		m := flatProgram(bytes.Clone(data))
 		p := Program{Order: binary.LittleEndian, Layout: l, Writable: []Segment{{Addr: 4096, Data: m}}}
-		r, err := New(&p, m.read)
+		r, err := NewRuntime(&p, m.read)
 		if err != nil {
 			return
 		}
@@ -140,7 +140,7 @@ func FuzzVersion(f *testing.F) {
 	f.Add(append(append(inline, 8), "go1.26.8"...))
 	f.Add(append([]byte(buildInfoMagic), make([]byte, 40)...))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if v := Version(data, binary.LittleEndian, flat(data).read); len(v) > maxVersion {
+		if v := Version(data, binary.LittleEndian, flatProgram(data).read); len(v) > maxVersion {
 			t.Errorf("%q", v)
 		}
 	})

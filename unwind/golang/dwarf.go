@@ -1,4 +1,4 @@
-package goroutine
+package golang
 
 import (
 	"debug/dwarf"
@@ -12,13 +12,13 @@ import (
 func LayoutFrom(m *elfimage.Image) (Layout, error) {
 	data, err := debugInfo(m)
 	if err != nil {
-		return Layout{}, fmt.Errorf("%w: %w", ErrVersion, err)
+		return Layout{}, fmt.Errorf("%w: %w", ErrRuntimeVersion, err)
 	}
 	fields := make(map[string]int)
 	for r, left := data.Reader(), 3; left > 0; {
 		e, err := r.Next()
 		if err != nil || e == nil {
-			return Layout{}, fmt.Errorf("%w: the debugging information does not describe goroutines", ErrVersion)
+			return Layout{}, fmt.Errorf("%w: the debugging information does not describe goroutines", ErrRuntimeVersion)
 		}
 		if e.Tag != dwarf.TagStructType {
 			if e.Tag != dwarf.TagCompileUnit {
@@ -54,7 +54,7 @@ func layoutOf(fields map[string]int) (Layout, error) {
 		"gobuf.g": offSelf - offSP,
 	} {
 		if got, ok := fields[name]; !ok || got != off {
-			return Layout{}, fmt.Errorf("%w: %s at %d", ErrVersion, name, got)
+			return Layout{}, fmt.Errorf("%w: %s at %d", ErrRuntimeVersion, name, got)
 		}
 	}
 	for _, name := range []string{
@@ -62,11 +62,11 @@ func layoutOf(fields map[string]int) (Layout, error) {
 		"gobuf.bp", "gobuf.lr",
 	} {
 		if _, ok := fields[name]; !ok {
-			return Layout{}, fmt.Errorf("%w: no %s", ErrVersion, name)
+			return Layout{}, fmt.Errorf("%w: no %s", ErrRuntimeVersion, name)
 		}
 	}
 	if fields["m.procid"]+8 > ThreadSize || fields["m.curg"]+8 > ThreadSize {
-		return Layout{}, fmt.Errorf("%w: threads have another shape", ErrVersion)
+		return Layout{}, fmt.Errorf("%w: threads have another shape", ErrRuntimeVersion)
 	}
 	return Layout{
 		BP: offSP + fields["gobuf.bp"], LR: offSP + fields["gobuf.lr"],

@@ -1,13 +1,4 @@
-// Package goroutine finds the goroutines of a Go program in its memory. For each goroutine it gives its status, what
-// it waits for, and the registers for walking its stack.
-//
-// Go's run time keeps all goroutines in one list, runtime.allgs (runtime/proc.go). The structures in this list differ
-// between versions of Go (runtime/runtime2.go). The package knows the structures of Go 1.16 to 1.26 for 64-bit Linux.
-// It supports other versions only if the program's debugging information describes the structures.
-//
-// The memory is foreign input. Reading is bounded, and the package ignores goroutines that look invalid. The package
-// must not know of processes, of how memory is read or of how stacks are walked.
-package goroutine
+package golang
 
 import (
 	"encoding/binary"
@@ -17,8 +8,8 @@ import (
 
 // Errors that callers branch on with errors.Is.
 var (
-	// ErrVersion means that the structures of this version of Go are unknown.
-	ErrVersion = errors.New("goroutine: unknown version of Go")
+	// ErrRuntimeVersion means that the structures of this version of Go are unknown.
+	ErrRuntimeVersion = errors.New("goroutine: unknown version of Go")
 	// ErrNotFound means that the list of goroutines was not found.
 	ErrNotFound = errors.New("goroutine: no list of goroutines")
 	// ErrDamaged means that memory does not contain a valid goroutine.

@@ -1,4 +1,4 @@
-package goroutine
+package golang
 
 import (
 	"fmt"
@@ -36,9 +36,9 @@ func (l *Layout) size() int {
 	return n
 }
 
-// layouts are the layouts on 64-bit Linux, by the minor number of the first version that has them. They were compared
+// runtimeLayouts are the layouts on 64-bit Linux, by the minor number of the first version that has them. They were compared
 // with the debugging information of each version's Go tool chain, or with the output of programs of that version.
-var layouts = map[int]Layout{
+var runtimeLayouts = map[int]Layout{
 	16: {BP: 104, LR: 96, SyscallSP: 112, SyscallPC: 120, Status: 144, ID: 152, Reason: 176, Locked: 216, MadeAt: 280,
 		ThreadID: 72, Current: 192},
 	17: {BP: 104, LR: 96, SyscallSP: 112, SyscallPC: 120, Status: 144, ID: 152, Reason: 176, Locked: 232, MadeAt: 296,
@@ -63,14 +63,14 @@ const (
 func LayoutOf(version string) (Layout, error) {
 	minor, ok := Minor(version)
 	if !ok || minor < oldest || minor > newest {
-		return Layout{}, fmt.Errorf("%w: %q", ErrVersion, version)
+		return Layout{}, fmt.Errorf("%w: %q", ErrRuntimeVersion, version)
 	}
 	for ; minor > oldest; minor-- {
-		if l, ok := layouts[minor]; ok {
+		if l, ok := runtimeLayouts[minor]; ok {
 			return l, nil
 		}
 	}
-	return layouts[oldest], nil
+	return runtimeLayouts[oldest], nil
 }
 
 // Minor returns the minor number of a released version such as go1.26.8. It is false for any other version.

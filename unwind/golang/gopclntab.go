@@ -1,14 +1,4 @@
-// Package gopclntab reads the table that Go's linker adds to every program for stack traces. For a code address the
-// table gives the function, its source line, the inlined calls, and the distance from the stack pointer to the
-// caller's stack pointer. Stripped programs contain the table too.
-//
-// The package supports the formats of Go 1.16, 1.18 and 1.20, with either byte order and address size. The format of
-// 1.20 is the current one. Package runtime (symtab.go, symtabinl.go) and cmd/link (ld/pcln.go) of those versions
-// describe the formats. Only the header is read at first. A look-up reads a few pieces of some hundred bytes.
-//
-// Files are foreign input: reading is bounded, and damaged tables give fewer answers, never a panic. The package must
-// not know of processes, load addresses or where files are found. All addresses are link-time addresses.
-package gopclntab
+package golang
 
 import (
 	"encoding/binary"
@@ -22,9 +12,9 @@ var (
 	ErrNone = errors.New("gopclntab: no Go function table")
 	// ErrMalformed means that the table contradicts itself.
 	ErrMalformed = errors.New("gopclntab: malformed Go function table")
-	// ErrVersion means that the format of the table is not supported: a format before Go 1.16, or addresses that
+	// ErrTableVersion means that the format of the table is not supported: a format before Go 1.16, or addresses that
 	// depend on several code sections.
-	ErrVersion = errors.New("gopclntab: unknown format of the Go function table")
+	ErrTableVersion = errors.New("gopclntab: unknown format of the Go function table")
 	// ErrNotCovered means that an address is in no Go function.
 	ErrNotCovered = errors.New("gopclntab: address in no Go function")
 )
@@ -98,7 +88,7 @@ func open(src Source, order binary.ByteOrder, addr, size uint64) (*Table, error)
 	}
 	f, ok := magics[order.Uint32(head)]
 	if !ok {
-		return nil, fmt.Errorf("%w: magic %#x", ErrVersion, order.Uint32(head))
+		return nil, fmt.Errorf("%w: magic %#x", ErrTableVersion, order.Uint32(head))
 	}
 	t.format, t.quantum, t.ptr = f, uint64(head[6]), uint64(head[7])
 	if head[4]|head[5] != 0 || t.quantum != 1 && t.quantum != 2 && t.quantum != 4 || t.ptr != 4 && t.ptr != 8 {

@@ -1,4 +1,4 @@
-package goroutine
+package golang
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package gopclntab
+package golang
 
 import (
 	"bytes"
@@ -19,9 +19,9 @@ var mergedSections = [...]string{".data.rel.ro", ".rodata"}
 // marks are sections that only Go's linker makes.
 var marks = [...]string{".go.buildinfo", ".note.go.buildid"}
 
-// New finds the table of an image, which must stay readable. The error is ErrNone, ErrVersion, ErrMalformed or the
+// NewTable finds the table of an image, which must stay readable. The error is ErrNone, ErrVersion, ErrMalformed or the
 // image's.
-func New(m *elfimage.Image) (*Table, error) {
+func NewTable(m *elfimage.Image) (*Table, error) {
 	t, err := find(m)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", m.Name(), err)
@@ -117,7 +117,7 @@ func (t *Table) locate(m *elfimage.Image) error {
 		}
 		// The list of the sections of code is behind; since Go 1.26 with one word between.
 		if words[base+2] != 1 && words[base+3] != 1 {
-			return fmt.Errorf("%w: several sections of code", ErrVersion)
+			return fmt.Errorf("%w: several sections of code", ErrTableVersion)
 		}
 		t.text, t.base = words[wordText], words[base]
 		return nil

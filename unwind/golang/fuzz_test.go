@@ -1,4 +1,4 @@
-package gopclntab
+package golang
 
 import (
 	"bytes"
@@ -68,7 +68,7 @@ func FuzzFind(f *testing.F) {
 		if err != nil {
 			return
 		}
-		table, err := New(m)
+		table, err := NewTable(m)
 		if (table == nil) == (err == nil) {
 			t.Fatalf("table %v, error %v", table, err)
 		}

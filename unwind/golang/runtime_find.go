@@ -1,4 +1,4 @@
-package goroutine
+package golang
 
 import (
 	"encoding/binary"
@@ -21,8 +21,8 @@ type Program struct {
 	List uint64
 }
 
-// New finds Go's run time in a program. The error is ErrNotFound.
-func New(p *Program, read Read) (*Runtime, error) {
+// NewRuntime finds Go's run time in a program. The error is ErrNotFound.
+func NewRuntime(p *Program, read Read) (*Runtime, error) {
 	r := &Runtime{order: p.Order, layout: p.Layout, list: p.List}
 	if r.list == 0 {
 		r.list = p.find(read)
