@@ -1,4 +1,4 @@
-// Package golang reads what is special about programs of Go: the table for stack traces, and the goroutines.
+// Package golang reads the parts of Go programs that other programs lack: the table for stack traces, and the goroutines.
 //
 // Go's linker adds the table, gopclntab, to every program. For a code address it gives the function, its source line,
 // the inlined calls, and the distance from the stack pointer to the caller's stack pointer. Stripped programs contain
