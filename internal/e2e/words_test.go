@@ -16,7 +16,8 @@ import (
 // wordy are the packages with texts for SQL users. Their other texts are errors for the worker's log, made by
 // fmt.Errorf and errors.New.
 var wordy = []string{
-	"../../worker/verb/verb.go", "../../worker/verb/words.go", "../../worker/verb/backtrace.go", "../../worker/verb/barrier.go",
+	"../../worker/verb/verb.go", "../../worker/verb/words.go", "../../worker/verb/backtrace.go",
+	"../../worker/verb/barrier.go",
 	"../../worker/verb/memory.go", "../../worker/verb/settings.go", "../../worker/limits/words.go",
 	"../../worker/report/sqlerror/*.go", "../../worker/authz/*.go",
 	"../../worker/serve/spool/answer.go", "../../worker/serve/spool/deliver.go", "../../worker/serve/spool/serve.go",

@@ -10,11 +10,16 @@ func TestOffsets(t *testing.T) {
 		if !ok {
 			t.Fatalf("version %d has no offsets", major)
 		}
-		if o.freeLists != 11 || o.chunkLink != 8 || o.chunkHasSize != (major < 16) || o.chunkHeader != map[bool]uint64{true: 16, false: 8}[major < 16] {
+		early, header := major < 16, uint64(8)
+		if early {
+			header = 16
+		}
+		if o.freeLists != 11 || o.chunkLink != 8 || o.chunkHasSize != early || o.chunkHeader != header {
 			t.Errorf("%d: chunks of an AllocSet: %+v", major, o)
 		}
 		want := slabOffsets{
-			fullChunkSize: 84, blockSize: 88, chunksPerBlock: 92, header: 176, empty: 120, lists: 128, count: 3, free: -24, owner: -32,
+			fullChunkSize: 84, blockSize: 88, chunksPerBlock: 92, header: 176, empty: 120, lists: 128, count: 3,
+			free: -24, owner: -32,
 		}
 		switch major {
 		case 14, 15:
