@@ -16,13 +16,13 @@ import (
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/measure/runningplan"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/naming/debuginfod"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/plan"
 	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/visible"
-	"pg_stat_backtrace/worker/runningplan"
 )
 
 // planFlags are the flags of the command plan.

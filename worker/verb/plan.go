@@ -15,11 +15,11 @@ import (
 
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/measure/runningplan"
 	"pg_stat_backtrace/worker/naming/debuginfod"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/plan"
 	"pg_stat_backtrace/worker/report/sqlerror"
-	"pg_stat_backtrace/worker/runningplan"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"pg_stat_backtrace/worker/measure/runningplan"
 	"pg_stat_backtrace/worker/pg/plan"
-	"pg_stat_backtrace/worker/runningplan"
 )
 
 // TestStore keeps a result, and ignores files that were changed, or that other users could have written.

@@ -10,9 +10,9 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/measure/runningplan"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/plan"
-	"pg_stat_backtrace/worker/runningplan"
 )
 
 // withoutSorts is the version whose structures of sorts are not known.
