@@ -43,7 +43,7 @@ func registerPlan(name string) struct{} {
 	})
 }
 
-// hiddenLevel stands for a statement inside another one that the caller may not see.
+// hiddenLevel is the reason for the caller that an inner statement is left out.
 const hiddenLevel = "a statement of a function: not shown to this role"
 
 // provenPlans are the results of calibrations in this run of the worker. Each build is calibrated once.

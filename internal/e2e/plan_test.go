@@ -1,0 +1,65 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"pg_stat_backtrace/internal/pgtest"
+)
+
+// TestRunningPlan checks that SQL shows the plan of another session's statement as text and as JSON, to the roles that may
+// have the session's backtrace.
+func TestRunningPlan(t *testing.T) {
+	t.Parallel()
+	pgtest.Each(t, func(t *testing.T, binDir string) {
+		s := start(t, binDir, pgtest.Options{})
+		s.work(t)
+		boss := s.connect(t, s.User, "postgres")
+		boss.run(t, `CREATE ROLE planner LOGIN; CREATE ROLE other LOGIN;
+			GRANT EXECUTE ON FUNCTION pg_get_running_plan(int, text) TO planner, other;
+			CREATE TABLE planned AS SELECT 1 AS a; GRANT SELECT ON planned TO planner`)
+		target := s.Connect(t, "planner", "postgres")
+		pid := int(target.PgConn().PID())
+		running := make(chan error, 1)
+		go func() {
+			_, err := target.Exec(t.Context(), "SELECT pg_sleep(600) FROM planned")
+			running <- err
+		}()
+		pgtest.Wait(t, "the session sleeps", func() bool {
+			var event *string
+			err := boss.QueryRow(t.Context(), "SELECT wait_event FROM pg_stat_activity WHERE pid = $1", pid).Scan(&event)
+			return err == nil && event != nil && *event == "PgSleep"
+		})
+		for _, role := range []string{s.User, "planner"} {
+			c := s.connect(t, role, "postgres")
+			text := c.text(t, "SELECT pg_get_running_plan($1)", pid)
+			if !strings.Contains(text, "SELECT pg_sleep(600) FROM planned") || !strings.Contains(text, "Seq Scan on planned") {
+				t.Errorf("%s: %s", role, text)
+			}
+			var got struct {
+				PID        int
+				Statements []struct{ Plan map[string]any }
+			}
+			text = c.text(t, "SELECT pg_get_running_plan($1, 'json')", pid)
+			if err := json.Unmarshal([]byte(text), &got); err != nil || got.PID != pid || len(got.Statements) != 1 ||
+				got.Statements[0].Plan["Node Type"] != "Seq Scan" {
+				t.Errorf("%s: %v, %s", role, err, text)
+			}
+		}
+		for _, refused := range []struct{ role, format, code string }{{"other", "text", "42501"}, {s.User, "xml", "22023"}} {
+			_, err := s.connect(t, refused.role, "postgres").Exec(t.Context(), "SELECT pg_get_running_plan($1, $2)", pid, refused.format)
+			var failed *pgconn.PgError
+			if !errors.As(err, &failed) || failed.Code != refused.code {
+				t.Errorf("%+v: %v", refused, err)
+			}
+		}
+		boss.run(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'planner'")
+		if err := <-running; err == nil {
+			t.Error("the statement ended before its session")
+		}
+	})
+}
