@@ -137,7 +137,7 @@ go_tests() {
 }
 
 # run_again runs failed tests alone. The results name each of them: a test that passes now depends on other tests or on a
-# free processor, and must be mended or removed. With PGSB_TEST_STRICT=1, as in .ci/run, it fails the run.
+# free processor, and must be mended or removed. With PGSB_TEST_STRICT=1 it fails the run.
 run_again() {
 	local stage package name servers options status cgo
 	[[ -e $WORK/again ]] || return 0
