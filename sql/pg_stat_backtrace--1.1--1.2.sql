@@ -386,7 +386,7 @@ BEGIN
                 encode(backtrace.bytes(current_database()::text), 'hex'),
                 (SELECT string_agg(s.name || '=' || encode(backtrace.bytes(s.value::text), 'hex'), ' ')
                  FROM (SELECT n, nullif(current_setting('pg_stat_backtrace.' || n, true), '')
-                       FROM unnest('{timeout,max_frames,nonstop,threads,context,trace}'::text[]) n) s (name, value)
+                       FROM unnest('{timeout,max_frames,nonstop,threads,context,trace,history}'::text[]) n) s (name, value)
                  WHERE s.value IS NOT NULL));
             IF length(request) > 65000 THEN     -- the spool has little room, and the worker reads 64 kB
                 RETURN ARRAY['ERROR', '22023', 'the settings pg_stat_backtrace.* are too long', '',
@@ -1772,6 +1772,63 @@ $$;
 COMMENT ON FUNCTION @extschema@.pg_get_running_plan(int, text)
     IS 'plan that the process with this PID executes now, with the node that runs: format text or json';
 
+-- History ------------------------------------------------------------------------------------------------------------------
+
+-- The setting passes the span to the worker, and the clause SET restores it.
+CREATE FUNCTION @extschema@.pg_backtrace_history(since timestamptz, until timestamptz DEFAULT now(), pids int[] DEFAULT NULL,
+    OUT "time" timestamptz, OUT pid int, OUT leader_pid int, OUT backend_type text, OUT database_name text,
+    OUT user_name text, OUT application_name text, OUT state text, OUT wait_event_type text, OUT wait_event text,
+    OUT blocked_by int[], OUT lock text, OUT phrase text, OUT plpgsql text, OUT transaction_age interval,
+    OUT query_age interval, OUT query_id bigint, OUT query text, OUT stack_id bigint, OUT ended boolean)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER ROWS 1000
+SET search_path = pg_catalog, pg_temp
+SET pg_stat_backtrace.history = ''
+AS $$
+DECLARE
+    seal  backtrace.token.seal%TYPE := 0;
+    a     text[] := '{}';
+    first text;
+BEGIN
+    IF since IS NULL OR until IS NULL OR NOT isfinite(since) OR NOT isfinite(until) OR since >= until THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the end of a history must be after its begin';
+    ELSIF pids IS NOT NULL AND (SELECT count(p) FROM unnest(pids) p) = 0 THEN
+        RETURN; -- a request that names no process would be about all
+    END IF;
+    first := set_config('pg_stat_backtrace.history',
+        floor(extract(epoch FROM since) * 1000000)::bigint || ' ' || ceil(extract(epoch FROM until) * 1000000)::bigint, true);
+    LOOP
+        a := backtrace.ask(seal, 'history'::text, coalesce(pids, '{}')::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
+    END LOOP;
+    IF a[1] = '' THEN
+        -- The first record is a notice, which is empty if there is none.
+        first := split_part(a[6], E'\x1e', 1);
+        IF first <> '' THEN
+            RAISE NOTICE USING MESSAGE = first;
+        END IF;
+        RETURN QUERY
+            SELECT 'epoch'::timestamptz + c[1]::bigint * interval '1 microsecond', c[2]::int, c[3]::int, c[4], c[5], c[6], c[7],
+                   c[8], c[9], c[10], c[11]::int[], c[12], c[13], c[14], c[15]::double precision * interval '1 second',
+                   c[16]::double precision * interval '1 second', c[17]::bigint, c[18], c[19]::bigint, c[20]::boolean
+            FROM unnest(string_to_array(a[6], E'\x1e')) WITH ORDINALITY u (record, n),
+                 LATERAL (SELECT string_to_array(u.record, E'\x1d', '')) s (c)
+            WHERE u.n > 1 ORDER BY u.n;
+        RETURN;
+    ELSIF a[1] = 'WARNING' THEN
+        RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];
+        RETURN;
+    END IF;
+    CASE WHEN a[4] = '' AND a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3];
+         WHEN a[4] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], HINT = a[5];
+         WHEN a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4];
+         ELSE RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4], HINT = a[5];
+    END CASE;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.pg_backtrace_history(timestamptz, timestamptz, int[])
+    IS 'what the sessions did at a former time, as the worker has recorded it, at most 20000 rows: of all processes, or of those with these PIDs';
+
 -- Processes that block each other -------------------------------------------------------------------------------------------
 
 -- Processes that block others and do not wait themselves come first, each followed by the processes behind it.  A path has
@@ -1948,6 +2005,7 @@ BEGIN ATOMIC
         WHEN 'memory' THEN '@extschema@.pg_get_memory_contexts(int)'::regprocedure
         WHEN 'plan' THEN '@extschema@.pg_get_running_plan(int, text)'::regprocedure
         WHEN 'plan_json' THEN '@extschema@.pg_get_running_plan(int, text)'::regprocedure
+        WHEN 'history' THEN '@extschema@.pg_backtrace_history(timestamptz, timestamptz, int[])'::regprocedure
         WHEN 'functrace' THEN '@extschema@.pg_trace_function(text, int, interval)'::regprocedure
         WHEN 'functrace_poll' THEN '@extschema@.pg_trace_function(text, int, interval)'::regprocedure
         WHEN 'request' THEN '@extschema@.pg_request_backtrace(int, boolean)'::regprocedure
@@ -2059,7 +2117,7 @@ BEGIN
                    coalesce(p.proacl, acldefault('f', p.proowner)) AS acl,
                    p.pronamespace <> 'backtrace'::regnamespace
                        AND p.proname NOT IN ('pg_backtrace_result', 'pg_get_memory_contexts', 'pg_trace_function',
-                                             'pg_get_backtrace_frames', 'pg_get_running_plan')
+                                             'pg_get_backtrace_frames', 'pg_get_running_plan', 'pg_backtrace_history')
                        AND p.proname NOT LIKE '%wait_event%'
                        AND (p.proname <> 'pg_get_blocking_backtraces' OR p.pronargs = 1)
                        OR p.proname IN ('claim', 'finish', 'journal', 'prune') AS offered
@@ -2115,6 +2173,9 @@ GRANT SELECT ON @extschema@.pg_wait_event_timing_histogram_buckets TO PUBLIC;
 
 -- They also read the memory contexts, as in the view pg_backend_memory_contexts.
 GRANT EXECUTE ON FUNCTION @extschema@.pg_get_memory_contexts(int) TO pg_read_all_stats;
+
+-- And the history, as the texts of all sessions in pg_stat_activity.
+GRANT EXECUTE ON FUNCTION @extschema@.pg_backtrace_history(timestamptz, timestamptz, int[]) TO pg_read_all_stats;
 
 -- Objects of others in schema backtrace, or on the extension's objects, would run with the rights of the extension's owner
 -- or of any caller.

@@ -61,6 +61,14 @@ func (c *RecordConfig) Check() error {
 	return nil
 }
 
+// recordedTo returns the directory to which the worker records, or nothing.
+func (c *RecordConfig) recordedTo() string {
+	if c.Period == 0 {
+		return ""
+	}
+	return c.Dir
+}
+
 // takeStack returns the stack of a process without stopping it.
 func (w *Worker) takeStack(ctx context.Context, pid int, limit time.Duration) (*stacks.Stack, error) {
 	c, err := w.current()

@@ -126,6 +126,7 @@ var calls = []string{
 	"SELECT function FROM pg_get_backtrace_frames($1)", "SELECT count(backtrace) FROM pg_stat_backtrace",
 	"SELECT count(*) FROM pg_get_blocking_backtraces($1)", "SELECT count(*) FROM pg_get_blocking_backtraces() WHERE pid <> $1", "SELECT count(*) FROM pg_backtrace_summary(2, '1 ms', ARRAY[$1])",
 	"SELECT count(*) FROM pg_get_memory_contexts($1)", "SELECT pg_request_backtrace($1)", "SELECT pg_get_running_plan($1)",
+	"SELECT count(*) FROM pg_backtrace_history(now() - interval '1 minute', now(), ARRAY[$1])",
 	"SELECT pg_request_backtrace(ARRAY[$1])", "SELECT count(*) FROM pg_backtrace_result(1) WHERE pid <> $1",
 	"SELECT count(*) FROM pg_stat_wait_event_timing WHERE pid = $1",
 	"SELECT count(*) FROM pg_stat_wait_event_timing_overflow WHERE pid = $1",

@@ -16,6 +16,7 @@ BEGIN ATOMIC
         WHEN 'memory' THEN '@extschema@.pg_get_memory_contexts(int)'::regprocedure
         WHEN 'plan' THEN '@extschema@.pg_get_running_plan(int, text)'::regprocedure
         WHEN 'plan_json' THEN '@extschema@.pg_get_running_plan(int, text)'::regprocedure
+        WHEN 'history' THEN '@extschema@.pg_backtrace_history(timestamptz, timestamptz, int[])'::regprocedure
         WHEN 'functrace' THEN '@extschema@.pg_trace_function(text, int, interval)'::regprocedure
         WHEN 'functrace_poll' THEN '@extschema@.pg_trace_function(text, int, interval)'::regprocedure
         WHEN 'request' THEN '@extschema@.pg_request_backtrace(int, boolean)'::regprocedure

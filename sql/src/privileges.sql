@@ -28,7 +28,7 @@ BEGIN
                    coalesce(p.proacl, acldefault('f', p.proowner)) AS acl,
                    p.pronamespace <> 'backtrace'::regnamespace
                        AND p.proname NOT IN ('pg_backtrace_result', 'pg_get_memory_contexts', 'pg_trace_function',
-                                             'pg_get_backtrace_frames', 'pg_get_running_plan')
+                                             'pg_get_backtrace_frames', 'pg_get_running_plan', 'pg_backtrace_history')
                        AND p.proname NOT LIKE '%wait_event%'
                        AND (p.proname <> 'pg_get_blocking_backtraces' OR p.pronargs = 1)
                        OR p.proname IN ('claim', 'finish', 'journal', 'prune') AS offered
@@ -84,6 +84,9 @@ GRANT SELECT ON @extschema@.pg_wait_event_timing_histogram_buckets TO PUBLIC;
 
 -- They also read the memory contexts, as in the view pg_backend_memory_contexts.
 GRANT EXECUTE ON FUNCTION @extschema@.pg_get_memory_contexts(int) TO pg_read_all_stats;
+
+-- And the history, as the texts of all sessions in pg_stat_activity.
+GRANT EXECUTE ON FUNCTION @extschema@.pg_backtrace_history(timestamptz, timestamptz, int[]) TO pg_read_all_stats;
 
 -- @include refuse.sql
 

@@ -99,6 +99,8 @@ type Config struct {
 	// the results; empty: the default directory of debug files.
 	Sessions func(*cluster.Cluster) cluster.ConnOptions
 	CacheDir string
+	// HistoryDir is the directory to which the worker records; empty: it does not record.
+	HistoryDir string
 }
 
 // Service answers requests. Its methods are safe for concurrent use.
