@@ -9,7 +9,9 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/render"
 )
 
@@ -25,7 +27,7 @@ func TestServerWithoutSections(t *testing.T) {
 		server := pgtest.Start(t, changed, pgtest.Options{})
 		conn := server.Connect(t, server.User, "postgres")
 		pgtest.Wait(t, "the session to be idle", func() bool {
-			tr := observe(t, int(conn.PgConn().PID()), capture.Options{})
+			tr := observeAlone(t, int(conn.PgConn().PID()))
 			if tr.Unrecognised != "" {
 				t.Fatalf("not recognised: %s", tr.Unrecognised)
 			}
@@ -56,12 +58,27 @@ func TestUnknownServer(t *testing.T) {
 		server.BinDir = changed
 		server.Start()
 		conn := server.Connect(t, server.User, "postgres")
-		tr := observe(t, int(conn.PgConn().PID()), capture.Options{})
+		tr := observeAlone(t, int(conn.PgConn().PID()))
 		text := render.Text(tr, render.Options{})
 		if tr.Unrecognised == "" || tr.Wait.Event != "" || !strings.Contains(text, "[server not recognised: ") {
 			t.Errorf("waits for %v, unrecognised %q:\n%s", tr.Wait, tr.Unrecognised, text)
 		}
 	})
+}
+
+// observeAlone captures a process of a changed server. The shared capturer of observe may know another program with the same
+// build-id.
+func observeAlone(t *testing.T, pid int) *backtrace.Trace {
+	t.Helper()
+	c, err := capture.New(capture.Config{AwaitNames: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr
 }
 
 // changedServer makes a copy of a server's program in a tree of links beside which it finds its other files, changes

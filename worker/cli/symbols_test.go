@@ -44,7 +44,7 @@ func TestSymbolsExitStatus(t *testing.T) {
 		{[]string{"0"}, 2, "", "./0"},
 		{[]string{"99999999999"}, 2, "", "not a process id"},
 		{[]string{""}, 2, "", "empty"},
-		{[]string{"--nonsense"}, 2, "", "unknown flag"},
+		{[]string{"--nonsense"}, 2, "", "symbols has no flag --nonsense"},
 		{[]string{"-D", "/nonexistent"}, 1, "", "no server found"},
 		{[]string{"-D", "/nonexistent", "1"}, 2, "", "exclude"},
 		{[]string{"--fetch", "/bin/sh"}, 2, "", "--fetch needs a debuginfod server"},

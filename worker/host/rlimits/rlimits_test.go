@@ -145,7 +145,7 @@ var limits = []struct {
 	unit, works       uint64
 	anyValueMayRefuse bool
 }{
-	{"as", 64, 2048, 64, 1 << 20, 1536, false},
+	{"as", 80, 2048, 64, 1 << 20, 1536, false},
 	{"data", 64, 512, 32, 1 << 20, 256, false},
 	{"stack", 64, 512, 56, 1 << 10, 256, false},
 	{"nofile", 0, 32, 1, 1, 32, true},                     // the caller may leave descriptors to the program
