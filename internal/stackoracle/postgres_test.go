@@ -154,6 +154,10 @@ func TestPostgresStandby(t *testing.T) {
 		server := pgtest.Start(t, binDir, pgtest.Options{Standby: true, Conf: []string{
 			"primary_conninfo = 'host=/nonexistent'",
 		}})
+		// A backend of the start may be ending. gdb has no names in the destructors of libraries that it runs then.
+		pgtest.Wait(t, "the sessions of the start have ended", func() bool {
+			return !slices.ContainsFunc(children(server.PostmasterPID()), func(pid int) bool { return kindOf(pid) == "backend" })
+		})
 		if kinds := compareServer(t, server); !slices.Contains(kinds, "startup") {
 			t.Errorf("no startup process among %s", strings.Join(kinds, ", "))
 		}
