@@ -205,7 +205,7 @@ func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "nr_inodes=2,mode=0700"); err != nil {
-		t.Skip(err)
+		t.Skipf("no file system can be mounted here: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	d := Dir{Path: dir, Keep: 5, Size: 1 << 30}
