@@ -25,6 +25,7 @@ type kernel struct {
 	tallies  map[int]*tally  // of the slots' present processes, by slot
 	parted   map[life]*tally // of processes that have ended, whose last figures are still to come
 	ended    table
+	last     map[int]uint32    // the newest life of each slot whose last figures have come
 	overflow uint64            // of processes that have ended
 	resets   map[int]uint64    // by process
 	buffer   waitsbpf.Slot     // for reading
@@ -79,7 +80,7 @@ func openKernel(p *procs, hooks waitsbpf.Hooks, info Info, o Options) (*kernel, 
 	k := &kernel{
 		procs: p, info: info, programs: programs, stop: make(chan struct{}), since: time.Now(),
 		tallies: make(map[int]*tally), parted: make(map[life]*tally), ended: make(table), resets: make(map[int]uint64),
-		keep: keeper{pids: o.Keep}, readSlot: programs.Read,
+		last: make(map[int]uint32), keep: keeper{pids: o.Keep}, readSlot: programs.Read,
 	}
 	if err := k.attach(); err != nil {
 		programs.Close()
@@ -176,6 +177,7 @@ func (k *kernel) end(s *waitsbpf.Slot) {
 		t = &tally{events: make(table)}
 	}
 	t.add(s)
+	k.last[int(s.Index)] = s.Life
 	p := Process{
 		PID: int(s.Pid), Slot: int(s.Index), Events: t.events.list(), Overflow: s.Overflow,
 		Resets: k.resets[int(s.Pid)], Ended: true,
@@ -198,10 +200,12 @@ func (k *kernel) refresh() {
 
 // read copies a slot into the buffer. If a program is writing to the slot for long, because its processor does
 // something else, the buffer gets what was read before, without the wait in progress: a lower bound. It returns false
-// if there is nothing.
+// if there is nothing. The programs hand over the last figures of a process before they clear its slot, and on a busy
+// host milliseconds lie between. Meanwhile read returns false, since the process would count twice.
 func (k *kernel) read(i int) bool {
 	if k.readSlot(i, &k.buffer) {
-		return true
+		over, known := k.last[i]
+		return !known || k.buffer.Life != over
 	}
 	t := k.tallies[i]
 	if t == nil {

@@ -16,6 +16,7 @@ func figures(pid, life uint32, calls uint32) *waitsbpf.Slot {
 func emptyKernel() *kernel {
 	return &kernel{
 		tallies: make(map[int]*tally), parted: make(map[life]*tally), ended: make(table), resets: make(map[int]uint64),
+		last: make(map[int]uint32),
 	}
 }
 
@@ -45,6 +46,34 @@ func TestSlotTakenOver(t *testing.T) {
 	k.end(figures(72, 3, 6))
 	if got := k.calls(); got != 14 || len(k.tallies) != 0 {
 		t.Errorf("%d waits, not 14; %d tallies", got, len(k.tallies))
+	}
+}
+
+// TestSlotHandedOver: between the moment at which the last figures of a process come and the one at which its slot is empty,
+// the process counts once.
+func TestSlotHandedOver(t *testing.T) {
+	k := emptyKernel()
+	k.readSlot = func(_ int, into *waitsbpf.Slot) bool {
+		*into = *figures(71, 1, 5)
+		return true
+	}
+	if !k.read(0) {
+		t.Fatal("the slot of a process that runs was not read")
+	}
+	k.take(&k.buffer)
+	k.end(figures(71, 1, 5))
+	if k.read(0) {
+		t.Error("the slot counts beside the last figures of its process")
+	}
+	if got := k.calls(); got != 5 {
+		t.Errorf("%d waits, not 5", got)
+	}
+	k.readSlot = func(_ int, into *waitsbpf.Slot) bool {
+		*into = *figures(72, 2, 1)
+		return true
+	}
+	if !k.read(0) {
+		t.Error("the slot's next process does not count")
 	}
 }
 

@@ -146,18 +146,33 @@ func (r *Reader) readLock(addr uint64, waiters []*proc, ahead map[uint64][]byte)
 	for _, p := range waiters {
 		known[p.index] = p.next
 	}
-	for range tries {
+	for n := 1; ; n++ {
 		w := &walk{Reader: r, addr: addr, ahead: ahead, links: known}
 		if c, err = w.copy(); err == nil || !isReason(err) || errors.Is(err, errTooLong) {
 			return c, err
 		}
 		ahead, known = nil, nil
+		if n >= tries && !(errors.Is(err, errRefused) && r.pause()) {
+			break
+		}
 	}
 	// A table that contradicts itself in the same way each time is foreign or corrupt. Otherwise it only changed.
 	if errors.Is(err, errRefused) && !r.still(addr) {
 		return nil, errChanged
 	}
 	return nil, err
+}
+
+// pause waits a moment, and reports false once this read has waited for long enough. A process of the server that changes
+// a lock may have lost its processor in the middle of it: until it continues, the table contradicts itself.
+func (r *Reader) pause() bool {
+	const pause = 5 * time.Millisecond
+	if r.patience < pause {
+		return false
+	}
+	r.patience -= pause
+	time.Sleep(pause)
+	return true
 }
 
 // still reports whether a LOCK stays the same in two reads.

@@ -288,6 +288,12 @@ func TestRunning(t *testing.T) {
 		l.exec(t, "SELECT pg_reload_conf()")
 		ctx, stop := context.WithCancel(context.Background())
 		var group sync.WaitGroup
+		end := sync.OnceFunc(func() {
+			stop()
+			l.release(t)
+			group.Wait()
+		})
+		defer end() // also when the test fails: the goroutines use sessions that its cleanup closes
 		for i, s := range l.sessions {
 			random := rand.New(rand.NewPCG(uint64(i), l.random.Uint64()))
 			own := &load{random: random, prepared: 4}
@@ -302,30 +308,25 @@ func TestRunning(t *testing.T) {
 				}
 			})
 		}
-		waits, changed, calls := 0, 0, 0
+		waits, changed, refused, calls := 0, 0, 0, 0
 		var slowest time.Duration
 		for range reads {
 			began := time.Now()
 			m := l.read(t)
 			slowest = max(slowest, time.Since(began))
-			if m.Refused != 0 {
-				t.Fatalf("%d waits were refused:\n%s", m.Refused, Text(m.Forest()))
-			}
 			for i := range m.Waits {
 				if m.Waits[i].Kind == Lock {
 					waits++
 				}
 			}
-			changed, calls = changed+m.Changed, calls+m.Reads
+			changed, refused, calls = changed+m.Changed, refused+m.Refused, calls+m.Reads
 			_, _ = l.control.Exec(context.Background(), "SELECT pg_sleep(0.002)")
 		}
-		stop()
-		l.release(t)
-		group.Wait()
-		t.Logf("%d reads, %d waits, %d changed, %.1f calls a read, slowest %v",
-			reads, waits, changed, float64(calls)/float64(reads), slowest)
-		if waits < reads/10 || float64(changed) > most*float64(waits) {
-			t.Errorf("%d of %d waits changed while they were read", changed, waits)
+		end()
+		t.Logf("%d reads, %d waits, %d changed, %d refused, %.1f calls a read, slowest %v",
+			reads, waits, changed, refused, float64(calls)/float64(reads), slowest)
+		if waits < reads/10 || float64(changed+refused) > most*float64(waits) {
+			t.Errorf("%d of %d waits changed while they were read, %d were refused", changed, waits, refused)
 		}
 	})
 }

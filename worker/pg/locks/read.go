@@ -24,6 +24,7 @@ const (
 	maxSteps  = 1 << 18 // reads of lists in one moment
 	chunk     = 1 << 20 // bytes of the array of processes in one read
 	timeout   = 3 * time.Second
+	patience  = 300 * time.Millisecond // how long one read waits for locks that contradict themselves
 )
 
 // Reasons without blockers.
@@ -52,6 +53,7 @@ type Reader struct {
 	steps, edges    int
 	gids            map[int]string // of prepared transactions, by position
 	deadline        time.Time
+	patience        time.Duration // how long this read may still wait; 0 in tests of corrupt memory
 	regions         map[string]uint64
 }
 
@@ -116,7 +118,7 @@ type proc struct {
 func (r *Reader) Read() (*Moment, error) {
 	calls := 0
 	if l, ok := r.mem.(*live); ok {
-		calls = l.calls
+		calls, r.patience = l.calls, patience
 	}
 	m, err := r.read()
 	if r.server != nil { // the process may have ended, and its number may be in use again
