@@ -47,8 +47,8 @@ for which the process waits, or wait for it in front of the process.
 
 --tree prints only processes that block others or wait for a lock: first those
 that do not wait, and below each one the processes that wait for it. A relation
-is the oids of its database and its own, such as 5/16384. A prepared transaction
-has process id 0 and its name. JSON always has this tree in "blocking".
+whose name is not certain is a number. A prepared transaction has process id 0
+and its name. JSON always has this tree in "blocking".
 
 Without -D, the command takes the server of this host, if there is only one.`
 

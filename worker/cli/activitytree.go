@@ -118,15 +118,19 @@ func (f *activityFlags) describe(m *moment.Moment, n *moment.Node, s *moment.Ses
 }
 
 func waitLine(m *moment.Moment, n *moment.Node, w *moment.LockWait) string {
-	line := "waits for " + w.Lock
+	lock, database := moment.LockWords(w.Lock, w.Object, w.Relation)
+	line := "waits for " + lock
 	if w.PID != n.PID {
-		line = fmt.Sprintf("process %d waits for %s", w.PID, w.Lock)
+		line = fmt.Sprintf("process %d waits for %s", w.PID, lock)
 	}
-	if w.Object != "" {
-		line += " " + w.Object
+	if database != "" && database != "0" {
+		line += " of database " + database
 	}
 	if w.Mode != "" {
 		line += " " + w.Mode
+	}
+	if w.Row != "" {
+		line += ", for " + w.Row
 	}
 	if age := ageOf(m, w.Since); age != "" {
 		line += ", " + age + " s"

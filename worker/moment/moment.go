@@ -91,10 +91,12 @@ type Blocker struct {
 	GID string `json:"gid,omitempty"`
 	// Lock and Object are the lock, and Mode is the mode in which the waiting process wants it. Objects are numbers, with
 	// the database first where there is one, such as 5/16384.
-	Lock   string     `json:"lock,omitempty"`
-	Mode   string     `json:"mode,omitempty"`
-	Object string     `json:"object,omitempty"`
-	Since  *time.Time `json:"since,omitempty"`
+	Lock   string `json:"lock,omitempty"`
+	Mode   string `json:"mode,omitempty"`
+	Object string `json:"object,omitempty"`
+	// Relation is the name of the relation that has the lock, without its schema, if it is certain.
+	Relation string     `json:"relation,omitempty"`
+	Since    *time.Time `json:"since,omitempty"`
 	// Held are the modes in which the blocker holds the lock, separated by commas. Queued is set if it does not hold the lock
 	// but waits in front in the queue.
 	Held   string `json:"held,omitempty"`
@@ -118,11 +120,15 @@ type Node struct {
 
 // LockWait is a wait of a process for a lock or for other processes.
 type LockWait struct {
-	PID    int        `json:"pid"`
-	Lock   string     `json:"lock"`
-	Mode   string     `json:"mode,omitempty"`
-	Object string     `json:"object,omitempty"`
-	Since  *time.Time `json:"since,omitempty"`
+	PID    int    `json:"pid"`
+	Lock   string `json:"lock"`
+	Mode   string `json:"mode,omitempty"`
+	Object string `json:"object,omitempty"`
+	// Relation is the name of the relation that has the lock, without its schema, if it is certain.
+	Relation string     `json:"relation,omitempty"`
+	Since    *time.Time `json:"since,omitempty"`
+	// Row is the row for which the process waits, in words, if Lock is the transaction that has changed it.
+	Row string `json:"row,omitempty"`
 	// Unknown says why the holders of the lock are not known. It is empty if they are.
 	Unknown string `json:"holders_unknown,omitempty"`
 }

@@ -407,6 +407,49 @@ func (w *walk) prove(c *lockCopy, lock []byte, kind int, byLink map[uint64]int, 
 	return nil
 }
 
+// row returns the lock of the row that a process wants to change or lock, and that another transaction has changed. The
+// process holds this lock only while it waits for the transaction (heap_acquire_tuplock in heapam.c). row returns nil if
+// there is no such lock, or more than one, or if the process has too many locks.
+func (r *Reader) row(p *proc) (row *Tag) {
+	const most, mostRows = 64, 256 // locks of a process in one of the partitions, and rows in one moment
+	if r.rows++; r.rows > mostRows {
+		return nil
+	}
+	first := r.address(p.index) + uint64(r.layout.myProcLocks)
+	heads := r.one(first, lockPartitions*nodeSize)
+	if heads == nil || r.layout.myProcLocks == 0 || r.layout.procLink == 0 {
+		return nil
+	}
+	for i := range lockPartitions {
+		head := first + uint64(i*nodeSize)
+		n := 0
+		for link := u64(heads, i*nodeSize+nodeNext); link != head && link != 0; n++ {
+			if r.steps++; n > most || r.steps > maxSteps || link%8 != 0 {
+				return nil
+			}
+			b := r.one(link-uint64(r.layout.procLink), procLockSize)
+			if b == nil || u64(b, procLockMyProc) != r.address(p.index) {
+				return nil
+			}
+			if i32(b, procLockHoldMask) != 0 {
+				lock := r.one(u64(b, procLockMyLock), lockSize)
+				if lock == nil {
+					return nil
+				}
+				tag, kind, ok := readTag(lock)
+				if !ok || kind == tagTuple && row != nil {
+					return nil
+				}
+				if kind == tagTuple {
+					row = &tag
+				}
+			}
+			link = u64(b, r.layout.procLink+nodeNext)
+		}
+	}
+	return row
+}
+
 // wait makes the wait of a process in the queue, with the blockers that pg_blocking_pids returns.
 func (r *Reader) wait(c *lockCopy, position int) Wait {
 	p := &c.queue[position]
@@ -415,6 +458,9 @@ func (r *Reader) wait(c *lockCopy, position int) Wait {
 		PID: p.pid, Proc: p.index, Kind: Lock, Event: p.event, Tag: &c.tag, Mode: p.mode, Since: since(p.waitStart),
 	}
 	own := p.index
+	if c.tag.Type == tagNames[tagTransaction] {
+		w.Row = r.row(p)
+	}
 	if group, ok := r.index(p.leader); ok {
 		own, w.Leader = group, c.procs[group].pid
 	}

@@ -1,6 +1,9 @@
 package locks
 
-import "pg_stat_backtrace/ptrace/measure/waits"
+import (
+	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/worker/pg/layout"
+)
 
 // Offsets, in bytes, of fields on 64-bit machines. The names are those of the C fields.
 const (
@@ -36,6 +39,7 @@ const (
 	procLockHoldMask    = 24
 	procLockLink        = 32
 	procLockSize        = 64
+	lockPartitions      = 16 // NUM_LOCK_PARTITIONS (lwlock.h)
 
 	// dlist_node (ilist.h), and SHM_QUEUE (shmem.h) until 15.
 	nodeNext = 8
@@ -96,6 +100,7 @@ type versionLayout struct {
 	procSize, procPID, procWaitEvent, hdrCount int
 
 	lockGroupLeader, procLxid int // PGPROC
+	myProcLocks, procLink     int // PGPROC and PROCLOCK; 0: not known
 
 	gxactGID, gxactSize int // GlobalTransactionData
 
@@ -128,6 +133,9 @@ func layoutOf(major int, l *waits.Layout) (versionLayout, bool) {
 		v.gxactGID, v.gxactSize = 55, 256
 	default:
 		return versionLayout{}, false
+	}
+	if s, ok := layout.Of(major); ok {
+		v.myProcLocks, v.procLink = s.PGPROC.MyProcLocks.Int(), s.PROCLOCK.ProcLink.Int()
 	}
 	return v, true
 }

@@ -12,6 +12,7 @@ import (
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/levels"
+	"pg_stat_backtrace/worker/pg/relname"
 )
 
 // Bounds of one read.
@@ -51,10 +52,12 @@ type Reader struct {
 	groups          map[int]int // leaders of lock groups, by process id
 	active          []proc      // with a virtual transaction
 	steps, edges    int
+	rows            int            // searched by row
 	gids            map[int]string // of prepared transactions, by position
 	deadline        time.Time
 	patience        time.Duration // how long this read may still wait; 0 in tests of corrupt memory
 	regions         map[string]uint64
+	relations       *relname.Reader // nil: the names of this server's relations cannot be found
 }
 
 // Open finds the variables of a running server. The error wraps waits.ErrUnsupported if its version is not known.
@@ -77,6 +80,7 @@ func Open(c cluster.Cluster) (*Reader, error) {
 		maxSenders: found["max_wal_senders"], syncConfig: found["SyncRepConfig"],
 	}
 	r.segment = r.mapped
+	r.relations, _ = relname.Open(&s.Program, c.Version, c.PostmasterPID, c.DataDir)
 	return r, nil
 }
 
@@ -132,10 +136,37 @@ func (r *Reader) Read() (*Moment, error) {
 	if l, ok := r.mem.(*live); ok {
 		m.Reads = l.calls - calls
 	}
+	r.nameRelations(m)
 	return m, nil
 }
 
+// nameRelations adds the names of the relations for whose locks a process waits.
+func (r *Reader) nameRelations(m *Moment) {
+	if r.relations == nil {
+		return
+	}
+	byDatabase := make(map[uint32][]*Tag)
+	for i := range m.Waits {
+		for _, t := range []*Tag{m.Waits[i].Tag, m.Waits[i].Row} {
+			if t.hasRelation() {
+				byDatabase[t.Database] = append(byDatabase[t.Database], t)
+			}
+		}
+	}
+	for database, tags := range byDatabase {
+		relations := make([]uint32, len(tags))
+		for i, t := range tags {
+			relations[i] = t.Relation
+		}
+		names := r.relations.Names(database, relations)
+		for _, t := range tags {
+			t.Name = names[t.Relation]
+		}
+	}
+}
+
 func (r *Reader) read() (*Moment, error) {
+	r.rows = 0
 	r.steps, r.edges, r.deadline, r.regions, r.gids = 0, 0, time.Now().Add(timeout), nil, make(map[int]string)
 	if err := r.findArray(); err != nil {
 		return nil, err

@@ -200,3 +200,44 @@ func TestSyncRepWithoutStandby(t *testing.T) {
 		}
 	})
 }
+
+// TestRow: the wait for the transaction that has changed a row has the row, with the name of its relation.
+func TestRow(t *testing.T) {
+	pgtest.Each(t, func(t *testing.T, bin string) {
+		s := pgtest.Start(t, bin, pgtest.Options{})
+		s.Exec(t, "CREATE TABLE stock (id int PRIMARY KEY, n int); INSERT INTO stock SELECT g, 0 FROM generate_series(1, 1000) g; "+
+			"CREATE TABLE other (n int UNIQUE)")
+		r := open(t, s)
+		holder := s.Connect(t, s.User, "postgres")
+		if _, err := holder.PgConn().Exec(context.Background(),
+			"BEGIN; UPDATE stock SET n = 1 WHERE id = 777; INSERT INTO other VALUES (1)").ReadAll(); err != nil {
+			t.Fatal(err)
+		}
+		var place string
+		control := s.Connect(t, s.User, "postgres")
+		if err := control.QueryRow(context.Background(), "SELECT ctid::text FROM stock WHERE id = 777").Scan(&place); err != nil {
+			t.Fatal(err)
+		}
+		for sql, want := range map[string]string{
+			"UPDATE stock SET n = 2 WHERE id = 777":         "tuple " + place + " of stock (",
+			"SELECT * FROM stock WHERE id = 777 FOR UPDATE": "tuple " + place + " of stock (",
+			"INSERT INTO other VALUES (1)":                  "", // it waits without a lock of a row
+		} {
+			waiter := s.Connect(t, s.User, "postgres")
+			pid := int(waiter.PgConn().PID())
+			done := make(chan error, 1)
+			go func() {
+				_, err := waiter.PgConn().Exec(context.Background(), sql).ReadAll()
+				done <- err
+			}()
+			w := find(t, r, Lock, pid)
+			if got := fmt.Sprint(w.Row); want == "" && w.Row != nil || !strings.HasPrefix(got, want) {
+				t.Errorf("%s: row %s, want %q", sql, got, want)
+			}
+			if _, err := control.Exec(context.Background(), "SELECT pg_cancel_backend($1)", pid); err != nil {
+				t.Fatal(err)
+			}
+			<-done
+		}
+	})
+}

@@ -46,6 +46,8 @@ type Wait struct {
 	Event uint32 `json:"event"`
 	Tag   *Tag   `json:"tag,omitempty"`
 	Mode  Mode   `json:"mode,omitempty"`
+	// Row is the lock of the row for which the process waits, if it waits for the transaction that has changed the row.
+	Row *Tag `json:"row,omitempty"`
 	// Since is the start of the wait, by the server's clock; zero if it is not known.
 	Since    time.Time `json:"since,omitzero"`
 	Blockers []Blocker `json:"blockers"`
@@ -147,8 +149,10 @@ type Tag struct {
 	Type     string `json:"type"`
 	Database uint32 `json:"database,omitempty"`
 	Relation uint32 `json:"relation,omitempty"`
-	Page     uint32 `json:"page,omitempty"`
-	Tuple    uint16 `json:"tuple,omitempty"`
+	// Name is the name of the relation, without its schema, if it is certain.
+	Name  string `json:"name,omitempty"`
+	Page  uint32 `json:"page,omitempty"`
+	Tuple uint16 `json:"tuple,omitempty"`
 	// XID is the transaction of a transaction, speculative insertion or apply lock.
 	XID uint32 `json:"xid,omitempty"`
 	// Token is the token of a speculative insertion.
@@ -222,15 +226,31 @@ func readTag(b []byte) (tag Tag, kind int, ok bool) {
 	return tag, kind, true
 }
 
-// String describes the lock with numbers only.
+// hasRelation reports whether the lock is one of a relation or a part of it.
+func (t *Tag) hasRelation() bool {
+	return t != nil && (t.Type == "relation" || t.Type == "extend" || t.Type == "page" || t.Type == "tuple")
+}
+
+// relation describes the relation: by its name if it is known, and by numbers.
+func (t *Tag) relation() string {
+	number := fmt.Sprintf("relation %d of database %d", t.Relation, t.Database)
+	if t.Name == "" {
+		return number
+	}
+	return t.Name + " (" + number + ")"
+}
+
+// String describes the lock: a relation with its name, if it is known, and all else with numbers only.
 func (t *Tag) String() string {
 	switch t.Type {
-	case "relation", "extend":
-		return fmt.Sprintf("%s %d of database %d", t.Type, t.Relation, t.Database)
+	case "relation":
+		return t.relation()
+	case "extend":
+		return "extension of " + t.relation()
 	case "page":
-		return fmt.Sprintf("page %d of relation %d of database %d", t.Page, t.Relation, t.Database)
+		return fmt.Sprintf("page %d of %s", t.Page, t.relation())
 	case "tuple":
-		return fmt.Sprintf("tuple (%d,%d) of relation %d of database %d", t.Page, t.Tuple, t.Relation, t.Database)
+		return fmt.Sprintf("tuple (%d,%d) of %s", t.Page, t.Tuple, t.relation())
 	case "transactionid":
 		return fmt.Sprintf("transaction %d", t.XID)
 	case "virtualxid":

@@ -43,8 +43,9 @@ func addBlocking(m *moment.Moment, l *locks.Moment) {
 		s.BlockersUnknown = wait.Unknown
 		for _, b := range w.Blockers {
 			s.Blockers = append(s.Blockers, moment.Blocker{
-				PID: b.PID, XID: b.XID, GID: b.GID, Lock: wait.Lock, Mode: wait.Mode, Object: wait.Object, Since: wait.Since,
-				Held: b.Held.String(), Queued: !b.Hard,
+				PID: b.PID, XID: b.XID, GID: b.GID, Lock: wait.Lock, Mode: wait.Mode, Object: wait.Object, Relation: wait.Relation,
+				Since: wait.Since,
+				Held:  b.Held.String(), Queued: !b.Hard,
 			})
 		}
 		if w.Omitted > 0 {
@@ -79,7 +80,10 @@ func forest(roots []*locks.Node) []*moment.Node {
 func lockWait(w *locks.Wait) moment.LockWait {
 	l := moment.LockWait{PID: w.PID, Lock: string(w.Kind), Since: timeOrNil(w.Since), Unknown: w.Reason}
 	if w.Tag != nil {
-		l.Lock, l.Object, l.Mode = w.Tag.Type, object(w.Tag), w.Mode.String()
+		l.Lock, l.Object, l.Relation, l.Mode = w.Tag.Type, object(w.Tag), w.Tag.Name, w.Mode.String()
+	}
+	if w.Row != nil {
+		l.Row, _ = moment.LockWords(w.Row.Type, object(w.Row), w.Row.Name)
 	}
 	return l
 }

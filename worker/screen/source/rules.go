@@ -134,7 +134,8 @@ func (r *rules) blocking(f *facts, b *Blocking, sessions map[int]*moment.Session
 		find.Key = fmt.Sprintf("%s-%d-%d", RuleBlocks, n.PID, n.XID)
 		since, _ := r.holds(find.Key, f.m.Time)
 		find.Since, find.AtLeast = since, true
-		lock, object, mixed := "", "", false
+		var first *moment.LockWait
+		mixed := false
 		active, oldest := 0, time.Time{}
 		for j := range below {
 			if s := sessions[below[j].PID]; s != nil && ClassOf(s) != "" {
@@ -145,8 +146,8 @@ func (r *rules) blocking(f *facts, b *Blocking, sessions map[int]*moment.Session
 			}
 			for k := range below[j].Waits {
 				w := &below[j].Waits[k]
-				mixed = mixed || lock != "" && (w.Lock != lock || w.Object != object)
-				lock, object = w.Lock, w.Object
+				mixed = mixed || first != nil && (w.Lock != first.Lock || w.Object != first.Object)
+				first = w
 				if w.Since != nil && (oldest.IsZero() || w.Since.Before(oldest)) {
 					oldest = *w.Since
 				}
@@ -157,13 +158,13 @@ func (r *rules) blocking(f *facts, b *Blocking, sessions map[int]*moment.Session
 		}
 		find.Share = activeShare(active)
 		if mixed {
-			lock, object = "", ""
+			first = nil
 		}
 		if n.Deadlock {
 			find.Rule = RuleDeadlock
 			find.Text = fmt.Sprintf("%s and %s wait for each other", subject(f, n), count(n.Blocks, "other session"))
 		} else {
-			find.Text = fmt.Sprintf("%s blocks %s%s", subject(f, n), count(n.Blocks, "session"), onObject(f, lock, object))
+			find.Text = fmt.Sprintf("%s blocks %s%s", subject(f, n), count(n.Blocks, "session"), onObject(f, first))
 		}
 		if s := sessions[n.PID]; s != nil {
 			find.Detail = s.Query
@@ -256,42 +257,24 @@ func count(n int, noun string) string {
 }
 
 // onObject says for which lock sessions wait, if all of them wait for the same.
-func onObject(f *facts, lock, object string) string {
-	switch lock {
-	case "":
+func onObject(f *facts, w *moment.LockWait) string {
+	switch {
+	case w == nil || w.Lock == "":
 		return ""
-	case "transactionid":
-		return " until transaction " + object + " ends"
-	case "virtualxid":
+	case w.Lock == "transactionid" && w.Row != "":
+		return " until transaction " + w.Object + " ends, which has changed " + w.Row
+	case w.Lock == "transactionid":
+		return " until transaction " + w.Object + " ends"
+	case w.Lock == "virtualxid":
 		return " until its transaction ends"
 	}
-	return " on " + LockName(f.m, lock, object)
+	return " on " + LockName(f.m, w.Lock, w.Object, w.Relation)
 }
 
-// LockName describes the object of a lock: "relation 16384 of database shop". Objects are numbers, because names of
-// relations are not in shared memory.
-func LockName(m *moment.Moment, lock, object string) string {
-	if object == "" {
-		return lock
-	}
-	if lock != "relation" && lock != "tuple" && lock != "page" && lock != "extend" {
-		return lock + " " + object
-	}
-	database, rest, ok := strings.Cut(object, "/")
-	if !ok {
-		return lock + " " + object
-	}
-	relation, place, _ := strings.Cut(rest, " ")
-	text := "relation " + relation
-	switch lock {
-	case "tuple":
-		text = "row " + place + " of " + text
-	case "page":
-		text = place + " of " + text
-	case "extend":
-		text = "the extension of " + text
-	}
-	if database == "0" {
+// LockName describes the object of a lock: "relation stock", or "relation 16384 of database shop" if the name is not known.
+func LockName(m *moment.Moment, lock, object, relation string) string {
+	text, database := moment.LockWords(lock, object, relation)
+	if database == "" || database == "0" {
 		return text
 	}
 	for i := range m.Sessions {

@@ -156,7 +156,12 @@ func (c *canvas) nodeWords(n *source.BlockingNode) (age, wait, text string) {
 			age = source.Age(c.d.Blocking.Time.Sub(*w.Since))
 		}
 		wait = mark + strings.TrimSpace(w.Lock+" "+strings.TrimSuffix(w.Mode, "Lock"))
-		text = w.Object
+		if text = w.Object; w.Relation != "" {
+			text, _ = moment.LockWords(w.Lock, w.Object, w.Relation)
+		}
+		if w.Row != "" {
+			text = w.Row
+		}
 		if n.MoreBlockers > 0 {
 			text += fmt.Sprintf(" (+%s)", plural(float64(n.MoreBlockers), "blocker"))
 		}
@@ -259,7 +264,7 @@ func waitLine(d *Data, n *source.BlockingNode, w *moment.LockWait) string {
 	if w.Since != nil {
 		line += " for " + source.Age(d.Blocking.Time.Sub(*w.Since))
 	}
-	line += " to lock " + source.LockName(m, w.Lock, w.Object)
+	line += " to lock " + source.LockName(m, w.Lock, w.Object, w.Relation)
 	switch w.Lock {
 	case "transactionid":
 		line = strings.Replace(line, "to lock transactionid", "for the end of transaction", 1)
@@ -269,6 +274,9 @@ func waitLine(d *Data, n *source.BlockingNode, w *moment.LockWait) string {
 	}
 	if w.Mode != "" && w.Lock != "transactionid" {
 		line += " in mode " + w.Mode
+	}
+	if w.Row != "" {
+		line += ", which has changed " + w.Row
 	}
 	if w.Unknown != "" {
 		line += ": " + w.Unknown

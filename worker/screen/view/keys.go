@@ -397,7 +397,7 @@ func (s *State) texts(d *Data) (list []string) {
 				n := &d.Blocking.Nodes[i]
 				text := strconv.Itoa(n.PID) + " " + n.GID + " " + of(n.Session)
 				for j := range n.Waits {
-					text += " " + n.Waits[j].Lock + " " + n.Waits[j].Object + " " + n.Waits[j].Mode
+					text += " " + n.Waits[j].Lock + " " + n.Waits[j].Object + " " + n.Waits[j].Relation + " " + n.Waits[j].Mode
 				}
 				list = append(list, text)
 			}

@@ -1,0 +1,39 @@
+package moment
+
+import "strings"
+
+// LockWords describes a lock and its object in words: "row (0,1) of stock", or "row (0,1) of relation 16384" if the name of
+// the relation is not known. Then the oid of the database is returned too. Other locks have their type and their numbers.
+func LockWords(lock, object, relation string) (words, database string) {
+	if object == "" {
+		return lock, ""
+	}
+	switch lock {
+	case "relation", "tuple", "page", "extend":
+	default:
+		return lock + " " + object, ""
+	}
+	database, rest, ok := strings.Cut(object, "/")
+	if !ok || strings.Trim(database, "0123456789") != "" { // the words of a recorder
+		return object, ""
+	}
+	number, place, _ := strings.Cut(rest, " ")
+	name := relation
+	if name == "" {
+		name = "relation " + number
+	} else {
+		database = ""
+	}
+	switch lock {
+	case "tuple":
+		return "row " + place + " of " + name, database
+	case "page":
+		return place + " of " + name, database
+	case "extend":
+		return "extension of " + name, database
+	}
+	if relation != "" {
+		return "relation " + name, database
+	}
+	return name, database
+}

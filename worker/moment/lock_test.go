@@ -1,0 +1,21 @@
+package moment
+
+import "testing"
+
+func TestLockWords(t *testing.T) {
+	for _, c := range []struct{ lock, object, relation, words, database string }{
+		{"tuple", "5/16498 (0,1)", "stock", "row (0,1) of stock", ""},
+		{"tuple", "5/16498 (0,1)", "", "row (0,1) of relation 16498", "5"},
+		{"relation", "5/16498", "a/b", "relation a/b", ""},
+		{"relation", "0/1262", "", "relation 1262", "0"},
+		{"extend", "5/16498", "stock", "extension of stock", ""},
+		{"page", "5/16498 page 7", "stock", "page 7 of stock", ""},
+		{"tuple", "tuple (0,1) of a/b (relation 7 of database 5)", "", "tuple (0,1) of a/b (relation 7 of database 5)", ""},
+		{"transactionid", "753", "", "transactionid 753", ""},
+		{"synchronous replication", "", "", "synchronous replication", ""},
+	} {
+		if words, database := LockWords(c.lock, c.object, c.relation); words != c.words || database != c.database {
+			t.Errorf("%+v: %q, %q", c, words, database)
+		}
+	}
+}

@@ -1,0 +1,41 @@
+package layout
+
+// Pages is the layout of heap pages and of their buffers. It is the same in versions 14 to 18 (bufpage.h, itemid.h,
+// htup_details.h, relmapper.c, buf_internals.h). The version of the page layout is 4 since PostgreSQL 8.3.
+//
+//nolint:gochecknoglobals // a table
+var Pages = struct {
+	// PageSize is the size of a page, BLCKSZ, as nearly all builds have it. A page has its own size and layout version
+	// at PageVersion: PageVersionWord.
+	PageSize, PageLower, PageUpper, PageVersion, PageItems int
+	PageVersionWord                                        uint16
+
+	// ItemSize is the size of an item identifier (ItemIdData): 15 bits offset, 2 bits flags, 15 bits length.
+	ItemSize, ItemFlagsShift, ItemLengthShift int
+	ItemMask, ItemNormal                      uint32
+
+	// Offsets and flags of HeapTupleHeaderData.
+	TupleXmax, TupleInfomask, TupleHoff, TupleHeader                        int
+	XminCommitted, XminInvalid, XmaxCommitted, XmaxInvalid, XmaxOnlyLocksIt uint16
+
+	// MapSize is at least the size of pg_filenode.map, which begins with MapMagic, the number of entries, and the entries
+	// (RelMapFile): an oid and the number of a file each.
+	MapSize, MapCount, MapEntries, MapEntrySize, MapFile int
+	MapMagic                                    uint32
+
+	// Offsets of BufferDesc. The tag is tablespace, database, file number, fork and block.
+	BufferSize, BufferDatabase, BufferFile, BufferFork, BufferBlock, BufferState int
+	BufferValid                                                                  uint32
+
+	// ClassOID is the oid of pg_class. Its first columns are oid and relname, which has NameSize bytes.
+	ClassOID            uint32
+	ClassName, NameSize int
+}{
+	PageSize: 8192, PageLower: 12, PageUpper: 14, PageVersion: 18, PageItems: 24, PageVersionWord: 8192 | 4,
+	ItemSize: 4, ItemFlagsShift: 15, ItemLengthShift: 17, ItemMask: 1<<15 - 1, ItemNormal: 1,
+	TupleXmax: 4, TupleInfomask: 20, TupleHoff: 22, TupleHeader: 23,
+	XminCommitted: 0x0100, XminInvalid: 0x0200, XmaxCommitted: 0x0400, XmaxInvalid: 0x0800, XmaxOnlyLocksIt: 0x0080,
+	MapSize: 1024, MapCount: 4, MapEntries: 8, MapEntrySize: 8, MapFile: 4, MapMagic: 0x592717,
+	BufferSize: 64, BufferDatabase: 4, BufferFile: 8, BufferFork: 12, BufferBlock: 16, BufferState: 24, BufferValid: 1<<24 | 1<<25,
+	ClassOID: 1259, ClassName: 4, NameSize: 64,
+}

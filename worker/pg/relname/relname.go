@@ -1,0 +1,315 @@
+// Package relname finds the names of relations without a connection: in the pages of pg_class, which are in the server's
+// shared buffers or in the data directory.
+package relname
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/worker/host/rootfs"
+	"pg_stat_backtrace/worker/pg/layout"
+	"pg_stat_backtrace/worker/pg/pgprogram"
+)
+
+// Bounds of one search, and how long its result is used.
+const (
+	maxBuffers = 1 << 22  // 32 GB of shared buffers: reading their descriptors takes some 50 ms
+	maxFile    = 64 << 20 // bytes of pg_class
+	maxCached  = 4096
+	keep       = 10 * time.Second
+)
+
+// errInconsistent means that the pages are not what this package knows.
+var errInconsistent = errors.New("the pages of pg_class have an unknown format")
+
+// Reader finds names of relations of one run of a server. It must not be used by several goroutines at a time.
+type Reader struct {
+	memory  memory
+	dataDir string
+
+	descriptors, blocks, count uint64 // addresses of the variables
+
+	names map[key]cached
+}
+
+// memory is process.Memory.
+type memory interface {
+	Read(addr uint64, p []byte) (int, error)
+}
+
+type key struct{ database, relation uint32 }
+
+// cached is a name, or "" if there is none that is certain.
+type cached struct {
+	name  string
+	until time.Time
+}
+
+// Open returns a reader for a running server. The error wraps waits.ErrUnsupported if the names of this server cannot be
+// found.
+func Open(program *pgprogram.Program, major, postmaster int, dataDir string) (*Reader, error) {
+	const first, last = 14, 18                                    // a buffer's descriptor is a different one in 19
+	littleEndian := binary.NativeEndian.Uint16([]byte{1, 0}) == 1 // item identifiers are bit fields
+	if major < first || major > last || !littleEndian {
+		return nil, fmt.Errorf("%w: the buffers of PostgreSQL %d are not known to this release", waits.ErrUnsupported, major)
+	}
+	found, err := program.Variables("BufferDescriptors", "BufferBlocks", "NBuffers")
+	if err != nil {
+		return nil, err
+	}
+	r := &Reader{
+		memory: process.NewMemory(postmaster), dataDir: dataDir, descriptors: found["BufferDescriptors"],
+		blocks: found["BufferBlocks"], count: found["NBuffers"], names: make(map[key]cached),
+	}
+	if r.descriptors == 0 || r.blocks == 0 || r.count == 0 {
+		return nil, fmt.Errorf("%w: the server's program %s does not export its buffers", waits.ErrUnsupported, program.Path)
+	}
+	return r, nil
+}
+
+// Names returns the names of relations of a database by their oids. A relation whose name is not certain is missing: for
+// example, a transaction that has not ended changes it. Names of the last 10 seconds are not read again.
+func (r *Reader) Names(database uint32, relations []uint32) map[uint32]string {
+	now := time.Now()
+	names := make(map[uint32]string, len(relations))
+	wanted := make(map[uint32][]string)
+	for _, oid := range relations {
+		c, ok := r.names[key{database, oid}]
+		switch {
+		case !ok || now.After(c.until):
+			wanted[oid] = nil
+		case c.name != "":
+			names[oid] = c.name
+		}
+	}
+	if len(wanted) == 0 || database == 0 {
+		return names
+	}
+	if len(r.names) > maxCached {
+		clear(r.names)
+	}
+	err := r.search(database, wanted)
+	for oid, found := range wanted {
+		c := cached{until: now.Add(keep)}
+		if err == nil && len(found) == 1 {
+			c.name = found[0]
+			names[oid] = c.name
+		}
+		r.names[key{database, oid}] = c
+	}
+	return names
+}
+
+// search adds the names of the wanted relations: all different ones that a version of the row has which may be the
+// present one.
+func (r *Reader) search(database uint32, wanted map[uint32][]string) error {
+	dir := filepath.Join(r.dataDir, "base", strconv.FormatUint(uint64(database), 10))
+	file, err := classFile(dir)
+	if err != nil {
+		return err
+	}
+	// The buffers come first. A page that is written to the file and leaves the buffers meanwhile is then read twice, and
+	// its older copy counts, which has the name of the moment before.
+	pages, err := r.buffers(database, file)
+	if err != nil {
+		return err
+	}
+	all, err := rootfs.ReadIn(dir, strconv.FormatUint(uint64(file), 10), maxFile)
+	if err != nil {
+		return err
+	}
+	size := layout.Pages.PageSize
+	for block := 0; (block+1)*size <= len(all); block++ {
+		if _, ok := pages[uint32(block)]; !ok {
+			pages[uint32(block)] = all[block*size : (block+1)*size]
+		}
+	}
+	for _, page := range pages {
+		if err := addNames(page, wanted); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// classFile returns the number of pg_class's file in a database's directory, from pg_filenode.map.
+func classFile(dir string) (uint32, error) {
+	l := &layout.Pages
+	b, err := rootfs.ReadIn(dir, "pg_filenode.map", int64(l.MapSize))
+	if err != nil {
+		return 0, err
+	}
+	if len(b) < l.MapEntries || u32(b, 0) != l.MapMagic {
+		return 0, errInconsistent
+	}
+	for i := range int(min(u32(b, l.MapCount), uint32(l.MapSize))) {
+		at := l.MapEntries + i*l.MapEntrySize
+		if at+l.MapEntrySize > len(b) {
+			break
+		}
+		if u32(b, at) == l.ClassOID {
+			return u32(b, at+l.MapFile), nil
+		}
+	}
+	return 0, errInconsistent
+}
+
+// buffers copies the pages of a file of a database that are in the shared buffers, by their blocks.
+func (r *Reader) buffers(database, file uint32) (map[uint32][]byte, error) {
+	l := &layout.Pages
+	descriptors, err := r.pointer(r.descriptors)
+	if err != nil {
+		return nil, err
+	}
+	blocks, err := r.pointer(r.blocks)
+	if err != nil {
+		return nil, err
+	}
+	var number [4]byte
+	if err := r.read(r.count, number[:]); err != nil {
+		return nil, err
+	}
+	count := int(u32(number[:], 0))
+	if count > maxBuffers {
+		return nil, errInconsistent
+	}
+	pages := make(map[uint32][]byte)
+	part := make([]byte, min(count, 1<<14)*l.BufferSize)
+	for first := 0; first < count; first += 1 << 14 {
+		part = part[:min(count-first, 1<<14)*l.BufferSize]
+		if err := r.read(descriptors+uint64(first*l.BufferSize), part); err != nil {
+			return nil, err
+		}
+		for i := 0; i*l.BufferSize < len(part); i++ {
+			d := part[i*l.BufferSize:][:l.BufferSize]
+			if u32(d, l.BufferFile) != file || u32(d, l.BufferDatabase) != database || u32(d, l.BufferFork) != 0 ||
+				u32(d, l.BufferState)&l.BufferValid != l.BufferValid {
+				continue
+			}
+			number := uint64(i) + uint64(first)
+			page, err := r.page(descriptors+number*uint64(l.BufferSize), d, blocks+number*uint64(l.PageSize))
+			if err != nil {
+				return nil, err
+			}
+			if page != nil {
+				pages[u32(d, l.BufferBlock)] = page
+			}
+		}
+	}
+	return pages, nil
+}
+
+// page copies a page until two copies are equal and the buffer still has the page. It returns nil if the buffer has
+// another page now.
+func (r *Reader) page(descriptor uint64, was []byte, addr uint64) ([]byte, error) {
+	const tries = 4
+	l := &layout.Pages
+	page, again, now := make([]byte, l.PageSize), make([]byte, l.PageSize), make([]byte, l.BufferState)
+	for range tries {
+		if err := r.read(addr, page); err != nil {
+			return nil, err
+		}
+		if err := r.read(addr, again); err != nil {
+			return nil, err
+		}
+		if err := r.read(descriptor, now); err != nil {
+			return nil, err
+		}
+		if string(now) != string(was[:l.BufferState]) {
+			return nil, nil
+		}
+		if string(page) == string(again) {
+			return page, nil
+		}
+	}
+	return nil, errInconsistent
+}
+
+// addNames adds the names of a page's rows that may be the present version of a wanted relation's row.
+func addNames(page []byte, wanted map[uint32][]string) error {
+	l := &layout.Pages
+	lower, upper := int(u16(page, l.PageLower)), int(u16(page, l.PageUpper))
+	if upper == 0 { // a new page
+		return nil
+	}
+	if u16(page, l.PageVersion) != l.PageVersionWord || lower < l.PageItems || lower > upper || upper > len(page) {
+		return errInconsistent
+	}
+	for at := l.PageItems; at+l.ItemSize <= lower; at += l.ItemSize {
+		item := u32(page, at)
+		if item>>l.ItemFlagsShift&3 != l.ItemNormal {
+			continue
+		}
+		offset, length := int(item&l.ItemMask), int(item>>l.ItemLengthShift)
+		if offset < upper || offset+length > len(page) || length < l.TupleHeader {
+			return errInconsistent
+		}
+		tuple := page[offset : offset+length]
+		columns := int(tuple[l.TupleHoff])
+		if columns < l.TupleHeader || columns+l.ClassName+l.NameSize > length {
+			return errInconsistent
+		}
+		oid := u32(tuple, columns)
+		found, ok := wanted[oid]
+		if !ok || isDead(tuple) {
+			continue
+		}
+		name := text(tuple[columns+l.ClassName:][:l.NameSize])
+		if name == "" {
+			return errInconsistent
+		}
+		if len(found) == 0 || len(found) == 1 && found[0] != name {
+			wanted[oid] = append(found, name)
+		}
+	}
+	return nil
+}
+
+// isDead reports whether a row's version is known to be no longer or never valid. Its flags tell what transactions that
+// have read it found out.
+func isDead(tuple []byte) bool {
+	l := &layout.Pages
+	mask := u16(tuple, l.TupleInfomask)
+	if mask&l.XminInvalid != 0 && mask&l.XminCommitted == 0 { // both: frozen
+		return true
+	}
+	return u32(tuple, l.TupleXmax) != 0 && mask&l.XmaxInvalid == 0 && mask&l.XmaxCommitted != 0 && mask&l.XmaxOnlyLocksIt == 0
+}
+
+// text returns the characters before the first NUL byte, or nothing if they are no name.
+func text(b []byte) string {
+	for i, c := range b {
+		if c == 0 {
+			if !utf8.Valid(b[:i]) {
+				return strings.ToValidUTF8(string(b[:i]), "\uFFFD") // a database with another encoding
+			}
+			return string(b[:i])
+		}
+	}
+	return ""
+}
+
+func (r *Reader) pointer(addr uint64) (uint64, error) {
+	var b [8]byte
+	err := r.read(addr, b[:])
+	return binary.LittleEndian.Uint64(b[:]), err
+}
+
+func (r *Reader) read(addr uint64, p []byte) error {
+	n, err := r.memory.Read(addr, p)
+	if err == nil && n < len(p) {
+		err = errInconsistent
+	}
+	return err
+}
+
+func u16(b []byte, at int) uint16 { return binary.LittleEndian.Uint16(b[at:]) }
+func u32(b []byte, at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }

@@ -1,0 +1,160 @@
+package relname
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/pgprogram"
+)
+
+// TestNames compares the names of all relations of a database with pg_class, after changes that are in the shared buffers
+// only, while transactions are open, and after a restart.
+func TestNames(t *testing.T) {
+	pgtest.Each(t, func(t *testing.T, bin string) {
+		s := pgtest.Start(t, bin, pgtest.Options{Conf: []string{"autovacuum = off", "shared_buffers = 2MB"}})
+		s.Exec(t, `CREATE TABLE stock (n int PRIMARY KEY); CREATE TABLE "Ünï cödé; name" (n int); CREATE TABLE gone (n int);
+			CREATE TABLE old_name (n int); CREATE TABLE open_name (n int);
+			DO $$ BEGIN FOR i IN 1..300 LOOP EXECUTE format('CREATE TABLE t%s (n int)', i); END LOOP; END $$; CHECKPOINT;
+			ALTER TABLE old_name RENAME TO new_name; DROP TABLE gone;
+			DO $$ BEGIN FOR i IN 1..100 LOOP EXECUTE format('ALTER TABLE t%s RENAME TO renamed%s', i, i); END LOOP; END $$`)
+		control := s.Connect(t, s.User, "postgres")
+		compare(t, open(t, s), control, 0)
+
+		other := s.Connect(t, s.User, "postgres")
+		if _, err := other.Exec(context.Background(), "BEGIN"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.Exec(context.Background(), "ALTER TABLE open_name RENAME TO later_name"); err != nil {
+			t.Fatal(err)
+		}
+		compare(t, open(t, s), control, 1) // it has two names that may become true
+		if _, err := other.Exec(context.Background(), "ROLLBACK"); err != nil {
+			t.Fatal(err)
+		}
+		_ = other.Close(context.Background())
+		_ = control.Close(context.Background())
+		s.Restart("fast")
+		compare(t, open(t, s), s.Connect(t, s.User, "postgres"), 0)
+	})
+}
+
+func open(t *testing.T, s *pgtest.Server) *Reader {
+	t.Helper()
+	c, err := cluster.ByDataDir(s.DataDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := pgprogram.Of(c.PostmasterPID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Open(&program, c.Version, c.PostmasterPID, c.DataDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// compare expects the names that the server has, except that some may be missing.
+func compare(t *testing.T, r *Reader, c *pgx.Conn, missing int) {
+	t.Helper()
+	// Reading each row lets the server note which of its versions are valid.
+	rows, err := c.Query(context.Background(), "SELECT oid::int8, relname, (SELECT oid::int8 FROM pg_database WHERE datname = 'postgres') FROM pg_class")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := make(map[uint32]string)
+	var oids []uint32
+	var database uint32
+	for rows.Next() {
+		var oid, in int64
+		var name string
+		if err := rows.Scan(&oid, &name, &in); err != nil {
+			t.Fatal(err)
+		}
+		want[uint32(oid)], database = name, uint32(in)
+		oids = append(oids, uint32(oid))
+	}
+	got := r.Names(database, append(oids, 1, 4_000_000_000))
+	for oid, name := range want {
+		if got[oid] == "" && missing > 0 {
+			missing--
+			continue
+		}
+		if got[oid] != name {
+			t.Errorf("relation %d is %q, not %q", oid, got[oid], name)
+		}
+	}
+	if missing > 0 {
+		t.Errorf("%d more names than are certain", missing)
+	}
+	if len(got) > len(want) {
+		t.Errorf("%d names of %d relations", len(got), len(want))
+	}
+	if len(r.Names(database+1, oids)) > 0 || len(r.Names(0, oids)) > 0 {
+		t.Error("names in a database that does not exist")
+	}
+}
+
+// TestHostilePages gives pages with random content: no page may make the reader fail.
+func TestHostilePages(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	errors := 0
+	for range 20_000 {
+		page := make([]byte, 8192)
+		binary.LittleEndian.PutUint16(page[18:], 8192|4)
+		binary.LittleEndian.PutUint16(page[12:], uint16(24+4*random.IntN(200)))
+		binary.LittleEndian.PutUint16(page[14:], uint16(random.IntN(8193)))
+		for at := 24; at < 1000; at += 4 {
+			length, offset := uint32(random.IntN(300)), uint32(random.IntN(8192))
+			binary.LittleEndian.PutUint32(page[at:], length<<17|uint32(random.IntN(4))<<15|offset)
+		}
+		for range 500 {
+			page[1000+random.IntN(7192)] = byte(random.Uint32())
+		}
+		wanted := map[uint32][]string{0: nil, random.Uint32N(1000): nil}
+		if addNames(page, wanted) != nil {
+			errors++
+		}
+		for oid, names := range wanted {
+			if len(names) > 2 {
+				t.Fatalf("%d names of relation %d", len(names), oid)
+			}
+		}
+	}
+	if errors == 0 {
+		t.Error("no page was refused")
+	}
+}
+
+// BenchmarkSearch: the cost of one search.
+func BenchmarkSearch(b *testing.B) {
+	for _, count := range []int{16 << 10, 1 << 20} {
+		b.Run(fmt.Sprint(count, " buffers"), func(b *testing.B) {
+			m := fake{count: count}
+			r := &Reader{memory: m, descriptors: 8, blocks: 16, count: 24}
+			for b.Loop() {
+				if _, err := r.buffers(5, 1259); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// fake is memory without a page of pg_class.
+type fake struct{ count int }
+
+func (f fake) Read(addr uint64, p []byte) (int, error) {
+	if addr == 24 {
+		binary.LittleEndian.PutUint32(p, uint32(f.count))
+	}
+	return len(p), nil
+}
