@@ -37,3 +37,24 @@ func LockWords(lock, object, relation string) (words, database string) {
 	}
 	return name, database
 }
+
+// WithoutName removes the name of a relation from the words of a recorder, such as "tuple (0,1) of stock (relation 7 of
+// database 5)". The number of the relation stays.
+func WithoutName(object string) string {
+	const before = " (relation "
+	i := strings.LastIndex(object, before)
+	if i < 0 || !strings.HasSuffix(object, ")") {
+		return object
+	}
+	number := object[i+2 : len(object)-1]
+	for _, kind := range []string{"tuple (", "page ", "extension"} {
+		place, ok := strings.CutPrefix(object[:i], kind)
+		if !ok {
+			continue
+		}
+		if place, _, ok = strings.Cut(place, " of "); ok && strings.Trim(place, "0123456789,)") == "" {
+			return kind + place + " of " + number
+		}
+	}
+	return number
+}

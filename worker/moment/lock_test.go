@@ -19,3 +19,19 @@ func TestLockWords(t *testing.T) {
 		}
 	}
 }
+
+func TestWithoutName(t *testing.T) {
+	for object, want := range map[string]string{
+		"a of b (relation 7 of database 5)":                "relation 7 of database 5",
+		"tuple (0,1) of a of b (relation 7 of database 5)": "tuple (0,1) of relation 7 of database 5",
+		"tuple (0,1) of relation 7 of database 5":          "tuple (0,1) of relation 7 of database 5",
+		"page 3 of secret (relation 7 of database 5)":      "page 3 of relation 7 of database 5",
+		"extension of secret (relation 7 of database 5)":   "extension of relation 7 of database 5",
+		"page of secrets (relation 7 of database 5)":       "relation 7 of database 5",
+		"advisory lock 7 of database 5":                    "advisory lock 7 of database 5",
+	} {
+		if got := WithoutName(object); got != want {
+			t.Errorf("%s: %q, want %q", object, got, want)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/moment/phrases"
 	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/visible"
@@ -175,7 +176,7 @@ func (c *cleaner) session(s *Session) Session {
 	out.PhraseKey, out.Phrase = c.phrase(s.PhraseKey, s.Phrase)
 	out.BlockedBy = nil
 	for _, b := range s.BlockedBy {
-		out.BlockedBy = append(out.BlockedBy, store.Blocker{PID: b.PID, Lock: words(b.Lock), Mode: identifier(b.Mode), Object: words(b.Object), Soft: b.Soft})
+		out.BlockedBy = append(out.BlockedBy, store.Blocker{PID: b.PID, Lock: words(b.Lock), Mode: identifier(b.Mode), Object: words(moment.WithoutName(b.Object)), Soft: b.Soft})
 	}
 	return out
 }
@@ -238,7 +239,7 @@ func (c *cleaner) stack(s *ProcessStack) ProcessStack {
 func nodes(list []*Node) []*Node {
 	out := []*Node{}
 	for _, n := range list {
-		out = append(out, &Node{PID: n.PID, Mode: identifier(n.Mode), Object: words(n.Object), Queued: n.Queued, Again: n.Again, Blocked: nodes(n.Blocked)})
+		out = append(out, &Node{PID: n.PID, Mode: identifier(n.Mode), Object: words(moment.WithoutName(n.Object)), Queued: n.Queued, Again: n.Again, Blocked: nodes(n.Blocked)})
 	}
 	return out
 }

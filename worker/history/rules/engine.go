@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/moment"
 )
 
 // Bounds of an Engine's memory.
@@ -417,22 +418,7 @@ func objectOf(r *store.Row) string {
 	case "", "transactionid", "virtualxid", "spectoken", "applytransaction":
 		return ""
 	}
-	return "object " + withoutName(b.Lock, b.Object)
-}
-
-// withoutName removes the name of a relation from the words of a recorder: "tuple (0,1) of stock (relation 7 of database 5)".
-// The name can be missing in some rows, while the number stays the same.
-func withoutName(lock, object string) string {
-	const before = " (relation "
-	i := strings.LastIndex(object, before)
-	if i < 0 || !strings.HasSuffix(object, ")") {
-		return object
-	}
-	number := object[i+2 : len(object)-1]
-	if place, _, ok := strings.Cut(object[:i], " of "); ok && lock != "relation" {
-		return place + " of " + number
-	}
-	return number
+	return "object " + moment.WithoutName(b.Object)
 }
 
 const (

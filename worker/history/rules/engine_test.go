@@ -202,16 +202,3 @@ func TestConvoy(t *testing.T) {
 		t.Errorf("%d incidents: %v", len(got), got)
 	}
 }
-
-func TestNameOfRelationIsNoIdentity(t *testing.T) {
-	for _, c := range [][3]string{
-		{"relation", "a of b (relation 7 of database 5)", "relation 7 of database 5"},
-		{"tuple", "tuple (0,1) of a of b (relation 7 of database 5)", "tuple (0,1) of relation 7 of database 5"},
-		{"tuple", "tuple (0,1) of relation 7 of database 5", "tuple (0,1) of relation 7 of database 5"},
-		{"advisory", "advisory lock 7 of database 5", "advisory lock 7 of database 5"},
-	} {
-		if got := withoutName(c[0], c[1]); got != c[2] {
-			t.Errorf("%s: %q, want %q", c[1], got, c[2])
-		}
-	}
-}

@@ -21,7 +21,7 @@ var Pages = struct {
 	// MapSize is at least the size of pg_filenode.map, which begins with MapMagic, the number of entries, and the entries
 	// (RelMapFile): an oid and the number of a file each.
 	MapSize, MapCount, MapEntries, MapEntrySize, MapFile int
-	MapMagic                                    uint32
+	MapMagic                                             uint32
 
 	// Offsets of BufferDesc. The tag is tablespace, database, file number, fork and block.
 	BufferSize, BufferDatabase, BufferFile, BufferFork, BufferBlock, BufferState int
