@@ -34,9 +34,8 @@ func serve(dsn string) error {
 	if rows := os.Getenv("PGSB_KEEP_ROWS"); rows != "" {
 		_, _ = fmt.Sscan(rows, &cfg.KeepRows)
 	}
-	if rate := os.Getenv("PGSB_RATE"); rate != "" {
-		_, _ = fmt.Sscan(rate, &cfg.Limits.PerSecond)
-		cfg.Limits.Burst = 1
+	if rate := os.Getenv("PGSB_RATE"); rate != "" { // requests a second, and requests at once
+		_, _ = fmt.Sscan(rate, &cfg.Limits.PerSecond, &cfg.Limits.Burst)
 	}
 	return worker.Run(ctx, cfg)
 }

@@ -215,7 +215,7 @@ func TestRate(t *testing.T) {
 	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.Exec(t, `CREATE ROLE alice LOGIN; CREATE ROLE bob LOGIN;
 			GRANT EXECUTE ON FUNCTION pg_request_backtrace(int, boolean), pg_request_backtrace(int[], boolean) TO alice, bob`)
-		s.work(t, "PGSB_RATE=5")
+		s.work(t, "PGSB_RATE=5 1")
 		alice, bob := s.Connect(t, "alice", "postgres"), s.Connect(t, "bob", "postgres")
 		began := time.Now()
 		ids := value[[]int64](t, alice, "SELECT pg_request_backtrace(array_fill(pg_backend_pid(), ARRAY[8]))")
