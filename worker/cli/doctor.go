@@ -1,6 +1,10 @@
 package cli
 
 import (
+	"fmt"
+	"io"
+	"os"
+
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/worker/doctor"
@@ -9,13 +13,16 @@ import (
 
 func newDoctor(version string) *cobra.Command {
 	o := doctor.Options{Version: version}
+	format := formatText
 	cmd := &cobra.Command{
 		Use:   "doctor [CONNSTRING]",
 		Short: "Say whether captures will work here, and what to do if not",
 		Long: `Check the kernel's settings, the rights of this user, the server, the worker, the
-extension, and the server's symbols. Capture one process of the server. Print a
-line for each finding, with its remedy. Run the command as root, or as the user that
-runs the worker. The exit status is 1 if captures will not work.`,
+extension, and the server's symbols. Capture one process of the server. The first
+line is the verdict. A line for each finding follows, with its remedy: FAIL (captures
+do not work), warn (to mend), n/a (a feature is not available here), ok. Run the
+command as root, or as the user that runs the worker. The exit status is 1 if
+captures will not work.`,
 		Example: `  pg_stat_backtrace doctor -D /var/lib/postgresql/15/main
   pg_stat_backtrace doctor "host=/run/postgresql dbname=app"`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
@@ -23,11 +30,25 @@ runs the worker. The exit status is 1 if captures will not work.`,
 			if len(args) > 0 {
 				o.ConnString = args[0]
 			}
+			if format != formatText && format != formatJSON {
+				return usage(fmt.Errorf("--format must be text or json, not %q", format))
+			}
 			if err := cluster.CheckConnString(o.ConnString); err != nil {
 				return usage(err)
 			}
-			failed, err := doctor.Run(cmd.Context(), cmd.OutOrStdout(), o)
-			if err == nil && failed > 0 {
+			progress := newProgressLine(cmd.ErrOrStderr())
+			o.Progress = func(subject string) { progress.show("checking " + subject + " ...") }
+			found := doctor.Examine(cmd.Context(), o)
+			progress.clear()
+			if err := cmd.Context().Err(); err != nil {
+				return err
+			}
+			write := found.Text
+			if format == formatJSON {
+				write = found.JSON
+			}
+			err := write(cmd.OutOrStdout())
+			if err == nil && !found.Works() {
 				err = errReported
 			}
 			return err
@@ -35,5 +56,35 @@ runs the worker. The exit status is 1 if captures will not work.`,
 	}
 	cmd.Flags().StringVarP(&o.DataDir, "pgdata", "D", "", "the server's data `DIRECTORY`")
 	_ = cmd.MarkFlagDirname("pgdata")
+	cmd.Flags().StringVarP(&format, "format", "f", formatText, "`FORMAT` of the result: text or json")
+	_ = cmd.RegisterFlagCompletionFunc("format",
+		cobra.FixedCompletions([]string{formatText, formatJSON}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// A progressLine shows the step that runs, in one line of a terminal. It writes nothing to a file or a pipe.
+type progressLine struct {
+	w     io.Writer
+	shown bool
+}
+
+func newProgressLine(w io.Writer) *progressLine {
+	if file, ok := w.(*os.File); ok && isTerminal(file) {
+		return &progressLine{w: w}
+	}
+	return &progressLine{w: io.Discard}
+}
+
+// eraseLine moves to the first column and erases the line.
+const eraseLine = "\r\x1b[K"
+
+func (p *progressLine) show(text string) {
+	p.shown = true
+	_, _ = io.WriteString(p.w, eraseLine+text)
+}
+
+func (p *progressLine) clear() {
+	if p.shown {
+		_, _ = io.WriteString(p.w, eraseLine)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
 	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 	"pg_stat_backtrace/ptrace/measure/probe"
@@ -57,7 +58,7 @@ func needs(scope, paranoid int) []need {
 	return list
 }
 
-// rights says for each feature which capability it takes on this machine, and whether this process has it.
+// rights returns a finding for each feature: available to this process, or not and why.
 func rights() []finding {
 	own, err := procfs.ReadStatus(os.Getpid())
 	if err != nil {
@@ -66,28 +67,53 @@ func rights() []finding {
 	list := needs(setting("/proc/sys/kernel/yama/ptrace_scope"), setting("/proc/sys/kernel/perf_event_paranoid"))
 	found := make([]finding, 0, len(list))
 	for _, n := range list {
-		text, have := n.feature+": no capability needed", len(n.anyOf) == 0
-		words := make([]string, 0, len(n.anyOf))
-		for _, c := range n.anyOf {
-			words = append(words, names[c])
-			have = have || has(own, c)
-		}
-		switch {
-		case n.never:
-			text = n.feature + ": not possible until a reboot, because kernel.yama.ptrace_scope is 3"
-		case len(words) > 0:
-			text = fmt.Sprintf("%s: %s (this process: %s)", n.feature, strings.Join(words, " or "),
-				word(have))
-		}
-		found = append(found, finding{good, "capability", text, ""})
+		found = append(found, permitted(n, own))
 	}
-	text := fmt.Sprintf("short pauses on a busy machine: CAP_SYS_NICE or RLIMIT_RTPRIO of 1 (this process: %s)",
-		word(ptrace.MayHurry()))
-	found = append(found, finding{good, "capability", text, ""})
+	found = append(found, shortPauses(ptrace.MayHurry()))
 	found = append(found, quota(process.CPUQuota(), ptrace.MayHurry())...)
-	found = append(found, finding{good, "capability", sampling(), ""},
-		finding{good, "capability", serverSampling(), ""})
-	return append(append(found, waitTiming()...), functionCalls())
+	found = append(found,
+		program("capability", "sample without a stop (profile PID)", samplerbpf.Check(), own),
+		program("capability", "sample a whole server (profile -D)", clusterbpf.Check(), own),
+		program("capability", "trace allocations (memory --allocations)", allocsbpf.Check(), own))
+	return append(append(found, waitTiming(own)...), functionCalls(own))
+}
+
+// permitted returns whether a process with this status has a feature that depends on capabilities.
+func permitted(n need, status procfs.Status) finding {
+	const what = "capability"
+	if n.never {
+		return finding{
+			absent, what, n.feature + ": kernel.yama.ptrace_scope is 3, until a reboot",
+			"Set kernel.yama.ptrace_scope to at most 2 and reboot.",
+		}
+	}
+	if len(n.anyOf) == 0 {
+		return finding{good, what, n.feature + ": no capability needed", ""}
+	}
+	words, have := make([]string, 0, len(n.anyOf)), false
+	for _, c := range n.anyOf {
+		words = append(words, names[c])
+		have = have || has(status, c)
+	}
+	wanted := strings.Join(words, " or ")
+	if !have {
+		return finding{absent, what, n.feature + ": needs " + wanted, "Grant " + wanted + ", or run as root."}
+	}
+	return finding{good, what, n.feature + ": by " + wanted, ""}
+}
+
+const pausesRemedy = "Grant RLIMIT_RTPRIO of 1 (LimitRTPRIO=1 in a systemd unit, rtprio in limits.conf) or CAP_SYS_NICE."
+
+// shortPauses returns whether this process may raise its priority during a stop.
+func shortPauses(mayHurry bool) finding {
+	const what = "capability"
+	if mayHurry {
+		return finding{good, what, "short pauses on a busy host: by real-time priority during a stop", ""}
+	}
+	return finding{
+		absent, what, "short pauses on a busy host: this process may not use real-time priority, so another process can " +
+			"run during a stop, and some pauses take milliseconds", pausesRemedy,
+	}
 }
 
 // quota warns about a quota of processor time, if this process may not raise its priority during a stop.
@@ -102,31 +128,54 @@ func quota(processors float64, mayHurry bool) []finding {
 	}}
 }
 
-// functionCalls says whether this process may trace functions here, and what a call costs.
-func functionCalls() finding {
+// program returns whether the kernel accepts a feature's program from this process. Err is why not.
+func program(what, feature string, err error, own procfs.Status) finding {
+	if err == nil {
+		return finding{good, what, feature + ": by programs in the kernel", ""}
+	}
+	return finding{absent, what, fmt.Sprintf("%s: %v", feature, err), programRemedy(own)}
+}
+
+// programRemedy returns what to grant to a process that lacks the capabilities for programs in the kernel. If it has
+// them, the kernel itself is the reason.
+func programRemedy(own procfs.Status) string {
+	if has(own, unix.CAP_SYS_ADMIN) || has(own, unix.CAP_BPF) && has(own, unix.CAP_PERFMON) {
+		return ""
+	}
+	return "Run as root, or grant CAP_BPF and CAP_PERFMON."
+}
+
+// functionCalls returns whether this process may trace functions here, and the cost of a call.
+func functionCalls(own procfs.Status) finding {
+	const what = "functions"
 	cost, err := probe.Calibrate()
 	if err != nil {
-		return finding{good, "functions", "calls cannot be traced by this process: " + err.Error(), ""}
+		return finding{absent, what, fmt.Sprintf("trace calls of functions (trace): %v", err), programRemedy(own)}
 	}
-	text := "calls can be traced"
+	text := "calls can be traced (trace)"
 	if cost.Emulated > 0 {
 		text = fmt.Sprintf("calls can be traced (trace): a call costs %.1f µs, single-stepped %.1f µs",
 			cost.Emulated.Seconds()*1e6, cost.Stepped.Seconds()*1e6)
 	}
-	return finding{good, "functions", text, ""}
+	return finding{good, what, text, ""}
 }
 
-// waitTiming says which ways of timing wait events this process may use here.
-func waitTiming() (found []finding) {
+// waitTiming returns which mechanisms of timing wait events this process may use here.
+func waitTiming(own procfs.Status) (found []finding) {
+	const what = "wait events"
 	for _, p := range waits.Possibilities() {
 		text := fmt.Sprintf("%s by %s (%s)", p.Method, p.Mechanism, waitCost(p.Mechanism))
 		if p.Err != nil {
-			text += fmt.Sprintf(": not available: %v", p.Err)
+			found = append(found, finding{absent, what, fmt.Sprintf("%s: %v", text, p.Err), programRemedy(own)})
+			continue
 		}
-		if p.Uring != nil {
-			text += fmt.Sprintf(": not available for PostgreSQL 18 and later: %v", p.Uring)
+		if p.Uring == nil {
+			found = append(found, finding{good, what, text, ""})
+			continue
 		}
-		found = append(found, finding{good, "wait events", text, ""})
+		found = append(found, finding{good, what, text + ", up to PostgreSQL 17", ""}, finding{
+			absent, what, fmt.Sprintf("%s, of PostgreSQL 18 and later: %v", text, p.Uring), programRemedy(own),
+		})
 	}
 	return found
 }
@@ -145,24 +194,6 @@ func waitCost(mechanism string) string {
 		return "one process only, some microseconds for each wait"
 	}
 	return "no measurable cost"
-}
-
-// sampling says whether processes can be sampled without a stop.
-func sampling() string {
-	return possible("sample without a stop (command profile): CAP_BPF and CAP_PERFMON, Linux 6.10", samplerbpf.Check())
-}
-
-// serverSampling says the same of all processes of a server.
-func serverSampling() string {
-	return possible("sample a whole server (profile -D): CAP_BPF and CAP_PERFMON, Linux 6.10", clusterbpf.Check())
-}
-
-// possible words whether this process can use a feature.
-func possible(feature string, err error) string {
-	if err != nil {
-		return fmt.Sprintf("%s (this process: no: %v)", feature, err)
-	}
-	return feature + " (this process: yes)"
 }
 
 // has says whether a process has a capability.

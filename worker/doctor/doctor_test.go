@@ -2,11 +2,13 @@ package doctor_test
 
 import (
 	"bytes"
-	"context"
+	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,29 +16,86 @@ import (
 )
 
 // form is what each line of a report looks like.
-var form = regexp.MustCompile(`^((ok|warn|FAIL) +[a-z]+( [a-z]+)?: +\S.*| {20} -> \S.*)$`)
+var form = regexp.MustCompile(`^((ok|n/a|warn|FAIL) +[a-z]+( [a-z]+)?: +\S.*| {20} -> \S.*)$`)
+
+// text returns the report as text, split into the verdict and the findings.
+func text(t *testing.T, r *doctor.Report) (verdict, findings string) {
+	t.Helper()
+	var out bytes.Buffer
+	if err := r.Text(&out); err != nil {
+		t.Fatal(err)
+	}
+	verdict, findings, _ = strings.Cut(out.String(), "\n\n")
+	return verdict, findings
+}
 
 func TestNoServer(t *testing.T) {
 	t.Parallel()
-	var out bytes.Buffer
-	failed, err := doctor.Run(context.Background(), &out, doctor.Options{DataDir: t.TempDir(), Version: "1.2.3"})
-	if err != nil || failed == 0 {
-		t.Errorf("%d failures, %v", failed, err)
+	var steps []string
+	r := doctor.Examine(t.Context(), doctor.Options{
+		DataDir: t.TempDir(), Version: "1.2.3", Progress: func(subject string) { steps = append(steps, subject) },
+	})
+	if r.Works() {
+		t.Error("works without a server")
 	}
-	report := out.String()
-	for line := range strings.Lines(report) {
+	verdict, findings := text(t, r)
+	if !strings.HasPrefix(verdict, "does not work; ") || verdict != r.Verdict() {
+		t.Errorf("verdict %q", verdict)
+	}
+	order := []string{"FAIL", "warn", "n/a", "ok"}
+	for line := range strings.Lines(findings) {
 		if !form.MatchString(strings.TrimSuffix(line, "\n")) {
 			t.Errorf("line %q", line)
 		}
+		for word, _, _ := strings.Cut(line, " "); word != "" && len(order) > 0 && order[0] != word; {
+			order = order[1:]
+		}
+	}
+	if len(order) == 0 {
+		t.Errorf("the worst is not first:\n%s", findings)
 	}
 	for _, want := range []string{
 		"platform:", "yama:", "privilege:", "apparmor:", "seccomp:", "user namespace:",
-		"the kernel's stack of a process in state D: CAP_SYS_ADMIN",
+		"the kernel's stack of a process in state D: ", "short pauses on a busy host: ",
 		"FAIL  server:", "not a PostgreSQL data directory", "-> Name its",
 	} {
-		if !strings.Contains(report, want) {
-			t.Errorf("%q is not in\n%s", want, report)
+		if !strings.Contains(findings, want) {
+			t.Errorf("%q is not in\n%s", want, findings)
 		}
+	}
+	if !slices.Equal(steps, []string{"this host", "the kernel's features", "the server"}) {
+		t.Errorf("progress %q", steps)
+	}
+}
+
+// TestJSON compares the object with the text.
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	r := doctor.Examine(t.Context(), doctor.Options{DataDir: t.TempDir()})
+	var out bytes.Buffer
+	if err := r.JSON(&out); err != nil {
+		t.Fatal(err)
+	}
+	var object struct {
+		Verdict                        string
+		Works                          *bool
+		Failures, ToMend, NotAvailable int
+		Findings                       []struct{ Result, Subject, Text, Remedy string }
+	}
+	renamed := strings.NewReplacer("to_mend", "ToMend", "not_available", "NotAvailable").Replace(out.String())
+	if err := json.Unmarshal([]byte(renamed), &object); err != nil {
+		t.Fatal(err)
+	}
+	count := map[string]int{}
+	for _, f := range object.Findings {
+		count[f.Result]++
+		if f.Subject == "" || f.Text == "" || f.Result == "ok" && f.Remedy != "" {
+			t.Errorf("%+v", f)
+		}
+	}
+	if object.Works == nil || *object.Works || object.Verdict != r.Verdict() || count["fail"] != object.Failures ||
+		count["warn"] != object.ToMend || count["n/a"] != object.NotAvailable || object.Failures == 0 {
+		t.Errorf("%+v, counted %v", object, count)
 	}
 }
 
@@ -48,8 +107,11 @@ func (full) Write([]byte) (int, error) { return 0, errFull }
 
 func TestUnwritable(t *testing.T) {
 	t.Parallel()
-	if _, err := doctor.Run(context.Background(), full{}, doctor.Options{DataDir: t.TempDir()}); !errors.Is(err, errFull) {
-		t.Errorf("error %v", err)
+	r := doctor.Examine(t.Context(), doctor.Options{DataDir: t.TempDir()})
+	for _, write := range []func(io.Writer) error{r.Text, r.JSON} {
+		if err := write(full{}); !errors.Is(err, errFull) {
+			t.Errorf("error %v", err)
+		}
 	}
 }
 
@@ -60,11 +122,7 @@ func TestHostileNames(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	var out bytes.Buffer
-	if _, err := doctor.Run(t.Context(), &out, doctor.Options{DataDir: dir}); err != nil {
-		t.Fatal(err)
-	}
-	report := out.String()
+	_, report := text(t, doctor.Examine(t.Context(), doctor.Options{DataDir: dir}))
 	if strings.Contains(report, "\nok    server:") || strings.ContainsAny(report, "\x1b\u202e\x7f") {
 		t.Errorf("%q", report)
 	}

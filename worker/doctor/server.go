@@ -25,8 +25,9 @@ import (
 // timeout bounds each question to the server.
 const timeout = 5 * time.Second
 
-// server looks for the server and at everything that needs one.
-func server(ctx context.Context, r *report, o Options) {
+// server looks for the server, and makes the checks that need one. Each begins only if the context has not ended.
+func server(ctx context.Context, r *Report, o Options) {
+	o.Progress("the server")
 	find, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	c, err := cluster.Find(find, cluster.Options{
@@ -40,30 +41,38 @@ func server(ctx context.Context, r *report, o Options) {
 		return
 	}
 	r.add(finding{good, "server", fmt.Sprintf("PostgreSQL %d in %s, postmaster %d, user id %d",
-		c.Version, c.DataDir, c.PostmasterPID, c.UID), ""})
-	r.add(user(c))
-	r.add(namespace(c))
-	r.add(view(c))
-	running, p := program(c)
-	r.add(running)
-	r.add(symbols(c, p))
-	r.add(capturing(ctx, c))
-	for _, f := range worker(c, o) {
-		r.add(f)
-	}
-	for _, f := range connection(ctx, c, o) {
-		r.add(f)
+		c.Version, c.DataDir, c.PostmasterPID, c.UID), ""}, user(c), namespace(c), view(c))
+	var p *pgprogram.Program
+	for _, step := range []struct {
+		subject string
+		check   func() []finding
+	}{
+		{"the server's program", func() []finding {
+			var running finding
+			running, p = runningProgram(c)
+			return []finding{running}
+		}},
+		{"the server's symbols", func() []finding { return []finding{symbols(c, p)} }},
+		{"a capture", func() []finding { return []finding{capturing(ctx, c)} }},
+		{"the worker", func() []finding { return worker(c, o) }},
+		{"a connection", func() []finding { return connection(ctx, c, o) }},
+	} {
+		if ctx.Err() != nil {
+			return
+		}
+		o.Progress(step.subject)
+		r.add(step.check()...)
 	}
 }
 
-// user goes on with the rights that the worker has: started as root, as the
-// server's user with CAP_SYS_PTRACE only.
+// user changes to the rights that the worker has: a process that was started as root becomes the server's user with
+// CAP_SYS_PTRACE.
 func user(c cluster.Cluster) finding {
 	rights, err := cluster.BecomeServerUser(c)
 	if err != nil {
 		return finding{bad, "user", err.Error(), "Run the worker as the server's operating system user, or as root."}
 	}
-	text := fmt.Sprintf("goes on as the worker does: user id %d", rights.UID)
+	text := fmt.Sprintf("the checks below run as the worker does: user id %d", rights.UID)
 	if rights.Trace {
 		text += ", CAP_SYS_PTRACE"
 	}
@@ -85,8 +94,8 @@ func namespace(c cluster.Cluster) finding {
 	return finding{good, "namespace", text, ""}
 }
 
-// program describes the server's program, and checks that the server's variables are found in it.
-func program(c cluster.Cluster) (finding, *pgprogram.Program) {
+// runningProgram describes the server's program, and checks that the server's variables are found in it.
+func runningProgram(c cluster.Cluster) (finding, *pgprogram.Program) {
 	p, err := pgprogram.Of(c.PostmasterPID)
 	if err != nil {
 		return finding{warn, "program", err.Error(), noVariables}, nil
@@ -210,6 +219,11 @@ func connection(ctx context.Context, c cluster.Cluster, o Options) []finding {
 		if list, err = seen(ctx, conn, c); err != nil {
 			return err
 		}
+		ids, err := queryIDs(ctx, conn)
+		if err != nil {
+			return err
+		}
+		list = append(list, ids)
 		version, installed, err := extension(ctx, conn)
 		if err != nil {
 			return err

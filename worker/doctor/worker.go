@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"fmt"
+	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -23,7 +25,7 @@ func worker(c cluster.Cluster, o Options) []finding {
 		text := fmt.Sprintf("process %d, which served this server, does not run any more", info.PID)
 		return []finding{{warn, "worker", text, start}}
 	}
-	return []finding{serving(c, o, info), allowed(c, info)}
+	return append([]finding{serving(c, o, info), allowed(c, info)}, hurrying(info.PID)...)
 }
 
 // serving says whether the worker and this program are of one version, and whether its spool is there.
@@ -64,4 +66,34 @@ func allowed(c cluster.Cluster, info spool.Info) finding {
 		return finding{bad, "rights", text, give + "set kernel.yama.ptrace_scope to 0."}
 	}
 	return finding{good, "rights", text, ""}
+}
+
+// hurrying warns if the worker may not raise its priority during a stop.
+func hurrying(pid int) []finding {
+	status, err := procfs.ReadStatus(pid)
+	if err != nil || has(status, unix.CAP_SYS_NICE) {
+		return nil // another finding has the error
+	}
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
+	if err != nil {
+		return []finding{{warn, "pauses", fmt.Sprintf("the worker's real-time priority is unknown: %v", err), ""}}
+	}
+	return pauses(string(data))
+}
+
+// pauses reads the limit of real-time priority from the text of a process's limits: see proc(5).
+func pauses(limits string) []finding {
+	for line := range strings.Lines(limits) {
+		rest, ok := strings.CutPrefix(line, "Max realtime priority")
+		if !ok {
+			continue
+		}
+		if soft := strings.Fields(rest); len(soft) > 0 && soft[0] != "0" {
+			return []finding{{good, "pauses", "the worker may use real-time priority during a stop", ""}}
+		}
+	}
+	return []finding{{
+		warn, "pauses", "the worker may not use real-time priority: on a busy host another process can run during a stop, " +
+			"and some pauses take milliseconds", pausesRemedy,
+	}}
 }

@@ -94,6 +94,7 @@ var allowed = map[string]string{
 	"worker/doctor/confinement.go os.ReadFile":           ofKernel,
 	"worker/doctor/confinement.go os.Stat":               ofKernel,
 	"worker/doctor/host.go os.ReadFile":                  ofKernel,
+	"worker/doctor/worker.go os.ReadFile":                ofKernel,
 	"worker/serve/export/headers.go os.OpenFile":         ofAdmin,
 	"worker/serve/export/spool.go filepath.EvalSymlinks": ofWorker,
 	"worker/serve/export/spool.go os.OpenFile":           ofWorker,

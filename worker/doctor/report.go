@@ -1,0 +1,114 @@
+package doctor
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"pg_stat_backtrace/worker/report/visible"
+)
+
+// Report holds the findings of all checks.
+type Report struct {
+	findings []finding
+}
+
+func (r *Report) add(findings ...finding) { r.findings = append(r.findings, findings...) }
+
+// count returns the number of findings with a mark.
+func (r *Report) count(m mark) (n int) {
+	for _, f := range r.findings {
+		if f.mark == m {
+			n++
+		}
+	}
+	return n
+}
+
+// Works reports whether no check has failed: captures work.
+func (r *Report) Works() bool { return r.count(bad) == 0 }
+
+// Verdict sums up the report in one line.
+func (r *Report) Verdict() string {
+	parts := []string{"works"}
+	if n := r.count(bad); n > 0 {
+		parts = []string{"does not work", plural(n, "failure")}
+	}
+	if n := r.count(warn); n > 0 {
+		parts = append(parts, plural(n, "thing")+" to mend")
+	} else if r.Works() {
+		parts = append(parts, "nothing to mend")
+	}
+	if n := r.count(absent); n > 0 {
+		parts = append(parts, plural(n, "feature")+" not available here")
+	} else {
+		parts = append(parts, "all features available")
+	}
+	return strings.Join(parts, "; ")
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// worstFirst returns the findings: failures, then things to mend, features that are not available, and the rest. Those
+// of one kind keep their order.
+func (r *Report) worstFirst() []finding {
+	sorted := make([]finding, 0, len(r.findings))
+	for _, m := range []mark{bad, warn, absent, good} {
+		for _, f := range r.findings {
+			if f.mark == m {
+				sorted = append(sorted, f)
+			}
+		}
+	}
+	return sorted
+}
+
+// Text writes the verdict, an empty line, and a line for each finding, the worst first. A remedy has a line of its own.
+func (r *Report) Text(w io.Writer) error {
+	var b strings.Builder
+	b.WriteString(r.Verdict() + "\n\n")
+	for _, f := range r.worstFirst() {
+		// The text has names of roles, databases and directories, which other people have chosen.
+		fmt.Fprintf(&b, "%-5s %-14s %s\n", f.mark, f.what+":", visible.Line(f.text))
+		if f.hint != "" && f.mark != good {
+			fmt.Fprintf(&b, "%20s -> %s\n", "", visible.Line(f.hint))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// JSON writes the report as one object.
+func (r *Report) JSON(w io.Writer) error {
+	type entry struct {
+		Result  string `json:"result"` // ok, n/a, warn or fail
+		Subject string `json:"subject"`
+		Text    string `json:"text"`
+		Remedy  string `json:"remedy,omitempty"`
+	}
+	object := struct {
+		Verdict      string  `json:"verdict"`
+		Works        bool    `json:"works"`
+		Failures     int     `json:"failures"`
+		ToMend       int     `json:"to_mend"`
+		NotAvailable int     `json:"not_available"`
+		Findings     []entry `json:"findings"`
+	}{
+		Verdict: r.Verdict(), Works: r.Works(), Failures: r.count(bad), ToMend: r.count(warn),
+		NotAvailable: r.count(absent), Findings: []entry{},
+	}
+	for _, f := range r.worstFirst() {
+		e := entry{Result: strings.ToLower(string(f.mark)), Subject: f.what, Text: f.text}
+		if f.mark != good {
+			e.Remedy = f.hint
+		}
+		object.Findings = append(object.Findings, e)
+	}
+	return json.NewEncoder(visible.Writer{To: w}).Encode(object)
+}
