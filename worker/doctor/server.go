@@ -72,7 +72,7 @@ func user(c cluster.Cluster) finding {
 	if err != nil {
 		return finding{bad, "user", err.Error(), "Run the worker as the server's operating system user, or as root."}
 	}
-	text := fmt.Sprintf("the checks below run as the worker does: user id %d", rights.UID)
+	text := fmt.Sprintf("the checks of the server run as the worker does: user id %d", rights.UID)
 	if rights.Trace {
 		text += ", CAP_SYS_PTRACE"
 	}
@@ -216,19 +216,21 @@ func connection(ctx context.Context, c cluster.Cluster, o Options) []finding {
 			return err
 		}
 		found = list
-		if list, err = seen(ctx, conn, c); err != nil {
-			return err
-		}
 		ids, err := queryIDs(ctx, conn)
 		if err != nil {
 			return err
 		}
-		list = append(list, ids)
+		found = append(found, ids)
+		list, err = seen(ctx, conn, c)
+		if err != nil {
+			return err
+		}
+		found = append(found, list...)
 		version, installed, err := extension(ctx, conn)
 		if err != nil {
 			return err
 		}
-		found = append(append(found, list...), version)
+		found = append(found, version)
 		if !installed {
 			return nil
 		}
