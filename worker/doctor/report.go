@@ -69,7 +69,7 @@ func (r *Report) worstFirst() []finding {
 	return sorted
 }
 
-// Text writes the verdict, an empty line, and a line for each finding, the worst first. A remedy has a line of its own.
+// Text writes the verdict, an empty line, and a line for each finding, the worst first. A remedy is on the next line.
 func (r *Report) Text(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString(r.Verdict() + "\n\n")
