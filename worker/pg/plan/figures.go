@@ -307,7 +307,7 @@ func (f *figures) seqScan(l *Level, _, n *Node) []Figure {
 		return nil
 	}
 	if n.Kind == "TidRangeScan" {
-		return f.tidRange(scan, start, block, limit, blocks)
+		return f.tidRange(start, block)
 	}
 	f.must(limit == whole)
 	n.shared = false
@@ -321,22 +321,11 @@ func (f *figures) parallelAware(n *Node) bool {
 	return v
 }
 
-// tidRange returns the block of a scan of a range. The limit counts down: it has the blocks from the last one on that
-// was requested. Since version 17 that is the last block of the read ahead. After the end of it the total is not known.
-func (f *figures) tidRange(scan uint64, start, block, limit, blocks uint32) []Figure {
-	const none = math.MaxUint32
-	requested := block
-	if f.HeapScanDescData.RsPrefetchBlock.Known() {
-		requested = f.half(scan, f.HeapScanDescData.RsPrefetchBlock)
-	}
-	f.must(block >= start && (requested == none || requested >= block && requested < blocks))
-	out := []Figure{{Name: "Scan Block", Value: int64(block-start) + 1}}
-	if requested != none && limit != none && limit > 0 {
-		total := int64(requested-start) + int64(limit)
-		f.must(total <= int64(blocks))
-		out = append(out, Figure{Name: "Scan Blocks Total", Value: total})
-	}
-	return out
+// tidRange returns the block of a scan of a range. The number of all blocks is not returned: the scan's limit counts down
+// in some minor versions, and stays the same in others, such as 15.20.
+func (f *figures) tidRange(start, block uint32) []Figure {
+	f.must(block >= start)
+	return []Figure{{Name: "Scan Block", Value: int64(block-start) + 1}}
 }
 
 // bitmapHeap reads how many blocks a bitmap scan has read, in all its loops.
