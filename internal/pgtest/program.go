@@ -65,6 +65,7 @@ func buildProgram(path string) error {
 // runs the tests, and returns the exit status. It sets program to the path. If program is already set, as in a
 // virtual machine without Go, it uses that path.
 func RunWithProgram(m *testing.M, program *string) int {
+	defer CloseIdle()
 	if *program != "" {
 		return m.Run()
 	}
@@ -89,6 +90,7 @@ func RunWithProgram(m *testing.M, program *string) int {
 func RunOr(m *testing.M, name string, other func(value string) error) int {
 	value := os.Getenv(name)
 	if value == "" {
+		defer CloseIdle()
 		return m.Run()
 	}
 	if err := other(value); err != nil {
@@ -102,6 +104,9 @@ func RunOr(m *testing.M, name string, other func(value string) error) int {
 func (s *Server) Self(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(filepath.Dir(s.DataDir), "self")
+	if _, err := os.Stat(path); err == nil {
+		return path // of an earlier test that had this server
+	}
 	self, err := os.ReadFile("/proc/self/exe")
 	if err == nil {
 		err = WriteProgram(path, self)

@@ -55,7 +55,10 @@ type Server struct {
 
 	t       testing.TB
 	account account
+	root    string // holds everything of the server
 	env     []string
+	files   []string      // of a server of Lend: the entries of its data directory at first
+	lent    int           // of a server of Lend: its postmaster when the test began
 	done    chan struct{} // closed when the current postmaster has been reaped; nil before the first start
 	stop    func()        // ends the watchdog
 }
@@ -64,13 +67,8 @@ type Server struct {
 // the server at once and removes its files. If the test process dies first, a small watchdog does this.
 func Start(t testing.TB, binDir string, o Options) *Server {
 	t.Helper()
-	s := &Server{BinDir: binDir, Major: Major(t, binDir), User: "postgres", t: t, account: serverAccount(t), env: o.Env}
-	root := s.makeRoot()
-	s.DataDir, s.SocketDir = filepath.Join(root, "data"), filepath.Join(root, "socket")
-	s.LogFile = filepath.Join(root, "log")
-	s.Port = freePort(t)
-	t.Cleanup(func() { s.end(root) })
-	s.stop = watchdog(t, s.account, binDir, s.DataDir, root)
+	s := newServer(t, binDir, o)
+	t.Cleanup(s.end)
 	s.initDB(o)
 	switch {
 	case o.Stopped:
@@ -85,6 +83,18 @@ func Start(t testing.TB, binDir string, o Options) *Server {
 	default:
 		s.Start()
 	}
+	return s
+}
+
+// newServer makes the folder of a server, and the watchdog that removes it if the test process dies.
+func newServer(t testing.TB, binDir string, o Options) *Server {
+	t.Helper()
+	s := &Server{BinDir: binDir, Major: Major(t, binDir), User: "postgres", t: t, account: serverAccount(t), env: o.Env}
+	s.root = s.makeRoot()
+	s.DataDir, s.SocketDir = filepath.Join(s.root, "data"), filepath.Join(s.root, "socket")
+	s.LogFile = filepath.Join(s.root, "log")
+	s.Port = freePort(t)
+	s.stop = watchdog(t, s.account, binDir, s.DataDir, s.root)
 	return s
 }
 
@@ -198,33 +208,43 @@ func (s *Server) launch() {
 	}()
 }
 
-func (s *Server) end(root string) {
+// end stops the server at the end of its test.
+func (s *Server) end() {
+	log := s.Log()
+	if err := s.remove(); err != nil {
+		s.t.Error(err)
+	}
+	if s.t.Failed() {
+		s.t.Logf("server log (%s):\n%s", s.BinDir, log[max(0, len(log)-logTail):])
+	}
+}
+
+// remove stops the server at once and removes its files.
+func (s *Server) remove() error {
+	var failed error
 	if s.done != nil {
 		select {
 		case <-s.done:
 		default:
 			if out, err := s.pgCtl("stop", "-m", "immediate"); err != nil {
-				s.t.Errorf("pg_ctl stop: %v\n%s", err, out)
+				failed = fmt.Errorf("pg_ctl stop: %w\n%s", err, out)
 			}
 			<-s.done
 		}
-	}
-	if s.t.Failed() {
-		log := s.Log()
-		s.t.Logf("server log (%s):\n%s", s.BinDir, log[max(0, len(log)-logTail):])
 	}
 	if s.stop != nil {
 		s.stop()
 	}
 	// On a busy machine a killed process may still finish a write during the removal.
-	err := os.RemoveAll(root)
-	for late := time.Now().Add(Soon); errors.Is(err, syscall.ENOTEMPTY) && time.Now().Before(late); {
+	err := os.RemoveAll(s.root)
+	for late := time.Now().Add(Patience); errors.Is(err, syscall.ENOTEMPTY) && time.Now().Before(late); {
 		time.Sleep(10 * time.Millisecond)
-		err = os.RemoveAll(root)
+		err = os.RemoveAll(s.root)
 	}
 	if err != nil {
-		s.t.Errorf("removing the server's files: %v", err)
+		failed = errors.Join(failed, fmt.Errorf("removing the server's files: %w", err))
 	}
+	return failed
 }
 
 func (s *Server) pgCtl(arguments ...string) (string, error) {

@@ -1,0 +1,159 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// idle has the running servers that tests have given back, by their programs and options.
+var idle struct {
+	sync.Mutex
+
+	servers map[string][]*Server
+}
+
+// Lend returns a server that the test has for itself, as Start does. If an earlier test has given back a server with the
+// same programs and options, Lend returns this one: it costs a tenth of a new one. It has a new database postgres, and no
+// other databases or roles. A server is not lent again if its test failed, restarted it, changed template1 or a setting
+// of the server, or left a file in the data directory. CloseIdle must run after the tests.
+func Lend(t testing.TB, binDir string, o Options) *Server {
+	t.Helper()
+	if o.Standby || o.Stopped || o.Prepare != nil {
+		return Start(t, binDir, o)
+	}
+	key := fmt.Sprintf("%q", []any{binDir, o.InitDB, o.Conf, o.HBA, o.Env, o.TCP})
+	idle.Lock()
+	var s *Server
+	if n := len(idle.servers[key]); n > 0 {
+		s = idle.servers[key][n-1]
+		idle.servers[key] = idle.servers[key][:n-1]
+	}
+	idle.Unlock()
+	if s == nil {
+		s = newServer(t, binDir, o)
+	} else {
+		s.t = t
+	}
+	t.Cleanup(func() { s.giveBack(key) })
+	if s.done == nil {
+		s.initDB(o)
+		s.Start()
+		s.files = s.entries()
+	}
+	s.lent = s.PostmasterPID()
+	return s
+}
+
+// CloseIdle stops the servers that Lend keeps for other tests, and removes their files. Call it after m.Run.
+func CloseIdle() {
+	idle.Lock()
+	defer idle.Unlock()
+	for _, s := range slices.Concat(slices.Collect(maps.Values(idle.servers))...) {
+		if err := s.remove(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}
+	idle.servers = nil
+}
+
+// giveBack keeps the server for another test if it is as a new one, and removes it otherwise.
+func (s *Server) giveBack(key string) {
+	if s.t.Failed() || s.files == nil || s.PostmasterPID() != s.lent {
+		s.end()
+		return
+	}
+	err := s.renew()
+	if err == nil && !slices.Equal(s.entries(), s.files) {
+		err = errors.New("the data directory has other files")
+	}
+	if err != nil {
+		s.t.Logf("this server is not used again: %v", err)
+		s.end()
+		return
+	}
+	idle.Lock()
+	defer idle.Unlock()
+	if idle.servers == nil {
+		idle.servers = make(map[string][]*Server)
+	}
+	idle.servers[key] = append(idle.servers[key], s)
+}
+
+// entries lists the data directory.
+func (s *Server) entries() (names []string) {
+	list, _ := os.ReadDir(s.DataDir) // an empty list differs from every other one
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// renew makes the server's databases and roles those of a new server, and empties its log.
+func (s *Server) renew() error {
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	conn, err := connect(ctx, s.DSN(s.User, "template1"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	var changed bool
+	if err := conn.QueryRow(ctx, changedSQL).Scan(&changed); err != nil || changed {
+		return errors.Join(err, fmt.Errorf("template1, the cluster or a setting was changed: %t", changed))
+	}
+	strategy := ""
+	if s.Major >= 15 {
+		strategy = " STRATEGY file_copy" // takes less processor time than the default
+	}
+	for _, list := range []string{databasesSQL, rolesSQL} {
+		if err := each(ctx, conn, list); err != nil {
+			return err
+		}
+	}
+	for _, sql := range []string{
+		"CREATE DATABASE postgres" + strategy, "ALTER ROLE ALL RESET ALL", "ALTER ROLE CURRENT_USER RESET ALL",
+	} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
+	}
+	return os.Truncate(s.LogFile, 0) // the server appends to it
+}
+
+const (
+	// 16384 is the first oid of objects that initdb has not made.
+	changedSQL = `SELECT EXISTS (SELECT FROM pg_class WHERE oid >= 16384) OR EXISTS (SELECT FROM pg_proc WHERE oid >= 16384)
+		OR EXISTS (SELECT FROM pg_namespace WHERE oid >= 16384) OR EXISTS (SELECT FROM pg_extension WHERE oid >= 16384)
+		OR EXISTS (SELECT FROM pg_tablespace WHERE oid >= 16384) OR EXISTS (SELECT FROM pg_prepared_xacts)
+		OR EXISTS (SELECT FROM pg_replication_slots) OR EXISTS (SELECT FROM pg_default_acl)
+		OR EXISTS (SELECT FROM pg_file_settings WHERE sourcefile LIKE '%/postgresql.auto.conf')`
+	databasesSQL = `SELECT format('DROP DATABASE %I WITH (FORCE)', datname) FROM pg_database
+		WHERE datname NOT IN ('template0', 'template1')`
+	rolesSQL = "SELECT format('DROP ROLE %I', rolname) FROM pg_roles WHERE oid >= 16384"
+)
+
+// each runs the statements that a query returns.
+func each(ctx context.Context, conn *pgx.Conn, query string) error {
+	rows, err := conn.Query(ctx, query)
+	if err != nil {
+		return err
+	}
+	statements, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for _, sql := range statements {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("%s: %w", sql, err)
+		}
+	}
+	return nil
+}
