@@ -49,7 +49,7 @@ END $$`
 
 // allowed is how many requests a role may make in TestRoleLimits, all at once: more than the rows after which the
 // worker removes old rows. The allowance grows too slowly to count, so the numbers do not depend on the machine.
-const allowed = 1200
+const allowed = 1010
 
 // TestRoleLimits checks that one role cannot block other roles or superusers by any kind of request. The worker must
 // need little memory for them, and keep the results of other roles.
@@ -97,12 +97,12 @@ func (s *site) testEarlyFailures(t *testing.T, worker *process) {
 		c := s.Connect(t, "loud", "postgres")
 		run(t, c, "SET client_min_messages = error; SELECT set_config('pg_stat_backtrace.max_frames', "+setting+", false)")
 		var f, r int
-		if err := c.QueryRow(t.Context(), "SELECT failed, refused FROM flood(1, $1)", allowed*3/4).Scan(&f, &r); err != nil {
+		if err := c.QueryRow(t.Context(), "SELECT failed, refused FROM flood(1, $1)", allowed*6/10).Scan(&f, &r); err != nil {
 			t.Fatal(err)
 		}
 		failed, refused = failed+f, refused+r
 	}
-	if failed != allowed || refused != allowed/2 {
+	if failed != allowed || refused != allowed/5 {
 		t.Errorf("%d requests failed, %d were refused", failed, refused)
 	}
 	pgtest.Wait(t, "the refused requests are told of, with their number", func() bool {
@@ -232,20 +232,19 @@ func TestAllProcessesWithLogger(t *testing.T) {
 		s.Exec(t, "CREATE ROLE plain LOGIN; GRANT SELECT ON pg_stat_backtrace TO plain")
 		s.work(t)
 		boss, plain := s.Connect(t, s.User, "postgres"), s.Connect(t, "plain", "postgres")
-		least := map[*pgx.Conn]time.Duration{boss: time.Minute, plain: time.Minute}
+		least := map[*pgx.Conn]time.Duration{boss: time.Hour, plain: time.Hour}
 		for c := range least {
 			run(t, c, "SET pg_stat_backtrace.timeout = 60000")
 		}
-		for range 10 {
+		// A busy machine delays both calls, so the shortest times of many are compared.
+		pgtest.Wait(t, "the ordinary role waits no longer than a superuser", func() bool {
 			for c := range least {
 				began := time.Now()
 				_ = value[int](t, c, "SELECT count(*) FROM pg_stat_backtrace")
 				least[c] = min(least[c], time.Since(began))
 			}
-		}
+			return least[plain]-least[boss] < 150*time.Millisecond
+		})
 		t.Logf("an ordinary role waits for %v, a superuser for %v", least[plain], least[boss])
-		if least[plain]-least[boss] > 150*time.Millisecond {
-			t.Error("the ordinary role waits longer")
-		}
 	})
 }

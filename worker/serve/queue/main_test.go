@@ -47,7 +47,8 @@ type site struct {
 	program string // this test program, where the server's user can execute it
 }
 
-// eachSite runs test with a fresh server of every version. The parts of a test are subtests that share the server.
+// eachSite runs test with a server of every version, see pgtest.Lend. The parts of a test are subtests that share the
+// server.
 func eachSite(t *testing.T, o pgtest.Options, test func(t *testing.T, s *site)) {
 	t.Helper()
 	onSites(t, pgtest.Each, o, test)
@@ -65,9 +66,10 @@ func onSites(
 	if testing.Short() {
 		t.Skip("starts servers; left out by -short")
 	}
+	t.Parallel() // they mostly wait
 	versions(t, func(t *testing.T, binDir string) {
-		t.Parallel() // they mostly wait
-		s := &site{Server: pgtest.Start(t, binDir, o)}
+		t.Parallel()
+		s := &site{Server: pgtest.Lend(t, binDir, o)}
 		s.program = s.Self(t)
 		if !o.Standby {
 			s.extend(t, "postgres")

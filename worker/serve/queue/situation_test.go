@@ -2,6 +2,7 @@ package queue_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/serve/queue"
 )
 
 const workerSessions = `SELECT coalesce(string_agg(datname, ',' ORDER BY datname), '') FROM pg_stat_activity
@@ -215,23 +217,28 @@ func TestRate(t *testing.T) {
 	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.Exec(t, `CREATE ROLE alice LOGIN; CREATE ROLE bob LOGIN;
 			GRANT EXECUTE ON FUNCTION pg_request_backtrace(int, boolean), pg_request_backtrace(int[], boolean) TO alice, bob`)
-		s.work(t, "PGSB_RATE=5 1")
+		const requests, perSecond = 8, 5
+		slow := s.work(t, "PGSB_RATE=0.001 1") // a role waits a quarter of an hour for its second answer
 		alice, bob := s.Connect(t, "alice", "postgres"), s.Connect(t, "bob", "postgres")
-		began := time.Now()
-		ids := value[[]int64](t, alice, "SELECT pg_request_backtrace(array_fill(pg_backend_pid(), ARRAY[8]))")
+		ids := value[[]int64](t, alice, "SELECT pg_request_backtrace(array_fill(pg_backend_pid(), ARRAY[$1::int]))", requests)
 		if o := result(t, bob, request(t, bob, pid(bob))); o.State != "done" {
 			t.Errorf("%+v", o)
 		}
-		if n := value[int](t, alice, "SELECT count(*) FROM backtrace.request WHERE state = 'queued'"); n == 0 {
-			t.Error("bob has waited for alice")
+		if n := value[int](t, alice, "SELECT count(*) FROM backtrace.request WHERE state = 'queued'"); n < requests-1 {
+			t.Errorf("of alice's requests, %d wait", n)
 		}
+		if err := slow.end(stopSignal); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		s.work(t, fmt.Sprintf("PGSB_RATE=%d 1", perSecond))
 		for _, id := range ids {
 			if o := result(t, alice, id); o.State != "done" {
 				t.Errorf("%+v", o)
 			}
 		}
-		if took := time.Since(began); took < 7*time.Second/5 {
-			t.Errorf("8 requests at 5 a second took %v", took)
+		if took := time.Since(began); took < (requests-2)*time.Second/perSecond { // the first worker has answered one request
+			t.Errorf("%d requests at %d a second took %v", requests-1, perSecond, took)
 		}
 	})
 }
@@ -260,27 +267,26 @@ func waitLonger(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// TestNotifiedMeanwhile commits a request while the worker waits to write its journal. The notification comes with
-// the answer to the journal's INSERT. The request must be served at once, not at the next poll.
+// TestNotifiedMeanwhile commits a request while the queue waits to write its journal. The notification comes with the
+// answer to the journal's INSERT. The queue must serve the request at once: its next poll is an hour later.
 func TestNotifiedMeanwhile(t *testing.T) {
 	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
-		s.work(t)
-		admin, caller := s.Connect(t, s.User, "postgres"), s.Connect(t, s.User, "postgres")
-		run(t, caller, "SET pg_stat_backtrace.timeout = 60000") // for a busy machine
+		var journal queue.Journal
+		s.serve(t, &handler{calls: map[int]int{}}, queue.Config{Poll: time.Hour, Journal: &journal})
+		admin, watcher := s.Connect(t, s.User, "postgres"), s.Connect(t, s.User, "postgres")
+		_ = result(t, admin, request(t, admin, 2))
 		run(t, admin, "BEGIN")
-		id := request(t, admin, pid(caller))
+		id := request(t, admin, 2)
 		run(t, admin, "LOCK TABLE backtrace.request IN SHARE ROW EXCLUSIVE MODE")
-		_ = value[string](t, caller, "SELECT pg_get_backtrace($1::int)", pid(admin)) // leaves a row
-		pgtest.Wait(t, "the worker waits for the lock", func() bool {
-			return value[bool](t, caller, `SELECT EXISTS (SELECT FROM pg_locks
+		now := time.Now()
+		journal.Add("postgres", queue.Row{Verb: "get", Caller: 10, CallerName: s.User, PID: 2, Requested: now, Finished: now})
+		pgtest.Wait(t, "the queue waits for the lock", func() bool {
+			return value[bool](t, watcher, `SELECT EXISTS (SELECT FROM pg_locks
 				WHERE NOT granted AND relation = 'backtrace.request'::regclass)`)
 		})
-		began := time.Now()
 		run(t, admin, "COMMIT")
-		o := result(t, admin, id)
-		const poll = 5 * time.Second
-		if took := time.Since(began); o.State != "done" || took > poll*4/5 {
-			t.Errorf("%s after %v, which is the next poll's time", o.State, took)
+		if o := result(t, admin, id); o.State != "done" {
+			t.Errorf("%+v", o)
 		}
 	})
 }

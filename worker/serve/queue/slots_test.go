@@ -76,9 +76,7 @@ func TestFewSlots(t *testing.T) {
 			}
 		}
 		pgtest.Wait(t, "the session for queues leaves", func() bool { return value[int](t, boss, sessionsOfWorker) == 1 })
-		if !strings.Contains(p.text(), "few connection slots are left") {
-			t.Error("the log does not say so")
-		}
+		pgtest.Wait(t, "the log says so", func() bool { return strings.Contains(p.text(), "few connection slots are left") })
 		id := request(t, boss, pid(clients[0]))
 		// A worker that starts now, as a superuser, takes no reserved slot for more than a moment.
 		if err := p.end(stopSignal); err != nil {
