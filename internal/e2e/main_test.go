@@ -50,6 +50,7 @@ func runAll(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "building what the tests run:", err)
 		return 1
 	}
+	defer pgtest.CloseIdle()
 	return m.Run()
 }
 
@@ -129,10 +130,10 @@ type site struct {
 	worker *worker // the worker that serves, nil for none
 }
 
-// start starts a server and creates the extension in database postgres.
+// start gets a server, see pgtest.Lend, and creates the extension in database postgres.
 func start(t *testing.T, binDir string, o pgtest.Options) *site {
 	t.Helper()
-	s := &site{Server: pgtest.Start(t, binDir, o), record: &record{}}
+	s := &site{Server: pgtest.Lend(t, binDir, o), record: &record{}}
 	if !o.Standby && !o.Stopped {
 		s.Exec(t, "CREATE EXTENSION pg_stat_backtrace")
 	}
