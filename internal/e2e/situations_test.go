@@ -184,7 +184,7 @@ var settings = []situation{
 	{name: "log_error_verbosity terse", before: "SET log_error_verbosity = terse"},
 	{name: "log_error_verbosity verbose", before: "SET log_error_verbosity = verbose"},
 	{name: "timeouts",
-		before: "SET statement_timeout = '20s'; SET lock_timeout = 1; SET idle_in_transaction_session_timeout = 100000"},
+		before: "SET statement_timeout = '180s'; SET lock_timeout = 1; SET idle_in_transaction_session_timeout = 100000"},
 	{name: "no scans", before: "SET enable_seqscan = off; SET enable_nestloop = off; SET enable_hashjoin = off"},
 	{name: "JIT", before: "SET jit = on; SET jit_above_cost = 0; SET jit_optimize_above_cost = 0"},
 	{name: "little memory", before: "SET work_mem = 64; SET temp_file_limit = 0"},

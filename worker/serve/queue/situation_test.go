@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -267,25 +268,24 @@ func waitLonger(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// TestNotifiedMeanwhile commits a request while the queue waits to write its journal. The notification comes with the
-// answer to the journal's INSERT. The queue must serve the request at once: its next poll is an hour later.
+// TestNotifiedMeanwhile commits a request right before the queue sends its journal's INSERT. The notification comes with
+// an answer in the same transaction. The queue must serve the request at once: its next poll is an hour later.
 func TestNotifiedMeanwhile(t *testing.T) {
 	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		var journal queue.Journal
-		s.serve(t, &handler{calls: map[int]int{}}, queue.Config{Poll: time.Hour, Journal: &journal})
-		admin, watcher := s.Connect(t, s.User, "postgres"), s.Connect(t, s.User, "postgres")
+		admin, other := s.Connect(t, s.User, "postgres"), s.Connect(t, s.User, "postgres")
+		meanwhile := make(chan int64, 1)
+		var once sync.Once
+		h := &handler{calls: map[int]int{}, before: func(_, message string) {
+			if strings.Contains(message, "backtrace.journal(") {
+				once.Do(func() { meanwhile <- request(t, other, 2) })
+			}
+		}}
+		s.serve(t, h, queue.Config{Poll: time.Hour, Journal: &journal})
 		_ = result(t, admin, request(t, admin, 2))
-		run(t, admin, "BEGIN")
-		id := request(t, admin, 2)
-		run(t, admin, "LOCK TABLE backtrace.request IN SHARE ROW EXCLUSIVE MODE")
 		now := time.Now()
 		journal.Add("postgres", queue.Row{Verb: "get", Caller: 10, CallerName: s.User, PID: 2, Requested: now, Finished: now})
-		pgtest.Wait(t, "the queue waits for the lock", func() bool {
-			return value[bool](t, watcher, `SELECT EXISTS (SELECT FROM pg_locks
-				WHERE NOT granted AND relation = 'backtrace.request'::regclass)`)
-		})
-		run(t, admin, "COMMIT")
-		if o := result(t, admin, id); o.State != "done" {
+		if o := result(t, admin, <-meanwhile); o.State != "done" {
 			t.Errorf("%+v", o)
 		}
 	})

@@ -21,18 +21,18 @@ type handler struct {
 	calls map[int]int   // by process
 	slow  chan struct{} // requests for process 1 wait for it
 
-	before func(database string) // is called before the queue sends a message; nil: nothing is
+	before func(database, message string) // is called before the queue sends a message; nil: nothing is
 }
 
 // watchedConn calls a function before each message.
 type watchedConn struct {
 	net.Conn
 
-	before func()
+	before func(message string)
 }
 
 func (c watchedConn) Write(b []byte) (int, error) {
-	c.before()
+	c.before(string(b))
 	return c.Conn.Write(b)
 }
 
@@ -81,7 +81,7 @@ func (s *site) serve(t *testing.T, h *handler, cfg queue.Config) (stop func()) {
 		if dial := config.DialFunc; h.before != nil {
 			config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 				conn, err := dial(ctx, network, address)
-				return watchedConn{conn, func() { h.before(database) }}, err
+				return watchedConn{conn, func(message string) { h.before(database, message) }}, err
 			}
 		}
 		return pgx.ConnectConfig(ctx, config)
@@ -184,7 +184,7 @@ func TestNotifications(t *testing.T) {
 		s.extend(t, "other")
 		nothing := s.Connect(t, "nothing", "postgres")
 		var sending sync.Mutex
-		h := &handler{calls: map[int]int{}, before: func(database string) {
+		h := &handler{calls: map[int]int{}, before: func(database, _ string) {
 			sending.Lock()
 			defer sending.Unlock()
 			if database == "postgres" {

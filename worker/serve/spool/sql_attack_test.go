@@ -110,7 +110,7 @@ func (s *site) testReplay(t *testing.T) {
 // other session.
 func (s *site) testObjects(t *testing.T) {
 	caller := s.Connect(t, s.User, "postgres")
-	run(t, caller, "SET statement_timeout = '20s'") // a call that waits for a lock
+	run(t, caller, "SET statement_timeout = '180s'") // a call that waits for a lock
 	for _, user := range []string{"eve", "granted", "reader", "writer"} {
 		c := s.Connect(t, user, "postgres")
 		for _, sql := range []string{

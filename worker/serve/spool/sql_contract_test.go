@@ -277,7 +277,7 @@ var situations = map[string]struct{ before, call string }{
 	"client_min_messages":     {"SET client_min_messages = debug5", call100},
 	"transform_null_equals":   {"SET transform_null_equals = on", call100},
 	"array_nulls":             {"SET array_nulls = off; SET backslash_quote = off", call100},
-	"idle_in_transaction":     {"SET statement_timeout = '5s'; SET lock_timeout = 1", call100},
+	"idle_in_transaction":     {"SET statement_timeout = '180s'; SET lock_timeout = 1", call100},
 	"work_mem, no hash, sort": {"SET enable_seqscan = off; SET enable_nestloop = off; SET enable_hashjoin = off", call100},
 	"DO":                      {"DO $$ BEGIN PERFORM pg_get_backtrace(100); END $$", call100},
 	"SQL function": {

@@ -183,7 +183,7 @@ func (s *site) testSettings(t *testing.T, f *fake) {
 			for statement := range strings.SplitSeq(q.before, "; ") { // DISCARD ALL runs in no transaction block
 				run(t, c, statement)
 			}
-			run(t, c, "SET client_min_messages = error; SET statement_timeout = '20s'")
+			run(t, c, "SET client_min_messages = error; SET statement_timeout = '180s'")
 			if got, err := query(t.Context(), c, "SELECT x::text FROM ("+q.call+") x (x)"); err != nil || got != q.want {
 				t.Errorf("got %q, %v", got, describe(err))
 			}
@@ -191,7 +191,7 @@ func (s *site) testSettings(t *testing.T, f *fake) {
 	}
 	// A call that gets no answer ends.
 	c := s.Connect(t, s.User, "postgres")
-	run(t, c, "SET extra_float_digits = -15; SET pg_stat_backtrace.timeout = 200; SET statement_timeout = '20s'")
+	run(t, c, "SET extra_float_digits = -15; SET pg_stat_backtrace.timeout = 200; SET statement_timeout = '180s'")
 	pgtest.Suspend(t, f.Process)
 	got := fails(t, c, call100)
 	if !strings.HasPrefix(got, "55000|the pg_stat_backtrace worker did not answer within 200 ms||") {
