@@ -77,7 +77,8 @@ func planCases() []planCase {
 // TestPlans compares the plans of statements that wait for a lock in them with EXPLAIN, on each server.
 func TestPlans(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, bin string) {
-		server := pgtest.Start(t, bin, pgtest.Options{})
+		// The tables and their statistics stay as they are, and a process that waits does not wake up on its own.
+		server := pgtest.Start(t, bin, pgtest.Options{Conf: []string{"autovacuum = off", "deadlock_timeout = 1h"}})
 		server.Exec(t, plansSetup)
 		c, err := capture.New(capture.Config{})
 		if err != nil {
@@ -187,10 +188,14 @@ func holding(t *testing.T, session, control *pgx.Conn, c *capture.Capturer, sql 
 		done <- err
 	}()
 	pid := int(session.PgConn().PID())
-	pgtest.Wait(t, "wait for the lock", func() bool {
+	// The lock has its waiter before the process sleeps, and a statement can wait for other locks before this one.
+	pgtest.Wait(t, "sleep until the lock is free", func() bool {
 		var waits bool
-		err := control.QueryRow(ctx, "SELECT count(*) > 0 FROM pg_locks WHERE pid = $1 AND NOT granted", pid).Scan(&waits)
-		return err == nil && waits
+		err := control.QueryRow(ctx, `SELECT count(*) > 0 FROM pg_stat_activity a JOIN pg_locks l USING (pid)
+			WHERE pid = $1 AND a.wait_event_type = 'Lock' AND a.wait_event = 'advisory' AND l.locktype = 'advisory' AND NOT l.granted`,
+			pid).Scan(&waits)
+		stat, failed := procfs.ReadStat(pid)
+		return err == nil && waits && failed == nil && stat.State == 'S'
 	})
 	plans, err := c.Plans(ctx, process.Target{PID: pid, UID: -1}, false)
 	otherLayouts(t, c, pid)
