@@ -70,6 +70,9 @@ With --goroutines, the goroutines of a Go program, or of a Go library in another
 program, are printed instead of the threads. All are of one stop or of one core
 file. Go 1.16 to 1.26 is supported, with and without symbols.
 
+--format brief has colours on a terminal. The environment variable NO_COLOR
+switches them off.
+
 With --core, all threads of a core file are printed. It may be of another host, of
 x86_64, aarch64, ppc64le, s390x or riscv64. The program and its libraries are
 read from the paths in the core, below --sysroot. A file that does not match
@@ -82,7 +85,7 @@ func newCapture() *cobra.Command {
 		Short: "Print the call stack of processes, or of a core file",
 		Long:  captureLong,
 		Example: `  pg_stat_backtrace capture 4711
-  pg_stat_backtrace capture --format short --repeat 10 --interval 100ms 4711
+  pg_stat_backtrace capture --format brief --repeat 10 --interval 100ms 4711
   pg_stat_backtrace capture -D /var/lib/postgresql/15/main
   pg_stat_backtrace capture --format folded -n 1000 -i 10ms 4711 | flamegraph.pl > 4711.svg
   pg_stat_backtrace capture --goroutines 4711
@@ -103,7 +106,8 @@ func newCapture() *cobra.Command {
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "capture all processes of the server with this data `DIRECTORY`; default: the only server of this host")
 	_ = cmd.MarkFlagDirname("pgdata")
 	fs.StringVarP(&f.format, "format", "f", formatText,
-		"`FORMAT` of a stack: text, json (a line each), short (f()+12<-g()+8), compressed (~m# lines, see decode), or "+
+		"`FORMAT` of a stack: text, brief (for people: what the process does, its wait, query and "+
+			"functions, without addresses; short is the same), json (a line each), compressed (~m# lines, see decode), or "+
 			"folded (at the end, equal stacks counted, for a flame graph)")
 	fs.IntVar(&f.maxFrames, "max-frames", 256, "at most `N` frames a thread, inlined calls included")
 	fs.IntVarP(&f.repeat, "repeat", "n", 1, "capture each process `N` times")

@@ -69,6 +69,7 @@ func (f *captureFlags) runCore(ctx context.Context, stdout, stderr io.Writer) er
 // printCore prints the stacks of a core file. It reports files that were refused on stderr. A wrong --exe is a failure,
 // and so is a stack that was left out.
 func (f *captureFlags) printCore(c *coredump.Trace, stdout, stderr io.Writer) (err error) {
+	coloured := isColoured(stdout)
 	size := budget.New(budget.Output, "output")
 	size.Credit(c.Input)
 	messages := &checkedWriter{w: size.Writer(stderr)}
@@ -90,8 +91,8 @@ func (f *captureFlags) printCore(c *coredump.Trace, stdout, stderr io.Writer) (e
 		err = folded.Write(stdout)
 	case formatCompressed:
 		err = f.compressed.write(stdout, c.Trace)
-	case formatShort:
-		_, err = fmt.Fprintln(stdout, render.Short(c.Trace, render.Options{}))
+	case formatBrief, formatShort:
+		_, err = fmt.Fprintf(stdout, "%s\n%s\n", render.Heading(coreTitle(c), coloured), indented(render.Brief(c.Trace, render.Options{Colour: coloured})))
 	default:
 		_, err = fmt.Fprintf(stdout, "%s\n%s\n", coreTitle(c), render.Text(c.Trace, render.Options{}))
 	}

@@ -2,6 +2,9 @@ package cli
 
 import (
 	"fmt"
+	"io"
+	"os"
+	"strings"
 
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/render"
@@ -12,11 +15,12 @@ import (
 const (
 	formatText   = "text"
 	formatJSON   = "json"
-	formatShort  = "short"
+	formatBrief  = "brief"
+	formatShort  = "short" // the former name of a format that formatBrief replaces
 	formatFolded = "folded"
 )
 
-var formats = []string{formatText, formatJSON, formatShort, formatFolded, formatCompressed}
+var formats = []string{formatText, formatJSON, formatBrief, formatShort, formatFolded, formatCompressed}
 
 // print prints a trace, if what is told of all together is not all that is wanted.
 func (r *rounds) print(t *backtrace.Trace) error {
@@ -32,13 +36,14 @@ func (r *rounds) print(t *backtrace.Trace) error {
 		r.folded.Add(t, 1)
 	case formatCompressed:
 		err = r.compressed.write(w, t)
-	case formatShort:
-		if len(r.targets) > 1 {
-			_, err = fmt.Fprintf(w, "%d ", t.PID)
+	case formatBrief, formatShort:
+		colour := isColoured(w)
+		title := ""
+		if s := r.titles[t.PID]; s != "" {
+			title = " (" + visible.Line(s) + ")"
 		}
-		if err == nil {
-			_, err = fmt.Fprintln(w, render.Short(t, render.Options{}))
-		}
+		_, err = fmt.Fprintf(w, "%s\n%s\n", render.Heading(fmt.Sprintf("process %d%s", t.PID, title), colour),
+			indented(render.Brief(t, render.Options{Colour: colour})))
 	default:
 		how := "not stopped" // the stack says why
 		if t.Pause > 0 {
@@ -66,4 +71,20 @@ func (r *rounds) total() error {
 		return r.folded.Write(r.stdout)
 	}
 	return nil
+}
+
+// indented returns a text with two spaces before each line.
+func indented(text string) string {
+	const indent = "  "
+	return indent + strings.ReplaceAll(text, "\n", "\n"+indent)
+}
+
+// isColoured reports whether a text for this output has colours: on a terminal that can show them, except if the
+// environment variable NO_COLOR is set.
+func isColoured(w io.Writer) bool {
+	if c, ok := w.(*checkedWriter); ok {
+		w = c.w
+	}
+	file, ok := w.(*os.File)
+	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "" && os.Getenv("TERM") != "dumb" && isTerminal(file)
 }

@@ -13,15 +13,15 @@ import (
 // jsonTrace, jsonThread and jsonFrame are the published form of a trace. Addresses are strings, because not every
 // JSON parser supports 64-bit numbers. Missing values are left out.
 type jsonTrace struct {
-	PID     int     `json:"pid"`
-	Engine  string  `json:"engine"`
-	NotStop string  `json:"not_stopped,omitempty"`
-	Unknown string  `json:"server_not_recognised,omitempty"`
-	PauseUS float64 `json:"pause_us"`
+	PID     int         `json:"pid"`
+	Phrase  *jsonPhrase `json:"phrase,omitempty"`
+	Engine  string      `json:"engine"`
+	NotStop string      `json:"not_stopped,omitempty"`
+	Unknown string      `json:"server_not_recognised,omitempty"`
+	PauseUS float64     `json:"pause_us"`
 	// What a PostgreSQL process says about itself.
 	WaitEventType  string       `json:"wait_event_type,omitempty"`
 	WaitEvent      string       `json:"wait_event,omitempty"`
-	Phrase         *jsonPhrase  `json:"phrase,omitempty"`
 	Query          string       `json:"query,omitempty"`
 	QueryTruncated bool         `json:"query_truncated,omitempty"`
 	Threads        []jsonThread `json:"threads"`

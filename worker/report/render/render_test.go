@@ -192,7 +192,7 @@ func TestNothingTurnsText(t *testing.T) {
 	if err := errors.Join(folded.Write(&out), folded.WriteTop(&out, 9, 9)); err != nil {
 		t.Fatal(err)
 	}
-	out.WriteString(render.Text(tr, render.Options{}) + render.Short(tr, render.Options{}) +
+	out.WriteString(render.Text(tr, render.Options{}) + render.Brief(tr, render.Options{}) +
 		render.Names(tr, render.Options{}))
 	for _, row := range render.Rows(tr, render.Options{}) {
 		out.WriteString(strings.Join(row, " "))
@@ -201,19 +201,6 @@ func TestNothingTurnsText(t *testing.T) {
 		if strings.ContainsRune(trick[1:], r) && r != 'b' {
 			t.Fatalf("%U in %q", r, out.String())
 		}
-	}
-}
-
-func TestShort(t *testing.T) {
-	t.Parallel()
-	tr := sample()
-	want := "epoll_wait()+22<-postgres+4135941<-std::map<int,unsigned_long>::at()+1"
-	if got := render.Short(tr, render.Options{}); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
-	tr.Threads[0].Whole = false
-	if got := render.Short(tr, render.Options{}); got != want+"<-..." {
-		t.Errorf("cut: %s", got)
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package render prints traces: as pstack-like lines, as the one-line short stack, and as JSON. It does not know how
+// Package render prints traces: as pstack-like lines, briefly for people, and as JSON. It does not know how
 // a trace was made.
 package render
 
@@ -14,6 +14,8 @@ type Options struct {
 	// ASCII escapes every character outside ASCII as \uXXXX, for a reader
 	// whose encoding is not UTF-8.
 	ASCII bool
+	// Colour has Brief use the colours of a terminal.
+	Colour bool
 	// MaxBytes cuts a text between two lines, with a remark; 0 means no bound.
 	MaxBytes int
 }

@@ -1,0 +1,181 @@
+package render
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"pg_stat_backtrace/worker/naming/backtrace"
+)
+
+// Colours of a terminal, as escape sequences.
+const (
+	colourPhrase = "\x1b[1;32m"
+	colourWait   = "\x1b[33m"
+	colourLevel  = "\x1b[36m"
+	colourHead   = "\x1b[1m"
+	colourFaint  = "\x1b[2m"
+	colourReset  = "\x1b[0m"
+)
+
+// systemModule matches the C library, its helpers, the dynamic linker and the kernel's page of code.
+var systemModule = regexp.MustCompile(`^(lib(c|pthread|rt)[.-]|ld(64)?[.-]|\[vdso\])`)
+
+// Brief renders the trace for people: a line each for the phrase, the wait event, the query, and the functions from the
+// innermost to the outermost, with the levels of PostgreSQL's context above the functions that run them. It has no
+// addresses and offsets, and leaves out the C library and the functions outside of a server process's main function.
+// Functions without a name are counted. There is no trailing newline.
+func Brief(t *backtrace.Trace, o Options) string {
+	b := brief{options: o}
+	b.line(colourPhrase, "", Phrase(t).Text)
+	if t.Wait.Class != "" {
+		b.line(colourWait, "wait: ", t.Wait.Class+": "+t.Wait.Event)
+	}
+	query := t.Query
+	if query != "" && t.QueryCut {
+		query += "..."
+	}
+	b.line("", "query: ", query)
+	b.line(colourFaint, "not stopped: ", t.NotStopped)
+	b.line(colourFaint, "server not recognised: ", t.Unrecognised)
+	for i := range t.Threads {
+		th := &t.Threads[i]
+		if len(t.Threads) > 1 {
+			b.line(colourHead, "", fmt.Sprintf("thread %d (%s)", th.TID, th.Name))
+		}
+		b.thread(th)
+	}
+	for i := range t.Goroutines {
+		g := &t.Goroutines[i]
+		b.line(colourHead, "", fmt.Sprintf("goroutine %d [%s]", g.ID, g.Status))
+		b.thread(&g.Thread)
+	}
+	if t.GoroutinesLeftOut > 0 {
+		b.line(colourHead, "", fmt.Sprintf("and %d more goroutines", t.GoroutinesLeftOut))
+	}
+	return strings.TrimSuffix(string(b.buf), "\n")
+}
+
+// brief is a text that grows.
+type brief struct {
+	options Options
+	buf     []byte
+}
+
+// line appends a line, unless the text is empty. A text of several lines becomes one, and a long text is shortened.
+func (b *brief) line(colour, before, text string) {
+	const most = 8 * maxNote
+	more := len(text) > most
+	if more {
+		end := most
+		for end > most-utf8.UTFMax && !utf8.RuneStart(text[end]) {
+			end--
+		}
+		text = text[:end]
+	}
+	text = strings.Join(strings.Fields(text), " ")
+	if text == "" {
+		return
+	}
+	coloured := b.options.Colour && colour != ""
+	if coloured {
+		b.buf = append(b.buf, colour...)
+	}
+	b.buf = append(b.buf, before...)
+	b.buf = appendShortened(b.buf, text, more, b.options.ASCII)
+	if coloured {
+		b.buf = append(b.buf, colourReset...)
+	}
+	b.buf = append(b.buf, '\n')
+}
+
+// thread appends the functions of a thread.
+func (b *brief) thread(th *backtrace.Thread) {
+	frames := th.Frames
+	if i := slices.IndexFunc(frames, func(f backtrace.Frame) bool { return slices.Contains(serverMains, f.Function) }); i >= 0 {
+		frames = frames[:i+1]
+	}
+	if len(frames) > 0 && !slices.ContainsFunc(frames, isNamed) {
+		b.frame(&frames[0]) // of the C library: what it waits for is better than nothing
+		frames = frames[1:]
+	}
+	nameless := 0
+	for i := range frames {
+		switch f := &frames[i]; {
+		case isNamed(*f):
+			b.unnamed(nameless)
+			nameless = 0
+			b.frame(f)
+		case !isSystem(f):
+			nameless++
+		}
+	}
+	b.unnamed(nameless)
+	if !th.Whole && th.Stop != "" {
+		b.line(colourFaint, "", "stack cut: "+th.Stop)
+	}
+}
+
+// unnamed appends a line for functions without a name.
+func (b *brief) unnamed(n int) {
+	switch n {
+	case 0:
+	case 1:
+		b.line(colourFaint, "", "(a function without a name)")
+	default:
+		b.line(colourFaint, "", fmt.Sprintf("(%d functions without a name)", n))
+	}
+}
+
+// frame appends the levels of a frame, and the frame.
+func (b *brief) frame(f *backtrace.Frame) {
+	for i := range f.Levels {
+		b.line(colourLevel, "", f.Levels[i].Text)
+	}
+	name := briefName(f)
+	if name == "" {
+		b.unnamed(1)
+		return
+	}
+	if f.File != "" {
+		name += " " + f.File[strings.LastIndexByte(f.File, '/')+1:]
+		if f.Line > 0 {
+			name += ":" + strconv.Itoa(f.Line)
+		}
+	}
+	b.line("", "", name)
+}
+
+// isSystem reports whether a frame is of the C library, or one of the outermost functions of every program.
+func isSystem(f *backtrace.Frame) bool {
+	return f.Function == "main" || f.Function == "_start" || strings.HasPrefix(f.Function, "__libc_start") ||
+		systemModule.MatchString(f.Module)
+}
+
+// isNamed reports whether a frame has something to say to people.
+func isNamed(f backtrace.Frame) bool {
+	return len(f.Levels) > 0 || !isSystem(&f) && briefName(&f) != ""
+}
+
+// briefName returns the name of a function, or the file of a function whose name is not known. It is empty if neither is
+// known.
+func briefName(f *backtrace.Frame) string {
+	if f.Function != "" {
+		return f.Function
+	}
+	if strings.HasPrefix(f.Note, "static, in ") {
+		return "(" + f.Note + ")"
+	}
+	return ""
+}
+
+// Heading returns a line that stands above a trace, in the style of headings.
+func Heading(text string, colour bool) string {
+	if colour {
+		return colourHead + text + colourReset
+	}
+	return text
+}
