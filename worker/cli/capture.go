@@ -21,7 +21,6 @@ import (
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
 )
 
@@ -45,6 +44,7 @@ type captureFlags struct {
 	compressed compressedFlags
 	nonStop    bool
 	titles     map[int]string // of the processes of a server, as ps(1) shows them
+	server     *sessions      // of the captured server; nil: each trace is printed at once
 }
 
 const captureLong = `Print the call stack of processes. You may capture any process that you may
@@ -53,7 +53,10 @@ process stops for some microseconds while its registers and its stack are copied
 Unwinding and naming come afterwards.
 
 With -D, all processes of a server are captured, one after another, except the
-postmaster. The server needs no free connection.
+postmaster. The server needs no free connection. Each process has its title, time,
+database, user and state, and the phrase names the holder of a lock. Text prints
+the same stack of several processes once. The state is missing if it changed
+during the captures.
 
 With --nonstop, no process stops. The memory of a sleeping thread is read, and the
 command checks that the thread did not wake up meanwhile. The kernel samples a
@@ -232,36 +235,6 @@ func (f *captureFlags) run(ctx context.Context, targets []process.Target, stdout
 	return ctx.Err()
 }
 
-// runServer captures all processes of a server, the postmaster not among them.
-func (f *captureFlags) runServer(ctx context.Context, stdout, stderr io.Writer) error {
-	cluster, err := cluster.ByDataDir(f.dataDir)
-	if err != nil {
-		return err
-	}
-	members, err := cluster.Members()
-	if err != nil {
-		return err
-	}
-	f.titles = make(map[int]string, len(members))
-	targets := make([]process.Target, 0, len(members))
-	for _, m := range members {
-		target, err := cluster.Contains(m.PID)
-		if errors.Is(err, process.ErrNotPermitted) {
-			tellf(stderr, "%s", explain(m.Local, err))
-			continue
-		}
-		if err != nil {
-			continue // it has ended
-		}
-		f.titles[m.Local] = m.Title
-		targets = append(targets, target)
-	}
-	if len(targets) == 0 {
-		return fmt.Errorf("%s has no processes", cluster)
-	}
-	return f.run(ctx, targets, stdout, stderr)
-}
-
 // rounds are what one call captures.
 type rounds struct {
 	*captureFlags
@@ -281,14 +254,18 @@ type rounds struct {
 // round captures each process once, for the statistics if it counts. Its error
 // is one of writing.
 func (r *rounds) round(ctx context.Context, counts bool) error {
+	if r.server != nil {
+		r.server.begin()
+	}
 	for _, target := range r.targets {
 		if r.failed[target.PID] {
 			continue
 		}
+		began := time.Now()
 		t, err := r.capture(ctx, r.capturer, target, r.options)
 		if err != nil {
 			if errors.Is(err, context.Canceled) {
-				return nil
+				break
 			}
 			r.failed[target.PID] = true
 			if r.titles != nil && errors.Is(err, process.ErrExited) {
@@ -310,9 +287,15 @@ func (r *rounds) round(ctx context.Context, counts bool) error {
 				r.generated++
 			}
 		}
-		if err := r.print(t); err != nil {
+		if r.server != nil {
+			t.Session = &backtrace.Session{Time: began}
+			r.server.traces = append(r.server.traces, t)
+		} else if err := r.print(t); err != nil {
 			return err
 		}
+	}
+	if r.server != nil {
+		return r.printServer()
 	}
 	return nil
 }

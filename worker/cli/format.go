@@ -36,30 +36,54 @@ func (r *rounds) print(t *backtrace.Trace) error {
 		r.folded.Add(t, 1)
 	case formatCompressed:
 		err = r.compressed.write(w, t)
-	case formatBrief, formatShort:
-		colour := isColoured(w)
-		title := ""
-		if s := r.titles[t.PID]; s != "" {
-			title = " (" + visible.Line(s) + ")"
-		}
-		_, err = fmt.Fprintf(w, "%s\n%s\n", render.Heading(fmt.Sprintf("process %d%s", t.PID, title), colour),
-			indented(render.Brief(t, render.Options{Colour: colour})))
 	default:
-		how := "not stopped" // the stack says why
-		if t.Pause > 0 {
-			how = fmt.Sprintf("stopped for %.1f us", float64(t.Pause.Nanoseconds())/1e3)
-		}
-		title := ""
-		if s := r.titles[t.PID]; s != "" {
-			title = " (" + visible.Line(s) + ")"
-		}
-		does := ""
-		if p := render.Phrase(t); p.Text != "" && !p.Generic {
-			does = p.Text + "\n"
-		}
-		_, err = fmt.Fprintf(w, "process %d%s, %s\n%s%s\n", t.PID, title, how, does, render.Text(t, render.Options{}))
+		_, err = fmt.Fprintf(w, "%s\n%s\n", r.heading(r.title(t)), r.body(t))
 	}
 	return err
+}
+
+// isBrief reports whether stacks are printed for people.
+func (f *captureFlags) isBrief() bool { return f.format == formatBrief || f.format == formatShort }
+
+// heading returns a line that stands above a stack.
+func (r *rounds) heading(line string) string {
+	return render.Heading(line, r.isBrief() && isColoured(r.stdout))
+}
+
+// title says which process was captured, when, and for how long it was stopped.
+func (r *rounds) title(t *backtrace.Trace) string {
+	line := fmt.Sprintf("process %d", t.PID)
+	if s := t.Session; s != nil {
+		if s.Title != "" {
+			line += " (" + visible.Line(s.Title) + ")"
+		}
+		for _, part := range []struct{ name, value string }{{"database ", s.Database}, {"user ", s.User}, {"", s.State}} {
+			if part.value != "" {
+				line += ", " + part.name + visible.Line(part.value)
+			}
+		}
+		line += ", " + s.Time.Format("15:04:05.000")
+	}
+	switch {
+	case r.isBrief():
+	case t.Pause > 0:
+		line += fmt.Sprintf(", stopped for %.1f us", float64(t.Pause.Nanoseconds())/1e3)
+	default:
+		line += ", not stopped" // the stack says why
+	}
+	return line
+}
+
+// body returns the stack of a process, below a line that says what the process does.
+func (r *rounds) body(t *backtrace.Trace) string {
+	if r.isBrief() {
+		return indented(render.Brief(t, render.Options{Colour: isColoured(r.stdout)}))
+	}
+	does := ""
+	if p := render.Phrase(t); p.Text != "" && !p.Generic {
+		does = p.Text + "\n"
+	}
+	return does + render.Text(t, render.Options{})
 }
 
 // total prints what is told of all rounds together.

@@ -43,6 +43,22 @@ type Trace struct {
 	QueryFrame int
 	// Wait is the wait event of a PostgreSQL process.
 	Wait Wait
+	// Session is what the server's memory says of the process; nil if it was not asked.
+	Session *Session
+}
+
+// A Session is what the memory of a server says of one of its processes. What is not known is empty.
+type Session struct {
+	// Time is when the capture began.
+	Time time.Time
+	// Title is the title of the process, as ps(1) shows it.
+	Title string
+	// Type and State are in the words of pg_stat_activity. Database and User are names, or object ids as "oid 5".
+	Type, Database, User, State string
+	// Major is the major version of the server.
+	Major int
+	// Mode is the mode of the lock that the process waits for, and Holder the process that holds it.
+	Mode, Holder string
 }
 
 // Depth returns the number of frames of all threads.

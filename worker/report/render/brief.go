@@ -34,11 +34,9 @@ func Brief(t *backtrace.Trace, o Options) string {
 	if t.Wait.Class != "" {
 		b.line(colourWait, "wait: ", t.Wait.Class+": "+t.Wait.Event)
 	}
-	query := t.Query
-	if query != "" && t.QueryCut {
-		query += "..."
+	if query := Query(t); query != "" {
+		b.buf = append(append(append(b.buf, "query: "...), query...), '\n')
 	}
-	b.line("", "query: ", query)
 	b.line(colourFaint, "not stopped: ", t.NotStopped)
 	b.line(colourFaint, "server not recognised: ", t.Unrecognised)
 	for i := range t.Threads {
@@ -67,16 +65,7 @@ type brief struct {
 
 // line appends a line, unless the text is empty. A text of several lines becomes one, and a long text is shortened.
 func (b *brief) line(colour, before, text string) {
-	const most = 8 * maxNote
-	more := len(text) > most
-	if more {
-		end := most
-		for end > most-utf8.UTFMax && !utf8.RuneStart(text[end]) {
-			end--
-		}
-		text = text[:end]
-	}
-	text = strings.Join(strings.Fields(text), " ")
+	text = oneLine(text, false, b.options.ASCII)
 	if text == "" {
 		return
 	}
@@ -84,18 +73,37 @@ func (b *brief) line(colour, before, text string) {
 	if coloured {
 		b.buf = append(b.buf, colour...)
 	}
-	b.buf = append(b.buf, before...)
-	b.buf = appendShortened(b.buf, text, more, b.options.ASCII)
+	b.buf = append(append(b.buf, before...), text...)
 	if coloured {
 		b.buf = append(b.buf, colourReset...)
 	}
 	b.buf = append(b.buf, '\n')
 }
 
+// Query returns the text of the statement that a process runs as one line, shortened.
+func Query(t *backtrace.Trace) string { return oneLine(t.Query, t.QueryCut, false) }
+
+// oneLine returns a foreign text as a line of bounded length. Three dots stand for a missing rest.
+func oneLine(text string, more, ascii bool) string {
+	const most = 8 * maxNote
+	if len(text) > most {
+		end := most
+		for end > most-utf8.UTFMax && !utf8.RuneStart(text[end]) {
+			end--
+		}
+		text, more = text[:end], true
+	}
+	text = strings.Join(strings.Fields(text), " ")
+	if text == "" {
+		return ""
+	}
+	return string(appendShortened(nil, text, more, ascii))
+}
+
 // thread appends the functions of a thread.
 func (b *brief) thread(th *backtrace.Thread) {
 	frames := th.Frames
-	if i := slices.IndexFunc(frames, func(f backtrace.Frame) bool { return slices.Contains(serverMains, f.Function) }); i >= 0 {
+	if i := slices.IndexFunc(frames, func(f backtrace.Frame) bool { return isServerMain(f.Function) }); i >= 0 {
 		frames = frames[:i+1]
 	}
 	if len(frames) > 0 && !slices.ContainsFunc(frames, isNamed) {

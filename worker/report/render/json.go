@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/visible"
@@ -13,12 +14,20 @@ import (
 // jsonTrace, jsonThread and jsonFrame are the published form of a trace. Addresses are strings, because not every
 // JSON parser supports 64-bit numbers. Missing values are left out.
 type jsonTrace struct {
-	PID     int         `json:"pid"`
-	Phrase  *jsonPhrase `json:"phrase,omitempty"`
-	Engine  string      `json:"engine"`
-	NotStop string      `json:"not_stopped,omitempty"`
-	Unknown string      `json:"server_not_recognised,omitempty"`
-	PauseUS float64     `json:"pause_us"`
+	PID    int         `json:"pid"`
+	Phrase *jsonPhrase `json:"phrase,omitempty"`
+	// Of a process of a server.
+	Time     *time.Time `json:"time,omitempty"`
+	Title    string     `json:"title,omitempty"`
+	Type     string     `json:"backend_type,omitempty"`
+	Database string     `json:"database,omitempty"`
+	User     string     `json:"user,omitempty"`
+	State    string     `json:"state,omitempty"`
+	// How it was captured.
+	Engine  string  `json:"engine"`
+	NotStop string  `json:"not_stopped,omitempty"`
+	Unknown string  `json:"server_not_recognised,omitempty"`
+	PauseUS float64 `json:"pause_us"`
 	// What a PostgreSQL process says about itself.
 	WaitEventType  string       `json:"wait_event_type,omitempty"`
 	WaitEvent      string       `json:"wait_event,omitempty"`
@@ -114,6 +123,10 @@ func JSON(w io.Writer, t *backtrace.Trace) error {
 	}
 	if p := Phrase(t); p.Key != "" {
 		out.Phrase = &jsonPhrase{Key: p.Key, Text: p.Text, Within: p.Within, Advice: p.Advice, Page: p.Page, Generic: p.Generic}
+	}
+	if s := t.Session; s != nil {
+		out.Time, out.Title, out.Type = &s.Time, valid(s.Title), s.Type
+		out.Database, out.User, out.State = valid(s.Database), valid(s.User), s.State
 	}
 	enc := json.NewEncoder(visible.Writer{To: w})
 	enc.SetEscapeHTML(false)

@@ -1,0 +1,235 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/naming/backtrace"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/state"
+	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/visible"
+)
+
+// runServer captures all processes of a server except the postmaster.
+func (f *captureFlags) runServer(ctx context.Context, stdout, stderr io.Writer) error {
+	server, err := cluster.ByDataDir(f.dataDir)
+	if err != nil {
+		return err
+	}
+	members, err := server.Members()
+	if err != nil {
+		return err
+	}
+	f.titles = make(map[int]string, len(members))
+	targets := make([]process.Target, 0, len(members))
+	for _, m := range members {
+		target, err := server.Contains(m.PID)
+		if errors.Is(err, process.ErrNotPermitted) {
+			tellf(stderr, "%s", explain(m.Local, err))
+			continue
+		}
+		if err != nil {
+			continue // it has ended
+		}
+		f.titles[m.Local] = m.Title
+		targets = append(targets, target)
+	}
+	if len(targets) == 0 {
+		return fmt.Errorf("%s has no processes", server)
+	}
+	if slices.Contains([]string{formatText, formatBrief, formatShort, formatJSON}, f.format) && !f.stats {
+		f.server = openSessions(server, stderr)
+	}
+	return f.run(ctx, targets, stdout, stderr)
+}
+
+// sessions has what a server's memory says of the processes that one round captures. The memory is read before the round
+// and after it, since a process runs on in between: only facts that are the same in both readings are used.
+type sessions struct {
+	reader        *state.Reader // nil: the memory cannot be read
+	before, after *moment.Moment
+	traces        []*backtrace.Trace
+}
+
+// openSessions prepares the reading of a server's memory. If it cannot be read, the captures lack these facts, and the
+// user gets the reason.
+func openSessions(server cluster.Cluster, stderr io.Writer) *sessions {
+	reader, err := state.Open(server)
+	if err != nil {
+		tellf(stderr, "databases, users and states are missing: %v", err)
+	}
+	return &sessions{reader: reader}
+}
+
+// read returns what all sessions do now; nil: it could not be read.
+func (s *sessions) read() *moment.Moment {
+	if s.reader == nil {
+		return nil
+	}
+	m, err := s.reader.Read(state.Options{Texts: true})
+	if err != nil {
+		return nil // the server has ended, or is about to
+	}
+	s.reader.Blocking(m)
+	return m
+}
+
+// begin starts a round.
+func (s *sessions) begin() { s.before, s.traces = s.read(), nil }
+
+// end gives each trace of the round its session.
+func (s *sessions) end(titles map[int]string) {
+	s.after = s.read()
+	for _, t := range s.traces {
+		t.Session.Title = titles[t.PID]
+		x, y := sessionOf(s.before, t.PID), sessionOf(s.after, t.PID)
+		if y == nil {
+			y = x // it has ended
+		}
+		if x == nil || x.ServerPID != y.ServerPID || !sameTime(x.Started, y.Started) {
+			continue
+		}
+		t.Session.Type, t.Session.Major = y.Type, s.before.Version
+		t.Session.Database, t.Session.User = nameOrOID(y.Database, y.DatabaseOID), nameOrOID(y.User, y.UserOID)
+		if x.State == y.State && sameTime(x.StateStart, y.StateStart) {
+			t.Session.State = x.State
+		}
+		if s.after != nil {
+			t.Session.Mode, t.Session.Holder = s.holder(t, x, y)
+		}
+	}
+}
+
+// holder returns the mode of the lock that a process waits for, and the process that holds it. Both are empty unless
+// the same wait was seen before the capture and after it.
+func (s *sessions) holder(t *backtrace.Trace, x, y *moment.Session) (mode, holder string) {
+	held := func(b moment.Blocker) bool { return b.Held != "" && !b.Queued }
+	i := slices.IndexFunc(y.Blockers, held)
+	if i < 0 || t.Wait.Class != "Lock" || t.Wait.Event != y.Blockers[i].Lock {
+		return "", ""
+	}
+	b := &y.Blockers[i]
+	if b.Since == nil || !slices.ContainsFunc(x.Blockers, func(a moment.Blocker) bool {
+		return held(a) && a.PID == b.PID && a.XID == b.XID && a.Lock == b.Lock && a.Object == b.Object && sameTime(a.Since, b.Since)
+	}) {
+		return "", ""
+	}
+	holder = nodeName(b.PID, b.XID, b.GID)
+	if h := byServerPID(s.after, b.PID); b.PID != 0 && h != nil && h.State != "" {
+		holder += " (" + h.State
+		if h.StateStart != nil {
+			holder += fmt.Sprintf(" for %.0f s", max(0, s.after.Time.Sub(*h.StateStart).Seconds()))
+		}
+		holder += ")"
+	}
+	others := -1
+	for _, b := range y.Blockers {
+		if held(b) {
+			others++
+		}
+	}
+	if others > 0 {
+		holder += fmt.Sprintf(" and %d more", others)
+	}
+	return b.Mode, visible.Line(holder)
+}
+
+// sessionOf returns the session of a process in this process's view.
+func sessionOf(m *moment.Moment, pid int) *moment.Session {
+	return findSession(m, func(s *moment.Session) bool { return s.PID == pid })
+}
+
+func byServerPID(m *moment.Moment, pid int) *moment.Session {
+	return findSession(m, func(s *moment.Session) bool { return s.ServerPID == pid })
+}
+
+func findSession(m *moment.Moment, is func(*moment.Session) bool) *moment.Session {
+	if m == nil {
+		return nil
+	}
+	for i := range m.Sessions {
+		if is(&m.Sessions[i]) {
+			return &m.Sessions[i]
+		}
+	}
+	return nil
+}
+
+func sameTime(a, b *time.Time) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Equal(*b)
+}
+
+// printServer prints the traces of a round. Processes with the same stack are printed together, in the order of the
+// first ones. Their queries may differ.
+func (r *rounds) printServer() error {
+	r.server.end(r.titles)
+	if r.format == formatJSON {
+		for _, t := range r.server.traces {
+			if err := render.JSON(r.stdout, t); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	groups := map[string][]*backtrace.Trace{}
+	var order []string
+	for _, t := range r.server.traces {
+		stack := *t
+		stack.Query = ""
+		text := r.body(&stack)
+		if groups[text] == nil {
+			order = append(order, text)
+		}
+		groups[text] = append(groups[text], t)
+	}
+	for _, text := range order {
+		if err := r.printGroup(groups[text], text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printGroup prints traces with the same stack. The text is the stack, without a query.
+func (r *rounds) printGroup(group []*backtrace.Trace, text string) error {
+	var s strings.Builder
+	same := !slices.ContainsFunc(group, func(t *backtrace.Trace) bool {
+		return t.Query != group[0].Query || t.QueryCut != group[0].QueryCut
+	})
+	if same {
+		text = r.body(group[0])
+	}
+	if len(group) > 1 {
+		pids := make([]string, len(group))
+		for i, t := range group {
+			pids[i] = strconv.Itoa(t.PID)
+		}
+		fmt.Fprintf(&s, "%s\n", r.heading(fmt.Sprintf("%d processes: %s", len(group), strings.Join(pids, ", "))))
+	}
+	for _, t := range group {
+		line := r.title(t)
+		if len(group) == 1 {
+			line = r.heading(line)
+		}
+		fmt.Fprintf(&s, "%s\n", line)
+		if query := render.Query(t); !same && query != "" {
+			fmt.Fprintf(&s, "  query: %s\n", query)
+		}
+	}
+	s.WriteString(text)
+	s.WriteByte('\n')
+	_, err := io.WriteString(r.stdout, s.String())
+	return err
+}
