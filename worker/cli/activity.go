@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/state"
@@ -29,7 +30,8 @@ type activityFlags struct {
 	dataDir, sort, format string
 	watch                 time.Duration
 	width                 int
-	tree                  bool
+	tree, noPhrases       bool
+	capturer              *capture.Capturer // for phrases; nil: not made yet
 }
 
 const activityLong = `Print what each process of a server does now: its type, database, user, client,
@@ -44,6 +46,10 @@ shows the texts of queries of all users.
 Databases and users without a backend that knows their names are printed as
 object ids. Ages are in seconds. blocked_by has the processes that hold a lock
 for which the process waits, or wait for it in front of the process.
+
+phrase says in words what a process does, and function is the PL/pgSQL function
+and line, from a stack that is taken without a stop. They are missing if the
+process is idle, or if it began something else meanwhile.
 
 --tree prints only processes that block others or wait for a lock: first those
 that do not wait, and below each one the processes that wait for it. A relation
@@ -77,6 +83,7 @@ func newActivity() *cobra.Command {
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, json or csv")
 	fs.BoolVar(&f.tree, "tree", false, "with text: print processes that block others, with their waiters below them, instead of all")
 	fs.DurationVar(&f.watch, "watch", 0, "print again every `TIME`, such as 2s, until an interrupt")
+	fs.BoolVar(&f.noPhrases, "no-phrases", false, "take no stacks, and leave the columns phrase and function empty")
 	fs.IntVar(&f.width, "query-width", 80, "with text: at most `N` characters of each query")
 	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(activityOrders(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("format",
@@ -127,6 +134,9 @@ func (f *activityFlags) run(ctx context.Context, out io.Writer) error {
 			return err
 		}
 		reader.Blocking(m)
+		if !f.noPhrases {
+			f.addPhrases(ctx, reader, m)
+		}
 		f.order(m)
 		if err := f.print(out, m); err != nil || f.watch == 0 {
 			return err
@@ -183,7 +193,7 @@ func (f *activityFlags) print(out io.Writer, m *moment.Moment) error {
 func activityHeader() []string {
 	return []string{
 		"pid", "backend_type", "database", "user", "application_name", "client", "state", "xact_age", "query_age",
-		"state_age", "wait_event", "wait_age", "blocked_by", "query",
+		"state_age", "phrase", "function", "wait_event", "wait_age", "blocked_by", "query",
 	}
 }
 
@@ -196,8 +206,8 @@ func (f *activityFlags) row(m *moment.Moment, s *moment.Session) []string {
 	}
 	row := []string{
 		strconv.Itoa(s.ServerPID), s.Type, nameOrOID(s.Database, s.DatabaseOID), nameOrOID(s.User, s.UserOID), s.Application,
-		s.Client, s.State, age(s.XactStart), age(s.QueryStart), age(s.StateStart), wait, waitAge,
-		blockedBy(s), s.Query,
+		s.Client, s.State, age(s.XactStart), age(s.QueryStart), age(s.StateStart), s.Phrase, s.Function,
+		wait, waitAge, blockedBy(s), s.Query,
 	}
 	for i := range row {
 		row[i] = visible.Line(strings.Join(strings.Fields(row[i]), " "))

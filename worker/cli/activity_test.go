@@ -83,7 +83,20 @@ func TestActivityLockChain(t *testing.T) {
 			len(m.Blocking[0].Blocked[0].Blocked) != 1 || m.Blocking[0].Blocked[0].Blocked[0].PID != pids[2] {
 			t.Errorf("blocking: %+v", m.Blocking)
 		}
-		tree := activity(t, "-D", s.DataDir, "--tree")
+		pgtest.Wait(t, "phrases in JSON", func() bool {
+			m := moment.Moment{}
+			if err := json.Unmarshal([]byte(activity(t, "-D", s.DataDir, "--format", "json")), &m); err != nil {
+				t.Fatal(err)
+			}
+			phrase := map[int]string{}
+			for i := range m.Sessions {
+				phrase[m.Sessions[i].PID] = m.Sessions[i].Phrase
+			}
+			return phrase[pids[0]] == "waits for the next statement of the client" && regexp.MustCompile(fmt.Sprintf(
+				`^waits for the lock AccessShareLock on a table or an index, held by %d \(idle in transaction for [0-9]+ s\)$`,
+				pids[0])).MatchString(phrase[pids[1]])
+		})
+		tree := activity(t, "-D", s.DataDir, "--tree", "--no-phrases")
 		age := `[0-9]+\.[0-9]`
 		want := regexp.MustCompile(fmt.Sprintf(`^.*: [0-9]+ processes at .*
 %[1]d postgres@postgres the root idle in transaction, transaction %[2]s s, state %[2]s s
@@ -98,6 +111,10 @@ $`, pids[0], age, pids[1], pids[2]))
 		if !want.MatchString(tree) {
 			t.Errorf("tree:\n%s\nwant\n%s", tree, want)
 		}
+		phrase := fmt.Sprintf("\n      waits for the lock AccessShareLock on a table or an index, held by %d (idle in transaction for ", pids[0])
+		pgtest.Wait(t, "a phrase in the tree", func() bool {
+			return strings.Contains(activity(t, "-D", s.DataDir, "--tree"), phrase)
+		})
 		text := activity(t, "-D", s.DataDir)
 		line := regexp.MustCompile(fmt.Sprintf(`(?m)^%d +client backend +postgres +postgres .* Lock:relation +%s +%d +SELECT n FROM t *$`,
 			pids[1], age, pids[0]))

@@ -107,6 +107,9 @@ func (f *activityFlags) describe(m *moment.Moment, n *moment.Node, s *moment.Ses
 	for i := range n.Waits {
 		lines = append(lines, waitLine(m, n, &n.Waits[i]))
 	}
+	if s != nil && s.Phrase != "" {
+		lines = append(lines, unfolded(s.Phrase))
+	}
 	if s != nil && s.Query != "" {
 		query := []rune(unfolded(s.Query))
 		if len(query) > f.width {

@@ -121,7 +121,7 @@ func (f *waitsFlags) printStacks(
 		Format: f.format, Title: "Waits of " + server.Cluster.String(), Top: f.top, Notes: notes,
 		Subtitle: fmt.Sprintf("%s %s; method %s (%s). %s", stacks, what, info.Method, info.Mechanism,
 			waitevent.Sees(info)),
-		Root: []string{"wait_event_type", "wait_event"},
+		Root: []string{"wait_event_type", "wait_event", waitevent.LabelPhrase},
 	})
 }
 

@@ -64,8 +64,10 @@ type Session struct {
 	Blockers []Blocker `json:"blockers,omitempty"`
 	// BlockersUnknown says why the blockers of a process that waits are not known.
 	BlockersUnknown string `json:"blockers_unknown,omitempty"`
-	// Phrase says in words what the process does.
-	Phrase string `json:"phrase,omitempty"`
+	// Phrase says in words what the process does, and Function is the innermost function of a procedural language, with the
+	// line.
+	Phrase   string `json:"phrase,omitempty"`
+	Function string `json:"function,omitempty"`
 }
 
 // Wait is a wait event.

@@ -36,7 +36,9 @@ type outcome struct {
 
 	pid   int
 	stack string
-	err   error
+	// phrase says what the process did, without names.
+	phrase string
+	err    error
 }
 
 // answerOne answers with the stack of one process.
@@ -45,6 +47,9 @@ func (s *Service) answerOne(ctx context.Context, c call) (a spool.Answer) {
 	text := render.Options{ASCII: req.Encoding != encodingUTF8, MaxBytes: limits.MaxText}
 	o := outcome{pid: req.Targets[0]}
 	o.captured, o.err = s.capture(ctx, caller(req), o.pid, c.options, func(t *backtrace.Trace) {
+		if len(t.Threads) > 0 {
+			o.phrase = render.PlainPhrase(t.Threads[0].Frames, t.Wait, "", 0)
+		}
 		if req.Verb == verbFrames {
 			a.Rows = render.Rows(t, text)
 		} else {
@@ -70,7 +75,11 @@ func (s *Service) journal(req spool.Request, o outcome, took time.Duration) {
 			event.Str("sqlstate", failure(o.pid, o.err).SQLState).AnErr("error", o.err).Msg("request failed")
 			return
 		}
-		event.Str("engine", o.engine).Dur("pause_ms", o.pause).Int("frames", o.depth).Msg("request")
+		event.Str("engine", o.engine).Dur("pause_ms", o.pause).Int("frames", o.depth)
+		if o.phrase != "" {
+			event.Str("phrase", o.phrase)
+		}
+		event.Msg("request")
 	})
 }
 

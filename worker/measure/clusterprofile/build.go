@@ -14,6 +14,7 @@ import (
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // builder makes a pprof profile.
@@ -27,6 +28,14 @@ type builder struct {
 	whole map[*backtrace.Thread][]*profile.Location
 	// labels are the labels of samples, which samples share.
 	labels map[labels]map[string][]string
+	// phrases are those of stacks with a wait event.
+	phrases map[phraseKey]string
+}
+
+type phraseKey struct {
+	thread      *backtrace.Thread
+	event       uint32
+	backendType string
 }
 
 type functionKey struct{ name, file string }
@@ -48,7 +57,7 @@ func (c *collector) profile(ctx context.Context) *profile.Profile {
 	b := &builder{
 		collector: c, mappings: make(map[procfs.Mapping]*profile.Mapping), functions: make(map[functionKey]*profile.Function),
 		locations: make(map[locationKey]*profile.Location), whole: make(map[*backtrace.Thread][]*profile.Location),
-		labels: make(map[labels]map[string][]string),
+		labels: make(map[labels]map[string][]string), phrases: make(map[phraseKey]string),
 		profile: &profile.Profile{
 			SampleType: c.sampleTypes(), DefaultSampleType: string(c.options.Mode),
 			PeriodType: &profile.ValueType{Type: string(c.options.Mode), Unit: "nanoseconds"},
@@ -238,10 +247,12 @@ func (b *builder) add(space *capture.StackSpace, th *backtrace.Thread, l *labels
 	if !c.passes(l) {
 		return
 	}
-	named := b.labels[*l]
+	key := *l
+	key.phrase = b.phrase(th, l)
+	named := b.labels[key]
 	if named == nil {
-		named = c.named(l)
-		b.labels[*l] = named
+		named = c.named(&key)
+		b.labels[key] = named
 	}
 	s := &profile.Sample{Label: named, Value: []int64{int64(n)}}
 	switch c.options.Mode {
@@ -261,6 +272,25 @@ func (b *builder) add(space *capture.StackSpace, th *backtrace.Thread, l *labels
 	c.summary.Samples += n
 	c.summary.Time += on + off
 	b.profile.Sample = append(b.profile.Sample, s)
+}
+
+// phrase says what a process with a stack does.
+func (b *builder) phrase(th *backtrace.Thread, l *labels) string {
+	if th == nil {
+		return ""
+	}
+	key := phraseKey{th, l.event, l.backendType}
+	text, ok := b.phrases[key]
+	if !ok {
+		var wait backtrace.Wait
+		server := b.collector.server
+		if l.event != 0 {
+			wait.Class, wait.Event, _ = server.waits.Names.Name(l.event)
+		}
+		text = render.PlainPhrase(th.Frames, wait, l.backendType, server.waits.Cluster.Version)
+		b.phrases[key] = text
+	}
+	return text
 }
 
 // stack returns the locations of a stack, innermost first.

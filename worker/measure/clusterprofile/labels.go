@@ -21,13 +21,15 @@ const (
 	LabelState       = "state"
 	// LabelOffCPU is "sleeping" or "runnable" for time off the processor: a runnable process waits for a processor.
 	LabelOffCPU = "off_cpu"
+	// LabelPhrase says what the process did, without names of users' objects.
+	LabelPhrase = "phrase"
 )
 
 // Labels returns the names of all labels.
 func Labels() []string {
 	return []string{
 		LabelPID, LabelBackendType, LabelDatabase, LabelUser, LabelApplication, LabelQueryID, LabelWaitType, LabelWaitEvent,
-		LabelState, LabelOffCPU,
+		LabelState, LabelOffCPU, LabelPhrase,
 	}
 }
 
@@ -47,6 +49,7 @@ type labels struct {
 	event  uint32
 	state  uint32
 	offCPU string
+	phrase string // set when the profile is made
 }
 
 // absent is the value of labels.state if the entry was being changed.
@@ -134,6 +137,7 @@ func (c *collector) named(l *labels) map[string][]string {
 		set(LabelState, nameOf(c.server.states, l.state))
 	}
 	set(LabelOffCPU, l.offCPU)
+	set(LabelPhrase, l.phrase)
 	return m
 }
 

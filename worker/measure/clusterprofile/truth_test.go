@@ -222,10 +222,11 @@ func TestSharesOfKnownWork(t *testing.T) {
 	b = byQuery(w.ids[1])
 	near(t, "time asleep and at work", a/(a+b), want, limit)
 	asleep := sum(p, OffCPU, func(s *profile.Sample) bool {
-		return label(s, LabelWaitEvent) == "PgSleep" && label(s, LabelOffCPU) == sleeping && has(s, "pg_sleep")
+		return label(s, LabelWaitEvent) == "PgSleep" && label(s, LabelOffCPU) == sleeping && has(s, "pg_sleep") &&
+			label(s, LabelPhrase) == "sleeps in pg_sleep"
 	})
 	if asleep < 0.9*a {
-		t.Errorf("%.3f s of sleep, %.3f s of it with the stack of pg_sleep", a, asleep)
+		t.Errorf("%.3f s of sleep, %.3f s of it with the stack and the phrase of pg_sleep", a, asleep)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/profilefmt"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // ParseStacks reads which stacks of waits are wanted: "1/N" for one in N waits, or ">10ms" for those of at least that
@@ -40,6 +41,9 @@ const (
 	WaitCount = "waits"
 	WaitTime  = "wait"
 )
+
+// LabelPhrase is the label of a sample that says what the process did, without names of users' objects.
+const LabelPhrase = "phrase"
 
 // StackProfile collects stacks of waits.
 type StackProfile struct {
@@ -112,6 +116,9 @@ func (p *StackProfile) add(w *waits.Stack, t *backtrace.Thread) {
 		}
 		if w.Query != 0 {
 			s.Label["query_id"] = []string{strconv.FormatInt(int64(w.Query), 10)}
+		}
+		if phrase := render.PlainPhrase(t.Frames, backtrace.Wait{Class: class, Event: name}, "", p.server.Cluster.Version); phrase != "" {
+			s.Label[LabelPhrase] = []string{phrase}
 		}
 		p.samples[string(key)] = s
 		p.profile.Sample = append(p.profile.Sample, s)

@@ -92,6 +92,9 @@ func checkSleeps(t *testing.T, p *profile.Profile, name string, row Row) {
 				t.Errorf("%s has no note, such as the file that it is in", name)
 			}
 		}
+		if got := s.Label[LabelPhrase]; !slices.Equal(got, []string{"sleeps in pg_sleep"}) {
+			t.Errorf("phrase %q", got)
+		}
 		if !slices.Contains(names, "pg_sleep") || names[len(names)-1] != "_start" || len(s.Label["query_id"]) != 1 {
 			t.Errorf("%q, %v", names, s.Label)
 		}

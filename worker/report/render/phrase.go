@@ -1,6 +1,7 @@
 package render
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -35,17 +36,15 @@ func Phrase(t *backtrace.Trace) phrases.Phrase {
 		return phrases.Phrase{}
 	}
 	frames := t.Threads[0].Frames
-	in := phrases.Input{WaitType: t.Wait.Class, WaitEvent: t.Wait.Event, Functions: make([]string, 0, len(frames))}
+	in := phrases.Input{WaitType: t.Wait.Class, WaitEvent: t.Wait.Event, Functions: functionsOf(frames)}
 	if s := t.Session; s != nil {
 		in.BackendType, in.Major = s.Type, s.Major
 		if s.Holder != "" {
 			in.Fields = map[string]string{"holder": s.Holder, "mode": s.Mode}
 		}
 	}
-	server, hasRow := false, false
+	hasRow := false
 	for i := range frames {
-		in.Functions = append(in.Functions, frames[i].Function)
-		server = server || isServerMain(frames[i].Function)
 		for _, l := range frames[i].Levels {
 			// Only the row that the process waits for: another level can be of something further outwards.
 			if l.Kind == backtrace.Tuple && t.Wait.Class == "Lock" && !hasRow && l.Relation != "" {
@@ -56,8 +55,49 @@ func Phrase(t *backtrace.Trace) phrases.Phrase {
 			}
 		}
 	}
-	if !server {
+	if !slices.ContainsFunc(in.Functions, isServerMain) {
 		return phrases.Phrase{}
 	}
 	return phrases.Match(in)
+}
+
+// PlainPhrase returns what a process of a server did, without names of users' objects: for readers that may not see these,
+// and for labels, since the set of such texts is bounded. It is empty as Phrase is.
+func PlainPhrase(frames []backtrace.Frame, wait backtrace.Wait, backendType string, major int) string {
+	in := phrases.Input{
+		Functions: functionsOf(frames), WaitType: wait.Class, WaitEvent: wait.Event, BackendType: backendType, Major: major,
+	}
+	if !slices.ContainsFunc(in.Functions, isServerMain) {
+		return ""
+	}
+	return phrases.Match(in).Text
+}
+
+func functionsOf(frames []backtrace.Frame) []string {
+	names := make([]string, len(frames))
+	for i := range frames {
+		names[i] = frames[i].Function
+	}
+	return names
+}
+
+// Function returns the innermost function of a procedural language on the stack of the first thread, with the line, such as
+// "total(integer) line 3". It is empty if there is none.
+func Function(t *backtrace.Trace) string {
+	if len(t.Threads) == 0 {
+		return ""
+	}
+	frames := t.Threads[0].Frames
+	for i := range frames {
+		for _, l := range frames[i].Levels {
+			switch {
+			case l.Function == "":
+			case l.Line > 0:
+				return fmt.Sprintf("%s line %d", l.Function, l.Line)
+			default:
+				return l.Function
+			}
+		}
+	}
+	return ""
 }

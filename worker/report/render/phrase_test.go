@@ -37,6 +37,10 @@ func TestPhrase(t *testing.T) {
 	if !strings.Contains(got.Text, "row") || strings.Contains(got.Text, "\x1b") || !strings.Contains(got.Text, "of x") {
 		t.Errorf("%+v", got)
 	}
+	plain := render.PlainPhrase(row.Threads[0].Frames, row.Wait, "client backend", 18)
+	if plain == "" || strings.Contains(plain, "x") || plain == got.Text {
+		t.Errorf("without names: %q", plain)
+	}
 	var b bytes.Buffer
 	if err := render.JSON(&b, row); err != nil || !strings.Contains(b.String(), `"phrase":{"key":"`) {
 		t.Errorf("%s, %v", b.String(), err)

@@ -123,33 +123,13 @@ func phraseOf(t *backtrace.Trace) string {
 	if p := render.Phrase(t); p.Text != "" {
 		text = p.Text
 	}
-	if in := innermost(t); in != "" {
+	if in := render.Function(t); in != "" {
 		if text == "" {
 			return "in " + in
 		}
 		text += ", in " + in
 	}
 	return text
-}
-
-// innermost returns the innermost PL/pgSQL function of a stack, with its line.
-func innermost(t *backtrace.Trace) string {
-	if len(t.Threads) == 0 {
-		return ""
-	}
-	frames := t.Threads[0].Frames
-	for i := range frames {
-		for _, l := range frames[i].Levels {
-			if l.Function == "" {
-				continue
-			}
-			if l.Line > 0 {
-				return fmt.Sprintf("%s line %d", l.Function, l.Line)
-			}
-			return l.Function
-		}
-	}
-	return ""
 }
 
 // trace captures a process of the server without a stop.

@@ -1,0 +1,86 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/naming/backtrace"
+	"pg_stat_backtrace/worker/pg/state"
+	"pg_stat_backtrace/worker/report/render"
+)
+
+// Bounds of the stacks that are taken for the phrases of one moment.
+const (
+	maxPhrases  = 500
+	phrasesTime = 2 * time.Second
+)
+
+// addPhrases says of each session that is not idle what it does. It takes stacks without a stop. A session whose state,
+// statement or wait event has changed since the moment gets no phrase.
+func (f *activityFlags) addPhrases(ctx context.Context, reader *state.Reader, m *moment.Moment) {
+	if f.capturer == nil {
+		c, err := capture.New(capture.Config{})
+		if err != nil {
+			m.Missing = append(m.Missing, "phrases: "+err.Error())
+			return
+		}
+		f.capturer = c
+	}
+	ctx, cancel := context.WithTimeout(ctx, phrasesTime)
+	defer cancel()
+	looks, left := &sessions{reader: reader, before: m}, 0
+	for i := range m.Sessions {
+		s := &m.Sessions[i]
+		switch {
+		case s.State == "idle":
+		case len(looks.traces) == maxPhrases || ctx.Err() != nil:
+			left++
+		default:
+			if t := f.trace(ctx, reader, s); t != nil {
+				looks.traces = append(looks.traces, t)
+			} else if ctx.Err() != nil {
+				left++
+			}
+		}
+	}
+	if left > 0 {
+		m.Missing = append(m.Missing, fmt.Sprintf("phrases: there was no time for %d processes", left))
+	}
+	looks.end(nil)
+	for _, t := range looks.traces {
+		s, after := sessionOf(m, t.PID), sessionOf(looks.after, t.PID)
+		if after == nil || s.State != after.State || !sameTime(s.QueryStart, after.QueryStart) || !sameWait(s.Wait, t.Wait) {
+			continue
+		}
+		s.Phrase, s.Function = render.Phrase(t).Text, render.Function(t)
+	}
+}
+
+// trace captures a process without a stop; nil if it cannot be captured.
+func (f *activityFlags) trace(ctx context.Context, reader *state.Reader, s *moment.Session) (t *backtrace.Trace) {
+	_ = shield.Catch("stacks", func() error {
+		target, err := reader.Cluster().Contains(s.ServerPID)
+		if err != nil {
+			return err
+		}
+		defer target.Held.Release()
+		t, err = f.capturer.Capture(ctx, target, capture.Options{Deadline: phrasesTime, NonStop: true})
+		return err
+	})
+	if t != nil {
+		t.Session = &backtrace.Session{}
+	}
+	return t
+}
+
+// sameWait reports whether a session had the wait event of its stack.
+func sameWait(w *moment.Wait, of backtrace.Wait) bool {
+	if w == nil {
+		return of.Class == ""
+	}
+	return w.Type == of.Class && w.Event == of.Event
+}
