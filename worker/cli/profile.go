@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/unwind/budget"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/clusterprofile"
@@ -40,7 +42,8 @@ type profileFlags struct {
 	cluster   clusterFlags
 }
 
-const profileLong = `Sample processes for a while, and print their stacks, the most frequent first. No
+const profileLong = `Sample processes for a while, and print totals by function and by PL/pgSQL line,
+and a tree of the most frequent stacks, in which common callers stand once. No
 process is stopped, and no system call is interrupted. A running process loses
 some microseconds to a timer's interrupt for each sample.
 
@@ -115,7 +118,7 @@ func newProfile() *cobra.Command {
 	fs.DurationVarP(&f.duration, "duration", "d", 10*time.Second,
 		"sample for this `TIME`; an interrupt ends it earlier")
 	fs.IntVar(&f.maxFrames, "max-frames", 256, "at most `N` frames, inlined calls included")
-	fs.IntVarP(&f.most, "top", "n", 20, "with text: the `N` most frequent stacks")
+	fs.IntVarP(&f.most, "top", "n", 20, "with text: the `N` most frequent stacks, functions and lines")
 	fs.BoolVar(&f.running, "running", false, "count only processes that ran or waited for a processor")
 	fs.BoolVar(&f.stats, "stats", false, "print the number of samples and their times as JSON, instead of stacks")
 	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, debugDirUsage)
@@ -276,8 +279,15 @@ func (p *profile) tell(w io.Writer) error {
 	case p.format == formatFolded:
 		return p.folded.Write(w)
 	}
-	if _, err := fmt.Fprintf(w, "%d samples in %.1f s\n", p.counted, took.Seconds()); err != nil {
+	var folded bytes.Buffer
+	if err := p.folded.Write(&folded); err != nil {
 		return err
 	}
-	return p.folded.WriteTop(w, p.most, p.counted)
+	summary, err := profilefmt.Read(&folded, budget.New(budget.Memory, "memory"))
+	if err != nil {
+		return err
+	}
+	return profilefmt.Write(w, summary, profilefmt.Options{
+		Format: profilefmt.Text, Title: fmt.Sprintf("%d samples in %.1f s", p.counted, took.Seconds()), Top: p.most,
+	})
 }

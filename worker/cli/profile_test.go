@@ -32,8 +32,8 @@ func TestProfile(t *testing.T) {
 	pid := sleeper(t)
 	// On a busy machine there may be few samples, and one at the least.
 	status, stdout, stderr := run(t, "profile", "--duration", "2s", pid)
-	text := regexp.MustCompile(`^\d+ samples in 2\.\d s\n\n\d+ samples, 100\.0 %, sleep\n` +
-		`#0   \S*nanosleep\n(#\d+ +\S+\n)+$`)
+	text := regexp.MustCompile(`^\d+ samples in 2\.\d s\n\d+ samples\n\n +SELF +TOTAL +FUNCTION\n` +
+		` +\d+  100\.0 % +\d+  100\.0 %  \S*nanosleep\n( +0    0\.0 % .*\n)+\n +TOTAL +CALLS\n +\d+  100\.0 %  sleep\n( +\S+\n)* +\S*nanosleep\n$`)
 	if status != 0 || !text.MatchString(stdout) || stderr != "" {
 		t.Errorf("status %d, %q, %q", status, stdout, stderr)
 	}

@@ -47,7 +47,7 @@ func TestProfileServer(t *testing.T) {
 		t.Skip(err)
 	}
 	status, stdout, stderr := run(t, "profile", "-D", server.DataDir, "--duration", "1s")
-	if status != 0 || !strings.Contains(stdout, "client backend\n#0 ") || !strings.Contains(stderr, "of them labelled") {
+	if status != 0 || strings.Count(stdout, "100.0 %  client backend\n") != 1 || !strings.Contains(stdout, "  FUNCTION\n") || !strings.Contains(stderr, "of them labelled") {
 		t.Errorf("status %d, %q, %q", status, stdout, stderr)
 	}
 	file := filepath.Join(t.TempDir(), "p.pb.gz")

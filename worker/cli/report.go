@@ -64,7 +64,7 @@ func newReport() *cobra.Command {
 			"first, and that pprof has as its default")
 	fs.StringSliceVar(&f.groupBy, "group-by", nil,
 		"show the values of the `LABEL`s as outermost frames (not with pprof)")
-	fs.IntVarP(&f.top, "top", "n", 20, "with text: the `N` heaviest stacks")
+	fs.IntVarP(&f.top, "top", "n", 20, "with text: the `N` heaviest stacks, functions and lines")
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions(profilefmt.Formats(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd

@@ -84,7 +84,7 @@ func newWaits() *cobra.Command {
 		"`METHOD`: auto, exact, blocked, sampled or watchpoint")
 	fs.IntVar(&f.trace, "trace", 0, "record every wait of process `PID`, and print them by query")
 	fs.StringVar(&f.stacks, "stacks", "", "print the stacks of `WAITS`: 1/N for one in N, or >10ms for the long ones")
-	fs.IntVarP(&f.top, "top", "n", 20, "with --stacks and text: the `N` stacks with the most time")
+	fs.IntVarP(&f.top, "top", "n", 20, "with --stacks and text: the `N` stacks and functions with the most time")
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text or json; with --stacks "+
 		strings.Join(profilefmt.Formats(), ", "))
 	_ = cmd.MarkFlagDirname("pgdata")

@@ -138,19 +138,46 @@ func TestText(t *testing.T) {
 2 samples lost
 9 samples, cpu 6.00 ms, duration 2.50 s
 
-4 ms, 66.7 %
-#0   work
-#1   main
+     SELF               TOTAL           FUNCTION
+     4 ms   66.7 %       4 ms   66.7 %  work
+     2 ms   33.3 %       2 ms   33.3 %  [libc.so.6]
+10 more functions
 
-2 ms, 33.3 %
-#0   [libc.so.6]
-#1   [postgres]
-#2   main
-
+    TOTAL           CALLS
+  6.00 ms  100.0 %  main
+     4 ms   66.7 %    work
+     2 ms   33.3 %    [postgres]
+                      [libc.so.6]
 5 more stacks
 `
 	if got != want {
 		t.Errorf("text:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+// TestTextOfFunctionsAndLines has a function that calls itself, two lines of a PL/pgSQL function, and labels as roots.
+func TestTextOfFunctionsAndLines(t *testing.T) {
+	b := newBuilder("cpu/nanoseconds")
+	b.add("main;exec;plpgsql:f();exec;plpgsql:f();hash", []int64{3000}, "state=active")
+	b.add("main;exec;plpgsql:f();sort", []int64{1000}, "state=active")
+	list := b.Sample[1].Location // innermost first
+	other := *list[1]
+	other.ID, other.Line = uint64(len(b.Location)+1), []profile.Line{{Function: other.Line[0].Function, Line: 9}}
+	b.Location = append(b.Location, &other)
+	b.Sample[1].Location = []*profile.Location{list[0], &other, list[2], list[3]}
+	got := b.write(t, profilefmt.Options{Format: profilefmt.Text, Root: []string{"state", "user"}})
+	for _, want := range []string{
+		"     3 us   75.0 %       3 us   75.0 %  hash\n",
+		"        0    0.0 %       4 us  100.0 %  plpgsql:f()\n",
+		"  LINE\n     3 us   75.0 %       3 us   75.0 %  plpgsql:f() line 7\n" +
+			"     1 us   25.0 %       1 us   25.0 %  plpgsql:f() line 9\n\n",
+		"     4 us  100.0 %  active [no user]\n" + strings.Repeat(" ", 20) + "main\n" + strings.Repeat(" ", 20) + "exec\n" +
+			strings.Repeat(" ", 20) + "plpgsql:f()\n     3 us   75.0 %    exec\n" + strings.Repeat(" ", 22) + "plpgsql:f()\n",
+		"     1 us   25.0 %    sort\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
 	}
 }
 

@@ -14,7 +14,8 @@ import (
 
 const defaultTop = 20
 
-// writeText prints the totals of the profile and its heaviest stacks, innermost frame first.
+// writeText prints the totals of the profile, totals by function and by line of a procedural language, and a tree of the
+// heaviest stacks, outermost frame first, in which common callers stand once.
 func writeText(w *bufio.Writer, p *profile.Profile, index int, o Options) error {
 	for _, line := range append([]string{o.Title, o.Subtitle}, o.Notes...) {
 		if line != "" {
@@ -26,31 +27,215 @@ func writeText(w *bufio.Writer, p *profile.Profile, index int, o Options) error 
 	if err != nil {
 		return err
 	}
-	total := int64(0)
+	t := textWriter{w: w, unit: p.SampleType[index], top: cmp.Or(max(o.Top, 0), defaultTop)}
 	for _, v := range sums {
-		total = plus(total, v)
+		t.total = plus(t.total, v)
 	}
+	functions, lines, err := sumFrames(p, index, o)
+	if err != nil {
+		return err
+	}
+	t.table(strings.ToUpper(cmp.Or(o.Noun, "function")), functions)
+	t.table("LINE", lines)
+	return t.tree(sums, o)
+}
+
+// textWriter prints the parts of a text.
+type textWriter struct {
+	w     *bufio.Writer
+	unit  *profile.ValueType
+	total int64
+	top   int
+}
+
+// frameSums are the values of samples in which a frame is the innermost (self), or is on the stack (all). A function that
+// calls itself counts once.
+type frameSums struct {
+	self, all int64
+	last      int // the number of the last sample that was counted
+}
+
+// A line of a function in a procedural language.
+type plLine struct {
+	name string
+	line int64
+}
+
+// procedural are the beginnings of names of functions in procedural languages.
+//
+//nolint:gochecknoglobals // a table
+var procedural = []string{"plpgsql:", "sql:", "plperl:", "plpython:"}
+
+// sumFrames adds up one value of the samples by function, and by line of a procedural language.
+func sumFrames(p *profile.Profile, index int, o Options) (functions, lines map[string]*frameSums, err error) {
+	f := folder{words: plainWords, frames: make(map[*profile.Location][]string), names: names{memory: o.Memory}}
+	functions, byLine := make(map[string]*frameSums), make(map[plLine]*frameSums)
+	for number, s := range p.Sample {
+		v, depth, inLine := s.Value[index], 0, false
+		if v == 0 {
+			continue
+		}
+		for _, loc := range s.Location {
+			for _, name := range f.location(loc) {
+				add(&f.names, functions, name, v, number+1, depth == 0)
+				depth++
+			}
+			if len(loc.Line) == 1 && loc.Line[0].Line > 0 && isProcedural(loc.Line[0].Function.Name) {
+				name := f.location(loc)[0]
+				add(&f.names, byLine, plLine{name, loc.Line[0].Line}, v, number+1, !inLine)
+				inLine = true
+			}
+			if depth > maxDepth {
+				break
+			}
+		}
+		if f.names.err != nil {
+			return nil, nil, f.names.err
+		}
+	}
+	lines = make(map[string]*frameSums, len(byLine))
+	for at, sums := range byLine {
+		lines[fmt.Sprintf("%s line %d", at.name, at.line)] = sums
+	}
+	return functions, lines, nil
+}
+
+func isProcedural(name string) bool {
+	return slices.ContainsFunc(procedural, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+}
+
+// add counts a sample for a frame on its stack.
+func add[K comparable](n *names, sums map[K]*frameSums, key K, v int64, sample int, innermost bool) {
+	x := sums[key]
+	if x == nil {
+		n.charge(textBytes)
+		x = &frameSums{}
+		sums[key] = x
+	}
+	if innermost {
+		x.self = plus(x.self, v)
+	}
+	if x.last != sample {
+		x.last, x.all = sample, plus(x.all, v)
+	}
+}
+
+// table prints the heaviest frames, by their own value. Frames that only call others follow.
+func (t *textWriter) table(heading string, sums map[string]*frameSums) {
+	if len(sums) == 0 {
+		return
+	}
+	list := slices.SortedFunc(maps.Keys(sums), func(a, b string) int {
+		x, y := sums[a], sums[b]
+		return cmp.Or(cmp.Compare(magnitude(y.self), magnitude(x.self)), cmp.Compare(magnitude(y.all), magnitude(x.all)),
+			cmp.Compare(a, b))
+	})
+	_, _ = fmt.Fprintf(t.w, "\n%9s %8s  %9s %8s  %s\n", "SELF", "", "TOTAL", "", heading)
+	for _, name := range list[:min(t.top, len(list))] {
+		x := sums[name]
+		_, _ = fmt.Fprintf(t.w, "%s  %s  %s\n", t.figures(x.self), t.figures(x.all), name)
+	}
+	t.more(len(list), strings.ToLower(heading))
+}
+
+// more prints how many things are left out.
+func (t *textWriter) more(n int, noun string) {
+	switch left := n - t.top; {
+	case left == 1:
+		_, _ = fmt.Fprintf(t.w, "1 more %s\n", noun)
+	case left > 0:
+		_, _ = fmt.Fprintf(t.w, "%d more %ss\n", left, noun)
+	}
+}
+
+// figures returns a value and its share of the total, 18 characters wide.
+func (t *textWriter) figures(v int64) string {
+	percent := ""
+	if t.total != 0 {
+		percent = fmt.Sprintf("%.1f %%", 100*float64(v)/float64(t.total))
+	}
+	return fmt.Sprintf("%9s %8s", quantity(v, t.unit), percent)
+}
+
+// callNode is a function in the tree of calls, behind its callers.
+type callNode struct {
+	name   string
+	value  int64
+	called map[string]*callNode
+}
+
+// step returns a called function; nil if the tree has none of this name and may not get it.
+func (n *callNode) step(name string, create bool) *callNode {
+	next := n.called[name]
+	if next == nil && create {
+		if n.called == nil {
+			n.called = make(map[string]*callNode)
+		}
+		next = &callNode{name: name}
+		n.called[name] = next
+	}
+	return next
+}
+
+// tree prints the heaviest stacks as a tree. The first parts of each stack are labels.
+func (t *textWriter) tree(sums map[string]int64, o Options) error {
+	n := len(o.Root)
 	stacks := slices.SortedFunc(maps.Keys(sums), func(a, b string) int {
 		return cmp.Or(cmp.Compare(magnitude(sums[b]), magnitude(sums[a])), cmp.Compare(a, b))
 	})
-	top := cmp.Or(max(o.Top, 0), defaultTop)
-	unit := p.SampleType[index]
-	for _, stack := range stacks[:min(top, len(stacks))] {
-		_, _ = fmt.Fprintf(w, "\n%s%s", quantity(sums[stack], unit), share(sums[stack], total))
-		list := strings.Split(stack, ";")
-		if n := len(o.Root); n > 0 {
-			_, _ = fmt.Fprintf(w, ", %s", strings.Join(list[:n], " "))
-			list = list[n:]
+	root, nodes := &callNode{}, charger{memory: o.Memory}
+	walk := func(stack string, v int64, create bool) {
+		path := strings.Split(stack, ";")
+		if n > 0 && len(path) >= n {
+			path[n-1] = strings.Join(path[:n], " ")
+			path = path[n-1:]
 		}
-		_ = w.WriteByte('\n')
-		for i, name := range slices.Backward(list) {
-			_, _ = fmt.Fprintf(w, "#%-3d %s\n", len(list)-1-i, name)
+		for at := root; len(path) > 0; path = path[1:] {
+			if at = at.step(path[0], create); at == nil {
+				return
+			}
+			at.value = plus(at.value, v)
 		}
 	}
-	if left := len(stacks) - top; left > 0 {
-		_, _ = fmt.Fprintf(w, "\n%d more stacks\n", left)
+	for _, stack := range stacks[:min(t.top, len(stacks))] {
+		if err := nodes.charge(int64(nodeBytes+textBytes)*int64(1+strings.Count(stack, ";")), "stacks"); err != nil {
+			return err
+		}
+		walk(stack, 0, true)
 	}
+	if err := nodes.flush("stacks"); err != nil {
+		return err
+	}
+	for _, stack := range stacks {
+		walk(stack, sums[stack], false)
+	}
+	_, _ = fmt.Fprintf(t.w, "\n%9s %8s  %s\n", "TOTAL", "", "CALLS")
+	t.calls(root, 0)
+	t.more(len(stacks), "stack")
 	return nil
+}
+
+// calls prints the functions that a function calls. A function that takes the whole value of its caller stands directly
+// below it, without figures.
+func (t *textWriter) calls(n *callNode, indent int) {
+	const deepest = 50 // levels of indentation
+	list := slices.SortedFunc(maps.Values(n.called), func(a, b *callNode) int {
+		return cmp.Or(cmp.Compare(magnitude(b.value), magnitude(a.value)), cmp.Compare(a.name, b.name))
+	})
+	for _, c := range list {
+		_, _ = fmt.Fprintf(t.w, "%s  %s%s\n", t.figures(c.value), strings.Repeat("  ", min(indent, deepest)), c.name)
+		for len(c.called) == 1 {
+			var next *callNode
+			for _, next = range c.called {
+			}
+			if next.value != c.value {
+				break
+			}
+			_, _ = fmt.Fprintf(t.w, "%18s  %s%s\n", "", strings.Repeat("  ", min(indent, deepest)), next.name)
+			c = next
+		}
+		t.calls(c, indent+1)
+	}
 }
 
 // totals is a line with the sum of each sample type, and the duration.
@@ -71,13 +256,6 @@ func totals(p *profile.Profile) string {
 		words = append(words, "duration "+quantity(int64(d), &profile.ValueType{Unit: "nanoseconds"}))
 	}
 	return strings.Join(words, ", ")
-}
-
-func share(v, total int64) string {
-	if total == 0 {
-		return ""
-	}
-	return fmt.Sprintf(", %.1f %%", 100*float64(v)/float64(total))
 }
 
 // magnitude is the absolute value as a number that cannot overflow.

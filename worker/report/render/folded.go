@@ -3,12 +3,10 @@ package render
 import (
 	"bufio"
 	"cmp"
-	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
@@ -51,28 +49,6 @@ func (f *Folded) Write(w io.Writer) error {
 	for _, stack := range slices.Sorted(maps.Keys(f.counts)) {
 		_, _ = out.WriteString(stack) // an error is kept until Flush
 		_, _ = out.WriteString(" " + strconv.Itoa(f.counts[stack]) + "\n")
-	}
-	return out.Flush()
-}
-
-// WriteTop prints the most frequent stacks, at most so many: how often each was seen, and its lines as Write prints
-// them, but innermost first. samples is the total number, for the percentages.
-func (f *Folded) WriteTop(w io.Writer, most, samples int) error {
-	out := bufio.NewWriter(w)
-	stacks := slices.SortedFunc(maps.Keys(f.counts), func(a, b string) int {
-		return cmp.Or(cmp.Compare(f.counts[b], f.counts[a]), cmp.Compare(a, b))
-	})
-	for _, stack := range stacks[:min(most, len(stacks))] {
-		name, frames, _ := strings.Cut(stack, ";")
-		count := f.counts[stack]
-		_, _ = fmt.Fprintf(out, "\n%d samples, %.1f %%, %s\n", count, 100*float64(count)/float64(samples), name)
-		list := strings.Split(frames, ";")
-		for i, frame := range slices.Backward(list) {
-			_, _ = fmt.Fprintf(out, "#%-3d %s\n", len(list)-1-i, frame) // an error is kept until Flush
-		}
-	}
-	if left := len(stacks) - most; left > 0 {
-		_, _ = fmt.Fprintf(out, "\n%d more stacks\n", left)
 	}
 	return out.Flush()
 }

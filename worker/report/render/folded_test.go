@@ -78,25 +78,3 @@ func TestFoldedSaysWhatIsLost(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
-
-// TestTop checks the order, and the number of stacks that were left out.
-func TestTop(t *testing.T) {
-	t.Parallel()
-	f := render.Folded{}
-	cut := sample()
-	cut.Threads[0].Whole = false
-	const samples = 4
-	for _, tr := range []*backtrace.Trace{cut, sample(), sample(), sample()} {
-		f.Add(tr, 1)
-	}
-	const first = "\n3 samples, 75.0 %, postgres\n" + "#0   epoll_wait\n#1   [postgres]\n" +
-		"#2   std::map<int,unsigned_long>::at_[i]\n"
-	const second = "\n1 samples, 25.0 %, postgres\n" + "#0   epoll_wait\n#1   [postgres]\n" +
-		"#2   std::map<int,unsigned_long>::at_[i]\n#3   ...\n"
-	for most, want := range map[int]string{1: first + "\n1 more stacks\n", 2: first + second, 9: first + second} {
-		var out strings.Builder
-		if err := f.WriteTop(&out, most, samples); err != nil || out.String() != want {
-			t.Errorf("top %d: %v\n%s\nnot\n%s", most, err, out.String(), want)
-		}
-	}
-}

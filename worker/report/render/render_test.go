@@ -3,7 +3,6 @@ package render_test
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"regexp"
 	"strings"
 	"testing"
@@ -189,7 +188,7 @@ func TestNothingTurnsText(t *testing.T) {
 	}
 	folded := render.Folded{ByProcess: true}
 	folded.Add(tr, 1)
-	if err := errors.Join(folded.Write(&out), folded.WriteTop(&out, 9, 9)); err != nil {
+	if err := folded.Write(&out); err != nil {
 		t.Fatal(err)
 	}
 	out.WriteString(render.Text(tr, render.Options{}) + render.Brief(tr, render.Options{}) +
