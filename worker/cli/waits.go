@@ -28,6 +28,9 @@ type waitsFlags struct {
 	trace    int
 	stacks   string
 	top      int
+	idle     bool
+	types    []string
+	events   []string
 }
 
 const waitsLong = `Time the wait events of a running server for a while, from outside: how often its
@@ -46,6 +49,10 @@ Methods (--method):
            process some microseconds for each change.
   auto     exact where the kernel has trampolines, otherwise blocked, otherwise
            sampled. The output names the method.
+
+SHARE leaves out idle waits: waits of type Activity, and for the client's next
+command (ClientRead). --idle includes them. If --type or --event is given, the
+shares are those of the selected waits.
 
 With --stacks the stacks of waits are copied, named, and printed by wait event: of
 one in N waits (1/N), each of which then stands for N, or of the long ones
@@ -85,6 +92,9 @@ func newWaits() *cobra.Command {
 	fs.IntVar(&f.trace, "trace", 0, "record every wait of process `PID`, and print them by query")
 	fs.StringVar(&f.stacks, "stacks", "", "print the stacks of `WAITS`: 1/N for one in N, or >10ms for the long ones")
 	fs.IntVarP(&f.top, "top", "n", 20, "with --stacks and text: the `N` stacks and functions with the most time")
+	fs.BoolVar(&f.idle, "idle", false, "count idle waits (Activity, ClientRead) in the shares of the text")
+	fs.StringSliceVar(&f.types, "type", nil, "print only waits of this `TYPE`, such as IO")
+	fs.StringSliceVar(&f.events, "event", nil, "print only waits for this `EVENT`, such as WALSync")
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text or json; with --stacks "+
 		strings.Join(profilefmt.Formats(), ", "))
 	_ = cmd.MarkFlagDirname("pgdata")
@@ -109,6 +119,8 @@ func (f *waitsFlags) check(args []string) ([]int, error) {
 	switch {
 	case f.stacks == "" && f.format != formatText && f.format != formatJSON:
 		return nil, fmt.Errorf("--format must be text or json, not %q", f.format)
+	case (f.idle || f.types != nil || f.events != nil) && (f.stacks != "" || f.trace > 0):
+		return nil, errors.New("--idle, --type and --event go together neither with --stacks nor with --trace")
 	case f.duration <= 0:
 		return nil, fmt.Errorf("--duration must be more than 0, not %s", f.duration)
 	case f.trace < 0:
@@ -209,6 +221,8 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 		return err
 	}
 	report := server.NewReport(info, snapshot, cluster.Title, pids)
+	report.Idle = f.idle
+	report.Select(f.types, f.events)
 	if f.format == formatJSON {
 		return report.JSON(stdout)
 	}

@@ -3,6 +3,7 @@ package waitevent
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"pg_stat_backtrace/ptrace/measure/waits"
@@ -22,6 +23,8 @@ type Report struct {
 	// Processes are the figures of each process.
 	Processes []ProcessRows
 	Lost      waits.Lost
+	// Idle has the shares of Text include idle waits.
+	Idle bool
 }
 
 // ProcessRows are the figures of one process.
@@ -63,6 +66,24 @@ func (s *Server) NewReport(info waits.Info, snapshot *waits.Snapshot, title func
 		})
 	}
 	return r
+}
+
+// isIdle reports whether a process waits for work: a backend for its client, or another process for something to do.
+func (r *Row) isIdle() bool {
+	return r.Type == "Activity" || r.Type == "Client" && r.Name == "ClientRead"
+}
+
+// Select removes the waits of other types and events. Letter case does not count. An empty list selects everything.
+func (r *Report) Select(types, events []string) {
+	other := func(row Row) bool { return !isOneOf(types, row.Type) || !isOneOf(events, row.Name) }
+	r.Rows, r.Ended = slices.DeleteFunc(r.Rows, other), slices.DeleteFunc(r.Ended, other)
+	for i := range r.Processes {
+		r.Processes[i].Rows = slices.DeleteFunc(r.Processes[i].Rows, other)
+	}
+}
+
+func isOneOf(list []string, name string) bool {
+	return len(list) == 0 || slices.ContainsFunc(list, func(wanted string) bool { return strings.EqualFold(wanted, name) })
 }
 
 func (s *Server) rows(events []waits.Event) []Row {

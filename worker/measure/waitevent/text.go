@@ -3,6 +3,7 @@ package waitevent
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -72,7 +73,9 @@ func (r *Report) table(b *strings.Builder, ascii bool) {
 	types, names := len("TYPE"), len("EVENT")
 	for i := range r.Rows {
 		row := &r.Rows[i]
-		total += row.Total
+		if r.Idle || !row.isIdle() {
+			total += row.Total
+		}
 		types, names = max(types, len(row.Type)), max(names, len(row.Name))
 	}
 	line := func(class, name, calls, total, share, average, longest, histogram string) {
@@ -90,6 +93,9 @@ func (r *Report) table(b *strings.Builder, ascii bool) {
 	for i := range r.Rows {
 		row := &r.Rows[i]
 		share := fmt.Sprintf("%.1f %%", 100*float64(row.Total)/float64(max(total, 1)))
+		if !r.Idle && row.isIdle() {
+			share = "idle"
+		}
 		if !r.Info.Counts || row.Calls == 0 {
 			line(row.Type, row.Name, "", short(row.Total), share, "", "", "")
 			continue
@@ -156,6 +162,9 @@ func short(d time.Duration) string {
 
 // missing says what the figures lack.
 func (r *Report) missing() (lines []string) {
+	if !r.Idle && slices.ContainsFunc(r.Rows, func(row Row) bool { return row.isIdle() }) {
+		lines = append(lines, "SHARE leaves out idle waits: the type Activity, and ClientRead.")
+	}
 	add := func(n uint64, format string) {
 		if n > 0 {
 			lines = append(lines, fmt.Sprintf(format, n))

@@ -68,9 +68,10 @@ func TestText(t *testing.T) {
 Not used: fentry: refused
 
 TYPE     EVENT          CALLS     TOTAL   SHARE   AVERAGE   MAXIMUM  HISTOGRAM, 2.05 us to 1.07 s
-Client   ClientRead         1    1.00 s  94.3 %    1.00 s    1.00 s                    @
-Timeout  PgSleep            6   60.0 ms   5.7 %   10.0 ms   12.0 ms              @
+Client   ClientRead         1    1.00 s    idle    1.00 s    1.00 s                    @
+Timeout  PgSleep            6   60.0 ms 100.0 %   10.0 ms   12.0 ms              @
 LWLock   #65535             2   5.00 us   0.0 %   2.50 us   3.00 us  @
+SHARE leaves out idle waits: the type Activity, and ClientRead.
 Missing: 4 waits of processes that waited for more than 64 events each.
 Missing: the figures of 1 processes that ended faster than they could be read.
 Missing: the waits in which 1 processes were at the start. The kernel did not return from reading their memory.
@@ -78,6 +79,29 @@ Events with a number in place of a name are unknown to this release, or an exten
 `
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}
+
+// TestSelect has idle waits in the shares, and then only some types and events.
+func TestSelect(t *testing.T) {
+	s := named(t)
+	text := func(r *Report) string {
+		var b bytes.Buffer
+		if err := r.Text(&b, true); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	report := s.NewReport(waits.Info{Method: waits.Exact, Counts: true}, sample(t, s), func(int) string { return "" }, nil)
+	report.Idle = true
+	if got := text(&report); !strings.Contains(got, " 94.3 % ") || strings.Contains(got, "idle") {
+		t.Errorf("with idle waits:\n%s", got)
+	}
+	report.Idle = false
+	report.Select([]string{"timeout", "Client"}, []string{"pgsleep"})
+	if len(report.Rows) != 1 || report.Rows[0].Name != "PgSleep" || len(report.Processes[0].Rows) != 1 ||
+		strings.Contains(text(&report), "idle") {
+		t.Errorf("%+v", report)
 	}
 }
 
