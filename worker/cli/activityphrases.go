@@ -19,7 +19,7 @@ const (
 	phrasesTime = 2 * time.Second
 )
 
-// addPhrases says of each session that is not idle what it does. It takes stacks without a stop. A session whose state,
+// addPhrases sets the phrases of the sessions that are not idle. It takes stacks without a stop. A session whose state,
 // statement or wait event has changed since the moment gets no phrase.
 func (f *activityFlags) addPhrases(ctx context.Context, reader *state.Reader, m *moment.Moment) {
 	if f.capturer == nil {

@@ -47,7 +47,7 @@ type Trace struct {
 	Session *Session
 }
 
-// A Session is what the memory of a server says of one of its processes. What is not known is empty.
+// A Session is what the memory of a server says of one of its processes. Unknown facts are empty.
 type Session struct {
 	// Time is when the capture began.
 	Time time.Time

@@ -107,7 +107,7 @@ func (b *brief) thread(th *backtrace.Thread) {
 		frames = frames[:i+1]
 	}
 	if len(frames) > 0 && !slices.ContainsFunc(frames, isNamed) {
-		b.frame(&frames[0]) // of the C library: what it waits for is better than nothing
+		b.frame(&frames[0]) // of the C library: the name of a wait is better than nothing
 		frames = frames[1:]
 	}
 	nameless := 0
