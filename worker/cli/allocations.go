@@ -96,12 +96,10 @@ func (f *allocationFlags) run(
 		return explainAllocations(pid, err)
 	}
 	defer allocator.Close()
-	ctx, cancel := context.WithTimeout(ctx, f.duration)
-	defer cancel()
 	progress := allocationProgress{out: stderr, shown: terminal(stderr), duration: f.duration, begin: fmt.Sprintf(
 		"tracing the allocations of process %d for %s: malloc of %s", pid, f.duration, allocator.Name)}
 	report, err := heap.Run(ctx, capturer, target, allocator,
-		allocs.Options{MaxOverhead: budget, Blocks: m.format == formatCompressed}, progress.show)
+		allocs.Options{MaxOverhead: budget, Blocks: m.format == formatCompressed, Duration: f.duration}, progress.show)
 	progress.clear()
 	if err != nil {
 		return explainAllocations(pid, err)

@@ -97,6 +97,15 @@ func TestAllocations(t *testing.T) {
 		return stdout, blocks, bytes
 	}
 
+	// The time begins when the functions are probed: it is never shorter than --duration.
+	_, out, _ := run(t, "memory", "--allocations", "--duration", "300ms", "--max-overhead", "100%", pid)
+	took := regexp.MustCompile(`allocations during (\d+\.\d) s`).FindStringSubmatch(out)
+	if took == nil {
+		t.Errorf("%.1000s", out)
+	} else if seconds, err := strconv.ParseFloat(took[1], 64); err != nil || seconds < 0.3 {
+		t.Errorf("measured for %s s instead of 0.3 s", took[1])
+	}
+
 	text, _, _ := trace("text")
 	if !strings.Contains(text, "freed from before the start: ") || !strings.Contains(text, " in PrepareQuery+0x") ||
 		!regexp.MustCompile(`(?m)^live \d+ bytes in \d+ blocks? \(\d+\.\d %\); allocated \d+ bytes`).MatchString(text) {

@@ -215,7 +215,11 @@ func (f *traceFlags) run(ctx context.Context, o functrace.Options, stdout, stder
 	if f.format == formatJSON {
 		each = func(e *functrace.Event) error { return out.Encode(e.JSON()) }
 	}
+	slow := time.AfterFunc(f.duration+slowNaming, func() {
+		tellf(stderr, "the trace has ended; its stacks are being named, for at most half a minute")
+	})
 	result, err := t.Run(ctx, f.duration, each)
+	slow.Stop()
 	if err != nil {
 		return err
 	}
@@ -225,6 +229,9 @@ func (f *traceFlags) run(ctx context.Context, o functrace.Options, stdout, stder
 	}
 	return f.limited(result)
 }
+
+// slowNaming is how long after its end a trace may take to name its stacks without a message.
+const slowNaming = 2 * time.Second
 
 // limited returns an error if a probe was removed because it cost too much.
 func (f *traceFlags) limited(r *functrace.Result) error {

@@ -31,6 +31,8 @@ type Options struct {
 	MaxBlocks, MaxPaths int
 	// Blocks adds the single live blocks to the result.
 	Blocks bool
+	// Duration ends the trace so long after the functions were probed; 0: it has no limit.
+	Duration time.Duration
 }
 
 // Defaults of Options.
@@ -158,8 +160,8 @@ func (t *Tracer) attach() error {
 		functions[i] = allocsbpf.Function{Kind: f.Kind, Offset: f.Offset}
 	}
 	path := fmt.Sprintf("/proc/self/fd/%d", t.target.File.Fd())
-	t.began, t.cpu = time.Now(), t.cpuTime()
 	err := t.kernel.Attach(path, t.target.Process.PID, functions)
+	t.began, t.cpu = time.Now(), t.cpuTime() // calls count from the end of Attach on
 	if errors.Is(err, fs.ErrNotExist) && !t.process.Lives() {
 		return fmt.Errorf("process %d: %w", t.target.Process.PID, process.ErrExited)
 	}
@@ -193,7 +195,7 @@ func (t *Tracer) cpuTime() time.Duration {
 	return t.last
 }
 
-// Run traces until ctx ends, which is no error, or the process does, or the budget is exceeded. It calls take with new
+// Run traces until ctx ends, which is no error, or the process does, the time is over, or the budget is exceeded. It calls take with new
 // stacks, whose memory take may keep, one call at a time, and report with the figures, several times a second. An error
 // of take ends the trace, too. Afterwards the process is not probed any more.
 func (t *Tracer) Run(ctx context.Context, take func([]Stack) error, report func(*Progress)) (*Result, error) {
@@ -218,9 +220,16 @@ func (t *Tracer) Run(ctx context.Context, take func([]Stack) error, report func(
 	})
 	q := &queue{to: stacks}
 	r, err := t.run(ctx, q, failed, report)
+	elapsed, cpu := time.Since(t.began), t.cpuTime()-t.cpu // no call counts from the beginning of Detach on
 	t.kernel.Detach()
 	if err == nil {
+		if r.Ended {
+			elapsed = r.Elapsed
+		}
 		err = t.finish(q, r)
+	}
+	if err == nil {
+		r.Elapsed, r.CPU = elapsed, cpu
 	}
 	close(stacks)
 	taking.Wait()
@@ -238,8 +247,14 @@ func (t *Tracer) Run(ctx context.Context, take func([]Stack) error, report func(
 // run fetches stacks and figures until the trace ends.
 func (t *Tracer) run(ctx context.Context, q *queue, failed <-chan error, report func(*Progress)) (*Result, error) {
 	r := &Result{}
+	end := t.began.Add(t.options.Duration)
+	over := func() bool { return ctx.Err() != nil || t.options.Duration > 0 && !time.Now().Before(end) }
 	for {
-		for next := time.Now().Add(interval); ctx.Err() == nil && time.Now().Before(next); {
+		next := time.Now().Add(interval)
+		if t.options.Duration > 0 && end.Before(next) {
+			next = end
+		}
+		for ctx.Err() == nil && time.Now().Before(next) {
 			q.send()
 			if q.full() {
 				q.wait(ctx, next)
@@ -272,7 +287,7 @@ func (t *Tracer) run(ctx context.Context, q *queue, failed <-chan error, report 
 			r.Ended = true
 		case t.tooDear(&p):
 			r.TooDear = true
-		case ctx.Err() == nil:
+		case !over():
 			continue
 		}
 		return r, nil
@@ -292,12 +307,8 @@ func (t *Tracer) finish(q *queue, r *Result) (err error) {
 		}
 		q.add(list)
 	}
-	elapsed := r.Elapsed
 	if r.Progress, err = t.progress(); err != nil {
 		return err
-	}
-	if r.Ended {
-		r.Elapsed = elapsed
 	}
 	if r.Paths, err = t.kernel.Sums(); err != nil || !t.options.Blocks {
 		return err

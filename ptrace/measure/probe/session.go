@@ -99,6 +99,8 @@ type Session struct {
 	ended    map[int]bool
 
 	finishTime time.Duration // how long after the end hits are still handed to take
+	since      time.Time     // when all probes were attached
+	took       time.Duration // from then until the probes were removed
 
 	mu   sync.Mutex
 	past map[Key]Figures // of ended processes, which are no longer in the kernel's table
@@ -135,6 +137,7 @@ func Open(o Options) (*Session, error) {
 		s.Close()
 		return nil, err
 	}
+	s.since = time.Now()
 	return s, nil
 }
 
@@ -208,8 +211,8 @@ func (s *Session) attach() error {
 	return nil
 }
 
-// Run hands hits to take until ctx ends, for a duration at most (0: no limit), or until all processes have ended, which
-// are no errors. tick is called about 50 times a second, unless take takes longer; nil: it is not. Both are called in
+// Run hands hits to take until ctx ends, or until so long after Open (0: no limit), or until all processes have ended,
+// which are no errors. tick is called about 50 times a second, unless take takes longer; nil: it is not. Both are called in
 // the same other goroutine. An error of take or tick ends the session too. The error wraps ErrUnsupported if a process
 // has started a thread whose hits the kernel does not count. The probes are removed at the end, even while take has not
 // returned. Run returns when it has. Hits that take was not called for count as lost.
@@ -217,6 +220,7 @@ func (s *Session) Run(ctx context.Context, duration time.Duration, take func(*Hi
 	h := newHandover(s, take, tick)
 	err := s.watch(ctx, duration, h)
 	s.Detach()
+	s.took = time.Since(s.since)
 	patience := s.finishTime
 	if err != nil {
 		patience = 0
@@ -232,7 +236,7 @@ func (s *Session) watch(ctx context.Context, duration time.Duration, h *handover
 	const look = 20 * time.Millisecond
 	var end time.Time
 	if duration > 0 {
-		end = time.Now().Add(duration)
+		end = s.since.Add(duration)
 	}
 	for {
 		for until := time.Now().Add(look); h.next(until, until); {
@@ -267,6 +271,9 @@ func (s *Session) checkThreads() error {
 	}
 	return nil
 }
+
+// Took returns how long the probes counted, after Run. What Run did after the removal of the probes is not part of it.
+func (s *Session) Took() time.Duration { return s.took }
 
 // Detach removes all probes. The figures stay until Close.
 func (s *Session) Detach() {

@@ -280,6 +280,9 @@ func TestSlowNames(t *testing.T) {
 			if err := <-ended; err != nil || time.Since(began) < naming {
 				t.Errorf("%v after %v", err, time.Since(began))
 			}
+			if took := s.Took(); took < duration || took >= naming {
+				t.Errorf("the probes counted for %v", took)
+			}
 			figures, err := s.Figures()
 			if err != nil {
 				t.Fatal(err)

@@ -275,10 +275,31 @@ func (f *finder) notFound(name, function, library string) error {
 			"the compiler has put it inline at every call", hint}
 	}
 	if hint == "" {
+		if names := f.near(function, library); len(names) > 0 {
+			hint = "Similar names: " + strings.Join(names, ", ") + "."
+		}
+	}
+	if hint == "" {
 		hint = "A static function of a stripped program has no name, and a small one may be inlined everywhere. " +
 			`Run "pg_stat_backtrace symbols PID" to see which names are missing.`
 	}
 	return &FindError{name, "no function of that name is known in the processes", hint}
+}
+
+// near returns the names that differ from a name in few letters, of all images.
+func (f *finder) near(function, library string) (names []string) {
+	const most = 5
+	f.each(func(l *symbolize.Loaded, _ bool) bool {
+		if (library == "" || isModule(l, library)) && (library != "" || !isSystemWide(l)) {
+			for _, other := range l.Near(function) {
+				if !slices.Contains(names, other) {
+					names = append(names, other)
+				}
+			}
+		}
+		return len(names) < most
+	})
+	return names[:min(len(names), most)]
 }
 
 // isSystemWide reports whether an image is used by nearly every process of a host.

@@ -551,6 +551,8 @@ func refuseNames(t *testing.T, s *pgtest.Server) {
 		{name: "plpgsql:plpgsql_call_handler", calls: true},
 		{name: "no_such_function", want: "no function of that name"},
 		{name: "xlogflush", want: "Similar names: XLogFlush"},
+		{name: "XLogFlsh", want: "Similar names: XLogFlush"},
+		{name: "plpgsql:plpgsql_cal_handler", want: "Similar names: plpgsql_call_handler"},
 		{name: "libnone:malloc", want: "no process has loaded libnone"},
 		{name: "plpgsql:XLogFlush", want: "no function of that name"},
 		{name: "_PG_init", want: "2 libraries have a function of that name"},

@@ -420,16 +420,15 @@ func (t *Tracer) notice(n probe.Notice) {
 	}
 }
 
-// Run traces for a time (0: no limit), or until ctx ends, and returns what was seen. each is called for each hit with a
+// Run traces until so long after Attach (0: no limit), or until ctx ends, and returns what was seen. each is called for each hit with a
 // stack or arguments, as it comes; nil: it is not.
 func (t *Tracer) Run(ctx context.Context, d time.Duration, each func(*Event) error) (*Result, error) {
-	began := time.Now()
 	c := t.collector()
 	err := t.session.Run(ctx, d, func(h *probe.Hit) error { return c.take(h, each) }, c.tick)
 	if err != nil {
 		return nil, err
 	}
-	return c.finish(time.Since(began))
+	return c.finish(t.session.Took())
 }
 
 // collector returns what collects the hits.
