@@ -223,6 +223,9 @@ func (p *processReader) read() (metrics.Server, error) {
 	if err == nil {
 		server.Processes, err = p.processes(c)
 	}
+	if err == nil {
+		server.MaxConnections = p.reader.MaxConnections()
+	}
 	server.Running = err == nil || c.Alive() ||
 		errors.Is(err, cluster.ErrNoAccess) || errors.Is(err, cluster.ErrNamespace)
 	switch {

@@ -61,7 +61,7 @@ func TestExport(t *testing.T) {
 	})
 	for _, kind := range []string{"pyroscope", "otlp"} {
 		pgtest.Wait(t, kind+" is counted", func() bool {
-			n, _ := w.metric(fmt.Sprintf("export_profiles_total{type=%q}", kind))
+			n, _ := w.metric(fmt.Sprintf("export_profiles_total{receiver=%q}", kind))
 			return n > 0
 		})
 	}
@@ -171,8 +171,8 @@ service:
 		"--export-spool-dir", s.SocketDir)
 	busy(t, s)
 	outputHas(t, output, "service.name: Str(main)", "backend_type: Str(client backend)", "PostgresMain")
-	pgtest.Wait(t, "accepted", func() bool { n, _ := w.metric(`export_profiles_total{type="otlp"}`); return n > 0 })
-	if n, _ := w.metric(`export_dropped_total{type="otlp"}`); n > 0 {
+	pgtest.Wait(t, "accepted", func() bool { n, _ := w.metric(`export_profiles_total{receiver="otlp"}`); return n > 0 })
+	if n, _ := w.metric(`export_dropped_total{receiver="otlp"}`); n > 0 {
 		t.Errorf("%v profiles were dropped", n)
 	}
 }

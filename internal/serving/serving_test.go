@@ -44,10 +44,10 @@ func TestMetricsOfRealServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]float64{
-		`requests_total{type="queued"}`: 1, `requests_total{type="waiting"}`: 2,
-		`failures_total{sqlstate="01000"}`: 1, `captures_total{type="stop"}`: 2,
+		`requests_total{call="queued"}`: 1, `requests_total{call="waiting"}`: 2,
+		`failures_total{sqlstate="01000"}`: 1, `captures_total{engine="stop"}`: 2,
 		"pause_seconds_count": 2, "server_up": 1, "server_readable": 1,
-		`sessions{type="active"}`: 1, `wait_timing_info{type="sampled"}`: 1,
+		`sessions{state="active"}`: 1, `wait_timing_info{method="sampled"}`: 1,
 		"queue_waiting": 0, fmt.Sprintf(`server_info{data_directory=%q,version="%d"}`, s.DataDir, s.Major): 1,
 	} {
 		pgtest.Wait(t, fmt.Sprintf("%s is %v", name, want), func() bool {
@@ -268,7 +268,7 @@ func TestProfile(t *testing.T) {
 		}
 	}
 	checkFormats(t, w)
-	if n, _ := w.metric(`profiles_total{type="cpu"}`); n < 5 {
+	if n, _ := w.metric(`profiles_total{mode="cpu"}`); n < 5 {
 		t.Errorf("%v profiles were counted", n)
 	}
 }
@@ -468,7 +468,7 @@ func TestSessionsLost(t *testing.T) {
 	s.Exec(t, "CREATE EXTENSION pg_stat_backtrace; CREATE ROLE backtracer SUPERUSER LOGIN")
 	w := serve(t, s, false, s.DSN("backtracer", "postgres"))
 	lost := func(kind string) float64 {
-		seconds, found := w.metric(fmt.Sprintf(`session_lost_seconds{type=%q}`, kind))
+		seconds, found := w.metric(fmt.Sprintf(`session_lost_seconds{session=%q}`, kind))
 		if !found {
 			t.Fatal("no figure")
 		}

@@ -10,6 +10,7 @@ package activity
 
 import (
 	"slices"
+	"time"
 
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/state"
@@ -38,6 +39,9 @@ type Process struct {
 	State State
 	// WaitType and WaitEvent are as in pg_stat_activity, and empty while the process does not wait.
 	WaitType, WaitEvent string
+	// Transaction is when the open transaction of the process began, LockWait when it began to wait for a heavyweight
+	// lock; nil: it has none, or the time is not known.
+	Transaction, LockWait *time.Time
 }
 
 // Active reports whether a process works or waits for something that it needs for its work.
@@ -73,7 +77,7 @@ func (r *Reader) Read() ([]Process, error) {
 	processes := make([]Process, 0, len(m.Sessions))
 	for i := range m.Sessions {
 		s := &m.Sessions[i]
-		p := Process{PID: s.PID, BackendType: s.Type}
+		p := Process{PID: s.PID, BackendType: s.Type, Transaction: s.XactStart}
 		switch {
 		case s.Type == ClientBackend:
 			p.State = stateOf(s.State)
@@ -81,12 +85,15 @@ func (r *Reader) Read() ([]Process, error) {
 			p.BackendType = BackgroundWorker
 		}
 		if s.Wait != nil {
-			p.WaitType, p.WaitEvent = s.Wait.Type, s.Wait.Event
+			p.WaitType, p.WaitEvent, p.LockWait = s.Wait.Type, s.Wait.Event, s.Wait.Since
 		}
 		processes = append(processes, p)
 	}
 	return processes, nil
 }
+
+// MaxConnections returns the server's parameter max_connections; 0: it is not known.
+func (r *Reader) MaxConnections() int { return r.state.MaxConnections() }
 
 // stateOf translates the name of a state.
 func stateOf(name string) State {

@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -67,6 +70,40 @@ func checkStates(t *testing.T, s *pgtest.Server, r *Reader) {
 		}
 		return true
 	})
+	checkFigures(t, r, idle, transaction)
+}
+
+// checkFigures: a session in a transaction has its start, an idle one has none, and the limit of connections is known.
+func checkFigures(t *testing.T, r *Reader, idle, transaction *pgx.Conn) {
+	t.Helper()
+	processes, err := r.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var began time.Time
+	const query = "SELECT xact_start FROM pg_stat_activity WHERE pid = $1"
+	if err := idle.QueryRow(t.Context(), query, transaction.PgConn().PID()).Scan(&began); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range processes {
+		switch p.PID {
+		case int(idle.PgConn().PID()):
+			if p.Transaction != nil {
+				t.Errorf("an idle session has a transaction since %v", p.Transaction)
+			}
+		case int(transaction.PgConn().PID()):
+			if p.Transaction == nil || !p.Transaction.Equal(began) {
+				t.Errorf("a transaction since %v was read as %v", began, p.Transaction)
+			}
+		}
+	}
+	var limit int
+	if err := idle.QueryRow(t.Context(), "SELECT current_setting('max_connections')::int").Scan(&limit); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.MaxConnections(); got != limit {
+		t.Errorf("max_connections is %d, and was read as %d", limit, got)
+	}
 }
 
 // checkTypes compares the types of all processes with the server's own view.

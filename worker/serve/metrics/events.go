@@ -199,9 +199,9 @@ type histogram struct {
 // Desc returns the description.
 func (h histogram) Desc() *prometheus.Desc { return h.desc }
 
-// classicBuckets are the buckets, by number, whose upper limits are those of a classic histogram: about 0.1 ms, 1 ms,
-// 17 ms, 0.1 s and 1 s.
-var classicBuckets = []int{7, 10, 14, 17, 20}
+// classicBuckets are the buckets, by number, whose upper limits are those of a classic histogram: about 0.13 ms,
+// 0.5 ms, 1 ms, 4 ms, 17 ms, 0.13 s, 1.1 s, 4.3 s, 17 s and 137 s.
+var classicBuckets = []int{7, 9, 10, 12, 14, 17, 20, 22, 24, 27}
 
 // secondBucket is the bucket whose upper limit is 2^30 ns, which counts as a second.
 const secondBucket = 20

@@ -56,11 +56,11 @@ func New(cfg Config) *Metrics {
 	vector := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
 	}
-	m.captures = vector("captures_total", "Captured stacks, by engine.", labelType)
-	m.requests = vector("requests_total", "Requests from SQL: waiting or queued.", labelType)
+	m.captures = vector("captures_total", "Captured stacks, by engine.", labelEngine)
+	m.requests = vector("requests_total", "Requests from SQL: waiting or queued.", labelCall)
 	m.failures = vector("failures_total", "Failed requests and captures, by SQLSTATE.", labelState)
-	m.profiles = vector("profiles_total", "Finished profiles, by mode.", labelType)
-	m.http = vector("http_requests_total", "Answers of the listener, by outcome.", labelType)
+	m.profiles = vector("profiles_total", "Finished profiles, by mode.", labelMode)
+	m.http = vector("http_requests_total", "Answers of the listener, by outcome.", labelOutcome)
 	m.refused = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: prefix + "http_connections_refused_total", Help: "Connections that the listener closed for lack of room.",
 	})

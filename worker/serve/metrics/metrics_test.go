@@ -23,7 +23,7 @@ import (
 	"pg_stat_backtrace/worker/pg/levels"
 )
 
-const mostSeries = 300
+const mostSeries = 370
 
 // protobuf is the format in which scrapers get native histograms.
 const protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
@@ -92,7 +92,7 @@ func everything(t *testing.T) *Metrics {
 	m := New(Config{
 		Version: "1.2",
 		Server: func() (Server, error) {
-			s := Server{Running: true, Version: 18}
+			s := Server{Running: true, Version: 18, MaxConnections: 100}
 			for _, kind := range []string{activity.ClientBackend, activity.ParallelWorker, "checkpointer", "walwriter"} {
 				s.Processes = append(s.Processes, activity.Process{BackendType: kind, State: activity.Active})
 				for i := range rows {
@@ -132,7 +132,7 @@ func everything(t *testing.T) *Metrics {
 	return m
 }
 
-// TestSeriesBounded: a server in which every wait event was seen has at most 300 series, and sums by type stay right.
+// TestSeriesBounded: a server in which every wait event was seen has at most mostSeries series, and sums by type stay right.
 func TestSeriesBounded(t *testing.T) {
 	m := everything(t)
 	for round := range 2 {
@@ -193,7 +193,7 @@ func families(t *testing.T, m *Metrics) map[string]*dto.MetricFamily {
 }
 
 // TestNativeHistograms: a scraper that accepts protocol buffers gets a histogram for each event, with true buckets, and
-// at most 300 series.
+// at most mostSeries series.
 func TestNativeHistograms(t *testing.T) {
 	found := families(t, everything(t))
 	n := 0
@@ -223,7 +223,10 @@ func TestNativeHistograms(t *testing.T) {
 	}
 	for _, e := range types {
 		h := e.GetHistogram()
-		limits := []float64{131.072e-6, 1.048576e-3, 16.777216e-3, 134.217728e-3, 1.073741824}
+		limits := []float64{
+			131.072e-6, 524.288e-6, 1.048576e-3, 4.194304e-3, 16.777216e-3, 134.217728e-3, 1.073741824, 4.294967296,
+			17.179869184, 137.438953472,
+		}
 		if len(h.GetPositiveSpan()) == 0 || len(h.GetBucket()) != len(limits) {
 			t.Fatalf("histogram %v", h)
 		}
@@ -233,9 +236,9 @@ func TestNativeHistograms(t *testing.T) {
 			}
 		}
 		third := h.GetSampleCount() / 3
-		if below, second := h.GetBucket()[0].GetCumulativeCount(), h.GetBucket()[4].GetCumulativeCount(); below != third ||
+		if below, second := h.GetBucket()[0].GetCumulativeCount(), h.GetBucket()[6].GetCumulativeCount(); below != third ||
 			second != 2*third {
-			t.Errorf("of %d waits %d and %d are in the first and the last bucket", h.GetSampleCount(), below, second)
+			t.Errorf("of %d waits %d and %d are below 0.13 ms and 1.07 s", h.GetSampleCount(), below, second)
 		}
 	}
 	h := found["pause_seconds"].GetMetric()[0].GetHistogram()
@@ -284,7 +287,7 @@ func TestWaitCountersOnlyGrow(t *testing.T) {
 	timed, now.Since = true, began.Add(time.Hour)
 	set(0, time.Second, waits.Sampled)
 	if got := series(t, m); got[`wait_seconds_total{event="WALSync",type="IO"}`] != 227 ||
-		got[`wait_timing_info{type="sampled"}`] != 1 {
+		got[`wait_timing_info{method="sampled"}`] != 1 {
 		t.Errorf("sampled: %v", got)
 	} else if _, counted := got[`waits_total{event="WALSync",type="IO"}`]; counted {
 		t.Error("the method sampled counts no waits")
@@ -331,8 +334,13 @@ func TestWaitInProgressCountsOnce(t *testing.T) {
 // TestSessions: a series stays at 0 when no session belongs to it any more.
 func TestSessions(t *testing.T) {
 	var failure error
-	server := Server{Running: true, Version: 15, DataDir: "/srv/\"a\\b\n\xff", Processes: []activity.Process{
-		{BackendType: activity.ClientBackend, State: activity.Active, WaitType: "Lock", WaitEvent: "tuple"},
+	ago := func(d time.Duration) *time.Time { at := time.Now().Add(-d); return &at }
+	server := Server{Running: true, Version: 15, DataDir: "/srv/\"a\\b\n\xff", MaxConnections: 40, Processes: []activity.Process{
+		{
+			BackendType: activity.ClientBackend, State: activity.Active, WaitType: "Lock", WaitEvent: "tuple",
+			Transaction: ago(2 * time.Hour), LockWait: ago(time.Hour),
+		},
+		{BackendType: "autovacuum worker", Transaction: ago(9 * time.Hour), WaitType: "Lock", LockWait: ago(time.Minute)},
 		{BackendType: activity.ClientBackend, State: activity.Active},
 		{BackendType: activity.ClientBackend, State: activity.Idle, WaitType: "Client", WaitEvent: "ClientRead"},
 		{BackendType: "checkpointer", WaitType: "Activity", WaitEvent: "CheckpointerMain"},
@@ -344,14 +352,25 @@ func TestSessions(t *testing.T) {
 		`active_sessions{backend_type="client backend",event="tuple",type="Lock"}`: 1,
 		`active_sessions{backend_type="client backend",event="CPU",type="CPU"}`:    1,
 		`active_sessions{backend_type="walsender",event="CPU",type="CPU"}`:         1,
-		`sessions{type="active"}`: 2, `sessions{type="idle"}`: 1, `sessions{type="aborted"}`: 0,
-		`server_up`: 1, `server_readable`: 1, info: 1,
+		`sessions{state="active"}`: 2, `sessions{state="idle"}`: 1, `sessions{state="aborted"}`: 0,
+		`server_up`: 1, `server_readable`: 1, info: 1, `connections`: 3, `max_connections`: 40,
 	} {
 		if got, ok := series(t, m)[name]; !ok || got != want {
 			t.Errorf("%s is %v (%t), want %v", name, got, ok, want)
 		}
 	}
+	// Both ages grow until the scrape.
+	now := series(t, m)
+	if age := now["oldest_transaction_seconds"]; age < 2*3600 || age > 9*3600 {
+		t.Errorf("the oldest transaction of a client backend is %v s old", age)
+	}
+	if wait := now["longest_lock_wait_seconds"]; wait < 3600 || wait > 2*3600 {
+		t.Errorf("the longest wait for a lock took %v s", wait)
+	}
 	server.Processes = nil
+	if now := series(t, m); now["oldest_transaction_seconds"] != 0 || now["longest_lock_wait_seconds"] != 0 {
+		t.Errorf("without processes: %v", now)
+	}
 	got, ok := series(t, m)[`active_sessions{backend_type="client backend",event="tuple",type="Lock"}`]
 	if !ok || got != 0 {
 		t.Errorf("a series without sessions: %v, %t", got, ok)

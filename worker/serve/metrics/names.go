@@ -6,7 +6,15 @@ const prefix = "pg_stat_backtrace_"
 
 // Labels.
 const (
-	labelType    = "type"
+	labelType    = "type" // of a wait event, and nothing else
+	labelSession = "session"
+	labelStatus  = "state"
+	labelMethod  = "method"
+	labelTarget  = "receiver"
+	labelEngine  = "engine"
+	labelCall    = "call"
+	labelMode    = "mode"
+	labelOutcome = "outcome"
 	labelEvent   = "event"
 	labelBackend = "backend_type"
 	labelState   = "sqlstate"
@@ -28,14 +36,21 @@ var (
 		labelVersion, labelDataDir)
 	active = desc("active_sessions", "Active processes of the server by wait event.",
 		labelType, labelEvent, labelBackend)
-	sessions = desc("sessions", "Client backends by state.", labelType)
+	sessions = desc("sessions", "Client backends by state.", labelStatus)
+
+	connections       = desc("connections", "Client backends.")
+	maxConnections    = desc("max_connections", "The server's parameter max_connections.")
+	oldestTransaction = desc("oldest_transaction_seconds",
+		"Age of the oldest open transaction of a client backend, 0 if there is none.")
+	longestLockWait = desc("longest_lock_wait_seconds",
+		"Time for which a process has waited for a heavyweight lock, the longest one, 0 if none waits.")
 
 	waitSeconds   = desc("wait_seconds_total", "Time that processes waited, by wait event.", labelType, labelEvent)
 	waitCount     = desc("waits_total", "Number of waits, by wait event.", labelType, labelEvent)
 	waitDuration  = desc("wait_duration_seconds", "Duration of waits, by type of wait event.", labelType)
 	eventDuration = desc("wait_event_duration_seconds", "Duration of waits, by wait event.", labelType, labelEvent)
 	waitLost      = desc("wait_lost_total", "Waits and processes that are missing in the figures of wait events.")
-	waitInfo      = desc("wait_timing_info", "Always 1. The type is the method by which wait events are timed.", labelType)
+	waitInfo      = desc("wait_timing_info", "Always 1. The label is the method by which wait events are timed.", labelMethod)
 
 	buildInfo = desc("build_info", "Always 1. The labels are the versions of the worker and of Go.",
 		labelVersion, "goversion")
@@ -49,14 +64,14 @@ var (
 	queueOldest  = desc("queue_oldest_seconds", "Age of the oldest request in the queue, 0 if it is empty.")
 
 	sessionLost = desc("session_lost_seconds",
-		"Time for which the worker has had no session in the server, 0 while it has one.", labelType)
+		"Time for which the worker has had no session in the server, 0 while it has one.", labelSession)
 
-	exportSent = desc("export_profiles_total", "Profiles that the receiver accepted.", labelType)
-	exportFail = desc("export_failures_total", "Requests to the receiver that failed and are tried again.", labelType)
+	exportSent = desc("export_profiles_total", "Profiles that the receiver accepted.", labelTarget)
+	exportFail = desc("export_failures_total", "Requests to the receiver that failed and are tried again.", labelTarget)
 	exportDrop = desc("export_dropped_total", "Profiles given up: too old, refused by the receiver, or no room on disk.",
-		labelType)
-	exportPending = desc("export_pending", "Profiles that wait on disk.", labelType)
-	exportBytes   = desc("export_pending_bytes", "Size of the profiles that wait on disk.", labelType)
+		labelTarget)
+	exportPending = desc("export_pending", "Profiles that wait on disk.", labelTarget)
+	exportBytes   = desc("export_pending_bytes", "Size of the profiles that wait on disk.", labelTarget)
 )
 
 // Limits on the number of series. Events beyond them count as other.

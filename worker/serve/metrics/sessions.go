@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -18,6 +19,8 @@ type Server struct {
 	Version int
 	// DataDir is the data directory, as the worker reaches it.
 	DataDir string
+	// MaxConnections is the server's parameter; 0: it is not known.
+	MaxConnections int
 	// Processes is empty if the processes cannot be read.
 	Processes []activity.Process
 }
@@ -88,9 +91,33 @@ func (a *activities) Collect(out chan<- prometheus.Metric) {
 	for key := range a.seen {
 		out <- gauge(active, float64(counts[key]), key.class, key.event, key.backend)
 	}
+	connected := 0
 	for state, name := range stateNames {
 		out <- gauge(sessions, float64(states[state]), name)
+		connected += states[state]
 	}
+	out <- gauge(connections, float64(connected))
+	if server.MaxConnections > 0 {
+		out <- gauge(maxConnections, float64(server.MaxConnections))
+	}
+	transaction, wait := longest(server.Processes, time.Now())
+	out <- gauge(oldestTransaction, transaction.Seconds())
+	out <- gauge(longestLockWait, wait.Seconds())
+}
+
+// longest returns the age of the oldest open transaction of a client backend, and of the oldest wait of any process for
+// a heavyweight lock; 0 without one.
+func longest(processes []activity.Process, now time.Time) (transaction, wait time.Duration) {
+	for i := range processes {
+		p := &processes[i]
+		if p.Transaction != nil && p.BackendType == activity.ClientBackend {
+			transaction = max(transaction, now.Sub(*p.Transaction))
+		}
+		if p.LockWait != nil {
+			wait = max(wait, now.Sub(*p.LockWait))
+		}
+	}
+	return transaction, wait
 }
 
 func oneIf(condition bool) float64 {
