@@ -347,16 +347,16 @@ const document = "../../../doc/phrases.md"
 
 func TestDocumentIsCurrent(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("# Phrases\n\nThe phrases of stacks, in the order of the table `worker/moment/phrases/table.txt`. `go test ./worker/moment/phrases\n" +
-		"-run TestDocument -update` makes this page. Names in braces are filled in where they are known. A *step* stands behind\n" +
-		"the activity that it is a part of. A *generic* phrase appears only if no other one is true. The key is a label of metrics.\n\n" +
-		"| key | phrase | advice | manual |\n| --- | --- | --- | --- |\n")
+	b.WriteString("# Phrases\n\nThe phrases of stacks, made from `worker/moment/phrases/table.txt`. Names in braces are filled in where they are known. A\n" +
+		"*step* stands behind the activity that it is a part of. A *generic* phrase appears only if no other one is true. The key leads\n" +
+		"to PostgreSQL's manual, and is a label of metrics.\n\n" +
+		"| key | phrase | advice |\n| --- | --- | --- |\n")
 	for _, e := range Entries() {
 		text := e.Text
 		if e.Kind != "" {
 			text += " (*" + e.Kind + "*)"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | [%s](https://www.postgresql.org/docs/current/%s.html) |\n", e.Key, text, e.Advice, e.Page, e.Page)
+		fmt.Fprintf(&b, "| [`%s`](https://www.postgresql.org/docs/current/%s.html) | %s | %s |\n", e.Key, e.Page, text, e.Advice)
 	}
 	if *update {
 		if err := os.WriteFile(document, []byte(b.String()), 0o644); err != nil { //nolint:gosec // a public document
