@@ -102,7 +102,8 @@ func permitted(n need, status procfs.Status) finding {
 	return finding{good, what, n.feature + ": by " + wanted, ""}
 }
 
-const pausesRemedy = "Grant RLIMIT_RTPRIO of 1 (LimitRTPRIO=1 in a systemd unit, rtprio in limits.conf) or CAP_SYS_NICE."
+const pausesRemedy = "Grant RLIMIT_RTPRIO of 1 (LimitRTPRIO=1 in a systemd unit, rtprio in limits.conf) or " +
+	"CAP_SYS_NICE."
 
 // shortPauses returns whether this process may raise its priority during a stop.
 func shortPauses(mayHurry bool) finding {

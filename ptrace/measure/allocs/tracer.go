@@ -195,9 +195,9 @@ func (t *Tracer) cpuTime() time.Duration {
 	return t.last
 }
 
-// Run traces until ctx ends, which is no error, or the process does, the time is over, or the budget is exceeded. It calls take with new
-// stacks, whose memory take may keep, one call at a time, and report with the figures, several times a second. An error
-// of take ends the trace, too. Afterwards the process is not probed any more.
+// Run traces until ctx ends, which is no error, or the process does, the time is over, or the budget is exceeded. It
+// calls take with new stacks, whose memory take may keep, one call at a time, and report with the figures, several times
+// a second. An error of take ends the trace, too. Afterwards the process is not probed any more.
 func (t *Tracer) Run(ctx context.Context, take func([]Stack) error, report func(*Progress)) (*Result, error) {
 	// To name the first stacks can take a second. Meanwhile others are fetched, the kernel learns of new code, and the
 	// cost is compared with the budget.

@@ -212,8 +212,8 @@ func (s *Session) attach() error {
 }
 
 // Run hands hits to take until ctx ends, or until so long after Open (0: no limit), or until all processes have ended,
-// which are no errors. tick is called about 50 times a second, unless take takes longer; nil: it is not. Both are called in
-// the same other goroutine. An error of take or tick ends the session too. The error wraps ErrUnsupported if a process
+// which are no errors. tick is called about 50 times a second, unless take takes longer; nil: it is not. Both are called
+// in the same other goroutine. An error of take or tick ends the session too. The error wraps ErrUnsupported if a process
 // has started a thread whose hits the kernel does not count. The probes are removed at the end, even while take has not
 // returned. Run returns when it has. Hits that take was not called for count as lost.
 func (s *Session) Run(ctx context.Context, duration time.Duration, take func(*Hit) error, tick func() error) error {

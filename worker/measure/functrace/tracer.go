@@ -420,8 +420,8 @@ func (t *Tracer) notice(n probe.Notice) {
 	}
 }
 
-// Run traces until so long after Attach (0: no limit), or until ctx ends, and returns what was seen. each is called for each hit with a
-// stack or arguments, as it comes; nil: it is not.
+// Run traces until so long after Attach (0: no limit), or until ctx ends, and returns what was seen. each is called for
+// each hit with a stack or arguments, as it comes; nil: it is not.
 func (t *Tracer) Run(ctx context.Context, d time.Duration, each func(*Event) error) (*Result, error) {
 	c := t.collector()
 	err := t.session.Run(ctx, d, func(h *probe.Hit) error { return c.take(h, each) }, c.tick)

@@ -335,7 +335,8 @@ func TestWaitInProgressCountsOnce(t *testing.T) {
 func TestSessions(t *testing.T) {
 	var failure error
 	ago := func(d time.Duration) *time.Time { at := time.Now().Add(-d); return &at }
-	server := Server{Running: true, Version: 15, DataDir: "/srv/\"a\\b\n\xff", MaxConnections: 40, Processes: []activity.Process{
+	server := Server{Running: true, Version: 15, DataDir: "/srv/\"a\\b\n\xff", MaxConnections: 40}
+	server.Processes = []activity.Process{
 		{
 			BackendType: activity.ClientBackend, State: activity.Active, WaitType: "Lock", WaitEvent: "tuple",
 			Transaction: ago(2 * time.Hour), LockWait: ago(time.Hour),
@@ -345,7 +346,7 @@ func TestSessions(t *testing.T) {
 		{BackendType: activity.ClientBackend, State: activity.Idle, WaitType: "Client", WaitEvent: "ClientRead"},
 		{BackendType: "checkpointer", WaitType: "Activity", WaitEvent: "CheckpointerMain"},
 		{BackendType: "walsender"},
-	}}
+	}
 	const info = `server_info{data_directory="/srv/\"a\\b\n�",version="15"}`
 	m := New(Config{Server: func() (Server, error) { return server, failure }})
 	for name, want := range map[string]float64{
