@@ -89,3 +89,30 @@ func TestMakeTargetsExist(t *testing.T) {
 		}
 	}
 }
+
+// TestTableCells keeps each cell of a table at two sentences: longer texts belong below the table.
+func TestTableCells(t *testing.T) {
+	quoted := regexp.MustCompile("`[^`]*`")
+	end := regexp.MustCompile(`\. +[A-Z\[_]`)
+	for _, pattern := range []string{"README.md", "SECURITY.md", "doc/*.md"} {
+		pages, err := filepath.Glob(filepath.Join(top, pattern))
+		if err != nil || len(pages) == 0 {
+			t.Fatalf("%s: %v", pattern, err)
+		}
+		for _, page := range pages {
+			if name := filepath.Base(page); name == "options.md" || name == "phrases.md" {
+				continue // made from the code
+			}
+			for line := range strings.Lines(read(t, page)) {
+				if !strings.HasPrefix(line, "| ") {
+					continue
+				}
+				for cell := range strings.SplitSeq(line, " | ") {
+					if len(end.FindAllString(quoted.ReplaceAllString(cell, "_"), -1)) > 1 {
+						t.Errorf("%s: more than two sentences: %s", filepath.Base(page), cell)
+					}
+				}
+			}
+		}
+	}
+}
