@@ -1,7 +1,9 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -35,9 +37,9 @@ var names = map[int]string{
 // also where there is no yama) and kernel.perf_event_paranoid.
 func needs(scope, paranoid int) []need {
 	list := []need{
-		{feature: "stop a process of the own user, or read it asleep"},
-		{feature: "sample one on the CPU (engine running)"},
-		{feature: "the same of another user's, or one that is not dumpable", anyOf: []int{unix.CAP_SYS_PTRACE}},
+		{feature: "stop a process of the same user, or read it asleep"},
+		{feature: "sample a process on the CPU (engine running)"},
+		{feature: "capture a process of another user, or one that is not dumpable", anyOf: []int{unix.CAP_SYS_PTRACE}},
 		{
 			feature: "all names of a library that is deleted or replaced",
 			anyOf:   []int{unix.CAP_CHECKPOINT_RESTORE, unix.CAP_SYS_ADMIN},
@@ -134,13 +136,14 @@ func program(what, feature string, err error, own procfs.Status) finding {
 	if err == nil {
 		return finding{good, what, feature + ": by programs in the kernel", ""}
 	}
-	return finding{absent, what, fmt.Sprintf("%s: %v", feature, err), programRemedy(own)}
+	return finding{absent, what, fmt.Sprintf("%s: %v", feature, err), programRemedy(err, own)}
 }
 
-// programRemedy returns what to grant to a process that lacks the capabilities for programs in the kernel. If it has
-// them, the kernel itself is the reason.
-func programRemedy(own procfs.Status) string {
-	if has(own, unix.CAP_SYS_ADMIN) || has(own, unix.CAP_BPF) && has(own, unix.CAP_PERFMON) {
+// programRemedy returns what to grant to a process without the capabilities for programs in the kernel, if the kernel
+// has refused permission. Otherwise no right helps.
+func programRemedy(err error, own procfs.Status) string {
+	if !errors.Is(err, fs.ErrPermission) ||
+		has(own, unix.CAP_SYS_ADMIN) || has(own, unix.CAP_BPF) && has(own, unix.CAP_PERFMON) {
 		return ""
 	}
 	return "Run as root, or grant CAP_BPF and CAP_PERFMON."
@@ -151,7 +154,7 @@ func functionCalls(own procfs.Status) finding {
 	const what = "functions"
 	cost, err := probe.Calibrate()
 	if err != nil {
-		return finding{absent, what, fmt.Sprintf("trace calls of functions (trace): %v", err), programRemedy(own)}
+		return finding{absent, what, fmt.Sprintf("trace calls of functions (trace): %v", err), programRemedy(err, own)}
 	}
 	text := "calls can be traced (trace)"
 	if cost.Emulated > 0 {
@@ -167,7 +170,7 @@ func waitTiming(own procfs.Status) (found []finding) {
 	for _, p := range waits.Possibilities() {
 		text := fmt.Sprintf("%s by %s (%s)", p.Method, p.Mechanism, waitCost(p.Mechanism))
 		if p.Err != nil {
-			found = append(found, finding{absent, what, fmt.Sprintf("%s: %v", text, p.Err), programRemedy(own)})
+			found = append(found, finding{absent, what, fmt.Sprintf("%s: %v", text, p.Err), programRemedy(p.Err, own)})
 			continue
 		}
 		if p.Uring == nil {
@@ -175,7 +178,7 @@ func waitTiming(own procfs.Status) (found []finding) {
 			continue
 		}
 		found = append(found, finding{good, what, text + ", up to PostgreSQL 17", ""}, finding{
-			absent, what, fmt.Sprintf("%s, of PostgreSQL 18 and later: %v", text, p.Uring), programRemedy(own),
+			absent, what, fmt.Sprintf("%s, of PostgreSQL 18 and later: %v", text, p.Uring), programRemedy(p.Uring, own),
 		})
 	}
 	return found

@@ -2,8 +2,11 @@ package doctor
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
@@ -31,7 +34,8 @@ func TestVerdict(t *testing.T) {
 // only if the process lacks one.
 func TestMissingFeatures(t *testing.T) {
 	t.Parallel()
-	refused := errors.New("not in this kernel")
+	refused := fmt.Errorf("load a program: %w", unix.EPERM)
+	old := errors.New("it takes Linux 6.10 or later")
 	none, all := procfs.Status{}, procfs.Status{CapEff: ^uint64(0)}
 	stack := needs(0, 2)[4]
 	never := needs(3, 2)[0]
@@ -45,7 +49,8 @@ func TestMissingFeatures(t *testing.T) {
 		{"with the capability", permitted(stack, all), good, ""},
 		{"never", permitted(never, all), absent, "reboot"},
 		{"no right", program("x", "y", refused, none), absent, "CAP_BPF"},
-		{"old kernel", program("x", "y", refused, all), absent, ""},
+		{"refused with all rights", program("x", "y", refused, all), absent, ""},
+		{"old kernel", program("x", "y", old, none), absent, ""},
 		{"program", program("x", "y", nil, none), good, ""},
 		{"no priority", shortPauses(false), absent, "RLIMIT_RTPRIO"},
 		{"priority", shortPauses(true), good, ""},
