@@ -40,6 +40,8 @@ type watcher struct {
 	next atomic.Pointer[rules.Config]
 	jobs chan incidentJob
 	hook *webhook.Sender
+	// alerts are those that were sent and have not ended; for the goroutine that writes incidents.
+	alerts map[alertKey]webhook.Alert
 	// overBudget is when the log had the last line about the budget.
 	overBudget time.Time
 }
@@ -49,7 +51,15 @@ type incidentJob struct {
 	finding rules.Finding
 	look    *rules.Look
 	config  rules.Config
+	// until, if not zero, makes this the end of an earlier incident.
+	until time.Time
 }
+
+// alertKey names an alert.
+type alertKey struct{ rule, cause string }
+
+// maxAlerts bounds the alerts whose ends are sent.
+const maxAlerts = 1000
 
 // maxIncidentJobs bounds the incidents that wait to be written.
 const maxIncidentJobs = 8
@@ -63,7 +73,7 @@ func (w *Worker) newWatcher() (*watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &watcher{worker: w, engine: rules.New(c), jobs: make(chan incidentJob, maxIncidentJobs)}
+	v := &watcher{worker: w, engine: rules.New(c), jobs: make(chan incidentJob, maxIncidentJobs), alerts: map[alertKey]webhook.Alert{}}
 	v.hook = webhook.New(func(name string, err error) {
 		if err != nil {
 			w.log.Warn().Err(err).Str("rule", name).Msg("alert was not delivered")
@@ -83,6 +93,10 @@ func (v *watcher) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case j := <-v.jobs:
+			if !j.until.IsZero() {
+				v.end(&j)
+				continue
+			}
 			err := shield.Catch("incident", func() error { return v.write(ctx, j) })
 			if err != nil {
 				v.worker.log.Error().Err(err).Str("rule", j.finding.Rule).Msg("incident was not written")
@@ -128,10 +142,17 @@ func (v *watcher) look(l *rules.Look) {
 		copied.Rows = slices.Clone(l.Rows)
 		for _, f := range r.New {
 			select {
-			case v.jobs <- incidentJob{f, &copied, v.engine.Config()}:
+			case v.jobs <- incidentJob{finding: f, look: &copied, config: v.engine.Config()}:
 			default:
 				log.Error().Str("rule", f.Rule).Str("summary", f.Summary).Msg("incident was not written: too many at the same time")
 			}
+		}
+	}
+	for _, f := range r.Ended {
+		select {
+		case v.jobs <- incidentJob{finding: f.Finding, config: v.engine.Config(), until: f.Until}:
+		default:
+			log.Warn().Str("rule", f.Rule).Msg("the end of an alert was not sent: too many incidents at the same time")
 		}
 	}
 	if n := len(r.OverBudget); n > 0 && (v.overBudget.IsZero() || l.Time.Sub(v.overBudget) >= time.Hour) {
@@ -161,10 +182,35 @@ func (v *watcher) write(ctx context.Context, j incidentJob) error {
 	}
 	w.log.WithLevel(zerolog.WarnLevel).Str("rule", j.finding.Rule).Str("summary", j.finding.Summary).Str("incident", i.ID).
 		Str("file", file).Msg("incident")
-	if hook := j.config.Webhook; hook.URL != "" && !v.hook.Send(webhook.Target{URL: hook.URL, Timeout: hook.Timeout}, alertOf(i)) {
-		w.log.Warn().Str("rule", j.finding.Rule).Msg("alert was not sent: too many wait")
+	if a := alertOf(i); v.send(&j, a) && len(v.alerts) < maxAlerts {
+		v.alerts[alertKey{j.finding.Rule, j.finding.Cause}] = a
 	}
 	return err
+}
+
+// end sends the end of an alert, if the alert was sent.
+func (v *watcher) end(j *incidentJob) {
+	key := alertKey{j.finding.Rule, j.finding.Cause}
+	a, ok := v.alerts[key]
+	if !ok {
+		return
+	}
+	delete(v.alerts, key)
+	a.Until = j.until
+	v.send(j, a)
+}
+
+// send queues an alert. It returns false if there is no webhook or no room.
+func (v *watcher) send(j *incidentJob, a webhook.Alert) bool {
+	hook := j.config.Webhook
+	if hook.URL == "" {
+		return false
+	}
+	if !v.hook.Send(webhook.Target{URL: hook.URL, Timeout: hook.Timeout}, a) {
+		v.worker.log.Warn().Str("rule", j.finding.Rule).Msg("alert was not sent: too many wait")
+		return false
+	}
+	return true
 }
 
 // alertOf describes an incident without names and texts of the server's users.

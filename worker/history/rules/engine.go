@@ -15,6 +15,7 @@ import (
 const (
 	maxCauses    = 10_000
 	maxProcesses = 200
+	maxOpen      = 1000
 	forgotten    = 5 * time.Minute // a wait that was not seen for so long has ended
 )
 
@@ -24,6 +25,7 @@ type Engine struct {
 	waits  map[waitKey]*wait
 	causes map[string]time.Time // when each name of a cause was seen last
 	fired  []time.Time          // incidents of the last hour
+	open   []stall              // incidents whose cause has not gone
 	last   time.Time            // of the last look
 	whole  bool                 // the last look had all sessions
 }
@@ -44,12 +46,28 @@ type wait struct {
 	seen  time.Time
 }
 
+// stall is an incident whose cause lasts.
+type stall struct {
+	finding Finding
+	seen    time.Time
+}
+
 // Result is what a look has shown.
 type Result struct {
 	// New are the findings that are incidents.
 	New []Finding
 	// OverBudget are findings that would be incidents, but the hour already has as many as the budget allows.
 	OverBudget []Finding
+	// Ended are former incidents whose causes have been absent for the cool-down, in the order of their begin.
+	Ended []Ended
+}
+
+// Ended is an incident that is over.
+type Ended struct {
+	Finding
+
+	// Until is when the cause was seen last.
+	Until time.Time
 }
 
 // New returns an engine.
@@ -85,7 +103,9 @@ func (e *Engine) Look(l *Look) Result {
 			Summary: fmt.Sprintf("the worker was ready to run for %s and got no processor: the host is overloaded", round(l.Starved)),
 		})
 	}
-	result := e.choose(merge(found), l.Time)
+	merged := merge(found)
+	result := e.choose(merged, l.Time)
+	result.Ended = e.end(merged, result.New, l)
 	if !l.Unread && !l.Partial { // otherwise a session that is absent may still wait
 		for k, w := range e.waits {
 			if !w.seen.Equal(l.Time) {
@@ -151,6 +171,49 @@ func (e *Engine) choose(found []Finding, now time.Time) (r Result) {
 		}
 	}
 	return r
+}
+
+// end returns the incidents that are over. An incident ends when its cause has been absent for the cool-down, because a cause
+// that returns earlier is no new incident. A look that lacks sessions does not end any.
+func (e *Engine) end(found, fired []Finding, l *Look) (ended []Ended) {
+	for i := range e.open {
+		o := &e.open[i]
+		for j := range found {
+			if !common(found[j].keys, o.finding.keys) {
+				continue
+			}
+			o.seen = l.Time
+			for _, k := range found[j].keys {
+				if len(o.finding.keys) < maxProcesses && !slices.Contains(o.finding.keys, k) {
+					o.finding.keys = append(o.finding.keys, k)
+				}
+			}
+		}
+	}
+	for i := range fired {
+		// The same cause can be new again after a time without whole looks. The new incident replaces the former one.
+		same := func(o stall) bool { return o.finding.Rule == fired[i].Rule && o.finding.Cause == fired[i].Cause }
+		if e.open = slices.DeleteFunc(e.open, same); len(e.open) < maxOpen {
+			f := fired[i]
+			f.keys = slices.Clone(f.keys)
+			e.open = append(e.open, stall{f, l.Time})
+		}
+	}
+	if l.Unread || l.Partial {
+		return nil
+	}
+	e.open = slices.DeleteFunc(e.open, func(o stall) bool {
+		over := l.Time.Sub(o.seen) >= e.config.Cooldown && !o.seen.Equal(l.Time)
+		if over {
+			ended = append(ended, Ended{o.finding, o.seen})
+		}
+		return over
+	})
+	return ended
+}
+
+func common(a, b []string) bool {
+	return slices.ContainsFunc(a, func(k string) bool { return slices.Contains(b, k) })
 }
 
 // view is a look with its sessions by process id.

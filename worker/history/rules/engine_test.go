@@ -202,3 +202,40 @@ func TestConvoy(t *testing.T) {
 		t.Errorf("%d incidents: %v", len(got), got)
 	}
 }
+
+// TestEnd has a stall that pauses for less than the cool-down, looks without sessions, and the end.
+func TestEnd(t *testing.T) {
+	t.Parallel()
+	config := Default()
+	config.Cooldown = time.Minute
+	c := newClock(config)
+	look := func(seconds int, partial bool, rows ...store.Row) (fired int, ended []Ended) {
+		for range seconds {
+			c.at = c.at.Add(time.Second)
+			r := c.e.Look(&Look{Time: c.at, Period: time.Second, Rows: rows, Partial: partial})
+			fired, ended = fired+len(r.New), append(ended, r.Ended...)
+		}
+		return fired, ended
+	}
+	waiter, root := c.waiter(2, 1), store.Row{PID: 1, Start: 1, XactStart: 5, State: "active"}
+	if fired, ended := look(20, false, waiter, root); fired != 1 || ended != nil {
+		t.Fatal(fired, ended)
+	}
+	if fired, ended := look(45, false); fired != 0 || ended != nil {
+		t.Fatal("a short absence:", fired, ended)
+	}
+	if fired, ended := look(20, false, waiter, root); fired != 0 || ended != nil {
+		t.Fatal("the stall returned:", fired, ended)
+	}
+	until := c.at
+	if fired, ended := look(200, true); fired != 0 || ended != nil {
+		t.Fatal("looks that lack sessions:", fired, ended)
+	}
+	if fired, ended := look(100, false); fired != 0 || len(ended) != 1 || ended[0].Rule != LockWait || !ended[0].Until.Equal(until) {
+		t.Fatal("the end:", fired, ended)
+	}
+	waiter, root.XactStart = c.waiter(2, 1), 6
+	if fired, ended := look(20, false, waiter, root); fired != 1 || ended != nil {
+		t.Fatal("another stall:", fired, ended)
+	}
+}

@@ -26,6 +26,8 @@ type Alert struct {
 	Labels      map[string]string
 	Annotations map[string]string
 	Since       time.Time
+	// Until is when the cause was seen last; zero: it lasts.
+	Until time.Time
 	// Key is equal for alerts with one cause.
 	Key string
 }
@@ -184,7 +186,11 @@ type alert struct {
 }
 
 func messageOf(a *Alert) *message {
-	const firing = "firing"
+	status := "firing"
+	until := a.Until
+	if !until.IsZero() {
+		status, until = "resolved", until.UTC()
+	}
 	labels := map[string]string{"alertname": a.Name}
 	for k, v := range a.Labels {
 		labels[k] = v
@@ -192,10 +198,11 @@ func messageOf(a *Alert) *message {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(a.Name + "\x00" + a.Key))
 	return &message{
-		Version: "4", GroupKey: fmt.Sprintf("{}:{alertname=%q}", a.Name), Status: firing, Receiver: receiver,
+		Version: "4", GroupKey: fmt.Sprintf("{}:{alertname=%q}", a.Name), Status: status, Receiver: receiver,
 		GroupLabels: map[string]string{"alertname": a.Name}, CommonLabels: labels, CommonAnnotations: a.Annotations,
 		Alerts: []alert{{
-			Status: firing, Labels: labels, Annotations: a.Annotations, StartsAt: a.Since.UTC(), Fingerprint: fmt.Sprintf("%016x", hash.Sum64()),
+			Status: status, Labels: labels, Annotations: a.Annotations, StartsAt: a.Since.UTC(), EndsAt: until,
+			Fingerprint: fmt.Sprintf("%016x", hash.Sum64()),
 		}},
 	}
 }

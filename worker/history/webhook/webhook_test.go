@@ -104,3 +104,20 @@ func TestSendNeverBlocks(t *testing.T) {
 	cancel() // also ends the request
 	<-done
 }
+
+// TestEnd compares the messages of the begin and the end of one alert.
+func TestEnd(t *testing.T) {
+	t.Parallel()
+	a := Alert{Name: "lock_wait", Since: time.Unix(1_800_000_000, 0), Key: "cause", Labels: map[string]string{"cluster": "7"}}
+	begin := messageOf(&a)
+	a.Until = time.Unix(1_800_000_060, 0)
+	end := messageOf(&a)
+	if begin.Status != "firing" || begin.Alerts[0].Status != "firing" || !begin.Alerts[0].EndsAt.IsZero() {
+		t.Errorf("begin: %+v", begin)
+	}
+	if end.Status != "resolved" || end.Alerts[0].Status != "resolved" || !end.Alerts[0].EndsAt.Equal(a.Until) ||
+		end.GroupKey != begin.GroupKey || end.Alerts[0].Fingerprint != begin.Alerts[0].Fingerprint ||
+		!end.Alerts[0].StartsAt.Equal(begin.Alerts[0].StartsAt) {
+		t.Errorf("end: %+v", end)
+	}
+}
