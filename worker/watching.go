@@ -40,7 +40,7 @@ type watcher struct {
 	next atomic.Pointer[rules.Config]
 	jobs chan incidentJob
 	hook *webhook.Sender
-	// alerts are those that were sent and have not ended; for the goroutine that writes incidents.
+	// alerts were sent and have not ended. Only the goroutine that writes incidents uses them.
 	alerts map[alertKey]webhook.Alert
 	// overBudget is when the log had the last line about the budget.
 	overBudget time.Time
