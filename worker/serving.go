@@ -18,11 +18,14 @@ import (
 	"pg_stat_backtrace/ptrace/bpf"
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
 	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/host/rootfs"
 	"pg_stat_backtrace/worker/measure/clusterprofile"
 	"pg_stat_backtrace/worker/pg/activity"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/profilefmt"
+	"pg_stat_backtrace/worker/screen/page"
+	"pg_stat_backtrace/worker/screen/source"
 	"pg_stat_backtrace/worker/serve/export"
 	"pg_stat_backtrace/worker/serve/metrics"
 	"pg_stat_backtrace/worker/serve/spool"
@@ -162,6 +165,8 @@ func (w *Worker) listen(ctx context.Context, wg *sync.WaitGroup) {
 			Format: format, Title: "Profile of " + w.server().DataDir, Notes: p.Comments,
 		})
 	}
+	screen := page.New(w.openScreen)
+	cfg.Screen = &web.Screen{Files: screen.Files(), View: screen.Data(false), Operator: screen.Data(true)}
 	cfg.OnAnswer = w.metrics.Answered
 	cfg.OnRefused = w.metrics.Refused
 	cfg.Health = w.health
@@ -181,6 +186,24 @@ func (w *Worker) listen(ctx context.Context, wg *sync.WaitGroup) {
 	}
 	server := web.New(cfg)
 	wg.Go(func() { server.Run(ctx) })
+}
+
+// openScreen returns the data of the server for the incident screen, with the recorded history if the worker records.
+func (w *Worker) openScreen() (source.Source, error) {
+	o := source.Options{DataDir: w.server().DataDir, Capturer: w.capturer}
+	if dir := w.cfg.Record.Dir; dir != "" {
+		recorded, err := source.OpenRecorded(dir, o.DataDir)
+		if err == nil {
+			o.Recorded = recorded
+		} else if !errors.Is(err, store.ErrNoHistory) {
+			w.log.Warn().Err(err).Msg("the screen shows no recorded history")
+		}
+	}
+	live, err := source.NewLive(o)
+	if err != nil {
+		return nil, err
+	}
+	return live, nil
 }
 
 // newMetrics makes the metrics, if the worker shows them.

@@ -105,3 +105,14 @@ type Data struct {
 	// captures is from the state of the request.
 	captures int
 }
+
+// SetWindow chooses the span that charts and shares are about: the shortest one that holds d.
+func (s *State) SetWindow(d time.Duration) {
+	s.window = len(windows()) - 1
+	for i, w := range windows() {
+		if d <= w {
+			s.window = i
+			return
+		}
+	}
+}

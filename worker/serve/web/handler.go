@@ -22,6 +22,9 @@ func (s *Server) Handler() http.Handler {
 	if s.cfg.Metrics != nil {
 		mux.Handle("/metrics", s.cfg.Metrics)
 	}
+	if s.cfg.Screen != nil {
+		mux.HandleFunc(screenData, s.screen)
+	}
 	inner := s.protected(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if n := connOf(r.Context()); n != nil {
@@ -49,6 +52,12 @@ func (s *Server) Handler() http.Handler {
 			s.health(answer, r, false)
 		case r.URL.Path == "/readyz":
 			s.health(answer, r, true)
+		case s.cfg.Screen != nil && strings.HasPrefix(r.URL.Path, screenFiles) && r.URL.Path != screenData:
+			if refusal := s.refuseSite(r); refusal != nil {
+				failf(answer, refusal.status, "%s", refusal.text)
+				return
+			}
+			s.cfg.Screen.Files.ServeHTTP(answer, r)
 		default:
 			inner.ServeHTTP(answer, r)
 		}
@@ -122,6 +131,9 @@ func (s *Server) protected(next http.Handler) http.Handler {
 		if strings.HasSuffix(r.URL.Path, "/profile") {
 			turn, most = s.profiles, 0
 		}
+		if r.URL.Path == screenData {
+			turn = s.screens
+		}
 		if !take(r.Context(), turn, most) {
 			w.Header().Set("Retry-After", "1")
 			failf(w, http.StatusTooManyRequests, "too many requests at a time")
@@ -134,6 +146,21 @@ func (s *Server) protected(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// The paths of the incident screen.
+const (
+	screenFiles = "/screen/"
+	screenData  = "/screen/data"
+)
+
+// screen answers with data of the incident screen. Only an operator token gives names and texts.
+func (s *Server) screen(w http.ResponseWriter, r *http.Request) {
+	if s.tokens != nil && s.tokens.operator(r) {
+		s.cfg.Screen.Operator.ServeHTTP(w, r)
+		return
+	}
+	s.cfg.Screen.View.ServeHTTP(w, r)
 }
 
 // take waits for a place; false if there is none in time.
@@ -233,6 +260,7 @@ code { font-family: ui-monospace, monospace }
 <p>Version %s</p>
 <table>
 <tr><th>page</th><th>content</th></tr>
+<tr><td><a href="/screen/">/screen/</a></td><td>the incident screen: load, findings, blocked sessions</td></tr>
 <tr><td><a href="/metrics">/metrics</a></td><td>metrics for Prometheus</td></tr>
 <tr><td><a href="/debug/pprof/profile?seconds=10">/debug/pprof/profile</a></td>
 <td>a profile of the server for <code>go tool pprof</code>, Parca, Alloy and Pyroscope</td></tr>

@@ -21,13 +21,8 @@ type refusal struct {
 // refuse returns why a request is not permitted; nil: it is. A token does not replace the checks for web pages: a
 // browser that knows the token sends it with requests of every page.
 func (s *Server) refuse(r *http.Request) *refusal {
-	if !s.ownHost(r.Host) {
-		return &refusal{http.StatusForbidden, fmt.Sprintf("the host %q of the request is not allowed; "+
-			"use an IP address, or name the host by the worker's option --listen-host", r.Host)}
-	}
-	if s.foreignSite(r) {
-		return &refusal{http.StatusForbidden, "requests from another web site are not allowed; " +
-			"enter the address in the browser itself, or name the host of the site by the worker's option --listen-host"}
+	if refusal := s.refuseSite(r); refusal != nil {
+		return refusal
 	}
 	if s.tokens == nil {
 		return nil
@@ -38,6 +33,19 @@ func (s *Server) refuse(r *http.Request) *refusal {
 		return &refusal{http.StatusServiceUnavailable, "the worker cannot read its token file"}
 	case !allowed:
 		return &refusal{http.StatusUnauthorized, "a valid token is needed"}
+	}
+	return nil
+}
+
+// refuseSite returns why a request must not come from its web page; nil: it may.
+func (s *Server) refuseSite(r *http.Request) *refusal {
+	if !s.ownHost(r.Host) {
+		return &refusal{http.StatusForbidden, fmt.Sprintf("the host %q of the request is not allowed; "+
+			"use an IP address, or name the host by the worker's option --listen-host", r.Host)}
+	}
+	if s.foreignSite(r) {
+		return &refusal{http.StatusForbidden, "requests from another web site are not allowed; " +
+			"enter the address in the browser itself, or name the host of the site by the worker's option --listen-host"}
 	}
 	return nil
 }

@@ -41,6 +41,8 @@ type Config struct {
 	Collect Collect
 	// Render prints profiles in the formats html, text, folded and speedscope; nil: there is only pprof's.
 	Render Render
+	// Screen is the page of the incident screen; nil: there is none.
+	Screen *Screen
 	// Hosts are further names of this listener in requests, such as a DNS name or the name of a proxy.
 	Hosts []string
 	// Health returns the state of the worker; nil: always healthy.
@@ -55,6 +57,14 @@ type Config struct {
 	OnRefused func()
 	// Limits bound clients; the zero value is the default.
 	Limits Limits
+}
+
+// Screen has the handlers of the incident screen.
+type Screen struct {
+	// Files answers below /screen/ without a token.
+	Files http.Handler
+	// View answers /screen/data without names and texts, Operator with them, for operator tokens.
+	View, Operator http.Handler
 }
 
 // Health is the state of the worker.
@@ -76,6 +86,9 @@ type Limits struct {
 	Requests int
 	// ProfileClients is the number of clients that wait for a profile; default 16.
 	ProfileClients int
+	// Screens is the number of requests for data of the screen that are answered at a time; default 8. They take no place of
+	// other requests.
+	Screens int
 	// Wait is how long a request waits for its turn; default 10 s.
 	Wait time.Duration
 	// Header is how long a client may take to send a request; default 5 s.
@@ -94,6 +107,7 @@ func (l Limits) withDefaults() Limits {
 	l.First = cmp.Or(l.First, 500*time.Millisecond)
 	l.Requests = cmp.Or(l.Requests, 16)
 	l.ProfileClients = cmp.Or(l.ProfileClients, 16)
+	l.Screens = cmp.Or(l.Screens, 8)
 	l.Wait = cmp.Or(l.Wait, 10*time.Second)
 	l.Header = cmp.Or(l.Header, 5*time.Second)
 	l.Idle = cmp.Or(l.Idle, time.Minute)
@@ -150,6 +164,7 @@ type Server struct {
 	flights  *flights
 	requests chan struct{}
 	profiles chan struct{}
+	screens  chan struct{}
 }
 
 // New makes a server.
@@ -162,6 +177,7 @@ func New(cfg Config) *Server {
 		s.certs.kept = cfg.OnKept
 	}
 	s.requests = make(chan struct{}, s.limits.Requests)
+	s.screens = make(chan struct{}, s.limits.Screens)
 	s.profiles = make(chan struct{}, s.limits.ProfileClients)
 	return s
 }

@@ -40,12 +40,21 @@ type tokens struct {
 	mu      sync.Mutex
 	checked time.Time
 	seen    stamp
-	sums    [][sha256.Size]byte
+	sums    []tokenSum
 	failure error
 	// reported and unread are the error of a changed file, and its version, as last reported.
 	reported string
 	unread   stamp
 }
+
+// tokenSum is the sum of a token. An operator token may also see names and texts.
+type tokenSum struct {
+	sum      [sha256.Size]byte
+	operator bool
+}
+
+// operatorWord stands before an operator token in its line.
+const operatorWord = "operator "
 
 // stamp identifies a version of a file.
 type stamp struct {
@@ -57,7 +66,7 @@ type stamp struct {
 
 // readTokens reads a file. It must belong to this process's user or to root, and no other user may have access. The
 // error wraps ErrTokenFile.
-func readTokens(path string) ([][sha256.Size]byte, stamp, error) {
+func readTokens(path string) ([]tokenSum, stamp, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe must not block
 	if err != nil {
 		return nil, stamp{}, fmt.Errorf("%w: %w", ErrTokenFile, err)
@@ -71,9 +80,10 @@ func readTokens(path string) ([][sha256.Size]byte, stamp, error) {
 	if err != nil {
 		return nil, stamp{}, fmt.Errorf("%w: %w", ErrTokenFile, err)
 	}
-	sums := make([][sha256.Size]byte, 0, 1)
+	sums := make([]tokenSum, 0, 1)
 	for line := range bytes.Lines(data) {
-		token := bytes.TrimSpace(line)
+		token, operator := bytes.CutPrefix(bytes.TrimSpace(line), []byte(operatorWord))
+		token = bytes.TrimSpace(token)
 		switch {
 		case len(token) == 0:
 			continue
@@ -81,7 +91,7 @@ func readTokens(path string) ([][sha256.Size]byte, stamp, error) {
 			return nil, stamp{}, fmt.Errorf("%w: %s has a token of %d bytes; a token has at least %d", ErrTokenFile, path,
 				len(token), minToken)
 		}
-		sums = append(sums, sha256.Sum256(token))
+		sums = append(sums, tokenSum{sha256.Sum256(token), operator})
 	}
 	if len(sums) == 0 {
 		return nil, stamp{}, fmt.Errorf("%w: %s has no token", ErrTokenFile, path)
@@ -115,7 +125,7 @@ func stampOf(s *syscall.Stat_t) stamp {
 }
 
 // current returns the sums of the tokens that are valid now.
-func (t *tokens) current() ([][sha256.Size]byte, error) {
+func (t *tokens) current() ([]tokenSum, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
@@ -144,9 +154,23 @@ func (t *tokens) current() ([][sha256.Size]byte, error) {
 // allows reports whether a request has a valid token: as a bearer token, or as the password of basic authentication,
 // which is what a URL can hold. Its time does not depend on how much of a token is right.
 func (t *tokens) allows(r *http.Request) (bool, error) {
+	valid, _, err := t.rights(r)
+	return valid, err
+}
+
+// operator reports whether a request has an operator token as bearer token. A browser sends the password of a URL with
+// every request, so it gives no names and texts.
+func (t *tokens) operator(r *http.Request) bool {
+	scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	_, operator, err := t.rights(r)
+	return err == nil && operator && strings.EqualFold(scheme, "bearer")
+}
+
+// rights returns what the token of a request permits.
+func (t *tokens) rights(r *http.Request) (valid, operator bool, err error) {
 	sums, err := t.current()
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	given := ""
 	scheme, rest, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -157,9 +181,13 @@ func (t *tokens) allows(r *http.Request) (bool, error) {
 		_, given, _ = r.BasicAuth()
 	}
 	sum := sha256.Sum256([]byte(given))
-	equal := 0
+	equal, operators := 0, 0
 	for i := range sums {
-		equal |= subtle.ConstantTimeCompare(sum[:], sums[i][:])
+		same := subtle.ConstantTimeCompare(sum[:], sums[i].sum[:])
+		equal |= same
+		if sums[i].operator {
+			operators |= same
+		}
 	}
-	return equal == 1, nil
+	return equal == 1, operators == 1, nil
 }

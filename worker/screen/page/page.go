@@ -1,0 +1,233 @@
+// Package page serves the incident screen to a browser: the files of the page, and the data of the package source as
+// JSON. It samples a server only while a reader asks for data.
+package page
+
+import (
+	"context"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"pg_stat_backtrace/worker/screen/source"
+	"pg_stat_backtrace/worker/screen/view"
+)
+
+// Bounds of a reader.
+const (
+	lease       = 10 * time.Second // sampling ends so long after the last request
+	keep        = 2 * time.Minute  // the samples stay so long after the last request
+	firstSample = 3 * time.Second  // a request waits so long for the first sample
+	maxFilter   = 8
+	maxKey      = 4 << 10
+)
+
+//go:embed files
+var files embed.FS
+
+// Page has the handlers of a screen.
+type Page struct {
+	open func() (source.Source, error)
+	idle time.Duration // lease
+	keep time.Duration
+
+	mu      sync.Mutex
+	src     source.Source
+	end     func() // ends the watch; nil: nothing is sampled
+	changed <-chan struct{}
+	timer   *time.Timer
+}
+
+// New returns a page. Open is called when a reader comes and there is no source.
+func New(open func() (source.Source, error)) *Page { return &Page{open: open, idle: lease, keep: keep} }
+
+// Files answers with the files of the page. They hold no data.
+func (p *Page) Files() http.Handler {
+	types := map[string]string{
+		"/screen/": "index.html text/html", "/screen/page.js": "page.js text/javascript", "/screen/page.css": "page.css text/css",
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var name, kind string
+		if n, _ := fmt.Sscan(types[r.URL.Path], &name, &kind); n != 2 {
+			http.NotFound(w, r)
+			return
+		}
+		data, err := files.ReadFile("files/" + name)
+		if err != nil {
+			http.Error(w, "the file is missing in the program", http.StatusInternalServerError)
+			return
+		}
+		h := w.Header()
+		h.Set("Content-Type", kind+"; charset=utf-8")
+		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "+
+			"base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		_, _ = w.Write(data)
+	})
+}
+
+// Answer is the answer of Data: the data of a page as `top --format json` prints it, and what the reader may see.
+type Answer struct {
+	*view.Data
+
+	// Names is set if the reader may see names and texts.
+	Names bool `json:"names"`
+}
+
+// Data answers with the data of a page. With names, the reader may see names and texts.
+func (p *Page) Data(names bool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s, err := parse(r.URL.RawQuery)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		src, err := p.watch(r.Context())
+		if err != nil {
+			text := err.Error()
+			if !names {
+				text = "the server cannot be read; the reason needs an operator token"
+			}
+			http.Error(w, text, http.StatusServiceUnavailable)
+			return
+		}
+		if !names {
+			src = source.NewNameless(src)
+		}
+		d := view.Fetch(r.Context(), src, s, nil, time.Now(), true, false)
+		if !names {
+			if s.Page == view.PageSession {
+				for _, panel := range []string{"stack", "plan", "memory"} {
+					d.Errors[panel] = source.ErrNeedsOperator.Error()
+				}
+			}
+			// A sentence of a failure may have names and paths.
+			for name, text := range d.Errors {
+				if text != source.ErrNoSample.Error() && text != source.ErrNoSession.Error() && !needsOperator(text) {
+					d.Errors[name] = "not available; the reason needs an operator token"
+				}
+			}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(Answer{d, names})
+	})
+}
+
+func needsOperator(text string) bool {
+	return strings.HasSuffix(text, source.ErrNeedsOperator.Error())
+}
+
+// watch returns the source, and makes it take samples for some time. It waits for the first sample.
+func (p *Page) watch(ctx context.Context) (source.Source, error) {
+	p.mu.Lock()
+	if p.src == nil {
+		src, err := p.open()
+		if err != nil {
+			p.mu.Unlock()
+			return nil, err
+		}
+		p.src = src
+	}
+	began := p.end == nil
+	if began {
+		p.changed, p.end = p.src.Watch()
+	}
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	p.timer = time.AfterFunc(p.idle, p.rest)
+	src, changed := p.src, p.changed
+	p.mu.Unlock()
+	if began {
+		late := time.NewTimer(firstSample)
+		defer late.Stop()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		case <-late.C:
+		}
+	}
+	return src, nil
+}
+
+// rest ends the samples, and later drops them.
+func (p *Page) rest() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.end != nil {
+		p.end()
+		p.end = nil
+		p.timer = time.AfterFunc(p.keep, p.rest)
+		return
+	}
+	p.src = nil
+}
+
+// parse reads the parameters of a request.
+func parse(raw string) (*view.State, error) {
+	q, err := url.ParseQuery(raw)
+	if err != nil {
+		return nil, errors.New("the parameters cannot be read")
+	}
+	s := view.NewState("")
+	for name, values := range q {
+		if name != "filter" && len(values) != 1 {
+			return nil, fmt.Errorf("the parameter %q must be given once", name)
+		}
+		value := values[0]
+		switch name {
+		case "view":
+			i := slices.Index(view.Names(), value)
+			if i < 0 {
+				return nil, errors.New("view must be load, who, blocking or session")
+			}
+			s.Page = view.Page(i)
+		case "by":
+			if s.By = source.By(value); !slices.Contains(source.Properties(), s.By) {
+				return nil, errors.New("by is not a property")
+			}
+		case "seconds":
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 || n > 24*3600 {
+				return nil, errors.New("seconds must be from 1 to 86400")
+			}
+			s.SetWindow(time.Duration(n) * time.Second)
+		case "pid":
+			if s.PID, err = strconv.Atoi(value); err != nil || s.PID < 1 || s.PID > 1<<31-1 {
+				return nil, errors.New("pid must be a positive number")
+			}
+		case "filter":
+			if s.Filter, err = conditions(values); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, fmt.Errorf("there is no parameter %q", name)
+		}
+	}
+	if s.Page == view.PageSession && s.PID == 0 {
+		return nil, errors.New("the view session needs pid")
+	}
+	return s, nil
+}
+
+// conditions reads filters of the form PROPERTY=KEY.
+func conditions(values []string) (f source.Filter, err error) {
+	if len(values) > maxFilter {
+		return nil, fmt.Errorf("there are more than %d filters", maxFilter)
+	}
+	for _, text := range values {
+		property, key, ok := strings.Cut(text, "=")
+		by := source.By(property)
+		if !ok || len(text) > maxKey || by != source.ByClass && !slices.Contains(source.Properties(), by) {
+			return nil, errors.New("filter must be PROPERTY=KEY")
+		}
+		f = append(f, source.Condition{By: by, Key: key})
+	}
+	return f, nil
+}

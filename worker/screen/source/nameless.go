@@ -1,0 +1,234 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+
+	"pg_stat_backtrace/worker/moment"
+)
+
+// ErrNeedsOperator means that a reader without the right to see names and texts asked for them.
+var ErrNeedsOperator = errors.New("texts, names, stacks, plans and memory need an operator token")
+
+// Nameless is a source for readers without the right to see texts of statements and names of users, databases,
+// applications, clients, relations and functions. Each answer is made from members that such a reader may see, so a new member of an
+// answer is absent until this file copies it. Nameless is no Prober.
+type Nameless struct{ of Source }
+
+// NewNameless returns a source without texts and names.
+func NewNameless(of Source) Nameless { return Nameless{of} }
+
+// numberKey is the form of keys that hold no text.
+var numberKey = regexp.MustCompile(`^(text-)?[0-9a-f-]{0,40}$`)
+
+// check refuses conditions with which a reader could guess names.
+func (Nameless) check(f Filter) error {
+	for _, c := range f {
+		switch c.By {
+		case ByEvent, ByType, ByClass:
+		case BySession, ByQuery:
+			if !numberKey.MatchString(c.Key) {
+				return fmt.Errorf("the filter %s: %w", c.By, ErrNeedsOperator)
+			}
+		case ByUser, ByDatabase, ByApplication, ByPhrase:
+			return fmt.Errorf("the filter %s: %w", c.By, ErrNeedsOperator)
+		default:
+			return errors.New("the filter has an unknown property")
+		}
+	}
+	return nil
+}
+
+// Info is Source.Info.
+func (n Nameless) Info(ctx context.Context) (*Info, error) {
+	i, err := n.of.Info(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &Info{
+		Version: i.Version, Port: i.Port, Started: i.Started, Ended: i.Ended, Standby: i.Standby, Processors: i.Processors,
+		MaxConnections: i.MaxConnections, IntervalSeconds: i.IntervalSeconds, First: i.First, Last: i.Last,
+		CostPercent: i.CostPercent, Error: hidden(i.Error), Sessions: i.Sessions, Missing: hiddenAll(i.Missing),
+	}, nil
+}
+
+// hidden replaces an error, because its text can have names and paths.
+func hidden(text string) string {
+	if text == "" {
+		return ""
+	}
+	return "the server could not be read; the reason needs an operator token"
+}
+
+// hiddenAll replaces a list of reasons.
+func hiddenAll(list []string) []string {
+	if len(list) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s could not be read; the reasons need an operator token", count(len(list), "thing"))}
+}
+
+// Watch is Source.Watch.
+func (n Nameless) Watch() (<-chan struct{}, func()) { return n.of.Watch() }
+
+// Load is Source.Load.
+func (n Nameless) Load(ctx context.Context, q Query, columns int) (*Load, error) {
+	if err := n.check(q.Filter); err != nil {
+		return nil, err
+	}
+	return n.of.Load(ctx, q, columns) // times, numbers and wait classes
+}
+
+// `Who` is the method of Source.
+func (n Nameless) Who(ctx context.Context, q Query, by By, limit int) (*Who, error) { //nolint:revive // prosecheck needs the quotes
+	if err := n.check(append(slices.Clone(q.Filter), Condition{By: by, Key: "0"})); err != nil {
+		return nil, err
+	}
+	w, err := n.of.Who(ctx, q, by, limit)
+	if err != nil {
+		return nil, err
+	}
+	x := &Who{Span: w.Span, By: w.By, Rows: []WhoRow{}, Others: w.Others, Active: w.Active, Seconds: w.Seconds}
+	for _, r := range w.Rows {
+		name := r.Key
+		if by == BySession {
+			name = "PID " + pidOf(r.Key)
+		}
+		x.Rows = append(x.Rows, WhoRow{Key: r.Key, Name: name, Count: r.Count, Active: r.Active, Share: r.Share, ByClass: r.ByClass})
+	}
+	if x.Others != nil {
+		o := x.Others
+		x.Others = &WhoRow{Count: o.Count, Active: o.Active, Share: o.Share, ByClass: o.ByClass}
+	}
+	return x, nil
+}
+
+// pidOf returns the process id of the key of a session.
+func pidOf(key string) string {
+	for i, r := range key {
+		if r == '-' {
+			return key[:i]
+		}
+	}
+	return key
+}
+
+// Findings is Source.Findings.
+func (n Nameless) Findings(ctx context.Context, s Span) (*Findings, error) {
+	f, err := n.of.Findings(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	x := &Findings{Time: f.Time, Findings: []Finding{}, Unknown: hiddenAll(f.Unknown)}
+	for i := range f.Findings {
+		y := &f.Findings[i]
+		z := Finding{
+			Key: y.Key, Rule: y.Rule, Severity: y.Severity, Since: y.Since, AtLeast: y.AtLeast, Sessions: y.Sessions,
+			Share: y.Share, PID: y.PID, Text: namelessText(y),
+		}
+		if n.check(y.Filter) == nil {
+			z.Filter = y.Filter
+		}
+		x.Findings = append(x.Findings, z)
+	}
+	return x, nil
+}
+
+// namelessText returns the sentence of a finding without names.
+func namelessText(f *Finding) string {
+	subject := "A prepared transaction"
+	if f.PID != 0 {
+		subject = fmt.Sprintf("PID %d", f.PID)
+	}
+	sessions := count(f.Sessions, "session")
+	switch f.Rule {
+	case RuleDeadlock:
+		return subject + " and other sessions wait for each other"
+	case RuleBlocks:
+		return subject + " blocks other sessions (" + sessions + " in all)"
+	case RuleConnections, RuleSyncRep, RuleWAL, RuleEvent, RuleProcessors:
+		return f.Text // numbers and wait events
+	case RuleDisk:
+		return subject + " is in uninterruptible sleep (state D)"
+	case RuleIdleInTx:
+		return subject + " keeps a transaction open"
+	case RuleStatement:
+		return subject + " runs one statement without a wait"
+	}
+	return "A finding about " + sessions
+}
+
+// Sessions is Source.Sessions.
+func (n Nameless) Sessions(ctx context.Context, f Filter, limit int) (*Sessions, error) {
+	if err := n.check(f); err != nil {
+		return nil, err
+	}
+	s, err := n.of.Sessions(ctx, f, limit)
+	if err != nil {
+		return nil, err
+	}
+	x := &Sessions{Time: s.Time, Sessions: []SessionLine{}, More: s.More, Missing: hiddenAll(s.Missing)}
+	for i := range s.Sessions {
+		x.Sessions = append(x.Sessions, *namelessLine(&s.Sessions[i]))
+	}
+	return x, nil
+}
+
+// namelessLine returns a session without names.
+func namelessLine(s *SessionLine) *SessionLine {
+	if s == nil {
+		return nil
+	}
+	x := &SessionLine{Class: s.Class, Session: moment.Session{
+		PID: s.PID, ServerPID: s.ServerPID, Started: s.Started, Type: s.Type, State: s.State, XactStart: s.XactStart,
+		QueryStart: s.QueryStart, StateStart: s.StateStart, Wait: s.Wait, QueryID: s.QueryID, Leader: s.Leader,
+	}}
+	for _, b := range s.Blockers {
+		x.Blockers = append(x.Blockers, moment.Blocker{
+			PID: b.PID, XID: b.XID, Lock: b.Lock, Mode: b.Mode, Object: b.Object, Since: b.Since, Held: b.Held, Queued: b.Queued,
+		})
+	}
+	if s.BlockersUnknown != "" {
+		x.BlockersUnknown = hidden(s.BlockersUnknown)
+	}
+	return x
+}
+
+// Blocking is Source.Blocking.
+func (n Nameless) Blocking(ctx context.Context) (*Blocking, error) {
+	b, err := n.of.Blocking(ctx)
+	if err != nil {
+		return nil, err
+	}
+	x := &Blocking{Time: b.Time, Waiting: b.Waiting, Trees: b.Trees, Nodes: []BlockingNode{}, Missing: hiddenAll(b.Missing)}
+	for i := range b.Nodes {
+		y := &b.Nodes[i]
+		z := BlockingNode{
+			Depth: y.Depth, PID: y.PID, XID: y.XID, Session: namelessLine(y.Session), Blocks: y.Blocks, Directly: y.Directly,
+			Deadlock: y.Deadlock, MoreBlockers: y.MoreBlockers,
+		}
+		for _, w := range y.Waits {
+			z.Waits = append(z.Waits, moment.LockWait{
+				PID: w.PID, Lock: w.Lock, Mode: w.Mode, Object: w.Object, Since: w.Since, Unknown: hidden(w.Unknown),
+			})
+		}
+		x.Nodes = append(x.Nodes, z)
+	}
+	return x, nil
+}
+
+// Session is Source.Session.
+func (n Nameless) Session(ctx context.Context, pid int, q Span) (*Session, error) {
+	s, err := n.of.Session(ctx, pid, q)
+	if err != nil {
+		return nil, err
+	}
+	x := &Session{Time: s.Time, Now: namelessLine(s.Now), Waits: []WaitSpan{}, Blocked: s.Blocked}
+	for _, w := range s.Waits {
+		x.Waits = append(x.Waits, WaitSpan{Span: w.Span, Class: w.Class, Event: w.Event})
+	}
+	return x, nil
+}
