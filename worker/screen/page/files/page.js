@@ -1,1 +1,300 @@
+"use strict";
+// The incident screen in a browser. Each text of the server becomes a text node, never HTML.
 
+const views = ["load", "who", "blocking", "session"];
+const properties = ["query", "event", "user", "application", "database", "phrase", "session", "type"];
+const withoutNames = ["query", "event", "session", "type"];
+const colours = { CPU: "#2f8f3f", IO: "#2372cc", LWLock: "#c83f94", Lock: "#d92b23", BufferPin: "#8a6bd1", IPC: "#16858f",
+  Client: "#7a8694", Timeout: "#a8820f", Extension: "#a0633a", InjectionPoint: "#5b6ee0", Other: "#767676" };
+const longest = 2000; // characters of a text on the page
+const byId = (id) => document.getElementById(id);
+let names = false, stopped = false, asked = 0, last = null, failed = "", timer = 0;
+
+// state is in the address: view, by, pid, seconds, filter.
+const state = () => new URLSearchParams(location.hash.slice(1));
+const view = () => views.includes(state().get("view")) ? state().get("view") : "load";
+function change(update) {
+  const s = state();
+  update(s);
+  location.hash = s.toString();
+}
+const open = (name) => change((s) => s.set("view", name));
+const openSession = (pid) => change((s) => { s.set("view", "session"); s.set("pid", pid); });
+const addFilter = (by, key) => change((s) => { s.set("view", "who"); s.append("filter", by + "=" + key); });
+
+// clean cuts a text, and shows control and direction characters as codes.
+function clean(value) {
+  let text = String(value ?? "");
+  if (text.length > longest) text = text.slice(0, longest) + " … (cut)";
+  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
+    (c) => "<U+" + c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0") + ">");
+}
+// el makes an element with a class and children, which are elements or texts.
+function el(tag, kind, ...children) {
+  const e = document.createElement(tag);
+  if (kind) e.className = kind;
+  for (const c of children) e.append(c instanceof Node ? c : clean(c));
+  return e;
+}
+const number = (n) => n > 0 && n < 0.05 ? "< 0.1" : n.toFixed(1);
+const percent = (n) => n == null ? "" : number(n) + " %";
+function age(since, at) {
+  if (!since) return "";
+  const s = Math.max(0, (Date.parse(at) - Date.parse(since)) / 1000);
+  if (s < 60) return Math.floor(s) + " s";
+  if (s < 3600) return Math.floor(s / 60) + " min " + Math.floor(s % 60) + " s";
+  if (s < 86400) return Math.floor(s / 3600) + " h " + Math.floor(s % 3600 / 60) + " min";
+  return Math.floor(s / 86400) + " d " + Math.floor(s % 86400 / 3600) + " h";
+}
+function bytes(n) {
+  return n == null ? "not known" : n < 1 << 20 ? (n / 1024).toFixed(1) + " kB" : (n / (1 << 20)).toFixed(1) + " MB";
+}
+function panel(title, ...children) { return el("section", "", el("h2", "", title), ...children); }
+// part shows data, or the error in its place.
+function part(d, name, title, show) {
+  const error = d.errors?.[name];
+  if (error) return panel(title, el("p", "error", error));
+  return d[name] ? show(d[name]) : panel(title, el("p", "dim", "no data"));
+}
+// table has columns [name, class] and rows {cells, act, key}.
+function table(columns, rows) {
+  const head = el("tr", "", ...columns.map(([name, kind]) => { const th = el("th", kind, name); th.scope = "col"; return th; }));
+  const body = el("tbody", "");
+  for (const r of rows) {
+    const tr = el("tr", "", ...r.cells.map((c, i) => el("td", columns[i][1], c)));
+    if (r.act) {
+      tr.tabIndex = 0;
+      tr.dataset.key = r.key;
+      tr.addEventListener("click", r.act);
+      tr.addEventListener("keydown", (e) => { if (e.key === "Enter") r.act(); });
+    }
+    body.append(tr);
+  }
+  return el("div", "scroll", el("table", "", el("thead", "", head), body));
+}
+const text = (value) => el("span", "text", value ?? "");
+
+function chart(l, processors) {
+  const canvas = el("canvas", "");
+  canvas.setAttribute("role", "img");
+  const list = l.classes.map((c, i) => [c, l.active_sessions[i]]);
+  canvas.setAttribute("aria-label", "active sessions: " + list.map(([c, n]) => c + " " + number(n)).join(", "));
+  const legend = el("ul", "legend", ...list.map(([c, n]) => {
+    const mark = el("span", "mark");
+    mark.style.background = colours[c] ?? colours.Other;
+    return el("li", "", mark, c + " " + number(n));
+  }));
+  requestAnimationFrame(() => {
+    const width = canvas.clientWidth, height = canvas.clientHeight, ratio = devicePixelRatio || 1;
+    canvas.width = width * ratio;
+    canvas.height = height * ratio;
+    const g = canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
+    g.scale(ratio, ratio);
+    g.font = "12px system-ui, sans-serif";
+    const left = 34, bottom = height - 18, from = Date.parse(l.from), to = Date.parse(l.to);
+    let most = Math.max(1, processors || 0);
+    for (const c of l.columns) most = Math.max(most, (c.active_sessions ?? []).reduce((a, b) => a + b, 0));
+    most *= 1.1;
+    const x = (t) => left + (t - from) / (to - from) * (width - left), y = (n) => bottom - n / most * (bottom - 6);
+    for (const c of l.columns) {
+      if (!c.active_sessions) continue;
+      const at = Date.parse(c.time), x0 = Math.max(left, x(at)), x1 = Math.min(width, x(at + l.column_seconds * 1000));
+      let sum = 0;
+      c.active_sessions.forEach((n, i) => {
+        g.fillStyle = colours[l.classes[i]] ?? colours.Other;
+        g.fillRect(x0, y(sum + n), Math.max(1, x1 - x0), y(sum) - y(sum + n));
+        sum += n;
+      });
+    }
+    g.strokeStyle = g.fillStyle = style.getPropertyValue("--dim");
+    g.strokeRect(left, bottom, width - left, 0);
+    g.fillText("0", 20, bottom);
+    g.fillText((most / 1.1).toFixed(0), 8, y(most / 1.1) + 4);
+    g.fillText(new Date(from).toLocaleTimeString(), left, height - 3);
+    const end = new Date(to).toLocaleTimeString();
+    g.fillText(end, width - g.measureText(end).width, height - 3);
+    if (processors) {
+      g.setLineDash([5, 4]);
+      g.beginPath();
+      g.moveTo(left, y(processors));
+      g.lineTo(width, y(processors));
+      g.stroke();
+      g.fillText(processors + " CPUs", left + 6, y(processors) - 4);
+    }
+  });
+  return panel("Active sessions", canvas, legend);
+}
+function findings(f) {
+  if (!f.findings.length) return panel("Findings", el("p", "dim", "The rules find nothing in the newest sample."), ...unknown(f));
+  return panel("Findings", table([["", ""], ["the worst first", ""], ["for", "n"], ["% of DB time", "n"]], f.findings.map((x) => ({
+    key: x.key,
+    act: x.pid ? () => openSession(x.pid) : x.filter?.length ? () => addFilter(x.filter[0].by, x.filter[0].key) : null,
+    cells: [el("span", x.severity, x.severity === "critical" ? "▲ critical" : "△ warning"),
+      el("div", "", el("b", "", x.text), x.detail ? text(x.detail) : ""),
+      (x.at_least ? "≥ " : "") + age(x.since, f.time), percent(x.percent)],
+  }))), ...unknown(f));
+}
+const unknown = (f) => (f.unknown ?? []).map((u) => el("p", "dim", "not known: " + u));
+function sessions(s) {
+  const rows = s.sessions.map((x) => ({
+    key: x.server_pid, act: () => openSession(x.server_pid),
+    cells: [String(x.server_pid), x.class || x.state || x.backend_type, x.wait ? x.wait.wait_event : "",
+      age(x.class ? x.query_start : x.state_change, s.time), text(names ? (x.phrase || x.query) : x.backend_type)],
+  }));
+  return panel("Sessions", table([["PID", "n"], ["state", ""], ["event", "wide"], ["for", "n"], [names ? "statement" : "type", ""]], rows),
+    s.more ? el("p", "dim", "and " + s.more + " more") : "");
+}
+function who(w) {
+  const choose = el("select", "");
+  choose.setAttribute("aria-label", "count by");
+  for (const p of names ? properties : withoutNames) choose.append(new Option(p, p, false, p === w.by));
+  choose.addEventListener("change", () => change((s) => s.set("by", choose.value)));
+  return panel("Share of database time by ", choose,
+    table([["%", "n"], ["sessions", "n"], ["mostly", "wide"], [w.by, ""]], w.rows.map((r) => ({
+      key: r.key, act: () => addFilter(w.by, r.key),
+      cells: [percent(r.percent), number(r.active_sessions),
+        Object.entries(r.by_class).sort((a, b) => b[1] - a[1])[0]?.[0] ?? "", text(r.name || "(none)")],
+    }))), w.others ? el("p", "dim", "others: " + percent(w.others.percent)) : "");
+}
+function lock(w) {
+  const object = w.relation ? "relation " + w.relation : w.lock + " " + (w.object ?? "");
+  return "waits for " + object + (w.mode ? " in " + w.mode : "") + (w.row ? ", " + w.row : "") +
+    (w.holders_unknown ? ", holders not known: " + w.holders_unknown : "");
+}
+function blocking(b) {
+  if (!b.nodes.length) return panel("Blocking", el("p", "dim", "No session waits for a lock."), ...missing(b));
+  return panel(b.waiting + " waiting, " + b.trees + " roots", table([["process", ""], ["blocks", "n"], ["lock", ""], ["for", "n"]],
+    b.nodes.map((n) => ({
+      key: n.pid, act: n.pid ? () => openSession(n.pid) : null,
+      cells: ["\u00a0\u00a0".repeat(Math.min(n.depth, 12)) + (n.depth ? "└ " : "") + (n.pid ? "PID " + n.pid : "prepared " + (n.gid ?? n.xid)) +
+        (n.session?.application_name ? " " + n.session.application_name : "") + (n.deadlock ? " (deadlock)" : ""),
+      n.blocks ? String(n.blocks) : "",
+      el("div", "", ...(n.waits?.length ? n.waits.map((w) => el("div", "", lock(w))) : [n.session?.state ?? ""]),
+        names && n.session?.query ? text(n.session.query) : ""),
+      age(n.waits?.[0]?.wait_start ?? n.session?.state_change, b.time)],
+    }))), ...missing(b));
+}
+const missing = (x) => (x.missing ?? []).map((m) => el("p", "dim", "missing: " + m));
+function session(d) {
+  const pid = state().get("pid");
+  return [
+    part(d, "session", "Process " + pid, (s) => panel("Process " + pid,
+      el("p", "", s.now ? [s.now.application_name, s.now.user, s.now.database, s.now.state || s.now.backend_type,
+        s.now.wait && s.now.wait.wait_event_type + ":" + s.now.wait.wait_event].filter(Boolean).join(" · ") : "The process has ended."),
+      names && s.now?.query ? el("pre", "", s.now.query) : "",
+      table([["from", "n"], ["for", "n"], ["state", ""]], s.waits.slice(-20).reverse().map((w) => ({
+        cells: [new Date(w.from).toLocaleTimeString(), age(w.from, w.to), w.event || w.class || "not active"] }))))),
+    part(d, "stack", "Stack", (s) => panel("Stack", s.phrase ? el("p", "", el("b", "", s.phrase)) : "",
+      el("p", "dim", s.engine + (s.stop ? "; the stack ends early: " + s.stop : "")),
+      el("pre", "", s.frames.map((f) => [f.function, f.place].filter(Boolean).join("  ") +
+        (f.levels ?? []).map((x) => "\n    " + x).join("")).join("\n").slice(0, 60000)))),
+    part(d, "plan", "Plan", (p) => panel("Plan", p.levels.length ? "" : el("p", "dim", "The process runs no plan."),
+      ...p.levels.flatMap((x) => [el("pre", "", x.text || ""), x.reason ? el("p", "dim", x.reason) : ""]))),
+    part(d, "memory", "Memory", (m) => panel("Memory " + bytes(m.total_bytes) + ", resident " + bytes(m.resident_bytes),
+      m.inexact ? el("p", "dim", "not exact: " + m.inexact) : "",
+      table([["total", "n"], ["free", "n"], ["contexts", "n"], ["name", ""]], m.contexts.slice(0, 20).map((c) => ({
+        cells: [bytes(c.total_bytes), bytes(c.free_bytes), String(c.contexts), c.name] }))))),
+  ];
+}
+
+function header() {
+  const i = last?.info;
+  byId("server").textContent = i ? clean("PostgreSQL " + i.server_version + (i.port ? ", port " + i.port : "") +
+    (i.standby ? ", standby" : "") + " · " + i.sessions.active + " active · " + i.sessions.idle_in_transaction +
+    " idle in transaction · " + i.sessions.idle + " idle") : "";
+  const old = i?.last ? " · sample " + age(i.last, new Date().toISOString()) + " old" : "";
+  byId("age").textContent = (stopped ? "stopped" : failed ? "no answer" : "live") + old;
+  byId("cost").textContent = i?.cost_percent_of_a_processor != null ?
+    "Cost: the worker uses " + number(i.cost_percent_of_a_processor) + " % of a processor." : "";
+  const error = failed || i?.error || "";
+  byId("failure").hidden = !error;
+  byId("failure").className = "error";
+  if (byId("failure").textContent !== clean(error)) byId("failure").textContent = clean(error);
+  byId("stop").setAttribute("aria-pressed", String(stopped));
+  byId("seconds").value = state().get("seconds") || "300";
+  byId("views").replaceChildren(...views.map((v, n) => {
+    const b = el("button", "", v[0].toUpperCase() + v.slice(1));
+    b.type = "button";
+    b.title = "key " + (n + 1);
+    if (v === view()) b.setAttribute("aria-current", "page");
+    b.addEventListener("click", () => open(v));
+    return b;
+  }));
+  byId("filters").replaceChildren(...state().getAll("filter").map((f) => {
+    const b = el("button", "", f + " ×");
+    b.setAttribute("aria-label", clean("remove the filter " + f));
+    b.addEventListener("click", () => change((s) => {
+      const rest = s.getAll("filter").filter((x) => x !== f);
+      s.delete("filter");
+      rest.forEach((x) => s.append("filter", x));
+    }));
+    return b;
+  }));
+}
+function draw() {
+  const d = last, v = view(), main = byId("main"), focus = document.activeElement?.dataset?.key;
+  if (document.activeElement?.tagName === "SELECT" && main.contains(document.activeElement)) return;
+  if (v === "session" && !state().get("pid")) {
+    main.replaceChildren(panel("Session", el("p", "dim", "Choose a session in another view.")));
+  } else if (!d) {
+    main.replaceChildren();
+  } else if (v === "load") {
+    main.replaceChildren(part(d, "load", "Active sessions", (l) => chart(l, d.info?.processors)),
+      part(d, "findings", "Findings", findings), part(d, "sessions", "Sessions", sessions));
+  } else if (v === "who") main.replaceChildren(part(d, "who", "Who", who));
+  else if (v === "blocking") main.replaceChildren(part(d, "blocking", "Blocking", blocking));
+  else main.replaceChildren(...session(d));
+  if (focus) [...main.querySelectorAll("[data-key]")].find((e) => e.dataset.key === focus)?.focus();
+  document.body.dataset.ready = v;
+}
+async function ask() {
+  clearTimeout(timer);
+  const mine = ++asked, s = state(), q = new URLSearchParams({ view: view() });
+  for (const k of ["seconds", "by"]) if (s.get(k)) q.set(k, s.get(k));
+  if (view() === "session") {
+    if (!s.get("pid")) { header(); draw(); return; }
+    q.set("pid", s.get("pid"));
+  }
+  for (const f of s.getAll("filter")) q.append("filter", f);
+  const token = sessionStorage.getItem("token");
+  try {
+    const r = await fetch("data?" + q, { headers: token ? { Authorization: "Bearer " + token } : {}, credentials: "omit", cache: "no-store" });
+    const body = r.ok ? await r.json() : await r.text();
+    if (mine !== asked) return;
+    byId("login").hidden = r.status !== 401;
+    failed = r.ok ? "" : body.slice(0, longest);
+    if (r.ok) { last = body; names = body.names; }
+    if (r.status === 401) { last = null; header(); draw(); return; }
+  } catch (e) {
+    if (mine !== asked) return;
+    failed = "The worker does not answer: " + e.message;
+  }
+  header();
+  if (!failed) draw();
+  if (!stopped && !document.hidden) timer = setTimeout(ask, 1000);
+}
+function stop() {
+  stopped = !stopped;
+  header();
+  if (!stopped) ask();
+}
+byId("stop").addEventListener("click", stop);
+byId("seconds").addEventListener("change", (e) => change((s) => s.set("seconds", e.target.value)));
+byId("login").addEventListener("submit", (e) => {
+  e.preventDefault();
+  sessionStorage.setItem("token", byId("token").value.trim());
+  byId("token").value = "";
+  ask();
+});
+addEventListener("hashchange", () => { last = null; draw(); ask(); });
+document.addEventListener("visibilitychange", () => { if (!document.hidden && !stopped) ask(); });
+addEventListener("keydown", (e) => {
+  if (e.ctrlKey || e.altKey || e.metaKey || ["INPUT", "SELECT"].includes(e.target.tagName)) return;
+  const spans = ["60", "300", "900", "3600", "7200"], at = spans.indexOf(state().get("seconds") || "300");
+  if ("1234".includes(e.key)) open(views[e.key - 1]);
+  else if (e.key === "Backspace") { e.preventDefault(); history.back(); }
+  else if (e.key === " " && e.target.tagName !== "BUTTON") { e.preventDefault(); stop(); }
+  else if (e.key === "+") change((s) => s.set("seconds", spans[Math.max(0, at - 1)]));
+  else if (e.key === "-") change((s) => s.set("seconds", spans[Math.min(4, at + 1)]));
+});
+ask();
