@@ -1,0 +1,210 @@
+package page
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/screen/source"
+	"pg_stat_backtrace/worker/serve/web"
+)
+
+const (
+	viewToken     = "view-token-0123456789"
+	operatorToken = "operator-token-0123456789"
+	// hostile is an application that would be harmful as HTML.
+	hostile = "<script>window.bad=1</script>\u202e"
+)
+
+// start serves the page of a server.
+func start(t *testing.T, dataDir string) (address string, p *Page) {
+	t.Helper()
+	capturer, err := capture.New(capture.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p = New(func() (source.Source, error) {
+		return source.NewLive(source.Options{DataDir: dataDir, Capturer: capturer})
+	})
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(tokens, []byte(viewToken+"\noperator "+operatorToken+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(web.New(web.Config{
+		TokenFile: tokens, Screen: &web.Screen{Files: p.Files(), View: p.Data(false), Operator: p.Data(true)},
+	}).Handler())
+	t.Cleanup(s.Close)
+	return s.URL, p
+}
+
+func get(t *testing.T, address, token string) (status int, body string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	data, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(data)
+}
+
+// TestPage has a session with a hostile name that blocks another one.
+func TestPage(t *testing.T) {
+	pgtest.One(t, func(t *testing.T, bin string) {
+		s := pgtest.Start(t, bin, pgtest.Options{Conf: []string{"autovacuum = off"}})
+		s.Exec(t, "CREATE TABLE hidden_table AS SELECT 1 n")
+		holder, waiter := s.Connect(t, s.User, "postgres"), s.Connect(t, s.User, "postgres")
+		// An application name has ASCII only, so the statement has the other characters.
+		for _, sql := range []string{"SET application_name = '<script>window.bad=1</script>'", "BEGIN; LOCK TABLE hidden_table /* " + hostile + " */"} {
+			if _, err := holder.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+		go func() {
+			_, _ = waiter.PgConn().Exec(t.Context(), "SELECT n /* "+strings.Repeat("x", 10_000)+" */ FROM hidden_table").ReadAll()
+		}()
+		address, p := start(t, s.DataDir)
+		t.Run("rights", func(t *testing.T) { rights(t, address, int(holder.PgConn().PID())) })
+		t.Run("browser", func(t *testing.T) { inBrowser(t, address, int(holder.PgConn().PID())) })
+		p.mu.Lock()
+		p.timer.Stop()
+		p.mu.Unlock()
+		p.rest()
+		if p.end != nil || p.src == nil {
+			t.Error("the page still samples after its last reader")
+		}
+		p.timer.Stop()
+		p.rest()
+		if p.src != nil {
+			t.Error("the page keeps the samples")
+		}
+	})
+}
+
+func rights(t *testing.T, address string, pid int) {
+	t.Helper()
+	for path, want := range map[string]int{
+		"/screen/": 200, "/screen/page.js": 200, "/screen/page.css": 200, "/screen/other": 404, "/screen/data?view=load": 401,
+	} {
+		if status, body := get(t, address+path, ""); status != want || strings.Contains(body, "script>window") {
+			t.Errorf("%s without a token: %d, want %d", path, status, want)
+		}
+	}
+	pgtest.Wait(t, "a finding", func() bool {
+		_, body := get(t, address+"/screen/data?view=blocking", operatorToken)
+		return strings.Contains(body, "blocks-") || strings.Contains(body, "blocks 1 session")
+	})
+	for _, query := range []string{"view=load", "view=who", "view=blocking", fmt.Sprintf("view=session&pid=%d", pid)} {
+		status, body := get(t, address+"/screen/data?"+query, viewToken)
+		if status != 200 || !strings.Contains(body, `"names":false`) {
+			t.Errorf("%s: %d %s", query, status, body)
+		}
+		for _, name := range []string{"hidden_table", "script", "xxxx", `"user"`, `"database"`, "/base"} {
+			if strings.Contains(body, name) {
+				t.Errorf("%s shows %s to a view token: %s", query, name, body)
+			}
+		}
+	}
+	_, body := get(t, address+"/screen/data?view=blocking", operatorToken)
+	if !strings.Contains(body, `"names":true`) || !strings.Contains(body, "hidden_table") {
+		t.Errorf("an operator token does not see names: %s", body)
+	}
+	for _, query := range []string{"view=x", "pid=0", "view=session", "seconds=0", "filter=user", "filter=x%3Dy", "other=1", "by=x", "by=user&by=user"} {
+		if status, body := get(t, address+"/screen/data?"+query, operatorToken); status != 400 || body == "" {
+			t.Errorf("%s: %d %s", query, status, body)
+		}
+	}
+}
+
+func inBrowser(t *testing.T, address string, pid int) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("not with -short")
+	}
+	program, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("no chromium in PATH")
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox,
+		chromedp.WSURLReadTimeout(2*time.Minute))
+	alloc, cancelAlloc := chromedp.NewExecAllocator(context.Background(), options...)
+	defer cancelAlloc()
+	ctx, cancel := chromedp.NewContext(alloc)
+	defer cancel()
+	ctx, cancelTime := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancelTime()
+	run := func(actions ...chromedp.Action[chromedp.Void]) {
+		t.Helper()
+		if err := chromedp.Do(ctx, actions...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait := func(expression string) {
+		t.Helper()
+		poll := chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(time.Minute))
+		if _, err := chromedp.Run(ctx, poll); err != nil {
+			t.Fatalf("waiting for %s: %v", expression, err)
+		}
+	}
+	do := func(expression string) {
+		t.Helper()
+		if _, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("("+expression+", true)")); err != nil {
+			t.Fatalf("%s: %v", expression, err)
+		}
+	}
+	run(chromedp.EmulateViewport(1280, 800), chromedp.Navigate(address+"/screen/"))
+	wait(`!document.getElementById("login").hidden`)
+	do(fmt.Sprintf(`document.getElementById("token").value = %q, document.getElementById("login").requestSubmit()`, operatorToken))
+	wait(`document.body.innerText.includes("blocks 1 session")`)
+	for i, name := range []string{"load", "who", "blocking"} {
+		do(fmt.Sprintf(`dispatchEvent(new KeyboardEvent("keydown", {key: "%d"}))`, i+1))
+		look(t, ctx, run, wait, name)
+	}
+	wait(`document.body.innerText.includes("<script>window.bad=1</script>") && document.body.innerText.includes("<U+202E>")`)
+	do(fmt.Sprintf(`location.hash = "view=session&pid=%d"`, pid))
+	look(t, ctx, run, wait, "session")
+	wait(`!document.querySelector("main script") && window.bad === undefined`)
+}
+
+// look waits for a view, and checks that it needs no horizontal scrolling on a phone.
+func look(
+	t *testing.T, ctx context.Context, run func(...chromedp.Action[chromedp.Void]), wait func(string), name string, //nolint:revive // t comes first in tests
+) {
+	t.Helper()
+	wait(fmt.Sprintf(`document.body.dataset.ready === %q && document.querySelector("main section .scroll") !== null`, name))
+	for _, width := range []int64{1280, 390} {
+		run(chromedp.EmulateViewport(width, 800))
+		wait(`document.documentElement.scrollWidth <= innerWidth`)
+		if dir := os.Getenv("PGSB_TEST_SCREENSHOTS"); dir != "" {
+			png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("screen-%s-%d.png", name, width)), png, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
