@@ -48,8 +48,8 @@ The first answer lacks their names, later answers have them. The debuginfod
 server learns which builds run here, and nothing else.
 
 With --listen the worker serves metrics for Prometheus (/metrics) and profiles of
-the whole server (/debug/pprof/profile) by HTTP. An address that other hosts
-reach needs --listen-token-file. With --export-pyroscope or --export-otlp it
+the whole server (/debug/pprof/profile) by HTTP, and the incident screen for
+browsers (/screen/). An address that other hosts reach needs --listen-token-file. With --export-pyroscope or --export-otlp it
 pushes a profile every minute. Profiles need CAP_BPF and CAP_PERFMON.
 
 With --record-dir, or under systemd with StateDirectory=, the worker records once

@@ -98,7 +98,7 @@ function chart(l, processors) {
     const x = (t) => left + (t - from) / (to - from) * (width - left), y = (n) => bottom - n / most * (bottom - 6);
     for (const c of l.columns) {
       if (!c.active_sessions) continue;
-      const at = Date.parse(c.time), x0 = Math.max(left, x(at)), x1 = Math.min(width, x(at + l.column_seconds * 1000));
+      const at = Date.parse(c.time), x0 = Math.round(Math.max(left, x(at))), x1 = Math.round(Math.min(width, x(at + l.column_seconds * 1000)));
       let sum = 0;
       c.active_sessions.forEach((n, i) => {
         g.fillStyle = colours[l.classes[i]] ?? colours.Other;
@@ -163,7 +163,7 @@ function lock(w) {
 }
 function blocking(b) {
   if (!b.nodes.length) return panel("Blocking", el("p", "dim", "No session waits for a lock."), ...missing(b));
-  return panel(b.waiting + " waiting, " + b.trees + " roots", table([["process", ""], ["blocks", "n"], ["lock", ""], ["for", "n"]],
+  return panel(b.waiting + " waiting, " + b.trees + (b.trees === 1 ? " root" : " roots"), table([["process", ""], ["blocks", "n"], ["lock", ""], ["for", "n"]],
     b.nodes.map((n) => ({
       key: n.pid, act: n.pid ? () => openSession(n.pid) : null,
       cells: ["\u00a0\u00a0".repeat(Math.min(n.depth, 12)) + (n.depth ? "└ " : "") + (n.pid ? "PID " + n.pid : "prepared " + (n.gid ?? n.xid)) +
