@@ -106,7 +106,7 @@ type Data struct {
 	captures int
 }
 
-// SetWindow chooses the span that charts and shares are about: the shortest one that holds d.
+// SetWindow chooses the shortest span of at least d for charts and shares, or the longest span.
 func (s *State) SetWindow(d time.Duration) {
 	s.window = len(windows()) - 1
 	for i, w := range windows() {
