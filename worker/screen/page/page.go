@@ -43,6 +43,7 @@ type Page struct {
 	end     func() // ends the watch; nil: nothing is sampled
 	changed <-chan struct{}
 	timer   *time.Timer
+	turn    int // of the timer: an earlier one may have fired already
 }
 
 // New returns a page. Open is called when a reader comes and there is no source.
@@ -141,7 +142,7 @@ func (p *Page) watch(ctx context.Context) (source.Source, error) {
 	if p.timer != nil {
 		p.timer.Stop()
 	}
-	p.timer = time.AfterFunc(p.idle, p.rest)
+	p.after(p.idle)
 	src, changed := p.src, p.changed
 	p.mu.Unlock()
 	if began {
@@ -156,14 +157,24 @@ func (p *Page) watch(ctx context.Context) (source.Source, error) {
 	return src, nil
 }
 
+// after calls rest later, unless after is called again before.
+func (p *Page) after(d time.Duration) {
+	p.turn++
+	turn := p.turn
+	p.timer = time.AfterFunc(d, func() { p.rest(turn) })
+}
+
 // rest ends the samples, and later drops them.
-func (p *Page) rest() {
+func (p *Page) rest(turn int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if turn != p.turn {
+		return
+	}
 	if p.end != nil {
 		p.end()
 		p.end = nil
-		p.timer = time.AfterFunc(p.keep, p.rest)
+		p.after(p.keep)
 		return
 	}
 	p.src = nil

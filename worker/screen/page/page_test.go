@@ -91,12 +91,12 @@ func TestPage(t *testing.T) {
 		p.mu.Lock()
 		p.timer.Stop()
 		p.mu.Unlock()
-		p.rest()
+		p.rest(p.turn)
 		if p.end != nil || p.src == nil {
 			t.Error("the page still samples after its last reader")
 		}
 		p.timer.Stop()
-		p.rest()
+		p.rest(p.turn)
 		if p.src != nil {
 			t.Error("the page keeps the samples")
 		}
