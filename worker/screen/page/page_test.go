@@ -183,6 +183,13 @@ func inBrowser(t *testing.T, address string, pid int) {
 		look(t, ctx, run, wait, name)
 	}
 	wait(`document.body.innerText.includes("<script>window.bad=1</script>") && document.body.innerText.includes("<U+202E>")`)
+	// An idle server has no classes, and Go writes an empty list as null.
+	for part, show := range map[string]string{
+		`{from: "2026-01-01T00:00:00Z", to: "2026-01-01T00:01:00Z", classes: null, columns: null, active_sessions: null}`: "chart",
+		`{findings: null}`: "findings", `{sessions: null}`: "sessions", `{rows: null, by: "query"}`: "who", `{nodes: null}`: "blocking",
+	} {
+		do(show + "(" + part + ")")
+	}
 	do(fmt.Sprintf(`location.hash = "view=session&pid=%d"`, pid))
 	look(t, ctx, run, wait, "session")
 	wait(`!document.querySelector("main script") && window.bad === undefined`)

@@ -77,7 +77,7 @@ const text = (value) => el("span", "text", value ?? "");
 function chart(l, processors) {
   const canvas = el("canvas", "");
   canvas.setAttribute("role", "img");
-  const list = l.classes.map((c, i) => [c, l.active_sessions[i]]);
+  const list = (l.classes ?? []).map((c, i) => [c, l.active_sessions[i]]);
   canvas.setAttribute("aria-label", "active sessions: " + list.map(([c, n]) => c + " " + number(n)).join(", "));
   const legend = el("ul", "legend", ...list.map(([c, n]) => {
     const mark = el("span", "mark");
@@ -93,10 +93,10 @@ function chart(l, processors) {
     g.font = "12px system-ui, sans-serif";
     const left = 34, bottom = height - 18, from = Date.parse(l.from), to = Date.parse(l.to);
     let most = Math.max(1, processors || 0);
-    for (const c of l.columns) most = Math.max(most, (c.active_sessions ?? []).reduce((a, b) => a + b, 0));
+    for (const c of l.columns ?? []) most = Math.max(most, (c.active_sessions ?? []).reduce((a, b) => a + b, 0));
     most *= 1.1;
     const x = (t) => left + (t - from) / (to - from) * (width - left), y = (n) => bottom - n / most * (bottom - 6);
-    for (const c of l.columns) {
+    for (const c of l.columns ?? []) {
       if (!c.active_sessions) continue;
       const at = Date.parse(c.time), x0 = Math.round(Math.max(left, x(at))), x1 = Math.round(Math.min(width, x(at + l.column_seconds * 1000)));
       let sum = 0;
@@ -125,7 +125,7 @@ function chart(l, processors) {
   return panel("Active sessions", canvas, legend);
 }
 function findings(f) {
-  if (!f.findings.length) return panel("Findings", el("p", "dim", "The rules find nothing in the newest sample."), ...unknown(f));
+  if (!f.findings?.length) return panel("Findings", el("p", "dim", "The rules find nothing in the newest sample."), ...unknown(f));
   return panel("Findings", table([["", ""], ["the worst first", ""], ["for", "n"], ["% of DB time", "n"]], f.findings.map((x) => ({
     key: x.key,
     act: x.pid ? () => openSession(x.pid) : x.filter?.length ? () => addFilter(x.filter[0].by, x.filter[0].key) : null,
@@ -136,7 +136,7 @@ function findings(f) {
 }
 const unknown = (f) => (f.unknown ?? []).map((u) => el("p", "dim", "not known: " + u));
 function sessions(s) {
-  const rows = s.sessions.map((x) => ({
+  const rows = (s.sessions ?? []).map((x) => ({
     key: x.server_pid, act: () => openSession(x.server_pid),
     cells: [String(x.server_pid), x.class || x.state || x.backend_type, x.wait ? x.wait.wait_event : "",
       age(x.class ? x.query_start : x.state_change, s.time), text(names ? (x.phrase || x.query) : x.backend_type)],
@@ -150,10 +150,10 @@ function who(w) {
   for (const p of names ? properties : withoutNames) choose.append(new Option(p, p, false, p === w.by));
   choose.addEventListener("change", () => change((s) => s.set("by", choose.value)));
   return panel("Share of database time by ", choose,
-    table([["%", "n"], ["sessions", "n"], ["mostly", "wide"], [w.by, ""]], w.rows.map((r) => ({
+    table([["%", "n"], ["sessions", "n"], ["mostly", "wide"], [w.by, ""]], (w.rows ?? []).map((r) => ({
       key: r.key, act: () => addFilter(w.by, r.key),
       cells: [percent(r.percent), number(r.active_sessions),
-        Object.entries(r.by_class).sort((a, b) => b[1] - a[1])[0]?.[0] ?? "", text(r.name || "(none)")],
+        Object.entries(r.by_class ?? {}).sort((a, b) => b[1] - a[1])[0]?.[0] ?? "", text(r.name || "(none)")],
     }))), w.others ? el("p", "dim", "others: " + percent(w.others.percent)) : "");
 }
 function lock(w) {
@@ -162,7 +162,7 @@ function lock(w) {
     (w.holders_unknown ? ", holders not known: " + w.holders_unknown : "");
 }
 function blocking(b) {
-  if (!b.nodes.length) return panel("Blocking", el("p", "dim", "No session waits for a lock."), ...missing(b));
+  if (!b.nodes?.length) return panel("Blocking", el("p", "dim", "No session waits for a lock."), ...missing(b));
   return panel(b.waiting + " waiting, " + b.trees + (b.trees === 1 ? " root" : " roots"), table([["process", ""], ["blocks", "n"], ["lock", ""], ["for", "n"]],
     b.nodes.map((n) => ({
       key: n.pid, act: n.pid ? () => openSession(n.pid) : null,
@@ -182,17 +182,17 @@ function session(d) {
       el("p", "", s.now ? [s.now.application_name, s.now.user, s.now.database, s.now.state || s.now.backend_type,
         s.now.wait && s.now.wait.wait_event_type + ":" + s.now.wait.wait_event].filter(Boolean).join(" · ") : "The process has ended."),
       names && s.now?.query ? el("pre", "", s.now.query) : "",
-      table([["from", "n"], ["for", "n"], ["state", ""]], s.waits.slice(-20).reverse().map((w) => ({
+      table([["from", "n"], ["for", "n"], ["state", ""]], (s.waits ?? []).slice(-20).reverse().map((w) => ({
         cells: [new Date(w.from).toLocaleTimeString(), age(w.from, w.to), w.event || w.class || "not active"] }))))),
     part(d, "stack", "Stack", (s) => panel("Stack", s.phrase ? el("p", "", el("b", "", s.phrase)) : "",
       el("p", "dim", s.engine + (s.stop ? "; the stack ends early: " + s.stop : "")),
-      el("pre", "", s.frames.map((f) => [f.function, f.place].filter(Boolean).join("  ") +
+      el("pre", "", (s.frames ?? []).map((f) => [f.function, f.place].filter(Boolean).join("  ") +
         (f.levels ?? []).map((x) => "\n    " + x).join("")).join("\n").slice(0, 60000)))),
-    part(d, "plan", "Plan", (p) => panel("Plan", p.levels.length ? "" : el("p", "dim", "The process runs no plan."),
-      ...p.levels.flatMap((x) => [el("pre", "", x.text || ""), x.reason ? el("p", "dim", x.reason) : ""]))),
+    part(d, "plan", "Plan", (p) => panel("Plan", p.levels?.length ? "" : el("p", "dim", "The process runs no plan."),
+      ...(p.levels ?? []).flatMap((x) => [el("pre", "", x.text || ""), x.reason ? el("p", "dim", x.reason) : ""]))),
     part(d, "memory", "Memory", (m) => panel("Memory " + bytes(m.total_bytes) + ", resident " + bytes(m.resident_bytes),
       m.inexact ? el("p", "dim", "not exact: " + m.inexact) : "",
-      table([["total", "n"], ["free", "n"], ["contexts", "n"], ["name", ""]], m.contexts.slice(0, 20).map((c) => ({
+      table([["total", "n"], ["free", "n"], ["contexts", "n"], ["name", ""]], (m.contexts ?? []).slice(0, 20).map((c) => ({
         cells: [bytes(c.total_bytes), bytes(c.free_bytes), String(c.contexts), c.name] }))))),
   ];
 }
@@ -269,8 +269,12 @@ async function ask() {
     if (mine !== asked) return;
     failed = "The worker does not answer: " + e.message;
   }
+  try {
+    if (!failed) draw();
+  } catch (e) {
+    failed = "The page cannot show the data: " + e.message;
+  }
   header();
-  if (!failed) draw();
   if (!stopped && !document.hidden) timer = setTimeout(ask, 1000);
 }
 function stop() {
