@@ -52,7 +52,8 @@ func New(open func() (source.Source, error)) *Page { return &Page{open: open, id
 // Files answers with the files of the page. They hold no data.
 func (p *Page) Files() http.Handler {
 	types := map[string]string{
-		"/screen/": "index.html text/html", "/screen/page.js": "page.js text/javascript", "/screen/page.css": "page.css text/css",
+		"/screen/": "index.html text/html", "/screen/page.js": "page.js text/javascript",
+		"/screen/page.css": "page.css text/css",
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var name, kind string

@@ -14,8 +14,8 @@ import (
 var ErrNeedsOperator = errors.New("texts, names, stacks, plans and memory need an operator token")
 
 // Nameless is a source for readers without the right to see texts of statements and names of users, databases,
-// applications, clients, relations and functions. Each answer is made from members that such a reader may see, so a new member of an
-// answer is absent until this file copies it. Nameless is no Prober.
+// applications, clients, relations and functions. Each answer is made from members that such a reader may see, so a new
+// member of an answer is absent until this file copies it. Nameless is no Prober.
 type Nameless struct{ of Source }
 
 // NewNameless returns a source without texts and names.
@@ -68,7 +68,7 @@ func hiddenAll(list []string) []string {
 	if len(list) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("%s could not be read; the reasons need an operator token", count(len(list), "thing"))}
+	return []string{count(len(list), "thing") + " could not be read; the reasons need an operator token"}
 }
 
 // Watch is Source.Watch.

@@ -63,7 +63,7 @@ func (full) Findings(context.Context, Span) (*Findings, error) {
 	return f, nil
 }
 
-func (full) Who(context.Context, Query, By, int) (*Who, error) { //nolint:revive // prosecheck needs the quotes
+func (full) Who(context.Context, Query, By, int) (*Who, error) {
 	w := filled[Who]()
 	w.By, w.Rows[0].Key, w.Others.Key = ByQuery, "12", ""
 	return w, nil
