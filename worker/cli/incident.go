@@ -291,10 +291,7 @@ func (f *incidentFlags) write(stdout io.Writer, print func(io.Writer) error) err
 func printIncident(out io.Writer, i *incident.Incident, format string) error {
 	switch format {
 	case formatHTML:
-		page, err := incident.Page(i)
-		if err == nil {
-			_, err = out.Write(page)
-		}
+		_, err := out.Write(incident.Page(i))
 		return err
 	case formatJSON:
 		var b bytes.Buffer

@@ -25,16 +25,12 @@ func Bundle(out io.Writer, i *Incident) error {
 	if err != nil {
 		return fmt.Errorf("bundle: %w", err)
 	}
-	page, err := Page(clean)
-	if err != nil {
-		return err
-	}
 	z := zip.NewWriter(out)
 	for _, f := range []struct {
 		name string
 		data []byte
 	}{
-		{"REMOVED.txt", []byte(strings.Join(removed, "\n") + "\n")}, {"incident.json", append(visible.JSON(text), '\n')}, {"incident.html", page},
+		{"REMOVED.txt", []byte(strings.Join(removed, "\n") + "\n")}, {"incident.json", append(visible.JSON(text), '\n')}, {"incident.html", Page(clean)},
 	} {
 		w, err := z.Create(f.name)
 		if err == nil {

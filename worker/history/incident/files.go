@@ -111,8 +111,7 @@ func encode(i *Incident) (text, page []byte, err error) {
 		}
 	}
 	text = append(visible.JSON(text), '\n')
-	page, err = Page(i)
-	return text, page, err
+	return text, Page(i), nil
 }
 
 // writeFile makes a file that is complete or not there.

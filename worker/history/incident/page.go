@@ -1,11 +1,10 @@
 package incident
 
 import (
-	"bytes"
 	"cmp"
-	_ "embed"
+	_ "embed" // page.css
 	"fmt"
-	"html/template"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,18 +12,6 @@ import (
 
 	"pg_stat_backtrace/worker/report/visible"
 )
-
-//go:embed page.html
-var pageText string
-
-// pageTemplate escapes every value for its place. The page has no script and loads nothing.
-//
-//nolint:gochecknoglobals // parsed once
-var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"line": line, "at": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000") },
-	"clock": func(t time.Time) string { return t.UTC().Format("15:04:05.0") }, "name": name, "wait": waitOf, "age": age,
-	"megabytes": func(n int64) string { return strconv.FormatInt(n>>20, 10) }, "node": func(v *pageView, n *Node) nodeView { return v.node(n) },
-}).Parse(pageText))
 
 // line makes one line of a foreign text, without characters that do not show as themselves.
 func line(text string) string { return visible.Line(strings.Join(strings.Fields(text), " ")) }
@@ -37,7 +24,7 @@ func name(text string, oid uint32) string {
 	return cmp.Or(line(text), "-")
 }
 
-func waitOf(s Session) string {
+func waitOf(s *Session) string {
 	if s.WaitType == "" {
 		return ""
 	}
@@ -52,31 +39,28 @@ func age(now time.Time, since *time.Time) string {
 	return strconv.FormatFloat(max(0, now.Sub(*since).Seconds()), 'f', 1, 64) + " s"
 }
 
-// pageView is what the template gets.
+// pageView writes the page of an incident.
 type pageView struct {
-	I     *Incident
-	Bars  []bar
-	Keys  []colorKey
-	Width int
-	Most  int
+	pageWriter
 
+	incident *Incident
+	bars     []bar
+	keys     []colorKey
+	width    int
+	most     int
 	sessions map[int32]*Session
 }
 
-type nodeView struct {
-	V *pageView
-	N *Node
-	S *Session
-}
-
-func (v *pageView) node(n *Node) nodeView { return nodeView{v, n, v.sessions[n.PID]} }
-
+// bar is a rectangle of the diagram.
 type bar struct {
-	X, Y, H string
-	Color   string
+	x, y, height string
+	color        markup
 }
 
-type colorKey struct{ Name, Color string }
+type colorKey struct {
+	name  string
+	color markup
+}
 
 // colors are those of the classes of wait events, in the order of the stack of bars.
 //
@@ -86,24 +70,274 @@ var colors = []colorKey{
 	{"Client", "#999"}, {"other", "#666"},
 }
 
-// Page returns the incident as an HTML page that is complete in itself.
-func Page(i *Incident) ([]byte, error) {
-	v := &pageView{I: i, sessions: map[int32]*Session{}}
+// pageStyle is the style of the page.
+//
+//go:embed page.css
+var pageStyle markup
+
+// Page returns the incident as an HTML page that is complete in itself. The page has no script and loads nothing.
+func Page(i *Incident) []byte {
+	v := &pageView{incident: i, sessions: map[int32]*Session{}}
 	for j := range i.Sessions {
 		v.sessions[i.Sessions[j].PID] = &i.Sessions[j]
 	}
-	v.draw()
-	var b bytes.Buffer
-	if err := pageTemplate.Execute(&b, v); err != nil {
-		return nil, fmt.Errorf("incident: %w", err)
-	}
-	return b.Bytes(), nil
+	v.begin()
+	v.blockers()
+	v.sessionTable()
+	v.stackList()
+	v.before()
+	v.serverAndHost()
+	return []byte(v.b.String())
 }
 
-// draw makes a bar for each second and class.
+// begin writes the page up to the table of the server.
+func (v *pageView) begin() {
+	i := v.incident
+	v.put(`<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Incident {}</title>
+<style>
+`, i.ID)
+	v.raw(pageStyle)
+	v.put(`</style>
+</head>
+<body>
+<h1>Incident {}</h1>
+<p class="why"><b>{}</b>: {}<br>
+<span class="dim">{}; it began {} or before. All times are in UTC.</span></p>
+<table>
+`, i.ID, i.Reason.Rule, i.Reason.Summary, date(i.Time), date(i.Reason.Since))
+	s := i.Server
+	v.put("<tr><td>Server</td><td>PostgreSQL {}, data directory {}, system identifier {}, timeline {}, postmaster {}</td></tr>\n",
+		s.Version, s.DataDir, s.SystemID, number(s.Timeline), number(s.Postmaster))
+	if s.Slots != 0 {
+		v.put("<tr><td>Connections</td><td>{} of {} slots for ordinary roles</td></tr>", number(s.Clients), number(s.Slots))
+	}
+	v.put("\n<tr><td>Host</td><td>{}, Linux {}, {} processors; load {}</td></tr>\n</table>\n",
+		i.Host.Name, i.Host.Kernel, number(i.Host.Processors), i.Host.Load)
+}
+
+// blockers writes the forest of the processes that block others.
+func (v *pageView) blockers() {
+	v.raw("\n<h2>Which process blocks which</h2>\n")
+	if len(v.incident.Forest) == 0 {
+		v.raw("<p>No process blocked another one.</p>\n")
+		return
+	}
+	v.raw(`<ul class="forest">`)
+	for _, n := range v.incident.Forest {
+		v.node(n)
+	}
+	v.raw("</ul>\n")
+}
+
+// node writes a process of the forest with the processes behind it.
+func (v *pageView) node(n *Node) {
+	v.raw("<li><b>")
+	if n.PID != 0 {
+		v.put("{}", number(n.PID))
+	} else {
+		v.raw("prepared transaction")
+	}
+	v.raw("</b>")
+	if n.Queued {
+		v.raw(` <span class="dim">(behind it in the queue)</span>`)
+	}
+	if n.Mode != "" {
+		v.put(" wants {} on {}", n.Mode, n.Object)
+	}
+	if s := v.sessions[n.PID]; s != nil {
+		v.put(` <span class="dim">{}</span> {}`, owner(s), s.State)
+		if s.WaitType != "" {
+			v.put(", waits for {}", waitOf(s))
+		}
+		v.optional(" for {}", age(v.incident.Time, s.WaitStart))
+		v.optional(": {}", s.Phrase)
+		v.optional("<br><code>{}</code>", s.Query)
+	}
+	if n.Again {
+		v.raw(` <span class="dim">(see above)</span>`)
+	}
+	v.raw("\n")
+	if len(n.Blocked) > 0 {
+		v.raw("<ul>")
+		for _, b := range n.Blocked {
+			v.node(b)
+		}
+		v.raw("</ul>")
+	}
+	v.raw("</li>")
+}
+
+// sessionTable writes the sessions.
+func (v *pageView) sessionTable() {
+	i := v.incident
+	v.raw(`
+<h2>Sessions</h2>
+<div class="scroll"><table>
+<tr><th>pid</th><th>type</th><th>user@database</th><th>application</th><th>client</th><th>state</th><th>waits for</th><th>transaction</th><th>query</th></tr>
+`)
+	for j := range i.Sessions {
+		s := &i.Sessions[j]
+		v.put("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}", number(s.PID), s.Type, owner(s), s.App, s.Client, s.State)
+		v.optional(` <span class="dim">{}</span>`, s.Process)
+		v.put("</td><td>{}", waitOf(s))
+		v.optional(" {}", age(i.Time, s.WaitStart))
+		v.put("</td><td>{}</td>", age(i.Time, s.XactStart))
+		v.query(s)
+	}
+	v.raw("</table></div>\n")
+	if i.SessionsLeftOut > 0 {
+		v.put("<p>{} further sessions are left out.</p>\n", number(i.SessionsLeftOut))
+	}
+}
+
+// query writes the last cell of a row: what the session did, and its query text.
+func (v *pageView) query(s *Session) {
+	v.raw(`<td class="q">`)
+	v.optional(`<span class="dim">{}</span><br>`, s.Phrase)
+	v.put("{}</td></tr>\n", s.Query)
+}
+
+// stackList writes the stacks.
+func (v *pageView) stackList() {
+	v.raw(`
+<h2>Stacks</h2>
+<p class="dim">They were taken without stopping a process, a moment after the incident was noticed. The innermost function comes first.</p>
+`)
+	for j := range v.incident.Stacks {
+		p := &v.incident.Stacks[j]
+		v.put(`<details><summary>{} <span class="dim">{}</span> `, number(p.PID), date(p.Time))
+		if s := p.Stack; s != nil {
+			v.put("{}</summary>\n", s.Phrase)
+			v.optional("<p>{}</p>", s.Advice)
+			v.raw("<pre>")
+			for _, frame := range s.Frames {
+				v.put("{}\n", frame)
+			}
+			v.optional("({})\n", s.Cut)
+			v.raw("</pre>")
+		} else {
+			v.put("{}</summary>", p.Error)
+		}
+		v.raw("</details>\n")
+	}
+	if len(v.incident.Stacks) == 0 {
+		v.raw("<p>No stacks were taken.</p>\n")
+	}
+}
+
+// before writes what the recorder has seen.
+func (v *pageView) before() {
+	history := &v.incident.History
+	v.raw("\n<h2>The minutes before</h2>\n")
+	v.measure()
+	if len(v.bars) == 0 {
+		v.raw("<p>The worker has recorded nothing in these minutes.</p>\n")
+		return
+	}
+	v.draw()
+	v.put(`
+<p class="dim">{} to {}; at most {} sessions.</p>
+<div class="scroll"><table>
+<tr><th>from</th><th>to</th><th>pid</th><th>user@database</th><th>state</th><th>waits for</th><th>blocked by</th><th>query</th></tr>
+`, date(history.Since), date(history.Until), number(v.most))
+	for j := range history.Spans {
+		span := &history.Spans[j]
+		s := &span.Session
+		state := s.State
+		if s.Ended {
+			state = "ended"
+		}
+		v.put("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>",
+			clock(span.From), clock(span.To), number(s.PID), owner(s), state, waitOf(s))
+		for k := range s.BlockedBy {
+			v.put("{} ", number(s.BlockedBy[k].PID))
+		}
+		v.raw("</td>")
+		v.query(s)
+	}
+	v.raw("</table></div>\n")
+	if history.LeftOut > 0 {
+		v.put("<p>{} further rows are left out.</p>\n", number(history.LeftOut))
+	}
+}
+
+// draw writes the diagram and its key.
 func (v *pageView) draw() {
+	v.raw("<p>Sessions that were not idle, by the class of their wait event:")
+	for _, k := range v.keys {
+		v.raw(`<span class="key" style="background:`)
+		v.raw(k.color)
+		v.put(`"></span>{}`, k.name)
+	}
+	v.put("</p>\n"+`<svg viewBox="0 0 {} 100" preserveAspectRatio="none" role="img" aria-label="sessions by second">`, number(v.width))
+	for _, b := range v.bars {
+		v.put(`<rect x="{}" y="{}" width="1" height="{}" fill="`, b.x, b.y, b.height)
+		v.raw(b.color)
+		v.raw(`"></rect>`)
+	}
+	v.raw("</svg>")
+}
+
+// serverAndHost writes the rest of the page.
+func (v *pageView) serverAndHost() {
+	i := v.incident
+	v.raw("\n<h2>Settings</h2>\n" + `<p class="dim">The postmaster's values. A session can have others.</p>` + "\n<table>")
+	for _, s := range i.Settings {
+		v.put("<tr><td>{}</td><td>{} {}</td></tr>", s.Name, number(s.Value), s.Unit)
+	}
+	v.raw("</table>\n\n<h2>Host</h2>\n<table>\n")
+	for _, kind := range slices.Sorted(maps.Keys(i.Host.Pressure)) {
+		v.put("<tr><td>pressure, {}</td><td>", kind)
+		for _, text := range i.Host.Pressure[kind] {
+			v.put("{}<br>", text)
+		}
+		v.raw("</td></tr>")
+	}
+	v.raw("\n")
+	for _, kind := range slices.Sorted(maps.Keys(i.Host.Memory)) {
+		v.put("<tr><td>{}</td><td>{} kB</td></tr>", kind, number(i.Host.Memory[kind]))
+	}
+	v.raw("\n")
+	for _, d := range i.Host.Disks {
+		v.put("<tr><td>{}</td><td>", d.Path)
+		if d.Error != "" {
+			v.put("{}", d.Error)
+		} else {
+			v.put("{} MB free of {} MB", number(d.Free>>20), number(d.Size>>20))
+		}
+		v.raw("</td></tr>")
+	}
+	v.raw("\n</table>\n")
+	if len(i.Missing) > 0 {
+		v.raw("<h2>Missing parts</h2><ul>")
+		for _, text := range i.Missing {
+			v.put("<li>{}</li>", text)
+		}
+		v.raw("</ul>")
+	}
+	v.put("\n"+`<p class="dim">pg_stat_backtrace {}, schema version {}</p>`+"\n</body>\n</html>\n", i.Program, number(i.Schema))
+}
+
+// number writes an integer.
+func number[T ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n T) string { return fmt.Sprint(n) }
+
+func date(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000") }
+
+func clock(t time.Time) string { return t.UTC().Format("15:04:05.0") }
+
+// owner returns the user and the database of a session.
+func owner(s *Session) string { return name(s.User, s.UserID) + "@" + name(s.Database, s.DatabaseID) }
+
+// measure makes a bar for each second and class.
+func (v *pageView) measure() {
 	const most = 1000 // seconds
-	list := v.I.History.Seconds
+	list := v.incident.History.Seconds
 	list = list[max(0, len(list)-most):]
 	if len(list) == 0 {
 		return
@@ -114,7 +348,7 @@ func (v *pageView) draw() {
 		for _, n := range s.Counts {
 			sum += max(0, n)
 		}
-		v.Most = max(v.Most, sum)
+		v.most = max(v.most, sum)
 	}
 	used := map[string]bool{}
 	for _, s := range list {
@@ -122,10 +356,10 @@ func (v *pageView) draw() {
 		if x < 0 || x >= most {
 			continue // the clock was set
 		}
-		v.Width = max(v.Width, x+1)
+		v.width = max(v.width, x+1)
 		counts := map[string]int{}
 		for class, n := range s.Counts {
-			if !slices.ContainsFunc(colors, func(k colorKey) bool { return k.Name == class }) {
+			if !slices.ContainsFunc(colors, func(k colorKey) bool { return k.name == class }) {
 				class = "other"
 			}
 			counts[class] += max(0, n)
@@ -133,17 +367,17 @@ func (v *pageView) draw() {
 		const whole = 100.0
 		y := whole
 		for _, k := range colors {
-			if n := counts[k.Name]; n > 0 {
-				h := whole * float64(n) / float64(v.Most)
+			if n := counts[k.name]; n > 0 {
+				h := whole * float64(n) / float64(v.most)
 				y -= h
-				used[k.Name] = true
-				v.Bars = append(v.Bars, bar{strconv.Itoa(x), strconv.FormatFloat(y, 'f', 1, 64), strconv.FormatFloat(h, 'f', 1, 64), k.Color})
+				used[k.name] = true
+				v.bars = append(v.bars, bar{strconv.Itoa(x), strconv.FormatFloat(y, 'f', 1, 64), strconv.FormatFloat(h, 'f', 1, 64), k.color})
 			}
 		}
 	}
 	for _, k := range colors {
-		if used[k.Name] {
-			v.Keys = append(v.Keys, k)
+		if used[k.name] {
+			v.keys = append(v.keys, k)
 		}
 	}
 }

@@ -20,7 +20,7 @@ func Text(out io.Writer, i *Incident) error {
 	if i.Server.Slots > 0 {
 		p("%d of %d connection slots in use", i.Server.Clients, i.Server.Slots)
 	}
-	v := &pageView{I: i, sessions: map[int32]*Session{}}
+	v := &pageView{incident: i, sessions: map[int32]*Session{}}
 	for j := range i.Sessions {
 		v.sessions[i.Sessions[j].PID] = &i.Sessions[j]
 	}
@@ -72,9 +72,9 @@ func (v *pageView) describe(n *Node) string {
 	if row := v.sessions[n.PID]; row != nil {
 		s += fmt.Sprintf(" (%s@%s) %s", name(row.User, row.UserID), name(row.Database, row.DatabaseID), line(row.State))
 		if row.WaitType != "" {
-			s += ", waits for " + waitOf(*row)
+			s += ", waits for " + waitOf(row)
 		}
-		if a := age(v.I.Time, row.WaitStart); a != "" {
+		if a := age(v.incident.Time, row.WaitStart); a != "" {
 			s += " for " + a
 		}
 		if row.Phrase != "" {
