@@ -53,3 +53,5 @@ require (
 )
 
 tool github.com/cilium/ebpf/cmd/bpf2go
+
+replace github.com/andybalholm/brotli => ./internal/nobrotli

@@ -16,8 +16,9 @@ main() {
 	if [[ ${1:-} == --check ]]; then
 		make_workdir
 		where=$WORK/tree
-		mkdir "$where"
+		mkdir -p "$where/internal"
 		cp -r "$TOP/go.mod" "$TOP/go.sum" "$TOP/ptrace" "$where/"
+		cp -r "$TOP/internal/nobrotli" "$where/internal/" # go.mod names it
 	fi
 	(cd "$where" && "$GO" generate ./ptrace/bpf/...)
 	[[ ${1:-} == --check ]] || return 0
