@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"syscall"
 
@@ -43,7 +42,17 @@ func (s *stored) sum() string {
 	return hex.EncodeToString(sum[:])
 }
 
-var buildID = regexp.MustCompile(`^[0-9a-f]{8,128}$`) //nolint:gochecknoglobals // a pattern
+// isBuildID reports whether a text is a build-id in hexadecimal, which is safe in the name of a file. A regular expression
+// with this repetition takes 2 ms at the start of every command.
+func isBuildID(text string) bool {
+	const shortest, longest = 8, 128
+	for _, c := range []byte(text) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return len(text) >= shortest && len(text) <= longest
+}
 
 func (s Store) folder() string { return filepath.Join(s.Dir, storeFolder) }
 
@@ -54,7 +63,7 @@ func (s Store) path(build string, major int) string {
 // Load returns the proof for a build, nil if there is none. A file that another user could have written, or that is of
 // another layout, is ignored.
 func (s Store) Load(build string, major int) *plan.Proof {
-	if s.Dir == "" || !buildID.MatchString(build) {
+	if s.Dir == "" || !isBuildID(build) {
 		return nil
 	}
 	if info, err := os.Lstat(s.folder()); err != nil || !info.IsDir() || !private(info, unix.S_IWGRP|unix.S_IWOTH) {
@@ -92,7 +101,7 @@ func (s Store) Save(c *Calibration) (err error) {
 	if s.Dir == "" {
 		return errors.New("there is no folder for it")
 	}
-	if !buildID.MatchString(c.Build) {
+	if !isBuildID(c.Build) {
 		return errors.New("the server's program has no build-id")
 	}
 	if err := os.MkdirAll(s.folder(), 0o700); err != nil {
