@@ -90,7 +90,7 @@ func TestTraceFormats(t *testing.T) {
 		return stdout
 	}
 	text := trace("--args", "1:d")
-	if !regexp.MustCompile(`(?s)^read \(libc\S*\): \d+ hits in \d.*hits +stacks.*\d+ +arg1=\d+\n.*#0 +\S*read\n`).
+	if !regexp.MustCompile(`(?s)^read \(libc\S*\): \d+ hits in \d.*hits +stacks.*\d+ +arg1=\d+\n.*FUNCTION\n.* \S*read\n.*CALLS\n.* \S*read\n`).
 		MatchString(text) {
 		t.Errorf("text: %s", text)
 	}
