@@ -141,7 +141,7 @@ func rights(t *testing.T, address string, pid int) {
 func inBrowser(t *testing.T, address string, pid int) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("not with -short")
+		t.Skip("starts a server and Chromium: not with -short")
 	}
 	program, err := exec.LookPath("chromium")
 	if err != nil {
