@@ -42,9 +42,9 @@ const topLong = `Show what a server does now: the incident screen.
 
 Load shows the active sessions by wait class over time, a line for the processors,
 and findings: sentences about blocked sessions, waits, connections and processors,
-the worst first. The second view shows the queries, users, events and applications that take
-the database time. Blocking shows the processes that wait for locks, below
-the processes that block them. Session shows one process: its waits, its live
+the worst first. The second view shows the queries, users, events and applications
+that take the database time. Blocking shows the processes that wait for locks,
+below the processes that block them. Session shows one process: its waits, its live
 stack, plan and memory. The keys are shown on the screen; ? explains them.
 
 The command reads the server's memory once a second. It needs no connection and no
