@@ -21,9 +21,11 @@ func newDoctor(version string) *cobra.Command {
 extension, and the server's symbols. Capture one process of the server. The first
 line is the verdict. A line for each finding follows, with its remedy: FAIL (captures
 do not work), warn (to mend), n/a (a feature is not available here), ok. Run the
-command as root, or as the user that runs the worker. The exit status is 1 if
-captures will not work.`,
-		Example: `  pg_stat_backtrace doctor -D /var/lib/postgresql/15/main
+command as root, or as the user that runs the worker. Without -D, a connection
+string, PGHOST, PGPORT or PGSERVICE, the command takes the only server of this host.
+The exit status is 1 if captures will not work.`,
+		Example: `  pg_stat_backtrace doctor
+  pg_stat_backtrace doctor -D /var/lib/postgresql/15/main
   pg_stat_backtrace doctor "host=/run/postgresql dbname=app"`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -35,6 +37,10 @@ captures will not work.`,
 			}
 			if err := cluster.CheckConnString(o.ConnString); err != nil {
 				return usage(err)
+			}
+			if dir := doctorsServer(o.DataDir, o.ConnString, os.Getenv, allServers); dir != o.DataDir {
+				tellf(cmd.ErrOrStderr(), "taking the only server of this host: -D %s", dir)
+				o.DataDir = dir
 			}
 			progress := newProgressLine(cmd.ErrOrStderr())
 			o.Progress = func(subject string) { progress.show("checking " + subject + " ...") }
@@ -60,6 +66,24 @@ captures will not work.`,
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions([]string{formatText, formatJSON}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// doctorsServer returns the data directory that the command examines: the named one, or that of the only server of this
+// host if neither arguments nor the environment choose a server. Otherwise it is empty, and libpq's defaults choose.
+func doctorsServer(dataDir, connString string, env func(string) string, servers func() ([]string, int, error)) string {
+	if dataDir != "" || connString != "" {
+		return dataDir
+	}
+	for _, name := range []string{"PGHOST", "PGHOSTADDR", "PGPORT", "PGSERVICE"} {
+		if env(name) != "" {
+			return ""
+		}
+	}
+	found, denied, err := servers()
+	if err != nil || denied > 0 || len(found) != 1 {
+		return ""
+	}
+	return found[0]
 }
 
 // A progressLine shows the step that runs, in one line of a terminal. It writes nothing to a file or a pipe.
