@@ -139,7 +139,7 @@ func waitLine(m *moment.Moment, n *moment.Node, w *moment.LockWait) string {
 		line += ", " + age + " s"
 	}
 	if w.Unknown != "" {
-		line += " (holders unknown: " + strings.TrimPrefix(w.Unknown, "holder unknown: ") + ")"
+		line += " (holders unknown: " + strings.TrimPrefix(strings.TrimPrefix(w.Unknown, "holder "), "unknown: ") + ")"
 	}
 	return line
 }

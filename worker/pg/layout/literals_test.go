@@ -15,7 +15,7 @@ import (
 //
 //nolint:gochecknoglobals // a table
 var readers = []string{
-	"worker/pg/activity", "worker/pg/barrier", "worker/pg/levels", "worker/pg/memctx", "worker/pg/plan", "worker/pg/relname", "worker/pg/state",
+	"worker/pg/activity", "worker/pg/barrier", "worker/pg/levels", "worker/pg/locks", "worker/pg/memctx", "worker/pg/plan", "worker/pg/relname", "worker/pg/state",
 	"worker/measure/clusterprofile", "worker/measure/waitevent",
 }
 
@@ -54,6 +54,7 @@ var otherNumbers = map[string]string{
 	"worker/pg/levels/plpgsql.go lineno":                 toMove,
 	"worker/pg/levels/text.go 8":                         toMove,
 	"worker/pg/levels/text.go load":                      instruction,
+	"worker/pg/locks/shmem.go 8":                         size,
 	"worker/pg/memctx/figures.go pointer":                size,
 	"worker/pg/plan/figures.go kilobyte":                 size,
 	"worker/pg/plan/figures.go wordSize":                 toMove,

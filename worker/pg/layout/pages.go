@@ -1,7 +1,8 @@
 package layout
 
-// Pages is the layout of heap pages and of their buffers. It is the same in versions 14 to 18 (bufpage.h, itemid.h,
-// htup_details.h, relmapper.c, buf_internals.h). The version of the page layout is 4 since PostgreSQL 8.3.
+// Pages is the layout of heap pages and of their buffers. It is the same in versions 14 to 19 (bufpage.h, itemid.h,
+// htup_details.h, relmapper.c, buf_internals.h). From 19 on the state of a buffer has 64 bits, of which BufferState is the
+// lower half on little-endian machines. The version of the page layout is 4 since PostgreSQL 8.3.
 //
 //nolint:gochecknoglobals // a table
 var Pages = struct {

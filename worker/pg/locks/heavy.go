@@ -122,9 +122,9 @@ func (r *Reader) recheck(m *Moment, gone []*proc, listed map[int]bool) error {
 func (r *Reader) prefetch(order []uint64, byLock map[uint64][]*proc) (map[uint64][]byte, error) {
 	var pieces []piece
 	for _, lock := range order {
-		pieces = append(pieces, piece{lock, lockSize})
+		pieces = append(pieces, piece{lock, r.layout.LockSize})
 		for _, p := range byLock[lock] {
-			pieces = append(pieces, piece{p.waitProcLock, procLockSize})
+			pieces = append(pieces, piece{p.waitProcLock, r.layout.ProcLockSize})
 		}
 	}
 	b, err := r.mem.read(pieces)
@@ -177,7 +177,7 @@ func (r *Reader) pause() bool {
 
 // still reports whether a LOCK stays the same in two reads.
 func (r *Reader) still(addr uint64) bool {
-	b, err := r.mem.read([]piece{{addr, lockSize}, {addr, lockSize}})
+	b, err := r.mem.read([]piece{{addr, r.layout.LockSize}, {addr, r.layout.LockSize}})
 	return err == nil && b[0] != nil && b[1] != nil && bytes.Equal(b[0], b[1])
 }
 
@@ -216,12 +216,12 @@ func (w *walk) copy() (*lockCopy, error) {
 	if w.addr%8 != 0 {
 		return nil, errRefused
 	}
-	lock, err := w.get(w.addr, lockSize)
+	lock, err := w.get(w.addr, w.layout.LockSize)
 	if err != nil {
 		return nil, err
 	}
 	tag, kind, ok := readTag(lock)
-	if !ok || !sums(lock) {
+	if !ok || !w.sums(lock) {
 		return nil, errRefused
 	}
 	c := &lockCopy{tag: tag, procs: make(map[int]proc)}
@@ -266,53 +266,53 @@ func (w *walk) copy() (*lockCopy, error) {
 }
 
 // sums verifies that the counts of a LOCK are the sums of its counts by mode.
-func sums(lock []byte) bool {
+func (r *Reader) sums(lock []byte) bool {
 	requested, granted := 0, 0
-	for i := range maxLockModes {
-		q, g := i32(lock, lockRequested+4*i), i32(lock, lockGranted+4*i)
+	for i := range r.layout.LockModeCounts {
+		q, g := i32(lock, r.layout.LockRequested+4*i), i32(lock, r.layout.LockGranted+4*i)
 		if q < 0 || g < 0 || g > q || (i == 0 || i >= len(modeNames)) && q != 0 {
 			return false
 		}
 		requested, granted = requested+q, granted+g
 	}
-	return requested > 0 && requested == i32(lock, lockNRequested) && granted == i32(lock, lockNGranted)
+	return requested > 0 && requested == i32(lock, r.layout.LockNRequested) && granted == i32(lock, r.layout.LockNGranted)
 }
 
 // entries walks the ring of PROCLOCKs.
 func (w *walk) entries(c *lockCopy, lock []byte, byLink map[uint64]int) error {
-	head := w.addr + lockProcLocks
-	for link := u64(lock, lockProcLocks+nodeNext); link != head; {
-		at := link - procLockLink
+	head := at(w.addr, w.layout.LockProcLocks)
+	for link := u64(lock, w.layout.LockProcLocks+w.layout.NodeNext); link != head; {
+		addr := link - uint64(w.layout.ProcLockLink)
 		if link%8 != 0 || len(c.entries) >= w.count+w.prepared {
 			return errRefused
 		}
-		b, err := w.get(at, procLockSize)
+		b, err := w.get(addr, w.layout.ProcLockSize)
 		if err != nil {
 			return err
 		}
-		p, ok1 := w.index(u64(b, procLockMyProc))
-		leader, ok2 := w.index(u64(b, procLockGroupLeader))
-		hold := u32(b, procLockHoldMask)
-		_, twice := byLink[at]
-		if twice || !ok1 || !ok2 || u64(b, procLockMyLock) != w.addr || hold&1 != 0 || hold>>len(modeNames) != 0 {
+		p, ok1 := w.index(u64(b, w.layout.ProcLockMyProc))
+		leader, ok2 := w.index(u64(b, w.layout.ProcLockLeader))
+		hold := u32(b, w.layout.ProcLockHoldMask)
+		_, twice := byLink[addr]
+		if twice || !ok1 || !ok2 || u64(b, w.layout.ProcLockMyLock) != w.addr || hold&1 != 0 || hold>>len(modeNames) != 0 {
 			return errRefused
 		}
-		byLink[at] = p
+		byLink[addr] = p
 		c.entries = append(c.entries, entry{proc: p, leader: leader, hold: hold})
-		link = u64(b, procLockLink+nodeNext)
+		link = u64(b, w.layout.ProcLockLink+w.layout.NodeNext)
 	}
 	return nil
 }
 
 // queue walks the ring of waiters. The number of waiters must be the lock's own count.
 func (w *walk) queue(lock []byte) (order []int, err error) {
-	size := i32(lock, lockQueueSize)
+	size := i32(lock, w.layout.LockQueueSize)
 	if size < 0 || size > w.count {
 		return nil, errRefused
 	}
-	head := w.addr + lockWaitProcs
-	for link := u64(lock, lockWaitProcs+nodeNext); link != head && (link != 0 || size > 0); {
-		i, ok := w.index(link)
+	head := at(w.addr, w.layout.LockWaitProcs)
+	for link := u64(lock, w.layout.LockWaitProcs+w.layout.NodeNext); link != head && (link != 0 || size > 0); {
+		i, ok := w.index(link - uint64(w.layout.ProcWaitLink))
 		if !ok || i >= w.count || len(order) >= size {
 			return nil, errRefused
 		}
@@ -321,11 +321,11 @@ func (w *walk) queue(lock []byte) (order []int, err error) {
 			link = next
 			continue
 		}
-		b, err := w.get(link, nodeSize)
+		b, err := w.get(link, w.layout.NodeSize)
 		if err != nil {
 			return nil, err
 		}
-		link = u64(b, nodeNext)
+		link = u64(b, w.layout.NodeNext)
 	}
 	if len(order) != size {
 		return nil, errRefused
@@ -342,7 +342,7 @@ func (w *walk) secondRead(involved map[int]bool) (map[int]proc, error) {
 	slices.Sort(indexes)
 	pieces := make([]piece, 0, len(indexes)+len(w.read))
 	for _, i := range indexes {
-		pieces = append(pieces, piece{w.address(i), w.layout.procSize})
+		pieces = append(pieces, piece{w.address(i), w.layout.ProcSize})
 	}
 	b, err := w.mem.read(append(pieces, w.read...))
 	if err != nil {
@@ -369,9 +369,9 @@ func (w *walk) prove(c *lockCopy, lock []byte, kind int, byLink map[uint64]int, 
 	var held, wanted [len(modeNames)]int
 	for n := range c.queue {
 		p := &c.queue[n]
-		next := w.addr + lockWaitProcs
+		next := at(w.addr, w.layout.LockWaitProcs)
 		if n+1 < len(order) {
-			next = w.address(order[n+1])
+			next = at(w.address(order[n+1]), w.layout.ProcWaitLink)
 		}
 		owner, ok := byLink[p.waitProcLock]
 		switch {
@@ -399,7 +399,7 @@ func (w *walk) prove(c *lockCopy, lock []byte, kind int, byLink map[uint64]int, 
 		}
 	}
 	for m := Mode(1); m.valid(); m++ {
-		q, g := i32(lock, lockRequested+4*int(m)), i32(lock, lockGranted+4*int(m))
+		q, g := i32(lock, w.layout.LockRequested+4*int(m)), i32(lock, w.layout.LockGranted+4*int(m))
 		if held[m] != g || wanted[m] != q-g {
 			return errRefused
 		}
@@ -415,24 +415,24 @@ func (r *Reader) row(p *proc) (row *Tag) {
 	if r.rows++; r.rows > mostRows {
 		return nil
 	}
-	first := r.address(p.index) + uint64(r.layout.myProcLocks)
-	heads := r.one(first, lockPartitions*nodeSize)
-	if heads == nil || r.layout.myProcLocks == 0 || r.layout.procLink == 0 {
+	first := r.address(p.index) + uint64(r.layout.ProcMyLocks)
+	heads := r.one(first, r.layout.LockPartitions*r.layout.NodeSize)
+	if heads == nil {
 		return nil
 	}
-	for i := range lockPartitions {
-		head := first + uint64(i*nodeSize)
+	for i := range r.layout.LockPartitions {
+		head := first + uint64(i*r.layout.NodeSize)
 		n := 0
-		for link := u64(heads, i*nodeSize+nodeNext); link != head && link != 0; n++ {
+		for link := u64(heads, i*r.layout.NodeSize+r.layout.NodeNext); link != head && link != 0; n++ {
 			if r.steps++; n > most || r.steps > maxSteps || link%8 != 0 {
 				return nil
 			}
-			b := r.one(link-uint64(r.layout.procLink), procLockSize)
-			if b == nil || u64(b, procLockMyProc) != r.address(p.index) {
+			b := r.one(link-uint64(r.layout.ProcLockProcLink), r.layout.ProcLockSize)
+			if b == nil || u64(b, r.layout.ProcLockMyProc) != r.address(p.index) {
 				return nil
 			}
-			if i32(b, procLockHoldMask) != 0 {
-				lock := r.one(u64(b, procLockMyLock), lockSize)
+			if i32(b, r.layout.ProcLockHoldMask) != 0 {
+				lock := r.one(u64(b, r.layout.ProcLockMyLock), r.layout.LockSize)
 				if lock == nil {
 					return nil
 				}
@@ -444,7 +444,7 @@ func (r *Reader) row(p *proc) (row *Tag) {
 					row = &tag
 				}
 			}
-			link = u64(b, r.layout.procLink+nodeNext)
+			link = u64(b, r.layout.ProcLockProcLink+r.layout.NodeNext)
 		}
 	}
 	return row

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/worker/pg/layout"
 	"pg_stat_backtrace/worker/pg/levels"
 )
 
@@ -41,6 +41,30 @@ func (f *fake) put32(addr uint64, value uint32) {
 	binary.NativeEndian.PutUint32(f.data[addr-f.base:], value)
 }
 
+// Offsets in version 15, as its headers have them.
+const (
+	procXid          = 52
+	procWaitLock     = 112
+	procWaitProcLock = 120
+	procWaitLockMode = 128
+
+	lockProcLocks  = 24
+	lockWaitProcs  = 40
+	lockQueueSize  = 56
+	lockRequested  = 64
+	lockNRequested = 104
+	lockGranted    = 108
+	lockNGranted   = 148
+
+	procLockMyLock      = 0
+	procLockMyProc      = 8
+	procLockGroupLeader = 16
+	procLockHoldMask    = 24
+	procLockLink        = 32
+	procLockSize        = 64
+	nodeNext            = 8
+)
+
 // Addresses of the fake.
 const (
 	fakeGlobal    = 0x1000
@@ -60,10 +84,13 @@ func newFake(t testing.TB) (*Reader, *fake) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	layout, _ := layoutOf(15, &waits.Layout{ProcSize: 880, WaitEvent: 712, PID: 64, ProcCount: 32})
+	l, ok := layout.LocksOf(15)
+	if !ok {
+		t.Fatal("version 15 has no layout")
+	}
 	f := &fake{base: 0x1000, data: make([]byte, 0x4000)}
 	r := &Reader{
-		names: names, layout: layout, mem: f, major: 15, procGlobal: fakeGlobal, maxPrepared: fakePrepared,
+		names: names, layout: l, mem: f, major: 15, procGlobal: fakeGlobal, maxPrepared: fakePrepared,
 		segment: func() uint64 { return 0 },
 	}
 	f.put64(fakeGlobal, fakeHeader)

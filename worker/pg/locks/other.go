@@ -75,10 +75,11 @@ func (r *Reader) unsafe(pid int) ([]Blocker, bool) {
 	}
 	limit := 16 * (r.count + r.prepared)
 	read := func(link uint64) (sxact uint64, b []byte) {
-		sxact = link - uint64(int64(l.sxactLink))
-		return sxact, r.one(sxact, l.sxactSize)
+		sxact = link - uint64(int64(l.SxactLink))
+		return sxact, r.one(sxact, l.SxactSize)
 	}
-	for link := r.next(table + predXactActive); link != 0 && link != table+predXactActive; link = r.next(link) {
+	head := at(table, r.layout.PredXactActive)
+	for link := r.next(head); link != 0 && link != head; link = r.next(link) {
 		if limit--; limit < 0 || link%8 != 0 {
 			return nil, false
 		}
@@ -86,7 +87,7 @@ func (r *Reader) unsafe(pid int) ([]Blocker, bool) {
 		if b == nil {
 			return nil, false
 		}
-		if i32(b, l.sxactPID) != pid || u32(b, l.sxactFlags)&sxactDeferrableWaiting == 0 {
+		if i32(b, l.SxactPID) != pid || u32(b, l.SxactFlags)&r.layout.SxactDeferrableWaiting == 0 {
 			continue
 		}
 		return r.conflicts(sxact)
@@ -96,20 +97,20 @@ func (r *Reader) unsafe(pid int) ([]Blocker, bool) {
 
 func (r *Reader) conflicts(sxact uint64) (blockers []Blocker, ok bool) {
 	l := &r.layout
-	head := sxact + uint64(l.sxactUnsafe)
+	head := sxact + uint64(l.SxactUnsafe)
 	for link := r.next(head); link != head; link = r.next(link) {
 		if link == 0 || link%8 != 0 || len(blockers) > r.count+r.prepared {
 			return nil, false
 		}
-		b := r.one(link-conflictInLink, conflictSize)
-		if b == nil || u64(b, conflictSxactIn) != sxact {
+		b := r.one(link-uint64(r.layout.ConflictInLink), r.layout.ConflictSize)
+		if b == nil || u64(b, r.layout.ConflictSxactIn) != sxact {
 			return nil, false
 		}
-		other := r.one(u64(b, conflictSxactOut), l.sxactSize)
-		if other == nil || i32(other, l.sxactPID) < 0 {
+		other := r.one(u64(b, r.layout.ConflictSxactOut), l.SxactSize)
+		if other == nil || i32(other, l.SxactPID) < 0 {
 			return nil, false
 		}
-		pid := i32(other, l.sxactPID)
+		pid := i32(other, l.SxactPID)
 		blockers = append(blockers, Blocker{PID: pid, Proc: -1, Leader: pid, Hard: true})
 	}
 	return blockers, true
@@ -117,7 +118,7 @@ func (r *Reader) conflicts(sxact uint64) (blockers []Blocker, ok bool) {
 
 // next returns the next node of a ring; 0 if it cannot be read.
 func (r *Reader) next(link uint64) uint64 {
-	b := r.one(link+nodeNext, 8)
+	b := r.one(at(link, r.layout.NodeNext), 8)
 	if b == nil {
 		return 0
 	}
@@ -199,16 +200,16 @@ func (r *Reader) syncQueue(table uint64, p *proc) int {
 	if table == 0 {
 		return 0
 	}
-	own := r.address(p.index) + procSyncRepLinks
+	own := at(r.address(p.index), r.layout.ProcSyncRepLinks)
 	for mode := range queues {
-		head := table + walSndQueues + uint64(mode*nodeSize)
+		head := at(table, r.layout.WalSndQueues+mode*r.layout.NodeSize)
 		steps := 0
 		for link := r.next(head); link != head && link != 0 && steps <= r.count; link = r.next(link) {
-			if _, ok := r.index(link - procSyncRepLinks); !ok {
+			if _, ok := r.index(link - uint64(r.layout.ProcSyncRepLinks)); !ok {
 				return 0
 			}
 			if link == own {
-				return walSndWrite + 8*mode
+				return r.layout.WalSndWrite + 8*mode
 			}
 			steps++
 		}
@@ -221,10 +222,10 @@ func (r *Reader) syncMethod() (method, count int) {
 	if r.syncConfig == 0 || b == nil || u64(b, 0) == 0 {
 		return 0, 0
 	}
-	if b = r.one(u64(b, 0), syncConfigSize); b == nil || b[syncConfigMethod] > methodQuorum {
+	if b = r.one(u64(b, 0), r.layout.SyncConfigSize); b == nil || b[r.layout.SyncConfigMethod] > methodQuorum {
 		return 0, 0
 	}
-	return int(b[syncConfigMethod]), i32(b, syncConfigCount)
+	return int(b[r.layout.SyncConfigMethod]), i32(b, r.layout.SyncConfigCount)
 }
 
 // senders returns the processes that send to synchronous standbys.
@@ -237,13 +238,13 @@ func (r *Reader) senders(table uint64, position int, lsn uint64) (senders []send
 	if n <= 0 || n > r.count {
 		return nil, false
 	}
-	if b = r.one(table+uint64(r.layout.walSnds), n*r.layout.walSndSize); b == nil {
+	if b = r.one(table+uint64(r.layout.WalSnds), n*r.layout.WalSndSize); b == nil {
 		return nil, false
 	}
 	for i := range n {
-		s := b[i*r.layout.walSndSize:][:walSndHead]
-		state, priority := u32(s, walSndState), i32(s, walSndPriority)
-		if pid := i32(s, walSndPID); pid > 0 && priority > 0 && (state == stateStreaming || state == stateStopping) {
+		s := b[i*r.layout.WalSndSize:][:r.layout.WalSndHead]
+		state, priority := u32(s, r.layout.WalSndState), i32(s, r.layout.WalSndPriority)
+		if pid := i32(s, r.layout.WalSndPID); pid > 0 && priority > 0 && (state == stateStreaming || state == stateStopping) {
 			lag := 0
 			if u64(s, position) < lsn {
 				lag = 1

@@ -11,6 +11,7 @@ import (
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/layout"
 	"pg_stat_backtrace/worker/pg/levels"
 	"pg_stat_backtrace/worker/pg/relname"
 )
@@ -39,7 +40,7 @@ var (
 type Reader struct {
 	server *waitevent.Server
 	names  *levels.WaitNames
-	layout versionLayout
+	layout layout.Locks
 	mem    memory
 	major  int
 
@@ -66,7 +67,7 @@ func Open(c cluster.Cluster) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, ok := layoutOf(c.Version, &s.Target.Layout)
+	l, ok := layout.LocksOf(c.Version)
 	if !ok {
 		return nil, fmt.Errorf("%w: locks of PostgreSQL %d are not known to this release", waits.ErrUnsupported, c.Version)
 	}
@@ -106,7 +107,7 @@ func (r *Reader) Cluster() cluster.Cluster { return r.server.Cluster }
 type proc struct {
 	index        int
 	pid          int
-	next         uint64 // links
+	next         uint64 // in the queue of the lock
 	xid, lxid    uint32
 	waitLock     uint64
 	waitProcLock uint64
@@ -207,7 +208,7 @@ func (r *Reader) findArray() error {
 		return fmt.Errorf("%w: the server has no array of processes", errRefused)
 	}
 	header := u64(b[0], 0)
-	want := []piece{{header + hdrAllProcs, 8}, {header + uint64(r.layout.hdrCount), 4}}
+	want := []piece{{at(header, r.layout.HdrAllProcs), 8}, {at(header, r.layout.HdrCount), 4}}
 	if r.maxPrepared != 0 {
 		want = append(want, piece{r.maxPrepared, 4})
 	}
@@ -230,7 +231,7 @@ func (r *Reader) findArray() error {
 // waiting returns the processes that wait for a lock or for another process. It reads the array in chunks and keeps
 // only these.
 func (r *Reader) waiting() ([]proc, error) {
-	size := r.layout.procSize
+	size := r.layout.ProcSize
 	per := max(1, chunk/size)
 	var found []proc
 	r.active = nil
@@ -270,11 +271,11 @@ func (r *Reader) waiting() ([]proc, error) {
 
 func (r *Reader) parse(b []byte, index int) proc {
 	return proc{
-		index: index, pid: i32(b, r.layout.procPID), next: u64(b, procLinks+nodeNext),
-		xid: u32(b, procXid), lxid: u32(b, r.layout.procLxid),
-		waitLock: u64(b, procWaitLock), waitProcLock: u64(b, procWaitProcLock), mode: modeOf(u32(b, procWaitLockMode)),
-		waitStart: u64(b, procWaitStart), waitLSN: u64(b, procWaitLSN), syncState: u32(b, procSyncRepState),
-		event: u32(b, r.layout.procWaitEvent), leader: u64(b, r.layout.lockGroupLeader),
+		index: index, pid: i32(b, r.layout.ProcPID), next: u64(b, r.layout.ProcWaitLink+r.layout.NodeNext),
+		xid: u32(b, r.layout.ProcXid), lxid: u32(b, r.layout.ProcLxid),
+		waitLock: u64(b, r.layout.ProcWaitLock), waitProcLock: u64(b, r.layout.ProcWaitProcLock), mode: modeOf(u32(b, r.layout.ProcWaitLockMode)),
+		waitStart: u64(b, r.layout.ProcWaitStart), waitLSN: u64(b, r.layout.ProcWaitLSN), syncState: u32(b, r.layout.ProcSyncRepState),
+		event: u32(b, r.layout.ProcWaitEvent), leader: u64(b, r.layout.ProcLeader),
 	}
 }
 
@@ -291,20 +292,20 @@ func (r *Reader) index(addr uint64) (int, bool) {
 	if addr < r.first {
 		return 0, false
 	}
-	o, size := addr-r.first, uint64(r.layout.procSize)
+	o, size := addr-r.first, uint64(r.layout.ProcSize)
 	if o%size != 0 || o/size >= uint64(r.count+r.prepared) {
 		return 0, false
 	}
 	return int(o / size), true
 }
 
-func (r *Reader) address(index int) uint64 { return r.first + uint64(index*r.layout.procSize) }
+func (r *Reader) address(index int) uint64 { return r.first + uint64(index*r.layout.ProcSize) }
 
 // readProcs reads PGPROCs by position, with one call.
 func (r *Reader) readProcs(indexes []int) (map[int]proc, error) {
 	pieces := make([]piece, len(indexes))
 	for i, index := range indexes {
-		pieces[i] = piece{r.address(index), r.layout.procSize}
+		pieces[i] = piece{r.address(index), r.layout.ProcSize}
 	}
 	b, err := r.mem.read(pieces)
 	if err != nil {

@@ -27,26 +27,48 @@ func (r *Reader) one(addr uint64, size int) []byte {
 
 func (r *Reader) readIndex() {
 	const maxBuckets, maxSegments = 4096, 64
+	l := &r.layout
 	start := r.segment()
-	b := r.one(start, shmemHeader)
-	if start == 0 || b == nil || u32(b, 0) != shmemMagic {
+	b := r.one(start, l.ShmemHeader)
+	if start == 0 || b == nil || u32(b, 0) != l.ShmemMagic {
 		return
 	}
-	end, table := start+u64(b, shmemTotalSize), u64(b, shmemIndex)
+	end := start + u64(b, l.ShmemTotalSize)
 	inside := func(addr uint64, size int) bool {
 		return addr%8 == 0 && addr >= start && addr < end && end-addr >= uint64(size)
 	}
-	if !inside(table, hashSize) {
+	if l.ShmemAllocator != 0 {
+		allocator := start + u64(b, l.ShmemAllocator)
+		if !inside(allocator, l.ShmemIndex+8) {
+			return
+		}
+		if b = r.one(allocator, l.ShmemIndex+8); b == nil {
+			return
+		}
+	}
+	table := u64(b, l.ShmemIndex)
+	if !inside(table, l.HashSize) {
 		return
 	}
-	if b = r.one(table, hashSize); b == nil || u64(b, hashKeySize) != indexKeySize || u64(b, hashEntrySize) != indexEntrySize {
+	if b = r.one(table, l.HashSize); b == nil || u64(b, l.HashKeySize) != uint64(l.IndexKeySize) ||
+		u64(b, l.HashEntrySize) != uint64(l.IndexEntrySize) {
 		return
 	}
-	segments, size, buckets := u64(b, hashNSegs), u64(b, hashSegment), uint64(u32(b, hashMaxBucket))+1
+	segments, size, buckets := u64(b, l.HashNSegs), uint64(l.HashSegmentSize), uint64(u32(b, l.HashMaxBucket))+1
+	if l.HashSegment != 0 {
+		size = u64(b, l.HashSegment)
+	}
 	if segments == 0 || segments > maxSegments || size == 0 || size > maxBuckets || buckets > segments*size {
 		return
 	}
-	directory := r.one(table+hashSize, int(8*segments))
+	directoryAt := at(table, l.HashSize)
+	if l.HashDirectory != 0 {
+		directoryAt = u64(b, l.HashDirectory)
+	}
+	if !inside(directoryAt, int(8*segments)) {
+		return
+	}
+	directory := r.one(directoryAt, int(8*segments))
 	if directory == nil {
 		return
 	}
@@ -62,16 +84,16 @@ func (r *Reader) readIndex() {
 				break
 			}
 			for element := u64(heads, 8*j); element != 0; {
-				if steps++; steps > maxBuckets || !inside(element, elementKey+indexEntrySize) {
+				if steps++; steps > maxBuckets || !inside(element, l.ElementKey+l.IndexEntrySize) {
 					return
 				}
-				b := r.one(element, elementKey+indexEntrySize)
+				b := r.one(element, l.ElementKey+l.IndexEntrySize)
 				if b == nil {
 					return
 				}
-				entry := b[elementKey:]
-				if at := u64(entry, indexLocation); inside(at, 8) {
-					r.regions[text(entry[:indexKeySize])] = at
+				entry := b[l.ElementKey:]
+				if at := u64(entry, l.IndexLocation); inside(at, 8) {
+					r.regions[text(entry[:l.IndexKeySize])] = at
 				}
 				element = u64(b, 0)
 			}
@@ -104,7 +126,7 @@ func (r *Reader) readGID(proc int, xid uint32) string {
 	if table == 0 || xid == 0 {
 		return ""
 	}
-	b := r.one(table+twoPhaseCount, 4)
+	b := r.one(at(table, r.layout.TwoPhaseCount), 4)
 	if b == nil {
 		return ""
 	}
@@ -112,21 +134,21 @@ func (r *Reader) readGID(proc int, xid uint32) string {
 	if count <= 0 || count > r.prepared {
 		return ""
 	}
-	pointers := r.one(table+twoPhaseXacts, 8*count)
+	pointers := r.one(at(table, r.layout.TwoPhaseXacts), 8*count)
 	if pointers == nil {
 		return ""
 	}
 	pieces := make([]piece, count)
 	for i := range pieces {
-		pieces[i] = piece{u64(pointers, 8*i), r.layout.gxactSize}
+		pieces[i] = piece{u64(pointers, 8*i), r.layout.GxactSize}
 	}
 	entries, err := r.mem.read(pieces)
 	if err != nil {
 		return ""
 	}
 	for _, b := range entries {
-		if b != nil && i32(b, gxactProcNo) == proc && u32(b, gxactXid) == xid {
-			name := text(b[r.layout.gxactGID:][:gidSize])
+		if b != nil && i32(b, r.layout.GxactProcNo) == proc && r.xidOf(b) == xid {
+			name := text(b[r.layout.GxactGID:][:r.layout.GIDSize])
 			if !utf8.ValidString(name) {
 				name = strings.ToValidUTF8(name, "\uFFFD")
 			}
@@ -134,4 +156,12 @@ func (r *Reader) readGID(proc int, xid uint32) string {
 		}
 	}
 	return ""
+}
+
+// xidOf returns the transaction id of a GlobalTransactionData, without its epoch.
+func (r *Reader) xidOf(b []byte) uint32 {
+	if r.layout.GxactXidSize == 8 {
+		return uint32(u64(b, r.layout.GxactXid)) //nolint:gosec // the lower half is the id
+	}
+	return u32(b, r.layout.GxactXid)
 }

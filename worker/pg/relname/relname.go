@@ -56,7 +56,7 @@ type cached struct {
 // Open returns a reader for a running server. The error wraps waits.ErrUnsupported if the names of this server cannot be
 // found.
 func Open(program *pgprogram.Program, major, postmaster int, dataDir string) (*Reader, error) {
-	const first, last = 14, 18                                    // a buffer's descriptor is a different one in 19
+	const first, last = 14, 19
 	littleEndian := binary.NativeEndian.Uint16([]byte{1, 0}) == 1 // item identifiers are bit fields
 	if major < first || major > last || !littleEndian {
 		return nil, fmt.Errorf("%w: the buffers of PostgreSQL %d are not known to this release", waits.ErrUnsupported, major)

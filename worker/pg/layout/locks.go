@@ -1,0 +1,113 @@
+package layout
+
+// Locks has the places that a reader of lock waits needs: in bytes, on 64-bit machines. The names are those of the C
+// fields, after their structure.
+type Locks struct {
+	// PROC_HDR and PGPROC (proc.h). ProcWaitLink is the node of the process in the queue of the lock that it waits for.
+	HdrAllProcs, HdrCount                                                    int
+	ProcSize, ProcPID, ProcWaitEvent, ProcWaitLink, ProcXid, ProcLxid        int
+	ProcWaitLock, ProcWaitProcLock, ProcWaitLockMode, ProcWaitStart          int
+	ProcWaitLSN, ProcSyncRepState, ProcSyncRepLinks, ProcLeader, ProcMyLocks int
+
+	// LOCK and PROCLOCK (lock.h). LockQueueSize is the number of processes in the queue.
+	LockSize, LockProcLocks, LockWaitProcs, LockQueueSize        int
+	LockRequested, LockNRequested, LockGranted, LockNGranted     int
+	ProcLockSize, ProcLockMyLock, ProcLockMyProc, ProcLockLeader int
+	ProcLockHoldMask, ProcLockLink, ProcLockProcLink             int
+	LockModeCounts, LockPartitions                               int // MAX_LOCKMODES (lock.h), NUM_LOCK_PARTITIONS (lwlock.h)
+	NodeNext, NodeSize                                           int // dlist_node (ilist.h); SHM_QUEUE (shmem.h) until 15
+	ShmemMagic                                                   uint32
+	ShmemHeader, ShmemTotalSize                                  int // PGShmemHeader (pg_shmem.h)
+	// ShmemIndex is the address of the index in PGShmemHeader. From 19 on it is in ShmemAllocatorData (shmem.c), whose
+	// place the header has at ShmemAllocator; 0 before.
+	ShmemIndex, ShmemAllocator int
+
+	// HASHHDR (dynahash.c). HashDirectory is the address of the directory; 0 if the directory follows the header.
+	// HashSegment is the number of buckets of a segment; 0 if it is always HashSegmentSize.
+	HashSize, HashNSegs, HashMaxBucket, HashKeySize, HashEntrySize int
+	HashDirectory, HashSegment, HashSegmentSize                    int
+	ElementKey                                                     int // HASHELEMENT
+	IndexKeySize, IndexLocation, IndexEntrySize                    int // ShmemIndexEnt (shmem.c)
+
+	// TwoPhaseStateData and GlobalTransactionData (twophase.c). A transaction id has 32 bits, from 19 on 64 bits.
+	TwoPhaseCount, TwoPhaseXacts                             int
+	GxactSize, GxactProcNo, GxactXid, GxactXidSize, GxactGID int
+	GIDSize                                                  int
+
+	// PredXactListData, SERIALIZABLEXACT and RWConflictData (predicate_internals.h). SxactLink is negative until 15,
+	// where the node stands before the structure.
+	PredXactActive                                                  int
+	SxactLink, SxactUnsafe, SxactFlags, SxactPID, SxactSize         int
+	SxactDeferrableWaiting                                          uint32
+	ConflictInLink, ConflictSxactOut, ConflictSxactIn, ConflictSize int
+
+	// WalSndCtlData and WalSnd (walsender_private.h), SyncRepConfigData (syncrep.h). After WalSndWrite come flush and
+	// apply, 8 bytes each. WalSndHead is the size of the part of WalSnd that the reader needs.
+	WalSndQueues, WalSnds, WalSndSize, WalSndPID, WalSndState, WalSndWrite, WalSndPriority, WalSndHead int
+	SyncConfigSize, SyncConfigCount, SyncConfigMethod                                                  int
+}
+
+// LocksOf returns the places of a major version. It returns false if one of them is not known.
+func LocksOf(major int) (Locks, bool) {
+	l, ok := Of(major)
+	if !ok {
+		return Locks{}, false
+	}
+	waitLink := l.PGPROC.WaitLink
+	if !waitLink.Known() {
+		waitLink = l.PGPROC.Links
+	}
+	v := Locks{
+		LockModeCounts: 10, LockPartitions: 16,
+		ShmemMagic: 679834894, ShmemHeader: 40, ShmemIndex: 32,
+		HashSize: 848, HashNSegs: 776, HashMaxBucket: 784, HashKeySize: 800, HashEntrySize: 808, HashSegment: 832,
+		IndexKeySize: 48, IndexLocation: 48, IndexEntrySize: 72,
+		TwoPhaseCount: 8, TwoPhaseXacts: 16,
+		GxactSize: 256, GxactProcNo: 8, GxactXid: 40, GxactXidSize: 4, GxactGID: 55, GIDSize: 200,
+		PredXactActive: 16, SxactLink: 96, SxactUnsafe: 128, SxactFlags: 156, SxactPID: 160, SxactSize: 168,
+		SxactDeferrableWaiting: 0x40,
+		ConflictInLink:         16, ConflictSxactOut: 32, ConflictSxactIn: 40, ConflictSize: 48,
+		WalSndPID: 0, WalSndState: 4, WalSndWrite: 24, WalSndPriority: 72, WalSndHead: 80,
+		SyncConfigCount: 4, SyncConfigMethod: 8, SyncConfigSize: 12,
+	}
+	known := true
+	for place, o := range map[*int]Offset{
+		&v.HdrAllProcs: l.ProcHdr.AllProcs, &v.HdrCount: l.ProcHdr.AllProcCount, &v.ProcSize: l.PGPROC.Size,
+		&v.ProcPID: l.PGPROC.PID, &v.ProcWaitEvent: l.PGPROC.WaitEventInfo, &v.ProcWaitLink: waitLink,
+		&v.ProcXid: l.PGPROC.Xid, &v.ProcLxid: l.PGPROC.Lxid, &v.ProcWaitLock: l.PGPROC.WaitLock,
+		&v.ProcWaitProcLock: l.PGPROC.WaitProcLock, &v.ProcWaitLockMode: l.PGPROC.WaitLockMode,
+		&v.ProcWaitStart: l.PGPROC.WaitStart, &v.ProcWaitLSN: l.PGPROC.WaitLSN,
+		&v.ProcSyncRepState: l.PGPROC.SyncRepState, &v.ProcSyncRepLinks: l.PGPROC.SyncRepLinks,
+		&v.ProcLeader: l.PGPROC.LockGroupLeader, &v.ProcMyLocks: l.PGPROC.MyProcLocks,
+		&v.LockSize: l.LOCK.Size, &v.LockProcLocks: l.LOCK.ProcLocks, &v.LockWaitProcs: l.LOCK.WaitProcs,
+		&v.LockRequested: l.LOCK.Requested, &v.LockNRequested: l.LOCK.NRequested, &v.LockGranted: l.LOCK.Granted,
+		&v.LockNGranted: l.LOCK.NGranted, &v.ProcLockSize: l.PROCLOCK.Size, &v.ProcLockMyLock: l.PROCLOCK.MyLock,
+		&v.ProcLockMyProc: l.PROCLOCK.MyProc, &v.ProcLockLeader: l.PROCLOCK.GroupLeader,
+		&v.ProcLockHoldMask: l.PROCLOCK.HoldMask, &v.ProcLockLink: l.PROCLOCK.LockLink, &v.ProcLockProcLink: l.PROCLOCK.ProcLink,
+		&v.NodeNext: l.DlistNode.Next, &v.NodeSize: l.DlistNode.Size, &v.ShmemTotalSize: l.PGShmemHeader.Totalsize,
+		&v.ElementKey: l.HASHELEMENT.Size,
+	} {
+		*place = o.Int()
+		known = known && o.Known()
+	}
+	v.LockQueueSize = v.LockWaitProcs + v.NodeSize
+	switch major {
+	case 14, 15:
+		v.SxactLink, v.SxactUnsafe, v.SxactFlags, v.SxactPID, v.SxactSize = -16, 112, 140, 144, 152
+		v.WalSnds, v.WalSndSize = 80, 96
+	case 16:
+		v.WalSnds, v.WalSndSize = 104, 104
+	case 17:
+		v.WalSnds, v.WalSndSize = 112, 104
+	case 18:
+		v.WalSnds, v.WalSndSize = 112, 96
+	case 19:
+		v.WalSnds, v.WalSndSize = 112, 96
+		v.ShmemAllocator, v.ShmemIndex, v.IndexEntrySize = 16, 16, 80
+		v.HashDirectory, v.HashSegment, v.HashSegmentSize = 840, 0, 256
+		v.GxactSize, v.GxactXidSize, v.GxactGID = 264, 8, 59
+	default:
+		return Locks{}, false
+	}
+	return v, known
+}
