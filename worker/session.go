@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"pg_stat_backtrace/worker/host/pulse"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/serve/queue"
@@ -112,7 +112,7 @@ const connectTimeout = 5 * time.Second
 // pauseUntil waits for aliveInterval, or less if the session is lost or a request finds another run of the server. It
 // returns false when ctx ends.
 func (w *Worker) pauseUntil(ctx context.Context, lost <-chan struct{}) bool {
-	timer := time.NewTimer(pulse.After(aliveInterval))
+	timer := time.NewTimer(host.AlignedDelay(aliveInterval))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():

@@ -17,7 +17,7 @@ import (
 	"pg_stat_backtrace/worker/history/incident"
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/webhook"
-	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
@@ -97,7 +97,7 @@ func (v *watcher) run(ctx context.Context) {
 				v.end(&j)
 				continue
 			}
-			err := shield.Catch("incident", func() error { return v.write(ctx, j) })
+			err := host.Catch("incident", func() error { return v.write(ctx, j) })
 			if err != nil {
 				v.worker.log.Error().Err(err).Str("rule", j.finding.Rule).Msg("incident was not written")
 			}

@@ -19,7 +19,6 @@ import (
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host"
-	"pg_stat_backtrace/worker/host/pulse"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/naming/debuginfod"
@@ -100,7 +99,7 @@ const compareTimeout = 2 * time.Second
 
 // aliveInterval is how often an idle worker looks whether the postmaster is still the same one, and whether the server
 // waits for its sessions to end. The worker also looks when it loses its session, and at each request.
-const aliveInterval = pulse.Interval
+const aliveInterval = host.AlignedInterval
 
 // maxAbsent is the longest pause between two searches for a server that is not there.
 const maxAbsent = time.Second

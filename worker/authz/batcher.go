@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/host"
 )
 
 // most bounds the pairs of a process and a caller in one statement.
@@ -69,7 +69,7 @@ func (t *batcher) serve(ctx context.Context, server Querier) {
 			}
 		}
 		var facts []Facts
-		err := shield.Catch("a check of permissions", func() (err error) {
+		err := host.Catch("a check of permissions", func() (err error) {
 			facts, err = statement(ctx, server, pids, callers)
 			return err
 		})

@@ -9,7 +9,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
-	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/naming/procmap"
 	"pg_stat_backtrace/worker/naming/symbolize"
 	"pg_stat_backtrace/worker/pg/memctx"
@@ -60,7 +60,7 @@ func (c *Capturer) MemoryContexts(
 	go func() {
 		defer c.memory.end(key, read)
 		var contexts *MemoryContexts
-		err := shield.Catch("a reading of memory contexts", func() (err error) {
+		err := host.Catch("a reading of memory contexts", func() (err error) {
 			contexts, err = c.memoryContexts(ctx, key, o)
 			return err
 		})

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/pg/memctx"
 )
 
@@ -16,10 +16,10 @@ func TestPanicInMemoryContexts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer shield.Inject(func(string) { panic("injected") })()
+	defer host.InjectPanic(func(string) { panic("injected") })()
 	for range 2 { // the second call does not wait for the first
 		_, err = c.MemoryContexts(t.Context(), process.Target{PID: os.Getpid(), UID: -1}, memctx.Options{})
-		var failed *shield.Panic
+		var failed *host.Panic
 		if !errors.As(err, &failed) {
 			t.Errorf("got %v", err)
 		}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/pg/state"
@@ -62,7 +62,7 @@ func (f *activityFlags) addPhrases(ctx context.Context, reader *state.Reader, m 
 
 // trace captures a process without a stop; nil if it cannot be captured.
 func (f *activityFlags) trace(ctx context.Context, reader *state.Reader, s *moment.Session) (t *backtrace.Trace) {
-	_ = shield.Catch("stacks", func() error {
+	_ = host.Catch("stacks", func() error {
 		target, err := reader.Cluster().Contains(s.ServerPID)
 		if err != nil {
 			return err

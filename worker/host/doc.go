@@ -14,4 +14,11 @@
 // uses a seccomp filter (seccomp(2)) for all threads. A refused call fails with EPERM. A call that is newer than this
 // package fails with ENOSYS, as on an older kernel. Landlock is unsuitable for a tracer, because it forbids tracing
 // processes outside its domain.
+//
+// Panics (shield.go): Catch keeps a panic in the work for one request from ending the program, which serves others.
+// Every goroutine that such work starts runs inside Catch: a recover in the goroutine that waits for it has no effect.
+//
+// Wake-ups (pulse.go): AlignedDelay aligns the periodic work of an idle program. Work that is due at about the same
+// time runs at the same moment, so that it wakes the program once. The moments of each program are different: the
+// workers of one host do not all query their servers at the same time.
 package host

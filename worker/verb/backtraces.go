@@ -16,7 +16,6 @@ import (
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host"
-	"pg_stat_backtrace/worker/host/shield"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -85,7 +84,7 @@ func (s *Service) answerMany(ctx context.Context, r call) spool.Answer {
 
 // logPanic logs the error of a process in a request for many if it is a panic.
 func (s *Service) logPanic(req spool.Request, err error) {
-	var failed *shield.Panic
+	var failed *host.Panic
 	if errors.As(err, &failed) {
 		s.log1(req, func(e *zerolog.Event) {
 			e.Str("sqlstate", sqlerror.InternalError).AnErr("error", err).Msg("request failed")
@@ -217,7 +216,7 @@ func each(outcomes []outcome, f func(int, *outcome)) {
 	for i := range outcomes {
 		if outcomes[i].err == nil {
 			group.Go(func() error {
-				if err := shield.Catch("a request for many processes", func() error {
+				if err := host.Catch("a request for many processes", func() error {
 					f(i, &outcomes[i])
 					return nil
 				}); err != nil {

@@ -14,7 +14,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/authz"
-	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/barrier"
@@ -46,7 +46,7 @@ func (s *Service) answerBarrier(ctx context.Context, r call) spool.Answer {
 		}
 		e.Int("processes", len(pids)).Msg("request")
 	})
-	var failed *shield.Panic
+	var failed *host.Panic
 	if errors.As(err, &failed) || errors.Is(err, process.ErrNotPermitted) {
 		return failure(c.ServerPID, err)
 	}
@@ -79,7 +79,7 @@ func (s *Service) readBarrier(ctx context.Context, who authz.Caller, c cluster.C
 	go func() {
 		defer done()
 		var r result
-		r.err = shield.Catch("a request for barriers", func() (err error) {
+		r.err = host.Catch("a request for barriers", func() (err error) {
 			r.pids, err = pendingBarrier(c)
 			return err
 		})

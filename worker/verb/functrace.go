@@ -15,7 +15,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/probe"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/functrace"
 	"pg_stat_backtrace/worker/naming/backtrace"
@@ -272,11 +272,11 @@ func (s *Service) runFunctionTrace(
 		}
 	})
 	var result *functrace.Result
-	err := shield.Catch("a trace of a function", func() (err error) {
+	err := host.Catch("a trace of a function", func() (err error) {
 		result, err = s.traceFunction(ctx, o, held, d)
 		return err
 	})
-	var failed *shield.Panic
+	var failed *host.Panic
 	if errors.As(err, &failed) {
 		s.cfg.Log.Error().Err(err).Msg("trace of a function failed")
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/authz"
-	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/functrace"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -40,7 +40,7 @@ func TestPanicsAreAnswered(t *testing.T) {
 	const internal = "XX000 internal error of the pg_stat_backtrace worker"
 	for place, verb := range map[string]string{"a request for many processes": "logs", "a request for barriers": "barrier"} {
 		log.Reset()
-		restore := shield.Inject(func(at string) {
+		restore := host.InjectPanic(func(at string) {
 			if at == place {
 				panic("injected")
 			}
@@ -56,12 +56,12 @@ func TestPanicsAreAnswered(t *testing.T) {
 	}
 	t.Run("a trace", func(t *testing.T) {
 		log.Reset()
-		defer shield.Inject(func(string) { panic("injected") })()
+		defer host.InjectPanic(func(string) { panic("injected") })()
 		ctx, cancel := context.WithCancel(t.Context())
 		trace := &functionTrace{cancel: cancel, polled: time.Now()}
 		s.runFunctionTrace(ctx, 1, trace, functrace.Options{}, nil, time.Second)
 		done, _, err := trace.poll()
-		var failed *shield.Panic
+		var failed *host.Panic
 		if !done || !errors.As(err, &failed) || !strings.Contains(log.String(), "injected") {
 			t.Errorf("done %v, %v, log:\n%s", done, err, log.String())
 		}
@@ -76,7 +76,7 @@ func TestOneBarrierReadStaysBehind(t *testing.T) {
 	s := idle()
 	release := make(chan struct{})
 	reading := make(chan struct{}, 1)
-	defer shield.Inject(func(string) { reading <- struct{}{}; <-release })()
+	defer host.InjectPanic(func(string) { reading <- struct{}{}; <-release })()
 	ask := func(who authz.Caller) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		defer cancel()

@@ -14,7 +14,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/measure/runningplan"
 	"pg_stat_backtrace/worker/naming/debuginfod"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -169,7 +169,7 @@ func (s *Service) provenPlan(c *cluster.Cluster, build string, major int) *plan.
 	}
 	server := *c
 	p.running.Go(func() {
-		err := shield.Catch("a calibration of plans", func() error { return s.calibratePlans(&server, store) })
+		err := host.Catch("a calibration of plans", func() error { return s.calibratePlans(&server, store) })
 		if err != nil && p.ctx.Err() == nil {
 			s.cfg.Log.Warn().Err(err).Msg("plans are not calibrated")
 		}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"pg_stat_backtrace/worker/authz"
-	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/report/sqlerror"
 	"pg_stat_backtrace/worker/serve/spool"
@@ -44,7 +44,7 @@ func failure(pid int, err error) spool.Answer {
 			Message: fmt.Sprintf("PID %d is not a PostgreSQL server process", pid),
 		}
 	}
-	var failed *shield.Panic
+	var failed *host.Panic
 	if errors.As(err, &failed) {
 		return spool.Answer{
 			Level: "ERROR", SQLState: sqlerror.InternalError, Message: "internal error of the pg_stat_backtrace worker",

@@ -21,7 +21,7 @@ import (
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
-	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/locks"
@@ -133,9 +133,9 @@ func (r *Recorder) Run(ctx context.Context) {
 		case <-timer.C:
 		}
 		begin, used := time.Now(), threadTime()
-		err := shield.Catch("recorder", func() error { return r.Sweep(begin, begin.Sub(planned)) })
+		err := host.Catch("recorder", func() error { return r.Sweep(begin, begin.Sub(planned)) })
 		r.report(err)
-		var failed *shield.Panic
+		var failed *host.Panic
 		if errors.As(err, &failed) { // its state may be wrong
 			r.forget()
 		}
@@ -176,7 +176,7 @@ func kind(err error) string {
 		return ""
 	}
 	text := err.Error()
-	var failed *shield.Panic
+	var failed *host.Panic
 	if errors.As(err, &failed) {
 		text = fmt.Sprint(failed.Place, failed.Value)
 	}

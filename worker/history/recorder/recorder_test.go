@@ -16,7 +16,7 @@ import (
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
-	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
@@ -147,7 +147,7 @@ func TestReportsOncePerChange(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var reports []string
 	panics := 0
-	restore := shield.Inject(func(string) {
+	restore := host.InjectPanic(func(string) {
 		if panics++; panics > 3 && panics < 6 {
 			panic("injected")
 		}

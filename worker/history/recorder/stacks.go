@@ -12,7 +12,7 @@ import (
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
-	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/host"
 )
 
 // Limits of the cost of stacks.
@@ -120,7 +120,7 @@ func (t *stackTaker) begin(wanted []takenStack, limit time.Duration) {
 	t.busy, t.used = done, processTime()
 	go func() {
 		var taken []takenStack
-		_ = shield.Catch("stacks", func() error {
+		_ = host.Catch("stacks", func() error {
 			ctx, cancel := context.WithTimeout(context.Background(), limit)
 			defer cancel()
 			for _, w := range wanted {

@@ -11,7 +11,6 @@ import (
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/host"
-	"pg_stat_backtrace/worker/host/shield"
 )
 
 // maxAnswers bounds the addresses of one module whose lines are cached. A server's stacks have some thousands of
@@ -163,7 +162,7 @@ func (l *lines) work() {
 		// Expanding a debug file takes processor time beside the capture that needs it.
 		host.BeginWork()
 		defer host.EndWork()
-		if err := shield.Catch("a debug file", func() error {
+		if err := host.Catch("a debug file", func() error {
 			l.data = l.make()
 			return nil
 		}); err != nil {

@@ -12,7 +12,7 @@ import (
 	"pg_stat_backtrace/internal/debuginfodtest"
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/host"
 )
 
 // breaking is a file whose reads panic once broken is set.
@@ -98,7 +98,7 @@ func TestPanicInDebugFile(t *testing.T) {
 			t.Errorf("%#x: %v, final %v", addr, calls, final)
 		}
 	}
-	var failed *shield.Panic
+	var failed *host.Panic
 	if err := <-reported; !errors.As(err, &failed) || len(reported) != 0 {
 		t.Errorf("got %v, and %d further reports", err, len(reported))
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/worker/host/pulse"
+	"pg_stat_backtrace/worker/host"
 )
 
 var errHungUp = errors.New("the server closed the connection")
@@ -68,7 +68,7 @@ func (s *session) lose(err error) {
 func (s *session) watch(ctx context.Context, interval, patience time.Duration) error {
 	stop := s.watchHangUp()
 	defer stop()
-	timer := time.NewTimer(pulse.After(interval))
+	timer := time.NewTimer(host.AlignedDelay(interval))
 	defer timer.Stop()
 	for {
 		select {
@@ -79,7 +79,7 @@ func (s *session) watch(ctx context.Context, interval, patience time.Duration) e
 			return s.err
 		case <-timer.C:
 			s.ping(ctx, patience)
-			timer.Reset(pulse.After(interval))
+			timer.Reset(host.AlignedDelay(interval))
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/state"
@@ -147,7 +147,7 @@ func (l *Live) run(ctx context.Context, before <-chan struct{}, done chan<- stru
 	ticker := time.NewTicker(l.o.Interval)
 	defer ticker.Stop()
 	for {
-		if err := shield.Catch("sample", l.Sample); err != nil {
+		if err := host.Catch("sample", l.Sample); err != nil {
 			l.failed(err)
 		}
 		l.changed()

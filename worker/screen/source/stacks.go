@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -86,7 +86,7 @@ func (k *stacks) take(l *Live, m *moment.Moment) {
 // round takes the stacks of some of the active sessions.
 func (l *Live) round(c cluster.Cluster, active []*moment.Session, from int) {
 	taken := map[session]doing{}
-	_ = shield.Catch("stacks", func() error {
+	_ = host.Catch("stacks", func() error {
 		begin := time.Now()
 		for i := range min(len(active), stacksPerSample) {
 			if time.Since(begin) > stacksTime && i > 0 {

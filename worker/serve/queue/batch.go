@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/host"
 )
 
 // job is a request that is running, or has finished and is not written yet.
@@ -158,7 +158,7 @@ const internalError = "XX000"
 // carryOut runs a request. A panic is a failure of the request. The request gets this result at once, and is not claimed
 // again.
 func (s *session) carryOut(ctx context.Context, j *job) {
-	if err := shield.Catch("a queued request", func() error {
+	if err := host.Catch("a queued request", func() error {
 		j.result = s.cfg.Handle(ctx, j.request)
 		return nil
 	}); err != nil {

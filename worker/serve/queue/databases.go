@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"pg_stat_backtrace/worker/host/pulse"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
@@ -72,7 +72,7 @@ func (q *Queue) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(pulse.After(pause)):
+		case <-time.After(host.AlignedDelay(pause)):
 		}
 	}
 }
@@ -351,7 +351,7 @@ func (q *Queue) runLoop(ctx context.Context, k *databaseLoop) {
 // pauseLoop waits. After retrySoon it waits only the shortest pause.
 func (q *Queue) pauseLoop(ctx context.Context, k *databaseLoop, pause time.Duration) bool {
 	least := time.Now().Add(q.cfg.MinLook)
-	timer := time.NewTimer(pulse.After(pause))
+	timer := time.NewTimer(host.AlignedDelay(pause))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/rs/zerolog"
 
-	"pg_stat_backtrace/worker/host/pulse"
+	"pg_stat_backtrace/worker/host"
 )
 
 const (
@@ -200,7 +200,7 @@ func (s *session) withTimeout(ctx context.Context, f func(context.Context) error
 
 // wait returns after a notification, a call of wake, or the poll interval.
 func (s *session) wait(ctx context.Context) error {
-	waiting, cancel := context.WithTimeout(ctx, pulse.After(s.cfg.Poll))
+	waiting, cancel := context.WithTimeout(ctx, host.AlignedDelay(s.cfg.Poll))
 	defer cancel()
 	done := make(chan struct{})
 	go func() {

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/host"
 )
 
 // Whatever lies in the directory, requests are answered, and what claims to be a request goes away.
@@ -207,7 +207,7 @@ func TestPanic(t *testing.T) {
 // TestPanicInDelivery checks that a request whose answer cannot be encoded gets another one.
 func TestPanicInDelivery(t *testing.T) {
 	var once sync.Once
-	defer shield.Inject(func(string) { once.Do(func() { panic("oops") }) })()
+	defer host.InjectPanic(func(string) { once.Do(func() { panic("oops") }) })()
 	s := serve(t, Config{}, echo)
 	if got := s.ask(1); !strings.HasPrefix(got, "ERROR|XX000|") {
 		t.Errorf("got %q", got)

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/worker/host/shield"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
 )
 
@@ -164,7 +164,7 @@ func (l *loop) answer(c *call, req Request) (a Answer) {
 
 // delivered delivers an answer. It returns false after a panic, for example while the answer was encoded.
 func (s *Spool) delivered(c *call, req Request, a Answer) bool {
-	err := shield.Catch("the delivery of an answer", func() error {
+	err := host.Catch("the delivery of an answer", func() error {
 		s.deliver(c, req, a)
 		return nil
 	})

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"pg_stat_backtrace/worker/host/pulse"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/host/rootfs"
 	"pg_stat_backtrace/worker/limits"
 )
@@ -116,7 +116,7 @@ func (s *Spool) Serve(ctx context.Context, handle func(context.Context, Request)
 	stop := context.AfterFunc(ctx, s.watch.wake)
 	defer stop()
 	defer s.running.Wait()
-	l := loop{s: s, handle: handle, due: time.Now().Add(pulse.After(housekeeping))}
+	l := loop{s: s, handle: handle, due: time.Now().Add(host.AlignedDelay(housekeeping))}
 	l.sweep(ctx) // requests that were written before the watch began
 	for ctx.Err() == nil {
 		if err := s.watch.next(ctx, l.due, func(e event) { l.event(ctx, e) }); err != nil {
@@ -136,7 +136,7 @@ func (s *Spool) Serve(ctx context.Context, handle func(context.Context, Request)
 				return err
 			}
 			l.sweep(ctx)
-			l.due = time.Now().Add(pulse.After(housekeeping))
+			l.due = time.Now().Add(host.AlignedDelay(housekeeping))
 		}
 	}
 	s.cfg.report(s.dir.markReady(false))

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/worker/host/pulse"
+	"pg_stat_backtrace/worker/host"
 )
 
 // Config configures a Server. Address must be set.
@@ -231,7 +231,7 @@ func (s *Server) serve(ctx context.Context) error {
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(accepting) }()
-	check := time.NewTimer(pulse.After(s.limits.Retry))
+	check := time.NewTimer(host.AlignedDelay(s.limits.Retry))
 	defer check.Stop()
 	for ctx.Err() == nil {
 		select {
@@ -245,7 +245,7 @@ func (s *Server) serve(ctx context.Context) error {
 				context.AfterFunc(ctx, func() { _ = server.Close() })
 				return ErrSocketLost
 			}
-			check.Reset(pulse.After(s.limits.Retry))
+			check.Reset(host.AlignedDelay(s.limits.Retry))
 		case <-ctx.Done():
 		}
 	}

@@ -1,8 +1,4 @@
-// Package shield keeps a panic in the work for one request from ending the program, which serves others. Every goroutine
-// that such work starts runs inside Catch: a recover in the goroutine that waits for it has no effect.
-//
-// The package does not know the requests.
-package shield
+package host
 
 import (
 	"fmt"
@@ -34,11 +30,11 @@ func Catch(place string, f func() error) (err error) {
 	return f()
 }
 
-// injected is the function of Inject.
+// injected is the function of InjectPanic.
 var injected atomic.Pointer[func(place string)] //nolint:gochecknoglobals // set by tests only
 
-// Inject has Catch call f before the work, which f can replace by a panic. It is for tests. The caller must call restore.
-func Inject(f func(place string)) (restore func()) {
+// InjectPanic has Catch call f before the work, which f can replace by a panic. It is for tests. The caller must call restore.
+func InjectPanic(f func(place string)) (restore func()) {
 	old := injected.Swap(&f)
 	return func() { injected.Store(old) }
 }

@@ -1,4 +1,4 @@
-package shield
+package host
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestCatch checks that the error of the work, or its panic, is returned, and that Inject replaces the work.
+// TestCatch checks that the error of the work, or its panic, is returned, and that InjectPanic replaces the work.
 func TestCatch(t *testing.T) {
 	if err := Catch("nothing", func() error { return nil }); err != nil {
 		t.Error(err)
@@ -21,7 +21,7 @@ func TestCatch(t *testing.T) {
 		!strings.Contains(err.Error(), "TestCatch") {
 		t.Errorf("got %v", err)
 	}
-	restore := Inject(func(place string) {
+	restore := InjectPanic(func(place string) {
 		if place == "injected" {
 			panic(io.EOF)
 		}

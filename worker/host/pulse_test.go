@@ -1,4 +1,4 @@
-package pulse
+package host
 
 import (
 	"math/rand/v2"
@@ -10,30 +10,30 @@ import (
 // at one moment, however late the program wakes up.
 func TestMoments(t *testing.T) {
 	t.Parallel()
-	for _, interval := range []time.Duration{Interval, 5 * time.Second, 10 * time.Second, 15 * time.Second} {
+	for _, interval := range []time.Duration{AlignedInterval, 5 * time.Second, 10 * time.Second, 15 * time.Second} {
 		var now time.Duration
 		const times = 1000
 		for range times {
-			pause := after(now, interval)
-			if pause < interval-Interval || pause > interval+Interval || pause <= 0 {
+			pause := alignedDelay(now, interval)
+			if pause < interval-AlignedInterval || pause > interval+AlignedInterval || pause <= 0 {
 				t.Fatalf("a pause of %s becomes %s", interval, pause)
 			}
 			now += pause
-			if now%Interval != 0 {
+			if now%AlignedInterval != 0 {
 				t.Fatalf("work of each %s is due at %s", interval, now)
 			}
-			now += rand.N(Interval / 4) //nolint:gosec // a late wake-up
+			now += rand.N(AlignedInterval / 4) //nolint:gosec // a late wake-up
 		}
-		if mean := now / times; mean < interval-Interval/2 || mean > interval+Interval {
+		if mean := now / times; mean < interval-AlignedInterval/2 || mean > interval+AlignedInterval {
 			t.Errorf("work of each %s runs each %s", interval, mean)
 		}
 	}
 	for _, short := range []time.Duration{0, time.Millisecond, time.Second} {
-		if got := after(Interval/3, short); got != short {
+		if got := alignedDelay(AlignedInterval/3, short); got != short {
 			t.Errorf("a pause of %s becomes %s", short, got)
 		}
 	}
-	if got := After(time.Minute); got < time.Minute-Interval || got > time.Minute+Interval {
+	if got := AlignedDelay(time.Minute); got < time.Minute-AlignedInterval || got > time.Minute+AlignedInterval {
 		t.Errorf("a pause of a minute becomes %s", got)
 	}
 }
