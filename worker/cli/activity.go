@@ -20,7 +20,7 @@ import (
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/state"
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 const formatCSV = "csv"
@@ -178,7 +178,7 @@ func oneIfNil(t *time.Time) int {
 func (f *activityFlags) print(out io.Writer, m *moment.Moment) error {
 	switch f.format {
 	case formatJSON:
-		enc := json.NewEncoder(visible.Writer{To: out})
+		enc := json.NewEncoder(render.VisibleWriter{To: out})
 		enc.SetEscapeHTML(false)
 		return enc.Encode(m)
 	case formatCSV:
@@ -210,7 +210,7 @@ func (f *activityFlags) row(m *moment.Moment, s *moment.Session) []string {
 		wait, waitAge, blockedBy(s), s.Query,
 	}
 	for i := range row {
-		row[i] = visible.Line(strings.Join(strings.Fields(row[i]), " "))
+		row[i] = render.VisibleLine(strings.Join(strings.Fields(row[i]), " "))
 	}
 	return row
 }
@@ -261,7 +261,7 @@ func (f *activityFlags) csv(out io.Writer, m *moment.Moment) error {
 func (f *activityFlags) text(out io.Writer, m *moment.Moment) error {
 	const gap = 2
 	w := tabwriter.NewWriter(out, 0, 0, gap, ' ', 0)
-	_, _ = fmt.Fprintf(out, "%s: %d processes at %s\n", visible.Line(m.Cluster), len(m.Sessions), m.Time.Format(time.RFC3339))
+	_, _ = fmt.Fprintf(out, "%s: %d processes at %s\n", render.VisibleLine(m.Cluster), len(m.Sessions), m.Time.Format(time.RFC3339))
 	_, _ = fmt.Fprintln(w, strings.Join(activityHeader(), "\t"))
 	for i := range m.Sessions {
 		row := f.row(m, &m.Sessions[i])
@@ -278,7 +278,7 @@ func (f *activityFlags) text(out io.Writer, m *moment.Moment) error {
 		return err
 	}
 	for _, missing := range m.Missing {
-		_, _ = fmt.Fprintf(out, "missing: %s\n", visible.Line(missing))
+		_, _ = fmt.Fprintf(out, "missing: %s\n", render.VisibleLine(missing))
 	}
 	return nil
 }

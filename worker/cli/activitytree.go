@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/moment"
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // forest prints the tree of processes that block each other. Each node has a line, and a line for its query.
@@ -28,7 +28,7 @@ func (f *activityFlags) forest(out io.Writer, m *moment.Moment) error {
 		}
 	}
 	var s strings.Builder
-	fmt.Fprintf(&s, "%s: %d processes at %s\n", visible.Line(m.Cluster), len(m.Sessions), m.Time.Format(time.RFC3339))
+	fmt.Fprintf(&s, "%s: %d processes at %s\n", render.VisibleLine(m.Cluster), len(m.Sessions), m.Time.Format(time.RFC3339))
 	push(m.Blocking, 0)
 	if len(todo) == 0 && !lacksLocks(m) {
 		s.WriteString("no process waits for a lock\n")
@@ -53,7 +53,7 @@ func (f *activityFlags) forest(out io.Writer, m *moment.Moment) error {
 }
 
 // unfolded returns a text as one line without control characters.
-func unfolded(text string) string { return visible.Line(strings.Join(strings.Fields(text), " ")) }
+func unfolded(text string) string { return render.VisibleLine(strings.Join(strings.Fields(text), " ")) }
 
 // lacksLocks reports whether the locks could not be read.
 func lacksLocks(m *moment.Moment) bool {

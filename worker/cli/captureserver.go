@@ -16,7 +16,6 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/render"
-	"pg_stat_backtrace/worker/report/visible"
 )
 
 // runServer captures all processes of a server except the postmaster.
@@ -140,7 +139,7 @@ func (s *sessions) holder(t *backtrace.Trace, x, y *moment.Session) (mode, holde
 	if others > 0 {
 		holder += fmt.Sprintf(" and %d more", others)
 	}
-	return b.Mode, visible.Line(holder)
+	return b.Mode, render.VisibleLine(holder)
 }
 
 // sessionOf returns the session of a process in this process's view.

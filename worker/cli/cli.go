@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // Exit statuses.
@@ -88,7 +88,7 @@ func endings() []os.Signal {
 // to be told.
 func tellf(stderr io.Writer, format string, args ...any) {
 	text := fmt.Sprintf(format, args...) // it may have names of other people's files and functions
-	_, _ = fmt.Fprintf(stderr, "pg_stat_backtrace: %s\n", visible.Text(text))
+	_, _ = fmt.Fprintf(stderr, "pg_stat_backtrace: %s\n", render.VisibleText(text))
 }
 
 func newRoot(version string) *cobra.Command {

@@ -14,7 +14,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // run runs the command line and returns its exit status and output.
@@ -258,7 +258,7 @@ func TestHostileName(t *testing.T) {
 		args := append(strings.Split(arguments, " "), pid)
 		_, stdout, stderr := run(t, args...)
 		if at := strings.IndexFunc(stdout+stderr, func(r rune) bool {
-			return r != '\n' && r != '\t' && !visible.Rune(r)
+			return r != '\n' && r != '\t' && !render.VisibleRune(r)
 		}); at >= 0 {
 			t.Errorf("%s: %q", arguments, stdout+stderr)
 		}

@@ -19,7 +19,6 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/compressed"
 	"pg_stat_backtrace/worker/report/render"
-	"pg_stat_backtrace/worker/report/visible"
 )
 
 // Bounds of what decode reads and keeps.
@@ -248,7 +247,7 @@ func (d *decoder) decodeLine(line string) {
 
 func (d *decoder) echo(line string) {
 	if !d.flags.heapMap {
-		_, _ = fmt.Fprintln(d.out, visible.Text(line)) // an error is kept until Flush
+		_, _ = fmt.Fprintln(d.out, render.VisibleText(line)) // an error is kept until Flush
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/render"
-	"pg_stat_backtrace/worker/report/visible"
 )
 
 // The formats of a stack.
@@ -55,11 +54,11 @@ func (r *rounds) title(t *backtrace.Trace) string {
 	line := fmt.Sprintf("process %d", t.PID)
 	if s := t.Session; s != nil {
 		if s.Title != "" {
-			line += " (" + visible.Line(s.Title) + ")"
+			line += " (" + render.VisibleLine(s.Title) + ")"
 		}
 		for _, part := range []struct{ name, value string }{{"database ", s.Database}, {"user ", s.User}, {"", s.State}} {
 			if part.value != "" {
-				line += ", " + part.name + visible.Line(part.value)
+				line += ", " + part.name + render.VisibleLine(part.value)
 			}
 		}
 		line += ", " + s.Time.Format("15:04:05.000")

@@ -15,7 +15,7 @@ import (
 
 	"pg_stat_backtrace/worker/history/span"
 	"pg_stat_backtrace/worker/history/store"
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // historyPrinter prints a span.
@@ -44,7 +44,7 @@ func (f *historyFlags) printer(out, errOut io.Writer, id string, meta *store.Met
 	case formatCSV:
 		p.csv = csv.NewWriter(out)
 	case formatJSON:
-		p.json = json.NewEncoder(visible.Writer{To: out})
+		p.json = json.NewEncoder(render.VisibleWriter{To: out})
 		p.json.SetEscapeHTML(false)
 	}
 	return p
@@ -61,7 +61,7 @@ func (p *historyPrinter) begin(since, until time.Time) {
 	case p.f.format == formatText:
 		zone, _ := since.Zone()
 		_, _ = fmt.Fprintf(p.out, "cluster %s (PostgreSQL %s, %s): %s to %s, times in %s\n", p.id,
-			cmp.Or(visible.Line(p.meta.ServerVersion), "?"), cmp.Or(visible.Line(p.meta.DataDir), "?"), since.Format(historyTime),
+			cmp.Or(render.VisibleLine(p.meta.ServerVersion), "?"), cmp.Or(render.VisibleLine(p.meta.DataDir), "?"), since.Format(historyTime),
 			until.Format(historyTime), zone)
 	}
 }
@@ -106,7 +106,7 @@ func (p *historyPrinter) row(s *span.Sweep, r *store.Row) []string {
 		r.Phrase, r.Function, dashless(span.StackKey(r.Stack)),
 	}
 	for i := range row {
-		row[i] = visible.Line(strings.Join(strings.Fields(row[i]), " "))
+		row[i] = render.VisibleLine(strings.Join(strings.Fields(row[i]), " "))
 	}
 	return row
 }
@@ -167,7 +167,7 @@ func (p *historyPrinter) text(s *span.Sweep, gap *span.Gap) error {
 		_, _ = fmt.Fprintf(p.out, "  -- %d sweeps before could not be written\n", s.Lost)
 	}
 	if s.Note != "" {
-		_, _ = fmt.Fprintf(p.out, "  -- %s\n", visible.Line(s.Note))
+		_, _ = fmt.Fprintf(p.out, "  -- %s\n", render.VisibleLine(s.Note))
 	}
 	const gapWidth = 2
 	w := tabwriter.NewWriter(p.out, 0, 0, gapWidth, ' ', 0)
@@ -313,7 +313,7 @@ func (p *historyPrinter) problems(out io.Writer, s *span.Summary) {
 	_, _ = fmt.Fprintf(out, "%d sweeps, %d rows; not recorded: %.1f s in %d gaps; sweeps lost: %d, late: %d\n", s.Sweeps, s.Rows, missing,
 		len(s.Gaps)+s.GapsMore, s.Lost, s.Late)
 	for _, d := range s.Damage {
-		_, _ = fmt.Fprintf(out, "damaged: %s\n", visible.Line(d))
+		_, _ = fmt.Fprintf(out, "damaged: %s\n", render.VisibleLine(d))
 	}
 }
 
@@ -366,7 +366,7 @@ func (p *historyPrinter) csvTotals() {
 			strconv.FormatFloat(t.Seconds, 'f', 3, 64), strconv.FormatFloat(share(t.Seconds, all), 'f', 4, 64), strconv.Itoa(t.Samples),
 		}
 		for j, k := range t.Keys {
-			row = append(row, visible.Line(p.keyText(p.f.by[j], k)))
+			row = append(row, render.VisibleLine(p.keyText(p.f.by[j], k)))
 		}
 		_ = p.csv.Write(row)
 	}
@@ -380,7 +380,7 @@ func (p *historyPrinter) textTotals(s *span.Summary) error {
 	for _, t := range list {
 		_, _ = fmt.Fprintf(w, "%.1f\t%.1f %%\t%.2f", t.Seconds, percent*share(t.Seconds, all), share(t.Seconds, s.Seconds))
 		for j, k := range t.Keys {
-			k = visible.Line(strings.Join(strings.Fields(p.keyText(p.f.by[j], k)), " "))
+			k = render.VisibleLine(strings.Join(strings.Fields(p.keyText(p.f.by[j], k)), " "))
 			if runes := []rune(k); len(runes) > p.f.width {
 				k = string(runes[:p.f.width]) + "..."
 			}
@@ -419,7 +419,7 @@ func (p *historyPrinter) folded() {
 				return ':'
 			}
 			return r
-		}, visible.Line(strings.Join(strings.Fields(text), " ")))
+		}, render.VisibleLine(strings.Join(strings.Fields(text), " ")))
 	}
 	list, _ := p.largest()
 	for _, t := range list {

@@ -24,7 +24,7 @@ import (
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/pg/cluster"
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // incidentFlags are the flags of the command incident.
@@ -247,12 +247,12 @@ func (f *incidentFlags) list(out io.Writer) error {
 		return err
 	}
 	if f.format == formatText && len(list) == 0 {
-		_, err := fmt.Fprintf(out, "no incidents in %s\n", visible.Line(d.Path))
+		_, err := fmt.Fprintf(out, "no incidents in %s\n", render.VisibleLine(d.Path))
 		return err
 	}
 	const gap = 2
 	w := tabwriter.NewWriter(out, 0, 0, gap, ' ', 0)
-	enc := json.NewEncoder(visible.Writer{To: out})
+	enc := json.NewEncoder(render.VisibleWriter{To: out})
 	enc.SetEscapeHTML(false)
 	for _, e := range list {
 		line := incidentLine{ID: e.ID, Size: e.Size}
@@ -268,7 +268,7 @@ func (f *incidentFlags) list(out io.Writer) error {
 			}
 			continue
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\n", line.ID, visible.Line(cmp.Or(line.Problem, line.Reason.Summary)))
+		_, _ = fmt.Fprintf(w, "%s\t%s\n", line.ID, render.VisibleLine(cmp.Or(line.Problem, line.Reason.Summary)))
 	}
 	return w.Flush()
 }
@@ -295,7 +295,7 @@ func printIncident(out io.Writer, i *incident.Incident, format string) error {
 		return err
 	case formatJSON:
 		var b bytes.Buffer
-		enc := json.NewEncoder(visible.Writer{To: &b})
+		enc := json.NewEncoder(render.VisibleWriter{To: &b})
 		enc.SetIndent("", " ")
 		if err := enc.Encode(i); err != nil {
 			return err

@@ -11,7 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"pg_stat_backtrace/worker/cli/logformat"
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // Formats of the worker's log. The first chooses one by what reads the log.
@@ -39,7 +39,7 @@ func logSink(w io.Writer, format string) (io.Writer, error) {
 			format = logConsole
 		}
 	}
-	shown := visible.Writer{To: w} // names of roles, processes and files are in the log
+	shown := render.VisibleWriter{To: w} // names of roles, processes and files are in the log
 	switch format {
 	case logConsole:
 		return zerolog.ConsoleWriter{Out: shown, TimeFormat: time.DateTime}, nil

@@ -22,7 +22,7 @@ import (
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pg/memctx"
 	"pg_stat_backtrace/worker/report/profilefmt"
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // Bounds of a tree on the command line: a million contexts, and 512 MB while it is read.
@@ -484,7 +484,7 @@ func (m *processMemory) json(out io.Writer) error {
 			UsedBytes: known(c.Used()), Deeper: c.Deeper,
 		}
 	}
-	enc := json.NewEncoder(visible.Writer{To: out})
+	enc := json.NewEncoder(render.VisibleWriter{To: out})
 	enc.SetEscapeHTML(false)
 	return enc.Encode(doc)
 }

@@ -21,7 +21,7 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/memctx"
 	"pg_stat_backtrace/worker/pg/state"
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // serverMemory is the memory of the processes of a server.
@@ -94,7 +94,7 @@ func (f *memoryFlags) runServer(ctx context.Context, stdout, stderr io.Writer) e
 		}
 	}
 	if f.format == formatJSON {
-		enc := json.NewEncoder(visible.Writer{To: stdout})
+		enc := json.NewEncoder(render.VisibleWriter{To: stdout})
 		enc.SetEscapeHTML(false)
 		return enc.Encode(memory)
 	}
@@ -176,7 +176,7 @@ func (m *serverMemory) text(out io.Writer, top int) error {
 		anonymous, swapped = anonymous+m.Processes[i].AnonymousBytes, swapped+m.Processes[i].SwappedBytes
 	}
 	_, _ = fmt.Fprintf(buffered, "%s: %d processes with %s of memory, and %s in swap space, at %s; shared memory does not count\n",
-		visible.Line(m.Cluster), len(m.Processes), sizeOf(anonymous), sizeOf(swapped), m.Time.Format(time.RFC3339))
+		render.VisibleLine(m.Cluster), len(m.Processes), sizeOf(anonymous), sizeOf(swapped), m.Time.Format(time.RFC3339))
 	w := tabwriter.NewWriter(buffered, 0, 0, gap, ' ', 0)
 	_, _ = fmt.Fprintln(w, "pid\tbackend_type\tdatabase\tuser\tstate\tmemory\tswapped\tin_contexts\tlargest contexts")
 	for i := range m.Processes[:min(top, len(m.Processes))] {
@@ -190,7 +190,7 @@ func (m *serverMemory) text(out io.Writer, top int) error {
 			largestText(p),
 		}
 		for j := range row {
-			row[j] = cmp.Or(oneLine(visible.Line(row[j])), "-")
+			row[j] = cmp.Or(oneLine(render.VisibleLine(row[j])), "-")
 		}
 		_, _ = fmt.Fprintln(w, strings.Join(row, "\t"))
 	}

@@ -22,7 +22,7 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/plan"
 	"pg_stat_backtrace/worker/pg/state"
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // planFlags are the flags of the command plan.
@@ -220,7 +220,7 @@ func (r *planRun) once(ctx context.Context, targets []process.Target, out io.Wri
 			return false, err
 		}
 		if err != nil {
-			tellf(r.stderr, "%s: %s", visible.Line(dir), visible.Line(err.Error()))
+			tellf(r.stderr, "%s: %s", render.VisibleLine(dir), render.VisibleLine(err.Error()))
 		}
 		failed = failed || !whole || err != nil
 	}
@@ -238,7 +238,7 @@ func (r *planRun) server(ctx context.Context, dir string, heading bool, out io.W
 		return false, err
 	}
 	if heading && r.flags.format == formatText {
-		_, _ = fmt.Fprintf(out, "server %s\n\n", visible.Line(c.DataDir))
+		_, _ = fmt.Fprintf(out, "server %s\n\n", render.VisibleLine(c.DataDir))
 	}
 	whole, printed := true, 0
 	for i := range sessions.Sessions {
@@ -300,7 +300,7 @@ func (r *planRun) calibrate(ctx context.Context, c cluster.Cluster) {
 	}
 	r.tried[c.DataDir] = true
 	report := func(err error) {
-		tellf(r.stderr, "%s: not calibrated: %s", visible.Line(c.DataDir), visible.Line(err.Error()))
+		tellf(r.stderr, "%s: not calibrated: %s", render.VisibleLine(c.DataDir), render.VisibleLine(err.Error()))
 	}
 	build, err := r.reader.Capturer.ServerBuild(c.PostmasterPID)
 	if err == nil && r.proof(build, c.Version) != nil {
@@ -332,10 +332,10 @@ func (r *planRun) calibrate(ctx context.Context, c cluster.Cluster) {
 	}
 	r.proofs[done.Build+"-"+strconv.Itoa(done.Major)] = done.Proof
 	for _, difference := range done.Differences {
-		tellf(r.stderr, "%s: differs from EXPLAIN and is left out: %s", visible.Line(c.DataDir), visible.Line(difference))
+		tellf(r.stderr, "%s: differs from EXPLAIN and is left out: %s", render.VisibleLine(c.DataDir), render.VisibleLine(difference))
 	}
 	if err := r.store.Save(done); err != nil {
-		tellf(r.stderr, "the calibration is not kept: %s", visible.Line(err.Error()))
+		tellf(r.stderr, "the calibration is not kept: %s", render.VisibleLine(err.Error()))
 	}
 }
 
@@ -367,7 +367,7 @@ func (r *planRun) sessions(ctx context.Context, c cluster.Cluster) (*moment.Mome
 
 func (r *planRun) print(out io.Writer, p *runningplan.Process) error {
 	if r.flags.format == formatJSON {
-		enc := json.NewEncoder(visible.Writer{To: out})
+		enc := json.NewEncoder(render.VisibleWriter{To: out})
 		enc.SetEscapeHTML(false)
 		return enc.Encode(p)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/worker/history/rules"
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 const rulesLong = `Print or check the rules by which a worker that records decides that a stall is an
@@ -71,7 +71,7 @@ func newRules() *cobra.Command {
 			if _, err := rules.Load(args[0]); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is valid\n", visible.Line(args[0]))
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is valid\n", render.VisibleLine(args[0]))
 			return err
 		},
 	}

@@ -18,7 +18,6 @@ import (
 	"pg_stat_backtrace/worker/naming/symbolize"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
-	"pg_stat_backtrace/worker/report/visible"
 )
 
 // symbolsFlags are the flags of the command symbols.
@@ -171,7 +170,7 @@ func (f *symbolsFlags) one(
 	}
 	symbols.FindPackages(ctx, images)
 	if f.json {
-		out := json.NewEncoder(visible.Writer{To: stdout})
+		out := json.NewEncoder(render.VisibleWriter{To: stdout})
 		return out.Encode(symbolsReport{PID: s.pid, File: s.file, Images: images})
 	}
 	if further {

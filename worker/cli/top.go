@@ -22,7 +22,7 @@ import (
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/pg/cluster"
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/screen/grid"
 	"pg_stat_backtrace/worker/screen/source"
 	"pg_stat_backtrace/worker/screen/view"
@@ -196,7 +196,7 @@ func (f *topFlags) choose(in io.Reader, out io.Writer) (string, error) {
 	}
 	_, _ = fmt.Fprintf(out, "%d servers run on this host:\n", len(found)+denied)
 	for i, dir := range found {
-		_, _ = fmt.Fprintf(out, "%3d  %s\n", i+1, visible.Line(dir))
+		_, _ = fmt.Fprintf(out, "%3d  %s\n", i+1, render.VisibleLine(dir))
 	}
 	if denied > 0 {
 		_, _ = fmt.Fprintf(out, "     and %d servers that this user may not examine\n", denied)
@@ -261,7 +261,7 @@ func (f *topFlags) print(ctx context.Context, src *source.Live, s *view.State, o
 		whole := f.format == formatJSON
 		d = view.Fetch(ctx, src, s, d, now, view.Wide(width) || whole, whole)
 		if whole {
-			enc := json.NewEncoder(visible.Writer{To: out})
+			enc := json.NewEncoder(render.VisibleWriter{To: out})
 			enc.SetEscapeHTML(false)
 			if err := enc.Encode(d); err != nil {
 				return err

@@ -19,7 +19,7 @@ import (
 	"pg_stat_backtrace/worker/measure/functrace"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/profilefmt"
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // traceFlags are the flags of the command trace.
@@ -209,7 +209,7 @@ func (f *traceFlags) run(ctx context.Context, o functrace.Options, stdout, stder
 		return traceRefusal(err)
 	}
 	tellf(stderr, "tracing for %s; press Ctrl-C to end it", f.duration)
-	out := json.NewEncoder(visible.Writer{To: stdout})
+	out := json.NewEncoder(render.VisibleWriter{To: stdout})
 	out.SetEscapeHTML(false)
 	var each func(*functrace.Event) error
 	if f.format == formatJSON {

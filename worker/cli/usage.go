@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"pg_stat_backtrace/worker/pg/cluster"
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/serve/node"
 )
 
@@ -172,7 +172,7 @@ func chooseServer(found []string, denied int) (string, error) {
 				fmt.Fprintf(&s, "\n  and %d more", len(found)-most)
 				break
 			}
-			fmt.Fprintf(&s, "\n  -D %s", visible.Line(dir))
+			fmt.Fprintf(&s, "\n  -D %s", render.VisibleLine(dir))
 		}
 		if denied > 0 {
 			fmt.Fprintf(&s, "\n  and %d servers that this user may not examine", denied)

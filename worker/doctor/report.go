@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // Report holds the findings of all checks.
@@ -75,9 +75,9 @@ func (r *Report) Text(w io.Writer) error {
 	b.WriteString(r.Verdict() + "\n\n")
 	for _, f := range r.worstFirst() {
 		// The text has names of roles, databases and directories, which other people have chosen.
-		fmt.Fprintf(&b, "%-5s %-14s %s\n", f.mark, f.what+":", visible.Line(f.text))
+		fmt.Fprintf(&b, "%-5s %-14s %s\n", f.mark, f.what+":", render.VisibleLine(f.text))
 		if f.hint != "" && f.mark != good {
-			fmt.Fprintf(&b, "%20s -> %s\n", "", visible.Line(f.hint))
+			fmt.Fprintf(&b, "%20s -> %s\n", "", render.VisibleLine(f.hint))
 		}
 	}
 	_, err := io.WriteString(w, b.String())
@@ -110,5 +110,5 @@ func (r *Report) JSON(w io.Writer) error {
 		}
 		object.Findings = append(object.Findings, e)
 	}
-	return json.NewEncoder(visible.Writer{To: w}).Encode(object)
+	return json.NewEncoder(render.VisibleWriter{To: w}).Encode(object)
 }

@@ -20,7 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // field is a field of a line. Value is JSON as it stands in the line, so escapes in it stay.
@@ -126,7 +126,7 @@ func quoted(text string) []byte {
 	if err != nil {
 		return []byte(`""`) // a string always has JSON
 	}
-	return visible.JSON(data)
+	return render.VisibleJSON(data)
 }
 
 // journalSocket is where journald listens (systemd-journald.service(8)).
@@ -288,4 +288,4 @@ func shown(text string) string {
 	return b.String()
 }
 
-func hidden(r rune) bool { return r != '\n' && r != '\t' && !visible.Rune(r) }
+func hidden(r rune) bool { return r != '\n' && r != '\t' && !render.VisibleRune(r) }

@@ -5,7 +5,7 @@ import (
 	"io"
 	"strings"
 
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // Table prints a line for each image. Below it follow its debug file, if it has one, and its problems. With a
@@ -92,7 +92,7 @@ func (m *Image) below() []string {
 // clean makes a name printable: paths are other people's.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
-		if !visible.Rune(r) || r == 0xfffd {
+		if !render.VisibleRune(r) || r == 0xfffd {
 			return '?'
 		}
 		return r

@@ -14,7 +14,7 @@ import (
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/moment/phrases"
 	"pg_stat_backtrace/worker/pg/state"
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // Bundle writes a zip file with an incident that can be passed on: without names and texts of the server's users. It has the
@@ -30,7 +30,7 @@ func Bundle(out io.Writer, i *Incident) error {
 		name string
 		data []byte
 	}{
-		{"REMOVED.txt", []byte(strings.Join(removed, "\n") + "\n")}, {"incident.json", append(visible.JSON(text), '\n')}, {"incident.html", Page(clean)},
+		{"REMOVED.txt", []byte(strings.Join(removed, "\n") + "\n")}, {"incident.json", append(render.VisibleJSON(text), '\n')}, {"incident.html", Page(clean)},
 	} {
 		w, err := z.Create(f.name)
 		if err == nil {

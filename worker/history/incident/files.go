@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // Limits of files.
@@ -110,7 +110,7 @@ func encode(i *Incident) (text, page []byte, err error) {
 			return nil, nil, fmt.Errorf("%w: %d bytes are too large", ErrUnreadable, len(text))
 		}
 	}
-	text = append(visible.JSON(text), '\n')
+	text = append(render.VisibleJSON(text), '\n')
 	return text, Page(i), nil
 }
 

@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // line makes one line of a foreign text, without characters that do not show as themselves.
-func line(text string) string { return visible.Line(strings.Join(strings.Fields(text), " ")) }
+func line(text string) string { return render.VisibleLine(strings.Join(strings.Fields(text), " ")) }
 
 // name returns a name, or the oid if there is none.
 func name(text string, oid uint32) string {

@@ -8,7 +8,7 @@ import (
 	"github.com/google/pprof/profile"
 
 	"pg_stat_backtrace/worker/report/profilefmt"
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // Profile returns the stacks as a profile. Its values are hits that have a stack. Labels are pid and process, and those
@@ -79,5 +79,5 @@ func (f *Traced) label() string {
 	if !strings.Contains(name, "+0x") {
 		name += " (" + f.Module + ")"
 	}
-	return visible.Line(name)
+	return render.VisibleLine(name)
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/measure/probe"
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // maxRows bounds the processes, and the values of arguments, that the text lists for a function.
@@ -25,7 +25,7 @@ func (r *Result) Text(w io.Writer) error {
 		r.Functions[i].text(out, r.Took)
 	}
 	for _, note := range r.Notes {
-		_, _ = fmt.Fprintf(out, "\nNote: %s.\n", visible.Line(note))
+		_, _ = fmt.Fprintf(out, "\nNote: %s.\n", render.VisibleLine(note))
 	}
 	return out.Flush()
 }
@@ -48,7 +48,7 @@ func (f *FunctionResult) text(out *bufio.Writer, took time.Duration) {
 			break
 		}
 		p := &f.Processes[i]
-		pid, title := strconv.Itoa(p.PID), visible.Line(p.Title)
+		pid, title := strconv.Itoa(p.PID), render.VisibleLine(p.Title)
 		if p.PID == 0 {
 			pid, title = "", "all other processes"
 		}
@@ -76,7 +76,7 @@ func (f *FunctionResult) values(out *bufio.Writer) {
 			_, _ = fmt.Fprintf(out, "%10s  %d more\n", "", len(list)-maxRows)
 			break
 		}
-		_, _ = fmt.Fprintf(out, "%10d  %s\n", counts[text], visible.Line(text))
+		_, _ = fmt.Fprintf(out, "%10d  %s\n", counts[text], render.VisibleLine(text))
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/plan"
 	"pg_stat_backtrace/worker/pg/progress"
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // Process is what one process executes.
@@ -156,7 +156,7 @@ type text struct {
 }
 
 func (t *text) line(indent, format string, args ...any) {
-	t.WriteString(indent + visible.Line(fmt.Sprintf(format, args...)) + "\n")
+	t.WriteString(indent + render.VisibleLine(fmt.Sprintf(format, args...)) + "\n")
 }
 
 func (t *text) process(p *Process, indent string) {

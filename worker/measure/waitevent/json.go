@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/measure/waits"
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 type jsonReport struct {
@@ -59,7 +59,7 @@ func (r *Report) JSON(w io.Writer) error {
 	for _, p := range r.Processes {
 		out.Processes = append(out.Processes, jsonProcess{p.PID, p.Title, p.Ended, r.events(p.Rows)})
 	}
-	return json.NewEncoder(visible.Writer{To: w}).Encode(out)
+	return json.NewEncoder(render.VisibleWriter{To: w}).Encode(out)
 }
 
 func (r *Report) events(rows []Row) []jsonEvent {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // WindowMark begins a line that describes a window.
@@ -81,7 +81,7 @@ func (w *Windows) Header() []string {
 
 // shortName makes a name safe to print, and cuts it to maxName bytes.
 func shortName(name string) string {
-	name = visible.Line(name)
+	name = render.VisibleLine(name)
 	for len(name) > maxName { // not through a character
 		_, n := utf8.DecodeLastRuneInString(name)
 		name = name[:len(name)-n]

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/report/visible"
 )
 
 // jsonTrace, jsonThread and jsonFrame are the published form of a trace. Addresses are strings, because not every
@@ -128,7 +127,7 @@ func JSON(w io.Writer, t *backtrace.Trace) error {
 		out.Time, out.Title, out.Type = &s.Time, valid(s.Title), s.Type
 		out.Database, out.User, out.State = valid(s.Database), valid(s.User), s.State
 	}
-	enc := json.NewEncoder(visible.Writer{To: w})
+	enc := json.NewEncoder(VisibleWriter{To: w})
 	enc.SetEscapeHTML(false)
 	return enc.Encode(out)
 }

@@ -3,8 +3,6 @@ package render
 import (
 	"strconv"
 	"unicode/utf8"
-
-	"pg_stat_backtrace/worker/report/visible"
 )
 
 // appendWord appends a name as one word, as the format of a line requires. Demangled C++ and Rust names have spaces.
@@ -39,7 +37,7 @@ func appendName(buf []byte, name string, ascii bool) []byte {
 		case r < ' ' || r >= 0x7f && r < 0xa0:
 			buf = append(buf, `\x`...)
 			buf = appendHex(buf, uint64(r), 2)
-		case r < utf8.RuneSelf || !ascii && visible.Rune(r):
+		case r < utf8.RuneSelf || !ascii && VisibleRune(r):
 			buf = append(buf, name[i:i+size]...)
 		case r > 0xffff:
 			buf = append(buf, `\U`...)

@@ -8,7 +8,6 @@ import (
 
 	"pg_stat_backtrace/worker/moment/phrases"
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/report/visible"
 )
 
 // serverMains are the outermost functions of PostgreSQL's processes. Their names are known on stripped servers too.
@@ -51,7 +50,7 @@ func Phrase(t *backtrace.Trace) phrases.Phrase {
 				if in.Fields == nil {
 					in.Fields = make(map[string]string)
 				}
-				in.Fields["relation"], in.Fields["tuple"], hasRow = visible.Line(l.Relation), rowOf.FindString(l.Text), true
+				in.Fields["relation"], in.Fields["tuple"], hasRow = VisibleLine(l.Relation), rowOf.FindString(l.Text), true
 			}
 		}
 	}

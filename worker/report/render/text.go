@@ -1,5 +1,7 @@
 // Package render prints traces: as pstack-like lines, briefly for people, and as JSON. It does not know how
 // a trace was made.
+//
+// It also decides which characters of foreign text may be shown (visible.go), for every command and every answer.
 package render
 
 import (

@@ -8,7 +8,7 @@ import (
 
 	"github.com/rivo/uniseg"
 
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // Ink is a colour by its role. The terminal's own colour is Plain.
@@ -160,7 +160,7 @@ func Next(text string) (r rune, width int, rest string) {
 	switch {
 	case first == '\n' || first == '\t' || first == '\r':
 		return ' ', 1, rest
-	case first == unicode.ReplacementChar || !visible.Rune(first) || unicode.In(first, unicode.Mn, unicode.Me, unicode.Co, unicode.Cs):
+	case first == unicode.ReplacementChar || !render.VisibleRune(first) || unicode.In(first, unicode.Mn, unicode.Me, unicode.Co, unicode.Cs):
 		return '?', 1, rest
 	case first >= 0x1f1e6 && first <= 0x1f1ff: // half of a flag
 		return '?', 1, rest

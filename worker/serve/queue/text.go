@@ -6,7 +6,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // Printable returns s in a form that is safe as a text of the database. It escapes control characters other than
@@ -23,7 +23,7 @@ func Printable(s string, ascii bool) string {
 		switch {
 		case r == utf8.RuneError && size == 1, r < 0x80 && unicode.IsControl(r) && r != '\n' && r != '\t':
 			fmt.Fprintf(&b, `\x%02x`, s[0])
-		case r < 0x80, !ascii && visible.Rune(r):
+		case r < 0x80, !ascii && render.VisibleRune(r):
 			b.WriteString(s[:size])
 		case r > 0xffff:
 			fmt.Fprintf(&b, `\U%08x`, r)

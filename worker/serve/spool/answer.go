@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 
 	"pg_stat_backtrace/worker/limits"
-	"pg_stat_backtrace/worker/report/visible"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // Answer is the result of a call, or the warning or error that the call raises.
@@ -130,7 +130,7 @@ func clean(b *strings.Builder, s string, ascii bool) {
 		switch {
 		case r == utf8.RuneError && size == 1, r < 0x80 && unicode.IsControl(r) && r != '\n' && r != '\t':
 			fmt.Fprintf(b, `\x%02x`, s[0])
-		case r < 0x80, !ascii && visible.Rune(r):
+		case r < 0x80, !ascii && render.VisibleRune(r):
 			b.WriteString(s[:size])
 		case r > 0xffff:
 			fmt.Fprintf(b, `\U%08x`, r)

@@ -1,4 +1,4 @@
-package visible
+package render
 
 import (
 	"bytes"
@@ -13,12 +13,12 @@ const tricks = "\u061c\u200b\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u20
 
 func TestRune(t *testing.T) {
 	for _, r := range tricks + "\x00\x1b\n\x7f" {
-		if Rune(r) {
+		if VisibleRune(r) {
 			t.Errorf("%U is visible", r)
 		}
 	}
 	for _, r := range "aZ~ é\u0301中אع😀" {
-		if !Rune(r) {
+		if !VisibleRune(r) {
 			t.Errorf("%U is not visible", r)
 		}
 	}
@@ -34,11 +34,11 @@ func TestJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if n, err := (Writer{&out}).Write(plain.Bytes()); n != plain.Len() || err != nil {
+	if n, err := (VisibleWriter{&out}).Write(plain.Bytes()); n != plain.Len() || err != nil {
 		t.Errorf("written: %d, %v", n, err)
 	}
 	for _, r := range out.String() {
-		if r != '\n' && !Rune(r) {
+		if r != '\n' && !VisibleRune(r) {
 			t.Errorf("%U is left", r)
 		}
 	}
@@ -46,7 +46,7 @@ func TestJSON(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &back); err != nil || back != text {
 		t.Errorf("%q, %v", back, err)
 	}
-	if b := []byte(`{"a":"é"}`); &JSON(b)[0] != &b[0] {
+	if b := []byte(`{"a":"é"}`); &VisibleJSON(b)[0] != &b[0] {
 		t.Error("copied for nothing")
 	}
 }
@@ -55,7 +55,7 @@ func FuzzJSON(f *testing.F) {
 	f.Add([]byte(tricks))
 	f.Add([]byte("\xff\xe2\x80"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		out := JSON(b)
+		out := VisibleJSON(b)
 		if utf8.Valid(b) != utf8.Valid(out) || hidden(out) >= 0 {
 			t.Errorf("%q", out)
 		}

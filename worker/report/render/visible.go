@@ -1,6 +1,4 @@
-// Package visible says which characters of foreign text may be shown. It must not know where text comes from, or where
-// it goes.
-package visible
+package render
 
 import (
 	"io"
@@ -9,36 +7,37 @@ import (
 	"unicode/utf8"
 )
 
-// Rune reports whether a character shows as itself and leaves those around it alone. Control characters can drive a
-// terminal. Format characters can turn the order of what follows them, join words, or hide; separators of lines and
+// VisibleRune reports whether a character shows as itself and leaves those around it alone. Control characters can drive
+// a terminal. Format characters can turn the order of what follows them, join words, or hide; separators of lines and
 // paragraphs can begin a line that is none.
-func Rune(r rune) bool {
+func VisibleRune(r rune) bool {
 	return !unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp)
 }
 
-// Line returns a foreign text with a question mark for each character that Rune refuses, line ends included.
-func Line(s string) string {
+// VisibleLine returns a foreign text with a question mark for each character that VisibleRune refuses, line
+// ends included.
+func VisibleLine(s string) string {
 	return strings.Map(func(r rune) rune {
-		if Rune(r) {
+		if VisibleRune(r) {
 			return r
 		}
 		return '?'
 	}, s)
 }
 
-// Text is as Line, but keeps line ends and tabs.
-func Text(s string) string {
+// VisibleText is as VisibleLine, but keeps line ends and tabs.
+func VisibleText(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' || Rune(r) {
+		if r == '\n' || r == '\t' || VisibleRune(r) {
 			return r
 		}
 		return '?'
 	}, s)
 }
 
-// JSON escapes, in encoded JSON that is UTF-8, the characters that are not visible and that encoders leave as they
-// are: DEL, and characters beyond ASCII. It returns b itself if there are none.
-func JSON(b []byte) []byte {
+// VisibleJSON escapes, in encoded JSON that is UTF-8, the characters that are not visible and that encoders leave as
+// they are: DEL, and characters beyond ASCII. It returns b itself if there are none.
+func VisibleJSON(b []byte) []byte {
 	at := hidden(b)
 	if at < 0 {
 		return b
@@ -46,7 +45,7 @@ func JSON(b []byte) []byte {
 	out := append(make([]byte, 0, len(b)+64), b[:at]...)
 	for b = b[at:]; len(b) > 0; {
 		r, size := utf8.DecodeRune(b)
-		if r < utf8.RuneSelf && r != del || r == utf8.RuneError && size == 1 || Rune(r) {
+		if r < utf8.RuneSelf && r != del || r == utf8.RuneError && size == 1 || VisibleRune(r) {
 			out = append(out, b[:size]...)
 		} else {
 			out = appendEscape(out, r)
@@ -67,7 +66,7 @@ func hidden(b []byte) int {
 			continue
 		}
 		r, size := utf8.DecodeRune(b[i:])
-		if (r != utf8.RuneError || size > 1) && !Rune(r) {
+		if (r != utf8.RuneError || size > 1) && !VisibleRune(r) {
 			return i
 		}
 		i += size
@@ -89,12 +88,12 @@ func appendEscape(out []byte, r rune) []byte {
 	return out
 }
 
-// Writer escapes, as JSON does, what is written to it. Each Write must hold whole characters.
-type Writer struct{ To io.Writer }
+// VisibleWriter escapes, as JSON does, what is written to it. Each Write must hold whole characters.
+type VisibleWriter struct{ To io.Writer }
 
 // Write writes b.
-func (w Writer) Write(b []byte) (int, error) {
-	if _, err := w.To.Write(JSON(b)); err != nil {
+func (w VisibleWriter) Write(b []byte) (int, error) {
+	if _, err := w.To.Write(VisibleJSON(b)); err != nil {
 		return 0, err
 	}
 	return len(b), nil
