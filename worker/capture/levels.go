@@ -18,8 +18,8 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/naming/procmap"
 	"pg_stat_backtrace/worker/naming/symbolize"
+	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/levels"
-	"pg_stat_backtrace/worker/pg/pgprogram"
 )
 
 // programs caches which programs are PostgreSQL servers.
@@ -96,7 +96,7 @@ func (c *Capturer) serverProcess(key procmap.ProcessKey, same bool) serverProces
 // lookAtProgram finds a server's program among the mappings and identifies it by package pgcontext.
 func (c *Capturer) lookAtProgram(pid int, space *procmap.Space, exe string) serverProcess {
 	out := serverProcess{exe: exe}
-	program, ok := pgprogram.Find(pid, space, exe)
+	program, ok := cluster.FindProgram(pid, space, exe)
 	if !ok {
 		return out
 	}

@@ -15,7 +15,6 @@ import (
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/cluster"
-	"pg_stat_backtrace/worker/pg/pgprogram"
 	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
@@ -171,12 +170,12 @@ func (f *waitsFlags) cluster(pids []int) (cluster.Cluster, error) {
 // notOfServer returns the reason why the server of a process is not known. The process's mapped files decide whether it
 // runs a server's program.
 func notOfServer(pid int) error {
-	program, err := pgprogram.Of(pid)
+	program, err := cluster.ProgramOf(pid)
 	switch {
 	case err == nil:
 		return fmt.Errorf("process %d runs the server's program %s, but neither it nor its parent works in a data directory",
 			pid, program.Path)
-	case errors.Is(err, pgprogram.ErrNoProgram):
+	case errors.Is(err, cluster.ErrNoProgram):
 		return fmt.Errorf("process %d is not a PostgreSQL server process", pid)
 	}
 	return err

@@ -16,7 +16,6 @@ import (
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/naming/symbolize"
 	"pg_stat_backtrace/worker/pg/cluster"
-	"pg_stat_backtrace/worker/pg/pgprogram"
 	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/report/sqlerror"
 	"pg_stat_backtrace/worker/serve/queue"
@@ -42,7 +41,7 @@ func server(ctx context.Context, r *Report, o Options) {
 	}
 	r.add(finding{good, "server", fmt.Sprintf("PostgreSQL %d in %s, postmaster %d, user id %d",
 		c.Version, c.DataDir, c.PostmasterPID, c.UID), ""}, user(c), namespace(c), view(c))
-	var p *pgprogram.Program
+	var p *cluster.Program
 	for _, step := range []struct {
 		subject string
 		check   func() []finding
@@ -95,8 +94,8 @@ func namespace(c cluster.Cluster) finding {
 }
 
 // runningProgram describes the server's program, and checks that the server's variables are found in it.
-func runningProgram(c cluster.Cluster) (finding, *pgprogram.Program) {
-	p, err := pgprogram.Of(c.PostmasterPID)
+func runningProgram(c cluster.Cluster) (finding, *cluster.Program) {
+	p, err := cluster.ProgramOf(c.PostmasterPID)
 	if err != nil {
 		return finding{warn, "program", err.Error(), noVariables}, nil
 	}
@@ -111,7 +110,7 @@ const noVariables = "Captures work, but stacks may have no query and no wait eve
 
 // programFile compares the server's program with the file on the disk and with the memory of the server: a package
 // upgrade replaces the file, and a library for huge pages moves the code.
-func programFile(c cluster.Cluster, p *pgprogram.Program) finding {
+func programFile(c cluster.Cluster, p *cluster.Program) finding {
 	text := "the server runs " + p.Path
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
 	if exe = strings.TrimSuffix(exe, " (deleted)"); err == nil && exe != p.Path {
@@ -137,7 +136,7 @@ func programFile(c cluster.Cluster, p *pgprogram.Program) finding {
 }
 
 // symbols counts the server's functions that will have a name.
-func symbols(c cluster.Cluster, p *pgprogram.Program) finding {
+func symbols(c cluster.Cluster, p *cluster.Program) finding {
 	cover, err := symbolize.Cover(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
 	if p != nil {
 		var file *os.File

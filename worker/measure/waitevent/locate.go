@@ -10,7 +10,6 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/layout"
 	"pg_stat_backtrace/worker/pg/levels"
-	"pg_stat_backtrace/worker/pg/pgprogram"
 )
 
 // layoutOf returns the offsets of a major version: PGPROC and PROC_HDR (proc.h) and PgBackendStatus (backend_status.h).
@@ -43,7 +42,7 @@ const (
 type Server struct {
 	Cluster cluster.Cluster
 	Names   *levels.WaitNames
-	Program pgprogram.Program
+	Program cluster.Program
 	Target  waits.Server
 }
 
@@ -61,8 +60,8 @@ func Locate(c cluster.Cluster) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	program, err := pgprogram.Of(c.PostmasterPID)
-	if errors.Is(err, pgprogram.ErrNoProgram) {
+	program, err := cluster.ProgramOf(c.PostmasterPID)
+	if errors.Is(err, cluster.ErrNoProgram) {
 		return nil, fmt.Errorf("%w: %w", waits.ErrUnsupported, err)
 	}
 	if err != nil {

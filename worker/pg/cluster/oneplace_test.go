@@ -15,7 +15,7 @@ import (
 const (
 	searching = "lists candidates on the whole host, which this package then verifies"
 	openFile  = "opens the program's file, and does not decide what it is"
-	atTurn    = "gives the file that the kernel runs to package pgprogram, which decides"
+	atTurn    = "gives the file that the kernel runs to FindProgram, which decides"
 	showOnly  = "shows the name, or compares programs of the same server"
 	ownFile   = "this program's own file or directory"
 	serverDir = "reads how the server names its directory, which package rootfs has opened"
@@ -42,7 +42,6 @@ var elsewhere = map[string]string{
 	"worker/serve/node/postmasters.go cwd":         searching,
 	"worker/serve/node/scan.go cwd":                searching,
 	"worker/serve/node/scan.go exe":                searching,
-	"worker/pg/pgprogram/pgprogram.go exe":         atTurn,
 	"worker/serve/spool/pidfile.go postmaster.pid": serverDir,
 	"worker/naming/symbolize/candidates.go exe":    openFile,
 	"worker/naming/symbolize/moved.go exe":         openFile,
@@ -82,7 +81,7 @@ func TestOneDescription(t *testing.T) {
 					}
 					key := name + " " + what
 					if used[key] = true; elsewhere[key] == "" {
-						t.Errorf("%s: %q: ask package pgcluster or pgprogram, or give the reason here",
+						t.Errorf("%s: %q: ask package cluster, or give the reason here",
 							files.Position(literal.Pos()), text)
 					}
 				}

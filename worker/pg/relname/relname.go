@@ -15,8 +15,8 @@ import (
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/host/rootfs"
+	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/layout"
-	"pg_stat_backtrace/worker/pg/pgprogram"
 )
 
 // Bounds of one search, and how long its result is used.
@@ -55,7 +55,7 @@ type cached struct {
 
 // Open returns a reader for a running server. The error wraps waits.ErrUnsupported if the names of this server cannot be
 // found.
-func Open(program *pgprogram.Program, major, postmaster int, dataDir string) (*Reader, error) {
+func Open(program *cluster.Program, major, postmaster int, dataDir string) (*Reader, error) {
 	const first, last = 14, 19
 	littleEndian := binary.NativeEndian.Uint16([]byte{1, 0}) == 1 // item identifiers are bit fields
 	if major < first || major > last || !littleEndian {

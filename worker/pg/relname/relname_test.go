@@ -11,7 +11,6 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/pg/cluster"
-	"pg_stat_backtrace/worker/pg/pgprogram"
 )
 
 // TestNames compares the names of all relations of a database with pg_class, after changes that are in the shared buffers
@@ -51,7 +50,7 @@ func open(t *testing.T, s *pgtest.Server) *Reader {
 	if err != nil {
 		t.Fatal(err)
 	}
-	program, err := pgprogram.Of(c.PostmasterPID)
+	program, err := cluster.ProgramOf(c.PostmasterPID)
 	if err != nil {
 		t.Fatal(err)
 	}

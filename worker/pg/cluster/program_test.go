@@ -1,4 +1,4 @@
-package pgprogram_test
+package cluster_test
 
 import (
 	"bufio"
@@ -13,7 +13,7 @@ import (
 
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/worker/naming/symbolize"
-	"pg_stat_backtrace/worker/pg/pgprogram"
+	"pg_stat_backtrace/worker/pg/cluster"
 )
 
 // build compiles testdata/server.c.
@@ -75,7 +75,7 @@ func interpreter(t *testing.T, program string) string {
 // check compares the result of Of with the address that the process has printed.
 func check(t *testing.T, name string, pid int, address uint64, path string, moved bool) {
 	t.Helper()
-	p, err := pgprogram.Of(pid)
+	p, err := cluster.ProgramOf(pid)
 	if err != nil {
 		t.Errorf("%s: %v", name, err)
 		return
@@ -188,7 +188,7 @@ func TestOtherStarts(t *testing.T) {
 		pid, address := run(t, test.env, test.program, test.arguments...)
 		check(t, test.name, pid, address, test.want, test.moved)
 	}
-	if p, err := pgprogram.Of(os.Getpid()); !errors.Is(err, pgprogram.ErrNoProgram) {
+	if p, err := cluster.ProgramOf(os.Getpid()); !errors.Is(err, cluster.ErrNoProgram) {
 		t.Errorf("this test is a server: %+v, %v", p, err)
 	}
 }
@@ -207,7 +207,7 @@ func TestDeletedProgram(t *testing.T) {
 			t.Fatal(err)
 		}
 		build(t, exe, "-O0")
-		p, err := pgprogram.Of(pid)
+		p, err := cluster.ProgramOf(pid)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,12 +1,4 @@
-// Package pgprogram finds a PostgreSQL server's program in a process: the image that has the server's variables.
-//
-// The file that the kernel runs need not be it. A server may be started by a call of the dynamic linker, and its code
-// may be a library of a small program. The program's code may be in other memory than the program's file. So the
-// package searches the images at the process's mappings. The server's program exports the variables, and they are in
-// memory that the process can write.
-//
-// The package must not know the layout of the variables or the version of the server.
-package pgprogram
+package cluster
 
 import (
 	"debug/elf"
@@ -99,10 +91,10 @@ func (p *Program) MovedCode() (moved, all uint64) {
 	return moved, all
 }
 
-// Find finds the program of a server in a process. Exe is the file that the kernel runs, as /proc/PID/exe has it. It is
+// FindProgram finds the program of a server in a process. Exe is the file that the kernel runs, as /proc/PID/exe has it. It is
 // preferred, then an image that was linked as a program. Find returns false if there is none. An image may not have
 // been read in time: then space.Unread is set.
-func Find(pid int, space *procmap.Space, exe string) (Program, bool) {
+func FindProgram(pid int, space *procmap.Space, exe string) (Program, bool) {
 	exe = strings.TrimSuffix(exe, " (deleted)")
 	var best Program
 	found := false
@@ -165,8 +157,8 @@ func isServer(space *procmap.Space, f *symbolize.Placed) bool {
 	return true
 }
 
-// patience bounds the wait for files and memory that may never arrive.
-const patience = 3 * time.Second
+// imagePatience bounds the wait for files and memory that may never arrive.
+const imagePatience = 3 * time.Second
 
 // caches keep the images of all servers of this process, by build-id.
 type caches struct {
@@ -184,8 +176,8 @@ var shared = sync.OnceValues(func() (*caches, error) {
 	return &caches{images, procmap.NewCache(images)}, nil
 })
 
-// Of finds the program of a server in one of its processes. The error wraps ErrNoProgram if the process has none.
-func Of(pid int) (Program, error) {
+// ProgramOf finds the program of a server in one of its processes. The error wraps ErrNoProgram if the process has none.
+func ProgramOf(pid int) (Program, error) {
 	c, err := shared()
 	if err != nil {
 		return Program{}, err
@@ -203,9 +195,9 @@ func Of(pid int) (Program, error) {
 		return Program{}, fmt.Errorf("read the server's mappings: %w", err)
 	}
 	space := c.processes.Open(pid, stat.StartTime, maps)
-	space.Files = &symbolize.Deadline{After: patience}
+	space.Files = &symbolize.Deadline{After: imagePatience}
 	defer space.Files.Stop()
-	p, ok := Find(pid, space, exe)
+	p, ok := FindProgram(pid, space, exe)
 	switch {
 	case ok:
 		return p, nil

@@ -1,4 +1,4 @@
-package pgprogram_test
+package cluster_test
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"pg_stat_backtrace/worker/pg/activity"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/memctx"
-	"pg_stat_backtrace/worker/pg/pgprogram"
 )
 
 // TestServers reads a server that was started by the dynamic linker, and one with its code in other memory, in all
@@ -44,7 +43,7 @@ func TestServers(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				p, err := pgprogram.Of(c.PostmasterPID)
+				p, err := cluster.ProgramOf(c.PostmasterPID)
 				if err != nil || p.Path != program {
 					t.Fatalf("%s: %v", p.Path, err)
 				}
