@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/host/buildcache"
 	"pg_stat_backtrace/worker/naming/debuginfod"
 )
 
@@ -16,7 +17,7 @@ func (w *Worker) newCapturer(sameUser bool) (func(), error) {
 	cfg := capture.Config{
 		Concurrency: w.cfg.Concurrency, DebugDirs: w.cfg.DebugDirs,
 		Report: func(err error) { w.log.Warn().Err(err).Msg("names or source lines are missing") },
-		Wanted: w.downloads.wanted,
+		Wanted: w.downloads.wanted, Kept: buildcache.Own,
 	}
 	done := func() {}
 	// A nil *Client would be no nil Remote.

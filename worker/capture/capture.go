@@ -21,6 +21,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/worker/host"
+	"pg_stat_backtrace/worker/host/buildcache"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/naming/gostack"
@@ -47,6 +48,12 @@ type Config struct {
 	// AwaitNames makes a capture wait for the names that are derived from the code of a stripped server (package
 	// selfnames), within the same bound as source lines. Without it, the first captures do not have these names.
 	AwaitNames bool
+	// Kept, if not nil, returns the folder in which derived names are kept from one run of this program to the next.
+	Kept func() buildcache.Folder
+	// Scanning, if not nil, is called when the code of a stripped server is read for names that are then kept in the
+	// folder. The returned function is called at the end, with the error that keeps the names from being kept. Neither
+	// may block.
+	Scanning func(image, folder string) (ended func(error))
 	// Report, if not nil, is called once for each image with the error that keeps names or lines from being found,
 	// such as a damaged debug file. It must not block.
 	Report func(error)
@@ -106,7 +113,7 @@ func New(cfg Config) (*Capturer, error) {
 	}
 	imgs := symbolize.NewCache(host, &symbolize.Sources{
 		Cache: dwarf.NewCache(0), Folders: cfg.DebugDirs, Report: cfg.Report, Remote: cfg.Remote,
-		Wanted: cfg.Wanted, AwaitNames: cfg.AwaitNames,
+		Wanted: cfg.Wanted, AwaitNames: cfg.AwaitNames, Kept: cfg.Kept, Scanning: cfg.Scanning,
 	})
 	return &Capturer{
 		arch: host, images: imgs, processes: procmap.NewCache(imgs), programs: newPrograms(),

@@ -5,8 +5,10 @@ import (
 	"io"
 	"os"
 	"sync"
+	"time"
 
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/host/buildcache"
 	"pg_stat_backtrace/worker/naming/debuginfod"
 )
 
@@ -28,6 +30,7 @@ func (f *debuginfodFlags) capturer(stderr io.Writer, debugDirs []string) (*captu
 	}
 	cfg := capture.Config{
 		DebugDirs: debugDirs, LinesWait: linesWait, AwaitNames: true,
+		Kept: buildcache.Own, Scanning: announceScan(stderr),
 		Report: func(err error) { tellf(stderr, "note: %v", err) },
 	}
 	if client != nil {
@@ -44,6 +47,21 @@ func (f *debuginfodFlags) capturer(stderr io.Writer, debugDirs []string) (*captu
 			tellf(stderr, "%d debug files were still being fetched; \"pg_stat_backtrace symbols --fetch\" waits for them", n)
 		}
 	}, err
+}
+
+// announceScan returns a function that names the reason of a wait, if reading the code of a stripped server takes long.
+func announceScan(stderr io.Writer) func(image, folder string) (ended func(error)) {
+	const long = 500 * time.Millisecond
+	return func(image, folder string) func(error) {
+		timer := time.AfterFunc(long, func() {
+			tellf(stderr, "reading the code of %s for names of functions; later calls find them in %s", image, folder)
+		})
+		return func(err error) {
+			if quick := timer.Stop(); !quick && err != nil {
+				tellf(stderr, "the names are not kept, and each call reads the code again: %v", err)
+			}
+		}
+	}
 }
 
 // describe says in a line what has happened.

@@ -23,6 +23,7 @@ import (
 	"pg_stat_backtrace/worker/history/recorder"
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/host/buildcache"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
 )
@@ -320,7 +321,7 @@ func (f *incidentFlags) take(ctx context.Context, out io.Writer, version string)
 		return err
 	}
 	const linesWait = 2 * time.Second
-	capturer, err := capture.New(capture.Config{LinesWait: linesWait, AwaitNames: true})
+	capturer, err := capture.New(capture.Config{LinesWait: linesWait, AwaitNames: true, Kept: buildcache.Own})
 	if err != nil {
 		return err
 	}

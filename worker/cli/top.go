@@ -21,6 +21,7 @@ import (
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/host"
+	"pg_stat_backtrace/worker/host/buildcache"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/screen/grid"
@@ -216,7 +217,7 @@ func (f *topFlags) choose(in io.Reader, out io.Writer) (string, error) {
 // open returns the source for a server.
 func (f *topFlags) open(dataDir string, stderr io.Writer) (*source.Live, error) {
 	host.Frugal()
-	capturer, err := capture.New(capture.Config{})
+	capturer, err := capture.New(capture.Config{Kept: buildcache.Own})
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/host/buildcache"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/profilefmt"
@@ -67,7 +68,7 @@ func (f *waitsFlags) printStacks(
 	if !ok {
 		return fmt.Errorf("the method %s copies no stacks", provider.Info().Method)
 	}
-	capturer, err := capture.New(capture.Config{LinesWait: linesWait, AwaitNames: true})
+	capturer, err := capture.New(capture.Config{LinesWait: linesWait, AwaitNames: true, Kept: buildcache.Own})
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/host/buildcache"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
@@ -125,7 +126,7 @@ func newCollectorOf(o *Options, s *server) (*collector, error) {
 	var err error
 	server := &s.cluster
 	if o.Capturer == nil {
-		if o.Capturer, err = capture.New(capture.Config{AwaitNames: true}); err != nil {
+		if o.Capturer, err = capture.New(capture.Config{AwaitNames: true, Kept: buildcache.Own}); err != nil {
 			return nil, err
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"pg_stat_backtrace/unwind/golang"
 	"pg_stat_backtrace/unwind/selfnames"
 	"pg_stat_backtrace/unwind/symbol"
+	"pg_stat_backtrace/worker/host/buildcache"
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
@@ -76,6 +77,11 @@ type Sources struct {
 	// runs at a time.
 	AwaitNames bool
 	deriving   sync.Mutex
+	// Kept, if not nil, returns the folder in which results are kept from one run of this program to the next.
+	Kept func() buildcache.Folder
+	// Scanning, if not nil, is called when the code of an image is read for names that are then kept in the folder. The
+	// returned function is called at the end, with the error that keeps the names from being kept.
+	Scanning func(image, folder string) (ended func(error))
 }
 
 // folders returns the folders for debug files.
@@ -105,16 +111,22 @@ func (m *Module) Table(late *Deadline) (*cfi.Table, bool) {
 	return m.cfi.Get(late, m.Warn, m.readTable)
 }
 
-func (m *Module) readTable() *cfi.Table {
-	s, _ := m.Image.CFISections() // an unreadable section counts as a missing one
+func (m *Module) readTable() *cfi.Table { return tableOf(m.Image, m.Arch, m.debugFrame) }
+
+// tableOf reads the call frame information of an image. If the image has none, it calls debugFrame, unless that is nil.
+func tableOf(m *elfimage.Image, a *arch.Arch, debugFrame func() cfi.Section) *cfi.Table {
+	s, _ := m.CFISections() // an unreadable section counts as a missing one
 	if len(s.EHFrame.Data) == 0 && len(s.DebugFrame.Data) == 0 {
-		if s.DebugFrame = elfimage.SectionData(m.debugFrame()); len(s.DebugFrame.Data) == 0 {
+		if debugFrame == nil {
+			return nil
+		}
+		if s.DebugFrame = elfimage.SectionData(debugFrame()); len(s.DebugFrame.Data) == 0 {
 			return nil
 		}
 	}
 	t, err := cfi.New(cfi.Sections{
 		EHFrameHdr: cfi.Section(s.EHFrameHdr), EHFrame: cfi.Section(s.EHFrame), DebugFrame: cfi.Section(s.DebugFrame),
-		Order: m.Image.Order(), AddrSize: m.Image.AddrSize(), Arch: m.Arch,
+		Order: m.Order(), AddrSize: m.AddrSize(), Arch: a,
 		TextAddr: s.TextAddr, DataAddr: s.DataAddr,
 	})
 	if err != nil {

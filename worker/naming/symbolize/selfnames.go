@@ -22,18 +22,24 @@ func (m *Module) derivedNames(late *Deadline) (names *selfnames.Names, known boo
 	return nil, false
 }
 
-// deriveNames scans the code of an image. It takes some 60 ms of processor time for a server, and only one image is
-// scanned at a time.
+// deriveNames returns the names that an earlier run has kept, or scans the code of an image. That takes some 60 ms of
+// processor time for a server, and only one image is scanned at a time.
 func (m *Module) deriveNames() *selfnames.Names {
 	m.Sources.deriving.Lock()
 	defer m.Sources.deriving.Unlock()
 	host.BeginWork()
 	defer host.EndWork()
+	if !selfnames.Concerns(m.Image) {
+		return nil // not an image of PostgreSQL
+	}
+	if names, ok := m.keptNames(m.Sources.keptFolder()); ok {
+		return names
+	}
 	table, _ := m.Table(nil)
 	symbols, _ := m.SymbolTable(nil)
 	names, err := selfnames.Derive(m.Image, table, symbols, selfnames.Builtin())
 	if err != nil {
-		return nil // not an image of PostgreSQL, or a damaged one: only its symbols are used
+		return nil // a damaged image: only its symbols are used
 	}
 	return names
 }

@@ -1,0 +1,50 @@
+package buildcache
+
+import (
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// folder is the name of this program's folder.
+const folder = "pg_stat_backtrace"
+
+// rootFolder is root's folder. It does not depend on the environment, which sudo may have kept from another user.
+const rootFolder = "/var/cache/" + folder + "/root"
+
+// started is the user as which the program was started. The environment is that user's.
+var started = os.Geteuid()
+
+// Own returns the folder of the user as which the program runs now: root's, or pg_stat_backtrace in systemd's
+// $CACHE_DIRECTORY (systemd.exec(5)), in $XDG_CACHE_HOME or in .cache of the home directory. It is "" for a user without
+// any of them.
+func Own() Folder { return own(os.Getenv, os.Geteuid(), os.Geteuid() == started) }
+
+// own is Own for a user. sinceStart means that the environment is that user's.
+func own(getenv func(string) string, uid int, sinceStart bool) Folder {
+	if uid == 0 {
+		return rootFolder
+	}
+	if dir, _, _ := strings.Cut(getenv("CACHE_DIRECTORY"), ":"); filepath.IsAbs(dir) {
+		return within(dir)
+	}
+	if sinceStart {
+		if dir := getenv("XDG_CACHE_HOME"); filepath.IsAbs(dir) {
+			return within(dir)
+		}
+		if home := getenv("HOME"); isHome(home) {
+			return within(home, ".cache")
+		}
+	}
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil && isHome(u.HomeDir) {
+		return within(u.HomeDir, ".cache")
+	}
+	return ""
+}
+
+func within(dirs ...string) Folder { return Folder(filepath.Join(append(dirs, folder)...)) }
+
+// isHome reports whether a path can be a home directory. Accounts without one have / or /nonexistent.
+func isHome(dir string) bool { return filepath.IsAbs(dir) && dir != "/" && dir != "/nonexistent" }

@@ -1,0 +1,63 @@
+package buildcache
+
+import (
+	"cmp"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// entry is a file of a folder.
+type entry struct {
+	name  string
+	size  int64
+	mtime time.Time
+}
+
+// prune removes the least recently used files until at most the given number of files and bytes is left. It also removes
+// files that were never completed.
+func prune(dir *os.File, files int, bytes int64) error {
+	const mostNames = 1 << 14 // more than this program ever leaves there
+	names, err := dir.Readdirnames(mostNames)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	var kept []entry
+	total := int64(0)
+	for _, name := range names {
+		var st unix.Stat_t
+		err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		if err != nil || st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			continue
+		}
+		e := entry{name, st.Size, time.Unix(st.Mtim.Unix())}
+		if strings.HasPrefix(name, temporary) && abandoned(e.mtime) {
+			remove(dir, name)
+			continue
+		}
+		kept = append(kept, e)
+		total += e.size
+	}
+	slices.SortFunc(kept, func(a, b entry) int { return cmp.Or(a.mtime.Compare(b.mtime), cmp.Compare(a.name, b.name)) })
+	for len(kept) > 0 && (len(kept) > files || total > bytes) {
+		remove(dir, kept[0].name)
+		total -= kept[0].size
+		kept = kept[1:]
+	}
+	return nil
+}
+
+// abandoned reports whether a program that was writing a file since then must have ended.
+func abandoned(since time.Time) bool {
+	const longest = time.Hour
+	age := time.Since(since)
+	return age > longest || age < -longest
+}
+
+// remove removes a file. Another process may have done so.
+func remove(dir *os.File, name string) { _ = unix.Unlinkat(int(dir.Fd()), name, 0) }
