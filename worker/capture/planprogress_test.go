@@ -167,7 +167,7 @@ func compareProgress(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *
 	if _, err := session.PgConn().Exec(ctx, set).ReadAll(); err != nil {
 		t.Fatal(err)
 	}
-	plans, err, ended := holding(t, session, control, c, one.sql)
+	plans, _, err, ended := holding(t, session, control, c, planCase{sql: one.sql})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func (s *structures) needed() []layout.Offset {
 		s.SetOp.Cmd, s.SetOp.Strategy, s.ModifyTable.Operation, s.ModifyTable.NominalRelation,
 		s.Append.Appendplans, s.MergeAppend.Mergeplans, s.ForeignScan.Operation, s.SubPlan.PlanName,
 		s.RangeTblEntry.Rtekind, s.RangeTblEntry.Relid, s.RangeTblEntry.Alias, s.RangeTblEntry.Eref, s.RangeTblEntry.Ctename,
-		s.RangeTblEntry.Enrname, s.Alias.Aliasname, s.List.Length, s.List.Elements,
+		s.Alias.Aliasname, s.List.Length, s.List.Elements,
 		s.EState.EsRelations, s.EState.EsPlannedstmt,
 		s.PlanState.Plan, s.PlanState.State, s.PlanState.ExecProcNode, s.PlanState.ExecProcNodeReal, s.PlanState.Lefttree,
 		s.PlanState.Righttree, s.PlanState.InitPlan, s.PlanState.SubPlan,

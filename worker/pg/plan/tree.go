@@ -17,7 +17,6 @@ type table struct {
 	alias    string // as the statement gives it, "" if it does not
 	eref     string // the name that the planner uses
 	cte      string
-	enr      string
 	refname  string // unique in the plan, "" if the plan does not use the table
 	relation uint64
 }
@@ -235,7 +234,6 @@ func (r *reader) rangeTable(l *Level) error {
 			return errors.New("the name of an entry of the range table cannot be read")
 		}
 		t.cte, _ = r.text(r.pointer(e, r.RangeTblEntry.Ctename), maxName)
-		t.enr, _ = r.text(r.pointer(e, r.RangeTblEntry.Enrname), maxName)
 		if t.kind == rteRelation {
 			t.oid = r.unsigned(e, r.RangeTblEntry.Relid)
 			if opened != 0 {
