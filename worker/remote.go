@@ -27,8 +27,12 @@ func (w *Worker) newCapturer(sameUser bool) (func(), error) {
 	var err error
 	if w.capturer, err = capture.New(cfg); err != nil {
 		done()
+		return done, err
 	}
-	return done, err
+	return func() {
+		w.capturer.Keep()
+		done()
+	}, nil
 }
 
 // debuginfodClient makes the client. Its cache is the one that is configured,

@@ -1,6 +1,7 @@
 package selfnames_test
 
 import (
+	"bytes"
 	"debug/elf"
 	"testing"
 
@@ -54,6 +55,15 @@ func TestEncodedNames(t *testing.T) {
 	for i := range p {
 		if _, err := selfnames.Decode(p[:i]); err == nil {
 			t.Errorf("%d of %d bytes are accepted", i, len(p))
+		}
+	}
+	for i := range p { // a number that leads nowhere
+		changed := bytes.Clone(p)
+		changed[i] = 0x7f
+		if names, err := selfnames.Decode(changed); err == nil {
+			for addr := uint64(textAddr); addr < textAddr+1<<17; addr++ {
+				names.At(addr)
+			}
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // builtin has the tables that tools/selfnamesgen made, one for a major version.
@@ -33,8 +34,12 @@ func Builtin() *Tables {
 
 // banner is the version in a server. Only versions of PostgreSQL itself and of packages of its unchanged source match,
 // since a fork may have other functions.
-var banner = regexp.MustCompile(
-	`postgres \(PostgreSQL\) ([0-9]+)(?:\.[0-9]+|beta[0-9]+|rc[0-9]+)(?: \((?:Debian|Ubuntu) [^ ()\n]+\))?\n?\x00`)
+//
+// It is compiled when it is first needed: most commands never do.
+var banner = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`postgres \(PostgreSQL\) ([0-9]+)(?:\.[0-9]+|beta[0-9]+|rc[0-9]+)` +
+		`(?: \((?:Debian|Ubuntu) [^ ()\n]+\))?\n?\x00`)
+})
 
 // Parts of PostgreSQL that tables have.
 const (
@@ -49,7 +54,7 @@ func (e *evidence) version() (major int, files string) {
 	switch {
 	case e.exports["errfinish"] && e.exports["PostmasterPid"]:
 		for i := range e.pieces {
-			if m := banner.FindSubmatch(e.around(i)); m != nil {
+			if m := banner().FindSubmatch(e.around(i)); m != nil {
 				major, _ = strconv.Atoi(string(m[1]))
 				return major, serverFiles
 			}

@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/ianlancetaylor/demangle"
 )
@@ -43,7 +44,7 @@ func Demangle(name string) (out string) {
 }
 
 // legacyRust matches Rust's legacy form: identifiers with their lengths, then a hash.
-var legacyRust = regexp.MustCompile(`^_ZN.*17h[0-9a-f]{16}E`)
+var legacyRust = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^_ZN.*17h[0-9a-f]{16}E`) })
 
 // cutRust splits a Rust name into the part that the library supports and the suffix, which the library would drop. It
 // is false for other names.
@@ -51,8 +52,8 @@ func cutRust(name string) (base, suffix string, ok bool) {
 	at := strings.IndexByte(name, '.')
 	switch {
 	case strings.HasPrefix(name, "_R"):
-	case legacyRust.MatchString(name):
-		at = len(legacyRust.FindString(name)) // there may be dots before
+	case strings.HasPrefix(name, "_ZN") && legacyRust().MatchString(name):
+		at = len(legacyRust().FindString(name)) // there may be dots before
 	default:
 		return "", "", false
 	}

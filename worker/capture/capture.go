@@ -124,6 +124,22 @@ func New(cfg Config) (*Capturer, error) {
 	}, nil
 }
 
+// Keep keeps results of this run for the next one, in the folder of Config.Kept. Call it before the program ends. It waits
+// for the files for some seconds at most.
+func (c *Capturer) Keep() {
+	const longest = 2 * time.Second
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		defer symbolize.Survive(func(...error) {})
+		_ = c.images.Keep() // the next run then reads the files again
+	}()
+	select {
+	case <-kept:
+	case <-time.After(longest):
+	}
+}
+
 // Capture returns the named stack of the target. Errors are those of package ptrace, or ctx's. Concurrent calls with
 // the same target and options share one stop. If one of them is cancelled, the others still get the result. Callers
 // share the trace and must not change it.

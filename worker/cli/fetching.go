@@ -38,6 +38,9 @@ func (f *debuginfodFlags) capturer(stderr io.Writer, debugDirs []string) (*captu
 	}
 	c, err := capture.New(cfg)
 	return c, func() {
+		if c != nil {
+			c.Keep()
+		}
 		if client == nil {
 			return
 		}

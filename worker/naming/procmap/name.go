@@ -64,6 +64,9 @@ func (sp *Space) prefetch(frames []unwind.Frame) {
 		if !ok || where.Module == nil {
 			continue
 		}
+		if where.Module.Kept(frames[i].Lookup()-where.Bias, sp.Files) {
+			continue
+		}
 		modules[i] = where.Module
 		if !frames[i].Signal {
 			modules[i].Lines.QueueLookup(frames[i].Lookup() - where.Bias)

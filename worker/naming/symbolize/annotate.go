@@ -12,11 +12,27 @@ import (
 // ReadAhead starts to read the symbols and the lines for an image address, in goroutines of their own.
 func (m *Module) ReadAhead(addr uint64) {
 	m.Lines.QueueLookup(addr)
-	m.Symbols.start(m.Warn, func() *symbol.Table {
-		host.BeginWork()
-		defer host.EndWork()
-		return m.readSymbols()
+	read := func() {
+		m.Symbols.start(m.Warn, func() *symbol.Table {
+			host.BeginWork()
+			defer host.EndWork()
+			return m.readSymbols()
+		})
+	}
+	if m.Sources.Kept == nil {
+		read()
+		return
+	}
+	m.kept.start(m.Warn, func() *keptFrames {
+		kept := m.readKept()
+		if kept.find(addr) == nil {
+			read()
+		}
+		return kept
 	})
+	if kept, ok := m.kept.ifReady(); ok && kept.find(addr) == nil {
+		read()
+	}
 }
 
 // place is an image address with the facts that the image has about it.
@@ -70,9 +86,15 @@ func (m *Module) AppendFrames(
 ) []backtrace.Frame {
 	known := m.known.find(addr)
 	if known == nil {
+		known = m.keptAt(addr, files)
+	}
+	if known == nil {
 		var final bool
 		if known, final = m.annotate(addr, files, late); final {
 			m.known.keep(addr, known)
+			if kept, _ := m.kept.ifReady(); kept != nil {
+				kept.add()
+			}
 		}
 	}
 	for i := range known {

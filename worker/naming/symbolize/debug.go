@@ -60,6 +60,7 @@ func (m *Module) readSymbols() *symbol.Table {
 	if ok {
 		tables = append(tables, debug.Image)
 	}
+	m.debugFile = m.debugIdentity(&debug, ok)
 	m.stripped = m.Image.SymbolCount(".symtab") == 0 && !ok
 	if !ok || debug.How == debugfile.ByDebugData {
 		if fetched := m.useFetched(tables); fetched != nil {
@@ -78,7 +79,8 @@ func (m *Module) readSymbols() *symbol.Table {
 		m.Lines.open(m, m.Image, m.Path, m.debugOptions()[0])
 	}
 	// If a table is damaged, the readable symbols come with the error.
-	symbols, _ := symbol.NewTable(tables...)
+	symbols, err := symbol.NewTable(tables...)
+	m.partial = err != nil
 	if ok && !kept {
 		_ = debug.Close()
 	}
@@ -92,7 +94,7 @@ func (m *Module) useFetched(tables []*elfimage.Image) *symbol.Table {
 	if !ok {
 		return nil
 	}
-	m.stripped = false
+	m.stripped, m.debugFile = false, ""
 	kept := hasLines(fetched.Image)
 	if kept {
 		m.Lines.open(m, fetched.Image, fetched.Path, debugfile.Options{Folders: m.Sources.Folders, Open: m.openDebugFile})

@@ -48,8 +48,13 @@ type Module struct {
 	remote  remote
 	// readSymbols sets stripped and Lines. stripped means that no symbol table has the functions that the image does
 	// not export.
-	stripped   bool
-	Lines      lines
+	stripped bool
+	Lines    lines
+	// readSymbols also sets partial and debugFile. partial means that a symbol table could not be read. debugFile is the
+	// result of debugIdentity.
+	partial    bool
+	debugFile  string
+	kept       Lazy[*keptFrames]
 	Prefetched atomic.Bool // see procmap.Space.PrefetchInnermost
 	known      annotations
 	// CodeCache keeps the results of the unwinder's instruction analysis.

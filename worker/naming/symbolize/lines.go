@@ -34,6 +34,8 @@ type lines struct {
 	busy    bool
 	made    bool        // make was called; used only by that goroutine
 	data    *dwarf.Data // used only by that goroutine
+	// mixed means that results depend on further files than the debug file; guarded by mu.
+	mixed bool
 }
 
 // answer is the result of one lookup. It is valid once done is closed.
@@ -41,6 +43,7 @@ type answer struct {
 	done    chan struct{}
 	frames  []dwarf.Frame
 	skipped bool // the address was not looked up
+	certain bool // the lookup had no error
 }
 
 // QueueLookup queues an address. StartLookups looks it up once the debugging information has been found.
@@ -94,10 +97,12 @@ func (l *lines) open(m *Module, from *elfimage.Image, path string, options debug
 			}
 		}
 		o.Split = func(f dwarf.SplitFile) (*elfimage.Image, error) {
+			l.mix()
 			r, err := debugfile.FindSplit(from, path, f.Dir, f.Name, options)
 			return r.Image, err
 		}
 		o.Package = func() (*elfimage.Image, error) {
+			l.mix()
 			r, err := debugfile.FindPackage(from, []string{m.Path, path}, options)
 			return r.Image, err
 		}
@@ -180,20 +185,47 @@ func (l *lines) work() {
 		l.pending = l.pending[1:]
 		a := l.answers[addr]
 		l.mu.Unlock()
-		a.frames = l.frames(addr)
+		a.frames, a.certain = l.frames(addr)
 		close(a.done)
 	}
 }
 
-// frames looks up an address. After a panic it returns no more frames.
-func (l *lines) frames(addr uint64) []dwarf.Frame {
+// mix notes that results depend on further files.
+func (l *lines) mix() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mixed = true
+}
+
+// certain reports whether the lookup of an address has ended without an error, and depends on the debug file only. It is
+// true without debugging information.
+func (l *lines) certain(addr uint64) bool {
+	if l.make == nil {
+		return true
+	}
+	l.mu.Lock()
+	a, mixed := l.answers[addr], l.mixed
+	l.mu.Unlock()
+	if a == nil || mixed {
+		return false
+	}
+	select {
+	case <-a.done:
+		return a.certain
+	default:
+		return false
+	}
+}
+
+// frames looks up an address. After a panic it returns no more frames. If the result is not certain, a part is unknown.
+func (l *lines) frames(addr uint64) (frames []dwarf.Frame, certain bool) {
 	data := l.data
 	if data == nil {
-		return nil
+		return nil, false
 	}
 	l.data = nil
 	defer Survive(l.warn)
-	frames, _ := data.Frames(addr) // an error means that the rest is unknown
+	frames, err := data.Frames(addr)
 	l.data = data
-	return frames
+	return frames, err == nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"sync"
 
 	"pg_stat_backtrace/worker/moment"
 )
@@ -22,7 +23,7 @@ type Nameless struct{ of Source }
 func NewNameless(of Source) Nameless { return Nameless{of} }
 
 // numberKey is the form of keys that hold no text.
-var numberKey = regexp.MustCompile(`^(text-)?[0-9a-f-]{0,40}$`)
+var numberKey = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(text-)?[0-9a-f-]{0,40}$`) })
 
 // check refuses conditions with which a reader could guess names.
 func (Nameless) check(f Filter) error {
@@ -30,7 +31,7 @@ func (Nameless) check(f Filter) error {
 		switch c.By {
 		case ByEvent, ByType, ByClass:
 		case BySession, ByQuery:
-			if !numberKey.MatchString(c.Key) {
+			if !numberKey().MatchString(c.Key) {
 				return fmt.Errorf("the filter %s: %w", c.By, ErrNeedsOperator)
 			}
 		case ByUser, ByDatabase, ByApplication, ByPhrase:
