@@ -40,6 +40,10 @@ func comparePlans(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *cap
 			continue
 		}
 		t.Run(one.sql, func(t *testing.T) { comparePlan(t, server, control, c, one, kinds) })
+		if pgtest.Full() && compiles && !one.jit {
+			one.jit = true
+			t.Run("compiled "+one.sql, func(t *testing.T) { comparePlan(t, server, control, c, one, kinds) })
+		}
 	}
 	if !pgtest.Full() {
 		return

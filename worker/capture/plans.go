@@ -14,6 +14,7 @@ import (
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/worker/naming/jitcode"
 	"pg_stat_backtrace/worker/naming/procmap"
 	"pg_stat_backtrace/worker/naming/symbolize"
 	"pg_stat_backtrace/worker/pg/plan"
@@ -22,8 +23,9 @@ import (
 // ErrPlanChanges means that the statements of a process changed during each look at their plans.
 var ErrPlanChanges = errors.New("its statements changed during each look")
 
-// planLooks is how often the plans of a process are read until two looks are equal.
-const planLooks = 5
+// planLooks is how often the plans of a process are read until two looks are equal. The looks that search for the
+// descriptions of generated code count as well.
+const planLooks = 8
 
 // Plans has the plans of the statements that a process runs. Engine is the way in which the stack was copied.
 type Plans struct {
@@ -63,12 +65,17 @@ func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop boo
 	var before, complete *Plans
 	var pieces []plan.Piece
 	var longest time.Duration
+	var generated jitcode.Locations
 	for range planLooks {
-		look, err := c.planLook(ctx, target, nonStop, pieces)
+		look, err := c.planLook(ctx, target, nonStop, pieces, &generated)
 		if err != nil {
 			return nil, err
 		}
 		longest = max(longest, look.pause)
+		if look.generated {
+			before, complete = nil, nil // outer levels were missing
+			continue
+		}
 		levels, err := plan.Read(look.stack, memory)
 		if err != nil {
 			return nil, fmt.Errorf("process %d: %w", target.PID, err)
@@ -102,12 +109,16 @@ type planLook struct {
 	engine string
 	build  string
 	pause  time.Duration
+	// generated is set if the stack ends in code made at run time whose descriptions were found after the stop. The next
+	// look has them.
+	generated bool
 }
 
 // planLook copies and walks the stack of the process's first thread, and copies the pieces in the same stop. Without a
-// stop, only a process that sleeps has copies.
+// stop, only a process that sleeps has copies. If compiled expressions (JIT) are on the stack, generated gets the places
+// of their descriptions for the next look.
 func (c *Capturer) planLook(
-	ctx context.Context, target process.Target, nonStop bool, pieces []plan.Piece,
+	ctx context.Context, target process.Target, nonStop bool, pieces []plan.Piece, generated *jitcode.Locations,
 ) (*planLook, error) {
 	server := c.serverProcess(procmap.ProcessKey{PID: target.PID, StartTime: target.StartTime}, false)
 	if server.process == nil {
@@ -122,6 +133,9 @@ func (c *Capturer) planLook(
 	} else {
 		for _, p := range pieces {
 			options.Blocks = append(options.Blocks, snapshot.Block(p))
+		}
+		if len(generated.Pieces) > 0 {
+			options.ExtraReads = &snapshot.ExtraReads{Ranges: generated.Pieces}
 		}
 	}
 	snap, _, err := takeSnapshot(ctx, target, options, nonStop)
@@ -159,9 +173,13 @@ func (c *Capturer) planLook(
 			out.Shared = append(out.Shared, plan.Range{Start: m.Start, End: m.End})
 		}
 	}
-	c.walkForPlan(out, snap, space)
 	look := &planLook{stack: out, engine: snap.Engine, build: server.module.Image.BuildID(), pause: snap.Pause}
-	for _, found := range [][]snapshot.Stack{snap.Blocks, snap.Found} {
+	look.generated = c.walkGenerated(out, snap, space, generated)
+	copies := [][]snapshot.Stack{snap.Blocks}
+	if snap.Engine != snapshot.EngineStop { // in a stop these are of generated code
+		copies = append(copies, snap.Found)
+	}
+	for _, found := range copies {
 		for i := range found {
 			if len(found[i].Data) > 0 {
 				// The snapshot's memory is used again after its release.
@@ -195,11 +213,38 @@ func (c *Capturer) PlanStack(ctx context.Context, target process.Target) (*plan.
 		}
 		target.StartTime = stat.StartTime
 	}
-	look, err := c.planLook(ctx, target, false, nil)
+	var generated jitcode.Locations
+	look, err := c.planLook(ctx, target, false, nil, &generated)
+	if err == nil && look.generated {
+		look, err = c.planLook(ctx, target, false, nil, &generated)
+	}
 	if err != nil {
 		return nil, err
 	}
 	return look.stack, nil
+}
+
+// walkGenerated walks the stack with the descriptions of generated code that are of the same moment. It returns true if
+// it found more of them, which another look can copy in its stop.
+func (c *Capturer) walkGenerated(
+	out *plan.Stack, snap *snapshot.Snapshot, space *procmap.Space, generated *jitcode.Locations,
+) bool {
+	switch snap.Engine {
+	case snapshot.EngineStop:
+		copied := frozen(&snapshot.Stack{}, snap.Found)
+		memory := func(addr uint64, p []byte) (int, error) { return copied(addr, p), nil }
+		space.Generated.AddFrom(generated, memory, c.arch)
+		space.ReadLater(false)
+	case snapshot.EngineBlocked:
+		space.Generated.SameMoment = symbolize.LiveMemory(snap.PID)
+	default:
+		space.ReadLater(true)
+	}
+	c.walkForPlan(out, snap, space)
+	if out.Whole || snap.Engine != snapshot.EngineStop || len(space.Generated.Unknown) == 0 {
+		return false
+	}
+	return generated.Add(space.JIT().Locate(symbolize.LiveMemory(snap.PID), space.Generated.Unknown))
 }
 
 // observedPieces requests copies without a stop, as far as their number is allowed.
