@@ -61,7 +61,7 @@ func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop boo
 		}
 		target.StartTime = stat.StartTime
 	}
-	memory := process.NewMemory(target.PID)
+	memory := PlanMemory(target.PID)
 	var before, complete *Plans
 	var pieces []plan.Piece
 	var longest time.Duration
@@ -100,6 +100,20 @@ func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop boo
 		return nil, fmt.Errorf("process %d: %w", target.PID, ErrPlanChanges)
 	}
 	return complete, verifyRights(&target)
+}
+
+// PlanMemory returns the memory of a process for the package plan.
+func PlanMemory(pid int) plan.Memory { return planMemory{process.NewMemory(pid)} }
+
+type planMemory struct{ *process.Memory }
+
+// ReadPieces implements plan.Batch.
+func (m planMemory) ReadPieces(p []byte, pieces []plan.Piece) error {
+	own := make([]process.Piece, len(pieces))
+	for i, piece := range pieces {
+		own[i] = process.Piece(piece)
+	}
+	return m.Memory.ReadPieces(p, own)
 }
 
 // planLook is one look at a process: its stack, and copies of memory of the same moment.

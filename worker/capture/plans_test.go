@@ -116,7 +116,7 @@ func otherLayouts(t *testing.T, c *capture.Capturer, pid int) {
 	}
 	own := stack.Major
 	for stack.Major = 14; stack.Major <= 18; stack.Major++ {
-		levels, err := plan.Read(stack, process.NewMemory(pid))
+		levels, err := plan.Read(stack, capture.PlanMemory(pid))
 		if err != nil {
 			t.Fatal(err)
 		}

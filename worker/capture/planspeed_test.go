@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
@@ -43,6 +44,7 @@ func speedOfPlans(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *cap
 	})
 	target := process.Target{PID: pid, UID: -1}
 	var plans, captures, reads []time.Duration
+	var cost time.Duration // processor time of the reads
 	for range 200 {
 		p, err := c.Plans(ctx, target, false)
 		if err != nil {
@@ -58,9 +60,11 @@ func speedOfPlans(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *cap
 		if err != nil {
 			t.Fatal(err)
 		}
-		began := time.Now()
-		levels, err := plan.Read(stack, process.NewMemory(pid))
+		memory := capture.PlanMemory(pid)
+		began, before := time.Now(), processorTime()
+		levels, err := plan.Read(stack, memory)
 		reads = append(reads, time.Since(began))
+		cost += processorTime() - before
 		if err != nil || strings.Count(levels[0].Text(false), "\n") < 500 {
 			t.Fatal(err, levels)
 		}
@@ -69,6 +73,7 @@ func speedOfPlans(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *cap
 		slices.Sort(list)
 		t.Logf("%s: p50 %v, p99 %v", name, list[len(list)/2], list[len(list)*99/100])
 	}
+	t.Logf("processor time of a read: %v", cost/time.Duration(len(reads)))
 	if _, err := control.Exec(ctx, "SELECT pg_cancel_backend($1)", pid); err != nil {
 		t.Fatal(err)
 	}
@@ -76,4 +81,11 @@ func speedOfPlans(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *cap
 	if _, err := control.Exec(ctx, "SELECT pg_advisory_unlock(1)"); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// processorTime returns the processor time that the test has used.
+func processorTime() time.Duration {
+	var u unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -26,6 +26,7 @@ func Pieces(stack *Stack, levels []*Level, memory Memory) []Piece {
 		return nil
 	}
 	live := newPages(memory)
+	defer live.release()
 	f := &figures{reader: &reader{pages: live, structures: s, stack: stack}, read: live.read, records: true}
 	f.all(levels)
 	return merged(f.wanted)
@@ -66,7 +67,7 @@ func Figures(stack *Stack, levels []*Level, copies []Copy) (whole bool) {
 		return false
 	}
 	c := copied(copies)
-	f := &figures{reader: &reader{pages: newPages(nothing{}), structures: s, stack: stack}, read: c.read}
+	f := &figures{reader: &reader{pages: newPages(unreadable{}), structures: s, stack: stack}, read: c.read}
 	f.all(levels)
 	return !f.lacks
 }
@@ -95,11 +96,6 @@ func (c copied) read(addr uint64, b []byte) bool {
 	from := c[i].Data[addr-c[i].Address:]
 	return len(from) >= len(b) && copy(b, from) == len(b)
 }
-
-// nothing is memory that cannot be read.
-type nothing struct{}
-
-func (nothing) Read(uint64, []byte) (int, error) { return 0, nil }
 
 // figures reads the progress of nodes. Each word that it reads is wanted from a stop.
 type figures struct {

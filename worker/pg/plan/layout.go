@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync"
 
 	"pg_stat_backtrace/worker/pg/layout"
 )
@@ -25,10 +26,31 @@ func (e *UnknownLayoutError) Error() string {
 // structures are the offsets of a major version, and its node tags by value.
 type structures struct {
 	*layout.Layout
-
+	byTag map[uint32]string // "SeqScan"
 	major int
-	kinds map[uint32]string // "SeqScan"
-	tags  map[string]uint32
+}
+
+// knownKinds are the node tags of the versions that were read.
+//
+//nolint:gochecknoglobals // a cache of constants
+var knownKinds sync.Map
+
+// kindsOf returns the node tags of a layout.
+func kindsOf(major int, l *layout.Layout) map[uint32]string {
+	if known, ok := knownKinds.Load(major); ok {
+		return known.(map[uint32]string) //nolint:forcetypeassert // the map has no other
+	}
+	k := map[uint32]string{}
+	tags := reflect.ValueOf(&l.Tags).Elem()
+	for i := range tags.NumField() {
+		o, ok := tags.Field(i).Interface().(layout.Offset)
+		if ok && o.Known() {
+			name := strings.TrimPrefix(tags.Type().Field(i).Tag.Get("c"), "T_")
+			k[uint32(o.Int())] = name //nolint:gosec // a tag is small
+		}
+	}
+	knownKinds.Store(major, k)
+	return k
 }
 
 // structuresOf returns the offsets of a major version. The error is an UnknownLayoutError.
@@ -37,18 +59,10 @@ func structuresOf(major int) (*structures, error) {
 	if !ok || major < oldestMajor || major > newestMajor {
 		return nil, &UnknownLayoutError{Major: major}
 	}
-	s := &structures{Layout: l, major: major, kinds: map[uint32]string{}, tags: map[string]uint32{}}
+	s := &structures{Layout: l, major: major, byTag: kindsOf(major, l)}
 	for _, o := range s.needed() {
 		if !o.Known() {
 			return nil, &UnknownLayoutError{Major: major}
-		}
-	}
-	tags := reflect.ValueOf(&l.Tags).Elem()
-	for i := range tags.NumField() {
-		o, ok := tags.Field(i).Interface().(layout.Offset)
-		if ok && o.Known() {
-			name := strings.TrimPrefix(tags.Type().Field(i).Tag.Get("c"), "T_")
-			s.kinds[uint32(o.Int())], s.tags[name] = name, uint32(o.Int()) //nolint:gosec // a tag is small
 		}
 	}
 	return s, nil

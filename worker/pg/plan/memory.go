@@ -3,76 +3,184 @@ package plan
 import (
 	"bytes"
 	"encoding/binary"
+	"maps"
 	"math"
+	"slices"
+	"sync"
 
 	"pg_stat_backtrace/worker/pg/layout"
 )
 
 const (
 	pageSize    = 4096
-	clusterSize = 16 * pageSize
+	clusterSize = 4 * pageSize
 	wordSize    = 8
-	// maxPages bounds the memory of one look: 64 MB.
-	maxPages = 1 << 14
+	// maxClusters bounds the memory of one look: 64 MB.
+	maxClusters = (64 << 20) / clusterSize
+	// maxBatch bounds the clusters of one read: 512 kB.
+	maxBatch = 32
 	// maxName is PostgreSQL's NAMEDATALEN, the zero byte included.
 	maxName = 64
 )
 
-// Memory reads the memory of a process. process.Memory implements it, with a timeout for each read.
+// Memory reads the memory of a process, with a timeout for each read.
 type Memory interface {
 	Read(addr uint64, p []byte) (int, error)
 }
 
-// pages keep what one look has read, so that each page is of one moment. After a read that failed, or with too many
-// pages, failed is set, and what was read must not be printed.
-type pages struct {
-	memory Memory
-	byAddr map[uint64]*[pageSize]byte
-	// clusters are the groups of pages that were read, or tried, at once.
-	clusters map[uint64]struct{}
-	full     bool
+// Batch is a Memory that reads several pieces at once.
+type Batch interface {
+	Memory
+	// ReadPieces copies pieces of memory, one after the other, into p. It fails if a piece cannot be read whole.
+	ReadPieces(p []byte, pieces []Piece) error
 }
 
-func newPages(m Memory) *pages {
-	return &pages{memory: m, byAddr: map[uint64]*[pageSize]byte{}, clusters: map[uint64]struct{}{}}
+// cluster is a group of pages that are read at once, because a system call costs more than a page. Structures of a plan
+// lie close to each other.
+type cluster struct {
+	start uint64
+	// whole is set if all pages were read. Otherwise valid are the pages that were read, and tried those that were tried.
+	whole        bool
+	valid, tried [clusterSize / pageSize]bool
+	data         []byte
 }
+
+// slab is memory for the clusters of one read.
+type slab [maxBatch * clusterSize]byte
+
+// slabs keep memory for the next look: zeroing and freeing it takes longer than reading.
+//
+//nolint:gochecknoglobals // a pool
+var slabs = sync.Pool{New: func() any { return new(slab) }}
+
+// pages keep what one look has read, so that each page is of one moment. If a look needs too many pages, full is set,
+// and what was read must not be printed.
+type pages struct {
+	memory   Memory
+	clusters map[uint64]*cluster
+	// recent are the clusters that were used last, by the low bits of their number.
+	recent [64]*cluster
+	slabs  []*slab
+	used   int // bytes of the last slab
+	full   bool
+}
+
+func newPages(m Memory) *pages { return &pages{memory: m, clusters: map[uint64]*cluster{}} }
+
+// release ends the use of the pages.
+func (p *pages) release() {
+	for _, s := range p.slabs {
+		slabs.Put(s)
+	}
+	*p = pages{memory: unreadable{}, clusters: map[uint64]*cluster{}}
+}
+
+// unreadable is memory without a readable page.
+type unreadable struct{}
+
+func (unreadable) Read(uint64, []byte) (int, error) { return 0, nil }
 
 // page returns the page of an address, or nil if it cannot be read.
-func (p *pages) page(addr uint64) *[pageSize]byte {
-	start := addr &^ (pageSize - 1)
-	known, ok := p.byAddr[start]
-	if ok {
-		return known
+func (p *pages) page(addr uint64) []byte {
+	start := addr &^ (clusterSize - 1)
+	recent := &p.recent[addr/clusterSize%uint64(len(p.recent))]
+	c := *recent
+	if c == nil || c.start != start {
+		if c = p.clusters[start]; c == nil {
+			if c = p.add(start); c == nil {
+				return nil
+			}
+			p.load(c)
+		}
+		*recent = c
 	}
-	if len(p.byAddr) >= maxPages {
+	i := addr % clusterSize / pageSize
+	if !c.whole && !p.valid(c, i) {
+		return nil
+	}
+	return c.data[i*pageSize : (i+1)*pageSize]
+}
+
+// valid reports whether a page of a cluster was read. It tries a page alone once.
+func (p *pages) valid(c *cluster, i uint64) bool {
+	if !c.valid[i] && !c.tried[i] {
+		c.tried[i] = true
+		n, err := p.memory.Read(c.start+i*pageSize, c.data[i*pageSize:(i+1)*pageSize])
+		c.valid[i] = err == nil && n == pageSize
+	}
+	return c.valid[i]
+}
+
+// add returns a new cluster without content, or nil if there are too many.
+func (p *pages) add(start uint64) *cluster {
+	if len(p.clusters) >= maxClusters {
 		p.full = true
 		return nil
 	}
-	if p.cluster(start); p.byAddr[start] != nil {
-		return p.byAddr[start]
-	}
-	page := new([pageSize]byte)
-	if n, err := p.memory.Read(start, page[:]); err != nil || n != pageSize {
-		page = nil
-	}
-	p.byAddr[start] = page
-	return page
+	c := &cluster{start: start, data: p.space(1)}
+	p.clusters[start] = c
+	return c
 }
 
-// cluster reads the pages around a page at once, because a system call costs more than a page. Structures of a plan lie
-// close to each other.
-func (p *pages) cluster(page uint64) {
-	start := page &^ (clusterSize - 1)
-	if _, tried := p.clusters[start]; tried {
+// space returns memory for clusters, at most a slab.
+func (p *pages) space(clusters int) []byte {
+	size := clusters * clusterSize
+	if len(p.slabs) == 0 || p.used+size > len(slab{}) {
+		p.slabs, p.used = append(p.slabs, slabs.Get().(*slab)), 0 //nolint:forcetypeassert // the pool has no other
+	}
+	out := p.slabs[len(p.slabs)-1][p.used : p.used+size]
+	p.used += size
+	return out
+}
+
+// load reads the pages of a cluster up to the first that cannot be read.
+func (p *pages) load(c *cluster) {
+	n, _ := p.memory.Read(c.start, c.data)
+	for i := range n / pageSize {
+		c.valid[i] = true
+	}
+	c.whole = n == clusterSize
+}
+
+// fetch reads the clusters of addresses that are not known yet, many of them by one call. Addresses that cannot be read
+// are no error: their later use tries again, alone.
+func (p *pages) fetch(addrs []uint64) {
+	missing := map[uint64]bool{}
+	for _, a := range addrs {
+		if start := a &^ (clusterSize - 1); a != 0 && p.clusters[start] == nil {
+			missing[start] = true
+		}
+	}
+	starts := slices.Sorted(maps.Keys(missing))
+	for some := range slices.Chunk(starts, maxBatch) {
+		if len(some) > 1 && len(p.clusters)+len(some) <= maxClusters {
+			p.together(some)
+		}
+	}
+}
+
+// together reads clusters by one call. If one of them cannot be read whole, as at the end of a mapping, it reads the
+// halves.
+func (p *pages) together(starts []uint64) {
+	memory, ok := p.memory.(Batch)
+	if !ok {
 		return
 	}
-	p.clusters[start] = struct{}{}
-	buffer := make([]byte, clusterSize)
-	n, _ := p.memory.Read(start, buffer)
-	for at := 0; at+pageSize <= n; at += pageSize {
-		if _, known := p.byAddr[start+uint64(at)]; !known { //nolint:gosec // not negative
-			p.byAddr[start+uint64(at)] = (*[pageSize]byte)(buffer[at:]) //nolint:gosec // not negative
+	pieces := make([]Piece, len(starts))
+	for i, start := range starts {
+		pieces[i] = Piece{Address: start, Length: clusterSize}
+	}
+	data := p.space(len(starts))
+	if memory.ReadPieces(data, pieces) != nil {
+		p.used -= len(data)
+		if half := len(starts) / 2; half > 0 {
+			p.together(starts[:half])
+			p.together(starts[half:])
 		}
+		return
+	}
+	for i, start := range starts {
+		p.clusters[start] = &cluster{start: start, data: data[i*clusterSize : (i+1)*clusterSize], whole: true}
 	}
 }
 
@@ -91,6 +199,12 @@ func (p *pages) read(addr uint64, b []byte) bool {
 
 // word, half and octet return 0 for memory that cannot be read. No check accepts 0 where a pointer or a tag is needed.
 func (p *pages) word(addr uint64) uint64 {
+	if at := addr % pageSize; at <= pageSize-8 {
+		if page := p.page(addr); page != nil {
+			return binary.NativeEndian.Uint64(page[at:])
+		}
+		return 0
+	}
 	var b [8]byte
 	if !p.read(addr, b[:]) {
 		return 0
@@ -99,6 +213,12 @@ func (p *pages) word(addr uint64) uint64 {
 }
 
 func (p *pages) half(addr uint64) uint32 {
+	if at := addr % pageSize; at <= pageSize-4 {
+		if page := p.page(addr); page != nil {
+			return binary.NativeEndian.Uint32(page[at:])
+		}
+		return 0
+	}
 	var b [4]byte
 	if !p.read(addr, b[:]) {
 		return 0
@@ -107,19 +227,22 @@ func (p *pages) half(addr uint64) uint32 {
 }
 
 func (p *pages) octet(addr uint64) byte {
-	var b [1]byte
-	p.read(addr, b[:])
-	return b[0]
+	if page := p.page(addr); page != nil {
+		return page[addr%pageSize]
+	}
+	return 0
 }
 
 // text returns a string with a zero byte within limit bytes, else false.
 func (p *pages) text(addr uint64, limit int) (string, bool) {
 	var out []byte
 	for len(out) < limit {
-		piece := make([]byte, min(limit-len(out), pageSize-int(addr%pageSize)))
-		if !p.read(addr, piece) {
+		page := p.page(addr)
+		if page == nil {
 			return "", false
 		}
+		piece := page[addr%pageSize:]
+		piece = piece[:min(len(piece), limit-len(out))]
 		if end := bytes.IndexByte(piece, 0); end >= 0 {
 			return string(append(out, piece[:end]...)), true
 		}
@@ -136,7 +259,7 @@ func (r *reader) unsigned(a uint64, o layout.Offset) uint32 {
 func (r *reader) float(a uint64, o layout.Offset) float64 {
 	return math.Float64frombits(r.pointer(a, o))
 }
-func (r *reader) kind(a uint64) string { return r.kinds[r.half(a)] }
+func (r *reader) kind(a uint64) string { return r.byTag[r.half(a)] }
 
 // list returns the pointers of a List. The null pointer is the empty list.
 func (r *reader) list(a uint64) ([]uint64, bool) {

@@ -157,6 +157,7 @@ func Read(stack *Stack, memory Memory) ([]*Level, error) {
 		return nil, err
 	}
 	r := &reader{pages: newPages(memory), structures: s, stack: stack}
+	defer r.release()
 	levels := r.levels()
 	for _, l := range levels {
 		if l.Reason != "" {

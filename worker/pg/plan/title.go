@@ -137,11 +137,11 @@ func unique(tables []table, used map[int]bool) {
 
 // describe reads the properties of a node, with the names that they have in EXPLAIN (FORMAT JSON).
 func (r *reader) describe(l *Level, n *Node) error {
-	p := map[string]any{
-		NodeType: nodeType(n.Kind), StartupCost: n.Startup, TotalCost: n.Total, PlanRows: n.Rows, PlanWidth: n.Width,
-		ParallelAware: r.octet(n.plan+r.Plan.ParallelAware.Uint64()) != 0,
-		AsyncCapable:  r.octet(n.plan+r.Plan.AsyncCapable.Uint64()) != 0,
-	}
+	const usual = 16
+	p := make(map[string]any, usual)
+	p[NodeType], p[StartupCost], p[TotalCost], p[PlanRows], p[PlanWidth] = nodeType(n.Kind), n.Startup, n.Total, n.Rows, n.Width
+	p[ParallelAware] = r.octet(n.plan+r.Plan.ParallelAware.Uint64()) != 0
+	p[AsyncCapable] = r.octet(n.plan+r.Plan.AsyncCapable.Uint64()) != 0
 	n.Properties = p
 	if n.Label != "" {
 		p[SubplanName] = n.Label

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"pg_stat_backtrace/worker/pg/layout"
 )
@@ -31,15 +32,17 @@ func (r *reader) tree(l *Level) error {
 	if err != nil {
 		return err
 	}
-	queue := []*Node{top}
-	for len(queue) > 0 {
-		n := queue[0]
-		queue = queue[1:]
-		if err := r.children(l, n); err != nil {
-			return err
+	for level := []*Node{top}; len(level) > 0; {
+		r.fetchChildren(level)
+		var below []*Node
+		for _, n := range level {
+			if err := r.children(l, n); err != nil {
+				return err
+			}
+			n.Children = n.all()
+			below = append(below, n.Children...)
 		}
-		n.Children = n.all()
-		queue = append(queue, n.Children...)
+		level = below
 	}
 	if err := r.names(l); err != nil {
 		return err
@@ -82,6 +85,52 @@ func (r *reader) node(l *Level, addr, wanted uint64) (*Node, error) {
 	}
 	l.nodes[addr] = n
 	return n, nil
+}
+
+// fetchChildren reads the memory of the nodes below nodes, and of their plans, in few calls.
+func (r *reader) fetchChildren(nodes []*Node) {
+	var states []uint64
+	for _, n := range nodes {
+		states = append(states, r.pointer(n.addr, r.PlanState.Lefttree), r.pointer(n.addr, r.PlanState.Righttree))
+		members, _, _ := r.memberStates(n)
+		states = append(states, members...)
+	}
+	r.fetch(states)
+	plans := make([]uint64, 0, len(states))
+	for _, state := range states {
+		if r.data(state) {
+			plans = append(plans, r.pointer(state, r.PlanState.Plan))
+		}
+	}
+	r.fetch(plans)
+}
+
+// fetchTables reads the memory of the entries of a range table, and of their names, in few calls.
+func (r *reader) fetchTables(entries []uint64, opened uint64) {
+	r.fetch(entries)
+	var aliases, relations []uint64
+	for i, e := range entries {
+		if !r.data(e) {
+			continue
+		}
+		aliases = append(aliases, r.pointer(e, r.RangeTblEntry.Alias), r.pointer(e, r.RangeTblEntry.Eref))
+		if opened != 0 {
+			relations = append(relations, r.word(opened+uint64(i)*wordSize)) //nolint:gosec // an index
+		}
+	}
+	r.fetch(slices.Concat(aliases, relations))
+	var names []uint64
+	for _, a := range aliases {
+		if r.data(a) {
+			names = append(names, r.pointer(a, r.Alias.Aliasname))
+		}
+	}
+	for _, a := range relations {
+		if r.data(a) {
+			names = append(names, r.pointer(a, r.RelationData.RdRel))
+		}
+	}
+	r.fetch(names)
 }
 
 // children reads the nodes below a node.
@@ -131,10 +180,8 @@ func (r *reader) children(l *Level, n *Node) (err error) {
 	return err
 }
 
-// members reads the inputs of nodes that keep them in a field of their own.
-func (r *reader) members(l *Level, n *Node) ([]*Node, error) {
-	var states []uint64
-	var ok bool
+// memberStates returns the inputs of nodes that keep them in a field of their own. has is false for other nodes.
+func (r *reader) memberStates(n *Node) (states []uint64, has, ok bool) {
 	switch n.Kind {
 	case "Append":
 		states, ok = r.array(n, r.AppendState.Appendplans, r.AppendState.AsNplans)
@@ -149,6 +196,15 @@ func (r *reader) members(l *Level, n *Node) ([]*Node, error) {
 	case "CustomScan":
 		states, ok = r.list(r.pointer(n.addr, r.CustomScanState.CustomPs))
 	default:
+		return nil, false, true
+	}
+	return states, true, ok
+}
+
+// members reads the inputs of nodes that keep them in a field of their own.
+func (r *reader) members(l *Level, n *Node) ([]*Node, error) {
+	states, has, ok := r.memberStates(n)
+	if !has {
 		return nil, nil
 	}
 	if !ok {
@@ -222,6 +278,7 @@ func (r *reader) rangeTable(l *Level) error {
 		return errors.New("the range table cannot be read")
 	}
 	opened := r.pointer(l.estate, r.EState.EsRelations)
+	r.fetchTables(entries, opened)
 	for i, e := range entries {
 		t := table{kind: r.unsigned(e, r.RangeTblEntry.Rtekind)}
 		if !r.data(e) || r.kind(e) != "RangeTblEntry" || t.kind > rteLast {
