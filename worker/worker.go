@@ -64,6 +64,8 @@ type Config struct {
 	KeepRows int
 	// Context says for whom stacks have the text of statements that functions run; empty: verb.ContextSuperuser.
 	Context string
+	// NoCalibration is set if plans are never compared with EXPLAIN.
+	NoCalibration bool
 	// Waits says whether and how wait events are timed.
 	Waits WaitConfig
 	// Functions says whether SQL callers may trace functions.
@@ -185,11 +187,15 @@ func Run(ctx context.Context, cfg Config) error {
 
 // newVerbs makes the service that answers requests.
 func (w *Worker) newVerbs() *verb.Service {
+	sessions := w.sessionOptions
+	if w.cfg.NoCalibration {
+		sessions = nil
+	}
 	return verb.New(verb.Config{
 		Log: w.log, Lines: w.lines, Server: w.current, Capturer: w.capturer, Looker: w.looker, Waits: w.waits,
 		Metrics: w.metrics, Journal: &w.ledger, Limits: w.cfg.Limits, Concurrency: w.cfg.Concurrency,
 		Context: w.cfg.Context, TraceFunctions: w.cfg.Functions.Allowed,
-		Sessions: w.sessionOptions, CacheDir: w.cfg.Debuginfod.CacheDir, HistoryDir: w.cfg.Record.recordedTo(),
+		Sessions: sessions, CacheDir: w.cfg.Debuginfod.CacheDir, HistoryDir: w.cfg.Record.recordedTo(),
 	})
 }
 

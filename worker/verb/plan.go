@@ -183,7 +183,9 @@ func (s *Service) calibratePlans(c *cluster.Cluster, store runningplan.Store) er
 	if err != nil {
 		return err
 	}
+	const share = 0.1 // of a processor, in the background
 	calibrator := &runningplan.Calibrator{
+		Share:    share,
 		Capturer: s.cfg.Capturer, Contains: c.Contains,
 		Connect: func(ctx context.Context) (*pgx.Conn, error) {
 			conn, err := pgx.ConnectConfig(ctx, config.Copy())
@@ -201,6 +203,7 @@ func (s *Service) calibratePlans(c *cluster.Cluster, store runningplan.Store) er
 	if err != nil {
 		return err
 	}
+	s.cfg.Log.Debug().Dur("server_ms", done.Cost).Int("fields", len(done.Proof.Fields)).Msg("plans are calibrated")
 	s.plans.mu.Lock()
 	s.plans.proofs[done.Build+"-"+strconv.Itoa(done.Major)] = done.Proof
 	s.plans.mu.Unlock()

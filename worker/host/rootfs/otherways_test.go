@@ -57,6 +57,7 @@ var allowed = map[string]string{
 	"worker/host/buildcache/prune.go unix.Fstatat":       ofWorker,
 	"worker/naming/symbolize/keptnames.go os.Open":       ofKernel,
 	"worker/naming/symbolize/keptframes.go syscall.Stat": "compares the file at a path with an open file; stat(2) has no effect on a file",
+	"worker/measure/runningplan/cost.go os.ReadFile":     ofKernel,
 	"ptrace/process/rights.go os.Stat":                   describe,
 	"ptrace/process/procfs/read.go unix.Open":            ofKernel,
 	"ptrace/process/procfs/task.go os.Open":              ofKernel,

@@ -19,7 +19,9 @@ import (
 
 // Bounds of a calibration.
 const (
-	calibrationTime  = 60 * time.Second
+	calibrationTime = 60 * time.Second
+	// sharedTime is for a calibration that makes pauses.
+	sharedTime       = 15 * time.Minute
 	statementTimeout = 15 * time.Second
 	waitPause        = time.Millisecond
 )
@@ -33,6 +35,8 @@ type Calibration struct {
 	Differences []string
 	// Skipped are the statements that failed, with the reason. The fields that only they have are not proven.
 	Skipped []string
+	// Cost is the processor time of the two sessions, 0 if it is not known.
+	Cost time.Duration
 }
 
 // Calibrator runs a fixed list of read-only statements in its own session, reads their plans in that session's
@@ -43,6 +47,9 @@ type Calibrator struct {
 	Connect func(ctx context.Context) (*pgx.Conn, error)
 	// Contains returns the process of a session by its id in the server's view.
 	Contains func(pid int) (process.Target, error)
+	// Share is the largest share of one processor that the sessions take, with a pause after each statement. 0 makes no
+	// pauses.
+	Share float64
 	// Read reads the plans of a process. If it is nil, Capturer reads them.
 	Read func(ctx context.Context, target process.Target) (*capture.Plans, error)
 
@@ -52,7 +59,11 @@ type Calibrator struct {
 // Run calibrates. A statement waits for an advisory lock at a known row, and another session holds the lock until the
 // plan was read. So no statement is cancelled, and nothing appears in the server's log.
 func (c *Calibrator) Run(ctx context.Context) (*Calibration, error) {
-	ctx, cancel := context.WithTimeout(ctx, calibrationTime)
+	limit := calibrationTime
+	if c.Share > 0 {
+		limit = sharedTime
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	r := &calibration{Calibrator: c, comparison: plan.NewComparison(), lock: rand.Int64()} //nolint:gosec // no secret
 	var err error
@@ -68,6 +79,12 @@ func (c *Calibrator) Run(ctx context.Context) (*Calibration, error) {
 		return nil, err
 	}
 	defer r.target.Held.Release()
+	holder, err := c.Contains(int(r.holder.PgConn().PID()))
+	if err != nil {
+		return nil, err
+	}
+	defer holder.Held.Release()
+	spent := newCost(c.Share, r.target.PID, holder.PID)
 	all, err := r.exercises(ctx)
 	if err != nil {
 		return nil, err
@@ -86,13 +103,16 @@ func (c *Calibrator) Run(ctx context.Context) (*Calibration, error) {
 		default: // a feature that this server does not have
 			skipped = append(skipped, fmt.Sprintf("%s: %v", all[i].sql, err))
 		}
+		if err := spent.add(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if len(skipped) > len(all)/2 {
 		return nil, fmt.Errorf("most statements failed, the last one so: %s", skipped[len(skipped)-1])
 	}
 	return &Calibration{
 		Build: r.build, Major: r.major, Proof: r.comparison.Proof(), Differences: append(r.comparison.Differences(), r.differing...),
-		Skipped: skipped,
+		Skipped: skipped, Cost: spent.used,
 	}, nil
 }
 

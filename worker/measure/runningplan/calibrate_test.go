@@ -75,6 +75,27 @@ func TestCalibration(t *testing.T) {
 				t.Errorf("%s is not proven", kind)
 			}
 		}
+		t.Logf("processor time in the server: %s", got.Cost)
+		if got.Cost <= 0 {
+			t.Error("the cost is not known")
+		}
 		t.Logf("%q\n%q", got.Proof.Kinds, got.Proof.Fields)
+	})
+}
+
+// TestCalibrationOnStandby: a standby, which can only read, proves the same fields.
+func TestCalibrationOnStandby(t *testing.T) {
+	pgtest.One(t, func(t *testing.T, bin string) {
+		server := pgtest.Start(t, bin, pgtest.Options{Standby: true})
+		c := calibrator(t, server)
+		c.Share = 0.5
+		got, err := c.Run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Differences) > 0 || len(got.Skipped) > 0 || !slices.Contains(got.Proof.Fields, plan.TotalCost) ||
+			!slices.Contains(got.Proof.Fields, plan.RunningNode) {
+			t.Errorf("%+v", got)
+		}
 	})
 }
