@@ -3,6 +3,8 @@
 //
 // The JSON form has names in snake case, with the unit at the end where there is one, and times in the form of
 // RFC 3339. A member that is not known is absent.
+//
+// MatchPhrase says in words what a process does (phrases.go). The phrases are data too, in phrases.txt.
 package moment
 
 import "time"

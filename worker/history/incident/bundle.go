@@ -12,7 +12,6 @@ import (
 	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/moment"
-	"pg_stat_backtrace/worker/moment/phrases"
 	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/render"
 )
@@ -197,7 +196,7 @@ func (c *cleaner) state(text string) string {
 
 // phrase returns the text of a phrase with names of fields instead of names of the server.
 func (c *cleaner) phrase(key, text string) (string, string) {
-	for _, e := range phrases.Entries() {
+	for _, e := range moment.PhraseEntries() {
 		if e.Key == key {
 			if e.Text != text {
 				c.remove("name in a phrase", text)

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"pg_stat_backtrace/worker/moment/phrases"
+	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
@@ -30,12 +30,12 @@ var rowOf = regexp.MustCompile(`\(\d+,\d+\)`)
 
 // Phrase returns in a DBA's words what a PostgreSQL process did, from the stack of its first thread. It returns the zero value
 // if the trace is not of a server process, or if there is no phrase for the stack.
-func Phrase(t *backtrace.Trace) phrases.Phrase {
+func Phrase(t *backtrace.Trace) moment.Phrase {
 	if len(t.Threads) == 0 {
-		return phrases.Phrase{}
+		return moment.Phrase{}
 	}
 	frames := t.Threads[0].Frames
-	in := phrases.Input{WaitType: t.Wait.Class, WaitEvent: t.Wait.Event, Functions: functionsOf(frames)}
+	in := moment.PhraseInput{WaitType: t.Wait.Class, WaitEvent: t.Wait.Event, Functions: functionsOf(frames)}
 	if s := t.Session; s != nil {
 		in.BackendType, in.Major = s.Type, s.Major
 		if s.Holder != "" {
@@ -55,21 +55,21 @@ func Phrase(t *backtrace.Trace) phrases.Phrase {
 		}
 	}
 	if !slices.ContainsFunc(in.Functions, isServerMain) {
-		return phrases.Phrase{}
+		return moment.Phrase{}
 	}
-	return phrases.Match(in)
+	return moment.MatchPhrase(in)
 }
 
 // PlainPhrase returns what a process of a server did, without names of users' objects: for readers that may not see these,
 // and for labels, since the set of such texts is bounded. It is empty as Phrase is.
 func PlainPhrase(frames []backtrace.Frame, wait backtrace.Wait, backendType string, major int) string {
-	in := phrases.Input{
+	in := moment.PhraseInput{
 		Functions: functionsOf(frames), WaitType: wait.Class, WaitEvent: wait.Event, BackendType: backendType, Major: major,
 	}
 	if !slices.ContainsFunc(in.Functions, isServerMain) {
 		return ""
 	}
-	return phrases.Match(in).Text
+	return moment.MatchPhrase(in).Text
 }
 
 func functionsOf(frames []backtrace.Frame) []string {

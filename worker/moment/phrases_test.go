@@ -1,4 +1,4 @@
-package phrases
+package moment
 
 import (
 	"flag"
@@ -52,7 +52,7 @@ func TestProvenByRealSituations(t *testing.T) {
 		if !slices.Contains(e.seen, s.situation) {
 			t.Errorf("%s: the situation %s does not prove it", e.key, s.situation)
 		}
-		if p := Match(s.input()); p.Key != e.key {
+		if p := MatchPhrase(s.input()); p.Key != e.key {
 			t.Errorf("%s: the stack of %s on %d gives %q", e.key, s.situation, s.major, p.Key)
 		}
 		if proven[e.key] == nil {
@@ -97,7 +97,7 @@ func TestStrippedServersGetTruePhrases(t *testing.T) {
 	_, samples := keyed(t, "proofs.txt")
 	same, none, other := 0, 0, 0
 	for _, s := range samples {
-		full, less := Match(s.input()), Match(s.stripped())
+		full, less := MatchPhrase(s.input()), MatchPhrase(s.stripped())
 		switch less.Key {
 		case full.Key:
 			same++
@@ -183,7 +183,7 @@ func TestNoContradictions(t *testing.T) {
 		samples = append(samples, readSamples(t, fmt.Sprintf("mixed-%d.txt", major))...)
 	}
 	for _, s := range samples {
-		p := Match(s.input())
+		p := MatchPhrase(s.input())
 		if p.Key == "" || p.Generic {
 			continue
 		}
@@ -203,7 +203,7 @@ func TestCoverageOfMixedLoad(t *testing.T) {
 		var missing []string
 		for _, s := range readSamples(t, fmt.Sprintf("mixed-%d.txt", major)) {
 			all++
-			if p := Match(s.input()); p.Key != "" && !p.Generic {
+			if p := MatchPhrase(s.input()); p.Key != "" && !p.Generic {
 				covered++
 			} else {
 				missing = append(missing, s.line())
@@ -231,7 +231,7 @@ func stack(names string) []string {
 const rowWait = "main PostmasterMain PostgresMain PortalRun standard_ExecutorRun ExecModifyTable ExecUpdate heapam_tuple_update heap_update XactLockTableWait LockAcquireExtended ProcSleep WaitLatch epoll_wait"
 
 func TestLongestTextWithKnownFields(t *testing.T) {
-	in := Input{Functions: stack(rowWait), WaitType: "Lock", WaitEvent: "transactionid", Major: 18}
+	in := PhraseInput{Functions: stack(rowWait), WaitType: "Lock", WaitEvent: "transactionid", Major: 18}
 	for _, c := range []struct {
 		fields map[string]string
 		want   string
@@ -244,14 +244,14 @@ func TestLongestTextWithKnownFields(t *testing.T) {
 		{map[string]string{"relation": ""}, "waits until another transaction ends, for a row that it has changed or locked"},
 	} {
 		in.Fields = c.fields
-		if p := Match(in); p.Text != c.want || p.Key != "lock-row" {
+		if p := MatchPhrase(in); p.Text != c.want || p.Key != "lock-row" {
 			t.Errorf("%v: %+v, want %q", c.fields, p, c.want)
 		}
 	}
 }
 
 func TestNoPhraseRatherThanAWrongOne(t *testing.T) {
-	for name, in := range map[string]Input{
+	for name, in := range map[string]PhraseInput{
 		"no frames":                  {},
 		"unnamed frames":             {Functions: make([]string, 40)},
 		"another program":            {Functions: stack("_start main run read")},
@@ -259,7 +259,7 @@ func TestNoPhraseRatherThanAWrongOne(t *testing.T) {
 		"version not known":          {Functions: stack("IoWorkerMain pgaio_io_perform_synchronously"), BackendType: "io worker"},
 		"another type":               {Functions: stack("heap_redo"), BackendType: "client backend", Major: 18},
 	} {
-		if p := Match(in); p != (Phrase{}) {
+		if p := MatchPhrase(in); p != (Phrase{}) {
 			t.Errorf("%s: %+v", name, p)
 		}
 	}
@@ -267,14 +267,14 @@ func TestNoPhraseRatherThanAWrongOne(t *testing.T) {
 
 func TestSuffixesOfCompilersIgnored(t *testing.T) {
 	for _, suffix := range []string{"", ".isra.0", ".constprop.0", ".part.3", ".cold", ".isra.0.cold", ".lto_priv.1", "@plt"} {
-		if p := Match(Input{Functions: stack("PostgresMain DoCopyTo" + suffix + " write"), Major: 18}); p.Key != "copy-to" {
+		if p := MatchPhrase(PhraseInput{Functions: stack("PostgresMain DoCopyTo" + suffix + " write"), Major: 18}); p.Key != "copy-to" {
 			t.Errorf("%q: %+v", suffix, p)
 		}
 	}
 }
 
 func TestStepStandsWithinItsActivity(t *testing.T) {
-	p := Match(Input{Functions: stack("PortalRun standard_ExecutorRun SeqNext heapgetpage ReadBufferExtended mdread FileRead"), Major: 14})
+	p := MatchPhrase(PhraseInput{Functions: stack("PortalRun standard_ExecutorRun SeqNext heapgetpage ReadBufferExtended mdread FileRead"), Major: 14})
 	if p.Key != "read-page" || p.Within != "seqscan" || p.Text != "scans a table from its begin to its end: reads a page from disk" {
 		t.Errorf("%+v", p)
 	}
@@ -302,7 +302,7 @@ func TestPatterns(t *testing.T) {
 				functions[i] = ""
 			}
 		}
-		if got := table.match(Input{Functions: functions}).Key == "k"; got != c.want {
+		if got := table.match(PhraseInput{Functions: functions}).Key == "k"; got != c.want {
 			t.Errorf("%q in %q: %v", c.pattern, c.stack, got)
 		}
 	}
@@ -328,30 +328,30 @@ func TestDeepRecursionIsBounded(t *testing.T) {
 		functions[i] = "ExecProcNode"
 	}
 	functions[0] = "mdread"
-	if p := Match(Input{Functions: functions}); p.Key != "read-page" {
+	if p := MatchPhrase(PhraseInput{Functions: functions}); p.Key != "read-page" {
 		t.Errorf("%+v", p)
 	}
 }
 
 func BenchmarkMatch(b *testing.B) {
-	in := Input{Functions: stack(strings.Repeat("ExecNestLoop ExecAgg fetch_input_tuple ", 9) + rowWait), WaitType: "Lock", WaitEvent: "transactionid", Major: 18}
+	in := PhraseInput{Functions: stack(strings.Repeat("ExecNestLoop ExecAgg fetch_input_tuple ", 9) + rowWait), WaitType: "Lock", WaitEvent: "transactionid", Major: 18}
 	in.Functions = in.Functions[:40]
-	Match(in)
+	MatchPhrase(in)
 	b.ReportAllocs()
 	for b.Loop() {
-		Match(in)
+		MatchPhrase(in)
 	}
 }
 
-const document = "../../../doc/phrases.md"
+const document = "../../doc/phrases.md"
 
 func TestDocumentIsCurrent(t *testing.T) {
 	var b strings.Builder
-	b.WriteString("# Phrases\n\nThe phrases of stacks, made from `worker/moment/phrases/table.txt`. Names in braces are filled in where they are known. A\n" +
+	b.WriteString("# Phrases\n\nThe phrases of stacks, made from `worker/moment/phrases.txt`. Names in braces are filled in where they are known. A\n" +
 		"*step* stands behind the activity that it is a part of. A *generic* phrase appears only if no other one is true. The key leads\n" +
 		"to PostgreSQL's manual, and is a label of metrics.\n\n" +
 		"| key | phrase | advice |\n| --- | --- | --- |\n")
-	for _, e := range Entries() {
+	for _, e := range PhraseEntries() {
 		text := e.Text
 		if e.Kind != "" {
 			text += " (*" + e.Kind + "*)"
@@ -368,6 +368,6 @@ func TestDocumentIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(have) != b.String() {
-		t.Error("doc/phrases.md is old: run go test ./worker/moment/phrases -run TestDocument -update")
+		t.Error("doc/phrases.md is old: run go test ./worker/moment -run TestDocument -update")
 	}
 }

@@ -1,4 +1,4 @@
-package phrases
+package moment
 
 import (
 	"bufio"
@@ -24,12 +24,12 @@ type sample struct {
 	local                                   []bool   // likewise: has no name on a stripped server
 }
 
-func (s *sample) input() Input {
-	return Input{Functions: s.functions, WaitType: s.waitType, WaitEvent: s.waitEvent, BackendType: s.backend, Major: s.major}
+func (s *sample) input() PhraseInput {
+	return PhraseInput{Functions: s.functions, WaitType: s.waitType, WaitEvent: s.waitEvent, BackendType: s.backend, Major: s.major}
 }
 
 // stripped is the input that a stripped server gives.
-func (s *sample) stripped() Input {
+func (s *sample) stripped() PhraseInput {
 	in := s.input()
 	in.Functions = slices.Clone(in.Functions)
 	for i := range in.Functions {
@@ -156,7 +156,7 @@ func TestPick(t *testing.T) {
 			var found []*sample
 			elsewhere := map[string]int{}
 			for _, s := range all[major] {
-				if p := Match(s.input()); p.Key == e.key {
+				if p := MatchPhrase(s.input()); p.Key == e.key {
 					if slices.Contains(e.seen, s.situation) {
 						found = append(found, s)
 					} else {
@@ -230,7 +230,7 @@ func nearest(e *entry, proof *sample, all map[int][]*sample) (best *sample) {
 }
 
 // matchesEntry reports whether the entry matches, be it the best one or not.
-func matchesEntry(t *table, e *entry, in Input) bool {
+func matchesEntry(t *table, e *entry, in PhraseInput) bool {
 	m := matcher{table: t, in: &in}
 	for _, name := range in.Functions {
 		m.ids = append(m.ids, t.identify(name))

@@ -1,7 +1,7 @@
-package phrases
+package moment
 
 import (
-	_ "embed" // table.txt
+	_ "embed" // phrases.txt
 	"errors"
 	"fmt"
 	"slices"
@@ -9,20 +9,20 @@ import (
 	"strings"
 )
 
-//go:embed table.txt
+//go:embed phrases.txt
 var tableText string
 
-type kind int
+type phraseKind int
 
 const (
-	kindActivity kind = iota
+	kindActivity phraseKind = iota
 	kindStep
 	kindGeneric
 )
 
-func (k kind) String() string { return [...]string{"", "step", "generic"}[k] }
+func (k phraseKind) String() string { return [...]string{"", "step", "generic"}[k] }
 
-// A table is the compiled form of table.txt.
+// A table is the compiled form of phrases.txt.
 type table struct {
 	entries  []*entry
 	ids      map[string]int32
@@ -31,7 +31,7 @@ type table struct {
 
 type entry struct {
 	key          string
-	kind         kind
+	kind         phraseKind
 	order        int
 	patterns     []*pattern
 	waits        []wait
@@ -63,7 +63,7 @@ func (e *element) has(id int32) bool {
 type wait struct{ kind, event string } // "" and "": no wait; event "*": every event of the kind
 
 // allows reports whether the entry's conditions hold, except for the stack.
-func (e *entry) allows(in *Input) bool {
+func (e *entry) allows(in *PhraseInput) bool {
 	if e.first > 0 && in.Major < e.first || e.last > 0 && (in.Major == 0 || in.Major > e.last) {
 		return false
 	}
@@ -105,7 +105,7 @@ func (t *text) fill(fields map[string]string) (string, bool) {
 	return b.String(), true
 }
 
-// A parser reads table.txt.
+// A parser reads phrases.txt.
 type parser struct {
 	table *table
 	keys  map[string]bool
@@ -209,7 +209,7 @@ func list(value string) []string {
 	return words
 }
 
-func parseKind(value string) (kind, error) {
+func parseKind(value string) (phraseKind, error) {
 	switch value {
 	case "step":
 		return kindStep, nil
@@ -262,7 +262,7 @@ func parseText(value string) (text, error) {
 			return t, nil
 		}
 		var name string
-		if name, rest, ok = strings.Cut(after, "}"); !ok || !slices.Contains(Fields(), name) {
+		if name, rest, ok = strings.Cut(after, "}"); !ok || !slices.Contains(PhraseFields(), name) {
 			return t, fmt.Errorf("text %q: field %q is unknown", value, name)
 		}
 		t.pieces = append(t.pieces, name)

@@ -1,8 +1,14 @@
-// Package phrases says in a DBA's words what a process of PostgreSQL does, from the names of the functions on its stack
+package moment
+
+import (
+	"strings"
+	"sync"
+)
+
+// Phrases say in a DBA's words what a process of PostgreSQL does, from the names of the functions on its stack
 // and from its wait event.
 //
-// The package is pure: it reads no process, no clock and no file, and depends on the standard library only. All phrases
-// are in table.txt, which is compiled once. A phrase is a statement of fact, so there is no phrase rather than a wrong
+// Finding a phrase is pure: it reads no process, no clock and no file. All phrases are in phrases.txt, which is compiled once. A phrase is a statement of fact, so there is no phrase rather than a wrong
 // one: an entry names every function and every wait that its text depends on, and a frame without a name matches
 // nothing.
 //
@@ -42,15 +48,9 @@
 // Of all entries that match, the one whose last name lies furthest inwards is best, since it is closest to what the
 // process does now. At the same frame the entry with the most conditions is best, then the entry that comes first in
 // the table. Generic entries come last.
-package phrases
 
-import (
-	"strings"
-	"sync"
-)
-
-// Input describes a process at one moment.
-type Input struct {
+// PhraseInput describes a process at one moment.
+type PhraseInput struct {
 	// Functions are the names on the stack, innermost first. A frame without a name is an empty string.
 	Functions []string
 	// WaitType and WaitEvent are the wait event in the words of pg_stat_activity; empty if the process does not wait.
@@ -59,12 +59,12 @@ type Input struct {
 	BackendType string
 	// Major is the major version of the server; 0 if it is not known.
 	Major int
-	// Fields are the names that a text may contain, such as "relation". See Fields.
+	// PhraseFields are the names that a text may contain, such as "relation". See Fields.
 	Fields map[string]string
 }
 
-// Fields returns the names of all fields that a text may contain.
-func Fields() []string {
+// PhraseFields returns the names of all fields that a text may contain.
+func PhraseFields() []string {
 	return []string{"relation", "tuple", "index", "holder", "xid", "mode", "object", "database", "function", "slot"}
 }
 
@@ -82,17 +82,17 @@ type Phrase struct {
 	Generic bool
 }
 
-// Entry is what documents show of a row of the table.
-type Entry struct {
+// PhraseEntry is what documents show of a row of the table.
+type PhraseEntry struct {
 	Key, Kind, Text, Advice, Page string
 }
 
-// Entries returns the table in its order. The text is the longest, with fields in braces.
-func Entries() []Entry {
+// PhraseEntries returns the table in its order. The text is the longest, with fields in braces.
+func PhraseEntries() []PhraseEntry {
 	t := compiled()
-	out := make([]Entry, 0, len(t.entries))
+	out := make([]PhraseEntry, 0, len(t.entries))
 	for _, e := range t.entries {
-		out = append(out, Entry{Key: e.key, Kind: e.kind.String(), Text: e.says[0].source, Advice: e.advice, Page: e.page})
+		out = append(out, PhraseEntry{Key: e.key, Kind: e.kind.String(), Text: e.says[0].source, Advice: e.advice, Page: e.page})
 	}
 	return out
 }
@@ -105,14 +105,14 @@ var compiled = sync.OnceValue(func() *table {
 	return t
 })
 
-// Match returns the best phrase. It may be called by several goroutines at a time.
-func Match(in Input) Phrase { return compiled().match(in) }
+// MatchPhrase returns the best phrase. It may be called by several goroutines at a time.
+func MatchPhrase(in PhraseInput) Phrase { return compiled().match(in) }
 
 // maxFrames bounds the work for one stack: frames further outwards are left out. A server's stack is shorter, except in
 // deep recursion.
 const maxFrames = 512
 
-func (t *table) match(in Input) Phrase {
+func (t *table) match(in PhraseInput) Phrase {
 	functions := in.Functions
 	if len(functions) > maxFrames {
 		functions = functions[:maxFrames]
@@ -196,7 +196,7 @@ const maxNames = 2048
 // A matcher is one stack and the table.
 type matcher struct {
 	table *table
-	in    *Input
+	in    *PhraseInput
 	ids   []int32 // innermost first
 	// present has a bit for each name on the stack. Most patterns fail for the lack of a name, which costs no search.
 	present [maxNames / 64]uint64

@@ -1,4 +1,4 @@
-package phrases_test
+package moment_test
 
 import (
 	"context"

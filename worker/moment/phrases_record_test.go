@@ -1,4 +1,4 @@
-package phrases_test
+package moment_test
 
 import (
 	"bytes"
@@ -25,7 +25,7 @@ import (
 
 // The recorder makes each situation on real servers and keeps the distinct stacks below the directory of -record:
 //
-//	PGSB_TEST_BINDIRS=... go test ./worker/moment/phrases -run TestRecord -record DIR -program PROGRAM [-only WORDS]
+//	PGSB_TEST_BINDIRS=... go test ./worker/moment -run TestRecord -record DIR -program PROGRAM [-only WORDS]
 //
 // DIR/local.MAJOR must list the static functions, which have no name on a stripped server: the names that nm prints
 // with "t" for the program postgres and its libraries. Then -run TestPick -recorded DIR writes testdata from them. Both are run by hand, when PostgreSQL or the table changes.
