@@ -21,8 +21,8 @@ import (
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/host/rootfs"
 	"pg_stat_backtrace/worker/measure/clusterprofile"
-	"pg_stat_backtrace/worker/pg/activity"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/profilefmt"
 	"pg_stat_backtrace/worker/screen/page"
 	"pg_stat_backtrace/worker/screen/source"
@@ -232,7 +232,7 @@ type processReader struct {
 	worker *Worker
 
 	mu       sync.Mutex
-	reader   *activity.Reader
+	reader   *state.ActivityReader
 	reported string // the last error of a running server that was logged; empty for none
 }
 
@@ -262,9 +262,9 @@ func (p *processReader) read() (metrics.Server, error) {
 }
 
 // processes reads the processes of one run of the server.
-func (p *processReader) processes(c cluster.Cluster) ([]activity.Process, error) {
+func (p *processReader) processes(c cluster.Cluster) ([]state.Process, error) {
 	if p.reader == nil || !p.reader.Cluster().Same(c) {
-		reader, err := activity.Open(c)
+		reader, err := state.OpenActivity(c)
 		if err != nil {
 			return nil, err
 		}

@@ -17,8 +17,8 @@ import (
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/waitevent"
-	"pg_stat_backtrace/worker/pg/barrier"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
@@ -119,7 +119,7 @@ func pendingBarrier(c cluster.Cluster) ([]int, error) {
 	shared := binary.NativeEndian.Uint64(pointer[:])
 	for i := range maps {
 		if m := &maps[i]; shared >= m.Start && shared < m.End {
-			return barrier.Pending(c.Version, read, barrier.Area{Start: m.Start, End: m.End})
+			return state.PendingBarriers(c.Version, read, state.SharedArea{Start: m.Start, End: m.End})
 		}
 	}
 	return nil, errors.New("ProcGlobal points at no mapping")

@@ -12,9 +12,9 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/measure/waitevent"
-	"pg_stat_backtrace/worker/pg/activity"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/layout"
+	"pg_stat_backtrace/worker/pg/state"
 )
 
 // server is a running server whose processes can be sampled.
@@ -43,8 +43,8 @@ func locate(c cluster.Cluster) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &server{cluster: c, waits: w, types: activity.BackendTypes(c.Version), states: activity.States(c.Version)}
-	s.worker = slices.Index(s.types, activity.BackgroundWorker)
+	s := &server{cluster: c, waits: w, types: state.BackendTypes(c.Version), states: state.States(c.Version)}
+	s.worker = slices.Index(s.types, state.BackgroundWorker)
 	s.target = clusterbpf.Server{
 		Postmaster: c.PostmasterPID, WaitPointer: w.Target.WaitPointer, Status: w.Target.Status,
 		Port: variables["MyProcPort"], PortDatabase: l.Port.DatabaseName.Int(), PortUser: l.Port.UserName.Int(),

@@ -11,9 +11,9 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/pg/activity"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/memctx"
+	"pg_stat_backtrace/worker/pg/state"
 )
 
 // TestServers reads a server that was started by the dynamic linker, and one with its code in other memory, in all
@@ -56,7 +56,7 @@ func TestServers(t *testing.T) {
 // seen reads a session that waits for its client.
 func seen(t *testing.T, c *cluster.Cluster, pid int) {
 	t.Helper()
-	reader, err := activity.Open(*c)
+	reader, err := state.OpenActivity(*c)
 	if err != nil {
 		t.Fatal(err)
 	}

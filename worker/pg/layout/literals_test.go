@@ -15,7 +15,7 @@ import (
 //
 //nolint:gochecknoglobals // a table
 var readers = []string{
-	"worker/pg/activity", "worker/pg/barrier", "worker/pg/levels", "worker/pg/locks", "worker/pg/memctx", "worker/pg/plan", "worker/pg/relname", "worker/pg/state",
+	"worker/pg/levels", "worker/pg/locks", "worker/pg/memctx", "worker/pg/plan", "worker/pg/relname", "worker/pg/state",
 	"worker/measure/clusterprofile", "worker/measure/waitevent",
 }
 
@@ -34,7 +34,7 @@ const (
 var otherNumbers = map[string]string{
 	"worker/measure/clusterprofile/clusterprofile.go 64": count,
 	"worker/measure/waitevent/stacks.go 16":              size,
-	"worker/pg/barrier/barrier.go 8":                     size,
+	"worker/pg/state/barrier.go 8":                       size,
 	"worker/pg/levels/callbacks.go fnExtra":              toMove,
 	"worker/pg/levels/callbacks.go functionName":         toMove,
 	"worker/pg/levels/callbacks.go modeOffset":           toMove,

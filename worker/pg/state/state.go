@@ -1,6 +1,12 @@
 // Package state reads what every process of a server does now: the entries of pg_stat_activity and the wait events. It
 // reads them through the postmaster, where the shared memory has the same addresses, in a few large reads. It needs no
-// query and stops no process, so it works while the server accepts no connections.
+// query and stops no process, so it works while the server accepts no connections. ActivityReader returns the part that
+// metrics count. Package clusterprofile needs the entry of one process at the moment of a sample, and only a program in
+// the kernel can read it then: it takes the names of types and states from here.
+//
+// PendingBarriers finds the processes for which a ProcSignalBarrier waits. DROP DATABASE and other commands send such a
+// barrier to all processes, and wait until each of them has absorbed it (procsignal.c). No lock shows which processes
+// are late, so the function reads the slots in the server's shared memory.
 //
 // The package must not know what the figures are for.
 package state

@@ -19,8 +19,8 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/measure/waitevent"
-	"pg_stat_backtrace/worker/pg/activity"
 	"pg_stat_backtrace/worker/pg/levels"
+	"pg_stat_backtrace/worker/pg/state"
 )
 
 const mostSeries = 370
@@ -93,11 +93,11 @@ func everything(t *testing.T) *Metrics {
 		Version: "1.2",
 		Server: func() (Server, error) {
 			s := Server{Running: true, Version: 18, MaxConnections: 100}
-			for _, kind := range []string{activity.ClientBackend, activity.ParallelWorker, "checkpointer", "walwriter"} {
-				s.Processes = append(s.Processes, activity.Process{BackendType: kind, State: activity.Active})
+			for _, kind := range []string{state.ClientBackend, state.ParallelWorker, "checkpointer", "walwriter"} {
+				s.Processes = append(s.Processes, state.Process{BackendType: kind, State: state.Active})
 				for i := range rows {
-					s.Processes = append(s.Processes, activity.Process{
-						BackendType: kind, State: activity.Active, WaitType: rows[i].Type, WaitEvent: rows[i].Name,
+					s.Processes = append(s.Processes, state.Process{
+						BackendType: kind, State: state.Active, WaitType: rows[i].Type, WaitEvent: rows[i].Name,
 					})
 				}
 			}
@@ -336,14 +336,14 @@ func TestSessions(t *testing.T) {
 	var failure error
 	ago := func(d time.Duration) *time.Time { at := time.Now().Add(-d); return &at }
 	server := Server{Running: true, Version: 15, DataDir: "/srv/\"a\\b\n\xff", MaxConnections: 40}
-	server.Processes = []activity.Process{
+	server.Processes = []state.Process{
 		{
-			BackendType: activity.ClientBackend, State: activity.Active, WaitType: "Lock", WaitEvent: "tuple",
+			BackendType: state.ClientBackend, State: state.Active, WaitType: "Lock", WaitEvent: "tuple",
 			Transaction: ago(2 * time.Hour), LockWait: ago(time.Hour),
 		},
 		{BackendType: "autovacuum worker", Transaction: ago(9 * time.Hour), WaitType: "Lock", LockWait: ago(time.Minute)},
-		{BackendType: activity.ClientBackend, State: activity.Active},
-		{BackendType: activity.ClientBackend, State: activity.Idle, WaitType: "Client", WaitEvent: "ClientRead"},
+		{BackendType: state.ClientBackend, State: state.Active},
+		{BackendType: state.ClientBackend, State: state.Idle, WaitType: "Client", WaitEvent: "ClientRead"},
 		{BackendType: "checkpointer", WaitType: "Activity", WaitEvent: "CheckpointerMain"},
 		{BackendType: "walsender"},
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"pg_stat_backtrace/worker/pg/activity"
+	"pg_stat_backtrace/worker/pg/state"
 )
 
 // Server is a server and what its processes do now.
@@ -22,7 +22,7 @@ type Server struct {
 	// MaxConnections is the server's parameter; 0: it is not known.
 	MaxConnections int
 	// Processes is empty if the processes cannot be read.
-	Processes []activity.Process
+	Processes []state.Process
 }
 
 // activeKey names a series of active sessions.
@@ -47,9 +47,9 @@ func newActivities(read func() (Server, error)) *activities {
 const running = "CPU"
 
 // stateNames are the values of the label of sessions.
-var stateNames = map[activity.State]string{
-	activity.Active: "active", activity.Idle: "idle", activity.IdleInTransaction: "idle in transaction",
-	activity.Aborted: "aborted", activity.Other: other,
+var stateNames = map[state.State]string{
+	state.Active: "active", state.Idle: "idle", state.IdleInTransaction: "idle in transaction",
+	state.Aborted: "aborted", state.Other: other,
 }
 
 // Describe describes nothing: the metrics depend on what processes do.
@@ -69,10 +69,10 @@ func (a *activities) Collect(out chan<- prometheus.Metric) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	counts := make(map[activeKey]int)
-	states := make(map[activity.State]int)
+	states := make(map[state.State]int)
 	for i := range server.Processes {
 		p := &server.Processes[i]
-		if p.BackendType == activity.ClientBackend {
+		if p.BackendType == state.ClientBackend {
 			states[p.State]++
 		}
 		if !p.Active() {
@@ -107,10 +107,10 @@ func (a *activities) Collect(out chan<- prometheus.Metric) {
 
 // longest returns the age of the oldest open transaction of a client backend, and of the oldest wait of any process for
 // a heavyweight lock; 0 without one.
-func longest(processes []activity.Process, now time.Time) (transaction, wait time.Duration) {
+func longest(processes []state.Process, now time.Time) (transaction, wait time.Duration) {
 	for i := range processes {
 		p := &processes[i]
-		if p.Transaction != nil && p.BackendType == activity.ClientBackend {
+		if p.Transaction != nil && p.BackendType == state.ClientBackend {
 			transaction = max(transaction, now.Sub(*p.Transaction))
 		}
 		if p.LockWait != nil {

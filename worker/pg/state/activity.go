@@ -1,19 +1,10 @@
-// Package activity reads what each process of a server does now: its type, its state and its wait event. It reads them
-// from the server's memory, without a query and without stopping a process, so it also works while the server accepts
-// no connections. It has the names of PostgreSQL's types and states of processes.
-//
-// Package worker/pg/state reads the entries of all processes. Package clusterprofile does not use this reader: it needs the entry of one process at the moment of a
-// sample, and only a program in the kernel can read it then. Both take the names from here.
-//
-// The package must not know what the figures are for.
-package activity
+package state
 
 import (
 	"slices"
 	"time"
 
 	"pg_stat_backtrace/worker/pg/cluster"
-	"pg_stat_backtrace/worker/pg/state"
 )
 
 // State is the state of a session, as in pg_stat_activity.
@@ -52,25 +43,25 @@ func (p *Process) Active() bool {
 	return p.WaitType != "Activity" // the events in which idle background processes wait
 }
 
-// Reader reads the processes of one run of a server. It must not be used by several goroutines at a time.
-type Reader struct{ state *state.Reader }
+// ActivityReader reads the processes of one run of a server. It must not be used by several goroutines at a time.
+type ActivityReader struct{ state *Reader }
 
-// Open finds the variables of a running server. The error wraps waits.ErrUnsupported if its version is not known.
-func Open(c cluster.Cluster) (*Reader, error) {
-	r, err := state.Open(c)
+// OpenActivity finds the variables of a running server. The error wraps waits.ErrUnsupported if its version is not known.
+func OpenActivity(c cluster.Cluster) (*ActivityReader, error) {
+	r, err := Open(c)
 	if err != nil {
 		return nil, err
 	}
-	return &Reader{r}, nil
+	return &ActivityReader{r}, nil
 }
 
 // Cluster returns the run of the server that the reader is for.
-func (r *Reader) Cluster() cluster.Cluster { return r.state.Cluster() }
+func (r *ActivityReader) Cluster() cluster.Cluster { return r.state.Cluster() }
 
 // Read returns the processes that have an entry in pg_stat_activity. The error wraps waits.ErrServerGone if the server
 // has ended.
-func (r *Reader) Read() ([]Process, error) {
-	m, err := r.state.Read(state.Options{})
+func (r *ActivityReader) Read() ([]Process, error) {
+	m, err := r.state.Read(Options{})
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +84,7 @@ func (r *Reader) Read() ([]Process, error) {
 }
 
 // MaxConnections returns the server's parameter max_connections; 0: it is not known.
-func (r *Reader) MaxConnections() int { return r.state.MaxConnections() }
+func (r *ActivityReader) MaxConnections() int { return r.state.MaxConnections() }
 
 // stateOf translates the name of a state.
 func stateOf(name string) State {
@@ -109,16 +100,3 @@ func stateOf(name string) State {
 	}
 	return Other
 }
-
-// Names of types of processes that callers distinguish.
-const (
-	ClientBackend    = state.ClientBackend
-	ParallelWorker   = state.ParallelWorker
-	BackgroundWorker = state.BackgroundWorker
-)
-
-// BackendTypes is state.BackendTypes.
-func BackendTypes(version int) []string { return state.BackendTypes(version) }
-
-// States is state.States.
-func States(version int) []string { return state.States(version) }

@@ -1,4 +1,4 @@
-package activity
+package state
 
 import (
 	"context"
@@ -20,7 +20,7 @@ func TestRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := Open(c)
+		r, err := OpenActivity(c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,7 +34,7 @@ func TestRead(t *testing.T) {
 }
 
 // checkStates compares a session in each state.
-func checkStates(t *testing.T, s *pgtest.Server, r *Reader) {
+func checkStates(t *testing.T, s *pgtest.Server, r *ActivityReader) {
 	t.Helper()
 	idle := s.Connect(t, s.User, "postgres")
 	transaction := s.Connect(t, s.User, "postgres")
@@ -74,7 +74,7 @@ func checkStates(t *testing.T, s *pgtest.Server, r *Reader) {
 }
 
 // checkFigures: a session in a transaction has its start, an idle one has none, and the limit of connections is known.
-func checkFigures(t *testing.T, r *Reader, idle, transaction *pgx.Conn) {
+func checkFigures(t *testing.T, r *ActivityReader, idle, transaction *pgx.Conn) {
 	t.Helper()
 	processes, err := r.Read()
 	if err != nil {
@@ -107,7 +107,7 @@ func checkFigures(t *testing.T, r *Reader, idle, transaction *pgx.Conn) {
 }
 
 // checkTypes compares the types of all processes with the server's own view.
-func checkTypes(t *testing.T, s *pgtest.Server, r *Reader) {
+func checkTypes(t *testing.T, s *pgtest.Server, r *ActivityReader) {
 	t.Helper()
 	conn := s.Connect(t, s.User, "postgres")
 	rows, err := conn.Query(t.Context(), `SELECT pid, backend_type FROM pg_stat_activity WHERE pid <> pg_backend_pid()`)
@@ -169,7 +169,7 @@ func TestParallelWorkers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := Open(c)
+	r, err := OpenActivity(c)
 	if err != nil {
 		t.Fatal(err)
 	}

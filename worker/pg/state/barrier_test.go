@@ -1,4 +1,4 @@
-package barrier_test
+package state_test
 
 import (
 	"encoding/binary"
@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"pg_stat_backtrace/worker/pg/barrier"
+	"pg_stat_backtrace/worker/pg/state"
 )
 
 const base = 0x7f0000000000
@@ -31,7 +31,7 @@ func segment(latest uint64, slots ...[2]uint64) []byte {
 	return m
 }
 
-func reader(m []byte) barrier.Reader {
+func reader(m []byte) state.BarrierMemory {
 	return func(addr uint64, p []byte) error {
 		if addr < base || addr-base > uint64(len(m)) || copy(p, m[addr-base:]) < len(p) {
 			return io.ErrUnexpectedEOF
@@ -56,7 +56,7 @@ func TestPending(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			m := segment(7, tt.slots...)
-			got, err := barrier.Pending(18, reader(m), barrier.Area{Start: base, End: base + uint64(len(m))})
+			got, err := state.PendingBarriers(18, reader(m), state.SharedArea{Start: base, End: base + uint64(len(m))})
 			if err != nil || !slices.Equal(got, tt.want) {
 				t.Errorf("got %v, %v; want %v", got, err, tt.want)
 			}
@@ -73,25 +73,25 @@ func TestUnknownMemory(t *testing.T) {
 		change func(m []byte) []byte
 		want   error
 	}{
-		{"a version without barriers", 14, func(m []byte) []byte { return m }, barrier.ErrVersion},
-		{"a later version", 99, func(m []byte) []byte { return m }, barrier.ErrVersion},
-		{"the slots of another version", 15, func(m []byte) []byte { return m }, barrier.ErrNotFound},
-		{"no header", 18, func(m []byte) []byte { m[0]++; return m }, barrier.ErrNotFound},
-		{"no such name", 18, func(m []byte) []byte { m[0x9748]++; return m }, barrier.ErrNotFound},
-		{"slots outside", 18, func(m []byte) []byte { m[0x9748+53] = 0xff; return m }, barrier.ErrNotFound},
-		{"a negative process id", 18, func(m []byte) []byte { m[0x2000b] = 0xff; return m }, barrier.ErrNotFound},
-		{"a short segment", 18, func(m []byte) []byte { return m[:2] }, barrier.ErrNotFound},
+		{"a version without barriers", 14, func(m []byte) []byte { return m }, state.ErrBarrierVersion},
+		{"a later version", 99, func(m []byte) []byte { return m }, state.ErrBarrierVersion},
+		{"the slots of another version", 15, func(m []byte) []byte { return m }, state.ErrNoBarriers},
+		{"no header", 18, func(m []byte) []byte { m[0]++; return m }, state.ErrNoBarriers},
+		{"no such name", 18, func(m []byte) []byte { m[0x9748]++; return m }, state.ErrNoBarriers},
+		{"slots outside", 18, func(m []byte) []byte { m[0x9748+53] = 0xff; return m }, state.ErrNoBarriers},
+		{"a negative process id", 18, func(m []byte) []byte { m[0x2000b] = 0xff; return m }, state.ErrNoBarriers},
+		{"a short segment", 18, func(m []byte) []byte { return m[:2] }, state.ErrNoBarriers},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			m := tt.change(slices.Clone(good))
-			_, err := barrier.Pending(tt.major, reader(m), barrier.Area{Start: base, End: base + uint64(len(m))})
+			_, err := state.PendingBarriers(tt.major, reader(m), state.SharedArea{Start: base, End: base + uint64(len(m))})
 			if !errors.Is(err, tt.want) {
 				t.Errorf("got %v, want %v", err, tt.want)
 			}
 		})
 	}
-	_, err := barrier.Pending(18, reader(nil), barrier.Area{Start: base, End: base + 8})
+	_, err := state.PendingBarriers(18, reader(nil), state.SharedArea{Start: base, End: base + 8})
 	if !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("memory that cannot be read: got %v", err)
 	}
