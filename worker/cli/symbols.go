@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace/process/procfs"
-	"pg_stat_backtrace/worker/doctor/symbols"
+	"pg_stat_backtrace/worker/doctor"
 	"pg_stat_backtrace/worker/naming/debuginfod"
 	"pg_stat_backtrace/worker/naming/symbolize"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -168,7 +168,7 @@ func (f *symbolsFlags) one(
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	symbols.FindPackages(ctx, images)
+	doctor.FindPackages(ctx, images)
 	if f.json {
 		out := json.NewEncoder(render.VisibleWriter{To: stdout})
 		return out.Encode(symbolsReport{PID: s.pid, File: s.file, Images: images})
@@ -181,10 +181,10 @@ func (f *symbolsFlags) one(
 	if _, err := fmt.Fprintf(stdout, "%s\n", s); err != nil {
 		return err
 	}
-	if err := symbols.Table(stdout, images); err != nil {
+	if err := doctor.SymbolTable(stdout, images); err != nil {
 		return err
 	}
-	advice := symbols.Advice(images, f.again(s), client != nil && !f.fetch)
+	advice := doctor.SymbolAdvice(images, f.again(s), client != nil && !f.fetch)
 	if len(advice) == 0 {
 		return nil
 	}
@@ -229,21 +229,21 @@ func (f *debuginfodFlags) words() (words []string) {
 
 // symbolsReport is a line of JSON.
 type symbolsReport struct {
-	PID    int             `json:"pid,omitempty"`
-	File   string          `json:"file,omitempty"`
-	Images []symbols.Image `json:"images"`
+	PID    int                  `json:"pid,omitempty"`
+	File   string               `json:"file,omitempty"`
+	Images []doctor.SymbolImage `json:"images"`
 }
 
-func (f *symbolsFlags) look(s subject, client *debuginfod.Client) ([]symbols.Image, error) {
-	o := symbols.Options{DebugDirs: f.dirs}
+func (f *symbolsFlags) look(s subject, client *debuginfod.Client) ([]doctor.SymbolImage, error) {
+	o := doctor.SymbolOptions{DebugDirs: f.dirs}
 	if client != nil {
 		o.Fetched = client // a nil *Client would be no nil Fetched
 	}
 	if s.pid != 0 {
-		return symbols.OfProcess(s.pid, o)
+		return doctor.SymbolsOf(s.pid, o)
 	}
-	m, err := symbols.OfFile(s.file, o)
-	return []symbols.Image{m}, err
+	m, err := doctor.SymbolsOfFile(s.file, o)
+	return []doctor.SymbolImage{m}, err
 }
 
 // describeError says what is wrong with a subject, and what can be done about it.
@@ -262,7 +262,7 @@ func describeError(s subject, err error) error {
 }
 
 // fetchMissing fetches what the images lack, one after the other, and reports whether something has come.
-func fetchMissing(ctx context.Context, client *debuginfod.Client, images []symbols.Image, bar *progress) bool {
+func fetchMissing(ctx context.Context, client *debuginfod.Client, images []doctor.SymbolImage, bar *progress) bool {
 	come := false
 	for i := range images {
 		m := &images[i]

@@ -1,5 +1,10 @@
 // Package doctor checks whether captures work on this machine, and which features are available. It changes nothing: it
 // looks, and captures one process of the server as the worker would.
+//
+// SymbolsOf reports the sources of a stack's names (symbols.go). For each image of a process, or for a file, it
+// lists the symbols and debug information. It counts the functions that have a name, and says what to install or to
+// configure for the rest. It uses the same code as captures (package symbolize), so its report agrees with the stacks. It
+// stops no process and uses no network. It finds downloaded debug files through an interface.
 package doctor
 
 import (

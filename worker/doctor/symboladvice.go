@@ -1,4 +1,4 @@
-package symbols
+package doctor
 
 import (
 	"fmt"
@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Advice returns lines that say how to get the missing names and lines, or none if nothing is missing. again is the
+// SymbolAdvice returns lines that say how to get the missing names and lines, or none if nothing is missing. again is the
 // command to repeat afterwards. configured reports whether a debuginfod server is configured.
-func Advice(images []Image, again string, configured bool) []string {
+func SymbolAdvice(images []SymbolImage, again string, configured bool) []string {
 	g := gaps{configured: configured}
 	for i := range images {
 		g.add(&images[i])
@@ -60,7 +60,7 @@ type gaps struct {
 }
 
 // add examines one image. The images' order has the program first.
-func (g *gaps) add(m *Image) {
+func (g *gaps) add(m *SymbolImage) {
 	if m.Complete() || m.virtual() {
 		return
 	}

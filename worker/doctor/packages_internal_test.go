@@ -1,4 +1,4 @@
-package symbols
+package doctor
 
 import (
 	"os"
@@ -40,12 +40,12 @@ func TestDpkg(t *testing.T) {
 		t.Fatal(files, err)
 	}
 	files = append(files, "/usr/bin/gdb", "/usr/lib/postgresql/15/bin/postgres", "/nonexistent")
-	var images []Image
+	var images []SymbolImage
 	for _, f := range files {
 		if target, err := filepath.EvalSymlinks(f); err == nil {
 			f = target
 		}
-		images = append(images, Image{Name: filepath.Base(f), Path: f})
+		images = append(images, SymbolImage{Name: filepath.Base(f), Path: f})
 	}
 	FindPackages(t.Context(), images)
 	args := []string{"-S"}
@@ -95,7 +95,7 @@ func TestForeignRoot(t *testing.T) {
 	if err := os.Symlink("/etc/passwd", filepath.Join(root, dpkgInfo, "evil.list")); err != nil {
 		t.Fatal(err)
 	}
-	images := []Image{
+	images := []SymbolImage{
 		{Name: "postgres", Path: "/usr/lib/postgresql/16/bin/postgres", BuildID: "abcd", Functions: 10, root: root},
 		{Name: "libc.so.6", Path: "/usr/lib/x86_64-linux-gnu/libc.so.6", BuildID: "abcd", Functions: 10, root: root},
 		{Name: "libfoo.so.1", Path: "/usr/lib/libfoo.so.1", BuildID: "abcd", Functions: 10, root: root},
@@ -107,7 +107,7 @@ func TestForeignRoot(t *testing.T) {
 	if want := []string{"postgresql-16-dbgsym", "libc6-dbg", "", ""}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	advice := strings.Join(Advice(images, "again", false), "\n")
+	advice := strings.Join(SymbolAdvice(images, "again", false), "\n")
 	for _, want := range []string{
 		"apt install postgresql-16-dbgsym libc6-dbg\nand of the libraries, which few stacks are in:\n" +
 			"apt install libbar-dbgsym\n",
@@ -117,14 +117,14 @@ func TestForeignRoot(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, advice)
 		}
 	}
-	if advice := strings.Join(Advice(images, "again", true), "\n"); !strings.Contains(advice, "is configured") {
+	if advice := strings.Join(SymbolAdvice(images, "again", true), "\n"); !strings.Contains(advice, "is configured") {
 		t.Error(advice)
 	}
-	own := []Image{{Name: "x", Path: "/x", BuildID: "abcd", Functions: 1}} // a private server may have it
-	if advice := strings.Join(Advice(own, "again", true), "\n"); !strings.Contains(advice, "again --fetch") {
+	own := []SymbolImage{{Name: "x", Path: "/x", BuildID: "abcd", Functions: 1}} // a private server may have it
+	if advice := strings.Join(SymbolAdvice(own, "again", true), "\n"); !strings.Contains(advice, "again --fetch") {
 		t.Error(advice)
 	}
-	if advice := Advice([]Image{{Path: "/x", Lines: true, Symtab: true}}, "again", false); len(advice) > 0 {
+	if advice := SymbolAdvice([]SymbolImage{{Path: "/x", Lines: true, Symtab: true}}, "again", false); len(advice) > 0 {
 		t.Errorf("nothing is missing, and yet: %q", advice)
 	}
 }
@@ -142,7 +142,7 @@ func TestHostileRoot(t *testing.T) {
 	if err := unix.Mkfifo(filepath.Join(root, dpkgInfo, "pipe.list"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	images := []Image{
+	images := []SymbolImage{
 		{Name: "libx.so", Path: "/usr/lib/libx.so", BuildID: "abcd", Functions: 10, root: root},
 		{Name: "libgood.so", Path: "/usr/lib/libgood.so", BuildID: "abcd", Functions: 10, root: root},
 		{Name: "z\x1b[31m", Path: "/z", BuildID: "abcd", Functions: 10, Deleted: true, root: root},
@@ -160,7 +160,7 @@ func TestHostileRoot(t *testing.T) {
 	if images[0].Package != "" || images[1].Package != "good" {
 		t.Errorf("packages %q and %q", images[0].Package, images[1].Package)
 	}
-	advice := strings.Join(Advice(images, "again", false), "\n")
+	advice := strings.Join(SymbolAdvice(images, "again", false), "\n")
 	if strings.ContainsAny(advice, "\x1b") || strings.Contains(advice, "evil") || strings.Contains(advice, "reboot") ||
 		!strings.Contains(advice, "good-dbgsym") {
 		t.Error(advice)
@@ -172,8 +172,8 @@ func TestRHEL(t *testing.T) {
 	root := tree(t, map[string]string{
 		"usr/lib/os-release": "NAME='Rocky Linux'\nID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n",
 	})
-	images := func(root string) []Image {
-		return []Image{
+	images := func(root string) []SymbolImage {
+		return []SymbolImage{
 			{Name: "postgres", Path: "/usr/bin/postgres", BuildID: "abcd", Functions: 2, root: root},
 			{Name: "postgres", Path: "/usr/pgsql-15/bin/postgres", BuildID: "abcd", Functions: 2, root: root},
 			{Name: "libx.so", Path: "/usr/lib64/libx.so", Functions: 2, root: root},
@@ -186,7 +186,7 @@ func TestRHEL(t *testing.T) {
 	if want := []string{"postgresql-server", "postgresql15-server", "", ""}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	advice := strings.Join(Advice(list, "again", false), "\n")
+	advice := strings.Join(SymbolAdvice(list, "again", false), "\n")
 	for _, want := range []string{
 		"dnf debuginfo-install postgresql-server postgresql15-server", "pgdg", "of no package: libx.so",
 	} {
@@ -208,7 +208,7 @@ esac`})
 		t.Setenv("PATH", bin+":/usr/bin:/bin")
 		s := system{family: []string{"rhel"}}
 		list := images("")
-		var pointers []*Image
+		var pointers []*SymbolImage
 		for i := range list {
 			pointers = append(pointers, &list[i])
 		}

@@ -1,10 +1,4 @@
-// Package symbols reports the sources of a stack's names. For each image of a process, or for a file, it lists the
-// symbols and debug information. It counts the functions that have a name, and says what to install or to configure
-// for the rest.
-//
-// It uses the same code as captures (package symbolize), so its report agrees with the stacks. It stops no process
-// and uses no network. It finds downloaded debug files through an interface.
-package symbols
+package doctor
 
 import (
 	"errors"
@@ -26,8 +20,8 @@ type Fetched interface {
 	DebugFile(buildID string) string
 }
 
-// Image describes one image.
-type Image struct {
+// SymbolImage describes one image.
+type SymbolImage struct {
 	Name    string `json:"name"`
 	Path    string `json:"path"`
 	BuildID string `json:"build_id,omitempty"`
@@ -73,13 +67,13 @@ type Image struct {
 
 // Complete reports whether there is nothing more to get: the image has full debug information with lines. Functions
 // that have no name even so, such as some in assembly, never get one.
-func (m *Image) Complete() bool {
+func (m *SymbolImage) Complete() bool {
 	return m.Lines && m.MissingSupplement == "" &&
 		(m.Symtab || m.DebugFile != "" || m.FetchedFile != "" || m.Named == m.Functions)
 }
 
 // Share returns the percentage of the functions that have a name. It is below 100 unless all have one.
-func (m *Image) Share() float64 {
+func (m *SymbolImage) Share() float64 {
 	const almost = 99.9
 	if m.Functions == 0 {
 		return 0
@@ -92,19 +86,19 @@ func (m *Image) Share() float64 {
 }
 
 // virtual reports whether the image has no file: the vDSO.
-func (m *Image) virtual() bool { return !strings.HasPrefix(m.Path, "/") }
+func (m *SymbolImage) virtual() bool { return !strings.HasPrefix(m.Path, "/") }
 
-// Options configures the search for debug files. The zero value is the default.
-type Options struct {
+// SymbolOptions configures the search for debug files. The zero value is the default.
+type SymbolOptions struct {
 	// Fetched has the downloaded files, or is nil.
 	Fetched Fetched
 	// DebugDirs are the folders to search for separate debug files. None means /usr/lib/debug.
 	DebugDirs []string
 }
 
-// OfProcess returns the images of a process, in the order of their addresses. The error is ErrNoImages, or the error
+// SymbolsOf returns the images of a process, in the order of their addresses. The error is ErrNoImages, or the error
 // of reading the process: it is gone, or another user's (procfs.ErrGone, procfs.ErrDenied).
-func OfProcess(pid int, o Options) ([]Image, error) {
+func SymbolsOf(pid int, o SymbolOptions) ([]SymbolImage, error) {
 	found, err := symbolize.Images(pid, o.DebugDirs)
 	if err != nil {
 		return nil, err
@@ -112,26 +106,26 @@ func OfProcess(pid int, o Options) ([]Image, error) {
 	if len(found) == 0 {
 		return nil, ErrNoImages
 	}
-	all := make([]Image, 0, len(found))
+	all := make([]SymbolImage, 0, len(found))
 	for i := range found {
 		all = append(all, inspect(&found[i], o.Fetched))
 	}
 	return all, nil
 }
 
-// OfFile looks at an ELF file.
-func OfFile(file string, o Options) (Image, error) {
+// SymbolsOfFile looks at an ELF file.
+func SymbolsOfFile(file string, o SymbolOptions) (SymbolImage, error) {
 	m, done, err := symbolize.OpenImage(file, o.DebugDirs)
 	if err != nil {
-		return Image{}, err
+		return SymbolImage{}, err
 	}
 	defer func() { _ = done() }()
 	return inspect(&m, o.Fetched), nil
 }
 
 // inspect looks at one image.
-func inspect(m *symbolize.Image, fetched Fetched) Image {
-	out := Image{
+func inspect(m *symbolize.Image, fetched Fetched) SymbolImage {
+	out := SymbolImage{
 		Name: path.Base(m.Path), Path: m.Path, BuildID: m.BuildID(), Deleted: m.Deleted, InMemory: m.InMemory,
 		Symtab: m.HasSection(".symtab"), DynSym: m.HasSection(".dynsym"), DebugData: m.HasSection(".gnu_debugdata"),
 		GoTable: m.GoFunctions() > 0, root: m.Root(),
@@ -166,7 +160,7 @@ func inspect(m *symbolize.Image, fetched Fetched) Image {
 }
 
 // installed finds the debug file on this host, and where it was looked for.
-func (m *Image) installed(img *symbolize.Image) (debugfile.Result, debugfile.Options, bool) {
+func (m *SymbolImage) installed(img *symbolize.Image) (debugfile.Result, debugfile.Options, bool) {
 	for _, o := range img.DebugOptions() {
 		d, err := debugfile.Find(img.Image, img.Path, o)
 		if err != nil {
@@ -187,7 +181,7 @@ func (m *Image) installed(img *symbolize.Image) (debugfile.Result, debugfile.Opt
 }
 
 // fetched opens the debug file that was fetched.
-func (m *Image) fetched(img *symbolize.Image, from Fetched) (symbolize.Fetched, bool) {
+func (m *SymbolImage) fetched(img *symbolize.Image, from Fetched) (symbolize.Fetched, bool) {
 	if from == nil || m.BuildID == "" {
 		return symbolize.Fetched{}, false
 	}
@@ -205,7 +199,7 @@ func (m *Image) fetched(img *symbolize.Image, from Fetched) (symbolize.Fetched, 
 }
 
 // findSupplement finds the supplementary file of a debug file, on this host or among the downloaded files.
-func (m *Image) findSupplement(debug *elfimage.Image, at string, o debugfile.Options, from Fetched) {
+func (m *SymbolImage) findSupplement(debug *elfimage.Image, at string, o debugfile.Options, from Fetched) {
 	link, ok := debugfile.SupplementLink(debug)
 	if !ok {
 		return

@@ -1,4 +1,4 @@
-package symbols_test
+package doctor_test
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 	"pg_stat_backtrace/internal/debuginfodtest"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process/procfs"
-	"pg_stat_backtrace/worker/doctor/symbols"
+	"pg_stat_backtrace/worker/doctor"
 )
 
 // cached is one fetched file.
@@ -35,7 +35,7 @@ type files map[string]string
 
 func (f files) DebugFile(id string) string { return f[id] }
 
-const source = "../../naming/debuginfod/testdata/program.c"
+const source = "../naming/debuginfod/testdata/program.c"
 
 // start runs a program until it has written a byte.
 func start(t *testing.T, exe string) int {
@@ -59,7 +59,7 @@ func start(t *testing.T, exe string) int {
 }
 
 // named finds the image of a name.
-func named(t *testing.T, images []symbols.Image, name string) symbols.Image {
+func named(t *testing.T, images []doctor.SymbolImage, name string) doctor.SymbolImage {
 	t.Helper()
 	for i := range images {
 		if images[i].Name == name {
@@ -67,7 +67,7 @@ func named(t *testing.T, images []symbols.Image, name string) symbols.Image {
 		}
 	}
 	t.Fatalf("no image %q in %+v", name, images)
-	return symbols.Image{}
+	return doctor.SymbolImage{}
 }
 
 // TestPostgres: of a running server, Debian's stripped postgres has a name for somewhat more than half of its
@@ -75,7 +75,7 @@ func named(t *testing.T, images []symbols.Image, name string) symbols.Image {
 func TestPostgres(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		server := pgtest.Start(t, binDir, pgtest.Options{})
-		images, err := symbols.OfProcess(server.PostmasterPID(), symbols.Options{})
+		images, err := doctor.SymbolsOf(server.PostmasterPID(), doctor.SymbolOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,20 +93,20 @@ func TestPostgres(t *testing.T) {
 		if images[0].Name != "postgres" {
 			t.Errorf("the first image is %s", images[0].Name)
 		}
-		symbols.FindPackages(t.Context(), images)
+		doctor.FindPackages(t.Context(), images)
 		checkTable(t, images)
 	})
 }
 
 // checkTable prints a table that is as wide as promised.
-func checkTable(t *testing.T, images []symbols.Image) {
+func checkTable(t *testing.T, images []doctor.SymbolImage) {
 	t.Helper()
 	var b bytes.Buffer
-	if err := symbols.Table(&b, images); err != nil {
+	if err := doctor.SymbolTable(&b, images); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("\n%s%s", b.String(), strings.Join(symbols.Advice(images, "again", false), "\n"))
-	for _, line := range append(strings.Split(b.String(), "\n"), symbols.Advice(images, "again", false)...) {
+	t.Logf("\n%s%s", b.String(), strings.Join(doctor.SymbolAdvice(images, "again", false), "\n"))
+	for _, line := range append(strings.Split(b.String(), "\n"), doctor.SymbolAdvice(images, "again", false)...) {
 		if len(line) > 100 && !strings.Contains(line, "/") && !strings.Contains(line, "! ") {
 			t.Errorf("%d columns: %s", len(line), line)
 		}
@@ -121,15 +121,15 @@ func TestSources(t *testing.T) {
 	if out, err := unstrip.CombinedOutput(); err != nil {
 		t.Fatalf("eu-unstrip: %v\n%s", err, out)
 	}
-	bare, err := symbols.OfFile(p.Exe, symbols.Options{})
+	bare, err := doctor.SymbolsOfFile(p.Exe, doctor.SymbolOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	fetched, err := symbols.OfFile(p.Exe, symbols.Options{Fetched: cached{p.BuildID, p.Debug}})
+	fetched, err := doctor.SymbolsOfFile(p.Exe, doctor.SymbolOptions{Fetched: cached{p.BuildID, p.Debug}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	whole, err := symbols.OfFile(full, symbols.Options{})
+	whole, err := doctor.SymbolsOfFile(full, doctor.SymbolOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,12 +144,12 @@ func TestSources(t *testing.T) {
 		t.Errorf("whole: %+v", whole)
 	}
 	other := debuginfodtest.Build(t, source, "-O2")
-	wrong, err := symbols.OfFile(p.Exe, symbols.Options{Fetched: cached{p.BuildID, other.Debug}})
+	wrong, err := doctor.SymbolsOfFile(p.Exe, doctor.SymbolOptions{Fetched: cached{p.BuildID, other.Debug}})
 	if err != nil || wrong.FetchedFile != "" || wrong.Named != bare.Named || len(wrong.Problems) == 0 ||
 		!strings.Contains(wrong.Problems[len(wrong.Problems)-1], other.BuildID) {
 		t.Errorf("a debug file of another build: %+v, %v", wrong, err)
 	}
-	checkTable(t, []symbols.Image{bare, fetched, whole, wrong})
+	checkTable(t, []doctor.SymbolImage{bare, fetched, whole, wrong})
 }
 
 // TestGoProgram checks that this program has Go's table with the names of all its functions.
@@ -162,11 +162,11 @@ func TestGoProgram(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "strip", "-o", stripped, exe).CombinedOutput(); err != nil {
 		t.Fatalf("strip: %v\n%s", err, out)
 	}
-	m, err := symbols.OfFile(stripped, symbols.Options{})
+	m, err := doctor.SymbolsOfFile(stripped, doctor.SymbolOptions{})
 	if err != nil || !m.GoTable || m.Symtab || !m.Lines || m.Functions < 1000 || m.Named != m.Functions || !m.Complete() {
 		t.Errorf("%+v, %v", m, err)
 	}
-	checkTable(t, []symbols.Image{m})
+	checkTable(t, []doctor.SymbolImage{m})
 }
 
 // TestSupplement checks the file to which dwz has moved parts: it is found in the cache, and reported as missing if
@@ -183,12 +183,12 @@ func TestSupplement(t *testing.T) {
 		"fetched": {files{a.BuildID: a.Debug, id: file}, ""},
 		"another": {files{a.BuildID: a.Debug, id: b.Debug}, id},
 	} {
-		m, err := symbols.OfFile(a.Exe, symbols.Options{Fetched: c.from})
+		m, err := doctor.SymbolsOfFile(a.Exe, doctor.SymbolOptions{Fetched: c.from})
 		if err != nil || m.FetchedFile != a.Debug || m.MissingSupplement != c.missing || m.Complete() != (c.missing == "") ||
 			(m.Supplement == file) != (c.missing == "") || len(m.Problems) > 0 != (c.missing != "") {
 			t.Errorf("%s: %+v, %v", name, m, err)
 		}
-		checkTable(t, []symbols.Image{m})
+		checkTable(t, []doctor.SymbolImage{m})
 	}
 }
 
@@ -204,7 +204,7 @@ func TestInstalled(t *testing.T) {
 	if err := os.Rename(p.Debug, beside); err != nil {
 		t.Fatal(err)
 	}
-	m, err := symbols.OfFile(p.Exe, symbols.Options{})
+	m, err := doctor.SymbolsOfFile(p.Exe, doctor.SymbolOptions{})
 	if err != nil || m.DebugFile != beside || m.HowFound != "debuglink" || !m.Complete() || len(m.Problems) > 0 {
 		t.Errorf("%+v, %v", m, err)
 	}
@@ -217,7 +217,7 @@ func TestInstalled(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, dirs := range [][]string{nil, {"/nonexistent", elsewhere}} {
-		m, err := symbols.OfFile(p.Exe, symbols.Options{DebugDirs: dirs})
+		m, err := doctor.SymbolsOfFile(p.Exe, doctor.SymbolOptions{DebugDirs: dirs})
 		if err != nil || m.Complete() != (dirs != nil) || strings.HasPrefix(m.DebugFile, elsewhere) != (dirs != nil) {
 			t.Errorf("debug files below %q: %+v, %v", dirs, m, err)
 		}
@@ -226,7 +226,7 @@ func TestInstalled(t *testing.T) {
 	if err := os.Rename(other.Debug, beside); err != nil {
 		t.Fatal(err)
 	}
-	m, err = symbols.OfFile(p.Exe, symbols.Options{})
+	m, err = doctor.SymbolsOfFile(p.Exe, doctor.SymbolOptions{})
 	if err != nil || m.DebugFile != "" || m.Complete() || len(m.Problems) != 1 ||
 		!strings.Contains(m.Problems[0], other.BuildID) {
 		t.Errorf("%+v, %v", m, err)
@@ -237,7 +237,7 @@ func TestInstalled(t *testing.T) {
 // deleted.
 func TestDeleted(t *testing.T) {
 	p := debuginfodtest.Build(t, source)
-	before, err := symbols.OfFile(p.Exe, symbols.Options{})
+	before, err := doctor.SymbolsOfFile(p.Exe, doctor.SymbolOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestDeleted(t *testing.T) {
 	if err := os.Remove(p.Exe); err != nil {
 		t.Fatal(err)
 	}
-	images, err := symbols.OfProcess(pid, symbols.Options{})
+	images, err := doctor.SymbolsOf(pid, doctor.SymbolOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +253,7 @@ func TestDeleted(t *testing.T) {
 	if !m.Deleted || m.BuildID != p.BuildID || m.Functions != before.Functions {
 		t.Errorf("%+v, before %+v", m, before)
 	}
-	advice := strings.Join(symbols.Advice(images, "again", true), "\n")
+	advice := strings.Join(doctor.SymbolAdvice(images, "again", true), "\n")
 	if !strings.Contains(advice, "replaced or removed since the process began: program") {
 		t.Error(advice)
 	}
@@ -266,11 +266,11 @@ func TestErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	for file, want := range map[string]error{"/nonexistent": os.ErrNotExist, "/": nil, text: nil, "/dev/null": nil} {
-		if _, err := symbols.OfFile(file, symbols.Options{}); err == nil || want != nil && !errors.Is(err, want) {
+		if _, err := doctor.SymbolsOfFile(file, doctor.SymbolOptions{}); err == nil || want != nil && !errors.Is(err, want) {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
-	if _, err := symbols.OfProcess(1<<30, symbols.Options{}); !errors.Is(err, procfs.ErrGone) {
+	if _, err := doctor.SymbolsOf(1<<30, doctor.SymbolOptions{}); !errors.Is(err, procfs.ErrGone) {
 		t.Error(err)
 	}
 }
@@ -281,7 +281,7 @@ const envRefused = "SYMBOLS_TEST_PID"
 // TestRefused checks that another user's process is refused with a clear error.
 func TestRefused(t *testing.T) {
 	if pid, err := strconv.Atoi(os.Getenv(envRefused)); err == nil {
-		if _, err := symbols.OfProcess(pid, symbols.Options{}); !errors.Is(err, procfs.ErrDenied) {
+		if _, err := doctor.SymbolsOf(pid, doctor.SymbolOptions{}); !errors.Is(err, procfs.ErrDenied) {
 			t.Fatal(err)
 		}
 		return
@@ -313,10 +313,10 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestHostileNames checks that a path chosen by another user cannot send control sequences to the terminal.
-func TestHostileNames(t *testing.T) {
+// TestHostileSymbolNames checks that a path chosen by another user cannot send control sequences to the terminal.
+func TestHostileSymbolNames(t *testing.T) {
 	var b bytes.Buffer
-	err := symbols.Table(&b, []symbols.Image{{
+	err := doctor.SymbolTable(&b, []doctor.SymbolImage{{
 		Name: "a\x1b[2Jb\nc", Path: "/x", DebugFile: "/d\x1b[31m", Problems: []string{"one\ntwo\x07"},
 		BuildID: hex.EncodeToString(make([]byte, 20)),
 	}})
@@ -354,11 +354,11 @@ func TestChroot(t *testing.T) {
 	if _, err := io.ReadFull(out, make([]byte, len("ready"))); err != nil {
 		t.Fatal(err)
 	}
-	images, err := symbols.OfProcess(cmd.Process.Pid, symbols.Options{})
+	images, err := doctor.SymbolsOf(cmd.Process.Pid, doctor.SymbolOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	symbols.FindPackages(t.Context(), images)
+	doctor.FindPackages(t.Context(), images)
 	if m := images[0]; m.Path != "/usr/bin/program" || m.Package != "theirs" {
 		t.Errorf("%s is of package %q", m.Path, m.Package)
 	}

@@ -1,4 +1,4 @@
-package symbols
+package doctor
 
 import (
 	"fmt"
@@ -8,9 +8,9 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// Table prints a line for each image. Below it follow its debug file, if it has one, and its problems. With a
+// SymbolTable prints a line for each image. Below it follow its debug file, if it has one, and its problems. With a
 // build-id of 20 bytes a line has at most 100 columns, unless a name or a path is long.
-func Table(w io.Writer, images []Image) error {
+func SymbolTable(w io.Writer, images []SymbolImage) error {
 	wide := len("IMAGE")
 	for i := range images {
 		wide = max(wide, len(clean(images[i].Name)))
@@ -42,7 +42,7 @@ func Table(w io.Writer, images []Image) error {
 }
 
 // sources says in a word or two where names come from, the best one first.
-func (m *Image) sources() string {
+func (m *SymbolImage) sources() string {
 	var s []string
 	add := func(have bool, what string) {
 		if have {
@@ -62,7 +62,7 @@ func (m *Image) sources() string {
 }
 
 // below are the lines below an image's.
-func (m *Image) below() []string {
+func (m *SymbolImage) below() []string {
 	var s []string
 	add := func(what, text string) {
 		if text != "" {

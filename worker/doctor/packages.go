@@ -1,4 +1,4 @@
-package symbols
+package doctor
 
 import (
 	"bufio"
@@ -16,8 +16,8 @@ import (
 
 // FindPackages sets the package of each image and of its debug file. It uses dpkg's file lists or rpm. On a relative
 // of RHEL without rpm, it uses the usual paths of PostgreSQL's programs.
-func FindPackages(ctx context.Context, images []Image) {
-	byRoot := make(map[string][]*Image)
+func FindPackages(ctx context.Context, images []SymbolImage) {
+	byRoot := make(map[string][]*SymbolImage)
 	for i := range images {
 		if m := &images[i]; !m.virtual() {
 			byRoot[m.root] = append(byRoot[m.root], m)
@@ -44,8 +44,8 @@ const (
 var packageName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9+._-]*$`)
 
 // dpkg searches the file lists of the installed packages for the images, as dpkg -S does.
-func (s *system) dpkg(ctx context.Context, images []*Image) {
-	wanted := make(map[string][]*Image)
+func (s *system) dpkg(ctx context.Context, images []*SymbolImage) {
+	wanted := make(map[string][]*SymbolImage)
 	for _, m := range images {
 		for _, p := range aliases(m.Path) {
 			wanted[p] = append(wanted[p], m)
@@ -122,7 +122,7 @@ const rpmTimeout = 10 * time.Second
 
 // rpm asks rpm for the owners. It does so only for this root directory, because another root's rpm is another
 // program. Without rpm it uses the paths of PostgreSQL's programs.
-func (s *system) rpm(ctx context.Context, images []*Image) {
+func (s *system) rpm(ctx context.Context, images []*SymbolImage) {
 	if !s.redHat() {
 		return
 	}
