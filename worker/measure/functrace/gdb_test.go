@@ -15,7 +15,6 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/measure/functrace"
-	"pg_stat_backtrace/worker/measure/functrace/probepoint"
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
@@ -130,13 +129,13 @@ func behindPoint(t *testing.T, pid int, function string) (at, behind uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := probepoint.Choose(elf.EM_X86_64, code, probepoint.Options{})
+	p, err := functrace.ChoosePoint(elf.EM_X86_64, code, functrace.PointOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	at = list[0].Bias + f[0].Addr + p.Offset
 	for n := uint64(1); n < 16; n++ {
-		if _, err := probepoint.At(elf.EM_X86_64, code, p.Offset+n); err == nil {
+		if _, err := functrace.PointAt(elf.EM_X86_64, code, p.Offset+n); err == nil {
 			return at, at + n
 		}
 	}

@@ -16,7 +16,6 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/measure/functrace/probepoint"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
@@ -181,7 +180,7 @@ func notes(name string, p *place) (list []string) {
 }
 
 // choose chooses the instruction of a function to probe.
-func (t *Tracer) choose(p *place) (probepoint.Point, error) {
+func (t *Tracer) choose(p *place) (Point, error) {
 	if p.inside != 0 {
 		return t.exactly(p)
 	}
@@ -194,23 +193,23 @@ func (t *Tracer) choose(p *place) (probepoint.Point, error) {
 	const some = 64 // bytes, of a function whose size is not known
 	code, err := p.image.Code(p.function.Addr, cmp.Or(size, some))
 	if err != nil {
-		return probepoint.Point{}, err
+		return Point{}, err
 	}
-	return probepoint.Choose(p.image.Machine(), code, probepoint.Options{
+	return ChoosePoint(p.image.Machine(), code, PointOptions{
 		Go: p.function.Go, Arguments: len(t.options.Arguments)+len(t.options.Conditions) > 0, Return: t.options.Calls,
 	})
 }
 
 // exactly probes the instruction that the caller has named by its address.
-func (t *Tracer) exactly(p *place) (probepoint.Point, error) {
+func (t *Tracer) exactly(p *place) (Point, error) {
 	if len(t.options.Arguments)+len(t.options.Conditions) > 0 {
-		return probepoint.Point{}, errors.New("arguments can be read only where a function begins")
+		return Point{}, errors.New("arguments can be read only where a function begins")
 	}
 	code, err := p.image.Code(p.function.Addr, cmp.Or(p.function.Size, p.inside+16))
 	if err != nil {
-		return probepoint.Point{}, err
+		return Point{}, err
 	}
-	return probepoint.At(p.image.Machine(), code, p.inside)
+	return PointAt(p.image.Machine(), code, p.inside)
 }
 
 // addPoint adds an instruction of an image.

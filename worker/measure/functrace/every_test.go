@@ -1,4 +1,4 @@
-package probepoint
+package functrace
 
 import (
 	"debug/elf"
@@ -40,7 +40,7 @@ func TestEveryGoFunction(t *testing.T) {
 			checked, growing, restarting := 0, 0, 0
 			for _, fn := range functionsOf(t, f) {
 				always, again := passed(fn, m.read)
-				p, err := Choose(f.Machine, fn.code, Options{Go: true})
+				p, err := ChoosePoint(f.Machine, fn.code, PointOptions{Go: true})
 				switch {
 				case err != nil && len(again) == 0:
 					continue // written in assembler: data, or loops
@@ -85,7 +85,7 @@ func TestEveryServerFunction(t *testing.T) {
 		}
 		functions, refused := exportedFunctions(t, f), 0
 		for _, fn := range functions {
-			p, err := Choose(f.Machine, fn.code, Options{})
+			p, err := ChoosePoint(f.Machine, fn.code, PointOptions{})
 			if err != nil {
 				refused++
 				continue

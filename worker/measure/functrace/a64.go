@@ -1,4 +1,4 @@
-package probepoint
+package functrace
 
 import (
 	"encoding/binary"
@@ -22,7 +22,7 @@ type functionA64 []disasm.Instruction
 
 // chooseA64 takes the first instruction that every call passes once: the kernel does not emulate the beginning of most
 // functions.
-func chooseA64(code []byte, o Options) (Point, error) {
+func chooseA64(code []byte, o PointOptions) (Point, error) {
 	f := decodeA64(code)
 	if len(f) == 0 {
 		return Point{}, ErrCode

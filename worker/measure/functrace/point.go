@@ -1,8 +1,4 @@
-// Package probepoint chooses the instruction of a function at which to probe its calls. Every call passes it exactly
-// once. If possible the kernel emulates it, because to single-step an instruction takes some ten times as long.
-//
-// It reads code as bytes and must not know processes or files.
-package probepoint
+package functrace
 
 import (
 	"debug/elf"
@@ -24,8 +20,8 @@ type Point struct {
 	Text string
 }
 
-// Options say what the probe needs.
-type Options struct {
+// PointOptions say what the probe needs.
+type PointOptions struct {
 	// Go: the function is Go's. Its first instructions may run twice in a call, if the stack has to grow.
 	Go bool
 	// Arguments: the arguments are read.
@@ -48,15 +44,15 @@ var (
 //
 //nolint:gochecknoglobals // a table
 var instructionSets = map[elf.Machine]struct {
-	choose func(code []byte, o Options) (Point, error)
+	choose func(code []byte, o PointOptions) (Point, error)
 	at     func(code []byte, offset uint64) (p Point, found bool)
 }{
 	elf.EM_X86_64:  {chooseX86, atX86},
 	elf.EM_AARCH64: {chooseA64, atA64},
 }
 
-// Choose chooses an instruction of a function, of which code has all bytes as far as they are known.
-func Choose(machine elf.Machine, code []byte, o Options) (Point, error) {
+// ChoosePoint chooses an instruction of a function, of which code has all bytes as far as they are known.
+func ChoosePoint(machine elf.Machine, code []byte, o PointOptions) (Point, error) {
 	set, ok := instructionSets[machine]
 	if !ok {
 		return Point{}, fmt.Errorf("%w (%s)", ErrArchitecture, machine)
@@ -64,8 +60,8 @@ func Choose(machine elf.Machine, code []byte, o Options) (Point, error) {
 	return set.choose(code, o)
 }
 
-// At returns the instruction at an offset of a function, if one begins there.
-func At(machine elf.Machine, code []byte, offset uint64) (Point, error) {
+// PointAt returns the instruction at an offset of a function, if one begins there.
+func PointAt(machine elf.Machine, code []byte, offset uint64) (Point, error) {
 	set, ok := instructionSets[machine]
 	if !ok {
 		return Point{}, fmt.Errorf("%w (%s)", ErrArchitecture, machine)

@@ -1,4 +1,4 @@
-package probepoint
+package functrace
 
 import (
 	"fmt"
@@ -33,7 +33,7 @@ type function struct {
 	targets []int64
 }
 
-func chooseX86(code []byte, o Options) (Point, error) {
+func chooseX86(code []byte, o PointOptions) (Point, error) {
 	f := decodeX86(code)
 	if len(f.list) == 0 {
 		return Point{}, ErrCode
