@@ -1,5 +1,7 @@
 // Package capture makes the named stack of a process. It stops and copies the process (package ptrace), walks the
 // copy (package unwind) and names the frames (package symbolize). It checks no privileges and prints nothing.
+//
+// ReadCore does the same for a core file. It uses the files that the core names, and the memory in it.
 package capture
 
 import (

@@ -1,4 +1,4 @@
-package coredump
+package capture
 
 import (
 	"debug/elf"
@@ -26,8 +26,8 @@ import (
 // Engine is the engine of a trace that was read from a core file.
 const Engine = "core"
 
-// Options configures the reading of a core file. The zero value is the default.
-type Options struct {
+// CoreOptions configures the reading of a core file. The zero value is the default.
+type CoreOptions struct {
 	// Exe is the program's file. If it is "", the path in the core is used.
 	Exe string
 	// Sysroot is put before every path in the core. It is a copy of the root directory of the core's host.
@@ -43,7 +43,7 @@ type Options struct {
 }
 
 // A Trace is the result of reading a core file.
-type Trace struct {
+type CoreTrace struct {
 	Trace *backtrace.Trace
 	// Name is the program's name as the core has it, and Arch its architecture. Signal is the signal that ended the
 	// program, or 0 if none did.
@@ -62,10 +62,10 @@ type Trace struct {
 	Input int64
 }
 
-// Read returns the named stacks of all threads in a core file of any architecture. The file may be compressed by
+// ReadCore returns the named stacks of all threads in a core file of any architecture. The file may be compressed by
 // zstd, gzip or lz4, and "-" is the standard input. Errors are those of package corefile. With Options.Goroutines
 // they also are gostack.ErrNotGo and those of package goroutine.
-func Read(file string, o Options) (*Trace, error) {
+func ReadCore(file string, o CoreOptions) (*CoreTrace, error) {
 	start := time.Now()
 	stream, user, err := openStream(file, o.Stdin)
 	if err != nil {
@@ -99,7 +99,7 @@ func Read(file string, o Options) (*Trace, error) {
 		return nil, errors.Join(append([]error{fmt.Errorf("%s: %w", core.Name(), err)}, r.refused...)...)
 	}
 	t.Total = time.Since(start)
-	return &Trace{
+	return &CoreTrace{
 		Trace: t, Name: core.Process.Name, Arch: core.Arch.Name, Signal: core.Threads[0].Signal,
 		Unproved: r.unproved, Refused: r.refused, WrongExe: r.wrongExe, LeftOut: r.leftOut,
 		Input: stored,
@@ -109,7 +109,7 @@ func Read(file string, o Options) (*Trace, error) {
 // reader reads one core file.
 type reader struct {
 	core     *corefile.Core
-	options  Options
+	options  CoreOptions
 	user     rootfs.User // opens the files that the core names
 	images   *symbolize.Cache
 	loaded   []loadedImage

@@ -17,7 +17,7 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/corefile"
-	"pg_stat_backtrace/worker/capture/coredump"
+	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
@@ -67,7 +67,7 @@ func TestCores(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(path), ".core.xz")
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			c, err := coredump.Read(unpack(t, dir, name+".core"), coredump.Options{Exe: unpack(t, dir, name)})
+			c, err := capture.ReadCore(unpack(t, dir, name+".core"), capture.CoreOptions{Exe: unpack(t, dir, name)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -122,7 +122,7 @@ func TestGlobalPointer(t *testing.T) {
 			dir := t.TempDir()
 			core, exe := unpack(t, dir, name+".core"), unpack(t, dir, name)
 			want := symbolValue(t, exe, "__global_pointer$") - symbolValue(t, exe, "leaf")
-			whole, err := coredump.Read(core, coredump.Options{Exe: exe})
+			whole, err := capture.ReadCore(core, capture.CoreOptions{Exe: exe})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -208,7 +208,7 @@ func TestCoreWrongExe(t *testing.T) {
 		{"aarch64-fp", ""},
 	} {
 		t.Run(test.exe, func(t *testing.T) {
-			c, err := coredump.Read(core, coredump.Options{Exe: unpack(t, t.TempDir(), test.exe)})
+			c, err := capture.ReadCore(core, capture.CoreOptions{Exe: unpack(t, t.TempDir(), test.exe)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -230,7 +230,7 @@ func TestCoreWrongExe(t *testing.T) {
 func TestCoreUnproved(t *testing.T) {
 	dir := t.TempDir()
 	for core, unproved := range map[string]int{"aarch64-cfi": 1, "x86_64-cfi": 0} {
-		c, err := coredump.Read(unpack(t, dir, core+".core"), coredump.Options{Exe: unpack(t, dir, core)})
+		c, err := capture.ReadCore(unpack(t, dir, core+".core"), capture.CoreOptions{Exe: unpack(t, dir, core)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -254,7 +254,7 @@ func TestCoreCut(t *testing.T) {
 		if err := os.WriteFile(cut, whole[:n], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c, err := coredump.Read(cut, coredump.Options{Exe: exe})
+		c, err := capture.ReadCore(cut, capture.CoreOptions{Exe: exe})
 		if err != nil {
 			errs++
 			continue

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/worker/capture/coredump"
+	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/gostack"
 )
 
@@ -37,7 +37,7 @@ func TestCoreGoroutines(t *testing.T) {
 	if err != nil || len(cores) != 1 {
 		t.Skipf("the kernel writes no core file into the working directory: %s", cmd.ProcessState)
 	}
-	c, err := coredump.Read(cores[0], coredump.Options{MaxFrames: 5000, Goroutines: true})
+	c, err := capture.ReadCore(cores[0], capture.CoreOptions{MaxFrames: 5000, Goroutines: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,8 +51,8 @@ func TestCoreGoroutines(t *testing.T) {
 func TestCoreWithoutGo(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	_, err := coredump.Read(unpack(t, dir, "x86_64-cfi.core"),
-		coredump.Options{Exe: unpack(t, dir, "x86_64-cfi"), Goroutines: true})
+	_, err := capture.ReadCore(unpack(t, dir, "x86_64-cfi.core"),
+		capture.CoreOptions{Exe: unpack(t, dir, "x86_64-cfi"), Goroutines: true})
 	if !errors.Is(err, gostack.ErrNotGo) {
 		t.Errorf("error %v", err)
 	}

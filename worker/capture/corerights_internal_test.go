@@ -1,4 +1,4 @@
-package coredump
+package capture
 
 import (
 	"errors"
@@ -60,7 +60,7 @@ func TestRightsOfCore(t *testing.T) {
 	}
 	_ = f.Close()
 	for _, test := range []struct {
-		options Options
+		options CoreOptions
 		exe     bool
 		path    string
 		want    error
@@ -69,10 +69,10 @@ func TestRightsOfCore(t *testing.T) {
 		{path: secret, want: fs.ErrPermission},
 		{path: pipe, want: rootfs.ErrNotRegular},
 		{path: "/dev/zero", want: rootfs.ErrNotRegular},
-		{options: Options{Sysroot: dir}, path: "/secret", want: fs.ErrPermission},
-		{options: Options{Sysroot: filepath.Join(dir, "none")}, path: "/../secret", want: fs.ErrNotExist},
-		{options: Options{Exe: secret}, exe: true, path: "/x"},
-		{options: Options{Exe: pipe}, exe: true, path: "/x", want: rootfs.ErrNotRegular},
+		{options: CoreOptions{Sysroot: dir}, path: "/secret", want: fs.ErrPermission},
+		{options: CoreOptions{Sysroot: filepath.Join(dir, "none")}, path: "/../secret", want: fs.ErrNotExist},
+		{options: CoreOptions{Exe: secret}, exe: true, path: "/x"},
+		{options: CoreOptions{Exe: pipe}, exe: true, path: "/x", want: rootfs.ErrNotRegular},
 	} {
 		r := &reader{options: test.options, user: user}
 		m := &corefile.Mapped{Path: test.path, Exe: test.exe}

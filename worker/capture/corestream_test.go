@@ -15,7 +15,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"github.com/pierrec/lz4/v4"
 
-	"pg_stat_backtrace/worker/capture/coredump"
+	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
@@ -47,8 +47,8 @@ func TestCompressedCore(t *testing.T) {
 	dir := t.TempDir()
 	exe := unpack(t, dir, "riscv64-cfi")
 	file := unpack(t, dir, "riscv64-cfi.core")
-	o := coredump.Options{Exe: exe}
-	plain, err := coredump.Read(file, o)
+	o := capture.CoreOptions{Exe: exe}
+	plain, err := capture.ReadCore(file, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestCompressedCore(t *testing.T) {
 			if err := os.WriteFile(name, packed.Bytes()[:length], 0o600); err != nil {
 				t.Fatal(err)
 			}
-			c, err := coredump.Read(name, o)
+			c, err := capture.ReadCore(name, o)
 			if err != nil {
 				t.Fatalf("%s, cut %t: %v", format, cut, err)
 			}
@@ -97,7 +97,7 @@ func TestCompressedCore(t *testing.T) {
 func TestCoreFromPipe(t *testing.T) {
 	dir := t.TempDir()
 	exe, file := unpack(t, dir, "riscv64-cfi"), unpack(t, dir, "riscv64-cfi.core")
-	plain, err := coredump.Read(file, coredump.Options{Exe: exe})
+	plain, err := capture.ReadCore(file, capture.CoreOptions{Exe: exe})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestCoreFromPipe(t *testing.T) {
 		text, _ := os.ReadFile(file)
 		_, _ = w.Write(text)
 	}()
-	c, err := coredump.Read("-", coredump.Options{Exe: exe})
+	c, err := capture.ReadCore("-", capture.CoreOptions{Exe: exe})
 	if err != nil || functionNames(&c.Trace.Threads[0]) != functionNames(&plain.Trace.Threads[0]) {
 		t.Errorf("%v, %+v", err, c)
 	}
@@ -139,7 +139,7 @@ func TestZeros(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := coredump.Read(name, coredump.Options{}); err == nil || !strings.Contains(err.Error(), "bad magic") {
+	if _, err := capture.ReadCore(name, capture.CoreOptions{}); err == nil || !strings.Contains(err.Error(), "bad magic") {
 		t.Errorf("half a gigabyte of zeros: %v", err)
 	}
 }
@@ -163,7 +163,7 @@ func TestCoreOfGDB(t *testing.T) {
 			pid := start(t, test.command[0], test.command[1:]...)
 			file := filepath.Join(t.TempDir(), "core")
 			command(t, "gdb", "-batch", "-p", strconv.Itoa(pid), "-ex", "gcore "+file)
-			c, err := coredump.Read(file, coredump.Options{})
+			c, err := capture.ReadCore(file, capture.CoreOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -178,7 +178,7 @@ func TestCoreOfGDB(t *testing.T) {
 			if err := os.Truncate(file, info.Size()-100); err != nil { // a part of the section headers
 				t.Fatal(err)
 			}
-			if c, err = coredump.Read(file, coredump.Options{}); err != nil || functionNames(&c.Trace.Threads[0]) != want {
+			if c, err = capture.ReadCore(file, capture.CoreOptions{}); err != nil || functionNames(&c.Trace.Threads[0]) != want {
 				t.Errorf("without its section headers: %v, %+v", err, c)
 			}
 		})

@@ -1,4 +1,4 @@
-package coredump
+package capture
 
 import (
 	"path/filepath"

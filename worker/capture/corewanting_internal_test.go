@@ -1,4 +1,4 @@
-package coredump
+package capture
 
 import (
 	"bytes"
@@ -53,7 +53,7 @@ func openCore(t *testing.T, name string) (*corefile.Core, *procmap.Space, *coref
 		t.Fatal(err)
 	}
 	r := &reader{
-		core: core, options: Options{Exe: exe}, modules: make(map[moduleKey]openedFile),
+		core: core, options: CoreOptions{Exe: exe}, modules: make(map[moduleKey]openedFile),
 		images: symbolize.NewCache(core.Arch, &symbolize.Sources{Cache: dwarf.NewCache(0)}),
 	}
 	t.Cleanup(r.close)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/unwind/budget"
-	"pg_stat_backtrace/worker/capture/coredump"
+	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/report/render"
 )
 
@@ -55,7 +55,7 @@ func (c *coreFlags) check(cmd *cobra.Command, args []string) error {
 // runCore prints the stacks of a core file. An interrupt does not wait for the work: a pipe may be silent for ever.
 func (f *captureFlags) runCore(ctx context.Context, stdout, stderr io.Writer) error {
 	return untilInterrupt(ctx, 0, func() error {
-		c, err := coredump.Read(f.core.file, coredump.Options{
+		c, err := capture.ReadCore(f.core.file, capture.CoreOptions{
 			Exe: f.core.exe, Sysroot: f.core.sysroot, MaxFrames: f.maxFrames, Goroutines: f.goroutines, Stdin: os.Stdin,
 			DebugDirs: f.debugDirs,
 		})
@@ -68,7 +68,7 @@ func (f *captureFlags) runCore(ctx context.Context, stdout, stderr io.Writer) er
 
 // printCore prints the stacks of a core file. It reports files that were refused on stderr. A wrong --exe is a failure,
 // and so is a stack that was left out.
-func (f *captureFlags) printCore(c *coredump.Trace, stdout, stderr io.Writer) (err error) {
+func (f *captureFlags) printCore(c *capture.CoreTrace, stdout, stderr io.Writer) (err error) {
 	coloured := isColoured(stdout)
 	size := budget.New(budget.Output, "output")
 	size.Credit(c.Input)
@@ -106,7 +106,7 @@ func (f *captureFlags) printCore(c *coredump.Trace, stdout, stderr io.Writer) (e
 }
 
 // coreTitle is the line above a core's stacks.
-func coreTitle(c *coredump.Trace) string {
+func coreTitle(c *capture.CoreTrace) string {
 	s := fmt.Sprintf("core of process %d (%s), %s", c.Trace.PID, render.Word(c.Name), c.Arch)
 	if c.Signal == 0 {
 		return s
