@@ -42,7 +42,7 @@ var unguarded = map[string]string{
 	"worker/measure/clusterprofile/server.go describe process.ReadMemory": inGuard,
 	"worker/measure/clusterprofile/server.go readWord process.ReadMemory": inGuard,
 	"worker/doctor/confinement.go deniedCalls unix.SYS_PROCESS_VM_READV":  theKind,
-	"worker/naming/jitcode/later.go Of symbolize.ProcessMemory":           inGuard,
+	"worker/naming/later.go Of symbolize.ProcessMemory":                   inGuard,
 	"ptrace/measure/waits/preempt.go readPreemptFacts arguments":          theKind,
 	"worker/pg/cluster/member.go ReadTitle arguments":                     inGuard,
 	"worker/pg/cluster/upgrade.go inBinaryUpgrade arguments":              inGuard,

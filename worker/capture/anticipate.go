@@ -4,14 +4,14 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/host"
-	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
 // anticipate reads the symbols and lines of the place at which a process sleeps, while its first capture is prepared.
 // Most processes sleep, and are still at that place when they are stopped. Without anticipate, expanding the lines of
 // the C library takes most of the worker's first capture.
-func (c *Capturer) anticipate(key procmap.ProcessKey) {
+func (c *Capturer) anticipate(key naming.ProcessKey) {
 	host.BeginWork()
 	defer host.EndWork()
 	defer symbolize.Survive(c.images.Sources.Warn)

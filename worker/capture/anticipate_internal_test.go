@@ -9,7 +9,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind/symbol"
-	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming"
 )
 
 // TestAnticipate: what names the place where a process sleeps is read before anything is known of its images; of one
@@ -27,7 +27,7 @@ func TestAnticipate(t *testing.T) {
 	if !c.images.Empty() {
 		t.Fatal("images are known before the first capture")
 	}
-	c.anticipate(procmap.ProcessKey{PID: 1<<31 - 1, StartTime: 1})
+	c.anticipate(naming.ProcessKey{PID: 1<<31 - 1, StartTime: 1})
 	if !c.images.Empty() {
 		t.Error("an image of a process that is not there")
 	}
@@ -35,7 +35,7 @@ func TestAnticipate(t *testing.T) {
 		call, err := procfs.ReadSyscall(snap.PID, snap.PID)
 		return err == nil && !call.Running
 	})
-	c.anticipate(procmap.ProcessKey{PID: snap.PID, StartTime: stat.StartTime})
+	c.anticipate(naming.ProcessKey{PID: snap.PID, StartTime: stat.StartTime})
 	sp := c.processes.Open(snap.PID, stat.StartTime, snap.Maps)
 	regs, err := c.arch.DecodePRStatus(snap.Threads[0].Registers)
 	if err != nil {

@@ -3,7 +3,7 @@ package capture
 import (
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
-	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
@@ -23,7 +23,7 @@ func (r *run) extraReads() *snapshot.ExtraReads {
 // build unwinds and names a snapshot, with the descriptions of generated code that are of the same moment.
 func (r *run) build(snap *snapshot.Snapshot) built {
 	c := r.capturer
-	open := func() *procmap.Space {
+	open := func() *naming.Space {
 		sp := c.processes.Open(snap.PID, r.target.StartTime, snap.Maps)
 		sp.Files = &r.files
 		return sp

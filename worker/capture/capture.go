@@ -25,10 +25,8 @@ import (
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/host/buildcache"
 	"pg_stat_backtrace/worker/limits"
+	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/naming/gostack"
-	"pg_stat_backtrace/worker/naming/jitcode"
-	"pg_stat_backtrace/worker/naming/procmap"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
@@ -85,10 +83,10 @@ type Options struct {
 type Capturer struct {
 	arch      *arch.Arch
 	images    *symbolize.Cache
-	processes *procmap.Cache
+	processes *naming.Cache
 	// serverFact and goFact are this package's facts in the cache of processes.
-	serverFact procmap.Fact[serverProcess]
-	goFact     procmap.Fact[*gostack.Process]
+	serverFact naming.Fact[serverProcess]
+	goFact     naming.Fact[*naming.GoProcess]
 	programs   *programs
 
 	limit  *semaphore.Weighted
@@ -118,7 +116,7 @@ func New(cfg Config) (*Capturer, error) {
 		Wanted: cfg.Wanted, AwaitNames: cfg.AwaitNames, Kept: cfg.Kept, Scanning: cfg.Scanning,
 	})
 	return &Capturer{
-		arch: host, images: imgs, processes: procmap.NewCache(imgs), programs: newPrograms(),
+		arch: host, images: imgs, processes: naming.NewCache(imgs), programs: newPrograms(),
 		linesWait: cmp.Or(cfg.LinesWait, symbolize.DefaultLinesWait),
 		limit:     semaphore.NewWeighted(int64(n)),
 		memory:    newMemoryReads(),
@@ -177,8 +175,8 @@ func (c *Capturer) capture(
 		MaxStack: o.MaxStack, RedZone: c.arch.RedZone, Deadline: o.Deadline, AllThreads: o.AllThreads,
 	}
 	r := run{capturer: c, target: target, options: o, taken: taken,
-		key:   procmap.ProcessKey{PID: target.PID, StartTime: target.StartTime},
-		check: procmap.NewCheck(target.PID), began: start,
+		key:   naming.ProcessKey{PID: target.PID, StartTime: target.StartTime},
+		check: naming.NewCheck(target.PID), began: start,
 		files: symbolize.Deadline{At: start.Add(cmp.Or(o.Deadline, snapshot.DefaultDeadline)), After: c.linesWait}}
 	defer r.files.Stop()
 	if c.images.Empty() && c.anticipating.CompareAndSwap(false, true) {
@@ -236,14 +234,14 @@ type run struct {
 	target   process.Target
 	options  Options
 	taken    func() // called after each snapshot
-	key      procmap.ProcessKey
-	check    procmap.Check
+	key      naming.ProcessKey
+	check    naming.Check
 	server   serverProcess
 	began    time.Time
 	files    symbolize.Deadline // for reading files
-	golang   *gostack.Process   // nil: no frame in Go code so far
+	golang   *naming.GoProcess  // nil: no frame in Go code so far
 	// generated has the places where the process keeps descriptions of its generated code, as far as they are known.
-	generated jitcode.Locations
+	generated naming.JITLocations
 }
 
 // captureOnce takes and unwinds one snapshot. It then compares the mappings that it used with the process, except
@@ -297,15 +295,15 @@ type built struct {
 	trace *backtrace.Trace
 	// missing has the addresses at which walks reached memory that was not copied but that the process has.
 	missing     []uint64
-	used        []procmap.Usage // the mappings in which frames lie, in order
-	mapsTrusted bool            // all walks ended so that other mappings could not have continued them
-	brokenWalk  bool            // a walk ended at a switch of stacks, or at missing memory
-	stale       bool            // the process no longer has the cached mappings
-	space       *procmap.Space
+	used        []naming.Usage // the mappings in which frames lie, in order
+	mapsTrusted bool           // all walks ended so that other mappings could not have continued them
+	brokenWalk  bool           // a walk ended at a switch of stacks, or at missing memory
+	stale       bool           // the process no longer has the cached mappings
+	space       *naming.Space
 }
 
 // build unwinds and names a snapshot.
-func (c *Capturer) build(snap *snapshot.Snapshot, space *procmap.Space, o Options, server *serverProcess) built {
+func (c *Capturer) build(snap *snapshot.Snapshot, space *naming.Space, o Options, server *serverProcess) built {
 	t := &backtrace.Trace{
 		PID: snap.PID, Engine: snap.Engine, Pause: snap.Pause, Held: snap.Held,
 		Threads: make([]backtrace.Thread, len(snap.Threads)),

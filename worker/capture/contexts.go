@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/host"
-	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/symbolize"
 	"pg_stat_backtrace/worker/pg/memctx"
 )
@@ -46,7 +46,7 @@ func (c *Capturer) MemoryContexts(
 	if err := verifyRights(&target); err != nil {
 		return nil, err
 	}
-	key := procmap.ProcessKey{PID: target.PID, StartTime: before.StartTime}
+	key := naming.ProcessKey{PID: target.PID, StartTime: before.StartTime}
 	began := time.Now()
 	read, err := c.memory.begin(ctx, key, began)
 	if err != nil {
@@ -84,7 +84,7 @@ func (c *Capturer) MemoryContexts(
 }
 
 func (c *Capturer) memoryContexts(
-	ctx context.Context, key procmap.ProcessKey, o memctx.Options,
+	ctx context.Context, key naming.ProcessKey, o memctx.Options,
 ) (*MemoryContexts, error) {
 	process.ProbeReadable(key.PID)
 	server, bias, err := c.memoryServer(key)
@@ -108,7 +108,7 @@ func (c *Capturer) memoryContexts(
 }
 
 // memoryServer identifies the program of a process. The bias is the difference to its link-time addresses.
-func (c *Capturer) memoryServer(key procmap.ProcessKey) (*memctx.Server, uint64, error) {
+func (c *Capturer) memoryServer(key naming.ProcessKey) (*memctx.Server, uint64, error) {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", key.PID))
 	if err != nil {
 		// Reading the memory gives the cause as an error.

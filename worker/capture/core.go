@@ -18,8 +18,8 @@ import (
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/host/rootfs"
+	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/naming/procmap"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
@@ -346,7 +346,7 @@ func (r *reader) trace() (*backtrace.Trace, error) {
 		walked := time.Now()
 		out := backtrace.Thread{TID: th.TID, Stop: stop.String(), Whole: stop.Whole()}
 		var cut bool
-		limit := procmap.FrameLimit(r.options.MaxFrames)
+		limit := naming.FrameLimit(r.options.MaxFrames)
 		if out.Frames, cut = sp.Name(frames, limit, nil); cut { // nil: no deadline for a core file
 			out.Stop, out.Whole = unwind.MaxFrames.String(), false
 		}

@@ -5,9 +5,8 @@ import (
 
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/corefile"
+	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/naming/gostack"
-	"pg_stat_backtrace/worker/naming/procmap"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
@@ -16,13 +15,13 @@ const maxGoStructure = 1 << 10
 
 // goroutines appends the goroutines of the core's Go programs. The memory of a core is all of one moment, so one pass
 // is enough.
-func (r *reader) goroutines(t *backtrace.Trace, sp *procmap.Space, mem *corefile.Memory) error {
+func (r *reader) goroutines(t *backtrace.Trace, sp *naming.Space, mem *corefile.Memory) error {
 	sp.Memory = coreBytes(mem)
-	programs, err := gostack.Programs(sp)
+	programs, err := naming.GoPrograms(sp)
 	if err != nil {
 		return err
 	}
-	var p gostack.Plan
+	var p naming.GoPlan
 	for i := range programs {
 		if err := p.Add(sp, &programs[i]); err != nil {
 			return err
@@ -35,13 +34,13 @@ func (r *reader) goroutines(t *backtrace.Trace, sp *procmap.Space, mem *corefile
 			blocks[i].Data = data
 		}
 	}
-	threads := make(map[int]gostack.Thread, len(r.core.Threads))
+	threads := make(map[int]naming.GoThread, len(r.core.Threads))
 	for i := range r.core.Threads {
-		threads[r.core.Threads[i].TID] = gostack.Thread{Registers: r.core.Threads[i].Registers}
+		threads[r.core.Threads[i].TID] = naming.GoThread{Registers: r.core.Threads[i].Registers}
 	}
-	w := gostack.Walk{
+	w := naming.GoWalk{
 		Arch: r.core.Arch, Space: sp, Modules: space{Space: sp, mem: mem}, Blocks: blocks, Threads: threads,
-		MaxFrames: r.options.MaxFrames, Copies: &gostack.Copies{Core: mem},
+		MaxFrames: r.options.MaxFrames, Copies: &naming.GoCopies{Core: mem},
 		Keep: func(th *backtrace.Thread) bool {
 			err := r.memory.Charge(stackBytes(th), "the stacks")
 			if err != nil && r.leftOut == 0 {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/naming/gostack"
+	"pg_stat_backtrace/worker/naming"
 )
 
 // TestCoreGoroutines compares the goroutines in a core file of the kernel with the list that the program has printed
@@ -53,7 +53,7 @@ func TestCoreWithoutGo(t *testing.T) {
 	dir := t.TempDir()
 	_, err := capture.ReadCore(unpack(t, dir, "x86_64-cfi.core"),
 		capture.CoreOptions{Exe: unpack(t, dir, "x86_64-cfi"), Goroutines: true})
-	if !errors.Is(err, gostack.ErrNotGo) {
+	if !errors.Is(err, naming.ErrNotGo) {
 		t.Errorf("error %v", err)
 	}
 }

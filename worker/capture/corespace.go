@@ -6,14 +6,13 @@ import (
 
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind/corefile"
-	"pg_stat_backtrace/worker/naming/gostack"
-	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
 // space is a Space whose code can be read.
 type space struct {
-	*procmap.Space
+	*naming.Space
 
 	mem *corefile.Memory
 }
@@ -24,7 +23,7 @@ func (s space) Code(addr uint64, p []byte) bool { return s.mem.Bytes(addr, p) }
 // space combines three lists of mappings: of the images, of the files that the core lists, and of its memory ranges.
 // Where they overlap, the earlier list counts, because an image has the exact extent of its code. space also returns
 // the parts of memory that are in files.
-func (r *reader) space() (*procmap.Space, []corefile.Backing) {
+func (r *reader) space() (*naming.Space, []corefile.Backing) {
 	maps, known, backing := r.imageMappings()
 	maps = overlay(maps, r.fileMappings())
 	maps = overlay(maps, r.memoryMappings())
@@ -33,7 +32,7 @@ func (r *reader) space() (*procmap.Space, []corefile.Backing) {
 			known[m] = symbolize.Placed{} // no image: prevents a lookup
 		}
 	}
-	sp := procmap.NewCache(r.images).Open(r.core.Process.PID, 0, maps)
+	sp := naming.NewCache(r.images).Open(r.core.Process.PID, 0, maps)
 	sp.Known, sp.Generated.SameMoment = known, r.core.ReadAt
 	return sp, backing
 }
@@ -51,7 +50,7 @@ func (r *reader) imageMappings() ([]procfs.Mapping, map[procfs.Mapping]symbolize
 				continue
 			}
 			m := procfs.Mapping{
-				Start: start, End: end, Perms: gostack.PermsOf(s.Flags), Offset: s.Offset, Inode: 1, Path: c.module.Name,
+				Start: start, End: end, Perms: naming.PermsOf(s.Flags), Offset: s.Offset, Inode: 1, Path: c.module.Name,
 			}
 			maps = append(maps, m)
 			known[m] = symbolize.Placed{Module: c.module, Bias: c.bias, Name: symbolize.ModuleName(m.Path)}
@@ -72,7 +71,7 @@ func (r *reader) fileMappings() []procfs.Mapping {
 	for _, f := range r.core.Files {
 		perms := procfs.Read | procfs.Exec
 		if flags, ok := r.core.Flags(f.Start); ok {
-			perms = gostack.PermsOf(flags)
+			perms = naming.PermsOf(flags)
 		}
 		maps = append(maps, procfs.Mapping{
 			Start: f.Start, End: f.End, Perms: perms, Offset: f.Offset, Inode: 1, Path: f.Path,
@@ -86,7 +85,7 @@ func (r *reader) memoryMappings() []procfs.Mapping {
 	maps := make([]procfs.Mapping, 0, len(r.core.Segments))
 	for i := range r.core.Segments {
 		s := &r.core.Segments[i]
-		maps = append(maps, procfs.Mapping{Start: s.Vaddr, End: s.Vaddr + s.Memsz, Perms: gostack.PermsOf(s.Flags)})
+		maps = append(maps, procfs.Mapping{Start: s.Vaddr, End: s.Vaddr + s.Memsz, Perms: naming.PermsOf(s.Flags)})
 	}
 	return maps
 }

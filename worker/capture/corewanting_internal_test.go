@@ -14,7 +14,7 @@ import (
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/corefile"
 	"pg_stat_backtrace/unwind/dwarf"
-	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
@@ -42,7 +42,7 @@ func (p partly) Read(addr uint64, size int) (uint64, bool) {
 const cores = "../../../unwind/corefile/testdata"
 
 // openCore opens a core file of the test data, and its program.
-func openCore(t *testing.T, name string) (*corefile.Core, *procmap.Space, *corefile.Memory) {
+func openCore(t *testing.T, name string) (*corefile.Core, *naming.Space, *corefile.Memory) {
 	t.Helper()
 	core, err := corefile.Open(bytes.NewReader(unxz(t, filepath.Join(cores, name+".core.xz"))), name)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/naming/jitcode"
 )
 
 // TestSearchedFrames checks that call frame information found near generated code gives the same stack as the
@@ -53,7 +53,7 @@ func TestSearchedFrames(t *testing.T) {
 				registered := frames(t, by, pid, Options{})
 				forgetDescriptors(t, searched, pid)
 				plain := frames(t, searched, pid, Options{})
-				if !slices.ContainsFunc(registered, func(f backtrace.Frame) bool { return f.Module == jitcode.GeneratedModule }) {
+				if !slices.ContainsFunc(registered, func(f backtrace.Frame) bool { return f.Module == naming.GeneratedModule }) {
 					return
 				}
 				through++
@@ -67,7 +67,7 @@ func TestSearchedFrames(t *testing.T) {
 					}
 				}
 				if slices.ContainsFunc(plain, func(f backtrace.Frame) bool {
-					return f.Module == jitcode.GeneratedModule && f.Function != ""
+					return f.Module == naming.GeneratedModule && f.Function != ""
 				}) {
 					t.Error("without the registered object a function has a name")
 				}
@@ -166,12 +166,12 @@ func TestMergedPieces(t *testing.T) {
 		{"far apart", []snapshot.Range{{Address: 9000, Length: 1}, {Address: 10, Length: 5}},
 			[]snapshot.Range{{Address: 10, Length: 5}, {Address: 9000, Length: 1}}},
 	} {
-		if got := jitcode.Merge(c.in); !slices.Equal(got, c.want) {
+		if got := naming.MergeRanges(c.in); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}
-	w := jitcode.Locations{}
-	o := jitcode.Locations{Frames: []jit.Span{{Start: 1, End: 2}}, Pieces: []snapshot.Range{{Address: 1, Length: 1}}}
+	w := naming.JITLocations{}
+	o := naming.JITLocations{Frames: []jit.Span{{Start: 1, End: 2}}, Pieces: []snapshot.Range{{Address: 1, Length: 1}}}
 	if !w.Add(&o) || w.Add(&o) {
 		t.Error("what is new is not told from what is known")
 	}

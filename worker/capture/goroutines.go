@@ -12,8 +12,8 @@ import (
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/golang"
+	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/naming/gostack"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
@@ -77,11 +77,11 @@ func (c *Capturer) goroutines(ctx context.Context, target process.Target, o Opti
 		return nil, 0, err
 	}
 	space := c.processes.Open(target.PID, 0, maps)
-	programs, err := gostack.Programs(space)
+	programs, err := naming.GoPrograms(space)
 	if err != nil {
 		return nil, 0, fmt.Errorf("process %d: %w", target.PID, err)
 	}
-	var p gostack.Plan
+	var p naming.GoPlan
 	for i := range programs {
 		if err := p.Add(space, &programs[i]); err != nil {
 			return nil, 0, fmt.Errorf("process %d: %w", target.PID, err)
@@ -93,24 +93,24 @@ func (c *Capturer) goroutines(ctx context.Context, target process.Target, o Opti
 	if err != nil {
 		return nil, 0, err
 	}
-	w := gostack.Walk{
+	w := naming.GoWalk{
 		Arch: c.arch, Space: space, Modules: space, MaxFrames: o.MaxFrames, Blocks: snap.Blocks,
-		Copies: &gostack.Copies{Order: c.arch.Order, Snap: snap}, Threads: c.goThreads(snap),
+		Copies: &naming.GoCopies{Order: c.arch.Order, Snap: snap}, Threads: c.goThreads(snap),
 	}
 	t := &backtrace.Trace{PID: snap.PID, Engine: snap.Engine, Pause: snap.Pause, Held: snap.Held, Threads: []backtrace.Thread{}}
 	return t, w.All(t, programs, &p), nil
 }
 
 // goThreads returns the threads of a snapshot that have registers.
-func (c *Capturer) goThreads(snap *snapshot.Snapshot) map[int]gostack.Thread {
-	out := make(map[int]gostack.Thread, len(snap.Threads))
+func (c *Capturer) goThreads(snap *snapshot.Snapshot) map[int]naming.GoThread {
+	out := make(map[int]naming.GoThread, len(snap.Threads))
 	for i := range snap.Threads {
 		th := &snap.Threads[i]
 		if th.Registers == nil {
 			continue
 		}
 		if regs, err := c.arch.DecodePRStatus(th.Registers); err == nil {
-			out[th.TID] = gostack.Thread{Name: th.Name, State: th.State, Registers: regs}
+			out[th.TID] = naming.GoThread{Name: th.Name, State: th.State, Registers: regs}
 		}
 	}
 	return out
@@ -135,7 +135,7 @@ func (r *run) learnGo(b *built) bool {
 	if len(known) == before {
 		return false
 	}
-	r.golang = &gostack.Process{Images: known, Coroutines: gostack.Coroutines(r.capturer.arch, b.space, known)}
+	r.golang = &naming.GoProcess{Images: known, Coroutines: naming.Coroutines(r.capturer.arch, b.space, known)}
 	r.capturer.goFact.Keep(r.capturer.processes, r.key, r.golang)
 	return b.brokenWalk && r.golang.Coroutines != nil
 }

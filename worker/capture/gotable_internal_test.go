@@ -14,11 +14,11 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/golang"
-	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming"
 )
 
 // withoutTable is a process of which the function tables of Go are not known.
-type withoutTable struct{ *procmap.Space }
+type withoutTable struct{ *naming.Space }
 
 func (w withoutTable) Find(addr uint64) (unwind.Module, bool) {
 	m, ok := w.Space.Find(addr)
@@ -80,7 +80,7 @@ type goTally struct {
 	ends              map[string]int
 }
 
-func (n *goTally) compare(t *testing.T, c *Capturer, th *snapshot.Thread, space *procmap.Space) {
+func (n *goTally) compare(t *testing.T, c *Capturer, th *snapshot.Thread, space *naming.Space) {
 	t.Helper()
 	u := unwind.Unwinder{Arch: c.arch}
 	regs, err := c.arch.DecodePRStatus(th.Registers)
@@ -131,7 +131,7 @@ func (n *goTally) compare(t *testing.T, c *Capturer, th *snapshot.Thread, space 
 }
 
 // goFunctionOf returns the Go function of a frame.
-func goFunctionOf(space *procmap.Space, f *unwind.Frame) *golang.Function {
+func goFunctionOf(space *naming.Space, f *unwind.Frame) *golang.Function {
 	_, where, ok := space.Lookup(f.Lookup())
 	if !ok || where.Module == nil || !space.IsGo(where.Module) {
 		return nil

@@ -9,12 +9,12 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming"
 )
 
 // bareModules hides the call frame information of the images with a name.
 type bareModules struct {
-	*procmap.Space
+	*naming.Space
 
 	name string
 }
@@ -61,7 +61,7 @@ func TestInstructionsAreNeverWrong(t *testing.T) {
 // bareTally counts stacks, and frames by instructions.
 type bareTally struct{ all, whole, guessed, frames int }
 
-func (n *bareTally) compare(t *testing.T, a *arch.Arch, s *snapshot.Snapshot, space *procmap.Space,
+func (n *bareTally) compare(t *testing.T, a *arch.Arch, s *snapshot.Snapshot, space *naming.Space,
 	bare unwind.Modules, few bool,
 ) {
 	t.Helper()

@@ -6,7 +6,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
-	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming"
 )
 
 // TestMapsTrusted checks when a walk with cached mappings counts as correct. If the walk reached the end of the stack
@@ -36,7 +36,7 @@ func TestMapsTrusted(t *testing.T) {
 			t.Errorf("%s: maps trusted: %v; %s", tt.what, b.mapsTrusted, b.trace.Threads[0].Stop)
 		}
 		// Of a process that does not exist no mapping can be read.
-		missing := procmap.Check{PID: 1 << 30, Before: slices.Clone(b.used)}
+		missing := naming.Check{PID: 1 << 30, Before: slices.Clone(b.used)}
 		if ok, err := missing.StillMapped(snap.Maps, b.used, b.mapsTrusted); ok != tt.trusted || (err == nil) != tt.trusted {
 			t.Errorf("%s: its mappings hold: %v, %v", tt.what, ok, err)
 		}

@@ -15,8 +15,8 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/naming/procmap"
 	"pg_stat_backtrace/worker/naming/symbolize"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/levels"
@@ -58,7 +58,7 @@ func newPrograms() *programs {
 
 // serverProcess returns the facts about the process. The first call reads its maps. same means that the mappings have
 // just been verified, so the process still runs the same program.
-func (c *Capturer) serverProcess(key procmap.ProcessKey, same bool) serverProcess {
+func (c *Capturer) serverProcess(key naming.ProcessKey, same bool) serverProcess {
 	if key.StartTime == 0 {
 		return serverProcess{}
 	}
@@ -94,7 +94,7 @@ func (c *Capturer) serverProcess(key procmap.ProcessKey, same bool) serverProces
 }
 
 // lookAtProgram finds a server's program among the mappings and identifies it by package pgcontext.
-func (c *Capturer) lookAtProgram(pid int, space *procmap.Space, exe string) serverProcess {
+func (c *Capturer) lookAtProgram(pid int, space *naming.Space, exe string) serverProcess {
 	out := serverProcess{exe: exe}
 	program, ok := cluster.FindProgram(pid, space, exe)
 	if !ok {
@@ -110,7 +110,7 @@ func (c *Capturer) lookAtProgram(pid int, space *procmap.Space, exe string) serv
 }
 
 // of returns the recognition of a program. It is empty if the program was not read in time.
-func (s *programs) of(m *symbolize.Module, space *procmap.Space) recognition {
+func (s *programs) of(m *symbolize.Module, space *naming.Space) recognition {
 	s.mu.Lock()
 	p := s.byModule[m]
 	if p == nil {
@@ -190,7 +190,7 @@ func derefs(wanted []levels.Deref) []snapshot.Deref {
 
 // read adds what PostgreSQL's memory says about the process to a trace. The first thread has just been walked and
 // named.
-func (p *serverProcess) read(t *backtrace.Trace, snap *snapshot.Snapshot, walked []unwind.Frame, space *procmap.Space) {
+func (p *serverProcess) read(t *backtrace.Trace, snap *snapshot.Snapshot, walked []unwind.Frame, space *naming.Space) {
 	i := -1
 	t.Unrecognised = p.unknown
 	if p.process != nil {
@@ -238,7 +238,7 @@ func (p *serverProcess) remember(memory levels.Memory) {
 }
 
 // describe returns the module, function and size of the code at an address, or the module of a file's constants.
-func (p *serverProcess) describe(space *procmap.Space, addr uint64) levels.Code {
+func (p *serverProcess) describe(space *naming.Space, addr uint64) levels.Code {
 	m, f, ok := space.Lookup(addr)
 	if !ok {
 		if i := space.Mapping(addr); i >= 0 {

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming"
 )
 
 // maxMemoryReads bounds how many processes' memory contexts are read at the same time.
@@ -20,7 +20,7 @@ type memoryReads struct {
 	places *semaphore.Weighted
 
 	mu        sync.Mutex
-	byProcess map[procmap.ProcessKey]*memoryRead
+	byProcess map[naming.ProcessKey]*memoryRead
 }
 
 // memoryRead is one read in progress.
@@ -31,13 +31,13 @@ type memoryRead struct {
 
 func newMemoryReads() *memoryReads {
 	return &memoryReads{
-		places: semaphore.NewWeighted(maxMemoryReads), byProcess: make(map[procmap.ProcessKey]*memoryRead),
+		places: semaphore.NewWeighted(maxMemoryReads), byProcess: make(map[naming.ProcessKey]*memoryRead),
 	}
 }
 
 // begin waits until no other read of the process is in progress, and for a place. The caller must call end. If the
 // other read was abandoned, the error is process.ErrUnreachable.
-func (m *memoryReads) begin(ctx context.Context, key procmap.ProcessKey, since time.Time) (*memoryRead, error) {
+func (m *memoryReads) begin(ctx context.Context, key naming.ProcessKey, since time.Time) (*memoryRead, error) {
 	for {
 		m.mu.Lock()
 		other := m.byProcess[key]
@@ -64,12 +64,12 @@ func (m *memoryReads) begin(ctx context.Context, key procmap.ProcessKey, since t
 }
 
 // end allows the next read of the process.
-func (m *memoryReads) end(key procmap.ProcessKey, read *memoryRead) {
+func (m *memoryReads) end(key naming.ProcessKey, read *memoryRead) {
 	m.places.Release(1)
 	m.remove(key, read)
 }
 
-func (m *memoryReads) remove(key procmap.ProcessKey, read *memoryRead) {
+func (m *memoryReads) remove(key naming.ProcessKey, read *memoryRead) {
 	m.mu.Lock()
 	delete(m.byProcess, key)
 	m.mu.Unlock()

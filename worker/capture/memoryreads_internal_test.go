@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming"
 )
 
 // TestMemoryReads checks that reads of one process wait for each other, except for an abandoned read, and that another
@@ -16,7 +16,7 @@ func TestMemoryReads(t *testing.T) {
 	t.Parallel()
 	m := newMemoryReads()
 	now := time.Now()
-	key, reused := procmap.ProcessKey{PID: 1, StartTime: 1}, procmap.ProcessKey{PID: 1, StartTime: 2}
+	key, reused := naming.ProcessKey{PID: 1, StartTime: 1}, naming.ProcessKey{PID: 1, StartTime: 2}
 	first, err := m.begin(t.Context(), key, now)
 	if err != nil {
 		t.Fatal(err)

@@ -14,8 +14,7 @@ import (
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/worker/naming/jitcode"
-	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/symbolize"
 	"pg_stat_backtrace/worker/pg/plan"
 )
@@ -65,7 +64,7 @@ func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop boo
 	var before, complete *Plans
 	var pieces []plan.Piece
 	var longest time.Duration
-	var generated jitcode.Locations
+	var generated naming.JITLocations
 	for range planLooks {
 		look, err := c.planLook(ctx, target, nonStop, pieces, &generated)
 		if err != nil {
@@ -132,9 +131,9 @@ type planLook struct {
 // stop, only a process that sleeps has copies. If compiled expressions (JIT) are on the stack, generated gets the places
 // of their descriptions for the next look.
 func (c *Capturer) planLook(
-	ctx context.Context, target process.Target, nonStop bool, pieces []plan.Piece, generated *jitcode.Locations,
+	ctx context.Context, target process.Target, nonStop bool, pieces []plan.Piece, generated *naming.JITLocations,
 ) (*planLook, error) {
-	server := c.serverProcess(procmap.ProcessKey{PID: target.PID, StartTime: target.StartTime}, false)
+	server := c.serverProcess(naming.ProcessKey{PID: target.PID, StartTime: target.StartTime}, false)
 	if server.process == nil {
 		// If the process cannot be read, the copy of its stack fails with the reason.
 		if server.unknown != "" {
@@ -211,7 +210,7 @@ func (c *Capturer) ServerBuild(pid int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("process %d: %w", pid, process.ErrExited)
 	}
-	server := c.serverProcess(procmap.ProcessKey{PID: pid, StartTime: stat.StartTime}, false)
+	server := c.serverProcess(naming.ProcessKey{PID: pid, StartTime: stat.StartTime}, false)
 	if server.process == nil {
 		return "", fmt.Errorf("process %d: %w", pid, ErrNotPostgres)
 	}
@@ -227,7 +226,7 @@ func (c *Capturer) PlanStack(ctx context.Context, target process.Target) (*plan.
 		}
 		target.StartTime = stat.StartTime
 	}
-	var generated jitcode.Locations
+	var generated naming.JITLocations
 	look, err := c.planLook(ctx, target, false, nil, &generated)
 	if err == nil && look.generated {
 		look, err = c.planLook(ctx, target, false, nil, &generated)
@@ -241,7 +240,7 @@ func (c *Capturer) PlanStack(ctx context.Context, target process.Target) (*plan.
 // walkGenerated walks the stack with the descriptions of generated code that are of the same moment. It returns true if
 // it found more of them, which another look can copy in its stop.
 func (c *Capturer) walkGenerated(
-	out *plan.Stack, snap *snapshot.Snapshot, space *procmap.Space, generated *jitcode.Locations,
+	out *plan.Stack, snap *snapshot.Snapshot, space *naming.Space, generated *naming.JITLocations,
 ) bool {
 	switch snap.Engine {
 	case snapshot.EngineStop:
@@ -275,7 +274,7 @@ func observedPieces(pieces []plan.Piece) *snapshot.ExtraReads {
 }
 
 // walkForPlan walks the stack of the first thread, and keeps the frames with their registers, and the words.
-func (c *Capturer) walkForPlan(out *plan.Stack, snap *snapshot.Snapshot, space *procmap.Space) {
+func (c *Capturer) walkForPlan(out *plan.Stack, snap *snapshot.Snapshot, space *naming.Space) {
 	w := c.walker(space, Options{})
 	defer w.close()
 	var kept []arch.Registers

@@ -12,9 +12,8 @@ import (
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/naming/jitcode"
-	"pg_stat_backtrace/worker/naming/procmap"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
@@ -54,7 +53,7 @@ func (c *Capturer) Profile(
 	}
 	defer s.Close()
 	defer c.processes.WatchGenerated()()
-	p := profile{capturer: c, options: o, sampler: s, each: each, checks: make(map[int]*procmap.Check)}
+	p := profile{capturer: c, options: o, sampler: s, each: each, checks: make(map[int]*naming.Check)}
 	defer p.close()
 	p.stats.Stats, err = s.Run(ctx, p.take)
 	return p.stats, err
@@ -66,7 +65,7 @@ type profile struct {
 	options  ProfileOptions
 	sampler  *sampler.Sampler
 	each     func(*backtrace.Trace, int) error
-	checks   map[int]*procmap.Check // by process id
+	checks   map[int]*naming.Check // by process id
 	stats    ProfileStats
 	key      []byte
 }
@@ -98,7 +97,7 @@ func (p *profile) takeOf(list []sampler.Sample) error {
 	pid := list[0].PID
 	check := p.checks[pid]
 	if check == nil {
-		opened := procmap.NewCheck(pid)
+		opened := naming.NewCheck(pid)
 		check = &opened
 		p.checks[pid] = check
 	}
@@ -132,11 +131,11 @@ const generatedBatch = 20 * time.Millisecond
 
 // generated reports whether a stack has frames in such code.
 func generated(t *backtrace.Thread) bool {
-	return t.Generated || slices.ContainsFunc(t.Frames, func(f backtrace.Frame) bool { return f.Module == jitcode.GeneratedModule })
+	return t.Generated || slices.ContainsFunc(t.Frames, func(f backtrace.Frame) bool { return f.Module == naming.GeneratedModule })
 }
 
-func keyOf(snap *snapshot.Snapshot) procmap.ProcessKey {
-	return procmap.ProcessKey{PID: snap.PID, StartTime: snap.MapsSnapshot.StartTime()}
+func keyOf(snap *snapshot.Snapshot) naming.ProcessKey {
+	return naming.ProcessKey{PID: snap.PID, StartTime: snap.MapsSnapshot.StartTime()}
 }
 
 // withMaps are samples with other mappings.

@@ -18,7 +18,7 @@ import (
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
-	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming"
 )
 
 // deepProcesses starts testdata/nest.c that many times, each process the given number of calls deep.
@@ -57,7 +57,7 @@ func startReady(tb testing.TB, exe string, args ...string) int {
 
 // snapshotOf is what unwinding starts from: a stack of about that many frames, and where its code lies.
 func snapshotOf(tb testing.TB, depth string, flags ...string) (
-	c *Capturer, snap *snapshot.Snapshot, sp *procmap.Space,
+	c *Capturer, snap *snapshot.Snapshot, sp *naming.Space,
 ) {
 	tb.Helper()
 	pid := deepProcesses(tb, 1, depth, flags...)[0]
@@ -80,7 +80,7 @@ func snapshotOf(tb testing.TB, depth string, flags ...string) (
 }
 
 // familiar keeps the names of a snapshot from being read while it is unwound.
-func familiar(tb testing.TB, c *Capturer, snap *snapshot.Snapshot, sp *procmap.Space) {
+func familiar(tb testing.TB, c *Capturer, snap *snapshot.Snapshot, sp *naming.Space) {
 	tb.Helper()
 	regs, err := c.arch.DecodePRStatus(snap.Threads[0].Registers)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/naming/procmap"
 	"pg_stat_backtrace/worker/naming/symbolize"
 	"pg_stat_backtrace/worker/pg/levels"
 )
@@ -58,7 +58,7 @@ type lastWalk struct {
 	shortened bool
 	// used are the mappings in which frames lie. trusted: other mappings could not have continued the walk. Both are
 	// set only if the walk was unknown and the space verifies its mappings.
-	used    []procmap.Usage
+	used    []naming.Usage
 	trusted bool
 }
 
@@ -198,7 +198,7 @@ func (n *StackNamer) shorten(w *walker) bool {
 
 // keep remembers the stack of the last walk under the last key, unless an image was not read in time or there is no
 // room. It returns the stack, or an equal stack of Shared.
-func (n *StackNamer) keep(sp *StackSpace, t *backtrace.Thread, space *procmap.Space) *backtrace.Thread {
+func (n *StackNamer) keep(sp *StackSpace, t *backtrace.Thread, space *naming.Space) *backtrace.Thread {
 	if n.options.Shared != nil {
 		kept := n.options.Shared.of(t)
 		if kept == nil {
@@ -224,7 +224,7 @@ func (n *StackNamer) keep(sp *StackSpace, t *backtrace.Thread, space *procmap.Sp
 
 // addLevels returns the stack of the last walk with the functions that the memory proves. It leaves named as it is.
 func (n *StackNamer) addLevels(
-	sp *StackSpace, space *procmap.Space, named *backtrace.Thread, th *snapshot.Thread, memory []snapshot.Stack,
+	sp *StackSpace, space *naming.Space, named *backtrace.Thread, th *snapshot.Thread, memory []snapshot.Stack,
 ) *backtrace.Thread {
 	if sp.server == nil {
 		known := serverProcess{}
@@ -278,7 +278,7 @@ func (n *StackNamer) addLevels(
 
 // constant reports whether an address lies in a mapping of a file that the process cannot write to, or in code of a
 // file that the process has moved to other memory.
-func constant(space *procmap.Space, addr uint64) bool {
+func constant(space *naming.Space, addr uint64) bool {
 	i := space.Mapping(addr)
 	if i < 0 || space.Maps[i].Perms&procfs.Write != 0 {
 		return false
@@ -306,7 +306,7 @@ func (n *StackNamer) Complete(spaces []*StackSpace) {
 		space.ReadLater(true)
 		for i := range sp.named {
 			s := &sp.named[i]
-			frames, _ := space.Name(s.walked, procmap.FrameLimit(n.options.MaxFrames), &late)
+			frames, _ := space.Name(s.walked, naming.FrameLimit(n.options.MaxFrames), &late)
 			s.rename(slices.Clone(frames)) // without room for more
 		}
 		sp.named = nil

@@ -7,8 +7,8 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/naming/procmap"
 )
 
 // StackSpace is the address space of a process, with the stacks that a StackNamer has named there.
@@ -18,7 +18,7 @@ type StackSpace struct {
 
 	pid       int
 	startTime uint64
-	check     *procmap.Check // nil: the mappings are not verified
+	check     *naming.Check // nil: the mappings are not verified
 	known     map[string]*backtrace.Thread
 	named     []namedStack   // all stacks, to complete them later
 	server    *serverProcess // nil: not examined yet
@@ -43,7 +43,7 @@ func NewStackSpace(pid int, startTime uint64, maps []procfs.Mapping) *StackSpace
 // the process, and reads all of them again if they differ. The error wraps process.ErrExited if the process has ended.
 // The caller must close the space.
 func ReadStackSpace(pid int, startTime uint64) (*StackSpace, error) {
-	check := procmap.NewCheck(pid)
+	check := naming.NewCheck(pid)
 	maps, err := procfs.Maps(pid)
 	if stat, e := procfs.ReadStat(pid); err != nil || e != nil || stat.StartTime != startTime || len(maps) == 0 {
 		check.Close()
@@ -76,7 +76,7 @@ func (sp *StackSpace) reread(c *Capturer) bool {
 	if stat, e := procfs.ReadStat(sp.pid); err != nil || e != nil || stat.StartTime != sp.startTime || len(maps) == 0 {
 		return false
 	}
-	c.processes.ForgetMaps(procmap.ProcessKey{PID: sp.pid, StartTime: sp.startTime})
+	c.processes.ForgetMaps(naming.ProcessKey{PID: sp.pid, StartTime: sp.startTime})
 	sp.Maps = maps
 	clear(sp.known)
 	return true

@@ -18,7 +18,7 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming"
 )
 
 const (
@@ -115,7 +115,7 @@ func (s *stepped) everyInstruction(t *testing.T, enough int, program string, arg
 type stepped struct {
 	capturer *Capturer
 	process  *steps.Process
-	space    *procmap.Space
+	space    *naming.Space
 	end      uint64 // of the stack
 	stack    []byte
 	frames   []unwind.Frame

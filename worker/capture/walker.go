@@ -7,15 +7,15 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/naming/procmap"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
 // walker walks the stacks of the threads of one process, one after another, and names their frames.
 type walker struct {
 	capturer *Capturer
-	space    *procmap.Space
+	space    *naming.Space
 	unwinder unwind.Unwinder
 	limit    int // on a thread's frames, inlined calls included
 	late     symbolize.Deadline
@@ -24,11 +24,11 @@ type walker struct {
 }
 
 // walker returns a walker for a process. The caller must close it.
-func (c *Capturer) walker(space *procmap.Space, o Options) *walker {
+func (c *Capturer) walker(space *naming.Space, o Options) *walker {
 	lent := c.walks.Get().(*[]unwind.Frame) //nolint:forcetypeassert // there is nothing else
 	return &walker{
 		capturer: c, space: space, unwinder: unwind.Unwinder{Arch: c.arch, MaxFrames: o.MaxFrames},
-		limit: procmap.FrameLimit(o.MaxFrames),
+		limit: naming.FrameLimit(o.MaxFrames),
 		late:  symbolize.Deadline{After: c.linesWait}, frames: *lent, lent: lent,
 	}
 }
@@ -74,7 +74,7 @@ func (w *walker) describe(th *snapshot.Thread, stop unwind.Stop) backtrace.Threa
 }
 
 func (c *Capturer) unwindThread(
-	dst []unwind.Frame, u *unwind.Unwinder, th *snapshot.Thread, also []snapshot.Stack, space *procmap.Space,
+	dst []unwind.Frame, u *unwind.Unwinder, th *snapshot.Thread, also []snapshot.Stack, space *naming.Space,
 ) ([]unwind.Frame, unwind.Stop) {
 	if call := th.Syscall; call != nil {
 		space.PrefetchInnermost(call.PC)

@@ -174,8 +174,8 @@ func TestNoWrongName(t *testing.T) {
 	})
 }
 
-// naming compares names of frames.
-type naming struct {
+// nameComparison compares names of frames.
+type nameComparison struct {
 	c         *capture.Capturer
 	truth     map[string]elfTruth // by module
 	libunwind string
@@ -186,9 +186,9 @@ type naming struct {
 	others map[string]*outcome
 }
 
-func newNaming(t *testing.T, binDir string) *naming {
+func newNaming(t *testing.T, binDir string) *nameComparison {
 	t.Helper()
-	n := &naming{
+	n := &nameComparison{
 		c: patient(t, capture.Config{AwaitNames: true}), truth: truthOf(t, binDir), libunwind: buildLibunwind(t),
 		others: map[string]*outcome{"libunwind": {}, "eu-stack": {}},
 	}
@@ -199,7 +199,7 @@ func newNaming(t *testing.T, binDir string) *naming {
 }
 
 // stopped looks at a process that runs, while SIGSTOP holds it.
-func (n *naming) stopped(t *testing.T, pid int) {
+func (n *nameComparison) stopped(t *testing.T, pid int) {
 	t.Helper()
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -213,7 +213,7 @@ func (n *naming) stopped(t *testing.T, pid int) {
 }
 
 // look has all name the frames of a process.
-func (n *naming) look(t *testing.T, pid int) {
+func (n *nameComparison) look(t *testing.T, pid int) {
 	t.Helper()
 	tr, err := n.c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
 	if err != nil {
@@ -255,7 +255,7 @@ func (n *naming) look(t *testing.T, pid int) {
 	}
 }
 
-func (n *naming) report(t *testing.T) {
+func (n *nameComparison) report(t *testing.T) {
 	t.Helper()
 	figure.Printf(t, "%d stacks, %d frames in stripped files: %s; libunwind: %s; eu-stack: %s",
 		n.stacks, n.ours.total(), &n.ours, n.others["libunwind"], n.others["eu-stack"])

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"pg_stat_backtrace/unwind/golang"
-	"pg_stat_backtrace/worker/naming/gostack"
+	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/report/sqlerror"
 )
 
@@ -13,7 +13,7 @@ import (
 // why, and what to do about it.
 func explain(pid int, err error) string {
 	switch {
-	case errors.Is(err, gostack.ErrNotGo):
+	case errors.Is(err, naming.ErrNotGo):
 		return fmt.Sprintf("process with PID %d has no goroutines: it runs no Go program or library", pid)
 	case errors.Is(err, golang.ErrRuntimeVersion), errors.Is(err, golang.ErrNotFound):
 		return fmt.Sprintf("the goroutines of process with PID %d were not found: %v\n"+

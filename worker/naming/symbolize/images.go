@@ -55,7 +55,7 @@ type Module struct {
 	partial    bool
 	debugFile  string
 	kept       Lazy[*keptFrames]
-	Prefetched atomic.Bool // see procmap.Space.PrefetchInnermost
+	Prefetched atomic.Bool // see naming.Space.PrefetchInnermost
 	known      annotations
 	// CodeCache keeps the results of the unwinder's instruction analysis.
 	CodeCache unwind.CodeCache

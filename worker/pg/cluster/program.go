@@ -11,7 +11,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/worker/naming/procmap"
+	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
@@ -94,7 +94,7 @@ func (p *Program) MovedCode() (moved, all uint64) {
 // FindProgram finds the program of a server in a process. Exe is the file that the kernel runs, as /proc/PID/exe has it. It is
 // preferred, then an image that was linked as a program. Find returns false if there is none. An image may not have
 // been read in time: then space.Unread is set.
-func FindProgram(pid int, space *procmap.Space, exe string) (Program, bool) {
+func FindProgram(pid int, space *naming.Space, exe string) (Program, bool) {
 	exe = strings.TrimSuffix(exe, " (deleted)")
 	var best Program
 	found := false
@@ -143,7 +143,7 @@ func isData(m *procfs.Mapping) bool {
 
 // isServer reports whether an image has the variables of a server. A file may also be mapped as data, at another
 // address than the program. So the variables must be in memory that the process can write.
-func isServer(space *procmap.Space, f *symbolize.Placed) bool {
+func isServer(space *naming.Space, f *symbolize.Placed) bool {
 	found, err := f.Module.Image.Defined(variables...)
 	if err != nil || len(found) < len(variables) {
 		return false
@@ -163,7 +163,7 @@ const imagePatience = 3 * time.Second
 // caches keep the images of all servers of this process, by build-id.
 type caches struct {
 	images    *symbolize.Cache
-	processes *procmap.Cache
+	processes *naming.Cache
 }
 
 //nolint:gochecknoglobals // a cache
@@ -173,7 +173,7 @@ var shared = sync.OnceValues(func() (*caches, error) {
 		return nil, symbolize.ErrArchitecture
 	}
 	images := symbolize.NewCache(host, &symbolize.Sources{})
-	return &caches{images, procmap.NewCache(images)}, nil
+	return &caches{images, naming.NewCache(images)}, nil
 })
 
 // ProgramOf finds the program of a server in one of its processes. The error wraps ErrNoProgram if the process has none.

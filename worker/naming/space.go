@@ -1,4 +1,4 @@
-package procmap
+package naming
 
 import (
 	"slices"
@@ -6,7 +6,6 @@ import (
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/jit"
-	"pg_stat_backtrace/worker/naming/jitcode"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
@@ -27,9 +26,9 @@ type Space struct {
 	Files  *symbolize.Deadline // for reading files; nil: no deadline
 	Unread string              // an image that was not read by the deadline, so that frames are missing
 
-	Generated jitcode.Code
-	later     *jitcode.Later // of the process; nil: it is not identified
-	readLater bool           // see ReadLater
+	Generated JITCode
+	later     *Later // of the process; nil: it is not identified
+	readLater bool   // see ReadLater
 	samples   bool
 	llvm      *bool        // whether it has loaded LLVM; nil: not examined
 	perf      *jit.PerfMap // of the process; nil: none, or not read yet
@@ -94,7 +93,7 @@ func (sp *Space) Frameless(addr uint64) bool {
 // loadsLLVM reports whether the process has loaded LLVM.
 func (sp *Space) loadsLLVM() bool {
 	if sp.llvm == nil {
-		loads := jitcode.LoadsLLVM(sp.Maps)
+		loads := LoadsLLVM(sp.Maps)
 		sp.llvm = &loads
 	}
 	return *sp.llvm
@@ -135,8 +134,8 @@ func (sp *Space) AllMapped(frames []unwind.Frame) bool {
 }
 
 // JIT returns what the search for generated code needs to know about the process.
-func (sp *Space) JIT() *jitcode.Process {
-	return &jitcode.Process{Arch: sp.cache.images.Arch, Maps: sp.Maps, Descriptors: sp.Descriptors}
+func (sp *Space) JIT() *JITProcess {
+	return &JITProcess{Arch: sp.cache.images.Arch, Maps: sp.Maps, Descriptors: sp.Descriptors}
 }
 
 // Mapped reports whether the process has readable memory at addr.

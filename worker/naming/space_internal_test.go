@@ -1,4 +1,4 @@
-package procmap
+package naming
 
 import (
 	"testing"

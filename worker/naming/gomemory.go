@@ -1,4 +1,4 @@
-package gostack
+package naming
 
 import (
 	"encoding/binary"
@@ -12,13 +12,13 @@ import (
 // memory is the copied memory for the walk of one goroutine: first its stack, then the other copies. It implements
 // cfi.Memory.
 type memory struct {
-	*Copies
+	*GoCopies
 
 	stack snapshot.Stack
 }
 
-// Copies has all the memory that a stop has copied, or a core file.
-type Copies struct {
+// GoCopies has all the memory that a stop has copied, or a core file.
+type GoCopies struct {
 	Order binary.ByteOrder
 	Snap  *snapshot.Snapshot
 	Core  cfi.Memory // nil: use the snapshot
@@ -48,7 +48,7 @@ func (m *memory) Read(addr uint64, size int) (uint64, bool) {
 }
 
 // block searches the structures and stacks of the other goroutines.
-func (m *Copies) block(addr uint64, size int) []byte {
+func (m *GoCopies) block(addr uint64, size int) []byte {
 	if m.sorted == nil {
 		m.sorted = make([]snapshot.Stack, 0, len(m.Snap.Blocks))
 		for _, b := range m.Snap.Blocks {

@@ -1,4 +1,4 @@
-package gostack
+package naming
 
 import (
 	"debug/elf"
@@ -7,12 +7,11 @@ import (
 
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind/golang"
-	"pg_stat_backtrace/worker/naming/procmap"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
-// Program is a Go program or library of a process.
-type Program struct {
+// GoProgram is a Go program or library of a process.
+type GoProgram struct {
 	version string
 	runtime *golang.Runtime
 	// first is the number of the program's first block. Its blocks are the list's header, the list, and then, for
@@ -23,9 +22,9 @@ type Program struct {
 	total, left int
 }
 
-// Programs finds Go's runtime in the images of a process. A process may have several, because of Go libraries.
-func Programs(sp *procmap.Space) ([]Program, error) {
-	out := make([]Program, 0, 1)
+// GoPrograms finds Go's runtime in the images of a process. A process may have several, because of Go libraries.
+func GoPrograms(sp *Space) ([]GoProgram, error) {
+	out := make([]GoProgram, 0, 1)
 	var failed error
 	seen := make(map[*symbolize.Module]bool)
 	for i := range sp.Maps {
@@ -54,13 +53,13 @@ func Programs(sp *procmap.Space) ([]Program, error) {
 }
 
 // newProgram finds the runtime of one image.
-func newProgram(sp *procmap.Space, f symbolize.Placed) (Program, error) {
+func newProgram(sp *Space, f symbolize.Placed) (GoProgram, error) {
 	img := f.Module.Image
 	if img.AddrSize() != 8 {
-		return Program{}, fmt.Errorf("%w: not one of 64 bits", golang.ErrRuntimeVersion)
+		return GoProgram{}, fmt.Errorf("%w: not one of 64 bits", golang.ErrRuntimeVersion)
 	}
 	read := sp.ReadAll
-	out := Program{}
+	out := GoProgram{}
 	if data, addr, err := img.Section(".go.buildinfo"); err == nil {
 		_ = read(addr+f.Bias, data) // as relocated in memory; if that fails, as in the file
 		out.version = golang.Version(data, img.Order(), read)

@@ -1,4 +1,4 @@
-package jitcode
+package naming
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package procmap
+package naming
 
 import (
 	"slices"
@@ -9,7 +9,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
-	"pg_stat_backtrace/worker/naming/jitcode"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
@@ -31,8 +30,8 @@ type ProcessKey struct {
 // repeated capture then reads none of this again. It is safe for concurrent use.
 type Cache struct {
 	images *symbolize.Cache
-	perf   jitcode.PerfMaps
-	later  jitcode.LaterStore
+	perf   PerfMaps
+	later  LaterStore
 
 	mu    sync.Mutex
 	byKey map[ProcessKey]*cacheEntry
@@ -45,7 +44,7 @@ type Cache struct {
 type cacheEntry struct {
 	images map[procfs.Mapping]symbolize.Placed
 	maps   *KnownMaps // nil: not read yet
-	later  *jitcode.Later
+	later  *Later
 	facts  map[any]any // by the address of the Fact
 }
 
@@ -60,7 +59,7 @@ func NewCache(images *symbolize.Cache) *Cache {
 	return &Cache{
 		images: images, byKey: make(map[ProcessKey]*cacheEntry), paths: make(map[string]string),
 		lookups: make(map[mappingKey]*symbolize.Lazy[symbolize.Placed]),
-		later:   jitcode.LaterStore{Arch: images.Arch},
+		later:   LaterStore{Arch: images.Arch},
 	}
 }
 

@@ -1,4 +1,4 @@
-package jitcode
+package naming
 
 import (
 	"cmp"
@@ -28,8 +28,8 @@ const (
 	maxObjects      = 128       // of a process, the newest
 )
 
-// Process has the facts about a process that the search for generated code needs.
-type Process struct {
+// JITProcess has the facts about a process that the search for generated code needs.
+type JITProcess struct {
 	Arch *arch.Arch
 	Maps []procfs.Mapping
 	// Descriptors returns the addresses of the variables at which lists of registered objects begin.
@@ -37,10 +37,10 @@ type Process struct {
 }
 
 // mapping returns the index of the mapping that contains addr, or -1.
-func (p *Process) mapping(addr uint64) int { return procfs.IndexOf(p.Maps, addr) }
+func (p *JITProcess) mapping(addr uint64) int { return procfs.IndexOf(p.Maps, addr) }
 
-// Code has the descriptions of generated code that are of the same moment as a stack.
-type Code struct {
+// JITCode has the descriptions of generated code that are of the same moment as a stack.
+type JITCode struct {
 	images []image
 	// Unknown has the addresses in anonymous memory that no description covers.
 	Unknown []uint64
@@ -56,15 +56,15 @@ type image struct {
 	table  *cfi.Table  // nil: no call frame information
 }
 
-// Locations has the addresses at which a process keeps the descriptions of its generated code.
-type Locations struct {
+// JITLocations has the addresses at which a process keeps the descriptions of its generated code.
+type JITLocations struct {
 	descriptors []uint64   // of GDB's JIT interface
 	Frames      []jit.Span // .eh_frame sections
 	Pieces      []snapshot.Range
 }
 
 // Add merges the results of another search. It returns false if they have nothing new.
-func (w *Locations) Add(o *Locations) bool {
+func (w *JITLocations) Add(o *JITLocations) bool {
 	before := len(w.Pieces)
 	for _, d := range o.descriptors {
 		if !slices.Contains(w.descriptors, d) {
@@ -85,7 +85,7 @@ func (w *Locations) Add(o *Locations) bool {
 }
 
 // TableAt returns the call frame information for an address in a mapping without a file, or nil if there is none.
-func (g *Code) TableAt(p *Process, code *procfs.Mapping, addr uint64) *cfi.Table {
+func (g *JITCode) TableAt(p *JITProcess, code *procfs.Mapping, addr uint64) *cfi.Table {
 	if code.Inode != 0 || code.Path != "" || g.Disabled {
 		return nil
 	}
@@ -107,7 +107,7 @@ func (g *Code) TableAt(p *Process, code *procfs.Mapping, addr uint64) *cfi.Table
 }
 
 // find returns the description of the code at an address, or nil.
-func (g *Code) find(addr uint64) *image {
+func (g *JITCode) find(addr uint64) *image {
 	for i := range g.images {
 		m := &g.images[i]
 		if m.object != nil && m.object.Holds(addr) {
@@ -123,7 +123,7 @@ func (g *Code) find(addr uint64) *image {
 }
 
 // Name names a frame in generated code.
-func (g *Code) Name(out *backtrace.Frame, addr uint64) {
+func (g *JITCode) Name(out *backtrace.Frame, addr uint64) {
 	m := g.find(addr)
 	if m == nil {
 		return
@@ -149,7 +149,7 @@ func (m *image) function(addr uint64) (jit.Function, bool) {
 }
 
 // AddFrom reads descriptions of generated code. The memory must be of the same moment as the stack.
-func (g *Code) AddFrom(w *Locations, memory symbolize.MemoryReader, a *arch.Arch) {
+func (g *JITCode) AddFrom(w *JITLocations, memory symbolize.MemoryReader, a *arch.Arch) {
 	for _, d := range w.descriptors {
 		entries, _ := jit.Entries(memory.Exactly, a.Order, d) // after an error, the entries before it
 		for _, e := range entries[:min(len(entries), maxObjects)] {
@@ -190,8 +190,8 @@ func frameTable(a *arch.Arch, addr uint64, data []byte) *cfi.Table {
 
 // Locate finds the descriptions of the code at the addresses: first objects registered with debuggers, then
 // .eh_frame sections near the code.
-func (p *Process) Locate(memory symbolize.MemoryReader, addrs []uint64) *Locations {
-	w := &Locations{}
+func (p *JITProcess) Locate(memory symbolize.MemoryReader, addrs []uint64) *JITLocations {
+	w := &JITLocations{}
 	left := slices.Clone(addrs)
 	for _, d := range p.Descriptors() {
 		r := recorder{read: memory}
@@ -215,13 +215,13 @@ func (p *Process) Locate(memory symbolize.MemoryReader, addrs []uint64) *Locatio
 			w.Pieces = append(w.Pieces, snapshot.Range{Address: f.Start, Length: int(f.End - f.Start)})
 		}
 	}
-	w.Pieces = Merge(w.Pieces)
+	w.Pieces = MergeRanges(w.Pieces)
 	return w
 }
 
 // registered adds the memory ranges of an entry's object to w. It returns a function that reports whether an address
 // belongs to the object.
-func (p *Process) registered(w *Locations, memory symbolize.MemoryReader, e jit.Entry) func(uint64) bool {
+func (p *JITProcess) registered(w *JITLocations, memory symbolize.MemoryReader, e jit.Entry) func(uint64) bool {
 	r := recorder{read: memory}
 	o, err := jit.Open(r.memory, e, p.Arch.Machine)
 	if err != nil || len(o.Code) == 0 {
@@ -230,7 +230,7 @@ func (p *Process) registered(w *Locations, memory symbolize.MemoryReader, e jit.
 	if n := o.Frames.End - o.Frames.Start; n > 0 {
 		r.pieces = append(r.pieces, snapshot.Range{Address: o.Frames.Start, Length: int(n)})
 	}
-	if all := Merge(append(r.pieces, w.Pieces...)); size(all) <= maxDescribing && len(all) <= maxPieces {
+	if all := MergeRanges(append(r.pieces, w.Pieces...)); size(all) <= maxDescribing && len(all) <= maxPieces {
 		w.Pieces = all
 	}
 	return o.Holds
@@ -250,8 +250,8 @@ func (r *recorder) memory(addr uint64, p []byte) bool {
 	return true
 }
 
-// Merge sorts ranges, and joins neighbours with small gaps.
-func Merge(pieces []snapshot.Range) []snapshot.Range {
+// MergeRanges sorts ranges, and joins neighbours with small gaps.
+func MergeRanges(pieces []snapshot.Range) []snapshot.Range {
 	const near = 256
 	slices.SortFunc(pieces, func(a, b snapshot.Range) int { return cmp.Compare(a.Address, b.Address) })
 	out := make([]snapshot.Range, 0, len(pieces))

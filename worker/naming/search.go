@@ -1,4 +1,4 @@
-package jitcode
+package naming
 
 import (
 	"encoding/binary"
@@ -20,7 +20,7 @@ const (
 // file. PostgreSQL compiles queries with LLVM, which puts the section into read-only memory, as near to the code as
 // possible. So the nearest mappings are searched first. A section counts if one of its entries covers the address and
 // lies in the same mapping as the code.
-func (p *Process) searchFrames(memory symbolize.MemoryReader, code int, addr uint64) (jit.Span, bool) {
+func (p *JITProcess) searchFrames(memory symbolize.MemoryReader, code int, addr uint64) (jit.Span, bool) {
 	left, mappings := uint64(maxSearched), maxMappings
 	for d := 1; d < len(p.Maps) && mappings > 0; d++ {
 		for _, i := range [...]int{code - d, code + d} {
@@ -43,7 +43,7 @@ func (p *Process) searchFrames(memory symbolize.MemoryReader, code int, addr uin
 func readOnly(m *procfs.Mapping) bool { return m.Inode == 0 && m.Path == "" && m.Perms == procfs.Read }
 
 // searchMapping searches a mapping for the start of a section with an entry for the address.
-func (p *Process) searchMapping(start uint64, data []byte, code *procfs.Mapping, addr uint64) (jit.Span, bool) {
+func (p *JITProcess) searchMapping(start uint64, data []byte, code *procfs.Mapping, addr uint64) (jit.Span, bool) {
 	order := p.Arch.Order
 	for off := 0; off+maxCIE <= len(data); off += 8 {
 		rest := data[off:]
@@ -80,7 +80,7 @@ func sectionLength(order binary.ByteOrder, data []byte) int {
 }
 
 // describes reports whether the section has an entry for the address.
-func (p *Process) describes(memory symbolize.MemoryReader, section jit.Span, addr uint64) bool {
+func (p *JITProcess) describes(memory symbolize.MemoryReader, section jit.Span, addr uint64) bool {
 	i := p.mapping(addr)
 	t := framesAt(p.Arch, memory, section)
 	return i >= 0 && t != nil && covers(t, &p.Maps[i], addr)

@@ -1,4 +1,4 @@
-package gostack
+package naming
 
 import (
 	"cmp"
@@ -11,7 +11,6 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/golang"
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/naming/procmap"
 )
 
 // ErrNotGo means that a process runs no Go code.
@@ -25,14 +24,14 @@ const (
 	maxGoroutines  = 16384    // further goroutines are only counted
 )
 
-// Plan lists the memory that a stop copies.
-type Plan struct {
+// GoPlan lists the memory that a stop copies.
+type GoPlan struct {
 	Blocks  []snapshot.Block
 	threads map[uint64]int // the block of each thread's structure
 }
 
 // Add plans the copies for one program.
-func (p *Plan) Add(sp *procmap.Space, g *Program) error {
+func (p *GoPlan) Add(sp *Space, g *GoProgram) error {
 	r := g.runtime
 	all, err := r.All(sp.ReadAll)
 	if err != nil {
@@ -85,30 +84,30 @@ func stackOf(g *golang.Goroutine) snapshot.Block {
 	return snapshot.Block{Address: low, Length: int(high - low)}
 }
 
-// Walk walks the stacks of goroutines in a snapshot or a core file.
-type Walk struct {
+// GoWalk walks the stacks of goroutines in a snapshot or a core file.
+type GoWalk struct {
 	Arch      *arch.Arch
-	Space     *procmap.Space
+	Space     *Space
 	Modules   unwind.Modules // the space, as the unwinder reads it
 	MaxFrames int
 	Blocks    []snapshot.Stack // the copies of the plan's blocks
-	Copies    *Copies
-	Threads   map[int]Thread
+	Copies    *GoCopies
+	Threads   map[int]GoThread
 	// Keep, if not nil, reports whether a stack is kept. If not, All leaves out its goroutine and counts it.
 	Keep func(*backtrace.Thread) bool
 
 	unwinding, naming time.Duration
 }
 
-// Thread is a thread with known registers.
-type Thread struct {
+// GoThread is a thread with known registers.
+type GoThread struct {
 	Name      string
 	State     byte
 	Registers arch.Registers
 }
 
 // All appends the goroutines of all programs to t. It returns how many are missing or have no stack.
-func (w *Walk) All(t *backtrace.Trace, programs []Program, p *Plan) (missed int) {
+func (w *GoWalk) All(t *backtrace.Trace, programs []GoProgram, p *GoPlan) (missed int) {
 	for i := range programs {
 		t.Go = programs[i].version
 		missed += w.list(t, &programs[i], p)
@@ -119,7 +118,7 @@ func (w *Walk) All(t *backtrace.Trace, programs []Program, p *Plan) (missed int)
 }
 
 // list appends the goroutines of one program. It returns how many are missing or have no stack.
-func (w *Walk) list(t *backtrace.Trace, p *Program, plan *Plan) (missed int) {
+func (w *GoWalk) list(t *backtrace.Trace, p *GoProgram, plan *GoPlan) (missed int) {
 	t.GoroutinesLeftOut += p.left
 	if head := w.block(p.first).Data; head != nil {
 		// Goroutines created after the list was read.
@@ -145,7 +144,7 @@ func (w *Walk) list(t *backtrace.Trace, p *Program, plan *Plan) (missed int) {
 				out.TID = tid
 			}
 		}
-		mem := &memory{Copies: w.Copies, stack: w.block(p.first + 2 + 2*i)}
+		mem := &memory{GoCopies: w.Copies, stack: w.block(p.first + 2 + 2*i)}
 		if !w.stack(&out, &g, mem) {
 			missed++
 		}
@@ -159,7 +158,7 @@ func (w *Walk) list(t *backtrace.Trace, p *Program, plan *Plan) (missed int) {
 }
 
 // block returns a block of the snapshot.
-func (w *Walk) block(i int) snapshot.Stack {
+func (w *GoWalk) block(i int) snapshot.Stack {
 	if i >= len(w.Blocks) {
 		return snapshot.Stack{}
 	}
@@ -167,9 +166,9 @@ func (w *Walk) block(i int) snapshot.Stack {
 }
 
 // function returns the name of the function at a return address.
-func (w *Walk) function(addr uint64) string {
+func (w *GoWalk) function(addr uint64) string {
 	f := unwind.Frame{PC: addr}
-	frames, _ := w.Space.Name([]unwind.Frame{f}, procmap.FrameLimit(w.MaxFrames), nil)
+	frames, _ := w.Space.Name([]unwind.Frame{f}, FrameLimit(w.MaxFrames), nil)
 	if len(frames) == 0 {
 		return ""
 	}
@@ -179,7 +178,7 @@ func (w *Walk) function(addr uint64) string {
 // stack walks a goroutine's stack. It starts with the registers of the goroutine's thread if that walk reaches the
 // end of the stack, otherwise with the registers saved in the goroutine. It returns false if memory is missing that
 // another stop may copy.
-func (w *Walk) stack(out *backtrace.Goroutine, g *golang.Goroutine, mem *memory) bool {
+func (w *GoWalk) stack(out *backtrace.Goroutine, g *golang.Goroutine, mem *memory) bool {
 	u := unwind.Unwinder{Arch: w.Arch, MaxFrames: w.MaxFrames, Final: true}
 	began := time.Now()
 	var frames []unwind.Frame
@@ -196,7 +195,7 @@ func (w *Walk) stack(out *backtrace.Goroutine, g *golang.Goroutine, mem *memory)
 	walked := time.Now()
 	out.Stop, out.Whole = stop.String(), stop.Whole()
 	var cut bool
-	if out.Frames, cut = w.Space.Name(frames, procmap.FrameLimit(w.MaxFrames), nil); cut {
+	if out.Frames, cut = w.Space.Name(frames, FrameLimit(w.MaxFrames), nil); cut {
 		out.Stop, out.Whole = unwind.MaxFrames.String(), false
 	}
 	w.unwinding += walked.Sub(began)
@@ -205,12 +204,12 @@ func (w *Walk) stack(out *backtrace.Goroutine, g *golang.Goroutine, mem *memory)
 }
 
 // on reports whether a walk had frames on the goroutine's own stack.
-func (w *Walk) on(frames []unwind.Frame, g *golang.Goroutine) bool {
+func (w *GoWalk) on(frames []unwind.Frame, g *golang.Goroutine) bool {
 	return slices.ContainsFunc(frames, func(f unwind.Frame) bool { return f.CFA > g.StackLow && f.CFA <= g.StackHigh })
 }
 
 // begins reports whether a function begins at an address.
-func (w *Walk) begins(pc uint64) bool {
+func (w *GoWalk) begins(pc uint64) bool {
 	_, f, ok := w.Space.Lookup(pc)
 	if !ok || f.Module == nil {
 		return false

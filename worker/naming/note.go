@@ -1,4 +1,4 @@
-package procmap
+package naming
 
 import "pg_stat_backtrace/unwind"
 

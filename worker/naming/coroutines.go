@@ -1,4 +1,4 @@
-package gostack
+package naming
 
 import (
 	"debug/elf"
@@ -7,7 +7,6 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/worker/naming/procmap"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
@@ -15,14 +14,14 @@ import (
 // there a walk finds all that it needs at a switch of stacks, so the stop copies that memory (snapshot.Coroutines). The
 // first walk with frames in Go code shows which images are Go's, and later captures use that.
 
-// Process has the Go images of one process. It is immutable.
-type Process struct {
+// GoProcess has the Go images of one process. It is immutable.
+type GoProcess struct {
 	Images     []symbolize.Placed // Go images in which frames were found
 	Coroutines *snapshot.Coroutines
 }
 
 // Reads returns the memory to copy in the stop, or nil if there is none.
-func (p *Process) Reads() *snapshot.Coroutines {
+func (p *GoProcess) Reads() *snapshot.Coroutines {
 	if p == nil {
 		return nil
 	}
@@ -30,7 +29,7 @@ func (p *Process) Reads() *snapshot.Coroutines {
 }
 
 // Coroutines returns the places of the goroutines of a process's threads.
-func Coroutines(a *arch.Arch, sp *procmap.Space, images []symbolize.Placed) *snapshot.Coroutines {
+func Coroutines(a *arch.Arch, sp *Space, images []symbolize.Placed) *snapshot.Coroutines {
 	g := unwind.GoStructures()
 	out := &snapshot.Coroutines{
 		Low: g.StackLow, High: g.StackHigh, Saved: g.SavedSP, Owner: g.Thread, Size: g.Size, OwnerSize: g.ThreadSize,
@@ -55,7 +54,7 @@ func Coroutines(a *arch.Arch, sp *procmap.Space, images []symbolize.Placed) *sna
 // goVariable returns candidates for the offset of the goroutine variable from the thread pointer. For a library, the
 // dynamic linker has filled it in. A program's thread-local variables are next to the thread pointer, and Go's is the
 // only one unless C code has others (ELF Handling For Thread-Local Storage, 3.4.6, variant II).
-func goVariable(sp *procmap.Space, f symbolize.Placed) []int64 {
+func goVariable(sp *Space, f symbolize.Placed) []int64 {
 	if places := fromLinker(sp, f); len(places) > 0 {
 		return places
 	}
@@ -70,7 +69,7 @@ func goVariable(sp *procmap.Space, f symbolize.Placed) []int64 {
 }
 
 // fromLinker returns the offsets that the dynamic linker has filled in for a library's thread-local variables.
-func fromLinker(sp *procmap.Space, f symbolize.Placed) []int64 {
+func fromLinker(sp *Space, f symbolize.Placed) []int64 {
 	const (
 		entry      = 24 // bytes: address, type, addend
 		most       = 4

@@ -1,4 +1,4 @@
-package procmap
+package naming
 
 import (
 	"runtime"
@@ -6,7 +6,6 @@ import (
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/jit"
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/naming/jitcode"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
@@ -116,11 +115,11 @@ func (sp *Space) nameFrame(dst []backtrace.Frame, f *unwind.Frame, late *symboli
 
 // nameLater names the module of a frame in generated code that was read at another moment.
 func (sp *Space) nameLater(out *backtrace.Frame, addr uint64) {
-	if !sp.readLater || out.Module == jitcode.GeneratedModule || sp.inFile(addr) {
+	if !sp.readLater || out.Module == GeneratedModule || sp.inFile(addr) {
 		return
 	}
 	if start, ok := sp.later.Start(addr); ok {
-		out.Module, out.Offset = jitcode.GeneratedModule, out.Address-start
+		out.Module, out.Offset = GeneratedModule, out.Address-start
 	}
 }
 

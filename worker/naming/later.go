@@ -1,4 +1,4 @@
-package jitcode
+package naming
 
 import (
 	"bytes"
@@ -112,7 +112,7 @@ func (s *LaterStore) Of(pid int, startTime uint64) *Later {
 // errCode means that code is outside of what was read.
 var errCode = errors.New("code that was not read")
 
-// Code implements unwind.ImageCode.
+// JITCode implements unwind.ImageCode.
 func (i *laterImage) Code(addr, n uint64) ([]byte, error) {
 	if off := addr - i.start; off < uint64(len(i.code)) && n <= uint64(len(i.code))-off {
 		return i.code[off : off+n : off+n], nil
@@ -233,7 +233,7 @@ func (l *Later) readImages() (found []*laterImage, compiles bool) {
 	if !slices.ContainsFunc(maps, func(m procfs.Mapping) bool { return anonymousCode(&m) }) {
 		return nil, LoadsLLVM(maps)
 	}
-	p := Process{Arch: l.store.Arch, Maps: maps}
+	p := JITProcess{Arch: l.store.Arch, Maps: maps}
 	left, leftCode, mappings := uint64(maxSearched), uint64(maxLaterCode), maxMappings
 	for i := range maps {
 		m := &maps[i]
@@ -283,7 +283,7 @@ func anonymousCode(m *procfs.Mapping) bool {
 }
 
 // sections finds the .eh_frame sections in the data of a mapping.
-func (p *Process) sections(start uint64, data []byte, found func(at jit.Span, table *cfi.Table)) {
+func (p *JITProcess) sections(start uint64, data []byte, found func(at jit.Span, table *cfi.Table)) {
 	for off := 0; off+maxCIE <= len(data); {
 		rest := data[off:]
 		if !startsCIE(p.Arch.Order, rest) {
@@ -299,7 +299,7 @@ func (p *Process) sections(start uint64, data []byte, found func(at jit.Span, ta
 }
 
 // codeOf returns an image with the limits of the code that a table describes; nil if that is not code without a file.
-func (p *Process) codeOf(t *cfi.Table) *laterImage {
+func (p *JITProcess) codeOf(t *cfi.Table) *laterImage {
 	var code *procfs.Mapping
 	var image *laterImage
 	for f := range t.FDEs {

@@ -1,4 +1,4 @@
-package procmap
+package naming
 
 // Code implements unwind.Code. Instructions come from the image's file, or from the process's memory if the image was
 // read from there.
