@@ -6,7 +6,6 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/codeflow/depth"
 	"pg_stat_backtrace/unwind/disasm"
-	"pg_stat_backtrace/unwind/disasm/aarch64"
 	"pg_stat_backtrace/unwind/disasm/riscv64"
 	"pg_stat_backtrace/unwind/disasm/s390x"
 )
@@ -23,7 +22,7 @@ var instructionSets = [...]struct {
 }{
 	arch.Unfollowed: {},
 	arch.X86:        {7, x86Call, x86Stub}, // an opcode, ModRM, SIB and four bytes of displacement
-	arch.A64:        {aarch64.Length, plainCall(aarch64.Decode, aarch64.Length), a64Stub},
+	arch.A64:        {disasm.LengthA64, plainCall(disasm.DecodeA64, disasm.LengthA64), a64Stub},
 	arch.ZArch:      {s390x.Longest, plainCall(s390x.Decode, s390x.Longest, 4, 2), relativeStub(s390x.Decode)},
 	arch.RV64:       {riscv64.Longest, plainCall(riscv64.Decode, riscv64.Longest, 2), relativeStub(riscv64.Decode)},
 }

@@ -4,8 +4,6 @@ import (
 	"golang.org/x/arch/x86/x86asm"
 
 	"pg_stat_backtrace/unwind/disasm"
-	"pg_stat_backtrace/unwind/disasm/aarch64"
-	"pg_stat_backtrace/unwind/disasm/x86"
 )
 
 // Imports is implemented by ImageCode that can name functions of other images.
@@ -32,7 +30,7 @@ func (c *bareCode) imported(addr uint64) string {
 // x86Stub recognises an optional endbr64 and a jump through a word at a relative address.
 func x86Stub(c *bareCode, addr uint64) (slot uint64, ok bool) {
 	for range 2 {
-		x, err := x86.Decode(c.Bytes(addr))
+		x, err := disasm.DecodeX86(c.Bytes(addr))
 		if err != nil {
 			return 0, false
 		}
@@ -54,7 +52,7 @@ func a64Stub(c *bareCode, addr uint64) (slot uint64, ok bool) {
 	var page uint64
 	loaded := false
 	for range 5 {
-		x, err := aarch64.Decode(c.Bytes(addr))
+		x, err := disasm.DecodeA64(c.Bytes(addr))
 		switch {
 		case err != nil:
 			return 0, false
@@ -67,7 +65,7 @@ func a64Stub(c *bareCode, addr uint64) (slot uint64, ok bool) {
 		case x.Flow != disasm.Next, x.Access.Size > 0, x.Writes&^(1<<16|1<<17) != 0:
 			return 0, false
 		}
-		addr += aarch64.Length
+		addr += disasm.LengthA64
 	}
 	return 0, false
 }

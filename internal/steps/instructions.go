@@ -7,7 +7,6 @@ import (
 
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/disasm"
-	"pg_stat_backtrace/unwind/disasm/aarch64"
 )
 
 // kind is the effect of an instruction on the stack of calls; for a call, its length in bytes.
@@ -54,13 +53,13 @@ func classifyX86(code []byte) kind {
 
 func classifyA64(code []byte) kind {
 	const svc, immediate = 0xd4000001, 0xffff << 5 // Arm ARM, C6.2: SVC
-	if len(code) >= aarch64.Length && binary.LittleEndian.Uint32(code)&^immediate == svc {
+	if len(code) >= disasm.LengthA64 && binary.LittleEndian.Uint32(code)&^immediate == svc {
 		return system
 	}
-	x, err := aarch64.Decode(code)
+	x, err := disasm.DecodeA64(code)
 	switch {
 	case err == nil && x.Flow == disasm.Call:
-		return aarch64.Length
+		return disasm.LengthA64
 	case err == nil && (x.Flow == disasm.Unknown || x.Flow == disasm.Return):
 		return leaps
 	default:

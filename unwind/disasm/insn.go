@@ -1,7 +1,11 @@
 // Package disasm describes machine instructions for an unwinder, independent of the architecture. It describes an
 // instruction's control flow, the general registers that it writes, and its memory accesses. It also describes the
 // arithmetic that creates and removes frames. The decoders of single architectures return these types. Registers have
-// the numbers of package arch.
+// the numbers of package arch. The package does not depend on processes or images.
+//
+// DecodeX86 decodes x86-64 instructions one at a time. It uses golang.org/x/arch, and adds the instructions that x/arch
+// does not support. DecodeA64 follows the Arm Architecture Reference Manual (DDI 0487), chapter C4, "A64 Instruction Set
+// Encoding".
 package disasm
 
 import "errors"

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"pg_stat_backtrace/unwind/disasm"
-	"pg_stat_backtrace/unwind/disasm/aarch64"
 )
 
 // effect is the effect of an instruction, as far as the sweep follows it.
@@ -260,7 +259,7 @@ func (s *sweeper) follow(p *pending) {
 }
 
 func decodeAArch64(p []byte, pc uint64, e *effect, _ bool) bool {
-	x, err := aarch64.Decode(p)
+	x, err := disasm.DecodeA64(p)
 	if err != nil {
 		return false
 	}
@@ -315,7 +314,7 @@ func stubAArch64(p []byte, addr uint64) uint64 {
 	if binary.LittleEndian.Uint32(p)&0xffffff3f == 0xd503241f {
 		p, addr = p[4:], addr+4
 	}
-	x, err := aarch64.Decode(p)
+	x, err := disasm.DecodeA64(p)
 	load := binary.LittleEndian.Uint32(p[4:])
 	if err != nil || x.Op != disasm.Page || load&0xffc00000 != 0xf9400000 || load>>5&31 != uint32(x.Rd) {
 		return 0

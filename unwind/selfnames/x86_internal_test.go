@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"pg_stat_backtrace/unwind/disasm/x86"
+	"pg_stat_backtrace/unwind/disasm"
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
@@ -35,7 +35,7 @@ func TestLengthsAgreeWithDisassembler(t *testing.T) {
 		}
 		var got instruction
 		for o := 0; o < len(text); {
-			want, err := x86.Decode(text[o:])
+			want, err := disasm.DecodeX86(text[o:])
 			if err != nil {
 				o++ // data in the code
 				continue

@@ -11,7 +11,7 @@ package depth
 import (
 	"errors"
 
-	"pg_stat_backtrace/unwind/disasm/x86"
+	"pg_stat_backtrace/unwind/disasm"
 )
 
 // Errors that callers branch on with errors.Is.
@@ -22,7 +22,7 @@ var (
 	// ErrUnreached means that no path to the address was found.
 	ErrUnreached = errors.New("depth: no path to the address")
 	// ErrCode means that an instruction could not be decoded, or that there is no code, or too much.
-	ErrCode = x86.ErrCode
+	ErrCode = disasm.ErrX86Code
 )
 
 // Anchor is the call frame information about the canonical frame address (CFA) at an instruction.

@@ -3,7 +3,7 @@ package depth
 import (
 	"golang.org/x/arch/x86/x86asm"
 
-	"pg_stat_backtrace/unwind/disasm/x86"
+	"pg_stat_backtrace/unwind/disasm"
 )
 
 const slot = 8 // bytes that a push takes
@@ -50,7 +50,7 @@ func effectOf(x *x86asm.Inst) (effect, int64) {
 	if isStackPointer(x.Args[0]) {
 		return setting(x)
 	}
-	if isStackPointer(x.Args[1]) && (x.Op == x86asm.XCHG || x.Op == x86asm.XADD || x.Op == x86.Other) {
+	if isStackPointer(x.Args[1]) && (x.Op == x86asm.XCHG || x.Op == x86asm.XADD || x.Op == disasm.OtherX86) {
 		return lost, 0
 	}
 	return nothing, 0

@@ -3,7 +3,7 @@ package depth
 import (
 	"fmt"
 
-	"pg_stat_backtrace/unwind/disasm/x86"
+	"pg_stat_backtrace/unwind/disasm"
 )
 
 // follower is the state of following one function.
@@ -233,7 +233,7 @@ func (w *follower) step(i *inst) {
 
 // decode reads the instruction at an offset.
 func decode(code []byte, at int) (inst, error) {
-	x, err := x86.Decode(code[at:])
+	x, err := disasm.DecodeX86(code[at:])
 	if err != nil {
 		return inst{}, err
 	}

@@ -8,7 +8,6 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/codeflow/epilogue"
 	"pg_stat_backtrace/unwind/disasm"
-	"pg_stat_backtrace/unwind/disasm/aarch64"
 )
 
 // Instructions of A64.
@@ -137,7 +136,7 @@ func TestFollowA64(t *testing.T) {
 			var regs arch.Registers
 			const link = 0xcaffee
 			for reg, v := range map[int]uint64{
-				32: start, aarch64.SP: sp, aarch64.FP: sp + 0x100, 19: 0xb, 21: sp + 0x208, aarch64.LR: link,
+				32: start, disasm.A64SP: sp, disasm.A64FP: sp + 0x100, 19: 0xb, 21: sp + 0x208, disasm.A64LR: link,
 			} {
 				regs.Set(reg, v)
 			}
@@ -158,12 +157,12 @@ func TestFollowA64(t *testing.T) {
 				}
 			}
 			want(32, tt.pc, 0)
-			want(aarch64.FP, tt.fp, sp+0x100)
+			want(disasm.A64FP, tt.fp, sp+0x100)
 			want(19, tt.x19, 0xb)
-			if v, _ := got.Get(aarch64.SP); v != uint64(sp+tt.cfa) {
+			if v, _ := got.Get(disasm.A64SP); v != uint64(sp+tt.cfa) {
 				t.Errorf("stack pointer %#x", v)
 			}
-			const kept = 1<<32 | 1<<aarch64.SP | 1<<aarch64.FP | 1<<19 | 1<<20 | 1<<21
+			const kept = 1<<32 | 1<<disasm.A64SP | 1<<disasm.A64FP | 1<<19 | 1<<20 | 1<<21
 			if got.Known()&^kept != 0 {
 				t.Errorf("more registers than a call keeps: %#x", got.Known())
 			}

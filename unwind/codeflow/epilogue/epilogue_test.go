@@ -7,7 +7,7 @@ import (
 
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/codeflow/epilogue"
-	"pg_stat_backtrace/unwind/disasm/x86"
+	"pg_stat_backtrace/unwind/disasm"
 )
 
 // Register numbers of arch.AMD64.
@@ -157,7 +157,7 @@ func follows() []follow {
 		{"one way ends in a trap", cat(branch(2), trap, add40, ret), 48, same, same, nil},
 		{"one way is not known", cat(branch(2), jumpRAX, add40, ret), 48, same, same, nil},
 		{"one way is not decoded", cat(branch(1), noCode, ret), 8, same, same, nil},
-		{"no code", cat(noCode, ret), 0, 0, 0, x86.ErrCode},
+		{"no code", cat(noCode, ret), 0, 0, 0, disasm.ErrX86Code},
 		{"what was loaded was overwritten by a vector", cat(vmovups, loadRBX, ret), 8, same, lost, nil},
 		{"vector instructions", cat(vzeroupper, mulxRBX, ret), 8, same, lost, nil},
 		{"the stack pointer is lost", cat(spFromRAX, ret), 0, 0, 0, epilogue.ErrNoReturn},

@@ -5,7 +5,6 @@ import (
 
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/disasm"
-	"pg_stat_backtrace/unwind/disasm/x86"
 )
 
 // machine contains the differences between architectures.
@@ -25,7 +24,7 @@ type machine struct {
 }
 
 // Ahead is how many bytes an instruction has at most.
-const Ahead = x86.Longest
+const Ahead = disasm.LongestX86
 
 // Follows reports whether the instructions of an architecture are followed.
 func Follows(a *arch.Arch) bool { return machineOf(a) != nil }

@@ -8,14 +8,12 @@ import (
 
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/disasm"
-	"pg_stat_backtrace/unwind/disasm/aarch64"
 	"pg_stat_backtrace/unwind/disasm/riscv64"
 	"pg_stat_backtrace/unwind/disasm/s390x"
-	"pg_stat_backtrace/unwind/disasm/x86"
 )
 
 var amd64 = machine{
-	arch: arch.AMD64, preserved: []int{rbx, rbp, r12, 13, 14, 15}, pushed: 8, most: x86.Longest, scan: scanX86,
+	arch: arch.AMD64, preserved: []int{rbx, rbp, r12, 13, 14, 15}, pushed: 8, most: disasm.LongestX86, scan: scanX86,
 }
 
 func scanX86(start uint64, code []byte) []described {
@@ -24,7 +22,7 @@ func scanX86(start uint64, code []byte) []described {
 	}
 	var all []described
 	for at := uint64(0); at < uint64(len(code)); {
-		x, err := x86.Decode(code[at:])
+		x, err := disasm.DecodeX86(code[at:])
 		if err != nil {
 			return all
 		}
@@ -47,8 +45,8 @@ func scanX86(start uint64, code []byte) []described {
 }
 
 var arm64 = machine{
-	arch: arch.ARM64, preserved: []int{19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29}, most: aarch64.Length,
-	scan: scanPlain(arch.ARM64, aarch64.Decode, "\x1f\x20\x03\xd5"),
+	arch: arch.ARM64, preserved: []int{19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29}, most: disasm.LengthA64,
+	scan: scanPlain(arch.ARM64, disasm.DecodeA64, "\x1f\x20\x03\xd5"),
 }
 
 var riscv64Machine = machine{

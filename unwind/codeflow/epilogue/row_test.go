@@ -7,8 +7,7 @@ import (
 
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/codeflow/epilogue"
-	"pg_stat_backtrace/unwind/disasm/aarch64"
-	"pg_stat_backtrace/unwind/disasm/x86"
+	"pg_stat_backtrace/unwind/disasm"
 )
 
 // TestRow applies rows to frames with other values, and compares the results with following the code there.
@@ -27,7 +26,7 @@ func TestRow(t *testing.T) {
 		}
 		t.Run("a64, "+tt.name, func(t *testing.T) {
 			sameForAll(t, arch.ARM64, a64Code(tt.code...), tt.name != "another one kept in a register",
-				32, aarch64.SP, aarch64.FP, 19, 21, aarch64.LR)
+				32, disasm.A64SP, disasm.A64FP, 19, 21, disasm.A64LR)
 		})
 	}
 }
@@ -71,7 +70,7 @@ func TestRowlessCode(t *testing.T) {
 		{"aligned, to another register's number", slices.Concat(alignSP, pop, ret), epilogue.ErrAmbiguous},
 		{"another one's stack", slices.Concat(spFromRAX, ret), epilogue.ErrNoReturn},
 		{"two ways that do not agree", slices.Concat(branch(1), pop, ret), epilogue.ErrAmbiguous},
-		{"not decoded", noCode, x86.ErrCode},
+		{"not decoded", noCode, disasm.ErrX86Code},
 	} {
 		_, err := epilogue.Derive(arch.AMD64, code{bytes: tt.code}, begin, plenty())
 		if !errors.Is(err, tt.err) {
@@ -113,8 +112,8 @@ func TestRowWithoutValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	regs.Set(aarch64.SP, sp)
-	regs.Set(aarch64.LR, 0x7f<<48|0xcaffee)
+	regs.Set(disasm.A64SP, sp)
+	regs.Set(disasm.A64LR, 0x7f<<48|0xcaffee)
 	if got, err := signed.Apply(arch.ARM64, &regs, plain{}); err != nil {
 		t.Error(err)
 	} else if pc, _ := got.Get(32); pc != 0xcaffee {

@@ -3,7 +3,7 @@ package epilogue
 import (
 	"golang.org/x/arch/x86/x86asm"
 
-	"pg_stat_backtrace/unwind/disasm/x86"
+	"pg_stat_backtrace/unwind/disasm"
 )
 
 const slot = 8 // bytes that a push takes
@@ -21,7 +21,7 @@ var ofX86 = machine{
 
 // decodeX86 decodes an instruction.
 func decodeX86(p []byte, addr uint64, out *instruction) error {
-	x, err := x86.Decode(p)
+	x, err := disasm.DecodeX86(p)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func changeX86(s *state, mem Memory, at *instruction) bool {
 	for _, reg := range hidden[x.Op] {
 		s.regs.Clear(reg)
 	}
-	if x.Op == x86asm.XCHG || x.Op == x86asm.XADD || x.Op == x86asm.CMPXCHG || x.Op == x86.Other {
+	if x.Op == x86asm.XCHG || x.Op == x86asm.XADD || x.Op == x86asm.CMPXCHG || x.Op == disasm.OtherX86 {
 		if reg, ok := number(x.Args[1]); ok {
 			s.regs.Clear(reg)
 		}

@@ -5,13 +5,12 @@ import (
 	"fmt"
 
 	"pg_stat_backtrace/unwind/disasm"
-	"pg_stat_backtrace/unwind/disasm/aarch64"
 )
 
 // lengthA64 is the length of an instruction, and stackA64 the number of the stack pointer.
 const (
-	lengthA64 = aarch64.Length
-	stackA64  = aarch64.SP
+	lengthA64 = disasm.LengthA64
+	stackA64  = disasm.A64SP
 )
 
 // instructionNOP is the instruction that does nothing, which the kernel emulates.
@@ -103,7 +102,7 @@ const argumentsA64 = 1<<16 - 1
 func decodeA64(code []byte) (f functionA64) {
 	code = code[:min(len(code), maxCode)]
 	for ; len(code) >= lengthA64; code = code[lengthA64:] {
-		x, err := aarch64.Decode(code)
+		x, err := disasm.DecodeA64(code)
 		if err != nil {
 			x = disasm.New(lengthA64)
 			x.Flow = disasm.Ends

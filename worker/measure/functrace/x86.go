@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/arch/x86/x86asm"
 
-	"pg_stat_backtrace/unwind/disasm/x86"
+	"pg_stat_backtrace/unwind/disasm"
 )
 
 const (
@@ -78,7 +78,7 @@ func chooseX86(code []byte, o PointOptions) (Point, error) {
 func decodeX86(code []byte) (f function) {
 	code = code[:min(len(code), maxCode)]
 	for at := 0; at < len(code); {
-		inst, err := x86.Decode(code[at:])
+		inst, err := disasm.DecodeX86(code[at:])
 		if err != nil || inst.Len <= 0 {
 			break
 		}
@@ -185,7 +185,7 @@ func (x *instruction) emulated() bool {
 
 // text is the instruction in the syntax of GNU tools, or its bytes.
 func (x *instruction) text() string {
-	if x.Op == x86.Other {
+	if x.Op == disasm.OtherX86 {
 		return fmt.Sprintf("% x", x.code)
 	}
 	return x86asm.GNUSyntax(x.Inst, 0, nil)

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/arch/x86/x86asm"
 
-	"pg_stat_backtrace/unwind/disasm/x86"
+	"pg_stat_backtrace/unwind/disasm"
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
@@ -23,7 +23,7 @@ var landing = []byte{0xf3, 0x0f, 0x1e, 0xfa}
 // changes the stack pointer or an argument, else at the entry. A probe at another instruction makes the process execute
 // it in a single step, which is slow: stepped.
 func probePlace(m *elfimage.Image, entry uint64) (addr uint64, stepped bool, err error) {
-	code, err := m.Code(entry, (maxSkipped+1)*x86.Longest)
+	code, err := m.Code(entry, (maxSkipped+1)*disasm.LongestX86)
 	if err != nil {
 		return 0, false, fmt.Errorf("read the code: %w", err)
 	}
@@ -58,7 +58,7 @@ func harmless(code []byte) int {
 	if bytes.HasPrefix(code, landing) {
 		return len(landing)
 	}
-	inst, err := x86.Decode(code)
+	inst, err := disasm.DecodeX86(code)
 	if err != nil {
 		return 0
 	}

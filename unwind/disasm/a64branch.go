@@ -1,25 +1,23 @@
-package aarch64
-
-import "pg_stat_backtrace/unwind/disasm"
+package disasm
 
 // branch decodes branches, exception generating and system instructions (C4.1.94).
-func (x *instruction) branch(w word) bool {
+func (x *a64Instruction) branch(w a64Word) bool {
 	switch {
 	case w.is(0x7c000000, 0x14000000): // B, BL
-		x.Flow = disasm.Jump
+		x.Flow = Jump
 		if w.bit(31) {
-			x.Flow = disasm.Call
-			x.Write(LR)
+			x.Flow = Call
+			x.Write(A64LR)
 		}
 		return x.To(4 * w.signed(0, 26))
 	case w.is(0x7e000000, 0x34000000): // CBZ, CBNZ
-		x.Flow = disasm.Branch
+		x.Flow = Branch
 		return x.To(4 * w.signed(5, 19))
 	case w.is(0x7e000000, 0x36000000): // TBZ, TBNZ
-		x.Flow = disasm.Branch
+		x.Flow = Branch
 		return x.To(4 * w.signed(5, 14))
 	case w.is(0xff000000, 0x54000000): // B.cond, BC.cond
-		x.Flow = disasm.Branch
+		x.Flow = Branch
 		return x.To(4 * w.signed(5, 19))
 	case w.is(0xff000000, 0xd4000000):
 		return x.exception(w)
@@ -32,20 +30,20 @@ func (x *instruction) branch(w word) bool {
 }
 
 // exception decodes SVC, BRK and HLT. Linux resumes behind SVC with the result in X0. BRK and HLT end the program.
-func (x *instruction) exception(w word) bool {
+func (x *a64Instruction) exception(w a64Word) bool {
 	switch {
 	case w.is(0xffe0001f, 0xd4000001): // SVC
 		x.Write(0)
 		return true
 	case w.is(0xffe0001f, 0xd4200000), w.is(0xffe0001f, 0xd4400000): // BRK, HLT
-		x.Flow = disasm.Ends
+		x.Flow = Ends
 		return true
 	}
 	return false
 }
 
 // system decodes hints, barriers and accesses to system registers.
-func (x *instruction) system(w word) bool {
+func (x *a64Instruction) system(w a64Word) bool {
 	switch {
 	case w.is(0xfffff01f, 0xd503201f): // hints
 		x.hint(w.bits(5, 7))
@@ -66,7 +64,7 @@ func (x *instruction) system(w word) bool {
 }
 
 // hint records the registers that some hints write. Hints that sign or authenticate X30 do not change its address.
-func (x *instruction) hint(number uint32) {
+func (x *a64Instruction) hint(number uint32) {
 	switch number {
 	case 8, 10, 12, 14: // PACIA1716, PACIB1716, AUTIA1716, AUTIB1716
 		x.Write(17)
@@ -76,7 +74,7 @@ func (x *instruction) hint(number uint32) {
 }
 
 // indirect decodes branches to registers (C4.1.94.14).
-func (x *instruction) indirect(w word) bool {
+func (x *a64Instruction) indirect(w a64Word) bool {
 	signed := w.bits(10, 6) // 000000, or 000010 and 000011 with authentication
 	if w.bits(16, 5) != 31 || signed != 0 && signed&^1 != 2 {
 		return false
@@ -84,18 +82,18 @@ func (x *instruction) indirect(w word) bool {
 	x.Rn = w.reg(5)
 	switch opc := w.bits(21, 4); opc {
 	case 0b0000, 0b1000: // BR, BRAAZ, BRAA
-		x.Flow = disasm.Unknown
+		x.Flow = Unknown
 	case 0b0001, 0b1001: // BLR, BLRAAZ, BLRAA
-		x.Flow = disasm.Call
-		x.Write(LR)
+		x.Flow = Call
+		x.Write(A64LR)
 	case 0b0010: // RET, RETAA
-		x.Flow = disasm.Return
+		x.Flow = Return
 		if signed != 0 {
-			x.Rn = LR
+			x.Rn = A64LR
 		}
-		return x.Rn != disasm.None
+		return x.Rn != None
 	case 0b0100: // ERET
-		x.Flow = disasm.Unknown
+		x.Flow = Unknown
 	default:
 		return false
 	}

@@ -1,12 +1,12 @@
-package x86
+package disasm
 
 import "golang.org/x/arch/x86/x86asm"
 
 // decodeLegacy decodes instructions without VEX and EVEX that golang.org/x/arch does not support. It is false for all
 // instructions outside its list.
 func decodeLegacy(p []byte) (x86asm.Inst, bool) {
-	x := x86asm.Inst{Op: Other, Mode: 64, AddrSize: 64, DataSize: 32}
-	v := instruction{encoding: inLegacy, table: table0F, prefix: plain}
+	x := x86asm.Inst{Op: OtherX86, Mode: 64, AddrSize: 64, DataSize: 32}
+	v := x86Instruction{encoding: inLegacy, table: table0F, prefix: plain}
 	r := reader{p: p}
 	b := r.next()
 	for prefix := true; prefix; {
@@ -39,7 +39,7 @@ func decodeLegacy(p []byte) (x86asm.Inst, bool) {
 		r.next()
 	}
 	x.Len = r.at
-	if !v.known() || r.cut || x.Len > Longest {
+	if !v.known() || r.cut || x.Len > LongestX86 {
 		return x86asm.Inst{}, false
 	}
 	v.setWritten(&x)
@@ -48,7 +48,7 @@ func decodeLegacy(p []byte) (x86asm.Inst, bool) {
 
 // known reports whether decodeLegacy supports the instruction (Intel SDM, volume 2; AMD64 manual, volume 3, for
 // prefetch).
-func (v *instruction) known() bool {
+func (v *x86Instruction) known() bool {
 	switch v.table {
 	case table0F:
 		return v.opcode == 0x0d || // prefetch, prefetchw, prefetchwt1

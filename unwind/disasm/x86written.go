@@ -1,4 +1,4 @@
-package x86
+package disasm
 
 import "golang.org/x/arch/x86/x86asm"
 
@@ -36,7 +36,7 @@ const (
 	eighth
 	opmask // the size of an opmask register's move
 
-	word amount = 0 // the size of a general register's move
+	x86Word amount = 0 // the size of a general register's move
 )
 
 // writers are the instructions that write to general registers or to memory (Intel SDM, volume 2), by table and
@@ -55,7 +55,7 @@ var writers = map[[2]byte][]written{
 	{table0F, 0x50}: {{plain | with66, inVEX, toReg, 0}},
 	{table0F, 0x78}: {{withF3 | withF2, inEVEX, toReg, 0}},
 	{table0F, 0x79}: {{withF3 | withF2, inEVEX, toReg, 0}},
-	{table0F, 0x7e}: {{with66, both, toRM, word}},
+	{table0F, 0x7e}: {{with66, both, toRM, x86Word}},
 	{table0F, 0x7f}: {{with66 | withF3 | withF2, both, toMemory, all}},
 	{table0F, 0x91}: {{plain | with66, inVEX, toMemory, opmask}}, // kmov
 	{table0F, 0x93}: {{any4, inVEX, toReg, 0}},
@@ -96,7 +96,7 @@ var writers = map[[2]byte][]written{
 
 	{table0F3A, 0x14}: {{with66, both, toRM, 1}},
 	{table0F3A, 0x15}: {{with66, both, toRM, 2}},
-	{table0F3A, 0x16}: {{with66, both, toRM, word}},
+	{table0F3A, 0x16}: {{with66, both, toRM, x86Word}},
 	{table0F3A, 0x17}: {{with66, both, toRM, 4}},
 	{table0F3A, 0x19}: {{with66, both, toMemory, 16}}, // vextract…
 	{table0F3A, 0x1b}: {{with66, inEVEX, toMemory, 32}},
@@ -118,10 +118,10 @@ var writers = map[[2]byte][]written{
 // cmpccxadd writes to memory and to a register, with each of 16 opcodes.
 //
 //nolint:gochecknoglobals // as above
-var cmpccxadd = []written{{with66, inVEX, toMemory | toReg, word}}
+var cmpccxadd = []written{{with66, inVEX, toMemory | toReg, x86Word}}
 
 // setWritten sets the arguments of an instruction to the operands that it writes.
-func (v *instruction) setWritten(x *x86asm.Inst) {
+func (v *x86Instruction) setWritten(x *x86asm.Inst) {
 	forms := writers[[2]byte{v.table, v.opcode}]
 	switch {
 	case v.table == table0F38 && v.opcode&0xf0 == 0xe0:
@@ -142,13 +142,13 @@ func (v *instruction) setWritten(x *x86asm.Inst) {
 			arguments = append(arguments, v.memory)
 		}
 		if v.mod == 3 && f.where&toRM != 0 {
-			arguments = append(arguments, general(v.rm))
+			arguments = append(arguments, x86General(v.rm))
 		}
 		if f.where&toReg != 0 {
-			arguments = append(arguments, general(v.reg))
+			arguments = append(arguments, x86General(v.reg))
 		}
 		if f.where&toV != 0 {
-			arguments = append(arguments, general(v.v))
+			arguments = append(arguments, x86General(v.v))
 		}
 		if f.where&toRCX != 0 {
 			arguments = append(arguments, x86asm.RCX)
@@ -157,11 +157,11 @@ func (v *instruction) setWritten(x *x86asm.Inst) {
 }
 
 // count is an amount in bytes.
-func (v *instruction) count(a amount) int {
+func (v *x86Instruction) count(a amount) int {
 	switch {
-	case a == word && v.w, a == opmask && v.w && v.prefix == plain:
+	case a == x86Word && v.w, a == opmask && v.w && v.prefix == plain:
 		return 8
-	case a == word, a == opmask && v.w:
+	case a == x86Word, a == opmask && v.w:
 		return 4
 	case a == opmask && v.prefix == plain:
 		return 2

@@ -1,6 +1,4 @@
-// Package x86 decodes x86-64 instructions one at a time. It uses golang.org/x/arch, and adds the instructions that
-// x/arch does not support. The input is bytes. The package does not depend on processes or images.
-package x86
+package disasm
 
 import (
 	"errors"
@@ -9,16 +7,16 @@ import (
 	"golang.org/x/arch/x86/x86asm"
 )
 
-// Longest is the length of the longest instruction in bytes (Intel SDM, volume 2, 2.3.11).
-const Longest = 15
+// LongestX86 is the length of the longest instruction in bytes (Intel SDM, volume 2, 2.3.11).
+const LongestX86 = 15
 
-// ErrCode means that an instruction could not be decoded.
-var ErrCode = errors.New("code not understood")
+// ErrX86Code means that an instruction could not be decoded.
+var ErrX86Code = errors.New("code not understood")
 
-// Decode decodes the instruction at the beginning of p, which may be longer. endbr64 and endbr32, which x/arch does
+// DecodeX86 decodes the instruction at the beginning of p, which may be longer. endbr64 and endbr32, which x/arch does
 // not support, become NOPs. Other instructions that it does not support have the operation Other. The error is an
 // ErrCode.
-func Decode(p []byte) (x86asm.Inst, error) {
+func DecodeX86(p []byte) (x86asm.Inst, error) {
 	if len(p) >= 4 && p[0] == 0xf3 && p[1] == 0x0f && p[2] == 0x1e && (p[3] == 0xfa || p[3] == 0xfb) {
 		return x86asm.Inst{Op: x86asm.NOP, Len: 4}, nil
 	}
@@ -26,7 +24,7 @@ func Decode(p []byte) (x86asm.Inst, error) {
 	case vexOrEVEX:
 		return decodeVector(p)
 	case xop:
-		return x86asm.Inst{}, fmt.Errorf("%w: an XOP instruction", ErrCode)
+		return x86asm.Inst{}, fmt.Errorf("%w: an XOP instruction", ErrX86Code)
 	case legacy:
 	}
 	x, err := x86asm.Decode(p, 64)
@@ -37,9 +35,9 @@ func Decode(p []byte) (x86asm.Inst, error) {
 	}
 	switch {
 	case err != nil:
-		return x86asm.Inst{}, fmt.Errorf("%w: %w", ErrCode, err)
+		return x86asm.Inst{}, fmt.Errorf("%w: %w", ErrX86Code, err)
 	case x.Op == 0: // the decoder takes the remaining bytes for a prefix
-		return x86asm.Inst{}, fmt.Errorf("%w: it ends within an instruction", ErrCode)
+		return x86asm.Inst{}, fmt.Errorf("%w: it ends within an instruction", ErrX86Code)
 	}
 	return x, nil
 }

@@ -1,4 +1,4 @@
-package x86_test
+package disasm_test
 
 import (
 	"debug/elf"
@@ -13,8 +13,8 @@ import (
 	"golang.org/x/arch/x86/x86asm"
 
 	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/unwind/disasm"
 	"pg_stat_backtrace/unwind/disasm/insntest"
-	"pg_stat_backtrace/unwind/disasm/x86"
 )
 
 // room is the space for each instruction, filled with NOPs. An instruction that LLVM does not know ends there.
@@ -107,8 +107,8 @@ func TestOthersOfLLVM(t *testing.T) {
 			unknown++
 			continue
 		}
-		x, err := x86.Decode(code[l.At:])
-		if err != nil && !vector(code[l.At:]) || err == nil && x.Op != x86.Other {
+		x, err := disasm.DecodeX86(code[l.At:])
+		if err != nil && !vector(code[l.At:]) || err == nil && x.Op != disasm.OtherX86 {
 			continue // unsupported older instructions
 		}
 		mnemonic, operands, _ := strings.Cut(strings.TrimSpace(strings.ReplaceAll(l.Text, "\t", " ")), " ")

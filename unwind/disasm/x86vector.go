@@ -1,4 +1,4 @@
-package x86
+package disasm
 
 import (
 	"fmt"
@@ -6,12 +6,12 @@ import (
 	"golang.org/x/arch/x86/x86asm"
 )
 
-// Other is the operation of all instructions that golang.org/x/arch does not support. They are the instructions with
+// OtherX86 is the operation of all instructions that golang.org/x/arch does not support. They are the instructions with
 // VEX and EVEX encodings (Intel SDM, volume 2, 2.3 and 2.7) and some older ones. Most work on vectors, opmasks and
 // tiles, a few on general registers. Their Args are not the operands. They are the general registers and the memory
 // that the instruction writes, memory first, as far as general registers define its address. MemBytes is the number
 // of bytes written.
-const Other x86asm.Op = 0xffff
+const OtherX86 x86asm.Op = 0xffff
 
 // The tables of opcodes, by their numbers in VEX and EVEX (mmm).
 const (
@@ -32,8 +32,8 @@ const (
 	any4 = plain | with66 | withF3 | withF2
 )
 
-// instruction is one as far as it has been read.
-type instruction struct {
+// x86Instruction is one as far as it has been read.
+type x86Instruction struct {
 	encoding     byte // one of inLegacy, inVEX and inEVEX
 	table        byte
 	prefix       byte // one of plain to withF2
@@ -48,8 +48,8 @@ type instruction struct {
 
 // decodeVector decodes an instruction with VEX or EVEX, behind legal prefixes.
 func decodeVector(p []byte) (x86asm.Inst, error) {
-	x := x86asm.Inst{Op: Other, Mode: 64, AddrSize: 64, DataSize: 32}
-	var v instruction
+	x := x86asm.Inst{Op: OtherX86, Mode: 64, AddrSize: 64, DataSize: 32}
+	var v x86Instruction
 	r := reader{p: p}
 	b := r.next()
 	for ; ; b = r.next() {
@@ -69,7 +69,7 @@ func decodeVector(p []byte) (x86asm.Inst, error) {
 		break
 	}
 	if !v.readPrefix(&r, b) {
-		return x86asm.Inst{}, fmt.Errorf("%w: a vector instruction", ErrCode)
+		return x86asm.Inst{}, fmt.Errorf("%w: a vector instruction", ErrX86Code)
 	}
 	v.opcode = r.next()
 	if v.encoding == inEVEX || v.table != table0F || v.opcode != 0x77 { // vzeroupper, vzeroall
@@ -80,8 +80,8 @@ func decodeVector(p []byte) (x86asm.Inst, error) {
 		v.setWritten(&x)
 	}
 	x.Len = r.at
-	if r.cut || x.Len > Longest {
-		return x86asm.Inst{}, fmt.Errorf("%w: it ends within an instruction", ErrCode)
+	if r.cut || x.Len > LongestX86 {
+		return x86asm.Inst{}, fmt.Errorf("%w: it ends within an instruction", ErrX86Code)
 	}
 	return x, nil
 }
@@ -115,7 +115,7 @@ func (r *reader) signed(n int) int64 {
 }
 
 // readPrefix reads VEX or EVEX with the first byte b. It is false for other encodings.
-func (v *instruction) readPrefix(r *reader, b byte) bool {
+func (v *x86Instruction) readPrefix(r *reader, b byte) bool {
 	first := byte(0xe1) // as in the shorter form of VEX: only R, which is in the second byte, and the table 0F
 	switch b {
 	case 0xc5:
@@ -158,7 +158,7 @@ func (v *instruction) readPrefix(r *reader, b byte) bool {
 }
 
 // readOperands reads ModRM and the bytes that it implies (Intel SDM, volume 2, 2.1.5 and 2.2.1).
-func (v *instruction) readOperands(r *reader) {
+func (v *x86Instruction) readOperands(r *reader) {
 	modrm := r.next()
 	v.mod, v.reg, v.rm = int(modrm>>6), int(modrm>>3&7)|v.r, int(modrm&7)
 	if v.mod == 3 {
@@ -171,7 +171,7 @@ func (v *instruction) readOperands(r *reader) {
 		sib := r.next()
 		base = int(sib & 7)
 		if index := int(sib>>3&7) | v.x; index != 4 {
-			m.Index, m.Scale = general(index), 1<<(sib>>6)
+			m.Index, m.Scale = x86General(index), 1<<(sib>>6)
 		}
 	}
 	switch v.mod {
@@ -186,17 +186,17 @@ func (v *instruction) readOperands(r *reader) {
 	}
 	switch {
 	case !none:
-		m.Base = general(base | v.b)
+		m.Base = x86General(base | v.b)
 	case v.rm == 5:
 		m.Base = x86asm.RIP
 	}
 }
 
-// general is the general register of a number.
-func general(n int) x86asm.Reg { return x86asm.RAX + x86asm.Reg(n) }
+// x86General is the general register of a number.
+func x86General(n int) x86asm.Reg { return x86asm.RAX + x86asm.Reg(n) }
 
 // immediate reports whether a byte follows.
-func (v *instruction) immediate() bool {
+func (v *x86Instruction) immediate() bool {
 	switch v.table {
 	case table0F3A:
 		return true

@@ -1,6 +1,6 @@
 //go:build race
 
-package aarch64_test
+package disasm_test
 
 // raceEnabled is set with the race detector. It makes single-threaded tests ten times slower and cannot find races
 // there.

@@ -1,5 +1,5 @@
 //go:build !race
 
-package aarch64_test
+package disasm_test
 
 const raceEnabled = false

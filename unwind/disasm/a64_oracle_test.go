@@ -1,4 +1,4 @@
-package aarch64_test
+package disasm_test
 
 import (
 	"debug/elf"
@@ -11,7 +11,6 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/disasm"
-	"pg_stat_backtrace/unwind/disasm/aarch64"
 	"pg_stat_backtrace/unwind/disasm/insntest"
 )
 
@@ -44,7 +43,7 @@ func compare(t *testing.T, words []uint32, enough int) {
 		code = binary.LittleEndian.AppendUint32(code, w)
 	}
 	d := insntest.Decoder{
-		Machine: elf.EM_AARCH64, Decode: aarch64.Decode, Differs: differs,
+		Machine: elf.EM_AARCH64, Decode: disasm.DecodeA64, Differs: differs,
 		Options: []string{
 			"--mattr=+v8.7a,+lse,+mte,+ls64,+rcpc-immo,+sve2,+sme,+flagm,+altnzcv,+tme,+fullfp16,+bf16,+i8mm,+hbc,+mops",
 		},

@@ -1,18 +1,16 @@
-package aarch64
+package disasm
 
 import (
 	"math/bits"
-
-	"pg_stat_backtrace/unwind/disasm"
 )
 
 // immediate decodes data processing with an immediate (C4.1.93).
-func (x *instruction) immediate(w word) bool {
+func (x *a64Instruction) immediate(w a64Word) bool {
 	x.Rd = w.reg(0)
 	switch op := w.bits(23, 3); op {
 	case 0b000, 0b001: // ADR, ADRP
 		if w.bit(31) {
-			x.Op, x.Imm = disasm.Page, uint64(w.signed(5, 19)<<2|int64(w.bits(29, 2)))<<12
+			x.Op, x.Imm = Page, uint64(w.signed(5, 19)<<2|int64(w.bits(29, 2)))<<12
 		}
 	case 0b010: // ADD, SUB
 		x.addImmediate(w)
@@ -28,7 +26,7 @@ func (x *instruction) immediate(w word) bool {
 	return true
 }
 
-func (x *instruction) addImmediate(w word) {
+func (x *a64Instruction) addImmediate(w a64Word) {
 	x.Rn = w.regSP(5)
 	if !w.bit(29) { // instructions that set flags do not write SP
 		x.Rd = w.regSP(0)
@@ -41,11 +39,11 @@ func (x *instruction) addImmediate(w word) {
 		imm = -imm
 	}
 	if w.bit(31) {
-		x.Op, x.Imm = disasm.Add, imm
+		x.Op, x.Imm = Add, imm
 	}
 }
 
-func (x *instruction) logicalImmediate(w word) {
+func (x *a64Instruction) logicalImmediate(w a64Word) {
 	x.Rn = w.reg(5)
 	if w.bits(29, 2) != 0b11 {
 		x.Rd = w.regSP(0)
@@ -53,15 +51,15 @@ func (x *instruction) logicalImmediate(w word) {
 	imm, ok := bitMask(w)
 	switch opc := w.bits(29, 2); {
 	case !w.bit(31) || !ok:
-	case opc == 0b00 && x.Rn != disasm.None:
-		x.Op, x.Imm = disasm.And, imm
-	case opc == 0b01 && x.Rn == disasm.None:
-		x.Op, x.Imm = disasm.Set, imm // a move
+	case opc == 0b00 && x.Rn != None:
+		x.Op, x.Imm = And, imm
+	case opc == 0b01 && x.Rn == None:
+		x.Op, x.Imm = Set, imm // a move
 	}
 }
 
 // bitMask is the immediate of a logical instruction of 64 bits: DecodeBitMasks of the manual's pseudocode.
-func bitMask(w word) (uint64, bool) {
+func bitMask(w a64Word) (uint64, bool) {
 	n, immr, imms := w.bits(22, 1), w.bits(16, 6), w.bits(10, 6)
 	length := bits.Len32(n<<6|^imms&0x3f) - 1
 	if length < 1 {
@@ -83,23 +81,23 @@ func bitMask(w word) (uint64, bool) {
 	return element, true
 }
 
-func (x *instruction) moveWide(w word) {
+func (x *a64Instruction) moveWide(w a64Word) {
 	imm, shift := uint64(w.bits(5, 16)), uint8(16*w.bits(21, 2))
 	switch opc := w.bits(29, 2); {
 	case !w.bit(31) && shift >= 32:
 	case opc == 0b10: // MOVZ
-		x.Op, x.Imm = disasm.Set, imm<<shift
+		x.Op, x.Imm = Set, imm<<shift
 	case opc == 0b00 && w.bit(31): // MOVN
-		x.Op, x.Imm = disasm.Set, ^(imm << shift)
+		x.Op, x.Imm = Set, ^(imm << shift)
 	case opc == 0b00:
-		x.Op, x.Imm = disasm.Set, uint64(^uint32(imm<<shift))
+		x.Op, x.Imm = Set, uint64(^uint32(imm<<shift))
 	case opc == 0b11 && w.bit(31): // MOVK
-		x.Op, x.Imm, x.Shift, x.Rn = disasm.Insert, imm, shift, x.Rd
+		x.Op, x.Imm, x.Shift, x.Rn = Insert, imm, shift, x.Rd
 	}
 }
 
 // register decodes data processing with registers (C4.1.95).
-func (x *instruction) register(w word) bool {
+func (x *a64Instruction) register(w a64Word) bool {
 	x.Rd, x.Rn, x.Rm = w.reg(0), w.reg(5), w.reg(16)
 	switch {
 	case w.is(0x1f000000, 0x0a000000):
@@ -120,13 +118,13 @@ func (x *instruction) register(w word) bool {
 	case w.is(0x1fe0e000, 0x1a002000): // ADDPT, SUBPT
 		x.Rd = w.regSP(0)
 	case w.is(0x1fe00000, 0x1a000000): // RMIF, SETF: flags alone
-		x.Rd = disasm.None
+		x.Rd = None
 	case w.is(0x1fe00000, 0x1a400000): // conditional compare: flags alone
-		x.Rd = disasm.None
+		x.Rd = None
 	case w.is(0x1fe00000, 0x1a800000): // conditional select
 	case w.is(0x1fe00000, 0x1ac00000): // one or two sources
-		if w.bit(30) && w.bits(16, 5) == 1 && x.Rd == LR {
-			x.Rd = disasm.None // PACIA and similar instructions on X30: see hint
+		if w.bit(30) && w.bits(16, 5) == 1 && x.Rd == A64LR {
+			x.Rd = None // PACIA and similar instructions on X30: see hint
 		}
 	case w.is(0x1f000000, 0x1b000000): // three sources
 	default:
@@ -137,29 +135,29 @@ func (x *instruction) register(w word) bool {
 }
 
 // logical decodes AND, ORR and so on with a shifted register. ORR with the zero register is a move.
-func (x *instruction) logical(w word) {
-	if !w.is(0xffe0fc00, 0xaa000000) || x.Rn != disasm.None {
+func (x *a64Instruction) logical(w a64Word) {
+	if !w.is(0xffe0fc00, 0xaa000000) || x.Rn != None {
 		return
 	}
-	x.Op, x.Rn, x.Rm = disasm.Add, x.Rm, disasm.None
-	if x.Rn == disasm.None {
-		x.Op = disasm.Set
+	x.Op, x.Rn, x.Rm = Add, x.Rm, None
+	if x.Rn == None {
+		x.Op = Set
 	}
 }
 
-func (x *instruction) addRegister(w word, shift uint64) {
-	if x.Rn == disasm.None || x.Rm == disasm.None {
+func (x *a64Instruction) addRegister(w a64Word, shift uint64) {
+	if x.Rn == None || x.Rm == None {
 		return
 	}
-	x.Op, x.Imm = disasm.AddRegister, shift
+	x.Op, x.Imm = AddRegister, shift
 	if w.bit(30) {
-		x.Op = disasm.SubRegister
+		x.Op = SubRegister
 	}
 }
 
 // vector decodes instructions on floating point and vector registers (C4.1.96). Some conversions and moves among them
 // write a general register.
-func (x *instruction) vector(w word) bool {
+func (x *a64Instruction) vector(w a64Word) bool {
 	switch {
 	case w.is(0x5f200000, 0x1e000000), w.is(0x5f20fc00, 0x1e200000): // conversions, FMOV
 		if opcode := w.bits(16, 3); opcode != 0b010 && opcode != 0b011 && opcode != 0b111 { // not to a vector

@@ -1,4 +1,4 @@
-package aarch64_test
+package disasm_test
 
 import (
 	"fmt"
@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"pg_stat_backtrace/unwind/disasm"
-	"pg_stat_backtrace/unwind/disasm/aarch64"
 )
 
 // split splits operands at commas that are in no brackets.
@@ -38,9 +37,9 @@ func split(s string) []string {
 func number(operand string) (n int, wide, ok bool) {
 	switch operand {
 	case "sp":
-		return aarch64.SP, true, true
+		return disasm.A64SP, true, true
 	case "wsp":
-		return aarch64.SP, false, true
+		return disasm.A64SP, false, true
 	case "xzr":
 		return disasm.None, true, true
 	case "wzr":
@@ -79,7 +78,7 @@ func written(mnemonic string, operands []string) (set uint32) {
 	}
 	switch {
 	case strings.HasPrefix(mnemonic, "bl"):
-		return 1 << aarch64.LR
+		return 1 << disasm.A64LR
 	case mnemonic == "svc":
 		return 1
 	case mnemonic == "chkfeat":
@@ -103,7 +102,7 @@ func written(mnemonic string, operands []string) (set uint32) {
 		add(operands[0])
 	}
 	if signs.MatchString(mnemonic) { // the address that it has is the same
-		set &^= 1 << aarch64.LR
+		set &^= 1 << disasm.A64LR
 	}
 	for i, o := range operands {
 		if strings.HasSuffix(o, "]!") || strings.HasPrefix(o, "[") && i+1 < len(operands) {
@@ -325,12 +324,12 @@ func evaluate(mnemonic string, operands []string) (uint64, bool) {
 		if !wide {
 			value = uint64(uint32(value))
 		}
-		return value, wide && (wideToo || constant) || constant && n != aarch64.SP
+		return value, wide && (wideToo || constant) || constant && n != disasm.A64SP
 	case "movk":
 		return values(n)&^(0xffff<<shift) | value, wide && n >= 0
 	}
 	first, _, _ := number(operands[1])
-	if !wide || first < 0 && first != aarch64.SP || register && m < 0 {
+	if !wide || first < 0 && first != disasm.A64SP || register && m < 0 {
 		return 0, false
 	}
 	switch mnemonic {

@@ -1,9 +1,7 @@
-package aarch64
-
-import "pg_stat_backtrace/unwind/disasm"
+package disasm
 
 // memory decodes loads and stores (C4.1.97).
-func (x *instruction) memory(w word) bool {
+func (x *a64Instruction) memory(w a64Word) bool {
 	x.Access.Base = w.regSP(5)
 	switch w.bits(28, 2) {
 	case 0b00:
@@ -24,7 +22,7 @@ func (x *instruction) memory(w word) bool {
 }
 
 // structures decodes loads and stores of several vectors: up to 64 bytes.
-func (x *instruction) structures(w word) bool {
+func (x *a64Instruction) structures(w a64Word) bool {
 	if w.bit(31) {
 		return false
 	}
@@ -37,12 +35,12 @@ func (x *instruction) structures(w word) bool {
 }
 
 // access notes that memory is loaded from or stored to, by bit 22.
-func (x *instruction) access(w word, size uint64) {
+func (x *a64Instruction) access(w a64Word, size uint64) {
 	x.Access.Size, x.Access.Load, x.Access.Store = size, w.bit(22), !w.bit(22)
 }
 
 // exclusive decodes exclusive and ordered loads and stores, and compare and swap.
-func (x *instruction) exclusive(w word) bool {
+func (x *a64Instruction) exclusive(w a64Word) bool {
 	x.access(w, 16)
 	x.Access.Known = true
 	pair, ordered := w.bit(21), w.bit(23)
@@ -50,7 +48,7 @@ func (x *instruction) exclusive(w word) bool {
 	case pair && (ordered || !w.bit(31)): // CAS, CASP
 		x.Access.Load, x.Access.Store = true, true
 		x.Write(w.reg(16))
-		if odd := w.reg(16) | 1; !ordered && odd != SP { // 31 is the zero register
+		if odd := w.reg(16) | 1; !ordered && odd != A64SP { // 31 is the zero register
 			x.Write(odd)
 		}
 	case x.Access.Load:
@@ -65,8 +63,8 @@ func (x *instruction) exclusive(w word) bool {
 }
 
 // literal decodes loads relative to the code.
-func (x *instruction) literal(w word) bool {
-	x.Access = disasm.Access{Base: disasm.None, Load: true, Size: 8}
+func (x *a64Instruction) literal(w a64Word) bool {
+	x.Access = Access{Base: None, Load: true, Size: 8}
 	if !w.bit(26) && w.bits(30, 2) != 0b11 { // PRFM
 		x.Write(w.reg(0))
 	}
@@ -75,7 +73,7 @@ func (x *instruction) literal(w word) bool {
 
 // special decodes ordered loads and stores with an offset, and instructions that copy memory. Memory tags and newer
 // instructions in this space are not supported.
-func (x *instruction) special(w word) bool {
+func (x *a64Instruction) special(w a64Word) bool {
 	switch {
 	case w.bit(21):
 	case w.bits(10, 2) == 0b00 && !w.bit(26): // LDAPUR, STLUR
@@ -95,7 +93,7 @@ func (x *instruction) special(w word) bool {
 }
 
 // transfer records the register of an access to one general register. plain means without sign extension.
-func (x *instruction) transfer(w word, plain bool) {
+func (x *a64Instruction) transfer(w a64Word, plain bool) {
 	if x.Access.Load {
 		x.Write(w.reg(0))
 	}
@@ -105,7 +103,7 @@ func (x *instruction) transfer(w word, plain bool) {
 }
 
 // pair decodes LDP, STP and similar instructions.
-func (x *instruction) pair(w word) bool {
+func (x *a64Instruction) pair(w a64Word) bool {
 	opc, vector := w.bits(30, 2), w.bit(26)
 	size := uint64(4) << opc
 	scale := int64(size)
@@ -138,20 +136,20 @@ func (x *instruction) pair(w word) bool {
 	}
 	switch w.bits(23, 2) {
 	case 0b01:
-		x.index(disasm.Post)
+		x.index(Post)
 	case 0b11:
-		x.index(disasm.Pre)
+		x.index(Pre)
 	}
 	return true
 }
 
-func (x *instruction) index(i disasm.Index) {
+func (x *a64Instruction) index(i Index) {
 	x.Access.Index = i
 	x.Write(x.Access.Base)
 }
 
 // single decodes LDR, STR and similar instructions, prefetches and atomic operations.
-func (x *instruction) single(w word) bool {
+func (x *a64Instruction) single(w a64Word) bool {
 	size, opc, vector := w.bits(30, 2), w.bits(22, 2), w.bit(26)
 	prefetch := !vector && size == 3 && opc == 2
 	x.Access.Size = 1 << size
@@ -169,9 +167,9 @@ func (x *instruction) single(w word) bool {
 		x.Access.Known, x.Access.Disp = true, w.signed(12, 9)
 		switch w.bits(10, 2) {
 		case 0b01:
-			x.index(disasm.Post)
+			x.index(Post)
 		case 0b11:
-			x.index(disasm.Pre)
+			x.index(Pre)
 		}
 	case w.bits(10, 2) == 0b10: // an index in a register
 	case vector:
@@ -193,7 +191,7 @@ func (x *instruction) single(w word) bool {
 
 // atomic decodes LDADD and similar instructions, SWP and LDAPR. Transfers of 64 bytes and of translation tables are
 // not supported.
-func (x *instruction) atomic(w word) bool {
+func (x *a64Instruction) atomic(w a64Word) bool {
 	if other := w.bits(12, 4); other > 0b1000 && other != 0b1100 {
 		return false
 	}
@@ -203,12 +201,12 @@ func (x *instruction) atomic(w word) bool {
 }
 
 // authenticated decodes LDRAA and LDRAB.
-func (x *instruction) authenticated(w word) bool {
+func (x *a64Instruction) authenticated(w a64Word) bool {
 	x.Access.Size, x.Access.Load, x.Access.Store = 8, true, false
 	x.Access.Known = true
 	x.Access.Disp = 8 * (w.signed(22, 1)<<9 | int64(w.bits(12, 9)))
 	if w.bit(11) {
-		x.index(disasm.Pre)
+		x.index(Pre)
 	}
 	x.transfer(w, true)
 	return true

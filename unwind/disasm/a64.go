@@ -1,0 +1,80 @@
+package disasm
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// LengthA64 is the length of every instruction in bytes.
+const LengthA64 = 4
+
+// Numbers of registers that the architecture names; X0 to X30 have their own numbers.
+const (
+	A64FP = 29 // the frame pointer of the ABI
+	A64LR = 30 // where a call leaves its return address
+	A64SP = 31
+)
+
+// DecodeA64 decodes the instruction at the beginning of p, which may hold more. The error is an disasm.ErrCode.
+func DecodeA64(p []byte) (Instruction, error) {
+	if len(p) < LengthA64 {
+		return Instruction{}, fmt.Errorf("%w: it ends within an instruction", ErrCode)
+	}
+	w := a64Word(binary.LittleEndian.Uint32(p))
+	x := a64Instruction{New(LengthA64)}
+	ok := false
+	switch w.bits(25, 4) { // op0 of C4.1
+	case 0b0000:
+		ok = x.reserved(w)
+	case 0b1000, 0b1001:
+		ok = x.immediate(w)
+	case 0b1010, 0b1011:
+		ok = x.branch(w)
+	case 0b0100, 0b0110, 0b1100, 0b1110:
+		ok = x.memory(w)
+	case 0b0101, 0b1101:
+		ok = x.register(w)
+	case 0b0111, 0b1111:
+		ok = x.vector(w)
+	}
+	if !ok {
+		return Instruction{}, fmt.Errorf("%w: %#08x", ErrCode, uint32(w))
+	}
+	return x.Instruction, nil
+}
+
+// a64Instruction is the instruction being decoded.
+type a64Instruction struct{ Instruction }
+
+// a64Word is an encoded instruction.
+type a64Word uint32
+
+// bits returns count bits from bit low on.
+func (w a64Word) bits(low, count uint) uint32 { return uint32(w) >> low & (1<<count - 1) }
+
+func (w a64Word) bit(n uint) bool { return w>>n&1 != 0 }
+
+// signed returns count bits from bit low on, with their sign.
+func (w a64Word) signed(low, count uint) int64 {
+	return int64(uint64(w)<<(64-low-count)) >> (64 - count)
+}
+
+// is reports whether the bits in mask equal the bits of value.
+func (w a64Word) is(mask, value uint32) bool { return uint32(w)&mask == value }
+
+// reg returns the general register in five bits from bit low on, where 31 is the zero register.
+func (w a64Word) reg(low uint) int {
+	if r := int(w.bits(low, 5)); r != 31 {
+		return r
+	}
+	return None
+}
+
+// regSP is reg, except that 31 is SP.
+func (w a64Word) regSP(low uint) int { return int(w.bits(low, 5)) }
+
+// reserved decodes op0 0000: UDF, and the Scalable Matrix Extension, which is not supported.
+func (x *a64Instruction) reserved(w a64Word) bool {
+	x.Flow = Ends
+	return w.is(0xffff0000, 0)
+}
