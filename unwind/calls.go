@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/codeflow/depth"
+	"pg_stat_backtrace/unwind/codeflow"
 	"pg_stat_backtrace/unwind/disasm"
 	"pg_stat_backtrace/unwind/disasm/riscv64"
 	"pg_stat_backtrace/unwind/disasm/s390x"
@@ -99,7 +99,7 @@ func (w *walk) callsIn(start uint64) []call {
 	}
 	set := &instructionSets[w.arch.Instructions]
 	var found []call
-	if code := w.body(start, depth.MaxCode); code != nil && set.before != nil {
+	if code := w.body(start, codeflow.MaxCode); code != nil && set.before != nil {
 		code = append(make([]byte, set.longest, int(set.longest)+len(code)), code...) // nothing before it
 		for n := set.longest + 1; n <= uint64(len(code)); n++ {
 			back := start + n - set.longest

@@ -3,7 +3,7 @@ package unwind
 import (
 	"sync"
 
-	"pg_stat_backtrace/unwind/codeflow/epilogue"
+	"pg_stat_backtrace/unwind/codeflow"
 )
 
 // CodeCache caches the results of decoding the instructions of one image, by address in the image. The zero value is
@@ -12,8 +12,8 @@ type CodeCache struct {
 	mu     sync.Mutex
 	byAddr map[uint64]distances
 	back   map[uint64]bool
-	met    map[epilogue.Place]bool
-	rows   map[epilogue.Place]*epilogue.Row
+	met    map[codeflow.Place]bool
+	rows   map[codeflow.Place]*codeflow.Row
 	calls  map[uint64]trialResult
 }
 
@@ -57,7 +57,7 @@ func (d *CodeCache) keepReturns(entry uint64, returns bool) {
 
 // row returns the cached effect of the code at a place. A nil row with known means that the effect differs between
 // frames.
-func (d *CodeCache) row(at epilogue.Place) (row *epilogue.Row, known bool) {
+func (d *CodeCache) row(at codeflow.Place) (row *codeflow.Row, known bool) {
 	if d == nil {
 		return nil, false
 	}
@@ -65,7 +65,7 @@ func (d *CodeCache) row(at epilogue.Place) (row *epilogue.Row, known bool) {
 }
 
 // again reports whether the code from a place on has been followed before, and notes that it is now.
-func (d *CodeCache) again(at epilogue.Place) bool {
+func (d *CodeCache) again(at codeflow.Place) bool {
 	if d == nil {
 		return false
 	}
@@ -76,7 +76,7 @@ func (d *CodeCache) again(at epilogue.Place) bool {
 	return met
 }
 
-func (d *CodeCache) keepRow(at epilogue.Place, row *epilogue.Row) {
+func (d *CodeCache) keepRow(at codeflow.Place, row *codeflow.Row) {
 	remember(&d.mu, &d.rows, at, row)
 }
 

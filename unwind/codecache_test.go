@@ -5,12 +5,12 @@ import (
 	"slices"
 	"testing"
 
-	"pg_stat_backtrace/unwind/codeflow/epilogue"
+	"pg_stat_backtrace/unwind/codeflow"
 )
 
 // TestCodeCache checks that the cache returns the stored results, including errors, and that its size is bounded.
 func TestCodeCache(t *testing.T) {
-	one, two := epilogue.Place{Addr: 1}, epilogue.Place{Addr: 2}
+	one, two := codeflow.Place{Addr: 1}, codeflow.Place{Addr: 2}
 	var none *CodeCache
 	none.keep(1, distances{})
 	if _, known := none.find(1); known {
@@ -37,7 +37,7 @@ func TestCodeCache(t *testing.T) {
 			t.Errorf("whether it has been followed before: not %t", want)
 		}
 	}
-	d.keepRow(one, new(epilogue.Row))
+	d.keepRow(one, new(codeflow.Row))
 	d.keepRow(two, nil)
 	d.keepCalled(1, true)
 	d.keepCalled(2, false)
@@ -45,13 +45,13 @@ func TestCodeCache(t *testing.T) {
 		row, known bool
 		called     trialResult
 	}{1: {true, true, proven}, 2: {false, true, refuted}, 3: {}} {
-		row, known := d.row(epilogue.Place{Addr: uint64(addr)})
+		row, known := d.row(codeflow.Place{Addr: uint64(addr)})
 		called, also := d.called(uint64(addr))
 		if (row != nil) != want.row || known != want.known || also != want.known || called != want.called {
 			t.Errorf("%d: %v %t, %v %t", addr, row, known, called, also)
 		}
 	}
-	if _, known := d.row(epilogue.Place{Addr: 1, Exact: true}); known {
+	if _, known := d.row(codeflow.Place{Addr: 1, Exact: true}); known {
 		t.Error("what is known of where a call returns is taken for what the processor does there")
 	}
 	for addr := range uint64(10 * maxTold) {

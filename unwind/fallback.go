@@ -2,7 +2,7 @@ package unwind
 
 import (
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/codeflow/depth"
+	"pg_stat_backtrace/unwind/codeflow"
 )
 
 // stepChain finds the caller of a frame without call frame information, by the chain of frame pointers or the back
@@ -179,7 +179,7 @@ func (w *walk) stepRestored(frame *Frame, caller arch.Registers, link uint64, li
 // still reports whether code does not change the stack pointer. One of two proofs is enough. The bytes cannot contain
 // an instruction that moves it, or the decoded instructions do not move it.
 func (w *walk) still(code []byte) bool {
-	return !w.arch.MovesSP(code) || w.arch.Decoded && depth.Still(code)
+	return !w.arch.MovesSP(code) || w.arch.Decoded && codeflow.Still(code)
 }
 
 // stackRegisters returns the registers that a function without a frame preserves. It may have saved and changed any

@@ -5,7 +5,7 @@ import (
 
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
-	"pg_stat_backtrace/unwind/codeflow/epilogue"
+	"pg_stat_backtrace/unwind/codeflow"
 )
 
 // trialState is whether the walk may use the result of following instructions.
@@ -29,7 +29,7 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	}
 	w.wanting = 0
 	module, ok := w.find(frame.Lookup())
-	if !ok || module.Code == nil || !epilogue.Follows(w.arch) || !w.knowsSP() {
+	if !ok || module.Code == nil || !codeflow.Follows(w.arch) || !w.knowsSP() {
 		return Frame{}, Stop{}, false
 	}
 	if module.Go != nil {
@@ -43,8 +43,8 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	}
 	w.mem.missing = 0
 	caller, err := w.follow(frame, module)
-	w.settled = errors.Is(err, epilogue.ErrNeverReturns)
-	if errors.Is(err, epilogue.ErrMemory) && w.mem.missing-w.floor() < maxFrame {
+	w.settled = errors.Is(err, codeflow.ErrNeverReturns)
+	if errors.Is(err, codeflow.ErrMemory) && w.mem.missing-w.floor() < maxFrame {
 		w.wanting = w.floor() // they may need all memory from here on, whichever word was missing first
 	}
 	if err != nil {
@@ -71,7 +71,7 @@ func (w *walk) atStart(frame *Frame, module *Module) bool {
 	if row, _ := module.CodeCache.row(placeIn(module, frame)); row != nil {
 		return false // it was followed to a caller
 	}
-	return epilogue.Straight(w.arch, &bareCode{module: *module, arch: w.arch}, start, frame.PC, module.Linker)
+	return codeflow.Straight(w.arch, &bareCode{module: *module, arch: w.arch}, start, frame.PC, module.Linker)
 }
 
 // maxFrame limits the size of a frame in bytes from the stack pointer. Missing memory elsewhere does not belong to
@@ -80,7 +80,7 @@ const maxFrame = 1 << 20
 
 // followed is the result of following the instructions of a frame's function.
 type followed struct {
-	at     epilogue.Place
+	at     codeflow.Place
 	sp     uint64
 	caller arch.Registers
 	err    error
@@ -91,11 +91,11 @@ type followed struct {
 func (w *walk) follow(frame *Frame, module Module) (arch.Registers, error) {
 	row, known := module.CodeCache.row(placeIn(&module, frame))
 	if row != nil {
-		if caller, err := row.Apply(w.arch, &w.regs, &w.mem); !errors.Is(err, epilogue.ErrMemory) {
+		if caller, err := row.Apply(w.arch, &w.regs, &w.mem); !errors.Is(err, codeflow.ErrMemory) {
 			return caller, err
 		}
 	}
-	f := followed{at: epilogue.Place{Addr: frame.PC, Exact: frame.Exact}, sp: w.floor()}
+	f := followed{at: codeflow.Place{Addr: frame.PC, Exact: frame.Exact}, sp: w.floor()}
 	if w.followed == nil {
 		w.followed = new([]followed)
 	}
@@ -106,7 +106,7 @@ func (w *walk) follow(frame *Frame, module Module) (arch.Registers, error) {
 	}
 	functions, _ := w.modules.(Code)
 	bare := bareCode{module: module, arch: w.arch, functions: functions}
-	f.caller, f.err = epilogue.Follow(w.arch, &bare, f.at, w.regs, &w.mem, &w.instructions)
+	f.caller, f.err = codeflow.Follow(w.arch, &bare, f.at, w.regs, &w.mem, &w.instructions)
 	if !known {
 		w.learn(&bare, &f)
 	}
@@ -117,8 +117,8 @@ func (w *walk) follow(frame *Frame, module Module) (arch.Registers, error) {
 }
 
 // placeIn returns the position of a frame by link-time address.
-func placeIn(m *Module, frame *Frame) epilogue.Place {
-	return epilogue.Place{Addr: frame.PC - m.Bias, Exact: frame.Exact}
+func placeIn(m *Module, frame *Frame) codeflow.Place {
+	return codeflow.Place{Addr: frame.PC - m.Bias, Exact: frame.Exact}
 }
 
 // learn finds the row of a followed place, and stores it. Deriving a row takes twice as long as following the code.
@@ -129,7 +129,7 @@ func (w *walk) learn(bare *bareCode, f *followed) {
 	if !told.again(at) {
 		return
 	}
-	row, err := epilogue.Derive(w.arch, bare, f.at, &w.instructions)
+	row, err := codeflow.Derive(w.arch, bare, f.at, &w.instructions)
 	if err != nil || !w.confirms(row, f) {
 		row = nil
 	}
@@ -139,10 +139,10 @@ func (w *walk) learn(bare *bareCode, f *followed) {
 }
 
 // confirms reports whether a row gives the same result for a frame as following the code.
-func (w *walk) confirms(row *epilogue.Row, f *followed) bool {
+func (w *walk) confirms(row *codeflow.Row, f *followed) bool {
 	got, err := row.Apply(w.arch, &w.regs, &w.mem)
 	if err != nil || f.err != nil {
-		return errors.Is(err, epilogue.ErrNeverReturns) && errors.Is(f.err, epilogue.ErrNeverReturns)
+		return errors.Is(err, codeflow.ErrNeverReturns) && errors.Is(f.err, codeflow.ErrNeverReturns)
 	}
 	for reg := range w.arch.NumRegisters {
 		v, known := got.Get(reg)
@@ -177,7 +177,7 @@ func (w *walk) lookOut(frame Frame, caller arch.Registers) (found trialState, wa
 	return found, c.missing.Address
 }
 
-// bareCode is a module's code for package epilogue, which uses addresses in memory only.
+// bareCode is a module's code for package codeflow, which uses addresses in memory only.
 type bareCode struct {
 	module    Module
 	arch      *arch.Arch
@@ -191,7 +191,7 @@ const windowSize = 256
 
 // Bytes implements epilogue.Code.
 func (c *bareCode) Bytes(addr uint64) []byte {
-	if addr-c.start < uint64(len(c.window)) && uint64(len(c.window))-(addr-c.start) >= epilogue.Ahead {
+	if addr-c.start < uint64(len(c.window)) && uint64(len(c.window))-(addr-c.start) >= codeflow.Ahead {
 		return c.window[addr-c.start:]
 	}
 	var size uint64

@@ -5,7 +5,7 @@ import (
 
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
-	"pg_stat_backtrace/unwind/codeflow/depth"
+	"pg_stat_backtrace/unwind/codeflow"
 )
 
 // The reasons why a frame pointer was not recovered: the Err of an UnknownRegister stop.
@@ -93,34 +93,34 @@ func (w *walk) distances(frame *Frame, module Module) ([]int64, error) {
 	return d.possible, d.err
 }
 
-// function describes the code of a function to package depth.
-func function(a *arch.Arch, module Module, start, end uint64) (*depth.Function, error) {
-	if end <= start || end-start > depth.MaxCode {
-		return nil, depth.ErrCode
+// function describes the code of a function to package codeflow.
+func function(a *arch.Arch, module Module, start, end uint64) (*codeflow.Function, error) {
+	if end <= start || end-start > codeflow.MaxCode {
+		return nil, codeflow.ErrCode
 	}
 	code, err := module.Code.Code(start, end-start)
 	if err != nil {
 		return nil, err
 	}
 	var row cfi.Row
-	anchor := func(addr uint64) depth.Anchor {
+	anchor := func(addr uint64) codeflow.Anchor {
 		if addr-row.Start >= row.End-row.Start {
 			if row, err = module.CFI.Row(addr); err != nil {
 				row = cfi.Row{}
 			}
 		}
 		if row.CFA.Kind != cfi.RuleRegister {
-			return depth.Anchor{}
+			return codeflow.Anchor{}
 		}
 		switch a.Index(uint64(row.CFA.Register)) {
 		case a.SP:
-			return depth.Anchor{Base: depth.StackPointer, Offset: row.CFA.Offset}
+			return codeflow.Anchor{Base: codeflow.StackPointer, Offset: row.CFA.Offset}
 		case a.FP:
-			return depth.Anchor{Base: depth.FramePointer, Offset: row.CFA.Offset}
+			return codeflow.Anchor{Base: codeflow.FramePointer, Offset: row.CFA.Offset}
 		}
-		return depth.Anchor{}
+		return codeflow.Anchor{}
 	}
-	return &depth.Function{Start: start, Code: code, Anchor: anchor}, nil
+	return &codeflow.Function{Start: start, Code: code, Anchor: anchor}, nil
 }
 
 // trial compares values for one frame's frame pointer.

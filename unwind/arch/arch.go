@@ -51,7 +51,7 @@ type InstructionSet uint8
 // The instruction sets.
 const (
 	Unfollowed InstructionSet = iota
-	X86                       // package x86 decodes them
+	X86                       // package disasm decodes them
 	A64                       // package a64
 	RV64                      // package rv64
 	ZArch                     // package zarch
@@ -105,9 +105,9 @@ type Arch struct {
 	// separate section.
 	CallStubs [][]Pattern
 
-	// Decoded is set if package depth supports the instructions, so that a frame pointer can be recovered from them.
+	// Decoded is set if package codeflow supports the instructions, so that a frame pointer can be recovered from them.
 	Decoded bool
-	// Instructions is the instruction set for package epilogue, which finds the caller of a function without call
+	// Instructions is the instruction set for package codeflow, which finds the caller of a function without call
 	// frame information.
 	Instructions InstructionSet
 

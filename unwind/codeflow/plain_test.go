@@ -1,10 +1,10 @@
-package epilogue_test
+package codeflow_test
 
 import (
 	"testing"
 
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/codeflow/epilogue"
+	"pg_stat_backtrace/unwind/codeflow"
 )
 
 // TestPreservedRegisters checks that exactly the callee-saved registers of the ABI are known after a call.
@@ -25,7 +25,7 @@ func TestPreservedRegisters(t *testing.T) {
 				regs.Set(reg, sp)
 			}
 		}
-		got, err := epilogue.Follow(a, code{bytes: tt.code, entry: true}, begin, regs, plain{sp + 0x300}, plenty())
+		got, err := codeflow.Follow(a, code{bytes: tt.code, entry: true}, begin, regs, plain{sp + 0x300}, plenty())
 		want := uint64(1)<<a.PC | 1<<a.SP
 		for _, reg := range append(tt.also, tt.preserved...) {
 			want |= 1 << reg
@@ -51,12 +51,12 @@ func FuzzFollowOthers(f *testing.F) {
 		regs.Set(a.SP, top)
 		regs.Set(a.FP, fp)
 		regs.Set(a.ReturnColumn, fp+8)
-		got, err := epilogue.Follow(a, code{bytes: p, entry: true}, begin, regs, plain{sp + 0x300}, plenty())
+		got, err := codeflow.Follow(a, code{bytes: p, entry: true}, begin, regs, plain{sp + 0x300}, plenty())
 		both := uint64(1)<<a.PC | 1<<a.SP
 		if err == nil && got.Known()&both != both {
 			t.Errorf("%#x", got.Known())
 		}
-		if row, err := epilogue.Derive(a, code{bytes: p, entry: true}, begin, plenty()); err == nil {
+		if row, err := codeflow.Derive(a, code{bytes: p, entry: true}, begin, plenty()); err == nil {
 			got, err := row.Apply(a, &regs, plain{sp + 0x300})
 			if err == nil && got.Known()&both != both {
 				t.Errorf("by the row: %#x", got.Known())

@@ -1,4 +1,4 @@
-package epilogue_test
+package codeflow_test
 
 import (
 	"slices"

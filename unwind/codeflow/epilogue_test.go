@@ -1,4 +1,4 @@
-package epilogue_test
+package codeflow_test
 
 import (
 	"errors"
@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/codeflow/epilogue"
+	"pg_stat_backtrace/unwind/codeflow"
 	"pg_stat_backtrace/unwind/disasm"
 )
 
@@ -25,7 +25,7 @@ const (
 )
 
 // begin is where the code begins, to which a call returns.
-var begin = epilogue.Place{Addr: start}
+var begin = codeflow.Place{Addr: start}
 
 // stack is memory where each word from sp on is its own address with a mark.
 type stack struct{ end uint64 }
@@ -148,28 +148,28 @@ func follows() []follow {
 		{"a store to a variable", cat(storeGlobal, ret), 8, same, same, nil},
 		{"two ways", cat(branch(2), pop, ret, pop, ret), 16, same, 0, nil},
 		{"two ways, one with a register lost", cat(branch(3), changeRBX, ret, ret), 8, same, lost, nil},
-		{"two ways that do not agree", cat(branch(1), pop, ret), 0, 0, 0, epilogue.ErrAmbiguous},
+		{"two ways that do not agree", cat(branch(1), pop, ret), 0, 0, 0, codeflow.ErrAmbiguous},
 		{"two ways to one return that do not agree", cat(branch(5), add40, ret, pop, jump(-4)), 0, 0, 0,
-			epilogue.ErrAmbiguous},
+			codeflow.ErrAmbiguous},
 		{"a loop", cat(branch(-2), ret), 8, same, same, nil},
 		{"a loop that changes a register", cat(branch(2), ret, []byte{0x90}, changeRBX, jump(-8)), 8, same, lost, nil},
-		{"a loop of pushes", cat(push, branch(-3), ret), 0, 0, 0, epilogue.ErrAmbiguous},
+		{"a loop of pushes", cat(push, branch(-3), ret), 0, 0, 0, codeflow.ErrAmbiguous},
 		{"one way ends in a trap", cat(branch(2), trap, add40, ret), 48, same, same, nil},
 		{"one way is not known", cat(branch(2), jumpRAX, add40, ret), 48, same, same, nil},
 		{"one way is not decoded", cat(branch(1), noCode, ret), 8, same, same, nil},
 		{"no code", cat(noCode, ret), 0, 0, 0, disasm.ErrX86Code},
 		{"what was loaded was overwritten by a vector", cat(vmovups, loadRBX, ret), 8, same, lost, nil},
 		{"vector instructions", cat(vzeroupper, mulxRBX, ret), 8, same, lost, nil},
-		{"the stack pointer is lost", cat(spFromRAX, ret), 0, 0, 0, epilogue.ErrNoReturn},
-		{"through a register", jumpRAX, 0, 0, 0, epilogue.ErrNoReturn},
-		{"nothing but a trap", trap, 0, 0, 0, epilogue.ErrNeverReturns},
-		{"an endless loop", jump(-2), 0, 0, 0, epilogue.ErrNeverReturns},
-		{"into covered code", push, 0, 0, 0, epilogue.ErrNoReturn},
-		{"behind a call of what never returns", cat(call(1), ret, halt), 0, 0, 0, epilogue.ErrNeverReturns},
-		{"behind a call of what calls such", cat(call(1), ret, call(1), ret, halt), 0, 0, 0, epilogue.ErrNeverReturns},
+		{"the stack pointer is lost", cat(spFromRAX, ret), 0, 0, 0, codeflow.ErrNoReturn},
+		{"through a register", jumpRAX, 0, 0, 0, codeflow.ErrNoReturn},
+		{"nothing but a trap", trap, 0, 0, 0, codeflow.ErrNeverReturns},
+		{"an endless loop", jump(-2), 0, 0, 0, codeflow.ErrNeverReturns},
+		{"into covered code", push, 0, 0, 0, codeflow.ErrNoReturn},
+		{"behind a call of what never returns", cat(call(1), ret, halt), 0, 0, 0, codeflow.ErrNeverReturns},
+		{"behind a call of what calls such", cat(call(1), ret, call(1), ret, halt), 0, 0, 0, codeflow.ErrNeverReturns},
 		{"behind a call of what may return", cat(call(1), ret, branch(1), halt, ret), 8, same, same, nil},
 		{"behind a call of itself", cat(call(-5), ret), 8, same, same, nil},
-		{"the return address is not known", cat(bytesOf(add40, 20), ret), 0, 0, 0, epilogue.ErrMemory},
+		{"the return address is not known", cat(bytesOf(add40, 20), ret), 0, 0, 0, codeflow.ErrMemory},
 	}
 }
 
@@ -180,7 +180,7 @@ func TestFollow(t *testing.T) {
 			for reg, v := range map[int]uint64{rsp: sp, rbp: sp + 0x100, rbx: 0xb, r12: sp + 0x200} {
 				regs.Set(reg, v)
 			}
-			got, err := epilogue.Follow(arch.AMD64, code{bytes: tt.code}, begin, regs, stack{sp + 0x300}, plenty())
+			got, err := codeflow.Follow(arch.AMD64, code{bytes: tt.code}, begin, regs, stack{sp + 0x300}, plenty())
 			if !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
 				t.Fatalf("%v", err)
 			}
@@ -224,10 +224,10 @@ func TestJumpToFunctionIsReturn(t *testing.T) {
 	regs.Set(rsp, sp)
 	for _, entry := range []bool{true, false} {
 		where := code{bytes: slices.Concat(pop, jump(0)), entry: entry}
-		got, err := epilogue.Follow(arch.AMD64, where, begin, regs, stack{sp + 64}, plenty())
+		got, err := codeflow.Follow(arch.AMD64, where, begin, regs, stack{sp + 64}, plenty())
 		want, wrong := uint64(sp+16), error(nil)
 		if !entry {
-			want, wrong = 0, epilogue.ErrNoReturn
+			want, wrong = 0, codeflow.ErrNoReturn
 		}
 		if v, _ := got.Get(rsp); v != want || !errors.Is(err, wrong) {
 			t.Errorf("entry %t: %#x, %v", entry, v, err)
@@ -248,14 +248,14 @@ func TestFallsInto(t *testing.T) {
 		err          error
 	}{
 		{"the processor stands there", pop, true, true, nil},
-		{"it would if a call returned", pop, false, true, epilogue.ErrNoReturn},
-		{"behind a call", cat(callRAX, pop), true, true, epilogue.ErrNoReturn},
+		{"it would if a call returned", pop, false, true, codeflow.ErrNoReturn},
+		{"behind a call", cat(callRAX, pop), true, true, codeflow.ErrNoReturn},
 		{"behind a call on one of two ways", cat(branch(2), callRAX, pop), true, true, nil},
 		{"and that one first", cat(branch(2), jump(2), callRAX, pop), true, true, nil},
-		{"into the middle of a function", pop, true, false, epilogue.ErrNoReturn},
+		{"into the middle of a function", pop, true, false, codeflow.ErrNoReturn},
 	} {
 		where := code{bytes: tt.code, entry: tt.entry}
-		got, err := epilogue.Follow(arch.AMD64, where, epilogue.Place{Addr: start, Exact: tt.exact}, regs,
+		got, err := codeflow.Follow(arch.AMD64, where, codeflow.Place{Addr: start, Exact: tt.exact}, regs,
 			stack{sp + 64}, plenty())
 		want := uint64(sp + 16)
 		if tt.err != nil {
@@ -274,7 +274,7 @@ func TestEnds(t *testing.T) {
 	regs.Set(rsp, sp)
 	p := slices.Concat(branch(2), callRAX, add40, ret) // a trap or a way behind the call
 	for _, end := range []uint64{0, start + 4, start + 5} {
-		got, err := epilogue.Follow(arch.AMD64, code{bytes: p, end: end}, begin, regs, stack{sp + 64}, plenty())
+		got, err := codeflow.Follow(arch.AMD64, code{bytes: p, end: end}, begin, regs, stack{sp + 64}, plenty())
 		if v, _ := got.Get(rsp); v != sp+48 || err != nil {
 			t.Errorf("%#x: %#x, %v", end, v, err)
 		}
@@ -285,13 +285,13 @@ func TestEnds(t *testing.T) {
 		end  uint64
 		err  error
 	}{
-		{"another function behind it", slices.Concat(callRAX, pop, ret), start + 2, epilogue.ErrNeverReturns},
+		{"another function behind it", slices.Concat(callRAX, pop, ret), start + 2, codeflow.ErrNeverReturns},
 		{"the same one", slices.Concat(callRAX, pop, ret), start + 3, nil},
 		{"on one of two ways", slices.Concat(branch(2), callRAX, pop, ret), start + 4, nil},
-		{"in what is called", slices.Concat(call(1), ret, callRAX, ret), start + 8, epilogue.ErrNeverReturns},
+		{"in what is called", slices.Concat(call(1), ret, callRAX, ret), start + 8, codeflow.ErrNeverReturns},
 		{"an instruction that is no call", slices.Concat(pop, ret), start + 1, nil},
 	} {
-		_, err := epilogue.Follow(arch.AMD64, code{bytes: tt.code, end: tt.end}, begin, regs, stack{sp + 64}, plenty())
+		_, err := codeflow.Follow(arch.AMD64, code{bytes: tt.code, end: tt.end}, begin, regs, stack{sp + 64}, plenty())
 		if !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
@@ -314,25 +314,25 @@ func TestStubs(t *testing.T) {
 		err  error
 	}{
 		{"a call that returns", slices.Concat(calls(0, returning), pop, ret), 16, nil},
-		{"one that does not", slices.Concat(calls(0, never), pop, ret), 0, epilogue.ErrNeverReturns},
+		{"one that does not", slices.Concat(calls(0, never), pop, ret), 0, codeflow.ErrNeverReturns},
 		{"on one of two ways", slices.Concat(branch(5), calls(2, never), pop, ret), 16, nil},
 		{"it goes on in another image", slices.Concat(pop, to(1, returning)), 16, nil},
-		{"for ever", slices.Concat(pop, to(1, never)), 0, epilogue.ErrNeverReturns},
+		{"for ever", slices.Concat(pop, to(1, never)), 0, codeflow.ErrNeverReturns},
 		{"for ever, on one of two ways", slices.Concat(branch(5), to(2, never), pop, ret), 16, nil},
 		{
 			"a call of what goes on for ever in another image",
-			slices.Concat(call(1), ret, to(6, never)), 0, epilogue.ErrNeverReturns,
+			slices.Concat(call(1), ret, to(6, never)), 0, codeflow.ErrNeverReturns,
 		},
 		{"a call of what goes on in another image", slices.Concat(call(1), ret, to(6, returning)), 8, nil},
 		{"it goes on by way of memory", slices.Concat(pop, jumpMemory), 16, nil},
-		{"for ever, by way of memory", slices.Concat(pop, pop, jumpMemory), 0, epilogue.ErrNeverReturns},
+		{"for ever, by way of memory", slices.Concat(pop, pop, jumpMemory), 0, codeflow.ErrNeverReturns},
 		{"it stands where that is done", jumpMemory, 8, nil},
 		{"by way of a variable", slices.Concat(pop, pop, pop, jumpMemory), 32, nil},
-		{"by way of a table", slices.Concat(pop, pop, pop, jumpTable), 0, epilogue.ErrNoReturn},
+		{"by way of a table", slices.Concat(pop, pop, pop, jumpTable), 0, codeflow.ErrNoReturn},
 	} {
 		stubs := map[uint64]bool{returning: true, never: false, start: false, start + 1: true, start + 2: false}
 		where := code{bytes: tt.code, stubs: stubs}
-		got, err := epilogue.Follow(arch.AMD64, where, begin, regs, stack{sp + 64}, plenty())
+		got, err := codeflow.Follow(arch.AMD64, where, begin, regs, stack{sp + 64}, plenty())
 		if !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
@@ -354,15 +354,15 @@ func TestBounds(t *testing.T) {
 		budget int
 		err    error
 	}{
-		{"a way that is too long", regs, nops(1 << 15), 1 << 20, epilogue.ErrTooLong},
-		{"a budget that is used up", regs, nops(10), 2, epilogue.ErrTooLong},
-		{"more pushes than are remembered", regs, append(bytesOf(push, 200), ret...), 1 << 20, epilogue.ErrNoReturn},
-		{"no stack pointer", without, ret, 1 << 20, epilogue.ErrNoReturn},
+		{"a way that is too long", regs, nops(1 << 15), 1 << 20, codeflow.ErrTooLong},
+		{"a budget that is used up", regs, nops(10), 2, codeflow.ErrTooLong},
+		{"more pushes than are remembered", regs, append(bytesOf(push, 200), ret...), 1 << 20, codeflow.ErrNoReturn},
+		{"no stack pointer", without, ret, 1 << 20, codeflow.ErrNoReturn},
 	} {
 		left := tt.budget
-		_, err := epilogue.Follow(arch.AMD64, code{bytes: tt.code}, begin, tt.regs, stack{sp + 64}, &left)
+		_, err := codeflow.Follow(arch.AMD64, code{bytes: tt.code}, begin, tt.regs, stack{sp + 64}, &left)
 		if !errors.Is(err, tt.err) ||
-			left < 0 || errors.Is(tt.err, epilogue.ErrTooLong) && left == tt.budget {
+			left < 0 || errors.Is(tt.err, codeflow.ErrTooLong) && left == tt.budget {
 			t.Errorf("%s: %v, %d of %d left", tt.name, err, left, tt.budget)
 		}
 	}
@@ -393,11 +393,11 @@ func TestStraight(t *testing.T) {
 		{"far away", slices.Repeat([]byte{0x90}, 200), start + 199, false, false},
 		{"where no code is", push, start + 2, false, false},
 	} {
-		if got := epilogue.Straight(arch.AMD64, code{bytes: tt.code}, start, tt.pc, tt.back); got != tt.want {
+		if got := codeflow.Straight(arch.AMD64, code{bytes: tt.code}, start, tt.pc, tt.back); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)
 		}
 	}
-	if epilogue.Straight(arch.PPC64LE, code{bytes: ret}, start, start, false) {
+	if codeflow.Straight(arch.PPC64LE, code{bytes: ret}, start, start, false) {
 		t.Error("an architecture whose instructions are not followed")
 	}
 }
@@ -411,12 +411,12 @@ func FuzzFollow(f *testing.F) {
 		var regs arch.Registers
 		regs.Set(rsp, top)
 		regs.Set(rbp, fp)
-		got, err := epilogue.Follow(arch.AMD64, code{bytes: p, entry: true}, begin, regs, stack{sp + 0x300}, plenty())
+		got, err := codeflow.Follow(arch.AMD64, code{bytes: p, entry: true}, begin, regs, stack{sp + 0x300}, plenty())
 		const both = 1<<rip | 1<<rsp
 		if err == nil && got.Known()&both != both {
 			t.Errorf("%#x", got.Known())
 		}
-		if row, err := epilogue.Derive(arch.AMD64, code{bytes: p, entry: true}, begin, plenty()); err == nil {
+		if row, err := codeflow.Derive(arch.AMD64, code{bytes: p, entry: true}, begin, plenty()); err == nil {
 			got, err := row.Apply(arch.AMD64, &regs, stack{sp + 0x300})
 			if err == nil && got.Known()&both != both {
 				t.Errorf("by the row: %#x", got.Known())

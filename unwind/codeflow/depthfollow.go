@@ -1,4 +1,4 @@
-package depth
+package codeflow
 
 import (
 	"fmt"
@@ -6,39 +6,39 @@ import (
 	"pg_stat_backtrace/unwind/disasm"
 )
 
-// follower is the state of following one function.
-type follower struct {
+// depthFollower is the state of following one function.
+type depthFollower struct {
 	f      *Function
-	insts  []inst  // ascending
-	index  []int32 // by offset in the code: number of the instruction that starts there, plus 1; 0: none
-	todo   []int   // instructions to continue from
-	tables set     // the distances at jumps through tables
+	insts  []depthInst // ascending
+	index  []int32     // by offset in the code: number of the instruction that starts there, plus 1; 0: none
+	todo   []int       // instructions to continue from
+	tables depthSet    // the distances at jumps through tables
 }
 
-// inst is the relevant part of an instruction.
-type inst struct {
+// depthInst is the relevant part of an instruction.
+type depthInst struct {
 	offset int // in the code
 	length uint8
-	effect effect
+	effect depthEffect
 	// operand is an amount, or the offset of a jump's target.
 	operand int64
 	anchor  Anchor
-	depth   set
+	depth   depthSet
 }
 
-// effect is the effect of an instruction on the stack pointer, or on the control flow.
-type effect uint8
+// depthEffect is the effect of an instruction on the stack pointer, or on the control flow.
+type depthEffect uint8
 
 const (
-	nothing  effect = iota
-	calls           // and comes back with the same stack pointer, or not at all
-	grows           // the distance grows by the operand
-	byFrame         // the stack pointer becomes frame pointer + operand
-	lost            // the stack pointer becomes unknown
-	jump            // to operand, always
-	branch          // to operand, or on
-	anywhere        // through a register or a table
-	ends            // return, trap
+	nothing     depthEffect = iota
+	depthCalls              // and comes back with the same stack pointer, or not at all
+	grows                   // the distance grows by the operand
+	byFrame                 // the stack pointer becomes frame pointer + operand
+	depthLost               // the stack pointer becomes unknown
+	depthJump               // to operand, always
+	depthBranch             // to operand, or on
+	anywhere                // through a register or a table
+	depthEnds               // return, trap
 )
 
 // At returns the possible distances CFA - SP right before the instruction that contains addr, in ascending order.
@@ -71,12 +71,12 @@ func (f *Function) At(addr uint64) ([]int64, error) {
 // no call. It is false also if the code cannot be decoded, or does not end at the end of an instruction.
 func Still(code []byte) bool {
 	for at := 0; at < len(code); {
-		i, err := decode(code, at)
+		i, err := decodeForDepth(code, at)
 		if err != nil {
 			return false
 		}
 		switch i.effect {
-		case calls, grows, byFrame, lost:
+		case depthCalls, grows, byFrame, depthLost:
 			return false
 		default: // the path continues here or elsewhere
 		}
@@ -88,7 +88,7 @@ func Still(code []byte) bool {
 // Leaves reports whether the function may continue as another function without a call: it jumps outside its code, or
 // through a register. The caller's call instruction may then name another function than the running one.
 func (f *Function) Leaves() (bool, error) {
-	w := &follower{f: f}
+	w := &depthFollower{f: f}
 	if err := w.decode(); err != nil {
 		return false, err
 	}
@@ -96,7 +96,7 @@ func (f *Function) Leaves() (bool, error) {
 		switch i := &w.insts[n]; i.effect {
 		case anywhere:
 			return true, nil
-		case jump, branch:
+		case depthJump, depthBranch:
 			if i.operand < 0 || i.operand >= int64(len(f.Code)) {
 				return true, nil
 			}
@@ -105,11 +105,11 @@ func (f *Function) Leaves() (bool, error) {
 	}
 	// Code that ends without a jump continues elsewhere, too.
 	last := w.insts[len(w.insts)-1].effect
-	return last != ends && last != jump, nil
+	return last != depthEnds && last != depthJump, nil
 }
 
-func (f *Function) follow() (*follower, error) {
-	w := &follower{f: f}
+func (f *Function) follow() (*depthFollower, error) {
+	w := &depthFollower{f: f}
 	if err := w.decode(); err != nil {
 		return nil, err
 	}
@@ -120,9 +120,9 @@ func (f *Function) follow() (*follower, error) {
 	if entry.Base != StackPointer {
 		return nil, fmt.Errorf("%w: 0x%x is not where calls enter", ErrUnreached, f.Start)
 	}
-	w.reach(0, just(entry.Offset))
+	w.reach(0, justDepth(entry.Offset))
 	w.run()
-	for before := (set{}); w.tables != before; {
+	for before := (depthSet{}); w.tables != before; {
 		before = w.tables
 		w.enterTables()
 	}
@@ -133,7 +133,7 @@ func (f *Function) follow() (*follower, error) {
 // path reaches. Instructions behind calls count too, because the path from such a call is an illusion if the call
 // does not return. enterTables runs last, when the other paths are complete. It may reach further jumps through
 // tables.
-func (w *follower) enterTables() {
+func (w *depthFollower) enterTables() {
 	if !w.tables.reached() {
 		return
 	}
@@ -145,21 +145,21 @@ func (w *follower) enterTables() {
 			w.reach(at.offset, w.tables)
 			w.run()
 		}
-		behindCall = at.effect == calls
+		behindCall = at.effect == depthCalls
 	}
 }
 
-// decode finds the instructions, one after another from the start.
-func (w *follower) decode() error {
+// decodeForDepth finds the instructions, one after another from the start.
+func (w *depthFollower) decode() error {
 	code := w.f.Code
 	if len(code) == 0 || len(code) > MaxCode {
 		return fmt.Errorf("%w: a function of %d bytes", ErrCode, len(code))
 	}
 	const typical = 4 // bytes of an instruction
-	w.insts = make([]inst, 0, len(code)/typical+1)
+	w.insts = make([]depthInst, 0, len(code)/typical+1)
 	w.index = make([]int32, len(code))
 	for at := 0; at < len(code); {
-		i, err := decode(code, at)
+		i, err := decodeForDepth(code, at)
 		if err != nil {
 			return fmt.Errorf("at 0x%x: %w", w.f.Start+uint64(at), err)
 		}
@@ -171,7 +171,7 @@ func (w *follower) decode() error {
 }
 
 // reach makes distances possible at an offset.
-func (w *follower) reach(at int, d set) {
+func (w *depthFollower) reach(at int, d depthSet) {
 	if at < 0 || at >= len(w.index) || w.index[at] == 0 {
 		return // out of the function, or into the middle of an instruction
 	}
@@ -183,7 +183,7 @@ func (w *follower) reach(at int, d set) {
 
 // run follows until nothing new is reached. It ends: a set grows at most
 // maxValues+1 times.
-func (w *follower) run() {
+func (w *depthFollower) run() {
 	for len(w.todo) > 0 {
 		i := w.todo[len(w.todo)-1]
 		w.todo = w.todo[:len(w.todo)-1]
@@ -194,52 +194,52 @@ func (w *follower) run() {
 // anchored returns the set of distances of an instruction, or the one distance from call frame information. If the
 // CFA is defined by the frame pointer, the stack reaches at least to the frame pointer's target. Smaller distances
 // belong to paths that never run, for example behind calls that do not return.
-func (i *inst) anchored() set {
+func (i *depthInst) anchored() depthSet {
 	switch {
 	case i.anchor.Base == StackPointer:
-		return just(i.anchor.Offset)
+		return justDepth(i.anchor.Offset)
 	case i.anchor.Base == FramePointer && !i.depth.unknown:
 		return i.depth.atLeast(i.anchor.Offset)
 	}
 	return i.depth
 }
 
-func (w *follower) step(i *inst) {
+func (w *depthFollower) step(i *depthInst) {
 	d := i.anchored()
 	next := i.offset + int(i.length)
 	switch i.effect {
-	case nothing, calls:
+	case nothing, depthCalls:
 		w.reach(next, d)
 	case grows:
 		w.reach(next, d.shifted(i.operand))
 	case byFrame:
-		after := set{unknown: true}
+		after := depthSet{unknown: true}
 		if i.anchor.Base == FramePointer {
-			after = just(i.anchor.Offset - i.operand)
+			after = justDepth(i.anchor.Offset - i.operand)
 		}
 		w.reach(next, after)
-	case lost:
-		w.reach(next, set{unknown: true})
-	case jump:
+	case depthLost:
+		w.reach(next, depthSet{unknown: true})
+	case depthJump:
 		w.reach(int(i.operand), d)
-	case branch:
+	case depthBranch:
 		w.reach(int(i.operand), d)
 		w.reach(next, d)
 	case anywhere:
 		w.tables.add(d)
-	case ends:
+	case depthEnds:
 	}
 }
 
-// decode reads the instruction at an offset.
-func decode(code []byte, at int) (inst, error) {
+// decodeForDepth reads the instruction at an offset.
+func decodeForDepth(code []byte, at int) (depthInst, error) {
 	x, err := disasm.DecodeX86(code[at:])
 	if err != nil {
-		return inst{}, err
+		return depthInst{}, err
 	}
-	i := inst{offset: at, length: uint8(x.Len)}
+	i := depthInst{offset: at, length: uint8(x.Len)}
 	i.effect, i.operand = effectOf(&x)
-	if i.effect == jump || i.effect == branch {
+	if i.effect == depthJump || i.effect == depthBranch {
 		i.operand += int64(at + x.Len)
 	}
 	return i, nil

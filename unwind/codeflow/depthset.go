@@ -1,37 +1,37 @@
-package depth
+package codeflow
 
 import "slices"
 
-// set is the set of distances that are possible at an instruction. The zero value means that no path reaches the
+// depthSet is the set of distances that are possible at an instruction. The zero value means that no path reaches the
 // instruction.
-type set struct {
+type depthSet struct {
 	values  [maxValues]int64
 	n       int
 	unknown bool // any distance
 }
 
-func just(v int64) set {
-	s := set{n: 1}
+func justDepth(v int64) depthSet {
+	s := depthSet{n: 1}
 	s.values[0] = v
 	return s
 }
 
-func (s *set) reached() bool { return s.n > 0 || s.unknown }
+func (s *depthSet) reached() bool { return s.n > 0 || s.unknown }
 
 // list returns the distances in ascending order.
-func (s *set) list() []int64 {
+func (s *depthSet) list() []int64 {
 	values := slices.Clone(s.values[:s.n])
 	slices.Sort(values)
 	return values
 }
 
 // add makes the distances of o possible too; it reports whether that is new.
-func (s *set) add(o set) bool {
+func (s *depthSet) add(o depthSet) bool {
 	if s.unknown {
 		return false
 	}
 	if o.unknown {
-		*s = set{unknown: true}
+		*s = depthSet{unknown: true}
 		return true
 	}
 	grown := false
@@ -40,7 +40,7 @@ func (s *set) add(o set) bool {
 			continue
 		}
 		if s.n == maxValues {
-			*s = set{unknown: true}
+			*s = depthSet{unknown: true}
 			return true
 		}
 		s.values[s.n] = v
@@ -51,7 +51,7 @@ func (s *set) add(o set) bool {
 }
 
 // shifted returns the set with every distance changed by the same amount.
-func (s *set) shifted(by int64) set {
+func (s *depthSet) shifted(by int64) depthSet {
 	moved := *s
 	for i := range moved.values[:moved.n] {
 		moved.values[i] += by
@@ -60,8 +60,8 @@ func (s *set) shifted(by int64) set {
 }
 
 // atLeast returns the set without distances that are smaller.
-func (s *set) atLeast(least int64) set {
-	var kept set
+func (s *depthSet) atLeast(least int64) depthSet {
+	var kept depthSet
 	for _, v := range s.values[:s.n] {
 		if v >= least {
 			kept.values[kept.n] = v

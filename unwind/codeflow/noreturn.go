@@ -1,4 +1,4 @@
-package epilogue
+package codeflow
 
 // comesBack reports whether the function that begins at an address may return to its caller. nested is the depth of
 // the call within the calls being analyzed. The result is true if the analysis cannot prove that the function never

@@ -1,4 +1,4 @@
-package depth
+package codeflow
 
 import (
 	"slices"
@@ -13,9 +13,9 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// TestAgainstCFI follows the functions of real files from their entry. It checks that the distances found include the
+// TestDepthAgainstCFI follows the functions of real files from their entry. It checks that the distances found include the
 // distance in call frame information. Only the entry is an anchor here.
-func TestAgainstCFI(t *testing.T) {
+func TestDepthAgainstCFI(t *testing.T) {
 	for _, file := range cfitest.Files(t) {
 		t.Run(file, func(t *testing.T) { holdAgainstCFI(t, file) })
 	}
@@ -26,13 +26,13 @@ func isNop(code []byte) bool {
 	return err == nil && (x.Op == x86asm.NOP || x.Op == x86asm.XCHG && x.Args[0] == x.Args[1])
 }
 
-// figures count functions, and instructions where call frame information defines the CFA by the stack pointer.
-type figures struct{ functions, undecodable, exact, ambiguous, unknown, unreached, wrong int }
+// depthFigures count functions, and instructions where call frame information defines the CFA by the stack pointer.
+type depthFigures struct{ functions, undecodable, exact, ambiguous, unknown, unreached, wrong int }
 
 func holdAgainstCFI(t *testing.T, file string) {
 	t.Helper()
 	img, table := cfitest.Open(t, file, arch.AMD64)
-	var sum figures
+	var sum depthFigures
 	selected, index := figure.Share(t, 3), 0
 	for fde := range table.FDEs {
 		if index++; selected(index) {
@@ -45,7 +45,7 @@ func holdAgainstCFI(t *testing.T, file string) {
 	}
 }
 
-func holdFunction(t *testing.T, sum *figures, img *elfimage.Image, table *cfi.Table, fde cfi.FDE) {
+func holdFunction(t *testing.T, sum *depthFigures, img *elfimage.Image, table *cfi.Table, fde cfi.FDE) {
 	t.Helper()
 	code, err := img.Code(fde.Start, fde.End-fde.Start)
 	if err != nil {
@@ -78,7 +78,7 @@ func holdFunction(t *testing.T, sum *figures, img *elfimage.Image, table *cfi.Ta
 		pc := fde.Start + uint64(at)
 		before := padding
 		last := w.insts[i].effect
-		padding = last == ends || last == jump || last == anywhere || before && isNop(code[at:])
+		padding = last == depthEnds || last == depthJump || last == anywhere || before && isNop(code[at:])
 		row, err := table.Row(pc)
 		bySP := err == nil && row.CFA.Kind == cfi.RuleRegister && row.CFA.Register == 7
 		if !bySP || row.RAUndefined || before && isNop(code[at:]) {

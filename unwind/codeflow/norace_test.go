@@ -1,5 +1,5 @@
 //go:build !race
 
-package epilogue_test
+package codeflow_test
 
 const raceEnabled = false

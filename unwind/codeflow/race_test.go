@@ -1,6 +1,6 @@
 //go:build race
 
-package epilogue_test
+package codeflow_test
 
 // raceEnabled is set with the race detector. It makes single-threaded tests ten times slower and cannot find races
 // there.

@@ -1,4 +1,4 @@
-package depth
+package codeflow
 
 import (
 	"golang.org/x/arch/x86/x86asm"
@@ -6,62 +6,62 @@ import (
 	"pg_stat_backtrace/unwind/disasm"
 )
 
-const slot = 8 // bytes that a push takes
+const depthSlot = 8 // bytes that a push takes
 
 // effectOf returns the effect of an instruction. Jumps are relative to its end.
-func effectOf(x *x86asm.Inst) (effect, int64) {
+func effectOf(x *x86asm.Inst) (depthEffect, int64) {
 	switch x.Op {
 	case x86asm.PUSH, x86asm.PUSHF, x86asm.PUSHFQ:
 		if x.DataSize == 16 {
-			return lost, 0
+			return depthLost, 0
 		}
-		return grows, slot
+		return grows, depthSlot
 	case x86asm.POP, x86asm.POPF, x86asm.POPFQ:
 		if x.DataSize == 16 || isStackPointer(x.Args[0]) {
-			return lost, 0
+			return depthLost, 0
 		}
-		return grows, -slot
+		return grows, -depthSlot
 	case x86asm.LEAVE:
-		return byFrame, slot
+		return byFrame, depthSlot
 	case x86asm.ENTER:
-		return lost, 0
+		return depthLost, 0
 	case x86asm.RET, x86asm.LRET, x86asm.IRET, x86asm.IRETD, x86asm.IRETQ, x86asm.HLT, x86asm.UD1, x86asm.UD2,
 		x86asm.SYSRET, x86asm.SYSEXIT:
-		return ends, 0
+		return depthEnds, 0
 	case x86asm.INT:
 		if x.Args[0] == x86asm.Imm(3) {
-			return ends, 0
+			return depthEnds, 0
 		}
 		return nothing, 0
 	case x86asm.JMP, x86asm.LJMP:
 		if target, ok := x.Args[0].(x86asm.Rel); ok {
-			return jump, int64(target)
+			return depthJump, int64(target)
 		}
 		return anywhere, 0
 	case x86asm.CALL, x86asm.LCALL:
-		return calls, 0
+		return depthCalls, 0
 	case x86asm.CMP, x86asm.TEST:
 		return nothing, 0
 	default:
 	}
 	if target, ok := x.Args[0].(x86asm.Rel); ok {
-		return branch, int64(target)
+		return depthBranch, int64(target)
 	}
 	if isStackPointer(x.Args[0]) {
-		return setting(x)
+		return depthSetting(x)
 	}
 	if isStackPointer(x.Args[1]) && (x.Op == x86asm.XCHG || x.Op == x86asm.XADD || x.Op == disasm.OtherX86) {
-		return lost, 0
+		return depthLost, 0
 	}
 	return nothing, 0
 }
 
-// setting returns the effect of an instruction that writes to its first operand, the stack pointer.
-func setting(x *x86asm.Inst) (effect, int64) {
+// depthSetting returns the effect of an instruction that writes to its first operand, the stack pointer.
+func depthSetting(x *x86asm.Inst) (depthEffect, int64) {
 	amount, immediate := x.Args[1].(x86asm.Imm)
 	switch {
 	case x.Args[0] != x86asm.RSP:
-		return lost, 0
+		return depthLost, 0
 	case x.Op == x86asm.SUB && immediate:
 		return grows, int64(amount)
 	case x.Op == x86asm.ADD && immediate:
@@ -78,7 +78,7 @@ func setting(x *x86asm.Inst) (effect, int64) {
 			return byFrame, m.Disp
 		}
 	}
-	return lost, 0
+	return depthLost, 0
 }
 
 func isStackPointer(a x86asm.Arg) bool {

@@ -1,6 +1,7 @@
-// Package epilogue finds a function's caller by executing the rest of the function symbolically. It follows the
-// instructions from the frame's program counter to the function's return, with the frame's registers and stack. The
-// result is the registers that the caller will have.
+// Package codeflow finds the caller of a function from the function's instructions, in two ways.
+//
+// Follow executes the rest of the function symbolically. It follows the instructions from the frame's program counter
+// to the function's return, with the frame's registers and stack. The result is the registers that the caller will have.
 //
 // Every function that returns contains the code that removes its frame. This method needs no call frame information
 // and no frame pointer. It also does not need the start address of the function. It is the last resort for code
@@ -15,10 +16,15 @@
 // cannot do so for other calls, except where it knows the end of the calling function. Callers must verify the
 // results by other means.
 //
-// The package does not depend on processes or images. Packages x86, a64, rv64 and zarch decode the instructions. The
+// Function follows all instructions of a function (depth.go, x86-64 only). It finds how far the stack pointer is from the
+// canonical frame address (CFA) at one instruction. Call frame information does not contain this distance where it
+// defines the CFA by the frame pointer. Where the stack pointer is known and the frame pointer is not, the distance gives
+// the frame pointer.
+//
+// The package does not depend on processes or images. Package disasm decodes the instructions. The
 // type machine holds all other differences between architectures. ppc64le is not supported here, because its ABI
 // requires a back chain.
-package epilogue
+package codeflow
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package epilogue_test
+package codeflow_test
 
 import (
 	"encoding/binary"
@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/codeflow/epilogue"
+	"pg_stat_backtrace/unwind/codeflow"
 	"pg_stat_backtrace/unwind/disasm"
 )
 
@@ -80,7 +80,7 @@ type followA64 struct {
 func followsA64() []followA64 {
 	return []followA64{
 		{"at its end", []uint32{a64Ret}, linked, 0, same, same, nil},
-		{"through another register", []uint32{a64RetX1}, 0, 0, 0, 0, epilogue.ErrMemory},
+		{"through another register", []uint32{a64RetX1}, 0, 0, 0, 0, codeflow.ErrMemory},
 		{
 			"at its beginning", []uint32{a64Save, a64SaveMore, a64CallX0, a64LoadMore, a64Restore, a64Ret},
 			linked, 0, same, same, nil,
@@ -88,16 +88,16 @@ func followsA64() []followA64 {
 		{"signed", []uint32{a64Sign, a64Save, a64CallX0, a64Restore, a64Check, a64Ret}, linked, 0, same, same, nil},
 		{"signed, in one", []uint32{a64Sign, a64Save, a64CallX0, a64Restore, a64RetSigned}, linked, 0, same, same, nil},
 		{"before the call", []uint32{a64CallX0, a64LoadMore, a64Restore, a64Ret}, 8, 32, 0, 16, nil},
-		{"the return address is lost", []uint32{a64CallX0, a64Ret}, 0, 0, 0, 0, epilogue.ErrMemory},
+		{"the return address is lost", []uint32{a64CallX0, a64Ret}, 0, 0, 0, 0, codeflow.ErrMemory},
 		{"by the frame pointer", []uint32{a64CallX0, a64SPFromFP, a64Restore, a64Ret}, 0x108, 0x120, 0x100, same, nil},
 		{"a large frame", []uint32{a64Add4096, a64Set16, a64AddX16, a64Ret}, linked, 4096 + 32, same, same, nil},
 		{
 			"a larger one", []uint32{a64Set16, a64Insert16, a64SubX16, a64Set16, a64Insert16, a64AddX16, a64Add32, a64Ret},
 			linked, 32, same, same, nil,
 		},
-		{"a frame of a size that is not known", []uint32{a64AddX0, a64Ret}, 0, 0, 0, 0, epilogue.ErrNoReturn},
-		{"the same behind what is missing", []uint32{a64LoadFar, a64AddX0, a64Ret}, 0, 0, 0, 0, epilogue.ErrNoReturn},
-		{"another stack pointer", []uint32{a64Align, a64Ret}, 0, 0, 0, 0, epilogue.ErrNoReturn},
+		{"a frame of a size that is not known", []uint32{a64AddX0, a64Ret}, 0, 0, 0, 0, codeflow.ErrNoReturn},
+		{"the same behind what is missing", []uint32{a64LoadFar, a64AddX0, a64Ret}, 0, 0, 0, 0, codeflow.ErrNoReturn},
+		{"another stack pointer", []uint32{a64Align, a64Ret}, 0, 0, 0, 0, codeflow.ErrNoReturn},
 		{
 			"another one kept in a register", []uint32{a64CallX0, a64Align21, a64Restore, a64Ret},
 			0x208, 0x220, 0x200, same, nil,
@@ -110,18 +110,18 @@ func followsA64() []followA64 {
 		{"changed", []uint32{a64Change19, a64Ret}, linked, 0, same, lost, nil},
 		{"not changed by an exchange that stores it", []uint32{a64Swap19, a64Ret}, linked, 0, same, same, nil},
 		{"a system call", []uint32{a64System, a64Ret}, linked, 0, same, same, nil},
-		{"vectors from the stack", []uint32{a64Vector, a64Ret}, 0, 0, 0, 0, epilogue.ErrNoReturn},
+		{"vectors from the stack", []uint32{a64Vector, a64Ret}, 0, 0, 0, 0, codeflow.ErrNoReturn},
 		{"two ways", []uint32{a64Branch(3), a64Add32, a64Ret, a64Add32, a64Ret}, linked, 32, same, same, nil},
-		{"two ways that do not agree", []uint32{a64Branch(2), a64Ret, a64Add32, a64Ret}, 0, 0, 0, 0, epilogue.ErrAmbiguous},
-		{"a loop of frames", []uint32{a64Sub32, a64Branch(-1), a64Ret}, 0, 0, 0, 0, epilogue.ErrAmbiguous},
+		{"two ways that do not agree", []uint32{a64Branch(2), a64Ret, a64Add32, a64Ret}, 0, 0, 0, 0, codeflow.ErrAmbiguous},
+		{"a loop of frames", []uint32{a64Sub32, a64Branch(-1), a64Ret}, 0, 0, 0, 0, codeflow.ErrAmbiguous},
 		{"one way ends in a trap", []uint32{a64Branch(2), a64Trap, a64Ret}, linked, 0, same, same, nil},
 		{"one way is not decoded", []uint32{a64Branch(2), a64Scalable, a64Ret}, linked, 0, same, same, nil},
 		{"not decoded", []uint32{a64Scalable, a64Ret}, 0, 0, 0, 0, disasm.ErrCode},
-		{"through a register", []uint32{a64JumpX0}, 0, 0, 0, 0, epilogue.ErrNoReturn},
-		{"nothing but a trap", []uint32{a64Trap}, 0, 0, 0, 0, epilogue.ErrNeverReturns},
-		{"no code but zeros", []uint32{0}, 0, 0, 0, 0, epilogue.ErrNeverReturns},
-		{"an endless loop", []uint32{a64Jump(0)}, 0, 0, 0, 0, epilogue.ErrNeverReturns},
-		{"behind a call of what never returns", []uint32{a64Call(2), a64Ret, a64Trap}, 0, 0, 0, 0, epilogue.ErrNeverReturns},
+		{"through a register", []uint32{a64JumpX0}, 0, 0, 0, 0, codeflow.ErrNoReturn},
+		{"nothing but a trap", []uint32{a64Trap}, 0, 0, 0, 0, codeflow.ErrNeverReturns},
+		{"no code but zeros", []uint32{0}, 0, 0, 0, 0, codeflow.ErrNeverReturns},
+		{"an endless loop", []uint32{a64Jump(0)}, 0, 0, 0, 0, codeflow.ErrNeverReturns},
+		{"behind a call of what never returns", []uint32{a64Call(2), a64Ret, a64Trap}, 0, 0, 0, 0, codeflow.ErrNeverReturns},
 		{
 			"behind a call of what may return", []uint32{a64Call(3), a64Restore, a64Ret, a64Branch(2), a64Trap, a64Ret},
 			8, 32, 0, same, nil,
@@ -141,7 +141,7 @@ func TestFollowA64(t *testing.T) {
 				regs.Set(reg, v)
 			}
 			where := code{bytes: a64Code(tt.code...), entry: true}
-			got, err := epilogue.Follow(arch.ARM64, where, begin, regs, plain{sp + 0x300}, plenty())
+			got, err := codeflow.Follow(arch.ARM64, where, begin, regs, plain{sp + 0x300}, plenty())
 			if !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
 				t.Fatalf("%v", err)
 			}

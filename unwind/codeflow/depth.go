@@ -1,12 +1,4 @@
-// Package depth follows a function's instructions. It finds how far the stack pointer is from the canonical frame
-// address (CFA) at one instruction.
-//
-// Call frame information does not contain this distance where it defines the CFA by the frame pointer. Where the
-// stack pointer is known and the frame pointer is not, the distance gives the frame pointer.
-//
-// The package does not depend on memory or processes. Its input is bytes with an address. Only x86-64 is supported.
-// Package x86 decodes the instructions.
-package depth
+package codeflow
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package epilogue_test
+package codeflow_test
 
 import (
 	"errors"
@@ -11,8 +11,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/cfi/cfitest"
-	"pg_stat_backtrace/unwind/codeflow/depth"
-	"pg_stat_backtrace/unwind/codeflow/epilogue"
+	"pg_stat_backtrace/unwind/codeflow"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/symbol"
 )
@@ -213,17 +212,17 @@ func (o *oracle) function(fde cfi.FDE) {
 	if row, bad := o.table.Row(fde.Start); err != nil || bad != nil || fde.Signal || row.End == fde.End {
 		return // also with one row for all, as the GNU C library's mpn assembler has it, where it is wrong
 	}
-	distances := depth.Function{Start: fde.Start, Code: code, Anchor: func(addr uint64) depth.Anchor {
+	distances := codeflow.Function{Start: fde.Start, Code: code, Anchor: func(addr uint64) codeflow.Anchor {
 		row, err := o.table.Row(addr)
 		switch {
 		case err != nil || row.CFA.Kind != cfi.RuleRegister:
-			return depth.Anchor{}
+			return codeflow.Anchor{}
 		case int(row.CFA.Register) == o.arch.SP:
-			return depth.Anchor{Base: depth.StackPointer, Offset: row.CFA.Offset}
+			return codeflow.Anchor{Base: codeflow.StackPointer, Offset: row.CFA.Offset}
 		case int(row.CFA.Register) == o.arch.FP:
-			return depth.Anchor{Base: depth.FramePointer, Offset: row.CFA.Offset}
+			return codeflow.Anchor{Base: codeflow.FramePointer, Offset: row.CFA.Offset}
 		}
-		return depth.Anchor{}
+		return codeflow.Anchor{}
 	}}
 	all := o.scan(fde.Start, code)
 	behind := map[uint64]bool{}
@@ -289,7 +288,7 @@ func (o *oracle) saved(fde cfi.FDE) frame {
 
 // describe returns the registers and the stack at an instruction. It is false if call frame information does not
 // define them.
-func (o *oracle) describe(row *cfi.Row, pc uint64, distances *depth.Function, saved frame, unchanged func(int) bool) (
+func (o *oracle) describe(row *cfi.Row, pc uint64, distances *codeflow.Function, saved frame, unchanged func(int) bool) (
 	regs arch.Registers, stack frame, ok bool,
 ) {
 	stack = maps.Clone(saved)
@@ -299,7 +298,7 @@ func (o *oracle) describe(row *cfi.Row, pc uint64, distances *depth.Function, sa
 	distance := row.CFA.Offset
 	if int(row.CFA.Register) == o.arch.FP {
 		if o.pushed == 0 {
-			return regs, stack, false // package depth follows x86-64 alone
+			return regs, stack, false // package codeflow follows x86-64 alone
 		}
 		d, err := distances.At(pc)
 		if err != nil || len(d) != 1 {
@@ -340,9 +339,9 @@ func (o *oracle) describe(row *cfi.Row, pc uint64, distances *depth.Function, sa
 func (o *oracle) instruction(code bare, regs arch.Registers, stack frame) {
 	pc, _ := regs.Get(o.arch.PC)
 	// At the end of functions of s390x there are instructions that only EXRL executes.
-	at := epilogue.Place{Addr: pc, Exact: o.arch != arch.S390X}
+	at := codeflow.Place{Addr: pc, Exact: o.arch != arch.S390X}
 	o.sum.instructions++
-	if got, err := epilogue.Follow(o.arch, code, at, regs, stack, plenty()); err == nil && !code.behind[pc] {
+	if got, err := codeflow.Follow(o.arch, code, at, regs, stack, plenty()); err == nil && !code.behind[pc] {
 		o.sum.withoutCall++
 		if reg := o.differs(&got); reg >= 0 {
 			o.sum.wrong++
@@ -351,14 +350,14 @@ func (o *oracle) instruction(code bare, regs arch.Registers, stack frame) {
 		}
 	}
 	code.behind = nil
-	got, err := epilogue.Follow(o.arch, code, at, regs, stack, plenty())
+	got, err := codeflow.Follow(o.arch, code, at, regs, stack, plenty())
 	o.row(code, at, &regs, stack, &got, err)
 	switch {
-	case errors.Is(err, epilogue.ErrAmbiguous):
+	case errors.Is(err, codeflow.ErrAmbiguous):
 		o.sum.ambiguous++
-	case errors.Is(err, epilogue.ErrNeverReturns):
+	case errors.Is(err, codeflow.ErrNeverReturns):
 		o.sum.neverReturn++
-	case errors.Is(err, epilogue.ErrNoReturn):
+	case errors.Is(err, codeflow.ErrNoReturn):
 		o.sum.noReturn++
 	case err != nil:
 		o.sum.other++
@@ -371,9 +370,9 @@ func (o *oracle) instruction(code bare, regs arch.Registers, stack frame) {
 
 // row compares the row of the code from an address with the result of following the code for one frame.
 func (o *oracle) row(
-	code bare, at epilogue.Place, regs *arch.Registers, stack frame, want *arch.Registers, wantErr error,
+	code bare, at codeflow.Place, regs *arch.Registers, stack frame, want *arch.Registers, wantErr error,
 ) {
-	row, err := epilogue.Derive(o.arch, code, at, plenty())
+	row, err := codeflow.Derive(o.arch, code, at, plenty())
 	if err != nil {
 		if wantErr == nil {
 			o.sum.rowless++
@@ -382,7 +381,7 @@ func (o *oracle) row(
 	}
 	got, err := row.Apply(o.arch, regs, stack)
 	switch {
-	case errors.Is(err, epilogue.ErrNeverReturns) && errors.Is(wantErr, epilogue.ErrNeverReturns):
+	case errors.Is(err, codeflow.ErrNeverReturns) && errors.Is(wantErr, codeflow.ErrNeverReturns):
 	case err != nil && wantErr == nil:
 		o.sum.rowless++
 	case err == nil && wantErr != nil && o.differs(&got) < 0:

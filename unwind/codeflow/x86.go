@@ -1,4 +1,4 @@
-package epilogue
+package codeflow
 
 import (
 	"golang.org/x/arch/x86/x86asm"

@@ -1,4 +1,4 @@
-package epilogue
+package codeflow
 
 import (
 	"pg_stat_backtrace/unwind/arch"

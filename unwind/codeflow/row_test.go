@@ -1,4 +1,4 @@
-package epilogue_test
+package codeflow_test
 
 import (
 	"errors"
@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/codeflow/epilogue"
+	"pg_stat_backtrace/unwind/codeflow"
 	"pg_stat_backtrace/unwind/disasm"
 )
 
@@ -36,7 +36,7 @@ func TestRow(t *testing.T) {
 func sameForAll(t *testing.T, a *arch.Arch, p []byte, found bool, numbers ...int) {
 	t.Helper()
 	where := code{bytes: p, entry: true}
-	row, err := epilogue.Derive(a, where, begin, plenty())
+	row, err := codeflow.Derive(a, where, begin, plenty())
 	if err != nil || !found {
 		if found == (err != nil) {
 			t.Errorf("%v, and a row is to be found: %t", err, found)
@@ -50,7 +50,7 @@ func sameForAll(t *testing.T, a *arch.Arch, p []byte, found bool, numbers ...int
 		}
 		regs.Set(numbers[0], start)
 		regs.Set(numbers[1], at)
-		want, wantErr := epilogue.Follow(a, where, begin, regs, plain{sp + 0x10000}, plenty())
+		want, wantErr := codeflow.Follow(a, where, begin, regs, plain{sp + 0x10000}, plenty())
 		got, err := row.Apply(a, &regs, plain{sp + 0x10000})
 		if got != want || err != nil || wantErr != nil {
 			t.Errorf("at %#x: %v %v, not %v %v", at, got, err, want, wantErr)
@@ -66,25 +66,25 @@ func TestRowlessCode(t *testing.T) {
 		code []byte
 		err  error
 	}{
-		{"aligned", slices.Concat(alignSP, ret), epilogue.ErrAmbiguous},
-		{"aligned, to another register's number", slices.Concat(alignSP, pop, ret), epilogue.ErrAmbiguous},
-		{"another one's stack", slices.Concat(spFromRAX, ret), epilogue.ErrNoReturn},
-		{"two ways that do not agree", slices.Concat(branch(1), pop, ret), epilogue.ErrAmbiguous},
+		{"aligned", slices.Concat(alignSP, ret), codeflow.ErrAmbiguous},
+		{"aligned, to another register's number", slices.Concat(alignSP, pop, ret), codeflow.ErrAmbiguous},
+		{"another one's stack", slices.Concat(spFromRAX, ret), codeflow.ErrNoReturn},
+		{"two ways that do not agree", slices.Concat(branch(1), pop, ret), codeflow.ErrAmbiguous},
 		{"not decoded", noCode, disasm.ErrX86Code},
 	} {
-		_, err := epilogue.Derive(arch.AMD64, code{bytes: tt.code}, begin, plenty())
+		_, err := codeflow.Derive(arch.AMD64, code{bytes: tt.code}, begin, plenty())
 		if !errors.Is(err, tt.err) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
-	if _, err := epilogue.Derive(arch.PPC64LE, code{bytes: ret}, begin, plenty()); !errors.Is(err, epilogue.ErrNoReturn) {
+	if _, err := codeflow.Derive(arch.PPC64LE, code{bytes: ret}, begin, plenty()); !errors.Is(err, codeflow.ErrNoReturn) {
 		t.Errorf("unsupported instructions: %v", err)
 	}
-	row, err := epilogue.Derive(arch.AMD64, code{bytes: halt}, begin, plenty())
+	row, err := codeflow.Derive(arch.AMD64, code{bytes: halt}, begin, plenty())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := row.Apply(arch.AMD64, new(arch.Registers), plain{}); !errors.Is(err, epilogue.ErrNeverReturns) {
+	if _, err := row.Apply(arch.AMD64, new(arch.Registers), plain{}); !errors.Is(err, codeflow.ErrNeverReturns) {
 		t.Errorf("%v", err)
 	}
 }
@@ -92,23 +92,23 @@ func TestRowlessCode(t *testing.T) {
 // TestRowWithoutValues checks that a row gives only the values that the frame and the memory provide.
 func TestRowWithoutValues(t *testing.T) {
 	where := code{bytes: slices.Concat(pop, popFP, ret), entry: true}
-	row, err := epilogue.Derive(arch.AMD64, where, begin, plenty())
+	row, err := codeflow.Derive(arch.AMD64, where, begin, plenty())
 	if err != nil {
 		t.Fatal(err)
 	}
 	var regs arch.Registers
-	if _, err := row.Apply(arch.AMD64, &regs, plain{sp + 64}); !errors.Is(err, epilogue.ErrMemory) {
+	if _, err := row.Apply(arch.AMD64, &regs, plain{sp + 64}); !errors.Is(err, codeflow.ErrMemory) {
 		t.Errorf("no stack pointer: %v", err)
 	}
 	regs.Set(rsp, sp)
-	if _, err := row.Apply(arch.AMD64, &regs, plain{sp + 8}); !errors.Is(err, epilogue.ErrMemory) {
+	if _, err := row.Apply(arch.AMD64, &regs, plain{sp + 8}); !errors.Is(err, codeflow.ErrMemory) {
 		t.Errorf("no return address: %v", err)
 	}
 	got, err := row.Apply(arch.AMD64, &regs, plain{sp + 64})
 	if err != nil || got.Known() != 1<<rip|1<<rsp|1<<rbx|1<<rbp {
 		t.Errorf("%v, %#x", err, got.Known())
 	}
-	signed, err := epilogue.Derive(arch.ARM64, code{bytes: a64Code(a64Check, a64Ret)}, begin, plenty())
+	signed, err := codeflow.Derive(arch.ARM64, code{bytes: a64Code(a64Check, a64Ret)}, begin, plenty())
 	if err != nil {
 		t.Fatal(err)
 	}
