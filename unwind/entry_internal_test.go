@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
-	"pg_stat_backtrace/unwind/cfi/cfitest"
 )
 
 // TestAtEntry checks that functions of real files begin with the return address where a call leaves it, except
@@ -18,12 +18,12 @@ func TestAtEntry(t *testing.T) {
 	for _, a := range []*arch.Arch{arch.AMD64, arch.ARM64, arch.RISCV64, arch.S390X} {
 		t.Run(a.Name, func(t *testing.T) {
 			t.Parallel()
-			files := cfitest.FilesOf
+			files := imagetest.FilesOf
 			if a == arch.AMD64 {
-				files = func(t *testing.T, _ *arch.Arch) []string { t.Helper(); return cfitest.Files(t) }
+				files = func(t *testing.T, _ *arch.Arch) []string { t.Helper(); return imagetest.Files(t) }
 			}
 			for _, file := range files(t, a) {
-				_, table := cfitest.Open(t, file, a)
+				_, table := imagetest.Open(t, file, a)
 				begin, all, frames := 0, 0, 0
 				for fde := range table.FDEs {
 					row, err := table.Row(fde.Start)

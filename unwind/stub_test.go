@@ -14,8 +14,8 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/cfi/cfitest"
 	"pg_stat_backtrace/unwind/disasm/riscv64"
 	"pg_stat_backtrace/unwind/elfimage"
 )
@@ -56,7 +56,7 @@ func TestStubs(t *testing.T) {
 
 func compareStubs(t *testing.T, file string) {
 	t.Helper()
-	img := cfitest.Image(t, file)
+	img := imagetest.OpenedImage(t, file)
 	a, err := arch.ByMachine(img.Machine(), img.Order())
 	if err != nil {
 		t.Fatal(err)

@@ -13,10 +13,7 @@ import (
 	"testing"
 )
 
-const (
-	top    = "../.."
-	folder = top + "/packaging/grafana"
-)
+const dashboardFolder = top + "/packaging/grafana"
 
 // dashboard has the fields of Grafana's dashboard model that the tests check.
 type dashboard struct {
@@ -42,7 +39,7 @@ type panel struct {
 // load returns the dashboards by file name.
 func load(t *testing.T) map[string]dashboard {
 	t.Helper()
-	paths, err := filepath.Glob(folder + "/*.json")
+	paths, err := filepath.Glob(dashboardFolder + "/*.json")
 	if err != nil || len(paths) < 2 {
 		t.Fatal("dashboards are missing", paths, err)
 	}
@@ -97,7 +94,7 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	manual := read(t, top+"/doc/metrics.md")
 	for _, pattern := range []string{"*.json", "alerts.yaml"} {
-		paths, err := filepath.Glob(filepath.Join(folder, pattern))
+		paths, err := filepath.Glob(filepath.Join(dashboardFolder, pattern))
 		if err != nil || len(paths) == 0 {
 			t.Fatal(pattern, err)
 		}
@@ -120,33 +117,24 @@ func TestAlerts(t *testing.T) {
 	}
 	for _, words := range [][]string{{"check", "rules", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}} {
 		command := exec.CommandContext(t.Context(), promtool, words...)
-		command.Dir = folder
+		command.Dir = dashboardFolder
 		if out, err := command.CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(words, " "), err, out)
 		}
 	}
 	var fires, silent []string
 	for _, m := range regexp.MustCompile(`alertname: (\w+)\n +exp_alerts:( \[\])?`).
-		FindAllStringSubmatch(read(t, folder+"/alerts_test.yaml"), -1) {
+		FindAllStringSubmatch(read(t, dashboardFolder+"/alerts_test.yaml"), -1) {
 		if m[2] == "" {
 			fires = append(fires, m[1])
 		} else {
 			silent = append(silent, m[1])
 		}
 	}
-	for _, m := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(read(t, folder+"/alerts.yaml"), -1) {
+	for _, m := range regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(read(t, dashboardFolder+"/alerts.yaml"), -1) {
 		if !slices.Contains(fires, m[1]) || !slices.Contains(silent, m[1]) {
 			t.Errorf("alert %s: a test in which it fires: %v, in which it is silent: %v", m[1],
 				slices.Contains(fires, m[1]), slices.Contains(silent, m[1]))
 		}
 	}
-}
-
-func read(t *testing.T, path string) string {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(data)
 }

@@ -10,8 +10,8 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/budget"
-	"pg_stat_backtrace/unwind/elfimage/imagetest"
 )
 
 // note encodes a note of a core file.

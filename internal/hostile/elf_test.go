@@ -11,8 +11,8 @@ import (
 	"github.com/klauspost/compress/zlib"
 	"github.com/ulikunitz/xz"
 
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/budget"
-	"pg_stat_backtrace/unwind/elfimage/imagetest"
 )
 
 const (

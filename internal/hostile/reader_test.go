@@ -15,9 +15,9 @@ import (
 	"syscall"
 	"testing"
 
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/unwind/elfimage/imagetest"
 	"pg_stat_backtrace/unwind/golang"
 	"pg_stat_backtrace/unwind/jit"
 	"pg_stat_backtrace/worker/naming/debuginfod"

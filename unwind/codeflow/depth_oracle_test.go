@@ -7,16 +7,16 @@ import (
 	"golang.org/x/arch/x86/x86asm"
 
 	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
-	"pg_stat_backtrace/unwind/cfi/cfitest"
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // TestDepthAgainstCFI follows the functions of real files from their entry. It checks that the distances found include the
 // distance in call frame information. Only the entry is an anchor here.
 func TestDepthAgainstCFI(t *testing.T) {
-	for _, file := range cfitest.Files(t) {
+	for _, file := range imagetest.Files(t) {
 		t.Run(file, func(t *testing.T) { holdAgainstCFI(t, file) })
 	}
 }
@@ -31,7 +31,7 @@ type depthFigures struct{ functions, undecodable, exact, ambiguous, unknown, unr
 
 func holdAgainstCFI(t *testing.T, file string) {
 	t.Helper()
-	img, table := cfitest.Open(t, file, arch.AMD64)
+	img, table := imagetest.Open(t, file, arch.AMD64)
 	var sum depthFigures
 	selected, index := figure.Share(t, 3), 0
 	for fde := range table.FDEs {

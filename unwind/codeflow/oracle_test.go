@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
-	"pg_stat_backtrace/unwind/cfi/cfitest"
 	"pg_stat_backtrace/unwind/codeflow"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/symbol"
@@ -32,7 +32,7 @@ func TestAgainstCFI(t *testing.T) {
 	if testing.Short() {
 		t.Skip("follows every function of libc, which takes half a minute")
 	}
-	for _, file := range cfitest.Files(t) {
+	for _, file := range imagetest.Files(t) {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
 			holdAgainstCFI(t, file, &amd64)
@@ -48,7 +48,7 @@ func TestAgainstCFIOfOthers(t *testing.T) {
 	for _, m := range []*machine{&arm64, &riscv64Machine, &s390xMachine} {
 		t.Run(m.arch.Name, func(t *testing.T) {
 			t.Parallel()
-			for _, file := range cfitest.FilesOf(t, m.arch) {
+			for _, file := range imagetest.FilesOf(t, m.arch) {
 				t.Run(file, func(t *testing.T) {
 					t.Parallel()
 					holdAgainstCFI(t, file, m)
@@ -105,7 +105,7 @@ type oracle struct {
 
 func holdAgainstCFI(t *testing.T, file string, m *machine) {
 	t.Helper()
-	img, table := cfitest.Open(t, file, m.arch)
+	img, table := imagetest.Open(t, file, m.arch)
 	o := oracle{machine: m, t: t, img: img, table: table, code: make(map[uint64][]byte), back: make(map[uint64]bool)}
 	var all []cfi.FDE
 	for fde := range table.FDEs {

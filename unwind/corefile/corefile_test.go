@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/corefile"
-	"pg_stat_backtrace/unwind/elfimage/imagetest"
 )
 
 // Where makeCore has things.

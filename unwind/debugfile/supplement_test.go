@@ -5,8 +5,8 @@ import (
 	"errors"
 	"testing"
 
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/debugfile"
-	"pg_stat_backtrace/unwind/elfimage/imagetest"
 )
 
 func unhex(t testing.TB, s string) []byte {

@@ -11,8 +11,8 @@ import (
 	"reflect"
 	"testing"
 
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/unwind/elfimage/imagetest"
 )
 
 // splitParts compiles a program with split DWARF and returns the sections of the image and of the .dwo file, which have

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/unwind/elfimage/imagetest"
 )
 
 // realFiles are the ELF files in PGSB_ORACLE_FILES (separated by colons), or files of this machine by default.

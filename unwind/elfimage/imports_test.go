@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/unwind/elfimage/imagetest"
 )
 
 // relocation is an entry that contains its addend.

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"testing"
 
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/unwind/elfimage/imagetest"
 )
 
 // counter counts the bytes and the calls of its reads. It refuses reads when it has read a gigabyte.

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"unicode"
 
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/unwind/elfimage/imagetest"
 	"pg_stat_backtrace/unwind/selfnames"
 	"pg_stat_backtrace/unwind/symbol"
 )

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"unicode"
 
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/unwind/elfimage/imagetest"
 	"pg_stat_backtrace/unwind/symbol"
 )
 

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/unwind/elfimage/imagetest"
 	"pg_stat_backtrace/unwind/symbol"
 )
 

@@ -11,11 +11,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
-	"pg_stat_backtrace/unwind/cfi/cfitest"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
@@ -205,7 +205,7 @@ func (b *probedBackend) entry(pc uint64) (functionEntry, bool) {
 		}
 		f, found := b.files[m.Path]
 		if !found {
-			f.img, f.table = cfitest.Open(b.t, m.Path, arch.Host())
+			f.img, f.table = imagetest.Open(b.t, m.Path, arch.Host())
 			b.files[m.Path] = f
 		}
 		start, ok := entryOf(f.img, f.table, pc-m.Start+m.Offset)

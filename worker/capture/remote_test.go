@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/internal/debuginfodtest"
 	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
@@ -89,8 +89,8 @@ func (a *announcer) arrival(t *testing.T) {
 // TestDebuginfod checks a stripped program. Its first stack comes at once, without the names of static functions.
 // After the debug file has arrived, the next stack has them.
 func TestDebuginfod(t *testing.T) {
-	program := debuginfodtest.Build(t, "testdata/nest.c")
-	server := debuginfodtest.Start(t, filepath.Dir(program.Debug), program.BuildID)
+	program := imagetest.BuildSplit(t, "testdata/nest.c")
+	server := imagetest.StartDebuginfod(t, filepath.Dir(program.Debug), program.BuildID)
 	remote := announce(t, server.URL)
 	pid := start(t, program.Exe)
 	var asked sync.Map // the image's name by its build-id
@@ -127,9 +127,9 @@ func TestDebuginfod(t *testing.T) {
 // TestDebuginfodSupplement uses a debug file from which dwz has moved parts to another file. In one case both come
 // from the server, in the other the debug file is installed. The next capture must have all names.
 func TestDebuginfodSupplement(t *testing.T) {
-	a := debuginfodtest.Build(t, "testdata/inlined.c", "-O2", "-gdwarf-4")
-	b := debuginfodtest.Build(t, "testdata/inlined.c", "-O3", "-gdwarf-4", "-DOTHER")
-	sup, supID := debuginfodtest.Share(t, a, b)
+	a := imagetest.BuildSplit(t, "testdata/inlined.c", "-O2", "-gdwarf-4")
+	b := imagetest.BuildSplit(t, "testdata/inlined.c", "-O3", "-gdwarf-4", "-DOTHER")
+	sup, supID := imagetest.Share(t, a, b)
 	folder := t.TempDir()
 	installed := filepath.Join(folder, ".build-id", a.BuildID[:2], a.BuildID[2:]+".debug")
 	command(t, "mkdir", "-p", filepath.Dir(installed))
@@ -153,7 +153,7 @@ func TestDebuginfodSupplement(t *testing.T) {
 				command(t, "cp", a.Debug, served)
 				ids = append(ids, a.BuildID)
 			}
-			server := debuginfodtest.Start(t, served, ids...)
+			server := imagetest.StartDebuginfod(t, served, ids...)
 			remote := announce(t, server.URL)
 			cfg.Remote = remote
 			c := patient(t, cfg)
@@ -194,8 +194,8 @@ func announceAt(t *testing.T, dir string) *announcer {
 // TestDebuginfodOfDeletedProgram captures a running program whose file was deleted. Its names come from the
 // debuginfod server.
 func TestDebuginfodOfDeletedProgram(t *testing.T) {
-	program := debuginfodtest.Build(t, "testdata/nest.c")
-	server := debuginfodtest.Start(t, filepath.Dir(program.Debug), program.BuildID)
+	program := imagetest.BuildSplit(t, "testdata/nest.c")
+	server := imagetest.StartDebuginfod(t, filepath.Dir(program.Debug), program.BuildID)
 	remote := announce(t, server.URL)
 	pid := start(t, program.Exe)
 	if err := os.Remove(program.Exe); err != nil {
@@ -223,7 +223,7 @@ func (s slow) RequestDebugFile(id string, _ func(bool, time.Time)) {
 // TestDebuginfodNeverWaits checks that a server which does not respond delays no capture. Each image is requested
 // once.
 func TestDebuginfodNeverWaits(t *testing.T) {
-	program := debuginfodtest.Build(t, "testdata/nest.c")
+	program := imagetest.BuildSplit(t, "testdata/nest.c")
 	pid := start(t, program.Exe)
 	remote := slow{asked: make(chan string, 100)}
 	c := remoteCapturer(t, remote)
@@ -277,7 +277,7 @@ func (f *flaky) times() int {
 
 // TestDebuginfodAsksAgain checks that a failed request is repeated once, and not before the client's time for it.
 func TestDebuginfodAsksAgain(t *testing.T) {
-	program := debuginfodtest.Build(t, "testdata/nest.c", "-static")
+	program := imagetest.BuildSplit(t, "testdata/nest.c", "-static")
 	pid := start(t, program.Exe)
 	for _, tt := range []struct {
 		again time.Time
@@ -297,8 +297,8 @@ func TestDebuginfodAsksAgain(t *testing.T) {
 
 // TestDebuginfodOtherBuild checks that a cached file of another build is ignored.
 func TestDebuginfodOtherBuild(t *testing.T) {
-	program := debuginfodtest.Build(t, "testdata/nest.c")
-	other := debuginfodtest.Build(t, "testdata/nest.c", "-O2")
+	program := imagetest.BuildSplit(t, "testdata/nest.c")
+	other := imagetest.BuildSplit(t, "testdata/nest.c", "-O2")
 	place := filepath.Join(t.TempDir(), program.BuildID, "debuginfo")
 	data, err := os.ReadFile(other.Debug)
 	if err == nil {
@@ -337,12 +337,12 @@ func TestDebuginfodPostgres(t *testing.T) {
 		if out, err := cp.CombinedOutput(); err != nil {
 			t.Fatalf("cp: %v\n%s", err, out)
 		}
-		program := debuginfodtest.Split(t, full)
+		program := imagetest.Split(t, full)
 		stripped := filepath.Join(tree, "pg", "bin", "postgres")
 		if err := os.Rename(program.Exe, stripped); err != nil {
 			t.Fatal(err)
 		}
-		debuginfod := debuginfodtest.Start(t, filepath.Dir(program.Debug), program.BuildID)
+		debuginfod := imagetest.StartDebuginfod(t, filepath.Dir(program.Debug), program.BuildID)
 		server := pgtest.Start(t, filepath.Join(tree, "pg", "bin"), pgtest.Options{})
 		remote := announce(t, debuginfod.URL)
 		c := remoteCapturer(t, remote)

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"pg_stat_backtrace/internal/debuginfodtest"
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/worker/capture"
 )
 
@@ -40,9 +40,9 @@ func jailed(t *testing.T, root, exe string) int {
 // TestDebugFilesInTheTargetsRoot: a process has another root directory, and its debug file and what dwz has moved out
 // of that are only there. A file at the same path outside, of another build, is not used.
 func TestDebugFilesInTheTargetsRoot(t *testing.T) {
-	a := debuginfodtest.Build(t, "testdata/inlined.c", "-O2", "-gdwarf-4", "-static")
-	b := debuginfodtest.Build(t, "testdata/inlined.c", "-O3", "-gdwarf-4", "-static", "-DOTHER")
-	sup, _ := debuginfodtest.Share(t, a, b)
+	a := imagetest.BuildSplit(t, "testdata/inlined.c", "-O2", "-gdwarf-4", "-static")
+	b := imagetest.BuildSplit(t, "testdata/inlined.c", "-O3", "-gdwarf-4", "-static", "-DOTHER")
+	sup, _ := imagetest.Share(t, a, b)
 	root, outside := t.TempDir(), t.TempDir()
 	place := filepath.Join(".build-id", a.BuildID[:2], a.BuildID[2:]+".debug")
 	put := func(from, to string) {

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/internal/debuginfodtest"
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/naming/debuginfod"
 )
@@ -93,7 +93,7 @@ func TestSymbolsAgain(t *testing.T) {
 // TestSymbolsAdvice runs the command that symbols advises, which must know the debuginfod server that was given.
 func TestSymbolsAdvice(t *testing.T) {
 	t.Setenv(debuginfod.EnvURLs, "")
-	p := debuginfodtest.Build(t, "../naming/debuginfod/testdata/program.c")
+	p := imagetest.BuildSplit(t, "../naming/debuginfod/testdata/program.c")
 	_, out, _ := run(t, "symbols", "--debuginfod", noServer, "--debuginfod-cache", t.TempDir(),
 		"--debuginfod-min-free", "0", p.Exe)
 	_, advice, found := strings.Cut(out, "pg_stat_backtrace symbols ")
@@ -109,8 +109,8 @@ func TestSymbolsAdvice(t *testing.T) {
 
 // TestFetch gets a debug file from a real server, as lines, and not again; what no server has is no failure.
 func TestFetch(t *testing.T) {
-	p := debuginfodtest.Build(t, "../naming/debuginfod/testdata/program.c")
-	server := debuginfodtest.Start(t, filepath.Dir(p.Debug), p.BuildID)
+	p := imagetest.BuildSplit(t, "../naming/debuginfod/testdata/program.c")
+	server := imagetest.StartDebuginfod(t, filepath.Dir(p.Debug), p.BuildID)
 	t.Setenv(debuginfod.EnvURLs, server.URL)
 	t.Setenv(debuginfod.EnvCache, filepath.Join(t.TempDir(), "cache"))
 	status, before, stderr := run(t, "symbols", p.Exe)
@@ -133,7 +133,7 @@ func TestFetch(t *testing.T) {
 	if n := server.Requests(t, "/buildid/"+p.BuildID+"/debuginfo"); n != requests {
 		t.Errorf("asked again for a file that is there")
 	}
-	other := debuginfodtest.Build(t, "../naming/debuginfod/testdata/program.c", "-O2")
+	other := imagetest.BuildSplit(t, "../naming/debuginfod/testdata/program.c", "-O2")
 	status, _, stderr = run(t, "symbols", "--fetch", other.Exe)
 	if status != 0 || !strings.Contains(stderr, "no server has") {
 		t.Errorf("status %d, %s", status, stderr)

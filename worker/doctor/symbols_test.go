@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"testing"
 
-	"pg_stat_backtrace/internal/debuginfodtest"
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/doctor"
@@ -80,7 +80,7 @@ func TestPostgres(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := named(t, images, "postgres")
-		if m.BuildID != debuginfodtest.BuildID(t, filepath.Join(binDir, "postgres")) || m.Deleted || m.InMemory {
+		if m.BuildID != imagetest.BuildID(t, filepath.Join(binDir, "postgres")) || m.Deleted || m.InMemory {
 			t.Errorf("%+v", m)
 		}
 		t.Logf("%.1f %% of %d functions named, .symtab %v", m.Share(), m.Functions, m.Symtab)
@@ -115,7 +115,7 @@ func checkTable(t *testing.T, images []doctor.SymbolImage) {
 
 // TestSources checks an image without a debug file, with a cached one, and with all symbols.
 func TestSources(t *testing.T) {
-	p := debuginfodtest.Build(t, source)
+	p := imagetest.BuildSplit(t, source)
 	full := filepath.Join(t.TempDir(), "full")
 	unstrip := exec.CommandContext(t.Context(), "eu-unstrip", "-o", full, p.Exe, p.Debug)
 	if out, err := unstrip.CombinedOutput(); err != nil {
@@ -143,7 +143,7 @@ func TestSources(t *testing.T) {
 	if !whole.Complete() || !whole.Symtab || whole.Named != fetched.Named || whole.Functions != bare.Functions {
 		t.Errorf("whole: %+v", whole)
 	}
-	other := debuginfodtest.Build(t, source, "-O2")
+	other := imagetest.BuildSplit(t, source, "-O2")
 	wrong, err := doctor.SymbolsOfFile(p.Exe, doctor.SymbolOptions{Fetched: cached{p.BuildID, other.Debug}})
 	if err != nil || wrong.FetchedFile != "" || wrong.Named != bare.Named || len(wrong.Problems) == 0 ||
 		!strings.Contains(wrong.Problems[len(wrong.Problems)-1], other.BuildID) {
@@ -172,9 +172,9 @@ func TestGoProgram(t *testing.T) {
 // TestSupplement checks the file to which dwz has moved parts: it is found in the cache, and reported as missing if
 // it is nowhere.
 func TestSupplement(t *testing.T) {
-	a := debuginfodtest.Build(t, source, "-O1", "-gdwarf-4")
-	b := debuginfodtest.Build(t, source, "-O2", "-gdwarf-4")
-	file, id := debuginfodtest.Share(t, a, b)
+	a := imagetest.BuildSplit(t, source, "-O1", "-gdwarf-4")
+	b := imagetest.BuildSplit(t, source, "-O2", "-gdwarf-4")
+	file, id := imagetest.Share(t, a, b)
 	for name, c := range map[string]struct {
 		from    files
 		missing string
@@ -194,7 +194,7 @@ func TestSupplement(t *testing.T) {
 
 // TestInstalled uses a debug file beside the program, found by its debug link, and a debug file of another build.
 func TestInstalled(t *testing.T) {
-	p := debuginfodtest.Build(t, source)
+	p := imagetest.BuildSplit(t, source)
 	dir := filepath.Dir(p.Exe)
 	beside := filepath.Join(dir, "program.debug")
 	link := exec.CommandContext(t.Context(), "objcopy", "--add-gnu-debuglink="+p.Debug, p.Exe)
@@ -222,7 +222,7 @@ func TestInstalled(t *testing.T) {
 			t.Errorf("debug files below %q: %+v, %v", dirs, m, err)
 		}
 	}
-	other := debuginfodtest.Build(t, source, "-O2")
+	other := imagetest.BuildSplit(t, source, "-O2")
 	if err := os.Rename(other.Debug, beside); err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ func TestInstalled(t *testing.T) {
 // TestDeleted checks that the functions of a deleted program are still counted, and that the report says it is
 // deleted.
 func TestDeleted(t *testing.T) {
-	p := debuginfodtest.Build(t, source)
+	p := imagetest.BuildSplit(t, source)
 	before, err := doctor.SymbolsOfFile(p.Exe, doctor.SymbolOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -13,8 +13,8 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/disasm"
-	"pg_stat_backtrace/unwind/elfimage/imagetest"
 )
 
 // Decoder is a decoder to compare with the disassembler.

@@ -12,7 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"pg_stat_backtrace/unwind/elfimage/imagetest"
+	"pg_stat_backtrace/internal/imagetest"
 )
 
 const (

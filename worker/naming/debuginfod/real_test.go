@@ -12,13 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/internal/debuginfodtest"
+	"pg_stat_backtrace/internal/imagetest"
 )
 
 // serve has elfutils' server serve a program and its debug file.
-func serve(t *testing.T) (*debuginfodtest.Server, debuginfodtest.Program) {
+func serve(t *testing.T) (*imagetest.Debuginfod, imagetest.SplitProgram) {
 	t.Helper()
-	p := debuginfodtest.Build(t, "testdata/program.c")
+	p := imagetest.BuildSplit(t, "testdata/program.c")
 	dir := t.TempDir()
 	for _, file := range []string{p.Exe, p.Debug} {
 		data, err := os.ReadFile(file)
@@ -29,7 +29,7 @@ func serve(t *testing.T) (*debuginfodtest.Server, debuginfodtest.Program) {
 			t.Fatal(err)
 		}
 	}
-	return debuginfodtest.Start(t, dir, p.BuildID), p
+	return imagetest.StartDebuginfod(t, dir, p.BuildID), p
 }
 
 // find runs elfutils' client on a cache.

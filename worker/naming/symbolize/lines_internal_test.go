@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"pg_stat_backtrace/internal/debuginfodtest"
+	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/host"
@@ -30,7 +30,7 @@ func (b *breaking) ReadAt(p []byte, off int64) (int, error) {
 
 // TestLinesSurvive checks that a panic while a debug file is read is reported, and loses only that file's lines.
 func TestLinesSurvive(t *testing.T) {
-	p := debuginfodtest.Build(t, "../debuginfod/testdata/program.c")
+	p := imagetest.BuildSplit(t, "../debuginfod/testdata/program.c")
 	f, err := os.Open(p.Debug)
 	if err != nil {
 		t.Fatal(err)

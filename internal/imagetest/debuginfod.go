@@ -1,6 +1,4 @@
-// Package debuginfodtest provides the parts for tests of debuginfod: elfutils' real server on loopback, and a program
-// with separate debug information.
-package debuginfodtest
+package imagetest
 
 import (
 	"context"
@@ -20,16 +18,16 @@ import (
 // timeout bounds each wait.
 const timeout = 30 * time.Second
 
-// Server is a running debuginfod.
-type Server struct {
+// Debuginfod is a running debuginfod.
+type Debuginfod struct {
 	// URL is the value for DEBUGINFOD_URLS.
 	URL string
 	log string
 }
 
-// Start starts a server of the ELF files below folder, which ends with the test, and returns when it serves the debug
+// StartDebuginfod starts a server of the ELF files below folder, which ends with the test, and returns when it serves the debug
 // files of the builds in ids.
-func Start(t testing.TB, folder string, ids ...string) *Server {
+func StartDebuginfod(t testing.TB, folder string, ids ...string) *Debuginfod {
 	t.Helper()
 	exe, err := exec.LookPath("debuginfod")
 	if err != nil {
@@ -37,7 +35,7 @@ func Start(t testing.TB, folder string, ids ...string) *Server {
 	}
 	dir := t.TempDir()
 	port := freePort(t)
-	s := &Server{URL: fmt.Sprintf("http://127.0.0.1:%d", port), log: filepath.Join(dir, "log")}
+	s := &Debuginfod{URL: fmt.Sprintf("http://127.0.0.1:%d", port), log: filepath.Join(dir, "log")}
 	log, err := os.Create(s.log)
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +62,7 @@ func Start(t testing.TB, folder string, ids ...string) *Server {
 }
 
 // await waits until the server has found the debug file of a build.
-func (s *Server) await(t testing.TB, id string) {
+func (s *Debuginfod) await(t testing.TB, id string) {
 	t.Helper()
 	for deadline := time.Now().Add(timeout); ; time.Sleep(20 * time.Millisecond) {
 		if s.has(t.Context(), id) {
@@ -76,7 +74,7 @@ func (s *Server) await(t testing.TB, id string) {
 	}
 }
 
-func (s *Server) has(ctx context.Context, id string) bool {
+func (s *Debuginfod) has(ctx context.Context, id string) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/buildid/"+id+"/debuginfo", nil)
 	if err != nil {
 		return false
@@ -91,7 +89,7 @@ func (s *Server) has(ctx context.Context, id string) bool {
 }
 
 // Log returns the server's log so far.
-func (s *Server) Log(t testing.TB) string {
+func (s *Debuginfod) Log(t testing.TB) string {
 	t.Helper()
 	data, err := os.ReadFile(s.log)
 	if err != nil {
@@ -102,7 +100,7 @@ func (s *Server) Log(t testing.TB) string {
 
 // Requests counts the requests for a path in the server's log. This includes the requests of the test itself while it
 // waited for the server.
-func (s *Server) Requests(t testing.TB, path string) int {
+func (s *Debuginfod) Requests(t testing.TB, path string) int {
 	t.Helper()
 	return strings.Count(s.Log(t), "GET "+path+" ")
 }

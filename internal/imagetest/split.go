@@ -1,4 +1,4 @@
-package debuginfodtest
+package imagetest
 
 import (
 	"debug/elf"
@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// Program is a program and its debug file, apart.
-type Program struct {
+// SplitProgram is a program and its debug file, apart.
+type SplitProgram struct {
 	// Exe is the stripped program. Debug is its debug file in a separate folder. Both have the build-id BuildID.
 	Exe, Debug, BuildID string
 }
 
-// Build compiles a C file with debug information, and splits it as distributions do, but without a debug link.
-func Build(t testing.TB, source string, flags ...string) Program {
+// BuildSplit compiles a C file with debug information, and splits it as distributions do, but without a debug link.
+func BuildSplit(t testing.TB, source string, flags ...string) SplitProgram {
 	t.Helper()
 	exe := filepath.Join(t.TempDir(), "program")
 	run(t, "gcc", append([]string{"-g", "-O1", "-Wl,--build-id=sha1", "-o", exe, source}, flags...)...)
@@ -24,9 +24,9 @@ func Build(t testing.TB, source string, flags ...string) Program {
 }
 
 // Split takes the debug information and the symbols out of a copy of a program.
-func Split(t testing.TB, exe string) Program {
+func Split(t testing.TB, exe string) SplitProgram {
 	t.Helper()
-	p := Program{
+	p := SplitProgram{
 		Exe:   filepath.Join(t.TempDir(), filepath.Base(exe)),
 		Debug: filepath.Join(t.TempDir(), filepath.Base(exe)+".debug"),
 	}
@@ -42,7 +42,7 @@ func Split(t testing.TB, exe string) Program {
 // Share moves common parts of two programs' debug files to a third file in a separate folder, as dwz does for a
 // distribution. Both debug files refer to a path where the third file does not exist. Share returns the file and its
 // build-id.
-func Share(t testing.TB, a, b Program) (file, id string) {
+func Share(t testing.TB, a, b SplitProgram) (file, id string) {
 	t.Helper()
 	if _, err := exec.LookPath("dwz"); err != nil {
 		t.Skipf("no dwz: %v", err)

@@ -1,6 +1,4 @@
-// Package cfitest provides files for tests of instructions and call frame information: the machine's C library, and
-// the servers in PGSB_TEST_BINDIRS.
-package cfitest
+package imagetest
 
 import (
 	"os"
@@ -40,7 +38,7 @@ func FilesOf(t *testing.T, a *arch.Arch) []string {
 		t.Fatal(err)
 	}
 	for _, file := range filepath.SplitList(os.Getenv("PGSB_OTHER_FILES")) {
-		if Image(t, file).Machine() == a.Machine {
+		if OpenedImage(t, file).Machine() == a.Machine {
 			files = append(files, file)
 		}
 	}
@@ -50,8 +48,8 @@ func FilesOf(t *testing.T, a *arch.Arch) []string {
 	return files
 }
 
-// Image opens a file until the test ends.
-func Image(t *testing.T, file string) *elfimage.Image {
+// OpenedImage opens a file until the test ends.
+func OpenedImage(t *testing.T, file string) *elfimage.Image {
 	t.Helper()
 	f, err := os.Open(file)
 	if err != nil {
@@ -68,7 +66,7 @@ func Image(t *testing.T, file string) *elfimage.Image {
 // Open opens a file of an architecture, with its call frame information, until the test ends.
 func Open(t *testing.T, file string, a *arch.Arch) (*elfimage.Image, *cfi.Table) {
 	t.Helper()
-	img := Image(t, file)
+	img := OpenedImage(t, file)
 	s, err := img.CFISections()
 	if err != nil {
 		t.Fatal(err)
