@@ -1,5 +1,6 @@
 // Package figure lets a passing test print a figure: how much it compared, or which share was equal.
-// tools/testreport prints it. The package must not know the meaning of the figures.
+// tools/testreport prints it. Share and GoPrograms say how much it compares, by the environment. The package must not
+// know the meaning of the figures.
 package figure
 
 import (

@@ -1,6 +1,4 @@
-// Package goversions returns the versions of Go with which tests run. scripts/check-go.sh sets them in the
-// environment. The package does not depend on the tests.
-package goversions
+package figure
 
 import (
 	"os"
@@ -13,9 +11,9 @@ const (
 	programsVariable   = "PGSB_GO_PROGRAMS"
 )
 
-// Wanted returns tool chains, such as go1.21.13, and files of programs (esbuild or lefthook, by the end of their
+// GoPrograms returns tool chains, such as go1.21.13, and files of programs (esbuild or lefthook, by the end of their
 // names). It skips the test if there are none.
-func Wanted(t *testing.T) (toolchains, programs []string) {
+func GoPrograms(t *testing.T) (toolchains, programs []string) {
 	t.Helper()
 	toolchains = strings.Fields(os.Getenv(toolchainsVariable))
 	programs = strings.Fields(os.Getenv(programsVariable))

@@ -1,6 +1,4 @@
-// Package dashboards checks the dashboards and alert rules in packaging/grafana: their form, the names of the metrics
-// in them, and every query in a real Prometheus that scrapes a real worker.
-package dashboards
+package repository
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package dashboards
+package repository
 
 import (
 	"context"
@@ -52,7 +52,7 @@ rule_files: [%s]
 scrape_configs:
   - job_name: pg_stat_backtrace
     static_configs: [{targets: [%q]}]
-`, absolute(t, folder+"/alerts.yaml"), worker), 0o600); err != nil {
+`, absolute(t, dashboardFolder+"/alerts.yaml"), worker), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	start(t, exec.Command(

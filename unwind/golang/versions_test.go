@@ -6,13 +6,13 @@ import (
 	"path/filepath"
 	"testing"
 
-	"pg_stat_backtrace/internal/goversions"
+	"pg_stat_backtrace/internal/figure"
 )
 
 // TestVersions compares programs of other versions of Go: every function with debug/gosym, and inlined calls with
 // debugging information.
 func TestVersions(t *testing.T) {
-	toolchains, programs := goversions.Wanted(t)
+	toolchains, programs := figure.GoPrograms(t)
 	for _, version := range toolchains {
 		t.Run(version, func(t *testing.T) {
 			exe := buildWith(t, version)

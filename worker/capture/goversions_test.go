@@ -9,13 +9,13 @@ import (
 	"syscall"
 	"testing"
 
-	"pg_stat_backtrace/internal/goversions"
+	"pg_stat_backtrace/internal/figure"
 )
 
 // TestGoVersions: goroutines, their stacks and the ways between Go and C, of programs that other versions of Go have
 // made.
 func TestGoVersions(t *testing.T) {
-	toolchains, programs := goversions.Wanted(t)
+	toolchains, programs := figure.GoPrograms(t)
 	for _, version := range toolchains {
 		t.Run(version, func(t *testing.T) {
 			plain := buildWith(t, version, "goroutines", "0")

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"pg_stat_backtrace/internal/goversions"
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/measure/functrace"
 )
@@ -114,7 +114,7 @@ func TestGo(t *testing.T) {
 
 // TestGoVersions does so with programs that other versions of Go have made.
 func TestGoVersions(t *testing.T) {
-	toolchains, _ := goversions.Wanted(t)
+	toolchains, _ := figure.GoPrograms(t)
 	needProbes(t)
 	for _, version := range toolchains {
 		t.Run(version, func(t *testing.T) {
