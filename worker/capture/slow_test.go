@@ -9,13 +9,12 @@ import (
 	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/internal/slowfs"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-func TestMain(m *testing.M) { os.Exit(pgtest.RunOr(m, slowfs.Environment, slowfs.Serve)) }
+func TestMain(m *testing.M) { os.Exit(pgtest.RunOr(m, slowFSVariable, serveSlowFS)) }
 
 // split moves a program's symbols, and its call frame information that is not needed at run time, into a debug file.
 // It returns the folder below which the debug file is found.
@@ -50,7 +49,7 @@ func inTime(t *testing.T, c *capture.Capturer, pid int) (*backtrace.Trace, error
 func TestSlowSymbols(t *testing.T) {
 	t.Parallel()
 	exe := build(t, "-Wl,--build-id")
-	disk := slowfs.Mount(t, split(t, exe))
+	disk := mountSlowFS(t, split(t, exe))
 	pid := start(t, exe)
 	c, err := capture.New(capture.Config{DebugDirs: []string{disk.Dir}})
 	if err != nil {
@@ -87,7 +86,7 @@ func TestSlowUnwinding(t *testing.T) {
 	t.Parallel()
 	exe := build(t, "-Wl,--build-id", "-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables")
 	command(t, "objcopy", "--remove-section=.eh_frame", "--remove-section=.eh_frame_hdr", exe)
-	disk := slowfs.Mount(t, split(t, exe))
+	disk := mountSlowFS(t, split(t, exe))
 	pid := start(t, exe)
 	c, err := capture.New(capture.Config{DebugDirs: []string{disk.Dir}})
 	if err != nil {

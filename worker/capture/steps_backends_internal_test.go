@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/internal/steps"
 )
 
 // stepsWork is what backends are followed through: each leads through other code of the server.
@@ -57,11 +56,11 @@ func (s *stepped) through(t *testing.T, conn *pgx.Conn, sql string) {
 	pid := int(conn.PgConn().PID())
 	s.look(t, pid)
 	var err error
-	s.process, err = steps.Attach(pid, func(p *steps.Process) ([]steps.Frame, error) {
+	s.process, err = attachStepped(pid, func(p *steppedProcess) ([]steppedFrame, error) {
 		if stop := s.unwind(t, s.registers(t, p), p.Read, s.space); !ended(stop) {
 			return nil, fmt.Errorf("at rest: %v", stop)
 		}
-		known := make([]steps.Frame, len(s.frames))
+		known := make([]steppedFrame, len(s.frames))
 		for i, f := range s.frames {
 			known[i].PC = f.PC
 			if i > 0 {
@@ -70,7 +69,7 @@ func (s *stepped) through(t *testing.T, conn *pgx.Conn, sql string) {
 		}
 		return known, nil
 	})
-	if errors.Is(err, steps.ErrArchitecture) {
+	if errors.Is(err, errNotStepped) {
 		t.Skip(err)
 	}
 	if err != nil {
@@ -80,7 +79,7 @@ func (s *stepped) through(t *testing.T, conn *pgx.Conn, sql string) {
 	go func() {
 		_ = conn.PgConn().Exec(t.Context(), sql).Close()
 		close(done)
-		_ = syscall.Kill(pid, steps.Wake) // it waits for the next statement
+		_ = syscall.Kill(pid, wakeStepped) // it waits for the next statement
 	}()
 	s.run(t, stepsWanted(t), done)
 	if err := s.process.End(); err != nil {

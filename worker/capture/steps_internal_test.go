@@ -13,7 +13,6 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/internal/steps"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
@@ -98,8 +97,8 @@ func TestEveryInstructionAround(t *testing.T) {
 func (s *stepped) everyInstruction(t *testing.T, enough int, program string, arguments ...string) {
 	t.Helper()
 	var err error
-	s.process, err = steps.Start(exec.CommandContext(t.Context(), program, arguments...))
-	if errors.Is(err, steps.ErrArchitecture) {
+	s.process, err = startStepped(exec.CommandContext(t.Context(), program, arguments...))
+	if errors.Is(err, errNotStepped) {
 		t.Skip(err)
 	}
 	if err != nil {
@@ -114,7 +113,7 @@ func (s *stepped) everyInstruction(t *testing.T, enough int, program string, arg
 // stepped is a process that goes instruction by instruction, and what its stacks were found to be.
 type stepped struct {
 	capturer *Capturer
-	process  *steps.Process
+	process  *steppedProcess
 	space    *naming.Space
 	end      uint64 // of the stack
 	stack    []byte
@@ -188,7 +187,7 @@ func (s *stepped) run(t *testing.T, enough int, done <-chan struct{}) {
 		s.taken++
 		err := s.process.Step()
 		s.settle(t)
-		if errors.Is(err, steps.ErrEnded) {
+		if errors.Is(err, errSteppedEnded) {
 			return
 		}
 		if err != nil {
@@ -333,7 +332,7 @@ func (s *stepped) differs() int {
 	return len(s.frames)
 }
 
-func (s *stepped) registers(t *testing.T, p *steps.Process) arch.Registers {
+func (s *stepped) registers(t *testing.T, p *steppedProcess) arch.Registers {
 	t.Helper()
 	regs, err := s.capturer.arch.DecodePRStatus(p.Registers)
 	if err != nil {

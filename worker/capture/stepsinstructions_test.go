@@ -1,4 +1,4 @@
-package steps
+package capture
 
 import (
 	"encoding/binary"
@@ -13,14 +13,14 @@ import (
 type kind int8
 
 const (
-	other  kind = 0
-	system kind = -1 // a call of the kernel
-	pops   kind = -2 // it takes a word off the stack, which may be the return address
-	leaps  kind = -3 // a jump to where a register or memory says; a return by a register
+	plainKind kind = 0
+	system    kind = -1 // a call of the kernel
+	pops      kind = -2 // it takes a word off the stack, which may be the return address
+	leaps     kind = -3 // a jump to where a register or memory says; a return by a register
 )
 
-// longest is how many bytes an instruction has at most.
-const longest = 15
+// longestInstruction is how many bytes an instruction has at most.
+const longestInstruction = 15
 
 // classifiers return the kind of an instruction; nil: such processes are not stepped. An instruction that cannot be
 // decoded is newer than the decoder, and is not a call.
@@ -43,11 +43,11 @@ func classifyX86(code []byte) kind {
 		return pops
 	case x86asm.JMP:
 		if _, relative := x.Args[0].(x86asm.Rel); relative {
-			return other
+			return plainKind
 		}
 		return leaps
 	default:
-		return other
+		return plainKind
 	}
 }
 
@@ -63,6 +63,6 @@ func classifyA64(code []byte) kind {
 	case err == nil && (x.Flow == disasm.Unknown || x.Flow == disasm.Return):
 		return leaps
 	default:
-		return other
+		return plainKind
 	}
 }

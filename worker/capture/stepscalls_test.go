@@ -1,13 +1,13 @@
-package steps
+package capture
 
 import "pg_stat_backtrace/unwind/arch"
 
-// place is a program counter and a stack pointer.
-type place struct{ pc, sp uint64 }
+// codePlace is a program counter and a stack pointer.
+type codePlace struct{ pc, sp uint64 }
 
 // call is a call that has not returned yet: its return address, and the stack pointer after the return.
 type call struct {
-	back place
+	back codePlace
 	// own is the highest stack pointer that belongs to the called function.
 	own uint64
 	// taken is set while the function keeps its return address elsewhere. It puts the address back before it returns.
@@ -29,7 +29,7 @@ func newCalls(a *arch.Arch) calls {
 }
 
 // begin notes a call.
-func (c *calls) begin(back place) {
+func (c *calls) begin(back codePlace) {
 	c.open = append(c.open, call{back: back, own: back.sp - c.pushed})
 }
 
@@ -39,9 +39,9 @@ func (c *calls) clear() { c.open = nil }
 // step is the effect of an instruction that is not a call.
 type step struct {
 	kind kind
-	at   uint64 // its address
-	now  place  // afterwards
-	link uint64 // the register for return addresses, if there is one
+	at   uint64    // its address
+	now  codePlace // afterwards
+	link uint64    // the register for return addresses, if there is one
 }
 
 // settle drops the calls that are over, by a return, by the stack pointer, or by a jump. It reports whether the

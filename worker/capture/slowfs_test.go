@@ -1,6 +1,4 @@
-// Package slowfs mounts a file system for tests. Its files can be found, but reads wait until the test allows them.
-// It simulates a disk or a file server that does not answer.
-package slowfs
+package capture_test
 
 import (
 	"bufio"
@@ -18,12 +16,13 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// Environment is the variable that makes a test program the file system's server, which then calls Serve. A program
-// that reads from its own file system could wait for itself.
-const Environment = "PGSB_TEST_SLOWFS"
+// slowFSVariable is the variable that makes a test program the file system's server, which then calls serveSlowFS. A
+// program that reads from its own file system could wait for itself.
+const slowFSVariable = "PGSB_TEST_SLOWFS"
 
-// FS is a mounted file system.
-type FS struct {
+// slowFS is a mounted file system. Its files can be found, but reads wait until the test allows them. It simulates a disk
+// or a file server that does not answer.
+type slowFS struct {
 	// Dir is where it is mounted.
 	Dir string
 
@@ -32,8 +31,9 @@ type FS struct {
 	once   sync.Once
 }
 
-// Mount mounts a file system that has the files of source, until the end of the test. It takes root and /dev/fuse.
-func Mount(t testing.TB, source string) *FS {
+// mountSlowFS mounts a file system that has the files of source, until the end of the test. It takes root and
+// /dev/fuse.
+func mountSlowFS(t testing.TB, source string) *slowFS {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("a file system of its own takes root")
@@ -41,9 +41,9 @@ func Mount(t testing.TB, source string) *FS {
 	if _, err := os.Stat("/dev/fuse"); err != nil {
 		t.Skipf("a file system of its own takes /dev/fuse: %v", err)
 	}
-	f := &FS{Dir: t.TempDir()}
+	f := &slowFS{Dir: t.TempDir()}
 	f.server = exec.Command("/proc/self/exe", f.Dir) //nolint:gosec,noctx // a directory of this test, whose end ends it
-	f.server.Env = append(os.Environ(), Environment+"="+source)
+	f.server.Env = append(os.Environ(), slowFSVariable+"="+source)
 	f.server.Stderr = os.Stderr
 	f.server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	input, err := f.server.StdinPipe()
@@ -54,7 +54,7 @@ func Mount(t testing.TB, source string) *FS {
 	output, err := f.server.StdoutPipe()
 	var release func()
 	if err == nil {
-		release, err = startHere(f.server)
+		release, err = startFromThread(f.server)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -74,9 +74,9 @@ func Mount(t testing.TB, source string) *FS {
 	return f
 }
 
-// startHere starts a command from a thread that lives until release is called. The command gets its parent-death
+// startFromThread starts a command from a thread that lives until release is called. The command gets its parent-death
 // signal when that thread ends, and the threads of captures do end.
-func startHere(cmd *exec.Cmd) (release func(), err error) {
+func startFromThread(cmd *exec.Cmd) (release func(), err error) {
 	started, done := make(chan error), make(chan struct{})
 	go func() {
 		runtime.LockOSThread()
@@ -93,17 +93,17 @@ func startHere(cmd *exec.Cmd) (release func(), err error) {
 }
 
 // Answer answers all reads from now on, including pending reads.
-func (f *FS) Answer() { f.once.Do(func() { _ = f.input.Close() }) }
+func (f *slowFS) Answer() { f.once.Do(func() { _ = f.input.Close() }) }
 
-// Serve serves the files of source. Its first argument is the mount point. When its input ends, it answers the reads.
-func Serve(source string) error {
+// serveSlowFS serves the files of source. Its first argument is the mount point. When its input ends, it answers the reads.
+func serveSlowFS(source string) error {
 	answers := make(chan struct{})
 	go func() {
 		defer close(answers)
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	}()
 	options := &fs.Options{MountOptions: fuse.MountOptions{DirectMountStrict: true, FsName: "slowfs"}}
-	server, err := fs.Mount(os.Args[len(os.Args)-1], &node{answers: answers, source: source}, options)
+	server, err := fs.Mount(os.Args[len(os.Args)-1], &slowNode{answers: answers, source: source}, options)
 	if err != nil {
 		return err
 	}
@@ -112,16 +112,16 @@ func Serve(source string) error {
 	return nil
 }
 
-// node is a directory or a file of the source.
-type node struct {
+// slowNode is a directory or a file of the source.
+type slowNode struct {
 	fs.Inode
 
 	answers <-chan struct{}
 	source  string
 }
 
-func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
-	child := &node{answers: n.answers, source: path.Join(n.source, name)}
+func (n *slowNode) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	child := &slowNode{answers: n.answers, source: path.Join(n.source, name)}
 	var st syscall.Stat_t
 	if err := syscall.Lstat(child.source, &st); err != nil {
 		return nil, fs.ToErrno(err)
@@ -130,7 +130,7 @@ func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs
 	return n.NewInode(ctx, child, fs.StableAttr{Mode: st.Mode & syscall.S_IFMT, Ino: st.Ino}), 0
 }
 
-func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+func (n *slowNode) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	var st syscall.Stat_t
 	if err := syscall.Lstat(n.source, &st); err != nil {
 		return fs.ToErrno(err)
@@ -139,11 +139,11 @@ func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) sy
 	return 0
 }
 
-func (n *node) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
+func (n *slowNode) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
 	return nil, fuse.FOPEN_DIRECT_IO, 0 // nothing is read ahead
 }
 
-func (n *node) Read(ctx context.Context, _ fs.FileHandle, p []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+func (n *slowNode) Read(ctx context.Context, _ fs.FileHandle, p []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	select {
 	case <-n.answers:
 	case <-ctx.Done(): // the waiting process was killed

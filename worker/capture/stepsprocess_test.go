@@ -1,4 +1,4 @@
-package steps
+package capture
 
 import (
 	"errors"
@@ -13,18 +13,27 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// Wake is a signal that only ends a step which waits in a system call.
-const Wake = unix.SIGCONT
+// wakeStepped is a signal that only ends a step which waits in a system call.
+const wakeStepped = unix.SIGCONT
 
-// ErrEnded says that the process has ended.
-var ErrEnded = errors.New("steps: the process has ended")
+// errSteppedEnded says that the process has ended.
+var errSteppedEnded = errors.New("steps: the process has ended")
 
-// ErrArchitecture says that processes are not stepped on this machine.
-var ErrArchitecture = errors.New("steps: not on this architecture")
+// errNotStepped says that processes are not stepped on this machine.
+var errNotStepped = errors.New("steps: not on this architecture")
 
-// Process is a process that is stopped between two instructions. Only the goroutine that has started or attached it
-// may use it. This goroutine is locked to its operating system thread from then on.
-type Process struct {
+// A steppedProcess runs one instruction at a time (PTRACE_SINGLESTEP). Its call stack is derived from the executed
+// instructions. A call is open until the process is back at the return address, or the stack pointer is beyond its value
+// at the call. This method needs no call frame information, no frame pointer and no guess. It is correct between any two
+// instructions, so the tests compare the stacks of captures with it. It must not know how stacks are unwound.
+//
+// It is for processes with one thread, on x86_64 and aarch64. The kernel cannot single-step on riscv64. On ppc64le an
+// atomic sequence never ends while it is stepped. On s390x, as qemu emulates it, a stepped process loses saved
+// registers and then fails.
+//
+// It is stopped between two instructions. Only the goroutine that has started or attached it may use it. This
+// goroutine is locked to its operating system thread from then on.
+type steppedProcess struct {
 	// PID is its process id.
 	PID int
 	// Registers are its registers, as the kernel returns them: NT_PRSTATUS.
@@ -36,7 +45,7 @@ type Process struct {
 
 	arch     *arch.Arch
 	classify func([]byte) kind
-	now      place
+	now      codePlace
 	link     uint64
 	calls    calls
 	kinds    map[uint64]kind
@@ -45,17 +54,17 @@ type Process struct {
 	free     []affinity
 }
 
-// Frame is a frame of an attached process: the address where it continues, and its stack pointer there.
-type Frame struct{ PC, SP uint64 }
+// steppedFrame is a frame of an attached process: the address where it continues, and its stack pointer there.
+type steppedFrame struct{ PC, SP uint64 }
 
 // newProcess returns one of this host's architecture.
-func newProcess() (*Process, error) {
+func newProcess() (*steppedProcess, error) {
 	a := arch.Host()
 	if a == nil || classifiers[a.Instructions] == nil {
-		return nil, ErrArchitecture
+		return nil, errNotStepped
 	}
 	const size = 512 // more than any architecture has
-	return &Process{
+	return &steppedProcess{
 		arch: a, classify: classifiers[a.Instructions], kinds: make(map[uint64]kind), calls: newCalls(a),
 		Registers: make([]byte, size),
 	}, nil
@@ -69,7 +78,7 @@ type affinity struct {
 
 // pin binds the threads to the first processor that the first thread may use. Waking another processor would make a
 // step ten times as long.
-func (p *Process) pin(tids ...int) error {
+func (p *steppedProcess) pin(tids ...int) error {
 	var one unix.CPUSet
 	for i, tid := range tids {
 		before := affinity{tid: tid}
@@ -89,8 +98,8 @@ func (p *Process) pin(tids ...int) error {
 	return nil
 }
 
-// Start starts a program and stops it before its dynamic linker's first instruction.
-func Start(command *exec.Cmd) (*Process, error) {
+// startStepped starts a program and stops it before its dynamic linker's first instruction.
+func startStepped(command *exec.Cmd) (*steppedProcess, error) {
 	runtime.LockOSThread()
 	if command.SysProcAttr == nil {
 		command.SysProcAttr = &unix.SysProcAttr{}
@@ -122,8 +131,8 @@ func Start(command *exec.Cmd) (*Process, error) {
 	return p, p.read()
 }
 
-// Attach stops a process, which must have one thread, and calls frames for its frames, innermost first.
-func Attach(pid int, frames func(p *Process) ([]Frame, error)) (*Process, error) {
+// attachStepped stops a process, which must have one thread, and calls frames for its frames, innermost first.
+func attachStepped(pid int, frames func(p *steppedProcess) ([]steppedFrame, error)) (*steppedProcess, error) {
 	runtime.LockOSThread()
 	p, err := newProcess()
 	if err != nil {
@@ -148,13 +157,13 @@ func Attach(pid int, frames func(p *Process) ([]Frame, error)) (*Process, error)
 	}
 	known, err := frames(p)
 	for i := len(known) - 1; i > 0; i-- {
-		p.calls.begin(place{known[i].PC, known[i].SP})
+		p.calls.begin(codePlace{known[i].PC, known[i].SP})
 	}
 	return p, err
 }
 
 // End detaches an attached process, and kills a started process.
-func (p *Process) End() error {
+func (p *steppedProcess) End() error {
 	p.unpin()
 	if p.command != nil {
 		_ = p.command.Process.Kill()
@@ -167,7 +176,7 @@ func (p *Process) End() error {
 	return nil
 }
 
-func (p *Process) unpin() {
+func (p *steppedProcess) unpin() {
 	for _, a := range p.free {
 		_ = unix.SchedSetaffinity(a.tid, &a.set) // it may have ended
 	}
@@ -175,7 +184,7 @@ func (p *Process) unpin() {
 }
 
 // Stack returns the process's call stack, innermost first: the current address, and the return address of each call.
-func (p *Process) Stack(dst []uint64) []uint64 {
+func (p *steppedProcess) Stack(dst []uint64) []uint64 {
 	dst = append(dst, p.now.pc)
 	for _, c := range slices.Backward(p.calls.open) {
 		dst = append(dst, c.back.pc)
@@ -184,11 +193,11 @@ func (p *Process) Stack(dst []uint64) []uint64 {
 }
 
 // PC returns the address of the next instruction.
-func (p *Process) PC() uint64 { return p.now.pc }
+func (p *steppedProcess) PC() uint64 { return p.now.pc }
 
 // Step executes an instruction of the process, or begins a signal handler. The error is ErrEnded if the process has
 // ended.
-func (p *Process) Step() error {
+func (p *steppedProcess) Step() error {
 	before := p.now
 	what, err := p.kindAt(before.pc)
 	if err != nil {
@@ -211,7 +220,7 @@ func (p *Process) Step() error {
 		p.calls.begin(before)
 		return p.handled()
 	case what > 0 && p.now.pc != before.pc:
-		p.calls.begin(place{before.pc + uint64(what), before.sp})
+		p.calls.begin(codePlace{before.pc + uint64(what), before.sp})
 	default:
 		p.Left = p.calls.settle(&step{kind: what, at: before.pc, now: p.now, link: p.link})
 	}
@@ -220,28 +229,28 @@ func (p *Process) Step() error {
 
 // entered reports whether the kernel has called a signal handler. Then the process is at another place, and the
 // interrupted registers are on the stack. A signal without a handler leaves the instruction to be executed.
-func (p *Process) entered(before place) bool {
+func (p *steppedProcess) entered(before codePlace) bool {
 	const least = 256 // bytes, that no call takes
-	return p.now.pc-before.pc > longest && before.sp > p.now.sp && before.sp-p.now.sp >= least
+	return p.now.pc-before.pc > longestInstruction && before.sp > p.now.sp && before.sp-p.now.sp >= least
 }
 
 // handled records that a signal handler has begun. It returns to the code whose system call ends it.
-func (p *Process) handled() error {
+func (p *steppedProcess) handled() error {
 	if p.calls.pushed == 0 {
-		p.calls.begin(place{p.link, p.now.sp})
+		p.calls.begin(codePlace{p.link, p.now.sp})
 		return nil
 	}
 	var word [8]byte
 	if _, err := p.Read(p.now.sp, word[:]); err != nil {
 		return err
 	}
-	p.calls.begin(place{p.arch.Order.Uint64(word[:]), p.now.sp + p.calls.pushed})
+	p.calls.begin(codePlace{p.arch.Order.Uint64(word[:]), p.now.sp + p.calls.pushed})
 	return nil
 }
 
 // resume lets the process run one step, and waits for it. A signal that stops the process is delivered with the next
 // step, except for Wake. The result reports whether the process executed another program.
-func (p *Process) resume() (executed bool, err error) {
+func (p *steppedProcess) resume() (executed bool, err error) {
 	signal := p.signal
 	p.signal = 0
 	var status unix.WaitStatus
@@ -258,7 +267,7 @@ func (p *Process) resume() (executed bool, err error) {
 		executed = executed || event == unix.PTRACE_EVENT_EXEC
 		stopped = event != unix.PTRACE_EVENT_STOP && event != unix.PTRACE_EVENT_EXEC
 	}
-	if stop := status.StopSignal(); stop != unix.SIGTRAP && stop != Wake {
+	if stop := status.StopSignal(); stop != unix.SIGTRAP && stop != wakeStepped {
 		p.signal = int(stop)
 	}
 	return executed, nil
@@ -273,7 +282,7 @@ func singleStep(pid, signal int) error {
 	return nil
 }
 
-func (p *Process) wait(status *unix.WaitStatus) error {
+func (p *steppedProcess) wait(status *unix.WaitStatus) error {
 	for {
 		_, err := unix.Wait4(p.PID, status, unix.WALL, nil)
 		switch {
@@ -281,7 +290,7 @@ func (p *Process) wait(status *unix.WaitStatus) error {
 		case err != nil:
 			return p.ended(err)
 		case status.Exited(), status.Signaled():
-			return ErrEnded
+			return errSteppedEnded
 		default:
 			return nil
 		}
@@ -289,7 +298,7 @@ func (p *Process) wait(status *unix.WaitStatus) error {
 }
 
 // read reads the registers.
-func (p *Process) read() error {
+func (p *steppedProcess) read() error {
 	full := p.Registers[:cap(p.Registers)]
 	iov := unix.Iovec{Base: &full[0]}
 	iov.SetLen(len(full))
@@ -311,32 +320,32 @@ func (p *Process) read() error {
 	return nil
 }
 
-func (p *Process) ended(err error) error {
+func (p *steppedProcess) ended(err error) error {
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ECHILD) {
-		return ErrEnded
+		return errSteppedEnded
 	}
 	return fmt.Errorf("steps: process %d: %w", p.PID, err)
 }
 
 // kindAt decodes the instruction at an address, if it has not been there before.
-func (p *Process) kindAt(pc uint64) (kind, error) {
+func (p *steppedProcess) kindAt(pc uint64) (kind, error) {
 	if k, known := p.kinds[pc]; known {
 		return k, nil
 	}
-	var code [longest]byte
+	var code [longestInstruction]byte
 	n, err := p.Read(pc, code[:])
 	if err != nil {
-		return other, err
+		return plainKind, err
 	}
 	p.kinds[pc] = p.classify(code[:n])
 	return p.kinds[pc], nil
 }
 
 // Forget discards decoded instructions, because other code may be mapped now.
-func (p *Process) Forget() { clear(p.kinds) }
+func (p *steppedProcess) Forget() { clear(p.kinds) }
 
 // Read reads the process's memory up to the first unreadable address.
-func (p *Process) Read(addr uint64, dst []byte) (int, error) {
+func (p *steppedProcess) Read(addr uint64, dst []byte) (int, error) {
 	local := unix.Iovec{Base: &dst[0]}
 	local.SetLen(len(dst))
 	n, err := unix.ProcessVMReadv(p.PID, []unix.Iovec{local}, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(dst)}}, 0)
