@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/history/recorder"
-	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
 )
 
@@ -70,12 +69,12 @@ func (c *RecordConfig) recordedTo() string {
 }
 
 // takeStack returns the stack of a process without stopping it.
-func (w *Worker) takeStack(ctx context.Context, pid int, limit time.Duration) (*stacks.Stack, error) {
+func (w *Worker) takeStack(ctx context.Context, pid int, limit time.Duration) (*recorder.Stack, error) {
 	c, err := w.current()
 	if err != nil {
 		return nil, err
 	}
-	return stacks.Take(ctx, w.capturer, c, pid, limit)
+	return recorder.TakeStack(ctx, w.capturer, c, pid, limit)
 }
 
 // record records the history until ctx ends.

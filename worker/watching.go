@@ -16,7 +16,6 @@ import (
 
 	"pg_stat_backtrace/worker/history/incident"
 	"pg_stat_backtrace/worker/history/rules"
-	"pg_stat_backtrace/worker/history/webhook"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
@@ -39,9 +38,9 @@ type watcher struct {
 	// next are rules that were read again; the next look applies them.
 	next atomic.Pointer[rules.Config]
 	jobs chan incidentJob
-	hook *webhook.Sender
+	hook *rules.WebhookSender
 	// alerts were sent and have not ended. Only the goroutine that writes incidents uses them.
-	alerts map[alertKey]webhook.Alert
+	alerts map[alertKey]rules.Alert
 	// overBudget is when the log had the last line about the budget.
 	overBudget time.Time
 }
@@ -73,8 +72,8 @@ func (w *Worker) newWatcher() (*watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &watcher{worker: w, engine: rules.New(c), jobs: make(chan incidentJob, maxIncidentJobs), alerts: map[alertKey]webhook.Alert{}}
-	v.hook = webhook.New(func(name string, err error) {
+	v := &watcher{worker: w, engine: rules.New(c), jobs: make(chan incidentJob, maxIncidentJobs), alerts: map[alertKey]rules.Alert{}}
+	v.hook = rules.NewWebhookSender(func(name string, err error) {
 		if err != nil {
 			w.log.Warn().Err(err).Str("rule", name).Msg("alert was not delivered")
 		}
@@ -201,12 +200,12 @@ func (v *watcher) end(j *incidentJob) {
 }
 
 // send queues an alert. It returns false if there is no webhook or no room.
-func (v *watcher) send(j *incidentJob, a webhook.Alert) bool {
+func (v *watcher) send(j *incidentJob, a rules.Alert) bool {
 	hook := j.config.Webhook
 	if hook.URL == "" {
 		return false
 	}
-	if !v.hook.Send(webhook.Target{URL: hook.URL, Timeout: hook.Timeout}, a) {
+	if !v.hook.Send(rules.WebhookTarget{URL: hook.URL, Timeout: hook.Timeout}, a) {
 		v.worker.log.Warn().Str("rule", j.finding.Rule).Msg("alert was not sent: too many wait")
 		return false
 	}
@@ -214,8 +213,8 @@ func (v *watcher) send(j *incidentJob, a webhook.Alert) bool {
 }
 
 // alertOf describes an incident without names and texts of the server's users.
-func alertOf(i *incident.Incident) webhook.Alert {
-	return webhook.Alert{
+func alertOf(i *incident.Incident) rules.Alert {
+	return rules.Alert{
 		Name: i.Reason.Rule, Key: i.Reason.Cause, Since: i.Reason.Since,
 		Labels:      map[string]string{"instance": i.Host.Name, "cluster": i.Server.SystemID, "severity": "warning"},
 		Annotations: map[string]string{"summary": i.Reason.Summary, "incident": i.ID},

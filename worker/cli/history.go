@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pg_stat_backtrace/worker/history/span"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
@@ -67,13 +66,13 @@ func newHistory() *cobra.Command {
 	fs.StringVar(&f.cluster, "cluster", "", "the server's system `IDENTIFIER`, if the history has several servers")
 	fs.StringVar(&f.since, "since", "-5m", "begin at `TIME`: "+whenUsage)
 	fs.StringVar(&f.until, "until", "now", "end before `TIME`")
-	fs.StringSliceVar(&f.by, "by", nil, "print totals by `KEYS`: "+strings.Join(span.Keys(), ", "))
+	fs.StringSliceVar(&f.by, "by", nil, "print totals by `KEYS`: "+strings.Join(store.GroupKeys(), ", "))
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, json, csv, or folded (stacks for a flame graph, with milliseconds)")
 	fs.IntVar(&f.limit, "limit", 0, "with --by: print the largest `N` totals (default all)")
 	fs.IntVar(&f.width, "query-width", 80, "with text: at most `N` characters of each query")
 	_ = cmd.MarkFlagDirname(flagRecordDir)
 	_ = cmd.MarkFlagDirname("pgdata")
-	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(span.Keys(), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(store.GroupKeys(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions([]string{formatText, formatJSON, formatCSV, formatFolded}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -83,8 +82,8 @@ func newHistory() *cobra.Command {
 func (f *historyFlags) check(now time.Time) (since, until time.Time, err error) {
 	f.recordDir = cmp.Or(f.recordDir, strings.Split(os.Getenv("STATE_DIRECTORY"), ":")[0])
 	for _, by := range f.by {
-		if !slices.Contains(span.Keys(), by) {
-			return since, until, fmt.Errorf("--by must be of %s, not %q", strings.Join(span.Keys(), ", "), by)
+		if !slices.Contains(store.GroupKeys(), by) {
+			return since, until, fmt.Errorf("--by must be of %s, not %q", strings.Join(store.GroupKeys(), ", "), by)
 		}
 	}
 	switch {
@@ -159,7 +158,7 @@ func (f *historyFlags) run(ctx context.Context, out, errOut io.Writer, since, un
 	meta, _ := r.Meta()
 	p := f.printer(out, errOut, id, &meta)
 	p.begin(since, until)
-	summary, err := span.Read(ctx, r, since, until, p.sweep)
+	summary, err := store.ReadSpan(ctx, r, since, until, p.sweep)
 	if err != nil {
 		return err
 	}

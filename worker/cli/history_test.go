@@ -14,7 +14,6 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/history/recorder"
-	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
@@ -28,12 +27,12 @@ func recorderOf(t *testing.T, s *pgtest.Server) (*recorder.Recorder, string) {
 		t.Fatal(err)
 	}
 	return recorder.New(recorder.Options{
-		TakeStack: func(ctx context.Context, pid int, limit time.Duration) (*stacks.Stack, error) {
+		TakeStack: func(ctx context.Context, pid int, limit time.Duration) (*recorder.Stack, error) {
 			c, err := cluster.ByDataDir(s.DataDir)
 			if err != nil {
 				return nil, err
 			}
-			return stacks.Take(ctx, capturer, c, pid, limit)
+			return recorder.TakeStack(ctx, capturer, c, pid, limit)
 		},
 		Store: store.Options{Dir: dir, MinFree: 1}, DataDir: s.DataDir, Redact: []string{"secretive"}, Version: "test",
 		Server: func() (cluster.Cluster, error) { return cluster.ByDataDir(s.DataDir) },

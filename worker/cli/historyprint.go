@@ -13,7 +13,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"pg_stat_backtrace/worker/history/span"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/report/render"
 )
@@ -24,7 +23,7 @@ type historyPrinter struct {
 	out, errOut io.Writer
 	id          string
 	meta        *store.Meta
-	totals      *span.Totals // nil without --by
+	totals      *store.Totals // nil without --by
 	csv         *csv.Writer
 	json        *json.Encoder
 	zone        *time.Location
@@ -36,9 +35,9 @@ func (f *historyFlags) printer(out, errOut io.Writer, id string, meta *store.Met
 	p := &historyPrinter{f: f, out: out, errOut: errOut, id: id, meta: meta}
 	switch {
 	case f.format == formatFolded:
-		p.totals = span.NewTotals(foldedKeys())
+		p.totals = store.NewTotals(foldedKeys())
 	case len(f.by) > 0:
-		p.totals = span.NewTotals(f.by)
+		p.totals = store.NewTotals(f.by)
 	}
 	switch f.format {
 	case formatCSV:
@@ -67,7 +66,7 @@ func (p *historyPrinter) begin(since, until time.Time) {
 }
 
 // sweep prints or counts one sweep.
-func (p *historyPrinter) sweep(s *span.Sweep, gap *span.Gap) error {
+func (p *historyPrinter) sweep(s *store.SpanSweep, gap *store.Gap) error {
 	if p.totals != nil {
 		p.totals.Add(s)
 		return nil
@@ -93,17 +92,17 @@ func historyHeader() []string {
 }
 
 // row returns the columns of a session, each on one line.
-func (p *historyPrinter) row(s *span.Sweep, r *store.Row) []string {
+func (p *historyPrinter) row(s *store.SpanSweep, r *store.Row) []string {
 	at := s.Time.UnixMicro()
 	wait := ""
 	if r.WaitType != "" {
-		wait = span.Wait(r)
+		wait = store.WaitName(r)
 	}
 	row := []string{
-		s.Time.In(p.zone).Format(time.RFC3339Nano), strconv.Itoa(int(r.PID)), r.Type, dashless(span.Name(r.Database, r.DatabaseID)),
-		dashless(span.Name(r.User, r.UserID)), r.App, r.Client, r.State, wait, age(at, r.WaitStart), age(at, r.XactStart),
+		s.Time.In(p.zone).Format(time.RFC3339Nano), strconv.Itoa(int(r.PID)), r.Type, dashless(store.ObjectName(r.Database, r.DatabaseID)),
+		dashless(store.ObjectName(r.User, r.UserID)), r.App, r.Client, r.State, wait, age(at, r.WaitStart), age(at, r.XactStart),
 		age(at, r.QueryStart), blockersOf(r), query(r), strconv.FormatBool(r.Ended), strconv.FormatFloat(s.Period.Seconds(), 'f', 3, 64),
-		r.Phrase, r.Function, dashless(span.StackKey(r.Stack)),
+		r.Phrase, r.Function, dashless(store.StackKey(r.Stack)),
 	}
 	for i := range row {
 		row[i] = render.VisibleLine(strings.Join(strings.Fields(row[i]), " "))
@@ -155,7 +154,7 @@ func blockersOf(r *store.Row) string {
 }
 
 // text prints the sessions of a sweep, with a line for each problem.
-func (p *historyPrinter) text(s *span.Sweep, gap *span.Gap) error {
+func (p *historyPrinter) text(s *store.SpanSweep, gap *store.Gap) error {
 	if gap != nil {
 		_, _ = fmt.Fprintln(p.out, p.gap(gap))
 	}
@@ -203,7 +202,7 @@ func (p *historyPrinter) words(row []string, ended bool) []string {
 	}
 }
 
-func (p *historyPrinter) gap(g *span.Gap) string {
+func (p *historyPrinter) gap(g *store.Gap) string {
 	return fmt.Sprintf("-- not recorded: %s to %s (%.1f s)", g.From.In(p.zone).Format(historyTime), g.To.In(p.zone).Format(historyTime),
 		g.Seconds())
 }
@@ -248,7 +247,7 @@ type historySession struct {
 	Method     string          `json:"method,omitempty"`
 }
 
-func (p *historyPrinter) jsonSweep(s *span.Sweep) error {
+func (p *historyPrinter) jsonSweep(s *store.SpanSweep) error {
 	at := func(micro int64) *time.Time {
 		if micro == 0 {
 			return nil
@@ -274,7 +273,7 @@ func (p *historyPrinter) jsonSweep(s *span.Sweep) error {
 }
 
 // finish prints the totals, and how much of the span was recorded.
-func (p *historyPrinter) finish(s *span.Summary) error {
+func (p *historyPrinter) finish(s *store.Summary) error {
 	switch p.f.format {
 	case formatFolded:
 		p.folded()
@@ -305,7 +304,7 @@ func (p *historyPrinter) finish(s *span.Summary) error {
 }
 
 // problems prints how much was recorded, and the gaps.
-func (p *historyPrinter) problems(out io.Writer, s *span.Summary) {
+func (p *historyPrinter) problems(out io.Writer, s *store.Summary) {
 	missing := 0.0
 	for i := range s.Gaps {
 		missing += s.Gaps[i].Seconds()
@@ -325,7 +324,7 @@ type historyTotal struct {
 	Share   float64           `json:"share"`
 }
 
-func (p *historyPrinter) jsonFinish(s *span.Summary) error {
+func (p *historyPrinter) jsonFinish(s *store.Summary) error {
 	result := map[string]any{
 		"cluster": p.id, "server_version": p.meta.ServerVersion, "time_zone": p.zone.String(), "summary": s,
 	}
@@ -350,7 +349,7 @@ func share(part, all float64) float64 {
 	return part / all
 }
 
-func (p *historyPrinter) largest() ([]*span.Total, float64) {
+func (p *historyPrinter) largest() ([]*store.Total, float64) {
 	list, all := p.totals.List()
 	if p.f.limit > 0 && len(list) > p.f.limit {
 		list = list[:p.f.limit]
@@ -372,7 +371,7 @@ func (p *historyPrinter) csvTotals() {
 	}
 }
 
-func (p *historyPrinter) textTotals(s *span.Summary) error {
+func (p *historyPrinter) textTotals(s *store.Summary) error {
 	const gapWidth, percent = 2, 100
 	w := tabwriter.NewWriter(p.out, 0, 0, gapWidth, ' ', 0)
 	_, _ = fmt.Fprintln(w, "seconds\tshare\taverage\t"+strings.Join(p.f.by, "\t"))
@@ -447,6 +446,6 @@ func (p *historyPrinter) readStacks(ctx context.Context, r *store.Reader, since,
 		return nil
 	}
 	list, _ := p.largest()
-	p.stacks, err = span.Stacks(ctx, r, since, until, list, i)
+	p.stacks, err = store.StacksOf(ctx, r, since, until, list, i)
 	return err
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"pg_stat_backtrace/worker/history/span"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -79,7 +78,7 @@ func (s *Service) historyRows(ctx context.Context, req spool.Request) ([][]strin
 	}
 	rows, size := [][]string{nil}, 0
 	var next time.Time // the first sweep that is left out
-	summary, err := span.Read(ctx, r, since, until, func(w *span.Sweep, _ *span.Gap) error {
+	summary, err := store.ReadSpan(ctx, r, since, until, func(w *store.SpanSweep, _ *store.Gap) error {
 		before, sizeBefore := len(rows), size
 		for i := range w.Rows {
 			row := &w.Rows[i]
@@ -117,7 +116,7 @@ func historySpan(text string) (since, until time.Time, err error) {
 }
 
 // historyRow has the columns of pg_backtrace_history. An empty cell is a NULL.
-func historyRow(w *span.Sweep, row *store.Row) []string {
+func historyRow(w *store.SpanSweep, row *store.Row) []string {
 	var blockers, locks []string
 	for i := range row.BlockedBy {
 		b := &row.BlockedBy[i]
@@ -151,7 +150,7 @@ func historyRow(w *span.Sweep, row *store.Row) []string {
 }
 
 // historyNotice says what the rows lack.
-func historyNotice(s *span.Summary, next time.Time) string {
+func historyNotice(s *store.Summary, next time.Time) string {
 	var parts []string
 	if !next.IsZero() {
 		parts = append(parts, fmt.Sprintf("there are more rows: go on with %s", next.UTC().Format("2006-01-02 15:04:05.000000+00")))
@@ -194,5 +193,5 @@ func nameOr(name string, oid uint32) string {
 	if name == "" && oid == 0 {
 		return ""
 	}
-	return span.Name(name, oid)
+	return store.ObjectName(name, oid)
 }

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"pg_stat_backtrace/worker/history/recorder"
 	"pg_stat_backtrace/worker/history/rules"
-	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/state"
@@ -222,8 +222,8 @@ func (c *cleaner) stack(s *ProcessStack) ProcessStack {
 	k.Function = c.number("function", k.Function)
 	k.Frames = nil
 	for _, f := range s.Stack.Frames {
-		if name, ok := strings.CutPrefix(f, stacks.Procedural); ok {
-			f = stacks.Procedural + c.number("function", name)
+		if name, ok := strings.CutPrefix(f, recorder.Procedural); ok {
+			f = recorder.Procedural + c.number("function", name)
 		}
 		k.Frames = append(k.Frames, f)
 	}

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/history/recorder"
 	"pg_stat_backtrace/worker/history/rules"
-	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/state"
@@ -133,10 +133,10 @@ func (i *Incident) takeStacks(ctx context.Context, src *Source) {
 }
 
 // stack takes one stack. The first one of a server may fail because a file is still being read.
-func (i *Incident) stack(ctx context.Context, src *Source, pid int32) (s *stacks.Stack, err error) {
+func (i *Incident) stack(ctx context.Context, src *Source, pid int32) (s *recorder.Stack, err error) {
 	const tries = 3
 	for range tries {
-		if s, err = stacks.Take(ctx, src.Capturer, src.Server, int(pid), stackLimit); err == nil || errors.Is(err, cluster.ErrNotMember) {
+		if s, err = recorder.TakeStack(ctx, src.Capturer, src.Server, int(pid), stackLimit); err == nil || errors.Is(err, cluster.ErrNotMember) {
 			return s, err
 		}
 	}

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/worker/history/recorder"
 	"pg_stat_backtrace/worker/history/rules"
-	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
 )
 
@@ -33,8 +33,8 @@ func hostileIncident(at time.Time) *Incident {
 		Forest: forest([]Session{session}),
 		Stacks: []ProcessStack{
 			{PID: 1, Error: hostile},
-			{PID: 2, Stack: &stacks.Stack{
-				Frames: []string{stacks.Procedural + hostile}, Cut: hostile, Method: hostile, Phrase: hostile, Advice: hostile, Page: hostile, Function: hostile,
+			{PID: 2, Stack: &recorder.Stack{
+				Frames: []string{recorder.Procedural + hostile}, Cut: hostile, Method: hostile, Phrase: hostile, Advice: hostile, Page: hostile, Function: hostile,
 			}},
 		},
 		History: History{

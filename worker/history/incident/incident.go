@@ -10,8 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"pg_stat_backtrace/worker/history/recorder"
 	"pg_stat_backtrace/worker/history/rules"
-	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
 )
 
@@ -110,10 +110,10 @@ type Node struct {
 
 // ProcessStack is the stack of a process, or the reason why it has none.
 type ProcessStack struct {
-	PID   int32         `json:"pid"`
-	Time  time.Time     `json:"time"`
-	Stack *stacks.Stack `json:"stack,omitempty"`
-	Error string        `json:"error,omitempty"`
+	PID   int32           `json:"pid"`
+	Time  time.Time       `json:"time"`
+	Stack *recorder.Stack `json:"stack,omitempty"`
+	Error string          `json:"error,omitempty"`
 }
 
 // History is what the recorder has seen before.

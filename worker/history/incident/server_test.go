@@ -15,7 +15,6 @@ import (
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/history/recorder"
 	"pg_stat_backtrace/worker/history/rules"
-	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
@@ -49,8 +48,8 @@ func newScene(t *testing.T) *scene {
 	}
 	s.r = recorder.New(recorder.Options{
 		Store: store.Options{Dir: s.dir, MinFree: 1}, DataDir: s.DataDir, Server: func() (cluster.Cluster, error) { return s.c, nil },
-		TakeStack: func(ctx context.Context, pid int, limit time.Duration) (*stacks.Stack, error) {
-			return stacks.Take(ctx, s.capturer, s.c, pid, limit)
+		TakeStack: func(ctx context.Context, pid int, limit time.Duration) (*recorder.Stack, error) {
+			return recorder.TakeStack(ctx, s.capturer, s.c, pid, limit)
 		},
 		Watch: func(l *rules.Look) {
 			s.look = l

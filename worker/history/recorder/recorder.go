@@ -2,6 +2,8 @@
 // that are not idle to a store. It reads the server's memory only. So it needs no session, and also works while the server
 // accepts no connections.
 //
+// TakeStack takes the stack of one process without stopping it (stacktaker.go), and says what the process does.
+//
 // The package does not log, and does not know the readers of the history. It reports events to its caller.
 package recorder
 
@@ -19,7 +21,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/history/rules"
-	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/moment"
@@ -57,7 +58,7 @@ type Options struct {
 	// Watch, if not nil, gets each look at the sessions, also while the store cannot be written. It must not block.
 	Watch func(*rules.Look)
 	// TakeStack, if not nil, returns the stack of a process without stopping it, within about the limit.
-	TakeStack func(ctx context.Context, pid int, limit time.Duration) (*stacks.Stack, error)
+	TakeStack func(ctx context.Context, pid int, limit time.Duration) (*Stack, error)
 	// Report receives a message when recording begins to fail, with the error, and when it works again, with nil. It is
 	// called once for each change.
 	Report func(message string, err error)

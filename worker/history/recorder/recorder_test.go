@@ -14,7 +14,6 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/history/rules"
-	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/moment"
@@ -194,7 +193,7 @@ func TestReportsOncePerChange(t *testing.T) {
 }
 
 // takerOf returns a function that takes stacks of a server's processes.
-func takerOf(t testing.TB, s *pgtest.Server) func(context.Context, int, time.Duration) (*stacks.Stack, error) {
+func takerOf(t testing.TB, s *pgtest.Server) func(context.Context, int, time.Duration) (*Stack, error) {
 	t.Helper()
 	capturer, err := capture.New(capture.Config{})
 	if err != nil {
@@ -204,8 +203,8 @@ func takerOf(t testing.TB, s *pgtest.Server) func(context.Context, int, time.Dur
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func(ctx context.Context, pid int, limit time.Duration) (*stacks.Stack, error) {
-		return stacks.Take(ctx, capturer, c, pid, limit)
+	return func(ctx context.Context, pid int, limit time.Duration) (*Stack, error) {
+		return TakeStack(ctx, capturer, c, pid, limit)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"pg_stat_backtrace/worker/history/querytext"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/locks"
@@ -121,7 +120,7 @@ func (r *Recorder) text(s *moment.Session, texts map[string]string) string {
 	text, ok := texts[s.Query]
 	if !ok {
 		if text, ok = r.texts[s.Query]; !ok {
-			text = querytext.Normalized(s.Query)
+			text = store.Normalized(s.Query)
 		}
 		texts[s.Query] = text
 	}

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/worker/history/rules"
-	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/host"
 )
@@ -26,7 +25,7 @@ const (
 
 // stackTaker takes the stacks of a sweep in another goroutine. A sweep can end before that goroutine.
 type stackTaker struct {
-	take  func(ctx context.Context, pid int, limit time.Duration) (*stacks.Stack, error)
+	take  func(ctx context.Context, pid int, limit time.Duration) (*Stack, error)
 	known map[identity]*knownStack
 	// busy receives the results of the goroutine; nil: there is none.
 	busy   chan []takenStack
@@ -38,14 +37,14 @@ type stackTaker struct {
 // knownStack is the last stack of a process, and the count of its context switches at that time.
 type knownStack struct {
 	switches uint64
-	stack    *stacks.Stack // nil: the attempt failed
+	stack    *Stack // nil: the attempt failed
 	at       time.Time
 }
 
 type takenStack struct {
 	id       identity
 	switches uint64
-	stack    *stacks.Stack
+	stack    *Stack
 }
 
 // add sets the stacks of the rows. It returns a note on missing ones.

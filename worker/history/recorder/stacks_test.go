@@ -9,13 +9,12 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/history/rules"
-	"pg_stat_backtrace/worker/history/stacks"
 	"pg_stat_backtrace/worker/history/store"
 )
 
 // taker takes stacks of processes that it counts.
-func taker(take func(pid int) (*stacks.Stack, error)) *stackTaker {
-	return &stackTaker{known: map[identity]*knownStack{}, take: func(_ context.Context, pid int, _ time.Duration) (*stacks.Stack, error) { return take(pid) }}
+func taker(take func(pid int) (*Stack, error)) *stackTaker {
+	return &stackTaker{known: map[identity]*knownStack{}, take: func(_ context.Context, pid int, _ time.Duration) (*Stack, error) { return take(pid) }}
 }
 
 // sweepOf adds stacks until the goroutine has ended, which a busy host may delay beyond the limit of a sweep.
@@ -32,9 +31,9 @@ func sweepOf(t *testing.T, s *stackTaker, now time.Time, rows []store.Row, procs
 // TestUnchanged expects a stack to be taken again only if the process has run since.
 func TestUnchanged(t *testing.T) {
 	var taken atomic.Int32
-	s := taker(func(pid int) (*stacks.Stack, error) {
+	s := taker(func(pid int) (*Stack, error) {
 		taken.Add(1)
-		return &stacks.Stack{ID: int64(pid), Frames: []string{"f"}, Method: "blocked", Phrase: "waits"}, nil
+		return &Stack{ID: int64(pid), Frames: []string{"f"}, Method: "blocked", Phrase: "waits"}, nil
 	})
 	now := time.Unix(1_800_000_000, 0)
 	step := func(name string, p rules.Proc, want int32, method string) {
@@ -64,7 +63,7 @@ func TestStacksDropped(t *testing.T) {
 	rows := []store.Row{{PID: 1, Start: 1}, {PID: 2, Start: 1}}
 	procs := map[int32]rules.Proc{1: {State: 'S', Switches: 1}, 2: {State: 'S', Switches: 1}}
 	hang := make(chan struct{})
-	s := taker(func(int) (*stacks.Stack, error) {
+	s := taker(func(int) (*Stack, error) {
 		<-hang
 		return nil, errors.New("too late")
 	})
@@ -78,7 +77,7 @@ func TestStacksDropped(t *testing.T) {
 	expect("hangs", s, 20*time.Millisecond, 0, "no time was left")
 	expect("still hangs", s, 20*time.Millisecond, 0, "still takes stacks")
 	close(hang)
-	fails := taker(func(int) (*stacks.Stack, error) { return nil, errors.New("no") })
+	fails := taker(func(int) (*Stack, error) { return nil, errors.New("no") })
 	expect("late", fails, time.Second, 2*time.Second, "late")
 	fails.credit = -time.Hour
 	expect("budget", fails, time.Second, 0, "3 % of a processor")
@@ -86,7 +85,7 @@ func TestStacksDropped(t *testing.T) {
 	if _, note := sweepOf(t, fails, now.Add(time.Second), rows, procs); note == "" && rows[0].Stack != 0 {
 		t.Errorf("%+v after a failure", rows[0])
 	}
-	panics := taker(func(int) (*stacks.Stack, error) { panic("injected") })
+	panics := taker(func(int) (*Stack, error) { panic("injected") })
 	sweepOf(t, panics, now.Add(time.Minute), rows, procs)
 }
 

@@ -6,6 +6,9 @@
 // look that comes late proves nothing about the time before it. Several waits with one cause are one incident.
 //
 // The package must not read a process or write an incident. It gets rows, and returns findings.
+//
+// A WebhookSender sends the findings as alerts (webhook.go), in the format that Alertmanager sends (version 4). A receiver
+// that is slow or down never delays its caller: alerts wait in a bounded queue, and further ones are dropped and counted.
 package rules
 
 import (

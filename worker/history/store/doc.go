@@ -15,4 +15,10 @@
 // The journal is a sequence of frames. Each frame is independent: its length, a CRC-32C (Castagnoli), the time, and the
 // data as JSON, compressed by zstd (RFC 8878). A process that is killed while it writes leaves at most one torn frame at
 // the end, which readers ignore and the next writer cuts off.
+//
+// ReadSpan reads a span of time, sweep by sweep, with the gaps in it, and Totals counts its samples (span.go).
+//
+// Normalized removes values from the texts of SQL statements, so that a history can keep the texts without the data in
+// them (querytext.go). It cannot parse SQL: a text may be cut, or may be wrong. So it has a lexer that keeps names, key
+// words and operators only. If a text is ambiguous, the rest of it is removed.
 package store

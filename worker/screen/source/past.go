@@ -10,7 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"pg_stat_backtrace/worker/history/querytext"
+	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/moment"
 )
 
@@ -238,7 +238,7 @@ func (p *past) query(s *moment.Session) (key, name string) {
 	if s.Query != "" {
 		text, ok := p.normalized[s.Query]
 		if !ok {
-			text = bounded(querytext.Normalized(s.Query))
+			text = bounded(store.Normalized(s.Query))
 			if len(p.normalized) >= maxTexts || p.normalized == nil {
 				p.normalized = map[string]string{}
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"pg_stat_backtrace/worker/history/span"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -41,7 +40,7 @@ func (r *Recorded) fill(p *past, rules *rules) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	now := time.Now()
-	_, _ = span.Read(ctx, r.reader, now.Add(-recordedSpan), now, func(w *span.Sweep, _ *span.Gap) error {
+	_, _ = store.ReadSpan(ctx, r.reader, now.Add(-recordedSpan), now, func(w *store.SpanSweep, _ *store.Gap) error {
 		m := momentOf(w)
 		list := rules.apply(&facts{m: m})
 		p.addFindings(p.add(m, KindRecorded, w.Period), list)
@@ -50,7 +49,7 @@ func (r *Recorded) fill(p *past, rules *rules) {
 }
 
 // momentOf returns a recorded sweep as a moment. Idle sessions are absent, except blockers.
-func momentOf(w *span.Sweep) *moment.Moment {
+func momentOf(w *store.SpanSweep) *moment.Moment {
 	m := &moment.Moment{Time: w.Time, Method: "recorded"}
 	if w.Note != "" {
 		m.Missing = append(m.Missing, w.Note)

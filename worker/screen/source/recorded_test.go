@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/worker/history/span"
 	"pg_stat_backtrace/worker/history/store"
 )
 
@@ -20,7 +19,7 @@ func TestRecordedMoment(t *testing.T) {
 		return store.Row{PID: pid, Start: 1, Type: clientBackend, State: state, WaitType: class, WaitEvent: event, BlockedBy: blockers,
 			QueryStart: noon.Add(-time.Minute).UnixMicro(), Query: "select ?"}
 	}
-	w := &span.Sweep{Time: noon, Period: time.Second, Rows: []store.Row{
+	w := &store.SpanSweep{Time: noon, Period: time.Second, Rows: []store.Row{
 		row(1, idleInTx, "Client", "ClientRead", nil), row(2, stateActive, "Lock", "relation", by(1)),
 		row(3, stateActive, "Lock", "relation", by(1, 2)), row(4, stateActive, "", "", nil),
 		row(6, stateActive, "Lock", "relation", by(7)), row(7, stateActive, "Lock", "relation", by(6)), // a deadlock

@@ -1,8 +1,4 @@
-// Package webhook sends incidents as alerts to a webhook, in the format that Alertmanager sends (version 4). A receiver that
-// is slow or down never delays its caller: alerts wait in a bounded queue, and further ones are dropped and counted.
-//
-// The package does not log. It must not know what an incident is.
-package webhook
+package rules
 
 import (
 	"bytes"
@@ -32,8 +28,8 @@ type Alert struct {
 	Key string
 }
 
-// Target is a receiver.
-type Target struct {
+// WebhookTarget is a receiver.
+type WebhookTarget struct {
 	URL string
 	// Timeout bounds one attempt; 0: 5 seconds.
 	Timeout time.Duration
@@ -48,8 +44,8 @@ const (
 	receiver       = "pg_stat_backtrace"
 )
 
-// Sender sends alerts. It is safe for concurrent use.
-type Sender struct {
+// WebhookSender sends alerts. It is safe for concurrent use.
+type WebhookSender struct {
 	queue   chan job
 	dropped atomic.Int64
 	client  *http.Client
@@ -61,15 +57,15 @@ type Sender struct {
 
 type job struct {
 	alert  Alert
-	target Target
+	target WebhookTarget
 }
 
-// New returns a Sender. Run does the work.
-func New(report func(name string, err error)) *Sender {
+// NewWebhookSender returns a WebhookSender. Run does the work.
+func NewWebhookSender(report func(name string, err error)) *WebhookSender {
 	transport := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, MaxResponseHeaderBytes: maxAnswer, DisableKeepAlives: true,
 	}
-	return &Sender{
+	return &WebhookSender{
 		queue: make(chan job, queueLength), Report: report, pause: firstPause,
 		client: &http.Client{
 			Transport: transport,
@@ -80,7 +76,7 @@ func New(report func(name string, err error)) *Sender {
 }
 
 // Send queues an alert. It never blocks. It returns false if the queue is full: the alert is dropped.
-func (s *Sender) Send(t Target, a Alert) bool {
+func (s *WebhookSender) Send(t WebhookTarget, a Alert) bool {
 	select {
 	case s.queue <- job{a, t}:
 		return true
@@ -91,10 +87,10 @@ func (s *Sender) Send(t Target, a Alert) bool {
 }
 
 // Dropped returns the number of alerts for which the queue had no room.
-func (s *Sender) Dropped() int64 { return s.dropped.Load() }
+func (s *WebhookSender) Dropped() int64 { return s.dropped.Load() }
 
 // Run sends the alerts until ctx ends.
-func (s *Sender) Run(ctx context.Context) {
+func (s *WebhookSender) Run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -109,7 +105,7 @@ func (s *Sender) Run(ctx context.Context) {
 }
 
 // deliver tries several times.
-func (s *Sender) deliver(ctx context.Context, j job) error {
+func (s *WebhookSender) deliver(ctx context.Context, j job) error {
 	body, err := json.Marshal(messageOf(&j.alert))
 	if err != nil {
 		return fmt.Errorf("webhook: %w", err)
@@ -133,7 +129,7 @@ func (s *Sender) deliver(ctx context.Context, j job) error {
 }
 
 // post makes one attempt. The error does not have the address, which may have a password.
-func (s *Sender) post(ctx context.Context, t Target, body []byte) (again bool, err error) {
+func (s *WebhookSender) post(ctx context.Context, t WebhookTarget, body []byte) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(t.Timeout, defaultTimeout))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.URL, bytes.NewReader(body))

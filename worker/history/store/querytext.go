@@ -1,9 +1,4 @@
-// Package querytext removes values from the texts of SQL statements, so that a history can keep the texts without the data
-// in them. It must not know where the texts come from.
-//
-// The package cannot parse SQL: a text may be cut, or may be wrong. So it has a lexer that keeps names, key words and
-// operators only. If a text is ambiguous, the rest of it is removed.
-package querytext
+package store
 
 import (
 	"strings"

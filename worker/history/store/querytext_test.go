@@ -1,4 +1,4 @@
-package querytext
+package store
 
 import (
 	"strings"

@@ -1,4 +1,4 @@
-package span
+package store
 
 import (
 	"fmt"
@@ -7,21 +7,19 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"pg_stat_backtrace/worker/history/store"
 )
 
 // record writes sweeps at these seconds of an hour that has ended, each with a row, and closes the hour.
 func record(t *testing.T, hour time.Time, at []float64) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "state")
-	w, err := store.Open(store.Options{Dir: dir, MinFree: 1, Meta: store.Meta{SystemID: "1"}})
+	w, err := Open(Options{Dir: dir, MinFree: 1, Meta: Meta{SystemID: "1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, s := range at {
-		sweep := store.Sweep{Time: hour.Add(time.Duration(s * float64(time.Second))), Period: time.Second, Rows: []store.Row{
-			{PID: 1, Type: "client backend", State: "active", BlockedBy: []store.Blocker{{PID: 2}, {PID: 0}}},
+		sweep := Sweep{Time: hour.Add(time.Duration(s * float64(time.Second))), Period: time.Second, Rows: []Row{
+			{PID: 1, Type: "client backend", State: "active", BlockedBy: []Blocker{{PID: 2}, {PID: 0}}},
 			{PID: 2, Type: "client backend", State: "idle in transaction", User: "u", WaitType: "Client", WaitEvent: "ClientRead"},
 			{PID: 3, Ended: true},
 		}}
@@ -35,7 +33,7 @@ func record(t *testing.T, hour time.Time, at []float64) (dir string) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	w, err = store.Open(store.Options{Dir: dir, MinFree: 1, Meta: store.Meta{SystemID: "1"}}) // closes the hour
+	w, err = Open(Options{Dir: dir, MinFree: 1, Meta: Meta{SystemID: "1"}}) // closes the hour
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,13 +57,13 @@ func TestRead(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		r, err := store.OpenReader(dir, "1")
+		r, err := OpenReader(dir, "1")
 		if err != nil {
 			t.Fatal(err)
 		}
 		totals := NewTotals([]string{"blocker"})
 		var gaps []string
-		summary, err := Read(t.Context(), r, hour, hour.Add(9*time.Second), func(s *Sweep, g *Gap) error {
+		summary, err := ReadSpan(t.Context(), r, hour, hour.Add(9*time.Second), func(s *SpanSweep, g *Gap) error {
 			if len(s.Rows) != 3 {
 				t.Errorf("%d rows at %s", len(s.Rows), s.Time)
 			}
@@ -102,7 +100,7 @@ func TestRead(t *testing.T) {
 func TestTotalsAreBounded(t *testing.T) {
 	totals := NewTotals([]string{"query", "wait"})
 	for i := range maxTotals + 1000 {
-		totals.Add(&Sweep{Period: time.Second, Rows: []store.Row{{QueryID: int64(i + 1)}}})
+		totals.Add(&SpanSweep{Period: time.Second, Rows: []Row{{QueryID: int64(i + 1)}}})
 	}
 	list, all := totals.List()
 	if len(list) != maxTotals+1 || list[0].Keys[0] != "(others)" || list[0].Samples != 1000 || all != maxTotals+1000 {

@@ -1,6 +1,4 @@
-// Package span reads a span of time from a history, sweep by sweep, with the gaps in it, and counts its samples. It must
-// not know how the result is printed.
-package span
+package store
 
 import (
 	"cmp"
@@ -10,18 +8,16 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"pg_stat_backtrace/worker/history/store"
 )
 
-// Sweep is what the recorder saw at one time.
-type Sweep struct {
+// SpanSweep is what the recorder saw at one time.
+type SpanSweep struct {
 	Time   time.Time
 	Period time.Duration // that each row stands for
 	Delay  time.Duration
 	Lost   int // earlier sweeps that could not be written
 	Note   string
-	Rows   []store.Row
+	Rows   []Row
 }
 
 // Gap is a time in which nothing was recorded.
@@ -58,12 +54,12 @@ func gap(before, at time.Time, period time.Duration) (Gap, bool) {
 	return g, g.To.Sub(g.From) >= max(tolerance, period*9/10) // a sweep may be a little late
 }
 
-// Read calls each with the sweeps of a span, in order. A gap before a sweep is passed with it. It returns the summary also
+// ReadSpan calls each with the sweeps of a span, in order. A gap before a sweep is passed with it. It returns the summary also
 // with an error of each.
-func Read(ctx context.Context, r *store.Reader, since, until time.Time, each func(*Sweep, *Gap) error) (Summary, error) {
+func ReadSpan(ctx context.Context, r *Reader, since, until time.Time, each func(*SpanSweep, *Gap) error) (Summary, error) {
 	s := Summary{Since: since, Until: until, Gaps: []Gap{}}
-	var infos []store.SweepInfo
-	err := r.Sweeps(ctx, since, until, func(i store.SweepInfo) error {
+	var infos []SweepInfo
+	err := r.Sweeps(ctx, since, until, func(i SweepInfo) error {
 		infos = append(infos, i)
 		return nil
 	})
@@ -71,9 +67,9 @@ func Read(ctx context.Context, r *store.Reader, since, until time.Time, each fun
 		return s, err
 	}
 	last := since
-	var current Sweep
-	pass := func(i *store.SweepInfo, rows []store.Row) error {
-		current = Sweep{
+	var current SpanSweep
+	pass := func(i *SweepInfo, rows []Row) error {
+		current = SpanSweep{
 			Time: time.UnixMicro(i.Time), Period: seconds(i.Period), Delay: seconds(i.Delay), Lost: int(i.Lost), Note: i.Note, Rows: rows,
 		}
 		s.count(&current)
@@ -85,12 +81,12 @@ func Read(ctx context.Context, r *store.Reader, since, until time.Time, each fun
 		last = current.Time
 		return each(&current, before)
 	}
-	slices.SortStableFunc(infos, func(a, b store.SweepInfo) int { return cmp.Compare(a.Time, b.Time) }) // the clock may go back
-	next, pending := 0, []store.Row(nil)
+	slices.SortStableFunc(infos, func(a, b SweepInfo) int { return cmp.Compare(a.Time, b.Time) }) // the clock may go back
+	next, pending := 0, []Row(nil)
 	orphans := func() error { // rows of a sweep whose own record cannot be read
 		rows := pending
 		pending = nil
-		return pass(&store.SweepInfo{
+		return pass(&SweepInfo{
 			Time: rows[0].Time, Period: cmp.Or(current.Period, time.Second).Seconds(), Note: "the record of this sweep cannot be read",
 		}, rows)
 	}
@@ -101,7 +97,7 @@ func Read(ctx context.Context, r *store.Reader, since, until time.Time, each fun
 					return err
 				}
 			}
-			var rows []store.Row
+			var rows []Row
 			if len(pending) > 0 && pending[0].Time == infos[next].Time {
 				rows, pending = pending, nil
 			}
@@ -114,7 +110,7 @@ func Read(ctx context.Context, r *store.Reader, since, until time.Time, each fun
 		}
 		return nil
 	}
-	err = r.Rows(ctx, since, until, func(row *store.Row) error {
+	err = r.Rows(ctx, since, until, func(row *Row) error {
 		if len(pending) > 0 && pending[0].Time != row.Time {
 			if err := flush(row.Time); err != nil {
 				return err
@@ -140,7 +136,7 @@ func Read(ctx context.Context, r *store.Reader, since, until time.Time, each fun
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-func (s *Summary) count(w *Sweep) {
+func (s *Summary) count(w *SpanSweep) {
 	s.Sweeps++
 	s.Rows += len(w.Rows)
 	s.Lost += w.Lost
@@ -158,8 +154,8 @@ func (s *Summary) gap(g Gap) {
 	s.Gaps = append(s.Gaps, g)
 }
 
-// Keys are the columns by which samples can be counted.
-func Keys() []string {
+// GroupKeys are the columns by which samples can be counted.
+func GroupKeys() []string {
 	return []string{"wait", "query", "user", "database", "blocker", "state", "type", "phrase", "plpgsql", "stack"}
 }
 
@@ -184,7 +180,7 @@ func NewTotals(by []string) *Totals { return &Totals{by: by, m: map[string]*Tota
 
 // Add counts the rows of a sweep. Sessions that ended before it do not count. By blocker, a session counts once for each
 // process that blocks it, and not at all if it waits for no process.
-func (t *Totals) Add(s *Sweep) {
+func (t *Totals) Add(s *SpanSweep) {
 	for i := range s.Rows {
 		row := &s.Rows[i]
 		if row.Ended {
@@ -201,7 +197,7 @@ func (t *Totals) Add(s *Sweep) {
 	}
 }
 
-func (t *Totals) add(s *Sweep, row *store.Row, b *store.Blocker) {
+func (t *Totals) add(s *SpanSweep, row *Row, b *Blocker) {
 	keys := make([]string, len(t.by))
 	for i, by := range t.by {
 		keys[i] = key(by, s, row, b)
@@ -236,16 +232,16 @@ func (t *Totals) List() (list []*Total, all float64) {
 	return list, t.all
 }
 
-func key(by string, s *Sweep, row *store.Row, b *store.Blocker) string {
+func key(by string, s *SpanSweep, row *Row, b *Blocker) string {
 	switch by {
 	case "wait":
-		return Wait(row)
+		return WaitName(row)
 	case "query":
 		return query(row)
 	case "user":
-		return Name(row.User, row.UserID)
+		return ObjectName(row.User, row.UserID)
 	case "database":
-		return Name(row.Database, row.DatabaseID)
+		return ObjectName(row.Database, row.DatabaseID)
 	case "state":
 		return cmp.Or(row.State, "-")
 	case "type":
@@ -268,8 +264,8 @@ func StackKey(id int64) string {
 	return strconv.FormatInt(id, 10)
 }
 
-// Stacks returns the frames of the stacks that totals have as the key at a position, the innermost frame first.
-func Stacks(ctx context.Context, r *store.Reader, since, until time.Time, list []*Total, position int) (map[string][]string, error) {
+// StacksOf returns the frames of the stacks that totals have as the key at a position, the innermost frame first.
+func StacksOf(ctx context.Context, r *Reader, since, until time.Time, list []*Total, position int) (map[string][]string, error) {
 	want := map[int64]bool{}
 	for _, t := range list {
 		if id, err := strconv.ParseInt(t.Keys[position], 10, 64); err == nil {
@@ -290,16 +286,16 @@ func Stacks(ctx context.Context, r *store.Reader, since, until time.Time, list [
 	return frames, nil
 }
 
-// Wait returns the wait event, or says that the process does not wait.
-func Wait(row *store.Row) string {
+// WaitName returns the wait event, or says that the process does not wait.
+func WaitName(row *Row) string {
 	if row.WaitType == "" {
 		return "no wait"
 	}
 	return row.WaitType + ":" + row.WaitEvent
 }
 
-// Name returns a name, or else the number of the object.
-func Name(name string, oid uint32) string {
+// ObjectName returns a name, or else the number of the object.
+func ObjectName(name string, oid uint32) string {
 	switch {
 	case name != "":
 		return name
@@ -309,7 +305,7 @@ func Name(name string, oid uint32) string {
 	return "-"
 }
 
-func query(row *store.Row) string {
+func query(row *Row) string {
 	switch {
 	case row.Query != "":
 		return row.Query
@@ -319,13 +315,13 @@ func query(row *store.Row) string {
 	return "-"
 }
 
-func blocker(s *Sweep, b *store.Blocker) string {
+func blocker(s *SpanSweep, b *Blocker) string {
 	if b.PID == 0 {
 		return "prepared transaction"
 	}
 	for i := range s.Rows {
 		if row := &s.Rows[i]; row.PID == b.PID && !row.Ended {
-			return fmt.Sprintf("%d (%s, %s, %s)", b.PID, row.Type, Name(row.User, row.UserID), cmp.Or(row.State, "-"))
+			return fmt.Sprintf("%d (%s, %s, %s)", b.PID, row.Type, ObjectName(row.User, row.UserID), cmp.Or(row.State, "-"))
 		}
 	}
 	return strconv.Itoa(int(b.PID))

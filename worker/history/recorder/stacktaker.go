@@ -1,6 +1,4 @@
-// Package stacks takes the stacks of a server's processes for the history, without stopping them, and says what each
-// process does. It must not know the recorder or the files.
-package stacks
+package recorder
 
 import (
 	"context"
@@ -46,8 +44,8 @@ type Stack struct {
 	Function string `json:"function,omitempty"`
 }
 
-// Take returns the stack of a process of a server. The process is not stopped. It takes at most about limit.
-func Take(ctx context.Context, c *capture.Capturer, server cluster.Cluster, pid int, limit time.Duration) (*Stack, error) {
+// TakeStack returns the stack of a process of a server. The process is not stopped. It takes at most about limit.
+func TakeStack(ctx context.Context, c *capture.Capturer, server cluster.Cluster, pid int, limit time.Duration) (*Stack, error) {
 	target, err := server.Contains(pid)
 	if err != nil {
 		return nil, err
@@ -57,11 +55,11 @@ func Take(ctx context.Context, c *capture.Capturer, server cluster.Cluster, pid 
 	if err != nil {
 		return nil, err
 	}
-	return Of(t), nil
+	return StackOf(t), nil
 }
 
-// Of translates a trace.
-func Of(t *backtrace.Trace) *Stack {
+// StackOf translates a trace.
+func StackOf(t *backtrace.Trace) *Stack {
 	s := &Stack{Method: t.Engine, Frames: []string{}}
 	phrase := render.Phrase(t)
 	s.Phrase, s.PhraseKey, s.Advice, s.Page = phrase.Text, phrase.Key, phrase.Advice, phrase.Page

@@ -1,4 +1,4 @@
-package webhook
+package rules
 
 import (
 	"context"
@@ -32,7 +32,7 @@ func TestDeliver(t *testing.T) {
 	server := httptest.NewServer(mux)
 	defer server.Close()
 	reports := make(chan error, 4)
-	s := New(func(_ string, err error) { reports <- err })
+	s := NewWebhookSender(func(_ string, err error) { reports <- err })
 	s.pause = time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -44,7 +44,7 @@ func TestDeliver(t *testing.T) {
 		Name: "lock_wait", Since: time.Unix(1_800_000_000, 0), Key: "cause", Labels: map[string]string{"cluster": "7"},
 		Annotations: map[string]string{"summary": "1 session waits"},
 	}
-	s.Send(Target{URL: server.URL + "/good"}, a)
+	s.Send(WebhookTarget{URL: server.URL + "/good"}, a)
 	if err := <-reports; err != nil {
 		t.Error(err)
 	}
@@ -69,7 +69,7 @@ func TestDeliver(t *testing.T) {
 	for url, want := range map[string]string{
 		server.URL + "/redirect": "Temporary Redirect", server.URL + "/none": "Not Found", "http://user:secret@127.0.0.1:1/": "refused",
 	} {
-		s.Send(Target{URL: url}, a)
+		s.Send(WebhookTarget{URL: url}, a)
 		if err := <-reports; err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", url, err)
 		}
@@ -85,7 +85,7 @@ func TestSendNeverBlocks(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hang }))
 	defer server.Close()
 	defer close(hang)
-	s := New(nil)
+	s := NewWebhookSender(nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -94,7 +94,7 @@ func TestSendNeverBlocks(t *testing.T) {
 	}()
 	sent := 0
 	for range 100 {
-		if s.Send(Target{URL: server.URL, Timeout: time.Hour}, Alert{}) {
+		if s.Send(WebhookTarget{URL: server.URL, Timeout: time.Hour}, Alert{}) {
 			sent++
 		}
 	}
@@ -105,8 +105,8 @@ func TestSendNeverBlocks(t *testing.T) {
 	<-done
 }
 
-// TestEnd compares the messages of the begin and the end of one alert.
-func TestEnd(t *testing.T) {
+// TestWebhookEnd compares the messages of the begin and the end of one alert.
+func TestWebhookEnd(t *testing.T) {
 	t.Parallel()
 	a := Alert{Name: "lock_wait", Since: time.Unix(1_800_000_000, 0), Key: "cause", Labels: map[string]string{"cluster": "7"}}
 	begin := messageOf(&a)
