@@ -6,8 +6,6 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/codeflow"
 	"pg_stat_backtrace/unwind/disasm"
-	"pg_stat_backtrace/unwind/disasm/riscv64"
-	"pg_stat_backtrace/unwind/disasm/s390x"
 )
 
 // instructionSets defines for each instruction set the maximum length of a call in bytes and how to recognize a call.
@@ -23,8 +21,8 @@ var instructionSets = [...]struct {
 	arch.Unfollowed: {},
 	arch.X86:        {7, x86Call, x86Stub}, // an opcode, ModRM, SIB and four bytes of displacement
 	arch.A64:        {disasm.LengthA64, plainCall(disasm.DecodeA64, disasm.LengthA64), a64Stub},
-	arch.ZArch:      {s390x.Longest, plainCall(s390x.Decode, s390x.Longest, 4, 2), relativeStub(s390x.Decode)},
-	arch.RV64:       {riscv64.Longest, plainCall(riscv64.Decode, riscv64.Longest, 2), relativeStub(riscv64.Decode)},
+	arch.ZArch:      {disasm.LongestZArch, plainCall(disasm.DecodeZArch, disasm.LongestZArch, 4, 2), relativeStub(disasm.DecodeZArch)},
+	arch.RV64:       {disasm.LongestRV64, plainCall(disasm.DecodeRV64, disasm.LongestRV64, 2), relativeStub(disasm.DecodeRV64)},
 }
 
 // calls checks whether the instruction before a return address can have called the function at entry (0: any

@@ -16,7 +16,7 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/disasm/riscv64"
+	"pg_stat_backtrace/unwind/disasm"
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
@@ -182,7 +182,7 @@ func TestNoStubs(t *testing.T) {
 		for i, w := range tt.words {
 			binary.LittleEndian.PutUint32(c.window[4*i:], w)
 		}
-		if slot, ok := relativeStub(riscv64.Decode)(&c, at); ok != (tt.slot != 0) || ok && slot != tt.slot {
+		if slot, ok := relativeStub(disasm.DecodeRV64)(&c, at); ok != (tt.slot != 0) || ok && slot != tt.slot {
 			t.Errorf("%s: %#x, %t", tt.name, slot, ok)
 		}
 	}

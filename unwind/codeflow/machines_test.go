@@ -8,8 +8,6 @@ import (
 
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/disasm"
-	"pg_stat_backtrace/unwind/disasm/riscv64"
-	"pg_stat_backtrace/unwind/disasm/s390x"
 )
 
 var amd64 = machine{
@@ -50,13 +48,13 @@ var arm64 = machine{
 }
 
 var riscv64Machine = machine{
-	arch: arch.RISCV64, preserved: []int{8, 9, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27}, most: riscv64.Longest,
-	scan: scanPlain(arch.RISCV64, riscv64.Decode, "\x01\x00"),
+	arch: arch.RISCV64, preserved: []int{8, 9, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27}, most: disasm.LongestRV64,
+	scan: scanPlain(arch.RISCV64, disasm.DecodeRV64, "\x01\x00"),
 }
 
 var s390xMachine = machine{
-	arch: arch.S390X, preserved: []int{6, 7, 8, 9, 10, 11, 12, 13}, most: s390x.Longest,
-	scan: scanPlain(arch.S390X, s390x.Decode, "\x07\x07"),
+	arch: arch.S390X, preserved: []int{6, 7, 8, 9, 10, 11, 12, 13}, most: disasm.LongestZArch,
+	scan: scanPlain(arch.S390X, disasm.DecodeZArch, "\x07\x07"),
 }
 
 // scanPlain scans code that package disasm decodes. nop is the instruction that aligns functions. It skips

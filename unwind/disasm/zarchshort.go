@@ -1,13 +1,11 @@
-package s390x
-
-import "pg_stat_backtrace/unwind/disasm"
+package disasm
 
 // two decodes instructions of two bytes.
-func (x *instruction) two(w word) bool {
+func (x *zInstruction) two(w zWord) bool {
 	r1, r2 := w.r1(), w.r2()
 	switch op := w.op(); {
 	case op == 0x00: // no instruction begins with this byte
-		x.Flow = disasm.Ends
+		x.Flow = Ends
 		return w.bits(0, 16) <= 1
 	case op == 0x04: // SPM
 		return true
@@ -43,7 +41,7 @@ func (x *instruction) two(w word) bool {
 }
 
 // four decodes instructions of four bytes.
-func (x *instruction) four(w word) bool {
+func (x *zInstruction) four(w zWord) bool {
 	switch op := w.op(); {
 	case op < 0x80:
 		return x.indexed(w)
@@ -63,7 +61,7 @@ func (x *instruction) four(w word) bool {
 }
 
 // indexed decodes the formats RX.
-func (x *instruction) indexed(w word) bool {
+func (x *zInstruction) indexed(w zWord) bool {
 	r1, index, reg, disp := w.r1(), w.r2(), w.reg(16), w.disp12()
 	size := uint64(4)
 	switch op := w.op(); {
@@ -106,11 +104,11 @@ func (x *instruction) indexed(w word) bool {
 }
 
 // address notes the address that LA and LAY compute.
-func (x *instruction) address(rd, index, reg int, disp int64) bool {
+func (x *zInstruction) address(rd, index, reg int, disp int64) bool {
 	switch {
 	case index != 0 && reg != 0:
 		if disp == 0 {
-			return x.sum(disasm.AddRegister, rd, reg, index)
+			return x.sum(AddRegister, rd, reg, index)
 		}
 		return x.writes(rd)
 	case index == 0 && reg == 0:
@@ -120,7 +118,7 @@ func (x *instruction) address(rd, index, reg int, disp int64) bool {
 }
 
 // relative decodes 0xa7: tests, branches, and arithmetic with 16 bits.
-func (x *instruction) relative(w word) bool {
+func (x *zInstruction) relative(w zWord) bool {
 	r1, imm := w.r1(), w.signed(16, 16)
 	switch w.bits(12, 4) {
 	case 0x0, 0x1, 0x2, 0x3, 0xe, 0xf: // TMLH and similar, CHI, CGHI
@@ -130,7 +128,7 @@ func (x *instruction) relative(w word) bool {
 		x.call(r1)
 		return x.To(w.target16())
 	case 0x6, 0x7: // BRCT, BRCTG
-		x.Flow = disasm.Branch
+		x.Flow = Branch
 		x.To(w.target16())
 		return x.writes(r1)
 	case 0x9: // LGHI
@@ -144,11 +142,11 @@ func (x *instruction) relative(w word) bool {
 }
 
 // storage decodes the formats RS and SI.
-func (x *instruction) storage(w word) bool {
+func (x *zInstruction) storage(w zWord) bool {
 	r1, r3, reg, disp := w.r1(), w.r2(), w.reg(16), w.disp12()
 	switch op := w.op(); op {
 	case 0x84, 0x85: // BRXH, BRXLE
-		x.Flow = disasm.Branch
+		x.Flow = Branch
 		x.To(w.target16())
 		return x.writes(r1)
 	case 0x86, 0x87: // BXH, BXLE
@@ -190,7 +188,7 @@ func (x *instruction) storage(w word) bool {
 }
 
 // control decodes 0xb2.
-func (x *instruction) control(w word) bool {
+func (x *zInstruction) control(w zWord) bool {
 	r1, r2, reg, disp := w.reg(24), w.reg(28), w.reg(16), w.disp12()
 	switch w.bits(8, 8) {
 	case 0x4d, 0x4e, 0x99, 0x9d, 0xb8, 0xb9, 0xbd, 0xe8, 0xf8, 0xfa, 0xff:
@@ -215,7 +213,7 @@ func (x *instruction) control(w word) bool {
 }
 
 // float decodes 0xb3, floating point with registers. Conversions to integers write general registers.
-func (x *instruction) float(w word) bool {
+func (x *zInstruction) float(w zWord) bool {
 	r1, r2 := w.reg(24), w.reg(28)
 	switch op := w.bits(8, 8); {
 	case op == 0xcd: // LGDR
@@ -236,19 +234,19 @@ func number(f int) int {
 }
 
 // registers decodes 0xb9.
-func (x *instruction) registers(w word) bool {
+func (x *zInstruction) registers(w zWord) bool {
 	r1, r2, r3 := w.reg(24), w.reg(28), w.reg(16)
 	switch op := w.bits(8, 8); {
 	case op == 0x04: // LGR
 		return x.add(r1, r2, 0)
 	case op == 0x08: // AGR
-		return x.sum(disasm.AddRegister, r1, r1, r2)
+		return x.sum(AddRegister, r1, r1, r2)
 	case op == 0x09: // SGR
-		return x.sum(disasm.SubRegister, r1, r1, r2)
+		return x.sum(SubRegister, r1, r1, r2)
 	case op == 0xe8: // AGRK
-		return x.sum(disasm.AddRegister, r1, r2, r3)
+		return x.sum(AddRegister, r1, r2, r3)
 	case op == 0xe9: // SGRK
-		return x.sum(disasm.SubRegister, r1, r2, r3)
+		return x.sum(SubRegister, r1, r2, r3)
 	case op == 0x20, op == 0x21, op == 0x30, op == 0x31, op == 0x60, op == 0x61, op == 0x72, op == 0x73,
 		op == 0xcd, op == 0xcf, op == 0xdd, op == 0xdf:
 		return true // CGR, CLGR, CGFR, CLGFR, CGRT, CLGRT, CRT, CLRT, CHHR, CLHHR, CHLR, CLHLR

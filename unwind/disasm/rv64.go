@@ -1,92 +1,86 @@
-// Package riscv64 decodes RV64 instructions for an unwinder, see package disasm. It follows the RISC-V Instruction
-// Set Manual, volume I, chapter "RV32/64G Instruction Set Listings". It also follows the chapters on extensions:
-// compressed instructions, atomic operations, floating point, bits and vectors. The input is bytes. The package does
-// not depend on processes or images.
-package riscv64
+package disasm
 
 import (
 	"encoding/binary"
 	"fmt"
-
-	"pg_stat_backtrace/unwind/disasm"
 )
 
-// Longest is the length of the longest instruction in bytes.
-const Longest = 4
+// LongestRV64 is the length of the longest instruction in bytes.
+const LongestRV64 = 4
 
 // Numbers of registers that the ABI names.
 const (
-	Zero = 0 // always zero
-	RA   = 1 // where a call leaves its return address
-	SP   = 2
-	a0   = 10
+	Zero   = 0 // always zero
+	RV64RA = 1 // where a call leaves its return address
+	RV64SP = 2
+	a0     = 10
 )
 
-// Decode decodes the instruction at the beginning of p, which may hold more. The error is an disasm.ErrCode.
-func Decode(p []byte) (disasm.Instruction, error) {
+// DecodeRV64 decodes the instruction at the beginning of p, which may hold more. The error is an disasm.ErrCode.
+func DecodeRV64(p []byte) (Instruction, error) {
 	if len(p) < 2 {
-		return disasm.Instruction{}, fmt.Errorf("%w: it ends within an instruction", disasm.ErrCode)
+		return Instruction{}, fmt.Errorf("%w: it ends within an instruction", ErrCode)
 	}
-	if half := word(binary.LittleEndian.Uint16(p)); half&3 != 3 {
-		x := instruction{disasm.New(2)}
+	if half := rvWord(binary.LittleEndian.Uint16(p)); half&3 != 3 {
+		x := rvInstruction{New(2)}
 		if !x.compressed(half) {
-			return disasm.Instruction{}, fmt.Errorf("%w: %#04x", disasm.ErrCode, uint32(half))
+			return Instruction{}, fmt.Errorf("%w: %#04x", ErrCode, uint32(half))
 		}
 		return x.Instruction, nil
 	}
-	if len(p) < Longest {
-		return disasm.Instruction{}, fmt.Errorf("%w: it ends within an instruction", disasm.ErrCode)
+	if len(p) < LongestRV64 {
+		return Instruction{}, fmt.Errorf("%w: it ends within an instruction", ErrCode)
 	}
-	w := word(binary.LittleEndian.Uint32(p))
-	x := instruction{disasm.New(Longest)}
+	w := rvWord(binary.LittleEndian.Uint32(p))
+	x := rvInstruction{New(LongestRV64)}
 	if !x.decode(w) {
-		return disasm.Instruction{}, fmt.Errorf("%w: %#08x", disasm.ErrCode, uint32(w))
+		return Instruction{}, fmt.Errorf("%w: %#08x", ErrCode, uint32(w))
 	}
 	return x.Instruction, nil
 }
 
-// instruction is the instruction being decoded.
-type instruction struct{ disasm.Instruction }
+// rvInstruction is the instruction being decoded.
+type rvInstruction struct{ Instruction }
 
-// word is an encoded instruction.
-type word uint32
+// rvWord is an encoded instruction.
+type rvWord uint32
 
 // bits returns count bits from bit low on.
-func (w word) bits(low, count uint) uint32 { return uint32(w) >> low & (1<<count - 1) }
+func (w rvWord) bits(low, count uint) uint32 { return uint32(w) >> low & (1<<count - 1) }
 
 // signed returns count bits from bit low on, with their sign.
-func (w word) signed(low, count uint) int64 {
+func (w rvWord) signed(low, count uint) int64 {
 	return int64(uint64(w)<<(64-low-count)) >> (64 - count)
 }
 
 // reg returns the register in five bits from bit low on.
-func (w word) reg(low uint) int { return register(w.bits(low, 5)) }
+func (w rvWord) reg(low uint) int { return rvRegister(w.bits(low, 5)) }
 
-func register(n uint32) int {
+func rvRegister(n uint32) int {
 	if n == Zero {
-		return disasm.None
+		return None
 	}
 	return int(n)
 }
 
 // The formats' fields.
-func (w word) rd() int      { return w.reg(7) }
-func (w word) rs1() int     { return w.reg(15) }
-func (w word) rs2() int     { return w.reg(20) }
-func (w word) kind() uint32 { return w.bits(12, 3) } // funct3
-func (w word) immI() int64  { return w.signed(20, 12) }
-func (w word) immS() int64  { return w.signed(25, 7)<<5 | int64(w.bits(7, 5)) }
+func (w rvWord) rd() int      { return w.reg(7) }
+func (w rvWord) rs1() int     { return w.reg(15) }
+func (w rvWord) rs2() int     { return w.reg(20) }
+func (w rvWord) kind() uint32 { return w.bits(12, 3) } // funct3
+func (w rvWord) immI() int64  { return w.signed(20, 12) }
+func (w rvWord) immS() int64  { return w.signed(25, 7)<<5 | int64(w.bits(7, 5)) }
 
-func (w word) immB() int64 {
+func (w rvWord) immB() int64 {
 	return w.signed(31, 1)<<12 | int64(w.bits(7, 1)<<11|w.bits(25, 6)<<5|w.bits(8, 4)<<1)
 }
 
-func (w word) immJ() int64 {
+func (w rvWord) immJ() int64 {
 	return w.signed(31, 1)<<20 | int64(w.bits(12, 8)<<12|w.bits(20, 1)<<11|w.bits(21, 10)<<1)
 }
 
 // decode decodes an instruction of 32 bits by its major opcode.
-func (x *instruction) decode(w word) bool {
+func (x *rvInstruction) decode(w rvWord) bool {
 	switch w.bits(2, 5) {
 	case 0b00000:
 		return x.load(w)
@@ -96,8 +90,8 @@ func (x *instruction) decode(w word) bool {
 	case 0b00100:
 		x.immediate(w)
 	case 0b00101: // AUIPC
-		if x.set(w.rd(), disasm.None, w.signed(12, 20)<<12); x.Rd != disasm.None {
-			x.Op = disasm.Here
+		if x.set(w.rd(), None, w.signed(12, 20)<<12); x.Rd != None {
+			x.Op = Here
 		}
 	case 0b01000:
 		return x.store(w)
@@ -106,7 +100,7 @@ func (x *instruction) decode(w word) bool {
 	case 0b01100:
 		x.register(w)
 	case 0b01101: // LUI
-		x.set(w.rd(), disasm.None, w.signed(12, 20)<<12)
+		x.set(w.rd(), None, w.signed(12, 20)<<12)
 	case 0b00110, 0b01110: // of 32 bits
 		x.Write(w.rd())
 	case 0b10000, 0b10001, 0b10010, 0b10011: // FMADD and similar
@@ -115,7 +109,7 @@ func (x *instruction) decode(w word) bool {
 	case 0b10101:
 		x.vector(w)
 	case 0b11000:
-		x.Flow = disasm.Branch
+		x.Flow = Branch
 		return w.kind()&6 != 2 && x.To(w.immB())
 	case 0b11001:
 		return w.kind() == 0 && x.jumpTo(w.rd(), w.rs1(), w.immI())
@@ -131,19 +125,19 @@ func (x *instruction) decode(w word) bool {
 }
 
 // set records that a register becomes the sum of another register and a number, or only the number for disasm.None.
-func (x *instruction) set(rd, rn int, imm int64) {
-	if rd == disasm.None {
+func (x *rvInstruction) set(rd, rn int, imm int64) {
+	if rd == None {
 		return
 	}
-	x.Op, x.Rd, x.Rn, x.Imm = disasm.Add, rd, rn, uint64(imm)
-	if rn == disasm.None {
-		x.Op = disasm.Set
+	x.Op, x.Rd, x.Rn, x.Imm = Add, rd, rn, uint64(imm)
+	if rn == None {
+		x.Op = Set
 	}
 	x.Write(rd)
 }
 
 // load decodes LB to LWU; LD loads a register as a whole.
-func (x *instruction) load(w word) bool {
+func (x *rvInstruction) load(w rvWord) bool {
 	if w.kind() == 7 {
 		return false
 	}
@@ -155,18 +149,18 @@ func (x *instruction) load(w word) bool {
 }
 
 // access notes an access to memory.
-func (x *instruction) access(base int, disp int64, size uint64) {
-	x.Access.Base, x.Access.Disp, x.Access.Size, x.Access.Known = base, disp, size, base != disasm.None
+func (x *rvInstruction) access(base int, disp int64, size uint64) {
+	x.Access.Base, x.Access.Disp, x.Access.Size, x.Access.Known = base, disp, size, base != None
 }
 
 // moved notes the register that an access moves.
-func (x *instruction) moved(reg int) {
+func (x *rvInstruction) moved(reg int) {
 	if x.Access.Size == 8 {
 		x.Access.Whole[0], x.Access.Count = reg, 1
 	}
 }
 
-func (x *instruction) store(w word) bool {
+func (x *rvInstruction) store(w rvWord) bool {
 	if w.kind() > 3 {
 		return false
 	}
@@ -177,7 +171,7 @@ func (x *instruction) store(w word) bool {
 }
 
 // floating decodes loads and stores of floating point registers and of vectors. The length of vectors is unknown.
-func (x *instruction) floating(w word) bool {
+func (x *rvInstruction) floating(w rvWord) bool {
 	store := w.bits(5, 1) != 0
 	x.Access.Load, x.Access.Store = !store, store
 	if w.kind() == 0 || w.kind() > 4 {
@@ -194,30 +188,30 @@ func (x *instruction) floating(w word) bool {
 }
 
 // atomic decodes LR, SC and the AMOs; AMOCAS.Q has a pair of registers.
-func (x *instruction) atomic(w word) {
+func (x *rvInstruction) atomic(w rvWord) {
 	x.access(w.rs1(), 0, 1<<w.kind())
 	x.Access.Load, x.Access.Store = true, true
 	x.Write(w.rd())
-	if w.bits(27, 5) == 0b00101 && w.kind() == 4 && w.rd() != disasm.None {
+	if w.bits(27, 5) == 0b00101 && w.kind() == 4 && w.rd() != None {
 		x.Write(w.rd() | 1)
 	}
 }
 
 // immediate decodes ADDI and similar instructions.
-func (x *instruction) immediate(w word) {
+func (x *rvInstruction) immediate(w rvWord) {
 	x.Write(w.rd())
 	switch w.kind() {
 	case 0: // ADDI
 		x.set(w.rd(), w.rs1(), w.immI())
 	case 7: // ANDI
-		if w.rs1() != disasm.None && w.rd() != disasm.None {
-			x.Op, x.Rd, x.Rn, x.Imm = disasm.And, w.rd(), w.rs1(), uint64(w.immI())
+		if w.rs1() != None && w.rd() != None {
+			x.Op, x.Rd, x.Rn, x.Imm = And, w.rd(), w.rs1(), uint64(w.immI())
 		}
 	}
 }
 
-// register decodes ADD and similar instructions.
-func (x *instruction) register(w word) {
+// rvRegister decodes ADD and similar instructions.
+func (x *rvInstruction) register(w rvWord) {
 	x.Write(w.rd())
 	if w.kind() != 0 || w.bits(25, 7)&^0x20 != 0 {
 		return
@@ -226,25 +220,25 @@ func (x *instruction) register(w word) {
 }
 
 // sum notes the sum or the difference of two registers.
-func (x *instruction) sum(rd, rn, rm int, less bool) {
+func (x *rvInstruction) sum(rd, rn, rm int, less bool) {
 	x.Write(rd)
 	switch {
-	case rd == disasm.None:
-	case rm == disasm.None:
+	case rd == None:
+	case rm == None:
 		x.set(rd, rn, 0)
-	case less && rn != disasm.None:
-		x.Op, x.Rd, x.Rn, x.Rm = disasm.SubRegister, rd, rn, rm
+	case less && rn != None:
+		x.Op, x.Rd, x.Rn, x.Rm = SubRegister, rd, rn, rm
 	case less:
-	case rn == disasm.None:
+	case rn == None:
 		x.set(rd, rm, 0)
 	default:
-		x.Op, x.Rd, x.Rn, x.Rm = disasm.AddRegister, rd, rn, rm
+		x.Op, x.Rd, x.Rn, x.Rm = AddRegister, rd, rn, rm
 	}
 }
 
 // calculate decodes floating point instructions, of which comparisons, conversions to integers and moves from there
 // write general registers.
-func (x *instruction) calculate(w word) {
+func (x *rvInstruction) calculate(w rvWord) {
 	switch w.bits(27, 5) {
 	case 0b10100, 0b11000, 0b11100:
 		x.Write(w.rd())
@@ -252,7 +246,7 @@ func (x *instruction) calculate(w word) {
 }
 
 // vector decodes vector instructions. VSETVL and the instructions on one element write general registers.
-func (x *instruction) vector(w word) {
+func (x *rvInstruction) vector(w rvWord) {
 	const configure, integer, single = 7, 2, 0b010000
 	if w.kind() == configure || w.kind() == integer && w.bits(26, 6) == single {
 		x.Write(w.rd())
@@ -260,41 +254,41 @@ func (x *instruction) vector(w word) {
 }
 
 // jump decodes JAL. With another register for the return address it is part of a function's entry code.
-func (x *instruction) jump(rd int, target int64) bool {
+func (x *rvInstruction) jump(rd int, target int64) bool {
 	switch rd {
-	case disasm.None:
-		x.Flow = disasm.Jump
-	case RA:
-		x.Flow = disasm.Call
+	case None:
+		x.Flow = Jump
+	case RV64RA:
+		x.Flow = Call
 	default:
-		x.Flow = disasm.Unknown
+		x.Flow = Unknown
 	}
 	x.Write(rd)
 	return x.To(target)
 }
 
 // jumpTo decodes JALR: to RA it is a return.
-func (x *instruction) jumpTo(rd, rn int, disp int64) bool {
+func (x *rvInstruction) jumpTo(rd, rn int, disp int64) bool {
 	x.Write(rd)
 	x.Rn = rn
 	switch {
-	case rd == RA:
-		x.Flow = disasm.Call
-	case rd == disasm.None && rn == RA && disp == 0:
-		x.Flow = disasm.Return
+	case rd == RV64RA:
+		x.Flow = Call
+	case rd == None && rn == RV64RA && disp == 0:
+		x.Flow = Return
 	default:
-		x.Flow = disasm.Unknown
+		x.Flow = Unknown
 	}
 	return true
 }
 
 // system decodes ECALL, EBREAK, and accesses to control registers. Linux resumes behind ECALL with the result in a0.
-func (x *instruction) system(w word) bool {
+func (x *rvInstruction) system(w rvWord) bool {
 	switch {
 	case w == 0x00000073:
 		x.Write(a0)
 	case w == 0x00100073:
-		x.Flow = disasm.Ends
+		x.Flow = Ends
 	case w.kind() == 0: // to wait for a reservation (Zawrs); the others are a kernel's
 		return w == 0x00d00073 || w == 0x01d00073
 	default:

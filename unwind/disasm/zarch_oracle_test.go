@@ -1,4 +1,4 @@
-package s390x_test
+package disasm_test
 
 import (
 	"debug/elf"
@@ -13,14 +13,13 @@ import (
 
 	"pg_stat_backtrace/unwind/disasm"
 	"pg_stat_backtrace/unwind/disasm/insntest"
-	"pg_stat_backtrace/unwind/disasm/s390x"
 )
 
-// TestAgainstDisassembler decodes all instructions of two bytes, and random longer instructions of each opcode. It
+// TestZArchAgainstDisassembler decodes all instructions of two bytes, and random longer instructions of each opcode. It
 // compares the results with LLVM's disassembler. Length and control flow must match. The registers that the text
 // writes must be among the registers that may be written. Instructions that create and remove frames must match
 // exactly.
-func TestAgainstDisassembler(t *testing.T) {
+func TestZArchAgainstDisassembler(t *testing.T) {
 	each := 6
 	if raceEnabled {
 		each = 1
@@ -58,18 +57,18 @@ func TestAgainstDisassembler(t *testing.T) {
 		}
 	}
 	d := insntest.Decoder{
-		Machine: elf.EM_S390, Order: binary.BigEndian, Options: []string{"--mcpu=arch14"}, Decode: s390x.Decode,
+		Machine: elf.EM_S390, Order: binary.BigEndian, Options: []string{"--mcpu=arch14"}, Decode: disasm.DecodeZArch,
 		Differs: func(x *disasm.Instruction, text string, at uint64) string {
 			mnemonic, rest, _ := strings.Cut(text, "\t")
-			return differs(x, mnemonic, split(rest), at)
+			return zDiffers(x, mnemonic, zSplit(rest), at)
 		},
-		Unknown: regexp.MustCompile(`^<unknown>`), NotDecoded: kernels,
+		Unknown: regexp.MustCompile(`^<unknown>`), NotDecoded: zKernels,
 	}
 	d.Compare(t, code, each*50_000)
 }
 
-// kernels are privileged instructions, and instructions by which a program changes its execution mode.
-var kernels = regexp.MustCompile(`^(lctlg?|stctg|stctl|lpswe?y?|ssm|sac[f]?|sigp|diag|lra[gy]?|lurag?|stura|sturg|` +
+// zKernels are privileged instructions, and instructions by which a program changes its execution mode.
+var zKernels = regexp.MustCompile(`^(lctlg?|stctg|stctl|lpswe?y?|ssm|sac[f]?|sigp|diag|lra[gy]?|lurag?|stura|sturg|` +
 	`stap|stidp|stpx?|spx|spt|spka|sckc?|stckc|stpt|stpq|stosm|stnsm|stfl|stsi|sske|iske|rrbe|ptlb|pc|pr|pt|ptf|ptff|` +
 	`pfpo|palb|pgin|pgout|mvcp|mvcs|mvck|mvcsk|mvcdk|mvpg|msch|stsch|stcrw|stcps|ssch|rsch|csch|hsch|xsch|tsch|tpi|tpei|` +
 	`sal|schm|rchp|chsc|rp|ipk|iac|ipte|ivsk|eptl|esar|es[st][at]|ereg|epar|epsw|esea|bakr|bsa|bsg|bsm|bassm|alsi|` +
@@ -78,8 +77,8 @@ var kernels = regexp.MustCompile(`^(lctlg?|stctg|stctl|lpswe?y?|ssm|sac[f]?|sigp
 	`lfpc|stfpc|sfasr|lfas|pcc|pckmo|strag|kmctr|srp|stidp|sthh|clp|rdp|irbm|rrbm|cpsdr|stcrw|lpsw|stpx|cu.*|tr..?|` +
 	`cmpsc|cfc|tar|tb|lbear|stbear)(\t|$)`)
 
-// split splits operands at commas that are in no parentheses.
-func split(s string) []string {
+// zSplit splits operands at commas that are in no parentheses.
+func zSplit(s string) []string {
 	var out []string
 	depth, from := 0, 0
 	for i, c := range s {
@@ -104,8 +103,8 @@ var (
 	returning = regexp.MustCompile(`^b` + conditions + `?r$`)
 	comparing = regexp.MustCompile(`^cl?g?[ir]b` + conditions + `?$`)
 	away      = regexp.MustCompile(`^(bi?|bi?` + conditions + `|bic|bc|bctg?|bctr|bctgr|bxl?[eh]g?|bxhg|bxleg|bal|bas)$`)
-	// reading are instructions that read their first operand.
-	reading = regexp.MustCompile(`^(st.*|ntstg|c|c[ghly].*|cr|cdb|ceb|cxbr|cdbr|cebr|cer|cdr|cxr|cd|ce|k[xde]b?r?|` +
+	// zReading are instructions that read their first operand.
+	zReading = regexp.MustCompile(`^(st.*|ntstg|c|c[ghly].*|cr|cdb|ceb|cxbr|cdbr|cebr|cer|cdr|cxr|cd|ce|k[xde]b?r?|` +
 		`cxtr|cdtr|cextr|cedtr|kxtr|kdtr|cvd[gy]?|cfi|cg?rl|cih|c[ir][bj].*|c[zp][dx]t|t[dmcp].*|` +
 		`mv.*|b.*|j.*|cp.*|vst.*|vsce.*|vupkz.*|pfd.*|ex|exrl|sar|spm|lam.*|ppa|` +
 		`cpya|ltdbr|ltebr|ltxbr|sfpc|sfasr|srnm.*|wf[ck].*|vte?c?.*|vc[d]lg|vec.*|vtp|vcp|niai|lt[de]b|cit.*|crt.*|clm.*|` +
@@ -113,10 +112,10 @@ var (
 	places = regexp.MustCompile(`^(-?[0-9]+)?(?:\((%r[0-9]+)?(?:,(%r[0-9]+))?\))?$`)
 )
 
-// differs returns the difference between an instruction and the disassembler's text, or "".
-func differs(x *disasm.Instruction, mnemonic string, operands []string, at uint64) string {
+// zDiffers returns the difference between an instruction and the disassembler's text, or "".
+func zDiffers(x *disasm.Instruction, mnemonic string, operands []string, at uint64) string {
 	last := operands[len(operands)-1]
-	flow, direct, told := flowOf(mnemonic, operands)
+	flow, direct, told := zFlowOf(mnemonic, operands)
 	if !told {
 		return ""
 	}
@@ -136,9 +135,9 @@ func differs(x *disasm.Instruction, mnemonic string, operands []string, at uint6
 	return differsInFrames(x, mnemonic, operands, at)
 }
 
-// flowOf returns the control flow of an instruction's text, and whether its target is direct. told is false if the
+// zFlowOf returns the control flow of an instruction's text, and whether its target is direct. told is false if the
 // text does not define the flow.
-func flowOf(mnemonic string, operands []string) (flow disasm.Flow, direct, told bool) {
+func zFlowOf(mnemonic string, operands []string) (flow disasm.Flow, direct, told bool) {
 	last := operands[len(operands)-1]
 	switch {
 	case mnemonic == "brasl" || mnemonic == "bras":
@@ -189,10 +188,10 @@ func linking(operand string) disasm.Flow {
 
 // differsInWrites checks that the first register in the text is among the registers that may be written.
 func differsInWrites(x *disasm.Instruction, mnemonic, first string) string {
-	if reading.MatchString(mnemonic) || first == "" {
+	if zReading.MatchString(mnemonic) || first == "" {
 		return ""
 	}
-	switch n := register(first); {
+	switch n := zRegister(first); {
 	case strings.HasPrefix(first, "%r") && x.Writes>>n&1 == 0:
 		return first + " is not written"
 	case (strings.HasPrefix(first, "%f") || strings.HasPrefix(first, "%v")) && mnemonic != "ldgr" &&
@@ -202,7 +201,7 @@ func differsInWrites(x *disasm.Instruction, mnemonic, first string) string {
 	return ""
 }
 
-func register(operand string) int {
+func zRegister(operand string) int {
 	n, err := strconv.Atoi(strings.TrimLeft(operand, "%rfv"))
 	if err != nil {
 		return disasm.None
@@ -213,11 +212,11 @@ func register(operand string) int {
 // differsInFrames compares instructions that create and remove frames.
 func differsInFrames(x *disasm.Instruction, mnemonic string, operands []string, at uint64) string {
 	var want disasm.Instruction
-	rd, last := register(operands[0]), operands[len(operands)-1]
+	rd, last := zRegister(operands[0]), operands[len(operands)-1]
 	imm, _ := strconv.ParseInt(last, 10, 64)
 	switch mnemonic {
 	case "lgr":
-		want = disasm.Instruction{Op: disasm.Add, Rd: rd, Rn: register(last)}
+		want = disasm.Instruction{Op: disasm.Add, Rd: rd, Rn: zRegister(last)}
 	case "lghi", "lgfi":
 		want = disasm.Instruction{Op: disasm.Set, Rd: rd, Imm: uint64(imm)}
 	case "aghi", "agfi", "algfi":
@@ -225,12 +224,12 @@ func differsInFrames(x *disasm.Instruction, mnemonic string, operands []string, 
 	case "slgfi":
 		want = disasm.Instruction{Op: disasm.Add, Rd: rd, Rn: rd, Imm: uint64(-imm)}
 	case "aghik", "alghsik":
-		want = disasm.Instruction{Op: disasm.Add, Rd: rd, Rn: register(operands[1]), Imm: uint64(imm)}
+		want = disasm.Instruction{Op: disasm.Add, Rd: rd, Rn: zRegister(operands[1]), Imm: uint64(imm)}
 	case "larl":
 		target, _ := strconv.ParseUint(strings.TrimPrefix(last, "0x"), 16, 64)
 		want = disasm.Instruction{Op: disasm.Here, Rd: rd, Imm: target - at}
 	case "agr", "sgr", "agrk", "sgrk":
-		want = disasm.Instruction{Op: disasm.AddRegister, Rd: rd, Rn: register(operands[len(operands)-2]), Rm: register(last)}
+		want = disasm.Instruction{Op: disasm.AddRegister, Rd: rd, Rn: zRegister(operands[len(operands)-2]), Rm: zRegister(last)}
 		if mnemonic[0] == 's' {
 			want.Op = disasm.SubRegister
 		}
@@ -238,7 +237,7 @@ func differsInFrames(x *disasm.Instruction, mnemonic string, operands []string, 
 		if mnemonic == "ldgr" {
 			rd = x.Rd // a floating point register
 		}
-		if x.Op != disasm.Add || x.Imm != 0 || x.Rd != rd || mnemonic == "ldgr" && x.Rn != register(last) {
+		if x.Op != disasm.Add || x.Imm != 0 || x.Rd != rd || mnemonic == "ldgr" && x.Rn != zRegister(last) {
 			return "no move"
 		}
 		return ""
@@ -266,7 +265,7 @@ func differsInAddress(x *disasm.Instruction, rd int, operand string) string {
 		return operand
 	}
 	disp, _ := strconv.ParseInt(m[1], 10, 64)
-	one, two := register(m[2]), register(m[3])
+	one, two := zRegister(m[2]), zRegister(m[3])
 	switch {
 	case one != disasm.None && two != disasm.None && disp != 0:
 		if x.Op != disasm.Other || x.Writes>>rd&1 == 0 {
@@ -293,10 +292,10 @@ func differsInAccess(x *disasm.Instruction, mnemonic string, operands []string) 
 		return operands[len(operands)-1]
 	}
 	disp, _ := strconv.ParseInt(m[1], 10, 64)
-	one, two := register(m[2]), register(m[3])
-	from := register(operands[0])
+	one, two := zRegister(m[2]), zRegister(m[3])
+	from := zRegister(operands[0])
 	regs := []int{from}
-	for to := register(operands[len(operands)-2]); len(operands) == 3 && from != to; regs = append(regs, from) {
+	for to := zRegister(operands[len(operands)-2]); len(operands) == 3 && from != to; regs = append(regs, from) {
 		from = (from + 1) & 15
 	}
 	a := &x.Access

@@ -1,4 +1,4 @@
-package s390x_test
+package disasm_test
 
 import (
 	"fmt"
@@ -7,7 +7,6 @@ import (
 
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/disasm"
-	"pg_stat_backtrace/unwind/disasm/s390x"
 )
 
 // TestFloatingNumbers checks that floating point registers, which can hold general ones, have the numbers of package
@@ -15,8 +14,8 @@ import (
 func TestFloatingNumbers(t *testing.T) {
 	for f := range byte(16) {
 		want := slices.Index(arch.S390X.RegisterNames, fmt.Sprintf("f%d", f))
-		to, err := s390x.Decode([]byte{0xb3, 0xc1, 0x00, f<<4 | 7})    // ldgr
-		from, also := s390x.Decode([]byte{0xb3, 0xcd, 0x00, 7<<4 | f}) // lgdr
+		to, err := disasm.DecodeZArch([]byte{0xb3, 0xc1, 0x00, f<<4 | 7})    // ldgr
+		from, also := disasm.DecodeZArch([]byte{0xb3, 0xcd, 0x00, 7<<4 | f}) // lgdr
 		if err != nil || also != nil || to.Op != disasm.Add || to.Rd != want || to.Rn != 7 || from.Rd != 7 ||
 			from.Rn != want {
 			t.Errorf("f%d: not %d: %+v, %+v", f, want, to, from)

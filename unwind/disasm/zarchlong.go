@@ -1,9 +1,7 @@
-package s390x
-
-import "pg_stat_backtrace/unwind/disasm"
+package disasm
 
 // six decodes instructions of six bytes.
-func (x *instruction) six(w word) bool {
+func (x *zInstruction) six(w zWord) bool {
 	switch op := w.op(); op {
 	case 0xc0, 0xc2, 0xc4, 0xc6, 0xcc:
 		return x.wide(w)
@@ -29,12 +27,12 @@ func (x *instruction) six(w word) bool {
 }
 
 // wide decodes the formats RIL: 32 bits relative to the code, or to compute with.
-func (x *instruction) wide(w word) bool {
+func (x *zInstruction) wide(w zWord) bool {
 	r1, imm, large := w.r1(), w.signed(16, 32), int64(w.bits(16, 32))
 	switch w.op()<<4 | w.bits(12, 4) {
 	case 0xc00: // LARL
 		x.set(r1, w.target32())
-		x.Op = disasm.Here
+		x.Op = Here
 		return true
 	case 0xc01: // LGFI
 		return x.set(r1, imm)
@@ -54,7 +52,7 @@ func (x *instruction) wide(w word) bool {
 	case 0xc47, 0xc4b, 0xc4f: // STHRL, STGRL, STRL: in no frame
 		return true
 	case 0xcc6: // BRCTH
-		x.Flow = disasm.Branch
+		x.Flow = Branch
 		x.To(w.target32())
 		return x.writes(r1)
 	}
@@ -65,7 +63,7 @@ func (x *instruction) wide(w word) bool {
 }
 
 // several decodes 0xc8.
-func (x *instruction) several(w word) bool {
+func (x *zInstruction) several(w zWord) bool {
 	switch w.bits(12, 4) {
 	case 0x0, 0x2: // MVCOS, CSST
 		x.place(0, w.reg(16), w.disp12(), 256)
@@ -86,7 +84,7 @@ var stores = map[uint64]uint64{ //nolint:gochecknoglobals // a table
 }
 
 // long decodes 0xe3: the formats RXY.
-func (x *instruction) long(w word) bool {
+func (x *zInstruction) long(w zWord) bool {
 	r1, index, reg, disp := w.r1(), w.r2(), w.reg(16), w.disp20()
 	op := w.bits(40, 8)
 	if size := stores[op]; size != 0 {
@@ -114,7 +112,7 @@ func (x *instruction) long(w word) bool {
 }
 
 // immediate decodes 0xe5: moves of numbers to memory, comparisons, transactions.
-func (x *instruction) immediate(w word) bool {
+func (x *zInstruction) immediate(w zWord) bool {
 	reg, disp := w.reg(16), w.disp12()
 	switch op := w.bits(8, 8); op {
 	case 0x44, 0x48, 0x4c: // MVHHI, MVGHI, MVHI
@@ -130,7 +128,7 @@ func (x *instruction) immediate(w word) bool {
 }
 
 // vectors decodes 0xe6 and 0xe7: some write a general register.
-func (x *instruction) vectors(w word) bool {
+func (x *zInstruction) vectors(w zWord) bool {
 	op := w.bits(40, 8)
 	switch w.op()<<8 | op {
 	case 0xe721, 0xe727, 0xe650, 0xe652: // VLGV, LCBB, VCVB, VCVBG
@@ -148,7 +146,7 @@ func (x *instruction) vectors(w word) bool {
 }
 
 // multiple decodes 0xeb: the formats RSY and SIY.
-func (x *instruction) multiple(w word) bool {
+func (x *zInstruction) multiple(w zWord) bool {
 	r1, r3, reg, disp := w.r1(), w.r2(), w.reg(16), w.disp20()
 	const unit = 8
 	switch op := w.bits(40, 8); op {
@@ -193,15 +191,15 @@ func (x *instruction) multiple(w word) bool {
 }
 
 // compare decodes 0xec: comparisons that branch, moves on a condition, and bits.
-func (x *instruction) compare(w word) bool {
+func (x *zInstruction) compare(w zWord) bool {
 	r1, r3 := w.r1(), w.r2()
 	switch op := w.bits(40, 8); op {
 	case 0x44, 0x45: // BRXHG, BRXLG
-		x.Flow = disasm.Branch
+		x.Flow = Branch
 		x.To(w.target16())
 		return x.writes(r1)
 	case 0x64, 0x65, 0x76, 0x77, 0x7c, 0x7d, 0x7e, 0x7f: // CGRJ and similar
-		x.Flow = disasm.Branch
+		x.Flow = Branch
 		return x.To(w.target16())
 	case 0xe4, 0xe5, 0xf6, 0xf7, 0xfc, 0xfd, 0xfe, 0xff: // CGRB and similar
 		if w.disp12() != 0 {
@@ -219,7 +217,7 @@ func (x *instruction) compare(w word) bool {
 }
 
 // longFloat decodes 0xed: floating point with memory.
-func (x *instruction) longFloat(w word) bool {
+func (x *zInstruction) longFloat(w zWord) bool {
 	size := uint64(4)
 	switch w.bits(40, 8) {
 	case 0x67: // STDY
@@ -238,7 +236,7 @@ func (x *instruction) longFloat(w word) bool {
 }
 
 // bytes decodes the formats SS: of up to 256 bytes.
-func (x *instruction) bytes(w word) bool {
+func (x *zInstruction) bytes(w zWord) bool {
 	reg, disp := w.reg(16), w.disp12()
 	switch op := w.op(); op {
 	case 0xd5, 0xf9: // CLC, CP

@@ -1,4 +1,4 @@
-package riscv64_test
+package disasm_test
 
 import (
 	"debug/elf"
@@ -12,13 +12,12 @@ import (
 
 	"pg_stat_backtrace/unwind/disasm"
 	"pg_stat_backtrace/unwind/disasm/insntest"
-	"pg_stat_backtrace/unwind/disasm/riscv64"
 )
 
-// TestAgainstDisassembler decodes all instructions of 16 bits, and random words of each major opcode and kind. It
+// TestRV64AgainstDisassembler decodes all instructions of 16 bits, and random words of each major opcode and kind. It
 // compares the results with LLVM's disassembler: written registers, targets of branches, memory accesses, and the
 // results of arithmetic.
-func TestAgainstDisassembler(t *testing.T) {
+func TestRV64AgainstDisassembler(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same words each time
 	var code []byte
 	for half := range uint16(0xffff) {
@@ -44,7 +43,7 @@ func TestAgainstDisassembler(t *testing.T) {
 		code = binary.LittleEndian.AppendUint32(code, w)
 	}
 	d := insntest.Decoder{
-		Machine: elf.EM_RISCV, Decode: riscv64.Decode,
+		Machine: elf.EM_RISCV, Decode: disasm.DecodeRV64,
 		Options: []string{"-M", "numeric", "-M", "no-aliases", "--mattr=+m,+a,+f,+d,+c,+v,+zba,+zbb,+zbc,+zbs,+zbkb,+zfh"},
 		Differs: func(x *disasm.Instruction, text string, at uint64) string {
 			mnemonic, rest, _ := strings.Cut(text, "\t")
@@ -52,10 +51,10 @@ func TestAgainstDisassembler(t *testing.T) {
 			for i := range operands {
 				operands[i] = strings.TrimSpace(operands[i])
 			}
-			return differs(x, mnemonic, operands, at)
+			return rvDiffers(x, mnemonic, operands, at)
 		},
 		// C.LUI of 0 is reserved, or a newer may-be-operation.
-		Unknown: regexp.MustCompile(`^(<unknown>|(c\.)?unimp|c\.lui\t.* 0$)`), NotDecoded: kernels,
+		Unknown: regexp.MustCompile(`^(<unknown>|(c\.)?unimp|c\.lui\t.* 0$)`), NotDecoded: rvKernels,
 	}
 	d.Compare(t, code, 60_000)
 }
@@ -64,30 +63,30 @@ func TestAgainstDisassembler(t *testing.T) {
 // reserved.
 func TestMayBeOperations(t *testing.T) {
 	for rd := range uint16(32) {
-		x, err := riscv64.Decode(binary.LittleEndian.AppendUint16(nil, 0x6001|rd<<7))
+		x, err := disasm.DecodeRV64(binary.LittleEndian.AppendUint16(nil, 0x6001|rd<<7))
 		if may := rd < 16 && rd&1 != 0; may != (err == nil) || x.Writes != 0 {
 			t.Errorf("x%d: %+v, %v", rd, x, err)
 		}
 	}
 }
 
-// kernels are the instructions that only a kernel may use.
-var kernels = regexp.MustCompile(`^(mret|sret|uret|wfi|dret|sfence\..*|sinval\..*|hinval\..*|hfence\..*)(\t|$)`)
+// rvKernels are the instructions that only a kernel may use.
+var rvKernels = regexp.MustCompile(`^(mret|sret|uret|wfi|dret|sfence\..*|sinval\..*|hinval\..*|hfence\..*)(\t|$)`)
 
 var (
-	storing  = regexp.MustCompile(`^(c\.)?(s[bhwd]|f?s[hwdq]|f?s[wd]sp)$|^vs(e|se|s|ux|ox|m|[1248]r)[0-9][0-9a-z.]*$`)
-	vectors  = regexp.MustCompile(`^v[ls](e|se|u|o|m|s|[1248]r)[0-9a-z.]*\.v$`)
-	atomics  = regexp.MustCompile(`^(amo|lr\.|sc\.)`)
-	writing  = regexp.MustCompile(`^x[0-9]+$`)
-	relative = regexp.MustCompile(`^(-?[0-9]+)?\((x[0-9]+)\)$`)
+	storing   = regexp.MustCompile(`^(c\.)?(s[bhwd]|f?s[hwdq]|f?s[wd]sp)$|^vs(e|se|s|ux|ox|m|[1248]r)[0-9][0-9a-z.]*$`)
+	rvVectors = regexp.MustCompile(`^v[ls](e|se|u|o|m|s|[1248]r)[0-9a-z.]*\.v$`)
+	atomics   = regexp.MustCompile(`^(amo|lr\.|sc\.)`)
+	writing   = regexp.MustCompile(`^x[0-9]+$`)
+	relative  = regexp.MustCompile(`^(-?[0-9]+)?\((x[0-9]+)\)$`)
 )
 
-// differs returns the difference between an instruction and the disassembler's text, or "".
-func differs(x *disasm.Instruction, mnemonic string, operands []string, at uint64) string {
+// rvDiffers returns the difference between an instruction and the disassembler's text, or "".
+func rvDiffers(x *disasm.Instruction, mnemonic string, operands []string, at uint64) string {
 	name := strings.TrimPrefix(mnemonic, "c.")
 	flow, direct, target, want := disasm.Next, false, uint64(0), uint32(0)
 	if writing.MatchString(operands[0]) && !storing.MatchString(mnemonic) {
-		want = 1 << register(operands[0])
+		want = 1 << rvRegister(operands[0])
 	}
 	last := operands[len(operands)-1]
 	switch {
@@ -96,7 +95,7 @@ func differs(x *disasm.Instruction, mnemonic string, operands []string, at uint6
 		if want&^1 != 0 {
 			flow = disasm.Unknown
 		}
-		if want&^1 == 1<<riscv64.RA {
+		if want&^1 == 1<<disasm.RV64RA {
 			flow = disasm.Call
 		}
 	case name == "jr", name == "jalr" && want&^1 == 0 && mnemonic == "jalr":
@@ -107,9 +106,9 @@ func differs(x *disasm.Instruction, mnemonic string, operands []string, at uint6
 	case name == "jalr":
 		flow = disasm.Unknown
 		if mnemonic == "c.jalr" {
-			want = 1 << riscv64.RA
+			want = 1 << disasm.RV64RA
 		}
-		if want == 1<<riscv64.RA {
+		if want == 1<<disasm.RV64RA {
 			flow = disasm.Call
 		}
 	case strings.HasPrefix(name, "b") && strings.HasPrefix(last, "0x") && len(operands) > 1:
@@ -131,16 +130,16 @@ func differs(x *disasm.Instruction, mnemonic string, operands []string, at uint6
 	case x.Direct != direct || direct && at+uint64(x.Target) != target:
 		return fmt.Sprintf("leads to %#x, not %#x", at+uint64(x.Target), target)
 	}
-	if problem := differsInMemory(x, mnemonic, operands); problem != "" {
+	if problem := rvDiffersInMemory(x, mnemonic, operands); problem != "" {
 		return problem
 	}
-	return differsInValue(x, name, operands)
+	return rvDiffersInValue(x, name, operands)
 }
 
-// differsInMemory compares the memory accesses.
-func differsInMemory(x *disasm.Instruction, mnemonic string, operands []string) string {
+// rvDiffersInMemory compares the memory accesses.
+func rvDiffersInMemory(x *disasm.Instruction, mnemonic string, operands []string) string {
 	m := relative.FindStringSubmatch(operands[len(operands)-1])
-	if vectors.MatchString(mnemonic) || strings.HasPrefix(mnemonic, "v") {
+	if rvVectors.MatchString(mnemonic) || strings.HasPrefix(mnemonic, "v") {
 		if x.Access.Known {
 			return "an access of a known place"
 		}
@@ -153,7 +152,7 @@ func differsInMemory(x *disasm.Instruction, mnemonic string, operands []string) 
 		return ""
 	}
 	disp, _ := strconv.ParseInt(m[1], 10, 64)
-	base := register(m[2])
+	base := rvRegister(m[2])
 	if base == 0 {
 		base = disasm.None
 	}
@@ -165,7 +164,7 @@ func differsInMemory(x *disasm.Instruction, mnemonic string, operands []string) 
 	name := strings.TrimSuffix(strings.TrimPrefix(mnemonic, "c."), "sp")
 	whole := name == "ld" || name == "sd"
 	moved := disasm.None
-	if n := register(operands[0]); whole && n > 0 {
+	if n := rvRegister(operands[0]); whole && n > 0 {
 		moved = n
 	}
 	if whole != (x.Access.Count == 1) || whole && x.Access.Whole[0] != moved {
@@ -174,10 +173,10 @@ func differsInMemory(x *disasm.Instruction, mnemonic string, operands []string) 
 	return ""
 }
 
-// differsInValue compares the computed values.
-func differsInValue(x *disasm.Instruction, name string, operands []string) string {
+// rvDiffersInValue compares the computed values.
+func rvDiffersInValue(x *disasm.Instruction, name string, operands []string) string {
 	reg := func(i int) int {
-		if n := register(operands[i]); n > 0 {
+		if n := rvRegister(operands[i]); n > 0 {
 			return n
 		}
 		return disasm.None
@@ -238,7 +237,7 @@ func differsInValue(x *disasm.Instruction, name string, operands []string) strin
 	return ""
 }
 
-func register(operand string) int {
+func rvRegister(operand string) int {
 	n, _ := strconv.Atoi(strings.TrimPrefix(operand, "x"))
 	return n
 }

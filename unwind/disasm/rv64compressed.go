@@ -1,16 +1,14 @@
-package riscv64
-
-import "pg_stat_backtrace/unwind/disasm"
+package disasm
 
 // short returns the register in three bits from bit low on: x8 to x15.
-func (w word) short(low uint) int { return 8 + int(w.bits(low, 3)) }
+func (w rvWord) short(low uint) int { return 8 + int(w.bits(low, 3)) }
 
 // compressed decodes an instruction of 16 bits, of extensions C and Zcb (the manual's chapter on "C").
-func (x *instruction) compressed(w word) bool {
+func (x *rvInstruction) compressed(w rvWord) bool {
 	switch w.bits(0, 2)<<3 | w.bits(13, 3) {
 	case 0b00_000: // C.ADDI4SPN
 		imm := w.bits(7, 4)<<6 | w.bits(11, 2)<<4 | w.bits(5, 1)<<3 | w.bits(6, 1)<<2
-		x.set(w.short(2), SP, int64(imm))
+		x.set(w.short(2), RV64SP, int64(imm))
 		return imm != 0
 	case 0b00_001, 0b00_101: // C.FLD, C.FSD
 		x.shortAccess(w, 8)
@@ -35,7 +33,7 @@ func (x *instruction) compressed(w word) bool {
 }
 
 // shortAccess notes an access of the formats CL and CS.
-func (x *instruction) shortAccess(w word, size uint64) {
+func (x *rvInstruction) shortAccess(w rvWord, size uint64) {
 	disp := w.bits(10, 3) << 3
 	if size == 8 {
 		disp |= w.bits(5, 2) << 6
@@ -47,7 +45,7 @@ func (x *instruction) shortAccess(w word, size uint64) {
 	x.Access.Load = !x.Access.Store
 }
 
-func (x *instruction) shortMove(w word) {
+func (x *rvInstruction) shortMove(w rvWord) {
 	x.moved(w.short(2))
 	if x.Access.Load {
 		x.Write(w.short(2))
@@ -55,7 +53,7 @@ func (x *instruction) shortMove(w word) {
 }
 
 // bytes decodes Zcb's loads and stores of one and two bytes.
-func (x *instruction) bytes(w word) bool {
+func (x *rvInstruction) bytes(w rvWord) bool {
 	x.access(w.short(7), int64(w.bits(5, 1)<<1|w.bits(6, 1)), 1)
 	switch w.bits(10, 3) {
 	case 0b000, 0b001: // C.LBU; C.LHU, C.LH
@@ -73,7 +71,7 @@ func (x *instruction) bytes(w word) bool {
 }
 
 // onStack decodes the loads and stores relative to SP.
-func (x *instruction) onStack(w word) bool {
+func (x *rvInstruction) onStack(w rvWord) bool {
 	general, store, size := w.bits(13, 2) != 1, w.bits(15, 1) != 0, uint64(8)
 	if w.bits(13, 2) == 2 {
 		size = 4
@@ -89,7 +87,7 @@ func (x *instruction) onStack(w word) bool {
 	default:
 		disp = w.bits(2, 2)<<6 | w.bits(12, 1)<<5 | w.bits(4, 3)<<2
 	}
-	x.access(SP, int64(disp), size)
+	x.access(RV64SP, int64(disp), size)
 	x.Access.Load, x.Access.Store = !store, store
 	switch {
 	case !general:
@@ -98,42 +96,42 @@ func (x *instruction) onStack(w word) bool {
 	default:
 		x.moved(w.rd())
 		x.Write(w.rd())
-		return w.rd() != disasm.None
+		return w.rd() != None
 	}
 	return true
 }
 
 // moveOrJump decodes C.JR, C.MV, C.EBREAK, C.JALR and C.ADD.
-func (x *instruction) moveOrJump(w word) bool {
+func (x *rvInstruction) moveOrJump(w rvWord) bool {
 	rd, rm, more := w.rd(), w.reg(2), w.bits(12, 1) != 0
 	switch {
-	case rm != disasm.None && more:
+	case rm != None && more:
 		x.sum(rd, rd, rm, false)
-	case rm != disasm.None:
+	case rm != None:
 		x.set(rd, rm, 0)
-	case rd == disasm.None && more: // C.EBREAK
-		x.Flow = disasm.Ends
-	case rd == disasm.None:
+	case rd == None && more: // C.EBREAK
+		x.Flow = Ends
+	case rd == None:
 		return false
 	case more:
-		return x.jumpTo(RA, rd, 0)
+		return x.jumpTo(RV64RA, rd, 0)
 	default:
-		return x.jumpTo(disasm.None, rd, 0)
+		return x.jumpTo(None, rd, 0)
 	}
 	return true
 }
 
 // arithmetic decodes quadrant 1.
-func (x *instruction) arithmetic(w word) bool {
+func (x *rvInstruction) arithmetic(w rvWord) bool {
 	rd, imm := w.rd(), w.signed(12, 1)<<5|int64(w.bits(2, 5))
 	switch w.bits(13, 3) {
 	case 0b000: // C.ADDI, C.NOP
 		x.set(rd, rd, imm)
 	case 0b001: // C.ADDIW
 		x.Write(rd)
-		return rd != disasm.None
+		return rd != None
 	case 0b010: // C.LI
-		x.set(rd, disasm.None, imm)
+		x.set(rd, None, imm)
 	case 0b011:
 		return x.upper(w, rd, imm)
 	case 0b100:
@@ -141,34 +139,34 @@ func (x *instruction) arithmetic(w word) bool {
 	case 0b101: // C.J
 		target := w.signed(12, 1)<<11 | int64(w.bits(8, 1)<<10|w.bits(9, 2)<<8|w.bits(6, 1)<<7|w.bits(7, 1)<<6|
 			w.bits(2, 1)<<5|w.bits(11, 1)<<4|w.bits(3, 3)<<1)
-		return x.jump(disasm.None, target)
+		return x.jump(None, target)
 	default: // C.BEQZ, C.BNEZ
-		x.Flow = disasm.Branch
+		x.Flow = Branch
 		return x.To(w.signed(12, 1)<<8 | int64(w.bits(5, 2)<<6|w.bits(2, 1)<<5|w.bits(10, 2)<<3|w.bits(3, 2)<<1))
 	}
 	return true
 }
 
 // upper decodes C.LUI, C.ADDI16SP, and the may-be-operations of Zcmop.
-func (x *instruction) upper(w word, rd int, imm int64) bool {
+func (x *rvInstruction) upper(w rvWord, rd int, imm int64) bool {
 	switch {
 	case imm == 0: // with an odd number of at most 15 it has no effect
 		return w.bits(7, 5)&0b10001 == 1
-	case rd == SP:
-		x.set(SP, SP, w.signed(12, 1)<<9|int64(w.bits(3, 2)<<7|w.bits(5, 1)<<6|w.bits(2, 1)<<5|w.bits(6, 1)<<4))
+	case rd == RV64SP:
+		x.set(RV64SP, RV64SP, w.signed(12, 1)<<9|int64(w.bits(3, 2)<<7|w.bits(5, 1)<<6|w.bits(2, 1)<<5|w.bits(6, 1)<<4))
 	default:
-		x.set(rd, disasm.None, imm<<12)
+		x.set(rd, None, imm<<12)
 	}
 	return true
 }
 
 // short decodes C.ANDI, C.SUB and similar instructions on registers x8 to x15.
-func (x *instruction) short(w word, imm int64) bool {
+func (x *rvInstruction) short(w rvWord, imm int64) bool {
 	rd, rm := w.short(7), w.short(2)
 	x.Write(rd)
 	switch w.bits(10, 2) {
 	case 0b10: // C.ANDI
-		x.Op, x.Rd, x.Rn, x.Imm = disasm.And, rd, rd, uint64(imm)
+		x.Op, x.Rd, x.Rn, x.Imm = And, rd, rd, uint64(imm)
 	case 0b11:
 		switch w.bits(12, 1)<<2 | w.bits(5, 2) {
 		case 0b000: // C.SUB

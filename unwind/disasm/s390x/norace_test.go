@@ -1,5 +1,0 @@
-//go:build !race
-
-package s390x_test
-
-const raceEnabled = false

@@ -1,7 +1,0 @@
-//go:build race
-
-package s390x_test
-
-// raceEnabled is set with the race detector. It makes single-threaded tests ten times slower and cannot find races
-// there.
-const raceEnabled = true
