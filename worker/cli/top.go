@@ -24,7 +24,6 @@ import (
 	"pg_stat_backtrace/worker/host/buildcache"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
-	"pg_stat_backtrace/worker/screen/grid"
 	"pg_stat_backtrace/worker/screen/source"
 	"pg_stat_backtrace/worker/screen/view"
 )
@@ -157,7 +156,7 @@ func (f *topFlags) isBatch() bool { return f.batch || f.format == formatJSON }
 // run shows the screen or prints it.
 func (f *topFlags) run(cmd *cobra.Command, s *view.State) error {
 	if !f.isBatch() && (!isTerminal(os.Stdin) || !isTerminal(os.Stdout)) {
-		return usage(grid.ErrNoTerminal)
+		return usage(view.ErrNoTerminal)
 	}
 	dataDir := f.dataDir
 	if dataDir == "" {
@@ -269,8 +268,8 @@ func (f *topFlags) print(ctx context.Context, src *source.Live, s *view.State, o
 			}
 			continue
 		}
-		g := grid.New(width, height)
-		g.Mono, g.ASCII = true, grid.IsASCII()
+		g := view.NewGrid(width, height)
+		g.Mono, g.ASCII = true, view.IsASCII()
 		view.Draw(g, s, d, now)
 		if n > 0 {
 			_, _ = io.WriteString(out, "\n")

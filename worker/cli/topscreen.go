@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace"
-	"pg_stat_backtrace/worker/screen/grid"
 	"pg_stat_backtrace/worker/screen/source"
 	"pg_stat_backtrace/worker/screen/view"
 )
@@ -14,7 +13,7 @@ import (
 type topScreen struct {
 	src      *source.Live
 	state    *view.State
-	terminal *grid.Terminal
+	terminal *view.Terminal
 	data     *view.Data
 	answers  chan *view.Data
 	asking   bool // an answer is on its way
@@ -23,7 +22,7 @@ type topScreen struct {
 
 // showTop shows the screen until the user quits or ctx ends.
 func showTop(ctx context.Context, src *source.Live, s *view.State) error {
-	terminal, err := grid.OpenTerminal()
+	terminal, err := view.OpenTerminal()
 	if err != nil {
 		return err
 	}
@@ -72,7 +71,7 @@ func showTop(ctx context.Context, src *source.Live, s *view.State) error {
 }
 
 // event handles a key or a new size.
-func (t *topScreen) event(ctx context.Context, e grid.Event) view.Action {
+func (t *topScreen) event(ctx context.Context, e view.Event) view.Action {
 	if e.Size {
 		t.draw(true)
 		return view.None

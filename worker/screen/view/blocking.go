@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"pg_stat_backtrace/worker/moment"
-	"pg_stat_backtrace/worker/screen/grid"
 	"pg_stat_backtrace/worker/screen/source"
 )
 
@@ -193,8 +192,8 @@ func (c *canvas) nodeWords(n *source.BlockingNode) (age, wait, text string) {
 
 // nodePanel draws all about a node.
 func (c *canvas) nodePanel(x, y, limit, end int, n *source.BlockingNode) {
-	put := func(s grid.Style, text string, lines int) {
-		for _, line := range grid.Wrap(text, limit-x, lines) {
+	put := func(s Style, text string, lines int) {
+		for _, line := range Wrap(text, limit-x, lines) {
 			if y < end {
 				c.Text(x, y, limit, s, line)
 				y++

@@ -5,48 +5,47 @@ import (
 	"strconv"
 	"time"
 
-	"pg_stat_backtrace/worker/screen/grid"
 	"pg_stat_backtrace/worker/screen/source"
 )
 
 // Styles by their role.
 var (
-	plain  = grid.Style{}                          //nolint:gochecknoglobals // a constant
-	bold   = grid.Style{Bold: true}                //nolint:gochecknoglobals // a constant
-	dim    = grid.Style{Dim: true}                 //nolint:gochecknoglobals // a constant
-	bar    = grid.Style{Reverse: true, Bold: true} //nolint:gochecknoglobals // a constant
-	chosen = grid.Style{Reverse: true}             //nolint:gochecknoglobals // a constant
-	alarm  = grid.Style{Fg: grid.Red, Bold: true}  //nolint:gochecknoglobals // a constant
-	warn   = grid.Style{Fg: grid.Gold, Bold: true} //nolint:gochecknoglobals // a constant
-	code   = grid.Style{Fg: grid.Blue, Bold: true} //nolint:gochecknoglobals // a constant
-	live   = grid.Style{Reverse: true}             //nolint:gochecknoglobals // a constant
+	plain  = Style{}                          //nolint:gochecknoglobals // a constant
+	bold   = Style{Bold: true}                //nolint:gochecknoglobals // a constant
+	dim    = Style{Dim: true}                 //nolint:gochecknoglobals // a constant
+	bar    = Style{Reverse: true, Bold: true} //nolint:gochecknoglobals // a constant
+	chosen = Style{Reverse: true}             //nolint:gochecknoglobals // a constant
+	alarm  = Style{Fg: Red, Bold: true}       //nolint:gochecknoglobals // a constant
+	warn   = Style{Fg: Gold, Bold: true}      //nolint:gochecknoglobals // a constant
+	code   = Style{Fg: Blue, Bold: true}      //nolint:gochecknoglobals // a constant
+	live   = Style{Reverse: true}             //nolint:gochecknoglobals // a constant
 )
 
 // inkOf returns the colour and the letter of a wait class. The letter stands for it where there are no colours.
-func inkOf(class string) (grid.Ink, rune) {
+func inkOf(class string) (Ink, rune) {
 	switch class {
 	case source.CPU:
-		return grid.Green, 'C'
+		return Green, 'C'
 	case source.IO:
-		return grid.Blue, 'I'
+		return Blue, 'I'
 	case source.LWLock:
-		return grid.Pink, 'W'
+		return Pink, 'W'
 	case source.Lock:
-		return grid.Red, 'L'
+		return Red, 'L'
 	case source.BufferPin:
-		return grid.Teal, 'B'
+		return Teal, 'B'
 	case source.IPC:
-		return grid.Purple, 'P'
+		return Purple, 'P'
 	case source.Client:
-		return grid.Orange, 'N'
+		return Orange, 'N'
 	case source.Timeout:
-		return grid.Gold, 'T'
+		return Gold, 'T'
 	case source.Extension:
-		return grid.Brown, 'E'
+		return Brown, 'E'
 	case source.Injection:
-		return grid.Orchid, 'J'
+		return Orchid, 'J'
 	}
-	return grid.Gray, 'O'
+	return Gray, 'O'
 }
 
 // Sizes of the screen.
@@ -64,7 +63,7 @@ func Wide(width int) bool { return width >= wideFrom }
 
 // canvas is what the drawing functions share.
 type canvas struct {
-	*grid.Grid
+	*Grid
 
 	s   *State
 	d   *Data
@@ -72,7 +71,7 @@ type canvas struct {
 }
 
 // Draw draws the chosen page. Data is nil before the first answer. Now is the time of the drawing.
-func Draw(g *grid.Grid, s *State, d *Data, now time.Time) {
+func Draw(g *Grid, s *State, d *Data, now time.Time) {
 	c := &canvas{g, s, d, now}
 	if g.Width < smallest || g.Height < fewest {
 		g.Text(0, 0, g.Width, plain, fmt.Sprintf("too small: %dx%d, needs %dx%d", g.Width, g.Height, smallest, fewest))
@@ -208,7 +207,7 @@ func (c *canvas) problems(y int) int {
 		if i.Ended {
 			text = "the server does not run: " + text
 		}
-		for _, line := range grid.Wrap("✗ "+text, c.Width-2, 2) {
+		for _, line := range Wrap("✗ "+text, c.Width-2, 2) {
 			c.Text(1, y, c.Width, alarm, line)
 			y++
 		}
@@ -243,7 +242,7 @@ func (c *canvas) failed(x, y, limit int, name string) int {
 	if text == "" {
 		text = "no data"
 	}
-	for _, line := range grid.Wrap("✗ "+text, limit-x-1, 4) {
+	for _, line := range Wrap("✗ "+text, limit-x-1, 4) {
 		c.Text(x, y, limit, alarm, line)
 		y++
 	}
@@ -259,7 +258,7 @@ func (c *canvas) footer() {
 		c.Text(x, y, c.Width-1, chosen, " ")
 		return
 	case c.s.Message != "":
-		lines := grid.Wrap(c.s.Message, c.Width-2, 4)
+		lines := Wrap(c.s.Message, c.Width-2, 4)
 		for i, line := range lines {
 			at := c.Height - len(lines) + i
 			for x := range c.Width {
@@ -275,7 +274,7 @@ func (c *canvas) footer() {
 	}
 	x := 1
 	for _, k := range c.keys() {
-		if x+grid.Width(k[0])+1+grid.Width(k[1]) > right {
+		if x+Width(k[0])+1+Width(k[1]) > right {
 			break
 		}
 		x = c.Text(x, y, right, bold, k[0])
@@ -326,7 +325,7 @@ func (c *canvas) help(y int) {
 			"waits for a processor, or waits in code without a wait event.",
 		"The line in the chart is the number of processors that the server may use. ┄ sampled by this program, ━ recorded.",
 	} {
-		for _, line := range grid.Wrap(note, c.Width-4, 3) {
+		for _, line := range Wrap(note, c.Width-4, 3) {
 			c.Text(2, y, c.Width, dim, line)
 			y++
 		}
@@ -368,12 +367,12 @@ func (r *rows) draw(c *canvas, y, end int) {
 		line.draw(y+i-first, line.key != "" && line.key == selected)
 	}
 	if rest := len(r.lines) - first - height; rest > 0 {
-		c.Right(c.Width-1, end-1, grid.Style{Dim: true}, fmt.Sprintf(" ↓ %d more lines", rest+1))
+		c.Right(c.Width-1, end-1, Style{Dim: true}, fmt.Sprintf(" ↓ %d more lines", rest+1))
 	}
 }
 
 // pick draws the mark of the selected row, and returns the style of its text.
-func (c *canvas) pick(y int, selected bool, s grid.Style) grid.Style {
+func (c *canvas) pick(y int, selected bool, s Style) Style {
 	if !selected {
 		return s
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"pg_stat_backtrace/worker/screen/grid"
 	"pg_stat_backtrace/worker/screen/source"
 )
 
@@ -151,7 +150,7 @@ func (c *canvas) column(x, y, height int, high float64, classes []string, active
 	for row := range height {
 		low := row * parts
 		var size [2]int // of the lowest two classes of the cell
-		var ink [2]grid.Ink
+		var ink [2]Ink
 		var letter [2]rune
 		n, at := 0, low
 		for i, end := range ends {
@@ -183,14 +182,14 @@ func (c *canvas) column(x, y, height int, high float64, classes []string, active
 		switch {
 		case c.Mono || c.ASCII:
 			if all >= parts/2 || row == 0 {
-				c.Set(x, cellY, letter[big], grid.Style{Fg: ink[big]})
+				c.Set(x, cellY, letter[big], Style{Fg: ink[big]})
 			}
 		case all < parts: // one colour on the screen's own
-			c.Set(x, cellY, blocks[max(1, all)], grid.Style{Fg: ink[big]})
+			c.Set(x, cellY, blocks[max(1, all)], Style{Fg: ink[big]})
 		case n == 1:
-			c.Set(x, cellY, '█', grid.Style{Fg: ink[0]})
+			c.Set(x, cellY, '█', Style{Fg: ink[0]})
 		default:
-			c.Set(x, cellY, blocks[size[0]], grid.Style{Fg: ink[0], Bg: ink[1]})
+			c.Set(x, cellY, blocks[size[0]], Style{Fg: ink[0], Bg: ink[1]})
 		}
 	}
 }
@@ -206,9 +205,9 @@ func (c *canvas) line(x, y, w int) {
 			cell.Style.Underline = true
 			c.Set(x+i, y, cell.Rune, cell.Style)
 		case cell.Rune == '█':
-			c.Set(x+i, y, '─', grid.Style{Bg: cell.Style.Fg, Bold: true})
-		case cell.Style.Bg != grid.Plain:
-			c.Set(x+i, y, '─', grid.Style{Bg: cell.Style.Bg, Bold: true})
+			c.Set(x+i, y, '─', Style{Bg: cell.Style.Fg, Bold: true})
+		case cell.Style.Bg != Plain:
+			c.Set(x+i, y, '─', Style{Bg: cell.Style.Bg, Bold: true})
 		}
 	}
 }
@@ -273,7 +272,7 @@ func (c *canvas) legend(y int) int {
 		if c.Mono || c.ASCII {
 			c.Set(x+2, y, letter, bold)
 		} else {
-			c.Set(x+2, y, '■', grid.Style{Fg: ink})
+			c.Set(x+2, y, '■', Style{Fg: ink})
 		}
 		x = c.Text(x+4, y, c.Width, plain, text)
 	}
@@ -326,7 +325,7 @@ func (c *canvas) findings(r *rows) {
 		key := "finding:" + x.Key
 		lines := []string{x.Text}
 		if roomy := c.Height >= tall; roomy || selected == key {
-			lines = grid.Wrap(x.Text, c.findingEnd()-3, 2)
+			lines = Wrap(x.Text, c.findingEnd()-3, 2)
 		}
 		r.add(key, func(y int, selected bool) {
 			mark := alarm
@@ -427,7 +426,7 @@ func (c *canvas) sessionRows(r *rows) {
 			wait, ws := waitOf(s), style
 			if s.Class != "" && !selected {
 				ink, _ := inkOf(s.Class)
-				ws = grid.Style{Fg: ink}
+				ws = Style{Fg: ink}
 			}
 			c.Text(x, y, x+text-1, ws, wait)
 			does, ts := s.Query, style
@@ -455,7 +454,7 @@ func boolInt(b bool) int {
 	return 0
 }
 
-func heading(first bool) grid.Style {
+func heading(first bool) Style {
 	if first {
 		return bold
 	}

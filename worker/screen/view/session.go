@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"pg_stat_backtrace/worker/screen/grid"
 	"pg_stat_backtrace/worker/screen/source"
 )
 
@@ -61,7 +60,7 @@ func (c *canvas) identity(y int, s *source.Session) int {
 	x = c.Text(1, y, c.Width-1, plain, state)
 	if n.Class != "" {
 		ink, _ := inkOf(n.Class)
-		x = c.Text(x+2, y, c.Width-1, grid.Style{Fg: ink, Bold: true}, waitOf(n))
+		x = c.Text(x+2, y, c.Width-1, Style{Fg: ink, Bold: true}, waitOf(n))
 	}
 	if len(n.Blockers) > 0 {
 		x = c.Text(x+2, y, c.Width-1, alarm, "blocked by "+blockers(n))
@@ -83,7 +82,7 @@ func (c *canvas) identity(y int, s *source.Session) int {
 	if text == "" {
 		text = "no statement"
 	}
-	for _, line := range grid.Wrap(text, c.Width-2, lines) {
+	for _, line := range Wrap(text, c.Width-2, lines) {
 		c.Text(1, y, c.Width, plain, line)
 		y++
 	}
@@ -122,12 +121,12 @@ func (c *canvas) strip(y int, s *source.Session) int {
 			ink, letter := inkOf(x.Class)
 			glyph := '█'
 			if x.Class == "" { // idle in a transaction
-				ink, letter, glyph = grid.Gray, '-', '▁'
+				ink, letter, glyph = Gray, '-', '▁'
 			}
 			if c.Mono || c.ASCII {
 				glyph = letter
 			}
-			c.Set(1+i, y, glyph, grid.Style{Fg: ink})
+			c.Set(1+i, y, glyph, Style{Fg: ink})
 			break
 		}
 	}
@@ -169,7 +168,7 @@ func sortBy(names []string, of func(string) time.Duration) {
 type panelLine struct {
 	lead  string
 	text  string
-	style grid.Style
+	style Style
 }
 
 // panelTitle returns the name of a panel, and what its data is.
@@ -250,7 +249,7 @@ func panelLines(panel int, d *Data, pid int) (list []panelLine) {
 		return nil
 	}
 	name := []string{"stack", "plan", "memory"}[panel]
-	add := func(s grid.Style, lead, text string) { list = append(list, panelLine{lead, text, s}) }
+	add := func(s Style, lead, text string) { list = append(list, panelLine{lead, text, s}) }
 	if text := d.Errors[name]; text != "" {
 		for _, line := range strings.SplitN(text, "\n", 5) {
 			add(alarm, "✗ ", line)
@@ -270,7 +269,7 @@ func panelLines(panel int, d *Data, pid int) (list []panelLine) {
 	return list
 }
 
-func stackLines(k *source.Stack, add func(grid.Style, string, string)) {
+func stackLines(k *source.Stack, add func(Style, string, string)) {
 	if k.Phrase != "" {
 		add(code, "", k.Phrase)
 	}
@@ -299,7 +298,7 @@ func stackLines(k *source.Stack, add func(grid.Style, string, string)) {
 	}
 }
 
-func planLines(p *source.Plan, add func(grid.Style, string, string)) {
+func planLines(p *source.Plan, add func(Style, string, string)) {
 	if len(p.Levels) == 0 {
 		add(dim, "", "The process executes no plan now: it is idle, plans, starts or ends a statement, or runs a utility command.")
 	}
@@ -324,7 +323,7 @@ func planLines(p *source.Plan, add func(grid.Style, string, string)) {
 	}
 }
 
-func memoryLines(m *source.Memory, add func(grid.Style, string, string)) {
+func memoryLines(m *source.Memory, add func(Style, string, string)) {
 	if m.Inexact != "" {
 		add(warn, "✗ ", m.Inexact)
 	}

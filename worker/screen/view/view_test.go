@@ -12,7 +12,6 @@ import (
 	"unicode"
 
 	"pg_stat_backtrace/worker/moment"
-	"pg_stat_backtrace/worker/screen/grid"
 	"pg_stat_backtrace/worker/screen/source"
 )
 
@@ -113,11 +112,11 @@ func incident() *Data {
 }
 
 // picture returns a page as text.
-func picture(p Page, width, height int, d *Data, change func(*State, *grid.Grid)) string {
+func picture(p Page, width, height int, d *Data, change func(*State, *Grid)) string {
 	s := NewState("/srv/pg")
 	s.Page, s.PID = p, 4712
 	d.page = p
-	g := grid.New(width, height)
+	g := NewGrid(width, height)
 	if change != nil {
 		change(s, g)
 	}
@@ -127,17 +126,17 @@ func picture(p Page, width, height int, d *Data, change func(*State, *grid.Grid)
 
 // TestPictures compares pages with the pictures in testdata. Run it with -update, look at the pictures, and commit them.
 func TestPictures(t *testing.T) {
-	mono := func(_ *State, g *grid.Grid) { g.Mono, g.ASCII = true, true }
+	mono := func(_ *State, g *Grid) { g.Mono, g.ASCII = true, true }
 	for name, text := range map[string]string{
 		"load-80x24":      picture(PageLoad, 80, 24, incident(), nil),
 		"load-ascii":      picture(PageLoad, 80, 24, incident(), mono),
 		"load-160x50":     picture(PageLoad, 160, 50, incident(), nil),
-		"who-80x24":       picture(PageWho, 80, 24, incident(), func(s *State, _ *grid.Grid) { s.Filter = source.Filter{{By: source.ByUser, Key: "10", Name: "web"}} }),
+		"who-80x24":       picture(PageWho, 80, 24, incident(), func(s *State, _ *Grid) { s.Filter = source.Filter{{By: source.ByUser, Key: "10", Name: "web"}} }),
 		"blocking-80x24":  picture(PageBlocking, 80, 24, incident(), nil),
 		"blocking-160x50": picture(PageBlocking, 160, 50, incident(), nil),
 		"session-80x24":   picture(PageSession, 80, 24, incident(), nil),
 		"session-160x50":  picture(PageSession, 160, 50, incident(), nil),
-		"help-80x24":      picture(PageLoad, 80, 24, incident(), func(s *State, _ *grid.Grid) { s.Help = true }),
+		"help-80x24":      picture(PageLoad, 80, 24, incident(), func(s *State, _ *Grid) { s.Help = true }),
 	} {
 		file := filepath.Join("testdata", name+".txt")
 		if *update {
@@ -217,7 +216,7 @@ func TestHostileTexts(t *testing.T) {
 					if p == PageLoad {
 						s.Message = Command(s, d)[:min(len(Command(s, d)), 500)]
 					}
-					g := grid.New(size[0], size[1])
+					g := NewGrid(size[0], size[1])
 					g.ASCII = ascii
 					Draw(g, s, d, noon)
 					checkCells(t, g, ascii)
@@ -227,7 +226,7 @@ func TestHostileTexts(t *testing.T) {
 	}
 }
 
-func checkCells(t *testing.T, g *grid.Grid, ascii bool) {
+func checkCells(t *testing.T, g *Grid, ascii bool) {
 	t.Helper()
 	for y := range g.Height {
 		for x := range g.Width {

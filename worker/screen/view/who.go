@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 
-	"pg_stat_backtrace/worker/screen/grid"
 	"pg_stat_backtrace/worker/screen/source"
 )
 
@@ -68,7 +67,7 @@ func (c *canvas) shareTable(y, end int) {
 			continue
 		}
 		c.rule(0, end-below, c.Width)
-		for k, line := range grid.Wrap(w.Rows[i].Name, c.Width-2, below-1) {
+		for k, line := range Wrap(w.Rows[i].Name, c.Width-2, below-1) {
 			c.Text(1, end-below+1+k, c.Width, plain, line)
 		}
 	}
@@ -100,7 +99,7 @@ func (c *canvas) shares(x, y, width int, r *source.WhoRow, all float64) {
 			if c.Mono || c.ASCII {
 				glyph = letter
 			}
-			c.Set(x+at, y, glyph, grid.Style{Fg: ink})
+			c.Set(x+at, y, glyph, Style{Fg: ink})
 		}
 	}
 	if at == 0 && sum > 0 {

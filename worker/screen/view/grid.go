@@ -1,6 +1,4 @@
-// Package grid has the cells of a text screen: characters with a style, on lines of equal length. Terminal draws a grid on a
-// terminal. The package makes texts harmless, whatever they contain, and knows nothing of their meaning.
-package grid
+package view
 
 import (
 	"strings"
@@ -55,8 +53,8 @@ type Grid struct {
 // maxSide bounds a screen.
 const maxSide = 2000
 
-// New returns an empty screen.
-func New(width, height int) *Grid {
+// NewGrid returns an empty screen.
+func NewGrid(width, height int) *Grid {
 	width, height = min(max(width, 0), maxSide), min(max(height, 0), maxSide)
 	g := &Grid{Width: width, Height: height, cells: make([]Cell, width*height)}
 	for i := range g.cells {

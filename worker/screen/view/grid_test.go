@@ -1,4 +1,4 @@
-package grid
+package view
 
 import (
 	"strings"
@@ -20,7 +20,7 @@ func TestTextIsCutAndMarked(t *testing.T) {
 		"\U0001f1e9\U0001f1ea": "?",
 		"\xff\xfe":             "??",
 	} {
-		g := New(9, 1)
+		g := NewGrid(9, 1)
 		g.Text(0, 0, 8, Style{}, text)
 		if got := strings.TrimSuffix(g.String(), "\n"); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
@@ -34,7 +34,7 @@ func TestTextIsCutAndMarked(t *testing.T) {
 // TestHalfOfAWideCharacter: a character over one half of a wide one removes the other half.
 func TestHalfOfAWideCharacter(t *testing.T) {
 	for at, want := range []string{"x 文", " x文", "中x", "中 x"} {
-		g := New(4, 1)
+		g := NewGrid(4, 1)
 		g.Text(0, 0, 4, Style{}, "中文")
 		g.Set(at, 0, 'x', Style{})
 		if got := strings.TrimSuffix(g.String(), "\n"); got != want {
@@ -44,7 +44,7 @@ func TestHalfOfAWideCharacter(t *testing.T) {
 }
 
 func TestASCII(t *testing.T) {
-	g := New(20, 1)
+	g := NewGrid(20, 1)
 	g.ASCII = true
 	g.Text(0, 0, 20, Style{}, "├─▲ é中█…×")
 	if got := g.String(); got != "|-! ??#.x\n" {
@@ -53,15 +53,15 @@ func TestASCII(t *testing.T) {
 }
 
 func TestOutsideOfTheScreen(t *testing.T) {
-	g := New(3, 2)
+	g := NewGrid(3, 2)
 	for _, at := range [][2]int{{-1, 0}, {3, 0}, {0, -1}, {0, 2}} {
 		g.Set(at[0], at[1], 'x', Style{})
 		g.Text(at[0], at[1], 100, Style{}, "中x")
 		g.Fill(at[0], at[1], 100, Style{})
 		g.Right(at[0], at[1], Style{}, "xyz")
 	}
-	New(-1, 5).Text(0, 0, 5, Style{}, "x")
-	if g = New(1<<30, 1); g.Width > maxSide {
+	NewGrid(-1, 5).Text(0, 0, 5, Style{}, "x")
+	if g = NewGrid(1<<30, 1); g.Width > maxSide {
 		t.Errorf("%d columns", g.Width)
 	}
 }

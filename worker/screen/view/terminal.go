@@ -1,4 +1,4 @@
-package grid
+package view
 
 import (
 	"errors"
@@ -66,7 +66,7 @@ func (t *Terminal) Suspend(f func()) error {
 
 // Grid returns an empty grid of the terminal's size.
 func (t *Terminal) Grid() *Grid {
-	g := New(t.screen.Size())
+	g := NewGrid(t.screen.Size())
 	g.ASCII, g.Mono = t.ascii, t.colors == 0
 	return g
 }
