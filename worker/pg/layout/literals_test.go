@@ -15,7 +15,7 @@ import (
 //
 //nolint:gochecknoglobals // a table
 var readers = []string{
-	"worker/pg/levels", "worker/pg/locks", "worker/pg/memctx", "worker/pg/plan", "worker/pg/relname", "worker/pg/state",
+	"worker/pg/levels", "worker/pg/locks", "worker/pg/memctx", "worker/pg/plan", "worker/pg/state",
 	"worker/measure/clusterprofile", "worker/measure/waitevent",
 }
 

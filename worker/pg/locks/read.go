@@ -13,7 +13,6 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/layout"
 	"pg_stat_backtrace/worker/pg/levels"
-	"pg_stat_backtrace/worker/pg/relname"
 )
 
 // Bounds of one read.
@@ -58,7 +57,7 @@ type Reader struct {
 	deadline        time.Time
 	patience        time.Duration // how long this read may still wait; 0 in tests of corrupt memory
 	regions         map[string]uint64
-	relations       *relname.Reader // nil: the names of this server's relations cannot be found
+	relations       *NameReader // nil: the names of this server's relations cannot be found
 }
 
 // Open finds the variables of a running server. The error wraps waits.ErrUnsupported if its version is not known.
@@ -81,7 +80,7 @@ func Open(c cluster.Cluster) (*Reader, error) {
 		maxSenders: found["max_wal_senders"], syncConfig: found["SyncRepConfig"],
 	}
 	r.segment = r.mapped
-	r.relations, _ = relname.Open(&s.Program, c.Version, c.PostmasterPID, c.DataDir)
+	r.relations, _ = OpenNames(&s.Program, c.Version, c.PostmasterPID, c.DataDir)
 	return r, nil
 }
 

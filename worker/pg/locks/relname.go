@@ -1,6 +1,4 @@
-// Package relname finds the names of relations without a connection: in the pages of pg_class, which are in the server's
-// shared buffers or in the data directory.
-package relname
+package locks
 
 import (
 	"encoding/binary"
@@ -30,22 +28,22 @@ const (
 // errInconsistent means that the pages are not what this package knows.
 var errInconsistent = errors.New("the pages of pg_class have an unknown format")
 
-// Reader finds names of relations of one run of a server. It must not be used by several goroutines at a time.
-type Reader struct {
-	memory  memory
+// NameReader finds names of relations of one run of a server. It must not be used by several goroutines at a time.
+type NameReader struct {
+	memory  pageMemory
 	dataDir string
 
 	descriptors, blocks, count uint64 // addresses of the variables
 
-	names map[key]cached
+	names map[nameKey]cached
 }
 
-// memory is process.Memory.
-type memory interface {
+// pageMemory is process.Memory.
+type pageMemory interface {
 	Read(addr uint64, p []byte) (int, error)
 }
 
-type key struct{ database, relation uint32 }
+type nameKey struct{ database, relation uint32 }
 
 // cached is a name, or "" if there is none that is certain.
 type cached struct {
@@ -53,9 +51,9 @@ type cached struct {
 	until time.Time
 }
 
-// Open returns a reader for a running server. The error wraps waits.ErrUnsupported if the names of this server cannot be
+// OpenNames returns a reader for a running server. The error wraps waits.ErrUnsupported if the names of this server cannot be
 // found.
-func Open(program *cluster.Program, major, postmaster int, dataDir string) (*Reader, error) {
+func OpenNames(program *cluster.Program, major, postmaster int, dataDir string) (*NameReader, error) {
 	const first, last = 14, 19
 	littleEndian := binary.NativeEndian.Uint16([]byte{1, 0}) == 1 // item identifiers are bit fields
 	if major < first || major > last || !littleEndian {
@@ -65,9 +63,9 @@ func Open(program *cluster.Program, major, postmaster int, dataDir string) (*Rea
 	if err != nil {
 		return nil, err
 	}
-	r := &Reader{
+	r := &NameReader{
 		memory: process.NewMemory(postmaster), dataDir: dataDir, descriptors: found["BufferDescriptors"],
-		blocks: found["BufferBlocks"], count: found["NBuffers"], names: make(map[key]cached),
+		blocks: found["BufferBlocks"], count: found["NBuffers"], names: make(map[nameKey]cached),
 	}
 	if r.descriptors == 0 || r.blocks == 0 || r.count == 0 {
 		return nil, fmt.Errorf("%w: the server's program %s does not export its buffers", waits.ErrUnsupported, program.Path)
@@ -77,12 +75,12 @@ func Open(program *cluster.Program, major, postmaster int, dataDir string) (*Rea
 
 // Names returns the names of relations of a database by their oids. A relation whose name is not certain is missing: for
 // example, a transaction that has not ended changes it. Names of the last 10 seconds are not read again.
-func (r *Reader) Names(database uint32, relations []uint32) map[uint32]string {
+func (r *NameReader) Names(database uint32, relations []uint32) map[uint32]string {
 	now := time.Now()
 	names := make(map[uint32]string, len(relations))
 	wanted := make(map[uint32][]string)
 	for _, oid := range relations {
-		c, ok := r.names[key{database, oid}]
+		c, ok := r.names[nameKey{database, oid}]
 		switch {
 		case !ok || now.After(c.until):
 			wanted[oid] = nil
@@ -103,14 +101,14 @@ func (r *Reader) Names(database uint32, relations []uint32) map[uint32]string {
 			c.name = found[0]
 			names[oid] = c.name
 		}
-		r.names[key{database, oid}] = c
+		r.names[nameKey{database, oid}] = c
 	}
 	return names
 }
 
 // search adds the names of the wanted relations: all different ones that a version of the row has which may be the
 // present one.
-func (r *Reader) search(database uint32, wanted map[uint32][]string) error {
+func (r *NameReader) search(database uint32, wanted map[uint32][]string) error {
 	dir := filepath.Join(r.dataDir, "base", strconv.FormatUint(uint64(database), 10))
 	file, err := classFile(dir)
 	if err != nil {
@@ -147,23 +145,23 @@ func classFile(dir string) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	if len(b) < l.MapEntries || u32(b, 0) != l.MapMagic {
+	if len(b) < l.MapEntries || page32(b, 0) != l.MapMagic {
 		return 0, errInconsistent
 	}
-	for i := range int(min(u32(b, l.MapCount), uint32(l.MapSize))) {
+	for i := range int(min(page32(b, l.MapCount), uint32(l.MapSize))) {
 		at := l.MapEntries + i*l.MapEntrySize
 		if at+l.MapEntrySize > len(b) {
 			break
 		}
-		if u32(b, at) == l.ClassOID {
-			return u32(b, at+l.MapFile), nil
+		if page32(b, at) == l.ClassOID {
+			return page32(b, at+l.MapFile), nil
 		}
 	}
 	return 0, errInconsistent
 }
 
 // buffers copies the pages of a file of a database that are in the shared buffers, by their blocks.
-func (r *Reader) buffers(database, file uint32) (map[uint32][]byte, error) {
+func (r *NameReader) buffers(database, file uint32) (map[uint32][]byte, error) {
 	l := &layout.Pages
 	descriptors, err := r.pointer(r.descriptors)
 	if err != nil {
@@ -177,7 +175,7 @@ func (r *Reader) buffers(database, file uint32) (map[uint32][]byte, error) {
 	if err := r.read(r.count, number[:]); err != nil {
 		return nil, err
 	}
-	count := int(u32(number[:], 0))
+	count := int(page32(number[:], 0))
 	if count > maxBuffers {
 		return nil, errInconsistent
 	}
@@ -190,8 +188,8 @@ func (r *Reader) buffers(database, file uint32) (map[uint32][]byte, error) {
 		}
 		for i := 0; i*l.BufferSize < len(part); i++ {
 			d := part[i*l.BufferSize:][:l.BufferSize]
-			if u32(d, l.BufferFile) != file || u32(d, l.BufferDatabase) != database || u32(d, l.BufferFork) != 0 ||
-				u32(d, l.BufferState)&l.BufferValid != l.BufferValid {
+			if page32(d, l.BufferFile) != file || page32(d, l.BufferDatabase) != database || page32(d, l.BufferFork) != 0 ||
+				page32(d, l.BufferState)&l.BufferValid != l.BufferValid {
 				continue
 			}
 			number := uint64(i) + uint64(first)
@@ -200,7 +198,7 @@ func (r *Reader) buffers(database, file uint32) (map[uint32][]byte, error) {
 				return nil, err
 			}
 			if page != nil {
-				pages[u32(d, l.BufferBlock)] = page
+				pages[page32(d, l.BufferBlock)] = page
 			}
 		}
 	}
@@ -209,7 +207,7 @@ func (r *Reader) buffers(database, file uint32) (map[uint32][]byte, error) {
 
 // page copies a page until two copies are equal and the buffer still has the page. It returns nil if the buffer has
 // another page now.
-func (r *Reader) page(descriptor uint64, was []byte, addr uint64) ([]byte, error) {
+func (r *NameReader) page(descriptor uint64, was []byte, addr uint64) ([]byte, error) {
 	const tries = 4
 	l := &layout.Pages
 	page, again, now := make([]byte, l.PageSize), make([]byte, l.PageSize), make([]byte, l.BufferState)
@@ -236,15 +234,15 @@ func (r *Reader) page(descriptor uint64, was []byte, addr uint64) ([]byte, error
 // addNames adds the names of a page's rows that may be the present version of a wanted relation's row.
 func addNames(page []byte, wanted map[uint32][]string) error {
 	l := &layout.Pages
-	lower, upper := int(u16(page, l.PageLower)), int(u16(page, l.PageUpper))
+	lower, upper := int(page16(page, l.PageLower)), int(page16(page, l.PageUpper))
 	if upper == 0 { // a new page
 		return nil
 	}
-	if u16(page, l.PageVersion) != l.PageVersionWord || lower < l.PageItems || lower > upper || upper > len(page) {
+	if page16(page, l.PageVersion) != l.PageVersionWord || lower < l.PageItems || lower > upper || upper > len(page) {
 		return errInconsistent
 	}
 	for at := l.PageItems; at+l.ItemSize <= lower; at += l.ItemSize {
-		item := u32(page, at)
+		item := page32(page, at)
 		if item>>l.ItemFlagsShift&3 != l.ItemNormal {
 			continue
 		}
@@ -257,12 +255,12 @@ func addNames(page []byte, wanted map[uint32][]string) error {
 		if columns < l.TupleHeader || columns+l.ClassName+l.NameSize > length {
 			return errInconsistent
 		}
-		oid := u32(tuple, columns)
+		oid := page32(tuple, columns)
 		found, ok := wanted[oid]
 		if !ok || isDead(tuple) {
 			continue
 		}
-		name := text(tuple[columns+l.ClassName:][:l.NameSize])
+		name := pageText(tuple[columns+l.ClassName:][:l.NameSize])
 		if name == "" {
 			return errInconsistent
 		}
@@ -277,15 +275,15 @@ func addNames(page []byte, wanted map[uint32][]string) error {
 // have read it found out.
 func isDead(tuple []byte) bool {
 	l := &layout.Pages
-	mask := u16(tuple, l.TupleInfomask)
+	mask := page16(tuple, l.TupleInfomask)
 	if mask&l.XminInvalid != 0 && mask&l.XminCommitted == 0 { // both: frozen
 		return true
 	}
-	return u32(tuple, l.TupleXmax) != 0 && mask&l.XmaxInvalid == 0 && mask&l.XmaxCommitted != 0 && mask&l.XmaxOnlyLocksIt == 0
+	return page32(tuple, l.TupleXmax) != 0 && mask&l.XmaxInvalid == 0 && mask&l.XmaxCommitted != 0 && mask&l.XmaxOnlyLocksIt == 0
 }
 
-// text returns the characters before the first NUL byte, or nothing if they are no name.
-func text(b []byte) string {
+// pageText returns the characters before the first NUL byte, or nothing if they are no name.
+func pageText(b []byte) string {
 	for i, c := range b {
 		if c == 0 {
 			if !utf8.Valid(b[:i]) {
@@ -297,13 +295,13 @@ func text(b []byte) string {
 	return ""
 }
 
-func (r *Reader) pointer(addr uint64) (uint64, error) {
+func (r *NameReader) pointer(addr uint64) (uint64, error) {
 	var b [8]byte
 	err := r.read(addr, b[:])
 	return binary.LittleEndian.Uint64(b[:]), err
 }
 
-func (r *Reader) read(addr uint64, p []byte) error {
+func (r *NameReader) read(addr uint64, p []byte) error {
 	n, err := r.memory.Read(addr, p)
 	if err == nil && n < len(p) {
 		err = errInconsistent
@@ -311,5 +309,5 @@ func (r *Reader) read(addr uint64, p []byte) error {
 	return err
 }
 
-func u16(b []byte, at int) uint16 { return binary.LittleEndian.Uint16(b[at:]) }
-func u32(b []byte, at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
+func page16(b []byte, at int) uint16 { return binary.LittleEndian.Uint16(b[at:]) }
+func page32(b []byte, at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }

@@ -1,4 +1,4 @@
-package relname
+package locks
 
 import (
 	"context"
@@ -24,7 +24,7 @@ func TestNames(t *testing.T) {
 			ALTER TABLE old_name RENAME TO new_name; DROP TABLE gone;
 			DO $$ BEGIN FOR i IN 1..100 LOOP EXECUTE format('ALTER TABLE t%s RENAME TO renamed%s', i, i); END LOOP; END $$`)
 		control := s.Connect(t, s.User, "postgres")
-		compare(t, open(t, s), control, 0)
+		compare(t, openNames(t, s), control, 0)
 
 		other := s.Connect(t, s.User, "postgres")
 		if _, err := other.Exec(context.Background(), "BEGIN"); err != nil {
@@ -33,18 +33,18 @@ func TestNames(t *testing.T) {
 		if _, err := other.Exec(context.Background(), "ALTER TABLE open_name RENAME TO later_name"); err != nil {
 			t.Fatal(err)
 		}
-		compare(t, open(t, s), control, 1) // it has two names that may become true
+		compare(t, openNames(t, s), control, 1) // it has two names that may become true
 		if _, err := other.Exec(context.Background(), "ROLLBACK"); err != nil {
 			t.Fatal(err)
 		}
 		_ = other.Close(context.Background())
 		_ = control.Close(context.Background())
 		s.Restart("fast")
-		compare(t, open(t, s), s.Connect(t, s.User, "postgres"), 0)
+		compare(t, openNames(t, s), s.Connect(t, s.User, "postgres"), 0)
 	})
 }
 
-func open(t *testing.T, s *pgtest.Server) *Reader {
+func openNames(t *testing.T, s *pgtest.Server) *NameReader {
 	t.Helper()
 	c, err := cluster.ByDataDir(s.DataDir)
 	if err != nil {
@@ -54,7 +54,7 @@ func open(t *testing.T, s *pgtest.Server) *Reader {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := Open(&program, c.Version, c.PostmasterPID, c.DataDir)
+	r, err := OpenNames(&program, c.Version, c.PostmasterPID, c.DataDir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func open(t *testing.T, s *pgtest.Server) *Reader {
 }
 
 // compare expects the names that the server has, except that some may be missing.
-func compare(t *testing.T, r *Reader, c *pgx.Conn, missing int) {
+func compare(t *testing.T, r *NameReader, c *pgx.Conn, missing int) {
 	t.Helper()
 	// Reading each row lets the server note which of its versions are valid.
 	rows, err := c.Query(context.Background(), "SELECT oid::int8, relname, (SELECT oid::int8 FROM pg_database WHERE datname = 'postgres') FROM pg_class")
@@ -137,8 +137,8 @@ func TestHostilePages(t *testing.T) {
 func BenchmarkSearch(b *testing.B) {
 	for _, count := range []int{16 << 10, 1 << 20} {
 		b.Run(fmt.Sprint(count, " buffers"), func(b *testing.B) {
-			m := fake{count: count}
-			r := &Reader{memory: m, descriptors: 8, blocks: 16, count: 24}
+			m := fakeNames{count: count}
+			r := &NameReader{memory: m, descriptors: 8, blocks: 16, count: 24}
 			for b.Loop() {
 				if _, err := r.buffers(5, 1259); err != nil {
 					b.Fatal(err)
@@ -148,10 +148,10 @@ func BenchmarkSearch(b *testing.B) {
 	}
 }
 
-// fake is memory without a page of pg_class.
-type fake struct{ count int }
+// fakeNames is memory without a page of pg_class.
+type fakeNames struct{ count int }
 
-func (f fake) Read(addr uint64, p []byte) (int, error) {
+func (f fakeNames) Read(addr uint64, p []byte) (int, error) {
 	if addr == 24 {
 		binary.LittleEndian.PutUint32(p, uint32(f.count))
 	}
