@@ -19,7 +19,7 @@ var wordy = []string{
 	"../../worker/verb/verb.go", "../../worker/verb/words.go", "../../worker/verb/backtrace.go",
 	"../../worker/verb/barrier.go",
 	"../../worker/verb/memory.go", "../../worker/verb/settings.go", "../../worker/limits/words.go",
-	"../../worker/report/sqlerror/*.go", "../../worker/authz/*.go",
+	"../../worker/report/render/fault.go", "../../worker/report/render/faultof.go", "../../worker/authz/*.go",
 	"../../worker/serve/spool/answer.go", "../../worker/serve/spool/deliver.go", "../../worker/serve/spool/serve.go",
 }
 

@@ -6,7 +6,7 @@ import (
 
 	"pg_stat_backtrace/unwind/golang"
 	"pg_stat_backtrace/worker/naming"
-	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // explain turns the error of a capture of process pid into sentences: what,
@@ -19,7 +19,7 @@ func explain(pid int, err error) string {
 		return fmt.Sprintf("the goroutines of process with PID %d were not found: %v\n"+
 			"  Without --goroutines, its threads are captured.", pid, err)
 	}
-	f := sqlerror.Of(pid, err)
+	f := render.FaultOf(pid, err)
 	s := f.Message
 	if f.Detail != "" {
 		s += "\n  " + f.Detail

@@ -17,7 +17,6 @@ import (
 	"pg_stat_backtrace/worker/naming/symbolize"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
-	"pg_stat_backtrace/worker/report/sqlerror"
 	"pg_stat_backtrace/worker/serve/queue"
 )
 
@@ -185,7 +184,7 @@ func capturing(ctx context.Context, c cluster.Cluster) finding {
 	}
 	t, err := capturer.Capture(ctx, target, capture.Options{})
 	if err != nil {
-		f := sqlerror.Of(m.PID, err)
+		f := render.FaultOf(m.PID, err)
 		return finding{bad, "capture", f.Message + ". " + f.Detail, f.Hint}
 	}
 	text := fmt.Sprintf("process %d (%s): %d frames, stopped for %.1f us",

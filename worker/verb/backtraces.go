@@ -20,7 +20,6 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
-	"pg_stat_backtrace/worker/report/sqlerror"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
@@ -87,7 +86,7 @@ func (s *Service) logPanic(req spool.Request, err error) {
 	var failed *host.Panic
 	if errors.As(err, &failed) {
 		s.log1(req, func(e *zerolog.Event) {
-			e.Str("sqlstate", sqlerror.InternalError).AnErr("error", err).Msg("request failed")
+			e.Str("sqlstate", render.InternalError).AnErr("error", err).Msg("request failed")
 		})
 	}
 }
@@ -242,8 +241,8 @@ func identified(outcomes []outcome) []int {
 // target identifies one of the processes; the caller's own backend is none that can be captured.
 func target(c cluster.Cluster, pid, backend int) (process.Target, error) {
 	if pid == backend {
-		return process.Target{}, &sqlerror.Fault{
-			SQLState: sqlerror.NotInPrerequisiteState, Message: "cannot capture the backtrace of the current backend",
+		return process.Target{}, &render.Fault{
+			SQLState: render.NotInPrerequisiteState, Message: "cannot capture the backtrace of the current backend",
 		}
 	}
 	return member(c, pid)

@@ -21,7 +21,6 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
-	"pg_stat_backtrace/worker/report/sqlerror"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
@@ -139,12 +138,12 @@ func (s *Service) answerFunctionTrace(_ context.Context, c call) spool.Answer {
 func (s *Service) mayTrace(req spool.Request) error {
 	switch {
 	case !req.Superuser:
-		return &sqlerror.Fault{
-			SQLState: sqlerror.InsufficientPrivilege, Message: "must be superuser to trace functions",
+		return &render.Fault{
+			SQLState: render.InsufficientPrivilege, Message: "must be superuser to trace functions",
 		}
 	case !s.cfg.TraceFunctions:
-		return &sqlerror.Fault{
-			SQLState: sqlerror.NotInPrerequisiteState, Message: "functions cannot be traced",
+		return &render.Fault{
+			SQLState: render.NotInPrerequisiteState, Message: "functions cannot be traced",
 			Detail: "The worker was started without the option --trace-functions, and has given up the capabilities " +
 				"CAP_BPF and CAP_PERFMON.",
 			Hint: "Restart the worker as root with --trace-functions.",
@@ -406,17 +405,17 @@ func functionTraceRows(r *functrace.Result, o render.Options) [][]string {
 
 // functionTraceFailure words an error for the SQL caller.
 func functionTraceFailure(req spool.Request, err error) spool.Answer {
-	a := spool.Answer{Level: "ERROR", SQLState: sqlerror.NotInPrerequisiteState, Message: "functions cannot be traced"}
+	a := spool.Answer{Level: "ERROR", SQLState: render.NotInPrerequisiteState, Message: "functions cannot be traced"}
 	var find *functrace.FindError
 	switch {
 	case errors.As(err, &find):
-		a.SQLState = sqlerror.InvalidParameterValue
+		a.SQLState = render.InvalidParameterValue
 		a.Message, a.Detail, a.Hint = fmt.Sprintf("cannot trace %q", find.Name), sentence(find.Reason), find.Hint
 	case errors.Is(err, errTraceLost):
 		a.Message = "the trace of the function is lost"
 		a.Detail = "The worker was restarted, or another trace of this session has taken its place."
 	case errors.Is(err, errTraces):
-		a.SQLState = sqlerror.ConfigurationLimit
+		a.SQLState = render.ConfigurationLimit
 		a.Message = fmt.Sprintf("no more than %d functions can be traced at a time", limits.Traces)
 		a.Hint = "Retry when another trace has ended."
 	case errors.Is(err, probe.ErrUnsupported), errors.Is(err, unix.EPERM):

@@ -15,7 +15,7 @@ import (
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/pg/cluster"
-	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
@@ -169,7 +169,7 @@ func historyNotice(s *store.Summary, next time.Time) string {
 
 // historyFailure words an error for the SQL caller.
 func historyFailure(err error) spool.Answer {
-	fault := spool.Answer{Level: "ERROR", SQLState: sqlerror.NotInPrerequisiteState}
+	fault := spool.Answer{Level: "ERROR", SQLState: render.NotInPrerequisiteState}
 	switch {
 	case errors.Is(err, errNoHistory):
 		fault.Message = "the pg_stat_backtrace worker records no history"
@@ -181,7 +181,7 @@ func historyFailure(err error) spool.Answer {
 		fault.Message = "no history of this server is recorded yet"
 	default:
 		fault = failure(0, err)
-		if fault.SQLState == sqlerror.InternalError {
+		if fault.SQLState == render.InternalError {
 			fault.Message = "the history could not be read"
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/memctx"
-	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
@@ -124,7 +124,7 @@ func memoryWarning(m *capture.MemoryContexts, pid int, leftOut bool) string {
 
 // memoryFailure words an error for the SQL caller.
 func memoryFailure(pid int, err error) spool.Answer {
-	fault := spool.Answer{Level: "ERROR", SQLState: sqlerror.NotInPrerequisiteState}
+	fault := spool.Answer{Level: "ERROR", SQLState: render.NotInPrerequisiteState}
 	switch {
 	case errors.Is(err, memctx.ErrNoContexts):
 		fault.Message = fmt.Sprintf("process with PID %d has no memory contexts", pid)

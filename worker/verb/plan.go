@@ -19,7 +19,7 @@ import (
 	"pg_stat_backtrace/worker/naming/debuginfod"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/plan"
-	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
@@ -131,7 +131,7 @@ func (s *Service) runningPlan(ctx context.Context, req spool.Request) (string, e
 
 // planFailure words an error for the SQL caller.
 func planFailure(pid int, err error) spool.Answer {
-	fault := spool.Answer{Level: "ERROR", SQLState: sqlerror.NotInPrerequisiteState}
+	fault := spool.Answer{Level: "ERROR", SQLState: render.NotInPrerequisiteState}
 	var unknown *plan.UnknownLayoutError
 	switch {
 	case errors.Is(err, capture.ErrNotPostgres), errors.As(err, &unknown):

@@ -13,7 +13,6 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
-	"pg_stat_backtrace/worker/report/sqlerror"
 	"pg_stat_backtrace/worker/serve/metrics"
 	"pg_stat_backtrace/worker/serve/queue"
 	"pg_stat_backtrace/worker/serve/spool"
@@ -41,11 +40,11 @@ func (s *Service) CarryOut(ctx context.Context, req queue.Request, limiter *limi
 // captureQueued decides as capture does, by what holds now: the caller may have lost a privilege, and the number of the
 // process may be another's, since the request was made. There is no limit here: the queue has one of its own.
 func (s *Service) captureQueued(
-	ctx context.Context, req queue.Request, render func(*backtrace.Trace),
+	ctx context.Context, req queue.Request, printed func(*backtrace.Trace),
 ) (none captured, err error) {
 	if !req.Granted {
-		return none, &sqlerror.Fault{
-			SQLState: sqlerror.InsufficientPrivilege, Message: "permission denied for function pg_request_backtrace",
+		return none, &render.Fault{
+			SQLState: render.InsufficientPrivilege, Message: "permission denied for function pg_request_backtrace",
 		}
 	}
 	if !verbs[req.Verb].Queued {
@@ -67,7 +66,7 @@ func (s *Service) captureQueued(
 	if err := s.allow(ctx, req); err != nil {
 		return none, err
 	}
-	return s.take(ctx, authz.Caller{OID: req.Caller, Superuser: req.Superuser}, target, options, render)
+	return s.take(ctx, authz.Caller{OID: req.Caller, Superuser: req.Superuser}, target, options, printed)
 }
 
 // identify makes sure that the process is the server's, and the one that was asked about.

@@ -9,7 +9,7 @@ import (
 
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/limits"
-	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // settings reads the session's settings that the request carries. Those it
@@ -64,8 +64,8 @@ func boolean(name, value string) (bool, error) {
 }
 
 func invalid(name, value, hint string) error {
-	return &sqlerror.Fault{
-		SQLState: sqlerror.InvalidParameterValue,
+	return &render.Fault{
+		SQLState: render.InvalidParameterValue,
 		Message:  fmt.Sprintf("invalid value for parameter \"pg_stat_backtrace.%s\": %q", name, shortened(value)),
 		Hint:     hint,
 	}

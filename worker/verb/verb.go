@@ -18,7 +18,7 @@ import (
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/cluster"
-	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/serve/metrics"
 	"pg_stat_backtrace/worker/serve/queue"
 	"pg_stat_backtrace/worker/serve/spool"
@@ -152,8 +152,8 @@ func (s *Service) Answer(ctx context.Context, req spool.Request) spool.Answer {
 }
 
 func errUnknownVerb(name string) error {
-	return &sqlerror.Fault{
-		SQLState: sqlerror.NotInPrerequisiteState,
+	return &render.Fault{
+		SQLState: render.NotInPrerequisiteState,
 		Message:  fmt.Sprintf("the pg_stat_backtrace worker cannot %q", name),
 		Hint:     "Install worker and extension of the same release.",
 	}

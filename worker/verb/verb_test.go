@@ -24,7 +24,7 @@ import (
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/cluster"
-	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/serve/queue"
 	"pg_stat_backtrace/worker/serve/spool"
 )
@@ -44,8 +44,8 @@ func TestSettings(t *testing.T) {
 	} {
 		for _, value := range values {
 			_, err := settings(map[string]string{name: value})
-			var f *sqlerror.Fault
-			if !errors.As(err, &f) || f.SQLState != sqlerror.InvalidParameterValue ||
+			var f *render.Fault
+			if !errors.As(err, &f) || f.SQLState != render.InvalidParameterValue ||
 				!strings.Contains(f.Message, "pg_stat_backtrace."+name) {
 				t.Errorf("%s = %q: %v", name, value, err)
 			}
@@ -81,7 +81,7 @@ func TestVerbsNameProcesses(t *testing.T) {
 	for _, verb := range []string{"get", "log", "frames"} {
 		for _, targets := range [][]int{nil, {}, {1, 2}, {1, 2, 3}} {
 			a := s.Answer(t.Context(), spool.Request{Verb: verb, Targets: targets, Superuser: true})
-			if a.SQLState != sqlerror.InvalidParameterValue || a.Text != "" || a.Rows != nil {
+			if a.SQLState != render.InvalidParameterValue || a.Text != "" || a.Rows != nil {
 				t.Errorf("%s of %v: %+v", verb, targets, a)
 			}
 		}
@@ -228,7 +228,7 @@ func TestLogIsBounded(t *testing.T) {
 func TestAnswer(t *testing.T) {
 	t.Parallel()
 	a := idle().Answer(t.Context(), spool.Request{Verb: "tomorrow", Superuser: true})
-	if a.Level != "ERROR" || a.SQLState != sqlerror.NotInPrerequisiteState ||
+	if a.Level != "ERROR" || a.SQLState != render.NotInPrerequisiteState ||
 		a.Message != `the pg_stat_backtrace worker cannot "tomorrow"` || !strings.Contains(a.Hint, "same release") {
 		t.Errorf("%+v", a)
 	}

@@ -16,7 +16,7 @@ import (
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/waitevent"
-	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
@@ -310,11 +310,11 @@ func sentence(text string) string {
 
 // waitFailure words an error about wait events for the SQL caller.
 func waitFailure(err error) spool.Answer {
-	fault := &sqlerror.Fault{SQLState: sqlerror.NotInPrerequisiteState, Message: "wait events cannot be timed"}
+	fault := &render.Fault{SQLState: render.NotInPrerequisiteState, Message: "wait events cannot be timed"}
 	switch {
 	case errors.Is(err, waitevent.ErrOff):
 		return spool.Answer{
-			Level: "WARNING", SQLState: sqlerror.NotInPrerequisiteState, Message: "wait events are not being timed",
+			Level: "WARNING", SQLState: render.NotInPrerequisiteState, Message: "wait events are not being timed",
 			Hint: "Start it with SELECT pg_wait_event_capture('stats').",
 		}
 	case errors.Is(err, waitevent.ErrNoWaits):

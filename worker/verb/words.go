@@ -7,14 +7,14 @@ import (
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
-	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
 // errOneProcess: the functions for one process name one. A list, and none, which would mean all, are for other
 // functions and take another privilege.
-var errOneProcess = &sqlerror.Fault{
-	SQLState: sqlerror.InvalidParameterValue, Message: "this request must name one process",
+var errOneProcess = &render.Fault{
+	SQLState: render.InvalidParameterValue, Message: "this request must name one process",
 }
 
 // errNoProcess is answered with a warning and NULL, so that a query over many
@@ -22,13 +22,13 @@ var errOneProcess = &sqlerror.Fault{
 var errNoProcess = errors.New("not a PostgreSQL server process")
 
 // errNoServer: the postmaster has ended, and the caller's backend has not yet.
-var errNoServer = &sqlerror.Fault{
-	SQLState: sqlerror.NotInPrerequisiteState, Message: "the server is shutting down or starting",
+var errNoServer = &render.Fault{
+	SQLState: render.NotInPrerequisiteState, Message: "the server is shutting down or starting",
 }
 
 func postmaster(pid int) error {
-	return &sqlerror.Fault{
-		SQLState: sqlerror.InsufficientPrivilege,
+	return &render.Fault{
+		SQLState: render.InsufficientPrivilege,
 		Message:  fmt.Sprintf("cannot capture the backtrace of the postmaster, process %d", pid),
 		Detail:   "No connection is accepted, and no process started or restarted, while the postmaster is stopped.",
 		Hint: "On the server's host, \"pg_stat_backtrace capture --nonstop\" captures the postmaster " +
@@ -47,7 +47,7 @@ func failure(pid int, err error) spool.Answer {
 	var failed *host.Panic
 	if errors.As(err, &failed) {
 		return spool.Answer{
-			Level: "ERROR", SQLState: sqlerror.InternalError, Message: "internal error of the pg_stat_backtrace worker",
+			Level: "ERROR", SQLState: render.InternalError, Message: "internal error of the pg_stat_backtrace worker",
 			Hint: "See the log of the worker.",
 		}
 	}
@@ -65,11 +65,11 @@ func failure(pid int, err error) spool.Answer {
 			Message: exceeded.Message, Detail: exceeded.Detail, Hint: exceeded.Hint,
 		}
 	}
-	f := sqlerror.Of(pid, err)
-	if f.SQLState == sqlerror.InternalError {
+	f := render.FaultOf(pid, err)
+	if f.SQLState == render.InternalError {
 		// What went wrong is in the worker's log. It may name files, which are not for every caller.
-		f = &sqlerror.Fault{
-			SQLState: sqlerror.InternalError,
+		f = &render.Fault{
+			SQLState: render.InternalError,
 			Message:  fmt.Sprintf("could not capture process with PID %d", pid),
 			Hint:     "The log of the pg_stat_backtrace worker says more.",
 		}

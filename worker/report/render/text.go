@@ -2,6 +2,9 @@
 // a trace was made.
 //
 // It also decides which characters of foreign text may be shown (visible.go), for every command and every answer.
+// FaultOf converts errors to PostgreSQL's form (fault.go): SQLSTATE, message, detail and hint. It words all errors of the
+// layers below, for SQL and for the command line. The words follow the "Error Message Style Guide" of the PostgreSQL
+// documentation.
 package render
 
 import (

@@ -1,7 +1,4 @@
-// Package sqlerror converts errors to PostgreSQL's form: SQLSTATE, message, detail and hint. It words all errors of
-// the layers below, for SQL and for the command line. The words follow the "Error Message Style Guide" of the
-// PostgreSQL documentation.
-package sqlerror
+package render
 
 import "pg_stat_backtrace/worker/limits"
 

@@ -1,4 +1,4 @@
-package sqlerror
+package render
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// Of converts the error of a capture of process pid to a fault. It never returns nil. An unknown error becomes an
+// FaultOf converts the error of a capture of process pid to a fault. It never returns nil. An unknown error becomes an
 // internal error with its text.
-func Of(pid int, err error) *Fault {
+func FaultOf(pid int, err error) *Fault {
 	var own *Fault
 	var unread *backtrace.ReadingError
 	var main *process.MainThreadError

@@ -1,4 +1,4 @@
-package sqlerror_test
+package render_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/report/sqlerror"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 type faultTest struct {
@@ -78,7 +78,7 @@ func faults() []faultTest {
 			[]string{"thread of process 4700"},
 		},
 		{"unknown", errors.New("the moon is full"), "XX000", []string{"the moon is full"}},
-		{"already worded", fmt.Errorf("x: %w", &sqlerror.Fault{SQLState: "53400", Message: "m"}), "53400", []string{"m"}},
+		{"already worded", fmt.Errorf("x: %w", &render.Fault{SQLState: "53400", Message: "m"}), "53400", []string{"m"}},
 	}
 }
 
@@ -121,7 +121,7 @@ func TestOf(t *testing.T) {
 	for _, tt := range slices.Concat(faults(), late(), unread()) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			f := sqlerror.Of(4711, tt.err)
+			f := render.FaultOf(4711, tt.err)
 			if f.SQLState != tt.state {
 				t.Errorf("SQLSTATE %s, want %s", f.SQLState, tt.state)
 			}
@@ -140,7 +140,7 @@ var sentences = regexp.MustCompile(`^([A-Z].*|[a-z]+[._].*)\.$`)
 
 // checkStyle holds a fault against the Error Message Style Guide: a message
 // is a phrase, detail and hint are sentences.
-func checkStyle(t *testing.T, f *sqlerror.Fault) {
+func checkStyle(t *testing.T, f *render.Fault) {
 	t.Helper()
 	if f.Message == "" || strings.HasSuffix(f.Message, ".") || strings.ContainsAny(f.Message, "\n\t") ||
 		f.Message[0] >= 'A' && f.Message[0] <= 'Z' && !strings.HasPrefix(f.Message, "PID ") {
