@@ -11,7 +11,6 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/disasm"
-	"pg_stat_backtrace/unwind/disasm/insntest"
 )
 
 // TestAgainstDisassembler decodes instructions of all kinds: 512 random words for each value of the eleven highest
@@ -42,7 +41,7 @@ func compare(t *testing.T, words []uint32, enough int) {
 	for _, w := range words {
 		code = binary.LittleEndian.AppendUint32(code, w)
 	}
-	d := insntest.Decoder{
+	d := decoder{
 		Machine: elf.EM_AARCH64, Decode: disasm.DecodeA64, Differs: differs,
 		Options: []string{
 			"--mattr=+v8.7a,+lse,+mte,+ls64,+rcpc-immo,+sve2,+sme,+flagm,+altnzcv,+tme,+fullfp16,+bf16,+i8mm,+hbc,+mops",

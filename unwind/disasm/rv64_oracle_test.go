@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/unwind/disasm"
-	"pg_stat_backtrace/unwind/disasm/insntest"
 )
 
 // TestRV64AgainstDisassembler decodes all instructions of 16 bits, and random words of each major opcode and kind. It
@@ -42,7 +41,7 @@ func TestRV64AgainstDisassembler(t *testing.T) {
 	for _, w := range []uint32{0x00000073, 0x00100073, 0x00008067, 0x00010113} {
 		code = binary.LittleEndian.AppendUint32(code, w)
 	}
-	d := insntest.Decoder{
+	d := decoder{
 		Machine: elf.EM_RISCV, Decode: disasm.DecodeRV64,
 		Options: []string{"-M", "numeric", "-M", "no-aliases", "--mattr=+m,+a,+f,+d,+c,+v,+zba,+zbb,+zbc,+zbs,+zbkb,+zfh"},
 		Differs: func(x *disasm.Instruction, text string, at uint64) string {

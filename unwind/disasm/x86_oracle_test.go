@@ -14,7 +14,6 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/disasm"
-	"pg_stat_backtrace/unwind/disasm/insntest"
 )
 
 // room is the space for each instruction, filled with NOPs. An instruction that LLVM does not know ends there.
@@ -96,7 +95,7 @@ func TestOthersOfLLVM(t *testing.T) {
 			rounds++
 		}
 	}
-	lines := insntest.Disassemble(t, code, elf.EM_X86_64, nil, "-M", "intel", "--mattr=+amx-tile,+amx-int8,+amx-bf16")
+	lines := disassemble(t, code, elf.EM_X86_64, nil, "-M", "intel", "--mattr=+amx-tile,+amx-int8,+amx-bf16")
 	var compared, unknown int
 	different, writing := map[string]int{}, map[string]int{}
 	for i, l := range lines {

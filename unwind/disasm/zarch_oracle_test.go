@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/unwind/disasm"
-	"pg_stat_backtrace/unwind/disasm/insntest"
 )
 
 // TestZArchAgainstDisassembler decodes all instructions of two bytes, and random longer instructions of each opcode. It
@@ -56,7 +55,7 @@ func TestZArchAgainstDisassembler(t *testing.T) {
 			}
 		}
 	}
-	d := insntest.Decoder{
+	d := decoder{
 		Machine: elf.EM_S390, Order: binary.BigEndian, Options: []string{"--mcpu=arch14"}, Decode: disasm.DecodeZArch,
 		Differs: func(x *disasm.Instruction, text string, at uint64) string {
 			mnemonic, rest, _ := strings.Cut(text, "\t")

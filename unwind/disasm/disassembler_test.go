@@ -1,5 +1,4 @@
-// Package insntest compares decoders of instructions with LLVM's disassembler.
-package insntest
+package disasm_test
 
 import (
 	"bufio"
@@ -17,8 +16,8 @@ import (
 	"pg_stat_backtrace/unwind/disasm"
 )
 
-// Decoder is a decoder to compare with the disassembler.
-type Decoder struct {
+// decoder is a decoder to compare with LLVM's disassembler.
+type decoder struct {
 	Machine elf.Machine
 	Order   binary.ByteOrder // nil: little-endian
 	// Options are options of the disassembler, for example the extensions to enable.
@@ -30,19 +29,19 @@ type Decoder struct {
 	Unknown, NotDecoded *regexp.Regexp
 }
 
-// Line is a line of the disassembler's output: the address of an instruction, and its text without comments.
-type Line struct {
+// line is a line of the disassembler's output: the address of an instruction, and its text without comments.
+type line struct {
 	At   uint64
 	Text string
 }
 
 // Compare decodes the code and reports every mnemonic whose decoded instruction differs from the disassembler's text.
 // It fails if it compared fewer than enough instructions.
-func (d *Decoder) Compare(t *testing.T, code []byte, enough int) {
+func (d *decoder) Compare(t *testing.T, code []byte, enough int) {
 	t.Helper()
 	var decoded, unread, unknown int
 	different, notDecoded := map[string]int{}, map[string]int{}
-	lines := Disassemble(t, code, d.Machine, d.Order, d.Options...)
+	lines := disassemble(t, code, d.Machine, d.Order, d.Options...)
 	for i, l := range lines {
 		x, err := d.Decode(code[l.At:])
 		mnemonic := mnemonics.FindString(l.Text)
@@ -82,14 +81,14 @@ func (d *Decoder) Compare(t *testing.T, code []byte, enough int) {
 }
 
 var (
-	mnemonics = regexp.MustCompile(`^\S+`)
-	written   = regexp.MustCompile(`^\s*([0-9a-f]+):\s+(.*?)\s*(?:<\..*>|//.*)?$`)
+	mnemonics   = regexp.MustCompile(`^\S+`)
+	writtenLine = regexp.MustCompile(`^\s*([0-9a-f]+):\s+(.*?)\s*(?:<\..*>|//.*)?$`)
 )
 
-// Disassemble returns the output of LLVM's disassembler for each instruction. A nil order means little-endian.
-func Disassemble(
+// disassemble returns the output of LLVM's disassembler for each instruction. A nil order means little-endian.
+func disassemble(
 	t *testing.T, code []byte, machine elf.Machine, order binary.ByteOrder, options ...string,
-) []Line {
+) []line {
 	t.Helper()
 	tool, err := exec.LookPath("llvm-objdump")
 	if err != nil {
@@ -111,15 +110,15 @@ func Disassemble(
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var lines []Line
+	var lines []line
 	scanner := bufio.NewScanner(out)
 	for scanner.Scan() {
-		if m := written.FindStringSubmatch(scanner.Text()); m != nil {
+		if m := writtenLine.FindStringSubmatch(scanner.Text()); m != nil {
 			at, err := strconv.ParseUint(m[1], 16, 64)
 			if err != nil {
 				t.Fatal(err)
 			}
-			lines = append(lines, Line{at, m[2]})
+			lines = append(lines, line{at, m[2]})
 		}
 	}
 	if err := cmd.Wait(); err != nil || len(lines) == 0 {
