@@ -24,12 +24,22 @@ import (
 //
 // Errors are the errors of Capture except ErrTraced, ErrDumping and ErrDeadline, and ErrNotObserved.
 func Observe(ctx context.Context, t process.Target, o snapshot.Options) (*snapshot.Snapshot, error) {
+	return observe(ctx, t, o, false)
+}
+
+// Asleep is Observe for a process whose main thread sleeps. If the thread is awake, Asleep does not wait until it sleeps, and
+// takes no sample: it returns ErrNotObserved.
+func Asleep(ctx context.Context, t process.Target, o snapshot.Options) (*snapshot.Snapshot, error) {
+	return observe(ctx, t, o, true)
+}
+
+func observe(ctx context.Context, t process.Target, o snapshot.Options, asleep bool) (*snapshot.Snapshot, error) {
 	if err := process.CheckPID(t.PID); err != nil {
 		return nil, err
 	}
 	thread.BeginWork() // a sample's event interrupts the thread until it is closed
 	defer thread.EndWork()
-	w := &observer{ctx: ctx, target: t, options: o.WithDefaults(), started: time.Now()}
+	w := &observer{ctx: ctx, target: t, options: o.WithDefaults(), started: time.Now(), asleep: asleep}
 	return w.bounded()
 }
 
@@ -88,6 +98,7 @@ type observer struct {
 	target  process.Target
 	options snapshot.Options
 	started time.Time
+	asleep  bool // see Asleep
 	before  procfs.Stat
 	layout  *snapshot.MapsSnapshot // from the caller, if usable; nil: maps are read
 	maps    []procfs.Mapping
@@ -211,8 +222,10 @@ func (w *observer) threads() (*snapshot.Snapshot, error) {
 
 const (
 	maxAttempts = 2000
-	firstPause  = 20 * time.Microsecond // between two attempts to find a thread asleep; doubles
-	lastPause   = 5 * time.Millisecond
+	// asleepAttempts is how often Asleep copies a stack that changes meanwhile.
+	asleepAttempts = 2
+	firstPause     = 20 * time.Microsecond // between two attempts to find a thread asleep; doubles
+	lastPause      = 5 * time.Millisecond
 	// How long to wait for a sample before checking again whether the thread sleeps. A running thread gives a sample
 	// within a tenth of a millisecond. A thread that was about to sleep never does. The wait doubles each time.
 	firstSlice = 2 * time.Millisecond
@@ -231,9 +244,12 @@ func (w *observer) thread(tid int) (thread snapshot.Thread, engine string) {
 		return thread, ""
 	}
 	failure := &Error{PID: tid}
-	canSample := true
+	canSample, attempts := !w.asleep, maxAttempts
+	if w.asleep {
+		attempts = asleepAttempts
+	}
 	pause, slice := firstPause, firstSlice
-	for failure.Attempts < maxAttempts && w.left() > 0 {
+	for failure.Attempts < attempts && w.left() > 0 {
 		failure.Attempts++
 		thread, failure.Blocked = w.blocked(tid)
 		switch {
@@ -242,6 +258,8 @@ func (w *observer) thread(tid int) (thread snapshot.Thread, engine string) {
 		case errors.Is(failure.Blocked, process.ErrExited), errors.Is(failure.Blocked, process.ErrNotPermitted):
 			thread.Err = failure.Blocked
 			return thread, ""
+		case errors.Is(failure.Blocked, errAwake) && w.asleep:
+			attempts = 0
 		case errors.Is(failure.Blocked, errAwake) && canSample:
 			var err error
 			thread, err = w.running(tid, min(slice, w.left()))

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
@@ -77,6 +78,9 @@ type Options struct {
 	NoContext bool
 	// NonStop captures without stopping the process. Its threads are then sampled one after another.
 	NonStop bool
+	// PreferNonStop captures the main thread of a process without a stop if the thread sleeps and its whole stack can be read
+	// so. Otherwise it stops the process. It has no effect with AllThreads.
+	PreferNonStop bool
 }
 
 // A Capturer captures processes and caches the images they run. It is safe for concurrent use.
@@ -195,6 +199,12 @@ func (c *Capturer) capture(
 		r.server = c.serverProcess(r.key, opts.MapsSnapshot != nil)
 	}
 	opts.ExtraReads, opts.Coroutines = r.extraReads(), r.golang.Reads()
+	if o.PreferNonStop && !o.NonStop && !o.AllThreads {
+		if t := r.captureAsleep(ctx, opts); t != nil {
+			t.Total = time.Since(start)
+			return t, verifyRights(&target)
+		}
+	}
 	for attempt := 0; ; attempt++ {
 		b, err := r.captureOnce(ctx, opts)
 		if err != nil {
@@ -244,17 +254,43 @@ type run struct {
 	generated naming.JITLocations
 }
 
+// captureAsleep captures the process without a stop. It returns nil if the process does not sleep, if the stack is not
+// whole, or on any error: a stop then shows more.
+func (r *run) captureAsleep(ctx context.Context, opts snapshot.Options) *backtrace.Trace {
+	opts.Deadline = min(cmp.Or(opts.Deadline, snapshot.DefaultDeadline), lookTime)
+	snap, err := observe.Asleep(ctx, r.target, opts)
+	if err != nil {
+		return nil
+	}
+	b, err := r.use(snap, opts)
+	if err != nil || b.stale || b.brokenWalk || len(b.missing) > 0 || len(b.space.Generated.Unknown) > 0 ||
+		!b.trace.Threads[0].Whole {
+		return nil
+	}
+	r.taken()
+	return b.trace
+}
+
 // captureOnce takes and unwinds one snapshot. It then compares the mappings that it used with the process, except
 // mappings that it has compared before the stop.
 func (r *run) captureOnce(ctx context.Context, opts snapshot.Options) (built, error) {
-	c := r.capturer
 	snap, notStopped, err := takeSnapshot(ctx, r.target, opts, r.options.NonStop)
 	r.taken()
 	if err != nil {
 		return built{}, err
 	}
+	b, err := r.use(snap, opts)
+	if err == nil {
+		b.trace.NotStopped = notStopped
+	}
+	return b, err
+}
+
+// use unwinds a snapshot that was taken with the options, and releases it.
+func (r *run) use(snap *snapshot.Snapshot, opts snapshot.Options) (b built, err error) {
+	c := r.capturer
 	defer snap.Release()
-	b := r.build(snap)
+	b = r.build(snap)
 	if b.space.Unread != "" {
 		return built{}, &backtrace.ReadingError{File: b.space.Unread, After: time.Since(r.began)}
 	}
@@ -286,7 +322,6 @@ func (r *run) captureOnce(ctx context.Context, opts snapshot.Options) (built, er
 	case r.key.StartTime != 0 && !r.options.AllThreads && snap.MapsSnapshot != nil:
 		c.processes.KeepMaps(r.key, snap, b.used, r.began)
 	}
-	b.trace.NotStopped = notStopped
 	return b, nil
 }
 

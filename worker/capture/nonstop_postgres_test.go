@@ -2,6 +2,7 @@ package capture_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -61,7 +62,7 @@ func TestNonStopPostgres(t *testing.T) {
 		server.Exec(t, waitingSchema)
 		names := waitInServer(t, server)
 		c := capturer(t)
-		total, whole, equal, recovered := 0, 0, 0, 0
+		total, whole, equal, recovered, unstopped := 0, 0, 0, 0, 0
 		var without, with []time.Duration
 		postmaster := server.PostmasterPID()
 		children, err := procfs.Children(postmaster)
@@ -78,13 +79,17 @@ func TestNonStopPostgres(t *testing.T) {
 			whole += b2i(r.whole)
 			equal += b2i(r.equal)
 			recovered += b2i(r.recovered)
+			unstopped += b2i(r.equal && preferNonStop(t, c, pid, name))
 			without, with = append(without, r.without), append(with, r.with)
 		}
 		slices.Sort(without)
 		slices.Sort(with)
 		figure.Printf(t, "%s: %d sleeping processes: %d whole without a stop (%d by a recovered frame pointer), %d as by a "+
-			"stop, their levels, queries and wait events too; median %v without, %v by a stop",
-			filepath.Dir(binDir), total, whole, recovered, equal, without[total/2], with[total/2])
+			"stop, their levels, queries and wait events too; median %v without, %v by a stop; %d not stopped with PreferNonStop",
+			filepath.Dir(binDir), total, whole, recovered, equal, without[total/2], with[total/2], unstopped)
+		if 100*unstopped < 95*total {
+			t.Errorf("%d of %d sleeping processes are not stopped, want 95 %%", unstopped, total)
+		}
 		if equal != total || t.Failed() {
 			t.Errorf("%d of %d processes have another stack without a stop", total-equal, total)
 		}
@@ -145,6 +150,35 @@ func compareEngines(t *testing.T, c *capture.Capturer, pid int, name string) eng
 	}
 	t.Errorf("%s: %s", name, last)
 	return engines{}
+}
+
+// preferNonStop captures a process that sleeps most of the time until it is captured without a stop. The stack must be as by
+// a stop. It returns false if each of many captures stops the process.
+func preferNonStop(t *testing.T, c *capture.Capturer, pid int, name string) bool {
+	t.Helper()
+	last := ""
+	for range 50 {
+		before, err1 := captureOnce(t, c, pid, false)
+		seen, err2 := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{PreferNonStop: true})
+		after, err3 := captureOnce(t, c, pid, false)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if seen.Engine != snapshot.EngineBlocked || addresses(before) != addresses(after) {
+			continue
+		}
+		if seen.Pause != 0 || !seen.Threads[0].Whole {
+			t.Errorf("%s: pause %v, whole %t, without a stop", name, seen.Pause, seen.Threads[0].Whole)
+		}
+		if addresses(seen) == addresses(before) && serverFacts(seen) == serverFacts(before) {
+			return true
+		}
+		last = addresses(seen) + serverFacts(seen) + "by a stop:\n" + addresses(before) + serverFacts(before)
+	}
+	if last != "" {
+		t.Errorf("%s, without a stop:\n%s", name, last)
+	}
+	return false
 }
 
 func isPrefix(a, b string) bool { return strings.HasPrefix(b, a) }

@@ -279,3 +279,23 @@ func checkThreadText(t *testing.T, tr *backtrace.Trace) {
 		t.Errorf("%d headers of %d threads", headers, len(tr.Threads))
 	}
 }
+
+// TestPreferNonStop captures a program that sleeps without a stop, and a program that runs by a stop.
+func TestPreferNonStop(t *testing.T) {
+	t.Parallel()
+	c := capturer(t)
+	program := build(t)
+	for mode, want := range map[string]string{"sleep": snapshot.EngineBlocked, "busy": snapshot.EngineStop} {
+		pid := run(t, program, mode)
+		pgtest.Wait(t, mode+" is captured by engine "+want, func() bool {
+			tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{PreferNonStop: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (tr.Pause > 0) != (tr.Engine == snapshot.EngineStop) {
+				t.Errorf("%s: engine %s, pause %v", mode, tr.Engine, tr.Pause)
+			}
+			return tr.Engine == want && tr.Threads[0].Whole
+		})
+	}
+}

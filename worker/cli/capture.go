@@ -43,6 +43,7 @@ type captureFlags struct {
 	core       coreFlags
 	compressed compressedFlags
 	nonStop    bool
+	prefer     bool           // --prefer-nonstop
 	titles     map[int]string // of the processes of a server, as ps(1) shows them
 	server     *sessions      // of the captured server; nil: each trace is printed at once
 }
@@ -64,6 +65,10 @@ running thread, which needs CAP_PERFMON, or kernel.perf_event_paranoid of at mos
 2. Without the option, this way is taken only if a process cannot be stopped:
 because another program traces it, because it is in uninterruptible sleep, or
 because it is writing its core file. The output names the reason.
+
+With --prefer-nonstop, a process is stopped only if it is awake, or if its stack
+cannot be read completely while it sleeps. Use it for servers that must not be
+delayed: most of their processes sleep.
 
 No stack waits for a debuginfod server. Downloads run in the background, and their
 names appear in later rounds (--repeat) and later calls. "symbols --fetch" waits
@@ -124,6 +129,8 @@ func newCapture() *cobra.Command {
 	fs.BoolVar(&f.goroutines, "goroutines", false,
 		"print all goroutines of a Go program instead of its threads, from one stop or one core file")
 	fs.BoolVar(&f.nonStop, "nonstop", false, "do not stop the process")
+	fs.BoolVar(&f.prefer, "prefer-nonstop", false,
+		"do not stop a process that sleeps, if its whole stack can be read without a stop")
 	fs.BoolVar(&f.noContext, "no-context", false,
 		"omit the functions, the query and the wait event of a PostgreSQL process")
 	f.remote.add(cmd)
@@ -171,6 +178,8 @@ func (f *captureFlags) check(args []string) ([]int, error) {
 		return nil, fmt.Errorf("--interval must not be negative, but is %s", f.interval)
 	case f.goroutines && (f.threads || f.nonStop):
 		return nil, errors.New("--goroutines goes together neither with --threads nor with --nonstop")
+	case f.prefer && (f.goroutines || f.threads || f.nonStop):
+		return nil, errors.New("--prefer-nonstop cannot be used with --goroutines, --threads or --nonstop")
 	case f.timeout <= 0:
 		return nil, fmt.Errorf("--timeout must be more than 0, not %s", f.timeout)
 	}
@@ -208,6 +217,7 @@ func (f *captureFlags) run(ctx context.Context, targets []process.Target, stdout
 		folded: render.Folded{ByProcess: len(targets) > 1}, stdout: stdout, stderr: stderr,
 		options: capture.Options{
 			MaxFrames: f.maxFrames, Deadline: f.timeout, AllThreads: f.threads, NoContext: f.noContext, NonStop: f.nonStop,
+			PreferNonStop: f.prefer,
 		},
 	}
 	next := time.Now()
