@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -132,7 +133,7 @@ func TestForeignFilesAreIgnored(t *testing.T) {
 func TestFolderIsBounded(t *testing.T) {
 	t.Parallel()
 	f, used, path := saved(t)
-	key := func(i int) Key { return Key{"names", build, fmt.Sprint(i)} }
+	key := func(i int) Key { return Key{"names", build, strconv.Itoa(i)} }
 	old := time.Now().Add(-48 * time.Hour)
 	age := func(path string, by time.Duration) {
 		t.Helper()
@@ -167,7 +168,7 @@ func TestFolderIsBounded(t *testing.T) {
 		t.Errorf("kept: used %t, oldest %t, second %t", f.Load(used) != nil, f.Load(key(0)) != nil, f.Load(key(1)) != nil)
 	}
 	for i := range maxBytes/LargestResult + 1 {
-		name := filepath.Join(string(f), "names-large"+fmt.Sprint(i))
+		name := filepath.Join(string(f), "names-large"+strconv.Itoa(i))
 		if err := errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, LargestResult)); err != nil {
 			t.Fatal(err)
 		}

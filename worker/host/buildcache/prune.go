@@ -27,7 +27,7 @@ func prune(dir *os.File, files int, bytes int64) error {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	var kept []entry
+	kept := make([]entry, 0, len(names))
 	total := int64(0)
 	for _, name := range names {
 		var st unix.Stat_t

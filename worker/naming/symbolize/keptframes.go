@@ -191,7 +191,7 @@ func (c *Cache) Keep() error {
 		modules = append(modules, m)
 	}
 	c.mu.Unlock()
-	var errs []error
+	errs := make([]error, 0, len(modules))
 	for _, m := range modules {
 		errs = append(errs, m.keep())
 	}

@@ -46,7 +46,7 @@ func (m *Module) keptNames(folder buildcache.Folder) (names *selfnames.Names, ok
 		ended := m.Sources.Scanning(m.Name, string(folder))
 		defer func() { ended(notKept) }()
 	}
-	content, encoded := make([]byte, file.Size()), []byte(nil)
+	content := make([]byte, file.Size())
 	if _, err := file.ReadAt(content, 0); err != nil {
 		return nil, false
 	}
@@ -60,8 +60,8 @@ func (m *Module) keptNames(folder buildcache.Folder) (names *selfnames.Names, ok
 	if err != nil {
 		return nil, true
 	}
-	encoded, notKept = names.AppendBinary(nil)
-	if notKept == nil {
+	var encoded []byte
+	if encoded, notKept = names.AppendBinary(nil); notKept == nil {
 		notKept = folder.Save(key(sum[:]), encoded)
 	}
 	return names, true

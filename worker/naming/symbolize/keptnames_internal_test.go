@@ -97,7 +97,7 @@ func TestNamesAreKept(t *testing.T) {
 	if bytes.Equal(changed, content) {
 		t.Fatal("the program has no such name")
 	}
-	if err := os.WriteFile(other, changed, 0o600); err != nil { //nolint:gosec // its mode does not matter
+	if err := os.WriteFile(other, changed, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	check("another file with this build-id", other, folder, "outermost", 1)
