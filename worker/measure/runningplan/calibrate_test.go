@@ -61,7 +61,8 @@ func TestCalibration(t *testing.T) {
 			"IndexScan/Scan Direction", "IndexOnlyScan/Index Name", "IndexOnlyScan/Scan Direction", "BitmapIndexScan/Index Name",
 			"SeqScan/Scan Block", "SeqScan/Scan Blocks Total", "Hash/Hash Batches", "Hash/Hash Batch", "Hash/Hash Rows",
 			"Hash/Hash Memory Usage", "Sort/Sort Rows", "Sort/Sort Disk", "Sort/Sort Memory", "Agg/HashAgg Groups", "Append/Subplan",
-			"Append/Subplans", "Gather/Workers Planned", "BitmapHeapScan/Exact Heap Blocks",
+			"Append/Subplans", "Hash/Shared Hash Batches", "Hash/Shared Hash Buckets", "Hash/Shared Hash Rows",
+			"Gather/Workers Planned", "BitmapHeapScan/Exact Heap Blocks",
 		} {
 			if got.Major == withoutSorts && strings.HasPrefix(name, "Sort/") {
 				continue

@@ -138,7 +138,24 @@ func joins() []exercise {
 			},
 		}
 	}
+	// shared has a hash table in shared memory. No worker is launched, so the leader builds all of it.
+	shared := func(catalog, key, name, memory string) exercise {
+		return exercise{
+			settings: parallel + "; parallel_tuple_cost = 0; enable_indexscan = off; enable_bitmapscan = off; " + onlyHashJoin + "; work_mem = '" + memory + "'",
+			sql:      fmt.Sprintf("SELECT {true}, x.%[3]s, y.%[3]s FROM %[1]s x JOIN %[1]s y ON x.%[2]s::bigint = y.%[2]s::bigint", catalog, key, name), kind: "Hash",
+			last: func(node map[string]any) map[string]any {
+				out := map[string]any{
+					"Shared Hash Batches": node["Hash Batches"], "Shared Hash Buckets": node["Hash Buckets"], "Shared Hash Rows": actualRows(node),
+				}
+				if batches, _ := node["Hash Batches"].(float64); batches == 1 {
+					out["Hash Batch"] = batches
+				}
+				return out
+			},
+		}
+	}
 	return []exercise{
+		shared("pg_proc", "oid", "proname", "4MB"), shared("pg_proc", "oid", "proname", "64kB"), shared("pg_class", "oid", "relname", "4MB"),
 		join(onlyHashJoin, "", "HashJoin"), join(onlyHashJoin, "LEFT", "HashJoin"), join(onlyHashJoin, "FULL", "HashJoin"),
 		join(onlyMergeJoin, "", "MergeJoin"), join(onlyMergeJoin, "LEFT", "MergeJoin"),
 		join(onlyNestLoop, "", "NestLoop"), join(onlyNestLoop, "LEFT", "NestLoop"),

@@ -339,7 +339,7 @@ func (f *figures) bitmapHeap(_ *Level, _, n *Node) []Figure {
 	return []Figure{{Name: "Exact Heap Blocks", Value: exact}, {Name: "Lossy Heap Blocks", Value: lossy}}
 }
 
-// hash reads the hash table of a join that no other process shares.
+// hash reads the hash table of a join.
 func (f *figures) hash(_ *Level, parent, n *Node) []Figure {
 	if parent == nil || parent.Kind != "HashJoin" {
 		return nil
@@ -352,8 +352,11 @@ func (f *figures) hash(_ *Level, parent, n *Node) []Figure {
 	h := &f.HashJoinTableData
 	shared := f.word(table, h.ParallelState)
 	f.must(shared != 0 == f.parallelAware(n))
-	if f.bad || shared != 0 {
+	if f.bad {
 		return nil
+	}
+	if shared != 0 {
+		return f.sharedHash(table, shared)
 	}
 	buckets, log2 := f.number(table, h.Nbuckets), f.number(table, h.Log2Nbuckets)
 	batches, batch := f.number(table, h.Nbatch), f.number(table, h.Curbatch)
@@ -367,6 +370,31 @@ func (f *figures) hash(_ *Level, parent, n *Node) []Figure {
 		{Name: "Hash Rows", Value: rows}, {Name: "Hash Memory Usage", Value: kilobytes(used)},
 		{Name: "Peak Memory Usage", Value: kilobytes(peak)},
 	}
+}
+
+// sharedHash reads a hash table that several processes share, once it is built: then each process has its own copy of the
+// numbers. The batch is that of this process.
+func (f *figures) sharedHash(table, shared uint64) []Figure {
+	const largest = 1 << 30
+	f.must(within(f.stack.Shared, shared))
+	if f.bad {
+		return nil
+	}
+	h, p := &f.HashJoinTableData, &f.ParallelHashJoinState
+	rows, buckets := f.count(table, h.TotalTuples), f.number(table, h.Nbuckets)
+	batches, batch := f.number(table, h.Nbatch), f.number(table, h.Curbatch)
+	if f.long(shared, p.TotalTuples) != rows || rows == 0 {
+		return nil // the processes build it
+	}
+	f.must(f.number(shared, p.Nbatch) == batches && f.number(shared, p.Nbuckets) == buckets)
+	f.must(batches > 0 && batches <= largest && batches&(batches-1) == 0 && batch >= -1 && batch < batches)
+	f.must(buckets > 0 && buckets <= largest && buckets&(buckets-1) == 0)
+	var out []Figure
+	if batch >= 0 {
+		out = append(out, Figure{Name: "Hash Batch", Value: batch + 1})
+	}
+	return append(out, Figure{Name: "Shared Hash Batches", Value: batches}, Figure{Name: "Shared Hash Buckets", Value: buckets},
+		Figure{Name: "Shared Hash Rows", Value: rows})
 }
 
 // kilobytes rounds up, as EXPLAIN does.

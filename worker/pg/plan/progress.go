@@ -56,6 +56,16 @@ func (n *Node) lines() []string {
 			} else {
 				add("Batches: %s", grouped(v[f.Name]))
 			}
+		case "Hash Batch":
+			if _, known := v["Hash Batches"]; !known {
+				add("Batch of this process: number %s", grouped(v[f.Name]))
+			}
+		case "Shared Hash Batches":
+			add("Batches of all processes: %s", grouped(v[f.Name]))
+		case "Shared Hash Buckets":
+			add("Buckets: %s", grouped(v[f.Name]))
+		case "Shared Hash Rows":
+			add("Rows of all processes: %s", grouped(v[f.Name]))
 		case "Hash Rows":
 			add("Rows in all batches: %s", grouped(v[f.Name]))
 		case "Hash Buckets":
