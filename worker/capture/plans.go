@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"debug/elf"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -170,7 +171,7 @@ func (c *Capturer) planLook(
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", server.module.Name, err)
 	}
-	out := &plan.Stack{Major: recognised.Major, Functions: map[string]uint64{}, X86: c.arch.Decoded}
+	out := &plan.Stack{Major: recognised.Major, Functions: map[string]uint64{}, X86: c.arch.Machine == elf.EM_X86_64, A64: c.arch.Machine == elf.EM_AARCH64}
 	for name, addr := range functions {
 		if addr != 0 {
 			out.Functions[name] = addr + server.bias

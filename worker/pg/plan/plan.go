@@ -51,8 +51,8 @@ type Stack struct {
 	Functions map[string]uint64
 	// Whole is set if the outermost frame is the first function of the process.
 	Whole bool
-	// X86 is set if the code is for x86_64.
-	X86 bool
+	// X86 is set if the code is for x86_64, and A64 if it is for aarch64.
+	X86, A64 bool
 }
 
 // Functions returns the names of the functions whose addresses a Stack has. Every server exports them.

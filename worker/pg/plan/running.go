@@ -25,8 +25,8 @@ func (r *reader) mark(levels []*Level) {
 			l.Reason = "the statement ends: it runs AFTER triggers, or the rest of its data-modifying WITH"
 			continue
 		}
-		if !r.stack.X86 {
-			l.Reason = "the running node is not known: calls are recognised on x86_64 only"
+		if !r.stack.X86 && !r.stack.A64 {
+			l.Reason = "the running node is not known: calls are recognised on x86_64 and aarch64 only"
 			continue
 		}
 		inner := -1
@@ -191,6 +191,9 @@ func (r *reader) callsNode(k int) bool {
 	const longest = 8
 	f := r.stack.Frames[k]
 	var c [longest]byte
+	if !f.Exact && r.stack.A64 && within(r.stack.Code, f.PC) {
+		return r.callsNodeA64(f.PC)
+	}
 	if f.Exact || !within(r.stack.Code, f.PC) || !r.read(f.PC-longest, c[:]) {
 		return false
 	}
