@@ -108,7 +108,7 @@ func comparePlan(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *capt
 	compareMark(t, top, one.running)
 }
 
-// compareMark: the marked node is the one that runs, or it is above that node and says so.
+// compareMark: the marked node runs, or the running node is below it and the text mentions this.
 func compareMark(t *testing.T, top *plan.Level, running string) {
 	t.Helper()
 	var marked *plan.Node

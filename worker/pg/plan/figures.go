@@ -373,7 +373,7 @@ func (f *figures) hash(_ *Level, parent, n *Node) []Figure {
 }
 
 // sharedHash reads a hash table that several processes share, once it is built: then each process has its own copy of the
-// numbers. The batch is that of this process.
+// numbers. Each process works on its own batch.
 func (f *figures) sharedHash(table, shared uint64) []Figure {
 	const largest = 1 << 30
 	f.must(within(f.stack.Shared, shared))

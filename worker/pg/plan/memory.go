@@ -39,7 +39,8 @@ type Batch interface {
 // lie close to each other.
 type cluster struct {
 	start uint64
-	// whole is set if all pages were read. Otherwise valid are the pages that were read, and tried those that were tried.
+	// whole is set if all pages were read. Otherwise valid is set for each page that was read, and tried for each page that
+	// was tried alone.
 	whole        bool
 	valid, tried [clusterSize / pageSize]bool
 	data         []byte
