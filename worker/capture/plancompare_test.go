@@ -84,7 +84,7 @@ func comparePlan(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *capt
 		t.Fatalf("%d levels: %+v", len(w.levels), w.levels)
 	}
 	top := w.levels[one.level]
-	if got := comparable(top.Text(false)); got != w.explained || got == "" {
+	if got := withoutFunctions(top.Text(false)); got != w.explained || got == "" {
 		t.Fatalf("%s\n%s\nEXPLAIN:\n%s", top.Reason, got, w.explained)
 	}
 	source := one.source
@@ -173,8 +173,8 @@ type waited struct {
 
 var functionInFrom = regexp.MustCompile(`((?:Table )?Function Scan on )(?:"[^"]*"|\S+) (\S+  \(cost)`)
 
-// comparable removes the names of functions in FROM, which are not read.
-func comparable(text string) string { return functionInFrom.ReplaceAllString(text, "$1$2") }
+// withoutFunctions removes the names of functions in FROM, which are not read.
+func withoutFunctions(text string) string { return functionInFrom.ReplaceAllString(text, "$1$2") }
 
 // waitingPlans runs a statement that waits, and returns its levels and the lines with nodes of EXPLAIN.
 func waitingPlans(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *capture.Capturer, one planCase) *waited {
@@ -204,7 +204,7 @@ func waitingPlans(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *cap
 			w.explained += line + "\n"
 		}
 	}
-	w.explained = comparable(w.explained)
+	w.explained = withoutFunctions(w.explained)
 	if asJSON := strings.Replace(script, "EXPLAIN ", "EXPLAIN (FORMAT JSON) ", 1); asJSON != script {
 		var plans []struct{ Plan map[string]any }
 		if err := json.Unmarshal([]byte(strings.Join(lastResult(t, session, asJSON), "\n")), &plans); err != nil || len(plans) != 1 {
