@@ -50,3 +50,6 @@ require (
 	golang.org/x/text v0.42.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 )
+
+// As the main module does: its packages are compiled once for both.
+replace github.com/andybalholm/brotli => ../internal/nobrotli
