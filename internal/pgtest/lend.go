@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -22,8 +24,8 @@ var idle struct {
 
 // Lend returns a server that the test has for itself, as Start does. If an earlier test has given back a server with the
 // same programs and options, Lend returns this one: it costs a tenth of a new one. It has a new database postgres, and no
-// other databases or roles. A server is not lent again if its test failed, restarted it, changed template1 or a setting
-// of the server, or left a file in the data directory. CloseIdle must run after the tests.
+// other databases or roles. A server is not lent again if its test failed, restarted it, changed template1, a setting
+// or a configuration file of the server, or left a file in the data directory. CloseIdle must run after the tests.
 func Lend(t testing.TB, binDir string, o Options) *Server {
 	t.Helper()
 	if o.Standby || o.Stopped || o.Prepare != nil {
@@ -87,11 +89,15 @@ func (s *Server) giveBack(key string) {
 	idle.servers[key] = append(idle.servers[key], s)
 }
 
-// entries lists the data directory.
+// entries lists the data directory, with the contents of configuration files.
 func (s *Server) entries() (names []string) {
 	list, _ := os.ReadDir(s.DataDir) // an empty list differs from every other one
 	for _, e := range list {
 		names = append(names, e.Name())
+		if strings.HasSuffix(e.Name(), ".conf") {
+			content, _ := os.ReadFile(filepath.Join(s.DataDir, e.Name()))
+			names = append(names, string(content))
+		}
 	}
 	return names
 }

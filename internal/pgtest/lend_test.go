@@ -60,5 +60,10 @@ func TestLendAgain(t *testing.T) {
 	lend("after a change of template1", false, func(t *testing.T, s *pgtest.Server) {
 		s.Exec(t, "ALTER SYSTEM SET work_mem = '7MB'")
 	})
-	lend("after a change of a setting", false, func(*testing.T, *pgtest.Server) {})
+	lend("after a change of a setting", false, func(t *testing.T, s *pgtest.Server) {
+		if err := os.WriteFile(filepath.Join(s.DataDir, "pg_hba.conf"), []byte("local all all trust\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	})
+	lend("after a change of a configuration file", false, func(*testing.T, *pgtest.Server) {})
 }
