@@ -53,11 +53,12 @@ result() {
 }
 
 stage_vet() {
-	local status=0
+	local status=0 tool=(-vettool "$TOP/scripts/vet.sh")
+	[[ -z ${PGSB_TEST_FULL:-} ]] || tool=()
 	cd "$TOP"
-	say "go vet"
-	"$GO" vet ./... || status=1
-	"$GO" vet -C tools ./... || status=1
+	say "go vet ${tool[*]}"
+	"$GO" vet "${tool[@]}" ./... || status=1
+	"$GO" vet -C tools "${tool[@]}" ./... || status=1
 	result vet $status ""
 }
 
@@ -467,6 +468,8 @@ start_beside() {
 		[[ $group == tap ]] || renice -n 19 -p "$BASHPID" >/dev/null # some tests keep a dozen processes busy
 		set +e # each stage remembers its failures
 		for stage in "${stages[@]}"; do run_stage "$stage"; done
+		processor_time
+		echo "$PROCESSOR_TIME" >"$WORK/beside-$group.time"
 		printf '%s\n' "${RESULTS[@]}" >"$WORK/beside-$group.results"
 		exit "$FAILED"
 	) >"$WORK/beside-$group.log" 2>&1 </dev/null &
@@ -484,22 +487,30 @@ finish_beside() {
 	RESULTS=("${results[@]}" "${RESULTS[@]}")
 }
 
-# run_stage STAGE: run it, and remember its processor time. That time includes all processes except the servers of the
-# stages regress and tap, which outlive the process that starts them.
+# run_stage STAGE: run it, and remember its seconds and its processor time. The latter includes all processes except the
+# servers of the stages regress and tap, which outlive the process that starts them.
 run_stage() {
-	local before
+	local before begun=$SECONDS
 	processor_time
 	before=$PROCESSOR_TIME
 	"stage_$1"
 	processor_time
-	printf '%s %s\n' "$1" "$(awk "BEGIN { print $PROCESSOR_TIME - $before }")" >>"$WORK/stages"
+	printf '%s %s %s\n' "$1" "$((SECONDS - begun))" "$(awk "BEGIN { print $PROCESSOR_TIME - $before }")" >>"$WORK/stages"
 }
 
-# processor_time sets PROCESSOR_TIME to the seconds that the ended children of this shell have used.
+# processor_time sets PROCESSOR_TIME to the seconds that the ended children of this shell have used, without the stages
+# beside others: those are children of the shell, and count their own time.
 processor_time() {
-	local file=$WORK/times.$BASHPID
+	local file=$WORK/times.$BASHPID group beside=0
+	for group in "${!BESIDE[@]}"; do
+		# An ended stage is part of the shell's time. The exit of the group is later than its file.
+		if [[ $BASHPID == "$$" && -e $WORK/beside-$group.time ]] && ! kill -0 "${BESIDE[$group]}" 2>/dev/null; then
+			beside="$beside + $(<"$WORK/beside-$group.time")"
+		fi
+	done
 	times >"$file" # not in a subshell, which has no children
-	PROCESSOR_TIME=$(awk 'NR == 2 { split($1 "s" $2, part, /[ms]+/); print 60 * (part[1] + part[3]) + part[2] + part[4] }' "$file")
+	PROCESSOR_TIME=$(awk -v "beside=$(awk "BEGIN { print $beside }")" '
+		NR == 2 { split($1 "s" $2, part, /[ms]+/); print 60 * (part[1] + part[3]) + part[2] + part[4] - beside }' "$file")
 	rm -f "$file"
 }
 
@@ -527,8 +538,8 @@ slowest() {
 # processor_times prints the processor time of each stage.
 processor_times() {
 	[[ -e $WORK/stages ]] || return 0
-	say "Processor time of the stages, in seconds, without the servers of regress and tap"
-	awk '{ printf "    %-8s %7.1f\n", $1, $2; sum += $2 } END { printf "    %-8s %7.1f\n", "all", sum }' "$WORK/stages"
+	say "Seconds of the stages, and their processor time without the servers of regress and tap"
+	awk '{ printf "    %-8s %7d %7.1f\n", $1, $2, $3; sum += $3 } END { printf "    %-8s %7s %7.1f\n", "all", "", sum }' "$WORK/stages"
 }
 
 main() {
