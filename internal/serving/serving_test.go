@@ -442,7 +442,7 @@ func TestWrongOptions(t *testing.T) {
 	}
 	command := s.AsServerUser(exec.Command(program, "worker", "-D", s.DataDir, "--listen", "127.0.0.1:0",
 		"--listen-token-file", open))
-	timer := time.AfterFunc(time.Minute, func() { _ = command.Process.Kill() })
+	timer := time.AfterFunc(pgtest.Patience, func() { _ = command.Process.Kill() })
 	defer timer.Stop()
 	out, err := command.CombinedOutput()
 	if err == nil || command.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "must have no access") {

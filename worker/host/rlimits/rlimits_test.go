@@ -41,22 +41,14 @@ func removeProgram() {
 	}
 }
 
-// executeWith sets the limit "RESOURCE=VALUE" and executes the arguments. The resource "free" is the number of
-// descriptors that are left below a limit of 64. "closed" is a set of standard descriptors to close, by their
-// bits, in a root directory that has only the program.
+// executeWith sets the limit "RESOURCE=VALUE", with the names of prlimit(1), and executes the arguments. The resource
+// "free" is the number of descriptors that are left below a limit of 64. "closed" is a set of standard descriptors to
+// close, by their bits, in a root directory that has only the program.
 func executeWith(limit string) error {
 	name, value, _ := strings.Cut(limit, "=")
 	n, err := strconv.ParseUint(value, 10, 64)
 	if err != nil {
 		return err
-	}
-	resource, found := map[string]int{
-		"as": unix.RLIMIT_AS, "data": unix.RLIMIT_DATA, "stack": unix.RLIMIT_STACK, "nofile": unix.RLIMIT_NOFILE,
-		"nproc": unix.RLIMIT_NPROC, "free": unix.RLIMIT_NOFILE, "fsize": unix.RLIMIT_FSIZE, "cpu": unix.RLIMIT_CPU,
-		"noproc": 0, "closed": 0, // not limits
-	}[name]
-	if !found {
-		return fmt.Errorf("no limit %q", name)
 	}
 	environment := append(os.Environ(), setting+"=")
 	if name == "closed" {
@@ -73,7 +65,7 @@ func executeWith(limit string) error {
 				return err
 			}
 		}
-		n = 64
+		name, n = "nofile", 64
 	case name == "nproc" && os.Getuid() == 0: // the kernel does not limit root
 		if err := errors.Join(unix.Setgroups(nil), syscall.Setgid(54321), syscall.Setuid(54321)); err != nil {
 			return err
@@ -82,10 +74,14 @@ func executeWith(limit string) error {
 	if name == "noproc" {
 		return unix.Exec(os.Args[1], os.Args[1:], environment)
 	}
-	if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: n, Max: n}); err != nil {
+	// A Go program cannot set the limit for itself: its runtime may need memory or a thread before it executes the other
+	// program, and would end with a dump. prlimit is not one.
+	prlimit, err := exec.LookPath("prlimit")
+	if err != nil {
 		return err
 	}
-	return unix.Exec(os.Args[1], os.Args[1:], environment)
+	arguments := append([]string{prlimit, fmt.Sprintf("--%s=%d:%d", name, n, n), "--"}, os.Args[1:]...)
+	return unix.Exec(prlimit, arguments, environment)
 }
 
 // executeClosed executes the program in the root directory that contains it, without the standard descriptors in set.
@@ -112,6 +108,9 @@ type result struct {
 // run executes a program under a limit.
 func run(t *testing.T, limit string, arguments ...string) result {
 	t.Helper()
+	if _, err := exec.LookPath("prlimit"); err != nil {
+		t.Skip("prlimit, of util-linux, is not installed")
+	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
