@@ -54,6 +54,13 @@ func Lend(t testing.TB, binDir string, o Options) *Server {
 	return s
 }
 
+// Run is for TestMain of a package whose tests lend servers. It runs the tests, stops the servers and returns the exit
+// status.
+func Run(m interface{ Run() int }) int {
+	defer CloseIdle()
+	return m.Run()
+}
+
 // CloseIdle stops the servers that Lend keeps for other tests, and removes their files. Call it after m.Run.
 func CloseIdle() {
 	idle.Lock()

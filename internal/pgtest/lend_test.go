@@ -8,11 +8,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-func TestMain(m *testing.M) {
-	status := m.Run()
-	pgtest.CloseIdle()
-	os.Exit(status)
-}
+func TestMain(m *testing.M) { os.Exit(pgtest.Run(m)) }
 
 // TestLendAgain: a test gets the server of an earlier test without anything that this test has made in it, unless the
 // server cannot be made like new.

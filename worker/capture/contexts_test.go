@@ -154,7 +154,7 @@ EXECUTE a(1)`
 // while the query on the view sleeps, and when the backend is idle.
 func TestMemoryContexts(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
-		server := pgtest.Start(t, binDir, pgtest.Options{})
+		server := pgtest.Lend(t, binDir, pgtest.Options{})
 		conn := server.Connect(t, server.User, "postgres")
 		pid := int(conn.PgConn().PID())
 		major := pgtest.Major(t, binDir)
@@ -321,7 +321,7 @@ func logRows(m *capture.MemoryContexts) (rows []string) {
 // TestMemoryContextsOfStuckProcesses checks that every process of the server can be read, even if it is stopped.
 func TestMemoryContextsOfStuckProcesses(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
-		server := pgtest.Start(t, binDir, pgtest.Options{})
+		server := pgtest.Lend(t, binDir, pgtest.Options{})
 		conn := server.Connect(t, server.User, "postgres")
 		backend := int(conn.PgConn().PID())
 		query(t, conn, viewQuery(pgtest.Major(t, binDir), ""))
@@ -380,7 +380,7 @@ func children(t *testing.T, pid int) (pids []int) {
 // TestMemoryContextsOfBusyBackend reads a backend that constantly makes and frees contexts. A tree must be consistent
 // or be marked as not consistent, and a consistent one must have no contradictions.
 func TestMemoryContextsOfBusyBackend(t *testing.T) {
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	conn := server.Connect(t, server.User, "postgres")
 	pid := int(conn.PgConn().PID())
 	ctx, cancel := context.WithCancel(t.Context())

@@ -35,7 +35,7 @@ func TestInstructionsAreNeverWrong(t *testing.T) {
 		if testing.Short() {
 			t.Skip("takes long: not with -short")
 		}
-		server := pgtest.Start(t, binDir, pgtest.Options{})
+		server := pgtest.Lend(t, binDir, pgtest.Options{})
 		c, err := New(Config{})
 		if err != nil {
 			t.Fatal(err)

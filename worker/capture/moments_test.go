@@ -95,7 +95,7 @@ type observation struct {
 
 func newObservation(t *testing.T, binDir string) *observation {
 	t.Helper()
-	server := pgtest.Start(t, binDir, pgtest.Options{Conf: []string{"autovacuum = off", "jit = off"}})
+	server := pgtest.Lend(t, binDir, pgtest.Options{Conf: []string{"autovacuum = off", "jit = off"}})
 	server.Exec(t, loadSQL)
 	o := &observation{server: server, backend: server.Connect(t, server.User, "postgres")}
 	o.pid = int(o.backend.PgConn().PID())

@@ -40,7 +40,7 @@ var observer = sync.OnceValues(func() (*capture.Capturer, error) {
 func TestQueries(t *testing.T) {
 	long := "SELECT pg_sleep(60) /* " + strings.Repeat("ä", 1500) + " */"
 	pgtest.Each(t, func(t *testing.T, binDir string) {
-		server := pgtest.Start(t, binDir, pgtest.Options{})
+		server := pgtest.Lend(t, binDir, pgtest.Options{})
 		server.Exec(t, "CREATE DATABASE latin ENCODING LATIN1 TEMPLATE template0")
 		server.Exec(t, "CREATE DATABASE unseen")
 		server.Exec(t, "ALTER DATABASE unseen SET track_activities = off")
@@ -88,7 +88,7 @@ const maxQuery = 1024
 // TestEveryProcess compares the wait events of a server's processes that are at rest with pg_stat_activity.
 func TestEveryProcess(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
-		server := pgtest.Start(t, binDir, pgtest.Options{})
+		server := pgtest.Lend(t, binDir, pgtest.Options{})
 		conn := server.Connect(t, server.User, "postgres")
 		idle := server.Connect(t, server.User, "postgres")
 		read := func() map[int]backtrace.Wait {

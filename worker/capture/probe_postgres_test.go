@@ -35,7 +35,7 @@ func TestReturnProbesPostgres(t *testing.T) {
 		if testing.Short() {
 			t.Skip("takes long: not with -short")
 		}
-		server := pgtest.Start(t, binDir, pgtest.Options{Conf: []string{"autovacuum = off"}}) // the plans stay the same
+		server := pgtest.Lend(t, binDir, pgtest.Options{Conf: []string{"autovacuum = off"}}) // the plans stay the same
 		server.Exec(t, waitingSchema)
 		conn, control := server.Connect(t, server.User, "postgres"), server.Connect(t, server.User, "postgres")
 		b := probedBackend{

@@ -118,7 +118,7 @@ func TestProfileRandom(t *testing.T) {
 // TestProfileAsleep: the samples of processes that sleep are what a stop shows.
 func TestProfileAsleep(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
-		server := pgtest.Start(t, binDir, pgtest.Options{})
+		server := pgtest.Lend(t, binDir, pgtest.Options{})
 		server.Connect(t, server.User, "postgres")
 		processes, err := procfs.Children(server.PostmasterPID())
 		if err != nil {

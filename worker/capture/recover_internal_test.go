@@ -58,7 +58,7 @@ func TestRecoveryIsNeverWrong(t *testing.T) {
 		if testing.Short() {
 			t.Skip("takes long: not with -short")
 		}
-		server := pgtest.Start(t, binDir, pgtest.Options{})
+		server := pgtest.Lend(t, binDir, pgtest.Options{})
 		c, err := New(Config{})
 		if err != nil {
 			t.Fatal(err)
@@ -176,7 +176,7 @@ func TestNonStopBusy(t *testing.T) {
 		if testing.Short() {
 			t.Skip("takes long: not with -short")
 		}
-		server := pgtest.Start(t, binDir, pgtest.Options{})
+		server := pgtest.Lend(t, binDir, pgtest.Options{})
 		c, err := New(Config{})
 		if err != nil {
 			t.Fatal(err)

@@ -35,7 +35,7 @@ var stepsWork = []string{
 // The work includes prologues and epilogues, the procedure linkage table, errors (longjmp), and signal handlers.
 func TestEveryInstructionOfBackends(t *testing.T) {
 	pgtest.One(t, func(t *testing.T, binDir string) {
-		server := pgtest.Start(t, binDir, pgtest.Options{})
+		server := pgtest.Lend(t, binDir, pgtest.Options{})
 		conn := server.Connect(t, server.User, "postgres")
 		s := newStepped(t)
 		for _, sql := range stepsWork {

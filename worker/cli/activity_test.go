@@ -158,8 +158,8 @@ func TestActivityStandby(t *testing.T) {
 
 // TestActivityChoosesServer runs the command without -D while two servers run. The error lists both.
 func TestActivityChoosesServer(t *testing.T) {
-	first := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
-	second := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	first := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
+	second := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	for _, candidates := range [][]string{{first.DataDir}, {first.DataDir, second.DataDir}, nil} {
 		dir, err := chooseServer(candidates, 0)
 		switch {

@@ -65,7 +65,7 @@ func needAllocations(t *testing.T) {
 // TestAllocations prints the leak of a backend in every format, each ended by an interrupt.
 func TestAllocations(t *testing.T) {
 	needAllocations(t)
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	conn := server.Connect(t, server.User, "postgres")
 	pid := strconv.Itoa(int(conn.PgConn().PID()))
 	number := 0

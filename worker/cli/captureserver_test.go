@@ -16,7 +16,7 @@ import (
 // same stack, with different queries.
 func TestCaptureServer(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, bin string) {
-		s := pgtest.Start(t, bin, pgtest.Options{Conf: []string{"autovacuum = off"}})
+		s := pgtest.Lend(t, bin, pgtest.Options{Conf: []string{"autovacuum = off"}})
 		s.Exec(t, "CREATE TABLE t AS SELECT 1 n")
 		var c [3]*pgx.Conn
 		var pids [3]int

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pg_stat_backtrace/internal/pgtest"
 )
 
 // waiterVariable makes the test binary a Go program that waits.
@@ -28,7 +30,7 @@ func TestMain(m *testing.M) {
 	if pid, err := strconv.Atoi(os.Getenv(plansVariable)); err == nil {
 		readPlansForEver(pid)
 	}
-	os.Exit(m.Run())
+	os.Exit(pgtest.Run(m))
 }
 
 //go:noinline

@@ -15,7 +15,7 @@ import (
 
 // TestMemory prints the memory contexts of an idle backend in all forms, with the same bytes in each.
 func TestMemory(t *testing.T) {
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	conn := server.Connect(t, server.User, "postgres")
 	if _, err := conn.Exec(t.Context(), "PREPARE p AS SELECT 'a;\nb'"); err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestMemory(t *testing.T) {
 // TestMemoryOfSavepoints: a backend with more open savepoints than a tree has levels. All formats have all bytes, and say
 // how many contexts are in the figures of their ancestors.
 func TestMemoryOfSavepoints(t *testing.T) {
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	conn := server.Connect(t, server.User, "postgres")
 	const savepoints = 400
 	statements := "CREATE TEMP TABLE w (a int); BEGIN;" + strings.Repeat("SAVEPOINT s; INSERT INTO w VALUES (1);", savepoints)

@@ -24,7 +24,7 @@ import (
 // TestPlan prints the plan of a statement that waits, of an idle backend, and errors.
 func TestPlan(t *testing.T) {
 	t.Setenv("DEBUGINFOD_CACHE_PATH", t.TempDir())
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	conn := server.Connect(t, server.User, "postgres")
 	pid := strconv.Itoa(int(conn.PgConn().PID()))
 	status, text, stderr := run(t, "plan", pid)

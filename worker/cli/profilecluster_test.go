@@ -24,7 +24,7 @@ import (
 func busyServer(t *testing.T, o pgtest.Options) *pgtest.Server {
 	t.Helper()
 	o.Conf = append(o.Conf, "compute_query_id = on")
-	server := pgtest.Start(t, pgtest.BinDir(t), o)
+	server := pgtest.Lend(t, pgtest.BinDir(t), o)
 	session := server.Connect(t, "postgres", "postgres")
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -188,7 +188,7 @@ func TestOutputKeepsOldFile(t *testing.T) {
 
 // TestProfileWithoutRights executes what the error of a profile suggests instead.
 func TestProfileWithoutRights(t *testing.T) {
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	text := noProfile(fs.ErrPermission, server.DataDir).Error()
 	if !strings.Contains(text, "with CAP_BPF and CAP_PERFMON.\n") {
 		t.Error(text)

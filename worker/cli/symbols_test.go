@@ -143,7 +143,7 @@ func TestFetch(t *testing.T) {
 // TestSymbolsOfServer looks at a postmaster by its data directory.
 func TestSymbolsOfServer(t *testing.T) {
 	t.Setenv(debuginfod.EnvURLs, "")
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	status, out, stderr := run(t, "symbols", "-D", server.DataDir)
 	if status != 0 || !strings.HasPrefix(out, fmt.Sprintf("process %d\n", server.PostmasterPID())) ||
 		!strings.Contains(out, "\npostgres ") || !strings.Contains(out, "\nlibc.so.6 ") {

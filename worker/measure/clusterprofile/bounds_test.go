@@ -34,7 +34,7 @@ type busyServer struct {
 func newBusyServer(t *testing.T, mode Mode) *busyServer {
 	t.Helper()
 	bin := pgtest.BinDir(t)
-	server := pgtest.Start(t, bin, pgtest.Options{})
+	server := pgtest.Lend(t, bin, pgtest.Options{})
 	pid := int(server.Connect(t, "postgres", "postgres").PgConn().PID())
 	cluster, err := cluster.ByDataDir(server.DataDir)
 	if err != nil {

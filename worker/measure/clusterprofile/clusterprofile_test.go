@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,8 @@ import (
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Run(m)) }
 
 // collect takes a profile. Where this host cannot do it the test is skipped.
 func collect(ctx context.Context, t *testing.T, o Options) (*profile.Profile, *Summary) {

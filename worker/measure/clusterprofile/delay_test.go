@@ -126,7 +126,7 @@ func TestDelaysEqualSchedstat(t *testing.T) {
 		t.Skip(err)
 	}
 	first, last := processors(t)
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	ctx, cancel := context.WithCancel(context.Background())
 	var working sync.WaitGroup
 	defer func() { cancel(); working.Wait() }()

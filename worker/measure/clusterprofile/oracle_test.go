@@ -113,7 +113,7 @@ func TestRunningStacksEqualCaptures(t *testing.T) {
 		samples, most, allowed = 10_000, 5*time.Minute, 0
 	}
 	pgtest.One(t, func(t *testing.T, bin string) {
-		server := pgtest.Start(t, bin, pgtest.Options{})
+		server := pgtest.Lend(t, bin, pgtest.Options{})
 		server.Exec(t, spin)
 		pids := work(t, server)
 		capturer, err := capture.New(capture.Config{AwaitNames: true})

@@ -252,7 +252,7 @@ func workAndConnect(ctx context.Context, busy *pgx.Conn, dsn string, ended *atom
 
 // TestTotalsAreWallClockTime compares the time of each process with the time that it has lived.
 func TestTotalsAreWallClockTime(t *testing.T) {
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	found, err := cluster.ByDataDir(server.DataDir)
 	if err != nil {
 		t.Fatal(err)
@@ -313,7 +313,7 @@ func TestTotalsAreWallClockTime(t *testing.T) {
 
 // TestStacksEqualCaptures compares the stacks of processes that sleep with what a capture prints.
 func TestStacksEqualCaptures(t *testing.T) {
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	sleeper := server.Connect(t, "postgres", "postgres")
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -408,7 +408,7 @@ func TestServerRestarts(t *testing.T) {
 
 // TestCostLimit expects that a profile ends by itself when the programs cost more than they may.
 func TestCostLimit(t *testing.T) {
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	_, s := collect(context.Background(), t, Options{
 		DataDir: server.DataDir, Mode: Wall, Duration: time.Minute, CostLimit: 1e-9,
 	})
@@ -419,7 +419,7 @@ func TestCostLimit(t *testing.T) {
 
 // TestFilters expects only samples that pass, and an error if none does.
 func TestFilters(t *testing.T) {
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	conn := server.Connect(t, "postgres", "template1")
 	pid := strconv.Itoa(int(conn.PgConn().PID()))
 	for name, f := range map[string]Filter{

@@ -89,12 +89,17 @@ func TestLWLockTime(t *testing.T) {
 // enough is how long a tranche waits that the test is about.
 const enough = 50 * time.Millisecond
 
+// many is the number of waits of a tranche that is judged alone. On a busy machine a process may lose its processor
+// between its own measurement and the kernel's, which is a large part of a few waits. All waits together are always judged.
+const many = 100
+
 func (w watched) compareTranches(
 	t *testing.T, method waits.Method, ours map[uint32]waits.Event, truth map[uint32]time.Duration,
 ) {
 	t.Helper()
 	const lwlock = 1
 	compared := 0
+	var sum, truths time.Duration
 	for id, total := range truth {
 		if id>>24 != lwlock || total < enough {
 			continue
@@ -102,12 +107,16 @@ func (w watched) compareTranches(
 		compared++
 		e := ours[id]
 		_, name, _ := w.Names.Name(id)
+		sum, truths = sum+e.Total, truths+total
 		share := float64(e.Total) / float64(total)
 		t.Logf("%-8s %-16s %9v of %9v: %.1f %%, %d calls", method, name, e.Total.Round(time.Microsecond),
 			total.Round(time.Microsecond), 100*share, e.Calls)
-		if share < 0.9 || share > 1.01 {
+		if e.Calls >= many && (share < 0.9 || share > 1.01) {
 			t.Errorf("%s: %s: %v of %v", method, name, e.Total, total)
 		}
+	}
+	if share := float64(sum) / float64(truths); share < 0.9 || share > 1.01 {
+		t.Errorf("%s: all: %v of %v", method, sum, truths)
 	}
 	if compared == 0 {
 		t.Error("no tranche has waited for long")

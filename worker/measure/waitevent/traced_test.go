@@ -132,7 +132,7 @@ func uprobes(t *testing.T) (n int) {
 // TestTraceOfEndedSession traces sessions that end. Their probes must not stay, with and without a request to end the
 // trace.
 func TestTraceOfEndedSession(t *testing.T) {
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	timer := runTimer(t, server)
 	for name, off := range map[string]bool{"off": true, "alone": false} {
 		t.Run(name, func(t *testing.T) {

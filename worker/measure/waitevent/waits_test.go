@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,6 +20,8 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
+func TestMain(m *testing.M) { os.Exit(pgtest.Run(m)) }
+
 // watched is a server whose wait events are timed.
 type watched struct {
 	*Server
@@ -30,7 +33,11 @@ type watched struct {
 // watch starts a server and times its wait events. Where this host does not allow the method the test is skipped.
 func watch(t *testing.T, bin string, o pgtest.Options, method waits.Options) watched {
 	t.Helper()
-	server := pgtest.Start(t, bin, o)
+	lend := pgtest.Lend
+	if len(o.Env) > 0 { // of one test
+		lend = pgtest.Start
+	}
+	server := lend(t, bin, o)
 	c, err := cluster.ByDataDir(server.DataDir)
 	if err != nil {
 		t.Fatal(err)
@@ -178,7 +185,7 @@ func TestLockWaits(t *testing.T) {
 // TestWaitInProgress expects that a wait that has not ended counts up to now, also when it began before the timing.
 func TestWaitInProgress(t *testing.T) {
 	eachMethod(t, func(t *testing.T, bin string, method waits.Options) {
-		server := pgtest.Start(t, bin, pgtest.Options{})
+		server := pgtest.Lend(t, bin, pgtest.Options{})
 		c := server.Connect(t, "postgres", "postgres")
 		pid := number[int](t, c, "SELECT pg_backend_pid()")
 		other := server.Connect(t, "postgres", "postgres")

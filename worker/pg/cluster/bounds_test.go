@@ -12,7 +12,7 @@ import (
 
 // TestByPostmaster: only the process that postmaster.pid names counts as the postmaster.
 func TestByPostmaster(t *testing.T) {
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	want := byDataDir(t, server)
 	c, err := cluster.ByPostmaster(server.DataDir, server.PostmasterPID())
 	if err != nil || !c.Same(want) {

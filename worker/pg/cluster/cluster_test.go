@@ -33,7 +33,7 @@ func byDataDir(t *testing.T, s *pgtest.Server) cluster.Cluster {
 func TestFind(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		t.Parallel()
-		s := pgtest.Start(t, binDir, pgtest.Options{TCP: true})
+		s := pgtest.Lend(t, binDir, pgtest.Options{TCP: true})
 		s.Exec(t, "CREATE ROLE plain LOGIN; CREATE ROLE reader LOGIN; GRANT pg_read_all_settings TO reader")
 		link := filepath.Join(t.TempDir(), "link")
 		if err := os.Symlink(s.DataDir, link); err != nil {
@@ -221,8 +221,8 @@ func TestNoDataDir(t *testing.T) {
 
 func TestWrongCluster(t *testing.T) {
 	binDir := pgtest.BinDir(t)
-	one := pgtest.Start(t, binDir, pgtest.Options{TCP: true})
-	two := pgtest.Start(t, binDir, pgtest.Options{})
+	one := pgtest.Lend(t, binDir, pgtest.Options{TCP: true})
+	two := pgtest.Lend(t, binDir, pgtest.Options{})
 	c := byDataDir(t, two)
 	overTCP, err := connectTCP(t, one)
 	if err != nil {
@@ -249,7 +249,7 @@ func wrong(t *testing.T, err error, names ...string) {
 func TestMembers(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		t.Parallel()
-		s := pgtest.Start(t, binDir, pgtest.Options{})
+		s := pgtest.Lend(t, binDir, pgtest.Options{})
 		c := byDataDir(t, s)
 		conn := s.Connect(t, "postgres", "postgres")
 		backend := int(conn.PgConn().PID())

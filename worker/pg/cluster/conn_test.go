@@ -21,7 +21,12 @@ import (
 )
 
 // All goroutines of a Conn must have ended.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(lending{m}) }
+
+// lending stops the lent servers before the goroutines are counted.
+type lending struct{ m *testing.M }
+
+func (l lending) Run() int { return pgtest.Run(l.m) }
 
 func connectTCP(t *testing.T, s *pgtest.Server) (*pgx.Conn, error) {
 	conn, err := pgx.Connect(t.Context(), s.TCP("postgres", "postgres"))
@@ -102,7 +107,7 @@ func (s *supervised) query(ctx context.Context, sql string) (string, error) {
 func TestConnSettings(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		t.Parallel()
-		server := pgtest.Start(t, binDir, pgtest.Options{})
+		server := pgtest.Lend(t, binDir, pgtest.Options{})
 		if server.Major < 19 { // later versions refuse to turn it off
 			server.Exec(t, "ALTER DATABASE postgres SET standard_conforming_strings = off")
 		}
@@ -194,7 +199,7 @@ func TestConnRestart(t *testing.T) {
 // TestConnAwaited checks callers before the first session and right after a session was ended. They get the next
 // session.
 func TestConnAwaited(t *testing.T) {
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	s := supervise(t, cluster.ConnOptions{ConnString: server.DSN("postgres", "postgres")})
 	other := server.Connect(t, "postgres", "postgres")
 	sessions := map[string]bool{}
@@ -213,7 +218,7 @@ func TestConnAwaited(t *testing.T) {
 
 // A session that breaks under a caller is made up for by the next one, but only once: what he asks may be the cause.
 func TestConnBreaks(t *testing.T) {
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	s := supervise(t, cluster.ConnOptions{ConnString: server.DSN("postgres", "postgres")})
 	for fatal, want := range map[int]error{1: nil, 2: cluster.ErrNoServer} {
 		calls := 0
@@ -233,7 +238,7 @@ func TestConnBreaks(t *testing.T) {
 
 // TestConnUnavailable checks that a caller waits only briefly for a session, and not at all after a failed attempt.
 func TestConnUnavailable(t *testing.T) {
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	p := newProxy(t, server)
 	p.silence()
 	s := supervise(t, cluster.ConnOptions{ConnString: p.dsn, ConnectTimeout: time.Hour})
@@ -289,7 +294,7 @@ func TestConnUnreadStates(t *testing.T) {
 func TestConnKeywords(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		t.Parallel()
-		server := pgtest.Start(t, binDir, pgtest.Options{TCP: true})
+		server := pgtest.Lend(t, binDir, pgtest.Options{TCP: true})
 		for _, dsn := range []string{
 			fmt.Sprintf("host=db.invalid hostaddr=127.0.0.1 port=%d user=postgres gssencmode=disable keepalives=1 "+
 				"keepalives_idle=30 keepalives_interval=5 keepalives_count=3 tcp_user_timeout=10000 client_encoding=auto "+
@@ -314,8 +319,8 @@ func TestConnKeywords(t *testing.T) {
 
 func TestConnCheck(t *testing.T) {
 	binDir := pgtest.BinDir(t)
-	one := pgtest.Start(t, binDir, pgtest.Options{})
-	two := pgtest.Start(t, binDir, pgtest.Options{})
+	one := pgtest.Lend(t, binDir, pgtest.Options{})
+	two := pgtest.Lend(t, binDir, pgtest.Options{})
 	c := byDataDir(t, two)
 	s := supervise(t, cluster.ConnOptions{ConnString: one.DSN("postgres", "postgres"), Check: c.Verify})
 	wrong(t, s.await(t, false).Err, one.DataDir, two.DataDir)
@@ -325,7 +330,7 @@ func TestConnCheck(t *testing.T) {
 
 // TestConnCancel checks that a cancelled call does not end the session for others.
 func TestConnCancel(t *testing.T) {
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	s := supervise(t, cluster.ConnOptions{
 		ConnString: server.DSN("postgres", "postgres"), StatementTimeout: 30 * time.Second,
 	})
@@ -362,7 +367,7 @@ func TestConnCancel(t *testing.T) {
 }
 
 func TestConnStatementTimeout(t *testing.T) {
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	s := supervise(t, cluster.ConnOptions{
 		ConnString: server.DSN("postgres", "postgres"), StatementTimeout: 50 * time.Millisecond,
 	})
@@ -378,7 +383,7 @@ func TestConnStatementTimeout(t *testing.T) {
 // TestConnSilence checks that pings detect an open connection without responses. A query must detect a connection
 // that breaks during it.
 func TestConnSilence(t *testing.T) {
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	p := newProxy(t, server)
 	s := supervise(t, cluster.ConnOptions{
 		ConnString: p.dsn, PingInterval: 20 * time.Millisecond, ConnectTimeout: time.Second,
@@ -475,7 +480,7 @@ func (p *proxy) relay(client net.Conn) {
 
 // Behind a proxy the peer credentials name the proxy; the server's own word, checked, takes their place.
 func TestBehindProxy(t *testing.T) {
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	p := newProxy(t, server)
 	conn, err := pgx.Connect(t.Context(), p.dsn)
 	if err != nil {

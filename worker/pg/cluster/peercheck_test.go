@@ -156,7 +156,7 @@ func TestImpostorHearsNothing(t *testing.T) {
 	root(t)
 	t.Setenv("PGPASSWORD", secret)
 	i := listenAs(t, 65534, 0o755)
-	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	c := byDataDir(t, server)
 	s := supervise(t, cluster.ConnOptions{ConnString: "host=" + i.dir + " user=postgres", Cluster: &c})
 	if err := s.await(t, false).Err; !errors.Is(err, cluster.ErrImpostor) {

@@ -95,7 +95,7 @@ func TestPoolerNamed(t *testing.T) {
 		"statement_timeout,extra_float_digits,options"
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		t.Parallel()
-		server := pgtest.Start(t, binDir, pgtest.Options{})
+		server := pgtest.Lend(t, binDir, pgtest.Options{})
 		server.Exec(t, "CREATE ROLE plain LOGIN")
 		c := byDataDir(t, server)
 		direct := fmt.Sprintf("host=%s port=%d", server.SocketDir, server.Port)

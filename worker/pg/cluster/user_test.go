@@ -102,7 +102,7 @@ func TestSomebodyElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	program := buildBecome(t)
-	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	s := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	command := exec.Command(program, s.DataDir, "1")
 	command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
 	out, err := command.CombinedOutput()
@@ -118,7 +118,7 @@ func TestCapablePostmaster(t *testing.T) {
 		t.Skip("only root can give a process a capability")
 	}
 	program := buildBecome(t)
-	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	s := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	capable := s.AsServerUser(exec.Command("sleep", "600"))
 	capable.SysProcAttr.AmbientCaps = []uintptr{unix.CAP_CHOWN}
 	if err := capable.Start(); err != nil {

@@ -24,6 +24,8 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
+func TestMain(m *testing.M) { os.Exit(pgtest.Run(m)) }
+
 // journal is a log that a test reads.
 type journal struct {
 	mu   sync.Mutex
@@ -121,7 +123,7 @@ func TestStubborn(t *testing.T) {
 
 // TestFailing: a worker that fails at once is started again, with growing pauses.
 func TestFailing(t *testing.T) {
-	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	s := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	visible(t, s)
 	log, _ := serve(t, Config{Below: []string{s.DataDir}}, "false")
 	pgtest.Wait(t, "three attempts", func() bool { return log.count("a worker ended") >= 3 })
@@ -132,7 +134,7 @@ func TestFailing(t *testing.T) {
 
 // TestMissingProgram: a worker that cannot be started is a reason in the log, once.
 func TestMissingProgram(t *testing.T) {
-	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	s := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	visible(t, s)
 	log, _ := serve(t, Config{Below: []string{s.DataDir}}, filepath.Join(t.TempDir(), "no-such-program"))
 	pgtest.Wait(t, "the reason", func() bool { return log.count("the worker cannot be started") == 1 })
@@ -140,7 +142,7 @@ func TestMissingProgram(t *testing.T) {
 
 // TestUsers: servers of other user ids get no worker.
 func TestUsers(t *testing.T) {
-	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	s := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	visible(t, s)
 	uid, _ := s.OSUser()
 	for _, c := range []struct {
@@ -192,7 +194,7 @@ func TestDenied(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become another user")
 	}
-	_ = pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	_ = pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	before, own, err := scan(Config{Proc: "/proc"})
 	if err != nil || own != 0 || len(before) == 0 {
 		t.Fatalf("root finds %d servers, and %d are denied: %v", len(before), own, err)

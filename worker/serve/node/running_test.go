@@ -9,7 +9,7 @@ import (
 
 // TestRunning finds a server once, without its children.
 func TestRunning(t *testing.T) {
-	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	s := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	found, _, err := Running()
 	if err != nil {
 		t.Fatal(err)
