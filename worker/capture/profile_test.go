@@ -73,7 +73,7 @@ func TestProfileRandom(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes long: not with -short")
 	}
-	pgtest.Each(t, func(t *testing.T, binDir string) {
+	pgtest.One(t, func(t *testing.T, binDir string) {
 		server := pgtest.Start(t, binDir, pgtest.Options{Conf: []string{
 			"parallel_setup_cost = 0", "parallel_tuple_cost = 0", "max_parallel_workers = 4", "jit = off",
 		}})

@@ -38,7 +38,7 @@ func TestServerWithoutSections(t *testing.T) {
 
 // TestUnknownServer captures a server of a version that is not known: its stack has no levels, and says why.
 func TestUnknownServer(t *testing.T) {
-	pgtest.Each(t, func(t *testing.T, binDir string) {
+	pgtest.One(t, func(t *testing.T, binDir string) {
 		changed := changedServer(t, binDir, func(program string) {
 			text, err := os.ReadFile(program)
 			if err != nil {

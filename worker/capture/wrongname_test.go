@@ -127,7 +127,7 @@ func sessions(t *testing.T, server *pgtest.Server) (asleep, busy []int) {
 	return asleep, busy
 }
 
-// namedMoments is the number of random moments of each busy session: PGSB_TEST_NAMES, else 2, or 5 if Full.
+// namedMoments is the number of random moments of each busy session: PGSB_TEST_NAMES, else 1, or 5 if Full.
 func namedMoments(t *testing.T) int {
 	t.Helper()
 	s := os.Getenv("PGSB_TEST_NAMES")
@@ -135,7 +135,7 @@ func namedMoments(t *testing.T) int {
 		return 5
 	}
 	if s == "" {
-		return 2
+		return 1
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil {
@@ -145,8 +145,8 @@ func namedMoments(t *testing.T) int {
 }
 
 // TestNoWrongName captures the processes of a stripped server, asleep and at random times. The unstripped files give
-// the true name of each frame. Half of the sleeping processes are captured by default. libunwind and eu-stack name the same stacks while the process is stopped. For a server
-// that came without symbols, only the shares are printed.
+// the true name of each frame. A third of the sleeping processes is captured by default. libunwind and eu-stack name the
+// same stacks while the process is stopped. For a server that came without symbols, only the shares are printed.
 func TestNoWrongName(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers: not with -short")
@@ -158,7 +158,7 @@ func TestNoWrongName(t *testing.T) {
 		}
 		server := pgtest.Start(t, binDir, pgtest.Options{})
 		asleep, busy := sessions(t, server)
-		selected := figure.Share(t, 2)
+		selected := figure.Share(t, 3)
 		for i, pid := range append(asleep, server.PostmasterPID()) {
 			if selected(i) {
 				n.look(t, pid)
