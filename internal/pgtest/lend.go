@@ -96,7 +96,7 @@ func (s *Server) giveBack(key string) {
 	idle.servers[key] = append(idle.servers[key], s)
 }
 
-// entries lists the data directory, with the contents of configuration files.
+// entries lists the data directory, with the contents of configuration files, and the directory of the socket.
 func (s *Server) entries() (names []string) {
 	list, _ := os.ReadDir(s.DataDir) // an empty list differs from every other one
 	for _, e := range list {
@@ -105,6 +105,10 @@ func (s *Server) entries() (names []string) {
 			content, _ := os.ReadFile(filepath.Join(s.DataDir, e.Name()))
 			names = append(names, string(content))
 		}
+	}
+	sockets, _ := os.ReadDir(s.SocketDir) // tests leave files for the server's user there
+	for _, e := range sockets {
+		names = append(names, e.Name())
 	}
 	return names
 }

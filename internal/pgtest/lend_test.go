@@ -61,5 +61,10 @@ func TestLendAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	lend("after a change of a configuration file", false, func(*testing.T, *pgtest.Server) {})
+	lend("after a change of a configuration file", false, func(t *testing.T, s *pgtest.Server) {
+		if err := os.WriteFile(filepath.Join(s.SocketDir, "left"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	})
+	lend("after a file beside the socket", false, func(*testing.T, *pgtest.Server) {})
 }
