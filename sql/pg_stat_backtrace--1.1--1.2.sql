@@ -1829,6 +1829,174 @@ $$;
 COMMENT ON FUNCTION @extschema@.pg_backtrace_history(timestamptz, timestamptz, int[])
     IS 'what the sessions did at a former time, as the worker has recorded it, at most 20000 rows: of all processes, or of those with these PIDs';
 
+-- Sums of the history, recorded stacks, and incidents -------------------------------------------------------------------------
+
+-- Reads the worker's answer: a record for each row, below a record with a notice, which is empty if there is none.
+CREATE FUNCTION backtrace.recorded(record_list text) RETURNS SETOF text[]
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    notice text := split_part(record_list, E'\x1e', 1);
+BEGIN
+    IF notice <> '' THEN
+        RAISE NOTICE USING MESSAGE = notice;
+    END IF;
+    RETURN QUERY
+        SELECT string_to_array(u.record, E'\x1d', '')
+        FROM unnest(string_to_array(record_list, E'\x1e')) WITH ORDINALITY u (record, n)
+        WHERE u.n > 1 ORDER BY u.n;
+END
+$$;
+COMMENT ON FUNCTION backtrace.recorded(text) IS 'reads the worker''s answer about recorded data';
+
+CREATE FUNCTION @extschema@.pg_backtrace_history_summary(since timestamptz, until timestamptz DEFAULT now(),
+    bucket interval DEFAULT '1 minute', OUT "time" timestamptz, OUT backend_type text, OUT wait_event_type text,
+    OUT wait_event text, OUT database_name text, OUT user_name text, OUT query_id bigint, OUT query text,
+    OUT samples bigint, OUT active_seconds double precision, OUT stack_id bigint)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER ROWS 1000
+SET search_path = pg_catalog, pg_temp
+SET pg_stat_backtrace.history = ''
+AS $$
+DECLARE
+    seal  backtrace.token.seal%TYPE := 0;
+    a     text[] := '{}';
+    first text;
+BEGIN
+    IF since IS NULL OR until IS NULL OR NOT isfinite(since) OR NOT isfinite(until) OR since >= until THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'the end of a history must be after its begin';
+    ELSIF bucket IS NULL OR bucket < interval '1 second' OR bucket > interval '366 days' THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'a bucket must be between 1 second and 366 days long';
+    END IF;
+    first := set_config('pg_stat_backtrace.history',
+        floor(extract(epoch FROM since) * 1000000)::bigint || ' ' || ceil(extract(epoch FROM until) * 1000000)::bigint
+        || ' ' || least(extract(epoch FROM bucket) * 1000000, 31622400000000)::bigint, true);
+    LOOP
+        a := backtrace.ask(seal, 'history_summary'::text, '{}'::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
+    END LOOP;
+    IF a[1] = '' THEN
+        RETURN QUERY
+            SELECT 'epoch'::timestamptz + c[1]::bigint * interval '1 microsecond', c[2], c[3], c[4], c[5], c[6], c[7]::bigint,
+                   c[8], c[9]::bigint, c[10]::double precision, c[11]::bigint
+            FROM backtrace.recorded(a[6]::text) r (c);
+        RETURN;
+    ELSIF a[1] = 'WARNING' THEN
+        RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];
+        RETURN;
+    END IF;
+    CASE WHEN a[4] = '' AND a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3];
+         WHEN a[4] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], HINT = a[5];
+         WHEN a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4];
+         ELSE RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4], HINT = a[5];
+    END CASE;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.pg_backtrace_history_summary(timestamptz, timestamptz, interval)
+    IS 'what sessions did at a former time, added up by bucket, wait event, query, database, user and type, at most 20000 rows';
+
+CREATE FUNCTION @extschema@.pg_backtrace_stack(id bigint) RETURNS text
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
+SET search_path = pg_catalog, pg_temp
+SET pg_stat_backtrace.history = ''
+AS $$
+DECLARE
+    seal  backtrace.token.seal%TYPE := 0;
+    a     text[] := '{}';
+    first text := set_config('pg_stat_backtrace.history', id::text, true);
+BEGIN
+    LOOP
+        a := backtrace.ask(seal, 'stack'::text, '{}'::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
+    END LOOP;
+    IF a[1] = '' THEN
+        RETURN (SELECT r.c[1] FROM backtrace.recorded(a[6]::text) r (c));
+    ELSIF a[1] = 'WARNING' THEN
+        RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];
+        RETURN NULL;
+    END IF;
+    CASE WHEN a[4] = '' AND a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3];
+         WHEN a[4] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], HINT = a[5];
+         WHEN a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4];
+         ELSE RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4], HINT = a[5];
+    END CASE;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.pg_backtrace_stack(bigint)
+    IS 'the functions of a recorded stack, innermost first; NULL if the history does not have it';
+
+CREATE FUNCTION @extschema@.pg_backtrace_incidents(OUT id text, OUT "time" timestamptz, OUT rule text, OUT cause text,
+    OUT summary text, OUT file text)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER ROWS 100
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    seal backtrace.token.seal%TYPE := 0;
+    a    text[] := '{}';
+BEGIN
+    LOOP
+        a := backtrace.ask(seal, 'incidents'::text, '{}'::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
+    END LOOP;
+    IF a[1] = '' THEN
+        RETURN QUERY
+            SELECT c[1], 'epoch'::timestamptz + c[2]::bigint * interval '1 microsecond', c[3], c[4], c[5], c[6]
+            FROM backtrace.recorded(a[6]::text) r (c);
+        RETURN;
+    ELSIF a[1] = 'WARNING' THEN
+        RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];
+        RETURN;
+    END IF;
+    CASE WHEN a[4] = '' AND a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3];
+         WHEN a[4] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], HINT = a[5];
+         WHEN a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4];
+         ELSE RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4], HINT = a[5];
+    END CASE;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.pg_backtrace_incidents() IS 'the incidents that the worker has recorded, the newest first';
+
+CREATE VIEW @extschema@.pg_backtrace_incidents AS
+SELECT id, "time", rule, cause, summary, file FROM @extschema@.pg_backtrace_incidents();
+COMMENT ON VIEW @extschema@.pg_backtrace_incidents IS 'the incidents that the worker has recorded, the newest first';
+COMMENT ON COLUMN @extschema@.pg_backtrace_incidents.file IS 'the HTML page, on the host of the worker';
+
+CREATE FUNCTION @extschema@.pg_backtrace_incident(id text) RETURNS json
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
+SET search_path = pg_catalog, pg_temp
+SET pg_stat_backtrace.history = ''
+AS $$
+DECLARE
+    seal  backtrace.token.seal%TYPE := 0;
+    a     text[] := '{}';
+    first text;
+BEGIN
+    IF length(id) > 80 OR id = '' THEN
+        RAISE EXCEPTION USING ERRCODE = '42704', MESSAGE = 'there is no such incident',
+            HINT = 'The view pg_backtrace_incidents lists the incidents.';
+    END IF;
+    first := set_config('pg_stat_backtrace.history', id, true);
+    LOOP
+        a := backtrace.ask(seal, 'incident'::text, '{}'::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
+    END LOOP;
+    IF a[1] = '' THEN
+        RETURN (SELECT r.c[1]::json FROM backtrace.recorded(a[6]::text) r (c));
+    ELSIF a[1] = 'WARNING' THEN
+        RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];
+        RETURN NULL;
+    END IF;
+    CASE WHEN a[4] = '' AND a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3];
+         WHEN a[4] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], HINT = a[5];
+         WHEN a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4];
+         ELSE RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4], HINT = a[5];
+    END CASE;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.pg_backtrace_incident(text) IS 'the JSON form of an incident, with names and texts';
+
 -- Processes that block each other -------------------------------------------------------------------------------------------
 
 -- Processes that block others and do not wait themselves come first, each followed by the processes behind it.  A path has
@@ -2006,6 +2174,10 @@ BEGIN ATOMIC
         WHEN 'plan' THEN '@extschema@.pg_get_running_plan(int, text)'::regprocedure
         WHEN 'plan_json' THEN '@extschema@.pg_get_running_plan(int, text)'::regprocedure
         WHEN 'history' THEN '@extschema@.pg_backtrace_history(timestamptz, timestamptz, int[])'::regprocedure
+        WHEN 'history_summary' THEN '@extschema@.pg_backtrace_history_summary(timestamptz, timestamptz, interval)'::regprocedure
+        WHEN 'stack' THEN '@extschema@.pg_backtrace_stack(bigint)'::regprocedure
+        WHEN 'incidents' THEN '@extschema@.pg_backtrace_incidents()'::regprocedure
+        WHEN 'incident' THEN '@extschema@.pg_backtrace_incident(text)'::regprocedure
         WHEN 'functrace' THEN '@extschema@.pg_trace_function(text, int, interval)'::regprocedure
         WHEN 'functrace_poll' THEN '@extschema@.pg_trace_function(text, int, interval)'::regprocedure
         WHEN 'request' THEN '@extschema@.pg_request_backtrace(int, boolean)'::regprocedure
@@ -2033,8 +2205,8 @@ BEGIN ATOMIC
     SELECT CASE
         WHEN verb = 'stat' THEN has_table_privilege(caller, '@extschema@.pg_stat_backtrace'::regclass, 'SELECT')
         ELSE has_function_privilege(caller, backtrace.verb_function(verb), 'EXECUTE')
-            -- These show figures of other roles' processes.
-            AND (verb NOT IN ('waits', 'waits_lost', 'waits_queries')
+            -- These show figures, names and texts of other roles' processes.
+            AND (verb NOT IN ('waits', 'waits_lost', 'waits_queries', 'history', 'history_summary', 'stack', 'incidents', 'incident')
                 OR pg_has_role(caller, 'pg_read_all_stats'::name, 'USAGE'))
     END;
 END;
@@ -2117,20 +2289,22 @@ BEGIN
                    coalesce(p.proacl, acldefault('f', p.proowner)) AS acl,
                    p.pronamespace <> 'backtrace'::regnamespace
                        AND p.proname NOT IN ('pg_backtrace_result', 'pg_get_memory_contexts', 'pg_trace_function',
-                                             'pg_get_backtrace_frames', 'pg_get_running_plan', 'pg_backtrace_history')
+                                             'pg_get_backtrace_frames', 'pg_get_running_plan', 'pg_backtrace_history',
+                                             'pg_backtrace_history_summary', 'pg_backtrace_stack', 'pg_backtrace_incidents',
+                                             'pg_backtrace_incident')
                        AND p.proname NOT LIKE '%wait_event%'
                        AND (p.proname <> 'pg_get_blocking_backtraces' OR p.pronargs = 1)
                        OR p.proname IN ('claim', 'finish', 'journal', 'prune') AS offered
             FROM member m JOIN pg_proc p ON m.classid = 'pg_proc'::regclass AND p.oid = m.objid
             UNION ALL
             SELECT 'ALL ON ' || CASE c.relkind WHEN 'S' THEN 'SEQUENCE ' ELSE 'TABLE ' END || c.oid::regclass, c.relowner,
-                   c.relacl, c.relnamespace <> 'backtrace'::regnamespace AND c.relname NOT LIKE '%wait_event%'
+                   c.relacl, c.relnamespace <> 'backtrace'::regnamespace AND c.relname NOT LIKE '%wait_event%' AND c.relname <> 'pg_backtrace_incidents'
             FROM pg_class c
             WHERE c.relkind IN ('r', 'v', 'S') AND (c.oid = 'backtrace.request_id_seq'::regclass
                 OR EXISTS (SELECT FROM member m WHERE m.classid = 'pg_class'::regclass AND m.objid = c.oid))
             UNION ALL
             SELECT format('ALL (%I) ON TABLE %s', a.attname, c.oid::regclass), c.relowner, a.attacl,
-                   c.relnamespace <> 'backtrace'::regnamespace AND c.relname NOT LIKE '%wait_event%'
+                   c.relnamespace <> 'backtrace'::regnamespace AND c.relname NOT LIKE '%wait_event%' AND c.relname <> 'pg_backtrace_incidents'
             FROM member m JOIN pg_class c ON m.classid = 'pg_class'::regclass AND c.oid = m.objid
                  JOIN pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped
             UNION ALL
@@ -2160,7 +2334,7 @@ GRANT EXECUTE ON FUNCTION
     backtrace.ask(backtrace.seal, text, int[], text[]), backtrace.call(oid, text, int[], text[]),
     backtrace.queue(backtrace.seal, text, int[], boolean), backtrace.enqueue(oid, text, int[], boolean),
     backtrace.served(), backtrace.stat(), backtrace.answers(text), backtrace.write_log(text, text),
-    @extschema@.pg_backtrace_result(bigint) TO PUBLIC;
+    backtrace.recorded(text), @extschema@.pg_backtrace_result(bigint) TO PUBLIC;
 
 -- Monitoring roles read the figures of wait events.
 GRANT EXECUTE ON FUNCTION
@@ -2175,7 +2349,12 @@ GRANT SELECT ON @extschema@.pg_wait_event_timing_histogram_buckets TO PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.pg_get_memory_contexts(int) TO pg_read_all_stats;
 
 -- And the history, as the texts of all sessions in pg_stat_activity.
-GRANT EXECUTE ON FUNCTION @extschema@.pg_backtrace_history(timestamptz, timestamptz, int[]) TO pg_read_all_stats;
+-- EXECUTE alone is not enough: see may_ask.
+GRANT EXECUTE ON FUNCTION
+    @extschema@.pg_backtrace_history(timestamptz, timestamptz, int[]),
+    @extschema@.pg_backtrace_history_summary(timestamptz, timestamptz, interval), @extschema@.pg_backtrace_stack(bigint),
+    @extschema@.pg_backtrace_incidents(), @extschema@.pg_backtrace_incident(text) TO pg_read_all_stats;
+GRANT SELECT ON @extschema@.pg_backtrace_incidents TO pg_read_all_stats;
 
 -- Objects of others in schema backtrace, or on the extension's objects, would run with the rights of the extension's owner
 -- or of any caller.

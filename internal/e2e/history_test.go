@@ -2,13 +2,21 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/history/incident"
+	"pg_stat_backtrace/worker/history/rules"
+	"pg_stat_backtrace/worker/history/store"
 )
 
 // TestHistory checks that SQL shows what the worker has recorded, to superusers and to roles that may read all
@@ -61,6 +69,7 @@ func TestHistory(t *testing.T) {
 				return waiting > 0
 			})
 		}
+		checkRecorded(t, s, fails)
 		fails(s.connect(t, "stranger", "postgres"), "42501", all)
 		other := s.connect(t, s.User, "postgres")
 		for _, span := range []string{"NULL", "now(), now()", "now(), now() - interval '1 s'", "'-infinity'"} {
@@ -72,4 +81,81 @@ func TestHistory(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// checkRecorded checks the functions for sums, recorded stacks and incidents, and that they need the rights to read all
+// statistics, not only EXECUTE.
+func checkRecorded(t *testing.T, s *site, fails func(c *session, code, sql string)) {
+	t.Helper()
+	boss, reader := s.connect(t, s.User, "postgres"), s.connect(t, "reader", "postgres")
+	for bucket, unit := range map[string]string{"1 s": "second", "1 minute": "minute", "1 hour": "hour"} {
+		if n := reader.text(t, fmt.Sprintf(`SELECT (count(*) > 0 AND bool_and(samples > 0 AND active_seconds > 0
+				AND time = date_trunc('%[1]s', time)))::text
+			FROM pg_backtrace_history_summary(now() - interval '1 hour', clock_timestamp(), '%[2]s')
+			WHERE wait_event = 'relation' AND (query = 'SELECT count(*) FROM held WHERE a = ?' OR '%[2]s' <> '1 s')`, unit, bucket)); n != "true" {
+			t.Errorf("the sums of %s have no row of the session that waits", bucket)
+		}
+	}
+	pgtest.Wait(t, "a recorded stack", func() bool {
+		var found bool
+		err := reader.QueryRow(t.Context(), `SELECT coalesce(bool_or(pg_backtrace_stack(stack_id) ~ '^#0 +\S+'), false)
+			FROM (SELECT DISTINCT stack_id FROM pg_backtrace_history(now() - interval '1 hour', clock_timestamp())
+				WHERE stack_id IS NOT NULL LIMIT 3) x`).Scan(&found)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	})
+	if text := reader.text(t, "SELECT (pg_backtrace_stack(1) IS NULL)::text"); text != "true" {
+		t.Error("an unknown stack has frames")
+	}
+	for _, span := range []string{"NULL", "now(), now()", "now() - interval '1 h', now(), '1 ms'", "now() - interval '1 h', now(), NULL"} {
+		fails(reader, "22023", "SELECT pg_backtrace_history_summary("+span+")")
+	}
+	writeIncident(t, s)
+	if text := reader.text(t, `SELECT concat_ws(' ', i.id, i.rule, i.cause, extract(epoch FROM i.time)::int, i.file ~ '/20260102.*[.]html$',
+			pg_backtrace_incident(i.id) #>> '{sessions,0,query}') FROM pg_backtrace_incidents i`); text !=
+		"20260102T030405Z-lock_wait-0001 lock_wait lock 7 1767323045 t SELECT 'a'" {
+		t.Error("the incidents are", text)
+	}
+	for _, id := range []string{"x", "../x", "", strings.Repeat("9", 5000), "20260102T030405Z-lock_wait-0001.json", "é"} {
+		fails(reader, "42704", "SELECT pg_backtrace_incident('"+id+"')")
+	}
+	boss.run(t, `CREATE ROLE executor LOGIN; GRANT SELECT ON pg_backtrace_incidents TO executor; DO $$BEGIN
+		EXECUTE (SELECT string_agg('GRANT EXECUTE ON FUNCTION ' || oid::regprocedure || ' TO executor', ';') FROM pg_proc
+			WHERE proname ~ '^pg_backtrace_(history|stack|incident)'); END$$`)
+	stranger, executor := s.connect(t, "stranger", "postgres"), s.connect(t, "executor", "postgres")
+	for _, call := range []string{
+		"count(*) FROM pg_backtrace_history(now() - interval '1 h')", "count(*) FROM pg_backtrace_history_summary(now() - interval '1 h')",
+		"pg_backtrace_stack(1)", "count(*) FROM pg_backtrace_incidents()", "count(*) FROM pg_backtrace_incidents",
+		"pg_backtrace_incident('x')",
+	} {
+		fails(stranger, "42501", "SELECT "+call)
+		fails(executor, "42501", "SELECT "+call)
+	}
+}
+
+// writeIncident writes an incident as the worker does.
+func writeIncident(t *testing.T, s *site) {
+	t.Helper()
+	clusters, err := store.Clusters(filepath.Join(s.DataDir, "history"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := incident.DirOf(filepath.Join(s.DataDir, "history"), clusters[0])
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d := incident.Dir{Path: dir}
+	_, err = d.Write(&incident.Incident{
+		Schema: incident.Schema, ID: "20260102T030405Z-lock_wait-0001", Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		Reason:   rules.Finding{Rule: "lock_wait", Cause: "lock 7", Summary: "waits"},
+		Sessions: []incident.Session{{PID: 1, Query: "SELECT 'a'"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("chown", "-R", "--reference="+s.DataDir, dir).CombinedOutput(); err != nil {
+		t.Fatal(err, string(out))
+	}
 }

@@ -17,6 +17,10 @@ BEGIN ATOMIC
         WHEN 'plan' THEN '@extschema@.pg_get_running_plan(int, text)'::regprocedure
         WHEN 'plan_json' THEN '@extschema@.pg_get_running_plan(int, text)'::regprocedure
         WHEN 'history' THEN '@extschema@.pg_backtrace_history(timestamptz, timestamptz, int[])'::regprocedure
+        WHEN 'history_summary' THEN '@extschema@.pg_backtrace_history_summary(timestamptz, timestamptz, interval)'::regprocedure
+        WHEN 'stack' THEN '@extschema@.pg_backtrace_stack(bigint)'::regprocedure
+        WHEN 'incidents' THEN '@extschema@.pg_backtrace_incidents()'::regprocedure
+        WHEN 'incident' THEN '@extschema@.pg_backtrace_incident(text)'::regprocedure
         WHEN 'functrace' THEN '@extschema@.pg_trace_function(text, int, interval)'::regprocedure
         WHEN 'functrace_poll' THEN '@extschema@.pg_trace_function(text, int, interval)'::regprocedure
         WHEN 'request' THEN '@extschema@.pg_request_backtrace(int, boolean)'::regprocedure
@@ -44,8 +48,8 @@ BEGIN ATOMIC
     SELECT CASE
         WHEN verb = 'stat' THEN has_table_privilege(caller, '@extschema@.pg_stat_backtrace'::regclass, 'SELECT')
         ELSE has_function_privilege(caller, backtrace.verb_function(verb), 'EXECUTE')
-            -- These show figures of other roles' processes.
-            AND (verb NOT IN ('waits', 'waits_lost', 'waits_queries')
+            -- These show figures, names and texts of other roles' processes.
+            AND (verb NOT IN ('waits', 'waits_lost', 'waits_queries', 'history', 'history_summary', 'stack', 'incidents', 'incident')
                 OR pg_has_role(caller, 'pg_read_all_stats'::name, 'USAGE'))
     END;
 END;

@@ -28,20 +28,22 @@ BEGIN
                    coalesce(p.proacl, acldefault('f', p.proowner)) AS acl,
                    p.pronamespace <> 'backtrace'::regnamespace
                        AND p.proname NOT IN ('pg_backtrace_result', 'pg_get_memory_contexts', 'pg_trace_function',
-                                             'pg_get_backtrace_frames', 'pg_get_running_plan', 'pg_backtrace_history')
+                                             'pg_get_backtrace_frames', 'pg_get_running_plan', 'pg_backtrace_history',
+                                             'pg_backtrace_history_summary', 'pg_backtrace_stack', 'pg_backtrace_incidents',
+                                             'pg_backtrace_incident')
                        AND p.proname NOT LIKE '%wait_event%'
                        AND (p.proname <> 'pg_get_blocking_backtraces' OR p.pronargs = 1)
                        OR p.proname IN ('claim', 'finish', 'journal', 'prune') AS offered
             FROM member m JOIN pg_proc p ON m.classid = 'pg_proc'::regclass AND p.oid = m.objid
             UNION ALL
             SELECT 'ALL ON ' || CASE c.relkind WHEN 'S' THEN 'SEQUENCE ' ELSE 'TABLE ' END || c.oid::regclass, c.relowner,
-                   c.relacl, c.relnamespace <> 'backtrace'::regnamespace AND c.relname NOT LIKE '%wait_event%'
+                   c.relacl, c.relnamespace <> 'backtrace'::regnamespace AND c.relname NOT LIKE '%wait_event%' AND c.relname <> 'pg_backtrace_incidents'
             FROM pg_class c
             WHERE c.relkind IN ('r', 'v', 'S') AND (c.oid = 'backtrace.request_id_seq'::regclass
                 OR EXISTS (SELECT FROM member m WHERE m.classid = 'pg_class'::regclass AND m.objid = c.oid))
             UNION ALL
             SELECT format('ALL (%I) ON TABLE %s', a.attname, c.oid::regclass), c.relowner, a.attacl,
-                   c.relnamespace <> 'backtrace'::regnamespace AND c.relname NOT LIKE '%wait_event%'
+                   c.relnamespace <> 'backtrace'::regnamespace AND c.relname NOT LIKE '%wait_event%' AND c.relname <> 'pg_backtrace_incidents'
             FROM member m JOIN pg_class c ON m.classid = 'pg_class'::regclass AND c.oid = m.objid
                  JOIN pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped
             UNION ALL
@@ -71,7 +73,7 @@ GRANT EXECUTE ON FUNCTION
     backtrace.ask(backtrace.seal, text, int[], text[]), backtrace.call(oid, text, int[], text[]),
     backtrace.queue(backtrace.seal, text, int[], boolean), backtrace.enqueue(oid, text, int[], boolean),
     backtrace.served(), backtrace.stat(), backtrace.answers(text), backtrace.write_log(text, text),
-    @extschema@.pg_backtrace_result(bigint) TO PUBLIC;
+    backtrace.recorded(text), @extschema@.pg_backtrace_result(bigint) TO PUBLIC;
 
 -- Monitoring roles read the figures of wait events.
 GRANT EXECUTE ON FUNCTION
@@ -86,7 +88,12 @@ GRANT SELECT ON @extschema@.pg_wait_event_timing_histogram_buckets TO PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.pg_get_memory_contexts(int) TO pg_read_all_stats;
 
 -- And the history, as the texts of all sessions in pg_stat_activity.
-GRANT EXECUTE ON FUNCTION @extschema@.pg_backtrace_history(timestamptz, timestamptz, int[]) TO pg_read_all_stats;
+-- EXECUTE alone is not enough: see may_ask.
+GRANT EXECUTE ON FUNCTION
+    @extschema@.pg_backtrace_history(timestamptz, timestamptz, int[]),
+    @extschema@.pg_backtrace_history_summary(timestamptz, timestamptz, interval), @extschema@.pg_backtrace_stack(bigint),
+    @extschema@.pg_backtrace_incidents(), @extschema@.pg_backtrace_incident(text) TO pg_read_all_stats;
+GRANT SELECT ON @extschema@.pg_backtrace_incidents TO pg_read_all_stats;
 
 -- @include refuse.sql
 

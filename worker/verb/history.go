@@ -12,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"pg_stat_backtrace/worker/history/incident"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -21,12 +22,15 @@ import (
 
 // The verb for the recorded history; see pg_backtrace_history in sql/. EXECUTE on the function is the privilege: it is
 // granted as that on the texts of all sessions in pg_stat_activity.
-var _ = register(Verb{
-	Name: "history", Processes: Any, answer: (*Service).answerHistory,
-	gate: func(s *Service, ctx context.Context, c call) (func(), error) {
-		return s.bounds.trees.Acquire(ctx, user(caller(c.Request)), 1)
-	},
-})
+var _ = register(Verb{Name: "history", Processes: Any, gate: (*Service).reading, answer: (*Service).answerHistory})
+
+// reading lets a role read the files of the recorder once at a time.
+func (s *Service) reading(ctx context.Context, c call) (func(), error) {
+	return s.bounds.trees.Acquire(ctx, user(caller(c.Request)), 1)
+}
+
+// undefinedObject is the SQLSTATE for an unknown name.
+const undefinedObject = "42704"
 
 // Bounds of an answer about the history.
 const (
@@ -42,10 +46,17 @@ var (
 // answerHistory answers with a row for each session in each sweep of the span, below a row with a notice, which is empty
 // if there is none. The setting history has the begin and the end of the span in microseconds since 1970.
 func (s *Service) answerHistory(ctx context.Context, c call) spool.Answer {
+	return s.answerRecorded(ctx, c, s.historyRows)
+}
+
+// answerRecorded answers with rows of the recorder's files, below a row with a notice.
+func (s *Service) answerRecorded(
+	ctx context.Context, c call, read func(context.Context, spool.Request) ([][]string, error),
+) spool.Answer {
 	req := c.Request
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.options.Deadline, historyDeadline))
 	defer cancel()
-	rows, err := s.historyRows(ctx, req)
+	rows, err := read(ctx, req)
 	a := spool.Answer{Rows: rows}
 	if err != nil {
 		a = historyFailure(err)
@@ -61,25 +72,15 @@ func (s *Service) historyRows(ctx context.Context, req spool.Request) ([][]strin
 	if err != nil {
 		return nil, err
 	}
-	if s.cfg.HistoryDir == "" {
-		return nil, errNoHistory
-	}
-	server, err := s.cfg.Server()
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errNoServer, err)
-	}
-	control, err := cluster.ReadControl(server.DataDir)
-	if err != nil {
-		return nil, err
-	}
-	r, err := store.OpenReader(s.cfg.HistoryDir, control.ID())
+	r, err := s.historyReader()
 	if err != nil {
 		return nil, err
 	}
 	rows, size := [][]string{nil}, 0
 	var next time.Time // the first sweep that is left out
+	cut := false       // the sweep before it is not whole
 	summary, err := store.ReadSpan(ctx, r, since, until, func(w *store.SpanSweep, _ *store.Gap) error {
-		before, sizeBefore := len(rows), size
+		before := len(rows)
 		for i := range w.Rows {
 			row := &w.Rows[i]
 			if len(req.Targets) > 0 && !slices.Contains(req.Targets, int(row.PID)) {
@@ -89,19 +90,52 @@ func (s *Service) historyRows(ctx context.Context, req spool.Request) ([][]strin
 			for _, cell := range cells {
 				size += len(cell) + 1
 			}
+			if len(rows) > maxHistoryRows || size > limits.MaxRows {
+				if next = w.Time; before == 1 { // no sweep before it: the next call must not begin with this one again
+					next, cut = w.Time.Add(time.Microsecond), true
+					return errEnough
+				}
+				rows = rows[:before]
+				return errEnough
+			}
 			rows = append(rows, cells)
-		}
-		if len(rows) > maxHistoryRows+1 || size > limits.MaxRows {
-			rows, size, next = rows[:before], sizeBefore, w.Time
-			return errEnough
 		}
 		return nil
 	})
 	if err != nil && !errors.Is(err, errEnough) {
 		return nil, err
 	}
-	rows[0] = []string{historyNotice(&summary, next)}
+	notice := historyNotice(&summary, next)
+	if cut {
+		notice = "some sessions are left out: name their processes; " + notice
+	}
+	rows[0] = []string{notice}
 	return rows, nil
+}
+
+// historyReader opens the history of the server.
+func (s *Service) historyReader() (*store.Reader, error) {
+	id, err := s.recordedCluster()
+	if err != nil {
+		return nil, err
+	}
+	return store.OpenReader(s.cfg.HistoryDir, id)
+}
+
+// recordedCluster returns the system identifier of the server, whose history is recorded.
+func (s *Service) recordedCluster() (string, error) {
+	if s.cfg.HistoryDir == "" {
+		return "", errNoHistory
+	}
+	server, err := s.cfg.Server()
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", errNoServer, err)
+	}
+	control, err := cluster.ReadControl(server.DataDir)
+	if err != nil {
+		return "", err
+	}
+	return control.ID(), nil
 }
 
 // historySpan parses the setting.
@@ -179,6 +213,12 @@ func historyFailure(err error) spool.Answer {
 		fault.Hint = "Ask for a shorter time, or increase pg_stat_backtrace.timeout."
 	case errors.Is(err, store.ErrNoHistory):
 		fault.Message = "no history of this server is recorded yet"
+	case errors.Is(err, incident.ErrNotFound):
+		fault.SQLState, fault.Message = undefinedObject, "there is no such incident"
+		fault.Hint = "The view pg_backtrace_incidents lists the incidents."
+	case errors.Is(err, incident.ErrUnreadable):
+		fault.Message = "the file of the incident cannot be read"
+		fault.Hint = "The log of the worker says why."
 	default:
 		fault = failure(0, err)
 		if fault.SQLState == render.InternalError {
@@ -188,7 +228,7 @@ func historyFailure(err error) spool.Answer {
 	return fault
 }
 
-// nameOr is span.Name without a sign for an unknown name.
+// nameOr is store.WaitName without a sign for an unknown name.
 func nameOr(name string, oid uint32) string {
 	if name == "" && oid == 0 {
 		return ""

@@ -201,21 +201,11 @@ func (d *Dir) prune(size int64) error {
 
 // Read reads an incident. The error wraps ErrNotFound or ErrUnreadable.
 func (d *Dir) Read(id string) (*Incident, error) {
-	if !validID(id) {
-		return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
-	}
-	path := filepath.Join(d.Path, id+".json")
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: %s in %s", ErrNotFound, id, d.Path)
-	}
+	f, path, err := d.open(id)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
+		return nil, err
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() || st.Size() > readLimit {
-		return nil, fmt.Errorf("%w: %s is not a regular file of at most %d MB", ErrUnreadable, path, readLimit>>20)
-	}
 	text, err := io.ReadAll(io.LimitReader(f, readLimit))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
@@ -224,12 +214,10 @@ func (d *Dir) Read(id string) (*Incident, error) {
 	if err := json.Unmarshal(text, i); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrUnreadable, path, err)
 	}
-	switch {
-	case i.Schema != Schema:
-		return nil, fmt.Errorf("%w: %s has schema version %d, and this program reads version %d", ErrUnreadable, path, i.Schema, Schema)
-	case i.ID != id:
-		return nil, fmt.Errorf("%w: %s has the name of another incident", ErrUnreadable, path)
-	case deeper(i.Forest, maxNodes):
+	if err := i.check(id, path); err != nil {
+		return nil, err
+	}
+	if deeper(i.Forest, maxNodes) {
 		return nil, fmt.Errorf("%w: %s has a forest of waits that is too large", ErrUnreadable, path)
 	}
 	return i, nil

@@ -1,0 +1,236 @@
+package verb
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/limits"
+	"pg_stat_backtrace/worker/serve/spool"
+)
+
+// The verb for sums of the recorded history; see pg_backtrace_history_summary in sql/.
+var _ = register(Verb{
+	Name: "history_summary", Processes: Any, gate: (*Service).reading,
+	answer: func(s *Service, ctx context.Context, c call) spool.Answer {
+		return s.answerRecorded(ctx, c, s.summaryRows)
+	},
+})
+
+// summaryRows returns the sums. The setting history has the begin and the end of the span, and the length of a bucket, in
+// microseconds.
+func (s *Service) summaryRows(ctx context.Context, req spool.Request) ([][]string, error) {
+	text := req.Settings["history"]
+	times, last, _ := cutLast(text)
+	since, until, err := historySpan(times)
+	if err != nil {
+		return nil, err
+	}
+	micros, err := strconv.ParseInt(last, 10, 64)
+	if err != nil || micros < time.Second.Microseconds() || micros > maxBucket.Microseconds() {
+		return nil, invalid("history", text, "Call pg_backtrace_history_summary with buckets of 1 second to 366 days.")
+	}
+	r, err := s.historyReader()
+	if err != nil {
+		return nil, err
+	}
+	b := newBuckets(time.Duration(micros) * time.Microsecond)
+	if err := b.read(ctx, r, since, until); err != nil {
+		return nil, err
+	}
+	return b.rows(len(r.Damage)), nil
+}
+
+// maxBucket is the longest bucket. The SQL function has the same limit.
+const maxBucket = 366 * 24 * time.Hour
+
+// cutLast splits a text at its last space.
+func cutLast(text string) (before, after string, found bool) {
+	at := strings.LastIndexByte(text, ' ')
+	if at < 0 {
+		return text, "", false
+	}
+	return text[:at], text[at+1:], true
+}
+
+// bucketKey has the columns by which samples are counted. The time is the begin of the bucket, in microseconds.
+type bucketKey struct {
+	from                                int64
+	kind, waitType, waitEvent, db, user string
+	query                               int64
+}
+
+type bucketValue struct {
+	samples  int64
+	weight   float64 // seconds of sessions
+	query    string
+	top      int64 // the stack of most samples, as far as the sums have it
+	topCount int64
+	stacks   map[int64]int64 // counts of single rows
+}
+
+// buckets adds up samples. It keeps somewhat less than maxHistoryRows keys. Beyond them it leaves out the last bucket, and all
+// samples from its begin on. If a single bucket has too many keys, further samples are counted by
+// wait event only.
+type buckets struct {
+	micros  int64
+	m       map[bucketKey]*bucketValue
+	next    int64 // begin of the first bucket that is left out; 0: none is
+	merged  bool  // samples of a bucket lost their query
+	largest int
+}
+
+func newBuckets(length time.Duration) *buckets {
+	return &buckets{micros: length.Microseconds(), m: map[bucketKey]*bucketValue{}, largest: maxHistoryRows - mergedRows}
+}
+
+// mergedRows is the room for the rows of samples that are counted by wait event only.
+const mergedRows = 1000
+
+// begin returns the begin of the bucket of a time. Buckets are counted from the begin of the year 2000, a Saturday, in UTC.
+func (b *buckets) begin(at int64) int64 {
+	const epoch = 946_684_800_000_000
+	rest := (at - epoch) % b.micros
+	return at - (rest+b.micros)%b.micros
+}
+
+// read adds the samples of a span. Buckets of whole minutes come from the sums of minutes and hours, which cost little.
+// The span then begins and ends with a minute.
+func (b *buckets) read(ctx context.Context, r *store.Reader, since, until time.Time) error {
+	const minute, hour = int64(60e6), int64(3600e6)
+	if b.micros%minute == 0 {
+		since, until = since.Truncate(time.Minute), until.Add(time.Minute-1).Truncate(time.Minute)
+		return r.Sums(ctx, since, until, b.micros%hour != 0, func(s *store.Sum) error {
+			b.add(bucketKey{b.begin(s.Time), s.Type, s.WaitType, s.WaitEvent, s.Database, s.User, s.QueryID},
+				s.Samples, s.Weight, s.Query, s.TopStack, s.TopCount)
+			return nil
+		})
+	}
+	_, err := store.ReadSpan(ctx, r, since, until, func(w *store.SpanSweep, _ *store.Gap) error {
+		for i := range w.Rows {
+			row := &w.Rows[i]
+			if row.Ended {
+				continue
+			}
+			b.add(bucketKey{b.begin(row.Time), row.Type, row.WaitType, row.WaitEvent, row.Database, row.User, row.QueryID},
+				1, w.Period.Seconds(), row.Query, row.Stack, 1)
+		}
+		return nil
+	})
+	return err
+}
+
+func (b *buckets) add(k bucketKey, samples int64, weight float64, query string, stack, count int64) {
+	if b.next != 0 && k.from >= b.next {
+		return
+	}
+	v := b.m[k]
+	if v == nil && len(b.m) >= b.largest {
+		b.makeRoom(k.from)
+		if b.next != 0 && k.from >= b.next {
+			return
+		}
+		if len(b.m) >= b.largest { // of one bucket
+			b.merged = true
+			k = bucketKey{from: k.from, waitType: k.waitType, waitEvent: k.waitEvent}
+			query = ""
+			v = b.m[k]
+		}
+	}
+	if v == nil {
+		v = &bucketValue{stacks: map[int64]int64{}}
+		b.m[k] = v
+	}
+	v.samples += samples
+	v.weight += weight
+	v.query = cmp.Or(v.query, query)
+	if stack != 0 && (len(v.stacks) < maxStacksOfBucket || v.stacks[stack] > 0) {
+		v.stacks[stack] += count
+		if n := v.stacks[stack]; n > v.topCount {
+			v.top, v.topCount = stack, n
+		}
+	}
+}
+
+// maxStacksOfBucket bounds the stacks that are counted for each key.
+const maxStacksOfBucket = 100
+
+// makeRoom leaves out the last bucket, which may be the one that is to come, unless there is only one.
+func (b *buckets) makeRoom(coming int64) {
+	first, last := coming, coming
+	for k := range b.m {
+		first, last = min(first, k.from), max(last, k.from)
+	}
+	if first == last {
+		return
+	}
+	b.next = last
+	for k := range b.m {
+		if k.from >= last {
+			delete(b.m, k)
+		}
+	}
+}
+
+// rows returns the rows in the order of time, below a row with a notice.
+func (b *buckets) rows(damaged int) [][]string {
+	keys := make([]bucketKey, 0, len(b.m))
+	for k := range b.m {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(x, y bucketKey) int {
+		return cmp.Or(cmp.Compare(x.from, y.from), cmp.Compare(b.m[y].weight, b.m[x].weight), cmp.Compare(x.kind, y.kind),
+			cmp.Compare(x.waitType, y.waitType), cmp.Compare(x.waitEvent, y.waitEvent), cmp.Compare(x.db, y.db),
+			cmp.Compare(x.user, y.user), cmp.Compare(x.query, y.query))
+	})
+	rows, size := [][]string{nil}, 0
+	id := func(n int64) string {
+		if n == 0 {
+			return ""
+		}
+		return strconv.FormatInt(n, 10)
+	}
+	shortened := false
+	for _, k := range keys {
+		v := b.m[k]
+		row := []string{
+			strconv.FormatInt(k.from, 10), k.kind, k.waitType, k.waitEvent, k.db, k.user, id(k.query), v.query,
+			strconv.FormatInt(v.samples, 10), strconv.FormatFloat(v.weight, 'f', 3, 64), id(v.top),
+		}
+		n := 0
+		for _, cell := range row {
+			n += len(cell) + 1
+		}
+		if size+n > limits.MaxRows { // the texts of queries have no room
+			n -= len(v.query)
+			row[7], shortened = "", shortened || v.query != ""
+		}
+		size += n
+		rows = append(rows, row)
+	}
+	var parts []string
+	if b.next != 0 {
+		parts = append(parts, "there are more rows: go on with "+microText(b.next))
+	}
+	if b.merged {
+		parts = append(parts, "a bucket has too many rows: some samples are counted by wait event only")
+	}
+	if shortened {
+		parts = append(parts, "some texts of queries are left out")
+	}
+	if damaged > 0 {
+		parts = append(parts, fmt.Sprintf("%d files cannot be read whole", damaged))
+	}
+	rows[0] = []string{strings.Join(parts, "; ")}
+	return rows
+}
+
+// microText prints microseconds since 1970 as SQL reads it.
+func microText(micros int64) string {
+	return time.UnixMicro(micros).UTC().Format("2006-01-02 15:04:05.000000+00")
+}
