@@ -41,3 +41,20 @@ func withoutStatements(levels []Level) []Level {
 	}
 	return out
 }
+
+// WithoutNames returns a copy for readers that must see no text, and no name of a user's object: without query, session
+// and the levels of PostgreSQL's context. The functions of the server's program, and the wait event, remain.
+func (t *Trace) WithoutNames() *Trace {
+	out := *t
+	out.Query, out.QueryCut, out.QueryFrame, out.Session = "", false, 0, nil
+	out.Goroutines, out.Go, out.GoroutinesLeftOut = nil, "", 0
+	out.Threads = slices.Clone(t.Threads)
+	for i := range out.Threads {
+		th := &out.Threads[i]
+		th.Name, th.Frames = "", slices.Clone(th.Frames)
+		for j := range th.Frames {
+			th.Frames[j].Levels = nil
+		}
+	}
+	return &out
+}

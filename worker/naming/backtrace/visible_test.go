@@ -44,3 +44,31 @@ func TestWithoutStatements(t *testing.T) {
 		t.Error("a trace without such text was copied")
 	}
 }
+
+// TestWithoutNames fills every text of a trace: what remains are functions, modules and facts about the capture.
+func TestWithoutNames(t *testing.T) {
+	t.Parallel()
+	const secret = "hunter2"
+	full := &backtrace.Trace{
+		PID: 7, Query: secret, QueryCut: true, QueryFrame: 1, Wait: backtrace.Wait{Class: "Lock", Event: "tuple"},
+		Session:    &backtrace.Session{Title: secret, Type: secret, Database: secret, User: secret, State: secret, Mode: secret, Holder: secret},
+		Goroutines: []backtrace.Goroutine{{Creator: secret}}, Go: secret,
+		Threads: []backtrace.Thread{{TID: 7, Name: secret, Frames: []backtrace.Frame{
+			{Function: "WaitOnLock", Levels: []backtrace.Level{
+				{Kind: backtrace.PLpgSQL, Text: secret, Function: secret},
+				{Kind: backtrace.SPI, Text: secret, Query: secret},
+				{Kind: backtrace.Tuple, Text: secret, Relation: secret},
+			}},
+			{Function: "PostgresMain"},
+		}}},
+	}
+	before := fmt.Sprintf("%+v", full.Threads)
+	got := full.WithoutNames()
+	if fmt.Sprintf("%+v", full.Threads) != before {
+		t.Error("the trace itself was changed")
+	}
+	text := fmt.Sprintf("%+v", *got)
+	if strings.Contains(text, secret) || !strings.Contains(text, "WaitOnLock") || !strings.Contains(text, "tuple") {
+		t.Error(text)
+	}
+}

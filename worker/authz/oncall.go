@@ -1,0 +1,39 @@
+package authz
+
+import (
+	"context"
+	"time"
+)
+
+// DecideOnCall decides for a role that has the grant for on-call staff: it may get the stack of every process of the
+// cluster. named reports whether the stack may have texts, and names of users' objects: for processes that Decide allows,
+// and for backends of roles that are not superusers. A process that runs for no role, or for one that is not known, shows
+// neither: it may be a session of a superuser that has not logged in yet.
+func DecideOnCall(caller Caller, pid int, facts Facts) (named bool, err error) {
+	err = Decide(caller, pid, facts)
+	switch {
+	case err == nil:
+		return true, nil
+	case !facts.CallerExists:
+		return false, err
+	}
+	return facts.Found && facts.Role != 0 && facts.RoleExists && !facts.RoleSuperuser, nil
+}
+
+// lookLimit bounds the look-up for on-call staff. Without its result a stack is shown without names.
+const lookLimit = time.Second
+
+// AllowOnCall is as Allow for a role that has the grant for on-call staff. If the server cannot be asked, for example
+// because all its connections are taken, the role may get the stack without texts and names.
+func (p *Policy) AllowOnCall(ctx context.Context, caller Caller, pid int) (named bool, err error) {
+	if caller.Superuser {
+		return true, nil
+	}
+	look, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	facts, err := p.Looker.Look(look, pid, caller.OID)
+	if err != nil {
+		return false, ctx.Err()
+	}
+	return DecideOnCall(caller, pid, facts)
+}
