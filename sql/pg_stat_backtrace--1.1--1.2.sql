@@ -298,9 +298,9 @@ BEGIN
     SELECT r.rolsuper AND pg_has_role(caller, 10::oid, 'USAGE') INTO super FROM pg_authid r WHERE r.oid = caller;
     super := coalesce(super, false);
 
-    IF verb IN ('get', 'log', 'frames', 'oncall') AND targets[1] <= 0 THEN
+    IF verb IN ('get', 'log', 'frames', 'oncall', 'to_file') AND targets[1] <= 0 THEN
         RETURN ARRAY['WARNING', '01000', format('PID %s is not a PostgreSQL server process', targets[1]), '', '', ''];
-    ELSIF verb IN ('get', 'log', 'frames', 'oncall') AND targets[1] = pg_backend_pid() THEN
+    ELSIF verb IN ('get', 'log', 'frames', 'oncall', 'to_file') AND targets[1] = pg_backend_pid() THEN
         RETURN ARRAY['ERROR', '55000', 'cannot capture the backtrace of the current backend', '',
             'Ask from another session, or query the view pg_stat_backtrace for many processes.', ''];
     ELSIF cardinality(targets) > 5000 THEN
@@ -1997,6 +1997,36 @@ END
 $$;
 COMMENT ON FUNCTION @extschema@.pg_backtrace_incident(text) IS 'the JSON form of an incident, with names and texts';
 
+CREATE FUNCTION @extschema@.pg_get_backtrace_to_file(pid int, path text) RETURNS text
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
+SET search_path = pg_catalog, pg_temp
+SET pg_stat_backtrace.history = ''
+AS $$
+DECLARE
+    seal  backtrace.token.seal%TYPE := 0;
+    a     text[] := '{}';
+    first text := set_config('pg_stat_backtrace.history', left(path, 500), true);   -- a longer path is refused as well
+BEGIN
+    LOOP
+        a := backtrace.ask(seal, 'to_file'::text, ARRAY[pid]::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
+    END LOOP;
+    IF a[1] = '' THEN
+        RETURN a[6];
+    ELSIF a[1] = 'WARNING' THEN
+        RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];
+        RETURN NULL;
+    END IF;
+    CASE WHEN a[4] = '' AND a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3];
+         WHEN a[4] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], HINT = a[5];
+         WHEN a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4];
+         ELSE RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4], HINT = a[5];
+    END CASE;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.pg_get_backtrace_to_file(int, text)
+    IS 'writes the call stack of the PostgreSQL process with this PID to a new file below the worker''s directory of incidents';
+
 -- On-call staff ---------------------------------------------------------------------------------------------------------------
 
 CREATE FUNCTION @extschema@.pg_get_backtrace_on_call(pid int, OUT phrase text, OUT backtrace text, OUT names_hidden boolean)
@@ -2211,6 +2241,7 @@ BEGIN ATOMIC
         WHEN 'incidents' THEN '@extschema@.pg_backtrace_incidents()'::regprocedure
         WHEN 'incident' THEN '@extschema@.pg_backtrace_incident(text)'::regprocedure
         WHEN 'oncall' THEN '@extschema@.pg_get_backtrace_on_call(int)'::regprocedure
+        WHEN 'to_file' THEN '@extschema@.pg_get_backtrace_to_file(int, text)'::regprocedure
         WHEN 'functrace' THEN '@extschema@.pg_trace_function(text, int, interval)'::regprocedure
         WHEN 'functrace_poll' THEN '@extschema@.pg_trace_function(text, int, interval)'::regprocedure
         WHEN 'request' THEN '@extschema@.pg_request_backtrace(int, boolean)'::regprocedure
@@ -2324,7 +2355,8 @@ BEGIN
                        AND p.proname NOT IN ('pg_backtrace_result', 'pg_get_memory_contexts', 'pg_trace_function',
                                              'pg_get_backtrace_frames', 'pg_get_running_plan', 'pg_backtrace_history',
                                              'pg_backtrace_history_summary', 'pg_backtrace_stack', 'pg_backtrace_incidents',
-                                             'pg_backtrace_incident', 'pg_get_backtrace_on_call')
+                                             'pg_backtrace_incident', 'pg_get_backtrace_on_call',
+                                             'pg_get_backtrace_to_file')
                        AND p.proname NOT LIKE '%wait_event%'
                        AND (p.proname <> 'pg_get_blocking_backtraces' OR p.pronargs = 1)
                        OR p.proname IN ('claim', 'finish', 'journal', 'prune') AS offered

@@ -121,6 +121,7 @@ func checkRecorded(t *testing.T, s *site, fails func(c *session, code, sql strin
 	for _, id := range []string{"x", "../x", "", strings.Repeat("9", 5000), "20260102T030405Z-lock_wait-0001.json", "é"} {
 		fails(reader, "42704", "SELECT pg_backtrace_incident('"+id+"')")
 	}
+	checkToFile(t, s, boss, fails)
 	boss.run(t, `CREATE ROLE executor LOGIN; GRANT SELECT ON pg_backtrace_incidents TO executor; DO $$BEGIN
 		EXECUTE (SELECT string_agg('GRANT EXECUTE ON FUNCTION ' || oid::regprocedure || ' TO executor', ';') FROM pg_proc
 			WHERE proname ~ '^pg_backtrace_(history|stack|incident)'); END$$`)
@@ -157,5 +158,37 @@ func writeIncident(t *testing.T, s *site) {
 	}
 	if out, err := exec.Command("chown", "-R", "--reference="+s.DataDir, dir).CombinedOutput(); err != nil {
 		t.Fatal(err, string(out))
+	}
+}
+
+// checkToFile checks the function that writes a stack to a file: the right to see the stack, the path and the mode.
+func checkToFile(t *testing.T, s *site, boss *session, fails func(c *session, code, sql string)) {
+	t.Helper()
+	boss.run(t, "CREATE ROLE writer LOGIN; GRANT EXECUTE ON FUNCTION pg_get_backtrace_to_file(int, text) TO writer")
+	writer, own, stranger := s.connect(t, "writer", "postgres"), s.connect(t, "writer", "postgres"), s.connect(t, "stranger", "postgres")
+	call := func(c *session, path string) string {
+		return fmt.Sprintf("SELECT pg_get_backtrace_to_file(%d, '%s')", c.PgConn().PID(), path)
+	}
+	const path = "case_7/stack.txt"
+	if got := writer.text(t, call(own, path)); got != path {
+		t.Errorf("the path is %q", got)
+	}
+	files, err := filepath.Glob(filepath.Join(s.DataDir, "history", "*", "incidents", path))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	text, err := os.ReadFile(files[0])
+	if st, serr := os.Stat(files[0]); err != nil || serr != nil || st.Mode() != 0o600 || !strings.Contains(string(text), "\n#0 ") {
+		t.Error(err, serr, string(text))
+	}
+	fails(writer, "58P02", call(own, path))
+	for _, bad := range []string{"../x.txt", "/tmp/x.txt", "x.json", "", strings.Repeat("a", 70000) + ".txt", "20260102T030405Z-lock_wait-0001.html"} {
+		fails(writer, "22023", call(own, bad))
+	}
+	fails(writer, "42501", call(boss, "other.txt"))
+	fails(stranger, "42501", call(own, "other.txt"))
+	fails(writer, "55000", call(writer, "other.txt"))
+	if files, _ := filepath.Glob(filepath.Join(filepath.Dir(files[0]), "..", "other.txt")); len(files) > 0 {
+		t.Error("a refused call wrote a file")
 	}
 }

@@ -129,7 +129,7 @@ var calls = []string{
 	"SELECT count(*) FROM pg_backtrace_history(now() - interval '1 minute', now(), ARRAY[$1])",
 	"SELECT count(*) FROM pg_backtrace_history_summary(now() - interval '1 minute') WHERE query_id = $1", "SELECT pg_backtrace_stack($1)",
 	"SELECT count(*) FROM pg_backtrace_incidents WHERE id = '$1'", "SELECT pg_backtrace_incident('$1')",
-	"SELECT count(backtrace) FROM pg_get_backtrace_on_call($1)",
+	"SELECT count(backtrace) FROM pg_get_backtrace_on_call($1)", "SELECT pg_get_backtrace_to_file($1, 'x')",
 	"SELECT pg_request_backtrace(ARRAY[$1])", "SELECT count(*) FROM pg_backtrace_result(1) WHERE pid <> $1",
 	"SELECT count(*) FROM pg_stat_wait_event_timing WHERE pid = $1",
 	"SELECT count(*) FROM pg_stat_wait_event_timing_overflow WHERE pid = $1",

@@ -70,9 +70,9 @@ BEGIN
     SELECT r.rolsuper AND pg_has_role(caller, 10::oid, 'USAGE') INTO super FROM pg_authid r WHERE r.oid = caller;
     super := coalesce(super, false);
 
-    IF verb IN ('get', 'log', 'frames', 'oncall') AND targets[1] <= 0 THEN
+    IF verb IN ('get', 'log', 'frames', 'oncall', 'to_file') AND targets[1] <= 0 THEN
         RETURN ARRAY['WARNING', '01000', format('PID %s is not a PostgreSQL server process', targets[1]), '', '', ''];
-    ELSIF verb IN ('get', 'log', 'frames', 'oncall') AND targets[1] = pg_backend_pid() THEN
+    ELSIF verb IN ('get', 'log', 'frames', 'oncall', 'to_file') AND targets[1] = pg_backend_pid() THEN
         RETURN ARRAY['ERROR', '55000', 'cannot capture the backtrace of the current backend', '',
             'Ask from another session, or query the view pg_stat_backtrace for many processes.', ''];
     ELSIF cardinality(targets) > 5000 THEN

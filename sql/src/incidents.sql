@@ -149,3 +149,29 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.pg_backtrace_incident(text) IS 'the JSON form of an incident, with names and texts';
+
+CREATE FUNCTION @extschema@.pg_get_backtrace_to_file(pid int, path text) RETURNS text
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
+SET search_path = pg_catalog, pg_temp
+SET pg_stat_backtrace.history = ''
+AS $$
+DECLARE
+    seal  backtrace.token.seal%TYPE := 0;
+    a     text[] := '{}';
+    first text := set_config('pg_stat_backtrace.history', left(path, 500), true);   -- a longer path is refused as well
+BEGIN
+    LOOP
+        a := backtrace.ask(seal, 'to_file'::text, ARRAY[pid]::int[], a);
+        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
+    END LOOP;
+    IF a[1] = '' THEN
+        RETURN a[6];
+    ELSIF a[1] = 'WARNING' THEN
+        RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];
+        RETURN NULL;
+    END IF;
+    -- @include raise.sql
+END
+$$;
+COMMENT ON FUNCTION @extschema@.pg_get_backtrace_to_file(int, text)
+    IS 'writes the call stack of the PostgreSQL process with this PID to a new file below the worker''s directory of incidents';

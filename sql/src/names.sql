@@ -22,6 +22,7 @@ BEGIN ATOMIC
         WHEN 'incidents' THEN '@extschema@.pg_backtrace_incidents()'::regprocedure
         WHEN 'incident' THEN '@extschema@.pg_backtrace_incident(text)'::regprocedure
         WHEN 'oncall' THEN '@extschema@.pg_get_backtrace_on_call(int)'::regprocedure
+        WHEN 'to_file' THEN '@extschema@.pg_get_backtrace_to_file(int, text)'::regprocedure
         WHEN 'functrace' THEN '@extschema@.pg_trace_function(text, int, interval)'::regprocedure
         WHEN 'functrace_poll' THEN '@extschema@.pg_trace_function(text, int, interval)'::regprocedure
         WHEN 'request' THEN '@extschema@.pg_request_backtrace(int, boolean)'::regprocedure

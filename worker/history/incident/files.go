@@ -53,15 +53,8 @@ func (d *Dir) Write(i *Incident) (string, error) {
 	if !validID(i.ID) {
 		return "", fmt.Errorf("%w: bad name %q", ErrDirectory, i.ID)
 	}
-	if err := os.Mkdir(d.Path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return "", fmt.Errorf("%w: %w", ErrDirectory, err)
-	}
-	var st unix.Stat_t
-	if err := unix.Lstat(d.Path, &st); err != nil {
-		return "", fmt.Errorf("%w: %s: %w", ErrDirectory, d.Path, err)
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
-		return "", fmt.Errorf("%w: %s must be a directory of this user with mode 0700", ErrDirectory, d.Path)
+	if err := d.make(); err != nil {
+		return "", err
 	}
 	text, page, err := encode(i)
 	if err != nil {
@@ -71,12 +64,8 @@ func (d *Dir) Write(i *Incident) (string, error) {
 	if err := d.prune(size); err != nil {
 		return "", err
 	}
-	var s unix.Statfs_t
-	if err := unix.Statfs(d.Path, &s); err == nil {
-		free := int64(s.Bavail) * int64(s.Bsize) //nolint:unconvert // its type depends on the architecture
-		if free-size < d.MinFree {
-			return "", fmt.Errorf("%w: %d MB are free, and %d MB must stay free", ErrNoSpace, free>>20, d.MinFree>>20)
-		}
+	if err := d.free(size); err != nil {
+		return "", err
 	}
 	html := filepath.Join(d.Path, i.ID+".html")
 	if err := writeFile(html, page); err != nil {
@@ -87,6 +76,33 @@ func (d *Dir) Write(i *Incident) (string, error) {
 		return "", err
 	}
 	return html, nil
+}
+
+// make makes the directory if it is missing, and verifies that it belongs to this user alone.
+func (d *Dir) make() error {
+	if err := os.Mkdir(d.Path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%w: %w", ErrDirectory, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(d.Path, &st); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrDirectory, d.Path, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
+		return fmt.Errorf("%w: %s must be a directory of this user with mode 0700", ErrDirectory, d.Path)
+	}
+	return nil
+}
+
+// free verifies that enough space stays free when a file of a size is written.
+func (d *Dir) free(size int64) error {
+	var s unix.Statfs_t
+	if err := unix.Statfs(d.Path, &s); err == nil {
+		free := int64(s.Bavail) * int64(s.Bsize) //nolint:unconvert // its type depends on the architecture
+		if free-size < d.MinFree {
+			return fmt.Errorf("%w: %d MB are free, and %d MB must stay free", ErrNoSpace, free>>20, d.MinFree>>20)
+		}
+	}
+	return nil
 }
 
 // encode returns both forms. An incident that is too large loses the larger part of its history.

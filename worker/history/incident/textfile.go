@@ -1,0 +1,118 @@
+package incident
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limits of text files beside the incidents.
+const (
+	maxTextFiles     = 1000 // with their folders
+	maxTextFile      = 2 << 20
+	maxTextFileBytes = 100 << 20 // of all
+)
+
+var (
+	// ErrBadPath means that a path is not one that WriteText accepts.
+	ErrBadPath = errors.New("not a path for a text file")
+	// ErrExists means that a file exists already.
+	ErrExists = errors.New("the file exists already")
+	// ErrTooMany means that the limits of text files are reached.
+	ErrTooMany = errors.New("too many text files")
+)
+
+// textPath matches up to four names. No name begins with a dot, and the last one ends in .txt, so that no file is taken for
+// an incident.
+var textPath = regexp.MustCompile(`^([A-Za-z0-9_][A-Za-z0-9_.-]{0,99}/){0,3}[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.txt$`)
+
+// CheckTextPath returns ErrBadPath for a path that WriteText never accepts.
+func CheckTextPath(path string) error {
+	if !textPath.MatchString(path) {
+		return ErrBadPath
+	}
+	return nil
+}
+
+// WriteText writes a text to a new file below the directory, with mode 0600, and makes its folders with mode 0700. It
+// follows no symbolic link, replaces no file, and keeps the limits of text files.
+func (d *Dir) WriteText(path string, text []byte) error {
+	if err := CheckTextPath(path); err != nil {
+		return err
+	}
+	if len(text) > maxTextFile {
+		return fmt.Errorf("%w: %d bytes", ErrTooMany, len(text))
+	}
+	if err := d.make(); err != nil {
+		return err
+	}
+	if err := d.roomForText(int64(len(text))); err != nil {
+		return err
+	}
+	at, err := unix.Open(d.Path, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDirectory, err)
+	}
+	folders := strings.Split(path, "/")
+	name := folders[len(folders)-1]
+	for _, folder := range folders[:len(folders)-1] {
+		err := unix.Mkdirat(at, folder, 0o700)
+		next := -1
+		if err == nil || errors.Is(err, unix.EEXIST) {
+			next, err = unix.Openat(at, folder, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		}
+		unix.Close(at)
+		if err != nil {
+			return fmt.Errorf("%w: %s: %w", ErrBadPath, folder, err)
+		}
+		at = next
+	}
+	defer unix.Close(at)
+	fd, err := unix.Openat(at, name, unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, unix.EEXIST) {
+		return ErrExists
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDirectory, err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		_ = unix.Unlinkat(at, name, 0)
+		return fmt.Errorf("%w: %w", ErrDirectory, err)
+	}
+	return nil
+}
+
+// roomForText verifies the limits of text files, and the free space.
+func (d *Dir) roomForText(size int64) error {
+	entries := 0
+	err := filepath.WalkDir(d.Path, func(path string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // removed meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		if path == d.Path || !e.IsDir() && !strings.HasSuffix(path, ".txt") {
+			return nil
+		}
+		if info, err := e.Info(); err == nil && !e.IsDir() {
+			size += info.Size()
+		}
+		if entries++; entries >= maxTextFiles || size > maxTextFileBytes {
+			return ErrTooMany
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDirectory, err)
+	}
+	return d.free(size)
+}

@@ -1,0 +1,77 @@
+package incident_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pg_stat_backtrace/worker/history/incident"
+)
+
+// TestWriteText tries paths that would leave the directory, replace a file, or look like an incident.
+func TestWriteText(t *testing.T) {
+	t.Parallel()
+	top := t.TempDir()
+	d := incident.Dir{Path: filepath.Join(top, "incidents")}
+	for _, path := range []string{"a.txt", "case_7/b.txt", "a/b/c/d.txt", "case_7/c-1.x.txt"} {
+		if err := d.WriteText(path, []byte("stack\n")); err != nil {
+			t.Fatal(path, err)
+		}
+		st, err := os.Lstat(filepath.Join(d.Path, path))
+		if err != nil || st.Mode() != 0o600 || st.Size() != 6 {
+			t.Error(path, st, err)
+		}
+		if err := d.WriteText(path, []byte("other\n")); !errors.Is(err, incident.ErrExists) {
+			t.Errorf("%s a second time: %v", path, err)
+		}
+	}
+	outside := t.TempDir()
+	for link, to := range map[string]string{"link": outside, "file.txt": filepath.Join(outside, "file.txt"), "case_7/deep": outside} {
+		if err := os.Symlink(to, filepath.Join(d.Path, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{
+		"", ".", "..", ".txt", "/a.txt", "../a.txt", "a/../../b.txt", "a/../c.txt", "./c.txt", "a//c.txt", "a.txt/", "c", "c.json",
+		"20260102T030405Z-lock_wait-0001.json", "c.html", "c.tmp", "-c.txt", ".c.txt", "a/.c/d.txt", "a/b/c/d/e.txt", "c\x00.txt",
+		"c\n.txt", "c.txt\n", "é.txt", "c .txt", strings.Repeat("a", 200) + ".txt", "link/a.txt", "case_7/deep/a.txt", "a.txt/c.txt",
+	} {
+		if err := d.WriteText(path, []byte("x")); !errors.Is(err, incident.ErrBadPath) {
+			t.Errorf("%q: %v", path, err)
+		}
+	}
+	if err := d.WriteText("file.txt", nil); !errors.Is(err, incident.ErrExists) {
+		t.Error("a symbolic link:", err)
+	}
+	if list, err := os.ReadDir(outside); err != nil || len(list) > 0 {
+		t.Error("a link was followed:", list, err)
+	}
+	if list, err := d.List(); err != nil || len(list) > 0 {
+		t.Error("a text file is taken for an incident:", list, err)
+	}
+	if err := d.WriteText("large.txt", make([]byte, 3<<20)); !errors.Is(err, incident.ErrTooMany) {
+		t.Error("a large file:", err)
+	}
+	full := incident.Dir{Path: d.Path, MinFree: 1 << 62}
+	if err := full.WriteText("full.txt", []byte("x")); !errors.Is(err, incident.ErrNoSpace) {
+		t.Error("a full disk:", err)
+	}
+	many := incident.Dir{Path: filepath.Join(top, "many")}
+	if err := many.WriteText("a.txt", nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(filepath.Join(many.Path, "a.txt"), 200<<20); err != nil {
+		t.Fatal(err)
+	}
+	if err := many.WriteText("b.txt", []byte("x")); !errors.Is(err, incident.ErrTooMany) {
+		t.Error("beyond the size of all:", err)
+	}
+	if err := os.Chmod(d.Path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.WriteText("open.txt", nil); !errors.Is(err, incident.ErrDirectory) {
+		t.Error("a directory of others:", err)
+	}
+}
