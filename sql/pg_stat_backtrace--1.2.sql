@@ -229,7 +229,7 @@ BEGIN
                 encode(backtrace.bytes(current_database()::text), 'hex'),
                 (SELECT string_agg(s.name || '=' || encode(backtrace.bytes(s.value::text), 'hex'), ' ')
                  FROM (SELECT n, nullif(current_setting('pg_stat_backtrace.' || n, true), '')
-                       FROM unnest('{timeout,max_frames,nonstop,threads,context,trace,history}'::text[]) n) s (name, value)
+                       FROM unnest('{timeout,max_frames,nonstop,threads,context,trace,history,format}'::text[]) n) s (name, value)
                  WHERE s.value IS NOT NULL));
             IF length(request) > 65000 THEN     -- the spool has little room, and the worker reads 64 kB
                 RETURN ARRAY['ERROR', '22023', 'the settings pg_stat_backtrace.* are too long', '',

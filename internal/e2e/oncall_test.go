@@ -73,6 +73,18 @@ func TestOnCall(t *testing.T) {
 		if phrase := oncall.text(t, fmt.Sprintf("SELECT phrase FROM %s(%d)", function, superuser)); phrase == "" {
 			t.Error("the superuser's backend has no phrase")
 		}
+		oncall.run(t, "SET pg_stat_backtrace.format = brief")
+		for pid, text := range map[int]string{
+			superuser: oncall.text(t, fmt.Sprintf("SELECT backtrace FROM %s(%d)", function, superuser)),
+			plain:     oncall.text(t, fmt.Sprintf("SELECT backtrace FROM %s(%d)", function, plain)),
+		} {
+			if strings.Contains(text, "0x") || !strings.Contains(text, "PostgresMain") || strings.Contains(text, "hunter2") != (pid == plain) {
+				t.Errorf("the brief stack of process %d: %s", pid, text)
+			}
+		}
+		oncall.run(t, "SET pg_stat_backtrace.format = xml")
+		fails(oncall, "22023", fmt.Sprintf("SELECT %s(%d)", function, plain))
+		oncall.run(t, "RESET pg_stat_backtrace.format")
 		// The caller is the current user, also in a function of another role.
 		oncall.run(t, `CREATE FUNCTION wrapper(int, OUT names_hidden boolean, OUT phrase text, OUT backtrace text) SECURITY DEFINER AS
 			'SELECT names_hidden, phrase, backtrace FROM pg_get_backtrace_on_call($1)' LANGUAGE sql`)

@@ -53,7 +53,7 @@ func (s *Service) answerOne(ctx context.Context, c call) (a spool.Answer) {
 		if req.Verb == verbFrames {
 			a.Rows = render.Rows(t, text)
 		} else {
-			a.Text = render.Text(t, text)
+			a.Text = stackText(&req, t, text)
 		}
 	})
 	switch {

@@ -188,7 +188,7 @@ func manyText(req spool.Request, processes int) func(*backtrace.Trace) string {
 	if req.Verb == verbSummary {
 		return func(t *backtrace.Trace) string { return render.Names(t, o) }
 	}
-	return func(t *backtrace.Trace) string { return render.Text(t, o) }
+	return func(t *backtrace.Trace) string { return stackText(&req, t, o) }
 }
 
 // captureNext captures one of many processes, unless the stacks before it have cost more than the role had.

@@ -34,7 +34,7 @@ var (
 	_ = register(Verb{
 		Name: "stack", Processes: Any, gate: (*Service).reading,
 		answer: func(s *Service, ctx context.Context, c call) spool.Answer {
-			return s.answerRecorded(ctx, c, s.stackText)
+			return s.answerRecorded(ctx, c, s.recordedStack)
 		},
 	})
 )
@@ -132,9 +132,9 @@ func asciiJSON(text []byte) []byte {
 	return out
 }
 
-// stackText returns the frames of a recorded stack, a line for each, the innermost first; without a second row if the
+// recordedStack returns the frames of a recorded stack, a line for each, the innermost first; without a second row if the
 // history does not have it.
-func (s *Service) stackText(ctx context.Context, req spool.Request) ([][]string, error) {
+func (s *Service) recordedStack(ctx context.Context, req spool.Request) ([][]string, error) {
 	text := req.Settings["history"]
 	id, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {

@@ -28,7 +28,7 @@ func (s *Service) answerOnCall(ctx context.Context, c call) (a spool.Answer) {
 		if named {
 			phrase = render.Phrase(t).Text
 		}
-		a.Rows = [][]string{{phrase, render.Text(t, text), strconv.FormatBool(!named)}}
+		a.Rows = [][]string{{phrase, stackText(&req, t, text), strconv.FormatBool(!named)}}
 	})
 	switch {
 	case waited(ctx, o.err):

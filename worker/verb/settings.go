@@ -31,6 +31,8 @@ func settings(s map[string]string) (capture.Options, error) {
 			var on bool
 			on, err = boolean(name, value)
 			o.NoContext = !on
+		case "format":
+			err = checkFormat(name, value)
 		case "nonstop":
 			o.NonStop, err = boolean(name, value)
 		}

@@ -36,7 +36,7 @@ func (s *Service) answerToFile(ctx context.Context, c call) (a spool.Answer) {
 	text, path := "", req.Settings["history"]
 	if o.err = incident.CheckTextPath(path); o.err == nil {
 		o.captured, o.err = s.capture(ctx, caller(req), o.pid, c.options, func(t *backtrace.Trace) {
-			text = render.Text(t, render.Options{MaxBytes: limits.MaxText})
+			text = stackText(&req, t, render.Options{MaxBytes: limits.MaxText})
 		})
 	}
 	if o.err == nil {
