@@ -7,7 +7,7 @@ import (
 
 // DecideOnCall decides for a role that has the grant for on-call staff: it may get the stack of every process of the
 // cluster. named reports whether the stack may have texts, and names of users' objects: for processes that Decide allows,
-// and for backends of roles that are not superusers. A process that runs for no role, or for one that is not known, shows
+// and for backends of roles that are not superusers. A process that runs for no role, or for an unknown role, shows
 // neither: it may be a session of a superuser that has not logged in yet.
 func DecideOnCall(caller Caller, pid int, facts Facts) (named bool, err error) {
 	err = Decide(caller, pid, facts)

@@ -160,7 +160,7 @@ func (b *buckets) add(k bucketKey, samples int64, weight float64, query string, 
 // maxStacksOfBucket bounds the stacks that are counted for each key.
 const maxStacksOfBucket = 100
 
-// makeRoom leaves out the last bucket, which may be the one that is to come, unless there is only one.
+// makeRoom leaves out the last bucket, unless there is only one. coming is the begin of the bucket of the next sample.
 func (b *buckets) makeRoom(coming int64) {
 	first, last := coming, coming
 	for k := range b.m {

@@ -20,7 +20,7 @@ const (
 )
 
 var (
-	// ErrBadPath means that a path is not one that WriteText accepts.
+	// ErrBadPath means that WriteText does not accept a path.
 	ErrBadPath = errors.New("not a path for a text file")
 	// ErrExists means that a file exists already.
 	ErrExists = errors.New("the file exists already")
