@@ -1,0 +1,36 @@
+package verb
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestBuckets fills more buckets than an answer has room for, and one bucket beyond all room: no sample is lost silently.
+func TestBuckets(t *testing.T) {
+	t.Parallel()
+	const minute = int64(60e6)
+	start := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC).UnixMicro()
+	b := newBuckets(time.Minute)
+	for at := range int64(30) {
+		for query := range int64(1000) {
+			b.add(bucketKey{from: b.begin(start + at*minute + 5), waitType: "Lock", query: query + 1}, 1, 1, "q", 7, 1)
+		}
+	}
+	rows := b.rows(0)
+	next := time.UnixMicro(start + 19*minute).UTC().Format("2006-01-02 15:04:05")
+	if len(rows) != 19_001 || !strings.Contains(rows[0][0], "go on with "+next) {
+		t.Errorf("%d rows, notice %q, want the first one that is left out at %s", len(rows), rows[0][0], next)
+	}
+	one := newBuckets(time.Hour)
+	for query := range int64(50_000) {
+		one.add(bucketKey{from: one.begin(start + query), waitType: "Lock", waitEvent: "tuple", query: query + 1}, 1, 1, "q", 0, 0)
+	}
+	var samples int64
+	for _, v := range one.m {
+		samples += v.samples
+	}
+	if rows := one.rows(0); samples != 50_000 || len(rows) > maxHistoryRows+1 || !strings.Contains(rows[0][0], "too many rows") {
+		t.Errorf("%d samples, %d rows, notice %q", samples, len(rows), rows[0][0])
+	}
+}
