@@ -10,7 +10,6 @@ import (
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/render"
-	"pg_stat_backtrace/worker/report/sqlerror"
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
@@ -58,10 +57,10 @@ func (s *Service) answerToFile(ctx context.Context, c call) (a spool.Answer) {
 
 // toFileFailure words an error for the SQL caller. It names no place of the host.
 func toFileFailure(pid int, err error) spool.Answer {
-	fault := spool.Answer{Level: "ERROR", SQLState: sqlerror.NotInPrerequisiteState}
+	fault := spool.Answer{Level: "ERROR", SQLState: render.NotInPrerequisiteState}
 	switch {
 	case errors.Is(err, incident.ErrBadPath):
-		fault.SQLState, fault.Message = sqlerror.InvalidParameterValue, "this is not a path for a backtrace"
+		fault.SQLState, fault.Message = render.InvalidParameterValue, "this is not a path for a backtrace"
 		fault.Detail = "A path has up to four names, with letters of ASCII, digits and the characters _.- only, and ends in .txt. " +
 			"It is below the directory of incidents, without symbolic links."
 		fault.Hint = "Pass a path such as case_7/4711.txt."
