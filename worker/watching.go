@@ -87,6 +87,7 @@ func (v *watcher) run(ctx context.Context) {
 	defer wg.Wait()
 	wg.Go(func() { v.hook.Run(ctx) })
 	wg.Go(func() { v.reload(ctx) })
+	wg.Go(func() { v.worker.runCommands(ctx) })
 	for {
 		select {
 		case <-ctx.Done():
@@ -126,6 +127,7 @@ func (v *watcher) reload(ctx context.Context) {
 		}
 		v.next.Store(&c)
 		log.Info().Str("file", path).Msg("rules were read again")
+		v.worker.reloadCommands(&c)
 	}
 }
 
@@ -181,7 +183,7 @@ func (v *watcher) write(ctx context.Context, j incidentJob) error {
 	}
 	w.log.WithLevel(zerolog.WarnLevel).Str("rule", j.finding.Rule).Str("summary", j.finding.Summary).Str("incident", i.ID).
 		Str("file", file).Msg("incident")
-	if a := alertOf(i); v.send(&j, a) && len(v.alerts) < maxAlerts {
+	if a := alertOf(i); v.send(&j, a, file) && len(v.alerts) < maxAlerts {
 		v.alerts[alertKey{j.finding.Rule, j.finding.Cause}] = a
 	}
 	return err
@@ -196,11 +198,18 @@ func (v *watcher) end(j *incidentJob) {
 	}
 	delete(v.alerts, key)
 	a.Until = j.until
-	v.send(j, a)
+	v.send(j, a, "")
 }
 
-// send queues an alert. It returns false if there is no webhook or no room.
-func (v *watcher) send(j *incidentJob, a rules.Alert) bool {
+// send queues an alert for the webhook and the command. File is the page of the incident, for the command. It returns false if
+// neither gets the alert.
+func (v *watcher) send(j *incidentJob, a rules.Alert, file string) bool {
+	posted, ran := v.post(j, a), v.worker.runCommand(j, a, file)
+	return posted || ran
+}
+
+// post queues an alert for the webhook. It returns false if there is no webhook or no room.
+func (v *watcher) post(j *incidentJob, a rules.Alert) bool {
 	hook := j.config.Webhook
 	if hook.URL == "" {
 		return false

@@ -18,6 +18,7 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/history/command"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/waitevent"
@@ -120,6 +121,8 @@ type Worker struct {
 	metrics  *metrics.Metrics
 	exporter *export.Exporter
 	files    rootFiles
+	// commands is the helper that runs commands of rules; nil: there is no such command.
+	commands *command.Runner
 	// serving is set while the spool is open.
 	serving atomic.Bool
 	// noSession is the time without the main session in the server.
@@ -153,6 +156,7 @@ func Run(ctx context.Context, cfg Config) error {
 		debug.SetMemoryLimit(memoryTarget)
 	}
 	uid := os.Geteuid()
+	defer w.endCommands()
 	if err := w.start(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to end while it waited for the server
@@ -228,6 +232,9 @@ func (w *Worker) start(ctx context.Context) error {
 	locked, err := host.LockMemory()
 	if err != nil {
 		w.log.Debug().Err(err).Int("locked_bytes", locked).Msg("pages of this program may have to be read from disk again")
+	}
+	if err := w.startCommands(); err != nil {
+		return err
 	}
 	fenced := w.fence()
 	w.log.Info().Str("data_directory", c.DataDir).Int("postmaster", c.PostmasterPID).Int("server_version", c.Version).

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pg_stat_backtrace/worker"
+	"pg_stat_backtrace/worker/history/command"
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/report/render"
 )
@@ -22,10 +24,12 @@ incident. The rules are built in. A file in YAML changes them or switches them o
     starved: off
   incidents: {cooldown: 10m, per_hour: 12, keep: 100, size: 200MB}
   webhook: {url: "https://alerts.example.com/hook", timeout: 5s}
+  command: {run: [/usr/local/bin/page-dba, --team, dba], timeout: 10s}
 
 Give the file to the worker with --rules. It must belong to root or to the worker's
 user, and only its owner may be able to write to it. The worker reads it again at
-SIGHUP. If it has an error, the old rules stay.`
+SIGHUP. If it has an error, the old rules stay. The command gets each alert as JSON on
+standard input. It runs without a shell and without capabilities, for at most 10 seconds.`
 
 func newRules() *cobra.Command {
 	cmd := &cobra.Command{
@@ -75,8 +79,24 @@ func newRules() *cobra.Command {
 			return err
 		},
 	}
-	cmd.AddCommand(list, check)
+	cmd.AddCommand(list, check, newCommandHelper())
 	return cmd
+}
+
+// newCommandHelper is the process that a worker starts if the file of rules has a command.
+func newCommandHelper() *cobra.Command {
+	return &cobra.Command{
+		Use:    worker.CommandHelper + " FILE",
+		Short:  "Run the command of a file of rules for alerts from standard input (started by the worker)",
+		Hidden: true,
+		Args:   usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return command.Serve(cmd.InOrStdin(), cmd.OutOrStdout(), func() (rules.Command, error) {
+				c, err := rules.Load(args[0])
+				return c.Command, err
+			})
+		},
+	}
 }
 
 // rulesDocument is the JSON form.
@@ -87,6 +107,7 @@ type rulesDocument struct {
 	Keep     int          `json:"keep"`
 	Size     int64        `json:"size_bytes"`
 	Webhook  bool         `json:"webhook"`
+	Command  string       `json:"command,omitempty"`
 }
 
 type rulesEntry struct {
@@ -100,6 +121,9 @@ type rulesEntry struct {
 func printRules(out io.Writer, c *rules.Config, format string) error {
 	if format == formatJSON {
 		d := rulesDocument{Cooldown: c.Cooldown.Seconds(), Budget: c.Budget, Keep: c.Keep, Size: c.Size, Webhook: c.Webhook.URL != ""}
+		if len(c.Command.Run) > 0 {
+			d.Command = c.Command.Run[0]
+		}
 		for _, r := range c.Rules {
 			d.Rules = append(d.Rules, rulesEntry{r.Name, r.Off, r.After.Seconds(), r.Above, r.About})
 		}
@@ -118,7 +142,11 @@ func printRules(out io.Writer, c *rules.Config, format string) error {
 	if c.Webhook.URL != "" {
 		hook = "yes" // the address may have a password
 	}
-	_, err := fmt.Fprintf(out, "\ncool-down %s; at most %d incidents an hour; at most %d are kept, of %d MB; webhook: %s\n",
-		c.Cooldown, c.Budget, c.Keep, c.Size>>20, hook)
+	program := "none"
+	if len(c.Command.Run) > 0 {
+		program = render.VisibleLine(c.Command.Run[0]) // an argument may be a password
+	}
+	_, err := fmt.Fprintf(out, "\ncool-down %s; at most %d incidents an hour; at most %d are kept, of %d MB; webhook: %s; command: %s\n",
+		c.Cooldown, c.Budget, c.Keep, c.Size>>20, hook, program)
 	return err
 }

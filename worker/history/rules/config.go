@@ -42,6 +42,8 @@ type Config struct {
 	Size int64
 	// Webhook is where alerts go; the zero value: nowhere.
 	Webhook Webhook
+	// Command is a program that runs for each alert; the zero value: none.
+	Command Command
 }
 
 // Webhook is the receiver of alerts.
@@ -84,6 +86,7 @@ func Default() Config {
 			{Name: Starved, After: starved, About: "the worker was ready to run and got no processor"},
 		},
 		Cooldown: 10 * time.Minute, Budget: defaultBudget, Keep: defaultKeep, Size: defaultSize, Webhook: Webhook{Timeout: 5 * time.Second},
+		Command: Command{Timeout: maxCommandTime},
 	}
 }
 

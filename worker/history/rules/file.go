@@ -31,6 +31,11 @@ func Load(path string) (Config, error) {
 	if err != nil {
 		return Config{}, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
 	}
+	if len(c.Command.Run) > 0 {
+		if err := CheckProgram(c.Command.Run[0]); err != nil {
+			return Config{}, fmt.Errorf("%w: %s: %w", ErrFile, path, err)
+		}
+	}
 	return c, nil
 }
 
@@ -144,8 +149,10 @@ func (c *Config) top(n *yaml.Node) error {
 			return each(v, key, c.incidents)
 		case "webhook":
 			return c.webhook(v)
+		case "command":
+			return c.command(v)
 		}
-		return at(k, "unknown name %q; known are rules, incidents and webhook", key)
+		return at(k, "unknown name %q; known are rules, incidents, webhook and command", key)
 	})
 }
 

@@ -104,9 +104,12 @@ func (s *WebhookSender) Run(ctx context.Context) {
 	}
 }
 
+// JSON returns the body of a request for an alert.
+func (a *Alert) JSON() ([]byte, error) { return json.Marshal(messageOf(a)) }
+
 // deliver tries several times.
 func (s *WebhookSender) deliver(ctx context.Context, j job) error {
-	body, err := json.Marshal(messageOf(&j.alert))
+	body, err := j.alert.JSON()
 	if err != nil {
 		return fmt.Errorf("webhook: %w", err)
 	}

@@ -1,0 +1,89 @@
+package worker
+
+import (
+	"context"
+	"maps"
+
+	"pg_stat_backtrace/worker/history/command"
+	"pg_stat_backtrace/worker/history/rules"
+)
+
+// CommandHelper is the subcommand of the command rules that runs the command of a file of rules.
+const CommandHelper = "run-command"
+
+// startCommands starts the helper if the file of rules has a command. It must be called before the worker gives up the system
+// calls with which it starts a program. The helper has the worker's user.
+func (w *Worker) startCommands() error {
+	c := &w.cfg.Record
+	if c.recordedTo() == "" || c.Rules == "" || c.Rules == RulesOff {
+		return nil
+	}
+	loaded, err := rules.Load(c.Rules)
+	if err != nil || len(loaded.Command.Run) == 0 {
+		return err
+	}
+	if w.commands, err = command.Start(command.Self("rules", CommandHelper, c.Rules)); err != nil {
+		return err
+	}
+	w.log.Info().Str("program", loaded.Command.Run[0]).Dur("limit_ms", loaded.Command.Timeout).Msg("alerts run a command")
+	return nil
+}
+
+// endCommands ends the helper and a program that runs.
+func (w *Worker) endCommands() {
+	if w.commands != nil {
+		w.commands.Close()
+	}
+}
+
+// runCommands logs the results of commands until ctx ends.
+func (w *Worker) runCommands(ctx context.Context) {
+	if w.commands == nil {
+		return
+	}
+	stop := context.AfterFunc(ctx, w.commands.Close)
+	defer stop()
+	err := w.commands.Run(func(r command.Result) {
+		level := w.log.Info()
+		if r.Error != "" {
+			level = w.log.Warn().Str("error", r.Error)
+		}
+		level.Str("rule", r.Rule).Int("status", r.Status).Dur("duration_ms", r.Duration).Str("output", r.Output).
+			Bool("output_cut", r.Cut).Msg("the command of an alert has ended")
+	})
+	if ctx.Err() == nil {
+		w.log.Error().Err(err).Msg("the helper that runs commands has ended; restart the worker to run commands again")
+	}
+}
+
+// reloadCommands passes on that the file of rules was read again.
+func (w *Worker) reloadCommands(c *rules.Config) {
+	switch {
+	case w.commands != nil:
+		if err := w.commands.Reload(); err != nil {
+			w.log.Error().Err(err).Msg("the former command stays")
+		}
+	case len(c.Command.Run) > 0:
+		w.log.Warn().Msg("the file of rules has a command now; restart the worker to run it")
+	}
+}
+
+// runCommand queues an alert for the command. File, if any, is the page of the incident. It returns false if the command does not
+// get the alert.
+func (w *Worker) runCommand(j *incidentJob, a rules.Alert, file string) bool {
+	if w.commands == nil || len(j.config.Command.Run) == 0 {
+		return false
+	}
+	if file != "" {
+		a.Annotations = maps.Clone(a.Annotations)
+		a.Annotations["file"] = file
+	}
+	text, err := a.JSON()
+	if err == nil {
+		err = w.commands.Send(j.finding.Rule, text)
+	}
+	if err != nil {
+		w.log.Warn().Err(err).Str("rule", j.finding.Rule).Msg("the command of an alert was not run")
+	}
+	return err == nil
+}

@@ -1,0 +1,161 @@
+// Package command runs the program that a file of rules names when an alert begins or ends.
+//
+// The worker's filter of system calls forbids it to start a program. A helper process does this instead. The worker starts the
+// helper before it sets the filter. The helper reads the file of rules itself: the worker sends alerts only, and cannot choose
+// the program. It ends when its input ends, also if the worker was killed.
+//
+// A program gets no shell, no capabilities, no descriptors except its input and output, and an environment of its own. The helper
+// runs one at a time. After the limit, and also after a program has ended, it kills the program's process group and the other
+// processes that the program has left.
+//
+// The package does not log. It must not know what an incident is.
+package command
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Bounds of what is sent between worker and helper.
+const (
+	queueLength = 16
+	maxRequest  = 64 << 10
+	maxOutput   = 4 << 10
+	maxResult   = 64 << 10 // an output as JSON has at most six bytes for each
+)
+
+// ErrQueueFull means that an alert was dropped, because too many wait.
+var ErrQueueFull = errors.New("too many alerts wait for their commands")
+
+// request is a line to the helper.
+type request struct {
+	// Reload asks the helper to read the file of rules again. Otherwise Alert is the input of the program.
+	Reload bool            `json:"reload,omitempty"`
+	Rule   string          `json:"rule,omitempty"`
+	Alert  json.RawMessage `json:"alert,omitempty"`
+}
+
+// Result is the end of one program.
+type Result struct {
+	Rule string `json:"rule"`
+	// Status is the exit status; -1: a signal ended the program, or it was not started.
+	Status int `json:"status"`
+	// Error is the reason if the program did not end with status 0.
+	Error string `json:"error,omitempty"`
+	// Output has the first bytes of standard output and standard error. Cut is set if there were more.
+	Output   string        `json:"output,omitempty"`
+	Cut      bool          `json:"cut,omitempty"`
+	Duration time.Duration `json:"duration_ns"`
+}
+
+// Runner is the worker's side. It is safe for concurrent use.
+type Runner struct {
+	input   io.WriteCloser
+	output  io.ReadCloser
+	process *exec.Cmd
+	queue   chan request
+	gone    atomic.Bool
+	close   sync.Once
+}
+
+// Start starts the helper. The command must call Serve with its standard input and output. Run must be called.
+func Start(helper *exec.Cmd) (*Runner, error) {
+	helper.Env = Environment()
+	helper.Dir = "/"
+	helper.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's signals are for the worker
+	input, err := helper.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("helper for commands: %w", err)
+	}
+	output, err := helper.StdoutPipe()
+	if err != nil {
+		_ = input.Close()
+		return nil, fmt.Errorf("helper for commands: %w", err)
+	}
+	if err := helper.Start(); err != nil {
+		return nil, fmt.Errorf("helper for commands: %w", err)
+	}
+	return &Runner{input: input, output: output, process: helper, queue: make(chan request, queueLength)}, nil
+}
+
+// Environment is the environment of each program.
+func Environment() []string {
+	return []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "LANG=C", "LC_ALL=C"}
+}
+
+// Send queues an alert in JSON. It never blocks.
+func (r *Runner) Send(rule string, alert []byte) error {
+	if len(alert) > maxRequest/2 {
+		return fmt.Errorf("the alert has %d bytes; at most %d are allowed", len(alert), maxRequest/2)
+	}
+	return r.put(request{Rule: rule, Alert: alert})
+}
+
+// Reload asks the helper to read the file of rules again. If the file has an error, the helper keeps its former command.
+func (r *Runner) Reload() error { return r.put(request{Reload: true}) }
+
+func (r *Runner) put(q request) error {
+	if r.gone.Load() {
+		return errors.New("the helper that runs commands has ended; restart the worker")
+	}
+	select {
+	case r.queue <- q:
+		return nil
+	default:
+		return ErrQueueFull
+	}
+}
+
+// Close ends the helper, and with it a program that runs.
+func (r *Runner) Close() { r.close.Do(func() { _ = r.input.Close() }) }
+
+// Run sends the alerts, and reports each result, until the helper ends. It returns after Close.
+func (r *Runner) Run(report func(Result)) error {
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		w := json.NewEncoder(r.input)
+		for {
+			select {
+			case <-stop:
+				return
+			case q := <-r.queue:
+				if w.Encode(q) != nil {
+					return // the helper has gone, or Close was called
+				}
+			}
+		}
+	})
+	lines := bufio.NewScanner(r.output)
+	lines.Buffer(nil, maxResult)
+	for lines.Scan() {
+		var result Result
+		if err := json.Unmarshal(lines.Bytes(), &result); err == nil {
+			report(result)
+		}
+	}
+	r.gone.Store(true)
+	r.Close()
+	close(stop)
+	wg.Wait()
+	return r.process.Wait()
+}
+
+// self is the helper's program.
+const self = "/proc/self/exe"
+
+// Self returns this program with other arguments, for Start.
+func Self(arguments ...string) *exec.Cmd {
+	c := exec.Command(self, arguments...) //nolint:noctx,gosec // ends with its input
+	c.Args[0] = os.Args[0]
+	return c
+}

@@ -1,0 +1,122 @@
+package rules
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
+)
+
+// Command is a program that runs when an alert begins and when it ends.
+type Command struct {
+	// Run has the absolute path of the program and its arguments; empty: none runs.
+	Run []string
+	// Timeout bounds the time of one run.
+	Timeout time.Duration
+}
+
+// Bounds of a Command.
+const (
+	maxCommandTime = 10 * time.Second
+	maxWords       = 64
+	maxWord        = 4096
+)
+
+func (c *Config) command(n *yaml.Node) error {
+	if n.Kind != yaml.ScalarNode && n.Kind != yaml.MappingNode {
+		return at(n, "command must be a mapping with run and timeout")
+	}
+	err := each(n, "command", func(key string, k, v *yaml.Node) error {
+		switch key {
+		case "run":
+			return c.words(v)
+		case "timeout":
+			return duration(v, key, minAfter, maxCommandTime, &c.Command.Timeout)
+		}
+		return at(k, "unknown name %q; known are run and timeout", key)
+	})
+	if err == nil && len(c.Command.Run) == 0 && n.Tag != "!!null" {
+		return at(n, "command needs run")
+	}
+	return err
+}
+
+// words reads the program and its arguments. A single text is refused: it would need a shell to become words.
+func (c *Config) words(n *yaml.Node) error {
+	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 || len(n.Content) > maxWords {
+		return at(n, "run must be a list of the program and its arguments, such as [/usr/local/bin/page, dba], with at most %d words", maxWords)
+	}
+	for _, w := range n.Content {
+		switch {
+		case w.Kind != yaml.ScalarNode || w.Anchor != "" || w.Tag == "!!null" || w.Tag == "!!binary":
+			return at(w, "run: each argument must be a text")
+		case len(w.Value) > maxWord || strings.ContainsRune(w.Value, 0):
+			return at(w, "run: an argument must have at most %d bytes, and no zero byte", maxWord)
+		}
+		c.Command.Run = append(c.Command.Run, w.Value)
+	}
+	if p := c.Command.Run[0]; !filepath.IsAbs(p) || filepath.Clean(p) != p {
+		return at(n.Content[0], "run: the program must be an absolute path without . and .., not %s", valueOf(n.Content[0]))
+	}
+	return nil
+}
+
+// CheckProgram returns an error if another user than root and this process's user can change a program, or if this process
+// cannot execute it. It also checks the directories on the path, and what a link leads to.
+func CheckProgram(path string) error {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return fmt.Errorf("command: %w", reason(path, err))
+	}
+	st, err := safe(real, false)
+	if err != nil {
+		return fmt.Errorf("command: %w", err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return fmt.Errorf("command: %s is not a regular file", real)
+	}
+	if err := unix.Faccessat(unix.AT_FDCWD, real, unix.X_OK, unix.AT_EACCESS); err != nil {
+		return fmt.Errorf("command: %s cannot be executed: %w", real, err)
+	}
+	for _, p := range []string{path, real} {
+		for dir := filepath.Dir(p); ; dir = filepath.Dir(dir) {
+			if _, err := safe(dir, true); err != nil {
+				return fmt.Errorf("command: %w", err)
+			}
+			if dir == "/" {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// reason names the path of an error once.
+func reason(path string, err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		err = p.Err
+	}
+	return fmt.Errorf("%s: %w", path, err)
+}
+
+// safe checks owner and mode. In a directory with the sticky bit, other users can make files, but cannot replace this one.
+func safe(path string, dir bool) (st unix.Stat_t, err error) {
+	const others = 0o022
+	if err := unix.Stat(path, &st); err != nil {
+		return st, fmt.Errorf("%s: %w", path, err)
+	}
+	switch {
+	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
+		return st, fmt.Errorf("%s belongs to user id %d; it must belong to root or to the worker's user", path, st.Uid)
+	case st.Mode&others != 0 && (!dir || st.Mode&unix.S_ISVTX == 0):
+		return st, fmt.Errorf("%s can be written by its group or by everybody (mode %04o); run chmod go-w", path, st.Mode&0o7777)
+	}
+	return st, nil
+}
