@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/state"
 )
 
@@ -22,11 +24,40 @@ func (r *Recorder) look(now time.Time, delay time.Duration, s *seen, err error) 
 	l.Rows, l.Procs, l.Partial = s.rows, s.procs, s.partial
 	l.Slots = r.slots
 	for i := range s.moment.Sessions {
-		if s.moment.Sessions[i].Type == state.ClientBackend {
+		switch session := &s.moment.Sessions[i]; session.Type {
+		case state.ClientBackend:
 			l.Clients++
+		case state.Archiver:
+			l.Archiver = archiving(int32(session.ServerPID), cluster.Title(session.PID))
 		}
 	}
 	return l
+}
+
+// archiving reads the title of an archiver: the server shows the file there, unless update_process_title is off.
+func archiving(pid int32, title string) rules.Archiving {
+	const verbs = 2
+	words := strings.Fields(title)
+	n := len(words)
+	if n <= verbs || !strings.Contains(title, state.Archiver) || !segment(words[n-1]) {
+		return rules.Archiving{}
+	}
+	switch file := words[n-1]; {
+	case words[n-2] == "archiving", words[n-3] == "failed" && words[n-2] == "on":
+		return rules.Archiving{PID: pid, File: file}
+	case words[n-3] == "last" && words[n-2] == "was":
+		return rules.Archiving{PID: pid, Done: true}
+	}
+	return rules.Archiving{}
+}
+
+// segment reports whether a text begins with a timeline, as all files that are archived.
+func segment(name string) bool {
+	const digits, longest = 8, 64
+	if len(name) < digits || len(name) > longest {
+		return false
+	}
+	return strings.Trim(name[:digits], "0123456789ABCDEF") == ""
 }
 
 // procs asks the kernel about the processes of the rows.

@@ -15,6 +15,7 @@ const (
 	DiskSleep   = "uninterruptible"
 	LWLockWait  = "lwlock_wait"
 	Starved     = "starved"
+	Archiver    = "archiver"
 )
 
 // Rule is the configuration of one rule.
@@ -70,6 +71,7 @@ const (
 
 // Default returns the built-in rules.
 func Default() Config {
+	const archive = 2 * time.Minute
 	const (
 		lock, idle, commit, disk, short, starved = 10 * time.Second, time.Minute, 10 * time.Second, 5 * time.Second, time.Second,
 			5 * time.Second
@@ -84,6 +86,7 @@ func Default() Config {
 			{Name: DiskSleep, After: disk, About: "a process is in uninterruptible sleep (state D), mostly for a disk"},
 			{Name: LWLockWait, After: short, About: "a session waits for one LWLock and has not run meanwhile"},
 			{Name: Starved, After: starved, About: "the worker was ready to run and got no processor"},
+			{Name: Archiver, After: archive, About: "the archiver has not archived one file"},
 		},
 		Cooldown: 10 * time.Minute, Budget: defaultBudget, Keep: defaultKeep, Size: defaultSize, Webhook: Webhook{Timeout: 5 * time.Second},
 		Command: Command{Timeout: maxCommandTime},

@@ -33,6 +33,17 @@ type Look struct {
 	Procs map[int32]Proc
 	// Clients is the number of client backends, and Slots the number that ordinary roles can have; 0: not known.
 	Clients, Slots int
+	// Archiver is what the archiver does.
+	Archiver Archiving
+}
+
+// Archiving is what an archiver does. The zero value: not known, or it does nothing.
+type Archiving struct {
+	PID int32
+	// File is the file that it archives, or has failed to archive. It tries the same file again until it succeeds.
+	File string
+	// Done is set if its last file was archived.
+	Done bool
 }
 
 // Proc is what the kernel says about a process.

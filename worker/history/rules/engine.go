@@ -93,7 +93,7 @@ func (e *Engine) Look(l *Look) Result {
 	var found []Finding
 	if !l.Unread {
 		v := e.view(l)
-		for _, rule := range []func(*view) []Finding{commitWaits, diskSleeps, lwlockWaits, idleBlocks, lockWaits, connections} {
+		for _, rule := range []func(*view) []Finding{commitWaits, diskSleeps, lwlockWaits, idleBlocks, lockWaits, connections, archiving} {
 			found = append(found, rule(v)...)
 		}
 	}
@@ -554,6 +554,31 @@ func connections(v *view) []Finding {
 	return []Finding{{
 		Rule: Connections, Cause: "connections", Since: v.Time,
 		Summary: fmt.Sprintf("%d of %d connection slots are in use", v.Clients, v.Slots),
+	}}
+}
+
+// archiving finds a file that the archiver cannot archive. The name of the file identifies the stall: an archiver archives a file
+// once. Between two runs of the archiver, a look proves nothing.
+func archiving(v *view) []Finding {
+	rule, ok := v.e.config.on(Archiver)
+	if !ok || v.Archiver.Done {
+		return nil
+	}
+	if v.Archiver.File == "" {
+		for k, w := range v.e.waits {
+			if k.rule == Archiver {
+				w.seen = v.Time
+			}
+		}
+		return nil
+	}
+	age := v.age(waitKey{rule: Archiver, event: v.Archiver.File}, 0)
+	if age < rule.After {
+		return nil
+	}
+	return []Finding{{
+		Rule: Archiver, Cause: "archiver", Since: v.Time.Add(-age), Processes: []int32{v.Archiver.PID},
+		Summary: fmt.Sprintf("the archiver has not archived %s for %s: pg_wal grows", v.Archiver.File, round(age)),
 	}}
 }
 

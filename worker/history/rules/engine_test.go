@@ -18,6 +18,7 @@ type clock struct {
 	clients,
 	slots int
 	starved time.Duration
+	archive Archiving
 }
 
 func newClock(c Config) *clock { return &clock{e: New(c), at: time.Unix(1_800_000_000, 0)} }
@@ -30,6 +31,7 @@ func (c *clock) run(long time.Duration) string {
 	for begin, end := c.at, c.at.Add(long); !c.at.After(end); c.at = c.at.Add(time.Second) {
 		r := c.e.Look(&Look{
 			Time: c.at, Period: time.Second, Rows: c.rows, Procs: c.procs, Clients: c.clients, Slots: c.slots, Starved: c.starved,
+			Archiver: c.archive,
 		})
 		for _, f := range r.New {
 			found = append(found, fmt.Sprintf("%s at %s", f.Rule, c.at.Sub(begin)))
@@ -88,6 +90,10 @@ func TestRules(t *testing.T) {
 			c.rows = []store.Row{{PID: 1, WaitType: "LWLock", WaitEvent: "WALWrite"}}
 			c.procs = map[int32]Proc{1: {'R', 7}}
 		}, ""},
+		"archiver": {func(c *clock) { c.archive = Archiving{PID: 9, File: "000000010000000000000001"} }, "archiver at 2m0s"},
+		"archiver that has succeeded": {func(c *clock) {
+			c.archive = Archiving{PID: 9, File: "000000010000000000000001", Done: true}
+		}, ""},
 		"starved":          {func(c *clock) { c.starved = 6 * time.Second }, "starved at 0s"},
 		"a little starved": {func(c *clock) { c.starved = time.Second }, ""},
 	} {
@@ -112,6 +118,47 @@ func TestIdentity(t *testing.T) {
 		if got := c.run(0); got != "" {
 			t.Fatalf("%s after %d looks", got, i)
 		}
+	}
+}
+
+// TestArchiver has an archiver that succeeds with one file after the other, one that is started again and again, and late looks.
+func TestArchiver(t *testing.T) {
+	t.Parallel()
+	moves := newClock(Default())
+	for i := range 20 {
+		moves.archive = Archiving{PID: 9, File: fmt.Sprintf("0000000100000000000000%02d", i)}
+		if got := moves.run(119 * time.Second); got != "" {
+			t.Fatalf("%s with file %d", got, i)
+		}
+	}
+	const file = "000000010000000000000001"
+	dies := newClock(Default())
+	for range 6 {
+		dies.archive = Archiving{PID: 9, File: file}
+		if got := dies.run(9 * time.Second); got != "" {
+			t.Fatal(got)
+		}
+		dies.archive = Archiving{}
+		if got := dies.run(9 * time.Second); got != "" {
+			t.Fatalf("%s without an archiver", got)
+		}
+	}
+	dies.archive = Archiving{PID: 9, File: file}
+	if got := dies.run(9 * time.Second); got != "archiver at 0s" {
+		t.Errorf("%q after two minutes with restarts", got)
+	}
+	late := newClock(Default())
+	late.run(0)
+	late.at = late.at.Add(time.Hour)
+	late.archive = Archiving{PID: 9, File: file}
+	if got := late.run(119 * time.Second); got != "" {
+		t.Errorf("%s from a late look", got)
+	}
+	late.archive = Archiving{PID: 9, Done: true}
+	late.run(0)
+	late.archive.Done, late.archive.File = false, file
+	if got := late.run(119 * time.Second); got != "" {
+		t.Errorf("%s after a success", got)
 	}
 }
 

@@ -26,6 +26,7 @@ func States(version int) []string {
 // Names of types of processes that callers distinguish.
 const (
 	ClientBackend    = "client backend"
+	Archiver         = "archiver"
 	ParallelWorker   = "parallel worker"
 	BackgroundWorker = "background worker"
 )
