@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -14,7 +15,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"pg_stat_backtrace/worker/history/command"
 	"pg_stat_backtrace/worker/history/rules"
+	"pg_stat_backtrace/worker/history/webhook"
 )
 
 // safeBuffer is a log that a test reads.
@@ -115,5 +118,53 @@ func TestLookNeverBlocks(t *testing.T) {
 	w.cfg.Record.Rules = RulesOff
 	if v, err := w.newWatcher(); v != nil || err != nil {
 		t.Errorf("%v, %v with the rules off", v, err)
+	}
+}
+
+// TestCommandAlerts has a helper that writes each line of its input to a file. The begin and the end of an alert reach it, and the
+// log has its results.
+func TestCommandAlerts(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "requests")
+	helper := exec.Command("/bin/sh", "-c", `while read -r line; do echo "$line" >>"$1"; echo '{"rule":"r","status":3,"error":"bad"}'; done`, "sh", file)
+	runner, err := command.Start(helper)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &safeBuffer{}
+	v := &watcher{worker: &Worker{log: zerolog.New(log), commands: runner}, alerts: map[alertKey]webhook.Alert{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { v.worker.runCommands(ctx) })
+	j := incidentJob{finding: rules.Finding{Rule: rules.LockWait, Cause: "c"}, until: time.Now()}
+	if v.send(&j, webhook.Alert{Name: rules.LockWait}, "") {
+		t.Error("rules without a command ran one")
+	}
+	j.config.Command.Run = []string{"/bin/true"}
+	a := webhook.Alert{Name: rules.LockWait, Annotations: map[string]string{"incident": "i"}}
+	if !v.send(&j, a, "/state/page.html") || a.Annotations["file"] != "" {
+		t.Error("the alert was not sent, or changed", a)
+	}
+	v.alerts[alertKey{rules.LockWait, "c"}] = a
+	v.end(&j)
+	v.worker.reloadCommands(&j.config)
+	for begin := time.Now(); strings.Count(log.String(), "the command of an alert has ended") < 3; time.Sleep(10 * time.Millisecond) {
+		if time.Since(begin) > 5*time.Minute {
+			t.Fatal(log.String())
+		}
+	}
+	cancel()
+	wg.Wait()
+	text, err := os.ReadFile(file)
+	lines := strings.Split(string(text), "\n")
+	if err != nil || len(lines) != 4 || !strings.Contains(lines[0], `"firing"`) || !strings.Contains(lines[0], "/state/page.html") ||
+		!strings.Contains(lines[1], `"resolved"`) || strings.Contains(lines[1], "page.html") || lines[2] != `{"reload":true}` {
+		t.Errorf("%v: %s", err, text)
+	}
+	if got := log.String(); strings.Count(got, `"status":3`) != 3 || !strings.Contains(got, `"error":"bad"`) || strings.Contains(got, "restart") {
+		t.Error(got)
+	}
+	if v.worker.runCommand(&j, a, "") || !strings.Contains(log.String(), "was not run") {
+		t.Error("an ended helper got an alert", log.String())
 	}
 }

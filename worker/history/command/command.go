@@ -4,7 +4,7 @@
 // helper before it sets the filter. The helper reads the file of rules itself: the worker sends alerts only, and cannot choose
 // the program. It ends when its input ends, also if the worker was killed.
 //
-// A program gets no shell, no capabilities, no descriptors except its input and output, and an environment of its own. The helper
+// A program gets no shell, no capabilities, no descriptors except its input and output, and a small environment. The helper
 // runs one at a time. After the limit, and also after a program has ended, it kills the program's process group and the other
 // processes that the program has left.
 //
@@ -25,7 +25,7 @@ import (
 	"time"
 )
 
-// Bounds of what is sent between worker and helper.
+// Bounds of the messages between worker and helper.
 const (
 	queueLength = 16
 	maxRequest  = 64 << 10

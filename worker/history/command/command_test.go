@@ -87,7 +87,7 @@ func (a *alerts) result(alert string) Result {
 	return Result{}
 }
 
-// TestSurroundings has a program that prints what it has got: input, arguments, environment, descriptors and capabilities.
+// TestSurroundings has a program that prints its input, arguments, environment, descriptors and capabilities.
 func TestSurroundings(t *testing.T) {
 	t.Setenv("PGPASSWORD", "secret")
 	// A descriptor without close-on-exec.

@@ -121,7 +121,7 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// TestArchiver has an archiver that succeeds with one file after the other, one that is started again and again, and late looks.
+// TestArchiver has an archiver that succeeds with each file, restarts of an archiver that fails, and late looks.
 func TestArchiver(t *testing.T) {
 	t.Parallel()
 	moves := newClock(Default())
