@@ -17,7 +17,6 @@ import (
 
 	"pg_stat_backtrace/worker/history/command"
 	"pg_stat_backtrace/worker/history/rules"
-	"pg_stat_backtrace/worker/history/webhook"
 )
 
 // safeBuffer is a log that a test reads.
@@ -132,16 +131,16 @@ func TestCommandAlerts(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := &safeBuffer{}
-	v := &watcher{worker: &Worker{log: zerolog.New(log), commands: runner}, alerts: map[alertKey]webhook.Alert{}}
+	v := &watcher{worker: &Worker{log: zerolog.New(log), commands: runner}, alerts: map[alertKey]rules.Alert{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { v.worker.runCommands(ctx) })
 	j := incidentJob{finding: rules.Finding{Rule: rules.LockWait, Cause: "c"}, until: time.Now()}
-	if v.send(&j, webhook.Alert{Name: rules.LockWait}, "") {
+	if v.send(&j, rules.Alert{Name: rules.LockWait}, "") {
 		t.Error("rules without a command ran one")
 	}
 	j.config.Command.Run = []string{"/bin/true"}
-	a := webhook.Alert{Name: rules.LockWait, Annotations: map[string]string{"incident": "i"}}
+	a := rules.Alert{Name: rules.LockWait, Annotations: map[string]string{"incident": "i"}}
 	if !v.send(&j, a, "/state/page.html") || a.Annotations["file"] != "" {
 		t.Error("the alert was not sent, or changed", a)
 	}
