@@ -80,6 +80,8 @@ type Answer struct {
 
 	// Names is set if the reader may see names and texts.
 	Names bool `json:"names"`
+	// Command prints the same. Without names, it has URL and FILE in place of the address and the token file.
+	Command string `json:"command"`
 }
 
 // Data answers with the data of a page. With names, the reader may see names and texts.
@@ -117,7 +119,10 @@ func (p *Page) Data(names bool) http.Handler {
 			}
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(Answer{d, names})
+		if s.Connect = "URL"; names && d.Info != nil {
+			s.Connect, s.DataDir = "", d.Info.DataDir
+		}
+		_ = json.NewEncoder(w).Encode(Answer{d, names, view.Command(s, d)})
 	})
 }
 

@@ -113,7 +113,11 @@ func rights(t *testing.T, address string, pid int) {
 		}
 	}
 	pgtest.Wait(t, "a finding", func() bool {
-		_, body := get(t, address+"/screen/data?view=blocking", operatorToken)
+		_, body := get(t, address+"/screen/data?view=who&by=event&filter=event%3DLock%3Arelation", viewToken)
+		if !strings.Contains(body, `"command":"pg_stat_backtrace top --connect URL --token-file FILE --batch --view who --by event --filter 'event=Lock:relation'"`) {
+			t.Errorf("the command for a view token: %s", body)
+		}
+		_, body = get(t, address+"/screen/data?view=blocking", operatorToken)
 		return strings.Contains(body, "blocks-") || strings.Contains(body, "blocks 1 session")
 	})
 	for _, query := range []string{"view=load", "view=who", "view=blocking", fmt.Sprintf("view=session&pid=%d", pid)} {
@@ -127,7 +131,11 @@ func rights(t *testing.T, address string, pid int) {
 			}
 		}
 	}
-	_, body := get(t, address+"/screen/data?view=blocking", operatorToken)
+	_, body := get(t, address+"/screen/data?view=who&by=event&filter=event%3DLock%3Arelation", viewToken)
+	if !strings.Contains(body, `"command":"pg_stat_backtrace top --connect URL --token-file FILE --batch --view who --by event --filter 'event=Lock:relation'"`) {
+		t.Errorf("the command for a view token: %s", body)
+	}
+	_, body = get(t, address+"/screen/data?view=blocking", operatorToken)
 	if !strings.Contains(body, `"names":true`) || !strings.Contains(body, "hidden_table") {
 		t.Errorf("an operator token does not see names: %s", body)
 	}
@@ -192,6 +200,29 @@ func inBrowser(t *testing.T, address string, pid int) {
 	}
 	do(fmt.Sprintf(`location.hash = "view=session&pid=%d"`, pid))
 	look(t, ctx, run, wait, "session")
+	press := func(key string) {
+		t.Helper()
+		do(fmt.Sprintf(`dispatchEvent(new KeyboardEvent("keydown", {key: %q}))`, key))
+	}
+	wait(`document.querySelector("main .line") !== null`)
+	press("c")
+	wait(`held !== null && document.getElementById("main").innerText.includes("Captured at ")`)
+	wait(`last.time !== held.time && document.getElementById("main").innerText.includes("Captured at ")`)
+	press("y")
+	wait(fmt.Sprintf(`document.querySelector("#message code").textContent === "pg_stat_backtrace capture --nonstop %d"`, pid))
+	press("/")
+	do(`document.getElementById("search").value = "POSTMASTERMAIN", document.getElementById("find").requestSubmit()`)
+	wait(`document.activeElement.className === "line" && document.activeElement.textContent.includes("PostmasterMain")`)
+	press("Escape")
+	wait(`held === null && !document.getElementById("main").innerText.includes("Captured at ")`)
+	press("?")
+	wait(`document.getElementById("help").open && document.getElementById("help").innerText.includes("copy the command")`)
+	press("3") // the help is above the view
+	press("q")
+	wait(`!document.getElementById("help").open && view() === "session"`)
+	press("/")
+	do(`document.getElementById("search").value = "no such text", document.getElementById("find").requestSubmit()`)
+	wait(`document.getElementById("message").innerText.includes("No row of this view has: no such text")`)
 	wait(`!document.querySelector("main script") && window.bad === undefined`)
 }
 

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -409,20 +410,27 @@ func (s *State) texts(d *Data) (list []string) {
 
 // Command returns a command line that prints what the page shows.
 func Command(s *State, d *Data) string {
-	top := "pg_stat_backtrace top -D " + render.ShellWord(s.DataDir) + " --batch"
-	switch s.Page {
-	case PageBlocking:
-		return "pg_stat_backtrace activity -D " + render.ShellWord(s.DataDir) + " --tree"
-	case PageSession:
+	server := "-D " + render.ShellWord(s.DataDir)
+	if s.Connect != "" {
+		server = "--connect " + render.ShellWord(s.Connect) + " --token-file " + render.ShellWord(cmp.Or(s.TokenFile, "FILE"))
+	}
+	top := "pg_stat_backtrace top " + server + " --batch"
+	switch {
+	case s.Page == PageBlocking && s.Connect == "":
+		return "pg_stat_backtrace activity " + server + " --tree"
+	case s.Page == PageBlocking:
+		return top + " --view blocking"
+	case s.Page == PageSession && s.Connect == "":
 		pid := s.PID
 		if d != nil && d.Session != nil && d.Session.Now != nil {
 			pid = d.Session.Now.PID
 		}
 		command := []string{"capture --nonstop", "plan --nonstop", "memory"}[s.Panel]
 		return "pg_stat_backtrace " + command + " " + strconv.Itoa(pid)
-	case PageWho:
+	case s.Page == PageSession:
+		return top + " --pid " + strconv.Itoa(s.PID)
+	case s.Page == PageWho:
 		top += " --view who --by " + string(s.By)
-	case PageLoad, numPages:
 	}
 	for _, c := range s.Filter {
 		top += " --filter " + render.ShellWord(string(c.By)+"="+c.Key)

@@ -58,6 +58,9 @@ type State struct {
 	Message string
 	// DataDir is the server's data directory for commands.
 	DataDir string
+	// Connect is the address of a worker from which the data comes; empty: the data comes from this host. TokenFile is the
+	// file with the token.
+	Connect, TokenFile string
 
 	window int
 	cursor [numPages]cursor

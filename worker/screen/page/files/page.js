@@ -9,6 +9,8 @@ const colours = { CPU: "#2f8f3f", IO: "#2372cc", LWLock: "#c83f94", Lock: "#d92b
 const longest = 2000; // characters of a text on the page
 const byId = (id) => document.getElementById(id);
 let names = false, stopped = false, asked = 0, last = null, failed = "", timer = 0;
+let search = ""; // the text of the last search
+let held = null; // stack, plan and memory of one process, which stay on the page
 
 // state is in the address: view, by, pid, seconds, filter.
 const state = () => new URLSearchParams(location.hash.slice(1));
@@ -175,9 +177,22 @@ function blocking(b) {
     }))), ...missing(b));
 }
 const missing = (x) => (x.missing ?? []).map((m) => el("p", "dim", "missing: " + m));
+// lines makes a line for each line of a text. The search can focus a line.
+function lines(name, text) {
+  return el("pre", "", ...text.slice(0, 60000).split("\n").map((t, n) => {
+    const line = el("span", "line", t + "\n");
+    line.tabIndex = -1;
+    line.dataset.key = name + n;
+    return line;
+  }));
+}
 function session(d) {
   const pid = state().get("pid");
-  return [
+  const note = held ? [panel("Captured at " + new Date(held.time).toLocaleTimeString(),
+    el("p", "dim", "Stack, plan and memory stay until Esc. The rest of the page is live."))] : [];
+  if (held) d = { ...d, stack: held.stack, plan: held.plan, memory: held.memory, errors: { ...d.errors, stack: undefined,
+    plan: undefined, memory: undefined, ...held.errors } };
+  return [...note,
     part(d, "session", "Process " + pid, (s) => panel("Process " + pid,
       el("p", "", s.now ? [s.now.application_name, s.now.user, s.now.database, s.now.state || s.now.backend_type,
         s.now.wait && s.now.wait.wait_event_type + ":" + s.now.wait.wait_event].filter(Boolean).join(" · ") : "The process has ended."),
@@ -186,10 +201,10 @@ function session(d) {
         cells: [new Date(w.from).toLocaleTimeString(), age(w.from, w.to), w.event || w.class || "not active"] }))))),
     part(d, "stack", "Stack", (s) => panel("Stack", s.phrase ? el("p", "", el("b", "", s.phrase)) : "",
       el("p", "dim", s.engine + (s.stop ? "; the stack ends early: " + s.stop : "")),
-      el("pre", "", (s.frames ?? []).map((f) => [f.function, f.place].filter(Boolean).join("  ") +
-        (f.levels ?? []).map((x) => "\n    " + x).join("")).join("\n").slice(0, 60000)))),
+      lines("stack", (s.frames ?? []).map((f) => [f.function, f.place].filter(Boolean).join("  ") +
+        (f.levels ?? []).map((x) => "\n    " + x).join("")).join("\n")))),
     part(d, "plan", "Plan", (p) => panel("Plan", p.levels?.length ? "" : el("p", "dim", "The process runs no plan."),
-      ...(p.levels ?? []).flatMap((x) => [el("pre", "", x.text || ""), x.reason ? el("p", "dim", x.reason) : ""]))),
+      ...(p.levels ?? []).flatMap((x, n) => [lines("plan" + n + "-", x.text || ""), x.reason ? el("p", "dim", x.reason) : ""]))),
     part(d, "memory", "Memory", (m) => panel("Memory " + bytes(m.total_bytes) + ", resident " + bytes(m.resident_bytes),
       m.inexact ? el("p", "dim", "not exact: " + m.inexact) : "",
       table([["total", "n"], ["free", "n"], ["contexts", "n"], ["name", ""]], (m.contexts ?? []).slice(0, 20).map((c) => ({
@@ -290,13 +305,95 @@ byId("login").addEventListener("submit", (e) => {
   byId("token").value = "";
   ask();
 });
-addEventListener("hashchange", () => { last = null; draw(); ask(); });
+addEventListener("hashchange", () => {
+  if (view() !== "session" || held && String(held.pid) !== state().get("pid")) held = null;
+  last = null;
+  draw();
+  ask();
+});
+
+// say shows a message until the next key. A command has its own style, so that the reader can select it.
+function say(message, command) {
+  byId("message").replaceChildren(el("span", "", message), command ? el("code", "", command) : "");
+}
+// find focuses the next row or line that has the text of the search.
+function find(step) {
+  if (!search) return say("Search with / first.");
+  const all = [...byId("main").querySelectorAll("[data-key]")], at = all.indexOf(document.activeElement);
+  for (let k = 1; k <= all.length; k++) {
+    const i = step > 0 ? (at + k) % all.length : ((at < 0 ? all.length : at) - k + all.length) % all.length;
+    if (!all[i].textContent.toLowerCase().includes(search.toLowerCase())) continue;
+    all[i].focus();
+    all[i].scrollIntoView({ block: "nearest" });
+    return say("Found: " + search + ". n: next, N: previous.");
+  }
+  say("No row of this view has: " + search);
+}
+// capture keeps stack, plan and memory of the process as they are now.
+async function capture() {
+  if (view() !== "session" || !state().get("pid")) return say("c works in the view Session.");
+  if (!names) return say("A capture needs an operator token.");
+  const pid = state().get("pid");
+  held = null;
+  await ask();
+  if (failed || !last || pid !== state().get("pid")) return say("The capture failed: " + (failed || "the view has changed"));
+  held = { pid, time: last.time, stack: last.stack, plan: last.plan, memory: last.memory, errors: {} };
+  for (const part of ["stack", "plan", "memory"]) if (last.errors?.[part]) held.errors[part] = last.errors[part];
+  draw();
+  say("Captured now. Esc shows the live stack again.");
+}
+function live() {
+  held = null;
+  draw();
+}
+// copy shows the command that prints the same, and copies it if the browser allows that.
+async function copy() {
+  if (!last?.command) return say("There is no data yet.");
+  const command = clean(last.command.replace("--connect URL", "--connect '" + location.origin + "'"));
+  say("", command);
+  try {
+    await navigator.clipboard.writeText(command);
+    say("Copied: ", command);
+  } catch {
+    say("The browser does not allow the copy. The command is: ", command);
+  }
+}
+byId("find").addEventListener("submit", (e) => {
+  e.preventDefault();
+  search = byId("search").value;
+  byId("find").hidden = true;
+  find(1);
+});
+byId("search").addEventListener("keydown", (e) => {
+  if (e.key !== "Escape" && !(e.key === "Backspace" && !e.target.value)) return;
+  e.preventDefault();
+  byId("find").hidden = true;
+});
+for (const [id, act] of [["show-help", () => byId("help").showModal()], ["close-help", () => byId("help").close()]])
+  byId(id).addEventListener("click", act);
 document.addEventListener("visibilitychange", () => { if (!document.hidden && !stopped) ask(); });
 addEventListener("keydown", (e) => {
   if (e.ctrlKey || e.altKey || e.metaKey || ["INPUT", "SELECT"].includes(e.target.tagName)) return;
+  if (byId("help").open) {
+    if (e.key === "?" || e.key === "q") byId("help").close();
+    return;
+  }
+  say("");
   const spans = ["60", "300", "900", "3600", "7200"], at = spans.indexOf(state().get("seconds") || "300");
   if ("1234".includes(e.key)) open(views[e.key - 1]);
+  else if (held && (e.key === "Escape" || e.key === "Backspace")) { e.preventDefault(); live(); }
   else if (e.key === "Backspace") { e.preventDefault(); history.back(); }
+  else if (e.key === "/") {
+    e.preventDefault();
+    byId("find").hidden = false;
+    byId("search").select();
+    byId("search").focus();
+  } else if (e.key === "n") find(1);
+  else if (e.key === "N") find(-1);
+  else if (e.key === "?") byId("help").showModal();
+  else if (e.key === "c") capture();
+  else if (e.key === "y") copy();
+  else if (e.key === "r") change((s) => s.delete("filter"));
   else if (e.key === " " && e.target.tagName !== "BUTTON") { e.preventDefault(); stop(); }
   else if (e.key === "+") change((s) => s.set("seconds", spans[Math.max(0, at - 1)]));
   else if (e.key === "-") change((s) => s.set("seconds", spans[Math.min(4, at + 1)]));
