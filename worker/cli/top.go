@@ -24,6 +24,7 @@ import (
 	"pg_stat_backtrace/worker/host/buildcache"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/screen/remote"
 	"pg_stat_backtrace/worker/screen/source"
 	"pg_stat_backtrace/worker/screen/view"
 )
@@ -31,6 +32,7 @@ import (
 // topFlags are the flags of the command top.
 type topFlags struct {
 	dataDir, recordDir, format string
+	connect, tokenFile         string
 	view, by                   string
 	filters                    []string
 	interval                   time.Duration
@@ -52,6 +54,12 @@ extension, stops no process, and works while the server accepts no connections a
 on a standby. Run it as root or as the server's user. It shows the texts of
 queries of all users.
 
+With --connect, the data comes from a worker that runs with --listen, maybe on
+another host. A token of its --listen-token-file gives the right to see load and
+blocked sessions; an operator token also shows names, texts, stacks, plans and
+memory. The token file must not be readable by other users. If the worker stops,
+the last data stays, and the command tries again.
+
 If a worker records the server (--record-dir), its files fill the picture of the
 time before the start.
 
@@ -70,6 +78,7 @@ func newTop() *cobra.Command {
   pg_stat_backtrace top -D /srv/pgdata --batch -n 3
   pg_stat_backtrace top -D /srv/pgdata --batch --view who --by user
   pg_stat_backtrace top -D /srv/pgdata --batch --pid 4711
+  pg_stat_backtrace top --connect https://db1.example:9188 --token-file ~/.pgsb-token
   pg_stat_backtrace top -D /srv/pgdata --format json -n 1 | jq '.findings.findings[].text'`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -82,6 +91,8 @@ func newTop() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: the server of this host, or a choice")
+	fs.StringVar(&f.connect, "connect", "", "show the server of the worker that listens at `URL`, such as https://db1.example:9188")
+	fs.StringVar(&f.tokenFile, "token-file", "", "with --connect: the `FILE` with a token of the worker")
 	fs.DurationVar(&f.interval, "interval", time.Second, "take a sample every `TIME`, such as 500ms")
 	fs.StringVar(&f.recordDir, flagRecordDir, "", "the `DIRECTORY` to which the worker records (default $STATE_DIRECTORY)")
 	fs.BoolVar(&f.batch, "batch", false, "print the screen as plain text instead of taking the terminal")
@@ -94,6 +105,7 @@ func newTop() *cobra.Command {
 	fs.IntVar(&f.width, "width", 0, "with --batch: `N` columns (default $COLUMNS, or 120)")
 	fs.IntVar(&f.height, "height", 0, "with --batch: `N` lines (default $LINES, or 40)")
 	_ = cmd.MarkFlagDirname("pgdata")
+	_ = cmd.MarkFlagFilename("token-file")
 	_ = cmd.MarkFlagDirname(flagRecordDir)
 	_ = cmd.RegisterFlagCompletionFunc("view", cobra.FixedCompletions(view.Names(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(properties(), cobra.ShellCompDirectiveNoFileComp))
@@ -117,6 +129,10 @@ func (f *topFlags) check(pidGiven bool) (*view.State, error) {
 	switch {
 	case f.interval < shortest || f.interval > longest:
 		return nil, fmt.Errorf("--interval must be from %s to %s, not %s", shortest, longest, f.interval)
+	case f.connect != "" && (f.dataDir != "" || f.recordDir != ""):
+		return nil, errors.New("--connect does not go with -D and --" + flagRecordDir)
+	case f.tokenFile != "" && f.connect == "":
+		return nil, errors.New("--token-file goes with --connect")
 	case f.format != formatText && f.format != formatJSON:
 		return nil, fmt.Errorf("--format must be text or json, not %q", f.format)
 	case page < 0:
@@ -158,6 +174,9 @@ func (f *topFlags) run(cmd *cobra.Command, s *view.State) error {
 	if !f.isBatch() && (!isTerminal(os.Stdin) || !isTerminal(os.Stdout)) {
 		return usage(view.ErrNoTerminal)
 	}
+	if f.connect != "" {
+		return f.runRemote(cmd, s)
+	}
 	dataDir := f.dataDir
 	if dataDir == "" {
 		var err error
@@ -174,6 +193,27 @@ func (f *topFlags) run(cmd *cobra.Command, s *view.State) error {
 		return err
 	}
 	s.DataDir = info.DataDir
+	return f.show(cmd, localSource{src}, s)
+}
+
+// runRemote shows or prints the data of a worker.
+func (f *topFlags) runRemote(cmd *cobra.Command, s *view.State) error {
+	client, err := remote.New(f.connect, f.tokenFile, f.interval)
+	if err != nil {
+		return err
+	}
+	if client.InClearText() {
+		tellf(cmd.ErrOrStderr(), "warning: the token crosses the network in clear text; use https://")
+	}
+	if err := client.Check(cmd.Context()); err != nil {
+		return err
+	}
+	s.Connect, s.TokenFile = client.Address(), f.tokenFile
+	return f.show(cmd, client, s)
+}
+
+// show shows the data on the terminal, or prints it.
+func (f *topFlags) show(cmd *cobra.Command, src topSource, s *view.State) error {
 	if f.isBatch() {
 		return f.print(cmd.Context(), src, s, cmd.OutOrStdout())
 	}
@@ -245,7 +285,7 @@ const (
 )
 
 // print prints the screen or its data after each sample.
-func (f *topFlags) print(ctx context.Context, src *source.Live, s *view.State, out io.Writer) error {
+func (f *topFlags) print(ctx context.Context, src topSource, s *view.State, out io.Writer) error {
 	changed, end := src.Watch()
 	defer end()
 	width := cmp.Or(f.width, positive(os.Getenv("COLUMNS")), batchWidth)
@@ -257,9 +297,10 @@ func (f *topFlags) print(ctx context.Context, src *source.Live, s *view.State, o
 			return nil
 		case <-changed:
 		}
-		now := time.Now()
+		now := src.Now()
 		whole := f.format == formatJSON
-		d = view.Fetch(ctx, src, s, d, now, view.Wide(width) || whole, whole)
+		d = src.Fetch(ctx, s, d, now, view.Wide(width) || whole, whole)
+		now = src.Now()
 		if whole {
 			enc := json.NewEncoder(render.VisibleWriter{To: out})
 			enc.SetEscapeHTML(false)
@@ -270,7 +311,7 @@ func (f *topFlags) print(ctx context.Context, src *source.Live, s *view.State, o
 		}
 		g := view.NewGrid(width, height)
 		g.Mono, g.ASCII = true, view.IsASCII()
-		view.Draw(g, s, d, now)
+		drawView(g, s, d, now)
 		if n > 0 {
 			_, _ = io.WriteString(out, "\n")
 		}

@@ -102,7 +102,12 @@ func topBatch(t *testing.T, s *pgtest.Server, pids [2]int) {
 		"-n 1":                         "-n goes with --batch",
 		"-D " + s.DataDir:              "top needs a terminal",
 		"--batch -n 1 -D /nonexistent": "nonexistent",
-		"--batch -n 1 --record-dir / -D " + s.DataDir: "history",
+		"--connect http://h -D /x":     "--connect does not go with -D",
+		"--token-file x":               "--token-file goes with --connect",
+		"--batch --connect h:1":        "--connect must be http://HOST:PORT",
+		"--batch --connect http://127.0.0.1:1 --token-file " + s.DataDir: "not a regular file",
+		"--batch --connect http://127.0.0.1:1":                           "check that the worker runs with --listen",
+		"--batch -n 1 --record-dir / -D " + s.DataDir:                    "history",
 	} {
 		var stdout, stderr strings.Builder
 		if status := Main("test", append([]string{"top"}, strings.Fields(arguments)...), &stdout, &stderr); status == exitOK ||

@@ -2,16 +2,39 @@ package cli
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/screen/source"
 	"pg_stat_backtrace/worker/screen/view"
 )
 
+// topSource gives the data of the screen.
+type topSource interface {
+	// Watch is source.Source.Watch.
+	Watch() (changed <-chan struct{}, end func())
+	// Fetch is view.Fetch.
+	Fetch(ctx context.Context, s *view.State, before *view.Data, now time.Time, wide, whole bool) *view.Data
+	// Now returns the time by the clock of the server's host.
+	Now() time.Time
+}
+
+// localSource is a source on this host.
+type localSource struct{ *source.Live }
+
+// Fetch is topSource.Fetch.
+func (l localSource) Fetch(ctx context.Context, s *view.State, before *view.Data, now time.Time, wide, whole bool) *view.Data {
+	return view.Fetch(ctx, l.Live, s, before, now, wide, whole)
+}
+
+// Now is topSource.Now.
+func (localSource) Now() time.Time { return time.Now() }
+
 // topScreen is the screen in the terminal. Answers of the source come in the background, so that keys are never late.
 type topScreen struct {
-	src      *source.Live
+	src      topSource
 	state    *view.State
 	terminal *view.Terminal
 	data     *view.Data
@@ -21,7 +44,7 @@ type topScreen struct {
 }
 
 // showTop shows the screen until the user quits or ctx ends.
-func showTop(ctx context.Context, src *source.Live, s *view.State) error {
+func showTop(ctx context.Context, src topSource, s *view.State) error {
 	terminal, err := view.OpenTerminal()
 	if err != nil {
 		return err
@@ -102,12 +125,20 @@ func (t *topScreen) ask(ctx context.Context) {
 	s, before := *t.state, t.data
 	wide := view.Wide(t.terminal.Grid().Width)
 	go func() {
-		t.answers <- view.Fetch(ctx, t.src, &s, before, time.Now(), wide, false)
+		t.answers <- t.src.Fetch(ctx, &s, before, t.src.Now(), wide, false)
 	}()
 }
 
 func (t *topScreen) draw(whole bool) {
 	g := t.terminal.Grid()
-	view.Draw(g, t.state, t.data, time.Now())
+	drawView(g, t.state, t.data, t.src.Now())
 	t.terminal.Draw(g, whole)
+}
+
+// drawView draws a view. Data that cannot be drawn, maybe of another worker, must not end the program.
+func drawView(g *view.Grid, s *view.State, d *view.Data, now time.Time) {
+	if err := host.Catch("view", func() error { view.Draw(g, s, d, now); return nil }); err != nil {
+		text, _, _ := strings.Cut(err.Error(), "\n")
+		g.Text(0, 0, g.Width, view.Style{}, "the data cannot be shown: "+text)
+	}
 }

@@ -17,7 +17,9 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/screen/remote"
 	"pg_stat_backtrace/worker/screen/source"
+	"pg_stat_backtrace/worker/screen/view"
 	"pg_stat_backtrace/worker/serve/web"
 )
 
@@ -139,10 +141,41 @@ func rights(t *testing.T, address string, pid int) {
 	if !strings.Contains(body, `"names":true`) || !strings.Contains(body, "hidden_table") {
 		t.Errorf("an operator token does not see names: %s", body)
 	}
+	for token, names := range map[string]bool{viewToken: false, operatorToken: true} {
+		overHTTP(t, address, token, pid, names)
+	}
 	for _, query := range []string{"view=x", "pid=0", "view=session", "seconds=0", "filter=user", "filter=x%3Dy", "other=1", "by=x", "by=user&by=user"} {
 		if status, body := get(t, address+"/screen/data?"+query, operatorToken); status != 400 || body == "" {
 			t.Errorf("%s: %d %s", query, status, body)
 		}
+	}
+}
+
+// overHTTP reads the page as the command top --connect does.
+func overHTTP(t *testing.T, address, token string, pid int, names bool) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client, err := remote.New(address+"/screen/", file, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := view.NewState("")
+	s.PID, s.Connect = pid, client.Address()
+	d := client.Fetch(t.Context(), s, nil, time.Time{}, true, true)
+	if d.Info.Error != "" || d.Load == nil || d.Who == nil || len(d.Blocking.Nodes) != 2 || d.Session == nil || d.Session.Now == nil {
+		t.Fatalf("%+v, errors %v", d.Info, d.Errors)
+	}
+	if got := d.Stack != nil && len(d.Stack.Frames) > 5; got != names {
+		t.Errorf("a stack: %v, want %v", got, names)
+	}
+	s.Page = view.PageBlocking
+	g := view.NewGrid(120, 40)
+	view.Draw(g, s, d, client.Now())
+	if text := g.Plain(); strings.Contains(text, "hidden_table") != names || !strings.Contains(text, "1 process waits for locks, in 1 tree") {
+		t.Errorf("names %v:\n%s", names, text)
 	}
 }
 

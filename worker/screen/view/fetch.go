@@ -109,3 +109,48 @@ func (d *Data) session(ctx context.Context, src source.Source, s *State, before 
 		failed("memory", err)
 	}
 }
+
+// Received completes data that a worker has sent for the state s. What the user holds stays as it was before.
+func Received(d *Data, s *State, before *Data) {
+	d.PID, d.Filter, d.page, d.captures = s.PID, s.Filter, s.Page, s.captures
+	if s.Page != PageSession || !s.Held || before == nil || before.PID != s.PID || before.captures != s.captures {
+		return
+	}
+	for name, has := range map[string]bool{"stack": before.Stack != nil, "plan": before.Plan != nil, "memory": before.Memory != nil} {
+		text := before.Errors[name]
+		if !has && text == "" {
+			continue
+		}
+		delete(d.Errors, name)
+		if text != "" {
+			d.Errors[name] = text
+		}
+		switch name {
+		case "stack":
+			d.Stack = before.Stack
+		case "plan":
+			d.Plan = before.Plan
+		case "memory":
+			d.Memory = before.Memory
+		}
+	}
+}
+
+// Unanswered returns the data of the last answer with the reason why there is no newer one.
+func Unanswered(s *State, before *Data, now time.Time, err error) *Data {
+	d := &Data{Time: now, Info: &source.Info{}, PID: s.PID}
+	if before != nil {
+		*d = *before
+		if d.Info = new(source.Info); before.Info != nil {
+			*d.Info = *before.Info
+		}
+	}
+	d.Info.Error = err.Error()
+	if !d.has(s.Page) { // the page says why it is empty
+		d.page, d.Errors = s.Page, map[string]string{}
+		for _, name := range []string{"load", "findings", "sessions", "who", "blocking", "session", "stack", "plan", "memory"} {
+			d.Errors[name] = err.Error()
+		}
+	}
+	return d
+}

@@ -122,6 +122,9 @@ func (c *canvas) gap(y, height, first, w, line int) {
 		text = "no data before " + c.d.Info.First.Local().Format("15:04:05")
 	}
 	why := "this program takes samples while it runs"
+	if c.s.Connect != "" {
+		why = "the worker takes samples while a screen is open"
+	}
 	if c.d.Info != nil && c.d.Info.Recorded != "" {
 		why = "the recorder's files begin there"
 	}
@@ -324,7 +327,7 @@ func (c *canvas) findings(r *rows) {
 		x := &f.Findings[i]
 		key := "finding:" + x.Key
 		lines := []string{x.Text}
-		if roomy := c.Height >= tall; roomy || selected == key {
+		if roomy := c.Height >= tall; strings.TrimSpace(x.Text) != "" && (roomy || selected == key) {
 			lines = Wrap(x.Text, c.findingEnd()-3, 2)
 		}
 		r.add(key, func(y int, selected bool) {
