@@ -29,7 +29,7 @@ import (
 
 // Bounds of a request.
 const (
-	timeout    = 15 * time.Second
+	timeout    = 30 * time.Second
 	maxAnswer  = 32 << 20
 	maxReason  = 500 // bytes of an error that the worker answers
 	maxHeaders = 64 << 10
@@ -42,6 +42,7 @@ type Client struct {
 	tokenFile string
 	interval  time.Duration
 	http      *http.Client
+	most      int64 // bytes of an answer
 
 	mu sync.Mutex
 	// ahead is the clock of the worker, minus the clock of this host.
@@ -55,7 +56,7 @@ func New(address, tokenFile string, interval time.Duration) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{base: base, tokenFile: tokenFile, interval: interval}
+	c := &Client{base: base, tokenFile: tokenFile, interval: interval, most: maxAnswer}
 	if tokenFile != "" {
 		if c.token, err = readToken(tokenFile); err != nil {
 			return nil, err
@@ -191,12 +192,12 @@ func (c *Client) get(ctx context.Context, s *view.State, page view.Page) (*view.
 		return nil, c.refused(answer, render.VisibleLine(strings.TrimSpace(string(reason))))
 	}
 	d := &view.Data{}
-	body := &io.LimitedReader{R: answer.Body, N: maxAnswer + 1}
+	body := &io.LimitedReader{R: answer.Body, N: c.most + 1}
 	if err := json.NewDecoder(body).Decode(d); err != nil {
 		var opErr net.Error
 		switch {
 		case body.N <= 0:
-			return nil, fmt.Errorf("the answer of %s has more than %d MB", c.Address(), maxAnswer>>20)
+			return nil, fmt.Errorf("the answer of %s has more than %d MB", c.Address(), c.most>>20)
 		case ctx.Err() != nil || errors.As(err, &opErr):
 			return nil, fmt.Errorf("the connection to %s ended during the answer: %w", c.Address(), err)
 		}
