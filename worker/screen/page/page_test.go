@@ -194,7 +194,7 @@ func inBrowser(t *testing.T, address string, pid int) {
 	defer cancelAlloc()
 	ctx, cancel := chromedp.NewContext(alloc)
 	defer cancel()
-	ctx, cancelTime := context.WithTimeout(ctx, 3*time.Minute)
+	ctx, cancelTime := context.WithTimeout(ctx, 8*time.Minute)
 	defer cancelTime()
 	run := func(actions ...chromedp.Action[chromedp.Void]) {
 		t.Helper()
@@ -204,7 +204,7 @@ func inBrowser(t *testing.T, address string, pid int) {
 	}
 	wait := func(expression string) {
 		t.Helper()
-		poll := chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(time.Minute))
+		poll := chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(3*time.Minute))
 		if _, err := chromedp.Run(ctx, poll); err != nil {
 			t.Fatalf("waiting for %s: %v", expression, err)
 		}
