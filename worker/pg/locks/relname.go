@@ -54,9 +54,9 @@ type cached struct {
 // OpenNames returns a reader for a running server. The error wraps waits.ErrUnsupported if the names of this server cannot be
 // found.
 func OpenNames(program *cluster.Program, major, postmaster int, dataDir string) (*NameReader, error) {
-	const first, last = 14, 19
+	const oldest, newest = 14, 19
 	littleEndian := binary.NativeEndian.Uint16([]byte{1, 0}) == 1 // item identifiers are bit fields
-	if major < first || major > last || !littleEndian {
+	if major < oldest || major > newest || !littleEndian {
 		return nil, fmt.Errorf("%w: the buffers of PostgreSQL %d are not known to this release", waits.ErrUnsupported, major)
 	}
 	found, err := program.Variables("BufferDescriptors", "BufferBlocks", "NBuffers")
