@@ -68,8 +68,8 @@ The exit status is 1 if captures will not work.`,
 	return cmd
 }
 
-// doctorsServer returns the data directory that the command examines: the named one, or that of the only server of this
-// host if neither arguments nor the environment choose a server. Otherwise it is empty, and libpq's defaults choose.
+// doctorsServer returns the data directory that the command examines. This is the named one. If arguments and environment
+// choose no server, it is the data directory of the host's only server. If it is empty, libpq's defaults choose.
 func doctorsServer(dataDir, connString string, env func(string) string, servers func() ([]string, int, error)) string {
 	if dataDir != "" || connString != "" {
 		return dataDir

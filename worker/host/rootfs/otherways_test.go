@@ -56,7 +56,7 @@ var allowed = map[string]string{
 	"worker/history/incident/textfile.go unix.Open":        ofWorker,
 	"worker/history/incident/textfile.go unix.Openat":      ofWorker,
 	"worker/history/incident/textfile.go filepath.WalkDir": ofWorker,
-	"worker/screen/remote/token.go os.OpenFile":            ofUser,
+	"worker/screen/remote/token.go os.OpenFile":            ofAdmin,
 	"worker/host/buildcache/buildcache.go unix.Open":       ofWorker,
 	"worker/host/buildcache/buildcache.go unix.Openat":     ofWorker,
 	"worker/host/buildcache/prune.go unix.Fstatat":         ofWorker,
