@@ -57,7 +57,8 @@ WHERE a.grantee <> o.owner AND NOT CASE
     WHEN o.word = 'request' THEN a.privilege_type = 'SELECT'
     WHEN o.word IN ('claim', 'finish', 'journal', 'prune', 'renew_secret') THEN a.grantee <> 0
     ELSE a.grantee = 0 AND CASE o.kind
-        WHEN 'function' THEN o.word IN ('ask', 'call', 'queue', 'enqueue', 'served', 'stat', 'answers', 'write_log', 'recorded')
+        WHEN 'function' THEN o.word IN
+            ('ask', 'call', 'queue', 'enqueue', 'served', 'stat', 'answers', 'write_log', 'recorded')
         WHEN 'view' THEN o.word = 'whoami' AND a.privilege_type = 'SELECT'
         ELSE o.kind IN ('schema', 'type') AND a.privilege_type = 'USAGE'
         END
