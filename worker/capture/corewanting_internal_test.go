@@ -39,7 +39,7 @@ func (p partly) Read(addr uint64, size int) (uint64, bool) {
 	return p.Memory.Read(addr, size)
 }
 
-const cores = "../../../unwind/corefile/testdata"
+const cores = "../../unwind/corefile/testdata"
 
 // openCore opens a core file of the test data, and its program.
 func openCore(t *testing.T, name string) (*corefile.Core, *naming.Space, *corefile.Memory) {

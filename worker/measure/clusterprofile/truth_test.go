@@ -221,12 +221,16 @@ func TestSharesOfKnownWork(t *testing.T) {
 	a = sum(p, Wall, func(s *profile.Sample) bool { return label(s, LabelWaitEvent) == "PgSleep" })
 	b = byQuery(w.ids[1])
 	near(t, "time asleep and at work", a/(a+b), want, limit)
+	// After its sleep the process waits for a processor, on a busy machine for long. It is not asleep then.
+	inSleep := func(s *profile.Sample) bool {
+		return label(s, LabelWaitEvent) == "PgSleep" && label(s, LabelOffCPU) == sleeping
+	}
+	slept := sum(p, OffCPU, inSleep)
 	asleep := sum(p, OffCPU, func(s *profile.Sample) bool {
-		return label(s, LabelWaitEvent) == "PgSleep" && label(s, LabelOffCPU) == sleeping && has(s, "pg_sleep") &&
-			label(s, LabelPhrase) == "sleeps in pg_sleep"
+		return inSleep(s) && has(s, "pg_sleep") && label(s, LabelPhrase) == "sleeps in pg_sleep"
 	})
-	if asleep < 0.9*a {
-		t.Errorf("%.3f s of sleep, %.3f s of it with the stack and the phrase of pg_sleep", a, asleep)
+	if slept == 0 || asleep < 0.9*slept {
+		t.Errorf("%.3f s of sleep, %.3f s of it with the stack and the phrase of pg_sleep", slept, asleep)
 	}
 }
 

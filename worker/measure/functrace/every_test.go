@@ -155,7 +155,6 @@ func buildFor(t *testing.T, goarch string) string {
 	t.Helper()
 	exe := filepath.Join(t.TempDir(), goarch)
 	cmd := exec.Command("go", "build", "-o", exe, "./testdata/calls")
-	cmd.Dir = ".."
 	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+goarch, "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
