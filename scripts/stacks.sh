@@ -17,7 +17,7 @@ declare -A SCENARIO=(
 	[pie]="-O2 -fasynchronous-unwind-tables -fPIE -fvisibility=hidden -static-pie"
 	[chain]="-O2 -fno-asynchronous-unwind-tables -fno-unwind-tables -fno-omit-frame-pointer"
 )
-# For the architectures whose instructions are followed: without call frame information and frame pointers.
+# Without call frame information and frame pointers. The two last are for architectures whose instructions are followed.
 BARE="-O2 -fno-asynchronous-unwind-tables -fno-unwind-tables -fomit-frame-pointer"
 declare -A FOLLOWED=([bare]="$BARE" [baredynamic]="$BARE -DDYNAMIC" [barealtstack]="$BARE -DALTSTACK")
 # For one architecture only: signed return addresses.
@@ -31,7 +31,10 @@ declare -A ONLY_AARCH64=(
 # stack_scenarios MACHINE prints the names.
 stack_scenarios() {
 	printf '%s\n' "${!SCENARIO[@]}"
-	[[ $1 != @(aarch64|x86_64|riscv64|s390x) ]] || printf '%s\n' "${!FOLLOWED[@]}"
+	case $1 in
+	aarch64 | x86_64) printf '%s\n' "${!FOLLOWED[@]}" ;;
+	riscv64 | s390x) echo bare ;;
+	esac
 	[[ $1 != aarch64 ]] || printf '%s\n' "${!ONLY_AARCH64[@]}"
 }
 

@@ -10,7 +10,7 @@ import (
 
 // instructionSets defines for each instruction set the maximum length of a call in bytes and how to recognize a call.
 // It also defines how to recognize a stub of the procedure linkage table, and where the address of the stub's target
-// is.
+// is. Only code that the walk follows has such stubs.
 //
 //nolint:gochecknoglobals // a table
 var instructionSets = [...]struct {
@@ -20,9 +20,9 @@ var instructionSets = [...]struct {
 }{
 	arch.Unfollowed: {},
 	arch.X86:        {7, x86Call, x86Stub}, // an opcode, ModRM, SIB and four bytes of displacement
-	arch.A64:        {disasm.LengthA64, plainCall(disasm.DecodeA64, disasm.LengthA64), a64Stub},
-	arch.ZArch:      {disasm.LongestZArch, plainCall(disasm.DecodeZArch, disasm.LongestZArch, 4, 2), relativeStub(disasm.DecodeZArch)},
-	arch.RV64:       {disasm.LongestRV64, plainCall(disasm.DecodeRV64, disasm.LongestRV64, 2), relativeStub(disasm.DecodeRV64)},
+	arch.A64:        {disasm.LengthA64, a64Call, a64Stub},
+	arch.RV64:       {rv64Longest, rv64Call, nil},
+	arch.ZArch:      {zarchLongest, zarchCall, nil},
 }
 
 // calls checks whether the instruction before a return address can have called the function at entry (0: any
@@ -161,19 +161,13 @@ func x86Call(p []byte, ra uint64) (called, direct bool, target uint64) {
 	return true, true, ra + uint64(int64(int32(binary.LittleEndian.Uint32(p[3:]))))
 }
 
-// plainCall is x86Call for instructions that package disasm describes, whose calls have the given lengths in bytes.
-func plainCall(
-	decode func(p []byte) (disasm.Instruction, error), lengths ...uint64,
-) func(p []byte, ra uint64) (called, direct bool, target uint64) {
-	return func(p []byte, ra uint64) (called, direct bool, target uint64) {
-		for _, length := range lengths {
-			x, err := decode(p[uint64(len(p))-length:])
-			if err == nil && x.Length == length && x.Flow == disasm.Call {
-				return true, x.Direct, ra - length + uint64(x.Target)
-			}
-		}
+// a64Call is x86Call for aarch64.
+func a64Call(p []byte, ra uint64) (called, direct bool, target uint64) {
+	x, err := disasm.DecodeA64(p)
+	if err != nil || x.Flow != disasm.Call {
 		return false, false, 0
 	}
+	return true, x.Direct, ra - disasm.LengthA64 + uint64(x.Target)
 }
 
 // endsIndirectCall reports whether the bytes can end with a call through a register or memory: FF /2 (Intel SDM,

@@ -183,21 +183,26 @@ func TestMissingFrameMemory(t *testing.T) {
 	}
 }
 
-// TestMissingStackPointerMemory: so is memory in which the stack pointer itself is, as functions of s390x save it.
-func TestMissingStackPointerMemory(t *testing.T) {
+// TestUnfollowedInstructions checks architectures whose instructions the walk does not follow. A frame without call
+// frame information and frame pointer ends the stack there, with this reason.
+func TestUnfollowedInstructions(t *testing.T) {
 	t.Parallel()
-	var regs arch.Registers
-	regs.Set(arch.S390X.PC, code)
-	regs.Set(arch.S390X.SP, stackBase)
-	u := unwind.Unwinder{Arch: arch.S390X}
-	image := bareImage{0xeb, 0xef, 0xf0, 0x70, 0x00, 0x04, 0x07, 0xfe} // lmg %r14, %r15, 112(%r15); br %r14
-	frames, stop := u.Unwind(nil, regs, fakeMemory{stackBase, nil}, image)
-	if len(frames) != 1 || stop.Reason != unwind.NoMemory || stop.Address != stackBase {
-		t.Errorf("%s after %d frames", stop, len(frames))
-	}
-	frames, stop = u.Unwind(nil, regs, fakeMemory{stackBase, make([]uint64, 16)}, image)
-	if len(frames) != 1 || stop.Reason == unwind.NoMemory {
-		t.Errorf("with all memory: %s after %d frames", stop, len(frames))
+	for _, tt := range []struct {
+		arch  *arch.Arch
+		image bareImage
+	}{
+		{arch.RISCV64, bareImage{0x82, 0x80}},                                   // ret
+		{arch.S390X, bareImage{0xeb, 0xef, 0xf0, 0x70, 0x00, 0x04, 0x07, 0xfe}}, // lmg %r14, %r15, 112(%r15); br %r14
+	} {
+		var regs arch.Registers
+		regs.Set(tt.arch.PC, code)
+		regs.Set(tt.arch.SP, stackBase)
+		regs.Set(tt.arch.ReturnColumn, code+2)
+		u := unwind.Unwinder{Arch: tt.arch}
+		frames, stop := u.Unwind(nil, regs, fakeMemory{stackBase, make([]uint64, 16)}, tt.image)
+		if len(frames) != 1 || stop != (unwind.Stop{Reason: unwind.NoCFI, Address: code}) {
+			t.Errorf("%s: %s after %d frames", tt.arch.Name, stop, len(frames))
+		}
 	}
 }
 

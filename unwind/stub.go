@@ -81,29 +81,3 @@ var endless = map[string]bool{
 	"__cxa_throw": true, "__cxa_rethrow": true, "__cxa_bad_cast": true, "__cxa_throw_bad_array_new_length": true,
 	"_Unwind_Resume": true, "_ZSt9terminatev": true, "__cxa_call_unexpected": true, "__cxa_pure_virtual": true,
 }
-
-// relativeStub recognises code that computes an address relative to itself, loads from an offset of it and jumps
-// there.
-func relativeStub(
-	decode func(p []byte) (disasm.Instruction, error),
-) func(c *bareCode, addr uint64) (slot uint64, ok bool) {
-	return func(c *bareCode, addr uint64) (slot uint64, ok bool) {
-		var here uint64
-		based, held := disasm.None, disasm.None
-		for range 3 {
-			x, err := decode(c.Bytes(addr))
-			switch {
-			case err != nil:
-				return 0, false
-			case x.Op == disasm.Here && based == disasm.None:
-				here, based = addr+x.Imm, x.Rd
-			case x.Access.Load && x.Access.Count == 1 && x.Access.Base == based && based != disasm.None:
-				slot, held = here+uint64(x.Access.Disp), x.Access.Whole[0]
-			default:
-				return slot, x.Flow == disasm.Unknown && x.Rn == held && held != disasm.None
-			}
-			addr += x.Length
-		}
-		return 0, false
-	}
-}

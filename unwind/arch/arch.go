@@ -45,7 +45,7 @@ type Go struct {
 	Injected uint64
 }
 
-// InstructionSet is instructions that an unwinder can follow.
+// InstructionSet is a set of instructions that an unwinder can follow, or in which it only recognises calls.
 type InstructionSet uint8
 
 // The instruction sets.
@@ -53,8 +53,8 @@ const (
 	Unfollowed InstructionSet = iota
 	X86                       // package disasm decodes them
 	A64                       // package a64
-	RV64                      // package rv64
-	ZArch                     // package zarch
+	RV64                      // only calls are recognised
+	ZArch                     // only calls are recognised
 )
 
 // Arch is one architecture. A "register number" is an index into Registers. It equals the DWARF column (the register

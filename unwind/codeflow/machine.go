@@ -36,7 +36,7 @@ func machineOf(a *arch.Arch) *machine { return machines[a.Instructions] }
 
 //nolint:gochecknoglobals // a table
 var machines = [...]*machine{
-	arch.Unfollowed: nil, arch.X86: &ofX86, arch.A64: &ofA64, arch.RV64: &ofRV64, arch.ZArch: &ofZArch,
+	arch.Unfollowed: nil, arch.X86: &ofX86, arch.A64: &ofA64, arch.RV64: nil, arch.ZArch: nil,
 }
 
 // flow is where an instruction leads.

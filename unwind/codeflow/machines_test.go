@@ -47,16 +47,6 @@ var arm64 = machine{
 	scan: scanPlain(arch.ARM64, disasm.DecodeA64, "\x1f\x20\x03\xd5"),
 }
 
-var riscv64Machine = machine{
-	arch: arch.RISCV64, preserved: []int{8, 9, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27}, most: disasm.LongestRV64,
-	scan: scanPlain(arch.RISCV64, disasm.DecodeRV64, "\x01\x00"),
-}
-
-var s390xMachine = machine{
-	arch: arch.S390X, preserved: []int{6, 7, 8, 9, 10, 11, 12, 13}, most: disasm.LongestZArch,
-	scan: scanPlain(arch.S390X, disasm.DecodeZArch, "\x07\x07"),
-}
-
 // scanPlain scans code that package disasm decodes. nop is the instruction that aligns functions. It skips
 // instructions that disasm does not decode, for example vectors of a scalable length.
 func scanPlain(

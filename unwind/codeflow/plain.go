@@ -78,7 +78,7 @@ func (s *state) computed(x *disasm.Instruction) (uint64, bool) {
 		return a & x.Imm, known
 	case disasm.Insert:
 		return a&^(0xffff<<x.Shift) | x.Imm<<x.Shift, known
-	case disasm.Other, disasm.Set, disasm.Page, disasm.Here:
+	case disasm.Other, disasm.Set, disasm.Page:
 	}
 	return 0, false
 }

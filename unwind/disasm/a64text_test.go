@@ -283,7 +283,7 @@ func result(x *disasm.Instruction) uint64 {
 		return x.Imm
 	case disasm.Insert:
 		return values(x.Rn)&^(0xffff<<x.Shift) | x.Imm<<x.Shift
-	case disasm.Other, disasm.Page, disasm.Here:
+	case disasm.Other, disasm.Page:
 	}
 	return 0
 }

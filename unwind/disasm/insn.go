@@ -5,12 +5,7 @@
 //
 // DecodeX86 decodes x86-64 instructions one at a time. It uses golang.org/x/arch, and adds the instructions that x/arch
 // does not support. DecodeA64 follows the Arm Architecture Reference Manual (DDI 0487), chapter C4, "A64 Instruction Set
-// Encoding". DecodeRV64 follows the RISC-V Instruction Set Manual, volume I, chapter "RV32/64G Instruction Set Listings",
-// and the chapters on extensions: compressed instructions, atomic operations, floating point, bits and vectors.
-//
-// DecodeZArch follows the z/Architecture Principles of Operation (SA22-7832), appendix B, "Lists of Instructions". The
-// architecture has some thousand instructions. The decoder describes branches, and the instructions that create and
-// remove frames, exactly. For other instructions it lists the registers that they may write. This list can be too long.
+// Encoding".
 package disasm
 
 import "errors"
@@ -50,7 +45,6 @@ const (
 	And                   // Rd = Rn & Imm
 	Set                   // Rd = Imm
 	Page                  // Rd = the instruction's address, the low 12 bits clear, + Imm
-	Here                  // Rd = the instruction's address + Imm
 	Insert                // Rd gets the 16 bits of Imm at bit Shift, and keeps its other bits
 )
 

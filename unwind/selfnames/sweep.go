@@ -277,8 +277,6 @@ func decodeAArch64(p []byte, pc uint64, e *effect, _ bool) bool {
 		if x.Rn >= 0 && x.Rn < registers {
 			e.copied, e.rd, e.rn, e.value = true, uint8(x.Rd), uint8(x.Rn), x.Imm
 		}
-	case disasm.Here:
-		e.set, e.rd, e.value = true, uint8(x.Rd), pc+x.Imm
 	default:
 	}
 	return true

@@ -75,8 +75,9 @@ func TestCores(t *testing.T) {
 				t.Errorf("refused %v, signal %d, %s", c.Refused, c.Signal, c.Arch)
 			}
 			th := &c.Trace.Threads[0]
-			checkCoreStack(t, th, strings.Contains(name, "bare"))
-			n := compareWithGDB(t, name, th.Frames)
+			bare, followed := strings.Contains(name, "bare"), c.Arch == "x86_64" || c.Arch == "aarch64"
+			checkCoreStack(t, th, bare, followed)
+			n := compareWithGDB(t, name, th.Frames, bare && !followed)
 			frames, confirmed = frames+len(th.Frames), confirmed+n
 			seen[c.Arch]++
 		})
@@ -89,8 +90,8 @@ func TestCores(t *testing.T) {
 
 // checkCoreStack compares the names with coreStack. Stacks of bare functions, without call frame information and
 // frame pointers, end in start_c: it never returns, so its code has no return to follow. On aarch64 the frame pointer
-// is zero there.
-func checkCoreStack(t *testing.T, th *backtrace.Thread, bare bool) {
+// is zero there. On riscv64 and s390x, such a stack ends in the first such function behind the link register.
+func checkCoreStack(t *testing.T, th *backtrace.Thread, bare, followed bool) {
 	t.Helper()
 	want, whole := coreStack, th.Whole
 	if bare {
@@ -103,6 +104,9 @@ func checkCoreStack(t *testing.T, th *backtrace.Thread, bare bool) {
 		if f.Note == "signal handler called" {
 			names[i] = ""
 		}
+	}
+	if bare && !followed {
+		want, whole = want[:min(len(names), len(want))], strings.Contains(th.Stop, "no call frame information")
 	}
 	if !slices.Equal(names, want) || !whole {
 		t.Errorf("stack %q, %s", names, th.Stop)
@@ -169,8 +173,8 @@ func symbolValue(t *testing.T, file, name string) uint64 {
 
 var gdbFrame = regexp.MustCompile(`^#(\d+)\s+0x([0-9a-f]+) in (\S+) \(`)
 
-// compareWithGDB compares the frames that gdb named and returns their number.
-func compareWithGDB(t *testing.T, name string, frames []backtrace.Frame) int {
+// compareWithGDB compares the frames that gdb named and returns their number. cut is set if gdb may have more of them.
+func compareWithGDB(t *testing.T, name string, frames []backtrace.Frame, cut bool) int {
 	t.Helper()
 	f, err := os.Open(filepath.Join(coresDir, name+".gdb"))
 	if err != nil {
@@ -187,6 +191,9 @@ func compareWithGDB(t *testing.T, name string, frames []backtrace.Frame) int {
 		var pc uint64
 		if _, err := fmt.Sscanf(m[1]+" "+m[2], "%d %x", &level, &pc); err != nil {
 			t.Fatal(err)
+		}
+		if cut && level >= len(frames) {
+			continue
 		}
 		if level >= len(frames) || frames[level].Address != pc || frames[level].Function != m[3] {
 			t.Errorf("gdb has %s", lines.Text())

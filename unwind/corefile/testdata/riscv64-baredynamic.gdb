@@ -1,7 +1,0 @@
-#0  0x000000000001018e in leaf ()
-#1  0x00000000000101a4 in crash ()
-#2  0x00000000000101ee in deeper ()
-#3  0x00000000000101d4 in deeper ()
-#4  0x00000000000101d4 in deeper ()
-#5  0x00000000000101d4 in deeper ()
-#6  0x00000000000101fe in on_signal ()
