@@ -37,7 +37,6 @@ const (
 	cachedFunctions
 	cachedLines
 	cachedSection
-	cachedSplit
 	cachedUnit
 )
 

@@ -30,12 +30,11 @@ const (
 
 // readLines reads a line table: header, names, program.
 func (d *Data) readLines(u *unit) (*lines, error) {
-	t := &lines{}
-	from, err := d.source(u)
+	dir, err := d.folder(u)
 	if err != nil && !errors.Is(err, ErrNoSupplement) {
 		return nil, err
 	}
-	t.dir = from.dir
+	t := &lines{dir: dir}
 	c, err := d.sections.line.cursor(u.stmt, 12)
 	if err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package dwarf
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 
 	"pg_stat_backtrace/unwind/budget"
@@ -18,14 +19,12 @@ type unit struct {
 	strBase         uint64
 	addrBase        uint64
 	rngBase         uint64
-	// dwoID identifies a skeleton and its split unit. gnuRanges is the start of a split unit's range lists.
-	dwoID, gnuRanges uint64
-	tag              tag
-	version          uint8
-	addrSize         uint8
-	is64             bool
-	hasStmt          bool
-	// split is set for a skeleton: the entries are in another file.
+	tag             tag
+	version         uint8
+	addrSize        uint8
+	is64            bool
+	hasStmt         bool
+	// split is set for a skeleton: the entries are in another file, which is not read.
 	split bool
 }
 
@@ -82,6 +81,9 @@ func (d *Data) load() error {
 		d.units = append(d.units, u)
 	}
 	errs = errors.Join(errs, d.readRoots())
+	if slices.ContainsFunc(d.units, func(u unit) bool { return u.split }) {
+		errs = errors.Join(errs, d.splitError()) // once for all units
+	}
 	if info.spill != nil {
 		// The checksum is behind the end. A section without it is not trusted.
 		if _, err := info.bytes(info.size-1, 1); err != nil {
@@ -121,8 +123,8 @@ func (d *Data) unitHeader(off uint64) (unit, error) {
 		u.addrSize = c.u8()
 	}
 	switch kind {
-	case unitSkeleton, unitSplitCompile:
-		u.dwoID = c.uint(8)
+	case unitSkeleton, unitSplitCompile: // their id
+		c.uint(8)
 	case unitType, unitSplitType:
 		c.uint(8)
 		c.sized(is64)
@@ -132,11 +134,10 @@ func (d *Data) unitHeader(off uint64) (unit, error) {
 		return u, nil
 	}
 	u.version = uint8(version)
-	if kind == unitSplitCompile || kind == unitSplitType {
-		u.setSplitBases()
-	}
 	return u, nil
 }
+
+func (d *Data) splitError() error { return fmt.Errorf("%s: %w", d.name, ErrSplit) }
 
 // unitAt returns the unit that contains an offset of .debug_info, or nil. The units must be listed.
 func (d *Data) unitAt(off uint64) *unit {
@@ -280,10 +281,6 @@ func (u *unit) readRootAttributes(c *cursor, decl *declaration) (root, value) {
 			u.strBase = u.readForm(c, a).u
 		case attrAddrBase, attrGNUAddrBase:
 			u.addrBase = u.readForm(c, a).u
-		case attrGNURangesBase:
-			u.gnuRanges = u.readForm(c, a).u
-		case attrGNUDwoID:
-			u.dwoID = u.readForm(c, a).u
 		case attrDwoName, attrGNUDwoName:
 			u.split = true
 			u.skipForm(c, a.form)
@@ -296,29 +293,22 @@ func (u *unit) readRootAttributes(c *cursor, decl *declaration) (root, value) {
 	return r, low
 }
 
-// source is where a unit comes from.
-type source struct {
-	// dir is the folder in which the compiler ran, dwo the name of the file that has the entries of a skeleton.
-	dir, dwo string
-}
-
-// source reads the unit's source file and folder. With an error it returns the readable part.
-func (d *Data) source(u *unit) (source, error) {
-	var s source
+// folder reads the folder in which the compiler ran. With an error it returns the readable part.
+func (d *Data) folder(u *unit) (dir string, err error) {
 	abbrevs, err := d.abbrevs(u)
 	if err != nil {
-		return s, err
+		return "", err
 	}
 	c, err := d.sections.info.cursor(u.first, min(maxHeader, u.end-u.first))
 	if err != nil {
-		return s, err
+		return "", err
 	}
 	decl := abbrevs.find(c.uleb())
 	if decl == nil {
-		return s, fmt.Errorf("%w: unit at %#x", ErrMalformed, u.off)
+		return "", fmt.Errorf("%w: unit at %#x", ErrMalformed, u.off)
 	}
 	if err := d.charge(int64(len(decl.attrs)), "first entries of units"); err != nil {
-		return s, err
+		return "", err
 	}
 	for i := range decl.attrs {
 		a := &decl.attrs[i]
@@ -326,15 +316,9 @@ func (d *Data) source(u *unit) (source, error) {
 		if c.bad {
 			break
 		}
-		var e error
-		switch a.name {
-		case attrCompDir:
-			s.dir, e = d.text(u, v)
-		case attrDwoName, attrGNUDwoName:
-			s.dwo, e = d.text(u, v)
-		default:
+		if a.name == attrCompDir {
+			return d.text(u, v)
 		}
-		err = errors.Join(err, e)
 	}
-	return s, err
+	return "", nil
 }
