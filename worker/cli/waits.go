@@ -43,9 +43,6 @@ Methods (--method):
   exact    times system calls. It sees every wait that enters the kernel.
   blocked  times sleeps. It sees no reads from the page cache, and costs less.
   sampled  reads the events 100 times a second. It estimates total times only.
-  watchpoint  times each change of one process's event, by a debug register of
-           the processor, without a program in the kernel. It costs that
-           process some microseconds for each change.
   auto     exact where the kernel has trampolines, otherwise blocked, otherwise
            sampled. The output names the method.
 
@@ -87,7 +84,7 @@ func newWaits() *cobra.Command {
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: the only server of this host")
 	fs.DurationVarP(&f.duration, "duration", "d", 10*time.Second, "measure for this `TIME`; an interrupt ends it earlier")
 	fs.StringVarP(&f.method, "method", "m", string(waits.Auto),
-		"`METHOD`: auto, exact, blocked, sampled or watchpoint")
+		"`METHOD`: auto, exact, blocked or sampled")
 	fs.IntVar(&f.trace, "trace", 0, "record every wait of process `PID`, and print them by query")
 	fs.StringVar(&f.stacks, "stacks", "", "print the stacks of `WAITS`: 1/N for one in N, or >10ms for the long ones")
 	fs.IntVarP(&f.top, "top", "n", 20, "with --stacks and text: the `N` stacks and functions with the most time")
@@ -97,7 +94,7 @@ func newWaits() *cobra.Command {
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text or json; with --stacks "+
 		strings.Join(profilefmt.Formats(), ", "))
 	_ = cmd.MarkFlagDirname("pgdata")
-	methods := []string{"auto", "exact", "blocked", "sampled", "watchpoint"}
+	methods := []string{"auto", "exact", "blocked", "sampled"}
 	_ = cmd.RegisterFlagCompletionFunc("method",
 		cobra.FixedCompletions(methods, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("format",
@@ -108,9 +105,9 @@ func newWaits() *cobra.Command {
 // check validates the flags and returns the processes.
 func (f *waitsFlags) check(args []string) ([]int, error) {
 	switch waits.Method(f.method) {
-	case waits.Auto, waits.Exact, waits.Blocked, waits.Sampled, waits.Watchpoint:
+	case waits.Auto, waits.Exact, waits.Blocked, waits.Sampled:
 	default:
-		return nil, fmt.Errorf("--method must be auto, exact, blocked, sampled or watchpoint, not %q", f.method)
+		return nil, fmt.Errorf("--method must be auto, exact, blocked or sampled, not %q", f.method)
 	}
 	if err := f.checkStacks(); err != nil {
 		return nil, err

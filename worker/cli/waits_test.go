@@ -27,7 +27,7 @@ func TestWaitsRefuses(t *testing.T) {
 		"--stacks >1s --trace 1":          "give either --stacks or --trace",
 		"-D /nonexistent":                 "/nonexistent",
 		self:                              "process " + self + " is not a PostgreSQL server process",
-		"--method watchpoint --duration 1 " + self: "invalid argument",
+		"--method watchpoint 1":           "--method must be auto, exact, blocked or sampled",
 	} {
 		var stdout, stderr strings.Builder
 		status := Main("test", append([]string{"waits"}, strings.Fields(arguments)...), &stdout, &stderr)

@@ -194,8 +194,6 @@ func waitCost(mechanism string) string {
 		return "estimated cost: up to 15 %"
 	case "sched_switch":
 		return "estimated cost: up to 3 %"
-	case "watchpoint":
-		return "one process only, some microseconds for each wait"
 	}
 	return "no measurable cost"
 }

@@ -36,9 +36,7 @@ var (
 	fentry      = way{Info{Method: Exact, Mechanism: "fentry"}, waitsbpf.Functions}
 	tracepoints = way{Info{Method: Exact, Mechanism: "tracepoints"}, waitsbpf.Calls}
 	switches    = way{Info{Method: Blocked, Mechanism: "sched_switch"}, waitsbpf.Switches}
-	// debugRegister is for one process.
-	debugRegister = way{info: Info{Method: Exact, Mechanism: "watchpoint"}}
-	polling       = way{info: Info{Method: Sampled, Mechanism: "polling"}}
+	polling     = way{info: Info{Method: Sampled, Mechanism: "polling"}}
 )
 
 // ways returns the mechanisms of a method, the best first. Tracepoints at every system call of the host are taken only
@@ -53,8 +51,6 @@ func ways(m Method) ([]way, error) {
 		return []way{switches}, nil
 	case Sampled:
 		return []way{polling}, nil
-	case Watchpoint:
-		return []way{debugRegister}, nil
 	}
 	return nil, fmt.Errorf("%w: there is no method %q", ErrUnsupported, m)
 }
@@ -105,12 +101,6 @@ func (w way) open(p *procs, o Options, reasons []string) (Provider, error) {
 	if info.Method == Sampled {
 		return openPoller(p, info, o)
 	}
-	if info.Mechanism == debugRegister.info.Mechanism {
-		if len(o.Keep) != 1 {
-			return nil, impossiblef("a watchpoint follows one process, and %d were given", len(o.Keep))
-		}
-		return openWatchpoint(p, info, o.Keep[0])
-	}
 	if err := usable(w.hooks); err != nil {
 		return nil, err
 	}
@@ -153,5 +143,5 @@ func Possibilities() []Possibility {
 		}
 		all = append(all, p)
 	}
-	return append(all, Possibility{Info: debugRegister.info, Err: tryWatchpoint()}, Possibility{Info: polling.info})
+	return append(all, Possibility{Info: polling.info})
 }

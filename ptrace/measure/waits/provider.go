@@ -40,8 +40,6 @@ const (
 	Exact Method = "exact"
 	// Blocked sees every wait in which a process leaves its processor.
 	Blocked Method = "blocked"
-	// Watchpoint sees every wait of a single process, named by Options.Keep. Its figures are exact.
-	Watchpoint Method = "watchpoint"
 	// Sampled estimates the total time, and counts nothing.
 	Sampled Method = "sampled"
 )
@@ -49,7 +47,7 @@ const (
 // Info describes a provider.
 type Info struct {
 	Method Method
-	// Mechanism is the name of the facility: fentry, tracepoints, sched_switch, polling or watchpoint.
+	// Mechanism is the name of the facility: fentry, tracepoints, sched_switch or polling.
 	Mechanism string
 	// Counts says whether there are calls, maxima and histograms; otherwise there is an estimate of the total only.
 	Counts bool

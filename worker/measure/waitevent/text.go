@@ -32,16 +32,13 @@ func SeesOfTrace(info waits.Info) string {
 func sees(info waits.Info) string {
 	switch info.Method {
 	case waits.Exact:
-		if info.Mechanism == "watchpoint" {
-			return "Every wait of the process is timed. The times contain the cost of the watchpoint."
-		}
 		return "Every wait that enters the kernel is timed. A wait that makes several system calls counts as several."
 	case waits.Blocked:
 		return "Waits are timed while the process sleeps: reads from the page cache do not show. " +
 			"A wait that sleeps several times counts as several."
 	case waits.Sampled:
 		return "Total times are estimates from 100 readings a second. Calls, maxima and histograms are not known."
-	case waits.Auto, waits.Watchpoint:
+	case waits.Auto:
 	}
 	return ""
 }

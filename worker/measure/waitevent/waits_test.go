@@ -534,9 +534,9 @@ func TestMethods(t *testing.T) {
 func TestImpossibleMethods(t *testing.T) {
 	w := watch(t, pgtest.BinDir(t), pgtest.Options{}, waits.Options{Method: waits.Sampled})
 	for name, o := range map[string]waits.Options{
-		"a watchpoint for no process": {Method: waits.Watchpoint},
-		"stacks of sleeps":            {Method: waits.Blocked, Stacks: waitsbpf.StackOptions{Every: 1}},
-		"an unknown mechanism":        {Method: waits.Exact, Mechanism: "other"},
+		"an unknown method":    {Method: "watchpoint"},
+		"stacks of sleeps":     {Method: waits.Blocked, Stacks: waitsbpf.StackOptions{Every: 1}},
+		"an unknown mechanism": {Method: waits.Exact, Mechanism: "other"},
 	} {
 		provider, err := waits.Open(w.Target, o)
 		if err == nil {
@@ -550,47 +550,6 @@ func TestImpossibleMethods(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-}
-
-// TestWatchpoint compares the calls of a session by programs in the kernel with the calls by a watchpoint, which sees
-// every change of the event.
-func TestWatchpoint(t *testing.T) {
-	pgtest.Each(t, func(t *testing.T, bin string) {
-		w := watch(t, bin, pgtest.Options{Conf: []string{"fsync = on", "shared_buffers = 1MB", "autovacuum = off"}},
-			waits.Options{Method: waits.Exact})
-		w.server.Exec(t, "CREATE TABLE t AS SELECT i AS n, repeat('x', 500) AS s FROM generate_series(1, 5000) i")
-		c := w.server.Connect(t, "postgres", "postgres")
-		pid := number[int](t, c, "SELECT pg_backend_pid()")
-		second, err := waits.Open(w.Target, waits.Options{Method: waits.Watchpoint, Keep: []int{pid}})
-		if errors.Is(err, fs.ErrPermission) || errors.Is(err, waits.ErrUnsupported) {
-			t.Skip(err)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer second.Close()
-		w.provider.Reset(pid)
-		second.Reset(pid)
-		for range 20 {
-			number[string](t, c, "SELECT pg_sleep(0.001)::text")
-			number[int](t, c, "SELECT count(*) FROM t")
-			if _, err := c.Exec(context.Background(), "INSERT INTO t VALUES (0, '')"); err != nil {
-				t.Fatal(err)
-			}
-		}
-		ours, theirs := w.callsOf(t, w.provider, pid), w.callsOf(t, second, pid)
-		for name := range strings.FieldsSeq(
-			"Timeout/PgSleep IO/DataFileRead IO/WALSync IO/WalSync IO/WALWrite IO/WalWrite") {
-			truth, got := theirs[name].Calls, ours[name].Calls
-			t.Logf("%s: %d calls, %v; watchpoint %d, %v", name, got, ours[name].Total, truth, theirs[name].Total)
-			if diff := int(got) - int(truth); diff > 1+int(truth)/200 || -diff > 1+int(truth)/200 {
-				t.Errorf("%s: %d calls, by the watchpoint %d", name, got, truth)
-			}
-		}
-		if theirs["Timeout/PgSleep"].Calls < 20 || theirs["IO/DataFileRead"].Calls < 20 {
-			t.Errorf("the watchpoint has seen %+v", theirs)
-		}
-	})
 }
 
 // callsOf returns the figures of a process.
