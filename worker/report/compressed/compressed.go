@@ -1,6 +1,6 @@
 // Package compressed reads and writes libwebsockets' compressed backtraces: a call stack and a size in some 20 bytes,
 // in lines such as ~m#IF0BmUQugNCkgCnkhdAYpQa6wAAV. The format is what libwebsockets' programs write. Its description
-// differs from that: doc/compressed.md lists the differences.
+// differs from that: doc/internals/compressed-format.md lists the differences.
 //
 // The package must not know processes, images or names: its input and output are numbers and text.
 package compressed
