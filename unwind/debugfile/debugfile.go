@@ -38,6 +38,8 @@ const (
 	ByDebugData How = "debugdata"
 	// BySupplement is the link from a debug file to the file that dwz created for common data of several files.
 	BySupplement How = "supplement"
+	// BySplit is the name of a split file (.dwo).
+	BySplit How = "split"
 )
 
 // DefaultFolder is where distributions install debug files.

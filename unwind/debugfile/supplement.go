@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"pg_stat_backtrace/unwind/elfimage"
 )
@@ -89,6 +90,67 @@ func OpenSupplement(debug *elfimage.Image, path string, o Options) (Result, erro
 		return r, nil
 	}
 	return Result{}, s.failure()
+}
+
+// FindSplit searches a split file (.dwo) of an image or its debug file at path. It tries the place where the compiler
+// put it, by its name and the folder in which the compiler ran, and then the folder of path. Callers must verify by
+// the ids of its units that it belongs to the image. The error is ErrNone or ErrMismatch.
+func FindSplit(debug *elfimage.Image, path, dir, name string, o Options) (Result, error) {
+	s := search{options: o, image: debug, path: path}
+	at := name
+	if !filepath.IsAbs(name) {
+		at = filepath.Join(dir, name)
+	}
+	all := []string{at}
+	if base := filepath.Base(name); path != "" && plainName(base) {
+		all = append(all, filepath.Join(filepath.Dir(path), base))
+	}
+	return s.firstOf(all, ".dwo")
+}
+
+// FindPackage searches the package of split files (.dwp) of an image or its debug file, beside one of the paths.
+// These are the paths of the image and its debug file. Callers must verify by the ids of its units that it belongs to
+// the image. The error is ErrNone or ErrMismatch.
+func FindPackage(debug *elfimage.Image, paths []string, o Options) (Result, error) {
+	s := search{options: o, image: debug}
+	all := make([]string, 0, 2*len(paths))
+	for _, p := range paths {
+		all = append(all, p+".dwp", strings.TrimSuffix(p, ".debug")+".dwp")
+	}
+	return s.firstOf(all, ".dwp")
+}
+
+// firstOf opens the first of the files that is there, if its name has the suffix.
+func (s *search) firstOf(paths []string, suffix string) (Result, error) {
+	for _, p := range paths {
+		if !filepath.IsAbs(p) || !strings.HasSuffix(p, suffix) {
+			continue
+		}
+		if r, ok := s.trySplit(p); ok {
+			return r, nil
+		}
+	}
+	return Result{}, s.failure()
+}
+
+// trySplit opens a candidate.
+func (s *search) trySplit(path string) (Result, bool) {
+	f, err := s.options.open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return Result{}, false
+	}
+	if err != nil {
+		return s.skip(path, err)
+	}
+	m, err := elfimage.Open(f, path)
+	if err == nil && m.Machine() != s.image.Machine() {
+		err = fmt.Errorf("%w: for %v, not %v", ErrMismatch, m.Machine(), s.image.Machine())
+	}
+	if err != nil {
+		_ = f.Close()
+		return s.skip(path, err)
+	}
+	return Result{Image: m, Path: path, How: BySplit, Skipped: s.skipped, file: f}, true
 }
 
 // paths returns the places where the supplementary file may be.

@@ -101,3 +101,41 @@ func TestOpenSupplement(t *testing.T) {
 		})
 	}
 }
+
+// TestFindSplit finds the file where the compiler put it, or beside the debug file. It never accepts a file of
+// another kind.
+func TestFindSplit(t *testing.T) {
+	m := openBytes(t, "debug", makeELF(id))
+	dwo := makeELF("", section(".debug_info.dwo"))
+	for _, c := range []struct{ at, dir, name, want string }{
+		{"/build/x.dwo", "/build", "x.dwo", "/build/x.dwo"},
+		{"/build/x.dwo", "/elsewhere", "/build/x.dwo", "/build/x.dwo"},
+		{"/usr/lib/debug/x.dwo", "/build", "sub/x.dwo", "/usr/lib/debug/x.dwo"},
+		{"/usr/lib/debug/x.dwo", "", "x.dwo", "/usr/lib/debug/x.dwo"},
+		{"/etc/secret", "/etc", "secret", ""},
+		{"/build/x.dwo", "/build", "", ""},
+		{"/build/y.dwo", "/build", "x.dwo", ""},
+	} {
+		f := &files{content: map[string][]byte{c.at: dwo}}
+		r, err := debugfile.FindSplit(m, "/usr/lib/debug/p.debug", c.dir, c.name, debugfile.Options{Open: f.Open})
+		if r.Path != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, debugfile.ErrNone) {
+			t.Errorf("%+v: %q, %v", c, r.Path, err)
+		}
+	}
+}
+
+// TestFindPackage finds the package beside the image or its debug file. The name has ".dwp" appended, or in place of
+// ".debug".
+func TestFindPackage(t *testing.T) {
+	m := openBytes(t, "debug", makeELF(id))
+	for at, want := range map[string]string{
+		"/bin/p.dwp": "/bin/p.dwp", "/dbg/p.debug.dwp": "/dbg/p.debug.dwp", "/dbg/p.dwp": "/dbg/p.dwp", "/dbg/q.dwp": "",
+	} {
+		f := &files{content: map[string][]byte{at: makeELF("", section(".debug_info.dwo"))}}
+		o := debugfile.Options{Open: f.Open}
+		r, err := debugfile.FindPackage(m, []string{"/bin/p", "/dbg/p.debug", "", "relative"}, o)
+		if r.Path != want || (err == nil) != (want != "") || err != nil && !errors.Is(err, debugfile.ErrNone) {
+			t.Errorf("%s: %q, %v", at, r.Path, err)
+		}
+	}
+}

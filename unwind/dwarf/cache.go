@@ -37,6 +37,7 @@ const (
 	cachedFunctions
 	cachedLines
 	cachedSection
+	cachedSplit
 	cachedUnit
 )
 

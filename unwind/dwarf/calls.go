@@ -19,9 +19,6 @@ const maxCalls = 256
 
 // calls returns the function at an address and the calls inlined there, outermost first.
 func (d *Data) calls(u *unit, addr uint64) ([]call, error) {
-	if u.split {
-		return nil, d.splitError()
-	}
 	functions, err := d.functions(u)
 	if err != nil {
 		return nil, err

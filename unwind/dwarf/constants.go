@@ -34,6 +34,8 @@ const (
 	attrDwoName         attr = 0x76
 	attrMIPSLinkageName attr = 0x2007
 	attrGNUDwoName      attr = 0x2130
+	attrGNUDwoID        attr = 0x2131
+	attrGNURangesBase   attr = 0x2132
 	attrGNUAddrBase     attr = 0x2133
 )
 

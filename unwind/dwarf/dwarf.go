@@ -5,8 +5,8 @@
 // one unit that covers its address, and a Cache of bounded size keeps the decoded data. Uncompressed sections are
 // read piece by piece from the file. Large compressed sections are expanded only as far as necessary. If
 // .debug_aranges contains the address, the units are not listed. Data that dwz moved to a supplementary file is read
-// from there, with the GNU forms and the forms of DWARF 5. Split DWARF (.dwo and .dwp
-// files) is not read: such a unit has only its lines.
+// from there, with the GNU forms and the forms of DWARF 5. Data of split DWARF is read from .dwo files, or from a
+// package of them (.dwp).
 //
 // Files are foreign input: reading is bounded in time and space, and damaged data gives fewer answers, never a panic.
 // The package must not know of processes, load addresses or where files are found; addresses are link-time addresses.
@@ -34,8 +34,6 @@ var (
 	ErrTooLarge = errors.New("dwarf: debugging information too large")
 	// ErrNoSupplement means that the data is in a missing supplementary file.
 	ErrNoSupplement = errors.New("dwarf: supplementary file missing")
-	// ErrSplit means that the functions of a unit are in a split file (§7.3.2; before version 5 a GNU extension).
-	ErrSplit = errors.New("dwarf: split DWARF (.dwo, .dwp) is not read")
 )
 
 // Frame is a call at an address: a function, or a call that the compiler inlined.
@@ -61,9 +59,18 @@ type Data struct {
 	sup      *Data
 	cache    *Cache
 	options  Options
-	// effort bounds the processor time; nil means no limit. exceeded is set once that is reported.
+	// skeleton is the image that a split file belongs to; nil for an image itself.
+	skeleton *Data
+	// effort bounds the processor time, shared with split files; nil means no limit. exceeded is set once that is reported.
 	effort   *budget.Effort
 	exceeded atomic.Bool
+
+	packageOnce sync.Once
+	dwp         *dwp
+	packageErr  error
+
+	splitMu    sync.Mutex
+	splitFiles map[SplitFile]splitFile
 
 	early early
 
@@ -104,6 +111,11 @@ type Options struct {
 	Spill func() (SpillFile, error)
 	// Report receives, once, the errors from listing the units; nil discards them.
 	Report func(error)
+	// Split opens the split file of a unit when its entries are first needed. The image must stay readable. The unit
+	// in the file is identified by its id. nil means that there are no such files.
+	Split func(SplitFile) (*elfimage.Image, error)
+	// Package opens the package of all such files (.dwp), which is tried first; nil means that there is none.
+	Package func() (*elfimage.Image, error)
 }
 
 // New creates the debugging information of an image, which must stay readable. It reads only section headers. The
@@ -113,16 +125,17 @@ func New(m *elfimage.Image, o Options) (*Data, error) {
 	if d.cache == nil {
 		d.cache = NewCache(0)
 	}
-	if err := d.findSections(m); err != nil {
+	if err := d.findSections(m, ""); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
-// findSections finds the sections.
-func (d *Data) findSections(m *elfimage.Image) error {
+// findSections finds the sections whose names end in suffix.
+func (d *Data) findSections(m *elfimage.Image, suffix string) error {
 	var err error
 	d.sections.each(func(i uint64, s *section, name string) {
+		name += suffix
 		s.name, s.big = name, m.Order().Uint16([]byte{1, 0}) != 1
 		size, r, e := m.SectionReader(name)
 		switch {
@@ -196,7 +209,11 @@ func (d *Data) Frames(addr uint64) ([]Frame, error) {
 
 // unitFrames returns the frames at an address from one unit.
 func (d *Data) unitFrames(u *unit, addr uint64) ([]Frame, error) {
-	calls, err := d.calls(u, addr)
+	owner, entries, err := d.entries(u)
+	var calls []call
+	if err == nil {
+		calls, err = owner.calls(entries, addr)
+	}
 	file, line, e := d.line(u, addr)
 	err = errors.Join(err, e)
 	if len(calls) == 0 {
@@ -210,7 +227,7 @@ func (d *Data) unitFrames(u *unit, addr uint64) ([]Frame, error) {
 		c := &calls[len(calls)-1-i] // they come outermost first
 		f := &frames[i]
 		*f = Frame{Entry: c.entry, Start: c.start, File: file, Line: line, Inlined: i < len(calls)-1}
-		f.Function, e = d.functionName(u, c.offset)
+		f.Function, e = owner.functionName(entries, c.offset)
 		err = errors.Join(err, e)
 		if f.Inlined {
 			file, e = d.callFile(u, c)

@@ -162,7 +162,7 @@ func (d *Data) address(u *unit, v value) (uint64, error) {
 	case formAddr:
 		return v.u, nil
 	case formAddrx, formAddrx1, formAddrx2, formAddrx3, formAddrx4, formGNUAddrIndex:
-		return d.sections.addr.uint(u.addrBase, v.u, int(u.addrSize))
+		return d.addrs().uint(u.addrBase, v.u, int(u.addrSize))
 	default:
 		return 0, fmt.Errorf("%w: form %#x is no address", ErrMalformed, uint32(v.form))
 	}

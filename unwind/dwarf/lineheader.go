@@ -30,11 +30,12 @@ const (
 
 // readLines reads a line table: header, names, program.
 func (d *Data) readLines(u *unit) (*lines, error) {
-	dir, err := d.folder(u)
+	t := &lines{}
+	from, err := d.source(u)
 	if err != nil && !errors.Is(err, ErrNoSupplement) {
 		return nil, err
 	}
-	t := &lines{dir: dir}
+	t.dir = from.dir
 	c, err := d.sections.line.cursor(u.stmt, 12)
 	if err != nil {
 		return nil, err

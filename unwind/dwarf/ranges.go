@@ -57,7 +57,10 @@ func (d *Data) spans(dst []span, u *unit, low, high, ranges value, budget *int) 
 
 // rangeList appends the ranges of a list.
 func (d *Data) rangeList(dst []span, u *unit, at value, budget *int) ([]span, error) {
-	s, off := &d.sections.ranges, at.u
+	s, off := d.oldRanges(), at.u
+	if d.skeleton != nil && u.version < 5 {
+		off += u.rngBase
+	}
 	if u.version >= 5 {
 		s = &d.sections.rnglists
 		if at.form == formRnglistx {
@@ -139,7 +142,7 @@ func (d *Data) parseRnglist(dst []span, u *unit, c *cursor, budget *int) ([]span
 		if *budget -= indexCost; *budget < 0 {
 			return 0, fmt.Errorf("%w: range lists", ErrTooLarge)
 		}
-		return d.sections.addr.uint(u.addrBase, c.uleb(), int(u.addrSize))
+		return d.addrs().uint(u.addrBase, c.uleb(), int(u.addrSize))
 	}
 	for limit := len(dst) + maxRanges; !c.bad && len(dst) <= limit; {
 		var s span

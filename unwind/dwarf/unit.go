@@ -3,7 +3,6 @@ package dwarf
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"sort"
 
 	"pg_stat_backtrace/unwind/budget"
@@ -19,12 +18,14 @@ type unit struct {
 	strBase         uint64
 	addrBase        uint64
 	rngBase         uint64
-	tag             tag
-	version         uint8
-	addrSize        uint8
-	is64            bool
-	hasStmt         bool
-	// split is set for a skeleton: the entries are in another file, which is not read.
+	// dwoID identifies a skeleton and its split unit. gnuRanges is the start of a split unit's range lists.
+	dwoID, gnuRanges uint64
+	tag              tag
+	version          uint8
+	addrSize         uint8
+	is64             bool
+	hasStmt          bool
+	// split is set for a skeleton: the entries are in another file.
 	split bool
 }
 
@@ -81,9 +82,6 @@ func (d *Data) load() error {
 		d.units = append(d.units, u)
 	}
 	errs = errors.Join(errs, d.readRoots())
-	if slices.ContainsFunc(d.units, func(u unit) bool { return u.split }) {
-		errs = errors.Join(errs, d.splitError()) // once for all units
-	}
 	if info.spill != nil {
 		// The checksum is behind the end. A section without it is not trusted.
 		if _, err := info.bytes(info.size-1, 1); err != nil {
@@ -123,8 +121,8 @@ func (d *Data) unitHeader(off uint64) (unit, error) {
 		u.addrSize = c.u8()
 	}
 	switch kind {
-	case unitSkeleton, unitSplitCompile: // their id
-		c.uint(8)
+	case unitSkeleton, unitSplitCompile:
+		u.dwoID = c.uint(8)
 	case unitType, unitSplitType:
 		c.uint(8)
 		c.sized(is64)
@@ -134,10 +132,11 @@ func (d *Data) unitHeader(off uint64) (unit, error) {
 		return u, nil
 	}
 	u.version = uint8(version)
+	if kind == unitSplitCompile || kind == unitSplitType {
+		u.setSplitBases()
+	}
 	return u, nil
 }
-
-func (d *Data) splitError() error { return fmt.Errorf("%s: %w", d.name, ErrSplit) }
 
 // unitAt returns the unit that contains an offset of .debug_info, or nil. The units must be listed.
 func (d *Data) unitAt(off uint64) *unit {
@@ -281,6 +280,10 @@ func (u *unit) readRootAttributes(c *cursor, decl *declaration) (root, value) {
 			u.strBase = u.readForm(c, a).u
 		case attrAddrBase, attrGNUAddrBase:
 			u.addrBase = u.readForm(c, a).u
+		case attrGNURangesBase:
+			u.gnuRanges = u.readForm(c, a).u
+		case attrGNUDwoID:
+			u.dwoID = u.readForm(c, a).u
 		case attrDwoName, attrGNUDwoName:
 			u.split = true
 			u.skipForm(c, a.form)
@@ -293,22 +296,29 @@ func (u *unit) readRootAttributes(c *cursor, decl *declaration) (root, value) {
 	return r, low
 }
 
-// folder reads the folder in which the compiler ran. With an error it returns the readable part.
-func (d *Data) folder(u *unit) (dir string, err error) {
+// source is where a unit comes from.
+type source struct {
+	// dir is the folder in which the compiler ran, dwo the name of the file that has the entries of a skeleton.
+	dir, dwo string
+}
+
+// source reads the unit's source file and folder. With an error it returns the readable part.
+func (d *Data) source(u *unit) (source, error) {
+	var s source
 	abbrevs, err := d.abbrevs(u)
 	if err != nil {
-		return "", err
+		return s, err
 	}
 	c, err := d.sections.info.cursor(u.first, min(maxHeader, u.end-u.first))
 	if err != nil {
-		return "", err
+		return s, err
 	}
 	decl := abbrevs.find(c.uleb())
 	if decl == nil {
-		return "", fmt.Errorf("%w: unit at %#x", ErrMalformed, u.off)
+		return s, fmt.Errorf("%w: unit at %#x", ErrMalformed, u.off)
 	}
 	if err := d.charge(int64(len(decl.attrs)), "first entries of units"); err != nil {
-		return "", err
+		return s, err
 	}
 	for i := range decl.attrs {
 		a := &decl.attrs[i]
@@ -316,9 +326,15 @@ func (d *Data) folder(u *unit) (dir string, err error) {
 		if c.bad {
 			break
 		}
-		if a.name == attrCompDir {
-			return d.text(u, v)
+		var e error
+		switch a.name {
+		case attrCompDir:
+			s.dir, e = d.text(u, v)
+		case attrDwoName, attrGNUDwoName:
+			s.dwo, e = d.text(u, v)
+		default:
 		}
+		err = errors.Join(err, e)
 	}
-	return "", nil
+	return s, err
 }

@@ -96,6 +96,16 @@ func (l *lines) open(m *Module, from *elfimage.Image, path string, options debug
 				m.Warn(err)
 			}
 		}
+		o.Split = func(f dwarf.SplitFile) (*elfimage.Image, error) {
+			l.mix()
+			r, err := debugfile.FindSplit(from, path, f.Dir, f.Name, options)
+			return r.Image, err
+		}
+		o.Package = func() (*elfimage.Image, error) {
+			l.mix()
+			r, err := debugfile.FindPackage(from, []string{m.Path, path}, options)
+			return r.Image, err
+		}
 		data, err := dwarf.New(from, o)
 		if err != nil {
 			m.Warn(err)
