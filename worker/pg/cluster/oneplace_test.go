@@ -37,6 +37,7 @@ var elsewhere = map[string]string{
 	"worker/cli/node.go exe":                       ownFile,
 	"worker/doctor/server.go exe":                  showOnly,
 	"worker/measure/functrace/tracer.go exe":       showOnly,
+	"worker/history/command/command.go exe":        ownFile,
 	"worker/host/resident.go exe":                  ownFile,
 	"worker/host/rootfs/inroot.go cwd":             otherFile,
 	"worker/serve/node/postmasters.go cwd":         searching,
@@ -44,6 +45,7 @@ var elsewhere = map[string]string{
 	"worker/serve/node/scan.go exe":                searching,
 	"worker/serve/spool/pidfile.go postmaster.pid": serverDir,
 	"worker/naming/symbolize/candidates.go exe":    openFile,
+	"worker/naming/symbolize/keptnames.go exe":     ownFile,
 	"worker/naming/symbolize/moved.go exe":         openFile,
 }
 
