@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"debug/elf"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -171,7 +170,10 @@ func (c *Capturer) planLook(
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", server.module.Name, err)
 	}
-	out := &plan.Stack{Major: recognised.Major, Functions: map[string]uint64{}, X86: c.arch.Machine == elf.EM_X86_64, A64: c.arch.Machine == elf.EM_AARCH64}
+	out := &plan.Stack{
+		Major: recognised.Major, Functions: map[string]uint64{},
+		X86: c.arch.Instructions == arch.X86, A64: c.arch.Instructions == arch.A64,
+	}
 	for name, addr := range functions {
 		if addr != 0 {
 			out.Functions[name] = addr + server.bias

@@ -60,7 +60,7 @@ var otherNumbers = map[string]string{
 	"worker/pg/plan/figures.go wordSize":                 toMove,
 	"worker/pg/plan/memory.go 4":                         toMove,
 	"worker/pg/plan/memory.go wordSize":                  toMove,
-	"worker/pg/plan/aarch64.go a64Length":                instruction,
+	"worker/pg/plan/a64.go a64Length":                    instruction,
 	"worker/pg/plan/running.go 16":                       instruction,
 	"worker/pg/state/state.go moreSlots":                 count,
 	"worker/pg/state/state.go nameDataLen":               size,
