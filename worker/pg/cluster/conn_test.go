@@ -21,7 +21,10 @@ import (
 )
 
 // All goroutines of a Conn must have ended.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(lending{m}) }
+// Package ptrace keeps the goroutine that has captured for the next capture.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(lending{m}, goleak.IgnoreTopFunction("pg_stat_backtrace/ptrace.captureWorker"))
+}
 
 // lending stops the lent servers before the goroutines are counted.
 type lending struct{ m *testing.M }
