@@ -52,7 +52,7 @@ type InstructionSet uint8
 const (
 	Unfollowed InstructionSet = iota
 	X86                       // package disasm decodes them
-	A64                       // package a64
+	A64                       // the same
 	RV64                      // only calls are recognised
 	ZArch                     // only calls are recognised
 )

@@ -88,7 +88,7 @@ func appendEscape(out []byte, r rune) []byte {
 	return out
 }
 
-// VisibleWriter escapes, as JSON does, what is written to it. Each Write must hold whole characters.
+// VisibleWriter escapes invisible characters as JSON does, and writes the result to To. Each Write must hold whole characters.
 type VisibleWriter struct{ To io.Writer }
 
 // Write writes b.
