@@ -203,10 +203,6 @@ fmt: ## Format the Go code
 sql: ## Make the extension's scripts of the current version from sql/src
 	scripts/tool.sh sqlscript
 
-.PHONY: options
-options: ## Make doc/options.md from the commands' help
-	scripts/tool.sh manpages -options doc/options.md
-
 .PHONY: generate check-generate
 generate: ## Compile the programs for the kernel anew (ptrace/bpf, needs clang-19); the result is committed
 	scripts/generate.sh

@@ -1,10 +1,8 @@
 // Command manpages writes the manual pages and shell completions of pg_stat_backtrace from the help of its commands:
 //
 //	manpages -version 1.2.0 -date 2026-11-26 FOLDER
-//	manpages -options doc/options.md
 //
-// FOLDER gets man1/*.1 and completions/{bash,zsh,fish}. With -options, only the manual's page of all options is
-// written. The same commands make the same bytes.
+// FOLDER gets man1/*.1 and completions/{bash,zsh,fish}. The same commands make the same bytes.
 package main
 
 import (
@@ -23,15 +21,7 @@ import (
 func main() {
 	version := flag.String("version", "", "the program's version, for the footer of each page")
 	date := flag.String("date", "", "the date in the footer of each page, such as 2026-11-26")
-	options := flag.String("options", "", "write the page of all options to this file, and nothing else")
 	flag.Parse()
-	if *options != "" {
-		if err := os.WriteFile(*options, optionsPage(cli.Commands("")), 0o644); err != nil { //nolint:gosec // a public file
-			fmt.Fprintln(os.Stderr, "manpages:", err)
-			os.Exit(1)
-		}
-		return
-	}
 	if flag.NArg() != 1 || *version == "" || *date == "" {
 		fmt.Fprintln(os.Stderr, "usage: manpages -version VERSION -date DATE FOLDER")
 		os.Exit(2)

@@ -67,13 +67,6 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// TestOptionsPage compares doc/options.md with the commands' help.
-func TestOptionsPage(t *testing.T) {
-	if read(t, "../../doc/options.md") != string(optionsPage(cli.Commands(""))) {
-		t.Error("doc/options.md differs from the commands' help: make options")
-	}
-}
-
 func TestEscape(t *testing.T) {
 	for in, want := range map[string]string{
 		"plain": "plain", "--flag": `\-\-flag`, `a\b`: `a\eb`, "it's": `it\(aqs`,
