@@ -174,7 +174,7 @@ check-go-versions: ## Compare the goroutines and stacks of programs of Go 1.16 t
 	scripts/check-go.sh
 
 .PHONY: check-arch
-check-arch: ## Boot arm64, ppc64le, s390x, riscv64 and amd64 under qemu, test there, write doc/benchmarks.md's table (ARCHS)
+check-arch: ## Boot arm64, ppc64le, s390x, riscv64 and amd64 under qemu, test there, write doc/internals/benchmarks.md's table (ARCHS)
 	scripts/check-arch.sh
 
 .PHONY: check-versions
@@ -188,7 +188,7 @@ check-19: ## Run the tests of the SQL contract on the release candidate of Postg
 	PG_EXPERIMENTAL=1 scripts/check.sh contract regress
 
 .PHONY: support-table
-support-table: ## Run the end-to-end tests on every version and write doc/benchmarks.md's table of supported versions
+support-table: ## Run the end-to-end tests on every version and write doc/internals/benchmarks.md's table of supported versions
 	scripts/check.sh support-table
 
 .PHONY: lint

@@ -3,7 +3,7 @@
 # worker and internal/archcheck there. They capture all processes through SQL, and test Yama (the kernel's restriction
 # of ptrace). It also runs the tests that stop processes (package ptrace). A second machine with aarch64 has a newer
 # kernel, which can trace functions. A second one with x86_64 counts the instructions that timing wait events adds.
-# After a success, the script writes the machine's rows of doc/benchmarks.md's table of architectures, and those counts.
+# After a success, the script writes the machine's rows of doc/internals/benchmarks.md's table of architectures, and those counts.
 #
 # Some minutes for each architecture; the first time 60 to 150 MB of packages each, kept in the cache. Needs apt-get,
 # Go and qemu-system (installed automatically as root).
@@ -150,11 +150,11 @@ check() {
 		grep '^@@' "$log"
 		cat "$WORK/more"
 	} >"$WORK/results"
-	(cd "$TOP" && scripts/tool.sh archcheck/table doc/benchmarks.md <"$WORK/results")
+	(cd "$TOP" && scripts/tool.sh archcheck/table doc/internals/benchmarks.md <"$WORK/results")
 }
 
 make_workdir
 for goarch in "${CHOSEN[@]}"; do
 	check "$goarch"
 done
-say "doc/benchmarks.md has the results"
+say "doc/internals/benchmarks.md has the results"

@@ -23,7 +23,7 @@
 #   regress        pg_regress
 #   tap
 #   contract       the Go tests of the SQL contract, on one server
-#   support-table  writes doc/benchmarks.md's table of supported versions from the end-to-end tests
+#   support-table  writes doc/internals/benchmarks.md's table of supported versions from the end-to-end tests
 #   names          every name and line compared with other tools, at length
 
 # shellcheck source=scripts/lib.sh
@@ -247,7 +247,7 @@ two_versions() {
 	export PGSB_TEST_BINDIRS=${GIVEN_BINDIRS:-${newest:+${newest##*:}:}$PG_BIN}
 }
 
-# stage_versions runs the packages about SQL, every test on every version, and checks doc/benchmarks.md's table of
+# stage_versions runs the packages about SQL, every test on every version, and checks doc/internals/benchmarks.md's table of
 # supported versions.
 stage_versions() {
 	need_server
@@ -258,7 +258,7 @@ stage_versions() {
 	[[ -z ${VERSION_BINS:-} ]] || support_table versions -check
 }
 
-# stage_support-table runs the end-to-end tests on every version and writes doc/benchmarks.md's table of supported versions.
+# stage_support-table runs the end-to-end tests on every version and writes doc/internals/benchmarks.md's table of supported versions.
 stage_support-table() {
 	PACKAGES=(./internal/e2e)
 	need_server
@@ -268,13 +268,13 @@ stage_support-table() {
 	support_table support
 }
 
-# support_table STAGE [-check] makes doc/benchmarks.md's table of supported versions from the results of a stage, or
+# support_table STAGE [-check] makes doc/internals/benchmarks.md's table of supported versions from the results of a stage, or
 # checks it.
 support_table() {
 	local status=0 results=$WORK/$1.json
 	shift
-	(cd "$TOP" && scripts/tool.sh supporttable "$@" doc/benchmarks.md) <"$results" || status=1
-	result table $status "doc/benchmarks.md, supported versions"
+	(cd "$TOP" && scripts/tool.sh supporttable "$@" doc/internals/benchmarks.md) <"$results" || status=1
+	result table $status "doc/internals/benchmarks.md, supported versions"
 }
 
 # stage_contract runs the tests of the SQL contract on one server.

@@ -38,7 +38,7 @@ release() {
 		install -m 0644 "$source"/doc/*.md "$tree/doc/"
 		install -m 0644 "$source"/doc/internals/*.md "$tree/doc/internals/"
 		install -m 0644 "$source"/{pg_stat_backtrace.control,LICENSE,{README,ARCHITECTURE,CHANGELOG,CONTRIBUTING,SECURITY}.md} "$tree/"
-		install -m 0644 "$source/doc/pause.svg" "$tree/doc/"
+		install -m 0644 "$source/doc/internals/pause.svg" "$tree/doc/"
 		chmod 0755 "$tree" "$tree/sql" "$tree/systemd" "$tree/doc" "$tree/doc/internals"
 		tar --create --directory="$WORK/tree" --format=ustar --sort=name --mtime="@$SOURCE_DATE_EPOCH" \
 			--owner=0 --group=0 --numeric-owner "$name" | gzip -9 --no-name >"$folder/$name.tar.gz"

@@ -4,7 +4,7 @@
 // as well. The package must not know how the worker works inside: it runs the program, and asks through SQL.
 package archcheck
 
-// Result is the test result of one server on one kernel: a line of doc/benchmarks.md's table of architectures.
+// Result is the test result of one server on one kernel: a line of doc/internals/benchmarks.md's table of architectures.
 type Result struct {
 	Machine    string  `json:"machine"`    // as uname -m says it
 	Kernel     string  `json:"kernel"`     // release
@@ -29,7 +29,7 @@ const Marker = "@@result "
 // YamaMarker begins the line that says which values of kernel.yama.ptrace_scope were tried.
 const YamaMarker = "@@yama "
 
-// Instructions are the instructions that timing wait events takes on one kernel: a section of doc/benchmarks.md.
+// Instructions are the instructions that timing wait events takes on one kernel: a section of doc/internals/benchmarks.md.
 type Instructions struct {
 	Kernel     string `json:"kernel"`     // release
 	PostgreSQL string `json:"postgresql"` // version

@@ -6,7 +6,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// groups are the rows of doc/benchmarks.md's table of supported versions. A group about the worker and the host hardly
+// groups are the rows of doc/internals/benchmarks.md's table of supported versions. A group about the worker and the host hardly
 // depends on the server, and runs on the newest version only, unless pgtest.Full.
 var groups = []struct {
 	name  string

@@ -4,5 +4,5 @@
 // parts.
 //
 // Tests with standbys made of backups, promotion and similar are in t/, with PostgreSQL's own test modules. The
-// result of TestContract, by version, is the table of supported versions in doc/benchmarks.md.
+// result of TestContract, by version, is the table of supported versions in doc/internals/benchmarks.md.
 package e2e

@@ -1,4 +1,4 @@
-// Command bench measures the speed figures of doc/benchmarks.md. It measures how long a capture stops its target and
+// Command bench measures the speed figures of doc/internals/benchmarks.md. It measures how long a capture stops its target and
 // how long a call takes, beside the C floor, libunwind over ptrace, tbstack, eu-stack and gdb. All tools run on the
 // same targets, in one run, interleaved in rounds. It also measures calls from SQL, the worker's start and running
 // costs, and the loss of a server's throughput during captures.
@@ -33,7 +33,7 @@ type options struct {
 	BinDir   string        // PostgreSQL's programs
 	Parts    string        // what to measure
 	Slice    time.Duration // of pgbench
-	Publish  bool          // into doc/benchmarks.md
+	Publish  bool          // into doc/internals/benchmarks.md
 }
 
 func parse() options {

@@ -15,7 +15,7 @@ const (
 )
 
 // publish writes the table and the chart into the output directory. If requested, it also writes the table into
-// doc/benchmarks.md and the chart beside it.
+// doc/internals/benchmarks.md and the chart beside it.
 func (r *report) publish(o options) error {
 	if !o.wants("captures") {
 		return nil
@@ -34,23 +34,23 @@ func (r *report) publish(o options) error {
 	if err := os.WriteFile(filepath.Join("doc", chartName), chart, 0o644); err != nil {
 		return fmt.Errorf("chart: %w", err)
 	}
-	page, err := os.ReadFile("doc/benchmarks.md")
+	page, err := os.ReadFile("doc/internals/benchmarks.md")
 	if err != nil {
 		return fmt.Errorf("benchmarks: %w", err)
 	}
 	before, rest, ok1 := bytes.Cut(page, []byte(publishBegin+"\n"))
 	_, after, ok2 := bytes.Cut(rest, []byte(publishEnd))
 	if !ok1 || !ok2 {
-		return fmt.Errorf("doc/benchmarks.md has no %s … %s to put the table in", publishBegin, publishEnd)
+		return fmt.Errorf("doc/internals/benchmarks.md has no %s … %s to put the table in", publishBegin, publishEnd)
 	}
 	text := fmt.Sprintf("%s%s\n%s%s%s", before, publishBegin, table, publishEnd, after)
-	if err := os.WriteFile("doc/benchmarks.md", []byte(text), 0o644); err != nil {
+	if err := os.WriteFile("doc/internals/benchmarks.md", []byte(text), 0o644); err != nil {
 		return fmt.Errorf("benchmarks: %w", err)
 	}
 	return nil
 }
 
-// markdown returns the table for doc/benchmarks.md.
+// markdown returns the table for doc/internals/benchmarks.md.
 func (r *report) markdown() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "![Pause of the target, by tool](%s)\n\n", chartName)

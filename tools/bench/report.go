@@ -14,7 +14,7 @@ import (
 // noiseFloor is the length in microseconds from which a gap that no tool made counts as the machine's noise.
 const noiseFloor = 10
 
-// report contains all results; its JSON is the source of the figures in doc/benchmarks.md.
+// report contains all results; its JSON is the source of the figures in doc/internals/benchmarks.md.
 type report struct {
 	Date       time.Time      `json:"date"`
 	Machine    machine        `json:"machine"`

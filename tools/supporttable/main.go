@@ -1,8 +1,8 @@
-// Command supporttable generates doc/benchmarks.md's table of supported PostgreSQL versions: the end-to-end tests
+// Command supporttable generates doc/internals/benchmarks.md's table of supported PostgreSQL versions: the end-to-end tests
 // that passed on each version. It reads the output of `go test -json` from standard input.
 //
-//	supporttable doc/benchmarks.md         replace the table between the markers; not when a test has failed
-//	supporttable -check doc/benchmarks.md  exit with status 1 when the table differs, or a test has failed
+//	supporttable doc/internals/benchmarks.md         replace the table between the markers; not when a test has failed
+//	supporttable -check doc/internals/benchmarks.md  exit with status 1 when the table differs, or a test has failed
 //
 // A row is a group of TestContract, a column a version. The command depends only on the names of the tests,
 // TestContract/VERSION/GROUP. If several servers of a version were tested, all of them count.

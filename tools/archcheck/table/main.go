@@ -3,7 +3,7 @@
 // between the markers in the file. Each row contains its date. If the output has counts of instructions, the command
 // replaces their tables too. It depends only on the marked lines of the tests.
 //
-//	table [doc/benchmarks.md]
+//	table [doc/internals/benchmarks.md]
 package main
 
 import (

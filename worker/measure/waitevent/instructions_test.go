@@ -190,7 +190,7 @@ func checkCalls(t *testing.T, calls map[string]map[string]float64) {
 	}
 }
 
-// publishInstructions prints the figures for doc/benchmarks.md.
+// publishInstructions prints the figures for doc/internals/benchmarks.md.
 func publishInstructions(t *testing.T, s *pgtest.Server, transactions, calls map[string]map[string]float64) {
 	t.Helper()
 	var u unix.Utsname
