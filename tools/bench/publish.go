@@ -31,7 +31,7 @@ func (r *report) publish(o options) error {
 	if !o.Publish {
 		return nil
 	}
-	if err := os.WriteFile(filepath.Join("doc", chartName), chart, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join("doc", "internals", chartName), chart, 0o644); err != nil {
 		return fmt.Errorf("chart: %w", err)
 	}
 	page, err := os.ReadFile("doc/internals/benchmarks.md")
