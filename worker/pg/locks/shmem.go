@@ -17,6 +17,19 @@ func (r *Reader) region(name string) uint64 {
 	return r.regions[name]
 }
 
+// Region returns the address of a named part of the shared memory; 0: not found. A part that was not found is searched again at
+// the next call, because the server may have been starting.
+func (r *Reader) Region(name string) uint64 {
+	if r.procGlobal == 0 || r.findArray() != nil {
+		return 0
+	}
+	at := r.region(name)
+	if at == 0 {
+		r.regions = nil
+	}
+	return at
+}
+
 func (r *Reader) one(addr uint64, size int) []byte {
 	b, err := r.mem.read([]piece{{addr, size}})
 	if err != nil {

@@ -1,0 +1,26 @@
+package pgtest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// StartReplica starts a hot standby of a primary that Start has made with the same programs and no other InitDB. Data directories
+// of one template have the same system identifier and begin at the same position of WAL, so the standby needs no base backup. The
+// primary must have kept its WAL.
+func StartReplica(t testing.TB, primary *Server, o Options) *Server {
+	t.Helper()
+	o.Stopped = true
+	o.Conf = append([]string{
+		fmt.Sprintf("primary_conninfo = 'host=%s port=%d user=%s'", primary.SocketDir, primary.Port, primary.User),
+		"max_connections = 100", // as the template has it
+	}, o.Conf...)
+	s := Start(t, primary.BinDir, o)
+	if err := os.WriteFile(filepath.Join(s.DataDir, "standby.signal"), nil, 0o644); err != nil { //nolint:gosec // for the server's user
+		t.Fatal(err)
+	}
+	s.Start()
+	return s
+}

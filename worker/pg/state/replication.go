@@ -1,0 +1,133 @@
+package state
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/fnv"
+
+	"pg_stat_backtrace/worker/pg/layout"
+	"pg_stat_backtrace/worker/pg/locks"
+)
+
+// ErrNoPositions means that the positions of WAL are not known: this version of the server has them elsewhere, or has not made
+// them yet.
+var ErrNoPositions = errors.New("the positions of WAL were not found in the server's memory")
+
+// maxSenders bounds the WAL senders that are read.
+const maxSenders = 10_000
+
+// Positions are how far WAL has come at one time.
+type Positions struct {
+	// Recovery is set on a standby and during a recovery.
+	Recovery bool
+	// End is the end of the WAL that the server has on disk: written by itself, or received in recovery; 0: not known.
+	End uint64
+	// Replayed is the end of the last record that was replayed, and Paused is set if replay is paused. Both are for Recovery.
+	Replayed uint64
+	Paused   bool
+	Senders  []Sender
+}
+
+// Sender is a process that streams WAL.
+type Sender struct {
+	PID     int // in the server's view
+	Logical bool
+	// Sent, Write, Flush and Apply are as in pg_stat_replication; 0: not known.
+	Sent, Write, Flush, Apply uint64
+	// Reply changes with each answer of the receiver.
+	Reply uint64
+}
+
+// Positions reads the positions of WAL. Database has the processes that are connected to a database: their senders decode
+// WAL. The readers must belong to the same run of the server.
+func (r *Reader) Positions(l *locks.Reader, database func(pid int) bool) (p Positions, err error) {
+	places, ok := layout.ReplicationOf(r.server.Cluster.Version)
+	if !ok || l == nil {
+		return p, ErrNoPositions
+	}
+	word := func(region string, at int) uint64 {
+		start := l.Region(region)
+		if err != nil || start == 0 {
+			err = errors.Join(err, ErrNoPositions)
+			return 0
+		}
+		var b [8]byte
+		if err = r.full(start+uint64(at), b[:]); err != nil {
+			return 0
+		}
+		return binary.NativeEndian.Uint64(b[:])
+	}
+	const control = "XLOG Ctl"
+	state := uint32(word(control, places.State))
+	if err == nil && state > uint32(places.StateDone) {
+		return p, ErrNoPositions
+	}
+	if p.Recovery = state != uint32(places.StateDone); p.Recovery {
+		p.End = word("Wal Receiver Ctl", places.Received)
+		p.Replayed = word(places.ReplayIn, places.Replayed)
+		p.Paused = uint32(word(places.ReplayIn, places.Pause)) == uint32(places.IsPause)
+	} else {
+		p.End = word(control, places.Flushed)
+	}
+	if err != nil {
+		return Positions{}, err
+	}
+	if p.Senders, err = r.senders(l, &places, database); err != nil {
+		return Positions{}, err
+	}
+	return p, nil
+}
+
+// senders reads the table of WAL senders.
+func (r *Reader) senders(l *locks.Reader, places *layout.Replication, database func(pid int) bool) ([]Sender, error) {
+	n := r.Integers("max_wal_senders")["max_wal_senders"]
+	table := l.Region("Wal Sender Ctl")
+	if n <= 0 || n > maxSenders || table == 0 {
+		return nil, nil
+	}
+	b := make([]byte, n*places.SndSize)
+	if err := r.full(table+uint64(places.Senders), b); err != nil {
+		return nil, err
+	}
+	var list []Sender
+	for ; len(b) >= places.SndSize; b = b[places.SndSize:] {
+		number := func(at int) uint32 { return binary.NativeEndian.Uint32(b[at:]) }
+		position := func(at int) uint64 { return binary.NativeEndian.Uint64(b[at:]) }
+		pid, state := int(int32(number(places.SndPID))), number(places.SndState)
+		if pid <= 0 || state != places.SndCatchup && state != places.SndStreaming {
+			continue // a base backup has no positions
+		}
+		s := Sender{
+			PID: pid, Sent: position(places.SndSent), Write: position(places.SndWrite), Flush: position(places.SndFlush),
+			Apply: position(places.SndApply), Reply: position(places.SndReply),
+		}
+		if places.SndKind != 0 {
+			s.Logical = number(places.SndKind) == places.SndLogical
+		} else {
+			s.Logical = database(pid)
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+// CheckpointWork reads what the checkpointer counts of the checkpoint in progress, or of the last one. Two equal results mean
+// that it has reached no further phase meanwhile. The process id is the reader's. It returns 0 if the counts cannot be read.
+func (r *Reader) CheckpointWork(pid int) uint64 {
+	places, ok := layout.ReplicationOf(r.server.Cluster.Version)
+	if !ok {
+		return 0
+	}
+	variables, err := r.server.Program.Variables("CheckpointStats")
+	at := variables["CheckpointStats"]
+	if rights := r.server.Target.Rights; err != nil || at == 0 || rights != nil && rights.Verify(pid) != nil {
+		return 0
+	}
+	b := make([]byte, places.StatsSize)
+	if n, err := r.child(pid, at, b); err != nil || n < len(b) {
+		return 0
+	}
+	hash := fnv.New64a()
+	_, _ = hash.Write(b)
+	return hash.Sum64() | 1
+}
