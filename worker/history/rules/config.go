@@ -16,6 +16,10 @@ const (
 	LWLockWait  = "lwlock_wait"
 	Starved     = "starved"
 	Archiver    = "archiver"
+	SameStack   = "same_stack"
+	Checkpoint  = "checkpoint"
+	Replay      = "replay"
+	WALSender   = "wal_sender"
 )
 
 // Rule is the configuration of one rule.
@@ -71,7 +75,7 @@ const (
 
 // Default returns the built-in rules.
 func Default() Config {
-	const archive = 2 * time.Minute
+	const archive, stack, checkpoint, replay, sender = 2 * time.Minute, 30 * time.Second, time.Minute, time.Minute, 30 * time.Second
 	const (
 		lock, idle, commit, disk, short, starved = 10 * time.Second, time.Minute, 10 * time.Second, 5 * time.Second, time.Second,
 			5 * time.Second
@@ -87,6 +91,10 @@ func Default() Config {
 			{Name: LWLockWait, After: short, About: "a session waits for one LWLock and has not run meanwhile"},
 			{Name: Starved, After: starved, About: "the worker was ready to run and got no processor"},
 			{Name: Archiver, After: archive, About: "the archiver has not archived one file"},
+			{Name: SameStack, After: stack, About: "a statement runs on a processor, and each sample has the same stack"},
+			{Name: Checkpoint, After: checkpoint, About: "a checkpoint makes no progress"},
+			{Name: Replay, After: replay, About: "replay on a standby does not advance while its lag grows"},
+			{Name: WALSender, After: sender, About: "a receiver of WAL confirms nothing while its lag grows"},
 		},
 		Cooldown: 10 * time.Minute, Budget: defaultBudget, Keep: defaultKeep, Size: defaultSize, Webhook: Webhook{Timeout: 5 * time.Second},
 		Command: Command{Timeout: maxCommandTime},

@@ -35,6 +35,49 @@ type Look struct {
 	Clients, Slots int
 	// Archiver is what the archiver does.
 	Archiver Archiving
+	// Stacks are those that were taken since the look before of processes that run, by the server's process id. A stack whose
+	// outermost frame is not known is absent.
+	Stacks map[int32]Sample
+	// Checkpointer is what the checkpointer does, and WAL how far WAL has come.
+	Checkpointer Checkpointing
+	WAL          Positions
+}
+
+// Sample is the stack of a process that runs.
+type Sample struct {
+	// Statement is the start of the statement that ran when the stack was wanted, as in store.Row.
+	Statement int64
+	// Functions are the names of the frames, the innermost first. Functions of a procedural language begin with "pl:".
+	Functions []string
+}
+
+// Checkpointing is what the checkpointer does. The zero value: there is none, or it waits for work and no session waits for it.
+type Checkpointing struct {
+	PID  int32
+	Proc Proc
+	// Work changes with each phase of a checkpoint, and IO with each read and write; 0: not known.
+	Work, IO uint64
+}
+
+// Positions are how far WAL has come.
+type Positions struct {
+	// Known is set if the positions could be read.
+	Known bool
+	// Recovery is set on a standby. End is the end of the WAL on disk, Replayed of the WAL that was replayed. Paused is set if
+	// replay is paused.
+	Recovery      bool
+	End, Replayed uint64
+	Paused        bool
+	Senders       []Sender
+}
+
+// Sender is a process that streams WAL.
+type Sender struct {
+	PID     int32
+	Logical bool
+	// Sent is the end of the WAL that was sent. Write, Flush and Apply are what the receiver has confirmed; 0: nothing. Reply
+	// changes with each answer.
+	Sent, Write, Flush, Apply, Reply uint64
 }
 
 // Archiving is what an archiver does. The zero value: not known, or it does nothing.
@@ -53,6 +96,8 @@ type Proc struct {
 	// Switches counts how often the process left a processor. A process that sleeps at two looks, with the same count,
 	// has not run between them.
 	Switches uint64
+	// Ran is its time on processors; 0: not known. Only processes that run have it.
+	Ran time.Duration
 }
 
 // sleeps reports whether the process is not on a processor and not waiting for one.

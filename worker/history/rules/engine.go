@@ -26,8 +26,9 @@ type Engine struct {
 	causes map[string]time.Time // when each name of a cause was seen last
 	fired  []time.Time          // incidents of the last hour
 	open   []stall              // incidents whose cause has not gone
-	last   time.Time            // of the last look
-	whole  bool                 // the last look had all sessions
+	loops  map[loopKey]*loop
+	last   time.Time // of the last look
+	whole  bool      // the last look had all sessions
 }
 
 // waitKey is the identity of a wait.
@@ -44,6 +45,7 @@ type wait struct {
 	first time.Time
 	base  time.Duration // its age at that time
 	seen  time.Time
+	end   uint64 // of the WAL at that time
 }
 
 // stall is an incident whose cause lasts.
@@ -72,7 +74,7 @@ type Ended struct {
 
 // New returns an engine.
 func New(c Config) *Engine {
-	return &Engine{config: c, waits: map[waitKey]*wait{}, causes: map[string]time.Time{}}
+	return &Engine{config: c, waits: map[waitKey]*wait{}, causes: map[string]time.Time{}, loops: map[loopKey]*loop{}}
 }
 
 // Config returns the rules.
@@ -93,7 +95,9 @@ func (e *Engine) Look(l *Look) Result {
 	var found []Finding
 	if !l.Unread {
 		v := e.view(l)
-		for _, rule := range []func(*view) []Finding{commitWaits, diskSleeps, lwlockWaits, idleBlocks, lockWaits, connections, archiving} {
+		for _, rule := range []func(*view) []Finding{
+			commitWaits, diskSleeps, lwlockWaits, idleBlocks, lockWaits, sameStacks, checkpoints, replays, walSenders, connections, archiving,
+		} {
 			found = append(found, rule(v)...)
 		}
 	}

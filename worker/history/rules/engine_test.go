@@ -80,15 +80,15 @@ func TestRules(t *testing.T) {
 		"connections":              {func(c *clock) { c.clients, c.slots = 91, 100 }, "connections at 0s"},
 		"connections at the limit": {func(c *clock) { c.clients, c.slots = 90, 100 }, ""},
 		"uninterruptible": {func(c *clock) {
-			c.rows, c.procs = []store.Row{{PID: 1}, {PID: 2}}, map[int32]Proc{1: {'D', 7}, 2: {'D', 8}}
+			c.rows, c.procs = []store.Row{{PID: 1}, {PID: 2}}, map[int32]Proc{1: {State: 'D', Switches: 7}, 2: {State: 'D', Switches: 8}}
 		}, "uninterruptible at 5s"},
 		"lwlock_wait": {func(c *clock) {
 			c.rows = []store.Row{{PID: 1, WaitType: "LWLock", WaitEvent: "WALWrite"}, {PID: 2, WaitType: "LWLock", WaitEvent: "WALWrite"}}
-			c.procs = map[int32]Proc{1: {'S', 7}, 2: {'S', 9}}
+			c.procs = map[int32]Proc{1: {State: 'S', Switches: 7}, 2: {State: 'S', Switches: 9}}
 		}, "lwlock_wait at 1s"},
 		"lwlock of a process that runs": {func(c *clock) {
 			c.rows = []store.Row{{PID: 1, WaitType: "LWLock", WaitEvent: "WALWrite"}}
-			c.procs = map[int32]Proc{1: {'R', 7}}
+			c.procs = map[int32]Proc{1: {State: 'R', Switches: 7}}
 		}, ""},
 		"archiver": {func(c *clock) { c.archive = Archiving{PID: 9, File: "000000010000000000000001"} }, "archiver at 2m0s"},
 		"archiver that has succeeded": {func(c *clock) {
@@ -114,7 +114,7 @@ func TestIdentity(t *testing.T) {
 	c := newClock(Default())
 	for i := range int64(100) {
 		c.rows = []store.Row{c.waiter(2, 1), {PID: 3, WaitType: "IPC", WaitEvent: "SyncRep", XactStart: c.micro(0)}, {PID: 4, WaitType: "LWLock", WaitEvent: "X"}}
-		c.procs = map[int32]Proc{4: {'S', uint64(i)}, 3: {'D', uint64(i)}}
+		c.procs = map[int32]Proc{4: {State: 'S', Switches: uint64(i)}, 3: {State: 'D', Switches: uint64(i)}}
 		if got := c.run(0); got != "" {
 			t.Fatalf("%s after %d looks", got, i)
 		}
@@ -169,7 +169,7 @@ func TestClock(t *testing.T) {
 	late.run(0)
 	late.at = late.at.Add(time.Hour) // a late look shows a wait that the look before did not have
 	late.rows = []store.Row{{PID: 3, WaitType: "IPC", WaitEvent: "SyncRep", XactStart: 1}, {PID: 4, WaitType: "LWLock", WaitEvent: "X"}}
-	late.procs = map[int32]Proc{4: {'S', 1}}
+	late.procs = map[int32]Proc{4: {State: 'S', Switches: 1}}
 	if got := late.run(0); got != "" {
 		t.Errorf("%s from one late look", got)
 	}

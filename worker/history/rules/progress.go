@@ -1,0 +1,174 @@
+package rules
+
+import (
+	"fmt"
+	"time"
+
+	"pg_stat_backtrace/worker/history/store"
+)
+
+// checkpoints finds a checkpoint that makes no progress. One of two things proves it: the checkpointer has not run, or it sleeps
+// at each look and has neither read nor written anything nor reached another phase. A checkpoint that waits between two writes
+// advances.
+func checkpoints(v *view) []Finding {
+	rule, ok := v.e.config.on(Checkpoint)
+	c := &v.Checkpointer
+	if !ok || c.PID == 0 || c.Proc.State == 0 {
+		return nil
+	}
+	w := longest{pids: []int32{c.PID}}
+	for i := range v.Rows {
+		if r := &v.Rows[i]; !r.Ended && waitsForCheckpoint(r) {
+			w.add(r.PID, 0)
+		}
+	}
+	row := v.rows[c.PID]
+	if len(w.pids) == 1 && (row == nil || row.WaitType == "Activity") {
+		return nil // it has nothing to do
+	}
+	if c.Proc.State != 'R' {
+		w.age = v.age(waitKey{rule: Checkpoint, pid: c.PID, proof: [4]int64{int64(c.Proc.Switches)}, event: "asleep"}, 0)
+	}
+	if c.Proc.State == 'S' && c.Work != 0 && c.IO != 0 && (row == nil || row.WaitType != "IO" && row.WaitEvent != "CheckpointWriteDelay") {
+		k := waitKey{rule: Checkpoint, pid: c.PID, proof: [4]int64{int64(c.Work), int64(c.IO)}, event: "sleeps"}
+		w.age = max(w.age, v.sampled(k, rule.After))
+	}
+	if w.age < rule.After {
+		return nil
+	}
+	cause, waiting := "checkpoint", ""
+	if n := len(w.pids) - 1; n > 0 {
+		waiting = ", and " + plural(n, "session waits for it", "sessions wait for it")
+	}
+	if row != nil {
+		cause = v.causeOf(row, c.Proc, cause)
+	}
+	return []Finding{v.finding(Checkpoint, cause, fmt.Sprintf("the checkpoint has made no progress for %s%s", round(w.age), waiting), &w)}
+}
+
+func waitsForCheckpoint(r *store.Row) bool {
+	return r.WaitType == "IPC" && (r.WaitEvent == "CheckpointStart" || r.WaitEvent == "CheckpointDone")
+}
+
+// causeOf returns the cause for which an auxiliary process does not advance: what it waits for, or otherwise.
+func (v *view) causeOf(r *store.Row, p Proc, otherwise string) string {
+	switch {
+	case len(r.BlockedBy) > 0:
+		return v.cause(v.root(r))
+	case p.State == 'D':
+		return causeDisk
+	case r.WaitType == "LWLock":
+		return causeLWLock(r.WaitEvent)
+	}
+	return otherwise
+}
+
+// sampled is age for a state that a look shows only for its own time: a long time between two looks begins it anew.
+func (v *view) sampled(k waitKey, after time.Duration) time.Duration {
+	const parts, periods = 3, 2
+	if w := v.e.waits[k]; w != nil && v.Time.Sub(w.seen) > max(after/parts, periods*v.Period) {
+		delete(v.e.waits, k)
+	}
+	return v.age(k, 0)
+}
+
+// stands returns how long positions of WAL have not changed, and whether the end of WAL has advanced meanwhile.
+func (v *view) stands(k waitKey) (age time.Duration, grown bool) {
+	age = v.age(k, 0)
+	w := v.e.waits[k]
+	if w.end == 0 {
+		w.end = v.WAL.End
+	}
+	return age, v.WAL.End > w.end
+}
+
+// replays finds a standby that receives WAL and does not replay it. Without lag, or while no WAL arrives, nothing stalls. A
+// delay that recovery_min_apply_delay wants is no stall.
+func replays(v *view) []Finding {
+	rule, ok := v.e.config.on(Replay)
+	p := &v.WAL
+	if !ok || !p.Known || !p.Recovery || p.Replayed == 0 || p.End <= p.Replayed {
+		return nil
+	}
+	var startup *store.Row
+	for i := range v.Rows {
+		if r := &v.Rows[i]; !r.Ended && r.Type == "startup" {
+			startup = r
+		}
+	}
+	if startup != nil && startup.WaitEvent == "RecoveryApplyDelay" {
+		return nil
+	}
+	age, grown := v.stands(waitKey{rule: Replay, proof: [4]int64{int64(p.Replayed)}})
+	if age < rule.After || !grown {
+		return nil
+	}
+	w, cause, paused := longest{age: age}, "replay", ""
+	if p.Paused {
+		paused = ": it is paused"
+	}
+	if startup != nil {
+		w.pids, cause = []int32{startup.PID}, v.causeOf(startup, v.Procs[startup.PID], cause)
+	}
+	return []Finding{v.finding(Replay, cause, fmt.Sprintf("replay has not advanced for %s, and its lag has grown to %s%s", round(age),
+		amount(p.End-p.Replayed), paused), &w)}
+}
+
+// walSenders finds receivers of WAL that confirm nothing while more WAL is written. What was sent is no progress of a physical
+// receiver, because the network holds some of it. A logical receiver advances as long as it answers or its sender decodes WAL: one
+// large transaction takes long.
+func walSenders(v *view) []Finding {
+	rule, ok := v.e.config.on(WALSender)
+	if !ok || !v.WAL.Known || v.WAL.End == 0 {
+		return nil
+	}
+	var list []Finding
+	for i := range v.WAL.Senders {
+		s := &v.WAL.Senders[i]
+		confirmed := s.Flush
+		if confirmed == 0 {
+			confirmed = s.Write
+		}
+		if confirmed == 0 || v.WAL.End <= confirmed {
+			continue
+		}
+		k := waitKey{rule: WALSender, pid: s.PID, proof: [4]int64{int64(s.Write), int64(s.Flush), int64(s.Apply)}}
+		if s.Logical {
+			k.proof[2], k.proof[3] = int64(s.Sent), int64(s.Reply)
+		}
+		age, grown := v.stands(k)
+		if age < rule.After || !grown {
+			continue
+		}
+		cause := fmt.Sprintf("WAL sender %d", s.PID)
+		for j := range v.Rows {
+			if r := &v.Rows[j]; !r.Ended && waitsForStandby(r) && blockedBy(r, s.PID) {
+				cause = causeStandby
+			}
+		}
+		list = append(list, v.finding(WALSender, cause, fmt.Sprintf("the receiver of WAL sender %d has confirmed nothing for %s, and its "+
+			"lag has grown to %s", s.PID, round(age), amount(v.WAL.End-confirmed)), &longest{pids: []int32{s.PID}, age: age}))
+	}
+	return list
+}
+
+func blockedBy(r *store.Row, pid int32) bool {
+	for i := range r.BlockedBy {
+		if r.BlockedBy[i].PID == pid {
+			return true
+		}
+	}
+	return false
+}
+
+// amount returns a size in words.
+func amount(n uint64) string {
+	const kilo, mega = 1 << 10, 1 << 20
+	switch {
+	case n < kilo:
+		return fmt.Sprintf("%d bytes", n)
+	case n < mega:
+		return fmt.Sprintf("%d kB", n/kilo)
+	}
+	return fmt.Sprintf("%d MB", n/mega)
+}

@@ -1,0 +1,125 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Bounds of what counts as the same stack.
+const (
+	varied     = 2 // innermost functions in which samples may differ
+	leastLooks = 4 // samples
+	procedural = "pl:"
+)
+
+// loopKey is the identity of a statement of a process.
+type loopKey struct {
+	pid                    int32
+	start, xact, statement int64
+}
+
+// loop is a statement that was on a processor at each look.
+type loop struct {
+	first, seen time.Time     // of the samples with the same stack
+	ran         time.Duration // at the first
+	samples     int
+	common      []string // functions that all of them have, the outermost first
+	deepest     int
+	looked      time.Time
+}
+
+// sameStacks finds statements that are on a processor at each look and whose samples have the same functions. The innermost two
+// may differ, and what an interpreter of a procedural language calls inside one function. Samples are no proof of the time between
+// them, so a long time without a sample begins anew. A process that is ready to run and gets no processor has the same stack too:
+// it must have run for half of the time.
+func sameStacks(v *view) []Finding {
+	rule, ok := v.e.config.on(SameStack)
+	if !ok {
+		clear(v.e.loops)
+		return nil
+	}
+	var list []Finding
+	for i := range v.Rows {
+		r := &v.Rows[i]
+		p := v.Procs[r.PID]
+		if r.Ended || r.WaitType != "" || p.State != 'R' || p.Ran == 0 || r.QueryStart == 0 {
+			continue
+		}
+		k := loopKey{r.PID, r.Start, r.XactStart, r.QueryStart}
+		l := v.e.loops[k]
+		if l == nil {
+			if len(v.e.loops) >= maxCauses {
+				continue
+			}
+			l = &loop{}
+			v.e.loops[k] = l
+		}
+		l.looked = v.Time
+		pause := max(rule.After/3, 2*v.Period) //nolint:mnd // a third
+		if s, ok := v.Stacks[r.PID]; ok && s.Statement == r.QueryStart && len(s.Functions) > 0 {
+			l.add(v.Time, p.Ran, outer(s.Functions), pause)
+		}
+		age := l.seen.Sub(l.first)
+		if age < rule.After || l.samples < leastLooks || v.Time.Sub(l.seen) > pause || p.Ran-l.ran < age/2 {
+			continue
+		}
+		list = append(list, Finding{
+			Rule: SameStack, Cause: v.cause(r.PID), Processes: []int32{r.PID}, Since: v.Time.Add(-age),
+			Summary: fmt.Sprintf("process %d has been on a processor for %s in one statement, and each of %d samples has the same stack",
+				r.PID, round(age), l.samples),
+		})
+	}
+	if !v.Partial {
+		for k, l := range v.e.loops {
+			if !l.looked.Equal(v.Time) {
+				delete(v.e.loops, k)
+			}
+		}
+	}
+	return list
+}
+
+// add adds a sample. If it differs from the ones before, or comes too late, it is the first.
+func (l *loop) add(now time.Time, ran time.Duration, functions []string, pause time.Duration) {
+	if l.samples > 0 && now.Sub(l.seen) <= pause {
+		n := 0
+		for n < min(len(l.common), len(functions)) && l.common[n] == functions[n] {
+			n++
+		}
+		differs := slices.ContainsFunc(slices.Concat(l.common[n:], functions[n:]), isProcedural)
+		if deepest := max(l.deepest, len(functions)); n > 0 && n >= deepest-varied && !differs {
+			l.common, l.deepest, l.seen = l.common[:n], deepest, now
+			l.samples++
+			return
+		}
+	}
+	l.first, l.seen, l.ran, l.samples, l.common, l.deepest = now, now, ran, 1, functions, len(functions)
+}
+
+// outer returns the functions that identify a stack, the outermost first. It leaves out what the innermost function of a
+// procedural language calls, unless this runs SQL, and the lines of such functions.
+func outer(functions []string) []string {
+	begin := 0
+	for i, f := range functions {
+		if strings.Contains(f, "SPI_") || strings.Contains(f, "ExecutorRun") {
+			break
+		}
+		if isProcedural(f) {
+			begin = i
+			break
+		}
+	}
+	list := make([]string, 0, len(functions)-begin)
+	for _, f := range functions[begin:] {
+		if isProcedural(f) {
+			f, _, _ = strings.Cut(f, " line ")
+		}
+		list = append(list, f)
+	}
+	slices.Reverse(list)
+	return list
+}
+
+func isProcedural(function string) bool { return strings.HasPrefix(function, procedural) }
