@@ -1,8 +1,9 @@
 package recorder
 
 import (
-	"bytes"
+	"hash/fnv"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,15 +24,72 @@ func (r *Recorder) look(now time.Time, delay time.Duration, s *seen, err error) 
 	}
 	l.Rows, l.Procs, l.Partial = s.rows, s.procs, s.partial
 	l.Slots = r.slots
+	if r.stacks != nil {
+		l.Stacks = r.stacks.fresh
+	}
+	replicates := false
 	for i := range s.moment.Sessions {
 		switch session := &s.moment.Sessions[i]; session.Type {
 		case state.ClientBackend:
 			l.Clients++
 		case state.Archiver:
 			l.Archiver = archiving(int32(session.ServerPID), cluster.Title(session.PID))
+		case checkpointer:
+			l.Checkpointer = r.checkpointing(session, s)
+		case "walsender", "startup":
+			replicates = true
 		}
 	}
+	if replicates {
+		l.WAL = r.positions(s.moment)
+	}
 	return l
+}
+
+const checkpointer = "checkpointer"
+
+// checkpointing reads what the checkpointer does, if it works or a session waits for it.
+func (r *Recorder) checkpointing(c *moment.Session, s *seen) rules.Checkpointing {
+	busy := slices.ContainsFunc(s.rows, func(row store.Row) bool {
+		return !row.Ended && (row.PID == int32(c.ServerPID) || row.WaitType == "IPC" && strings.HasPrefix(row.WaitEvent, "Checkpoint"))
+	})
+	st, err := procfs.ReadStatus(c.PID)
+	if !busy || err != nil {
+		return rules.Checkpointing{}
+	}
+	return rules.Checkpointing{
+		PID:  int32(c.ServerPID),
+		Proc: rules.Proc{State: st.State, Switches: st.VoluntarySwitches + st.InvoluntarySwitches},
+		Work: r.state.CheckpointWork(c.PID), IO: ioCounts(c.PID),
+	}
+}
+
+// ioCounts returns a value that changes with each read and write of a process; 0: not known.
+func ioCounts(pid int) uint64 {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/io")
+	if err != nil || len(text) == 0 {
+		return 0
+	}
+	hash := fnv.New64a()
+	_, _ = hash.Write(text)
+	return hash.Sum64() | 1
+}
+
+// positions reads how far WAL has come.
+func (r *Recorder) positions(m *moment.Moment) (w rules.Positions) {
+	p, err := r.state.Positions(r.locks, func(pid int) bool {
+		return slices.ContainsFunc(m.Sessions, func(s moment.Session) bool { return s.ServerPID == pid && s.DatabaseOID != 0 })
+	})
+	if err != nil {
+		return w
+	}
+	w = rules.Positions{Known: true, Recovery: p.Recovery, End: p.End, Replayed: p.Replayed, Paused: p.Paused}
+	for _, s := range p.Senders {
+		w.Senders = append(w.Senders, rules.Sender{
+			PID: int32(s.PID), Logical: s.Logical, Sent: s.Sent, Write: s.Write, Flush: s.Flush, Apply: s.Apply, Reply: s.Reply,
+		})
+	}
+	return w
 }
 
 // archiving reads the title of an archiver: the server shows the file there, unless update_process_title is off.
@@ -73,7 +131,11 @@ func procs(rows []store.Row, sessions []moment.Session) map[int32]rules.Proc {
 			continue
 		}
 		if st, err := procfs.ReadStatus(pid); err == nil {
-			found[rows[i].PID] = rules.Proc{State: st.State, Switches: st.VoluntarySwitches + st.InvoluntarySwitches}
+			p := rules.Proc{State: st.State, Switches: st.VoluntarySwitches + st.InvoluntarySwitches}
+			if p.State == 'R' {
+				p.Ran = ran(pid)
+			}
+			found[rows[i].PID] = p
 		}
 	}
 	return found
@@ -86,22 +148,38 @@ func atRest(r *store.Row) bool {
 
 // starved returns how long this thread was ready to run since the last call, and had no processor.
 func (r *Recorder) starved() time.Duration {
-	text, err := os.ReadFile("/proc/thread-self/schedstat")
-	fields := bytes.Fields(text)
-	const waited = 1
-	if err != nil || len(fields) <= waited {
-		return 0
-	}
-	n, err := strconv.ParseInt(string(fields[waited]), 10, 64)
-	if err != nil {
-		return 0
-	}
+	_, waited := schedstat("/proc/thread-self/schedstat")
 	before := r.waited
-	r.waited = time.Duration(n)
-	if before == 0 {
+	if waited > 0 {
+		r.waited = waited
+	}
+	if before == 0 || waited == 0 {
 		return 0
 	}
-	return r.waited - before
+	return waited - before
+}
+
+// ran returns how long a process was on processors; 0: not known.
+func ran(pid int) time.Duration {
+	ran, _ := schedstat("/proc/" + strconv.Itoa(pid) + "/schedstat")
+	return ran
+}
+
+// schedstat returns how long a thread was on processors, and how long it waited for one; 0: not known.
+func schedstat(file string) (ran, waited time.Duration) {
+	text, err := os.ReadFile(file)
+	fields := strings.Fields(string(text))
+	const least = 2
+	if err != nil || len(fields) < least {
+		return 0, 0
+	}
+	values := [least]int64{}
+	for i := range values {
+		if values[i], err = strconv.ParseInt(fields[i], 10, 64); err != nil {
+			return 0, 0
+		}
+	}
+	return time.Duration(values[0]), time.Duration(values[1])
 }
 
 // slotsOf returns the number of connection slots for ordinary roles; 0: not known.

@@ -207,17 +207,17 @@ func (r *Recorder) Sweep(now time.Time, delay time.Duration) error {
 	if readErr != nil {
 		notes = append(notes, "no sessions: "+readErr.Error())
 	}
-	if r.o.Watch != nil {
-		r.o.Watch(r.look(now, delay, &saw, readErr))
-	}
-	if openErr != nil {
-		return openErr
-	}
 	if r.stacks != nil && readErr == nil {
 		list, note := r.stacks.add(now, r.cost.period, delay, saw.rows, saw.procs)
 		if s.Stacks = list; note != "" {
 			saw.notes = append(saw.notes, note)
 		}
+	}
+	if r.o.Watch != nil {
+		r.o.Watch(r.look(now, delay, &saw, readErr))
+	}
+	if openErr != nil {
+		return openErr
 	}
 	active := saw.rows
 	s.Rows, s.Note = active, strings.Join(append(notes, saw.notes...), "; ")

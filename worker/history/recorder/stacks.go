@@ -32,6 +32,8 @@ type stackTaker struct {
 	credit time.Duration
 	used   time.Duration // processor time of the worker when the goroutine began
 	last   time.Time
+	// fresh has what the last add has collected, for the rules.
+	fresh map[int32]rules.Sample
 }
 
 // knownStack is the last stack of a process, and the count of its context switches at that time.
@@ -42,14 +44,16 @@ type knownStack struct {
 }
 
 type takenStack struct {
-	id       identity
-	switches uint64
-	stack    *Stack
+	id        identity
+	switches  uint64
+	statement int64 // its start
+	stack     *Stack
 }
 
 // add sets the stacks of the rows. It returns a note on missing ones.
 func (t *stackTaker) add(now time.Time, period, delay time.Duration, rows []store.Row, procs map[int32]rules.Proc) ([]store.Stack, string) {
 	t.save(now)
+	t.fresh = nil
 	t.collect(now, 0)
 	var wanted []takenStack
 	present := make(map[identity]bool, len(rows))
@@ -57,7 +61,7 @@ func (t *stackTaker) add(now time.Time, period, delay time.Duration, rows []stor
 		id := identity{rows[i].PID, rows[i].Start}
 		present[id] = true
 		if p, ok := procs[id.pid]; ok && !t.same(id, p) {
-			wanted = append(wanted, takenStack{id: id, switches: p.Switches})
+			wanted = append(wanted, takenStack{id: id, switches: p.Switches, statement: rows[i].QueryStart})
 		}
 	}
 	for id := range t.known {
@@ -148,8 +152,15 @@ func (t *stackTaker) collect(now time.Time, limit time.Duration) (n int) {
 		t.credit -= processTime() - t.used // of the whole worker: it has other work at times
 		for _, s := range taken {
 			t.known[s.id] = &knownStack{switches: s.switches, stack: s.stack, at: now}
-			if s.stack != nil {
-				n++
+			if s.stack == nil {
+				continue
+			}
+			n++
+			if s.stack.Cut == "" {
+				if t.fresh == nil {
+					t.fresh = map[int32]rules.Sample{}
+				}
+				t.fresh[s.id.pid] = rules.Sample{Statement: s.statement, Functions: s.stack.Frames}
 			}
 		}
 	case <-timer.C:

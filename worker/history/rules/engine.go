@@ -45,7 +45,8 @@ type wait struct {
 	first time.Time
 	base  time.Duration // its age at that time
 	seen  time.Time
-	end   uint64 // of the WAL at that time
+	end   uint64    // of the WAL at that time
+	grew  time.Time // when the end of WAL was first seen to be another
 }
 
 // stall is an incident whose cause lasts.

@@ -72,14 +72,19 @@ func (v *view) sampled(k waitKey, after time.Duration) time.Duration {
 	return v.age(k, 0)
 }
 
-// stands returns how long positions of WAL have not changed, and whether the end of WAL has advanced meanwhile.
-func (v *view) stands(k waitKey) (age time.Duration, grown bool) {
+// stands reports whether positions of WAL have not changed for a time, in the second half of which the end of WAL has been
+// another. WAL that has just arrived is no lag that grows.
+func (v *view) stands(k waitKey, after time.Duration) (age time.Duration, ok bool) {
 	age = v.age(k, 0)
-	w := v.e.waits[k]
-	if w.end == 0 {
+	switch w := v.e.waits[k]; {
+	case w.end == 0:
 		w.end = v.WAL.End
+	case w.grew.IsZero() && v.WAL.End > w.end:
+		w.grew = v.Time
+	default:
+		ok = !w.grew.IsZero() && age >= after && v.Time.Sub(w.grew) >= after/2
 	}
-	return age, v.WAL.End > w.end
+	return age, ok
 }
 
 // replays finds a standby that receives WAL and does not replay it. Without lag, or while no WAL arrives, nothing stalls. A
@@ -99,8 +104,8 @@ func replays(v *view) []Finding {
 	if startup != nil && startup.WaitEvent == "RecoveryApplyDelay" {
 		return nil
 	}
-	age, grown := v.stands(waitKey{rule: Replay, proof: [4]int64{int64(p.Replayed)}})
-	if age < rule.After || !grown {
+	age, ok := v.stands(waitKey{rule: Replay, proof: [4]int64{int64(p.Replayed)}}, rule.After)
+	if !ok {
 		return nil
 	}
 	w, cause, paused := longest{age: age}, "replay", ""
@@ -136,8 +141,8 @@ func walSenders(v *view) []Finding {
 		if s.Logical {
 			k.proof[2], k.proof[3] = int64(s.Sent), int64(s.Reply)
 		}
-		age, grown := v.stands(k)
-		if age < rule.After || !grown {
+		age, ok := v.stands(k, rule.After)
+		if !ok {
 			continue
 		}
 		cause := fmt.Sprintf("WAL sender %d", s.PID)

@@ -55,14 +55,18 @@ func TestSameStack(t *testing.T) {
 		"a pause without samples":      {func(s int, c *change) { c.noSample = s > 5 && s < 20 }, "same_stack at 50s"},
 		"a late look":                  {func(s int, c *change) { c.noLook = s > 5 && s < 70 }, ""},
 		"samples of another statement": {func(_ int, c *change) { c.other = true }, ""},
-		"PL/pgSQL":                     {func(s int, c *change) { c.inner = []string{"pl:f() line " + string(rune('1'+s%9)), "exec"} }, "same_stack at 30s"},
-		"PL/pgSQL with inner functions": {func(s int, c *change) {
-			c.inner = append(strings.Split("i h g f e d"[:1+2*(s%6)], " "), "pl:f() line 3", "exec")
+		"PL/pgSQL": {func(s int, c *change) {
+			c.inner = append(strings.Split("i h g f e d"[:1+2*(s%6)], " "), "pl:f() line 3", "exec_stmts", "plpgsql_exec_function")
+		}, "same_stack at 30s"},
+		"names of PL/pgSQL functions": {func(s int, c *change) {
+			c.inner = [][]string{{"pl:f() line 3", "plpgsql_exec_function"}, {"plpgsql_exec_function"}}[s%2]
 		}, "same_stack at 30s"},
 		"PL/pgSQL that runs SQL": {func(s int, c *change) {
-			c.inner = append(strings.Split("i h g f e d"[:1+2*(s%6)], " "), "_SPI_execute_plan", "pl:f() line 3", "exec")
+			c.inner = append(strings.Split("i h g f e d"[:1+2*(s%6)], " "), "_SPI_execute_plan", "exec_stmts", "plpgsql_exec_function")
 		}, ""},
-		"another function of PL/pgSQL":   {func(s int, c *change) { c.inner = []string{"a", "pl:" + string(rune('f'+s%2)) + "()", "b", "c"} }, ""},
+		"PL/pgSQL that calls PL/pgSQL": {func(s int, c *change) {
+			c.inner = [][]string{{"plpgsql_exec_function"}, {"plpgsql_exec_function", "ExecInterpExpr", "exec_stmts", "plpgsql_exec_function"}}[s%2]
+		}, ""},
 		"empty stacks":                   {func(_ int, c *change) { c.out = nil }, ""},
 		"a statement without its start":  {func(_ int, c *change) { c.query = 0 }, ""},
 		"a stack without common callers": {func(s int, c *change) { c.out = []string{"a", string(rune('a' + s%2))} }, ""},
@@ -150,16 +154,17 @@ func TestReplay(t *testing.T) {
 		set  func(second uint64, p *Positions)
 		want string
 	}{
-		"replay stands":        {nil, func(s uint64, p *Positions) { p.End = 200 + s }, "replay at 1m0s: replay"},
-		"behind a session":     {[]store.Row{{PID: 8, Type: "startup", WaitType: "Lock", WaitStart: time.Unix(1_900_000_000, 0).UnixMicro(), BlockedBy: []store.Blocker{{PID: 5}}}, {PID: 5, Start: 1}}, func(s uint64, p *Positions) { p.End = 200 + s }, "lock_wait at 10s: process 5 of 1, transaction of 0"},
-		"no lag for long":      {nil, func(s uint64, p *Positions) { p.End = 100 + s/100 }, ""},
-		"no WAL arrives":       {nil, func(_ uint64, p *Positions) { p.End = 150 }, ""},
-		"replay advances":      {nil, func(s uint64, p *Positions) { p.End, p.Replayed = 1000+9*s, 100+s/50 }, ""},
-		"a wanted delay":       {[]store.Row{{PID: 8, Type: "startup", WaitType: "Timeout", WaitEvent: "RecoveryApplyDelay"}}, func(s uint64, p *Positions) { p.End = 200 + s }, ""},
-		"a primary":            {nil, func(s uint64, p *Positions) { p.End, p.Recovery = 200+s, false }, ""},
-		"positions not known":  {nil, func(s uint64, p *Positions) { p.End, p.Known = 200+s, s%30 != 0 }, ""},
-		"replay by a process":  {[]store.Row{startup}, func(s uint64, p *Positions) { p.End = 200 + s }, "replay at 1m0s: replay"},
-		"lag that grows later": {nil, func(s uint64, p *Positions) { p.End = 200 + s/90 }, "replay at 1m30s: replay"},
+		"replay stands":                {nil, func(s uint64, p *Positions) { p.End = 200 + s }, "replay at 1m0s: replay"},
+		"behind a session":             {[]store.Row{{PID: 8, Type: "startup", WaitType: "Lock", WaitStart: time.Unix(1_900_000_000, 0).UnixMicro(), BlockedBy: []store.Blocker{{PID: 5}}}, {PID: 5, Start: 1}}, func(s uint64, p *Positions) { p.End = 200 + s }, "lock_wait at 10s: process 5 of 1, transaction of 0"},
+		"no lag for long":              {nil, func(s uint64, p *Positions) { p.End = 100 + s/100 }, ""},
+		"no WAL arrives":               {nil, func(_ uint64, p *Positions) { p.End = 150 }, ""},
+		"WAL arrives, and is replayed": {nil, func(s uint64, p *Positions) { p.End, p.Replayed = 200+s/90, 100+s/91 }, ""},
+		"replay advances":              {nil, func(s uint64, p *Positions) { p.End, p.Replayed = 1000+9*s, 100+s/50 }, ""},
+		"a wanted delay":               {[]store.Row{{PID: 8, Type: "startup", WaitType: "Timeout", WaitEvent: "RecoveryApplyDelay"}}, func(s uint64, p *Positions) { p.End = 200 + s }, ""},
+		"a primary":                    {nil, func(s uint64, p *Positions) { p.End, p.Recovery = 200+s, false }, ""},
+		"positions not known":          {nil, func(s uint64, p *Positions) { p.End, p.Known = 200+s, s%30 != 0 }, ""},
+		"replay by a process":          {[]store.Row{startup}, func(s uint64, p *Positions) { p.End = 200 + s }, "replay at 1m0s: replay"},
+		"lag that grows later":         {nil, func(s uint64, p *Positions) { p.End = 200 + s/90 }, "replay at 2m0s: replay"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

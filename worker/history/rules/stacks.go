@@ -31,7 +31,7 @@ type loop struct {
 }
 
 // sameStacks finds statements that are on a processor at each look and whose samples have the same functions. The innermost two
-// may differ, and what an interpreter of a procedural language calls inside one function. Samples are no proof of the time between
+// may differ, and what the interpreter of PL/pgSQL calls. Samples are no proof of the time between
 // them, so a long time without a sample begins anew. A process that is ready to run and gets no processor has the same stack too:
 // it must have run for half of the time.
 func sameStacks(v *view) []Finding {
@@ -88,8 +88,7 @@ func (l *loop) add(now time.Time, ran time.Duration, functions []string, pause t
 		for n < min(len(l.common), len(functions)) && l.common[n] == functions[n] {
 			n++
 		}
-		differs := slices.ContainsFunc(slices.Concat(l.common[n:], functions[n:]), isProcedural)
-		if deepest := max(l.deepest, len(functions)); n > 0 && n >= deepest-varied && !differs {
+		if deepest := max(l.deepest, len(functions)); n > 0 && n >= deepest-varied {
 			l.common, l.deepest, l.seen = l.common[:n], deepest, now
 			l.samples++
 			return
@@ -98,28 +97,30 @@ func (l *loop) add(now time.Time, ran time.Duration, functions []string, pause t
 	l.first, l.seen, l.ran, l.samples, l.common, l.deepest = now, now, ran, 1, functions, len(functions)
 }
 
-// outer returns the functions that identify a stack, the outermost first. It leaves out what the innermost function of a
-// procedural language calls, unless this runs SQL, and the lines of such functions.
+// interpreters are functions that interpret a function in PL/pgSQL: with every symbol, and in a module without its own symbols.
+//
+//nolint:gochecknoglobals // a table
+var interpreters = []string{"plpgsql_exec_function", "plpgsql_inline_handler", "plpgsql_call_handler"}
+
+// outer returns the functions that identify a stack, the outermost first. It leaves out what the innermost interpreter calls,
+// unless this runs SQL. It also leaves out the names of procedural functions, which not all samples have.
 func outer(functions []string) []string {
 	begin := 0
 	for i, f := range functions {
 		if strings.Contains(f, "SPI_") || strings.Contains(f, "ExecutorRun") {
 			break
 		}
-		if isProcedural(f) {
+		if slices.Contains(interpreters, f) {
 			begin = i
 			break
 		}
 	}
 	list := make([]string, 0, len(functions)-begin)
 	for _, f := range functions[begin:] {
-		if isProcedural(f) {
-			f, _, _ = strings.Cut(f, " line ")
+		if !strings.HasPrefix(f, procedural) {
+			list = append(list, f)
 		}
-		list = append(list, f)
 	}
 	slices.Reverse(list)
 	return list
 }
-
-func isProcedural(function string) bool { return strings.HasPrefix(function, procedural) }
