@@ -63,6 +63,14 @@ func (w *watched) sweep() {
 	}
 }
 
+// later returns the later time, and at least a moment after the first.
+func later(a, b time.Time) time.Time {
+	if a = a.Add(time.Millisecond); a.After(b) {
+		return a
+	}
+	return b
+}
+
 // query runs a statement in another session until the test ends, or stop is called.
 func query(t *testing.T, s *pgtest.Server, sql string) (pid int32, stop func()) {
 	t.Helper()
@@ -110,23 +118,22 @@ func TestSameStackOfServer(t *testing.T) {
 		c := rules.Default()
 		c.Rule(rules.SameStack).After = 300 * time.Millisecond
 		w := watch(t, s, c, true)
-		look := func() { // by the real clock: the rule compares it with the time on processors
-			w.now = time.Now()
-			if w.r.stacks != nil {
-				w.r.stacks.credit = time.Hour
-			}
+		pid, begin := int32(0), w.now
+		look := func() { // the clock is the time that the process was on processors: a busy host changes nothing
+			w.now = later(w.now, begin.Add(ran(int(pid))))
+			w.r.stacks.credit = time.Hour
 			if err := w.r.Sweep(w.now, 0); err != nil {
 				t.Fatal(err)
 			}
 		}
-		_, stop := query(t, s, `DO $$ DECLARE x int := 0; BEGIN LOOP x := x % 1000 + 1; END LOOP; END $$`)
+		pid, stop := query(t, s, `DO $$ DECLARE x int := 0; BEGIN LOOP x := x % 1000 + 1; END LOOP; END $$`)
 		pgtest.Wait(t, "an incident of a loop", func() bool { look(); return len(w.found) > 0 })
 		stop()
 		if got := strings.Join(w.found, " "); got != rules.SameStack {
 			t.Error(got)
 		}
-		w.found = nil
-		_, stop = query(t, s, `DO $$ BEGIN LOOP PERFORM count(*) FROM pg_class WHERE relname ~ '^a.*b'; END LOOP; END $$`)
+		w.found, begin = nil, w.now
+		pid, stop = query(t, s, `DO $$ BEGIN LOOP PERFORM count(*) FROM pg_class WHERE relname ~ '^a.*b'; END LOOP; END $$`)
 		defer stop()
 		samples := 0
 		pgtest.Wait(t, "samples", func() bool { look(); samples += len(w.last.Stacks); return samples >= 30 })
@@ -161,7 +168,6 @@ func TestCheckpointOfServer(t *testing.T) {
 			return st.VoluntarySwitches + st.InvoluntarySwitches
 		}
 		pgtest.Wait(t, "a checkpoint", func() bool { w.sweep(); return w.last.Checkpointer.PID != 0 })
-		w.now = w.now.Add(time.Hour) // the start of the waits is the server's, not the test's
 		before := uint64(0)
 		for range 30 {
 			pgtest.Wait(t, "a step of the checkpointer", func() bool { return switches() != before })
