@@ -83,6 +83,14 @@ const (
 	MaxSessions  = 8
 )
 
+// Actions of the incident screen, for each operator token.
+const (
+	ActionCaptures      = 1 // a second
+	ActionCaptureBurst  = 10
+	ActionIncidents     = 1.0 / 60 // a second
+	ActionIncidentBurst = 3
+)
+
 // Budgets of what runs all the time.
 const (
 	// WaitsPercent is the part of the processors' busy time that the timing of wait events may take (option

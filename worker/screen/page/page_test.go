@@ -2,6 +2,7 @@ package page
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -45,7 +46,10 @@ func start(t *testing.T, dataDir string) (address string, p *Page) {
 		t.Fatal(err)
 	}
 	s := httptest.NewServer(web.New(web.Config{
-		TokenFile: tokens, Screen: &web.Screen{Files: p.Files(), View: p.Data(false), Operator: p.Data(true)},
+		TokenFile: tokens, Screen: &web.Screen{Files: p.Files(), View: p.Data(false), Operator: p.Data(true), Actions: &web.Actions{
+			Capture:  p.Capture,
+			Incident: func(_ context.Context, note string) ([]byte, error) { return json.Marshal(map[string]string{"id": note, "command": "show it"}) },
+		}},
 	}).Handler())
 	t.Cleanup(s.Close)
 	return s.URL, p
@@ -144,11 +148,40 @@ func rights(t *testing.T, address string, pid int) {
 	for token, names := range map[string]bool{viewToken: false, operatorToken: true} {
 		overHTTP(t, address, token, pid, names)
 	}
+	for token, want := range map[string]int{viewToken: 403, operatorToken: 200} {
+		if status, body := capturePost(t, address, token, pid); status != want || want == 200 && !strings.Contains(body, "PostmasterMain") {
+			t.Errorf("a capture: %d %s", status, body)
+		}
+	}
+	if status, body := capturePost(t, address, operatorToken, 1<<30); status != 500 || !strings.Contains(body, source.ErrNoSession.Error()) {
+		t.Errorf("a capture of no process: %d %s", status, body) // the worker makes 404 of it
+	}
 	for _, query := range []string{"view=x", "pid=0", "view=session", "seconds=0", "filter=user", "filter=x%3Dy", "other=1", "by=x", "by=user&by=user"} {
 		if status, body := get(t, address+"/screen/data?"+query, operatorToken); status != 400 || body == "" {
 			t.Errorf("%s: %d %s", query, status, body)
 		}
 	}
+}
+
+// capturePost captures a process by an action.
+func capturePost(t *testing.T, address, token string, pid int) (status int, body string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address+"/screen/capture", strings.NewReader(fmt.Sprintf(`{"pid": %d}`, pid)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	r.Header.Set("Content-Type", "application/json")
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	data, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(data)
 }
 
 // overHTTP reads the page as the command top --connect does.
@@ -246,6 +279,11 @@ func inBrowser(t *testing.T, address string, pid int) {
 	press("/")
 	do(`document.getElementById("search").value = "POSTMASTERMAIN", document.getElementById("find").requestSubmit()`)
 	wait(`document.activeElement.className === "line" && document.activeElement.textContent.includes("PostmasterMain")`)
+	do(`document.activeElement.blur()`)
+	press("i")
+	wait(`document.getElementById("incident").open && document.activeElement.id === "note"`)
+	do(`document.getElementById("note").value = "<b>slow</b>", document.getElementById("incident-form").requestSubmit()`)
+	wait(`document.getElementById("message").innerText.includes("Incident <b>slow</b>") && document.querySelector("#message code").textContent === "show it"`)
 	press("Escape")
 	wait(`held === null && !document.getElementById("main").innerText.includes("Captured at ")`)
 	press("?")

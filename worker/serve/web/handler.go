@@ -42,6 +42,8 @@ func (s *Server) Handler() http.Handler {
 			}
 		}()
 		switch {
+		case s.isAction(r.URL.Path):
+			s.act(answer, r)
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			h.Set("Allow", "GET, HEAD")
 			failf(answer, http.StatusMethodNotAllowed, "only GET and HEAD are allowed")

@@ -65,6 +65,8 @@ type Screen struct {
 	Files http.Handler
 	// View answers /screen/data without names and texts, Operator with them, for operator tokens.
 	View, Operator http.Handler
+	// Actions are started by operators; nil: there are none.
+	Actions *Actions
 }
 
 // Health is the state of the worker.
@@ -165,6 +167,7 @@ type Server struct {
 	requests chan struct{}
 	profiles chan struct{}
 	screens  chan struct{}
+	actions  *actions
 }
 
 // New makes a server.
@@ -178,6 +181,7 @@ func New(cfg Config) *Server {
 	}
 	s.requests = make(chan struct{}, s.limits.Requests)
 	s.screens = make(chan struct{}, s.limits.Screens)
+	s.actions = newActions()
 	s.profiles = make(chan struct{}, s.limits.ProfileClients)
 	return s
 }

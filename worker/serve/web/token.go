@@ -166,21 +166,21 @@ func (t *tokens) operator(r *http.Request) bool {
 	return err == nil && operator && strings.EqualFold(scheme, "bearer")
 }
 
+// operatorToken returns the SHA-256 sum of the operator token of a request; false: it has none.
+func (s *Server) operatorToken(r *http.Request) (sum [sha256.Size]byte, ok bool) {
+	if s.tokens == nil || !s.tokens.operator(r) {
+		return sum, false
+	}
+	return sha256.Sum256([]byte(givenToken(r))), true
+}
+
 // rights returns what the token of a request permits.
 func (t *tokens) rights(r *http.Request) (valid, operator bool, err error) {
 	sums, err := t.current()
 	if err != nil {
 		return false, false, err
 	}
-	given := ""
-	scheme, rest, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	switch strings.ToLower(scheme) {
-	case "bearer":
-		given = strings.TrimSpace(rest)
-	case "basic":
-		_, given, _ = r.BasicAuth()
-	}
-	sum := sha256.Sum256([]byte(given))
+	sum := sha256.Sum256([]byte(givenToken(r)))
 	equal, operators := 0, 0
 	for i := range sums {
 		same := subtle.ConstantTimeCompare(sum[:], sums[i].sum[:])
@@ -190,4 +190,17 @@ func (t *tokens) rights(r *http.Request) (valid, operator bool, err error) {
 		}
 	}
 	return equal == 1, operators == 1, nil
+}
+
+// givenToken returns the token of a request; empty: it has none.
+func givenToken(r *http.Request) string {
+	scheme, rest, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	switch strings.ToLower(scheme) {
+	case "bearer":
+		return strings.TrimSpace(rest)
+	case "basic":
+		_, password, _ := r.BasicAuth()
+		return password
+	}
+	return ""
 }

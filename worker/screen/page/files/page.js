@@ -186,6 +186,13 @@ function lines(name, text) {
     return line;
   }));
 }
+function captureButton() {
+  const b = el("button", "act", "Capture now (c)");
+  b.type = "button";
+  b.dataset.key = "capture"; // keeps the focus when the page is drawn again
+  b.addEventListener("click", capture);
+  return b;
+}
 function session(d) {
   const pid = state().get("pid");
   const note = held ? [panel("Captured at " + new Date(held.time).toLocaleTimeString(),
@@ -199,7 +206,7 @@ function session(d) {
       names && s.now?.query ? el("pre", "", s.now.query) : "",
       table([["from", "n"], ["for", "n"], ["state", ""]], (s.waits ?? []).slice(-20).reverse().map((w) => ({
         cells: [new Date(w.from).toLocaleTimeString(), age(w.from, w.to), w.event || w.class || "not active"] }))))),
-    part(d, "stack", "Stack", (s) => panel("Stack", s.phrase ? el("p", "", el("b", "", s.phrase)) : "",
+    part(d, "stack", "Stack", (s) => panel("Stack", captureButton(), s.phrase ? el("p", "", el("b", "", s.phrase)) : "",
       el("p", "dim", s.engine + (s.stop ? "; the stack ends early: " + s.stop : "")),
       lines("stack", (s.frames ?? []).map((f) => [f.function, f.place].filter(Boolean).join("  ") +
         (f.levels ?? []).map((x) => "\n    " + x).join("")).join("\n")))),
@@ -225,6 +232,7 @@ function header() {
   byId("failure").hidden = !error;
   byId("failure").className = "error";
   if (byId("failure").textContent !== clean(error)) byId("failure").textContent = clean(error);
+  byId("take-incident").hidden = !names;
   byId("stop").setAttribute("aria-pressed", String(stopped));
   byId("seconds").value = state().get("seconds") || "300";
   byId("views").replaceChildren(...views.map((v, n) => {
@@ -334,14 +342,38 @@ async function capture() {
   if (view() !== "session" || !state().get("pid")) return say("c works in the view Session.");
   if (!names) return say("A capture needs an operator token.");
   const pid = state().get("pid");
-  held = null;
-  await ask();
-  if (failed || !last || pid !== state().get("pid")) return say("The capture failed: " + (failed || "the view has changed"));
-  held = { pid, time: last.time, stack: last.stack, plan: last.plan, memory: last.memory, errors: {} };
-  for (const part of ["stack", "plan", "memory"]) if (last.errors?.[part]) held.errors[part] = last.errors[part];
+  const x = await act("capture", { pid: Number(pid) });
+  if (x.error || pid !== state().get("pid")) return say("The capture failed: " + (x.error || "the view has changed"));
+  held = { pid, time: x.time, stack: x.stack, plan: x.plan, memory: x.memory, errors: {} };
+  for (const part of ["stack", "plan", "memory"]) if (x.errors?.[part]) held.errors[part] = x.errors[part];
   draw();
   say("Captured now. Esc shows the live stack again.");
 }
+// act starts an action of the worker, and returns its answer or an error.
+async function act(name, body) {
+  say("Waiting for the worker …");
+  try {
+    const r = await fetch(name, { method: "POST", body: JSON.stringify(body), credentials: "omit", cache: "no-store",
+      headers: { Authorization: "Bearer " + sessionStorage.getItem("token"), "Content-Type": "application/json" } });
+    return r.ok ? await r.json() : { error: (await r.text()).slice(0, longest).trim() };
+  } catch (e) {
+    return { error: "the worker does not answer: " + e.message };
+  }
+}
+function askIncident() {
+  if (!names) return say("An incident needs an operator token.");
+  byId("incident").showModal();
+  byId("note").focus();
+}
+byId("incident-form").addEventListener("submit", async (e) => {
+  e.preventDefault();
+  byId("incident").close();
+  const x = await act("incident", { note: byId("note").value.trim() });
+  byId("note").value = "";
+  if (x.error) return say("The worker took no incident: " + x.error);
+  say("Incident " + x.id + (x.missing?.length ? ", with " + x.missing.length + " parts missing" : "") + ". This command shows it: ",
+    x.command);
+});
 function live() {
   held = null;
   draw();
@@ -369,7 +401,8 @@ byId("search").addEventListener("keydown", (e) => {
   e.preventDefault();
   byId("find").hidden = true;
 });
-for (const [id, act] of [["show-help", () => byId("help").showModal()], ["close-help", () => byId("help").close()]])
+for (const [id, act] of [["show-help", () => byId("help").showModal()], ["close-help", () => byId("help").close()],
+  ["take-incident", askIncident], ["close-incident", () => byId("incident").close()]])
   byId(id).addEventListener("click", act);
 document.addEventListener("visibilitychange", () => { if (!document.hidden && !stopped) ask(); });
 addEventListener("keydown", (e) => {
@@ -378,6 +411,7 @@ addEventListener("keydown", (e) => {
     if (e.key === "?" || e.key === "q") byId("help").close();
     return;
   }
+  if (byId("incident").open) return;
   say("");
   const spans = ["60", "300", "900", "3600", "7200"], at = spans.indexOf(state().get("seconds") || "300");
   if ("1234".includes(e.key)) open(views[e.key - 1]);
@@ -392,6 +426,7 @@ addEventListener("keydown", (e) => {
   else if (e.key === "N") find(-1);
   else if (e.key === "?") byId("help").showModal();
   else if (e.key === "c") capture();
+  else if (e.key === "i") { e.preventDefault(); askIncident(); }
   else if (e.key === "y") copy();
   else if (e.key === "r") change((s) => s.delete("filter"));
   else if (e.key === " " && e.target.tagName !== "BUTTON") { e.preventDefault(); stop(); }

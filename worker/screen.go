@@ -1,0 +1,105 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"pg_stat_backtrace/worker/history/incident"
+	"pg_stat_backtrace/worker/history/recorder"
+	"pg_stat_backtrace/worker/history/rules"
+	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/screen/page"
+	"pg_stat_backtrace/worker/screen/source"
+	"pg_stat_backtrace/worker/serve/web"
+)
+
+// actions are the actions of the incident screen. An incident is finished even if the browser leaves, unless ctx ends.
+func (w *Worker) actions(ctx context.Context, screen *page.Page) *web.Actions {
+	return &web.Actions{
+		Capture: func(ctx context.Context, pid int) ([]byte, error) {
+			answer, err := screen.Capture(ctx, pid)
+			if errors.Is(err, source.ErrNoSession) {
+				return nil, &web.ActionError{Status: http.StatusNotFound, Text: err.Error()}
+			}
+			return answer, err
+		},
+		Incident: func(_ context.Context, note string) ([]byte, error) { return w.takeIncident(ctx, note) },
+		OnAction: w.logAction,
+	}
+}
+
+// logAction logs an action of the incident screen.
+func (w *Worker) logAction(a web.ActionRecord) {
+	line := w.log.Info()
+	if a.Failure != "" {
+		line = w.log.Warn().Str("failure", a.Failure)
+	}
+	if a.PID != 0 {
+		line.Int("pid", a.PID)
+	}
+	if a.Note != "" {
+		line.Str("note", a.Note)
+	}
+	if a.Token != "" {
+		line.Str("token_sha256", a.Token)
+	}
+	if a.LeftOut > 0 {
+		line.Int("left_out", a.LeftOut)
+	}
+	line.Str("action", a.Name).Str("from", a.From).Int("status", a.Status).Dur("took", a.Took).Msg("action of the screen")
+}
+
+// takenIncident is the answer to a request for an incident.
+type takenIncident struct {
+	ID   string `json:"id"`
+	File string `json:"file"`
+	// Command prints the incident.
+	Command string `json:"command"`
+	// Missing says which parts could not be read.
+	Missing []string `json:"missing,omitempty"`
+}
+
+// takeIncident makes an incident as "incident take" does, and keeps it beside those of the rules.
+func (w *Worker) takeIncident(ctx context.Context, note string) ([]byte, error) {
+	record := w.cfg.Record
+	if record.Dir == "" || record.Period == 0 {
+		return nil, &web.ActionError{Status: http.StatusConflict,
+			Text: "the worker records nothing, so it keeps no incidents; start it with --record and --record-dir"}
+	}
+	c, err := w.current()
+	if err != nil {
+		return nil, fmt.Errorf("the server cannot be read: %w", err)
+	}
+	bounds := rules.Default()
+	if record.Rules != RulesOff {
+		if bounds, err = loadRules(record.Rules); err != nil {
+			return nil, fmt.Errorf("the rules bound the incidents, and cannot be read: %w", err)
+		}
+	}
+	now := time.Now()
+	look, notes, err := recorder.New(recorder.Options{
+		DataDir: c.DataDir, Server: w.current, Texts: recorder.Texts(record.Texts), Redact: record.Redact,
+	}).Snapshot(now)
+	if err != nil {
+		return nil, fmt.Errorf("the sessions cannot be read: %w", err)
+	}
+	i := incident.Collect(ctx, incident.Source{Server: c, StateDir: record.Dir, Capturer: w.capturer, Program: w.cfg.Version},
+		incident.ByPerson(now, note), look)
+	for _, n := range notes {
+		i.Missing = append(i.Missing, "sessions: "+n)
+	}
+	if i.Server.SystemID == "" {
+		return nil, errors.New("the server's control file cannot be read, so the incident has no directory")
+	}
+	dir := incident.Dir{Path: incident.DirOf(record.Dir, i.Server.SystemID), Keep: bounds.Keep, Size: bounds.Size, MinFree: record.MinFree}
+	file, err := dir.Write(i)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(takenIncident{ID: i.ID, File: file, Missing: i.Missing, Command: fmt.Sprintf(
+		"pg_stat_backtrace incident show --record-dir %s --cluster %s %s", render.ShellWord(record.Dir), i.Server.SystemID, i.ID)})
+}

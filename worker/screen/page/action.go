@@ -1,0 +1,27 @@
+package page
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"pg_stat_backtrace/worker/screen/source"
+	"pg_stat_backtrace/worker/screen/view"
+)
+
+// Capture reads stack, plan and memory of a process, with its state and its waits. It returns them in the form of Answer. The
+// error wraps source.ErrNoSession if the server has no such process.
+func (p *Page) Capture(ctx context.Context, pid int) ([]byte, error) {
+	src, err := p.watch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := view.NewState("")
+	s.Page, s.PID = view.PageSession, pid
+	d := view.Fetch(ctx, src, s, nil, time.Now(), true, false)
+	if d.Session == nil || d.Session.Now == nil {
+		return nil, fmt.Errorf("process %d: %w", pid, source.ErrNoSession)
+	}
+	return json.Marshal(Answer{d, true, fmt.Sprintf("pg_stat_backtrace capture --nonstop %d", pid)})
+}

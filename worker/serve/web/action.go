@@ -1,0 +1,277 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"pg_stat_backtrace/worker/limits"
+)
+
+// The paths of the actions. Only POST with an operator token starts one.
+const (
+	actionCapture  = "/screen/capture"
+	actionIncident = "/screen/incident"
+)
+
+// Bounds of an action.
+const (
+	maxAction  = 4 << 10 // bytes of the request
+	maxNote    = 200     // characters
+	actionTime = 30 * time.Second
+)
+
+// Actions are the functions that an operator starts from the incident screen. Each returns the answer as JSON. An error that
+// is an *ActionError has its own status.
+type Actions struct {
+	// Capture reads one process of the server.
+	Capture func(ctx context.Context, pid int) ([]byte, error)
+	// Incident makes an incident with a note and keeps it.
+	Incident func(ctx context.Context, note string) ([]byte, error)
+	// OnAction is called for each action and for each refusal of one, but with a bounded rate for refusals; nil: nothing is
+	// called.
+	OnAction func(ActionRecord)
+}
+
+// ActionError is a refusal with a status of HTTP.
+type ActionError struct {
+	Status int
+	Text   string
+}
+
+// Error returns the text.
+func (e *ActionError) Error() string { return e.Text }
+
+// ActionRecord describes an action for the log.
+type ActionRecord struct {
+	Name, From string
+	// Token has the first digits of the SHA-256 sum of the token; empty: the request had no operator token.
+	Token string
+	// PID is the process of a capture, Note the note of an incident.
+	PID  int
+	Note string
+	// Status is the status of the answer, Failure its text if the action failed or was refused.
+	Status  int
+	Failure string
+	Took    time.Duration
+	// LeftOut is the number of refusals since the last record that got no record.
+	LeftOut int
+}
+
+// actions has the limits of the actions.
+type actions struct {
+	lines   *limits.Lines
+	allowed map[string]*limits.Limiter // by path
+	running map[string]chan struct{}
+}
+
+func newActions() *actions {
+	return &actions{
+		lines: limits.NewLines(),
+		allowed: map[string]*limits.Limiter{
+			actionCapture:  limits.NewLimiter(limits.Rate{PerSecond: limits.ActionCaptures, Burst: limits.ActionCaptureBurst}),
+			actionIncident: limits.NewLimiter(limits.Rate{PerSecond: limits.ActionIncidents, Burst: limits.ActionIncidentBurst}),
+		},
+		running: map[string]chan struct{}{actionCapture: make(chan struct{}, 2), actionIncident: make(chan struct{}, 1)},
+	}
+}
+
+// isAction reports whether a path is that of an action.
+func (s *Server) isAction(path string) bool {
+	return s.cfg.Screen != nil && s.cfg.Screen.Actions != nil && (path == actionCapture || path == actionIncident)
+}
+
+// act runs an action, or refuses it before it reads the body.
+func (s *Server) act(w http.ResponseWriter, r *http.Request) {
+	record := ActionRecord{Name: strings.TrimPrefix(r.URL.Path, screenFiles), From: r.RemoteAddr}
+	start := time.Now()
+	answer, refused := s.action(w, r, &record)
+	record.Took = time.Since(start)
+	record.Status = http.StatusOK
+	if refused != nil {
+		h := w.Header()
+		switch h.Set("Connection", "close"); refused.status { // the rest of the body is not read
+		case http.StatusMethodNotAllowed:
+			h.Set("Allow", http.MethodPost)
+		case http.StatusUnauthorized:
+			h.Set("WWW-Authenticate", `Bearer realm="pg_stat_backtrace"`)
+		case http.StatusTooManyRequests:
+			h.Set("Retry-After", "10")
+		}
+		failf(w, refused.status, "%s", refused.text)
+		record.Status, record.Failure = refused.status, refused.text
+	} else {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(answer)
+	}
+	if report := s.cfg.Screen.Actions.OnAction; report != nil {
+		ok := true
+		if refused != nil && !refused.ran {
+			record.LeftOut, ok = s.actions.lines.Take(0)
+		}
+		if ok {
+			report(record)
+		}
+	}
+}
+
+// actionRefusal is a refusal of an action. Ran is set if the action has begun.
+type actionRefusal struct {
+	refusal
+
+	ran bool
+}
+
+func refuseAction(status int, format string, args ...any) *actionRefusal {
+	return &actionRefusal{refusal: refusal{status, fmt.Sprintf(format, args...)}}
+}
+
+// action checks a request, in this order: method, web site, token, form, limits. Then it runs the action.
+func (s *Server) action(w http.ResponseWriter, r *http.Request, record *ActionRecord) ([]byte, *actionRefusal) {
+	if r.Method != http.MethodPost {
+		return nil, refuseAction(http.StatusMethodNotAllowed, "an action needs POST")
+	}
+	if f := s.refuse(r); f != nil {
+		return nil, &actionRefusal{refusal: *f}
+	}
+	if foreignAction(r) {
+		return nil, refuseAction(http.StatusForbidden, "only the page of this worker may start an action")
+	}
+	token, ok := s.operatorToken(r)
+	if !ok {
+		return nil, refuseAction(http.StatusForbidden, "an action needs an operator token, as Authorization: Bearer")
+	}
+	record.Token = hex.EncodeToString(token[:4])
+	input, f := s.actionInput(w, r)
+	if f != nil {
+		return nil, f
+	}
+	record.PID, record.Note = input.PID, input.Note
+	if !take(r.Context(), s.actions.running[r.URL.Path], 0) {
+		return nil, refuseAction(http.StatusTooManyRequests, "the same action is running; try again when it has finished")
+	}
+	defer func() { <-s.actions.running[r.URL.Path] }()
+	role := binary.BigEndian.Uint32(token[:])
+	if s.actions.allowed[r.URL.Path].Take(role) != nil {
+		return nil, refuseAction(http.StatusTooManyRequests, "too many actions with this token; wait, then try again")
+	}
+	if n := connOf(r.Context()); n != nil {
+		n.work()
+		defer n.rest()
+	}
+	return s.runAction(r, input)
+}
+
+// runAction runs an action that was permitted.
+func (s *Server) runAction(r *http.Request, input actionInput) (answer []byte, f *actionRefusal) {
+	ctx, cancel := context.WithTimeout(r.Context(), actionTime)
+	defer cancel()
+	err := func() (err error) {
+		defer recovered(&err)
+		if r.URL.Path == actionCapture {
+			answer, err = s.cfg.Screen.Actions.Capture(ctx, input.PID)
+		} else {
+			answer, err = s.cfg.Screen.Actions.Incident(ctx, input.Note)
+		}
+		return err
+	}()
+	if err == nil {
+		return answer, nil
+	}
+	f = refuseAction(http.StatusInternalServerError, "%v", err)
+	if own := (*ActionError)(nil); errors.As(err, &own) {
+		f.status = own.Status
+	}
+	f.ran = true
+	return nil, f
+}
+
+// actionInput is the body of a request.
+type actionInput struct {
+	PID  int    `json:"pid"`
+	Note string `json:"note"`
+}
+
+// actionInput reads the body. The read deadline of the server bounds its time.
+func (*Server) actionInput(w http.ResponseWriter, r *http.Request) (in actionInput, f *actionRefusal) {
+	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	charset := params["charset"]
+	if err != nil || kind != "application/json" || len(r.Header.Values("Content-Type")) != 1 ||
+		charset != "" && !strings.EqualFold(charset, "utf-8") || r.Header.Get("Content-Encoding") != "" {
+		return in, refuseAction(http.StatusUnsupportedMediaType, "the body must be JSON, with Content-Type: application/json")
+	}
+	if r.URL.RawQuery != "" {
+		return in, refuseAction(http.StatusBadRequest, "an action has no parameters in its URL")
+	}
+	if r.ContentLength > maxAction {
+		return in, refuseAction(http.StatusRequestEntityTooLarge, "the body has more than %d bytes", maxAction)
+	}
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAction))
+	switch tooLarge := (*http.MaxBytesError)(nil); {
+	case errors.As(err, &tooLarge):
+		return in, refuseAction(http.StatusRequestEntityTooLarge, "the body has more than %d bytes", maxAction)
+	case err != nil:
+		return in, refuseAction(http.StatusBadRequest, "the body did not arrive")
+	}
+	control := http.NewResponseController(w)
+	// See protected: no deadline may pass while the action runs.
+	if err := errors.Join(control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(2*actionTime))); err != nil {
+		return in, refuseAction(http.StatusInternalServerError, "the connection has no deadlines")
+	}
+	if in, err = decodeAction(r.URL.Path, data); err != nil {
+		return in, refuseAction(http.StatusBadRequest, "%v", err)
+	}
+	return in, nil
+}
+
+// decodeAction reads and checks the members that an action has.
+func decodeAction(path string, data []byte) (in actionInput, err error) {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&in); err != nil || !utf8.Valid(data) {
+		return in, errors.New(`the body must be an object, such as {"pid": 4711} or {"note": "slow"}`)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return in, errors.New("the body has more than one object")
+	}
+	strange := func(c rune) bool { return !unicode.IsPrint(c) }
+	switch {
+	case path == actionCapture && (in.PID < 1 || in.PID > 1<<31-1 || in.Note != ""):
+		return in, errors.New("pid must be a positive number, and a capture has no other member")
+	case path == actionIncident && (in.PID != 0 || utf8.RuneCountInString(in.Note) > maxNote || strings.ContainsFunc(in.Note, strange)):
+		return in, fmt.Errorf("note must have at most %d printable characters, and an incident has no other member", maxNote)
+	}
+	return in, nil
+}
+
+// foreignAction reports whether a browser sends the request for another page than the one of this address. It is stricter
+// than foreignSite: the address of the page must equal the host and port of the request. A proxy that replaces the host is
+// possible only if the browser sends Sec-Fetch-Site.
+func foreignAction(r *http.Request) bool {
+	site := r.Header.Values("Sec-Fetch-Site")
+	for _, value := range site {
+		if value != "same-origin" {
+			return true
+		}
+	}
+	if len(site) > 0 {
+		return false
+	}
+	for _, page := range r.Header.Values("Origin") {
+		if _, host, ok := strings.Cut(page, "://"); !ok || !strings.EqualFold(host, r.Host) {
+			return true
+		}
+	}
+	return false
+}
