@@ -50,7 +50,7 @@ func (w *Worker) logAction(a web.ActionRecord) {
 	if a.LeftOut > 0 {
 		line.Int("left_out", a.LeftOut)
 	}
-	line.Str("action", a.Name).Str("from", a.From).Int("status", a.Status).Dur("took", a.Took).Msg("action of the screen")
+	line.Str("action", a.Name).Str("from", a.From).Int("status", a.Status).Dur("took_ms", a.Took).Msg("action of the screen")
 }
 
 // takenIncident is the answer to a request for an incident.

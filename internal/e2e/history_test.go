@@ -1,8 +1,13 @@
 package e2e
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,7 +44,15 @@ func TestHistory(t *testing.T) {
 		const all = "SELECT count(*) FROM pg_backtrace_history(now() - interval '1 hour')"
 		fails(boss, "55000", all) // the worker does not record
 		_ = w.end(syscall.SIGTERM)
-		s.work(t, "--record-dir", filepath.Join(s.DataDir, "history"), "--record", "200ms")
+		const token = "operator-token-0123456789"
+		tokens, socket := filepath.Join(s.DataDir, "tokens"), filepath.Join(s.DataDir, "screen.sock")
+		if err := os.WriteFile(tokens, []byte("operator "+token+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command("chown", "--reference="+s.DataDir, tokens).CombinedOutput(); err != nil {
+			t.Fatal(err, string(out))
+		}
+		s.work(t, "--record-dir", filepath.Join(s.DataDir, "history"), "--record", "200ms", "--listen", "unix:"+socket, "--listen-token-file", tokens)
 		boss.run(t, "BEGIN; LOCK TABLE held")
 		waiter := s.Connect(t, s.User, "postgres")
 		blocked := make(chan error, 1)
@@ -70,6 +83,7 @@ func TestHistory(t *testing.T) {
 			})
 		}
 		checkRecorded(t, s, fails)
+		checkActions(t, s, socket, token, pids[0])
 		fails(s.connect(t, "stranger", "postgres"), "42501", all)
 		other := s.connect(t, s.User, "postgres")
 		for _, span := range []string{"NULL", "now(), now()", "now(), now() - interval '1 s'", "'-infinity'"} {
@@ -133,6 +147,51 @@ func checkRecorded(t *testing.T, s *site, fails func(c *session, code, sql strin
 	} {
 		fails(stranger, "42501", "SELECT "+call)
 		fails(executor, "42501", "SELECT "+call)
+	}
+}
+
+// checkActions starts the actions of the incident screen, as its page does.
+func checkActions(t *testing.T, s *site, socket, token string, pid int) {
+	t.Helper()
+	client := http.Client{Timeout: 5 * time.Minute, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}}
+	post := func(action, body string, status int) map[string]any {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/screen/"+action, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		r.Header.Set("Content-Type", "application/json")
+		answer, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		if err != nil || answer.StatusCode != status {
+			t.Fatalf("%s: %d %s, %v", action, answer.StatusCode, text, err)
+		}
+		members := map[string]any{}
+		_ = json.Unmarshal(text, &members)
+		return members
+	}
+	if x := post("capture", fmt.Sprintf(`{"pid": %d}`, pid), 200); x["stack"] == nil || x["session"] == nil {
+		t.Error("a capture has", x)
+	}
+	post("capture", `{"pid": 2147483647}`, 404)
+	x := post("incident", `{"note": "slow since noon"}`, 200)
+	file, _ := x["file"].(string)
+	page, err := os.ReadFile(file)
+	if err != nil || !strings.Contains(string(page), "slow since noon") || !strings.Contains(fmt.Sprint(x["command"]), fmt.Sprint(x["id"])) {
+		t.Errorf("an incident: %v, %v", x, err)
+	}
+	for _, want := range []string{`"note":"slow since noon"`, `"action":"incident"`, fmt.Sprintf(`"pid":%d`, pid), `"status":404`, `"token_sha256"`} {
+		pgtest.Wait(t, "the log of the worker has "+want, func() bool { return strings.Contains(s.worker.text(), want) })
+	}
+	if strings.Contains(s.worker.text(), token) {
+		t.Error("the log has the token")
 	}
 }
 

@@ -47,8 +47,10 @@ func start(t *testing.T, dataDir string) (address string, p *Page) {
 	}
 	s := httptest.NewServer(web.New(web.Config{
 		TokenFile: tokens, Screen: &web.Screen{Files: p.Files(), View: p.Data(false), Operator: p.Data(true), Actions: &web.Actions{
-			Capture:  p.Capture,
-			Incident: func(_ context.Context, note string) ([]byte, error) { return json.Marshal(map[string]string{"id": note, "command": "show it"}) },
+			Capture: p.Capture,
+			Incident: func(_ context.Context, note string) ([]byte, error) {
+				return json.Marshal(map[string]string{"id": note, "command": "show it"})
+			},
 		}},
 	}).Handler())
 	t.Cleanup(s.Close)

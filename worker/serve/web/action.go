@@ -100,30 +100,41 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 	record.Took = time.Since(start)
 	record.Status = http.StatusOK
 	if refused != nil {
-		h := w.Header()
-		switch h.Set("Connection", "close"); refused.status { // the rest of the body is not read
-		case http.StatusMethodNotAllowed:
-			h.Set("Allow", http.MethodPost)
-		case http.StatusUnauthorized:
-			h.Set("WWW-Authenticate", `Bearer realm="pg_stat_backtrace"`)
-		case http.StatusTooManyRequests:
-			h.Set("Retry-After", "10")
-		}
-		failf(w, refused.status, "%s", refused.text)
 		record.Status, record.Failure = refused.status, refused.text
-	} else {
-		w.Header().Set("Content-Type", "application/json")
+	}
+	s.recordAction(record, refused != nil && !refused.ran)
+	h := w.Header()
+	if refused == nil {
+		h.Set("Content-Type", "application/json")
 		_, _ = w.Write(answer)
+		return
 	}
-	if report := s.cfg.Screen.Actions.OnAction; report != nil {
-		ok := true
-		if refused != nil && !refused.ran {
-			record.LeftOut, ok = s.actions.lines.Take(0)
-		}
-		if ok {
-			report(record)
-		}
+	h.Set("Connection", "close") // the rest of the body is not read
+	switch refused.status {
+	case http.StatusMethodNotAllowed:
+		h.Set("Allow", http.MethodPost)
+	case http.StatusUnauthorized:
+		h.Set("WWW-Authenticate", `Bearer realm="pg_stat_backtrace"`)
+	case http.StatusTooManyRequests:
+		h.Set("Retry-After", "10")
 	}
+	failf(w, refused.status, "%s", refused.text)
+}
+
+// recordAction reports an action. A refusal is reported only if there were few before.
+func (s *Server) recordAction(record ActionRecord, refused bool) {
+	report := s.cfg.Screen.Actions.OnAction
+	if report == nil {
+		return
+	}
+	if refused {
+		leftOut, ok := s.actions.lines.Take(0)
+		if !ok {
+			return
+		}
+		record.LeftOut = leftOut
+	}
+	report(record)
 }
 
 // actionRefusal is a refusal of an action. Ran is set if the action has begun.
