@@ -33,7 +33,7 @@ import (
 type topFlags struct {
 	dataDir, recordDir, format string
 	connect, tokenFile         string
-	view, by                   string
+	view, by, side             string
 	filters                    []string
 	interval                   time.Duration
 	batch                      bool
@@ -98,8 +98,9 @@ func newTop() *cobra.Command {
 	fs.BoolVar(&f.batch, "batch", false, "print the screen as plain text instead of taking the terminal")
 	fs.IntVarP(&f.count, "refreshes", "n", 0, "with --batch or --format json: print `N` refreshes; 0: until an interrupt")
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, or json (one line for each refresh)")
-	fs.StringVar(&f.view, "view", "load", "begin with this `VIEW`: the name of one of the four, in lower case")
+	fs.StringVar(&f.view, "view", "load", "begin with this `VIEW`: the name of one of the five, in lower case")
 	fs.StringVar(&f.by, "by", string(source.ByQuery), "in the second view, count by `PROPERTY`: "+strings.Join(properties(), ", "))
+	fs.StringVar(&f.side, "side", string(source.Both), "in the view flame, show the stacks of `SIDE`: both, on-cpu or off-cpu")
 	fs.StringArrayVar(&f.filters, "filter", nil, "count only sessions with `PROPERTY=VALUE`; may be given several times")
 	fs.IntVar(&f.pid, "pid", 0, "begin with the session of this `PID`, as the server has it")
 	fs.IntVar(&f.width, "width", 0, "with --batch: `N` columns (default $COLUMNS, or 120)")
@@ -139,6 +140,8 @@ func (f *topFlags) check(pidGiven bool) (*view.State, error) {
 		return nil, fmt.Errorf("--view must be one of %s, not %q", strings.Join(view.Names(), ", "), f.view)
 	case !slices.Contains(properties(), f.by):
 		return nil, fmt.Errorf("--by must be one of %s, not %q", strings.Join(properties(), ", "), f.by)
+	case !slices.Contains(source.Sides(), source.Side(f.side)):
+		return nil, fmt.Errorf("--side must be both, on-cpu or off-cpu, not %q", f.side)
 	case pidGiven && f.pid < 1:
 		return nil, fmt.Errorf("--pid must be positive, not %d", f.pid)
 	case f.count < 0:
@@ -149,7 +152,7 @@ func (f *topFlags) check(pidGiven bool) (*view.State, error) {
 		return nil, fmt.Errorf("--width and --height must be from 1 to %d", most)
 	}
 	s := view.NewState("")
-	s.Page, s.By, s.PID = view.Page(page), source.By(f.by), f.pid
+	s.Page, s.By, s.PID, s.Side = view.Page(page), source.By(f.by), f.pid, source.Side(f.side)
 	if f.pid > 0 {
 		s.Page = view.PageSession
 	}

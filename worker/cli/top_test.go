@@ -94,7 +94,7 @@ func topBatch(t *testing.T, s *pgtest.Server, pids [2]int) {
 	}
 	for arguments, want := range map[string]string{
 		"--interval 1ms":               "--interval must be from",
-		"--view flame":                 "--view must be one of",
+		"--view fire":                  "--view must be one of",
 		"--by color":                   "--by must be one of",
 		"--filter user":                "--filter must be PROPERTY=VALUE",
 		"--view session":               "--view session needs --pid",

@@ -60,6 +60,11 @@ type pageData struct {
 	Values  [][]int64 `json:"-"` // of each type, of each sample
 }
 
+// GraphScript returns a script for another page. It defines flameGraph, an object with the class Graph of graph.js.
+func GraphScript() string {
+	return "const flameGraph = (() => {\n\"use strict\";\n" + part("units.js") + part("graph.js") + "return { Graph };\n})();\n"
+}
+
 // writeHTML prints a page that holds its data, scripts and styles. The page loads nothing.
 func writeHTML(w *bufio.Writer, p *profile.Profile, index int, o Options) error {
 	data, err := newPageData(p, index, o)

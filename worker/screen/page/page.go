@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"pg_stat_backtrace/worker/report/profilefmt"
 	"pg_stat_backtrace/worker/screen/source"
 	"pg_stat_backtrace/worker/screen/view"
 )
@@ -53,7 +54,8 @@ func New(open func() (source.Source, error)) *Page { return &Page{open: open, id
 func (p *Page) Files() http.Handler {
 	types := map[string]string{
 		"/screen/": "index.html text/html", "/screen/page.js": "page.js text/javascript",
-		"/screen/page.css": "page.css text/css",
+		"/screen/page.css": "page.css text/css", "/screen/flame.js": "flame.js text/javascript",
+		"/screen/graph.js": "graph.js text/javascript",
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var name, kind string
@@ -61,7 +63,10 @@ func (p *Page) Files() http.Handler {
 			http.NotFound(w, r)
 			return
 		}
-		data, err := files.ReadFile("files/" + name)
+		data, err := []byte(profilefmt.GraphScript()), error(nil)
+		if name != "graph.js" {
+			data, err = files.ReadFile("files/" + name)
+		}
 		if err != nil {
 			http.Error(w, "the file is missing in the program", http.StatusInternalServerError)
 			return
@@ -202,12 +207,16 @@ func parse(raw string) (*view.State, error) {
 		case "view":
 			i := slices.Index(view.Names(), value)
 			if i < 0 {
-				return nil, errors.New("view must be load, who, blocking or session")
+				return nil, errors.New("view must be load, who, blocking, session or flame")
 			}
 			s.Page = view.Page(i)
 		case "by":
 			if s.By = source.By(value); !slices.Contains(source.Properties(), s.By) {
 				return nil, errors.New("by is not a property")
+			}
+		case "side":
+			if s.Side = source.Side(value); !slices.Contains(source.Sides(), s.Side) {
+				return nil, errors.New("side must be both, on-cpu or off-cpu")
 			}
 		case "seconds":
 			n, err := strconv.Atoi(value)

@@ -114,7 +114,7 @@ func TestPage(t *testing.T) {
 func rights(t *testing.T, address string, pid int) {
 	t.Helper()
 	for path, want := range map[string]int{
-		"/screen/": 200, "/screen/page.js": 200, "/screen/page.css": 200, "/screen/other": 404, "/screen/data?view=load": 401,
+		"/screen/": 200, "/screen/page.js": 200, "/screen/page.css": 200, "/screen/flame.js": 200, "/screen/graph.js": 200, "/screen/other": 404, "/screen/data?view=load": 401,
 	} {
 		if status, body := get(t, address+path, ""); status != want || strings.Contains(body, "script>window") {
 			t.Errorf("%s without a token: %d, want %d", path, status, want)
@@ -288,6 +288,23 @@ func inBrowser(t *testing.T, address string, pid int) {
 	wait(`document.getElementById("message").innerText.includes("Incident <b>slow</b>") && document.querySelector("#message code").textContent === "show it"`)
 	press("Escape")
 	wait(`held === null && !document.getElementById("main").innerText.includes("Captured at ")`)
+	press("5")
+	wait(fmt.Sprintf(`state().getAll("filter").join() === "session=%d" && document.getElementById("main").innerText.includes("No stack passes the filter")`, pid))
+	press("r")
+	wait(`flameView.tree && flameView.tree.nodes.length > 1 && flameView.graph.rows.length > 1 && flameView.canvas.width > 100`)
+	look(t, ctx, run, wait, "flame")
+	do(`flameView.box.focus()`)
+	for _, key := range []string{"ArrowDown", "Enter"} {
+		do(fmt.Sprintf(`flameView.box.dispatchEvent(new KeyboardEvent("keydown", {key: %q, bubbles: true}))`, key))
+	}
+	wait(`flameView.graph.zoom === 1 && flameView.detail.textContent.includes("PostmasterMain")`)
+	do(`window.before = last.time`)
+	wait(`last.time !== window.before && flameView.graph.zoom > 0 && document.activeElement === flameView.box`) // after new data
+	do(`flameView.box.dispatchEvent(new KeyboardEvent("keydown", {key: "Escape", bubbles: true}))`)
+	wait(`flameView.graph.zoom === 0`)
+	do(`flameView.side.value = "on-cpu", flameView.side.dispatchEvent(new Event("change"))`)
+	wait(`state().get("side") === "on-cpu" && last?.flame?.side === "on-cpu"`)
+	do(fmt.Sprintf(`location.hash = "view=session&pid=%d"`, pid))
 	press("?")
 	wait(`document.getElementById("help").open && document.getElementById("help").innerText.includes("copy the command")`)
 	press("3") // the help is above the view

@@ -143,6 +143,9 @@ func (c *Client) Fetch(ctx context.Context, s *view.State, before *view.Data, _ 
 		if s.PID != 0 {
 			pages = append(pages, view.PageSession)
 		}
+		if s.Page == view.PageFlame {
+			pages = append(pages, view.PageFlame)
+		}
 	}
 	var d *view.Data
 	for _, page := range pages {
@@ -168,7 +171,12 @@ func merge(d, next *view.Data) {
 	if next.Blocking != nil {
 		d.Blocking = next.Blocking
 	}
-	d.Session, d.Stack, d.Plan, d.Memory = next.Session, next.Stack, next.Plan, next.Memory
+	if next.Flame != nil {
+		d.Flame = next.Flame
+	}
+	if next.Session != nil {
+		d.Session, d.Stack, d.Plan, d.Memory = next.Session, next.Stack, next.Plan, next.Memory
+	}
 	maps.Copy(d.Errors, next.Errors)
 }
 
@@ -219,6 +227,8 @@ func query(s *view.State, page view.Page) string {
 	switch page {
 	case view.PageWho:
 		q.Set("by", string(s.By))
+	case view.PageFlame:
+		q.Set("side", string(s.Side))
 	case view.PageSession:
 		q.Set("pid", strconv.Itoa(s.PID))
 	default:
@@ -317,6 +327,16 @@ func check(d *view.Data) error {
 			if !number(w.Rows[i].Active, w.Rows[i].Share) {
 				return errors.New("a share is out of range")
 			}
+		}
+	}
+	if f := d.Flame; f != nil {
+		depth := -1
+		for i := range f.Nodes {
+			n := &f.Nodes[i]
+			if n.Depth < 0 || n.Depth > depth+1 || n.Depth > deepest || !number(n.Active, n.Self, n.OnCPU, f.Seconds) {
+				return errors.New("a node of the flame graph is out of range")
+			}
+			depth = n.Depth
 		}
 	}
 	if b := d.Blocking; b != nil {

@@ -36,7 +36,8 @@ type past struct {
 	// normalized has texts of statements, and the same without values. It is cleared when it is full.
 	normalized map[string]string
 	// known has the rows of the newest sample.
-	known map[session]knownRow
+	known  map[session]knownRow
+	stacks stackLog
 }
 
 // knownRow is a row, and the data of the session that it depends on. Most sessions are the same in the next sample.
@@ -302,6 +303,10 @@ func (p *past) bound() {
 			p.samples = p.samples[drop:]
 		}
 	}
+	if k := &p.stacks; len(k.sets) > 0 && k.sets[0].at.Before(p.samples[0].at.Add(-time.Minute)) {
+		old, _ := slices.BinarySearchFunc(k.sets, p.samples[0].at, func(x stackSet, t time.Time) int { return x.at.Compare(t) })
+		k.keep(old)
+	}
 	if full {
 		p.renumber()
 	}
@@ -324,13 +329,20 @@ func (p *past) renumber() {
 		}
 		*i = to
 	}
+	properties := func(r *row) {
+		for _, n := range []*uint32{&r.event, &r.query, &r.user, &r.database, &r.app, &r.phrase, &r.kind} {
+			number(n)
+		}
+	}
+	for i := range p.stacks.sets {
+		for j := range p.stacks.sets[i].rows {
+			properties(&p.stacks.sets[i].rows[j].row)
+		}
+	}
 	for i := range p.samples {
 		s := &p.samples[i]
 		for j := range s.rows {
-			r := &s.rows[j]
-			for _, n := range []*uint32{&r.event, &r.query, &r.user, &r.database, &r.app, &r.phrase, &r.kind} {
-				number(n)
-			}
+			properties(&s.rows[j])
 		}
 		for j := range s.found {
 			number(&s.found[j].key)

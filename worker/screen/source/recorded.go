@@ -40,12 +40,77 @@ func (r *Recorded) fill(p *past, rules *rules) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	now := time.Now()
+	stacks := recordedStacks{wanted: map[int64]bool{}}
 	_, _ = store.ReadSpan(ctx, r.reader, now.Add(-recordedSpan), now, func(w *store.SpanSweep, _ *store.Gap) error {
 		m := momentOf(w)
 		list := rules.apply(&facts{m: m})
 		p.addFindings(p.add(m, KindRecorded, w.Period), list)
+		stacks.add(w, m)
 		return nil
 	})
+	_ = stacks.read(ctx, r.reader, Span{now.Add(-recordedSpan), now}, p)
+}
+
+// recordedStacks are the stacks of sweeps whose frames are not read yet.
+type recordedStacks struct {
+	sweeps []recordedSweep
+	wanted map[int64]bool
+}
+
+// recordedSweep are the active sessions of a sweep that have a stack.
+type recordedSweep struct {
+	at       time.Time
+	period   time.Duration
+	active   int
+	sessions []*moment.Session
+	stacks   []int64
+}
+
+// add notes the stacks of a sweep.
+func (k *recordedStacks) add(w *store.SpanSweep, m *moment.Moment) {
+	x := recordedSweep{at: w.Time, period: w.Period}
+	at := 0
+	for i := range w.Rows {
+		if w.Rows[i].Ended {
+			continue
+		}
+		s := &m.Sessions[at] // momentOf has the same order
+		at++
+		if ClassOf(s) == "" {
+			continue
+		}
+		x.active++
+		id := w.Rows[i].Stack
+		if id == 0 || !k.wanted[id] && len(k.wanted) >= maxStacks {
+			continue
+		}
+		k.wanted[id] = true
+		x.sessions, x.stacks = append(x.sessions, s), append(x.stacks, id)
+	}
+	if len(x.stacks) > 0 && len(k.sweeps) < maxStackSets {
+		k.sweeps = append(k.sweeps, x)
+	}
+}
+
+// read reads the frames, and adds the stacks to samples.
+func (k *recordedStacks) read(ctx context.Context, r *store.Reader, span Span, p *past) error {
+	if len(k.wanted) == 0 {
+		return nil
+	}
+	found, err := r.Stacks(ctx, span.From.Add(-time.Hour), span.To, k.wanted)
+	if err != nil {
+		return err
+	}
+	for _, x := range k.sweeps {
+		var list []takenStack
+		for i, s := range x.sessions {
+			if stack, ok := found[x.stacks[i]]; ok {
+				list = append(list, takenStack{s, stack.Frames})
+			}
+		}
+		p.addStacks(x.at, KindRecorded, x.period, x.active, list)
+	}
+	return nil
 }
 
 // momentOf returns a recorded sweep as a moment. Idle sessions are absent, except blockers.

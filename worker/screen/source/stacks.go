@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/history/recorder"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/naming/backtrace"
@@ -41,8 +42,9 @@ type doing struct {
 type stacks struct {
 	wanted  time.Time // the last request for phrases
 	busy    bool
-	began   time.Time // the last round
-	next    int       // where the next round begins
+	ended   chan struct{} // closed at the end of the round
+	began   time.Time     // the last round
+	next    int           // where the next round begins
 	phrases map[session]doing
 }
 
@@ -74,7 +76,7 @@ func (k *stacks) take(l *Live, m *moment.Moment) {
 		k.phrases = nil
 		return
 	}
-	k.busy, k.began = true, time.Now()
+	k.busy, k.began, k.ended = true, time.Now(), make(chan struct{})
 	from := k.next
 	if len(active) <= stacksPerSample {
 		from = 0
@@ -86,6 +88,8 @@ func (k *stacks) take(l *Live, m *moment.Moment) {
 // round takes the stacks of some of the active sessions.
 func (l *Live) round(c cluster.Cluster, active []*moment.Session, from int) {
 	taken := map[session]doing{}
+	var list []takenStack
+	at := time.Now()
 	_ = host.Catch("stacks", func() error {
 		begin := time.Now()
 		for i := range min(len(active), stacksPerSample) {
@@ -97,6 +101,7 @@ func (l *Live) round(c cluster.Cluster, active []*moment.Session, from int) {
 			if err != nil {
 				continue
 			}
+			list = append(list, takenStack{s, recorder.StackOf(t).Frames})
 			if text := phraseOf(t); text != "" {
 				taken[identityOf(s)] = doing{text, micro(s.QueryStart), eventOf(s), time.Now()}
 			}
@@ -106,6 +111,8 @@ func (l *Live) round(c cluster.Cluster, active []*moment.Session, from int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stacks.busy = false
+	close(l.stacks.ended)
+	l.past.addStacks(at, KindSampled, 2*max(l.o.Interval, roundsEvery), len(active), list)
 	for id, d := range l.stacks.phrases { // of earlier rounds, if there are many sessions
 		if _, ok := taken[id]; !ok && len(active) > stacksPerSample && time.Since(d.at) < watchStacks {
 			taken[id] = d

@@ -96,6 +96,8 @@ func Draw(g *Grid, s *State, d *Data, now time.Time) {
 		c.blocking(y, end)
 	case s.Page == PageSession:
 		c.session(y, end)
+	case s.Page == PageFlame:
+		c.flame(y, end)
 	}
 	c.footer()
 }
@@ -109,6 +111,8 @@ func (d *Data) has(p Page) bool {
 		return d.Who != nil
 	case PageBlocking:
 		return d.Blocking != nil
+	case PageFlame:
+		return d.Flame != nil
 	case PageSession, numPages:
 	}
 	return d.Session != nil
@@ -173,7 +177,7 @@ func earlier(a, b time.Time) time.Time {
 // tabs draws the names of the pages.
 func (c *canvas) tabs() {
 	x := 0
-	for i, name := range []string{"Load", "Who", "Blocking", "Session"} {
+	for i, name := range []string{"Load", "Who", "Blocking", "Session", "Flame"} {
 		style := plain
 		if Page(i) == c.s.Page {
 			style = bar
@@ -291,6 +295,8 @@ func (c *canvas) keys() [][2]string {
 		return [][2]string{{"Tab", "by"}, {"Enter", "filter"}, {"Backspace", "back"}, {"q", "quit"}, {"+-", "time"}, {"y", "command"}, {"/", "search"}}
 	case PageBlocking:
 		return [][2]string{{"↑↓", "select"}, {"Enter", "session"}, {"space", "stop"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
+	case PageFlame:
+		return [][2]string{{"Tab", "on/off CPU"}, {"↑↓", "select"}, {"Backspace", "back"}, {"+-", "time"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
 	case PageSession, numPages:
 	}
 	return [][2]string{{"Tab", "panel"}, {"↑↓", "scroll"}, {"c", "capture now"}, {"Backspace", "back"}, {"q", "quit"}, {"y", "command"}}
@@ -299,11 +305,11 @@ func (c *canvas) keys() [][2]string {
 // help draws all keys.
 func (c *canvas) help(y int) {
 	rows := [][2]string{
-		{"1 2 3 4", "Load, Who, Blocking, Session"},
+		{"1 2 3 4 5", "Load, Who, Blocking, Session, Flame"},
 		{"↑ ↓ j k PgUp PgDn", "select a row, or scroll; also Home, End"},
 		{"Enter", "open a finding or a session; in Who: filter by the row"},
 		{"Backspace Esc", "back: remove the last filter, leave the session"},
-		{"Tab ← →", "in Who: another property; in Session: another panel"},
+		{"Tab ← →", "in Who: another property; in Session: a panel; in Flame: a side"},
 		{"+ -", "a shorter or longer time: 1, 5, 15 min, 1, 2 h"},
 		{"space", "stop the picture, and continue"},
 		{"c", "in Session: capture now, and keep the stack"},

@@ -49,6 +49,14 @@ func Fetch(ctx context.Context, src source.Source, s *State, before *Data, now t
 		d.Blocking, err = src.Blocking(ctx)
 		failed("blocking", err)
 	}
+	if s.Page == PageFlame { // not with whole: nothing else needs stacks
+		if flamer, ok := src.(source.Flamer); ok {
+			d.Flame, err = flamer.Flame(ctx, q, s.Side)
+			failed("flame", err)
+		} else {
+			failed("flame", errors.New("this source has no stacks"))
+		}
+	}
 	if s.PID != 0 && on(PageSession) {
 		d.session(ctx, src, s, before, span, wide)
 	}
@@ -148,7 +156,7 @@ func Unanswered(s *State, before *Data, now time.Time, err error) *Data {
 	d.Info.Error = err.Error()
 	if !d.has(s.Page) { // the page says why it is empty
 		d.page, d.Errors = s.Page, map[string]string{}
-		for _, name := range []string{"load", "findings", "sessions", "who", "blocking", "session", "stack", "plan", "memory"} {
+		for _, name := range []string{"load", "findings", "sessions", "who", "blocking", "session", "stack", "plan", "memory", "flame"} {
 			d.Errors[name] = err.Error()
 		}
 	}

@@ -50,7 +50,7 @@ func Handle(s *State, d *Data, key string) Action {
 		s.find(d, 1)
 	case "N":
 		s.find(d, -1)
-	case "1", "2", "3", "4":
+	case "1", "2", "3", "4", "5":
 		return s.open(Page(key[0] - '1'))
 	case " ":
 		s.Paused = !s.Paused
@@ -82,11 +82,20 @@ func (s *State) open(p Page) Action {
 		s.Message = "Choose a session with Enter first."
 		return None
 	}
+	if p == PageFlame && s.Page == PageSession && s.PID != 0 {
+		s.onlySession()
+	}
 	if p == PageSession && s.Page != PageSession {
 		s.from = s.Page
 	}
 	s.Page = p
 	return Refresh
+}
+
+// onlySession makes the process of the page Session the only condition of the filter.
+func (s *State) onlySession() {
+	pid := strconv.Itoa(s.PID)
+	s.Filter = source.Filter{{By: source.BySession, Key: pid, Name: "PID " + pid}}
 }
 
 // back returns to the page before, or removes the last condition.
@@ -214,6 +223,10 @@ func (s *State) move(d *Data, key string) Action {
 		s.By = s.nextProperty(side)
 		s.cursor[PageWho] = cursor{}
 		return Refresh
+	case side != 0 && s.Page == PageFlame:
+		sides := source.Sides()
+		s.Side = sides[(max(slices.Index(sides, s.Side), 0)+side+len(sides))%len(sides)]
+		return Refresh
 	case side != 0 && s.Page == PageSession:
 		s.Panel, s.Scroll = (s.Panel+side+numPanels)%numPanels, 0
 		return Refresh
@@ -254,6 +267,10 @@ func (s *State) keys(d *Data) (list []string) {
 			for i := range d.Blocking.Nodes {
 				list = append(list, nodeKey(d.Blocking, i))
 			}
+		}
+	case PageFlame:
+		if d.Flame != nil {
+			list = flameKeys(d.Flame)
 		}
 	case PageSession, numPages:
 	}
@@ -403,6 +420,12 @@ func (s *State) texts(d *Data) (list []string) {
 				list = append(list, text)
 			}
 		}
+	case PageFlame:
+		if d.Flame != nil {
+			for i := range d.Flame.Nodes {
+				list = append(list, strings.Join(d.Flame.Nodes[i].Functions, " "))
+			}
+		}
 	case PageSession, numPages:
 	}
 	return list
@@ -431,6 +454,8 @@ func Command(s *State, d *Data) string {
 		return top + " --pid " + strconv.Itoa(s.PID)
 	case s.Page == PageWho:
 		top += " --view who --by " + string(s.By)
+	case s.Page == PageFlame:
+		top += " --view flame --side " + string(s.Side)
 	}
 	for _, c := range s.Filter {
 		top += " --filter " + render.ShellWord(string(c.By)+"="+c.Key)

@@ -17,11 +17,12 @@ const (
 	PageWho
 	PageBlocking
 	PageSession
+	PageFlame
 	numPages
 )
 
 // Names returns the names of the pages in the order of their keys.
-func Names() []string { return []string{"load", "who", "blocking", "session"} }
+func Names() []string { return []string{"load", "who", "blocking", "session", "flame"} }
 
 // windows are the spans that a chart can show.
 func windows() []time.Duration {
@@ -44,6 +45,8 @@ type State struct {
 	// PID is the process of the page Session; 0: none has been chosen.
 	PID   int
 	Panel int
+	// Side selects the stacks of the page Flame.
+	Side source.Side
 	// Scroll is the first line of the panel.
 	Scroll int
 	// Held keeps the captured stack, plan and memory on the page Session.
@@ -77,7 +80,7 @@ type cursor struct {
 
 // NewState returns the state at the start.
 func NewState(dataDir string) *State {
-	return &State{By: source.ByQuery, DataDir: dataDir, window: 1}
+	return &State{By: source.ByQuery, Side: source.Both, DataDir: dataDir, window: 1}
 }
 
 // Window returns the span that charts and shares are about.
@@ -98,6 +101,7 @@ type Data struct {
 	Stack    *source.Stack     `json:"stack,omitempty"`
 	Plan     *source.Plan      `json:"plan,omitempty"`
 	Memory   *source.Memory    `json:"memory,omitempty"`
+	Flame    *source.Flame     `json:"flame,omitempty"`
 	Errors   map[string]string `json:"errors,omitempty"`
 
 	// PID is the process of Session, Stack, Plan and Memory.

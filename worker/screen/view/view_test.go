@@ -98,6 +98,15 @@ func incident() *Data {
 		{Span: source.Span{From: *ago(2 * time.Minute), To: *ago(time.Minute)}, Class: source.CPU, Event: source.CPU},
 		{Span: source.Span{From: *ago(time.Minute), To: noon}, Class: source.Lock, Event: "Lock:transactionid"},
 	}}
+	d.Flame = &source.Flame{
+		Span: source.Span{From: noon.Add(-5 * time.Minute), To: noon}, Side: source.Both, OnCPU: 1, OffCPU: 1.7, Sampled: 310, Seconds: 120, LeftOut: 3,
+		Nodes: []source.FlameNode{
+			{Active: 2.7, OnCPU: 1}, {Depth: 1, Functions: []string{"main", "PostmasterMain", "PostgresMain"}, Active: 2.7, OnCPU: 1},
+			{Depth: 2, Functions: []string{"LockAcquire", "ProcSleep", "epoll_wait"}, Active: 1.7, Self: 1.7},
+			{Depth: 2, Functions: []string{"ExecutorRun"}, Active: 1, Self: 0.1, OnCPU: 1},
+			{Depth: 3, Functions: []string{"pl:total(integer) line 3", "ExecSort"}, Active: 0.9, Self: 0.9, OnCPU: 0.9},
+		},
+	}
 	d.Stack = &source.Stack{Time: noon, Engine: "blocked", Phrase: blocked.Phrase, Advice: "The other session must end its transaction.",
 		Frames: []source.Frame{
 			{Function: "epoll_wait", Named: true, Place: "epoll_wait.c:30"}, {Function: "postgres+0x45d95d"},
@@ -136,6 +145,8 @@ func TestPictures(t *testing.T) {
 		"blocking-160x50": picture(PageBlocking, 160, 50, incident(), nil),
 		"session-80x24":   picture(PageSession, 80, 24, incident(), nil),
 		"session-160x50":  picture(PageSession, 160, 50, incident(), nil),
+		"flame-80x24":     picture(PageFlame, 80, 24, incident(), nil),
+		"flame-ascii":     picture(PageFlame, 80, 24, incident(), mono),
 		"help-80x24":      picture(PageLoad, 80, 24, incident(), func(s *State, _ *Grid) { s.Help = true }),
 	} {
 		file := filepath.Join("testdata", name+".txt")

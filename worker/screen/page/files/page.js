@@ -1,7 +1,7 @@
 "use strict";
 // The incident screen in a browser. Each text of the server becomes a text node, never HTML.
 
-const views = ["load", "who", "blocking", "session"];
+const views = ["load", "who", "blocking", "session", "flame"];
 const properties = ["query", "event", "user", "application", "database", "phrase", "session", "type"];
 const withoutNames = ["query", "event", "session", "type"];
 const colours = { CPU: "#2f8f3f", IO: "#2372cc", LWLock: "#c83f94", Lock: "#d92b23", BufferPin: "#8a6bd1", IPC: "#16858f",
@@ -20,7 +20,13 @@ function change(update) {
   update(s);
   location.hash = s.toString();
 }
-const open = (name) => change((s) => s.set("view", name));
+const open = (name) => change((s) => {
+  if (name === "flame" && view() === "session" && s.get("pid")) { // only the stacks of this process
+    s.delete("filter");
+    s.append("filter", "session=" + s.get("pid"));
+  }
+  s.set("view", name);
+});
 const openSession = (pid) => change((s) => { s.set("view", "session"); s.set("pid", pid); });
 const addFilter = (by, key) => change((s) => { s.set("view", "who"); s.append("filter", by + "=" + key); });
 
@@ -266,14 +272,17 @@ function draw() {
       part(d, "findings", "Findings", findings), part(d, "sessions", "Sessions", sessions));
   } else if (v === "who") main.replaceChildren(part(d, "who", "Who", who));
   else if (v === "blocking") main.replaceChildren(part(d, "blocking", "Blocking", blocking));
-  else main.replaceChildren(...session(d));
+  else if (v === "flame") {
+    const p = part(d, "flame", "Flame graph", (f) => flameView.update(f));
+    if (main.firstElementChild !== p) main.replaceChildren(p); // else it keeps its place and the focus
+  } else main.replaceChildren(...session(d));
   if (focus) [...main.querySelectorAll("[data-key]")].find((e) => e.dataset.key === focus)?.focus();
   document.body.dataset.ready = v;
 }
 async function ask() {
   clearTimeout(timer);
   const mine = ++asked, s = state(), q = new URLSearchParams({ view: view() });
-  for (const k of ["seconds", "by"]) if (s.get(k)) q.set(k, s.get(k));
+  for (const k of ["seconds", "by", "side"]) if (s.get(k)) q.set(k, s.get(k));
   if (view() === "session") {
     if (!s.get("pid")) { header(); draw(); return; }
     q.set("pid", s.get("pid"));
@@ -414,7 +423,7 @@ addEventListener("keydown", (e) => {
   if (byId("incident").open) return;
   say("");
   const spans = ["60", "300", "900", "3600", "7200"], at = spans.indexOf(state().get("seconds") || "300");
-  if ("1234".includes(e.key)) open(views[e.key - 1]);
+  if ("12345".includes(e.key)) open(views[e.key - 1]);
   else if (held && (e.key === "Escape" || e.key === "Backspace")) { e.preventDefault(); live(); }
   else if (e.key === "Backspace") { e.preventDefault(); history.back(); }
   else if (e.key === "/") {

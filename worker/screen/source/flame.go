@@ -1,0 +1,359 @@
+package source
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/worker/moment"
+)
+
+// Flamer is a source that has stacks of active sessions.
+type Flamer interface {
+	// Flame returns the stacks of a span as a tree. A live source takes stacks only while Flame is called from time to time.
+	Flame(ctx context.Context, q Query, side Side) (*Flame, error)
+}
+
+// Side selects stacks by the state of their sessions.
+type Side string
+
+// The sides. On the CPU means that the session has no wait event.
+const (
+	Both   Side = "both"
+	OnCPU  Side = "on-cpu"
+	OffCPU Side = "off-cpu"
+)
+
+// Sides returns the sides in the order of the screens.
+func Sides() []Side { return []Side{Both, OnCPU, OffCPU} }
+
+// Flame is a tree of functions. Its figures are estimates from samples.
+type Flame struct {
+	Span
+
+	Side Side `json:"side"`
+	// Nodes are in the order of the screen: each node is followed by the nodes below it. The first one stands for all stacks.
+	Nodes []FlameNode `json:"nodes"`
+	// OnCPU and OffCPU are the mean active sessions of all stacks that pass the filter, on both sides.
+	OnCPU  float64 `json:"on_cpu_sessions"`
+	OffCPU float64 `json:"off_cpu_sessions"`
+	// Sampled and Recorded are the numbers of stacks of this side, by their origin.
+	Sampled  int `json:"sampled_stacks"`
+	Recorded int `json:"recorded_stacks"`
+	// Seconds is the time of the span for which there are stacks.
+	Seconds float64 `json:"stack_seconds"`
+	// LeftOut is the number of nodes that are too small to be shown.
+	LeftOut int `json:"nodes_left_out,omitempty"`
+}
+
+// FlameNode is a function, or a chain of functions of which each calls only the next one.
+type FlameNode struct {
+	// Depth is 0 for the first node. A node is at most one level below the node before it.
+	Depth int `json:"depth"`
+	// Functions are a chain, the outermost first. It is empty for the first node. A function of a procedural language begins
+	// with "pl:".
+	Functions []string `json:"functions"`
+	// Active are the mean active sessions, Self the part without the nodes below, and OnCPU the part without a wait event.
+	Active float64 `json:"active_sessions"`
+	Self   float64 `json:"self_sessions"`
+	OnCPU  float64 `json:"on_cpu_sessions"`
+}
+
+// Bounds of the stacks in memory, and of an answer.
+const (
+	maxStackSets   = 2 * 3600
+	maxStacks      = 6000 // different ones
+	maxStackDepth  = 160
+	maxFlameNodes  = 1500
+	maxFlameDepth  = 100
+	smallestFlame  = 0.001 // of all stacks
+	firstStackWait = 2 * time.Second
+	maxStackFrames = 400_000
+)
+
+// stackSet are the stacks that were taken at one time.
+type stackSet struct {
+	at     time.Time
+	period time.Duration // that it stands for: the time before it
+	kind   Kind
+	active int // sessions from which some were chosen
+	rows   []stackRow
+}
+
+// stackRow is an active session and its stack, an index of stackLog.stacks.
+type stackRow struct {
+	row   row
+	stack int32
+}
+
+// stackLog has stacks of the newest time, in ascending order.
+type stackLog struct {
+	sets   []stackSet
+	stacks [][]uint32 // of names, the outermost first
+	index  map[string]int32
+	frames int
+	names  names
+}
+
+// takenStack is a session, and its frames from the innermost outwards.
+type takenStack struct {
+	session *moment.Session
+	frames  []string
+}
+
+// addStacks stores stacks of active sessions. Active is the number of sessions from which they were chosen.
+func (p *past) addStacks(at time.Time, kind Kind, longest time.Duration, active int, list []takenStack) {
+	k := &p.stacks
+	period := longest
+	for n := len(k.sets); n > 0; n = len(k.sets) {
+		before := k.sets[n-1].at
+		if at.After(before) {
+			period = min(longest, at.Sub(before))
+			break
+		}
+		k.sets = k.sets[:n-1] // the clock went back
+	}
+	if len(list) == 0 {
+		return
+	}
+	if len(k.stacks) > maxStacks || k.frames > maxStackFrames || len(k.sets) >= maxStackSets {
+		k.keep(len(k.sets) / 2)
+	}
+	set := stackSet{at: at, period: period, kind: kind, active: max(active, len(list))}
+	for _, t := range list {
+		class := ClassOf(t.session)
+		if class == "" || len(t.frames) == 0 {
+			continue
+		}
+		r := p.knownRow(t.session).row
+		r.class = int8(slices.Index(Classes(), class))
+		set.rows = append(set.rows, stackRow{r, k.number(t.frames)})
+	}
+	if len(set.rows) > 0 {
+		k.sets = append(k.sets, set)
+	}
+}
+
+// number returns the index of a stack.
+func (k *stackLog) number(frames []string) int32 {
+	frames = frames[max(0, len(frames)-maxStackDepth):] // the outermost frames make the tree
+	stack, key := make([]uint32, 0, len(frames)), make([]byte, 0, 4*len(frames))
+	for _, name := range slices.Backward(frames) {
+		n := k.names.number(nameOfFrame(name), "")
+		stack, key = append(stack, n), append(key, byte(n), byte(n>>8), byte(n>>16), byte(n>>24))
+	}
+	if i, ok := k.index[string(key)]; ok {
+		return i
+	}
+	if k.index == nil {
+		k.index = map[string]int32{}
+	}
+	i := int32(len(k.stacks))
+	k.stacks, k.index[string(key)] = append(k.stacks, stack), i
+	k.frames += len(stack)
+	return i
+}
+
+// nameOfFrame returns a function, or the module in brackets for an address without a name. So equal code has one name.
+func nameOfFrame(name string) string {
+	if module, _, ok := strings.Cut(name, "+0x"); ok && !strings.HasPrefix(name, "pl:") {
+		return "[" + module + "]"
+	}
+	return bounded(cmp.Or(name, "[unknown]"))
+}
+
+// keep removes the oldest sets, and stacks and names that only they had.
+func (k *stackLog) keep(drop int) {
+	old := *k
+	*k = stackLog{sets: slices.Clone(old.sets[drop:])}
+	again := map[int32]int32{}
+	for i := range k.sets {
+		for j := range k.sets[i].rows {
+			r := &k.sets[i].rows[j]
+			to, ok := again[r.stack]
+			if !ok {
+				frames := make([]string, 0, len(old.stacks[r.stack]))
+				for _, n := range slices.Backward(old.stacks[r.stack]) {
+					frames = append(frames, old.names.get(n).key)
+				}
+				to = k.number(frames)
+				again[r.stack] = to
+			}
+			r.stack = to
+		}
+	}
+}
+
+// weight is the time that stacks stand for, in session seconds.
+type weight struct{ on, off float64 }
+
+func (w weight) sum() float64 { return w.on + w.off }
+
+// flame is Flamer.Flame.
+func (p *past) flame(q Query, side Side) *Flame {
+	f := &Flame{Span: q.Span, Side: side, Nodes: []FlameNode{}}
+	m, k := p.matcher(q.Filter), &p.stacks
+	weights := make([]weight, len(k.stacks))
+	all := weight{}
+	first, _ := slices.BinarySearchFunc(k.sets, q.From, func(x stackSet, t time.Time) int { return x.at.Compare(t) })
+	for i := first; i < len(k.sets); i++ {
+		x := &k.sets[i]
+		begin := x.at.Add(-x.period)
+		if !begin.Before(q.To) {
+			break
+		}
+		part := earlier(x.at, q.To).Sub(later(begin, q.From)).Seconds()
+		if part <= 0 {
+			continue
+		}
+		f.Seconds += part
+		each := part * float64(x.active) / float64(len(x.rows))
+		for j := range x.rows {
+			r := &x.rows[j]
+			if !m.match(&r.row) {
+				continue
+			}
+			on := Classes()[r.row.class] == CPU
+			if on {
+				all.on += each
+			} else {
+				all.off += each
+			}
+			if side == OnCPU && !on || side == OffCPU && on {
+				continue
+			}
+			if x.kind == KindRecorded {
+				f.Recorded++
+			} else {
+				f.Sampled++
+			}
+			if on {
+				weights[r.stack].on += each
+			} else {
+				weights[r.stack].off += each
+			}
+		}
+	}
+	if f.Seconds == 0 {
+		return f
+	}
+	f.OnCPU, f.OffCPU = all.on/f.Seconds, all.off/f.Seconds
+	f.tree(k, weights)
+	return f
+}
+
+// branch is a function in a tree of stacks.
+type branch struct {
+	name     uint32
+	weight   weight
+	self     float64
+	children map[uint32]*branch
+}
+
+// tree makes the nodes.
+func (f *Flame) tree(k *stackLog, weights []weight) {
+	root := &branch{}
+	for i, w := range weights {
+		if w.sum() == 0 {
+			continue
+		}
+		at := root
+		at.weight.on, at.weight.off = at.weight.on+w.on, at.weight.off+w.off
+		for _, name := range k.stacks[i] {
+			next := at.children[name]
+			if next == nil {
+				if at.children == nil {
+					at.children = map[uint32]*branch{}
+				}
+				next = &branch{name: name}
+				at.children[name] = next
+			}
+			at = next
+			at.weight.on, at.weight.off = at.weight.on+w.on, at.weight.off+w.off
+		}
+		at.self += w.sum()
+	}
+	if root.weight.sum() > 0 {
+		f.add(k, root, 0, root.weight.sum()*smallestFlame)
+	}
+}
+
+// add adds a node and the nodes below it, the heaviest first.
+func (f *Flame) add(k *stackLog, b *branch, depth int, least float64) {
+	n := FlameNode{Depth: depth, Functions: []string{}}
+	if depth > 0 {
+		n.Functions = append(n.Functions, k.names.get(b.name).key)
+		for len(b.children) == 1 && b.self == 0 {
+			for _, next := range b.children {
+				b = next
+			}
+			n.Functions = append(n.Functions, k.names.get(b.name).key)
+		}
+	}
+	n.Active, n.Self, n.OnCPU = b.weight.sum()/f.Seconds, b.self/f.Seconds, b.weight.on/f.Seconds
+	f.Nodes = append(f.Nodes, n)
+	list := make([]*branch, 0, len(b.children))
+	for _, c := range b.children {
+		list = append(list, c)
+	}
+	slices.SortFunc(list, func(x, y *branch) int {
+		return cmp.Or(cmp.Compare(y.weight.sum(), x.weight.sum()), cmp.Compare(k.names.get(x.name).key, k.names.get(y.name).key))
+	})
+	for _, c := range list {
+		if c.weight.sum() < least || len(f.Nodes) >= maxFlameNodes || depth >= maxFlameDepth {
+			f.LeftOut++
+			continue
+		}
+		f.add(k, c, depth+1, least)
+	}
+}
+
+// Flame is Flamer.Flame. The first call takes stacks, and waits a moment for them.
+func (l *Live) Flame(ctx context.Context, q Query, side Side) (*Flame, error) {
+	if err := q.check(); err != nil {
+		return nil, err
+	}
+	if !slices.Contains(Sides(), side) {
+		return nil, errors.New("the side must be both, on-cpu or off-cpu")
+	}
+	if ended := l.firstStacks(); ended != nil {
+		late := time.NewTimer(firstStackWait)
+		defer late.Stop()
+		select {
+		case <-ended:
+		case <-late.C:
+		case <-ctx.Done():
+		}
+		q.To = later(q.To, time.Now()) // the new stacks are of the span
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.o.Capturer == nil && len(l.past.stacks.sets) == 0 {
+		return nil, errors.New("this source takes no stacks")
+	}
+	l.stacks.wanted = time.Now()
+	return l.past.flame(q, side), nil
+}
+
+// firstStacks starts a round if none was wanted before. It returns a channel that is closed at the end of the round, or nil.
+func (l *Live) firstStacks() <-chan struct{} {
+	l.reading.Lock()
+	defer l.reading.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last == nil || time.Since(l.stacks.wanted) < watchStacks {
+		return nil
+	}
+	l.stacks.wanted = time.Now()
+	l.stacks.take(l, l.last)
+	if !l.stacks.busy {
+		return nil
+	}
+	return l.stacks.ended
+}
+
+// Flame is Flamer.Flame: functions are names.
+func (Nameless) Flame(context.Context, Query, Side) (*Flame, error) { return nil, ErrNeedsOperator }
