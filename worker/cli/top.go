@@ -47,7 +47,8 @@ and findings: sentences about blocked sessions, waits, connections and processor
 the worst first. The second view shows the queries, users, events and applications
 that take the database time. Blocking shows the processes that wait for locks,
 below the processes that block them. Session shows one process: its waits, its live
-stack, plan and memory. The keys are shown on the screen; ? explains them.
+stack, plan and memory. Flame shows the stacks of active sessions as a tree.
+The keys are shown on the screen; ? explains them.
 
 The command reads the server's memory once a second. It needs no connection and no
 extension, stops no process, and works while the server accepts no connections and

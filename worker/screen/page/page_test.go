@@ -206,6 +206,14 @@ func overHTTP(t *testing.T, address, token string, pid int, names bool) {
 	if got := d.Stack != nil && len(d.Stack.Frames) > 5; got != names {
 		t.Errorf("a stack: %v, want %v", got, names)
 	}
+	s.Page = view.PageFlame
+	pgtest.Wait(t, "stacks", func() bool {
+		d := client.Fetch(t.Context(), s, nil, time.Time{}, true, false)
+		if !names {
+			return d.Flame == nil && needsOperator(d.Errors["flame"])
+		}
+		return d.Flame != nil && len(d.Flame.Nodes) > 1 && d.Flame.Sampled > 0 && d.Flame.OffCPU > 0.5
+	})
 	s.Page = view.PageBlocking
 	g := view.NewGrid(120, 40)
 	view.Draw(g, s, d, client.Now())

@@ -86,6 +86,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"a huge answer":   {file, text(`{"x": "` + strings.Repeat("x", 1<<20)), "more than 1 MB"},
 		"no columns":      {file, text(strings.Replace(good(), `[1]}]`, `[]}]`, 1)), "a column of the load is not complete"},
 		"negative column": {file, text(strings.Replace(good(), `"column_seconds": 1`, `"column_seconds": 0`, 1)), "the load is not complete"},
+		"deep flame":      {file, text(strings.Replace(good(), `"info":`, `"flame": {"nodes": [{"depth": 0}, {"depth": 2}]}, "info":`, 1)), "flame graph is out of range"},
 		"endless axis":    {file, text(strings.Replace(good(), `"processors": 2`, `"processors": 1e308`, 1)), "out of range"},
 	} {
 		t.Run(name, func(t *testing.T) {

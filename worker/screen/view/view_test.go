@@ -305,6 +305,15 @@ func TestKeysReachTheCause(t *testing.T) {
 	if len(s.Filter) != 1 || s.By != source.ByQuery || s.selected(d) != "who:2" {
 		t.Errorf("%+v by %s, %q", s.Filter, s.By, s.selected(d))
 	}
+	press(s, d, "r", "3", "down", "enter", "5") // from a session: its stacks
+	if s.Page != PageFlame || len(s.Filter) != 1 || s.Filter[0].Key != "4713" {
+		t.Errorf("page %d, %+v", s.Page, s.Filter)
+	}
+	press(s, d, "tab", "/", "s", "o", "r", "t", "enter")
+	if got := Command(s, d); got != "pg_stat_backtrace top -D '/srv/my pg' --batch --view flame --side on-cpu --filter 'session=4713'" ||
+		!strings.HasSuffix(s.selected(d), "line 3") {
+		t.Errorf("%q, selected %q", got, s.selected(d))
+	}
 	press(s, d, "r", "1", "/", "R", "e", "p", "o", "r", "t", "enter")
 	if s.selected(d) != "session:4714" || s.Typing {
 		t.Errorf("found %q", s.selected(d))
