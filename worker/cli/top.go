@@ -1,13 +1,13 @@
 package cli
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"slices"
 	"strconv"
@@ -32,11 +32,12 @@ import (
 // topFlags are the flags of the command top.
 type topFlags struct {
 	dataDir, recordDir, format string
-	connect, tokenFile         string
+	connect, tokenFile         []string
 	view, by, side             string
 	filters                    []string
 	interval                   time.Duration
-	batch                      bool
+	batch, all                 bool
+	sort                       string
 	count, pid, width, height  int
 }
 
@@ -55,6 +56,10 @@ extension, stops no process, and works while the server accepts no connections a
 on a standby. Run it as root or as the server's user. It shows the texts of
 queries of all users.
 
+--all lists the servers of this host by findings, load and age. Enter opens a server,
+and q returns to the list. --connect, given several times, lists the servers of
+workers; --token-file is given once for all, or once for each.
+
 With --connect, the data comes from a worker that runs with --listen, maybe on
 another host. A token of its --listen-token-file gives the right to see load and
 blocked sessions; an operator token also shows names, texts, stacks, plans and
@@ -65,8 +70,9 @@ If a worker records the server (--record-dir), its files fill the picture of the
 time before the start.
 
 --batch prints the screen as plain text, -n times, and --format json the data of
-each refresh. Without -D, the command takes the server of this host, or asks which
-one if there are several. The environment variable NO_COLOR switches colours off.`
+each refresh. Without -D, the command takes the server of this host, or lists them
+if there are several. Servers that this user may not read are listed with the
+command that reads them, and their sessions are counted by process titles. The environment variable NO_COLOR switches colours off.`
 
 func newTop() *cobra.Command {
 	var f topFlags
@@ -80,6 +86,7 @@ func newTop() *cobra.Command {
   pg_stat_backtrace top -D /srv/pgdata --batch --view who --by user
   pg_stat_backtrace top -D /srv/pgdata --batch --pid 4711
   pg_stat_backtrace top --connect https://db1.example:9188 --token-file ~/.pgsb-token
+  pg_stat_backtrace top --all
   pg_stat_backtrace top -D /srv/pgdata --format json -n 1 | jq '.findings.findings[].text'`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -92,8 +99,10 @@ func newTop() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: the server of this host, or a choice")
-	fs.StringVar(&f.connect, "connect", "", "show the server of the worker that listens at `URL`, such as https://db1.example:9188")
-	fs.StringVar(&f.tokenFile, "token-file", "", "with --connect: the `FILE` with a token of the worker")
+	fs.BoolVar(&f.all, "all", false, "list all servers of this host, and the workers of --connect")
+	fs.StringVar(&f.sort, "sort", view.Orders()[0], "in the list of servers: `ORDER`, one of "+strings.Join(view.Orders(), ", "))
+	fs.StringArrayVar(&f.connect, "connect", nil, "show the server of the worker that listens at `URL`, such as https://db1.example:9188; several make a list")
+	fs.StringArrayVar(&f.tokenFile, "token-file", nil, "with --connect: the `FILE` with a token of the worker")
 	fs.DurationVar(&f.interval, "interval", time.Second, "take a sample every `TIME`, such as 500ms")
 	fs.StringVar(&f.recordDir, flagRecordDir, "", "the `DIRECTORY` to which the worker records (default $STATE_DIRECTORY)")
 	fs.BoolVar(&f.batch, "batch", false, "print the screen as plain text instead of taking the terminal")
@@ -131,10 +140,20 @@ func (f *topFlags) check(pidGiven bool) (*view.State, error) {
 	switch {
 	case f.interval < shortest || f.interval > longest:
 		return nil, fmt.Errorf("--interval must be from %s to %s, not %s", shortest, longest, f.interval)
-	case f.connect != "" && (f.dataDir != "" || f.recordDir != ""):
+	case len(f.connect) > 0 && (f.dataDir != "" || f.recordDir != ""):
 		return nil, errors.New("--connect does not go with -D and --" + flagRecordDir)
-	case f.tokenFile != "" && f.connect == "":
+	case f.all && (f.dataDir != "" || f.pid != 0 || len(f.filters) > 0):
+		return nil, errors.New("--all does not go with -D, --pid and --filter")
+	case len(f.connect) > 1 && (f.pid != 0 || len(f.filters) > 0):
+		return nil, errors.New("several workers do not go with --pid and --filter")
+	case len(f.connect) > mostServers:
+		return nil, fmt.Errorf("--connect can be given %d times, not %d", mostServers, len(f.connect))
+	case len(f.tokenFile) > 0 && len(f.connect) == 0:
 		return nil, errors.New("--token-file goes with --connect")
+	case len(f.tokenFile) > 1 && len(f.tokenFile) != len(f.connect):
+		return nil, fmt.Errorf("--token-file must be given once, or %d times: once for each --connect", len(f.connect))
+	case !slices.Contains(view.Orders(), f.sort):
+		return nil, fmt.Errorf("--sort must be one of %s, not %q", strings.Join(view.Orders(), ", "), f.sort)
 	case f.format != formatText && f.format != formatJSON:
 		return nil, fmt.Errorf("--format must be text or json, not %q", f.format)
 	case page < 0:
@@ -178,17 +197,26 @@ func (f *topFlags) run(cmd *cobra.Command, s *view.State) error {
 	if !f.isBatch() && (!isTerminal(os.Stdin) || !isTerminal(os.Stdout)) {
 		return usage(view.ErrNoTerminal)
 	}
-	if f.connect != "" {
+	switch {
+	case f.all || len(f.connect) > 1:
+		return f.runServers(cmd, f.all)
+	case len(f.connect) == 1:
 		return f.runRemote(cmd, s)
 	}
 	dataDir := f.dataDir
 	if dataDir == "" {
-		var err error
-		if dataDir, err = f.choose(cmd.InOrStdin(), cmd.ErrOrStderr()); err != nil {
+		found, denied, err := allServers()
+		if err != nil {
+			return err
+		}
+		if denied > 0 && len(found) == 0 || len(found) > 1 && !f.isBatch() {
+			return f.runServers(cmd, true)
+		}
+		if dataDir, err = chooseServer(found, denied); err != nil {
 			return err
 		}
 	}
-	src, err := f.open(dataDir, cmd.ErrOrStderr())
+	src, err := f.open(dataDir, nil, f.interval, cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -200,9 +228,29 @@ func (f *topFlags) run(cmd *cobra.Command, s *view.State) error {
 	return f.show(cmd, localSource{src}, s)
 }
 
+// runServers shows or prints the list of servers.
+func (f *topFlags) runServers(cmd *cobra.Command, local bool) error {
+	list, err := f.newServers(cmd.ErrOrStderr(), local)
+	if err != nil {
+		return err
+	}
+	if list.capturer, err = newTopCapturer(); err != nil {
+		return err
+	}
+	if f.isBatch() {
+		return list.print(cmd.Context(), cmd.OutOrStdout())
+	}
+	return list.show(cmd.Context())
+}
+
+// newTopCapturer returns a capturer for the stacks of the screen.
+func newTopCapturer() (*capture.Capturer, error) {
+	return capture.New(capture.Config{Kept: buildcache.Own})
+}
+
 // runRemote shows or prints the data of a worker.
 func (f *topFlags) runRemote(cmd *cobra.Command, s *view.State) error {
-	client, err := remote.New(f.connect, f.tokenFile, f.interval)
+	client, err := remote.New(f.connect[0], f.tokenOf(0), f.interval)
 	if err != nil {
 		return err
 	}
@@ -212,7 +260,7 @@ func (f *topFlags) runRemote(cmd *cobra.Command, s *view.State) error {
 	if err := client.Check(cmd.Context()); err != nil {
 		return err
 	}
-	s.Connect, s.TokenFile = client.Address(), f.tokenFile
+	s.Connect, s.TokenFile = client.Address(), f.tokenOf(0)
 	return f.show(cmd, client, s)
 }
 
@@ -229,42 +277,16 @@ func isTerminal(file *os.File) bool {
 	return err == nil
 }
 
-// choose returns the data directory of the server. With several servers, it asks.
-func (f *topFlags) choose(in io.Reader, out io.Writer) (string, error) {
-	found, denied, err := allServers()
-	if err != nil {
-		return "", err
-	}
-	if f.isBatch() || len(found) < 2 {
-		return chooseServer(found, denied)
-	}
-	_, _ = fmt.Fprintf(out, "%d servers run on this host:\n", len(found)+denied)
-	for i, dir := range found {
-		_, _ = fmt.Fprintf(out, "%3d  %s\n", i+1, render.VisibleLine(dir))
-	}
-	if denied > 0 {
-		_, _ = fmt.Fprintf(out, "     and %d servers that this user may not examine\n", denied)
-	}
-	for lines := bufio.NewScanner(in); ; {
-		_, _ = fmt.Fprintf(out, "Which one (1 to %d)? ", len(found))
-		if !lines.Scan() {
-			_, _ = fmt.Fprintln(out)
-			return chooseServer(found, denied)
-		}
-		if n, err := strconv.Atoi(strings.TrimSpace(lines.Text())); err == nil && n >= 1 && n <= len(found) {
-			return found[n-1], nil
-		}
-	}
-}
-
-// open returns the source for a server.
-func (f *topFlags) open(dataDir string, stderr io.Writer) (*source.Live, error) {
+// open returns the source for a server. Capturer is nil for a new one.
+func (f *topFlags) open(dataDir string, capturer *capture.Capturer, interval time.Duration, stderr io.Writer) (*source.Live, error) {
 	host.Frugal()
-	capturer, err := capture.New(capture.Config{Kept: buildcache.Own})
-	if err != nil {
-		return nil, err
+	var err error
+	if capturer == nil {
+		if capturer, err = newTopCapturer(); err != nil {
+			return nil, err
+		}
 	}
-	o := source.Options{DataDir: dataDir, Interval: f.interval, Capturer: capturer}
+	o := source.Options{DataDir: dataDir, Interval: interval, Capturer: capturer}
 	dir := cmp.Or(f.recordDir, strings.Split(os.Getenv("STATE_DIRECTORY"), ":")[0])
 	if dir != "" {
 		o.Recorded, err = source.OpenRecorded(dir, dataDir)
@@ -277,10 +299,26 @@ func (f *topFlags) open(dataDir string, stderr io.Writer) (*source.Live, error) 
 		}
 	}
 	src, err := source.NewLive(o)
-	if errors.Is(err, process.ErrNotPermitted) || errors.Is(err, cluster.ErrNoAccess) || errors.Is(err, cluster.ErrWrongUser) {
-		err = fmt.Errorf("%w: run the command as root or as the server's user", err)
+	if isDenied(err) {
+		err = fmt.Errorf("%w: run the command as root or as the server's user: sudo pg_stat_backtrace top -D %s; or show the data of a worker: --connect URL",
+			err, render.ShellWord(dataDir))
 	}
 	return src, err
+}
+
+// isDenied reports whether another user may read the server.
+func isDenied(err error) bool {
+	return errors.Is(err, process.ErrNotPermitted) || errors.Is(err, cluster.ErrNoAccess) || errors.Is(err, cluster.ErrWrongUser) ||
+		errors.Is(err, fs.ErrPermission)
+}
+
+// grid returns an empty grid for a printed screen.
+func (f *topFlags) grid() *view.Grid {
+	width := cmp.Or(f.width, positive(os.Getenv("COLUMNS")), batchWidth)
+	height := cmp.Or(f.height, positive(os.Getenv("LINES")), batchHeight)
+	g := view.NewGrid(width, height)
+	g.Mono, g.ASCII = true, view.IsASCII()
+	return g
 }
 
 // Sizes of a printed screen.
@@ -292,8 +330,6 @@ const (
 func (f *topFlags) print(ctx context.Context, src topSource, s *view.State, out io.Writer) error {
 	changed, end := src.Watch()
 	defer end()
-	width := cmp.Or(f.width, positive(os.Getenv("COLUMNS")), batchWidth)
-	height := cmp.Or(f.height, positive(os.Getenv("LINES")), batchHeight)
 	var d *view.Data
 	for n := 0; f.count == 0 || n < f.count; n++ {
 		select {
@@ -303,7 +339,8 @@ func (f *topFlags) print(ctx context.Context, src topSource, s *view.State, out 
 		}
 		now := src.Now()
 		whole := f.format == formatJSON
-		d = src.Fetch(ctx, s, d, now, view.Wide(width) || whole, whole)
+		g := f.grid()
+		d = src.Fetch(ctx, s, d, now, view.Wide(g.Width) || whole, whole)
 		now = src.Now()
 		if whole {
 			enc := json.NewEncoder(render.VisibleWriter{To: out})
@@ -313,8 +350,6 @@ func (f *topFlags) print(ctx context.Context, src topSource, s *view.State, out 
 			}
 			continue
 		}
-		g := view.NewGrid(width, height)
-		g.Mono, g.ASCII = true, view.IsASCII()
 		drawView(g, s, d, now)
 		if n > 0 {
 			_, _ = io.WriteString(out, "\n")

@@ -47,6 +47,7 @@ func TestTop(t *testing.T) {
 		pids := [2]int{int(holder.PgConn().PID()), int(waiter.PgConn().PID())}
 		t.Run("json", func(t *testing.T) { topData(t, s, pids) })
 		t.Run("batch", func(t *testing.T) { topBatch(t, s, pids) })
+		t.Run("servers", func(t *testing.T) { topServers(t, s, pids) })
 		t.Run("terminal", func(t *testing.T) { topTerminal(t, s, holder, pids) })
 	})
 }

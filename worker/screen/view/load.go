@@ -121,7 +121,7 @@ func (c *canvas) gap(y, height, first, w, line int) {
 	if c.d.Info != nil && c.d.Info.First != nil {
 		text = "no data before " + c.d.Info.First.Local().Format("15:04:05")
 	}
-	why := "this program takes samples while it runs"
+	why := "a recorder (worker --record-dir) keeps it"
 	if c.s.Connect != "" {
 		why = "the worker takes samples while a screen is open"
 	}

@@ -194,13 +194,14 @@ func TestDenied(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become another user")
 	}
-	_ = pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
+	s := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	before, own, err := scan(Config{Proc: "/proc"})
 	if err != nil || own != 0 || len(before) == 0 {
 		t.Fatalf("root finds %d servers, and %d are denied: %v", len(before), own, err)
 	}
 	type result struct {
 		found, denied int
+		list          []Process
 		err           error
 	}
 	results := make(chan result)
@@ -213,10 +214,15 @@ func TestDenied(t *testing.T) {
 			return
 		}
 		found, denied, err := scan(Config{Proc: "/proc"})
-		results <- result{len(found), denied, err}
+		list, err2 := Denied()
+		results <- result{len(found), denied, list, errors.Join(err, err2)}
 	}()
-	if r := <-results; r.err != nil || r.found != 0 || r.denied < 1 || r.denied > len(before)+1 {
+	r := <-results
+	if r.err != nil || r.found != 0 || r.denied < 1 || r.denied > len(before)+1 {
 		t.Errorf("%d servers: %+v", len(before), r)
+	}
+	if !slices.ContainsFunc(r.list, func(p Process) bool { return p.PID == s.PostmasterPID() && p.Start != 0 && p.UID != 0 }) {
+		t.Errorf("the server is not in %+v", r.list)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+
+	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // Running returns the processes of this host that may be postmasters, by data directory. The caller must verify them.
@@ -17,4 +19,21 @@ func Running() (candidates []Process, denied int, err error) {
 		return cmp.Or(cmp.Compare(a.DataDir, b.DataDir), a.PID-b.PID)
 	})
 	return candidates, len(s.denied), nil
+}
+
+// Denied returns the servers that this user may not examine, without their data directories, by process id.
+func Denied() (list []Process, err error) {
+	s := newScanner(Config{Proc: "/proc"})
+	if err := s.lookAtAll(); err != nil {
+		return nil, err
+	}
+	for pid := range s.denied {
+		stat, err1 := procfs.ReadStat(pid)
+		status, err2 := procfs.ReadStatus(pid)
+		if err1 == nil && err2 == nil {
+			list = append(list, Process{PID: pid, Start: stat.StartTime, UID: status.UID[1]})
+		}
+	}
+	slices.SortFunc(list, func(a, b Process) int { return a.PID - b.PID })
+	return list, nil
 }

@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/screen/view"
+	"pg_stat_backtrace/worker/serve/node"
+)
+
+func TestTitles(t *testing.T) {
+	t.Parallel()
+	var got view.Titles
+	for _, title := range []string{
+		"postgres: web shop [local] idle", "postgres: 15/main: web shop 10.0.0.1(4711) idle in transaction",
+		"postgres: web shop ::1(4711) idle in transaction (aborted)", "postgres: web shop [local] UPDATE waiting",
+		"postgres: web shop [local] SELECT", "postgres: web shop [local]",
+		"postgres: checkpointer", "postgres: walwriter ", "postgres: walsender rep 10.0.0.2(99) streaming 0/3000060",
+		"postgres: autovacuum worker shop", "postgres: parallel worker for PID 4711 ", "",
+	} {
+		addTitle(&got, title)
+	}
+	if want := (view.Titles{Active: 2, Waiting: 1, Idle: 1, IdleInTransaction: 2}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// topServers tests the list of servers with a server that has findings.
+func topServers(t *testing.T, s *pgtest.Server, pids [2]int) {
+	t.Helper()
+	finding := fmt.Sprintf("PID %d (the root, idle in transaction", pids[0])
+	text := top(t, "--all", "--batch", "-n", "1")
+	if !strings.Contains(text, s.DataDir) || !strings.Contains(text, "5/5") {
+		t.Errorf("%s", text)
+	}
+	var list serverList
+	if err := json.Unmarshal([]byte(top(t, "--all", "--format", "json", "-n", "1")), &list); err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for i := range list.Servers {
+		x := &list.Servers[i]
+		if x.Name != s.DataDir {
+			continue
+		}
+		found = true
+		if x.Active == nil || x.AgeSeconds == nil || x.Error != "" || x.Findings == nil || len(x.Findings.Findings) < 2 ||
+			!strings.HasPrefix(x.Findings.Findings[0].Text, finding) {
+			t.Errorf("%+v", x)
+		}
+	}
+	if !found {
+		t.Errorf("the server is not in %+v", list)
+	}
+	t.Run("hidden", func(t *testing.T) { topHidden(t, s) })
+	t.Run("opened", func(t *testing.T) { topOpened(t, s, finding) })
+}
+
+// topHidden lists a server as a user sees it that may not read its memory.
+func topHidden(t *testing.T, s *pgtest.Server) {
+	t.Helper()
+	f := &topFlags{interval: time.Second, count: 1, sort: "findings", width: 120, height: 24, format: formatText}
+	list := &servers{f: f, stderr: io.Discard, opening: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+	list.find = func() ([]string, []node.Process, error) {
+		return nil, []node.Process{{PID: s.PostmasterPID(), UID: os.Geteuid()}}, nil
+	}
+	if err := list.search(); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	err := list.print(t.Context(), &out)
+	if err == nil || !strings.Contains(err.Error(), "sudo pg_stat_backtrace top") {
+		t.Errorf("error %v", err)
+	}
+	for _, want := range []string{
+		"this user may not read the memory of the server", "sudo pg_stat_backtrace top", "1 waiting for locks, 1 idle in transaction",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+	list.find = func() ([]string, []node.Process, error) { return nil, nil, nil }
+	if err := list.search(); err != nil || len(list.entries) != 0 {
+		t.Errorf("the server that has ended is still in the list: %v", err)
+	}
+}
+
+// topOpened opens a server from the list in a terminal, and returns to the list.
+func topOpened(t *testing.T, s *pgtest.Server, finding string) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := openTerminal(t)
+	x.size(t, 180, 40)
+	before := x.modes(t)
+	words := []string{"top", "--all", "--sort", "name", "--interval", "200ms"}
+	program := exec.Command(exe)
+	program.Env = append(os.Environ(), topVariable+"="+strings.Join(words, "\n"), "TERM=xterm-256color", "LC_ALL=C.UTF-8", "NO_COLOR=")
+	program.Stdin, program.Stdout, program.Stderr = x.slave, x.slave, x.slave
+	program.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := program.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- program.Wait() }()
+	t.Cleanup(func() { _ = syscall.Kill(-program.Process.Pid, syscall.SIGKILL) })
+	pressed := ""
+	pgtest.Wait(t, "the server to be selected", func() bool { // other servers may run on the host
+		var selected []string
+		for line := range strings.Lines(x.screen()) {
+			if strings.HasPrefix(line, "▸") {
+				fields := strings.Fields(line)
+				selected = append(selected, fields[len(fields)-1])
+			}
+		}
+		switch {
+		case len(selected) != 1: // the screen is being drawn
+		case selected[0] == s.DataDir:
+			return true
+		case selected[0] != pressed:
+			pressed = selected[0]
+			x.send(t, "j")
+		}
+		return false
+	})
+	x.await(t, "▲ "+finding)
+	x.send(t, "\r")
+	x.await(t, "active sessions (now")
+	x.send(t, "q")
+	x.await(t, "clients")
+	x.await(t, "order")
+	x.send(t, "q")
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if got := x.modes(t); got != before {
+		t.Errorf("ended: the terminal has %+v, before %+v", got, before)
+	}
+}
+
+// TestTopWorkers lists a worker that answers and another that does not run.
+func TestTopWorkers(t *testing.T) {
+	at := time.Now().Format(time.RFC3339)
+	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, `{"time": %q, "info": {"server_version": 18, "last": %q, "interval_seconds": 1, "max_connections": 77,
+			"sessions": {"active": 3, "client_backends": 5}}, "findings": {"time": %q, "findings": [
+			{"key": "k", "rule": "r", "severity": "critical", "text": "PID 7 \u001b[2J blocks 2 sessions", "since": %q}]},
+			"load": {"from": %q, "to": %q, "column_seconds": 1, "sampled_seconds": 1, "classes": ["CPU"], "active_sessions": [3],
+			"columns": [{"time": %q, "kind": "sampled", "active_sessions": [3]}]}}`, at, at, at, at, at, at, at)
+	}))
+	t.Cleanup(worker.Close)
+	t.Setenv("LC_ALL", "C.UTF-8")
+	text := top(t, "--connect", worker.URL, "--connect", "http://127.0.0.1:1", "--batch", "-n", "1", "--width", "100", "--height", "20")
+	lines := strings.Split(text, "\n")
+	if len(lines) < 5 || !strings.Contains(lines[0], "2 servers") || !strings.Contains(lines[2], worker.URL) ||
+		!strings.Contains(lines[2], "5/77") || !strings.Contains(lines[2], "▲1") || !strings.Contains(lines[3], "✗") ||
+		!strings.Contains(text, "blocks 2 sessions") || strings.Contains(text, "\x1b") {
+		t.Errorf("%s", text)
+	}
+	for arguments, want := range map[string]string{
+		"--connect http://127.0.0.1:1 --connect http://127.0.0.1:2 --batch -n 1":             "check that the worker runs with --listen",
+		"--connect http://a --connect http://b --token-file x --token-file y --token-file z": "--token-file must be given once, or 2 times",
+		"--connect http://a --connect http://b --pid 3":                                      "several workers do not go with --pid",
+		"--all -D /x":        "--all does not go with -D",
+		"--all --sort color": "--sort must be one of",
+		"--batch -n 1" + strings.Repeat(" --connect http://a", mostServers+1): "can be given 64 times",
+	} {
+		var stdout, stderr strings.Builder
+		if status := Main("test", append([]string{"top"}, strings.Fields(arguments)...), &stdout, &stderr); status == exitOK ||
+			!strings.Contains(stderr.String(), want) {
+			t.Errorf("%s: status %d, %s%s", arguments, status, stdout.String(), stderr.String())
+		}
+	}
+}

@@ -1,0 +1,356 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/screen/source"
+)
+
+// Server is a line of the list of servers.
+type Server struct {
+	// Name is a data directory, or the address of a worker. It identifies the server.
+	Name string `json:"name"`
+	// Connect is set if Name is the address of a worker.
+	Connect bool `json:"worker,omitempty"`
+	// Active is the mean number of active sessions of the last minute. It is absent without data.
+	Active   *float64         `json:"active_sessions,omitempty"`
+	Info     *source.Info     `json:"info,omitempty"`
+	Findings *source.Findings `json:"findings,omitempty"`
+	// AgeSeconds is the age of the newest sample.
+	AgeSeconds *float64 `json:"age_seconds,omitempty"`
+	// Error is why there is no newer data, and Remedy the command that mends it.
+	Error  string `json:"error,omitempty"`
+	Remedy string `json:"remedy,omitempty"`
+	// Titles counts sessions by the titles of their processes, if the memory of the server cannot be read.
+	Titles *Titles `json:"process_titles,omitempty"`
+}
+
+// Titles are numbers of client backends by the titles of their processes.
+type Titles struct {
+	Active            int `json:"active"`
+	Waiting           int `json:"waiting_for_locks"`
+	Idle              int `json:"idle"`
+	IdleInTransaction int `json:"idle_in_transaction"`
+}
+
+// Clients returns the number of client backends.
+func (t *Titles) Clients() int { return t.Active + t.Waiting + t.Idle + t.IdleInTransaction }
+
+// critical and all count the findings of a server.
+func (s *Server) critical() (critical, all int) {
+	if s.Findings == nil {
+		return 0, 0
+	}
+	for i := range s.Findings.Findings {
+		if s.Findings.Findings[i].Severity == source.Critical {
+			critical++
+		}
+	}
+	return critical, len(s.Findings.Findings)
+}
+
+// active returns a number for the order by load.
+func (s *Server) active() float64 {
+	switch {
+	case s.Active != nil:
+		return *s.Active
+	case s.Titles != nil:
+		return float64(s.Titles.Active + s.Titles.Waiting)
+	}
+	return 0
+}
+
+func (s *Server) age() float64 {
+	if s.AgeSeconds == nil {
+		return 1e9
+	}
+	return *s.AgeSeconds
+}
+
+// Orders returns the names of the orders of the list. The first one is the default.
+func Orders() []string { return []string{"findings", "load", "age", "name"} }
+
+// ServersState is what the user has chosen in the list of servers.
+type ServersState struct {
+	// Order is one of Orders.
+	Order string
+	// Message stands in the last line until the next key.
+	Message string
+
+	selected string
+}
+
+// Sort sorts servers by the chosen order.
+func (s *ServersState) Sort(list []Server) {
+	slices.SortStableFunc(list, func(a, b Server) int {
+		worseA, allA := a.critical()
+		worseB, allB := b.critical()
+		findings := cmp.Or(cmp.Compare(worseB, worseA), cmp.Compare(allB, allA))
+		load, name := cmp.Compare(b.active(), a.active()), cmp.Compare(a.Name, b.Name)
+		switch s.Order {
+		case "load":
+			return cmp.Or(load, findings, name)
+		case "age":
+			return cmp.Or(cmp.Compare(b.age(), a.age()), name)
+		case "name":
+			return name
+		}
+		return cmp.Or(findings, load, name)
+	})
+}
+
+// at returns the index of the selected server.
+func (s *ServersState) at(list []Server) int {
+	return max(0, slices.IndexFunc(list, func(x Server) bool { return x.Name == s.selected }))
+}
+
+// Selected returns the selected server; without servers, nil.
+func (s *ServersState) Selected(list []Server) *Server {
+	if len(list) == 0 {
+		return nil
+	}
+	return &list[s.at(list)]
+}
+
+// Handle changes the state by a key. It reports whether the user opens the selected server.
+func (s *ServersState) Handle(list []Server, key string) (action Action, open bool) {
+	s.Message = ""
+	step := func(by int) {
+		if len(list) > 0 {
+			s.selected = list[min(max(0, s.at(list)+by), len(list)-1)].Name
+		}
+	}
+	const page, far = 8, 1 << 20
+	switch key {
+	case "q", "esc", "ctrl-c":
+		return Quit, false
+	case "ctrl-z":
+		return Suspend, false
+	case "ctrl-l":
+		return Redraw, false
+	case "enter":
+		return None, len(list) > 0
+	case "y":
+		return Copy, false
+	case "tab", "s":
+		orders := Orders()
+		s.Order = orders[(slices.Index(orders, s.Order)+1)%len(orders)]
+	case "up", "k":
+		step(-1)
+	case "down", "j":
+		step(1)
+	case "pgup":
+		step(-page)
+	case "pgdn":
+		step(page)
+	case "home":
+		step(-far)
+	case "end":
+		step(far)
+	}
+	return None, false
+}
+
+// ServerCommand returns the command that shows a server, or the command that mends its error.
+func ServerCommand(x *Server) string {
+	switch {
+	case x.Remedy != "":
+		return x.Remedy
+	case x.Connect:
+		return "pg_stat_backtrace top --connect " + render.ShellWord(x.Name) + " --token-file FILE"
+	}
+	return "pg_stat_backtrace top -D " + render.ShellWord(x.Name)
+}
+
+// DrawServers draws the list of servers, which is sorted. More counts the servers that the list leaves out.
+func DrawServers(g *Grid, s *ServersState, list []Server, more int, now time.Time) {
+	c := &canvas{Grid: g, now: now}
+	if g.Width < smallest || g.Height < fewest {
+		g.Text(0, 0, g.Width, plain, fmt.Sprintf("too small: %dx%d, needs %dx%d", g.Width, g.Height, smallest, fewest))
+		return
+	}
+	for x := range g.Width {
+		g.Set(x, 0, ' ', bar)
+	}
+	right := g.Right(g.Width-1, 0, bar, now.Local().Format("15:04:05 MST"))
+	title := plural(float64(len(list)), "server")
+	if more > 0 {
+		title += fmt.Sprintf(", and %d more: choose with -D", more)
+	}
+	g.Text(1, 0, right-1, bar, "pg_stat_backtrace top  "+title)
+	c.serverHeading(1, s.Order)
+	y, end := 2, g.Height-footLines
+	panel := serverPanel(s.Selected(list), g.Width-3)
+	panel = panel[:min(len(panel), max(0, end-y-4))]
+	list = c.serverLines(s, list, y, end-len(panel)-1)
+	if len(list) == 0 {
+		g.Text(1, y, g.Width, bold, "no server was found on this host")
+	}
+	c.rule(0, end-len(panel)-1, g.Width)
+	for i, line := range panel {
+		g.Text(2, end-len(panel)+i, g.Width-1, line.style, line.text)
+	}
+	if s.Message != "" {
+		g.Text(1, g.Height-1, g.Width-1, bold, s.Message)
+		return
+	}
+	x := 1
+	for _, k := range [][2]string{{"↑↓", "select"}, {"Enter", "open"}, {"Tab", "order"}, {"y", "command"}, {"q", "quit"}} {
+		x = g.Text(x, g.Height-1, g.Width-1, bold, k[0])
+		x = g.Text(x+1, g.Height-1, g.Width-1, dim, k[1]) + 2
+	}
+}
+
+// Columns of the list: the last column of each number, and the first one of the name.
+const (
+	activeEnd, waitingEnd, clientsEnd, ageEnd, findingsEnd, serverAt = 9, 17, 27, 38, 47, 49
+)
+
+func (c *canvas) serverHeading(y int, order string) {
+	style := func(name string) Style {
+		if name == order {
+			return bold
+		}
+		return dim
+	}
+	c.Right(activeEnd, y, style("load"), "active")
+	c.Right(waitingEnd, y, dim, "waiting")
+	c.Right(clientsEnd, y, dim, "clients")
+	c.Right(ageEnd, y, style("age"), "age")
+	c.Right(findingsEnd, y, style("findings"), "findings")
+	c.Text(serverAt, y, c.Width, style("name"), "server")
+}
+
+// serverLines draws the lines around the selected one.
+func (c *canvas) serverLines(s *ServersState, list []Server, y, end int) []Server {
+	at, height := s.at(list), max(1, end-y)
+	first := min(max(0, at-height+1), max(0, len(list)-height))
+	for i := first; i < len(list) && i < first+height; i++ {
+		c.serverLine(y+i-first, &list[i], i == at)
+	}
+	return list
+}
+
+func (c *canvas) serverLine(y int, x *Server, selected bool) {
+	style := c.pick(y, selected, plain)
+	waiting, clients, age := "", "", ""
+	switch i := x.Info; {
+	case x.Titles != nil:
+		waiting, clients = strconv.Itoa(x.Titles.Waiting), strconv.Itoa(x.Titles.Clients())
+	case i != nil && i.Last != nil:
+		waiting, clients = strconv.Itoa(i.Sessions.Waiting), strconv.Itoa(i.Sessions.Clients)
+		if i.MaxConnections > 0 {
+			clients += "/" + strconv.Itoa(i.MaxConnections)
+		}
+	}
+	active := ""
+	if x.Active != nil || x.Titles != nil {
+		active = figure(x.active())
+	}
+	if x.AgeSeconds != nil {
+		age = source.Age(time.Duration(*x.AgeSeconds * float64(time.Second)))
+	}
+	critical, all := x.critical()
+	mark := style
+	if !selected && critical > 0 {
+		mark = alarm
+	} else if !selected && all > 0 {
+		mark = warn
+	}
+	c.Right(activeEnd, y, style, active)
+	c.Right(waitingEnd, y, style, waiting)
+	c.Right(clientsEnd, y, style, clients)
+	c.Right(ageEnd, y, style, age)
+	switch {
+	case x.Error != "":
+		mark = style
+		if !selected {
+			mark = alarm
+		}
+		c.Right(findingsEnd, y, mark, "✗")
+	case all > 0:
+		c.Right(findingsEnd, y, mark, "▲"+strconv.Itoa(all))
+	case x.Findings != nil:
+		c.Right(findingsEnd, y, style, "0")
+	}
+	limit, name := c.Width-1, oneLine(x.Name)
+	if room := limit - serverAt; Width(name) > room && room > 2 { // the end of a path says more
+		runes := []rune(name)
+		name = "…" + string(runes[max(0, len(runes)-room+1):])
+	}
+	c.Text(serverAt, y, limit, style, name)
+}
+
+// serverPanel returns the lines about the selected server.
+func serverPanel(x *Server, width int) (lines []struct {
+	style Style
+	text  string
+},
+) {
+	add := func(style Style, text string, most int) {
+		for _, line := range Wrap(text, width, most) {
+			lines = append(lines, struct {
+				style Style
+				text  string
+			}{style, line})
+		}
+	}
+	if x == nil {
+		return nil
+	}
+	name := x.Name
+	if i := x.Info; i != nil && i.Version > 0 {
+		name += fmt.Sprintf(" · PostgreSQL %d", i.Version)
+		if i.Port > 0 {
+			name += fmt.Sprintf(", port %d", i.Port)
+		}
+		if i.Standby != nil && *i.Standby {
+			name += ", standby"
+		}
+		if i.Processors > 0 {
+			name += ", " + plural(i.Processors, "CPU")
+		}
+	}
+	add(bold, name, 2)
+	if x.Error != "" {
+		add(alarm, "✗ "+x.Error, 3)
+	}
+	if x.Remedy != "" {
+		add(bold, "  "+x.Remedy, 2)
+	}
+	if t := x.Titles; t != nil {
+		add(plain, fmt.Sprintf("By the titles of its processes: %d active, %d waiting for locks, %d idle in transaction, %d idle.",
+			t.Active, t.Waiting, t.IdleInTransaction, t.Idle), 2)
+	}
+	if x.Info == nil && x.Error == "" {
+		add(dim, "reading …", 1)
+	}
+	if x.Findings != nil {
+		const most = 4
+		for i := range x.Findings.Findings {
+			if i == most {
+				add(dim, fmt.Sprintf("and %d more findings", len(x.Findings.Findings)-most), 1)
+				break
+			}
+			f := &x.Findings.Findings[i]
+			style := alarm
+			if f.Severity != source.Critical {
+				style = warn
+			}
+			add(style, "▲ "+f.Text, 2)
+		}
+		if len(x.Findings.Findings) == 0 && x.Error == "" {
+			add(dim, "no findings", 1)
+		}
+	}
+	for i := range lines {
+		lines[i].text = strings.TrimRight(lines[i].text, " ")
+	}
+	return lines
+}
