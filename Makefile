@@ -99,6 +99,10 @@ uninstall: ## Remove what `make install` and `make install-units` put there
 quickstart: ## See it work: a throw-away server, a blocked backend, its stack from psql
 	scripts/quickstart.sh
 
+.PHONY: demo
+demo: ## Record the command top in a terminal, and write the pictures of the README
+	scripts/demo.sh
+
 .PHONY: check check-flaky check-full
 check: ## Run the tests: vet, format, Go, pg_regress, TAP (20 to 25 minutes)
 	scripts/check.sh --beside pure,vet,format,tools --beside tap sql worker regress
