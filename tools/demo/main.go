@@ -1,4 +1,4 @@
-// Demo records the command top in a terminal of its own, and writes what it has shown as an animated SVG and as pictures. The
+// Demo records the command top in a private terminal. It writes the screens as an animated SVG and as pictures. The
 // script scripts/demo.sh makes the server that the command shows.
 package main
 
