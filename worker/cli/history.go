@@ -21,6 +21,7 @@ import (
 type historyFlags struct {
 	recordDir, dataDir, cluster string
 	since, until                string
+	compare                     string
 	by                          []string
 	format                      string
 	limit, width                int
@@ -38,6 +39,9 @@ Sessions that were idle are not recorded, except if they blocked another session
 A session that ended or became idle has one row more, marked as ended. The command
 reports times without a record, sweeps that were lost, and damaged files.
 
+With --compare, the command prints how the average number of sessions has changed
+since another span of the same length: by wait event, or by the keys of --by.
+
 Times without a zone are in the zone of this command (TZ), which it prints.`
 
 func newHistory() *cobra.Command {
@@ -50,12 +54,21 @@ func newHistory() *cobra.Command {
   pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since -1h --by wait
   pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since "yesterday 22:00" --by blocker,user -f csv
   pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since -1h --by phrase,stack --limit 10
+  pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since 03:00 --until 03:05 --compare "yesterday 03:00" --by wait,query
   pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since -1h -f folded | flamegraph.pl > night.svg`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			since, until, err := f.check(time.Now())
+			now := time.Now()
+			since, until, err := f.check(now)
 			if err != nil {
 				return usage(err)
+			}
+			if f.compare != "" {
+				before, err := f.checkCompare(since, until, now)
+				if err != nil {
+					return usage(err)
+				}
+				return f.runCompare(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), since, until, before)
 			}
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), since, until)
 		},
@@ -66,9 +79,10 @@ func newHistory() *cobra.Command {
 	fs.StringVar(&f.cluster, "cluster", "", "the server's system `IDENTIFIER`, if the history has several servers")
 	fs.StringVar(&f.since, "since", "-5m", "begin at `TIME`: "+whenUsage)
 	fs.StringVar(&f.until, "until", "now", "end before `TIME`")
+	fs.StringVar(&f.compare, "compare", "", "compare with the span of the same length that begins at `TIME`")
 	fs.StringSliceVar(&f.by, "by", nil, "print totals by `KEYS`: "+strings.Join(store.GroupKeys(), ", "))
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, json, csv, or folded (stacks for a flame graph, with milliseconds)")
-	fs.IntVar(&f.limit, "limit", 0, "with --by: print the largest `N` totals (default all)")
+	fs.IntVar(&f.limit, "limit", 0, "with --by or --compare: print the largest `N` totals (default all)")
 	fs.IntVar(&f.width, "query-width", 80, "with text: at most `N` characters of each query")
 	_ = cmd.MarkFlagDirname(flagRecordDir)
 	_ = cmd.MarkFlagDirname("pgdata")
@@ -168,13 +182,20 @@ func (f *historyFlags) run(ctx context.Context, out, errOut io.Writer, since, un
 	if err := p.finish(&summary); err != nil {
 		return err
 	}
-	if summary.Sweeps == 0 {
-		first, last := r.Span()
-		if first.IsZero() {
-			return fmt.Errorf("%w from %s to %s", store.ErrNoHistory, since.Format(time.RFC3339), until.Format(time.RFC3339))
-		}
-		return fmt.Errorf("%w from %s to %s; the history has hours from %s to %s", store.ErrNoHistory, since.Format(time.RFC3339),
-			until.Format(time.RFC3339), first.In(since.Location()).Format(time.RFC3339), last.In(since.Location()).Format(time.RFC3339))
+	return noSweeps(r, &summary)
+}
+
+// noSweeps returns an error if a span has no sweep.
+func noSweeps(r *store.Reader, s *store.Summary) error {
+	if s.Sweeps > 0 {
+		return nil
 	}
-	return nil
+	since, until := s.Since.Format(time.RFC3339), s.Until.Format(time.RFC3339)
+	first, last := r.Span()
+	if first.IsZero() {
+		return fmt.Errorf("%w from %s to %s", store.ErrNoHistory, since, until)
+	}
+	zone := s.Since.Location()
+	return fmt.Errorf("%w from %s to %s; the history has hours from %s to %s", store.ErrNoHistory, since, until,
+		first.In(zone).Format(time.RFC3339), last.In(zone).Format(time.RFC3339))
 }

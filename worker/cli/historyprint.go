@@ -34,6 +34,8 @@ type historyPrinter struct {
 func (f *historyFlags) printer(out, errOut io.Writer, id string, meta *store.Meta) *historyPrinter {
 	p := &historyPrinter{f: f, out: out, errOut: errOut, id: id, meta: meta}
 	switch {
+	case f.compare != "":
+		p.totals = store.NewComparison(f.keys())
 	case f.format == formatFolded:
 		p.totals = store.NewTotals(foldedKeys())
 	case len(f.by) > 0:
@@ -379,11 +381,7 @@ func (p *historyPrinter) textTotals(s *store.Summary) error {
 	for _, t := range list {
 		_, _ = fmt.Fprintf(w, "%.1f\t%.1f %%\t%.2f", t.Seconds, percent*share(t.Seconds, all), share(t.Seconds, s.Seconds))
 		for j, k := range t.Keys {
-			k = render.VisibleLine(strings.Join(strings.Fields(p.keyText(p.f.by[j], k)), " "))
-			if runes := []rune(k); len(runes) > p.f.width {
-				k = string(runes[:p.f.width]) + "..."
-			}
-			_, _ = fmt.Fprintf(w, "\t%s", k)
+			_, _ = fmt.Fprintf(w, "\t%s", p.short(p.keyText(p.f.by[j], k)))
 		}
 		_, _ = fmt.Fprintln(w)
 	}
@@ -392,6 +390,15 @@ func (p *historyPrinter) textTotals(s *store.Summary) error {
 	}
 	_, err := fmt.Fprintf(p.out, "%.1f sampled seconds of all sessions\n", all)
 	return err
+}
+
+// short returns the text of a key on one line, cut to --query-width.
+func (p *historyPrinter) short(text string) string {
+	text = render.VisibleLine(strings.Join(strings.Fields(text), " "))
+	if runes := []rune(text); len(runes) > p.f.width {
+		return string(runes[:p.f.width]) + "..."
+	}
+	return text
 }
 
 // foldedKeys are the keys by which the folded form counts: a stack lies between the type of the process and its wait.

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -164,6 +166,11 @@ type Total struct {
 	Keys    []string
 	Samples int
 	Seconds float64 // of all samples
+	// Before counts the samples of the other span of a comparison.
+	Before struct {
+		Samples int
+		Seconds float64
+	}
 }
 
 // Totals counts samples by keys.
@@ -171,12 +178,25 @@ type Totals struct {
 	by  []string
 	m   map[string]*Total
 	all float64
+	// comparison: blockers are counted without their PIDs, which differ between spans.
+	comparison, before bool
 }
 
 const maxTotals = 100_000
 
 // NewTotals counts by these keys, each of Keys.
 func NewTotals(by []string) *Totals { return &Totals{by: by, m: map[string]*Total{}} }
+
+// NewComparison counts two spans by these keys. Add counts the first one. After Other, it counts the other one. Both share the
+// bound on keys: a key has its own total in both spans or in neither.
+func NewComparison(by []string) *Totals {
+	t := NewTotals(by)
+	t.comparison = true
+	return t
+}
+
+// Other begins the other span of a comparison.
+func (t *Totals) Other() { t.before = true }
 
 // Add counts the rows of a sweep. Sessions that ended before it do not count. By blocker, a session counts once for each
 // process that blocks it, and not at all if it waits for no process.
@@ -186,7 +206,9 @@ func (t *Totals) Add(s *SpanSweep) {
 		if row.Ended {
 			continue
 		}
-		t.all += s.Period.Seconds()
+		if !t.before {
+			t.all += s.Period.Seconds()
+		}
 		if !slices.Contains(t.by, "blocker") {
 			t.add(s, row, nil)
 			continue
@@ -201,6 +223,9 @@ func (t *Totals) add(s *SpanSweep, row *Row, b *Blocker) {
 	keys := make([]string, len(t.by))
 	for i, by := range t.by {
 		keys[i] = key(by, s, row, b)
+		if by == "blocker" && t.comparison {
+			keys[i] = anonymous(keys[i])
+		}
 	}
 	id := strings.Join(keys, "\x00")
 	total := t.m[id]
@@ -217,8 +242,25 @@ func (t *Totals) add(s *SpanSweep, row *Row, b *Blocker) {
 			t.m[id] = total
 		}
 	}
+	if t.before {
+		total.Before.Samples++
+		total.Before.Seconds += s.Period.Seconds()
+		return
+	}
 	total.Samples++
 	total.Seconds += s.Period.Seconds()
+}
+
+// anonymous removes the PID from the key of a blocker.
+func anonymous(blocker string) string {
+	_, description, found := strings.Cut(strings.TrimSuffix(blocker, ")"), " (")
+	switch {
+	case found:
+		return description
+	case blocker == preparedTransaction:
+		return blocker
+	}
+	return "a process without a record"
 }
 
 // List returns the totals, the largest first, and the seconds of all samples.
@@ -230,6 +272,40 @@ func (t *Totals) List() (list []*Total, all float64) {
 		return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), slices.Compare(a.Keys, b.Keys))
 	})
 	return list, t.all
+}
+
+// tiny is less than any time on record.
+const tiny = 1e-9
+
+// Changes returns the totals of a comparison, the largest change of the average number of sessions first. It divides seconds by
+// the seconds that each span has on record, so a gap in a span does not look like less work. Totals with the same texts are added
+// up; text returns the text of a key.
+func (t *Totals) Changes(recorded, recordedBefore float64, text func(by, key string) string) []*Total {
+	merged := map[string]*Total{}
+	for _, total := range t.m {
+		keys := make([]string, len(total.Keys))
+		for i, k := range total.Keys {
+			keys[i] = text(t.by[i], k)
+		}
+		id := strings.Join(keys, "\x00")
+		sum := merged[id]
+		if sum == nil {
+			sum = &Total{Keys: keys}
+			merged[id] = sum
+		}
+		sum.Samples += total.Samples
+		sum.Seconds += total.Seconds
+		sum.Before.Samples += total.Before.Samples
+		sum.Before.Seconds += total.Before.Seconds
+	}
+	list := slices.Collect(maps.Values(merged))
+	change := func(t *Total) float64 {
+		return math.Abs(t.Seconds/max(recorded, tiny) - t.Before.Seconds/max(recordedBefore, tiny))
+	}
+	slices.SortFunc(list, func(a, b *Total) int {
+		return cmp.Or(cmp.Compare(change(b), change(a)), cmp.Compare(b.Seconds, a.Seconds), slices.Compare(a.Keys, b.Keys))
+	})
+	return list
 }
 
 func key(by string, s *SpanSweep, row *Row, b *Blocker) string {
@@ -315,9 +391,11 @@ func query(row *Row) string {
 	return "-"
 }
 
+const preparedTransaction = "prepared transaction"
+
 func blocker(s *SpanSweep, b *Blocker) string {
 	if b.PID == 0 {
-		return "prepared transaction"
+		return preparedTransaction
 	}
 	for i := range s.Rows {
 		if row := &s.Rows[i]; row.PID == b.PID && !row.Ended {

@@ -107,3 +107,25 @@ func TestTotalsAreBounded(t *testing.T) {
 		t.Errorf("%d totals, %+v, %v", len(list), list[0], all)
 	}
 }
+
+// TestComparisonIsBounded has more queries than totals. The queries beyond the bound are counted together in both spans.
+func TestComparisonIsBounded(t *testing.T) {
+	totals := NewComparison([]string{"query"})
+	span := func() {
+		for i := range maxTotals + 1000 {
+			totals.Add(&SpanSweep{Period: time.Second, Rows: []Row{{QueryID: int64(i + 1)}}})
+		}
+	}
+	span()
+	totals.Other()
+	span()
+	list := totals.Changes(1, 1, func(_, key string) string { return key })
+	if len(list) != maxTotals+1 || list[0].Keys[0] != "(others)" || list[0].Samples != 1000 || list[0].Before.Samples != 1000 {
+		t.Errorf("%d totals, %+v", len(list), list[0])
+	}
+	for _, total := range list {
+		if total.Seconds != total.Before.Seconds {
+			t.Fatalf("%+v", total)
+		}
+	}
+}

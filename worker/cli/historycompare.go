@@ -1,0 +1,208 @@
+package cli
+
+import (
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/report/render"
+)
+
+// keys returns the keys of totals. A comparison without --by counts by wait event.
+func (f *historyFlags) keys() []string {
+	if len(f.by) == 0 {
+		return []string{"wait"}
+	}
+	return f.by
+}
+
+// checkCompare returns the begin of the span to compare with.
+func (f *historyFlags) checkCompare(since, until, now time.Time) (time.Time, error) {
+	if f.format != formatText && f.format != formatJSON && f.format != formatCSV {
+		return now, fmt.Errorf("--compare needs the format text, json or csv, not %s", f.format)
+	}
+	before, err := parseWhen(f.compare, now)
+	if err != nil {
+		return now, fmt.Errorf("--compare: %w", err)
+	}
+	if before.Equal(since) {
+		return now, errors.New("--compare is the same time as --since")
+	}
+	if end := before.Add(until.Sub(since)); end.After(now) {
+		return now, fmt.Errorf("the span to compare with ends in the future, at %s; choose an earlier --compare or a shorter span",
+			end.Format(time.RFC3339))
+	}
+	return before, nil
+}
+
+// historyComparison is the JSON form of a comparison.
+type historyComparison struct {
+	Cluster       string          `json:"cluster"`
+	ServerVersion string          `json:"server_version"`
+	Zone          string          `json:"time_zone"`
+	Summary       store.Summary   `json:"summary"`
+	Before        store.Summary   `json:"summary_before"`
+	Changes       []historyChange `json:"changes"`
+}
+
+// historyChange has the samples with the same keys in two spans. Averages are numbers of sessions.
+type historyChange struct {
+	Keys          map[string]string `json:"keys"`
+	Average       float64           `json:"average"`
+	AverageBefore float64           `json:"average_before"`
+	Change        float64           `json:"change"`
+	Seconds       float64           `json:"seconds"`
+	SecondsBefore float64           `json:"seconds_before"`
+	Samples       int               `json:"samples"`
+	SamplesBefore int               `json:"samples_before"`
+
+	texts []string // of the keys
+}
+
+// runCompare prints how the totals of a span differ from those of another one.
+func (f *historyFlags) runCompare(ctx context.Context, out, errOut io.Writer, since, until, before time.Time) error {
+	r, id, err := f.reader()
+	if err != nil {
+		return err
+	}
+	meta, _ := r.Meta()
+	p := f.printer(out, errOut, id, &meta)
+	p.zone = since.Location()
+	c := historyComparison{Cluster: id, ServerVersion: meta.ServerVersion, Zone: p.zone.String()}
+	if c.Summary, err = p.count(ctx, r, since, until); err != nil {
+		return err
+	}
+	p.totals.Other()
+	r.Damage = nil
+	if c.Before, err = p.count(ctx, r, before, before.Add(until.Sub(since))); err != nil {
+		return err
+	}
+	if err := p.stacksOfBoth(ctx, r, &c); err != nil {
+		return err
+	}
+	p.compare(&c)
+	return p.printComparison(&c)
+}
+
+// count adds a span to the totals. A span without a sweep is an error.
+func (p *historyPrinter) count(ctx context.Context, r *store.Reader, since, until time.Time) (store.Summary, error) {
+	s, err := store.ReadSpan(ctx, r, since, until, func(w *store.SpanSweep, _ *store.Gap) error {
+		p.totals.Add(w)
+		return nil
+	})
+	if err == nil {
+		err = noSweeps(r, &s)
+	}
+	return s, err
+}
+
+// stacksOfBoth reads the frames of the stacks that either span has.
+func (p *historyPrinter) stacksOfBoth(ctx context.Context, r *store.Reader, c *historyComparison) error {
+	at := slices.Index(p.f.keys(), stackKey)
+	if at < 0 {
+		return nil
+	}
+	list, _ := p.totals.List()
+	p.stacks = map[string][]string{}
+	for _, s := range []*store.Summary{&c.Summary, &c.Before} {
+		found, err := store.StacksOf(ctx, r, s.Since, s.Until, list, at)
+		if err != nil {
+			return err
+		}
+		for id, frames := range found {
+			p.stacks[id] = frames
+		}
+	}
+	return nil
+}
+
+// compare fills in the changes, at most --limit.
+func (p *historyPrinter) compare(c *historyComparison) {
+	list := p.totals.Changes(c.Summary.Seconds, c.Before.Seconds, p.keyText)
+	if p.f.limit > 0 && len(list) > p.f.limit {
+		list = list[:p.f.limit]
+	}
+	c.Changes = make([]historyChange, len(list))
+	for i, t := range list {
+		now, before := share(t.Seconds, c.Summary.Seconds), share(t.Before.Seconds, c.Before.Seconds)
+		change := historyChange{
+			Keys: map[string]string{}, Average: now, AverageBefore: before, Change: now - before, Seconds: t.Seconds,
+			SecondsBefore: t.Before.Seconds, Samples: t.Samples, SamplesBefore: t.Before.Samples,
+			texts: t.Keys,
+		}
+		for j, by := range p.f.keys() {
+			change.Keys[by] = t.Keys[j]
+		}
+		c.Changes[i] = change
+	}
+}
+
+func (p *historyPrinter) printComparison(c *historyComparison) error {
+	switch p.f.format {
+	case formatJSON:
+		return p.json.Encode(c)
+	case formatCSV:
+		err := p.csvComparison(c)
+		p.problemsOfBoth(p.errOut, c)
+		return err
+	}
+	p.begin(c.Summary.Since, c.Summary.Until)
+	_, _ = fmt.Fprintf(p.out, "compared with %s to %s\n", c.Before.Since.Format(historyTime), c.Before.Until.Format(historyTime))
+	const gapWidth = 2
+	w := tabwriter.NewWriter(p.out, 0, 0, gapWidth, ' ', 0)
+	_, _ = fmt.Fprintln(w, "sessions\tbefore\tchange\t"+strings.Join(p.f.keys(), "\t"))
+	for i := range c.Changes {
+		h := &c.Changes[i]
+		_, _ = fmt.Fprintf(w, "%.2f\t%.2f\t%+.2f", h.Average, h.AverageBefore, h.Change)
+		for _, k := range h.texts {
+			_, _ = fmt.Fprintf(w, "\t%s", p.short(k))
+		}
+		_, _ = fmt.Fprintln(w)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	p.problemsOfBoth(p.out, c)
+	return nil
+}
+
+// problemsOfBoth prints how much of both spans was recorded, and their gaps.
+func (p *historyPrinter) problemsOfBoth(out io.Writer, c *historyComparison) {
+	for _, s := range []*store.Summary{&c.Summary, &c.Before} {
+		for i := range s.Gaps {
+			_, _ = fmt.Fprintln(out, p.gap(&s.Gaps[i]))
+		}
+	}
+	p.problems(out, &c.Summary)
+	_, _ = fmt.Fprint(out, "before: ")
+	p.problems(out, &c.Before)
+}
+
+func (p *historyPrinter) csvComparison(c *historyComparison) error {
+	w := csv.NewWriter(p.out)
+	_ = w.Write(append([]string{
+		"average", "average_before", "change", "seconds", "seconds_before", "samples", "samples_before",
+	}, p.f.keys()...))
+	number := func(x float64) string { return strconv.FormatFloat(x, 'f', 3, 64) }
+	for i := range c.Changes {
+		h := &c.Changes[i]
+		row := []string{
+			number(h.Average), number(h.AverageBefore), number(h.Change), number(h.Seconds), number(h.SecondsBefore),
+			strconv.Itoa(h.Samples), strconv.Itoa(h.SamplesBefore),
+		}
+		for _, k := range h.texts {
+			row = append(row, render.VisibleLine(k))
+		}
+		_ = w.Write(row)
+	}
+	w.Flush()
+	return w.Error()
+}
