@@ -15,6 +15,7 @@ import (
 
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
 // historyFlags are the flags of the command history.
@@ -23,7 +24,7 @@ type historyFlags struct {
 	since, until                string
 	compare                     string
 	by                          []string
-	format                      string
+	format, output              string
 	limit, width                int
 }
 
@@ -38,6 +39,10 @@ its system identifier.
 Sessions that were idle are not recorded, except if they blocked another session.
 A session that ended or became idle has one row more, marked as ended. The command
 reports times without a record, sweeps that were lost, and damaged files.
+
+The format folded has a line for each stack, with milliseconds. pprof and html have
+each stack with labels, as the command profile writes them. html has a time axis,
+with the times that are not recorded, and the recorded texts of queries.
 
 With --compare, the command prints how the average number of sessions has changed
 since another span of the same length: by wait event, or by the keys of --by.
@@ -55,7 +60,8 @@ func newHistory() *cobra.Command {
   pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since "yesterday 22:00" --by blocker,user -f csv
   pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since -1h --by phrase,stack --limit 10
   pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since 03:00 --until 03:05 --compare "yesterday 03:00" --by wait,query
-  pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since -1h -f folded | flamegraph.pl > night.svg`,
+  pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since -1h -f folded | flamegraph.pl > night.svg
+  pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since 03:00 --until 03:05 -f html -o night.html`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			now := time.Now()
@@ -63,14 +69,32 @@ func newHistory() *cobra.Command {
 			if err != nil {
 				return usage(err)
 			}
+			before := since
 			if f.compare != "" {
-				before, err := f.checkCompare(since, until, now)
-				if err != nil {
+				if before, err = f.checkCompare(since, until, now); err != nil {
 					return usage(err)
 				}
-				return f.runCompare(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), since, until, before)
 			}
-			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), since, until)
+			if f.format == profilefmt.Pprof && f.output == "" && terminal(cmd.OutOrStdout()) {
+				return usage(errors.New("--format pprof is binary: write it to a file with -o"))
+			}
+			out, err := createOutput(f.output, cmd.OutOrStdout())
+			if err != nil {
+				return err
+			}
+			defer out.discard()
+			switch {
+			case f.compare != "":
+				err = f.runCompare(cmd.Context(), out, cmd.ErrOrStderr(), since, until, before)
+			case f.format == profilefmt.Pprof || f.format == profilefmt.HTML:
+				err = f.runProfile(cmd.Context(), out, cmd.ErrOrStderr(), since, until)
+			default:
+				err = f.run(cmd.Context(), out, cmd.ErrOrStderr(), since, until)
+			}
+			if err != nil {
+				return err
+			}
+			return out.commit()
 		},
 	}
 	fs := cmd.Flags()
@@ -81,15 +105,21 @@ func newHistory() *cobra.Command {
 	fs.StringVar(&f.until, "until", "now", "end before `TIME`")
 	fs.StringVar(&f.compare, "compare", "", "compare with the span of the same length that begins at `TIME`")
 	fs.StringSliceVar(&f.by, "by", nil, "print totals by `KEYS`: "+strings.Join(store.GroupKeys(), ", "))
-	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, json, csv, or folded (stacks for a flame graph, with milliseconds)")
+	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: "+strings.Join(historyFormats(), ", "))
+	fs.StringVarP(&f.output, "output", "o", "", "write the result to `FILE`; default: standard output")
 	fs.IntVar(&f.limit, "limit", 0, "with --by or --compare: print the largest `N` totals (default all)")
 	fs.IntVar(&f.width, "query-width", 80, "with text: at most `N` characters of each query")
 	_ = cmd.MarkFlagDirname(flagRecordDir)
 	_ = cmd.MarkFlagDirname("pgdata")
 	_ = cmd.RegisterFlagCompletionFunc("by", cobra.FixedCompletions(store.GroupKeys(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("format",
-		cobra.FixedCompletions([]string{formatText, formatJSON, formatCSV, formatFolded}, cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions(historyFormats(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// historyFormats returns the formats: tables, then profiles.
+func historyFormats() []string {
+	return []string{formatText, formatJSON, formatCSV, formatFolded, profilefmt.Pprof, profilefmt.HTML}
 }
 
 // check validates the flags, and returns the span.
@@ -105,10 +135,10 @@ func (f *historyFlags) check(now time.Time) (since, until time.Time, err error) 
 		return since, until, errors.New("give the directory of the history with --record-dir")
 	case f.dataDir != "" && f.cluster != "":
 		return since, until, errors.New("-D and --cluster exclude each other")
-	case f.format == formatFolded && len(f.by) > 0:
-		return since, until, errors.New("--by and the format folded exclude each other")
-	case f.format != formatText && f.format != formatJSON && f.format != formatCSV && f.format != formatFolded:
-		return since, until, fmt.Errorf("--format must be text, json, csv or folded, not %q", f.format)
+	case !slices.Contains(historyFormats(), f.format):
+		return since, until, fmt.Errorf("--format must be one of %s, not %q", strings.Join(historyFormats(), ", "), f.format)
+	case !slices.Contains(historyFormats()[:3], f.format) && len(f.by) > 0:
+		return since, until, fmt.Errorf("--by and the format %s exclude each other", f.format)
 	case f.limit < 0 || f.width < 1:
 		return since, until, errors.New("--limit and --query-width must be positive")
 	}

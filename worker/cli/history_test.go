@@ -174,7 +174,7 @@ func TestHistoryRefuses(t *testing.T) {
 	for arguments, want := range map[string]string{
 		"":                                    "give the directory of the history",
 		"--record-dir x --by color":           "--by must be of wait",
-		"--record-dir x -f xml":               "--format must be text, json, csv or folded",
+		"--record-dir x -f xml":               "--format must be one of text, json, csv, folded, pprof, html",
 		"--record-dir x --since soon":         `"soon" is no time`,
 		"--record-dir x --until -xm":          `"-xm" is no time`,
 		"--record-dir x --since now":          "is not after --since",

@@ -3,10 +3,13 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	pprof "github.com/google/pprof/profile"
 
 	"pg_stat_backtrace/worker/history/store"
 )
@@ -119,5 +122,51 @@ func TestHistoryCompareRefuses(t *testing.T) {
 		if status == exitOK || !strings.Contains(stderr.String(), c.want) || stdout.Len() > 0 {
 			t.Errorf("%s: status %d, %q, %q", fmt.Sprint(c), status, stdout.String(), stderr.String())
 		}
+	}
+}
+
+// TestHistoryProfiles reads the pprof file back, and expects the time axis with its gap in the page.
+func TestHistoryProfiles(t *testing.T) {
+	t.Setenv("TZ", "UTC")
+	dir, _, after := recordedSpans(t)
+	write := func(format string) []byte {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "result")
+		history(t, "--record-dir", dir, "--since", after.Format(time.RFC3339), "--until", after.Add(5*time.Second).Format(time.RFC3339),
+			"-f", format, "-o", file)
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	p, err := pprof.ParseData(write("pprof"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	total, found := int64(0), false
+	for _, s := range p.Sample {
+		total += s.Value[1]
+		if s.Label["query"] != nil {
+			t.Errorf("the text of a query in a pprof file: %v", s.Label)
+		}
+		found = found || s.Label["pid"][0] == "80" && s.Label["wait_event"][0] == "tuple" && s.Label["user"][0] == "u" &&
+			s.Value[0] == 2 && len(s.Location) == 2 && s.Location[0].Line[0].Function.Name == "epoll_wait"
+	}
+	if total != (8*time.Second).Nanoseconds() || !found || p.TimeNanos != after.UnixNano() {
+		t.Errorf("%d ns, %s", total, p)
+	}
+	page := string(write("html"))
+	for _, want := range []string{
+		`<figure id="timeline"`, `class="t-Lock"`, "sessions by time, at most 4.0", "not recorded: ", "no later sweep is recorded",
+		`style-src 'sha256-`, "epoll_wait", "SELECT ?",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("%q is missing in the page", want)
+		}
+	}
+	figure := page[strings.Index(page, "<figure"):strings.Index(page, "</figure>")]
+	if strings.Contains(figure, "style=") || strings.Contains(figure, "<script") {
+		t.Errorf("the page's policy forbids parts of\n%s", figure)
 	}
 }

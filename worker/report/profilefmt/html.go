@@ -71,6 +71,10 @@ func writeHTML(w *bufio.Writer, p *profile.Profile, index int, o Options) error 
 	if err != nil {
 		return err
 	}
+	timeline, err := writeTimeline(o.Timeline)
+	if err != nil {
+		return err
+	}
 	var script strings.Builder
 	for _, name := range scripts {
 		script.WriteString(part(name + ".js"))
@@ -79,6 +83,7 @@ func writeHTML(w *bufio.Writer, p *profile.Profile, index int, o Options) error 
 	fill := strings.NewReplacer(
 		"{{script-hash}}", hash(script.String()),
 		"{{style-hash}}", hash(style),
+		"{{timeline}}", timeline,
 		"{{title}}", html.EscapeString(data.Title),
 		"{{style}}", style,
 		"{{script}}", script.String(),

@@ -58,6 +58,8 @@ type Options struct {
 	Top int
 	// Noun is the word of html for what a frame is, such as "context". The zero value is "function".
 	Noun string
+	// Timeline, if not nil, is shown above the graph of html.
+	Timeline *Timeline
 	// Notes are remarks on the profile, such as the number of lost samples. Text and html print each on a line of its
 	// own.
 	Notes []string
