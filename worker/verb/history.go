@@ -76,41 +76,97 @@ func (s *Service) historyRows(ctx context.Context, req spool.Request) ([][]strin
 	if err != nil {
 		return nil, err
 	}
+	return recordedRows(ctx, r, since, until, req.Targets)
+}
+
+// recordedRows returns whole sweeps of a span, below a row with a notice, as many as an answer has room for. A sweep that is too
+// large alone loses texts of queries, and if that does not suffice, the processes with the largest PIDs.
+func recordedRows(ctx context.Context, r *store.Reader, since, until time.Time, pids []int) ([][]string, error) {
 	rows, size := [][]string{nil}, 0
-	var next time.Time // the first sweep that is left out
-	cut := false       // the sweep before it is not whole
+	var next time.Time // the first time that is left out
+	var notes []string
 	summary, err := store.ReadSpan(ctx, r, since, until, func(w *store.SpanSweep, _ *store.Gap) error {
-		before := len(rows)
-		for i := range w.Rows {
-			row := &w.Rows[i]
-			if len(req.Targets) > 0 && !slices.Contains(req.Targets, int(row.PID)) {
-				continue
-			}
-			cells := historyRow(w, row)
-			for _, cell := range cells {
-				size += len(cell) + 1
-			}
-			if len(rows) > maxHistoryRows || size > limits.MaxRows {
-				if next = w.Time; before == 1 { // no sweep before it: the next call must not begin with this one again
-					next, cut = w.Time.Add(time.Microsecond), true
-					return errEnough
-				}
-				rows = rows[:before]
-				return errEnough
-			}
-			rows = append(rows, cells)
+		part, bytes := sweepRows(w, pids)
+		if len(part) == 0 {
+			return nil
 		}
-		return nil
+		if len(rows)-1+len(part) <= maxHistoryRows && size+bytes <= limits.MaxRows {
+			rows, size = append(rows, part...), size+bytes
+			return nil
+		}
+		if next = w.Time; len(rows) == 1 { // the next call must not begin with this sweep again
+			rows, notes = fitting(rows, part)
+			if next = w.Time.Add(time.Microsecond); !next.Before(until) {
+				next = time.Time{}
+			}
+		}
+		return errEnough
 	})
 	if err != nil && !errors.Is(err, errEnough) {
 		return nil, err
 	}
-	notice := historyNotice(&summary, next)
-	if cut {
-		notice = "some sessions are left out: name their processes; " + notice
-	}
-	rows[0] = []string{notice}
+	rows[0] = []string{strings.Join(append(notes, historyNotice(&summary, next)...), "; ")}
 	return rows, nil
+}
+
+// sweepRows returns the rows of a sweep in the order of PIDs, and the size of their texts.
+func sweepRows(w *store.SpanSweep, pids []int) (rows [][]string, size int) {
+	slices.SortStableFunc(w.Rows, func(a, b store.Row) int { return cmp.Compare(a.PID, b.PID) })
+	for i := range w.Rows {
+		if row := &w.Rows[i]; len(pids) == 0 || slices.Contains(pids, int(row.PID)) {
+			cells := historyRow(w, row)
+			rows, size = append(rows, cells), size+cellsSize(cells)
+		}
+	}
+	return rows, size
+}
+
+func cellsSize(cells []string) (size int) {
+	for _, cell := range cells {
+		size += len(cell) + 1
+	}
+	return size
+}
+
+// The columns of historyRow that fitting uses.
+const (
+	historyTime  = 0
+	historyPID   = 1
+	historyQuery = 17
+)
+
+// fitting adds the rows of a sweep that is too large for an answer, and returns notes on missing parts.
+func fitting(rows, sweep [][]string) (list [][]string, notes []string) {
+	size := 0
+	for _, cells := range sweep {
+		size += cellsSize(cells) - len(cells[historyQuery])
+	}
+	room := limits.MaxRows - size // for texts
+	size = 0
+	texts := 0
+	for i, cells := range sweep {
+		if n := len(cells[historyQuery]); n > max(0, room) {
+			cells[historyQuery], texts = "", texts+1
+		} else {
+			room -= n
+		}
+		if size += cellsSize(cells); i == maxHistoryRows || size > limits.MaxRows {
+			notes = append(notes, fmt.Sprintf("%d sessions of %s are left out, from PID %s on: name their processes", len(sweep)-i,
+				timeText(cells[historyTime]), cells[historyPID]))
+			break
+		}
+		rows = append(rows, cells)
+	}
+	if texts > 0 {
+		notes = append(notes, fmt.Sprintf("%d texts of queries are left out", texts))
+	}
+	return rows, notes
+}
+
+// timeText returns the text of a column with microseconds.
+func timeText(cell string) string {
+	micros, _ := strconv.ParseInt(cell, 10, 64)
+	return microText(micros)
 }
 
 // historyReader opens the history of the server.
@@ -184,10 +240,9 @@ func historyRow(w *store.SpanSweep, row *store.Row) []string {
 }
 
 // historyNotice says what the rows lack.
-func historyNotice(s *store.Summary, next time.Time) string {
-	var parts []string
+func historyNotice(s *store.Summary, next time.Time) (parts []string) {
 	if !next.IsZero() {
-		parts = append(parts, fmt.Sprintf("there are more rows: go on with %s", next.UTC().Format("2006-01-02 15:04:05.000000+00")))
+		parts = append(parts, "there are more rows: go on with "+microText(next.UnixMicro()))
 	}
 	if gaps := len(s.Gaps) + s.GapsMore; gaps > 0 && next.IsZero() {
 		parts = append(parts, fmt.Sprintf("the span has %d gaps in which nothing was recorded", gaps))
@@ -198,7 +253,7 @@ func historyNotice(s *store.Summary, next time.Time) string {
 	if len(s.Damage) > 0 {
 		parts = append(parts, fmt.Sprintf("%d files cannot be read whole", len(s.Damage)))
 	}
-	return strings.Join(parts, "; ")
+	return parts
 }
 
 // historyFailure words an error for the SQL caller.

@@ -81,6 +81,8 @@ type buckets struct {
 	micros  int64
 	m       map[bucketKey]*bucketValue
 	next    int64 // begin of the first bucket that is left out; 0: none is
+	first   int64 // the buckets of m are from here
+	last    int64 // to here
 	merged  bool  // samples of a bucket lost their query
 	largest int
 }
@@ -143,6 +145,10 @@ func (b *buckets) add(k bucketKey, samples int64, weight float64, query string, 
 		}
 	}
 	if v == nil {
+		if len(b.m) == 0 {
+			b.first, b.last = k.from, k.from
+		}
+		b.first, b.last = min(b.first, k.from), max(b.last, k.from)
 		v = &bucketValue{stacks: map[int64]int64{}}
 		b.m[k] = v
 	}
@@ -162,17 +168,16 @@ const maxStacksOfBucket = 100
 
 // makeRoom leaves out the last bucket, unless there is only one. coming is the begin of the bucket of the next sample.
 func (b *buckets) makeRoom(coming int64) {
-	first, last := coming, coming
-	for k := range b.m {
-		first, last = min(first, k.from), max(last, k.from)
+	last := max(b.last, coming)
+	if min(b.first, coming) == last {
+		return // without a look at each key: further samples of this bucket come here, too
 	}
-	if first == last {
-		return
-	}
-	b.next = last
+	b.next, b.last = last, b.first
 	for k := range b.m {
 		if k.from >= last {
 			delete(b.m, k)
+		} else {
+			b.last = max(b.last, k.from)
 		}
 	}
 }
