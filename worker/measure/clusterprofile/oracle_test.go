@@ -136,16 +136,14 @@ func TestRunningStacksEqualCaptures(t *testing.T) {
 				r.captures++
 			}
 			r.compare(sampled, seen)
-			if time.Since(began) > most || r.captures >= 2*samples && r.different == 0 && 20*r.unknown < r.all {
+			if time.Since(began) > most || r.captures >= 2*samples && r.passes(allowed) {
 				break
 			}
 		}
 		t.Logf("%+v", r)
-		if r.equal < r.all/2 || 20*r.unknown > r.all {
-			t.Errorf("of %d samples, %d equal a capture, and %d were where no capture was", r.all, r.equal, r.unknown)
-		}
-		if r.different > allowed {
-			t.Errorf("%d of %d samples differ from all captures, such as %s", r.different, r.all, r.example)
+		if !r.passes(allowed) {
+			t.Errorf("of %d samples, %d equal a capture, and %d were where no capture was; %d differ from all captures, such as %s",
+				r.all, r.equal, r.unknown, r.different, r.example)
 		}
 	})
 }
@@ -155,6 +153,12 @@ func TestRunningStacksEqualCaptures(t *testing.T) {
 type comparison struct {
 	captures, all, equal, mixed, unknown, different int
 	example                                         string
+}
+
+// passes reports whether enough samples equal a capture, and no more than the allowed number differ from all captures.
+// More captures can turn a comparison that fails into one that passes, because they find rare paths.
+func (r *comparison) passes(allowed int) bool {
+	return r.all > 0 && 2*r.equal >= r.all && 20*r.unknown <= r.all && r.different <= allowed
 }
 
 func (r *comparison) compare(sampled map[*backtrace.Thread]int, seen *places) {

@@ -172,7 +172,8 @@ func contender(stop chan struct{}, t *testing.T, c *pgx.Conn, i int) {
 			return
 		default:
 		}
-		sql := "INSERT INTO w SELECT 1, repeat('x', 2000)" // WALInsert, WALWrite, WALBufMapping
+		// WALInsert, WALWrite, and WALBufMapping: two statements fill the server's WAL buffers before either commits.
+		sql := "INSERT INTO w SELECT 1, repeat('x', 2000) FROM generate_series(1, 20)"
 		switch i % 3 {
 		case 1: // BufferMapping, BufferContent
 			from := rand.IntN(20000) //nolint:gosec // no secret
