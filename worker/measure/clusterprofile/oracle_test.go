@@ -156,7 +156,7 @@ type comparison struct {
 }
 
 // passes reports whether enough samples equal a capture, and no more than the allowed number differ from all captures.
-// More captures can turn a comparison that fails into one that passes, because they find rare paths.
+// More captures can turn a comparison that fails into a success, because they find rare paths.
 func (r *comparison) passes(allowed int) bool {
 	return r.all > 0 && 2*r.equal >= r.all && 20*r.unknown <= r.all && r.different <= allowed
 }
