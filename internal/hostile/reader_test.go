@@ -16,10 +16,9 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/internal/imagetest"
-	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/golang"
-	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/unwind/symbol"
 	"pg_stat_backtrace/worker/naming/debuginfod"
 )
 
@@ -54,7 +53,7 @@ func readPerfMap(path string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	m, n := jit.ParsePerfMap(string(text)), 0
+	m, n := symbol.ParsePerfMap(string(text)), 0
 	for addr := range uint64(textSize) {
 		if _, _, ok := m.Find(textAddr + addr); ok {
 			n++
@@ -74,10 +73,10 @@ func readJIT(path string) (int, error) {
 		n, _ := memory.ReadAt(p, int64(min(addr, 1<<62)))
 		return n == len(p)
 	}
-	entries, err := jit.Entries(copied, binary.LittleEndian, jitList)
-	var objects []*jit.Object
+	entries, err := symbol.JITEntries(copied, binary.LittleEndian, jitList)
+	var objects []*symbol.JITObject
 	for _, e := range entries[:min(len(entries), 128)] { // as many as a process can list
-		o, openErr := jit.Open(copied, e, elf.EM_X86_64)
+		o, openErr := symbol.OpenJIT(copied, e, elf.EM_X86_64)
 		err = errors.Join(err, openErr)
 		if o != nil {
 			objects = append(objects, o)
@@ -127,14 +126,14 @@ func readDebugFile(path string) (int, error) {
 		return 0, err
 	}
 	defer end()
-	o := debugfile.Options{
-		Folders: []string{os.TempDir()}, Open: func(path string) (debugfile.File, error) { return os.Open(path) },
+	o := elfimage.SearchOptions{
+		Folders: []string{os.TempDir()}, Open: func(path string) (elfimage.File, error) { return os.Open(path) },
 	}
-	r, err := debugfile.Find(m, path, o)
+	r, err := elfimage.FindDebugFile(m, path, o)
 	if err == nil {
 		_ = r.Close()
 	}
-	r, supErr := debugfile.FindSupplement(m, path, o)
+	r, supErr := elfimage.FindSupplement(m, path, o)
 	if supErr == nil {
 		_ = r.Close()
 	}

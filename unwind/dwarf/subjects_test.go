@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"pg_stat_backtrace/internal/figure"
-	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/elfimage"
 )
@@ -58,9 +57,9 @@ func newData(t testing.TB, name string) *dwarf.Data {
 		o.Split = nil
 		o.Package = func() (*elfimage.Image, error) { return openImage(t, name+".dwp"), nil }
 	}
-	if _, ok := debugfile.SupplementLink(m); ok {
-		sup, err := debugfile.FindSupplement(m, name, debugfile.Options{
-			Open: func(path string) (debugfile.File, error) { return os.Open(path) },
+	if _, ok := elfimage.SupplementLink(m); ok {
+		sup, err := elfimage.FindSupplement(m, name, elfimage.SearchOptions{
+			Open: func(path string) (elfimage.File, error) { return os.Open(path) },
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -6,7 +6,11 @@
 // A broken file gives an error, never a panic. The format is the ELF format of the System V ABI (gABI, chapters 4 and
 // 5), 32 and 64 bit, either byte order.
 //
-// The package must not know of processes, paths on disk, unwinding or the meaning of a symbol's name.
+// FindDebugFile finds the separate debug file of an image, in the order of GDB ("Separate Debug Files" in its manual): by
+// build-id, by .gnu_debuglink, and in .gnu_debugdata. It uses a file only if the build-id or the checksum proves that it
+// belongs to the image. Its callers give the folders.
+//
+// The package must not know of processes, unwinding or the meaning of a symbol's name.
 package elfimage
 
 import (

@@ -4,6 +4,10 @@
 // It names an address only inside the symbol's size, and inside the function in the call frame information. If no
 // symbol covers the address, there is no answer. It never uses the nearest symbol instead.
 //
+// JITEntries and OpenJIT read what a program with a JIT compiler provides for debuggers: the list of GDB's JIT interface
+// ("Debugging with GDB", section "JIT Compilation Interface"), through a function and within limits. PerfMap reads the
+// files perf-PID.map.
+//
 // The package must not know of processes, load addresses or where files are found: addresses are link-time addresses.
 package symbol
 

@@ -11,7 +11,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
-	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/unwind/symbol"
 	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
@@ -171,7 +171,7 @@ func TestMergedPieces(t *testing.T) {
 		}
 	}
 	w := naming.JITLocations{}
-	o := naming.JITLocations{Frames: []jit.Span{{Start: 1, End: 2}}, Pieces: []snapshot.Range{{Address: 1, Length: 1}}}
+	o := naming.JITLocations{Frames: []symbol.JITSpan{{Start: 1, End: 2}}, Pieces: []snapshot.Range{{Address: 1, Length: 1}}}
 	if !w.Add(&o) || w.Add(&o) {
 		t.Error("what is new is not told from what is known")
 	}

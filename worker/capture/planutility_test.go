@@ -10,7 +10,7 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/pg/cluster"
-	"pg_stat_backtrace/worker/pg/progress"
+	"pg_stat_backtrace/worker/pg/plan"
 	"pg_stat_backtrace/worker/pg/state"
 )
 
@@ -98,10 +98,10 @@ func compareUtility(t *testing.T, server *pgtest.Server, control *pgx.Conn, read
 		if err != nil {
 			t.Fatal(err)
 		}
-		var report *progress.Report
+		var report *plan.CommandReport
 		for i := range m.Sessions {
 			if s := &m.Sessions[i]; s.PID == pid {
-				report = progress.Describe(m.Version, s.Progress)
+				report = plan.DescribeCommand(m.Version, s.Progress)
 			}
 		}
 		if report == nil || report.View != view {

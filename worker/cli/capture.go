@@ -16,7 +16,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
-	"pg_stat_backtrace/unwind/debugfile"
+	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
@@ -191,7 +191,7 @@ func (f *captureFlags) check(args []string) ([]int, error) {
 
 // debugDirUsage is the help of --debug-dir.
 const debugDirUsage = "look for separate debug files below `DIRECTORY` (may be given several times; default " +
-	debugfile.DefaultFolder + ")"
+	elfimage.DefaultFolder + ")"
 
 // linesWait is how long the command line waits for source lines of a process
 // that is seen for the first time: nobody waits behind it.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"pg_stat_backtrace/worker/cli/logformat"
 	"pg_stat_backtrace/worker/report/render"
 )
 
@@ -33,7 +32,7 @@ func logSink(w io.Writer, format string) (io.Writer, error) {
 	}
 	if format == logAuto {
 		format = formatJSON
-		if f, ok := w.(*os.File); ok && logformat.IsJournal(f, os.Getenv("JOURNAL_STREAM")) {
+		if f, ok := w.(*os.File); ok && render.IsJournal(f, os.Getenv("JOURNAL_STREAM")) {
 			format = logJournal
 		} else if terminal(w) {
 			format = logConsole
@@ -44,9 +43,9 @@ func logSink(w io.Writer, format string) (io.Writer, error) {
 	case logConsole:
 		return zerolog.ConsoleWriter{Out: shown, TimeFormat: time.DateTime}, nil
 	case logOTel:
-		return logformat.OTel{To: shown}, nil
+		return render.OTel{To: shown}, nil
 	case logJournal:
-		return &logformat.Journal{Else: shown}, nil
+		return &render.Journal{Else: shown}, nil
 	}
 	return shown, nil
 }

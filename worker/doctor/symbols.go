@@ -6,7 +6,6 @@ import (
 	"path"
 	"strings"
 
-	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
@@ -136,7 +135,7 @@ func inspect(m *symbolize.Image, fetched Fetched) SymbolImage {
 	if d, where, ok := out.installed(m); ok {
 		defer func() { _ = d.Close() }()
 		debug = append(debug, d.Image)
-		if d.How != debugfile.ByDebugData {
+		if d.How != elfimage.ByDebugData {
 			out.findSupplement(d.Image, d.Path, where, fetched)
 		}
 	}
@@ -160,11 +159,11 @@ func inspect(m *symbolize.Image, fetched Fetched) SymbolImage {
 }
 
 // installed finds the debug file on this host, and where it was looked for.
-func (m *SymbolImage) installed(img *symbolize.Image) (debugfile.Result, debugfile.Options, bool) {
+func (m *SymbolImage) installed(img *symbolize.Image) (elfimage.FoundFile, elfimage.SearchOptions, bool) {
 	for _, o := range img.DebugOptions() {
-		d, err := debugfile.Find(img.Image, img.Path, o)
+		d, err := elfimage.FindDebugFile(img.Image, img.Path, o)
 		if err != nil {
-			if !errors.Is(err, debugfile.ErrNone) || strings.Contains(err.Error(), "\n") {
+			if !errors.Is(err, elfimage.ErrNone) || strings.Contains(err.Error(), "\n") {
 				m.Problems = append(m.Problems, err.Error()) // there is something, and it is not used
 			}
 			continue
@@ -172,12 +171,12 @@ func (m *SymbolImage) installed(img *symbolize.Image) (debugfile.Result, debugfi
 		for _, skipped := range d.Skipped {
 			m.Problems = append(m.Problems, skipped.Error())
 		}
-		if d.How != debugfile.ByDebugData {
+		if d.How != elfimage.ByDebugData {
 			m.DebugFile, m.HowFound = d.Path, string(d.How)
 		}
 		return d, o, true
 	}
-	return debugfile.Result{}, debugfile.Options{}, false
+	return elfimage.FoundFile{}, elfimage.SearchOptions{}, false
 }
 
 // fetched opens the debug file that was fetched.
@@ -199,21 +198,21 @@ func (m *SymbolImage) fetched(img *symbolize.Image, from Fetched) (symbolize.Fet
 }
 
 // findSupplement finds the supplementary file of a debug file, on this host or among the downloaded files.
-func (m *SymbolImage) findSupplement(debug *elfimage.Image, at string, o debugfile.Options, from Fetched) {
-	link, ok := debugfile.SupplementLink(debug)
+func (m *SymbolImage) findSupplement(debug *elfimage.Image, at string, o elfimage.SearchOptions, from Fetched) {
+	link, ok := elfimage.SupplementLink(debug)
 	if !ok {
 		return
 	}
-	s, err := debugfile.FindSupplement(debug, at, o)
+	s, err := elfimage.FindSupplement(debug, at, o)
 	if err != nil && from != nil {
 		if file := from.DebugFile(link.ID); file != "" {
-			s, err = debugfile.OpenSupplement(debug, file, debugfile.Options{Open: symbolize.OpenOwn})
+			s, err = elfimage.OpenSupplement(debug, file, elfimage.SearchOptions{Open: symbolize.OpenOwn})
 		}
 	}
 	if err != nil {
 		m.MissingSupplement = link.ID
 		what := "is not on this host: names are missing"
-		if !errors.Is(err, debugfile.ErrNone) {
+		if !errors.Is(err, elfimage.ErrNone) {
 			what = err.Error()
 		}
 		m.Problems = append(m.Problems, fmt.Sprintf("the supplementary file %s (build-id %s) %s", link.Name, link.ID, what))

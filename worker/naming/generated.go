@@ -8,7 +8,6 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
-	"pg_stat_backtrace/unwind/jit"
 	"pg_stat_backtrace/unwind/symbol"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/naming/symbolize"
@@ -52,14 +51,14 @@ type JITCode struct {
 
 // image describes the code of one object that was registered with debuggers, or of one .eh_frame section.
 type image struct {
-	object *jit.Object // nil: not registered
-	table  *cfi.Table  // nil: no call frame information
+	object *symbol.JITObject // nil: not registered
+	table  *cfi.Table     // nil: no call frame information
 }
 
 // JITLocations has the addresses at which a process keeps the descriptions of its generated code.
 type JITLocations struct {
-	descriptors []uint64   // of GDB's JIT interface
-	Frames      []jit.Span // .eh_frame sections
+	descriptors []uint64      // of GDB's JIT interface
+	Frames      []symbol.JITSpan // .eh_frame sections
 	Pieces      []snapshot.Range
 }
 
@@ -136,9 +135,9 @@ func (g *JITCode) Name(out *backtrace.Frame, addr uint64) {
 
 // function returns the function at an address in generated code. If call frame information covers the address, the
 // function must begin inside its FDE.
-func (m *image) function(addr uint64) (jit.Function, bool) {
+func (m *image) function(addr uint64) (symbol.JITFunction, bool) {
 	if m.object == nil {
-		return jit.Function{}, false
+		return symbol.JITFunction{}, false
 	}
 	f, ok := m.object.Function(addr)
 	if !ok || m.table == nil {
@@ -151,9 +150,9 @@ func (m *image) function(addr uint64) (jit.Function, bool) {
 // AddFrom reads descriptions of generated code. The memory must be of the same moment as the stack.
 func (g *JITCode) AddFrom(w *JITLocations, memory symbolize.MemoryReader, a *arch.Arch) {
 	for _, d := range w.descriptors {
-		entries, _ := jit.Entries(memory.Exactly, a.Order, d) // after an error, the entries before it
+		entries, _ := symbol.JITEntries(memory.Exactly, a.Order, d) // after an error, the entries before it
 		for _, e := range entries[:min(len(entries), maxObjects)] {
-			o, err := jit.Open(memory.Exactly, e, a.Machine)
+			o, err := symbol.OpenJIT(memory.Exactly, e, a.Machine)
 			if err == nil && len(o.Code) > 0 {
 				g.images = append(g.images, image{object: o, table: framesAt(a, memory, o.Frames)})
 			}
@@ -167,7 +166,7 @@ func (g *JITCode) AddFrom(w *JITLocations, memory symbolize.MemoryReader, a *arc
 }
 
 // framesAt reads an .eh_frame section. It returns nil if it cannot.
-func framesAt(a *arch.Arch, memory symbolize.MemoryReader, at jit.Span) *cfi.Table {
+func framesAt(a *arch.Arch, memory symbolize.MemoryReader, at symbol.JITSpan) *cfi.Table {
 	if at.Start >= at.End || at.End-at.Start > maxSearched {
 		return nil
 	}
@@ -195,7 +194,7 @@ func (p *JITProcess) Locate(memory symbolize.MemoryReader, addrs []uint64) *JITL
 	left := slices.Clone(addrs)
 	for _, d := range p.Descriptors() {
 		r := recorder{read: memory}
-		entries, _ := jit.Entries(r.memory, p.Arch.Order, d)
+		entries, _ := symbol.JITEntries(r.memory, p.Arch.Order, d)
 		if len(entries) == 0 {
 			continue
 		}
@@ -207,7 +206,7 @@ func (p *JITProcess) Locate(memory symbolize.MemoryReader, addrs []uint64) *JITL
 	}
 	for _, addr := range left {
 		i := p.mapping(addr)
-		if i < 0 || slices.ContainsFunc(w.Frames, func(f jit.Span) bool { return p.describes(memory, f, addr) }) {
+		if i < 0 || slices.ContainsFunc(w.Frames, func(f symbol.JITSpan) bool { return p.describes(memory, f, addr) }) {
 			continue
 		}
 		if f, ok := p.searchFrames(memory, i, addr); ok {
@@ -221,9 +220,9 @@ func (p *JITProcess) Locate(memory symbolize.MemoryReader, addrs []uint64) *JITL
 
 // registered adds the memory ranges of an entry's object to w. It returns a function that reports whether an address
 // belongs to the object.
-func (p *JITProcess) registered(w *JITLocations, memory symbolize.MemoryReader, e jit.Entry) func(uint64) bool {
+func (p *JITProcess) registered(w *JITLocations, memory symbolize.MemoryReader, e symbol.JITEntry) func(uint64) bool {
 	r := recorder{read: memory}
-	o, err := jit.Open(r.memory, e, p.Arch.Machine)
+	o, err := symbol.OpenJIT(r.memory, e, p.Arch.Machine)
 	if err != nil || len(o.Code) == 0 {
 		return func(uint64) bool { return false }
 	}

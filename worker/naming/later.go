@@ -15,7 +15,7 @@ import (
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
-	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/unwind/symbol"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
@@ -91,7 +91,7 @@ type Later struct {
 
 // laterImage is an .eh_frame section with the code that it describes. It does not change, except for the time.
 type laterImage struct {
-	frames     jit.Span
+	frames     symbol.JITSpan
 	data       []byte // of the section
 	table      *cfi.Table
 	start, end uint64
@@ -243,7 +243,7 @@ func (l *Later) readImages() (found []*laterImage, compiles bool) {
 		data := make([]byte, m.End-m.Start)
 		left, mappings = left-uint64(len(data)), mappings-1
 		n, _ := l.read(m.Start, data)
-		p.sections(m.Start, data[:max(n, 0)], func(at jit.Span, table *cfi.Table) {
+		p.sections(m.Start, data[:max(n, 0)], func(at symbol.JITSpan, table *cfi.Table) {
 			image := p.codeOf(table)
 			if image == nil || image.end-image.start > leftCode {
 				return
@@ -283,7 +283,7 @@ func anonymousCode(m *procfs.Mapping) bool {
 }
 
 // sections finds the .eh_frame sections in the data of a mapping.
-func (p *JITProcess) sections(start uint64, data []byte, found func(at jit.Span, table *cfi.Table)) {
+func (p *JITProcess) sections(start uint64, data []byte, found func(at symbol.JITSpan, table *cfi.Table)) {
 	for off := 0; off+maxCIE <= len(data); {
 		rest := data[off:]
 		if !startsCIE(p.Arch.Order, rest) {
@@ -292,7 +292,7 @@ func (p *JITProcess) sections(start uint64, data []byte, found func(at jit.Span,
 		}
 		n := sectionLength(p.Arch.Order, rest)
 		if t := frameTable(p.Arch, start+uint64(off), rest[:n]); t != nil {
-			found(jit.Span{Start: start + uint64(off), End: start + uint64(off+n)}, t)
+			found(symbol.JITSpan{Start: start + uint64(off), End: start + uint64(off+n)}, t)
 		}
 		off += max(8, n&^7)
 	}

@@ -4,7 +4,7 @@ import (
 	"runtime"
 
 	"pg_stat_backtrace/unwind"
-	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/unwind/symbol"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
@@ -131,9 +131,9 @@ func (sp *Space) namePerf(out *backtrace.Frame, addr uint64) {
 	}
 	if !sp.perfRead {
 		sp.perfRead = true
-		p := &symbolize.Lazy[*jit.PerfMap]{}
+		p := &symbolize.Lazy[*symbol.PerfMap]{}
 		sp.perf, _ = p.Get(sp.Files, sp.cache.images.Sources.Warn,
-			func() *jit.PerfMap { return sp.cache.perf.Read(sp.key.PID, sp.cache.images.Sources.Warn) })
+			func() *symbol.PerfMap { return sp.cache.perf.Read(sp.key.PID, sp.cache.images.Sources.Warn) })
 	}
 	if sp.perf == nil {
 		return

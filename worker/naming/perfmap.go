@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"pg_stat_backtrace/ptrace/process/procfs"
-	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/unwind/symbol"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
@@ -29,12 +29,12 @@ type PerfMaps struct {
 type perfMap struct {
 	file  symbolize.FileID
 	size  int64
-	table *jit.PerfMap
+	table *symbol.PerfMap
 }
 
 // Read returns the perf map of a process, or nil if it has none. If the map cannot be used, Read calls warn with the
 // reason.
-func (p *PerfMaps) Read(pid int, warn func(...error)) *jit.PerfMap {
+func (p *PerfMaps) Read(pid int, warn func(...error)) *symbol.PerfMap {
 	table, err := p.read(pid)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, procfs.ErrGone) {
 		warn(fmt.Errorf("perf map of process %d: %w", pid, err))
@@ -42,7 +42,7 @@ func (p *PerfMaps) Read(pid int, warn func(...error)) *jit.PerfMap {
 	return table
 }
 
-func (p *PerfMaps) read(pid int) (*jit.PerfMap, error) {
+func (p *PerfMaps) read(pid int) (*symbol.PerfMap, error) {
 	f, id, err := openPerfMap(pid)
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (p *PerfMaps) read(pid int) (*jit.PerfMap, error) {
 	if err != nil {
 		return nil, err
 	}
-	table := jit.ParsePerfMap(string(text))
+	table := symbol.ParsePerfMap(string(text))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.byPID) >= maxPerfMaps || p.byPID == nil {

@@ -5,7 +5,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind/cfi"
-	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/unwind/symbol"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
@@ -20,7 +20,7 @@ const (
 // file. PostgreSQL compiles queries with LLVM, which puts the section into read-only memory, as near to the code as
 // possible. So the nearest mappings are searched first. A section counts if one of its entries covers the address and
 // lies in the same mapping as the code.
-func (p *JITProcess) searchFrames(memory symbolize.MemoryReader, code int, addr uint64) (jit.Span, bool) {
+func (p *JITProcess) searchFrames(memory symbolize.MemoryReader, code int, addr uint64) (symbol.JITSpan, bool) {
 	left, mappings := uint64(maxSearched), maxMappings
 	for d := 1; d < len(p.Maps) && mappings > 0; d++ {
 		for _, i := range [...]int{code - d, code + d} {
@@ -36,14 +36,14 @@ func (p *JITProcess) searchFrames(memory symbolize.MemoryReader, code int, addr 
 			}
 		}
 	}
-	return jit.Span{}, false
+	return symbol.JITSpan{}, false
 }
 
 // readOnly reports whether a mapping is anonymous memory with only read permission.
 func readOnly(m *procfs.Mapping) bool { return m.Inode == 0 && m.Path == "" && m.Perms == procfs.Read }
 
 // searchMapping searches a mapping for the start of a section with an entry for the address.
-func (p *JITProcess) searchMapping(start uint64, data []byte, code *procfs.Mapping, addr uint64) (jit.Span, bool) {
+func (p *JITProcess) searchMapping(start uint64, data []byte, code *procfs.Mapping, addr uint64) (symbol.JITSpan, bool) {
 	order := p.Arch.Order
 	for off := 0; off+maxCIE <= len(data); off += 8 {
 		rest := data[off:]
@@ -52,10 +52,10 @@ func (p *JITProcess) searchMapping(start uint64, data []byte, code *procfs.Mappi
 		}
 		rest = rest[:sectionLength(order, rest)]
 		if t := frameTable(p.Arch, start+uint64(off), rest); t != nil && covers(t, code, addr) {
-			return jit.Span{Start: start + uint64(off), End: start + uint64(off+len(rest))}, true
+			return symbol.JITSpan{Start: start + uint64(off), End: start + uint64(off+len(rest))}, true
 		}
 	}
-	return jit.Span{}, false
+	return symbol.JITSpan{}, false
 }
 
 // startsCIE reports whether at least maxCIE bytes begin like a CIE: length, the id of a CIE, version 1, augmentation
@@ -80,7 +80,7 @@ func sectionLength(order binary.ByteOrder, data []byte) int {
 }
 
 // describes reports whether the section has an entry for the address.
-func (p *JITProcess) describes(memory symbolize.MemoryReader, section jit.Span, addr uint64) bool {
+func (p *JITProcess) describes(memory symbolize.MemoryReader, section symbol.JITSpan, addr uint64) bool {
 	i := p.mapping(addr)
 	t := framesAt(p.Arch, memory, section)
 	return i >= 0 && t != nil && covers(t, &p.Maps[i], addr)

@@ -5,7 +5,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind"
-	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/unwind/symbol"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
@@ -30,8 +30,8 @@ type Space struct {
 	later     *Later // of the process; nil: it is not identified
 	readLater bool   // see ReadLater
 	samples   bool
-	llvm      *bool        // whether it has loaded LLVM; nil: not examined
-	perf      *jit.PerfMap // of the process; nil: none, or not read yet
+	llvm      *bool           // whether it has loaded LLVM; nil: not examined
+	perf      *symbol.PerfMap // of the process; nil: none, or not read yet
 	perfRead  bool
 	last      *procfs.Mapping // the result of the last Lookup
 	lastFound symbolize.Placed

@@ -16,7 +16,6 @@ import (
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/plan"
-	"pg_stat_backtrace/worker/pg/progress"
 	"pg_stat_backtrace/worker/report/render"
 )
 
@@ -29,7 +28,7 @@ type Process struct {
 	// Session is nil if the server's list of processes could not be read.
 	Session *moment.Session
 	// Utility is what a utility command reports, nil if there is no such command or it does not report.
-	Utility *progress.Report
+	Utility *plan.CommandReport
 	// Workers are the parallel workers of the process. Each has its own moment.
 	Workers []*Process
 }
@@ -76,7 +75,7 @@ func (r *Reader) one(ctx context.Context, target process.Target, sessions *momen
 	}
 	if i := slices.IndexFunc(sessions.Sessions, func(s moment.Session) bool { return s.PID == target.PID }); i >= 0 {
 		p.Session = &sessions.Sessions[i]
-		p.Utility = progress.Describe(sessions.Version, p.Session.Progress)
+		p.Utility = plan.DescribeCommand(sessions.Version, p.Session.Progress)
 	}
 	return p
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/host/rootfs"
 )
@@ -214,11 +213,11 @@ func missingSupplement(path string) (string, bool) {
 	if err != nil {
 		return "", false
 	}
-	link, ok := debugfile.SupplementLink(m)
+	link, ok := elfimage.SupplementLink(m)
 	if !ok || !ValidID(link.ID) {
 		return "", false
 	}
-	if r, err := debugfile.FindSupplement(m, path, debugfile.Options{Open: openFile}); err == nil {
+	if r, err := elfimage.FindSupplement(m, path, elfimage.SearchOptions{Open: openFile}); err == nil {
 		_ = r.Close()
 		return "", false
 	}
@@ -226,7 +225,7 @@ func missingSupplement(path string) (string, bool) {
 }
 
 // openFile opens a file that a debug file names.
-func openFile(path string) (debugfile.File, error) {
+func openFile(path string) (elfimage.File, error) {
 	f, err := rootfs.Open(path)
 	if err != nil {
 		return nil, err // not f: a nil *os.File is no nil File

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/process/procfs"
-	"pg_stat_backtrace/unwind/debugfile"
+	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
@@ -77,7 +77,7 @@ func rootOf(pid int) string {
 
 // openDebugFile opens a separate debug file. The folders for debug files belong to the administrator. Every other path
 // comes from the image or from another debug file, so the user whose image it is opens it.
-func (m *Module) openDebugFile(path string) (debugfile.File, error) {
+func (m *Module) openDebugFile(path string) (elfimage.File, error) {
 	if slices.ContainsFunc(m.Sources.folders(), func(folder string) bool { return isBelow(path, folder) }) {
 		return OpenOwn(path)
 	}
@@ -101,7 +101,7 @@ func isBelow(path, folder string) bool {
 }
 
 // OpenOwn opens a debug file of this process, such as a downloaded one.
-func OpenOwn(path string) (debugfile.File, error) {
+func OpenOwn(path string) (elfimage.File, error) {
 	f, _, err := Candidate(path).File()
 	if err != nil {
 		return nil, err

@@ -3,7 +3,6 @@ package symbolize
 import (
 	"fmt"
 
-	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
@@ -25,7 +24,7 @@ func Cover(file string) (Coverage, error) {
 	}
 	defer func() { _ = done() }()
 	var tables []*elfimage.Image
-	if debug, err := debugfile.Find(m.Image, m.Path, m.DebugOptions()[0]); err == nil {
+	if debug, err := elfimage.FindDebugFile(m.Image, m.Path, m.DebugOptions()[0]); err == nil {
 		defer func() { _ = debug.Close() }()
 		tables = append(tables, debug.Image)
 	}

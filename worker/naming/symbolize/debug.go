@@ -6,36 +6,35 @@ import (
 	"os"
 
 	"pg_stat_backtrace/unwind/cfi"
-	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/symbol"
 )
 
 // debugOptions lists the places to search for separate debug files: below the root directory of the process and, if
 // that is a different one, below this process's root. The build-id proves a file, so its place does not matter.
-func (m *Module) debugOptions() []debugfile.Options {
-	own := debugfile.Options{Folders: m.Sources.Folders, Open: m.openDebugFile}
+func (m *Module) debugOptions() []elfimage.SearchOptions {
+	own := elfimage.SearchOptions{Folders: m.Sources.Folders, Open: m.openDebugFile}
 	if m.Root == "" {
-		return []debugfile.Options{own}
+		return []elfimage.SearchOptions{own}
 	}
 	theirs := own
 	theirs.Root = m.Root
-	return []debugfile.Options{theirs, own}
+	return []elfimage.SearchOptions{theirs, own}
 }
 
 // findDebugFile finds the separate debug file. It reports files that it found but rejected.
-func (m *Module) findDebugFile() (debugfile.Result, debugfile.Options, bool) {
+func (m *Module) findDebugFile() (elfimage.FoundFile, elfimage.SearchOptions, bool) {
 	for _, o := range m.debugOptions() {
-		r, err := debugfile.Find(m.Image, m.Path, o)
+		r, err := elfimage.FindDebugFile(m.Image, m.Path, o)
 		if err == nil {
 			m.Warn(r.Skipped...)
 			return r, o, true
 		}
-		if errors.Is(err, debugfile.ErrMismatch) {
+		if errors.Is(err, elfimage.ErrMismatch) {
 			m.Warn(err)
 		}
 	}
-	return debugfile.Result{}, debugfile.Options{}, false
+	return elfimage.FoundFile{}, elfimage.SearchOptions{}, false
 }
 
 // Warn reports an error that keeps names or lines of this module from being found.
@@ -62,7 +61,7 @@ func (m *Module) readSymbols() *symbol.Table {
 	}
 	m.debugFile = m.debugIdentity(&debug, ok)
 	m.stripped = m.Image.SymbolCount(".symtab") == 0 && !ok
-	if !ok || debug.How == debugfile.ByDebugData {
+	if !ok || debug.How == elfimage.ByDebugData {
 		if fetched := m.useFetched(tables); fetched != nil {
 			if ok {
 				_ = debug.Close()
@@ -97,7 +96,7 @@ func (m *Module) useFetched(tables []*elfimage.Image) *symbol.Table {
 	m.stripped, m.debugFile = false, ""
 	kept := hasLines(fetched.Image)
 	if kept {
-		m.Lines.open(m, fetched.Image, fetched.Path, debugfile.Options{Folders: m.Sources.Folders, Open: m.openDebugFile})
+		m.Lines.open(m, fetched.Image, fetched.Path, elfimage.SearchOptions{Folders: m.Sources.Folders, Open: m.openDebugFile})
 	}
 	symbols, _ := symbol.NewTable(append(tables, fetched.Image)...)
 	if !kept {

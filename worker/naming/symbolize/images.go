@@ -14,7 +14,6 @@ import (
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
-	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/golang"
@@ -92,7 +91,7 @@ type Sources struct {
 // folders returns the folders for debug files.
 func (s *Sources) folders() []string {
 	if s.Folders == nil {
-		return []string{debugfile.DefaultFolder}
+		return []string{elfimage.DefaultFolder}
 	}
 	return s.Folders
 }

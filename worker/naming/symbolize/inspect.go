@@ -9,7 +9,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/symbol"
 	"pg_stat_backtrace/worker/host/rootfs"
@@ -110,7 +109,7 @@ func (m *Image) Root() string { return m.module.Root }
 
 // DebugOptions lists the places to search for separate debug files: first below the root directory of the process,
 // then below this process's root.
-func (m *Image) DebugOptions() []debugfile.Options { return m.module.debugOptions() }
+func (m *Image) DebugOptions() []elfimage.SearchOptions { return m.module.debugOptions() }
 
 // GoFunctions returns the number of functions in the table that Go's linker adds to every program, or 0 if there is
 // no such table. The table has their names and lines.

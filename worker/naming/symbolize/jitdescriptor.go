@@ -4,7 +4,7 @@ import (
 	"debug/elf"
 
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/unwind/symbol"
 )
 
 // JitDescriptor returns the link-time address of the first variable of GDB's JIT interface, or 0 if the image has
@@ -17,7 +17,7 @@ func (m *Module) JitDescriptor() uint64 {
 				continue
 			}
 			for s := range symbols {
-				if s.Name == jit.Descriptor && isDescriptor(&s) {
+				if s.Name == symbol.JITDescriptor && isDescriptor(&s) {
 					m.JIT = s.Addr
 					return
 				}
@@ -28,5 +28,5 @@ func (m *Module) JitDescriptor() uint64 {
 }
 
 func isDescriptor(s *elfimage.Symbol) bool {
-	return s.Addr != 0 && s.Type == elf.STT_OBJECT && s.Size == jit.DescriptorSize
+	return s.Addr != 0 && s.Type == elf.STT_OBJECT && s.Size == symbol.JITDescriptorSize
 }

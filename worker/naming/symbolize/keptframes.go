@@ -7,7 +7,6 @@ import (
 	"sync"
 	"syscall"
 
-	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/selfnames"
 	"pg_stat_backtrace/worker/host"
@@ -96,16 +95,16 @@ func (m *Module) framesKey(debug string) (buildcache.Key, bool) {
 
 // debugIdentity returns a text that identifies the debug file of the module, or the lack of one. It is "" if results
 // depend on files that the text does not identify.
-func (m *Module) debugIdentity(r *debugfile.Result, found bool) string {
+func (m *Module) debugIdentity(r *elfimage.FoundFile, found bool) string {
 	switch {
-	case found && r.How == debugfile.ByDebugData && m.remote.source == nil:
+	case found && r.How == elfimage.ByDebugData && m.remote.source == nil:
 		return "in the image"
 	case !found && m.remote.source == nil:
 		return "none"
-	case !found || r.How == debugfile.ByDebugData:
+	case !found || r.How == elfimage.ByDebugData:
 		return "" // a downloaded file may come
 	}
-	if _, linked := debugfile.SupplementLink(r.Image); linked {
+	if _, linked := elfimage.SupplementLink(r.Image); linked {
 		return ""
 	}
 	return administrators(r.Image, r.Path)

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/host"
@@ -79,7 +78,7 @@ func (l *lines) StartLookups() {
 
 // open sets the image that has the debugging information. The image must stay open. Only queued addresses are looked
 // up now.
-func (l *lines) open(m *Module, from *elfimage.Image, path string, options debugfile.Options) {
+func (l *lines) open(m *Module, from *elfimage.Image, path string, options elfimage.SearchOptions) {
 	l.answers, l.warn = make(map[uint64]*answer), m.Warn
 	defer l.StartLookups()
 	l.make = func() *dwarf.Data {
@@ -87,7 +86,7 @@ func (l *lines) open(m *Module, from *elfimage.Image, path string, options debug
 			Cache: m.Sources.Cache, Spill: func() (dwarf.SpillFile, error) { return spill() },
 			Report: func(err error) { m.Warn(err) },
 		}
-		if _, linked := debugfile.SupplementLink(from); linked {
+		if _, linked := elfimage.SupplementLink(from); linked {
 			sup, err := m.supplement(from, path, options)
 			if err == nil {
 				o.Supplement, err = dwarf.New(sup.Image, o)
@@ -98,12 +97,12 @@ func (l *lines) open(m *Module, from *elfimage.Image, path string, options debug
 		}
 		o.Split = func(f dwarf.SplitFile) (*elfimage.Image, error) {
 			l.mix()
-			r, err := debugfile.FindSplit(from, path, f.Dir, f.Name, options)
+			r, err := elfimage.FindSplit(from, path, f.Dir, f.Name, options)
 			return r.Image, err
 		}
 		o.Package = func() (*elfimage.Image, error) {
 			l.mix()
-			r, err := debugfile.FindPackage(from, []string{m.Path, path}, options)
+			r, err := elfimage.FindPackage(from, []string{m.Path, path}, options)
 			return r.Image, err
 		}
 		data, err := dwarf.New(from, o)

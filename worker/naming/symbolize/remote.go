@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
@@ -66,14 +65,14 @@ func (m *Module) requestOrDelay(id string) {
 
 // supplement opens the file to which dwz has moved parts of a debug file: the installed one, or else the downloaded
 // one. If there is neither, supplement requests it for later captures.
-func (m *Module) supplement(debug *elfimage.Image, path string, o debugfile.Options) (debugfile.Result, error) {
-	r, err := debugfile.FindSupplement(debug, path, o)
-	link, _ := debugfile.SupplementLink(debug)
+func (m *Module) supplement(debug *elfimage.Image, path string, o elfimage.SearchOptions) (elfimage.FoundFile, error) {
+	r, err := elfimage.FindSupplement(debug, path, o)
+	link, _ := elfimage.SupplementLink(debug)
 	if err == nil || m.remote.source == nil {
 		return r, err
 	}
 	if file := m.remote.source.DebugFile(link.ID); file != "" {
-		fetched, e := debugfile.OpenSupplement(debug, file, debugfile.Options{Open: OpenOwn})
+		fetched, e := elfimage.OpenSupplement(debug, file, elfimage.SearchOptions{Open: OpenOwn})
 		if e == nil {
 			return fetched, nil
 		}

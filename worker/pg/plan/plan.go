@@ -7,6 +7,9 @@
 // the structures behind it prove each other by their links and node tags. A tree counts only if all its nodes do.
 // Levels, trees and names without a proof are left out, with a reason.
 //
+// DescribeCommand gives the numbers that utility commands report in shared memory the names of the columns of the views
+// pg_stat_progress_*.
+//
 // The package knows no process: its caller copies the stack and gives it memory to read.
 package plan
 

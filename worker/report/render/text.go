@@ -1,6 +1,9 @@
 // Package render prints traces: as pstack-like lines, briefly for people, and as JSON. It does not know how
 // a trace was made.
 //
+// The worker's log lines in other formats are here as well (logformat.go): OpenTelemetry's JSON, and journald's native
+// protocol.
+//
 // It also decides which characters of foreign text may be shown (visible.go), for every command and every answer.
 // FaultOf converts errors to PostgreSQL's form (fault.go): SQLSTATE, message, detail and hint. It words all errors of the
 // layers below, for SQL and for the command line. The words follow the "Error Message Style Guide" of the PostgreSQL

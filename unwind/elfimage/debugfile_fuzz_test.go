@@ -1,4 +1,4 @@
-package debugfile_test
+package elfimage_test
 
 import (
 	"bytes"
@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
@@ -23,7 +22,7 @@ func FuzzFind(f *testing.F) {
 			return
 		}
 		opened := 0
-		open := func(path string) (debugfile.File, error) {
+		open := func(path string) (elfimage.File, error) {
 			if !strings.HasPrefix(path, "/root/") || filepath.Clean(path) != path {
 				t.Fatalf("path %q", path)
 			}
@@ -34,15 +33,15 @@ func FuzzFind(f *testing.F) {
 		if len(found)%2 == 1 {
 			path = "../p"
 		}
-		o := debugfile.Options{Root: "/root", Open: open}
-		for _, find := range []func(*elfimage.Image, string, debugfile.Options) (debugfile.Result, error){
-			debugfile.Find, debugfile.FindSupplement,
+		o := elfimage.SearchOptions{Root: "/root", Open: open}
+		for _, find := range []func(*elfimage.Image, string, elfimage.SearchOptions) (elfimage.FoundFile, error){
+			elfimage.FindDebugFile, elfimage.FindSupplement,
 		} {
 			r, err := find(m, path, o)
 			if (r.Image == nil) != (err != nil) {
 				t.Fatalf("%+v, %v", r, err)
 			}
-			if err != nil && !errors.Is(err, debugfile.ErrNone) && !errors.Is(err, debugfile.ErrMismatch) {
+			if err != nil && !errors.Is(err, elfimage.ErrNone) && !errors.Is(err, elfimage.ErrMismatch) {
 				t.Fatal(err)
 			}
 		}

@@ -1,4 +1,4 @@
-package jit
+package symbol
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package debugfile
+package elfimage
 
 import (
 	"bytes"
@@ -9,15 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // maxLink bounds the sections that hold a link.
 const maxLink = 64 << 10
 
-// Link is the link from a debug file to its supplementary file (dwz(1); DWARF 5, section 7.3.6).
-type Link struct {
+// SupplementName is the link from a debug file to its supplementary file (dwz(1); DWARF 5, section 7.3.6).
+type SupplementName struct {
 	// Name is the path of the file: absolute, or relative to the folder of the debug file.
 	Name string
 	// ID identifies the right file, in hexadecimal: its build-id, or its checksum in DWARF 5.
@@ -26,16 +24,16 @@ type Link struct {
 
 // SupplementLink returns the link of a debug file, from .gnu_debugaltlink or .debug_sup. It is false if there is
 // none.
-func SupplementLink(debug *elfimage.Image) (Link, bool) {
+func SupplementLink(debug *Image) (SupplementName, bool) {
 	if p, _, err := debug.Section(".gnu_debugaltlink"); err == nil && len(p) <= maxLink {
 		name, id, ok := bytes.Cut(p, []byte{0})
-		return Link{Name: string(name), ID: hex.EncodeToString(id)}, ok && len(name) > 0 && len(id) > 0
+		return SupplementName{Name: string(name), ID: hex.EncodeToString(id)}, ok && len(name) > 0 && len(id) > 0
 	}
 	sup, ok := readSup(debug)
 	if !ok || sup.supplementary || sup.name == "" || sup.checksum == "" {
-		return Link{}, false
+		return SupplementName{}, false
 	}
-	return Link{Name: sup.name, ID: sup.checksum}, true
+	return SupplementName{Name: sup.name, ID: sup.checksum}, true
 }
 
 // sup is the content of .debug_sup.
@@ -45,7 +43,7 @@ type sup struct {
 }
 
 // readSup reads .debug_sup: the version, whether this is the supplementary file, the other file's name, the checksum.
-func readSup(m *elfimage.Image) (sup, bool) {
+func readSup(m *Image) (sup, bool) {
 	p, _, err := m.Section(".debug_sup")
 	if err != nil || len(p) < 4 || len(p) > maxLink || m.Order().Uint16(p) != 5 {
 		return sup{}, false
@@ -64,10 +62,10 @@ func readSup(m *elfimage.Image) (sup, bool) {
 
 // FindSupplement searches the supplementary file of a debug file at path. The error is ErrNone or ErrMismatch. It is
 // also ErrNone if the debug file needs no supplementary file (see SupplementLink).
-func FindSupplement(debug *elfimage.Image, path string, o Options) (Result, error) {
+func FindSupplement(debug *Image, path string, o SearchOptions) (FoundFile, error) {
 	link, ok := SupplementLink(debug)
 	if !ok {
-		return Result{}, fmt.Errorf("%s: no supplementary file named: %w", debug.Name(), ErrNone)
+		return FoundFile{}, fmt.Errorf("%s: no supplementary file named: %w", debug.Name(), ErrNone)
 	}
 	s := search{options: o, image: debug, path: path}
 	for _, p := range link.paths(path, o.folders()) {
@@ -75,27 +73,27 @@ func FindSupplement(debug *elfimage.Image, path string, o Options) (Result, erro
 			return r, nil
 		}
 	}
-	return Result{}, s.failure()
+	return FoundFile{}, s.failure()
 }
 
 // OpenSupplement opens a candidate for the supplementary file of a debug file at any path, and verifies it. The error
 // is ErrNone, ErrMismatch or an error of the file.
-func OpenSupplement(debug *elfimage.Image, path string, o Options) (Result, error) {
+func OpenSupplement(debug *Image, path string, o SearchOptions) (FoundFile, error) {
 	link, ok := SupplementLink(debug)
 	if !ok {
-		return Result{}, fmt.Errorf("%s: no supplementary file named: %w", debug.Name(), ErrNone)
+		return FoundFile{}, fmt.Errorf("%s: no supplementary file named: %w", debug.Name(), ErrNone)
 	}
 	s := search{options: o, image: debug}
 	if r, ok := s.trySupplement(path, link); ok {
 		return r, nil
 	}
-	return Result{}, s.failure()
+	return FoundFile{}, s.failure()
 }
 
 // FindSplit searches a split file (.dwo) of an image or its debug file at path. It tries the place where the compiler
 // put it, by its name and the folder in which the compiler ran, and then the folder of path. Callers must verify by
 // the ids of its units that it belongs to the image. The error is ErrNone or ErrMismatch.
-func FindSplit(debug *elfimage.Image, path, dir, name string, o Options) (Result, error) {
+func FindSplit(debug *Image, path, dir, name string, o SearchOptions) (FoundFile, error) {
 	s := search{options: o, image: debug, path: path}
 	at := name
 	if !filepath.IsAbs(name) {
@@ -111,7 +109,7 @@ func FindSplit(debug *elfimage.Image, path, dir, name string, o Options) (Result
 // FindPackage searches the package of split files (.dwp) of an image or its debug file, beside one of the paths.
 // These are the paths of the image and its debug file. Callers must verify by the ids of its units that it belongs to
 // the image. The error is ErrNone or ErrMismatch.
-func FindPackage(debug *elfimage.Image, paths []string, o Options) (Result, error) {
+func FindPackage(debug *Image, paths []string, o SearchOptions) (FoundFile, error) {
 	s := search{options: o, image: debug}
 	all := make([]string, 0, 2*len(paths))
 	for _, p := range paths {
@@ -121,7 +119,7 @@ func FindPackage(debug *elfimage.Image, paths []string, o Options) (Result, erro
 }
 
 // firstOf opens the first of the files that is there, if its name has the suffix.
-func (s *search) firstOf(paths []string, suffix string) (Result, error) {
+func (s *search) firstOf(paths []string, suffix string) (FoundFile, error) {
 	for _, p := range paths {
 		if !filepath.IsAbs(p) || !strings.HasSuffix(p, suffix) {
 			continue
@@ -130,19 +128,19 @@ func (s *search) firstOf(paths []string, suffix string) (Result, error) {
 			return r, nil
 		}
 	}
-	return Result{}, s.failure()
+	return FoundFile{}, s.failure()
 }
 
 // trySplit opens a candidate.
-func (s *search) trySplit(path string) (Result, bool) {
+func (s *search) trySplit(path string) (FoundFile, bool) {
 	f, err := s.options.open(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return Result{}, false
+		return FoundFile{}, false
 	}
 	if err != nil {
 		return s.skip(path, err)
 	}
-	m, err := elfimage.Open(f, path)
+	m, err := Open(f, path)
 	if err == nil && m.Machine() != s.image.Machine() {
 		err = fmt.Errorf("%w: for %v, not %v", ErrMismatch, m.Machine(), s.image.Machine())
 	}
@@ -150,11 +148,11 @@ func (s *search) trySplit(path string) (Result, bool) {
 		_ = f.Close()
 		return s.skip(path, err)
 	}
-	return Result{Image: m, Path: path, How: BySplit, Skipped: s.skipped, file: f}, true
+	return FoundFile{Image: m, Path: path, How: BySplit, Skipped: s.skipped, file: f}, true
 }
 
 // paths returns the places where the supplementary file may be.
-func (l Link) paths(path string, folders []string) []string {
+func (l SupplementName) paths(path string, folders []string) []string {
 	base := filepath.Base(l.Name)
 	if !plainName(base) {
 		return nil
@@ -176,15 +174,15 @@ func (l Link) paths(path string, folders []string) []string {
 }
 
 // trySupplement opens a candidate and verifies that the link refers to it.
-func (s *search) trySupplement(path string, link Link) (Result, bool) {
+func (s *search) trySupplement(path string, link SupplementName) (FoundFile, bool) {
 	f, err := s.options.open(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return Result{}, false
+		return FoundFile{}, false
 	}
 	if err != nil {
 		return s.skip(path, err)
 	}
-	m, err := elfimage.Open(f, path)
+	m, err := Open(f, path)
 	if err == nil {
 		err = link.proves(m)
 	}
@@ -192,11 +190,11 @@ func (s *search) trySupplement(path string, link Link) (Result, bool) {
 		_ = f.Close()
 		return s.skip(path, err)
 	}
-	return Result{Image: m, Path: path, How: BySupplement, Skipped: s.skipped, file: f}, true
+	return FoundFile{Image: m, Path: path, How: BySupplement, Skipped: s.skipped, file: f}, true
 }
 
 // proves checks the identity of a supplementary file.
-func (l Link) proves(m *elfimage.Image) error {
+func (l SupplementName) proves(m *Image) error {
 	if other, ok := readSup(m); ok && other.supplementary && other.checksum == l.ID {
 		return nil
 	}

@@ -1,9 +1,4 @@
-// Package logformat writes the lines of the worker's log in other formats: OpenTelemetry's JSON, and journald's native
-// protocol.
-//
-// The input is a line of JSON at each Write, with the fields level, time and message among others. Any other text stays
-// unchanged.
-package logformat
+package render
 
 import (
 	"bytes"
@@ -19,8 +14,6 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
-
-	"pg_stat_backtrace/worker/report/render"
 )
 
 // field is a field of a line. Value is JSON as it stands in the line, so escapes in it stay.
@@ -126,7 +119,7 @@ func quoted(text string) []byte {
 	if err != nil {
 		return []byte(`""`) // a string always has JSON
 	}
-	return render.VisibleJSON(data)
+	return VisibleJSON(data)
 }
 
 // journalSocket is where journald listens (systemd-journald.service(8)).
@@ -274,12 +267,12 @@ func plain(value json.RawMessage, quotes bool) string {
 // shown replaces characters that do not show. Line feeds and tabs stay.
 func shown(text string) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
-	if !strings.ContainsFunc(text, hidden) {
+	if !strings.ContainsFunc(text, hiddenRune) {
 		return text
 	}
 	var b strings.Builder
 	for _, r := range text {
-		if hidden(r) {
+		if hiddenRune(r) {
 			fmt.Fprintf(&b, "\\u%04x", r)
 		} else {
 			b.WriteRune(r)
@@ -288,4 +281,4 @@ func shown(text string) string {
 	return b.String()
 }
 
-func hidden(r rune) bool { return r != '\n' && r != '\t' && !render.VisibleRune(r) }
+func hiddenRune(r rune) bool { return r != '\n' && r != '\t' && !VisibleRune(r) }

@@ -1,13 +1,13 @@
-package jit_test
+package symbol_test
 
 import (
 	"testing"
 
-	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/unwind/symbol"
 )
 
 func TestPerfMap(t *testing.T) {
-	m := jit.ParsePerfMap("1000 100 old\nnonsense\n2000 0 empty\nffffffffffffffff 10 wraps\n1000 80 new name\n" +
+	m := symbol.ParsePerfMap("1000 100 old\nnonsense\n2000 0 empty\nffffffffffffffff 10 wraps\n1000 80 new name\n" +
 		"0x3000 0x10 prefixed\n4000 100 first\n4080 100 second\n5000 10 half writ")
 	for addr, want := range map[uint64]string{
 		0x1000: "new name", 0x107f: "new name", 0x1080: "", 0xfff: "", 0x2000: "", 0x3008: "prefixed",
@@ -22,7 +22,7 @@ func TestPerfMap(t *testing.T) {
 func FuzzPerfMap(f *testing.F) {
 	f.Add("1000 100 name\n1000 80 other\n", uint64(0x1000))
 	f.Fuzz(func(t *testing.T, text string, addr uint64) {
-		if name, start, ok := jit.ParsePerfMap(text).Find(addr); ok && (name == "" || start > addr) {
+		if name, start, ok := symbol.ParsePerfMap(text).Find(addr); ok && (name == "" || start > addr) {
 			t.Errorf("%q at %#x holds %#x", name, start, addr)
 		}
 	})

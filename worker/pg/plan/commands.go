@@ -1,8 +1,4 @@
-// Package progress gives the numbers that utility commands report in shared memory the names of the columns of the
-// server's views pg_stat_progress_*.
-//
-// The package must not read a process. Package state reads the numbers.
-package progress
+package plan
 
 import (
 	"strings"
@@ -12,27 +8,27 @@ import (
 
 // The versions whose views are known.
 const (
-	oldestMajor = 14
-	newestMajor = 19
+	oldestProgress = 14
+	newestProgress = 19
 )
 
-// Column is a column of the view. Value is an int64, a string, or a float64 in milliseconds.
-type Column struct {
+// CommandColumn is a column of the view. Value is an int64, a string, or a float64 in milliseconds.
+type CommandColumn struct {
 	Name  string
 	Value any
 }
 
-// Report is a row of a view pg_stat_progress_*, in the order of the view. The view's columns about the process and its
+// CommandReport is a row of a view pg_stat_progress_*, in the order of the view. The view's columns about the process and its
 // database are left out. TargetOID is the view's column relid, 0 if there is none.
-type Report struct {
+type CommandReport struct {
 	View      string // "vacuum"
 	Command   string // "VACUUM"
 	TargetOID uint32
-	Columns   []Column
+	Columns   []CommandColumn
 }
 
 // Phase returns the phase of the command, "" if it is not known.
-func (r *Report) Phase() string {
+func (r *CommandReport) Phase() string {
 	for _, c := range r.Columns {
 		if text, ok := c.Value.(string); ok && c.Name == "phase" {
 			return text
@@ -74,9 +70,9 @@ func numbersOf(major int) []string {
 	return []string{"", "vacuum", "analyze", "cluster", "create_index", "basebackup", "copy"}
 }
 
-// Describe names what a process reports. It returns nil if the version or the command is not known.
-func Describe(major int, p *moment.Progress) *Report {
-	if p == nil || major < oldestMajor || major > newestMajor {
+// DescribeCommand names what a process reports. It returns nil if the version or the command is not known.
+func DescribeCommand(major int, p *moment.Progress) *CommandReport {
+	if p == nil || major < oldestProgress || major > newestProgress {
 		return nil
 	}
 	numbers := numbersOf(major)
@@ -92,8 +88,8 @@ func Describe(major int, p *moment.Progress) *Report {
 	return nil
 }
 
-func (v *view) report(major int, p *moment.Progress) *Report {
-	r := &Report{View: v.name, Command: v.command, TargetOID: p.TargetOID}
+func (v *view) report(major int, p *moment.Progress) *CommandReport {
+	r := &CommandReport{View: v.name, Command: v.command, TargetOID: p.TargetOID}
 	for i := range v.columns {
 		c := &v.columns[i]
 		if c.from != 0 && major < c.from || c.to != 0 && major > c.to {
@@ -112,16 +108,16 @@ func (v *view) report(major int, p *moment.Progress) *Report {
 			if c.name == "command" {
 				r.Command = text
 			}
-			r.Columns = append(r.Columns, Column{Name: c.name, Value: text})
+			r.Columns = append(r.Columns, CommandColumn{Name: c.name, Value: text})
 			continue
 		}
 		switch {
 		case c.kind == optional && n == -1:
 		case c.kind == nanos:
 			const perMilli = 1_000_000
-			r.Columns = append(r.Columns, Column{Name: c.name, Value: float64(n) / perMilli})
+			r.Columns = append(r.Columns, CommandColumn{Name: c.name, Value: float64(n) / perMilli})
 		default:
-			r.Columns = append(r.Columns, Column{Name: c.name, Value: n})
+			r.Columns = append(r.Columns, CommandColumn{Name: c.name, Value: n})
 		}
 	}
 	return r

@@ -1,4 +1,4 @@
-package debugfile_test
+package elfimage_test
 
 import (
 	"errors"
@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
@@ -65,7 +64,7 @@ func hasSymbol(t testing.TB, m *elfimage.Image, name string) bool {
 }
 
 // onDisk opens a file of this machine.
-func onDisk(path string) (debugfile.File, error) {
+func onDisk(path string) (elfimage.File, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -74,9 +73,9 @@ func onDisk(path string) (debugfile.File, error) {
 }
 
 // expect finds debug information and checks that it has the static function.
-func expect(t testing.TB, path string, o debugfile.Options, how debugfile.How) {
+func expect(t testing.TB, path string, o elfimage.SearchOptions, how elfimage.FoundHow) {
 	t.Helper()
-	r, err := debugfile.Find(openFileImage(t, path), path, o)
+	r, err := elfimage.FindDebugFile(openFileImage(t, path), path, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +93,7 @@ func TestObjcopy(t *testing.T) {
 	path := filepath.Join(dir, "a.out")
 	run(t, dir, "objcopy", "--only-keep-debug", "a.out", "a.debug")
 	run(t, dir, "objcopy", "--strip-unneeded", "--add-gnu-debuglink=a.debug", "a.out")
-	expect(t, path, debugfile.Options{Open: onDisk}, debugfile.ByDebugLink)
+	expect(t, path, elfimage.SearchOptions{Open: onDisk}, elfimage.ByDebugLink)
 	id := openFileImage(t, path).BuildID()
 	place := filepath.Join(dir, "debug", ".build-id", id[:2])
 	if err := os.MkdirAll(place, 0o700); err != nil {
@@ -103,7 +102,7 @@ func TestObjcopy(t *testing.T) {
 	if err := os.Rename(filepath.Join(dir, "a.debug"), filepath.Join(place, id[2:]+".debug")); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, path, debugfile.Options{Open: onDisk, Folders: []string{filepath.Join(dir, "debug")}}, debugfile.ByBuildID)
+	expect(t, path, elfimage.SearchOptions{Open: onDisk, Folders: []string{filepath.Join(dir, "debug")}}, elfimage.ByBuildID)
 }
 
 // TestMiniDebugInfo creates .gnu_debugdata as the GDB manual describes.
@@ -115,7 +114,7 @@ func TestMiniDebugInfo(t *testing.T) {
 		run(t, dir, "objcopy", "-S", "--keep-symbol=deep", "a.out", "mini")
 		run(t, dir, "xz", append(flags, "mini")...)
 		run(t, dir, "objcopy", "--strip-unneeded", "--add-section", ".gnu_debugdata=mini.xz", "a.out")
-		expect(t, filepath.Join(dir, "a.out"), debugfile.Options{Open: onDisk}, debugfile.ByDebugData)
+		expect(t, filepath.Join(dir, "a.out"), elfimage.SearchOptions{Open: onDisk}, elfimage.ByDebugData)
 	}
 }
 
@@ -128,15 +127,15 @@ func TestDwz(t *testing.T) {
 			common := filepath.Join(dir, "common")
 			run(t, dir, "dwz", append(flags, "-m", common, "-M", common, "a.out", "b.out")...)
 			m := openFileImage(t, filepath.Join(dir, "a.out"))
-			link, ok := debugfile.SupplementLink(m)
+			link, ok := elfimage.SupplementLink(m)
 			if !ok {
 				t.Skip("dwz found nothing in common")
 			}
-			r, err := debugfile.FindSupplement(m, filepath.Join(dir, "a.out"), debugfile.Options{Open: onDisk})
+			r, err := elfimage.FindSupplement(m, filepath.Join(dir, "a.out"), elfimage.SearchOptions{Open: onDisk})
 			if err != nil {
 				t.Fatal(link, err)
 			}
-			if r.Path != common || r.How != debugfile.BySupplement {
+			if r.Path != common || r.How != elfimage.BySupplement {
 				t.Errorf("found %s by %s", r.Path, r.How)
 			}
 			if _, _, err := r.Image.Section(".debug_str"); err != nil && !errors.Is(err, elfimage.ErrNoSection) {
@@ -154,8 +153,8 @@ func TestInstalled(t *testing.T) {
 	paths, _ := filepath.Glob("/usr/lib/*-linux-gnu/lib[cm].so.6")
 	found := 0
 	for _, path := range paths {
-		r, err := debugfile.Find(openFileImage(t, path), path, debugfile.Options{Open: onDisk})
-		if errors.Is(err, debugfile.ErrNone) {
+		r, err := elfimage.FindDebugFile(openFileImage(t, path), path, elfimage.SearchOptions{Open: onDisk})
+		if errors.Is(err, elfimage.ErrNone) {
 			t.Log(err)
 			continue
 		}
@@ -163,7 +162,7 @@ func TestInstalled(t *testing.T) {
 			t.Fatal(err)
 		}
 		found++
-		if _, _, err = r.Image.Section(".debug_info"); err != nil || r.How != debugfile.ByBuildID {
+		if _, _, err = r.Image.Section(".debug_info"); err != nil || r.How != elfimage.ByBuildID {
 			t.Errorf("%s by %s: %v", r.Path, r.How, err)
 		}
 		if err := r.Close(); err != nil {

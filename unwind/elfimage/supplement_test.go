@@ -1,4 +1,4 @@
-package debugfile_test
+package elfimage_test
 
 import (
 	"encoding/hex"
@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/internal/imagetest"
-	"pg_stat_backtrace/unwind/debugfile"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 func unhex(t testing.TB, s string) []byte {
@@ -43,27 +43,27 @@ func TestFindSupplement(t *testing.T) {
 			"/usr/lib/debug/.build-id/01/23456789abcdef.debug", nil,
 		},
 		"moved":       {absolute, map[string][]byte{"/usr/lib/debug/.dwz/common": good}, "/usr/lib/debug/.dwz/common", nil},
-		"other build": {altLink, map[string][]byte{"/usr/lib/debug/.dwz/common": bad}, "", debugfile.ErrMismatch},
-		"missing":     {altLink, nil, "", debugfile.ErrNone},
+		"other build": {altLink, map[string][]byte{"/usr/lib/debug/.dwz/common": bad}, "", elfimage.ErrMismatch},
+		"missing":     {altLink, nil, "", elfimage.ErrNone},
 		"DWARF 5": {
 			debugSup(t, 0, "/opt/s", id), map[string][]byte{"/opt/s": makeELF("", debugSup(t, 1, "", id))}, "/opt/s", nil,
 		},
 		"DWARF 5, another's": {
 			debugSup(t, 0, "/opt/s", id), map[string][]byte{"/opt/s": makeELF("", debugSup(t, 1, "", other))}, "",
-			debugfile.ErrMismatch,
+			elfimage.ErrMismatch,
 		},
 		"itself supplementary": {
 			debugSup(t, 1, "/opt/s", id), map[string][]byte{"/opt/s": makeELF("", debugSup(t, 1, "", id))}, "",
-			debugfile.ErrNone,
+			elfimage.ErrNone,
 		},
-		"no link":    {section(".x"), nil, "", debugfile.ErrNone},
-		"cut":        {section(".gnu_debugaltlink", []byte("common")), nil, "", debugfile.ErrNone},
-		"cut length": {section(".debug_sup", []byte{5, 0, 0, 'x', 0, 200}), nil, "", debugfile.ErrNone},
+		"no link":    {section(".x"), nil, "", elfimage.ErrNone},
+		"cut":        {section(".gnu_debugaltlink", []byte("common")), nil, "", elfimage.ErrNone},
+		"cut length": {section(".debug_sup", []byte{5, 0, 0, 'x', 0, 200}), nil, "", elfimage.ErrNone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &files{content: c.files}
 			m := openBytes(t, "debug", makeELF("", c.link))
-			r, err := debugfile.FindSupplement(m, debugPath, debugfile.Options{Open: f.Open})
+			r, err := elfimage.FindSupplement(m, debugPath, elfimage.SearchOptions{Open: f.Open})
 			if !errors.Is(err, c.err) || r.Path != c.path || (r.Image == nil) != (err != nil) {
 				t.Fatalf("%q: %v", r.Path, err)
 			}
@@ -82,16 +82,16 @@ func TestOpenSupplement(t *testing.T) {
 		err         error
 	}{
 		"good":        {makeELF("", link), makeELF(id, section(".x")), nil},
-		"other build": {makeELF("", link), makeELF(other, section(".x")), debugfile.ErrMismatch},
-		"absent":      {makeELF("", link), nil, debugfile.ErrNone},
-		"no link":     {makeELF("", section(".x")), makeELF(id, section(".x")), debugfile.ErrNone},
+		"other build": {makeELF("", link), makeELF(other, section(".x")), elfimage.ErrMismatch},
+		"absent":      {makeELF("", link), nil, elfimage.ErrNone},
+		"no link":     {makeELF("", section(".x")), makeELF(id, section(".x")), elfimage.ErrNone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &files{content: map[string][]byte{}}
 			if c.file != nil {
 				f.content["/cache/s"] = c.file
 			}
-			r, err := debugfile.OpenSupplement(openBytes(t, "debug", c.debug), "/cache/s", debugfile.Options{Open: f.Open})
+			r, err := elfimage.OpenSupplement(openBytes(t, "debug", c.debug), "/cache/s", elfimage.SearchOptions{Open: f.Open})
 			if !errors.Is(err, c.err) || (r.Image == nil) != (err != nil) {
 				t.Fatalf("%q: %v", r.Path, err)
 			}
@@ -117,8 +117,8 @@ func TestFindSplit(t *testing.T) {
 		{"/build/y.dwo", "/build", "x.dwo", ""},
 	} {
 		f := &files{content: map[string][]byte{c.at: dwo}}
-		r, err := debugfile.FindSplit(m, "/usr/lib/debug/p.debug", c.dir, c.name, debugfile.Options{Open: f.Open})
-		if r.Path != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, debugfile.ErrNone) {
+		r, err := elfimage.FindSplit(m, "/usr/lib/debug/p.debug", c.dir, c.name, elfimage.SearchOptions{Open: f.Open})
+		if r.Path != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, elfimage.ErrNone) {
 			t.Errorf("%+v: %q, %v", c, r.Path, err)
 		}
 	}
@@ -132,9 +132,9 @@ func TestFindPackage(t *testing.T) {
 		"/bin/p.dwp": "/bin/p.dwp", "/dbg/p.debug.dwp": "/dbg/p.debug.dwp", "/dbg/p.dwp": "/dbg/p.dwp", "/dbg/q.dwp": "",
 	} {
 		f := &files{content: map[string][]byte{at: makeELF("", section(".debug_info.dwo"))}}
-		o := debugfile.Options{Open: f.Open}
-		r, err := debugfile.FindPackage(m, []string{"/bin/p", "/dbg/p.debug", "", "relative"}, o)
-		if r.Path != want || (err == nil) != (want != "") || err != nil && !errors.Is(err, debugfile.ErrNone) {
+		o := elfimage.SearchOptions{Open: f.Open}
+		r, err := elfimage.FindPackage(m, []string{"/bin/p", "/dbg/p.debug", "", "relative"}, o)
+		if r.Path != want || (err == nil) != (want != "") || err != nil && !errors.Is(err, elfimage.ErrNone) {
 			t.Errorf("%s: %q, %v", at, r.Path, err)
 		}
 	}

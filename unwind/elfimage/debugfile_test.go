@@ -1,4 +1,4 @@
-package debugfile_test
+package elfimage_test
 
 import (
 	"bytes"
@@ -16,7 +16,6 @@ import (
 	"github.com/ulikunitz/xz"
 
 	"pg_stat_backtrace/internal/imagetest"
-	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
@@ -44,7 +43,7 @@ func (f openFile) Close() error {
 	return nil
 }
 
-func (f *files) Open(path string) (debugfile.File, error) {
+func (f *files) Open(path string) (elfimage.File, error) {
 	if err := f.errs[path]; err != nil {
 		return nil, err
 	}
@@ -124,9 +123,9 @@ type findCase struct {
 	id       string
 	sections []imagetest.Section
 	files    map[string][]byte
-	options  debugfile.Options
+	options  elfimage.SearchOptions
 	path     string
-	how      debugfile.How
+	how      elfimage.FoundHow
 	skipped  int
 	err      error
 }
@@ -136,7 +135,7 @@ func (c *findCase) run(t *testing.T) {
 	f := &files{content: c.files}
 	c.options.Open = f.Open
 	m := openBytes(t, "p", makeELF(c.id, append(c.sections, section(".y"))...))
-	r, err := debugfile.Find(m, "/usr/bin/p", c.options)
+	r, err := elfimage.FindDebugFile(m, "/usr/bin/p", c.options)
 	if !errors.Is(err, c.err) || r.Path != c.path || r.How != c.how || len(r.Skipped) != c.skipped {
 		t.Fatalf("%q by %q, skipped %v: %v", r.Path, r.How, r.Skipped, err)
 	}
@@ -150,24 +149,24 @@ func (c *findCase) run(t *testing.T) {
 
 func TestFindByBuildID(t *testing.T) {
 	for name, c := range map[string]findCase{
-		"build-id": {id: id, files: map[string][]byte{byID: good}, path: byID, how: debugfile.ByBuildID},
+		"build-id": {id: id, files: map[string][]byte{byID: good}, path: byID, how: elfimage.ByBuildID},
 		"second folder": {
-			id: id, files: map[string][]byte{byOther: good}, path: byOther, how: debugfile.ByBuildID,
-			options: debugfile.Options{Folders: []string{debugfile.DefaultFolder, "/srv/debug"}},
+			id: id, files: map[string][]byte{byOther: good}, path: byOther, how: elfimage.ByBuildID,
+			options: elfimage.SearchOptions{Folders: []string{elfimage.DefaultFolder, "/srv/debug"}},
 		},
 		"no folders": {
-			id: id, files: map[string][]byte{byID: good}, err: debugfile.ErrNone,
-			options: debugfile.Options{Folders: []string{}},
+			id: id, files: map[string][]byte{byID: good}, err: elfimage.ErrNone,
+			options: elfimage.SearchOptions{Folders: []string{}},
 		},
 		"root": {
-			id: id, files: map[string][]byte{"/proc/1/root" + byID: good}, path: byID, how: debugfile.ByBuildID,
-			options: debugfile.Options{Root: "/proc/1/root"},
+			id: id, files: map[string][]byte{"/proc/1/root" + byID: good}, path: byID, how: elfimage.ByBuildID,
+			options: elfimage.SearchOptions{Root: "/proc/1/root"},
 		},
-		"other build":      {id: id, files: map[string][]byte{byID: bad}, err: debugfile.ErrMismatch},
-		"build-id missing": {id: id, files: map[string][]byte{byID: none}, err: debugfile.ErrMismatch},
-		"broken":           {id: id, files: map[string][]byte{byID: broken}, err: debugfile.ErrNone},
-		"nothing":          {id: id, err: debugfile.ErrNone},
-		"nothing to go by": {files: map[string][]byte{byID: good}, err: debugfile.ErrNone},
+		"other build":      {id: id, files: map[string][]byte{byID: bad}, err: elfimage.ErrMismatch},
+		"build-id missing": {id: id, files: map[string][]byte{byID: none}, err: elfimage.ErrMismatch},
+		"broken":           {id: id, files: map[string][]byte{byID: broken}, err: elfimage.ErrNone},
+		"nothing":          {id: id, err: elfimage.ErrNone},
+		"nothing to go by": {files: map[string][]byte{byID: good}, err: elfimage.ErrNone},
 	} {
 		t.Run(name, c.run)
 	}
@@ -178,41 +177,41 @@ func TestFindByLink(t *testing.T) {
 	for name, c := range map[string]findCase{
 		"link, same folder": {
 			id: id, sections: []imagetest.Section{link}, files: map[string][]byte{"/usr/bin/p.debug": good},
-			path: "/usr/bin/p.debug", how: debugfile.ByDebugLink,
+			path: "/usr/bin/p.debug", how: elfimage.ByDebugLink,
 		},
 		"link, .debug": {
 			id: id, sections: []imagetest.Section{link}, files: map[string][]byte{"/usr/bin/.debug/p.debug": good},
-			path: "/usr/bin/.debug/p.debug", how: debugfile.ByDebugLink,
+			path: "/usr/bin/.debug/p.debug", how: elfimage.ByDebugLink,
 		},
 		"link, folder": {
 			id: id, sections: []imagetest.Section{link},
 			files: map[string][]byte{"/usr/lib/debug/usr/bin/p.debug": good},
-			path:  "/usr/lib/debug/usr/bin/p.debug", how: debugfile.ByDebugLink,
+			path:  "/usr/lib/debug/usr/bin/p.debug", how: elfimage.ByDebugLink,
 		},
 		"link, short folder": {
 			id: id, sections: []imagetest.Section{link}, files: map[string][]byte{"/usr/lib/debug/bin/p.debug": good},
-			path: "/usr/lib/debug/bin/p.debug", how: debugfile.ByDebugLink,
+			path: "/usr/lib/debug/bin/p.debug", how: elfimage.ByDebugLink,
 		},
 		"link, no build-ids": {
 			sections: []imagetest.Section{debugLink("p.debug", none)},
-			files:    map[string][]byte{"/usr/bin/p.debug": none}, path: "/usr/bin/p.debug", how: debugfile.ByDebugLink,
+			files:    map[string][]byte{"/usr/bin/p.debug": none}, path: "/usr/bin/p.debug", how: elfimage.ByDebugLink,
 		},
 		"link, other checksum": {
 			id: id, sections: []imagetest.Section{debugLink("p.debug", bad)},
-			files: map[string][]byte{"/usr/bin/p.debug": good}, err: debugfile.ErrMismatch,
+			files: map[string][]byte{"/usr/bin/p.debug": good}, err: elfimage.ErrMismatch,
 		},
 		"link, other build-id": {
 			id: id, sections: []imagetest.Section{debugLink("p.debug", bad)},
-			files: map[string][]byte{"/usr/bin/p.debug": bad}, err: debugfile.ErrMismatch,
+			files: map[string][]byte{"/usr/bin/p.debug": bad}, err: elfimage.ErrMismatch,
 		},
 		"link that climbs": {
 			id: id, sections: []imagetest.Section{debugLink("../p.debug", good)},
-			files: map[string][]byte{"/usr/p.debug": good}, err: debugfile.ErrNone,
+			files: map[string][]byte{"/usr/p.debug": good}, err: elfimage.ErrNone,
 		},
 		"link behind a mismatch": {
 			id: id, sections: []imagetest.Section{link}, skipped: 1,
 			files: map[string][]byte{byID: bad, "/usr/bin/p.debug": good},
-			path:  "/usr/bin/p.debug", how: debugfile.ByDebugLink,
+			path:  "/usr/bin/p.debug", how: elfimage.ByDebugLink,
 		},
 	} {
 		t.Run(name, c.run)
@@ -222,21 +221,21 @@ func TestFindByLink(t *testing.T) {
 func TestFindDebugData(t *testing.T) {
 	data := section(".gnu_debugdata", compress(t, good, xz.WriterConfig{}))
 	for name, c := range map[string]findCase{
-		"debugdata": {id: id, sections: []imagetest.Section{data}, path: "/usr/bin/p", how: debugfile.ByDebugData},
+		"debugdata": {id: id, sections: []imagetest.Section{data}, path: "/usr/bin/p", how: elfimage.ByDebugData},
 		"debugdata behind a mismatch": {
 			id: id, sections: []imagetest.Section{data}, files: map[string][]byte{byID: bad}, skipped: 1,
-			path: "/usr/bin/p", how: debugfile.ByDebugData,
+			path: "/usr/bin/p", how: elfimage.ByDebugData,
 		},
 		"debugdata without build-id": {
 			id: id, sections: []imagetest.Section{section(".gnu_debugdata", compress(t, none, xz.WriterConfig{}))},
-			path: "/usr/bin/p", how: debugfile.ByDebugData,
+			path: "/usr/bin/p", how: elfimage.ByDebugData,
 		},
 		"debugdata of another build": {
 			id: id, sections: []imagetest.Section{section(".gnu_debugdata", compress(t, bad, xz.WriterConfig{}))},
-			err: debugfile.ErrMismatch,
+			err: elfimage.ErrMismatch,
 		},
 		"debugdata broken": {
-			id: id, sections: []imagetest.Section{section(".gnu_debugdata", []byte("garbage"))}, err: debugfile.ErrNone,
+			id: id, sections: []imagetest.Section{section(".gnu_debugdata", []byte("garbage"))}, err: elfimage.ErrNone,
 		},
 	} {
 		t.Run(name, c.run)
@@ -248,13 +247,13 @@ func TestReported(t *testing.T) {
 	const path = "/usr/lib/debug/.build-id/01/23456789abcdef.debug"
 	m := openBytes(t, "/usr/bin/p", makeELF(id))
 	f := &files{errs: map[string]error{path: fs.ErrPermission}}
-	_, err := debugfile.Find(m, "", debugfile.Options{Open: f.Open})
-	if !errors.Is(err, debugfile.ErrNone) || !errors.Is(err, fs.ErrPermission) || errors.Is(err, debugfile.ErrMismatch) {
+	_, err := elfimage.FindDebugFile(m, "", elfimage.SearchOptions{Open: f.Open})
+	if !errors.Is(err, elfimage.ErrNone) || !errors.Is(err, fs.ErrPermission) || errors.Is(err, elfimage.ErrMismatch) {
 		t.Error(err)
 	}
 	f = &files{content: map[string][]byte{path: makeELF(other)}}
-	_, err = debugfile.Find(m, "", debugfile.Options{Open: f.Open})
-	if errors.Is(err, debugfile.ErrNone) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), other) {
+	_, err = elfimage.FindDebugFile(m, "", elfimage.SearchOptions{Open: f.Open})
+	if errors.Is(err, elfimage.ErrNone) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), other) {
 		t.Error(err)
 	}
 }
@@ -268,10 +267,10 @@ func TestFileSystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := openBytes(t, "p", makeELF(id))
-	find := func() (debugfile.Result, error) {
-		return debugfile.Find(m, "/usr/bin/p", debugfile.Options{Open: onDisk, Root: root})
+	find := func() (elfimage.FoundFile, error) {
+		return elfimage.FindDebugFile(m, "/usr/bin/p", elfimage.SearchOptions{Open: onDisk, Root: root})
 	}
-	if _, err := find(); !errors.Is(err, debugfile.ErrNone) {
+	if _, err := find(); !errors.Is(err, elfimage.ErrNone) {
 		t.Error(err)
 	}
 	if err := os.WriteFile(file, makeELF(id), 0o600); err != nil {
@@ -284,8 +283,8 @@ func TestFileSystem(t *testing.T) {
 	if err = r.Close(); err != nil {
 		t.Error(err)
 	}
-	folders := debugfile.Options{Open: onDisk, Folders: []string{filepath.Join(root, debugfile.DefaultFolder)}}
-	if r, err = debugfile.Find(m, "", folders); err != nil || r.Path != file {
+	folders := elfimage.SearchOptions{Open: onDisk, Folders: []string{filepath.Join(root, elfimage.DefaultFolder)}}
+	if r, err = elfimage.FindDebugFile(m, "", folders); err != nil || r.Path != file {
 		t.Fatal(r.Path, err)
 	}
 	if err = r.Close(); err != nil {

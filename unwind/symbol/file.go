@@ -1,4 +1,4 @@
-package jit
+package symbol
 
 import (
 	"bytes"
@@ -10,8 +10,8 @@ import (
 // file is an entry's object: an ELF file with 64-bit addresses in memory. Package debug/elf is not suitable for it. It
 // copies or searches a string table once for each name, also if a name has megabytes.
 type file struct {
-	memory Memory
-	entry  Entry
+	memory JITMemory
+	entry  JITEntry
 
 	order    binary.ByteOrder
 	typ      elf.Type

@@ -1,4 +1,4 @@
-package debugfile
+package elfimage
 
 import (
 	"bytes"
@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"pg_stat_backtrace/unwind/budget"
-	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // maxDebugData bounds the decompressed .gnu_debugdata: a symbol table, of which a browser has some ten megabytes. The
@@ -15,10 +14,10 @@ const maxDebugData = 64 << 20
 
 // debugData reads .gnu_debugdata ("MiniDebugInfo" in the GDB manual): an ELF file with a symbol table, compressed by
 // xz, inside of the image.
-func (s *search) debugData() (Result, bool) {
+func (s *search) debugData() (FoundFile, bool) {
 	p, _, err := s.image.Section(".gnu_debugdata")
-	if errors.Is(err, elfimage.ErrNoSection) {
-		return Result{}, false
+	if errors.Is(err, ErrNoSection) {
+		return FoundFile{}, false
 	}
 	if err == nil {
 		p, err = unxz(p, int(min(maxDebugData, budget.Expansion.Of(int64(len(p))))))
@@ -26,18 +25,18 @@ func (s *search) debugData() (Result, bool) {
 	if err != nil {
 		return s.skip(s.path, fmt.Errorf(".gnu_debugdata: %w", err))
 	}
-	m, err := elfimage.Open(bytes.NewReader(p), s.image.Name()+" .gnu_debugdata")
+	m, err := Open(bytes.NewReader(p), s.image.Name()+" .gnu_debugdata")
 	if err == nil {
 		err = s.inside(m)
 	}
 	if err != nil {
 		return s.skip(s.path, err)
 	}
-	return Result{Image: m, Path: s.path, How: ByDebugData, Skipped: s.skipped}, true
+	return FoundFile{Image: m, Path: s.path, How: ByDebugData, Skipped: s.skipped}, true
 }
 
 // inside checks debug information from inside the image, which may have no build-id.
-func (s *search) inside(m *elfimage.Image) error {
+func (s *search) inside(m *Image) error {
 	if m.BuildID() != "" && m.BuildID() != s.image.BuildID() || m.Machine() != s.image.Machine() {
 		return fmt.Errorf("%w: .gnu_debugdata for %v, build-id %q, not %q",
 			ErrMismatch, m.Machine(), m.BuildID(), s.image.BuildID())

@@ -1,4 +1,4 @@
-package debugfile
+package elfimage
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package jit
+package symbol
 
 import (
 	"bytes"
@@ -44,7 +44,7 @@ func words(values ...uint64) (out []byte) {
 }
 
 // list is a memory with a descriptor and entries, each of which points at the next.
-func list(entries ...Entry) memory {
+func list(entries ...JITEntry) memory {
 	m := memory{descriptorAt: words(1|1<<32, 0, 0)}
 	var all []byte
 	for i, e := range entries {
@@ -62,7 +62,7 @@ func list(entries ...Entry) memory {
 }
 
 func TestEntries(t *testing.T) {
-	many := make([]Entry, maxEntries+1)
+	many := make([]JITEntry, maxEntries+1)
 	for _, c := range []struct {
 		name   string
 		memory memory
@@ -71,8 +71,8 @@ func TestEntries(t *testing.T) {
 	}{
 		{"none", list(), 0, false},
 		{"zero, before the first", memory{descriptorAt: words(0, 0, 0)}, 0, false},
-		{"one", list(Entry{1, 2}), 1, false},
-		{"three", list(Entry{1, 2}, Entry{3, 4}, Entry{5, 6}), 3, false},
+		{"one", list(JITEntry{1, 2}), 1, false},
+		{"three", list(JITEntry{1, 2}, JITEntry{3, 4}, JITEntry{5, 6}), 3, false},
 		{"not there", memory{}, 0, true},
 		{"half", memory{descriptorAt: words(1, 0)}, 0, true},
 		{"other version", memory{descriptorAt: words(2, entriesAt, entriesAt)}, 0, true},
@@ -83,13 +83,13 @@ func TestEntries(t *testing.T) {
 		{"too many", list(many...), maxEntries, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			entries, err := Entries(c.memory.read, binary.LittleEndian, descriptorAt)
+			entries, err := JITEntries(c.memory.read, binary.LittleEndian, descriptorAt)
 			if len(entries) != c.want || c.fails != errors.Is(err, ErrMalformed) || !c.fails && err != nil {
 				t.Errorf("%d entries, %v", len(entries), err)
 			}
 		})
 	}
-	if e, err := Entries(list(Entry{7, 8}).read, binary.LittleEndian, descriptorAt); err != nil || e[0] != (Entry{7, 8}) {
+	if e, err := JITEntries(list(JITEntry{7, 8}).read, binary.LittleEndian, descriptorAt); err != nil || e[0] != (JITEntry{7, 8}) {
 		t.Errorf("%v, %v", e, err)
 	}
 }
@@ -132,8 +132,8 @@ func place(t testing.TB, data []byte, at map[string]uint64) {
 	}
 }
 
-func open(data []byte) (*Object, error) {
-	return Open(memory{objectAt: data}.read, Entry{objectAt, uint64(len(data))}, elf.EM_X86_64)
+func open(data []byte) (*JITObject, error) {
+	return OpenJIT(memory{objectAt: data}.read, JITEntry{objectAt, uint64(len(data))}, elf.EM_X86_64)
 }
 
 func TestObject(t *testing.T) {
@@ -147,8 +147,8 @@ func TestObject(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, frames := file.Section(".text"), file.Section(".eh_frame")
-	if len(o.Code) != 1 || o.Code[0] != (Span{textAt, textAt + text.Size}) ||
-		o.Frames != (Span{framesAt, framesAt + frames.Size}) {
+	if len(o.Code) != 1 || o.Code[0] != (JITSpan{textAt, textAt + text.Size}) ||
+		o.Frames != (JITSpan{framesAt, framesAt + frames.Size}) {
 		t.Errorf("code %x, frames %x", o.Code, o.Frames)
 	}
 	symbols, err := file.Symbols()
@@ -186,24 +186,24 @@ func TestInvalidObjects(t *testing.T) {
 	m := memory{objectAt: data}.read
 	for _, c := range []struct {
 		name    string
-		entry   Entry
+		entry   JITEntry
 		machine elf.Machine
 	}{
-		{"no address", Entry{0, 100}, elf.EM_X86_64},
-		{"no size", Entry{objectAt, 0}, elf.EM_X86_64},
-		{"around the end", Entry{^uint64(0) - 5, 100}, elf.EM_X86_64},
-		{"too large", Entry{objectAt, maxFile + 1}, elf.EM_X86_64},
-		{"nowhere", Entry{1 << 40, 1000}, elf.EM_X86_64},
-		{"no header", Entry{objectAt + 64, uint64(len(data) - 64)}, elf.EM_X86_64},
-		{"other machine", Entry{objectAt, uint64(len(data))}, elf.EM_AARCH64},
+		{"no address", JITEntry{0, 100}, elf.EM_X86_64},
+		{"no size", JITEntry{objectAt, 0}, elf.EM_X86_64},
+		{"around the end", JITEntry{^uint64(0) - 5, 100}, elf.EM_X86_64},
+		{"too large", JITEntry{objectAt, maxFile + 1}, elf.EM_X86_64},
+		{"nowhere", JITEntry{1 << 40, 1000}, elf.EM_X86_64},
+		{"no header", JITEntry{objectAt + 64, uint64(len(data) - 64)}, elf.EM_X86_64},
+		{"other machine", JITEntry{objectAt, uint64(len(data))}, elf.EM_AARCH64},
 	} {
-		if o, err := Open(m, c.entry, c.machine); !errors.Is(err, ErrMalformed) || o != nil {
+		if o, err := OpenJIT(m, c.entry, c.machine); !errors.Is(err, ErrMalformed) || o != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
 	unplaced := bytes.Clone(data)
 	place(t, unplaced, map[string]uint64{".text": 0, ".eh_frame": 0})
-	if o, err := open(unplaced); err != nil || len(o.Code) != 0 || len(o.functions) != 0 || o.Frames != (Span{}) {
+	if o, err := open(unplaced); err != nil || len(o.Code) != 0 || len(o.functions) != 0 || o.Frames != (JITSpan{}) {
 		t.Errorf("an object that was not loaded: %+v, %v", o, err)
 	}
 	spaced := bytes.Replace(data, []byte("\x00outer\x00"), []byte("\x00ou er\x00"), 1)
@@ -218,7 +218,7 @@ const (
 	shOffset, shSize, shLink        = 24, 32, 40
 )
 
-// manySymbols makes an object of nearly 16 MB with as many sections and symbols as Open reads. The names of all of them
+// manySymbols makes an object of nearly 16 MB with as many sections and symbols as OpenJIT reads. The names of all of them
 // are at an offset of one string table, which is also used for the names of the sections. All symbols are functions.
 func manySymbols(names []byte, offset uint32) []byte {
 	le := binary.LittleEndian
@@ -328,7 +328,7 @@ func FuzzEntries(f *testing.F) {
 	f.Add(append(words(1, 24, 24), words(0, 0, 1, 2)...))
 	f.Add(append(words(1, 24, 24), words(24, 0, 1, 2)...))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		entries, err := Entries(memory{0: data}.read, binary.LittleEndian, 0)
+		entries, err := JITEntries(memory{0: data}.read, binary.LittleEndian, 0)
 		if len(entries) > maxEntries || err != nil && !errors.Is(err, ErrMalformed) {
 			t.Errorf("%d entries, %v", len(entries), err)
 		}

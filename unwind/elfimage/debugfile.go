@@ -1,13 +1,4 @@
-// Package debugfile finds the separate debug information of an ELF image: a file that a distribution's debug package,
-// or objcopy, has put elsewhere.
-//
-// The places and their order are GDB's ("Separate Debug Files" in its manual). First comes the build-id under a list
-// of folders. Then comes the name in .gnu_debuglink, beside the file and under those folders. Last comes the small
-// symbol table in .gnu_debugdata of the file itself. A file is used only if it is proved to belong to the image: the
-// build-id must be the image's, and a debug link's checksum must match. Files that do not match are reported.
-//
-// The package must not know of processes, DWARF or symbols. It does not use the network.
-package debugfile
+package elfimage
 
 import (
 	"errors"
@@ -15,8 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-
-	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // Errors that callers branch on. They are wrapped with the image's name. ErrMismatch is also wrapped with the files
@@ -28,18 +17,18 @@ var (
 	ErrMismatch = errors.New("debug file is of another build")
 )
 
-// How is the method by which debug information was found.
-type How string
+// FoundHow is the method by which debug information was found.
+type FoundHow string
 
 // The methods, in the order in which they are tried.
 const (
-	ByBuildID   How = "build-id"
-	ByDebugLink How = "debuglink"
-	ByDebugData How = "debugdata"
+	ByBuildID   FoundHow = "build-id"
+	ByDebugLink FoundHow = "debuglink"
+	ByDebugData FoundHow = "debugdata"
 	// BySupplement is the link from a debug file to the file that dwz created for common data of several files.
-	BySupplement How = "supplement"
+	BySupplement FoundHow = "supplement"
 	// BySplit is the name of a split file (.dwo).
-	BySplit How = "split"
+	BySplit FoundHow = "split"
 )
 
 // DefaultFolder is where distributions install debug files.
@@ -51,8 +40,8 @@ type File interface {
 	io.Closer
 }
 
-// Options define where to search.
-type Options struct {
+// SearchOptions define where to search.
+type SearchOptions struct {
 	// Folders are searched in turn; nil means DefaultFolder.
 	Folders []string
 	// Root is prepended to every path, including the image's own: the root directory of another mount namespace. ""
@@ -64,14 +53,14 @@ type Options struct {
 	Open func(path string) (File, error)
 }
 
-// Result is debug information that belongs to the image.
-type Result struct {
+// FoundFile is debug information that belongs to the image.
+type FoundFile struct {
 	// Image stays usable until Close.
-	Image *elfimage.Image
+	Image *Image
 	// Path is the file's path, below Root. For ByDebugData it is the path of the image itself.
 	Path string
 	// How it was found.
-	How How
+	How FoundHow
 	// Skipped are the files at earlier places that were not used, because they are of another build or unreadable.
 	Skipped []error
 
@@ -79,16 +68,16 @@ type Result struct {
 }
 
 // Close closes the file that the image is read from.
-func (r *Result) Close() error {
+func (r *FoundFile) Close() error {
 	if r.file == nil {
 		return nil
 	}
 	return r.file.Close()
 }
 
-// Find searches the separate debug information of an image. path is the image's path below Options.Root, or "" if it
+// FindDebugFile searches the separate debug information of an image. path is the image's path below SearchOptions.Root, or "" if it
 // has none, like the vDSO. The error is ErrNone or ErrMismatch.
-func Find(m *elfimage.Image, path string, o Options) (Result, error) {
+func FindDebugFile(m *Image, path string, o SearchOptions) (FoundFile, error) {
 	s := search{options: o, image: m, path: path}
 	for _, c := range s.candidates() {
 		if r, ok := s.try(c); ok {
@@ -98,21 +87,21 @@ func Find(m *elfimage.Image, path string, o Options) (Result, error) {
 	if r, ok := s.debugData(); ok {
 		return r, nil
 	}
-	return Result{}, s.failure()
+	return FoundFile{}, s.failure()
 }
 
 // candidate is a place where debug information may be.
 type candidate struct {
 	path string
-	how  How
+	how  FoundHow
 	// check verifies that the file belongs to the image; nil means that equal build-ids are enough.
-	check func(File, *elfimage.Image) error
+	check func(File, *Image) error
 }
 
-// search is one call of Find.
+// search is one call of FindDebugFile.
 type search struct {
-	options    Options
-	image      *elfimage.Image
+	options    SearchOptions
+	image      *Image
 	path       string
 	mismatched bool
 	skipped    []error
@@ -131,7 +120,7 @@ func (s *search) candidates() []candidate {
 	if !ok || !plainName(name) {
 		return all
 	}
-	check := func(f File, _ *elfimage.Image) error { return checkCRC(f, crc) }
+	check := func(f File, _ *Image) error { return checkCRC(f, crc) }
 	for _, p := range linkPaths(s.path, name, folders) {
 		all = append(all, candidate{path: p, how: ByDebugLink, check: check})
 	}
@@ -139,15 +128,15 @@ func (s *search) candidates() []candidate {
 }
 
 // try opens a candidate and verifies that it belongs to the image.
-func (s *search) try(c candidate) (Result, bool) {
+func (s *search) try(c candidate) (FoundFile, bool) {
 	f, err := s.options.open(c.path)
 	if errors.Is(err, os.ErrNotExist) {
-		return Result{}, false
+		return FoundFile{}, false
 	}
 	if err != nil {
 		return s.skip(c.path, err)
 	}
-	m, err := elfimage.Open(f, c.path)
+	m, err := Open(f, c.path)
 	if err == nil {
 		err = s.belongs(f, m, c)
 	}
@@ -155,11 +144,11 @@ func (s *search) try(c candidate) (Result, bool) {
 		_ = f.Close()
 		return s.skip(c.path, err)
 	}
-	return Result{Image: m, Path: c.path, How: c.how, Skipped: s.skipped, file: f}, true
+	return FoundFile{Image: m, Path: c.path, How: c.how, Skipped: s.skipped, file: f}, true
 }
 
 // belongs verifies that a candidate belongs to the image: first by its build-id, which is cheap.
-func (s *search) belongs(f File, m *elfimage.Image, c candidate) error {
+func (s *search) belongs(f File, m *Image, c candidate) error {
 	if m.BuildID() != s.image.BuildID() {
 		return fmt.Errorf("%w: build-id %q, not %q", ErrMismatch, m.BuildID(), s.image.BuildID())
 	}
@@ -173,10 +162,10 @@ func (s *search) belongs(f File, m *elfimage.Image, c candidate) error {
 }
 
 // skip remembers why a candidate was not used.
-func (s *search) skip(path string, err error) (Result, bool) {
+func (s *search) skip(path string, err error) (FoundFile, bool) {
 	s.mismatched = s.mismatched || errors.Is(err, ErrMismatch)
 	s.skipped = append(s.skipped, fmt.Errorf("%s: %w", path, err))
-	return Result{}, false
+	return FoundFile{}, false
 }
 
 // failure returns the error if nothing was found, with the unsuitable files.
@@ -188,7 +177,7 @@ func (s *search) failure() error {
 }
 
 // folders returns the configured folders or the default.
-func (o *Options) folders() []string {
+func (o *SearchOptions) folders() []string {
 	if o.Folders == nil {
 		return []string{DefaultFolder}
 	}
@@ -196,7 +185,7 @@ func (o *Options) folders() []string {
 }
 
 // open opens a file below the root.
-func (o *Options) open(path string) (File, error) {
+func (o *SearchOptions) open(path string) (File, error) {
 	if o.Root != "" {
 		path = filepath.Join(o.Root, filepath.Join("/", path))
 	}
@@ -206,5 +195,5 @@ func (o *Options) open(path string) (File, error) {
 	return o.Open(path)
 }
 
-// errNoOpen means that the caller did not set Options.Open.
+// errNoOpen means that the caller did not set SearchOptions.Open.
 var errNoOpen = errors.New("no function to open files")

@@ -1,4 +1,4 @@
-package logformat
+package render
 
 import (
 	"bytes"

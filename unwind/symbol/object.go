@@ -1,4 +1,4 @@
-package jit
+package symbol
 
 import (
 	"cmp"
@@ -17,32 +17,32 @@ const (
 	maxFrames   = 1 << 20
 )
 
-// Span is a range of addresses, End behind it.
-type Span struct{ Start, End uint64 }
+// JITSpan is a range of addresses, End behind it.
+type JITSpan struct{ Start, End uint64 }
 
 // holds reports whether the span has an address.
-func (s Span) holds(addr uint64) bool { return addr >= s.Start && addr < s.End }
+func (s JITSpan) holds(addr uint64) bool { return addr >= s.Start && addr < s.End }
 
-// Function is a function of an object.
-type Function struct {
-	Span
+// JITFunction is a function of an object.
+type JITFunction struct {
+	JITSpan
 
 	Name string
 }
 
-// Object is the code of an entry.
-type Object struct {
+// JITObject is the code of an entry.
+type JITObject struct {
 	// Code are the addresses of its code.
-	Code []Span
+	Code []JITSpan
 	// Frames is the address range of its .eh_frame section in memory, relocated. It is empty if there is none.
-	Frames    Span
-	functions []Function // by address
+	Frames    JITSpan
+	functions []JITFunction // by address
 }
 
-// Open reads the headers and the symbols of an entry's object for the given machine. The object may be relocatable.
+// OpenJIT reads the headers and the symbols of an entry's object for the given machine. The object may be relocatable.
 // The program has then written the load address of each section into the section headers. The error is ErrMalformed.
-// If only the symbols are malformed, Open also returns the object, without functions.
-func Open(m Memory, e Entry, machine elf.Machine) (*Object, error) {
+// If only the symbols are malformed, OpenJIT also returns the object, without functions.
+func OpenJIT(m JITMemory, e JITEntry, machine elf.Machine) (*JITObject, error) {
 	if e.File == 0 || e.Size == 0 || e.Size > maxFile || e.File+e.Size < e.File {
 		return nil, fmt.Errorf("%w: object of %d bytes at %#x", ErrMalformed, e.Size, e.File)
 	}
@@ -53,12 +53,12 @@ func Open(m Memory, e Entry, machine elf.Machine) (*Object, error) {
 	if f.machine != machine {
 		return nil, fmt.Errorf("%w: object at %#x for %s", ErrMalformed, e.File, f.machine)
 	}
-	o := &Object{}
+	o := &JITObject{}
 	for _, s := range f.sections {
 		if s.addr == 0 || s.size == 0 || s.size > maxFile || s.addr+s.size < s.addr || s.flags&elf.SHF_ALLOC == 0 {
 			continue
 		}
-		span := Span{s.addr, s.addr + s.size}
+		span := JITSpan{s.addr, s.addr + s.size}
 		switch {
 		case s.flags&elf.SHF_EXECINSTR != 0:
 			o.Code = append(o.Code, span)
@@ -73,12 +73,12 @@ func Open(m Memory, e Entry, machine elf.Machine) (*Object, error) {
 
 // functions returns the functions of the symbol table by address. An object without symbols has no functions, which is
 // not an error.
-func (f *file) functions() ([]Function, error) {
+func (f *file) functions() ([]JITFunction, error) {
 	symbols, names, err := f.symbols()
 	if err != nil {
 		return nil, err
 	}
-	var functions []Function
+	var functions []JITFunction
 	total := 0
 	for i := elf.Sym64Size; i < len(symbols); i += elf.Sym64Size { // the first symbol is empty
 		fn, ok := f.function(symbols[i:], names)
@@ -90,19 +90,19 @@ func (f *file) functions() ([]Function, error) {
 		}
 		functions = append(functions, fn)
 	}
-	slices.SortFunc(functions, func(a, b Function) int {
+	slices.SortFunc(functions, func(a, b JITFunction) int {
 		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End), cmp.Compare(a.Name, b.Name))
 	})
 	return functions, nil
 }
 
 // function returns the function of a symbol that lies completely in a section of code. names is the string table.
-func (f *file) function(symbol, names []byte) (Function, bool) {
+func (f *file) function(symbol, names []byte) (JITFunction, bool) {
 	const info, section, value, size = 4, 6, 8, 16
 	start, length, index := f.order.Uint64(symbol[value:]), f.order.Uint64(symbol[size:]), f.order.Uint16(symbol[section:])
 	if elf.ST_TYPE(symbol[info]) != elf.STT_FUNC || length == 0 || elf.SectionIndex(index) == elf.SHN_UNDEF ||
 		int(index) >= len(f.sections) {
-		return Function{}, false
+		return JITFunction{}, false
 	}
 	s := f.sections[index]
 	if f.typ == elf.ET_REL {
@@ -110,10 +110,10 @@ func (f *file) function(symbol, names []byte) (Function, bool) {
 	}
 	off := start - s.addr
 	if s.addr == 0 || s.flags&elf.SHF_EXECINSTR == 0 || off > s.size || length > s.size-off {
-		return Function{}, false
+		return JITFunction{}, false
 	}
 	name := nameAt(names, f.order.Uint32(symbol))
-	return Function{Span{start, start + length}, name}, printable(name)
+	return JITFunction{JITSpan{start, start + length}, name}, printable(name)
 }
 
 // printable reports whether a name can be shown on one line.
@@ -127,13 +127,13 @@ func printable(name string) bool {
 }
 
 // Holds reports whether an address lies in the object's code.
-func (o *Object) Holds(addr uint64) bool {
-	return slices.ContainsFunc(o.Code, func(s Span) bool { return s.holds(addr) })
+func (o *JITObject) Holds(addr uint64) bool {
+	return slices.ContainsFunc(o.Code, func(s JITSpan) bool { return s.holds(addr) })
 }
 
-// Function returns the function whose symbol covers an address. If one function lies in another, it returns the
+// JITFunction returns the function whose symbol covers an address. If one function lies in another, it returns the
 // innermost.
-func (o *Object) Function(addr uint64) (Function, bool) {
+func (o *JITObject) Function(addr uint64) (JITFunction, bool) {
 	const maxOverlap = 8
 	i := sort.Search(len(o.functions), func(i int) bool { return o.functions[i].Start > addr })
 	for low := max(0, i-maxOverlap); i > low; i-- {
@@ -141,5 +141,5 @@ func (o *Object) Function(addr uint64) (Function, bool) {
 			return *f, true
 		}
 	}
-	return Function{}, false
+	return JITFunction{}, false
 }
