@@ -110,11 +110,55 @@ func Anonymous(i *Incident) (*Incident, []string) {
 		}
 		out.Host.Disks = append(out.Host.Disks, clean)
 	}
+	c.parts(out, i)
 	for _, m := range i.Missing {
 		c.remove("message about a missing part", m)
 	}
 	return out, c.list()
 }
+
+// parts copies figures and kinds of nodes, without names and messages.
+func (c *cleaner) parts(out, i *Incident) {
+	for _, m := range i.Memory {
+		c.remove("message about a missing part", m.Error)
+		for _, s := range m.Largest {
+			c.remove("name of a memory context", s.Name)
+		}
+		out.Memory = append(out.Memory, ProcessMemory{PID: m.PID, Type: c.backendType(m.Type), Anonymous: m.Anonymous, Swapped: m.Swapped, Contexts: m.Contexts})
+	}
+	for _, p := range i.Plans {
+		c.remove("message about a missing part", p.Error)
+		out.Plans = append(out.Plans, ProcessPlan{PID: p.PID, Time: p.Time, Statements: c.plan(p.Statements), LeftOut: p.LeftOut})
+	}
+	if w := i.WAL; w != nil {
+		c.remove("message about a missing part", w.Error)
+		out.WAL = &WAL{
+			Checkpoint: position(w.Checkpoint), Recovery: w.Recovery, End: position(w.End), Replayed: position(w.Replayed),
+			Paused: w.Paused,
+		}
+		for _, s := range w.Senders {
+			out.WAL.Senders = append(out.WAL.Senders, Receiver{
+				PID: s.PID, Logical: s.Logical, Sent: position(s.Sent), Write: position(s.Write), Flush: position(s.Flush),
+				Apply: position(s.Apply),
+			})
+		}
+	}
+}
+
+func (c *cleaner) plan(list []*PlanNode) []*PlanNode {
+	out := []*PlanNode{}
+	for _, n := range list {
+		if n == nil {
+			continue
+		}
+		c.remove("name in a plan", n.Name)
+		out = append(out, &PlanNode{Type: words(n.Type), Rows: n.Rows, Cost: n.Cost, Running: n.Running, Children: c.plan(n.Children)})
+	}
+	return out
+}
+
+// position keeps a position of WAL.
+func position(text string) string { return keep(text, "/") }
 
 // list says what was removed.
 func (c *cleaner) list() []string {

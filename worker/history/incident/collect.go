@@ -53,7 +53,8 @@ func Collect(ctx context.Context, src Source, f rules.Finding, l *rules.Look) *I
 			Clients: l.Clients, Slots: l.Slots},
 	}
 	i.Reason.Since = f.Since.UTC().Round(0)
-	if control, err := cluster.ReadControl(src.Server.DataDir); err != nil {
+	control, err := cluster.ReadControl(src.Server.DataDir)
+	if err != nil {
 		i.missing("system identifier", err)
 	} else {
 		i.Server.SystemID, i.Server.Timeline = control.ID(), control.Timeline
@@ -61,6 +62,13 @@ func Collect(ctx context.Context, src Source, f rules.Finding, l *rules.Look) *I
 	i.Sessions, i.SessionsLeftOut = sessions(l.Rows, l.Procs, f.Processes)
 	i.Forest = forest(i.Sessions)
 	i.takeStacks(ctx, &src)
+	if r, m, err := all(src.Server); err != nil {
+		i.missing("memory, plans and positions of WAL", err)
+	} else {
+		i.addWAL(&src, r, m, control)
+		i.addPlans(ctx, &src, m)
+		i.addMemory(ctx, &src, m)
+	}
 	i.addSettings(src.Server)
 	i.Host = hostOf(ctx, []string{src.Server.DataDir, filepath.Join(src.Server.DataDir, "pg_wal"), src.StateDir})
 	i.addHistory(ctx, src.StateDir)

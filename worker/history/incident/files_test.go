@@ -46,6 +46,9 @@ func hostileIncident(at time.Time) *Incident {
 			Disks: []Disk{{Path: hostile, Error: hostile}},
 		},
 		Missing: []string{hostile},
+		Memory:  []ProcessMemory{{PID: 1, Type: hostile, Largest: []ContextsSum{{hostile, 1}}, Error: hostile}},
+		Plans:   []ProcessPlan{{PID: 1, Error: hostile, Statements: []*PlanNode{{Type: hostile, Name: hostile, Children: []*PlanNode{{Type: hostile, Name: hostile}}}}}},
+		WAL:     &WAL{Checkpoint: hostile, End: hostile, Replayed: hostile, Error: hostile, Senders: []Receiver{{Sent: hostile, Write: hostile, Flush: hostile, Apply: hostile}}},
 	}
 }
 

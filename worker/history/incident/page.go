@@ -85,6 +85,7 @@ func Page(i *Incident) []byte {
 	v.blockers()
 	v.sessionTable()
 	v.stackList()
+	v.parts()
 	v.before()
 	v.serverAndHost()
 	return []byte(v.b.String())
@@ -228,6 +229,64 @@ func (v *pageView) stackList() {
 	}
 	if len(v.incident.Stacks) == 0 {
 		v.raw("<p>No stacks were taken.</p>\n")
+	}
+}
+
+// parts writes plans, memory and positions of WAL.
+func (v *pageView) parts() {
+	i := v.incident
+	if len(i.Plans) > 0 {
+		v.raw("\n<h2>Plans</h2>\n")
+	}
+	for j := range i.Plans {
+		p := &i.Plans[j]
+		v.put("<p>{} {}</p>", number(p.PID), p.Error)
+		for _, n := range p.Statements {
+			v.raw("<pre>")
+			v.plan(n, "")
+			v.raw("</pre>")
+		}
+		v.raw("\n")
+	}
+	if len(i.Memory) > 0 {
+		v.raw("\n<h2>Memory of the largest processes</h2>\n<table><tr><th>pid</th><th>type</th><th>own memory</th><th>in contexts</th><th>largest contexts</th></tr>")
+	}
+	for j := range i.Memory {
+		m := &i.Memory[j]
+		v.put("<tr><td>{}</td><td>{}</td><td>{} kB</td><td>{} kB</td><td>", number(m.PID), m.Type, number((m.Anonymous+m.Swapped)>>10), number(m.Contexts>>10))
+		for _, s := range m.Largest {
+			v.put("{} {} kB<br>", s.Name, number(s.Bytes>>10))
+		}
+		v.put("{}</td></tr>\n", m.Error)
+	}
+	if len(i.Memory) > 0 {
+		v.raw("</table>\n")
+	}
+	if w := i.WAL; w != nil {
+		v.put("<h2>WAL</h2><p>last checkpoint {}; end {}; replayed {}; {}</p>\n", w.Checkpoint, w.End, w.Replayed, w.Error)
+		for _, s := range w.Senders {
+			v.put("<p>WAL sender {}: sent {}, write {}, flush {}, apply {}</p>\n", number(s.PID), s.Sent, s.Write, s.Flush, s.Apply)
+		}
+	}
+}
+
+// plan writes a node of a plan with those below it.
+func (v *pageView) plan(n *PlanNode, indent string) {
+	const deepest = 200
+	if n == nil || len(indent) > deepest {
+		return
+	}
+	for range len(indent) {
+		v.raw(" ")
+	}
+	v.put("{}", n.Type)
+	v.optional(" on {}", n.Name)
+	if n.Running {
+		v.raw(" (running)")
+	}
+	v.raw("\n")
+	for _, c := range n.Children {
+		v.plan(c, indent+"  ")
 	}
 }
 

@@ -198,6 +198,15 @@ func (s *scene) recorded(want func(*store.Row) bool) (found bool) {
 
 // checkIncident expects all parts, in both files, and no markup from names.
 func (s *scene) checkIncident(i *Incident, f rules.Finding) {
+	if len(i.Memory) != maxMemory || i.Memory[0].Anonymous == 0 || i.Memory[0].Contexts == 0 {
+		s.t.Errorf("memory: %+v", i.Memory)
+	}
+	if len(i.Plans) == 0 || len(i.Plans[0].Statements) == 0 || i.Plans[0].Statements[0].Type != "ModifyTable" {
+		s.t.Errorf("plans: %+v", i.Plans)
+	}
+	if i.WAL == nil || i.WAL.Error != "" || i.WAL.End == "" || i.WAL.Checkpoint == "" || i.WAL.Recovery {
+		s.t.Errorf("WAL: %+v", i.WAL)
+	}
 	s.t.Helper()
 	d := Dir{Path: DirOf(s.dir, i.Server.SystemID), Keep: 3, Size: 1 << 30}
 	path, err := d.Write(i)

@@ -20,6 +20,8 @@ type Control struct {
 	SystemIdentifier uint64
 	// Timeline is the timeline of the last checkpoint. 0: the format of the file is not known.
 	Timeline uint32
+	// Checkpoint is the position of the last checkpoint in WAL. 0: the format of the file is not known.
+	Checkpoint uint64
 }
 
 // ID returns the system identifier in decimal, as pg_control_system() shows it.
@@ -27,10 +29,11 @@ func (c Control) ID() string { return strconv.FormatUint(c.SystemIdentifier, 10)
 
 // The places of the fields. They are the same in PostgreSQL 11 to 18.
 const (
-	controlVersionAt  = 8
-	controlTimelineAt = 48
-	controlLeast      = 1100 // PG_CONTROL_VERSION of PostgreSQL 11
-	controlMost       = 1899
+	controlVersionAt    = 8
+	controlCheckpointAt = 32
+	controlTimelineAt   = 48
+	controlLeast        = 1100 // PG_CONTROL_VERSION of PostgreSQL 11
+	controlMost         = 1899
 )
 
 // ReadControl reads the control file of a data directory. The error wraps ErrControl.
@@ -53,6 +56,7 @@ func parseControl(data []byte) (Control, error) {
 		return Control{}, fmt.Errorf("%w: the system identifier is 0", ErrControl)
 	}
 	if v := binary.NativeEndian.Uint32(data[controlVersionAt:]); v >= controlLeast && v <= controlMost {
+		c.Checkpoint = binary.NativeEndian.Uint64(data[controlCheckpointAt:])
 		c.Timeline = binary.NativeEndian.Uint32(data[controlTimelineAt:])
 	}
 	return c, nil

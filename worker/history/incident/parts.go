@@ -1,0 +1,307 @@
+package incident
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/worker/measure/runningplan"
+	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/locks"
+	"pg_stat_backtrace/worker/pg/memctx"
+	"pg_stat_backtrace/worker/pg/plan"
+	"pg_stat_backtrace/worker/pg/state"
+)
+
+// Limits of the parts. Each part has its own time: a part that is late does not cost another one.
+const (
+	memoryLimit    = 2 * time.Second
+	contextsLimit  = 500 * time.Millisecond // of one process
+	maxMemory      = 5                      // processes
+	maxContexts    = 1 << 16                // of a process, and pages of its memory that are kept
+	largestSums    = 3
+	plansLimit     = 3 * time.Second
+	planLimit      = time.Second // of one process
+	maxPlans       = 5
+	maxPlanNodes   = 500
+	maxNodeName    = 200
+	maxWALReceived = 100
+)
+
+// ProcessMemory is the memory of a process. Shared memory does not count.
+type ProcessMemory struct {
+	PID       int32  `json:"pid"`
+	Type      string `json:"backend_type,omitempty"`
+	Anonymous uint64 `json:"anonymous_bytes"`
+	Swapped   uint64 `json:"swapped_bytes"`
+	// Contexts is the sum of its memory contexts, and Largest the names with the most of it. If they are not known, Error says
+	// why.
+	Contexts int64         `json:"contexts_bytes,omitempty"`
+	Largest  []ContextsSum `json:"largest_contexts,omitempty"`
+	Error    string        `json:"error,omitempty"`
+}
+
+// ContextsSum is the memory of all contexts with one name.
+type ContextsSum struct {
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"`
+}
+
+// WAL is how far WAL has come. Positions are as pg_lsn has them.
+type WAL struct {
+	// Checkpoint is the position of the last checkpoint, from the control file.
+	Checkpoint string `json:"checkpoint,omitempty"`
+	// Recovery is set on a standby. End is the end of the WAL on disk, and Replayed of the WAL that was replayed.
+	Recovery bool       `json:"in_recovery"`
+	End      string     `json:"end,omitempty"`
+	Replayed string     `json:"replayed,omitempty"`
+	Paused   bool       `json:"replay_paused,omitempty"`
+	Senders  []Receiver `json:"senders,omitempty"`
+	// Error says why the positions are not known.
+	Error string `json:"error,omitempty"`
+}
+
+// Receiver is what a WAL sender has sent, and what its receiver has confirmed.
+type Receiver struct {
+	PID     int32  `json:"pid"`
+	Logical bool   `json:"logical,omitempty"`
+	Sent    string `json:"sent,omitempty"`
+	Write   string `json:"write,omitempty"`
+	Flush   string `json:"flush,omitempty"`
+	Apply   string `json:"apply,omitempty"`
+}
+
+// ProcessPlan has the plans of the statements that a process ran, the outermost first, or the reason why they are not known.
+type ProcessPlan struct {
+	PID        int32       `json:"pid"`
+	Time       time.Time   `json:"time"`
+	Statements []*PlanNode `json:"statements"`
+	LeftOut    int         `json:"nodes_left_out,omitempty"`
+	Error      string      `json:"error,omitempty"`
+}
+
+// PlanNode is a node of a plan.
+type PlanNode struct {
+	Type string `json:"node_type"`
+	// Name is the relation, index or common table expression.
+	Name string  `json:"name,omitempty"`
+	Rows float64 `json:"plan_rows"`
+	Cost float64 `json:"total_cost"`
+	// Running marks the node in which the process was.
+	Running  bool        `json:"running,omitempty"`
+	Children []*PlanNode `json:"plans,omitempty"`
+}
+
+// all reads all sessions, also those that are idle.
+func all(c cluster.Cluster) (*state.Reader, *moment.Moment, error) {
+	r, err := state.Open(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := r.Read(state.Options{})
+	return r, m, err
+}
+
+// addMemory adds the processes with the most memory of their own.
+func (i *Incident) addMemory(ctx context.Context, src *Source, m *moment.Moment) {
+	ctx, cancel := context.WithTimeout(ctx, memoryLimit)
+	defer cancel()
+	local := map[int32]int{}
+	for j := range m.Sessions {
+		s := &m.Sessions[j]
+		if ctx.Err() != nil {
+			i.missing("memory", fmt.Errorf("only %d of %d processes were read", j, len(m.Sessions)))
+			break
+		}
+		if st, err := procfs.ReadStatus(s.PID); err == nil {
+			pid := int32(s.ServerPID)
+			local[pid] = s.PID
+			i.Memory = append(i.Memory, ProcessMemory{PID: pid, Type: s.Type, Anonymous: st.Anonymous, Swapped: st.Swapped})
+		}
+	}
+	slices.SortStableFunc(i.Memory, func(a, b ProcessMemory) int { return cmp.Compare(b.Anonymous+b.Swapped, a.Anonymous+a.Swapped) })
+	i.Memory = i.Memory[:min(maxMemory, len(i.Memory))]
+	for j := range i.Memory {
+		p := &i.Memory[j]
+		if err := p.contexts(ctx, src, local[p.PID]); err != nil {
+			p.Error = err.Error()
+		}
+	}
+}
+
+// contexts reads the memory contexts of a process.
+func (p *ProcessMemory) contexts(ctx context.Context, src *Source, pid int) error {
+	if src.Capturer == nil {
+		return errors.New("memory contexts are not read")
+	}
+	target, err := src.Server.Contains(pid)
+	if err != nil {
+		return err
+	}
+	defer target.Held.Release()
+	ctx, cancel := context.WithTimeout(ctx, contextsLimit)
+	defer cancel()
+	tree, err := src.Capturer.MemoryContexts(ctx, target, memctx.Options{MaxContexts: maxContexts, MaxPages: maxContexts})
+	if err != nil {
+		return err
+	}
+	sums := map[string]int64{}
+	for i := range tree.Contexts {
+		c := &tree.Contexts[i]
+		p.Contexts += max(c.Total, 0)
+		sums[bounded(c.Name)] += max(c.Total, 0)
+	}
+	for name, n := range sums {
+		p.Largest = append(p.Largest, ContextsSum{name, n})
+	}
+	slices.SortFunc(p.Largest, func(a, b ContextsSum) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name)) })
+	p.Largest = p.Largest[:min(largestSums, len(p.Largest))]
+	switch {
+	case tree.LeftOut:
+		p.Error = "some contexts are left out"
+	case !tree.Consistent:
+		p.Error = "the contexts changed while they were read"
+	}
+	return nil
+}
+
+// lsn returns a position of WAL as PostgreSQL prints it; empty: not known.
+func lsn(n uint64) string {
+	const half = 32
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%X/%X", n>>half, uint32(n))
+}
+
+// addWAL adds how far WAL has come.
+func (i *Incident) addWAL(src *Source, r *state.Reader, m *moment.Moment, control cluster.Control) {
+	i.WAL = &WAL{Checkpoint: lsn(control.Checkpoint)}
+	l, err := locks.Open(src.Server)
+	if err != nil {
+		i.WAL.Error = err.Error()
+		return
+	}
+	p, err := r.Positions(l, func(pid int) bool {
+		return slices.ContainsFunc(m.Sessions, func(s moment.Session) bool { return s.ServerPID == pid && s.DatabaseOID != 0 })
+	})
+	if err != nil {
+		i.WAL.Error = err.Error()
+		return
+	}
+	i.WAL.Recovery, i.WAL.End, i.WAL.Replayed, i.WAL.Paused = p.Recovery, lsn(p.End), lsn(p.Replayed), p.Paused
+	for _, s := range p.Senders[:min(maxWALReceived, len(p.Senders))] {
+		i.WAL.Senders = append(i.WAL.Senders, Receiver{
+			PID: int32(s.PID), Logical: s.Logical, Sent: lsn(s.Sent), Write: lsn(s.Write), Flush: lsn(s.Flush), Apply: lsn(s.Apply),
+		})
+	}
+}
+
+// addPlans adds the plans of the processes that block others, then of the statements that have run longest. A session whose query
+// text is not recorded has no plan: the plan has names of the query.
+func (i *Incident) addPlans(ctx context.Context, src *Source, m *moment.Moment) {
+	i.Plans = []ProcessPlan{}
+	if src.Capturer == nil {
+		return
+	}
+	local := map[int32]int{}
+	for j := range m.Sessions {
+		local[int32(m.Sessions[j].ServerPID)] = m.Sessions[j].PID
+	}
+	pids := []int32{i.Reason.Root}
+	for _, n := range i.Forest {
+		pids = append(pids, n.PID)
+	}
+	running := slices.DeleteFunc(slices.Clone(i.Sessions), func(s Session) bool { return s.State != "active" || s.QueryStart == nil })
+	slices.SortStableFunc(running, func(a, b Session) int {
+		return cmp.Or(cmp.Compare(rank(i.Reason.Processes, a.PID), rank(i.Reason.Processes, b.PID)), a.QueryStart.Compare(*b.QueryStart))
+	})
+	for j := range running {
+		pids = append(pids, running[j].PID)
+	}
+	ctx, cancel := context.WithTimeout(ctx, plansLimit)
+	defer cancel()
+	read := map[int32]bool{}
+	for _, pid := range pids {
+		if pid <= 0 || read[pid] || len(i.Plans) >= maxPlans || local[pid] == 0 {
+			continue
+		}
+		read[pid] = true
+		j := slices.IndexFunc(i.Sessions, func(s Session) bool { return s.PID == pid })
+		if j < 0 || i.Sessions[j].State != "active" {
+			continue // it executes nothing
+		}
+		p := ProcessPlan{PID: pid, Time: time.Now().UTC().Round(time.Microsecond), Statements: []*PlanNode{}}
+		err := ctx.Err()
+		switch {
+		case err != nil:
+		case i.Sessions[j].Query == "":
+			err = errors.New("the query text of this session is not recorded")
+		default:
+			err = p.read(ctx, src, local[pid])
+		}
+		if err != nil {
+			p.Error = err.Error()
+		}
+		i.Plans = append(i.Plans, p)
+	}
+}
+
+func (p *ProcessPlan) read(ctx context.Context, src *Source, pid int) error {
+	target, err := src.Server.Contains(pid)
+	if err != nil {
+		return err
+	}
+	defer target.Held.Release()
+	ctx, cancel := context.WithTimeout(ctx, planLimit)
+	defer cancel()
+	r := runningplan.Reader{Capturer: src.Capturer, NonStop: true}
+	found := r.Read(ctx, target, nil)
+	if found.Err != nil {
+		return found.Err
+	}
+	room := maxPlanNodes
+	for _, l := range found.Plans.Levels {
+		switch {
+		case l.Top != nil:
+			p.Statements = append(p.Statements, planNode(l.Top, &room))
+		case p.Error == "":
+			p.Error = l.Reason
+		}
+	}
+	p.LeftOut = max(0, -room)
+	if len(found.Plans.Levels) == 0 {
+		p.Error = "it executes no plan"
+	}
+	return nil
+}
+
+// planNode copies a node with those below it, while there is room.
+func planNode(n *plan.Node, room *int) *PlanNode {
+	text := func(names ...string) string {
+		for _, name := range names {
+			if s, ok := n.Properties[name].(string); ok && s != "" {
+				return s[:min(len(s), maxNodeName)]
+			}
+		}
+		return ""
+	}
+	out := &PlanNode{
+		Type: cmp.Or(text(plan.NodeType), n.Kind), Name: text(plan.IndexName, plan.RelationName, plan.CTEName), Rows: n.Rows, Cost: n.Total,
+		Running: n.Running,
+	}
+	*room--
+	for _, c := range n.Children {
+		if *room <= 0 {
+			*room--
+			continue
+		}
+		out.Children = append(out.Children, planNode(c, room))
+	}
+	return out
+}
