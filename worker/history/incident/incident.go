@@ -48,7 +48,7 @@ type Incident struct {
 	Forest []*Node `json:"forest"`
 	// Stacks are those of the processes that the reason names, then of further ones, and were taken a moment later.
 	Stacks []ProcessStack `json:"stacks"`
-	// Memory has the processes with the most memory of their own, Plans what those that block or run executed, and WAL how far
+	// Memory has the processes with the most memory of their own, Plans the plans of blocking and running processes, and WAL how far
 	// WAL has come.
 	Memory []ProcessMemory `json:"memory,omitempty"`
 	Plans  []ProcessPlan   `json:"plans,omitempty"`

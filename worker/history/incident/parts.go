@@ -97,7 +97,7 @@ type PlanNode struct {
 	Children []*PlanNode `json:"plans,omitempty"`
 }
 
-// all reads all sessions, also those that are idle.
+// all reads all sessions, also the idle ones.
 func all(c cluster.Cluster) (*state.Reader, *moment.Moment, error) {
 	r, err := state.Open(c)
 	if err != nil {

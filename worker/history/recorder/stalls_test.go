@@ -111,7 +111,7 @@ func suspend(t *testing.T, pid int) (resume func()) {
 	return resume
 }
 
-// TestSameStackOfServer has statements that loop in one place, and another statement that advances.
+// TestSameStackOfServer has a statement that loops in one place, and a statement that works.
 func TestSameStackOfServer(t *testing.T) {
 	pgtest.One(t, func(t *testing.T, bin string) {
 		s := pgtest.Start(t, bin, pgtest.Options{Conf: []string{"autovacuum = off"}})
@@ -143,7 +143,7 @@ func TestSameStackOfServer(t *testing.T) {
 	})
 }
 
-// TestCheckpointOfServer has a checkpoint that is slow, then a stopped one, and a third without a begin.
+// TestCheckpointOfServer has a slow checkpoint, a checkpoint that stops, and a request for a checkpoint that does not begin.
 func TestCheckpointOfServer(t *testing.T) {
 	pgtest.One(t, func(t *testing.T, bin string) {
 		s := pgtest.Start(t, bin, pgtest.Options{Conf: []string{
@@ -212,7 +212,7 @@ func TestCheckpointOfServer(t *testing.T) {
 	})
 }
 
-// TestReplicationOfServer has a standby without lag, another that follows, a third without replay, and a fourth without new WAL.
+// TestReplicationOfServer has a standby without lag, with replay, with replay paused, and with a stopped receiver.
 func TestReplicationOfServer(t *testing.T) {
 	pgtest.One(t, func(t *testing.T, bin string) {
 		primary := pgtest.Start(t, bin, pgtest.Options{Conf: []string{"autovacuum = off", "wal_sender_timeout = 0"}})

@@ -35,7 +35,7 @@ type Look struct {
 	Clients, Slots int
 	// Archiver is what the archiver does.
 	Archiver Archiving
-	// Stacks are the stacks of running processes since the look before, by the server's process id. A stack whose
+	// Stacks are the new stacks of running processes since the look before, by the server's process id. A stack whose
 	// outermost frame is not known is absent.
 	Stacks map[int32]Sample
 	// Checkpointer is what the checkpointer does, and WAL how far WAL has come.

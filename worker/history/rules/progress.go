@@ -8,7 +8,7 @@ import (
 )
 
 // checkpoints finds a checkpoint that makes no progress. One of two things proves it: the checkpointer has not run, or it sleeps
-// at each look and has read nothing, written nothing and stays in one phase. A checkpoint that waits between two writes
+// at each look, without reads, writes and another phase meanwhile. A checkpoint that waits between two writes
 // advances.
 func checkpoints(v *view) []Finding {
 	rule, ok := v.e.config.on(Checkpoint)
@@ -50,7 +50,7 @@ func waitsForCheckpoint(r *store.Row) bool {
 	return r.WaitType == "IPC" && (r.WaitEvent == "CheckpointStart" || r.WaitEvent == "CheckpointDone")
 }
 
-// causeOf returns the cause for which an auxiliary process does not advance: its wait, or otherwise.
+// causeOf returns the cause for which an auxiliary process does not advance; otherwise is the default.
 func (v *view) causeOf(r *store.Row, p Proc, otherwise string) string {
 	switch {
 	case len(r.BlockedBy) > 0:
