@@ -42,7 +42,8 @@ pack() {
 	timeout 10 gdb-multiarch -q -nx -batch -ex 'set print frame-arguments none' -ex 'set backtrace past-main on' \
 		-ex bt "$1" "$1.core" </dev/null 2>/dev/null |
 		awk '/^#/ { if (seen[$1]++ == 0 || $1 != "#0") print }' | awk '!($0 in seen) { seen[$0]; print }' >"$1.gdb" || true
-	xz -9e -k "$1" "$1.core"
+	# Readers allocate the whole dictionary for each file, and the usual one has 64 MiB.
+	xz --lzma2=preset=9e,dict=256KiB -k "$1" "$1.core"
 	mv "$1.xz" "$1.core.xz" "$1.gdb" "$out/"
 	note "$1: $(grep -c . "$out/$1.gdb") frames of gdb's"
 }
