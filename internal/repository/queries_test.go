@@ -19,10 +19,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// program is the worker's program.
-var program string
-
-func TestMain(m *testing.M) { os.Exit(pgtest.RunWithProgram(m, &program)) }
+func TestMain(m *testing.M) { os.Exit(pgtest.Run(m)) }
 
 // absent are metrics that an idle worker on a host without BPF need not have. Queries of them must be valid, but may
 // have no result.
@@ -38,6 +35,10 @@ func TestQueries(t *testing.T) { //nolint:funlen // a story
 	}
 	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
 	s.Exec(t, "CREATE EXTENSION pg_stat_backtrace")
+	program := filepath.Join(filepath.Dir(s.DataDir), "pg_stat_backtrace") // where the server's user may execute it
+	if err := pgtest.BuildProgram(program); err != nil {
+		t.Fatal(err)
+	}
 	worker, prom := address(t), address(t)
 	start(t, s.AsServerUser(exec.Command(
 		program, "worker", "-D", s.DataDir, s.DSN(s.User, "postgres"),
