@@ -142,7 +142,7 @@ func TestRunningStacksEqualCaptures(t *testing.T) {
 		}
 		t.Logf("%+v", r)
 		if !r.passes(allowed) {
-			t.Errorf("of %d samples, %d equal a capture, and %d were where no capture was; %d differ from all captures, such as %s",
+			t.Errorf("of %d samples, %d equal a capture, %d were where no capture was, and %d differ from all, such as %s",
 				r.all, r.equal, r.unknown, r.different, r.example)
 		}
 	})
@@ -156,7 +156,7 @@ type comparison struct {
 }
 
 // passes reports whether enough samples equal a capture, and no more than the allowed number differ from all captures.
-// More captures can turn a comparison that fails into a success, because they find rare paths.
+// After more captures a failed comparison can pass, because they find rare paths.
 func (r *comparison) passes(allowed int) bool {
 	return r.all > 0 && 2*r.equal >= r.all && 20*r.unknown <= r.all && r.different <= allowed
 }
