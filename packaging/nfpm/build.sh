@@ -1,14 +1,19 @@
 #!/usr/bin/env bash
 # build.sh [FOLDER]: the packages of every format below FOLDER (default dist/packages), and SHA256SUMS of them. The same
 # source, version and SOURCE_DATE_EPOCH make the same bytes. SOURCE_DATE_EPOCH is the time of the last commit if it is
-# not set. PACKAGE_ARCHS ("amd64 arm64"), PACKAGE_MAJORS ("14 ... 18"), PACKAGE_FORMATS ("deb rpm apk") and
+# not set. PACKAGE_ARCHS ("amd64 arm64", this machine's first), PACKAGE_MAJORS ("14 ... 18"), PACKAGE_FORMATS ("deb rpm apk") and
 # PACKAGE_VERSION choose the packages and their version.
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/lib.sh"
 
 FOLDER=${1:-$TOP/dist/packages}
-read -ra ARCHS <<<"${PACKAGE_ARCHS:-amd64 arm64}"
+# The packages of this machine come first, and are complete before the others are begun.
+case $(uname -m) in
+aarch64) DEFAULT_ARCHS="arm64 amd64" ;;
+*) DEFAULT_ARCHS="amd64 arm64" ;;
+esac
+read -ra ARCHS <<<"${PACKAGE_ARCHS:-$DEFAULT_ARCHS}"
 read -ra MAJORS <<<"${PACKAGE_MAJORS:-14 15 16 17 18}"
 read -ra FORMATS <<<"${PACKAGE_FORMATS:-deb rpm apk}"
 export PACKAGE_VERSION=${PACKAGE_VERSION:-$(sed -n 's/^VERSION *:= *//p' "$TOP/Makefile")}
@@ -45,6 +50,17 @@ unit() {
 	sed -e 's|/usr/local/bin/|/usr/bin/|' -e "s|/etc/default/|$4/|" "$TOP/systemd/pg_stat_backtrace-all.service" >"$BUILD/$1/all"
 }
 
+# manual puts the manual, the dashboards and the alerts into BUILD.
+manual() {
+	mkdir -p "$BUILD/manual/images" "$BUILD/grafana"
+	cp "$TOP"/README.md "$TOP"/SECURITY.md "$TOP"/doc/*.md "$BUILD/manual/"
+	cp "$TOP"/doc/images/* "$BUILD/manual/images/"
+	sed -i 's#](doc/#](#g' "$BUILD/manual/README.md"
+	sed -i 's#](\.\./\(README\|SECURITY\)\.md#](\1.md#g' "$BUILD"/manual/*.md
+	cp "$TOP"/packaging/grafana/{fleet.json,server.json,alerts.yaml} "$BUILD/grafana/"
+	find "$BUILD/manual" "$BUILD/grafana" -type f -exec chmod 644 {} +
+}
+
 # package CONFIG FORMAT: run nfpm in a copy of this folder.
 package() {
 	find "$WORK" -newer "$WORK/nfpm" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} + # apk packages hold the scripts' times
@@ -58,11 +74,8 @@ template() {
 	sed "s/@MAJOR@/$MAJOR/g" "$TOP/packaging/nfpm/$1" >"$BUILD/scripts-$MAJOR/${1##*/}"
 }
 
-say "Building the programs: ${ARCHS[*]}"
+say "Building the package tool, manual pages and completions"
 (cd "$TOP/packaging/tools" && "$GO" build -o "$WORK/nfpm" github.com/goreleaser/nfpm/v2/cmd/nfpm)
-for arch in "${ARCHS[@]}"; do
-	GOOS=linux GOARCH=$arch make -s -C "$TOP" build VERSION="$PACKAGE_VERSION" OUT="$BUILD/bin-$arch/pg_stat_backtrace"
-done
 (cd "$TOP" && scripts/tool.sh manpages -version "$PACKAGE_VERSION" \
 	-date "$(date -d "@$SOURCE_DATE_EPOCH" +%F)" "$BUILD")
 gzip -9 --no-name "$BUILD"/man1/*.1
@@ -72,18 +85,25 @@ unit deb '/var/lib/postgresql/%I' 'postgresql@%i.service postgresql.service' /et
 unit rpm '/var/lib/pgsql/%i/data' 'postgresql-%i.service postgresql.service' /etc/sysconfig
 
 mkdir -p "$WORK/stage/packaging"
-cp -r "$TOP/packaging/nfpm" "$WORK/stage/packaging/"
+cp -r "$TOP"/packaging/{nfpm,apparmor} "$WORK/stage/packaging/"
 cp -r "$TOP"/{LICENSE,CHANGELOG.md,pg_stat_backtrace.control,sql} "$WORK/stage/"
+manual
 
-say "Building the packages: ${FORMATS[*]}"
-for FORMAT in "${FORMATS[@]}"; do
-	export FORMAT ZSH_FUNCTIONS=/usr/share/zsh/site-functions
-	[[ $FORMAT != deb ]] || ZSH_FUNCTIONS=/usr/share/zsh/vendor-completions
-	changelog pg-stat-backtrace
-	for ARCH in "${ARCHS[@]}"; do
-		export ARCH
+for ARCH in "${ARCHS[@]}"; do
+	export ARCH
+	say "Building the program and its packages for $ARCH: ${FORMATS[*]}"
+	GOOS=linux GOARCH=$ARCH make -s -C "$TOP" build VERSION="$PACKAGE_VERSION" OUT="$BUILD/bin-$ARCH/pg_stat_backtrace"
+	for FORMAT in "${FORMATS[@]}"; do
+		export FORMAT ZSH_FUNCTIONS=/usr/share/zsh/site-functions
+		[[ $FORMAT != deb ]] || ZSH_FUNCTIONS=/usr/share/zsh/vendor-completions
+		changelog pg-stat-backtrace
 		package worker.yaml "$FORMAT"
 	done
+done
+
+say "Building the packages of the extension: ${FORMATS[*]}"
+for FORMAT in "${FORMATS[@]}"; do
+	export FORMAT
 	for MAJOR in "${MAJORS[@]}"; do
 		export MAJOR PACKAGE EXTENSIONS
 		case $FORMAT in
