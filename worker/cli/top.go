@@ -134,26 +134,15 @@ func properties() (names []string) {
 
 // check validates the flags, and returns the state at the start.
 func (f *topFlags) check(pidGiven bool) (*view.State, error) {
+	if err := f.checkServers(); err != nil {
+		return nil, err
+	}
 	const shortest, longest, most = 100 * time.Millisecond, time.Minute, 1000
 	page := slices.Index(view.Names(), f.view)
 	by := append(properties(), string(source.ByClass))
 	switch {
 	case f.interval < shortest || f.interval > longest:
 		return nil, fmt.Errorf("--interval must be from %s to %s, not %s", shortest, longest, f.interval)
-	case len(f.connect) > 0 && (f.dataDir != "" || f.recordDir != ""):
-		return nil, errors.New("--connect does not go with -D and --" + flagRecordDir)
-	case f.all && (f.dataDir != "" || f.pid != 0 || len(f.filters) > 0):
-		return nil, errors.New("--all does not go with -D, --pid and --filter")
-	case len(f.connect) > 1 && (f.pid != 0 || len(f.filters) > 0):
-		return nil, errors.New("several workers do not go with --pid and --filter")
-	case len(f.connect) > mostServers:
-		return nil, fmt.Errorf("--connect can be given %d times, not %d", mostServers, len(f.connect))
-	case len(f.tokenFile) > 0 && len(f.connect) == 0:
-		return nil, errors.New("--token-file goes with --connect")
-	case len(f.tokenFile) > 1 && len(f.tokenFile) != len(f.connect):
-		return nil, fmt.Errorf("--token-file must be given once, or %d times: once for each --connect", len(f.connect))
-	case !slices.Contains(view.Orders(), f.sort):
-		return nil, fmt.Errorf("--sort must be one of %s, not %q", strings.Join(view.Orders(), ", "), f.sort)
 	case f.format != formatText && f.format != formatJSON:
 		return nil, fmt.Errorf("--format must be text or json, not %q", f.format)
 	case page < 0:
@@ -187,6 +176,27 @@ func (f *topFlags) check(pidGiven bool) (*view.State, error) {
 		s.Filter = append(s.Filter, source.Condition{By: source.By(property), Key: value})
 	}
 	return s, nil
+}
+
+// checkServers validates the flags that choose servers.
+func (f *topFlags) checkServers() error {
+	switch {
+	case len(f.connect) > 0 && (f.dataDir != "" || f.recordDir != ""):
+		return errors.New("--connect does not go with -D and --" + flagRecordDir)
+	case f.all && (f.dataDir != "" || f.pid != 0 || len(f.filters) > 0):
+		return errors.New("--all does not go with -D, --pid and --filter")
+	case len(f.connect) > 1 && (f.pid != 0 || len(f.filters) > 0):
+		return errors.New("several workers do not go with --pid and --filter")
+	case len(f.connect) > mostServers:
+		return fmt.Errorf("--connect can be given %d times, not %d", mostServers, len(f.connect))
+	case len(f.tokenFile) > 0 && len(f.connect) == 0:
+		return errors.New("--token-file goes with --connect")
+	case len(f.tokenFile) > 1 && len(f.tokenFile) != len(f.connect):
+		return fmt.Errorf("--token-file must be given once, or %d times: once for each --connect", len(f.connect))
+	case !slices.Contains(view.Orders(), f.sort):
+		return fmt.Errorf("--sort must be one of %s, not %q", strings.Join(view.Orders(), ", "), f.sort)
+	}
+	return nil
 }
 
 // isBatch reports whether the result goes to standard output.

@@ -287,37 +287,23 @@ func (c *canvas) serverLine(y int, x *Server, selected bool) {
 	c.Text(serverAt, y, limit, style, name)
 }
 
-// serverPanel returns the lines about the selected server.
-func serverPanel(x *Server, width int) (lines []struct {
+// serverText is a line about the selected server.
+type serverText struct {
 	style Style
 	text  string
-},
-) {
+}
+
+// serverPanel returns the lines about the selected server.
+func serverPanel(x *Server, width int) (lines []serverText) {
 	add := func(style Style, text string, most int) {
 		for _, line := range Wrap(text, width, most) {
-			lines = append(lines, struct {
-				style Style
-				text  string
-			}{style, line})
+			lines = append(lines, serverText{style, strings.TrimRight(line, " ")})
 		}
 	}
 	if x == nil {
 		return nil
 	}
-	name := x.Name
-	if i := x.Info; i != nil && i.Version > 0 {
-		name += fmt.Sprintf(" · PostgreSQL %d", i.Version)
-		if i.Port > 0 {
-			name += fmt.Sprintf(", port %d", i.Port)
-		}
-		if i.Standby != nil && *i.Standby {
-			name += ", standby"
-		}
-		if i.Processors > 0 {
-			name += ", " + plural(i.Processors, "CPU")
-		}
-	}
-	add(bold, name, 2)
+	add(bold, serverTitle(x), 2)
 	if x.Error != "" {
 		add(alarm, "✗ "+x.Error, 3)
 	}
@@ -349,8 +335,23 @@ func serverPanel(x *Server, width int) (lines []struct {
 			add(dim, "no findings", 1)
 		}
 	}
-	for i := range lines {
-		lines[i].text = strings.TrimRight(lines[i].text, " ")
-	}
 	return lines
+}
+
+// serverTitle returns the name of a server and its properties.
+func serverTitle(x *Server) string {
+	name := x.Name
+	if i := x.Info; i != nil && i.Version > 0 {
+		name += fmt.Sprintf(" · PostgreSQL %d", i.Version)
+		if i.Port > 0 {
+			name += fmt.Sprintf(", port %d", i.Port)
+		}
+		if i.Standby != nil && *i.Standby {
+			name += ", standby"
+		}
+		if i.Processors > 0 {
+			name += ", " + plural(i.Processors, "CPU")
+		}
+	}
+	return name
 }
