@@ -1,0 +1,65 @@
+package view
+
+import (
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	"pg_stat_backtrace/worker/screen/source"
+)
+
+func servers() []Server {
+	critical := &source.Findings{Time: noon, Findings: []source.Finding{{Key: "a", Severity: source.Critical, Text: "PID 1 blocks", Since: noon}}}
+	return []Server{
+		{Name: "/b", Active: ptr(7.0), AgeSeconds: ptr(1.0), Info: &source.Info{Version: 18, Last: ptr(noon)}, Findings: &source.Findings{}},
+		{Name: "/a", Active: ptr(2.0), AgeSeconds: ptr(90.0), Info: &source.Info{Version: 15, Last: ptr(noon)}, Findings: critical},
+		{Name: "/c", Titles: &Titles{Active: 3, Idle: 4}, Error: "not permitted", Remedy: "sudo pg_stat_backtrace top"},
+	}
+}
+
+func TestServersOrder(t *testing.T) {
+	t.Parallel()
+	for order, want := range map[string]string{"findings": "/a/b/c", "load": "/b/c/a", "age": "/c/a/b", "name": "/a/b/c"} {
+		list, got := servers(), ""
+		(&ServersState{Order: order}).Sort(list)
+		for i := range list {
+			got += list[i].Name
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", order, got, want)
+		}
+	}
+	s, list := &ServersState{Order: "name"}, servers()
+	s.Sort(list)
+	for _, key := range []string{"j", "down", "end", "up", "j"} {
+		s.Handle(list, key)
+	}
+	s.Handle(list, "tab")
+	s.Sort(list) // the selection stays with its server
+	if x := s.Selected(list); x.Name != "/c" || ServerCommand(x) != "sudo pg_stat_backtrace top" || s.Order != "findings" {
+		t.Errorf("%+v, %+v", s, x)
+	}
+	if _, open := s.Handle(nil, "enter"); open || s.Selected(nil) != nil {
+		t.Error("an empty list has a server")
+	}
+}
+
+// TestServersHostile: names and errors of other users change nothing but their own cells, on screens of all sizes.
+func TestServersHostile(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"\x1b[2J\x1b]52;c;QQ==\x07\r\n\x00", "\u202eabc\u200b", "中文" + strings.Repeat("名", 300), strings.Repeat("w", 1<<20), "\xff\xfe"} {
+		list := servers()
+		list = append(list, Server{Name: text, Error: text, Remedy: text, Findings: &source.Findings{Findings: []source.Finding{{Text: text}}}})
+		for _, size := range [][2]int{{0, 0}, {40, 10}, {80, 24}, {200, 60}} {
+			for _, key := range []string{"home", "end"} {
+				s, g := &ServersState{}, NewGrid(size[0], size[1])
+				s.Handle(list, key)
+				DrawServers(g, s, list, 3, noon.Add(time.Second))
+				if strings.ContainsFunc(g.Plain(), func(r rune) bool { return r != '\n' && (unicode.In(r, unicode.C) || r == unicode.ReplacementChar) }) {
+					t.Errorf("%q", g.Plain())
+				}
+			}
+		}
+	}
+}
