@@ -87,7 +87,7 @@ func newActions() *actions {
 	}
 }
 
-// isAction reports whether a path belongs to an action.
+// isAction reports whether a path starts an action.
 func (s *Server) isAction(path string) bool {
 	return s.cfg.Screen != nil && s.cfg.Screen.Actions != nil && (path == actionCapture || path == actionIncident)
 }

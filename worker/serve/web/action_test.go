@@ -209,7 +209,7 @@ func TestActions(t *testing.T) {
 	if refused < 40 {
 		t.Errorf("a flood: only %d of 50 were refused", refused)
 	}
-	// An error, an action's status and a panic are answers.
+	// A refusal with a status, an error and a panic are answers.
 	for want, f := range map[int]func(context.Context, int) ([]byte, error){
 		404: func(context.Context, int) ([]byte, error) { return nil, &ActionError{404, "no such process"} },
 		500: func(context.Context, int) ([]byte, error) { return nil, errors.New("broken") },
