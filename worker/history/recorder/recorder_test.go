@@ -210,7 +210,7 @@ func takerOf(t testing.TB, s *pgtest.Server) func(context.Context, int, time.Dur
 
 // BenchmarkSweep records sessions that wait behind one advisory lock. It reports the thread's processor time of a sweep.
 func BenchmarkSweep(b *testing.B) {
-	for _, n := range []int{20, 100} {
+	for _, n := range []int{20, 100, 1000} {
 		for _, kind := range []string{"plain", "rules", "stacks", "new stacks"} {
 			benchmarkSweep(b, n, kind)
 		}
