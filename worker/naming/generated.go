@@ -52,12 +52,12 @@ type JITCode struct {
 // image describes the code of one object that was registered with debuggers, or of one .eh_frame section.
 type image struct {
 	object *symbol.JITObject // nil: not registered
-	table  *cfi.Table     // nil: no call frame information
+	table  *cfi.Table        // nil: no call frame information
 }
 
 // JITLocations has the addresses at which a process keeps the descriptions of its generated code.
 type JITLocations struct {
-	descriptors []uint64      // of GDB's JIT interface
+	descriptors []uint64         // of GDB's JIT interface
 	Frames      []symbol.JITSpan // .eh_frame sections
 	Pieces      []snapshot.Range
 }
