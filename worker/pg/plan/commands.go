@@ -125,9 +125,9 @@ func (v *view) report(major int, p *moment.Progress) *CommandReport {
 
 // subphase returns the phase of building a B-tree, as the view adds it. Other kinds of indexes have no names for theirs.
 func subphase(p *moment.Progress) string {
-	const method, at, btree = 9, 11, 403
+	const method, methodAt, btree = 9, 11, 403
 	names := []string{"", "initializing", "scanning table", "sorting live tuples", "sorting dead tuples", "loading tuples in tree"}
-	n := p.Params[at-1]
+	n := p.Params[methodAt-1]
 	if p.Params[method-1] != btree || n <= 0 || n >= int64(len(names)) {
 		return ""
 	}
