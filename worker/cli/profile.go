@@ -50,7 +50,8 @@ some microseconds to a timer's interrupt for each sample.
 With -D, all processes of a server are sampled, whatever their number, also those
 that start or end meanwhile. The server needs no free connection. Each sample has
 labels, as in pg_stat_activity at that moment: pid, backend_type, database, user,
-application_name, query_id, wait_event_type, wait_event, state.
+application_name, query_id, wait_event_type, wait_event, state. The label query has
+the text of one execution of the query, with its constants; text prints a table.
 --mode says which time counts:
   cpu      time on a processor, sampled --rate times a second on each processor
   offcpu   sleep, and waits for a processor, from the kernel's context switches.

@@ -147,7 +147,7 @@ func (f *profileFlags) runCluster(ctx context.Context, stdout, stderr io.Writer)
 	shown := terminal(stderr)
 	p, summary, err := clusterprofile.Collect(ctx, clusterprofile.Options{
 		Cluster: &cluster, Mode: mode, Rate: f.rate, Duration: f.duration, Filter: filter, MaxFrames: f.maxFrames,
-		Capturer: capturer, Progress: func(took time.Duration, samples int) {
+		Capturer: capturer, Texts: true, Progress: func(took time.Duration, samples int) {
 			if shown {
 				_, _ = fmt.Fprintf(stderr, "\r\x1b[K%.0f of %s, %d stacks", took.Seconds(), f.duration, samples)
 			}

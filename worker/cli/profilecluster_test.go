@@ -47,7 +47,8 @@ func TestProfileServer(t *testing.T) {
 		t.Skip(err)
 	}
 	status, stdout, stderr := run(t, "profile", "-D", server.DataDir, "--duration", "1s")
-	if status != 0 || strings.Count(stdout, "100.0 %  client backend\n") != 1 || !strings.Contains(stdout, "  FUNCTION\n") || !strings.Contains(stderr, "of them labelled") {
+	if status != 0 || strings.Count(stdout, "100.0 %  client backend\n") != 1 || !strings.Contains(stdout, "  FUNCTION\n") ||
+		!regexp.MustCompile(`(?m)^.* QUERY ID  QUERY\n.* -?\d+  SELECT count\(\*\) FROM generate_series\(1, 1000000000000\)$`).MatchString(stdout) || !strings.Contains(stderr, "of them labelled") {
 		t.Errorf("status %d, %q, %q", status, stdout, stderr)
 	}
 	file := filepath.Join(t.TempDir(), "p.pb.gz")

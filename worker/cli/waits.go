@@ -15,6 +15,7 @@ import (
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
@@ -292,8 +293,10 @@ func (f *waitsFlags) traceSession(
 		return fmt.Errorf("the method %s sees no single waits", provider.Info().Method)
 	}
 	report, traced := server.NewSessionReport(), false
+	log := openLog(server)
 	began := time.Now()
 	f.wait(ctx, stderr, func() {
+		look(log)
 		// A process is known from its first wait on.
 		traced = traced || tracer.SetTraced(f.trace, true)
 		report.Add(tracer.Records())
@@ -304,12 +307,34 @@ func (f *waitsFlags) traceSession(
 		return err
 	}
 	report.SetLost(snapshot.Lost.Records)
+	if log != nil {
+		report.SetTexts(log.Texts())
+	}
 	info := provider.Info()
 	if _, err := fmt.Fprintf(stdout, "Process %d, method %s (%s), %.1f s. %s\n%s\n\n", f.trace, info.Method,
 		info.Mechanism, time.Since(began).Seconds(), waitevent.Sees(info), waitevent.SeesOfTrace(info)); err != nil {
 		return err
 	}
 	return report.Text(stdout)
+}
+
+// logInterval is the least time between two reads of what the processes do.
+const logInterval = 100 * time.Millisecond
+
+// openLog returns a log of what the server's processes do; nil if they cannot be read. Users of the command read the
+// server's memory, so they may see the texts of all statements.
+func openLog(server *waitevent.Server) *state.SessionLog {
+	reader, err := state.Open(server.Cluster)
+	if err != nil {
+		return nil
+	}
+	return state.NewSessionLog(reader, logInterval)
+}
+
+func look(log *state.SessionLog) {
+	if log != nil {
+		log.Look()
+	}
 }
 
 // wait shows how far the measurement is, on a terminal. It calls each every 20 ms.

@@ -76,7 +76,9 @@ func (f *waitsFlags) printStacks(
 	defer cancel()
 	collected, began, rate := server.NewStackProfile(capturer, o.Stacks), time.Now(), stackRate{}
 	defer collected.Watch()()
+	log := openLog(server)
 	take := func() {
+		look(log)
 		list, unnamed := stacker.Stacks()
 		if rate.add(len(list)+unnamed, time.Now()) {
 			cancel()
@@ -92,6 +94,9 @@ func (f *waitsFlags) printStacks(
 	snapshot, err := provider.Snapshot()
 	if err != nil {
 		return err
+	}
+	if log != nil {
+		collected.SetTexts(log.Texts())
 	}
 	var notes []string
 	if rate.over {

@@ -15,6 +15,7 @@ import (
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host/buildcache"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/state"
 )
 
 // Collect samples all processes of a server, also processes that start later, until Options.Duration or ctx ends.
@@ -98,7 +99,8 @@ type collector struct {
 	generated time.Time
 	databases map[uint32]string
 	users     map[uint32]string
-	err       error // of a record
+	log       *state.SessionLog // nil: no texts
+	err       error             // of a record
 }
 
 // newCollector finds the server and prepares the collection.
@@ -163,6 +165,7 @@ func (c *collector) run(ctx context.Context) error {
 	if err := c.sampler.Start(c.options.Duration + grace); err != nil {
 		return err
 	}
+	c.readTexts()
 	c.began = time.Now()
 	if err := c.seed(); err != nil {
 		return err
@@ -176,6 +179,9 @@ func (c *collector) run(ctx context.Context) error {
 	}
 	c.sampler.Stop()
 	end := clusterbpf.Now()
+	if c.log != nil {
+		c.log.Look()
+	}
 	c.summary.Took = time.Since(c.began)
 	var list []clusterbpf.Process
 	if err == nil && c.options.Mode != CPU {
@@ -201,6 +207,22 @@ func ownTime() time.Duration {
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
+
+// readTexts begins to collect the texts of statements, if they are wanted. Without them the profile is complete otherwise.
+func (c *collector) readTexts() {
+	if !c.options.Texts {
+		return
+	}
+	reader, err := state.Open(c.server.cluster)
+	if err != nil {
+		return
+	}
+	c.log = state.NewSessionLog(reader, textInterval)
+	c.log.Look()
+}
+
+// textInterval is the least time between two reads of the texts of statements.
+const textInterval = 200 * time.Millisecond
 
 // seed notes the processes that live already.
 func (c *collector) seed() error {
@@ -258,6 +280,9 @@ func (c *collector) loop(ctx context.Context) error {
 		}
 		if n%int(time.Second/interval) != 0 {
 			continue
+		}
+		if c.log != nil {
+			c.log.Look()
 		}
 		if err := c.takeWaits(); err != nil {
 			return err

@@ -21,6 +21,8 @@ const (
 	LabelState       = "state"
 	// LabelOffCPU is "sleeping" or "runnable" for time off the processor: a runnable process waits for a processor.
 	LabelOffCPU = "off_cpu"
+	// LabelQuery is the text of one execution of the query: see Options.Texts.
+	LabelQuery = "query"
 	// LabelPhrase says what the process did, without names of users' objects.
 	LabelPhrase = "phrase"
 )
@@ -29,7 +31,7 @@ const (
 func Labels() []string {
 	return []string{
 		LabelPID, LabelBackendType, LabelDatabase, LabelUser, LabelApplication, LabelQueryID, LabelWaitType, LabelWaitEvent,
-		LabelState, LabelOffCPU, LabelPhrase,
+		LabelState, LabelOffCPU, LabelPhrase, LabelQuery,
 	}
 }
 
@@ -127,6 +129,9 @@ func (c *collector) named(l *labels) map[string][]string {
 	set(LabelApplication, l.application)
 	if l.query != 0 {
 		set(LabelQueryID, strconv.FormatInt(int64(l.query), 10))
+		if c.log != nil {
+			set(LabelQuery, c.log.Texts()[int64(l.query)])
+		}
 	}
 	if l.event != 0 {
 		class, event, _ := c.server.waits.Names.Name(l.event)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // SessionReport adds up the records of one session by query.
@@ -22,6 +23,7 @@ type SessionReport struct {
 	between sessionQuery // waits outside of queries, and queries without an id
 	running *execution   // nil: none
 	lost    uint64
+	texts   map[int64]string
 }
 
 // sessionQuery holds the figures of one query.
@@ -191,6 +193,9 @@ func (r *SessionReport) Text(w io.Writer) error {
 	})
 	for _, q := range queries {
 		q.title(&b, fmt.Sprintf("Query %d: ", int64(q.id)))
+		if text := r.texts[int64(q.id)]; text != "" {
+			b.WriteString("    " + render.OneLine(text) + "\n")
+		}
 		r.events(&b, q)
 	}
 	r.between.title(&b, "Outside of queries, or without a query id: ")
@@ -226,6 +231,9 @@ func (q *sessionQuery) title(b *strings.Builder, name string) {
 
 // SetLost notes how many records are missing.
 func (r *SessionReport) SetLost(n uint64) { r.lost = n }
+
+// SetTexts gives the texts of queries by query id, which Text prints below their ids.
+func (r *SessionReport) SetTexts(texts map[int64]string) { r.texts = texts }
 
 // events prints the waits of a query, and the rest of its time.
 func (r *SessionReport) events(b *strings.Builder, q *sessionQuery) {

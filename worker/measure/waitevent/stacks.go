@@ -127,6 +127,18 @@ func (p *StackProfile) add(w *waits.Stack, t *backtrace.Thread) {
 	s.Value[1] += p.scale * w.Took.Nanoseconds()
 }
 
+// SetTexts gives the texts of queries by query id. They become the label "query" of the samples of these queries.
+func (p *StackProfile) SetTexts(texts map[int64]string) {
+	for _, s := range p.profile.Sample {
+		if ids := s.Label["query_id"]; len(ids) == 1 {
+			id, _ := strconv.ParseInt(ids[0], 10, 64)
+			if text := texts[id]; text != "" {
+				s.Label["query"] = []string{text}
+			}
+		}
+	}
+}
+
 // Profile returns the profile, of a measurement of this duration.
 func (p *StackProfile) Profile(took time.Duration) *profile.Profile {
 	p.profile.DurationNanos = took.Nanoseconds()

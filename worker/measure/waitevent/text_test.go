@@ -152,12 +152,13 @@ func TestSessionReport(t *testing.T) {
 		{Kind: waits.QueryEnd, Took: 50 * time.Millisecond, Query: 1<<64 - 1},
 	})
 	r.SetLost(2)
+	r.SetTexts(map[int64]string{-1: "SELECT\n\t1\x1b", 7: "SELECT 7"})
 	var b bytes.Buffer
 	if err := r.Text(&b); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"Query -1: 1 executions ended, 50.0 ms elapsed", "Query 5: 1 executions ended, 3.00 ms elapsed",
+		"Query -1: 1 executions ended, 50.0 ms elapsed, 50.0 ms on average, 50.0 ms at most\n    SELECT 1?\n", "Query 5: 1 executions ended, 3.00 ms elapsed",
 		"Not in SHARE: 1 executions, or parts of them, whose end was not seen",
 		"Timeout PgSleep                              2   42.0 ms  66.7 %   21.0 ms   40.0 ms",
 		"(no wait seen)                                   1.00 ms  33.3 %",

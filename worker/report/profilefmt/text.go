@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/pprof/profile"
+
+	"pg_stat_backtrace/worker/report/render"
 )
 
 const defaultTop = 20
@@ -37,6 +39,9 @@ func writeText(w *bufio.Writer, p *profile.Profile, index int, o Options) error 
 	}
 	t.table(strings.ToUpper(cmp.Or(o.Noun, "function")), functions)
 	t.table("LINE", lines)
+	if err := t.queries(p, index, o); err != nil {
+		return err
+	}
 	return t.tree(sums, o)
 }
 
@@ -136,6 +141,54 @@ func (t *textWriter) table(heading string, sums map[string]*frameSums) {
 		_, _ = fmt.Fprintf(t.w, "%s  %s  %s\n", t.figures(x.self), t.figures(x.all), name)
 	}
 	t.more(len(list), strings.ToLower(heading))
+}
+
+// Labels of the query that a sample is of, and of its text.
+const (
+	labelQueryID = "query_id"
+	labelQuery   = "query"
+)
+
+// querySum has the value of the samples of a query, and its text.
+type querySum struct {
+	id, text string
+	value    int64
+}
+
+// queries prints the value of each query with its text. It prints nothing if no sample has the text of its query.
+func (t *textWriter) queries(p *profile.Profile, index int, o Options) error {
+	sums, texts := make(map[string]*querySum), false
+	for _, s := range p.Sample {
+		id, v := labelValue(s, labelQueryID), s.Value[index]
+		if id == "" || v == 0 {
+			continue
+		}
+		sum := sums[id]
+		if sum == nil {
+			if err := o.Memory.Charge(int64(len(id))+textBytes, "queries"); err != nil {
+				return err
+			}
+			sum = &querySum{id: id}
+			sums[id] = sum
+		}
+		sum.value, sum.text = plus(sum.value, v), cmp.Or(sum.text, labelValue(s, labelQuery))
+		texts = texts || sum.text != ""
+	}
+	if !texts {
+		return nil
+	}
+	list := slices.SortedFunc(maps.Values(sums), func(a, b *querySum) int {
+		return cmp.Or(cmp.Compare(magnitude(b.value), magnitude(a.value)), cmp.Compare(a.id, b.id))
+	})
+	_, _ = fmt.Fprintf(t.w, "\n%9s %8s  %20s  %s\n", "TOTAL", "", "QUERY ID", "QUERY")
+	for _, q := range list[:min(t.top, len(list))] {
+		line := fmt.Sprintf("%s  %20s  %s", t.figures(q.value), shown(q.id), render.OneLine(q.text))
+		_, _ = fmt.Fprintln(t.w, strings.TrimRight(line, " "))
+	}
+	if left := len(list) - t.top; left > 0 {
+		_, _ = fmt.Fprintf(t.w, "queries left out: %d\n", left)
+	}
+	return nil
 }
 
 // more prints how many things are left out.

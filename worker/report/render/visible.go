@@ -98,3 +98,15 @@ func (w VisibleWriter) Write(b []byte) (int, error) {
 	}
 	return len(b), nil
 }
+
+// maxQueryLine is how many characters of a query OneLine keeps.
+const maxQueryLine = 200
+
+// OneLine makes the text of a query safe to print on a line, and cuts it.
+func OneLine(query string) string {
+	line := []rune(VisibleLine(strings.Join(strings.Fields(query), " ")))
+	if len(line) > maxQueryLine {
+		line = append(line[:maxQueryLine:maxQueryLine], []rune("...")...)
+	}
+	return string(line)
+}

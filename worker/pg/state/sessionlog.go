@@ -1,0 +1,98 @@
+package state
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Bounds of a SessionLog.
+const (
+	maxLoggedQueries  = 10_000
+	maxLoggedText     = 2000 // bytes of a text
+	maxLoggedSessions = 100_000
+)
+
+// SessionLog collects the texts of statements by query id, and users and databases by process, from repeated reads of the
+// server's memory. It must not be used by several goroutines at a time.
+type SessionLog struct {
+	reader   *Reader
+	interval time.Duration
+	last     time.Time
+	texts    map[int64]string
+	sessions map[int]SessionNames
+}
+
+// SessionNames are the user and the database of a process. A name is empty if it is not known, and an oid is 0 if the
+// process has none.
+type SessionNames struct {
+	User, Database       string
+	UserOID, DatabaseOID uint32
+}
+
+// NewSessionLog makes an empty log. Look reads at most once in the interval.
+func NewSessionLog(r *Reader, interval time.Duration) *SessionLog {
+	return &SessionLog{reader: r, interval: interval, texts: map[int64]string{}, sessions: map[int]SessionNames{}}
+}
+
+// Look reads what the processes do now, unless the last read was less than the interval ago. After a failed read the log
+// keeps its earlier content.
+func (l *SessionLog) Look() {
+	if time.Since(l.last) < l.interval {
+		return
+	}
+	m, err := l.reader.Read(Options{Texts: true})
+	l.last = time.Now()
+	if err != nil {
+		return
+	}
+	for i := range m.Sessions {
+		s := &m.Sessions[i]
+		if _, ok := l.sessions[s.PID]; ok || len(l.sessions) < maxLoggedSessions {
+			l.sessions[s.PID] = SessionNames{s.User, s.Database, s.UserOID, s.DatabaseOID}
+		}
+		l.add(s.QueryID, s.Query)
+	}
+}
+
+// add keeps the first text of a query, so that a text does not change within a measurement.
+func (l *SessionLog) add(id int64, text string) {
+	if id == 0 || text == "" || l.texts[id] != "" || len(l.texts) >= maxLoggedQueries {
+		return
+	}
+	if len(text) > maxLoggedText {
+		text = strings.ToValidUTF8(text[:maxLoggedText], "") + "..."
+	}
+	l.texts[id] = text
+}
+
+// Texts returns the text of one execution of each query that was seen, by query id.
+func (l *SessionLog) Texts() map[int64]string { return l.texts }
+
+// Session returns the names of a process; false if no read has seen it. Names that only another process has shown are
+// added.
+func (l *SessionLog) Session(pid int) (SessionNames, bool) {
+	s, ok := l.sessions[pid]
+	if s.User == "" {
+		s.User = l.reader.users[s.UserOID]
+	}
+	if s.Database == "" {
+		s.Database = l.reader.databases[s.DatabaseOID]
+	}
+	return s, ok
+}
+
+// Is reports whether a process has one of the users and one of the databases. A word is a name or an oid. An empty list
+// selects every process.
+func (n SessionNames) Is(users, databases []string) bool {
+	return isOne(users, n.User, n.UserOID) && isOne(databases, n.Database, n.DatabaseOID)
+}
+
+func isOne(words []string, name string, oid uint32) bool {
+	for _, word := range words {
+		if oid != 0 && (word == name && name != "" || word == strconv.FormatUint(uint64(oid), 10)) {
+			return true
+		}
+	}
+	return len(words) == 0
+}
