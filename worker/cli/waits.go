@@ -31,6 +31,7 @@ type waitsFlags struct {
 	idle     bool
 	types    []string
 	events   []string
+	waitsFilter
 }
 
 const waitsLong = `Time the wait events of a running server for a while, from outside: how often its
@@ -50,6 +51,11 @@ Methods (--method):
 SHARE leaves out idle waits: waits of type Activity, and for the client's next
 command (ClientRead). --idle includes them. If --type or --event is given, the
 shares are those of the selected waits.
+
+--user and --database select processes, by name or object id. Processes that ended
+before the command saw their user are left out, and a line reports that.
+--query-id selects the waits of queries, and prints a text of each. It has no maxima
+and histograms, and needs compute_query_id and the method exact or blocked.
 
 With --stacks the stacks of waits are copied, named, and printed by wait event: of
 one in N waits (1/N), each of which then stands for N, or of the long ones
@@ -92,6 +98,7 @@ func newWaits() *cobra.Command {
 	fs.BoolVar(&f.idle, "idle", false, "count idle waits (Activity, ClientRead) in the shares of the text")
 	fs.StringSliceVar(&f.types, "type", nil, "print only waits of this `TYPE`, such as IO")
 	fs.StringSliceVar(&f.events, "event", nil, "print only waits for this `EVENT`, such as WALSync")
+	f.waitsFilter.add(cmd)
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text or json; with --stacks "+
 		strings.Join(profilefmt.Formats(), ", "))
 	_ = cmd.MarkFlagDirname("pgdata")
@@ -113,11 +120,16 @@ func (f *waitsFlags) check(args []string) ([]int, error) {
 	if err := f.checkStacks(); err != nil {
 		return nil, err
 	}
+	if err := f.waitsFilter.check(f.method, args); err != nil {
+		return nil, err
+	}
 	switch {
 	case f.stacks == "" && f.format != formatText && f.format != formatJSON:
 		return nil, fmt.Errorf("--format must be text or json, not %q", f.format)
 	case (f.idle || f.types != nil || f.events != nil) && (f.stacks != "" || f.trace > 0):
 		return nil, errors.New("--idle, --type and --event go together neither with --stacks nor with --trace")
+	case f.waitsFilter.set() && (f.stacks != "" || f.trace > 0):
+		return nil, errors.New("--user, --database and --query-id go together neither with --stacks nor with --trace")
 	case f.duration <= 0:
 		return nil, fmt.Errorf("--duration must be more than 0, not %s", f.duration)
 	case f.trace < 0:
@@ -189,7 +201,12 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	if err != nil {
 		return err
 	}
-	options := waits.Options{Method: waits.Method(f.method), Keep: pids, Queries: f.trace > 0 || f.stacks != ""}
+	options := waits.Options{
+		Method: waits.Method(f.method), Keep: pids, Queries: f.trace > 0 || f.stacks != "" || len(f.queryIDs) > 0,
+	}
+	if f.bySession() {
+		options.KeepEnded = maxEndedSessions
+	}
 	if f.stacks != "" {
 		options.Stacks, _ = waitevent.ParseStacks(f.stacks) // checked before
 	}
@@ -213,11 +230,20 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	if f.stacks != "" {
 		return f.printStacks(ctx, server, provider, options, stdout, stderr)
 	}
-	snapshot, server, err := f.measure(ctx, server, provider, options, pids, stderr)
+	if len(f.queryIDs) > 0 && !info.Queries {
+		return fmt.Errorf("the method %s attributes no waits to queries: --query-id needs exact or blocked", info.Method)
+	}
+	if f.waitsFilter.set() {
+		f.log = openLog(server)
+	}
+	if f.log == nil && f.bySession() {
+		return errors.New("users and databases cannot be read from the server's memory")
+	}
+	result, err := f.measure(ctx, server, provider, options, pids, stderr)
 	if err != nil {
 		return err
 	}
-	report := server.NewReport(info, snapshot, cluster.Title, pids)
+	report := f.report(info, result, pids)
 	report.Idle = f.idle
 	report.Select(f.types, f.events)
 	if f.format == formatJSON {
@@ -230,15 +256,17 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 // notice reports it.
 func (f *waitsFlags) measure(
 	ctx context.Context, server *waitevent.Server, provider waits.Provider, o waits.Options, pids []int, stderr io.Writer,
-) (*waits.Snapshot, *waitevent.Server, error) {
+) (*waitsResult, error) {
 	var again waits.Provider
 	defer func() {
 		if again != nil {
 			again.Close()
 		}
 	}()
+	var err error
 	restarted, checked := false, time.Now()
 	f.wait(ctx, stderr, func() {
+		look(f.log)
 		if time.Since(checked) < time.Second {
 			return
 		}
@@ -255,16 +283,25 @@ func (f *waitsFlags) measure(
 		}
 		if restarted && again == nil && f.dataDir != "" {
 			again, server = f.reopen(server, o)
+			if again != nil && f.log != nil {
+				f.log = openLog(server)
+			}
 		}
 	})
 	switch {
 	case again != nil:
 		provider = again
 	case restarted && len(pids) > 0:
-		return nil, server, fmt.Errorf("%w: the processes are gone", waits.ErrServerGone)
+		return nil, fmt.Errorf("%w: the processes are gone", waits.ErrServerGone)
 	}
-	snapshot, err := provider.Snapshot()
-	return snapshot, server, err
+	if f.log != nil {
+		f.log.Look()
+	}
+	result := &waitsResult{server: server}
+	if result.snapshot, err = provider.Snapshot(); err == nil && len(f.queryIDs) > 0 {
+		result.figures, err = provider.Queries()
+	}
+	return result, err
 }
 
 // reopen times the server that runs in the data directory now; nil if none does yet.

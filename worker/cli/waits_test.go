@@ -27,6 +27,13 @@ func TestWaitsRefuses(t *testing.T) {
 		"--stacks >1s --trace 1":          "give either --stacks or --trace",
 		"-D /nonexistent":                 "/nonexistent",
 		self:                              "process " + self + " is not a PostgreSQL server process",
+		"--query-id x":                     `"x" is not a query id`,
+		"--query-id 0":                     `"0" is not a query id`,
+		"--query-id 5 --user a":            "--query-id goes together neither",
+		"--query-id 5 7":                   "--query-id goes together neither",
+		"--query-id 5 --method sampled":    "--query-id needs the method exact or blocked",
+		"--user a --trace 5":               "go together neither with --stacks nor with --trace",
+		"--database a --stacks 1/2":        "go together neither with --stacks nor with --trace",
 		"--method watchpoint 1":           "--method must be auto, exact, blocked or sampled",
 	} {
 		var stdout, stderr strings.Builder

@@ -80,7 +80,7 @@ func openKernel(p *procs, hooks waitsbpf.Hooks, info Info, o Options) (*kernel, 
 	k := &kernel{
 		procs: p, info: info, programs: programs, stop: make(chan struct{}), since: time.Now(),
 		tallies: make(map[int]*tally), parted: make(map[life]*tally), ended: make(table), resets: make(map[int]uint64),
-		last: make(map[int]uint32), keep: keeper{pids: o.Keep}, readSlot: programs.Read,
+		last: make(map[int]uint32), keep: keeper{pids: o.Keep, most: o.KeepEnded}, readSlot: programs.Read,
 	}
 	if err := k.attach(); err != nil {
 		programs.Close()

@@ -19,6 +19,8 @@ type Options struct {
 	Mechanism string
 	// Keep are processes that stay in Snapshot.Processes when they have ended.
 	Keep []int
+	// KeepEnded is the number of further processes that stay in Snapshot.Processes when they have ended.
+	KeepEnded int
 	// Queries attributes waits to queries, if the method can.
 	Queries bool
 	// Stacks copies the stacks of some waits. Only the method Exact can, by system calls.

@@ -44,7 +44,7 @@ func openPoller(p *procs, info Info, o Options) (*poller, error) {
 	w := &poller{
 		procs: p, info: info, stop: make(chan struct{}), done: make(chan struct{}), since: time.Now(),
 		slots: make(map[int]*polled), ended: make(table), resets: make(map[int]uint64),
-		keep: keeper{pids: o.Keep},
+		keep: keeper{pids: o.Keep, most: o.KeepEnded},
 	}
 	first := make([]uint32, 2*p.count)
 	if err := p.readAll(first); err != nil {

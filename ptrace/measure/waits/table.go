@@ -36,13 +36,14 @@ func (t table) list() []Event {
 // keeper keeps the figures of certain processes beyond their end.
 type keeper struct {
 	pids  []int
+	most  int // others that may be kept, too
 	ended []Process
 }
 
 // add keeps a process that has ended; false if it is not wanted. A process id that the kernel has given away again
 // belongs to another process.
 func (k *keeper) add(p Process) bool {
-	wanted := slices.Contains(k.pids, p.PID)
+	wanted := slices.Contains(k.pids, p.PID) || len(k.ended) < k.most
 	again := slices.ContainsFunc(k.ended, func(other Process) bool { return other.PID == p.PID })
 	if !wanted || again {
 		return false

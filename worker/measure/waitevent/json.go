@@ -15,9 +15,17 @@ type jsonReport struct {
 	Sees      string        `json:"sees"`
 	Reasons   []string      `json:"not_used,omitempty"`
 	Seconds   float64       `json:"seconds"`
+	Queries   []jsonQuery   `json:"queries,omitempty"`
 	Events    []jsonEvent   `json:"events"`
 	Processes []jsonProcess `json:"processes"`
 	Lost      jsonLost      `json:"lost"`
+}
+
+type jsonQuery struct {
+	ID         int64   `json:"query_id,string"`
+	Query      string  `json:"query,omitempty"`
+	Executions uint64  `json:"executions"`
+	Elapsed    float64 `json:"elapsed_ms"`
 }
 
 type jsonProcess struct {
@@ -45,6 +53,10 @@ type jsonLost struct {
 	Outside   uint64 `json:"outside"`
 	// Unreachable are processes whose waits in progress at the start are missing.
 	Unreachable []int `json:"unreachable,omitempty"`
+	// Unknown and UnknownEnded are those of Report, Queries that of waits.Lost.
+	Unknown      int    `json:"unknown_processes,omitempty"`
+	UnknownEnded bool   `json:"unknown_ended_processes,omitempty"`
+	Queries      uint64 `json:"queries,omitempty"`
 }
 
 // JSON prints one object. What the method does not know is null.
@@ -53,8 +65,12 @@ func (r *Report) JSON(w io.Writer) error {
 		Method: r.Info.Method, Mechanism: r.Info.Mechanism, Sees: Sees(r.Info), Reasons: r.Info.Reasons,
 		Seconds: r.Took.Seconds(), Events: r.events(r.Rows), Processes: []jsonProcess{},
 		Lost: jsonLost{
-			r.Lost.Processes, r.Lost.Overflow, r.Lost.Missed, r.Lost.Outside, r.Info.Unreachable,
+			r.Lost.Processes, r.Lost.Overflow, r.Lost.Missed, r.Lost.Outside, r.Info.Unreachable, r.Unknown, r.UnknownEnded, 0,
 		},
+	}
+	for _, q := range r.Queries {
+		out.Queries = append(out.Queries, jsonQuery{q.ID, q.Text, q.Executions, milliseconds(q.Elapsed)})
+		out.Lost.Queries = r.Lost.Queries
 	}
 	for _, p := range r.Processes {
 		out.Processes = append(out.Processes, jsonProcess{p.PID, p.Title, p.Ended, r.events(p.Rows)})
@@ -70,7 +86,10 @@ func (r *Report) events(rows []Row) []jsonEvent {
 		if r.Info.Counts && row.Calls > 0 {
 			average, longest := microseconds(row.Total)/float64(row.Calls), microseconds(row.Longest)
 			histogram := row.Buckets[:]
-			e.Calls, e.Average, e.Longest, e.Histogram = &row.Calls, &average, &longest, &histogram
+			e.Calls, e.Average = &row.Calls, &average
+			if r.Queries == nil {
+				e.Longest, e.Histogram = &longest, &histogram
+			}
 		}
 		events[i] = e
 	}

@@ -25,6 +25,20 @@ type Report struct {
 	Lost      waits.Lost
 	// Idle has the shares of Text include idle waits.
 	Idle bool
+	// Queries is not nil in a report of some queries. Rows then have no maxima and histograms, and there are no Processes.
+	Queries []QueryTotal
+	// Unknown is the number of processes that a selection by user or database left out because these were not known, and
+	// UnknownEnded says that there were further ones, which had ended.
+	Unknown      int
+	UnknownEnded bool
+}
+
+// QueryTotal holds the executions of a query that have ended, and their time.
+type QueryTotal struct {
+	ID         int64
+	Text       string // empty if it is not known
+	Executions uint64
+	Elapsed    time.Duration
 }
 
 // ProcessRows are the figures of one process.
@@ -65,6 +79,41 @@ func (s *Server) NewReport(info waits.Info, snapshot *waits.Snapshot, title func
 			Overflow: p.Overflow, Resets: p.Resets,
 		})
 	}
+	return r
+}
+
+// NewQueryReport names the waits of queries with these ids, from what a provider and a snapshot hold.
+func (s *Server) NewQueryReport(
+	info waits.Info, snapshot *waits.Snapshot, figures []waits.QueryFigures, ids []int64, texts map[int64]string,
+) Report {
+	r := Report{
+		Info: info, Took: snapshot.At.Sub(snapshot.Since), Since: snapshot.Since, Lost: snapshot.Lost,
+		Queries: make([]QueryTotal, len(ids)),
+	}
+	for i, id := range ids {
+		r.Queries[i] = QueryTotal{ID: id, Text: texts[id]}
+	}
+	sums := make(map[uint32]*waits.Event)
+	for _, f := range figures {
+		i := slices.Index(ids, int64(f.Query))
+		switch {
+		case i < 0:
+		case f.Event == 0:
+			r.Queries[i].Executions += f.Calls
+			r.Queries[i].Elapsed += f.Total
+		default:
+			if sums[f.Event] == nil {
+				sums[f.Event] = &waits.Event{ID: f.Event}
+			}
+			sums[f.Event].Calls += f.Calls
+			sums[f.Event].Total += f.Total
+		}
+	}
+	events := make([]waits.Event, 0, len(sums))
+	for _, e := range sums {
+		events = append(events, *e)
+	}
+	r.Rows = s.rows(events)
 	return r
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // Sees says in some sentences what a method sees.
@@ -50,6 +51,12 @@ func (r *Report) Text(w io.Writer, ascii bool) error {
 	for _, reason := range r.Info.Reasons {
 		fmt.Fprintf(&b, "Not used: %s\n", reason)
 	}
+	for _, q := range r.Queries {
+		fmt.Fprintf(&b, "Query %d: %d executions ended, %s elapsed\n", q.ID, q.Executions, short(q.Elapsed))
+		if q.Text != "" {
+			b.WriteString("    " + render.OneLine(q.Text) + "\n")
+		}
+	}
 	if len(r.Rows) == 0 {
 		b.WriteString("No process waited.\n")
 	} else {
@@ -80,13 +87,15 @@ func (r *Report) table(b *strings.Builder, ascii bool) {
 			average, longest, histogram)
 		b.WriteString(strings.TrimRight(text, " ") + "\n")
 	}
-	histogram := ""
-	if r.Info.Counts {
+	histogram, maximum := "", "MAXIMUM"
+	if r.Queries != nil {
+		maximum = ""
+	} else if r.Info.Counts {
 		low, _ := waits.BucketLimits(from)
 		_, high := waits.BucketLimits(to)
 		histogram = fmt.Sprintf("HISTOGRAM, %s to %s", short(low), short(high))
 	}
-	line("TYPE", "EVENT", "CALLS", "TOTAL", "SHARE", "AVERAGE", "MAXIMUM", histogram)
+	line("TYPE", "EVENT", "CALLS", "TOTAL", "SHARE", "AVERAGE", maximum, histogram)
 	for i := range r.Rows {
 		row := &r.Rows[i]
 		share := fmt.Sprintf("%.1f %%", 100*float64(row.Total)/float64(max(total, 1)))
@@ -98,6 +107,10 @@ func (r *Report) table(b *strings.Builder, ascii bool) {
 			continue
 		}
 		average := row.Total / time.Duration(row.Calls)
+		if r.Queries != nil {
+			line(row.Type, row.Name, strconv.FormatUint(row.Calls, 10), short(row.Total), share, short(average), "", "")
+			continue
+		}
 		line(row.Type, row.Name, strconv.FormatUint(row.Calls, 10), short(row.Total), share, short(average),
 			short(row.Longest), bars(row.Buckets[from:to+1], ascii))
 	}
@@ -166,6 +179,13 @@ func (r *Report) missing() (lines []string) {
 		if n > 0 {
 			lines = append(lines, fmt.Sprintf(format, n))
 		}
+	}
+	if r.Queries != nil {
+		add(r.Lost.Queries, "Missing: %d waits of queries for which there was no room.")
+	}
+	add(uint64(r.Unknown), "Missing: the waits of %d processes whose user and database were not seen.")
+	if r.UnknownEnded {
+		lines = append(lines, "Missing: the waits of processes that ended before their user and database were seen.")
 	}
 	add(r.Lost.Overflow, "Missing: %d waits of processes that waited for more than 64 events each.")
 	add(r.Lost.Processes, "Missing: the figures of %d processes that ended faster than they could be read.")

@@ -252,3 +252,42 @@ func TestNamesOfUnknownEvents(t *testing.T) {
 		}
 	}
 }
+
+// TestQueryReport adds up the waits of some queries, and leaves out figures that are not known by query.
+func TestQueryReport(t *testing.T) {
+	s := named(t)
+	sleep, read := event(t, s, "Timeout", "PgSleep"), event(t, s, "IO", "DataFileRead")
+	minus := uint64(1<<64 - 3)
+	figures := []waits.QueryFigures{
+		{Query: 5, Calls: 2, Total: 40 * time.Millisecond}, {Query: 5, Event: sleep, Calls: 4, Total: 20 * time.Millisecond},
+		{Query: minus, Calls: 1, Total: time.Second}, {Query: minus, Event: sleep, Calls: 1, Total: 10 * time.Millisecond},
+		{Query: minus, Event: read, Calls: 3, Total: 10 * time.Millisecond}, {Query: 6, Event: read, Calls: 9, Total: time.Hour},
+	}
+	snapshot := sample(t, s)
+	snapshot.Lost = waits.Lost{Queries: 8}
+	info := waits.Info{Method: waits.Exact, Mechanism: "fentry", Counts: true, Queries: true}
+	report := s.NewQueryReport(info, snapshot, figures, []int64{-3, 5, 9}, map[int64]string{5: "SELECT\n5"})
+	var b bytes.Buffer
+	if err := report.Text(&b, true); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"Query -3: 1 executions ended, 1.00 s elapsed\nQuery 5: 2 executions ended, 40.0 ms elapsed\n    SELECT 5\nQuery 9: 0 ",
+		"TYPE     EVENT            CALLS     TOTAL   SHARE   AVERAGE\n",
+		"Timeout  PgSleep              5   30.0 ms  75.0 %   6.00 ms\n", "IO       DataFileRead         3   10.0 ms  25.0 %   3.33 ms\n",
+		"Missing: 8 waits of queries",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+	b.Reset()
+	if err := report.JSON(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"query_id":"-3"`, `"query":"SELECT\n5"`, `"histogram":null`, `"max_time_us":null`, `"calls":5`} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %s in %s", want, b.String())
+		}
+	}
+}

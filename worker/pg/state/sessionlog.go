@@ -20,7 +20,15 @@ type SessionLog struct {
 	interval time.Duration
 	last     time.Time
 	texts    map[int64]string
-	sessions map[int]SessionNames
+	sessions map[int]loggedSession
+}
+
+// loggedSession is a process id with the names of its process. It is ambiguous if two processes have had it.
+type loggedSession struct {
+	SessionNames
+
+	started   time.Time
+	ambiguous bool
 }
 
 // SessionNames are the user and the database of a process. A name is empty if it is not known, and an oid is 0 if the
@@ -32,7 +40,7 @@ type SessionNames struct {
 
 // NewSessionLog makes an empty log. Look reads at most once in the interval.
 func NewSessionLog(r *Reader, interval time.Duration) *SessionLog {
-	return &SessionLog{reader: r, interval: interval, texts: map[int64]string{}, sessions: map[int]SessionNames{}}
+	return &SessionLog{reader: r, interval: interval, texts: map[int64]string{}, sessions: map[int]loggedSession{}}
 }
 
 // Look reads what the processes do now, unless the last read was less than the interval ago. After a failed read the log
@@ -48,11 +56,23 @@ func (l *SessionLog) Look() {
 	}
 	for i := range m.Sessions {
 		s := &m.Sessions[i]
-		if _, ok := l.sessions[s.PID]; ok || len(l.sessions) < maxLoggedSessions {
-			l.sessions[s.PID] = SessionNames{s.User, s.Database, s.UserOID, s.DatabaseOID}
-		}
+		l.note(s.PID, s.Started, SessionNames{s.User, s.Database, s.UserOID, s.DatabaseOID})
 		l.add(s.QueryID, s.Query)
 	}
+}
+
+// note keeps the names of a process. A process that is still starting may not have its user yet.
+func (l *SessionLog) note(pid int, started *time.Time, names SessionNames) {
+	old, ok := l.sessions[pid]
+	if !ok && len(l.sessions) >= maxLoggedSessions {
+		return
+	}
+	now := loggedSession{SessionNames: names, ambiguous: old.ambiguous}
+	if started != nil {
+		now.started = *started
+	}
+	now.ambiguous = now.ambiguous || ok && !old.started.Equal(now.started)
+	l.sessions[pid] = now
 }
 
 // add keeps the first text of a query, so that a text does not change within a measurement.
@@ -69,17 +89,20 @@ func (l *SessionLog) add(id int64, text string) {
 // Texts returns the text of one execution of each query that was seen, by query id.
 func (l *SessionLog) Texts() map[int64]string { return l.texts }
 
-// Session returns the names of a process; false if no read has seen it. Names that only another process has shown are
-// added.
+// Session returns the names of a process; false if no read has seen it, or if two processes have had its id. Names that
+// only another process has shown are added.
 func (l *SessionLog) Session(pid int) (SessionNames, bool) {
 	s, ok := l.sessions[pid]
+	if !ok || s.ambiguous {
+		return SessionNames{}, false
+	}
 	if s.User == "" {
 		s.User = l.reader.users[s.UserOID]
 	}
 	if s.Database == "" {
 		s.Database = l.reader.databases[s.DatabaseOID]
 	}
-	return s, ok
+	return s.SessionNames, true
 }
 
 // Is reports whether a process has one of the users and one of the databases. A word is a name or an oid. An empty list
