@@ -90,7 +90,7 @@ type Options struct {
 	// the end, and only if the processes themselves did not show all names. Nil, and an error, mean that the labels show
 	// oids instead.
 	Names func(ctx context.Context) (Names, error)
-	// Texts adds the label LabelQuery, for readers who may see the statements of all users. The text of a query is of one
+	// Texts adds the label LabelQuery, for readers with the right to see the statements of all users. The text of a query is of one
 	// of its executions, with its constants.
 	Texts bool
 	// CostLimit ends the profile if the programs in the kernel take more than this share of all processors' time. The

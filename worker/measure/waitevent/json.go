@@ -53,7 +53,7 @@ type jsonLost struct {
 	Outside   uint64 `json:"outside"`
 	// Unreachable are processes whose waits in progress at the start are missing.
 	Unreachable []int `json:"unreachable,omitempty"`
-	// Unknown and UnknownEnded are those of Report, Queries that of waits.Lost.
+	// Unknown and UnknownEnded are the fields of Report, Queries the field of waits.Lost.
 	Unknown      int    `json:"unknown_processes,omitempty"`
 	UnknownEnded bool   `json:"unknown_ended_processes,omitempty"`
 	Queries      uint64 `json:"queries,omitempty"`
