@@ -147,6 +147,7 @@ var views = []view{
 		{name: "child_tables_done", param: 7},
 		{name: "current_child_table_relid", param: 8},
 		{name: "delay_time", param: 9, from: 18, kind: nanos},
+		{name: "started_by", param: 10, from: 19, words: "|manual|autovacuum"},
 	}},
 	{"vacuum", "VACUUM", []column{
 		{name: "phase", param: 1, words: "initializing|scanning heap|vacuuming indexes|vacuuming heap|" +
@@ -163,6 +164,8 @@ var views = []view{
 		{name: "indexes_total", param: 9, from: 17},
 		{name: "indexes_processed", param: 10, from: 17},
 		{name: "delay_time", param: 11, from: 18, kind: nanos},
+		{name: "mode", param: 12, from: 19, words: "|normal|aggressive|failsafe"},
+		{name: "started_by", param: 13, from: 19, words: "|manual|autovacuum|autovacuum_wraparound"},
 	}},
 	{"cluster", "CLUSTER", []column{
 		{name: "command", param: 1, words: "|CLUSTER|VACUUM FULL"},
@@ -212,6 +215,7 @@ var views = []view{
 		{name: "backup_streamed", param: 3},
 		{name: "tablespaces_total", param: 4},
 		{name: "tablespaces_streamed", param: 5},
+		{name: "backup_type", param: 6, from: 19, words: "|full|incremental"},
 	}},
 	{"copy", "COPY", []column{
 		{name: "command", param: 5, words: "|COPY FROM|COPY TO"},
