@@ -1703,42 +1703,6 @@ $$;
 COMMENT ON FUNCTION @extschema@.pg_get_running_plan(int, text)
     IS 'plan that the process with this PID executes now, with the node that runs: format text or json';
 
--- A stack in a format of the caller's choice -----------------------------------------------------------------------------
-
-CREATE FUNCTION @extschema@.pg_get_backtrace(pid int, format text) RETURNS text
-LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
-SET search_path = pg_catalog, pg_temp
-SET pg_stat_backtrace.format = 'text'
-AS $$
-DECLARE
-    seal backtrace.token.seal%TYPE := 0;
-    a    text[] := '{}';
-    mode text := lower(format);
-BEGIN
-    IF mode NOT IN ('text', 'brief', 'short') THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'format must be text, brief or short';
-    END IF;
-    mode := set_config('pg_stat_backtrace.format', mode, true); -- until the function ends
-    LOOP
-        a := backtrace.ask(seal, 'get'::text, ARRAY[pid]::int[], a);
-        EXIT WHEN a[1] <> 'wait' OR pg_sleep(a[2]::double precision) IS NULL;
-    END LOOP;
-    IF a[1] = '' THEN
-        RETURN a[6];
-    ELSIF a[1] = 'WARNING' THEN
-        RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];
-        RETURN NULL;
-    END IF;
-    CASE WHEN a[4] = '' AND a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3];
-         WHEN a[4] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], HINT = a[5];
-         WHEN a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4];
-         ELSE RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4], HINT = a[5];
-    END CASE;
-END
-$$;
-COMMENT ON FUNCTION @extschema@.pg_get_backtrace(int, text)
-    IS 'call stack of the PostgreSQL process with this PID: format text or brief';
-
 -- History ------------------------------------------------------------------------------------------------------------------
 
 -- The setting passes the span to the worker, and the clause SET restores it.
@@ -2259,7 +2223,7 @@ COMMENT ON FUNCTION backtrace.caller_of(text) IS 'the only function that may cal
 -- role's trigger would run as the extension's owner.  So the script first removes every entry of every access control
 -- list except the owner's.  An update keeps the owner's grants on the functions and the view for users, and on the
 -- functions for the worker.  The objects about wait events and memory contexts are new in 1.2, so they have no grants
--- to keep; the same holds for pg_get_blocking_backtraces without a PID and pg_get_backtrace with a format.  pg_get_backtrace_frames is new, too, and the update restores its grants.
+-- to keep; the same holds for pg_get_blocking_backtraces without a PID.  pg_get_backtrace_frames is new, too, and the update restores its grants.
 DO $$
 DECLARE
     keep      CONSTANT boolean := false;
@@ -2288,7 +2252,7 @@ BEGIN
                                              'pg_backtrace_incident', 'pg_get_backtrace_on_call',
                                              'pg_get_backtrace_to_file')
                        AND p.proname NOT LIKE '%wait_event%'
-                       AND (p.proname NOT IN ('pg_get_blocking_backtraces', 'pg_get_backtrace') OR p.pronargs = 1)
+                       AND (p.proname <> 'pg_get_blocking_backtraces' OR p.pronargs = 1)
                        OR p.proname IN ('claim', 'finish', 'journal', 'prune') AS offered
             FROM member m JOIN pg_proc p ON m.classid = 'pg_proc'::regclass AND p.oid = m.objid
             UNION ALL

@@ -85,18 +85,6 @@ func TestOnCall(t *testing.T) {
 		oncall.run(t, "SET pg_stat_backtrace.format = xml")
 		fails(oncall, "22023", fmt.Sprintf("SELECT %s(%d)", function, plain))
 		oncall.run(t, "RESET pg_stat_backtrace.format")
-		// The function with a format takes precedence over the setting, and leaves it.
-		boss.run(t, "SET pg_stat_backtrace.format = brief")
-		text, brief := boss.text(t, fmt.Sprintf("SELECT pg_get_backtrace(%d, 'Text')", plain)), boss.text(t, fmt.Sprintf("SELECT pg_get_backtrace(%d)", plain))
-		if !strings.Contains(text, " 0x") || strings.Contains(brief, " 0x") {
-			t.Errorf("with the format text: %s\nand then: %s", text, brief)
-		}
-		boss.run(t, "RESET pg_stat_backtrace.format")
-		if text := boss.text(t, fmt.Sprintf("SELECT pg_get_backtrace(%d, 'brief')", plain)); strings.Contains(text, " 0x") || !strings.Contains(text, "PostgresMain") {
-			t.Errorf("with the format brief: %s", text)
-		}
-		fails(boss, "22023", fmt.Sprintf("SELECT pg_get_backtrace(%d, 'xml')", plain))
-		fails(executor, "42501", fmt.Sprintf("SELECT pg_get_backtrace(%d, 'brief')", plain))
 		// The caller is the current user, also in a function of another role.
 		oncall.run(t, `CREATE FUNCTION wrapper(int, OUT names_hidden boolean, OUT phrase text, OUT backtrace text) SECURITY DEFINER AS
 			'SELECT names_hidden, phrase, backtrace FROM pg_get_backtrace_on_call($1)' LANGUAGE sql`)

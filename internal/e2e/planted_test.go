@@ -122,7 +122,7 @@ func plant(t *testing.T, boss *session, name string, lists []string) int {
 
 // calls has a call of every function of the extension. $1 is the PID of an idle backend.
 var calls = []string{
-	"SELECT pg_get_backtrace($1)", "SELECT pg_get_backtrace($1, 'brief')", "SELECT pg_log_backtrace($1)", "SELECT pg_log_backtrace($1, $1)",
+	"SELECT pg_get_backtrace($1)", "SELECT pg_log_backtrace($1)", "SELECT pg_log_backtrace($1, $1)",
 	"SELECT function FROM pg_get_backtrace_frames($1)", "SELECT count(backtrace) FROM pg_stat_backtrace",
 	"SELECT count(*) FROM pg_get_blocking_backtraces($1)", "SELECT count(*) FROM pg_get_blocking_backtraces() WHERE pid <> $1", "SELECT count(*) FROM pg_backtrace_summary(2, '1 ms', ARRAY[$1])",
 	"SELECT count(*) FROM pg_get_memory_contexts($1)", "SELECT pg_request_backtrace($1)", "SELECT pg_get_running_plan($1)",

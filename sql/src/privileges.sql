@@ -4,7 +4,7 @@
 -- role's trigger would run as the extension's owner.  So the script first removes every entry of every access control
 -- list except the owner's.  An update keeps the owner's grants on the functions and the view for users, and on the
 -- functions for the worker.  The objects about wait events and memory contexts are new in 1.2, so they have no grants
--- to keep; the same holds for pg_get_blocking_backtraces without a PID and pg_get_backtrace with a format.  pg_get_backtrace_frames is new, too, and the update restores its grants.
+-- to keep; the same holds for pg_get_blocking_backtraces without a PID.  pg_get_backtrace_frames is new, too, and the update restores its grants.
 DO $$
 DECLARE
     keep      CONSTANT boolean := @keep@;
@@ -33,7 +33,7 @@ BEGIN
                                              'pg_backtrace_incident', 'pg_get_backtrace_on_call',
                                              'pg_get_backtrace_to_file')
                        AND p.proname NOT LIKE '%wait_event%'
-                       AND (p.proname NOT IN ('pg_get_blocking_backtraces', 'pg_get_backtrace') OR p.pronargs = 1)
+                       AND (p.proname <> 'pg_get_blocking_backtraces' OR p.pronargs = 1)
                        OR p.proname IN ('claim', 'finish', 'journal', 'prune') AS offered
             FROM member m JOIN pg_proc p ON m.classid = 'pg_proc'::regclass AND p.oid = m.objid
             UNION ALL
