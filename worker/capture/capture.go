@@ -41,7 +41,7 @@ type Config struct {
 	Concurrency int
 	// Remote provides debug files that this host does not have; nil means that none are downloaded.
 	Remote symbolize.Remote
-	// DebugDirs are the folders to search for separate debug files; nil means debugfile.DefaultFolder.
+	// DebugDirs are the folders to search for separate debug files; nil means elfimage.DefaultFolder.
 	DebugDirs []string
 	// LinesWait bounds how long a capture waits for source lines and inlined calls; 0 means
 	// symbolize.DefaultLinesWait. After that time the result has only names from symbol tables.

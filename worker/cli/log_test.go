@@ -52,7 +52,7 @@ func TestLogFormats(t *testing.T) {
 	}
 	t.Setenv("JOURNAL_STREAM", fmt.Sprintf("%d:%d", stat.Dev, stat.Ino))
 	sink, err := logSink(f, "auto")
-	if got := fmt.Sprintf("%T", sink); err != nil || got != "*logformat.Journal" {
+	if got := fmt.Sprintf("%T", sink); err != nil || got != "*render.Journal" {
 		t.Errorf("a log that is journald's stream: %s, %v", got, err)
 	}
 }
