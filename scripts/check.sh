@@ -115,7 +115,7 @@ stage_format() {
 export CGO_ENABLED=0
 
 # go_tests STAGE OPTION...: run go test, show a line for each package, failures and skipped tests, and count. Up to
-# four failed tests are kept for run_again. As many packages as processors run at a time, and ADDITIONAL more.
+# four failed tests are kept for run_again. One package for each processor runs at a time, and $additional more.
 go_tests() {
 	local stage=$1 package name status=0 later='' log=$WORK/$1.log again=$WORK/$1.again
 	shift
@@ -126,7 +126,7 @@ go_tests() {
 	[[ -z ${PG_BIN:-} ]] || export PGSB_TEST_PROGRAMS=$WORK/programs PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-${VERSION_BINS:-}$PG_BIN} PGSB_TEST_USER=$SERVER_USER
 	"$GO" build -C "$TOP/tools" -o "$WORK/testreport-$stage" ./testreport
 	export PGSB_TEST_PROCESSOR_TIMES=$WORK/$stage.processor
-	"$GO" test -vet=off -p "$(($(nproc) + ${ADDITIONAL:-0}))" -timeout 30m -exec "'$TOP/scripts/measured.sh'" -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/$stage.json" |
+	"$GO" test -vet=off -p "$(($(nproc) + ${additional:-0}))" -timeout 30m -exec "'$TOP/scripts/measured.sh'" -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/$stage.json" |
 		"$WORK/testreport-$stage" -again "$again" -times "$WORK/$stage.times" "$WORK/failures" | tee "$log" || status=1
 	if [[ $status -ne 0 && -s $again && $(wc -l <"$again") -le 4 ]]; then
 		status=0 later='; the failed ones run again, alone'
@@ -229,7 +229,7 @@ stage_worker() {
 	mapfile -t PACKAGES < <(cd "$TOP" && "$GO" list ./ptrace/... ./worker/... ./unwind/dwarf/... . |
 		grep -vE '/worker/(authz|serve/queue|serve/spool)$' | awk "$order" | sort | cut -d ' ' -f 2)
 	# These tests often wait for servers and timers, and the stages beside them end earlier.
-	ADDITIONAL=1 go_tests worker "$@"
+	additional=1 go_tests worker "$@"
 }
 
 stage_race() {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pg_stat_backtrace/ptrace/process/procfs"
@@ -117,6 +118,12 @@ func sizes(t *testing.T, l *Later, addr uint64, search bool) (list []int64) {
 // that has not changed is read rarely.
 func TestLater(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testLater)
+}
+
+// testLater runs while no time passes.
+func testLater(t *testing.T) {
+	t.Helper()
 	var c compiler
 	l := later(t, new(LaterStore), &c)
 	const addr = codeAddr + 0x110
