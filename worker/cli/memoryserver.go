@@ -176,17 +176,17 @@ func (m *serverMemory) text(out io.Writer, top int) error {
 		anonymous, swapped = anonymous+m.Processes[i].AnonymousBytes, swapped+m.Processes[i].SwappedBytes
 	}
 	_, _ = fmt.Fprintf(buffered, "%s: %d processes with %s of memory, and %s in swap space, at %s; shared memory does not count\n",
-		render.VisibleLine(m.Cluster), len(m.Processes), sizeOf(anonymous), sizeOf(swapped), m.Time.Format(time.RFC3339))
+		render.VisibleLine(m.Cluster), len(m.Processes), render.Size(anonymous), render.Size(swapped), m.Time.Format(time.RFC3339))
 	w := tabwriter.NewWriter(buffered, 0, 0, gap, ' ', 0)
 	_, _ = fmt.Fprintln(w, "pid\tbackend_type\tdatabase\tuser\tstate\tmemory\tswapped\tin_contexts\tlargest contexts")
 	for i := range m.Processes[:min(top, len(m.Processes))] {
 		p := &m.Processes[i]
 		contexts := "-"
 		if p.ContextsBytes != nil {
-			contexts = sizeOf(uint64(max(0, *p.ContextsBytes)))
+			contexts = render.Size(uint64(max(0, *p.ContextsBytes)))
 		}
 		row := []string{
-			strconv.Itoa(p.PID), p.Type, p.Database, p.User, p.State, sizeOf(p.AnonymousBytes), sizeOf(p.SwappedBytes), contexts,
+			strconv.Itoa(p.PID), p.Type, p.Database, p.User, p.State, render.Size(p.AnonymousBytes), render.Size(p.SwappedBytes), contexts,
 			largestText(p),
 		}
 		for j := range row {
@@ -207,22 +207,11 @@ func (m *serverMemory) text(out io.Writer, top int) error {
 func largestText(p *memoryOfProcess) string {
 	var parts []string
 	for _, sum := range p.Largest {
-		parts = append(parts, sum.Name+" "+sizeOf(uint64(sum.Bytes)))
+		parts = append(parts, sum.Name+" "+render.Size(uint64(sum.Bytes)))
 	}
 	text := strings.Join(parts, ", ")
 	if p.Problem != "" {
 		text = strings.TrimPrefix(text+" ("+p.Problem+")", " ")
 	}
 	return text
-}
-
-// sizeOf prints bytes as PostgreSQL's pg_size_pretty does.
-func sizeOf(bytes uint64) string {
-	const change = 10 * 1024
-	units := []string{"bytes", "kB", "MB", "GB", "TB"}
-	size, i := bytes, 0
-	for size >= change && i < len(units)-1 {
-		size, i = (size+512)/1024, i+1
-	}
-	return fmt.Sprintf("%d %s", size, units[i])
 }

@@ -242,7 +242,7 @@ func historyRow(w *store.SpanSweep, row *store.Row) []string {
 // historyNotice says what the rows lack.
 func historyNotice(s *store.Summary, next time.Time) (parts []string) {
 	if !next.IsZero() {
-		parts = append(parts, "there are more rows: go on with "+microText(next.UnixMicro()))
+		parts = append(parts, "there are more rows: continue with "+microText(next.UnixMicro()))
 	}
 	if gaps := len(s.Gaps) + s.GapsMore; gaps > 0 && next.IsZero() {
 		parts = append(parts, fmt.Sprintf("the span has %d gaps in which nothing was recorded", gaps))

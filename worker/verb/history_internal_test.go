@@ -54,7 +54,7 @@ func TestHistoryGoesOn(t *testing.T) {
 }
 
 var (
-	goOn    = regexp.MustCompile(`go on with (\S+ \S+)`)
+	goOn    = regexp.MustCompile(`continue with (\S+ \S+)`)
 	leftOut = regexp.MustCompile(`(\d+) sessions of (\S+ \S+) are left out, from PID (\d+) on`)
 )
 

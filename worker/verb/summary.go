@@ -220,7 +220,7 @@ func (b *buckets) rows(damaged int) [][]string {
 	}
 	var parts []string
 	if b.next != 0 {
-		parts = append(parts, "there are more rows: go on with "+microText(b.next))
+		parts = append(parts, "there are more rows: continue with "+microText(b.next))
 	}
 	if b.merged {
 		parts = append(parts, "a bucket has too many rows: some samples are counted by wait event only")

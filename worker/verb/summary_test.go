@@ -19,7 +19,7 @@ func TestBuckets(t *testing.T) {
 	}
 	rows := b.rows(0)
 	next := time.UnixMicro(start + 19*minute).UTC().Format("2006-01-02 15:04:05")
-	if len(rows) != 19_001 || !strings.Contains(rows[0][0], "go on with "+next) {
+	if len(rows) != 19_001 || !strings.Contains(rows[0][0], "continue with "+next) {
 		t.Errorf("%d rows, notice %q, want the first one that is left out at %s", len(rows), rows[0][0], next)
 	}
 	one := newBuckets(time.Hour)

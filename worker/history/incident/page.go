@@ -253,9 +253,9 @@ func (v *pageView) parts() {
 	}
 	for j := range i.Memory {
 		m := &i.Memory[j]
-		v.put("<tr><td>{}</td><td>{}</td><td>{} kB</td><td>{} kB</td><td>", number(m.PID), m.Type, number((m.Anonymous+m.Swapped)>>10), number(m.Contexts>>10))
+		v.put("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>", number(m.PID), m.Type, render.Size(m.Anonymous+m.Swapped), render.Size(uint64(m.Contexts)))
 		for _, s := range m.Largest {
-			v.put("{} {} kB<br>", s.Name, number(s.Bytes>>10))
+			v.put("{} {}<br>", s.Name, render.Size(uint64(s.Bytes)))
 		}
 		v.put("{}</td></tr>\n", m.Error)
 	}

@@ -29,7 +29,6 @@ const (
 	planLimit      = time.Second // of one process
 	maxPlans       = 5
 	maxPlanNodes   = 500
-	maxNodeName    = 200
 	maxWALReceived = 100
 )
 
@@ -286,7 +285,7 @@ func planNode(n *plan.Node, room *int) *PlanNode {
 	text := func(names ...string) string {
 		for _, name := range names {
 			if s, ok := n.Properties[name].(string); ok && s != "" {
-				return s[:min(len(s), maxNodeName)]
+				return bounded(s)
 			}
 		}
 		return ""

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // checkpoints finds a checkpoint that makes no progress. One of two things proves it: the checkpointer has not run, or it sleeps
@@ -116,7 +117,7 @@ func replays(v *view) []Finding {
 		w.pids, cause = []int32{startup.PID}, v.causeOf(startup, v.Procs[startup.PID], cause)
 	}
 	return []Finding{v.finding(Replay, cause, fmt.Sprintf("replay has not advanced for %s, and its lag has grown to %s%s", round(age),
-		amount(p.End-p.Replayed), paused), &w)}
+		render.Size(p.End-p.Replayed), paused), &w)}
 }
 
 // walSenders finds receivers of WAL that confirm nothing while more WAL is written. What was sent is no progress of a physical
@@ -152,7 +153,7 @@ func walSenders(v *view) []Finding {
 			}
 		}
 		list = append(list, v.finding(WALSender, cause, fmt.Sprintf("the receiver of WAL sender %d has confirmed nothing for %s, and its "+
-			"lag has grown to %s", s.PID, round(age), amount(v.WAL.End-confirmed)), &longest{pids: []int32{s.PID}, age: age}))
+			"lag has grown to %s", s.PID, round(age), render.Size(v.WAL.End-confirmed)), &longest{pids: []int32{s.PID}, age: age}))
 	}
 	return list
 }
@@ -164,16 +165,4 @@ func blockedBy(r *store.Row, pid int32) bool {
 		}
 	}
 	return false
-}
-
-// amount returns a size in words.
-func amount(n uint64) string {
-	const kilo, mega = 1 << 10, 1 << 20
-	switch {
-	case n < kilo:
-		return fmt.Sprintf("%d bytes", n)
-	case n < mega:
-		return fmt.Sprintf("%d kB", n/kilo)
-	}
-	return fmt.Sprintf("%d MB", n/mega)
 }

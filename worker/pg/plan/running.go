@@ -40,7 +40,7 @@ func (r *reader) mark(levels []*Level) {
 // follow marks the nodes of one level. Its frames are those inside of its ExecutorRun and outside of the next one.
 func (r *reader) follow(l *Level, inner int) {
 	var current *Node
-	below := false
+	below, entered := false, 0 // the frame that the current node has entered
 	for k := l.frame; k > inner && k >= 0; k-- {
 		if r.in(k, evalPlanQual) || r.in(k, evalPlanQualNext) {
 			below = true
@@ -54,9 +54,10 @@ func (r *reader) follow(l *Level, inner int) {
 			below = true
 			break
 		}
-		current = next
+		current, entered = next, k-1
 		current.Active = true
 	}
+	below = below || current != nil && r.mayRunOther(l, current, entered, inner)
 	switch {
 	case current != nil:
 		current.Running, current.Below = true, below
@@ -65,6 +66,59 @@ func (r *reader) follow(l *Level, inner int) {
 	default:
 		l.Reason = "the running node is not known: the stack has no call of a node"
 	}
+}
+
+// mayRunOther reports whether one of the frames inside of a node may belong to a node below it, although no call of
+// ExecProcNode was recognised: a compiler that knows the likely function loads the pointer, compares it, and calls the
+// function directly or by the register.
+func (r *reader) mayRunOther(l *Level, current *Node, entered, inner int) bool {
+	if len(r.callees(l, current, max(entered, 0))) == 0 {
+		return false
+	}
+	functions := map[uint64]bool{}
+	for _, n := range l.nodes {
+		functions[n.function] = true
+	}
+	own := r.stack.Frames[max(entered, 0)].Start == current.function
+	for k := entered; k > max(inner, 0); k-- {
+		if !own && r.stack.Frames[k-1].Start == current.function {
+			own = true // a function of the server's instrumentation calls the node's function
+			continue
+		}
+		if functions[r.stack.Frames[k-1].Start] || r.calledMay(k, functions) {
+			return true
+		}
+	}
+	return false
+}
+
+// calledMay reports whether frame k calls one of the functions directly, or the address in a register that was loaded from
+// PlanState.ExecProcNode just before. On aarch64, callsNode recognises all calls by a register.
+func (r *reader) calledMay(k int, functions map[uint64]bool) bool {
+	const direct, before, moveLength = 5, 64, 4
+	f := r.stack.Frames[k]
+	var c [before]byte
+	if f.Exact || !r.stack.X86 || !within(r.stack.Code, f.PC) || !r.read(f.PC-before, c[:]) {
+		return false
+	}
+	if c[before-direct] == 0xe8 {
+		distance := int64(int32(binary.LittleEndian.Uint32(c[before-4:]))) //nolint:gosec // signed
+		if functions[f.PC+uint64(distance)] {                              //nolint:gosec // wraps
+			return true
+		}
+	}
+	if c[before-2] != 0xff || c[before-1]&0xf8 != 0xd0 { // call *%reg
+		return false
+	}
+	register := c[before-1] & 7
+	field := byte(r.PlanState.ExecProcNode.Int()) //nolint:gosec // a byte in the instruction
+	for i := range before - moveLength {
+		// mov field(%any),%reg: REX.W, 8b, and a ModRM byte with an 8-bit displacement.
+		if c[i]&0xf8 == 0x48 && c[i+1] == 0x8b && c[i+2]&0xc0 == 0x40 && c[i+2]>>3&7 == register && c[i+3] == field {
+			return true
+		}
+	}
+	return false
 }
 
 // step returns the node that frame k runs or calls, if it is such a frame. The frame k-1 belongs to the node.

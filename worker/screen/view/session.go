@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/screen/source"
 )
 
@@ -191,9 +192,9 @@ func (c *canvas) panelTitle(panel int) (title, note string) {
 	case panelMemory:
 		title = "Memory contexts"
 		if m := c.d.Memory; m != nil {
-			note = size(m.TotalBytes) + ", " + size(m.FreeBytes) + " of it free"
+			note = render.Size(uint64(max(0, m.TotalBytes))) + ", " + render.Size(uint64(max(0, m.FreeBytes))) + " of it free"
 			if m.ResidentBytes != nil {
-				note += ", resident " + size(*m.ResidentBytes)
+				note += ", resident " + render.Size(uint64(max(0, *m.ResidentBytes)))
 			}
 			note += ", " + m.Time.Local().Format("15:04:05")
 		}
@@ -333,20 +334,6 @@ func memoryLines(m *source.Memory, add func(Style, string, string)) {
 		if x.Contexts > 1 {
 			text += " ×" + strconv.Itoa(x.Contexts)
 		}
-		add(plain, fmt.Sprintf("%9s  ", size(x.TotalBytes)), text)
+		add(plain, fmt.Sprintf("%9s  ", render.Size(uint64(max(0, x.TotalBytes)))), text)
 	}
-}
-
-// size returns a number of bytes with a unit.
-func size(n int64) string {
-	const k = 1024
-	switch {
-	case n < 10*k:
-		return fmt.Sprintf("%d B", n)
-	case n < 10*k*k:
-		return fmt.Sprintf("%d kB", n/k)
-	case n < 10*k*k*k:
-		return fmt.Sprintf("%d MB", n/k/k)
-	}
-	return fmt.Sprintf("%d GB", n/k/k/k)
 }
