@@ -153,7 +153,7 @@ func TestHistoryProfiles(t *testing.T) {
 		found = found || s.Label["pid"][0] == "80" && s.Label["wait_event"][0] == "tuple" && s.Label["user"][0] == "u" &&
 			s.Value[0] == 2 && len(s.Location) == 2 && s.Location[0].Line[0].Function.Name == "epoll_wait"
 	}
-	if total != (8*time.Second).Nanoseconds() || !found || p.TimeNanos != after.UnixNano() {
+	if total != (8*time.Second).Nanoseconds() || !found || p.TimeNanos != after.UnixNano() || p.DurationNanos != (2*time.Second).Nanoseconds() {
 		t.Errorf("%d ns, %s", total, p)
 	}
 	page := string(write("html"))

@@ -165,7 +165,7 @@ func (h *historyProfile) timeline() *profilefmt.Timeline {
 func (h *historyProfile) profile(stacks map[int64]store.Stack) *pprof.Profile {
 	p := &pprof.Profile{
 		SampleType:        []*pprof.ValueType{{Type: "samples", Unit: "count"}, {Type: "wall", Unit: "nanoseconds"}},
-		DefaultSampleType: "wall", TimeNanos: h.since.UnixNano(), DurationNanos: h.until.Sub(h.since).Nanoseconds(),
+		DefaultSampleType: "wall", TimeNanos: h.since.UnixNano(),
 	}
 	b := profilefmt.NewBuilder(p)
 	named := map[int64][]*pprof.Location{0: {b.Named("[no stack]")}}
@@ -256,6 +256,7 @@ func (f *historyFlags) runProfile(ctx context.Context, out, errOut io.Writer, si
 		lines = append(lines, fmt.Sprintf("beyond %d different samples, the rest is counted without labels and stacks", maxHistorySamples))
 	}
 	made := h.profile(stacks)
+	made.DurationNanos = int64(summary.Seconds * float64(time.Second)) // averages are of the recorded time
 	made.Comments = append([]string{"pg_stat_backtrace: history of cluster " + id}, lines...)
 	for _, line := range lines {
 		tellf(errOut, "%s", line)

@@ -152,7 +152,10 @@ func (c *cleaner) plan(list []*PlanNode) []*PlanNode {
 			continue
 		}
 		c.remove("name in a plan", n.Name)
-		out = append(out, &PlanNode{Type: words(n.Type), Rows: n.Rows, Cost: n.Cost, Running: n.Running, Children: c.plan(n.Children)})
+		c.remove("title in a plan", n.Title)
+		out = append(out, &PlanNode{
+			Type: words(n.Type), Rows: n.Rows, Cost: n.Cost, Running: n.Running, RunningBelow: n.RunningBelow, Children: c.plan(n.Children),
+		})
 	}
 	return out
 }

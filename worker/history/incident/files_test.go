@@ -47,7 +47,7 @@ func hostileIncident(at time.Time) *Incident {
 		},
 		Missing: []string{hostile},
 		Memory:  []ProcessMemory{{PID: 1, Type: hostile, Largest: []ContextsSum{{hostile, 1}}, Error: hostile}},
-		Plans:   []ProcessPlan{{PID: 1, Error: hostile, Statements: []*PlanNode{{Type: hostile, Name: hostile, Children: []*PlanNode{{Type: hostile, Name: hostile}}}}}},
+		Plans:   []ProcessPlan{{PID: 1, Error: hostile, Statements: []*PlanNode{{Type: hostile, Name: hostile, Title: hostile, Children: []*PlanNode{{Type: hostile, Name: hostile, Title: hostile}}}}}},
 		WAL:     &WAL{Checkpoint: hostile, End: hostile, Replayed: hostile, Error: hostile, Senders: []Receiver{{Sent: hostile, Write: hostile, Flush: hostile, Apply: hostile}}},
 	}
 }

@@ -263,7 +263,14 @@ func (v *pageView) parts() {
 		v.raw("</table>\n")
 	}
 	if w := i.WAL; w != nil {
-		v.put("<h2>WAL</h2><p>last checkpoint {}; end {}; replayed {}; {}</p>\n", w.Checkpoint, w.End, w.Replayed, w.Error)
+		v.raw("\n<h2>WAL</h2>\n<p>")
+		v.optional("last checkpoint {} ", w.Checkpoint)
+		v.optional("end {} ", w.End)
+		v.optional("replayed {} ", w.Replayed)
+		if w.Paused {
+			v.raw("replay is paused ")
+		}
+		v.put("{}</p>\n", w.Error)
 		for _, s := range w.Senders {
 			v.put("<p>WAL sender {}: sent {}, write {}, flush {}, apply {}</p>\n", number(s.PID), s.Sent, s.Write, s.Flush, s.Apply)
 		}
@@ -279,10 +286,12 @@ func (v *pageView) plan(n *PlanNode, indent string) {
 	for range len(indent) {
 		v.raw(" ")
 	}
-	v.put("{}", n.Type)
-	v.optional(" on {}", n.Name)
-	if n.Running {
-		v.raw(" (running)")
+	v.put("{}", cmp.Or(n.Title, n.Type))
+	switch {
+	case n.RunningBelow:
+		v.raw(" (this node, or one below it, was running)")
+	case n.Running:
+		v.raw(" (was running)")
 	}
 	v.raw("\n")
 	for _, c := range n.Children {

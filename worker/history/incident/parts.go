@@ -87,12 +87,16 @@ type ProcessPlan struct {
 // PlanNode is a node of a plan.
 type PlanNode struct {
 	Type string `json:"node_type"`
+	// Title is the node as EXPLAIN prints it.
+	Title string `json:"title,omitempty"`
 	// Name is the relation, index or common table expression.
 	Name string  `json:"name,omitempty"`
 	Rows float64 `json:"plan_rows"`
 	Cost float64 `json:"total_cost"`
-	// Running marks the node in which the process was.
-	Running  bool        `json:"running,omitempty"`
+	// Running marks the node in which the process was. With RunningBelow, it may have been in a node below this one.
+	Running      bool `json:"running,omitempty"`
+	RunningBelow bool `json:"running_below,omitempty"`
+
 	Children []*PlanNode `json:"plans,omitempty"`
 }
 
@@ -292,7 +296,7 @@ func planNode(n *plan.Node, room *int) *PlanNode {
 	}
 	out := &PlanNode{
 		Type: cmp.Or(text(plan.NodeType), n.Kind), Name: text(plan.IndexName, plan.RelationName, plan.CTEName), Rows: n.Rows, Cost: n.Total,
-		Running: n.Running,
+		Title: bounded(n.Title()), Running: n.Running, RunningBelow: n.Running && n.Below,
 	}
 	*room--
 	for _, c := range n.Children {

@@ -201,7 +201,8 @@ func (s *scene) checkIncident(i *Incident, f rules.Finding) {
 	if len(i.Memory) != maxMemory || i.Memory[0].Anonymous == 0 || i.Memory[0].Contexts == 0 {
 		s.t.Errorf("memory: %+v", i.Memory)
 	}
-	if len(i.Plans) == 0 || len(i.Plans[0].Statements) == 0 || i.Plans[0].Statements[0].Type != "ModifyTable" {
+	if len(i.Plans) == 0 || len(i.Plans[0].Statements) == 0 || i.Plans[0].Statements[0].Type != "ModifyTable" ||
+		!strings.HasPrefix(i.Plans[0].Statements[0].Title, "Update on ") {
 		s.t.Errorf("plans: %+v", i.Plans)
 	}
 	if i.WAL == nil || i.WAL.Error != "" || i.WAL.End == "" || i.WAL.Checkpoint == "" || i.WAL.Recovery {

@@ -149,7 +149,7 @@ func (t *Timeline) listGaps(b *strings.Builder, text func(string) string) {
 	if len(t.Gaps) == 0 {
 		return
 	}
-	_, _ = fmt.Fprintf(b, "<details><summary>%d gaps</summary><ul>", len(t.Gaps))
+	_, _ = fmt.Fprintf(b, "<details><summary>gaps: %d</summary><ul>", len(t.Gaps))
 	for _, g := range t.Gaps[:min(len(t.Gaps), maxTimelineGaps)] {
 		_, _ = fmt.Fprintf(b, "<li>%s</li>", g.text(text))
 	}

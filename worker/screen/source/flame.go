@@ -72,18 +72,21 @@ const (
 	smallestFlame  = 0.001 // of all stacks
 	firstStackWait = 2 * time.Second
 	maxStackFrames = 400_000
+	maxStackRows   = 400_000
 )
 
-// stackSet are the stacks that were taken at one time.
+// noFlame is the function of sessions without a stack.
+const noFlame = "[no stack was taken]"
+
+// stackSet are the active sessions of one time, and the stacks of some of them.
 type stackSet struct {
 	at     time.Time
 	period time.Duration // that it stands for: the time before it
 	kind   Kind
-	active int // sessions from which some were chosen
 	rows   []stackRow
 }
 
-// stackRow is an active session and its stack, an index of stackLog.stacks.
+// stackRow is an active session and its stack, an index of stackLog.stacks; -1: it has none.
 type stackRow struct {
 	row   row
 	stack int32
@@ -95,17 +98,18 @@ type stackLog struct {
 	stacks [][]uint32 // of names, the outermost first
 	index  map[string]int32
 	frames int
+	rows   int // of all sets
 	names  names
 }
 
-// takenStack is a session, and its frames from the innermost outwards.
+// takenStack is an active session, and its frames from the innermost outwards; nil: they are not known.
 type takenStack struct {
 	session *moment.Session
 	frames  []string
 }
 
-// addStacks stores stacks of active sessions. Active is the number of sessions from which they were chosen.
-func (p *past) addStacks(at time.Time, kind Kind, longest time.Duration, active int, list []takenStack) {
+// addStacks stores the active sessions of one time with the stacks of some of them.
+func (p *past) addStacks(at time.Time, kind Kind, longest time.Duration, list []takenStack) {
 	k := &p.stacks
 	period := longest
 	for n := len(k.sets); n > 0; n = len(k.sets) {
@@ -114,27 +118,29 @@ func (p *past) addStacks(at time.Time, kind Kind, longest time.Duration, active 
 			period = min(longest, at.Sub(before))
 			break
 		}
+		k.rows -= len(k.sets[n-1].rows)
 		k.sets = k.sets[:n-1] // the clock went back
 	}
-	if len(list) == 0 {
+	if !slices.ContainsFunc(list, func(t takenStack) bool { return len(t.frames) > 0 }) {
 		return
 	}
-	if len(k.stacks) > maxStacks || k.frames > maxStackFrames || len(k.sets) >= maxStackSets {
+	if len(k.stacks) > maxStacks || k.frames > maxStackFrames || len(k.sets) >= maxStackSets || k.rows+len(list) > maxStackRows {
 		k.keep(len(k.sets) / 2)
 	}
-	set := stackSet{at: at, period: period, kind: kind, active: max(active, len(list))}
+	set := stackSet{at: at, period: period, kind: kind}
 	for _, t := range list {
 		class := ClassOf(t.session)
-		if class == "" || len(t.frames) == 0 {
+		if class == "" {
 			continue
 		}
-		r := p.knownRow(t.session).row
-		r.class = int8(slices.Index(Classes(), class))
-		set.rows = append(set.rows, stackRow{r, k.number(t.frames)})
+		r := stackRow{p.knownRow(t.session).row, -1}
+		r.row.class = int8(slices.Index(Classes(), class))
+		if len(t.frames) > 0 {
+			r.stack = k.number(t.frames)
+		}
+		set.rows = append(set.rows, r)
 	}
-	if len(set.rows) > 0 {
-		k.sets = append(k.sets, set)
-	}
+	k.sets, k.rows = append(k.sets, set), k.rows+len(set.rows)
 }
 
 // number returns the index of a stack.
@@ -173,6 +179,9 @@ func (k *stackLog) keep(drop int) {
 	for i := range k.sets {
 		for j := range k.sets[i].rows {
 			r := &k.sets[i].rows[j]
+			if k.rows++; r.stack < 0 {
+				continue
+			}
 			to, ok := again[r.stack]
 			if !ok {
 				frames := make([]string, 0, len(old.stacks[r.stack]))
@@ -197,7 +206,7 @@ func (p *past) flame(q Query, side Side) *Flame {
 	f := &Flame{Span: q.Span, Side: side, Nodes: []FlameNode{}}
 	m, k := p.matcher(q.Filter), &p.stacks
 	weights := make([]weight, len(k.stacks))
-	all := weight{}
+	all, none := weight{}, weight{}
 	first, _ := slices.BinarySearchFunc(k.sets, q.From, func(x stackSet, t time.Time) int { return x.at.Compare(t) })
 	for i := first; i < len(k.sets); i++ {
 		x := &k.sets[i]
@@ -210,30 +219,35 @@ func (p *past) flame(q Query, side Side) *Flame {
 			continue
 		}
 		f.Seconds += part
-		each := part * float64(x.active) / float64(len(x.rows))
+		// The stacks of a class stand for all its sessions that pass the filter.
+		sessions, stacks := make([]int, len(Classes())), make([]int, len(Classes()))
+		matching := x.rows[:0:0]
 		for j := range x.rows {
-			r := &x.rows[j]
-			if !m.match(&r.row) {
-				continue
+			if r := &x.rows[j]; m.match(&r.row) {
+				matching = append(matching, *r)
+				if sessions[r.row.class]++; r.stack >= 0 {
+					stacks[r.row.class]++
+				}
 			}
+		}
+		for _, r := range matching {
 			on := Classes()[r.row.class] == CPU
-			if on {
-				all.on += each
-			} else {
-				all.off += each
-			}
-			if side == OnCPU && !on || side == OffCPU && on {
+			all.add(on, part)
+			switch n := stacks[r.row.class]; {
+			case side == OnCPU && !on || side == OffCPU && on:
 				continue
+			case n == 0:
+				none.add(on, part)
+				continue
+			case r.stack < 0:
+				continue
+			default:
+				weights[r.stack].add(on, part*float64(sessions[r.row.class])/float64(n))
 			}
 			if x.kind == KindRecorded {
 				f.Recorded++
 			} else {
 				f.Sampled++
-			}
-			if on {
-				weights[r.stack].on += each
-			} else {
-				weights[r.stack].off += each
 			}
 		}
 	}
@@ -241,8 +255,16 @@ func (p *past) flame(q Query, side Side) *Flame {
 		return f
 	}
 	f.OnCPU, f.OffCPU = all.on/f.Seconds, all.off/f.Seconds
-	f.tree(k, weights)
+	f.tree(k, weights, none)
 	return f
+}
+
+func (w *weight) add(on bool, n float64) {
+	if on {
+		w.on += n
+	} else {
+		w.off += n
+	}
 }
 
 // branch is a function in a tree of stacks.
@@ -253,9 +275,14 @@ type branch struct {
 	children map[uint32]*branch
 }
 
-// tree makes the nodes.
-func (f *Flame) tree(k *stackLog, weights []weight) {
+// tree makes the nodes. None is the weight of sessions without a stack.
+func (f *Flame) tree(k *stackLog, weights []weight, none weight) {
 	root := &branch{}
+	if none.sum() > 0 {
+		name := k.names.number(noFlame, "")
+		root.weight = none
+		root.children = map[uint32]*branch{name: {name: name, weight: none, self: none.sum()}}
+	}
 	for i, w := range weights {
 		if w.sum() == 0 {
 			continue

@@ -43,12 +43,12 @@ func TestFlame(t *testing.T) {
 	p, at := &past{}, time.Unix(1_700_000_000, 0)
 	web, cron := flameSession(1, "web", ""), flameSession(2, "cron", "DataFileRead")
 	for i := range 10 {
-		// Two of four active sessions have a stack.
-		p.addStacks(at.Add(time.Duration(i+1)*time.Second), KindSampled, time.Second, 4, []takenStack{
-			stack(web, "main run exec sort"), stack(cron, "main run exec scan read"),
+		// Two of four active sessions have a stack, one of each class.
+		p.addStacks(at.Add(time.Duration(i+1)*time.Second), KindSampled, time.Second, []takenStack{
+			stack(web, "main run exec sort"), stack(cron, "main run exec scan read"), {session: web}, {session: cron},
 		})
 	}
-	p.addStacks(at.Add(20*time.Second), KindRecorded, time.Second, 1, []takenStack{stack(web, "main run pl:f(int) postgres+0x12")})
+	p.addStacks(at.Add(20*time.Second), KindRecorded, time.Second, []takenStack{stack(web, "main run pl:f(int) postgres+0x12")})
 	q := Query{Span: Span{at, at.Add(10 * time.Second)}}
 	f := p.flame(q, Both)
 	want := " 4.00 0.00 2.00\n main>run>exec 4.00 0.00 2.00\n  scan>read 2.00 2.00 0.00\n  sort 2.00 2.00 2.00\n"
@@ -74,6 +74,21 @@ func TestFlame(t *testing.T) {
 	}
 }
 
+// TestFlameWithoutStacks: a stack stands for no session on the other side, and for none that the filter leaves out.
+func TestFlameWithoutStacks(t *testing.T) {
+	p, at := &past{}, time.Unix(1_700_000_000, 0)
+	web, cron := flameSession(1, "web", ""), flameSession(2, "cron", "DataFileRead")
+	p.addStacks(at.Add(time.Second), KindSampled, time.Second, []takenStack{{session: web}, {session: web}, stack(cron, "main read")})
+	q := Query{Span: Span{at, at.Add(time.Second)}}
+	if got := show(p.flame(q, Both)); got != " 3.00 0.00 2.00\n [no stack was taken] 2.00 2.00 2.00\n main>read 1.00 1.00 0.00\n" {
+		t.Errorf("%q", got)
+	}
+	q.Filter = Filter{{By: ByUser, Key: "web"}}
+	if f := p.flame(q, Both); show(f) != " 2.00 0.00 2.00\n [no stack was taken] 2.00 2.00 2.00\n" || f.Sampled != 0 {
+		t.Errorf("%+v", f)
+	}
+}
+
 // TestFlameBounds: many different stacks, long names and deep stacks keep the log and the answer bounded, and the newest
 // stacks stay.
 func TestFlameBounds(t *testing.T) {
@@ -90,7 +105,7 @@ func TestFlameBounds(t *testing.T) {
 		if i%1000 == 0 {
 			name = strings.Repeat("x", 1<<20)
 		}
-		p.addStacks(at.Add(time.Duration(i)*time.Second), KindSampled, time.Second, 1, []takenStack{stack(x, name+" h"), stack(x, "top"+deep)})
+		p.addStacks(at.Add(time.Duration(i)*time.Second), KindSampled, time.Second, []takenStack{stack(x, name+" h"), stack(x, "top"+deep)})
 	}
 	k := &p.stacks
 	if len(k.stacks) > maxStacks+2 || len(k.sets) > maxStackSets || k.frames > maxStackFrames+2*maxStackDepth || len(k.names.list) > 2*maxStacks {
@@ -111,7 +126,7 @@ func TestFlameBounds(t *testing.T) {
 	if total > f.Nodes[0].Active+1e-6 || math.IsNaN(total) {
 		t.Errorf("the parts are %.3f of %.3f", total, f.Nodes[0].Active)
 	}
-	p.addStacks(at, KindSampled, time.Second, 1, []takenStack{stack(s, "a")}) // the clock went back
+	p.addStacks(at, KindSampled, time.Second, []takenStack{stack(s, "a")}) // the clock went back
 	if len(p.stacks.sets) != 1 {
 		t.Errorf("%d sets after the clock went back", len(p.stacks.sets))
 	}

@@ -55,13 +55,13 @@ func (r *Recorded) fill(p *past, rules *rules) {
 type recordedStacks struct {
 	sweeps []recordedSweep
 	wanted map[int64]bool
+	rows   int // of all sweeps
 }
 
-// recordedSweep are the active sessions of a sweep that have a stack.
+// recordedSweep are the active sessions of a sweep, and the numbers of their stacks; 0: none.
 type recordedSweep struct {
 	at       time.Time
 	period   time.Duration
-	active   int
 	sessions []*moment.Session
 	stacks   []int64
 }
@@ -69,7 +69,7 @@ type recordedSweep struct {
 // add notes the stacks of a sweep.
 func (k *recordedStacks) add(w *store.SpanSweep, m *moment.Moment) {
 	x := recordedSweep{at: w.Time, period: w.Period}
-	at := 0
+	at, some := 0, false
 	for i := range w.Rows {
 		if w.Rows[i].Ended {
 			continue
@@ -79,16 +79,17 @@ func (k *recordedStacks) add(w *store.SpanSweep, m *moment.Moment) {
 		if ClassOf(s) == "" {
 			continue
 		}
-		x.active++
 		id := w.Rows[i].Stack
-		if id == 0 || !k.wanted[id] && len(k.wanted) >= maxStacks {
-			continue
+		if !k.wanted[id] && len(k.wanted) >= maxStacks {
+			id = 0
 		}
-		k.wanted[id] = true
+		if id != 0 {
+			k.wanted[id], some = true, true
+		}
 		x.sessions, x.stacks = append(x.sessions, s), append(x.stacks, id)
 	}
-	if len(x.stacks) > 0 && len(k.sweeps) < maxStackSets {
-		k.sweeps = append(k.sweeps, x)
+	if some && len(k.sweeps) < maxStackSets && k.rows+len(x.sessions) <= maxStackRows {
+		k.sweeps, k.rows = append(k.sweeps, x), k.rows+len(x.sessions)
 	}
 }
 
@@ -104,11 +105,9 @@ func (k *recordedStacks) read(ctx context.Context, r *store.Reader, span Span, p
 	for _, x := range k.sweeps {
 		var list []takenStack
 		for i, s := range x.sessions {
-			if stack, ok := found[x.stacks[i]]; ok {
-				list = append(list, takenStack{s, stack.Frames})
-			}
+			list = append(list, takenStack{s, found[x.stacks[i]].Frames})
 		}
-		p.addStacks(x.at, KindRecorded, x.period, x.active, list)
+		p.addStacks(x.at, KindRecorded, x.period, list)
 	}
 	return nil
 }

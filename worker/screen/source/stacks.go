@@ -88,7 +88,10 @@ func (k *stacks) take(l *Live, m *moment.Moment) {
 // round takes the stacks of some of the active sessions.
 func (l *Live) round(c cluster.Cluster, active []*moment.Session, from int) {
 	taken := map[session]doing{}
-	var list []takenStack
+	list := make([]takenStack, len(active))
+	for i, s := range active {
+		list[i].session = s
+	}
 	at := time.Now()
 	_ = host.Catch("stacks", func() error {
 		begin := time.Now()
@@ -96,12 +99,16 @@ func (l *Live) round(c cluster.Cluster, active []*moment.Session, from int) {
 			if time.Since(begin) > stacksTime && i > 0 {
 				break
 			}
-			s := active[(from+i)%len(active)]
+			n := (from + i) % len(active)
+			s := active[n]
 			t, err := l.trace(context.Background(), c, s.ServerPID)
+			if i == 0 {
+				begin = time.Now() // the first look at a program reads its files
+			}
 			if err != nil {
 				continue
 			}
-			list = append(list, takenStack{s, recorder.StackOf(t).Frames})
+			list[n].frames = recorder.StackOf(t).Frames
 			if text := phraseOf(t); text != "" {
 				taken[identityOf(s)] = doing{text, micro(s.QueryStart), eventOf(s), time.Now()}
 			}
@@ -112,7 +119,7 @@ func (l *Live) round(c cluster.Cluster, active []*moment.Session, from int) {
 	defer l.mu.Unlock()
 	l.stacks.busy = false
 	close(l.stacks.ended)
-	l.past.addStacks(at, KindSampled, 2*max(l.o.Interval, roundsEvery), len(active), list)
+	l.past.addStacks(at, KindSampled, 2*max(l.o.Interval, roundsEvery), list)
 	for id, d := range l.stacks.phrases { // of earlier rounds, if there are many sessions
 		if _, ok := taken[id]; !ok && len(active) > stacksPerSample && time.Since(d.at) < watchStacks {
 			taken[id] = d
