@@ -8,7 +8,10 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -182,5 +185,51 @@ func TestTopWorkers(t *testing.T) {
 			!strings.Contains(stderr.String(), want) {
 			t.Errorf("%s: status %d, %s%s", arguments, status, stdout.String(), stderr.String())
 		}
+	}
+}
+
+// TestServerListBounds: the list is bounded and counts the rest, and a server that cannot be opened has the reason.
+func TestServerListBounds(t *testing.T) {
+	f := &topFlags{interval: time.Second, count: 1, sort: "name", width: 120, height: 24, format: formatText}
+	var found []string
+	for i := range mostServers + 3 {
+		found = append(found, fmt.Sprintf("/nowhere/%03d", i))
+	}
+	list := &servers{f: f, stderr: io.Discard, opening: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+	list.find = func() ([]string, []node.Process, error) { return found, nil, nil }
+	for range 2 {
+		if err := list.search(); err != nil || len(list.entries) != mostServers || list.more != 3 {
+			t.Errorf("%d servers and %d more, %v", len(list.entries), list.more, err)
+		}
+	}
+	found, list.entries = found[:1], list.entries[:1]
+	err := list.print(t.Context(), io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "not a PostgreSQL data directory") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// TestTopTokens: each worker gets its own token only.
+func TestTopTokens(t *testing.T) {
+	var given sync.Map
+	var arguments []string
+	for i := range 2 {
+		worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			given.Store(fmt.Sprint(i, r.Header.Get("Authorization")), true)
+			http.Error(w, "no", http.StatusForbidden)
+		}))
+		t.Cleanup(worker.Close)
+		file := filepath.Join(t.TempDir(), "token")
+		if err := os.WriteFile(file, fmt.Appendf(nil, "token-of-worker-%d", i), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		arguments = append(arguments, "--connect", worker.URL, "--token-file", file)
+	}
+	Main("test", append([]string{"top", "--batch", "-n", "1"}, arguments...), io.Discard, io.Discard)
+	var seen []string
+	given.Range(func(text, _ any) bool { seen = append(seen, text.(string)); return true })
+	slices.Sort(seen)
+	if !slices.Equal(seen, []string{"0Bearer token-of-worker-0", "1Bearer token-of-worker-1"}) {
+		t.Errorf("tokens: %v", seen)
 	}
 }

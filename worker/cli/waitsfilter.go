@@ -76,7 +76,7 @@ func (f *waitsFilter) report(info waits.Info, result *waitsResult, pids []int) w
 	if !f.bySession() {
 		return result.server.NewReport(info, result.snapshot, cluster.Title, pids)
 	}
-	some, unknown := f.selectSessions(result.snapshot, pids)
+	some, unknown := f.selectSessions(result.snapshot, pids, f.log.Session)
 	r := result.server.NewReport(info, some, cluster.Title, pids)
 	r.Unknown, r.UnknownEnded = unknown, len(pids) == 0 && len(result.snapshot.Ended) > 0
 	return r
@@ -84,7 +84,9 @@ func (f *waitsFilter) report(info waits.Info, result *waitsResult, pids []int) w
 
 // selectSessions returns a snapshot of the selected processes, and how many processes with waits are not known. If a
 // process id is there twice, the ended process is not known.
-func (f *waitsFilter) selectSessions(all *waits.Snapshot, pids []int) (some *waits.Snapshot, unknown int) {
+func (f *waitsFilter) selectSessions(
+	all *waits.Snapshot, pids []int, session func(pid int) (state.SessionNames, bool),
+) (some *waits.Snapshot, unknown int) {
 	copied := *all
 	copied.Ended, copied.Processes = nil, nil
 	count := make(map[int]int)
@@ -93,8 +95,8 @@ func (f *waitsFilter) selectSessions(all *waits.Snapshot, pids []int) (some *wai
 	}
 	for _, p := range all.Processes {
 		names, ok := state.SessionNames{}, false
-		if f.log != nil && (!p.Ended || count[p.PID] == 1) {
-			names, ok = f.log.Session(p.PID)
+		if !p.Ended || count[p.PID] == 1 {
+			names, ok = session(p.PID)
 		}
 		switch {
 		case ok && names.Is(f.users, f.databases):

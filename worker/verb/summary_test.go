@@ -33,4 +33,14 @@ func TestBuckets(t *testing.T) {
 	if rows := one.rows(0); samples != 50_000 || len(rows) > maxHistoryRows+1 || !strings.Contains(rows[0][0], "too many rows") {
 		t.Errorf("%d samples, %d rows, notice %q", samples, len(rows), rows[0][0])
 	}
+	// Samples that are not in the order of time: two buckets are left out, one after the other, and the first stays whole.
+	mixed := newBuckets(time.Minute)
+	for query := range int64(12_000) {
+		for at := range int64(3) {
+			mixed.add(bucketKey{from: mixed.begin(start + at*minute), waitType: "Lock", query: query + 1}, 1, 1, "q", 0, 0)
+		}
+	}
+	if rows := mixed.rows(0); len(rows) != 12_001 || mixed.merged {
+		t.Errorf("%d rows, merged %t, notice %q", len(rows), mixed.merged, rows[0][0])
+	}
 }

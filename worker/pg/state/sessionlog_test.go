@@ -3,6 +3,7 @@ package state
 import (
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 )
 
@@ -42,6 +43,23 @@ func TestSessionNamesIs(t *testing.T) {
 	} {
 		if got := c.n.Is(c.users, c.databases); got != c.want {
 			t.Errorf("%+v of %q and %q: %v", c.n, c.users, c.databases, got)
+		}
+	}
+}
+
+// TestSessionLogAmbiguous: a process id that two processes have had names none of them, also when it is seen again.
+func TestSessionLogAmbiguous(t *testing.T) {
+	l := NewSessionLog(nil, 0)
+	first, second := time.Unix(1, 0), time.Unix(2, 0)
+	l.note(1, &first, SessionNames{User: "a", Database: "d", UserOID: 10})
+	l.note(1, &first, SessionNames{User: "a", Database: "d", UserOID: 10})
+	if s, ok := l.Session(1); !ok || s.User != "a" {
+		t.Errorf("%+v, %t", s, ok)
+	}
+	for range 2 {
+		l.note(1, &second, SessionNames{User: "b", Database: "d", UserOID: 11})
+		if s, ok := l.Session(1); ok {
+			t.Errorf("%+v", s)
 		}
 	}
 }

@@ -105,7 +105,7 @@ func TestFlameBounds(t *testing.T) {
 		if i%1000 == 0 {
 			name = strings.Repeat("x", 1<<20)
 		}
-		p.addStacks(at.Add(time.Duration(i)*time.Second), KindSampled, time.Second, []takenStack{stack(x, name+" h"), stack(x, "top"+deep)})
+		p.addStacks(at.Add(time.Duration(i)*time.Second), KindSampled, time.Second, []takenStack{stack(x, name+" h"), {session: x}, stack(x, "top"+deep)})
 	}
 	k := &p.stacks
 	if len(k.stacks) > maxStacks+2 || len(k.sets) > maxStackSets || k.frames > maxStackFrames+2*maxStackDepth || len(k.names.list) > 2*maxStacks {

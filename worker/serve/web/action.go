@@ -225,9 +225,6 @@ func (*Server) actionInput(w http.ResponseWriter, r *http.Request) (in actionInp
 	if r.URL.RawQuery != "" {
 		return in, refuseAction(http.StatusBadRequest, "an action has no parameters in its URL")
 	}
-	if r.ContentLength > maxAction {
-		return in, refuseAction(http.StatusRequestEntityTooLarge, "the body has more than %d bytes", maxAction)
-	}
 	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxAction))
 	switch tooLarge := (*http.MaxBytesError)(nil); {
 	case errors.As(err, &tooLarge):
