@@ -9,18 +9,6 @@ source "$TOP/scripts/packages.sh"
 # shellcheck source=scripts/postgresql.sh
 source "$TOP/scripts/postgresql.sh"
 
-# session NAME SQL...: run statements in a separate psql that stays until the script ends.
-session() {
-	local pipe fd name=$1
-	shift
-	pipe=$(mktemp -u "$WORK/pipe.XXXXXX")
-	mkfifo "$pipe"
-	PGAPPNAME=$name "${AS_SERVER[@]}" "${SQL[@]}" <"$pipe" >/dev/null 2>&1 &
-	stop_at_end $!
-	exec {fd}>"$pipe"
-	printf '%s\n' "$@" >&"$fd"
-}
-
 make_shop() {
 	sql <<-'SQL'
 		CREATE TABLE stock (item text PRIMARY KEY, quantity int);

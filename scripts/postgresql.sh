@@ -224,3 +224,16 @@ worker_ready() {
 	fi
 	[[ -e $PGDATA/pg_stat_backtrace.pid ]]
 }
+
+# session NAME SQL...: run statements in a separate psql that stays until the script ends. Its standard input is a pipe
+# that only this script holds open.
+session() {
+	local pipe fd name=$1
+	shift
+	pipe=$(mktemp -u "$WORK/pipe.XXXXXX")
+	mkfifo "$pipe"
+	PGAPPNAME=$name "${AS_SERVER[@]}" "${SQL[@]}" <"$pipe" >/dev/null 2>&1 &
+	stop_at_end $!
+	exec {fd}>"$pipe"
+	printf '%s\n' "$@" >&"$fd"
+}

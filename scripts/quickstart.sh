@@ -34,17 +34,6 @@ make_example() {
 	SQL
 }
 
-# session NAME SQL: run SQL in a separate psql that stays until the script ends. (Its standard input is a pipe that
-# only this script holds open.)
-session() {
-	local pipe=$WORK/$1.pipe fd
-	mkfifo "$pipe"
-	PGAPPNAME=$1 "${AS_SERVER[@]}" "${SQL[@]}" <"$pipe" >/dev/null 2>&1 &
-	stop_at_end $!
-	exec {fd}>"$pipe"
-	printf '%s\n' "$2" >&"$fd"
-}
-
 show_blocked_backend() {
 	local pid
 	session clerk "BEGIN; SELECT FROM stock WHERE item = 'bolt' FOR UPDATE; SELECT pg_advisory_lock(1);"

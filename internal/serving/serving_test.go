@@ -251,7 +251,8 @@ func TestProfile(t *testing.T) {
 	w, s := profiling(t)
 	pid := busy(t, s)
 	base := "http://" + w.address + "/debug/pprof/profile?seconds="
-	pprof := exec.Command("go", "tool", "pprof", "-top", base+"2")
+	// Without -timeout it waits for some eight seconds, which a busy machine can need.
+	pprof := exec.Command("go", "tool", "pprof", "-timeout", "300", "-top", base+"2")
 	pprof.Env = append(os.Environ(), "PPROF_TMPDIR="+t.TempDir())
 	out, err := pprof.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "PostgresMain") {

@@ -88,22 +88,6 @@ func openBytes(t testing.TB, name string, p []byte) *elfimage.Image {
 	return m
 }
 
-func compress(t testing.TB, p []byte, c xz.WriterConfig) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	w, err := c.NewWriter(&b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err = w.Write(p); err != nil {
-		t.Fatal(err)
-	}
-	if err = w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
 // The places of the build-id, and files with the right build-id, with another one, with an unknown one, and without
 // one.
 const (
@@ -219,7 +203,7 @@ func TestFindByLink(t *testing.T) {
 }
 
 func TestFindDebugData(t *testing.T) {
-	data := section(".gnu_debugdata", compress(t, good, xz.WriterConfig{}))
+	data := section(".gnu_debugdata", elfimage.Compressed(t, good, xz.WriterConfig{}))
 	for name, c := range map[string]findCase{
 		"debugdata": {id: id, sections: []imagetest.Section{data}, path: "/usr/bin/p", how: elfimage.ByDebugData},
 		"debugdata behind a mismatch": {
@@ -227,11 +211,11 @@ func TestFindDebugData(t *testing.T) {
 			path: "/usr/bin/p", how: elfimage.ByDebugData,
 		},
 		"debugdata without build-id": {
-			id: id, sections: []imagetest.Section{section(".gnu_debugdata", compress(t, none, xz.WriterConfig{}))},
+			id: id, sections: []imagetest.Section{section(".gnu_debugdata", elfimage.Compressed(t, none, xz.WriterConfig{}))},
 			path: "/usr/bin/p", how: elfimage.ByDebugData,
 		},
 		"debugdata of another build": {
-			id: id, sections: []imagetest.Section{section(".gnu_debugdata", compress(t, bad, xz.WriterConfig{}))},
+			id: id, sections: []imagetest.Section{section(".gnu_debugdata", elfimage.Compressed(t, bad, xz.WriterConfig{}))},
 			err: elfimage.ErrMismatch,
 		},
 		"debugdata broken": {

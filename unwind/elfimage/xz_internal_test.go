@@ -12,7 +12,8 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-func compressed(t testing.TB, p []byte, c xz.WriterConfig) []byte {
+// Compressed is for tests of both packages.
+func Compressed(t testing.TB, p []byte, c xz.WriterConfig) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	w, err := c.NewWriter(&b)
@@ -34,7 +35,7 @@ func TestUnxz(t *testing.T) {
 		{CheckSum: xz.CRC32}, {CheckSum: xz.CRC64}, {CheckSum: xz.SHA256}, {NoCheckSum: true}, {BlockSize: 10_000},
 		{DictCap: 1 << 16},
 	} {
-		p := compressed(t, plain, c)
+		p := Compressed(t, plain, c)
 		got, err := unxz(p, len(plain))
 		if err != nil || !bytes.Equal(got, plain) {
 			t.Errorf("%+v: %d bytes, %v", c, len(got), err)
@@ -50,7 +51,7 @@ func TestUnxz(t *testing.T) {
 
 // TestUnxzRefuses damages one thing at a time.
 func TestUnxzRefuses(t *testing.T) {
-	good := compressed(t, bytes.Repeat([]byte("symbol table "), 1000), xz.WriterConfig{CheckSum: xz.CRC32})
+	good := Compressed(t, bytes.Repeat([]byte("symbol table "), 1000), xz.WriterConfig{CheckSum: xz.CRC32})
 	size := int(good[xzHeader])*4 + 4 // of the block header
 	header := good[xzHeader:][:size]
 	at := bytes.IndexByte(header, filterLZMA2)
@@ -129,8 +130,8 @@ func sign(header []byte, size int) {
 
 // FuzzUnxz either refuses foreign bytes or stays inside the limit.
 func FuzzUnxz(f *testing.F) {
-	f.Add(compressed(f, []byte("abcdabcdabcdabcd"), xz.WriterConfig{NoCheckSum: true}), uint16(100))
-	f.Add(compressed(f, []byte("abcdabcdabcdabcd"), xz.WriterConfig{BlockSize: 8}), uint16(100))
+	f.Add(Compressed(f, []byte("abcdabcdabcdabcd"), xz.WriterConfig{NoCheckSum: true}), uint16(100))
+	f.Add(Compressed(f, []byte("abcdabcdabcdabcd"), xz.WriterConfig{BlockSize: 8}), uint16(100))
 	f.Fuzz(func(t *testing.T, p []byte, limit uint16) {
 		out, err := unxz(p, int(limit))
 		if err != nil && (out != nil || !errors.Is(err, errXZ)) || len(out) > int(limit) {
