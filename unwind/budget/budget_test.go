@@ -48,6 +48,9 @@ func TestBudget(t *testing.T) {
 	if err := b.Charge(11, "names"); err == nil || !strings.HasSuffix(err.Error(), "more than 30 bytes of memory") {
 		t.Errorf("beyond the largest limit: %v", err)
 	}
+	if err := b.Charge(-5, "names"); err != nil || b.Used() != 20 {
+		t.Errorf("a negative charge, which would make room for others: %v, %d used", err, b.Used())
+	}
 	var none *budget.Budget
 	none.Credit(1)
 	if err := none.Charge(math.MaxInt64, ""); err != nil || none.Used() != 0 {
