@@ -52,11 +52,13 @@ unit() {
 
 # manual puts the manual, the dashboards and the alerts into BUILD.
 manual() {
-	mkdir -p "$BUILD/manual/images" "$BUILD/grafana"
+	mkdir -p "$BUILD/manual/images" "$BUILD/manual/internals" "$BUILD/grafana"
 	cp "$TOP"/README.md "$TOP"/SECURITY.md "$TOP"/doc/*.md "$BUILD/manual/"
 	cp "$TOP"/doc/images/* "$BUILD/manual/images/"
+	cp "$TOP"/doc/internals/* "$BUILD/manual/internals/"
 	sed -i 's#](doc/#](#g' "$BUILD/manual/README.md"
 	sed -i 's#](\.\./\(README\|SECURITY\)\.md#](\1.md#g' "$BUILD"/manual/*.md
+	sed -i 's#](\.\./\.\./\(README\|SECURITY\)\.md#](../\1.md#g' "$BUILD"/manual/internals/*.md
 	cp "$TOP"/packaging/grafana/{fleet.json,server.json,alerts.yaml} "$BUILD/grafana/"
 	find "$BUILD/manual" "$BUILD/grafana" -type f -exec chmod 644 {} +
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write doc/phrases.md")
+var update = flag.Bool("update", false, "write doc/internals/phrases.md")
 
 // keyed reads a file of testdata whose lines begin with a key.
 func keyed(t *testing.T, name string) (keys []string, samples []*sample) {
@@ -343,23 +343,44 @@ func BenchmarkMatch(b *testing.B) {
 	}
 }
 
-const document = "../../doc/phrases.md"
+const document = "../../doc/internals/phrases.md"
 
-func TestDocumentIsCurrent(t *testing.T) {
-	var b strings.Builder
-	b.WriteString("# Phrases\n\nThe phrases of stacks, made from `worker/moment/phrases.txt`. Names in braces are filled in where they are known. A\n" +
-		"*step* stands behind the activity that it is a part of. A *generic* phrase appears only if no other one is true. The key leads\n" +
-		"to PostgreSQL's manual, and is a label of metrics.\n\n" +
-		"| key | phrase | advice |\n| --- | --- | --- |\n")
+// phrasesPage returns doc/internals/phrases.md: the phrases by page of PostgreSQL's manual, those with the same advice in one line.
+func phrasesPage() string {
+	var pages, advices []string
+	phrases := map[string][]string{} // by page and advice
 	for _, e := range PhraseEntries() {
-		text := e.Text
+		text := "`" + e.Key + "` " + e.Text
 		if e.Kind != "" {
 			text += " (*" + e.Kind + "*)"
 		}
-		fmt.Fprintf(&b, "| [`%s`](https://www.postgresql.org/docs/current/%s.html) | %s | %s |\n", e.Key, e.Page, text, e.Advice)
+		if !slices.Contains(pages, e.Page) {
+			pages = append(pages, e.Page)
+		}
+		if !slices.Contains(advices, e.Advice) {
+			advices = append(advices, e.Advice)
+		}
+		phrases[e.Page+e.Advice] = append(phrases[e.Page+e.Advice], text)
 	}
+	var b strings.Builder
+	b.WriteString("# Phrases\n\nThe phrases of stacks with their advice, made from `worker/moment/phrases.txt`. JSON, incidents and `top` have " +
+		"both. Names\nin braces are filled in where they are known. A *step* stands behind the activity that it is a part of. A *generic* phrase\n" +
+		"appears only if no other one is true. Each heading leads to a page of PostgreSQL's manual.\n")
+	for _, page := range pages {
+		fmt.Fprintf(&b, "\n## [%s](https://www.postgresql.org/docs/current/%s.html)\n\n", page, page)
+		for _, advice := range advices {
+			if list := phrases[page+advice]; list != nil {
+				fmt.Fprintf(&b, "- %s. *%s*\n", strings.Join(list, "; "), advice)
+			}
+		}
+	}
+	return b.String()
+}
+
+func TestDocumentIsCurrent(t *testing.T) {
+	page := phrasesPage()
 	if *update {
-		if err := os.WriteFile(document, []byte(b.String()), 0o644); err != nil { //nolint:gosec // a public document
+		if err := os.WriteFile(document, []byte(page), 0o644); err != nil { //nolint:gosec // a public document
 			t.Fatal(err)
 		}
 	}
@@ -367,7 +388,7 @@ func TestDocumentIsCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if string(have) != b.String() {
-		t.Error("doc/phrases.md is old: run go test ./worker/moment -run TestDocument -update")
+	if string(have) != page {
+		t.Error("doc/internals/phrases.md is old: run go test ./worker/moment -run TestDocument -update")
 	}
 }
