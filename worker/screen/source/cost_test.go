@@ -29,7 +29,7 @@ func BenchmarkSample(b *testing.B) {
 	for i := range b.N {
 		sample(600 + i)
 		q := Query{Span: Span{m.Time.Add(-5 * time.Minute), m.Time}}
-		p.load(q, 400, time.Second)
+		p.load(q, 400, time.Second, "")
 		p.shares(q, ByQuery, 200)
 		p.sessions(m, nil, 500)
 	}

@@ -30,6 +30,13 @@ const (
 // Sides returns the sides in the order of the screens.
 func Sides() []Side { return []Side{Both, OnCPU, OffCPU} }
 
+func (s Side) check() error {
+	if !slices.Contains(Sides(), s) {
+		return errors.New("the side must be both, on-cpu or off-cpu")
+	}
+	return nil
+}
+
 // Flame is a tree of functions. Its figures are estimates from samples.
 type Flame struct {
 	Span
@@ -343,8 +350,8 @@ func (l *Live) Flame(ctx context.Context, q Query, side Side) (*Flame, error) {
 	if err := q.check(); err != nil {
 		return nil, err
 	}
-	if !slices.Contains(Sides(), side) {
-		return nil, errors.New("the side must be both, on-cpu or off-cpu")
+	if err := side.check(); err != nil {
+		return nil, err
 	}
 	if ended := l.firstStacks(); ended != nil {
 		late := time.NewTimer(firstStackWait)

@@ -59,6 +59,8 @@ type Live struct {
 	stop     context.CancelFunc // ends the sampler; nil: it does not run
 	done     chan struct{}      // closed at its end
 	stacks   stacks
+
+	earlier earlierTimes
 }
 
 // usage is the processor time of this program at a time.
@@ -241,6 +243,7 @@ func (l *Live) look(m *moment.Moment) *facts {
 // add stores a sample.
 func (l *Live) add(m *moment.Moment, f *facts, list []Finding) {
 	s := l.past.add(m, KindSampled, 2*l.o.Interval)
+	s.before = l.missing()
 	l.past.addFindings(s, list)
 	l.last = m
 	l.findings = &Findings{Time: m.Time, Findings: list}
@@ -266,7 +269,7 @@ func (l *Live) add(m *moment.Moment, f *facts, list []Finding) {
 func (p *past) addFindings(s *sample, list []Finding) {
 	for i := range list {
 		if list[i].Share != nil {
-			s.found = append(s.found, found{p.names.number("f"+list[i].Key, list[i].Key), int32(*list[i].Share)})
+			s.found = append(s.found, found{p.names.number("f"+list[i].Key, list[i].Key), float32(*list[i].Share)})
 		}
 	}
 }
@@ -317,13 +320,40 @@ func (l *Live) Info(context.Context) (*Info, error) {
 }
 
 // Load is Source.Load.
-func (l *Live) Load(_ context.Context, q Query, columns int) (*Load, error) {
+func (l *Live) Load(ctx context.Context, q Query, columns int) (*Load, error) {
 	if err := q.check(); err != nil {
+		return nil, err
+	}
+	if err := l.reach(ctx, q.From); err != nil {
 		return nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.past.load(q, columns, l.o.Interval), nil
+	return l.past.load(q, columns, l.o.Interval, l.missing()), nil
+}
+
+// missing says why there is no sample now.
+func (l *Live) missing() string {
+	if l.info.Error != "" {
+		return reasonUnreadable + l.info.Error
+	}
+	return reasonNotSampled
+}
+
+// reach reads the recorded minutes from a time until the first sample, if they are not in memory.
+func (l *Live) reach(ctx context.Context, from time.Time) error {
+	if l.o.Recorded == nil {
+		return nil
+	}
+	l.earlier.mu.Lock()
+	defer l.earlier.mu.Unlock()
+	own, _ := l.ownSamples()
+	if own.IsZero() || !from.Before(own.Add(-time.Minute)) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	return l.extend(ctx, Span{from, own})
 }
 
 // check validates a span.
@@ -334,13 +364,20 @@ func (s *Span) check() error {
 	return nil
 }
 
+func (b By) check() error {
+	if b != ByClass && !slices.Contains(Properties(), b) {
+		return fmt.Errorf("there is no property %q", b)
+	}
+	return nil
+}
+
 // `Who` is the method of Source.
-func (l *Live) Who(_ context.Context, q Query, by By, limit int) (*Who, error) { //nolint:revive // prosecheck needs the quotes
-	if err := q.check(); err != nil {
+func (l *Live) Who(ctx context.Context, q Query, by By, limit int) (*Who, error) { //nolint:revive // prosecheck needs the quotes
+	if err := errors.Join(q.check(), by.check()); err != nil {
 		return nil, err
 	}
-	if by != ByClass && !slices.Contains(Properties(), by) {
-		return nil, fmt.Errorf("there is no property %q", by)
+	if err := l.reach(ctx, q.From); err != nil {
+		return nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -357,17 +394,22 @@ func (l *Live) Findings(_ context.Context, s Span) (*Findings, error) {
 	if l.findings == nil {
 		return nil, l.noSample()
 	}
-	f := *l.findings
+	return l.past.withShares(l.findings, s), nil
+}
+
+// withShares returns findings with their parts in the database time of a span.
+func (p *past) withShares(list *Findings, s Span) *Findings {
+	f := *list
 	f.Findings = slices.Clone(f.Findings)
 	for i := range f.Findings {
 		if x := &f.Findings[i]; x.Share != nil {
 			x.Share = nil
-			if share, ok := l.past.share(x, s); ok {
+			if share, ok := p.share(x, s); ok {
 				x.Share = &share
 			}
 		}
 	}
-	return &f, nil
+	return &f
 }
 
 // noSample says why there is no sample.
@@ -462,9 +504,14 @@ func (l *Live) Session(_ context.Context, pid int, q Span) (*Session, error) {
 	if l.last == nil {
 		return nil, l.noSample()
 	}
-	x := &Session{Time: l.last.Time, Waits: l.past.waits(pid, q)}
-	for i := range l.last.Sessions {
-		s := &l.last.Sessions[i]
+	return sessionOf(l.last, pid, l.past.waits(pid, q))
+}
+
+// sessionOf returns a process of a moment.
+func sessionOf(m *moment.Moment, pid int, waits []WaitSpan) (*Session, error) {
+	x := &Session{Time: m.Time, Waits: waits}
+	for i := range m.Sessions {
+		s := &m.Sessions[i]
 		if s.ServerPID == pid {
 			x.Now = lineOf(s)
 		}

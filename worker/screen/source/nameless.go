@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 
 	"pg_stat_backtrace/worker/moment"
@@ -52,7 +53,7 @@ func (n Nameless) Info(ctx context.Context) (*Info, error) {
 	return &Info{
 		Version: i.Version, Port: i.Port, Started: i.Started, Ended: i.Ended, Standby: i.Standby, Processors: i.Processors,
 		MaxConnections: i.MaxConnections, IntervalSeconds: i.IntervalSeconds, First: i.First, Last: i.Last,
-		CostPercent: i.CostPercent, Error: hidden(i.Error), Sessions: i.Sessions, Missing: hiddenAll(i.Missing),
+		Past: i.Past, CostPercent: i.CostPercent, Error: hidden(i.Error), Sessions: i.Sessions, Missing: hiddenAll(i.Missing),
 	}, nil
 }
 
@@ -80,7 +81,19 @@ func (n Nameless) Load(ctx context.Context, q Query, columns int) (*Load, error)
 	if err := n.check(q.Filter); err != nil {
 		return nil, err
 	}
-	return n.of.Load(ctx, q, columns) // times, numbers and wait classes
+	l, err := n.of.Load(ctx, q, columns)
+	if err != nil {
+		return nil, err
+	}
+	x := *l // times, numbers and wait classes
+	x.Gaps = nil
+	for _, g := range l.Gaps {
+		if strings.HasPrefix(g.Reason, reasonUnreadable) {
+			g.Reason = hidden(g.Reason)
+		}
+		x.Gaps = append(x.Gaps, g)
+	}
+	return &x, nil
 }
 
 // `Who` is the method of Source.

@@ -16,8 +16,9 @@ import (
 
 // Bounds of the samples in memory.
 const (
-	maxSamples = 2 * 3600
-	maxRows    = 300_000
+	maxSamples = 2 * 3600     // without minutes
+	maxMinutes = 10 * 24 * 60 // summed samples
+	maxRows    = 300_000 // of minutes, and of the other samples
 	maxNames   = 50_000
 	maxName    = 2 << 10  // bytes
 	maxRowsOf  = 20_000   // of one sample
@@ -29,14 +30,18 @@ const (
 // past has the newest samples, in ascending order of time. Its rows are numbers of names, so that a sample of
 // 1,000 sessions takes some ten kilobytes. It is not safe for concurrent use.
 type past struct {
-	samples []sample
-	rows    int
-	most    int // rows; 0: maxRows
+	samples    []sample
+	rows       int // of all samples
+	minuteRows int // of minutes
+	most       int // rows; 0: maxRows
 	names   names
 	// normalized has texts of statements, and the same without values. It is cleared when it is full.
 	normalized map[string]string
 	// known has the rows of the newest sample.
-	known  map[session]knownRow
+	known map[session]knownRow
+	// hours are the begins of hours whose recorded minutes are in samples, as seconds since 1970.
+	hours  map[int64]bool
+	first  string // the reason why there is no data before the first sample
 	stacks stackLog
 }
 
@@ -57,7 +62,8 @@ type sample struct {
 	at     time.Time
 	period time.Duration // that it stands for: the time before it
 	kind   Kind
-	sums   [numClasses]int32
+	before string // the reason, if no sample stands for the time before
+	sums   [numClasses]float64
 	rows   []row
 	found  []found
 }
@@ -65,7 +71,7 @@ type sample struct {
 // found is a finding of a sample, and the number of its active sessions.
 type found struct {
 	key    uint32
-	active int32
+	active float32
 }
 
 const numClasses = 11
@@ -74,7 +80,8 @@ const numClasses = 11
 type row struct {
 	started   int64 // identifies the process together with pid
 	pid       int32
-	class     int8 // an index of Classes, or idleClass
+	class     int8    // an index of Classes, or idleClass
+	weight    float32 // sessions: 1, or the mean of a summed sample
 	event     uint32
 	query     uint32
 	user      uint32
@@ -200,7 +207,7 @@ func (p *past) knownRow(s *moment.Session) knownRow {
 // row numbers the properties of a session.
 func (p *past) row(s *moment.Session) row {
 	r := row{
-		pid: int32(s.ServerPID), started: micro(s.Started), queryTime: micro(s.QueryStart),
+		pid: int32(s.ServerPID), started: micro(s.Started), queryTime: micro(s.QueryStart), weight: 1,
 		event: p.names.number("e"+eventOf(s), eventOf(s)),
 		user:  p.oid("u", s.User, s.UserOID), database: p.oid("d", s.Database, s.DatabaseOID),
 		kind: p.names.number("t"+s.Type, s.Type),
@@ -218,17 +225,29 @@ func (p *past) row(s *moment.Session) row {
 	return r
 }
 
-// oid numbers an object with an id. Its name may not be known at first.
+// oid numbers an object with an id. Its name may not be known at first, and recorded minutes have names only. All of these get
+// the same number.
 func (p *past) oid(prefix, name string, oid uint32) uint32 {
-	if oid == 0 && name == "" {
+	switch {
+	case oid == 0 && name == "":
 		return 0
+	case oid == 0:
+		return p.names.number(prefix+name, name)
 	}
-	key := prefix + strconv.FormatUint(uint64(oid), 10)
-	if oid == 0 {
-		key = prefix + name
+	text := "oid " + strconv.FormatUint(uint64(oid), 10)
+	if name == "" {
+		return p.names.number(prefix+text, text)
 	}
-	i := p.names.number(key, cmp.Or(name, "oid "+strconv.FormatUint(uint64(oid), 10)))
-	if name != "" {
+	i, known := p.names.index[prefix+text]
+	if !known {
+		i = p.names.number(prefix+name, name)
+		p.names.index[prefix+text] = i
+		return i
+	}
+	if _, ok := p.names.index[prefix+name]; !ok {
+		p.names.index[prefix+name] = i
+	}
+	if p.names.list[i].name != name {
 		p.names.list[i].name = bounded(name)
 	}
 	return i
@@ -273,19 +292,40 @@ func micro(t *time.Time) int64 {
 // dropAfter removes the samples from a time on.
 func (p *past) dropAfter(t time.Time) {
 	for n := len(p.samples); n > 0 && !p.samples[n-1].at.Before(t); n-- {
-		p.rows -= len(p.samples[n-1].rows)
+		p.uncount(p.samples[n-1:])
 		p.samples = p.samples[:n-1]
 	}
 }
 
-// bound removes the oldest samples beyond the bounds, and names that only they had.
+// uncount subtracts the rows of samples that are removed.
+func (p *past) uncount(list []sample) {
+	for i := range list {
+		p.rows -= len(list[i].rows)
+		if list[i].kind == KindMinute {
+			p.minuteRows -= len(list[i].rows)
+			delete(p.hours, list[i].at.Truncate(time.Hour).Unix())
+		}
+	}
+}
+
+// bound makes minutes of the oldest samples beyond the bounds, or removes them, and names that only they had.
 func (p *past) bound() {
-	drop, rows := max(0, len(p.samples)-maxSamples), p.rows
+	most := cmp.Or(p.most, maxRows)
+	for p.rows-p.minuteRows > most || len(p.samples)-p.minutes() > maxSamples {
+		if !p.sumMinute() {
+			break
+		}
+	}
+	drop, rows := max(0, len(p.samples)-maxSamples-maxMinutes), p.rows
+	minuteRows := p.minuteRows
 	for i := range p.samples {
-		if i >= drop && rows <= cmp.Or(p.most, maxRows) {
+		if i >= drop && rows-minuteRows <= most && minuteRows <= most {
 			break
 		}
 		rows -= len(p.samples[i].rows)
+		if p.samples[i].kind == KindMinute {
+			minuteRows -= len(p.samples[i].rows)
+		}
 		drop = max(drop, i+1)
 	}
 	full := len(p.names.list) > maxNames || p.names.bytes > maxBytes
@@ -294,9 +334,8 @@ func (p *past) bound() {
 	}
 	drop = min(drop, len(p.samples)-1)
 	if drop > 0 {
-		for i := range p.samples[:drop] {
-			p.rows -= len(p.samples[i].rows)
-		}
+		p.first = reasonDropped
+		p.uncount(p.samples[:drop])
 		if drop > len(p.samples)/8 || full { // release the memory
 			p.samples = slices.Clone(p.samples[drop:])
 		} else {
@@ -471,21 +510,21 @@ func (m *matcher) match(r *row) bool {
 }
 
 // count returns the active sessions by class.
-func (m *matcher) count(s *sample) [numClasses]int32 {
+func (m *matcher) count(s *sample) [numClasses]float64 {
 	if len(m.conditions) == 0 {
 		return s.sums
 	}
-	var sums [numClasses]int32
+	var sums [numClasses]float64
 	for i := range s.rows {
 		if r := &s.rows[i]; m.match(r) {
-			sums[r.class]++
+			sums[r.class] += float64(r.weight)
 		}
 	}
 	return sums
 }
 
-// load is Source.Load.
-func (p *past) load(q Query, columns int, interval time.Duration) *Load {
+// load is Source.Load. After is the reason if there is no data at the end.
+func (p *past) load(q Query, columns int, interval time.Duration, after string) *Load {
 	columns = min(max(1, columns), maxSamples)
 	length := niceLength(q.To.Sub(q.From)/time.Duration(columns), interval)
 	from := q.From.Truncate(length)
@@ -514,12 +553,13 @@ func (p *past) load(q Query, columns int, interval time.Duration) *Load {
 				l.Columns[i].Kind = s.kind
 			}
 			for c, k := range counts {
-				sums[i][c] += float64(k) * part
-				total[c] += float64(k) * part
+				sums[i][c] += k * part
+				total[c] += k * part
 			}
 		}
 	})
 	l.Seconds = all
+	l.Gaps = p.gaps(q.Span, interval, after)
 	var present []int
 	for c, name := range Classes() {
 		if total[c] > 0 {
@@ -538,6 +578,39 @@ func (p *past) load(q Query, columns int, interval time.Duration) *Load {
 		}
 	}
 	return l
+}
+
+// gaps returns the parts of a span for which no sample stands. After is the reason of the last one.
+func (p *past) gaps(q Span, interval time.Duration, after string) (list []Gap) {
+	at := q.From
+	add := func(to time.Time, reason string) {
+		if to = earlier(to, q.To); to.Sub(at) <= 2*interval {
+			return
+		}
+		n := len(list)
+		switch {
+		case n > 0 && list[n-1].Reason == reason && at.Sub(list[n-1].To) <= interval:
+			list[n-1].To = to
+		case n >= maxGaps:
+			list[n-1].To, list[n-1].Reason = to, "several reasons"
+		default:
+			list = append(list, Gap{Span{at, to}, reason})
+		}
+	}
+	first, _ := slices.BinarySearchFunc(p.samples, q.From, func(x sample, t time.Time) int { return x.at.Compare(t) })
+	for i := first; i < len(p.samples); i++ {
+		s := &p.samples[i]
+		reason := cmp.Or(s.before, reasonNotSampled)
+		if i == 0 {
+			reason = cmp.Or(p.first, s.before, reasonNotSampled)
+		}
+		add(s.at.Add(-s.period), reason)
+		if at = later(at, s.at); !at.Before(q.To) {
+			return list
+		}
+	}
+	add(q.To, after)
+	return list
 }
 
 // niceLength returns a round length of a column that is not shorter than wanted, and not shorter than an interval.
@@ -594,10 +667,11 @@ func (p *past) shares(q Query, by By, limit int) *Who {
 					byNumber[number], sums[key{number: number}] = x, x
 				}
 			}
-			x.classes[r.class] += part
-			x.all += part
+			weighted := part * float64(r.weight)
+			x.classes[r.class] += weighted
+			x.all += weighted
 			x.row = r
-			all += part
+			all += weighted
 		}
 	})
 	if w.Seconds == 0 {
@@ -715,11 +789,11 @@ func (p *past) share(f *Finding, q Span) (float64, bool) {
 	part, all := 0.0, 0.0
 	p.between(q, func(s *sample, seconds float64) {
 		for _, n := range s.sums {
-			all += float64(n) * seconds
+			all += n * seconds
 		}
 		if len(f.Filter) > 0 {
 			for _, n := range m.count(s) {
-				part += float64(n) * seconds
+				part += n * seconds
 			}
 			return
 		}

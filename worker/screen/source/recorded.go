@@ -14,8 +14,8 @@ const recordedSpan = 15 * time.Minute
 
 // Recorded reads the files of a recorder.
 type Recorded struct {
-	dir    string
-	reader *store.Reader
+	dir, id string
+	reader  *store.Reader
 }
 
 // OpenRecorded opens the history of the server with a data directory. The error wraps store.ErrNoHistory if the recorder's
@@ -29,7 +29,7 @@ func OpenRecorded(dir, dataDir string) (*Recorded, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Recorded{dir, r}, nil
+	return &Recorded{dir, control.ID(), r}, nil
 }
 
 // Dir returns the recorder's directory.
@@ -41,10 +41,9 @@ func (r *Recorded) fill(p *past, rules *rules) {
 	defer cancel()
 	now := time.Now()
 	stacks := recordedStacks{wanted: map[int64]bool{}}
-	_, _ = store.ReadSpan(ctx, r.reader, now.Add(-recordedSpan), now, func(w *store.SpanSweep, _ *store.Gap) error {
+	_, _ = store.ReadSpan(ctx, r.reader, now.Add(-recordedSpan), now, func(w *store.SpanSweep, gap *store.Gap) error {
 		m := momentOf(w)
-		list := rules.apply(&facts{m: m})
-		p.addFindings(p.add(m, KindRecorded, w.Period), list)
+		p.addRecorded(w, gap, m, rules)
 		stacks.add(w, m)
 		return nil
 	})

@@ -39,7 +39,7 @@ func TestRecordedMoment(t *testing.T) {
 		t.Errorf("%+v", list)
 	}
 	q := Span{noon.Add(-time.Second), noon}
-	l := p.load(Query{Span: q}, 1, time.Second)
+	l := p.load(Query{Span: q}, 1, time.Second, "")
 	if l.Columns[0].Kind != KindRecorded || !near(l.Active[0], 1) || !near(l.Active[1], 5) {
 		t.Errorf("%+v", l)
 	}

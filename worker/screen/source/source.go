@@ -126,6 +126,8 @@ type Info struct {
 	Last  *time.Time `json:"last,omitempty"`
 	// Recorded is the directory of the recorder's files that the source also reads; empty: none.
 	Recorded string `json:"recorded,omitempty"`
+	// Past is set for an earlier time, whose data does not change.
+	Past bool `json:"past,omitempty"`
 	// Texts is set if the source has the texts of statements.
 	Texts bool `json:"texts"`
 	// CostPercent is the processor time of this program, in percent of one processor.
@@ -162,6 +164,8 @@ type Load struct {
 	Active []float64 `json:"active_sessions"`
 	// Seconds is the time that the samples stand for.
 	Seconds float64 `json:"sampled_seconds"`
+	// Gaps are the parts without data.
+	Gaps []Gap `json:"gaps,omitempty"`
 }
 
 // Kind says how the data of a column was made.
@@ -172,6 +176,8 @@ const (
 	KindNone     Kind = ""
 	KindSampled  Kind = "sampled"
 	KindRecorded Kind = "recorded"
+	// KindMinute has means over minutes, of recorded or older samples.
+	KindMinute Kind = "minutes"
 )
 
 // Column is a part of a Load.

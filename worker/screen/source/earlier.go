@@ -1,0 +1,477 @@
+package source
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/moment"
+)
+
+// Historian is a source that also has earlier times.
+type Historian interface {
+	// Past returns a source for an earlier span. Load, `Who` and Flame are of the span. Sessions, Blocking, Findings and Session
+	// are of the newest sample until a moment of the span; the zero time stands for its end. The error says why there is none.
+	Past(ctx context.Context, s Span, at time.Time) (Source, error)
+}
+
+// Gap is a part of a span without data.
+type Gap struct {
+	Span
+
+	// Reason says why.
+	Reason string `json:"reason"`
+}
+
+// Bounds of earlier spans.
+const (
+	longestSpan    = 10 * 24 * time.Hour
+	sweepsSpan     = 15 * time.Minute // a span up to here is read sweep by sweep, a longer one by minutes
+	momentSpan     = time.Minute      // is read before a moment, for ages and waits
+	readTime       = 15 * time.Second // for reading one span
+	spansKept      = 2
+	momentsKept    = 8
+	freshSpan      = 5 * time.Second // a span that ends now is read again after that
+	settled        = time.Minute     // no sweep arrives for a span that has ended so long ago
+	maxGaps        = 100
+	rowsOfOneSpan  = 400_000
+	sweepsOfMoment = 200
+)
+
+// The reasons of gaps.
+const (
+	reasonNotRecorded = "the recorder did not run, or could not read the server"
+	reasonNotSampled  = "no screen was open, and no recorder's files are known"
+	reasonDropped     = "older samples have been dropped"
+	reasonUnreadable  = "the server could not be read: " // and the error
+)
+
+// ErrNotRecorded means that there are no files of a recorder.
+var ErrNotRecorded = errors.New("earlier times need a recorder's files: run the worker with --record-dir, and top with the same option")
+
+// errNothing is the error for a moment without a sweep.
+var errNothing = errors.New("nothing is recorded for this moment: " + reasonNotRecorded)
+
+// gapReason says why there is no sweep before one.
+func gapReason(lost int) string {
+	if lost > 0 {
+		return count(lost, "sweep") + " could not be written"
+	}
+	return reasonNotRecorded
+}
+
+// earlier is a source for an earlier span.
+type earlierSource struct {
+	live   *Live
+	info   Info
+	sweeps *recordedSweeps // nil: the samples of live
+	at     *recordedMoment // nil: there are no recorded files, or they do not have the moment
+	reason error           // why at is nil
+}
+
+// earlierTimes keeps what was read last.
+type earlierTimes struct {
+	mu      sync.Mutex // held while files are read, so that one span is read at a time
+	spans   []*recordedSweeps
+	moments []*recordedMoment
+}
+
+// Past is Historian.Past.
+func (l *Live) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	switch at = cmp.Or(at, s.To); {
+	case s.To.Sub(s.From) > longestSpan:
+		return nil, fmt.Errorf("a span has at most %s", Age(longestSpan))
+	case at.Before(s.From) || at.After(s.To):
+		return nil, errors.New("the moment is not in the span")
+	}
+	own, first := l.ownSamples()
+	if l.o.Recorded == nil {
+		if first.IsZero() || !s.To.After(first) {
+			return nil, ErrNotRecorded
+		}
+		x := &earlierSource{live: l, reason: errors.New("sessions of earlier times need a recorder's files")}
+		x.describe(l, at)
+		return x, nil
+	}
+	l.earlier.mu.Lock()
+	defer l.earlier.mu.Unlock()
+	if err := ctx.Err(); err != nil { // the caller has left while another span was read
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	x, err := &earlierSource{live: l}, error(nil)
+	switch {
+	case !own.IsZero() && !s.From.Before(own): // the samples in memory are as good
+	case s.To.Sub(s.From) <= sweepsSpan:
+		x.sweeps, err = l.readSweeps(ctx, s)
+	default:
+		err = l.extend(ctx, s)
+	}
+	if err == nil {
+		x.at, err = l.readMoment(ctx, at)
+		if errors.Is(err, errNothing) {
+			x.reason, err = err, nil
+		}
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, fmt.Errorf("the recorded span could not be read in %s: choose a shorter one", Age(readTime))
+	case err != nil:
+		return nil, err
+	}
+	x.describe(l, at)
+	return x, nil
+}
+
+// ownSamples returns the time from which the samples in memory are not minutes, and the time of the first sample.
+func (l *Live) ownSamples() (own, first time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := &l.past
+	if len(p.samples) > 0 {
+		first = p.samples[0].at
+	}
+	if i := p.minutes(); i < len(p.samples) {
+		own = p.samples[i].at.Add(-p.samples[i].period)
+	}
+	return own, first
+}
+
+// extend reads the recorded minutes of a span that are not in memory.
+func (l *Live) extend(ctx context.Context, s Span) error {
+	own, _ := l.ownSamples()
+	end := s.To
+	if !own.IsZero() {
+		end = earlier(end, own)
+	}
+	var missing []Span
+	l.mu.Lock()
+	for hour := s.From.Truncate(time.Hour); hour.Before(end); hour = hour.Add(time.Hour) {
+		if l.past.hours[hour.Unix()] {
+			continue
+		}
+		to := hour.Add(time.Hour)
+		if !own.IsZero() {
+			to = earlier(to, own)
+		}
+		if n := len(missing); n > 0 && missing[n-1].To.Equal(hour) {
+			missing[n-1].To = to
+			continue
+		}
+		missing = append(missing, Span{hour, to})
+	}
+	l.mu.Unlock()
+	for _, span := range missing {
+		list, err := l.o.Recorded.readMinutes(ctx, span)
+		if err != nil {
+			return err
+		}
+		read := time.Now()
+		l.mu.Lock()
+		l.past.insert(span, list, earlier(read.Add(-settled), span.To))
+		l.mu.Unlock()
+	}
+	return nil
+}
+
+// describe sets the information about the source.
+func (x *earlierSource) describe(l *Live, at time.Time) {
+	l.mu.Lock()
+	i := l.info
+	l.mu.Unlock()
+	x.info = Info{
+		DataDir: i.DataDir, Version: i.Version, Port: i.Port, Processors: i.Processors, MaxConnections: i.MaxConnections,
+		Recorded: i.Recorded, IntervalSeconds: i.IntervalSeconds, Texts: i.Texts, CostPercent: i.CostPercent, Past: true,
+	}
+	x.info.First, x.info.Last = i.First, &at
+	switch {
+	case x.at != nil:
+		last := x.at.last.Time
+		x.info.Last, x.info.Sessions, x.info.Missing = &last, counts(x.at.last), x.at.last.Missing
+	case x.live.o.Recorded != nil:
+		x.info.Last = nil
+	}
+	if x.sweeps != nil {
+		x.info.Missing = append(slices.Clone(x.info.Missing), x.sweeps.damage...)
+	}
+}
+
+// recordedSweeps are the sweeps of a span. They do not change.
+type recordedSweeps struct {
+	span   Span
+	read   time.Time
+	mu     sync.Mutex // past numbers names also while it is read
+	past   past
+	damage []string
+}
+
+// readSweeps reads a span, or returns it as it was read before.
+func (l *Live) readSweeps(ctx context.Context, s Span) (*recordedSweeps, error) {
+	list := &l.earlier.spans
+	*list = slices.DeleteFunc(*list, func(x *recordedSweeps) bool { return !fresh(x.read, x.span.To) })
+	if i := slices.IndexFunc(*list, func(x *recordedSweeps) bool { return x.span.From.Equal(s.From) && x.span.To.Equal(s.To) }); i >= 0 {
+		x := (*list)[i]
+		*list = append(slices.Delete(*list, i, i+1), x)
+		return x, nil
+	}
+	reader, err := store.OpenReader(l.o.Recorded.dir, l.o.Recorded.id)
+	if err != nil {
+		return nil, err
+	}
+	x := &recordedSweeps{span: s, read: time.Now()}
+	x.past.most, x.past.first = rowsOfOneSpan, reasonNotRecorded
+	var rules rules
+	stacks := recordedStacks{wanted: map[int64]bool{}}
+	summary, err := store.ReadSpan(ctx, reader, s.From, s.To, func(w *store.SpanSweep, gap *store.Gap) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		m := momentOf(w)
+		x.past.addRecorded(w, gap, m, &rules)
+		stacks.add(w, m)
+		return nil
+	})
+	if err == nil {
+		err = stacks.read(ctx, reader, s, &x.past)
+	}
+	if err != nil {
+		return nil, err
+	}
+	x.damage = summary.Damage
+	*list = append((*list)[max(0, len(*list)-spansKept+1):], x)
+	return x, nil
+}
+
+// fresh reports whether what was read until a time is still as it was.
+func fresh(read, to time.Time) bool { return read.Sub(to) > settled || time.Since(read) < freshSpan }
+
+// addRecorded adds a sweep, and returns its findings.
+func (p *past) addRecorded(w *store.SpanSweep, gap *store.Gap, m *moment.Moment, rules *rules) []Finding {
+	list := rules.apply(&facts{m: m})
+	s := p.add(m, KindRecorded, w.Period)
+	if gap != nil {
+		s.before = gapReason(w.Lost)
+	} else if n := len(p.samples); n > 1 && s.at.Sub(p.samples[n-2].at) < 2*s.period { // a sweep may be a little late
+		s.period = s.at.Sub(p.samples[n-2].at)
+	}
+	p.addFindings(s, list)
+	return list
+}
+
+// recordedMoment is the newest sweep until a moment. It does not change.
+type recordedMoment struct {
+	at, read time.Time
+	mu       sync.Mutex
+	past     past // the sweeps shortly before
+	last     *moment.Moment
+	findings *Findings
+	stacks   map[int]int64 // the recorded stack of each process
+	stackAt  map[int]time.Time
+	reader   *store.Reader
+}
+
+// readMoment reads the sweeps before a moment, or returns them as they were read before.
+func (l *Live) readMoment(ctx context.Context, at time.Time) (*recordedMoment, error) {
+	list := &l.earlier.moments
+	*list = slices.DeleteFunc(*list, func(x *recordedMoment) bool { return !fresh(x.read, x.at) })
+	if i := slices.IndexFunc(*list, func(x *recordedMoment) bool { return x.at.Equal(at) }); i >= 0 {
+		return (*list)[i], nil
+	}
+	reader, err := store.OpenReader(l.o.Recorded.dir, l.o.Recorded.id)
+	if err != nil {
+		return nil, err
+	}
+	x := &recordedMoment{at: at, read: time.Now(), reader: reader, stacks: map[int]int64{}, stackAt: map[int]time.Time{}}
+	x.past.most = rowsOfOneSpan
+	var rules rules
+	_, err = store.ReadSpan(ctx, reader, at.Add(-momentSpan), at.Add(time.Microsecond), func(w *store.SpanSweep, gap *store.Gap) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		x.last = momentOf(w)
+		found := x.past.addRecorded(w, gap, x.last, &rules)
+		x.findings = &Findings{Time: w.Time, Findings: found, Unknown: []string{unknownEarlier}}
+		for i := range w.Rows {
+			if r := &w.Rows[i]; r.Stack != 0 {
+				x.stacks[int(r.PID)], x.stackAt[int(r.PID)] = r.Stack, w.Time
+			}
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case x.last == nil:
+		return nil, errNothing
+	}
+	*list = append((*list)[max(0, len(*list)-momentsKept+1):], x)
+	return x, nil
+}
+
+// unknownEarlier says which rules do not apply to recorded sweeps.
+const unknownEarlier = "connections and processors: a recorder does not keep idle sessions and states of processes"
+
+// samples calls each with the samples of the span, and the lock that guards them.
+func (x *earlierSource) samples(each func(*past)) {
+	mu, p := &x.live.mu, &x.live.past
+	if x.sweeps != nil {
+		mu, p = &x.sweeps.mu, &x.sweeps.past
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	each(p)
+}
+
+// Info is Source.Info.
+func (x *earlierSource) Info(context.Context) (*Info, error) {
+	i := x.info
+	return &i, nil
+}
+
+// Watch is Source.Watch. Nothing changes.
+func (*earlierSource) Watch() (<-chan struct{}, func()) { return make(chan struct{}), func() {} }
+
+// Load is Source.Load.
+func (x *earlierSource) Load(_ context.Context, q Query, columns int) (l *Load, err error) {
+	if err := q.check(); err != nil {
+		return nil, err
+	}
+	after := reasonNotRecorded
+	if q.To.After(time.Now()) {
+		after = "it is in the future"
+	}
+	x.samples(func(p *past) { l = p.load(q, columns, time.Second, after) })
+	return l, nil
+}
+
+// `Who` is the method of Source.
+func (x *earlierSource) Who(_ context.Context, q Query, by By, limit int) (w *Who, err error) { //nolint:revive // prosecheck needs the quotes
+	if err := errors.Join(q.check(), by.check()); err != nil {
+		return nil, err
+	}
+	x.samples(func(p *past) { w = p.shares(q, by, limit) })
+	return w, nil
+}
+
+// Flame is Flamer.Flame.
+func (x *earlierSource) Flame(_ context.Context, q Query, side Side) (f *Flame, err error) {
+	if err := errors.Join(q.check(), side.check()); err != nil {
+		return nil, err
+	}
+	if x.sweeps == nil && x.at != nil && q.To.Sub(q.From) > sweepsSpan {
+		return nil, fmt.Errorf("recorded stacks can be shown for spans up to %s: choose a shorter time", Age(sweepsSpan))
+	}
+	x.samples(func(p *past) { f = p.flame(q, side) })
+	return f, nil
+}
+
+// Findings is Source.Findings.
+func (x *earlierSource) Findings(_ context.Context, s Span) (f *Findings, err error) {
+	if x.at == nil {
+		return nil, x.reason
+	}
+	x.samples(func(p *past) { f = p.withShares(x.at.findings, s) })
+	return f, nil
+}
+
+// Sessions is Source.Sessions.
+func (x *earlierSource) Sessions(_ context.Context, f Filter, limit int) (*Sessions, error) {
+	if x.at == nil {
+		return nil, x.reason
+	}
+	x.at.mu.Lock()
+	defer x.at.mu.Unlock()
+	return x.at.past.sessions(x.at.last, f, limit), nil
+}
+
+// Blocking is Source.Blocking.
+func (x *earlierSource) Blocking(context.Context) (*Blocking, error) {
+	if x.at == nil {
+		return nil, x.reason
+	}
+	return BlockingOf(x.at.last), nil
+}
+
+// Session is Source.Session.
+func (x *earlierSource) Session(_ context.Context, pid int, q Span) (*Session, error) {
+	if x.at == nil {
+		return nil, x.reason
+	}
+	waits := []WaitSpan{}
+	x.samples(func(p *past) { waits = p.waits(pid, q) })
+	if len(waits) == 0 { // of minutes
+		x.at.mu.Lock()
+		waits = x.at.past.waits(pid, Span{x.at.at.Add(-momentSpan), x.at.at})
+		x.at.mu.Unlock()
+	}
+	return sessionOf(x.at.last, pid, waits)
+}
+
+// Stack is Prober.Stack: the newest recorded stack until the moment.
+func (x *earlierSource) Stack(ctx context.Context, pid int) (*Stack, error) {
+	if x.at == nil {
+		return nil, x.reason
+	}
+	id := x.at.stacks[pid]
+	if id == 0 {
+		return nil, fmt.Errorf("no stack of this process was recorded in the %s before the moment", Age(momentSpan))
+	}
+	at := x.at.stackAt[pid]
+	x.at.mu.Lock()
+	defer x.at.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	found, err := x.at.reader.Stacks(ctx, at.Add(-time.Hour), at.Add(time.Second), map[int64]bool{id: true})
+	if err != nil {
+		return nil, err
+	}
+	recorded, ok := found[id]
+	if !ok {
+		return nil, errors.New("the files of the recorder do not have this stack any more")
+	}
+	s := &Stack{Time: at, Engine: "recorded", Frames: []Frame{}, Stop: recorded.Cut}
+	for i := range x.at.last.Sessions {
+		if m := &x.at.last.Sessions[i]; m.ServerPID == pid {
+			s.Phrase = m.Phrase
+		}
+	}
+	for _, f := range recorded.Frames {
+		s.Frames = append(s.Frames, Frame{Function: f, Named: true})
+	}
+	return s, nil
+}
+
+// Plan is Prober.Plan.
+func (*earlierSource) Plan(context.Context, int) (*Plan, error) {
+	return nil, errors.New("a recorder does not keep plans; incidents do")
+}
+
+// Memory is Prober.Memory.
+func (*earlierSource) Memory(context.Context, int) (*Memory, error) {
+	return nil, errors.New("a recorder does not keep the memory of processes; incidents do")
+}
+
+// Past is Historian.Past.
+func (n Nameless) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
+	historian, ok := n.of.(Historian)
+	if !ok {
+		return nil, ErrNotRecorded
+	}
+	src, err := historian.Past(ctx, s, at)
+	switch {
+	case errors.Is(err, ErrNotRecorded):
+		return nil, ErrNotRecorded
+	case err != nil:
+		return nil, errors.New(hidden(err.Error()))
+	}
+	return NewNameless(src), nil
+}

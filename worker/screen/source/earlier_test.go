@@ -1,0 +1,284 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/worker/history/store"
+)
+
+// record writes sweeps of a span to a new history. With a gap, there are no sweeps in that time.
+func record(t *testing.T, s Span, step time.Duration, gap Span, rows func(at time.Time) []store.Row) *Recorded {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "state")
+	const id = "7577921432"
+	w, err := store.Open(store.Options{Dir: dir, Meta: store.Meta{SystemID: id}, MinFree: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := s.From; at.Before(s.To); at = at.Add(step) {
+		if !at.Before(gap.From) && at.Before(gap.To) {
+			continue
+		}
+		x := &store.Sweep{Time: at, Period: step, Rows: rows(at)}
+		for i := range x.Rows {
+			x.Rows[i].Time = at.UnixMicro()
+			if n := x.Rows[i].Stack; n != 0 {
+				x.Stacks = append(x.Stacks, store.Stack{ID: n, Frames: []string{fmt.Sprint("inner", n), "main"}})
+			}
+		}
+		if err := w.Append(x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := store.OpenReader(dir, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Recorded{dir, id, reader}
+}
+
+// recordedLive returns a source that has only a recorder's files.
+func recordedLive(r *Recorded) *Live {
+	l := &Live{o: Options{Interval: time.Second, Recorded: r}}
+	l.info.DataDir = "/srv/pg"
+	return l
+}
+
+// anHour is a history of 2.5 hours that ended three days ago, with a gap of ten minutes. A random number of sessions of two
+// users is active. From 40 minutes on, process 1 blocks process 2.
+func anHour(t *testing.T) (r *Recorded, from time.Time) {
+	t.Helper()
+	from = time.Now().Add(-75 * time.Hour).Truncate(time.Hour).Add(30 * time.Minute).UTC()
+	random := rand.New(rand.NewPCG(1, 2))
+	r = record(t, Span{from, from.Add(150 * time.Minute)}, 10*time.Second,
+		Span{from.Add(80 * time.Minute), from.Add(90 * time.Minute)}, func(at time.Time) []store.Row {
+			list := []store.Row{
+				{PID: 1, Start: 1, Type: clientBackend, State: idleInTx, WaitType: "Client", WaitEvent: "ClientRead", User: "web", App: "root"},
+				{PID: 2, Start: 1, Type: clientBackend, State: stateActive, User: "web", App: "waiter", QueryID: 7, Query: "select ?", Stack: 5},
+			}
+			if at.Sub(from) >= 40*time.Minute {
+				list[1].WaitType, list[1].WaitEvent = "Lock", "relation"
+				list[1].BlockedBy = []store.Blocker{{PID: 1, Lock: "relation", Mode: "ShareLock", Object: "5/7"}}
+			}
+			for pid := range random.IntN(4) {
+				list = append(list, store.Row{PID: int32(10 + pid), Start: 1, Type: clientBackend, State: stateActive,
+					User: []string{"cron", "web"}[random.IntN(2)], Database: "shop", App: "job", QueryID: random.Int64N(3) + 1, Query: "update ?"})
+			}
+			return list
+		})
+	return r, from
+}
+
+// TestEarlier reads a history that ended three days ago.
+func TestEarlier(t *testing.T) {
+	r, from := anHour(t)
+	t.Run("moment", func(t *testing.T) { earlierMoment(t, r, from) })
+	t.Run("gaps", func(t *testing.T) { gapsOfSpans(t, r, from) })
+	t.Run("minutes", func(t *testing.T) { minutesEqualSweeps(t, r, from) })
+}
+
+// earlierMoment: the sessions, the findings and the stacks are of the chosen moment, the load of the span around it.
+func earlierMoment(t *testing.T, r *Recorded, from time.Time) {
+	t.Helper()
+	l := recordedLive(r)
+	span := Span{from.Add(35 * time.Minute), from.Add(45 * time.Minute)}
+	for after, blocked := range map[time.Duration]int{39 * time.Minute: 0, 41*time.Minute + 3*time.Second: 1} {
+		src, err := l.Past(t.Context(), span, from.Add(after))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err1 := src.Blocking(t.Context())
+		s, err2 := src.Sessions(t.Context(), nil, 0)
+		f, err3 := src.Findings(t.Context(), span)
+		i, err4 := src.Info(t.Context())
+		if err := errors.Join(err1, err2, err3, err4); err != nil {
+			t.Fatal(err)
+		}
+		at := from.Add(after).Truncate(10 * time.Second)
+		if b.Waiting != blocked || !s.Time.Equal(at) || len(only(f.Findings, RuleBlocks)) != blocked || !i.Past || !i.Last.Equal(at) || i.Sessions.Waiting != blocked {
+			t.Errorf("%s: %d wait, sessions of %s, findings %+v, info %+v", after, b.Waiting, s.Time, f.Findings, i)
+		}
+		x, err := src.Session(t.Context(), 2, span)
+		if err != nil || x.Now == nil || len(x.Waits) != 2 || x.Waits[1].Event != "Lock:relation" || len(x.Now.Blockers) != blocked {
+			t.Errorf("%+v, %v", x, err)
+		}
+		stack, err := src.(Prober).Stack(t.Context(), 2)
+		if err != nil || len(stack.Frames) != 2 || stack.Frames[0].Function != "inner5" || stack.Engine != "recorded" {
+			t.Errorf("%+v, %v", stack, err)
+		}
+		if _, err := src.(Prober).Stack(t.Context(), 1); err == nil {
+			t.Error("a stack that was not recorded")
+		}
+		flame, err := src.(Flamer).Flame(t.Context(), Query{Span: span}, Both)
+		if err != nil || flame.Recorded == 0 || flame.Sampled != 0 {
+			t.Errorf("%+v, %v", flame, err)
+		}
+	}
+	for what, x := range map[string]struct {
+		span Span
+		at   time.Time
+	}{
+		"is empty":    {Span{span.To, span.From}, time.Time{}},
+		"at most":     {Span{from, from.Add(longestSpan + 1)}, time.Time{}},
+		"not in the":  {span, span.To.Add(1)},
+		"is not in t": {span, span.From.Add(-1)},
+	} {
+		if _, err := l.Past(t.Context(), x.span, x.at); err == nil || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := recordedLive(nil).Past(t.Context(), span, time.Time{}); !errors.Is(err, ErrNotRecorded) {
+		t.Errorf("without a recorder: %v", err)
+	}
+	// Without names, the same sessions.
+	src, err := NewNameless(l).Past(t.Context(), span, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := src.Sessions(t.Context(), nil, 0)
+	if err != nil || len(s.Sessions) < 2 || s.Sessions[0].User != "" || s.Sessions[0].Query != "" {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if _, ok := src.(Prober); ok {
+		t.Error("a reader without names may read stacks")
+	}
+}
+
+// gapsOfSpans: a gap has its begin, its end and its reason, whether the span is read by sweeps or by minutes.
+func gapsOfSpans(t *testing.T, r *Recorded, from time.Time) {
+	t.Helper()
+	l := recordedLive(r)
+	for _, span := range []Span{
+		{from.Add(79 * time.Minute), from.Add(91 * time.Minute)}, {from, from.Add(150 * time.Minute)},
+		{from.Add(81 * time.Minute), from.Add(83 * time.Minute)}, {from.Add(-3 * time.Hour), from.Add(81 * time.Minute)},
+	} {
+		src, err := l.Past(t.Context(), span, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := src.Load(t.Context(), Query{Span: span}, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var missing time.Duration
+		for _, g := range x.Gaps {
+			if g.Reason != reasonNotRecorded || g.From.Before(span.From) || g.To.After(span.To) {
+				t.Errorf("%+v", g)
+			}
+			missing += g.To.Sub(g.From)
+		}
+		want := earlier(span.To, from.Add(90*time.Minute)).Sub(later(span.From, from.Add(80*time.Minute)))
+		if span.From.Before(from) {
+			want += from.Sub(span.From)
+		}
+		if (missing - want).Abs() > 10*time.Second {
+			t.Errorf("%s to %s: %s are missing, want %s: %+v", span.From, span.To, missing, want, x.Gaps)
+		}
+	}
+}
+
+// minutesEqualSweeps: a long span, read by minutes, has the same shares as its sweeps, with filters too.
+func minutesEqualSweeps(t *testing.T, r *Recorded, from time.Time) {
+	t.Helper()
+	random := rand.New(rand.NewPCG(3, 4))
+	long := recordedLive(r)
+	for range 4 {
+		begin := from.Add(time.Duration(1+random.IntN(60)) * time.Minute)
+		span := Span{begin, begin.Add(time.Duration(16+random.IntN(60)) * time.Minute)}
+		src, err := long.Past(t.Context(), span, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		whole, err := recordedLive(r).readSweeps(t.Context(), span)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range []Filter{nil, {{By: ByUser, Key: "cron"}}, {{By: ByEvent, Key: "Lock:relation"}, {By: ByApplication, Key: "waiter"}}} {
+			q := Query{Span: span, Filter: f}
+			for _, by := range []By{ByUser, ByEvent, ByQuery, ByDatabase, ByApplication, ByType, ByClass} {
+				got, err := src.Who(t.Context(), q, by, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := whole.past.shares(q, by, 0)
+				if len(got.Rows) != len(want.Rows) || math.Abs(got.Active-want.Active) > 0.02 {
+					t.Fatalf("%s %v of %s: %+v, want %+v", by, f, span.To.Sub(span.From), got, want)
+				}
+				shares := map[string]float64{}
+				for _, x := range want.Rows {
+					shares[x.Key] = x.Share
+				}
+				for _, x := range got.Rows {
+					if math.Abs(x.Share-shares[x.Key]) > 1 {
+						t.Errorf("%s %s: %g %%, want %g %%", by, x.Name, x.Share, shares[x.Key])
+					}
+				}
+			}
+			got, err := src.Load(t.Context(), q, 50)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f == nil && got.Columns[len(got.Columns)/2].Kind != KindMinute && len(got.Gaps) == 0 {
+				t.Errorf("%+v", got.Columns[len(got.Columns)/2])
+			}
+		}
+	}
+}
+
+// TestLiveReachesBack: a live source has the recorded minutes before its first sample. Names and ids of users are the same rows.
+func TestLiveReachesBack(t *testing.T) {
+	now := time.Now().UTC().Truncate(time.Second)
+	r := record(t, Span{now.Add(-3 * time.Hour), now.Add(-10 * time.Second)}, 20*time.Second, Span{}, func(time.Time) []store.Row {
+		return []store.Row{{PID: 1, Start: 1, Type: clientBackend, State: stateActive, User: "web", UserID: 10}}
+	})
+	l := recordedLive(r)
+	r.fill(&l.past, &l.rules)
+	s := client(1, stateActive, "")
+	m := at(0, s)
+	m.Time = now
+	l.past.add(m, KindSampled, 2*time.Second)
+	span := Span{now.Add(-2 * time.Hour), now}
+	for range 2 { // the second time, nothing is read
+		w, err := l.Who(t.Context(), Query{Span: span}, ByUser, 0)
+		if err != nil || len(w.Rows) != 1 || !near(w.Active, 1) || math.Abs(w.Seconds-7200) > 30 {
+			t.Fatalf("%+v, %v", w, err)
+		}
+		x, err := l.Load(t.Context(), Query{Span: span}, 100)
+		if err != nil || len(x.Gaps) > 1 || x.Columns[1].Kind != KindMinute || x.Columns[len(x.Columns)-3].Kind != KindRecorded {
+			t.Fatalf("%+v, %v", x, err)
+		}
+		r.dir = "/nonexistent"
+	}
+}
+
+// TestOldSamplesBecomeMinutes: beyond the bound, samples are summed by minutes, and the shares stay.
+func TestOldSamplesBecomeMinutes(t *testing.T) {
+	p := past{most: 2000}
+	for i := range 3600 {
+		p.add(at(float64(i), client(1, stateActive, "Lock:tuple"), client(2, stateActive, ""), client(3, idleInTx, "Client:ClientRead")), KindSampled, time.Second)
+	}
+	w := p.shares(Query{Span: Span{noon, noon.Add(time.Hour)}}, ByEvent, 0)
+	if len(w.Rows) != 2 || !near(w.Rows[0].Active, 1) || !near(w.Active, 2) || math.Abs(w.Seconds-3600) > 2 {
+		t.Errorf("%+v", w)
+	}
+	if p.rows > 2500 || p.minutes() < 45 {
+		t.Errorf("%d rows, %d minutes of %d samples", p.rows, p.minutes(), len(p.samples))
+	}
+	count := 0
+	for i := range p.samples {
+		count += len(p.samples[i].rows)
+	}
+	if count != p.rows {
+		t.Errorf("%d rows are counted, there are %d", p.rows, count)
+	}
+}

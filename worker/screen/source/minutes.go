@@ -1,0 +1,243 @@
+package source
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/moment"
+)
+
+// A minute is a summed sample: its rows are means over up to a minute. It has no sessions and no findings.
+
+// sumKey has the properties that a row of a minute keeps.
+type sumKey struct {
+	class                                           int8
+	event, query, user, database, app, phrase, kind uint32
+}
+
+func keyOf(r *row) sumKey {
+	return sumKey{r.class, r.event, r.query, r.user, r.database, r.app, r.phrase, r.kind}
+}
+
+func (k sumKey) row(weight float32) row {
+	return row{
+		class: k.class, weight: weight, event: k.event, query: k.query, user: k.user, database: k.database, app: k.app,
+		phrase: k.phrase, kind: k.kind,
+	}
+}
+
+// minutes returns the number of minutes before the first other sample.
+func (p *past) minutes() int {
+	i, _ := slices.BinarySearchFunc(p.samples, KindMinute, func(s sample, k Kind) int {
+		if s.kind == k {
+			return -1
+		}
+		return 1
+	})
+	return i
+}
+
+// sumMinute replaces the samples of the oldest minute by one. It returns false if only the newest minute is left.
+func (p *past) sumMinute() bool {
+	first := p.minutes()
+	if first >= len(p.samples) {
+		return false
+	}
+	begin := p.samples[first].at.Truncate(time.Minute)
+	end := first
+	for end < len(p.samples) && p.samples[end].at.Before(begin.Add(time.Minute)) {
+		end++
+	}
+	if end == len(p.samples) {
+		return false
+	}
+	list := p.samples[first:end]
+	sum := sample{at: list[len(list)-1].at, kind: KindMinute, before: list[0].before}
+	var seconds float64
+	for i := range list {
+		sum.period += list[i].period
+		seconds += list[i].period.Seconds()
+	}
+	if seconds == 0 {
+		sum.period, seconds = time.Millisecond, time.Millisecond.Seconds()
+	}
+	weights, found := map[sumKey]float64{}, map[uint32]float64{}
+	for i := range list {
+		part := list[i].period.Seconds() / seconds
+		for j := range list[i].rows {
+			weights[keyOf(&list[i].rows[j])] += float64(list[i].rows[j].weight) * part
+		}
+		for _, f := range list[i].found {
+			found[f.key] += float64(f.active) * part
+		}
+	}
+	p.uncount(list)
+	sum.fill(weights)
+	for key, n := range found {
+		sum.found = append(sum.found, foundOf(key, n))
+	}
+	p.samples = slices.Replace(p.samples, first, end, sum)
+	p.rows, p.minuteRows = p.rows+len(sum.rows), p.minuteRows+len(sum.rows)
+	return true
+}
+
+func foundOf(key uint32, n float64) found { return found{key, float32(n)} }
+
+// fill adds rows.
+func (s *sample) fill(weights map[sumKey]float64) {
+	for k, n := range weights {
+		s.rows = append(s.rows, k.row(float32(n)))
+		if k.class != idleClass {
+			s.sums[k.class] += n
+		}
+	}
+}
+
+// recordedMinute is a minute, or an hour, of the recorder's files.
+type recordedMinute struct {
+	at     time.Time // the last sweep
+	period time.Duration
+	before string
+	sums   []store.Sum
+}
+
+// readMinutes reads the minutes of a span that begins with a minute. The last one may end after the span.
+func (r *Recorded) readMinutes(ctx context.Context, s Span) ([]*recordedMinute, error) {
+	reader, err := store.OpenReader(r.dir, r.id)
+	if err != nil {
+		return nil, err
+	}
+	if end := s.To.Truncate(time.Minute); end.Before(s.To) { // sums are of whole minutes
+		s.To = end.Add(time.Minute)
+	}
+	var infos []store.SweepInfo
+	err = reader.Sweeps(ctx, s.From, s.To, func(i store.SweepInfo) error {
+		infos = append(infos, i)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	list := minutesOf(infos, s.From)
+	byTime := make(map[int64]*recordedMinute, len(list))
+	for _, m := range list {
+		byTime[m.at.Truncate(time.Minute).UnixMicro()] = m
+	}
+	texts := map[int64]string{}
+	err = reader.Sums(ctx, s.From, s.To, true, func(x *store.Sum) error {
+		if m := byTime[x.Time]; m != nil {
+			m.sums = append(m.sums, *x)
+			texts[x.QueryID] = cmp.Or(texts[x.QueryID], x.Query)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = reader.Sums(ctx, s.From, s.To, false, func(x *store.Sum) error { // only the sums of hours have texts
+		texts[x.QueryID] = cmp.Or(texts[x.QueryID], x.Query)
+		return nil
+	})
+	for _, m := range list {
+		for i := range m.sums {
+			m.sums[i].Query = texts[m.sums[i].QueryID]
+		}
+	}
+	return list, err
+}
+
+// minutesOf returns the minutes of sweeps. Gaps within a minute stand before it.
+func minutesOf(infos []store.SweepInfo, from time.Time) (list []*recordedMinute) {
+	slices.SortFunc(infos, func(a, b store.SweepInfo) int { return cmp.Compare(a.Time, b.Time) })
+	last := from
+	for i := range infos {
+		at := time.UnixMicro(infos[i].Time).UTC()
+		period := min(time.Duration(infos[i].Period*float64(time.Second)), at.Sub(last))
+		if at.Sub(last)-period < 2*time.Second { // a sweep may be a little late
+			period = at.Sub(last)
+		}
+		if n := len(list); n == 0 || !list[n-1].at.Truncate(time.Minute).Equal(at.Truncate(time.Minute)) {
+			list = append(list, &recordedMinute{})
+		}
+		m := list[len(list)-1]
+		if at.Sub(last) > period {
+			m.before = gapReason(int(infos[i].Lost))
+		}
+		m.at, m.period, last = at, m.period+period, at
+	}
+	return list
+}
+
+// insert adds recorded minutes to a span that has no other samples. Hours that end until a time are whole.
+func (p *past) insert(s Span, list []*recordedMinute, whole time.Time) {
+	first, _ := slices.BinarySearchFunc(p.samples, s.From, func(x sample, t time.Time) int { return x.at.Compare(t) })
+	end, _ := slices.BinarySearchFunc(p.samples, s.To, func(x sample, t time.Time) int { return x.at.Compare(t) })
+	end = max(first, min(end, p.minutes()))
+	p.uncount(p.samples[first:end])
+	samples := make([]sample, 0, len(list))
+	for _, m := range list {
+		x := sample{at: earlier(m.at, s.To), kind: KindMinute, before: m.before}
+		if x.period = m.period - m.at.Sub(x.at); x.period <= 0 || m.period <= 0 {
+			continue
+		}
+		weights := make(map[sumKey]float64, len(m.sums))
+		for i := range m.sums {
+			if k, ok := p.sumKey(&m.sums[i]); ok {
+				weights[k] += m.sums[i].Weight / m.period.Seconds()
+			}
+		}
+		x.fill(weights)
+		p.rows, p.minuteRows = p.rows+len(x.rows), p.minuteRows+len(x.rows)
+		samples = append(samples, x)
+	}
+	p.samples = slices.Replace(p.samples, first, end, samples...)
+	if p.hours == nil {
+		p.hours = map[int64]bool{}
+	}
+	for hour := s.From.Truncate(time.Hour); hour.Before(s.To) && !earlier(hour.Add(time.Hour), s.To).After(whole); hour = hour.Add(time.Hour) {
+		p.hours[hour.Unix()] = true
+	}
+	if len(p.samples) > 0 {
+		p.bound()
+	}
+}
+
+// sumKey returns the properties of a sum; false: it is not of active sessions. Sums do not have the state. A session
+// that waits for its client is idle in a transaction far more often than it is active.
+func (p *past) sumKey(s *store.Sum) (sumKey, bool) {
+	m := momentOfSum(s)
+	class := ClassOf(m)
+	if class == "" || s.WaitType == Client && s.WaitEvent == "ClientRead" && s.Type == clientBackend {
+		return sumKey{}, false
+	}
+	k := keyOf(ptrTo(p.row(m)))
+	k.class = int8(slices.Index(Classes(), class))
+	return k, true
+}
+
+func ptrTo[T any](v T) *T { return &v }
+
+// withoutState reports whether processes of a type have no state in pg_stat_activity.
+func withoutState(kind string) bool {
+	return slices.Contains([]string{
+		"archiver", "autovacuum launcher", "background writer", "checkpointer", "io worker", "logger", "logical replication launcher",
+		"slotsync worker", "startup", "walreceiver", "walsummarizer", "walwriter",
+	}, kind)
+}
+
+// momentOfSum returns an active session with the properties of a sum.
+func momentOfSum(s *store.Sum) *moment.Session {
+	m := &moment.Session{
+		Type: s.Type, Database: s.Database, User: s.User, Application: s.App, QueryID: s.QueryID, Query: s.Query, State: stateActive,
+	}
+	if withoutState(s.Type) {
+		m.State = ""
+	}
+	if s.WaitType != "" {
+		m.Wait = &moment.Wait{Type: s.WaitType, Event: s.WaitEvent}
+	}
+	return m
+}
