@@ -208,7 +208,7 @@ sql: ## Make the extension's scripts of the current version from sql/src
 	scripts/tool.sh sqlscript
 
 .PHONY: generate check-generate
-generate: ## Compile the programs for the kernel anew (ptrace/bpf, needs clang-19); the result is committed
+generate: ## Compile the programs for the kernel anew (*.bpf.c, needs clang-19); the result is committed
 	scripts/generate.sh
 
 check-generate: ## Compile them in a copy, and fail if the committed result differs

@@ -30,7 +30,7 @@ test_program() {
 arch_tests() {
 	local machine=$1 dir=$2/check goarch=${GOARCH_OF[$1]} package program chain=-fno-omit-frame-pointer
 	need_libc "$machine"
-	for package in ptrace ptrace/bpf/samplerbpf ptrace/bpf/waitsbpf worker/capture worker/measure/waitevent; do
+	for package in ptrace ptrace/measure/sampler ptrace/measure/waits worker/capture worker/measure/waitevent; do
 		arch_test_binary "$goarch" "$dir" "$package"
 	done
 	mkdir "$dir/doc"
@@ -42,7 +42,7 @@ arch_tests() {
 	if [[ $machine == x86_64 ]]; then
 		test_program "$machine" "$dir/compiled/coroutines" "$TOP/ptrace/testdata/coroutines.c"
 		for program in moment signals stacks; do
-			test_program "$machine" "$dir/compiled/$program" "$TOP/ptrace/bpf/samplerbpf/testdata/$program.c"
+			test_program "$machine" "$dir/compiled/$program" "$TOP/ptrace/measure/sampler/testdata/$program.c"
 		done
 	fi
 	[[ $machine != s390x ]] || chain=-mbackchain
@@ -102,7 +102,7 @@ arch_test_binary() {
 arch_calls() {
 	local machine=$1 dir=$2/check source=$TOP/worker/measure/functrace/testdata/chain.c
 	need_libc "$machine"
-	arch_test_binary "${GOARCH_OF[$machine]}" "$dir" ptrace/bpf/probebpf
+	arch_test_binary "${GOARCH_OF[$machine]}" "$dir" ptrace/measure/probe
 	arch_test_binary "${GOARCH_OF[$machine]}" "$dir" worker/measure/functrace
 	mkdir -p "$dir/compiled"
 	test_program "$machine" "$dir/compiled/chain" "$source" -O2 -fomit-frame-pointer
@@ -121,9 +121,9 @@ arch_calls_script() {
 busybox --install -s /usr/bin 2>/dev/null
 export PGSB_ARCH_PROGRAM=/check/pg_stat_backtrace PGSB_TEST_BINDIRS=$1 PGSB_TRACE_CONNECTIONS=10
 status=0
-(cd /check/ptrace/bpf/probebpf && ./tests -test.v -test.timeout 10m) || status=1
-(cd /check/worker/functrace && ./tests -test.v -test.timeout 10m -test.run '^Test(KnownChains|Go|GoArguments)$') || status=1
-(cd /check/worker/functrace && ./tests -test.v -test.timeout 40m -test.run '^TestCallsOfServer$' \
+(cd /check/ptrace/measure/probe && ./tests -test.v -test.timeout 10m) || status=1
+(cd /check/worker/measure/functrace && ./tests -test.v -test.timeout 10m -test.run '^Test(KnownChains|Go|GoArguments)$') || status=1
+(cd /check/worker/measure/functrace && ./tests -test.v -test.timeout 40m -test.run '^TestCallsOfServer$' \
 	-test.skip '/.*/(overhead|ended_process)$') || status=1
 exit \$status
 SCRIPT
@@ -144,7 +144,7 @@ arch_instructions_script() {
 	cat <<SCRIPT
 busybox --install -s /usr/bin 2>/dev/null
 export PGSB_TEST_BINDIRS=$1 PGSB_ARCH_INSTRUCTIONS=1
-cd /check/worker/waitevent && exec ./tests -test.v -test.timeout 0 -test.run '^TestInstructions$'
+cd /check/worker/measure/waitevent && exec ./tests -test.v -test.timeout 0 -test.run '^TestInstructions$'
 SCRIPT
 }
 
@@ -153,9 +153,9 @@ SCRIPT
 arch_tests_script() {
 	cat <<'SCRIPT'
 (cd /check/ptrace && PGSB_TEST_CORES=1 ./tests -test.v -test.timeout 25m -test.skip '^TestStopAndCopyIsNosplit$') || status=1
-(cd /check/ptrace/bpf/samplerbpf && ./tests -test.v -test.timeout 25m) || status=1
-(cd /check/ptrace/bpf/waitsbpf && ./tests -test.v -test.timeout 10m) || status=1
-(cd /check/worker/waitevent && ./tests -test.v -test.timeout 40m) || status=1
+(cd /check/ptrace/measure/sampler && ./tests -test.v -test.timeout 25m) || status=1
+(cd /check/ptrace/measure/waits && ./tests -test.v -test.timeout 10m) || status=1
+(cd /check/worker/measure/waitevent && ./tests -test.v -test.timeout 40m) || status=1
 (cd /check/worker/capture && ./tests -test.v -test.timeout 25m -test.run '^TestReturnProbes$') || status=1
 (cd /check/worker/capture && PGSB_STEPS=150 ./tests -test.v -test.timeout 40m -test.run '^TestEveryInstructionOfBackends$') || status=1
 (cd /check/worker/capture && PGSB_STEPS=1500 ./tests -test.v -test.timeout 40m -test.run '^TestEveryInstruction(Around)?$') || status=1

@@ -103,7 +103,7 @@ stage_format() {
 		if have clang-19; then
 			scripts/generate.sh --check || status=1
 		else
-			note "no clang-19 here: the compiled programs of ptrace/bpf are not compared with their source"
+			note "no clang-19 here: the compiled programs for the kernel are not compared with their source"
 		fi
 	} > >(tee "$log") 2>&1
 	wait $! # for tee

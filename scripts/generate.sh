@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# generate.sh [--check]: compile the programs for the kernel (*.bpf.c below ptrace/bpf) and make the Go files that hold
+# generate.sh [--check]: compile the programs for the kernel (*.bpf.c below ptrace) and make the Go files that hold
 # them. Both are committed, so that only a change of a program needs the compiler. --check works on a copy and
 # fails if the committed files differ.
 
@@ -20,12 +20,12 @@ main() {
 		cp -r "$TOP/go.mod" "$TOP/go.sum" "$TOP/ptrace" "$where/"
 		cp -r "$TOP/internal/nobrotli" "$where/internal/" # go.mod names it
 	fi
-	(cd "$where" && "$GO" generate ./ptrace/bpf/...)
+	(cd "$where" && "$GO" generate ./ptrace/...)
 	[[ ${1:-} == --check ]] || return 0
 	while read -r file; do
 		changed=${file#"$where"/}
 		cmp "$file" "$TOP/$changed" || status=1
-	done < <(find "$where/ptrace/bpf" -name '*_bpfe[lb].go' -o -name '*_bpfe[lb].o' | sort)
+	done < <(find "$where/ptrace" -name '*_bpfe[lb].go' -o -name '*_bpfe[lb].o' | sort)
 	[[ $status -eq 0 ]] || die "committed programs for the kernel differ from their source" "make generate"
 }
 

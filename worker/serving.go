@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/bpf"
-	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
+	"pg_stat_backtrace/ptrace/measure/clusterbpf"
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/host/rootfs"

@@ -1,6 +1,6 @@
-// Package bpf is the parent of the packages that run programs in the kernel, one folder for each. The programs are
-// written in C (*.bpf.c), compiled by `make generate`, and committed as objects that the loader adapts to the running
-// kernel (CO-RE). This package words the errors of a kernel that refuses one.
+// Package bpf has what the packages with programs for the kernel share: the C headers, the checks of the running kernel,
+// and the errors of a kernel that refuses a program. These packages are in ptrace/measure. Each has its program in C
+// (*.bpf.c), compiled by `make generate` and committed as an object that the loader adapts to the running kernel (CO-RE).
 //
 // It must not know what the programs do.
 package bpf

@@ -17,7 +17,7 @@ const typesFile = "/sys/kernel/btf/vmlinux"
 func MissingTypes() error {
 	if _, err := os.Stat(typesFile); err != nil {
 		return fmt.Errorf("the kernel, Linux %s, has no type information: %s is missing (CONFIG_DEBUG_INFO_BTF)",
-			release(), typesFile)
+			Release(), typesFile)
 	}
 	return nil
 }
@@ -36,13 +36,13 @@ func LoadError(unsupported error, what, firstRelease string, err error) error {
 	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EACCES),
 		errors.Is(err, unix.ENOSYS), errors.Is(err, unix.E2BIG):
 		return fmt.Errorf("%w: the kernel, Linux %s, refuses to %s, which takes Linux %s or later: %w", unsupported,
-			release(), what, firstRelease, err)
+			Release(), what, firstRelease, err)
 	}
 	return fmt.Errorf("%s in the kernel: %w", what, err)
 }
 
-// release returns the release of the running kernel.
-func release() string {
+// Release returns the release of the running kernel.
+func Release() string {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return "of an unknown release"

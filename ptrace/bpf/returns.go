@@ -10,14 +10,14 @@ import (
 // 6.11, on x86_64, a probed return is a system call of the process, uretprobe. A seccomp filter that does not list it,
 // such as a container runtime's, refuses it, and the process crashes. Linux 6.14, 6.13.3 and 6.12.14 do not filter it.
 func ReturnProbes(pids ...int) error {
-	if !returnsAreCalls || !filtersReturns(release()) {
+	if !returnsAreCalls || !filtersReturns(Release()) {
 		return nil
 	}
 	for _, pid := range pids {
 		const filtered = 2
 		if s, err := procfs.ReadStatus(pid); err == nil && s.Seccomp == filtered {
 			return fmt.Errorf("process %d has a seccomp filter, and Linux %s would crash it at a probed return: "+
-				"a later kernel is needed (6.12.14, 6.13.3, 6.14)", pid, release())
+				"a later kernel is needed (6.12.14, 6.13.3, 6.14)", pid, Release())
 		}
 	}
 	return nil

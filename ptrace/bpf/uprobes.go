@@ -61,7 +61,7 @@ func (u Uprobes) CheckThreads(pid int) error {
 		return nil
 	}
 	return fmt.Errorf("process %d has %d threads, and Linux %s counts only calls of the main thread: "+
-		"a later kernel is needed (6.6.35, 6.9.5, 6.10)", pid, n, release())
+		"a later kernel is needed (6.6.35, 6.9.5, 6.10)", pid, n, Release())
 }
 
 // tryUprobe tries to attach a program to a directory, for a process or all of them. The kernel refuses that always.

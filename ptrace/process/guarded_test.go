@@ -26,7 +26,7 @@ var unguarded = map[string]string{
 	"ptrace/attach.go attachThread ESRCH":                                 stops,
 	"ptrace/blocks.go copyBlocks unix.SYS_PROCESS_VM_READV":               stops,
 	"ptrace/attach.go seize ESRCH":                                        stops,
-	"ptrace/bpf/probebpf/load.go Attach ESRCH":                            theKind,
+	"ptrace/measure/probe/load.go Attach ESRCH":                           theKind,
 	"ptrace/capturecall.go finishAfter ESRCH":                             thread,
 	"ptrace/extrareads.go fetchBlocks unix.SYS_PROCESS_VM_READV":          stops,
 	"ptrace/observe/blocked.go copyAround process.ReadMemory":             observes,

@@ -13,7 +13,7 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
+	"pg_stat_backtrace/ptrace/measure/sampler"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
@@ -115,7 +115,7 @@ func generatedNonStop(t *testing.T, conn *pgx.Conn) {
 		}
 		return nil
 	})
-	if errors.Is(err, samplerbpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+	if errors.Is(err, sampler.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
 		t.Logf("no samples: %v", err)
 	} else if !errors.Is(err, errEnough) {
 		t.Errorf("samples: %v", err)

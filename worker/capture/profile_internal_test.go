@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 	"pg_stat_backtrace/ptrace/measure/sampler"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
@@ -24,7 +23,7 @@ func TestAlike(t *testing.T) {
 	defer func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() }()
 	s, err := sampler.New([]process.Target{{PID: sleeper.Process.Pid, UID: -1}},
 		sampler.Options{Batch: 50 * time.Millisecond})
-	if errors.Is(err, samplerbpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+	if errors.Is(err, sampler.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
 		t.Skip(err)
 	}
 	if err != nil {

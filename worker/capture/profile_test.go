@@ -13,7 +13,6 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 	"pg_stat_backtrace/ptrace/measure/sampler"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
@@ -59,7 +58,7 @@ func profileUntil(t *testing.T, pids []int, span time.Duration, o capture.Profil
 		}
 		return nil
 	})
-	if errors.Is(err, samplerbpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+	if errors.Is(err, sampler.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
 		t.Skip(err)
 	}
 	if err != nil {
@@ -234,7 +233,7 @@ func TestProfileDuration(t *testing.T) {
 		stats, err := capturer(t).Profile(t.Context(), []process.Target{{PID: sleeper.Process.Pid, UID: -1}},
 			capture.ProfileOptions{Duration: 5 * time.Millisecond, Interval: time.Millisecond},
 			func(_ *backtrace.Trace, times int) error { samples += times; return nil })
-		if errors.Is(err, samplerbpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+		if errors.Is(err, sampler.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
 			t.Skip(err)
 		}
 		if err != nil {
@@ -276,7 +275,7 @@ func TestProfileUnreachable(t *testing.T) {
 	if release != nil {
 		release()
 	}
-	if errors.Is(err, samplerbpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+	if errors.Is(err, sampler.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
 		t.Skip(err)
 	}
 	if err != nil || named == 0 || unnamed == 0 {
@@ -303,7 +302,7 @@ func TestProfileEnds(t *testing.T) {
 				}
 				return nil
 			})
-		if errors.Is(err, samplerbpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+		if errors.Is(err, sampler.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
 			t.Skip(err)
 		}
 		if !errors.Is(err, process.ErrExited) {

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
 	"pg_stat_backtrace/ptrace/measure/allocs"
 	"pg_stat_backtrace/worker/measure/heap"
 )
@@ -53,7 +52,7 @@ func runInterrupted(t *testing.T, work func(), args ...string) (status int, stdo
 
 func needAllocations(t *testing.T) {
 	t.Helper()
-	err := allocsbpf.Check()
+	err := allocs.Check()
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, allocs.ErrUnsupported) && !errors.Is(err, unix.EACCES):
 		t.Skip(err)

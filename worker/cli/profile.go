@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
+	"pg_stat_backtrace/ptrace/measure/sampler"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind/budget"
@@ -88,7 +88,7 @@ func newProfile() *cobra.Command {
 			if f.cluster.dataDir != "" {
 				return nil // checkCluster words it
 			}
-			return cobra.MaximumNArgs(samplerbpf.MaxTargets)(cmd, args)
+			return cobra.MaximumNArgs(sampler.MaxTargets)(cmd, args)
 		}),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := takeOnlyServer(&f.cluster.dataDir, len(args) > 0, cmd.ErrOrStderr()); err != nil {
@@ -204,7 +204,7 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	switch {
 	case errors.Is(err, process.ErrExited) && p.seen > 0:
 		tellf(stderr, "all processes have ended")
-	case errors.Is(err, samplerbpf.ErrUnsupported), errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, sampler.ErrUnsupported), errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w\nTake \"pg_stat_backtrace capture --format folded --repeat N --interval TIME PID\" instead, "+
 			"which stops the processes", err)
 	case err != nil && len(targets) == 1 && !errors.Is(err, context.Canceled):

@@ -15,14 +15,14 @@ import (
 	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
+	"pg_stat_backtrace/ptrace/measure/sampler"
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // TestProfile samples a process that sleeps, in each format.
 func TestProfile(t *testing.T) {
 	t.Parallel()
-	if err := samplerbpf.Check(); err != nil {
+	if err := sampler.Check(); err != nil {
 		status, stdout, stderr := run(t, "profile", sleeper(t))
 		if status != 1 || stdout != "" || !strings.Contains(stderr, "capture --format folded") {
 			t.Errorf("status %d, %q, %q", status, stdout, stderr)

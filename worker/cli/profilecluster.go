@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace/bpf"
-	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
+	"pg_stat_backtrace/ptrace/measure/clusterbpf"
 	"pg_stat_backtrace/worker/measure/clusterprofile"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/profilefmt"

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace"
-	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
-	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
-	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
+	"pg_stat_backtrace/ptrace/measure/allocs"
+	"pg_stat_backtrace/ptrace/measure/clusterbpf"
 	"pg_stat_backtrace/ptrace/measure/probe"
+	"pg_stat_backtrace/ptrace/measure/sampler"
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
@@ -74,9 +74,9 @@ func rights() []finding {
 	found = append(found, shortPauses(ptrace.MayHurry()))
 	found = append(found, quota(process.CPUQuota(), ptrace.MayHurry())...)
 	found = append(found,
-		program("capability", "sample without a stop (profile PID)", samplerbpf.Check(), own),
+		program("capability", "sample without a stop (profile PID)", sampler.Check(), own),
 		program("capability", "sample a whole server (profile -D)", clusterbpf.Check(), own),
-		program("capability", "trace allocations (memory --allocations)", allocsbpf.Check(), own))
+		program("capability", "trace allocations (memory --allocations)", allocs.Check(), own))
 	return append(append(found, waitTiming(own)...), functionCalls(own))
 }
 

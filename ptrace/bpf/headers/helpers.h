@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR PostgreSQL
-/* What the programs below ptrace/bpf call in the kernel, by the numbers of its stable interface (bpf-helpers(7)), and
+/* What the programs (*.bpf.c) call in the kernel, by the numbers of its stable interface (bpf-helpers(7)), and
  * the sections that the loader knows. Add a helper when a program needs it. */
 #ifndef PGSB_HELPERS_H
 #define PGSB_HELPERS_H

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR PostgreSQL
-/* The kernel's types that the programs below ptrace/bpf use, each with only the fields that they read. The loader
+/* The kernel's types that the programs (*.bpf.c) use, each with only the fields that they read. The loader
  * relocates every access by the running kernel's own description (CO-RE), so order and offsets here mean nothing.
  * Add a type or a field when a program needs it. */
 #ifndef PGSB_VMLINUX_H

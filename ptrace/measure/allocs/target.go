@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
@@ -16,7 +15,7 @@ import (
 type Function struct {
 	// Name is for messages.
 	Name string
-	Kind allocsbpf.Kind
+	Kind Kind
 	// Offset is the place in the file. The stack pointer and the registers of the arguments are there as at the entry.
 	Offset uint64
 	// Stepped means that the kernel cannot emulate the instruction there, and has the process execute it in a single step,
@@ -32,7 +31,7 @@ type Target struct {
 	// Functions are those to probe.
 	Functions []Function
 	// Library are the addresses of the C library's code: its own calls of mmap and munmap do not count. None: all count.
-	Library allocsbpf.Range
+	Library Range
 	// HasHeaders means that the word before a block has its size, in glibc's manner.
 	HasHeaders bool
 }
@@ -65,7 +64,7 @@ func (t *Target) verify(maps []procfs.Mapping) error {
 const breakpoint = 0xcc
 
 // codeRanges returns where a process has code.
-func codeRanges(maps []procfs.Mapping) (ranges []allocsbpf.Range) {
+func codeRanges(maps []procfs.Mapping) (ranges []Range) {
 	for i := range maps {
 		m := &maps[i]
 		if m.Perms&procfs.Exec == 0 || m.Path == "[vsyscall]" {
@@ -75,7 +74,7 @@ func codeRanges(maps []procfs.Mapping) (ranges []allocsbpf.Range) {
 			ranges[last].End = m.End
 			continue
 		}
-		ranges = append(ranges, allocsbpf.Range{Start: m.Start, End: m.End})
+		ranges = append(ranges, Range{Start: m.Start, End: m.End})
 	}
 	return ranges
 }

@@ -12,15 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/bpf"
-	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
 	"pg_stat_backtrace/ptrace/measure/probe"
 	"pg_stat_backtrace/ptrace/measure/sampler"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
-
-// ErrUnsupported means that the kernel, or the process's allocator, does not allow a trace.
-var ErrUnsupported = allocsbpf.ErrUnsupported
 
 // Options say how much a trace may take. The zero value is the default.
 type Options struct {
@@ -65,7 +61,7 @@ type Stack struct {
 // Progress are the figures up to a moment.
 type Progress struct {
 	Elapsed  time.Duration
-	Counters allocsbpf.Counters
+	Counters Counters
 	// CPU is the processor time of the process since the start, Overhead the estimated part of it that the trace caused.
 	CPU, Overhead time.Duration
 }
@@ -83,9 +79,9 @@ type Result struct {
 	Progress
 
 	// Paths are the sums by number. 0 is for allocations without a stack, or without room for their call path.
-	Paths map[uint64]allocsbpf.Sums
+	Paths map[uint64]Sums
 	// Blocks are the live blocks, if Options.Blocks is set.
-	Blocks []allocsbpf.Block
+	Blocks []Block
 	// Ended means that the process ended meanwhile, so that nothing is live any more: the live sums are of the moment
 	// before.
 	Ended bool
@@ -98,13 +94,13 @@ type Tracer struct {
 	target  Target
 	options Options
 	process *sampler.CopiedProcess
-	kernel  *allocsbpf.Tracer
+	kernel  *programs
 	clock   int32 // the process's processor time, for clock_gettime
 	began   time.Time
 	cpu     time.Duration // at the start
 	last    time.Duration // processor time, the last time that it could be read
 	pages   uint64        // for which the kernel knows where code is
-	stepped map[allocsbpf.Kind]bool
+	stepped map[Kind]bool
 	trap    probe.Cost // of this machine
 }
 
@@ -125,7 +121,7 @@ func Open(t Target, o Options) (tr *Tracer, err error) {
 	if err := bpf.ReturnProbes(t.Process.PID); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
-	tr = &Tracer{target: t, options: o, stepped: make(map[allocsbpf.Kind]bool)}
+	tr = &Tracer{target: t, options: o, stepped: make(map[Kind]bool)}
 	tr.trap, _ = probe.Calibrate() // without it the least costs apply
 	// The bitwise form is the kernel's for a process's clock (CPUCLOCK_SCHED, include/linux/posix-timers.h).
 	tr.clock = ^int32(t.Process.PID)<<3 | 2
@@ -141,7 +137,7 @@ func Open(t Target, o Options) (tr *Tracer, err error) {
 	if tr.process, err = sampler.NewCopiedProcess(t.Process); err != nil {
 		return tr, err
 	}
-	tr.kernel, err = allocsbpf.New(allocsbpf.Config{
+	tr.kernel, err = loadPrograms(config{
 		StackEnd: tr.process.StackEnd(), LibraryStart: t.Library.Start, LibrarySize: t.Library.End - t.Library.Start,
 		HasHeaders: t.HasHeaders, MaxBlocks: o.MaxBlocks, MaxPaths: o.MaxPaths,
 	})
@@ -155,12 +151,8 @@ func (t *Tracer) attach() error {
 	if err := t.learnCode(); err != nil {
 		return err
 	}
-	functions := make([]allocsbpf.Function, len(t.target.Functions))
-	for i, f := range t.target.Functions {
-		functions[i] = allocsbpf.Function{Kind: f.Kind, Offset: f.Offset}
-	}
 	path := fmt.Sprintf("/proc/self/fd/%d", t.target.File.Fd())
-	err := t.kernel.Attach(path, t.target.Process.PID, functions)
+	err := t.kernel.Attach(path, t.target.Process.PID, t.target.Functions)
 	t.began, t.cpu = time.Now(), t.cpuTime() // calls count from the end of Attach on
 	if errors.Is(err, fs.ErrNotExist) && !t.process.Lives() {
 		return fmt.Errorf("process %d: %w", t.target.Process.PID, process.ErrExited)
@@ -179,7 +171,7 @@ func (t *Tracer) learnCode() error {
 		return err
 	}
 	ranges := codeRanges(t.process.Maps())
-	if before == 0 || codePages(pid) != before || len(ranges) > allocsbpf.MaxRanges {
+	if before == 0 || codePages(pid) != before || len(ranges) > MaxRanges {
 		return nil // the kernel takes every word for code that can be an address
 	}
 	t.pages = before
@@ -354,14 +346,14 @@ func (t *Tracer) progress() (p Progress, err error) {
 }
 
 // cost estimates what the trace has cost the process.
-func (t *Tracer) cost(c *allocsbpf.Counters) time.Duration {
+func (t *Tracer) cost(c *Counters) time.Duration {
 	cost := time.Duration(c.Time)
 	for kind, hits := range c.Hits {
 		each := max(entryCost, t.trap.Emulated)
-		if t.stepped[allocsbpf.Kind(kind)] {
+		if t.stepped[Kind(kind)] {
 			each = max(steppedCost, t.trap.Stepped)
 		}
-		if allocsbpf.Kind(kind).Returns() {
+		if Kind(kind).Returns() {
 			each += returnCost
 		}
 		cost += each * time.Duration(hits)

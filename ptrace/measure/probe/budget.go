@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"pg_stat_backtrace/ptrace/bpf/probebpf"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
@@ -47,8 +46,8 @@ type budget struct {
 	filled  time.Time // when the number of allowed stacks was set last
 	judged  time.Time
 	before  map[Key]Figures
-	others  map[probebpf.Key]uint64 // as before
-	times   map[int]time.Duration   // processor time of each process
+	others  map[tableKey]uint64   // as before
+	times   map[int]time.Duration // processor time of each process
 }
 
 const (
@@ -140,7 +139,7 @@ func (p *burden) add(o *burden) {
 
 // burdens returns what each process has paid since the last window.
 func (b *budget) burdens(
-	figures map[Key]Figures, others map[probebpf.Key]uint64, times map[int]time.Duration,
+	figures map[Key]Figures, others map[tableKey]uint64, times map[int]time.Duration,
 ) map[int]*burden {
 	stepped := make(map[int]bool)
 	for i := range b.session.options.Points {
@@ -182,7 +181,7 @@ func (b *budget) burdens(
 // heaviest returns the burden that is the largest share of a processor time, with the share and the process. PID 0
 // stands for all hits that are judged together. The result is nil if no hit is judged.
 func (b *budget) heaviest(
-	figures map[Key]Figures, others map[probebpf.Key]uint64, times map[int]time.Duration, elapsed time.Duration,
+	figures map[Key]Figures, others map[tableKey]uint64, times map[int]time.Duration, elapsed time.Duration,
 ) (worst *burden, share float64, of int) {
 	compare := func(p *burden, pid int, ran time.Duration) {
 		if s := min(1, float64(p.all)/float64(ran)); s > share {
@@ -210,7 +209,7 @@ func (b *budget) heaviest(
 // judge compares the burden of processes with their processor time. The result says how many hits get a stack from now
 // on, and which group is to be removed.
 func (b *budget) judge(
-	figures map[Key]Figures, others map[probebpf.Key]uint64, times map[int]time.Duration, elapsed time.Duration,
+	figures map[Key]Figures, others map[tableKey]uint64, times map[int]time.Duration, elapsed time.Duration,
 ) Notice {
 	limit := b.session.options.MaxOverhead
 	n := Notice{Every: b.every}
@@ -258,7 +257,7 @@ func (b *budget) notify(n Notice) {
 
 // processorTimes returns the processor time of each traced process, and of each other process that has had a hit; false
 // if no traced process lives.
-func (b *budget) processorTimes(others map[probebpf.Key]uint64) (map[int]time.Duration, bool) {
+func (b *budget) processorTimes(others map[tableKey]uint64) (map[int]time.Duration, bool) {
 	pids, err := b.session.processes()
 	if err != nil {
 		return nil, false

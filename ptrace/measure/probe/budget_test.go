@@ -3,8 +3,6 @@ package probe
 import (
 	"testing"
 	"time"
-
-	"pg_stat_backtrace/ptrace/bpf/probebpf"
 )
 
 // TestJudge: within the limit nothing happens, beyond it fewer hits get a stack, and if counting alone is too dear the
@@ -68,7 +66,7 @@ func TestJudge(t *testing.T) {
 func TestJudgeOthers(t *testing.T) {
 	t.Parallel()
 	const pid = 7
-	key := probebpf.Key{Probe: 1, Process: Process{PID: pid, Started: 1}}
+	key := tableKey{Probe: 1, Process: Process{PID: pid, Started: 1}}
 	s := &Session{options: Options{MaxOverhead: 0.1, Points: []Point{{Emulated: true}, {Emulated: true, Group: 1}}}}
 	for _, c := range []struct {
 		name        string
@@ -91,9 +89,9 @@ func TestJudgeOthers(t *testing.T) {
 		},
 	} {
 		b := budget{
-			session: s, cost: Cost{}.withDefaults(), every: 1, times: c.before, others: map[probebpf.Key]uint64{key: 1000},
+			session: s, cost: Cost{}.withDefaults(), every: 1, times: c.before, others: map[tableKey]uint64{key: 1000},
 		}
-		got := b.judge(nil, map[probebpf.Key]uint64{key: 1000 + c.hits}, c.now, time.Second)
+		got := b.judge(nil, map[tableKey]uint64{key: 1000 + c.hits}, c.now, time.Second)
 		if got != c.want {
 			t.Errorf("%s: %+v, not %+v", c.name, got, c.want)
 		}

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/bpf/probebpf"
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
@@ -55,7 +54,7 @@ func Calibrate() (c Cost, err error) {
 
 // measure returns the processor time of a hit at a place of this program's file.
 func measure(offset, n uint64) (time.Duration, error) {
-	p, err := probebpf.Load(probebpf.Config{Probes: []probebpf.Probe{{}}, Processes: 1})
+	p, err := Load(Config{Probes: []Probe{{}}, Processes: 1})
 	if err != nil {
 		return 0, err
 	}
@@ -64,7 +63,7 @@ func measure(offset, n uint64) (time.Duration, error) {
 	if p.Uprobes.MainThreadOnly {
 		pid = 0 // all processes: this thread may not be the main one
 	}
-	link, err := p.Attach("/proc/self/exe", pid, []probebpf.Site{{Offset: offset}})
+	link, err := p.Attach("/proc/self/exe", pid, []Site{{Offset: offset}})
 	if err != nil {
 		return 0, fmt.Errorf("measure the cost of a probe: %w", err)
 	}

@@ -14,27 +14,9 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/bpf"
-	"pg_stat_backtrace/ptrace/bpf/probebpf"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
-
-// What callers need of package probebpf.
-type (
-	// Hit is a hit with copies of registers and stack.
-	Hit = probebpf.Hit
-	// Figures count hits.
-	Figures = probebpf.Figures
-	// Process knows a process for good.
-	Process = probebpf.Process
-	// Latency has the durations of calls.
-	Latency = probebpf.Latency
-	// Probe says what to do at a hit.
-	Probe = probebpf.Probe
-)
-
-// ErrUnsupported means that this kernel or architecture cannot run the programs.
-var ErrUnsupported = probebpf.ErrUnsupported
 
 // ErrEnded means that all processes that were to be traced have ended.
 var ErrEnded = errors.New("all processes have ended")
@@ -93,8 +75,8 @@ type Notice struct {
 // Session is a set of attached probes.
 type Session struct {
 	options  Options
-	programs *probebpf.Programs
-	links    [][]*probebpf.Link // by group
+	programs *Programs
+	links    [][]*Link // by group
 	budget   budget
 	ended    map[int]bool
 
@@ -118,7 +100,7 @@ func Open(o Options) (*Session, error) {
 		options: o, ended: make(map[int]bool), past: make(map[Key]Figures), lost: make(map[Key]uint64),
 		gone: make(map[int]uint64), finishTime: finishTime,
 	}
-	config := probebpf.Config{Postmaster: o.Postmaster, Calls: o.Calls}
+	config := Config{Postmaster: o.Postmaster, Calls: o.Calls}
 	groups := 0
 	for i := range o.Points {
 		config.Probes = append(config.Probes, o.Points[i].Probe)
@@ -128,10 +110,10 @@ func Open(o Options) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.programs, err = probebpf.Load(config); err != nil {
+	if s.programs, err = Load(config); err != nil {
 		return nil, err
 	}
-	s.links = make([][]*probebpf.Link, groups)
+	s.links = make([][]*Link, groups)
 	s.budget.start(s)
 	if err := s.attach(); err != nil {
 		s.Close()
@@ -189,12 +171,12 @@ func (s *Session) attach() error {
 	for i := range s.options.Points {
 		p := &s.options.Points[i]
 		path := fmt.Sprintf("/proc/self/fd/%d", p.File.Fd())
-		site := probebpf.Site{Probe: i, Offset: p.Offset, Counter: p.Counter}
+		site := Site{Probe: i, Offset: p.Offset, Counter: p.Counter}
 		for _, pid := range pids {
 			if s.ended[pid] {
 				continue
 			}
-			link, err := s.programs.Attach(path, pid, []probebpf.Site{site})
+			link, err := s.programs.Attach(path, pid, []Site{site})
 			if errors.Is(err, fs.ErrNotExist) {
 				s.ended[pid] = true
 				continue
@@ -292,7 +274,7 @@ func (s *Session) remove(group int) {
 
 // attached reports whether a group still has probes.
 func (s *Session) attached() bool {
-	return slices.ContainsFunc(s.links, func(l []*probebpf.Link) bool { return len(l) > 0 })
+	return slices.ContainsFunc(s.links, func(l []*Link) bool { return len(l) > 0 })
 }
 
 // Figures returns the figures by group and process. Process{} stands for all processes that found no room.
@@ -326,7 +308,7 @@ func (s *Session) Others() (map[int]uint64, error) {
 }
 
 // removeOthers takes the hits of other servers' ended processes out of the kernel's table, as removeEnded does.
-func (s *Session) removeOthers(table map[probebpf.Key]uint64) error {
+func (s *Session) removeOthers(table map[tableKey]uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for k := range table {
@@ -343,7 +325,7 @@ func (s *Session) removeOthers(table map[probebpf.Key]uint64) error {
 }
 
 // sums adds up the figures in the kernel's table and the figures that removeEnded has taken out of it.
-func (s *Session) sums(table map[probebpf.Key]Figures) map[Key]Figures {
+func (s *Session) sums(table map[tableKey]Figures) map[Key]Figures {
 	sums := make(map[Key]Figures, len(table)+len(s.past))
 	maps.Copy(sums, s.past)
 	for k, f := range table {
@@ -371,7 +353,7 @@ func (s *Session) lose(h *Hit) {
 	s.lost[Key{s.options.Points[h.Probe].Group, h.Process}]++
 }
 
-func (s *Session) keyOf(k probebpf.Key) Key { return Key{s.options.Points[k.Probe].Group, k.Process} }
+func (s *Session) keyOf(k tableKey) Key { return Key{s.options.Points[k.Probe].Group, k.Process} }
 
 func addTo(sums map[Key]Figures, key Key, f Figures) {
 	sum := sums[key]
@@ -384,7 +366,7 @@ func addTo(sums map[Key]Figures, key Key, f Figures) {
 //
 // A process has ended if no process has its PID. Then it cannot hit a probe any more: the figures are final. While
 // another process has the PID, they stay in the table.
-func (s *Session) removeEnded(table map[probebpf.Key]Figures, sums map[Key]Figures) error {
+func (s *Session) removeEnded(table map[tableKey]Figures, sums map[Key]Figures) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for k := range table {

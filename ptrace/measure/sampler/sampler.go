@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
@@ -44,7 +43,7 @@ const (
 // with them, several times as much: a stop and its end are four switches of threads, often between two processors.
 type Sampler struct {
 	options Options
-	kernel  *samplerbpf.Sampler
+	kernel  *kernel
 	threads []*samplerThread
 	batches chan samples
 	spare   chan []byte // memory for stacks that nobody has
@@ -96,8 +95,8 @@ type Stats struct {
 // New prepares to sample up to samplerbpf.MaxTargets processes. It ignores processes that have ended. The error
 // is ErrExited if all have. The other errors are those of package samplerbpf, and Observe's.
 func New(targets []process.Target, o Options) (*Sampler, error) {
-	if len(targets) == 0 || len(targets) > samplerbpf.MaxTargets {
-		return nil, fmt.Errorf("%d processes: a sampler takes 1 to %d", len(targets), samplerbpf.MaxTargets)
+	if len(targets) == 0 || len(targets) > MaxTargets {
+		return nil, fmt.Errorf("%d processes: a sampler takes 1 to %d", len(targets), MaxTargets)
 	}
 	s := &Sampler{options: o.withDefaults()}
 	s.batch.Store(int64(s.options.Batch))
@@ -141,7 +140,7 @@ func (s *Sampler) load() error {
 			processors = append(processors, number)
 		}
 	}
-	if s.kernel, err = samplerbpf.New(processors); err != nil {
+	if s.kernel, err = loadKernel(processors); err != nil {
 		return err
 	}
 	for i, number := range processors {
@@ -162,8 +161,8 @@ func (o Options) withDefaults() Options {
 	if o.Batch <= 0 {
 		o.Batch = defaultBatch
 	}
-	if o.MaxStack <= 0 || o.MaxStack > samplerbpf.MaxStack {
-		o.MaxStack = samplerbpf.MaxStack
+	if o.MaxStack <= 0 || o.MaxStack > MaxStack {
+		o.MaxStack = MaxStack
 	}
 	o.RedZone = snapshot.Options{RedZone: o.RedZone}.WithDefaults().RedZone
 	return o

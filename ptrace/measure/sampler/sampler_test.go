@@ -14,9 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/ptrace/thread"
 )
@@ -32,7 +30,7 @@ func newSampler(t *testing.T, o Options, pids ...int) *Sampler {
 		targets = append(targets, process.Target{PID: pid, UID: -1})
 	}
 	s, err := New(targets, o)
-	if errors.Is(err, samplerbpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+	if errors.Is(err, ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
 		t.Skip(err)
 	}
 	if err != nil {
@@ -51,20 +49,6 @@ func started(t *testing.T, name string, arguments ...string) int {
 	}
 	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 	return c.Process.Pid
-}
-
-// awaitSleep waits until a program has begun to sleep.
-func awaitSleep(t *testing.T, pid int) {
-	t.Helper()
-	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Millisecond) {
-		call, err := procfs.ReadSyscall(pid, pid)
-		if err == nil && !call.Running && call.Number == unix.SYS_CLOCK_NANOSLEEP {
-			return
-		}
-		if err != nil || time.Now().After(deadline) {
-			t.Fatalf("process %d does not sleep: %+v, %v", pid, call, err)
-		}
-	}
 }
 
 // both is a program that runs and sleeps, each for some milliseconds.
@@ -204,7 +188,7 @@ func TestSamplerRefuses(t *testing.T) {
 		want    error
 	}{
 		{"nobody", nil, nil},
-		{"too many", make([]process.Target, samplerbpf.MaxTargets+1), nil},
+		{"too many", make([]process.Target, MaxTargets+1), nil},
 		{"no process id", []process.Target{{PID: -1}}, process.ErrInvalidPID},
 		{"no process", []process.Target{{PID: 1 << 22}}, process.ErrExited},
 		{"another one", []process.Target{{PID: pid, StartTime: 1, UID: -1}}, process.ErrRecycled},

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/ptrace/thread"
@@ -27,11 +26,11 @@ import (
 type samplerThread struct {
 	sampler   *Sampler
 	number    int // of the processor
-	processor *samplerbpf.Processor
+	processor *processor
 	call      int // an eventfd(2): readable, it ends the batch
 
 	// layouts are the processes' when a batch begins: its samples refer to them.
-	layouts [samplerbpf.MaxTargets]*snapshot.MapsSnapshot
+	layouts [MaxTargets]*snapshot.MapsSnapshot
 	errno   unix.Errno
 
 	// An ordinary thread has the lowest real-time priority while it waits for a reason to read, where it may: else it
@@ -140,7 +139,7 @@ func (t *samplerThread) aim() {
 	for i, p := range s.targets {
 		t.layouts[i] = p.layout
 		target := t.processor.Target(i)
-		*target = samplerbpf.Target{
+		*target = rawTarget{
 			TID: uint32(p.target.PID), StackEnd: p.end(), MaxStack: uint32(s.options.MaxStack),
 			RedZone: uint32(s.options.RedZone),
 		}
@@ -206,7 +205,7 @@ func (t *samplerThread) samples() samples {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range taken {
-		if x := &taken[i]; x.Outcome != samplerbpf.None && s.targets[x.Target].is(x) {
+		if x := &taken[i]; x.Outcome != outcomeNone && s.targets[x.Target].is(x) {
 			b.list = append(b.list, Sample{all[i].fill(t.layouts[x.Target], x, b.stacks), int(x.Times)})
 		}
 	}
@@ -214,7 +213,7 @@ func (t *samplerThread) samples() samples {
 }
 
 // is reports whether a sample is of the process that is meant.
-func (p *sampled) is(x *samplerbpf.Sample) bool {
+func (p *sampled) is(x *rawSample) bool {
 	if p.started == 0 && p.held.Lives() {
 		p.started = x.Started // no other process has had the number since it was held
 	}
@@ -229,13 +228,13 @@ type memoryOfSample struct {
 	registers [snapshot.PRStatusSize]byte
 }
 
-func (m *memoryOfSample) fill(l *snapshot.MapsSnapshot, x *samplerbpf.Sample, stacks []byte) *snapshot.Snapshot {
+func (m *memoryOfSample) fill(l *snapshot.MapsSnapshot, x *rawSample, stacks []byte) *snapshot.Snapshot {
 	for i, value := range x.Registers {
 		binary.NativeEndian.PutUint64(m.registers[8*i:], value)
 	}
 	th := &m.thread[0]
 	*th = snapshot.Thread{TID: l.Stat().PID, Name: l.Stat().Comm, State: letterOf(x.State), Registers: m.registers[:]}
-	if x.Outcome == samplerbpf.NoStack || x.StackEnd == 0 {
+	if x.Outcome == outcomeNoStack || x.StackEnd == 0 {
 		th.Err = snapshot.ErrNoStack
 	} else {
 		th.Stack = snapshot.Stack{Start: x.StackStart, Data: stacks[x.StackAt:][:x.StackLength:x.StackLength],

@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
 	"pg_stat_backtrace/ptrace/measure/sampler"
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
@@ -16,7 +15,7 @@ import (
 type kernel struct {
 	procs    *procs
 	info     Info
-	programs *waitsbpf.Programs
+	programs *programs
 	stop     chan struct{}
 	done     sync.WaitGroup
 
@@ -25,27 +24,27 @@ type kernel struct {
 	tallies  map[int]*tally  // of the slots' present processes, by slot
 	parted   map[life]*tally // of processes that have ended, whose last figures are still to come
 	ended    table
-	last     map[int]uint32    // the newest life of each slot whose last figures have come
-	overflow uint64            // of processes that have ended
-	resets   map[int]uint64    // by process
-	buffer   waitsbpf.Slot     // for reading
-	base     waitsbpf.Counters // at the last reset
+	last     map[int]uint32 // the newest life of each slot whose last figures have come
+	overflow uint64         // of processes that have ended
+	resets   map[int]uint64 // by process
+	buffer   slot           // for reading
+	base     Counters       // at the last reset
 	keep     keeper
 	copied   map[int]*sampler.CopiedProcess // processes whose stacks were copied
 
 	// readSlot copies a slot of the kernel's table: Programs.Read.
-	readSlot func(i int, into *waitsbpf.Slot) bool
+	readSlot func(i int, into *slot) bool
 }
 
 // life identifies one use of a slot by one process.
 type life struct{ slot, number uint32 }
 
-func lifeOf(s *waitsbpf.Slot) life { return life{s.Index, s.Life} }
+func lifeOf(s *slot) life { return life{s.Index, s.Life} }
 
 // tally is what was read of a process. The kernel's counters of a histogram are short, so differences
 // are added up here.
 type tally struct {
-	last   waitsbpf.Slot
+	last   slot
 	events table
 }
 
@@ -57,11 +56,11 @@ const (
 )
 
 // openKernel loads and attaches the programs.
-func openKernel(p *procs, hooks waitsbpf.Hooks, info Info, o Options) (*kernel, error) {
-	if p.count > waitsbpf.MaxSlots {
-		return nil, impossiblef("the server has room for more than %d processes", waitsbpf.MaxSlots)
+func openKernel(p *procs, hooks hooks, info Info, o Options) (*kernel, error) {
+	if p.count > maxSlots {
+		return nil, impossiblef("the server has room for more than %d processes", maxSlots)
 	}
-	server := waitsbpf.Server{
+	server := config{
 		Postmaster: p.Postmaster, WaitPointer: p.WaitPointer, FirstWait: p.first + uint64(p.Layout.WaitEvent),
 		ProcSize: p.Layout.ProcSize, Procs: p.count,
 		QueryID: p.Layout.QueryID, State: p.Layout.State, QueryStart: p.Layout.QueryStart,
@@ -72,7 +71,7 @@ func openKernel(p *procs, hooks waitsbpf.Hooks, info Info, o Options) (*kernel, 
 	}
 	server.Stacks = o.Stacks
 	server.ExecutorStart, server.ExecutorEnd, server.OpenProgram = p.ExecutorStart, p.ExecutorEnd, p.OpenProgram
-	programs, err := waitsbpf.Load(server, hooks)
+	programs, err := loadPrograms(server, hooks)
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +164,7 @@ func (k *kernel) drain() (n int) {
 }
 
 // end takes over the last figures of a process. Its slot may have a new process already.
-func (k *kernel) end(s *waitsbpf.Slot) {
+func (k *kernel) end(s *slot) {
 	t := k.parted[lifeOf(s)]
 	switch now := k.tallies[int(s.Index)]; {
 	case t != nil:
@@ -192,7 +191,7 @@ func (k *kernel) end(s *waitsbpf.Slot) {
 // refresh reads all slots.
 func (k *kernel) refresh() {
 	for i := range k.programs.Slots() {
-		if k.read(i) && k.buffer.Pid != 0 && waitsbpf.Holds(&k.buffer) {
+		if k.read(i) && k.buffer.Pid != 0 && holds(&k.buffer) {
 			k.take(&k.buffer)
 		}
 	}
@@ -217,7 +216,7 @@ func (k *kernel) read(i int) bool {
 }
 
 // take adds the new waits of a slot's present process to its tally.
-func (k *kernel) take(s *waitsbpf.Slot) *tally {
+func (k *kernel) take(s *slot) *tally {
 	t := k.tallies[int(s.Index)]
 	if t == nil || t.last.Life != s.Life {
 		if t != nil && t.last.Pid != s.Pid {
@@ -232,7 +231,7 @@ func (k *kernel) take(s *waitsbpf.Slot) *tally {
 
 // add adds the waits that are new in a slot. Figures of one life only grow. A slot with a smaller figure than before
 // was not read as a whole: it is ignored.
-func (t *tally) add(s *waitsbpf.Slot) {
+func (t *tally) add(s *slot) {
 	if s.Life == t.last.Life && shrunk(&t.last, s) {
 		return
 	}
@@ -254,7 +253,7 @@ func (t *tally) add(s *waitsbpf.Slot) {
 }
 
 // shrunk reports whether a figure is less than before.
-func shrunk(last, now *waitsbpf.Slot) bool {
+func shrunk(last, now *slot) bool {
 	for i := range last.Events {
 		l, n := &last.Events[i], &now.Events[i]
 		if l.Key != 0 && n.Key != l.Key || n.Total < l.Total {
@@ -307,10 +306,10 @@ func (k *kernel) processes(list []Process) []Process {
 }
 
 // process returns the figures of a slot, with the wait in progress.
-func (k *kernel) process(slot *waitsbpf.Slot) Process {
+func (k *kernel) process(slot *slot) Process {
 	p := Process{PID: int(slot.Pid), Slot: int(slot.Index), Resets: k.resets[int(slot.Pid)]}
 	events := make(table)
-	if waitsbpf.Holds(slot) {
+	if holds(slot) {
 		events.addAll(k.take(slot).events.list())
 		p.Overflow = slot.Overflow
 	}
@@ -342,12 +341,7 @@ func (k *kernel) Queries() ([]QueryFigures, error) {
 	if !k.info.Queries {
 		return nil, nil
 	}
-	figures, err := k.programs.Queries()
-	all := make([]QueryFigures, len(figures))
-	for i, f := range figures {
-		all[i] = QueryFigures(f)
-	}
-	return all, err
+	return k.programs.Queries()
 }
 
 func (k *kernel) Reset(pid int) bool {

@@ -2,13 +2,11 @@ package waits
 
 import (
 	"testing"
-
-	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
 )
 
 // figures is a slot of a process with a number of waits for event 1.
-func figures(pid, life uint32, calls uint32) *waitsbpf.Slot {
-	s := &waitsbpf.Slot{Pid: pid, Life: life, Index: 0}
+func figures(pid, life uint32, calls uint32) *slot {
+	s := &slot{Pid: pid, Life: life, Index: 0}
 	s.Events[0].Key, s.Events[0].Hist[0] = 1, calls
 	return s
 }
@@ -53,7 +51,7 @@ func TestSlotTakenOver(t *testing.T) {
 // the process counts once.
 func TestSlotHandedOver(t *testing.T) {
 	k := emptyKernel()
-	k.readSlot = func(_ int, into *waitsbpf.Slot) bool {
+	k.readSlot = func(_ int, into *slot) bool {
 		*into = *figures(71, 1, 5)
 		return true
 	}
@@ -68,7 +66,7 @@ func TestSlotHandedOver(t *testing.T) {
 	if got := k.calls(); got != 5 {
 		t.Errorf("%d waits, not 5", got)
 	}
-	k.readSlot = func(_ int, into *waitsbpf.Slot) bool {
+	k.readSlot = func(_ int, into *slot) bool {
 		*into = *figures(72, 2, 1)
 		return true
 	}
@@ -79,16 +77,16 @@ func TestSlotHandedOver(t *testing.T) {
 
 // TestShrunkSlotIgnored: figures that are less than before in the same life are not counted.
 func TestShrunkSlotIgnored(t *testing.T) {
-	for name, tear := range map[string]func(*waitsbpf.Slot){
-		"calls": func(s *waitsbpf.Slot) { s.Events[0].Hist[0] = 4 },
-		"total": func(s *waitsbpf.Slot) { s.Events[0].Total = 99 },
-		"event": func(s *waitsbpf.Slot) { s.Events[0].Key = 0 },
+	for name, tear := range map[string]func(*slot){
+		"calls": func(s *slot) { s.Events[0].Hist[0] = 4 },
+		"total": func(s *slot) { s.Events[0].Total = 99 },
+		"event": func(s *slot) { s.Events[0].Key = 0 },
 	} {
 		k := emptyKernel()
 		first, torn, next := figures(71, 1, 5), figures(71, 1, 6), figures(71, 1, 8)
 		first.Events[0].Total, torn.Events[0].Total, next.Events[0].Total = 100, 110, 130
 		tear(torn)
-		for _, s := range []*waitsbpf.Slot{first, torn, next} {
+		for _, s := range []*slot{first, torn, next} {
 			k.take(s)
 			if e := k.tallies[0].events.at(1); e.Calls > 8 || e.Total > 130 {
 				t.Errorf("%s: %d waits, %v", name, e.Calls, e.Total)
@@ -125,7 +123,7 @@ func TestSlotReset(t *testing.T) {
 func TestSlotUnreadable(t *testing.T) {
 	k := emptyKernel()
 	readable := true
-	k.readSlot = func(_ int, into *waitsbpf.Slot) bool {
+	k.readSlot = func(_ int, into *slot) bool {
 		if readable {
 			*into = *figures(71, 1, 5)
 			into.Since, into.Waiting = 1, 2

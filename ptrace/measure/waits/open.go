@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
@@ -24,20 +23,20 @@ type Options struct {
 	// Queries attributes waits to queries, if the method can.
 	Queries bool
 	// Stacks copies the stacks of some waits. Only the method Exact can, by system calls.
-	Stacks waitsbpf.StackOptions
+	Stacks StackOptions
 }
 
 // way is one mechanism.
 type way struct {
 	info  Info
-	hooks waitsbpf.Hooks
+	hooks hooks
 }
 
 //nolint:gochecknoglobals // a table
 var (
-	fentry      = way{Info{Method: Exact, Mechanism: "fentry"}, waitsbpf.Functions}
-	tracepoints = way{Info{Method: Exact, Mechanism: "tracepoints"}, waitsbpf.Calls}
-	switches    = way{Info{Method: Blocked, Mechanism: "sched_switch"}, waitsbpf.Switches}
+	fentry      = way{Info{Method: Exact, Mechanism: "fentry"}, atFunctions}
+	tracepoints = way{Info{Method: Exact, Mechanism: "tracepoints"}, atCalls}
+	switches    = way{Info{Method: Blocked, Mechanism: "sched_switch"}, atSwitches}
 	polling     = way{info: Info{Method: Sampled, Mechanism: "polling"}}
 )
 
@@ -110,12 +109,12 @@ func (w way) open(p *procs, o Options, reasons []string) (Provider, error) {
 }
 
 // usable returns why programs in the kernel would not tell the truth here.
-func usable(hooks waitsbpf.Hooks) error {
+func usable(hooks hooks) error {
 	const initialNamespace = 0xeffffffc // PROC_PID_INIT_INO of include/linux/proc_ns.h
 	if ns, err := procfs.Namespace(os.Getpid(), "pid"); err != nil || ns != initialNamespace {
 		return impossiblef("this process is in a PID namespace, and the kernel's programs know the host's process ids")
 	}
-	if hooks == waitsbpf.Functions {
+	if hooks == atFunctions {
 		facts := readPreemptFacts()
 		return facts.preemption().skipsPrograms()
 	}
@@ -138,10 +137,10 @@ func Possibilities() []Possibility {
 	for _, w := range ways {
 		p := Possibility{Info: w.info, Err: usable(w.hooks)}
 		if p.Err == nil {
-			p.Err = waitsbpf.Try(w.hooks, false)
+			p.Err = try(w.hooks, false)
 		}
 		if p.Err == nil {
-			p.Uring = waitsbpf.Try(w.hooks, true)
+			p.Uring = try(w.hooks, true)
 		}
 		all = append(all, p)
 	}

@@ -1,7 +1,6 @@
 package waits
 
 import (
-	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
 	"pg_stat_backtrace/ptrace/measure/sampler"
 	"pg_stat_backtrace/ptrace/process"
 )
@@ -16,7 +15,7 @@ const (
 func (k *kernel) Stacks() (list []Stack, unnamed int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var copies []waitsbpf.Stack // all of them first: mappings that are read later hold for them
+	var copies []copiedStack // all of them first: mappings that are read later hold for them
 	for len(copies) < maxStacks {
 		s, ok := k.programs.Stack()
 		if !ok {

@@ -2,8 +2,6 @@ package waits
 
 import (
 	"time"
-
-	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
 )
 
 // SetTraced implements Tracer.
@@ -69,14 +67,14 @@ func bootTime() time.Time {
 }
 
 // translate gives a record times of the wall clock. boot is the start of CLOCK_MONOTONIC.
-func translate(r waitsbpf.Record, boot time.Time) Record {
+func translate(r rawRecord, boot time.Time) Record {
 	out := Record{PID: r.PID, Kind: Kind(r.Kind), Event: r.Event, Query: r.Query}
-	if r.Kind == waitsbpf.Wait {
+	if r.Kind == Wait {
 		out.Took = time.Duration(r.Took)
 		out.At = boot.Add(time.Duration(r.At) - out.Took)
 		return out
 	}
-	if r.Kind == waitsbpf.ExecutorStart || r.Kind == waitsbpf.ExecutorEnd {
+	if r.Kind == ExecutorStart || r.Kind == ExecutorEnd {
 		out.At = boot.Add(time.Duration(r.At))
 		return out
 	}

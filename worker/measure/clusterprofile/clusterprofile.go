@@ -10,7 +10,7 @@ import (
 	"github.com/google/pprof/profile"
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
+	"pg_stat_backtrace/ptrace/measure/clusterbpf"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host/buildcache"

@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
+	"pg_stat_backtrace/ptrace/measure/clusterbpf"
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
+	"pg_stat_backtrace/ptrace/measure/clusterbpf"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
+	"pg_stat_backtrace/ptrace/measure/clusterbpf"
 )
 
 // runDelay is how long a process has waited for processors until it last got one (schedstat of proc(5)).

@@ -5,6 +5,6 @@
 // kernel would read it later, when the process already does something else. Package activity is such a reader, for
 // figures that need no stack. It also has the names of types and states.
 //
-// The package connects the kernel programs (ptrace/bpf/clusterbpf), the names of stacks (worker/capture) and the
+// The package connects the kernel programs (ptrace/measure/clusterbpf), the names of stacks (worker/capture) and the
 // server's structures. It returns a pprof profile. It must not know how the profile is printed or served.
 package clusterprofile

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
+	"pg_stat_backtrace/ptrace/measure/clusterbpf"
 )
 
 // The names of the labels.

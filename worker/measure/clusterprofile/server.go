@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strconv"
 
-	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
+	"pg_stat_backtrace/ptrace/measure/clusterbpf"
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"pg_stat_backtrace/ptrace/bpf/probebpf"
+	"pg_stat_backtrace/ptrace/measure/probe"
 )
 
 // Argument is an argument of a function that is to be read.
@@ -22,7 +22,7 @@ type Argument struct {
 // Condition is a condition on an argument.
 type Condition struct {
 	Argument Argument
-	Op       probebpf.Op
+	Op       probe.Op
 	Value    uint64
 }
 
@@ -43,8 +43,8 @@ const maxArgument = 12
 // which each letter is a form of Argument.
 func ParseArguments(text string) ([]Argument, error) {
 	if n, err := strconv.Atoi(text); err == nil {
-		if n < 1 || n > probebpf.MaxArguments {
-			return nil, fmt.Errorf("%d arguments: 1 to %d can be read", n, probebpf.MaxArguments)
+		if n < 1 || n > probe.MaxArguments {
+			return nil, fmt.Errorf("%d arguments: 1 to %d can be read", n, probe.MaxArguments)
 		}
 		list := make([]Argument, n)
 		for i := range list {
@@ -64,11 +64,11 @@ func ParseArguments(text string) ([]Argument, error) {
 		}
 		list = append(list, a)
 	}
-	if texts > probebpf.MaxStrings {
-		return nil, fmt.Errorf("%d strings: at most %d can be read", texts, probebpf.MaxStrings)
+	if texts > probe.MaxStrings {
+		return nil, fmt.Errorf("%d strings: at most %d can be read", texts, probe.MaxStrings)
 	}
-	if len(list) > probebpf.MaxArguments {
-		return nil, fmt.Errorf("%d arguments: at most %d can be read", len(list), probebpf.MaxArguments)
+	if len(list) > probe.MaxArguments {
+		return nil, fmt.Errorf("%d arguments: at most %d can be read", len(list), probe.MaxArguments)
 	}
 	return list, nil
 }
@@ -101,8 +101,8 @@ func ParseConditions(text string) ([]Condition, error) {
 		}
 		list = append(list, c)
 	}
-	if len(list) > probebpf.MaxConditions {
-		return nil, fmt.Errorf("%d conditions: at most %d are possible", len(list), probebpf.MaxConditions)
+	if len(list) > probe.MaxConditions {
+		return nil, fmt.Errorf("%d conditions: at most %d are possible", len(list), probe.MaxConditions)
 	}
 	return list, nil
 }
@@ -125,10 +125,10 @@ func parseCondition(text string) (c Condition, err error) {
 	rest = rest[at:]
 	for _, op := range []struct {
 		text string
-		op   probebpf.Op
+		op   probe.Op
 	}{
-		{"==", probebpf.Equal}, {"!=", probebpf.NotEqual}, {"<=", probebpf.LessEqual}, {">=", probebpf.GreaterEqual},
-		{"<", probebpf.Less}, {">", probebpf.Greater}, {"&", probebpf.And}, {"=", probebpf.Equal},
+		{"==", probe.Equal}, {"!=", probe.NotEqual}, {"<=", probe.LessEqual}, {">=", probe.GreaterEqual},
+		{"<", probe.Less}, {">", probe.Greater}, {"&", probe.And}, {"=", probe.Equal},
 	} {
 		value, has := strings.CutPrefix(rest, op.text)
 		if !has {
@@ -186,8 +186,8 @@ var errStackArgument = errors.New("its place on the stack is not known at the pr
 
 // place says where an argument is when the function begins, by the ABI: System V for C, ABIInternal for Go. pushed is
 // the distance of the stack pointer from its first value.
-func (a Argument) place(machine elf.Machine, golang bool, pushed int64) (probebpf.Argument, error) {
-	out := probebpf.Argument{Size: a.size(), Signed: a.signed(), String: a.Form == formString}
+func (a Argument) place(machine elf.Machine, golang bool, pushed int64) (probe.Argument, error) {
+	out := probe.Argument{Size: a.size(), Signed: a.signed(), String: a.Form == formString}
 	registers, onStack := argumentRegisters(machine, golang)
 	if a.Number <= len(registers) {
 		out.Register = registers[a.Number-1]
@@ -197,7 +197,7 @@ func (a Argument) place(machine elf.Machine, golang bool, pushed int64) (probebp
 		return out, fmt.Errorf("argument %d: %w", a.Number, errStackArgument)
 	}
 	const word = 8
-	out.Kind, out.Register = probebpf.Memory, conventions[machine].stackPointer
+	out.Kind, out.Register = probe.Memory, conventions[machine].stackPointer
 	out.Offset = pushed + onStack + word*int64(a.Number-len(registers)-1)
 	return out, nil
 }
@@ -243,8 +243,8 @@ func argumentRegisters(machine elf.Machine, golang bool) (registers []int, onSta
 
 // argumentPlaces returns the values that the kernel has to read: the arguments, and behind them the lengths of Go's
 // strings.
-func argumentPlaces(list []Argument, machine elf.Machine, golang bool, pushed int64) ([]probebpf.Argument, error) {
-	out := make([]probebpf.Argument, 0, len(list))
+func argumentPlaces(list []Argument, machine elf.Machine, golang bool, pushed int64) ([]probe.Argument, error) {
+	out := make([]probe.Argument, 0, len(list))
 	for _, a := range list {
 		p, err := a.place(machine, golang, pushed)
 		if err != nil {
@@ -266,22 +266,22 @@ func argumentPlaces(list []Argument, machine elf.Machine, golang bool, pushed in
 		out = append(out, length)
 		out[i].Length = len(out)
 	}
-	if len(out) > probebpf.MaxArguments {
+	if len(out) > probe.MaxArguments {
 		return nil, fmt.Errorf("with the lengths of strings %d values are needed, and at most %d can be read", len(out),
-			probebpf.MaxArguments)
+			probe.MaxArguments)
 	}
 	return out, nil
 }
 
 // conditions returns conditions as the kernel takes them.
-func conditions(list []Condition, machine elf.Machine, golang bool, pushed int64) ([]probebpf.Condition, error) {
-	out := make([]probebpf.Condition, 0, len(list))
+func conditions(list []Condition, machine elf.Machine, golang bool, pushed int64) ([]probe.Condition, error) {
+	out := make([]probe.Condition, 0, len(list))
 	for _, c := range list {
 		p, err := c.Argument.place(machine, golang, pushed)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, probebpf.Condition{What: p, Op: c.Op, Signed: c.Argument.signed(), Value: c.Value})
+		out = append(out, probe.Condition{What: p, Op: c.Op, Signed: c.Argument.signed(), Value: c.Value})
 	}
 	return out, nil
 }

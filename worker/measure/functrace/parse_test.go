@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"pg_stat_backtrace/ptrace/bpf/probebpf"
+	"pg_stat_backtrace/ptrace/measure/probe"
 )
 
 func TestParseArguments(t *testing.T) {
@@ -31,17 +31,17 @@ func TestParseArguments(t *testing.T) {
 func TestParseConditions(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][]Condition{
-		"arg1>8192":          {{Argument{1, 'x'}, probebpf.Greater, 8192}},
-		"arg2:d != -1":       {{Argument{2, 'd'}, probebpf.NotEqual, ^uint64(0)}},
-		"arg1:l<-5":          {{Argument{1, 'l'}, probebpf.Less, ^uint64(4)}},
-		"arg1:b==255":        {{Argument{1, 'b'}, probebpf.Equal, 255}},
-		"arg1:u==0xffffffff": {{Argument{1, 'u'}, probebpf.Equal, 0xffffffff}},
+		"arg1>8192":          {{Argument{1, 'x'}, probe.Greater, 8192}},
+		"arg2:d != -1":       {{Argument{2, 'd'}, probe.NotEqual, ^uint64(0)}},
+		"arg1:l<-5":          {{Argument{1, 'l'}, probe.Less, ^uint64(4)}},
+		"arg1:b==255":        {{Argument{1, 'b'}, probe.Equal, 255}},
+		"arg1:u==0xffffffff": {{Argument{1, 'u'}, probe.Equal, 0xffffffff}},
 		"arg1<-5":            nil, "arg1:u==-1": nil, "arg1:b==256": nil, "arg1:d==0xffffffff": nil,
 		"arg1:l==18446744073709551615": nil, "arg1:d==-2147483649": nil,
-		"arg1&0x10 && arg3==7":      {{Argument{1, 'x'}, probebpf.And, 16}, {Argument{3, 'x'}, probebpf.Equal, 7}},
-		"arg1>=1":                   {{Argument{1, 'x'}, probebpf.GreaterEqual, 1}},
-		"arg1<=1":                   {{Argument{1, 'x'}, probebpf.LessEqual, 1}},
-		"arg1=18446744073709551615": {{Argument{1, 'x'}, probebpf.Equal, ^uint64(0)}},
+		"arg1&0x10 && arg3==7":      {{Argument{1, 'x'}, probe.And, 16}, {Argument{3, 'x'}, probe.Equal, 7}},
+		"arg1>=1":                   {{Argument{1, 'x'}, probe.GreaterEqual, 1}},
+		"arg1<=1":                   {{Argument{1, 'x'}, probe.LessEqual, 1}},
+		"arg1=18446744073709551615": {{Argument{1, 'x'}, probe.Equal, ^uint64(0)}},
 		"arg":                       nil, "arg1": nil, "arg1>": nil, "arg1>x": nil, "arg1:s==1": nil, "x>1": nil, "": nil,
 		"arg99>1":                                nil,
 		"arg1>1&&arg1>2&&arg1>3&&arg1>4&&arg1>5": nil, "arg1!1": nil,
@@ -54,8 +54,8 @@ func TestParseConditions(t *testing.T) {
 }
 
 // memory is a value in memory.
-func memory(register int, offset int64, size int) probebpf.Argument {
-	return probebpf.Argument{Kind: probebpf.Memory, Register: register, Offset: offset, Size: size}
+func memory(register int, offset int64, size int) probe.Argument {
+	return probe.Argument{Kind: probe.Memory, Register: register, Offset: offset, Size: size}
 }
 
 // TestPlacesOfArguments: the ABIs of C and Go on x86-64.
@@ -66,11 +66,11 @@ func TestPlacesOfArguments(t *testing.T) {
 		argument Argument
 		golang   bool
 		pushed   int64
-		want     probebpf.Argument
+		want     probe.Argument
 		bad      bool
 	}{
-		{argument: Argument{1, 'd'}, want: probebpf.Argument{Register: di, Size: 4, Signed: true}},
-		{argument: Argument{1, 'x'}, golang: true, want: probebpf.Argument{Register: ax, Size: 8}},
+		{argument: Argument{1, 'd'}, want: probe.Argument{Register: di, Size: 4, Signed: true}},
+		{argument: Argument{1, 'x'}, golang: true, want: probe.Argument{Register: ax, Size: 8}},
 		{argument: Argument{7, 'x'}, pushed: 8, want: memory(sp, 16, 8)},
 		{argument: Argument{8, 'b'}, want: memory(sp, 16, 1)},
 		{argument: Argument{7, 'x'}, pushed: -1, bad: true},
@@ -90,20 +90,20 @@ func TestPlacesOfArguments(t *testing.T) {
 func TestParsePlace(t *testing.T) {
 	t.Parallel()
 	const di, bp, r15, ax, sp = 14, 4, 0, 10, 19
-	for text, want := range map[string]probebpf.Argument{
+	for text, want := range map[string]probe.Argument{
 		"8@%rdi":         {Register: di, Size: 8},
 		"-4@%edi":        {Register: di, Size: 4, Signed: true},
 		"1@%dil":         {Register: di, Size: 1},
 		"2@%ax":          {Register: ax, Size: 2},
 		"1@%al":          {Register: ax, Size: 1},
 		"4@%r15d":        {Register: r15, Size: 4},
-		"-4@$-5":         {Kind: probebpf.Constant, Offset: -5, Size: 4, Signed: true},
-		"8@-24(%rbp)":    {Kind: probebpf.Memory, Register: bp, Offset: -24, Size: 8},
-		"4@(%rsp)":       {Kind: probebpf.Memory, Register: sp, Size: 4},
+		"-4@$-5":         {Kind: probe.Constant, Offset: -5, Size: 4, Signed: true},
+		"8@-24(%rbp)":    {Kind: probe.Memory, Register: bp, Offset: -24, Size: 8},
+		"4@(%rsp)":       {Kind: probe.Memory, Register: sp, Size: 4},
 		"8@8(%rax,%rbx)": {}, "8@x(%rip)": {}, "3@%rdi": {}, "8%rdi": {}, "8@%xmm0": {}, "8@": {}, "": {}, "1@%ah": {},
 	} {
 		got, ok := parsePlaceX86(text)
-		if ok != (want != probebpf.Argument{}) || ok && got != want {
+		if ok != (want != probe.Argument{}) || ok && got != want {
 			t.Errorf("%q: %+v, %t, not %+v", text, got, ok, want)
 		}
 	}
@@ -112,22 +112,22 @@ func TestParsePlace(t *testing.T) {
 func TestParsePlaceAArch64(t *testing.T) {
 	t.Parallel()
 	const sp = 31
-	for text, want := range map[string]probebpf.Argument{
+	for text, want := range map[string]probe.Argument{
 		"8@x27":       {Register: 27, Size: 8},
 		"-4@x0":       {Register: 0, Size: 4, Signed: true},
 		"4@w30":       {Register: 30, Size: 4},
 		"8@sp":        {Register: sp, Size: 8},
-		"-4@8192":     {Kind: probebpf.Constant, Offset: 8192, Size: 4, Signed: true},
-		"-4@-1":       {Kind: probebpf.Constant, Offset: -1, Size: 4, Signed: true},
-		"4@[x19]":     {Kind: probebpf.Memory, Register: 19, Size: 4},
-		"4@[x20, 8]":  {Kind: probebpf.Memory, Register: 20, Offset: 8, Size: 4},
-		"1@[sp, 99]":  {Kind: probebpf.Memory, Register: sp, Offset: 99, Size: 1},
-		"8@[x29, -8]": {Kind: probebpf.Memory, Register: 29, Offset: -8, Size: 8},
+		"-4@8192":     {Kind: probe.Constant, Offset: 8192, Size: 4, Signed: true},
+		"-4@-1":       {Kind: probe.Constant, Offset: -1, Size: 4, Signed: true},
+		"4@[x19]":     {Kind: probe.Memory, Register: 19, Size: 4},
+		"4@[x20, 8]":  {Kind: probe.Memory, Register: 20, Offset: 8, Size: 4},
+		"1@[sp, 99]":  {Kind: probe.Memory, Register: sp, Offset: 99, Size: 1},
+		"8@[x29, -8]": {Kind: probe.Memory, Register: 29, Offset: -8, Size: 8},
 		"8@[x1, x2]":  {}, "8@[x1, 8": {}, "8@[x1], 8": {}, "8@x31": {}, "8@x": {}, "8@d0": {}, "8@[]": {}, "8@[w1]": {},
 		"3@x0": {}, "8x0": {}, "8@": {}, "": {}, "8@[,": {}, "8@x-1": {}, "8@[x1, ]": {}, "8@%rdi": {},
 	} {
 		got, ok := parsePlaceAArch64(text)
-		if ok != (want != probebpf.Argument{}) || ok && got != want {
+		if ok != (want != probe.Argument{}) || ok && got != want {
 			t.Errorf("%q: %+v, %t, not %+v", text, got, ok, want)
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"pg_stat_backtrace/ptrace/bpf/probebpf"
 	"pg_stat_backtrace/ptrace/measure/probe"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
@@ -299,9 +298,9 @@ func noStatic(name string, known map[string]bool) error {
 
 // staticArguments are the arguments and conditions of a site of a static probe.
 func (t *Tracer) staticArguments(name string, p *staticProbe, l *symbolize.Loaded) (
-	arguments []probebpf.Argument, conditions []probebpf.Condition, err error,
+	arguments []probe.Argument, conditions []probe.Condition, err error,
 ) {
-	place := func(a Argument) (probebpf.Argument, error) {
+	place := func(a Argument) (probe.Argument, error) {
 		out, ok := p.argument(a, l.Machine())
 		if !ok {
 			return out, &FindError{name, fmt.Sprintf("its argument %d of %d cannot be read", a.Number, len(p.arguments)),
@@ -321,7 +320,7 @@ func (t *Tracer) staticArguments(name string, p *staticProbe, l *symbolize.Loade
 		if err != nil {
 			return nil, nil, err
 		}
-		conditions = append(conditions, probebpf.Condition{
+		conditions = append(conditions, probe.Condition{
 			What: one, Op: c.Op, Signed: one.Signed || c.Argument.signed(), Value: c.Value,
 		})
 	}

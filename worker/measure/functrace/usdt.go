@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"pg_stat_backtrace/ptrace/bpf/probebpf"
+	"pg_stat_backtrace/ptrace/measure/probe"
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
@@ -109,7 +109,7 @@ func (p *staticProbe) matches(name string) bool {
 }
 
 // argument returns where an argument is; false if its description is of a kind that is not read.
-func (p *staticProbe) argument(a Argument, machine elf.Machine) (out probebpf.Argument, ok bool) {
+func (p *staticProbe) argument(a Argument, machine elf.Machine) (out probe.Argument, ok bool) {
 	parse := placeParsers[machine]
 	if a.Number > len(p.arguments) || parse == nil {
 		return out, false
@@ -122,13 +122,13 @@ func (p *staticProbe) argument(a Argument, machine elf.Machine) (out probebpf.Ar
 // placeParsers read the descriptions of arguments, by architecture.
 //
 //nolint:gochecknoglobals // a table
-var placeParsers = map[elf.Machine]func(text string) (probebpf.Argument, bool){
+var placeParsers = map[elf.Machine]func(text string) (probe.Argument, bool){
 	elf.EM_AARCH64: parsePlaceAArch64, elf.EM_X86_64: parsePlaceX86,
 }
 
 // parseSize parses the size of an argument, SIZE@OPERAND, and returns the operand. A negative size means that the value
 // has a sign.
-func parseSize(text string) (out probebpf.Argument, operand string, ok bool) {
+func parseSize(text string) (out probe.Argument, operand string, ok bool) {
 	size, operand, found := strings.Cut(text, "@")
 	n, err := strconv.Atoi(size)
 	if !found || err != nil {
@@ -143,7 +143,7 @@ func parseSize(text string) (out probebpf.Argument, operand string, ok bool) {
 
 // parsePlaceAArch64 parses the description of an argument on aarch64. An operand is a register, a constant, or
 // [REGISTER, DISPLACEMENT], where a displacement of 0 is left out.
-func parsePlaceAArch64(text string) (out probebpf.Argument, ok bool) {
+func parsePlaceAArch64(text string) (out probe.Argument, ok bool) {
 	out, operand, ok := parseSize(text)
 	if !ok {
 		return out, false
@@ -154,7 +154,7 @@ func parsePlaceAArch64(text string) (out probebpf.Argument, ok bool) {
 			return out, true
 		}
 		v, err := strconv.ParseInt(operand, 0, 64)
-		out.Kind, out.Offset = probebpf.Constant, v
+		out.Kind, out.Offset = probe.Constant, v
 		return out, err == nil
 	}
 	inner, ok = strings.CutSuffix(inner, "]")
@@ -166,7 +166,7 @@ func parsePlaceAArch64(text string) (out probebpf.Argument, ok bool) {
 	if !ok {
 		return out, false
 	}
-	out.Kind = probebpf.Memory
+	out.Kind = probe.Memory
 	out.Register, ok = registerAArch64(register)
 	return out, ok && register[0] != 'w'
 }
@@ -186,7 +186,7 @@ func registerAArch64(name string) (int, bool) {
 
 // parsePlaceX86 parses the description of an argument on x86-64. An operand is %REGISTER, $CONSTANT or
 // DISPLACEMENT(%REGISTER).
-func parsePlaceX86(text string) (out probebpf.Argument, ok bool) {
+func parsePlaceX86(text string) (out probe.Argument, ok bool) {
 	out, operand, ok := parseSize(text)
 	if !ok {
 		return out, false
@@ -197,7 +197,7 @@ func parsePlaceX86(text string) (out probebpf.Argument, ok bool) {
 		return out, ok
 	case strings.HasPrefix(operand, "$"):
 		v, err := strconv.ParseInt(operand[1:], 0, 64)
-		out.Kind, out.Offset = probebpf.Constant, v
+		out.Kind, out.Offset = probe.Constant, v
 		return out, err == nil
 	}
 	displacement, register, found := strings.Cut(operand, "(%")
@@ -211,7 +211,7 @@ func parsePlaceX86(text string) (out probebpf.Argument, ok bool) {
 		}
 		out.Offset = v
 	}
-	out.Kind = probebpf.Memory
+	out.Kind = probe.Memory
 	out.Register, ok = registerX86(strings.TrimSuffix(register, ")"))
 	return out, ok
 }

@@ -19,7 +19,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
 	"pg_stat_backtrace/ptrace/measure/allocs"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
@@ -31,7 +30,7 @@ import (
 // verifier refuses is a failure.
 func needTracer(t testing.TB) {
 	t.Helper()
-	err := allocsbpf.Check()
+	err := allocs.Check()
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, allocs.ErrUnsupported) && !errors.Is(err, unix.EACCES):
 		t.Skip(err)
@@ -366,9 +365,9 @@ func TestNoGrowthWithoutRoom(t *testing.T) {
 		{"no room for a thread", 0, 1, true, false},
 		{"no headers", 1, 0, false, false},
 	} {
-		r := &Report{Allocator: &Allocator{}, Paths: []*Path{{Sums: allocsbpf.Sums{LiveBytes: 1000}}}}
+		r := &Report{Allocator: &Allocator{}, Paths: []*Path{{Sums: allocs.Sums{LiveBytes: 1000}}}}
 		r.Allocator.target.HasHeaders = c.headers
-		r.Counters = allocsbpf.Counters{Untracked: c.untracked, LostCalls: c.lost, Older: 3, OlderBytes: 600}
+		r.Counters = allocs.Counters{Untracked: c.untracked, LostCalls: c.lost, Older: 3, OlderBytes: 600}
 		summary, notes := strings.Join(r.Summary(), "\n"), strings.Join(r.Notes(), "\n")
 		if strings.Contains(summary, growth) != c.hasGrowth || !c.hasGrowth && strings.Contains(summary, "growth") {
 			t.Errorf("%s: %s", c.name, summary)

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
 	"pg_stat_backtrace/ptrace/measure/allocs"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind/elfimage"
@@ -27,20 +26,20 @@ var ErrNoAllocator = errors.New("no malloc that can be probed")
 //nolint:gochecknoglobals // a table
 var functions = []struct {
 	name string
-	kind allocsbpf.Kind
+	kind allocs.Kind
 }{
-	{"malloc", allocsbpf.Malloc},
-	{"free", allocsbpf.Free},
-	{"calloc", allocsbpf.Calloc},
-	{"realloc", allocsbpf.Realloc},
-	{"posix_memalign", allocsbpf.PosixMemalign},
-	{"aligned_alloc", allocsbpf.Memalign},
-	{"memalign", allocsbpf.Memalign},
-	{"valloc", allocsbpf.Malloc},
-	{"mmap", allocsbpf.Mmap},
-	{"mmap64", allocsbpf.Mmap},
-	{"mremap", allocsbpf.Mremap},
-	{"munmap", allocsbpf.Munmap},
+	{"malloc", allocs.Malloc},
+	{"free", allocs.Free},
+	{"calloc", allocs.Calloc},
+	{"realloc", allocs.Realloc},
+	{"posix_memalign", allocs.PosixMemalign},
+	{"aligned_alloc", allocs.Memalign},
+	{"memalign", allocs.Memalign},
+	{"valloc", allocs.Malloc},
+	{"mmap", allocs.Mmap},
+	{"mmap64", allocs.Mmap},
+	{"mremap", allocs.Mremap},
+	{"munmap", allocs.Munmap},
 }
 
 // glibcMark is a symbol that only glibc exports.
@@ -61,7 +60,7 @@ func (a *Allocator) Close() { _ = a.target.File.Close() }
 
 // Mappings reports whether calls of mmap are traced, too. They are not if another image than the C library has malloc.
 func (a *Allocator) Mappings() bool {
-	return slices.ContainsFunc(a.target.Functions, func(f allocs.Function) bool { return f.Kind == allocsbpf.Mmap })
+	return slices.ContainsFunc(a.target.Functions, func(f allocs.Function) bool { return f.Kind == allocs.Mmap })
 }
 
 // Stepped names the functions whose probes are slow, because the kernel cannot emulate the instruction.
@@ -243,7 +242,7 @@ func (m *image) allocator() (*Allocator, error) {
 	_, isGlibc := m.symbols[glibcMark]
 	a.target.HasHeaders = isGlibc
 	if !m.program {
-		a.target.Library = allocsbpf.Range{Start: m.code.Start, End: m.code.End}
+		a.target.Library = allocs.Range{Start: m.code.Start, End: m.code.End}
 	}
 	seen := make(map[uint64]bool)
 	for _, f := range functions {

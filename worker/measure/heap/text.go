@@ -6,7 +6,7 @@ import (
 	"io"
 	"time"
 
-	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
+	"pg_stat_backtrace/ptrace/measure/allocs"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/render"
 )
@@ -132,7 +132,7 @@ func (r *Report) Text(w io.Writer, top int) error {
 		_, _ = fmt.Fprintln(out, text)
 	}
 	if left := len(r.Paths) - top; left > 0 {
-		var rest allocsbpf.Sums
+		var rest allocs.Sums
 		for _, p := range r.Paths[top:] {
 			rest.LiveBytes += p.LiveBytes
 			rest.LiveObjects += p.LiveObjects
@@ -143,7 +143,7 @@ func (r *Report) Text(w io.Writer, top int) error {
 	return out.Flush()
 }
 
-func share(n uint64, total *allocsbpf.Sums) string {
+func share(n uint64, total *allocs.Sums) string {
 	if total.LiveBytes == 0 {
 		return ""
 	}

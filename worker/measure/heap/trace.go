@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
 	"pg_stat_backtrace/ptrace/measure/allocs"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
@@ -17,7 +16,7 @@ import (
 
 // Path is a call path that has allocated.
 type Path struct {
-	allocsbpf.Sums
+	allocs.Sums
 
 	// Stack is nil if it was not recorded.
 	Stack *backtrace.Thread
@@ -138,7 +137,7 @@ func compareStacks(a, b *backtrace.Thread) int {
 }
 
 // Total is the sum of all paths.
-func (r *Report) Total() (s allocsbpf.Sums) {
+func (r *Report) Total() (s allocs.Sums) {
 	for _, p := range r.Paths {
 		s.Objects, s.Bytes = s.Objects+p.Objects, s.Bytes+p.Bytes
 		s.LiveObjects, s.LiveBytes = s.LiveObjects+p.LiveObjects, s.LiveBytes+p.LiveBytes

@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
@@ -26,8 +25,8 @@ func BenchmarkStacks(b *testing.B) {
 	}
 	for name, o := range map[string]waits.Options{
 		"off": {}, "exact": {Method: waits.Exact},
-		"one in 100": {Method: waits.Exact, Stacks: waitsbpf.StackOptions{Every: 100}},
-		"every":      {Method: waits.Exact, Stacks: waitsbpf.StackOptions{Every: 1}},
+		"one in 100": {Method: waits.Exact, Stacks: waits.StackOptions{Every: 100}},
+		"every":      {Method: waits.Exact, Stacks: waits.StackOptions{Every: 1}},
 	} {
 		b.Run(name, func(b *testing.B) {
 			conn := server.Connect(b, "postgres", "postgres")

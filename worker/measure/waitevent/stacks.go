@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/pprof/profile"
 
-	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
@@ -20,7 +19,7 @@ import (
 
 // ParseStacks reads which stacks of waits are wanted: "1/N" for one in N waits, or ">10ms" for those of at least that
 // duration.
-func ParseStacks(text string) (o waitsbpf.StackOptions, err error) {
+func ParseStacks(text string) (o waits.StackOptions, err error) {
 	if limit, ok := strings.CutPrefix(text, ">"); ok {
 		o.Longer, err = time.ParseDuration(strings.TrimSpace(limit))
 		if err != nil || o.Longer <= 0 {
@@ -60,7 +59,7 @@ type StackProfile struct {
 }
 
 // NewStackProfile returns an empty profile. If the stacks are those of one in N waits, each counts N times.
-func (s *Server) NewStackProfile(c *capture.Capturer, o waitsbpf.StackOptions) *StackProfile {
+func (s *Server) NewStackProfile(c *capture.Capturer, o waits.StackOptions) *StackProfile {
 	p := &profile.Profile{
 		SampleType: []*profile.ValueType{
 			{Type: WaitCount, Unit: "count"}, {Type: WaitTime, Unit: "nanoseconds"},

@@ -10,13 +10,12 @@ import (
 	"github.com/google/pprof/profile"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/capture"
 )
 
 func TestParseStacks(t *testing.T) {
-	for text, want := range map[string]waitsbpf.StackOptions{
+	for text, want := range map[string]waits.StackOptions{
 		"1/1": {Every: 1}, "1/100": {Every: 100}, ">10ms": {Longer: 10 * time.Millisecond}, "> 1s": {Longer: time.Second},
 	} {
 		if got, err := ParseStacks(text); err != nil || got != want {
@@ -42,7 +41,7 @@ func TestStacks(t *testing.T) {
 	for _, bin := range bins {
 		t.Run(pgtest.Version(t, bin), func(t *testing.T) {
 			w := watch(t, bin, pgtest.Options{Conf: []string{"compute_query_id = on"}}, waits.Options{Method: waits.Exact})
-			for name, o := range map[string]waitsbpf.StackOptions{
+			for name, o := range map[string]waits.StackOptions{
 				"all": {Every: 1}, "longer": {Longer: each}, "none so long": {Longer: time.Hour},
 			} {
 				t.Run(name, func(t *testing.T) {

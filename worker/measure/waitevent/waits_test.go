@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
@@ -535,7 +534,7 @@ func TestImpossibleMethods(t *testing.T) {
 	w := watch(t, pgtest.BinDir(t), pgtest.Options{}, waits.Options{Method: waits.Sampled})
 	for name, o := range map[string]waits.Options{
 		"an unknown method":    {Method: "watchpoint"},
-		"stacks of sleeps":     {Method: waits.Blocked, Stacks: waitsbpf.StackOptions{Every: 1}},
+		"stacks of sleeps":     {Method: waits.Blocked, Stacks: waits.StackOptions{Every: 1}},
 		"an unknown mechanism": {Method: waits.Exact, Mechanism: "other"},
 	} {
 		provider, err := waits.Open(w.Target, o)

@@ -1,0 +1,351 @@
+package allocs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/ringbuf"
+
+	"pg_stat_backtrace/ptrace/bpf"
+)
+
+// ErrUnsupported means that the kernel, the architecture, or the process's allocator does not allow a trace.
+var ErrUnsupported = errors.New("allocations cannot be traced here")
+
+// Limits. They have the same values in allocs.bpf.c.
+const (
+	MaxStack  = 128 << 10 // bytes of a stack that are copied
+	MaxRanges = 128       // of code
+)
+
+// Kind is what a function does (enum kind).
+type Kind uint32
+
+// The kinds, with the arguments that count.
+const (
+	Malloc        Kind = iota + 1 // (size)
+	Calloc                        // (count, size)
+	Realloc                       // (old, size)
+	Memalign                      // (alignment, size)
+	PosixMemalign                 // (result, alignment, size)
+	Mmap                          // (address, size)
+	Mremap                        // (old, old size, size)
+	Free                          // (old)
+	Munmap                        // (old, size)
+	numKinds
+)
+
+// Returns reports whether a function of the kind returns an address that counts.
+func (k Kind) Returns() bool { return k != Free && k != Munmap }
+
+// config says what to load.
+type config struct {
+	// StackEnd is the address of the first byte above the main thread's frames.
+	StackEnd uint64
+	// LibraryStart and LibrarySize are the code of the C library: calls of mmap and munmap from there are its own, and do
+	// not count. A size of 0 means that all calls count.
+	LibraryStart, LibrarySize uint64
+	// HasHeaders says that the word before a block is glibc's header, which has its size.
+	HasHeaders bool
+	// MaxBlocks and MaxPaths bound the live blocks and the call paths that are kept.
+	MaxBlocks, MaxPaths int
+}
+
+// Range is a range of addresses; End is exclusive.
+type Range struct{ Start, End uint64 }
+
+// Sums are the sums of a call path (struct alloc_sums). Sizes are in bytes, as the program asked for them.
+type Sums struct {
+	Objects, Bytes         uint64 // allocated
+	LiveObjects, LiveBytes uint64 // and not freed
+	Sent                   uint64
+}
+
+// Counters are the counts of all calls (struct alloc_counters).
+type Counters struct {
+	Hits                      [numKinds]uint64 // calls, by Kind
+	Failed                    uint64           // allocations without a result
+	Nested                    uint64           // calls from inside an allocation function
+	Older, OlderBytes         uint64           // freed blocks of the time before, and their sizes by glibc's headers
+	UnknownMaps, UnknownBytes uint64           // unmapped ranges that do not begin with a known mapping
+	Shared, SharedBytes       uint64           // shared mappings, which are not counted as allocations
+	Untracked, UntrackedBytes uint64           // allocations that are not in the live ones for want of room
+	Replaced, ReplacedBytes   uint64           // blocks whose free was not seen
+	LostCalls, Unmatched      uint64           // calls of too many threads at a time, and calls that did not return
+	LostStacks                uint64           // stacks for which the ring had no room; a later call sends them
+	NoStack, OtherStacks      uint64           // allocations without a stack, and without room for their call path
+	Hashed, Words             uint64           // stacks copied, and their words
+	Runs, Time                uint64           // of the programs; ns, measured for one run in 16
+}
+
+// Calls is the number of calls that count, of all functions.
+func (c *Counters) Calls() (n uint64) {
+	for _, hits := range c.Hits {
+		n += hits
+	}
+	return n
+}
+
+// Registers has the registers that an unwinder needs.
+type Registers struct{ IP, SP, BP, BX, R12, R13, R14, R15 uint64 }
+
+// stackHead is struct alloc_stack.
+type stackHead struct {
+	Number      uint64
+	CodePages   uint64
+	Registers   Registers
+	TID, Length uint32
+	Cut, _      uint32
+}
+
+// copiedStack is the stack of a call path, as it was when the path occurred first.
+type copiedStack struct {
+	// Number is the number of the path in the table of sums.
+	Number uint64
+	// CodePages is the process's number of pages with code at that moment.
+	CodePages uint64
+	Registers Registers
+	TID       int
+	// Cut means that Data, which begins at the stack pointer, ends before the stack does.
+	Cut  bool
+	Data []byte
+}
+
+// objects are the loaded programs and tables.
+type objects struct {
+	blocks, sums, code, counters, stacks, active *ebpf.Map
+
+	entered, returned, exited *ebpf.Program
+
+	close func() error
+}
+
+// programs is the loaded programs.
+type programs struct {
+	objects objects
+	uprobes bpf.Uprobes
+	links   []link.Link
+	ring    *ringbuf.Reader
+	record  ringbuf.Record
+}
+
+// loadPrograms loads the programs. The error is ErrUnsupported, or says which privilege is missing (fs.ErrPermission).
+func loadPrograms(c config) (*programs, error) {
+	loaded, err := load(c)
+	if err != nil {
+		return nil, err
+	}
+	t := &programs{objects: loaded}
+	if t.ring, err = ringbuf.NewReader(loaded.stacks); err != nil {
+		t.Close()
+		return nil, loadError("open a ring", err)
+	}
+	// Allocations without a path of their own count here.
+	if err := loaded.sums.Put(uint64(0), Sums{Sent: 1}); err != nil {
+		t.Close()
+		return nil, loadError("fill a table", err)
+	}
+	return t, nil
+}
+
+// Check returns why allocations cannot be traced here; nil if they can.
+func Check() error {
+	t, err := loadPrograms(config{MaxBlocks: 1, MaxPaths: 1})
+	if err != nil {
+		return err
+	}
+	t.Close()
+	return nil
+}
+
+func loadError(what string, err error) error { return bpf.LoadError(ErrUnsupported, what, "6.6", err) }
+
+// Attach has the kernel call the programs for functions of the file at path, whenever the process pid calls them.
+// Calls count when all functions are attached. The error is ErrUnsupported if the kernel would not count the calls of
+// all threads.
+func (t *programs) Attach(path string, pid int, functions []Function) error {
+	file, err := link.OpenExecutable(path)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", path, err)
+	}
+	t.uprobes, err = bpf.FindUprobes(t.objects.entered.FD(), uint32(ebpf.AttachTraceUprobeMulti))
+	if err != nil {
+		return loadError("attach to functions", err)
+	}
+	if err := t.CheckThreads(pid); err != nil {
+		return err
+	}
+	var entries, returns link.UprobeMultiOptions
+	for _, f := range functions {
+		entries.Addresses = append(entries.Addresses, f.Offset)
+		entries.Cookies = append(entries.Cookies, uint64(f.Kind))
+		if f.Kind.Returns() {
+			returns.Addresses = append(returns.Addresses, f.Offset)
+		}
+	}
+	entries.PID, returns.PID = uint32(pid), uint32(pid)
+	l, err := link.AttachTracing(link.TracingOptions{Program: t.objects.exited})
+	if err != nil {
+		return attachError(err)
+	}
+	t.links = append(t.links, l)
+	l, err = file.UprobeMulti(nil, t.objects.entered, &entries)
+	if err != nil {
+		return attachError(err)
+	}
+	t.links = append(t.links, l)
+	if l, err = file.UretprobeMulti(nil, t.objects.returned, &returns); err != nil {
+		return attachError(err)
+	}
+	t.links = append(t.links, l)
+	return t.activate(1)
+}
+
+// CheckThreads returns an error, ErrUnsupported, if the kernel does not count the calls of all threads of the attached
+// process.
+func (t *programs) CheckThreads(pid int) error {
+	if err := t.uprobes.CheckThreads(pid); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	return nil
+}
+
+// activate has calls counted, or not.
+func (t *programs) activate(on uint32) error {
+	if err := t.objects.active.Put(uint32(0), on); err != nil {
+		return loadError("fill a table", err)
+	}
+	return nil
+}
+
+func attachError(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return err // the process has ended
+	}
+	return loadError("attach to functions", err)
+}
+
+// Detach has the kernel call the programs no longer. No call counts from the beginning of Detach on, and the tables
+// stay as they are then.
+func (t *programs) Detach() {
+	if len(t.links) > 0 {
+		_ = t.activate(0) // it cannot fail: the map exists, and has the element
+	}
+	for _, l := range t.links {
+		_ = l.Close()
+	}
+	t.links = nil
+}
+
+// SetCode says where the process has code while its number of pages with code is as stated. Ranges are in address
+// order, at most MaxRanges. Until then, and with another number, every word that can be a pointer counts as code.
+func (t *programs) SetCode(ranges []Range, pages uint64) error {
+	var c struct {
+		Ranges    [MaxRanges]Range
+		Libraries Range
+		Pages     uint64
+	}
+	if len(ranges) > MaxRanges {
+		return fmt.Errorf("%w: %d ranges of code", ErrUnsupported, len(ranges))
+	}
+	if err := t.objects.code.Put(uint32(0), &c); err != nil { // a program must not see a mixture of both
+		return loadError("fill a table", err)
+	}
+	c.Pages = pages
+	copy(c.Ranges[:], ranges)
+	if last := len(ranges) - 1; last > 0 {
+		c.Libraries = Range{ranges[1].Start, ranges[last].End}
+	}
+	for i := len(ranges); i < MaxRanges; i++ {
+		c.Ranges[i] = Range{math.MaxUint64, math.MaxUint64}
+	}
+	if err := t.objects.code.Put(uint32(0), &c); err != nil {
+		return loadError("fill a table", err)
+	}
+	return nil
+}
+
+// copiedStack returns the next stack; false at the deadline or after Close. Its data is valid until the next call.
+func (t *programs) Stack(deadline time.Time) (copiedStack, bool) {
+	t.ring.SetDeadline(deadline)
+	if t.ring.ReadInto(&t.record) != nil {
+		return copiedStack{}, false
+	}
+	var h stackHead
+	n, err := binary.Decode(t.record.RawSample, binary.NativeEndian, &h)
+	if err != nil || uint64(h.Length) > uint64(len(t.record.RawSample)-n) {
+		return copiedStack{}, false
+	}
+	return copiedStack{
+		Number: h.Number, CodePages: h.CodePages, Registers: h.Registers, TID: int(h.TID), Cut: h.Cut != 0,
+		Data: t.record.RawSample[n:][:h.Length],
+	}, true
+}
+
+// Counters reads the counts.
+func (t *programs) Counters() (c Counters, err error) {
+	if err := t.objects.counters.Lookup(uint32(0), &c); err != nil {
+		return c, fmt.Errorf("read the counts of allocations: %w", err)
+	}
+	return c, nil
+}
+
+// Sums reads the sums by number of the call path. 0 is the number of all allocations without a path of their own.
+func (t *programs) Sums() (map[uint64]Sums, error) {
+	all := make(map[uint64]Sums)
+	var (
+		number uint64
+		s      Sums
+	)
+	entries := t.objects.sums.Iterate()
+	for entries.Next(&number, &s) {
+		if s.Objects > 0 || s.LiveObjects > 0 {
+			all[number] = s
+		}
+	}
+	if err := entries.Err(); err != nil {
+		return nil, fmt.Errorf("read the sums of allocations: %w", err)
+	}
+	return all, nil
+}
+
+// Block is a block or mapping that is in use (struct alloc_block).
+type Block struct {
+	Size uint64
+	Path uint64 // number of the call path
+}
+
+// Blocks reads the live blocks. It is meant for a tracer that is detached.
+func (t *programs) Blocks() ([]Block, error) {
+	var (
+		address uint64
+		b       Block
+		all     []Block
+	)
+	entries := t.objects.blocks.Iterate()
+	for entries.Next(&address, &b) {
+		all = append(all, b)
+	}
+	if err := entries.Err(); err != nil {
+		return nil, fmt.Errorf("read the live blocks: %w", err)
+	}
+	return all, nil
+}
+
+// Close detaches the programs and frees everything. The kernel does so itself when this process ends.
+func (t *programs) Close() {
+	t.Detach()
+	if t.ring != nil {
+		_ = t.ring.Close()
+	}
+	if t.objects.close != nil {
+		_ = t.objects.close()
+	}
+	*t = programs{}
+}

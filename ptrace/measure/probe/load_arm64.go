@@ -1,0 +1,8 @@
+package probe
+
+// Words of the registers of a hit and of NT_PRSTATUS: both are struct user_pt_regs, without the thread pointer.
+const (
+	registerWords = 34
+	statusWords   = 34
+	threadPointer = -1
+)

@@ -1,0 +1,176 @@
+package probe
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+)
+
+// Figures count the hits of a probe in a process. Hits = Stacks + Lost + Skipped if stacks or arguments are copied.
+type Figures struct {
+	// Hits met the conditions, Failed did not.
+	Hits uint64
+	// Stacks were handed to user space; Lost found no room in the ring; Skipped were not in the sample.
+	Stacks, Lost, Skipped uint64
+	Failed                uint64
+	// Timed is an estimate, from one hit in 64, of the time in the program, in ns. The kernel's own work comes on top.
+	Timed uint64
+}
+
+// Add adds other figures.
+func (f *Figures) Add(o Figures) {
+	f.Hits += o.Hits
+	f.Stacks += o.Stacks
+	f.Lost += o.Lost
+	f.Skipped += o.Skipped
+	f.Failed += o.Failed
+	f.Timed += o.Timed
+}
+
+// Process knows a process for good. Started is when it started, in ns since boot. The zero value stands for all
+// processes that found no room in the table.
+type Process struct {
+	PID     int
+	Started uint64
+}
+
+// tableKey is a probe in a process.
+type tableKey struct {
+	Probe   int
+	Process Process
+}
+
+// Figures reads the figures of all probes and processes.
+func (p *Programs) Figures() (map[tableKey]Figures, error) {
+	return readTable[Figures](p.collection.Maps["processes"])
+}
+
+// Others reads how many hits processes have had that are not the postmaster's.
+func (p *Programs) Others() (map[tableKey]uint64, error) {
+	return readTable[uint64](p.collection.Maps["others"])
+}
+
+func readTable[V any](table *ebpf.Map) (map[tableKey]V, error) {
+	var (
+		key   figuresKey
+		value V
+		all   = make(map[tableKey]V)
+	)
+	iterator := table.Iterate()
+	for iterator.Next(&key, &value) {
+		all[tableKey{int(key.Probe), Process{int(key.PID), key.Started}}] = value
+	}
+	if err := iterator.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return nil, fmt.Errorf("read a table of the kernel programs: %w", err)
+	}
+	return all, nil
+}
+
+// Remove takes the figures of a probe in a process out of the table, which has room for another process then. It
+// returns the removed figures, and the zero value if there are none. A later hit counts from zero.
+func (p *Programs) Remove(key tableKey) (Figures, error) {
+	return remove[Figures](p.collection.Maps["processes"], key)
+}
+
+// RemoveOther takes a number of Others out of its table, as Remove does.
+func (p *Programs) RemoveOther(key tableKey) (uint64, error) {
+	return remove[uint64](p.collection.Maps["others"], key)
+}
+
+func remove[V any](table *ebpf.Map, key tableKey) (value V, err error) {
+	k := figuresKey{Started: key.Process.Started, Probe: uint32(key.Probe), PID: uint32(key.Process.PID)}
+	err = table.LookupAndDelete(&k, &value)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return value, fmt.Errorf("remove from a table of the kernel programs: %w", err)
+	}
+	return value, nil
+}
+
+// Latency has the durations of the calls of a function. Bucket b counts those of 2^b to 2^(b+1)-1 ns.
+type Latency struct {
+	Returns, Total, Longest uint64
+	Buckets                 [Buckets]uint64
+}
+
+// Latency reads the durations of a probe's calls.
+func (p *Programs) Latency(probe int) (l Latency, err error) {
+	if err := p.collection.Maps["latencies"].Lookup(uint32(probe), &l); err != nil {
+		return l, fmt.Errorf("read a table of the kernel programs: %w", err)
+	}
+	return l, nil
+}
+
+// Hit is a hit with the copies that were taken there.
+type Hit struct {
+	Probe   int
+	Process Process
+	TID     int
+	UID     int
+	// At is CLOCK_MONOTONIC in ns.
+	At uint64
+	// Registers has the form of NT_PRSTATUS.
+	Registers []byte
+	// StackStart is the address of the first byte of Stack. Wanted is how many bytes there were, and math.MaxUint64 if
+	// more bytes follow the copy, and the end of the stack is not known.
+	StackStart uint64
+	Stack      []byte
+	Wanted     uint64
+	// Arguments are the values of Probe.Arguments; bit n of Unreadable is set if argument n could not be read. Strings are
+	// those of the arguments that are strings, in their order, MaxString bytes at most.
+	Arguments  [MaxArguments]uint64
+	Unreadable uint32
+	Strings    []string
+}
+
+// Next returns the next hit, waiting for it up to a deadline; false at the deadline or after Close. Registers and Stack
+// are valid until the next call.
+func (p *Programs) Next(deadline time.Time, into *Hit) bool {
+	p.ring.SetDeadline(deadline)
+	for {
+		if err := p.ring.ReadInto(&p.record); err != nil {
+			return false
+		}
+		if into.parse(p.record.RawSample) {
+			return true
+		}
+	}
+}
+
+// parse reads a record; false if it is too short.
+func (h *Hit) parse(sample []byte) bool {
+	if len(sample) < hitSize {
+		return false
+	}
+	r := (*hit)(unsafe.Pointer(unsafe.SliceData(sample)))
+	stack := sample[hitSize:]
+	*h = Hit{
+		Probe: int(r.probe), Process: Process{int(r.pid), r.started}, TID: int(r.tid), UID: int(r.uid), At: r.at,
+		Registers: h.Registers[:0], StackStart: r.stackStart, Stack: stack[:min(uint64(len(stack)), r.stackLength)],
+		Wanted: r.stackWanted, Arguments: r.arguments, Unreadable: r.unreadable, Strings: h.Strings[:0],
+	}
+	for i := range statusWords {
+		var word uint64
+		switch {
+		case i < registerWords:
+			word = r.registers[i]
+		case i == threadPointer:
+			word = r.threadPointer
+		}
+		h.Registers = binary.NativeEndian.AppendUint64(h.Registers, word)
+	}
+	for i := range min(int(r.numStrings), MaxStrings) {
+		text := r.strings[i][:]
+		for n, c := range text {
+			if c == 0 {
+				text = text[:n]
+				break
+			}
+		}
+		h.Strings = append(h.Strings, string(text))
+	}
+	return true
+}

@@ -1,0 +1,161 @@
+package waits
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/process/procfs"
+)
+
+// TraceAll has the programs report every wait of all processes, or ends that.
+func (p *programs) TraceAll(on bool) error {
+	var value uint32
+	if on {
+		value = 1
+	}
+	if err := p.objects.TraceAll.Put(uint32(0), value); err != nil {
+		return fmt.Errorf("trace all processes: %w", err)
+	}
+	return nil
+}
+
+// probe has the executor of one process reported.
+type probe struct {
+	link    link.Link
+	started uint64 // start time of the process: Stat.StartTime
+}
+
+// ProbeExecutor has the starts and ends of the executor of one process reported, or ends that. The end also works for
+// a process that has ended. The error wraps ErrUnsupported where that is impossible: it takes Linux 6.6, and a program
+// whose executor was found.
+func (p *programs) ProbeExecutor(pid int, on bool) error {
+	if !on {
+		return p.endProbe(pid)
+	}
+	started, err := startOf(pid)
+	if err != nil {
+		return err
+	}
+	if old, has := p.probes[pid]; has && old.started == started {
+		return nil
+	}
+	// The kernel does not call the program for a later process with the same id.
+	if err := p.endProbe(pid); err != nil {
+		return err
+	}
+	l, err := p.attachExecutor(pid)
+	if err != nil {
+		return err
+	}
+	p.probes[pid] = probe{l, started}
+	if now, err := startOf(pid); err != nil || now != started {
+		return errors.Join(fmt.Errorf("%w: process %d has ended", procfs.ErrGone, pid), p.endProbe(pid))
+	}
+	return nil
+}
+
+// endProbe detaches the program from the executor of a process, if it is attached.
+func (p *programs) endProbe(pid int) error {
+	old, has := p.probes[pid]
+	if !has {
+		return nil
+	}
+	delete(p.probes, pid)
+	return old.link.Close()
+}
+
+// probeInterval is the shortest time between two calls of EndProbesOfEnded that read the processes.
+const probeInterval = time.Second
+
+// EndProbesOfEnded detaches the program from the executor of processes that have ended. It may be called often.
+func (p *programs) EndProbesOfEnded(now time.Time) error {
+	if now.Sub(p.checked) < probeInterval {
+		return nil
+	}
+	p.checked = now
+	var all error
+	for pid, one := range p.probes {
+		started, err := startOf(pid)
+		if errors.Is(err, procfs.ErrGone) || err == nil && started != one.started {
+			all = errors.Join(all, p.endProbe(pid))
+		}
+	}
+	return all
+}
+
+// startOf returns the start time of a process. The error wraps procfs.ErrGone if the process has ended.
+func startOf(pid int) (uint64, error) {
+	stat, err := procfs.ReadStat(pid)
+	if err == nil && process.HasEnded(&stat) {
+		err = fmt.Errorf("%w: process %d", procfs.ErrGone, pid)
+	}
+	return stat.StartTime, err
+}
+
+// attachExecutor has the kernel call the program for the executor of one process.
+func (p *programs) attachExecutor(pid int) (link.Link, error) {
+	if p.server.ExecutorStart == 0 || p.server.ExecutorEnd == 0 || p.server.OpenProgram == nil {
+		return nil, fmt.Errorf("%w: the executor of the server's program is not known, or not in the memory of its file", errPrograms)
+	}
+	if err := p.loadExecutor(); err != nil {
+		return nil, err
+	}
+	file, err := p.server.OpenProgram()
+	if err != nil {
+		return nil, fmt.Errorf("open the program of process %d: %w", pid, err)
+	}
+	defer func() { _ = file.Close() }()
+	program, err := link.OpenExecutable(fmt.Sprintf("/proc/self/fd/%d", file.Fd()))
+	if err != nil {
+		return nil, fmt.Errorf("open the program of process %d: %w", pid, err)
+	}
+	l, err := program.UprobeMulti(nil, p.executor, &link.UprobeMultiOptions{
+		Addresses: []uint64{p.server.ExecutorStart, p.server.ExecutorEnd},
+		Cookies:   []uint64{uint64(ExecutorStart), uint64(ExecutorEnd)}, PID: uint32(pid),
+	})
+	if err != nil {
+		return nil, refusal(fmt.Errorf("attach to the executor of process %d: %w", pid, err))
+	}
+	return l, nil
+}
+
+// loadExecutor loads the program for the executor, with the tables of the others.
+func (p *programs) loadExecutor() error {
+	if p.executor != nil {
+		return nil
+	}
+	spec, err := loadWaits()
+	if err == nil {
+		err = configure(spec, p.server)
+	}
+	if err != nil {
+		return fmt.Errorf("read the kernel programs: %w", err)
+	}
+	program := spec.Programs[waitsProgExecutor]
+	program.AttachType = ebpf.AttachTraceUprobeMulti
+	spec.Programs = map[string]*ebpf.ProgramSpec{waitsProgExecutor: program}
+	m := &p.objects.waitsMaps
+	shared := map[string]*ebpf.Map{
+		waitsMapSlots: m.Slots, waitsMapSlotOfPid: m.SlotOfPid, waitsMapTrace: m.Trace, waitsMapCounters: m.Counters,
+	}
+	unused := slices.Collect(maps.Keys(spec.Maps))
+	for _, name := range unused {
+		if shared[name] == nil && name[0] != '.' {
+			delete(spec.Maps, name)
+		}
+	}
+	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
+	if err != nil {
+		return refusal(err)
+	}
+	defer c.Close()
+	p.executor = c.DetachProgram(waitsProgExecutor)
+	return nil
+}

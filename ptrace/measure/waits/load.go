@@ -1,0 +1,497 @@
+package waits
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/ringbuf"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/bpf"
+)
+
+// maxSlots is the largest number of PGPROC structures of a server that can be watched.
+const maxSlots = 65534
+
+// errPrograms means that this kernel cannot run the programs.
+var errPrograms = errors.New("the kernel programs cannot run here")
+
+// hooks selects where the kernel calls the programs.
+type hooks int
+
+// The places.
+const (
+	// atSwitches times a wait from the moment when the process leaves its processor to the moment when it is back.
+	atSwitches hooks = iota
+	// atCalls times a wait from the entry of a system call to its end, for every system call of the host.
+	atCalls
+	// atFunctions does so with trampolines at the system calls in which a server waits.
+	atFunctions
+)
+
+// config says what to watch. Addresses are those of a child of the postmaster.
+type config struct {
+	// Postmaster is the process id.
+	Postmaster int
+	// WaitPointer is the address of my_wait_event_info, FirstWait of the event of the first PGPROC.
+	WaitPointer, FirstWait uint64
+	// ProcSize is the size of a PGPROC, Procs their number.
+	ProcSize, Procs int
+	// Status is the address of MyBEEntry; 0: waits are not attributed to queries, and no process is traced. The offsets
+	// are of PgBackendStatus: st_query_id, st_state, st_activity_start_timestamp and st_state_start_timestamp.
+	Status                                 uint64
+	QueryID, State, QueryStart, StateStart int
+	// Idle and Running are the values of st_state.
+	Idle, Running int
+	// ExecutorStart and ExecutorEnd are the places of standard_ExecutorStart and standard_ExecutorEnd in the file of the
+	// program; 0: unknown, or not in the file's memory. OpenProgram opens that file.
+	ExecutorStart, ExecutorEnd uint64
+	OpenProgram                func() (*os.File, error)
+	// Uring means that the server may use io_uring.
+	Uring bool
+	// Stacks says of which waits the stacks are copied.
+	Stacks StackOptions
+
+	// unseen makes the programs ignore one in so many switches to a server process; 0: none. For tests.
+	unseen uint32
+}
+
+// uringEnter is the system call in which servers from 18 on may wait for reads and writes.
+const uringEnter = "io_uring_enter"
+
+// A call is a system call in which a server waits. inner is a function of the kernel that does its work, see place. A
+// server without figures of a rare one still shows nearly all waits.
+type call struct {
+	name   string
+	number int
+	inner  string
+	rare   bool
+}
+
+// slot holds the figures of one process.
+type slot = waitsSlot
+
+// programs are the programs in the kernel, and their tables.
+type programs struct {
+	objects waitsObjects
+	extra   []*ebpf.Program // copies for single system calls
+	names   []string        // of extra
+	links   []link.Link
+	memory  []byte
+	slots   []slot
+	gone    *ringbuf.Reader
+	trace   *ringbuf.Reader
+	stacks  *ringbuf.Reader
+
+	server   config
+	executor *ebpf.Program // nil: not loaded
+	probes   map[int]probe // of the executor of traced processes, by process id
+	checked  time.Time     // when EndProbesOfEnded last read the processes
+}
+
+// loadPrograms loads the programs, without attaching them: the caller may first tell them which processes wait already.
+// The error wraps fs.ErrPermission or ErrUnsupported.
+func loadPrograms(s config, hooks hooks) (p *programs, err error) {
+	if s.Procs < 1 || s.Procs > maxSlots {
+		return nil, fmt.Errorf("%w: the server has room for %d processes, and at most %d can be watched",
+			errPrograms, s.Procs, maxSlots)
+	}
+	if calls, _ := waitCalls(); hooks != atSwitches && len(calls) == 0 {
+		return nil, fmt.Errorf("%w: system calls are timed on x86_64 and aarch64 only", errPrograms)
+	}
+	if err := s.Stacks.check(hooks); err != nil {
+		return nil, err
+	}
+	if err := rlimit.RemoveMemlock(); err != nil && !errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("raise the limit of locked memory: %w", err)
+	}
+	spec, err := loadWaits()
+	if err != nil {
+		return nil, fmt.Errorf("read the kernel programs: %w", err)
+	}
+	if err := configure(spec, s); err != nil {
+		return nil, err
+	}
+	p = &programs{server: s, probes: make(map[int]probe)}
+	defer func() {
+		if err != nil {
+			p.Close()
+			p = nil
+		}
+	}()
+	if err := p.create(spec, hooks, s.Uring); err != nil {
+		return p, refusal(err)
+	}
+	if err := p.open(s.Procs); err != nil {
+		return p, err
+	}
+	return p, nil
+}
+
+// configure sets the constants and sizes.
+func configure(spec *ebpf.CollectionSpec, s config) error {
+	calls, read := waitCalls()
+	var wanted [8]uint64
+	for _, call := range calls {
+		wanted[call.number>>6] |= 1 << (call.number & 63)
+	}
+	stackPointer := uint32(0)
+	if s.Stacks.on() {
+		stackPointer = stackPointerWord
+	} else {
+		spec.Maps[waitsMapStacks].MaxEntries = uint32(os.Getpagesize())
+		spec.Maps[waitsMapStackScratches].MaxEntries = 1
+	}
+	for name, value := range map[string]any{
+		waitsVarSpWord: stackPointer, waitsVarStackEvery: uint32(s.Stacks.Every),
+		waitsVarStackLonger: uint64(s.Stacks.Longer), waitsVarUnseen: s.unseen,
+		waitsVarPostmaster: uint32(s.Postmaster), waitsVarWaitPointer: s.WaitPointer, waitsVarFirstWait: s.FirstWait,
+		waitsVarProcSize: uint32(s.ProcSize), waitsVarProcs: uint32(s.Procs), waitsVarStatusPointer: s.Status,
+		waitsVarQueryOffset: uint32(s.QueryID), waitsVarStateOffset: uint32(s.State),
+		waitsVarSinceOffset: uint32(s.QueryStart), waitsVarChangedOffset: uint32(s.StateStart),
+		waitsVarStateIdle: uint32(s.Idle), waitsVarStateRunning: uint32(s.Running),
+		waitsVarWanted: wanted, waitsVarReadCall: uint32(read), waitsVarSendCall: uint32(sendCall().number),
+	} {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	if s.Status == 0 {
+		spec.Maps[waitsMapTrace].MaxEntries = uint32(os.Getpagesize()) // nothing is traced then
+	}
+	if ordersStores {
+		withoutFetch(spec)
+	}
+	spec.Maps[waitsMapSlots].MaxEntries = uint32(s.Procs)
+	spec.Maps[waitsMapSlotOfPid].MaxEntries = pidLimit()
+	return nil
+}
+
+// withoutFetch replaces atomic additions that fetch the old value by plain atomic additions. Linux before 5.12 has only
+// plain ones. Nothing uses the old value: to fetch it orders the stores, which not every processor does by itself.
+func withoutFetch(spec *ebpf.CollectionSpec) {
+	for _, program := range spec.Programs {
+		for i := range program.Instructions {
+			if op := &program.Instructions[i].OpCode; op.AtomicOp() == asm.FetchAdd {
+				*op = op.SetAtomicOp(asm.AddAtomic)
+			}
+		}
+	}
+}
+
+// pidLimit is the largest process id of this host, plus one.
+func pidLimit() uint32 {
+	const most = 1 << 22 // the kernel's own limit
+	text, err := os.ReadFile("/proc/sys/kernel/pid_max")
+	if err != nil {
+		return most
+	}
+	var n uint32
+	if _, err := fmt.Sscan(string(text), &n); err != nil || n > most {
+		return most
+	}
+	return n + 1
+}
+
+// programsOf names the programs that each kind of hook needs.
+func programsOf(hooks hooks) []string {
+	switch hooks {
+	case atCalls:
+		return []string{waitsProgEnded, waitsProgEntered, waitsProgLeft}
+	case atFunctions:
+		return []string{waitsProgEnded}
+	case atSwitches:
+	}
+	return []string{waitsProgEnded, waitsProgSwitched}
+}
+
+// create loads maps and programs.
+func (p *programs) create(spec *ebpf.CollectionSpec, hooks hooks, uring bool) error {
+	keep := programsOf(hooks)
+	if hooks == atFunctions {
+		// Many kernels refuse all trampolines. A small program shows it sooner.
+		if err := tryTrampoline(); err != nil {
+			return err
+		}
+		names, err := copies(spec, uring)
+		if err != nil {
+			return err
+		}
+		keep = append(keep, names...)
+	}
+	for name := range spec.Programs {
+		if !slices.Contains(keep, name) {
+			delete(spec.Programs, name)
+		}
+	}
+	c, err := ebpf.NewCollection(spec)
+	if err != nil {
+		return err
+	}
+	defer c.Close() // of the maps that this function does not take over
+	if err := c.Assign(&p.objects.waitsMaps); err != nil {
+		return err
+	}
+	for _, name := range keep {
+		p.extra = append(p.extra, c.DetachProgram(name))
+	}
+	p.names = keep
+	return nil
+}
+
+// tryTrampoline has the kernel load a program that does nothing, for the entry of a system call.
+func tryTrampoline() error {
+	err := tryProgram(ebpf.AttachTraceFEntry, callPrefix+"read")
+	if errors.Is(err, fs.ErrPermission) && tryProgram(ebpf.AttachTraceRawTp, "sys_enter") == nil {
+		return fmt.Errorf("%w: the kernel refuses programs at trampolines", errPrograms)
+	}
+	return err
+}
+
+func tryProgram(place ebpf.AttachType, name string) error {
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "try", Type: ebpf.Tracing, AttachType: place, AttachTo: name,
+		License: "Dual MIT/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	})
+	if err != nil {
+		return fmt.Errorf("a program at %s: %w", name, err)
+	}
+	return program.Close()
+}
+
+// copies adds the programs for single system calls, and names them.
+func copies(spec *ebpf.CollectionSpec, uring bool) (names []string, err error) {
+	kernel, err := btf.LoadKernelSpec()
+	if err != nil {
+		return nil, fmt.Errorf("read the kernel's types: %w", err)
+	}
+	calls, read := waitCalls()
+	send := sendCall()
+	calls = slices.Insert(calls, 0, send)
+	for i := range calls {
+		if calls[i].name == uringEnter && !uring {
+			continue
+		}
+		place, err := calls[i].place(kernel)
+		if err != nil {
+			return nil, err
+		}
+		programs := []string{waitsProgCallEntered, waitsProgCallLeft}
+		switch calls[i].number {
+		case read:
+			programs[0] = waitsProgReadEntered
+		case send.number:
+			programs = []string{waitsProgSendEntered}
+		}
+		for _, program := range programs {
+			name := program + "_" + place
+			if _, has := spec.Programs[name]; place == "" || has {
+				continue
+			}
+			one := spec.Programs[program].Copy()
+			one.AttachTo, one.Name = place, program
+			spec.Programs[name] = one
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// place returns the kernel's function at which a system call is timed; empty for a rare call that cannot be timed.
+//
+// Some kernels describe the function of a call twice, the second time for kernels that are built without the call. No
+// program can be attached to such a function, or to a function without a description. The function that does the work
+// is taken then. It is not taken otherwise, because other parts of the kernel may call it too.
+func (c *call) place(kernel *btf.Spec) (string, error) {
+	var f *btf.Func
+	name := callPrefix + c.name
+	switch {
+	case kernel.TypeByName(name, &f) == nil:
+		return name, nil
+	case c.inner != "" && kernel.TypeByName(c.inner, &f) == nil:
+		return c.inner, nil
+	case c.rare:
+		return "", nil
+	}
+	return "", fmt.Errorf("%w: the kernel describes %s twice or not at all", errPrograms, name)
+}
+
+// open maps the slots and opens the rings.
+func (p *programs) open(procs int) (err error) {
+	size := procs * int(unsafe.Sizeof(slot{}))
+	p.memory, err = unix.Mmap(p.objects.Slots.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map the table of wait events: %w", err)
+	}
+	p.slots = unsafe.Slice((*slot)(unsafe.Pointer(unsafe.SliceData(p.memory))), procs)
+	if p.gone, err = ringbuf.NewReader(p.objects.Gone); err != nil {
+		return fmt.Errorf("open the ring of ended processes: %w", err)
+	}
+	if p.trace, err = ringbuf.NewReader(p.objects.Trace); err != nil {
+		return fmt.Errorf("open the ring of traced waits: %w", err)
+	}
+	if p.stacks, err = ringbuf.NewReader(p.objects.Stacks); err != nil {
+		return fmt.Errorf("open the ring of stacks: %w", err)
+	}
+	return nil
+}
+
+// Attach has the kernel call the programs from now on.
+func (p *programs) Attach() error {
+	for i, program := range p.extra {
+		l, err := link.AttachTracing(link.TracingOptions{Program: program})
+		if err != nil {
+			return refusal(fmt.Errorf("attach %s: %w", p.names[i], err))
+		}
+		p.links = append(p.links, l)
+	}
+	return nil
+}
+
+// Close detaches the programs, and frees everything. The kernel does so itself when this process ends.
+func (p *programs) Close() {
+	p.detach()
+	for _, one := range p.probes {
+		_ = one.link.Close()
+	}
+	_ = p.executor.Close() // nil has nothing to close
+	if p.gone != nil {
+		_ = p.gone.Close()
+	}
+	if p.trace != nil {
+		_ = p.trace.Close()
+	}
+	if p.stacks != nil {
+		_ = p.stacks.Close()
+	}
+	for _, program := range p.extra {
+		_ = program.Close()
+	}
+	_ = p.objects.waitsMaps.Close()
+	if p.memory != nil {
+		_ = unix.Munmap(p.memory)
+		p.memory, p.slots = nil, nil
+	}
+}
+
+// detach has the kernel no longer call the programs.
+func (p *programs) detach() {
+	for _, l := range p.links {
+		_ = l.Close()
+	}
+	p.links = nil
+}
+
+// refusal words an error of the kernel's.
+func refusal(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		// The library's text has advice about limits that does not apply.
+		return fmt.Errorf("the kernel refuses the programs that time wait events: %w", unix.EPERM)
+	case errors.Is(err, errPrograms):
+		return err
+	case bpf.MissingTypes() != nil:
+		return fmt.Errorf("%w: %w", errPrograms, bpf.MissingTypes())
+	default:
+		return fmt.Errorf("%w (Linux %s): %w", errPrograms, bpf.Release(), err)
+	}
+}
+
+// Slots returns how many there are.
+func (p *programs) Slots() int { return len(p.slots) }
+
+// Read copies a slot in a state in which no program writes to it; false if that did not come about in many tries.
+//
+// The sequence must be read again after the copy. On arm64 an atomic load does not wait for earlier loads. The store of
+// an atomic addition does.
+func (p *programs) Read(i int, into *slot) bool {
+	s := &p.slots[i]
+	for range 100 {
+		before := atomic.LoadUint32(&s.Sequence)
+		if before&1 == 0 {
+			*into = *s
+			if atomic.AddUint32(&s.Sequence, 0) == before {
+				return true
+			}
+		}
+		runtime.Gosched()
+	}
+	return false
+}
+
+// holds reports whether the slot's figures count: they have not been reset since.
+func holds(s *slot) bool { return s.Generation == s.WantedGeneration }
+
+// Reset clears a slot: the programs do so before they write to it again, and until then Holds is false.
+func (p *programs) Reset(i int, now uint64) {
+	atomic.StoreUint64(&p.slots[i].ResetAt, now)
+	atomic.AddUint32(&p.slots[i].WantedGeneration, 1)
+}
+
+// SetTraced has the programs report every wait of a process, or ends that.
+func (p *programs) SetTraced(i int, on bool) {
+	var value uint32
+	if on {
+		value = 1
+	}
+	atomic.StoreUint32(&p.slots[i].Traced, value)
+}
+
+// Seed says, before Attach, that a process waits since a moment of CLOCK_MONOTONIC.
+func (p *programs) Seed(i, pid int, event uint32, since uint64) error {
+	s := &p.slots[i]
+	s.Index, s.Pid, s.Waiting, s.Since = uint32(i), uint32(pid), event, since
+	s.Life++
+	index := uint16(i + 1)
+	if err := p.objects.SlotOfPid.Put(uint32(pid), index); err != nil {
+		return fmt.Errorf("note process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// Unseed takes back, after Attach, a wait that has ended in between.
+func (p *programs) Unseed(i int, since uint64) {
+	atomic.CompareAndSwapUint64(&p.slots[i].Since, since, 0)
+}
+
+// Gone returns the figures of the next process that has ended, waiting for it up to a deadline; false at the deadline
+// or after Close.
+func (p *programs) Gone(deadline time.Time, into *slot) bool {
+	p.gone.SetDeadline(deadline)
+	record, err := p.gone.Read()
+	if err != nil || len(record.RawSample) < int(unsafe.Sizeof(*into)) {
+		return false
+	}
+	*into = *(*slot)(unsafe.Pointer(unsafe.SliceData(record.RawSample)))
+	return true
+}
+
+// try loads the programs for no server, to find out whether the kernel takes them. It attaches one for a moment where
+// loading does not tell. uring: as in Server.
+func try(hooks hooks, uring bool) error {
+	p, err := loadPrograms(config{Postmaster: -1, ProcSize: 1, Procs: 1, Uring: uring}, hooks)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	if hooks == atFunctions { // some kernels load these programs and cannot attach them, such as Linux 6.1 on aarch64
+		l, err := link.AttachTracing(link.TracingOptions{Program: p.extra[len(p.extra)-1]})
+		if err != nil {
+			return refusal(fmt.Errorf("attach: %w", err))
+		}
+		_ = l.Close()
+	}
+	return nil
+}
