@@ -117,12 +117,18 @@ func structures(f func(name, file string, entries []entry)) {
 				entries = append(entries, entry{name, member.Tag.Get("c")})
 				continue
 			}
-			if member.Name == "Size" && member.Tag == "" {
-				entries = append(entries, entry{name, "sizeof(" + c + ")"})
-				continue
+			var alternatives []string
+			for _, structure := range strings.Split(c, "|") { // the outer structure first
+				if member.Name == "Size" && member.Tag == "" {
+					alternatives = append(alternatives, "sizeof("+structure+")")
+					continue
+				}
+				for _, m := range strings.Split(member.Tag.Get("c"), "|") {
+					alternatives = append(alternatives, "offsetof("+structure+", "+m+")")
+				}
 			}
-			for k, m := range strings.Split(member.Tag.Get("c"), "|") {
-				entries = append(entries, entry{fmt.Sprintf("%s|%d", name, k), "offsetof(" + c + ", " + m + ")"})
+			for k, expression := range alternatives {
+				entries = append(entries, entry{fmt.Sprintf("%s|%d", name, k), expression})
 			}
 		}
 		f(s.Name, s.Tag.Get("src"), entries)

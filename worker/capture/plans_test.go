@@ -115,7 +115,7 @@ func otherLayouts(t *testing.T, c *capture.Capturer, pid int) {
 		t.Fatal(err)
 	}
 	own := stack.Major
-	for stack.Major = 14; stack.Major <= 18; stack.Major++ {
+	for stack.Major = 14; stack.Major <= 19; stack.Major++ {
 		levels, err := plan.Read(stack, capture.PlanMemory(pid))
 		if err != nil {
 			t.Fatal(err)

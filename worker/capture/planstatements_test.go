@@ -63,7 +63,7 @@ const (
 	inParallel = "parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0; SET max_parallel_workers_per_gather = 2"
 )
 
-// planStatements has all kinds of nodes of PostgreSQL 14 to 18 except custom scans, for which no module exists in the
+// planStatements has all kinds of nodes of PostgreSQL 14 to 19 except custom scans, for which no module exists in the
 // servers, and the ways in which a statement can run. Each is compared with EXPLAIN.
 func planStatements() []planCase {
 	return []planCase{

@@ -58,8 +58,9 @@ It compares the command's reading of them with EXPLAIN, field by field. Fields t
 differ, or that no statement has, are then left out. The result is kept for the
 server's build. Without it the command prints a line about the unproven layout.
 
-The command reads the plans of PostgreSQL 14 to 18. The running node is marked on
-x86_64 and aarch64. The command shows the statements of all users.`
+The command reads the plans of PostgreSQL 14 to 18, and of the release candidate 1
+of 19. The running node is marked on x86_64 and aarch64. The command shows the
+statements of all users.`
 
 func newPlan() *cobra.Command {
 	var f planFlags

@@ -136,7 +136,7 @@ func planFailure(pid int, err error) spool.Answer {
 	switch {
 	case errors.Is(err, capture.ErrNotPostgres), errors.As(err, &unknown):
 		fault.Message = fmt.Sprintf("the plan of process with PID %d is not known", pid)
-		fault.Detail = "It runs no PostgreSQL server of version 14 to 18 whose structures are known."
+		fault.Detail = "It runs no PostgreSQL server of version 14 to 19 whose structures are known."
 	case errors.Is(err, capture.ErrPlanChanges):
 		fault.Message = fmt.Sprintf("process with PID %d runs short statements", pid)
 		fault.Detail = "Each time its plan was read, another statement ran."

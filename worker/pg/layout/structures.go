@@ -473,11 +473,13 @@ type Layout struct {
 
 	Append struct {
 		Size        Offset
+		Apprelids   Offset `c:"apprelids"`
 		Appendplans Offset `c:"appendplans"`
 	} `c:"Append"`
 
 	MergeAppend struct {
 		Size       Offset
+		Apprelids  Offset `c:"apprelids"`
 		Mergeplans Offset `c:"mergeplans"`
 	} `c:"MergeAppend"`
 
@@ -798,6 +800,7 @@ type Layout struct {
 		MjJoinState Offset `c:"mj_JoinState"`
 	} `c:"MergeJoinState"`
 
+	// Instrumentation belongs to a node. From 19 on it is NodeInstrumentation, which begins with an Instrumentation.
 	Instrumentation struct {
 		Size       Offset
 		NeedTimer  Offset `c:"need_timer"`
@@ -813,7 +816,7 @@ type Layout struct {
 		Nloops     Offset `c:"nloops"`
 		Nfiltered1 Offset `c:"nfiltered1"`
 		Nfiltered2 Offset `c:"nfiltered2"`
-	} `c:"Instrumentation"`
+	} `c:"NodeInstrumentation|Instrumentation"`
 
 	ParallelExecutorInfo struct {
 		Size      Offset

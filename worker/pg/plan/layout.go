@@ -12,7 +12,7 @@ import (
 // The versions whose trees were compared with EXPLAIN of a running server.
 const (
 	oldestMajor = 14
-	newestMajor = 18
+	newestMajor = 19
 )
 
 // An UnknownLayoutError means that the structures of a server's version are not known.
@@ -93,5 +93,11 @@ func (s *structures) needed() []layout.Offset {
 	}
 }
 
-// apprelids is the place of a field of Append and MergeAppend: the field before the list of plans, a pointer.
-func apprelids(plans layout.Offset) layout.Offset { return layout.At(int32(plans.Int()) - wordSize) } //nolint:gosec // small
+// apprelids is the place of a field of Append and MergeAppend. Where the layout does not have it, it is the field before
+// the list of plans, a pointer.
+func apprelids(known, plans layout.Offset) layout.Offset {
+	if known.Known() {
+		return known
+	}
+	return layout.At(int32(plans.Int()) - wordSize) //nolint:gosec // small
+}

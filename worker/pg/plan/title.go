@@ -85,9 +85,9 @@ func (r *reader) names(l *Level) error {
 		case n.Kind == "ModifyTable":
 			used[r.number(n.plan, r.ModifyTable.NominalRelation)] = true
 		case n.Kind == "Append":
-			r.use(used, n, r.Append.Appendplans)
+			r.use(used, n, apprelids(r.Append.Apprelids, r.Append.Appendplans))
 		case n.Kind == "MergeAppend":
-			r.use(used, n, r.MergeAppend.Mergeplans)
+			r.use(used, n, apprelids(r.MergeAppend.Apprelids, r.MergeAppend.Mergeplans))
 		}
 	}
 	unique(l.tables, used)
@@ -99,8 +99,8 @@ func (r *reader) names(l *Level) error {
 	return nil
 }
 
-func (r *reader) use(used map[int]bool, n *Node, plans layout.Offset) {
-	for _, i := range r.bitmapset(r.pointer(n.plan, apprelids(plans))) {
+func (r *reader) use(used map[int]bool, n *Node, relids layout.Offset) {
+	for _, i := range r.bitmapset(r.pointer(n.plan, relids)) {
 		used[i] = true
 	}
 }

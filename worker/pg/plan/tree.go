@@ -258,10 +258,24 @@ func (r *reader) subPlans(l *Level, n *Node, field layout.Offset) ([]*Node, erro
 		if !ok || name == "" {
 			return nil, fmt.Errorf("a subplan of a node %s has no name", n.Kind)
 		}
-		child.Label = name
+		child.Label = r.subPlanLabel(plan, name, field == r.PlanState.InitPlan)
 		out = append(out, child)
 	}
 	return out, nil
+}
+
+// subPlanLabel returns the label that EXPLAIN prints. From 19 on, a name of a SubPlan has no kind in front.
+func (r *reader) subPlanLabel(plan uint64, name string, initPlan bool) string {
+	const bareNames, cteSubLink = 19, 7
+	switch {
+	case r.major < bareNames:
+		return name
+	case r.unsigned(plan, r.SubPlan.SubLinkType) == cteSubLink:
+		return "CTE " + name
+	case initPlan:
+		return "InitPlan " + name
+	}
+	return "SubPlan " + name
 }
 
 // The kinds of entries of the range table (RTEKind) that matter here.
