@@ -291,7 +291,7 @@ func (c *Capturer) walkForPlan(out *plan.Stack, snap *snapshot.Snapshot, space *
 		frame := plan.Frame{PC: f.PC, CFA: f.CFA, Exact: f.Exact}
 		if m, ok := space.Find(f.Lookup()); ok && m.CFI != nil {
 			if fde, err := m.CFI.Find(f.Lookup() - m.Bias); err == nil {
-				frame.Start = fde.Start + m.Bias
+				frame.Start, frame.End = fde.Start+m.Bias, fde.End+m.Bias
 			}
 		}
 		for _, number := range c.arch.Preserved {

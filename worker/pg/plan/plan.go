@@ -32,6 +32,7 @@ const (
 type Frame struct {
 	PC    uint64
 	Start uint64 // address of the function, 0 if unknown
+	End   uint64 // behind the function's code, 0 if unknown
 	CFA   uint64 // 0 if unknown
 	Exact bool   // PC itself belongs to the function
 	// Saved are the registers that calls preserve, by number; 0 if the value is unknown.
@@ -132,7 +133,8 @@ type reader struct {
 	*pages
 	*structures
 
-	stack *Stack
+	stack  *Stack
+	splits map[uint64][]speculated // by the return address
 }
 
 // data reports whether an address is aligned and lies in writable private memory.

@@ -40,26 +40,35 @@ func (r *reader) mark(levels []*Level) {
 // follow marks the nodes of one level. Its frames are those inside of its ExecutorRun and outside of the next one.
 func (r *reader) follow(l *Level, inner int) {
 	var current *Node
-	below, entered := false, 0 // the frame that the current node has entered
-	for k := l.frame; k > inner && k >= 0; k-- {
+	// below is set if a node below the current one may run. seen is set once a frame of the current node's function was
+	// passed: a function of the server's instrumentation can be between it and its caller.
+	below, seen, k := false, false, l.frame
+	functions := map[uint64]bool{}
+	for _, n := range l.nodes {
+		functions[n.function] = true
+	}
+	for ; k > inner && k >= 0 && !below; k-- {
 		if r.in(k, evalPlanQual) || r.in(k, evalPlanQualNext) {
 			below = true
 			break
 		}
+		seen = seen || current != nil && r.stack.Frames[k].Start == current.function
 		next, known, step := r.step(l, current, k)
-		if !step {
-			continue
-		}
-		if !known {
+		switch {
+		case !step:
+			below = r.mayCall(l, current, k, seen, functions)
+		case !known:
 			below = true
-			break
+		default:
+			current, seen = next, false
+			current.Active = true
 		}
-		current, entered = next, k-1
-		current.Active = true
 	}
-	below = below || current != nil && r.mayRunOther(l, current, entered, inner)
 	switch {
 	case current != nil:
+		if below {
+			current = r.above(l, current, inner)
+		}
 		current.Running, current.Below = true, below
 	case below:
 		l.Reason = "the running node is not known: the stack has no proof of it"
@@ -68,28 +77,67 @@ func (r *reader) follow(l *Level, inner int) {
 	}
 }
 
-// mayRunOther reports whether one of the frames inside of a node may belong to a node below it, although no call of
-// ExecProcNode was recognised: a compiler that knows the likely function loads the pointer, compares it, and calls the
-// function directly or by the register.
-func (r *reader) mayRunOther(l *Level, current *Node, entered, inner int) bool {
-	if len(r.callees(l, current, max(entered, 0))) == 0 {
+// above returns the lowest node that has all nodes in its tree that may run below the current one. A CTE and an initial
+// plan are elsewhere in the tree than the nodes that run them.
+func (r *reader) above(l *Level, current *Node, inner int) *Node {
+	possible := map[*Node]bool{}
+	var add func(nodes []*Node)
+	add = func(nodes []*Node) {
+		for _, n := range nodes {
+			if !possible[n] {
+				possible[n] = true
+				add(slices.Concat(n.others, n.members, n.subPlans))
+				if n.Kind == "CteScan" {
+					add(r.callees(l, n, l.frame))
+				}
+			}
+		}
+	}
+	add([]*Node{current})
+	for k := l.frame; k > max(inner, 0); k-- {
+		if r.in(k, setParamPlan) {
+			add(l.initPlans)
+		}
+	}
+	var lowest func(n *Node) (*Node, int)
+	lowest = func(n *Node) (*Node, int) { // the number of possible nodes in the tree, and the lowest node with all
+		count := 0
+		if possible[n] {
+			count++
+		}
+		for _, child := range n.Children {
+			found, below := lowest(child)
+			if found != nil {
+				return found, below
+			}
+			count += below
+		}
+		if count == len(possible) {
+			return n, count
+		}
+		return nil, count
+	}
+	if n, _ := lowest(l.Top); n != nil {
+		return n
+	}
+	return l.Top
+}
+
+// mayCall reports whether frame k may run a node below the current one, although no call of ExecProcNode is proven.
+func (r *reader) mayCall(l *Level, current *Node, k int, seen bool, functions map[uint64]bool) bool {
+	if k == 0 {
 		return false
 	}
-	functions := map[uint64]bool{}
-	for _, n := range l.nodes {
-		functions[n.function] = true
+	start := r.stack.Frames[k-1].Start
+	if current == nil {
+		return functions[start]
 	}
-	own := r.stack.Frames[max(entered, 0)].Start == current.function
-	for k := entered; k > max(inner, 0); k-- {
-		if !own && r.stack.Frames[k-1].Start == current.function {
-			own = true // a function of the server's instrumentation calls the node's function
-			continue
-		}
-		if functions[r.stack.Frames[k-1].Start] || r.calledMay(k, functions) {
-			return true
-		}
+	nodes := r.callees(l, current, k)
+	if len(nodes) == 0 || !seen && start == current.function {
+		return false
 	}
-	return false
+	return functions[start] || r.calledMay(k, functions) || r.mayBeBody(nodes, k) ||
+		slices.ContainsFunc(r.speculatedCalls(k), func(s speculated) bool { return s.isCall(r.stack.Frames[k].PC) })
 }
 
 // calledMay reports whether frame k calls one of the functions directly, or the address in a register that was loaded from
@@ -138,10 +186,26 @@ func (r *reader) step(l *Level, current *Node, k int) (next *Node, known, step b
 			return next, next != nil, true
 		}
 	}
-	if k == 0 || !r.callsNode(k) {
+	if k == 0 {
 		return nil, false, false
 	}
 	nodes := r.callees(l, current, k)
+	switch {
+	case r.callsNode(k):
+		if r.mayBeBody(nodes, k) {
+			return nil, false, true
+		}
+	case len(nodes) == 0:
+		return nil, false, false
+	default:
+		expected, split := r.splitCall(l, k)
+		if !split {
+			return nil, false, false
+		}
+		if expected != 0 {
+			nodes = slices.DeleteFunc(slices.Clone(nodes), func(n *Node) bool { return n.function != expected })
+		}
+	}
 	nodes = r.ofFunction(l, nodes, k-1)
 	next = r.choose(nodes, k-1, k)
 	if next == nil && current != nil && (current.Kind == "Append" || current.Kind == "MergeAppend") {
@@ -151,6 +215,36 @@ func (r *reader) step(l *Level, current *Node, k int) (next *Node, known, step b
 		}
 	}
 	return next, next != nil, true
+}
+
+// splitCall reports whether frame k waits for a call through ExecProcNode that the compiler has split. A call of the
+// expected function returns that function. Only the function of a node of the tree proves what the field is.
+func (r *reader) splitCall(l *Level, k int) (expected uint64, is bool) {
+	for _, s := range r.speculatedCalls(k) {
+		if !s.own || !s.isCall(r.stack.Frames[k].PC) {
+			continue
+		}
+		for _, n := range l.nodes {
+			if n.function != s.function {
+				continue
+			}
+			if r.stack.Frames[k].PC == s.direct {
+				return s.function, true
+			}
+			return 0, true
+		}
+	}
+	return 0, false
+}
+
+// mayBeBody reports whether the code of frame k may have in it the body of one of the nodes' functions.
+func (r *reader) mayBeBody(nodes []*Node, k int) bool {
+	for _, s := range r.speculatedCalls(k) {
+		if s.body && (s.function == 0 || slices.ContainsFunc(nodes, func(n *Node) bool { return n.function == s.function })) {
+			return true
+		}
+	}
+	return false
 }
 
 // callees returns the nodes that the current node may run from frame k.

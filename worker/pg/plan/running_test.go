@@ -2,59 +2,143 @@ package plan
 
 import (
 	"encoding/binary"
+	"slices"
 	"testing"
 
 	"pg_stat_backtrace/worker/pg/layout"
 )
 
-// TestMayRunOther has instructions of x86-64 before a return address, and the function of the frame inside of it. A call that
-// may be one of the node below must not leave the mark at the node without a reservation.
-func TestMayRunOther(t *testing.T) {
+// TestMark has instructions of x86-64 before a return address, and the function of the frame inside of it. The mark is at
+// the node below if its call is proven. A call that may be one of the node below must not leave the mark at the node without
+// a reservation.
+func TestMark(t *testing.T) {
 	t.Parallel()
 	const start = 1 << 20
-	const own, child, other, pc = start + 0x100, start + 0x200, start + 0x300, start + 0x180
+	const entry, own, pc, child, other = start + 0x80, start + 0x100, start + 0x280, start + 0x800, start + 0x900
 	l, _ := layout.Of(newestMajor)
 	field := byte(l.PlanState.ExecProcNode.Int())
 	load := []byte{0x48, 0x8b, 0x47, field}                 // mov field(%rdi),%rax
 	compare := []byte{0x48, 0x39, 0xd0, 0x75, 0x08}         // cmp %rdx,%rax; jne
 	call, callRCX := []byte{0xff, 0xd0}, []byte{0xff, 0xd1} // call *%rax; call *%rcx
-	direct := binary.LittleEndian.AppendUint32([]byte{0xe8}, uint32(child-pc))
-	join := func(parts ...[]byte) (all []byte) {
-		for _, p := range parts {
-			all = append(all, p...)
-		}
-		return all
+	near := func(code []byte, at, to int) []byte {
+		return binary.LittleEndian.AppendUint32(code, uint32(to-at-len(code)-4)) //nolint:gosec // wraps
 	}
+	direct := near([]byte{0xe8}, pc-5, child)
+	// split is a call that gcc 16 has split, at an address: it expects function own, and calls the register at rest. equal is
+	// the code after an equal comparison.
+	split := func(at, rest int, argument byte, equal []byte) []byte {
+		code := []byte{0x49, 0x8b, 0x46, field, 0x48, 0x8d, 0x15} // mov field(%r14),%rax; lea own(%rip),%rdx
+		code = near(code, at, own)
+		code = append(code, 0x4c, 0x89, argument, 0x48, 0x39, 0xd0, 0x0f, 0x85) // mov %r14,argument; cmp %rdx,%rax; jne rest
+		code = near(code, at, rest)
+		return append(code, equal...)
+	}
+	const site, splitLength, rdi, rsi = 0x180, 23, 0xf7, 0xf6
+	callOwn := func(at int) []byte { return near([]byte{0xe8}, at, own) }
+	body := []byte{0x85, 0xc9, 0x75, 0x02, 0x90} // test %ecx,%ecx; jne; nop
+	jumps := slices.Concat([]byte{0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x89, 0xfe}, near([]byte{0xe9}, own+7, other))
 	for name, one := range map[string]struct {
-		code   []byte
+		code   []byte // before the return address
+		far    []byte // at site
+		first  []byte // of function own
 		callee uint64
 		leaf   bool
-		want   bool
+		below  uint64 // the function of the node below
+		mark   string
 	}{
-		"a compared pointer":       {code: join(load, compare, call), callee: other, want: true},
-		"a direct call":            {code: direct, callee: other, want: true},
-		"the function of the node": {code: join(compare, callRCX), callee: child, want: true},
-		"another register":         {code: join(load, compare, callRCX), callee: other},
-		"another field":            {code: join([]byte{0x48, 0x8b, 0x47, field + 8}, compare, call), callee: other},
-		"nothing below":            {code: join(load, compare, call), callee: other, leaf: true},
+		"a compared pointer":       {code: slices.Concat(load, compare, call), callee: other, mark: "top or below"},
+		"a direct call":            {code: direct, callee: other, mark: "top or below"},
+		"the function of the node": {code: slices.Concat(compare, callRCX), callee: child, mark: "top or below"},
+		"another register":         {code: slices.Concat(load, compare, callRCX), callee: other, mark: "top"},
+		"another field":            {code: slices.Concat([]byte{0x48, 0x8b, 0x47, field + 8}, compare, call), callee: other, mark: "top"},
+		"nothing below":            {code: slices.Concat(load, compare, call), callee: other, leaf: true, mark: "top"},
+
+		"the register of a split call": {
+			code: call, far: split(start+site, pc-2, rdi, callOwn(start+site+splitLength)), callee: child, mark: "below",
+		},
+		"the register of a split call, and the function jumped": {
+			code: call, far: split(start+site, pc-2, rdi, callOwn(start+site+splitLength)), callee: other, mark: "below",
+		},
+		"a split call of another node's function": {
+			code: split(pc-splitLength-5, start+site, rdi, callOwn(pc-5)), far: call, callee: own, mark: "top or below",
+		},
+		"the expected function of a split call": {
+			code: split(pc-splitLength-5, start+site, rdi, callOwn(pc-5)), far: call, callee: own, below: own, mark: "below",
+		},
+		"a split call in place of which a jump of the function is": {
+			first: jumps, code: split(pc-splitLength-5, start+site, rdi, near([]byte{0xe8}, pc-5, other)), far: call, callee: other,
+			below: own, mark: "below",
+		},
+		"a split call in place of which a jump of another node's function is": {
+			first: jumps, code: split(pc-splitLength-5, start+site, rdi, near([]byte{0xe8}, pc-5, other)), far: call, callee: other,
+			mark: "top or below",
+		},
+		"a split call with another argument": {
+			code: call, far: split(start+site, pc-2, rsi, callOwn(start+site+splitLength)), callee: other, mark: "top or below",
+		},
+		"a call in a function with the body of the node below": {
+			code: callRCX, far: split(start+site, pc-0x20, rdi, body), callee: other, below: own, mark: "top or below",
+		},
+		"a call of a node in a function with the body of the node below": {
+			code: []byte{0xff, 0x50, field}, far: split(start+site, pc-0x20, rdi, body), callee: own, below: own, mark: "top or below",
+		},
 	} {
 		g := &garbage{start: start, data: make([]byte, pageSize)}
-		copy(g.data[pc-start-uint64(len(one.code)):], one.code)
-		below := &Node{function: child}
-		current := &Node{function: own, others: []*Node{below}}
-		if one.leaf {
-			current.others = nil
+		place := func(at int, code []byte) { copy(g.data[at-start:], code) }
+		place(own, one.first)
+		place(start+site, one.far)
+		place(pc-0x20, call) // the register of the calls with a body
+		place(pc-len(one.code), one.code)
+		place(entry-3, []byte{0xff, 0x50, field}) // call *field(%rax)
+		if one.below == 0 {
+			one.below = child
 		}
-		level := &Level{Top: current, nodes: map[uint64]*Node{1: current, 2: below}}
-		for instrumented, frames := range map[bool][]Frame{
-			false: {{Start: one.callee, Exact: true}, {PC: pc, Start: own}},
-			true:  {{Start: one.callee, Exact: true}, {PC: pc, Start: own}, {PC: start + 0x80, Start: other}},
-		} {
+		for _, instrumented := range []bool{false, true} {
+			below := &Node{Kind: "SeqScan", function: one.below}
+			current := &Node{Kind: "Limit", function: own, others: []*Node{below}, Children: []*Node{below}}
+			if one.leaf {
+				current.others = nil
+			}
+			level := &Level{Top: current, nodes: map[uint64]*Node{1: current, 2: below}}
+			frames := []Frame{{Start: one.callee, Exact: true}, {PC: pc, Start: own, End: pc + 0x40}}
+			if instrumented {
+				frames = append(frames, Frame{PC: start + 0x50, Start: start + 0x40})
+			}
+			frames = append(frames, Frame{PC: entry, Start: start + 0x60})
 			s := &Stack{X86: true, Code: []Range{{start, start + pageSize}}, Frames: frames}
+			level.frame = len(frames) - 1
 			r := &reader{pages: newPages(g), structures: &structures{Layout: l}, stack: s}
-			if got := r.mayRunOther(level, current, len(frames)-1, -1); got != one.want {
-				t.Errorf("%s, instrumented %t: %t", name, instrumented, got)
+			r.follow(level, -1)
+			got := map[[2]bool]string{{true, false}: "top", {true, true}: "top or below", {false, false}: "below"}
+			if mark := got[[2]bool{current.Running, current.Below}]; mark != one.mark || below.Running != (mark == "below") {
+				t.Errorf("%s, instrumented %t: the mark is at %q, want %q", name, instrumented, mark, one.mark)
 			}
 		}
+	}
+}
+
+// TestMarkOfCTE: the nodes of a CTE are elsewhere in the tree than its scan. If one of them may run, the mark is at a node
+// above both.
+func TestMarkOfCTE(t *testing.T) {
+	t.Parallel()
+	const start, agg, cteScan, modify, state = 1 << 20, 1<<20 + 0x100, 1<<20 + 0x200, 1<<20 + 0x300, 1<<20 + 0x800
+	l, _ := layout.Of(newestMajor)
+	g := &garbage{start: start, data: make([]byte, pageSize)}
+	binary.NativeEndian.PutUint64(g.data[state-start+l.CteScanState.Cteplanstate.Uint64():], state+8)
+	call := []byte{0xff, 0x50, byte(l.PlanState.ExecProcNode.Int())} // call *field(%rax)
+	copy(g.data[0x80-len(call):], call)
+	copy(g.data[agg-start+0x80-len(call):], call)
+	insert := &Node{Kind: "ModifyTable", function: modify}
+	scan := &Node{Kind: "CteScan", addr: state, function: cteScan}
+	top := &Node{Kind: "Agg", function: agg, init: []*Node{insert}, others: []*Node{scan}, Children: []*Node{insert, scan}}
+	level := &Level{Top: top, nodes: map[uint64]*Node{1: top, state: scan, state + 8: insert}, frame: 3}
+	r := &reader{pages: newPages(g), structures: &structures{Layout: l}, stack: &Stack{
+		X86: true, Code: []Range{{start, start + pageSize}}, Frames: []Frame{
+			{Start: modify, Exact: true}, {PC: cteScan + 0x80, Start: cteScan}, {PC: agg + 0x80, Start: agg}, {PC: start + 0x80, Start: start + 0x60},
+		},
+	}}
+	r.follow(level, -1)
+	if !top.Running || !top.Below || !scan.Active || scan.Running {
+		t.Errorf("top: %+v; scan: %+v", top, scan)
 	}
 }
