@@ -18,8 +18,8 @@ import (
 // between the engines at every attempt, until one of them gives a consistent result.
 //
 // With Options.AllThreads it reads one thread after another. Each thread is consistent, but the threads are not from
-// the same moment. Options.ExtraReads works for a sleeping main thread only, because a sample contains only the
-// stack. With Options.MapsSnapshot, Observe does not read the mappings. Reading them takes longer than all other
+// the same moment. A sample contains only the stack. So Observe copies the memory of Options.ExtraReads after the sample of
+// a main thread, and sets Snapshot.Moved if that memory may have changed since shortly before the sample. With Options.MapsSnapshot, Observe does not read the mappings. Reading them takes longer than all other
 // steps. It may also wait for the process while the process changes its mappings.
 //
 // Errors are the errors of Capture except ErrTraced, ErrDumping and ErrDeadline, and ErrNotObserved.
@@ -104,6 +104,7 @@ type observer struct {
 	maps    []procfs.Mapping
 	also    []snapshot.Stack
 	found   []snapshot.Stack
+	moved   bool // see Snapshot.Moved
 }
 
 // observe makes one attempt. errExecuted means that the process executed another program meanwhile.
@@ -216,7 +217,7 @@ func (w *observer) threads() (*snapshot.Snapshot, error) {
 	if !seen {
 		return nil, snap.Threads[0].Err
 	}
-	snap.Also, snap.Found = w.also, w.found
+	snap.Also, snap.Found, snap.Moved = w.also, w.found, w.moved
 	return snap, nil
 }
 

@@ -63,6 +63,10 @@ func (w *observer) running(tid int, limit time.Duration) (snapshot.Thread, error
 		return thread, w.sampleError(tid, err)
 	}
 	defer s.close()
+	var before marks
+	if tid == w.target.PID {
+		before = w.mark()
+	}
 	taken, err := s.await(limit)
 	if err != nil {
 		return thread, err
@@ -75,6 +79,11 @@ func (w *observer) running(tid int, limit time.Duration) (snapshot.Thread, error
 	}
 	cut := !ok || taken.sp+uint64(len(taken.stack)) < end
 	thread.Stack = snapshot.Stack{Start: taken.sp, Data: taken.stack, Cut: cut}
+	if tid == w.target.PID && w.options.ExtraReads != nil {
+		if w.found = w.follow(tid, &thread.Stack); !before.same(w.mark()) {
+			w.found, w.moved = nil, true
+		}
+	}
 	return thread, nil
 }
 

@@ -14,6 +14,9 @@ type ExtraReads struct {
 	OnStack []Deref
 	// Kinds are up to four known kinds of nodes.
 	Kinds []Kind
+	// Counters are up to four counters, for a process that is not stopped. A counter that has changed between two looks means
+	// that the memory may be from another moment than the stack.
+	Counters []Counter
 	// Elsewhere is how many bytes to copy from the argument's target, for all other nodes.
 	Elsewhere int
 	// Ranges are up to 256 pieces of memory at known addresses, 512 KiB in all. They are copied last.
@@ -41,6 +44,13 @@ type Kind struct {
 	OnStack []Deref
 }
 
+// Counter is a 32-bit number Offset bytes behind the target of the pointer at Address. It is odd while the process writes
+// the data that it counts.
+type Counter struct {
+	Address uint64
+	Offset  int
+}
+
 // Deref is a pointer Offset bytes behind a node's argument. Length bytes are copied from its target.
 type Deref struct {
 	Offset, Length int
@@ -51,6 +61,7 @@ const (
 	MaxVariables = 8
 	MaxDerefs    = 8
 	MaxKinds     = 4
+	MaxCounters  = 4
 	MaxNodes     = 128
 	MaxBlocks    = 768  // below IOV_MAX
 	MaxFollow    = 4096 // bytes from one pointer

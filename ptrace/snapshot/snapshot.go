@@ -30,7 +30,10 @@ type Snapshot struct {
 	Threads      []Thread      // the main thread first, the others by id
 	Also         []Stack       // the readable part of Options.Also
 	Found        []Stack       // the readable part of the memory that Options.ExtraReads led to
-	Blocks       []Stack       // Options.Blocks, in that order; unreadable blocks have no Data
+	// Moved is set if the main thread was sampled on the CPU, and Options.ExtraReads may have led elsewhere at the time of the
+	// sample. Found is then empty.
+	Moved  bool
+	Blocks []Stack // Options.Blocks, in that order; unreadable blocks have no Data
 	// ThreadsLeftOut counts threads beyond the 4096 that one capture takes.
 	ThreadsLeftOut int
 

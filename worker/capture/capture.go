@@ -273,7 +273,21 @@ func (r *run) captureAsleep(ctx context.Context, opts snapshot.Options) *backtra
 
 // captureOnce takes and unwinds one snapshot. It then compares the mappings that it used with the process, except
 // mappings that it has compared before the stop.
-func (r *run) captureOnce(ctx context.Context, opts snapshot.Options) (built, error) {
+func (r *run) captureOnce(ctx context.Context, opts snapshot.Options) (b built, err error) {
+	const samples = 5 // at most, until one shows all levels
+	deadline := cmp.Or(opts.Deadline, snapshot.DefaultDeadline)
+	for i := 1; ; i++ {
+		if b, err = r.tryOnce(ctx, opts); err != nil || b.stale || b.trace.LevelsMissing == "" || i == samples {
+			return b, err
+		}
+		if opts.Deadline = deadline - time.Since(r.began); opts.Deadline < deadline/2 {
+			return b, nil
+		}
+	}
+}
+
+// tryOnce is captureOnce with one snapshot, also if levels of a sampled process are missing.
+func (r *run) tryOnce(ctx context.Context, opts snapshot.Options) (built, error) {
 	snap, notStopped, err := takeSnapshot(ctx, r.target, opts, r.options.NonStop)
 	r.taken()
 	if err != nil {
@@ -354,7 +368,7 @@ func (c *Capturer) build(snap *snapshot.Snapshot, space *naming.Space, o Options
 		t.Threads[i] = w.describe(th, stop)
 		b.record(w.frames, stop)
 		named := time.Now()
-		if i == 0 && (snap.Engine == snapshot.EngineStop || th.Syscall != nil) {
+		if i == 0 {
 			server.read(t, snap, w.frames, space)
 		}
 		t.Unwind += ended.Sub(began)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -175,6 +176,9 @@ func (p *serverProcess) addTo(t *snapshot.ExtraReads) {
 	}
 	p.variables = t.Variables
 	t.OnStack = derefs(wanted.OnStack)
+	for _, c := range wanted.Counters {
+		t.Counters = append(t.Counters, snapshot.Counter(c))
+	}
 	for _, k := range wanted.Known {
 		t.Kinds = append(t.Kinds, snapshot.Kind{Word: k.Callback, OnStack: derefs(k.OnStack)})
 	}
@@ -196,10 +200,16 @@ func (p *serverProcess) read(t *backtrace.Trace, snap *snapshot.Snapshot, walked
 	if p.process != nil {
 		i = space.Mapping(p.mapping.Start)
 	}
-	if i < 0 || space.Maps[i] != p.mapping || len(snap.Found) == 0 {
+	if i < 0 || space.Maps[i] != p.mapping || len(walked) == 0 {
 		return
 	}
 	th := &t.Threads[0]
+	if snap.Moved && slices.ContainsFunc(th.Frames, func(f backtrace.Frame) bool { return f.Module == levels.Library }) {
+		t.LevelsMissing = levels.Moved
+	}
+	if len(snap.Found) == 0 {
+		return
+	}
 	place := physical(walked, th.Frames)
 	live := process.NewMemory(snap.PID)
 	in := levels.Input{
@@ -208,8 +218,9 @@ func (p *serverProcess) read(t *backtrace.Trace, snap *snapshot.Snapshot, walked
 			n, _ := live.Read(addr, b)
 			return n
 		},
-		Code:   func(addr uint64) levels.Code { return p.describe(space, addr) },
-		Frames: spans(snap.Threads[0].Stack.Start, walked, place, th.Frames),
+		Code:    func(addr uint64) levels.Code { return p.describe(space, addr) },
+		Frames:  spans(snap.Threads[0].Stack.Start, walked, place, th.Frames),
+		Sampled: snap.Engine != snapshot.EngineStop && snap.Threads[0].Syscall == nil,
 	}
 	p.remember(in.Frozen)
 	result := p.process.Read(&in)
@@ -217,7 +228,7 @@ func (p *serverProcess) read(t *backtrace.Trace, snap *snapshot.Snapshot, walked
 		f := &th.Frames[l.Frame]
 		f.Levels = append(f.Levels, l.Level)
 	}
-	t.Wait, t.Query, t.QueryCut = result.Wait, result.Query, result.QueryCut
+	t.Wait, t.Query, t.QueryCut, t.LevelsMissing = result.Wait, result.Query, result.QueryCut, result.Missing
 	t.QueryFrame = queryFrame(th.Frames)
 }
 
@@ -307,7 +318,8 @@ func spans(low uint64, walked []unwind.Frame, place []int, lines []backtrace.Fra
 			break // the caller does not see this frame and the frames behind it
 		}
 		if end := walked[i].CFA; end > low {
-			out = append(out, levels.Frame{Index: place[i], Start: low, End: end, Module: lines[place[i]].Module})
+			line := &lines[place[i]]
+			out = append(out, levels.Frame{Index: place[i], Start: low, End: end, Module: line.Module, Function: line.Function})
 			low = end
 		}
 	}

@@ -19,6 +19,8 @@ type Trace struct {
 	// Unrecognised is the reason for which a PostgreSQL server's own state was not read: its program has a server's
 	// variables, but its version is unknown. Otherwise it is empty.
 	Unrecognised string
+	// LevelsMissing is the reason why PL/pgSQL levels of a process that was sampled on the CPU are missing, else "".
+	LevelsMissing string
 	// Pause is an upper bound on how long the process was stopped. Held is the part after the stop was noticed. Both
 	// are 0 without a stop.
 	Pause, Held time.Duration

@@ -7,6 +7,8 @@ import pglayout "pg_stat_backtrace/worker/pg/layout"
 type layout struct {
 	// PLpgSQL_execstate (plpgsql.h); func comes first.
 	errStmt, errVar, errText int
+	// PgBackendStatus.st_changecount (backend_status.h).
+	changes int
 	// PLpgSQL_function (plpgsql.h).
 	signature, oid int
 	// What _SPI_error_callback (spi.c) calls an expression.
@@ -42,6 +44,7 @@ func layoutOf(major int) *layout {
 	}
 	c, v, w := &l.CopyFromStateData, &l.LVRelState, &l.ParallelVacuumState
 	result := &layout{
+		changes: l.PgBackendStatus.StChangecount.Int(),
 		errStmt: l.PLpgSQLExecstate.ErrStmt.Int(), errVar: l.PLpgSQLExecstate.ErrVar.Or(0),
 		errText: l.PLpgSQLExecstate.ErrText.Int(), signature: l.PLpgSQLFunction.FnSignature.Int(),
 		oid: l.PLpgSQLFunction.FnOid.Int(), expression: "SQL expression",

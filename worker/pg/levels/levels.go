@@ -43,14 +43,17 @@ type Frame struct {
 	Index int
 	// Start and End are the bounds of the frame: from the callee's canonical frame address to its own.
 	Start, End uint64
-	// Module is the base name of the file with the frame's code.
-	Module string
+	// Module is the base name of the file with the frame's code, and Function its function, "" if unknown.
+	Module, Function string
 }
 
 // Input is one snapshot of a process.
 type Input struct {
 	// Frozen is the memory that was copied in the stop: the stack and the extra reads.
 	Frozen Memory
+	// Sampled is set if the process ran on: the stack is of one moment, and the extra reads were copied shortly after it.
+	// The words behind ExtraReads.Head, Variables and Counters were the same before and after.
+	Sampled bool
 	// Live is the current memory of the process.
 	Live Memory
 	// Code describes code addresses.
@@ -67,6 +70,8 @@ type Result struct {
 	Query    string
 	QueryCut bool
 	Wait     backtrace.Wait
+	// Missing is the reason why levels of a sampled process are missing, "" if none are.
+	Missing string
 }
 
 // Placed is a level with the number of its frame.
@@ -109,6 +114,14 @@ type ExtraReads struct {
 	OnStack   []Deref
 	Known     []Known
 	Elsewhere int
+	Counters  []Counter
+}
+
+// Counter is a 32-bit number Offset bytes behind the target of the pointer at Address. The process changes it when it
+// begins or ends a statement, and it is odd meanwhile.
+type Counter struct {
+	Address uint64
+	Offset  int
 }
 
 // Known lists the pointers in the arguments of a known callback.
@@ -146,6 +159,9 @@ func (p *Process) ExtraReads() ExtraReads {
 	if p.server.activities != 0 {
 		t.Variables = append(t.Variables, Variable{Address: p.bias + p.server.activities})
 	}
+	if p.server.entry != 0 {
+		t.Counters = append(t.Counters, Counter{Address: p.bias + p.server.entry, Offset: l.changes})
+	}
 	if at := p.plpgsqlAt.Load(); at != 0 {
 		t.Known = append(t.Known, Known{at, estate})
 	}
@@ -159,8 +175,12 @@ func (p *Process) ExtraReads() ExtraReads {
 func (p *Process) Read(in *Input) Result {
 	r := reader{Process: p, in: in}
 	var out Result
-	out.Wait = r.wait()
 	out.Query, out.QueryCut = r.query()
+	if in.Sampled {
+		out.Levels, out.Missing = r.sampled()
+		return out
+	}
+	out.Wait = r.wait()
 	out.Levels = r.levels()
 	return out
 }

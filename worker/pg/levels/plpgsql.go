@@ -8,6 +8,9 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
+// Library is the base name of PL/pgSQL's library.
+const Library = plpgsqlModule
+
 const (
 	plpgsqlModule = "plpgsql.so"
 	execCallback  = "plpgsql_exec_error_callback"

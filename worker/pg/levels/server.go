@@ -17,8 +17,8 @@ type Server struct {
 	layout *layout
 	waits  map[uint32]string
 	// error_context_stack, debug_query_string and my_wait_event_info; the function GetDatabaseEncoding, 0 if unknown;
-	// the setting track_activities, 0 if unknown.
-	list, query, wait, getEncoding, activities uint64
+	// the setting track_activities and the variable MyBEEntry, 0 if unknown.
+	list, query, wait, getEncoding, activities, entry uint64
 	// encoding is the address of the variable DatabaseEncoding, or 0 before the first read of a process.
 	encoding atomic.Uint64
 	// seen caches functions that were recognised by their code.
@@ -42,7 +42,7 @@ func (e *UnknownVersionError) Unwrap() error { return ErrNotServer }
 // Variables returns the symbols that NewServer needs. Every server exports them, stripped or not.
 func Variables() []string {
 	return []string{"error_context_stack", "debug_query_string", "my_wait_event_info", "GetDatabaseEncoding",
-		"pgstat_track_activities"}
+		"pgstat_track_activities", "MyBEEntry"}
 }
 
 // NewServer identifies a program by its symbols and by the version in its data. It searches the data of segments,
@@ -52,7 +52,7 @@ func NewServer(symbol func(name string) uint64, data io.Reader) (*Server, error)
 	s := &Server{
 		list: symbol("error_context_stack"), query: symbol("debug_query_string"),
 		wait: symbol("my_wait_event_info"), getEncoding: symbol("GetDatabaseEncoding"),
-		activities: symbol("pgstat_track_activities"),
+		activities: symbol("pgstat_track_activities"), entry: symbol("MyBEEntry"),
 	}
 	if s.list == 0 || s.query == 0 || s.wait == 0 {
 		return nil, ErrNotServer

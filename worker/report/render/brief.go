@@ -39,6 +39,7 @@ func Brief(t *backtrace.Trace, o Options) string {
 	}
 	b.line(colourFaint, "not stopped: ", t.NotStopped)
 	b.line(colourFaint, "server not recognised: ", t.Unrecognised)
+	b.line(colourFaint, "PL/pgSQL levels missing: ", t.LevelsMissing)
 	for i := range t.Threads {
 		th := &t.Threads[i]
 		if len(t.Threads) > 1 {

@@ -26,6 +26,7 @@ type jsonTrace struct {
 	Engine  string  `json:"engine"`
 	NotStop string  `json:"not_stopped,omitempty"`
 	Unknown string  `json:"server_not_recognised,omitempty"`
+	NoLevel string  `json:"levels_missing,omitempty"`
 	PauseUS float64 `json:"pause_us"`
 	// What a PostgreSQL process says about itself.
 	WaitEventType  string       `json:"wait_event_type,omitempty"`
@@ -103,6 +104,7 @@ type jsonPhrase struct {
 func JSON(w io.Writer, t *backtrace.Trace) error {
 	out := jsonTrace{
 		PID: t.PID, Engine: t.Engine, NotStop: valid(t.NotStopped), Unknown: t.Unrecognised,
+		NoLevel:       t.LevelsMissing,
 		PauseUS:       float64(t.Pause.Nanoseconds()) / 1e3,
 		WaitEventType: t.Wait.Class, WaitEvent: t.Wait.Event,
 		Query: valid(t.Query), QueryTruncated: t.QueryCut,

@@ -129,6 +129,9 @@ func remarks(t *backtrace.Trace, thread int) []string {
 	if thread == 0 && t.Unrecognised != "" {
 		list = append(list, "server not recognised: "+t.Unrecognised)
 	}
+	if thread == 0 && t.LevelsMissing != "" {
+		list = append(list, "PL/pgSQL levels missing: "+t.LevelsMissing)
+	}
 	if frames := t.Threads[thread].Kernel; len(frames) > 0 {
 		names := make([]string, len(frames))
 		for i, frame := range frames {

@@ -1,0 +1,64 @@
+package observe
+
+import (
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/snapshot"
+)
+
+// mostWork bounds the time on the CPU between the two looks at a running process. In a longer time the process could leave
+// a function, change it, and enter it again at the same addresses. The sample itself needs samplePeriod of this time.
+const mostWork = time.Millisecond
+
+// marks are the words by which an observer decides whether a running process still has the extra reads of an earlier
+// moment: the head of the list, the pointers, and the counters.
+type marks struct {
+	words []uint64
+	work  time.Duration // time on the CPU
+	ok    bool          // everything was read, and no counter is odd
+}
+
+// mark reads the words.
+func (w *observer) mark() marks {
+	t := w.options.ExtraReads
+	if t == nil {
+		return marks{}
+	}
+	m := marks{ok: true}
+	word := func(address uint64, size int) uint64 {
+		var b [8]byte
+		n, err := process.ReadMemory(w.target.PID, address, b[:size])
+		m.ok = m.ok && err == nil && n == size
+		return binary.NativeEndian.Uint64(b[:])
+	}
+	if t.Head != 0 {
+		m.words = append(m.words, word(t.Head, 8))
+	}
+	for _, v := range t.Variables[:min(len(t.Variables), snapshot.MaxVariables)] {
+		if v.Follow > 0 {
+			m.words = append(m.words, word(v.Address, 8))
+		}
+	}
+	for _, c := range t.Counters[:min(len(t.Counters), snapshot.MaxCounters)] {
+		count := word(word(c.Address, 8)+uint64(c.Offset), 4)
+		first := binary.NativeEndian.AppendUint64(nil, count)
+		m.ok = m.ok && binary.NativeEndian.Uint32(first)%2 == 0
+		m.words = append(m.words, count)
+	}
+	const scheduling, shift = 2, 3 // CPUCLOCK_SCHED, and the place of the PID in a clock's number
+	var now unix.Timespec
+	err := unix.ClockGettime(int32(^w.target.PID<<shift|scheduling), &now)
+	m.ok = m.ok && err == nil
+	m.work = time.Duration(now.Nano())
+	return m
+}
+
+// same reports whether a later look found the same words, soon enough.
+func (m marks) same(later marks) bool {
+	return m.ok && later.ok && slices.Equal(m.words, later.words) && later.work-m.work <= mostWork
+}
