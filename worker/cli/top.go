@@ -38,6 +38,7 @@ type topFlags struct {
 	interval                   time.Duration
 	batch, all                 bool
 	sort                       string
+	since, until, at           string
 	count, pid, width, height  int
 }
 
@@ -66,8 +67,9 @@ blocked sessions; an operator token also shows names, texts, stacks, plans and
 memory. The token file must not be readable by other users. If the worker stops,
 the last data stays, and the command tries again.
 
-If a worker records the server (--record-dir), its files fill the picture of the
-time before the start.
+If a worker records the server (--record-dir), its files have the time before the
+start. --since and --until, or --at, or the key t, show an earlier time. Each part
+without data has its reason.
 
 --batch prints the screen as plain text, -n times, and --format json the data of
 each refresh. Without -D, the command takes the server of this host, or lists them
@@ -86,6 +88,7 @@ func newTop() *cobra.Command {
   pg_stat_backtrace top -D /srv/pgdata --batch --view who --by user
   pg_stat_backtrace top -D /srv/pgdata --batch --pid 4711
   pg_stat_backtrace top --connect https://db1.example:9188 --token-file ~/.pgsb-token
+  pg_stat_backtrace top -D /srv/pgdata --record-dir /var/lib/pg_stat_backtrace --at "yesterday 03:00"
   pg_stat_backtrace top --all
   pg_stat_backtrace top -D /srv/pgdata --format json -n 1 | jq '.findings.findings[].text'`,
 		Args: usageArgs(cobra.NoArgs),
@@ -113,6 +116,9 @@ func newTop() *cobra.Command {
 	fs.StringVar(&f.side, "side", string(source.Both), "in the view flame, show the stacks of `SIDE`: both, on-cpu or off-cpu")
 	fs.StringArrayVar(&f.filters, "filter", nil, "count only sessions with `PROPERTY=VALUE`; may be given several times")
 	fs.IntVar(&f.pid, "pid", 0, "begin with the session of this `PID`, as the server has it")
+	fs.StringVar(&f.since, "since", "", "show the recorded time from `TIME`: "+whenUsage)
+	fs.StringVar(&f.until, "until", "", "with --since: show the time until `TIME`; default: now")
+	fs.StringVar(&f.at, "at", "", "show sessions, blocked processes and findings at `TIME`, and the time around it")
 	fs.IntVar(&f.width, "width", 0, "with --batch: `N` columns (default $COLUMNS, or 120)")
 	fs.IntVar(&f.height, "height", 0, "with --batch: `N` lines (default $LINES, or 40)")
 	_ = cmd.MarkFlagDirname("pgdata")
@@ -175,7 +181,40 @@ func (f *topFlags) check(pidGiven bool) (*view.State, error) {
 		}
 		s.Filter = append(s.Filter, source.Condition{By: source.By(property), Key: value})
 	}
-	return s, nil
+	s.When = parseWhen
+	return s, f.checkTime(s, time.Now())
+}
+
+// checkTime chooses the time that the screen shows.
+func (f *topFlags) checkTime(s *view.State, now time.Time) error {
+	var since, at time.Time
+	until := now
+	for _, x := range []struct {
+		flag, text string
+		to         *time.Time
+	}{{"since", f.since, &since}, {"until", f.until, &until}, {"at", f.at, &at}} {
+		if x.text == "" {
+			continue
+		}
+		t, err := parseWhen(x.text, now)
+		if err != nil {
+			return fmt.Errorf("--%s: %w", x.flag, err)
+		}
+		*x.to = t
+	}
+	switch {
+	case f.since == "" && f.until != "":
+		return errors.New("--until needs --since")
+	case f.since != "":
+		if err := s.SetSpan(source.Span{From: since, To: until}, at, now); err != nil {
+			return fmt.Errorf("--since and --until: %w", err)
+		}
+	case f.at != "":
+		if err := s.SetMoment(at, now); err != nil {
+			return fmt.Errorf("--at: %w", err)
+		}
+	}
+	return nil
 }
 
 // checkServers validates the flags that choose servers.
@@ -183,10 +222,10 @@ func (f *topFlags) checkServers() error {
 	switch {
 	case len(f.connect) > 0 && (f.dataDir != "" || f.recordDir != ""):
 		return errors.New("--connect does not go with -D and --" + flagRecordDir)
-	case f.all && (f.dataDir != "" || f.pid != 0 || len(f.filters) > 0):
-		return errors.New("--all does not go with -D, --pid and --filter")
-	case len(f.connect) > 1 && (f.pid != 0 || len(f.filters) > 0):
-		return errors.New("several workers do not go with --pid and --filter")
+	case f.all && (f.dataDir != "" || f.pid != 0 || len(f.filters) > 0 || f.since != "" || f.at != ""):
+		return errors.New("--all does not go with -D, --pid, --filter, --since and --at")
+	case len(f.connect) > 1 && (f.pid != 0 || len(f.filters) > 0 || f.since != "" || f.at != ""):
+		return errors.New("several workers do not go with --pid, --filter, --since and --at")
 	case len(f.connect) > mostServers:
 		return fmt.Errorf("--connect can be given %d times, not %d", mostServers, len(f.connect))
 	case len(f.tokenFile) > 0 && len(f.connect) == 0:

@@ -136,6 +136,7 @@ func (l *servers) search() error {
 	}
 	for _, dir := range found {
 		e := &serverEntry{state: *view.NewState(dir)}
+		e.state.When = parseWhen
 		add(dir, e)
 	}
 	for _, p := range denied {

@@ -198,6 +198,7 @@ func parse(raw string) (*view.State, error) {
 		return nil, errors.New("the parameters cannot be read")
 	}
 	s := view.NewState("")
+	var from, to, at time.Time
 	for name, values := range q {
 		if name != "filter" && len(values) != 1 {
 			return nil, fmt.Errorf("the parameter %q must be given once", name)
@@ -220,10 +221,16 @@ func parse(raw string) (*view.State, error) {
 			}
 		case "seconds":
 			n, err := strconv.Atoi(value)
-			if err != nil || n < 1 || n > 24*3600 {
-				return nil, errors.New("seconds must be from 1 to 86400")
+			if err != nil || n < 1 || n > longest {
+				return nil, fmt.Errorf("seconds must be from 1 to %d", longest)
 			}
 			s.SetWindow(time.Duration(n) * time.Second)
+		case "from", "to", "at":
+			t, err := time.Parse(time.RFC3339, value)
+			if err != nil || t.Year() < 1970 || t.Year() > 9999 {
+				return nil, fmt.Errorf("%s must be a time such as 2026-11-28T03:00:00Z", name)
+			}
+			*map[string]*time.Time{"from": &from, "to": &to, "at": &at}[name] = t
 		case "pid":
 			if s.PID, err = strconv.Atoi(value); err != nil || s.PID < 1 || s.PID > 1<<31-1 {
 				return nil, errors.New("pid must be a positive number")
@@ -239,7 +246,23 @@ func parse(raw string) (*view.State, error) {
 	if s.Page == view.PageSession && s.PID == 0 {
 		return nil, errors.New("the view session needs pid")
 	}
-	return s, nil
+	return s, chooseTime(s, from, to, at, time.Now())
+}
+
+// longest is the longest span until now, in seconds.
+const longest = 7 * 24 * 3600
+
+// chooseTime sets the earlier time of a request, if it has one.
+func chooseTime(s *view.State, from, to, at, now time.Time) error {
+	switch {
+	case from.IsZero() != to.IsZero():
+		return errors.New("from goes with to")
+	case !from.IsZero():
+		return s.SetSpan(source.Span{From: from, To: to}, at, now)
+	case !at.IsZero():
+		return s.SetMoment(at, now)
+	}
+	return nil
 }
 
 // conditions reads filters of the form PROPERTY=KEY.

@@ -223,7 +223,16 @@ func (c *Client) get(ctx context.Context, s *view.State, page view.Page) (*view.
 
 // query returns the parameters for a view.
 func query(s *view.State, page view.Page) string {
-	q := url.Values{"view": {view.Names()[page]}, "seconds": {strconv.Itoa(int(s.Window().Seconds()))}}
+	q := url.Values{"view": {view.Names()[page]}}
+	if s.Live() {
+		q.Set("seconds", strconv.Itoa(int(s.Window().Seconds())))
+	} else {
+		q.Set("from", s.Span.From.UTC().Format(time.RFC3339Nano))
+		q.Set("to", s.Span.To.UTC().Format(time.RFC3339Nano))
+		if !s.Moment.IsZero() {
+			q.Set("at", s.Moment.UTC().Format(time.RFC3339Nano))
+		}
+	}
 	switch page {
 	case view.PageWho:
 		q.Set("by", string(s.By))
@@ -321,6 +330,9 @@ func check(d *view.Data) error {
 				return errors.New("a column of the load is not complete")
 			}
 		}
+	}
+	if l := d.Load; l != nil && len(l.Gaps) > manyRows {
+		return errors.New("the load has too many gaps")
 	}
 	if w := d.Who; w != nil {
 		for i := range w.Rows {

@@ -18,7 +18,7 @@ import (
 const (
 	maxSamples = 2 * 3600     // without minutes
 	maxMinutes = 10 * 24 * 60 // summed samples
-	maxRows    = 300_000 // of minutes, and of the other samples
+	maxRows    = 300_000      // of minutes, and of the other samples
 	maxNames   = 50_000
 	maxName    = 2 << 10  // bytes
 	maxRowsOf  = 20_000   // of one sample
@@ -34,7 +34,7 @@ type past struct {
 	rows       int // of all samples
 	minuteRows int // of minutes
 	most       int // rows; 0: maxRows
-	names   names
+	names      names
 	// normalized has texts of statements, and the same without values. It is cleared when it is full.
 	normalized map[string]string
 	// known has the rows of the newest sample.

@@ -148,6 +148,16 @@ func (c *canvas) header() {
 func (c *canvas) age(right int) int {
 	i := c.d.Info
 	text := "no data yet"
+	if !c.s.Live() {
+		text = "◀ " + c.s.moment().Local().Format("2006-01-02 15:04:05 MST")
+		if i.Last != nil && i.Past {
+			text = "◀ recorded " + i.Last.Local().Format("2006-01-02 15:04:05 MST")
+			if i.Recorded == "" {
+				text = "◀ sampled " + i.Last.Local().Format("2006-01-02 15:04:05 MST")
+			}
+		}
+		return c.Right(right, 0, bar, text)
+	}
 	if i.Last != nil {
 		at := *i.Last
 		if c.d.page == c.s.Page || c.s.Paused {
@@ -189,12 +199,21 @@ func (c *canvas) tabs() {
 		x++
 	}
 	right := c.Right(c.Width-1, 1, dim, "? help")
-	c.Right(right-2, 1, dim, "last "+span(c.s.Window()))
+	note := "last " + span(c.s.Window())
+	if !c.s.Live() {
+		note = spanText(c.s.Span, c.now)
+		if x+len(note) > right-3 {
+			note = span(c.s.Window())
+		}
+	}
+	c.Right(right-2, 1, dim, note)
 }
 
 // span returns a round duration in words.
 func span(d time.Duration) string {
 	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%d d", int(d.Hours()/24))
 	case d >= time.Hour:
 		return fmt.Sprintf("%d h", int(d.Hours()))
 	case d >= time.Minute:
@@ -257,9 +276,14 @@ func (c *canvas) failed(x, y, limit int, name string) int {
 func (c *canvas) footer() {
 	y := c.Height - 1
 	switch {
-	case c.s.Typing:
-		x := c.Text(1, y, c.Width-1, bold, "/"+c.s.Search)
+	case c.s.typing != typingNothing:
+		lead, hint := "/", ""
+		if c.s.typing == typingTime {
+			lead, hint = "time: ", "03:00, yesterday 03:00, 03:00..03:15, -2h; empty: live"
+		}
+		x := c.Text(1, y, c.Width-1, bold, lead+c.s.typed)
 		c.Text(x, y, c.Width-1, chosen, " ")
+		c.Text(x+3, y, c.Width-1, dim, hint)
 		return
 	case c.s.Message != "":
 		lines := Wrap(c.s.Message, c.Width-2, 4)
@@ -277,7 +301,11 @@ func (c *canvas) footer() {
 		right = c.Right(right, y, dim, fmt.Sprintf("costs %.1f %% of a CPU", *c.d.Info.CostPercent)) - 1
 	}
 	x := 1
-	for _, k := range c.keys() {
+	keys := c.keys()
+	if !c.s.Live() {
+		keys = append([][2]string{{"0", "live"}, {"[]", "moment"}, {"<>", "earlier, later"}}, keys...)
+	}
+	for _, k := range keys {
 		if x+Width(k[0])+1+Width(k[1]) > right {
 			break
 		}
@@ -290,13 +318,13 @@ func (c *canvas) footer() {
 func (c *canvas) keys() [][2]string {
 	switch c.s.Page {
 	case PageLoad:
-		return [][2]string{{"↑↓", "select"}, {"Enter", "open"}, {"+-", "time"}, {"space", "stop"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
+		return [][2]string{{"↑↓", "select"}, {"Enter", "open"}, {"+-", "zoom"}, {"t", "time"}, {"space", "stop"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
 	case PageWho:
-		return [][2]string{{"Tab", "by"}, {"Enter", "filter"}, {"Backspace", "back"}, {"q", "quit"}, {"+-", "time"}, {"y", "command"}, {"/", "search"}}
+		return [][2]string{{"Tab", "by"}, {"Enter", "filter"}, {"Backspace", "back"}, {"q", "quit"}, {"+-", "zoom"}, {"y", "command"}, {"/", "search"}}
 	case PageBlocking:
 		return [][2]string{{"↑↓", "select"}, {"Enter", "session"}, {"space", "stop"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
 	case PageFlame:
-		return [][2]string{{"Tab", "on/off CPU"}, {"↑↓", "select"}, {"Backspace", "back"}, {"+-", "time"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
+		return [][2]string{{"Tab", "on/off CPU"}, {"↑↓", "select"}, {"Backspace", "back"}, {"+-", "zoom"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
 	case PageSession, numPages:
 	}
 	return [][2]string{{"Tab", "panel"}, {"↑↓", "scroll"}, {"c", "capture now"}, {"Backspace", "back"}, {"q", "quit"}, {"y", "command"}}
@@ -309,8 +337,11 @@ func (c *canvas) help(y int) {
 		{"↑ ↓ j k PgUp PgDn", "select a row, or scroll; also Home, End"},
 		{"Enter", "open a finding or a session; in Who: filter by the row"},
 		{"Backspace Esc", "back: remove the last filter, leave the session"},
-		{"Tab ← →", "in Who: another property; in Session: a panel; in Flame: a side"},
-		{"+ -", "a shorter or longer time: 1, 5, 15 min, 1, 2 h"},
+		{"Tab ← →", "in Who: a property; in Session: a panel; in Flame: a side"},
+		{"+ -", "a shorter or longer time: 1 min to 7 days"},
+		{"t", "go to a time: 03:00, yesterday 03:00, 03:00..03:15, -2h"},
+		{"← → [ ]", "in Load and Blocking (or in all views): another moment"},
+		{"< > 0", "the time before; the time after; live"},
 		{"space", "stop the picture, and continue"},
 		{"c", "in Session: capture now, and keep the stack"},
 		{"/ n N", "search; next and previous match"},
@@ -325,13 +356,18 @@ func (c *canvas) help(y int) {
 		c.Text(23, y, c.Width, plain, r[1])
 		y++
 	}
-	y++
+	if c.Height > fewest+len(rows)+4 {
+		y++
+	}
 	for _, note := range []string{
 		"Active sessions are means over time. DB time is the time of all active sessions. CPU: the session has no wait event. It runs, " +
 			"waits for a processor, or waits in code without a wait event.",
-		"The line in the chart is the number of processors that the server may use. ┄ sampled by this program, ━ recorded.",
+		"The line in the chart is the number of processors of the server. ┄ sampled by this program, ━ recorded, ═ means over minutes, ░ no data.",
 	} {
 		for _, line := range Wrap(note, c.Width-4, 3) {
+			if y >= c.Height-footLines {
+				return
+			}
 			c.Text(2, y, c.Width, dim, line)
 			y++
 		}

@@ -26,9 +26,18 @@ func Fetch(ctx context.Context, src source.Source, s *State, before *Data, now t
 		}
 	}
 	var err error
+	if !s.Live() {
+		earlier, err := past(ctx, src, s)
+		if err != nil {
+			d.Info, _ = src.Info(ctx)
+			d.failAll(err)
+			return d
+		}
+		src = earlier
+	}
 	d.Info, err = src.Info(ctx)
 	failed("info", err)
-	span := source.Span{From: now.Add(-s.Window()), To: now}
+	span := s.SpanAt(now)
 	q := source.Query{Span: span, Filter: s.Filter}
 	on := func(p Page) bool { return whole || s.Page == p }
 	if on(PageLoad) {
@@ -61,6 +70,22 @@ func Fetch(ctx context.Context, src source.Source, s *State, before *Data, now t
 		d.session(ctx, src, s, before, span, wide)
 	}
 	return d
+}
+
+// past returns the source of an earlier span.
+func past(ctx context.Context, src source.Source, s *State) (source.Source, error) {
+	historian, ok := src.(source.Historian)
+	if !ok {
+		return nil, source.ErrNotRecorded
+	}
+	return historian.Past(ctx, s.Span, s.Moment)
+}
+
+// failAll notes the reason why there is no data.
+func (d *Data) failAll(err error) {
+	for _, name := range []string{"load", "findings", "sessions", "who", "blocking", "session", "stack", "plan", "memory", "flame"} {
+		d.Errors[name] = err.Error()
+	}
 }
 
 // session asks for the data of one process.
@@ -156,9 +181,7 @@ func Unanswered(s *State, before *Data, now time.Time, err error) *Data {
 	d.Info.Error = err.Error()
 	if !d.has(s.Page) { // the page says why it is empty
 		d.page, d.Errors = s.Page, map[string]string{}
-		for _, name := range []string{"load", "findings", "sessions", "who", "blocking", "session", "stack", "plan", "memory", "flame"} {
-			d.Errors[name] = err.Error()
-		}
+		d.failAll(err)
 	}
 	return d
 }

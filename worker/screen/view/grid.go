@@ -91,7 +91,7 @@ func (g *Grid) Set(x, y int, r rune, s Style) {
 
 // plainGlyph returns an ASCII character for a character of the program.
 func plainGlyph(r rune) rune {
-	const from, to = "─│├└┬┤┴╌┄━▁▂▃▄▅▆▇█■▲▸●✗…›↑↓←→×·▔❚", "-||`+|+---....####*!>*x.>^v<>x.-|"
+	const from, to = "─│├└┬┤┴╌┄━═░◀▁▂▃▄▅▆▇█■▲▸●✗…›↑↓←→×·▔❚", "-||`+|+---=:<....####*!>*x.>^v<>x.-|"
 	i := 0
 	for _, f := range from {
 		if f == r {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/screen/source"
@@ -33,8 +34,8 @@ func Handle(s *State, d *Data, key string) Action {
 		return Suspend
 	case key == "ctrl-l":
 		return Redraw
-	case s.Typing:
-		return s.typed(d, key)
+	case s.typing != typingNothing:
+		return s.typeKey(d, key)
 	case s.Help:
 		s.Help = false
 		return None
@@ -45,7 +46,7 @@ func Handle(s *State, d *Data, key string) Action {
 	case "?", "f1", "h":
 		s.Help = true
 	case "/":
-		s.Typing, s.Search = true, ""
+		s.typing, s.typed = typingSearch, ""
 	case "n":
 		s.find(d, 1)
 	case "N":
@@ -54,12 +55,6 @@ func Handle(s *State, d *Data, key string) Action {
 		return s.open(Page(key[0] - '1'))
 	case " ":
 		s.Paused = !s.Paused
-		return Refresh
-	case "+", "=":
-		s.window = max(0, s.window-1)
-		return Refresh
-	case "-":
-		s.window = min(len(windows())-1, s.window+1)
 		return Refresh
 	case "r":
 		s.Filter = nil
@@ -71,6 +66,9 @@ func Handle(s *State, d *Data, key string) Action {
 	case "enter":
 		return s.enter(d)
 	default:
+		if action, ok := s.movesTime(d, key); ok {
+			return action
+		}
 		return s.move(d, key)
 	}
 	return None
@@ -112,6 +110,8 @@ func (s *State) back() Action {
 			s.By = last.By
 			s.cursor[PageWho] = cursor{key: "who:" + last.Key}
 		}
+	case s.Page == PageLoad && !s.Live():
+		s.SetLive()
 	default:
 		s.Page = PageLoad
 	}
@@ -317,24 +317,29 @@ func (s *State) step(d *Data, by int) {
 	s.cursor[s.Page] = cursor{keys[i], i}
 }
 
-// typed handles a key of the text to search for.
-func (s *State) typed(d *Data, key string) Action {
+// typeKey handles a key while the user types a text.
+func (s *State) typeKey(d *Data, key string) Action {
 	const longest = 100
 	switch key {
 	case "enter":
-		s.Typing = false
+		purpose := s.typing
+		s.typing = typingNothing
+		if purpose == typingTime {
+			return s.goTo(d, s.typed)
+		}
+		s.Search = s.typed
 		s.find(d, 1)
 	case "esc":
-		s.Typing, s.Search = false, ""
+		s.typing = typingNothing
 	case "backspace":
-		if r := []rune(s.Search); len(r) > 0 {
-			s.Search = string(r[:len(r)-1])
+		if r := []rune(s.typed); len(r) > 0 {
+			s.typed = string(r[:len(r)-1])
 		} else {
-			s.Typing = false
+			s.typing = typingNothing
 		}
 	default:
-		if r := []rune(key); len(r) == 1 && len(s.Search) < longest {
-			s.Search += key
+		if r := []rune(key); len(r) == 1 && len(s.typed) < longest {
+			s.typed += key
 		}
 	}
 	return None
@@ -438,7 +443,20 @@ func Command(s *State, d *Data) string {
 		server = "--connect " + render.ShellWord(s.Connect) + " --token-file " + render.ShellWord(cmp.Or(s.TokenFile, "FILE"))
 	}
 	top := "pg_stat_backtrace top " + server + " --batch"
+	if !s.Live() {
+		top += " --since " + s.Span.From.UTC().Format(time.RFC3339) + " --until " + s.Span.To.UTC().Format(time.RFC3339)
+		if !s.Moment.IsZero() {
+			top += " --at " + s.Moment.UTC().Format(time.RFC3339)
+		}
+		if d != nil && d.Info != nil && d.Info.Recorded != "" && s.Connect == "" {
+			top += " --record-dir " + render.ShellWord(d.Info.Recorded)
+		}
+	}
 	switch {
+	case s.Page == PageBlocking && !s.Live():
+		return top + " --view blocking"
+	case s.Page == PageSession && !s.Live():
+		return top + " --pid " + strconv.Itoa(s.PID)
 	case s.Page == PageBlocking && s.Connect == "":
 		return "pg_stat_backtrace activity " + server + " --tree"
 	case s.Page == PageBlocking:

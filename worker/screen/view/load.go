@@ -46,7 +46,11 @@ func (c *canvas) chart(y, height int) int {
 	if i := c.d.Info; i != nil {
 		n := &i.Sessions
 		if i.Last != nil {
-			x = c.Text(x+1, y, c.Width, plain, fmt.Sprintf("(now %d; %d idle in transaction, %d idle)", n.Active, n.IdleInTransaction, n.Idle))
+			now := fmt.Sprintf("(now %d; %d idle in transaction, %d idle)", n.Active, n.IdleInTransaction, n.Idle)
+			if i.Past {
+				now = fmt.Sprintf("(at %s: %d; %d idle in transaction)", i.Last.Local().Format("15:04:05"), n.Active, n.IdleInTransaction)
+			}
+			x = c.Text(x+1, y, c.Width, plain, now)
 		}
 		if processors = i.Processors; processors > 0 {
 			x = c.Text(x+2, y, c.Width, dim, "─ "+plural(processors, "CPU"))
@@ -94,10 +98,80 @@ func (c *canvas) chart(y, height int) int {
 	if line >= 0 {
 		c.line(axisWidth, y+height-1-line, w)
 	}
-	c.gap(y, height, first, w, y+height-1-line)
+	unsaid := c.gaps(y, height, first, w, y+height-1-line)
 	y += height
 	c.axis(y, w, from, length, kinds)
-	return c.legend(y + 2)
+	c.markMoment(y, w)
+	y = c.legend(y + 2)
+	if len(unsaid) > 0 {
+		c.Text(1, y, c.Width-1, warn, gapText(unsaid))
+		y++
+	}
+	return y
+}
+
+// gapText describes gaps that have no room in the chart.
+func gapText(gaps []source.Gap) string {
+	all := time.Duration(0)
+	for i := range gaps {
+		all += gaps[i].To.Sub(gaps[i].From)
+	}
+	text := "░ no data for " + source.Age(all) + ": " + gaps[0].Reason
+	if len(gaps) > 1 {
+		text = fmt.Sprintf("░ no data for %s in %d gaps, the last: %s", source.Age(all), len(gaps), gaps[len(gaps)-1].Reason)
+	}
+	return text
+}
+
+// gaps marks the parts without data, and says why where there is room. It returns the other gaps.
+func (c *canvas) gaps(y, height, first, w, line int) (unsaid []source.Gap) {
+	l := c.d.Load
+	list := l.Gaps
+	if c.s.Live() && (len(list) == 0 || !list[0].From.After(l.From)) { // before the first sample
+		c.gap(y, height, first, w, line)
+		list = list[min(1, len(list)):]
+	}
+	position := func(t time.Time) int {
+		return min(max(int(math.Round(float64(t.Sub(l.From))/float64(l.To.Sub(l.From))*float64(w))), 0), w)
+	}
+	for i := range list {
+		a, b := position(list[i].From), position(list[i].To)
+		if a == b {
+			b = min(a+1, w)
+		}
+		for x := a; x < b; x++ {
+			if c.At(axisWidth+x, y+height-1).Rune == ' ' {
+				c.Set(axisWidth+x, y+height-1, '░', dim)
+			}
+		}
+		lines := Wrap(list[i].Reason, b-a-2, 3)
+		fits := b-a > 12 && height > len(lines)+2
+		for _, text := range lines {
+			fits = fits && Width(text) <= b-a-2
+		}
+		if !fits {
+			unsaid = append(unsaid, list[i])
+			continue
+		}
+		at := y + height/2 - 1
+		if line >= at && line < at+len(lines) { // beside the line of the processors
+			at = max(y, line-len(lines))
+		}
+		for k, text := range lines {
+			c.Text(axisWidth+a+1, at+k, axisWidth+b, dim, text)
+		}
+	}
+	return unsaid
+}
+
+// markMoment marks the moment of the sessions on the axis.
+func (c *canvas) markMoment(y, w int) {
+	l := c.d.Load
+	if c.s.Live() || !l.To.After(l.From) {
+		return
+	}
+	i := int(float64(c.s.moment().Sub(l.From)) / float64(l.To.Sub(l.From)) * float64(w))
+	c.Set(axisWidth+min(max(i, 0), w-1), y, '▲', alarm)
 }
 
 func plural(n float64, noun string) string {
@@ -125,8 +199,8 @@ func (c *canvas) gap(y, height, first, w, line int) {
 	if c.s.Connect != "" {
 		why = "the worker takes samples while a screen is open"
 	}
-	if c.d.Info != nil && c.d.Info.Recorded != "" {
-		why = "the recorder's files begin there"
+	if gaps := c.d.Load.Gaps; c.d.Info != nil && c.d.Info.Recorded != "" && len(gaps) > 0 {
+		why = gaps[0].Reason
 	}
 	if first > len(text)+3 && height > 4 {
 		at := y + height/2 - 1
@@ -219,14 +293,14 @@ func (c *canvas) line(x, y, w int) {
 func (c *canvas) axis(y, w int, from time.Time, length time.Duration, kinds []source.Kind) {
 	c.Right(axisWidth-1, y, dim, "0")
 	for i, k := range kinds {
-		glyph := map[source.Kind]rune{source.KindNone: ' ', source.KindSampled: '┄', source.KindRecorded: '━'}[k]
+		glyph := map[source.Kind]rune{source.KindNone: ' ', source.KindSampled: '┄', source.KindRecorded: '━', source.KindMinute: '═'}[k]
 		c.Set(axisWidth+i, y, glyph, dim)
 	}
 	note := ""
-	for i, k := range []source.Kind{source.KindSampled, source.KindRecorded} {
+	for i, k := range []source.Kind{source.KindSampled, source.KindRecorded, source.KindMinute} {
 		for _, has := range kinds {
 			if has == k {
-				note += []string{" ┄ sampled", " ━ recorded"}[i]
+				note += []string{" ┄ sampled", " ━ recorded", " ═ minutes"}[i]
 				break
 			}
 		}
@@ -235,14 +309,15 @@ func (c *canvas) axis(y, w int, from time.Time, length time.Duration, kinds []so
 	if note != "" {
 		right = c.Right(right, y+1, dim, note)
 	}
-	const clock = len("15:04:05")
+	layout := clockLayout(length)
+	clock := len(layout)
 	marks := max(1, w/20)
 	for m := range marks {
 		i := m * w / marks
 		at := from.Add(time.Duration(float64(i) / float64(w) * float64(length)))
 		c.Set(axisWidth+i, y, '┬', dim)
 		if axisWidth+i+clock < right {
-			c.Text(axisWidth+i, y+1, axisWidth+w, dim, at.Local().Format("15:04:05"))
+			c.Text(axisWidth+i, y+1, axisWidth+w, dim, at.Local().Format(layout))
 		}
 	}
 }

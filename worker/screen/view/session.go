@@ -110,7 +110,8 @@ func blockers(n *source.SessionLine) string {
 // strip draws the waits of the process over time, and returns the next line.
 func (c *canvas) strip(y int, s *source.Session) int {
 	w := c.Width - 2
-	from, length := s.Time.Add(-c.s.Window()), c.s.Window()
+	shown := c.s.SpanAt(s.Time)
+	from, length := shown.From, c.s.Window()
 	seconds := map[string]time.Duration{}
 	for i := range w {
 		at := from.Add(time.Duration((float64(i) + 0.5) / float64(w) * float64(length)))
@@ -152,7 +153,7 @@ func (c *canvas) strip(y int, s *source.Session) int {
 	if len(events) == 0 {
 		c.Text(x+3, y, c.Width-10, dim, "not active in these samples")
 	}
-	c.Right(c.Width-1, y, dim, s.Time.Local().Format("15:04:05"))
+	c.Right(c.Width-1, y, dim, shown.To.Local().Format("15:04:05"))
 	return y + 1
 }
 
@@ -174,20 +175,23 @@ type panelLine struct {
 
 // panelTitle returns the name of a panel, and what its data is.
 func (c *canvas) panelTitle(panel int) (title, note string) {
-	held := "live"
-	if c.s.Held {
-		held = "held"
+	held := "live, not stopped"
+	switch {
+	case !c.s.Live():
+		held = "not live"
+	case c.s.Held:
+		held = "held, not stopped"
 	}
 	switch panel {
 	case panelStack:
 		title = "Stack"
 		if k := c.d.Stack; k != nil {
-			note = held + ", not stopped (" + k.Engine + "), " + k.Time.Local().Format("15:04:05")
+			note = held + " (" + k.Engine + "), " + k.Time.Local().Format("15:04:05")
 		}
 	case panelPlan:
 		title = "Plan"
 		if p := c.d.Plan; p != nil {
-			note = held + ", not stopped (" + p.Engine + "), " + p.Time.Local().Format("15:04:05")
+			note = held + " (" + p.Engine + "), " + p.Time.Local().Format("15:04:05")
 		}
 	case panelMemory:
 		title = "Memory contexts"

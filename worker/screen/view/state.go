@@ -26,7 +26,8 @@ func Names() []string { return []string{"load", "who", "blocking", "session", "f
 
 // windows are the spans that a chart can show.
 func windows() []time.Duration {
-	return []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour, 2 * time.Hour}
+	const day = 24 * time.Hour
+	return []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour, 2 * time.Hour, 6 * time.Hour, day, 7 * day}
 }
 
 // Panels of the page Session.
@@ -54,9 +55,13 @@ type State struct {
 	// Paused keeps all data.
 	Paused bool
 	Help   bool
-	// Typing is set while the user types a text to search for.
-	Typing bool
 	Search string
+	// Span is an earlier time; the zero value stands for the time until now. Sessions, blocked processes and findings are of
+	// Moment; the zero time stands for the end of the span.
+	Span   source.Span
+	Moment time.Time
+	// When reads a time that the user has typed. Times without a zone are in the zone of now.
+	When func(text string, now time.Time) (time.Time, error)
 	// Message stands in the last line until the next key.
 	Message string
 	// DataDir is the server's data directory for commands.
@@ -65,12 +70,24 @@ type State struct {
 	// file with the token.
 	Connect, TokenFile string
 
+	// typing is what the user types, and typed the text.
+	typing typing
+	typed  string
 	window int
 	cursor [numPages]cursor
 	from   Page // where the page Session was opened
 	// captures counts the captures that the user has requested.
 	captures int
 }
+
+// typing is the purpose of a text that the user types.
+type typing int
+
+const (
+	typingNothing typing = iota
+	typingSearch
+	typingTime
+)
 
 // cursor is the selected row of a page. The key finds the row again if the order changes.
 type cursor struct {
@@ -83,8 +100,13 @@ func NewState(dataDir string) *State {
 	return &State{By: source.ByQuery, Side: source.Both, DataDir: dataDir, window: 1}
 }
 
-// Window returns the span that charts and shares are about.
-func (s *State) Window() time.Duration { return windows()[s.window] }
+// Window returns the length of the span that charts and shares are about.
+func (s *State) Window() time.Duration {
+	if !s.Live() {
+		return s.Span.To.Sub(s.Span.From)
+	}
+	return windows()[s.window]
+}
 
 // Data is what the source has answered for a page. A member that the page does not show is nil. Errors has the reason for
 // each member that could not be read.

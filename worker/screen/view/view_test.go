@@ -147,6 +147,9 @@ func TestPictures(t *testing.T) {
 		"session-160x50":  picture(PageSession, 160, 50, incident(), nil),
 		"flame-80x24":     picture(PageFlame, 80, 24, incident(), nil),
 		"flame-ascii":     picture(PageFlame, 80, 24, incident(), mono),
+		"past-80x24":      picture(PageLoad, 80, 24, night(), inThePast),
+		"past-ascii":      picture(PageLoad, 80, 24, night(), func(s *State, g *Grid) { inThePast(s, g); mono(s, g) }),
+		"past-160x50":     picture(PageLoad, 160, 50, night(), inThePast),
 		"help-80x24":      picture(PageLoad, 80, 24, incident(), func(s *State, _ *Grid) { s.Help = true }),
 	} {
 		file := filepath.Join("testdata", name+".txt")
@@ -223,7 +226,7 @@ func TestHostileTexts(t *testing.T) {
 					s := NewState("/srv/" + text)
 					s.Page, s.PID, d.page = p, 4712, p
 					s.Filter = source.Filter{{By: source.ByApplication, Key: text, Name: text}}
-					s.Search, s.Typing = text[:min(len(text), 100)], false
+					s.Search = text[:min(len(text), 100)]
 					if p == PageLoad {
 						s.Message = Command(s, d)[:min(len(Command(s, d)), 500)]
 					}
@@ -315,7 +318,7 @@ func TestKeysReachTheCause(t *testing.T) {
 		t.Errorf("%q, selected %q", got, s.selected(d))
 	}
 	press(s, d, "r", "1", "/", "R", "e", "p", "o", "r", "t", "enter")
-	if s.selected(d) != "session:4714" || s.Typing {
+	if s.selected(d) != "session:4714" || s.typing != typingNothing {
 		t.Errorf("found %q", s.selected(d))
 	}
 	press(s, d, "/", "q", "x", "q", "enter")

@@ -1,0 +1,141 @@
+package view
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/worker/screen/source"
+)
+
+// night returns the data of an earlier span with two gaps.
+func night() *Data {
+	d := incident()
+	d.Info.Past, d.Info.Recorded, d.Info.Last = true, "/var/lib/psb", ago(9*time.Hour-time.Minute)
+	d.Load.Span = source.Span{From: *ago(9*time.Hour + 2*time.Minute), To: *ago(9*time.Hour - 3*time.Minute)}
+	for i := range d.Load.Columns {
+		x := &d.Load.Columns[i]
+		x.Time = x.Time.Add(3*time.Minute - 9*time.Hour)
+		x.Kind, x.Active = source.KindRecorded, []float64{1, float64(i % 7)}
+		if i < 20 {
+			x.Kind = source.KindMinute
+		}
+		if i >= 20 && i < 40 || i == 50 {
+			x.Kind, x.Active = source.KindNone, nil
+		}
+	}
+	at := func(i int) time.Time { return d.Load.Columns[i].Time }
+	d.Load.Gaps = []source.Gap{
+		{Span: source.Span{From: at(20), To: at(40)}, Reason: "the recorder did not run, or could not read the server"},
+		{Span: source.Span{From: at(50), To: at(51)}, Reason: "2 sweeps could not be written"},
+	}
+	return d
+}
+
+// inThePast shows the span of night.
+func inThePast(s *State, _ *Grid) {
+	s.Span, s.Moment = night().Load.Span, *ago(9*time.Hour - time.Minute)
+}
+
+// when reads a clock time of the day of now.
+func when(text string, now time.Time) (time.Time, error) {
+	t, err := time.Parse("15:04", strings.TrimSpace(text))
+	if err != nil {
+		return t, errors.New("no time")
+	}
+	return time.Date(now.Year(), now.Month(), now.Day(), t.Hour(), t.Minute(), 0, 0, now.Location()), nil
+}
+
+// TestKeysChooseATime: each key, the span and the moment after it, in seconds before noon.
+func TestKeysChooseATime(t *testing.T) {
+	d := incident()
+	for _, c := range []struct {
+		keys             string
+		from, to, moment float64 // before noon; to 0 with from 0: live
+	}{
+		{"<", 450, 150, -1}, {"< <", 600, 300, -1}, {"< < >", 450, 150, -1}, {"< >", 0, 0, -1}, {"< 0", 0, 0, -1}, {"< esc", 0, 0, -1},
+		{">", 0, 0, -1}, {"]", 0, 0, -1}, {"right", 0, 0, -1}, {"left", 300, 0, 3}, {"[ [ [ ]", 300, 0, 6},
+		{"left +", 60, 0, 3}, {"< +", 330, 270, -1}, {"< + +", 330, 270, -1}, {"< -", 900, 0, -1}, {"< - -", 3600, 0, -1},
+		{"< + -", 450, 150, -1}, {"left <", 450, 150, 153}, {"3 [", 300, 0, 3}, {"2 left", 0, 0, -1},
+		{"t 0 3 : 0 0 enter", 9*3600 + 150, 9*3600 - 150, 9 * 3600}, {"t 0 3 : 0 0 . . 0 3 : 1 0 enter", 9 * 3600, 9*3600 - 600, -1},
+		{"t 2 3 : 0 0 enter", 13*3600 + 150, 13*3600 - 150, 13 * 3600}, {"t 1 2 : 0 0 enter", 300, 0, 0}, {"t x enter", 0, 0, -1},
+		{"t 0 3 : 0 0 esc", 0, 0, -1}, {"t 0 3 : 0 0 enter t enter", 0, 0, -1}, {"t 0 3 : 1 0 . . 0 3 : 0 0 enter", 0, 0, -1},
+		{"t 0 3 : 0 0 enter [", 9*3600 + 150, 9*3600 - 150, 9*3600 + 3}, {"t 1 1 : 5 9 enter", 300, 0, 60},
+	} {
+		s := NewState("")
+		s.When = when
+		press(s, d, strings.Fields(c.keys)...)
+		before := func(t time.Time) float64 { return noon.Sub(t).Seconds() }
+		switch {
+		case c.from == 0:
+			if !s.Live() || !s.Moment.IsZero() {
+				t.Errorf("%s: %+v %s", c.keys, s.Span, s.Moment)
+			}
+		case s.Live() || before(s.Span.From) != c.from || before(s.Span.To) != c.to:
+			t.Errorf("%s: %g to %g, moment %g", c.keys, before(s.Span.From), before(s.Span.To), before(s.Moment))
+		case c.moment < 0 && !s.Moment.IsZero() || c.moment >= 0 && before(s.Moment) != c.moment:
+			t.Errorf("%s: moment %s, %g", c.keys, s.Moment, before(s.Moment))
+		}
+	}
+	s := NewState("/srv/pg")
+	s.When = when
+	press(s, d, "t", "2", "5", "enter")
+	if s.Message != "no time" || !s.Live() {
+		t.Errorf("%q", s.Message)
+	}
+	inThePast(s, nil)
+	want := "pg_stat_backtrace top -D /srv/pg --batch --since 2026-03-01T02:58:00Z --until 2026-03-01T03:03:00Z --at 2026-03-01T03:01:00Z --record-dir /var/lib/psb"
+	for page, more := range map[Page]string{PageLoad: "", PageBlocking: " --view blocking", PageSession: " --pid 4712"} {
+		s.Page, s.PID = page, 4712
+		if got := Command(s, night()); got != want+more {
+			t.Errorf("%q", got)
+		}
+	}
+	for _, page := range []Page{PageLoad, PageWho, PageBlocking, PageSession, PageFlame} { // no data yet
+		s.Page = page
+		for _, key := range []string{"[", "<", "-", "+", "t", "enter", "0"} {
+			Handle(s, nil, key)
+		}
+	}
+}
+
+// historian is a source with earlier times.
+type historian struct {
+	asked
+
+	span source.Span
+	at   time.Time
+	err  error
+}
+
+func (h *historian) Past(_ context.Context, s source.Span, at time.Time) (source.Source, error) {
+	h.span, h.at = s, at
+	return &asked{n: h.n}, h.err
+}
+
+// TestPastIsRead: an earlier time comes from the historian, and its error stands in place of all data.
+func TestPastIsRead(t *testing.T) {
+	h := &historian{asked: asked{n: map[string]int{}}}
+	s := NewState("")
+	s.Page = PageWho
+	inThePast(s, nil)
+	d := Fetch(t.Context(), h, s, nil, noon, false, false)
+	if h.span != s.Span || !h.at.Equal(s.Moment) || h.n["who"] != 1 || d.Errors["who"] != "no data" {
+		t.Errorf("%+v, %v, errors %v", h.span, h.n, d.Errors)
+	}
+	h.err = errors.New("too long")
+	if d = Fetch(t.Context(), h, s, nil, noon, false, false); h.n["who"] != 1 || d.Errors["who"] != "too long" || d.Info == nil {
+		t.Errorf("%v, errors %v", h.n, d.Errors)
+	}
+	for page := range numPages {
+		s.Page, s.PID = page, 4712
+		if text := picture(page, 80, 24, d, inThePast); !strings.Contains(text, "✗ too long") {
+			t.Errorf("page %d:\n%s", page, text)
+		}
+	}
+	if d = Fetch(t.Context(), &h.asked, s, nil, noon, false, false); d.Errors["load"] != source.ErrNotRecorded.Error() {
+		t.Errorf("errors %v", d.Errors)
+	}
+}
