@@ -77,7 +77,7 @@ func cases(few, all int) int {
 const deadline = 5 * time.Minute
 
 // The program's own memory, which does not depend on the input, and the garbage of its collector, which is at most as
-// much as the memory that package budget allows. doc/limits.md states both.
+// much as the memory that package budget allows. doc/internals/defences.md states both.
 const (
 	ownMemory = 64 << 20
 	garbage   = 2

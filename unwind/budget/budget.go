@@ -1,7 +1,7 @@
 // Package budget bounds the memory and the output of readers of foreign files, in proportion to the input. A small file
 // can describe a large result: compressed repetition, counts without data, names and stacks that many records share.
 // So a reader charges a Budget before it allocates or writes, and stops at the error. The bytes of the input credit the
-// Budget. All factors are here; doc/limits.md states them. The package must not know any file format.
+// Budget. All factors are here; doc/internals/defences.md states them. The package must not know any file format.
 package budget
 
 import (
