@@ -39,9 +39,9 @@ const (
 // allowed has the places that open files in another way than by this package: the file, a blank, the function.
 var allowed = map[string]string{
 	"ptrace/measure/allocs/target.go os.ReadFile":          ofKernel,
-	"ptrace/measure/clusterbpf/online.go os.ReadFile":          ofKernel,
+	"ptrace/measure/clusterbpf/online.go os.ReadFile":      ofKernel,
 	"ptrace/bpf/errors.go os.Stat":                         ofKernel,
-	"ptrace/measure/waits/load.go os.ReadFile":              ofKernel,
+	"ptrace/measure/waits/load.go os.ReadFile":             ofKernel,
 	"ptrace/process/quota.go os.ReadFile":                  ofKernel,
 	"ptrace/observe/running.go os.ReadFile":                ofKernel,
 	"ptrace/priority.go unix.Open":                         ofKernel,
