@@ -48,23 +48,6 @@ static long (*const bpf_loop)(u32 times, void *callback, void *context, u64 flag
 static long (*const bpf_copy_from_user_task)(void *dst, u32 size, const void *address, struct task_struct *task,
 					     u64 flags) = (void *)191;
 
-/* same_rights reports whether two processes have the same ids and permitted capabilities, so that a tracer which may see
- * the one may see the other. A child of a server can execute a setuid or setgid program, or one with file capabilities,
- * which the server's user must not see. */
-static __always_inline bool same_rights(struct task_struct *x, struct task_struct *y)
-{
-	const struct cred *a = x->real_cred, *b = y->real_cred;
-	u64 permitted_a = 0, permitted_b = 1;
-
-	if (a->uid.val != b->uid.val || a->euid.val != b->euid.val || a->suid.val != b->suid.val ||
-	    a->fsuid.val != b->fsuid.val || a->gid.val != b->gid.val || a->egid.val != b->egid.val ||
-	    a->sgid.val != b->sgid.val || a->fsgid.val != b->fsgid.val || a->user_ns != b->user_ns)
-		return false;
-	bpf_probe_read_kernel(&permitted_a, sizeof(permitted_a), &a->cap_permitted);
-	bpf_probe_read_kernel(&permitted_b, sizeof(permitted_b), &b->cap_permitted);
-	return permitted_a == permitted_b;
-}
-
 /* Functions of the kernel that the loader finds by name. */
 extern struct task_struct *bpf_task_from_pid(s32 pid) __ksym;
 extern void bpf_task_release(struct task_struct *task) __ksym;

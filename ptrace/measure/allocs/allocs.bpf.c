@@ -18,7 +18,7 @@
  *
  * These instructions may be used under the MIT License.
  */
-#include "helpers.h"
+#include "memory.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -205,14 +205,6 @@ static __always_inline struct alloc_counters *all_counters(void)
 	return on && *on ? bpf_map_lookup_elem(&counters, &zero) : NULL;
 }
 
-static __always_inline u64 user_word(u64 address)
-{
-	u64 v = 0;
-
-	bpf_probe_read_user(&v, sizeof(v), (void *)address);
-	return v;
-}
-
 /* What hash_words needs. */
 struct walk {
 	struct scratch *s;
@@ -282,20 +274,6 @@ static long hash_words(u32 step, struct walk *w)
 	return 0;
 }
 
-/* take_scratch returns a copy's memory that no other thread uses. */
-static __always_inline struct scratch *take_scratch(u32 tid)
-{
-#pragma clang loop unroll(full)
-	for (u32 i = 0; i < NUM_SCRATCH; i++) {
-		u32 at = (tid + i) % NUM_SCRATCH;
-		struct scratch *s = bpf_map_lookup_elem(&scratches, &at);
-
-		if (s && __sync_val_compare_and_swap(&s->busy, 0, 1) == 0)
-			return s;
-	}
-	return NULL;
-}
-
 /* copy_stack copies the stack, and returns the length; 0 if it is not readable. */
 static __always_inline u64 copy_stack(struct scratch *s, u64 sp)
 {
@@ -358,7 +336,7 @@ static __always_inline void send(struct scratch *s, struct pt_regs *c, u64 n, st
 static __always_inline u64 path_of(struct pt_regs *c, struct alloc_counters *all)
 {
 	u32 zero = 0, tid = bpf_get_current_pid_tgid();
-	struct scratch *s = take_scratch(tid);
+	struct scratch *s = take_scratch(&scratches, NUM_SCRATCH, tid);
 	struct alloc_code *where = bpf_map_lookup_elem(&code, &zero);
 	struct alloc_sums *sum;
 	struct walk w = {};
@@ -466,7 +444,7 @@ static __always_inline void older(u64 address, struct alloc_counters *all)
 	ADD(all->older, 1);
 	if (!has_headers)
 		return;
-	head = user_word(address - 8);
+	head = fetch_u64(address - 8, NULL);
 	/* The header has two words if the block is a mapping, and one word otherwise. Its low three bits are flags. */
 	ADD(all->older_bytes, (head & ~7ULL) - (head & 2 ? 16 : 8));
 }
@@ -488,7 +466,7 @@ static __always_inline void unmap(u64 address, u64 size, struct alloc_counters *
 
 static __always_inline bool from_library(struct pt_regs *c)
 {
-	return user_word(REG(c, sp)) - library_start < library_size;
+	return fetch_u64(REG(c, sp), NULL) - library_start < library_size;
 }
 
 /* inside reports whether the thread is in an allocation function: realloc can free by calling free. */
@@ -567,7 +545,7 @@ static __always_inline void begin(struct pt_regs *c, u32 kind, struct alloc_coun
 		call->old_size = was.size;
 		call->old_stack = was.stack;
 	} else if (call->old && kind == KIND_REALLOC && has_headers) {
-		call->old_size = user_word(call->old - 8);
+		call->old_size = fetch_u64(call->old - 8, NULL);
 	}
 	call->stack = path_of(c, all);
 	call->sp = sp;
@@ -660,7 +638,7 @@ int returned(struct pt_regs *c)
 		return 0;
 	if (REG(c, sp) == call->sp + 8) {
 		if (call->kind == KIND_POSIX_MEMALIGN)
-			address = (u32)address == 0 ? user_word(call->result) : 0;
+			address = (u32)address == 0 ? fetch_u64(call->result, NULL) : 0;
 		finish(call, address, all);
 	} else {
 		ADD(all->unmatched, 1);

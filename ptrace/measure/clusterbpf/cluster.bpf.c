@@ -19,24 +19,27 @@
  * that time itself, in task->sched_info.run_delay. It adds the time of a wait after on_switch has seen the process get
  * its processor. So on_switch divides a wait into sleep and delay when the process leaves that processor again.
  */
-#include "helpers.h"
+#include "memory.h"
+#include "registers.h"
+#include "scheduler.h"
+#include "server.h"
+
+/* Counters, by processor. */
+enum { LOST, UNCOUNTED, RUNS, RUN_TIME, LAST_STACK, COUNTERS, MEASURED_FIRST = 256, MEASURED_EVERY = 16 };
+#include "cost.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
 enum {
 	MAX_STACK = 128 << 10, /* bytes of one stack */
-	NUM_REGISTERS = 21,    /* words of struct pt_regs */
 	NAME = 64,             /* NAMEDATALEN */
-	PAGE = 4096,
 	LEVELS = 5,            /* functions of procedural languages whose names are copied */
 	CONTEXTS = 10,         /* entries of error_context_stack that are followed */
-	UNTOUCHED_PAGES = 80,  /* of a frame, before its first page in memory */
 	BEHIND_STACK = 64,     /* bytes behind start_stack that belong to the stack: argc and argv */
 };
 
 /* The server and the rates, set by user space before the programs are loaded. Addresses are those of a child of the
  * postmaster, offsets those in the server's structures. */
-const volatile u32 postmaster = 0;
 const volatile u64 wait_pointer = 0;   /* &my_wait_event_info */
 const volatile u64 status_pointer = 0; /* &MyBEEntry */
 const volatile u64 port_pointer = 0;   /* &MyProcPort, 0: no names */
@@ -197,90 +200,6 @@ struct {
 	__type(value, struct wait_time);
 } wait_times SEC(".maps");
 
-/* Counters, by processor. */
-enum { LOST, UNCOUNTED, RUNS, RUN_TIME, LAST_STACK, COUNTERS, MEASURED_RUNS = 256 };
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, COUNTERS);
-	__type(key, u32);
-	__type(value, u64);
-} counters SEC(".maps");
-
-static __always_inline u64 *counter(u32 which)
-{
-	return bpf_map_lookup_elem(&counters, &which);
-}
-
-static __always_inline void count(u32 which, u64 n)
-{
-	u64 *c = counter(which);
-
-	if (c)
-		*c += n;
-}
-
-/* charge counts a run of a program. It measures the first runs on a processor, and later one in 16. */
-static __always_inline void charge(u64 began)
-{
-	u64 *c = counter(RUNS);
-
-	if (!c)
-		return;
-	*c += 1;
-	if (*c <= MEASURED_RUNS)
-		count(RUN_TIME, bpf_ktime_get_ns() - began);
-	else if ((*c & 15) == 0)
-		count(RUN_TIME, (bpf_ktime_get_ns() - began) * 16);
-}
-
-static __always_inline bool is_child(struct task_struct *t)
-{
-	return t->real_parent->tgid == (pid_t)postmaster && t->pid == t->tgid;
-}
-
-/* is_server_process reports whether a thread is the main thread of a server process. */
-static __always_inline bool is_server_process(struct task_struct *t)
-{
-	return is_child(t) && same_rights(t, t->real_parent);
-}
-
-static __always_inline u64 count_switches(struct task_struct *task)
-{
-	return task->nvcsw + task->nivcsw;
-}
-
-static __always_inline bool off_processor(struct task_struct *task)
-{
-	if (field_size(task->on_cpu) == sizeof(u8))
-		return *(volatile u8 *)&task->on_cpu == 0;
-	return *(volatile u32 *)&task->on_cpu == 0;
-}
-
-/* fetch copies memory of the current process, or of a sleeper. */
-static __always_inline bool fetch(void *to, u32 size, u64 from, struct task_struct *sleeper)
-{
-	if (sleeper)
-		return bpf_copy_from_user_task(to, size, (void *)from, sleeper, 0) == 0;
-	return bpf_probe_read_user(to, size, (void *)from) == 0;
-}
-
-static __always_inline u64 fetch_u64(u64 from, struct task_struct *sleeper)
-{
-	u64 v = 0;
-
-	fetch(&v, sizeof(v), from, sleeper);
-	return v;
-}
-
-static __always_inline u32 fetch_u32(u64 from, struct task_struct *sleeper)
-{
-	u32 v = 0;
-
-	fetch(&v, sizeof(v), from, sleeper);
-	return v;
-}
-
 /* entry returns the address of the process's entry in pg_stat_activity; 0 if it has none. While the process changes
  * the entry, the number at its beginning is odd. */
 static __always_inline u64 entry(u32 *flags, struct task_struct *sleeper)
@@ -345,33 +264,6 @@ static __always_inline void read_labels(struct labels *l, struct task_struct *sl
 	l->flags = flags;
 }
 
-/* copy_registers copies the registers with which a thread will continue in user mode. It returns false if the thread
- * is returning from a signal: the registers are partly those of before the signal then. */
-static __always_inline bool copy_registers(struct record *s, struct task_struct *task)
-{
-	struct pt_regs *r = (struct pt_regs *)bpf_task_pt_regs(task);
-
-	s->registers[0] = r->r15;
-	s->registers[1] = r->r14;
-	s->registers[2] = r->r13;
-	s->registers[3] = r->r12;
-	s->registers[4] = r->bp;
-	s->registers[5] = r->bx;
-	s->registers[6] = r->r11;
-	s->registers[7] = r->r10;
-	s->registers[8] = r->r9;
-	s->registers[9] = r->r8;
-	s->registers[10] = r->ax;
-	s->registers[11] = r->cx;
-	s->registers[12] = r->dx;
-	s->registers[13] = r->si;
-	s->registers[14] = r->di;
-	s->registers[15] = r->orig_ax;
-	s->registers[16] = r->ip;
-	s->registers[19] = r->sp;
-	return r->orig_ax != SYS_RT_SIGRETURN;
-}
-
 /* copy_levels copies what the entries of error_context_stack lead to, if these and their arguments lie in the stack. */
 static __always_inline void copy_levels(struct record *r, u64 stack_end, struct task_struct *sleeper)
 {
@@ -403,28 +295,12 @@ static __always_inline void copy_levels(struct record *r, u64 stack_end, struct 
 }
 
 /*
- * first_present returns the lowest address from start on whose page is in memory. A function may have made room for
- * variables and not have touched it yet: nothing of it is of use, and it may be some hundred KiB.
- */
-static __always_inline u64 first_present(u64 start, struct task_struct *sleeper)
-{
-	char byte;
-
-	for (u32 i = 0; i < UNTOUCHED_PAGES; i++) {
-		if (fetch(&byte, sizeof(byte), start, sleeper))
-			break;
-		start = (start | (PAGE - 1)) + 1;
-	}
-	return start;
-}
-
-/*
  * copy_stack copies as much of the stack as is readable: all of it that is in memory, or what lies in the page of the
  * stack pointer. It returns the length.
  */
 static __always_inline u64 copy_stack(struct sample *s, struct task_struct *task, struct task_struct *sleeper)
 {
-	u64 start = s->record.registers[19] - red_zone, end = task->mm->start_stack + BEHIND_STACK, length = end - start;
+	u64 start = s->record.registers[WORD_SP] - red_zone, end = task->mm->start_stack + BEHIND_STACK, length = end - start;
 
 	s->record.stack_start = start;
 	copy_levels(&s->record, end, sleeper);
@@ -485,7 +361,7 @@ int on_clock(void *ctx)
 	if (!s || index >= processors || now > until || !t->mm)
 		return 0;
 	describe(&s->record.head, t, KIND_RUNNING, now);
-	if (!copy_registers(&s->record, t)) {
+	if (!copy_registers(s->record.registers, t)) {
 		count(LOST, 1);
 		return 0;
 	}
@@ -620,7 +496,7 @@ static __always_inline u64 divide(struct process *p, struct task_struct *t, u64 
  * or because the kernel does not report every switch. The scheduler has counted how long it had the processor. */
 static __always_inline void catch_up(struct process *p, struct task_struct *t, u64 delay, u64 now)
 {
-	u64 all = now - p->since, on = t->se.sum_exec_runtime - t->se.prev_sum_exec_runtime;
+	u64 all = now - p->since, on = last_run(t);
 
 	if (on > all)
 		on = all;
@@ -687,7 +563,7 @@ static __always_inline void leave(struct task_struct *t, bool preempted, u64 now
 	if (!s || index >= processors)
 		return;
 	describe(&s->record.head, t, KIND_OFF, now);
-	if (!copy_registers(&s->record, t))
+	if (!copy_registers(s->record.registers, t))
 		return;
 	s->record.head.number = p->number;
 	s->record.head.first = p->without;
@@ -798,7 +674,7 @@ int read_sleeper(struct sleeper *which)
 		return -ENOENT;
 	number = p->number;
 	switches = count_switches(t);
-	if (!is_server_process(t) || !off_processor(t) || !t->mm || !copy_registers(&s->record, t))
+	if (!is_server_process(t) || !off_processor(t) || !t->mm || !copy_registers(s->record.registers, t))
 		goto out;
 	describe(&s->record.head, t, KIND_SLEEPER, bpf_ktime_get_ns());
 	s->record.head.number = number;

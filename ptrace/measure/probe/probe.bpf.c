@@ -13,7 +13,9 @@
  * The program does not walk the stack. User space does, with call frame information.
  *
  * These instructions may be used under the MIT License. */
-#include "helpers.h"
+#include "buckets.h"
+#include "memory.h"
+#include "server.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -32,8 +34,6 @@ enum {
 	MAX_STRINGS = 4,
 	STRING = 64,            /* bytes, with the null byte */
 	BUCKETS = 40,
-	PAGE = 4096,
-	UNTOUCHED_PAGES = 80,   /* of a frame, before its first page in memory */
 	UNKNOWN_STACK = 131072, /* bytes that are copied at most, if the end of the stack is not known */
 	MAX_THREAD = 64 << 20,  /* bytes between the stack pointer and the end of a thread's stack, which is at its top */
 	TIMED = 64,             /* one hit in so many is timed */
@@ -128,9 +128,6 @@ struct hit {
 
 /* Without variables of the types the compiler does not describe them, and bpf2go makes no Go types of them. */
 const struct hit *hit_type __attribute__((unused));
-
-/* The postmaster: hits in it and in its children count. 0: the kernel already filters by process. */
-const volatile u32 postmaster = 0;
 
 /* User space sets the numbers of entries of the maps. */
 struct {
@@ -397,21 +394,8 @@ static __noinline int fill(struct hit *h, void *ctx, u32 probe)
 	return 0;
 }
 
-/*
- * first_present returns the lowest address from sp on whose page is in memory. A function may have made room for
- * variables and not have touched it yet: nothing of it is of use, and it may be some hundred KiB.
- */
-static __noinline u64 first_present(u64 sp)
-{
-	char byte;
-
-	for (u32 i = 0; i < UNTOUCHED_PAGES; i++) {
-		if (!bpf_probe_read_user(&byte, sizeof(byte), (void *)sp))
-			break;
-		sp = (sp | (PAGE - 1)) + 1;
-	}
-	return sp;
-}
+/* The verifier checks a function that is not inlined once for all calls. */
+static __noinline u64 first_present_page(u64 sp) { return first_present(sp, NULL); }
 
 /*
  * readable returns how many bytes from sp on can be read, pages that a frame has not touched yet included. It returns
@@ -419,7 +403,7 @@ static __noinline u64 first_present(u64 sp)
  */
 static __noinline u64 readable(u64 sp)
 {
-	u64 start = first_present(sp), at = start;
+	u64 start = first_present_page(sp), at = start;
 	char byte;
 
 	for (u32 i = 0; i <= UNKNOWN_STACK / PAGE; i++) {
@@ -448,7 +432,7 @@ static __noinline u64 readable(u64 sp)
 			done = SIZE;                                                                                  \
 		if (done > 0 && bpf_probe_read_user(h->stack, done, (void *)sp)) {                                    \
 			/* Some page of it is not in memory. */                                                       \
-			start = first_present(sp);                                                                    \
+			start = first_present_page(sp);                                                                   \
 			if (length != UNKNOWN)                                                                        \
 				all = start - sp < length ? length - (start - sp) : 0;                                \
 			done = all;                                                                                   \
@@ -505,6 +489,7 @@ static __always_inline bool copy(void *ctx, struct task_struct *task, u32 probe,
 	return copy_262144(ctx, probe, sp, length);
 }
 
+/* wanted reports whether hits of a thread count. Without a postmaster the kernel has chosen the process. */
 static __always_inline bool wanted(struct task_struct *task)
 {
 	if (!postmaster || task->tgid == (pid_t)postmaster)
@@ -554,35 +539,6 @@ int passed(void *ctx)
 	return 0;
 }
 
-static __always_inline u32 bucket(u64 ns)
-{
-	u32 b = 0;
-
-	if (ns >> 32) {
-		ns >>= 32;
-		b += 32;
-	}
-	if (ns >> 16) {
-		ns >>= 16;
-		b += 16;
-	}
-	if (ns >> 8) {
-		ns >>= 8;
-		b += 8;
-	}
-	if (ns >> 4) {
-		ns >>= 4;
-		b += 4;
-	}
-	if (ns >> 2) {
-		ns >>= 2;
-		b += 2;
-	}
-	if (ns >> 1)
-		b += 1;
-	return b < BUCKETS ? b : BUCKETS - 1;
-}
-
 /* called runs at the entry of a function and, if it returned 0 there, at its return. */
 SEC("uprobe.session")
 int called(void *ctx)
@@ -606,7 +562,7 @@ int called(void *ctx)
 	add(&l->total, took);
 	if (took > l->longest)
 		l->longest = took; /* another processor may write at the same time: the next one corrects it */
-	b = bucket(took);
+	b = bucket(took, BUCKETS - 1);
 	if (b < BUCKETS)
 		add(&l->buckets[b], 1);
 	return 0;

@@ -17,7 +17,8 @@
  * All that user space reads lies in mapped memory: struct cpu_state, and an area for stacks. Both programs add samples
  * there. on_timer can interrupt read_wanted, so each takes room by an atomic operation.
  */
-#include "helpers.h"
+#include "registers.h"
+#include "scheduler.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -25,7 +26,6 @@ enum {
 	MAX_TARGETS = 64,
 	MAX_SAMPLES = 1024,
 	MAX_STACK = 256 << 10,	/* bytes of one stack */
-	NUM_REGISTERS = 21,	/* words of struct pt_regs */
 	PERIOD_BITS = 22,	/* a period is less than 1 << (64 - PERIOD_BITS) ns */
 };
 
@@ -126,53 +126,11 @@ struct {
 	__array(values, struct wakeup);
 } wakeups SEC(".maps");
 
-static __always_inline u64 count_switches(struct task_struct *task)
-{
-	return task->nvcsw + task->nivcsw;
-}
-
-/* off_processor reports whether a thread has no processor. on_cpu is a byte since Linux 7.2, and was an int before. */
-static __always_inline bool off_processor(struct task_struct *task)
-{
-	if (field_size(task->on_cpu) == sizeof(u8))
-		return *(volatile u8 *)&task->on_cpu == 0;
-	return *(volatile u32 *)&task->on_cpu == 0;
-}
-
 /* unchanged reports whether a thread has not run since its last sample, and was not woken up. */
 static __always_inline bool unchanged(struct sample_target *t, struct task_struct *task)
 {
 	return t->last != 0 && t->switches == count_switches(task) && t->state == task->__state &&
 	       t->started == task->start_boottime;
-}
-
-/*
- * copy_registers copies the registers with which a thread will continue in user mode. It returns false if the thread
- * is returning from a signal: the registers are partly those of before the signal then, and lead nowhere.
- */
-static __always_inline bool copy_registers(struct stack_sample *s, struct task_struct *task)
-{
-	struct pt_regs *r = (struct pt_regs *)bpf_task_pt_regs(task);
-
-	s->registers[0] = r->r15;
-	s->registers[1] = r->r14;
-	s->registers[2] = r->r13;
-	s->registers[3] = r->r12;
-	s->registers[4] = r->bp;
-	s->registers[5] = r->bx;
-	s->registers[6] = r->r11;
-	s->registers[7] = r->r10;
-	s->registers[8] = r->r9;
-	s->registers[9] = r->r8;
-	s->registers[10] = r->ax;
-	s->registers[11] = r->cx;
-	s->registers[12] = r->dx;
-	s->registers[13] = r->si;
-	s->registers[14] = r->di;
-	s->registers[15] = r->orig_ax;
-	s->registers[16] = r->ip;
-	s->registers[19] = r->sp;
-	return r->orig_ax != SYS_RT_SIGRETURN;
 }
 
 /* stack_of writes which part of the stack is copied. It returns the length, MAX_STACK at most. */
@@ -181,7 +139,7 @@ static __always_inline u64 stack_of(struct stack_sample *s, struct sample_target
 	u64 length;
 
 	s->stack_end = t->stack_end;
-	s->stack_start = s->registers[19] - t->red_zone;
+	s->stack_start = s->registers[WORD_SP] - t->red_zone;
 	length = s->stack_end - s->stack_start;
 	if (length > t->max_stack)
 		length = t->max_stack;
@@ -263,7 +221,7 @@ static __always_inline bool sample_current(struct cpu_state *p, u32 index, struc
 	if (!s)
 		goto missed;
 	s->state = 0; /* even if it is about to sleep */
-	if (!copy_registers(s, task))
+	if (!copy_registers(s->registers, task))
 		goto missed;
 	length = stack_of(s, t);
 	stack = new_stack(p, s, index, length);
@@ -397,7 +355,7 @@ static __always_inline void read_task(struct cpu_state *p, u32 index, u32 target
 	if (!s)
 		goto missed;
 	s->state = task->__state;
-	if (!copy_registers(s, task))
+	if (!copy_registers(s->registers, task))
 		goto missed;
 	length = stack_of(s, t);
 	stack = new_stack(p, s, index, length);

@@ -16,7 +16,7 @@ func executorPrograms(t *testing.T) *programs {
 	t.Helper()
 	needPrograms(t, atSwitches)
 	s := childServer()
-	s.ExecutorStart, s.ExecutorEnd = placeOf(t, sleeps), placeOf(t, otherCalls)
+	s.ExecutorStart, s.ExecutorEnd = placeOf(t, standIn), placeOf(t, otherCalls)
 	s.OpenProgram = func() (*os.File, error) { return os.Open(os.Args[0]) }
 	p, err := loadPrograms(s, atSwitches)
 	if err != nil {

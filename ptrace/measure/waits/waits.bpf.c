@@ -13,12 +13,21 @@
  * user space reads the table by mmap.
  *
  * These instructions may be used under the MIT License. */
-#include "helpers.h"
+#include "buckets.h"
+#include "memory.h"
+#include "scheduler.h"
+#include "server.h"
+
+/* Counters, by processor. */
+enum {
+	LOST_SLOTS, LOST_RECORDS, LOST_QUERIES, OUTSIDE, RUNS, RUN_TIME, LOST_STACKS, CAUGHT_UP, COUNTERS,
+	MEASURED_FIRST = 0, MEASURED_EVERY = 64,
+};
+#include "cost.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
 /* The server, set by user space before the programs are loaded. Addresses are those of a child of the postmaster. */
-const volatile u32 postmaster = 0;      /* its process id */
 const volatile u64 wait_pointer = 0;    /* &my_wait_event_info */
 const volatile u64 first_wait = 0;      /* &allProcs[0].wait_event_info */
 const volatile u32 proc_size = 1;       /* sizeof(PGPROC) */
@@ -174,94 +183,6 @@ struct {
 	__uint(max_entries, 16 << 20);
 } stacks SEC(".maps");
 
-/* Counters, by processor. */
-enum { LOST_SLOTS, LOST_RECORDS, LOST_QUERIES, OUTSIDE, PROGRAM_RUNS, PROGRAM_TIME, LOST_STACKS, CAUGHT_UP, COUNTERS };
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, COUNTERS);
-	__type(key, u32);
-	__type(value, u64);
-} counters SEC(".maps");
-
-static __always_inline void count(u32 which, u64 n)
-{
-	u64 *c = bpf_map_lookup_elem(&counters, &which);
-
-	if (c)
-		*c += n;
-}
-
-/* charge counts a run of a program, and measures one in 64. */
-static __always_inline void charge(u64 began)
-{
-	u32 which = PROGRAM_RUNS;
-	u64 *c = bpf_map_lookup_elem(&counters, &which);
-
-	if (!c)
-		return;
-	*c += 1;
-	if (*c & 63)
-		return;
-	count(PROGRAM_TIME, (bpf_ktime_get_ns() - began) * 64);
-}
-
-static __always_inline bool is_child(struct task_struct *t)
-{
-	return t->real_parent->tgid == (pid_t)postmaster && t->pid == t->tgid;
-}
-
-/* is_server_process reports whether a thread is the main thread of a server process. Threads of an extension are not:
- * only one thread may write to a slot. */
-static __always_inline bool is_server_process(struct task_struct *t)
-{
-	return is_child(t) && same_rights(t, t->real_parent);
-}
-
-static __always_inline u64 user_u64(u64 address)
-{
-	u64 v = 0;
-
-	bpf_probe_read_user(&v, sizeof(v), (void *)address);
-	return v;
-}
-
-static __always_inline u32 user_u32(u64 address)
-{
-	u32 v = 0;
-
-	bpf_probe_read_user(&v, sizeof(v), (void *)address);
-	return v;
-}
-
-static __always_inline u32 bucket(u64 ns)
-{
-	u64 v = ns >> 9;
-	u32 b = 0;
-
-	if (v >> 32)
-		return BUCKETS - 1;
-	if (v >> 16) {
-		v >>= 16;
-		b += 16;
-	}
-	if (v >> 8) {
-		v >>= 8;
-		b += 8;
-	}
-	if (v >> 4) {
-		v >>= 4;
-		b += 4;
-	}
-	if (v >> 2) {
-		v >>= 2;
-		b += 2;
-	}
-	if (v >> 1)
-		b += 1;
-	return b < BUCKETS ? b : BUCKETS - 1;
-}
-
 static __always_inline struct slot *slot_of(u32 pid)
 {
 	u16 *index = bpf_map_lookup_elem(&slot_of_pid, &pid);
@@ -340,7 +261,7 @@ static __always_inline void add(struct slot *s, u32 event, u64 ns)
 			e->total += ns;
 			if (ns > e->longest)
 				e->longest = ns;
-			e->hist[bucket(ns) & (BUCKETS - 1)]++;
+			e->hist[bucket(ns >> 9, BUCKETS - 1) & (BUCKETS - 1)]++;
 			goto done;
 		}
 	}
@@ -403,8 +324,8 @@ static __always_inline void times(u64 status, u64 *since, u64 *changed)
 		*changed = both[1];
 		return;
 	}
-	*since = user_u64(status + since_offset);
-	*changed = user_u64(status + changed_offset);
+	*since = fetch_u64(status + since_offset, NULL);
+	*changed = fetch_u64(status + changed_offset, NULL);
 }
 
 /* statement notices, at a wait, that a statement has begun or ended since the last wait, by the two time stamps that the
@@ -415,15 +336,15 @@ static __always_inline u64 statement(struct slot *s)
 	u32 state;
 
 	if (!status)
-		status = s->status = user_u64(status_pointer);
+		status = s->status = fetch_u64(status_pointer, NULL);
 	if (!status)
 		return 0;
-	state = user_u32(status + state_offset);
+	state = fetch_u32(status + state_offset, NULL);
 	if (state < state_idle)
 		return 0;
 	times(status, &since, &changed);
 	if (state == state_running) {
-		query = user_u64(status + query_offset);
+		query = fetch_u64(status + query_offset, NULL);
 		if (since != s->started) {
 			s->started = since;
 			if (is_traced(s))
@@ -433,7 +354,7 @@ static __always_inline u64 statement(struct slot *s)
 	}
 	if (!since || changed < since || changed == s->ended)
 		return 0;
-	query = user_u64(status + query_offset);
+	query = fetch_u64(status + query_offset, NULL);
 	s->ended = changed;
 	if (is_traced(s)) {
 		if (since != s->started)
@@ -449,8 +370,8 @@ static __always_inline u64 statement(struct slot *s)
 /* begin notes that the current process waits, if it does, and has a slot. */
 static __always_inline void begin(u32 pid, u64 now, bool only_io)
 {
-	u64 p = user_u64(wait_pointer);
-	u32 event = user_u32(p), i;
+	u64 p = fetch_u64(wait_pointer, NULL);
+	u32 event = fetch_u32(p, NULL), i;
 	struct slot *s;
 	u16 *index;
 
@@ -529,18 +450,11 @@ static __always_inline void send_stack(struct stack_scratch *s, struct task_stru
 static __noinline void keep_stack(u64 took, u64 query, u32 event, u32 pid)
 {
 	struct task_struct *t = bpf_get_current_task_btf();
-	struct stack_scratch *s = NULL;
+	struct stack_scratch *s;
 
 	if (!(stack_longer && took >= stack_longer) && !(stack_every && bpf_get_prandom_u32() % stack_every == 0))
 		return;
-	for (u32 i = 0; i < SCRATCHES; i++) {
-		u32 at = (pid + i) % SCRATCHES;
-
-		s = bpf_map_lookup_elem(&stack_scratches, &at);
-		if (s && __sync_val_compare_and_swap(&s->busy, 0, 1) == 0)
-			break;
-		s = NULL;
-	}
+	s = take_scratch(&stack_scratches, SCRATCHES, pid);
 	if (!s) {
 		count(LOST_STACKS, 1);
 		return;
@@ -557,10 +471,8 @@ static __noinline void keep_stack(u64 took, u64 query, u32 event, u32 pid)
  * when certain other processes leave a processor. The scheduler has counted how long the process had the processor. */
 static __always_inline void catch_up(struct task_struct *t, struct slot *s, u64 now)
 {
-	u64 ran = t->se.sum_exec_runtime - t->se.prev_sum_exec_runtime;
-
 	count(CAUGHT_UP, 1);
-	end(s, now - ran);
+	end(s, now - last_run(t));
 }
 
 SEC("tp_btf/sched_switch")
@@ -735,9 +647,9 @@ int executor(void *ctx)
 {
 	u32 kind = bpf_get_attach_cookie(ctx), pid = bpf_get_current_pid_tgid() >> 32;
 	struct slot *s = slot_of(pid);
-	u64 status = user_u64(status_pointer);
+	u64 status = fetch_u64(status_pointer, NULL);
 
 	if (s && status)
-		emit(s, kind & 7, 0, bpf_ktime_get_ns(), 0, user_u64(status + query_offset));
+		emit(s, kind & 7, 0, bpf_ktime_get_ns(), 0, fetch_u64(status + query_offset, NULL));
 	return 0;
 }
