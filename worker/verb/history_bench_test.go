@@ -11,51 +11,83 @@ import (
 	"pg_stat_backtrace/worker/history/store"
 )
 
-// dayOfHistory writes 24 hours of 50 active sessions: 665 queries, 10,000 stacks. It takes minutes.
-// Waits, users and queries are independent of each other, so an hour has far more sums than on a real server.
+// dayOfHistory writes 24 hours of 50 active sessions: 665 queries, about 10,000 stacks. It takes minutes. As on real servers, few
+// queries take most of the time, and each one comes from one application, mostly waits for the same events, and lasts for seconds.
 func dayOfHistory(b *testing.B) (dir string, until time.Time) {
 	b.Helper()
 	until = time.Now().UTC().Truncate(time.Hour)
 	dir = filepath.Join(b.TempDir(), "state")
-	w, err := store.Open(store.Options{Dir: dir, MinFree: 1, Meta: store.Meta{SystemID: "1"}})
+	options := store.Options{Dir: dir, MinFree: 1, Meta: store.Meta{SystemID: "1"}}
+	w, err := store.Open(options)
 	if err != nil {
 		b.Fatal(err)
 	}
-	source := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same day each time
-	waits := [][2]string{
-		{}, {}, {"IO", "DataFileRead"}, {"LWLock", "WALWrite"}, {"Lock", "transactionid"}, {"Client", "ClientRead"}, {"IO", "WALSync"},
-	}
 	begin := until.Add(-24 * time.Hour)
+	sessions := newLoad(50)
 	for at := begin; at.Before(until); at = at.Add(time.Second) {
-		s := store.Sweep{Time: at, Period: time.Second}
-		for pid := range 50 {
-			query, stack := int64(source.IntN(665)+1), int64(source.IntN(10_000)+1)
-			wait := waits[source.IntN(len(waits))]
-			r := store.Row{
-				PID: int32(1000 + pid), Start: begin.UnixMicro(), Type: "client backend", DatabaseID: 5, Database: "shop", UserID: 10,
-				User: fmt.Sprintf("user%d", pid%5), App: "app", Client: "10.0.0.1", State: "active", XactStart: at.UnixMicro() - 1000,
-				QueryStart: at.UnixMicro() - 900 - query, StateStart: at.UnixMicro() - 900, WaitType: wait[0], WaitEvent: wait[1],
-				QueryID: query, Query: fmt.Sprintf("SELECT o.id, o.total FROM orders_%d o JOIN lines l USING (id) WHERE o.customer = ?", query),
-				PhraseKey: "executes", Phrase: "executes a query", Stack: stack, Method: "blocked",
-			}
-			s.Rows = append(s.Rows, r)
-			s.Stacks = append(s.Stacks, store.Stack{ID: stack, Frames: []string{"epoll_wait", fmt.Sprintf("f%d", stack), "PostgresMain", "main"}})
+		if err := w.Append(sessions.sweep(at)); err != nil {
+			b.Fatal(err)
 		}
-		if err := w.Append(&s); err != nil {
+	}
+	for range 2 {
+		if err := w.Close(); err != nil {
+			b.Fatal(err)
+		}
+		if w, err = store.Open(options); err != nil { // closes the last hour
 			b.Fatal(err)
 		}
 	}
 	if err := w.Close(); err != nil {
 		b.Fatal(err)
 	}
-	w, err = store.Open(store.Options{Dir: dir, MinFree: 1, Meta: store.Meta{SystemID: "1"}}) // closes the last hour
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		b.Fatal(err)
-	}
 	return dir, until
+}
+
+// A load makes sweeps of sessions that work as those of a real server.
+type load struct {
+	random  *rand.Rand
+	queries *rand.Zipf
+	rows    []store.Row
+	left    []int // seconds until the session begins its next query
+}
+
+func newLoad(sessions int) *load {
+	source := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same day each time
+	return &load{
+		random: source, queries: rand.NewZipf(source, 1.2, 3, 664), rows: make([]store.Row, sessions), left: make([]int, sessions),
+	}
+}
+
+func (l *load) sweep(at time.Time) *store.Sweep {
+	waits := [][2]string{
+		{}, {}, {"IO", "DataFileRead"}, {"LWLock", "WALWrite"}, {"Lock", "transactionid"}, {"Client", "ClientRead"}, {"IO", "WALSync"},
+		{"LWLock", "BufferMapping"}, {"IPC", "ExecuteGather"}, {"Timeout", "PgSleep"}, {"IO", "DataFileExtend"}, {"LWLock", "LockManager"},
+	}
+	s := &store.Sweep{Time: at, Period: time.Second}
+	for i := range l.rows {
+		r := &l.rows[i]
+		if l.left[i]--; l.left[i] < 0 {
+			l.left[i] = int(l.random.ExpFloat64() * 3)
+			query := int64(l.queries.Uint64()) + 1
+			*r = store.Row{
+				PID: int32(1000 + i), Start: at.Truncate(time.Hour).UnixMicro(), Type: "client backend", DatabaseID: 5,
+				Database: fmt.Sprintf("shop%d", query%2), UserID: 10, User: fmt.Sprintf("user%d", query%5), App: fmt.Sprintf("app%d", query%24),
+				Client: "10.0.0.1", State: "active", XactStart: at.UnixMicro() - 1000, QueryStart: at.UnixMicro() - l.random.Int64N(1e6),
+				StateStart: at.UnixMicro() - 900, QueryID: query * 7919, PhraseKey: "executes", Phrase: "executes a query", Method: "blocked",
+				Query: fmt.Sprintf("SELECT o.id, o.total FROM orders_%d o JOIN lines l USING (id) WHERE o.customer = ?", query),
+			}
+		}
+		// half of the samples of a query have its first event, a quarter the second one, and so on
+		kind := min(int(l.random.ExpFloat64()/0.7), 3)
+		wait := waits[(int(r.QueryID)*5+kind*kind)%len(waits)]
+		r.WaitType, r.WaitEvent = wait[0], wait[1]
+		r.Stack = r.QueryID<<8 | int64(kind*4+l.random.IntN(4)) + 1
+		s.Rows = append(s.Rows, *r)
+		s.Stacks = append(s.Stacks, store.Stack{
+			ID: r.Stack, Frames: []string{"epoll_wait", fmt.Sprintf("f%d", r.Stack&0xff), fmt.Sprintf("g%d", r.QueryID), "PostgresMain", "main"},
+		})
+	}
+	return s
 }
 
 // BenchmarkHistoryDay reads 24 hours of 50 sessions as the SQL functions do.

@@ -58,21 +58,25 @@ func cutLast(text string) (before, after string, found bool) {
 	return text[:at], text[at+1:], true
 }
 
-// bucketKey has the columns by which samples are counted. The time is the begin of the bucket, in microseconds.
+// sampleClass has the texts by which samples are counted.
+type sampleClass struct{ kind, waitType, waitEvent, db, user string }
+
+// bucketKey has all columns by which samples are counted. The time is the begin of the bucket, in microseconds. The class is the
+// position of its texts in buckets.classes: a key is looked up for each sum, and texts cost more.
 type bucketKey struct {
-	from                                int64
-	kind, waitType, waitEvent, db, user string
-	query                               int64
+	from, query int64
+	class       int
 }
 
 type bucketValue struct {
-	samples  int64
-	weight   float64 // seconds of sessions
-	query    string
-	top      int64 // the stack of most samples, as far as the sums have it
-	topCount int64
-	stacks   map[int64]int64 // counts of single rows
+	samples int64
+	weight  float64 // seconds of sessions
+	query   string
+	stacks  []stackCount // as far as the sums have them
 }
+
+// stackCount counts the samples with the same stack.
+type stackCount struct{ id, samples int64 }
 
 // buckets adds up samples. It keeps somewhat less than maxHistoryRows keys. Beyond them it leaves out the last bucket, and all
 // samples from its begin on. If a single bucket has too many keys, further samples are counted by
@@ -80,15 +84,17 @@ type bucketValue struct {
 type buckets struct {
 	micros  int64
 	m       map[bucketKey]*bucketValue
-	next    int64 // begin of the first bucket that is left out; 0: none is
-	first   int64 // the buckets of m are from here
-	last    int64 // to here
-	merged  bool  // samples of a bucket lost their query
+	classes []sampleClass
+	numbers map[sampleClass]int // positions in classes
+	next    int64               // begin of the first bucket that is left out; 0: none is
+	first   int64               // the buckets of m are from here
+	last    int64               // to here
+	merged  bool                // samples of a bucket lost their query
 	largest int
 }
 
 func newBuckets(length time.Duration) *buckets {
-	return &buckets{micros: length.Microseconds(), m: map[bucketKey]*bucketValue{}, largest: maxHistoryRows - mergedRows}
+	return &buckets{micros: length.Microseconds(), m: map[bucketKey]*bucketValue{}, numbers: map[sampleClass]int{}, largest: maxHistoryRows - mergedRows}
 }
 
 // mergedRows is the room for the rows of samples that are counted by wait event only.
@@ -102,14 +108,14 @@ func (b *buckets) begin(at int64) int64 {
 }
 
 // read adds the samples of a span. Buckets of whole minutes come from the sums of minutes and hours, which cost little.
-// The span then begins and ends with a minute.
 func (b *buckets) read(ctx context.Context, r *store.Reader, since, until time.Time) error {
 	const minute, hour = int64(60e6), int64(3600e6)
 	if b.micros%minute == 0 {
-		since, until = since.Truncate(time.Minute), until.Add(time.Minute-1).Truncate(time.Minute)
-		return r.Sums(ctx, since, until, b.micros%hour != 0, func(s *store.Sum) error {
-			b.add(bucketKey{b.begin(s.Time), s.Type, s.WaitType, s.WaitEvent, s.Database, s.User, s.QueryID},
-				s.Samples, s.Weight, s.Query, s.TopStack, s.TopCount)
+		o := store.SumOptions{Since: since, Until: until, ByMinute: b.micros%hour != 0, Enough: b.full}
+		return r.Sums(ctx, o, func(s *store.Sum) error {
+			b.add(b.begin(s.Time), sampleClass{s.Type, s.WaitType, s.WaitEvent, s.Database, s.User}, s.QueryID, bucketValue{
+				samples: s.Samples, weight: s.Weight, query: s.Query,
+			}, stackCount{s.TopStack, s.TopCount})
 			return nil
 		})
 	}
@@ -119,48 +125,88 @@ func (b *buckets) read(ctx context.Context, r *store.Reader, since, until time.T
 			if row.Ended {
 				continue
 			}
-			b.add(bucketKey{b.begin(row.Time), row.Type, row.WaitType, row.WaitEvent, row.Database, row.User, row.QueryID},
-				1, w.Period.Seconds(), row.Query, row.Stack, 1)
+			b.add(b.begin(row.Time), sampleClass{row.Type, row.WaitType, row.WaitEvent, row.Database, row.User}, row.QueryID, bucketValue{
+				samples: 1, weight: w.Period.Seconds(), query: row.Query,
+			}, stackCount{row.Stack, 1})
 		}
 		return nil
 	})
 	return err
 }
 
-func (b *buckets) add(k bucketKey, samples int64, weight float64, query string, stack, count int64) {
-	if b.next != 0 && k.from >= b.next {
+// full reports whether samples from a time on are left out.
+func (b *buckets) full(from time.Time) bool {
+	return b.next != 0 && b.begin(from.UnixMicro()) >= b.next
+}
+
+// add adds samples of a bucket, which begins at from.
+func (b *buckets) add(from int64, class sampleClass, query int64, samples bucketValue, stack stackCount) {
+	if b.next != 0 && from >= b.next {
 		return
 	}
+	k := bucketKey{from, query, b.number(class)}
 	v := b.m[k]
 	if v == nil && len(b.m) >= b.largest {
-		b.makeRoom(k.from)
-		if b.next != 0 && k.from >= b.next {
+		b.makeRoom(from)
+		if b.next != 0 && from >= b.next {
 			return
 		}
 		if len(b.m) >= b.largest { // of one bucket
 			b.merged = true
-			k = bucketKey{from: k.from, waitType: k.waitType, waitEvent: k.waitEvent}
-			query = ""
+			k = bucketKey{from: from, class: b.number(sampleClass{waitType: class.waitType, waitEvent: class.waitEvent})}
+			samples.query = ""
 			v = b.m[k]
 		}
 	}
 	if v == nil {
 		if len(b.m) == 0 {
-			b.first, b.last = k.from, k.from
+			b.first, b.last = from, from
 		}
-		b.first, b.last = min(b.first, k.from), max(b.last, k.from)
-		v = &bucketValue{stacks: map[int64]int64{}}
+		b.first, b.last = min(b.first, from), max(b.last, from)
+		v = &bucketValue{}
 		b.m[k] = v
 	}
-	v.samples += samples
-	v.weight += weight
-	v.query = cmp.Or(v.query, query)
-	if stack != 0 && (len(v.stacks) < maxStacksOfBucket || v.stacks[stack] > 0) {
-		v.stacks[stack] += count
-		if n := v.stacks[stack]; n > v.topCount {
-			v.top, v.topCount = stack, n
+	v.samples += samples.samples
+	v.weight += samples.weight
+	v.query = cmp.Or(v.query, samples.query)
+	v.count(stack)
+}
+
+// number returns the position of a class in classes.
+func (b *buckets) number(class sampleClass) int {
+	n, found := b.numbers[class]
+	if !found {
+		n = len(b.classes)
+		b.numbers[class], b.classes = n, append(b.classes, class)
+	}
+	return n
+}
+
+// count adds samples with a stack.
+func (v *bucketValue) count(s stackCount) {
+	if s.id == 0 {
+		return
+	}
+	for i := range v.stacks {
+		if v.stacks[i].id == s.id {
+			v.stacks[i].samples += s.samples
+			return
 		}
 	}
+	if len(v.stacks) < maxStacksOfBucket {
+		v.stacks = append(v.stacks, s)
+	}
+}
+
+// top returns the stack of most samples; 0: none is known.
+func (v *bucketValue) top() int64 {
+	var top stackCount
+	for _, s := range v.stacks {
+		if s.samples > top.samples || s.samples == top.samples && s.id < top.id {
+			top = s
+		}
+	}
+	return top.id
 }
 
 // maxStacksOfBucket bounds the stacks that are counted for each key.
@@ -184,14 +230,22 @@ func (b *buckets) makeRoom(coming int64) {
 
 // rows returns the rows in the order of time, below a row with a notice.
 func (b *buckets) rows(damaged int) [][]string {
-	keys := make([]bucketKey, 0, len(b.m))
-	for k := range b.m {
-		keys = append(keys, k)
+	type entry struct {
+		bucketKey
+		*bucketValue
+		class sampleClass
 	}
-	slices.SortFunc(keys, func(x, y bucketKey) int {
-		return cmp.Or(cmp.Compare(x.from, y.from), cmp.Compare(b.m[y].weight, b.m[x].weight), cmp.Compare(x.kind, y.kind),
-			cmp.Compare(x.waitType, y.waitType), cmp.Compare(x.waitEvent, y.waitEvent), cmp.Compare(x.db, y.db),
-			cmp.Compare(x.user, y.user), cmp.Compare(x.query, y.query))
+	list := make([]entry, 0, len(b.m))
+	for k, v := range b.m {
+		list = append(list, entry{k, v, b.classes[k.class]})
+	}
+	slices.SortFunc(list, func(x, y entry) int {
+		if x.from != y.from || x.weight != y.weight {
+			return cmp.Or(cmp.Compare(x.from, y.from), cmp.Compare(y.weight, x.weight))
+		}
+		a, b := &x.class, &y.class
+		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.waitType, b.waitType), cmp.Compare(a.waitEvent, b.waitEvent),
+			cmp.Compare(a.db, b.db), cmp.Compare(a.user, b.user), cmp.Compare(x.bucketKey.query, y.bucketKey.query))
 	})
 	rows, size := [][]string{nil}, 0
 	id := func(n int64) string {
@@ -201,11 +255,11 @@ func (b *buckets) rows(damaged int) [][]string {
 		return strconv.FormatInt(n, 10)
 	}
 	shortened := false
-	for _, k := range keys {
-		v := b.m[k]
+	for _, e := range list {
+		c, v := &e.class, e.bucketValue
 		row := []string{
-			strconv.FormatInt(k.from, 10), k.kind, k.waitType, k.waitEvent, k.db, k.user, id(k.query), v.query,
-			strconv.FormatInt(v.samples, 10), strconv.FormatFloat(v.weight, 'f', 3, 64), id(v.top),
+			strconv.FormatInt(e.from, 10), c.kind, c.waitType, c.waitEvent, c.db, c.user, id(e.bucketKey.query), v.query,
+			strconv.FormatInt(v.samples, 10), strconv.FormatFloat(v.weight, 'f', 3, 64), id(v.top()),
 		}
 		n := 0
 		for _, cell := range row {

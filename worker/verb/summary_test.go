@@ -10,11 +10,12 @@ import (
 func TestBuckets(t *testing.T) {
 	t.Parallel()
 	const minute = int64(60e6)
+	sample := bucketValue{samples: 1, weight: 1, query: "q"}
 	start := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC).UnixMicro()
 	b := newBuckets(time.Minute)
 	for at := range int64(30) {
 		for query := range int64(1000) {
-			b.add(bucketKey{from: b.begin(start + at*minute + 5), waitType: "Lock", query: query + 1}, 1, 1, "q", 7, 1)
+			b.add(b.begin(start+at*minute+5), sampleClass{waitType: "Lock"}, query+1, sample, stackCount{7, 1})
 		}
 	}
 	rows := b.rows(0)
@@ -24,7 +25,7 @@ func TestBuckets(t *testing.T) {
 	}
 	one := newBuckets(time.Hour)
 	for query := range int64(50_000) {
-		one.add(bucketKey{from: one.begin(start + query), waitType: "Lock", waitEvent: "tuple", query: query + 1}, 1, 1, "q", 0, 0)
+		one.add(one.begin(start+query), sampleClass{waitType: "Lock", waitEvent: "tuple"}, query+1, sample, stackCount{})
 	}
 	var samples int64
 	for _, v := range one.m {
@@ -37,7 +38,7 @@ func TestBuckets(t *testing.T) {
 	mixed := newBuckets(time.Minute)
 	for query := range int64(12_000) {
 		for at := range int64(3) {
-			mixed.add(bucketKey{from: mixed.begin(start + at*minute), waitType: "Lock", query: query + 1}, 1, 1, "q", 0, 0)
+			mixed.add(mixed.begin(start+at*minute), sampleClass{waitType: "Lock"}, query+1, sample, stackCount{})
 		}
 	}
 	if rows := mixed.rows(0); len(rows) != 12_001 || mixed.merged {

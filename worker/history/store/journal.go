@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -21,6 +23,8 @@ import (
 //	4 bytes  CRC-32C of what follows
 //	8 bytes  time, microseconds since 1970
 //	the rest JSON, compressed by zstd
+//
+// journalsums.go describes the frames that have sums.
 const (
 	magic      = "pgsbhis1"
 	frameHead  = 8
@@ -39,9 +43,14 @@ func encodeFrame(z *zstd.Encoder, at time.Time, v any) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode: %w", err)
 	}
-	frame := make([]byte, frameHead+frameTime, frameHead+frameTime+len(text)/4)
-	binary.LittleEndian.PutUint64(frame[frameHead:], uint64(at.UnixMicro()))
-	frame = z.EncodeAll(text, frame)
+	return newFrame(z, uint64(at.UnixMicro()), text)
+}
+
+// newFrame makes a frame. The time is as the file has it.
+func newFrame(z *zstd.Encoder, at uint64, plain []byte) ([]byte, error) {
+	frame := make([]byte, frameHead+frameTime, frameHead+frameTime+len(plain)/4)
+	binary.LittleEndian.PutUint64(frame[frameHead:], at)
+	frame = z.EncodeAll(plain, frame)
 	if len(frame) > frameLimit {
 		return nil, fmt.Errorf("a sweep of %d bytes is too large", len(frame))
 	}
@@ -57,6 +66,7 @@ type frames struct {
 	at   int64 // offset after the last good frame
 	z    *zstd.Decoder
 	meta Meta
+	sums bool // the last frame has sums
 	buf  []byte
 	text []byte
 }
@@ -108,15 +118,35 @@ func (f *frames) next() (time.Time, error) {
 		return time.Time{}, io.EOF
 	}
 	f.at += frameHead + length
-	return time.UnixMicro(int64(binary.LittleEndian.Uint64(f.buf))).UTC(), nil
+	at := binary.LittleEndian.Uint64(f.buf)
+	f.sums = at&sumsMark != 0
+	return time.UnixMicro(int64(at &^ sumsMark)).UTC(), nil
+}
+
+// plain decompresses the frame that next has read.
+func (f *frames) plain() ([]byte, error) {
+	text, err := f.z.DecodeAll(f.buf[frameTime:], f.text[:0])
+	if err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	f.text = text
+	return text, nil
+}
+
+// minute decodes the sums that next has read.
+func (f *frames) minute(minute int64) (from int64, list []Sum, err error) {
+	b, err := f.plain()
+	if err != nil {
+		return 0, nil, err
+	}
+	return decodeSums(b, minute)
 }
 
 func (f *frames) decode(v any) error {
-	text, err := f.z.DecodeAll(f.buf[frameTime:], f.text[:0])
+	text, err := f.plain()
 	if err != nil {
-		return fmt.Errorf("journal: %w", err)
+		return err
 	}
-	f.text = text
 	if err := json.Unmarshal(text, v); err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
@@ -144,6 +174,7 @@ type journal struct {
 	hour   time.Time      // begin of the hour, in UTC
 	stacks map[int64]bool // that the file has
 	synced time.Time
+	tally  tally // of the minute in progress
 }
 
 func createJournal(path string, meta Meta, at time.Time) (*journal, error) {
@@ -222,9 +253,12 @@ func (j *journal) append(s *Sweep) error {
 	if err != nil {
 		return err
 	}
+	j.endMinute(s.Time)
+	offset := j.size
 	if err := j.write(frame); err != nil {
 		return err
 	}
+	j.tally.count(&slim, offset)
 	for _, k := range slim.Stacks {
 		j.stacks[k.ID] = true
 	}
@@ -235,6 +269,17 @@ func (j *journal) append(s *Sweep) error {
 		}
 	}
 	return nil
+}
+
+// endMinute writes the sums of a minute if a time is not within it. A reader can do without them.
+func (j *journal) endMinute(at time.Time) {
+	if j.tally.minutes == nil || spanOf(at.UnixMicro(), minuteSeconds) == j.tally.minute {
+		return
+	}
+	if frame, err := j.tally.frame(j.z); err == nil {
+		_ = j.write(frame)
+	}
+	j.tally = tally{}
 }
 
 // syncEach bounds what a loss of power loses. A killed process loses nothing that was written.
@@ -248,7 +293,8 @@ func (j *journal) close() error {
 	return nil
 }
 
-// readJournal calls each with the sweeps of a journal between since and until, in the order in which they were written.
+// readJournal calls each with the sweeps of a journal between since and until, in the order of their times: the clock may have
+// been set back. Sweeps outside of this span that have stacks are passed without rows.
 func readJournal(file *os.File, since, until time.Time, each func(*Sweep) error) (Meta, error) {
 	st, err := file.Stat()
 	if err != nil {
@@ -259,11 +305,14 @@ func readJournal(file *os.File, since, until time.Time, each func(*Sweep) error)
 		return Meta{}, err
 	}
 	defer f.close()
-	for {
+	list, err := f.list()
+	if err != nil {
+		return f.meta, err
+	}
+	slices.SortStableFunc(list, func(a, b sweepFrame) int { return cmp.Compare(a.at, b.at) })
+	for _, frame := range list {
+		f.at = frame.offset
 		at, err := f.next()
-		if errors.Is(err, io.EOF) {
-			return f.meta, nil
-		}
 		if err != nil {
 			return f.meta, err
 		}
@@ -282,14 +331,31 @@ func readJournal(file *os.File, since, until time.Time, each func(*Sweep) error)
 			return f.meta, err
 		}
 	}
+	return f.meta, nil
+}
+
+// list finds the frames of sweeps, in the order in which they were written.
+func (f *frames) list() (list []sweepFrame, err error) {
+	for {
+		offset := f.at
+		at, err := f.next()
+		if errors.Is(err, io.EOF) {
+			return list, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !f.sums {
+			list = append(list, sweepFrame{offset: offset, at: at.UnixMicro()})
+		}
+	}
 }
 
 // bytesHaveStacks decompresses the frame and looks for stacks, which costs far less than to decode it.
 func bytesHaveStacks(f *frames) bool {
-	text, err := f.z.DecodeAll(f.buf[frameTime:], f.text[:0])
+	text, err := f.plain()
 	if err != nil {
 		return true // sweep reports it
 	}
-	f.text = text
 	return bytes.Contains(text, []byte(`"stacks":[`))
 }

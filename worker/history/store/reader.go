@@ -100,9 +100,9 @@ func open(path string) (*os.File, int64, error) {
 	return f, st.Size(), nil
 }
 
-// readTable calls each with the row groups of a file as T, after want has chosen them by the range of their first column, a
-// time. A damaged file is an error, never a panic: the library does not promise that.
-func readTable[T any](ctx context.Context, path string, since, until int64, each func([]T) error) (err error) {
+// readGroups calls each with the row groups of a file whose first column, a time, overlaps the span. A damaged file is an error,
+// never a panic: the library does not promise that.
+func readGroups(ctx context.Context, path string, since, until int64, each func(parquet.RowGroup) error) (err error) {
 	f, size, err := open(path)
 	if err != nil {
 		return err
@@ -120,15 +120,14 @@ func readTable[T any](ctx context.Context, path string, since, until int64, each
 	if v, _ := p.Lookup("pg_stat_backtrace.format_version"); v != fmt.Sprint(Version) {
 		return fmt.Errorf("%w: %s has format %q, and this program reads format %d", ErrFile, path, v, Version)
 	}
-	buf := make([]T, 1024)
 	for _, g := range p.RowGroups() {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if lo, hi, ok := timeRange(g); ok && (hi < since || lo >= until) {
+		if lo, hi, ok := columnRange(g, 0, parquet.Value.Int64); ok && (hi < since || lo >= until) {
 			continue
 		}
-		if err := readGroup(g, buf, each); err != nil {
+		if err := each(g); err != nil {
 			if errors.Is(err, errEach) {
 				return errors.Unwrap(err)
 			}
@@ -136,6 +135,12 @@ func readTable[T any](ctx context.Context, path string, since, until int64, each
 		}
 	}
 	return nil
+}
+
+// readTable calls each with the rows of a file as T, from the row groups that overlap the span.
+func readTable[T any](ctx context.Context, path string, since, until int64, each func([]T) error) (err error) {
+	buf := make([]T, 1024)
+	return readGroups(ctx, path, since, until, func(g parquet.RowGroup) error { return readGroup(g, buf, each) })
 }
 
 // errEach marks errors of the caller's function.
@@ -167,15 +172,15 @@ func readGroup[T any](g parquet.RowGroup, buf []T, each func([]T) error) error {
 	}
 }
 
-// timeRange returns the range of a row group's first column, if the file has it.
-func timeRange(g parquet.RowGroup) (lo, hi int64, ok bool) {
-	ix, err := g.ColumnChunks()[0].ColumnIndex()
+// columnRange returns the range of a column of a row group, if the file has it.
+func columnRange[T number](g parquet.RowGroup, column int, value func(parquet.Value) T) (lo, hi T, ok bool) {
+	ix, err := g.ColumnChunks()[column].ColumnIndex()
 	if err != nil || ix.NumPages() == 0 {
 		return 0, 0, false
 	}
-	lo, hi = ix.MinValue(0).Int64(), ix.MaxValue(0).Int64()
+	lo, hi = value(ix.MinValue(0)), value(ix.MaxValue(0))
 	for i := range ix.NumPages() {
-		lo, hi = min(lo, ix.MinValue(i).Int64()), max(hi, ix.MaxValue(i).Int64())
+		lo, hi = min(lo, value(ix.MinValue(i))), max(hi, value(ix.MaxValue(i)))
 	}
 	return lo, hi, true
 }
@@ -242,22 +247,9 @@ func (r *Reader) live(since, until time.Time, each func(*Sweep) error) error {
 
 // Sweeps calls each with the times at which the recorder looked, in order.
 func (r *Reader) Sweeps(ctx context.Context, since, until time.Time, each func(SweepInfo) error) error {
-	lo, hi := since.UnixMicro(), until.UnixMicro()
 	for _, h := range r.hours(since, until) {
-		for _, path := range parts(h.dir, "sweeps") {
-			err := readTable(ctx, path, lo, hi, func(list []SweepInfo) error {
-				for _, s := range list {
-					if s.Time >= lo && s.Time < hi {
-						if err := each(s); err != nil {
-							return err
-						}
-					}
-				}
-				return nil
-			})
-			if err := r.damaged(err); err != nil {
-				return err
-			}
+		if err := r.closedSweeps(ctx, h.dir, since.UnixMicro(), until.UnixMicro(), each); err != nil {
+			return err
 		}
 	}
 	return r.live(since, until, func(s *Sweep) error {
@@ -268,64 +260,24 @@ func (r *Reader) Sweeps(ctx context.Context, since, until time.Time, each func(S
 	})
 }
 
-// Sums calls each with sums that cover a span: whole hours by one sum for each key, the rest by minutes. Minutes at the
-// edges are whole minutes, so the span should begin and end with a minute.
-func (r *Reader) Sums(ctx context.Context, since, until time.Time, byMinute bool, each func(*Sum) error) error {
-	lo, hi := since.UnixMicro(), until.UnixMicro()
-	for _, h := range r.hours(since, until) {
-		want := int32(60)
-		if !byMinute && !h.from.Before(since) && !h.from.Add(time.Hour).After(until) {
-			want = 3600
-		}
-		for _, path := range parts(h.dir, "sums") {
-			err := readTable(ctx, path, spanOf(lo, want), hi, func(list []Sum) error {
-				for i := range list {
-					if s := &list[i]; s.Seconds == want && s.Time >= spanOf(lo, want) && s.Time < hi {
-						if err := each(s); err != nil {
-							return err
-						}
+// closedSweeps calls each with the sweeps of a closed hour within a span.
+func (r *Reader) closedSweeps(ctx context.Context, dir string, since, until int64, each func(SweepInfo) error) error {
+	for _, path := range parts(dir, "sweeps") {
+		err := readTable(ctx, path, since, until, func(list []SweepInfo) error {
+			for _, s := range list {
+				if s.Time >= since && s.Time < until {
+					if err := each(s); err != nil {
+						return err
 					}
 				}
-				return nil
-			})
-			if err := r.damaged(err); err != nil {
-				return err
 			}
-		}
-	}
-	var minute *adder
-	texts := map[int64]string{}
-	flush := func() error {
-		if minute == nil {
 			return nil
+		})
+		if err := r.damaged(err); err != nil {
+			return err
 		}
-		for _, s := range minute.sums(texts) {
-			if err := each(&s); err != nil {
-				return err
-			}
-		}
-		return nil
 	}
-	err := r.live(since, until, func(s *Sweep) error {
-		for i := range s.Rows {
-			row := &s.Rows[i]
-			if minute == nil || minute.from != spanOf(row.Time, 60) {
-				if err := flush(); err != nil {
-					return err
-				}
-				minute = newAdder(60)
-			}
-			if row.QueryID != 0 && row.Query != "" {
-				texts[row.QueryID] = row.Query
-			}
-			minute.add(row, s.Period)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return flush()
+	return nil
 }
 
 // Stacks returns the stacks with these ids that the hours of a span name.

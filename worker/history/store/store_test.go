@@ -113,7 +113,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 	for _, byMinute := range []bool{false, true} {
 		var n int64
-		if err := r.Sums(t.Context(), from, end, byMinute, func(s *store.Sum) error { n += s.Samples; return nil }); err != nil {
+		if err := r.Sums(t.Context(), store.SumOptions{Since: from, Until: end, ByMinute: byMinute}, func(s *store.Sum) error { n += s.Samples; return nil }); err != nil {
 			t.Fatal(err)
 		}
 		if n != int64(len(want)) {

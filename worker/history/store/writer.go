@@ -169,6 +169,9 @@ func (w *Writer) recover(now time.Time) error {
 		if err != nil {
 			break
 		}
+		if f.sums {
+			continue
+		}
 		if first.IsZero() {
 			first = at
 		}

@@ -1,0 +1,263 @@
+package store
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// At the end of each minute the journal gets a frame with the sums of this minute, so that sums of the hour in progress need not
+// decode each sweep. The time of such a frame has the highest bit set, and is the begin of the minute. The data, compressed by
+// zstd, are numbers as encoding/binary writes them:
+//
+//	varint   offset of the first frame that the sums count: they count the sweeps from there up to this frame
+//	varint   number of texts, then the length and the bytes of each one
+//	varint   number of sums, and for each of them
+//	varints  wait_event_type, wait_event, backend_type, database, user, application_name, query: positions of texts
+//	varints  samples, top_samples
+//	8 bytes  query_id, then active_seconds, then top_stack
+//
+// Sums that a reader cannot use cost time only: it counts the sweeps instead.
+const (
+	sumsMark  = 1 << 63
+	sumTexts  = 7
+	sumFixed  = 24 // bytes of the three numbers of 8 bytes
+	leastSum  = sumTexts + 2 + sumFixed
+	eightByte = 8
+)
+
+// errSums means that sums in a journal cannot be used.
+var errSums = errors.New("sums in the journal are damaged")
+
+// A tally counts the samples of a minute for the journal.
+type tally struct {
+	minutes *adder
+	texts   map[int64]string
+	minute  int64
+	from    int64 // offset of the first frame that is counted
+}
+
+// count counts a sweep whose frame begins at an offset.
+func (t *tally) count(s *Sweep, offset int64) {
+	if t.minutes == nil {
+		*t = tally{minutes: newAdder(minuteSeconds), texts: map[int64]string{}, minute: spanOf(s.Time.UnixMicro(), minuteSeconds), from: offset}
+	}
+	for i := range s.Rows {
+		row := s.Rows[i]
+		row.Time = s.Time.UnixMicro()
+		if row.QueryID != 0 && row.Query != "" {
+			t.texts[row.QueryID] = row.Query
+		}
+		t.minutes.add(&row, s.Period)
+	}
+}
+
+// frame returns the frame of a minute that has ended.
+func (t *tally) frame(z *zstd.Encoder) ([]byte, error) {
+	return newFrame(z, uint64(t.minute)|sumsMark, encodeSums(t.from, t.minutes.sums(t.texts)))
+}
+
+func encodeSums(from int64, list []Sum) []byte {
+	positions, texts := map[string]uint64{"": 0}, []string{""}
+	var body []byte
+	body = binary.AppendUvarint(body, uint64(len(list)))
+	for i := range list {
+		s := &list[i]
+		for _, text := range s.texts() {
+			at, found := positions[*text]
+			if !found {
+				at = uint64(len(texts))
+				positions[*text], texts = at, append(texts, *text)
+			}
+			body = binary.AppendUvarint(body, at)
+		}
+		body = binary.AppendUvarint(body, uint64(s.Samples))
+		body = binary.AppendUvarint(body, uint64(s.TopCount))
+		body = binary.LittleEndian.AppendUint64(body, uint64(s.QueryID))
+		body = binary.LittleEndian.AppendUint64(body, math.Float64bits(s.Weight))
+		body = binary.LittleEndian.AppendUint64(body, uint64(s.TopStack))
+	}
+	head := binary.AppendUvarint(nil, uint64(from))
+	head = binary.AppendUvarint(head, uint64(len(texts)))
+	for _, text := range texts {
+		head = append(binary.AppendUvarint(head, uint64(len(text))), text...)
+	}
+	return append(head, body...)
+}
+
+// texts returns the places of the texts.
+func (s *Sum) texts() [sumTexts]*string {
+	return [...]*string{&s.WaitType, &s.WaitEvent, &s.Type, &s.Database, &s.User, &s.App, &s.Query}
+}
+
+// A sumDecoder reads what encodeSums has written. After an error it returns zeros.
+type sumDecoder struct {
+	b   []byte
+	err error
+}
+
+func (d *sumDecoder) number() uint64 {
+	v, n := binary.Uvarint(d.b)
+	if n <= 0 {
+		d.b, d.err = nil, errSums
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+// count returns a number of things that have at least so many bytes each.
+func (d *sumDecoder) count(least int) int {
+	n := d.number()
+	if n > uint64(len(d.b)/least) {
+		d.b, d.err = nil, errSums
+		return 0
+	}
+	return int(n)
+}
+
+func (d *sumDecoder) bytes(n int) []byte {
+	if n > len(d.b) {
+		d.b, d.err = nil, errSums
+		return make([]byte, n)
+	}
+	part := d.b[:n]
+	d.b = d.b[n:]
+	return part
+}
+
+// decodeSums returns the sums of a minute, and the offset of the first frame that they count.
+func decodeSums(b []byte, minute int64) (from int64, list []Sum, err error) {
+	d := &sumDecoder{b: b}
+	from = int64(d.number())
+	texts := make([]string, d.count(1))
+	for i := range texts {
+		texts[i] = string(d.bytes(d.count(1)))
+	}
+	list = make([]Sum, d.count(leastSum))
+	for i := range list {
+		s := &list[i]
+		s.Time, s.Seconds = minute, minuteSeconds
+		for _, text := range s.texts() {
+			at := d.number()
+			if at >= uint64(len(texts)) {
+				return 0, nil, errSums
+			}
+			*text = texts[at]
+		}
+		s.Samples, s.TopCount = int64(d.number()), int64(d.number())
+		fixed := d.bytes(sumFixed)
+		s.QueryID = int64(binary.LittleEndian.Uint64(fixed))
+		s.Weight = math.Float64frombits(binary.LittleEndian.Uint64(fixed[eightByte:]))
+		s.TopStack = int64(binary.LittleEndian.Uint64(fixed[2*eightByte:]))
+		if d.err != nil {
+			return 0, nil, d.err
+		}
+	}
+	if len(d.b) > 0 && d.err == nil {
+		d.err = errSums
+	}
+	return from, list, d.err
+}
+
+// A journalReader reads the sums of a journal.
+type journalReader struct {
+	frames *frames
+	lo, hi int64 // the span
+	enough func(time.Time) bool
+	each   func(*Sum) error
+	sweeps []sweepFrame
+}
+
+// A sweepFrame is the frame of a sweep.
+type sweepFrame struct {
+	offset, at int64
+	counted    bool // by sums
+}
+
+// read calls each with the sums of the span, then with those of the sweeps that no sums count.
+func (j *journalReader) read(ctx context.Context) error {
+	if err := j.readMinutes(ctx); err != nil {
+		return err
+	}
+	m := newMinutes(j.each)
+	for _, f := range j.sweeps {
+		if f.counted || f.at < j.lo || f.at >= j.hi || j.enough(time.UnixMicro(f.at)) {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		j.frames.at = f.offset
+		at, err := j.frames.next()
+		if err != nil {
+			return err
+		}
+		s, err := j.frames.sweep(at)
+		if err != nil {
+			return err
+		}
+		for i := range s.Rows {
+			if err := m.add(&s.Rows[i], s.Period); err != nil {
+				return err
+			}
+		}
+	}
+	return m.flush()
+}
+
+// readMinutes finds the frames of the sweeps, and calls each with the sums of the minutes that lie in the span.
+func (j *journalReader) readMinutes(ctx context.Context) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		offset := j.frames.at
+		at, err := j.frames.next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case !j.frames.sums:
+			j.sweeps = append(j.sweeps, sweepFrame{offset: offset, at: at.UnixMicro()})
+			continue
+		}
+		minute := at.UnixMicro()
+		if minute < j.lo || minute+time.Minute.Microseconds() > j.hi {
+			continue
+		}
+		from, list, err := j.frames.minute(minute)
+		if err != nil || !j.count(from, minute) || j.enough(at) {
+			continue
+		}
+		for i := range list {
+			if err := j.each(&list[i]); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// count marks the sweeps from an offset on as counted. It returns false if they are not sweeps of this minute.
+func (j *journalReader) count(from, minute int64) bool {
+	first := len(j.sweeps)
+	for first > 0 && j.sweeps[first-1].offset >= from {
+		first--
+		if f := j.sweeps[first]; f.counted || spanOf(f.at, minuteSeconds) != minute {
+			return false
+		}
+	}
+	if first == len(j.sweeps) || j.sweeps[first].offset != from {
+		return false
+	}
+	for i := range j.sweeps[first:] {
+		j.sweeps[first+i].counted = true
+	}
+	return true
+}

@@ -1,0 +1,243 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"time"
+
+	"github.com/parquet-go/parquet-go"
+)
+
+// Lengths of the spans of sums.
+const (
+	minuteSeconds = 60
+	hourSeconds   = 3600
+)
+
+// SumOptions choose sums.
+type SumOptions struct {
+	// Since and Until are the span. Sums have the samples of this span exactly.
+	Since, Until time.Time
+	// ByMinute asks for sums of minutes also where a sum of an hour would do.
+	ByMinute bool
+	// Enough, if not nil, reports whether the caller needs no sums from a time on. Sums asks before each hour.
+	Enough func(from time.Time) bool
+}
+
+// Sums calls each with sums that cover a span: whole hours by one sum for each key, the rest by minutes. The Time of a sum is the
+// begin of its minute or hour, also if the span begins within that minute. each must not keep the sum.
+func (r *Reader) Sums(ctx context.Context, o SumOptions, each func(*Sum) error) error {
+	lo, hi := o.Since.UnixMicro(), o.Until.UnixMicro()
+	enough := func(from time.Time) bool { return o.Enough != nil && o.Enough(from) }
+	for _, h := range r.hours(o.Since, o.Until) {
+		if enough(h.from) {
+			continue
+		}
+		s := hourSums{r: r, dir: h.dir, each: each}
+		from, to := max(lo, h.from.UnixMicro()), min(hi, h.from.Add(time.Hour).UnixMicro())
+		if err := s.read(ctx, from, to, o.ByMinute); err != nil {
+			return err
+		}
+	}
+	return r.liveSums(ctx, &journalReader{lo: lo, hi: hi, enough: enough, each: each})
+}
+
+// liveSums calls each with the sums of the journal, if there is one.
+func (r *Reader) liveSums(ctx context.Context, j *journalReader) error {
+	f, size, err := open(journalPath(r.dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return r.damaged(err)
+	}
+	defer f.Close()
+	if j.frames, err = openFrames(f, size); err != nil {
+		return r.damaged(err)
+	}
+	defer j.frames.close()
+	return r.damaged(j.read(ctx))
+}
+
+// hourSums reads sums of a closed hour.
+type hourSums struct {
+	r    *Reader
+	dir  string
+	each func(*Sum) error
+}
+
+// read calls each with the sums of a span within the hour.
+func (h *hourSums) read(ctx context.Context, from, to int64, byMinute bool) error {
+	if !byMinute && to-from == time.Hour.Microseconds() {
+		return h.whole(ctx, from, to, hourSeconds)
+	}
+	first, last := spanOf(from+time.Minute.Microseconds()-1, minuteSeconds), spanOf(to, minuteSeconds)
+	if last < first { // within a minute
+		return h.part(ctx, from, to)
+	}
+	if err := h.part(ctx, from, first); err != nil {
+		return err
+	}
+	if err := h.whole(ctx, first, last, minuteSeconds); err != nil {
+		return err
+	}
+	return h.part(ctx, last, to)
+}
+
+// whole calls each with the sums of minutes, or of an hour, that begin in a span.
+func (h *hourSums) whole(ctx context.Context, from, to int64, seconds int32) error {
+	if from >= to {
+		return nil
+	}
+	for _, path := range parts(h.dir, "sums") {
+		err := readGroups(ctx, path, from, to, func(g parquet.RowGroup) error {
+			if leaf, found := g.Schema().Lookup("bucket_seconds"); found {
+				if lo, hi, ok := columnRange(g, leaf.ColumnIndex, parquet.Value.Int32); ok && (seconds < lo || seconds > hi) {
+					return nil
+				}
+			}
+			return readSums(ctx, g, func(s *Sum) error {
+				if s.Seconds != seconds || s.Time < from || s.Time >= to {
+					return nil
+				}
+				return h.each(s)
+			})
+		})
+		if err := h.r.damaged(err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readSums calls each with the rows of a group.
+func readSums(ctx context.Context, g parquet.RowGroup, each func(*Sum) error) error {
+	c := newColumns(g)
+	defer c.close()
+	from, seconds := int64Column(c, "time"), int32Column(c, "bucket_seconds")
+	waitType, waitEvent, query := textColumn(c, "wait_event_type"), textColumn(c, "wait_event"), int64Column(c, "query_id")
+	kind, database, user := textColumn(c, "backend_type"), textColumn(c, "database"), textColumn(c, "user")
+	samples, weight, text := int64Column(c, "samples"), float64Column(c, "active_seconds"), textColumn(c, "query")
+	app, topStack, topCount := textColumn(c, "application_name"), int64Column(c, "top_stack"), int64Column(c, "top_samples")
+	for {
+		n, err := c.batch(ctx)
+		if err != nil || n == 0 {
+			return err
+		}
+		for i := range n {
+			err := each(&Sum{
+				Time: from.values[i], Seconds: seconds.values[i], WaitType: waitType.values[i], WaitEvent: waitEvent.values[i],
+				QueryID: query.values[i], Type: kind.values[i], Database: database.values[i], User: user.values[i], App: app.values[i],
+				Samples: samples.values[i], Weight: weight.values[i], Query: text.values[i], TopStack: topStack.values[i],
+				TopCount: topCount.values[i],
+			})
+			if err != nil {
+				return eachError{err}
+			}
+		}
+	}
+}
+
+// part calls each with the sums of a part of a minute, which it adds up from the rows.
+func (h *hourSums) part(ctx context.Context, from, to int64) error {
+	if from >= to {
+		return nil
+	}
+	periods := map[int64]time.Duration{} // of sweeps
+	err := h.r.closedSweeps(ctx, h.dir, from, to, func(s SweepInfo) error {
+		periods[s.Time] = seconds(s.Period)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	m := newMinutes(h.each)
+	for _, path := range parts(h.dir, "rows") {
+		err := readGroups(ctx, path, from, to, func(g parquet.RowGroup) error {
+			return readSamples(ctx, g, from, to, func(row *Row) error {
+				period, found := periods[row.Time]
+				if !found {
+					period = time.Second // as ReadSpan assumes for a sweep whose own record cannot be read
+				}
+				return m.add(row, period)
+			})
+		})
+		if err := h.r.damaged(err); err != nil {
+			return err
+		}
+	}
+	return m.flush()
+}
+
+// readSamples calls each with the rows of a span. They have only the columns that sums have.
+func readSamples(ctx context.Context, g parquet.RowGroup, from, to int64, each func(*Row) error) error {
+	c := newColumns(g)
+	defer c.close()
+	at, ended, text := int64Column(c, "time"), boolColumn(c, "ended"), textColumn(c, "query")
+	waitType, waitEvent, query := textColumn(c, "wait_event_type"), textColumn(c, "wait_event"), int64Column(c, "query_id")
+	kind, database, user := textColumn(c, "backend_type"), textColumn(c, "database"), textColumn(c, "user")
+	app, stack := textColumn(c, "application_name"), int64Column(c, "stack")
+	for {
+		n, err := c.batch(ctx)
+		if err != nil || n == 0 {
+			return err
+		}
+		for i := range n {
+			if at.values[i] < from || at.values[i] >= to || ended.values[i] {
+				continue
+			}
+			err := each(&Row{
+				Time: at.values[i], Type: kind.values[i], Database: database.values[i], User: user.values[i], App: app.values[i],
+				WaitType: waitType.values[i], WaitEvent: waitEvent.values[i], QueryID: query.values[i], Query: text.values[i],
+				Stack: stack.values[i],
+			})
+			if err != nil {
+				return eachError{err}
+			}
+		}
+	}
+}
+
+// minutes adds rows up to sums of minutes.
+type minutes struct {
+	each  func(*Sum) error
+	adder *adder
+	texts map[int64]string // of queries
+}
+
+func newMinutes(each func(*Sum) error) *minutes {
+	return &minutes{each: each, texts: map[int64]string{}}
+}
+
+// add counts a row. If another minute begins, it passes the sums of the minute before.
+func (m *minutes) add(row *Row, period time.Duration) error {
+	if m.adder != nil && m.adder.from != spanOf(row.Time, minuteSeconds) {
+		if err := m.flush(); err != nil {
+			return err
+		}
+	}
+	if m.adder == nil {
+		m.adder = newAdder(minuteSeconds)
+	}
+	if row.QueryID != 0 && row.Query != "" {
+		m.texts[row.QueryID] = row.Query
+	}
+	m.adder.add(row, period)
+	return nil
+}
+
+// flush passes the sums.
+func (m *minutes) flush() error {
+	if m.adder == nil {
+		return nil
+	}
+	list := m.adder.sums(m.texts)
+	m.adder = nil
+	for i := range list {
+		if err := m.each(&list[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
