@@ -101,7 +101,7 @@ func (w *Worker) queue(c cluster.Cluster, main *cluster.Conn) *queue.Queue {
 		depths = nil // nothing shows them
 	}
 	return queue.New(queue.Config{
-		Server: main, Connect: connect, Handle: handle, Journal: &w.ledger, Depths: depths, Limiter: limiter,
+		Server: main.Ordinary(), Connect: connect, Handle: handle, Journal: &w.ledger, Depths: depths, Limiter: limiter,
 		Sessions: w.cfg.Sessions, Keep: w.cfg.Keep, KeepRows: w.cfg.KeepRows, Log: w.log,
 	})
 }
@@ -126,9 +126,13 @@ func (w *Worker) pauseUntil(ctx context.Context, lost <-chan struct{}) bool {
 
 // sessionOptions say how the worker's sessions find a run of the server.
 func (w *Worker) sessionOptions(c *cluster.Cluster) cluster.ConnOptions {
-	return cluster.ConnOptions{
+	o := cluster.ConnOptions{
 		ConnString: w.cfg.ConnString, Cluster: c, Named: w.cfg.DataDir != "", Foreign: w.cfg.Foreign,
 	}
+	if w.cfg.Fallback != "" {
+		o.Fallback = &cluster.Fallback{ConnString: w.cfg.Fallback, Check: c.Verify}
+	}
+	return o
 }
 
 // report logs changes of the connection, each failure once.
@@ -139,6 +143,10 @@ func (w *Worker) report() func(cluster.ConnState) {
 			w.noSession.begin()
 		}
 		switch {
+		case s.Fallback:
+			told = ""
+			w.noSession.end()
+			w.log.Warn().Err(s.Err).Msg("connected by the fallback connection until a connection slot is free; queues wait")
 		case s.Connected:
 			told = ""
 			w.noSession.end()
@@ -170,6 +178,20 @@ func (w *Worker) Query(ctx context.Context, f func(context.Context, *pgx.Conn) e
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", cluster.ErrNoServer, ctx.Err())
 		}
+	}
+}
+
+// identifier returns the function that runs IDENTIFY_SYSTEM by the fallback connection; nil: there is none.
+func (w *Worker) identifier() func(context.Context) (cluster.System, error) {
+	if w.cfg.Fallback == "" {
+		return nil
+	}
+	return func(ctx context.Context) (cluster.System, error) {
+		l := w.link.Load()
+		if l.conn == nil || !l.run.Same(w.server()) {
+			return cluster.System{}, cluster.ErrNoServer
+		}
+		return l.conn.Identify(ctx)
 	}
 }
 

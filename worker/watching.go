@@ -172,7 +172,7 @@ func (v *watcher) write(ctx context.Context, j incidentJob) error {
 		c = w.server()
 	}
 	i := incident.Collect(ctx, incident.Source{
-		Server: c, StateDir: w.cfg.Record.Dir, Capturer: w.capturer, Program: w.cfg.Version,
+		Server: c, StateDir: w.cfg.Record.Dir, Capturer: w.capturer, Program: w.cfg.Version, Identify: w.identifier(),
 	}, j.finding, j.look)
 	dir := incident.Dir{
 		Path: incident.DirOf(w.cfg.Record.Dir, i.Server.SystemID), Keep: j.config.Keep, Size: j.config.Size, MinFree: w.cfg.Record.MinFree,

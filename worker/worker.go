@@ -37,6 +37,8 @@ type Config struct {
 	// ConnString is a libpq connection string; what it leaves open comes from
 	// a service file, the PG* environment and the defaults.
 	ConnString string
+	// Fallback is the connection string of the fallback, see cluster.Fallback; empty: there is none.
+	Fallback string
 	// DataDir is the server's data directory. With it the worker starts also
 	// while the server takes no connections. Empty: go by ConnString.
 	DataDir string

@@ -68,6 +68,8 @@ func (n *nodeFlags) check(cmd *cobra.Command, args []string) error {
 	case n.all && len(args) > 0 && cluster.NamesServer(args[0]) != "":
 		return fmt.Errorf("--all and %s in CONNSTRING exclude each other: every worker would connect to the same server; "+
 			"give only what fits all servers, such as user and dbname", cluster.NamesServer(args[0]))
+	case n.all && cluster.NamesServer(cmd.Flag(flagFallback).Value.String()) != "":
+		return fmt.Errorf("--all and a server in --%s exclude each other; give only what fits all servers, such as user", flagFallback)
 	case n.all && changed(flagExportName):
 		return errors.New("--all and --export-cluster exclude each other: all servers would have the same name in the " +
 			"receiver; without it the name is host and data directory")

@@ -62,7 +62,15 @@ For the queue the worker keeps an idle session in each database that has the
 extension, at most --sessions. Further databases take turns. The worker never
 takes a reserved slot or the last one of a database or role. A role that is not a
 superuser needs EXECUTE on backtrace.claim, finish, journal and prune there.
-Without it the queue waits, and everything else works.`
+Without it the queue waits, and everything else works.
+
+With --fallback-connection the worker opens a replication connection when the
+server refuses an ordinary one because all slots are in use (SQLSTATE 53300). WAL
+senders have slots of their own (max_wal_senders). SETTINGS replace those of
+CONNSTRING, and the role needs LOGIN and REPLICATION. Such a role can copy the
+whole cluster. The worker uses the connection for permissions, and closes it as soon as
+an ordinary one succeeds. For each incident it also runs IDENTIFY_SYSTEM. Requests
+that do not wait stay in the queue meanwhile.`
 
 func newWorker(version string) *cobra.Command {
 	var cfg worker.Config
@@ -154,12 +162,23 @@ func checkWorker(cfg *worker.Config) error {
 	if err := cfg.Export.Check(); err != nil {
 		return err
 	}
-	return cluster.CheckConnString(cfg.ConnString)
+	if err := cluster.CheckConnString(cfg.ConnString); err != nil || cfg.Fallback == "" {
+		return err
+	}
+	if err := cluster.CheckFallback(cfg.Fallback, cfg.ConnString); err != nil {
+		return fmt.Errorf("--%s: %w", flagFallback, err)
+	}
+	return nil
 }
+
+// flagFallback is the flag's name.
+const flagFallback = "fallback-connection"
 
 func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) {
 	fs := cmd.Flags()
 	fs.StringVarP(&cfg.DataDir, "pgdata", "D", "", "the server's data `DIRECTORY`")
+	fs.StringVar(&cfg.Fallback, flagFallback, "",
+		"when all connection slots are in use, open a replication connection with `SETTINGS`, such as user=NAME (default none)")
 	fs.StringVar(&cfg.SpoolDir, "spool-dir", "",
 		"make the spool, a private directory, in `DIRECTORY` (default /dev/shm, else the temporary directory)")
 	fs.StringSliceVar(&cfg.DebugDirs, "debug-dir", nil, debugDirUsage)

@@ -62,7 +62,7 @@ func Anonymous(i *Incident) (*Incident, []string) {
 		},
 		Server: Server{
 			SystemID: identifier(i.Server.SystemID), Timeline: i.Server.Timeline, Version: identifier(i.Server.Version),
-			Postmaster: i.Server.Postmaster, Clients: i.Server.Clients, Slots: i.Server.Slots,
+			Position: position(i.Server.Position), Postmaster: i.Server.Postmaster, Clients: i.Server.Clients, Slots: i.Server.Slots,
 		},
 		SessionsLeftOut: i.SessionsLeftOut, Sessions: []Session{}, Stacks: []ProcessStack{}, Settings: []Setting{}, Forest: nodes(i.Forest),
 		History: History{Since: i.History.Since, Until: i.History.Until, LeftOut: i.History.LeftOut, Seconds: []Second{}, Spans: []Span{}},

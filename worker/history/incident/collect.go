@@ -26,6 +26,7 @@ const Minutes = 5 * time.Minute
 // Limits of the time of an incident.
 const (
 	collectLimit = 20 * time.Second
+	systemLimit  = 2 * time.Second
 	stackLimit   = 300 * time.Millisecond
 	stacksLimit  = 5 * time.Second
 )
@@ -38,6 +39,8 @@ type Source struct {
 	StateDir string
 	// Capturer takes stacks; nil: none are taken.
 	Capturer *capture.Capturer
+	// Identify runs IDENTIFY_SYSTEM; nil: there is no replication connection.
+	Identify func(context.Context) (cluster.System, error)
 	// Program is the version of this program.
 	Program string
 }
@@ -72,6 +75,7 @@ func Collect(ctx context.Context, src Source, f rules.Finding, l *rules.Look) *I
 	i.addSettings(src.Server)
 	i.Host = hostOf(ctx, []string{src.Server.DataDir, filepath.Join(src.Server.DataDir, "pg_wal"), src.StateDir})
 	i.addHistory(ctx, src.StateDir)
+	i.addSystem(ctx, &src)
 	return i
 }
 

@@ -64,8 +64,11 @@ type Incident struct {
 
 // Server identifies the server.
 type Server struct {
-	SystemID   string `json:"system_identifier"`
-	Timeline   uint32 `json:"timeline,omitempty"`
+	SystemID string `json:"system_identifier"`
+	Timeline uint32 `json:"timeline,omitempty"`
+	// Position is the end of WAL in reply to IDENTIFY_SYSTEM; empty: the server was not asked, and the timeline is the one in the
+	// control file.
+	Position   string `json:"wal_position,omitempty"`
 	Version    string `json:"server_version,omitempty"`
 	DataDir    string `json:"data_directory,omitempty"`
 	Postmaster int    `json:"postmaster_pid,omitempty"`

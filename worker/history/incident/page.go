@@ -115,6 +115,9 @@ func (v *pageView) begin() {
 	s := i.Server
 	v.put("<tr><td>Server</td><td>PostgreSQL {}, data directory {}, system identifier {}, timeline {}, postmaster {}</td></tr>\n",
 		s.Version, s.DataDir, s.SystemID, number(s.Timeline), number(s.Postmaster))
+	if s.Position != "" {
+		v.put("<tr><td>WAL position</td><td>{}, by IDENTIFY_SYSTEM</td></tr>", s.Position)
+	}
 	if s.Slots != 0 {
 		v.put("<tr><td>Connections</td><td>{} of {} slots for ordinary roles</td></tr>", number(s.Clients), number(s.Slots))
 	}

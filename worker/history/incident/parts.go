@@ -205,6 +205,25 @@ func (i *Incident) addWAL(src *Source, r *state.Reader, m *moment.Moment, contro
 	}
 }
 
+// addSystem adds what the server says by a replication connection: on a standby, the control file has an older timeline until the
+// next restart point.
+func (i *Incident) addSystem(ctx context.Context, src *Source) {
+	if src.Identify == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, systemLimit)
+	defer cancel()
+	system, err := src.Identify(ctx)
+	if err == nil && i.Server.SystemID != "" && system.ID != i.Server.SystemID {
+		err = fmt.Errorf("the server has the system identifier %s, and its control file %s", system.ID, i.Server.SystemID)
+	}
+	if err != nil {
+		i.missing("IDENTIFY_SYSTEM", err)
+		return
+	}
+	i.Server.Timeline, i.Server.Position = system.Timeline, lsn(system.Position)
+}
+
 // addPlans adds the plans of the processes that block others, then of the statements that have run longest. A session whose query
 // text is not recorded has no plan: the plan has names of the query.
 func (i *Incident) addPlans(ctx context.Context, src *Source, m *moment.Moment) {

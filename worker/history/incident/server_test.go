@@ -142,7 +142,20 @@ func TestStalls(t *testing.T) {
 		s.sweep()
 		return s.recorded(func(r *store.Row) bool { return r.PID == f.Processes[1] && r.Stack != 0 && r.Phrase != "" })
 	})
-	s.checkIncident(Collect(ctx, Source{Server: s.c, StateDir: s.dir, Capturer: s.capturer, Program: "test"}, f, s.look), f)
+	link, err := cluster.NewConn(cluster.ConnOptions{
+		ConnString: s.DSN(s.User, "postgres"), Fallback: &cluster.Fallback{ConnString: "replication=database", Check: s.c.Verify},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := Collect(ctx, Source{Server: s.c, StateDir: s.dir, Capturer: s.capturer, Identify: link.Identify, Program: "test"}, f, s.look)
+	s.checkIncident(i, f)
+	if i.WAL == nil || i.Server.Position == "" || i.Server.Position != i.WAL.End {
+		t.Errorf("position %q by IDENTIFY_SYSTEM, %+v in memory, missing %q", i.Server.Position, i.WAL, i.Missing)
+	}
+	if clean, _ := Anonymous(i); clean.Server.Position != i.Server.Position {
+		t.Errorf("the bundle has the position %q", clean.Server.Position)
+	}
 
 	s.only(rules.IdleBlocks)
 	if f := s.expect(rules.IdleBlocks); f.Root != int32(holder.PgConn().PID()) {

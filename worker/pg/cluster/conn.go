@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -30,6 +31,8 @@ type ConnOptions struct {
 	// Check, if not nil, is called in each new session before the session is used. If it returns an error, the
 	// session is closed, as after a failure to connect. Cluster.Verify is a suitable function.
 	Check func(context.Context, *pgx.Conn) error
+	// Fallback, if not nil, is a connection for the time in which the server has no slot for an ordinary one.
+	Fallback *Fallback
 	// OnChange, if not nil, is called when the state of the connection changes and after every failed attempt. Run
 	// calls it, one call at a time, and waits for it.
 	OnChange func(ConnState)
@@ -50,6 +53,7 @@ func (o *ConnOptions) origin() origin {
 // ConnState is the argument of OnChange.
 type ConnState struct {
 	Connected bool
+	Fallback  bool          // the session is one of ConnOptions.Fallback
 	Version   int           // major version of the server; 0 when not connected
 	Err       error         // why there is no connection
 	Retry     time.Duration // if not connected, the pause until the next attempt
@@ -73,7 +77,8 @@ func (o *ConnOptions) setDefaults() {
 }
 
 // Conn is the worker's main session in the server. Run keeps it connected. It detects at once that the server has
-// closed the connection, and within PingInterval that the server does not respond. Then it reconnects.
+// closed the connection, and within PingInterval that the server does not respond. Then it reconnects. While the server has no
+// slot for it, the session is one of ConnOptions.Fallback, if there is one.
 type Conn struct {
 	options  ConnOptions
 	config   *pgx.ConnConfig
@@ -90,6 +95,13 @@ func NewConn(options ConnOptions) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	if options.Fallback != nil {
+		_, more, err := options.configureFallback()
+		if err != nil {
+			return nil, fmt.Errorf("fallback connection: %w", err)
+		}
+		notes = slices.Compact(append(notes, more...))
+	}
 	c := &Conn{options: options, config: config, notes: notes, kick: make(chan struct{}, 1)}
 	c.stand(awaiting(errNotYet))
 	return c, nil
@@ -101,13 +113,18 @@ func (o *ConnOptions) configure() (*pgx.ConnConfig, []string, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	o.supervise(config)
+	return config, notes, nil
+}
+
+// supervise sets what the main session and the one of the fallback have in common.
+func (o *ConnOptions) supervise(config *pgx.ConnConfig) {
 	config.RuntimeParams["statement_timeout"] = strconv.FormatInt(o.StatementTimeout.Milliseconds(), 10)
 	// When a context ends, the statement is cancelled. pgx's default is to close the session. One caller that cancels
 	// often would then make all others wait for new sessions.
 	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: o.ConnectTimeout}
 	}
-	return config, notes, nil
 }
 
 // Notes returns warnings about the connection settings, such as a password file that others can read.
@@ -117,18 +134,23 @@ func (c *Conn) Notes() []string { return c.notes }
 // the latest some time after the statement timeout. Query waits up to two seconds for the first session, and for a
 // new one after the server has ended a session. After a failed attempt to connect, Query returns ErrNoServer with the
 // cause at once, until an attempt succeeds. If the session breaks in f, Query calls f again with the next session. So
-// f must only read.
+// f must only read. During a fallback, f must not prepare statements or LISTEN; see Ordinary.
 func (c *Conn) Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
-	broken, err := c.query(ctx, f)
+	return c.repeat(ctx, f, false)
+}
+
+// repeat is Query. ordinary means that f needs an ordinary session.
+func (c *Conn) repeat(ctx context.Context, f func(context.Context, *pgx.Conn) error, ordinary bool) error {
+	broken, err := c.query(ctx, f, ordinary)
 	if broken {
-		_, err = c.query(ctx, f)
+		_, err = c.query(ctx, f, ordinary)
 	}
 	return err
 }
 
 // query calls f once. broken means that the session ended before the time limit of f.
-func (c *Conn) query(ctx context.Context, f func(context.Context, *pgx.Conn) error) (broken bool, err error) {
-	s, err := c.acquire(ctx)
+func (c *Conn) query(ctx context.Context, f func(context.Context, *pgx.Conn) error, ordinary bool) (broken bool, err error) {
+	s, err := c.acquire(ctx, ordinary)
 	if err != nil {
 		return false, err
 	}

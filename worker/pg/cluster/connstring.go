@@ -37,8 +37,12 @@ var sessionSettings = map[string]string{
 
 // origin has the sources of connection settings: a connection string, and the server that was found.
 type origin struct {
-	text    string
-	cluster *Cluster // source of host and port if no other source has them; nil: not found yet
+	text string
+	// over is the connection string of a fallback, and replication is set if there is one. Its settings override those of text;
+	// see overlay.
+	over        string
+	replication bool
+	cluster     *Cluster // source of host and port if no other source has them; nil: not found yet
 	// named means that the user has named the server by its data directory. The environment then gives no host and no
 	// port.
 	named bool
@@ -69,6 +73,10 @@ func NamesServer(text string) (keyword string) {
 	if err != nil {
 		return ""
 	}
+	return s.namesServer()
+}
+
+func (s settings) namesServer() (keyword string) {
 	for _, name := range []string{"host", "hostaddr", "port", "service"} {
 		if s[name] != "" {
 			return name
@@ -141,8 +149,13 @@ func parse(o origin) (*pgx.ConnConfig, error) {
 
 // gather merges the sources of settings. service is the file that defines the service, or "".
 func gather(o origin) (s settings, service string, err error) {
-	if s, err = parseText(o.text); err != nil {
+	if s, err = overlay(o.over, o.text); err != nil {
 		return nil, "", err
+	}
+	if o.replication {
+		if err := s.replicates(); err != nil {
+			return nil, "", err
+		}
 	}
 	_, explicit := s["service"]
 	env := environment()
@@ -168,6 +181,29 @@ func gather(o origin) (s settings, service string, err error) {
 	s.fill(env)
 	s.fillServer(o)
 	return s, service, nil
+}
+
+// overlay merges two connection strings. The settings of over have priority. If over names a server, text gives none, and if
+// over names a user, text gives no password.
+func overlay(over, text string) (settings, error) {
+	s, err := parseText(over)
+	if err != nil {
+		return nil, err
+	}
+	rest, err := parseText(text)
+	if err != nil {
+		return nil, err
+	}
+	if s.namesServer() != "" {
+		rest.leaveServer()
+		delete(rest, "service")
+		delete(rest, "servicefile")
+	}
+	if s["user"] != "" {
+		delete(rest, "password")
+	}
+	s.fill(rest)
+	return s, nil
 }
 
 // fillServer takes host and port from the cluster if no other source has them. A port without a host counts only if

@@ -20,12 +20,14 @@ var errHungUp = errors.New("the server closed the connection")
 
 // session is one pgx connection from its start to its end.
 type session struct {
-	conn    *pgx.Conn
-	version int
-	turn    chan struct{} // holds one token; its holder may use conn
-	lost    chan struct{} // closed when the session has ended
-	once    sync.Once
-	err     error // why it ended; valid once lost is closed
+	conn *pgx.Conn
+	// fallback is set for a replication connection.
+	fallback bool
+	version  int
+	turn     chan struct{} // holds one token; its holder may use conn
+	lost     chan struct{} // closed when the session has ended
+	once     sync.Once
+	err      error // why it ended; valid once lost is closed
 }
 
 func newSession(conn *pgx.Conn) *session {

@@ -13,6 +13,9 @@ import (
 // ErrScarce means that a session would take a connection slot that other clients need. See CheckSlots.
 var ErrScarce = errors.New("no connection slot to spare")
 
+// errReserved means that only reserved slots are free.
+var errReserved = fmt.Errorf("%w", ErrScarce)
+
 // Slots has the figures of a server's connection slots, as one of its sessions sees them. Backends during
 // authentication do not count. A role without the privileges of pg_read_all_stats cannot distinguish parallel workers
 // from clients, so both count.
@@ -42,10 +45,11 @@ func (s Slots) Sessions() int {
 func (s Slots) Spare() int { return max(1, s.Ordinary()/limits.SessionShare) }
 
 // slotsSQL counts no sessions against a superuser's role limit, as the server does. Roles without the privileges of
-// pg_read_all_stats cannot see backend_type.
+// pg_read_all_stats cannot see backend_type, but the processes of WAL senders. The worker's own fallback is one of these.
 const slotsSQL = `
 WITH client AS MATERIALIZED (
-    SELECT a.datid, a.usesysid, a.backend_type = 'walsender' AS sender
+    SELECT a.datid, a.usesysid,
+           coalesce(a.backend_type = 'walsender', a.pid IN (SELECT s.pid FROM pg_catalog.pg_stat_get_wal_senders() s)) AS sender
     FROM pg_catalog.pg_stat_activity a
     WHERE a.datid IS NOT NULL AND a.usesysid IS NOT NULL
       AND coalesce(a.backend_type, 'client backend') IN ('client backend', 'walsender')
@@ -85,7 +89,7 @@ func CheckSlots(ctx context.Context, conn *pgx.Conn) error {
 	switch {
 	case s.Used > s.Ordinary():
 		return fmt.Errorf("%w: all %d slots that are not reserved are in use (max_connections %d, reserved %d)",
-			ErrScarce, s.Ordinary(), s.Max, s.Reserved)
+			errReserved, s.Ordinary(), s.Max, s.Reserved)
 	case s.Database.full():
 		return fmt.Errorf("%w: a session would take the last of database %q (CONNECTION LIMIT %d)",
 			ErrScarce, config.Database, s.Database.Limit)

@@ -43,12 +43,16 @@ func (c *Conn) stand(s *standing) {
 }
 
 // acquire returns the session for exclusive use. It waits for a session that is likely to come soon. Otherwise it
-// returns ErrNoServer with the reason, or the context's error if the session was in use all the time.
-func (c *Conn) acquire(ctx context.Context) (*session, error) {
+// returns ErrNoServer with the reason, or the context's error if the session was in use all the time. ordinary means that the
+// caller cannot use a fallback.
+func (c *Conn) acquire(ctx context.Context, ordinary bool) (*session, error) {
 	for {
 		s := c.standing.Load()
 		var err error
 		if s.session != nil {
+			if ordinary && s.session.fallback {
+				return nil, fmt.Errorf("%w: %w", ErrNoServer, errOrdinary)
+			}
 			err = s.session.acquire(ctx)
 		} else {
 			err = fmt.Errorf("%w: %w", ErrNoServer, s.reason)

@@ -45,14 +45,24 @@ func (c *Conn) Run(ctx context.Context) error {
 // or could not be opened.
 func (c *Conn) attempt(ctx context.Context) (lasted time.Duration, err error) {
 	conn, err := c.connect(ctx)
+	if c.options.Fallback != nil && noSlot(err) {
+		return c.fallBack(ctx, err)
+	}
 	if err != nil {
 		c.stand(apart(err))
 		return 0, err
 	}
+	return c.hold(ctx, newSession(conn), nil)
+}
+
+// hold makes callers use a session, and returns when that has ended. It closes the former session, if any.
+func (c *Conn) hold(ctx context.Context, s, former *session) (lasted time.Duration, err error) {
 	began := time.Now()
-	s := newSession(conn)
 	c.stand(connected(s))
 	c.options.OnChange(ConnState{Connected: true, Version: s.version})
+	if former != nil {
+		former.close(ctx)
+	}
 	err = s.watch(ctx, c.options.PingInterval, c.options.ConnectTimeout)
 	c.stand(awaiting(err))
 	s.close(ctx)
