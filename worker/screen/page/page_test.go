@@ -18,6 +18,8 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/screen/remote"
 	"pg_stat_backtrace/worker/screen/source"
 	"pg_stat_backtrace/worker/screen/view"
@@ -38,8 +40,13 @@ func start(t *testing.T, dataDir string) (address string, p *Page) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	recorded := record(t, dataDir)
 	p = New(func() (source.Source, error) {
-		return source.NewLive(source.Options{DataDir: dataDir, Capturer: capturer})
+		r, err := source.OpenRecorded(recorded, dataDir)
+		if err != nil {
+			return nil, err
+		}
+		return source.NewLive(source.Options{DataDir: dataDir, Capturer: capturer, Recorded: r})
 	})
 	tokens := filepath.Join(t.TempDir(), "tokens")
 	if err := os.WriteFile(tokens, []byte(viewToken+"\noperator "+operatorToken+"\n"), 0o600); err != nil {
@@ -55,6 +62,50 @@ func start(t *testing.T, dataDir string) (address string, p *Page) {
 	}).Handler())
 	t.Cleanup(s.Close)
 	return s.URL, p
+}
+
+// night is a recorded time of 20 minutes. For five of them, nothing was recorded.
+var night = time.Now().Add(-26 * time.Hour).Truncate(time.Hour).UTC()
+
+// record writes the history of the night. From the tenth minute on, process 71 blocks process 72.
+func record(t *testing.T, dataDir string) string {
+	t.Helper()
+	control, err := cluster.ReadControl(dataDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "state")
+	w, err := store.Open(store.Options{Dir: dir, Meta: store.Meta{SystemID: control.ID()}, MinFree: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := func(at time.Time, pid int32, state, wait, event string) store.Row {
+		return store.Row{Time: at.UnixMicro(), PID: pid, Start: 1, Type: "client backend", State: state, WaitType: wait, WaitEvent: event,
+			User: "night_user", App: hostile, Query: "select hidden_night"}
+	}
+	for at := night; at.Before(night.Add(20 * time.Minute)); at = at.Add(10 * time.Second) {
+		if after := at.Sub(night); after >= 3*time.Minute && after < 8*time.Minute {
+			continue
+		}
+		x := &store.Sweep{Time: at, Period: 10 * time.Second, Rows: []store.Row{row(at, 71, "idle in transaction", "Client", "ClientRead"), row(at, 72, "active", "", "")}}
+		if at.Sub(night) >= 10*time.Minute {
+			x.Rows[1].WaitType, x.Rows[1].WaitEvent = "Lock", "relation"
+			x.Rows[1].BlockedBy = []store.Blocker{{PID: 71, Lock: "relation", Mode: "ShareLock", Object: "5/7"}}
+		}
+		if err := w.Append(x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// atNight returns parameters for a part of the night, in minutes.
+func atNight(from, to, at int) string {
+	minute := func(n int) string { return night.Add(time.Duration(n) * time.Minute).Format(time.RFC3339) }
+	return "&from=" + minute(from) + "&to=" + minute(to) + "&at=" + minute(at)
 }
 
 func get(t *testing.T, address, token string) (status int, body string) {
@@ -114,7 +165,7 @@ func TestPage(t *testing.T) {
 func rights(t *testing.T, address string, pid int) {
 	t.Helper()
 	for path, want := range map[string]int{
-		"/screen/": 200, "/screen/page.js": 200, "/screen/page.css": 200, "/screen/flame.js": 200, "/screen/graph.js": 200, "/screen/other": 404, "/screen/data?view=load": 401,
+		"/screen/": 200, "/screen/page.js": 200, "/screen/page.css": 200, "/screen/flame.js": 200, "/screen/time.js": 200, "/screen/graph.js": 200, "/screen/other": 404, "/screen/data?view=load": 401,
 	} {
 		if status, body := get(t, address+path, ""); status != want || strings.Contains(body, "script>window") {
 			t.Errorf("%s without a token: %d, want %d", path, status, want)
@@ -158,7 +209,20 @@ func rights(t *testing.T, address string, pid int) {
 	if status, body := capturePost(t, address, operatorToken, 1<<30); status != 500 || !strings.Contains(body, source.ErrNoSession.Error()) {
 		t.Errorf("a capture of no process: %d %s", status, body) // the worker makes 404 of it
 	}
-	for _, query := range []string{"view=x", "pid=0", "view=session", "seconds=0", "filter=user", "filter=x%3Dy", "other=1", "by=x", "by=user&by=user"} {
+	for at, want := range map[int]string{9: `"waiting":0`, 12: `"waiting":1`} {
+		for token, names := range map[string]bool{viewToken: false, operatorToken: true} {
+			_, body := get(t, address+"/screen/data?view=blocking"+atNight(0, 20, at), token)
+			if !strings.Contains(body, want) || !strings.Contains(body, `"past":true`) || strings.Contains(body, "hidden_night") != (names && at == 12) {
+				t.Errorf("minute %d of the night, names %v: %s", at, names, body)
+			}
+		}
+	}
+	if _, body := get(t, address+"/screen/data?view=load"+atNight(0, 20, 9), viewToken); !strings.Contains(body, `"reason":"the recorder did not run`) ||
+		!strings.Contains(body, "--since") || !strings.Contains(body, `"kind":"minutes"`) {
+		t.Errorf("the load of the night: %s", body)
+	}
+	for _, query := range []string{"from=2026-01-01T00:00:00Z", "from=x&to=y", "view=load" + atNight(5, 4, 4), "view=load" + atNight(0, 5, 6), "at=2126-01-01T00:00:00Z",
+		"seconds=604801", "view=x", "pid=0", "view=session", "seconds=0", "filter=user", "filter=x%3Dy", "other=1", "by=x", "by=user&by=user"} {
 		if status, body := get(t, address+"/screen/data?"+query, operatorToken); status != 400 || body == "" {
 			t.Errorf("%s: %d %s", query, status, body)
 		}
@@ -313,6 +377,11 @@ func inBrowser(t *testing.T, address string, pid int) {
 	do(`flameView.side.value = "on-cpu", flameView.side.dispatchEvent(new Event("change"))`)
 	wait(`state().get("side") === "on-cpu" && last?.flame?.side === "on-cpu"`)
 	do(fmt.Sprintf(`location.hash = "view=session&pid=%d"`, pid))
+	earlierTime(t, do, press, wait)
+	look(t, ctx, run, wait, "load")
+	press("0")
+	wait(`isLive() && document.getElementById("age").textContent.startsWith("live") && document.getElementById("live").hidden`)
+	do(fmt.Sprintf(`location.hash = "view=session&pid=%d"`, pid))
 	press("?")
 	wait(`document.getElementById("help").open && document.getElementById("help").innerText.includes("copy the command")`)
 	press("3") // the help is above the view
@@ -322,6 +391,40 @@ func inBrowser(t *testing.T, address string, pid int) {
 	do(`document.getElementById("search").value = "no such text", document.getElementById("find").requestSubmit()`)
 	wait(`document.getElementById("message").innerText.includes("No row of this view has: no such text")`)
 	wait(`!document.querySelector("main script") && window.bad === undefined`)
+}
+
+// earlierTime goes to the night by the address, the keys, the pointer and the dialog.
+func earlierTime(t *testing.T, do, press, wait func(string)) {
+	t.Helper()
+	do(fmt.Sprintf(`location.hash = "view=load%s"`, atNight(0, 20, 9)))
+	wait(`document.getElementById("age").textContent.startsWith("sessions of ") && document.querySelector("canvas.chart") !== null`)
+	wait(`document.getElementById("main").innerText.includes("the recorder did not run") && !document.getElementById("main").innerText.includes("blocks 1 session")`)
+	wait(`document.getElementById("span").textContent.includes(zone) && document.getElementById("seconds").value === ""`)
+	for range 6 { // twelve seconds each
+		press("ArrowRight")
+	}
+	wait(`document.getElementById("main").innerText.includes("PID 71 ") && document.getElementById("main").innerText.includes("blocks 1 session")`)
+	press("<")
+	wait(fmt.Sprintf(`shown().from === %d && last.load && Date.parse(last.load.from) === shown().from`, night.Add(-10*time.Minute).UnixMilli()))
+	press(">")
+	press("+")
+	wait(fmt.Sprintf(`shown().to - shown().from === 900000 && shown().at === %d && document.getElementById("seconds").value === "900"`,
+		night.Add(10*time.Minute+12*time.Second).UnixMilli()))
+	wait(`last.load.columns.some((c) => c.kind === "recorded")`)
+	// A click in the middle of the chart chooses the moment, a drag over the second half a span.
+	point := `((kind, part) => { const c = document.querySelector("canvas.chart"), r = c.getBoundingClientRect();
+		c.dispatchEvent(new PointerEvent(kind, { bubbles: true, button: 0, pointerType: "mouse", clientY: r.top + 50, clientX: r.left + 34 + part * (r.width - 34) })); })`
+	do(point + `("pointerdown", 0.5), ` + point + `("pointerup", 0.5)`)
+	wait(`Math.abs(shown().at - (shown().from + shown().to) / 2) < 5000 && Date.parse(last.info.last) === Math.floor(shown().at / 10000) * 10000`)
+	do(`window.before = shown(), ` + point + `("pointerdown", 0.5), ` + point + `("pointermove", 0.75), ` + point + `("pointerup", 1)`)
+	wait(`shown().at === null && Math.abs(shown().to - window.before.to) < 5000 && Math.abs(shown().to - shown().from - 450000) < 10000`)
+	press("t")
+	wait(`document.getElementById("time").open && document.getElementById("time-zone").textContent.includes(zone)`)
+	do(fmt.Sprintf(`document.getElementById("time-from").value = new Date(%d - new Date(%[1]d).getTimezoneOffset() * 60000).toISOString().slice(0, 19),
+		document.getElementById("time-to").value = "", document.getElementById("time-form").requestSubmit()`, night.Add(11*time.Minute).UnixMilli()))
+	wait(fmt.Sprintf(`shown().at === %d && last.info.sessions.waiting_for_locks === 1 && !document.getElementById("time").open`, night.Add(11*time.Minute).UnixMilli()))
+	press("y")
+	wait(`document.querySelector("#message code").textContent.includes(" --at ")`)
 }
 
 // look waits for a view, and checks that it needs no horizontal scrolling on a phone.

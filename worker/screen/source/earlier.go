@@ -47,6 +47,7 @@ const (
 const (
 	reasonNotRecorded = "the recorder did not run, or could not read the server"
 	reasonNotSampled  = "no screen was open, and no recorder's files are known"
+	reasonNeither     = "the recorder did not run, and no screen was open"
 	reasonDropped     = "older samples have been dropped"
 	reasonUnreadable  = "the server could not be read: " // and the error
 )

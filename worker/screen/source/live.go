@@ -337,6 +337,9 @@ func (l *Live) missing() string {
 	if l.info.Error != "" {
 		return reasonUnreadable + l.info.Error
 	}
+	if l.o.Recorded != nil {
+		return reasonNeither
+	}
 	return reasonNotSampled
 }
 

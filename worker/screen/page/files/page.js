@@ -9,10 +9,11 @@ const colours = { CPU: "#2f8f3f", IO: "#2372cc", LWLock: "#c83f94", Lock: "#d92b
 const longest = 2000; // characters of a text on the page
 const byId = (id) => document.getElementById(id);
 let names = false, stopped = false, asked = 0, last = null, failed = "", timer = 0;
+let pending = false; // the data of another view is on the page
 let search = ""; // the text of the last search
 let held = null; // stack, plan and memory of one process, which stay on the page
 
-// state is in the address: view, by, pid, seconds, filter.
+// state is in the address: view, by, pid, seconds, filter; from, to and at for an earlier time.
 const state = () => new URLSearchParams(location.hash.slice(1));
 const view = () => views.includes(state().get("view")) ? state().get("view") : "load";
 function change(update) {
@@ -83,7 +84,8 @@ function table(columns, rows) {
 const text = (value) => el("span", "text", value ?? "");
 
 function chart(l, processors) {
-  const canvas = el("canvas", "");
+  const canvas = el("canvas", "chart"), pick = el("div", "pick"), plot = new Plot(canvas, l, 34);
+  pick.hidden = true;
   canvas.setAttribute("role", "img");
   const list = (l.classes ?? []).map((c, i) => [c, l.active_sessions[i]]);
   canvas.setAttribute("aria-label", "active sessions: " + list.map(([c, n]) => c + " " + number(n)).join(", "));
@@ -92,6 +94,9 @@ function chart(l, processors) {
     mark.style.background = colours[c] ?? colours.Other;
     return el("li", "", mark, c + " " + number(n));
   }));
+  const kinds = [...new Set((l.columns ?? []).map((c) => c.kind).filter(Boolean))].map((k) => kindNames[k] ?? k).join(", ");
+  const note = el("p", "dim", "Click: the sessions of a moment. Drag: a span. " + kinds);
+  plot.listen(note, pick);
   requestAnimationFrame(() => {
     const width = canvas.clientWidth, height = canvas.clientHeight, ratio = devicePixelRatio || 1;
     canvas.width = width * ratio;
@@ -99,14 +104,14 @@ function chart(l, processors) {
     const g = canvas.getContext("2d"), style = getComputedStyle(document.documentElement);
     g.scale(ratio, ratio);
     g.font = "12px system-ui, sans-serif";
-    const left = 34, bottom = height - 18, from = Date.parse(l.from), to = Date.parse(l.to);
+    const left = plot.left, bottom = height - 24;
     let most = Math.max(1, processors || 0);
     for (const c of l.columns ?? []) most = Math.max(most, (c.active_sessions ?? []).reduce((a, b) => a + b, 0));
     most *= 1.1;
-    const x = (t) => left + (t - from) / (to - from) * (width - left), y = (n) => bottom - n / most * (bottom - 6);
+    const y = (n) => bottom - n / most * (bottom - 6);
     for (const c of l.columns ?? []) {
       if (!c.active_sessions) continue;
-      const at = Date.parse(c.time), x0 = Math.round(Math.max(left, x(at))), x1 = Math.round(Math.min(width, x(at + l.column_seconds * 1000)));
+      const at = Date.parse(c.time), x0 = Math.round(Math.max(left, plot.x(at))), x1 = Math.round(Math.min(width, plot.x(at + l.column_seconds * 1000)));
       let sum = 0;
       c.active_sessions.forEach((n, i) => {
         g.fillStyle = colours[l.classes[i]] ?? colours.Other;
@@ -115,11 +120,13 @@ function chart(l, processors) {
       });
     }
     g.strokeStyle = g.fillStyle = style.getPropertyValue("--dim");
+    drawGaps(g, plot, 6, bottom);
     g.strokeRect(left, bottom, width - left, 0);
+    drawKinds(g, plot, bottom);
     g.fillText("0", 20, bottom);
     g.fillText((most / 1.1).toFixed(0), 8, y(most / 1.1) + 4);
-    g.fillText(new Date(from).toLocaleTimeString(), left, height - 3);
-    const end = new Date(to).toLocaleTimeString();
+    g.fillText(clock(plot.from), left, height - 3);
+    const end = clock(plot.to);
     g.fillText(end, width - g.measureText(end).width, height - 3);
     if (processors) {
       g.setLineDash([5, 4]);
@@ -127,10 +134,19 @@ function chart(l, processors) {
       g.moveTo(left, y(processors));
       g.lineTo(width, y(processors));
       g.stroke();
+      g.setLineDash([]);
       g.fillText(processors + " CPUs", left + 6, y(processors) - 4);
     }
+    if (!isLive()) {
+      const at = plot.x(shown().at ?? plot.to);
+      g.strokeStyle = g.fillStyle = style.getPropertyValue("--accent");
+      g.fillRect(Math.min(at, width - 1) - 1, 0, 2, bottom);
+    }
   });
-  return panel("Active sessions", canvas, legend);
+  return panel("Active sessions", el("div", "room", canvas, pick), legend, note,
+    l.gaps?.length ? el("p", "dim", "No data: " + l.gaps.slice(0, 5).map((x) =>
+      clock(Date.parse(x.from)) + " to " + clock(Date.parse(x.to)) + ", " + x.reason).join("; ") +
+      (l.gaps.length > 5 ? "; and " + (l.gaps.length - 5) + " more" : "")) : "");
 }
 function findings(f) {
   if (!f.findings?.length) return panel("Findings", el("p", "dim", "The rules find nothing in the newest sample."), ...unknown(f));
@@ -201,9 +217,9 @@ function captureButton() {
 }
 function session(d) {
   const pid = state().get("pid");
-  const note = held ? [panel("Captured at " + new Date(held.time).toLocaleTimeString(),
+  const note = held && isLive() ? [panel("Captured at " + new Date(held.time).toLocaleTimeString(),
     el("p", "dim", "Stack, plan and memory stay until Esc. The rest of the page is live."))] : [];
-  if (held) d = { ...d, stack: held.stack, plan: held.plan, memory: held.memory, errors: { ...d.errors, stack: undefined,
+  if (held && isLive()) d = { ...d, stack: held.stack, plan: held.plan, memory: held.memory, errors: { ...d.errors, stack: undefined,
     plan: undefined, memory: undefined, ...held.errors } };
   return [...note,
     part(d, "session", "Process " + pid, (s) => panel("Process " + pid,
@@ -229,9 +245,12 @@ function header() {
   const i = last?.info;
   byId("server").textContent = i ? clean("PostgreSQL " + i.server_version + (i.port ? ", port " + i.port : "") +
     (i.standby ? ", standby" : "") + " · " + i.sessions.active + " active · " + i.sessions.idle_in_transaction +
-    " idle in transaction · " + i.sessions.idle + " idle") : "";
+    " idle in transaction" + (i.past ? "" : " · " + i.sessions.idle + " idle")) : "";
   const old = i?.last ? " · sample " + age(i.last, new Date().toISOString()) + " old" : "";
-  byId("age").textContent = (stopped ? "stopped" : failed ? "no answer" : "live") + old;
+  byId("age").textContent = isLive() ? (stopped ? "stopped" : failed ? "no answer" : "live") + old :
+    failed ? "no answer" : i?.past && i.last ? "sessions of " + clock(Date.parse(i.last)) : "no sessions at this moment";
+  byId("age").classList.toggle("past", !isLive());
+  timeHeader();
   byId("cost").textContent = i?.cost_percent_of_a_processor != null ?
     "Cost: the worker uses " + number(i.cost_percent_of_a_processor) + " % of a processor." : "";
   const error = failed || i?.error || "";
@@ -240,7 +259,6 @@ function header() {
   if (byId("failure").textContent !== clean(error)) byId("failure").textContent = clean(error);
   byId("take-incident").hidden = !names;
   byId("stop").setAttribute("aria-pressed", String(stopped));
-  byId("seconds").value = state().get("seconds") || "300";
   byId("views").replaceChildren(...views.map((v, n) => {
     const b = el("button", "", v[0].toUpperCase() + v.slice(1));
     b.type = "button";
@@ -262,10 +280,11 @@ function header() {
 }
 function draw() {
   const d = last, v = view(), main = byId("main"), focus = document.activeElement?.dataset?.key;
+  if (drag) return;
   if (document.activeElement?.tagName === "SELECT" && main.contains(document.activeElement)) return;
   if (v === "session" && !state().get("pid")) {
     main.replaceChildren(panel("Session", el("p", "dim", "Choose a session in another view.")));
-  } else if (!d) {
+  } else if (!d || pending) {
     main.replaceChildren();
   } else if (v === "load") {
     main.replaceChildren(part(d, "load", "Active sessions", (l) => chart(l, d.info?.processors)),
@@ -282,7 +301,7 @@ function draw() {
 async function ask() {
   clearTimeout(timer);
   const mine = ++asked, s = state(), q = new URLSearchParams({ view: view() });
-  for (const k of ["seconds", "by", "side"]) if (s.get(k)) q.set(k, s.get(k));
+  for (const k of ["seconds", "by", "side", "from", "to", "at"]) if (s.get(k)) q.set(k, s.get(k));
   if (view() === "session") {
     if (!s.get("pid")) { header(); draw(); return; }
     q.set("pid", s.get("pid"));
@@ -295,7 +314,7 @@ async function ask() {
     if (mine !== asked) return;
     byId("login").hidden = r.status !== 401;
     failed = r.ok ? "" : body.slice(0, longest);
-    if (r.ok) { last = body; names = body.names; }
+    if (r.ok) { last = body; names = body.names; pending = false; }
     if (r.status === 401) { last = null; header(); draw(); return; }
   } catch (e) {
     if (mine !== asked) return;
@@ -307,7 +326,9 @@ async function ask() {
     failed = "The page cannot show the data: " + e.message;
   }
   header();
-  if (!stopped && !document.hidden) timer = setTimeout(ask, 1000);
+  // An earlier time changes only while the recorder may still write it.
+  const fresh = isLive() || now() - shown().to < 60000;
+  if (!stopped && !document.hidden && (fresh || failed)) timer = setTimeout(ask, isLive() ? 1000 : 5000);
 }
 function stop() {
   stopped = !stopped;
@@ -315,16 +336,19 @@ function stop() {
   if (!stopped) ask();
 }
 byId("stop").addEventListener("click", stop);
-byId("seconds").addEventListener("change", (e) => change((s) => s.set("seconds", e.target.value)));
+byId("seconds").addEventListener("change", (e) => zoomTo(Number(e.target.value)));
 byId("login").addEventListener("submit", (e) => {
   e.preventDefault();
   sessionStorage.setItem("token", byId("token").value.trim());
   byId("token").value = "";
   ask();
 });
+let drawnFor = "";
 addEventListener("hashchange", () => {
   if (view() !== "session" || held && String(held.pid) !== state().get("pid")) held = null;
-  last = null;
+  const s = state(), page = [view(), s.get("pid"), s.get("by"), s.getAll("filter")].join();
+  if (page !== drawnFor) pending = true; // another time keeps the picture until the answer
+  drawnFor = page;
   draw();
   ask();
 });
@@ -383,7 +407,7 @@ byId("incident-form").addEventListener("submit", async (e) => {
   say("Incident " + x.id + (x.missing?.length ? ", with " + x.missing.length + " parts missing" : "") + ". This command shows it: ",
     x.command);
 });
-function live() {
+function release() {
   held = null;
   draw();
 }
@@ -420,11 +444,11 @@ addEventListener("keydown", (e) => {
     if (e.key === "?" || e.key === "q") byId("help").close();
     return;
   }
-  if (byId("incident").open) return;
+  if (byId("incident").open || byId("time").open) return;
   say("");
-  const spans = ["60", "300", "900", "3600", "7200"], at = spans.indexOf(state().get("seconds") || "300");
   if ("12345".includes(e.key)) open(views[e.key - 1]);
-  else if (held && (e.key === "Escape" || e.key === "Backspace")) { e.preventDefault(); live(); }
+  else if (held && (e.key === "Escape" || e.key === "Backspace")) { e.preventDefault(); release(); }
+  else if (e.key === "Escape" && view() === "load" && !isLive()) setLive();
   else if (e.key === "Backspace") { e.preventDefault(); history.back(); }
   else if (e.key === "/") {
     e.preventDefault();
@@ -439,7 +463,7 @@ addEventListener("keydown", (e) => {
   else if (e.key === "y") copy();
   else if (e.key === "r") change((s) => s.delete("filter"));
   else if (e.key === " " && e.target.tagName !== "BUTTON") { e.preventDefault(); stop(); }
-  else if (e.key === "+") change((s) => s.set("seconds", spans[Math.max(0, at - 1)]));
-  else if (e.key === "-") change((s) => s.set("seconds", spans[Math.min(4, at + 1)]));
+  else timeKey(e);
 });
+startTime();
 ask();
