@@ -3,9 +3,11 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,6 +22,37 @@ func MissingTypes() error {
 			Release(), typesFile)
 	}
 	return nil
+}
+
+// HostPIDs returns an error if this process is not in the host's PID namespace. Programs in the kernel know the host's ids
+// of processes.
+func HostPIDs() error {
+	const initial = "pid:[4026531836]" // PROC_PID_INIT_INO, linux/proc_ns.h
+	if space, err := os.Readlink("/proc/self/ns/pid"); err != nil || space != initial {
+		return errors.New("this process is not in the host's PID namespace")
+	}
+	return nil
+}
+
+// Trampolines returns an error if the kernel cannot call programs at the entry of its function, such as a system call.
+func Trampolines(function string) error {
+	err := tryProgram(ebpf.AttachTraceFEntry, function)
+	if errors.Is(err, fs.ErrPermission) && tryProgram(ebpf.AttachTraceRawTp, "sys_enter") == nil {
+		return errors.New("the kernel refuses programs at trampolines")
+	}
+	return err
+}
+
+// tryProgram has the kernel load a program that does nothing.
+func tryProgram(place ebpf.AttachType, name string) error {
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "try", Type: ebpf.Tracing, AttachType: place, AttachTo: name,
+		License: "Dual MIT/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	})
+	if err != nil {
+		return fmt.Errorf("a program at %s: %w", name, err)
+	}
+	return program.Close()
 }
 
 // LoadError words the error of an attempt to do something in the kernel, such as "load a program". If the kernel cannot

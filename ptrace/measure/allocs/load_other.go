@@ -3,10 +3,9 @@
 package allocs
 
 import (
-	"fmt"
-	"runtime"
+	"github.com/cilium/ebpf"
+
+	"pg_stat_backtrace/ptrace/bpf"
 )
 
-func load(config) (objects, error) {
-	return objects{}, fmt.Errorf("%w: architecture %s", ErrUnsupported, runtime.GOARCH)
-}
+func loadAllocs() (*ebpf.CollectionSpec, error) { return bpf.NotCompiled() }

@@ -117,39 +117,47 @@ type copiedStack struct {
 	Data []byte
 }
 
-// objects are the loaded programs and tables.
-type objects struct {
-	blocks, sums, code, counters, stacks, active *ebpf.Map
-
-	entered, returned, exited *ebpf.Program
-
-	close func() error
-}
-
 // programs is the loaded programs.
 type programs struct {
-	objects objects
+	*ebpf.Collection
+
 	uprobes bpf.Uprobes
 	links   []link.Link
 	ring    *ringbuf.Reader
 	record  ringbuf.Record
 }
 
+// loader loads the programs.
+func loader() *bpf.Loader {
+	return &bpf.Loader{Read: loadAllocs, Unsupported: ErrUnsupported, Release: "6.6"}
+}
+
 // loadPrograms loads the programs. The error is ErrUnsupported, or says which privilege is missing (fs.ErrPermission).
 func loadPrograms(c config) (*programs, error) {
-	loaded, err := load(c)
+	spec, err := loader().Spec(map[string]any{
+		"stack_end": c.StackEnd, "library_start": c.LibraryStart, "library_size": c.LibrarySize, "has_headers": c.HasHeaders,
+	})
 	if err != nil {
 		return nil, err
 	}
-	t := &programs{objects: loaded}
-	if t.ring, err = ringbuf.NewReader(loaded.stacks); err != nil {
+	spec.Maps["blocks"].MaxEntries = uint32(c.MaxBlocks)
+	spec.Maps["sums"].MaxEntries = uint32(c.MaxPaths) + 1
+	for _, name := range []string{"entered", "returned"} {
+		spec.Programs[name].AttachType = ebpf.AttachTraceUprobeMulti
+	}
+	loaded, err := loader().Load(spec, "entered", "returned", "exited")
+	if err != nil {
+		return nil, err
+	}
+	t := &programs{Collection: loaded}
+	if t.ring, err = ringbuf.NewReader(loaded.Maps["stacks"]); err != nil {
 		t.Close()
-		return nil, loadError("open a ring", err)
+		return nil, loader().Error("open a ring", err)
 	}
 	// Allocations without a path of their own count here.
-	if err := loaded.sums.Put(uint64(0), Sums{Sent: 1}); err != nil {
+	if err := loaded.Maps["sums"].Put(uint64(0), Sums{Sent: 1}); err != nil {
 		t.Close()
-		return nil, loadError("fill a table", err)
+		return nil, loader().Error("fill a table", err)
 	}
 	return t, nil
 }
@@ -164,8 +172,6 @@ func Check() error {
 	return nil
 }
 
-func loadError(what string, err error) error { return bpf.LoadError(ErrUnsupported, what, "6.6", err) }
-
 // Attach has the kernel call the programs for functions of the file at path, whenever the process pid calls them.
 // Calls count when all functions are attached. The error is ErrUnsupported if the kernel would not count the calls of
 // all threads.
@@ -174,9 +180,9 @@ func (t *programs) Attach(path string, pid int, functions []Function) error {
 	if err != nil {
 		return fmt.Errorf("open %s: %w", path, err)
 	}
-	t.uprobes, err = bpf.FindUprobes(t.objects.entered.FD(), uint32(ebpf.AttachTraceUprobeMulti))
+	t.uprobes, err = bpf.FindUprobes(t.Programs["entered"].FD(), uint32(ebpf.AttachTraceUprobeMulti))
 	if err != nil {
-		return loadError("attach to functions", err)
+		return loader().Error("attach to functions", err)
 	}
 	if err := t.CheckThreads(pid); err != nil {
 		return err
@@ -190,17 +196,17 @@ func (t *programs) Attach(path string, pid int, functions []Function) error {
 		}
 	}
 	entries.PID, returns.PID = uint32(pid), uint32(pid)
-	l, err := link.AttachTracing(link.TracingOptions{Program: t.objects.exited})
+	l, err := link.AttachTracing(link.TracingOptions{Program: t.Programs["exited"]})
 	if err != nil {
 		return attachError(err)
 	}
 	t.links = append(t.links, l)
-	l, err = file.UprobeMulti(nil, t.objects.entered, &entries)
+	l, err = file.UprobeMulti(nil, t.Programs["entered"], &entries)
 	if err != nil {
 		return attachError(err)
 	}
 	t.links = append(t.links, l)
-	if l, err = file.UretprobeMulti(nil, t.objects.returned, &returns); err != nil {
+	if l, err = file.UretprobeMulti(nil, t.Programs["returned"], &returns); err != nil {
 		return attachError(err)
 	}
 	t.links = append(t.links, l)
@@ -218,8 +224,8 @@ func (t *programs) CheckThreads(pid int) error {
 
 // activate has calls counted, or not.
 func (t *programs) activate(on uint32) error {
-	if err := t.objects.active.Put(uint32(0), on); err != nil {
-		return loadError("fill a table", err)
+	if err := t.Maps["active"].Put(uint32(0), on); err != nil {
+		return loader().Error("fill a table", err)
 	}
 	return nil
 }
@@ -228,7 +234,7 @@ func attachError(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return err // the process has ended
 	}
-	return loadError("attach to functions", err)
+	return loader().Error("attach to functions", err)
 }
 
 // Detach has the kernel call the programs no longer. No call counts from the beginning of Detach on, and the tables
@@ -254,8 +260,8 @@ func (t *programs) SetCode(ranges []Range, pages uint64) error {
 	if len(ranges) > MaxRanges {
 		return fmt.Errorf("%w: %d ranges of code", ErrUnsupported, len(ranges))
 	}
-	if err := t.objects.code.Put(uint32(0), &c); err != nil { // a program must not see a mixture of both
-		return loadError("fill a table", err)
+	if err := t.Maps["code"].Put(uint32(0), &c); err != nil { // a program must not see a mixture of both
+		return loader().Error("fill a table", err)
 	}
 	c.Pages = pages
 	copy(c.Ranges[:], ranges)
@@ -265,8 +271,8 @@ func (t *programs) SetCode(ranges []Range, pages uint64) error {
 	for i := len(ranges); i < MaxRanges; i++ {
 		c.Ranges[i] = Range{math.MaxUint64, math.MaxUint64}
 	}
-	if err := t.objects.code.Put(uint32(0), &c); err != nil {
-		return loadError("fill a table", err)
+	if err := t.Maps["code"].Put(uint32(0), &c); err != nil {
+		return loader().Error("fill a table", err)
 	}
 	return nil
 }
@@ -290,7 +296,7 @@ func (t *programs) Stack(deadline time.Time) (copiedStack, bool) {
 
 // Counters reads the counts.
 func (t *programs) Counters() (c Counters, err error) {
-	if err := t.objects.counters.Lookup(uint32(0), &c); err != nil {
+	if err := t.Maps["counters"].Lookup(uint32(0), &c); err != nil {
 		return c, fmt.Errorf("read the counts of allocations: %w", err)
 	}
 	return c, nil
@@ -303,7 +309,7 @@ func (t *programs) Sums() (map[uint64]Sums, error) {
 		number uint64
 		s      Sums
 	)
-	entries := t.objects.sums.Iterate()
+	entries := t.Maps["sums"].Iterate()
 	for entries.Next(&number, &s) {
 		if s.Objects > 0 || s.LiveObjects > 0 {
 			all[number] = s
@@ -328,7 +334,7 @@ func (t *programs) Blocks() ([]Block, error) {
 		b       Block
 		all     []Block
 	)
-	entries := t.objects.blocks.Iterate()
+	entries := t.Maps["blocks"].Iterate()
 	for entries.Next(&address, &b) {
 		all = append(all, b)
 	}
@@ -344,8 +350,8 @@ func (t *programs) Close() {
 	if t.ring != nil {
 		_ = t.ring.Close()
 	}
-	if t.objects.close != nil {
-		_ = t.objects.close()
+	if t.Collection != nil {
+		t.Collection.Close()
 	}
 	*t = programs{}
 }

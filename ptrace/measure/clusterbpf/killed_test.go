@@ -73,7 +73,7 @@ func sampleUntilKilled(t *testing.T) {
 	if err := s.Start(time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []*ebpf.Program{s.objects.clock, s.objects.change, s.objects.exit, s.objects.sleeper} {
+	for _, p := range s.kernel.Programs {
 		info, err := p.Info()
 		if err != nil {
 			t.Fatal(err)

@@ -3,11 +3,9 @@
 package clusterbpf
 
 import (
-	"fmt"
-	"runtime"
+	"github.com/cilium/ebpf"
+
+	"pg_stat_backtrace/ptrace/bpf"
 )
 
-// load refuses: the programs copy the registers of x86_64.
-func load(*Server, *Options, int) (objects, error) {
-	return objects{}, fmt.Errorf("%w: architecture %s", ErrUnsupported, runtime.GOARCH)
-}
+func loadCluster() (*ebpf.CollectionSpec, error) { return bpf.NotCompiled() }

@@ -193,7 +193,7 @@ func (s *Sampler) Seed(p Process) error {
 	if p.Runnable {
 		value.Runnable = 1
 	}
-	err := s.objects.processes.Update(uint32(p.PID), &value, ebpf.UpdateNoExist)
+	err := s.kernel.Maps["processes"].Update(uint32(p.PID), &value, ebpf.UpdateNoExist)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
 		return fmt.Errorf("note process %d: %w", p.PID, err)
 	}
@@ -203,7 +203,7 @@ func (s *Sampler) Seed(p Process) error {
 // Processes returns all processes that live, as far as switches are followed.
 func (s *Sampler) Processes() ([]Process, error) {
 	var list []Process
-	err := batches(s.objects.processes.BatchLookup, func(pid uint32, p *clusterProcess) {
+	err := batches(s.kernel.Maps["processes"].BatchLookup, func(pid uint32, p *clusterProcess) {
 		list = append(list, Process{
 			PID: int(pid), Started: p.Started, On: time.Duration(p.On), Off: time.Duration(p.Off), Running: p.Running != 0,
 			Since: p.Since, Number: p.Number, HasStack: p.Number == p.Stack, QueryID: p.Query, Event: p.Event,
@@ -228,7 +228,7 @@ func (s *Sampler) End(at uint64) (list []Process, counted bool, err error) {
 	}
 	counted = true
 	for i := range list {
-		result, err := s.objects.delay.Run(&ebpf.RunOptions{Context: uint32(list[i].PID)})
+		result, err := s.kernel.Programs["note_delay"].Run(&ebpf.RunOptions{Context: uint32(list[i].PID)})
 		if err != nil {
 			return nil, false, fmt.Errorf("read the delay of process %d: %w", list[i].PID, err)
 		}
@@ -292,7 +292,7 @@ type WaitTime struct {
 // TakeWaits returns the times of waits that have ended since the last call, but for Process.Last.
 func (s *Sampler) TakeWaits() ([]WaitTime, error) {
 	var list []WaitTime
-	err := batches(s.objects.waits.BatchLookupAndDelete, func(k clusterWaitKey, t *clusterWaitTime) {
+	err := batches(s.kernel.Maps["wait_times"].BatchLookupAndDelete, func(k clusterWaitKey, t *clusterWaitTime) {
 		list = append(list, WaitTime{
 			PID: int(k.Pid), Started: k.Started, QueryID: k.Query, Event: k.Event, State: k.State,
 			Took: time.Duration(t.Ns), Delay: time.Duration(t.Delay), Waits: t.Waits,
@@ -326,7 +326,7 @@ func batches[K, V any](call batchCall, each func(K, *V)) error {
 // ReadSleeper takes the stack of a process that sleeps, without waking it. It comes as a Record, if the process sleeps
 // all the time meanwhile.
 func (s *Sampler) ReadSleeper(pid int) error {
-	_, err := s.objects.sleeper.Run(&ebpf.RunOptions{Context: uint32(pid)})
+	_, err := s.kernel.Programs["read_sleeper"].Run(&ebpf.RunOptions{Context: uint32(pid)})
 	if err != nil {
 		return fmt.Errorf("read process %d: %w", pid, err)
 	}
@@ -348,7 +348,7 @@ func (s *Sampler) Counters() (Counters, error) {
 	var sums [4]uint64
 	for i := range sums {
 		var each []uint64
-		if err := s.objects.counters.Lookup(uint32(i), &each); err != nil {
+		if err := s.kernel.Maps["counters"].Lookup(uint32(i), &each); err != nil {
 			return Counters{}, fmt.Errorf("read a counter of the kernel's: %w", err)
 		}
 		for _, n := range each {

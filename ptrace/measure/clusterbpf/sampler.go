@@ -62,21 +62,10 @@ type Options struct {
 	RedZone int
 }
 
-// objects are the loaded programs and tables.
-type objects struct {
-	ring, processes, waits, counters *ebpf.Map
-
-	attached, until *ebpf.Variable
-
-	clock, change, exit, sleeper, delay *ebpf.Program
-
-	close func() error
-}
-
 // Sampler is the loaded programs. Its methods are for one goroutine at a time.
 type Sampler struct {
 	options    Options
-	objects    objects
+	kernel     *ebpf.Collection // programs and tables
 	reader     *ringbuf.Reader
 	record     ringbuf.Record
 	processors []int
@@ -88,26 +77,54 @@ type Sampler struct {
 
 // Load loads the programs. The error is ErrUnsupported, or fs.ErrPermission if a privilege is missing.
 func Load(s Server, o Options) (*Sampler, error) {
-	const hostPIDs = "pid:[4026531836]" // PROC_PID_INIT_INO, linux/proc_ns.h
-	if space, err := os.Readlink("/proc/self/ns/pid"); err != nil || space != hostPIDs {
-		return nil, fmt.Errorf("%w: this process is not in the host's PID namespace", ErrUnsupported)
-	}
 	processors, err := online()
 	if err != nil {
 		return nil, err
 	}
-	const most = 1 << 18 // PostgreSQL's limit of processes
-	o.Processes = min(max(o.Processes, 1), most)
-	loaded, err := load(&s, &o, processors[len(processors)-1]+1)
+	p := &Sampler{options: o, processors: processors}
+	if p.kernel, err = load(&s, &o, processors[len(processors)-1]+1); err != nil {
+		return nil, err
+	}
+	if p.reader, err = ringbuf.NewReader(p.kernel.Maps["ring"]); err != nil {
+		p.Close()
+		return nil, loader().Error("open a ring", err)
+	}
+	return p, nil
+}
+
+// load loads the programs, with room for the numbers of so many processors.
+func load(s *Server, o *Options, processors int) (*ebpf.Collection, error) {
+	spec, err := loader().Spec(map[string]any{
+		"postmaster": uint32(s.Postmaster), "wait_pointer": s.WaitPointer, "status_pointer": s.Status,
+		"worker_pointer": s.Worker, "worker_type": uint32(s.WorkerType), "worker_offset": uint32(s.WorkerKind),
+		"type_variable": s.TypeVariable, "port_pointer": s.Port, "type_offset": uint32(s.Type),
+		"database_offset": uint32(s.Database),
+		"user_offset":     uint32(s.User), "state_offset": uint32(s.State), "name_offset": uint32(s.Name),
+		"query_offset": uint32(s.QueryID), "port_database": uint32(s.PortDatabase), "port_user": uint32(s.PortUser),
+		"context_pointer": s.Context, "statement_offset": uint32(s.Statement), "signature_offset": uint32(s.Signature),
+		"red_zone": uint32(o.RedZone), "processors": uint32(processors),
+		"stack_period": uint64(o.StackPeriod), "stack_spacing": uint64(o.StackSpacing),
+	})
 	if err != nil {
 		return nil, err
 	}
-	p := &Sampler{options: o, objects: loaded, processors: processors}
-	if p.reader, err = ringbuf.NewReader(loaded.ring); err != nil {
-		p.Close()
-		return nil, loadError("open a ring", err)
+	const most = 1 << 18 // PostgreSQL's limit of processes
+	spec.Maps["ring"].MaxEntries = uint32(o.RingSize)
+	spec.Maps["scratch"].MaxEntries = uint32(processors) + 1
+	spec.Maps["processes"].MaxEntries = uint32(min(max(o.Processes, 1), most))
+	programs := []string{"read_sleeper"}
+	if o.Clock {
+		programs = append(programs, "on_clock")
 	}
-	return p, nil
+	if o.Switches {
+		programs = append(programs, "on_switch", "on_exit", "note_delay")
+	}
+	return loader().Load(spec, programs...)
+}
+
+// loader loads the programs. Kernels that refuse read_sleeper are older than those on which the others are tested.
+func loader() *bpf.Loader {
+	return &bpf.Loader{Read: loadCluster, Unsupported: ErrUnsupported, Release: "6.10", HostPIDs: true}
 }
 
 // Check returns why nothing can be sampled here; nil if it can.
@@ -122,25 +139,22 @@ func Check() error {
 	return s.Start(0)
 }
 
-// loadError words a refusal of the kernel's.
-func loadError(what string, err error) error { return bpf.LoadError(ErrUnsupported, what, "6.10", err) }
-
 // Start attaches the programs. They take nothing after so long, even if this process does not run.
 func (s *Sampler) Start(most time.Duration) error {
 	s.attached = Now()
-	if err := s.objects.attached.Set(s.attached); err != nil {
-		return loadError("set a variable", err)
+	if err := s.kernel.Variables["attached"].Set(s.attached); err != nil {
+		return loader().Error("set a variable", err)
 	}
-	if err := s.objects.until.Set(s.attached + uint64(most)); err != nil {
-		return loadError("set a variable", err)
+	if err := s.kernel.Variables["until"].Set(s.attached + uint64(most)); err != nil {
+		return loader().Error("set a variable", err)
 	}
-	for _, program := range []*ebpf.Program{s.objects.exit, s.objects.change} {
+	for _, program := range []*ebpf.Program{s.kernel.Programs["on_exit"], s.kernel.Programs["on_switch"]} {
 		if program == nil {
 			continue
 		}
 		l, err := link.AttachTracing(link.TracingOptions{Program: program})
 		if err != nil {
-			return loadError("attach a program", err)
+			return loader().Error("attach a program", err)
 		}
 		s.links = append(s.links, l)
 	}
@@ -155,7 +169,7 @@ func (s *Sampler) Start(most time.Duration) error {
 		}
 	}
 	if s.unseen == len(s.processors) {
-		return loadError("open a clock of a processor", last)
+		return loader().Error("open a clock of a processor", last)
 	}
 	return nil
 }
@@ -171,7 +185,7 @@ func (s *Sampler) startClock(processor int) error {
 		return fmt.Errorf("processor %d: %w", processor, err)
 	}
 	s.events = append(s.events, fd)
-	if err := unix.IoctlSetInt(fd, unix.PERF_EVENT_IOC_SET_BPF, s.objects.clock.FD()); err != nil {
+	if err := unix.IoctlSetInt(fd, unix.PERF_EVENT_IOC_SET_BPF, s.kernel.Programs["on_clock"].FD()); err != nil {
 		return fmt.Errorf("processor %d: %w", processor, err)
 	}
 	if err := unix.IoctlSetInt(fd, unix.PERF_EVENT_IOC_ENABLE, 0); err != nil {
@@ -201,14 +215,8 @@ func (s *Sampler) Close() {
 	if s.reader != nil {
 		_ = s.reader.Close()
 	}
-	o := &s.objects
-	for _, p := range []*ebpf.Program{o.clock, o.change, o.exit, o.sleeper, o.delay} {
-		if p != nil {
-			_ = p.Close()
-		}
-	}
-	if s.objects.close != nil {
-		_ = s.objects.close()
+	if s.kernel != nil {
+		s.kernel.Close()
 	}
 }
 

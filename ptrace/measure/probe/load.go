@@ -11,7 +11,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/ringbuf"
-	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/bpf"
@@ -36,6 +35,7 @@ type Programs struct {
 	// Uprobes says which threads this kernel runs the programs for. Load sets it.
 	Uprobes bpf.Uprobes
 
+	loader     *bpf.Loader
 	collection *ebpf.Collection
 	program    *ebpf.Program
 	attachType uint32
@@ -69,35 +69,19 @@ const errNotSupported = unix.Errno(524)
 
 // Load loads the programs. The error wraps fs.ErrPermission or ErrUnsupported.
 func Load(c Config) (p *Programs, err error) {
-	if !supported {
-		return nil, fmt.Errorf("%w: this architecture is not supported", ErrUnsupported)
-	}
-	const hostPIDs = "pid:[4026531836]" // PROC_PID_INIT_INO, linux/proc_ns.h
-	if space, err := os.Readlink("/proc/self/ns/pid"); err != nil || space != hostPIDs {
-		return nil, fmt.Errorf("%w: this process is not in the host's PID namespace", ErrUnsupported)
-	}
 	if len(c.Probes) == 0 || len(c.Probes) > MaxProbes {
 		return nil, fmt.Errorf("%d probes: 1 to %d are possible", len(c.Probes), MaxProbes)
 	}
-	if err := rlimit.RemoveMemlock(); err != nil && !errors.Is(err, fs.ErrPermission) {
-		return nil, fmt.Errorf("raise the limit of locked memory: %w", err)
-	}
-	spec, err := loadProbe()
+	l := loader(c.Calls)
+	spec, err := l.Spec(map[string]any{"postmaster": uint32(c.Postmaster)})
 	if err != nil {
-		return nil, fmt.Errorf("read the kernel programs: %w", err)
-	}
-	if err := configure(spec, &c); err != nil {
 		return nil, err
 	}
-	p = &Programs{probes: len(c.Probes), attachType: traceUprobeMulti}
+	c.setSizes(spec)
+	p = &Programs{loader: l, probes: len(c.Probes), attachType: traceUprobeMulti}
 	name := "passed"
 	if c.Calls {
 		name, p.attachType = "called", traceUprobeSession
-	}
-	for other := range spec.Programs {
-		if other != name {
-			delete(spec.Programs, other)
-		}
 	}
 	defer func() {
 		if err != nil {
@@ -105,30 +89,27 @@ func Load(c Config) (p *Programs, err error) {
 			p = nil
 		}
 	}()
-	if p.collection, err = ebpf.NewCollection(spec); err != nil {
-		return p, loadError("load a program", c.Calls, err)
+	if p.collection, err = l.Load(spec, name); err != nil {
+		return p, err
 	}
 	p.program = p.collection.Programs[name]
 	if p.Uprobes, err = bpf.FindUprobes(p.program.FD(), p.attachType); err != nil {
-		return p, loadError("attach a program", c.Calls, err)
+		return p, l.Error("attach a program", err)
 	}
 	return p, p.prepare(&c)
 }
 
-// loadError words a refusal of the kernel's.
-func loadError(what string, calls bool, err error) error {
-	first := "6.6"
+// loader loads the programs that count hits, or time calls.
+func loader(calls bool) *bpf.Loader {
+	l := &bpf.Loader{Read: loadProbe, Unsupported: ErrUnsupported, Release: "6.6", HostPIDs: true}
 	if calls {
-		first = "6.13"
+		l.Release = "6.13"
 	}
-	return bpf.LoadError(ErrUnsupported, what, first, err)
+	return l
 }
 
-// configure sets constants and sizes.
-func configure(spec *ebpf.CollectionSpec, c *Config) error {
-	if err := spec.Variables["postmaster"].Set(uint32(c.Postmaster)); err != nil {
-		return fmt.Errorf("set a variable: %w", err)
-	}
+// setSizes sets the sizes of the tables.
+func (c *Config) setSizes(spec *ebpf.CollectionSpec) {
 	n := uint32(len(c.Probes))
 	spec.Maps["probes"].MaxEntries = n
 	spec.Maps["latencies"].MaxEntries = n
@@ -149,7 +130,6 @@ func configure(spec *ebpf.CollectionSpec, c *Config) error {
 	case !c.copies():
 		spec.Maps["hits"].MaxEntries = uint32(os.Getpagesize())
 	}
-	return nil
 }
 
 // copies reports whether a probe hands anything to user space.
@@ -235,7 +215,7 @@ func (p *Programs) Attach(path string, pid int, sites []Site) (*Link, error) {
 	case unix.ESRCH:
 		return nil, fmt.Errorf("attach to process %d: %w", pid, fs.ErrNotExist)
 	case unix.EPERM:
-		return nil, loadError("attach a program", p.attachType == traceUprobeSession, errno)
+		return nil, p.loader.Error("attach a program", errno)
 	case errNotSupported:
 		return nil, errors.New("the kernel cannot put a breakpoint on this instruction")
 	default:

@@ -2,13 +2,17 @@
 
 package probe
 
-import "github.com/cilium/ebpf"
+import (
+	"github.com/cilium/ebpf"
 
+	"pg_stat_backtrace/ptrace/bpf"
+)
+
+// These have values, so that the package can be compiled.
 const (
-	supported     = false
 	registerWords = 1
 	statusWords   = 1
 	threadPointer = -1
 )
 
-func loadProbe() (*ebpf.CollectionSpec, error) { return nil, ErrUnsupported }
+func loadProbe() (*ebpf.CollectionSpec, error) { return bpf.NotCompiled() }

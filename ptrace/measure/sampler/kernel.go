@@ -86,39 +86,39 @@ type state struct {
 
 // kernel is the loaded program.
 type kernel struct {
+	*ebpf.Collection
+
 	Processors []*processor
 
-	objects objects
-	memory  [][]byte
-}
-
-// objects are the loaded programs and tables.
-type objects struct {
-	processors, stacks, wakeups *ebpf.Map
-
-	start, stop, read *ebpf.Program
-
-	close func() error
+	memory [][]byte
 }
 
 // loadKernel loads the program for processors, which are numbers of the kernel's. The error is ErrUnsupported, or says
 // which privilege is missing (fs.ErrPermission).
 func loadKernel(processors []int) (*kernel, error) {
-	const hostPIDs = "pid:[4026531836]" // PROC_PID_INIT_INO, linux/proc_ns.h
-	if space, err := os.Readlink("/proc/self/ns/pid"); supported && (err != nil || space != hostPIDs) {
-		return nil, fmt.Errorf("%w: this process is not in the host's PID namespace", ErrUnsupported)
-	}
 	area := min(max(allAreas/max(1, len(processors))&^(os.Getpagesize()-1), leastArea), mostArea)
-	loaded, err := load(len(processors), area)
+	spec, err := loader().Spec(map[string]any{"stack_area": uint64(area)})
 	if err != nil {
 		return nil, err
 	}
-	s := &kernel{objects: loaded}
+	for _, name := range []string{"processors", "stacks", "clocks", "wakeups"} {
+		spec.Maps[name].MaxEntries = uint32(len(processors))
+	}
+	spec.Maps["stacks"].ValueSize = uint32(area)
+	s := &kernel{}
+	if s.Collection, err = loader().Load(spec, "start_timer", "stop_timer", "read_wanted"); err != nil {
+		return nil, err
+	}
 	if err := s.prepare(processors, area); err != nil {
 		s.Close()
 		return nil, err
 	}
 	return s, nil
+}
+
+// loader loads the programs.
+func loader() *bpf.Loader {
+	return &bpf.Loader{Read: loadSampler, Unsupported: ErrUnsupported, Release: "6.10", HostPIDs: true}
 }
 
 // Check returns why nothing can be sampled here; nil if it can.
@@ -133,16 +133,16 @@ func Check() error {
 
 // prepare maps the memory that the processors share with the program, and makes a ring for each.
 func (s *kernel) prepare(processors []int, area int) error {
-	states, err := s.mapMemory(s.objects.processors.FD(), 0, len(processors)*stateSize, unix.PROT_READ|unix.PROT_WRITE)
+	states, err := s.mapMemory(s.Maps["processors"].FD(), 0, len(processors)*stateSize, unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
 		return err
 	}
-	stacks, err := s.mapMemory(s.objects.stacks.FD(), 0, len(processors)*area, unix.PROT_READ)
+	stacks, err := s.mapMemory(s.Maps["stacks"].FD(), 0, len(processors)*area, unix.PROT_READ)
 	if err != nil {
 		return err
 	}
 	for i, number := range processors {
-		p := newProcessor(states[i*stateSize:], stacks[i*area:][:area:area], &s.objects, uint32(i))
+		p := newProcessor(states[i*stateSize:], stacks[i*area:][:area:area], s.Programs, uint32(i))
 		s.Processors = append(s.Processors, p)
 		p.state.number = uint32(number)
 		if err := s.makeRing(p); err != nil {
@@ -152,19 +152,16 @@ func (s *kernel) prepare(processors []int, area int) error {
 	return nil
 }
 
-// loadError words a refusal of the kernel's.
-func loadError(what string, err error) error { return bpf.LoadError(ErrUnsupported, what, "6.10", err) }
-
 // makeRing makes the ring that wakes the processor's thread.
 func (s *kernel) makeRing(p *processor) error {
 	size := unix.Getpagesize()
 	ring, err := ebpf.NewMap(&ebpf.MapSpec{Name: "wakeup", Type: ebpf.RingBuf, MaxEntries: uint32(size)})
 	if err != nil {
-		return loadError("make a ring", err)
+		return loader().Error("make a ring", err)
 	}
 	p.ring = ring
-	if err := s.objects.wakeups.Put(p.request.index, ring); err != nil {
-		return loadError("fill a table", err)
+	if err := s.Maps["wakeups"].Put(p.request.index, ring); err != nil {
+		return loader().Error("fill a table", err)
 	}
 	consumer, err := s.mapMemory(ring.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
@@ -199,8 +196,8 @@ func (s *kernel) Close() {
 	for _, p := range s.memory {
 		_ = unix.Munmap(p)
 	}
-	if s.objects.close != nil {
-		_ = s.objects.close()
+	if s.Collection != nil {
+		s.Collection.Close()
 	}
 	*s = kernel{}
 }

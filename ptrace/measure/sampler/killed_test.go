@@ -68,11 +68,11 @@ func sampleUntilKilled(t *testing.T) {
 	if err := p.Start(quick, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	program, err := s.objects.read.Info()
+	program, err := s.Programs["read_wanted"].Info()
 	if err != nil {
 		t.Fatal(err)
 	}
-	table, err := s.objects.processors.Info()
+	table, err := s.Maps["processors"].Info()
 	if err != nil {
 		t.Fatal(err)
 	}

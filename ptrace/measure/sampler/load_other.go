@@ -3,12 +3,9 @@
 package sampler
 
 import (
-	"fmt"
-	"runtime"
+	"github.com/cilium/ebpf"
+
+	"pg_stat_backtrace/ptrace/bpf"
 )
 
-const supported = false
-
-func load(int, int) (objects, error) {
-	return objects{}, fmt.Errorf("%w: architecture %s", ErrUnsupported, runtime.GOARCH)
-}
+func loadSampler() (*ebpf.CollectionSpec, error) { return bpf.NotCompiled() }

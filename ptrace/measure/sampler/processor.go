@@ -48,9 +48,10 @@ const (
 	longestPeriod = time.Hour
 )
 
-func newProcessor(memory, area []byte, o *objects, index uint32) *processor {
+func newProcessor(memory, area []byte, programs map[string]*ebpf.Program, index uint32) *processor {
 	p := &processor{state: (*state)(unsafe.Pointer(&memory[0])), area: area, request: request{index}}
-	p.start, p.stop, p.read = p.attributes(o.start), p.attributes(o.stop), p.attributes(o.read)
+	p.start, p.stop, p.read = p.attributes(programs["start_timer"]), p.attributes(programs["stop_timer"]),
+		p.attributes(programs["read_wanted"])
 	return p
 }
 

@@ -3,8 +3,6 @@ package waits
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -20,7 +18,7 @@ func (p *programs) TraceAll(on bool) error {
 	if on {
 		value = 1
 	}
-	if err := p.objects.TraceAll.Put(uint32(0), value); err != nil {
+	if err := p.kernel.Maps[waitsMapTraceAll].Put(uint32(0), value); err != nil {
 		return fmt.Errorf("trace all processes: %w", err)
 	}
 	return nil
@@ -131,24 +129,22 @@ func (p *programs) loadExecutor() error {
 	if p.executor != nil {
 		return nil
 	}
-	spec, err := loadWaits()
-	if err == nil {
-		err = configure(spec, p.server)
-	}
+	spec, err := p.server.spec()
 	if err != nil {
-		return fmt.Errorf("read the kernel programs: %w", err)
+		return err
 	}
 	program := spec.Programs[waitsProgExecutor]
 	program.AttachType = ebpf.AttachTraceUprobeMulti
 	spec.Programs = map[string]*ebpf.ProgramSpec{waitsProgExecutor: program}
-	m := &p.objects.waitsMaps
-	shared := map[string]*ebpf.Map{
-		waitsMapSlots: m.Slots, waitsMapSlotOfPid: m.SlotOfPid, waitsMapTrace: m.Trace, waitsMapCounters: m.Counters,
-	}
-	unused := slices.Collect(maps.Keys(spec.Maps))
-	for _, name := range unused {
-		if shared[name] == nil && name[0] != '.' {
-			delete(spec.Maps, name)
+	shared := make(map[string]*ebpf.Map)
+	for name := range spec.Maps {
+		switch name {
+		case waitsMapSlots, waitsMapSlotOfPid, waitsMapTrace, waitsMapCounters:
+			shared[name] = p.kernel.Maps[name]
+		default:
+			if name[0] != '.' {
+				delete(spec.Maps, name)
+			}
 		}
 	}
 	c, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})

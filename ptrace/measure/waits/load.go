@@ -16,7 +16,6 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
-	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/bpf"
@@ -85,15 +84,15 @@ type slot = waitsSlot
 
 // programs are the programs in the kernel, and their tables.
 type programs struct {
-	objects waitsObjects
-	extra   []*ebpf.Program // copies for single system calls
-	names   []string        // of extra
-	links   []link.Link
-	memory  []byte
-	slots   []slot
-	gone    *ringbuf.Reader
-	trace   *ringbuf.Reader
-	stacks  *ringbuf.Reader
+	kernel *ebpf.Collection // programs and tables
+	extra  []*ebpf.Program  // those of kernel that are attached
+	names  []string         // of extra
+	links  []link.Link
+	memory []byte
+	slots  []slot
+	gone   *ringbuf.Reader
+	trace  *ringbuf.Reader
+	stacks *ringbuf.Reader
 
 	server   config
 	executor *ebpf.Program // nil: not loaded
@@ -114,14 +113,8 @@ func loadPrograms(s config, hooks hooks) (p *programs, err error) {
 	if err := s.Stacks.check(hooks); err != nil {
 		return nil, err
 	}
-	if err := rlimit.RemoveMemlock(); err != nil && !errors.Is(err, fs.ErrPermission) {
-		return nil, fmt.Errorf("raise the limit of locked memory: %w", err)
-	}
-	spec, err := loadWaits()
+	spec, err := s.spec()
 	if err != nil {
-		return nil, fmt.Errorf("read the kernel programs: %w", err)
-	}
-	if err := configure(spec, s); err != nil {
 		return nil, err
 	}
 	p = &programs{server: s, probes: make(map[int]probe)}
@@ -140,8 +133,13 @@ func loadPrograms(s config, hooks hooks) (p *programs, err error) {
 	return p, nil
 }
 
-// configure sets the constants and sizes.
-func configure(spec *ebpf.CollectionSpec, s config) error {
+// loader loads the programs.
+func loader() *bpf.Loader {
+	return &bpf.Loader{Read: loadWaits, Unsupported: errPrograms, Release: "5.8"}
+}
+
+// spec returns the programs with the constants and sizes of a server.
+func (s *config) spec() (*ebpf.CollectionSpec, error) {
 	calls, read := waitCalls()
 	var wanted [8]uint64
 	for _, call := range calls {
@@ -150,11 +148,8 @@ func configure(spec *ebpf.CollectionSpec, s config) error {
 	stackPointer := uint32(0)
 	if s.Stacks.on() {
 		stackPointer = stackPointerWord
-	} else {
-		spec.Maps[waitsMapStacks].MaxEntries = uint32(os.Getpagesize())
-		spec.Maps[waitsMapStackScratches].MaxEntries = 1
 	}
-	for name, value := range map[string]any{
+	spec, err := loader().Spec(map[string]any{
 		waitsVarSpWord: stackPointer, waitsVarStackEvery: uint32(s.Stacks.Every),
 		waitsVarStackLonger: uint64(s.Stacks.Longer), waitsVarUnseen: s.unseen,
 		waitsVarPostmaster: uint32(s.Postmaster), waitsVarWaitPointer: s.WaitPointer, waitsVarFirstWait: s.FirstWait,
@@ -163,10 +158,13 @@ func configure(spec *ebpf.CollectionSpec, s config) error {
 		waitsVarSinceOffset: uint32(s.QueryStart), waitsVarChangedOffset: uint32(s.StateStart),
 		waitsVarStateIdle: uint32(s.Idle), waitsVarStateRunning: uint32(s.Running),
 		waitsVarWanted: wanted, waitsVarReadCall: uint32(read), waitsVarSendCall: uint32(sendCall().number),
-	} {
-		if err := spec.Variables[name].Set(value); err != nil {
-			return fmt.Errorf("set %s: %w", name, err)
-		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !s.Stacks.on() {
+		spec.Maps[waitsMapStacks].MaxEntries = uint32(os.Getpagesize())
+		spec.Maps[waitsMapStackScratches].MaxEntries = 1
 	}
 	if s.Status == 0 {
 		spec.Maps[waitsMapTrace].MaxEntries = uint32(os.Getpagesize()) // nothing is traced then
@@ -176,7 +174,7 @@ func configure(spec *ebpf.CollectionSpec, s config) error {
 	}
 	spec.Maps[waitsMapSlots].MaxEntries = uint32(s.Procs)
 	spec.Maps[waitsMapSlotOfPid].MaxEntries = pidLimit()
-	return nil
+	return spec, nil
 }
 
 // withoutFetch replaces atomic additions that fetch the old value by plain atomic additions. Linux before 5.12 has only
@@ -222,7 +220,7 @@ func (p *programs) create(spec *ebpf.CollectionSpec, hooks hooks, uring bool) er
 	keep := programsOf(hooks)
 	if hooks == atFunctions {
 		// Many kernels refuse all trampolines. A small program shows it sooner.
-		if err := tryTrampoline(); err != nil {
+		if err := bpf.Trampolines(callPrefix + "read"); err != nil {
 			return err
 		}
 		names, err := copies(spec, uring)
@@ -231,44 +229,16 @@ func (p *programs) create(spec *ebpf.CollectionSpec, hooks hooks, uring bool) er
 		}
 		keep = append(keep, names...)
 	}
-	for name := range spec.Programs {
-		if !slices.Contains(keep, name) {
-			delete(spec.Programs, name)
-		}
-	}
-	c, err := ebpf.NewCollection(spec)
+	c, err := bpf.NewCollection(spec, keep...)
 	if err != nil {
 		return err
 	}
-	defer c.Close() // of the maps that this function does not take over
-	if err := c.Assign(&p.objects.waitsMaps); err != nil {
-		return err
-	}
+	p.kernel = c
 	for _, name := range keep {
-		p.extra = append(p.extra, c.DetachProgram(name))
+		p.extra = append(p.extra, c.Programs[name])
 	}
 	p.names = keep
 	return nil
-}
-
-// tryTrampoline has the kernel load a program that does nothing, for the entry of a system call.
-func tryTrampoline() error {
-	err := tryProgram(ebpf.AttachTraceFEntry, callPrefix+"read")
-	if errors.Is(err, fs.ErrPermission) && tryProgram(ebpf.AttachTraceRawTp, "sys_enter") == nil {
-		return fmt.Errorf("%w: the kernel refuses programs at trampolines", errPrograms)
-	}
-	return err
-}
-
-func tryProgram(place ebpf.AttachType, name string) error {
-	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "try", Type: ebpf.Tracing, AttachType: place, AttachTo: name,
-		License: "Dual MIT/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
-	})
-	if err != nil {
-		return fmt.Errorf("a program at %s: %w", name, err)
-	}
-	return program.Close()
 }
 
 // copies adds the programs for single system calls, and names them.
@@ -331,18 +301,18 @@ func (c *call) place(kernel *btf.Spec) (string, error) {
 // open maps the slots and opens the rings.
 func (p *programs) open(procs int) (err error) {
 	size := procs * int(unsafe.Sizeof(slot{}))
-	p.memory, err = unix.Mmap(p.objects.Slots.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	p.memory, err = unix.Mmap(p.kernel.Maps[waitsMapSlots].FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return fmt.Errorf("map the table of wait events: %w", err)
 	}
 	p.slots = unsafe.Slice((*slot)(unsafe.Pointer(unsafe.SliceData(p.memory))), procs)
-	if p.gone, err = ringbuf.NewReader(p.objects.Gone); err != nil {
+	if p.gone, err = ringbuf.NewReader(p.kernel.Maps[waitsMapGone]); err != nil {
 		return fmt.Errorf("open the ring of ended processes: %w", err)
 	}
-	if p.trace, err = ringbuf.NewReader(p.objects.Trace); err != nil {
+	if p.trace, err = ringbuf.NewReader(p.kernel.Maps[waitsMapTrace]); err != nil {
 		return fmt.Errorf("open the ring of traced waits: %w", err)
 	}
-	if p.stacks, err = ringbuf.NewReader(p.objects.Stacks); err != nil {
+	if p.stacks, err = ringbuf.NewReader(p.kernel.Maps[waitsMapStacks]); err != nil {
 		return fmt.Errorf("open the ring of stacks: %w", err)
 	}
 	return nil
@@ -376,10 +346,9 @@ func (p *programs) Close() {
 	if p.stacks != nil {
 		_ = p.stacks.Close()
 	}
-	for _, program := range p.extra {
-		_ = program.Close()
+	if p.kernel != nil {
+		p.kernel.Close()
 	}
-	_ = p.objects.waitsMaps.Close()
 	if p.memory != nil {
 		_ = unix.Munmap(p.memory)
 		p.memory, p.slots = nil, nil
@@ -397,16 +366,14 @@ func (p *programs) detach() {
 // refusal words an error of the kernel's.
 func refusal(err error) error {
 	switch {
-	case errors.Is(err, fs.ErrPermission):
-		// The library's text has advice about limits that does not apply.
-		return fmt.Errorf("the kernel refuses the programs that time wait events: %w", unix.EPERM)
 	case errors.Is(err, errPrograms):
 		return err
+	case errors.Is(err, fs.ErrPermission):
+		return loader().Error("load a program", err)
 	case bpf.MissingTypes() != nil:
 		return fmt.Errorf("%w: %w", errPrograms, bpf.MissingTypes())
-	default:
-		return fmt.Errorf("%w (Linux %s): %w", errPrograms, bpf.Release(), err)
 	}
+	return fmt.Errorf("%w (Linux %s): %w", errPrograms, bpf.Release(), err)
 }
 
 // Slots returns how many there are.
@@ -455,7 +422,7 @@ func (p *programs) Seed(i, pid int, event uint32, since uint64) error {
 	s.Index, s.Pid, s.Waiting, s.Since = uint32(i), uint32(pid), event, since
 	s.Life++
 	index := uint16(i + 1)
-	if err := p.objects.SlotOfPid.Put(uint32(pid), index); err != nil {
+	if err := p.kernel.Maps[waitsMapSlotOfPid].Put(uint32(pid), index); err != nil {
 		return fmt.Errorf("note process %d: %w", pid, err)
 	}
 	return nil

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/bpf"
 )
 
 // Options say how to time.
@@ -110,9 +110,8 @@ func (w way) open(p *procs, o Options, reasons []string) (Provider, error) {
 
 // usable returns why programs in the kernel would not tell the truth here.
 func usable(hooks hooks) error {
-	const initialNamespace = 0xeffffffc // PROC_PID_INIT_INO of include/linux/proc_ns.h
-	if ns, err := procfs.Namespace(os.Getpid(), "pid"); err != nil || ns != initialNamespace {
-		return impossiblef("this process is in a PID namespace, and the kernel's programs know the host's process ids")
+	if err := bpf.HostPIDs(); err != nil {
+		return &impossible{err}
 	}
 	if hooks == atFunctions {
 		facts := readPreemptFacts()

@@ -61,7 +61,7 @@ func (p *programs) Counters() (Counters, error) {
 	var sums [8]uint64
 	for i := range sums {
 		var values []uint64
-		if err := p.objects.Counters.Lookup(uint32(i), &values); err != nil {
+		if err := p.kernel.Maps[waitsMapCounters].Lookup(uint32(i), &values); err != nil {
 			return Counters{}, fmt.Errorf("read a counter of the kernel programs: %w", err)
 		}
 		for _, v := range values {
@@ -88,7 +88,7 @@ func (p *programs) Queries() ([]QueryFigures, error) {
 		value waitsQueryFigures
 		all   []QueryFigures
 	)
-	iterator := p.objects.Queries.Iterate()
+	iterator := p.kernel.Maps[waitsMapQueries].Iterate()
 	for iterator.Next(&key, &value) {
 		all = append(all, QueryFigures{key.Query, key.Event, value.Calls, time.Duration(value.Total)})
 	}
@@ -103,7 +103,7 @@ func (p *programs) ResetQueries() error {
 	figures, err := p.Queries()
 	for _, f := range figures {
 		key := waitsQueryKey{Query: f.Query, Event: f.Event}
-		if gone := p.objects.Queries.Delete(key); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
+		if gone := p.kernel.Maps[waitsMapQueries].Delete(key); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
 			err = errors.Join(err, gone)
 		}
 	}

@@ -40,7 +40,7 @@ const (
 var allowed = map[string]string{
 	"ptrace/measure/allocs/target.go os.ReadFile":          ofKernel,
 	"ptrace/measure/clusterbpf/online.go os.ReadFile":      ofKernel,
-	"ptrace/bpf/errors.go os.Stat":                         ofKernel,
+	"ptrace/bpf/features.go os.Stat":                       ofKernel,
 	"ptrace/measure/waits/load.go os.ReadFile":             ofKernel,
 	"ptrace/process/quota.go os.ReadFile":                  ofKernel,
 	"ptrace/observe/running.go os.ReadFile":                ofKernel,
