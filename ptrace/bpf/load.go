@@ -18,7 +18,7 @@ type Loader struct {
 	Unsupported error
 	// Release is the first release of Linux with all that the programs need.
 	Release string
-	// HostPIDs means that the programs compare ids of processes with those that user space gives them.
+	// HostPIDs means that user space gives the programs ids of processes.
 	HostPIDs bool
 }
 

@@ -10,8 +10,8 @@ enum {
 	WORD_SP = 19,       /* the stack pointer */
 };
 
-/* copy_registers copies the registers with which a thread will continue in user mode, those that an unwinder needs. It
- * returns false if the thread is returning from a signal: the registers are partly those of before the signal then. */
+/* copy_registers copies the registers with which a thread will continue in user mode, as far as an unwinder needs them.
+ * It returns false if the thread is returning from a signal: the registers are partly those of before the signal then. */
 static __always_inline bool copy_registers(u64 *into, struct task_struct *task)
 {
 	struct pt_regs *r = (struct pt_regs *)bpf_task_pt_regs(task);
