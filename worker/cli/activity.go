@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/csv"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -178,9 +177,7 @@ func oneIfNil(t *time.Time) int {
 func (f *activityFlags) print(out io.Writer, m *moment.Moment) error {
 	switch f.format {
 	case formatJSON:
-		enc := json.NewEncoder(render.VisibleWriter{To: out})
-		enc.SetEscapeHTML(false)
-		return enc.Encode(m)
+		return render.JSONEncoder(out).Encode(activityDocument{m, m.Cluster})
 	case formatCSV:
 		return f.csv(out, m)
 	}
@@ -188,6 +185,14 @@ func (f *activityFlags) print(out io.Writer, m *moment.Moment) error {
 		return f.forest(out, m)
 	}
 	return f.text(out, m)
+}
+
+// activityDocument is what the processes of a server do.
+type activityDocument struct {
+	*moment.Moment
+
+	// Deprecated: read data_directory.
+	Former string `json:"cluster"`
 }
 
 func activityHeader() []string {

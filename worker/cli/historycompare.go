@@ -43,7 +43,7 @@ func (f *historyFlags) checkCompare(since, until, now time.Time) (time.Time, err
 	return before, nil
 }
 
-// historyComparison is the JSON form of a comparison.
+// historyComparison is how two spans differ.
 type historyComparison struct {
 	Cluster       string          `json:"cluster"`
 	ServerVersion string          `json:"server_version"`
@@ -56,13 +56,20 @@ type historyComparison struct {
 // historyChange has the samples with the same keys in two spans. Averages are numbers of sessions.
 type historyChange struct {
 	Keys          map[string]string `json:"keys"`
-	Average       float64           `json:"average"`
-	AverageBefore float64           `json:"average_before"`
-	Change        float64           `json:"change"`
-	Seconds       float64           `json:"seconds"`
-	SecondsBefore float64           `json:"seconds_before"`
-	Samples       int               `json:"samples"`
-	SamplesBefore int               `json:"samples_before"`
+	Average       float64           `json:"average_sessions"`
+	AverageBefore float64           `json:"average_sessions_before"`
+	// Change is Average without AverageBefore.
+	Change float64 `json:"change_sessions"`
+	// Deprecated: read average_sessions.
+	FormerAverage float64 `json:"average"`
+	// Deprecated: read average_sessions_before.
+	FormerBefore float64 `json:"average_before"`
+	// Deprecated: read change_sessions.
+	FormerChange  float64 `json:"change"`
+	Seconds       float64 `json:"seconds"`
+	SecondsBefore float64 `json:"seconds_before"`
+	Samples       int     `json:"samples"`
+	SamplesBefore int     `json:"samples_before"`
 
 	texts []string // of the keys
 }
@@ -135,6 +142,7 @@ func (p *historyPrinter) compare(c *historyComparison) {
 		now, before := share(t.Seconds, c.Summary.Seconds), share(t.Before.Seconds, c.Before.Seconds)
 		change := historyChange{
 			Keys: map[string]string{}, Average: now, AverageBefore: before, Change: now - before, Seconds: t.Seconds,
+			FormerAverage: now, FormerBefore: before, FormerChange: now - before,
 			SecondsBefore: t.Before.Seconds, Samples: t.Samples, SamplesBefore: t.Before.Samples,
 			texts: t.Keys,
 		}

@@ -45,8 +45,7 @@ func (f *historyFlags) printer(out, errOut io.Writer, id string, meta *store.Met
 	case formatCSV:
 		p.csv = csv.NewWriter(out)
 	case formatJSON:
-		p.json = json.NewEncoder(render.VisibleWriter{To: out})
-		p.json.SetEscapeHTML(false)
+		p.json = render.JSONEncoder(out)
 	}
 	return p
 }
@@ -209,7 +208,7 @@ func (p *historyPrinter) gap(g *store.Gap) string {
 		g.Seconds())
 }
 
-// historySweep is a line of the JSON form.
+// historySweep is what the sessions did at one time. It stands for PeriodSeconds.
 type historySweep struct {
 	Time    time.Time        `json:"time"`
 	Period  float64          `json:"period_seconds"`
@@ -318,28 +317,44 @@ func (p *historyPrinter) problems(out io.Writer, s *store.Summary) {
 	}
 }
 
-// historyTotal is a total of the JSON form.
+// historySummary is the last line of the JSON form.
+type historySummary struct {
+	// Cluster is the name of the folder with the recorded files of the server.
+	Cluster       string         `json:"cluster"`
+	ServerVersion string         `json:"server_version"`
+	TimeZone      string         `json:"time_zone"`
+	Summary       *store.Summary `json:"summary"`
+	// Totals are absent if the command counts nothing.
+	Totals []historyTotal `json:"totals,omitempty"`
+	// Sampled is the sum of all totals.
+	Sampled *float64 `json:"sampled_seconds,omitempty"`
+}
+
+// historyTotal has the samples with the same keys.
 type historyTotal struct {
+	// Keys has a member for each property of --by.
 	Keys    map[string]string `json:"keys"`
 	Samples int               `json:"samples"`
 	Seconds float64           `json:"seconds"`
-	Share   float64           `json:"share"`
+	// Percent is the share of sampled_seconds.
+	Percent float64 `json:"percent"`
+	// Deprecated: read percent.
+	Share float64 `json:"share"`
 }
 
 func (p *historyPrinter) jsonFinish(s *store.Summary) error {
-	result := map[string]any{
-		"cluster": p.id, "server_version": p.meta.ServerVersion, "time_zone": p.zone.String(), "summary": s,
-	}
+	result := historySummary{Cluster: p.id, ServerVersion: p.meta.ServerVersion, TimeZone: p.zone.String(), Summary: s}
 	if p.totals != nil {
 		list, all := p.largest()
-		totals := make([]historyTotal, len(list))
-		for i, t := range list {
-			totals[i] = historyTotal{Keys: map[string]string{}, Samples: t.Samples, Seconds: t.Seconds, Share: share(t.Seconds, all)}
+		for _, t := range list {
+			part := share(t.Seconds, all)
+			total := historyTotal{map[string]string{}, t.Samples, t.Seconds, 100 * part, part} //nolint:mnd // percent
 			for j, by := range p.f.by {
-				totals[i].Keys[by] = p.keyText(by, t.Keys[j])
+				total.Keys[by] = p.keyText(by, t.Keys[j])
 			}
+			result.Totals = append(result.Totals, total)
 		}
-		result["totals"], result["sampled_seconds"] = totals, all
+		result.Sampled = &all
 	}
 	return p.json.Encode(result)
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -253,8 +252,7 @@ func (f *incidentFlags) list(out io.Writer) error {
 	}
 	const gap = 2
 	w := tabwriter.NewWriter(out, 0, 0, gap, ' ', 0)
-	enc := json.NewEncoder(render.VisibleWriter{To: out})
-	enc.SetEscapeHTML(false)
+	enc := render.JSONEncoder(out)
 	for _, e := range list {
 		line := incidentLine{ID: e.ID, Size: e.Size}
 		i, err := d.Read(e.ID)
@@ -296,7 +294,7 @@ func printIncident(out io.Writer, i *incident.Incident, format string) error {
 		return err
 	case formatJSON:
 		var b bytes.Buffer
-		enc := json.NewEncoder(render.VisibleWriter{To: &b})
+		enc := render.JSONEncoder(&b)
 		enc.SetIndent("", " ")
 		if err := enc.Encode(i); err != nil {
 			return err

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -216,10 +215,10 @@ type processMemory struct {
 
 // outsideMemory is the private writable memory of a process, by its mappings, in bytes of address space.
 type outsideMemory struct {
-	Heap      uint64 `json:"heap"`
-	Anonymous uint64 `json:"anonymous_mappings"`
-	Mappings  int    `json:"anonymous_mapping_count"`
-	Stack     uint64 `json:"stack"`
+	Heap      uint64
+	Anonymous uint64
+	Mappings  int
+	Stack     uint64
 }
 
 func (f *memoryFlags) read(ctx context.Context, c *capture.Capturer, target process.Target) (*processMemory, error) {
@@ -431,40 +430,100 @@ func (m *processMemory) folded(out *bufio.Writer) {
 	}
 }
 
-// jsonContext has the columns of pg_backend_memory_contexts; null is a figure that could not be read. Deeper counts the
-// contexts below the last level that are part of its figures.
+// jsonContext has the columns of pg_backend_memory_contexts. A figure that could not be read is null.
 type jsonContext struct {
-	Name       string `json:"name"`
-	Ident      string `json:"ident,omitempty"`
-	Type       string `json:"type"`
-	Parent     string `json:"parent,omitempty"`
-	Level      int    `json:"level"`
+	Name   string `json:"name"`
+	Ident  string `json:"ident,omitempty"`
+	Type   string `json:"type"`
+	Parent string `json:"parent,omitempty"`
+	Level  int    `json:"level"`
+	// Path has the numbers of the contexts above this one, from the top context.
 	Path       []int  `json:"path"`
 	TotalBytes *int64 `json:"total_bytes"`
 	Blocks     *int64 `json:"total_nblocks"`
 	FreeBytes  *int64 `json:"free_bytes"`
 	FreeChunks *int64 `json:"free_chunks"`
 	UsedBytes  *int64 `json:"used_bytes"`
-	Deeper     int    `json:"deeper_contexts,omitempty"`
+	// Deeper counts the contexts below the last level that are part of the figures.
+	Deeper int `json:"deeper_contexts,omitempty"`
 }
 
+// jsonMemory is the memory of a process.
 type jsonMemory struct {
-	PID        int            `json:"pid"`
-	Major      int            `json:"server_version"`
-	Consistent bool           `json:"consistent"`
-	Readings   int            `json:"readings"`
-	LeftOut    bool           `json:"left_out"`
-	Deeper     int            `json:"deeper_contexts,omitempty"`
-	Contexts   []jsonContext  `json:"contexts"`
-	Private    outsideMemory  `json:"private_mappings"`
-	Rollup     *procfs.Rollup `json:"smaps_rollup"`
+	PID   int `json:"pid"`
+	Major int `json:"server_version"`
+	// Consistent is set if the contexts did not change while they were read.
+	Consistent bool `json:"consistent"`
+	// Readings is how often the contexts were read.
+	Readings int `json:"readings"`
+	// LeftOut is set if there are more contexts than the command reads.
+	LeftOut bool `json:"left_out"`
+	// Deeper counts the contexts below the last level.
+	Deeper   int           `json:"deeper_contexts,omitempty"`
+	Contexts []jsonContext `json:"contexts"`
+	Private  jsonPrivate   `json:"private_mappings"`
+	// Rollup is null if the kernel did not let this user read it.
+	Rollup *jsonRollup `json:"smaps_rollup"`
+}
+
+// jsonPrivate is the private writable memory of a process, by its mappings. It is address space, which need not be resident.
+type jsonPrivate struct {
+	Heap      uint64 `json:"heap_bytes"`
+	Anonymous uint64 `json:"anonymous_mappings_bytes"`
+	Mappings  int    `json:"anonymous_mapping_count"`
+	Stack     uint64 `json:"stack_bytes"`
+	// Deprecated: read heap_bytes.
+	FormerHeap uint64 `json:"heap"`
+	// Deprecated: read anonymous_mappings_bytes.
+	FormerAnonymous uint64 `json:"anonymous_mappings"`
+	// Deprecated: read stack_bytes.
+	FormerStack uint64 `json:"stack"`
+}
+
+// jsonRollup is /proc/PID/smaps_rollup.
+type jsonRollup struct {
+	Resident     uint64 `json:"resident_bytes"`
+	Proportional uint64 `json:"proportional_bytes"`
+	PrivateClean uint64 `json:"private_clean_bytes"`
+	PrivateDirty uint64 `json:"private_dirty_bytes"`
+	Anonymous    uint64 `json:"anonymous_bytes"`
+	Swap         uint64 `json:"swap_bytes"`
+	// Shared are resident pages that other processes may use too.
+	Shared uint64 `json:"shared_memory_bytes"`
+
+	formerRollup
+}
+
+// formerRollup has the names of version 1.2.
+type formerRollup struct {
+	// Deprecated: read resident_bytes.
+	Resident uint64 `json:"resident"`
+	// Deprecated: read proportional_bytes.
+	Proportional uint64 `json:"proportional"`
+	// Deprecated: read private_clean_bytes.
+	PrivateClean uint64 `json:"private_clean"`
+	// Deprecated: read private_dirty_bytes.
+	PrivateDirty uint64 `json:"private_dirty"`
+	// Deprecated: read anonymous_bytes.
+	Anonymous uint64 `json:"anonymous"`
+	// Deprecated: read swap_bytes.
+	Swap uint64 `json:"swap"`
+	// Deprecated: read shared_memory_bytes.
+	SharedMemory uint64 `json:"shared_memory"`
 }
 
 func (m *processMemory) json(out io.Writer) error {
 	doc := jsonMemory{
 		PID: m.pid, Major: m.contexts.Major, Consistent: m.contexts.Consistent, Readings: m.contexts.Attempts,
-		LeftOut: m.contexts.LeftOut, Deeper: m.bounded.Deeper(), Private: m.outside, Rollup: m.rollup,
+		LeftOut: m.contexts.LeftOut, Deeper: m.bounded.Deeper(),
 		Contexts: make([]jsonContext, len(m.bounded.Contexts)),
+	}
+	o := &m.outside
+	doc.Private = jsonPrivate{o.Heap, o.Anonymous, o.Mappings, o.Stack, o.Heap, o.Anonymous, o.Stack}
+	if r := m.rollup; r != nil {
+		doc.Rollup = &jsonRollup{
+			r.Resident, r.Proportional, r.PrivateClean, r.PrivateDirty, r.Anonymous, r.Swap, r.SharedMemory, formerRollup(*r),
+		}
 	}
 	known := func(n int64) *int64 {
 		if n == memctx.Unknown {
@@ -484,7 +543,5 @@ func (m *processMemory) json(out io.Writer) error {
 			UsedBytes: known(c.Used()), Deeper: c.Deeper,
 		}
 	}
-	enc := json.NewEncoder(render.VisibleWriter{To: out})
-	enc.SetEscapeHTML(false)
-	return enc.Encode(doc)
+	return render.JSONEncoder(out).Encode(doc)
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -27,7 +26,9 @@ import (
 // serverMemory is the memory of the processes of a server.
 type serverMemory struct {
 	Time    time.Time `json:"time"`
-	Cluster string    `json:"cluster"`
+	Cluster string    `json:"data_directory"`
+	// Deprecated: read data_directory.
+	Former string `json:"cluster"`
 	// Processes are in descending order of AnonymousBytes and SwappedBytes together.
 	Processes []memoryOfProcess `json:"processes"`
 	// Unreadable counts the processes whose memory could not be read: they were ending, for example.
@@ -94,16 +95,14 @@ func (f *memoryFlags) runServer(ctx context.Context, stdout, stderr io.Writer) e
 		}
 	}
 	if f.format == formatJSON {
-		enc := json.NewEncoder(render.VisibleWriter{To: stdout})
-		enc.SetEscapeHTML(false)
-		return enc.Encode(memory)
+		return render.JSONEncoder(stdout).Encode(memory)
 	}
 	return memory.text(stdout, f.top)
 }
 
 // memoryOf reads what the kernel says of the memory of each process, and sorts them.
 func memoryOf(now *moment.Moment) *serverMemory {
-	memory := &serverMemory{Time: now.Time, Cluster: now.Cluster, Processes: []memoryOfProcess{}}
+	memory := &serverMemory{Time: now.Time, Cluster: now.Cluster, Former: now.Cluster, Processes: []memoryOfProcess{}}
 	for i := range now.Sessions {
 		s := &now.Sessions[i]
 		id, err := process.IDOf(s.PID)

@@ -3,7 +3,6 @@ package cli
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -368,9 +367,7 @@ func (r *planRun) sessions(ctx context.Context, c cluster.Cluster) (*moment.Mome
 
 func (r *planRun) print(out io.Writer, p *runningplan.Process) error {
 	if r.flags.format == formatJSON {
-		enc := json.NewEncoder(render.VisibleWriter{To: out})
-		enc.SetEscapeHTML(false)
-		return enc.Encode(p)
+		return render.JSONEncoder(out).Encode(p)
 	}
 	_, err := io.WriteString(out, r.reader.Text(p, r.flags.width))
 	return err

@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -264,19 +263,24 @@ func (p *profile) add(t *backtrace.Trace, times int) error {
 	return nil
 }
 
+// profileStats are the figures of a profile of processes.
+type profileStats struct {
+	// Count is the number of samples, Missed of those without a stack.
+	Count   int     `json:"count"`
+	Missed  int     `json:"missed"`
+	Seconds float64 `json:"seconds"`
+	// Unwind and Symbolize are means for a sample.
+	Unwind    float64 `json:"unwind_us_mean"`
+	Symbolize float64 `json:"symbolize_us_mean"`
+}
+
 // tell prints the result.
 func (p *profile) tell(w io.Writer) error {
 	took := p.figures.Took
 	switch {
 	case p.stats:
 		each := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 / float64(p.seen) }
-		return json.NewEncoder(w).Encode(struct {
-			Count     int     `json:"count"`
-			Missed    int     `json:"missed"`
-			Seconds   float64 `json:"seconds"`
-			Unwind    float64 `json:"unwind_us_mean"`
-			Symbolize float64 `json:"symbolize_us_mean"`
-		}{p.counted, p.figures.Missed, took.Seconds(), each(p.figures.Unwind), each(p.figures.Symbolize)})
+		return render.JSONEncoder(w).Encode(profileStats{p.counted, p.figures.Missed, took.Seconds(), each(p.figures.Unwind), each(p.figures.Symbolize)})
 	case p.format == formatFolded:
 		return p.folded.Write(w)
 	}

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -99,35 +98,42 @@ func newCommandHelper() *cobra.Command {
 	}
 }
 
-// rulesDocument is the JSON form.
+// rulesDocument are the rules of incidents, as the configuration sets them.
 type rulesDocument struct {
-	Rules    []rulesEntry `json:"rules"`
-	Cooldown float64      `json:"cooldown_seconds"`
-	Budget   int          `json:"per_hour"`
-	Keep     int          `json:"keep"`
-	Size     int64        `json:"size_bytes"`
-	Webhook  bool         `json:"webhook"`
-	Command  string       `json:"command,omitempty"`
+	Rules []rulesEntry `json:"rules"`
+	// Cooldown is the least time between two incidents of a rule.
+	Cooldown float64 `json:"cooldown_seconds"`
+	// Budget is the largest number of incidents in an hour, Keep of incidents that are kept.
+	Budget int `json:"per_hour"`
+	Keep   int `json:"keep"`
+	// Size is the largest size of all incidents together.
+	Size int64 `json:"size_bytes"`
+	// Webhook is set if alerts are sent to an address.
+	Webhook bool `json:"webhook"`
+	// Command is the program that runs for each alert.
+	Command string `json:"command,omitempty"`
 }
 
 type rulesEntry struct {
-	Name  string  `json:"name"`
-	Off   bool    `json:"off"`
+	Name string `json:"name"`
+	Off  bool   `json:"off"`
+	// After is how long the situation must last.
 	After float64 `json:"after_seconds,omitempty"`
-	Above int     `json:"above_percent,omitempty"`
-	About string  `json:"about"`
+	// Above is the share from which the rule applies.
+	Above int    `json:"above_percent,omitempty"`
+	About string `json:"about"`
 }
 
 func printRules(out io.Writer, c *rules.Config, format string) error {
 	if format == formatJSON {
-		d := rulesDocument{Cooldown: c.Cooldown.Seconds(), Budget: c.Budget, Keep: c.Keep, Size: c.Size, Webhook: c.Webhook.URL != ""}
+		d := rulesDocument{Rules: []rulesEntry{}, Cooldown: c.Cooldown.Seconds(), Budget: c.Budget, Keep: c.Keep, Size: c.Size, Webhook: c.Webhook.URL != ""}
 		if len(c.Command.Run) > 0 {
 			d.Command = c.Command.Run[0]
 		}
 		for _, r := range c.Rules {
 			d.Rules = append(d.Rules, rulesEntry{r.Name, r.Off, r.After.Seconds(), r.Above, r.About})
 		}
-		return json.NewEncoder(out).Encode(d)
+		return render.JSONEncoder(out).Encode(d)
 	}
 	const gap = 2
 	w := tabwriter.NewWriter(out, 0, 0, gap, ' ', 0)

@@ -1,13 +1,13 @@
 package cli
 
 import (
-	"encoding/json"
 	"io"
 	"math"
 	"slices"
 	"time"
 
 	"pg_stat_backtrace/worker/naming/backtrace"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // stats collects what captures took.
@@ -33,18 +33,27 @@ type quantiles struct {
 	Max float64 `json:"max"`
 }
 
+// statsDocument is how long the steps of captures took.
+type statsDocument struct {
+	// Count is the number of captures.
+	Count int `json:"count"`
+	// Pause is how long the target was stopped.
+	Pause quantiles `json:"pause_us"`
+	// Held is how long the capture had the target attached.
+	Held      quantiles `json:"held_us"`
+	Unwind    quantiles `json:"unwind_us"`
+	Symbolize quantiles `json:"symbolize_us"`
+	// Context is the time for PostgreSQL's own levels.
+	Context quantiles `json:"context_us"`
+	Total   quantiles `json:"total_us"`
+}
+
 // print writes one line of JSON.
 func (s *stats) print(w io.Writer) error {
-	return json.NewEncoder(w).Encode(struct {
-		Count     int       `json:"count"`
-		Pause     quantiles `json:"pause_us"`
-		Held      quantiles `json:"held_us"`
-		Unwind    quantiles `json:"unwind_us"`
-		Symbolize quantiles `json:"symbolize_us"`
-		Context   quantiles `json:"context_us"`
-		Total     quantiles `json:"total_us"`
-	}{s.count(), newQuantiles(s.pause), newQuantiles(s.held), newQuantiles(s.unwind), newQuantiles(s.symbolize),
-		newQuantiles(s.context), newQuantiles(s.total)})
+	return render.JSONEncoder(w).Encode(statsDocument{
+		s.count(), newQuantiles(s.pause), newQuantiles(s.held), newQuantiles(s.unwind), newQuantiles(s.symbolize),
+		newQuantiles(s.context), newQuantiles(s.total),
+	})
 }
 
 // newQuantiles sorts d in place.

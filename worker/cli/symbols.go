@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -170,8 +169,7 @@ func (f *symbolsFlags) one(
 	}
 	doctor.FindPackages(ctx, images)
 	if f.json {
-		out := json.NewEncoder(render.VisibleWriter{To: stdout})
-		return out.Encode(symbolsReport{PID: s.pid, File: s.file, Images: images})
+		return render.JSONEncoder(stdout).Encode(symbolsReport{PID: s.pid, File: s.file, Images: append([]doctor.SymbolImage{}, images...)})
 	}
 	if further {
 		if _, err := fmt.Fprintln(stdout); err != nil {
@@ -227,7 +225,7 @@ func (f *debuginfodFlags) words() (words []string) {
 	return words
 }
 
-// symbolsReport is a line of JSON.
+// symbolsReport are the images of a process or a file, and their symbols.
 type symbolsReport struct {
 	PID    int                  `json:"pid,omitempty"`
 	File   string               `json:"file,omitempty"`

@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -392,9 +391,7 @@ func (f *topFlags) print(ctx context.Context, src topSource, s *view.State, out 
 		d = src.Fetch(ctx, s, d, now, view.Wide(g.Width) || whole, whole)
 		now = src.Now()
 		if whole {
-			enc := json.NewEncoder(render.VisibleWriter{To: out})
-			enc.SetEscapeHTML(false)
-			if err := enc.Encode(d); err != nil {
+			if err := render.JSONEncoder(out).Encode(d); err != nil {
 				return err
 			}
 			continue

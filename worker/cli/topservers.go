@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -468,9 +467,7 @@ func listError(rows []view.Server) error {
 
 func (l *servers) printOne(out io.Writer, n int, state *view.ServersState, rows []view.Server, more int) error {
 	if l.f.format == formatJSON {
-		enc := json.NewEncoder(render.VisibleWriter{To: out})
-		enc.SetEscapeHTML(false)
-		return enc.Encode(serverList{time.Now(), rows, more})
+		return render.JSONEncoder(out).Encode(serverList{time.Now(), rows, more})
 	}
 	g := l.f.grid()
 	view.DrawServers(g, state, rows, more, time.Now())

@@ -209,8 +209,7 @@ func (f *traceFlags) run(ctx context.Context, o functrace.Options, stdout, stder
 		return traceRefusal(err)
 	}
 	tellf(stderr, "tracing for %s; press Ctrl-C to end it", f.duration)
-	out := json.NewEncoder(render.VisibleWriter{To: stdout})
-	out.SetEscapeHTML(false)
+	out := render.JSONEncoder(stdout)
 	var each func(*functrace.Event) error
 	if f.format == formatJSON {
 		each = func(e *functrace.Event) error { return out.Encode(e.JSON()) }

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -84,31 +83,41 @@ func (r *Report) Text(w io.Writer) error {
 	return err
 }
 
+// JSONReport is the result of all checks.
+type JSONReport struct {
+	// Verdict is the first line of the text.
+	Verdict string `json:"verdict"`
+	Works   bool   `json:"works"`
+	// Failures, ToMend and NotAvailable are the numbers of findings with the results fail, warn and n/a.
+	Failures     int `json:"failures"`
+	ToMend       int `json:"to_mend"`
+	NotAvailable int `json:"not_available"`
+	// Findings begin with the worst.
+	Findings []jsonFinding `json:"findings"`
+}
+
+// jsonFinding is the result of one check.
+type jsonFinding struct {
+	// Result is ok, n/a, warn or fail.
+	Result  string `json:"result"`
+	Subject string `json:"subject"`
+	Text    string `json:"text"`
+	// Remedy is what to do.
+	Remedy string `json:"remedy,omitempty"`
+}
+
 // JSON writes the report as one object.
 func (r *Report) JSON(w io.Writer) error {
-	type entry struct {
-		Result  string `json:"result"` // ok, n/a, warn or fail
-		Subject string `json:"subject"`
-		Text    string `json:"text"`
-		Remedy  string `json:"remedy,omitempty"`
-	}
-	object := struct {
-		Verdict      string  `json:"verdict"`
-		Works        bool    `json:"works"`
-		Failures     int     `json:"failures"`
-		ToMend       int     `json:"to_mend"`
-		NotAvailable int     `json:"not_available"`
-		Findings     []entry `json:"findings"`
-	}{
+	object := JSONReport{
 		Verdict: r.Verdict(), Works: r.Works(), Failures: r.count(bad), ToMend: r.count(warn),
-		NotAvailable: r.count(absent), Findings: []entry{},
+		NotAvailable: r.count(absent), Findings: []jsonFinding{},
 	}
 	for _, f := range r.worstFirst() {
-		e := entry{Result: strings.ToLower(string(f.mark)), Subject: f.what, Text: f.text}
+		e := jsonFinding{Result: strings.ToLower(string(f.mark)), Subject: f.what, Text: f.text}
 		if f.mark != good {
 			e.Remedy = f.hint
 		}
 		object.Findings = append(object.Findings, e)
 	}
-	return json.NewEncoder(render.VisibleWriter{To: w}).Encode(object)
+	return render.JSONEncoder(w).Encode(object)
 }

@@ -15,7 +15,7 @@ type Moment struct {
 	Time              time.Time `json:"time"`
 	DelayMicroseconds int64     `json:"delay_us"`
 	// Cluster is the data directory of the server, and Version its major version.
-	Cluster string `json:"cluster"`
+	Cluster string `json:"data_directory"`
 	Version int    `json:"server_version"`
 	// Method says how the processes were read.
 	Method string `json:"method"`

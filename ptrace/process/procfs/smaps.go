@@ -8,13 +8,13 @@ import (
 
 // Rollup is the memory of a process as /proc/PID/smaps_rollup has it, in bytes.
 type Rollup struct {
-	Resident     uint64 `json:"resident"`     // Rss
-	Proportional uint64 `json:"proportional"` // Pss
-	PrivateClean uint64 `json:"private_clean"`
-	PrivateDirty uint64 `json:"private_dirty"`
-	Anonymous    uint64 `json:"anonymous"`
-	Swap         uint64 `json:"swap"`
-	SharedMemory uint64 `json:"shared_memory"` // resident pages that others may have, too
+	Resident     uint64 // Rss
+	Proportional uint64 // Pss
+	PrivateClean uint64
+	PrivateDirty uint64
+	Anonymous    uint64
+	Swap         uint64
+	SharedMemory uint64 // resident pages that others may have, too
 }
 
 // ReadRollup reads how much memory a process uses. The kernel walks all of its page tables for this, which takes some

@@ -196,7 +196,7 @@ func checkChain(t *testing.T, text string, pid int) {
 		"main.main (%s:" + strconv.Itoa(lineOf("main", "call_inlined_func_chain")) + ")",
 	}
 	var got []string
-	for _, frame := range e.StackTrace {
+	for _, frame := range e.Stack {
 		start, end := strings.Index(frame, "("), strings.LastIndex(frame, "main.go:")
 		if start < 0 || end < start {
 			got = append(got, frame)
@@ -204,7 +204,7 @@ func checkChain(t *testing.T, text string, pid int) {
 		}
 		got = append(got, frame[:start+1]+"%s"+frame[end+len("main.go"):])
 	}
-	if !slices.Equal(got, want) || e.PID != pid || e.UID != os.Getuid() || e.ProbeID != "main.not_inlined" {
+	if !slices.Equal(got, want) || e.PID != pid || e.UID != os.Getuid() || e.Probe != "main.not_inlined" {
 		t.Errorf("event %s, and its stack is not %q", text, want)
 	}
 }

@@ -10,27 +10,47 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// JSONEvent is the form in which a hit is printed as JSON. StackTrace begins with the caller of the traced function.
-//
-//nolint:tagliatelle // other tools for Go have these names
+// JSONEvent is a call of a traced function.
 type JSONEvent struct {
-	ProbeID    string   `json:"ProbeID"`
-	PID        int      `json:"PID"`
-	UID        int      `json:"UID"`
-	StackTrace []string `json:"StackTrace"`
-	Argdata    []string `json:"Argdata"`
+	// Probe is the function or probe as the user has named it.
+	Probe string `json:"probe"`
+	PID   int    `json:"pid"`
+	UID   int    `json:"uid"`
+	// Stack begins with the caller of the function.
+	Stack []string `json:"stack"`
+	// Arguments are the values that --args has requested.
+	Arguments []string `json:"arguments"`
+
+	formerEvent
+}
+
+// formerEvent has the names of version 1.2.
+//
+//nolint:tagliatelle // as they were
+type formerEvent struct {
+	// Deprecated: read probe.
+	FormerProbe string `json:"ProbeID"`
+	// Deprecated: read pid.
+	FormerPID int `json:"PID"`
+	// Deprecated: read uid.
+	FormerUID int `json:"UID"`
+	// Deprecated: read stack.
+	FormerStack []string `json:"StackTrace"`
+	// Deprecated: read arguments.
+	FormerArguments []string `json:"Argdata"`
 }
 
 // JSON returns the form for output.
 func (e *Event) JSON() JSONEvent {
-	out := JSONEvent{
-		ProbeID: e.Traced.Name, PID: e.PID, UID: e.UID, StackTrace: []string{}, Argdata: []string{},
-	}
-	out.Argdata = append(out.Argdata, e.Arguments...)
+	stack := []string{}
 	if e.Thread != nil {
-		out.StackTrace = stackTrace(e.Thread, e.Traced)
+		stack = stackTrace(e.Thread, e.Traced)
 	}
-	return out
+	arguments := append([]string{}, e.Arguments...)
+	return JSONEvent{
+		e.Traced.Name, e.PID, e.UID, stack, arguments,
+		formerEvent{e.Traced.Name, e.PID, e.UID, stack, arguments},
+	}
 }
 
 // stackTrace prints the callers of a traced function: "function (file:line)", and for a call that the compiler has put
@@ -77,53 +97,80 @@ func stackTrace(th *backtrace.Thread, t *Traced) []string {
 	return list
 }
 
-// JSONTotals are the figures at the end.
-//
-//nolint:tagliatelle // as in JSONEvent
+// JSONTotals is the last line: the figures of all calls.
 type JSONTotals struct {
-	Totals []JSONTotal `json:"Totals"`
-	Notes  []string    `json:"Notes"`
+	Totals []jsonTotal `json:"totals"`
+	Notes  []string    `json:"notes"`
+	// Deprecated: read totals.
+	FormerTotals []formerTotal `json:"Totals"` //nolint:tagliatelle // as it was
+	// Deprecated: read notes.
+	FormerNotes []string `json:"Notes"` //nolint:tagliatelle // as it was
 }
 
-// JSONTotal are the figures of a function in a process.
+// jsonTotal are the figures of a function in a process, or of its durations in all processes: then PID is 0.
+type jsonTotal struct {
+	Probe    string `json:"probe"`
+	Function string `json:"function"`
+	Module   string `json:"module"`
+	PID      int    `json:"pid"`
+	Process  string `json:"process"`
+	// Hits is the number of calls.
+	Hits uint64 `json:"hits"`
+	// Stacks is the number of calls with a stack, SampledOut of those without one because of the limits.
+	Stacks     uint64 `json:"stacks"`
+	Lost       uint64 `json:"lost"`
+	SampledOut uint64 `json:"sampled_out"`
+	// Failed is the number of calls whose stack could not be copied.
+	Failed uint64 `json:"failed"`
+	// Returns is the number of calls that have returned.
+	Returns uint64 `json:"returns,omitempty"`
+	// MeanNanoseconds is the mean duration of these calls.
+	MeanNanoseconds uint64 `json:"mean_ns,omitempty"`
+	// Buckets has the numbers of calls whose duration is less than 2, 4, 8 ... ns.
+	Buckets []uint64 `json:"buckets,omitempty"`
+}
+
+// formerTotal is a total with the names of version 1.2.
 //
-//nolint:tagliatelle // as in JSONEvent
-type JSONTotal struct {
-	ProbeID    string
-	Function   string
-	Module     string
-	PID        int
-	Process    string
-	Hits       uint64
-	Stacks     uint64
-	Lost       uint64
-	SampledOut uint64
-	Failed     uint64
-	// Returns and MeanNanoseconds are of all processes. Buckets has the numbers of calls whose duration is less than
-	// 2, 4, 8 ... ns.
-	Returns         uint64   `json:",omitempty"`
-	MeanNanoseconds uint64   `json:",omitempty"`
-	Buckets         []uint64 `json:",omitempty"`
+//nolint:tagliatelle // as they were
+type formerTotal struct {
+	Probe           string   `json:"ProbeID"`
+	Function        string   `json:"Function"`
+	Module          string   `json:"Module"`
+	PID             int      `json:"PID"`
+	Process         string   `json:"Process"`
+	Hits            uint64   `json:"Hits"`
+	Stacks          uint64   `json:"Stacks"`
+	Lost            uint64   `json:"Lost"`
+	SampledOut      uint64   `json:"SampledOut"`
+	Failed          uint64   `json:"Failed"`
+	Returns         uint64   `json:"Returns,omitempty"`
+	MeanNanoseconds uint64   `json:"MeanNanoseconds,omitempty"`
+	Buckets         []uint64 `json:"Buckets,omitempty"`
 }
 
 // Totals returns the figures for output.
 func (r *Result) Totals() JSONTotals {
-	out := JSONTotals{Totals: []JSONTotal{}, Notes: append([]string{}, r.Notes...)}
+	out := JSONTotals{Totals: []jsonTotal{}, Notes: append([]string{}, r.Notes...), FormerTotals: []formerTotal{}}
+	out.FormerNotes = out.Notes
 	for i := range r.Functions {
 		f := &r.Functions[i]
 		for j := range f.Processes {
 			p := &f.Processes[j]
-			out.Totals = append(out.Totals, JSONTotal{
-				ProbeID: f.Name, Function: f.Function, Module: f.Module, PID: p.PID, Process: p.Title, Hits: p.Hits,
+			out.Totals = append(out.Totals, jsonTotal{
+				Probe: f.Name, Function: f.Function, Module: f.Module, PID: p.PID, Process: p.Title, Hits: p.Hits,
 				Stacks: p.Stacks, Lost: p.Lost, SampledOut: p.Skipped, Failed: p.Failed,
 			})
 		}
 		if f.Latency != nil && f.Latency.Returns > 0 {
-			out.Totals = append(out.Totals, JSONTotal{
-				ProbeID: f.Name, Function: f.Function, Module: f.Module, Hits: f.Total().Hits, Returns: f.Latency.Returns,
+			out.Totals = append(out.Totals, jsonTotal{
+				Probe: f.Name, Function: f.Function, Module: f.Module, Hits: f.Total().Hits, Returns: f.Latency.Returns,
 				MeanNanoseconds: f.Latency.Total / f.Latency.Returns, Buckets: f.Latency.Buckets[:],
 			})
 		}
+	}
+	for _, t := range out.Totals {
+		out.FormerTotals = append(out.FormerTotals, formerTotal(t))
 	}
 	return out
 }

@@ -524,7 +524,7 @@ func useTwoCapabilities(t *testing.T, s *pgtest.Server) {
 		t.Fatal(err)
 	}
 	<-ended // an interrupt is a failure, with what has come until then
-	if !strings.Contains(out.String(), `"ProbeID":"pg_backend_pid"`) || !strings.Contains(out.String(), `"Hits":1,`) {
+	if !strings.Contains(out.String(), `"probe":"pg_backend_pid"`) || !strings.Contains(out.String(), `"hits":1,`) {
 		t.Errorf("output: %s\nerrors: %s", out.String(), errs.String())
 	}
 }

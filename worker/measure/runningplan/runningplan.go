@@ -99,32 +99,46 @@ func (p *Process) Whole() bool {
 	return true
 }
 
-// MarshalJSON returns the process with its statements, the outermost first, in the shape of EXPLAIN (FORMAT JSON).
+// JSONProcess are the statements of a process, and their plans.
+type JSONProcess struct {
+	PID     int `json:"pid"`
+	Version int `json:"server_version,omitempty"`
+	// Deprecated: read server_version.
+	Former int `json:"version,omitempty"`
+	// Proven is set if the offsets in structures of this server were compared with an EXPLAIN of the same server.
+	Proven bool `json:"layout_proven"`
+	// Engine is how the memory was copied.
+	Engine string `json:"engine,omitempty"`
+	// Whole is set if the call stack was read to its end.
+	Whole bool `json:"whole_stack"`
+	// OneMoment is set if the figures of all nodes are of the same moment.
+	OneMoment bool `json:"progress_of_one_moment"`
+	// Statements begin with the outermost one, in the shape of EXPLAIN (FORMAT JSON).
+	Statements []*plan.Level `json:"statements"`
+	// Utility is the progress of a command without a plan.
+	Utility *jsonUtility `json:"utility,omitempty"`
+	Error   string       `json:"error,omitempty"`
+	// Workers are the parallel workers of the process.
+	Workers []*Process `json:"workers,omitempty"`
+}
+
+// jsonUtility has the columns of a progress view, such as pg_stat_progress_vacuum.
+type jsonUtility struct {
+	View    string         `json:"view"`
+	Command string         `json:"command"`
+	Target  uint32         `json:"relid,omitempty"`
+	Columns map[string]any `json:"columns"`
+}
+
+// MarshalJSON returns a JSONProcess.
 func (p *Process) MarshalJSON() ([]byte, error) { //nolint:wrapcheck // an error of the encoder
-	type utility struct {
-		View    string         `json:"view"`
-		Command string         `json:"command"`
-		Target  uint32         `json:"relid,omitempty"`
-		Columns map[string]any `json:"columns"`
-	}
-	out := struct {
-		PID        int        `json:"pid"`
-		Version    int        `json:"version,omitempty"`
-		Proven     bool       `json:"layout_proven"`
-		Engine     string     `json:"engine,omitempty"`
-		Whole      bool       `json:"whole_stack"`
-		OneMoment  bool       `json:"progress_of_one_moment"`
-		Statements any        `json:"statements"`
-		Utility    *utility   `json:"utility,omitempty"`
-		Error      string     `json:"error,omitempty"`
-		Workers    []*Process `json:"workers,omitempty"`
-	}{PID: p.PID, Statements: []int{}, Workers: p.Workers}
+	out := JSONProcess{PID: p.PID, Statements: []*plan.Level{}, Workers: p.Workers}
 	if p.Err != nil {
 		out.Error = p.Err.Error()
 	}
 	if p.Plans != nil {
 		out.Version, out.Engine, out.Whole, out.OneMoment = p.Plans.Major, p.Plans.Engine, p.Plans.Whole, p.Plans.Figures
-		out.Proven = p.Plans.Proven
+		out.Former, out.Proven = out.Version, p.Plans.Proven
 		if len(p.Plans.Levels) > 0 {
 			out.Statements = p.Plans.Levels
 		}
@@ -134,7 +148,7 @@ func (p *Process) MarshalJSON() ([]byte, error) { //nolint:wrapcheck // an error
 		for _, c := range u.Columns {
 			columns[c.Name] = c.Value
 		}
-		out.Utility = &utility{u.View, u.Command, u.TargetOID, columns}
+		out.Utility = &jsonUtility{u.View, u.Command, u.TargetOID, columns}
 	}
 	return json.Marshal(out)
 }

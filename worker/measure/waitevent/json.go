@@ -1,7 +1,6 @@
 package waitevent
 
 import (
-	"encoding/json"
 	"io"
 	"time"
 
@@ -9,18 +8,26 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-type jsonReport struct {
-	Method    waits.Method  `json:"method"`
-	Mechanism string        `json:"mechanism"`
-	Sees      string        `json:"sees"`
-	Reasons   []string      `json:"not_used,omitempty"`
-	Seconds   float64       `json:"seconds"`
-	Queries   []jsonQuery   `json:"queries,omitempty"`
+// JSONReport are the wait events of processes.
+type JSONReport struct {
+	// Method is how the waits were measured, Mechanism the means of the kernel.
+	Method    waits.Method `json:"method"`
+	Mechanism string       `json:"mechanism"`
+	// Sees says which waits the method sees.
+	Sees string `json:"sees"`
+	// Reasons says why better methods were not used.
+	Reasons []string `json:"not_used,omitempty"`
+	// Seconds is the duration of the measurement.
+	Seconds float64 `json:"seconds"`
+	// Queries are the statements, with --queries.
+	Queries []jsonQuery `json:"queries,omitempty"`
+	// Events are the sums of all processes.
 	Events    []jsonEvent   `json:"events"`
 	Processes []jsonProcess `json:"processes"`
 	Lost      jsonLost      `json:"lost"`
 }
 
+// jsonQuery is a statement.
 type jsonQuery struct {
 	ID         int64   `json:"query_id,string"`
 	Query      string  `json:"query,omitempty"`
@@ -28,6 +35,7 @@ type jsonQuery struct {
 	Elapsed    float64 `json:"elapsed_ms"`
 }
 
+// jsonProcess are the waits of one process.
 type jsonProcess struct {
 	PID    int         `json:"pid"`
 	Title  string      `json:"title,omitempty"`
@@ -35,17 +43,21 @@ type jsonProcess struct {
 	Events []jsonEvent `json:"events"`
 }
 
+// jsonEvent are the waits for one event. A figure that the method does not know is null.
 type jsonEvent struct {
-	Type      string    `json:"wait_event_type"`
-	Event     string    `json:"wait_event"`
-	Known     bool      `json:"known"`
-	Calls     *uint64   `json:"calls"`
-	Total     float64   `json:"total_time_ms"`
-	Average   *float64  `json:"avg_time_us"`
-	Longest   *float64  `json:"max_time_us"`
+	Type  string `json:"wait_event_type"`
+	Event string `json:"wait_event"`
+	// Known is false if the version of the server has no event with this number.
+	Known   bool     `json:"known"`
+	Calls   *uint64  `json:"calls"`
+	Total   float64  `json:"total_time_ms"`
+	Average *float64 `json:"avg_time_us"`
+	Longest *float64 `json:"max_time_us"`
+	// Histogram has the numbers of waits by their duration, as doc/wait-events.md explains.
 	Histogram *[]uint64 `json:"histogram"`
 }
 
+// jsonLost counts missing waits.
 type jsonLost struct {
 	Processes uint64 `json:"processes"`
 	Overflow  uint64 `json:"overflow"`
@@ -61,7 +73,7 @@ type jsonLost struct {
 
 // JSON prints one object. What the method does not know is null.
 func (r *Report) JSON(w io.Writer) error {
-	out := jsonReport{
+	out := JSONReport{
 		Method: r.Info.Method, Mechanism: r.Info.Mechanism, Sees: Sees(r.Info), Reasons: r.Info.Reasons,
 		Seconds: r.Took.Seconds(), Events: r.events(r.Rows), Processes: []jsonProcess{},
 		Lost: jsonLost{
@@ -75,7 +87,7 @@ func (r *Report) JSON(w io.Writer) error {
 	for _, p := range r.Processes {
 		out.Processes = append(out.Processes, jsonProcess{p.PID, p.Title, p.Ended, r.events(p.Rows)})
 	}
-	return json.NewEncoder(render.VisibleWriter{To: w}).Encode(out)
+	return render.JSONEncoder(w).Encode(out)
 }
 
 func (r *Report) events(rows []Row) []jsonEvent {

@@ -85,7 +85,7 @@ func (c *code) x86(at uint64, field int) (s speculated, ok bool) {
 		return s, false
 	}
 	s.own = source.Base == x86asm.RDI
-	addresses := map[x86asm.Arg]uint64{} // those that registers have
+	addresses := map[x86asm.Arg]uint64{} // by register
 	compared := false
 	for range most {
 		x, next := c.decode(at)

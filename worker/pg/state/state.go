@@ -132,7 +132,7 @@ func (r *Reader) Read(o Options) (*moment.Moment, error) {
 		return nil, err
 	}
 	r.memory, r.stuck = process.NewMemory(r.server.Target.Postmaster), 0
-	m := &moment.Moment{}
+	m := &moment.Moment{Sessions: []moment.Session{}}
 	if err := r.read(m, o); err != nil {
 		return nil, err
 	}

@@ -10,34 +10,41 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// jsonTrace, jsonThread and jsonFrame are the published form of a trace. Addresses are strings, because not every
-// JSON parser supports 64-bit numbers. Missing values are left out.
-type jsonTrace struct {
-	PID    int         `json:"pid"`
+// JSONTrace is the call stack of a process. Addresses are strings, because not every JSON parser supports 64-bit numbers.
+// A member without a value is absent.
+type JSONTrace struct {
+	PID int `json:"pid"`
+	// Phrase says in words what the process does.
 	Phrase *jsonPhrase `json:"phrase,omitempty"`
-	// Of a process of a server.
-	Time     *time.Time `json:"time,omitempty"`
-	Title    string     `json:"title,omitempty"`
-	Type     string     `json:"backend_type,omitempty"`
-	Database string     `json:"database,omitempty"`
-	User     string     `json:"user,omitempty"`
-	State    string     `json:"state,omitempty"`
-	// How it was captured.
-	Engine  string  `json:"engine"`
-	NotStop string  `json:"not_stopped,omitempty"`
-	Unknown string  `json:"server_not_recognised,omitempty"`
-	NoLevel string  `json:"levels_missing,omitempty"`
-	PauseUS float64 `json:"pause_us"`
-	// What a PostgreSQL process says about itself.
-	WaitEventType  string       `json:"wait_event_type,omitempty"`
-	WaitEvent      string       `json:"wait_event,omitempty"`
+	// Time is when the entry of the session was read.
+	Time *time.Time `json:"time,omitempty"`
+	// Title is the title of a process of a server.
+	Title    string `json:"title,omitempty"`
+	Type     string `json:"backend_type,omitempty"`
+	Database string `json:"database,omitempty"`
+	User     string `json:"user,omitempty"`
+	State    string `json:"state,omitempty"`
+	// Engine is how the stack was copied: stop, blocked, running, sampled or core.
+	Engine string `json:"engine"`
+	// NotStop is why the process was not stopped.
+	NotStop string `json:"not_stopped,omitempty"`
+	// Unknown is why the process was not recognised as a process of a server.
+	Unknown string `json:"server_not_recognised,omitempty"`
+	// NoLevel is why the levels of PL/pgSQL are missing.
+	NoLevel string `json:"levels_missing,omitempty"`
+	// PauseUS is how long the process was stopped.
+	PauseUS       float64 `json:"pause_us"`
+	WaitEventType string  `json:"wait_event_type,omitempty"`
+	WaitEvent     string  `json:"wait_event,omitempty"`
+	// Query is the statement that the client sent, at most 1 KiB. QueryTruncated is set if it is longer.
 	Query          string       `json:"query,omitempty"`
 	QueryTruncated bool         `json:"query_truncated,omitempty"`
 	Threads        []jsonThread `json:"threads"`
-	// Of a Go program, with goroutines requested.
+	// GoVersion is the version of Go that built the program.
 	GoVersion  string          `json:"go_version,omitempty"`
 	Goroutines []jsonGoroutine `json:"goroutines,omitempty"`
-	LeftOut    int             `json:"goroutines_left_out,omitempty"`
+	// LeftOut is the number of goroutines beyond the limit.
+	LeftOut int `json:"goroutines_left_out,omitempty"`
 }
 
 // jsonGoroutine is a goroutine. Its tid is the id of the thread that runs it.
@@ -100,9 +107,17 @@ type jsonPhrase struct {
 	Generic bool   `json:"generic,omitempty"`
 }
 
-// JSON writes the trace as one line of JSON. It escapes characters that change the display of the text around them.
+// JSONEncoder returns the encoder of all commands that print JSON. It writes a line for each value, and escapes characters
+// that change the display of the text around them.
+func JSONEncoder(w io.Writer) *json.Encoder {
+	enc := json.NewEncoder(VisibleWriter{To: w})
+	enc.SetEscapeHTML(false)
+	return enc
+}
+
+// JSON writes the trace as one line of JSON.
 func JSON(w io.Writer, t *backtrace.Trace) error {
-	out := jsonTrace{
+	out := JSONTrace{
 		PID: t.PID, Engine: t.Engine, NotStop: valid(t.NotStopped), Unknown: t.Unrecognised,
 		NoLevel:       t.LevelsMissing,
 		PauseUS:       float64(t.Pause.Nanoseconds()) / 1e3,
@@ -129,9 +144,7 @@ func JSON(w io.Writer, t *backtrace.Trace) error {
 		out.Time, out.Title, out.Type = &s.Time, valid(s.Title), s.Type
 		out.Database, out.User, out.State = valid(s.Database), valid(s.User), s.State
 	}
-	enc := json.NewEncoder(VisibleWriter{To: w})
-	enc.SetEscapeHTML(false)
-	return enc.Encode(out)
+	return JSONEncoder(w).Encode(out)
 }
 
 func newJSONThread(th *backtrace.Thread) jsonThread {

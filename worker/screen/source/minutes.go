@@ -127,7 +127,7 @@ func (r *Recorded) readMinutes(ctx context.Context, s Span) ([]*recordedMinute, 
 		byTime[m.at.Truncate(time.Minute).UnixMicro()] = m
 	}
 	texts := map[int64]string{}
-	err = reader.Sums(ctx, s.From, s.To, true, func(x *store.Sum) error {
+	err = reader.Sums(ctx, store.SumOptions{Since: s.From, Until: s.To, ByMinute: true}, func(x *store.Sum) error {
 		if m := byTime[x.Time]; m != nil {
 			m.sums = append(m.sums, *x)
 			texts[x.QueryID] = cmp.Or(texts[x.QueryID], x.Query)
@@ -137,7 +137,9 @@ func (r *Recorded) readMinutes(ctx context.Context, s Span) ([]*recordedMinute, 
 	if err != nil {
 		return nil, err
 	}
-	err = reader.Sums(ctx, s.From, s.To, false, func(x *store.Sum) error { // only the sums of hours have texts
+	// Only the sums of whole hours have texts.
+	hours := store.SumOptions{Since: s.From.Truncate(time.Hour), Until: s.To.Truncate(time.Hour).Add(time.Hour)}
+	err = reader.Sums(ctx, hours, func(x *store.Sum) error {
 		texts[x.QueryID] = cmp.Or(texts[x.QueryID], x.Query)
 		return nil
 	})

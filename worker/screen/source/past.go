@@ -528,7 +528,7 @@ func (p *past) load(q Query, columns int, interval time.Duration, after string) 
 	columns = min(max(1, columns), maxSamples)
 	length := niceLength(q.To.Sub(q.From)/time.Duration(columns), interval)
 	from := q.From.Truncate(length)
-	l := &Load{Span: q.Span, ColumnSeconds: length.Seconds()}
+	l := &Load{Span: q.Span, ColumnSeconds: length.Seconds(), Classes: []string{}, Active: []float64{}}
 	n := int((q.To.Sub(from) + length - 1) / length)
 	n = min(max(n, 1), 2*maxSamples)
 	sums := make([][numClasses]float64, n)

@@ -80,8 +80,7 @@ func (r *rules) apply(f *facts) []Finding {
 	r.now = make(map[string]bool)
 	b := BlockingOf(f.m)
 	sessions := byPID(f.m)
-	var list []Finding
-	list = append(list, r.blocking(f, b, sessions)...)
+	list := append([]Finding{}, r.blocking(f, b, sessions)...)
 	list = append(list, r.connections(f)...)
 	list = append(list, r.events(f)...)
 	list = append(list, r.processes(f)...)
