@@ -142,7 +142,7 @@ func TestSignalStormAndKilledCapturer(t *testing.T) {
 	storm(t, "2000", func(pid int) func() int { return killCapturers(t, pid) })
 }
 
-// frozen is a process in uninterruptible sleep.
+// frozen starts a process that is in uninterruptible sleep.
 func frozen(t *testing.T) *child {
 	t.Helper()
 	c := startTarget(t, "frozen")

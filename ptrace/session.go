@@ -86,7 +86,7 @@ type session struct {
 // timespec is struct timespec.
 type timespec struct{ sec, nsec int64 }
 
-// sessions are kept for further captures.
+// sessions has idle sessions for further captures.
 //
 //nolint:gochecknoglobals // a cache
 var sessions = make(chan *session, 4)

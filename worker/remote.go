@@ -94,7 +94,7 @@ func (w *Worker) tellDebuginfod(e debuginfod.Event) {
 	}
 }
 
-// downloads is what the log's lines about downloads need. Its zero value is ready.
+// downloads is the state behind the log's lines about downloads. Its zero value is ready.
 type downloads struct {
 	mu sync.Mutex
 	// images are the names of the images whose debug files were asked for, by build-id.

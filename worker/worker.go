@@ -129,7 +129,7 @@ type Worker struct {
 	serving atomic.Bool
 	// noSession is the time without the main session in the server.
 	noSession absence
-	// downloads is what is known of debug files that are being fetched.
+	// downloads is the state of debug files that are being fetched.
 	downloads downloads
 
 	mu      sync.Mutex

@@ -96,7 +96,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// result is what a command did.
+// result is the outcome of a command.
 type result struct {
 	status   int
 	memory   int64 // the largest resident size

@@ -28,7 +28,7 @@ type cell struct {
 	s style
 }
 
-// screen is what a terminal shows.
+// screen is the content of a terminal.
 type screen struct {
 	columns, lines int
 	cells          []cell

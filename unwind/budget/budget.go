@@ -26,7 +26,7 @@ var (
 	Memory = Rate{Base: 128 << 20, Factor: 256, Most: 2 << 30}
 	// Stacks is for the stacks of a core file, which may share their memory.
 	Stacks = Rate{Base: 64 << 20, Factor: 16, Most: 1 << 30}
-	// Image is what the rates below and the limits of the readers of ELF files amount to. No reader charges it.
+	// Image is the sum of the rates below and the limits of the readers of ELF files. No reader charges it.
 	Image = Rate{Base: 64 << 20, Factor: 64, Most: 2 << 30}
 	// Output is for what a command prints.
 	Output = Rate{Base: 16 << 20, Factor: 256, Most: math.MaxInt64}
@@ -44,8 +44,8 @@ var (
 	Work = Rate{Base: 256 << 20, Factor: 16, Most: 8 << 30}
 )
 
-// WorkPerSecond is what a Work budget regains each second: a reader that lives for months may decode a part again that
-// its cache dropped. A hostile file then takes a small part of one processor.
+// WorkPerSecond is the amount that a Work budget regains each second: a reader that lives for months may decode a part
+// again that its cache dropped. A hostile file then takes a small part of one processor.
 const WorkPerSecond = 8 << 20
 
 // Of returns the limit for an input of so many bytes.

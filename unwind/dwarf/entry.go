@@ -27,7 +27,7 @@ type walker struct {
 	e       entry
 
 	data *Data
-	// cost is what was decoded and not yet charged. err is the error of a charge, which ends the walk.
+	// cost counts decoded bytes that are not charged yet. err is the error of a charge, which ends the walk.
 	cost int64
 	err  error
 }

@@ -30,7 +30,7 @@ type ProfileOptions struct {
 	Batch time.Duration
 }
 
-// ProfileStats is what a profile took.
+// ProfileStats has the cost of a profile.
 type ProfileStats struct {
 	sampler.Stats
 

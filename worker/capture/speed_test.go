@@ -55,7 +55,7 @@ func startReady(tb testing.TB, exe string, args ...string) int {
 	return cmd.Process.Pid
 }
 
-// snapshotOf is what unwinding starts from: a stack of about that many frames, and where its code lies.
+// snapshotOf returns the input of unwinding: a stack of about that many frames, and the place of its code.
 func snapshotOf(tb testing.TB, depth string, flags ...string) (
 	c *Capturer, snap *snapshot.Snapshot, sp *naming.Space,
 ) {

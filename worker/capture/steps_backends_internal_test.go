@@ -12,7 +12,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// stepsWork is what backends are followed through: each leads through other code of the server.
+// stepsWork has the statements of the followed backends: each leads through other code of the server.
 var stepsWork = []string{
 	"SELECT relname, count(*) FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid GROUP BY 1 ORDER BY 2, 1 LIMIT 3",
 	"DO $$ BEGIN BEGIN PERFORM 1/0; EXCEPTION WHEN OTHERS THEN NULL; END; EXECUTE 'SELECT 1'; END $$",

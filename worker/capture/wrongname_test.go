@@ -52,7 +52,7 @@ func strippedTree(t *testing.T, binDir string) string {
 	return bin
 }
 
-// sleepers are what sessions of the server sleep in.
+// sleepers are the statements in which sessions of the server sleep.
 var sleepers = []string{
 	`SELECT sleeps(3)`,
 	`SELECT count(*) FROM (SELECT g, pg_sleep(1000) FROM generate_series(1, 3) g ORDER BY g DESC) s`,
@@ -63,7 +63,7 @@ var sleepers = []string{
 	`WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE pg_sleep(1000) IS NOT NULL) SELECT * FROM r`,
 }
 
-// runners are what busy sessions do, again and again.
+// runners are the statements that busy sessions repeat.
 var runners = []string{
 	`DO $$ BEGIN LOOP PERFORM count(*) FROM generate_series(1, 2000) a JOIN generate_series(1, 2000) b ON a = b;
 	PERFORM regexp_replace(md5(random()::text), '(\w)(\d)+', '\2\1', 'g') FROM generate_series(1, 100); END LOOP; END $$`,
@@ -295,7 +295,7 @@ func (o *origins) String() string {
 		o.total, share(o.symbol), share(o.derived), share(o.noted), share(o.between), share(o.nothing))
 }
 
-// clones is what compilers append to the names of clones and parts of functions.
+// clones matches the suffixes that compilers append to the names of clones and parts of functions.
 var clones = regexp.MustCompile(`\.(part|isra|constprop|cold|localalias)(\.\d+)?`)
 
 func withoutSuffixes(names []string) []string {

@@ -245,7 +245,7 @@ func (f *captureFlags) run(ctx context.Context, targets []process.Target, stdout
 	return ctx.Err()
 }
 
-// rounds are what one call captures.
+// rounds has the captures of one call.
 type rounds struct {
 	*captureFlags
 

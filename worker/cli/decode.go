@@ -148,7 +148,7 @@ type decoder struct {
 	other        heapSite // of sites that are too many
 }
 
-// heapSite is what was allocated with one stack.
+// heapSite is the sum of the allocations with one stack.
 type heapSite struct {
 	bytes, blocks uint64
 	text          string

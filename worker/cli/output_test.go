@@ -127,7 +127,7 @@ func TestOutputDescriptor(t *testing.T) {
 	}
 }
 
-// TestOutputMode expects the permissions and the owner of the old file, and without one those of the umask.
+// TestOutputMode expects the permissions and the owner of the old file. A new file has the permissions of the umask.
 func TestOutputMode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -237,7 +237,7 @@ func ended(target process.Target) string {
 	return explain(target.PID, process.ErrExited)
 }
 
-// profile is what one call collects.
+// profile has the samples of one call.
 type profile struct {
 	*profileFlags
 

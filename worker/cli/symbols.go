@@ -99,7 +99,7 @@ func subjects(args []string) ([]subject, error) {
 	return all, nil
 }
 
-// postmaster is what is looked at without arguments.
+// postmaster returns the process that the command examines without arguments.
 func (f *symbolsFlags) postmaster(ctx context.Context) (subject, error) {
 	c, err := cluster.Find(ctx, cluster.Options{DataDir: f.dataDir})
 	if err != nil {

@@ -57,7 +57,7 @@ func (f *waitsFilter) check(method string, pids []string) error {
 	return nil
 }
 
-// waitsResult is what a measurement has found.
+// waitsResult is the result of a measurement.
 type waitsResult struct {
 	server   *waitevent.Server
 	snapshot *waits.Snapshot

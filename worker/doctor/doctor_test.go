@@ -15,7 +15,7 @@ import (
 	"pg_stat_backtrace/worker/doctor"
 )
 
-// form is what each line of a report looks like.
+// form matches each line of a report.
 var form = regexp.MustCompile(`^((ok|n/a|warn|FAIL) +[a-z]+( [a-z]+)?: +\S.*| {20} -> \S.*)$`)
 
 // text returns the report as text, split into the verdict and the findings.

@@ -9,7 +9,7 @@ package moment
 
 import "time"
 
-// Moment is what all processes of a server did at one time.
+// Moment is the state of all processes of a server at one time.
 type Moment struct {
 	// Time is when the read began, and DelayMicroseconds how long it took.
 	Time              time.Time `json:"time"`
@@ -80,7 +80,7 @@ type Wait struct {
 	Since *time.Time `json:"wait_start,omitempty"`
 }
 
-// Progress is what a command reports of its progress, with the numbers of PostgreSQL's progress.h.
+// Progress is the progress that a command reports, with the numbers of PostgreSQL's progress.h.
 type Progress struct {
 	Command   int       `json:"command"`
 	TargetOID uint32    `json:"target_oid,omitempty"`

@@ -82,7 +82,7 @@ type Phrase struct {
 	Generic bool
 }
 
-// PhraseEntry is what documents show of a row of the table.
+// PhraseEntry has the columns of a row of the table that documents show.
 type PhraseEntry struct {
 	Key, Kind, Text, Advice, Page string
 }

@@ -22,7 +22,7 @@ import (
 
 // Sizes of captures and answers, in bytes.
 const (
-	// copiedStack is what a capture copies of a stack at most, frameSize what a frame takes with its name and levels,
+	// copiedStack is the most that a capture copies of a stack, frameSize the size of a frame with its name and levels,
 	// and lineSize its line or row in an answer.
 	copiedStack = 1 << 20
 	frameSize   = 512
@@ -88,7 +88,7 @@ func (b *bounds) capturing(ctx context.Context, who authz.Caller, o capture.Opti
 	}, nil
 }
 
-// A capture is taken for one that the kernel does not come back from after so many times its deadline.
+// hung is a number of deadlines. A capture that takes longer probably never returns from the kernel.
 const hung = 3
 
 // answering waits until another answer about one process fits in.
@@ -122,7 +122,7 @@ func chargeFrames(l *limits.Limiter, who authz.Caller, depth int) {
 	}
 }
 
-// captured is what came of a capture, without its frames.
+// captured is the outcome of a capture, without its frames.
 type captured struct {
 	engine string
 	pause  time.Duration
@@ -170,7 +170,7 @@ func waited(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ptrace.ErrDeadline)
 }
 
-// figures are what the table and the journal hold of a capture.
+// figures are the columns of the table and the journal for a capture.
 func (c captured) figures(r queue.Result) queue.Result {
 	r.Engine, r.Pause, r.Depth = c.engine, c.pause, c.depth
 	return r

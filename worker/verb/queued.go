@@ -125,7 +125,7 @@ const askAgain = 100 * time.Millisecond
 // patience is how long a queued request waits for a server that does not answer the worker.
 const patience = 10 * time.Second
 
-// result is what the table holds of an answer.
+// result has the columns of the table for an answer.
 func result(got captured, a spool.Answer, ascii bool) queue.Result {
 	return got.figures(queue.Result{
 		Text: queue.Printable(a.Text, ascii), SQLState: a.SQLState, Message: queue.Printable(a.Message, ascii),
@@ -133,7 +133,7 @@ func result(got captured, a spool.Answer, ascii bool) queue.Result {
 	})
 }
 
-// journalRow is what the journal keeps of a waiting call: of one for many processes one row, with the longest pause.
+// journalRow is the row of the journal for a waiting call: of one for many processes one row, with the longest pause.
 func journalRow(req spool.Request, began time.Time, got captured, a spool.Answer) queue.Row {
 	a.Text = ""
 	row := queue.Row{

@@ -24,7 +24,7 @@ const (
 	MaxRanges = 128       // of code
 )
 
-// Kind is what a function does (enum kind).
+// Kind is the kind of a function: it allocates, frees or both (enum kind).
 type Kind uint32
 
 // The kinds, with the arguments that count.

@@ -36,8 +36,8 @@ type Target struct {
 	HasHeaders bool
 }
 
-// verify checks that the process runs the file that was probed: a breakpoint is where a function begins. The kernel
-// reports no error for a file that the process has not mapped.
+// verify looks for the breakpoint of the first probed function in the process's memory. The kernel reports no error
+// for a file that the process has not mapped.
 func (t *Target) verify(maps []procfs.Mapping) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(t.File.Fd()), &st); err != nil {

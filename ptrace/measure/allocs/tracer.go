@@ -18,7 +18,7 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
-// Options say how much a trace may take. The zero value is the default.
+// Options bound the cost, the memory and the time of a trace. The zero value is the default.
 type Options struct {
 	// MaxOverhead is the share of the process's processor time that the trace may cost; 0: DefaultOverhead. A negative
 	// one is no bound.
@@ -74,7 +74,7 @@ func (p *Progress) Share() float64 {
 	return min(1, float64(p.Overhead)/float64(p.CPU))
 }
 
-// Result is what a trace has found.
+// Result is the result of a trace.
 type Result struct {
 	Progress
 

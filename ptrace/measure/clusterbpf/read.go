@@ -36,7 +36,7 @@ const (
 // numRegisters is the number of words of struct pt_regs.
 const numRegisters = 21
 
-// Record is what a program reports. It holds until the next record is read.
+// Record is one report of a program. It holds until the next record is read.
 type Record struct {
 	Kind Kind
 	// PID is the process, Started when it started, in ns since boot: together they name it for good.
@@ -333,7 +333,7 @@ func (s *Sampler) ReadSleeper(pid int) error {
 	return nil
 }
 
-// Counters are what the programs have counted.
+// Counters are the counters of the programs.
 type Counters struct {
 	// Lost are records for which there was no room, or whose registers were not to be read. Uncounted are waits and
 	// processes for which a table had no room.

@@ -11,7 +11,7 @@ import (
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
-// Cost is what a hit costs the process that has it, without the copy of a stack.
+// Cost is the processor time of a process for one hit, without the copy of a stack.
 type Cost struct{ Emulated, Stepped time.Duration }
 
 // withDefaults guesses what was not measured, by figures of a virtual machine.
@@ -122,7 +122,7 @@ func (b *budget) check() (over bool, err error) {
 	return !b.session.attached(), nil
 }
 
-// burden is what a process has paid in a window.
+// burden is the cost that a process has had in a window.
 type burden struct {
 	counting, all time.Duration
 	groups        map[int]time.Duration

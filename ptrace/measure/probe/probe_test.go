@@ -18,8 +18,9 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// probedCall is what the tests probe: an integer and a string, in Go's registers. Its first instruction must not run
-// twice for a call, as the check of the stack does when the scheduler wants the processor.
+// probedCall is the function that the tests probe. It has two arguments in Go's registers: an integer and a string. Its
+// first instruction must not run twice for a call, as the check of the stack does when the scheduler wants the
+// processor.
 //
 //go:noinline
 //go:nosplit

@@ -49,7 +49,7 @@ type Options struct {
 	MaxOverhead float64
 	// StacksPerSecond is the limit of copied stacks; 0: DefaultStacks.
 	StacksPerSecond int
-	// Cost is what hits cost on this host; the zero value stands for a guess.
+	// Cost is the measured cost of hits on this host. The zero value stands for a guess.
 	Cost Cost
 	// Notice is called with what a user has to know while the session runs; nil: it is dropped.
 	Notice func(Notice)

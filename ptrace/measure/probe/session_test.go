@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// probed is what the tests probe. Its first instruction must not run twice for a call.
+// probed is the function that the tests probe. Its first instruction must not run twice for a call.
 //
 //go:noinline
 //go:nosplit

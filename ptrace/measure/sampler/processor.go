@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processor is what one processor's timer samples. Its methods are for one thread at a time, which runs on that
+// processor has the samples of one processor's timer. Its methods are for one thread at a time, which runs on that
 // processor.
 type processor struct {
 	state *state
@@ -29,7 +29,7 @@ type request struct {
 	index uint32 // of the processor in the tables
 }
 
-// runAttributes is what BPF_PROG_TEST_RUN takes of union bpf_attr (linux/bpf.h).
+// runAttributes has the members of union bpf_attr that BPF_PROG_TEST_RUN takes (linux/bpf.h).
 type runAttributes struct {
 	program, result  uint32
 	_                [2]uint32 // data sizes

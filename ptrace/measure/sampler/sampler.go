@@ -73,7 +73,7 @@ type Sample struct {
 	Times int
 }
 
-// samples are what one thread hands on at a time.
+// samples are the samples that one thread sends at a time.
 type samples struct {
 	list   []Sample
 	stacks []byte // of all of them

@@ -41,7 +41,7 @@ type life struct{ slot, number uint32 }
 
 func lifeOf(s *slot) life { return life{s.Index, s.Life} }
 
-// tally is what was read of a process. The kernel's counters of a histogram are short, so differences
+// tally has the figures that were read of a process. The kernel's counters of a histogram are short, so differences
 // are added up here.
 type tally struct {
 	last   slot

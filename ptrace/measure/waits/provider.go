@@ -106,7 +106,7 @@ type Process struct {
 
 // Lost counts what a snapshot lacks.
 type Lost struct {
-	// Processes have ended, and their figures were lost.
+	// Processes is the number of ended processes whose figures were not read.
 	Processes uint64
 	// Overflow are waits for which there was no room, of all processes, ended and not.
 	Overflow uint64
@@ -120,7 +120,7 @@ type Lost struct {
 	Stacks uint64
 }
 
-// Snapshot is what has been seen since the start or the last reset.
+// Snapshot has the waits since the start or the last reset.
 type Snapshot struct {
 	// At is when it was taken. Waits in progress then are part of it.
 	At time.Time
@@ -173,7 +173,7 @@ type QueryFigures struct {
 	Total time.Duration
 }
 
-// Cost is what timing has cost the server so far, as far as it can be measured.
+// Cost is the measured cost of timing for the server so far.
 type Cost struct {
 	// Runs is how often a program ran, and Time how long they took together: an estimate.
 	Runs uint64

@@ -37,7 +37,7 @@ func (p *programs) Record(deadline time.Time) (rawRecord, bool) {
 	}, true
 }
 
-// Counters are what the programs count beside the waits.
+// Counters are the counters of the programs beside the waits.
 type Counters struct {
 	// LostProcesses are ended processes whose figures found no room in the ring, LostRecords waits of traced processes,
 	// LostQueries waits that found no room in the table of queries.

@@ -32,7 +32,7 @@ const (
 // Manual is the name of the rule of an incident that a person has taken.
 const Manual = "manual"
 
-// Incident is what was known about a stall.
+// Incident has the facts about a stall at its time.
 type Incident struct {
 	Schema  int       `json:"schema_version"`
 	ID      string    `json:"id"`
@@ -76,7 +76,7 @@ type Server struct {
 	Slots      int    `json:"connection_slots,omitempty"`
 }
 
-// Session is what a session did. The members are named as the columns of the history.
+// Session is the state of a session. The members are named as the columns of the history.
 type Session struct {
 	PID        int32           `json:"pid"`
 	Start      *time.Time      `json:"backend_start,omitempty"`
@@ -124,7 +124,7 @@ type ProcessStack struct {
 	Error string          `json:"error,omitempty"`
 }
 
-// History is what the recorder has seen before.
+// History has the sweeps of the recorder before the incident.
 type History struct {
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"`

@@ -65,7 +65,7 @@ type WAL struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Receiver is what a WAL sender has sent, and what its receiver has confirmed.
+// Receiver has the positions of WAL that a WAL sender has sent and its receiver has confirmed.
 type Receiver struct {
 	PID     int32  `json:"pid"`
 	Logical bool   `json:"logical,omitempty"`

@@ -312,7 +312,7 @@ func (r *Recorder) describe() (store.Meta, error) {
 // errDown means that the server does not run.
 var errDown = errors.New("the server does not run")
 
-// seen is what a sweep has read.
+// seen has the data that a sweep has read.
 type seen struct {
 	moment  *moment.Moment // nil: nothing could be read
 	rows    []store.Row

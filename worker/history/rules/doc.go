@@ -17,7 +17,7 @@ import (
 	"pg_stat_backtrace/worker/history/store"
 )
 
-// Look is what the recorder sees at one time.
+// Look has the sessions and processes that the recorder sees at one time.
 type Look struct {
 	// Time must come from time.Now, with its monotonic clock: a step of the wall clock is no time that has passed.
 	Time time.Time
@@ -33,12 +33,12 @@ type Look struct {
 	Procs map[int32]Proc
 	// Clients is the number of client backends, and Slots the number that ordinary roles can have; 0: not known.
 	Clients, Slots int
-	// Archiver is what the archiver does.
+	// Archiver is the state of the archiver.
 	Archiver Archiving
 	// Stacks are the new stacks of running processes since the look before, by the server's process id. A stack whose
 	// outermost frame is not known is absent.
 	Stacks map[int32]Sample
-	// Checkpointer is what the checkpointer does, and WAL how far WAL has come.
+	// Checkpointer is the state of the checkpointer, WAL the positions of WAL.
 	Checkpointer Checkpointing
 	WAL          Positions
 }
@@ -51,7 +51,8 @@ type Sample struct {
 	Functions []string
 }
 
-// Checkpointing is what the checkpointer does. The zero value: there is none, or it waits for work and no session waits for it.
+// Checkpointing is the state of the checkpointer. The zero value: there is none, or it waits for work and no session
+// waits for it.
 type Checkpointing struct {
 	PID  int32
 	Proc Proc
@@ -80,7 +81,7 @@ type Sender struct {
 	Sent, Write, Flush, Apply, Reply uint64
 }
 
-// Archiving is what an archiver does. The zero value: not known, or it does nothing.
+// Archiving is the state of an archiver. The zero value: not known, or it does nothing.
 type Archiving struct {
 	PID int32
 	// File is the file that it archives, or has failed to archive. It tries the same file again until it succeeds.
@@ -89,7 +90,7 @@ type Archiving struct {
 	Done bool
 }
 
-// Proc is what the kernel says about a process.
+// Proc has the kernel's figures of a process.
 type Proc struct {
 	// State is the letter of proc(5).
 	State byte

@@ -55,7 +55,7 @@ type stall struct {
 	seen    time.Time
 }
 
-// Result is what a look has shown.
+// Result has the findings of a look.
 type Result struct {
 	// New are the findings that are incidents.
 	New []Finding

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Alert is what a receiver gets. It must have no names and texts of the server's users.
+// Alert is the message for a receiver. It must have no names and texts of the server's users.
 type Alert struct {
 	// Name is the name of the alert: a rule. Labels identify the alert, annotations describe it.
 	Name        string

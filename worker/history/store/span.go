@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// SpanSweep is what the recorder saw at one time.
+// SpanSweep has the sessions that the recorder saw at one time.
 type SpanSweep struct {
 	Time   time.Time
 	Period time.Duration // that each row stands for

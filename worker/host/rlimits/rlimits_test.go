@@ -99,7 +99,7 @@ func executeClosed(set uint64, environment []string) error {
 	return unix.Exec("/"+filepath.Base(os.Args[1]), os.Args[1:], environment)
 }
 
-// result is what a program under a limit has printed.
+// result is the output of a program under a limit.
 type result struct {
 	status         int
 	stdout, stderr string

@@ -59,13 +59,13 @@ const (
 	// quickly is how often samples are fetched for a second after a stack has ended in code compiled at run time. That code
 	// has to be read before the process frees it.
 	quickly = 20 * time.Millisecond
-	// longWait is after which time a wait of which no stack was taken is looked at from outside.
+	// longWait is the age at which this process takes the stack of a wait that has none.
 	longWait = 50 * time.Millisecond
 	// stacksOff is the number of stacks of waits in a second, of all processes.
 	stacksOff = 500
 	// ringSize is the room for samples that were not fetched yet.
 	ringSize = 16 << 20
-	// grace is how much longer than asked for the kernel takes samples if this process does not stop it.
+	// grace is the time after the requested end at which the kernel stops sampling by itself.
 	grace = 2 * time.Second
 	// maxProcesses bounds the processes of one profile: each takes some kB of memory.
 	maxProcesses = 200_000

@@ -53,7 +53,7 @@ type stackKey struct {
 	labels  labels
 }
 
-// waitKey is what a process did while it was off the processor.
+// waitKey is the activity of a process while it was off the processor.
 type waitKey struct {
 	process *profiledProcess
 	query   uint64
@@ -210,7 +210,7 @@ func (c *collector) nameOne(p *profiledProcess, r *clusterbpf.Record) stackKey {
 	return key
 }
 
-// memoryOf is what was copied with the stack.
+// memoryOf returns the memory that was copied with the stack.
 func (c *collector) memoryOf(r *clusterbpf.Record) []snapshot.Stack {
 	if len(r.Pieces) == 0 {
 		return nil

@@ -35,7 +35,7 @@ func Labels() []string {
 	}
 }
 
-// identity is what a process is: it seldom changes.
+// identity has the properties of a process that seldom change.
 type identity struct {
 	pid            int // as the server knows it; 0: not known
 	backendType    string

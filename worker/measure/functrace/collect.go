@@ -27,7 +27,7 @@ type Event struct {
 	Arguments []string
 }
 
-// Result is what a trace has seen.
+// Result is the result of a trace.
 type Result struct {
 	Took      time.Duration
 	Functions []FunctionResult
@@ -38,7 +38,7 @@ type Result struct {
 	Removed []string
 }
 
-// FunctionResult is what was seen of a function.
+// FunctionResult is the result for one function.
 type FunctionResult struct {
 	Traced
 
@@ -77,7 +77,7 @@ type StackResult struct {
 	Count     uint64
 }
 
-// stackKey is what hits are counted by.
+// stackKey identifies the hits that are counted together.
 type stackKey struct {
 	group     int
 	process   probe.Process

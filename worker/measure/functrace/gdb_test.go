@@ -143,7 +143,7 @@ func behindPoint(t *testing.T, pid int, function string) (at, behind uint64) {
 	return 0, 0
 }
 
-// gdbOutput is what a gdb writes.
+// gdbOutput is the output of a gdb.
 type gdbOutput struct {
 	file  string
 	ended chan struct{}

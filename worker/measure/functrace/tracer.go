@@ -88,7 +88,7 @@ type site struct {
 }
 
 // New finds the functions and chooses the instructions to probe. Nothing is attached yet. The error is a FindError, or
-// says what the options lack.
+// names a missing option.
 func New(c *capture.Capturer, o Options) (*Tracer, error) {
 	pids := slices.Clone(o.PIDs)
 	if o.Postmaster != 0 {

@@ -22,7 +22,7 @@ type Path struct {
 	Stack *backtrace.Thread
 }
 
-// Report is what a trace has found.
+// Report is the result of a trace.
 type Report struct {
 	allocs.Result
 

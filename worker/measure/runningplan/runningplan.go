@@ -19,7 +19,7 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// Process is what one process executes.
+// Process has the statements that one process executes.
 type Process struct {
 	PID int
 	// Plans is nil if they could not be read: Err says why.
@@ -27,7 +27,7 @@ type Process struct {
 	Err   error
 	// Session is nil if the server's list of processes could not be read.
 	Session *moment.Session
-	// Utility is what a utility command reports, nil if there is no such command or it does not report.
+	// Utility is the progress that a utility command reports, nil if there is no such command or it does not report.
 	Utility *plan.CommandReport
 	// Workers are the parallel workers of the process. Each has its own moment.
 	Workers []*Process

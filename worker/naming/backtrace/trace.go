@@ -45,7 +45,7 @@ type Trace struct {
 	QueryFrame int
 	// Wait is the wait event of a PostgreSQL process.
 	Wait Wait
-	// Session is what the server's memory says of the process; nil if it was not asked.
+	// Session is the process's session as the server's memory has it; nil if it was not read.
 	Session *Session
 }
 

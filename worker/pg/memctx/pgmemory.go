@@ -25,7 +25,7 @@ var (
 	ErrNoContexts = errors.New("no memory contexts")
 )
 
-// Server is what is known of a server's program.
+// Server has the facts about a server's program that a reader needs.
 type Server struct {
 	// Major is the major version.
 	Major int

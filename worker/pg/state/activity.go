@@ -19,7 +19,7 @@ const (
 	Aborted
 )
 
-// Process is what a process does.
+// Process is the state of a process.
 type Process struct {
 	// PID is the process id in this process's PID namespace.
 	PID int

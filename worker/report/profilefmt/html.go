@@ -34,7 +34,7 @@ var labelOrder = []string{
 	"database", "user", "application_name", "backend_type", "query_id", "state", "wait_event_type", "wait_event", "pid",
 }
 
-// pageData is what the page's script reads. Every number that is not a value is an index: of a string, a function, a
+// pageData is the data of the page's script. Every number that is not a value is an index: of a string, a function, a
 // module, a frame or a node.
 type pageData struct {
 	Title    string      `json:"title"`

@@ -39,7 +39,7 @@ const (
 	mostOfRule      = 8                // findings of one rule
 )
 
-// facts are what the rules know.
+// facts are the input of the rules.
 type facts struct {
 	m              *moment.Moment
 	processors     float64 // 0: not known

@@ -61,7 +61,7 @@ const (
 // Wide reports whether a screen of this width shows all panels of the page Session.
 func Wide(width int) bool { return width >= wideFrom }
 
-// canvas is what the drawing functions share.
+// canvas is the state of the drawing functions.
 type canvas struct {
 	*Grid
 

@@ -11,7 +11,7 @@ import (
 	"pg_stat_backtrace/worker/screen/source"
 )
 
-// Action is what the caller must do after a key.
+// Action is the action of the caller after a key.
 type Action int
 
 // The actions.

@@ -76,7 +76,7 @@ func (s *Server) age() float64 {
 // Orders returns the names of the orders of the list. The first one is the default.
 func Orders() []string { return []string{"findings", "load", "age", "name"} }
 
-// ServersState is what the user has chosen in the list of servers.
+// ServersState has the user's choices in the list of servers.
 type ServersState struct {
 	// Order is one of Orders.
 	Order string

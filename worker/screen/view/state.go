@@ -38,7 +38,7 @@ const (
 	numPanels
 )
 
-// State is what the user has chosen.
+// State has the user's choices.
 type State struct {
 	Page   Page
 	By     source.By
@@ -108,7 +108,7 @@ func (s *State) Window() time.Duration {
 	return windows()[s.window]
 }
 
-// Data is what the source has answered for a page. A member that the page does not show is nil. Errors has the reason for
+// Data has the answers of the source for a page. A member that the page does not show is nil. Errors has the reason for
 // each member that could not be read.
 type Data struct {
 	// Time is when the data was requested.

@@ -20,7 +20,7 @@ type Exporter struct {
 	senders []*sender
 }
 
-// Figures are what became of the profiles for one type of receiver.
+// Figures count the sent, failed and dropped profiles of one type of receiver.
 type Figures struct {
 	Type string
 	// Sent, Failed and Dropped are counts since the start: profiles, requests, profiles.

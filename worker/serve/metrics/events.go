@@ -21,7 +21,7 @@ type Waits struct {
 // event names a series.
 type event struct{ class, name string }
 
-// total is what a series has counted since the worker started.
+// total is the sum of a series since the worker started.
 type total struct {
 	// time includes the waits in progress. The other figures are those of the waits that have ended: a histogram cannot
 	// take back a wait that has moved to the next bucket.

@@ -29,7 +29,7 @@ type Lost struct {
 	Main, Queue time.Duration
 }
 
-// Export is what became of the profiles for one receiver.
+// Export counts the sent, failed and dropped profiles of one receiver.
 type Export struct {
 	// Type is pyroscope or otlp.
 	Type string

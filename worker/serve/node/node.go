@@ -184,7 +184,7 @@ type supervisor struct {
 	leftOut int    // lines that were not written
 }
 
-// phase is what happens with a cluster.
+// phase is the state of a cluster's worker.
 type phase int
 
 const (

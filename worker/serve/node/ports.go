@@ -18,7 +18,7 @@ import (
 // what clients send: their tokens. While there is no worker, the supervisor answers with status 503.
 
 const (
-	// busyAnswer is what clients get while a slot has no worker.
+	// busyAnswer is the answer to clients while a slot has no worker.
 	busyAnswer = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 5\r\n" +
 		"Connection: close\r\nContent-Length: 39\r\n\r\nno worker serves this port; retry later"
 	// answerTime bounds one answer, and maxAnswers their number at a time. acceptPause is the least time between two.
