@@ -12,8 +12,8 @@ import (
 )
 
 // Rights are the values that the kernel compares before it lets one process trace another (__ptrace_may_access in
-// kernel/ptrace.c, cap_ptrace_access_check in security/commoncap.c). A tracer with CAP_SYS_PTRACE passes these checks for every process.
-// So a tracer that works for a user compares the rights itself: see Target.Rights.
+// kernel/ptrace.c, cap_ptrace_access_check in security/commoncap.c). A tracer with CAP_SYS_PTRACE passes these checks for
+// every process. So a tracer that works for a user compares the rights itself: see Target.Rights.
 //
 // The supplementary groups are not among them. The kernel does not compare them either, so a process that differs in
 // nothing else can be traced by its user.

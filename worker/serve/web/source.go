@@ -9,7 +9,8 @@ import (
 )
 
 // source identifies a client by a property that it cannot change easily: its user if it runs on this host, else its
-// address. Each user of this host may use all addresses of 127.0.0.0/8, and each host of an IPv6 network all addresses of its /64.
+// address. Each user of this host may use all addresses of 127.0.0.0/8, and each host of an IPv6 network all addresses of
+// its /64.
 type source struct {
 	kind   sourceKind
 	user   uint32
