@@ -34,6 +34,8 @@ help: ## List the targets (this text)
 ## var DESTDIR=dir          put `make install` below this directory (packaging)
 ## var BINDIR=dir           where the program goes (default /usr/local/bin)
 ## var RELEASE_ARCHS=list   the architectures of `make release` (default: all five)
+## var RELEASE_KEY=key      the gpg key that signs the checksums of `make release`
+## var APT_KEY, DNF_KEY     the gpg keys that sign the repositories of `make apt-repo` and `make dnf-repo`
 ## var ARCHS=list           the architectures of `make check-arch` (default: all five)
 ## var SOURCES=dirs         PostgreSQL's source trees for `make name-tables` and `make layouts`
 ## var CONFIRM=tables       tables of other majors that weaken a table of `make name-tables`, for an older source
@@ -47,18 +49,27 @@ build: ## Build bin/pg_stat_backtrace: one static program, no cgo
 	CGO_ENABLED=0 $(GO) build $(GOFLAGS_BUILD) -o "$(OUT)" .
 
 .PHONY: release check-release
-release: ## Build dist/: an archive for each architecture, reproducible, and SHA256SUMS
+release: ## Build dist/: an archive and an SBOM for each architecture, reproducible, and SHA256SUMS (RELEASE_KEY)
 	scripts/release.sh
 
-check-release: ## Build the archives twice, the second time from scratch, and compare (RELEASE_ARCHS)
+check-release: ## Build the archives twice, compare, sign with a throw-away key (RELEASE_ARCHS)
 	scripts/release.sh --check
 
-.PHONY: packages check-packages dist check-container check-manifests fleet
+.PHONY: packages check-packages apt-repo dnf-repo check-repositories dist check-container check-manifests fleet
 packages: ## Build deb, rpm and apk packages in dist/packages, reproducible (PACKAGE_ARCHS, PACKAGE_MAJORS)
 	packaging/nfpm/build.sh
 
 check-packages: ## As root: build the packages twice, install, upgrade and remove them beside a real systemd and server
 	scripts/check-packages.sh
+
+apt-repo: ## Make a signed repository for apt in dist/apt of the packages in dist/packages (APT_KEY)
+	scripts/repository.sh apt
+
+dnf-repo: ## Make a signed repository for dnf in dist/dnf of the packages in dist/packages (DNF_KEY)
+	scripts/repository.sh dnf
+
+check-repositories: ## On Debian: make both repositories with a throw-away key, and let apt use one
+	scripts/repository.sh --check
 
 dist: ## Build dist/pg_stat_backtrace-VERSION.zip for the PostgreSQL Extension Network
 	scripts/dist.sh

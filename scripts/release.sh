@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# release.sh [FOLDER]: create one archive for each architecture below FOLDER (default dist), and their SHA256SUMS. The
+# release.sh [FOLDER]: create one archive for each architecture below FOLDER (default dist), a list of the modules in
+# its program (SBOM, CycloneDX JSON), and SHA256SUMS of them. RELEASE_KEY names the gpg key that signs SHA256SUMS. The
 # same source and the same Go give the same bytes for every builder, place and time. `release.sh --check` builds
 # everything twice, the second time from a copy in another folder and with an empty build cache. It compares the
-# results, and checks each program. RELEASE_ARCHS="amd64 arm64" restricts both to some. SOURCE_DATE_EPOCH is the time
+# results, checks each program, and signs with a throw-away key. RELEASE_ARCHS="amd64 arm64" restricts both to some. SOURCE_DATE_EPOCH is the time
 # of the files in the archives; the default is the time of the last commit.
 
 # shellcheck source=scripts/lib.sh
@@ -22,6 +23,22 @@ fi
 
 name() { echo "pg_stat_backtrace-$VERSION-linux-$1"; }
 
+# files prints the names of the released files, without SHA256SUMS.
+files() {
+	local arch
+	for arch in "${ARCHS[@]}"; do printf '%s\n' "$(name "$arch").tar.gz" "$(name "$arch").cdx.json"; done
+}
+
+# sbom PROGRAM FILE: write the modules of PROGRAM to FILE. Serial number and time would differ between two builds.
+sbom() {
+	quietly "$WORK/cyclonedx-gomod" bin -json -std -noserial -notimestamp -version "v$VERSION" -output "$2" "$1"
+}
+
+# sign FOLDER KEY: sign SHA256SUMS, which has the checksums of all other files.
+sign() {
+	gpg --batch --yes --armor --local-user "$2" --output "$1/SHA256SUMS.asc" --detach-sign "$1/SHA256SUMS"
+}
+
 # release SOURCE FOLDER: build the archives of SOURCE.
 release() {
 	local source=$1 folder=$2 arch name tree
@@ -30,21 +47,22 @@ release() {
 		name=$(name "$arch")
 		tree=$WORK/tree/$name
 		rm -rf "$WORK/tree"
-		mkdir -p "$tree/sql" "$tree/systemd" "$tree/doc/internals"
+		mkdir -p "$tree/sql" "$tree/systemd" "$tree/doc/images" "$tree/doc/internals"
 		GOARCH=$arch make -s -C "$source" build OUT="$WORK/program"
 		install -m 0755 "$WORK/program" "$tree/pg_stat_backtrace"
 		install -m 0644 "$source"/sql/*.sql "$tree/sql/"
 		install -m 0644 "$source"/systemd/*.service "$tree/systemd/"
 		install -m 0644 "$source"/doc/*.md "$tree/doc/"
-		install -m 0644 "$source"/doc/internals/*.md "$tree/doc/internals/"
+		install -m 0644 "$source"/doc/internals/* "$tree/doc/internals/"
+		install -m 0644 "$source"/doc/images/* "$tree/doc/images/"
 		install -m 0644 "$source"/{pg_stat_backtrace.control,LICENSE,{README,ARCHITECTURE,CHANGELOG,CONTRIBUTING,SECURITY}.md} "$tree/"
-		install -m 0644 "$source/doc/internals/pause.svg" "$tree/doc/"
-		chmod 0755 "$tree" "$tree/sql" "$tree/systemd" "$tree/doc" "$tree/doc/internals"
+		chmod 0755 "$tree" "$tree/sql" "$tree/systemd" "$tree/doc" "$tree/doc/images" "$tree/doc/internals"
 		tar --create --directory="$WORK/tree" --format=ustar --sort=name --mtime="@$SOURCE_DATE_EPOCH" \
 			--owner=0 --group=0 --numeric-owner "$name" | gzip -9 --no-name >"$folder/$name.tar.gz"
-		note "$name.tar.gz"
+		sbom "$WORK/program" "$folder/$name.cdx.json"
+		note "$name.tar.gz, $name.cdx.json"
 	done
-	(cd "$folder" && for arch in "${ARCHS[@]}"; do sha256sum "$(name "$arch").tar.gz"; done >SHA256SUMS)
+	(cd "$folder" && files | xargs sha256sum >SHA256SUMS)
 }
 
 # machine ARCH: its name in readelf, and the name of qemu's emulator.
@@ -89,6 +107,35 @@ examine() {
 	note "$arch: $elf, static, says its version"
 }
 
+# dependencies reads the output of `go version -m`, and prints each module with its version, except modules that others replace.
+dependencies() {
+	awk '$1 == "=>" { module = "" } $1 == "dep" { if (module) print module; module = $2 "@" $3 } END { if (module) print module }'
+}
+
+# examine_sbom ARCH FILE: the list is of this version, and has each module that the program of examine has.
+examine_sbom() {
+	local module
+	grep -q "\"purl\": \"pkg:golang/pg_stat_backtrace@v$VERSION" "$2" || die "the SBOM of $1 is not of version $VERSION"
+	while read -r module; do
+		grep -qF "pkg:golang/$module" "$2" || die "the SBOM of $1 lacks $module"
+	done < <("$GO" version -m "$WORK/unpacked/$(name "$1")/pg_stat_backtrace" | dependencies)
+}
+
+# check_signature FOLDER: sign with a throw-away key, and verify as a user does. A changed list must fail.
+check_signature() {
+	local keys=$WORK/keys
+	mkdir -m 0700 "$keys"
+	export GNUPGHOME=$keys
+	quietly gpg --batch --passphrase '' --quick-generate-key 'throw-away key <test@example.invalid>' ed25519 sign never
+	sign "$1" test@example.invalid
+	gpg --batch --export --output "$keys/public.gpg"
+	(cd "$1" && quietly sha256sum --check --strict SHA256SUMS && quietly gpgv --keyring "$keys/public.gpg" SHA256SUMS.asc SHA256SUMS)
+	sed 's/^./x/' "$1/SHA256SUMS" >"$WORK/changed"
+	gpgconf --homedir "$keys" --kill all
+	! gpgv --keyring "$keys/public.gpg" "$1/SHA256SUMS.asc" "$WORK/changed" 2>/dev/null || die "the signature fits a changed list"
+	note "SHA256SUMS signed with a throw-away key and verified"
+}
+
 # check builds twice and compares.
 check() {
 	local arch archive
@@ -106,16 +153,25 @@ check() {
 		archive=$(name "$arch").tar.gz
 		cmp "$WORK/a/$archive" "$WORK/b/$archive" || die "two builds of $archive differ"
 		examine "$arch" "$WORK/a/$archive"
+		examine_sbom "$arch" "$WORK/a/$(name "$arch").cdx.json"
 	done
+	check_signature "$WORK/a"
 	say "${#ARCHS[@]} archives, each built twice, byte for byte the same"
 }
 
 make_workdir
+(cd "$TOP/packaging/tools" && "$GO" build -o "$WORK/cyclonedx-gomod" github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod)
 if [[ ${1:-} == --check ]]; then
 	check
 else
 	FOLDER=${1:-$TOP/dist}
 	say "Building ${ARCHS[*]} into $FOLDER"
 	release "$TOP" "$FOLDER"
+	if [[ -n ${RELEASE_KEY:-} ]]; then
+		sign "$FOLDER" "$RELEASE_KEY"
+		note "SHA256SUMS.asc"
+	else
+		note "not signed: RELEASE_KEY names no key"
+	fi
 	cat "$FOLDER/SHA256SUMS"
 fi

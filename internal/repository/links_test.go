@@ -71,13 +71,16 @@ func TestReadmeLength(t *testing.T) {
 	}
 }
 
-// TestMakeTargetsExist looks for each target that the release checklist and the workflow call.
+// TestMakeTargetsExist looks for each target that the release checklist and the workflows call.
 func TestMakeTargetsExist(t *testing.T) {
 	targets := read(t, filepath.Join(top, "Makefile"))
 	_, release, _ := strings.Cut(read(t, filepath.Join(top, "CONTRIBUTING.md")), "\n## Release\n")
 	release, _, _ = strings.Cut(release, "\n## ")
-	workflow := read(t, filepath.Join(top, ".github/workflows/check.yml"))
-	for name, text := range map[string]string{"the checklist": release, "the workflow": workflow} {
+	texts := map[string]string{"the checklist": release}
+	for _, workflow := range []string{"check.yml", "release.yml"} {
+		texts[workflow] = read(t, filepath.Join(top, ".github/workflows", workflow))
+	}
+	for name, text := range texts {
 		found := regexp.MustCompile("make ([a-z][a-z0-9-]*)").FindAllStringSubmatch(text, -1)
 		for _, m := range found {
 			if !regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(m[1]) + `:.*## `).MatchString(targets) {
