@@ -249,6 +249,9 @@ func (p *processReader) read() (metrics.Server, error) {
 	}
 	if err == nil {
 		server.MaxConnections = p.reader.MaxConnections()
+		if positions, unknown := p.reader.Positions(); unknown == nil {
+			server.WAL = &positions
+		}
 	}
 	server.Running = err == nil || c.Alive() ||
 		errors.Is(err, cluster.ErrNoAccess) || errors.Is(err, cluster.ErrNamespace)

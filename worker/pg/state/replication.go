@@ -38,6 +38,32 @@ type Sender struct {
 	Reply uint64
 }
 
+// ReplayLag returns the bytes of WAL that a standby has received and not replayed yet.
+func (p *Positions) ReplayLag() uint64 { return behind(p.End, p.Replayed) }
+
+// SenderLag returns the bytes of WAL on the server's disk that the slowest receiver has not confirmed as flushed, or has not
+// got, while it has confirmed nothing. It is 0 without receivers.
+func (p *Positions) SenderLag() (most uint64) {
+	for i := range p.Senders {
+		at := p.Senders[i].Flush
+		if at == 0 {
+			at = p.Senders[i].Sent
+		}
+		if at != 0 {
+			most = max(most, behind(p.End, at))
+		}
+	}
+	return most
+}
+
+// behind returns the distance of two positions that were read one after the other; 0 if one is not known.
+func behind(end, at uint64) uint64 {
+	if at == 0 || end < at {
+		return 0
+	}
+	return end - at
+}
+
 // Positions reads the positions of WAL. Database has the processes that are connected to a database: their senders decode
 // WAL. The readers must belong to the same run of the server.
 func (r *Reader) Positions(l *locks.Reader, database func(pid int) bool) (p Positions, err error) {

@@ -3,6 +3,7 @@ package state
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -73,6 +74,15 @@ func TestPositionsEqualSQL(t *testing.T) {
 			return got == want
 		})
 		t.Log(got)
+		activity, err := OpenActivity(r.Cluster())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pgtest.Wait(t, "the positions for metrics", func() bool {
+			p, _ := r.Positions(l, func(int) bool { return false })
+			q, err := activity.Positions()
+			return err == nil && reflect.DeepEqual(p, q) && q.SenderLag() == 0
+		})
 		pgtest.Wait(t, "the standby's positions", func() bool {
 			p, err := sr.Positions(sl, func(int) bool { return false })
 			got = fmt.Sprintln(p.Recovery, lsn(p.End), lsn(p.Replayed), p.Paused, len(p.Senders), err)

@@ -92,7 +92,7 @@ func everything(t *testing.T) *Metrics {
 	m := New(Config{
 		Version: "1.2",
 		Server: func() (Server, error) {
-			s := Server{Running: true, Version: 18, MaxConnections: 100}
+			s := Server{Running: true, Version: 18, MaxConnections: 100, WAL: &state.Positions{Recovery: true}}
 			for _, kind := range []string{state.ClientBackend, state.ParallelWorker, "checkpointer", "walwriter"} {
 				s.Processes = append(s.Processes, state.Process{BackendType: kind, State: state.Active})
 				for i := range rows {
@@ -376,6 +376,9 @@ func TestSessions(t *testing.T) {
 	if !ok || got != 0 {
 		t.Errorf("a series without sessions: %v, %t", got, ok)
 	}
+	if now := series(t, m); now["max_connections"] != 40 || has(now, "wal_receivers") || has(now, "replication_lag_bytes") {
+		t.Errorf("without positions of WAL: %v", now)
+	}
 	failure = errors.New("operation not permitted")
 	for _, server.Running = range []bool{true, false} {
 		got, want := series(t, m), oneIf(server.Running)
@@ -392,6 +395,37 @@ func TestSessions(t *testing.T) {
 			if strings.HasPrefix(name, "active_sessions") || strings.HasPrefix(name, "sessions") {
 				t.Errorf("a server that cannot be read has %s", name)
 			}
+		}
+	}
+}
+
+func has(found map[string]float64, name string) bool { _, ok := found[name]; return ok }
+
+// TestReplicationLag: the slowest receiver counts. The sent position counts for a receiver that has confirmed nothing. Only a
+// standby has a lag of replay.
+func TestReplicationLag(t *testing.T) {
+	server := Server{Running: true, WAL: &state.Positions{End: 1000}}
+	m := New(Config{Server: func() (Server, error) { return server, nil }})
+	for _, c := range []struct {
+		senders []state.Sender
+		lag     float64
+	}{
+		{nil, 0},
+		{[]state.Sender{{Sent: 1000, Flush: 900}, {Sent: 1000, Flush: 400}}, 600},
+		{[]state.Sender{{Sent: 700}}, 300},
+		{[]state.Sender{{}}, 0},
+		{[]state.Sender{{Sent: 1100, Flush: 1100}}, 0}, // the end was read before
+	} {
+		server.WAL.Senders = c.senders
+		got := series(t, m)
+		if got["replication_lag_bytes"] != c.lag || got["wal_receivers"] != float64(len(c.senders)) || has(got, "replay_lag_bytes") {
+			t.Errorf("%v: %v", c.senders, got)
+		}
+	}
+	for replayed, lag := range map[uint64]float64{0: 0, 250: 750, 1000: 0, 1200: 0} {
+		server.WAL = &state.Positions{Recovery: true, End: 1000, Replayed: replayed}
+		if got := series(t, m); !has(got, "replay_lag_bytes") || got["replay_lag_bytes"] != lag {
+			t.Errorf("replayed %d: %v", replayed, got)
 		}
 	}
 }

@@ -45,6 +45,11 @@ var (
 	longestLockWait = desc("longest_lock_wait_seconds",
 		"Time for which a process has waited for a heavyweight lock, the longest one, 0 if none waits.")
 
+	walReceivers   = desc("wal_receivers", "Receivers to which the server streams WAL.")
+	replicationLag = desc("replication_lag_bytes",
+		"WAL on the server's disk that the slowest receiver has not confirmed as flushed, 0 without receivers.")
+	replayLag = desc("replay_lag_bytes", "WAL that a standby has received and not replayed yet.")
+
 	waitSeconds   = desc("wait_seconds_total", "Time that processes waited, by wait event.", labelType, labelEvent)
 	waitCount     = desc("waits_total", "Number of waits, by wait event.", labelType, labelEvent)
 	waitDuration  = desc("wait_duration_seconds", "Duration of waits, by type of wait event.", labelType)

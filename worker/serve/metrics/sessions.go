@@ -23,6 +23,8 @@ type Server struct {
 	MaxConnections int
 	// Processes is empty if the processes cannot be read.
 	Processes []state.Process
+	// WAL has the positions of WAL; nil: they are not known.
+	WAL *state.Positions
 }
 
 // activeKey names a series of active sessions.
@@ -103,6 +105,19 @@ func (a *activities) Collect(out chan<- prometheus.Metric) {
 	transaction, wait := longest(server.Processes, time.Now())
 	out <- gauge(oldestTransaction, transaction.Seconds())
 	out <- gauge(longestLockWait, wait.Seconds())
+	collectWAL(out, server.WAL)
+}
+
+// collectWAL collects the lag of replication. The lag of replay exists on a standby only.
+func collectWAL(out chan<- prometheus.Metric, p *state.Positions) {
+	if p == nil {
+		return
+	}
+	out <- gauge(walReceivers, float64(len(p.Senders)))
+	out <- gauge(replicationLag, float64(p.SenderLag()))
+	if p.Recovery {
+		out <- gauge(replayLag, float64(p.ReplayLag()))
+	}
 }
 
 // longest returns the age of the oldest open transaction of a client backend, and of the oldest wait of any process for
