@@ -47,7 +47,7 @@ fi
 say "apk"
 apk=$WORK/a/pg-stat-backtrace_${VERSION}-r1_x86_64.apk
 tar -tzf "$apk" --ignore-zeros >"$WORK/apk.list" 2>/dev/null || die "the apk package is no archive of tar"
-for file in .PKGINFO .post-upgrade .pre-deinstall usr/bin/pg_stat_backtrace etc/init.d/pg_stat_backtrace etc/conf.d/pg_stat_backtrace; do
+for file in .PKGINFO .post-install .post-upgrade .pre-deinstall usr/bin/pg_stat_backtrace etc/init.d/pg_stat_backtrace etc/conf.d/pg_stat_backtrace; do
 	grep -qx "$file" "$WORK/apk.list" || die "the apk package lacks $file"
 done
 (cd "$TOP/packaging/tools" && "$GO" run ./apkheaders "$WORK"/a/*.apk) || die "apk would refuse a package"
