@@ -60,7 +60,6 @@ func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop boo
 		}
 		target.StartTime = stat.StartTime
 	}
-	memory := PlanMemory(target.PID)
 	var before, complete *Plans
 	var pieces []plan.Piece
 	var longest time.Duration
@@ -75,9 +74,9 @@ func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop boo
 			before, complete = nil, nil // outer levels were missing
 			continue
 		}
-		levels, err := plan.Read(look.stack, memory)
+		levels, err := ReadPlans(target.PID, look.stack)
 		if err != nil {
-			return nil, fmt.Errorf("process %d: %w", target.PID, err)
+			return nil, err
 		}
 		now := &Plans{
 			Levels: levels, Major: look.stack.Major, Engine: look.engine, Whole: look.stack.Whole, Pause: longest,
@@ -93,7 +92,13 @@ func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop boo
 			complete = nil
 		}
 		// The next look copies the figures in its stop. If they are elsewhere by then, another look follows.
-		before, pieces = now, plan.Pieces(look.stack, levels, memory)
+		before = now
+		pieces, err = readPlanMemory(target.PID, func(memory plan.Memory) ([]plan.Piece, error) {
+			return plan.Pieces(look.stack, levels, memory), nil
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	if complete == nil {
 		return nil, fmt.Errorf("process %d: %w", target.PID, ErrPlanChanges)
@@ -101,10 +106,32 @@ func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop boo
 	return complete, verifyRights(&target)
 }
 
-// PlanMemory returns the memory of a process for the package plan.
-func PlanMemory(pid int) plan.Memory { return planMemory{process.NewMemory(pid)} }
+// ReadPlans reads the plans of a process whose stack was copied, as plan.Read does.
+func ReadPlans(pid int, stack *plan.Stack) ([]*plan.Level, error) {
+	return readPlanMemory(pid, func(memory plan.Memory) ([]*plan.Level, error) { return plan.Read(stack, memory) })
+}
 
-type planMemory struct{ *process.Memory }
+// readPlanMemory calls a function that reads the memory of a process. One timeout guards all reads of the function: a
+// timeout for each of them would cost more than the reads.
+func readPlanMemory[T any](pid int, read func(plan.Memory) (T, error)) (value T, err error) {
+	type result struct {
+		value T
+		err   error
+	}
+	unreachable := process.Each([]int{pid}, func(_ int, memory process.MemoryOf) result {
+		value, err := read(planMemory{memory})
+		return result{value, err}
+	}, func(_ int, r result) { value, err = r.value, r.err })
+	if len(unreachable) > 0 {
+		err = process.ErrUnreachable
+	}
+	if err != nil {
+		return value, fmt.Errorf("process %d: %w", pid, err)
+	}
+	return value, nil
+}
+
+type planMemory struct{ process.MemoryOf }
 
 // ReadPieces implements plan.Batch.
 func (m planMemory) ReadPieces(p []byte, pieces []plan.Piece) error {
@@ -112,7 +139,7 @@ func (m planMemory) ReadPieces(p []byte, pieces []plan.Piece) error {
 	for i, piece := range pieces {
 		own[i] = process.Piece(piece)
 	}
-	return m.Memory.ReadPieces(p, own)
+	return m.MemoryOf.ReadPieces(p, own)
 }
 
 // planLook is one look at a process: its stack, and copies of memory of the same moment.

@@ -12,7 +12,6 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/pg/plan"
 )
 
 // plansSetup makes tables, and a function that waits for an advisory lock. It has a cost for which the planner keeps it
@@ -116,7 +115,7 @@ func otherLayouts(t *testing.T, c *capture.Capturer, pid int) {
 	}
 	own := stack.Major
 	for stack.Major = 14; stack.Major <= 19; stack.Major++ {
-		levels, err := plan.Read(stack, capture.PlanMemory(pid))
+		levels, err := capture.ReadPlans(pid, stack)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,6 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/pg/plan"
 )
 
 // speedOfPlans prints the stops of a plan of 500 nodes beside those of a capture, and the time to read it. It asserts
@@ -60,9 +59,8 @@ func speedOfPlans(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *cap
 		if err != nil {
 			t.Fatal(err)
 		}
-		memory := capture.PlanMemory(pid)
 		began, before := time.Now(), processorTime()
-		levels, err := plan.Read(stack, memory)
+		levels, err := capture.ReadPlans(pid, stack)
 		reads = append(reads, time.Since(began))
 		cost += processorTime() - before
 		if err != nil || strings.Count(levels[0].Text(false), "\n") < 500 {

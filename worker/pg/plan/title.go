@@ -137,7 +137,7 @@ func unique(tables []table, used map[int]bool) {
 
 // describe reads the properties of a node, with the names that they have in EXPLAIN (FORMAT JSON).
 func (r *reader) describe(l *Level, n *Node) error {
-	const usual = 16
+	const usual = 14
 	p := make(map[string]any, usual)
 	p[NodeType], p[StartupCost], p[TotalCost], p[PlanRows], p[PlanWidth] = nodeType(n.Kind), n.Startup, n.Total, n.Rows, n.Width
 	p[ParallelAware] = r.octet(n.plan+r.Plan.ParallelAware.Uint64()) != 0
