@@ -30,6 +30,7 @@ type activityFlags struct {
 	watch                 time.Duration
 	width                 int
 	tree, noPhrases       bool
+	plans                 bool
 	capturer              *capture.Capturer // for phrases; nil: not made yet
 }
 
@@ -48,7 +49,8 @@ for which the process waits, or wait for it in front of the process.
 
 phrase says in words what a process does, and function is the PL/pgSQL function
 and line, from a stack that is taken without a stop. They are missing if the
-process is idle, or if it began something else meanwhile.
+process is idle, or if it began something else meanwhile. --plans adds the node of the plan that
+runs and its progress to phrase, for builds that "plan --calibrate" has compared.
 
 --tree prints only processes that block others or wait for a lock: first those
 that do not wait, and below each one the processes that wait for it. A relation
@@ -83,6 +85,7 @@ func newActivity() *cobra.Command {
 	fs.BoolVar(&f.tree, "tree", false, "with text: print processes that block others, with their waiters below them, instead of all")
 	fs.DurationVar(&f.watch, "watch", 0, "print again every `TIME`, such as 2s, until an interrupt")
 	fs.BoolVar(&f.noPhrases, "no-phrases", false, "take no stacks, and leave the columns phrase and function empty")
+	fs.BoolVar(&f.plans, "plans", false, "add the running node of each plan and its progress to phrase; costs milliseconds a statement")
 	fs.IntVar(&f.width, "query-width", 80, "with text: at most `N` characters of each query")
 	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(activityOrders(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("format",
@@ -98,6 +101,8 @@ func (f *activityFlags) check() error {
 	switch {
 	case f.tree && f.format == formatCSV:
 		return errors.New("--tree prints text or json, not csv")
+	case f.plans && f.noPhrases:
+		return errors.New("--plans and --no-phrases exclude each other")
 	case !slices.Contains(activityOrders(), f.sort):
 		return fmt.Errorf("--sort must be one of %s, not %q", strings.Join(activityOrders(), ", "), f.sort)
 	case f.format != formatText && f.format != formatJSON && f.format != formatCSV:

@@ -7,8 +7,10 @@ import (
 
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host"
+	"pg_stat_backtrace/worker/measure/runningplan"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/naming/backtrace"
+	"pg_stat_backtrace/worker/pg/plan"
 	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/render"
 )
@@ -33,6 +35,7 @@ func (f *activityFlags) addPhrases(ctx context.Context, reader *state.Reader, m 
 	ctx, cancel := context.WithTimeout(ctx, phrasesTime)
 	defer cancel()
 	looks, left := &sessions{reader: reader, before: m}, 0
+	running := map[int]string{} // phrases of plans, by process
 	for i := range m.Sessions {
 		s := &m.Sessions[i]
 		switch {
@@ -42,6 +45,9 @@ func (f *activityFlags) addPhrases(ctx context.Context, reader *state.Reader, m 
 		default:
 			if t := f.trace(ctx, reader, s); t != nil {
 				looks.traces = append(looks.traces, t)
+				if f.plans && s.State == "active" {
+					running[t.PID] = f.planPhrase(ctx, reader, s)
+				}
 			} else if ctx.Err() != nil {
 				left++
 			}
@@ -57,7 +63,33 @@ func (f *activityFlags) addPhrases(ctx context.Context, reader *state.Reader, m 
 			continue
 		}
 		s.Phrase, s.Function = render.Phrase(t).Text, render.Function(t)
+		switch node := running[t.PID]; {
+		case node == "":
+		case s.Phrase == "":
+			s.Phrase = node
+		default:
+			s.Phrase += "; " + node
+		}
 	}
+}
+
+// planPhrase returns the running node of a session's plan in words. It reads without a stop, and only fields that were
+// compared with EXPLAIN.
+func (f *activityFlags) planPhrase(ctx context.Context, reader *state.Reader, s *moment.Session) (phrase string) {
+	_ = host.Catch("plans", func() error {
+		target, err := reader.Cluster().Contains(s.ServerPID)
+		if err != nil {
+			return err
+		}
+		defer target.Held.Release()
+		r := runningplan.Reader{Capturer: f.capturer, NonStop: true, Proof: planStore().Load}
+		p := r.Read(ctx, target, nil)
+		if p.Err == nil && p.Plans.Proven {
+			phrase = plan.Phrase(p.Plans.Levels)
+		}
+		return p.Err
+	})
+	return phrase
 }
 
 // trace captures a process without a stop; nil if it cannot be captured.

@@ -137,9 +137,7 @@ func (f *planFlags) run(ctx context.Context, pids []int, stdout, stderr io.Write
 	}
 	if !f.noCalibration {
 		r.reader.Proof = r.proof
-		if dir, err := debuginfod.DefaultCacheDir(os.Getenv); err == nil {
-			r.store.Dir = dir
-		}
+		r.store = planStore()
 	}
 	targets := identities(pids)
 	for {
@@ -166,6 +164,15 @@ func (f *planFlags) run(ctx context.Context, pids []int, stdout, stderr io.Write
 		case <-time.After(f.watch):
 		}
 	}
+}
+
+// planStore has this user's comparisons with EXPLAIN. Without a cache it has none.
+func planStore() runningplan.Store {
+	dir, err := debuginfod.DefaultCacheDir(os.Getenv)
+	if err != nil {
+		return runningplan.Store{}
+	}
+	return runningplan.Store{Dir: dir}
 }
 
 // planRun is one run of the command.

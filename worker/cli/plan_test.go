@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -106,6 +107,7 @@ func planFormats(t *testing.T, server *pgtest.Server, pid string) {
 	if status, text, _ := run(t, "plan", "-D", server.DataDir); status != 0 || !strings.HasPrefix(text, "process "+pid+", PostgreSQL") {
 		t.Errorf("all: status %d\n%s", status, text)
 	}
+	phraseOfPlan(t, server, pid, false)
 	connection := "host=" + server.SocketDir + " port=" + strconv.Itoa(server.Port) + " user=" + server.User + " dbname=postgres"
 	for _, arguments := range [][]string{{"--calibrate", "--connection", connection, pid}, {pid}} { // the second takes the first's result
 		status, text, stderr := run(t, append([]string{"plan"}, arguments...)...)
@@ -114,8 +116,30 @@ func planFormats(t *testing.T, server *pgtest.Server, pid string) {
 			t.Errorf("calibrated: status %d, %q\n%s", status, stderr, text)
 		}
 	}
+	phraseOfPlan(t, server, pid, true)
 	if _, text, _ := run(t, "plan", "--no-calibrate", pid); !strings.Contains(text, "Unproven layout") {
 		t.Errorf("not calibrated:\n%s", text)
+	}
+}
+
+// phraseOfPlan: the screen and activity say what the running node does, only if its fields were compared with EXPLAIN.
+func phraseOfPlan(t *testing.T, server *pgtest.Server, pid string, proven bool) {
+	t.Helper()
+	phrase := regexp.MustCompile(`runs (Seq Scan on pg_class c, block 1 of \d+|Index Only Scan using \w+ on pg_class c)`)
+	screen, err := new(topFlags).open(server.DataDir, nil, 0, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, _ := strconv.Atoi(pid)
+	p, err := screen.Plan(t.Context(), number)
+	if err != nil || p.Unproven == proven || phrase.MatchString(p.Phrase) != proven || !proven && p.Phrase != "" {
+		t.Errorf("screen: %v, %+v", err, p)
+	}
+	for _, plans := range []bool{false, true} {
+		_, text, stderr := run(t, "activity", "-D", server.DataDir, "--format", "json", "--plans="+strconv.FormatBool(plans))
+		if got := phrase.MatchString(text); got != (proven && plans) || !strings.Contains(text, "advisory lock") {
+			t.Errorf("activity, plans %t: %q\n%s", plans, stderr, text)
+		}
 	}
 }
 

@@ -334,7 +334,7 @@ func (f *topFlags) open(dataDir string, capturer *capture.Capturer, interval tim
 			return nil, err
 		}
 	}
-	o := source.Options{DataDir: dataDir, Interval: interval, Capturer: capturer}
+	o := source.Options{DataDir: dataDir, Interval: interval, Capturer: capturer, Proof: planStore().Load}
 	dir := cmp.Or(f.recordDir, strings.Split(os.Getenv("STATE_DIRECTORY"), ":")[0])
 	if dir != "" {
 		o.Recorded, err = source.OpenRecorded(dir, dataDir)

@@ -18,6 +18,7 @@ import (
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/plan"
 	"pg_stat_backtrace/worker/pg/state"
 )
 
@@ -37,6 +38,8 @@ type Options struct {
 	Interval time.Duration
 	// Capturer takes the stacks; nil: there are no stacks and no phrases.
 	Capturer *capture.Capturer
+	// Proof returns the fields of plans that were compared with EXPLAIN on a server of the same build; nil: no build was.
+	Proof func(build string, major int) *plan.Proof
 	// Recorded has the samples of a recorder before the first own sample; nil: none.
 	Recorded *Recorded
 }

@@ -10,6 +10,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/pg/memctx"
+	"pg_stat_backtrace/worker/pg/plan"
 )
 
 // Bounds of a probe.
@@ -40,7 +41,13 @@ func (l *Live) Plan(ctx context.Context, pid int) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Time: at, Engine: plans.Engine, Levels: []PlanLevel{}, Whole: plans.Whole}
+	p := &Plan{Time: at, Engine: plans.Engine, Levels: []PlanLevel{}, Whole: plans.Whole, Unproven: true}
+	if l.o.Proof != nil {
+		if proof := l.o.Proof(plans.Build, plans.Major); proof != nil {
+			proof.Apply(plans.Levels)
+			p.Unproven, p.Phrase = false, plan.Phrase(plans.Levels)
+		}
+	}
 	for _, level := range plans.Levels {
 		x := PlanLevel{Statement: bounded(level.Source), Reason: level.Reason}
 		if level.Top != nil {

@@ -361,6 +361,10 @@ type Plan struct {
 	Time   time.Time   `json:"time"`
 	Engine string      `json:"engine"`
 	Levels []PlanLevel `json:"levels"`
+	// Phrase says in words what the running node does, "" if it is not known or not proven.
+	Phrase string `json:"phrase,omitempty"`
+	// Unproven is set if the layout was not compared with EXPLAIN on a server of the same build.
+	Unproven bool `json:"unproven,omitempty"`
 	// Whole is set if no outer statement can be missing.
 	Whole bool `json:"whole"`
 }

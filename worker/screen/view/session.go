@@ -307,6 +307,12 @@ func planLines(p *source.Plan, add func(Style, string, string)) {
 	if len(p.Levels) == 0 {
 		add(dim, "", "The process executes no plan now: it is idle, plans, starts or ends a statement, or runs a utility command.")
 	}
+	if p.Phrase != "" {
+		add(code, "", p.Phrase)
+	}
+	if p.Unproven && len(p.Levels) > 0 {
+		add(dim, "", "The layout of this build is unproven: plan --calibrate compares it with EXPLAIN.")
+	}
 	for i := range p.Levels {
 		l := &p.Levels[i]
 		if i > 0 || len(p.Levels) > 1 {

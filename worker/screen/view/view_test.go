@@ -112,7 +112,7 @@ func incident() *Data {
 			{Function: "epoll_wait", Named: true, Place: "epoll_wait.c:30"}, {Function: "postgres+0x45d95d"},
 			{Function: "heap_update", Named: true, Levels: []string{`while updating tuple (0,1) in relation "stock"`}},
 		}, Stop: "no caller found"}
-	d.Plan = &source.Plan{Time: noon, Engine: "blocked", Whole: true, Levels: []source.PlanLevel{
+	d.Plan = &source.Plan{Time: noon, Engine: "blocked", Whole: true, Phrase: "runs Update on stock, 0 rows processed", Levels: []source.PlanLevel{
 		{Statement: "update stock", Text: "=> Update on stock  (cost=0.00..25.88 rows=0 width=0)\n     ->  Seq Scan on stock\n"},
 	}}
 	d.Memory = &source.Memory{Time: noon, TotalBytes: 1 << 20, FreeBytes: 100 << 10, ResidentBytes: ptr(int64(20 << 20)),

@@ -233,6 +233,7 @@ function session(d) {
       lines("stack", (s.frames ?? []).map((f) => [f.function, f.place].filter(Boolean).join("  ") +
         (f.levels ?? []).map((x) => "\n    " + x).join("")).join("\n")))),
     part(d, "plan", "Plan", (p) => panel("Plan", p.levels?.length ? "" : el("p", "dim", "The process runs no plan."),
+      p.phrase ? el("p", "", p.phrase) : "", p.unproven && p.levels?.length ? el("p", "dim", "The layout of this build is unproven.") : "",
       ...(p.levels ?? []).flatMap((x, n) => [lines("plan" + n + "-", x.text || ""), x.reason ? el("p", "dim", x.reason) : ""]))),
     part(d, "memory", "Memory", (m) => panel("Memory " + bytes(m.total_bytes) + ", resident " + bytes(m.resident_bytes),
       m.inexact ? el("p", "dim", "not exact: " + m.inexact) : "",

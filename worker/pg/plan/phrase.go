@@ -1,0 +1,120 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Phrase says in words what the innermost statement does now: the running node with its progress, and the hash table or the
+// sort that it feeds. It returns "" if the running node is not known, or may be a node below. The levels must be proven:
+// their fields are those that Proof.Apply left.
+func Phrase(levels []*Level) string {
+	if len(levels) == 0 || levels[len(levels)-1].Top == nil {
+		return ""
+	}
+	path := levels[len(levels)-1].Top.toRunning()
+	if len(path) == 0 {
+		return ""
+	}
+	running := path[0]
+	if running.Below {
+		return ""
+	}
+	for _, n := range path {
+		if !n.Active {
+			continue
+		}
+		text := ""
+		switch n.Kind {
+		case "Hash":
+			text = "builds a hash table"
+			if name := n.onlyTable(); name != "" {
+				text = "builds the hash table of " + name
+			}
+			text += n.batch()
+		case "Sort":
+			text = "sorts"
+			if phase, ok := n.figure("Sort Phase").(string); ok {
+				text += " (" + phase + ")"
+			}
+		default:
+			continue
+		}
+		if n == running {
+			return text
+		}
+		return text + ": " + running.description()
+	}
+	return "runs " + running.description()
+}
+
+// toRunning returns the running node and the nodes above it, from below; nil if there is none.
+func (n *Node) toRunning() []*Node {
+	if n.Running {
+		return []*Node{n}
+	}
+	for _, c := range n.Children {
+		if path := c.toRunning(); path != nil {
+			return append(path, n)
+		}
+	}
+	return nil
+}
+
+// onlyTable returns the name of the only table below a node, "" if there are several or it is not known.
+func (n *Node) onlyTable() string {
+	for len(n.Children) == 1 {
+		n = n.Children[0]
+	}
+	name, _ := n.text(RelationName)
+	if len(n.Children) > 0 || name == "" {
+		return ""
+	}
+	return quote(name)
+}
+
+// figure returns a figure of the progress, nil if it is not known.
+func (n *Node) figure(name string) any {
+	if i := slices.IndexFunc(n.Progress, func(f Figure) bool { return f.Name == name }); i >= 0 {
+		return n.Progress[i].Value
+	}
+	return nil
+}
+
+// batch returns the batch of a hash table, if it has several.
+func (n *Node) batch() string {
+	batch, known := n.figure("Hash Batch").(int64)
+	batches, both := n.figure("Hash Batches").(int64)
+	if !known || !both || batches < 2 {
+		return ""
+	}
+	return fmt.Sprintf(", batch %s of %s", grouped(batch), grouped(batches))
+}
+
+// description returns the title of a node, with the most telling figure of its progress.
+func (n *Node) description() string {
+	text := n.Title()
+	block, known := n.figure("Scan Block").(int64)
+	blocks, both := n.figure("Scan Blocks Total").(int64)
+	given, parallel := n.figure("Scan Blocks Given").(int64)
+	switch {
+	case parallel && both:
+		return text + ", blocks given to all processes: " + part(given, blocks)
+	case known && both && !n.parallel():
+		return text + ", block " + part(block, blocks)
+	}
+	if n.Kind == "HashJoin" {
+		for _, c := range n.Children {
+			if c.Kind == "Hash" {
+				text += c.batch()
+			}
+		}
+	}
+	if groups, ok := n.figure("HashAgg Groups").(int64); ok {
+		text += fmt.Sprintf(", %s groups", grouped(groups))
+	}
+	if rows, ok := n.figure("Rows Processed").(int64); ok {
+		text += fmt.Sprintf(", %s rows processed", grouped(rows))
+	}
+	return text
+}
