@@ -6,8 +6,8 @@ import (
 )
 
 // Phrase says in words what the innermost statement does now: the running node with its progress, and the hash table or the
-// sort that it feeds. It returns "" if the running node is not known, or may be a node below. The levels must be proven:
-// their fields are those that Proof.Apply left.
+// sort that it feeds. It returns "" if the running node is not known, or may be a node below. Proof.Apply must have removed the fields
+// that are not proven.
 func Phrase(levels []*Level) string {
 	if len(levels) == 0 || levels[len(levels)-1].Top == nil {
 		return ""
