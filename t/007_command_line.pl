@@ -34,7 +34,7 @@ like($out, $FRAME, 'its frames');
 like($out, qr/\bin\s+PostgresMain\+0x/, 'and what it is');
 ($status, $out) = program('capture', '--format', 'brief', $pid);
 like($out, qr/^process $pid\b.*\n  waits for the next statement of the client\n.*^  PostgresMain$/ms, 'for people');
-($status, $out) = program('capture', '--format', 'json', '--repeat', 3, $pid);
+($status, $out) = program('capture', '--stop', '--format', 'json', '--repeat', 3, $pid);
 is(() = $out =~ /^\{"pid":$pid,.*?"engine":"stop","pause_us":[\d.]+,.*?"threads":\[\{"tid":$pid,.*"stop_reason":"end of stack"/mg,
 	3, 'three times as JSON');
 ($status, $out) = program('capture', '--format', 'folded', '--repeat', 20, $pid);
@@ -50,7 +50,7 @@ sub interrupted
 	my ($told, $complaint) = ('', '');
 	my $switches = sub { my %s = proc_status($pid); return $s{voluntary_ctxt_switches} };
 	my $before   = $switches->();
-	my $run      = IPC::Run::start([ $program, 'capture', '--repeat', 1_000_000, '--interval', '1ms', @args, $pid ],
+	my $run      = IPC::Run::start([ $program, 'capture', '--stop', '--repeat', 1_000_000, '--interval', '1ms', @args, $pid ],
 		'<', \undef, '>', \$told, '2>', \$complaint);
 	wait_until('some captures', sub { $switches->() > $before + 20 });    # a stop is a switch
 	$run->signal('INT');
@@ -66,7 +66,7 @@ like(interrupted('--format', 'folded'), qr/^postgres;.*;PostgresMain;\S+ \d\d+$/
 # after SIGCONT.
 {
 	my $told = '';
-	my $run = IPC::Run::start([ $program, 'capture', '--repeat', 1_000_000, '--stats', $pid ],
+	my $run = IPC::Run::start([ $program, 'capture', '--stop', '--repeat', 1_000_000, '--stats', $pid ],
 		'<', \undef, '>', \$told, init => sub { POSIX::setpgid(0, 0) });
 	my $job = $run->{KIDS}[0]{PID};
 	my $switches = sub { my %s = proc_status($pid); return $s{voluntary_ctxt_switches} };

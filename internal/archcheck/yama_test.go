@@ -86,7 +86,7 @@ func (s *yamaServer) try(t *testing.T, scope int) {
 	} {
 		want := scope == 0 || scope <= 2 && capability.name == "CAP_SYS_PTRACE"
 		for engine, arguments := range map[string][]string{
-			"stop":    {"capture", "--format", "json"},
+			"stop":    {"capture", "--stop", "--format", "json"},
 			"blocked": {"capture", "--format", "json", "--nonstop"},
 		} {
 			command := s.AsServerUser(exec.Command(program, append(arguments, strconv.Itoa(int(s.sleeper)))...))

@@ -95,7 +95,10 @@ func (s *site) filtered(t *testing.T, c *session) {
 	w := s.launch(t, command)
 	s.ready(t, w)
 	target := s.connect(t, "plain", "postgres")
+	stack(t, "asleep, by default", c.text(t, ask1(target.pid())))
+	c.run(t, "SET pg_stat_backtrace.threads = on")
 	c.fails(t, "seccomp", ask1(target.pid()))
+	c.run(t, "RESET pg_stat_backtrace.threads")
 
 	c.run(t, "SET pg_stat_backtrace.nonstop = on")
 	got := c.text(t, ask1(target.pid()))

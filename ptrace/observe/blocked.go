@@ -45,7 +45,7 @@ func (w *observer) blocked(tid int) (snapshot.Thread, error) {
 	if first.call, err = procfs.ReadSyscall(pid, tid); err != nil {
 		return thread, process.ReadError(w.target.PID, tid, err)
 	}
-	if first.call.Running {
+	if first.call.Running || w.asleep && (status.State != 'S' || status.TracerPID != 0) {
 		return thread, errAwake
 	}
 	var also []snapshot.Stack

@@ -27,8 +27,8 @@ func Observe(ctx context.Context, t process.Target, o snapshot.Options) (*snapsh
 	return observe(ctx, t, o, false)
 }
 
-// Asleep is Observe for a process whose main thread sleeps. If the thread is awake, Asleep does not wait until it sleeps, and
-// takes no sample: it returns ErrNotObserved.
+// Asleep is Observe for a process whose main thread sleeps and can be woken, without a tracer. Otherwise Asleep does not wait,
+// and takes no sample: it returns ErrNotObserved.
 func Asleep(ctx context.Context, t process.Target, o snapshot.Options) (*snapshot.Snapshot, error) {
 	return observe(ctx, t, o, true)
 }

@@ -21,7 +21,7 @@ func loadTools(ctx context.Context, o options, p programs) []*loadTool {
 		{loadFigure: loadFigure{Tool: loadNothing}, inRound: 2, start: startNothing},
 		{loadFigure: loadFigure{Tool: ours + " profile", Absent: withoutProfile(ctx, o)}, inRound: 4,
 			start: startOurs(o, "profile", "--stats", "--duration", "1h", "--rate", strconv.Itoa(sampleRate))},
-		{loadFigure: loadFigure{Tool: ours}, inRound: 1, start: startOurs(o, "capture", "--stats", "--repeat", "1000000",
+		{loadFigure: loadFigure{Tool: ours}, inRound: 1, start: startOurs(o, "capture", "--stop", "--stats", "--repeat", "1000000",
 			"--interval", (time.Second / loadRate).String())},
 		{loadFigure: loadFigure{Tool: floor}, inRound: 1, start: onAndOn(p, "floor")},
 		{loadFigure: loadFigure{Tool: "libunwind", Absent: p.absent["libunwind"]}, inRound: 1,

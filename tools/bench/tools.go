@@ -52,7 +52,7 @@ func tools(o options, p programs) []tool {
 			return decode(command(ctx, p.path["floor"], repeat, interval, strconv.Itoa(pid)))
 		}},
 		{Name: ours, Call: callOneOfMany, run: func(ctx context.Context, pid int) (turn, error) {
-			return decode(command(ctx, o.Binary, "capture", "--repeat", repeat, "--interval", o.Interval.String(),
+			return decode(command(ctx, o.Binary, "capture", "--stop", "--repeat", repeat, "--interval", o.Interval.String(),
 				"--stats", "--warm-up", strconv.Itoa(firstCaptures), strconv.Itoa(pid)))
 		}},
 		{Name: "libunwind", Call: callOneOfMany, Absent: p.absent["libunwind"],
@@ -61,12 +61,12 @@ func tools(o options, p programs) []tool {
 				return decode(command(ctx, p.path["libunwind"], fewer, interval, strconv.Itoa(pid)))
 			}},
 		{Name: ours + " capture", Call: callProgram, run: func(ctx context.Context, pid int) (turn, error) {
-			return timed(5, 0, func() *exec.Cmd { return command(ctx, o.Binary, "capture", strconv.Itoa(pid)) })
+			return timed(5, 0, func() *exec.Cmd { return command(ctx, o.Binary, "capture", "--stop", strconv.Itoa(pid)) })
 		}},
 		// Like the other tools, without source lines.
 		{Name: "… no lines", Call: callProgram, run: func(ctx context.Context, pid int) (turn, error) {
 			return timed(5, 0, func() *exec.Cmd {
-				return command(ctx, o.Binary, "capture", "--debug-dir", os.DevNull, strconv.Itoa(pid))
+				return command(ctx, o.Binary, "capture", "--stop", "--debug-dir", os.DevNull, strconv.Itoa(pid))
 			})
 		}},
 	}

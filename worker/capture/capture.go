@@ -264,9 +264,10 @@ func (r *run) captureAsleep(ctx context.Context, opts snapshot.Options) *backtra
 	}
 	b, err := r.use(snap, opts)
 	if err != nil || b.stale || b.brokenWalk || len(b.missing) > 0 || len(b.space.Generated.Unknown) > 0 ||
-		!b.trace.Threads[0].Whole {
+		!b.trace.Threads[0].Whole || r.runsGo(&b) {
 		return nil
 	}
+	b.trace.Slept = true
 	r.taken()
 	return b.trace
 }

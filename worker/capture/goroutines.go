@@ -116,6 +116,16 @@ func (c *Capturer) goThreads(snap *snapshot.Snapshot) map[int]naming.GoThread {
 	return out
 }
 
+// runsGo reports whether a stack has frames of Go code. A stop shows more of such a stack.
+func (r *run) runsGo(b *built) bool {
+	for _, u := range b.used {
+		if f := b.space.Resolve(u.Mapping); f.Module != nil && b.space.IsGo(f.Module) {
+			return true
+		}
+	}
+	return r.golang != nil
+}
+
 // learnGo records images of Go in which frames lie and that were not known before. It returns true if another capture
 // would continue a walk that ended too early.
 func (r *run) learnGo(b *built) bool {

@@ -43,7 +43,7 @@ type captureFlags struct {
 	core       coreFlags
 	compressed compressedFlags
 	nonStop    bool
-	prefer     bool           // --prefer-nonstop
+	stop       bool
 	titles     map[int]string // of the processes of a server, as ps(1) shows them
 	server     *sessions      // of the captured server; nil: each trace is printed at once
 }
@@ -51,7 +51,8 @@ type captureFlags struct {
 const captureLong = `Print the call stack of processes. You may capture any process that you may
 trace, not only PostgreSQL's: your own processes, or all with CAP_SYS_PTRACE. The
 process stops for some microseconds while its registers and its stack are copied.
-Unwinding and naming come afterwards.
+Unwinding and naming come afterwards. A process that sleeps does not stop, if its
+whole stack can be read and it did not wake up meanwhile. --stop stops it too.
 
 With -D, all processes of a server are captured, one after another, except the
 postmaster. The server needs no free connection. Each process has its title, time,
@@ -62,13 +63,9 @@ during the captures.
 With --nonstop, no process stops. The memory of a sleeping thread is read, and the
 command checks that the thread did not wake up meanwhile. The kernel samples a
 running thread, which needs CAP_PERFMON, or kernel.perf_event_paranoid of at most
-2. Without the option, this way is taken only if a process cannot be stopped:
+2. Without the option, this way is also taken if a process cannot be stopped:
 because another program traces it, because it is in uninterruptible sleep, or
 because it is writing its core file. The output names the reason.
-
-With --prefer-nonstop, a process is stopped only if it is awake, or if its stack
-cannot be read completely while it sleeps. Use it for servers that must not be
-delayed: most of their processes sleep.
 
 No stack waits for a debuginfod server. Downloads run in the background, and their
 names appear in later rounds (--repeat) and later calls. "symbols --fetch" waits
@@ -129,8 +126,9 @@ func newCapture() *cobra.Command {
 	fs.BoolVar(&f.goroutines, "goroutines", false,
 		"print all goroutines of a Go program instead of its threads, from one stop or one core file")
 	fs.BoolVar(&f.nonStop, "nonstop", false, "do not stop the process")
-	fs.BoolVar(&f.prefer, "prefer-nonstop", false,
-		"do not stop a process that sleeps, if its whole stack can be read without a stop")
+	fs.BoolVar(&f.stop, "stop", false, "stop each process, also a process that sleeps")
+	fs.Bool("prefer-nonstop", true, "")
+	_ = fs.MarkHidden("prefer-nonstop") // the default now
 	fs.BoolVar(&f.noContext, "no-context", false,
 		"omit the functions, the query and the wait event of a PostgreSQL process")
 	f.remote.add(cmd)
@@ -178,8 +176,8 @@ func (f *captureFlags) check(args []string) ([]int, error) {
 		return nil, fmt.Errorf("--interval must not be negative, but is %s", f.interval)
 	case f.goroutines && (f.threads || f.nonStop):
 		return nil, errors.New("--goroutines goes together neither with --threads nor with --nonstop")
-	case f.prefer && (f.goroutines || f.threads || f.nonStop):
-		return nil, errors.New("--prefer-nonstop cannot be used with --goroutines, --threads or --nonstop")
+	case f.stop && f.nonStop:
+		return nil, errors.New("--stop cannot be used with --nonstop")
 	case f.timeout <= 0:
 		return nil, fmt.Errorf("--timeout must be more than 0, not %s", f.timeout)
 	}
@@ -217,7 +215,7 @@ func (f *captureFlags) run(ctx context.Context, targets []process.Target, stdout
 		folded: render.Folded{ByProcess: len(targets) > 1}, stdout: stdout, stderr: stderr,
 		options: capture.Options{
 			MaxFrames: f.maxFrames, Deadline: f.timeout, AllThreads: f.threads, NoContext: f.noContext, NonStop: f.nonStop,
-			PreferNonStop: f.prefer,
+			PreferNonStop: !f.stop,
 		},
 	}
 	next := time.Now()

@@ -57,7 +57,7 @@ func TestCaptureServer(t *testing.T) {
 			}
 		}
 		text := regexp.MustCompile(fmt.Sprintf(
-			"(?m)^2 processes: %d, %d\n%s, stopped for [0-9.]+ us\n  query: .*\n%s, stopped for [0-9.]+ us\n  query: .*\n%s\n#0 ",
+			"(?m)^2 processes: %d, %d\n%s, (?:not stopped|stopped for [0-9.]+ us)\n  query: .*\n%s, (?:not stopped|stopped for [0-9.]+ us)\n  query: .*\n%s\n#0 ",
 			first, second, process(first), process(second), phrase))
 		if out := capture("text"); !text.MatchString(out) {
 			t.Errorf("text:\n%s\nwant %s", out, text)

@@ -187,7 +187,7 @@ func TestCaptureGoesOn(t *testing.T) {
 
 func TestStats(t *testing.T) {
 	t.Parallel()
-	status, out, stderr := run(t, "capture", "--stats", "--warm-up", "5", "--repeat", "20", "--interval", "1ms",
+	status, out, stderr := run(t, "capture", "--stop", "--stats", "--warm-up", "5", "--repeat", "20", "--interval", "1ms",
 		sleeper(t))
 	var got struct {
 		Count     int                `json:"count"`

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -60,6 +61,7 @@ func TestMissingFeatures(t *testing.T) {
 		{"worker with priority", pauses("Max nice priority  0 0\nMax realtime priority     1   1    \n")[0], good, ""},
 		{"worker without", pauses("Max nice priority  0 0\nMax realtime priority     0   0    \n")[0], warn, "RTPRIO"},
 		{"worker without a limit", pauses("Max realtime priority   unlimited  unlimited\n")[0], good, ""},
+		{"a long pause", paused(5*time.Millisecond + 1)[0], warn, "RTPRIO"},
 		{"unknown limits", pauses("")[0], warn, "RTPRIO"},
 	} {
 		if c.got.mark != c.mark || !strings.Contains(c.got.hint, c.remedy) || c.remedy == "" && c.got.hint != "" {
@@ -68,5 +70,12 @@ func TestMissingFeatures(t *testing.T) {
 		if c.got.mark == good && strings.Contains(c.got.text, "not available") {
 			t.Errorf("%s: ok, and %q", c.name, c.got.text)
 		}
+	}
+}
+
+func TestShortPauseIsNoFinding(t *testing.T) {
+	t.Parallel()
+	if found := paused(5 * time.Millisecond); len(found) > 0 {
+		t.Errorf("%+v", found)
 	}
 }

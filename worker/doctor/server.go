@@ -14,6 +14,7 @@ import (
 
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/measure/waitevent"
+	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/naming/symbolize"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
@@ -51,7 +52,7 @@ func server(ctx context.Context, r *Report, o Options) {
 			return []finding{running}
 		}},
 		{"the server's symbols", func() []finding { return []finding{symbols(c, p)} }},
-		{"a capture", func() []finding { return []finding{capturing(ctx, c)} }},
+		{"a capture", func() []finding { return capturing(ctx, c) }},
 		{"the worker", func() []finding { return worker(c, o) }},
 		{"a connection", func() []finding { return connection(ctx, c, o) }},
 	} {
@@ -166,39 +167,55 @@ func symbols(c cluster.Cluster, p *cluster.Program) finding {
 }
 
 // capturing captures a process of the server, the oldest one.
-func capturing(ctx context.Context, c cluster.Cluster) finding {
+func capturing(ctx context.Context, c cluster.Cluster) []finding {
 	members, err := c.Members()
 	members = slices.DeleteFunc(members, func(m cluster.Member) bool { return m.Denied != nil })
 	if err != nil || len(members) == 0 {
-		return finding{warn, "capture", fmt.Sprintf("no process of the server to try it on: %v", err), ""}
+		return []finding{{warn, "capture", fmt.Sprintf("no process of the server to try it on: %v", err), ""}}
 	}
 	m := members[0]
 	target, err := c.Contains(m.PID)
 	if err != nil {
-		return finding{warn, "capture", fmt.Sprintf("the process it was tried on has gone: %v", err), ""}
+		return []finding{{warn, "capture", fmt.Sprintf("the process it was tried on has gone: %v", err), ""}}
 	}
 	defer target.Held.Release()
 	capturer, err := capture.New(capture.Config{})
 	if err != nil {
-		return finding{bad, "capture", err.Error(), ""}
+		return []finding{{bad, "capture", err.Error(), ""}}
 	}
-	t, err := capturer.Capture(ctx, target, capture.Options{})
-	if err != nil {
-		f := render.FaultOf(m.PID, err)
-		return finding{bad, "capture", f.Message + ". " + f.Detail, f.Hint}
+	const stops = 5
+	var longest time.Duration
+	var t *backtrace.Trace
+	for range stops {
+		if t, err = capturer.Capture(ctx, target, capture.Options{}); err != nil {
+			f := render.FaultOf(m.PID, err)
+			return []finding{{bad, "capture", f.Message + ". " + f.Detail, f.Hint}}
+		}
+		longest = max(longest, t.Pause)
 	}
 	text := fmt.Sprintf("process %d (%s): %d frames, stopped for %.1f us",
 		m.PID, m.Title, len(t.Threads[0].Frames), float64(t.Pause.Nanoseconds())/1e3)
-	if !t.Threads[0].Whole {
-		return finding{warn, "capture", text + ", but the stack was cut: " + t.Threads[0].Stop, ""}
-	}
-	if t.Unrecognised != "" {
-		return finding{
+	found := paused(longest)
+	switch {
+	case !t.Threads[0].Whole:
+		return append(found, finding{warn, "capture", text + ", but the stack was cut: " + t.Threads[0].Stop, ""})
+	case t.Unrecognised != "":
+		return append(found, finding{
 			warn, "capture", text + "; server not recognised: " + t.Unrecognised,
 			"Stacks have no wait event, query and PL/pgSQL functions. Install a release that knows this version.",
-		}
+		})
 	}
-	return finding{good, "capture", text, ""}
+	return append(found, finding{good, "capture", text, ""})
+}
+
+// paused warns if the longest stop of a process took long.
+func paused(longest time.Duration) []finding {
+	const long = 5 * time.Millisecond
+	if longest <= long {
+		return nil
+	}
+	return []finding{{warn, "pauses", fmt.Sprintf("a stop took %.1f ms: another process ran meanwhile",
+		float64(longest.Microseconds())/1e3), pausesRemedy}}
 }
 
 // connection looks at what SQL shows: the connection slots, the extension, its version and its objects.

@@ -15,7 +15,7 @@ import (
 // settings reads the session's settings that the request carries. Those it
 // does not know are a newer extension's, and have no effect.
 func settings(s map[string]string) (capture.Options, error) {
-	var o capture.Options
+	o := capture.Options{PreferNonStop: true}
 	for name, value := range s {
 		var err error
 		switch name {

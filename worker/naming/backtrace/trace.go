@@ -16,6 +16,8 @@ type Trace struct {
 	// NotStopped is the reason for which a process could not be stopped and was captured by another engine. Otherwise
 	// it is empty.
 	NotStopped string
+	// Slept is set if the process was captured without a stop because it slept, and the stack is as by a stop.
+	Slept bool
 	// Unrecognised is the reason for which a PostgreSQL server's own state was not read: its program has a server's
 	// variables, but its version is unknown. Otherwise it is empty.
 	Unrecognised string

@@ -120,7 +120,7 @@ func appendHeader(buf []byte, t *backtrace.Trace, number int, o Options) []byte 
 func remarks(t *backtrace.Trace, thread int) []string {
 	var list []string
 	switch {
-	case thread > 0 || t.Engine == "" || t.Engine == "stop" || t.Engine == "core":
+	case thread > 0 || t.Engine == "" || t.Engine == "stop" || t.Engine == "core" || t.Slept:
 	case t.NotStopped == "":
 		list = append(list, "not stopped, engine "+t.Engine)
 	default:
