@@ -127,8 +127,6 @@ func newCapture() *cobra.Command {
 		"print all goroutines of a Go program instead of its threads, from one stop or one core file")
 	fs.BoolVar(&f.nonStop, "nonstop", false, "do not stop the process")
 	fs.BoolVar(&f.stop, "stop", false, "stop each process, also a process that sleeps")
-	fs.Bool("prefer-nonstop", true, "")
-	_ = fs.MarkHidden("prefer-nonstop") // the default now
 	fs.BoolVar(&f.noContext, "no-context", false,
 		"omit the functions, the query and the wait event of a PostgreSQL process")
 	f.remote.add(cmd)

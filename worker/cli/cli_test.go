@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/render"
@@ -68,6 +69,23 @@ func TestCaptureNonStop(t *testing.T) {
 	}
 }
 
+// TestCaptureStopsNoSleeper: a process that sleeps is stopped only with --stop.
+func TestCaptureStopsNoSleeper(t *testing.T) {
+	t.Parallel()
+	pid := sleeper(t)
+	pgtest.Wait(t, "a capture without a stop", func() bool { // a busy host may take too long to look
+		status, stdout, stderr := run(t, "capture", pid)
+		if status != 0 || strings.Contains(stdout, "[not stopped") {
+			t.Fatalf("status %d, %q, %q", status, stdout, stderr)
+		}
+		return strings.HasPrefix(stdout, "process "+pid+", not stopped\n#0 ")
+	})
+	status, stdout, stderr := run(t, "capture", "--stop", pid)
+	if status != 0 || !strings.HasPrefix(stdout, "process "+pid+", stopped for ") {
+		t.Errorf("status %d, %q, %q", status, stdout, stderr)
+	}
+}
+
 //nolint:funlen // a table
 func TestExitStatus(t *testing.T) {
 	t.Parallel()
@@ -93,6 +111,7 @@ func TestExitStatus(t *testing.T) {
 		{[]string{"capture", "--format", "xml", "1"}, 2, `not "xml"`},
 		{[]string{"capture", "--repeat", "0", "1"}, 2, "--repeat"},
 		{[]string{"capture", "--max-frames", "0", "1"}, 2, "--max-frames"},
+		{[]string{"capture", "--stop", "--nonstop", "1"}, 2, "--stop cannot be used with --nonstop"},
 		{[]string{"capture", "--nonsense", "1"}, 2, "capture has no flag --nonsense\nTry \"pg_stat_backtrace capture --help\"."},
 		{[]string{"capture", "--nonstp", "1"}, 2, "capture has no flag --nonstp; did you mean --nonstop?"},
 		{[]string{"xyzzy"}, 2, "there is no command \"xyzzy\"\n"},

@@ -42,7 +42,7 @@ func (c *coreFlags) check(cmd *cobra.Command, args []string) error {
 		return errors.New("--core and process ids exclude each other")
 	}
 	for _, name := range []string{
-		"repeat", "warm-up", "interval", "timeout", "stats", "threads", "no-context", "nonstop", "debuginfod",
+		"repeat", "warm-up", "interval", "timeout", "stats", "threads", "no-context", "nonstop", "stop", "debuginfod",
 		"debuginfod-cache", "debuginfod-max-size", "debuginfod-cache-size", "debuginfod-min-free",
 	} {
 		if cmd.Flags().Changed(name) {

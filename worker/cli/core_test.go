@@ -116,7 +116,7 @@ func testEmptyLibrary(t *testing.T, core string) {
 // TestCoreFlags refuses flags that would do nothing.
 func TestCoreFlags(t *testing.T) {
 	t.Parallel()
-	for _, flags := range [][]string{{"--nonstop"}, {"--debuginfod", "off"}, {"--stats"}} {
+	for _, flags := range [][]string{{"--nonstop"}, {"--stop"}, {"--debuginfod", "off"}, {"--stats"}} {
 		status, _, stderr := run(t, append([]string{"capture", "--core", "core"}, flags...)...)
 		if status != 2 || !strings.Contains(stderr, flags[0]+" is for processes") {
 			t.Errorf("%v: status %d, %q", flags, status, stderr)

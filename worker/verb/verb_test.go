@@ -35,7 +35,7 @@ func TestSettings(t *testing.T) {
 	if err != nil || o.MaxFrames != 7 || o.Deadline != 1500*time.Millisecond {
 		t.Errorf("%+v, %v", o, err)
 	}
-	if o, err := settings(nil); err != nil || o.MaxFrames != 0 || o.Deadline != 0 {
+	if o, err := settings(nil); err != nil || o.MaxFrames != 0 || o.Deadline != 0 || !o.PreferNonStop {
 		t.Errorf("no settings: %+v, %v", o, err)
 	}
 	for name, values := range map[string][]string{
