@@ -282,20 +282,13 @@ func (v *pageView) parts() {
 
 // plan writes a node of a plan with those below it.
 func (v *pageView) plan(n *PlanNode, indent string) {
-	const deepest = 200
-	if n == nil || len(indent) > deepest {
+	if n == nil || len(indent) > 2*deepestNode {
 		return
 	}
 	for range len(indent) {
 		v.raw(" ")
 	}
-	v.put("{}", cmp.Or(n.Title, n.Type))
-	switch {
-	case n.RunningBelow:
-		v.raw(" (this node, or one below it, was running)")
-	case n.Running:
-		v.raw(" (was running)")
-	}
+	v.put("{}", cmp.Or(n.Title, n.Type)+n.mark())
 	v.raw("\n")
 	for _, c := range n.Children {
 		v.plan(c, indent+"  ")

@@ -3,6 +3,7 @@ package incident
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -270,8 +271,16 @@ func (s *scene) checkIncident(i *Incident, f rules.Finding) {
 		s.t.Errorf("%v: %s", removed, text)
 	}
 	var b strings.Builder
-	if err := Text(&b, read); err != nil || !strings.Contains(b.String(), "ProcSleep") {
-		s.t.Errorf("%v: %s", err, b.String())
+	if err := Text(&b, read); err != nil {
+		s.t.Error(err)
+	}
+	for _, want := range []string{
+		"ProcSleep", "plan of " + number(i.Plans[0].PID), "\n    " + line(i.Plans[0].Statements[0].Title), "Memory of the largest processes",
+		fmt.Sprintf("  %d (%s): ", i.Memory[0].PID, i.Memory[0].Type), " in memory contexts: ", "WAL: last checkpoint " + i.WAL.Checkpoint + ", end " + i.WAL.End,
+	} {
+		if !strings.Contains(b.String(), want) {
+			s.t.Errorf("%q is not in the text: %s", want, b.String())
+		}
 	}
 	if err := Bundle(&b, read); err != nil {
 		s.t.Error(err)

@@ -2,14 +2,17 @@ package incident
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
 	"time"
+
+	"pg_stat_backtrace/worker/report/render"
 )
 
-// Text prints the parts of an incident that fit a terminal: the reason, the forest, the stacks of the processes involved,
-// and the host.
+// Text prints the parts of an incident that fit a terminal: the reason, the forest, the stacks of the processes involved, their
+// plans, memory, positions of WAL, and the host.
 func Text(out io.Writer, i *Incident) error {
 	const layout = "2006-01-02 15:04:05 UTC"
 	w := bufio.NewWriter(out)
@@ -49,6 +52,7 @@ func Text(out io.Writer, i *Incident) error {
 			p("    %s", line(f))
 		}
 	}
+	i.textParts(p)
 	p("\n%s, %d processors, load %s", line(i.Host.Name), i.Host.Processors, line(i.Host.Load))
 	for _, d := range i.Host.Disks {
 		if d.Error != "" {
@@ -61,6 +65,85 @@ func Text(out io.Writer, i *Incident) error {
 		p("missing: %s", line(m))
 	}
 	return w.Flush()
+}
+
+// textParts prints plans, memory and positions of WAL.
+func (i *Incident) textParts(p func(format string, args ...any)) {
+	for j := range i.Plans {
+		l := &i.Plans[j]
+		p("\n%s", strings.TrimRight("plan of "+number(l.PID)+": "+line(l.Error), ": "))
+		for _, n := range l.Statements {
+			n.text(p, 2)
+		}
+		if l.LeftOut > 0 {
+			p("    %d further nodes are left out", l.LeftOut)
+		}
+	}
+	if len(i.Memory) > 0 {
+		p("\nMemory of the largest processes:")
+	}
+	for j := range i.Memory {
+		m := &i.Memory[j]
+		text := fmt.Sprintf("  %d (%s): %s of its own", m.PID, line(m.Type), render.Size(m.Anonymous+m.Swapped))
+		if m.Swapped > 0 {
+			text += ", of it " + render.Size(m.Swapped) + " swapped out"
+		}
+		if m.Contexts > 0 {
+			text += ", " + render.Size(uint64(m.Contexts)) + " in memory contexts:"
+			for _, c := range m.Largest {
+				text += " " + line(c.Name) + " " + render.Size(uint64(c.Bytes))
+			}
+		}
+		if m.Error != "" {
+			text += "; " + line(m.Error)
+		}
+		p("%s", text)
+	}
+	if i.WAL != nil {
+		i.WAL.text(p)
+	}
+}
+
+// text prints a node with those below it.
+func (n *PlanNode) text(p func(format string, args ...any), depth int) {
+	if n == nil || depth > deepestNode {
+		return
+	}
+	p("%s%s%s", strings.Repeat("  ", depth), line(cmp.Or(n.Title, n.Type)), n.mark())
+	for _, c := range n.Children {
+		c.text(p, depth+1)
+	}
+}
+
+// deepestNode is the deepest level of a plan that is printed.
+const deepestNode = 100
+
+// mark says whether the process was in a node.
+func (n *PlanNode) mark() string {
+	switch {
+	case n.RunningBelow:
+		return " (this node, or one below it, was running)"
+	case n.Running:
+		return " (was running)"
+	}
+	return ""
+}
+
+// text prints the positions that are known.
+func (w *WAL) text(p func(format string, args ...any)) {
+	text := "\nWAL:"
+	for _, part := range [][2]string{{"last checkpoint", w.Checkpoint}, {"end", w.End}, {"replayed", w.Replayed}, {"", w.Error}} {
+		if part[1] != "" {
+			text += strings.TrimRight(" "+part[0], " ") + " " + line(part[1]) + ","
+		}
+	}
+	if w.Paused {
+		text += " replay is paused,"
+	}
+	p("%s", strings.TrimRight(text, ",:"))
+	for _, s := range w.Senders {
+		p("  WAL sender %d: sent %s, write %s, flush %s, apply %s", s.PID, line(s.Sent), line(s.Write), line(s.Flush), line(s.Apply))
+	}
 }
 
 // describe returns a node of the forest in one line.
