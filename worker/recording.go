@@ -19,6 +19,8 @@ type RecordConfig struct {
 	Period time.Duration
 	// Dir is the state directory; empty: nothing is recorded.
 	Dir string
+	// Shared says that Size is for all folders beside Dir together: each worker of a host has the folder of its user.
+	Shared bool
 	// Keep, Size and MinFree bound the history; 0: the defaults of package store.
 	Keep          time.Duration
 	Size, MinFree int64
@@ -60,8 +62,8 @@ func (c *RecordConfig) Check() error {
 	return nil
 }
 
-// recordedTo returns the directory to which the worker records, or nothing.
-func (c *RecordConfig) recordedTo() string {
+// To returns the directory to which the worker records, or nothing.
+func (c *RecordConfig) To() string {
 	if c.Period == 0 {
 		return ""
 	}
@@ -89,7 +91,7 @@ func (w *Worker) record(ctx context.Context) {
 	}
 	w.log.Info().Str("directory", c.Dir).Dur("period_ms", c.Period).Str("query_text", c.Texts).Msg("recording the history")
 	o := recorder.Options{
-		Store:   store.Options{Dir: c.Dir, Keep: c.Keep, Size: c.Size, MinFree: c.MinFree},
+		Store:   store.Options{Dir: c.Dir, Keep: c.Keep, Size: c.Size, MinFree: c.MinFree, Shared: c.Shared},
 		DataDir: w.server().DataDir, Server: w.current, Period: c.Period, Texts: recorder.Texts(c.Texts), Redact: c.Redact,
 		Version: w.cfg.Version,
 		Report: func(message string, err error) {

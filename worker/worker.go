@@ -201,7 +201,7 @@ func (w *Worker) newVerbs() *verb.Service {
 		Log: w.log, Lines: w.lines, Server: w.current, Capturer: w.capturer, Looker: w.looker, Waits: w.waits,
 		Metrics: w.metrics, Journal: &w.ledger, Limits: w.cfg.Limits, Concurrency: w.cfg.Concurrency,
 		Context: w.cfg.Context, TraceFunctions: w.cfg.Functions.Allowed,
-		Sessions: sessions, CacheDir: w.cfg.Debuginfod.CacheDir, HistoryDir: w.cfg.Record.recordedTo(),
+		Sessions: sessions, CacheDir: w.cfg.Debuginfod.CacheDir, HistoryDir: w.cfg.Record.To(),
 	})
 }
 

@@ -10,24 +10,29 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/history/store"
 )
 
 // least are the capabilities of the DaemonSet in packaging/kubernetes.
-const least = "-all,+sys_ptrace,+setuid,+setgid,+setpcap,+dac_read_search"
+const least = "-all,+sys_ptrace,+setuid,+setgid,+setpcap,+dac_read_search,+chown"
 
 // all is a running `worker --all`.
 type all struct {
 	*service
 }
 
-// serveAll starts `worker --all` as root, with the capabilities of the DaemonSet, for clusters in these directories.
-func serveAll(t *testing.T, below ...string) all {
+// serveAll starts `worker --all` as root, with the capabilities of the DaemonSet, for clusters in these directories. The workers
+// record to a directory.
+func serveAll(t *testing.T, recordDir string, below ...string) all {
 	t.Helper()
 	words := []string{
 		"--no-new-privs", "--inh-caps=-all", "--bounding-set=" + least, "--",
-		program, "worker", "--all", "--log-format", "json",
+		program, "worker", "--all", "--log-format", "json", "--record-dir", recordDir, "--record-min-free", "1MB",
 	}
 	for _, dir := range below {
 		words = append(words, "--below", dir)
@@ -120,7 +125,8 @@ func TestAll(t *testing.T) {
 	for _, s := range []*pgtest.Server{outer, inner.Server} {
 		s.Exec(t, "CREATE EXTENSION pg_stat_backtrace")
 	}
-	w := serveAll(t, outer.DataDir, "/srv/pg")
+	history := filepath.Join(t.TempDir(), "history")
+	w := serveAll(t, history, outer.DataDir, "/srv/pg")
 	for _, s := range []*pgtest.Server{outer, inner.Server} {
 		pgtest.Wait(t, "an answer of "+s.DataDir, func() bool { return answers(t, s) })
 	}
@@ -138,6 +144,21 @@ func TestAll(t *testing.T) {
 	if core := regexp.MustCompile(`Max core file size +0 +0 `); err != nil || !core.Match(limits) {
 		t.Errorf("the owner of a cluster could get a core file of its worker: %s %v", limits, err)
 	}
+
+	t.Run("the history of both servers", func(t *testing.T) {
+		// not in parallel: both servers run
+		for _, pid := range []int{own, its} {
+			uid := statusNumber(pid, "Uid")
+			folder := filepath.Join(history, fmt.Sprint(store.UserFolder, uid))
+			var st unix.Stat_t
+			if err := unix.Lstat(folder, &st); err != nil || int(st.Uid) != uid || st.Mode != unix.S_IFDIR|0o700 {
+				t.Errorf("%s: user %d, mode %o, %v", folder, st.Uid, st.Mode, err)
+			}
+		}
+		for _, s := range []*pgtest.Server{outer, inner.Server} {
+			pgtest.Wait(t, "a sweep of "+s.DataDir, func() bool { return recorded(t, history, s) })
+		}
+	})
 
 	t.Run("a worker that stands still", func(t *testing.T) {
 		_ = syscall.Kill(own, syscall.SIGSTOP)
@@ -163,7 +184,7 @@ func TestAll(t *testing.T) {
 		pgtest.Wait(t, "an answer", func() bool { return answers(t, outer) })
 	})
 	t.Run("a cluster that has a worker", func(t *testing.T) {
-		second := serveAll(t, outer.DataDir)
+		second := serveAll(t, history, outer.DataDir)
 		pgtest.Wait(t, "the second one sees the first", func() bool {
 			return second.count("no worker for this process", outer.DataDir) == 1
 		})
@@ -176,4 +197,31 @@ func TestAll(t *testing.T) {
 		_ = w.Process.Kill()
 		pgtest.Wait(t, "the end of the workers", func() bool { return !alive(own) && !alive(its) })
 	})
+}
+
+// recorded reports whether a folder below a directory has the history of a server.
+func recorded(t *testing.T, dir string, s *pgtest.Server) bool {
+	t.Helper()
+	var id string
+	c := s.Connect(t, s.User, "postgres")
+	defer func() { _ = c.Close(t.Context()) }()
+	if err := c.QueryRow(t.Context(), "SELECT system_identifier::text FROM pg_control_system()").Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	folders, err := filepath.Glob(filepath.Join(dir, store.UserFolder+"*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, folder := range folders {
+		r, err := store.OpenReader(folder, id)
+		if err != nil {
+			continue
+		}
+		now := time.Now()
+		if err := r.Sweeps(t.Context(), now.Add(-time.Hour), now.Add(time.Minute), func(store.SweepInfo) error { found++; return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return found > 0
 }

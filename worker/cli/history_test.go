@@ -235,7 +235,9 @@ func TestRecordFlags(t *testing.T) {
 		"--record-dir /x --record-size 1x":       "--record-size",
 		"--record-dir /x --record-min-free 0":    "must be positive",
 		"--record-dir /x --record-query-text no": "--record-query-text must be",
-		"--all --record-dir /x":                  "--all and --record exclude each other",
+		"--all --record-dir x":                   "must be an absolute path",
+		"--all --record 1s":                      "--record needs a directory",
+		"--all --record-dir /x --rules /y":       "--all and --rules exclude each other",
 	} {
 		var stdout, stderr strings.Builder
 		words := strings.Fields(arguments)

@@ -83,8 +83,9 @@ func (n *nodeFlags) check(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// run starts a worker for each cluster of the host, with the flags and arguments of this command.
-func (n *nodeFlags) run(cmd *cobra.Command, args []string, log zerolog.Logger) error {
+// run starts a worker for each cluster of the host, with the flags and arguments of this command. The workers record to folders
+// below a directory; empty: they do not record.
+func (n *nodeFlags) run(cmd *cobra.Command, args []string, log zerolog.Logger, recordDir string) error {
 	if err := cluster.NoNewPrivileges(); err != nil && !errors.Is(err, cluster.ErrNotStatic) {
 		return err
 	}
@@ -97,10 +98,11 @@ func (n *nodeFlags) run(cmd *cobra.Command, args []string, log zerolog.Logger) e
 			return usage(err)
 		}
 	}
+	folders := userFolders{dir: recordDir, log: log, told: map[string]bool{}}
 	cfg := node.Config{
 		Log: log, Max: n.max, Below: n.below, UIDs: n.uids,
-		Command: func(dataDir string, slot int, listener *os.File) *exec.Cmd {
-			words := []string{"worker", "--" + flagSupervised, "--pgdata=" + dataDir}
+		Command: func(dataDir string, uid, slot int, listener *os.File) *exec.Cmd {
+			words := append([]string{"worker", "--" + flagSupervised, "--pgdata=" + dataDir}, folders.words(uid)...)
 			if listener != nil {
 				address, _ := nthAddress(listen.Value.String(), slot)
 				words = append(append(words, serving...), "--"+flagListen+"="+address, "--"+flagListener+"="+strconv.Itoa(firstExtraFile))
@@ -154,7 +156,7 @@ func listenAddress(address string) string {
 // passedOn returns the flags that were given, concern each worker, and have a name that is wanted.
 func passedOn(fs *pflag.FlagSet, wanted func(name string) bool) (words []string) {
 	fs.Visit(func(f *pflag.Flag) {
-		if !wanted(f.Name) || slices.Contains([]string{flagAll, flagMaxWorkers, flagBelow, flagUIDs, flagListen, flagListener}, f.Name) {
+		if !wanted(f.Name) || slices.Contains([]string{flagAll, flagMaxWorkers, flagBelow, flagUIDs, flagListen, flagListener, flagRecordDir}, f.Name) {
 			return
 		}
 		values := []string{f.Value.String()}

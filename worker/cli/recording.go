@@ -32,7 +32,7 @@ func (f *recordFlags) add(cmd *cobra.Command, c *worker.RecordConfig) {
 	fs.StringVar(&c.Dir, flagRecordDir, "",
 		"record the history below `DIRECTORY` (default systemd's $STATE_DIRECTORY, else nothing is recorded)")
 	fs.StringVar(&f.keep, "record-keep", "7d", "remove recorded hours that are `OLDER` than this, such as 7d or 36h")
-	fs.StringVar(&f.size, "record-size", "1GB", "remove the oldest recorded hours beyond `SIZE`")
+	fs.StringVar(&f.size, "record-size", "1GB", "remove the oldest recorded hours beyond `SIZE`; with --all, of all servers")
 	fs.StringVar(&f.minFree, "record-min-free", "1GB", "record nothing that would leave less than `SIZE` free in the file system")
 	fs.StringVar(&c.Texts, "record-query-text", "normalized",
 		"record `TEXTS` of queries: normalized (without values and comments), all, or off")
@@ -46,12 +46,9 @@ func (f *recordFlags) add(cmd *cobra.Command, c *worker.RecordConfig) {
 		cobra.FixedCompletions(worker.RecordTexts(), cobra.ShellCompDirectiveNoFileComp))
 }
 
-// config sets what the flags say. The workers of --all do not record: they have no directory of their own.
+// config sets what the flags say. With --all, c is not used, except Period and Dir.
 func (f *recordFlags) config(cmd *cobra.Command, n *nodeFlags, c *worker.RecordConfig) error {
 	given := cmd.Flags().Changed
-	if n.all && (given(flagRecordDir) || given(flagRecord) && f.period != "off") {
-		return errors.New("--all and --record exclude each other: start a worker with -D for each server whose history you need")
-	}
 	if n.all && given(flagRules) {
 		return errors.New("--all and --rules exclude each other: start a worker with -D for each server")
 	}
@@ -74,14 +71,11 @@ func (f *recordFlags) config(cmd *cobra.Command, n *nodeFlags, c *worker.RecordC
 	default:
 		return fmt.Errorf("--record-stacks must be on or off, not %q", f.stacks)
 	}
-	if n.all || n.supervised {
-		c.Period = 0
-		return nil
-	}
-	if c.Dir == "" {
+	c.Shared = n.supervised
+	if c.Dir == "" && !n.supervised { // its supervisor makes the folders
 		c.Dir, _, _ = strings.Cut(os.Getenv("STATE_DIRECTORY"), ":")
 	}
-	if c.Dir == "" && given(flagRecord) && c.Period > 0 {
+	if c.Dir == "" && given(flagRecord) && c.Period > 0 && !n.supervised {
 		return errors.New("--record needs a directory: give it with --record-dir")
 	}
 	return c.Check()

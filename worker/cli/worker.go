@@ -56,7 +56,8 @@ With --record-dir, or under systemd with StateDirectory=, the worker records onc
 a second what each session does, with its stack. The command history prints it. The worker
 also writes a file about each stall that a rule finds; the commands incident and
 rules explain this. --rules changes the rules, and SIGHUP makes the worker read
-them again. Not with --all.
+them again. With --all, the workers record to a folder for each user id below
+the directory, and --rules is refused.
 
 For the queue the worker keeps an idle session in each database that has the
 extension, at most --sessions. Further databases take turns. The worker never
@@ -118,7 +119,7 @@ func newWorker(version string) *cobra.Command {
 			}
 			host.Frugal()
 			if every.all {
-				return every.run(cmd, args, log)
+				return every.run(cmd, args, log, cfg.Record.To())
 			}
 			ctx, stop := every.lifeline(cmd, &cfg)
 			defer stop()

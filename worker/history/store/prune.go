@@ -47,6 +47,10 @@ func closedHours(pattern string) []closedHour {
 
 // prune removes hours that are too old or too many, the oldest first, and verifies that enough space is free.
 func (w *Writer) prune(now time.Time) error {
+	most, err := w.part()
+	if err != nil {
+		return err
+	}
 	list := closedHours(filepath.Join(w.o.Dir, "cluster=*"))
 	var total int64
 	for _, h := range list {
@@ -58,7 +62,7 @@ func (w *Writer) prune(now time.Time) error {
 			return err
 		}
 		h := list[0]
-		if now.Sub(h.from.Add(time.Hour)) <= w.o.Keep && total <= w.o.Size && free >= w.o.MinFree {
+		if now.Sub(h.from.Add(time.Hour)) <= w.o.Keep && total <= most && free >= w.o.MinFree {
 			return nil
 		}
 		if err := removeHour(h.dir); err != nil {
@@ -75,6 +79,24 @@ func (w *Writer) prune(now time.Time) error {
 		return fmt.Errorf("%w: %d MB are free in %s, and %d MB must stay free", ErrNoSpace, free>>20, w.o.Dir, w.o.MinFree>>20)
 	}
 	return nil
+}
+
+// part returns how many bytes Dir may have: all of Size, or its part.
+func (w *Writer) part() (int64, error) {
+	if !w.o.Shared {
+		return w.o.Size, nil
+	}
+	entries, err := os.ReadDir(filepath.Dir(w.o.Dir))
+	if err != nil {
+		return 0, fmt.Errorf("history: %w", err)
+	}
+	folders := int64(0)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), UserFolder) && e.IsDir() {
+			folders++
+		}
+	}
+	return w.o.Size / max(1, folders), nil
 }
 
 func freeBytes(dir string) (int64, error) {

@@ -50,9 +50,23 @@ func Clusters(dir string) ([]string, error) {
 		}
 	}
 	if len(ids) == 0 {
-		return nil, fmt.Errorf("%w in %s", ErrNoHistory, dir)
+		return nil, fmt.Errorf("%w in %s%s", ErrNoHistory, dir, userFolders(entries))
 	}
 	return ids, nil
+}
+
+// userFolders is a hint to the folders of a directory to which the workers of several users record.
+func userFolders(entries []fs.DirEntry) string {
+	var names []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), UserFolder) && e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	if names == nil {
+		return ""
+	}
+	return ", but in its folders " + strings.Join(names[:min(len(names), 10)], ", ")
 }
 
 // OpenReader opens the history of the cluster with this system identifier.

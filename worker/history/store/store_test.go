@@ -397,6 +397,52 @@ func TestPrune(t *testing.T) {
 	}
 }
 
+// TestPruneShared: a folder of several has its part of the size, also after another folder was made.
+func TestPruneShared(t *testing.T) {
+	parent := t.TempDir()
+	random := rand.New(rand.NewPCG(31, 32))
+	from := time.Date(2026, 11, 28, 0, 0, 0, 0, time.UTC)
+	kept := func(dir string, size int64, shared bool) int {
+		t.Helper()
+		w, err := store.Open(store.Options{Dir: dir, Meta: meta, MinFree: 1, Size: size, Shared: shared})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		for i := range 10 {
+			if err := w.Append(sweep(random, from.Add(time.Duration(i)*time.Hour))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		hours, _ := filepath.Glob(filepath.Join(dir, "cluster=*/date=*/hour=*"))
+		return len(hours)
+	}
+	size := int64(0)
+	if n := kept(filepath.Join(parent, "one"), 1<<30, false); n != 9 {
+		t.Fatalf("%d hours", n)
+	}
+	files, _ := filepath.Glob(filepath.Join(parent, "one/cluster=*/date=*/hour=*/*"))
+	for _, f := range files {
+		st, err := os.Stat(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		size += st.Size()
+	}
+	if n := kept(filepath.Join(parent, "uid-1"), size, true); n < 8 {
+		t.Errorf("alone: %d hours", n)
+	}
+	if err := os.Mkdir(filepath.Join(parent, "uid-2"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if n := kept(filepath.Join(parent, "uid-3"), size, true); n < 1 || n > 4 {
+		t.Errorf("with a third of the size: %d hours", n)
+	}
+	if _, err := store.Clusters(parent); !errors.Is(err, store.ErrNoHistory) || !strings.Contains(err.Error(), "but in its folders uid-1, uid-2, uid-3") {
+		t.Errorf("%v", err)
+	}
+}
+
 // TestDamaged changes and cuts a closed hour's files: an error names the file, and the other hours are read.
 func TestDamaged(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")

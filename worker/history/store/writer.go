@@ -28,7 +28,13 @@ type Options struct {
 	Keep    time.Duration // hours that ended before are removed
 	Size    int64         // bytes of all clusters in Dir together; the oldest hours are removed first
 	MinFree int64         // bytes that must stay free in the file system
+	// Shared says that Size is for Dir and the folders beside it together, whose names begin with UserFolder. Each has an equal
+	// part.
+	Shared bool
 }
+
+// UserFolder is before the user id in the name of the folder to which the workers of a user record, if one service has several.
+const UserFolder = "uid-"
 
 var (
 	// ErrLocked means that another worker records the same cluster.

@@ -19,10 +19,11 @@ import (
 
 // Config configures Run; the zero value of each field but Command is a default.
 type Config struct {
-	// Command returns the command that serves the cluster in a data directory. It ends when its standard input ends.
+	// Command returns the command that serves the cluster in a data directory, whose server runs as uid. It ends when its
+	// standard input ends.
 	// Slots are numbers from 0 to Max-1. Workers that run at the same time have different slots, and a data directory
 	// keeps its slot (see slots.go). listener is the socket on which the worker accepts connections; nil: it has none.
-	Command func(dataDir string, slot int, listener *os.File) *exec.Cmd
+	Command func(dataDir string, uid, slot int, listener *os.File) *exec.Cmd
 	// Address returns the TCP address on which the worker with a slot accepts connections. nil: the workers have none.
 	Address func(slot int) string
 	// Log receives what happens to the workers.
@@ -416,7 +417,7 @@ func (s *supervisor) start(ctx context.Context, k key, c *cluster) {
 	}
 	c.slot = s.takeSlot(k, c, time.Now())
 	listener := s.ports.give(c.slot)
-	command := s.Command(c.DataDir, c.slot, listener)
+	command := s.Command(c.DataDir, c.UID, c.slot, listener)
 	command.Stdin = read
 	err = command.Start()
 	_ = read.Close()

@@ -50,7 +50,7 @@ func serve(t *testing.T, cfg Config, command ...string) (log *journal, end func(
 	log = &journal{}
 	cfg.Log = zerolog.New(log)
 	cfg.Interval = 50 * time.Millisecond
-	cfg.Command = func(string, int, *os.File) *exec.Cmd {
+	cfg.Command = func(string, int, int, *os.File) *exec.Cmd {
 		return exec.Command(command[0], command[1:]...)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -310,7 +310,7 @@ func TestFirstSlotsInOrder(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			const servers = 9
 			slots := map[string]int{}
-			s := newSupervisor(Config{Log: zerolog.Nop(), Command: func(dir string, slot int, _ *os.File) *exec.Cmd {
+			s := newSupervisor(Config{Log: zerolog.Nop(), Command: func(dir string, _, slot int, _ *os.File) *exec.Cmd {
 				slots[dir] = slot
 				return exec.Command("/nonexistent")
 			}})

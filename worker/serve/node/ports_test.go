@@ -170,7 +170,7 @@ func TestPortInUse(t *testing.T) {
 	c.Address = func(int) string { return other.Addr().String() }
 	c.ports = newPorts(c.Config)
 	listeners := 0
-	c.Command = func(_ string, _ int, listener *os.File) *exec.Cmd {
+	c.Command = func(_ string, _, _ int, listener *os.File) *exec.Cmd {
 		if listener != nil {
 			listeners++
 		}

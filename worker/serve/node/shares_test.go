@@ -48,7 +48,7 @@ func newCrowd(t *testing.T, workers int) *crowd {
 	t.Helper()
 	c := &crowd{t: t, ctx: t.Context(), present: map[key]Process{}, supervisor: newSupervisor(Config{
 		Max: workers, Log: zerolog.Nop(), Grace: time.Minute,
-		Command: func(string, int, *os.File) *exec.Cmd { return exec.Command("cat") },
+		Command: func(string, int, int, *os.File) *exec.Cmd { return exec.Command("cat") },
 	})}
 	c.proof = func(_ string, p Process) (string, error) { return p.DataDir, nil }
 	t.Cleanup(func() {
