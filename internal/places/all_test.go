@@ -125,7 +125,15 @@ func TestAll(t *testing.T) {
 	for _, s := range []*pgtest.Server{outer, inner.Server} {
 		s.Exec(t, "CREATE EXTENSION pg_stat_backtrace")
 	}
-	history := filepath.Join(t.TempDir(), "history")
+	public, err := os.MkdirTemp("", "history") // other users cannot reach the files of t.TempDir
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(public) })
+	if err := os.Chmod(public, 0o755); err != nil { //nolint:gosec // so that the workers reach their folders
+		t.Fatal(err)
+	}
+	history := filepath.Join(public, "state")
 	w := serveAll(t, history, outer.DataDir, "/srv/pg")
 	for _, s := range []*pgtest.Server{outer, inner.Server} {
 		pgtest.Wait(t, "an answer of "+s.DataDir, func() bool { return answers(t, s) })
@@ -146,7 +154,6 @@ func TestAll(t *testing.T) {
 	}
 
 	t.Run("the history of both servers", func(t *testing.T) {
-		// not in parallel: both servers run
 		for _, pid := range []int{own, its} {
 			uid := statusNumber(pid, "Uid")
 			folder := filepath.Join(history, fmt.Sprint(store.UserFolder, uid))
