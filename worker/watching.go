@@ -43,6 +43,9 @@ type watcher struct {
 	alerts map[alertKey]rules.Alert
 	// overBudget is when the log had the last line about the budget.
 	overBudget time.Time
+	// profiling is set while a profile is being taken.
+	profiling atomic.Bool
+	profiles  sync.WaitGroup
 }
 
 // incidentJob is an incident to be written.
@@ -88,6 +91,7 @@ func (v *watcher) run(ctx context.Context) {
 	wg.Go(func() { v.hook.Run(ctx) })
 	wg.Go(func() { v.reload(ctx) })
 	wg.Go(func() { v.worker.runCommands(ctx) })
+	defer v.profiles.Wait()
 	for {
 		select {
 		case <-ctx.Done():
@@ -164,16 +168,22 @@ func (v *watcher) look(l *rules.Look) {
 	}
 }
 
-// write makes the files of an incident, logs one line and queues the alert.
+// write makes the files of an incident, logs one line and queues the alert. The profile comes later: it takes its time, and other
+// incidents must not wait for it.
 func (v *watcher) write(ctx context.Context, j incidentJob) error {
 	w := v.worker
 	c, err := w.current()
 	if err != nil {
 		c = w.server()
 	}
-	i := incident.Collect(ctx, incident.Source{
+	src := incident.Source{
 		Server: c, StateDir: w.cfg.Record.Dir, Capturer: w.capturer, Program: w.cfg.Version, Identify: w.identifier(),
-	}, j.finding, j.look)
+	}
+	i := incident.Collect(ctx, src, j.finding, j.look)
+	profile := w.capturer != nil && v.profiling.CompareAndSwap(false, true)
+	if !profile {
+		i.Missing = append(i.Missing, "profile: one was taken for an earlier incident at the same time")
+	}
 	dir := incident.Dir{
 		Path: incident.DirOf(w.cfg.Record.Dir, i.Server.SystemID), Keep: j.config.Keep, Size: j.config.Size, MinFree: w.cfg.Record.MinFree,
 	}
@@ -183,10 +193,30 @@ func (v *watcher) write(ctx context.Context, j incidentJob) error {
 	}
 	w.log.WithLevel(zerolog.WarnLevel).Str("rule", j.finding.Rule).Str("summary", j.finding.Summary).Str("incident", i.ID).
 		Str("file", file).Msg("incident")
+	if profile {
+		v.profiles.Go(func() {
+			defer v.profiling.Store(false)
+			if err == nil {
+				v.addProfile(ctx, &src, &dir, i)
+			}
+		})
+	}
 	if a := alertOf(i); v.send(&j, a, file) && len(v.alerts) < maxAlerts {
 		v.alerts[alertKey{j.finding.Rule, j.finding.Cause}] = a
 	}
 	return err
+}
+
+// addProfile takes a profile, and writes the incident again.
+func (v *watcher) addProfile(ctx context.Context, src *incident.Source, dir *incident.Dir, i *incident.Incident) {
+	err := host.Catch("profile of an incident", func() error {
+		whole := *i
+		whole.Profile = incident.TakeProfile(ctx, src, i.Reason.Processes, incident.ProfileTime)
+		return dir.Complete(&whole)
+	})
+	if err != nil {
+		v.worker.log.Error().Err(err).Str("incident", i.ID).Msg("the profile of an incident was not written")
+	}
 }
 
 // end sends the end of an alert, if the alert was sent.

@@ -31,6 +31,7 @@ import (
 type incidentFlags struct {
 	recordDir, dataDir, cluster string
 	output, format, texts, note string
+	profile                     time.Duration
 	redact                      []string
 }
 
@@ -67,7 +68,10 @@ session is needed. Run the command as root or as the server's user.
 With -o FILE the result is a page, or JSON if FILE ends in .json. Only its owner
 can read it. Without -o, the command prints the most important parts.
 
-With --record-dir, the result also has the five minutes before.`
+With --record-dir, the result also has the five minutes before. Then the command
+samples all processes for 10 s (--profile), and adds where their time went. It uses
+programs in the kernel if it may load them (CAP_BPF, CAP_PERFMON), and otherwise looks
+several times a second. Both end early if they cost too much.`
 
 func newIncidentTake(version string) *cobra.Command {
 	var f incidentFlags
@@ -83,6 +87,9 @@ func newIncidentTake(version string) *cobra.Command {
 			if err := c.Check(); err != nil {
 				return usage(err)
 			}
+			if f.profile < 0 || f.profile > maxIncidentProfile {
+				return usage(fmt.Errorf("--profile must be a time from 0 to %s", maxIncidentProfile))
+			}
 			return f.take(cmd.Context(), cmd.OutOrStdout(), version)
 		},
 	}
@@ -94,6 +101,7 @@ func newIncidentTake(version string) *cobra.Command {
 		"keep `TEXTS` of queries: normalized (without values and comments), all, or off")
 	fs.StringSliceVar(&f.redact, "record-redact", nil, "keep no texts of queries of `ROLE` (may be given several times)")
 	fs.StringVar(&f.note, "note", "", "put a `TEXT` into the result")
+	fs.DurationVar(&f.profile, "profile", incident.ProfileTime, "sample the processes for a `TIME`; 0: not at all")
 	_ = cmd.MarkFlagDirname("pgdata")
 	_ = cmd.MarkFlagDirname(flagRecordDir)
 	return cmd
@@ -156,6 +164,9 @@ func newIncidentShow() *cobra.Command {
 	cmd.Flags().StringVarP(&f.output, "output", "o", "", "write to `FILE` instead of standard output")
 	return cmd
 }
+
+// maxIncidentProfile is the longest profile of an incident.
+const maxIncidentProfile = 10 * time.Minute
 
 const bundleLong = `Write an incident for somebody else to a zip file: without texts of queries, and with
 numbers in place of the names of databases, users, applications, clients, functions
@@ -331,8 +342,11 @@ func (f *incidentFlags) take(ctx context.Context, out io.Writer, version string)
 	if err != nil {
 		return err
 	}
-	i := incident.Collect(ctx, incident.Source{Server: c, StateDir: f.stateDir(), Capturer: capturer, Program: version},
-		incident.ByPerson(now, f.note), look)
+	src := incident.Source{Server: c, StateDir: f.stateDir(), Capturer: capturer, Program: version}
+	i := incident.Collect(ctx, src, incident.ByPerson(now, f.note), look)
+	if f.profile > 0 {
+		i.Profile = incident.TakeProfile(ctx, &src, nil, f.profile)
+	}
 	for _, n := range notes {
 		i.Missing = append(i.Missing, "sessions: "+n)
 	}

@@ -15,7 +15,7 @@ import (
 func checkTake(t *testing.T, dataDir, recordDir string, holder uint32) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "incident.json")
-	if status, out, errOut := run(t, "incident", "take", "-D", dataDir, "--record-dir", recordDir, "-o", file, "--note", "the note"); status != exitOK || out != "" {
+	if status, out, errOut := run(t, "incident", "take", "-D", dataDir, "--record-dir", recordDir, "-o", file, "--note", "the note", "--profile", "500ms"); status != exitOK || out != "" {
 		t.Fatalf("status %d, %s%s", status, out, errOut)
 	}
 	st, err := os.Stat(file)
@@ -34,10 +34,13 @@ func checkTake(t *testing.T, dataDir, recordDir string, holder uint32) {
 		uint32(i.Forest[0].PID) != holder || len(i.Forest[0].Blocked) != 1 || len(i.Stacks) < 2 || i.Stacks[0].Stack == nil {
 		t.Errorf("%s", text)
 	}
+	if i.Profile == nil || i.Profile.Error != "" || len(i.Profile.Stacks) == 0 {
+		t.Errorf("profile %+v", i.Profile)
+	}
 	if strings.Contains(string(text), "4711") && !strings.Contains(fmt.Sprint(holder), "4711") {
 		t.Errorf("a value of a query is in %s", text)
 	}
-	status, out, _ := run(t, "incident", "take", "-D", dataDir)
+	status, out, _ := run(t, "incident", "take", "-D", dataDir, "--profile", "0")
 	if status != exitOK || !strings.Contains(out, fmt.Sprintf("\n  %d (", holder)) || !strings.Contains(out, "ProcSleep") {
 		t.Errorf("status %d: %s", status, out)
 	}
@@ -63,6 +66,7 @@ func TestIncidentRefuses(t *testing.T) {
 		"incident list --record-dir " + empty: "no history is recorded in",
 		"incident list --record-dir " + empty + " --cluster ..": "no history is recorded for",
 		"incident take --record-query-text x":                   "must be off, normalized or all",
+		"incident take --profile 1h":                            "--profile must be a time from 0 to 10m0s",
 		"incident take -D " + empty:                             empty,
 		"rules":                                                 "give a command: list or check",
 		"rules check":                                           "accepts 1 arg",

@@ -111,6 +111,7 @@ func Anonymous(i *Incident) (*Incident, []string) {
 		out.Host.Disks = append(out.Host.Disks, clean)
 	}
 	c.parts(out, i)
+	out.Profile = c.profile(i.Profile)
 	for _, m := range i.Missing {
 		c.remove("message about a missing part", m)
 	}
@@ -267,14 +268,41 @@ func (c *cleaner) stack(s *ProcessStack) ProcessStack {
 	k.PhraseKey, k.Phrase = c.phrase(k.PhraseKey, k.Phrase)
 	k.Advice, k.Page, k.Method, k.Cut = "", identifier(k.Page), words(k.Method), ""
 	k.Function = c.number("function", k.Function)
-	k.Frames = nil
-	for _, f := range s.Stack.Frames {
+	k.Frames = c.frames(s.Stack.Frames)
+	out.Stack = &k
+	return out
+}
+
+// frames replaces the names of functions of procedural languages.
+func (c *cleaner) frames(list []string) (out []string) {
+	for _, f := range list {
 		if name, ok := strings.CutPrefix(f, recorder.Procedural); ok {
 			f = recorder.Procedural + c.number("function", name)
 		}
-		k.Frames = append(k.Frames, f)
+		out = append(out, f)
 	}
-	out.Stack = &k
+	return out
+}
+
+// profile copies a profile without names that users have chosen.
+func (c *cleaner) profile(l *Profile) *Profile {
+	if l == nil {
+		return nil
+	}
+	c.remove("message about a missing part", l.Error)
+	out := &Profile{
+		Since: l.Since, Seconds: l.Seconds, Method: words(l.Method), Cost: l.Cost, Stopped: l.Stopped, LeftOut: l.LeftOut, Stacks: []ProfileStack{},
+	}
+	for i := range l.Stacks {
+		s := &l.Stacks[i]
+		wait, event, _ := strings.Cut(s.Wait, ":")
+		if wait = identifier(wait); event != "" {
+			wait += ":" + identifier(event)
+		}
+		out.Stacks = append(out.Stacks, ProfileStack{
+			Seconds: s.Seconds, Processes: s.Processes, Type: c.backendType(s.Type), Wait: wait, Frames: c.frames(s.Frames),
+		})
+	}
 	return out
 }
 

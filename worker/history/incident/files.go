@@ -78,6 +78,15 @@ func (d *Dir) Write(i *Incident) (string, error) {
 	return html, nil
 }
 
+// Complete writes an incident that has got further parts again. It does nothing if the incident was removed meanwhile.
+func (d *Dir) Complete(i *Incident) error {
+	if _, err := os.Lstat(filepath.Join(d.Path, i.ID+".json")); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	_, err := d.Write(i)
+	return err
+}
+
 // make makes the directory if it is missing, and verifies that it belongs to this user alone.
 func (d *Dir) make() error {
 	if err := os.Mkdir(d.Path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {

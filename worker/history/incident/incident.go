@@ -53,6 +53,8 @@ type Incident struct {
 	Memory []ProcessMemory `json:"memory,omitempty"`
 	Plans  []ProcessPlan   `json:"plans,omitempty"`
 	WAL    *WAL            `json:"wal,omitempty"`
+	// Profile has the seconds after. It is absent while it is being taken.
+	Profile *Profile `json:"profile,omitempty"`
 	// History has the minutes before.
 	History History `json:"history"`
 	// Settings are the postmaster's values of some settings, in their units.

@@ -86,6 +86,7 @@ func Page(i *Incident) []byte {
 	v.sessionTable()
 	v.stackList()
 	v.parts()
+	v.profile()
 	v.before()
 	v.serverAndHost()
 	return []byte(v.b.String())
@@ -277,6 +278,29 @@ func (v *pageView) parts() {
 		for _, s := range w.Senders {
 			v.put("<p>WAL sender {}: sent {}, write {}, flush {}, apply {}</p>\n", number(s.PID), s.Sent, s.Write, s.Flush, s.Apply)
 		}
+	}
+}
+
+// profile writes the stacks with the most time.
+func (v *pageView) profile() {
+	l := v.incident.Profile
+	if l == nil {
+		return
+	}
+	v.put("\n<h2>{}</h2>\n", l.title())
+	v.put(`<p class="dim">Time on and off the processor. Idle sessions do not count. Method: {}; {} s of processor time.</p>`+"\n",
+		l.Method, strconv.FormatFloat(l.Cost, 'f', 2, 64))
+	v.optional("<p>{}</p>\n", l.Error)
+	for j := range l.Stacks {
+		s := &l.Stacks[j]
+		v.put("<details><summary>{}</summary>\n<pre>", s.title())
+		for _, f := range s.Frames {
+			v.put("{}\n", f)
+		}
+		v.raw("</pre></details>\n")
+	}
+	if l.LeftOut > 0 {
+		v.put("<p>{} further stacks are left out.</p>\n", number(l.LeftOut))
 	}
 }
 

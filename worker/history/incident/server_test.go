@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -158,6 +159,8 @@ func TestStalls(t *testing.T) {
 		t.Errorf("the bundle has the position %q", clean.Server.Position)
 	}
 
+	s.checkProfiles(f)
+
 	s.only(rules.IdleBlocks)
 	if f := s.expect(rules.IdleBlocks); f.Root != int32(holder.PgConn().PID()) {
 		t.Errorf("%+v", f)
@@ -284,5 +287,37 @@ func (s *scene) checkIncident(i *Incident, f rules.Finding) {
 	}
 	if err := Bundle(&b, read); err != nil {
 		s.t.Error(err)
+	}
+}
+
+// checkProfiles takes a profile by programs in the kernel, if they can be loaded, and one without them: both find the session that
+// waits, with its stack, and no idle session. A profile without room for its cost ends early.
+func (s *scene) checkProfiles(f rules.Finding) {
+	s.t.Helper()
+	ctx := s.t.Context()
+	src := &Source{Server: s.c, Capturer: s.capturer}
+	sampled := &Profile{}
+	g := groups{}
+	if err := sampled.sample(ctx, src, f.Processes, time.Second, g, time.Hour); err != nil || sampled.Stopped {
+		s.t.Errorf("%+v, %v", sampled, err)
+	}
+	sampled.Stacks, _ = g.list()
+	whole := TakeProfile(ctx, src, f.Processes, time.Second)
+	if whole.Error != "" || whole.Method == ByKernel && whole.Seconds <= 0 {
+		s.t.Errorf("%+v", whole)
+	}
+	for _, p := range []*Profile{sampled, whole} {
+		if !slices.ContainsFunc(p.Stacks, func(k ProfileStack) bool {
+			return strings.HasPrefix(k.Wait, "Lock:") && slices.Contains(k.Frames, "ProcSleep") && k.Seconds > 0 && k.Processes == 1
+		}) {
+			s.t.Errorf("the waiting session is not in the profile by %s: %+v", p.Method, p.Stacks)
+		}
+		if slices.ContainsFunc(p.Stacks, func(k ProfileStack) bool { return strings.HasPrefix(k.Wait, "Activity:") }) {
+			s.t.Errorf("a process without work is in the profile: %+v", p.Stacks)
+		}
+	}
+	costly := &Profile{}
+	if err := costly.sample(ctx, src, f.Processes, time.Minute, groups{}, 0); err != nil || !costly.Stopped {
+		s.t.Errorf("%+v, %v", costly, err)
 	}
 }

@@ -53,6 +53,9 @@ func Text(out io.Writer, i *Incident) error {
 		}
 	}
 	i.textParts(p)
+	if i.Profile != nil {
+		i.Profile.text(p)
+	}
 	p("\n%s, %d processors, load %s", line(i.Host.Name), i.Host.Processors, line(i.Host.Load))
 	for _, d := range i.Host.Disks {
 		if d.Error != "" {
@@ -127,6 +130,48 @@ func (n *PlanNode) mark() string {
 		return " (was running)"
 	}
 	return ""
+}
+
+// text prints the stacks with the most time.
+func (l *Profile) text(p func(format string, args ...any)) {
+	const most, innermost = 10, 8
+	p("\n%s:", l.title())
+	if l.Error != "" {
+		p("  %s", line(l.Error))
+	}
+	for i := range l.Stacks[:min(most, len(l.Stacks))] {
+		s := &l.Stacks[i]
+		p("  %s: %s", s.title(), line(strings.Join(s.Frames[:min(innermost, len(s.Frames))], " < ")))
+	}
+	if n := len(l.Stacks) + l.LeftOut - most; n > 0 {
+		p("  %d further stacks are left out", n)
+	}
+}
+
+// title describes the profile.
+func (l *Profile) title() string {
+	text := fmt.Sprintf("Where the time went from %s on, for %.1f s", clock(l.Since), l.Seconds)
+	if l.Stopped {
+		text += " (ended early, because it cost too much)"
+	}
+	return text
+}
+
+// title describes the processes.
+func (s *ProfileStack) title() string {
+	text := fmt.Sprintf("%.2f s of %d ", s.Seconds, s.Processes)
+	if s.Processes == 1 {
+		text += "process"
+	} else {
+		text += "processes"
+	}
+	if s.Type != "" {
+		text += " (" + line(s.Type) + ")"
+	}
+	if s.Wait != "" {
+		text += ", waiting for " + line(s.Wait)
+	}
+	return text
 }
 
 // text prints the positions that are known.
