@@ -119,7 +119,7 @@ func segment(name string) bool {
 }
 
 // procs asks the kernel about the processes of the rows.
-func procs(rows []store.Row, sessions []moment.Session) map[int32]rules.Proc {
+func (r *Recorder) procs(rows []store.Row, sessions []moment.Session) map[int32]rules.Proc {
 	local := make(map[int32]int, len(sessions))
 	for i := range sessions {
 		local[int32(sessions[i].ServerPID)] = sessions[i].PID
@@ -130,14 +130,11 @@ func procs(rows []store.Row, sessions []moment.Session) map[int32]rules.Proc {
 		if pid == 0 || rows[i].Ended || atRest(&rows[i]) {
 			continue
 		}
-		if st, err := procfs.ReadStatus(pid); err == nil {
-			p := rules.Proc{State: st.State, Switches: st.VoluntarySwitches + st.InvoluntarySwitches}
-			if p.State == 'R' {
-				p.Ran = ran(pid)
-			}
+		if p, ok := r.statuses.read(identity{rows[i].PID, rows[i].Start}, pid); ok {
 			found[rows[i].PID] = p
 		}
 	}
+	r.statuses.end()
 	return found
 }
 

@@ -92,6 +92,7 @@ type Recorder struct {
 	slots     int           // of connections
 	waited    time.Duration // of this thread for a processor
 	stacks    *stackTaker   // nil: no stacks
+	statuses  statuses      // of processes
 	told      string        // the error that was reported last
 }
 
@@ -148,6 +149,7 @@ func (r *Recorder) Run(ctx context.Context) {
 }
 
 func (r *Recorder) close() {
+	r.statuses.close()
 	if r.writer != nil {
 		r.report(r.writer.Close())
 		r.writer = nil
@@ -155,7 +157,10 @@ func (r *Recorder) close() {
 }
 
 // forget drops the readers of the server's memory.
-func (r *Recorder) forget() { r.state, r.locks, r.noLocks = nil, nil, nil }
+func (r *Recorder) forget() {
+	r.state, r.locks, r.noLocks = nil, nil, nil
+	r.statuses.close()
+}
 
 // report calls Report if the error has changed.
 func (r *Recorder) report(err error) {
@@ -341,7 +346,7 @@ func (r *Recorder) read(now time.Time) (s seen, err error) {
 		s.notes = append(s.notes, fmt.Sprintf("blockers of %d sessions are not known", incomplete))
 	}
 	if r.o.Watch != nil || r.stacks != nil {
-		s.procs = procs(rows, m.Sessions)
+		s.procs = r.procs(rows, m.Sessions)
 	}
 	s.rows = append(rows, r.ended(rows, m.Sessions, m.Missing)...)
 	return s, nil

@@ -1,0 +1,113 @@
+package recorder
+
+import (
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/worker/history/rules"
+)
+
+// maxKept bounds the descriptors that are kept between sweeps.
+const maxKept = 2000
+
+// statuses reads the states and the context switches of processes. For a process that sleeps and has not run since, it reads the
+// number of its time slices only, from a descriptor that it keeps: /proc/PID/status costs ten times as much.
+type statuses struct {
+	known map[identity]*keptStatus
+	files int
+}
+
+// keptStatus is what was read of a process before.
+type keptStatus struct {
+	file   *os.File // of its schedstat; nil: none is kept
+	slices uint64   // before the status was read; 0: not known
+	proc   rules.Proc
+	sweep  bool // it is in this sweep
+}
+
+// read returns the state of a process. The identity is the server's; pid is as this program sees it.
+func (s *statuses) read(id identity, pid int) (rules.Proc, bool) {
+	if s.known == nil {
+		s.known = map[identity]*keptStatus{}
+	}
+	k := s.known[id]
+	if k == nil {
+		k = &keptStatus{}
+		s.known[id] = k
+		if s.files < maxKept {
+			if f, err := os.Open("/proc/" + strconv.Itoa(pid) + "/schedstat"); err == nil {
+				k.file = f
+				s.files++
+			}
+		}
+	}
+	k.sweep = true
+	slices := k.timeSlices()
+	if slices != 0 && slices == k.slices && k.proc.State == 'S' {
+		return k.proc, true
+	}
+	k.slices = 0
+	st, err := procfs.ReadStatus(pid)
+	if err != nil {
+		return rules.Proc{}, false
+	}
+	k.slices = slices
+	k.proc = rules.Proc{State: st.State, Switches: st.VoluntarySwitches + st.InvoluntarySwitches}
+	if st.State == 'R' {
+		k.proc.Ran = ran(pid)
+	}
+	return k.proc, true
+}
+
+// timeSlices returns how often the process got a processor; 0: not known. The kernel does not let a descriptor read another process
+// that has got the same PID.
+func (k *keptStatus) timeSlices() uint64 {
+	const column, most = 2, 128
+	if k.file == nil {
+		return 0
+	}
+	var b [most]byte
+	n, err := unix.Pread(int(k.file.Fd()), b[:], 0)
+	if err != nil || n <= 0 {
+		return 0
+	}
+	fields := strings.Fields(string(b[:n]))
+	if len(fields) <= column {
+		return 0
+	}
+	slices, err := strconv.ParseUint(fields[column], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return slices
+}
+
+// end ends a sweep: it forgets the processes that were not in it.
+func (s *statuses) end() {
+	for id, k := range s.known {
+		if k.sweep {
+			k.sweep = false
+			continue
+		}
+		s.forget(id, k)
+	}
+}
+
+func (s *statuses) forget(id identity, k *keptStatus) {
+	if k.file != nil {
+		_ = k.file.Close()
+		s.files--
+	}
+	delete(s.known, id)
+}
+
+// close forgets all processes.
+func (s *statuses) close() {
+	for id, k := range s.known {
+		s.forget(id, k)
+	}
+}
