@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -18,7 +19,7 @@ import (
 //
 //nolint:funlen // one story
 func servers(t *testing.T, shared *site) {
-	s := faulty(t, shared, "restart_after_crash = on")
+	s := faulty(t, shared, "restart_after_crash = on", "max_connections = 20")
 	w := s.work(t)
 	answers := func(t *testing.T) {
 		t.Helper()
@@ -105,6 +106,21 @@ func servers(t *testing.T, shared *site) {
 	if w.gone() {
 		t.Error("the worker has not outlived all of it")
 	}
+	t.Run("all connection slots taken", func(t *testing.T) {
+		_ = w.end(syscall.SIGTERM)
+		s.Exec(t, "CREATE ROLE spare LOGIN REPLICATION")
+		target, plain := s.idle(t, "plain"), s.connect(t, "plain", "postgres")
+		pgtest.Wait(t, "no slot is free", func() bool {
+			_, err := pgxConnect(t, s.DSN(s.User, "postgres"))
+			return err != nil && strings.Contains(err.Error(), "53300")
+		})
+		s.launch(t, s.AsServerUser(exec.Command(programs.worker, s.workerArguments([]string{"--fallback-connection", "user=spare"})...)))
+		pgtest.Wait(t, "an ordinary role gets a stack", func() bool {
+			got, _ := plain.try(t.Context(), ask1(target))
+			return frame.MatchString(got)
+		})
+		s.Stop("fast") // a WAL sender does not delay it
+	})
 }
 
 // fakeTime is where Debian has the library of package libfaketime.
