@@ -23,7 +23,7 @@ const (
 type Engine struct {
 	config Config
 	waits  map[waitKey]*wait
-	causes map[string]time.Time // when each name of a cause was seen last
+	causes map[string]time.Time // names of causes, and when a look lacked each first; zero: the last look had it, or proved nothing
 	fired  []time.Time          // incidents of the last hour
 	open   []stall              // incidents whose cause has not gone
 	loops  map[loopKey]*loop
@@ -49,10 +49,10 @@ type wait struct {
 	grew  time.Time // when the end of WAL was first seen to be another
 }
 
-// stall is an incident whose cause lasts.
+// stall is an incident whose cause lasts. Absent is when a look lacked it first after seen; zero: none did.
 type stall struct {
-	finding Finding
-	seen    time.Time
+	finding      Finding
+	seen, absent time.Time
 }
 
 // Result has the findings of a look.
@@ -86,7 +86,7 @@ func (e *Engine) Change(c Config) { e.config = c }
 
 // Known makes a cause an incident that has been reported at a time, such as before a restart of the worker.
 func (e *Engine) Known(cause string, at time.Time) {
-	if at.After(e.causes[cause]) {
+	if last, known := e.causes[cause]; !known || at.After(last) {
 		e.causes[cause] = at
 	}
 }
@@ -109,7 +109,7 @@ func (e *Engine) Look(l *Look) Result {
 		})
 	}
 	merged := merge(found)
-	result := e.choose(merged, l.Time)
+	result := e.choose(merged, l)
 	result.Ended = e.end(merged, result.New, l)
 	if !l.Unread && !l.Partial { // otherwise a session that is absent may still wait
 		for k, w := range e.waits {
@@ -150,20 +150,24 @@ func merge(found []Finding) []Finding {
 	return list
 }
 
-// choose returns the findings whose cause is new, within the budget.
-func (e *Engine) choose(found []Finding, now time.Time) (r Result) {
-	for k, seen := range e.causes {
-		if now.Sub(seen) >= e.config.Cooldown {
+// choose returns the findings whose cause is new, within the budget. Only a look with all sessions proves that a cause is absent:
+// while the worker does not look, a stall may well last.
+func (e *Engine) choose(found []Finding, l *Look) (r Result) {
+	now := l.Time
+	for k, absent := range e.causes {
+		if !absent.IsZero() && now.Sub(absent) >= e.config.Cooldown {
 			delete(e.causes, k)
 		}
 	}
+	present := map[string]bool{}
 	e.fired = slices.DeleteFunc(e.fired, func(t time.Time) bool { return now.Sub(t) >= time.Hour })
 	for i := range found {
 		f := found[i]
-		known := slices.ContainsFunc(f.keys, func(k string) bool { return !e.causes[k].IsZero() })
+		isKnown := func(k string) bool { _, ok := e.causes[k]; return ok }
+		known := slices.ContainsFunc(f.keys, isKnown)
 		for _, k := range f.keys {
-			if len(e.causes) < maxCauses || !e.causes[k].IsZero() {
-				e.causes[k] = now
+			if present[k] = true; len(e.causes) < maxCauses || isKnown(k) {
+				e.causes[k] = time.Time{}
 			}
 		}
 		switch {
@@ -173,6 +177,13 @@ func (e *Engine) choose(found []Finding, now time.Time) (r Result) {
 		default:
 			e.fired = append(e.fired, now)
 			r.New = append(r.New, f)
+		}
+	}
+	if !l.Unread && !l.Partial {
+		for k, absent := range e.causes {
+			if absent.IsZero() && !present[k] {
+				e.causes[k] = now
+			}
 		}
 	}
 	return r
@@ -187,7 +198,7 @@ func (e *Engine) end(found, fired []Finding, l *Look) (ended []Ended) {
 			if !common(found[j].keys, o.finding.keys) {
 				continue
 			}
-			o.seen = l.Time
+			o.seen, o.absent = l.Time, time.Time{}
 			for _, k := range found[j].keys {
 				if len(o.finding.keys) < maxProcesses && !slices.Contains(o.finding.keys, k) {
 					o.finding.keys = append(o.finding.keys, k)
@@ -201,14 +212,19 @@ func (e *Engine) end(found, fired []Finding, l *Look) (ended []Ended) {
 		if e.open = slices.DeleteFunc(e.open, same); len(e.open) < maxOpen {
 			f := fired[i]
 			f.keys = slices.Clone(f.keys)
-			e.open = append(e.open, stall{f, l.Time})
+			e.open = append(e.open, stall{finding: f, seen: l.Time})
 		}
 	}
 	if l.Unread || l.Partial {
 		return nil
 	}
+	for i := range e.open {
+		if o := &e.open[i]; o.absent.IsZero() && !o.seen.Equal(l.Time) {
+			o.absent = l.Time
+		}
+	}
 	e.open = slices.DeleteFunc(e.open, func(o stall) bool {
-		over := l.Time.Sub(o.seen) >= e.config.Cooldown && !o.seen.Equal(l.Time)
+		over := !o.absent.IsZero() && l.Time.Sub(o.absent) >= e.config.Cooldown
 		if over {
 			ended = append(ended, Ended{o.finding, o.seen})
 		}

@@ -225,6 +225,34 @@ func TestCooldown(t *testing.T) {
 	}
 }
 
+// TestGap has a stall that lasts while the worker does not look for longer than the cool-down, and one that ends meanwhile.
+func TestGap(t *testing.T) {
+	t.Parallel()
+	for _, ends := range []bool{false, true} {
+		c := newClock(Default())
+		c.rows = []store.Row{c.waiter(2, 1), {PID: 1, XactStart: 5}}
+		if got := c.run(time.Minute); got != "lock_wait at 10s" {
+			t.Fatal(got)
+		}
+		for range 2 {
+			c.at = c.at.Add(time.Hour) // such as while the worker is stopped
+			if got := c.run(time.Minute); got != "" {
+				t.Errorf("%q after an hour without a look", got)
+			}
+		}
+		rows := c.rows
+		c.rows = nil
+		c.run(0)
+		if ends {
+			c.run(11 * time.Minute)
+		}
+		c.rows = rows
+		if got := c.run(time.Minute); (got != "") != ends {
+			t.Errorf("%q after the stall ended: %v", got, ends)
+		}
+	}
+}
+
 // TestConvoy has one table, whose lock passes from one waiter to the next.
 func TestConvoy(t *testing.T) {
 	t.Parallel()
