@@ -113,7 +113,7 @@ func (w *Worker) record(ctx context.Context) {
 	defer wg.Wait()
 	if watcher != nil {
 		watcher.remember()
-		o.Watch = watcher.look
+		o.Watch, o.Next = watcher.look, watcher.engine.Next
 		wg.Go(func() { watcher.run(ctx) })
 	}
 	recorder.New(o).Run(ctx)

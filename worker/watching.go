@@ -63,8 +63,9 @@ type alertKey struct{ rule, cause string }
 // maxAlerts bounds the alerts whose ends are sent.
 const maxAlerts = 1000
 
-// maxIncidentJobs bounds the incidents that wait to be written.
-const maxIncidentJobs = 8
+// maxIncidentJobs bounds the incidents that wait to be written, and the ends of alerts. It is more than the default budget: one cause,
+// such as a full disk, can begin many stalls at once.
+const maxIncidentJobs = 100
 
 // newWatcher returns a watcher; nil: the rules are off.
 func (w *Worker) newWatcher() (*watcher, error) {

@@ -57,6 +57,9 @@ type Options struct {
 	Version string
 	// Watch, if not nil, gets each look at the sessions, also while the store cannot be written. It must not block.
 	Watch func(*rules.Look)
+	// Next, if not nil, returns how long after the last look the next one is useful to Watch; 0: it is useful at no other time than
+	// the next sweep. If the period is longer than a second, the recorder looks then, and writes nothing.
+	Next func() time.Duration
 	// TakeStack, if not nil, returns the stack of a process without stopping it, within about the limit.
 	TakeStack func(ctx context.Context, pid int, limit time.Duration) (*Stack, error)
 	// Report receives a message when recording begins to fail, with the error, and when it works again, with nil. It is
@@ -125,27 +128,63 @@ func (r *Recorder) Run(ctx context.Context) {
 	runtime.LockOSThread() // the cost is the processor time of this thread
 	defer runtime.UnlockOSThread()
 	defer r.close()
-	planned := time.Now()
+	planned, begin := time.Now(), time.Time{}
 	for {
-		timer := time.NewTimer(time.Until(planned))
+		at, only := r.nextLook(begin, planned)
+		timer := time.NewTimer(time.Until(at))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return
 		case <-timer.C:
 		}
-		begin, used := time.Now(), threadTime()
-		err := host.Catch("recorder", func() error { return r.Sweep(begin, begin.Sub(planned)) })
-		r.report(err)
+		used := threadTime()
+		begin = time.Now()
+		err := host.Catch("recorder", func() error {
+			if only {
+				r.glance(begin)
+				return nil
+			}
+			return r.Sweep(begin, begin.Sub(planned))
+		})
 		var failed *host.Panic
 		if errors.As(err, &failed) { // its state may be wrong
 			r.forget()
 		}
+		if only && err == nil {
+			r.cost.spend(threadTime() - used)
+			continue
+		}
+		r.report(err)
 		r.cost.add(begin, threadTime()-used)
 		for planned = planned.Add(r.cost.period); !planned.After(time.Now()); {
 			planned = planned.Add(r.cost.period)
 		}
 	}
+}
+
+// evidence is how late a look for the rules may be.
+const evidence = time.Second
+
+// nextLook returns when to look after a look, and whether that is a look for the rules only. Such looks are at least a second
+// apart, and there are none while the sweeps are rare because of their cost.
+func (r *Recorder) nextLook(last, planned time.Time) (at time.Time, only bool) {
+	if r.o.Next == nil || last.IsZero() || r.cost.period > r.o.Period {
+		return planned, false
+	}
+	next := r.o.Next()
+	if at = last.Add(max(next, evidence)); next <= 0 || planned.Sub(at) <= evidence {
+		return planned, false
+	}
+	return at, true
+}
+
+// glance looks for the rules between two sweeps. The next sweep reports an error, if that lasts.
+func (r *Recorder) glance(now time.Time) {
+	saw, err := r.read(now)
+	l := r.look(now, 0, &saw, err)
+	l.Stacks = nil // they are of the last sweep
+	r.o.Watch(l)
 }
 
 func (r *Recorder) close() {
@@ -430,6 +469,9 @@ type meter struct {
 	used           time.Duration
 	sweeps         int
 }
+
+// spend counts the time of a look between two sweeps.
+func (m *meter) spend(used time.Duration) { m.used += used }
 
 // add counts a sweep. At the end of a span it chooses the period.
 func (m *meter) add(at time.Time, used time.Duration) {

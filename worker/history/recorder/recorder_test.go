@@ -128,6 +128,52 @@ func TestMeter(t *testing.T) {
 	}
 }
 
+// TestLooksBetweenSweeps has waits whose times are over between two sweeps.
+func TestLooksBetweenSweeps(t *testing.T) {
+	t.Parallel()
+	last := time.Unix(1_800_000_000, 0)
+	for _, c := range []struct {
+		period, slow, next, want time.Duration // want 0: the next sweep
+	}{
+		{10 * time.Second, 0, 0, 0},
+		{10 * time.Second, 0, 3 * time.Second, 3 * time.Second},
+		{10 * time.Second, 0, time.Millisecond, time.Second}, // not more often than once a second
+		{10 * time.Second, 0, 9 * time.Second, 0},            // the sweep is soon
+		{10 * time.Second, 0, time.Hour, 0},
+		{time.Second, 0, 10 * time.Millisecond, 0},
+		{time.Second, 10 * time.Second, 3 * time.Second, 0}, // the sweeps cost too much
+	} {
+		r := New(Options{Period: c.period, Next: func() time.Duration { return c.next }})
+		r.cost.period = max(c.period, c.slow)
+		planned := last.Add(r.cost.period)
+		want := planned
+		if c.want > 0 {
+			want = last.Add(c.want)
+		}
+		if at, only := r.nextLook(last, planned); !at.Equal(want) || only != (c.want > 0) {
+			t.Errorf("%+v: %s after the last look, only %v", c, at.Sub(last), only)
+		}
+	}
+	looks := make(chan *rules.Look, 10)
+	r := New(Options{
+		Store: store.Options{Dir: filepath.Join(t.TempDir(), "state")}, DataDir: t.TempDir(), Period: time.Hour,
+		Server: func() (cluster.Cluster, error) { return cluster.Cluster{}, errors.New("no server") },
+		Watch:  func(l *rules.Look) { looks <- l },
+		Next:   func() time.Duration { return time.Millisecond },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.Run(ctx)
+	}()
+	for range 3 {
+		<-looks
+	}
+	cancel()
+	<-done
+}
+
 // TestReportsOncePerChange has a store that cannot be opened, a panic, and a store that works. The server does not run.
 func TestReportsOncePerChange(t *testing.T) {
 	data := t.TempDir()

@@ -17,6 +17,7 @@ const (
 	maxProcesses = 200
 	maxOpen      = 1000
 	forgotten    = 5 * time.Minute // a wait that was not seen for so long has ended
+	jitter       = 20              // looks may come early by this part of the period; see age
 )
 
 // Engine applies rules to one look after the other. It must be used by one goroutine at a time.
@@ -27,8 +28,9 @@ type Engine struct {
 	fired  []time.Time          // incidents of the last hour
 	open   []stall              // incidents whose cause has not gone
 	loops  map[loopKey]*loop
-	last   time.Time // of the last look
-	whole  bool      // the last look had all sessions
+	next   time.Duration // until the time of a wait is over, after the last look; 0: there is none
+	last   time.Time     // of the last look
+	whole  bool          // the last look had all sessions
 }
 
 // waitKey is the identity of a wait.
@@ -84,6 +86,10 @@ func (e *Engine) Config() Config { return e.config }
 // Change replaces the rules. Waits and causes that are known stay.
 func (e *Engine) Change(c Config) { e.config = c }
 
+// Next returns how long after the last look the time of a rule is over for a wait that lasts; 0: there is no such wait. A look at
+// that time finds it at once.
+func (e *Engine) Next() time.Duration { return e.next }
+
 // Known makes a cause an incident that has been reported at a time, such as before a restart of the worker.
 func (e *Engine) Known(cause string, at time.Time) {
 	if last, known := e.causes[cause]; !known || at.After(last) {
@@ -94,6 +100,7 @@ func (e *Engine) Known(cause string, at time.Time) {
 // Look applies the rules.
 func (e *Engine) Look(l *Look) Result {
 	var found []Finding
+	e.next = 0
 	if !l.Unread {
 		v := e.view(l)
 		for _, rule := range []func(*view) []Finding{
@@ -258,6 +265,9 @@ func (e *Engine) view(l *Look) *view {
 // age returns how long a wait has lasted. Begin is its start in microseconds since 1970 by the server's clock; 0: not
 // known, then it begins when it is seen first. After the first look, time is measured by the monotonic clock. A wait that
 // the last look did not have is not older than that look, whatever the wall clock says.
+//
+// A look comes some milliseconds early or late. So a wait that lacks a small part of the rule's time counts as complete: otherwise half of
+// the waits without a known start would be found a period later.
 func (v *view) age(k waitKey, begin int64) time.Duration {
 	w := v.e.waits[k]
 	if w == nil {
@@ -271,7 +281,17 @@ func (v *view) age(k waitKey, begin int64) time.Duration {
 		v.e.waits[k] = w
 	}
 	w.seen = v.Time
-	return w.base + max(0, v.Time.Sub(w.first))
+	age := w.base + max(0, v.Time.Sub(w.first))
+	if rule := v.e.config.Rule(k.rule); rule != nil && age < rule.After {
+		left := rule.After - age
+		if left <= min(v.Period, rule.After)/jitter {
+			return rule.After
+		}
+		if v.e.next == 0 || left < v.e.next {
+			v.e.next = left
+		}
+	}
+	return age
 }
 
 // key returns the identity of what a session does under a rule.

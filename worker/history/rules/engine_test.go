@@ -253,6 +253,42 @@ func TestGap(t *testing.T) {
 	}
 }
 
+// TestJitter has looks that come some milliseconds early.
+func TestJitter(t *testing.T) {
+	t.Parallel()
+	for early, want := range map[time.Duration]string{10 * time.Millisecond: "commit_wait at 10", 100 * time.Millisecond: ""} {
+		c := newClock(Default())
+		c.rows = []store.Row{{PID: 1, WaitType: "IPC", WaitEvent: "SyncRep", XactStart: 7}}
+		c.run(8 * time.Second)
+		c.at = c.at.Add(time.Second - early)
+		if got := c.run(0); (got != "") != (want != "") {
+			t.Errorf("%q at 10 s less %s", got, early)
+		}
+	}
+}
+
+// TestNext has two waits, and the time until the first of them is found.
+func TestNext(t *testing.T) {
+	t.Parallel()
+	c := newClock(Default())
+	if c.run(0); c.e.Next() != 0 {
+		t.Errorf("%s without a wait", c.e.Next())
+	}
+	c.rows = []store.Row{c.waiter(2, 1), {PID: 1, XactStart: 5}}
+	c.at = c.at.Add(3 * time.Second)
+	c.rows = append(c.rows, c.waiter(4, 3), store.Row{PID: 3, XactStart: 6})
+	if c.run(0); c.e.Next() != 7*time.Second { // run moves the clock by a second after each look
+		t.Errorf("%s to the end of a wait that began 3 s ago", c.e.Next())
+	}
+	c.at = c.at.Add(c.e.Next() - time.Second)
+	if got := c.run(0); got != "lock_wait at 0s" || c.e.Next() <= 0 || c.e.Next() > 4*time.Second {
+		t.Errorf("%q, then %s", got, c.e.Next())
+	}
+	if c.e.Look(&Look{Time: c.at, Unread: true}); c.e.Next() != 0 {
+		t.Errorf("%s without sessions", c.e.Next())
+	}
+}
+
 // TestConvoy has one table, whose lock passes from one waiter to the next.
 func TestConvoy(t *testing.T) {
 	t.Parallel()
