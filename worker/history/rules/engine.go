@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -16,6 +17,7 @@ const (
 	maxCauses    = 10_000
 	maxProcesses = 200
 	maxOpen      = 1000
+	maxKeys      = 1000            // of an incident
 	forgotten    = 5 * time.Minute // a wait that was not seen for so long has ended
 	jitter       = 20              // looks may come early by this part of the period; see age
 )
@@ -49,6 +51,7 @@ type wait struct {
 	seen  time.Time
 	end   uint64    // of the WAL at that time
 	grew  time.Time // when the end of WAL was first seen to be another
+	root  int32     // the process behind which it waited at the last look that had blockers; 0: not known
 }
 
 // stall is an incident whose cause lasts. Absent is when a look lacked it first after seen; zero: none did.
@@ -137,12 +140,21 @@ func (e *Engine) Look(l *Look) Result {
 // merge makes one finding of those with a common cause. The first of them counts, with the processes of all.
 func merge(found []Finding) []Finding {
 	var list []Finding
+	owners := map[string]int{}
 	for _, f := range found {
-		f.keys = append([]string{f.Cause}, f.keys...)
-		i := slices.IndexFunc(list, func(o Finding) bool {
-			return slices.ContainsFunc(f.keys, func(k string) bool { return slices.Contains(o.keys, k) })
-		})
-		if i < 0 {
+		f.keys = slices.DeleteFunc(append([]string{f.Cause}, f.keys...), func(k string) bool { return k == "" })
+		i := len(list)
+		for _, k := range f.keys {
+			if j, ok := owners[k]; ok {
+				i = min(i, j)
+			}
+		}
+		for _, k := range f.keys {
+			if _, ok := owners[k]; !ok {
+				owners[k] = i
+			}
+		}
+		if i == len(list) {
 			list = append(list, f)
 			continue
 		}
@@ -199,15 +211,27 @@ func (e *Engine) choose(found []Finding, l *Look) (r Result) {
 // end returns the incidents that are over. An incident ends when its cause has been absent for the cool-down, because a cause
 // that returns earlier is no new incident. A look that lacks sessions does not end any.
 func (e *Engine) end(found, fired []Finding, l *Look) (ended []Ended) {
+	owners := map[string]int{}
+	for j := range found {
+		for _, k := range found[j].keys {
+			owners[k] = j
+		}
+	}
 	for i := range e.open {
 		o := &e.open[i]
-		for j := range found {
-			if !common(found[j].keys, o.finding.keys) {
-				continue
+		joined := map[int]bool{}
+		known := make(map[string]bool, len(o.finding.keys))
+		for _, k := range o.finding.keys {
+			known[k] = true
+			if j, ok := owners[k]; ok {
+				joined[j] = true
 			}
+		}
+		for j := range joined {
 			o.seen, o.absent = l.Time, time.Time{}
 			for _, k := range found[j].keys {
-				if len(o.finding.keys) < maxProcesses && !slices.Contains(o.finding.keys, k) {
+				if len(o.finding.keys) < maxKeys && !known[k] {
+					known[k] = true
 					o.finding.keys = append(o.finding.keys, k)
 				}
 			}
@@ -238,10 +262,6 @@ func (e *Engine) end(found, fired []Finding, l *Look) (ended []Ended) {
 		return over
 	})
 	return ended
-}
-
-func common(a, b []string) bool {
-	return slices.ContainsFunc(a, func(k string) bool { return slices.Contains(b, k) })
 }
 
 // view is a look with its sessions by process id.
@@ -366,10 +386,7 @@ func diskSleeps(v *view) []Finding {
 		if r.Ended || !known || p.State != 'D' {
 			continue
 		}
-		// The wait event may change its name by itself, but not without a run.
-		k := key(DiskSleep, r, int64(p.Switches))
-		k.event = ""
-		if age := v.age(k, 0); age >= rule.After {
+		if age := v.age(diskKey(r, p), 0); age >= rule.After {
 			w.add(r.PID, age)
 		}
 	}
@@ -452,7 +469,7 @@ func idleBlocks(v *view) []Finding {
 			continue
 		}
 		list = append(list, Finding{
-			Rule: IdleBlocks, Cause: v.cause(pid), Root: pid, Processes: append([]int32{pid}, w.waiters...), Since: v.Time.Add(-age),
+			Rule: IdleBlocks, Cause: v.cause(pid), keys: []string{v.identity(pid)}, Root: pid, Processes: append([]int32{pid}, w.waiters...), Since: v.Time.Add(-age),
 			Summary: fmt.Sprintf("process %d is idle in transaction and has blocked %s for %s", pid,
 				plural(len(w.waiters), "session", "sessions"), round(age)),
 		})
@@ -466,7 +483,8 @@ func lockWaits(v *view) []Finding {
 	if !ok {
 		return nil
 	}
-	byRoot, objects := map[int32]*longest{}, map[int32][]string{}
+	// The waits are keys too: when a holder ends, the next session in the queue holds the lock, and the others wait on.
+	byRoot, objects, ongoing := map[int32]*longest{}, map[int32][]string{}, map[int32][]string{}
 	for i := range v.Rows {
 		r := &v.Rows[i]
 		if r.Ended || r.WaitType != "Lock" {
@@ -481,12 +499,20 @@ func lockWaits(v *view) []Finding {
 			continue
 		}
 		root := v.root(r)
+		if known := v.e.waits[k]; root == unknownProcess {
+			root = cmp.Or(known.root, root) // the locks could not be read at this look
+		} else if root > 0 {
+			known.root = root
+		}
 		w := byRoot[root]
 		if w == nil {
 			w = &longest{}
 			byRoot[root] = w
 		}
 		w.add(r.PID, age)
+		if n := len(ongoing[root]); n < maxProcesses {
+			ongoing[root] = append(ongoing[root], fmt.Sprint("wait of ", k.pid, " of ", k.start, " since ", k.proof))
+		}
 		if o := objectOf(r); o != "" && !slices.Contains(objects[root], o) && len(objects[root]) < maxProcesses {
 			objects[root] = append(objects[root], o)
 		}
@@ -504,8 +530,10 @@ func lockWaits(v *view) []Finding {
 		f := v.finding(LockWait, v.cause(root), fmt.Sprintf("%s for a lock %s, the longest for %s",
 			plural(len(w.pids), "session waits", "sessions wait"), behind, round(w.age)), w)
 		if f.keys = objects[root]; root > 0 {
+			f.keys = append(f.keys, v.identity(root))
 			f.Root, f.Processes = root, append([]int32{root}, slices.DeleteFunc(f.Processes, func(p int32) bool { return p == root })...)
 		}
+		f.keys = append(f.keys, ongoing[root]...)
 		list = append(list, f)
 	}
 	return list
@@ -569,21 +597,47 @@ func (v *view) holder(r *store.Row) int32 {
 // cause names what a process at the begin of a chain of waits does: if it waits for something itself, that is the cause.
 func (v *view) cause(root int32) string {
 	r := v.rows[root]
-	switch p := v.Procs[root]; {
+	switch {
 	case root == noProcess:
 		return "prepared transaction"
 	case root == unknownProcess:
 		return "unknown holder"
 	case r == nil:
 		return "process " + strconv.Itoa(int(root))
-	case waitsForStandby(r):
-		return causeStandby
-	case p.State == 'D':
-		return causeDisk
-	case r.WaitType == "LWLock":
-		return causeLWLock(r.WaitEvent)
+	}
+	return cmp.Or(v.deeper(r, v.Procs[root]), v.identity(root))
+}
+
+// identity names the transaction of a process; empty: the look does not have it. A finding has it as a key beside its cause, which may
+// change: a process that holds a lock may sleep in the kernel at one look and run at the next.
+func (v *view) identity(pid int32) string {
+	r := v.rows[pid]
+	if r == nil {
+		return ""
 	}
 	return fmt.Sprintf("process %d of %d, transaction of %d", r.PID, r.Start, r.XactStart)
+}
+
+// deeper returns the cause for which a process does not advance, if that has lasted for more than one look; empty: there is none.
+// Each process waits for a disk or an LWLock at times.
+func (v *view) deeper(r *store.Row, p Proc) string {
+	lasts := func(k waitKey) bool { return v.age(k, 0) > 0 }
+	switch {
+	case waitsForStandby(r) && lasts(transaction(CommitWait, r)):
+		return causeStandby
+	case p.State == 'D' && lasts(diskKey(r, p)):
+		return causeDisk
+	case r.WaitType == "LWLock" && p.sleeps() && lasts(key(LWLockWait, r, int64(p.Switches))):
+		return causeLWLock(r.WaitEvent)
+	}
+	return ""
+}
+
+// diskKey is the identity of an uninterruptible sleep. The wait event may change its name by itself, but not without a run.
+func diskKey(r *store.Row, p Proc) waitKey {
+	k := key(DiskSleep, r, int64(p.Switches))
+	k.event = ""
+	return k
 }
 
 func connections(v *view) []Finding {

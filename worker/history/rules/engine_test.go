@@ -253,6 +253,61 @@ func TestGap(t *testing.T) {
 	}
 }
 
+// TestCauseChanges has one stall whose cause looks different at some looks, and a disk that hangs afterwards.
+func TestCauseChanges(t *testing.T) {
+	t.Parallel()
+	c := newClock(Default())
+	waiter, root := c.waiter(2, 1), store.Row{PID: 1, Start: 1, XactStart: 5, State: "active"}
+	unknown := waiter
+	unknown.BlockedBy = nil
+	var got []string
+	for i := range 60 {
+		c.rows, c.procs = []store.Row{waiter, root}, map[int32]Proc{1: {State: 'R'}}
+		switch i % 5 {
+		case 1: // it reads a page
+			c.procs[1] = Proc{State: 'D', Switches: uint64(i)}
+		case 2:
+			c.rows[1].WaitType, c.rows[1].WaitEvent, c.procs[1] = "LWLock", "WALWrite", Proc{State: 'S', Switches: uint64(i)}
+		case 3: // the locks could not be read
+			c.rows[0] = unknown
+		}
+		if f := c.run(0); f != "" {
+			got = append(got, f)
+		}
+	}
+	if strings.Join(got, ", ") != "lock_wait at 0s" {
+		t.Errorf("one stall: %q", got)
+	}
+	c.rows, c.procs = []store.Row{{PID: 7, Start: 7}}, map[int32]Proc{7: {State: 'D', Switches: 1}}
+	if f := c.run(20 * time.Second); f != "uninterruptible at 5s" {
+		t.Errorf("another process waits for a disk: %q", f)
+	}
+	c.rows, c.procs = []store.Row{waiter, root}, map[int32]Proc{1: {State: 'D', Switches: 1}}
+	if f := c.run(20 * time.Second); f != "" {
+		t.Errorf("the same stall, and the same disk: %q", f)
+	}
+}
+
+// TestHandover has a row for which sessions wait: one after the other gets it, and the others wait on.
+func TestHandover(t *testing.T) {
+	t.Parallel()
+	c := newClock(Default())
+	var waiters []store.Row
+	for pid := int32(2); pid < 8; pid++ {
+		waiters = append(waiters, c.waiter(pid, pid-1))
+	}
+	var got []string
+	for i := range waiters {
+		c.rows = append([]store.Row{{PID: int32(i + 1), Start: 1, XactStart: int64(i + 1)}}, waiters[i:]...)
+		if f := c.run(15 * time.Second); f != "" {
+			got = append(got, f)
+		}
+	}
+	if strings.Join(got, ", ") != "lock_wait at 10s" {
+		t.Errorf("%q", got)
+	}
+}
+
 // TestJitter has looks that come some milliseconds early.
 func TestJitter(t *testing.T) {
 	t.Parallel()

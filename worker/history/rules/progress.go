@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -34,17 +35,19 @@ func checkpoints(v *view) []Finding {
 		k := waitKey{rule: Checkpoint, pid: c.PID, proof: [4]int64{int64(c.Work), int64(c.IO)}, event: "sleeps"}
 		w.age = max(w.age, v.sampled(k, rule.After))
 	}
+	cause, waiting := "checkpoint", ""
+	if row != nil {
+		cause = v.causeOf(row, c.Proc, cause) // at each look: it shows what lasts
+	}
 	if w.age < rule.After {
 		return nil
 	}
-	cause, waiting := "checkpoint", ""
 	if n := len(w.pids) - 1; n > 0 {
 		waiting = ", and " + plural(n, "session waits for it", "sessions wait for it")
 	}
-	if row != nil {
-		cause = v.causeOf(row, c.Proc, cause)
-	}
-	return []Finding{v.finding(Checkpoint, cause, fmt.Sprintf("the checkpoint has made no progress for %s%s", round(w.age), waiting), &w)}
+	f := v.finding(Checkpoint, cause, fmt.Sprintf("the checkpoint has made no progress for %s%s", round(w.age), waiting), &w)
+	f.keys = []string{"checkpoint"}
+	return []Finding{f}
 }
 
 func waitsForCheckpoint(r *store.Row) bool {
@@ -53,15 +56,10 @@ func waitsForCheckpoint(r *store.Row) bool {
 
 // causeOf returns the cause for which an auxiliary process does not advance; otherwise is the default.
 func (v *view) causeOf(r *store.Row, p Proc, otherwise string) string {
-	switch {
-	case len(r.BlockedBy) > 0:
+	if len(r.BlockedBy) > 0 {
 		return v.cause(v.root(r))
-	case p.State == 'D':
-		return causeDisk
-	case r.WaitType == "LWLock":
-		return causeLWLock(r.WaitEvent)
 	}
-	return otherwise
+	return cmp.Or(v.deeper(r, p), otherwise)
 }
 
 // sampled is age for a state that a look shows only for its own time: a long time between two looks begins it anew.
@@ -116,8 +114,10 @@ func replays(v *view) []Finding {
 	if startup != nil {
 		w.pids, cause = []int32{startup.PID}, v.causeOf(startup, v.Procs[startup.PID], cause)
 	}
-	return []Finding{v.finding(Replay, cause, fmt.Sprintf("replay has not advanced for %s, and its lag has grown to %s%s", round(age),
-		render.Size(p.End-p.Replayed), paused), &w)}
+	f := v.finding(Replay, cause, fmt.Sprintf("replay has not advanced for %s, and its lag has grown to %s%s", round(age),
+		render.Size(p.End-p.Replayed), paused), &w)
+	f.keys = []string{"replay"}
+	return []Finding{f}
 }
 
 // walSenders finds receivers of WAL that confirm nothing while more WAL is written. What was sent is no progress of a physical
@@ -146,14 +146,17 @@ func walSenders(v *view) []Finding {
 		if !ok {
 			continue
 		}
-		cause := fmt.Sprintf("WAL sender %d", s.PID)
+		own := fmt.Sprintf("WAL sender %d", s.PID)
+		cause := own
 		for j := range v.Rows {
 			if r := &v.Rows[j]; !r.Ended && waitsForStandby(r) && blockedBy(r, s.PID) {
 				cause = causeStandby
 			}
 		}
-		list = append(list, v.finding(WALSender, cause, fmt.Sprintf("the receiver of WAL sender %d has confirmed nothing for %s, and its "+
-			"lag has grown to %s", s.PID, round(age), render.Size(v.WAL.End-confirmed)), &longest{pids: []int32{s.PID}, age: age}))
+		f := v.finding(WALSender, cause, fmt.Sprintf("the receiver of WAL sender %d has confirmed nothing for %s, and its "+
+			"lag has grown to %s", s.PID, round(age), render.Size(v.WAL.End-confirmed)), &longest{pids: []int32{s.PID}, age: age})
+		f.keys = []string{own}
+		list = append(list, f)
 	}
 	return list
 }
