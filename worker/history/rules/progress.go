@@ -81,7 +81,7 @@ func (v *view) stands(k waitKey, after time.Duration) (age time.Duration, ok boo
 	case w.grew.IsZero() && v.WAL.End > w.end:
 		w.grew = v.Time
 	default:
-		ok = !w.grew.IsZero() && age >= after && v.Time.Sub(w.grew) >= after/2
+		ok = !w.grew.IsZero() && age >= after && v.Time.Sub(w.grew) >= after/2-min(v.Period, after)/jitter // see age
 	}
 	return age, ok
 }
