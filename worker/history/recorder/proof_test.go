@@ -25,7 +25,7 @@ import (
 // The proof makes stalls of many kinds on a primary and its standby, many at the same time, with fast rules and the real clock. Each
 // must be found once, and no other. PGSB_TEST_STALLS is the number of rounds. How late a stall is found is printed: on a busy host it says nothing about the rules.
 const (
-	proofSets     = 12 // stalls of a kind at the same time, for kinds of which each session has a cause of its own
+	proofSets     = 12 // stalls of a kind at the same time, for kinds that are independent of each other
 	proofPeriod   = time.Second
 	proofAfter    = 2 * time.Second
 	proofCooldown = 1500 * time.Millisecond
@@ -258,7 +258,7 @@ func (c *chain) sql(text string, n, session int) string {
 	return strings.NewReplacer("$", strconv.Itoa(n), "#", strconv.Itoa(session)).Replace(text)
 }
 
-// chains makes the chains of the proof. Each has a cause of its own.
+// chains makes the chains of the proof. They are independent of each other.
 func (p *proof) chains(sets int) (list []*chain) {
 	for range sets {
 		list = append(list,
@@ -345,7 +345,7 @@ func TestProofOfStalls(t *testing.T) {
 	switch {
 	case rounds > 0:
 	case pgtest.Full():
-		rounds = 60
+		rounds = 30
 	default:
 		t.Skip("thousands of stalls: PGSB_TEST_STALLS is the number of rounds, of which each has some 65")
 	}

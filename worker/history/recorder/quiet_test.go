@@ -28,7 +28,7 @@ func TestQuiet(t *testing.T) {
 	switch {
 	case minutes > 0:
 	case pgtest.Full():
-		minutes = 5
+		minutes = 3
 	default:
 		t.Skip("takes minutes: PGSB_TEST_QUIET is how many")
 	}

@@ -225,7 +225,7 @@ func TestCooldown(t *testing.T) {
 	}
 }
 
-// TestGap has a stall that lasts while the worker does not look for longer than the cool-down, and one that ends meanwhile.
+// TestGap has a stall that lasts while the worker does not look for longer than the cool-down. It lasts on, or ends afterwards.
 func TestGap(t *testing.T) {
 	t.Parallel()
 	for _, ends := range []bool{false, true} {

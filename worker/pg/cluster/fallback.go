@@ -32,7 +32,7 @@ type Fallback struct {
 type System struct {
 	// ID is the system identifier, in decimal.
 	ID string
-	// Timeline is the current timeline. On a standby it is the timeline of the replayed WAL.
+	// Timeline is the current timeline. On a standby this is the timeline of replay.
 	Timeline uint32
 	// Position is the end of the WAL that is on disk. On a standby it is the end of the WAL that can be streamed.
 	Position uint64
@@ -50,7 +50,7 @@ func noSlot(err error) bool {
 	return errors.Is(err, errReserved) || errors.As(err, &refusal) && refusal.Code == sqlTooManyConnections
 }
 
-// CheckFallback returns an error if the connection string of a fallback is invalid, or does not fit the connection string that it changes.
+// CheckFallback returns an error if the connection string of a fallback is invalid. Text is the worker's connection string, whose settings it changes.
 func CheckFallback(fallback, text string) error {
 	s, err := overlay(fallback, text)
 	if err != nil {

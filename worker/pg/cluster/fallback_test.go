@@ -172,7 +172,7 @@ func TestFallbackRefused(t *testing.T) {
 	})
 }
 
-// TestFallbackReserved has a superuser. It could take a reserved slot.
+// TestFallbackReserved has a superuser. The server would give this role a reserved slot.
 func TestFallbackReserved(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Lend(t, pgtest.BinDir(t), fewSlots())
