@@ -106,7 +106,7 @@ func newTop() *cobra.Command {
 	fs.StringArrayVar(&f.connect, "connect", nil, "show the server of the worker that listens at `URL`, such as https://db1.example:9188; several make a list")
 	fs.StringArrayVar(&f.tokenFile, "token-file", nil, "with --connect: the `FILE` with a token of the worker")
 	fs.DurationVar(&f.interval, "interval", time.Second, "take a sample every `TIME`, such as 500ms")
-	fs.StringVar(&f.recordDir, flagRecordDir, "", "the `DIRECTORY` to which the worker records (default $STATE_DIRECTORY)")
+	fs.StringVar(&f.recordDir, flagRecordDir, "", "the `DIRECTORY` to which the worker records (default $STATE_DIRECTORY, or where the worker of the server records)")
 	fs.BoolVar(&f.batch, "batch", false, "print the screen as plain text instead of taking the terminal")
 	fs.IntVarP(&f.count, "refreshes", "n", 0, "with --batch or --format json: print `N` refreshes; 0: until an interrupt")
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, or json (one line for each refresh)")
@@ -335,14 +335,18 @@ func (f *topFlags) open(dataDir string, capturer *capture.Capturer, interval tim
 		}
 	}
 	o := source.Options{DataDir: dataDir, Interval: interval, Capturer: capturer, Proof: planStore().Load}
-	dir := cmp.Or(f.recordDir, strings.Split(os.Getenv("STATE_DIRECTORY"), ":")[0])
+	named := cmp.Or(f.recordDir, strings.Split(os.Getenv("STATE_DIRECTORY"), ":")[0])
+	dir := named
+	if dir == "" {
+		dir = recorderDir(dataDir)
+	}
 	if dir != "" {
 		o.Recorded, err = source.OpenRecorded(dir, dataDir)
 		switch {
 		case err == nil:
 		case f.recordDir != "":
 			return nil, err
-		case !errors.Is(err, store.ErrNoHistory):
+		case named != "" && !errors.Is(err, store.ErrNoHistory):
 			tellf(stderr, "no recorded history: %v", err)
 		}
 	}

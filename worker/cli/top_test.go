@@ -11,11 +11,14 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/worker/screen/source"
 	"pg_stat_backtrace/worker/screen/view"
 )
 
@@ -48,6 +51,7 @@ func TestTop(t *testing.T) {
 		t.Run("json", func(t *testing.T) { topData(t, s, pids) })
 		t.Run("batch", func(t *testing.T) { topBatch(t, s, pids) })
 		t.Run("servers", func(t *testing.T) { topServers(t, s, pids) })
+		t.Run("recorder", func(t *testing.T) { topRecorded(t, s, pids) })
 		t.Run("terminal", func(t *testing.T) { topTerminal(t, s, holder, pids) })
 	})
 }
@@ -84,6 +88,69 @@ func topData(t *testing.T, s *pgtest.Server, pids [2]int) {
 	}
 }
 
+// topRecorded: if a recorder runs, its sweeps are the samples. The screen adds the idle sessions, and shows an earlier moment.
+func topRecorded(t *testing.T, s *pgtest.Server, pids [2]int) {
+	t.Helper()
+	r, dir := recorderOf(t, s)
+	if err := r.Sweep(time.Now(), 0); err != nil {
+		t.Fatal(err)
+	}
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() { // a sweep that is older than some seconds is not of a recorder that runs
+		defer close(ended)
+		for tick := time.NewTicker(200 * time.Millisecond); ; {
+			select {
+			case <-end:
+				tick.Stop()
+				return
+			case <-tick.C:
+				_ = r.Sweep(time.Now(), 0)
+			}
+		}
+	}()
+	defer func() { close(end); <-ended }()
+	var d view.Data
+	pgtest.Wait(t, "recorded samples only", func() bool {
+		d = view.Data{}
+		if err := json.Unmarshal([]byte(top(t, "-D", s.DataDir, "--record-dir", dir, "--format", "json", "-n", "1")), &d); err != nil {
+			t.Fatal(err)
+		}
+		recorded := d.Load != nil && d.Load.Seconds > 0
+		for i := range d.Load.Columns {
+			recorded = recorded && d.Load.Columns[i].Kind != source.KindSampled
+		}
+		return recorded
+	})
+	if d.Info.Sessions.Clients != 5 || d.Info.Sessions.Idle == 0 || d.Info.Sessions.Waiting != 1 || d.Info.Error != "" {
+		t.Errorf("info %+v", d.Info)
+	}
+	if len(d.Findings.Findings) < 2 || d.Findings.Findings[0].PID != pids[0] || !strings.Contains(d.Findings.Findings[1].Text, "5 of 5 connections are in use") {
+		t.Errorf("findings %+v", d.Findings)
+	}
+	// Without the option, the pid file of the worker leads to the directory. Here, this process has the lock of the history.
+	stat, err := procfs.ReadStat(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pidFile := filepath.Join(s.DataDir, "pg_stat_backtrace.pid")
+	content := fmt.Sprintf("2\n%d\n%d\n%s\ntest\n/nonexistent\n", os.Getpid(), stat.StartTime, s.DataDir)
+	if err := os.WriteFile(pidFile, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.Remove(pidFile) }()
+	if got := recorderDir(s.DataDir); got != dir {
+		t.Errorf("the directory of the recorder is %q, want %q", got, dir)
+	}
+	text := top(t, "-D", s.DataDir, "--batch", "-n", "1", "--view", "blocking", "--since", "-1h")
+	if !strings.Contains(text, fmt.Sprint(pids[0])) || !strings.Contains(text, "1 process waits for locks") || !strings.Contains(text, "recorded 2") {
+		t.Errorf("an earlier time:\n%s", text)
+	}
+	text = top(t, "-D", s.DataDir, "--record-dir", dir, "--batch", "-n", "1", "--at", "2001-01-01 03:00")
+	if !strings.Contains(text, "the recorder did not run, or could not read the server") || !strings.Contains(text, "nothing is recorded for this moment") {
+		t.Errorf("a time without a record:\n%s", text)
+	}
+}
+
 // topBatch looks at the text.
 func topBatch(t *testing.T, s *pgtest.Server, pids [2]int) {
 	t.Helper()
@@ -94,18 +161,23 @@ func topBatch(t *testing.T, s *pgtest.Server, pids [2]int) {
 		t.Errorf("%s", text)
 	}
 	for arguments, want := range map[string]string{
-		"--interval 1ms":               "--interval must be from",
-		"--view fire":                  "--view must be one of",
-		"--by color":                   "--by must be one of",
-		"--filter user":                "--filter must be PROPERTY=VALUE",
-		"--view session":               "--view session needs --pid",
-		"--pid 0":                      "--pid must be positive",
-		"-n 1":                         "-n goes with --batch",
-		"-D " + s.DataDir:              "top needs a terminal",
-		"--batch -n 1 -D /nonexistent": "nonexistent",
-		"--connect http://h -D /x":     "--connect does not go with -D",
-		"--token-file x":               "--token-file goes with --connect",
-		"--batch --connect h:1":        "--connect must be http://HOST:PORT",
+		"--interval 1ms":                        "--interval must be from",
+		"--view fire":                           "--view must be one of",
+		"--by color":                            "--by must be one of",
+		"--filter user":                         "--filter must be PROPERTY=VALUE",
+		"--view session":                        "--view session needs --pid",
+		"--pid 0":                               "--pid must be positive",
+		"-n 1":                                  "-n goes with --batch",
+		"--since soup":                          "is no time: give",
+		"--until 03:00":                         "--until needs --since",
+		"--since 2020-01-02 --until 2020-01-01": "must begin before it ends",
+		"--at 2999-01-01":                       "is in the future",
+		"--all --at 03:00":                      "--all does not go with",
+		"-D " + s.DataDir:                       "top needs a terminal",
+		"--batch -n 1 -D /nonexistent":          "nonexistent",
+		"--connect http://h -D /x":              "--connect does not go with -D",
+		"--token-file x":                        "--token-file goes with --connect",
+		"--batch --connect h:1":                 "--connect must be http://HOST:PORT",
 		"--batch --connect http://127.0.0.1:1 --token-file " + s.DataDir: "not a regular file",
 		"--batch --connect http://127.0.0.1:1":                           "check that the worker runs with --listen",
 		"--batch -n 1 --record-dir / -D " + s.DataDir:                    "history",

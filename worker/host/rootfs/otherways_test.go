@@ -83,6 +83,8 @@ var allowed = map[string]string{
 	"worker/history/rules/run.go filepath.EvalSymlinks":    ofAdmin,
 	"worker/history/rules/run.go unix.Faccessat":           ofAdmin,
 	"worker/history/rules/run.go unix.Stat":                ofAdmin,
+	"worker/cli/toprecorder.go os.ReadDir":                 ofKernel,
+	"worker/history/store/follow.go os.Lstat":              ofWorker,
 	"worker/history/store/close.go os.Lstat":               ofWorker,
 	"worker/history/store/close.go os.Open":                ofWorker,
 	"worker/history/store/close.go os.OpenFile":            ofWorker,

@@ -48,6 +48,8 @@ const (
 	reasonNotRecorded = "the recorder did not run, or could not read the server"
 	reasonNotSampled  = "no screen was open, and no recorder's files are known"
 	reasonNeither     = "the recorder did not run, and no screen was open"
+	reasonReading     = "the recorder's files are being read"
+	reasonUnread      = "the recorder's files could not be read: " // and the error
 	reasonDropped     = "older samples have been dropped"
 	reasonUnreadable  = "the server could not be read: " // and the error
 )

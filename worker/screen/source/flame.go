@@ -353,6 +353,9 @@ func (l *Live) Flame(ctx context.Context, q Query, side Side) (*Flame, error) {
 	if err := side.check(); err != nil {
 		return nil, err
 	}
+	if err := l.nameStacks(ctx); err != nil {
+		return nil, err
+	}
 	if ended := l.firstStacks(); ended != nil {
 		late := time.NewTimer(firstStackWait)
 		defer late.Stop()
@@ -378,7 +381,7 @@ func (l *Live) firstStacks() <-chan struct{} {
 	defer l.reading.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.last == nil || time.Since(l.stacks.wanted) < watchStacks {
+	if l.last == nil || l.wantsStacks() || time.Since(l.following.stacks) < time.Minute {
 		return nil
 	}
 	l.stacks.wanted = time.Now()

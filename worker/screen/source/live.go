@@ -28,6 +28,7 @@ const (
 	maxKernel   = 8               // processes whose kernel function is read
 	watchStacks = 5 * time.Second // stacks are taken until so long after the last request for phrases
 	costSpan    = 5 * time.Second // over which the own cost is measured
+	reachWait   = time.Second     // an answer waits so long for recorded minutes
 )
 
 // Options of a live source.
@@ -62,8 +63,10 @@ type Live struct {
 	stop     context.CancelFunc // ends the sampler; nil: it does not run
 	done     chan struct{}      // closed at its end
 	stacks   stacks
+	reached  chan struct{} // closed when recorded minutes have been read; nil: none are being read
 
-	earlier earlierTimes
+	following following // guarded by reading
+	earlier   earlierTimes
 }
 
 // usage is the processor time of this program at a time.
@@ -86,7 +89,12 @@ func NewLive(o Options) (*Live, error) {
 	}
 	if o.Recorded != nil {
 		l.info.Recorded = o.Recorded.Dir()
-		o.Recorded.fill(&l.past, &l.rules)
+		l.reading.Lock()
+		runs := l.follow()
+		l.reading.Unlock()
+		if !runs {
+			o.Recorded.fill(&l.past, &l.rules)
+		}
 	}
 	return l, nil
 }
@@ -182,10 +190,20 @@ func (l *Live) failed(err error) {
 	l.info.Error, _, _ = strings.Cut(err.Error(), "\n")
 }
 
-// Sample takes one sample. The source calls it for its watchers. After a restart of the server, it finds the new one.
+// Sample takes one sample. The source calls it for its watchers. If a recorder runs, its sweeps are the samples. After a
+// restart of the server, it finds the new one.
 func (l *Live) Sample() error {
 	l.reading.Lock()
 	defer l.reading.Unlock()
+	if l.follow() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.last != nil && l.wantsStacks() && time.Since(l.following.stacks) > time.Minute { // the recorder takes none
+			l.stacks.take(l, l.last)
+		}
+		l.measure()
+		return nil
+	}
 	if l.reader == nil || !l.reader.Cluster().Alive() {
 		l.reader = nil
 		if err := l.open(); err != nil {
@@ -204,13 +222,16 @@ func (l *Live) Sample() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stacks.addPhrases(m)
-	found := l.rules.apply(f)
-	l.add(m, f, found)
-	if time.Since(l.stacks.wanted) < watchStacks {
+	l.info.IntervalSeconds = l.o.Interval.Seconds()
+	l.add(m, f, l.rules.apply(f), KindSampled, 2*l.o.Interval)
+	if l.wantsStacks() {
 		l.stacks.take(l, m)
 	}
 	return nil
 }
+
+// wantsStacks reports whether a reader has requested stacks or phrases lately.
+func (l *Live) wantsStacks() bool { return time.Since(l.stacks.wanted) < watchStacks }
 
 // look reads the states of processes that are active without a wait event or in input and output, and of processes
 // without a state.
@@ -243,9 +264,9 @@ func (l *Live) look(m *moment.Moment) *facts {
 	return f
 }
 
-// add stores a sample.
-func (l *Live) add(m *moment.Moment, f *facts, list []Finding) {
-	s := l.past.add(m, KindSampled, 2*l.o.Interval)
+// add stores a sample, which stands for the longest time at most.
+func (l *Live) add(m *moment.Moment, f *facts, list []Finding, kind Kind, longest time.Duration) {
+	s := l.past.add(m, kind, longest)
 	s.before = l.missing()
 	l.past.addFindings(s, list)
 	l.last = m
@@ -259,7 +280,10 @@ func (l *Live) add(m *moment.Moment, f *facts, list []Finding) {
 		l.findings.Unknown = append(l.findings.Unknown, "connections: max_connections was not found in the server's memory")
 	}
 	i := &l.info
-	i.Error, i.Missing, i.Processors = "", m.Missing, f.processors
+	i.Error, i.Missing = "", m.Missing
+	if f.processors > 0 {
+		i.Processors = f.processors
+	}
 	standby := slices.ContainsFunc(m.Sessions, func(s moment.Session) bool { return s.Type == "startup" })
 	i.Standby = &standby
 	i.Sessions = counts(m)
@@ -346,20 +370,51 @@ func (l *Live) missing() string {
 	return reasonNotSampled
 }
 
-// reach reads the recorded minutes from a time until the first sample, if they are not in memory.
+// reach reads the recorded minutes from a time until the first sample, if they are not in memory. It does not wait long for
+// them: the next answer has them.
 func (l *Live) reach(ctx context.Context, from time.Time) error {
 	if l.o.Recorded == nil {
 		return nil
 	}
-	l.earlier.mu.Lock()
-	defer l.earlier.mu.Unlock()
 	own, _ := l.ownSamples()
 	if own.IsZero() || !from.Before(own.Add(-time.Minute)) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, readTime)
-	defer cancel()
-	return l.extend(ctx, Span{from, own})
+	l.mu.Lock()
+	read := l.reached
+	if read == nil {
+		read = make(chan struct{})
+		l.reached = read
+		go l.reachBack(from, own, read)
+	}
+	l.mu.Unlock()
+	late := time.NewTimer(reachWait)
+	defer late.Stop()
+	select {
+	case <-read:
+	case <-late.C:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// reachBack reads recorded minutes, and then closes a channel.
+func (l *Live) reachBack(from, own time.Time, read chan<- struct{}) {
+	err := host.Catch("history", func() error {
+		l.earlier.mu.Lock()
+		defer l.earlier.mu.Unlock()
+		ctx, cancel := context.WithTimeout(context.Background(), 4*readTime)
+		defer cancel()
+		return l.extend(ctx, Span{from, own})
+	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.past.first = reasonNotRecorded
+	if err != nil {
+		l.past.first, _, _ = strings.Cut(reasonUnread+err.Error(), "\n")
+	}
+	l.reached = nil
+	close(read)
 }
 
 // check validates a span.

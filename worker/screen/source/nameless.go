@@ -88,7 +88,7 @@ func (n Nameless) Load(ctx context.Context, q Query, columns int) (*Load, error)
 	x := *l // times, numbers and wait classes
 	x.Gaps = nil
 	for _, g := range l.Gaps {
-		if strings.HasPrefix(g.Reason, reasonUnreadable) {
+		if strings.HasPrefix(g.Reason, reasonUnreadable) || strings.HasPrefix(g.Reason, reasonUnread) {
 			g.Reason = hidden(g.Reason)
 		}
 		x.Gaps = append(x.Gaps, g)

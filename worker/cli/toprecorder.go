@@ -1,0 +1,45 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/serve/spool"
+)
+
+// recorderDir returns the directory to which the worker of a server records, or an empty string. The worker keeps the lock of
+// the history open, and the links in /proc show where that file is.
+func recorderDir(dataDir string) string {
+	worker, err := spool.Find(dataDir)
+	if err != nil {
+		return ""
+	}
+	control, err := cluster.ReadControl(dataDir)
+	if err != nil {
+		return ""
+	}
+	stat, err := procfs.ReadStat(worker.PID)
+	if err != nil || stat.StartTime != worker.StartTime {
+		return ""
+	}
+	links := fmt.Sprintf("/proc/%d/fd", worker.PID)
+	entries, err := os.ReadDir(links)
+	if err != nil {
+		return ""
+	}
+	suffix := "/cluster=" + control.ID() + "/lock"
+	for _, e := range entries {
+		path, err := os.Readlink(filepath.Join(links, e.Name()))
+		if err != nil || !filepath.IsAbs(path) {
+			continue
+		}
+		if dir, ok := strings.CutSuffix(path, suffix); ok {
+			return dir
+		}
+	}
+	return ""
+}

@@ -1,0 +1,151 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+)
+
+// A Follower reads sweeps soon after a recorder has written them. It reads each byte of the journal once. It must be used by
+// one goroutine at a time.
+type Follower struct {
+	dir    string
+	file   *os.File // nil: there is no journal
+	frames *frames
+	last   time.Time // of the newest sweep that was passed
+}
+
+// Follow returns a follower for the sweeps after a time.
+func (r *Reader) Follow(after time.Time) *Follower { return &Follower{dir: r.dir, last: after} }
+
+// Close closes the journal.
+func (f *Follower) Close() {
+	if f.file != nil {
+		f.frames.close()
+		_ = f.file.Close()
+		f.file = nil
+	}
+}
+
+// Next calls each with the new sweeps, in the order in which they were written. It decodes the newest first, and leaves out
+// older ones when the budget is used up. It returns the number of those. After the end of an hour, it goes on with the next journal.
+func (f *Follower) Next(budget time.Duration, each func(*Sweep)) (left int, err error) {
+	for {
+		if f.file == nil {
+			if err := f.open(); err != nil || f.file == nil {
+				return left, err
+			}
+		}
+		replaced, err := f.replaced()
+		if err != nil {
+			return left, err
+		}
+		n, err := f.read(budget, each)
+		left += n
+		if err != nil {
+			f.Close()
+			return left, err
+		}
+		if !replaced {
+			return left, nil
+		}
+		f.Close() // it was read to its end
+	}
+}
+
+// open opens the journal, if there is one.
+func (f *Follower) open() error {
+	file, size, err := open(journalPath(f.dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	frames, err := openFrames(file, size)
+	if errors.Is(err, ErrJournal) && size < int64(frameHead+frameTime) { // it is being created
+		_ = file.Close()
+		return nil
+	}
+	if err != nil {
+		_ = file.Close()
+		return fmt.Errorf("follow the journal: %w", err)
+	}
+	f.file, f.frames = file, frames
+	return nil
+}
+
+// replaced reports whether the open journal is not the current one any more.
+func (f *Follower) replaced() (bool, error) {
+	current, err := os.Lstat(journalPath(f.dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("follow the journal: %w", err)
+	}
+	own, err := f.file.Stat()
+	if err != nil {
+		return false, fmt.Errorf("follow the journal: %w", err)
+	}
+	return !os.SameFile(current, own), nil
+}
+
+// read passes the new sweeps of the open journal.
+func (f *Follower) read(budget time.Duration, each func(*Sweep)) (left int, err error) {
+	st, err := f.file.Stat()
+	if err != nil {
+		return 0, fmt.Errorf("follow the journal: %w", err)
+	}
+	f.frames.size = st.Size()
+	if f.frames.size < f.frames.at { // a recorder cut it off
+		return 0, fmt.Errorf("%w: it has become shorter", ErrJournal)
+	}
+	type place struct {
+		at    time.Time
+		begin int64
+	}
+	var places []place
+	for {
+		begin := f.frames.at
+		at, err := f.frames.next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return 0, err
+		}
+		if at.After(f.last) {
+			places = append(places, place{at, begin})
+		}
+	}
+	end, began := f.frames.at, time.Now()
+	var sweeps []*Sweep
+	for i, p := range slices.Backward(places) {
+		if len(sweeps) > 0 && time.Since(began) > budget {
+			left = i + 1
+			break
+		}
+		f.frames.at = p.begin
+		if _, err := f.frames.next(); err != nil {
+			return 0, err
+		}
+		s, err := f.frames.sweep(p.at)
+		if err != nil {
+			return 0, err
+		}
+		sweeps = append(sweeps, s)
+	}
+	f.frames.at = end
+	for _, s := range slices.Backward(sweeps) {
+		if s.Time.After(f.last) {
+			f.last = s.Time
+			each(s)
+		}
+	}
+	return left, nil
+}

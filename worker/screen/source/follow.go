@@ -1,0 +1,244 @@
+package source
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/pg/state"
+)
+
+// Bounds of following a recorder.
+const (
+	followBack   = 15 * time.Minute       // sweeps are read at the start
+	followBudget = 700 * time.Millisecond // for decoding them
+	followLook   = 5 * time.Second        // between own looks at idle sessions
+	followLate   = 2 * time.Second        // a recorder that is later does not run
+	noSessions   = "no sessions: "        // in the note of a sweep without the server
+)
+
+// following takes samples from a recorder that runs, in place of own samples.
+type following struct {
+	f      *store.Follower
+	newest time.Time // sweep
+	period time.Duration
+	looked time.Time
+	seen   map[session]*moment.Session // of the last own look
+	frames map[int64][]string          // of stacks, as the sweeps had them
+	stacks time.Time                   // the last sweep with a stack
+}
+
+// runs reports whether a sweep is due or fresh.
+func (w *following) runs(now time.Time) bool {
+	return !w.newest.IsZero() && now.Sub(w.newest) < 3*w.period+followLate
+}
+
+// follow reads the new sweeps of the recorder. It returns false if the recorder does not run, or cannot read the server. The
+// caller must have locked l.reading.
+func (l *Live) follow() bool {
+	if l.o.Recorded == nil {
+		return false
+	}
+	w, now := &l.following, time.Now()
+	if w.f == nil {
+		w.f = l.o.Recorded.reader.Follow(now.Add(-followBack))
+	}
+	var sweeps []*store.Sweep
+	left, err := w.f.Next(followBudget, func(s *store.Sweep) { sweeps = append(sweeps, s) })
+	if err != nil || len(sweeps) == 0 {
+		return err == nil && w.runs(now) && l.reader != nil
+	}
+	last := sweeps[len(sweeps)-1]
+	w.newest, w.period = last.Time, last.Period
+	if !w.runs(now) || strings.Contains(last.Note, noSessions) || l.reader == nil || !l.reader.Cluster().Alive() {
+		w.newest = time.Time{}
+		return false
+	}
+	if left > 0 {
+		l.mu.Lock()
+		l.past.first = reasonReading
+		l.mu.Unlock()
+	}
+	for i, s := range sweeps {
+		if !strings.Contains(s.Note, noSessions) {
+			l.takeSweep(s, i == len(sweeps)-1)
+		}
+	}
+	return true
+}
+
+// takeSweep adds a sweep as a sample. Only the last one of several gets what the recorder does not keep.
+func (l *Live) takeSweep(s *store.Sweep, last bool) {
+	span := &store.SpanSweep{Time: s.Time, Period: s.Period, Delay: s.Delay, Lost: s.Lost, Note: s.Note, Rows: s.Rows}
+	m := momentOf(span)
+	f := &facts{m: m}
+	if last {
+		l.addOwnLook(m)
+		f = l.look(m)
+	}
+	w := &l.following
+	for _, k := range s.Stacks {
+		if len(w.frames) >= maxStacks || w.frames == nil {
+			w.frames = map[int64][]string{}
+		}
+		w.frames[k.ID] = k.Frames
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.add(m, f, l.rules.apply(f), KindRecorded, 2*s.Period)
+	l.info.IntervalSeconds = s.Period.Seconds()
+	if l.past.addRecordedStacks(span, m, w.frames) {
+		w.stacks = s.Time
+	}
+}
+
+// addOwnLook adds what the recorder does not keep: idle sessions, and the values in statements. Both are of a look at the
+// server's memory some seconds ago at most.
+func (l *Live) addOwnLook(m *moment.Moment) {
+	w := &l.following
+	if time.Since(w.looked) >= followLook {
+		w.looked, w.seen = time.Now(), map[session]*moment.Session{}
+		if own, err := l.reader.Read(state.Options{Texts: true}); err == nil {
+			for i := range own.Sessions {
+				w.seen[identityOf(&own.Sessions[i])] = &own.Sessions[i]
+			}
+		}
+	}
+	recorded := make(map[int]bool, len(m.Sessions))
+	for i := range m.Sessions {
+		s := &m.Sessions[i]
+		recorded[s.ServerPID] = true
+		own := w.seen[identityOf(s)]
+		if own == nil {
+			continue
+		}
+		s.PID = own.PID // of this host, not of the server's namespace
+		if micro(own.QueryStart) == micro(s.QueryStart) && own.Query != "" {
+			s.Query = own.Query
+		}
+	}
+	for _, own := range w.seen {
+		if own.State == stateIdle && !recorded[own.ServerPID] {
+			m.Sessions = append(m.Sessions, *own)
+		}
+	}
+}
+
+// stackMark is before the number of a recorded stack whose frames are not known yet.
+const stackMark = "stack:"
+
+// addRecordedStacks adds the stacks of a sweep. It returns whether there is one.
+func (p *past) addRecordedStacks(w *store.SpanSweep, m *moment.Moment, known map[int64][]string) bool {
+	var list []takenStack
+	some, at := false, 0
+	for i := range w.Rows {
+		if w.Rows[i].Ended {
+			continue
+		}
+		s := &m.Sessions[at] // momentOf has the same order
+		at++
+		if ClassOf(s) == "" {
+			continue
+		}
+		t := takenStack{session: s}
+		if id := w.Rows[i].Stack; id != 0 {
+			some = true
+			if t.frames = known[id]; t.frames == nil {
+				t.frames = []string{stackMark + strconv.FormatInt(id, 10)}
+			}
+		}
+		list = append(list, t)
+	}
+	p.addStacks(w.Time, KindRecorded, w.Period, list)
+	return some
+}
+
+// unknownStacks returns the numbers of stacks without frames.
+func (k *stackLog) unknownStacks() map[int64]bool {
+	list := map[int64]bool{}
+	for _, stack := range k.stacks {
+		if id, ok := k.stackNumber(stack); ok {
+			list[id] = true
+		}
+	}
+	return list
+}
+
+// stackNumber returns the number of a recorded stack without frames.
+func (k *stackLog) stackNumber(stack []uint32) (int64, bool) {
+	if len(stack) != 1 {
+		return 0, false
+	}
+	text, ok := strings.CutPrefix(k.names.get(stack[0]).key, stackMark)
+	if !ok {
+		return 0, false
+	}
+	id, err := strconv.ParseInt(text, 10, 64)
+	return id, err == nil
+}
+
+// setFrames gives stacks that have only a number their frames. A stack that was not found is like one that was not taken.
+func (k *stackLog) setFrames(found map[int64]store.Stack) {
+	old := *k
+	*k = stackLog{sets: old.sets, rows: old.rows}
+	again := map[int32]int32{}
+	for i := range k.sets {
+		for j := range k.sets[i].rows {
+			r := &k.sets[i].rows[j]
+			if r.stack < 0 {
+				continue
+			}
+			to, ok := again[r.stack]
+			if !ok {
+				to = -1
+				if frames := old.framesOf(old.stacks[r.stack], found); len(frames) > 0 {
+					to = k.number(frames)
+				}
+				again[r.stack] = to
+			}
+			r.stack = to
+		}
+	}
+}
+
+// framesOf returns the frames of a stack, the innermost first.
+func (k *stackLog) framesOf(stack []uint32, found map[int64]store.Stack) []string {
+	if id, ok := k.stackNumber(stack); ok {
+		return found[id].Frames
+	}
+	frames := make([]string, 0, len(stack))
+	for i := range stack {
+		frames = append(frames, k.names.get(stack[len(stack)-1-i]).key)
+	}
+	return frames
+}
+
+// nameStacks reads the frames of recorded stacks that have only a number.
+func (l *Live) nameStacks(ctx context.Context) error {
+	if l.o.Recorded == nil {
+		return nil
+	}
+	l.earlier.mu.Lock()
+	defer l.earlier.mu.Unlock()
+	l.mu.Lock()
+	unknown := l.past.stacks.unknownStacks()
+	l.mu.Unlock()
+	if len(unknown) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	now := time.Now()
+	found, err := l.o.Recorded.reader.Stacks(ctx, now.Add(-2*time.Hour), now, unknown)
+	if err != nil {
+		return errors.New("the recorded stacks could not be read: " + err.Error())
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.past.stacks.setFrames(found)
+	return nil
+}
