@@ -37,7 +37,7 @@ type topFlags struct {
 	interval                   time.Duration
 	batch, all                 bool
 	sort                       string
-	since, until, at           string
+	since, until, at, compare  string
 	count, pid, width, height  int
 }
 
@@ -118,6 +118,7 @@ func newTop() *cobra.Command {
 	fs.StringVar(&f.since, "since", "", "show the recorded time from `TIME`: "+whenUsage)
 	fs.StringVar(&f.until, "until", "", "with --since: show the time until `TIME`; default: now")
 	fs.StringVar(&f.at, "at", "", "show sessions, blocked processes and findings at `TIME`, and the time around it")
+	fs.StringVar(&f.compare, "compare", "", "in the second view, compare with the time of the same length from `TIME`")
 	fs.IntVar(&f.width, "width", 0, "with --batch: `N` columns (default $COLUMNS, or 120)")
 	fs.IntVar(&f.height, "height", 0, "with --batch: `N` lines (default $LINES, or 40)")
 	_ = cmd.MarkFlagDirname("pgdata")
@@ -186,12 +187,12 @@ func (f *topFlags) check(pidGiven bool) (*view.State, error) {
 
 // checkTime chooses the time that the screen shows.
 func (f *topFlags) checkTime(s *view.State, now time.Time) error {
-	var since, at time.Time
+	var since, at, compare time.Time
 	until := now
 	for _, x := range []struct {
 		flag, text string
 		to         *time.Time
-	}{{"since", f.since, &since}, {"until", f.until, &until}, {"at", f.at, &at}} {
+	}{{"since", f.since, &since}, {"until", f.until, &until}, {"at", f.at, &at}, {"compare", f.compare, &compare}} {
 		if x.text == "" {
 			continue
 		}
@@ -213,6 +214,15 @@ func (f *topFlags) checkTime(s *view.State, now time.Time) error {
 			return fmt.Errorf("--at: %w", err)
 		}
 	}
+	if f.compare == "" {
+		return nil
+	}
+	if s.Page != view.PageWho {
+		return errors.New("--compare goes with --view who")
+	}
+	if err := s.SetCompare(compare, now); err != nil {
+		return fmt.Errorf("--compare: %w", err)
+	}
 	return nil
 }
 
@@ -221,10 +231,10 @@ func (f *topFlags) checkServers() error {
 	switch {
 	case len(f.connect) > 0 && (f.dataDir != "" || f.recordDir != ""):
 		return errors.New("--connect does not go with -D and --" + flagRecordDir)
-	case f.all && (f.dataDir != "" || f.pid != 0 || len(f.filters) > 0 || f.since != "" || f.at != ""):
-		return errors.New("--all does not go with -D, --pid, --filter, --since and --at")
-	case len(f.connect) > 1 && (f.pid != 0 || len(f.filters) > 0 || f.since != "" || f.at != ""):
-		return errors.New("several workers do not go with --pid, --filter, --since and --at")
+	case f.all && (f.dataDir != "" || f.pid != 0 || len(f.filters) > 0 || f.since != "" || f.at != "" || f.compare != ""):
+		return errors.New("--all does not go with -D, --pid, --filter, --since, --at and --compare")
+	case len(f.connect) > 1 && (f.pid != 0 || len(f.filters) > 0 || f.since != "" || f.at != "" || f.compare != ""):
+		return errors.New("several workers do not go with --pid, --filter, --since, --at and --compare")
 	case len(f.connect) > mostServers:
 		return fmt.Errorf("--connect can be given %d times, not %d", mostServers, len(f.connect))
 	case len(f.tokenFile) > 0 && len(f.connect) == 0:

@@ -172,6 +172,7 @@ func topBatch(t *testing.T, s *pgtest.Server, pids [2]int) {
 		"--until 03:00":                         "--until needs --since",
 		"--since 2020-01-02 --until 2020-01-01": "must begin before it ends",
 		"--at 2999-01-01":                       "is in the future",
+		"--compare 03:00":                       "--compare goes with --view who",
 		"--all --at 03:00":                      "--all does not go with",
 		"-D " + s.DataDir:                       "top needs a terminal",
 		"--batch -n 1 -D /nonexistent":          "nonexistent",

@@ -198,7 +198,7 @@ func parse(raw string) (*view.State, error) {
 		return nil, errors.New("the parameters cannot be read")
 	}
 	s := view.NewState("")
-	var from, to, at time.Time
+	var from, to, at, compare time.Time
 	for name, values := range q {
 		if name != "filter" && len(values) != 1 {
 			return nil, fmt.Errorf("the parameter %q must be given once", name)
@@ -225,12 +225,12 @@ func parse(raw string) (*view.State, error) {
 				return nil, fmt.Errorf("seconds must be from 1 to %d", longest)
 			}
 			s.SetWindow(time.Duration(n) * time.Second)
-		case "from", "to", "at":
+		case "from", "to", "at", "compare":
 			t, err := time.Parse(time.RFC3339, value)
 			if err != nil || t.Year() < 1970 || t.Year() > 9999 {
 				return nil, fmt.Errorf("%s must be a time such as 2026-11-28T03:00:00Z", name)
 			}
-			*map[string]*time.Time{"from": &from, "to": &to, "at": &at}[name] = t
+			*map[string]*time.Time{"from": &from, "to": &to, "at": &at, "compare": &compare}[name] = t
 		case "pid":
 			if s.PID, err = strconv.Atoi(value); err != nil || s.PID < 1 || s.PID > 1<<31-1 {
 				return nil, errors.New("pid must be a positive number")
@@ -246,7 +246,17 @@ func parse(raw string) (*view.State, error) {
 	if s.Page == view.PageSession && s.PID == 0 {
 		return nil, errors.New("the view session needs pid")
 	}
-	return s, chooseTime(s, from, to, at, time.Now())
+	now := time.Now()
+	if err := chooseTime(s, from, to, at, now); err != nil {
+		return nil, err
+	}
+	if compare.IsZero() {
+		return s, nil
+	}
+	if s.Page != view.PageWho {
+		return nil, errors.New("compare goes with the view who")
+	}
+	return s, s.SetCompare(compare, now)
 }
 
 // longest is the longest span until now, in seconds.

@@ -222,7 +222,7 @@ func rights(t *testing.T, address string, pid int) {
 		t.Errorf("the load of the night: %s", body)
 	}
 	for _, query := range []string{"from=2026-01-01T00:00:00Z", "from=x&to=y", "view=load" + atNight(5, 4, 4), "view=load" + atNight(0, 5, 6), "at=2126-01-01T00:00:00Z",
-		"seconds=604801", "view=x", "pid=0", "view=session", "seconds=0", "filter=user", "filter=x%3Dy", "other=1", "by=x", "by=user&by=user"} {
+		"seconds=604801", "view=load&compare=2026-01-01T00:00:00Z", "view=who&compare=2126-01-01T00:00:00Z", "view=x", "pid=0", "view=session", "seconds=0", "filter=user", "filter=x%3Dy", "other=1", "by=x", "by=user&by=user"} {
 		if status, body := get(t, address+"/screen/data?"+query, operatorToken); status != 400 || body == "" {
 			t.Errorf("%s: %d %s", query, status, body)
 		}
@@ -425,6 +425,15 @@ func earlierTime(t *testing.T, do, press, wait func(string)) {
 	wait(fmt.Sprintf(`shown().at === %d && last.info.sessions.waiting_for_locks === 1 && !document.getElementById("time").open`, night.Add(11*time.Minute).UnixMilli()))
 	press("y")
 	wait(`document.querySelector("#message code").textContent.includes(" --at ")`)
+	do(fmt.Sprintf(`location.hash = "view=who&by=event%s"`, strings.TrimSuffix(atNight(11, 14, 0), "&at="+night.Format(time.RFC3339))))
+	wait(`last.who?.rows?.length === 1`)
+	press("v")
+	wait(`document.getElementById("versus").open`)
+	do(fmt.Sprintf(`document.getElementById("versus-from").value = new Date(%d - new Date(%[1]d).getTimezoneOffset() * 60000).toISOString().slice(0, 19),
+		document.getElementById("versus-form").requestSubmit()`, night.UnixMilli()))
+	wait(`last.comparison?.rows.length === 2 && document.getElementById("main").innerText.includes("+1.0") && document.getElementById("main").innerText.includes("−1.0")`)
+	press("v")
+	wait(`!state().get("compare") && !last.comparison`)
 }
 
 // look waits for a view, and checks that it needs no horizontal scrolling on a phone.

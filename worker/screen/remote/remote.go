@@ -168,6 +168,9 @@ func merge(d, next *view.Data) {
 	if next.Who != nil {
 		d.Who = next.Who
 	}
+	if next.Comparison != nil {
+		d.Comparison = next.Comparison
+	}
 	if next.Blocking != nil {
 		d.Blocking = next.Blocking
 	}
@@ -236,6 +239,9 @@ func query(s *view.State, page view.Page) string {
 	switch page {
 	case view.PageWho:
 		q.Set("by", string(s.By))
+		if !s.Compare.IsZero() {
+			q.Set("compare", s.Compare.UTC().Format(time.RFC3339Nano))
+		}
 	case view.PageFlame:
 		q.Set("side", string(s.Side))
 	case view.PageSession:

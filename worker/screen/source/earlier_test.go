@@ -85,6 +85,7 @@ func TestEarlier(t *testing.T) {
 	r, from := anHour(t)
 	t.Run("moment", func(t *testing.T) { earlierMoment(t, r, from) })
 	t.Run("gaps", func(t *testing.T) { gapsOfSpans(t, r, from) })
+	t.Run("comparison", func(t *testing.T) { comparedSpans(t, r, from) })
 	t.Run("minutes", func(t *testing.T) { minutesEqualSweeps(t, r, from) })
 }
 
@@ -232,6 +233,55 @@ func minutesEqualSweeps(t *testing.T, r *Recorded, from time.Time) {
 			if f == nil && got.Columns[len(got.Columns)/2].Kind != KindMinute && len(got.Gaps) == 0 {
 				t.Errorf("%+v", got.Columns[len(got.Columns)/2])
 			}
+		}
+	}
+}
+
+// comparedSpans: the figures are those of the command history --compare. That command counts open transactions too.
+func comparedSpans(t *testing.T, r *Recorded, from time.Time) {
+	t.Helper()
+	l := recordedLive(r)
+	now, before := Span{from.Add(41 * time.Minute), from.Add(52 * time.Minute)}, Span{from.Add(3 * time.Minute), from.Add(14 * time.Minute)}
+	totals := store.NewComparison([]string{"wait", "user", "state"})
+	var seconds [2]float64
+	var list [2]*Who
+	for i, span := range []Span{now, before} {
+		if i == 1 {
+			totals.Other()
+		}
+		summary, err := store.ReadSpan(t.Context(), r.reader, span.From, span.To, func(w *store.SpanSweep, _ *store.Gap) error {
+			totals.Add(w)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seconds[i] = summary.Seconds
+		src, err := l.Past(t.Context(), span, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if list[i], err = src.Who(t.Context(), Query{Span: span}, ByUser, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := map[string]Change{}
+	for _, x := range totals.Changes(seconds[0], seconds[1], func(_, key string) string { return key }) {
+		if x.Keys[2] != stateActive {
+			continue
+		}
+		c := want[x.Keys[1]]
+		c.Active, c.Before = c.Active+x.Seconds/seconds[0], c.Before+x.Before.Seconds/seconds[1]
+		want[x.Keys[1]] = c
+	}
+	got := Compare(list[0], list[1], 0)
+	if len(got.Rows) != 2 || len(want) != 2 {
+		t.Fatalf("%+v, want %+v", got.Rows, want)
+	}
+	for _, x := range got.Rows {
+		// A sweep stands for the time before it, so the first one of a span counts in part.
+		if w := want[x.Name]; math.Abs(x.Active-w.Active) > 0.05 || math.Abs(x.Before-w.Before) > 0.05 || !near(x.Change, x.Active-x.Before) {
+			t.Errorf("%+v, want %+v", x, w)
 		}
 	}
 }

@@ -181,7 +181,7 @@ func (k *stackLog) stackNumber(stack []uint32) (int64, bool) {
 	return id, err == nil
 }
 
-// setFrames gives stacks that have only a number their frames. A stack that was not found is like one that was not taken.
+// setFrames gives stacks that have only a number their frames. Stacks that were not found count as not taken.
 func (k *stackLog) setFrames(found map[int64]store.Stack) {
 	old := *k
 	*k = stackLog{sets: old.sets, rows: old.rows}

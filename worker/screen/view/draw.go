@@ -108,7 +108,7 @@ func (d *Data) has(p Page) bool {
 	case PageLoad:
 		return d.Load != nil
 	case PageWho:
-		return d.Who != nil
+		return d.Who != nil || d.Comparison != nil
 	case PageBlocking:
 		return d.Blocking != nil
 	case PageFlame:
@@ -278,8 +278,12 @@ func (c *canvas) footer() {
 	switch {
 	case c.s.typing != typingNothing:
 		lead, hint := "/", ""
-		if c.s.typing == typingTime {
+		switch c.s.typing {
+		case typingTime:
 			lead, hint = "time: ", "03:00, yesterday 03:00, 03:00..03:15, -2h; empty: live"
+		case typingCompare:
+			lead, hint = "compare with: ", "yesterday 03:00, -24h; empty: the time before"
+		case typingSearch, typingNothing:
 		}
 		x := c.Text(1, y, c.Width-1, bold, lead+c.s.typed)
 		c.Text(x, y, c.Width-1, chosen, " ")
@@ -320,7 +324,7 @@ func (c *canvas) keys() [][2]string {
 	case PageLoad:
 		return [][2]string{{"↑↓", "select"}, {"Enter", "open"}, {"+-", "zoom"}, {"t", "time"}, {"space", "stop"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
 	case PageWho:
-		return [][2]string{{"Tab", "by"}, {"Enter", "filter"}, {"Backspace", "back"}, {"q", "quit"}, {"+-", "zoom"}, {"y", "command"}, {"/", "search"}}
+		return [][2]string{{"Tab", "by"}, {"Enter", "filter"}, {"Backspace", "back"}, {"q", "quit"}, {"v", "compare"}, {"+-", "zoom"}, {"y", "command"}, {"/", "search"}}
 	case PageBlocking:
 		return [][2]string{{"↑↓", "select"}, {"Enter", "session"}, {"space", "stop"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
 	case PageFlame:
@@ -342,8 +346,8 @@ func (c *canvas) help(y int) {
 		{"t", "go to a time: 03:00, yesterday 03:00, 03:00..03:15, -2h"},
 		{"← → [ ]", "in Load and Blocking (or in all views): another moment"},
 		{"< > 0", "the time before; the time after; live"},
-		{"space", "stop the picture, and continue"},
-		{"c", "in Session: capture now, and keep the stack"},
+		{"space c", "stop the picture; in Session: capture now, keep the stack"},
+		{"v", "in Who: compare with another time, and end that"},
 		{"/ n N", "search; next and previous match"},
 		{"r", "remove all filters"},
 		{"y", "show and copy the command that prints this page"},

@@ -26,6 +26,7 @@ func Fetch(ctx context.Context, src source.Source, s *State, before *Data, now t
 		}
 	}
 	var err error
+	all := src
 	if !s.Live() {
 		earlier, err := past(ctx, src, s)
 		if err != nil {
@@ -50,9 +51,13 @@ func Fetch(ctx context.Context, src source.Source, s *State, before *Data, now t
 		d.Findings, err = src.Findings(ctx, span)
 		failed("findings", err)
 	}
-	if on(PageWho) {
+	switch {
+	case !on(PageWho):
+	case s.Compare.IsZero():
 		d.Who, err = src.Who(ctx, q, s.By, mostRows)
 		failed("who", err)
+	default:
+		failed("comparison", d.compare(ctx, src, all, s, q))
 	}
 	if on(PageBlocking) {
 		d.Blocking, err = src.Blocking(ctx)
@@ -83,7 +88,7 @@ func past(ctx context.Context, src source.Source, s *State) (source.Source, erro
 
 // failAll notes the reason why there is no data.
 func (d *Data) failAll(err error) {
-	for _, name := range []string{"load", "findings", "sessions", "who", "blocking", "session", "stack", "plan", "memory", "flame"} {
+	for _, name := range []string{"load", "findings", "sessions", "who", "comparison", "blocking", "session", "stack", "plan", "memory", "flame"} {
 		d.Errors[name] = err.Error()
 	}
 }

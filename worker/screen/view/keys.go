@@ -59,6 +59,13 @@ func Handle(s *State, d *Data, key string) Action {
 	case "r":
 		s.Filter = nil
 		return Refresh
+	case "v":
+		if s.Compare.IsZero() {
+			s.typing, s.typed = typingCompare, ""
+			return None
+		}
+		s.Compare = time.Time{}
+		return Refresh
 	case "y":
 		return Copy
 	case "esc", "backspace":
@@ -180,8 +187,8 @@ func (s *State) drill(d *Data, key string) Action {
 		n, _ := strconv.Atoi(pid)
 		return s.session(n)
 	}
-	for i := range d.Who.Rows {
-		if r := &d.Who.Rows[i]; r.Key == key {
+	for _, r := range s.whoRows(d) {
+		if r.Key == key {
 			s.Filter = append(slices.Clone(s.Filter), source.Condition{By: s.By, Key: r.Key, Name: r.Name})
 			s.By = s.nextProperty(1)
 			s.cursor[PageWho] = cursor{}
@@ -257,10 +264,8 @@ func (s *State) keys(d *Data) (list []string) {
 			}
 		}
 	case PageWho:
-		if d.Who != nil {
-			for i := range d.Who.Rows {
-				list = append(list, "who:"+d.Who.Rows[i].Key)
-			}
+		for _, r := range s.whoRows(d) {
+			list = append(list, "who:"+r.Key)
 		}
 	case PageBlocking:
 		if d.Blocking != nil {
@@ -273,6 +278,21 @@ func (s *State) keys(d *Data) (list []string) {
 			list = flameKeys(d.Flame)
 		}
 	case PageSession, numPages:
+	}
+	return list
+}
+
+// whoRows returns the keys and names of the rows of the page `Who`.
+func (s *State) whoRows(d *Data) (list []source.Condition) {
+	switch {
+	case !s.Compare.IsZero() && d.Comparison != nil:
+		for i := range d.Comparison.Rows {
+			list = append(list, source.Condition{Key: d.Comparison.Rows[i].Key, Name: d.Comparison.Rows[i].Name})
+		}
+	case s.Compare.IsZero() && d.Who != nil:
+		for i := range d.Who.Rows {
+			list = append(list, source.Condition{Key: d.Who.Rows[i].Key, Name: d.Who.Rows[i].Name})
+		}
 	}
 	return list
 }
@@ -324,8 +344,12 @@ func (s *State) typeKey(d *Data, key string) Action {
 	case "enter":
 		purpose := s.typing
 		s.typing = typingNothing
-		if purpose == typingTime {
+		switch purpose {
+		case typingTime:
 			return s.goTo(d, s.typed)
+		case typingCompare:
+			return s.compareWith(d, s.typed)
+		case typingSearch, typingNothing:
 		}
 		s.Search = s.typed
 		s.find(d, 1)
@@ -409,10 +433,8 @@ func (s *State) texts(d *Data) (list []string) {
 			}
 		}
 	case PageWho:
-		if d.Who != nil {
-			for i := range d.Who.Rows {
-				list = append(list, d.Who.Rows[i].Name)
-			}
+		for _, r := range s.whoRows(d) {
+			list = append(list, r.Name)
 		}
 	case PageBlocking:
 		if d.Blocking != nil {
@@ -472,6 +494,9 @@ func Command(s *State, d *Data) string {
 		return top + " --pid " + strconv.Itoa(s.PID)
 	case s.Page == PageWho:
 		top += " --view who --by " + string(s.By)
+		if !s.Compare.IsZero() {
+			top += " --compare " + s.Compare.UTC().Format(time.RFC3339)
+		}
 	case s.Page == PageFlame:
 		top += " --view flame --side " + string(s.Side)
 	}

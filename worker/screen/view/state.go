@@ -60,6 +60,8 @@ type State struct {
 	// Moment; the zero time stands for the end of the span.
 	Span   source.Span
 	Moment time.Time
+	// Compare is the begin of another span of the same length, with which the page `Who` compares; the zero time: none.
+	Compare time.Time
 	// When reads a time that the user has typed. Times without a zone are in the zone of now.
 	When func(text string, now time.Time) (time.Time, error)
 	// Message stands in the last line until the next key.
@@ -87,6 +89,7 @@ const (
 	typingNothing typing = iota
 	typingSearch
 	typingTime
+	typingCompare
 )
 
 // cursor is the selected row of a page. The key finds the row again if the order changes.
@@ -112,19 +115,21 @@ func (s *State) Window() time.Duration {
 // each member that could not be read.
 type Data struct {
 	// Time is when the data was requested.
-	Time     time.Time         `json:"time"`
-	Info     *source.Info      `json:"info"`
-	Load     *source.Load      `json:"load,omitempty"`
-	Findings *source.Findings  `json:"findings,omitempty"`
-	Sessions *source.Sessions  `json:"sessions,omitempty"`
-	Who      *source.Who       `json:"who,omitempty"`
-	Blocking *source.Blocking  `json:"blocking,omitempty"`
-	Session  *source.Session   `json:"session,omitempty"`
-	Stack    *source.Stack     `json:"stack,omitempty"`
-	Plan     *source.Plan      `json:"plan,omitempty"`
-	Memory   *source.Memory    `json:"memory,omitempty"`
-	Flame    *source.Flame     `json:"flame,omitempty"`
-	Errors   map[string]string `json:"errors,omitempty"`
+	Time     time.Time        `json:"time"`
+	Info     *source.Info     `json:"info"`
+	Load     *source.Load     `json:"load,omitempty"`
+	Findings *source.Findings `json:"findings,omitempty"`
+	Sessions *source.Sessions `json:"sessions,omitempty"`
+	Who      *source.Who      `json:"who,omitempty"`
+	// Comparison stands in place of Who if two spans are compared.
+	Comparison *source.Comparison `json:"comparison,omitempty"`
+	Blocking   *source.Blocking   `json:"blocking,omitempty"`
+	Session    *source.Session    `json:"session,omitempty"`
+	Stack      *source.Stack      `json:"stack,omitempty"`
+	Plan       *source.Plan       `json:"plan,omitempty"`
+	Memory     *source.Memory     `json:"memory,omitempty"`
+	Flame      *source.Flame      `json:"flame,omitempty"`
+	Errors     map[string]string  `json:"errors,omitempty"`
 
 	// PID is the process of Session, Stack, Plan and Memory.
 	PID int `json:"-"`

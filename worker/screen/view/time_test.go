@@ -139,3 +139,71 @@ func TestPastIsRead(t *testing.T) {
 		t.Errorf("errors %v", d.Errors)
 	}
 }
+
+// TestComparison: the key v compares with a time, and ends that. The table has the largest change first, and its rows filter.
+func TestComparison(t *testing.T) {
+	d := night()
+	for keys, want := range map[string]string{
+		"v enter": "02:53:00", "v - 2 4 enter": "02:34:00", "v 0 1 : 0 0 enter": "01:00:00", "v enter v": "00:00:00", "v 1 3 : 0 0 enter": "00:00:00",
+		"v esc": "00:00:00",
+	} {
+		s := NewState("")
+		inThePast(s, nil)
+		s.When = func(text string, now time.Time) (time.Time, error) {
+			if text == "-24" {
+				return now.Add(-24 * time.Minute), nil
+			}
+			return when(text, now)
+		}
+		press(s, d, strings.Fields(keys)...)
+		if got := s.Compare.UTC().Format("15:04:05"); got != want || want != "00:00:00" && s.Page != PageWho {
+			t.Errorf("%s: %s, want %s, message %q", keys, got, want, s.Message)
+		}
+	}
+	who := func(rows ...source.WhoRow) *source.Who { return &source.Who{By: source.ByQuery, Rows: rows, Active: 3, Seconds: 300} }
+	row := func(key string, active float64) source.WhoRow { return source.WhoRow{Key: key, Name: "name of " + key, Active: active} }
+	now, before := who(row("a", 2), row("b", 1), row("c", 0.5)), who(row("b", 1.1), row("d", 1.8), row("c", 0.5))
+	before.Span = source.Span{From: *ago(33 * time.Hour), To: *ago(33*time.Hour - 5*time.Minute)}
+	before.Seconds = 200
+	d.Comparison = source.Compare(now, before, 3)
+	if x := d.Comparison; len(x.Rows) != 3 || x.More != 1 || x.Rows[0].Key != "a" || x.Rows[1].Key != "d" || x.Rows[1].Change != -1.8 || x.Rows[2].Key != "b" {
+		t.Fatalf("%+v", x)
+	}
+	s := NewState("/srv/pg")
+	inThePast(s, nil)
+	s.Page, s.Compare, d.page = PageWho, before.Span.From, PageWho
+	g := NewGrid(80, 24)
+	Draw(g, s, d, noon)
+	for _, want := range []string{"compared with 2026-02-28 03:00:00 to 03:05:00 UTC", "2.0", "+2.0", "-1.8  name of d", "1 min 40 s without data", "and 1 more"} {
+		if !strings.Contains(g.Plain(), want) {
+			t.Errorf("%q is missing:\n%s", want, g.Plain())
+		}
+	}
+	if got := Command(s, d); !strings.HasSuffix(got, "--view who --by query --compare 2026-02-28T03:00:00Z") {
+		t.Errorf("%q", got)
+	}
+	press(s, d, "down", "enter")
+	if len(s.Filter) != 1 || s.Filter[0].Key != "d" {
+		t.Errorf("%+v", s.Filter)
+	}
+}
+
+// TestCompareAsks: both spans are asked for, with the filter.
+func TestCompareAsks(t *testing.T) {
+	h := &historian{asked: asked{n: map[string]int{}}}
+	s := NewState("")
+	inThePast(s, nil)
+	if err := s.SetCompare(*ago(33 * time.Hour), noon); err != nil {
+		t.Fatal(err)
+	}
+	d := Fetch(t.Context(), h, s, nil, noon, false, false)
+	if d.Errors["comparison"] != "no data" || h.n["who"] != 1 {
+		t.Errorf("%v, %v", d.Errors, h.n)
+	}
+	if err := s.SetCompare(s.Span.From, noon); err == nil {
+		t.Error("a span was compared with itself")
+	}
+	if err := s.SetCompare(*ago(time.Minute), noon); err == nil {
+		t.Error("a span was compared with the future")
+	}
+}

@@ -18,6 +18,10 @@ func (c *canvas) shareTable(y, end int) {
 		x = c.Text(x+1, y, c.Width-1, style, " "+string(by)+" ")
 	}
 	y++
+	if !c.s.Compare.IsZero() {
+		c.changes(y, end)
+		return
+	}
 	w := c.d.Who
 	if w == nil {
 		c.failed(1, y, c.Width, "who")

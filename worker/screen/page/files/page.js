@@ -168,12 +168,15 @@ function sessions(s) {
   return panel("Sessions", table([["PID", "n"], ["state", ""], ["event", "wide"], ["for", "n"], [names ? "statement" : "type", ""]], rows),
     s.more ? el("p", "dim", "and " + s.more + " more") : "");
 }
-function who(w) {
+function propertyChoice(by) {
   const choose = el("select", "");
   choose.setAttribute("aria-label", "count by");
-  for (const p of names ? properties : withoutNames) choose.append(new Option(p, p, false, p === w.by));
+  for (const p of names ? properties : withoutNames) choose.append(new Option(p, p, false, p === by));
   choose.addEventListener("change", () => change((s) => s.set("by", choose.value)));
-  return panel("Share of database time by ", choose,
+  return choose;
+}
+function who(w) {
+  return panel("Share of database time by ", propertyChoice(w.by),
     table([["%", "n"], ["sessions", "n"], ["mostly", "wide"], [w.by, ""]], (w.rows ?? []).map((r) => ({
       key: r.key, act: () => addFilter(w.by, r.key),
       cells: [percent(r.percent), number(r.active_sessions),
@@ -290,7 +293,7 @@ function draw() {
   } else if (v === "load") {
     main.replaceChildren(part(d, "load", "Active sessions", (l) => chart(l, d.info?.processors)),
       part(d, "findings", "Findings", findings), part(d, "sessions", "Sessions", sessions));
-  } else if (v === "who") main.replaceChildren(part(d, "who", "Who", who));
+  } else if (v === "who") main.replaceChildren(state().get("compare") ? part(d, "comparison", "Comparison", comparison) : part(d, "who", "Who", who));
   else if (v === "blocking") main.replaceChildren(part(d, "blocking", "Blocking", blocking));
   else if (v === "flame") {
     const p = part(d, "flame", "Flame graph", (f) => flameView.update(f));
@@ -303,6 +306,7 @@ async function ask() {
   clearTimeout(timer);
   const mine = ++asked, s = state(), q = new URLSearchParams({ view: view() });
   for (const k of ["seconds", "by", "side", "from", "to", "at"]) if (s.get(k)) q.set(k, s.get(k));
+  if (view() === "who" && s.get("compare")) q.set("compare", s.get("compare"));
   if (view() === "session") {
     if (!s.get("pid")) { header(); draw(); return; }
     q.set("pid", s.get("pid"));
@@ -347,7 +351,7 @@ byId("login").addEventListener("submit", (e) => {
 let drawnFor = "";
 addEventListener("hashchange", () => {
   if (view() !== "session" || held && String(held.pid) !== state().get("pid")) held = null;
-  const s = state(), page = [view(), s.get("pid"), s.get("by"), s.getAll("filter")].join();
+  const s = state(), page = [view(), s.get("pid"), s.get("by"), s.get("compare"), s.getAll("filter")].join();
   if (page !== drawnFor) pending = true; // another time keeps the picture until the answer
   drawnFor = page;
   draw();
@@ -445,7 +449,7 @@ addEventListener("keydown", (e) => {
     if (e.key === "?" || e.key === "q") byId("help").close();
     return;
   }
-  if (byId("incident").open || byId("time").open) return;
+  if (byId("incident").open || byId("time").open || byId("versus").open) return;
   say("");
   if ("12345".includes(e.key)) open(views[e.key - 1]);
   else if (held && (e.key === "Escape" || e.key === "Backspace")) { e.preventDefault(); release(); }
@@ -467,4 +471,5 @@ addEventListener("keydown", (e) => {
   else timeKey(e);
 });
 startTime();
+startCompare();
 ask();

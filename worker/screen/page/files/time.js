@@ -79,6 +79,50 @@ function startTime() {
     ["close-time", () => byId("time").close()]]) byId(id).addEventListener("click", act);
 }
 
+// compareWith compares the span with another one of the same length. Null ends the comparison.
+function compareWith(begin) {
+  const { from, to } = shown();
+  if (begin != null && begin + (to - from) > now()) { say("The other span must end before now."); return; }
+  change((s) => {
+    s.delete("compare");
+    if (begin == null) return;
+    s.set("view", "who");
+    s.set("compare", iso(begin));
+  });
+}
+function askCompare() {
+  if (state().get("compare")) { compareWith(null); return; }
+  byId("versus").showModal();
+}
+function startCompare() {
+  const day = 86400000, choose = (begin) => () => { byId("versus").close(); compareWith(begin()); };
+  for (const [id, begin] of [["versus-before", () => 2 * shown().from - shown().to], ["versus-day", () => shown().from - day],
+    ["versus-week", () => shown().from - 7 * day]]) byId(id).addEventListener("click", choose(begin));
+  byId("compare").addEventListener("click", askCompare);
+  byId("close-versus").addEventListener("click", () => byId("versus").close());
+  byId("versus-form").addEventListener("submit", (e) => {
+    e.preventDefault();
+    byId("versus").close();
+    const begin = Date.parse(byId("versus-from").value);
+    if (!Number.isNaN(begin)) compareWith(begin);
+  });
+}
+// comparison shows two spans beside each other.
+function comparison(c) {
+  const signed = (n) => (n < 0 ? "−" : "+") + Math.abs(n).toFixed(1), length = (Date.parse(c.before.to) - Date.parse(c.before.from)) / 1000;
+  const end = el("button", "act", "End the comparison (v)"), gap = length - c.sampled_seconds_before;
+  end.type = "button";
+  end.addEventListener("click", () => compareWith(null));
+  return panel("Active sessions by ", propertyChoice(c.by), end,
+    el("p", "dim", "Compared with " + clock(Date.parse(c.before.from)) + " to " + clock(Date.parse(c.before.to)) + ". Average " +
+      number(c.active_sessions) + ", before " + number(c.active_sessions_before) + "." +
+      (gap > 2 ? " " + Math.round(gap) + " s of that time have no data." : "")),
+    table([["sessions", "n"], ["before", "n"], ["change", "n"], [c.by, ""]], (c.rows ?? []).map((r) => ({
+      key: r.key, act: () => addFilter(c.by, r.key),
+      cells: [number(r.active_sessions), number(r.active_sessions_before), el("b", "", signed(r.change)), text(r.name || "(none)")],
+    }))), c.more ? el("p", "dim", "and " + c.more + " more") : "");
+}
+
 // timeHeader shows the span and its zone.
 function timeHeader() {
   const { from, to } = shown(), length = Math.round((to - from) / 1000);
@@ -92,6 +136,7 @@ function timeKey(e) {
   const step = { "[": -1, "]": 1, ArrowLeft: -1, ArrowRight: 1 }[e.key];
   if (e.key === "0") setLive();
   else if (e.key === "t") { e.preventDefault(); askTime(); }
+  else if (e.key === "v") { e.preventDefault(); askCompare(); }
   else if (e.key === "<" || e.key === ",") shift(-0.5);
   else if (e.key === ">" || e.key === ".") shift(0.5);
   else if (e.key === "+" || e.key === "=") zoom(-1);
