@@ -32,7 +32,7 @@ func (f *Follower) Close() {
 }
 
 // Next calls each with the new sweeps, in the order in which they were written. It decodes the newest first, and leaves out
-// older ones when the budget is used up. It returns the number of those. After the end of an hour, it goes on with the next journal.
+// older ones when the budget is used up. It returns the number of those. It then reads the next journal, if an hour has ended.
 func (f *Follower) Next(budget time.Duration, each func(*Sweep)) (left int, err error) {
 	for {
 		if f.file == nil {

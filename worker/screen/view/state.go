@@ -121,7 +121,7 @@ type Data struct {
 	Findings *source.Findings `json:"findings,omitempty"`
 	Sessions *source.Sessions `json:"sessions,omitempty"`
 	Who      *source.Who      `json:"who,omitempty"`
-	// Comparison stands in place of Who if two spans are compared.
+	// Comparison stands in place of `Who` if two spans are compared.
 	Comparison *source.Comparison `json:"comparison,omitempty"`
 	Blocking   *source.Blocking   `json:"blocking,omitempty"`
 	Session    *source.Session    `json:"session,omitempty"`
