@@ -3,6 +3,7 @@
 package page
 
 import (
+	"compress/gzip"
 	"context"
 	"embed"
 	"encoding/json"
@@ -127,8 +128,25 @@ func (p *Page) Data(names bool) http.Handler {
 		if s.Connect = "URL"; names && d.Info != nil {
 			s.Connect, s.DataDir = "", d.Info.DataDir
 		}
-		_ = json.NewEncoder(w).Encode(Answer{d, names, view.Command(s, d)})
+		write(w, r, Answer{d, names, view.Command(s, d)})
 	})
+}
+
+// write answers with JSON. It compresses the answer for readers that accept that: the data of many sessions becomes ten times
+// smaller, so a slow link shows the screen in time.
+func write(w http.ResponseWriter, r *http.Request, answer Answer) {
+	w.Header().Set("Vary", "Accept-Encoding")
+	if !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		_ = json.NewEncoder(w).Encode(answer)
+		return
+	}
+	w.Header().Set("Content-Encoding", "gzip")
+	z, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
+	if err != nil {
+		return // the level is valid
+	}
+	_ = json.NewEncoder(z).Encode(answer)
+	_ = z.Close()
 }
 
 func needsOperator(text string) bool {

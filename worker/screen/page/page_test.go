@@ -378,6 +378,7 @@ func inBrowser(t *testing.T, address string, pid int) {
 	wait(`state().get("side") === "on-cpu" && last?.flame?.side === "on-cpu"`)
 	do(fmt.Sprintf(`location.hash = "view=session&pid=%d"`, pid))
 	earlierTime(t, do, press, wait)
+	do(fmt.Sprintf(`location.hash = "view=load%s"`, atNight(0, 20, 12)))
 	look(t, ctx, run, wait, "load")
 	press("0")
 	wait(`isLive() && document.getElementById("age").textContent.startsWith("live") && document.getElementById("live").hidden`)
@@ -422,7 +423,7 @@ func earlierTime(t *testing.T, do, press, wait func(string)) {
 	wait(`document.getElementById("time").open && document.getElementById("time-zone").textContent.includes(zone)`)
 	do(fmt.Sprintf(`document.getElementById("time-from").value = new Date(%d - new Date(%[1]d).getTimezoneOffset() * 60000).toISOString().slice(0, 19),
 		document.getElementById("time-to").value = "", document.getElementById("time-form").requestSubmit()`, night.Add(11*time.Minute).UnixMilli()))
-	wait(fmt.Sprintf(`shown().at === %d && last.info.sessions.waiting_for_locks === 1 && !document.getElementById("time").open`, night.Add(11*time.Minute).UnixMilli()))
+	wait(fmt.Sprintf(`shown().at === %d && Date.parse(last.info.last) === %[1]d && last.info.sessions.waiting_for_locks === 1 && !document.getElementById("time").open`, night.Add(11*time.Minute).UnixMilli()))
 	press("y")
 	wait(`document.querySelector("#message code").textContent.includes(" --at ")`)
 	do(fmt.Sprintf(`location.hash = "view=who&by=event%s"`, strings.TrimSuffix(atNight(11, 14, 0), "&at="+night.Format(time.RFC3339))))

@@ -178,9 +178,12 @@ func (l *Live) extend(ctx context.Context, s Span) error {
 		if err != nil {
 			return err
 		}
-		read := time.Now()
+		whole := span.To
+		if !whole.Equal(own) { // later sweeps of the span may still be written
+			whole = earlier(whole, time.Now().Add(-settled))
+		}
 		l.mu.Lock()
-		l.past.insert(span, list, earlier(read.Add(-settled), span.To))
+		l.past.insert(span, list, whole)
 		l.mu.Unlock()
 	}
 	return nil

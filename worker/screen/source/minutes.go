@@ -3,6 +3,7 @@ package source
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -134,8 +135,9 @@ func (r *Recorded) readMinutes(ctx context.Context, s Span) ([]*recordedMinute, 
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
+	delete(texts, 0)
+	if err != nil || !slices.Contains(slices.Collect(maps.Values(texts)), "") {
+		return withTexts(list, texts), err
 	}
 	// Only the sums of whole hours have texts.
 	hours := store.SumOptions{Since: s.From.Truncate(time.Hour), Until: s.To.Truncate(time.Hour).Add(time.Hour)}
@@ -143,12 +145,17 @@ func (r *Recorded) readMinutes(ctx context.Context, s Span) ([]*recordedMinute, 
 		texts[x.QueryID] = cmp.Or(texts[x.QueryID], x.Query)
 		return nil
 	})
+	return withTexts(list, texts), err
+}
+
+// withTexts sets the texts of the statements.
+func withTexts(list []*recordedMinute, texts map[int64]string) []*recordedMinute {
 	for _, m := range list {
 		for i := range m.sums {
 			m.sums[i].Query = texts[m.sums[i].QueryID]
 		}
 	}
-	return list, err
+	return list
 }
 
 // minutesOf returns the minutes of sweeps. Gaps within a minute stand before it.
