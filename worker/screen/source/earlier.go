@@ -89,6 +89,7 @@ func (l *Live) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
+	chosen := !at.IsZero()
 	switch at = cmp.Or(at, s.To); {
 	case s.To.Sub(s.From) > longestSpan:
 		return nil, fmt.Errorf("a span has at most %s", Age(longestSpan))
@@ -121,6 +122,9 @@ func (l *Live) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
 	}
 	if err == nil {
 		x.at, err = l.readMoment(ctx, at)
+		if newest := x.newest(s); errors.Is(err, errNothing) && !chosen && !newest.IsZero() { // a gap is at the end
+			x.at, err = l.readMoment(ctx, newest)
+		}
 		if errors.Is(err, errNothing) {
 			x.reason, err = err, nil
 		}
@@ -133,6 +137,14 @@ func (l *Live) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
 	}
 	x.describe(l, at)
 	return x, nil
+}
+
+// newest returns the time of the newest sample in a span.
+func (x *earlierSource) newest(s Span) (at time.Time) {
+	x.samples(func(p *past) {
+		p.between(s, func(y *sample, _ float64) { at = earlier(y.at, s.To) })
+	})
+	return at
 }
 
 // ownSamples returns the time from which the samples in memory are not minutes, and the time of the first sample.
@@ -234,7 +246,7 @@ func (l *Live) readSweeps(ctx context.Context, s Span) (*recordedSweeps, error) 
 		return nil, err
 	}
 	x := &recordedSweeps{span: s, read: time.Now()}
-	x.past.most, x.past.first = rowsOfOneSpan, reasonNotRecorded
+	x.past.most, x.past.first, x.past.gap = rowsOfOneSpan, reasonNotRecorded, reasonNotRecorded
 	var rules rules
 	stacks := recordedStacks{wanted: map[int64]bool{}}
 	summary, err := store.ReadSpan(ctx, reader, s.From, s.To, func(w *store.SpanSweep, gap *store.Gap) error {

@@ -126,6 +126,18 @@ func earlierMoment(t *testing.T, r *Recorded, from time.Time) {
 			t.Errorf("%+v, %v", flame, err)
 		}
 	}
+	for _, length := range []time.Duration{5 * time.Minute, 40 * time.Minute} { // nothing was recorded at the end
+		gap := Span{from.Add(85*time.Minute - length), from.Add(85 * time.Minute)}
+		for at, want := range map[time.Time]bool{{}: length > 5*time.Minute, gap.To: false} {
+			src, err := l.Past(t.Context(), gap, at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b, err := src.Blocking(t.Context()); (err == nil && b.Waiting == 1) != want {
+				t.Errorf("%s until a gap, moment %s: %+v, %v", length, at, b, err)
+			}
+		}
+	}
 	for what, x := range map[string]struct {
 		span Span
 		at   time.Time

@@ -88,7 +88,7 @@ func NewLive(o Options) (*Live, error) {
 		l.info.Error = err.Error()
 	}
 	if o.Recorded != nil {
-		l.info.Recorded = o.Recorded.Dir()
+		l.info.Recorded, l.past.gap = o.Recorded.Dir(), reasonNeither
 		l.reading.Lock()
 		runs := l.follow()
 		l.reading.Unlock()

@@ -42,6 +42,7 @@ type past struct {
 	// hours are the begins of hours whose recorded minutes are in samples, as seconds since 1970.
 	hours  map[int64]bool
 	first  string // the reason why there is no data before the first sample
+	gap    string // the reason of gaps without a reason of their own; empty: reasonNotSampled
 	stacks stackLog
 }
 
@@ -600,9 +601,9 @@ func (p *past) gaps(q Span, interval time.Duration, after string) (list []Gap) {
 	first, _ := slices.BinarySearchFunc(p.samples, q.From, func(x sample, t time.Time) int { return x.at.Compare(t) })
 	for i := first; i < len(p.samples); i++ {
 		s := &p.samples[i]
-		reason := cmp.Or(s.before, reasonNotSampled)
+		reason := cmp.Or(s.before, p.gap, reasonNotSampled)
 		if i == 0 {
-			reason = cmp.Or(p.first, s.before, reasonNotSampled)
+			reason = cmp.Or(p.first, reason)
 		}
 		add(s.at.Add(-s.period), reason)
 		if at = later(at, s.at); !at.Before(q.To) {

@@ -442,6 +442,10 @@ byId("search").addEventListener("keydown", (e) => {
 for (const [id, act] of [["show-help", () => byId("help").showModal()], ["close-help", () => byId("help").close()],
   ["take-incident", askIncident], ["close-incident", () => byId("incident").close()]])
   byId(id).addEventListener("click", act);
+// A chart has pixels of its own, in the colours of the theme.
+const redraw = () => { if (view() === "load" && last && !pending) draw(); };
+addEventListener("resize", redraw);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 document.addEventListener("visibilitychange", () => { if (!document.hidden && !stopped) ask(); });
 addEventListener("keydown", (e) => {
   if (e.ctrlKey || e.altKey || e.metaKey || ["INPUT", "SELECT"].includes(e.target.tagName)) return;
