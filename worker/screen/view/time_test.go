@@ -160,8 +160,12 @@ func TestComparison(t *testing.T) {
 			t.Errorf("%s: %s, want %s, message %q", keys, got, want, s.Message)
 		}
 	}
-	who := func(rows ...source.WhoRow) *source.Who { return &source.Who{By: source.ByQuery, Rows: rows, Active: 3, Seconds: 300} }
-	row := func(key string, active float64) source.WhoRow { return source.WhoRow{Key: key, Name: "name of " + key, Active: active} }
+	who := func(rows ...source.WhoRow) *source.Who {
+		return &source.Who{By: source.ByQuery, Rows: rows, Active: 3, Seconds: 300}
+	}
+	row := func(key string, active float64) source.WhoRow {
+		return source.WhoRow{Key: key, Name: "name of " + key, Active: active}
+	}
 	now, before := who(row("a", 2), row("b", 1), row("c", 0.5)), who(row("b", 1.1), row("d", 1.8), row("c", 0.5))
 	before.Span = source.Span{From: *ago(33 * time.Hour), To: *ago(33*time.Hour - 5*time.Minute)}
 	before.Seconds = 200
