@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/measure/sampler"
 	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
@@ -71,32 +70,19 @@ func TestLocked(t *testing.T) {
 	})
 }
 
-// mappingsOf returns a function that reads the mappings of a process as programs in the kernel and samplers do. If the
+// mappingsOf returns a function that reads the mappings of a process as users of programs in the kernel do. If the
 // process is locked then, they must say so.
 func mappingsOf(t *testing.T, pid int) (read func()) {
 	t.Helper()
 	target := anyTarget(pid)
-	copied, err := sampler.NewCopiedProcess(target)
+	copied, err := observe.NewCopiedProcess(target)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(copied.Release)
-	sampled, err := sampler.New([]process.Target{target}, sampler.Options{})
-	if err != nil {
-		t.Logf("no samples by the kernel: %v", err)
-	} else {
-		t.Cleanup(sampled.Close)
-	}
-	layout, err := observe.Maps(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
 	return func() {
-		_, held := sampler.NewCopiedProcess(target)
+		_, held := observe.NewCopiedProcess(target)
 		read := map[string]error{"held": held, "read again": copied.Refresh()}
-		if sampled != nil {
-			_, read["read again for samples"] = sampled.Refresh(pid, layout)
-		}
 		var want error
 		if mapsBlock(pid) {
 			want = process.ErrUnreachable

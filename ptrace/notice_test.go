@@ -2,7 +2,6 @@ package ptrace
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,9 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/figure"
-	"pg_stat_backtrace/ptrace/measure/sampler"
 	"pg_stat_backtrace/ptrace/observe"
-	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -91,8 +88,7 @@ func TestStopNoticedByTarget(t *testing.T) {
 	program := noticeProgram(t)
 	const lasting = 300 * time.Millisecond
 	for _, tt := range noticed {
-		for _, engine := range []string{"none", snapshot.EngineStop, snapshot.EngineBlocked, snapshot.EngineRunning,
-			sampler.EngineSampled} {
+		for _, engine := range []string{"none", snapshot.EngineStop, snapshot.EngineBlocked, snapshot.EngineRunning} {
 			t.Run(tt.call+" "+engine, func(t *testing.T) {
 				t.Parallel()
 				want := tt.end
@@ -140,8 +136,6 @@ func disturbed(t *testing.T, command *exec.Cmd, engine string, lasting time.Dura
 			_, _ = observe.Observe(t.Context(), anyTarget(c.pid), snapshot.Options{Deadline: lasting / 5})
 		case snapshot.EngineRunning:
 			eventFor(t, c.pid, lasting/20) // Observe would read the sleeping thread instead
-		case sampler.EngineSampled:
-			sampleFor(t, c.pid, lasting/10)
 		}
 	}
 	var result, errno, ms int
@@ -167,19 +161,6 @@ func eventFor(t *testing.T, tid int, span time.Duration) {
 	_ = unix.Close(fd)
 }
 
-// sampleFor samples a process, where that is possible.
-func sampleFor(t *testing.T, pid int, span time.Duration) {
-	t.Helper()
-	s, err := sampler.New([]process.Target{anyTarget(pid)}, sampler.Options{Interval: time.Millisecond})
-	if err != nil {
-		return // it may have ended; TestSampler reports other obstacles
-	}
-	defer s.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), span)
-	defer cancel()
-	_, _ = s.Run(ctx, func([]sampler.Sample) error { return nil })
-}
-
 // TestNoticedAsDocumented: doc/safety.md's table has each of these system calls, in the row that it belongs to, and
 // no others.
 func TestNoticedAsDocumented(t *testing.T) {
@@ -187,7 +168,7 @@ func TestNoticedAsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const head = "| system call | engine `stop` | `blocked`, `running`, `sampled` |\n| --- | --- | --- |\n"
+	const head = "| system call | engine `stop` | `blocked`, `running` |\n| --- | --- | --- |\n"
 	_, table, ok := strings.Cut(string(text), head)
 	rows := strings.SplitN(table, "\n", 3)
 	if !ok || len(rows) < 3 {

@@ -17,7 +17,7 @@ const suspendWait = 10 * time.Second
 // until SIGCONT. If no process could continue it (an orphaned process group), it continues at once.
 //
 // Suspend waits for a moment without a stopped target, which would stay stopped as long. It also waits until no event
-// or sampler interrupts a process repeatedly. New captures and samples wait meanwhile. The error is ErrBusy, or the
+// interrupts a process repeatedly. New captures and samples wait meanwhile. The error is ErrBusy, or the
 // error of a system call. The program was not stopped in these cases.
 func Suspend() error { return thread.PauseWork(suspendWait, stopProgram) }
 

@@ -30,7 +30,7 @@ test_program() {
 arch_tests() {
 	local machine=$1 dir=$2/check goarch=${GOARCH_OF[$1]} package program chain=-fno-omit-frame-pointer
 	need_libc "$machine"
-	for package in ptrace ptrace/measure/sampler ptrace/measure/waits worker/capture worker/measure/waitevent; do
+	for package in ptrace ptrace/measure/clusterbpf ptrace/measure/waits worker/capture worker/measure/waitevent; do
 		arch_test_binary "$goarch" "$dir" "$package"
 	done
 	mkdir "$dir/doc"
@@ -41,9 +41,6 @@ arch_tests() {
 	done
 	if [[ $machine == x86_64 ]]; then
 		test_program "$machine" "$dir/compiled/coroutines" "$TOP/ptrace/testdata/coroutines.c"
-		for program in moment signals stacks; do
-			test_program "$machine" "$dir/compiled/$program" "$TOP/ptrace/measure/sampler/testdata/$program.c"
-		done
 	fi
 	[[ $machine != s390x ]] || chain=-mbackchain
 	program=$TOP/worker/capture/testdata/probed.c
@@ -153,7 +150,7 @@ SCRIPT
 arch_tests_script() {
 	cat <<'SCRIPT'
 (cd /check/ptrace && PGSB_TEST_CORES=1 ./tests -test.v -test.timeout 25m -test.skip '^TestStopAndCopyIsNosplit$') || status=1
-(cd /check/ptrace/measure/sampler && ./tests -test.v -test.timeout 25m) || status=1
+(cd /check/ptrace/measure/clusterbpf && ./tests -test.v -test.timeout 10m) || status=1
 (cd /check/ptrace/measure/waits && ./tests -test.v -test.timeout 10m) || status=1
 (cd /check/worker/measure/waitevent && ./tests -test.v -test.timeout 40m) || status=1
 (cd /check/worker/capture && ./tests -test.v -test.timeout 25m -test.run '^TestReturnProbes$') || status=1

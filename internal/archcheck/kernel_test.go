@@ -65,7 +65,7 @@ func TestNoTypeInformation(t *testing.T) {
 		{"waits", []string{"waits", "-D", s.DataDir, "--duration", "1s"}, true, "Method sampled (polling)"},
 		{"waits exact", []string{"waits", "-D", s.DataDir, "--duration", "1s", "--method", "exact"}, false, ""},
 		{"waits blocked", []string{"waits", "-D", s.DataDir, "--duration", "1s", "--method", "blocked"}, false, ""},
-		{"profile", []string{"profile", "--duration", "1s", pid}, false, "capture --format folded"},
+		{"profile", []string{"profile", "--duration", "1s", pid}, false, "capture " + pid + " --nonstop"},
 		{"profile of a server", []string{"profile", "-D", s.DataDir, "--duration", "1s"}, false, "capture -D " + s.DataDir},
 		{"trace", []string{"trace", "XLogFlush", "-D", s.DataDir, "--duration", "1s"}, false, ""},
 		{"allocations", []string{"memory", "--allocations", "--duration", "1s", pid}, false, ""},

@@ -2,7 +2,6 @@ package thread
 
 import (
 	"errors"
-	"slices"
 	"sync"
 	"time"
 )
@@ -24,25 +23,17 @@ func JoinWork() { work.join() }
 // EndWork ends what BeginWork or JoinWork registered.
 func EndWork() { work.end() }
 
-// RegisterWork registers a sampler until the returned function is called. Each of its batches is separate work. A
-// pause calls pause when it is requested, and resume at its end. pause must not wait for the end of a batch.
-func RegisterWork(pause, resume func()) (forget func()) { return work.know(pause, resume) }
-
 // PauseWork waits until no work is under way, for at most a duration, and calls do. New work waits meanwhile. If
 // another pause is requested already, Pause does nothing. The error is ErrBusy or the error of do.
 func PauseWork(most time.Duration, do func() error) error { return work.suspend(most, do) }
 
 // activity counts the work that must end before the program is stopped.
 type activity struct {
-	mu       sync.Mutex
-	parties  int
-	repeated []*repetition // the running samplers
-	resting  chan struct{} // closed at the end of a requested or active rest; else nil
-	idle     chan struct{} // closed when there are no parties any more; nil without a waiting goroutine
+	mu      sync.Mutex
+	parties int
+	resting chan struct{} // closed at the end of a requested or active rest; else nil
+	idle    chan struct{} // closed when there are no parties any more; nil without a waiting goroutine
 }
-
-// repetition is work that registers each of its parts as activity.
-type repetition struct{ pause, resume func() }
 
 // begin waits for the end of a rest. It then registers an activity that delays the next rest until end is called.
 func (a *activity) begin() {
@@ -73,20 +64,6 @@ func (a *activity) end() {
 	}
 }
 
-// know registers a sampler, which rests together with the others until the returned function is called. Each of its
-// batches begins and ends as activity. pause must not wait for the end of a batch.
-func (a *activity) know(pause, resume func()) (forget func()) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	r := &repetition{pause, resume}
-	a.repeated = append(a.repeated, r)
-	return func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.repeated = slices.DeleteFunc(a.repeated, func(x *repetition) bool { return x == r })
-	}
-}
-
 // suspend calls do when no work is active, and delays new work. If another rest is requested, it does nothing.
 func (a *activity) suspend(most time.Duration, do func() error) error {
 	a.mu.Lock()
@@ -101,10 +78,6 @@ func (a *activity) suspend(most time.Duration, do func() error) error {
 	} else {
 		a.idle = idle
 	}
-	paused := slices.Clone(a.repeated)
-	for _, r := range paused {
-		r.pause()
-	}
 	a.mu.Unlock()
 
 	err := ErrBusy
@@ -118,9 +91,6 @@ func (a *activity) suspend(most time.Duration, do func() error) error {
 
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, r := range paused {
-		r.resume()
-	}
 	close(a.resting)
 	a.resting, a.idle = nil, nil
 	return err

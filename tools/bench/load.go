@@ -34,7 +34,6 @@ type loadFigure struct {
 
 const (
 	loadRate    = 100             // captures of each backend in a second that are tried
-	sampleRate  = 102             // for samplers: some moments give no sample
 	loadScale   = 10              // of pgbench's tables: 1,000,000 accounts, all in memory
 	loadPulses  = 10              // spans beside a tool in one turn
 	loadWarmUp  = 2 * time.Second // of a pgbench

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"os"
 	"os/exec"
 	"strconv"
 	"time"
@@ -19,8 +18,6 @@ type loadTool struct {
 func loadTools(ctx context.Context, o options, p programs) []*loadTool {
 	tools := []*loadTool{
 		{loadFigure: loadFigure{Tool: loadNothing}, inRound: 2, start: startNothing},
-		{loadFigure: loadFigure{Tool: ours + " profile", Absent: withoutProfile(ctx, o)}, inRound: 4,
-			start: startOurs(o, "profile", "--stats", "--duration", "1h", "--rate", strconv.Itoa(sampleRate))},
 		{loadFigure: loadFigure{Tool: ours}, inRound: 1, start: startOurs(o, "capture", "--stop", "--stats", "--repeat", "1000000",
 			"--interval", (time.Second / loadRate).String())},
 		{loadFigure: loadFigure{Tool: floor}, inRound: 1, start: onAndOn(p, "floor")},
@@ -40,15 +37,6 @@ func loadTools(ctx context.Context, o options, p programs) []*loadTool {
 		}, time.Second/loadRate)
 	}
 	return append(tools, tool)
-}
-
-// withoutProfile returns the reason why processes cannot be sampled here, or "".
-func withoutProfile(ctx context.Context, o options) string {
-	c := command(ctx, o.Binary, "profile", "--stats", "--duration", "100ms", strconv.Itoa(os.Getpid()))
-	if _, err := output(c); err != nil {
-		return err.Error()
-	}
-	return ""
 }
 
 // onAndOn captures with one of the C programs repeatedly, for a quarter of a second at a time, and counts the

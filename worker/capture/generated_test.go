@@ -2,9 +2,7 @@ package capture_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +11,6 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/measure/sampler"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
@@ -75,7 +72,7 @@ func work(t *testing.T, conn *pgx.Conn) {
 	}()
 }
 
-// generatedNonStop captures a busy backend without a stop: one stack after another, and by samples. The stacks lead through
+// generatedNonStop captures a busy backend without a stop, one stack after another. The stacks lead through
 // its generated code, which the backend may have freed when they are unwound. A stack that ends there has that reason. The frames
 // behind that code must be return addresses of the backend in this order. The test finds these by stopping the backend.
 func generatedNonStop(t *testing.T, conn *pgx.Conn) {
@@ -98,7 +95,7 @@ func generatedNonStop(t *testing.T, conn *pgx.Conn) {
 			t.Errorf("frame %d has never been seen behind the one before: %+v", i+1+j, th.Frames)
 		}
 	}
-	var captured, sampled throughGenerated
+	var captured throughGenerated
 	for captured.whole < enough && time.Now().Before(deadline) {
 		tr, err := c.Capture(t.Context(), target, capture.Options{NonStop: true})
 		if err != nil || tr.Engine != snapshot.EngineRunning {
@@ -106,25 +103,10 @@ func generatedNonStop(t *testing.T, conn *pgx.Conn) {
 		}
 		check(&tr.Threads[0], &captured)
 	}
-	ctx, cancel := context.WithDeadline(t.Context(), deadline)
-	defer cancel()
-	errEnough := errors.New("enough")
-	_, err := c.Profile(ctx, []process.Target{target}, capture.ProfileOptions{}, func(tr *backtrace.Trace, _ int) error {
-		if check(&tr.Threads[0], &sampled); sampled.whole >= enough {
-			return errEnough
-		}
-		return nil
-	})
-	if errors.Is(err, sampler.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
-		t.Logf("no samples: %v", err)
-	} else if !errors.Is(err, errEnough) {
-		t.Errorf("samples: %v", err)
-	}
 	if captured.whole < enough {
 		t.Errorf("only %d stacks through generated code reach the end", captured.whole)
 	}
-	figure.Printf(t, "not stopped: of %d stacks through generated code %d reach the end; of %d sampled ones %d",
-		captured.all, captured.whole, sampled.all, sampled.whole)
+	figure.Printf(t, "not stopped: of %d stacks through generated code %d reach the end", captured.all, captured.whole)
 }
 
 // throughGenerated counts stacks through generated code.

@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"encoding/binary"
 	"fmt"
 	"os"
 	"slices"
@@ -312,4 +313,20 @@ func (n *StackNamer) Complete(spaces []*StackSpace) {
 		sp.named = nil
 		clear(sp.known)
 	}
+}
+
+// appendWalk appends all of a walk that its frames are named by.
+func appendWalk(key []byte, frames []unwind.Frame) []byte {
+	for i := range frames {
+		f := &frames[i]
+		var how byte
+		if f.Exact {
+			how |= 1
+		}
+		if f.Signal {
+			how |= 2
+		}
+		key = append(binary.LittleEndian.AppendUint64(key, f.PC), how, byte(f.Method))
+	}
+	return key
 }

@@ -126,7 +126,7 @@ func TestExitStatus(t *testing.T) {
 		{[]string{"profile", "--format", "json", "1"}, 2, "--format must be one of text, folded"},
 		{[]string{"profile", "--rate", "0", "1"}, 2, "--rate"},
 		{[]string{"profile", "--rate", "NaN", "1"}, 2, "--rate"},
-		{[]string{"profile", "--rate", "1001", "1"}, 2, "from 0.001 to 1000"},
+		{[]string{"profile", "--rate", "1001", "1"}, 2, "from 1 to 1000"},
 		{[]string{"profile", "--rate", "1e-12", "1"}, 2, "--rate"},
 		{[]string{"profile", "--duration", "-1s", "1"}, 2, "--duration"},
 		{[]string{"profile", "--max-frames", "0", "1"}, 2, "--max-frames"},

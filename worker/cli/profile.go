@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,137 +13,174 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pg_stat_backtrace/ptrace/measure/sampler"
+	"pg_stat_backtrace/ptrace/bpf"
+	"pg_stat_backtrace/ptrace/measure/clusterbpf"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
-	"pg_stat_backtrace/unwind/budget"
-	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/clusterprofile"
-	"pg_stat_backtrace/worker/naming/backtrace"
+	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/profilefmt"
 	"pg_stat_backtrace/worker/report/render"
 )
 
 // profileFlags are the flags of the command profile.
 type profileFlags struct {
-	format    string
-	rate      float64
-	duration  time.Duration
-	maxFrames int
-	most      int
-	running   bool
-	stats     bool
-	output    string
-	debugDirs []string
-	remote    debuginfodFlags
-	cluster   clusterFlags
+	format       string
+	rate         float64
+	duration     time.Duration
+	maxFrames    int
+	most         int
+	running      bool
+	stats        bool
+	output       string
+	debugDirs    []string
+	remote       debuginfodFlags
+	dataDir      string
+	mode         string
+	queryIDs     []string
+	users        []string
+	databases    []string
+	backendTypes []string
+	by           []string
 }
 
-const profileLong = `Sample processes for a while, and print totals by function and by PL/pgSQL line,
-and a tree of the most frequent stacks, in which common callers stand once. No
-process is stopped, and no system call is interrupted. A running process loses
-some microseconds to a timer's interrupt for each sample.
+const profileLong = `Sample a server or some of its processes for a while, and print totals by
+function and by PL/pgSQL line, and a tree of the most frequent stacks, in which
+common callers stand once. No process is stopped, and no system call is
+interrupted. A running process loses some microseconds to a timer's interrupt
+for each sample.
 
 With -D, all processes of a server are sampled, whatever their number, also those
-that start or end meanwhile. The server needs no free connection. Each sample has
-labels, as in pg_stat_activity at that moment: pid, backend_type, database, user,
-application_name, query_id, wait_event_type, wait_event, state. The label query has
-the text of one execution of the query, with its constants; text prints a table.
+that start or end meanwhile. With process ids, these processes of one server are
+sampled: its postmaster can be one of them. The server needs no free connection.
+Each sample has labels, as in pg_stat_activity at that moment: pid, backend_type,
+database, user, application_name, query_id, wait_event_type, wait_event, state.
+The label query has the text of one execution of the query, with its constants;
+text prints a table.
 --mode says which time counts:
-  cpu      time on a processor, sampled --rate times a second on each processor
+  cpu      time on a processor, sampled --rate times a second on each processor;
+           the default with -D
   offcpu   sleep, and waits for a processor, from the kernel's context switches.
            The label off_cpu separates them: sleeping, runnable. Total times are
            exact. Stacks are those of long waits and of some short ones.
-  wall     both
+  wall     both; the default with process ids
 The command prints to standard error how many samples have all labels, and how
 many were lost.
 Formats are text, folded, pprof (go tool pprof, Parca, Pyroscope), speedscope and
 html. A file given with -o appears when it is complete.
 
-With process ids, up to 64 processes are sampled, without labels, running or not.
-Only main threads are sampled: PostgreSQL's processes have no others. While the
-command is suspended (^Z), no sample is taken, and that time does not count.
+Only main threads are sampled: PostgreSQL's processes have no others.
 
 The command loads programs into the kernel. That needs root, or CAP_BPF and
-CAP_PERFMON, Linux 6.10, x86_64, and the host's PID namespace. With -D it ends
-early if the programs take more than 5 % of all processors. Elsewhere use
+CAP_PERFMON, Linux 6.10, x86_64, and the host's PID namespace. It ends early if
+the programs take more than 5 % of all processors. Elsewhere, and for processes of
+other programs, use
 "capture --nonstop --format folded --repeat N --interval TIME".`
 
 func newProfile() *cobra.Command {
 	var f profileFlags
 	cmd := &cobra.Command{
 		Use:   "profile [-D DIRECTORY | PID...]",
-		Short: "Sample processes, or a whole server, without stopping them, and print where they were",
+		Short: "Sample a server, or some of its processes, without stopping them, and print where they were",
 		Long:  profileLong,
 		Example: `  pg_stat_backtrace profile -D /var/lib/postgresql/15/main --duration 30s
   pg_stat_backtrace profile -D /srv/pgdata --mode wall --format html -o profile.html
   pg_stat_backtrace profile -D /srv/pgdata --query-id -4711 --format pprof -o query.pb.gz
   pg_stat_backtrace profile 4711
-  pg_stat_backtrace profile --duration 1m --running 4711 4712
+  pg_stat_backtrace profile --duration 1m --mode cpu 4711 4712
   pg_stat_backtrace profile --format folded $(pgrep -f 'postgres: .* SELECT') | flamegraph.pl > server.svg`,
-		Args: usageArgs(func(cmd *cobra.Command, args []string) error {
-			if f.cluster.dataDir != "" {
-				return nil // checkCluster words it
-			}
-			return cobra.MaximumNArgs(sampler.MaxTargets)(cmd, args)
-		}),
+		Args: usageArgs(cobra.ArbitraryArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := takeOnlyServer(&f.cluster.dataDir, len(args) > 0, cmd.ErrOrStderr()); err != nil {
+			if err := takeOnlyServer(&f.dataDir, len(args) > 0, cmd.ErrOrStderr()); err != nil {
 				return err
 			}
-			if f.cluster.dataDir != "" && !cmd.Flags().Changed("rate") {
-				f.rate = clusterprofile.DefaultRate
+			if f.dataDir == "" && !cmd.Flags().Changed("mode") {
+				f.mode = string(clusterprofile.Wall)
+			}
+			if f.running {
+				tellf(cmd.ErrOrStderr(), "--running is the former name of --mode cpu")
+				f.mode = string(clusterprofile.CPU)
+			}
+			if len(args) > 1 && !cmd.Flags().Changed("group-by") {
+				f.by = []string{clusterprofile.LabelPID}
 			}
 			pids, err := f.check(args)
-			if err == nil {
-				err = f.checkCluster(cmd, args)
-			}
-			switch {
-			case err != nil:
+			if err != nil {
 				return usage(err)
-			case f.cluster.dataDir != "":
-				return f.runCluster(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 			}
-			return f.runTo(cmd.Context(), pids, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return f.run(cmd.Context(), pids, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&f.format, "format", "f", formatText,
-		"`FORMAT` of the result: text, or folded (for a flame graph); with -D also pprof, speedscope or html")
+		"`FORMAT` of the result: text, folded (for flame graphs), pprof, speedscope or html")
 	fs.StringVarP(&f.output, "output", "o", "", "write the result to `FILE`; default: standard output")
-	fs.Float64VarP(&f.rate, "rate", "r", 100,
-		"`N` samples a second of each process, 0.001 to 1000; with -D of each processor, 1 to 1000, default 99")
-	fs.DurationVarP(&f.duration, "duration", "d", 10*time.Second,
+	fs.Float64VarP(&f.rate, "rate", "r", clusterprofile.DefaultRate,
+		"`N` samples a second of each processor, and stacks of waits of each process, 1 to 1000")
+	fs.DurationVarP(&f.duration, "duration", "d", clusterprofile.DefaultDuration,
 		"sample for this `TIME`; an interrupt ends it earlier")
 	fs.IntVar(&f.maxFrames, "max-frames", 256, "at most `N` frames, inlined calls included")
 	fs.IntVarP(&f.most, "top", "n", 20, "with text: the `N` most frequent stacks, functions and lines")
-	fs.BoolVar(&f.running, "running", false, "count only processes that ran or waited for a processor")
+	fs.BoolVar(&f.running, "running", false, "the same as --mode cpu")
+	_ = fs.MarkHidden("running") // former name, for one more release
 	fs.BoolVar(&f.stats, "stats", false, "print the number of samples and their times as JSON, instead of stacks")
 	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, debugDirUsage)
 	f.remote.add(cmd)
-	f.cluster.add(cmd)
+	f.addServer(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions(profilefmt.Formats(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-// check validates the flags and returns the processes.
+// addServer adds the flags that select processes and times of a server.
+func (f *profileFlags) addServer(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "sample all processes of the server with this data `DIRECTORY`; default: the only server of this host")
+	fs.StringVarP(&f.mode, "mode", "m", string(clusterprofile.CPU),
+		"time on the processor (cpu), off it (offcpu), or both (wall, the default with process ids)")
+	fs.StringSliceVar(&f.queryIDs, "query-id", nil, "only samples in which the statement with this query `ID` runs")
+	fs.StringSliceVar(&f.users, "user", nil, "only sessions of the user `NAME`")
+	fs.StringSliceVar(&f.databases, "database", nil, "only processes in the database `NAME`")
+	fs.StringSliceVar(&f.backendTypes, "backend-type", nil, "only processes of this `TYPE`, such as \"client backend\"")
+	fs.StringSliceVar(&f.by, "group-by", []string{clusterprofile.LabelBackendType},
+		"with formats text and folded: `LABELS` to show as outermost frames, such as backend_type,query_id; "+
+			"the default with several process ids is pid")
+	_ = cmd.MarkFlagDirname("pgdata")
+	_ = cmd.RegisterFlagCompletionFunc("mode",
+		cobra.FixedCompletions(clusterprofile.Modes(), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("group-by",
+		cobra.FixedCompletions(clusterprofile.Labels(), cobra.ShellCompDirectiveNoFileComp))
+}
+
+// check validates the flags and returns the process ids.
 func (f *profileFlags) check(args []string) ([]int, error) {
-	const slowest, fastest = 0.001, 1000
 	switch {
+	case f.dataDir != "" && len(args) > 0:
+		return nil, errors.New("give either -D or process ids, not both")
 	case !slices.Contains(profilefmt.Formats(), f.format):
 		return nil, fmt.Errorf("--format must be one of %s, not %q", strings.Join(profilefmt.Formats(), ", "), f.format)
-	case !(f.rate >= slowest && f.rate <= fastest): // not a number is neither
-		return nil, fmt.Errorf("--rate must be from %v to %d, not %v", slowest, fastest, f.rate)
-	case f.duration <= 0:
-		return nil, fmt.Errorf("--duration must be more than 0, not %s", f.duration)
+	case !slices.Contains(clusterprofile.Modes(), f.mode):
+		return nil, fmt.Errorf("--mode must be cpu, offcpu or wall, not %q", f.mode)
+	case !(f.rate >= 1 && f.rate <= clusterprofile.MaxRate): // not a number is neither
+		return nil, fmt.Errorf("--rate must be from 1 to %d, not %v", clusterprofile.MaxRate, f.rate)
+	case f.duration <= 0 || f.duration > clusterprofile.MaxDuration:
+		return nil, fmt.Errorf("--duration must be more than 0 and at most %s, not %s", clusterprofile.MaxDuration, f.duration)
 	case f.maxFrames < 1 || f.maxFrames > limits.MaxFrames:
 		return nil, fmt.Errorf("--max-frames must be from 1 to %d, not %d", limits.MaxFrames, f.maxFrames)
 	case f.most < 1:
 		return nil, fmt.Errorf("--top must be at least 1, not %d", f.most)
 	}
-	return processIDs(args)
+	for _, name := range f.by {
+		if !slices.Contains(clusterprofile.Labels(), name) {
+			return nil, fmt.Errorf("--group-by: no label %q: choose from %s", name, strings.Join(clusterprofile.Labels(), ", "))
+		}
+	}
+	if _, err := f.filter(); err != nil {
+		return nil, err
+	}
+	pids, err := processIDs(args)
+	slices.Sort(pids)
+	return slices.Compact(pids), err
 }
 
 // processIDs reads the arguments.
@@ -160,139 +196,203 @@ func processIDs(args []string) ([]int, error) {
 	return pids, nil
 }
 
-// runTo samples, and prints what came of it to the output.
-func (f *profileFlags) runTo(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
+// filter returns the choice of the flags.
+func (f *profileFlags) filter() (clusterprofile.Filter, error) {
+	filter := clusterprofile.Filter{Users: f.users, Databases: f.databases, BackendTypes: f.backendTypes}
+	for _, text := range f.queryIDs {
+		id, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return filter, fmt.Errorf("--query-id: %q is not a query id", text)
+		}
+		filter.QueryIDs = append(filter.QueryIDs, id)
+	}
+	return filter, nil
+}
+
+// describe words the filter.
+func (f *profileFlags) describe() string {
+	var parts []string
+	add := func(name string, values []string) {
+		if len(values) > 0 {
+			parts = append(parts, name+" "+strings.Join(values, " or "))
+		}
+	}
+	add("query id", f.queryIDs)
+	add("user", f.users)
+	add("database", f.databases)
+	add("backend type", f.backendTypes)
+	return strings.Join(parts, ", ")
+}
+
+// target returns the server, and the processes of it to sample; nil stands for all of them.
+func (f *profileFlags) target(pids []int, stderr io.Writer) (cluster.Cluster, []process.ID, error) {
+	if len(pids) == 0 {
+		c, err := cluster.ByDataDir(f.dataDir)
+		return c, nil, err
+	}
+	var server cluster.Cluster
+	var chosen []process.ID
+	for i, pid := range pids {
+		c, id, err := member(pid)
+		switch {
+		case errors.Is(err, process.ErrExited) && (i < len(pids)-1 || len(chosen) > 0):
+			tellf(stderr, "%s", explain(pid, err))
+			continue
+		case errors.Is(err, process.ErrExited):
+			return c, nil, errors.New(explain(pid, err))
+		case err != nil:
+			return c, nil, err
+		case len(chosen) > 0 && !server.Same(c):
+			return c, nil, fmt.Errorf("processes %d and %d belong to different servers\nTake a profile of each server",
+				chosen[0].PID, pid)
+		}
+		server, chosen = c, append(chosen, id)
+	}
+	return server, chosen, nil
+}
+
+// member returns the server of a process.
+func member(pid int) (cluster.Cluster, process.ID, error) {
+	id, err := process.IDOf(pid)
+	if err != nil {
+		return cluster.Cluster{}, id, err
+	}
+	c, err := cluster.ByProcess(pid)
+	if errors.Is(err, cluster.ErrWrongUser) || errors.Is(err, cluster.ErrNoAccess) || errors.Is(err, process.ErrExited) {
+		return c, id, err
+	}
+	stranger := fmt.Errorf("process %d is no process of a PostgreSQL server\n"+
+		"Take \"pg_stat_backtrace capture --nonstop --format folded --repeat N --interval TIME %d\" instead", pid, pid)
+	if err != nil {
+		return c, id, stranger
+	}
+	if pid == c.PostmasterPID {
+		return c, id, nil
+	}
+	members, err := c.Members()
+	if err != nil {
+		return c, id, err
+	}
+	i := slices.IndexFunc(members, func(m cluster.Member) bool { return m.Local == pid && m.StartTime == id.StartTime })
+	switch {
+	case i >= 0:
+		return c, id, members[i].Denied
+	case id.Ended():
+		return c, id, process.Exited(pid)
+	}
+	return c, id, stranger
+}
+
+// run samples, and prints the profile; after an interrupt, the samples until then.
+func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
+	if f.format == profilefmt.Pprof && f.output == "" && terminal(stdout) && !f.stats {
+		return usage(errors.New("--format pprof is binary: write it to a file with -o"))
+	}
+	filter, err := f.filter()
+	if err != nil {
+		return usage(err)
+	}
+	server, chosen, err := f.target(pids, stderr)
+	if err != nil {
+		return err
+	}
 	out, err := createOutput(f.output, stdout)
 	if err != nil {
 		return err
 	}
 	defer out.discard()
-	if err := f.run(ctx, pids, out, stderr); err != nil {
-		return err
-	}
-	return out.commit()
-}
-
-// errNoSample means that there is nothing to print.
-var errNoSample = errors.New("no sample")
-
-// run samples, and prints what came of it; after an interrupt, what has come until then.
-func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
 	capturer, closeRemote, err := f.remote.capturer(stderr, f.debugDirs)
 	if err != nil {
 		return err
 	}
 	defer closeRemote()
-	slices.Sort(pids)
-	targets := identities(slices.Compact(pids))
-	for _, target := range targets {
-		if why := ended(target); why != "" && len(targets) > 1 {
-			tellf(stderr, "%s", why)
-		}
-	}
-	p := profile{profileFlags: f, folded: render.Folded{ByProcess: len(targets) > 1}}
-	p.figures, err = capturer.Profile(ctx, targets, capture.ProfileOptions{
-		MaxFrames: f.maxFrames, Interval: time.Duration(float64(time.Second) / f.rate), Duration: f.duration,
-	}, p.add)
-	if n := p.figures.Unseen; n > 0 {
-		tellf(stderr, "on %d of the processors this program may not run (cpuset): who was there was not sampled", n)
-	}
-	if n := p.figures.Missed; n > 0 && n*100 > p.seen {
-		tellf(stderr, "%d looks found a process and could not sample it; %d samples were taken", n, p.seen)
+	mode := clusterprofile.Mode(f.mode)
+	shown := terminal(stderr)
+	p, summary, err := clusterprofile.Collect(ctx, clusterprofile.Options{
+		Cluster: &server, Processes: chosen, Mode: mode, Rate: f.rate, Duration: f.duration, Filter: filter,
+		MaxFrames: f.maxFrames, Capturer: capturer, Texts: true, Progress: func(took time.Duration, samples int) {
+			if shown {
+				_, _ = fmt.Fprintf(stderr, "\r\x1b[K%.0f of %s, %d stacks", took.Seconds(), f.duration, samples)
+			}
+		},
+	})
+	if shown {
+		_, _ = io.WriteString(stderr, "\r\x1b[K")
 	}
 	switch {
-	case errors.Is(err, process.ErrExited) && p.seen > 0:
-		tellf(stderr, "all processes have ended")
-	case errors.Is(err, sampler.ErrUnsupported), errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%w\nTake \"pg_stat_backtrace capture --format folded --repeat N --interval TIME PID\" instead, "+
-			"which stops the processes", err)
-	case err != nil && len(targets) == 1 && !errors.Is(err, context.Canceled):
-		if why := ended(targets[0]); why != "" && errors.Is(err, process.ErrExited) {
-			return errors.New(why)
-		}
-		return errors.New(explain(targets[0].PID, err))
+	case errors.Is(err, clusterbpf.ErrUnsupported), errors.Is(err, fs.ErrPermission):
+		return f.noProfile(err, pids)
+	case errors.Is(err, clusterprofile.ErrNoSamples) && ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, clusterprofile.ErrNoSamples):
+		return noSamples(err, mode, f.describe())
 	case err != nil:
 		return err
 	}
-	if note := backtrace.GeneratedNote(p.generated, p.counted); note != "" {
-		tellf(stderr, "%s", note)
+	tellSummary(stderr, summary)
+	if f.stats {
+		if err := writeProfileStats(out, summary); err != nil {
+			return err
+		}
+		return out.commit()
 	}
-	if p.counted == 0 {
-		return fmt.Errorf("%w in %s", errNoSample, p.figures.Took.Round(time.Millisecond))
+	about := fmt.Sprintf("%s, PostgreSQL %d, %s, %.1f s, %v samples a second of each processor", summary.Server,
+		server.Version, time.Unix(0, p.TimeNanos).UTC().Format(time.RFC3339), summary.Took.Seconds(), summary.Rate)
+	if only := f.describe(); only != "" {
+		about += ", only " + only
 	}
-	return p.tell(stdout)
+	if err := profilefmt.Write(out, p, profilefmt.Options{
+		Format: f.format, Title: titleOf(mode), Subtitle: about, Root: f.by, Top: f.most, Notes: summary.Notes(),
+	}); err != nil {
+		return fmt.Errorf("write the profile: %w", err)
+	}
+	return out.commit()
 }
 
-// ended says of a process that has no main thread any more why no samples of it are to be had; of others "".
-func ended(target process.Target) string {
-	stat, err := procfs.ReadStat(target.PID)
-	switch {
-	case target.StartTime == 0, errors.Is(err, fs.ErrNotExist):
-	case err != nil, !process.IsDead(stat.State):
-		return ""
-	case stat.Threads > 1:
-		return fmt.Sprintf("the main thread of process %d has ended, and only main threads are sampled\n"+
-			"  Take \"pg_stat_backtrace capture --threads %d\".", target.PID, target.PID)
-	}
-	return explain(target.PID, process.ErrExited)
-}
-
-// profile has the samples of one call.
-type profile struct {
-	*profileFlags
-
-	seen, counted int
-	generated     int // of those counted: they end in code compiled at run time
-	folded        render.Folded
-	figures       capture.ProfileStats
-}
-
-// add counts samples.
-func (p *profile) add(t *backtrace.Trace, times int) error {
-	p.seen += times
-	if p.running && t.Threads[0].State != 'R' {
-		return nil
-	}
-	p.counted += times
-	if t.Threads[0].Generated {
-		p.generated += times
-	}
-	if !p.stats {
-		p.folded.Add(t, times)
-	}
-	return nil
-}
-
-// profileStats are the figures of a profile of processes.
+// profileStats are the figures of a profile.
 type profileStats struct {
 	// Count is the number of samples, Missed of those without a stack.
 	Count   int     `json:"count"`
 	Missed  int     `json:"missed"`
 	Seconds float64 `json:"seconds"`
-	// Unwind and Symbolize are means for a sample.
-	Unwind    float64 `json:"unwind_us_mean"`
-	Symbolize float64 `json:"symbolize_us_mean"`
+	// Kernel and Own are the processor time of the programs in the kernel and of this command.
+	Kernel float64 `json:"kernel_seconds"`
+	Own    float64 `json:"own_seconds"`
 }
 
-// tell prints the result.
-func (p *profile) tell(w io.Writer) error {
-	took := p.figures.Took
-	switch {
-	case p.stats:
-		each := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 / float64(p.seen) }
-		return render.JSONEncoder(w).Encode(profileStats{p.counted, p.figures.Missed, took.Seconds(), each(p.figures.Unwind), each(p.figures.Symbolize)})
-	case p.format == formatFolded:
-		return p.folded.Write(w)
-	}
-	var folded bytes.Buffer
-	if err := p.folded.Write(&folded); err != nil {
-		return err
-	}
-	summary, err := profilefmt.Read(&folded, budget.New(budget.Memory, "memory"))
-	if err != nil {
-		return err
-	}
-	return profilefmt.Write(w, summary, profilefmt.Options{
-		Format: profilefmt.Text, Title: fmt.Sprintf("%d samples in %.1f s", p.counted, took.Seconds()), Top: p.most,
+// writeProfileStats prints the figures of a profile as JSON.
+func writeProfileStats(w io.Writer, s *clusterprofile.Summary) error {
+	return render.JSONEncoder(w).Encode(profileStats{
+		Count: s.Taken, Missed: s.Lost + s.NoStack, Seconds: s.Took.Seconds(), Kernel: s.KernelTime.Seconds(),
+		Own: s.WorkerCPU.Seconds(),
 	})
+}
+
+func titleOf(mode clusterprofile.Mode) string {
+	switch mode {
+	case clusterprofile.OffCPU:
+		return "Time off the processor"
+	case clusterprofile.Wall:
+		return "Time on and off the processor"
+	default:
+		return "Time on the processor"
+	}
+}
+
+// noProfile adds to an error of the kernel's programs where they would run, and a way without them.
+func (f *profileFlags) noProfile(err error, pids []int) error {
+	remedy := "Run it on the server's host, on Linux 6.10 or later on x86_64"
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		remedy = "Run it as root, or with CAP_BPF and CAP_PERFMON"
+	case bpf.MissingTypes() != nil:
+		remedy = "Run it on the server's host, on x86_64 and on a kernel with type information"
+	}
+	which := "-D " + shellQuoted(f.dataDir)
+	if len(pids) > 0 {
+		which = strings.Trim(fmt.Sprint(pids), "[]")
+	}
+	return fmt.Errorf("%w\n%s.\nWithout programs in the kernel, sample at a low rate. This stops no process:\n"+
+		"  pg_stat_backtrace capture %s --nonstop --format folded --repeat 100 --interval 100ms |\n"+
+		"  pg_stat_backtrace report - -o profile.html", err, remedy, which)
 }

@@ -1,84 +1,146 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	pprof "github.com/google/pprof/profile"
+
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/measure/sampler"
+	"pg_stat_backtrace/ptrace/measure/clusterbpf"
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
-// TestProfile samples a process that sleeps, in each format.
-func TestProfile(t *testing.T) {
-	t.Parallel()
-	if err := sampler.Check(); err != nil {
-		status, stdout, stderr := run(t, "profile", sleeper(t))
-		if status != 1 || stdout != "" || !strings.Contains(stderr, "capture --format folded") {
+// TestProfileProcesses takes profiles of chosen processes of a server.
+func TestProfileProcesses(t *testing.T) {
+	server := busyServer(t, pgtest.Options{})
+	idle := server.Connect(t, "postgres", "postgres")
+	pid, other := strconv.Itoa(busyProcess(t, server)), strconv.Itoa(int(idle.PgConn().PID()))
+	if err := clusterbpf.Check(); err != nil {
+		status, stdout, stderr := run(t, "profile", pid)
+		if status != 1 || stdout != "" || !strings.Contains(stderr, "capture "+pid+" --nonstop --format folded") {
 			t.Errorf("status %d, %q, %q", status, stdout, stderr)
 		}
 		t.Skip(err)
 	}
-	pid := sleeper(t)
-	// On a busy machine there may be few samples, and one at the least.
-	status, stdout, stderr := run(t, "profile", "--duration", "2s", pid)
-	text := regexp.MustCompile(`^\d+ samples in 2\.\d s\n\d+ samples\n\n +SELF +TOTAL +FUNCTION\n` +
-		` +\d+  100\.0 % +\d+  100\.0 %  \S*nanosleep\n( +0    0\.0 % .*\n)+\n +TOTAL +CALLS\n +\d+  100\.0 %  sleep\n( +\S+\n)* +\S*nanosleep\n$`)
-	if status != 0 || !text.MatchString(stdout) || stderr != "" {
-		t.Errorf("status %d, %q, %q", status, stdout, stderr)
+	t.Run("only chosen", func(t *testing.T) { onlyChosen(t, pid, other) })
+	t.Run("postmaster", func(t *testing.T) {
+		status, stdout, stderr := run(t, "profile", "--duration", "2s", "--format", "folded", strconv.Itoa(server.PostmasterPID()))
+		if status != 0 || !strings.Contains(stdout, "PostmasterMain") {
+			t.Errorf("status %d, %q, %q", status, stdout, stderr)
+		}
+	})
+	t.Run("ended beside", func(t *testing.T) {
+		gone := zombie(t)
+		status, stdout, stderr := run(t, "profile", "--duration", "2s", "--format", "folded", other, gone)
+		if status != 0 || !strings.Contains(stdout, "PostgresMain") || !strings.Contains(stderr, "PID "+gone+" has exited") {
+			t.Errorf("status %d, %q, %q", status, stdout, stderr)
+		}
+		status, stdout, stderr = run(t, "profile", gone)
+		if status != 1 || stdout != "" || !strings.Contains(stderr, "PID "+gone+" has exited") {
+			t.Errorf("status %d, %q, %q", status, stdout, stderr)
+		}
+	})
+	t.Run("no server process", func(t *testing.T) {
+		stranger := sleeper(t)
+		status, stdout, stderr := run(t, "profile", other, stranger)
+		if status != 1 || stdout != "" || !strings.Contains(stderr, "process "+stranger+" is no process of a PostgreSQL server\n") ||
+			!strings.Contains(stderr, "capture --nonstop") {
+			t.Errorf("status %d, %q, %q", status, stdout, stderr)
+		}
+	})
+	t.Run("figures", func(t *testing.T) {
+		status, stdout, stderr := run(t, "profile", "--duration", "2s", "--running", "--stats", pid)
+		var told struct{ Count int }
+		if err := json.Unmarshal([]byte(stdout), &told); err != nil || status != 0 || told.Count == 0 ||
+			!strings.Contains(stderr, "--mode cpu") {
+			t.Errorf("status %d, %q, %q, %v", status, stdout, stderr, err)
+		}
+	})
+	t.Run("interrupt", func(t *testing.T) { interruptProfile(t, other) })
+}
+
+// busyProcess returns the session of a busyServer.
+func busyProcess(t *testing.T, server *pgtest.Server) (pid int) {
+	t.Helper()
+	admin := server.Connect(t, "postgres", "postgres")
+	pgtest.Wait(t, "the session works", func() bool {
+		return admin.QueryRow(t.Context(), `SELECT pid FROM pg_stat_activity
+			WHERE state = 'active' AND query LIKE '%generate_series%' AND pid <> pg_backend_pid()`).Scan(&pid) == nil
+	})
+	return pid
+}
+
+// onlyChosen expects samples of two processes only, with their labels, and the default of --group-by.
+func onlyChosen(t *testing.T, pid, other string) {
+	file := filepath.Join(t.TempDir(), "p.pb.gz")
+	status, stdout, stderr := run(t, "profile", "--duration", "2s", "--format", "pprof", "-o", file, pid, other)
+	if status != 0 || stdout != "" {
+		t.Fatalf("status %d, %q, %q", status, stdout, stderr)
 	}
-	status, stdout, stderr = run(t, "profile", "--duration", "2s", "--format", "folded", pid, pid)
-	if status != 0 || !regexp.MustCompile(`^sleep;.*nanosleep \d+\n$`).MatchString(stdout) {
-		t.Errorf("status %d, %q, %q", status, stdout, stderr)
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
 	}
-	status, stdout, stderr = run(t, "profile", "--duration", "2s", "--rate", "500", "--stats", pid)
-	var told struct {
-		Count  int     `json:"count"`
-		Unwind float64 `json:"unwind_us_mean"`
+	p, err := pprof.Parse(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := json.Unmarshal([]byte(stdout), &told); err != nil || status != 0 || told.Count == 0 || told.Unwind <= 0 {
-		t.Errorf("status %d, %q, %q, %v", status, stdout, stderr, err)
+	seen := make(map[string]bool)
+	for _, s := range p.Sample {
+		got := s.Label["pid"]
+		if len(got) != 1 || !slices.Contains([]string{pid, other}, got[0]) {
+			t.Errorf("a sample of %v", got)
+			continue
+		}
+		seen[got[0]] = true
 	}
-	gone := zombie(t)
-	status, stdout, stderr = run(t, "profile", "--duration", "2s", "--format", "folded", pid, gone)
-	if status != 0 || !strings.HasPrefix(stdout, "sleep") || !strings.Contains(stderr, "PID "+gone+" has exited") {
-		t.Errorf("beside one that has ended: status %d, %q, %q", status, stdout, stderr)
+	if !seen[pid] || !seen[other] || !strings.Contains(stderr, " of 2 processes ") {
+		t.Errorf("samples of %v; %s", seen, stderr)
 	}
-	status, stdout, stderr = run(t, "profile", "--duration", "300ms", "--running", pid)
-	if status != 1 || stdout != "" || !strings.Contains(stderr, "no sample in ") {
-		t.Errorf("status %d, %q, %q", status, stdout, stderr)
+	status, stdout, stderr = run(t, "profile", "--duration", "2s", "--format", "folded", pid, other, other)
+	frames := regexp.MustCompile(`(?m)^(\d+);.*PostgresMain;`).FindAllStringSubmatch(stdout, -1)
+	for _, want := range []string{pid, other} {
+		if status != 0 || !slices.ContainsFunc(frames, func(f []string) bool { return f[1] == want }) {
+			t.Errorf("status %d, no stack of %s in %q, %q", status, want, stdout, stderr)
+		}
 	}
-	// An interrupt before the first sample leaves an old file as it is.
+}
+
+// interruptProfile expects that an interrupt before the first sample leaves an old file as it is.
+func interruptProfile(t *testing.T, pid string) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("old"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
 	id, err := strconv.Atoi(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := profileFlags{
-		rate: 100, duration: time.Minute, maxFrames: 100, most: 10, format: "text", output: file, running: true,
+		rate: 99, duration: time.Minute, maxFrames: 100, most: 10, format: "text", output: file, mode: "cpu",
+		queryIDs: []string{"1"},
 	}
-	if err := f.runTo(ctx, []int{id}, io.Discard, io.Discard); !errors.Is(err, errNoSample) || content(t, file) != "old" {
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := f.run(ctx, []int{id}, io.Discard, io.Discard); err == nil || content(t, file) != "old" {
 		t.Errorf("%v, and the file has %q", err, content(t, file))
 	}
-	f.running = false
+	f.queryIDs, f.mode = nil, "wall"
 	ctx, cancel = context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	if err := f.runTo(ctx, []int{id}, io.Discard, io.Discard); err != nil || !strings.Contains(content(t, file), "sleep") {
+	if err := f.run(ctx, []int{id}, io.Discard, io.Discard); err != nil || !strings.Contains(content(t, file), "PostgresMain") {
 		t.Errorf("interrupted: %v, and the file has %q", err, content(t, file))
 	}
 }

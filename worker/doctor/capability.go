@@ -14,7 +14,6 @@ import (
 	"pg_stat_backtrace/ptrace/measure/allocs"
 	"pg_stat_backtrace/ptrace/measure/clusterbpf"
 	"pg_stat_backtrace/ptrace/measure/probe"
-	"pg_stat_backtrace/ptrace/measure/sampler"
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
@@ -74,8 +73,7 @@ func rights() []finding {
 	found = append(found, shortPauses(ptrace.MayHurry()))
 	found = append(found, quota(process.CPUQuota(), ptrace.MayHurry())...)
 	found = append(found,
-		program("capability", "sample without a stop (profile PID)", sampler.Check(), own),
-		program("capability", "sample a whole server (profile -D)", clusterbpf.Check(), own),
+		program("capability", "sample without a stop (profile)", clusterbpf.Check(), own),
 		program("capability", "trace allocations (memory --allocations)", allocs.Check(), own))
 	return append(append(found, waitTiming(own)...), functionCalls(own))
 }

@@ -13,7 +13,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/bpf"
 	"pg_stat_backtrace/ptrace/measure/probe"
-	"pg_stat_backtrace/ptrace/measure/sampler"
+	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
@@ -93,7 +93,7 @@ type Result struct {
 type Tracer struct {
 	target  Target
 	options Options
-	process *sampler.CopiedProcess
+	process *observe.CopiedProcess
 	kernel  *programs
 	clock   int32 // the process's processor time, for clock_gettime
 	began   time.Time
@@ -134,7 +134,7 @@ func Open(t Target, o Options) (tr *Tracer, err error) {
 			tr = nil
 		}
 	}()
-	if tr.process, err = sampler.NewCopiedProcess(t.Process); err != nil {
+	if tr.process, err = observe.NewCopiedProcess(t.Process); err != nil {
 		return tr, err
 	}
 	tr.kernel, err = loadPrograms(config{
@@ -327,7 +327,7 @@ func (t *Tracer) fetch(deadline time.Time) (stacks []Stack, err error) {
 			}
 		}
 		r := &s.Registers
-		stacks = append(stacks, Stack{s.Number, t.process.Snapshot(&sampler.CopiedStack{
+		stacks = append(stacks, Stack{s.Number, t.process.Snapshot(&observe.CopiedStack{
 			TID: s.TID, IP: r.IP, SP: r.SP, BP: r.BP, BX: r.BX, R12: r.R12, R13: r.R13, R14: r.R14, R15: r.R15,
 			Data: append([]byte(nil), s.Data...), Cut: s.Cut,
 		})})

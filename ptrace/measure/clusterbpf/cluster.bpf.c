@@ -5,7 +5,7 @@
  * cluster.bpf.c: samples all processes of a PostgreSQL server, and follows their context switches.
  *
  * The server's processes are the children of the postmaster. The programs find that out at each event, so a process
- * counts from its first instruction on, and their number does not matter.
+ * counts from its first instruction on, and their number does not matter. User space can choose some of them.
  *
  * on_clock runs on each processor, some times a second. If the clock has interrupted a server process, on_clock copies
  * its registers, its stack and its entry in pg_stat_activity to a ring. Nothing of the process can change meanwhile.
@@ -35,6 +35,7 @@ enum {
 	NAME = 64,             /* NAMEDATALEN */
 	LEVELS = 5,            /* functions of procedural languages whose names are copied */
 	CONTEXTS = 10,         /* entries of error_context_stack that are followed */
+	START_UNIT = 10000000, /* ns: /proc/PID/stat has the start time of a process in this unit */
 	BEHIND_STACK = 64,     /* bytes behind start_stack that belong to the stack: argc and argv */
 };
 
@@ -62,6 +63,8 @@ const volatile u32 red_zone = 128;
 const volatile u32 processors = 0;     /* elements of scratch, without the last */
 const volatile u64 stack_period = 0;   /* ns between two stacks of one process */
 const volatile u64 stack_spacing = 0;  /* ns between two stacks of one processor */
+
+const volatile bool only_chosen = false; /* sample the processes in chosen only */
 
 /* Set when the programs are attached: CLOCK_MONOTONIC. Nothing is taken after until. */
 volatile u64 attached;
@@ -178,6 +181,14 @@ struct {
 	__uint(max_entries, 16 << 20); /* user space sets it */
 } ring SEC(".maps");
 
+/* Start times of the chosen processes, in START_UNIT. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* user space sets it */
+	__type(key, u32);
+	__type(value, u64);
+} chosen SEC(".maps");
+
 /* Where a sample is put together: an element for each processor, and the last for read_sleeper. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -199,6 +210,23 @@ struct {
 	__type(key, struct wait_key);
 	__type(value, struct wait_time);
 } wait_times SEC(".maps");
+
+/* is_sampled reports whether a thread is the main thread of a process to sample: of any process of the server, or of a
+ * chosen one. The postmaster can be chosen, too. */
+static __always_inline bool is_sampled(struct task_struct *t)
+{
+	u32 pid = t->tgid;
+	u64 *start;
+
+	if (!only_chosen)
+		return is_server_process(t);
+	if (t->pid != t->tgid)
+		return false;
+	start = bpf_map_lookup_elem(&chosen, &pid);
+	if (!start || t->start_boottime / START_UNIT != *start)
+		return false;
+	return pid == postmaster || is_server_process(t);
+}
 
 /* entry returns the address of the process's entry in pg_stat_activity; 0 if it has none. While the process changes
  * the entry, the number at its beginning is odd. */
@@ -354,7 +382,7 @@ int on_clock(void *ctx)
 	struct sample *s;
 	u64 now;
 
-	if (!is_server_process(t))
+	if (!is_sampled(t))
 		return 0;
 	now = bpf_ktime_get_ns();
 	s = bpf_map_lookup_elem(&scratch, &index);
@@ -606,7 +634,7 @@ SEC("tp_btf/sched_switch")
 int on_switch(u64 *ctx)
 {
 	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
-	bool preempted = ctx[0], from = is_server_process(prev), to = is_server_process(next);
+	bool preempted = ctx[0], from = is_sampled(prev), to = is_sampled(next);
 	u64 now;
 
 	if (!from && !to)
@@ -634,7 +662,7 @@ int on_exit(u64 *ctx)
 
 	if (!is_child(t) || now > until)
 		return 0;
-	if (!is_server_process(t)) {
+	if (!is_sampled(t)) {
 		bpf_map_delete_elem(&processes, &pid); /* it was one before it executed another program */
 		return 0;
 	}
@@ -674,7 +702,7 @@ int read_sleeper(struct sleeper *which)
 		return -ENOENT;
 	number = p->number;
 	switches = count_switches(t);
-	if (!is_server_process(t) || !off_processor(t) || !t->mm || !copy_registers(s->record.registers, t))
+	if (!is_sampled(t) || !off_processor(t) || !t->mm || !copy_registers(s->record.registers, t))
 		goto out;
 	describe(&s->record.head, t, KIND_SLEEPER, bpf_ktime_get_ns());
 	s->record.head.number = number;

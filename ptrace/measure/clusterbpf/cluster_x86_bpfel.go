@@ -115,6 +115,7 @@ type clusterWaitTime struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	clusterMapChosen          = "chosen"
 	clusterMapCounters        = "counters"
 	clusterMapProcesses       = "processes"
 	clusterMapRing            = "ring"
@@ -129,6 +130,7 @@ const (
 	clusterVarContextPointer  = "context_pointer"
 	clusterVarDatabaseOffset  = "database_offset"
 	clusterVarNameOffset      = "name_offset"
+	clusterVarOnlyChosen      = "only_chosen"
 	clusterVarPortDatabase    = "port_database"
 	clusterVarPortPointer     = "port_pointer"
 	clusterVarPortUser        = "port_user"
@@ -206,6 +208,7 @@ type clusterProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type clusterMapSpecs struct {
+	Chosen    *ebpf.MapSpec `ebpf:"chosen"`
 	Counters  *ebpf.MapSpec `ebpf:"counters"`
 	Processes *ebpf.MapSpec `ebpf:"processes"`
 	Ring      *ebpf.MapSpec `ebpf:"ring"`
@@ -221,6 +224,7 @@ type clusterVariableSpecs struct {
 	ContextPointer  *ebpf.VariableSpec `ebpf:"context_pointer"`
 	DatabaseOffset  *ebpf.VariableSpec `ebpf:"database_offset"`
 	NameOffset      *ebpf.VariableSpec `ebpf:"name_offset"`
+	OnlyChosen      *ebpf.VariableSpec `ebpf:"only_chosen"`
 	PortDatabase    *ebpf.VariableSpec `ebpf:"port_database"`
 	PortPointer     *ebpf.VariableSpec `ebpf:"port_pointer"`
 	PortUser        *ebpf.VariableSpec `ebpf:"port_user"`
@@ -265,6 +269,7 @@ func (o *clusterObjects) Close() error {
 //
 // It can be passed to loadClusterObjects or ebpf.CollectionSpec.LoadAndAssign.
 type clusterMaps struct {
+	Chosen    *ebpf.Map `ebpf:"chosen"`
 	Counters  *ebpf.Map `ebpf:"counters"`
 	Processes *ebpf.Map `ebpf:"processes"`
 	Ring      *ebpf.Map `ebpf:"ring"`
@@ -274,6 +279,7 @@ type clusterMaps struct {
 
 func (m *clusterMaps) Close() error {
 	return _ClusterClose(
+		m.Chosen,
 		m.Counters,
 		m.Processes,
 		m.Ring,
@@ -290,6 +296,7 @@ type clusterVariables struct {
 	ContextPointer  *ebpf.Variable `ebpf:"context_pointer"`
 	DatabaseOffset  *ebpf.Variable `ebpf:"database_offset"`
 	NameOffset      *ebpf.Variable `ebpf:"name_offset"`
+	OnlyChosen      *ebpf.Variable `ebpf:"only_chosen"`
 	PortDatabase    *ebpf.Variable `ebpf:"port_database"`
 	PortPointer     *ebpf.Variable `ebpf:"port_pointer"`
 	PortUser        *ebpf.Variable `ebpf:"port_user"`

@@ -54,6 +54,9 @@ type Options struct {
 	// once in StackSpacing.
 	Switches                  bool
 	StackPeriod, StackSpacing time.Duration
+	// Chosen are the processes to sample, by process id: the start time of each as in procfs.Stat. The postmaster can be
+	// one of them. Nil means all processes of the server, without the postmaster.
+	Chosen map[int]uint64
 	// Processes is the number of processes that the server can have.
 	Processes int
 	// RingSize is the room for records that were not read yet, in bytes: a power of 2.
@@ -85,6 +88,12 @@ func Load(s Server, o Options) (*Sampler, error) {
 	if p.kernel, err = load(&s, &o, processors[len(processors)-1]+1); err != nil {
 		return nil, err
 	}
+	for pid, start := range o.Chosen {
+		if err := p.kernel.Maps["chosen"].Put(uint32(pid), start); err != nil {
+			p.Close()
+			return nil, loader().Error("fill a table", err)
+		}
+	}
 	if p.reader, err = ringbuf.NewReader(p.kernel.Maps["ring"]); err != nil {
 		p.Close()
 		return nil, loader().Error("open a ring", err)
@@ -102,7 +111,7 @@ func load(s *Server, o *Options, processors int) (*ebpf.Collection, error) {
 		"user_offset":     uint32(s.User), "state_offset": uint32(s.State), "name_offset": uint32(s.Name),
 		"query_offset": uint32(s.QueryID), "port_database": uint32(s.PortDatabase), "port_user": uint32(s.PortUser),
 		"context_pointer": s.Context, "statement_offset": uint32(s.Statement), "signature_offset": uint32(s.Signature),
-		"red_zone": uint32(o.RedZone), "processors": uint32(processors),
+		"red_zone": uint32(o.RedZone), "processors": uint32(processors), "only_chosen": o.Chosen != nil,
 		"stack_period": uint64(o.StackPeriod), "stack_spacing": uint64(o.StackSpacing),
 	})
 	if err != nil {
@@ -110,6 +119,7 @@ func load(s *Server, o *Options, processors int) (*ebpf.Collection, error) {
 	}
 	const most = 1 << 18 // PostgreSQL's limit of processes
 	spec.Maps["ring"].MaxEntries = uint32(o.RingSize)
+	spec.Maps["chosen"].MaxEntries = uint32(max(len(o.Chosen), 1))
 	spec.Maps["scratch"].MaxEntries = uint32(processors) + 1
 	spec.Maps["processes"].MaxEntries = uint32(min(max(o.Processes, 1), most))
 	programs := []string{"read_sleeper"}

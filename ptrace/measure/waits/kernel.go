@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/measure/sampler"
+	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
@@ -30,7 +30,7 @@ type kernel struct {
 	buffer   slot           // for reading
 	base     Counters       // at the last reset
 	keep     keeper
-	copied   map[int]*sampler.CopiedProcess // processes whose stacks were copied
+	copied   map[int]*observe.CopiedProcess // processes whose stacks were copied
 
 	// readSlot copies a slot of the kernel's table: Programs.Read.
 	readSlot func(i int, into *slot) bool

@@ -1,7 +1,7 @@
 package waits
 
 import (
-	"pg_stat_backtrace/ptrace/measure/sampler"
+	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
 )
 
@@ -33,7 +33,7 @@ func (k *kernel) Stacks() (list []Stack, unnamed int) {
 		}
 		r := &s.Registers
 		list = append(list, Stack{PID: s.PID, Event: s.Event, Query: s.Query, Took: s.Took, Snapshot: p.Snapshot(
-			&sampler.CopiedStack{
+			&observe.CopiedStack{
 				TID: s.PID, IP: r[16], SP: r[19], BP: r[4], BX: r[5], R12: r[3], R13: r[2], R14: r[1], R15: r[0],
 				Data: s.Data, Cut: s.Cut,
 			})})
@@ -42,7 +42,7 @@ func (k *kernel) Stacks() (list []Stack, unnamed int) {
 }
 
 // copiedProcess returns a process with mappings that were read after the copy; nil if it has ended or does not answer.
-func (k *kernel) copiedProcess(pid int, fresh map[int]bool) *sampler.CopiedProcess {
+func (k *kernel) copiedProcess(pid int, fresh map[int]bool) *observe.CopiedProcess {
 	p := k.copied[pid]
 	if p != nil && !p.Lives() {
 		p.Release()
@@ -58,14 +58,14 @@ func (k *kernel) copiedProcess(pid int, fresh map[int]bool) *sampler.CopiedProce
 		}
 		fallthrough
 	case p == nil:
-		made, err := sampler.NewCopiedProcess(process.Target{
+		made, err := observe.NewCopiedProcess(process.Target{
 			PID: pid, UID: -1, PPID: k.procs.Postmaster, Rights: k.procs.Rights,
 		})
 		if err != nil {
 			return nil
 		}
 		if k.copied == nil {
-			k.copied = make(map[int]*sampler.CopiedProcess)
+			k.copied = make(map[int]*observe.CopiedProcess)
 		}
 		k.copied[pid], p = made, made
 	case !fresh[pid] && p.Refresh() != nil:

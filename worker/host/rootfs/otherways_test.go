@@ -67,7 +67,6 @@ var allowed = map[string]string{
 	"ptrace/process/procfs/read.go unix.Open":              ofKernel,
 	"ptrace/process/procfs/task.go os.Open":                ofKernel,
 	"ptrace/process/procfs/task.go unix.Stat":              describe,
-	"ptrace/measure/sampler/allowedcpus.go os.ReadFile":    ofKernel,
 	"ptrace/measure/waits/preempt.go os.Open":              ofKernel,
 	"worker/history/command/serve.go filepath.Glob":        ofKernel,
 	"worker/history/command/serve.go os.ReadDir":           ofKernel,

@@ -151,7 +151,7 @@ func newCollectorOf(o *Options, s *server) (*collector, error) {
 	c.sampler, err = clusterbpf.Load(s.target, clusterbpf.Options{
 		Clock: o.Mode != OffCPU, Period: period, Switches: o.Mode != CPU, StackPeriod: period,
 		StackSpacing: time.Second / stacksOff * time.Duration(runtime.NumCPU()),
-		Processes:    2*s.procs + 64, RingSize: ringSize, RedZone: redZone,
+		Chosen:       o.chosen(), Processes: 2*s.procs + 64, RingSize: ringSize, RedZone: redZone,
 	})
 	return c, err
 }
@@ -229,11 +229,11 @@ func (c *collector) seed() error {
 	if c.options.Mode == CPU {
 		return nil
 	}
-	children, err := procfs.Children(c.server.cluster.PostmasterPID)
+	pids, err := c.living()
 	if err != nil {
 		return fmt.Errorf("list the server's processes: %w", err)
 	}
-	for _, pid := range children {
+	for _, pid := range pids {
 		p, lives, answers := c.server.seed(pid)
 		if !answers {
 			c.unreachable[pid] = true
@@ -246,6 +246,32 @@ func (c *collector) seed() error {
 		}
 	}
 	return nil
+}
+
+// living returns the processes to sample that live now.
+func (c *collector) living() ([]int, error) {
+	if c.options.Processes == nil {
+		return procfs.Children(c.server.cluster.PostmasterPID)
+	}
+	var pids []int
+	for _, id := range c.options.Processes {
+		if !id.Ended() {
+			pids = append(pids, id.PID)
+		}
+	}
+	return pids, nil
+}
+
+// chosen returns the processes of the options as the programs in the kernel take them.
+func (o *Options) chosen() map[int]uint64 {
+	if o.Processes == nil {
+		return nil
+	}
+	chosen := make(map[int]uint64, len(o.Processes))
+	for _, id := range o.Processes {
+		chosen[id.PID] = id.StartTime
+	}
+	return chosen
 }
 
 // loop fetches samples until the duration or ctx ends, or the server does.
@@ -296,6 +322,10 @@ func (c *collector) loop(ctx context.Context) error {
 		}
 		if !c.server.cluster.Alive() {
 			c.summary.ServerEnded = true
+			return nil
+		}
+		if pids, _ := c.living(); c.options.Processes != nil && len(pids) == 0 {
+			c.summary.ProcessesEnded = true
 			return nil
 		}
 		if expensive, err := c.expensive(); err != nil || expensive {

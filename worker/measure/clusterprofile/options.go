@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -79,6 +80,10 @@ type Options struct {
 	Rate float64
 	// Duration bounds the sampling. The default is DefaultDuration. The end of ctx ends it earlier, without an error.
 	Duration time.Duration
+	// Processes are the processes of the server to sample, the postmaster too, by their ids on this host. The programs in
+	// the kernel ignore all others. The profile ends when all of these have ended. Nil means all processes of the server,
+	// without the postmaster.
+	Processes []process.ID
 	// Filter selects processes and moments.
 	Filter Filter
 	// MaxFrames bounds the frames of a stack, inlined calls included. 0 means unwind.DefaultMaxFrames.
@@ -156,6 +161,8 @@ type Summary struct {
 	// NoDelays is set if this kernel does not count how long processes wait for a processor. Then
 	// the label off_cpu is "runnable" only for processes that lost their processor, and not after a wakeup.
 	NoDelays bool
+	// ProcessesEnded is set if the profile ended because all of Options.Processes had ended.
+	ProcessesEnded bool
 	// ServerEnded is set if the server ended or restarted meanwhile. The profile then ends at that moment.
 	ServerEnded bool
 }
@@ -204,6 +211,9 @@ func (s *Summary) Notes() []string {
 	}
 	if s.StoppedBySize {
 		notes = append(notes, fmt.Sprintf("The profile ended early, after %d processes.", s.Processes))
+	}
+	if s.ProcessesEnded {
+		notes = append(notes, fmt.Sprintf("All processes had ended after %s.", s.Took.Round(time.Millisecond)))
 	}
 	if s.ServerEnded {
 		notes = append(notes, "The server ended or restarted during the profile. Later samples are missing.")

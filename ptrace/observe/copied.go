@@ -1,7 +1,8 @@
-package sampler
+package observe
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/process/procfs"
@@ -15,7 +16,8 @@ const EngineCopied = "copied"
 // CopiedProcess is a process whose threads call a program in the kernel, which copies their registers and stacks. It
 // makes snapshots of the copies.
 type CopiedProcess struct {
-	process *sampled
+	held *process.Handle
+	maps *snapshot.MapsSnapshot
 }
 
 // CopiedStack is a copy of registers and stack, on x86_64.
@@ -30,27 +32,68 @@ type CopiedStack struct {
 // NewCopiedProcess holds a process, and reads its mappings. The errors are those of Observe, and
 // process.ErrUnreachable if it does not answer in time. Release must be called.
 func NewCopiedProcess(t process.Target) (*CopiedProcess, error) {
-	p, err := newSampled(t)
+	if err := process.CheckPID(t.PID); err != nil {
+		return nil, err
+	}
+	held, err := process.Hold(t.PID)
 	if err != nil {
 		return nil, err
 	}
-	return &CopiedProcess{p}, nil
+	p := &CopiedProcess{held: held}
+	stat, err := process.ReadTarget(t.PID)
+	if err == nil {
+		err = t.Identify(&stat)
+	}
+	if err == nil {
+		p.maps, err = mapsInTime(t.PID)
+	}
+	if err != nil {
+		held.Release()
+		return nil, err
+	}
+	return p, nil
 }
 
-// StackEnd returns the address of the first byte above the main thread's frames; 0 if that is not known.
-func (p *CopiedProcess) StackEnd() uint64 { return p.process.end() }
+// mapsInTime reads the mappings of a process, with a timeout. The error is also process.ErrUnreachable.
+func mapsInTime(pid int) (maps *snapshot.MapsSnapshot, err error) {
+	if !process.WithTimeout(pid, func() { maps, err = Maps(pid) }, func() {}) {
+		return nil, fmt.Errorf("process %d: %w", pid, process.ErrUnreachable) // the reader may still write to both
+	}
+	return maps, err
+}
+
+// StackEnd returns the address of the first byte above the main thread's frames; 0 if that is not known. The kernel has
+// put the arguments of the program there. Their text and the environment behind them are often longer than the stack.
+func (p *CopiedProcess) StackEnd() (end uint64) {
+	const arguments = 64 // bytes: the first words of the arguments
+	for _, span := range p.maps.Spans() {
+		if begin := p.maps.Stat().StackStart; span.Grows {
+			end = span.End
+			if span.Start <= begin && begin < end {
+				end = min(end, begin+arguments)
+			}
+		}
+	}
+	return end
+}
 
 // Maps returns the mappings that were read last. They must not be changed.
-func (p *CopiedProcess) Maps() []procfs.Mapping { return p.process.layout.Maps() }
+func (p *CopiedProcess) Maps() []procfs.Mapping { return p.maps.Maps() }
 
 // Refresh reads the mappings again. The errors are those of NewCopiedProcess. Snapshots that exist keep theirs.
-func (p *CopiedProcess) Refresh() error { return p.process.refresh() }
+func (p *CopiedProcess) Refresh() error {
+	maps, err := mapsInTime(p.maps.Stat().PID)
+	if err == nil {
+		p.maps = maps
+	}
+	return err
+}
 
 // Lives reports whether the process has not ended yet.
-func (p *CopiedProcess) Lives() bool { return p.process.held.Lives() }
+func (p *CopiedProcess) Lives() bool { return p.held.Lives() }
 
 // Release gives the process back.
-func (p *CopiedProcess) Release() { p.process.held.Release() }
+func (p *CopiedProcess) Release() { p.held.Release() }
 
 // Snapshot returns a snapshot of one thread. It refers to the data of the copy.
 func (p *CopiedProcess) Snapshot(c *CopiedStack) *snapshot.Snapshot {
@@ -61,7 +104,7 @@ func (p *CopiedProcess) Snapshot(c *CopiedStack) *snapshot.Snapshot {
 	} {
 		binary.NativeEndian.PutUint64(registers[8*word:], value)
 	}
-	l := p.process.layout
+	l := p.maps
 	return &snapshot.Snapshot{
 		PID: l.Stat().PID, Engine: EngineCopied, Maps: l.Maps(), MapsSnapshot: l,
 		Threads: []snapshot.Thread{{

@@ -98,13 +98,9 @@ func TestProfileServerUse(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ args, want string }{
 		{"-D . 1", "not both"},
-		{"--mode wall 1", "--mode needs -D"},
-		{"--query-id 3 1", "--query-id needs -D"},
-		{"--format html 1", "--format html needs -D"},
 		{"-D . --mode x", "cpu, offcpu or wall"},
 		{"-D . --query-id x", `"x" is not a query id`},
 		{"-D . --rate 0.5", "from 1 to 1000"},
-		{"-D . --running", "--mode cpu"},
 		{"-D . --group-by colour", `no label "colour"`},
 		{"-D . --duration 48h", "at most 24h"},
 	} {
@@ -190,12 +186,17 @@ func TestOutputKeepsOldFile(t *testing.T) {
 // TestProfileWithoutRights executes what the error of a profile suggests instead.
 func TestProfileWithoutRights(t *testing.T) {
 	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
-	text := noProfile(fs.ErrPermission, server.DataDir).Error()
+	f := profileFlags{dataDir: server.DataDir}
+	text := f.noProfile(fs.ErrPermission, nil).Error()
 	if !strings.Contains(text, "with CAP_BPF and CAP_PERFMON.\n") {
 		t.Error(text)
 	}
-	if other := noProfile(clusterbpf.ErrUnsupported, "it's").Error(); !strings.Contains(other, "Linux 6.10") ||
+	f.dataDir = "it's"
+	if other := f.noProfile(clusterbpf.ErrUnsupported, nil).Error(); !strings.Contains(other, "Linux 6.10") ||
 		!strings.Contains(other, `-D 'it'\''s' `) {
+		t.Error(other)
+	}
+	if other := f.noProfile(clusterbpf.ErrUnsupported, []int{4711, 4712}).Error(); !strings.Contains(other, "capture 4711 4712 ") {
 		t.Error(other)
 	}
 	_, command, _ := strings.Cut(text, "\n  pg_stat_backtrace ")
