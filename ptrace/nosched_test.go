@@ -51,10 +51,6 @@ func TestStopAndCopyIsNosplit(t *testing.T) {
 	if len(w.seen) < 30 || !w.seen["detach"] || !w.seen["fetchBlocks"] || !w.seen["StackPointer"] {
 		t.Errorf("only %v were looked through", w.seen)
 	}
-	w.look("collect")
-	if !w.seen["ReadWanted"] || !w.seen["AllGone"] || !w.seen["Target"] {
-		t.Errorf("only %v were looked through", w.seen)
-	}
 }
 
 // window is the state of TestStopAndCopyIsNosplit.
