@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	pprof "github.com/google/pprof/profile"
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace/bpf"
@@ -324,29 +325,33 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 		return f.noProfile(err, pids)
 	case errors.Is(err, clusterprofile.ErrNoSamples) && ctx.Err() != nil:
 		return ctx.Err()
+	case errors.Is(err, clusterprofile.ErrNoSamples) && summary.ProcessesEnded:
+		return fmt.Errorf("%w: all processes have ended", err)
 	case errors.Is(err, clusterprofile.ErrNoSamples):
 		return noSamples(err, mode, f.describe())
 	case err != nil:
 		return err
 	}
 	tellSummary(stderr, summary)
-	if f.stats {
-		if err := writeProfileStats(out, summary); err != nil {
-			return err
-		}
-		return out.commit()
-	}
-	about := fmt.Sprintf("%s, PostgreSQL %d, %s, %.1f s, %v samples a second of each processor", summary.Server,
-		server.Version, time.Unix(0, p.TimeNanos).UTC().Format(time.RFC3339), summary.Took.Seconds(), summary.Rate)
-	if only := f.describe(); only != "" {
-		about += ", only " + only
-	}
-	if err := profilefmt.Write(out, p, profilefmt.Options{
-		Format: f.format, Title: titleOf(mode), Subtitle: about, Root: f.by, Top: f.most, Notes: summary.Notes(),
-	}); err != nil {
+	if err := f.write(out, p, summary, server.Version); err != nil {
 		return fmt.Errorf("write the profile: %w", err)
 	}
 	return out.commit()
+}
+
+// write prints a profile, or its figures, in the format of the flags.
+func (f *profileFlags) write(out io.Writer, p *pprof.Profile, summary *clusterprofile.Summary, version int) error {
+	if f.stats {
+		return writeProfileStats(out, summary)
+	}
+	about := fmt.Sprintf("%s, PostgreSQL %d, %s, %.1f s, %v samples a second of each processor", summary.Server,
+		version, time.Unix(0, p.TimeNanos).UTC().Format(time.RFC3339), summary.Took.Seconds(), summary.Rate)
+	if only := f.describe(); only != "" {
+		about += ", only " + only
+	}
+	return profilefmt.Write(out, p, profilefmt.Options{
+		Format: f.format, Title: titleOf(summary.Mode), Subtitle: about, Root: f.by, Top: f.most, Notes: summary.Notes(),
+	})
 }
 
 // profileStats are the figures of a profile.
