@@ -46,8 +46,9 @@ func TestProfileServer(t *testing.T) {
 		}
 		t.Skip(err)
 	}
+	// Another process may run too, and have a sample.
 	status, stdout, stderr := run(t, "profile", "-D", server.DataDir, "--duration", "1s")
-	if status != 0 || strings.Count(stdout, "100.0 %  client backend\n") != 1 || !strings.Contains(stdout, "  FUNCTION\n") ||
+	if status != 0 || strings.Count(stdout, " %  client backend\n") != 1 || !strings.Contains(stdout, "  FUNCTION\n") ||
 		!regexp.MustCompile(`(?m)^.* QUERY ID  QUERY\n.* -?\d+  SELECT count\(\*\) FROM generate_series\(1, 1000000000000\)$`).MatchString(stdout) || !strings.Contains(stderr, "of them labelled") {
 		t.Errorf("status %d, %q, %q", status, stdout, stderr)
 	}
