@@ -138,7 +138,7 @@ sql "CREATE EXTENSION pg_stat_backtrace"
 until_answers $UNIT
 note "the unit runs, an extension of $(sql "SELECT extversion FROM pg_extension WHERE extname = 'pg_stat_backtrace'") answers"
 inside man -w pg_stat_backtrace >/dev/null 2>&1 || [[ -e $ROOT/usr/share/man/man1/pg_stat_backtrace.1.gz || -e $ROOT/etc/dpkg/dpkg.cfg.d/docker ]] || die "no manual page"
-for file in doc/pg-stat-backtrace/manual/first-minute.md pg_stat_backtrace/grafana/alerts.yaml pg_stat_backtrace/apparmor/pg_stat_backtrace; do
+for file in doc/pg-stat-backtrace/manual/{first-minute.md,schemas/top.schema.json} pg_stat_backtrace/grafana/alerts.yaml pg_stat_backtrace/apparmor/pg_stat_backtrace; do
 	[[ -e $ROOT/usr/share/$file || ($file == doc/* && -e $ROOT/etc/dpkg/dpkg.cfg.d/docker) ]] || die "the package lacks /usr/share/$file"
 done
 inside bash -n /usr/share/bash-completion/completions/pg_stat_backtrace

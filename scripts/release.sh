@@ -47,16 +47,17 @@ release() {
 		name=$(name "$arch")
 		tree=$WORK/tree/$name
 		rm -rf "$WORK/tree"
-		mkdir -p "$tree/sql" "$tree/systemd" "$tree/doc/images" "$tree/doc/internals"
+		mkdir -p "$tree/sql" "$tree/systemd" "$tree/doc/images" "$tree/doc/internals" "$tree/doc/schemas"
 		GOARCH=$arch make -s -C "$source" build OUT="$WORK/program"
 		install -m 0755 "$WORK/program" "$tree/pg_stat_backtrace"
 		install -m 0644 "$source"/sql/*.sql "$tree/sql/"
 		install -m 0644 "$source"/systemd/*.service "$tree/systemd/"
 		install -m 0644 "$source"/doc/*.md "$tree/doc/"
 		install -m 0644 "$source"/doc/internals/* "$tree/doc/internals/"
+		install -m 0644 "$source"/doc/schemas/*.json "$tree/doc/schemas/"
 		install -m 0644 "$source"/doc/images/* "$tree/doc/images/"
 		install -m 0644 "$source"/{pg_stat_backtrace.control,LICENSE,{README,ARCHITECTURE,CHANGELOG,CONTRIBUTING,SECURITY}.md} "$tree/"
-		chmod 0755 "$tree" "$tree/sql" "$tree/systemd" "$tree/doc" "$tree/doc/images" "$tree/doc/internals"
+		chmod 0755 "$tree" "$tree/sql" "$tree/systemd" "$tree/doc" "$tree/doc/images" "$tree/doc/internals" "$tree/doc/schemas"
 		tar --create --directory="$WORK/tree" --format=ustar --sort=name --mtime="@$SOURCE_DATE_EPOCH" \
 			--owner=0 --group=0 --numeric-owner "$name" | gzip -9 --no-name >"$folder/$name.tar.gz"
 		sbom "$WORK/program" "$folder/$name.cdx.json"

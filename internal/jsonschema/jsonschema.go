@@ -33,6 +33,8 @@ type Generator struct {
 	// Given has the schemas of types with methods that print JSON. They may refer to the definitions in Defs.
 	Given map[reflect.Type]Object
 	Defs  Object
+	// Common has the descriptions of members whose fields have no comment.
+	Common map[string]string
 	// Strict forbids members that the schema does not have.
 	Strict bool
 
@@ -173,7 +175,7 @@ func (g *Generator) fields(t reflect.Type, properties Object, required *[]string
 			s = orNull(s)
 		}
 		s = clone(s)
-		if text := g.comment(t, f.Name); text != "" {
+		if text := g.describe(t, f.Name, name); text != "" {
 			s["description"] = replaceNames(text, t)
 			if strings.HasPrefix(text, "Deprecated:") {
 				s["deprecated"] = true
@@ -201,6 +203,20 @@ func clone(s Object) Object {
 		c[k] = v
 	}
 	return c
+}
+
+// describe returns the comment of a field, or of another field of the type whose comment has its name.
+func (g *Generator) describe(t reflect.Type, field, name string) string {
+	if text := g.comment(t, field); text != "" {
+		return text
+	}
+	word := regexp.MustCompile(`\b` + field + `\b`)
+	for i := range t.NumField() {
+		if text := g.comment(t, t.Field(i).Name); word.MatchString(text) {
+			return text
+		}
+	}
+	return g.Common[name]
 }
 
 // comment returns the comment of a type, or of its field, in one line.
@@ -275,6 +291,8 @@ func oneLine(c *ast.CommentGroup) string {
 
 // replaceNames puts the JSON names of fields in the place of their Go names.
 func replaceNames(text string, t reflect.Type) string {
+	text = regexp.MustCompile(`\b(json|JSON)([A-Z])`).ReplaceAllString(text, "$2")
+	text = regexp.MustCompile(`\bnil\b`).ReplaceAllString(text, "absent")
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")

@@ -56,6 +56,7 @@ manual() {
 	cp "$TOP"/README.md "$TOP"/SECURITY.md "$TOP"/doc/*.md "$BUILD/manual/"
 	cp "$TOP"/doc/images/* "$BUILD/manual/images/"
 	cp "$TOP"/doc/internals/* "$BUILD/manual/internals/"
+	cp -r "$TOP"/doc/schemas "$BUILD/manual/"
 	sed -i 's#](doc/#](#g' "$BUILD/manual/README.md"
 	sed -i 's#](\.\./\(README\|SECURITY\)\.md#](\1.md#g' "$BUILD"/manual/*.md
 	sed -i 's#](\.\./\.\./\(README\|SECURITY\)\.md#](../\1.md#g' "$BUILD"/manual/internals/*.md

@@ -38,10 +38,13 @@ func firstMinuteOutputs() []firstMinute {
 	}
 }
 
-// TestFirstMinute runs the commands of doc/first-minute.md beside the incidents of the page.
+// TestFirstMinute runs the commands of doc/first-minute.md beside the incidents of the page. It also compares what the commands
+// print as JSON with their schemas.
 func TestFirstMinute(t *testing.T) {
 	pgtest.One(t, func(t *testing.T, bin string) {
 		s := pgtest.Start(t, bin, pgtest.Options{Conf: []string{"max_connections = 20", "autovacuum = off", "jit = off"}})
+		json := newOutputs(t, s)
+		json.checkIdle(t)
 		pids := firstMinuteIncidents(t, s)
 		page, err := os.ReadFile(firstMinutePage)
 		if err != nil {
@@ -70,6 +73,7 @@ func TestFirstMinute(t *testing.T) {
 				return missingLine(block, output) == ""
 			})
 		}
+		json.checkIncidents(t, pids)
 		if *updateFirstMinute {
 			if err := os.WriteFile(firstMinutePage, []byte(text), 0o644); err != nil { //nolint:gosec // public
 				t.Fatal(err)

@@ -208,7 +208,7 @@ func (p *historyPrinter) gap(g *store.Gap) string {
 		g.Seconds())
 }
 
-// historySweep is what the sessions did at one time. It stands for PeriodSeconds.
+// historySweep is what the sessions did at one time. It stands for Period.
 type historySweep struct {
 	Time    time.Time        `json:"time"`
 	Period  float64          `json:"period_seconds"`
@@ -218,7 +218,7 @@ type historySweep struct {
 	Session []historySession `json:"sessions"`
 }
 
-// historySession has the names of the columns of rows.parquet.
+// historySession is what a session did. The members have the names of the columns of rows.parquet.
 type historySession struct {
 	PID        int32           `json:"pid"`
 	Start      *time.Time      `json:"backend_start,omitempty"`

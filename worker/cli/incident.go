@@ -239,13 +239,14 @@ func (f *incidentFlags) read(id string) (*incident.Incident, error) {
 	return d.Read(id)
 }
 
-// incidentLine is a line of the JSON form of the list.
+// incidentLine is an incident of the list.
 type incidentLine struct {
-	ID      string        `json:"id"`
-	Time    time.Time     `json:"time,omitzero"`
-	Reason  rules.Finding `json:"reason"`
-	Size    int64         `json:"size_bytes"`
-	Problem string        `json:"problem,omitempty"`
+	ID     string        `json:"id"`
+	Time   time.Time     `json:"time,omitzero"`
+	Reason rules.Finding `json:"reason"`
+	Size   int64         `json:"size_bytes"`
+	// Problem is why the file cannot be read.
+	Problem string `json:"problem,omitempty"`
 }
 
 func (f *incidentFlags) list(out io.Writer) error {

@@ -58,6 +58,7 @@ func documentTypes() map[string][]reflect.Type {
 // schemas makes the schemas of all commands.
 func schemas(t *testing.T, g *jsonschema.Generator) map[string][]byte {
 	t.Helper()
+	g.Common = commonMembers()
 	all := map[string][]byte{}
 	for command, types := range documentTypes() {
 		g.Given, g.Defs = nil, nil
@@ -71,6 +72,22 @@ func schemas(t *testing.T, g *jsonschema.Generator) map[string][]byte {
 		}
 	}
 	return all
+}
+
+// commonMembers describes members whose name says the same in all documents.
+func commonMembers() map[string]string {
+	common := map[string]string{
+		"pid": "A process id.", "server_version": "The major version of PostgreSQL.", "data_directory": "The data directory of the server.",
+		"xid": "A transaction id.", "gid": "The name of a prepared transaction.", "error": "Why a part is missing.",
+		"problem": "Why a part is missing.", "time": "When the data was read.", "tid": "A thread id.", "module": "The name of the file with the code.",
+	}
+	for _, name := range []string{
+		"application_name", "backend_start", "backend_type", "leader_pid", "query", "query_id", "query_start", "state", "state_change", "wait_event",
+		"wait_event_type", "xact_start",
+	} {
+		common[name] = "As in pg_stat_activity."
+	}
+	return common
 }
 
 // planSchemas returns the types that print what EXPLAIN (FORMAT JSON) prints, and their schemas.
@@ -285,71 +302,89 @@ func fillFields(v reflect.Value, within []reflect.Type) {
 	}
 }
 
-// TestSchemasOfOutputs runs each command beside a server with sessions that block each other, and beside an idle one.
-func TestSchemasOfOutputs(t *testing.T) {
-	pgtest.One(t, func(t *testing.T, bin string) {
-		s := pgtest.Start(t, bin, pgtest.Options{Conf: []string{"max_connections = 20", "autovacuum = off", "jit = off"}})
-		recorder, dir := recorderOf(t, s)
-		file := filepath.Join(t.TempDir(), "incident.json")
-		compiled := compile(t, schemas(t, &jsonschema.Generator{Root: "../..", Strict: true}))
-		seen := map[string]bool{}
-		check := func(command, arguments string, more ...string) {
-			t.Helper()
-			arguments = strings.ReplaceAll(strings.ReplaceAll(arguments, "DATA", s.DataDir), "RECORDED", "--record-dir "+dir)
-			words := append(strings.Fields(arguments), more...)
-			out, errOut := runAlone(t, words)
-			if strings.Contains(errOut, "CAP_BPF") && os.Geteuid() != 0 {
-				t.Log(arguments, errOut)
-				seen[command] = true
-				return
-			}
-			if command == "incident" {
-				text, _ := os.ReadFile(file)
-				out = string(text)
-			}
-			if n := validate(t, compiled[command], arguments, out); n == 0 {
-				t.Errorf("%s: nothing was printed, %s", arguments, errOut)
-			}
-			seen[command] = true
+// outputs compares what the commands print with their schemas.
+type outputs struct {
+	server   *pgtest.Server
+	recorded string // the folder with recorded files
+	schemas  map[string]*validator.Schema
+	seen     map[string]bool
+}
+
+func newOutputs(t *testing.T, s *pgtest.Server) *outputs {
+	t.Helper()
+	return &outputs{s, "", compile(t, schemas(t, &jsonschema.Generator{Root: "../..", Strict: true})), map[string]bool{}}
+}
+
+// check runs a command, and expects at least one document.
+func (o *outputs) check(t *testing.T, schema, arguments string, more ...string) {
+	t.Helper()
+	arguments = strings.ReplaceAll(strings.ReplaceAll(arguments, "DATA", o.server.DataDir), "RECORDED", "--record-dir "+o.recorded)
+	words := append(strings.Fields(arguments), more...)
+	var out, errOut string
+	if schema == "doctor" { // it becomes the server's user
+		out, errOut = runAlone(t, words)
+	} else {
+		_, out, errOut = run(t, words...)
+	}
+	o.seen[schema] = true
+	if os.Geteuid() != 0 && strings.Contains(errOut, "CAP_BPF") {
+		t.Logf("not compared, because of missing rights: %s", arguments)
+	} else if validate(t, o.schemas[schema], arguments, out) == 0 {
+		t.Errorf("%s: nothing was printed, %s", arguments, errOut)
+	}
+}
+
+// checkIdle runs commands while the server has nothing to do: lists are empty.
+func (o *outputs) checkIdle(t *testing.T) {
+	t.Helper()
+	o.check(t, "activity", "activity -f json -D DATA")
+	o.check(t, "top", "top -f json -n 1 -D DATA")
+}
+
+// checkIncidents runs all commands beside the incidents of doc/first-minute.md.
+func (o *outputs) checkIncidents(t *testing.T, pids map[string]int) {
+	t.Helper()
+	pid := func(application string) string { return strconv.Itoa(pids[application]) }
+	r, dir := recorderOf(t, o.server)
+	o.recorded = dir
+	now := time.Now()
+	for _, age := range []time.Duration{time.Hour + 2*time.Second, 2 * time.Second} { // the first for --compare
+		if err := r.Sweep(now.Add(-age), 0); err != nil {
+			t.Fatal(err)
 		}
-		check("activity", "activity -f json -D DATA")
-		check("top", "top -f json -n 1 -D DATA")
-		pids := firstMinuteIncidents(t, s)
-		now := time.Now().Add(-time.Minute)
-		for _, age := range []time.Duration{time.Hour, 2 * time.Second, time.Second} { // an hour ago for --compare
-			if err := recorder.Sweep(now.Add(-age), 0); err != nil {
-				t.Fatal(err)
-			}
+	}
+	o.check(t, "activity", "activity -f json -D DATA")
+	o.check(t, "capture", "capture -f json --threads", pid("shop"), pid("vacuum"))
+	o.check(t, "capture", "capture --stats --repeat 3", pid("shop"))
+	o.check(t, "history", "history -f json RECORDED")
+	o.check(t, "history", "history -f json --by wait,user RECORDED")
+	since := now.Add(-time.Minute)
+	o.check(t, "history", "history -f json RECORDED --since "+since.Format(time.RFC3339)+" --until "+now.Format(time.RFC3339)+
+		" --compare "+since.Add(-time.Hour).Format(time.RFC3339))
+	file := filepath.Join(t.TempDir(), "incident.json")
+	if status, _, errOut := run(t, "incident", "take", "-D", o.server.DataDir, "--record-dir", dir, "-o", file); status != exitOK {
+		t.Fatal(errOut)
+	}
+	keepIncident(t, dir, file)
+	o.check(t, "incident", "incident show -f json RECORDED last")
+	o.check(t, "incident-list", "incident list -f json RECORDED")
+	o.check(t, "memory", "memory -f json", pid("etl"))
+	o.check(t, "memory", "memory -f json -D DATA")
+	o.check(t, "plan", "plan -f json", pid("report"), pid("vacuum"))
+	o.check(t, "profile", "profile --stats --duration 200ms", pid("report"))
+	o.check(t, "rules-list", "rules list -f json")
+	o.check(t, "symbols", "symbols --json", pid("report"))
+	o.check(t, "top", "top -f json -n 1 -D DATA --pid", pid("shop"))
+	o.check(t, "top", "top -f json -n 1 --all")
+	o.check(t, "trace", "trace -f json --duration 300ms libc:read", pid("report"))
+	o.check(t, "waits", "waits -f json --method sampled --duration 300ms -D DATA")
+	o.check(t, "waits", "waits -f json --duration 300ms -D DATA")
+	o.check(t, "doctor", "doctor -f json -D DATA")
+	for command := range documentTypes() {
+		if !o.seen[command] {
+			t.Errorf("no output of %s was compared with its schema", command)
 		}
-		shop, report, etl, vacuum := strconv.Itoa(pids["shop"]), strconv.Itoa(pids["report"]), strconv.Itoa(pids["etl"]), strconv.Itoa(pids["vacuum"])
-		check("activity", "activity -f json -D DATA")
-		check("capture", "capture -f json --threads -D DATA")
-		check("capture", "capture --stats --repeat 3", shop)
-		check("doctor", "doctor -f json -D DATA")
-		check("history", "history -f json RECORDED")
-		check("history", "history -f json --by wait,user RECORDED")
-		check("history", "history -f json --compare -1h RECORDED")
-		check("incident", "incident take -D DATA RECORDED -o", file)
-		keepIncident(t, dir, file)
-		check("incident-list", "incident list -f json RECORDED")
-		check("memory", "memory -f json", etl)
-		check("memory", "memory -f json -D DATA")
-		check("plan", "plan -f json", report, vacuum)
-		check("profile", "profile --stats --duration 200ms", report)
-		check("rules-list", "rules list -f json")
-		check("symbols", "symbols --json", report)
-		check("top", "top -f json -n 2 -D DATA")
-		check("top", "top -f json -n 1 -D DATA --pid", shop)
-		check("top", "top -f json -n 1 --all")
-		check("trace", "trace -f json --duration 300ms libc:read", report)
-		check("waits", "waits -f json --method sampled --duration 300ms -D DATA")
-		check("waits", "waits -f json --duration 300ms -D DATA")
-		for command := range documentTypes() {
-			if !seen[command] {
-				t.Errorf("no output of %s was compared with its schema", command)
-			}
-		}
-	})
+	}
 }
 
 // keepIncident puts an incident from a file into a directory of recorded files.

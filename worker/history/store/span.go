@@ -37,10 +37,10 @@ type Summary struct {
 	Until    time.Time `json:"until"`
 	Sweeps   int       `json:"sweeps"`
 	Rows     int       `json:"rows"`
-	Seconds  float64   `json:"recorded_seconds"` // that the sweeps stand for
+	Seconds  float64   `json:"recorded_seconds"` // the time that the sweeps stand for
 	Lost     int       `json:"lost_sweeps"`
-	Late     int       `json:"late_sweeps"` // by more than their period
-	Gaps     []Gap     `json:"gaps"`        // at most maxGaps
+	Late     int       `json:"late_sweeps"` // sweeps that were late by more than their period
+	Gaps     []Gap     `json:"gaps"`        // at most 1000
 	GapsMore int       `json:"more_gaps,omitempty"`
 	Damage   []string  `json:"damage,omitempty"`
 }

@@ -59,16 +59,21 @@ type jsonEvent struct {
 
 // jsonLost counts missing waits.
 type jsonLost struct {
+	// Processes have ended, and their figures were lost.
 	Processes uint64 `json:"processes"`
-	Overflow  uint64 `json:"overflow"`
-	Missed    uint64 `json:"missed"`
-	Outside   uint64 `json:"outside"`
+	// Overflow are waits for which there was no room.
+	Overflow uint64 `json:"overflow"`
+	// Missed are moments at which the kernel could not run a program.
+	Missed uint64 `json:"missed"`
+	// Outside are waits of processes that had not joined the shared memory, or had left it.
+	Outside uint64 `json:"outside"`
 	// Unreachable are processes whose waits in progress at the start are missing.
 	Unreachable []int `json:"unreachable,omitempty"`
-	// Unknown and UnknownEnded are the fields of Report, Queries the field of waits.Lost.
-	Unknown      int    `json:"unknown_processes,omitempty"`
-	UnknownEnded bool   `json:"unknown_ended_processes,omitempty"`
-	Queries      uint64 `json:"queries,omitempty"`
+	// Unknown is the number of processes that could not be read. UnknownEnded is set if there may be more that have ended.
+	Unknown      int  `json:"unknown_processes,omitempty"`
+	UnknownEnded bool `json:"unknown_ended_processes,omitempty"`
+	// Queries are waits that are not attributed to a statement because there was no room.
+	Queries uint64 `json:"queries,omitempty"`
 }
 
 // JSON prints one object. What the method does not know is null.

@@ -47,7 +47,7 @@ type JSONTrace struct {
 	LeftOut int `json:"goroutines_left_out,omitempty"`
 }
 
-// jsonGoroutine is a goroutine. Its tid is the id of the thread that runs it.
+// jsonGoroutine is a goroutine. TID is the thread that runs it.
 type jsonGoroutine struct {
 	ID         uint64      `json:"id"`
 	State      string      `json:"state"`
@@ -59,29 +59,38 @@ type jsonGoroutine struct {
 	Frames     []jsonFrame `json:"frames"`
 }
 
+// jsonThread is a thread.
 type jsonThread struct {
-	TID        int         `json:"tid"`
-	Name       string      `json:"name,omitempty"`
-	State      string      `json:"state,omitempty"`
-	StopReason string      `json:"stop_reason"`
-	Kernel     []string    `json:"kernel_stack,omitempty"`
-	Frames     []jsonFrame `json:"frames"`
+	TID  int    `json:"tid"`
+	Name string `json:"name,omitempty"`
+	// State is the letter of proc(5).
+	State string `json:"state,omitempty"`
+	// StopReason is why the stack ends.
+	StopReason string `json:"stop_reason"`
+	// Kernel are the kernel functions of a thread in uninterruptible sleep.
+	Kernel []string    `json:"kernel_stack,omitempty"`
+	Frames []jsonFrame `json:"frames"`
 }
 
+// jsonFrame is a call that has not returned.
 type jsonFrame struct {
-	Level        int         `json:"level"`
-	Address      string      `json:"address"`
-	Function     string      `json:"function,omitempty"`
-	Derived      bool        `json:"derived,omitempty"`
-	Offset       string      `json:"offset,omitempty"`
-	Module       string      `json:"module,omitempty"`
-	BuildID      string      `json:"build_id,omitempty"`
-	ModuleOffset string      `json:"module_offset,omitempty"`
-	File         string      `json:"file,omitempty"`
-	Line         int         `json:"line,omitempty"`
-	Inlined      bool        `json:"inlined,omitempty"`
-	Context      []jsonLevel `json:"context,omitempty"`
-	Note         string      `json:"note,omitempty"`
+	// Level is 0 for the innermost frame.
+	Level    int    `json:"level"`
+	Address  string `json:"address"`
+	Function string `json:"function,omitempty"`
+	// Derived is set if the name was found from the instructions of a stripped program.
+	Derived bool `json:"derived,omitempty"`
+	// Offset is from the begin of the function, ModuleOffset from the begin of the file.
+	Offset       string `json:"offset,omitempty"`
+	Module       string `json:"module,omitempty"`
+	BuildID      string `json:"build_id,omitempty"`
+	ModuleOffset string `json:"module_offset,omitempty"`
+	File         string `json:"file,omitempty"`
+	Line         int    `json:"line,omitempty"`
+	Inlined      bool   `json:"inlined,omitempty"`
+	// Context has the lines of PostgreSQL's CONTEXT that belong to the frame.
+	Context []jsonLevel `json:"context,omitempty"`
+	Note    string      `json:"note,omitempty"`
 }
 
 // jsonLevel is a PostgreSQL level: its kind (plpgsql, sql, statement, copy, vacuum), its text in PostgreSQL's words,
@@ -97,14 +106,18 @@ type jsonLevel struct {
 	Truncated bool   `json:"query_truncated,omitempty"`
 }
 
-// jsonPhrase is a phrases.Phrase.
+// jsonPhrase says in words what a process does.
 type jsonPhrase struct {
-	Key     string `json:"key"`
-	Text    string `json:"text"`
-	Within  string `json:"within,omitempty"`
-	Advice  string `json:"advice,omitempty"`
-	Page    string `json:"manual_page,omitempty"`
-	Generic bool   `json:"generic,omitempty"`
+	// Key names the phrase, as doc/phrases.md lists it.
+	Key  string `json:"key"`
+	Text string `json:"text"`
+	// Within is the phrase of the command around it.
+	Within string `json:"within,omitempty"`
+	Advice string `json:"advice,omitempty"`
+	// Page is a page of PostgreSQL's manual.
+	Page string `json:"manual_page,omitempty"`
+	// Generic is set if the phrase says little, such as "runs a query".
+	Generic bool `json:"generic,omitempty"`
 }
 
 // JSONEncoder returns the encoder of all commands that print JSON. It writes a line for each value, and escapes characters
