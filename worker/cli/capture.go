@@ -21,7 +21,7 @@ import (
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
 // captureFlags are the flags of the command capture.
@@ -112,8 +112,8 @@ func newCapture() *cobra.Command {
 	_ = cmd.MarkFlagDirname("pgdata")
 	fs.StringVarP(&f.format, "format", "f", formatText,
 		"`FORMAT` of a stack: text, brief (for people: what the process does, its wait, query and "+
-			"functions, without addresses; short is the same), json (a line each), compressed (~m# lines, see decode), or "+
-			"folded (at the end, equal stacks counted, for a flame graph)")
+			"functions, without addresses; short is the same), json (a line each), compressed (~m# lines, see decode); "+
+			"or at the end, with equal stacks counted: folded (for a flame graph), pprof, speedscope or html")
 	fs.IntVar(&f.maxFrames, "max-frames", 256, "at most `N` frames a thread, inlined calls included")
 	fs.IntVarP(&f.repeat, "repeat", "n", 1, "capture each process `N` times")
 	fs.IntVar(&f.warmUp, "warm-up", 0, "with --stats: capture each process `N` times first, without counting")
@@ -196,6 +196,9 @@ const linesWait = 10 * time.Second
 // run captures round by round. A process that fails is told on stderr and
 // left out; the others go on.
 func (f *captureFlags) run(ctx context.Context, targets []process.Target, stdout, stderr io.Writer) error {
+	if f.format == formatPprof && terminal(stdout) {
+		return usage(errors.New("--format pprof is binary: write it to a file or a pipe"))
+	}
 	host.Frugal()
 	collectLate(f.warmUp + f.repeat)
 	capturer, closeRemote, err := f.remote.capturer(stderr, f.debugDirs)
@@ -210,7 +213,7 @@ func (f *captureFlags) run(ctx context.Context, targets []process.Target, stdout
 	defer clock.close()
 	r := rounds{
 		captureFlags: f, capturer: capturer, targets: targets, failed: make(map[int]bool),
-		folded: render.Folded{ByProcess: len(targets) > 1}, stdout: stdout, stderr: stderr,
+		counted: profilefmt.Traces{ByProcess: len(targets) > 1}, stdout: stdout, stderr: stderr,
 		options: capture.Options{
 			MaxFrames: f.maxFrames, Deadline: f.timeout, AllThreads: f.threads, NoContext: f.noContext, NonStop: f.nonStop,
 			PreferNonStop: !f.stop,
@@ -253,7 +256,7 @@ type rounds struct {
 	taken    stats
 	// stacks counts the captured threads. The stacks of generated threads end in code compiled at run time.
 	stacks, generated int
-	folded            render.Folded // with formatFolded
+	counted           profilefmt.Traces // with a format of package profilefmt
 	stdout, stderr    io.Writer
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"pg_stat_backtrace/unwind/budget"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/report/profilefmt"
 	"pg_stat_backtrace/worker/report/render"
 )
 
@@ -85,10 +86,10 @@ func (f *captureFlags) printCore(c *capture.CoreTrace, stdout, stderr io.Writer)
 	switch f.format {
 	case formatJSON:
 		err = render.JSON(stdout, c.Trace)
-	case formatFolded:
-		var folded render.Folded
-		folded.Add(c.Trace, 1)
-		err = folded.Write(stdout)
+	case formatFolded, formatPprof, formatSpeedscope, formatHTML:
+		var counted profilefmt.Traces
+		counted.Add(c.Trace, 1)
+		err = writeTraces(stdout, &counted, f.format, coreTitle(c))
 	case formatCompressed:
 		err = f.compressed.write(stdout, c.Trace)
 	case formatBrief, formatShort:

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"pg_stat_backtrace/worker/naming/backtrace"
+	"pg_stat_backtrace/worker/report/profilefmt"
 	"pg_stat_backtrace/worker/report/render"
 )
 
@@ -19,7 +21,9 @@ const (
 	formatFolded = "folded"
 )
 
-var formats = []string{formatText, formatJSON, formatBrief, formatShort, formatFolded, formatCompressed}
+var formats = []string{
+	formatText, formatJSON, formatBrief, formatShort, formatFolded, formatPprof, formatSpeedscope, formatHTML, formatCompressed,
+}
 
 // print prints a trace, if what is told of all together is not all that is wanted.
 func (r *rounds) print(t *backtrace.Trace) error {
@@ -31,8 +35,8 @@ func (r *rounds) print(t *backtrace.Trace) error {
 	switch r.format {
 	case formatJSON:
 		err = render.JSON(w, t)
-	case formatFolded:
-		r.folded.Add(t, 1)
+	case formatFolded, formatPprof, formatSpeedscope, formatHTML:
+		r.counted.Add(t, 1)
 	case formatCompressed:
 		err = r.compressed.write(w, t)
 	default:
@@ -90,10 +94,18 @@ func (r *rounds) total() error {
 	switch taken := &r.taken; {
 	case r.stats && taken.count() > 0:
 		return taken.print(r.stdout)
-	case !r.stats && r.format == formatFolded:
-		return r.folded.Write(r.stdout)
+	case !r.stats && isProfile(r.format) && r.format != formatText:
+		return writeTraces(r.stdout, &r.counted, r.format, fmt.Sprintf("%d stacks", r.stacks))
 	}
 	return nil
+}
+
+// isProfile reports whether package profilefmt prints a format.
+func isProfile(format string) bool { return slices.Contains(profilefmt.Formats(), format) }
+
+// writeTraces prints counted stacks.
+func writeTraces(w io.Writer, c *profilefmt.Traces, format, title string) error {
+	return profilefmt.Write(w, c.Profile(), profilefmt.Options{Format: format, Title: title, Root: []string{profilefmt.LabelThread}})
 }
 
 // indented returns a text with two spaces before each line.

@@ -291,10 +291,7 @@ func (f *memoryFlags) print(out *bufio.Writer, m *processMemory) error {
 	switch f.format {
 	case formatJSON:
 		return m.json(out)
-	case formatFolded:
-		m.folded(out)
-		return nil
-	case formatPprof, formatSpeedscope, formatHTML:
+	case formatFolded, formatPprof, formatSpeedscope, formatHTML:
 		return m.profile(out, f.format)
 	}
 	total, free, unknown := m.total()
@@ -406,27 +403,6 @@ func (m *processMemory) printOutside(out *bufio.Writer, total int64) {
 			r.Resident, r.PrivateClean+r.PrivateDirty, r.SharedMemory, r.Anonymous, r.Swap, r.Proportional)
 	} else {
 		_, _ = fmt.Fprintln(out, "resident: unknown (smaps_rollup cannot be read)")
-	}
-}
-
-// folded prints a line for each path of names in the tree: the names and the bytes of their own.
-func (m *processMemory) folded(out *bufio.Writer) {
-	list := m.bounded.Contexts
-	paths := make([]string, len(list))
-	sums := make(map[string]int64)
-	for i := range list {
-		c := &list[i]
-		name := strings.ReplaceAll(oneLine(c.Name), ";", ":")
-		if c.Parent >= 0 {
-			name = paths[c.Parent] + ";" + name
-		}
-		paths[i] = name
-		if c.Total > 0 {
-			sums[name] += c.Total
-		}
-	}
-	for _, path := range slices.Sorted(maps.Keys(sums)) {
-		_, _ = fmt.Fprintf(out, "%s %d\n", path, sums[path])
 	}
 }
 

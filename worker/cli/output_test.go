@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
 // writeTo writes a text by createOutput.
@@ -163,5 +165,22 @@ func TestOutputMode(t *testing.T) {
 	}
 	if got, err := os.Stat(dir + "/new"); err != nil || got.Mode() != want.Mode() {
 		t.Errorf("a new file: %v, %v, not %v", got, err, want.Mode())
+	}
+}
+
+// TestCaptureFormats expects the same stack in each format that counts stacks.
+func TestCaptureFormats(t *testing.T) {
+	pid := waiter(t)
+	for format, begin := range map[string]string{
+		formatFolded: "cli.test;", formatPprof: "\x1f\x8b", formatSpeedscope: `{"$schema":`, formatHTML: "<!DOCTYPE html>",
+	} {
+		status, out, errOut := run(t, "capture", "-f", format, "--repeat", "2", pid)
+		if status != exitOK || !strings.HasPrefix(strings.ToLower(out), strings.ToLower(begin)) {
+			t.Errorf("%s: status %d, %.60q, %s", format, status, out, errOut)
+		}
+		if p, err := profilefmt.Read(strings.NewReader(out), nil, nil); (format == formatFolded || format == formatPprof) &&
+			(err != nil || len(p.Sample) == 0 || p.Sample[0].Value[0] < 1) {
+			t.Errorf("%s: %v", format, err)
+		}
 	}
 }

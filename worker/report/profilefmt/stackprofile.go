@@ -1,6 +1,7 @@
 package profilefmt
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 
@@ -32,12 +33,22 @@ func (b *Builder) Named(name string) *profile.Location {
 }
 
 // Stack returns the locations, innermost first. Inlined calls share the location of the function that contains them.
-func (b *Builder) Stack(t *backtrace.Thread) []*profile.Location {
+func (b *Builder) Stack(t *backtrace.Thread) []*profile.Location { return b.stack(t, false) }
+
+// stack also returns the functions of PostgreSQL's levels, if levels is set.
+func (b *Builder) stack(t *backtrace.Thread, levels bool) []*profile.Location {
 	list := make([]*profile.Location, 0, len(t.Frames))
 	for at := 0; at < len(t.Frames); {
 		end := at + 1
 		for end < len(t.Frames) && t.Frames[end-1].Inlined {
 			end++
+		}
+		for i := at; levels && i < end; i++ {
+			for _, l := range t.Frames[i].Levels {
+				if l.Function != "" {
+					list = append(list, b.Named(string(l.Kind)+":"+l.Function))
+				}
+			}
 		}
 		list = append(list, b.location(t.Frames[at:end]))
 		at = end
@@ -46,6 +57,68 @@ func (b *Builder) Stack(t *backtrace.Thread) []*profile.Location {
 		list = append(list, b.Named("..."))
 	}
 	return list
+}
+
+// Traces counts the equal stacks of traces, and makes a profile of them. Functions of PostgreSQL's procedural languages are
+// frames within the C functions that run them. The labels of a sample are the LabelThread and the process id.
+type Traces struct {
+	// ByProcess keeps the threads of different processes apart, by a process id in their name.
+	ByProcess bool
+
+	profile profile.Profile
+	builder *Builder
+	samples map[string]*profile.Sample
+}
+
+// LabelThread is the name of the thread, or "goroutines".
+const LabelThread = "thread"
+
+// Add counts each stack of the trace so many times.
+func (c *Traces) Add(t *backtrace.Trace, times int) {
+	for i := range t.Threads {
+		// A core file has one name for all threads.
+		c.add(t.PID, cmp.Or(t.Threads[i].Name, t.Threads[0].Name, "[no name]"), &t.Threads[i], times)
+	}
+	for i := range t.Goroutines {
+		c.add(t.PID, "goroutines", &t.Goroutines[i].Thread, times)
+	}
+}
+
+func (c *Traces) add(pid int, name string, th *backtrace.Thread, times int) {
+	p := c.Profile()
+	process := strconv.Itoa(pid)
+	if c.ByProcess {
+		name += "-" + process
+	}
+	var stack []*profile.Location
+	if len(th.Frames) == 0 {
+		stack = []*profile.Location{c.builder.Named("[" + th.Stop + "]")}
+	} else {
+		stack = c.builder.stack(th, true)
+	}
+	key := []byte(process + " " + name + "\n")
+	for _, l := range stack {
+		key = strconv.AppendUint(append(key, ' '), l.ID, 36)
+	}
+	s := c.samples[string(key)]
+	if s == nil {
+		s = &profile.Sample{
+			Location: stack, Value: []int64{0}, Label: map[string][]string{LabelThread: {name}, "pid": {process}},
+		}
+		c.samples[string(key)] = s
+		p.Sample = append(p.Sample, s)
+	}
+	s.Value[0] += int64(times)
+}
+
+// Profile returns the profile. Its values are numbers of stacks.
+func (c *Traces) Profile() *profile.Profile {
+	if c.builder == nil {
+		samples := profile.ValueType{Type: "samples", Unit: "count"}
+		c.profile = profile.Profile{SampleType: []*profile.ValueType{&samples}, PeriodType: &samples, Period: 1}
+		c.builder, c.samples = NewBuilder(&c.profile), map[string]*profile.Sample{}
+	}
+	return &c.profile
 }
 
 // location returns the location of frames with one address.
@@ -72,6 +145,9 @@ func (b *Builder) location(frames []backtrace.Frame) *profile.Location {
 
 func (b *Builder) function(f *backtrace.Frame) *profile.Function {
 	name := f.Label()
+	if f.Function == "" && f.Note == "" && b.mapping(f) == nil { // code of no file: its addresses mean nothing
+		name = "[" + strings.Trim(f.Module, "[]") + "]"
+	}
 	key := profile.Function{Name: name, Filename: f.File}
 	if known := b.functions[key]; known != nil {
 		return known

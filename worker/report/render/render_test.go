@@ -186,11 +186,6 @@ func TestNothingTurnsText(t *testing.T) {
 	if err := render.JSON(&out, tr); err != nil {
 		t.Fatal(err)
 	}
-	folded := render.Folded{ByProcess: true}
-	folded.Add(tr, 1)
-	if err := folded.Write(&out); err != nil {
-		t.Fatal(err)
-	}
 	out.WriteString(render.Text(tr, render.Options{}) + render.Brief(tr, render.Options{}) +
 		render.Names(tr, render.Options{}))
 	for _, row := range render.Rows(tr, render.Options{}) {

@@ -1,27 +1,39 @@
-package render_test
+package profilefmt
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
 	"pg_stat_backtrace/worker/naming/backtrace"
-	"pg_stat_backtrace/worker/report/render"
 )
 
-func folded(t *testing.T, f *render.Folded, traces ...*backtrace.Trace) string {
+func folded(t *testing.T, c *Traces, traces ...*backtrace.Trace) string {
 	t.Helper()
 	for _, tr := range traces {
-		f.Add(tr, 1)
+		c.Add(tr, 1)
 	}
 	var out strings.Builder
-	if err := f.Write(&out); err != nil {
+	if err := Write(&out, c.Profile(), Options{Format: Folded, Root: []string{LabelThread}}); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
 }
 
-func TestFolded(t *testing.T) {
+// sample is a trace with an inlined call, a frame without a symbol and a function of C++.
+func sample() *backtrace.Trace {
+	const cpp, shared = 0x55d0a03f2000, "my lib.so"
+	return &backtrace.Trace{PID: 4711, Threads: []backtrace.Thread{{
+		TID: 4711, Name: "postgres", Stop: "end of stack", Whole: true, Frames: []backtrace.Frame{
+			{Address: 0x7f0102030405, Function: "epoll_wait", Offset: 0x16, Module: "libc.so.6", BuildID: "ab"},
+			{Address: 0x55d0a03f1c05, Offset: 0x3f1c05, ModuleOffset: 0x3f1c05, Module: "postgres", BuildID: "cd"},
+			{Address: cpp, Function: "std::map<int, unsigned long>::at", Module: shared, Inlined: true},
+			{Address: cpp, Function: "main", Module: shared},
+		},
+	}}}
+}
+
+// TestTraces counts equal stacks: cut ones, of threads without a stack, with functions of procedural languages, and of goroutines.
+func TestTraces(t *testing.T) {
 	t.Parallel()
 	cut := sample()
 	cut.Threads[0].Whole = false
@@ -34,7 +46,7 @@ func TestFolded(t *testing.T) {
 		{Kind: backtrace.SQL, Function: "outer_one"},
 	}
 	inPL.Threads[0].Frames[0].Module, inPL.Threads[0].Frames[0].Function = "[anon]", ""
-	const base = "std::map<int,unsigned_long>::at_[i];[postgres]"
+	const base = "main;std::map<int,unsigned_long>::at_[i];[postgres]"
 	want := strings.Join([]string{
 		"io:_worker;[exited_meanwhile] 1",
 		"postgres;...;" + base + ";epoll_wait 1",
@@ -42,10 +54,10 @@ func TestFolded(t *testing.T) {
 		"postgres;" + base + `;sql:outer_one;plpgsql:"a:b"(integer);[anon] 1`,
 		"",
 	}, "\n")
-	if got := folded(t, &render.Folded{}, sample(), cut, sample(), inPL); got != want {
+	if got := folded(t, &Traces{}, sample(), cut, sample(), inPL); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
-	apart := folded(t, &render.Folded{ByProcess: true}, sample(), inPL, sample())
+	apart := folded(t, &Traces{ByProcess: true}, sample(), inPL, sample())
 	for _, prefix := range []string{"postgres-4711;", "\npostgres-4713;"} {
 		if !strings.Contains(apart, prefix) {
 			t.Errorf("no %q in\n%s", prefix, apart)
@@ -55,26 +67,10 @@ func TestFolded(t *testing.T) {
 		{Thread: backtrace.Thread{Whole: true, Frames: []backtrace.Frame{{Function: "main.work"}}}, ID: 1},
 		{Thread: backtrace.Thread{Whole: true, Frames: []backtrace.Frame{{Function: "main.work"}}}, ID: 2},
 	}}
-	if got := folded(t, &render.Folded{}, goroutines); got != "goroutines;main.work 2\n" {
+	if got := folded(t, &Traces{}, goroutines); got != "goroutines;main.work 2\n" {
 		t.Errorf("got %q", got)
 	}
-	if got := folded(t, &render.Folded{}); got != "" {
+	if got := folded(t, &Traces{}); got != "" {
 		t.Errorf("of nothing: %q", got)
-	}
-}
-
-type fullDisk struct{}
-
-var errFull = errors.New("no space left on device")
-
-func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
-
-// TestFoldedSaysWhatIsLost checks that a failed write gives an error, not a short file.
-func TestFoldedSaysWhatIsLost(t *testing.T) {
-	t.Parallel()
-	var f render.Folded
-	f.Add(sample(), 1)
-	if err := f.Write(fullDisk{}); !errors.Is(err, errFull) {
-		t.Errorf("got %v", err)
 	}
 }
