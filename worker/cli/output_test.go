@@ -168,8 +168,8 @@ func TestOutputMode(t *testing.T) {
 	}
 }
 
-// TestCaptureFormats expects the same stack in each format that counts stacks.
-func TestCaptureFormats(t *testing.T) {
+// TestCaptureProfiles expects the same stack in each format that counts stacks.
+func TestCaptureProfiles(t *testing.T) {
 	pid := waiter(t)
 	for format, begin := range map[string]string{
 		formatFolded: "cli.test;", formatPprof: "\x1f\x8b", formatSpeedscope: `{"$schema":`, formatHTML: "<!DOCTYPE html>",
