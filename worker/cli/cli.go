@@ -111,7 +111,10 @@ worker and no extension, and work while the server takes no connections.`,
 		SilenceErrors: true,
 		Args:          unknownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+		PersistentPreRunE: func(cmd *cobra.Command, args []string) error {
+			if err := refuseIgnored(cmd, args); err != nil {
+				return err
+			}
 			if !readsProcesses(cmd) {
 				return nil
 			}
@@ -125,6 +128,7 @@ worker and no extension, and work while the server takes no connections.`,
 		newDecode(),
 		newDoctor(version))
 	root.AddCommand(newReport(), newVersion(version))
+	completeServers(root)
 	return root
 }
 

@@ -102,6 +102,12 @@ func subjects(args []string) ([]subject, error) {
 // postmaster returns the process that the command examines without arguments.
 func (f *symbolsFlags) postmaster(ctx context.Context) (subject, error) {
 	c, err := cluster.Find(ctx, cluster.Options{DataDir: f.dataDir})
+	if err != nil && f.dataDir == "" { // libpq's defaults lead to no server
+		var dir string
+		if dir, err = onlyServer(); err == nil {
+			c, err = cluster.ByDataDir(dir)
+		}
+	}
 	if err != nil {
 		return subject{}, fmt.Errorf("no server found: %w\n  Name its data directory (-D), a process or a file", err)
 	}

@@ -1,0 +1,54 @@
+package cli
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	"pg_stat_backtrace/internal/pgtest"
+)
+
+// checkCompletions expects the data directory and a process of a server among what a shell offers.
+func checkCompletions(t *testing.T, s *pgtest.Server, pid int) {
+	t.Helper()
+	word := strconv.Itoa(pid)
+	for _, c := range []struct {
+		words      []string
+		want       string
+		mustAbsent bool
+	}{
+		{[]string{"memory", "-D", ""}, s.DataDir + "\n", false},
+		{[]string{"history", "-D", s.DataDir[:len(s.DataDir)-1]}, s.DataDir + "\n", false},
+		{[]string{"activity", "-D", "/nowhere"}, ":16\n", false}, // folders
+		{[]string{"capture", word[:len(word)-1]}, word + "\t", false},
+		{[]string{"symbols", word}, word + "\t", false},
+		{[]string{"trace", "exec_simple_query", word}, word + "\t", false},
+		{[]string{"trace", word}, word + "\t", true},
+		{[]string{"capture", word, word}, word + "\t", true},
+		{[]string{"waits", "-D", s.DataDir, word}, word + "\t", true},
+	} {
+		_, out, errOut := run(t, append([]string{"__complete"}, c.words...)...)
+		if strings.Contains(out, c.want) == c.mustAbsent {
+			t.Errorf("%q: got %q, %s", c.words, out, errOut)
+		}
+	}
+}
+
+// TestIgnoredOptions expects an error for each option that another one makes useless.
+func TestIgnoredOptions(t *testing.T) {
+	for words, want := range map[string]string{
+		"capture --stats --format json 1":              "--format has no effect with --stats",
+		"capture --interval 1s 1":                      "--interval has no effect without --repeat",
+		"memory --tree --top 3 1":                      "--top has no effect with --tree",
+		"memory --tree --format json 1":                "--tree has no effect with --format json",
+		"memory --top 3 --format folded 1":             "--top has no effect with --format folded",
+		"activity --tree --sort state -D /none":        "--sort has no effect with --tree",
+		"top --format json --width 100 -n 1 -D /none":  "--width has no effect with --format json",
+		"memory --format json --top 3 -D /none":        "/none",
+		"capture --repeat 2 --interval 1ms 2147483647": "2147483647",
+	} {
+		if status, out, errOut := run(t, strings.Fields(words)...); status == exitOK || out != "" || !strings.Contains(errOut, want) {
+			t.Errorf("%s: status %d, %s%s; want %q", words, status, out, errOut, want)
+		}
+	}
+}
