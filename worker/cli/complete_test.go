@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/doctor"
 )
 
 // checkCompletions expects the data directory and a process of a server among what a shell offers.
@@ -49,6 +50,20 @@ func TestIgnoredOptions(t *testing.T) {
 	} {
 		if status, out, errOut := run(t, strings.Fields(words)...); status == exitOK || out != "" || !strings.Contains(errOut, want) {
 			t.Errorf("%s: status %d, %s%s; want %q", words, status, out, errOut, want)
+		}
+	}
+}
+
+// TestServersToChoose expects no list of servers if the user has chosen a server.
+func TestServersToChoose(t *testing.T) {
+	none := func(string) string { return "" }
+	port := func(name string) string { return map[string]string{"PGPORT": "5433"}[name] }
+	for _, o := range []struct {
+		o   doctor.Options
+		env func(string) string
+	}{{doctor.Options{DataDir: "/data"}, none}, {doctor.Options{ConnString: "port=1"}, none}, {doctor.Options{}, port}} {
+		if err := serversToChoose(&o.o, o.env); err != nil {
+			t.Errorf("%+v: %v", o.o, err)
 		}
 	}
 }

@@ -42,6 +42,9 @@ The exit status is 1 if captures will not work.`,
 				tellf(cmd.ErrOrStderr(), "taking the only server of this host: -D %s", dir)
 				o.DataDir = dir
 			}
+			if several := serversToChoose(&o, os.Getenv); several != nil {
+				tellf(cmd.ErrOrStderr(), "%v\nWithout -D, the command checks the server of libpq's defaults.", several)
+			}
 			progress := newProgressLine(cmd.ErrOrStderr())
 			o.Progress = func(subject string) { progress.show("checking " + subject + " ...") }
 			found := doctor.Examine(cmd.Context(), o)
@@ -84,6 +87,19 @@ func doctorsServer(dataDir, connString string, env func(string) string, servers 
 		return ""
 	}
 	return found[0]
+}
+
+// serversToChoose returns the servers of this host as an error, if the user has chosen none and there are several.
+func serversToChoose(o *doctor.Options, env func(string) string) error {
+	if o.DataDir != "" || o.ConnString != "" || env("PGHOST")+env("PGHOSTADDR")+env("PGPORT")+env("PGSERVICE") != "" {
+		return nil
+	}
+	found, denied, err := allServers()
+	if err != nil || len(found)+denied <= 1 {
+		return nil
+	}
+	_, several := chooseServer(found, denied)
+	return several
 }
 
 // A progressLine shows the step that runs, in one line of a terminal. It writes nothing to a file or a pipe.

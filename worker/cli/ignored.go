@@ -15,7 +15,7 @@ func refuseIgnored(cmd *cobra.Command, args []string) error {
 		}
 		return ""
 	}
-	var ignored []string // of which the first one that is set is reported
+	var ignored []string // names of options
 	because := ""
 	switch cmd.Name() {
 	case "capture":

@@ -404,7 +404,7 @@ func keepIncident(t *testing.T, dir, file string) {
 	}
 }
 
-// runAlone runs a command in a separate process, which may change its user. It returns both outputs.
+// runAlone runs a command that may change its user, in another process. It returns both outputs.
 func runAlone(t *testing.T, arguments []string) (string, string) {
 	t.Helper()
 	exe, err := os.Executable()

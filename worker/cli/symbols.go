@@ -103,10 +103,11 @@ func subjects(args []string) ([]subject, error) {
 func (f *symbolsFlags) postmaster(ctx context.Context) (subject, error) {
 	c, err := cluster.Find(ctx, cluster.Options{DataDir: f.dataDir})
 	if err != nil && f.dataDir == "" { // libpq's defaults lead to no server
-		var dir string
-		if dir, err = onlyServer(); err == nil {
-			c, err = cluster.ByDataDir(dir)
+		dir, err2 := onlyServer()
+		if err2 != nil {
+			return subject{}, usage(fmt.Errorf("give a data directory with -D, a process id or a file: %w", err2))
 		}
+		c, err = cluster.ByDataDir(dir)
 	}
 	if err != nil {
 		return subject{}, fmt.Errorf("no server found: %w\n  Name its data directory (-D), a process or a file", err)
