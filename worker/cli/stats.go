@@ -65,14 +65,3 @@ func newQuantiles(d []time.Duration) quantiles {
 	}
 	return quantiles{P50: at(0.5), P99: at(0.99), Max: at(1)}
 }
-
-// profileStats are the figures of a profile of processes.
-type profileStats struct {
-	// Count is the number of samples, Missed of those without a stack.
-	Count   int     `json:"count"`
-	Missed  int     `json:"missed"`
-	Seconds float64 `json:"seconds"`
-	// Unwind and Symbolize are means for a sample.
-	Unwind    float64 `json:"unwind_us_mean"`
-	Symbolize float64 `json:"symbolize_us_mean"`
-}
