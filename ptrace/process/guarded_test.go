@@ -31,6 +31,7 @@ var unguarded = map[string]string{
 	"ptrace/extrareads.go fetchBlocks unix.SYS_PROCESS_VM_READV":          stops,
 	"ptrace/observe/blocked.go copyAround process.ReadMemory":             observes,
 	"ptrace/observe/follow.go take process.ReadMemory":                    observes,
+	"ptrace/observe/marks.go mark process.ReadMemory":                     observes,
 	"ptrace/observe/prefault.go Prefault process.ReadMemory":              inGuard,
 	"ptrace/observe/running.go sampleError ESRCH":                         thread,
 	"ptrace/session.go thread ESRCH":                                      thread,

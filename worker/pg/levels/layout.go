@@ -7,6 +7,8 @@ import pglayout "pg_stat_backtrace/worker/pg/layout"
 type layout struct {
 	// PLpgSQL_execstate (plpgsql.h); func comes first.
 	errStmt, errVar, errText int
+	// ErrorContextCallback (elog.h); previous comes first.
+	callback, argument int
 	// PgBackendStatus.st_changecount (backend_status.h).
 	changes int
 	// PLpgSQL_function (plpgsql.h).
@@ -44,6 +46,7 @@ func layoutOf(major int) *layout {
 	}
 	c, v, w := &l.CopyFromStateData, &l.LVRelState, &l.ParallelVacuumState
 	result := &layout{
+		callback: l.ErrorContextCallback.Callback.Int(), argument: l.ErrorContextCallback.Arg.Int(),
 		changes: l.PgBackendStatus.StChangecount.Int(),
 		errStmt: l.PLpgSQLExecstate.ErrStmt.Int(), errVar: l.PLpgSQLExecstate.ErrVar.Or(0),
 		errText: l.PLpgSQLExecstate.ErrText.Int(), signature: l.PLpgSQLFunction.FnSignature.Int(),

@@ -46,8 +46,8 @@ func (r *reader) sampled() (out []Placed, missing string) {
 		if !found {
 			return nil, cut
 		}
-		callback, ok1 := r.word(node + 8)
-		arg, ok2 := r.word(node + 16)
+		callback, ok1 := r.word(node + uint64(r.layout.callback))
+		arg, ok2 := r.word(node + uint64(r.layout.argument))
 		next, ok3 := r.word(node)
 		if !ok1 || !ok2 || !ok3 || next != 0 && next <= node {
 			return nil, entering
@@ -106,22 +106,25 @@ func (r *reader) begun(frame *Frame) bool {
 // deeper reports whether the stack may have nodes before the given head of the list. The last of such nodes points to the
 // head, and its callback is a function. If too many words look so, deeper returns true.
 func (r *reader) deeper(head uint64) bool {
-	const most = 1024 // look-ups of functions
+	const (
+		most = 1024 // look-ups of functions
+		word = 8
+	)
 	low, high := r.in.Frames[0].Start, r.in.Frames[len(r.in.Frames)-1].End
 	if head != 0 {
 		high = min(high, head)
 	}
-	if high <= low || low%8 != 0 {
+	if high <= low || low%word != 0 {
 		return false
 	}
-	stack := make([]byte, high-low+8)
+	stack := make([]byte, high-low+uint64(r.layout.callback))
 	stack = stack[:r.in.Frozen(low, stack)]
 	left := most
-	for ; len(stack) >= 16; stack = stack[8:] {
+	for ; len(stack) >= r.layout.callback+word; stack = stack[word:] {
 		if binary.NativeEndian.Uint64(stack) != head {
 			continue
 		}
-		callback := binary.NativeEndian.Uint64(stack[8:])
+		callback := binary.NativeEndian.Uint64(stack[r.layout.callback:])
 		if callback < 1<<16 {
 			continue
 		}
