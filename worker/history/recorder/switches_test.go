@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
-// TestStatuses: what is kept of a process that sleeps is what its status says, also after it has run, and no descriptor stays.
+// TestStatuses compares the kept status of a process that sleeps with /proc, also after it has run. No descriptor stays.
 func TestStatuses(t *testing.T) {
 	cat := exec.CommandContext(t.Context(), "cat")
 	input, err := cat.StdinPipe()
