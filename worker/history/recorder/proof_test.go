@@ -340,6 +340,8 @@ type proofCounts struct {
 }
 
 // TestProofOfStalls makes stalls in rounds.
+//
+//nolint:funlen // one story
 func TestProofOfStalls(t *testing.T) {
 	rounds, _ := strconv.Atoi(os.Getenv("PGSB_TEST_STALLS"))
 	switch {
@@ -637,7 +639,7 @@ func (p *proof) receiver() *stalled {
 func (p *proof) archiver() *stalled {
 	s := p.expect(&stalled{kind: "archiver", rule: rules.Archiver, cause: "archiver"})
 	block := filepath.Join(p.primary.DataDir, "block")
-	if err := os.WriteFile(block, nil, 0o644); err != nil { //nolint:gosec // for the server's user
+	if err := os.WriteFile(block, nil, 0o644); err != nil {
 		p.t.Fatal(err)
 	}
 	p.run(p.monitor, "SELECT pg_switch_wal()")

@@ -208,9 +208,8 @@ func (e *Engine) choose(found []Finding, l *Look) (r Result) {
 	return r
 }
 
-// end returns the incidents that are over. An incident ends when its cause has been absent for the cool-down, because a cause
-// that returns earlier is no new incident. A look that lacks sessions does not end any.
-func (e *Engine) end(found, fired []Finding, l *Look) (ended []Ended) {
+// renew notes which incidents a look has found again, with all keys of the findings.
+func (e *Engine) renew(found []Finding, now time.Time) {
 	owners := map[string]int{}
 	for j := range found {
 		for _, k := range found[j].keys {
@@ -228,7 +227,7 @@ func (e *Engine) end(found, fired []Finding, l *Look) (ended []Ended) {
 			}
 		}
 		for j := range joined {
-			o.seen, o.absent = l.Time, time.Time{}
+			o.seen, o.absent = now, time.Time{}
 			for _, k := range found[j].keys {
 				if len(o.finding.keys) < maxKeys && !known[k] {
 					known[k] = true
@@ -237,6 +236,12 @@ func (e *Engine) end(found, fired []Finding, l *Look) (ended []Ended) {
 			}
 		}
 	}
+}
+
+// end returns the incidents that are over. An incident ends when its cause has been absent for the cool-down, because a cause
+// that returns earlier is no new incident. A look that lacks sessions does not end any.
+func (e *Engine) end(found, fired []Finding, l *Look) (ended []Ended) {
+	e.renew(found, l.Time)
 	for i := range fired {
 		// The same cause can be new again after a time without whole looks. The new incident replaces the former one.
 		same := func(o stall) bool { return o.finding.Rule == fired[i].Rule && o.finding.Cause == fired[i].Cause }

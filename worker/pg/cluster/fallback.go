@@ -161,7 +161,7 @@ func (c *Conn) awaitSlot(ctx context.Context) (*pgx.Conn, error) {
 		case err == nil:
 			return conn, nil
 		case ctx.Err() != nil:
-			return nil, nil //nolint:nilnil // see above
+			return nil, nil //nolint:nilnil,nilerr // see above
 		case !noSlot(err):
 			return nil, err
 		}
