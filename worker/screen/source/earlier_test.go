@@ -349,6 +349,50 @@ func TestFollowedStacks(t *testing.T) {
 	}
 }
 
+// TestPartOfAMinute: the means of a minute are over the time that was recorded.
+func TestPartOfAMinute(t *testing.T) {
+	var infos []store.SweepInfo
+	for i := range 3 {
+		infos = append(infos, store.SweepInfo{Time: noon.Add(time.Duration(40+5*i) * time.Second).UnixMicro(), Period: 5})
+	}
+	list := minutesOf(infos, noon)
+	if len(list) != 1 || list[0].period != 15*time.Second || list[0].before != reasonNotRecorded {
+		t.Fatalf("%+v", list[0])
+	}
+	list[0].sums = []store.Sum{{Type: clientBackend, User: "web", Weight: 30}}
+	var p past
+	p.insert(Span{noon, noon.Add(45 * time.Second)}, list, noon) // the last sweep is after the span
+	w := p.shares(Query{Span: Span{noon, noon.Add(time.Minute)}}, ByUser, 0)
+	if len(w.Rows) != 1 || !near(w.Active, 2) || !near(w.Seconds, 10) {
+		t.Errorf("%+v", w)
+	}
+}
+
+// TestFramesAreReadOnce: stacks that were read, or that the files do not have, are known for later sweeps.
+func TestFramesAreReadOnce(t *testing.T) {
+	at10 := time.Now().Truncate(time.Second)
+	r := record(t, Span{at10.Add(-5 * time.Second), at10}, time.Second, Span{}, func(time.Time) []store.Row {
+		return []store.Row{{PID: 1, Start: 1, Type: clientBackend, State: stateActive, Stack: 5}}
+	})
+	l := recordedLive(r)
+	w := &store.SpanSweep{Time: at10, Period: time.Second, Rows: []store.Row{{PID: 1, Stack: 5}, {PID: 2, Stack: 6}}}
+	m := at(0, client(1, stateActive, ""), client(2, stateActive, ""))
+	for range 2 {
+		l.past.addRecordedStacks(w, m, l.following.frames)
+		if err := l.nameStacks(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := l.past.stacks.unknownStacks(); len(n) != 0 {
+			t.Errorf("%v", n)
+		}
+		r.reader = nil // it would panic
+		w.Time = w.Time.Add(time.Second)
+	}
+	if f := l.following.frames; len(f[5]) != 2 || f[6] == nil || len(f[6]) != 0 {
+		t.Errorf("%v", f)
+	}
+}
+
 // TestRecorderRuns: a recorder without a sweep for longer than its period does not run.
 func TestRecorderRuns(t *testing.T) {
 	for late, want := range map[time.Duration]bool{0: true, 16 * time.Second: true, 18 * time.Second: false} {

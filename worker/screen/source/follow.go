@@ -28,7 +28,7 @@ type following struct {
 	period time.Duration
 	looked time.Time
 	seen   map[session]*moment.Session // of the last own look
-	frames map[int64][]string          // of stacks, as the sweeps had them
+	frames map[int64][]string          // of stacks, guarded by Live.mu; empty: the files do not have the stack
 	stacks time.Time                   // the last sweep with a stack
 }
 
@@ -81,19 +81,24 @@ func (l *Live) takeSweep(s *store.Sweep, last bool) {
 		f = l.look(m)
 	}
 	w := &l.following
-	for _, k := range s.Stacks {
-		if len(w.frames) >= maxStacks || w.frames == nil {
-			w.frames = map[int64][]string{}
-		}
-		w.frames[k.ID] = k.Frames
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for _, k := range s.Stacks {
+		w.keepFrames(k.ID, k.Frames)
+	}
 	l.add(m, f, l.rules.apply(f), KindRecorded, 2*s.Period)
 	l.info.IntervalSeconds = s.Period.Seconds()
 	if l.past.addRecordedStacks(span, m, w.frames) {
 		w.stacks = s.Time
 	}
+}
+
+// keepFrames keeps the frames of a stack for later sweeps. The caller must have locked Live.mu.
+func (w *following) keepFrames(id int64, frames []string) {
+	if len(w.frames) >= maxStacks || w.frames == nil {
+		w.frames = map[int64][]string{}
+	}
+	w.frames[id] = frames
 }
 
 // addOwnLook adds what the recorder does not keep: idle sessions, and the values in statements. Both are of a look at the
@@ -240,5 +245,8 @@ func (l *Live) nameStacks(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.past.stacks.setFrames(found)
+	for id := range unknown { // later sweeps have the same stacks
+		l.following.keepFrames(id, append([]string{}, found[id].Frames...))
+	}
 	return nil
 }
