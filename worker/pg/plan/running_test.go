@@ -142,3 +142,22 @@ func TestMarkOfCTE(t *testing.T) {
 		t.Errorf("top: %+v; scan: %+v", top, scan)
 	}
 }
+
+// TestSplitCallA64 has a split call in instructions of aarch64.
+func TestSplitCallA64(t *testing.T) {
+	t.Parallel()
+	c := code{base: 1 << 20}
+	for _, w := range []uint32{
+		0xf9400c01, 0xeb02003f, 0x54000081, // ldr x1, [x0, 24]; cmp x1, x2; b.ne to blr
+		0x94000010, 0xd503201f, 0xd503201f, 0xd63f0020, 0xd503201f, // bl; nop; nop; blr x1; nop
+	} {
+		c.bytes = binary.LittleEndian.AppendUint32(c.bytes, w)
+	}
+	want := speculated{direct: c.base + 16, register: c.base + 28}
+	if got, ok := c.a64(c.base, 24); !ok || got != want || !got.isCall(c.base+28) || got.isCall(c.base+20) {
+		t.Errorf("%t, %+v", ok, got)
+	}
+	if _, ok := c.a64(c.base, 32); ok {
+		t.Error("another field")
+	}
+}

@@ -204,7 +204,7 @@ func (c *code) decode(at uint64) (x x86asm.Inst, next uint64) {
 
 // a64 recognises: ldr target, [base, field]; cmp target, ?; a branch by a condition. It proves no argument.
 func (c *code) a64(at uint64, field int) (s speculated, ok bool) {
-	const most, compare, compareMask, branch, branchMask, unused = 8, 0xeb00001f, 0xffe0fc1f, 0x54000000, 0xff000010, 8
+	const most, compare, compareMask, branch, branchMask, unused, low = 8, 0xeb00001f, 0xffe0fc1f, 0x54000000, 0xff000010, 8, 5
 	b := c.from(at)
 	words := wordsA64(b[:min((most+1)*a64Length, len(b))])
 	if len(words) == 0 || words[0]&^0x3ff != a64Load|uint32(field)/wordSize<<10 { //nolint:gosec // small
@@ -218,7 +218,7 @@ func (c *code) a64(at uint64, field int) (s speculated, ok bool) {
 		case w&compareMask == compare && (w>>5&0x1f == target || w>>16&0x1f == target):
 			compared = true
 		case compared && w&branchMask == branch:
-			there := at + uint64(int64(int32(w<<unused)>>(unused+5))*a64Length) //nolint:gosec // signed, of 19 bits
+			there := at + uint64(int64(int32(w<<unused)>>(unused+low))*a64Length) //nolint:gosec // signed, of 19 bits
 			s.direct, s.register = c.firstCallA64(at+a64Length), c.firstCallA64(there)
 			s.body = s.direct == 0 || s.register == 0
 			return s, true
