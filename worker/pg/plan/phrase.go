@@ -24,7 +24,7 @@ func Phrase(levels []*Level) string {
 		if !n.Active {
 			continue
 		}
-		text := ""
+		var text string
 		switch n.Kind {
 		case "Hash":
 			text = "builds a hash table"
@@ -104,10 +104,8 @@ func (n *Node) description() string {
 		return text + ", block " + part(block, blocks)
 	}
 	if n.Kind == "HashJoin" {
-		for _, c := range n.Children {
-			if c.Kind == "Hash" {
-				text += c.batch()
-			}
+		if i := slices.IndexFunc(n.Children, func(c *Node) bool { return c.Kind == "Hash" }); i >= 0 {
+			text += n.Children[i].batch()
 		}
 	}
 	if groups, ok := n.figure("HashAgg Groups").(int64); ok {
