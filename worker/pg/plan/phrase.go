@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Phrase says in words what the innermost statement does now: the running node with its progress, and the hash table or the
-// sort that it feeds. It returns "" if the running node is not known, or may be a node below. Proof.Apply must have removed the fields
-// that are not proven.
+// Phrase says in words what the innermost statement does now: the running node with its progress, and the hash table or
+// the sort that it feeds. It returns "" if the running node is not known, or may be a node below. Proof.Apply must have
+// removed the fields that are not proven.
 func Phrase(levels []*Level) string {
 	if len(levels) == 0 || levels[len(levels)-1].Top == nil {
 		return ""
