@@ -29,7 +29,7 @@ type Change struct {
 	Name   string  `json:"name"`
 	Active float64 `json:"active_sessions"`
 	Before float64 `json:"active_sessions_before"`
-	Change float64 `json:"change"`
+	Change float64 `json:"active_sessions_change"`
 }
 
 // Compare compares the shares of two spans by the same property. Both must have all rows.

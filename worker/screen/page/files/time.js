@@ -119,7 +119,7 @@ function comparison(c) {
       (gap > 2 ? " " + Math.round(gap) + " s of that time have no data." : "")),
     table([["sessions", "n"], ["before", "n"], ["change", "n"], [c.by, ""]], (c.rows ?? []).map((r) => ({
       key: r.key, act: () => addFilter(c.by, r.key),
-      cells: [number(r.active_sessions), number(r.active_sessions_before), el("b", "", signed(r.change)), text(r.name || "(none)")],
+      cells: [number(r.active_sessions), number(r.active_sessions_before), el("b", "", signed(r.active_sessions_change)), text(r.name || "(none)")],
     }))), c.more ? el("p", "dim", "and " + c.more + " more") : "");
 }
 
