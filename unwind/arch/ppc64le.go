@@ -60,7 +60,8 @@ var PPC64LE = &Arch{
 			Registers: 128 + 168 + 64,
 		},
 		{
-			// qemu's user mode: li r0, 172; sc, and 16 bytes more.
+			// The return from a signal handler in qemu's user mode: li r0, 172; sc. Its frame has 16 bytes more in front of the
+			// ucontext.
 			Code:      []byte{0xac, 0x00, 0x00, 0x38, 0x02, 0x00, 0x00, 0x44},
 			Registers: 144 + 168 + 64,
 		},

@@ -317,7 +317,7 @@ func printIncident(out io.Writer, i *incident.Incident, format string) error {
 	return incident.Text(out, i)
 }
 
-// take makes an incident now.
+// take writes an incident, which is a report of what the server does now.
 func (f *incidentFlags) take(ctx context.Context, out io.Writer, version string) error {
 	dataDir := f.dataDir
 	if dataDir == "" {

@@ -26,7 +26,7 @@ type Options struct {
 	Stacks StackOptions
 }
 
-// way is one mechanism.
+// way is one mechanism by which the kernel reports wait events.
 type way struct {
 	info  Info
 	hooks hooks

@@ -142,7 +142,7 @@ func reason(err error) string {
 	return generic(err.Error())
 }
 
-// end returns the figures and checks whether the process was left stopped or traced.
+// end counts how long the process has lived, and whether it was left stopped or traced.
 func (p *watched) end(began time.Time) {
 	p.tally.lived = time.Since(began)
 	var left []string

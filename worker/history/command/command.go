@@ -38,7 +38,8 @@ var ErrQueueFull = errors.New("too many alerts wait for their commands")
 
 // request is a line to the helper.
 type request struct {
-	// Reload asks the helper to read the file of rules again. Otherwise Alert is the input of the program.
+	// Reload asks the helper to read the file of rules again. If it is not set, the helper runs the command of the rule Rule,
+	// with Alert as its standard input.
 	Reload bool            `json:"reload,omitempty"`
 	Rule   string          `json:"rule,omitempty"`
 	Alert  json.RawMessage `json:"alert,omitempty"`

@@ -23,7 +23,7 @@ var ErrNoProgram = errors.New("no program or library of the process exports the 
 //nolint:gochecknoglobals // a table
 var variables = []string{"my_wait_event_info", "error_context_stack", "debug_query_string"}
 
-// Program is a server's program in a process.
+// Program is the file of a server's program, and where a process has mapped it.
 type Program struct {
 	symbolize.Placed
 

@@ -33,7 +33,8 @@ const (
 type messagePart struct {
 	bytes  int64
 	reason string
-	// inner are the parts in the fields of a message, and numbers the fields that hold any number of numbers.
+	// inner has the messages inside of this message, by the number of their field. A set bit of numbers is the number of a
+	// repeated field of integers.
 	inner   map[uint64]messagePart
 	numbers uint64
 	// each is the memory of such a number.

@@ -30,7 +30,7 @@ func (k sumKey) row(weight float32) row {
 	}
 }
 
-// minutes returns the number of minutes before the first other sample.
+// minutes returns how many samples at the beginning are means over a minute. All others are later.
 func (p *past) minutes() int {
 	i, _ := slices.BinarySearchFunc(p.samples, KindMinute, func(s sample, k Kind) int {
 		if s.kind == k {
