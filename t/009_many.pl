@@ -52,7 +52,7 @@ wait_until(
 	sub {
 		my %before = map { $_ => 1 } children($node->{_pid});
 		@rows = split /\n/, $node->safe_psql('postgres',
-			q{SELECT pid, pid = pg_backend_pid(), backend_type, engine IN ('stop', 'blocked'), pause_us > 0 = (engine = 'stop'), depth = (length(backtrace) -
+			q{SELECT pid, pid = pg_backend_pid(), backend_type, engine IN ('stop', 'blocked'), (pause_us > 0) = (engine = 'stop'), depth = (length(backtrace) -
 			  length(replace(backtrace, E'\n', ''))) + 1, backtrace ~ '^#0 ' AND backtrace !~ 'stack cut', error
 			  FROM pg_stat_backtrace ORDER BY pid});
 		my ($own) = map { /^(\d+)\|t\|/ } @rows;
