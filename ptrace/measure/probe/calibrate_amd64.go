@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -22,34 +24,56 @@ func addressOfPasses() unsafe.Pointer
 // loopCode is push %rcx; pop %rcx; dec %rcx. The kernel emulates the first instruction and single-steps the last one.
 var loopCode = []byte{0x51, 0x59, 0x48, 0xff, 0xc9} //nolint:gochecknoglobals // a constant
 
+// calibrating is held by Calibrate: a second probe of the loop would double the cost of a hit.
+var calibrating sync.Mutex //nolint:gochecknoglobals // there is one loop
+
 // Calibrate measures what a hit costs on this host, by probes of a loop in this program. It takes some milliseconds.
 // Errors are those of Open.
 func Calibrate() (c Cost, err error) {
+	calibrating.Lock()
+	defer calibrating.Unlock()
 	const (
 		emulated = 2000 // passes
 		stepped  = 300
 	)
-	address := uint64(uintptr(addressOfPasses()))
-	code := unsafe.Slice((*byte)(addressOfPasses()), 64)
-	at := bytes.Index(code, loopCode)
-	if at < 0 {
-		return c, errors.New("the loop that is measured was not found")
-	}
-	maps, err := procfs.Maps(os.Getpid())
+	offset, err := loopOffset()
 	if err != nil {
 		return c, err
-	}
-	var offset uint64
-	for i := range maps {
-		if m := &maps[i]; address >= m.Start && address < m.End {
-			offset = address - m.Start + m.Offset + uint64(at)
-		}
 	}
 	if c.Emulated, err = measure(offset, emulated); err != nil {
 		return c, err
 	}
 	c.Stepped, err = measure(offset+2, stepped)
 	return c, err
+}
+
+// loopOffset returns where the loop begins in this program's file. The code in memory may have the probe of another process
+// that calibrates, so the bytes are those of the file.
+func loopOffset() (uint64, error) {
+	address := uint64(uintptr(addressOfPasses()))
+	maps, err := procfs.Maps(os.Getpid())
+	if err != nil {
+		return 0, err
+	}
+	i := slices.IndexFunc(maps, func(m procfs.Mapping) bool { return address >= m.Start && address < m.End })
+	if i < 0 {
+		return 0, errors.New("the code of the loop that is measured is not mapped")
+	}
+	offset := address - maps[i].Start + maps[i].Offset
+	file, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return 0, fmt.Errorf("measure the cost of a probe: %w", err)
+	}
+	defer file.Close()
+	code := make([]byte, 64)
+	if _, err = file.ReadAt(code, int64(offset)); err != nil { //nolint:gosec // of a file
+		return 0, fmt.Errorf("measure the cost of a probe: %w", err)
+	}
+	at := bytes.Index(code, loopCode)
+	if at < 0 {
+		return 0, errors.New("the loop that is measured was not found")
+	}
+	return offset + uint64(at), nil
 }
 
 // measure returns the processor time of a hit at a place of this program's file.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"runtime"
+	"sync"
 	"testing"
 )
 
@@ -22,4 +23,21 @@ func TestCalibrateSteppedCostsMore(t *testing.T) {
 	if c.Emulated <= 0 || c.Stepped <= c.Emulated {
 		t.Errorf("a single-stepped hit costs %s, an emulated one %s", c.Stepped, c.Emulated)
 	}
+}
+
+// TestCalibrateAtOnce: one caller does not disturb another.
+func TestCalibrateAtOnce(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("nothing is measured on this architecture")
+	}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			_, err := Calibrate()
+			if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, ErrUnsupported) {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
 }
