@@ -30,14 +30,21 @@ func TestCalibrateAtOnce(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("nothing is measured on this architecture")
 	}
-	var all sync.WaitGroup
-	for range 4 {
-		all.Go(func() {
-			_, err := Calibrate()
-			if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, ErrUnsupported) {
-				t.Error(err)
+	calls := 0
+	var first sync.WaitGroup
+	first.Go(func() {
+		for range 5 {
+			if _, err := Calibrate(); err == nil {
+				calls++
 			}
-		})
+		}
+	})
+	for range 5 {
+		_, err := Calibrate()
+		if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, ErrUnsupported) {
+			t.Error(err)
+		}
 	}
-	all.Wait()
+	first.Wait()
+	t.Logf("%d calls at the same time", calls)
 }
