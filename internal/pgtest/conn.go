@@ -39,6 +39,11 @@ func (s *Server) Connect(t testing.TB, user, database string) *pgx.Conn {
 		t.Fatalf("connecting as %s: %v", user, err)
 	}
 	t.Cleanup(func() {
+		if conn.PgConn().IsBusy() {
+			// A goroutine still waits for the answer to a statement, and Close panics while that goroutine uses the connection.
+			_ = conn.PgConn().Conn().Close()
+			return
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 		defer cancel()
 		_ = conn.Close(ctx)
