@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -49,7 +48,7 @@ func (s *session) attachThreads() error {
 	u := newUndertaker()
 	defer func() { s.markReaped(u.leave()) }()
 	for round := range maxRounds {
-		tids, err := procfs.Threads(pid)
+		tids, err := process.Threads(pid)
 		if err != nil {
 			return process.Exited(pid)
 		}
@@ -84,7 +83,7 @@ func (s *session) attachThreads() error {
 func (s *session) attachThread(tid int) bool {
 	pid := s.call.target.PID
 	t := tracee{tid: tid}
-	if stat, err := procfs.ReadTaskStat(pid, tid); err == nil {
+	if stat, err := process.ReadTaskStat(pid, tid); err == nil {
 		t.name, t.state = stat.Comm, stat.State
 		s.dumping = s.dumping || stat.Dumping()
 		if stat.Worker() {
@@ -113,7 +112,7 @@ func (s *session) markReaped(threads []int) {
 
 // refresh updates the name and state of the main thread, which the maps snapshot may contain in an old version. If
 // the thread was stopped before, it is now in a tracing stop.
-func (s *session) refresh(now *procfs.Stat) {
+func (s *session) refresh(now *process.Stat) {
 	main := &s.tracees[0]
 	main.name, main.state = now.Comm, now.State
 	if now.State == 't' {
@@ -160,8 +159,8 @@ func seize(pid, tid int) error {
 // execute another program, which keeps id, parent and start time.
 func (s *session) identify() error {
 	target := &s.call.target
-	now, err := procfs.ReadStat(target.PID)
-	if errors.Is(err, procfs.ErrGone) {
+	now, err := process.ReadStat(target.PID)
+	if errors.Is(err, process.ErrGone) {
 		return process.Exited(target.PID)
 	}
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -13,13 +12,13 @@ import (
 func TestBlocks(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "listed", "6")
-	maps, err := procfs.Maps(c.pid)
+	maps, err := process.Maps(c.pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var image *procfs.Mapping
+	var image *process.Mapping
 	for i := range maps {
-		if maps[i].Perms&procfs.Exec != 0 && maps[i].Inode != 0 {
+		if maps[i].Perms&process.Exec != 0 && maps[i].Inode != 0 {
 			image = &maps[i]
 			break
 		}

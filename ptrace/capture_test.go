@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -129,15 +128,15 @@ func captureContinuously(t testing.TB, pid, routines int) func() int {
 
 func TestBadTargets(t *testing.T) {
 	c := startTarget(t, "threads", "1")
-	tids, err := procfs.Threads(c.pid)
+	tids, err := process.Threads(c.pid)
 	if err != nil || len(tids) != 2 {
 		t.Fatal(tids, err)
 	}
-	own, err := procfs.Threads(unix.Getpid())
+	own, err := process.Threads(unix.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	stat, err := procfs.ReadStat(c.pid)
+	stat, err := process.ReadStat(c.pid)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/ptrace/thread"
 )
@@ -105,10 +104,10 @@ func (f *captureCall) expired() error {
 
 func (f *captureCall) deadlineError(during string) error {
 	e := &DeadlineError{PID: f.target.PID, After: time.Since(f.started), During: during}
-	if s, err := procfs.ReadStat(e.PID); err == nil {
+	if s, err := process.ReadStat(e.PID); err == nil {
 		e.State = s.State
 	}
-	if channel, err := procfs.WaitChannel(e.PID, e.PID); err == nil {
+	if channel, err := process.WaitChannel(e.PID, e.PID); err == nil {
 		e.Channel = channel
 	}
 	return e

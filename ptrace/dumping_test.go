@@ -12,7 +12,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -30,7 +29,7 @@ func TestDumping(t *testing.T) {
 		t.Fatal(err)
 	}
 	dumping := func() bool {
-		stat, err := procfs.ReadStat(cmd.Process.Pid)
+		stat, err := process.ReadStat(cmd.Process.Pid)
 		return err == nil && stat.Dumping() && stat.State == 'S'
 	}
 	until(t, "it feeds its core file to the program", dumping)

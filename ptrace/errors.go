@@ -20,7 +20,7 @@ var (
 type DeadlineError struct {
 	PID     int
 	After   time.Duration
-	State   byte   // as procfs.Stat.State; 'D' is uninterruptible sleep; 0 if unknown
+	State   byte   // as process.Stat.State; 'D' is uninterruptible sleep; 0 if unknown
 	Channel string // the function of the kernel it sleeps in, "" if unknown
 	During  string // the unfinished step: "stop", or a step before it
 }

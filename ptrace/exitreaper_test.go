@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // TestStopNotMistakenForExit checks that the reaper does not take a stopped tracee for a dead one, and does not
@@ -15,7 +15,7 @@ import (
 // ends must be reaped.
 func TestStopNotMistakenForExit(t *testing.T) {
 	c := startTarget(t, "threads", "2")
-	tids, err := procfs.Threads(c.pid)
+	tids, err := process.Threads(c.pid)
 	if err != nil || len(tids) < 3 {
 		t.Fatalf("threads %v, %v", tids, err)
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/ptrace/observe"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -69,7 +69,7 @@ func TestExtraReadsBesideLongStack(t *testing.T) {
 	const maxStack = 64 << 10
 	c := startTarget(t, "deep", "600")
 	untilState(t, c.pid, 'S')
-	maps, err := procfs.Maps(c.pid)
+	maps, err := process.Maps(c.pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,10 +195,10 @@ func TestExtraReadsExpected(t *testing.T) {
 }
 
 // endBeforeHole returns the end of a readable mapping that is followed by a hole.
-func endBeforeHole(t *testing.T, maps []procfs.Mapping) uint64 {
+func endBeforeHole(t *testing.T, maps []process.Mapping) uint64 {
 	t.Helper()
 	for i := range maps[:len(maps)-1] {
-		if maps[i].Perms&procfs.Read != 0 && maps[i+1].Start > maps[i].End {
+		if maps[i].Perms&process.Read != 0 && maps[i+1].Start > maps[i].End {
 			return maps[i].End
 		}
 	}

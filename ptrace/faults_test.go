@@ -19,7 +19,6 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -77,13 +76,13 @@ func TestFaultKilledCapturer(t *testing.T) {
 // momentOf returns the phase that a process's capture is in, while the capture is suspended.
 func momentOf(t *testing.T, pid int) string {
 	t.Helper()
-	tids, err := procfs.Threads(pid)
+	tids, err := process.Threads(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	moment := "between two captures"
 	for _, tid := range tids {
-		status, err := procfs.ReadTaskStatus(pid, tid)
+		status, err := process.ReadTaskStatus(pid, tid)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,6 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -226,7 +225,7 @@ func TestTraced(t *testing.T) {
 		t.Errorf("%v, tracer is %d", err, tracer.pid)
 	}
 	t.Log(err)
-	status, err := procfs.ReadStatus(c.pid)
+	status, err := process.ReadStatus(c.pid)
 	if err != nil || status.TracerPID != tracer.pid {
 		t.Errorf("traced by %d, %v", status.TracerPID, err)
 	}

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -136,7 +135,7 @@ func until(t testing.TB, what string, condition func() bool) {
 
 func stateOf(t testing.TB, pid int) byte {
 	t.Helper()
-	stat, err := procfs.ReadStat(pid)
+	stat, err := process.ReadStat(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,13 +151,13 @@ func untilState(t testing.TB, pid int, state byte) {
 func checkUnharmed(t testing.TB, pid int) {
 	t.Helper()
 	checkDetached(t, pid)
-	tids, err := procfs.Threads(pid)
+	tids, err := process.Threads(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, tid := range tids {
-		status, err := procfs.ReadTaskStatus(pid, tid)
-		if errors.Is(err, procfs.ErrGone) {
+		status, err := process.ReadTaskStatus(pid, tid)
+		if errors.Is(err, process.ErrGone) {
 			continue
 		}
 		if err != nil {
@@ -173,12 +172,12 @@ func checkUnharmed(t testing.TB, pid int) {
 // traced reports whether any thread of the process has a tracer.
 func traced(t testing.TB, pid int) bool {
 	t.Helper()
-	tids, err := procfs.Threads(pid)
+	tids, err := process.Threads(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, tid := range tids {
-		if status, err := procfs.ReadTaskStatus(pid, tid); err == nil && status.TracerPID != 0 {
+		if status, err := process.ReadTaskStatus(pid, tid); err == nil && status.TracerPID != 0 {
 			return true
 		}
 	}
@@ -188,12 +187,12 @@ func traced(t testing.TB, pid int) bool {
 // checkDetached verifies that no thread of the process is traced.
 func checkDetached(t testing.TB, pid int) {
 	t.Helper()
-	tids, err := procfs.Threads(pid)
+	tids, err := process.Threads(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, tid := range tids {
-		status, err := procfs.ReadTaskStatus(pid, tid)
+		status, err := process.ReadTaskStatus(pid, tid)
 		if err == nil && status.TracerPID != 0 {
 			t.Errorf("thread %d is traced by %d", tid, status.TracerPID)
 		}
@@ -214,7 +213,7 @@ func checkSnapshot(t testing.TB, s *snapshot.Snapshot) {
 	}
 }
 
-func checkThread(t testing.TB, thread *snapshot.Thread, maps []procfs.Mapping) {
+func checkThread(t testing.TB, thread *snapshot.Thread, maps []process.Mapping) {
 	t.Helper()
 	var registers [snapshot.MaxRegisters]byte
 	sp, ok := snapshot.StackPointer(&registers, copy(registers[:], thread.Registers))

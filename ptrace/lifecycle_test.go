@@ -16,7 +16,6 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -46,7 +45,7 @@ func TestLeaderless(t *testing.T) {
 func TestMapsByThreads(t *testing.T) {
 	c := startTarget(t, "leaderless", "3")
 	untilState(t, c.pid, 'Z')
-	tids, err := procfs.Threads(c.pid)
+	tids, err := process.Threads(c.pid)
 	if err != nil || len(tids) != 4 || tids[0] != c.pid {
 		t.Fatalf("threads %d of %d: %v", tids, c.pid, err)
 	}
@@ -130,14 +129,14 @@ func execFromThread(t *testing.T, others string) {
 func whoTraces(pid int) string {
 	var b strings.Builder
 	for _, of := range []int{pid, os.Getpid()} {
-		tids, _ := procfs.Threads(of)
+		tids, _ := process.Threads(of)
 		for _, tid := range tids {
 			fmt.Fprintf(&b, "process %d thread %d:", of, tid)
 			for _, name := range []string{"stat", "syscall", "wchan", "stack"} {
 				text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/%s", of, tid, name))
 				fmt.Fprintf(&b, "\n  %s: %s", name, bytes.TrimSpace(text))
 			}
-			status, _ := procfs.ReadTaskStatus(of, tid)
+			status, _ := process.ReadTaskStatus(of, tid)
 			fmt.Fprintf(&b, "\n  traced by %d\n", status.TracerPID)
 		}
 	}

@@ -13,7 +13,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -101,7 +100,7 @@ func mappingsOf(t *testing.T, pid int) (read func()) {
 func mapsBlock(pid int) bool {
 	read := make(chan struct{})
 	go func() {
-		_, _ = procfs.Maps(pid)
+		_, _ = process.Maps(pid)
 		close(read)
 	}()
 	select {
@@ -162,10 +161,10 @@ func startLockable(t *testing.T) (c *child, lock, answer func()) {
 			t.Fatal(err)
 		}
 		until(t, "two threads wait in the kernel, and one rests", func() bool {
-			tids, err := procfs.Threads(c.pid)
+			tids, err := process.Threads(c.pid)
 			states := make(map[byte]int)
 			for _, tid := range tids {
-				stat, _ := procfs.ReadTaskStat(c.pid, tid)
+				stat, _ := process.ReadTaskStat(c.pid, tid)
 				states[stat.State]++
 			}
 			return err == nil && states['D'] == 2 && states['S'] == 1

@@ -13,7 +13,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -50,7 +49,7 @@ func TestTracerOutsideNamespace(t *testing.T) {
 // childOf returns the only child of a process.
 func childOf(t *testing.T, pid int) int {
 	t.Helper()
-	children, err := procfs.Children(pid) // of all threads: any thread of a Go program may have started it
+	children, err := process.Children(pid) // of all threads: any thread of a Go program may have started it
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -58,7 +57,7 @@ func checkAsleep(t testing.TB, seen, stopped *snapshot.Thread) {
 func TestObserveAsleep(t *testing.T) {
 	c := startTarget(t, "sleep")
 	untilState(t, c.pid, 'S')
-	before, err := procfs.ReadStatus(c.pid)
+	before, err := process.ReadStatus(c.pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +67,7 @@ func TestObserveAsleep(t *testing.T) {
 			t.Fatalf("engine %q", s.Engine)
 		}
 	}
-	after, err := procfs.ReadStatus(c.pid)
+	after, err := process.ReadStatus(c.pid)
 	if err != nil || after.VoluntarySwitches != before.VoluntarySwitches ||
 		after.InvoluntarySwitches != before.InvoluntarySwitches {
 		t.Errorf("the process noticed: %+v, then %+v, %v", before, after, err)
@@ -258,7 +257,7 @@ func TestObserveThreads(t *testing.T) {
 func TestObserveRefuses(t *testing.T) {
 	c := startTarget(t, "sleep")
 	untilState(t, c.pid, 'S')
-	stat, err := procfs.ReadStat(c.pid)
+	stat, err := process.ReadStat(c.pid)
 	if err != nil {
 		t.Fatal(err)
 	}

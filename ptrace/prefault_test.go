@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -24,7 +24,7 @@ func TestSwappedStack(t *testing.T) {
 	addSwap(t)
 	c := startTarget(t, "sleep")
 	untilState(t, c.pid, 'S')
-	call, err := procfs.ReadSyscall(c.pid, c.pid)
+	call, err := process.ReadSyscall(c.pid, c.pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestSwappedExpectation(t *testing.T) {
 	trail := trailOf(t, c)
 	untilState(t, c.pid, 'S')
 	plain := mustCapture(t, c.pid, snapshot.Options{})
-	i := slices.IndexFunc(plain.Maps, func(m procfs.Mapping) bool { return m.Path == "[heap]" })
+	i := slices.IndexFunc(plain.Maps, func(m process.Mapping) bool { return m.Path == "[heap]" })
 	if i < 0 {
 		t.Fatal("no heap")
 	}
@@ -108,8 +108,8 @@ func addSwap(t *testing.T) {
 
 func mainStack(t *testing.T, pid int) (start, end uint64) {
 	t.Helper()
-	maps, err := procfs.Maps(pid)
-	i := slices.IndexFunc(maps, func(m procfs.Mapping) bool { return m.Path == snapshot.StackPath })
+	maps, err := process.Maps(pid)
+	i := slices.IndexFunc(maps, func(m process.Mapping) bool { return m.Path == snapshot.StackPath })
 	if err != nil || i < 0 {
 		t.Fatal("no stack", err)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -73,7 +73,7 @@ func TestProcessorContention(t *testing.T) {
 // urgentThreads returns how many threads of this process have real-time priority now.
 func urgentThreads(t *testing.T) (n int) {
 	t.Helper()
-	threads, err := procfs.Threads(os.Getpid())
+	threads, err := process.Threads(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -74,7 +73,7 @@ func TestCaptureRemoved(t *testing.T) {
 		t.Errorf("after %s: %v", time.Since(began), err)
 	}
 	checkDetached(t, c.pid)
-	if stat, err := procfs.ReadStat(c.pid); err != nil || stat.State != 'S' {
+	if stat, err := process.ReadStat(c.pid); err != nil || stat.State != 'S' {
 		t.Errorf("state %c, %v", stat.State, err)
 	}
 }

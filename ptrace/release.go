@@ -97,7 +97,7 @@ type fileText struct {
 	text [256]byte
 }
 
-// state returns the state of a thread like procfs.ReadTaskStat, which may not be called here. It is 0 if the state
+// state returns the state of a thread like process.ReadTaskStat, which may not be called here. It is 0 if the state
 // cannot be read.
 //
 //go:nosplit

@@ -19,7 +19,6 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -82,7 +81,7 @@ func reuse(program string, i int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	stat, err := procfs.ReadStat(first.Process.Pid)
+	stat, err := process.ReadStat(first.Process.Pid)
 	if err != nil {
 		return "", fmt.Errorf("reading what is meant: %w", err)
 	}
@@ -120,7 +119,7 @@ func reuse(program string, i int) (string, error) {
 	if !errors.Is(captureErr, process.ErrRecycled) && !errors.Is(captureErr, process.ErrExited) {
 		return "", fmt.Errorf("the id was reused %s: %v", when, captureErr) //nolint:errorlint // it may be nil
 	}
-	status, err := procfs.ReadStatus(target.PID)
+	status, err := process.ReadStatus(target.PID)
 	if err != nil || status.TracerPID != 0 || status.State == 'T' || status.State == 't' {
 		return "", fmt.Errorf("the second process is in state %c, traced by %d: %v",
 			status.State, status.TracerPID, err) //nolint:errorlint // it may be nil
@@ -147,9 +146,9 @@ func reuseAtOnce(
 		if err != nil {
 			return err
 		}
-		before, err1 := procfs.ReadStat(pid)
+		before, err1 := process.ReadStat(pid)
 		second, err2 := replaced(first, program, 0)
-		after, err3 := procfs.ReadStat(pid)
+		after, err3 := process.ReadStat(pid)
 		if err := errors.Join(err1, err2, err3); err != nil {
 			return fmt.Errorf("an id that passes on: %w", err)
 		}

@@ -13,7 +13,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -72,7 +71,7 @@ func TestOtherRightsAfterCheck(t *testing.T) {
 		t.Fatalf("before the process executes the program: %v", err)
 	}
 	executed := func() bool {
-		status, err := procfs.ReadStatus(pid)
+		status, err := process.ReadStatus(pid)
 		return err == nil && status.GID[1] == group
 	}
 	snap, err := captureWith(ctx, target, snapshot.Options{}, func(at step) {

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -37,8 +36,8 @@ const (
 // reused for other captures, because new memory would have to be touched first.
 type session struct {
 	call    *captureCall
-	before  procfs.Stat
-	maps    []procfs.Mapping
+	before  process.Stat
+	maps    []process.Mapping
 	spans   []snapshot.Span        // of maps; shared with layout
 	layout  *snapshot.MapsSnapshot // of maps
 	known   bool                   // layout is from the caller: maps were not read
@@ -122,7 +121,7 @@ func (s *session) recycle() {
 func (s *session) reset() {
 	clear(s.tracees)
 	s.tracees = s.tracees[:0]
-	s.before, s.leftOut = procfs.Stat{}, 0
+	s.before, s.leftOut = process.Stat{}, 0
 	s.maps, s.spans, s.layout, s.known = nil, nil, nil, false
 	s.dumping = false
 	s.arena.used, s.arena.kept, s.blocks = 0, 0, blocks{}
@@ -213,11 +212,11 @@ type piece struct {
 
 // readMaps reads the mappings of the process through one of its threads.
 func (s *session) readMaps(tid int) error {
-	maps, err := procfs.TaskMaps(s.call.target.PID, tid)
+	maps, err := process.TaskMaps(s.call.target.PID, tid)
 	switch {
-	case errors.Is(err, procfs.ErrGone):
+	case errors.Is(err, process.ErrGone):
 		return process.Exited(s.call.target.PID)
-	case errors.Is(err, procfs.ErrDenied):
+	case errors.Is(err, process.ErrDenied):
 		return process.Explain(s.call.target.PID, s.call.target.PID)
 	case err != nil:
 		return err

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/observe"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -72,12 +72,12 @@ func startUring(t *testing.T) (pipe string, c *child) {
 	}
 	c = startChild(t, exec.Command(program, pipe))
 	for deadline := time.Now().Add(3 * time.Minute); ; {
-		tids, err := procfs.Threads(c.pid)
+		tids, err := process.Threads(c.pid)
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("no worker: %v, %v", tids, err)
 		}
 		for _, tid := range tids {
-			if stat, err := procfs.ReadTaskStat(c.pid, tid); err == nil && stat.Worker() && stat.State == 'S' {
+			if stat, err := process.ReadTaskStat(c.pid, tid); err == nil && stat.Worker() && stat.State == 'S' {
 				return pipe, c
 			}
 		}

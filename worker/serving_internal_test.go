@@ -10,7 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"pg_stat_backtrace/ptrace/measure/waits"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
@@ -18,7 +18,7 @@ import (
 // does not run, and the log has no line for it.
 func TestUnreadableServerRuns(t *testing.T) {
 	t.Parallel()
-	stat, err := procfs.ReadStat(os.Getpid())
+	stat, err := process.ReadStat(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}

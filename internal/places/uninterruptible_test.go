@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // TestUninterruptibleBackend checks a backend in uninterruptible sleep, which cannot be stopped because a file system
@@ -34,10 +34,10 @@ func TestUninterruptibleBackend(t *testing.T) {
 	release := sync.OnceFunc(func() { close(file.answer) })
 	t.Cleanup(release)
 	pgtest.Wait(t, "the backend sleeps uninterruptibly", func() bool {
-		stat, err := procfs.ReadStat(pid)
+		stat, err := process.ReadStat(pid)
 		return err == nil && stat.State == 'D'
 	})
-	channel, err := procfs.WaitChannel(pid, pid)
+	channel, err := process.WaitChannel(pid, pid)
 	if err != nil || channel == "" {
 		t.Errorf("wait channel %q, %v", channel, err)
 	}

@@ -3,7 +3,7 @@ package bpf
 import (
 	"fmt"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // ReturnProbes returns an error if probes of the returns of functions could crash one of these processes. Since Linux
@@ -15,7 +15,7 @@ func ReturnProbes(pids ...int) error {
 	}
 	for _, pid := range pids {
 		const filtered = 2
-		if s, err := procfs.ReadStatus(pid); err == nil && s.Seccomp == filtered {
+		if s, err := process.ReadStatus(pid); err == nil && s.Seccomp == filtered {
 			return fmt.Errorf("process %d has a seccomp filter, and Linux %s would crash it at a probed return: "+
 				"a later kernel is needed (6.12.14, 6.13.3, 6.14)", pid, Release())
 		}

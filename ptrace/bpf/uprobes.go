@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // UprobeLink attaches a program to instructions of a file. It is what BPF_LINK_CREATE takes of union bpf_attr
@@ -46,14 +46,14 @@ func (u Uprobes) CheckThreads(pid int) error {
 	if !u.MainThreadOnly {
 		return nil
 	}
-	stat, err := procfs.ReadStat(pid)
+	stat, err := process.ReadStat(pid)
 	if err != nil || stat.Threads <= 1 {
 		return nil //nolint:nilerr // a process that has ended has no threads
 	}
-	tids, _ := procfs.Threads(pid)
+	tids, _ := process.Threads(pid)
 	n := 0
 	for _, tid := range tids {
-		if stat, err := procfs.ReadTaskStat(pid, tid); err == nil && !stat.Worker() {
+		if stat, err := process.ReadTaskStat(pid, tid); err == nil && !stat.Worker() {
 			n++
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -24,7 +23,7 @@ import (
 
 // look is the state of a thread as far as it is visible without a stop.
 type look struct {
-	call                   procfs.Syscall
+	call                   process.Syscall
 	voluntary, involuntary uint64
 }
 
@@ -33,7 +32,7 @@ type look struct {
 func (w *observer) blocked(tid int) (snapshot.Thread, error) {
 	pid := w.target.PID
 	thread := snapshot.Thread{TID: tid}
-	status, err := procfs.ReadTaskStatus(pid, tid)
+	status, err := process.ReadTaskStatus(pid, tid)
 	if err != nil {
 		return thread, process.ReadError(w.target.PID, tid, err)
 	}
@@ -42,7 +41,7 @@ func (w *observer) blocked(tid int) (snapshot.Thread, error) {
 		return thread, process.Exited(tid)
 	}
 	first := look{voluntary: status.VoluntarySwitches, involuntary: status.InvoluntarySwitches}
-	if first.call, err = procfs.ReadSyscall(pid, tid); err != nil {
+	if first.call, err = process.ReadSyscall(pid, tid); err != nil {
 		return thread, process.ReadError(w.target.PID, tid, err)
 	}
 	if first.call.Running || w.asleep && (status.State != 'S' || status.TracerPID != 0) {
@@ -84,11 +83,11 @@ func same(a, b snapshot.Stack) bool { return a.Start == b.Start && bytes.Equal(a
 
 // lookAgain returns errMoved if the thread may have run since the first look.
 func (w *observer) lookAgain(tid int, first *look) error {
-	call, err := procfs.ReadSyscall(w.target.PID, tid)
+	call, err := process.ReadSyscall(w.target.PID, tid)
 	if err != nil {
 		return process.ReadError(w.target.PID, tid, err)
 	}
-	status, err := procfs.ReadTaskStatus(w.target.PID, tid)
+	status, err := process.ReadTaskStatus(w.target.PID, tid)
 	switch {
 	case err != nil:
 		return process.ReadError(w.target.PID, tid, err)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -78,7 +77,7 @@ func (p *CopiedProcess) StackEnd() (end uint64) {
 }
 
 // Maps returns the mappings that were read last. They must not be changed.
-func (p *CopiedProcess) Maps() []procfs.Mapping { return p.maps.Maps() }
+func (p *CopiedProcess) Maps() []process.Mapping { return p.maps.Maps() }
 
 // Refresh reads the mappings again. The errors are those of NewCopiedProcess. Snapshots that exist keep theirs.
 func (p *CopiedProcess) Refresh() error {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -27,19 +26,19 @@ func Maps(pid int) (*snapshot.MapsSnapshot, error) {
 
 // readMaps reads the mappings of a process. An exiting thread shows none. Then other threads of the process show them,
 // if allThreads is set.
-func readMaps(pid int, allThreads bool) ([]procfs.Mapping, error) {
+func readMaps(pid int, allThreads bool) ([]process.Mapping, error) {
 	tids := []int{pid}
 	if allThreads {
-		if all, err := procfs.Threads(pid); err == nil {
+		if all, err := process.Threads(pid); err == nil {
 			tids = append(tids, all...)
 		}
 	}
 	for _, tid := range tids {
-		maps, err := procfs.TaskMaps(pid, tid)
+		maps, err := process.TaskMaps(pid, tid)
 		switch {
 		case err == nil && len(maps) > 0:
 			return maps, nil
-		case err != nil && !errors.Is(err, procfs.ErrGone):
+		case err != nil && !errors.Is(err, process.ErrGone):
 			return nil, process.ReadError(pid, tid, err)
 		}
 	}
@@ -48,7 +47,7 @@ func readMaps(pid int, allThreads bool) ([]procfs.Mapping, error) {
 
 // narrow reports whether all of the process lies in the first 4 GiB. This holds for 32-bit programs, which have other
 // registers. The kernel's own page at the end of the address space does not count.
-func narrow(maps []procfs.Mapping) bool {
+func narrow(maps []process.Mapping) bool {
 	for i := range maps {
 		if maps[i].End > 1<<32 && maps[i].Path != "[vsyscall]" {
 			return false

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/ptrace/thread"
 )
@@ -99,9 +98,9 @@ type observer struct {
 	options snapshot.Options
 	started time.Time
 	asleep  bool // see Asleep
-	before  procfs.Stat
+	before  process.Stat
 	layout  *snapshot.MapsSnapshot // from the caller, if usable; nil: maps are read
-	maps    []procfs.Mapping
+	maps    []process.Mapping
 	also    []snapshot.Stack
 	found   []snapshot.Stack
 	moved   bool // see Snapshot.Moved
@@ -186,7 +185,7 @@ func (w *observer) threads() (*snapshot.Snapshot, error) {
 	tids := []int{pid}
 	snap := &snapshot.Snapshot{PID: pid}
 	if w.options.AllThreads {
-		all, err := procfs.Threads(pid)
+		all, err := process.Threads(pid)
 		if err != nil {
 			return nil, process.ReadError(w.target.PID, pid, err)
 		}
@@ -236,7 +235,7 @@ const (
 // thread observes one thread in repeated attempts. The result's Err contains the outcome.
 func (w *observer) thread(tid int) (thread snapshot.Thread, engine string) {
 	thread.TID = tid // also without an attempt
-	if stat, err := procfs.ReadTaskStat(w.target.PID, tid); err == nil && tid != w.target.PID && stat.Worker() {
+	if stat, err := process.ReadTaskStat(w.target.PID, tid); err == nil && tid != w.target.PID && stat.Worker() {
 		thread = snapshot.Thread{TID: tid, Name: stat.Comm, State: stat.State, Err: snapshot.ErrKernelWorker}
 		thread.WaitChannel, thread.KernelStack = process.KernelPlace(w.target.PID, tid)
 		return thread, ""

@@ -2,7 +2,6 @@ package observe
 
 import (
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"slices"
 )
@@ -10,9 +9,9 @@ import (
 // Prefault reads the memory that a stop of a process is going to copy: its stack, the memory of Options.ExtraReads, and
 // with threads the stacks of its sleeping threads too. A page that has to be loaded is then loaded before the stop. The
 // data read is discarded. room is memory for the copy of the stack, which Prefault overwrites.
-func Prefault(t process.Target, o snapshot.Options, maps []procfs.Mapping, room []byte, threads bool) {
+func Prefault(t process.Target, o snapshot.Options, maps []process.Mapping, room []byte, threads bool) {
 	w := &observer{target: t, options: o, maps: maps}
-	i := slices.IndexFunc(maps, func(m procfs.Mapping) bool { return m.Path == snapshot.StackPath })
+	i := slices.IndexFunc(maps, func(m process.Mapping) bool { return m.Path == snapshot.StackPath })
 	if i >= 0 {
 		// Read the whole stack: the start of its used part is unknown while the process runs.
 		m := &maps[i]
@@ -26,7 +25,7 @@ func Prefault(t process.Target, o snapshot.Options, maps []procfs.Mapping, room 
 	if !threads {
 		return
 	}
-	tids, err := procfs.Threads(t.PID)
+	tids, err := process.Threads(t.PID)
 	if err != nil {
 		return
 	}

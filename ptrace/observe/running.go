@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
@@ -42,11 +41,11 @@ func (w *observer) running(tid int, limit time.Duration) (snapshot.Thread, error
 	if perfRegisters == nil {
 		return thread, errors.New("no sampling on this architecture")
 	}
-	stat, err := procfs.ReadTaskStat(w.target.PID, tid)
+	stat, err := process.ReadTaskStat(w.target.PID, tid)
 	if err != nil {
 		return thread, process.ReadError(w.target.PID, tid, err)
 	}
-	if stat.Flags&procfs.Exiting != 0 {
+	if stat.Flags&process.Exiting != 0 {
 		return thread, process.Exited(tid)
 	}
 	thread.Name, thread.State = stat.Comm, stat.State

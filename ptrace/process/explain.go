@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 const capSysPtrace = 1 << unix.CAP_SYS_PTRACE
@@ -19,9 +17,9 @@ const capSysPtrace = 1 << unix.CAP_SYS_PTRACE
 // __ptrace_may_access (kernel/ptrace.c), yama and the user namespaces in their order. It runs after the denial, so
 // the state may have changed.
 func Explain(pid, tid int) error {
-	status, err := procfs.ReadTaskStatus(pid, tid)
+	status, err := ReadTaskStatus(pid, tid)
 	switch {
-	case errors.Is(err, procfs.ErrGone):
+	case errors.Is(err, ErrGone):
 		return Exited(tid)
 	case err != nil:
 		return &PermissionError{tid, ReasonUnknown, err.Error()}
@@ -30,7 +28,7 @@ func Explain(pid, tid int) error {
 	case status.TracerPID != 0:
 		return tracedError(tid, status.TracerPID)
 	}
-	self, err := procfs.ReadTaskStatus(unix.Getpid(), unix.Gettid())
+	self, err := ReadTaskStatus(unix.Getpid(), unix.Gettid())
 	if err != nil {
 		return &PermissionError{tid, ReasonUnknown, err.Error()}
 	}
@@ -58,10 +56,10 @@ func accessible(tid int) bool {
 
 // Denied returns the reason why the kernel does not show a thread. Unlike in explain, a tracer is not a reason.
 func Denied(pid, tid int) error {
-	status, err1 := procfs.ReadTaskStatus(pid, tid)
-	self, err2 := procfs.ReadTaskStatus(unix.Getpid(), unix.Gettid())
+	status, err1 := ReadTaskStatus(pid, tid)
+	self, err2 := ReadTaskStatus(unix.Getpid(), unix.Gettid())
 	switch {
-	case errors.Is(err1, procfs.ErrGone):
+	case errors.Is(err1, ErrGone):
 		return Exited(tid)
 	case err1 != nil || err2 != nil:
 		return &PermissionError{tid, ReasonUnknown, "its status cannot be read"}
@@ -75,9 +73,9 @@ func Denied(pid, tid int) error {
 // ReadError returns this package's error for an error of reading a thread's files.
 func ReadError(pid, tid int, err error) error {
 	switch {
-	case errors.Is(err, procfs.ErrGone):
+	case errors.Is(err, ErrGone):
 		return Exited(tid)
-	case errors.Is(err, procfs.ErrDenied):
+	case errors.Is(err, ErrDenied):
 		return Denied(pid, tid)
 	}
 	return err
@@ -85,7 +83,7 @@ func ReadError(pid, tid int, err error) error {
 
 func tracedError(tid, tracer int) error {
 	e := &TracedError{PID: tid, Tracer: tracer}
-	if s, err := procfs.ReadStatus(tracer); err == nil {
+	if s, err := ReadStatus(tracer); err == nil {
 		e.Tracer, e.Name = s.TGID, s.Name
 	}
 	return e
@@ -99,7 +97,7 @@ func filtered() bool {
 }
 
 // explainAccess compares the credentials of this process and of the target.
-func explainAccess(self, target *procfs.Status) (Reason, string) {
+func explainAccess(self, target *Status) (Reason, string) {
 	privileged := self.CapEff&capSysPtrace != 0
 	foreign := inOtherNamespace(target.PID)
 	yama := yamaScope()
@@ -129,7 +127,7 @@ func explainAccess(self, target *procfs.Status) (Reason, string) {
 }
 
 // sameUser is the comparison of PTRACE_MODE_REALCREDS: our real ids with all three of the target.
-func sameUser(self, target *procfs.Status) bool {
+func sameUser(self, target *Status) bool {
 	for i := range 3 {
 		if target.UID[i] != self.UID[0] || target.GID[i] != self.GID[0] {
 			return false
@@ -139,15 +137,15 @@ func sameUser(self, target *procfs.Status) bool {
 }
 
 // undumpable reports whether the process is not dumpable. The kernel then gives its files in /proc to root.
-func undumpable(target *procfs.Status) bool {
-	owner, err := procfs.Owner(target.PID)
+func undumpable(target *Status) bool {
+	owner, err := Owner(target.PID)
 	return err == nil && owner != target.UID[1]
 }
 
 // inOtherNamespace reports whether the process is known to be in another user namespace than this process.
 func inOtherNamespace(pid int) bool {
-	theirs, err1 := procfs.Namespace(pid, "user")
-	ours, err2 := procfs.Namespace(unix.Getpid(), "user")
+	theirs, err1 := Namespace(pid, "user")
+	ours, err2 := Namespace(unix.Getpid(), "user")
 	return err1 == nil && err2 == nil && theirs != ours
 }
 

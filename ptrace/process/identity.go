@@ -2,23 +2,21 @@ package process
 
 import (
 	"errors"
-
-	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // ID identifies a process until the machine is rebooted: the kernel reuses process ids, but no two processes have the
 // same id and start time.
 type ID struct {
 	PID       int
-	StartTime uint64 // as procfs.Stat.StartTime; 0: any
+	StartTime uint64 // as process.Stat.StartTime; 0: any
 }
 
 // IDOf returns the identity of the process that has the id now. The error is ErrExited if it has ended, also if its
 // parent has not noticed yet.
 func IDOf(pid int) (ID, error) {
-	stat, err := procfs.ReadStat(pid)
+	stat, err := ReadStat(pid)
 	switch {
-	case errors.Is(err, procfs.ErrGone):
+	case errors.Is(err, ErrGone):
 		return ID{}, Exited(pid)
 	case err != nil:
 		return ID{}, err
@@ -32,13 +30,13 @@ func IDOf(pid int) (ID, error) {
 // its threads have exited and its parent has not noticed yet. It is false if the kernel does not show the process for
 // another reason, such as a lack of file descriptors.
 func (id ID) Ended() bool {
-	stat, err := procfs.ReadStat(id.PID)
+	stat, err := ReadStat(id.PID)
 	if err != nil {
-		return errors.Is(err, procfs.ErrGone)
+		return errors.Is(err, ErrGone)
 	}
 	return id.StartTime != 0 && stat.StartTime != id.StartTime || HasEnded(&stat)
 }
 
 // HasEnded reports whether all threads of a process in this state have exited. The process lives on while its main
 // thread has exited and others run.
-func HasEnded(stat *procfs.Stat) bool { return IsDead(stat.State) && stat.Threads <= 1 }
+func HasEnded(stat *Stat) bool { return IsDead(stat.State) && stat.Threads <= 1 }

@@ -8,8 +8,6 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // ReadMemory copies memory of a process from addr into p, without stopping the process (process_vm_readv(2)). It
@@ -36,7 +34,7 @@ func ReadMemory(pid int, addr uint64, p []byte) (int, error) {
 		case errno == unix.ESRCH:
 			// The memory of a process outlives its main thread, and can then be reached through another thread.
 			if thread == pid {
-				thread = procfs.LiveThread(pid)
+				thread = LiveThread(pid)
 			} else {
 				thread = pid
 			}

@@ -7,8 +7,6 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
-
-	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // Rights are the values that the kernel compares before it lets one process trace another (__ptrace_may_access in
@@ -35,7 +33,7 @@ type Rights struct {
 // ReadRights reads the rights of a process. The error is ErrExited, also for a process that is ending, or a
 // PermissionError if this process may not examine it. With the latter, ids, capabilities and Undumpable are valid.
 func ReadRights(pid int) (Rights, error) {
-	status, err := procfs.ReadStatus(pid)
+	status, err := ReadStatus(pid)
 	switch {
 	case err != nil:
 		return Rights{}, ReadError(pid, pid, err)
@@ -46,7 +44,7 @@ func ReadRights(pid int) (Rights, error) {
 	if r.Undumpable && IsEnding(pid, pid) {
 		return Rights{}, Exited(pid) // the files in /proc of a process without memory belong to root too
 	}
-	if r.UserNamespace, err = procfs.Namespace(pid, "user"); err != nil {
+	if r.UserNamespace, err = Namespace(pid, "user"); err != nil {
 		return r, ReadError(pid, pid, err)
 	}
 	if r.Undumpable || r.Permitted != 0 {
@@ -123,7 +121,7 @@ func (r *Rights) Verify(pid int) error {
 
 // VerifyThread is Verify for what the threads of a process may have different: ids and capabilities.
 func (r *Rights) VerifyThread(pid, tid int) error {
-	status, err := procfs.ReadTaskStatus(pid, tid)
+	status, err := ReadTaskStatus(pid, tid)
 	if err != nil {
 		return ReadError(pid, tid, err)
 	}

@@ -10,8 +10,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 const (
@@ -122,7 +120,7 @@ func TestRightsOfOthers(t *testing.T) {
 				t.Fatalf("got %v", err)
 			}
 			t.Log(err)
-			stat, err := procfs.ReadStat(pid)
+			stat, err := ReadStat(pid)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -3,7 +3,6 @@ package process
 import (
 	"errors"
 	"fmt"
-	"pg_stat_backtrace/ptrace/process/procfs"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,7 +11,7 @@ import (
 // checks them while the process cannot end.
 type Target struct {
 	PID       int
-	StartTime uint64  // as procfs.Stat.StartTime; 0: any
+	StartTime uint64  // as process.Stat.StartTime; 0: any
 	PPID      int     // 0: any
 	UID       int     // real, effective and saved user; -1: any. Mind that the zero value is root.
 	Held      *Handle // only this process; nil: any. The caller must not release it before the call returns.
@@ -35,7 +34,7 @@ func CheckPID(pid int) error {
 	if err := unix.Tgkill(pid, pid, 0); !errors.Is(err, unix.ESRCH) {
 		return nil
 	}
-	status, err := procfs.ReadStatus(pid)
+	status, err := ReadStatus(pid)
 	if err != nil || status.TGID == pid {
 		return Exited(pid)
 	}
@@ -46,17 +45,17 @@ func CheckPID(pid int) error {
 }
 
 // ReadTarget reads the process's state, and returns an error if the process cannot be stopped.
-func ReadTarget(pid int) (procfs.Stat, error) {
-	stat, err := procfs.ReadStat(pid)
+func ReadTarget(pid int) (Stat, error) {
+	stat, err := ReadStat(pid)
 	switch {
-	case errors.Is(err, procfs.ErrGone):
+	case errors.Is(err, ErrGone):
 		if unix.Kill(pid, 0) == nil || errors.Is(unix.Kill(pid, 0), unix.EPERM) {
 			return stat, &PermissionError{pid, ReasonHidden, "it is not visible in /proc (mount option hidepid)"}
 		}
 		return stat, Exited(pid)
 	case err != nil:
 		return stat, err
-	case stat.Flags&procfs.KernelThread != 0:
+	case stat.Flags&KernelThread != 0:
 		return stat, &PermissionError{pid, ReasonKernelThread, "it is a thread of the kernel and has no user stack"}
 	case HasEnded(&stat):
 		return stat, Exited(pid)
@@ -65,14 +64,14 @@ func ReadTarget(pid int) (procfs.Stat, error) {
 }
 
 // CheckMainThread returns a MainThreadError if the main thread has exited before other threads.
-func CheckMainThread(stat *procfs.Stat) error {
+func CheckMainThread(stat *Stat) error {
 	if !IsDead(stat.State) || stat.Threads <= 1 {
 		return nil
 	}
 	return &MainThreadError{PID: stat.PID, Threads: stat.Threads - 1}
 }
 
-// IsDead reports whether a thread with this state (procfs.Stat.State) has ended.
+// IsDead reports whether a thread with this state (Stat.State) has ended.
 //
 //go:nosplit
 //go:norace
@@ -81,19 +80,19 @@ func IsDead(state byte) bool { return state == 'Z' || state == 'X' || state == '
 // IsEnding reports whether a thread that does not look dead yet is exiting. After a process has lost its memory, the
 // kernel gives its /proc files to root, and denies accesses that it would have allowed before.
 func IsEnding(pid, tid int) bool {
-	stat, err := procfs.ReadTaskStat(pid, tid)
-	return errors.Is(err, procfs.ErrGone) || err == nil && stat.Flags&procfs.Exiting != 0
+	stat, err := ReadTaskStat(pid, tid)
+	return errors.Is(err, ErrGone) || err == nil && stat.Flags&Exiting != 0
 }
 
 // KernelPlace returns where in the kernel a thread sleeps. It is empty as far as the kernel does not show it.
 func KernelPlace(pid, tid int) (channel string, stack []string) {
-	channel, _ = procfs.WaitChannel(pid, tid)
-	stack, _ = procfs.KernelStack(pid, tid)
+	channel, _ = WaitChannel(pid, tid)
+	stack, _ = KernelStack(pid, tid)
 	return channel, stack
 }
 
 // Identify returns a RecycledError if a process is not the target.
-func (t *Target) Identify(now *procfs.Stat) error {
+func (t *Target) Identify(now *Stat) error {
 	if err := t.Compare(now); err != nil {
 		return err
 	}
@@ -101,7 +100,7 @@ func (t *Target) Identify(now *procfs.Stat) error {
 }
 
 // Compare returns a RecycledError if start time or parent differ from the target's.
-func (t *Target) Compare(now *procfs.Stat) error {
+func (t *Target) Compare(now *Stat) error {
 	switch {
 	case t.StartTime != 0 && now.StartTime != t.StartTime:
 		return mismatch(t.PID, "start time", t.StartTime, now.StartTime)
@@ -121,7 +120,7 @@ func (t *Target) CompareUser() error {
 	if t.UID < 0 {
 		return nil
 	}
-	status, err := procfs.ReadStatus(t.PID)
+	status, err := ReadStatus(t.PID)
 	if err != nil {
 		return Exited(t.PID)
 	}

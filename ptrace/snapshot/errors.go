@@ -6,7 +6,7 @@ import "errors"
 var (
 	// ErrNoStack: Thread.Err if the registers were read but not the stack: the stack pointer is invalid.
 	ErrNoStack = errors.New("no readable stack at the stack pointer")
-	// ErrKernelWorker: Thread.Err of a thread that the kernel has added to the process, see procfs.Stat.Worker. Such
+	// ErrKernelWorker: Thread.Err of a thread that the kernel has added to the process, see process.Stat.Worker. Such
 	// threads are not stopped and not sampled.
 	ErrKernelWorker = errors.New("a thread of the kernel, which has no user stack")
 )

@@ -1,32 +1,32 @@
 package snapshot
 
 import (
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"slices"
 )
 
 // MapsSnapshot is the data of a process that does not change with every capture: its mappings, and the properties
 // that identify the process. It is immutable.
 type MapsSnapshot struct {
-	maps  []procfs.Mapping
+	maps  []process.Mapping
 	spans []Span
-	stat  procfs.Stat
+	stat  process.Stat
 }
 
 // NewMapsSnapshot makes a snapshot of a process's mappings, in address order, and of its stat file. The caller must
 // not change the mappings any more.
-func NewMapsSnapshot(maps []procfs.Mapping, stat *procfs.Stat) *MapsSnapshot {
+func NewMapsSnapshot(maps []process.Mapping, stat *process.Stat) *MapsSnapshot {
 	return &MapsSnapshot{maps: maps, spans: appendSpans(nil, maps), stat: *stat}
 }
 
 // WithMaps returns the snapshot with another copy of the same mappings, so that many snapshots can share their
 // memory.
-func (l *MapsSnapshot) WithMaps(maps []procfs.Mapping) *MapsSnapshot {
+func (l *MapsSnapshot) WithMaps(maps []process.Mapping) *MapsSnapshot {
 	return &MapsSnapshot{maps: maps, spans: l.spans, stat: l.stat}
 }
 
 // Describes reports whether the snapshot belongs to a process and to the program that it executes now.
-func (l *MapsSnapshot) Describes(now *procfs.Stat) bool {
+func (l *MapsSnapshot) Describes(now *process.Stat) bool {
 	return l != nil && l.stat.PID == now.PID && l.stat.StartTime == now.StartTime && l.stat.StartCode == now.StartCode &&
 		l.stat.StackStart == now.StackStart
 }
@@ -45,10 +45,10 @@ const StackPath = "[stack]"
 
 // appendSpans appends the readable mappings in address order. It joins adjacent pieces of the main stack, which are
 // separate if a part has other rights.
-func appendSpans(spans []Span, maps []procfs.Mapping) []Span {
+func appendSpans(spans []Span, maps []process.Mapping) []Span {
 	for i := range maps {
 		m := &maps[i]
-		if m.Perms&procfs.Read == 0 {
+		if m.Perms&process.Read == 0 {
 			continue
 		}
 		s := Span{m.Start, m.End, m.Path == StackPath}
@@ -62,26 +62,26 @@ func appendSpans(spans []Span, maps []procfs.Mapping) []Span {
 }
 
 // Maps returns the mappings, in address order. They must not be changed.
-func (l *MapsSnapshot) Maps() []procfs.Mapping { return l.maps }
+func (l *MapsSnapshot) Maps() []process.Mapping { return l.maps }
 
 // Spans returns the readable mappings. They must not be changed.
 func (l *MapsSnapshot) Spans() []Span { return l.spans }
 
 // Stat returns the process's stat file, as it was when the mappings were read. It must not be changed.
-func (l *MapsSnapshot) Stat() *procfs.Stat { return &l.stat }
+func (l *MapsSnapshot) Stat() *process.Stat { return &l.stat }
 
-// StartTime is the start time of the process, as in procfs.Stat.StartTime.
+// StartTime is the start time of the process, as in process.Stat.StartTime.
 func (l *MapsSnapshot) StartTime() uint64 { return l.stat.StartTime }
 
 // StackIn returns the part of memory that is the stack at a stack pointer sp.
-func StackIn(maps []procfs.Mapping, sp, redZone uint64) (start, end uint64, ok bool) {
-	i, _ := slices.BinarySearchFunc(maps, sp, func(m procfs.Mapping, sp uint64) int {
+func StackIn(maps []process.Mapping, sp, redZone uint64) (start, end uint64, ok bool) {
+	i, _ := slices.BinarySearchFunc(maps, sp, func(m process.Mapping, sp uint64) int {
 		if m.End <= sp {
 			return -1
 		}
 		return 1
 	})
-	if i == len(maps) || maps[i].Perms&procfs.Read == 0 {
+	if i == len(maps) || maps[i].Perms&process.Read == 0 {
 		return 0, 0, false
 	}
 	m := &maps[i]
@@ -95,7 +95,7 @@ func StackIn(maps []procfs.Mapping, sp, redZone uint64) (start, end uint64, ok b
 	}
 	// If a part of the main stack has other rights, it is a separate mapping.
 	for _, next := range maps[i+1:] {
-		if !grows || next.Start != end || next.Path != m.Path || next.Perms&procfs.Read == 0 {
+		if !grows || next.Start != end || next.Path != m.Path || next.Perms&process.Read == 0 {
 			break
 		}
 		end = next.End
@@ -105,14 +105,14 @@ func StackIn(maps []procfs.Mapping, sp, redZone uint64) (start, end uint64, ok b
 
 // MapsBetween returns the mappings that certainly existed at a moment between two readings. These are all mappings of
 // the second reading, because code loaded meanwhile may have been running. Code that replaced other code is left out.
-func MapsBetween(before, after []procfs.Mapping) []procfs.Mapping {
+func MapsBetween(before, after []process.Mapping) []process.Mapping {
 	i := 0
-	return slices.DeleteFunc(after, func(m procfs.Mapping) bool {
+	return slices.DeleteFunc(after, func(m process.Mapping) bool {
 		for i < len(before) && before[i].End <= m.Start {
 			i++
 		}
-		for j := i; m.Perms&procfs.Exec != 0 && j < len(before) && before[j].Start < m.End; j++ {
-			if before[j].Perms&procfs.Exec != 0 && before[j] != m {
+		for j := i; m.Perms&process.Exec != 0 && j < len(before) && before[j].Start < m.End; j++ {
+			if before[j].Perms&process.Exec != 0 && before[j] != m {
 				return true
 			}
 		}

@@ -1,7 +1,7 @@
 package snapshot
 
 import (
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"time"
 )
 
@@ -25,7 +25,7 @@ type Snapshot struct {
 	Held time.Duration
 	// Maps are in address order. They were read just before the stop, or before and after an observation, or come
 	// from Options.MapsSnapshot. They must not be changed.
-	Maps         []procfs.Mapping
+	Maps         []process.Mapping
 	MapsSnapshot *MapsSnapshot // for Options.MapsSnapshot of a later capture
 	Threads      []Thread      // the main thread first, the others by id
 	Also         []Stack       // the readable part of Options.Also
@@ -44,16 +44,16 @@ type Snapshot struct {
 type Thread struct {
 	TID       int
 	Name      string
-	State     byte   // as procfs.Stat.State, before the stop
+	State     byte   // as process.Stat.State, before the stop
 	Registers []byte // NT_PRSTATUS general registers in the kernel's layout and byte order; nil: none
 	Floating  []byte // NT_FPREGSET, on s390x only, where general registers are kept in them
 	// Syscall replaces the registers of a thread that was read asleep (EngineBlocked); else nil.
-	Syscall *procfs.Syscall
+	Syscall *process.Syscall
 	// Switches is how often such a thread had left the CPU. If the thread is later asleep in the same call with the
-	// same number (of both kinds in procfs.Status), it has not run since.
+	// same number (of both kinds in process.Status), it has not run since.
 	Switches uint64
 	// WaitChannel and KernelStack are the place in the kernel where a thread was in uninterruptible sleep (state D),
-	// as far as the kernel shows it. See procfs.WaitChannel and procfs.KernelStack. They are set only by
+	// as far as the kernel shows it. See process.WaitChannel and process.KernelStack. They are set only by
 	// EngineBlocked, and with ErrKernelWorker.
 	WaitChannel string
 	KernelStack []string

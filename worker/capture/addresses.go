@@ -5,14 +5,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/arch"
 )
 
 // forAddresses returns the architecture with the address size of this machine. The kernel sets that size, and it is
 // the same for all processes.
 func forAddresses(host *arch.Arch) *arch.Arch {
-	maps, err := procfs.Maps(os.Getpid())
+	maps, err := process.Maps(os.Getpid())
 	if err != nil || len(maps) == 0 {
 		return host
 	}

@@ -2,7 +2,6 @@ package capture
 
 import (
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/symbolize"
@@ -15,14 +14,14 @@ func (c *Capturer) anticipate(key naming.ProcessKey) {
 	host.BeginWork()
 	defer host.EndWork()
 	defer symbolize.Survive(c.images.Sources.Warn)
-	call, err := procfs.ReadSyscall(key.PID, key.PID)
+	call, err := process.ReadSyscall(key.PID, key.PID)
 	if err != nil || call.PC == 0 {
 		return // the capture will report the error
 	}
 	if !process.Guard.Begin(key.PID) {
 		return
 	}
-	maps, err := procfs.Maps(key.PID)
+	maps, err := process.Maps(key.PID)
 	process.Guard.End(key.PID)
 	if err != nil {
 		return

@@ -7,7 +7,6 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind/symbol"
 	"pg_stat_backtrace/worker/naming"
 )
@@ -20,7 +19,7 @@ func TestAnticipate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stat, err := procfs.ReadStat(snap.PID)
+	stat, err := process.ReadStat(snap.PID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +31,7 @@ func TestAnticipate(t *testing.T) {
 		t.Error("an image of a process that is not there")
 	}
 	pgtest.Wait(t, "to sleep again after the stop", func() bool {
-		call, err := procfs.ReadSyscall(snap.PID, snap.PID)
+		call, err := process.ReadSyscall(snap.PID, snap.PID)
 		return err == nil && !call.Running
 	})
 	c.anticipate(naming.ProcessKey{PID: snap.PID, StartTime: stat.StartTime})

@@ -1,7 +1,7 @@
 package capture
 
 import (
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/symbolize"
@@ -67,10 +67,10 @@ func asleep(snap *snapshot.Snapshot) bool {
 		return false
 	}
 	th := &snap.Threads[0]
-	call, err := procfs.ReadSyscall(snap.PID, th.TID)
+	call, err := process.ReadSyscall(snap.PID, th.TID)
 	if err != nil || call != *th.Syscall {
 		return false
 	}
-	now, err := procfs.ReadTaskStatus(snap.PID, th.TID)
+	now, err := process.ReadTaskStatus(snap.PID, th.TID)
 	return err == nil && now.VoluntarySwitches+now.InvoluntarySwitches == th.Switches
 }

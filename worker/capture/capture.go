@@ -18,7 +18,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
@@ -170,7 +169,7 @@ func (c *Capturer) capture(
 	start := time.Now()
 	if target.StartTime == 0 {
 		// The caches need the start time, because it identifies the process.
-		st, err := procfs.ReadStat(target.PID)
+		st, err := process.ReadStat(target.PID)
 		if err == nil {
 			target.StartTime = st.StartTime
 		}

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
@@ -70,7 +69,7 @@ func run(t *testing.T, exe string, args ...string) int {
 func awaitState(t *testing.T, pid int, state byte) {
 	t.Helper()
 	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); {
-		st, err := procfs.ReadStat(pid)
+		st, err := process.ReadStat(pid)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +109,7 @@ func take(t *testing.T, c *capture.Capturer, pid int, o capture.Options) backtra
 
 func checkUntouched(t *testing.T, pid int) {
 	t.Helper()
-	st, err := procfs.ReadStatus(pid)
+	st, err := process.ReadStatus(pid)
 	if err != nil {
 		t.Fatal(err)
 	}

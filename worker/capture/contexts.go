@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/symbolize"
@@ -36,7 +35,7 @@ type MemoryContexts struct {
 func (c *Capturer) MemoryContexts(
 	ctx context.Context, target process.Target, o memctx.Options,
 ) (*MemoryContexts, error) {
-	before, err := procfs.ReadStat(target.PID)
+	before, err := process.ReadStat(target.PID)
 	if err != nil {
 		return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrExited)
 	}
@@ -95,7 +94,7 @@ func (c *Capturer) memoryContexts(
 		n, _ := process.ReadMemory(key.PID, addr, p)
 		return n
 	}, bias, o)
-	after, gone := procfs.ReadStat(key.PID)
+	after, gone := process.ReadStat(key.PID)
 	switch {
 	case gone != nil || process.HasEnded(&after):
 		return nil, fmt.Errorf("process %d: %w", key.PID, process.ErrExited)
@@ -115,7 +114,7 @@ func (c *Capturer) memoryServer(key naming.ProcessKey) (*memctx.Server, uint64, 
 		_, err = process.ReadMemory(key.PID, 0, make([]byte, 1))
 		return nil, 0, err
 	}
-	maps, err := procfs.Maps(key.PID)
+	maps, err := process.Maps(key.PID)
 	if err != nil || len(maps) == 0 {
 		_, err = process.ReadMemory(key.PID, 0, make([]byte, 1))
 		return nil, 0, err

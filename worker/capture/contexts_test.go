@@ -19,7 +19,6 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pg/memctx"
 )
@@ -341,14 +340,14 @@ func TestMemoryContextsOfStuckProcesses(t *testing.T) {
 			stopped++
 			t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
 			pgtest.Wait(t, "the process to stop", func() bool {
-				st, err := procfs.ReadStat(pid)
+				st, err := process.ReadStat(pid)
 				return err == nil && st.State == 'T'
 			})
 			m := contexts(t, pid)
 			if !m.Consistent || m.Contexts[0].Name != "TopMemoryContext" || m.Contexts[0].Used() <= 0 {
 				t.Errorf("process %d: consistent %t, %+v", pid, m.Consistent, m.Contexts[0])
 			}
-			if st, err := procfs.ReadStat(pid); err != nil || st.State != 'T' {
+			if st, err := process.ReadStat(pid); err != nil || st.State != 'T' {
 				t.Errorf("process %d is in state %c, %v", pid, st.State, err)
 			}
 			if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
@@ -391,7 +390,7 @@ func TestMemoryContextsOfBusyBackend(t *testing.T) {
 			EXECUTE 'SELECT ' || i; END LOOP; a := '{}'; END LOOP; END $$`) // until it is cancelled
 	}()
 	pgtest.Wait(t, "the backend to work", func() bool {
-		st, err := procfs.ReadStat(pid)
+		st, err := process.ReadStat(pid)
 		return err == nil && st.State == 'R'
 	})
 	c := contextCapturer(t)

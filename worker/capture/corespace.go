@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/corefile"
 	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/symbolize"
@@ -38,10 +38,10 @@ func (r *reader) space() (*naming.Space, []corefile.Backing) {
 }
 
 // imageMappings lists the segments of the loaded images.
-func (r *reader) imageMappings() ([]procfs.Mapping, map[procfs.Mapping]symbolize.Placed, []corefile.Backing) {
-	var maps []procfs.Mapping
+func (r *reader) imageMappings() ([]process.Mapping, map[process.Mapping]symbolize.Placed, []corefile.Backing) {
+	var maps []process.Mapping
 	var backing []corefile.Backing
-	known := make(map[procfs.Mapping]symbolize.Placed)
+	known := make(map[process.Mapping]symbolize.Placed)
 	for i := range r.loaded {
 		c := &r.loaded[i]
 		for _, s := range c.module.Image.Segments() {
@@ -49,7 +49,7 @@ func (r *reader) imageMappings() ([]procfs.Mapping, map[procfs.Mapping]symbolize
 			if start >= end {
 				continue
 			}
-			m := procfs.Mapping{
+			m := process.Mapping{
 				Start: start, End: end, Perms: naming.PermsOf(s.Flags), Offset: s.Offset, Inode: 1, Path: c.module.Name,
 			}
 			maps = append(maps, m)
@@ -66,14 +66,14 @@ func (r *reader) imageMappings() ([]procfs.Mapping, map[procfs.Mapping]symbolize
 
 // fileMappings lists the files of NT_FILE. It has no permissions, so they come from the core's memory ranges. A file
 // without a memory range, as with gcore, may have code.
-func (r *reader) fileMappings() []procfs.Mapping {
-	maps := make([]procfs.Mapping, 0, len(r.core.Files))
+func (r *reader) fileMappings() []process.Mapping {
+	maps := make([]process.Mapping, 0, len(r.core.Files))
 	for _, f := range r.core.Files {
-		perms := procfs.Read | procfs.Exec
+		perms := process.Read | process.Exec
 		if flags, ok := r.core.Flags(f.Start); ok {
 			perms = naming.PermsOf(flags)
 		}
-		maps = append(maps, procfs.Mapping{
+		maps = append(maps, process.Mapping{
 			Start: f.Start, End: f.End, Perms: perms, Offset: f.Offset, Inode: 1, Path: f.Path,
 		})
 	}
@@ -81,20 +81,20 @@ func (r *reader) fileMappings() []procfs.Mapping {
 }
 
 // memoryMappings lists the core's memory ranges.
-func (r *reader) memoryMappings() []procfs.Mapping {
-	maps := make([]procfs.Mapping, 0, len(r.core.Segments))
+func (r *reader) memoryMappings() []process.Mapping {
+	maps := make([]process.Mapping, 0, len(r.core.Segments))
 	for i := range r.core.Segments {
 		s := &r.core.Segments[i]
-		maps = append(maps, procfs.Mapping{Start: s.Vaddr, End: s.Vaddr + s.Memsz, Perms: naming.PermsOf(s.Flags)})
+		maps = append(maps, process.Mapping{Start: s.Vaddr, End: s.Vaddr + s.Memsz, Perms: naming.PermsOf(s.Flags)})
 	}
 	return maps
 }
 
 // overlay adds to base the parts of more that lie outside it. base must be sorted and must not overlap.
-func overlay(base, more []procfs.Mapping) []procfs.Mapping {
+func overlay(base, more []process.Mapping) []process.Mapping {
 	more = slices.Clone(more)
-	slices.SortStableFunc(more, func(a, b procfs.Mapping) int { return cmp.Compare(a.Start, b.Start) })
-	out := make([]procfs.Mapping, 0, len(base)+len(more))
+	slices.SortStableFunc(more, func(a, b process.Mapping) int { return cmp.Compare(a.Start, b.Start) })
+	out := make([]process.Mapping, 0, len(base)+len(more))
 	end := uint64(0) // end of the parts of more in out
 	i := 0
 	for _, m := range more {
@@ -121,7 +121,7 @@ func overlay(base, more []procfs.Mapping) []procfs.Mapping {
 }
 
 // clip moves the start of a mapping up to an address.
-func clip(m procfs.Mapping, start uint64) procfs.Mapping {
+func clip(m process.Mapping, start uint64) process.Mapping {
 	if m.Start < start {
 		m.Offset += start - m.Start
 		m.Start = start

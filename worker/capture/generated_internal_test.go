@@ -9,7 +9,6 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/symbol"
 	"pg_stat_backtrace/worker/naming"
@@ -86,7 +85,7 @@ func stopped(t *testing.T, pid int, f func()) {
 		t.Fatal(err)
 	}
 	pgtest.Wait(t, "the backend to stop", func() bool {
-		st, err := procfs.ReadStat(pid)
+		st, err := process.ReadStat(pid)
 		return err == nil && st.State == 'T'
 	})
 	f()
@@ -99,7 +98,7 @@ func stopped(t *testing.T, pid int, f func()) {
 
 func switches(t *testing.T, pid int) uint64 {
 	t.Helper()
-	st, err := procfs.ReadTaskStatus(pid, pid)
+	st, err := process.ReadTaskStatus(pid, pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,14 +117,14 @@ func newCapturer(t *testing.T) *Capturer {
 // forgetDescriptors makes a capturer blind for GDB's JIT interface.
 func forgetDescriptors(t *testing.T, c *Capturer, pid int) {
 	t.Helper()
-	maps, err := procfs.Maps(pid)
+	maps, err := process.Maps(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sp := c.processes.Open(pid, 0, maps)
 	_ = sp.Descriptors()
 	for i := range maps {
-		if maps[i].Perms&procfs.Exec != 0 && maps[i].Inode != 0 {
+		if maps[i].Perms&process.Exec != 0 && maps[i].Inode != 0 {
 			if f := sp.Resolve(i); f.Module != nil {
 				f.Module.JIT = 0
 			}

@@ -9,7 +9,6 @@ import (
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/golang"
 	"pg_stat_backtrace/worker/naming"
@@ -69,9 +68,9 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 
 // goroutines makes one stop. It also returns the number of goroutines that it missed.
 func (c *Capturer) goroutines(ctx context.Context, target process.Target, o Options) (*backtrace.Trace, int, error) {
-	maps, err := procfs.Maps(target.PID)
+	maps, err := process.Maps(target.PID)
 	switch {
-	case errors.Is(err, procfs.ErrGone):
+	case errors.Is(err, process.ErrGone):
 		return nil, 0, fmt.Errorf("process %d: %w", target.PID, process.ErrExited)
 	case err != nil:
 		return nil, 0, err

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/elfimage"
@@ -42,8 +41,8 @@ type serverProcess struct {
 	process *levels.Process
 	unknown string // why the version of a PostgreSQL server is unknown
 	module  *symbolize.Module
-	mapping procfs.Mapping // by which the program was found, to check that it is still mapped
-	bias    uint64         // load bias of the program
+	mapping process.Mapping // by which the program was found, to check that it is still mapped
+	bias    uint64          // load bias of the program
 
 	variables []snapshot.Variable // of one capture
 	last      *pointers           // shared by all captures of the process
@@ -74,10 +73,10 @@ func (c *Capturer) serverProcess(key naming.ProcessKey, same bool) serverProcess
 	if ok && known.exe == exe {
 		return known
 	}
-	var read atomic.Pointer[[]procfs.Mapping] // the goroutine may write it after the timeout
+	var read atomic.Pointer[[]process.Mapping] // the goroutine may write it after the timeout
 	if !process.WithTimeout(key.PID, func() {
 		process.ProbeReadable(key.PID)
-		if maps, err := procfs.Maps(key.PID); err == nil {
+		if maps, err := process.Maps(key.PID); err == nil {
 			read.Store(&maps)
 		}
 	}, func() {}) || read.Load() == nil {

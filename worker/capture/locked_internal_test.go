@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/pg/memctx"
 )
 
@@ -145,9 +144,9 @@ func startLocked(t *testing.T) (pid int, answer func()) {
 
 // waiting counts the threads in uninterruptible sleep.
 func waiting(pid int) (n int) {
-	tids, _ := procfs.Threads(pid)
+	tids, _ := process.Threads(pid)
 	for _, tid := range tids {
-		if stat, err := procfs.ReadTaskStat(pid, tid); err == nil && stat.State == 'D' {
+		if stat, err := process.ReadTaskStat(pid, tid); err == nil && stat.State == 'D' {
 			n++
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/naming/symbolize"
@@ -18,7 +17,7 @@ func TestMainThreadExited(t *testing.T) {
 	t.Parallel()
 	pid := run(t, compile(t, "testdata/mainexit.c"))
 	awaitState(t, pid, 'Z')
-	if tid := procfs.LiveThread(pid); tid == pid {
+	if tid := process.LiveThread(pid); tid == pid {
 		t.Fatal("no thread shows the memory of the process")
 	}
 	for _, nonStop := range []bool{false, true} {

@@ -21,7 +21,6 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
@@ -134,7 +133,7 @@ func (o *observation) moment(t *testing.T, command string) {
 	time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond)
 	o.signal(t, syscall.SIGSTOP)
 	pgtest.Wait(t, "the backend to stop", func() bool {
-		st, err := procfs.ReadStat(o.pid)
+		st, err := process.ReadStat(o.pid)
 		return err == nil && st.State == 'T'
 	})
 	tr, err := o.capturer.Capture(t.Context(), process.Target{PID: o.pid, UID: -1}, capture.Options{})

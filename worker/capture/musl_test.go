@@ -11,7 +11,6 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
@@ -34,7 +33,7 @@ func TestMusl(t *testing.T) {
 	for _, nonStop := range []bool{false, true} {
 		sum := muslTally{engines: map[string]int{}}
 		for sum.all < 3000 {
-			processes, err := procfs.Children(server.PostmasterPID())
+			processes, err := process.Children(server.PostmasterPID())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -15,7 +15,6 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
@@ -65,7 +64,7 @@ func TestNonStopPostgres(t *testing.T) {
 		total, whole, equal, recovered, unstopped := 0, 0, 0, 0, 0
 		var without, with []time.Duration
 		postmaster := server.PostmasterPID()
-		children, err := procfs.Children(postmaster)
+		children, err := process.Children(postmaster)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,6 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
@@ -161,7 +160,7 @@ func TestOtherTracers(t *testing.T) {
 func awaitTracer(t *testing.T, pid int, state byte) {
 	t.Helper()
 	pgtest.Wait(t, "a tracer of the process", func() bool {
-		st, err := procfs.ReadStatus(pid)
+		st, err := process.ReadStatus(pid)
 		return err == nil && st.TracerPID != 0 && st.State == state
 	})
 }
@@ -170,7 +169,7 @@ func awaitTracer(t *testing.T, pid int, state byte) {
 func awaitStrace(t *testing.T, tracer, pid int, log string, state byte) {
 	t.Helper()
 	pgtest.Wait(t, "strace traces", func() bool {
-		st, err := procfs.ReadStatus(pid)
+		st, err := process.ReadStatus(pid)
 		return err == nil && st.TracerPID != 0
 	})
 	if err := syscall.Kill(pid, syscall.SIGWINCH); err != nil { // only strace gets it
@@ -178,8 +177,8 @@ func awaitStrace(t *testing.T, tracer, pid int, log string, state byte) {
 	}
 	pgtest.Wait(t, "strace has reported the signal and waits", func() bool {
 		reported, err1 := os.ReadFile(log)
-		st, err2 := procfs.ReadStat(tracer)
-		traced, err3 := procfs.ReadStat(pid)
+		st, err2 := process.ReadStat(tracer)
+		traced, err3 := process.ReadStat(pid)
 		return errors.Join(err1, err2, err3) == nil && strings.Contains(string(reported), "SIGWINCH") &&
 			st.State == 'S' && traced.State == state
 	})

@@ -17,7 +17,6 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pg/plan"
 )
@@ -294,7 +293,7 @@ func holding(
 		}
 		var waits bool
 		err := control.QueryRow(ctx, condition, pid).Scan(&waits)
-		stat, failed := procfs.ReadStat(pid)
+		stat, failed := process.ReadStat(pid)
 		return err == nil && waits && failed == nil && stat.State == 'S'
 	})
 	if ended == nil {

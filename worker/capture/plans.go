@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/worker/naming"
@@ -54,7 +53,7 @@ func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop boo
 	}
 	defer release()
 	if target.StartTime == 0 {
-		stat, err := procfs.ReadStat(target.PID)
+		stat, err := process.ReadStat(target.PID)
 		if err != nil {
 			return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrExited)
 		}
@@ -208,11 +207,11 @@ func (c *Capturer) planLook(
 	}
 	for _, m := range snap.Maps {
 		switch {
-		case m.Perms&procfs.Exec != 0:
+		case m.Perms&process.Exec != 0:
 			out.Code = append(out.Code, plan.Range{Start: m.Start, End: m.End})
-		case m.Perms&procfs.Write != 0 && m.Inode == 0 && m.Path != "[stack]":
+		case m.Perms&process.Write != 0 && m.Inode == 0 && m.Path != "[stack]":
 			out.Data = append(out.Data, plan.Range{Start: m.Start, End: m.End})
-		case m.Perms&procfs.Write != 0 && m.Perms&procfs.Shared != 0:
+		case m.Perms&process.Write != 0 && m.Perms&process.Shared != 0:
 			out.Shared = append(out.Shared, plan.Range{Start: m.Start, End: m.End})
 		}
 	}
@@ -236,7 +235,7 @@ func (c *Capturer) planLook(
 
 // ServerBuild returns the build-id of the program of a PostgreSQL process, "" if it has none.
 func (c *Capturer) ServerBuild(pid int) (string, error) {
-	stat, err := procfs.ReadStat(pid)
+	stat, err := process.ReadStat(pid)
 	if err != nil {
 		return "", fmt.Errorf("process %d: %w", pid, process.ErrExited)
 	}
@@ -250,7 +249,7 @@ func (c *Capturer) ServerBuild(pid int) (string, error) {
 // PlanStack copies and walks the stack of a process for plan.Read, without copies of the figures.
 func (c *Capturer) PlanStack(ctx context.Context, target process.Target) (*plan.Stack, error) {
 	if target.StartTime == 0 {
-		stat, err := procfs.ReadStat(target.PID)
+		stat, err := process.ReadStat(target.PID)
 		if err != nil {
 			return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrExited)
 		}

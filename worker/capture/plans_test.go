@@ -10,7 +10,6 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
 )
 
@@ -104,7 +103,7 @@ func planOfTrigger(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *ca
 // otherLayouts: with the layout of another version nothing is printed.
 func otherLayouts(t *testing.T, c *capture.Capturer, pid int) {
 	t.Helper()
-	stat, err := procfs.ReadStat(pid)
+	stat, err := process.ReadStat(pid)
 	if err != nil {
 		t.Fatal(err)
 	}

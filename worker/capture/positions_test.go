@@ -13,7 +13,6 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
@@ -131,7 +130,7 @@ func (o *observation) stopAt(t *testing.T, p *position, result <-chan error) (*b
 		}
 		o.signal(t, syscall.SIGSTOP)
 		pgtest.Wait(t, "the backend to stop", func() bool {
-			st, err := procfs.ReadStat(o.pid)
+			st, err := process.ReadStat(o.pid)
 			return err == nil && st.State == 'T'
 		})
 		tr, err := o.capturer.Capture(t.Context(), process.Target{PID: o.pid, UID: -1}, capture.Options{})

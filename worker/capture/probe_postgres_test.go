@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/elfimage"
@@ -194,7 +194,7 @@ type functionEntry struct {
 // entry finds where the function before a return address begins.
 func (b *probedBackend) entry(pc uint64) (functionEntry, bool) {
 	b.t.Helper()
-	maps, err := procfs.Maps(b.pid)
+	maps, err := process.Maps(b.pid)
 	if err != nil {
 		b.t.Fatal(err)
 	}

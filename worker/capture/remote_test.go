@@ -14,7 +14,6 @@ import (
 	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/naming/debuginfod"
@@ -378,7 +377,7 @@ func TestDebuginfodPostgres(t *testing.T) {
 // child returns a child of a process.
 func child(t *testing.T, pid int) int {
 	t.Helper()
-	pids, err := procfs.Children(pid)
+	pids, err := process.Children(pid)
 	if err != nil || len(pids) == 0 {
 		t.Fatalf("children of %d: %v, %v", pid, pids, err)
 	}

@@ -15,7 +15,6 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
@@ -118,7 +117,7 @@ func snapshots(t *testing.T, binDir string, captures int) tally {
 	c := capturer(t)
 	n := tally{failures: map[string]int{}}
 	for n.captures < captures {
-		processes, err := procfs.Children(server.PostmasterPID())
+		processes, err := process.Children(server.PostmasterPID())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -225,8 +224,8 @@ func innermost(th *backtrace.Thread) string {
 
 // hasEnded says whether a process is gone, waits to be reaped, or is ending: it has no memory then.
 func hasEnded(pid int) bool {
-	stat, err := procfs.ReadStat(pid)
-	return err != nil || stat.State == 'Z' || stat.State == 'X' || stat.Flags&procfs.Exiting != 0
+	stat, err := process.ReadStat(pid)
+	return err != nil || stat.State == 'Z' || stat.State == 'X' || stat.Flags&process.Exiting != 0
 }
 
 // uncovered examines a stack with frames not found by call frame information. It reports whether the innermost frame,

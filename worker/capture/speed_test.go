@@ -15,7 +15,6 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/worker/naming"
@@ -65,9 +64,9 @@ func snapshotOf(tb testing.TB, depth string, flags ...string) (
 	if err != nil {
 		tb.Fatal(err)
 	}
-	stat, err := procfs.ReadStat(pid)
+	stat, err := process.ReadStat(pid)
 	for deadline := time.Now().Add(3 * time.Minute); err == nil && stat.State != 'S' && time.Now().Before(deadline); {
-		stat, err = procfs.ReadStat(pid)
+		stat, err = process.ReadStat(pid)
 	}
 	if err != nil {
 		tb.Fatal(err)
@@ -195,7 +194,7 @@ func BenchmarkCold(b *testing.B) {
 	servers := pgtest.BinDirs(b)
 	for _, binDir := range servers {
 		server := pgtest.Start(b, binDir, pgtest.Options{})
-		processes, err := procfs.Children(server.PostmasterPID())
+		processes, err := process.Children(server.PostmasterPID())
 		if err != nil || len(processes) == 0 {
 			b.Fatalf("no processes: %v", err)
 		}

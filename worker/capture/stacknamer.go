@@ -9,7 +9,6 @@ import (
 	"unsafe"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/worker/naming"
@@ -281,7 +280,7 @@ func (n *StackNamer) addLevels(
 // file that the process has moved to other memory.
 func constant(space *naming.Space, addr uint64) bool {
 	i := space.Mapping(addr)
-	if i < 0 || space.Maps[i].Perms&procfs.Write != 0 {
+	if i < 0 || space.Maps[i].Perms&process.Write != 0 {
 		return false
 	}
 	if space.Maps[i].Inode != 0 {

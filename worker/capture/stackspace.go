@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/backtrace"
@@ -14,7 +13,7 @@ import (
 // StackSpace is the address space of a process, with the stacks that a StackNamer has named there.
 type StackSpace struct {
 	// Maps are the mappings of the process, in address order. They must not be changed.
-	Maps []procfs.Mapping
+	Maps []process.Mapping
 
 	pid       int
 	startTime uint64
@@ -33,9 +32,9 @@ type namedStack struct {
 // maxKnownStacks is the default of StackNamerOptions.MaxStacks.
 const maxKnownStacks = 1 << 16
 
-// NewStackSpace describes a process by its mappings. StartTime is as in procfs.Stat. The caller must know that the
+// NewStackSpace describes a process by its mappings. StartTime is as in process.Stat. The caller must know that the
 // mappings are valid for the stacks. It need not close the space.
-func NewStackSpace(pid int, startTime uint64, maps []procfs.Mapping) *StackSpace {
+func NewStackSpace(pid int, startTime uint64, maps []process.Mapping) *StackSpace {
 	return &StackSpace{Maps: maps, pid: pid, startTime: startTime, known: make(map[string]*backtrace.Thread)}
 }
 
@@ -44,8 +43,8 @@ func NewStackSpace(pid int, startTime uint64, maps []procfs.Mapping) *StackSpace
 // The caller must close the space.
 func ReadStackSpace(pid int, startTime uint64) (*StackSpace, error) {
 	check := naming.NewCheck(pid)
-	maps, err := procfs.Maps(pid)
-	if stat, e := procfs.ReadStat(pid); err != nil || e != nil || stat.StartTime != startTime || len(maps) == 0 {
+	maps, err := process.Maps(pid)
+	if stat, e := process.ReadStat(pid); err != nil || e != nil || stat.StartTime != startTime || len(maps) == 0 {
 		check.Close()
 		return nil, fmt.Errorf("process %d: %w", pid, process.ErrExited)
 	}
@@ -72,8 +71,8 @@ func (sp *StackSpace) stillMapped(w *lastWalk) bool {
 // reread reads the mappings again, and forgets the stacks. It returns false, and changes nothing, if the process has
 // ended. Its id may belong to another process then.
 func (sp *StackSpace) reread(c *Capturer) bool {
-	maps, err := procfs.Maps(sp.pid)
-	if stat, e := procfs.ReadStat(sp.pid); err != nil || e != nil || stat.StartTime != sp.startTime || len(maps) == 0 {
+	maps, err := process.Maps(sp.pid)
+	if stat, e := process.ReadStat(sp.pid); err != nil || e != nil || stat.StartTime != sp.startTime || len(maps) == 0 {
 		return false
 	}
 	c.processes.ForgetMaps(naming.ProcessKey{PID: sp.pid, StartTime: sp.startTime})

@@ -13,7 +13,7 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
@@ -157,7 +157,7 @@ func newStepped(t *testing.T) *stepped {
 // look reads the mappings.
 func (s *stepped) look(t *testing.T, pid int) {
 	t.Helper()
-	maps, err := procfs.Maps(pid)
+	maps, err := process.Maps(pid)
 	if err != nil {
 		t.Fatal(err)
 	}

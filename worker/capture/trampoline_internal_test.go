@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // TestTrampolineIsNotLookedUp checks that a signal trampoline is not looked up in the debugging information, which
@@ -31,7 +30,7 @@ func TestTrampolineIsNotLookedUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	maps, err := procfs.Maps(pid)
+	maps, err := process.Maps(pid)
 	if err != nil {
 		t.Fatal(err)
 	}

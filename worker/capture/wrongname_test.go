@@ -19,7 +19,6 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
@@ -115,7 +114,7 @@ func sessions(t *testing.T, server *pgtest.Server) (asleep, busy []int) {
 			WHERE wait_event IN ('PgSleep', 'transactionid', 'advisory') AND state = 'active'`).Scan(&n)
 		return err == nil && n == len(sleepers)
 	})
-	pids, err := procfs.Children(server.PostmasterPID())
+	pids, err := process.Children(server.PostmasterPID())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +205,7 @@ func (n *nameComparison) stopped(t *testing.T, pid int) {
 	}
 	defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
 	pgtest.Wait(t, "a stopped process", func() bool {
-		stat, err := procfs.ReadStat(pid)
+		stat, err := process.ReadStat(pid)
 		return err == nil && stat.State == 'T'
 	})
 	n.look(t, pid)

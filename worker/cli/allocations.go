@@ -15,7 +15,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/allocs"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/measure/heap"
 	"pg_stat_backtrace/worker/report/compressed"
 	"pg_stat_backtrace/worker/report/profilefmt"
@@ -161,11 +160,11 @@ func (f *allocationFlags) printBlocks(r *heap.Report, w io.Writer) error {
 // explainAllocations words an error for a user.
 func explainAllocations(pid int, err error) error {
 	switch {
-	case errors.Is(err, process.ErrExited), errors.Is(err, fs.ErrNotExist), errors.Is(err, procfs.ErrGone):
+	case errors.Is(err, process.ErrExited), errors.Is(err, fs.ErrNotExist), errors.Is(err, process.ErrGone):
 		return fmt.Errorf("process %d does not exist, or has just ended", pid)
 	case errors.Is(err, heap.ErrNoAllocator):
 		return err
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, process.ErrNotPermitted), errors.Is(err, procfs.ErrDenied):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, process.ErrNotPermitted), errors.Is(err, process.ErrDenied):
 		return fmt.Errorf("%w\nRun it as root, or as the user of the process with CAP_BPF and CAP_PERFMON", err)
 	}
 	return err

@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/capture"
@@ -336,7 +335,7 @@ func identities(pids []int) []process.Target {
 		if held, err := process.Hold(pid); err == nil {
 			targets[i].Held = held // as long as this program runs
 		}
-		if stat, err := procfs.ReadStat(pid); err == nil { // if not, the capture says why
+		if stat, err := process.ReadStat(pid); err == nil { // if not, the capture says why
 			targets[i].StartTime = stat.StartTime
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/render"
 )
@@ -47,7 +47,7 @@ func sleeper(t *testing.T) string {
 	})
 	pid := cmd.Process.Pid
 	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if where, err := procfs.WaitChannel(pid, pid); err == nil && strings.Contains(where, "nanosleep") {
+		if where, err := process.WaitChannel(pid, pid); err == nil && strings.Contains(where, "nanosleep") {
 			return strconv.Itoa(pid)
 		}
 	}

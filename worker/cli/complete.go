@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/serve/node"
@@ -55,7 +55,7 @@ func completePID(cmd *cobra.Command, args []string, word string) ([]cobra.Comple
 		if c, err := cluster.ByDataDir(s.DataDir); err != nil || c.PostmasterPID != s.PID {
 			continue
 		}
-		pids, _ := procfs.Children(s.PID)
+		pids, _ := process.Children(s.PID)
 		for _, pid := range pids {
 			text := strconv.Itoa(pid)
 			if len(list) < most && strings.HasPrefix(text, word) && !slices.Contains(args, text) {

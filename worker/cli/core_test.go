@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // TestCaptureCore compares what gcore has of a sleeping process with what a capture of the process itself has: the same
@@ -165,7 +165,7 @@ func TestCoreDebugDir(t *testing.T) {
 	})
 	pid := strconv.Itoa(program.Process.Pid)
 	pgtest.Wait(t, "the program to sleep", func() bool {
-		stat, err := procfs.ReadStat(program.Process.Pid)
+		stat, err := process.ReadStat(program.Process.Pid)
 		return err == nil && stat.State == 'S'
 	})
 	command("gcore", "-o", filepath.Join(dir, "core"), pid)

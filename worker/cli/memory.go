@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pg/memctx"
 	"pg_stat_backtrace/worker/report/profilefmt"
@@ -209,7 +208,7 @@ type processMemory struct {
 	pid      int
 	contexts *capture.MemoryContexts
 	bounded  *capture.MemoryContexts // the same with a bounded number of levels
-	rollup   *procfs.Rollup          // nil: it could not be read
+	rollup   *process.Rollup         // nil: it could not be read
 	outside  outsideMemory
 }
 
@@ -231,16 +230,16 @@ func (f *memoryFlags) read(ctx context.Context, c *capture.Capturer, target proc
 		return nil, err
 	}
 	m := &processMemory{pid: target.PID, contexts: contexts, bounded: contexts.Bounded()}
-	if r, err := procfs.ReadRollup(target.PID); err == nil {
+	if r, err := process.ReadRollup(target.PID); err == nil {
 		m.rollup = &r
 	}
-	mappings, err := procfs.Maps(target.PID)
+	mappings, err := process.Maps(target.PID)
 	if err != nil {
 		return nil, err
 	}
 	for i := range mappings {
 		switch p := &mappings[i]; {
-		case p.Perms&procfs.Write == 0 || p.Perms&procfs.Shared != 0:
+		case p.Perms&process.Write == 0 || p.Perms&process.Shared != 0:
 		case p.Path == "[heap]":
 			m.outside.Heap += p.End - p.Start
 		case p.Path == "[stack]":

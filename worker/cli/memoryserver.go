@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -110,7 +109,7 @@ func memoryOf(now *moment.Moment) *serverMemory {
 			memory.Unreadable++
 			continue
 		}
-		status, err := procfs.ReadStatus(s.PID)
+		status, err := process.ReadStatus(s.PID)
 		if err != nil || id.Ended() {
 			memory.Unreadable++
 			continue

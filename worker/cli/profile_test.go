@@ -19,7 +19,7 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/measure/clusterbpf"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // TestProfileProcesses takes profiles of chosen processes of a server.
@@ -155,7 +155,7 @@ func zombie(t *testing.T) string {
 	t.Cleanup(func() { _ = cmd.Wait() })
 	pid := cmd.Process.Pid
 	pgtest.Wait(t, "a process to end", func() bool {
-		stat, err := procfs.ReadStat(pid)
+		stat, err := process.ReadStat(pid)
 		return err == nil && stat.State == 'Z'
 	})
 	return strconv.Itoa(pid)

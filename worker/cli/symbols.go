@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/doctor"
 	"pg_stat_backtrace/worker/naming/debuginfod"
 	"pg_stat_backtrace/worker/naming/symbolize"
@@ -254,9 +254,9 @@ func (f *symbolsFlags) look(s subject, client *debuginfod.Client) ([]doctor.Symb
 // describeError says what is wrong with a subject, and what can be done about it.
 func describeError(s subject, err error) error {
 	switch {
-	case errors.Is(err, procfs.ErrGone):
+	case errors.Is(err, process.ErrGone):
 		return fmt.Errorf("%s: no such process", s)
-	case errors.Is(err, procfs.ErrDenied):
+	case errors.Is(err, process.ErrDenied):
 		return fmt.Errorf("%s: %w\n  Run this as the process's operating system user or as root", s, err)
 	case errors.Is(err, symbolize.ErrCoreFile):
 		return fmt.Errorf("%w\n  Print its stacks with: pg_stat_backtrace capture --core %s", err, render.ShellWord(s.file))

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/screen/source"
 	"pg_stat_backtrace/worker/screen/view"
 )
@@ -128,7 +128,7 @@ func topRecorded(t *testing.T, s *pgtest.Server, pids [2]int) {
 		t.Errorf("findings %+v", d.Findings)
 	}
 	// Without the option, the pid file of the worker leads to the directory. Here, this process has the lock of the history.
-	stat, err := procfs.ReadStat(os.Getpid())
+	stat, err := process.ReadStat(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/serve/spool"
 )
@@ -22,7 +22,7 @@ func recorderDir(dataDir string) string {
 	if err != nil {
 		return ""
 	}
-	stat, err := procfs.ReadStat(worker.PID)
+	stat, err := process.ReadStat(worker.PID)
 	if err != nil || stat.StartTime != worker.StartTime {
 		return ""
 	}

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -173,7 +173,7 @@ var clientTitle = regexp.MustCompile(`^postgres: .*? (?:\[local\]|\S+\(\d+\))(?:
 
 // titlesOf counts the client backends of a postmaster by their titles, which every user of the host can read.
 func titlesOf(postmaster int) *view.Titles {
-	children, err := procfs.Children(postmaster)
+	children, err := process.Children(postmaster)
 	if err != nil {
 		return nil
 	}

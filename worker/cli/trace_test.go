@@ -16,7 +16,7 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/measure/probe"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 func TestTraceRefuses(t *testing.T) {
@@ -60,9 +60,9 @@ func reader(t *testing.T) string {
 		_ = cmd.Wait()
 	})
 	pgtest.Wait(t, "the C library", func() bool {
-		maps, err := procfs.Maps(cmd.Process.Pid)
-		return err == nil && slices.ContainsFunc(maps, func(m procfs.Mapping) bool {
-			return m.Perms&procfs.Exec != 0 && strings.Contains(m.Path, "libc.so")
+		maps, err := process.Maps(cmd.Process.Pid)
+		return err == nil && slices.ContainsFunc(maps, func(m process.Mapping) bool {
+			return m.Perms&process.Exec != 0 && strings.Contains(m.Path, "libc.so")
 		})
 	})
 	return strconv.Itoa(cmd.Process.Pid)

@@ -16,7 +16,6 @@ import (
 	"pg_stat_backtrace/ptrace/measure/probe"
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // need is a feature of captures, and which capabilities give it here; without any listed, everybody has it.
@@ -61,7 +60,7 @@ func needs(scope, paranoid int) []need {
 
 // rights returns a finding for each feature: available to this process, or not and why.
 func rights() []finding {
-	own, err := procfs.ReadStatus(os.Getpid())
+	own, err := process.ReadStatus(os.Getpid())
 	if err != nil {
 		return []finding{{warn, "capability", err.Error(), ""}}
 	}
@@ -79,7 +78,7 @@ func rights() []finding {
 }
 
 // permitted returns whether a process with this status has a feature that depends on capabilities.
-func permitted(n need, status procfs.Status) finding {
+func permitted(n need, status process.Status) finding {
 	const what = "capability"
 	if n.never {
 		return finding{
@@ -130,7 +129,7 @@ func quota(processors float64, mayHurry bool) []finding {
 }
 
 // program returns whether the kernel accepts a feature's program from this process. Err is why not.
-func program(what, feature string, err error, own procfs.Status) finding {
+func program(what, feature string, err error, own process.Status) finding {
 	if err == nil {
 		return finding{good, what, feature + ": by programs in the kernel", ""}
 	}
@@ -139,7 +138,7 @@ func program(what, feature string, err error, own procfs.Status) finding {
 
 // programRemedy returns what to grant to a process without the capabilities for programs in the kernel, if the kernel
 // has refused permission. Otherwise no right helps.
-func programRemedy(err error, own procfs.Status) string {
+func programRemedy(err error, own process.Status) string {
 	if !errors.Is(err, fs.ErrPermission) ||
 		has(own, unix.CAP_SYS_ADMIN) || has(own, unix.CAP_BPF) && has(own, unix.CAP_PERFMON) {
 		return ""
@@ -148,7 +147,7 @@ func programRemedy(err error, own procfs.Status) string {
 }
 
 // functionCalls returns whether this process may trace functions here, and the cost of a call.
-func functionCalls(own procfs.Status) finding {
+func functionCalls(own process.Status) finding {
 	const what = "functions"
 	cost, err := probe.Calibrate()
 	if err != nil {
@@ -163,7 +162,7 @@ func functionCalls(own procfs.Status) finding {
 }
 
 // waitTiming returns which mechanisms of timing wait events this process may use here.
-func waitTiming(own procfs.Status) (found []finding) {
+func waitTiming(own process.Status) (found []finding) {
 	const what = "wait events"
 	for _, p := range waits.Possibilities() {
 		text := fmt.Sprintf("%s by %s (%s)", p.Method, p.Mechanism, waitCost(p.Mechanism))
@@ -197,7 +196,7 @@ func waitCost(mechanism string) string {
 }
 
 // has says whether a process has a capability.
-func has(status procfs.Status, capability int) bool { return status.CapEff&(1<<capability) != 0 }
+func has(status process.Status, capability int) bool { return status.CapEff&(1<<capability) != 0 }
 
 func word(yes bool) string {
 	if yes {

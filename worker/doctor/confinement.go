@@ -8,14 +8,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // confinement reports how a container runtime or a distribution confines this process: AppArmor, SELinux, seccomp and a
 // user namespace. Each may refuse a capture that capabilities would permit.
 func confinement() []finding {
 	mode := 0
-	if own, err := procfs.ReadStatus(os.Getpid()); err == nil {
+	if own, err := process.ReadStatus(os.Getpid()); err == nil {
 		mode = own.Seccomp
 	}
 	found := []finding{

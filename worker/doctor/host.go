@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/arch"
 )
 
@@ -56,7 +56,7 @@ func yama() finding {
 }
 
 func hasTrace() bool {
-	st, err := procfs.ReadStatus(os.Getpid())
+	st, err := process.ReadStatus(os.Getpid())
 	return err == nil && has(st, unix.CAP_SYS_PTRACE)
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 func TestVerdict(t *testing.T) {
@@ -37,7 +37,7 @@ func TestMissingFeatures(t *testing.T) {
 	t.Parallel()
 	refused := fmt.Errorf("load a program: %w", unix.EPERM)
 	old := errors.New("it takes Linux 6.10 or later")
-	none, all := procfs.Status{}, procfs.Status{CapEff: ^uint64(0)}
+	none, all := process.Status{}, process.Status{CapEff: ^uint64(0)}
 	stack := needs(0, 2)[4]
 	never := needs(3, 2)[0]
 	for _, c := range []struct {

@@ -96,7 +96,7 @@ type SymbolOptions struct {
 }
 
 // SymbolsOf returns the images of a process, in the order of their addresses. The error is ErrNoImages, or the error
-// of reading the process: it is gone, or another user's (procfs.ErrGone, procfs.ErrDenied).
+// of reading the process: it is gone, or another user's (process.ErrGone, process.ErrDenied).
 func SymbolsOf(pid int, o SymbolOptions) ([]SymbolImage, error) {
 	found, err := symbolize.Images(pid, o.DebugDirs)
 	if err != nil {

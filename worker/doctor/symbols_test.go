@@ -16,7 +16,7 @@ import (
 
 	"pg_stat_backtrace/internal/imagetest"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/doctor"
 )
 
@@ -270,7 +270,7 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
-	if _, err := doctor.SymbolsOf(1<<30, doctor.SymbolOptions{}); !errors.Is(err, procfs.ErrGone) {
+	if _, err := doctor.SymbolsOf(1<<30, doctor.SymbolOptions{}); !errors.Is(err, process.ErrGone) {
 		t.Error(err)
 	}
 }
@@ -281,7 +281,7 @@ const envRefused = "SYMBOLS_TEST_PID"
 // TestRefused checks that another user's process is refused with a clear error.
 func TestRefused(t *testing.T) {
 	if pid, err := strconv.Atoi(os.Getenv(envRefused)); err == nil {
-		if _, err := doctor.SymbolsOf(pid, doctor.SymbolOptions{}); !errors.Is(err, procfs.ErrDenied) {
+		if _, err := doctor.SymbolsOf(pid, doctor.SymbolOptions{}); !errors.Is(err, process.ErrDenied) {
 			t.Fatal(err)
 		}
 		return

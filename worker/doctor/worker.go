@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/host/rootfs"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
@@ -49,7 +49,7 @@ func serving(c cluster.Cluster, o Options, info spool.Info) finding {
 // allowed says what the worker may do. What this process may, of which other findings tell, is no measure of it: one
 // started by root has more, and one started by hand has other capabilities than the unit's.
 func allowed(c cluster.Cluster, info spool.Info) finding {
-	status, err := procfs.ReadStatus(info.PID)
+	status, err := process.ReadStatus(info.PID)
 	if err != nil {
 		return finding{warn, "rights", fmt.Sprintf("of the worker: %v", err), ""}
 	}
@@ -70,7 +70,7 @@ func allowed(c cluster.Cluster, info spool.Info) finding {
 
 // hurrying warns if the worker may not raise its priority during a stop.
 func hurrying(pid int) []finding {
-	status, err := procfs.ReadStatus(pid)
+	status, err := process.ReadStatus(pid)
 	if err != nil || has(status, unix.CAP_SYS_NICE) {
 		return nil // another finding has the error
 	}

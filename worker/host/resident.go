@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // AllowLock raises the limit for Lock (RLIMIT_MEMLOCK in getrlimit(2)), which survives a change of user. It needs root
@@ -23,7 +23,7 @@ const lockLimit = 64 << 20
 // limit. It returns how many bytes it has locked, and an error if that is not all. It does not lock data, because a
 // kernel that is short of memory first drops pages of files.
 func LockMemory() (int, error) {
-	maps, err := procfs.Maps(os.Getpid())
+	maps, err := process.Maps(os.Getpid())
 	if err != nil {
 		return 0, err
 	}
@@ -31,11 +31,11 @@ func LockMemory() (int, error) {
 	if err := unix.Stat("/proc/self/exe", &self); err != nil {
 		return 0, &os.PathError{Op: "stat", Path: "/proc/self/exe", Err: err}
 	}
-	maps = slices.DeleteFunc(maps, func(m procfs.Mapping) bool {
-		return m.Inode != self.Ino || m.Perms&procfs.Write != 0
+	maps = slices.DeleteFunc(maps, func(m process.Mapping) bool {
+		return m.Inode != self.Ino || m.Perms&process.Write != 0
 	})
-	slices.SortStableFunc(maps, func(a, b procfs.Mapping) int {
-		return int(b.Perms&procfs.Exec) - int(a.Perms&procfs.Exec)
+	slices.SortStableFunc(maps, func(a, b process.Mapping) int {
+		return int(b.Perms&process.Exec) - int(a.Perms&process.Exec)
 	})
 	locked, failed := 0, error(nil)
 	for i := range maps {

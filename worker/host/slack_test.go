@@ -8,19 +8,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // TestLoosen checks that the kernel may delay the timers of every thread, including the runtime's monitor thread.
 func TestLoosen(t *testing.T) {
-	status, err := procfs.ReadStatus(os.Getpid())
+	status, err := process.ReadStatus(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if status.CapEff&(1<<unix.CAP_SYS_NICE) == 0 {
 		t.Skip("takes CAP_SYS_NICE")
 	}
-	threads, err := procfs.Threads(os.Getpid())
+	threads, err := process.Threads(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}

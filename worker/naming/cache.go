@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
@@ -42,7 +42,7 @@ type Cache struct {
 
 // cacheEntry is the data of one process.
 type cacheEntry struct {
-	images map[procfs.Mapping]symbolize.Placed
+	images map[process.Mapping]symbolize.Placed
 	maps   *KnownMaps // nil: not read yet
 	later  *Later
 	facts  map[any]any // by the address of the Fact
@@ -51,7 +51,7 @@ type cacheEntry struct {
 // mappingKey identifies a mapping of a process.
 type mappingKey struct {
 	process ProcessKey
-	mapping procfs.Mapping
+	mapping process.Mapping
 }
 
 // NewCache returns an empty cache of processes whose images come from the given cache.
@@ -74,7 +74,7 @@ func (c *Cache) entry(key ProcessKey) *cacheEntry {
 				break
 			}
 		}
-		p = &cacheEntry{images: make(map[procfs.Mapping]symbolize.Placed), later: c.later.Of(key.PID, key.StartTime)}
+		p = &cacheEntry{images: make(map[process.Mapping]symbolize.Placed), later: c.later.Of(key.PID, key.StartTime)}
 		c.byKey[key] = p
 	}
 	return p
@@ -82,10 +82,10 @@ func (c *Cache) entry(key ProcessKey) *cacheEntry {
 
 // Open returns the address space described by the mappings of a snapshot. With a start time of 0 the process is not
 // identified, and nothing is cached.
-func (c *Cache) Open(pid int, startTime uint64, maps []procfs.Mapping) *Space {
+func (c *Cache) Open(pid int, startTime uint64, maps []process.Mapping) *Space {
 	sp := &Space{cache: c, key: ProcessKey{pid, startTime}, pid: pid, Maps: maps}
 	if startTime == 0 {
-		sp.Known = make(map[procfs.Mapping]symbolize.Placed)
+		sp.Known = make(map[process.Mapping]symbolize.Placed)
 		return sp
 	}
 	c.mu.Lock()
@@ -104,14 +104,14 @@ func (c *Cache) ForgetMaps(key ProcessKey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.byKey[key]; p != nil {
-		p.images, p.maps = make(map[procfs.Mapping]symbolize.Placed), nil
+		p.images, p.maps = make(map[process.Mapping]symbolize.Placed), nil
 	}
 }
 
 // KnownMaps has the mappings of one process. Everything except kept is immutable once it is in the cache.
 type KnownMaps struct {
 	Snapshot *snapshot.MapsSnapshot
-	maps     []procfs.Mapping
+	maps     []process.Mapping
 	used     []Usage // the mappings in which the last walk had frames, in order
 
 	kept atomic.Int64 // when the last capture that used them began, Unix time in ns
@@ -148,7 +148,7 @@ func (c *Cache) KeepMaps(key ProcessKey, snap *snapshot.Snapshot, used []Usage, 
 
 // share copies mappings so that equal paths share one string. The strings of a snapshot refer to the whole text of
 // its maps file, which then cannot be freed.
-func (c *Cache) share(maps []procfs.Mapping) []procfs.Mapping {
+func (c *Cache) share(maps []process.Mapping) []process.Mapping {
 	const most = 8192 // paths; a server has some dozens
 	if len(c.paths) > most {
 		clear(c.paths)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind"
 )
 
@@ -22,7 +21,7 @@ func byMapping(a, b Usage) int { return cmp.Compare(a.Mapping, b.Mapping) }
 // Check compares the mappings that a capture uses with the live process.
 type Check struct {
 	PID  int
-	File *procfs.MapsFile // nil: the kernel cannot be asked
+	File *process.MapsFile // nil: the kernel cannot be asked
 	// Before has the mappings that were compared before the stop.
 	Before []Usage
 }
@@ -33,7 +32,7 @@ func NewCheck(pid int) Check {
 		return Check{PID: pid}
 	}
 	defer process.Guard.End(pid)
-	file, err := procfs.OpenMaps(pid)
+	file, err := process.OpenMaps(pid)
 	if err != nil {
 		return Check{PID: pid} // the capture will report the error
 	}
@@ -85,7 +84,7 @@ func (c *Check) lastUsedUnchanged(l *KnownMaps) bool {
 }
 
 // Unchanged compares the mappings that were not compared before the stop.
-func (c *Check) Unchanged(maps []procfs.Mapping, used []Usage) (bool, error) {
+func (c *Check) Unchanged(maps []process.Mapping, used []Usage) (bool, error) {
 	if !process.Guard.Begin(c.PID) {
 		return false, process.ErrUnreachable
 	}
@@ -93,7 +92,7 @@ func (c *Check) Unchanged(maps []procfs.Mapping, used []Usage) (bool, error) {
 	return c.unchangedNow(maps, used)
 }
 
-func (c *Check) unchangedNow(maps []procfs.Mapping, used []Usage) (bool, error) {
+func (c *Check) unchangedNow(maps []process.Mapping, used []Usage) (bool, error) {
 	for _, u := range used {
 		if slices.Contains(c.Before, u) {
 			continue
@@ -107,11 +106,11 @@ func (c *Check) unchangedNow(maps []procfs.Mapping, used []Usage) (bool, error) 
 
 // same compares one mapping with the process's. The same file is not enough: a file that was overwritten keeps its
 // inode, but its build-id changes.
-func (c *Check) same(m *procfs.Mapping, id string) (bool, error) {
+func (c *Check) same(m *process.Mapping, id string) (bool, error) {
 	if m.Path == "[vsyscall]" {
 		return true, nil // it has the same address in every process, and the kernel has no mapping for it
 	}
-	var now procfs.Mapping
+	var now process.Mapping
 	var idNow string
 	var err error
 	if id == "" || m.Inode == 0 {
@@ -120,7 +119,7 @@ func (c *Check) same(m *procfs.Mapping, id string) (bool, error) {
 		now, idNow, err = c.File.ImageAt(m.Start)
 	}
 	switch {
-	case errors.Is(err, procfs.ErrUnmapped):
+	case errors.Is(err, process.ErrUnmapped):
 		return false, nil
 	case err != nil:
 		return false, err
@@ -151,7 +150,7 @@ func (sp *Space) UsedBy(frames []unwind.Frame, used []Usage) []Usage {
 // StillMapped reports, after the stop, whether walks that used cached mappings are correct. If a walk reached the end
 // of the stack or its frame limit (trusted), only the mappings of its frames matter. Another walk may have ended
 // because of a missing mapping, so StillMapped then compares all mappings.
-func (c *Check) StillMapped(maps []procfs.Mapping, used []Usage, trusted bool) (bool, error) {
+func (c *Check) StillMapped(maps []process.Mapping, used []Usage, trusted bool) (bool, error) {
 	if !process.Guard.Begin(c.PID) {
 		return false, process.ErrUnreachable
 	}
@@ -159,17 +158,17 @@ func (c *Check) StillMapped(maps []procfs.Mapping, used []Usage, trusted bool) (
 	if ok, err := c.unchangedNow(maps, used); !ok || err != nil || trusted {
 		return ok, err
 	}
-	now, err := procfs.Maps(c.PID)
+	now, err := process.Maps(c.PID)
 	if err != nil {
 		return false, err
 	}
-	return slices.EqualFunc(maps, now, func(a, b procfs.Mapping) bool { return a.SameMemory(&b) }), nil
+	return slices.EqualFunc(maps, now, func(a, b process.Mapping) bool { return a.SameMemory(&b) }), nil
 }
 
 // StillMappedRetry is StillMapped for a process that may have ended or executed another program meanwhile. After an
 // error it opens the maps file again and repeats the check, because the old file is useless after an exec. If the
 // process still cannot be checked, it returns true only if its maps file could be opened.
-func (c *Check) StillMappedRetry(maps []procfs.Mapping, used []Usage, trusted bool) bool {
+func (c *Check) StillMappedRetry(maps []process.Mapping, used []Usage, trusted bool) bool {
 	for range 2 {
 		if c.File == nil {
 			return false

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
@@ -30,13 +30,13 @@ const (
 // JITProcess has the facts about a process that the search for generated code needs.
 type JITProcess struct {
 	Arch *arch.Arch
-	Maps []procfs.Mapping
+	Maps []process.Mapping
 	// Descriptors returns the addresses of the variables at which lists of registered objects begin.
 	Descriptors func() []uint64
 }
 
 // mapping returns the index of the mapping that contains addr, or -1.
-func (p *JITProcess) mapping(addr uint64) int { return procfs.IndexOf(p.Maps, addr) }
+func (p *JITProcess) mapping(addr uint64) int { return process.IndexOf(p.Maps, addr) }
 
 // JITCode has the descriptions of generated code that are of the same moment as a stack.
 type JITCode struct {
@@ -84,7 +84,7 @@ func (w *JITLocations) Add(o *JITLocations) bool {
 }
 
 // TableAt returns the call frame information for an address in a mapping without a file, or nil if there is none.
-func (g *JITCode) TableAt(p *JITProcess, code *procfs.Mapping, addr uint64) *cfi.Table {
+func (g *JITCode) TableAt(p *JITProcess, code *process.Mapping, addr uint64) *cfi.Table {
 	if code.Inode != 0 || code.Path != "" || g.Disabled {
 		return nil
 	}

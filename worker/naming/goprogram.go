@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/golang"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
@@ -28,7 +28,7 @@ func GoPrograms(sp *Space) ([]GoProgram, error) {
 	var failed error
 	seen := make(map[*symbolize.Module]bool)
 	for i := range sp.Maps {
-		if sp.Maps[i].Perms&procfs.Exec == 0 {
+		if sp.Maps[i].Perms&process.Exec == 0 {
 			continue
 		}
 		f := sp.Resolve(i)
@@ -80,7 +80,7 @@ func newProgram(sp *Space, f symbolize.Placed) (GoProgram, error) {
 		}
 	}
 	for _, s := range img.Segments() {
-		if PermsOf(s.Flags)&procfs.Write == 0 || s.Memsz > maxVariables {
+		if PermsOf(s.Flags)&process.Write == 0 || s.Memsz > maxVariables {
 			continue
 		}
 		data := make([]byte, s.Memsz)
@@ -92,16 +92,16 @@ func newProgram(sp *Space, f symbolize.Placed) (GoProgram, error) {
 }
 
 // PermsOf returns the permissions of a segment.
-func PermsOf(flags elf.ProgFlag) procfs.Perms {
-	var p procfs.Perms
+func PermsOf(flags elf.ProgFlag) process.Perms {
+	var p process.Perms
 	if flags&elf.PF_R != 0 {
-		p |= procfs.Read
+		p |= process.Read
 	}
 	if flags&elf.PF_W != 0 {
-		p |= procfs.Write
+		p |= process.Write
 	}
 	if flags&elf.PF_X != 0 {
-		p |= procfs.Exec
+		p |= process.Exec
 	}
 	return p
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
@@ -76,7 +75,7 @@ type Later struct {
 	startTime uint64
 	// read and maps read the process. Tests replace them.
 	read symbolize.MemoryReader
-	maps func() ([]procfs.Mapping, error)
+	maps func() ([]process.Mapping, error)
 
 	mu       sync.Mutex // of a search
 	searched time.Time
@@ -101,11 +100,11 @@ type laterImage struct {
 	checked atomic.Int64 // when the process last had the section, Unix time in ns
 }
 
-// Of returns an empty Later for a process. StartTime is as in procfs.Stat.
+// Of returns an empty Later for a process. StartTime is as in process.Stat.
 func (s *LaterStore) Of(pid int, startTime uint64) *Later {
 	l := &Later{store: s, pid: pid, startTime: startTime}
 	l.read = symbolize.ProcessMemory(pid)
-	l.maps = func() ([]procfs.Mapping, error) { return procfs.Maps(pid) }
+	l.maps = func() ([]process.Mapping, error) { return process.Maps(pid) }
 	return l
 }
 
@@ -230,7 +229,7 @@ func (l *Later) readImages() (found []*laterImage, compiles bool) {
 	if err != nil {
 		return nil, false
 	}
-	if !slices.ContainsFunc(maps, func(m procfs.Mapping) bool { return anonymousCode(&m) }) {
+	if !slices.ContainsFunc(maps, func(m process.Mapping) bool { return anonymousCode(&m) }) {
 		return nil, LoadsLLVM(maps)
 	}
 	p := JITProcess{Arch: l.store.Arch, Maps: maps}
@@ -263,23 +262,23 @@ func (l *Later) readImages() (found []*laterImage, compiles bool) {
 			return nil, true
 		}
 	}
-	if stat, err := procfs.ReadStat(l.pid); err != nil || stat.StartTime != l.startTime {
+	if stat, err := process.ReadStat(l.pid); err != nil || stat.StartTime != l.startTime {
 		return nil, false
 	}
 	return found, true
 }
 
 // LoadsLLVM reports whether a process has loaded LLVM, or PostgreSQL's module that may contain it.
-func LoadsLLVM(maps []procfs.Mapping) bool {
-	return slices.ContainsFunc(maps, func(m procfs.Mapping) bool {
+func LoadsLLVM(maps []process.Mapping) bool {
+	return slices.ContainsFunc(maps, func(m process.Mapping) bool {
 		name := path.Base(m.Path)
-		return m.Perms&procfs.Exec != 0 && (strings.HasPrefix(name, "libLLVM") || strings.HasPrefix(name, "llvmjit"))
+		return m.Perms&process.Exec != 0 && (strings.HasPrefix(name, "libLLVM") || strings.HasPrefix(name, "llvmjit"))
 	})
 }
 
 // anonymousCode reports whether a mapping has code and no file.
-func anonymousCode(m *procfs.Mapping) bool {
-	return m.Inode == 0 && m.Path == "" && m.Perms&procfs.Exec != 0
+func anonymousCode(m *process.Mapping) bool {
+	return m.Inode == 0 && m.Path == "" && m.Perms&process.Exec != 0
 }
 
 // sections finds the .eh_frame sections in the data of a mapping.
@@ -300,7 +299,7 @@ func (p *JITProcess) sections(start uint64, data []byte, found func(at symbol.JI
 
 // codeOf returns an image with the limits of the code that a table describes; nil if that is not code without a file.
 func (p *JITProcess) codeOf(t *cfi.Table) *laterImage {
-	var code *procfs.Mapping
+	var code *process.Mapping
 	var image *laterImage
 	for f := range t.FDEs {
 		if code == nil {

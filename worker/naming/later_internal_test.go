@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/arch"
 )
 
@@ -61,15 +61,15 @@ func (c *compiler) read(addr uint64, p []byte) (int, error) {
 	return 0, os.ErrInvalid
 }
 
-func (c *compiler) maps() ([]procfs.Mapping, error) {
+func (c *compiler) maps() ([]process.Mapping, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	list := []procfs.Mapping{{
-		Start: 0x8000, End: 0x9000, Perms: procfs.Read | procfs.Exec, Inode: 1, Path: "/usr/lib/libLLVM-14.so.1",
+	list := []process.Mapping{{
+		Start: 0x8000, End: 0x9000, Perms: process.Read | process.Exec, Inode: 1, Path: "/usr/lib/libLLVM-14.so.1",
 	}}
 	if !c.gone {
-		list = append(list, procfs.Mapping{Start: framesAddr, End: framesAddr + pageSize, Perms: procfs.Read},
-			procfs.Mapping{Start: codeAddr, End: codeAddr + pageSize, Perms: procfs.Read | procfs.Exec})
+		list = append(list, process.Mapping{Start: framesAddr, End: framesAddr + pageSize, Perms: process.Read},
+			process.Mapping{Start: codeAddr, End: codeAddr + pageSize, Perms: process.Read | process.Exec})
 	}
 	return list, nil
 }
@@ -77,7 +77,7 @@ func (c *compiler) maps() ([]procfs.Mapping, error) {
 // later reads a compiler as if it were this process.
 func later(t *testing.T, s *LaterStore, c *compiler) *Later {
 	t.Helper()
-	stat, err := procfs.ReadStat(os.Getpid())
+	stat, err := process.ReadStat(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"os"
 	"sync"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/symbol"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
@@ -36,7 +36,7 @@ type perfMap struct {
 // reason.
 func (p *PerfMaps) Read(pid int, warn func(...error)) *symbol.PerfMap {
 	table, err := p.read(pid)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, procfs.ErrGone) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, process.ErrGone) {
 		warn(fmt.Errorf("perf map of process %d: %w", pid, err))
 	}
 	return table
@@ -78,7 +78,7 @@ func (p *PerfMaps) read(pid int) (*symbol.PerfMap, error) {
 // openPerfMap opens the map that a process writes below its own root directory. All users may create files there, so
 // openPerfMap refuses a file of a user other than the process's.
 func openPerfMap(pid int) (*os.File, symbolize.FileID, error) {
-	status, err := procfs.ReadStatus(pid)
+	status, err := process.ReadStatus(pid)
 	if err != nil {
 		return nil, symbolize.FileID{}, err
 	}

@@ -3,7 +3,7 @@ package naming
 import (
 	"encoding/binary"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/symbol"
 	"pg_stat_backtrace/worker/naming/symbolize"
@@ -40,10 +40,12 @@ func (p *JITProcess) searchFrames(memory symbolize.MemoryReader, code int, addr 
 }
 
 // readOnly reports whether a mapping is anonymous memory with only read permission.
-func readOnly(m *procfs.Mapping) bool { return m.Inode == 0 && m.Path == "" && m.Perms == procfs.Read }
+func readOnly(m *process.Mapping) bool {
+	return m.Inode == 0 && m.Path == "" && m.Perms == process.Read
+}
 
 // searchMapping searches a mapping for the start of a section with an entry for the address.
-func (p *JITProcess) searchMapping(start uint64, data []byte, code *procfs.Mapping, addr uint64) (symbol.JITSpan, bool) {
+func (p *JITProcess) searchMapping(start uint64, data []byte, code *process.Mapping, addr uint64) (symbol.JITSpan, bool) {
 	order := p.Arch.Order
 	for off := 0; off+maxCIE <= len(data); off += 8 {
 		rest := data[off:]
@@ -87,7 +89,7 @@ func (p *JITProcess) describes(memory symbolize.MemoryReader, section symbol.JIT
 }
 
 // covers reports whether a table has an entry for the address, and the entry lies inside the code.
-func covers(t *cfi.Table, code *procfs.Mapping, addr uint64) bool {
+func covers(t *cfi.Table, code *process.Mapping, addr uint64) bool {
 	f, err := t.Find(addr)
 	return err == nil && f.Start >= code.Start && f.End <= code.End
 }

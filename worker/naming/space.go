@@ -3,7 +3,7 @@ package naming
 import (
 	"slices"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/symbol"
 	"pg_stat_backtrace/worker/naming/symbolize"
@@ -15,10 +15,10 @@ type Space struct {
 	cache  *Cache
 	key    ProcessKey
 	pid    int
-	Maps   []procfs.Mapping
-	Known  map[procfs.Mapping]symbolize.Placed // images found so far; shared, guarded by cache.mu
-	Memory symbolize.MemoryReader              // of a core file; nil: read the live process
-	live   symbolize.MemoryReader              // of the live process
+	Maps   []process.Mapping
+	Known  map[process.Mapping]symbolize.Placed // images found so far; shared, guarded by cache.mu
+	Memory symbolize.MemoryReader               // of a core file; nil: read the live process
+	live   symbolize.MemoryReader               // of the live process
 
 	// FirstInImage is set during a walk if no earlier walk had its innermost frame in this image.
 	FirstInImage bool
@@ -33,7 +33,7 @@ type Space struct {
 	llvm      *bool           // whether it has loaded LLVM; nil: not examined
 	perf      *symbol.PerfMap // of the process; nil: none, or not read yet
 	perfRead  bool
-	last      *procfs.Mapping // the result of the last Lookup
+	last      *process.Mapping // the result of the last Lookup
 	lastFound symbolize.Placed
 }
 
@@ -84,7 +84,7 @@ func (sp *Space) Frameless(addr uint64) bool {
 	switch i := sp.Mapping(addr); {
 	case sp.inFile(addr) || addr < lowest:
 		return false
-	case i >= 0 && sp.Maps[i].Perms&procfs.Exec != 0:
+	case i >= 0 && sp.Maps[i].Perms&process.Exec != 0:
 		return sp.loadsLLVM()
 	}
 	return sp.samples
@@ -101,8 +101,8 @@ func (sp *Space) loadsLLVM() bool {
 
 // compiles reports whether the process may compile code at run time.
 func (sp *Space) compiles() bool {
-	return sp.loadsLLVM() || slices.ContainsFunc(sp.Maps, func(m procfs.Mapping) bool {
-		return m.Perms&procfs.Exec != 0 && m.Inode == 0 && m.Path == ""
+	return sp.loadsLLVM() || slices.ContainsFunc(sp.Maps, func(m process.Mapping) bool {
+		return m.Perms&process.Exec != 0 && m.Inode == 0 && m.Path == ""
 	})
 }
 
@@ -113,12 +113,12 @@ func (sp *Space) inFile(addr uint64) bool {
 }
 
 // Lookup returns the executable mapping that contains addr, and its image.
-func (sp *Space) Lookup(addr uint64) (*procfs.Mapping, symbolize.Placed, bool) {
+func (sp *Space) Lookup(addr uint64) (*process.Mapping, symbolize.Placed, bool) {
 	if m := sp.last; m != nil && addr >= m.Start && addr < m.End {
 		return m, sp.lastFound, true
 	}
 	i := sp.Mapping(addr)
-	if i < 0 || sp.Maps[i].Perms&procfs.Exec == 0 {
+	if i < 0 || sp.Maps[i].Perms&process.Exec == 0 {
 		return nil, symbolize.Placed{}, false
 	}
 	sp.last, sp.lastFound = &sp.Maps[i], sp.Resolve(i)
@@ -126,7 +126,7 @@ func (sp *Space) Lookup(addr uint64) (*procfs.Mapping, symbolize.Placed, bool) {
 }
 
 // Mapping returns the index of the mapping that contains addr, or -1.
-func (sp *Space) Mapping(addr uint64) int { return procfs.IndexOf(sp.Maps, addr) }
+func (sp *Space) Mapping(addr uint64) int { return process.IndexOf(sp.Maps, addr) }
 
 // AllMapped reports whether all frames lie in mappings. In samples, code compiled at run time needs none.
 func (sp *Space) AllMapped(frames []unwind.Frame) bool {
@@ -141,7 +141,7 @@ func (sp *Space) JIT() *JITProcess {
 // Mapped reports whether the process has readable memory at addr.
 func (sp *Space) Mapped(addr uint64) bool {
 	i := sp.Mapping(addr)
-	return i >= 0 && sp.Maps[i].Perms&procfs.Read != 0
+	return i >= 0 && sp.Maps[i].Perms&process.Read != 0
 }
 
 // Resolve returns the image of a mapping, by its index.
@@ -209,7 +209,7 @@ func (sp *Space) Descriptors() []uint64 {
 	var found []uint64
 	for i := range sp.Maps {
 		m := &sp.Maps[i]
-		if m.Perms&procfs.Exec == 0 || m.Inode == 0 {
+		if m.Perms&process.Exec == 0 || m.Inode == 0 {
 			continue
 		}
 		if f := sp.Resolve(i); f.Module != nil {

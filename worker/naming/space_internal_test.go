@@ -3,7 +3,7 @@ package naming
 import (
 	"testing"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
@@ -14,7 +14,7 @@ func TestLookupsBounded(t *testing.T) {
 	for i := range maxLookups {
 		s.lookups[mappingKey{process: ProcessKey{PID: i}}] = &symbolize.Lazy[symbolize.Placed]{}
 	}
-	sp := s.Open(1, 1, []procfs.Mapping{{Perms: procfs.Exec, Inode: 1, Path: "/lib/slow.so"}})
+	sp := s.Open(1, 1, []process.Mapping{{Perms: process.Exec, Inode: 1, Path: "/lib/slow.so"}})
 	if f := sp.lookUpImage(0); f.Module != nil || sp.Unread != "slow.so" || len(s.lookups) != maxLookups {
 		t.Errorf("%v, %q is unread, %d lookups", f.Module, sp.Unread, len(s.lookups))
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
@@ -112,7 +111,7 @@ func pendingBarrier(c cluster.Cluster) ([]int, error) {
 	if err := read(server.Target.ProcGlobal, pointer[:]); err != nil {
 		return nil, fmt.Errorf("read ProcGlobal: %w", err)
 	}
-	maps, err := procfs.Maps(c.PostmasterPID)
+	maps, err := process.Maps(c.PostmasterPID)
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/naming/backtrace"
@@ -81,9 +80,9 @@ func identify(c cluster.Cluster, req queue.Request) (process.Target, error) {
 	if req.Started == 0 {
 		return target, errNoProcess // there was none
 	}
-	stat, statErr := procfs.ReadStat(c.Local(req.PID))
+	stat, statErr := process.ReadStat(c.Local(req.PID))
 	switch {
-	case errors.Is(statErr, procfs.ErrGone), statErr == nil && process.HasEnded(&stat):
+	case errors.Is(statErr, process.ErrGone), statErr == nil && process.HasEnded(&stat):
 		return target, process.ErrExited
 	case statErr == nil && !started(c, req.Started, stat.StartTime),
 		err == nil && !started(c, req.Started, target.StartTime):

@@ -19,7 +19,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/waitevent"
@@ -139,7 +138,7 @@ func TestFailuresCost(t *testing.T) {
 
 func startOf(t *testing.T, pid int) uint64 {
 	t.Helper()
-	stat, err := procfs.ReadStat(pid)
+	stat, err := process.ReadStat(pid)
 	if err != nil {
 		t.Fatal(err)
 	}

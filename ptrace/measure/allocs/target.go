@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // Function is one of an allocator's functions, and where it is probed.
@@ -38,7 +37,7 @@ type Target struct {
 
 // verify looks for the breakpoint of the first probed function in the process's memory. The kernel reports no error
 // for a file that the process has not mapped.
-func (t *Target) verify(maps []procfs.Mapping) error {
+func (t *Target) verify(maps []process.Mapping) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(t.File.Fd()), &st); err != nil {
 		return fmt.Errorf("look at %s: %w", t.File.Name(), err)
@@ -46,7 +45,7 @@ func (t *Target) verify(maps []procfs.Mapping) error {
 	f := &t.Functions[0]
 	for i := range maps {
 		m := &maps[i]
-		if m.Inode != st.Ino || m.Perms&procfs.Exec == 0 || f.Offset < m.Offset || f.Offset-m.Offset >= m.End-m.Start {
+		if m.Inode != st.Ino || m.Perms&process.Exec == 0 || f.Offset < m.Offset || f.Offset-m.Offset >= m.End-m.Start {
 			continue
 		}
 		var code [1]byte
@@ -64,10 +63,10 @@ func (t *Target) verify(maps []procfs.Mapping) error {
 const breakpoint = 0xcc
 
 // codeRanges returns where a process has code.
-func codeRanges(maps []procfs.Mapping) (ranges []Range) {
+func codeRanges(maps []process.Mapping) (ranges []Range) {
 	for i := range maps {
 		m := &maps[i]
-		if m.Perms&procfs.Exec == 0 || m.Path == "[vsyscall]" {
+		if m.Perms&process.Exec == 0 || m.Path == "[vsyscall]" {
 			continue
 		}
 		if last := len(ranges) - 1; last >= 0 && ranges[last].End == m.Start {

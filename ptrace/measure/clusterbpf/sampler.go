@@ -54,7 +54,7 @@ type Options struct {
 	// once in StackSpacing.
 	Switches                  bool
 	StackPeriod, StackSpacing time.Duration
-	// Chosen are the processes to sample, by process id: the start time of each as in procfs.Stat. The postmaster can be
+	// Chosen are the processes to sample, by process id: the start time of each as in process.Stat. The postmaster can be
 	// one of them. Nil means all processes of the server, without the postmaster.
 	Chosen map[int]uint64
 	// Processes is the number of processes that the server can have.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // Cost is the processor time of a process for one hit, without the copy of a stack.
@@ -264,7 +263,7 @@ func (b *budget) processorTimes(others map[tableKey]uint64) (map[int]time.Durati
 	}
 	out := make(map[int]time.Duration, len(pids))
 	read := func(pid int) {
-		stat, err := procfs.ReadStat(pid)
+		stat, err := process.ReadStat(pid)
 		if err != nil || process.HasEnded(&stat) {
 			return
 		}

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 //go:noescape
@@ -51,11 +51,11 @@ func Calibrate() (c Cost, err error) {
 // that calibrates, so the bytes are those of the file.
 func loopOffset() (uint64, error) {
 	address := uint64(uintptr(addressOfPasses()))
-	maps, err := procfs.Maps(os.Getpid())
+	maps, err := process.Maps(os.Getpid())
 	if err != nil {
 		return 0, err
 	}
-	i := slices.IndexFunc(maps, func(m procfs.Mapping) bool { return address >= m.Start && address < m.End })
+	i := slices.IndexFunc(maps, func(m process.Mapping) bool { return address >= m.Start && address < m.End })
 	if i < 0 {
 		return 0, errors.New("the code of the loop that is measured is not mapped")
 	}

@@ -15,7 +15,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/bpf"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // ErrEnded means that all processes that were to be traced have ended.
@@ -431,7 +430,7 @@ func (s *Session) processes() ([]int, error) {
 	if s.options.Postmaster == 0 {
 		return s.options.PIDs, nil
 	}
-	children, err := procfs.Children(s.options.Postmaster)
+	children, err := process.Children(s.options.Postmaster)
 	if err != nil {
 		return nil, fmt.Errorf("list the children of process %d: %w", s.options.Postmaster, err)
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // TraceAll has the programs report every wait of all processes, or ends that.
@@ -54,7 +53,7 @@ func (p *programs) ProbeExecutor(pid int, on bool) error {
 	}
 	p.probes[pid] = probe{l, started}
 	if now, err := startOf(pid); err != nil || now != started {
-		return errors.Join(fmt.Errorf("%w: process %d has ended", procfs.ErrGone, pid), p.endProbe(pid))
+		return errors.Join(fmt.Errorf("%w: process %d has ended", process.ErrGone, pid), p.endProbe(pid))
 	}
 	return nil
 }
@@ -81,18 +80,18 @@ func (p *programs) EndProbesOfEnded(now time.Time) error {
 	var all error
 	for pid, one := range p.probes {
 		started, err := startOf(pid)
-		if errors.Is(err, procfs.ErrGone) || err == nil && started != one.started {
+		if errors.Is(err, process.ErrGone) || err == nil && started != one.started {
 			all = errors.Join(all, p.endProbe(pid))
 		}
 	}
 	return all
 }
 
-// startOf returns the start time of a process. The error wraps procfs.ErrGone if the process has ended.
+// startOf returns the start time of a process. The error wraps process.ErrGone if the process has ended.
 func startOf(pid int) (uint64, error) {
-	stat, err := procfs.ReadStat(pid)
+	stat, err := process.ReadStat(pid)
 	if err == nil && process.HasEnded(&stat) {
-		err = fmt.Errorf("%w: process %d", procfs.ErrGone, pid)
+		err = fmt.Errorf("%w: process %d", process.ErrGone, pid)
 	}
 	return stat.StartTime, err
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // executorPrograms loads programs for children of this process. Two functions stand for the executor.
@@ -116,7 +116,7 @@ func TestProbeOffAfterProcess(t *testing.T) {
 	if err := p.ProbeExecutor(pid, false); err != nil || len(p.probes) != 0 {
 		t.Errorf("%d probes, %v", len(p.probes), err)
 	}
-	if err := p.ProbeExecutor(pid, true); !errors.Is(err, procfs.ErrGone) || len(p.probes) != 0 {
+	if err := p.ProbeExecutor(pid, true); !errors.Is(err, process.ErrGone) || len(p.probes) != 0 {
 		t.Errorf("a probe of an ended process: %d probes, %v", len(p.probes), err)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/observe"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // kernel reads the figures of programs in the kernel.
@@ -98,7 +98,7 @@ func (k *kernel) attach() error {
 		event uint32
 	}
 	since := monotonic()
-	children, err := procfs.Children(k.procs.Postmaster)
+	children, err := process.Children(k.procs.Postmaster)
 	if err != nil {
 		return fmt.Errorf("list the server's processes: %w", err)
 	}

@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // Server says where a server's variables are. Addresses are alike in the postmaster and its children.
@@ -63,7 +62,7 @@ const maxProcs = 1 << 19
 
 // findProcs reads where the array is, and verifies the layout with the processes that there are.
 func findProcs(s *Server) (*procs, error) {
-	stat, err := procfs.ReadStat(s.Postmaster)
+	stat, err := process.ReadStat(s.Postmaster)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrServerGone, err)
 	}
@@ -79,7 +78,7 @@ func findProcs(s *Server) (*procs, error) {
 
 // readMemory finds the mapping of the array.
 func (p *procs) readMemory() ([3]uint64, error) {
-	maps, err := procfs.Maps(p.Postmaster)
+	maps, err := process.Maps(p.Postmaster)
 	if err != nil {
 		return [3]uint64{}, fmt.Errorf("%w: %w", ErrServerGone, err)
 	}
@@ -118,7 +117,7 @@ func (p *procs) read() (first uint64, count int, err error) {
 // alive returns ErrServerGone unless the server that was found still uses the same memory. A server whose memory cannot
 // be read at the moment has not ended.
 func (p *procs) alive() error {
-	stat, err := procfs.ReadStat(p.Postmaster)
+	stat, err := process.ReadStat(p.Postmaster)
 	if err != nil || stat.StartTime != p.start || process.HasEnded(&stat) {
 		return ErrServerGone
 	}
@@ -145,7 +144,7 @@ func (p *procs) verify() error {
 	differ := false
 	for range tries {
 		var err error
-		if children, err = procfs.Children(p.Postmaster); err != nil {
+		if children, err = process.Children(p.Postmaster); err != nil {
 			return fmt.Errorf("list the server's processes: %w", err)
 		}
 		right, wrong := 0, 0

@@ -12,7 +12,6 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
 )
@@ -155,12 +154,12 @@ func (p *watched) end(began time.Time) {
 // leftBehind returns the threads of a process that are stopped or traced. Other programs could have stopped them, but
 // should not do so here.
 func leftBehind(pid int) (left []string) {
-	tids, err := procfs.Threads(pid)
+	tids, err := process.Threads(pid)
 	if err != nil {
 		return nil
 	}
 	for _, tid := range tids {
-		status, err := procfs.ReadTaskStatus(pid, tid)
+		status, err := process.ReadTaskStatus(pid, tid)
 		if err == nil && (status.TracerPID != 0 || status.State == 'T' || status.State == 't') {
 			left = append(left, fmt.Sprintf("thread %d (%s): state %c, tracer %d",
 				tid, status.Name, status.State, status.TracerPID))

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 )
 
@@ -65,12 +65,12 @@ func (w *watch) server(ctx context.Context, dir string) {
 			}
 			w.add(ctx, postmaster, 0, user)
 		}
-		children, err := procfs.Children(postmaster.pid)
+		children, err := process.Children(postmaster.pid)
 		if err != nil {
 			continue // it has just ended
 		}
 		for _, pid := range children {
-			if stat, err := procfs.ReadStat(pid); err == nil && stat.PPID == postmaster.pid && stat.State != 'Z' {
+			if stat, err := process.ReadStat(pid); err == nil && stat.PPID == postmaster.pid && stat.State != 'Z' {
 				w.add(ctx, identity{pid, stat.StartTime}, postmaster.pid, user)
 			}
 		}
@@ -94,7 +94,7 @@ func lives(id identity) bool {
 	if id.pid == 0 {
 		return false
 	}
-	stat, err := procfs.ReadStat(id.pid)
+	stat, err := process.ReadStat(id.pid)
 	return err == nil && stat.StartTime == id.start && stat.State != 'Z'
 }
 
@@ -111,11 +111,11 @@ func findPostmaster(dir string) (identity, int) {
 	}
 	here, err1 := os.Stat(dir)
 	there, err2 := os.Stat("/proc/" + strconv.Itoa(pid) + "/cwd")
-	stat, err3 := procfs.ReadStat(pid)
+	stat, err3 := process.ReadStat(pid)
 	if err1 != nil || err2 != nil || err3 != nil || !os.SameFile(here, there) || stat.State == 'Z' {
 		return identity{}, -1
 	}
-	status, err := procfs.ReadStatus(pid)
+	status, err := process.ReadStatus(pid)
 	if err != nil {
 		return identity{}, -1
 	}

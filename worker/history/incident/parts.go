@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/measure/runningplan"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -121,7 +121,7 @@ func (i *Incident) addMemory(ctx context.Context, src *Source, m *moment.Moment)
 			i.missing("memory", fmt.Errorf("only %d of %d processes were read", j, len(m.Sessions)))
 			break
 		}
-		if st, err := procfs.ReadStatus(s.PID); err == nil {
+		if st, err := process.ReadStatus(s.PID); err == nil {
 			pid := int32(s.ServerPID)
 			local[pid] = s.PID
 			i.Memory = append(i.Memory, ProcessMemory{PID: pid, Type: s.Type, Anonymous: st.Anonymous, Swapped: st.Swapped})

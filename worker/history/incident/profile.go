@@ -12,7 +12,7 @@ import (
 	"github.com/google/pprof/profile"
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/history/recorder"
 	"pg_stat_backtrace/worker/measure/clusterprofile"
 	"pg_stat_backtrace/worker/moment"
@@ -258,7 +258,7 @@ func (p *Profile) look(ctx context.Context, src *Source, first []int32, m *momen
 			k = &sampled{}
 		}
 		present[s.PID] = k
-		st, err := procfs.ReadStatus(s.PID)
+		st, err := process.ReadStatus(s.PID)
 		if err != nil {
 			continue
 		}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/moment"
@@ -53,7 +53,7 @@ func (r *Recorder) checkpointing(c *moment.Session, s *seen) rules.Checkpointing
 	busy := slices.ContainsFunc(s.rows, func(row store.Row) bool {
 		return !row.Ended && (row.PID == int32(c.ServerPID) || row.WaitType == "IPC" && strings.HasPrefix(row.WaitEvent, "Checkpoint"))
 	})
-	st, err := procfs.ReadStatus(c.PID)
+	st, err := process.ReadStatus(c.PID)
 	if !busy || err != nil {
 		return rules.Checkpointing{}
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -105,7 +105,7 @@ func suspend(t *testing.T, pid int) (resume func()) {
 	resume = sync.OnceFunc(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
 	t.Cleanup(resume)
 	pgtest.Wait(t, "a stopped process", func() bool {
-		st, err := procfs.ReadStatus(pid)
+		st, err := process.ReadStatus(pid)
 		return err == nil && st.State == 'T'
 	})
 	return resume
@@ -162,7 +162,7 @@ func TestCheckpointOfServer(t *testing.T) {
 		_, stop := query(t, s, begin)
 		defer stop()
 		switches := func() uint64 {
-			st, err := procfs.ReadStatus(pid)
+			st, err := process.ReadStatus(pid)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/history/rules"
 )
 
@@ -51,7 +51,7 @@ func (s *statuses) read(id identity, pid int) (rules.Proc, bool) {
 		return k.proc, true
 	}
 	k.slices = 0
-	st, err := procfs.ReadStatus(pid)
+	st, err := process.ReadStatus(pid)
 	if err != nil {
 		return rules.Proc{}, false
 	}

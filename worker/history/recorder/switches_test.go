@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // TestStatuses compares the kept status of a process that sleeps with /proc, also after it has run. No descriptor stays.
@@ -37,14 +37,14 @@ func TestStatuses(t *testing.T) {
 		}
 		// asleep again, and with the same figures before and after
 		pgtest.Wait(t, "a process that sleeps", func() bool {
-			before, err := procfs.ReadStatus(pid)
+			before, err := process.ReadStatus(pid)
 			if err != nil {
 				t.Fatal(err)
 			}
 			got, ok := s.read(id, pid)
 			again := s.known[id].slices
 			same, _ := s.read(id, pid)
-			after, err := procfs.ReadStatus(pid)
+			after, err := process.ReadStatus(pid)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // Open opens a regular file for reading. If the path leads through the root or working directory of a process, it is
@@ -169,7 +169,7 @@ func ofFolder(fd int) (User, error) {
 	if err != nil {
 		return User{}, err
 	}
-	status, err := procfs.ParseStatus(string(text))
+	status, err := process.ParseStatus(string(text))
 	if err != nil {
 		return User{}, err
 	}

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // User has the ids with which the kernel checks access to files. The zero value has the ids of this process. Other ids
@@ -45,7 +45,7 @@ func OfProcess(pid int) (User, error) {
 	if os.Geteuid() != 0 {
 		return User{}, nil
 	}
-	status, err := procfs.ReadStatus(pid)
+	status, err := process.ReadStatus(pid)
 	if err != nil {
 		return User{}, err
 	}
@@ -54,7 +54,7 @@ func OfProcess(pid int) (User, error) {
 
 // OfStatus is OfProcess for a status that was read before. If a program with set-user-ID or set-group-ID has changed
 // its ids, the ids of its caller count: the caller chose its files.
-func OfStatus(status procfs.Status) User {
+func OfStatus(status process.Status) User {
 	const realID, effectiveID = 0, 1
 	uid, gid := status.UID[realID], status.GID[realID]
 	if uid == 0 {

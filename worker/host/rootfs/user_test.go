@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 const (
@@ -52,8 +52,8 @@ func put(t *testing.T, path, text string, uid, gid int, mode os.FileMode) {
 	}
 }
 
-// process starts a process of a user, which works in the folder.
-func process(t *testing.T, dir string, credential *syscall.Credential) int {
+// processOf starts a process of a user, which works in the folder.
+func processOf(t *testing.T, dir string, credential *syscall.Credential) int {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/bin/cat")
 	cmd.Dir = dir
@@ -91,7 +91,7 @@ func TestRightsOfProcess(t *testing.T) {
 	if err := os.Symlink(dir+"/root's", dir+"/secret"); err != nil {
 		t.Fatal(err)
 	}
-	pid := process(t, dir, &syscall.Credential{Uid: stranger, Gid: stranger, Groups: []uint32{theGroup}})
+	pid := processOf(t, dir, &syscall.Credential{Uid: stranger, Gid: stranger, Groups: []uint32{theGroup}})
 	for name, readable := range map[string]bool{
 		"open": true, "own": true, "group's": true, "root's": false, "other group's": false, "closed/open": false,
 		"link": false, "secret": false,
@@ -159,7 +159,7 @@ func TestKinds(t *testing.T) {
 		t.Skip(err)
 	}
 	opened := watch(t, dir)
-	pid := process(t, dir, &syscall.Credential{Uid: stranger, Gid: stranger})
+	pid := processOf(t, dir, &syscall.Credential{Uid: stranger, Gid: stranger})
 	for _, name := range []string{"device", "pipe", "folder", "link"} {
 		for _, path := range []string{filepath.Join(dir, name), fmt.Sprintf("/proc/%d/root%s/%s", pid, dir, name)} {
 			for how, open := range map[string]func() error{
@@ -190,7 +190,7 @@ func TestKinds(t *testing.T) {
 // the user's ids, the kernel shows files of /proc that it does not show to that user.
 func TestFilesOfKernel(t *testing.T) {
 	dir := folder(t)
-	pid := process(t, dir, &syscall.Credential{Uid: stranger, Gid: stranger})
+	pid := processOf(t, dir, &syscall.Credential{Uid: stranger, Gid: stranger})
 	for name, target := range map[string]string{
 		"maps": "/proc/1/maps", "version": "/proc/version", "sys": "/sys/kernel/mm/transparent_hugepage/enabled",
 	} {
@@ -279,14 +279,14 @@ func TestCallerOfSetID(t *testing.T) {
 		{0x1000, 0x2000, 1, 2},
 		{0x2001, 0x2001, 1, 1},
 	} {
-		u := OfStatus(procfs.Status{
+		u := OfStatus(process.Status{
 			UID: [4]int{test.uid & 0xf, test.uid >> 12}, GID: [4]int{test.gid & 0xf, test.gid >> 12},
 		})
 		if !u.set || u.uid != test.wantUID || u.gid != test.wantGID {
 			t.Errorf("%x: %+v", test.uid, u)
 		}
 	}
-	if u := OfStatus(procfs.Status{}); u.set {
+	if u := OfStatus(process.Status{}); u.set {
 		t.Errorf("root: %+v", u)
 	}
 }
@@ -296,7 +296,7 @@ func TestThreadsKeepNoIDs(t *testing.T) {
 	dir := folder(t)
 	put(t, dir+"/own", "x", stranger, 0, 0o400)
 	u := User{uid: stranger, gid: theGroup, groups: []int{theGroup, another}, set: true}
-	own, err := procfs.ReadStatus(os.Getpid())
+	own, err := process.ReadStatus(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +307,7 @@ func TestThreadsKeepNoIDs(t *testing.T) {
 			var failed error
 			for range 50 {
 				failed = errors.Join(failed, closing(u.Open(dir+"/own")), u.Do(func() error {
-					status, err := procfs.ReadTaskStatus(os.Getpid(), unix.Gettid())
+					status, err := process.ReadTaskStatus(os.Getpid(), unix.Gettid())
 					if err == nil && (status.UID[3] != stranger || status.GID[3] != theGroup ||
 						!slices.Equal(status.Groups, u.groups)) {
 						err = fmt.Errorf("%+v", status)
@@ -334,14 +334,14 @@ func TestThreadsKeepNoIDs(t *testing.T) {
 }
 
 // foreign reports whether a thread has other ids or capabilities.
-func foreign(t *testing.T, own procfs.Status) bool {
+func foreign(t *testing.T, own process.Status) bool {
 	t.Helper()
-	threads, err := procfs.Threads(os.Getpid())
+	threads, err := process.Threads(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, tid := range threads {
-		status, err := procfs.ReadTaskStatus(os.Getpid(), tid)
+		status, err := process.ReadTaskStatus(os.Getpid(), tid)
 		if err == nil && (status.UID != own.UID || status.GID != own.GID || !slices.Equal(status.Groups, own.Groups) ||
 			status.CapEff != own.CapEff) {
 			return true

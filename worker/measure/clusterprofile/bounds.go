@@ -4,7 +4,7 @@ import (
 	"slices"
 	"unsafe"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 )
 
@@ -100,7 +100,7 @@ func (c *collector) share(of waitKey, w *waitTime, key stackKey) *weight {
 }
 
 // roomFor reports whether there is room for the mappings of another process, and counts them.
-func (c *collector) roomFor(maps []procfs.Mapping) bool {
+func (c *collector) roomFor(maps []process.Mapping) bool {
 	n := 0
 	for i := range maps {
 		n += int(unsafe.Sizeof(maps[i])) + len(maps[i].Path)

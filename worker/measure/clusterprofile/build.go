@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/pprof/profile"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/render"
@@ -21,7 +21,7 @@ import (
 type builder struct {
 	collector *collector
 	profile   *profile.Profile
-	mappings  map[procfs.Mapping]*profile.Mapping
+	mappings  map[process.Mapping]*profile.Mapping
 	functions map[functionKey]*profile.Function
 	locations map[locationKey]*profile.Location
 	// whole are the locations of each stack.
@@ -55,7 +55,7 @@ func (c *collector) profile(ctx context.Context) *profile.Profile {
 	c.completeNames(ctx)
 	c.stacks.Complete(c.spaces)
 	b := &builder{
-		collector: c, mappings: make(map[procfs.Mapping]*profile.Mapping), functions: make(map[functionKey]*profile.Function),
+		collector: c, mappings: make(map[process.Mapping]*profile.Mapping), functions: make(map[functionKey]*profile.Function),
 		locations: make(map[locationKey]*profile.Location), whole: make(map[*backtrace.Thread][]*profile.Location),
 		labels: make(map[labels]map[string][]string), phrases: make(map[phraseKey]string),
 		profile: &profile.Profile{
@@ -391,7 +391,7 @@ func (b *builder) function(name, file string) *profile.Function {
 // mapping returns the mapping that a frame lies in; nil if there is none.
 func (b *builder) mapping(space *capture.StackSpace, f *backtrace.Frame) *profile.Mapping {
 	at := f.Address
-	i, ok := slices.BinarySearchFunc(space.Maps, at, func(m procfs.Mapping, at uint64) int {
+	i, ok := slices.BinarySearchFunc(space.Maps, at, func(m process.Mapping, at uint64) int {
 		switch {
 		case at < m.Start:
 			return 1

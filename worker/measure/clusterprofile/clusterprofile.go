@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/measure/clusterbpf"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host/buildcache"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -141,7 +141,7 @@ func newCollectorOf(o *Options, s *server) (*collector, error) {
 		users: make(map[uint32]string), unreachable: make(map[int]bool),
 		summary: Summary{Mode: o.Mode, Rate: o.Rate, Server: server.String()},
 	}
-	maps, err := procfs.Maps(server.PostmasterPID)
+	maps, err := process.Maps(server.PostmasterPID)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrServerGone, err)
 	}
@@ -251,7 +251,7 @@ func (c *collector) seed() error {
 // living returns the processes to sample that live now.
 func (c *collector) living() ([]int, error) {
 	if c.options.Processes == nil {
-		return procfs.Children(c.server.cluster.PostmasterPID)
+		return process.Children(c.server.cluster.PostmasterPID)
 	}
 	var pids []int
 	for _, id := range c.options.Processes {

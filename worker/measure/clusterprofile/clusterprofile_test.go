@@ -18,7 +18,7 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/measure/clusterbpf"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Run(m)) }
@@ -62,7 +62,7 @@ func TestEndedProcessIsNoSleeper(t *testing.T) {
 	defer func() { _ = syscall.Kill(server.PostmasterPID(), syscall.SIGCONT) }()
 	_ = conn.Close(t.Context())
 	pgtest.Wait(t, "the session's end", func() bool {
-		stat, err := procfs.ReadStat(pid)
+		stat, err := process.ReadStat(pid)
 		return err == nil && stat.State == 'Z'
 	})
 	const took = 300 * time.Millisecond

@@ -7,7 +7,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/clusterbpf"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
@@ -254,22 +253,22 @@ func (c *collector) readSpace(p *profiledProcess) bool {
 		return false
 	}
 	p.read = time.Now()
-	stat, err := procfs.ReadStat(p.pid)
-	if err != nil || p.started != 0 && stat.StartTime != procfs.StartTicks(p.started) {
+	stat, err := process.ReadStat(p.pid)
+	if err != nil || p.started != 0 && stat.StartTime != process.StartTicks(p.started) {
 		return false
 	}
-	var maps []procfs.Mapping
+	var maps []process.Mapping
 	if c.unreachable[p.pid] {
 		return false
 	}
-	if !process.WithTimeout(p.pid, func() { maps, err = procfs.Maps(p.pid) }, func() {}) {
+	if !process.WithTimeout(p.pid, func() { maps, err = process.Maps(p.pid) }, func() {}) {
 		c.unreachable[p.pid] = true
 		return false
 	}
 	if err != nil || len(maps) == 0 {
 		return false
 	}
-	if p.space != nil && slices.EqualFunc(p.space.Maps, maps, func(a, b procfs.Mapping) bool { return a.SameMemory(&b) }) {
+	if p.space != nil && slices.EqualFunc(p.space.Maps, maps, func(a, b process.Mapping) bool { return a.SameMemory(&b) }) {
 		return false
 	}
 	if !c.roomFor(maps) {
@@ -375,7 +374,7 @@ func (c *collector) finishProcess(now *clusterbpf.Process, end uint64) {
 
 // runs reports whether a process has a processor or waits for one.
 func runs(pid int) bool {
-	stat, err := procfs.ReadStat(pid)
+	stat, err := process.ReadStat(pid)
 	return err == nil && stat.State == 'R'
 }
 
@@ -409,7 +408,7 @@ func (c *collector) finishClock() {
 	for _, p := range c.processes {
 		p.on = c.period(p.samples)
 		c.summary.CPU += p.on
-		stat, err := procfs.ReadStat(p.pid)
+		stat, err := process.ReadStat(p.pid)
 		p.ended = p.ended || err != nil || process.HasEnded(&stat) || stat.PPID != c.server.cluster.PostmasterPID
 		c.countProcess(p)
 	}

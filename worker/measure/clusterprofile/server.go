@@ -10,7 +10,6 @@ import (
 	"pg_stat_backtrace/ptrace/measure/clusterbpf"
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/layout"
@@ -94,7 +93,7 @@ func readWord(pid int, address uint64) (uint64, error) {
 // seed describes a process that lives already, as far as its memory can be read. Answers is false if the kernel does
 // not return from reading its memory in time.
 func (s *server) seed(pid int) (p clusterbpf.Process, lives, answers bool) {
-	stat, err := procfs.ReadStat(pid)
+	stat, err := process.ReadStat(pid)
 	if err != nil || process.HasEnded(&stat) || s.isForeign(pid) {
 		return clusterbpf.Process{}, false, true
 	}

@@ -21,7 +21,6 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/measure/clusterbpf"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
@@ -340,7 +339,7 @@ func TestStacksEqualCaptures(t *testing.T) {
 	pids := []int{int(sleeper.PgConn().PID()), int(admin.PgConn().PID())}
 	for _, pid := range pids { // the answer to the last statement can still be on its way
 		pgtest.Wait(t, "a session at rest", func() bool {
-			stat, err := procfs.ReadStat(pid)
+			stat, err := process.ReadStat(pid)
 			return err == nil && stat.State == 'S'
 		})
 	}

@@ -5,7 +5,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/probe"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
@@ -33,7 +32,7 @@ type stacks struct {
 // spaceKey identifies a process.
 type spaceKey struct {
 	pid       int
-	startTime uint64 // as in procfs.Stat
+	startTime uint64 // as in process.Stat
 }
 
 func newStacks(c *capture.Capturer, o *Options) *stacks {
@@ -94,11 +93,11 @@ func (s *stacks) inherited() *capture.StackSpace {
 	if s.postmaster == 0 {
 		return nil
 	}
-	stat, err := procfs.ReadStat(s.postmaster)
+	stat, err := process.ReadStat(s.postmaster)
 	if err != nil {
 		return nil
 	}
-	maps, err := procfs.Maps(s.postmaster)
+	maps, err := process.Maps(s.postmaster)
 	if err != nil {
 		return nil
 	}
@@ -108,7 +107,7 @@ func (s *stacks) inherited() *capture.StackSpace {
 // of unwinds and names the stack of a hit. Equal stacks give the same result, as long as shared is not full. It returns
 // nil if the process ended before its mappings were read.
 func (s *stacks) of(h *probe.Hit) *backtrace.Thread {
-	sp := s.space(h.Process.PID, procfs.StartTicks(h.Process.Started))
+	sp := s.space(h.Process.PID, process.StartTicks(h.Process.Started))
 	if sp == nil {
 		return nil
 	}

@@ -13,7 +13,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/probe"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
@@ -92,7 +91,7 @@ type site struct {
 func New(c *capture.Capturer, o Options) (*Tracer, error) {
 	pids := slices.Clone(o.PIDs)
 	if o.Postmaster != 0 {
-		children, _ := procfs.Children(o.Postmaster)
+		children, _ := process.Children(o.Postmaster)
 		pids = append([]int{o.Postmaster}, children...)
 	}
 	if len(pids) == 0 {
@@ -333,7 +332,7 @@ func (t *Tracer) Others() int {
 	if t.options.Postmaster == 0 {
 		return 0
 	}
-	pids, err := procfs.Processes()
+	pids, err := process.Processes()
 	if err != nil {
 		return 0
 	}
@@ -366,7 +365,7 @@ func (t *Tracer) Attach(cost probe.Cost) (err error) {
 	}
 	t.stacks = newStacks(t.capturer, &t.options)
 	for _, pid := range t.finder.pids {
-		if stat, err := procfs.ReadStat(pid); err == nil {
+		if stat, err := process.ReadStat(pid); err == nil {
 			t.stacks.space(pid, stat.StartTime) // now, because the process may end
 		}
 	}

@@ -21,7 +21,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/allocs"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
@@ -126,7 +125,7 @@ func tryDuring(t testing.TB, pid int, o allocs.Options, work func()) (*Report, e
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	worked, began := make(chan struct{}), false
-	stat, err := procfs.ReadStat(pid)
+	stat, err := process.ReadStat(pid)
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +281,7 @@ func TestSlowNamesDoNotDelayChecks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	stat, err := procfs.ReadStat(p.pid())
+	stat, err := process.ReadStat(p.pid())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -481,7 +480,7 @@ func codeAtMalloc(t *testing.T, pid int) byte {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	maps, err := procfs.Maps(pid)
+	maps, err := process.Maps(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -491,7 +490,7 @@ func codeAtMalloc(t *testing.T, pid int) byte {
 	}
 	offset := a.target.Functions[0].Offset
 	for _, m := range maps {
-		if m.Inode == st.Ino && m.Perms&procfs.Exec != 0 && offset >= m.Offset && offset-m.Offset < m.End-m.Start {
+		if m.Inode == st.Ino && m.Perms&process.Exec != 0 && offset >= m.Offset && offset-m.Offset < m.End-m.Start {
 			var code [1]byte
 			if _, err := process.ReadMemory(pid, m.Start+offset-m.Offset, code[:]); err != nil {
 				t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/measure/allocs"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/host/rootfs"
 )
@@ -76,7 +76,7 @@ func (a *Allocator) Stepped() (names []string) {
 // image is a mapped ELF file with code.
 type image struct {
 	path    string // as the process knows it
-	code    procfs.Mapping
+	code    process.Mapping
 	program bool // the process executes it
 	file    *os.File
 	elf     *elfimage.Image
@@ -86,7 +86,7 @@ type image struct {
 // Locate finds the allocator of a process: the functions that its calls of malloc lead to. The caller closes it. The
 // error wraps ErrNoAllocator, fs.ErrPermission or fs.ErrNotExist.
 func Locate(pid int) (*Allocator, error) {
-	maps, err := procfs.Maps(pid)
+	maps, err := process.Maps(pid)
 	if err != nil {
 		return nil, err
 	}
@@ -137,13 +137,13 @@ func (m *image) rank() int {
 }
 
 // openImages opens the files with code that a process has mapped, and reads the symbols of allocators.
-func openImages(pid int, maps []procfs.Mapping) (images []*image, err error) {
+func openImages(pid int, maps []process.Mapping) (images []*image, err error) {
 	exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	exe = strings.TrimSuffix(exe, " (deleted)")
 	var refused error
 	for i := range maps {
 		m := &maps[i]
-		if m.Perms&procfs.Exec == 0 || m.Inode == 0 ||
+		if m.Perms&process.Exec == 0 || m.Inode == 0 ||
 			slices.ContainsFunc(images, func(other *image) bool { return other.code.Inode == m.Inode }) {
 			continue
 		}

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"pg_stat_backtrace/ptrace/measure/waits"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/layout"
 	"pg_stat_backtrace/worker/pg/levels"
@@ -92,7 +92,7 @@ func serverPID(c cluster.Cluster) func(int) int {
 		return nil
 	}
 	return func(pid int) int {
-		status, err := procfs.ReadStatus(pid)
+		status, err := process.ReadStatus(pid)
 		if err != nil || len(status.NSPID) == 0 {
 			return 0
 		}

@@ -11,7 +11,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // Bounds of the records that are kept: of a process, and of all of them.
@@ -137,7 +136,7 @@ func beganAt(pid int) time.Time {
 	if ticks == 0 || unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil {
 		return time.Time{}
 	}
-	age := time.Duration(boot.Nano()) - procfs.SinceBoot(ticks)
+	age := time.Duration(boot.Nano()) - process.SinceBoot(ticks)
 	return time.Now().Add(-age - tolerance)
 }
 

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/host/rootfs"
 )
@@ -19,7 +19,7 @@ type Candidate string
 
 // candidates lists the paths, beginning with the path that needs the fewest privileges. All paths start at the
 // process's own root. For a process in a container or a chroot they lead to the container's files, not the host's.
-func candidates(pid int, base, m *procfs.Mapping) []Candidate {
+func candidates(pid int, base, m *process.Mapping) []Candidate {
 	if base.Deleted {
 		return links(pid, base, m)
 	}
@@ -28,7 +28,7 @@ func candidates(pid int, base, m *procfs.Mapping) []Candidate {
 }
 
 // links lists the links of the kernel to the mapped file.
-func links(pid int, base, m *procfs.Mapping) []Candidate {
+func links(pid int, base, m *process.Mapping) []Candidate {
 	proc := ProcFolder(pid)
 	var list []Candidate
 	if exe, err := os.Readlink(proc + "/exe"); err == nil &&
@@ -45,7 +45,7 @@ func ProcFolder(pid int) string {
 	if _, err := os.Readlink(own + "/root"); err == nil {
 		return own
 	}
-	if tid := procfs.LiveThread(pid); tid != pid {
+	if tid := process.LiveThread(pid); tid != pid {
 		return fmt.Sprintf("%s/task/%d", own, tid)
 	}
 	return own
@@ -146,12 +146,12 @@ func identify(f *os.File) (FileID, error) {
 }
 
 // matches reports whether the file is the mapped one.
-func (id FileID) matches(m *procfs.Mapping) bool {
+func (id FileID) matches(m *process.Mapping) bool {
 	return isMapped(m, id.dev, id.ino)
 }
 
 // isMapped reports whether a device and an inode are the mapped file's.
-func isMapped(m *procfs.Mapping, device, inode uint64) bool {
+func isMapped(m *process.Mapping, device, inode uint64) bool {
 	return inode == m.Inode && devMajor(device) == m.Major && devMinor(device) == m.Minor
 }
 

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/selfnames"
@@ -25,20 +25,20 @@ type Loaded struct {
 	// PID is the process, as the mappings were read.
 	PID int
 
-	mapping, base procfs.Mapping
-	moved         []procfs.Mapping // memory with code of the image that is not the image's file
+	mapping, base process.Mapping
+	moved         []process.Mapping // memory with code of the image that is not the image's file
 }
 
 // Moved reports whether the process has moved the code at a link-time address to memory that is not the image's file.
 // The kernel cannot put a probe there.
 func (l *Loaded) Moved(addr uint64) bool {
-	return slices.ContainsFunc(l.moved, func(m procfs.Mapping) bool {
+	return slices.ContainsFunc(l.moved, func(m process.Mapping) bool {
 		return addr+l.Bias >= m.Start && addr+l.Bias < m.End
 	})
 }
 
 // IsFile reports whether a mapping is one of the image's file.
-func (l *Loaded) IsFile(m *procfs.Mapping) bool { return sameFile(m, &l.base) }
+func (l *Loaded) IsFile(m *process.Mapping) bool { return sameFile(m, &l.base) }
 
 // Function is a function of an image.
 type Function struct {
@@ -56,7 +56,7 @@ type Function struct {
 
 // Loaded returns the executable images of a process, the program first.
 func (c *Cache) Loaded(pid int) ([]Loaded, error) {
-	maps, err := procfs.Maps(pid)
+	maps, err := process.Maps(pid)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (c *Cache) Loaded(pid int) ([]Loaded, error) {
 	late := &Deadline{After: imagesTime}
 	defer late.Stop()
 	for i := range maps {
-		if maps[i].Perms&procfs.Exec == 0 {
+		if maps[i].Perms&process.Exec == 0 {
 			continue
 		}
 		f := c.mappedBefore(late, pid, maps, i)
@@ -90,7 +90,7 @@ func (c *Cache) Loaded(pid int) ([]Loaded, error) {
 }
 
 // LoadedAt describes the image of a mapping.
-func LoadedAt(pid int, maps []procfs.Mapping, i int, f *Placed) Loaded {
+func LoadedAt(pid int, maps []process.Mapping, i int, f *Placed) Loaded {
 	m := maps[i]
 	base, ok := baseMapping(maps, i)
 	if f.Moved {

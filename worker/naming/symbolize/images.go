@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
@@ -178,7 +177,7 @@ func NewCache(a *arch.Arch, s *Sources) *Cache {
 const imagesTime = 10 * time.Second
 
 // mappedBefore is Mapped with a deadline. A search that does not end is left behind, and has no module.
-func (c *Cache) mappedBefore(late *Deadline, pid int, maps []procfs.Mapping, i int) Placed {
+func (c *Cache) mappedBefore(late *Deadline, pid int, maps []process.Mapping, i int) Placed {
 	var search Lazy[Placed]
 	f, _ := search.Get(late, c.Sources.Warn, func() Placed { return c.Mapped(pid, maps, i) })
 	return f
@@ -187,7 +186,7 @@ func (c *Cache) mappedBefore(late *Deadline, pid int, maps []procfs.Mapping, i i
 // Mapped returns the module that the process has mapped at maps[i], and its place. It may never return, if a page of the
 // process or a file does not arrive: callers use Lazy or mappedBefore. It also recognizes code that a
 // program has moved to memory without a file. Placed.Module is nil if the mapping has no image.
-func (c *Cache) Mapped(pid int, maps []procfs.Mapping, i int) Placed {
+func (c *Cache) Mapped(pid int, maps []process.Mapping, i int) Placed {
 	mod := c.find(pid, maps, i)
 	if mod == nil {
 		return c.moved(pid, maps, i)
@@ -203,7 +202,7 @@ func (c *Cache) Mapped(pid int, maps []procfs.Mapping, i int) Placed {
 
 // find returns the module that the process has mapped at maps[i]. It returns nil if that is not an ELF image or
 // cannot be read. A file counts only if it has the build-id found in the process's memory.
-func (c *Cache) find(pid int, maps []procfs.Mapping, i int) *Module {
+func (c *Cache) find(pid int, maps []process.Mapping, i int) *Module {
 	base, ok := baseMapping(maps, i)
 	if !ok {
 		return nil
@@ -223,7 +222,7 @@ func (c *Cache) find(pid int, maps []procfs.Mapping, i int) *Module {
 }
 
 // findLive is find for a live process.
-func (c *Cache) findLive(pid int, maps []procfs.Mapping, i int, base procfs.Mapping) *Module {
+func (c *Cache) findLive(pid int, maps []process.Mapping, i int, base process.Mapping) *Module {
 	inMemory, err := elfimage.FromMemory(ProcessMemory(pid), base.Start, path.Base(base.Path))
 	if errors.Is(err, process.ErrNotPermitted) && base.Inode != 0 {
 		return c.byLink(pid, &base, &maps[i])
@@ -250,7 +249,7 @@ func (c *Cache) findLive(pid int, maps []procfs.Mapping, i int, base procfs.Mapp
 
 // byLink opens the file of a mapping if this process may not read the memory. The kernel's links lead to the mapped
 // file. Some file systems have another device in the mappings than in the file's status, so only the inode is compared.
-func (c *Cache) byLink(pid int, base, m *procfs.Mapping) *Module {
+func (c *Cache) byLink(pid int, base, m *process.Mapping) *Module {
 	for _, open := range links(pid, base, m) {
 		f, st, err := open.File()
 		if err != nil {
@@ -306,7 +305,7 @@ func (c *Cache) keep(id string, m *Module) *Module {
 
 // fromFile opens one candidate and caches it if it is the mapped file. The build-id decides, or, without a build-id,
 // device and inode.
-func (c *Cache) fromFile(pid int, open Candidate, base *procfs.Mapping, id string) *Module {
+func (c *Cache) fromFile(pid int, open Candidate, base *process.Mapping, id string) *Module {
 	f, st, err := open.File()
 	if err != nil {
 		return nil
@@ -322,7 +321,7 @@ func (c *Cache) fromFile(pid int, open Candidate, base *procfs.Mapping, id strin
 
 // adoptFile is adopt for the image in the file of a mapping. If the process has ended, it returns nil.
 func (c *Cache) adoptFile(
-	pid int, f *os.File, st FileID, img *elfimage.Image, m *procfs.Mapping, id string,
+	pid int, f *os.File, st FileID, img *elfimage.Image, m *process.Mapping, id string,
 ) *Module {
 	user, err := rootfs.OfProcess(pid)
 	if err != nil {
@@ -350,7 +349,7 @@ func (c *Cache) adopt(f *os.File, st FileID, read *Module, id string) *Module {
 
 // fromMemory copies the image from the process's memory: the vDSO, and files that can no longer be opened. It reads
 // all tables now, because the process may have ended when they are needed.
-func (c *Cache) fromMemory(pid int, base procfs.Mapping, id string) *Module {
+func (c *Cache) fromMemory(pid int, base process.Mapping, id string) *Module {
 	img, err := elfimage.FromMemory(ProcessMemory(pid), base.Start, ModuleName(base.Path))
 	if err != nil {
 		return nil
@@ -382,7 +381,7 @@ func ModuleName(p string) string {
 
 // baseMapping finds the mapping with the ELF header of the image that maps[i] is part of. This is the nearest mapping
 // at or before maps[i] with the same file and offset 0.
-func baseMapping(maps []procfs.Mapping, i int) (procfs.Mapping, bool) {
+func baseMapping(maps []process.Mapping, i int) (process.Mapping, bool) {
 	m := &maps[i]
 	if m.Inode == 0 {
 		return *m, m.Path == "[vdso]"
@@ -393,7 +392,7 @@ func baseMapping(maps []procfs.Mapping, i int) (procfs.Mapping, bool) {
 			return *b, true
 		}
 	}
-	return procfs.Mapping{}, false
+	return process.Mapping{}, false
 }
 
 // Placed is the image of an executable mapping, with its load bias.
@@ -404,5 +403,5 @@ type Placed struct {
 	// Moved means that the process has moved the code to memory that is not the image's file. Origin is then a mapping
 	// of the file; if the process has none left, Origin has only the path, device and inode.
 	Moved  bool
-	Origin procfs.Mapping
+	Origin process.Mapping
 }

@@ -7,7 +7,7 @@ import (
 	"path"
 	"path/filepath"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/symbol"
@@ -36,7 +36,7 @@ func Images(pid int, debugDirs []string) ([]Image, error) {
 	if host == nil {
 		return nil, ErrArchitecture
 	}
-	maps, err := procfs.Maps(pid)
+	maps, err := process.Maps(pid)
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +46,7 @@ func Images(pid int, debugDirs []string) ([]Image, error) {
 	late := &Deadline{After: imagesTime}
 	defer late.Stop()
 	for i := range maps {
-		if maps[i].Perms&procfs.Exec == 0 {
+		if maps[i].Perms&process.Exec == 0 {
 			continue
 		}
 		at, f := maps[i], imgs.mappedBefore(late, pid, maps, i)

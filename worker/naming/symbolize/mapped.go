@@ -1,7 +1,7 @@
 package symbolize
 
 import (
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
@@ -23,7 +23,7 @@ func (m *Image) Frames(addr uint64, isReturn bool) []backtrace.Frame {
 // Mapped has the images of a process at their addresses.
 type Mapped struct {
 	pid    int
-	maps   []procfs.Mapping
+	maps   []process.Mapping
 	images *Cache
 	known  map[int]Placed
 }
@@ -34,7 +34,7 @@ func MappedImages(pid int, debugDirs []string) (*Mapped, error) {
 	if host == nil {
 		return nil, ErrArchitecture
 	}
-	maps, err := procfs.Maps(pid)
+	maps, err := process.Maps(pid)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func MappedImages(pid int, debugDirs []string) (*Mapped, error) {
 func (p *Mapped) At(addr uint64) (Image, uint64, bool) {
 	for i := range p.maps {
 		m := &p.maps[i]
-		if addr < m.Start || addr >= m.End || m.Perms&procfs.Exec == 0 {
+		if addr < m.Start || addr >= m.End || m.Perms&process.Exec == 0 {
 			continue
 		}
 		f := p.find(i)
@@ -63,7 +63,7 @@ func (p *Mapped) At(addr uint64) (Image, uint64, bool) {
 // ByBuildID returns the image with that build-id. It returns false if the process has none.
 func (p *Mapped) ByBuildID(id string) (Image, bool) {
 	for i := range p.maps {
-		if p.maps[i].Perms&procfs.Exec == 0 {
+		if p.maps[i].Perms&process.Exec == 0 {
 			continue
 		}
 		if f := p.find(i); f.Module != nil && id != "" && f.Module.Image.BuildID() == id {

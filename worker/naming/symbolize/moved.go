@@ -8,7 +8,7 @@ import (
 	"path"
 	"strings"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
@@ -25,8 +25,8 @@ const (
 
 // moved returns the image whose code the process has moved to maps[i]. All of the code must be equal to the image's
 // file, because the mapping may have different content.
-func (c *Cache) moved(pid int, maps []procfs.Mapping, i int) Placed {
-	if maps[i].Perms&procfs.Write != 0 {
+func (c *Cache) moved(pid int, maps []process.Mapping, i int) Placed {
+	if maps[i].Perms&process.Write != 0 {
 		return Placed{} // a writable mapping may change after the comparison
 	}
 	memory := ProcessMemory(pid)
@@ -48,9 +48,9 @@ func (c *Cache) moved(pid int, maps []procfs.Mapping, i int) Placed {
 }
 
 // neighbours returns the indexes of the nearest mappings of other files below and above maps[i], the nearest first.
-func neighbours(maps []procfs.Mapping, i int) []int {
+func neighbours(maps []process.Mapping, i int) []int {
 	var found []int
-	seen := func(m *procfs.Mapping) bool {
+	seen := func(m *process.Mapping) bool {
 		if m.Inode == 0 || sameFile(m, &maps[i]) {
 			return true
 		}
@@ -73,7 +73,7 @@ func neighbours(maps []procfs.Mapping, i int) []int {
 
 // ofMapping returns the image of a mapping of its file, also if no mapping of the file has the ELF header any more.
 // Package elfimage identifies the segment by the position in the file.
-func (c *Cache) ofMapping(pid int, maps []procfs.Mapping, j int) Placed {
+func (c *Cache) ofMapping(pid int, maps []process.Mapping, j int) Placed {
 	base, ok := baseMapping(maps, j)
 	if !ok {
 		return c.headless(pid, &maps[j])
@@ -93,7 +93,7 @@ func (c *Cache) ofMapping(pid int, maps []procfs.Mapping, j int) Placed {
 
 // headless returns the image of a file that is mapped without its ELF header. The memory must have the file's header at
 // its address all the same.
-func (c *Cache) headless(pid int, m *procfs.Mapping) Placed {
+func (c *Cache) headless(pid int, m *process.Mapping) Placed {
 	if m.Inode == 0 {
 		return Placed{}
 	}
@@ -135,12 +135,12 @@ func loadedAt(pid int, img *elfimage.Image, bias uint64, sameFile bool) bool {
 // movedHeader returns the module of an image whose ELF header, at base, is in memory that is not the image's file. The
 // file belongs to another mapping of the image, or it is the program's file. It must have the build-id in memory.
 func (c *Cache) movedHeader(
-	pid int, maps []procfs.Mapping, base *procfs.Mapping, inMemory *elfimage.Image,
-) (*Module, procfs.Mapping) {
+	pid int, maps []process.Mapping, base *process.Mapping, inMemory *elfimage.Image,
+) (*Module, process.Mapping) {
 	id := inMemory.BuildID()
 	header, ok := inMemory.Header()
 	if id == "" || !ok {
-		return nil, procfs.Mapping{}
+		return nil, process.Mapping{}
 	}
 	low, high := inMemory.AddrRange()
 	bias := base.Start - header
@@ -157,14 +157,14 @@ func (c *Cache) movedHeader(
 	}
 	m, ok := programLink(pid)
 	if !ok || m.Path == base.Path {
-		return nil, procfs.Mapping{}
+		return nil, process.Mapping{}
 	}
 	return c.fromFile(pid, Candidate(ProcFolder(pid)+"/exe"), &m, id), m
 }
 
 // checkFile finds out whether a mapping with an image is one of the image's file. The file of a moved ELF header has
 // the build-id in memory too, but it is no complete image.
-func (c *Cache) checkFile(pid int, maps []procfs.Mapping, i int, f *Placed) {
+func (c *Cache) checkFile(pid int, maps []process.Mapping, i int, f *Placed) {
 	base, ok := baseMapping(maps, i)
 	if !ok || base.Inode == 0 || f.Module.Path == "" || f.Module.Path == insideRoot(pid, base.Path) {
 		return
@@ -187,13 +187,13 @@ func (c *Cache) checkFile(pid int, maps []procfs.Mapping, i int, f *Placed) {
 }
 
 // programLink describes the program of a process as a mapping would, by the kernel's link.
-func programLink(pid int) (procfs.Mapping, bool) {
+func programLink(pid int) (process.Mapping, bool) {
 	exe, err := os.Readlink(ProcFolder(pid) + "/exe")
 	if err != nil {
-		return procfs.Mapping{}, false
+		return process.Mapping{}, false
 	}
 	file, deleted := strings.CutSuffix(exe, " (deleted)")
-	m := procfs.Mapping{Path: file, Deleted: deleted}
+	m := process.Mapping{Path: file, Deleted: deleted}
 	if f, st, err := Candidate(ProcFolder(pid) + "/exe").File(); err == nil {
 		m.Inode, m.Major, m.Minor = st.ino, devMajor(st.dev), devMinor(st.dev)
 		_ = f.Close()
@@ -203,7 +203,7 @@ func programLink(pid int) (procfs.Mapping, bool) {
 
 // unmapped returns the program of a process that has no mapping of the program's file left. The kernel has a link to the
 // file, and has recorded the address at which the program began.
-func (c *Cache) unmapped(pid int, maps []procfs.Mapping) Placed {
+func (c *Cache) unmapped(pid int, maps []process.Mapping) Placed {
 	m, ok := programLink(pid)
 	if !ok {
 		return Placed{}
@@ -255,12 +255,12 @@ func auxiliary(pid int) map[uint64]uint64 {
 }
 
 // sameFile reports whether two mappings belong to the same file.
-func sameFile(a, b *procfs.Mapping) bool {
+func sameFile(a, b *process.Mapping) bool {
 	return a.Inode == b.Inode && a.Major == b.Major && a.Minor == b.Minor
 }
 
 // sameCode reports whether the mapping has code of the image, and memory and file have the same bytes.
-func sameCode(memory MemoryReader, img *elfimage.Image, m *procfs.Mapping, bias uint64) bool {
+func sameCode(memory MemoryReader, img *elfimage.Image, m *process.Mapping, bias uint64) bool {
 	some := false
 	for _, s := range img.Segments() {
 		start, end := max(m.Start, s.Vaddr+bias), min(m.End, s.Vaddr+bias+s.Filesz)

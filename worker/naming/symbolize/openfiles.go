@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/host/rootfs"
 )
@@ -44,7 +44,7 @@ func (o *openFiles) add(f *os.File, opened FileID, m *Module) {
 
 // mapped returns the module of a file that an ended process had mapped. It returns nil if the file is not among the
 // open ones, or if it has changed since it was opened.
-func (o *openFiles) mapped(m *procfs.Mapping) *Module {
+func (o *openFiles) mapped(m *process.Mapping) *Module {
 	o.mu.Lock()
 	kept, ok := o.byFile[fileNumber{m.Major, m.Minor, m.Inode}]
 	o.mu.Unlock()
@@ -61,7 +61,7 @@ func (o *openFiles) mapped(m *procfs.Mapping) *Module {
 // mapping's path, with the mapping's device and inode. It must not have changed for long, so that it existed when the
 // process was captured. A reused inode has a later change time. Without such a file, openUnchanged returns nil. As the
 // process had mapped this very file, root may open it, as for /proc/PID/map_files.
-func (c *Cache) openUnchanged(m *procfs.Mapping) *Module {
+func (c *Cache) openUnchanged(m *process.Mapping) *Module {
 	if m.Deleted {
 		return nil
 	}

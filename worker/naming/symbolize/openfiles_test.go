@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/arch"
 )
 
@@ -76,15 +76,15 @@ func TestImagesOfAnEndedProcess(t *testing.T) {
 }
 
 // mapped waits until a process has mapped a file's code. It returns the process's mappings and the index of the code.
-func mapped(t *testing.T, pid int, file string) (maps []procfs.Mapping, code int) {
+func mapped(t *testing.T, pid int, file string) (maps []process.Mapping, code int) {
 	t.Helper()
 	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); {
 		var err error
-		if maps, err = procfs.Maps(pid); err != nil {
+		if maps, err = process.Maps(pid); err != nil {
 			t.Fatal(err)
 		}
 		for i := range maps {
-			if maps[i].Path == file && maps[i].Perms&procfs.Exec != 0 {
+			if maps[i].Path == file && maps[i].Perms&process.Exec != 0 {
 				return maps, i
 			}
 		}

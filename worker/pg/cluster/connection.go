@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // startSlack is the largest difference between the server's two start times: postmaster.pid has one, and
@@ -132,7 +132,7 @@ func (c Cluster) Verify(ctx context.Context, conn *pgx.Conn) error {
 	if err := checkPooler(ctx, conn, &c); err != nil {
 		return err
 	}
-	stat, err := procfs.ReadStat(c.Local(pid))
+	stat, err := process.ReadStat(c.Local(pid))
 	if err != nil || stat.PPID != c.PostmasterPID || !c.Alive() {
 		return &WrongClusterError{Want: c, Got: describe(ctx, conn)}
 	}

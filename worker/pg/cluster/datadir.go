@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
@@ -47,8 +46,8 @@ func ByPostmaster(dir string, pid int) (Cluster, error) {
 // counts first. The caller verifies that the process is a member: see Cluster.Members. The errors are those of
 // ByDataDir; ErrNotDataDir means that the process and its parent work in other directories.
 func ByProcess(pid int) (Cluster, error) {
-	stat, err := procfs.ReadStat(pid)
-	if errors.Is(err, procfs.ErrGone) {
+	stat, err := process.ReadStat(pid)
+	if errors.Is(err, process.ErrGone) {
 		return Cluster{}, process.Exited(pid)
 	}
 	if err != nil {
@@ -153,11 +152,11 @@ func verify(dir string, file pidFile, pid int) (Cluster, error) {
 		}
 		return fmt.Errorf("%w: postmaster.pid names process %d, %s", ErrNotRunning, file.pid, reason)
 	}
-	stat, err := procfs.ReadStat(pid)
+	stat, err := process.ReadStat(pid)
 	if err != nil || process.HasEnded(&stat) {
 		return Cluster{}, stale("which does not run", err)
 	}
-	status, err := procfs.ReadStatus(pid)
+	status, err := process.ReadStatus(pid)
 	switch {
 	case err != nil:
 		return Cluster{}, stale("which has gone", err)
@@ -189,12 +188,12 @@ func verify(dir string, file pidFile, pid int) (Cluster, error) {
 		return Cluster{}, fmt.Errorf("%w: %w", ErrNoAccess, err)
 	case errors.As(err, &denied):
 		return Cluster{}, noAccess(pid, status)
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, procfs.ErrDenied):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, process.ErrDenied):
 		return Cluster{}, noAccess(pid, status)
 	case err != nil:
 		return Cluster{}, stale(err.Error(), nil)
 	}
-	again, err := procfs.ReadStat(pid)
+	again, err := process.ReadStat(pid)
 	if err != nil || again.StartTime != stat.StartTime {
 		return Cluster{}, stale("which has gone", err)
 	}
@@ -213,7 +212,7 @@ func verify(dir string, file pidFile, pid int) (Cluster, error) {
 // working directory of a postmaster is its data directory, but an administrator's shell may be there too. Every
 // server also maps a small System V segment that the file names, which is a proof independent of the clock. Before a
 // server has its segment, its start time must be the one in the file.
-func provePostmaster(file pidFile, stat procfs.Stat, dir fs.FileInfo) error {
+func provePostmaster(file pidFile, stat process.Stat, dir fs.FileInfo) error {
 	cwd, err := os.Stat(procPath(stat.PID, "cwd"))
 	if err != nil {
 		return fmt.Errorf("whose working directory cannot be read: %w", err)
@@ -232,7 +231,7 @@ func provePostmaster(file pidFile, stat procfs.Stat, dir fs.FileInfo) error {
 		}
 		return nil
 	}
-	_, found, err := procfs.FindMapping(stat.PID, func(m *procfs.Mapping) bool {
+	_, found, err := process.FindMapping(stat.PID, func(m *process.Mapping) bool {
 		return m.Inode == file.shmID && strings.HasPrefix(m.Path, "/SYSV")
 	})
 	if err != nil {
@@ -257,7 +256,7 @@ func startTime(ticks uint64) (time.Time, error) {
 // sameOwner reports whether a process runs as the owner of the directory.
 func sameOwner(dir string, pid int) bool {
 	info, err1 := rootfs.Stat(dir)
-	status, err2 := procfs.ReadStatus(pid)
+	status, err2 := process.ReadStatus(pid)
 	if err1 != nil || err2 != nil {
 		return false
 	}
@@ -279,8 +278,8 @@ func wrongUser(pid, uid int) error {
 
 // noAccess returns the error with the reason why the kernel denies access to a postmaster. The usual reason is
 // another user.
-func noAccess(pid int, postmaster procfs.Status) error {
-	self, err := procfs.ReadStatus(os.Getpid())
+func noAccess(pid int, postmaster process.Status) error {
+	self, err := process.ReadStatus(os.Getpid())
 	more := postmaster.CapPrm &^ self.CapPrm
 	switch {
 	case postmaster.UID[1] != os.Geteuid() || err != nil:

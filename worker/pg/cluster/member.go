@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // maxTitle bounds a process title, in bytes.
@@ -131,28 +130,28 @@ var (
 // child reads a process and verifies that the postmaster forked it. Being its child is not enough: in a container
 // whose process 1 is the postmaster, the postmaster inherits every orphan. The result is valid if the error is
 // process.ErrNotPermitted.
-func (c Cluster) child(pid int, rights *process.Rights) (procfs.Stat, error) {
+func (c Cluster) child(pid int, rights *process.Rights) (process.Stat, error) {
 	if pid <= 0 {
-		return procfs.Stat{}, procfs.ErrGone
+		return process.Stat{}, process.ErrGone
 	}
-	stat, err := procfs.ReadStat(pid)
+	stat, err := process.ReadStat(pid)
 	if err != nil {
-		return procfs.Stat{}, err
+		return process.Stat{}, err
 	}
-	status, err := procfs.ReadStatus(pid)
+	status, err := process.ReadStatus(pid)
 	switch {
 	case err != nil:
-		return procfs.Stat{}, err
+		return process.Stat{}, err
 	case status.TGID != pid:
-		return procfs.Stat{}, errThread
+		return process.Stat{}, errThread
 	case stat.PPID != c.PostmasterPID || !c.Alive():
-		return procfs.Stat{}, errOrphan
+		return process.Stat{}, errOrphan
 	case status.UID[1] != c.UID:
-		return procfs.Stat{}, errUser
+		return process.Stat{}, errUser
 	case process.HasEnded(&stat):
-		return procfs.Stat{}, errExited
+		return process.Stat{}, errExited
 	case !sameExecutable(pid, c.PostmasterPID):
-		return procfs.Stat{}, errExecutable
+		return process.Stat{}, errExecutable
 	}
 	return stat, rights.Verify(pid)
 }

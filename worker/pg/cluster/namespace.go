@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // A server in a container has its own process ids, which postmaster.pid and SQL use. The kernel lists the ids of a
@@ -33,7 +33,7 @@ func translate(ids []int) *translation {
 
 // inside returns the id of a process in the server's namespace, or 0 if it has none.
 func (t *translation) inside(pid int) int {
-	status, err := procfs.ReadStatus(pid)
+	status, err := process.ReadStatus(pid)
 	if err != nil || len(status.NSPID) <= t.depth {
 		return 0
 	}
@@ -54,7 +54,7 @@ func (c Cluster) Local(pid int) int {
 	if here, ok := c.ids.here[pid]; ok && c.ids.inside(here) == pid {
 		return here
 	}
-	children, err := procfs.Children(c.PostmasterPID)
+	children, err := process.Children(c.PostmasterPID)
 	if err != nil {
 		return 0
 	}
@@ -68,7 +68,7 @@ func (c Cluster) Local(pid int) int {
 // Children lists the ids of the postmaster's children in the server's view: the server's processes, and helper
 // programs such as a shell for archive_command.
 func (c Cluster) Children() ([]int, error) {
-	children, err := procfs.Children(c.PostmasterPID)
+	children, err := process.Children(c.PostmasterPID)
 	if err != nil {
 		return nil, fmt.Errorf("the children of postmaster %d: %w", c.PostmasterPID, err)
 	}
@@ -88,8 +88,8 @@ func (c Cluster) Children() ([]int, error) {
 // PostmasterStart if they are in another time namespace. If the offset is not a whole number of ticks, the result may
 // be wrong by one.
 func (c Cluster) ServerStart() uint64 {
-	theirs, err1 := procfs.BootOffset(c.PostmasterPID)
-	ours, err2 := procfs.BootOffset(os.Getpid())
+	theirs, err1 := process.BootOffset(c.PostmasterPID)
+	ours, err2 := process.BootOffset(os.Getpid())
 	if errors.Join(err1, err2) != nil {
 		return c.PostmasterStart
 	}
@@ -111,7 +111,7 @@ func namesakes(pid int) []int {
 		if err != nil {
 			continue
 		}
-		if status, err := procfs.ReadStatus(here); err == nil && innermost(status) == pid && len(status.NSPID) > 1 {
+		if status, err := process.ReadStatus(here); err == nil && innermost(status) == pid && len(status.NSPID) > 1 {
 			found = append(found, here)
 		}
 	}
@@ -119,7 +119,7 @@ func namesakes(pid int) []int {
 }
 
 // innermost returns the id of a process in its own namespace.
-func innermost(status procfs.Status) int {
+func innermost(status process.Status) int {
 	if len(status.NSPID) == 0 {
 		return status.PID
 	}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
@@ -102,7 +102,7 @@ func credentials(conn net.Conn) (*unix.Ucred, error) {
 
 // byPostmaster verifies that the process is a postmaster, by its working directory.
 func byPostmaster(pid int) (Cluster, error) {
-	status, err := procfs.ReadStatus(pid)
+	status, err := process.ReadStatus(pid)
 	if err != nil {
 		return Cluster{}, fmt.Errorf("%w: the socket's owner: %w", ErrNotPostmaster, err)
 	}
@@ -121,7 +121,7 @@ func byPostmaster(pid int) (Cluster, error) {
 }
 
 // postmasterDir returns the process's working directory if its postmaster.pid names the process.
-func postmasterDir(pid int, status procfs.Status) (string, error) {
+func postmasterDir(pid int, status process.Status) (string, error) {
 	name := status.Name
 	cwd := procPath(pid, "cwd")
 	file, err := readPIDFile(cwd)

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // poolers are the names of programs between a client and a server.
@@ -138,7 +138,7 @@ func unixListener(ctx context.Context, path string) (name string, pid int) {
 
 // poolerName returns the name of the pooler if the process is a known one.
 func poolerName(pid int) (name string, ok bool) {
-	status, err := procfs.ReadStatus(pid)
+	status, err := process.ReadStatus(pid)
 	if err != nil {
 		return "", false
 	}

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/naming/symbolize"
@@ -28,13 +28,13 @@ type Program struct {
 	symbolize.Placed
 
 	// Mapping is the mapping by which it was found. It stays as long as the process runs this program.
-	Mapping procfs.Mapping
+	Mapping process.Mapping
 	// Path and Deleted describe the program's file as the process's mappings do.
 	Path    string
 	Deleted bool
 
 	loaded symbolize.Loaded
-	maps   []procfs.Mapping
+	maps   []process.Mapping
 }
 
 // Variables returns the addresses in the process of the given names that the program exports.
@@ -65,7 +65,7 @@ func (p *Program) Offset(function string) (uint64, bool) {
 
 // inFile reports whether memory of the process is the program's file.
 func (p *Program) inFile(addr uint64) bool {
-	i := procfs.IndexOf(p.maps, addr)
+	i := process.IndexOf(p.maps, addr)
 	return i >= 0 && p.loaded.IsFile(&p.maps[i])
 }
 
@@ -103,9 +103,9 @@ func FindProgram(pid int, space *naming.Space, exe string) (Program, bool) {
 		bias   uint64
 	}
 	seen := make(map[place]bool)
-	for _, order := range []func(m *procfs.Mapping) bool{
-		func(m *procfs.Mapping) bool { return isCode(m) && m.Path == exe },
-		func(m *procfs.Mapping) bool { return isData(m) && m.Path == exe }, // its code may have moved
+	for _, order := range []func(m *process.Mapping) bool{
+		func(m *process.Mapping) bool { return isCode(m) && m.Path == exe },
+		func(m *process.Mapping) bool { return isData(m) && m.Path == exe }, // its code may have moved
 		isCode,
 		isData,
 	} {
@@ -136,9 +136,9 @@ func FindProgram(pid int, space *naming.Space, exe string) (Program, bool) {
 }
 
 // isCode and isData report whether a mapping may have code or variables of an image.
-func isCode(m *procfs.Mapping) bool { return m.Perms&procfs.Exec != 0 }
-func isData(m *procfs.Mapping) bool {
-	return m.Perms&(procfs.Write|procfs.Exec) == procfs.Write && m.Inode != 0 && strings.HasPrefix(m.Path, "/")
+func isCode(m *process.Mapping) bool { return m.Perms&process.Exec != 0 }
+func isData(m *process.Mapping) bool {
+	return m.Perms&(process.Write|process.Exec) == process.Write && m.Inode != 0 && strings.HasPrefix(m.Path, "/")
 }
 
 // isServer reports whether an image has the variables of a server. A file may also be mapped as data, at another
@@ -150,7 +150,7 @@ func isServer(space *naming.Space, f *symbolize.Placed) bool {
 	}
 	for _, addr := range found {
 		i := space.Mapping(addr + f.Bias)
-		if i < 0 || space.Maps[i].Perms&procfs.Write == 0 {
+		if i < 0 || space.Maps[i].Perms&process.Write == 0 {
 			return false
 		}
 	}
@@ -182,7 +182,7 @@ func ProgramOf(pid int) (Program, error) {
 	if err != nil {
 		return Program{}, err
 	}
-	stat, err := procfs.ReadStat(pid)
+	stat, err := process.ReadStat(pid)
 	if err != nil {
 		return Program{}, fmt.Errorf("read the state of process %d: %w", pid, err)
 	}
@@ -190,7 +190,7 @@ func ProgramOf(pid int) (Program, error) {
 	if err != nil {
 		return Program{}, fmt.Errorf("find the server's program: %w", err)
 	}
-	maps, err := procfs.Maps(pid)
+	maps, err := process.Maps(pid)
 	if err != nil {
 		return Program{}, fmt.Errorf("read the server's mappings: %w", err)
 	}

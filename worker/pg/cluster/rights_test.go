@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
@@ -31,12 +30,12 @@ func postmasterOf(t *testing.T, dir, script string) (c cluster.Cluster, children
 	}
 	pid := cmd.Process.Pid
 	t.Cleanup(func() { _ = syscall.Kill(-pid, syscall.SIGKILL); _ = cmd.Wait() })
-	stat, err := procfs.ReadStat(pid)
+	stat, err := process.ReadStat(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return cluster.Cluster{PostmasterPID: pid, PostmasterStart: stat.StartTime, UID: user, GID: user}, func() []int {
-		list, _ := procfs.Children(pid)
+		list, _ := process.Children(pid)
 		return list
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // Privileges describes the user and capabilities of this process after BecomeServerUser.
@@ -164,13 +164,13 @@ func adoptHome(uid int) {
 // verifyThreads returns an error if a thread has kept root's privileges.
 func verifyThreads(uid, gid int, keep uint64) error {
 	pid := os.Getpid()
-	threads, err := procfs.Threads(pid)
+	threads, err := process.Threads(pid)
 	if err != nil {
 		return fmt.Errorf("listing the own threads: %w", err)
 	}
 	for _, tid := range threads {
-		status, err := procfs.ReadTaskStatus(pid, tid)
-		if errors.Is(err, procfs.ErrGone) {
+		status, err := process.ReadTaskStatus(pid, tid)
+		if errors.Is(err, process.ErrGone) {
 			continue
 		}
 		if err != nil {

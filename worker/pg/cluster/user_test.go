@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
@@ -203,7 +203,7 @@ func mayRaise() bool {
 	if err := unix.Getrlimit(unix.RLIMIT_RTPRIO, &limit); err == nil && limit.Max > 0 {
 		return true
 	}
-	own, err := procfs.ReadStatus(os.Getpid())
+	own, err := process.ReadStatus(os.Getpid())
 	return err == nil && own.CapEff&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 

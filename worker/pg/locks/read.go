@@ -8,7 +8,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/layout"
@@ -87,12 +86,12 @@ func Open(c cluster.Cluster) (*Reader, error) {
 // mapped finds the mapping of the shared memory.
 func (r *Reader) mapped() uint64 {
 	pid := r.server.Target.Postmaster
-	var maps []procfs.Mapping
+	var maps []process.Mapping
 	var err error
-	if !process.WithTimeout(pid, func() { maps, err = procfs.Maps(pid) }, func() {}) || err != nil {
+	if !process.WithTimeout(pid, func() { maps, err = process.Maps(pid) }, func() {}) || err != nil {
 		return 0
 	}
-	i := procfs.IndexOf(maps, r.first)
+	i := process.IndexOf(maps, r.first)
 	if i < 0 {
 		return 0
 	}

@@ -26,7 +26,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -147,7 +146,7 @@ func (r *Reader) read(m *moment.Moment, o Options) error {
 	if err != nil {
 		return err
 	}
-	children, err := procfs.Children(r.server.Target.Postmaster)
+	children, err := process.Children(r.server.Target.Postmaster)
 	if err != nil {
 		return fmt.Errorf("list the server's processes: %w", err)
 	}

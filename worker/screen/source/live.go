@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/moment"
@@ -249,14 +249,14 @@ func (l *Live) look(m *moment.Moment) *facts {
 			f.unseen++
 			continue
 		}
-		stat, err := procfs.ReadStat(s.PID)
+		stat, err := process.ReadStat(s.PID)
 		if err != nil {
 			continue
 		}
 		f.states[s.ServerPID] = stat.State
 		if stat.State == 'D' && kernel < maxKernel {
 			kernel++
-			if name, err := procfs.WaitChannel(s.PID, s.PID); err == nil && name != "0" {
+			if name, err := process.WaitChannel(s.PID, s.PID); err == nil && name != "0" {
 				f.kernel[s.ServerPID] = name
 			}
 		}

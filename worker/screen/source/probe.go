@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/pg/memctx"
 	"pg_stat_backtrace/worker/pg/plan"
 )
@@ -104,7 +104,7 @@ func (l *Live) Memory(ctx context.Context, pid int) (*Memory, error) {
 	slices.SortFunc(m.Contexts, func(a, b MemorySum) int {
 		return cmp.Or(cmp.Compare(b.TotalBytes, a.TotalBytes), cmp.Compare(a.Name, b.Name))
 	})
-	if r, err := procfs.ReadRollup(target.PID); err == nil {
+	if r, err := process.ReadRollup(target.PID); err == nil {
 		resident, swapped := int64(r.Resident), int64(r.Swap)
 		m.ResidentBytes, m.SwappedBytes = &resident, &swapped
 	}

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // Running returns the processes of this host that may be postmasters, by data directory. The caller must verify them.
@@ -28,8 +28,8 @@ func Denied() (list []Process, err error) {
 		return nil, err
 	}
 	for pid := range s.denied {
-		stat, err1 := procfs.ReadStat(pid)
-		status, err2 := procfs.ReadStatus(pid)
+		stat, err1 := process.ReadStat(pid)
+		status, err2 := process.ReadStatus(pid)
 		if err1 == nil && err2 == nil {
 			list = append(list, Process{PID: pid, Start: stat.StartTime, UID: status.UID[1]})
 		}

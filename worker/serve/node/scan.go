@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 )
 
 // The scanner examines new processes at each look, and all processes now and then. It finds the new ones by the newest
@@ -202,7 +201,7 @@ func (s *scanner) examine(pid int) (exists bool) {
 	if err != nil {
 		return true
 	}
-	status, err := procfs.ReadStatus(pid)
+	status, err := process.ReadStatus(pid)
 	if err != nil || status.TGID != pid || !s.serves(status.UID[1]) {
 		return true
 	}
@@ -210,7 +209,7 @@ func (s *scanner) examine(pid int) (exists bool) {
 	if !named && !actsAsPostmaster(status) {
 		return true
 	}
-	stat, err := procfs.ReadStat(pid)
+	stat, err := process.ReadStat(pid)
 	if err != nil || process.HasEnded(&stat) || s.isChild(stat.PPID, cwd, exe) {
 		return true
 	}
@@ -237,7 +236,7 @@ func (s *scanner) examineSecret(pid int) {
 	if !isCalledServer(s.Proc, pid) || len(s.denied) >= maxCandidates {
 		return
 	}
-	status, err := procfs.ReadStatus(pid)
+	status, err := process.ReadStatus(pid)
 	if err == nil && s.serves(status.UID[1]) && !isCalledServer(s.Proc, status.PPID) {
 		s.denied[pid] = true
 	}
@@ -261,7 +260,7 @@ func (s *scanner) isChild(parent int, cwd, exe string) bool {
 	case name != programName(exe):
 		return false
 	default:
-		status, err := procfs.ReadStatus(parent)
+		status, err := process.ReadStatus(parent)
 		if err == nil && !actsAsPostmaster(status) {
 			return false
 		}
@@ -303,7 +302,7 @@ var handled = signals(unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix
 // wrapped program, or a program that the dynamic loader runs as its argument. The files of its directory decide. This test
 // excludes most other processes, so that the supervisor reads no files in their directories. PostgreSQL does not run as
 // root.
-func actsAsPostmaster(status procfs.Status) bool {
+func actsAsPostmaster(status process.Status) bool {
 	return status.UID[1] != 0 && status.SigCgt&handled == handled && status.SigIgn&signals(unix.SIGPIPE) != 0
 }
 

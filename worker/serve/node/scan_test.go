@@ -13,7 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/process/procfs"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // fakeProc is a folder instead of /proc, with the links of some processes.
@@ -183,7 +183,7 @@ func TestWatch(t *testing.T) {
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	stat, err := procfs.ReadStat(command.Process.Pid)
+	stat, err := process.ReadStat(command.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"pg_stat_backtrace/ptrace/process"
-	"pg_stat_backtrace/ptrace/process/procfs"
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
@@ -105,7 +104,7 @@ func (i Info) Alive() bool {
 
 // contents returns the content of the pid file for this process.
 func (s *Spool) contents() ([]byte, error) {
-	stat, err := procfs.ReadStat(os.Getpid())
+	stat, err := process.ReadStat(os.Getpid())
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package procfs
+package process
 
 import (
 	"strconv"
@@ -61,7 +61,7 @@ func SinceBoot(startTime uint64) time.Duration { return time.Duration(startTime)
 
 // ReadStat reads the stat file of a process. Values that exist per thread belong to its main thread.
 func ReadStat(pid int) (Stat, error) {
-	return readStat(path(pid, "stat"))
+	return readStat(procPath(pid, "stat"))
 }
 
 // ReadTaskStat reads the stat file of one thread.
@@ -70,7 +70,7 @@ func ReadTaskStat(pid, tid int) (Stat, error) {
 }
 
 func readStat(name string) (Stat, error) {
-	text, err := readOnce(name)
+	text, err := readFileOnce(name)
 	if err != nil {
 		return Stat{}, err
 	}

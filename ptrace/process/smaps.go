@@ -1,4 +1,4 @@
-package procfs
+package process
 
 import (
 	"fmt"
@@ -20,7 +20,7 @@ type Rollup struct {
 // ReadRollup reads how much memory a process uses. The kernel walks all of its page tables for this, which takes some
 // milliseconds for each GB in use.
 func ReadRollup(pid int) (Rollup, error) {
-	text, err := readFile(path(pid, "smaps_rollup"))
+	text, err := readFile(procPath(pid, "smaps_rollup"))
 	if err != nil {
 		return Rollup{}, err
 	}

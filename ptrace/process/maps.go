@@ -1,4 +1,4 @@
-package procfs
+package process
 
 import (
 	"errors"
@@ -53,7 +53,7 @@ type Mapping struct {
 // Maps reads the mappings of a process in address order, without stopping it. A zombie and a kernel thread have none.
 // If the main thread has exited, Maps reads them through another thread.
 func Maps(pid int) ([]Mapping, error) {
-	maps, err := readMaps(path(pid, "maps"))
+	maps, err := readMaps(procPath(pid, "maps"))
 	if err != nil || len(maps) > 0 {
 		return maps, err
 	}

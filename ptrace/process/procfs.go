@@ -1,9 +1,4 @@
-// Package procfs reads the information about processes under /proc: mappings, states, credentials, threads.
-//
-// It only reads and parses (proc(5)). It stops no process and keeps no state. It does not depend on ptrace or on the
-// kind of program. The observed process may have chosen every byte that the package parses (names, paths). The
-// parsers are therefore bounded and return errors instead of guessing.
-package procfs
+package process
 
 import (
 	"errors"
@@ -30,8 +25,8 @@ const maxFile = 64 << 20
 // 65,536 groups.
 const maxSmall = 1 << 20
 
-// path names a file of a process.
-func path(pid int, file string) string {
+// procPath names a file of a process.
+func procPath(pid int, file string) string {
 	return "/proc/" + strconv.Itoa(pid) + "/" + file
 }
 

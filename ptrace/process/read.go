@@ -1,4 +1,4 @@
-package procfs
+package process
 
 import (
 	"errors"
@@ -23,8 +23,8 @@ func readFile(name string) (string, error) { return read(name, readSmall) }
 // readLarge is readFile for the files that are large for some processes: maps and children.
 func readLarge(name string) (string, error) { return read(name, readAll) }
 
-// readOnce is readFile for a file that the kernel writes in one piece.
-func readOnce(name string) (string, error) { return read(name, readWhole) }
+// readFileOnce is readFile for a file that the kernel writes in one piece.
+func readFileOnce(name string) (string, error) { return read(name, readWhole) }
 
 // read opens a file and reads it into reusable memory.
 func read(name string, from func(fd int, p []byte) ([]byte, error)) (string, error) {

@@ -1,4 +1,4 @@
-package procfs
+package process
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ const maxSearched = 4 << 20
 // file in memory, and stops at the mapping. The error is ErrFormat if that mapping is not in the first 4 MB of the
 // file.
 func FindMapping(pid int, match func(*Mapping) bool) (m Mapping, found bool, err error) {
-	name := path(pid, "maps")
+	name := procPath(pid, "maps")
 	fd, err := open(name)
 	if err != nil {
 		return Mapping{}, false, wrap(name, err)

@@ -1,4 +1,4 @@
-package procfs
+package process
 
 import (
 	"encoding/hex"
@@ -43,7 +43,7 @@ const procmapQuery = 3<<30 | uint(unsafe.Sizeof(mapQuery{}))<<16 | 'f'<<8 | 17
 
 // OpenMaps opens the mappings of a process for queries. It needs the same rights as reading them.
 func OpenMaps(pid int) (*MapsFile, error) {
-	name := path(pid, "maps")
+	name := procPath(pid, "maps")
 	fd, err := open(name)
 	if err != nil {
 		return nil, wrap(name, err)

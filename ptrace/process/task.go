@@ -1,4 +1,4 @@
-package procfs
+package process
 
 import (
 	"errors"
@@ -91,7 +91,7 @@ func WaitChannel(pid, tid int) (string, error) {
 
 // Threads lists the thread ids of a process in ascending order. Threads may start and end meanwhile.
 func Threads(pid int) ([]int, error) {
-	return numbers(path(pid, "task"))
+	return numbers(procPath(pid, "task"))
 }
 
 // LiveThread returns a thread that shows the memory and the files of a process. It is the main thread, or another one
@@ -147,7 +147,7 @@ func readNames(directory string) ([]string, error) {
 // Namespace returns the inode number that identifies a namespace of the process; kind is a name in /proc/PID/ns such
 // as "pid", "user" or "mnt". It needs the right to read the process (PTRACE_MODE_READ).
 func Namespace(pid int, kind string) (uint64, error) {
-	name := path(pid, "ns/"+kind)
+	name := procPath(pid, "ns/"+kind)
 	link, err := os.Readlink(name)
 	if err != nil {
 		return 0, wrap(name, err)
@@ -215,7 +215,7 @@ func childrenByScan(parent int) ([]int, error) {
 // be dumped or traced by its own user (PR_SET_DUMPABLE in prctl(2)).
 func Owner(pid int) (int, error) {
 	var st unix.Stat_t
-	name := path(pid, "ns") // not the directory itself, which always belongs to the effective user
+	name := procPath(pid, "ns") // not the directory itself, which always belongs to the effective user
 	if err := unix.Stat(name, &st); err != nil {
 		return 0, wrap(name, err)
 	}

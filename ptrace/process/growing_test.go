@@ -1,4 +1,4 @@
-package procfs
+package process
 
 import (
 	"errors"
@@ -27,7 +27,7 @@ func TestMapsWhileTheHeapGrows(t *testing.T) {
 	})
 	torn := 0
 	for range 3000 {
-		if text, err := readLarge(path(os.Getpid(), "maps")); err != nil {
+		if text, err := readLarge(procPath(os.Getpid(), "maps")); err != nil {
 			t.Error(err)
 		} else if _, err := parseMaps(text); errors.Is(err, errOrder) {
 			torn++

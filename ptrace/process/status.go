@@ -1,4 +1,4 @@
-package procfs
+package process
 
 import (
 	"strconv"
@@ -31,7 +31,7 @@ type Status struct {
 
 // ReadStatus reads the status file of a process. The id of any thread works as well; TGID is then the process id.
 func ReadStatus(pid int) (Status, error) {
-	return readStatus(path(pid, "status"))
+	return readStatus(procPath(pid, "status"))
 }
 
 // ReadTaskStatus reads the status file of one thread.

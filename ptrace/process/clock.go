@@ -1,4 +1,4 @@
-package procfs
+package process
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 // not zero in a time namespace (time_namespaces(7)). Start times in /proc are in the clock of the reading process. On
 // kernels without time namespaces it is zero. The errors are ErrGone, ErrDenied and ErrFormat.
 func BootOffset(pid int) (time.Duration, error) {
-	text, err := readFile(path(pid, "timens_offsets"))
+	text, err := readFile(procPath(pid, "timens_offsets"))
 	if errors.Is(err, ErrGone) {
 		if _, err := ReadStat(pid); err == nil {
 			return 0, nil // the file is missing, not the process
