@@ -61,7 +61,7 @@ func TestHistory(t *testing.T) {
 		ctx := context.Background()
 		holder, waiter, quiet := s.Connect(t, s.User, "postgres"), s.Connect(t, s.User, "postgres"), s.Connect(t, s.User, "postgres")
 		hidden := s.Connect(t, "secretive", "postgres")
-		if _, err := holder.PgConn().Exec(ctx, "BEGIN; UPDATE t SET n = 4711").ReadAll(); err != nil {
+		if _, err := holder.PgConn().Exec(ctx, "BEGIN; UPDATE t SET n = 1471147114").ReadAll(); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := hidden.PgConn().Exec(ctx, "BEGIN; SELECT n AS hidden_name FROM t").ReadAll(); err != nil {
@@ -70,7 +70,7 @@ func TestHistory(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_, _ = waiter.PgConn().Exec(ctx, "UPDATE t SET n = 4712 /* comment */ WHERE n = '1'").ReadAll()
+			_, _ = waiter.PgConn().Exec(ctx, "UPDATE t SET n = 1471247124 /* comment */ WHERE n = '1'").ReadAll()
 		}()
 		pgtest.Wait(t, "the lock", func() bool {
 			n := 0
@@ -112,7 +112,7 @@ func TestHistory(t *testing.T) {
 				t.Errorf("%q is missing in\n%s", want, text)
 			}
 		}
-		for _, secret := range []string{"4711", "4712", "comment", "hidden_name", fmt.Sprintf("  %d  ", quietPID)} {
+		for _, secret := range []string{"1471147114", "1471247124", "comment", "hidden_name", fmt.Sprintf("  %d  ", quietPID)} {
 			if strings.Contains(strings.ReplaceAll(text, fmt.Sprintf(" %d ", holderPID), ""), secret) && !strings.Contains(fmt.Sprint(holderPID, waiterPID), secret) {
 				t.Errorf("%q is in\n%s", secret, text)
 			}
