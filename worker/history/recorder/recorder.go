@@ -407,7 +407,9 @@ func (r *Recorder) moment(now time.Time) (*moment.Moment, error) {
 			return nil, r.readWait.after(now, err)
 		}
 		r.readWait, r.slots = pause{}, slotsOf(r.state)
-		r.locks, r.noLocks = locks.Open(c)
+		if r.locks, r.noLocks = locks.Open(c); r.locks != nil {
+			r.locks.MaxSoft = maxBlockers // these processes wait too, so they have rows
+		}
 	}
 	m, err := r.state.Read(state.Options{Texts: true})
 	if err != nil {

@@ -464,8 +464,12 @@ func (r *Reader) wait(c *lockCopy, position int) Wait {
 	if group, ok := r.index(p.leader); ok {
 		own, w.Leader = group, c.procs[group].pid
 	}
+	softs := 0
 	for n := range c.entries {
 		e := &c.entries[n]
+		if e.hold&mask == 0 && r.MaxSoft > 0 && softs >= r.MaxSoft {
+			continue
+		}
 		if e.proc == p.index || e.leader == own {
 			continue // members of a group never block each other
 		}
@@ -481,6 +485,9 @@ func (r *Reader) wait(c *lockCopy, position int) Wait {
 			continue
 		}
 		r.edges++
+		if !b.Hard {
+			softs++
+		}
 		if e.position >= 0 {
 			b.Wanted = e.owner.mode
 		}

@@ -240,6 +240,9 @@ func (l *load) compare(t *testing.T) (m *Moment, moves int) {
 		l.settle(t)
 		m = l.read(t)
 		truth := l.truth(t)
+		l.reader.MaxSoft = 2
+		bounded := l.read(t)
+		l.reader.MaxSoft = 0
 		if again := l.read(t); summary(m) != summary(again) {
 			moves++
 			return false
@@ -250,6 +253,18 @@ func (l *load) compare(t *testing.T) (m *Moment, moves int) {
 		for pid, want := range truth {
 			if got := m.BlockingPIDs(pid); !slices.Equal(got, want) {
 				t.Fatalf("blockers of %d: %v; pg_blocking_pids returns %v\n%s", pid, got, want, Text(m.Forest()))
+			}
+		}
+		for i := range m.Waits { // the first two of those that are only ahead in the queue
+			n := 0
+			want := slices.DeleteFunc(slices.Clone(m.Waits[i].Blockers), func(b Blocker) bool {
+				if !b.Hard && m.Waits[i].Kind == Lock {
+					n++
+				}
+				return n > 2 && !b.Hard
+			})
+			if got := bounded.Waits[i].Blockers; !slices.Equal(got, want) {
+				t.Fatalf("bounded blockers of %d: %v, want %v", m.Waits[i].PID, got, want)
 			}
 		}
 		return true

@@ -36,6 +36,10 @@ var (
 
 // Reader reads the lock waits of one run of a server. It must not be used by several goroutines at a time.
 type Reader struct {
+	// MaxSoft bounds the blockers of a wait for a heavyweight lock that hold no lock which conflicts, but are ahead in the queue;
+	// 0: all of them. If many processes wait for one lock, their number is the square of the number of these processes.
+	MaxSoft int
+
 	server *waitevent.Server
 	names  *levels.WaitNames
 	layout layout.Locks
