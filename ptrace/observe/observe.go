@@ -235,10 +235,12 @@ const (
 // thread observes one thread in repeated attempts. The result's Err contains the outcome.
 func (w *observer) thread(tid int) (thread snapshot.Thread, engine string) {
 	thread.TID = tid // also without an attempt
-	if stat, err := process.ReadTaskStat(w.target.PID, tid); err == nil && tid != w.target.PID && stat.Worker() {
-		thread = snapshot.Thread{TID: tid, Name: stat.Comm, State: stat.State, Err: snapshot.ErrKernelWorker}
-		thread.WaitChannel, thread.KernelStack = process.KernelPlace(w.target.PID, tid)
-		return thread, ""
+	if tid != w.target.PID {
+		if stat, err := process.ReadTaskStat(w.target.PID, tid); err == nil && stat.Worker() {
+			thread = snapshot.Thread{TID: tid, Name: stat.Comm, State: stat.State, Err: snapshot.ErrKernelWorker}
+			thread.WaitChannel, thread.KernelStack = process.KernelPlace(w.target.PID, tid)
+			return thread, ""
+		}
 	}
 	if thread.Err = w.target.CompareThread(tid); thread.Err != nil {
 		return thread, ""

@@ -14,7 +14,9 @@ import (
 // one Handle.
 type Handle struct {
 	pid, fd int
-	holders int // guarded by holds
+	holders int            // guarded by holds
+	keepers int            // likewise: see Keeper
+	files   [keptFiles]int // likewise: descriptors of files; 0: it is not open
 }
 
 //nolint:gochecknoglobals // a process is the same for all users of this package
@@ -22,6 +24,7 @@ var holds = struct {
 	sync.Mutex
 
 	byPID map[int]*Handle
+	kept  int // by keepers, which have a limit of their own
 }{byPID: map[int]*Handle{}}
 
 // maxHolds limits the number of processes held at a time, because the program needs descriptors for other purposes
@@ -33,14 +36,23 @@ var errTooMany = errors.New("too many processes are held already")
 // Hold returns a handle for the process that has the id now. The error is ErrExited if there is none. Other errors do
 // not prevent a capture of the process. They are: the id belongs to a thread, the kernel is older than Linux 5.3, 512
 // processes are held, or no descriptor is left.
-func Hold(pid int) (*Handle, error) {
+func Hold(pid int) (*Handle, error) { return hold(pid, false) }
+
+// hold is Hold, or keeps the process too.
+func hold(pid int, keep bool) (*Handle, error) {
 	holds.Lock()
 	defer holds.Unlock()
+	keepers := 0
+	if keep {
+		keepers = 1
+	}
 	if h := holds.byPID[pid]; h != nil && h.Lives() {
 		h.holders++
+		h.keepers += keepers
+		holds.kept += keepers
 		return h, nil
 	}
-	if len(holds.byPID) >= maxHolds {
+	if !keep && len(holds.byPID)-holds.kept >= maxHolds {
 		return nil, Failed(pid, "hold", errTooMany)
 	}
 	fd, err := unix.PidfdOpen(pid, 0)
@@ -50,7 +62,8 @@ func Hold(pid int) (*Handle, error) {
 	case err != nil:
 		return nil, Failed(pid, "pidfd_open", err)
 	}
-	h := &Handle{pid: pid, fd: fd, holders: 1}
+	h := &Handle{pid: pid, fd: fd, holders: 1, keepers: keepers}
+	holds.kept += keepers
 	holds.byPID[pid] = h
 	return h, nil
 }
@@ -84,6 +97,11 @@ func (h *Handle) Release() {
 		return
 	}
 	_ = unix.Close(h.fd)
+	for _, fd := range h.files {
+		if fd != 0 {
+			_ = unix.Close(fd)
+		}
+	}
 	if holds.byPID[h.pid] == h {
 		delete(holds.byPID, h.pid)
 	}

@@ -34,13 +34,18 @@ type Rights struct {
 // PermissionError if this process may not examine it. With the latter, ids, capabilities and Undumpable are valid.
 func ReadRights(pid int) (Rights, error) {
 	status, err := ReadStatus(pid)
-	switch {
-	case err != nil:
+	if err != nil {
 		return Rights{}, ReadError(pid, pid, err)
-	case IsDead(status.State):
+	}
+	return rightsOf(pid, &status)
+}
+
+// rightsOf is ReadRights with a status that was just read.
+func rightsOf(pid int, status *Status) (r Rights, err error) {
+	if IsDead(status.State) {
 		return Rights{}, Exited(pid)
 	}
-	r := Rights{UID: status.UID, GID: status.GID, Permitted: status.CapPrm, Undumpable: undumpable(&status)}
+	r = Rights{UID: status.UID, GID: status.GID, Permitted: status.CapPrm, Undumpable: undumpable(status)}
 	if r.Undumpable && IsEnding(pid, pid) {
 		return Rights{}, Exited(pid) // the files in /proc of a process without memory belong to root too
 	}
@@ -99,7 +104,16 @@ func (r *Rights) Plain(pid, uid, gid int) error {
 
 // Verify returns a PermissionError unless a process has the rights r now, and the errors of ReadRights.
 func (r *Rights) Verify(pid int) error {
-	now, denied := ReadRights(pid)
+	status, err := ReadStatus(pid)
+	if err != nil {
+		return ReadError(pid, pid, err)
+	}
+	return r.VerifyStatus(pid, &status)
+}
+
+// VerifyStatus is Verify with a status that was just read.
+func (r *Rights) VerifyStatus(pid int, status *Status) error {
+	now, denied := rightsOf(pid, status)
 	if denied != nil && !errors.Is(denied, ErrNotPermitted) || denied != nil && now == (Rights{}) {
 		return denied
 	}

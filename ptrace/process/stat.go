@@ -61,6 +61,11 @@ func SinceBoot(startTime uint64) time.Duration { return time.Duration(startTime)
 
 // ReadStat reads the stat file of a process. Values that exist per thread belong to its main thread.
 func ReadStat(pid int) (Stat, error) {
+	if text, ok := readKept(pid, keptStat); ok {
+		if s, err := ParseStat(text); err == nil {
+			return s, nil
+		}
+	}
 	return readStat(procPath(pid, "stat"))
 }
 

@@ -31,11 +31,19 @@ type Status struct {
 
 // ReadStatus reads the status file of a process. The id of any thread works as well; TGID is then the process id.
 func ReadStatus(pid int) (Status, error) {
+	if text, ok := readKept(pid, keptStatus); ok {
+		if s, err := ParseStatus(text); err == nil {
+			return s, nil
+		}
+	}
 	return readStatus(procPath(pid, "status"))
 }
 
 // ReadTaskStatus reads the status file of one thread.
 func ReadTaskStatus(pid, tid int) (Status, error) {
+	if pid == tid {
+		return ReadStatus(pid)
+	}
 	return readStatus(taskPath(pid, tid, "status"))
 }
 

@@ -112,17 +112,22 @@ func (t *Target) Compare(now *Stat) error {
 
 // CompareUser returns a RecycledError if the process's user differs from the target's, and the errors of Rights.Verify.
 func (t *Target) CompareUser() error {
+	if t.Rights == nil && t.UID < 0 {
+		return nil
+	}
+	status, err := ReadStatus(t.PID)
+	if err != nil && t.Rights != nil {
+		return ReadError(t.PID, t.PID, err)
+	} else if err != nil {
+		return Exited(t.PID)
+	}
 	if t.Rights != nil {
-		if err := t.Rights.Verify(t.PID); err != nil {
+		if err := t.Rights.VerifyStatus(t.PID, &status); err != nil {
 			return err
 		}
 	}
 	if t.UID < 0 {
 		return nil
-	}
-	status, err := ReadStatus(t.PID)
-	if err != nil {
-		return Exited(t.PID)
 	}
 	for _, uid := range status.UID[:3] {
 		if uid != t.UID {

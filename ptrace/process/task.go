@@ -21,6 +21,13 @@ type Syscall struct {
 
 // ReadSyscall returns the system call in which a thread waits. It needs the right to trace the process.
 func ReadSyscall(pid, tid int) (Syscall, error) {
+	if pid == tid {
+		if text, ok := readKept(pid, keptSyscall); ok {
+			if s, err := ParseSyscall(text); err == nil {
+				return s, nil
+			}
+		}
+	}
 	name := taskPath(pid, tid, "syscall")
 	text, err := readFile(name)
 	if err != nil {

@@ -101,4 +101,7 @@ const (
 	ExportRate = 19
 	// ExportCost is the part of all processors' time after which such a profile ends until the next interval.
 	ExportCost = 0.01
+	// RecorderProcesses is the number of processes of which the recorder keeps files open to take their stacks, with four
+	// descriptors each. It takes at most a quarter of the descriptors that this program may have.
+	RecorderProcesses = 1000
 )

@@ -189,6 +189,9 @@ func (r *Recorder) glance(now time.Time) {
 
 func (r *Recorder) close() {
 	r.statuses.close()
+	if r.stacks != nil {
+		r.stacks.close()
+	}
 	if r.writer != nil {
 		r.report(r.writer.Close())
 		r.writer = nil
@@ -199,6 +202,9 @@ func (r *Recorder) close() {
 func (r *Recorder) forget() {
 	r.state, r.locks, r.noLocks = nil, nil, nil
 	r.statuses.close()
+	if r.stacks != nil {
+		r.stacks.close()
+	}
 }
 
 // report calls Report if the error has changed.
@@ -407,6 +413,9 @@ func (r *Recorder) moment(now time.Time) (*moment.Moment, error) {
 			return nil, r.readWait.after(now, err)
 		}
 		r.readWait, r.slots = pause{}, slotsOf(r.state)
+		if r.stacks != nil {
+			r.stacks.local = r.state.Cluster().Local
+		}
 		if r.locks, r.noLocks = locks.Open(c); r.locks != nil {
 			r.locks.MaxSoft = maxBlockers // these processes wait too, so they have rows
 		}

@@ -9,9 +9,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/host"
+	"pg_stat_backtrace/worker/limits"
 )
 
 // Limits of the cost of stacks.
@@ -32,6 +34,10 @@ type stackTaker struct {
 	credit time.Duration
 	used   time.Duration // processor time of the worker when the goroutine began
 	last   time.Time
+	// local returns the process id that this program sees for an id of the server; nil: it is the same.
+	local func(int) int
+	// files is used by the goroutine only.
+	files *process.Keeper
 	// fresh has what the last add has collected, for the rules.
 	fresh map[int32]rules.Sample
 }
@@ -121,9 +127,14 @@ func (t *stackTaker) save(now time.Time) {
 func (t *stackTaker) begin(wanted []takenStack, limit time.Duration) {
 	done := make(chan []takenStack, 1)
 	t.busy, t.used = done, processTime()
+	if t.files == nil {
+		t.files = process.NewKeeper(limits.RecorderProcesses)
+	}
+	local := t.local
 	go func() {
 		var taken []takenStack
 		_ = host.Catch("stacks", func() error {
+			t.files.Begin(localIDs(wanted, local))
 			ctx, cancel := context.WithTimeout(context.Background(), limit)
 			defer cancel()
 			for _, w := range wanted {
@@ -137,6 +148,24 @@ func (t *stackTaker) begin(wanted []takenStack, limit time.Duration) {
 		})
 		done <- taken
 	}()
+}
+
+// localIDs returns the process ids of stacks that are wanted.
+func localIDs(wanted []takenStack, local func(int) int) []int {
+	pids := make([]int, len(wanted))
+	for i := range wanted {
+		if pids[i] = int(wanted[i].id.pid); local != nil {
+			pids[i] = local(pids[i])
+		}
+	}
+	return pids
+}
+
+// close ends the use of descriptors, if no stack is being taken.
+func (t *stackTaker) close() {
+	if t.busy == nil && t.files != nil {
+		t.files.Close()
+	}
 }
 
 // collect waits at most so long for the stacks, and returns their number.

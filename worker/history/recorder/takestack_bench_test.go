@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/state"
 )
@@ -24,6 +25,9 @@ func BenchmarkTakeStack(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
+			files := process.NewKeeper(n)
+			defer files.Close()
+			files.Begin(pids)
 			used := processTime()
 			for b.Loop() {
 				for _, pid := range pids {

@@ -153,7 +153,7 @@ func (c Cluster) child(pid int, rights *process.Rights) (process.Stat, error) {
 	case !sameExecutable(pid, c.PostmasterPID):
 		return process.Stat{}, errExecutable
 	}
-	return stat, rights.Verify(pid)
+	return stat, rights.VerifyStatus(pid, &status)
 }
 
 // sameExecutable reports whether two processes run the same file, by device and inode. An upgrade of the package
