@@ -75,6 +75,11 @@ func TestKeptEqual(t *testing.T) {
 		if got := readAllOf(t, pid); !same(got, want) {
 			t.Errorf("%+v, want %+v", got, want)
 		}
+		for file := range keptFiles {
+			if text, ok := readKept(pid, file); !ok || text == "" {
+				t.Errorf("the descriptor of %s is not used", keptNames[file])
+			}
+		}
 	}
 	if n := descriptors(t) - before; n != DescriptorsOfKept {
 		t.Errorf("%d descriptors, want %d", n, DescriptorsOfKept)
