@@ -8,12 +8,15 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"pg_stat_backtrace/worker/history/store"
 )
 
-// dayOfHistory writes 24 hours of 50 active sessions: 665 queries, about 10,000 stacks. It takes minutes. As on real servers, few
-// queries take most of the time, and each one comes from one application, mostly waits for the same events, and lasts for seconds.
-func dayOfHistory(b *testing.B) (dir string, until time.Time) {
+// dayOfHistory writes 24 hours of 50 active sessions, with -short 4 hours: 665 queries, about 10,000 stacks. It takes minutes. As on
+// real servers, few queries take most of the time, and each one comes from one application, mostly waits for the same events, and
+// lasts for seconds. If the day is even, all queries, users and waits are equally frequent instead: the worst case.
+func dayOfHistory(b *testing.B, even bool) (dir string, until time.Time) {
 	b.Helper()
 	until = time.Now().UTC().Truncate(time.Hour)
 	dir = filepath.Join(b.TempDir(), "state")
@@ -23,7 +26,11 @@ func dayOfHistory(b *testing.B) (dir string, until time.Time) {
 		b.Fatal(err)
 	}
 	begin := until.Add(-24 * time.Hour)
+	if testing.Short() {
+		begin = until.Add(-4 * time.Hour)
+	}
 	sessions := newLoad(50)
+	sessions.even = even
 	for at := begin; at.Before(until); at = at.Add(time.Second) {
 		if err := w.Append(sessions.sweep(at)); err != nil {
 			b.Fatal(err)
@@ -49,6 +56,7 @@ type load struct {
 	queries *rand.Zipf
 	rows    []store.Row
 	left    []int // seconds until the session begins its next query
+	even    bool  // see dayOfHistory
 }
 
 func newLoad(sessions int) *load {
@@ -69,9 +77,13 @@ func (l *load) sweep(at time.Time) *store.Sweep {
 		if l.left[i]--; l.left[i] < 0 {
 			l.left[i] = int(l.random.ExpFloat64() * 3)
 			query := int64(l.queries.Uint64()) + 1
+			user := query
+			if l.even {
+				query, user = l.random.Int64N(665)+1, l.random.Int64N(1000)
+			}
 			*r = store.Row{
 				PID: int32(1000 + i), Start: at.Truncate(time.Hour).UnixMicro(), Type: "client backend", DatabaseID: 5,
-				Database: fmt.Sprintf("shop%d", query%2), UserID: 10, User: fmt.Sprintf("user%d", query%5), App: fmt.Sprintf("app%d", query%24),
+				Database: fmt.Sprintf("shop%d", query%2), UserID: 10, User: fmt.Sprintf("user%d", user%5), App: fmt.Sprintf("app%d", query%24),
 				Client: "10.0.0.1", State: "active", XactStart: at.UnixMicro() - 1000, QueryStart: at.UnixMicro() - l.random.Int64N(1e6),
 				StateStart: at.UnixMicro() - 900, QueryID: query * 7919, PhraseKey: "executes", Phrase: "executes a query", Method: "blocked",
 				Query: fmt.Sprintf("SELECT o.id, o.total FROM orders_%d o JOIN lines l USING (id) WHERE o.customer = ?", query),
@@ -80,6 +92,9 @@ func (l *load) sweep(at time.Time) *store.Sweep {
 		// half of the samples of a query have its first event, a quarter the second one, and so on
 		kind := min(int(l.random.ExpFloat64()/0.7), 3)
 		wait := waits[(int(r.QueryID)*5+kind*kind)%len(waits)]
+		if l.even {
+			wait = waits[l.random.IntN(len(waits))]
+		}
 		r.WaitType, r.WaitEvent = wait[0], wait[1]
 		r.Stack = r.QueryID<<8 | int64(kind*4+l.random.IntN(4)) + 1
 		s.Rows = append(s.Rows, *r)
@@ -92,32 +107,51 @@ func (l *load) sweep(at time.Time) *store.Sweep {
 
 // BenchmarkHistoryDay reads 24 hours of 50 sessions as the SQL functions do.
 func BenchmarkHistoryDay(b *testing.B) {
-	dir, until := dayOfHistory(b)
-	reader := func() *store.Reader {
-		r, err := store.OpenReader(dir, "1")
-		if err != nil {
-			b.Fatal(err)
-		}
-		return r
-	}
-	for _, bucket := range []time.Duration{24 * time.Hour, time.Hour, 15 * time.Minute, time.Minute} {
-		b.Run("summary/"+bucket.String(), func(b *testing.B) {
-			for b.Loop() {
-				sums := newBuckets(bucket)
-				if err := sums.read(context.Background(), reader(), until.Add(-24*time.Hour), until); err != nil {
+	for _, even := range []bool{false, true} {
+		b.Run(map[bool]string{false: "skewed", true: "even"}[even], func(b *testing.B) {
+			dir, until := dayOfHistory(b, even)
+			reader := func() *store.Reader {
+				r, err := store.OpenReader(dir, "1")
+				if err != nil {
 					b.Fatal(err)
 				}
-				b.ReportMetric(float64(len(sums.rows(0))), "rows")
+				return r
 			}
+			measure := func(name string, read func() int) {
+				b.Run(name, func(b *testing.B) {
+					rows, used := 0, processorTime()
+					for b.Loop() {
+						rows = read()
+					}
+					b.ReportMetric(float64((processorTime()-used).Microseconds())/1000/float64(b.N), "cpu-ms/op")
+					b.ReportMetric(float64(rows), "rows")
+				})
+			}
+			for _, bucket := range []time.Duration{24 * time.Hour, time.Hour, 15 * time.Minute, time.Minute} {
+				measure("summary "+bucket.String(), func() int {
+					sums := newBuckets(bucket)
+					if err := sums.read(context.Background(), reader(), until.Add(-24*time.Hour), until); err != nil {
+						b.Fatal(err)
+					}
+					return len(sums.rows(0))
+				})
+			}
+			measure("rows 5m", func() int {
+				rows, err := recordedRows(context.Background(), reader(), until.Add(-10*time.Minute), until.Add(-5*time.Minute), nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				return len(rows)
+			})
 		})
 	}
-	b.Run("rows/5m", func(b *testing.B) {
-		for b.Loop() {
-			rows, err := recordedRows(context.Background(), reader(), until.Add(-10*time.Minute), until.Add(-5*time.Minute), nil)
-			if err != nil {
-				b.Fatal(err)
-			}
-			b.ReportMetric(float64(len(rows)), "rows")
-		}
-	})
+}
+
+// processorTime returns the processor time of this process.
+func processorTime() time.Duration {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -20,6 +20,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/history/recorder"
+	"pg_stat_backtrace/worker/measure/clusterprofile"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
@@ -167,6 +168,21 @@ func BenchmarkServer(b *testing.B) {
 			}
 		})
 	})
+	b.Run("programs in the kernel", func(b *testing.B) {
+		var kernel, all time.Duration
+		for range b.N {
+			_, summary, err := clusterprofile.Collect(ctx, clusterprofile.Options{
+				Cluster: &s.src.Server, Capturer: s.src.Capturer, Mode: clusterprofile.Wall, Rate: profileRate, Duration: ProfileTime,
+				CostLimit: profileCost,
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+			kernel, all = kernel+summary.KernelTime, all+summary.CPU
+		}
+		b.ReportMetric(100*kernel.Seconds()/all.Seconds(), "of-server-%")
+		b.ReportMetric(0, "ns/op")
+	})
 	b.Run("sampled profile", func(b *testing.B) {
 		s.compare(b, ProfileTime, func(took time.Duration) {
 			var p Profile
@@ -175,9 +191,10 @@ func BenchmarkServer(b *testing.B) {
 			}
 		})
 	})
-	b.Run("short control", func(b *testing.B) { s.compare(b, time.Second, time.Sleep) })
-	b.Run("stacks once", func(b *testing.B) { s.compare(b, time.Second, times(1, take)) })
-	b.Run("stacks 10 times", func(b *testing.B) { s.compare(b, time.Second, times(10, take)) })
+	const short = 300 * time.Millisecond
+	b.Run("short control", func(b *testing.B) { s.compare(b, short, time.Sleep) })
+	b.Run("stacks 10 times a second", func(b *testing.B) { s.compare(b, short, times(3, take)) })
+	b.Run("stacks once a second", func(b *testing.B) { s.compare(b, time.Second, times(1, take)) })
 }
 
 // BenchmarkFallback measures the processor time of a server whose slots are all in use, beside a fallback connection.
