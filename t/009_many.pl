@@ -225,7 +225,8 @@ is($node->safe_psql('postgres', "SET pg_stat_backtrace.max_frames = 2; SELECT ma
 # Without a worker.
 is($worker->stop, 0, 'the worker ends');
 for my $call ('* FROM pg_stat_backtrace', "* FROM pg_get_backtrace_frames($owners)", 'pg_log_backtrace(1, 2)',
-	"* FROM pg_get_blocking_backtraces($owners)", '* FROM pg_backtrace_summary()')
+	"* FROM pg_get_blocking_backtraces($owners)", '* FROM pg_backtrace_summary()',
+	'pg_backtrace_summary_text()')
 {
 	($out, $level, $state, $stderr) = call($node, "SELECT $call");
 	is("$level $state", 'ERROR 55000', "SELECT $call without a worker");

@@ -125,6 +125,7 @@ var calls = []string{
 	"SELECT pg_get_backtrace($1)", "SELECT pg_log_backtrace($1)", "SELECT pg_log_backtrace($1, $1)",
 	"SELECT function FROM pg_get_backtrace_frames($1)", "SELECT count(backtrace) FROM pg_stat_backtrace",
 	"SELECT count(*) FROM pg_get_blocking_backtraces($1)", "SELECT count(*) FROM pg_get_blocking_backtraces() WHERE pid <> $1", "SELECT count(*) FROM pg_backtrace_summary(2, '1 ms', ARRAY[$1])",
+	"SELECT pg_backtrace_summary_text(2, '1 ms', ARRAY[$1])",
 	"SELECT count(*) FROM pg_get_memory_contexts($1)", "SELECT pg_request_backtrace($1)", "SELECT pg_get_running_plan($1)",
 	"SELECT count(*) FROM pg_backtrace_history(now() - interval '1 minute', now(), ARRAY[$1])",
 	"SELECT count(*) FROM pg_backtrace_history_summary(now() - interval '1 minute') WHERE query_id = $1", "SELECT pg_backtrace_stack($1)",

@@ -13,6 +13,7 @@ BEGIN ATOMIC
         WHEN 'blocking' THEN '@extschema@.pg_get_blocking_backtraces(int)'::regprocedure
         WHEN 'barrier' THEN '@extschema@.pg_get_blocking_backtraces(int)'::regprocedure
         WHEN 'summary' THEN '@extschema@.pg_backtrace_summary(int, interval, int[])'::regprocedure
+        WHEN 'summary_text' THEN '@extschema@.pg_backtrace_summary_text(int, interval, int[], int)'::regprocedure
         WHEN 'memory' THEN '@extschema@.pg_get_memory_contexts(int)'::regprocedure
         WHEN 'plan' THEN '@extschema@.pg_get_running_plan(int, text)'::regprocedure
         WHEN 'plan_json' THEN '@extschema@.pg_get_running_plan(int, text)'::regprocedure

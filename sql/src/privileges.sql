@@ -30,6 +30,7 @@ BEGIN
                        AND p.proname NOT IN ('pg_backtrace_result', 'pg_get_memory_contexts', 'pg_trace_function',
                                              'pg_get_backtrace_frames', 'pg_get_running_plan', 'pg_backtrace_history',
                                              'pg_backtrace_history_summary', 'pg_backtrace_stack', 'pg_backtrace_incidents',
+                                             'pg_backtrace_summary_text',
                                              'pg_backtrace_incident', 'pg_get_backtrace_on_call',
                                              'pg_get_backtrace_to_file')
                        AND p.proname NOT LIKE '%wait_event%'

@@ -61,6 +61,14 @@ const (
 	MaxMemoryPages = 16 << 10 // pages of 4 KiB
 )
 
+// Summaries as text: the worker adds up the samples of a call.
+const (
+	Summaries        = 16               // at the same time
+	MaxSummaryFrames = 200_000          // of the different stacks of a summary, in about 10 MB
+	MaxSummaryPause  = 90 * time.Minute // between samples: one and a half of the longest interval
+	SummaryIdle      = 2 * time.Minute  // after this time beyond the pause, a summary without requests ends
+)
+
 // Traces of functions for SQL callers.
 const (
 	Traces        = 4 // at the same time

@@ -44,6 +44,22 @@ const (
 // answerMany answers about many processes with a row for each: pid, kind of process, engine, pause in microseconds,
 // depth, stack, and level, SQLSTATE and message of what went wrong instead (type backtrace.answer in sql/).
 func (s *Service) answerMany(ctx context.Context, r call) spool.Answer {
+	text := func(processes int) func(*backtrace.Trace) string { return manyText(r.Request, processes) }
+	return s.many(ctx, r, text, func(c cluster.Cluster, outcomes []outcome) [][]string {
+		rows := make([][]string, len(outcomes))
+		for i, o := range outcomes {
+			rows[i] = row(o, kind(c.Local(o.pid)))
+		}
+		return rows
+	})
+}
+
+// many captures the processes that a request is about, and answers with rows about them. text returns what each stack of
+// so many processes is turned into.
+func (s *Service) many(
+	ctx context.Context, r call, text func(processes int) func(*backtrace.Trace) string,
+	rows func(cluster.Cluster, []outcome) [][]string,
+) spool.Answer {
 	req, options, began := r.Request, r.options, r.began
 	c, err := s.cfg.Server()
 	if err != nil {
@@ -58,12 +74,11 @@ func (s *Service) answerMany(ctx context.Context, r call) spool.Answer {
 		return s.fail(req, began, err)
 	}
 	defer done()
-	outcomes := s.captureMany(ctx, c, req, pids, options)
-	a := spool.Answer{Rows: make([][]string, len(outcomes))}
+	outcomes := s.captureMany(ctx, c, req, pids, options, text(len(pids)))
+	a := spool.Answer{Rows: rows(c, outcomes)}
 	var most captured
 	n := 0
-	for i, o := range outcomes {
-		a.Rows[i] = row(o, kind(c.Local(o.pid)))
+	for _, o := range outcomes {
 		if o.err == nil {
 			if n++; o.pause >= most.pause {
 				most = o.captured
@@ -133,12 +148,13 @@ func (s *Service) asked(c cluster.Cluster, req spool.Request) ([]int, error) {
 }
 
 func aboutAll(req spool.Request) bool {
-	return len(req.Targets) == 0 && (req.Verb == verbStat || req.Verb == verbSummary)
+	return len(req.Targets) == 0 && (req.Verb == verbStat || req.Verb == verbSummary || req.Verb == verbSummaryText)
 }
 
 // captureMany captures processes side by side, and renders each stack at once.
 func (s *Service) captureMany(
 	ctx context.Context, c cluster.Cluster, req spool.Request, pids []int, options capture.Options,
+	text func(*backtrace.Trace) string,
 ) []outcome {
 	who := caller(req)
 	outcomes := make([]outcome, len(pids))
@@ -159,7 +175,6 @@ func (s *Service) captureMany(
 		options.Deadline = time.Until(req.Deadline)
 	}
 	options.Deadline /= 3
-	text := manyText(req, len(outcomes))
 	wait := endsIn
 	if aboutAll(req) {
 		wait = 0 // the logger, which always lives and is never listed, is among them

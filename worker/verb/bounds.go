@@ -39,7 +39,9 @@ type bounds struct {
 	answers  *limits.Gate
 	trees    *limits.Gate // readings of memory contexts
 	barriers *limits.Gate // reads of the postmaster for barriers
-	refusals limits.Repeats
+	// summaries are summaries that are being added up.
+	summaries *limits.Gate
+	refusals  limits.Repeats
 }
 
 func newBounds(concurrency int) *bounds {
@@ -48,7 +50,7 @@ func newBounds(concurrency int) *bounds {
 		captures: limits.NewGate(limits.Share(limits.CaptureBytes)),
 		answers:  limits.NewGate(limits.Share(limits.AnswerBytes)),
 		trees:    limits.MemoryTrees(),
-		barriers: limits.One(),
+		barriers: limits.One(), summaries: limits.NewGate(limits.Share(limits.Summaries)),
 	}
 }
 

@@ -111,6 +111,7 @@ type Service struct {
 	// functions are the traces of functions that SQL callers wait for.
 	functions functionTraces
 	plans     *provenPlans
+	summaries summaries
 }
 
 // New makes a Service.

@@ -46,7 +46,7 @@ func (b *Builder) stack(t *backtrace.Thread, levels bool) []*profile.Location {
 		for i := at; levels && i < end; i++ {
 			for _, l := range t.Frames[i].Levels {
 				if l.Function != "" {
-					list = append(list, b.Named(string(l.Kind)+":"+l.Function))
+					list = append(list, b.location([]backtrace.Frame{{Function: string(l.Kind) + ":" + l.Function, Line: l.Line}}))
 				}
 			}
 		}
@@ -65,26 +65,38 @@ type Traces struct {
 	// ByProcess keeps the threads of different processes apart, by a process id in their name.
 	ByProcess bool
 
+	frames  int
 	profile profile.Profile
 	builder *Builder
 	samples map[string]*profile.Sample
 }
 
-// LabelThread is the name of the thread, or "goroutines".
-const LabelThread = "thread"
+// Labels of the samples of Traces.
+const (
+	// LabelThread is the name of the thread, or "goroutines".
+	LabelThread = "thread"
+	// LabelBackendType is the type of a server process, as in pg_stat_activity.
+	LabelBackendType = "backend_type"
+)
 
 // Add counts each stack of the trace so many times.
-func (c *Traces) Add(t *backtrace.Trace, times int) {
+func (c *Traces) Add(t *backtrace.Trace, times int) { c.AddTyped(t, "", times) }
+
+// AddTyped is Add for a process of a server. If its type is known, it is the label LabelBackendType.
+func (c *Traces) AddTyped(t *backtrace.Trace, backendType string, times int) {
 	for i := range t.Threads {
 		// A core file has one name for all threads.
-		c.add(t.PID, cmp.Or(t.Threads[i].Name, t.Threads[0].Name, "[no name]"), &t.Threads[i], times)
+		c.add(t.PID, backendType, cmp.Or(t.Threads[i].Name, t.Threads[0].Name, "[no name]"), &t.Threads[i], times)
 	}
 	for i := range t.Goroutines {
-		c.add(t.PID, "goroutines", &t.Goroutines[i].Thread, times)
+		c.add(t.PID, backendType, "goroutines", &t.Goroutines[i].Thread, times)
 	}
 }
 
-func (c *Traces) add(pid int, name string, th *backtrace.Thread, times int) {
+// Frames returns the number of frames of all different stacks.
+func (c *Traces) Frames() int { return c.frames }
+
+func (c *Traces) add(pid int, backendType, name string, th *backtrace.Thread, times int) {
 	p := c.Profile()
 	process := strconv.Itoa(pid)
 	if c.ByProcess {
@@ -105,6 +117,10 @@ func (c *Traces) add(pid int, name string, th *backtrace.Thread, times int) {
 		s = &profile.Sample{
 			Location: stack, Value: []int64{0}, Label: map[string][]string{LabelThread: {name}, "pid": {process}},
 		}
+		if backendType != "" {
+			s.Label[LabelBackendType] = []string{backendType}
+		}
+		c.frames += len(stack)
 		c.samples[string(key)] = s
 		p.Sample = append(p.Sample, s)
 	}
@@ -123,9 +139,9 @@ func (c *Traces) Profile() *profile.Profile {
 
 // location returns the location of frames with one address.
 func (b *Builder) location(frames []backtrace.Frame) *profile.Location {
-	words := make([]string, 0, 2*len(frames))
+	words := make([]string, 0, 3*len(frames)) //nolint:mnd // three words each
 	for i := range frames {
-		words = append(words, strconv.FormatUint(frames[i].Address, 16), frames[i].Label())
+		words = append(words, strconv.FormatUint(frames[i].Address, 16), frames[i].Label(), strconv.Itoa(frames[i].Line))
 	}
 	key := strings.Join(words, ";")
 	if l := b.locations[key]; l != nil {

@@ -1,0 +1,277 @@
+package verb
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"pg_stat_backtrace/worker/limits"
+	"pg_stat_backtrace/worker/naming/backtrace"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/state"
+	"pg_stat_backtrace/worker/report/profilefmt"
+	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/serve/spool"
+)
+
+// The verb of pg_backtrace_summary_text. The extension makes a request for each sample, as for a summary by rows, and a
+// last one for the text. The worker adds up the stacks meanwhile.
+const verbSummaryText = "summary_text"
+
+var _ = register(Verb{Name: verbSummaryText, answer: (*Service).answerSummaryText})
+
+// errSamplesLost: the worker was restarted, or the caller came too late.
+var errSamplesLost = &render.Fault{
+	SQLState: render.NotInPrerequisiteState, Message: "the samples of the summary are lost",
+	Detail: "The worker was restarted, or it has not been asked for too long.",
+}
+
+// summaryStep is what a request of a summary asks for: the setting trace of the request.
+type summaryStep struct {
+	run string
+	// sample is the number of the sample, from 1; 0 asks for the text.
+	sample int
+	// next is the longest time until the next request.
+	next time.Duration
+	// top is the number of stacks, functions and lines in the text.
+	top int
+}
+
+func readSummaryStep(text string) (step summaryStep, err error) {
+	var seconds float64
+	words := strings.Fields(text)
+	bad := invalid("trace", text, "Call pg_backtrace_summary_text.")
+	if len(words) != 4 { //nolint:mnd // run, sample, seconds, top
+		return step, bad
+	}
+	step.run = words[0]
+	var errs [3]error
+	step.sample, errs[0] = strconv.Atoi(words[1])
+	seconds, errs[1] = strconv.ParseFloat(words[2], 64)
+	step.top, errs[2] = strconv.Atoi(words[3])
+	if slices.ContainsFunc(errs[:], func(err error) bool { return err != nil }) || step.sample < 0 ||
+		!(seconds >= 0 && seconds <= limits.MaxSummaryPause.Seconds()) || step.top < 1 || step.top > limits.MaxTraceRows {
+		return step, bad
+	}
+	step.next = time.Duration(seconds*float64(time.Second)) + limits.SummaryIdle
+	return step, nil
+}
+
+// summaries are the summaries in progress, by the backend that asks for them.
+type summaries struct {
+	mu        sync.Mutex
+	byBackend map[int]*summary
+}
+
+// summary adds up the stacks of samples.
+type summary struct {
+	run     string
+	caller  uint32
+	release func()      // its place
+	expiry  *time.Timer // ends the summary if its caller asks no more
+	reader  *state.Reader
+
+	mu      sync.Mutex
+	stacks  profilefmt.Traces
+	samples int
+	taken   int            // stacks
+	left    int            // of these, for which there was no room
+	lost    map[string]int // stacks that could not be taken, by reason
+}
+
+// begin makes a summary. It takes the place of an earlier one of the same backend.
+func (s *summaries) begin(b *bounds, req spool.Request, step summaryStep) (*summary, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end(req.Backend, s.byBackend[req.Backend])
+	release, ok := b.summaries.Try(user(caller(req)), 1)
+	if !ok {
+		return nil, limits.ErrBusy
+	}
+	t := &summary{run: step.run, caller: req.Caller, release: release, lost: map[string]int{}}
+	t.expiry = time.AfterFunc(step.next, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.end(req.Backend, t)
+	})
+	if s.byBackend == nil {
+		s.byBackend = map[int]*summary{}
+	}
+	s.byBackend[req.Backend] = t
+	return t, nil
+}
+
+// find returns the summary of a request, and keeps it until the next one; nil: it has ended.
+func (s *summaries) find(req spool.Request, step summaryStep) *summary {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.byBackend[req.Backend]
+	if t == nil || t.run != step.run || t.caller != req.Caller {
+		return nil
+	}
+	t.expiry.Reset(step.next)
+	return t
+}
+
+// end removes a summary unless it was removed before. The caller holds the lock.
+func (s *summaries) end(backend int, t *summary) {
+	if t != nil && s.byBackend[backend] == t {
+		delete(s.byBackend, backend)
+		t.expiry.Stop()
+		t.release()
+	}
+}
+
+// answerSummaryText takes a sample, or answers with the text of all samples.
+func (s *Service) answerSummaryText(ctx context.Context, c call) spool.Answer {
+	req := c.Request
+	step, err := readSummaryStep(req.Settings["trace"])
+	if err != nil {
+		return s.fail(req, c.began, err)
+	}
+	var t *summary
+	if step.sample == 1 {
+		t, err = s.summaries.begin(s.bounds, req, step)
+	} else if t = s.summaries.find(req, step); t == nil {
+		err = errSamplesLost
+	}
+	if err != nil {
+		return s.fail(req, c.began, err)
+	}
+	if step.sample == 0 {
+		defer func() {
+			s.summaries.mu.Lock()
+			defer s.summaries.mu.Unlock()
+			s.summaries.end(req.Backend, t)
+		}()
+		text, err := t.text(step.top, req.Encoding != encodingUTF8)
+		if err != nil {
+			return s.fail(req, c.began, err)
+		}
+		return spool.Answer{Text: text}
+	}
+	t.mu.Lock()
+	t.samples = step.sample
+	t.mu.Unlock()
+	types := s.backendTypes(t)
+	add := func(int) func(*backtrace.Trace) string {
+		return func(trace *backtrace.Trace) string {
+			t.add(trace, cmp.Or(types[trace.PID], "other process"))
+			return ""
+		}
+	}
+	return s.many(ctx, c, add, func(_ cluster.Cluster, outcomes []outcome) [][]string {
+		for _, o := range outcomes {
+			if o.err != nil && (len(req.Targets) > 0 || o.pid != req.Backend) {
+				t.lose(failure(o.pid, o.err).Message)
+			}
+		}
+		return nil
+	})
+}
+
+// backendTypes returns the types of the server's processes, as in pg_stat_activity, by their process ids on this host. If
+// the server's memory cannot be read, none is known.
+func (s *Service) backendTypes(t *summary) map[int]string {
+	if t.reader == nil {
+		c, err := s.cfg.Server()
+		if err != nil {
+			return nil
+		}
+		if t.reader, err = state.Open(c); err != nil {
+			return nil
+		}
+	}
+	now, err := t.reader.Read(state.Options{})
+	if err != nil {
+		return nil
+	}
+	types := make(map[int]string, len(now.Sessions))
+	for i := range now.Sessions {
+		types[now.Sessions[i].PID] = now.Sessions[i].Type
+	}
+	return types
+}
+
+// add counts a stack. Stacks for which there is no room are counted without frames.
+func (t *summary) add(trace *backtrace.Trace, backendType string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.taken++
+	if t.stacks.Frames() > limits.MaxSummaryFrames {
+		t.left++
+		trace = &backtrace.Trace{Threads: []backtrace.Thread{{Stop: "no room for further stacks"}}}
+	}
+	t.stacks.AddTyped(trace, backendType, 1)
+}
+
+// lose counts a stack that could not be taken.
+func (t *summary) lose(reason string) {
+	const most = 1000
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.lost) >= most && t.lost[reason] == 0 {
+		reason = "other reasons"
+	}
+	t.lost[reason]++
+}
+
+// text returns the totals and the tree of calls.
+func (t *summary) text(top int, ascii bool) (string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var b strings.Builder
+	err := profilefmt.Write(&b, t.stacks.Profile(), profilefmt.Options{
+		Format: profilefmt.Text, Title: fmt.Sprintf("%d stacks in %d samples", t.taken, t.samples), Top: top, Notes: t.notes(),
+		Root: []string{profilefmt.LabelBackendType},
+	})
+	if err != nil {
+		return "", err
+	}
+	text := strings.TrimRight(b.String(), "\n")
+	if ascii {
+		text = escaped(text)
+	}
+	return cutLines(text, limits.MaxText), nil
+}
+
+// notes says what is missing, the most frequent reason first.
+func (t *summary) notes() (notes []string) {
+	const most = 10
+	reasons := slices.SortedFunc(maps.Keys(t.lost), func(a, b string) int {
+		return cmp.Or(cmp.Compare(t.lost[b], t.lost[a]), cmp.Compare(a, b))
+	})
+	for i, reason := range reasons {
+		if i == most {
+			notes = append(notes, fmt.Sprintf("further reasons: %d", len(reasons)-most))
+			break
+		}
+		notes = append(notes, fmt.Sprintf("not taken %d times: %s", t.lost[reason], reason))
+	}
+	if t.left > 0 {
+		notes = append(notes, fmt.Sprintf("the frames of %d stacks are left out: there are too many different stacks", t.left))
+	}
+	return notes
+}
+
+// escaped returns a text for a database whose encoding may lack its characters.
+func escaped(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		switch {
+		case r < 0x80: //nolint:mnd // ASCII
+			b.WriteRune(r)
+		case r > 0xffff: //nolint:mnd // as in stacks
+			fmt.Fprintf(&b, `\U%08x`, r)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
+}
