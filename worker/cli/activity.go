@@ -3,14 +3,12 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,6 +18,7 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/table"
 )
 
 const formatCSV = "csv"
@@ -207,22 +206,18 @@ func activityHeader() []string {
 	}
 }
 
-// row returns the columns of a process, on one line.
+// row returns the columns of a process.
 func (f *activityFlags) row(m *moment.Moment, s *moment.Session) []string {
 	age := func(t *time.Time) string { return ageOf(m, t) }
 	wait, waitAge := "", ""
 	if s.Wait != nil {
 		wait, waitAge = s.Wait.Type+":"+s.Wait.Event, age(s.Wait.Since)
 	}
-	row := []string{
+	return []string{
 		strconv.Itoa(s.ServerPID), s.Type, nameOrOID(s.Database, s.DatabaseOID), nameOrOID(s.User, s.UserOID), s.Application,
 		s.Client, s.State, age(s.XactStart), age(s.QueryStart), age(s.StateStart), s.Phrase, s.Function,
 		wait, waitAge, blockedBy(s), s.Query,
 	}
-	for i := range row {
-		row[i] = render.VisibleLine(strings.Join(strings.Fields(row[i]), " "))
-	}
-	return row
 }
 
 // ageOf returns the seconds between a time and a moment.
@@ -259,30 +254,23 @@ func nameOrOID(name string, oid uint32) string {
 }
 
 func (f *activityFlags) csv(out io.Writer, m *moment.Moment) error {
-	w := csv.NewWriter(out)
-	_ = w.Write(activityHeader())
+	w := table.CSV(out)
+	w.Row(activityHeader()...)
 	for i := range m.Sessions {
-		_ = w.Write(f.row(m, &m.Sessions[i]))
+		w.Row(f.row(m, &m.Sessions[i])...)
 	}
-	w.Flush()
-	return w.Error()
+	return w.Flush()
 }
 
 func (f *activityFlags) text(out io.Writer, m *moment.Moment) error {
-	const gap = 2
-	w := tabwriter.NewWriter(out, 0, 0, gap, ' ', 0)
 	_, _ = fmt.Fprintf(out, "%s: %d processes at %s\n", render.VisibleLine(m.Cluster), len(m.Sessions), m.Time.Format(time.RFC3339))
-	_, _ = fmt.Fprintln(w, strings.Join(activityHeader(), "\t"))
+	w := table.Text(out, table.Options{Empty: "-"})
+	w.Row(activityHeader()...)
 	for i := range m.Sessions {
 		row := f.row(m, &m.Sessions[i])
 		last := len(row) - 1
-		if query := []rune(row[last]); len(query) > f.width {
-			row[last] = string(query[:f.width]) + "..."
-		}
-		for j := range row[:last] {
-			row[j] = cmp.Or(row[j], "-")
-		}
-		_, _ = fmt.Fprintln(w, strings.Join(row, "\t"))
+		row[last] = table.Cut(row[last], f.width)
+		w.Row(row...)
 	}
 	if err := w.Flush(); err != nil {
 		return err

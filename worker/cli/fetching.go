@@ -10,6 +10,7 @@ import (
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host/buildcache"
 	"pg_stat_backtrace/worker/naming/debuginfod"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // capturer makes a capturer that takes debug files from debuginfod where that is configured, and returns what is to be
@@ -89,11 +90,8 @@ func describe(e debuginfod.Event) string {
 
 // size prints a number of bytes; 0 is a size that is not known.
 func size(n int64) string {
-	switch {
-	case n <= 0:
-		return "? MB"
-	case n < 100<<10:
-		return fmt.Sprintf("%.1f kB", float64(n)/(1<<10))
+	if n <= 0 {
+		return "unknown size"
 	}
-	return fmt.Sprintf("%.1f MB", float64(n)/(1<<20))
+	return units.Size(n)
 }

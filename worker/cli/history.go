@@ -40,9 +40,9 @@ Sessions that were idle are not recorded, except if they blocked another session
 A session that ended or became idle has one row more, marked as ended. The command
 reports times without a record, sweeps that were lost, and damaged files.
 
-The format folded has a line for each stack, with milliseconds. pprof and html have
-each stack with labels, as the command profile writes them. html has a time axis,
-with the times that are not recorded, and the recorded texts of queries.
+The format folded has a line for each stack, with milliseconds. pprof, speedscope and
+html have each stack with labels, as the command profile writes them. html has a time
+axis, with the times that are not recorded, and the recorded texts of queries.
 
 With --compare, the command prints how the average number of sessions has changed
 since another span of the same length: by wait event, or by the keys of --by.
@@ -86,7 +86,7 @@ func newHistory() *cobra.Command {
 			switch {
 			case f.compare != "":
 				err = f.runCompare(cmd.Context(), out, cmd.ErrOrStderr(), since, until, before)
-			case f.format == profilefmt.Pprof || f.format == profilefmt.HTML:
+			case !slices.Contains(historyFormats()[:3], f.format):
 				err = f.runProfile(cmd.Context(), out, cmd.ErrOrStderr(), since, until)
 			default:
 				err = f.run(cmd.Context(), out, cmd.ErrOrStderr(), since, until)
@@ -119,7 +119,7 @@ func newHistory() *cobra.Command {
 
 // historyFormats returns the formats: tables, then profiles.
 func historyFormats() []string {
-	return []string{formatText, formatJSON, formatCSV, formatFolded, profilefmt.Pprof, profilefmt.HTML}
+	return []string{formatText, formatJSON, formatCSV, profilefmt.Folded, profilefmt.Pprof, profilefmt.Speedscope, profilefmt.HTML}
 }
 
 // check validates the flags, and returns the span.

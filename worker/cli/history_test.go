@@ -138,7 +138,7 @@ func TestHistory(t *testing.T) {
 	})
 }
 
-var folded = regexp.MustCompile(`(?m)^client backend;.*PostgresMain;.*;ProcSleep;.*;\[Lock:transactionid\] 3000$`)
+var folded = regexp.MustCompile(`(?m)^client_backend;.*PostgresMain;.*;ProcSleep;.*;\[Lock:transactionid\] 3000$`)
 
 // checkJSON expects the waiter with its blocker in the first line, and the summary in the last.
 func checkJSON(t *testing.T, text string, waiter, holder int32) {
@@ -174,7 +174,7 @@ func TestHistoryRefuses(t *testing.T) {
 	for arguments, want := range map[string]string{
 		"":                                    "give the directory of the history",
 		"--record-dir x --by color":           "--by must be of wait",
-		"--record-dir x -f xml":               "--format must be one of text, json, csv, folded, pprof, html",
+		"--record-dir x -f xml":               "--format must be one of text, json, csv, folded, pprof, speedscope, html",
 		"--record-dir x --since soon":         `"soon" is no time`,
 		"--record-dir x --until -xm":          `"-xm" is no time`,
 		"--record-dir x --since now":          "is not after --since",

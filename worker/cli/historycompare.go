@@ -2,18 +2,15 @@ package cli
 
 import (
 	"context"
-	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strconv"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"pg_stat_backtrace/worker/history/store"
-	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/table"
 )
 
 // keys returns the keys of totals. A comparison without --by counts by wait event.
@@ -164,16 +161,15 @@ func (p *historyPrinter) printComparison(c *historyComparison) error {
 	}
 	p.begin(c.Summary.Since, c.Summary.Until)
 	_, _ = fmt.Fprintf(p.out, "compared with %s to %s\n", c.Before.Since.Format(historyTime), c.Before.Until.Format(historyTime))
-	const gapWidth = 2
-	w := tabwriter.NewWriter(p.out, 0, 0, gapWidth, ' ', 0)
-	_, _ = fmt.Fprintln(w, "sessions\tbefore\tchange\t"+strings.Join(p.f.keys(), "\t"))
+	w := table.Text(p.out, table.Options{})
+	w.Row(append([]string{"sessions", "before", "change"}, p.f.keys()...)...)
 	for i := range c.Changes {
 		h := &c.Changes[i]
-		_, _ = fmt.Fprintf(w, "%.2f\t%.2f\t%+.2f", h.Average, h.AverageBefore, h.Change)
+		row := []string{fmt.Sprintf("%.2f", h.Average), fmt.Sprintf("%.2f", h.AverageBefore), fmt.Sprintf("%+.2f", h.Change)}
 		for _, k := range h.texts {
-			_, _ = fmt.Fprintf(w, "\t%s", p.short(k))
+			row = append(row, table.Cut(k, p.f.width))
 		}
-		_, _ = fmt.Fprintln(w)
+		w.Row(row...)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -195,10 +191,10 @@ func (p *historyPrinter) problemsOfBoth(out io.Writer, c *historyComparison) {
 }
 
 func (p *historyPrinter) csvComparison(c *historyComparison) error {
-	w := csv.NewWriter(p.out)
-	_ = w.Write(append([]string{
+	w := table.CSV(p.out)
+	w.Row(append([]string{
 		"average", "average_before", "change", "seconds", "seconds_before", "samples", "samples_before",
-	}, p.f.keys()...))
+	}, p.f.keys()...)...)
 	number := func(x float64) string { return strconv.FormatFloat(x, 'f', 3, 64) }
 	for i := range c.Changes {
 		h := &c.Changes[i]
@@ -206,11 +202,7 @@ func (p *historyPrinter) csvComparison(c *historyComparison) error {
 			number(h.Average), number(h.AverageBefore), number(h.Change), number(h.Seconds), number(h.SecondsBefore),
 			strconv.Itoa(h.Samples), strconv.Itoa(h.SamplesBefore),
 		}
-		for _, k := range h.texts {
-			row = append(row, render.VisibleLine(k))
-		}
-		_ = w.Write(row)
+		w.Row(append(row, h.texts...)...)
 	}
-	w.Flush()
-	return w.Error()
+	return w.Flush()
 }

@@ -3,18 +3,17 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/table"
 )
 
 // historyPrinter prints a span.
@@ -24,7 +23,7 @@ type historyPrinter struct {
 	id          string
 	meta        *store.Meta
 	totals      *store.Totals // nil without --by
-	csv         *csv.Writer
+	csv         *table.Writer
 	json        *json.Encoder
 	zone        *time.Location
 	// stacks has the frames of the stacks by which totals are counted; set before finish.
@@ -36,14 +35,12 @@ func (f *historyFlags) printer(out, errOut io.Writer, id string, meta *store.Met
 	switch {
 	case f.compare != "":
 		p.totals = store.NewComparison(f.keys())
-	case f.format == formatFolded:
-		p.totals = store.NewTotals(foldedKeys())
 	case len(f.by) > 0:
 		p.totals = store.NewTotals(f.by)
 	}
 	switch f.format {
 	case formatCSV:
-		p.csv = csv.NewWriter(out)
+		p.csv = table.CSV(out)
 	case formatJSON:
 		p.json = render.JSONEncoder(out)
 	}
@@ -57,7 +54,7 @@ func (p *historyPrinter) begin(since, until time.Time) {
 	p.zone = since.Location()
 	switch {
 	case p.csv != nil && p.totals == nil:
-		_ = p.csv.Write(historyHeader())
+		p.csv.Row(historyHeader()...)
 	case p.f.format == formatText:
 		zone, _ := since.Zone()
 		_, _ = fmt.Fprintf(p.out, "cluster %s (PostgreSQL %s, %s): %s to %s, times in %s\n", p.id,
@@ -75,10 +72,9 @@ func (p *historyPrinter) sweep(s *store.SpanSweep, gap *store.Gap) error {
 	switch p.f.format {
 	case formatCSV:
 		for i := range s.Rows {
-			_ = p.csv.Write(p.row(s, &s.Rows[i]))
+			p.csv.Row(p.row(s, &s.Rows[i])...)
 		}
-		p.csv.Flush()
-		return p.csv.Error()
+		return p.csv.Flush()
 	case formatJSON:
 		return p.jsonSweep(s)
 	}
@@ -92,23 +88,19 @@ func historyHeader() []string {
 	}
 }
 
-// row returns the columns of a session, each on one line.
+// row returns the columns of a session.
 func (p *historyPrinter) row(s *store.SpanSweep, r *store.Row) []string {
 	at := s.Time.UnixMicro()
 	wait := ""
 	if r.WaitType != "" {
 		wait = store.WaitName(r)
 	}
-	row := []string{
+	return []string{
 		s.Time.In(p.zone).Format(time.RFC3339Nano), strconv.Itoa(int(r.PID)), r.Type, dashless(store.ObjectName(r.Database, r.DatabaseID)),
 		dashless(store.ObjectName(r.User, r.UserID)), r.App, r.Client, r.State, wait, age(at, r.WaitStart), age(at, r.XactStart),
 		age(at, r.QueryStart), blockersOf(r), query(r), strconv.FormatBool(r.Ended), strconv.FormatFloat(s.Period.Seconds(), 'f', 3, 64),
 		r.Phrase, r.Function, dashless(store.StackKey(r.Stack)),
 	}
-	for i := range row {
-		row[i] = render.VisibleLine(strings.Join(strings.Fields(row[i]), " "))
-	}
-	return row
 }
 
 func dashless(s string) string {
@@ -169,10 +161,9 @@ func (p *historyPrinter) text(s *store.SpanSweep, gap *store.Gap) error {
 	if s.Note != "" {
 		_, _ = fmt.Fprintf(p.out, "  -- %s\n", render.VisibleLine(s.Note))
 	}
-	const gapWidth = 2
-	w := tabwriter.NewWriter(p.out, 0, 0, gapWidth, ' ', 0)
+	w := table.Text(p.out, table.Options{Indent: "  "})
 	for i := range s.Rows {
-		_, _ = fmt.Fprintln(w, "  "+strings.Join(p.words(p.row(s, &s.Rows[i]), s.Rows[i].Ended), "\t"))
+		w.Row(p.words(p.row(s, &s.Rows[i]), s.Rows[i].Ended)...)
 	}
 	return w.Flush()
 }
@@ -180,10 +171,7 @@ func (p *historyPrinter) text(s *store.SpanSweep, gap *store.Gap) error {
 // words returns the columns of a row for people.
 func (p *historyPrinter) words(row []string, ended bool) []string {
 	const pid, kind, database, user, state, wait, waitAge, xact, blocked, query, phrase = 1, 2, 3, 4, 7, 8, 9, 10, 12, 13, 16
-	text := row[query]
-	if runes := []rune(text); len(runes) > p.f.width {
-		text = string(runes[:p.f.width]) + "..."
-	}
+	text := table.Cut(row[query], p.f.width)
 	if ended {
 		return []string{row[pid], row[kind], row[user] + "@" + row[database], cmp.Or(row[state], "-"), "ended", "", "", "", text}
 	}
@@ -276,19 +264,15 @@ func (p *historyPrinter) jsonSweep(s *store.SpanSweep) error {
 // finish prints the totals, and how much of the span was recorded.
 func (p *historyPrinter) finish(s *store.Summary) error {
 	switch p.f.format {
-	case formatFolded:
-		p.folded()
-		p.problems(p.errOut, s)
-		return nil
 	case formatJSON:
 		return p.jsonFinish(s)
 	case formatCSV:
 		if p.totals != nil {
 			p.csvTotals()
 		}
-		p.csv.Flush()
+		err := p.csv.Flush()
 		p.problems(p.errOut, s)
-		return p.csv.Error()
+		return err
 	}
 	if p.totals != nil {
 		if err := p.textTotals(s); err != nil {
@@ -375,30 +359,32 @@ func (p *historyPrinter) largest() ([]*store.Total, float64) {
 }
 
 func (p *historyPrinter) csvTotals() {
-	_ = p.csv.Write(append([]string{"seconds", "share", "samples"}, p.f.by...))
+	p.csv.Row(append([]string{"seconds", "share", "samples"}, p.f.by...)...)
 	list, all := p.largest()
 	for _, t := range list {
 		row := []string{
 			strconv.FormatFloat(t.Seconds, 'f', 3, 64), strconv.FormatFloat(share(t.Seconds, all), 'f', 4, 64), strconv.Itoa(t.Samples),
 		}
 		for j, k := range t.Keys {
-			row = append(row, render.VisibleLine(p.keyText(p.f.by[j], k)))
+			row = append(row, p.keyText(p.f.by[j], k))
 		}
-		_ = p.csv.Write(row)
+		p.csv.Row(row...)
 	}
 }
 
 func (p *historyPrinter) textTotals(s *store.Summary) error {
-	const gapWidth, percent = 2, 100
-	w := tabwriter.NewWriter(p.out, 0, 0, gapWidth, ' ', 0)
-	_, _ = fmt.Fprintln(w, "seconds\tshare\taverage\t"+strings.Join(p.f.by, "\t"))
+	const percent = 100
+	w := table.Text(p.out, table.Options{})
+	w.Row(append([]string{"seconds", "share", "average"}, p.f.by...)...)
 	list, all := p.largest()
 	for _, t := range list {
-		_, _ = fmt.Fprintf(w, "%.1f\t%.1f %%\t%.2f", t.Seconds, percent*share(t.Seconds, all), share(t.Seconds, s.Seconds))
-		for j, k := range t.Keys {
-			_, _ = fmt.Fprintf(w, "\t%s", p.short(p.keyText(p.f.by[j], k)))
+		row := []string{
+			fmt.Sprintf("%.1f", t.Seconds), fmt.Sprintf("%.1f %%", percent*share(t.Seconds, all)), fmt.Sprintf("%.2f", share(t.Seconds, s.Seconds)),
 		}
-		_, _ = fmt.Fprintln(w)
+		for j, k := range t.Keys {
+			row = append(row, table.Cut(p.keyText(p.f.by[j], k), p.f.width))
+		}
+		w.Row(row...)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -406,18 +392,6 @@ func (p *historyPrinter) textTotals(s *store.Summary) error {
 	_, err := fmt.Fprintf(p.out, "%.1f sampled seconds of all sessions\n", all)
 	return err
 }
-
-// short returns the text of a key on one line, cut to --query-width.
-func (p *historyPrinter) short(text string) string {
-	text = render.VisibleLine(strings.Join(strings.Fields(text), " "))
-	if runes := []rune(text); len(runes) > p.f.width {
-		return string(runes[:p.f.width]) + "..."
-	}
-	return text
-}
-
-// foldedKeys are the keys by which the folded form counts: a stack lies between the type of the process and its wait.
-func foldedKeys() []string { return []string{"type", "stack", "wait"} }
 
 const stackKey = "stack"
 
@@ -430,40 +404,9 @@ func (p *historyPrinter) keyText(by, key string) string {
 	return strings.Join(frames, " < ")
 }
 
-// folded prints a line for each stack: the type of the process, the functions from the outermost to the innermost, and the
-// wait event, separated by semicolons, and the milliseconds.
-func (p *historyPrinter) folded() {
-	const milliseconds = 1000
-	name := func(text string) string {
-		return strings.Map(func(r rune) rune {
-			if r == ';' {
-				return ':'
-			}
-			return r
-		}, render.VisibleLine(strings.Join(strings.Fields(text), " ")))
-	}
-	list, _ := p.largest()
-	for _, t := range list {
-		kind, stack, wait := t.Keys[0], t.Keys[1], t.Keys[2]
-		line := []string{name(cmp.Or(kind, "?"))}
-		if frames := p.stacks[stack]; len(frames) > 0 {
-			for _, f := range slices.Backward(frames) {
-				line = append(line, name(f))
-			}
-		} else {
-			line = append(line, "[no stack]")
-		}
-		_, _ = fmt.Fprintf(p.out, "%s;[%s] %d\n", strings.Join(line, ";"), name(wait), int64(t.Seconds*milliseconds+0.5))
-	}
-}
-
 // readStacks reads the stacks by which totals are counted.
 func (p *historyPrinter) readStacks(ctx context.Context, r *store.Reader, since, until time.Time) (err error) {
-	by := p.f.by
-	if p.f.format == formatFolded {
-		by = foldedKeys()
-	}
-	i := slices.Index(by, stackKey)
+	i := slices.Index(p.f.by, stackKey)
 	if p.totals == nil || i < 0 {
 		return nil
 	}

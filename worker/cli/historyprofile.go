@@ -39,6 +39,7 @@ type historyWeight struct {
 type historyProfile struct {
 	since, until time.Time
 	texts        bool // keep the texts of queries
+	folded       bool // samples differ in what a line of folded stacks shows only
 	samples      map[historySample]*historyWeight
 	stacks       map[int64]bool
 	columns      []map[string]time.Duration
@@ -92,6 +93,9 @@ func (h *historyProfile) add(row *store.Row, period time.Duration) {
 	}
 	if h.texts {
 		k.query = row.Query
+	}
+	if h.folded {
+		k = historySample{kind: row.Type, waitType: row.WaitType, wait: row.WaitEvent, stack: row.Stack}
 	}
 	w := h.samples[k]
 	if w == nil && len(h.samples) >= maxHistorySamples {
@@ -167,6 +171,10 @@ func (h *historyProfile) profile(stacks map[int64]store.Stack) *pprof.Profile {
 		SampleType:        []*pprof.ValueType{{Type: "samples", Unit: "count"}, {Type: "wall", Unit: "nanoseconds"}},
 		DefaultSampleType: "wall", TimeNanos: h.since.UnixNano(),
 	}
+	unit := time.Nanosecond
+	if h.folded { // no unit stands beside its values: the recorder does not know shorter times
+		unit, p.SampleType[1].Unit = time.Millisecond, "milliseconds"
+	}
 	b := profilefmt.NewBuilder(p)
 	named := map[int64][]*pprof.Location{0: {b.Named("[no stack]")}}
 	for id, k := range stacks {
@@ -187,13 +195,23 @@ func (h *historyProfile) profile(stacks map[int64]store.Stack) *pprof.Profile {
 		return cmp.Or(cmp.Compare(h.samples[y].time, h.samples[x].time), cmp.Compare(x.pid, y.pid), cmp.Compare(x.stack, y.stack),
 			strings.Compare(x.wait, y.wait), cmp.Compare(x.queryID, y.queryID), strings.Compare(x.state, y.state))
 	})
+	waits := map[string]*pprof.Location{}
+	wait := func(name string) *pprof.Location {
+		if waits[name] == nil {
+			waits[name] = b.Named(name)
+		}
+		return waits[name]
+	}
 	for _, k := range keys {
 		locations := named[k.stack]
 		if locations == nil {
 			locations = named[0] // its file cannot be read
 		}
 		w := h.samples[k]
-		p.Sample = append(p.Sample, &pprof.Sample{Location: locations, Label: k.labels(), Value: []int64{w.samples, w.time.Nanoseconds()}})
+		if h.folded {
+			locations = append([]*pprof.Location{wait("[" + store.WaitName(&store.Row{WaitType: k.waitType, WaitEvent: k.wait}) + "]")}, locations...)
+		}
+		p.Sample = append(p.Sample, &pprof.Sample{Location: locations, Label: k.labels(), Value: []int64{w.samples, int64(w.time.Round(unit) / unit)}})
 	}
 	return p
 }
@@ -234,6 +252,7 @@ func (f *historyFlags) runProfile(ctx context.Context, out, errOut io.Writer, si
 		return err
 	}
 	h := newHistoryProfile(since, until, f.format == profilefmt.HTML)
+	h.folded = f.format == profilefmt.Folded
 	summary, err := store.ReadSpan(ctx, r, since, until, h.sweep)
 	if err == nil {
 		err = noSweeps(r, &summary)

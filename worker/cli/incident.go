@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,6 +24,7 @@ import (
 	"pg_stat_backtrace/worker/host/buildcache"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/table"
 )
 
 // incidentFlags are the flags of the command incident.
@@ -262,8 +262,7 @@ func (f *incidentFlags) list(out io.Writer) error {
 		_, err := fmt.Fprintf(out, "no incidents in %s\n", render.VisibleLine(d.Path))
 		return err
 	}
-	const gap = 2
-	w := tabwriter.NewWriter(out, 0, 0, gap, ' ', 0)
+	w := table.Text(out, table.Options{})
 	enc := render.JSONEncoder(out)
 	for _, e := range list {
 		line := incidentLine{ID: e.ID, Size: e.Size}
@@ -279,7 +278,7 @@ func (f *incidentFlags) list(out io.Writer) error {
 			}
 			continue
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\n", line.ID, render.VisibleLine(cmp.Or(line.Problem, line.Reason.Summary)))
+		w.Row(line.ID, cmp.Or(line.Problem, line.Reason.Summary))
 	}
 	return w.Flush()
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
@@ -20,6 +19,8 @@ import (
 	"pg_stat_backtrace/worker/pg/memctx"
 	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/table"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // serverMemory is the memory of the processes of a server.
@@ -167,30 +168,25 @@ func (f *memoryFlags) addContexts(ctx context.Context, capturer *capture.Capture
 
 // text prints the first processes.
 func (m *serverMemory) text(out io.Writer, top int) error {
-	const gap = 2
 	buffered := bufio.NewWriter(out)
 	var anonymous, swapped uint64
 	for i := range m.Processes {
 		anonymous, swapped = anonymous+m.Processes[i].AnonymousBytes, swapped+m.Processes[i].SwappedBytes
 	}
 	_, _ = fmt.Fprintf(buffered, "%s: %d processes with %s of memory, and %s in swap space, at %s; shared memory does not count\n",
-		render.VisibleLine(m.Cluster), len(m.Processes), render.Size(anonymous), render.Size(swapped), m.Time.Format(time.RFC3339))
-	w := tabwriter.NewWriter(buffered, 0, 0, gap, ' ', 0)
-	_, _ = fmt.Fprintln(w, "pid\tbackend_type\tdatabase\tuser\tstate\tmemory\tswapped\tin_contexts\tlargest contexts")
+		render.VisibleLine(m.Cluster), len(m.Processes), units.Size(anonymous), units.Size(swapped), m.Time.Format(time.RFC3339))
+	w := table.Text(buffered, table.Options{Empty: "-"})
+	w.Row("pid", "backend_type", "database", "user", "state", "memory", "swapped", "in_contexts", "largest contexts")
 	for i := range m.Processes[:min(top, len(m.Processes))] {
 		p := &m.Processes[i]
 		contexts := "-"
 		if p.ContextsBytes != nil {
-			contexts = render.Size(uint64(max(0, *p.ContextsBytes)))
+			contexts = units.Size(max(0, *p.ContextsBytes))
 		}
-		row := []string{
-			strconv.Itoa(p.PID), p.Type, p.Database, p.User, p.State, render.Size(p.AnonymousBytes), render.Size(p.SwappedBytes), contexts,
-			largestText(p),
-		}
-		for j := range row {
-			row[j] = cmp.Or(oneLine(render.VisibleLine(row[j])), "-")
-		}
-		_, _ = fmt.Fprintln(w, strings.Join(row, "\t"))
+		w.Row(
+			strconv.Itoa(p.PID), p.Type, p.Database, p.User, p.State, units.Size(p.AnonymousBytes), units.Size(p.SwappedBytes), contexts,
+			cmp.Or(largestText(p), "-"),
+		)
 	}
 	_ = w.Flush()
 	if n := len(m.Processes) - top; n > 0 {
@@ -205,7 +201,7 @@ func (m *serverMemory) text(out io.Writer, top int) error {
 func largestText(p *memoryOfProcess) string {
 	var parts []string
 	for _, sum := range p.Largest {
-		parts = append(parts, sum.Name+" "+render.Size(uint64(sum.Bytes)))
+		parts = append(parts, sum.Name+" "+units.Size(uint64(sum.Bytes)))
 	}
 	text := strings.Join(parts, ", ")
 	if p.Problem != "" {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -12,6 +11,8 @@ import (
 	"pg_stat_backtrace/worker/history/command"
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/table"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 const rulesLong = `Print or check the rules by which a worker that records decides that a stall is an
@@ -135,11 +136,10 @@ func printRules(out io.Writer, c *rules.Config, format string) error {
 		}
 		return render.JSONEncoder(out).Encode(d)
 	}
-	const gap = 2
-	w := tabwriter.NewWriter(out, 0, 0, gap, ' ', 0)
-	_, _ = fmt.Fprintln(w, "rule\tincident\tmeaning")
+	w := table.Text(out, table.Options{})
+	w.Row("rule", "incident", "meaning")
 	for i := range c.Rules {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", c.Rules[i].Name, c.Rules[i].Threshold(), c.Rules[i].About)
+		w.Row(c.Rules[i].Name, c.Rules[i].Threshold(), c.Rules[i].About)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -152,7 +152,7 @@ func printRules(out io.Writer, c *rules.Config, format string) error {
 	if len(c.Command.Run) > 0 {
 		program = render.VisibleLine(c.Command.Run[0]) // an argument may be a password
 	}
-	_, err := fmt.Fprintf(out, "\ncool-down %s; at most %d incidents an hour; at most %d are kept, of %d MB; webhook: %s; command: %s\n",
-		c.Cooldown, c.Budget, c.Keep, c.Size>>20, hook, program)
+	_, err := fmt.Fprintf(out, "\ncool-down %s; at most %d incidents an hour; at most %d are kept, of %s; webhook: %s; command: %s\n",
+		c.Cooldown, c.Budget, c.Keep, units.Size(c.Size), hook, program)
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // line makes one line of a foreign text, without characters that do not show as themselves.
@@ -257,9 +258,9 @@ func (v *pageView) parts() {
 	}
 	for j := range i.Memory {
 		m := &i.Memory[j]
-		v.put("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>", number(m.PID), m.Type, render.Size(m.Anonymous+m.Swapped), render.Size(uint64(m.Contexts)))
+		v.put("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>", number(m.PID), m.Type, units.Size(m.Anonymous+m.Swapped), units.Size(uint64(m.Contexts)))
 		for _, s := range m.Largest {
-			v.put("{} {}<br>", s.Name, render.Size(uint64(s.Bytes)))
+			v.put("{} {}<br>", s.Name, units.Size(uint64(s.Bytes)))
 		}
 		v.put("{}</td></tr>\n", m.Error)
 	}
@@ -397,7 +398,7 @@ func (v *pageView) serverAndHost() {
 		if d.Error != "" {
 			v.put("{}", d.Error)
 		} else {
-			v.put("{} MB free of {} MB", number(d.Free>>20), number(d.Size>>20))
+			v.put("{} free of {}", units.Size(d.Free), units.Size(d.Size))
 		}
 		v.raw("</td></tr>")
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Text prints the parts of an incident that fit a terminal: the reason, the forest, the stacks of the processes involved, their
@@ -62,7 +62,7 @@ func Text(out io.Writer, i *Incident) error {
 			p("%s: %s", line(d.Path), line(d.Error))
 			continue
 		}
-		p("%s: %d MB free of %d MB", line(d.Path), d.Free>>20, d.Size>>20)
+		p("%s: %s free of %s", line(d.Path), units.Size(d.Free), units.Size(d.Size))
 	}
 	for _, m := range i.Missing {
 		p("missing: %s", line(m))
@@ -87,14 +87,14 @@ func (i *Incident) textParts(p func(format string, args ...any)) {
 	}
 	for j := range i.Memory {
 		m := &i.Memory[j]
-		text := fmt.Sprintf("  %d (%s): %s of its own", m.PID, line(m.Type), render.Size(m.Anonymous+m.Swapped))
+		text := fmt.Sprintf("  %d (%s): %s of its own", m.PID, line(m.Type), units.Size(m.Anonymous+m.Swapped))
 		if m.Swapped > 0 {
-			text += ", of it " + render.Size(m.Swapped) + " swapped out"
+			text += ", of it " + units.Size(m.Swapped) + " swapped out"
 		}
 		if m.Contexts > 0 {
-			text += ", " + render.Size(uint64(m.Contexts)) + " in memory contexts:"
+			text += ", " + units.Size(uint64(m.Contexts)) + " in memory contexts:"
 			for _, c := range m.Largest {
-				text += " " + line(c.Name) + " " + render.Size(uint64(c.Bytes))
+				text += " " + line(c.Name) + " " + units.Size(uint64(c.Bytes))
 			}
 		}
 		if m.Error != "" {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/history/store"
-	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // checkpoints finds a checkpoint that makes no progress. One of two things proves it: the checkpointer has not run, or it sleeps
@@ -115,7 +115,7 @@ func replays(v *view) []Finding {
 		w.pids, cause = []int32{startup.PID}, v.causeOf(startup, v.Procs[startup.PID], cause)
 	}
 	f := v.finding(Replay, cause, fmt.Sprintf("replay has not advanced for %s, and its lag has grown to %s%s", round(age),
-		render.Size(p.End-p.Replayed), paused), &w)
+		units.Size(p.End-p.Replayed), paused), &w)
 	f.keys = []string{"replay"}
 	return []Finding{f}
 }
@@ -154,7 +154,7 @@ func walSenders(v *view) []Finding {
 			}
 		}
 		f := v.finding(WALSender, cause, fmt.Sprintf("the receiver of WAL sender %d has confirmed nothing for %s, and its "+
-			"lag has grown to %s", s.PID, round(age), render.Size(v.WAL.End-confirmed)), &longest{pids: []int32{s.PID}, age: age})
+			"lag has grown to %s", s.PID, round(age), units.Size(v.WAL.End-confirmed)), &longest{pids: []int32{s.PID}, age: age})
 		f.keys = []string{own}
 		list = append(list, f)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/probe"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // maxRows bounds the processes, and the values of arguments, that the text lists for a function.
@@ -87,8 +88,8 @@ func latency(out *bufio.Writer, l *probe.Latency, hits uint64) {
 		return
 	}
 	mean := time.Duration(l.Total / l.Returns)
-	_, _ = fmt.Fprintf(out, "\n%s returned, mean %s, longest %s", plural(l.Returns, "call"), short(mean),
-		short(time.Duration(l.Longest)))
+	_, _ = fmt.Fprintf(out, "\n%s returned, mean %s, longest %s", plural(l.Returns, "call"), units.Duration(mean),
+		units.Duration(time.Duration(l.Longest)))
 	if hits > l.Returns {
 		_, _ = fmt.Fprintf(out, "; %d did not: they still run, or an error ended them", hits-l.Returns)
 	}
@@ -106,21 +107,8 @@ func latency(out *bufio.Writer, l *probe.Latency, hits uint64) {
 		const width = 40
 		n := l.Buckets[b]
 		bar := strings.Repeat("#", int((n*width+most-1)/most))
-		_, _ = fmt.Fprintf(out, "%16s %10d %s\n", "< "+short(time.Duration(2)<<b), n, bar)
+		_, _ = fmt.Fprintf(out, "%16s %10d %s\n", "< "+units.Duration(time.Duration(2)<<b), n, bar)
 	}
-}
-
-// short prints a duration with three digits.
-func short(d time.Duration) string {
-	switch {
-	case d < time.Microsecond:
-		return fmt.Sprintf("%d ns", d.Nanoseconds())
-	case d < time.Millisecond:
-		return fmt.Sprintf("%.3g µs", float64(d)/float64(time.Microsecond))
-	case d < time.Second:
-		return fmt.Sprintf("%.3g ms", float64(d)/float64(time.Millisecond))
-	}
-	return fmt.Sprintf("%.3g s", d.Seconds())
 }
 
 func plural(n uint64, what string) string {

@@ -11,6 +11,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // SessionReport adds up the records of one session by query.
@@ -214,8 +215,8 @@ func (q *sessionQuery) title(b *strings.Builder, name string) {
 	} else {
 		fmt.Fprintf(b, "%s%d executions ended", name, q.executions)
 		if q.executions > 0 {
-			fmt.Fprintf(b, ", %s elapsed, %s on average, %s at most", short(q.elapsed),
-				short(q.elapsed/time.Duration(q.executions)), short(q.longest))
+			fmt.Fprintf(b, ", %s elapsed, %s on average, %s at most", units.Duration(q.elapsed),
+				units.Duration(q.elapsed/time.Duration(q.executions)), units.Duration(q.longest))
 		}
 		b.WriteByte('\n')
 	}
@@ -252,7 +253,7 @@ func (r *SessionReport) events(b *strings.Builder, q *sessionQuery) {
 		if total > 0 {
 			percent = fmt.Sprintf("%.1f %%", 100*float64(share)/float64(total))
 		}
-		text := fmt.Sprintf("    %-36s %9s %9s %7s %9s %9s", name, calls, short(d), percent, average, longest)
+		text := fmt.Sprintf("    %-36s %9s %9s %7s %9s %9s", name, calls, units.Duration(d), percent, average, longest)
 		b.WriteString(strings.TrimRight(text, " ") + "\n")
 	}
 	if len(rows) > 0 || q.elapsed > 0 {
@@ -261,7 +262,7 @@ func (r *SessionReport) events(b *strings.Builder, q *sessionQuery) {
 	for i := range rows {
 		e := &rows[i]
 		line(e.Type+" "+e.Name, strconv.FormatUint(e.Calls, 10), e.Total, counted(q.events[e.ID]),
-			short(e.Total/time.Duration(e.Calls)), short(e.Longest))
+			units.Duration(e.Total/time.Duration(e.Calls)), units.Duration(e.Longest))
 	}
 	if rest := q.elapsed - q.waitedInCounted; rest > 0 {
 		line("(no wait seen)", "", rest, rest, "", "")

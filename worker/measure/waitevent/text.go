@@ -10,6 +10,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Sees says in some sentences what a method sees.
@@ -52,7 +53,7 @@ func (r *Report) Text(w io.Writer, ascii bool) error {
 		fmt.Fprintf(&b, "Not used: %s\n", reason)
 	}
 	for _, q := range r.Queries {
-		fmt.Fprintf(&b, "Query %d: %d executions ended, %s elapsed\n", q.ID, q.Executions, short(q.Elapsed))
+		fmt.Fprintf(&b, "Query %d: %d executions ended, %s elapsed\n", q.ID, q.Executions, units.Duration(q.Elapsed))
 		if q.Text != "" {
 			b.WriteString("    " + render.OneLine(q.Text) + "\n")
 		}
@@ -93,7 +94,7 @@ func (r *Report) table(b *strings.Builder, ascii bool) {
 	} else if r.Info.Counts {
 		low, _ := waits.BucketLimits(from)
 		_, high := waits.BucketLimits(to)
-		histogram = fmt.Sprintf("HISTOGRAM, %s to %s", short(low), short(high))
+		histogram = fmt.Sprintf("HISTOGRAM, %s to %s", units.Duration(low), units.Duration(high))
 	}
 	line("TYPE", "EVENT", "CALLS", "TOTAL", "SHARE", "AVERAGE", maximum, histogram)
 	for i := range r.Rows {
@@ -103,16 +104,16 @@ func (r *Report) table(b *strings.Builder, ascii bool) {
 			share = "idle"
 		}
 		if !r.Info.Counts || row.Calls == 0 {
-			line(row.Type, row.Name, "", short(row.Total), share, "", "", "")
+			line(row.Type, row.Name, "", units.Duration(row.Total), share, "", "", "")
 			continue
 		}
 		average := row.Total / time.Duration(row.Calls)
 		if r.Queries != nil {
-			line(row.Type, row.Name, strconv.FormatUint(row.Calls, 10), short(row.Total), share, short(average), "", "")
+			line(row.Type, row.Name, strconv.FormatUint(row.Calls, 10), units.Duration(row.Total), share, units.Duration(average), "", "")
 			continue
 		}
-		line(row.Type, row.Name, strconv.FormatUint(row.Calls, 10), short(row.Total), share, short(average),
-			short(row.Longest), bars(row.Buckets[from:to+1], ascii))
+		line(row.Type, row.Name, strconv.FormatUint(row.Calls, 10), units.Duration(row.Total), share, units.Duration(average),
+			units.Duration(row.Longest), bars(row.Buckets[from:to+1], ascii))
 	}
 }
 
@@ -147,27 +148,6 @@ func bars(buckets []uint64, ascii bool) string {
 		}
 	}
 	return string(line)
-}
-
-// short prints a duration with three digits.
-func short(d time.Duration) string {
-	units := []struct {
-		size time.Duration
-		name string
-	}{{time.Hour, "h"}, {time.Second, "s"}, {time.Millisecond, "ms"}, {time.Microsecond, "us"}}
-	for _, u := range units {
-		if d >= u.size {
-			v := float64(d) / float64(u.size)
-			switch {
-			case v < 10:
-				return fmt.Sprintf("%.2f %s", v, u.name)
-			case v < 100:
-				return fmt.Sprintf("%.1f %s", v, u.name)
-			}
-			return fmt.Sprintf("%.0f %s", v, u.name)
-		}
-	}
-	return fmt.Sprintf("%d ns", d.Nanoseconds())
 }
 
 // missing says what the figures lack.

@@ -29,7 +29,10 @@ func writeText(w *bufio.Writer, p *profile.Profile, index int, o Options) error 
 	if err != nil {
 		return err
 	}
-	t := textWriter{w: w, unit: p.SampleType[index], top: cmp.Or(max(o.Top, 0), defaultTop)}
+	t := textWriter{w: w, unit: p.SampleType[index], top: cmp.Or(max(o.Top, 0), defaultTop), width: len("2.50 min") + 1}
+	if sizes[t.unit.Unit] > 0 {
+		t.width = len("10239 bytes")
+	}
 	for _, v := range sums {
 		t.total = plus(t.total, v)
 	}
@@ -51,6 +54,7 @@ type textWriter struct {
 	unit  *profile.ValueType
 	total int64
 	top   int
+	width int // of a value
 }
 
 // frameSums are the values of samples in which a frame is the innermost (self), or is on the stack (all). A function that
@@ -135,7 +139,7 @@ func (t *textWriter) table(heading string, sums map[string]*frameSums) {
 		return cmp.Or(cmp.Compare(magnitude(y.self), magnitude(x.self)), cmp.Compare(magnitude(y.all), magnitude(x.all)),
 			cmp.Compare(a, b))
 	})
-	_, _ = fmt.Fprintf(t.w, "\n%9s %8s  %9s %8s  %s\n", "SELF", "", "TOTAL", "", heading)
+	_, _ = fmt.Fprintf(t.w, "\n%*s %8s  %*s %8s  %s\n", t.width, "SELF", "", t.width, "TOTAL", "", heading)
 	for _, name := range list[:min(t.top, len(list))] {
 		x := sums[name]
 		_, _ = fmt.Fprintf(t.w, "%s  %s  %s\n", t.figures(x.self), t.figures(x.all), name)
@@ -180,7 +184,7 @@ func (t *textWriter) queries(p *profile.Profile, index int, o Options) error {
 	list := slices.SortedFunc(maps.Values(sums), func(a, b *querySum) int {
 		return cmp.Or(cmp.Compare(magnitude(b.value), magnitude(a.value)), cmp.Compare(a.id, b.id))
 	})
-	_, _ = fmt.Fprintf(t.w, "\n%9s %8s  %20s  %s\n", "TOTAL", "", "QUERY ID", "QUERY")
+	_, _ = fmt.Fprintf(t.w, "\n%*s %8s  %20s  %s\n", t.width, "TOTAL", "", "QUERY ID", "QUERY")
 	for _, q := range list[:min(t.top, len(list))] {
 		line := fmt.Sprintf("%s  %20s  %s", t.figures(q.value), shown(q.id), render.OneLine(q.text))
 		_, _ = fmt.Fprintln(t.w, strings.TrimRight(line, " "))
@@ -201,13 +205,13 @@ func (t *textWriter) more(n int, noun string) {
 	}
 }
 
-// figures returns a value and its share of the total, 18 characters wide.
+// figures returns a value and its share of the total, as wide in each row.
 func (t *textWriter) figures(v int64) string {
 	percent := ""
 	if t.total != 0 {
 		percent = fmt.Sprintf("%.1f %%", 100*float64(v)/float64(t.total))
 	}
-	return fmt.Sprintf("%9s %8s", quantity(v, t.unit), percent)
+	return fmt.Sprintf("%*s %8s", t.width, quantity(v, t.unit), percent)
 }
 
 // callNode is a function in the tree of calls, behind its callers.
@@ -262,7 +266,7 @@ func (t *textWriter) tree(sums map[string]int64, o Options) error {
 	for _, stack := range stacks {
 		walk(stack, sums[stack], false)
 	}
-	_, _ = fmt.Fprintf(t.w, "\n%9s %8s  %s\n", "TOTAL", "", "CALLS")
+	_, _ = fmt.Fprintf(t.w, "\n%*s %8s  %s\n", t.width, "TOTAL", "", "CALLS")
 	t.calls(root, 0)
 	t.more(len(stacks), "stack")
 	return nil
@@ -284,7 +288,7 @@ func (t *textWriter) calls(n *callNode, indent int) {
 			if next.value != c.value {
 				break
 			}
-			_, _ = fmt.Fprintf(t.w, "%18s  %s%s\n", "", strings.Repeat("  ", min(indent, deepest)), next.name)
+			_, _ = fmt.Fprintf(t.w, "%*s  %s%s\n", t.width+len(" 100.0 % "), "", strings.Repeat("  ", min(indent, deepest)), next.name)
 			c = next
 		}
 		t.calls(c, indent+1)

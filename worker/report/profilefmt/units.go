@@ -1,72 +1,55 @@
 package profilefmt
 
 import (
-	"fmt"
 	"math"
 	"strconv"
+	"time"
 
 	"github.com/google/pprof/profile"
+
+	"pg_stat_backtrace/worker/report/units"
 )
 
-// A scale has the units in which people read a quantity, the smallest first, with the quantity from which each is used.
-type scale []struct {
-	name       string
-	size, from float64
-}
-
+// Units of pprof, in bytes and in nanoseconds.
+//
+//nolint:gochecknoglobals // tables
 var (
-	// 100 s read better than 1.67 min.
-	durations = scale{
-		{"ns", 1, 0}, {"us", 1e3, 999.5}, {"ms", 1e6, 999.5e3},
-		{"s", 1e9, 999.5e6}, {"min", 60e9, 120e9}, {"h", 3600e9, 7200e9},
+	sizes = map[string]float64{
+		"bytes": 1, "byte": 1, "B": 1, "kilobytes": 1 << 10, "kB": 1 << 10, "KB": 1 << 10, "megabytes": 1 << 20, "MB": 1 << 20,
 	}
-	sizes = scale{
-		{"B", 1, 0}, {"kB", 1 << 10, 0.9995 * (1 << 10)}, {"MB", 1 << 20, 0.9995 * (1 << 20)},
-		{"GB", 1 << 30, 0.9995 * (1 << 30)}, {"TB", 1 << 40, 0.9995 * (1 << 40)},
+	durations = map[string]float64{
+		"nanoseconds": 1, "ns": 1, "nanosecond": 1, "microseconds": 1e3, "us": 1e3, "microsecond": 1e3,
+		"milliseconds": 1e6, "ms": 1e6, "millisecond": 1e6, "seconds": 1e9, "s": 1e9, "second": 1e9,
 	}
 )
 
-// factors are the units of pprof: the scale of each, and its size in the scale's first unit.
-var factors = map[string]struct {
-	scale scale
-	size  float64
-}{
-	"nanoseconds": {durations, 1}, "ns": {durations, 1}, "nanosecond": {durations, 1},
-	"microseconds": {durations, 1e3}, "us": {durations, 1e3}, "microsecond": {durations, 1e3},
-	"milliseconds": {durations, 1e6}, "ms": {durations, 1e6}, "millisecond": {durations, 1e6},
-	"seconds": {durations, 1e9}, "s": {durations, 1e9}, "second": {durations, 1e9},
-	"bytes": {sizes, 1}, "byte": {sizes, 1}, "B": {sizes, 1},
-	"kilobytes": {sizes, 1 << 10}, "kB": {sizes, 1 << 10}, "KB": {sizes, 1 << 10},
-	"megabytes": {sizes, 1 << 20}, "MB": {sizes, 1 << 20},
-}
-
-// quantity prints a value for people, with three digits and the unit that suits. As in PostgreSQL, 1 kB is 1024 bytes.
-// Counts are printed whole, and other units as they are.
+// quantity prints a value for people. Counts are printed whole, and unknown units as they are.
 func quantity(v int64, t *profile.ValueType) string {
-	factor, ok := factors[t.Unit]
-	if v == 0 || t.Unit == "count" || t.Unit == "" {
+	size, isSize := sizes[t.Unit]
+	duration, isDuration := durations[t.Unit]
+	switch {
+	case v == 0 || t.Unit == "count" || t.Unit == "":
 		return strconv.FormatInt(v, 10)
+	case isSize:
+		return units.Size(product(v, size))
+	case isDuration:
+		return units.Duration(time.Duration(product(v, duration)))
 	}
-	if !ok {
-		return strconv.FormatInt(v, 10) + " " + shown(t.Unit)
-	}
-	x := float64(v) * factor.size
-	i := 0
-	for i+1 < len(factor.scale) && math.Abs(x) >= factor.scale[i+1].from {
-		i++
-	}
-	return threeDigits(x/factor.scale[i].size) + " " + factor.scale[i].name
+	return strconv.FormatInt(v, 10) + " " + shown(t.Unit)
 }
 
-// threeDigits prints a number with three significant digits, and whole numbers as such.
-func threeDigits(x float64) string {
-	switch a := math.Abs(x); {
-	case x == math.Trunc(x), a >= 99.95:
-		return fmt.Sprintf("%.0f", x)
-	case a >= 9.995:
-		return fmt.Sprintf("%.1f", x)
+// product is at most the largest number, and at least the smallest.
+func product(v int64, factor float64) int64 {
+	switch x := float64(v) * factor; {
+	case factor == 1:
+		return v
+	case x >= math.MaxInt64:
+		return math.MaxInt64
+	case x <= math.MinInt64:
+		return math.MinInt64
+	default:
+		return int64(x)
 	}
-	return fmt.Sprintf("%.2f", x)
 }
 
 // plus adds two values, and stops at the largest and the smallest number instead of passing it.

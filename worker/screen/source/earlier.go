@@ -11,6 +11,7 @@ import (
 
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Historian is a source that also has earlier times.
@@ -92,7 +93,7 @@ func (l *Live) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
 	chosen := !at.IsZero()
 	switch at = cmp.Or(at, s.To); {
 	case s.To.Sub(s.From) > longestSpan:
-		return nil, fmt.Errorf("a span has at most %s", Age(longestSpan))
+		return nil, fmt.Errorf("a span has at most %s", units.Age(longestSpan))
 	case at.Before(s.From) || at.After(s.To):
 		return nil, errors.New("the moment is not in the span")
 	}
@@ -131,7 +132,7 @@ func (l *Live) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return nil, fmt.Errorf("the recorded span could not be read in %s: choose a shorter one", Age(readTime))
+		return nil, fmt.Errorf("the recorded span could not be read in %s: choose a shorter one", units.Age(readTime))
 	case err != nil:
 		return nil, err
 	}
@@ -386,7 +387,7 @@ func (x *earlierSource) Flame(_ context.Context, q Query, side Side) (f *Flame, 
 		return nil, err
 	}
 	if x.sweeps == nil && x.at != nil && q.To.Sub(q.From) > sweepsSpan {
-		return nil, fmt.Errorf("recorded stacks can be shown for spans up to %s: choose a shorter time", Age(sweepsSpan))
+		return nil, fmt.Errorf("recorded stacks can be shown for spans up to %s: choose a shorter time", units.Age(sweepsSpan))
 	}
 	x.samples(func(p *past) { f = p.flame(q, side) })
 	return f, nil
@@ -441,7 +442,7 @@ func (x *earlierSource) Stack(ctx context.Context, pid int) (*Stack, error) {
 	}
 	id := x.at.stacks[pid]
 	if id == 0 {
-		return nil, fmt.Errorf("no stack of this process was recorded in the %s before the moment", Age(momentSpan))
+		return nil, fmt.Errorf("no stack of this process was recorded in the %s before the moment", units.Age(momentSpan))
 	}
 	at := x.at.stackAt[pid]
 	x.at.mu.Lock()

@@ -3,13 +3,13 @@ package source
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // The rules. Each sentence says only what the newest samples prove.
@@ -216,36 +216,11 @@ func sessionName(at time.Time, s *moment.Session) string {
 	}
 	if state != "" && state != stateDisabled {
 		if s.StateStart != nil {
-			state += " for " + Age(at.Sub(*s.StateStart))
+			state += " for " + units.Age(at.Sub(*s.StateStart))
 		}
 		parts = append(parts, state)
 	}
 	return fmt.Sprintf("PID %d (%s)", s.ServerPID, strings.Join(parts, ", "))
-}
-
-// Age returns a duration in the words of the screens: "350 ms", "40 s", "3 min 20 s", "5 h 10 min", "2 d 3 h".
-func Age(d time.Duration) string {
-	d = max(0, d)
-	two := func(n, m int64, unit, part string) string {
-		if m == 0 {
-			return fmt.Sprintf("%d %s", n, unit)
-		}
-		return fmt.Sprintf("%d %s %d %s", n, unit, m, part)
-	}
-	const day = 24 * time.Hour
-	switch {
-	case d < time.Second:
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	case d < 10*time.Second:
-		return strconv.FormatFloat(math.Floor(d.Seconds()*10)/10, 'f', 1, 64) + " s"
-	case d < time.Minute:
-		return fmt.Sprintf("%d s", int64(d.Seconds()))
-	case d < time.Hour:
-		return two(int64(d/time.Minute), int64(d%time.Minute/time.Second), "min", "s")
-	case d < day:
-		return two(int64(d/time.Hour), int64(d%time.Hour/time.Minute), "h", "min")
-	}
-	return two(int64(d/day), int64(d%day/time.Hour), "d", "h")
 }
 
 func count(n int, noun string) string {
@@ -474,7 +449,7 @@ func (r *rules) idle(f *facts, b *Blocking) (list []Finding) {
 			Text: sessionName(f.m.Time, s) + " keeps a transaction open",
 		}
 		if s.XactStart != nil {
-			find.Text += ", begun " + Age(f.m.Time.Sub(*s.XactStart)) + " ago"
+			find.Text += ", begun " + units.Age(f.m.Time.Sub(*s.XactStart)) + " ago"
 		}
 		if s.Query != "" {
 			find.Detail = "last statement: " + s.Query
@@ -508,7 +483,7 @@ func (r *rules) statements(f *facts) (list []Finding) {
 		list = append(list, Finding{
 			Key: key, Rule: RuleStatement, Severity: Warning, Sessions: 1, PID: s.ServerPID, Since: since, AtLeast: true,
 			Share: activeShare(1), Filter: onlySession(s),
-			Text:   fmt.Sprintf("%s has run one statement for %s, without a wait in the last %d samples", who, Age(f.m.Time.Sub(*s.QueryStart)), n),
+			Text:   fmt.Sprintf("%s has run one statement for %s, without a wait in the last %d samples", who, units.Age(f.m.Time.Sub(*s.QueryStart)), n),
 			Detail: cmp.Or(s.Phrase, s.Query),
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // noon is the time of the moments in these tests.
@@ -212,7 +213,7 @@ func TestAge(t *testing.T) {
 		-time.Second: "0 ms", 350 * time.Millisecond: "350 ms", 9990 * time.Millisecond: "9.9 s", 59999 * time.Millisecond: "59 s",
 		2 * time.Minute: "2 min", 200 * time.Second: "3 min 20 s", 310 * time.Minute: "5 h 10 min", 51 * time.Hour: "2 d 3 h",
 	} {
-		if got := Age(d); got != want {
+		if got := units.Age(d); got != want {
 			t.Errorf("%s: %q, want %q", d, got, want)
 		}
 	}

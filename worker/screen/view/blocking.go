@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/report/units"
 	"pg_stat_backtrace/worker/screen/source"
 )
 
@@ -152,7 +153,7 @@ func (c *canvas) nodeWords(n *source.BlockingNode) (age, wait, text string) {
 	if len(n.Waits) > 0 {
 		w := &n.Waits[0]
 		if w.Since != nil {
-			age = source.Age(c.d.Blocking.Time.Sub(*w.Since))
+			age = units.Age(c.d.Blocking.Time.Sub(*w.Since))
 		}
 		wait = mark + strings.TrimSpace(w.Lock+" "+strings.TrimSuffix(w.Mode, "Lock"))
 		if text = w.Object; w.Relation != "" {
@@ -179,13 +180,13 @@ func (c *canvas) nodeWords(n *source.BlockingNode) (age, wait, text string) {
 	text = oneLine(s.Query)
 	if s.Class != "" {
 		if s.QueryStart != nil {
-			age = source.Age(c.d.Blocking.Time.Sub(*s.QueryStart))
+			age = units.Age(c.d.Blocking.Time.Sub(*s.QueryStart))
 		}
 		if s.Phrase != "" {
 			text = s.Phrase
 		}
 	} else if s.StateStart != nil {
-		age = source.Age(c.d.Blocking.Time.Sub(*s.StateStart))
+		age = units.Age(c.d.Blocking.Time.Sub(*s.StateStart))
 	}
 	return age, waitOf(s), text
 }
@@ -226,10 +227,10 @@ func (c *canvas) nodePanel(x, y, limit, end int, n *source.BlockingNode) {
 	}
 	state := s.State
 	if s.StateStart != nil && state != "" {
-		state += " for " + source.Age(at.Sub(*s.StateStart))
+		state += " for " + units.Age(at.Sub(*s.StateStart))
 	}
 	if s.XactStart != nil {
-		state += ", transaction open for " + source.Age(at.Sub(*s.XactStart))
+		state += ", transaction open for " + units.Age(at.Sub(*s.XactStart))
 	}
 	if state != "" {
 		put(plain, state, 2)
@@ -261,7 +262,7 @@ func waitLine(d *Data, n *source.BlockingNode, w *moment.LockWait) string {
 		}
 	}
 	if w.Since != nil {
-		line += " for " + source.Age(d.Blocking.Time.Sub(*w.Since))
+		line += " for " + units.Age(d.Blocking.Time.Sub(*w.Since))
 	}
 	line += " to lock " + source.LockName(m, w.Lock, w.Object, w.Relation)
 	switch w.Lock {

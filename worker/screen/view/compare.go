@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"pg_stat_backtrace/worker/report/units"
 	"pg_stat_backtrace/worker/screen/source"
 )
 
@@ -86,7 +87,7 @@ func (c *canvas) changes(y, end int) {
 	const active, before, change, name = 10, 19, 28, 30
 	at := c.Text(1, y, c.Width-1, plain, "compared with "+spanText(x.Before, c.d.Time))
 	if gap := x.Before.To.Sub(x.Before.From).Seconds() - x.SecondsBefore; gap > 2 {
-		c.Text(at+2, y, c.Width-1, warn, fmt.Sprintf("░ %s without data", source.Age(time.Duration(gap*float64(time.Second)))))
+		c.Text(at+2, y, c.Width-1, warn, fmt.Sprintf("░ %s without data", units.Age(time.Duration(gap*float64(time.Second)))))
 	}
 	y++
 	c.Right(active, y, dim, "sessions")

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"pg_stat_backtrace/worker/report/units"
 	"pg_stat_backtrace/worker/screen/source"
 )
 
@@ -169,7 +170,7 @@ func (c *canvas) age(right int) int {
 		case c.s.Paused:
 			text = "❚❚ stopped, data of " + clock
 		case i.Error != "" || old > 3*time.Duration(i.IntervalSeconds*float64(time.Second))+time.Second:
-			text = "✗ " + source.Age(old) + " old, " + clock
+			text = "✗ " + units.Age(old) + " old, " + clock
 		default:
 			text = "● live " + clock
 		}

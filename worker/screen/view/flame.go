@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"pg_stat_backtrace/worker/report/units"
 	"pg_stat_backtrace/worker/screen/source"
 )
 
@@ -134,7 +135,7 @@ func flameOrigin(f *source.Flame) string {
 		from = []string{"no stacks"}
 	}
 	return fmt.Sprintf("estimated from %s, for %s of %s", strings.Join(from, " and "),
-		source.Age(time.Duration(f.Seconds*float64(time.Second))), source.Age(f.To.Sub(f.From)))
+		units.Age(time.Duration(f.Seconds*float64(time.Second))), units.Age(f.To.Sub(f.From)))
 }
 
 // flameEmpty says why there are no stacks.

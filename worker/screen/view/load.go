@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"pg_stat_backtrace/worker/report/units"
 	"pg_stat_backtrace/worker/screen/source"
 )
 
@@ -56,7 +57,7 @@ func (c *canvas) chart(y, height int) int {
 			x = c.Text(x+2, y, c.Width, dim, "─ "+plural(processors, "CPU"))
 		}
 	}
-	if note := "column: " + source.Age(time.Duration(l.ColumnSeconds*float64(time.Second))); x+2+len(note) < c.Width {
+	if note := "column: " + units.Age(time.Duration(l.ColumnSeconds*float64(time.Second))); x+2+len(note) < c.Width {
 		c.Right(c.Width-1, y, dim, note)
 	}
 	y++
@@ -116,9 +117,9 @@ func gapText(gaps []source.Gap) string {
 	for i := range gaps {
 		all += gaps[i].To.Sub(gaps[i].From)
 	}
-	text := "░ no data for " + source.Age(all) + ": " + gaps[0].Reason
+	text := "░ no data for " + units.Age(all) + ": " + gaps[0].Reason
 	if len(gaps) > 1 {
-		text = fmt.Sprintf("░ no data for %s in %d gaps, the last: %s", source.Age(all), len(gaps), gaps[len(gaps)-1].Reason)
+		text = fmt.Sprintf("░ no data for %s in %d gaps, the last: %s", units.Age(all), len(gaps), gaps[len(gaps)-1].Reason)
 	}
 	return text
 }
@@ -415,7 +416,7 @@ func (c *canvas) findings(r *rows) {
 				mark = chosen
 			}
 			c.Set(1, y, '▲', mark)
-			age := source.Age(f.Time.Sub(x.Since))
+			age := units.Age(f.Time.Sub(x.Since))
 			if x.AtLeast {
 				age = "≥ " + age
 				if c.ASCII {
@@ -573,7 +574,7 @@ func age(at time.Time, s *source.SessionLine) string {
 	if t == nil {
 		return ""
 	}
-	return source.Age(at.Sub(*t))
+	return units.Age(at.Sub(*t))
 }
 
 // waitOf returns the wait event of an active session, otherwise the state.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 	"pg_stat_backtrace/worker/screen/source"
 )
 
@@ -254,7 +255,7 @@ func (c *canvas) serverLine(y int, x *Server, selected bool) {
 		active = figure(x.active())
 	}
 	if x.AgeSeconds != nil {
-		age = source.Age(time.Duration(*x.AgeSeconds * float64(time.Second)))
+		age = units.Age(time.Duration(*x.AgeSeconds * float64(time.Second)))
 	}
 	critical, all := x.critical()
 	mark := style

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/units"
 	"pg_stat_backtrace/worker/screen/source"
 )
 
@@ -53,10 +53,10 @@ func (c *canvas) identity(y int, s *source.Session) int {
 	y++
 	state := cmp.Or(n.State, n.Type)
 	if n.StateStart != nil {
-		state += " for " + source.Age(s.Time.Sub(*n.StateStart))
+		state += " for " + units.Age(s.Time.Sub(*n.StateStart))
 	}
 	if n.XactStart != nil {
-		state += ", transaction " + source.Age(s.Time.Sub(*n.XactStart))
+		state += ", transaction " + units.Age(s.Time.Sub(*n.XactStart))
 	}
 	x = c.Text(1, y, c.Width-1, plain, state)
 	if n.Class != "" {
@@ -144,7 +144,7 @@ func (c *canvas) strip(y int, s *source.Session) int {
 	}
 	sortBy(events, func(e string) time.Duration { return seconds[e] })
 	for _, event := range events {
-		text := event + " " + source.Age(seconds[event])
+		text := event + " " + units.Age(seconds[event])
 		if x+3+len(text) > c.Width-10 {
 			break
 		}
@@ -196,9 +196,9 @@ func (c *canvas) panelTitle(panel int) (title, note string) {
 	case panelMemory:
 		title = "Memory contexts"
 		if m := c.d.Memory; m != nil {
-			note = render.Size(uint64(max(0, m.TotalBytes))) + ", " + render.Size(uint64(max(0, m.FreeBytes))) + " of it free"
+			note = units.Size(max(0, m.TotalBytes)) + ", " + units.Size(max(0, m.FreeBytes)) + " of it free"
 			if m.ResidentBytes != nil {
-				note += ", resident " + render.Size(uint64(max(0, *m.ResidentBytes)))
+				note += ", resident " + units.Size(max(0, *m.ResidentBytes))
 			}
 			note += ", " + m.Time.Local().Format("15:04:05")
 		}
@@ -344,6 +344,6 @@ func memoryLines(m *source.Memory, add func(Style, string, string)) {
 		if x.Contexts > 1 {
 			text += " ×" + strconv.Itoa(x.Contexts)
 		}
-		add(plain, fmt.Sprintf("%9s  ", render.Size(uint64(max(0, x.TotalBytes)))), text)
+		add(plain, fmt.Sprintf("%9s  ", units.Size(max(0, x.TotalBytes))), text)
 	}
 }

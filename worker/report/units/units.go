@@ -1,0 +1,86 @@
+// Package units words sizes and durations for people. All text outputs use it. JSON and CSV have plain numbers.
+package units
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+)
+
+// Size returns a number of bytes as PostgreSQL's pg_size_pretty prints it: "8192 bytes", "10 kB", "16 MB". 1 kB is 1024 bytes.
+func Size[N int | int64 | uint64](bytes N) string {
+	if bytes < 0 {
+		return "-" + size(-uint64(bytes))
+	}
+	return size(uint64(bytes))
+}
+
+func size(bytes uint64) string {
+	const change, half = 10 * 1024, 9 // PostgreSQL counts halves of a unit: it rounds once
+	if bytes < change {
+		return strconv.FormatUint(bytes, 10) + " bytes"
+	}
+	units := []string{"kB", "MB", "GB", "TB", "PB"}
+	halves, i := bytes>>half, 0
+	for ; halves >= 2*change-1 && i < len(units)-1; i++ {
+		halves >>= 10
+	}
+	return strconv.FormatUint((halves+1)/2, 10) + " " + units[i]
+}
+
+// Duration returns a measured time with three digits, and the unit that suits: "12.3 us", "1.50 ms", "100 s", "3 min". Whole
+// numbers have no decimals.
+func Duration(d time.Duration) string {
+	// 100 s read better than 1.67 min.
+	units := []struct {
+		name       string
+		size, from float64
+	}{
+		{"ns", 1, 0}, {"us", 1e3, 999.5}, {"ms", 1e6, 999.5e3}, {"s", 1e9, 999.5e6}, {"min", 60e9, 120e9}, {"h", 3600e9, 7200e9},
+	}
+	if d == 0 {
+		return "0"
+	}
+	x, i := float64(d), 0
+	for i+1 < len(units) && math.Abs(x) >= units[i+1].from {
+		i++
+	}
+	return threeDigits(x/units[i].size) + " " + units[i].name
+}
+
+// threeDigits prints a number with three significant digits, and whole numbers as such.
+func threeDigits(x float64) string {
+	switch a := math.Abs(x); {
+	case x == math.Trunc(x), a >= 99.95: //nolint:mnd // rounded
+		return fmt.Sprintf("%.0f", x)
+	case a >= 9.995: //nolint:mnd // rounded
+		return fmt.Sprintf("%.1f", x)
+	}
+	return fmt.Sprintf("%.2f", x)
+}
+
+// Age returns how long something has lasted: "350 ms", "4.5 s", "40 s", "3 min 20 s", "5 h 10 min", "2 d 3 h".
+func Age(d time.Duration) string {
+	d = max(0, d)
+	two := func(n, m int64, unit, part string) string {
+		if m == 0 {
+			return fmt.Sprintf("%d %s", n, unit)
+		}
+		return fmt.Sprintf("%d %s %d %s", n, unit, m, part)
+	}
+	const day, tenths = 24 * time.Hour, 10
+	switch {
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < tenths*time.Second:
+		return strconv.FormatFloat(math.Floor(d.Seconds()*tenths)/tenths, 'f', 1, 64) + " s"
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", int64(d.Seconds()))
+	case d < time.Hour:
+		return two(int64(d/time.Minute), int64(d%time.Minute/time.Second), "min", "s")
+	case d < day:
+		return two(int64(d/time.Hour), int64(d%time.Hour/time.Minute), "h", "min")
+	}
+	return two(int64(d/day), int64(d%day/time.Hour), "d", "h")
+}
