@@ -252,12 +252,21 @@ func (f *memoryFlags) read(ctx context.Context, c *capture.Capturer, target proc
 	return m, nil
 }
 
+// incomplete reports whether the sum of the contexts is too low.
+func (m *processMemory) incomplete() bool {
+	_, _, unknown := m.total()
+	return m.contexts.Missing > 0 || m.contexts.LeftOut || unknown > 0
+}
+
 // warnings name figures that are missing or not of one moment.
 func (m *processMemory) warnings() (list []string) {
 	c := m.contexts
 	if !c.Consistent {
 		list = append(list, fmt.Sprintf("the memory contexts changed while they were read, %d times: "+
 			"the figures are not of one moment (%d contradictions, %d changed pages)", c.Attempts, c.Broken, c.Changed))
+	}
+	if c.Missing > 0 {
+		list = append(list, fmt.Sprintf("contexts below %d of them could not be found, because they changed: the totals are too low", c.Missing))
 	}
 	if c.LeftOut {
 		list = append(list, fmt.Sprintf("there are more than %d memory contexts or %d MB of pages: "+
@@ -393,7 +402,9 @@ func (m *processMemory) printOutside(out *bufio.Writer, total int64) {
 	private := o.Heap + o.Anonymous
 	_, _ = fmt.Fprintf(out, "heap and anonymous mappings: %d bytes (heap %d, %d anonymous mappings with %d)\n",
 		private, o.Heap, o.Mappings, o.Anonymous)
-	if rest := int64(private) - total; rest >= 0 {
+	if rest := int64(private) - total; rest >= 0 && m.incomplete() {
+		_, _ = fmt.Fprintf(out, "not in the contexts above: %d bytes of them (contexts that could not be read, and memory outside of contexts)\n", rest)
+	} else if rest >= 0 {
 		_, _ = fmt.Fprintf(out, "outside of contexts: %d bytes of them (malloc by libraries, and free memory of malloc)\n",
 			rest)
 	}

@@ -160,6 +160,8 @@ func (f *memoryFlags) addContexts(ctx context.Context, capturer *capture.Capture
 	switch {
 	case contexts.LeftOut:
 		p.Problem = "some contexts are left out"
+	case contexts.Missing > 0:
+		p.Problem = "some contexts are missing, because they changed while they were read"
 	case !contexts.Consistent:
 		p.Problem = "the contexts changed while they were read"
 	}

@@ -167,6 +167,8 @@ func (p *ProcessMemory) contexts(ctx context.Context, src *Source, pid int) erro
 	switch {
 	case tree.LeftOut:
 		p.Error = "some contexts are left out"
+	case tree.Missing > 0:
+		p.Error = "some contexts are missing, because they changed while they were read"
 	case !tree.Consistent:
 		p.Error = "the contexts changed while they were read"
 	}

@@ -22,7 +22,9 @@ const (
 	stackCredit = time.Second            // processor time that may be saved for later sweeps
 	stackSweep  = 250 * time.Millisecond // time in which a sweep waits for its stacks, at most a quarter of the period
 	stackLimit  = 50 * time.Millisecond  // time for one stack
-	unchanged   = "unchanged"            // store.Row.Method of a stack that was taken earlier
+	firstWait   = time.Second            // until a stack without all names is taken again; this doubles up to lastWait
+	lastWait    = time.Minute
+	unchanged   = "unchanged" // store.Row.Method of a stack that was taken earlier
 )
 
 // stackTaker takes the stacks of a sweep in another goroutine. A sweep can end before that goroutine.
@@ -47,6 +49,9 @@ type knownStack struct {
 	switches uint64
 	stack    *Stack // nil: the attempt failed
 	at       time.Time
+	// again is when a stack whose names were still being read is taken again, and wait the time until then.
+	again time.Time
+	wait  time.Duration
 }
 
 type takenStack struct {
@@ -62,13 +67,20 @@ func (t *stackTaker) add(now time.Time, period, delay time.Duration, rows []stor
 	t.fresh = nil
 	t.collect(now, 0)
 	var wanted []takenStack
+	lacking := 0 // of these, sessions without a stack
 	present := make(map[identity]bool, len(rows))
 	for i := range rows {
 		id := identity{rows[i].PID, rows[i].Start}
 		present[id] = true
-		if p, ok := procs[id.pid]; ok && !t.same(id, p) {
-			wanted = append(wanted, takenStack{id: id, switches: p.Switches, statement: rows[i].QueryStart})
+		p, ok := procs[id.pid]
+		same := ok && t.same(id, p)
+		if !ok || same && !t.unnamed(id, now) {
+			continue
 		}
+		if !same {
+			lacking++
+		}
+		wanted = append(wanted, takenStack{id: id, switches: p.Switches, statement: rows[i].QueryStart})
 	}
 	for id := range t.known {
 		if !present[id] {
@@ -93,7 +105,7 @@ func (t *stackTaker) add(now time.Time, period, delay time.Duration, rows []stor
 		missing -= t.collect(now, limit)
 	}
 	note := ""
-	if missing > 0 {
+	if missing = min(missing, lacking); missing > 0 {
 		note = fmt.Sprintf("no stacks of %d sessions: %s", missing, reason)
 	}
 	return t.fill(now, rows, procs), note
@@ -103,6 +115,12 @@ func (t *stackTaker) add(now time.Time, period, delay time.Duration, rows []stor
 func (t *stackTaker) same(id identity, p rules.Proc) bool {
 	k := t.known[id]
 	return k != nil && k.stack != nil && k.switches == p.Switches && (p.State == 'S' || p.State == 'D')
+}
+
+// unnamed reports whether names of the last stack were still being read, and it is time to look whether they are known.
+func (t *stackTaker) unnamed(id identity, now time.Time) bool {
+	k := t.known[id]
+	return k != nil && k.stack != nil && k.stack.Unnamed && !now.Before(k.again)
 }
 
 // when returns the time of the last attempt, so that processes without a stack come first.
@@ -180,7 +198,12 @@ func (t *stackTaker) collect(now time.Time, limit time.Duration) (n int) {
 		t.busy = nil
 		t.credit -= processTime() - t.used // of the whole worker: it has other work at times
 		for _, s := range taken {
-			t.known[s.id] = &knownStack{switches: s.switches, stack: s.stack, at: now}
+			k := &knownStack{switches: s.switches, stack: s.stack, at: now, wait: firstWait}
+			if old := t.known[s.id]; old != nil && s.stack != nil && s.stack.Unnamed && !old.again.IsZero() {
+				k.wait = min(2*old.wait, lastWait)
+			}
+			k.again = now.Add(k.wait)
+			t.known[s.id] = k
 			if s.stack == nil {
 				continue
 			}

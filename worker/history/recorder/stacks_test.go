@@ -3,6 +3,7 @@ package recorder
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -54,6 +55,31 @@ func TestUnchanged(t *testing.T) {
 	sweepOf(t, s, now.Add(time.Minute), rows, map[int32]rules.Proc{1: {State: 'S', Switches: 6}})
 	if got := taken.Load(); got != 1 || len(s.known) != 1 {
 		t.Errorf("%d stacks of another process, %d known", got, len(s.known))
+	}
+}
+
+// TestNamedLater expects the stack of a process that does not run to be taken again, less and less often, until its names are known.
+func TestNamedLater(t *testing.T) {
+	taken := 0
+	s := taker(func(pid int) (*Stack, error) {
+		taken++
+		return &Stack{ID: int64(taken), Frames: []string{"f"}, Method: "blocked", Unnamed: taken < 4}, nil
+	})
+	now := time.Unix(1_800_000_000, 0)
+	var at []int
+	for second := range 30 {
+		rows := []store.Row{{PID: 1, Start: 1}}
+		before := taken
+		if list, note := sweepOf(t, s, now.Add(time.Duration(second)*time.Second), rows, map[int32]rules.Proc{1: {State: 'S', Switches: 5}}); len(list) != 1 ||
+			note != "" || rows[0].Stack != int64(taken) {
+			t.Errorf("second %d: %v, %q, %+v", second, list, note, rows[0])
+		}
+		if taken > before {
+			at = append(at, second)
+		}
+	}
+	if want := []int{0, 1, 3, 7}; !slices.Equal(at, want) {
+		t.Errorf("taken at %v, want %v", at, want)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/naming/backtrace"
+	"pg_stat_backtrace/worker/naming/symbolize"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
 )
@@ -42,6 +43,8 @@ type Stack struct {
 	Page   string `json:"page,omitempty"`
 	// Function is the innermost function of a procedural language, with the line.
 	Function string `json:"function,omitempty"`
+	// Unnamed means that names of frames were still being read. Later the same stack has more names, and perhaps a phrase.
+	Unnamed bool `json:"-"`
 }
 
 // TakeStack returns the stack of a process of a server. The process is not stopped. It takes at most about limit.
@@ -83,6 +86,7 @@ func StackOf(t *backtrace.Trace) *Stack {
 					s.Frames = append(s.Frames, Procedural+name)
 				}
 			}
+			s.Unnamed = s.Unnamed || f.Note == symbolize.SymbolsUnread
 			s.Frames = append(s.Frames, short(f.Label()))
 			_, _ = fmt.Fprintf(hash, "%s\x00%x\x00", f.BuildID, f.ModuleOffset)
 		}

@@ -62,6 +62,11 @@ func (p *pages) read(addr uint64, b []byte) bool {
 	return true
 }
 
+// forget makes the next read of an address read the process again.
+func (p *pages) forget(addr uint64) {
+	delete(p.byAddr, addr&^(pageSize-1))
+}
+
 // word reads a pointer or a size.
 func (p *pages) word(addr uint64) (uint64, bool) {
 	var b [8]byte

@@ -9,6 +9,7 @@
 package memctx
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -108,10 +109,18 @@ type Tree struct {
 	// Broken counts links that did not lead back and figures that contradict each other. Changed counts the pages that
 	// changed between the two readings.
 	Broken, Changed int
+	// Missing counts the contexts whose children were not all found, because their links changed during the reading. Such
+	// children, and all below them, are not in Contexts.
+	Missing int
 	// LeftOut means that a bound of the options ended the reading: there are more contexts, or figures are Unknown.
 	LeftOut bool
 	// NoChecks means that the server was built with assertions: free space is Unknown.
 	NoChecks bool
+}
+
+// better reports whether a reading is nearer to the truth than another one.
+func (t *Tree) better(than *Tree) bool {
+	return cmp.Or(cmp.Compare(t.Missing, than.Missing), cmp.Compare(t.Broken+t.Changed, than.Broken+than.Changed)) < 0
 }
 
 // MaxLevels bounds the levels of a tree that Bounded returns. A tree of PostgreSQL has some ten, and one more for each
@@ -203,7 +212,7 @@ func (s *Server) Read(ctx context.Context, memory Memory, bias uint64, o Options
 			return nil, err
 		}
 		t.Attempts = attempt
-		if best == nil || t.Consistent || t.Broken+t.Changed < best.Broken+best.Changed {
+		if best == nil || t.Consistent || t.better(best) {
 			best = t
 		}
 		best.Attempts = attempt

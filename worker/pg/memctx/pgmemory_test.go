@@ -100,6 +100,10 @@ func TestContradictions(t *testing.T) {
 		if err != nil || m.Consistent || m.Broken == 0 || m.Attempts != DefaultAttempts {
 			t.Errorf("%s: %+v, %v", what, m, err)
 		}
+		links := what == "parent" || what == "circle" || what == "own child" || what == "no memory"
+		if links != (m.Missing > 0) {
+			t.Errorf("%s: the children of %d contexts are missing", what, m.Missing)
+		}
 	}
 }
 
@@ -123,6 +127,26 @@ func TestChange(t *testing.T) {
 		return f.read(addr, p)
 	}, 0, Options{}); err != nil || m.Consistent || m.Changed == 0 {
 		t.Errorf("%+v, %v", m, err)
+	}
+}
+
+// TestChildrenMove: children whose links change while they are read are read again within the same attempt.
+func TestChildrenMove(t *testing.T) {
+	const first, step = base + 0x1000, 0x400
+	f := tree()
+	prev, looks := first+2*step+pg.MemoryContextData.Prevchild.Uint64(), 0
+	m, err := server(t, 18).Read(t.Context(), func(addr uint64, p []byte) int {
+		if addr == first {
+			looks++
+			f.put(prev, first+step)
+			if looks < childTries {
+				f.put(prev, first)
+			}
+		}
+		return f.read(addr, p)
+	}, 0, Options{})
+	if err != nil || m.Attempts != 1 || m.Missing != 0 || len(m.Contexts) != 3 || !m.Consistent || looks < childTries {
+		t.Errorf("after %d looks: %+v, %v", looks, m, err)
 	}
 }
 

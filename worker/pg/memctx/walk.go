@@ -124,28 +124,75 @@ func (w *walk) contexts(top uint64) bool {
 	seen := map[uint64]bool{top: true}
 	w.add(top, &h, -1)
 	for i := 0; i < len(w.at); i++ { //nolint:intrange // the loop appends to w.at
-		parent, _ := w.header(w.at[i])
-		prev := uint64(0)
-		for child := parent.firstChild; child != 0; {
-			if len(w.at) >= w.options.MaxContexts {
-				w.tree.LeftOut = true
-				return true
-			}
-			h, ok := w.header(child)
-			if w.pages.full || !w.tick() {
-				w.tree.LeftOut = true
-				return true
-			}
-			if !ok || h.parent != w.at[i] || h.prev != prev || seen[child] {
-				w.broken() // the rest of the children cannot be found
-				break
-			}
-			seen[child] = true
-			w.add(child, &h, i)
-			prev, child = child, h.next
+		switch w.children(i, seen) {
+		case bounded:
+			w.tree.LeftOut = true
+			return true
+		case lost:
+			w.tree.Missing++
+			w.broken()
+		case complete:
 		}
 	}
 	return true
+}
+
+// found is what a reading of children has found.
+type found int
+
+const (
+	complete found = iota
+	lost           // some children cannot be found, because a link contradicts another one
+	bounded        // a bound of the options was reached
+)
+
+// childTries is how often the children of a context are read until their links fit. A function that runs makes and deletes
+// contexts all the time, but this list takes less time to read than the tree.
+const childTries = 10
+
+// children adds the children of a context. If their links change meanwhile, it reads them again.
+func (w *walk) children(i int, seen map[uint64]bool) (result found) {
+	before := len(w.at)
+	for try := range childTries {
+		if try > 0 {
+			w.pages.forget(w.at[i])
+			for _, addr := range w.at[before:] {
+				w.pages.forget(addr)
+				delete(seen, addr)
+			}
+			w.at, w.tree.Contexts = w.at[:before], w.tree.Contexts[:before]
+		}
+		if result = w.childList(i, seen); result != lost {
+			break
+		}
+	}
+	return result
+}
+
+// childList follows the links of the children of a context once.
+func (w *walk) childList(i int, seen map[uint64]bool) found {
+	parent, ok := w.header(w.at[i])
+	if !ok {
+		return lost
+	}
+	prev := uint64(0)
+	for child := parent.firstChild; child != 0; {
+		if len(w.at) >= w.options.MaxContexts {
+			return bounded
+		}
+		h, ok := w.header(child)
+		if w.pages.full || !w.tick() {
+			return bounded
+		}
+		if !ok || h.parent != w.at[i] || h.prev != prev || seen[child] {
+			w.pages.forget(child)
+			return lost
+		}
+		seen[child] = true
+		w.add(child, &h, i)
+		prev, child = child, h.next
+	}
+	return complete
 }
 
 // add appends a context, whose figures are not known yet.

@@ -82,6 +82,8 @@ func (l *Live) Memory(ctx context.Context, pid int) (*Memory, error) {
 	switch {
 	case tree.LeftOut:
 		m.Inexact = "some memory contexts are left out, because there are too many"
+	case tree.Missing > 0:
+		m.Inexact = "some memory contexts are missing, because they changed while they were read: the totals are too low"
 	case !tree.Consistent:
 		m.Inexact = fmt.Sprintf("the memory contexts changed while they were read (%d times)", tree.Attempts)
 	}
