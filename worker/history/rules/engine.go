@@ -466,6 +466,15 @@ func idleBlocks(v *view) []Finding {
 			}
 		}
 	}
+	for i := range v.Rows { // those that wait behind another waiting session
+		r := &v.Rows[i]
+		if r.Ended || len(r.BlockedBy) == 0 || len(blocks) == 0 {
+			continue
+		}
+		if w := blocks[v.root(r)]; w != nil && len(w.waiters) < maxProcesses && !slices.Contains(w.waiters, r.PID) {
+			w.waiters = append(w.waiters, r.PID)
+		}
+	}
 	var list []Finding
 	for _, pid := range sorted(blocks) {
 		w, root := blocks[pid], v.rows[pid]

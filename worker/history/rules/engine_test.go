@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -366,6 +367,23 @@ func TestConvoy(t *testing.T) {
 	}
 	if len(got) != 1 {
 		t.Errorf("%d incidents: %v", len(got), got)
+	}
+}
+
+// TestIdleChain counts the sessions behind an idle transaction, also those that wait for another waiting session.
+func TestIdleChain(t *testing.T) {
+	t.Parallel()
+	c := newClock(Default())
+	c.e.config.Rule(LockWait).Off = true
+	c.rows = []store.Row{c.waiter(2, 1), c.waiter(3, 2), c.waiter(4, 3), c.waiter(5, 9), {PID: 1, Start: 1, XactStart: 5, State: "idle in transaction"}}
+	c.at = c.at.Add(2 * time.Minute)
+	var got []Finding
+	for range 2 {
+		got = append(got, c.e.Look(&Look{Time: c.at, Period: time.Second, Rows: c.rows}).New...)
+		c.at = c.at.Add(2 * time.Minute)
+	}
+	if len(got) != 1 || !strings.Contains(got[0].Summary, "has blocked 3 sessions") || !slices.Equal(got[0].Processes, []int32{1, 2, 3, 4}) {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -169,6 +169,9 @@ func (s *State) enterFinding(d *Data, key string) Action {
 			return s.session(f.PID)
 		case len(f.Filter) > 0:
 			s.Filter, s.Page, s.By = slices.Clone(f.Filter), PageWho, source.ByQuery
+			if f.Rule == source.RuleSyncRep { // a session says which standbys lack, and since when it waits
+				s.By = source.BySession
+			}
 			return Refresh
 		case f.Rule == source.RuleConnections:
 			s.Message = "The sessions are listed below the findings."
