@@ -219,16 +219,16 @@ func TestProgress(t *testing.T) {
 		return p, b.String()
 	}
 	_, lines := show(false, nil, events...)
-	want := "postgres                 fetching 10.0 MB from http://a\n" +
-		"postgres                  50 %  5.0 MB of 10.0 MB  5.0 MB/s\n" +
-		"postgres                 fetched 10.0 MB in 2.0 s\n"
+	want := "postgres                 fetching 10 MB from http://a\n" +
+		"postgres                  50 %  5120 kB of 10 MB  5120 kB/s\n" +
+		"postgres                 fetched 10 MB in 2.0 s\n"
 	if lines != want {
 		t.Errorf("got\n%swant\n%s", lines, want)
 	}
 	_, bars := show(true, nil, events...)
 	for _, want := range []string{
-		"\r\x1b[Kpostgres                 [----------", "[##########----------]  50 %  5.0 MB of 10.0 MB  5.0 MB/s",
-		"[####################] 100 %", "\r\x1b[Kpostgres                 fetched 10.0 MB in 2.0 s\n",
+		"\r\x1b[Kpostgres                 [----------", "[##########----------]  50 %  5120 kB of 10 MB  5120 kB/s",
+		"[####################] 100 %", "\r\x1b[Kpostgres                 fetched 10 MB in 2.0 s\n",
 	} {
 		if !strings.Contains(bars, want) {
 			t.Errorf("%q is not in %q", want, bars)
@@ -241,7 +241,7 @@ func TestProgress(t *testing.T) {
 		t.Error(out)
 	}
 	unknown := debuginfod.Event{Kind: debuginfod.Progress, Bytes: 3 << 20}
-	if _, out := show(true, nil, unknown); !strings.Contains(out, " 3.0 MB") {
+	if _, out := show(true, nil, unknown); !strings.Contains(out, " 3072 kB") {
 		t.Errorf("a size that is not known: %q", out)
 	}
 }

@@ -68,9 +68,9 @@ func TestText(t *testing.T) {
 Not used: fentry: refused
 
 TYPE     EVENT          CALLS     TOTAL   SHARE   AVERAGE   MAXIMUM  HISTOGRAM, 2.05 us to 1.07 s
-Client   ClientRead         1    1.00 s    idle    1.00 s    1.00 s                    @
-Timeout  PgSleep            6   60.0 ms 100.0 %   10.0 ms   12.0 ms              @
-LWLock   #65535             2   5.00 us   0.0 %   2.50 us   3.00 us  @
+Client   ClientRead         1       1 s    idle       1 s       1 s                    @
+Timeout  PgSleep            6     60 ms 100.0 %     10 ms     12 ms              @
+LWLock   #65535             2      5 us   0.0 %   2.50 us      3 us  @
 SHARE leaves out idle waits: the type Activity, and ClientRead.
 Missing: 4 waits of processes that waited for more than 64 events each.
 Missing: the figures of 1 processes that ended faster than they could be read.
@@ -158,12 +158,12 @@ func TestSessionReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"Query -1: 1 executions ended, 50.0 ms elapsed, 50.0 ms on average, 50.0 ms at most\n    SELECT 1?\n", "Query 5: 1 executions ended, 3.00 ms elapsed",
+		"Query -1: 1 executions ended, 50 ms elapsed, 50 ms on average, 50 ms at most\n    SELECT 1?\n", "Query 5: 1 executions ended, 3 ms elapsed",
 		"Not in SHARE: 1 executions, or parts of them, whose end was not seen",
-		"Timeout PgSleep                              2   42.0 ms  66.7 %   21.0 ms   40.0 ms",
-		"(no wait seen)                                   1.00 ms  33.3 %",
-		"(no wait seen)                                   50.0 ms 100.0 %",
-		"Client ClientRead                            1    1.00 s", "Missing: 2 records",
+		"Timeout PgSleep                              2     42 ms  66.7 %     21 ms     40 ms",
+		"(no wait seen)                                      1 ms  33.3 %",
+		"(no wait seen)                                     50 ms 100.0 %",
+		"Client ClientRead                            1       1 s", "Missing: 2 records",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
@@ -193,15 +193,15 @@ func TestSharesOfCountedExecutions(t *testing.T) {
 		"begun before the trace": {
 			[]waits.Record{wait(sleep, 5, 30), end(5, 100), start(5), wait(sleep, 5, 3), end(5, 4)},
 			[]string{
-				"Query 5: 1 executions ended, 4.00 ms elapsed", "Not in SHARE: 1 executions whose start was not seen",
-				"2   33.0 ms  75.0 %", "(no wait seen)                                   1.00 ms  25.0 %",
+				"Query 5: 1 executions ended, 4 ms elapsed", "Not in SHARE: 1 executions whose start was not seen",
+				"2     33 ms  75.0 %", "(no wait seen)                                      1 ms  25.0 %",
 			},
 		},
 		"wait before the query id is known": {
 			[]waits.Record{start(0), wait(io, 0, 1), wait(sleep, 5, 2), end(5, 4), wait(read, 0, 9)},
 			[]string{
-				"IO WalSync                                   1   1.00 ms  25.0 %",
-				"ClientRead                            1   9.00 ms 100.0 %",
+				"IO WalSync                                   1      1 ms  25.0 %",
+				"ClientRead                            1      9 ms 100.0 %",
 			},
 		},
 		"two queries in one message": {
@@ -209,8 +209,8 @@ func TestSharesOfCountedExecutions(t *testing.T) {
 				start(5), wait(sleep, 5, 1), wait(sleep, 6, 2), end(6, 4), start(6), wait(sleep, 6, 5), end(6, 10),
 			},
 			[]string{
-				"Query 6: 1 executions ended, 10.0 ms elapsed", "2   7.00 ms  50.0 %", "Query 5: 0 executions ended\n" +
-					"    Not in SHARE: 1 executions in one message", "1   1.00 ms           1.00 ms",
+				"Query 6: 1 executions ended, 10 ms elapsed", "2      7 ms  50.0 %", "Query 5: 0 executions ended\n" +
+					"    Not in SHARE: 1 executions in one message", "1      1 ms              1 ms",
 			},
 		},
 		"runs at the end of the trace": {
@@ -223,8 +223,8 @@ func TestSharesOfCountedExecutions(t *testing.T) {
 		"without query ids": {
 			[]waits.Record{start(0), wait(io, 0, 1), end(0, 4), wait(read, 0, 4)},
 			[]string{
-				"Outside of queries, or without a query id: 1 executions ended", "1   1.00 ms  12.5 %", "1   4.00 ms  50.0 %",
-				"3.00 ms  37.5 %",
+				"Outside of queries, or without a query id: 1 executions ended", "1      1 ms  12.5 %", "1      4 ms  50.0 %",
+				"3 ms  37.5 %",
 			},
 		},
 	} {
@@ -272,9 +272,9 @@ func TestQueryReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"Query -3: 1 executions ended, 1.00 s elapsed\nQuery 5: 2 executions ended, 40.0 ms elapsed\n    SELECT 5\nQuery 9: 0 ",
+		"Query -3: 1 executions ended, 1 s elapsed\nQuery 5: 2 executions ended, 40 ms elapsed\n    SELECT 5\nQuery 9: 0 ",
 		"TYPE     EVENT            CALLS     TOTAL   SHARE   AVERAGE\n",
-		"Timeout  PgSleep              5   30.0 ms  75.0 %   6.00 ms\n", "IO       DataFileRead         3   10.0 ms  25.0 %   3.33 ms\n",
+		"Timeout  PgSleep              5     30 ms  75.0 %      6 ms\n", "IO       DataFileRead         3     10 ms  25.0 %   3.33 ms\n",
 		"Missing: 8 waits of queries",
 	} {
 		if !strings.Contains(b.String(), want) {

@@ -57,6 +57,13 @@ func TestTraces(t *testing.T) {
 	if got := folded(t, &Traces{}, sample(), cut, sample(), inPL); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
+	var lines strings.Builder
+	typed := &Traces{}
+	typed.AddTyped(inPL, "client backend", 2)
+	if err := Write(&lines, typed.Profile(), Options{Format: Text, Root: []string{LabelBackendType}}); err != nil ||
+		!strings.Contains(lines.String(), `  plpgsql:"a,b"(integer) line 3`+"\n") || !strings.Contains(lines.String(), "  client backend\n") {
+		t.Errorf("no line of PL/pgSQL and no type: %v\n%s", err, lines.String())
+	}
 	apart := folded(t, &Traces{ByProcess: true}, sample(), inPL, sample())
 	for _, prefix := range []string{"postgres-4711;", "\npostgres-4713;"} {
 		if !strings.Contains(apart, prefix) {
