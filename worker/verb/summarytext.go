@@ -241,7 +241,7 @@ func (t *summary) text(top int, ascii bool) (string, error) {
 	return cutLines(text, limits.MaxText), nil
 }
 
-// notes says what is missing, the most frequent reason first.
+// notes lists why stacks are missing, the most frequent reason first.
 func (t *summary) notes() (notes []string) {
 	const most = 10
 	reasons := slices.SortedFunc(maps.Keys(t.lost), func(a, b string) int {
