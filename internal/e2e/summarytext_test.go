@@ -35,7 +35,7 @@ func TestSummaryText(t *testing.T) {
 		text := owner.text(t, call("5, '1 ms', "+some))
 		tree := text[max(0, strings.Index(text, "CALLS")):]
 		for _, want := range []string{
-			`^10 stacks in 5 samples\n10 samples\n`, `\n +SELF +TOTAL +FUNCTION\n`, `\n +SELF +TOTAL +LINE\n +0 +0\.0 % +10 +100\.0 %  plpgsql:nap\(\) line 2\n`,
+			`^10 stacks in 5 samples\n10 samples\n`, `\n +SELF +TOTAL +FUNCTION\n`, `\n +SELF +TOTAL +LINE\n +10 +100\.0 % +10 +100\.0 %  plpgsql:nap\(\) line 2\n`,
 			`\n +TOTAL +CALLS\n +10 +100\.0 %  client backend\n`,
 		} {
 			if !regexp.MustCompile(want).MatchString(text) {
