@@ -2,6 +2,8 @@ package recorder
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -291,5 +293,63 @@ func TestReplicationOfServer(t *testing.T) {
 			t.Errorf("a receiver that has stopped: %q", got)
 		}
 		resume()
+	})
+}
+
+// freeze puts a process into a control group that is frozen: then it is in state D, as if a disk did not answer.
+func freeze(t *testing.T, pid int) (thaw func()) {
+	t.Helper()
+	dir := filepath.Join("/sys/fs/cgroup/freezer", fmt.Sprintf("test-%d", pid))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Skip("no control group that can be frozen: ", err)
+	}
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0); err != nil {
+			t.Error(err)
+		}
+	}
+	thaw = sync.OnceFunc(func() {
+		write("freezer.state", "THAWED")
+		_ = os.WriteFile("/sys/fs/cgroup/freezer/cgroup.procs", []byte(fmt.Sprint(pid)), 0) // it may have ended
+		if err := os.Remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(thaw)
+	write("cgroup.procs", fmt.Sprint(pid))
+	write("freezer.state", "FROZEN")
+	pgtest.Wait(t, "a frozen process", func() bool {
+		st, err := process.ReadStatus(pid)
+		return err == nil && st.State == 'D'
+	})
+	return thaw
+}
+
+// TestDiskSleepOfServer has a session in state D, once for the time of the rule and once for less.
+func TestDiskSleepOfServer(t *testing.T) {
+	pgtest.One(t, func(t *testing.T, bin string) {
+		s := pgtest.Start(t, bin, pgtest.Options{Conf: []string{"autovacuum = off", "fsync = off"}})
+		c := rules.Default()
+		c.Rule(rules.DiskSleep).After = 2500 * time.Millisecond
+		w := watch(t, s, c, false)
+		pid, stop := query(t, s, "SELECT count(*) FROM generate_series(1, 1000000000000)")
+		defer stop()
+		w.sweep()
+		for _, sweeps := range []int{2, 5} { // of a second each
+			thaw := freeze(t, int(pid))
+			for range sweeps {
+				w.sweep()
+			}
+			thaw()
+			pgtest.Wait(t, "a process that runs again", func() bool {
+				st, err := process.ReadStatus(int(pid))
+				return err == nil && st.State != 'D'
+			})
+			w.sweep()
+			got := strings.Join(w.found, " ")
+			if want := map[int]string{2: "", 5: rules.DiskSleep}[sweeps]; got != want {
+				t.Errorf("%q after %d sweeps, want %q", got, sweeps, want)
+			}
+		}
 	})
 }
