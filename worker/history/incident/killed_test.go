@@ -132,7 +132,7 @@ func checkUntouched(t *testing.T, postmaster int) {
 	}
 }
 
-// killAtWork starts the work, kills it some time after it has begun, and returns what it had in the kernel.
+// killAtWork starts the work, kills it some time after it has begun, and returns its programs and links in the kernel.
 func killAtWork(t *testing.T, w *killedWork, after time.Duration) []bpfObject {
 	t.Helper()
 	exe, err := os.Executable()

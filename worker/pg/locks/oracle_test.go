@@ -255,7 +255,7 @@ func (l *load) compare(t *testing.T) (m *Moment, moves int) {
 				t.Fatalf("blockers of %d: %v; pg_blocking_pids returns %v\n%s", pid, got, want, Text(m.Forest()))
 			}
 		}
-		for i := range m.Waits { // the first two of those that are only ahead in the queue
+		for i := range m.Waits { // all hard blockers, and the first two processes that are only ahead in the queue
 			n := 0
 			want := slices.DeleteFunc(slices.Clone(m.Waits[i].Blockers), func(b Blocker) bool {
 				if !b.Hard && m.Waits[i].Kind == Lock {
