@@ -193,10 +193,6 @@ func (v *bucketValue) count(s stackCount) {
 			return
 		}
 	}
-	if v.stacks == nil {
-		const few = 4
-		v.stacks = make([]stackCount, 0, few)
-	}
 	if len(v.stacks) < maxStacksOfBucket {
 		v.stacks = append(v.stacks, s)
 	}

@@ -111,7 +111,7 @@ func (h *hourSums) whole(ctx context.Context, from, to int64, seconds int32) err
 	return nil
 }
 
-// readSums calls each with the rows of a group. each must not keep the sum.
+// readSums calls each with the rows of a group.
 func readSums(ctx context.Context, g parquet.RowGroup, each func(*Sum) error) error {
 	c := newColumns(g)
 	defer c.close()
@@ -120,20 +120,19 @@ func readSums(ctx context.Context, g parquet.RowGroup, each func(*Sum) error) er
 	kind, database, user := textColumn(c, "backend_type"), textColumn(c, "database"), textColumn(c, "user")
 	samples, weight, text := int64Column(c, "samples"), float64Column(c, "active_seconds"), textColumn(c, "query")
 	app, topStack, topCount := textColumn(c, "application_name"), int64Column(c, "top_stack"), int64Column(c, "top_samples")
-	var sum Sum // each does not keep it
 	for {
 		n, err := c.batch(ctx)
 		if err != nil || n == 0 {
 			return err
 		}
 		for i := range n {
-			sum = Sum{
+			err := each(&Sum{
 				Time: from.values[i], Seconds: seconds.values[i], WaitType: waitType.values[i], WaitEvent: waitEvent.values[i],
 				QueryID: query.values[i], Type: kind.values[i], Database: database.values[i], User: user.values[i], App: app.values[i],
 				Samples: samples.values[i], Weight: weight.values[i], Query: text.values[i], TopStack: topStack.values[i],
 				TopCount: topCount.values[i],
-			}
-			if err := each(&sum); err != nil {
+			})
+			if err != nil {
 				return eachError{err}
 			}
 		}
@@ -171,7 +170,7 @@ func (h *hourSums) part(ctx context.Context, from, to int64) error {
 	return m.flush()
 }
 
-// readSamples calls each with the rows of a span. They have only the columns that sums have. each must not keep the row.
+// readSamples calls each with the rows of a span. They have only the columns that sums have.
 func readSamples(ctx context.Context, g parquet.RowGroup, from, to int64, each func(*Row) error) error {
 	c := newColumns(g)
 	defer c.close()
@@ -179,7 +178,6 @@ func readSamples(ctx context.Context, g parquet.RowGroup, from, to int64, each f
 	waitType, waitEvent, query := textColumn(c, "wait_event_type"), textColumn(c, "wait_event"), int64Column(c, "query_id")
 	kind, database, user := textColumn(c, "backend_type"), textColumn(c, "database"), textColumn(c, "user")
 	app, stack := textColumn(c, "application_name"), int64Column(c, "stack")
-	var row Row // each does not keep it
 	for {
 		n, err := c.batch(ctx)
 		if err != nil || n == 0 {
@@ -189,12 +187,12 @@ func readSamples(ctx context.Context, g parquet.RowGroup, from, to int64, each f
 			if at.values[i] < from || at.values[i] >= to || ended.values[i] {
 				continue
 			}
-			row = Row{
+			err := each(&Row{
 				Time: at.values[i], Type: kind.values[i], Database: database.values[i], User: user.values[i], App: app.values[i],
 				WaitType: waitType.values[i], WaitEvent: waitEvent.values[i], QueryID: query.values[i], Query: text.values[i],
 				Stack: stack.values[i],
-			}
-			if err := each(&row); err != nil {
+			})
+			if err != nil {
 				return eachError{err}
 			}
 		}
