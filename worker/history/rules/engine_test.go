@@ -423,3 +423,96 @@ func TestEnd(t *testing.T) {
 		t.Fatal("another stall:", fired, ended)
 	}
 }
+
+// TestMerge has findings with common causes: the first of them gets the processes of all, each once, up to the limit.
+func TestMerge(t *testing.T) {
+	t.Parallel()
+	many := func(from, n int32) (list []int32) {
+		for i := range n {
+			list = append(list, from+i)
+		}
+		return list
+	}
+	for name, test := range map[string]struct {
+		found []Finding
+		want  []Finding
+	}{
+		"a common cause": {
+			[]Finding{{Rule: LockWait, Cause: "a", Processes: []int32{1, 2}}, {Rule: IdleBlocks, Cause: "a", Processes: []int32{2, 3}}},
+			[]Finding{{Rule: LockWait, Processes: []int32{1, 2, 3}, keys: []string{"a", "a"}}},
+		},
+		"a key is the cause of another": {
+			[]Finding{{Rule: LockWait, Cause: "a", keys: []string{"b"}, Processes: []int32{1}}, {Rule: IdleBlocks, Cause: "b", Processes: []int32{3}}},
+			[]Finding{{Rule: LockWait, Processes: []int32{1, 3}, keys: []string{"a", "b", "b"}}},
+		},
+		"by another finding": { // the third has a key of the second, which is a part of the first
+			[]Finding{
+				{Rule: LockWait, Cause: "a", Processes: []int32{1}}, {Rule: IdleBlocks, Cause: "b", keys: []string{"a"}, Processes: []int32{2}},
+				{Rule: CommitWait, Cause: "c", keys: []string{"b"}, Processes: []int32{3}},
+			},
+			[]Finding{{Rule: LockWait, Processes: []int32{1, 2, 3}, keys: []string{"a", "b", "a", "c", "b"}}},
+		},
+		"the first of two": {
+			[]Finding{
+				{Rule: LockWait, Cause: "a", Processes: []int32{1}}, {Rule: IdleBlocks, Cause: "b", Processes: []int32{2}},
+				{Rule: CommitWait, Cause: "b", keys: []string{"a"}, Processes: []int32{3}},
+			},
+			[]Finding{
+				{Rule: LockWait, Processes: []int32{1, 3}, keys: []string{"a", "b", "a"}}, {Rule: IdleBlocks, Processes: []int32{2}, keys: []string{"b"}},
+			},
+		},
+		"empty keys are no cause": {
+			[]Finding{{Rule: LockWait, keys: []string{"", "a"}, Processes: []int32{1}}, {Rule: IdleBlocks, Cause: "b", keys: []string{""}, Processes: []int32{2}}},
+			[]Finding{{Rule: LockWait, Processes: []int32{1}, keys: []string{"a"}}, {Rule: IdleBlocks, Processes: []int32{2}, keys: []string{"b"}}},
+		},
+		"the limit": {
+			[]Finding{{Rule: LockWait, Cause: "a", Processes: many(1, maxProcesses-1)}, {Rule: IdleBlocks, Cause: "a", Processes: many(900, 5)}},
+			[]Finding{{Rule: LockWait, Processes: append(many(1, maxProcesses-1), 900), keys: []string{"a", "a"}}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := merge(test.found)
+			if len(got) != len(test.want) {
+				t.Fatalf("%d findings, want %d: %v", len(got), len(test.want), got)
+			}
+			for i, w := range test.want {
+				if g := got[i]; g.Rule != w.Rule || !slices.Equal(g.Processes, w.Processes) || !slices.Equal(g.keys, w.keys) {
+					t.Errorf("finding %d: %s with processes %v and keys %q, want %s, %v, %q", i, g.Rule, g.Processes, g.keys, w.Rule, w.Processes, w.keys)
+				}
+			}
+		})
+	}
+}
+
+// TestAbsent has a stall that is absent from looks for longer than the cool-down. Only looks with all sessions prove that it has
+// ended.
+func TestAbsent(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		look  Look
+		again bool
+	}{
+		"all sessions":     {Look{}, true},
+		"a part of them":   {Look{Partial: true}, false},
+		"without sessions": {Look{Unread: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newClock(Default())
+			rows := []store.Row{c.waiter(2, 1), {PID: 1, Start: 1, XactStart: 5, State: "active"}}
+			c.rows = rows
+			if got := c.run(time.Minute); got != "lock_wait at 10s" {
+				t.Fatal(got)
+			}
+			for end := c.at.Add(c.e.config.Cooldown + time.Minute); c.at.Before(end); c.at = c.at.Add(time.Second) {
+				look := test.look
+				look.Time, look.Period = c.at, time.Second
+				c.e.Look(&look)
+			}
+			if got := c.run(time.Minute); (got != "") != test.again {
+				t.Errorf("%q when the stall returned", got)
+			}
+		})
+	}
+}
