@@ -174,6 +174,12 @@ func (r *Reader) standbys(p *proc) ([]Blocker, string) {
 	if !ok {
 		return nil, unknown
 	}
+	return behind(senders, method, count)
+}
+
+// behind returns those of the synchronous standbys that have not confirmed a commit. Count standbys have to confirm it: with
+// methodPriority the first ones by priority.
+func behind(senders []sender, method, count int) ([]Blocker, string) {
 	if len(senders) < count {
 		return nil, fmt.Sprintf("%d synchronous standbys are connected and streaming, %d are required", len(senders), count)
 	}
