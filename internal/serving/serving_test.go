@@ -250,14 +250,19 @@ func canProfile(t *testing.T, w *worker) {
 	}
 }
 
-// TestProfile: go tool pprof gets a profile of a busy server, and filters have their effect. The profiles are short. On a
+// TestProfile: the program of go tool pprof gets a profile of a busy server, and filters have their effect. The profiles are short. On a
 // busy machine a short one may have no samples, and the test takes another.
 func TestProfile(t *testing.T) {
+	// The Go distribution has no built pprof: "go tool pprof" compiles it first. The server is not busy meanwhile.
+	tool := filepath.Join(t.TempDir(), "pprof")
+	if out, err := exec.Command("go", "build", "-o", tool, "cmd/pprof").CombinedOutput(); err != nil {
+		t.Fatalf("building pprof: %v\n%s", err, out)
+	}
 	w, s := profiling(t)
 	pid := busy(t, s)
 	base := "http://" + w.address + "/debug/pprof/profile?seconds="
 	// Without -timeout it waits for some eight seconds, which a busy machine can need.
-	pprof := exec.Command("go", "tool", "pprof", "-timeout", "300", "-top", base+"2")
+	pprof := exec.Command(tool, "-timeout", "300", "-top", base+"2")
 	pprof.Env = append(os.Environ(), "PPROF_TMPDIR="+t.TempDir())
 	out, err := pprof.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "PostgresMain") {

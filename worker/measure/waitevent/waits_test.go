@@ -360,7 +360,7 @@ func TestTotalsGrow(t *testing.T) {
 				select {
 				case <-done:
 					running = false
-				default:
+				case <-time.After(2 * time.Millisecond): // the sessions need the processors
 				}
 				s, err := w.provider.Snapshot()
 				if err != nil {
