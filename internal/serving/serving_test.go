@@ -250,8 +250,8 @@ func canProfile(t *testing.T, w *worker) {
 	}
 }
 
-// TestProfile: the program of go tool pprof gets a profile of a busy server, and filters have their effect. The profiles are short. On a
-// busy machine a short one may have no samples, and the test takes another.
+// TestProfile: the program of go tool pprof gets a profile of a busy server, and filters have their effect. The profiles are
+// short. On a busy machine a short one may have no samples, and the test takes another.
 func TestProfile(t *testing.T) {
 	// The Go distribution has no built pprof: "go tool pprof" compiles it first. The server is not busy meanwhile.
 	tool := filepath.Join(t.TempDir(), "pprof")
