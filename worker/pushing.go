@@ -78,7 +78,7 @@ func (w *Worker) push(ctx context.Context, wg *sync.WaitGroup, sameUser bool) er
 	if err != nil {
 		w.log.Warn().Err(err).Msg("profiles wait in memory while the receiver is down; use --export-spool-dir")
 	}
-	cfg.OnEvent, cfg.Headers = w.reportExport, w.files.headers
+	cfg.Log, cfg.Headers = w.log, w.files.headers
 	expensive := false
 	cfg.Collect = func(ctx context.Context, d time.Duration) (*profile.Profile, error) {
 		p, summary, err := w.profile(ctx, clusterprofile.Options{
@@ -132,28 +132,6 @@ func (c ExportConfig) spoolDir(identity string, sameUser bool) (string, error) {
 	}
 	sum := sha256.Sum256([]byte(identity))
 	return filepath.Join(base, hex.EncodeToString(sum[:8])), nil
-}
-
-// reportExport logs what the exporter reports.
-func (w *Worker) reportExport(e export.Event) {
-	log := w.log.With().Str("receiver", e.Type).Logger()
-	switch e.Kind {
-	case export.CollectFailed:
-		w.log.Warn().Err(e.Err).Msg("cannot make profiles to push, trying again")
-	case export.SendFailed:
-		log.Warn().Err(e.Err).Msg("the receiver does not accept profiles, trying again")
-	case export.Recovered:
-		log.Info().Msg("the receiver accepts profiles again")
-	case export.HeadersKept:
-		log.Warn().Err(e.Err).Msg("the file with headers cannot be read, its last content stays in use; " +
-			"restart the worker after a change")
-	case export.Dropped:
-		log.Warn().Err(e.Err).Msg("profiles were given up")
-	case export.SpoolFailed:
-		w.log.Warn().Err(e.Err).Msg("profiles wait in memory while the receiver is down")
-	case export.SpoolUnread:
-		log.Warn().Err(e.Err).Msg("cannot read a profile that waits on disk, trying again")
-	}
 }
 
 // exportFigures returns the figures of the export.

@@ -93,14 +93,7 @@ func (w *Worker) record(ctx context.Context) {
 	o := recorder.Options{
 		Store:   store.Options{Dir: c.Dir, Keep: c.Keep, Size: c.Size, MinFree: c.MinFree, Shared: c.Shared},
 		DataDir: w.server().DataDir, Server: w.current, Period: c.Period, Texts: recorder.Texts(c.Texts), Redact: c.Redact,
-		Version: w.cfg.Version,
-		Report: func(message string, err error) {
-			if err != nil {
-				w.log.Error().Err(err).Str("directory", c.Dir).Msg(message)
-				return
-			}
-			w.log.Info().Str("directory", c.Dir).Msg(message)
-		},
+		Version: w.cfg.Version, Log: w.log,
 	}
 	if c.Stacks {
 		o.TakeStack = w.takeStack

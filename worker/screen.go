@@ -28,29 +28,7 @@ func (w *Worker) actions(ctx context.Context, screen *page.Page) *web.Actions {
 			return answer, err
 		},
 		Incident: func(_ context.Context, note string) ([]byte, error) { return w.takeIncident(ctx, note) },
-		OnAction: w.logAction,
 	}
-}
-
-// logAction logs an action of the incident screen.
-func (w *Worker) logAction(a web.ActionRecord) {
-	line := w.log.Info()
-	if a.Failure != "" {
-		line = w.log.Warn().Str("failure", a.Failure)
-	}
-	if a.PID != 0 {
-		line.Int("pid", a.PID)
-	}
-	if a.Note != "" {
-		line.Str("note", a.Note)
-	}
-	if a.Token != "" {
-		line.Str("token_sha256", a.Token)
-	}
-	if a.LeftOut > 0 {
-		line.Int("left_out", a.LeftOut)
-	}
-	line.Str("action", a.Name).Str("from", a.From).Int("status", a.Status).Dur("took_ms", a.Took).Msg("action of the screen")
 }
 
 // takenIncident is the answer to a request for an incident.

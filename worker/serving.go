@@ -173,15 +173,7 @@ func (w *Worker) listen(ctx context.Context, wg *sync.WaitGroup) {
 	cfg.OnRefused = w.metrics.Refused
 	cfg.Health = w.health
 	cfg.Files = w.files.web
-	cfg.OnKept = func(err error) {
-		w.log.Warn().Err(err).Msg("a changed file of the listener cannot be used, its last content stays in use; " +
-			"if only root can read it, restart the worker")
-	}
-	cfg.OnListen = func(address string) { w.log.Info().Str("address", address).Msg("listening") }
-	cfg.OnFailure = func(err error) {
-		w.log.Error().Err(err).Str("address", w.cfg.Serve.Listen).
-			Msg("cannot listen, trying again every 10 seconds; requests from SQL are answered")
-	}
+	cfg.Log = w.log
 	if cfg.InClearText() {
 		w.log.Warn().Str("address", w.cfg.Serve.Listen).
 			Msg("tokens and profiles cross the network in clear text; use --listen-tls-cert and --listen-tls-key")

@@ -76,13 +76,10 @@ func (w *Worker) newWatcher() (*watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &watcher{worker: w, engine: rules.New(c), jobs: make(chan incidentJob, maxIncidentJobs), alerts: map[alertKey]rules.Alert{}}
-	v.hook = rules.NewWebhookSender(func(name string, err error) {
-		if err != nil {
-			w.log.Warn().Err(err).Str("rule", name).Msg("alert was not delivered")
-		}
-	})
-	return v, nil
+	return &watcher{
+		worker: w, engine: rules.New(c), jobs: make(chan incidentJob, maxIncidentJobs), alerts: map[alertKey]rules.Alert{},
+		hook: rules.NewWebhookSender(w.log),
+	}, nil
 }
 
 // run writes incidents, sends alerts and reads the rules again at SIGHUP, until ctx ends.

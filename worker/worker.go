@@ -360,7 +360,7 @@ func (w *Worker) serveSpool(ctx context.Context) error {
 		DataDir: c.DataDir,
 		Base:    w.cfg.SpoolDir, Root: c.Root,
 		Version: w.cfg.Version, Verbs: verb.Names(),
-		OnError: w.spoolError,
+		Log: w.log.Hook(zerolog.HookFunc(w.limitLine)),
 	}
 	cfg.Witness = func() (int, uint64) {
 		c := w.server()
@@ -386,19 +386,15 @@ func (w *Worker) serveSpool(ctx context.Context) error {
 	return err
 }
 
-// spoolError logs what went wrong in the spool. A caller can have it happen with each of its requests, so it is logged
-// as often as what a role does.
-func (w *Worker) spoolError(err error) {
+// limitLine discards lines of the log beyond the rate that one role may cause. The next line has the number of those.
+func (w *Worker) limitLine(e *zerolog.Event, _ zerolog.Level, _ string) {
 	const noRole = 0
-	leftOut, ok := w.lines.Take(noRole)
-	if !ok {
-		return
+	switch leftOut, ok := w.lines.Take(noRole); {
+	case !ok:
+		e.Discard()
+	case leftOut > 0:
+		e.Int("left_out", leftOut)
 	}
-	event := w.log.Warn().Err(err)
-	if leftOut > 0 {
-		event.Int("left_out", leftOut)
-	}
-	event.Msg("spool")
 }
 
 // server returns the cluster as it is known now.

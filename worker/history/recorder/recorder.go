@@ -19,6 +19,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rs/zerolog"
+
 	"pg_stat_backtrace/ptrace/measure/waits"
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/store"
@@ -62,9 +64,8 @@ type Options struct {
 	Next func() time.Duration
 	// TakeStack, if not nil, returns the stack of a process without stopping it, within about the limit.
 	TakeStack func(ctx context.Context, pid int, limit time.Duration) (*Stack, error)
-	// Report receives a message when recording begins to fail, with the error, and when it works again, with nil. It is
-	// called once for each change.
-	Report func(message string, err error)
+	// Log gets a line when recording begins to fail, and when it works again. The zero value discards them.
+	Log zerolog.Logger
 }
 
 // Limits of the recorder's own cost.
@@ -112,9 +113,6 @@ func New(o Options) *Recorder {
 	}
 	if o.Texts == "" {
 		o.Texts = TextsNormalized
-	}
-	if o.Report == nil {
-		o.Report = func(string, error) {}
 	}
 	r := &Recorder{o: o, cost: meter{period: o.Period}}
 	if o.TakeStack != nil {
@@ -207,7 +205,7 @@ func (r *Recorder) forget() {
 	}
 }
 
-// report calls Report if the error has changed.
+// report logs an error that differs from the last one.
 func (r *Recorder) report(err error) {
 	text := kind(err)
 	if text == r.told {
@@ -215,10 +213,10 @@ func (r *Recorder) report(err error) {
 	}
 	r.told = text
 	if err != nil {
-		r.o.Report("history is not recorded", err)
+		r.o.Log.Error().Err(err).Str("directory", r.o.Store.Dir).Msg("history is not recorded")
 		return
 	}
-	r.o.Report("history is recorded", nil)
+	r.o.Log.Info().Str("directory", r.o.Store.Dir).Msg("history is recorded")
 }
 
 // kind returns the text of an error without figures, which may differ each time, such as the free space.

@@ -13,6 +13,8 @@ import (
 	"net/url"
 	"sync/atomic"
 	"time"
+
+	"github.com/rs/zerolog"
 )
 
 // Alert is the message for a receiver. It must have no names and texts of the server's users.
@@ -49,8 +51,7 @@ type WebhookSender struct {
 	queue   chan job
 	dropped atomic.Int64
 	client  *http.Client
-	// Report, if not nil, gets the result of each delivery.
-	Report func(name string, err error)
+	log     zerolog.Logger
 	// pause is the time after the first failed attempt.
 	pause time.Duration
 }
@@ -60,13 +61,13 @@ type job struct {
 	target WebhookTarget
 }
 
-// NewWebhookSender returns a WebhookSender. Run does the work.
-func NewWebhookSender(report func(name string, err error)) *WebhookSender {
+// NewWebhookSender returns a WebhookSender. Run does the work. The log gets each alert that was not delivered.
+func NewWebhookSender(log zerolog.Logger) *WebhookSender {
 	transport := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, MaxResponseHeaderBytes: maxAnswer, DisableKeepAlives: true,
 	}
 	return &WebhookSender{
-		queue: make(chan job, queueLength), Report: report, pause: firstPause,
+		queue: make(chan job, queueLength), log: log, pause: firstPause,
 		client: &http.Client{
 			Transport: transport,
 			// A redirect would lead to an address that the configuration does not name.
@@ -97,8 +98,8 @@ func (s *WebhookSender) Run(ctx context.Context) {
 			return
 		case j := <-s.queue:
 			err := s.deliver(ctx, j)
-			if s.Report != nil && ctx.Err() == nil {
-				s.Report(j.alert.Name, err)
+			if err != nil && ctx.Err() == nil {
+				s.log.Warn().Err(err).Str("rule", j.alert.Name).Msg("alert was not delivered")
 			}
 		}
 	}

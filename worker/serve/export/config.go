@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/pprof/profile"
+	"github.com/rs/zerolog"
 )
 
 // Types of receivers.
@@ -55,8 +56,8 @@ type Config struct {
 	SpoolBytes int64
 	// Collect makes a profile of that duration. A profile may have no samples.
 	Collect func(ctx context.Context, d time.Duration) (*profile.Profile, error)
-	// OnEvent gets events for the log; nil: nothing is reported.
-	OnEvent func(Event)
+	// Log gets failures, once for each different error of the same kind, and recoveries. The zero value discards them.
+	Log zerolog.Logger
 
 	// timing is for tests; the zero value is the default.
 	timing timing
@@ -80,36 +81,6 @@ func (t timing) withDefaults() timing {
 		}
 	}
 	return t
-}
-
-// Kind is a kind of event.
-type Kind int
-
-// The kinds.
-const (
-	// CollectFailed: a profile could not be made. It is reported once for each different error.
-	CollectFailed Kind = iota
-	// SendFailed: the receiver did not accept a profile. It is reported once for each different error.
-	SendFailed
-	// Recovered: the receiver accepts profiles again.
-	Recovered
-	// Dropped: profiles were given up.
-	Dropped
-	// SpoolFailed: a profile cannot be kept on disk, and waits in memory.
-	SpoolFailed
-	// SpoolUnread: a profile on disk cannot be read now. It is reported once for each different error.
-	SpoolUnread
-	// HeadersKept: the file with headers cannot be read, so its last content is used. It is reported once for each
-	// different error, but not if the file could not be read from the start.
-	HeadersKept
-)
-
-// Event is something for the log.
-type Event struct {
-	Kind Kind
-	// Type is the type of the receiver; empty if the event is not about one.
-	Type string
-	Err  error
 }
 
 // ErrOptions means that options have no meaning.

@@ -30,7 +30,13 @@ type Figures struct {
 	PendingBytes int64
 }
 
-// New makes an exporter. If its folder cannot be used, it reports that, and profiles wait in memory.
+// Messages of the log.
+const (
+	givenUp  = "profiles were given up"
+	inMemory = "profiles wait in memory while the receiver is down"
+)
+
+// New makes an exporter. If its folder cannot be used, it logs that, and profiles wait in memory.
 func New(cfg Config) (*Exporter, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
@@ -49,7 +55,7 @@ func New(cfg Config) (*Exporter, error) {
 	e := &Exporter{cfg: cfg}
 	var err error
 	if e.spool, err = openSpool(cfg.SpoolDir, cfg.SpoolBytes, cfg.timing.withDefaults().maxAge); err != nil {
-		e.report(SpoolFailed, err)
+		cfg.Log.Warn().Err(err).Msg(inMemory)
 	}
 	for _, r := range []struct {
 		kind, text string
@@ -67,12 +73,6 @@ func New(cfg Config) (*Exporter, error) {
 		e.senders = append(e.senders, s)
 	}
 	return e, nil
-}
-
-func (e *Exporter) report(kind Kind, err error) {
-	if e.cfg.OnEvent != nil {
-		e.cfg.OnEvent(Event{Kind: kind, Err: err})
-	}
 }
 
 // Figures returns the figures of each receiver.
@@ -93,25 +93,25 @@ func (e *Exporter) Run(ctx context.Context) {
 	for _, s := range e.senders {
 		wg.Go(func() { s.run(ctx) })
 	}
-	reported := map[Kind]string{}
-	once := func(kind Kind, err error) {
+	reported := map[string]string{} // the last error of each message
+	once := func(message string, err error) {
 		text := ""
 		if err != nil {
 			text = err.Error()
 		}
-		if text != "" && text != reported[kind] {
-			e.report(kind, err)
+		if text != "" && text != reported[message] {
+			e.cfg.Log.Warn().Err(err).Msg(message)
 		}
-		reported[kind] = text
+		reported[message] = text
 	}
 	for ctx.Err() == nil {
 		began := time.Now()
 		p, err := e.cfg.Collect(ctx, e.cfg.Interval)
 		if err == nil {
-			once(SpoolFailed, e.keep(p))
+			once(inMemory, e.keep(p))
 		}
 		if ctx.Err() == nil {
-			once(CollectFailed, err)
+			once("cannot make profiles to push, trying again", err)
 		}
 		if passed := time.Since(began); passed < e.cfg.Interval {
 			e.rest(ctx, e.cfg.Interval-passed)

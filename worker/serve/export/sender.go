@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/rs/zerolog"
 )
 
 // protocol is how a type of receiver is spoken to.
@@ -30,6 +32,7 @@ type protocol interface {
 // sender sends the batches for one receiver.
 type sender struct {
 	kind     string
+	log      zerolog.Logger
 	base     *url.URL
 	protocol protocol
 	cfg      *Config
@@ -37,7 +40,7 @@ type sender struct {
 	spool    *spool
 	client   *http.Client
 	headers  http.Header // the last content of the file with headers; nil: it was never read
-	reported string      // the last error of that file that was reported
+	reported string      // the last error of that file that was logged
 
 	sent, failed atomic.Uint64
 }
@@ -57,7 +60,7 @@ func newSender(kind string, base *url.URL, p protocol, cfg *Config, s *spool) *s
 	transport.MaxResponseHeaderBytes = maxAnswer
 	t := cfg.timing.withDefaults()
 	return &sender{
-		kind: kind, base: base, protocol: p, cfg: cfg, timing: t, spool: s, headers: cfg.Headers,
+		kind: kind, log: cfg.Log.With().Str("receiver", kind).Logger(), base: base, protocol: p, cfg: cfg, timing: t, spool: s, headers: cfg.Headers,
 		client: &http.Client{
 			Transport: transport, Timeout: t.request,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -75,7 +78,7 @@ func (s *sender) run(ctx context.Context) {
 		case b != nil:
 			s.attempt(ctx, b, data, &sending)
 		case err != nil:
-			reading.note(SpoolUnread, err)
+			reading.note("cannot read a profile that waits on disk, trying again", err)
 			s.rest(ctx, jitter(reading.pause), added)
 		default:
 			reading = failures{sender: s}
@@ -99,16 +102,16 @@ func (s *sender) attempt(ctx context.Context, b *batch, data []byte, f *failures
 		s.sent.Add(uint64(b.profiles) - refused)
 		s.spool.finish(b, refused)
 		if refused > 0 {
-			s.report(Dropped, fmt.Errorf("the receiver refused %d profiles", refused))
+			s.log.Warn().Err(fmt.Errorf("the receiver refused %d profiles", refused)).Msg(givenUp)
 		}
 		f.end()
 	case errors.As(err, &final):
 		s.spool.finish(b, uint64(b.profiles))
-		s.report(Dropped, err)
+		s.log.Warn().Err(err).Msg(givenUp)
 	default:
 		s.spool.release(b)
 		s.failed.Add(1)
-		f.note(SendFailed, err)
+		f.note("the receiver does not accept profiles, trying again", err)
 		s.rest(ctx, max(min(wait, s.timing.maxPause), jitter(f.pause)), nil)
 	}
 }
@@ -117,22 +120,22 @@ func (s *sender) attempt(ctx context.Context, b *batch, data []byte, f *failures
 type failures struct {
 	sender   *sender
 	pause    time.Duration // grows with each failure
-	reported string        // the last error that was reported; empty for none
+	reported string        // the last error that was logged; empty for none
 }
 
-// note reports an error that differs from the last one, and makes the pause longer.
-func (f *failures) note(kind Kind, err error) {
+// note logs an error that differs from the last one, and makes the pause longer.
+func (f *failures) note(message string, err error) {
 	if err.Error() != f.reported {
 		f.reported = err.Error()
-		f.sender.report(kind, err)
+		f.sender.log.Warn().Err(err).Msg(message)
 	}
 	f.pause = min(max(2*f.pause, f.sender.timing.minPause), f.sender.timing.maxPause)
 }
 
-// end reports the first success after failures.
+// end logs the first success after failures.
 func (f *failures) end() {
 	if f.reported != "" {
-		f.sender.report(Recovered, nil)
+		f.sender.log.Info().Msg("the receiver accepts profiles again")
 	}
 	f.pause, f.reported = 0, ""
 }
@@ -150,12 +153,6 @@ func (s *sender) rest(ctx context.Context, d time.Duration, early <-chan struct{
 	case <-ctx.Done():
 	case <-early:
 	case <-timer.C:
-	}
-}
-
-func (s *sender) report(kind Kind, err error) {
-	if s.cfg.OnEvent != nil {
-		s.cfg.OnEvent(Event{Kind: kind, Type: s.kind, Err: err})
 	}
 }
 
@@ -245,7 +242,8 @@ func (s *sender) readHeaders() error {
 		return err
 	case err.Error() != s.reported:
 		s.reported = err.Error()
-		s.report(HeadersKept, err)
+		s.log.Warn().Err(err).Msg("the file with headers cannot be read, its last content stays in use; " +
+			"restart the worker after a change")
 	}
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"pg_stat_backtrace/worker/limits"
 )
 
@@ -49,9 +51,9 @@ type Config struct {
 	Concurrency int
 	// Pending bounds the requests that run or wait; 0 means limits.Pending. Further requests are answered with an error.
 	Pending int
-	// OnError, if not nil, is called with errors that no caller gets: invalid files in the directory, or answers that
-	// could not be written. Several goroutines call it, and it must not block.
-	OnError func(error)
+	// Log gets errors that no caller gets: invalid files in the directory, or answers that could not be written. A caller
+	// can cause such an error with each request. The zero value discards them.
+	Log zerolog.Logger
 }
 
 const (
@@ -90,7 +92,7 @@ func (c Config) pending() int {
 }
 
 func (c Config) report(err error) {
-	if err != nil && c.OnError != nil {
-		c.OnError(err)
+	if err != nil {
+		c.Log.Warn().Err(err).Msg("spool")
 	}
 }

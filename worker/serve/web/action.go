@@ -39,9 +39,6 @@ type Actions struct {
 	Capture func(ctx context.Context, pid int) ([]byte, error)
 	// Incident makes an incident with a note and keeps it.
 	Incident func(ctx context.Context, note string) ([]byte, error)
-	// OnAction is called for each action and for each refusal of one, but with a bounded rate for refusals; nil: nothing is
-	// called.
-	OnAction func(ActionRecord)
 }
 
 // ActionError is a refusal with a status of HTTP.
@@ -53,20 +50,11 @@ type ActionError struct {
 // Error returns the text.
 func (e *ActionError) Error() string { return e.Text }
 
-// ActionRecord describes an action for the log.
-type ActionRecord struct {
-	Name, From string
-	// Token has the first digits of the SHA-256 sum of the token; empty: the request had no operator token.
-	Token string
-	// PID is the process of a capture, Note the note of an incident.
-	PID  int
-	Note string
-	// Status is the status of the answer, Failure its text if the action failed or was refused.
-	Status  int
-	Failure string
-	Took    time.Duration
-	// LeftOut is the number of refusals since the last record that got no record.
-	LeftOut int
+// actionRecord describes an action for the log.
+type actionRecord struct {
+	token string // the first digits of the SHA-256 sum of the token; empty: the request had no operator token
+	pid   int    // of a capture
+	note  string // of an incident
 }
 
 // actions has the limits of the actions.
@@ -94,15 +82,10 @@ func (s *Server) isAction(path string) bool {
 
 // act runs an action, or refuses it before it reads the body.
 func (s *Server) act(w http.ResponseWriter, r *http.Request) {
-	record := ActionRecord{Name: strings.TrimPrefix(r.URL.Path, screenFiles), From: r.RemoteAddr}
+	record := actionRecord{}
 	start := time.Now()
 	answer, refused := s.action(w, r, &record)
-	record.Took = time.Since(start)
-	record.Status = http.StatusOK
-	if refused != nil {
-		record.Status, record.Failure = refused.status, refused.text
-	}
-	s.recordAction(record, refused != nil && !refused.ran)
+	s.logAction(r, &record, refused, time.Since(start))
 	h := w.Header()
 	if refused == nil {
 		h.Set("Content-Type", "application/json")
@@ -121,20 +104,32 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 	failf(w, refused.status, "%s", refused.text)
 }
 
-// recordAction reports an action. A refusal is reported only if there were few before.
-func (s *Server) recordAction(record ActionRecord, refused bool) {
-	report := s.cfg.Screen.Actions.OnAction
-	if report == nil {
-		return
+// logAction logs an action. A refusal is logged only if there were few before.
+func (s *Server) logAction(r *http.Request, record *actionRecord, refused *actionRefusal, took time.Duration) {
+	line, status := s.cfg.Log.Info(), http.StatusOK
+	if refused != nil {
+		line, status = s.cfg.Log.Warn().Str("failure", refused.text), refused.status
 	}
-	if refused {
+	if refused != nil && !refused.ran {
 		leftOut, ok := s.actions.lines.Take(0)
 		if !ok {
 			return
 		}
-		record.LeftOut = leftOut
+		if leftOut > 0 {
+			line.Int("left_out", leftOut)
+		}
 	}
-	report(record)
+	if record.pid != 0 {
+		line.Int("pid", record.pid)
+	}
+	if record.note != "" {
+		line.Str("note", record.note)
+	}
+	if record.token != "" {
+		line.Str("token_sha256", record.token)
+	}
+	line.Str("action", strings.TrimPrefix(r.URL.Path, screenFiles)).Str("from", r.RemoteAddr).Int("status", status).
+		Dur("took_ms", took).Msg("action of the screen")
 }
 
 // actionRefusal is a refusal of an action. Ran is set if the action has begun.
@@ -149,7 +144,7 @@ func refuseAction(status int, format string, args ...any) *actionRefusal {
 }
 
 // action checks a request, in this order: method, web site, token, form, limits. Then it runs the action.
-func (s *Server) action(w http.ResponseWriter, r *http.Request, record *ActionRecord) ([]byte, *actionRefusal) {
+func (s *Server) action(w http.ResponseWriter, r *http.Request, record *actionRecord) ([]byte, *actionRefusal) {
 	if r.Method != http.MethodPost {
 		return nil, refuseAction(http.StatusMethodNotAllowed, "an action needs POST")
 	}
@@ -163,12 +158,12 @@ func (s *Server) action(w http.ResponseWriter, r *http.Request, record *ActionRe
 	if !ok {
 		return nil, refuseAction(http.StatusForbidden, "an action needs an operator token, as Authorization: Bearer")
 	}
-	record.Token = hex.EncodeToString(token[:4])
+	record.token = hex.EncodeToString(token[:4])
 	input, f := s.actionInput(w, r)
 	if f != nil {
 		return nil, f
 	}
-	record.PID, record.Note = input.PID, input.Note
+	record.pid, record.note = input.PID, input.Note
 	if !take(r.Context(), s.actions.running[r.URL.Path], 0) {
 		return nil, refuseAction(http.StatusTooManyRequests, "the same action is running; try again when it has finished")
 	}

@@ -14,6 +14,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rs/zerolog"
+
 	"pg_stat_backtrace/worker/host"
 )
 
@@ -30,9 +32,6 @@ type Config struct {
 	CertFile, KeyFile string
 	// Files are files above that this process read while it was root; nil: none.
 	Files *Files
-	// OnKept is called when a file above has changed and cannot be read, so that its last content stays in use, once for
-	// each different error. nil: nothing is called.
-	OnKept func(error)
 	// Version is the program's version, for the index page.
 	Version string
 	// Metrics answers /metrics.
@@ -47,10 +46,9 @@ type Config struct {
 	Hosts []string
 	// Health returns the state of the worker; nil: always healthy.
 	Health func() Health
-	// OnListen is called with the address when the listener is open, and OnFailure with the error when it cannot be
-	// opened, once for each different error. It is tried again.
-	OnListen  func(address string)
-	OnFailure func(error)
+	// Log gets the opened address, errors of the listener and of changed files, once for each different error, and the
+	// actions of the screen. The zero value discards them.
+	Log zerolog.Logger
 	// OnAnswer is called with the status of each answer; nil: nothing is called.
 	OnAnswer func(status int)
 	// OnRefused is called for each connection that is closed for lack of room; nil: nothing is called.
@@ -170,14 +168,18 @@ type Server struct {
 	actions  *actions
 }
 
+// lastContent is the message about a changed file that cannot be used.
+const lastContent = "a changed file of the listener cannot be used, its last content stays in use; " +
+	"if only root can read it, restart the worker"
+
 // New makes a server.
 func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, limits: cfg.Limits.withDefaults(), flights: &flights{collect: cfg.Collect, render: cfg.Render}}
 	if s.tokens = cfg.tokens(); s.tokens != nil {
-		s.tokens.kept = cfg.OnKept
+		s.tokens.log = cfg.Log
 	}
 	if s.certs = cfg.certificates(); s.certs != nil {
-		s.certs.kept = cfg.OnKept
+		s.certs.log = cfg.Log
 	}
 	s.requests = make(chan struct{}, s.limits.Requests)
 	s.screens = make(chan struct{}, s.limits.Screens)
@@ -193,9 +195,8 @@ func (s *Server) Run(ctx context.Context) {
 		err := s.serve(ctx)
 		if err != nil && ctx.Err() == nil && err.Error() != reported {
 			reported = err.Error()
-			if s.cfg.OnFailure != nil {
-				s.cfg.OnFailure(err)
-			}
+			s.cfg.Log.Error().Err(err).Stringer("address", s.cfg.Address).Dur("retry_ms", s.limits.Retry).
+				Msg("cannot listen, trying again; requests from SQL are answered")
 		}
 		select {
 		case <-ctx.Done():
@@ -219,9 +220,7 @@ func (s *Server) serve(ctx context.Context) error {
 		return err
 	}
 	socket := openedSocket(listener)
-	if s.cfg.OnListen != nil {
-		s.cfg.OnListen(address(listener))
-	}
+	s.cfg.Log.Info().Str("address", address(listener)).Msg("listening")
 	var accepting net.Listener = newConns(listener, s.limits, s.cfg.OnRefused)
 	if s.certs != nil {
 		accepting = tls.NewListener(accepting, s.certs.config())

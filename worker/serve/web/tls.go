@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/rs/zerolog"
 )
 
 // ErrCertificate means that the certificate or its key cannot be used.
@@ -16,14 +18,14 @@ var ErrCertificate = errors.New("certificate cannot be used")
 // certificates reads a certificate and its key, and reads them again after a change.
 type certificates struct {
 	cert, key string
-	kept      func(error) // called when changed files cannot be used
-	root      bool        // root has read the files, and this process may be unable to see a change
+	log       zerolog.Logger
+	root      bool // root has read the files, and this process may be unable to see a change
 
 	mu      sync.Mutex
 	checked time.Time
 	changed [2]time.Time
 	loaded  *tls.Certificate
-	// reported is the last error of changed files that was reported.
+	// reported is the last error of changed files that was logged.
 	reported string
 }
 
@@ -60,8 +62,8 @@ func (c *certificates) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		if c.loaded == nil {
 			return nil, err
 		}
-		if c.kept != nil && err.Error() != c.reported {
-			c.kept(err)
+		if err.Error() != c.reported {
+			c.log.Warn().Err(err).Msg(lastContent)
 		}
 		c.reported = err.Error()
 		return c.loaded, nil

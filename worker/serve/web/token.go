@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/rs/zerolog"
 )
 
 // Bounds of a token file.
@@ -34,8 +36,8 @@ var ErrTokenFile = errors.New("token file cannot be used")
 // root, before it became the server's user, can use a file that only root can read.
 type tokens struct {
 	path string
-	kept func(error) // called when a changed file cannot be read
-	root bool        // root has read the tokens, and this process may be unable to see a change
+	log  zerolog.Logger
+	root bool // root has read the tokens, and this process may be unable to see a change
 
 	mu      sync.Mutex
 	checked time.Time
@@ -141,8 +143,8 @@ func (t *tokens) current() ([]tokenSum, error) {
 	sums, seen, err := readTokens(t.path)
 	if errors.Is(err, fs.ErrPermission) && t.sums != nil {
 		again := t.reported == err.Error() && stampOf(&stat) == t.unread
-		if t.kept != nil && !again && (!t.root || !invisible) {
-			t.kept(err)
+		if !again && (!t.root || !invisible) {
+			t.log.Warn().Err(err).Msg(lastContent)
 		}
 		t.reported, t.unread = err.Error(), stampOf(&stat)
 		return t.sums, nil
