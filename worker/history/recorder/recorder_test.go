@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"pg_stat_backtrace/internal/logtest"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/history/rules"
@@ -201,11 +202,11 @@ func TestReportsOncePerChange(t *testing.T) {
 	New(Options{
 		Store: store.Options{Dir: dir, MinFree: 1}, DataDir: data, Period: 20 * time.Millisecond,
 		Server: func() (cluster.Cluster, error) { return cluster.Cluster{}, cluster.ErrNotRunning },
-		Report: func(message string, err error) {
-			text := message
-			if err != nil {
+		Log: logtest.New(func(l logtest.Line) {
+			text := l.Message
+			if l.Error != "" {
 				text = "not a directory"
-				if strings.Contains(err.Error(), "injected") {
+				if strings.Contains(l.Error, "injected") {
 					text = "panic"
 				}
 			}
@@ -213,10 +214,10 @@ func TestReportsOncePerChange(t *testing.T) {
 			switch {
 			case text == "panic":
 				_ = os.Remove(dir)
-			case err == nil:
+			case l.Error == "":
 				cancel()
 			}
-		},
+		}),
 	}).Run(ctx)
 	if got := strings.Join(reports, ", "); got != "not a directory, panic, not a directory, history is recorded" &&
 		got != "not a directory, panic, history is recorded" {

@@ -22,6 +22,8 @@ import (
 	"github.com/google/pprof/profile"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"pg_stat_backtrace/internal/logtest"
 )
 
 const soon = 60 * time.Second
@@ -123,23 +125,32 @@ func status(code int, body string) http.HandlerFunc {
 	}
 }
 
-// events collects events.
+// Parts of messages of the log.
+const (
+	sendFailed    = "does not accept"
+	recovered     = "accepts profiles again"
+	spoolUnread   = "cannot read a profile"
+	headersKept   = "the file with headers"
+	collectFailed = "cannot make profiles"
+)
+
+// events collects the lines of a log.
 type events struct {
 	mu  sync.Mutex
-	all []Event
+	all []logtest.Line
 }
 
-func (e *events) add(event Event) {
+func (e *events) add(line logtest.Line) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.all = append(e.all, event)
+	e.all = append(e.all, line)
 }
 
-func (e *events) count(kind Kind, text string) (n int) {
+func (e *events) count(message, text string) (n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, event := range e.all {
-		if event.Kind == kind && strings.Contains(fmt.Sprint(event.Err), text) {
+	for _, line := range e.all {
+		if strings.Contains(line.Message, message) && strings.Contains(line.Error, text) {
 			n++
 		}
 	}
@@ -154,7 +165,7 @@ func export(t *testing.T, cfg Config) (e *Exporter, profiles chan<- *profile.Pro
 	t.Helper()
 	made := make(chan *profile.Profile)
 	told = &events{}
-	cfg.Mode, cfg.Cluster, cfg.Host, cfg.OnEvent = "offcpu", "main", "db1", told.add
+	cfg.Mode, cfg.Cluster, cfg.Host, cfg.Log = "offcpu", "main", "db1", logtest.New(told.add)
 	if cfg.timing == (timing{}) {
 		cfg.timing = fast
 	}
@@ -302,7 +313,7 @@ func TestReceiverDown(t *testing.T) {
 		f := e.Figures()
 		return f[0].Failed > 2 && f[1].Failed > 2 && f[0].Pending == 6 && f[1].Pending == 6
 	})
-	if n := told.count(SendFailed, "unavailable: later"); n != 1 {
+	if n := told.count(sendFailed, "unavailable: later"); n != 1 {
 		t.Errorf("the error was reported %d times", n)
 	}
 	stop()
@@ -375,18 +386,18 @@ func TestReceiverAnswers(t *testing.T) {
 			profiles <- sample()
 			if c.dropped {
 				wait(t, "dropped", func() bool { return e.Figures()[0].Dropped == 2 })
-				if told.count(Dropped, c.text) != 1 || e.Figures()[0].Pending != 0 || r.count() != 1 {
+				if told.count(givenUp, c.text) != 1 || e.Figures()[0].Pending != 0 || r.count() != 1 {
 					t.Errorf("%+v", told.all)
 				}
 				return
 			}
 			wait(t, "two failures", func() bool { return e.Figures()[0].Failed >= 2 })
-			if told.count(SendFailed, c.text) != 1 {
+			if told.count(sendFailed, c.text) != 1 {
 				t.Errorf("%+v", told.all)
 			}
 			r.set(accept)
 			wait(t, "the profile arrives", func() bool { return e.Figures()[0].Sent == 2 })
-			if told.count(Recovered, "") != 1 {
+			if told.count(recovered, "") != 1 {
 				t.Errorf("%+v", told.all)
 			}
 		})
@@ -608,7 +619,7 @@ func TestUnreadableBatchIsSentLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, told := receive(t, accept), &events{}
-	cfg.OnEvent, cfg.timing = told.add, fast
+	cfg.Log, cfg.timing = logtest.New(told.add), fast
 	base, err := parseURL(r.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -619,12 +630,12 @@ func TestUnreadableBatchIsSentLater(t *testing.T) {
 	wg.Go(func() { sender.run(ctx) })
 	defer wg.Wait()
 	defer cancel()
-	wait(t, "an error", func() bool { return told.count(SpoolUnread, "is a directory") == 1 })
+	wait(t, "an error", func() bool { return told.count(spoolUnread, "is a directory") == 1 })
 	if err := unix.Renameat2(unix.AT_FDCWD, aside, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE); err != nil {
 		t.Fatal(err)
 	}
 	wait(t, "the profile arrives", func() bool { return sender.sent.Load() == 1 })
-	if n := told.count(SpoolUnread, ""); n != 1 {
+	if n := told.count(spoolUnread, ""); n != 1 {
 		t.Errorf("reported %d times", n)
 	}
 }
@@ -669,7 +680,7 @@ func TestFullDisk(t *testing.T) {
 		profiles <- sample()
 	}
 	wait(t, "failures", func() bool { f := e.Figures()[0]; return f.Failed > 0 && f.Pending == 6 })
-	if told.count(SpoolFailed, "no space left") != 1 {
+	if told.count(inMemory, "no space left") != 1 {
 		t.Errorf("%+v", told.all)
 	}
 	r.set(accept)
@@ -715,7 +726,7 @@ func TestCollectFails(t *testing.T) {
 	profiles <- nil
 	profiles <- sample()
 	wait(t, "another profile", func() bool { return e.Figures()[0].Sent == 4 })
-	if n := told.count(CollectFailed, "no right"); n != 2 {
+	if n := told.count(collectFailed, "no right"); n != 2 {
 		t.Errorf("reported %d times", n)
 	}
 }
@@ -797,12 +808,8 @@ func TestHeadersReadAsRoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var kept int
-	cfg := Config{Pyroscope: "http://127.0.0.1:1", HeaderFile: path, OnEvent: func(e Event) {
-		if e.Kind == HeadersKept {
-			kept++
-		}
-	}}
+	told := &events{}
+	cfg := Config{Pyroscope: "http://127.0.0.1:1", HeaderFile: path, Log: logtest.New(told.add)}
 	makeRequest := func(e *Exporter) {
 		t.Helper()
 		r, err := e.senders[0].request(t.Context(), nil)
@@ -826,7 +833,7 @@ func TestHeadersReadAsRoot(t *testing.T) {
 		for range 2 {
 			makeRequest(readable)
 		}
-		if kept != 1 {
+		if kept := told.count(headersKept, ""); kept != 1 {
 			t.Errorf("%d reports of a file that can no longer be read", kept)
 		}
 		cfg.Headers = headers
@@ -836,7 +843,7 @@ func TestHeadersReadAsRoot(t *testing.T) {
 			return
 		}
 		makeRequest(e)
-		if kept != 1 {
+		if kept := told.count(headersKept, ""); kept != 1 {
 			t.Errorf("%d reports of a file that root has read", kept-1)
 		}
 	}()

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/internal/logtest"
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
@@ -25,7 +26,7 @@ type service struct {
 	served chan error
 
 	mu     sync.Mutex
-	errors []error
+	errors []string
 }
 
 type handler func(context.Context, Request) Answer
@@ -38,11 +39,11 @@ func serve(t *testing.T, cfg Config, h handler) *service {
 	if cfg.DataDir == "" {
 		cfg.DataDir = t.TempDir()
 	}
-	cfg.OnError = func(err error) {
+	cfg.Log = logtest.New(func(l logtest.Line) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.errors = append(s.errors, err)
-	}
+		s.errors = append(s.errors, l.Error)
+	})
 	var err error
 	if s.Spool, err = Open(cfg); err != nil {
 		t.Fatal(err)
@@ -64,7 +65,7 @@ func (s *service) end() error {
 	return err
 }
 
-func (s *service) reported() []error {
+func (s *service) reported() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.errors

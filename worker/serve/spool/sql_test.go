@@ -18,6 +18,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/rs/zerolog"
+
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/limits"
 )
@@ -37,7 +39,7 @@ func fakeWorker(dataDir string) error {
 	defer stop()
 	s, err := Open(Config{
 		DataDir: dataDir, Version: "0.9", Verbs: strings.Fields(os.Getenv(fakeVerbs)),
-		OnError: func(err error) { fmt.Fprintln(os.Stderr, "reported:", err) },
+		Log: zerolog.New(os.Stderr),
 	})
 	if err != nil {
 		return err

@@ -11,16 +11,18 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"pg_stat_backtrace/internal/logtest"
 )
 
 const operatorSecret = "operator-horse-battery-staple"
 
 // actionsOf starts a server with actions that count their runs.
-func actionsOf(t *testing.T) (address string, a *Actions, ran func() []string, records func() []ActionRecord) {
+func actionsOf(t *testing.T) (address string, a *Actions, ran func() []string, records func() []logtest.Line) {
 	t.Helper()
 	var mu sync.Mutex
 	var runs []string
-	var seen []ActionRecord
+	var seen []logtest.Line
 	note := func(text string) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -29,19 +31,19 @@ func actionsOf(t *testing.T) (address string, a *Actions, ran func() []string, r
 	a = &Actions{
 		Capture:  func(context.Context, int) ([]byte, error) { note("capture"); return []byte(`{"stack":1}`), nil },
 		Incident: func(_ context.Context, n string) ([]byte, error) { note("incident " + n); return []byte("{}"), nil },
-		OnAction: func(r ActionRecord) {
-			mu.Lock()
-			defer mu.Unlock()
-			seen = append(seen, r)
-		},
 	}
+	log := logtest.New(func(l logtest.Line) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, l)
+	})
 	file := filepath.Join(t.TempDir(), "tokens")
 	if err := os.WriteFile(file, []byte(secret+"\noperator "+operatorSecret+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	address, _ = run(t, Config{TokenFile: file, Screen: &Screen{Files: text("file"), View: text("view"), Operator: text("operator"), Actions: a}})
+	address, _ = run(t, Config{TokenFile: file, Log: log, Screen: &Screen{Files: text("file"), View: text("view"), Operator: text("operator"), Actions: a}})
 	ran = func() []string { mu.Lock(); defer mu.Unlock(); return slices.Clone(runs) }
-	records = func() []ActionRecord { mu.Lock(); defer mu.Unlock(); return slices.Clone(seen) }
+	records = func() []logtest.Line { mu.Lock(); defer mu.Unlock(); return slices.Clone(seen) }
 	return "http://" + address, a, ran, records
 }
 
@@ -135,7 +137,9 @@ func TestActionsRefused(t *testing.T) {
 		t.Errorf("these actions ran: %v", runs)
 	}
 	for _, r := range records() {
-		if r.Status < 400 || r.Failure == "" || r.Token != "" && r.Status == 401 || strings.Contains(r.Failure, operatorSecret) {
+		status, _ := r.Fields["status"].(float64)
+		failure, _ := r.Fields["failure"].(string)
+		if status < 400 || failure == "" || r.Fields["token_sha256"] != nil && status == 401 || strings.Contains(failure, operatorSecret) {
 			t.Errorf("%+v", r)
 		}
 	}
@@ -177,8 +181,9 @@ func TestActions(t *testing.T) {
 	if runs := ran(); !slices.Equal(runs, []string{"capture", "capture", "capture", "incident slow: größer"}) {
 		t.Errorf("%v", runs)
 	}
-	last := records()[3]
-	if last.Name != "incident" || last.Note != "slow: größer" || last.Status != 200 || len(last.Token) != 8 || last.From == "" {
+	last := records()[3].Fields
+	token, _ := last["token_sha256"].(string)
+	if last["action"] != "incident" || last["note"] != "slow: größer" || last["status"] != 200.0 || len(token) != 8 || last["from"] == "" {
 		t.Errorf("%+v", last)
 	}
 
@@ -228,9 +233,10 @@ func TestActions(t *testing.T) {
 // TestRefusedActionsLogged: a flood of refused actions gives a bounded number of records.
 func TestRefusedActionsLogged(t *testing.T) {
 	records := 0
-	s := New(Config{Screen: &Screen{Files: text(""), View: text(""), Operator: text(""), Actions: &Actions{
-		OnAction: func(ActionRecord) { records++ },
-	}}})
+	s := New(Config{
+		Screen: &Screen{Files: text(""), View: text(""), Operator: text(""), Actions: &Actions{}},
+		Log:    logtest.New(func(logtest.Line) { records++ }),
+	})
 	const refusals = 5000
 	for range refusals {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1"+actionCapture, http.NoBody)

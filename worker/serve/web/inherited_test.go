@@ -28,8 +28,8 @@ func TestInheritedSocket(t *testing.T) {
 	}
 	for range 2 {
 		ctx, cancel := context.WithCancel(t.Context())
-		failed := make(chan error, 1)
-		server := New(Config{Address: address, Inherited: file, OnFailure: func(err error) { failed <- err }})
+		log, _, failed := logged()
+		server := New(Config{Address: address, Inherited: file, Log: log})
 		done := make(chan struct{})
 		go func() { defer close(done); server.Run(ctx) }()
 		client := http.Client{Timeout: soon, Transport: &http.Transport{DisableKeepAlives: true}}

@@ -22,6 +22,10 @@ import (
 
 	"github.com/google/pprof/profile"
 	"golang.org/x/sys/unix"
+
+	"github.com/rs/zerolog"
+
+	"pg_stat_backtrace/internal/logtest"
 )
 
 // soon is how long a test waits for what should happen at once.
@@ -65,6 +69,21 @@ func TestParseAddress(t *testing.T) {
 
 var longPath = strings.Repeat("x", 107)
 
+// listening is the message with the address that was opened.
+const listening = "listening"
+
+// logged returns a log, the addresses in it that were opened, and the errors.
+func logged() (log zerolog.Logger, opened, failures <-chan string) {
+	addresses, errs := make(chan string, 100), make(chan string, 100)
+	return logtest.New(func(l logtest.Line) {
+		if l.Message == listening {
+			addresses <- l.Address
+			return
+		}
+		errs <- l.Error
+	}), addresses, errs
+}
+
 // run starts a server and returns the address that it listens on.
 func run(t *testing.T, cfg Config) (string, *Server) {
 	t.Helper()
@@ -72,7 +91,14 @@ func run(t *testing.T, cfg Config) (string, *Server) {
 		cfg.Address = Address{Network: "tcp", Host: "127.0.0.1"}
 	}
 	opened := make(chan string, 1)
-	cfg.OnListen = func(address string) { opened <- address }
+	next := cfg.Log
+	cfg.Log = logtest.New(func(l logtest.Line) {
+		if l.Message == listening {
+			opened <- l.Address
+			return
+		}
+		next.Log().Fields(l.Fields).Msg("")
+	})
 	s := New(cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -292,8 +318,8 @@ func TestFilesReadAsRoot(t *testing.T) {
 		writePair(template.TLS.Certificates[0], cert, key)); err != nil {
 		t.Fatal(err)
 	}
-	var kept []error
-	cfg := Config{TokenFile: token, CertFile: cert, KeyFile: key, OnKept: func(err error) { kept = append(kept, err) }}
+	var kept []string
+	cfg := Config{TokenFile: token, CertFile: cert, KeyFile: key, Log: logtest.New(func(l logtest.Line) { kept = append(kept, l.Error) })}
 	asUser(t, func() {
 		if err := cfg.Check(); !errors.Is(err, fs.ErrPermission) {
 			t.Errorf("without root: %v", err)
@@ -426,10 +452,9 @@ func TestUnixSocket(t *testing.T) {
 func TestSocketLost(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "socket")
-	opened, failures := make(chan string, 100), make(chan error, 100)
+	log, opened, failures := logged()
 	s := New(Config{
-		Address: Address{Network: "unix", Path: path}, Limits: Limits{Retry: 10 * time.Millisecond},
-		OnListen: func(address string) { opened <- address }, OnFailure: func(err error) { failures <- err },
+		Address: Address{Network: "unix", Path: path}, Limits: Limits{Retry: 10 * time.Millisecond}, Log: log,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -452,7 +477,7 @@ func TestSocketLost(t *testing.T) {
 		t.Helper()
 		select {
 		case err := <-failures:
-			if !errors.Is(err, want) {
+			if !strings.Contains(err, want.Error()) {
 				t.Errorf("got %v, want %v", err, want)
 			}
 		case <-time.After(soon):
@@ -493,15 +518,12 @@ func TestPortInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	failures, opened := make(chan error, 100), make(chan string, 1)
-	s := New(Config{
-		Address: a, Limits: Limits{Retry: 10 * time.Millisecond},
-		OnFailure: func(err error) { failures <- err }, OnListen: func(address string) { opened <- address },
-	})
+	log, opened, failures := logged()
+	s := New(Config{Address: a, Limits: Limits{Retry: 10 * time.Millisecond}, Log: log})
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { s.Run(ctx) })
-	if err := <-failures; !errors.Is(err, unix.EADDRINUSE) {
+	if err := <-failures; !strings.Contains(err, unix.EADDRINUSE.Error()) {
 		t.Errorf("got %v", err)
 	}
 	_ = other.Close()
@@ -800,11 +822,8 @@ func TestProfileErrors(t *testing.T) {
 // TestEndDuringProfile: the server ends while a client waits.
 func TestEndDuringProfile(t *testing.T) {
 	p := newSlowProfiles()
-	opened := make(chan string, 1)
-	s := New(Config{
-		Address: Address{Network: "tcp", Host: "127.0.0.1"}, Collect: p.collect,
-		OnListen: func(address string) { opened <- address },
-	})
+	log, opened, _ := logged()
+	s := New(Config{Address: Address{Network: "tcp", Host: "127.0.0.1"}, Collect: p.collect, Log: log})
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { s.Run(ctx) })
