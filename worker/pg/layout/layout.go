@@ -48,36 +48,3 @@ func Of(major int) (*Layout, bool) {
 
 //nolint:gochecknoglobals // a table
 var layouts = map[int]*Layout{14: &pg14, 15: &pg15, 16: &pg16, 17: &pg17, 18: &pg18, 19: &pg19}
-
-// conflicts has, for each lock mode, the modes that conflict with it as bits. All versions have the same table
-// (LockConflicts in lock.c).
-//
-//nolint:gochecknoglobals // a table
-var conflicts = [...]uint32{
-	0,
-	1 << 8,
-	1<<7 | 1<<8,
-	1<<5 | 1<<6 | 1<<7 | 1<<8,
-	1<<4 | 1<<5 | 1<<6 | 1<<7 | 1<<8,
-	1<<3 | 1<<4 | 1<<6 | 1<<7 | 1<<8,
-	1<<3 | 1<<4 | 1<<5 | 1<<6 | 1<<7 | 1<<8,
-	1<<2 | 1<<3 | 1<<4 | 1<<5 | 1<<6 | 1<<7 | 1<<8,
-	1<<1 | 1<<2 | 1<<3 | 1<<4 | 1<<5 | 1<<6 | 1<<7 | 1<<8,
-}
-
-// LockModes has the names of lock modes by value, as pg_locks shows them. The first value has no name.
-//
-//nolint:gochecknoglobals // a table
-var LockModes = [...]string{
-	"", "AccessShareLock", "RowShareLock", "RowExclusiveLock", "ShareUpdateExclusiveLock", "ShareLock",
-	"ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock",
-}
-
-// Conflicts returns the lock modes that conflict with a mode: bit n stands for the mode n. It returns 0 for a value
-// that is no mode.
-func Conflicts(mode int) uint32 {
-	if mode < 0 || mode >= len(conflicts) {
-		return 0
-	}
-	return conflicts[mode]
-}

@@ -1,7 +1,6 @@
 package layout_test
 
 import (
-	"math/bits"
 	"testing"
 
 	"pg_stat_backtrace/worker/pg/layout"
@@ -45,19 +44,5 @@ func TestMajors(t *testing.T) {
 		if len(l.BackendTypes) == 0 || len(l.BackendStates) == 0 {
 			t.Errorf("%d has no names of types or states", major)
 		}
-	}
-}
-
-// TestConflictsAreSymmetric verifies the table of lock modes: two modes conflict in both directions.
-func TestConflictsAreSymmetric(t *testing.T) {
-	for a := range layout.LockModes {
-		for b := range layout.LockModes {
-			if layout.Conflicts(a)>>b&1 != layout.Conflicts(b)>>a&1 {
-				t.Errorf("%s and %s", layout.LockModes[a], layout.LockModes[b])
-			}
-		}
-	}
-	if n := bits.OnesCount32(layout.Conflicts(8)); n != 8 || layout.Conflicts(9) != 0 || layout.Conflicts(-1) != 0 {
-		t.Errorf("AccessExclusiveLock conflicts with %d modes", n)
 	}
 }

@@ -566,12 +566,6 @@ func (r *Reader) childPointer(pid int, variable uint64) uint64 {
 	return at
 }
 
-// Forget makes the reader learn the names of databases and users again: they can be renamed.
-func (r *Reader) Forget() {
-	clear(r.databases)
-	clear(r.users)
-}
-
 // stamp returns a time of the server: microseconds since 2000. It returns nil for 0 and for times that no server has.
 func stamp(microseconds uint64) *time.Time {
 	const epoch, century = 946684800, 100 * 366 * 86400 * 1000000
