@@ -21,7 +21,6 @@ import (
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/host/rootfs"
 	"pg_stat_backtrace/worker/measure/clusterprofile"
-	"pg_stat_backtrace/worker/measure/runningplan"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/profilefmt"
@@ -185,7 +184,7 @@ func (w *Worker) listen(ctx context.Context, wg *sync.WaitGroup) {
 // openScreen returns the data of the server for the incident screen, with the recorded history if the worker records.
 func (w *Worker) openScreen() (source.Source, error) {
 	o := source.Options{
-		DataDir: w.server().DataDir, Capturer: w.capturer, Proof: runningplan.Store{Dir: w.cfg.Debuginfod.CacheDir}.Load,
+		DataDir: w.server().DataDir, Capturer: w.capturer, Proof: w.verbs.PlanProof,
 	}
 	if dir := w.cfg.Record.Dir; dir != "" {
 		recorded, err := source.OpenRecorded(dir, o.DataDir)

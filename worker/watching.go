@@ -175,7 +175,7 @@ func (v *watcher) write(ctx context.Context, j incidentJob) error {
 		c = w.server()
 	}
 	src := incident.Source{
-		Server: c, StateDir: w.cfg.Record.Dir, Capturer: w.capturer, Program: w.cfg.Version, Identify: w.identifier(),
+		Server: c, StateDir: w.cfg.Record.Dir, Capturer: w.capturer, Proof: w.verbs.PlanProof, Program: w.cfg.Version, Identify: w.identifier(),
 	}
 	i := incident.Collect(ctx, src, j.finding, j.look)
 	profile := w.capturer != nil && v.profiling.CompareAndSwap(false, true)

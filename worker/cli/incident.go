@@ -342,7 +342,7 @@ func (f *incidentFlags) take(ctx context.Context, out io.Writer, version string)
 	if err != nil {
 		return err
 	}
-	src := incident.Source{Server: c, StateDir: f.stateDir(), Capturer: capturer, Program: version}
+	src := incident.Source{Server: c, StateDir: f.stateDir(), Capturer: capturer, Proof: planStore().Load, Program: version}
 	i := incident.Collect(ctx, src, incident.ByPerson(now, f.note), look)
 	if f.profile > 0 {
 		i.Profile = incident.TakeProfile(ctx, &src, nil, f.profile)

@@ -51,6 +51,7 @@ type provenPlans struct {
 	mu      sync.Mutex
 	proofs  map[string]*plan.Proof
 	tried   map[string]bool
+	absent  map[string]time.Time // when the cache had no proof
 	running sync.WaitGroup
 	stopped bool
 	cancel  context.CancelFunc
@@ -59,7 +60,7 @@ type provenPlans struct {
 }
 
 func newProvenPlans() *provenPlans {
-	p := &provenPlans{proofs: map[string]*plan.Proof{}, tried: map[string]bool{}}
+	p := &provenPlans{proofs: map[string]*plan.Proof{}, tried: map[string]bool{}, absent: map[string]time.Time{}}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
@@ -156,10 +157,7 @@ func (s *Service) provenPlan(c *cluster.Cluster, build string, major int) *plan.
 		return p.proofs[key]
 	}
 	p.tried[key] = true
-	store := runningplan.Store{Dir: s.cfg.CacheDir}
-	if store.Dir == "" {
-		store.Dir, _ = debuginfod.ServiceCacheDir(os.Getenv, os.Geteuid(), true) // without it nothing is kept
-	}
+	store := s.planStore()
 	if proof := store.Load(build, major); proof != nil {
 		p.proofs[key] = proof
 		return proof
@@ -175,6 +173,35 @@ func (s *Service) provenPlan(c *cluster.Cluster, build string, major int) *plan.
 		}
 	})
 	return nil
+}
+
+// planStore keeps the calibrations of the worker.
+func (s *Service) planStore() runningplan.Store {
+	store := runningplan.Store{Dir: s.cfg.CacheDir}
+	if store.Dir == "" {
+		store.Dir, _ = debuginfod.ServiceCacheDir(os.Getenv, os.Geteuid(), true) // without it nothing is kept
+	}
+	return store
+}
+
+// absentProof is how long a build without a proof is not looked up again in the cache.
+const absentProof = time.Minute
+
+// PlanProof returns the proven fields of a build that was calibrated before, nil otherwise. It begins no calibration, so
+// callers may use it at each look.
+func (s *Service) PlanProof(build string, major int) *plan.Proof {
+	p := s.plans
+	key := build + "-" + strconv.Itoa(major)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.proofs[key] == nil && time.Since(p.absent[key]) > absentProof {
+		if proof := s.planStore().Load(build, major); proof != nil {
+			p.proofs[key] = proof
+		} else {
+			p.absent[key] = time.Now()
+		}
+	}
+	return p.proofs[key]
 }
 
 // calibratePlans compares plans with EXPLAIN in two sessions of the worker.

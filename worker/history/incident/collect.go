@@ -17,6 +17,7 @@ import (
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/plan"
 	"pg_stat_backtrace/worker/pg/state"
 )
 
@@ -39,6 +40,9 @@ type Source struct {
 	StateDir string
 	// Capturer takes stacks; nil: none are taken.
 	Capturer *capture.Capturer
+	// Proof returns the fields of plans that were compared with EXPLAIN on a server of the same build, nil if none were. It must
+	// not begin a comparison. If it is nil, all fields are shown, as those of an unproven layout.
+	Proof func(build string, major int) *plan.Proof
 	// Identify runs IDENTIFY_SYSTEM; nil: there is no replication connection.
 	Identify func(context.Context) (cluster.System, error)
 	// Program is the version of this program.

@@ -15,6 +15,7 @@ import (
 	"pg_stat_backtrace/worker/history/recorder"
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/measure/runningplan"
 )
 
 // hostile is a name that means something to HTML, terminals and file systems.
@@ -49,6 +50,32 @@ func hostileIncident(at time.Time) *Incident {
 		Memory:  []ProcessMemory{{PID: 1, Type: hostile, Largest: []ContextsSum{{hostile, 1}}, Error: hostile}},
 		Plans:   []ProcessPlan{{PID: 1, Error: hostile, Statements: []*PlanNode{{Type: hostile, Name: hostile, Title: hostile, Children: []*PlanNode{{Type: hostile, Name: hostile, Title: hostile}}}}}},
 		WAL:     &WAL{Checkpoint: hostile, End: hostile, Replayed: hostile, Error: hostile, Senders: []Receiver{{Sent: hostile, Write: hostile, Flush: hostile, Apply: hostile}}},
+	}
+}
+
+// TestLayoutOfPlans expects the remark on an unproven layout above the plans that need it, in each form.
+func TestLayoutOfPlans(t *testing.T) {
+	t.Parallel()
+	tree := []*PlanNode{{Type: "Seq Scan"}}
+	i := &Incident{Schema: Schema, ID: "x", Plans: []ProcessPlan{
+		{PID: 71171, Statements: tree}, {PID: 72272, Statements: tree, Proven: true}, {PID: 73373, Error: "it executes no plan"},
+	}}
+	var text strings.Builder
+	if err := Text(&text, i); err != nil {
+		t.Fatal(err)
+	}
+	for name, got := range map[string]string{"text": text.String(), "page": string(Page(i))} {
+		at, next := strings.Index(got, runningplan.Unproven), strings.LastIndex(got, "72272")
+		if strings.Count(got, runningplan.Unproven) != 1 || at < strings.LastIndex(got, "71171") || at > next {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+	clean, _ := Anonymous(i)
+	for name, list := range map[string][]ProcessPlan{"bundle": clean.Plans, "JSON": i.Plans} {
+		encoded, err := json.Marshal(list)
+		if err != nil || strings.Count(string(encoded), `"layout_proven":true`) != 1 || strings.Count(string(encoded), `"layout_proven":false`) != 2 {
+			t.Errorf("%s: %s, %v", name, encoded, err)
+		}
 	}
 }
 

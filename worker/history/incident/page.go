@@ -246,6 +246,7 @@ func (v *pageView) parts() {
 	for j := range i.Plans {
 		p := &i.Plans[j]
 		v.put("<p>{} {}</p>", number(p.PID), p.Error)
+		v.optional("<p>{}</p>", p.unproven())
 		for _, n := range p.Statements {
 			v.raw("<pre>")
 			v.plan(n, "")

@@ -77,11 +77,21 @@ type Receiver struct {
 
 // ProcessPlan has the plans of the statements that a process ran, the outermost first, or the reason why they are not known.
 type ProcessPlan struct {
-	PID        int32       `json:"pid"`
-	Time       time.Time   `json:"time"`
+	PID  int32     `json:"pid"`
+	Time time.Time `json:"time"`
+	// Proven is set if the offsets in structures of this server were compared with an EXPLAIN of the same server.
+	Proven     bool        `json:"layout_proven"`
 	Statements []*PlanNode `json:"statements"`
 	LeftOut    int         `json:"nodes_left_out,omitempty"`
 	Error      string      `json:"error,omitempty"`
+}
+
+// unproven is the remark on plans whose offsets were not compared with EXPLAIN, empty for others.
+func (p *ProcessPlan) unproven() string {
+	if p.Proven || len(p.Statements) == 0 {
+		return ""
+	}
+	return runningplan.Unproven
 }
 
 // PlanNode is a node of a plan.
@@ -90,9 +100,10 @@ type PlanNode struct {
 	// Title is the node as EXPLAIN prints it.
 	Title string `json:"title,omitempty"`
 	// Name is the relation, index or common table expression.
-	Name string  `json:"name,omitempty"`
-	Rows float64 `json:"plan_rows"`
-	Cost float64 `json:"total_cost"`
+	Name string `json:"name,omitempty"`
+	// Rows and Cost are the planner's estimates; nil: not proven on this server.
+	Rows *float64 `json:"plan_rows,omitempty"`
+	Cost *float64 `json:"total_cost,omitempty"`
 	// Running marks the node in which the process was. With RunningBelow, it may have been in a node below this one.
 	Running      bool `json:"running,omitempty"`
 	RunningBelow bool `json:"running_below,omitempty"`
@@ -284,19 +295,18 @@ func (p *ProcessPlan) read(ctx context.Context, src *Source, pid int) error {
 	defer target.Held.Release()
 	ctx, cancel := context.WithTimeout(ctx, planLimit)
 	defer cancel()
-	r := runningplan.Reader{Capturer: src.Capturer, NonStop: true}
+	r := runningplan.Reader{Capturer: src.Capturer, NonStop: true, Proof: src.Proof}
 	found := r.Read(ctx, target, nil)
 	if found.Err != nil {
 		return found.Err
 	}
 	room := maxPlanNodes
+	p.Proven = found.Plans.Proven
 	for _, l := range found.Plans.Levels {
-		switch {
-		case l.Top != nil:
+		if l.Top != nil {
 			p.Statements = append(p.Statements, planNode(l.Top, &room))
-		case p.Error == "":
-			p.Error = l.Reason
 		}
+		p.Error = cmp.Or(p.Error, l.Reason)
 	}
 	p.LeftOut = max(0, -room)
 	if len(found.Plans.Levels) == 0 {
@@ -316,7 +326,8 @@ func planNode(n *plan.Node, room *int) *PlanNode {
 		return ""
 	}
 	out := &PlanNode{
-		Type: cmp.Or(text(plan.NodeType), n.Kind), Name: text(plan.IndexName, plan.RelationName, plan.CTEName), Rows: n.Rows, Cost: n.Total,
+		Type: cmp.Or(text(plan.NodeType), n.Kind), Name: text(plan.IndexName, plan.RelationName, plan.CTEName),
+		Rows: estimate(n, plan.PlanRows), Cost: estimate(n, plan.TotalCost),
 		Title: bounded(n.Title()), Running: n.Running, RunningBelow: n.Running && n.Below,
 	}
 	*room--
@@ -328,4 +339,12 @@ func planNode(n *plan.Node, room *int) *PlanNode {
 		out.Children = append(out.Children, planNode(c, room))
 	}
 	return out
+}
+
+// estimate returns a property that is a number, nil if it is not known.
+func estimate(n *plan.Node, name string) *float64 {
+	if v, ok := n.Properties[name].(float64); ok {
+		return &v
+	}
+	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/plan"
 )
 
 // scene is a server with a recorder, whose looks go to rules.
@@ -152,6 +153,7 @@ func TestStalls(t *testing.T) {
 	}
 	i := Collect(ctx, Source{Server: s.c, StateDir: s.dir, Capturer: s.capturer, Identify: link.Identify, Program: "test"}, f, s.look)
 	s.checkIncident(i, f)
+	s.checkProof(&i.Plans[0])
 	if i.WAL == nil || i.Server.Position == "" || i.Server.Position != i.WAL.End {
 		t.Errorf("position %q by IDENTIFY_SYSTEM, %+v in memory, missing %q", i.Server.Position, i.WAL, i.Missing)
 	}
@@ -211,6 +213,22 @@ func (s *scene) recorded(want func(*store.Row) bool) (found bool) {
 		s.t.Fatal(err)
 	}
 	return found
+}
+
+// checkProof expects that an incident says whether the layout of a plan is proven, and has only what is proven.
+func (s *scene) checkProof(p *ProcessPlan) {
+	s.t.Helper()
+	if p.Proven || p.unproven() == "" || p.Statements[0].Cost == nil {
+		s.t.Errorf("without a proof: %+v", p)
+	}
+	src := &Source{Server: s.c, Capturer: s.capturer, Proof: func(string, int) *plan.Proof { return &plan.Proof{} }}
+	q := ProcessPlan{PID: p.PID}
+	if err := q.read(s.t.Context(), src, int(p.PID)); err != nil {
+		s.t.Fatal(err)
+	}
+	if !q.Proven || q.unproven() != "" || len(q.Statements) != 1 || q.Statements[0].Cost != nil || q.Statements[0].Running {
+		s.t.Errorf("with a proof of nothing: %+v", q)
+	}
 }
 
 // checkIncident expects all parts, in both files, and no markup from names.
@@ -278,7 +296,7 @@ func (s *scene) checkIncident(i *Incident, f rules.Finding) {
 		s.t.Error(err)
 	}
 	for _, want := range []string{
-		"ProcSleep", "plan of " + number(i.Plans[0].PID), "\n    " + line(i.Plans[0].Statements[0].Title), "Memory of the largest processes",
+		"ProcSleep", "plan of " + number(i.Plans[0].PID), "\n  Unproven layout: ", "\n    " + line(i.Plans[0].Statements[0].Title), "Memory of the largest processes",
 		fmt.Sprintf("  %d (%s): ", i.Memory[0].PID, i.Memory[0].Type), " in memory contexts: ", "WAL: last checkpoint " + i.WAL.Checkpoint + ", end " + i.WAL.End,
 	} {
 		if !strings.Contains(b.String(), want) {

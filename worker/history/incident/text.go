@@ -75,6 +75,9 @@ func (i *Incident) textParts(p func(format string, args ...any)) {
 	for j := range i.Plans {
 		l := &i.Plans[j]
 		p("\n%s", strings.TrimRight("plan of "+number(l.PID)+": "+line(l.Error), ": "))
+		if remark := l.unproven(); remark != "" {
+			p("  %s", remark)
+		}
 		for _, n := range l.Statements {
 			n.text(p, 2)
 		}

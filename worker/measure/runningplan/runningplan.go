@@ -19,6 +19,9 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
+// Unproven is the remark on plans of a build that was not compared with EXPLAIN.
+const Unproven = "Unproven layout: offsets of this major version, checked by links in memory, and not compared with this build."
+
 // Process has the statements that one process executes.
 type Process struct {
 	PID int
@@ -194,8 +197,7 @@ func (t *text) process(p *Process, indent string) {
 		return
 	}
 	if !p.Plans.Proven {
-		t.line(indent, "Unproven layout: offsets of PostgreSQL %d, checked by links in memory, and not compared with this build.",
-			p.Plans.Major)
+		t.line(indent, Unproven)
 	}
 	if !p.Plans.Figures {
 		t.line(indent, "Some progress is missing: it could not be read in the moment of the mark.")
