@@ -79,6 +79,15 @@ func (w *Worker) takeStack(ctx context.Context, pid int, limit time.Duration) (*
 	return recorder.TakeStack(ctx, w.capturer, c, pid, limit)
 }
 
+// takePlan says what the plan of a process does, without stopping it.
+func (w *Worker) takePlan(ctx context.Context, pid int) (string, error) {
+	c, err := w.current()
+	if err != nil {
+		return "", err
+	}
+	return recorder.TakePlan(ctx, w.capturer, c, w.verbs.PlanProof, pid)
+}
+
 // record records the history until ctx ends.
 func (w *Worker) record(ctx context.Context) {
 	c := &w.cfg.Record
@@ -96,7 +105,7 @@ func (w *Worker) record(ctx context.Context) {
 		Version: w.cfg.Version, Log: w.log,
 	}
 	if c.Stacks {
-		o.TakeStack = w.takeStack
+		o.TakeStack, o.TakePlan = w.takeStack, w.takePlan
 	}
 	watcher, err := w.newWatcher()
 	if err != nil { // it could be read at the start

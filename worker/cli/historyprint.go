@@ -99,7 +99,7 @@ func (p *historyPrinter) row(s *store.SpanSweep, r *store.Row) []string {
 		s.Time.In(p.zone).Format(time.RFC3339Nano), strconv.Itoa(int(r.PID)), r.Type, dashless(store.ObjectName(r.Database, r.DatabaseID)),
 		dashless(store.ObjectName(r.User, r.UserID)), r.App, r.Client, r.State, wait, age(at, r.WaitStart), age(at, r.XactStart),
 		age(at, r.QueryStart), blockersOf(r), query(r), strconv.FormatBool(r.Ended), strconv.FormatFloat(s.Period.Seconds(), 'f', 3, 64),
-		r.Phrase, r.Function, dashless(store.StackKey(r.Stack)),
+		r.Does(), r.Function, dashless(store.StackKey(r.Stack)),
 	}
 }
 
@@ -255,7 +255,7 @@ func (p *historyPrinter) jsonSweep(s *store.SpanSweep) error {
 			App: r.App, Client: r.Client, State: r.State, XactStart: at(r.XactStart), QueryStart: at(r.QueryStart),
 			StateStart: at(r.StateStart), WaitType: r.WaitType, WaitEvent: r.WaitEvent, WaitStart: at(r.WaitStart), QueryID: r.QueryID,
 			Query: r.Query, Leader: r.Leader, Ended: r.Ended, BlockedBy: r.BlockedBy,
-			Phrase: r.Phrase, PhraseKey: r.PhraseKey, Function: r.Function, Stack: r.Stack, Method: r.Method,
+			Phrase: r.Does(), PhraseKey: r.PhraseKey, Function: r.Function, Stack: r.Stack, Method: r.Method,
 		}
 	}
 	return p.json.Encode(line)

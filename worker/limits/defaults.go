@@ -43,6 +43,9 @@ const (
 	memoryTrees = 3
 )
 
+// RecordedPlans is the processor time of the worker after which a sweep of the recorder reads no more plans.
+const RecordedPlans = 10 * time.Millisecond
+
 // Sizes of answers, in bytes.
 const (
 	// MaxAnswer bounds the file of an answer. The server reads it into its memory, and tmpfs takes memory too.

@@ -234,7 +234,7 @@ func historyRow(w *store.SpanSweep, row *store.Row) []string {
 	return []string{
 		strconv.FormatInt(w.Time.UnixMicro(), 10), strconv.Itoa(int(row.PID)), id(int64(row.Leader)), row.Type,
 		nameOr(row.Database, row.DatabaseID), nameOr(row.User, row.UserID), row.App, row.State, row.WaitType, row.WaitEvent,
-		blockedBy, strings.Join(locks, ", "), row.Phrase, row.Function, age(row.XactStart), age(row.QueryStart),
+		blockedBy, strings.Join(locks, ", "), row.Does(), row.Function, age(row.XactStart), age(row.QueryStart),
 		id(row.QueryID), row.Query, id(row.Stack), strconv.FormatBool(row.Ended),
 	}
 }

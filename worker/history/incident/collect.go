@@ -255,7 +255,7 @@ func (b *spans) add(r *store.Row) error {
 	if !r.Ended {
 		b.sweep[cmp.Or(r.WaitType, "running")]++
 	}
-	print := fmt.Sprint(r.Start, r.Ended, r.State, r.WaitType, r.WaitEvent, r.WaitStart, r.XactStart, r.QueryStart, r.Phrase, r.BlockedBy)
+	print := fmt.Sprint(r.Start, r.Ended, r.State, r.WaitType, r.WaitEvent, r.WaitStart, r.XactStart, r.QueryStart, r.Does(), r.BlockedBy)
 	if s := b.open[int64(r.PID)]; s != nil && b.prints[s] == print && at.Sub(s.To) <= pauseOfSpan {
 		s.To = at
 		s.Sweeps++

@@ -171,7 +171,7 @@ func sessionOf(r *store.Row) Session {
 		PID: r.PID, Start: at(r.Start), Type: r.Type, Database: r.Database, DatabaseID: r.DatabaseID, User: r.User, UserID: r.UserID,
 		App: r.App, Client: r.Client, State: r.State, XactStart: at(r.XactStart), QueryStart: at(r.QueryStart),
 		StateStart: at(r.StateStart), WaitType: r.WaitType, WaitEvent: r.WaitEvent, WaitStart: at(r.WaitStart), QueryID: r.QueryID,
-		Query: bounded(r.Query), Leader: r.Leader, Ended: r.Ended, Phrase: r.Phrase, PhraseKey: r.PhraseKey, BlockedBy: r.BlockedBy,
+		Query: bounded(r.Query), Leader: r.Leader, Ended: r.Ended, Phrase: r.Does(), PhraseKey: r.PhraseKey, BlockedBy: r.BlockedBy,
 	}
 }
 

@@ -64,6 +64,8 @@ type Options struct {
 	Next func() time.Duration
 	// TakeStack, if not nil, returns the stack of a process without stopping it, within about the limit.
 	TakeStack func(ctx context.Context, pid int, limit time.Duration) (*Stack, error)
+	// TakePlan, if not nil, says what the plan of a process does, as the function TakePlan does. It needs TakeStack.
+	TakePlan func(ctx context.Context, pid int) (string, error)
 	// Log gets a line when recording begins to fail, and when it works again. The zero value discards them.
 	Log zerolog.Logger
 }
@@ -117,6 +119,9 @@ func New(o Options) *Recorder {
 	r := &Recorder{o: o, cost: meter{period: o.Period}}
 	if o.TakeStack != nil {
 		r.stacks = &stackTaker{take: o.TakeStack, known: map[identity]*knownStack{}}
+		if o.TakePlan != nil {
+			r.stacks.plans = &planTaker{take: o.TakePlan, known: map[identity]*takenPlan{}}
+		}
 	}
 	return r
 }

@@ -165,7 +165,7 @@ func (r *Recorder) ended(present []store.Row, now []moment.Session, missing []st
 		}
 		row.Ended, row.State = true, ""
 		row.WaitType, row.WaitEvent, row.WaitStart, row.BlockedBy = "", "", 0, nil
-		row.Stack, row.Method, row.Phrase, row.PhraseKey, row.Function = 0, "", "", "", ""
+		row.Stack, row.Method, row.Phrase, row.PhraseKey, row.Plan, row.Function = 0, "", "", "", "", ""
 		if s != nil {
 			row.State, row.StateStart = s.State, micro(s.StateStart)
 		}

@@ -31,8 +31,10 @@ const (
 type stackTaker struct {
 	take  func(ctx context.Context, pid int, limit time.Duration) (*Stack, error)
 	known map[identity]*knownStack
+	// plans reads plans after the stacks; nil: none.
+	plans *planTaker
 	// busy receives the results of the goroutine; nil: there is none.
-	busy   chan []takenStack
+	busy   chan takenSweep
 	credit time.Duration
 	used   time.Duration // processor time of the worker when the goroutine began
 	last   time.Time
@@ -61,6 +63,12 @@ type takenStack struct {
 	stack     *Stack
 }
 
+// takenSweep has what the goroutine has read for a sweep.
+type takenSweep struct {
+	stacks []takenStack
+	plans  []takenPlan
+}
+
 // add sets the stacks of the rows. It returns a note on missing ones.
 func (t *stackTaker) add(now time.Time, period, delay time.Duration, rows []store.Row, procs map[int32]rules.Proc) ([]store.Stack, string) {
 	t.save(now)
@@ -87,10 +95,14 @@ func (t *stackTaker) add(now time.Time, period, delay time.Duration, rows []stor
 			delete(t.known, id)
 		}
 	}
+	plans := t.plans.wanted(now, rows, procs, t.current)
+	if t.credit < stackCredit/2 { // stacks come first
+		plans = nil
+	}
 	missing := len(wanted)
 	reason := ""
 	switch {
-	case missing == 0:
+	case missing == 0 && (len(plans) == 0 || t.busy != nil || delay > period):
 	case t.busy != nil:
 		reason = "the sweep before still takes stacks"
 	case delay > period:
@@ -101,7 +113,7 @@ func (t *stackTaker) add(now time.Time, period, delay time.Duration, rows []stor
 		reason = "no time was left"
 		slices.SortStableFunc(wanted, func(a, b takenStack) int { return cmp.Compare(t.when(a.id), t.when(b.id)) })
 		limit := min(stackSweep, period/4)
-		t.begin(wanted, limit)
+		t.begin(wanted, plans, limit)
 		missing -= t.collect(now, limit)
 	}
 	note := ""
@@ -123,6 +135,14 @@ func (t *stackTaker) unnamed(id identity, now time.Time) bool {
 	return k != nil && k.stack != nil && k.stack.Unnamed && !now.Before(k.again)
 }
 
+// current returns the stack of a process that has not run since, nil if it is not known.
+func (t *stackTaker) current(id identity, p rules.Proc) *Stack {
+	if t.same(id, p) {
+		return t.known[id].stack
+	}
+	return nil
+}
+
 // when returns the time of the last attempt, so that processes without a stack come first.
 func (t *stackTaker) when(id identity) int64 {
 	if k := t.known[id]; k != nil {
@@ -141,16 +161,16 @@ func (t *stackTaker) save(now time.Time) {
 	t.last = now
 }
 
-// begin takes stacks until the time has passed.
-func (t *stackTaker) begin(wanted []takenStack, limit time.Duration) {
-	done := make(chan []takenStack, 1)
+// begin takes stacks, and then reads plans, until the time has passed.
+func (t *stackTaker) begin(wanted []takenStack, plans []takenPlan, limit time.Duration) {
+	done := make(chan takenSweep, 1)
 	t.busy, t.used = done, processTime()
 	if t.files == nil {
 		t.files = process.NewKeeper(limits.RecorderProcesses)
 	}
 	local := t.local
 	go func() {
-		var taken []takenStack
+		var taken takenSweep
 		_ = host.Catch("stacks", func() error {
 			t.files.Begin(localIDs(wanted, local))
 			ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -160,7 +180,10 @@ func (t *stackTaker) begin(wanted []takenStack, limit time.Duration) {
 					break
 				}
 				w.stack, _ = t.take(ctx, int(w.id.pid), stackLimit)
-				taken = append(taken, w)
+				taken.stacks = append(taken.stacks, w)
+			}
+			if len(plans) > 0 {
+				taken.plans = t.plans.read(ctx, plans, taken.stacks)
 			}
 			return nil
 		})
@@ -197,7 +220,10 @@ func (t *stackTaker) collect(now time.Time, limit time.Duration) (n int) {
 	case taken := <-t.busy:
 		t.busy = nil
 		t.credit -= processTime() - t.used // of the whole worker: it has other work at times
-		for _, s := range taken {
+		if t.plans != nil {
+			t.plans.add(taken.plans)
+		}
+		for _, s := range taken.stacks {
 			k := &knownStack{switches: s.switches, stack: s.stack, at: now, wait: firstWait}
 			if old := t.known[s.id]; old != nil && s.stack != nil && s.stack.Unnamed && !old.again.IsZero() {
 				k.wait = min(2*old.wait, lastWait)
@@ -229,6 +255,7 @@ func (t *stackTaker) fill(now time.Time, rows []store.Row, procs map[int32]rules
 		id := identity{r.PID, r.Start}
 		k := t.known[id]
 		p, ok := procs[r.PID]
+		t.plans.fill(now, r, p)
 		if !ok || k == nil || k.stack == nil || !k.at.Equal(now) && !t.same(id, p) {
 			continue
 		}

@@ -229,7 +229,7 @@ func (c *conversion) add(s *Sweep) error {
 // share keeps one copy of equal strings: a group of rows would take ten times the memory otherwise.
 func (c *conversion) share(r *Row) {
 	for _, p := range []*string{&r.Type, &r.Database, &r.User, &r.App, &r.Client, &r.State, &r.WaitType, &r.WaitEvent,
-		&r.Query, &r.PhraseKey, &r.Phrase, &r.Function, &r.Method} {
+		&r.Query, &r.PhraseKey, &r.Phrase, &r.Plan, &r.Function, &r.Method} {
 		if *p == "" {
 			continue
 		}

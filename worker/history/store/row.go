@@ -30,6 +30,7 @@ type Row struct {
 	Query      string `parquet:"query,dict" json:"text,omitempty"` // as the recorder was told to keep it
 	PhraseKey  string `parquet:"phrase_key,dict" json:"pkey,omitempty"`
 	Phrase     string `parquet:"phrase,dict" json:"phrase,omitempty"`
+	Plan       string `parquet:"plan,dict" json:"plan,omitempty"`       // the running node of the plan, with rounded figures
 	Function   string `parquet:"plpgsql,dict" json:"plpgsql,omitempty"` // function and line of PL/pgSQL
 	Leader     int32  `parquet:"leader_pid,dict" json:"leader,omitempty"`
 	Stack      int64  `parquet:"stack,dict" json:"stack,omitempty"`   // Stack.ID; zero: no stack was taken
@@ -37,6 +38,14 @@ type Row struct {
 	Ended      bool   `parquet:"ended" json:"ended,omitempty"`        // the session ended, or became idle, since the sweep before
 
 	BlockedBy []Blocker `parquet:"blocked_by,list" json:"by,omitempty"`
+}
+
+// Does returns the phrase with what the plan does.
+func (r *Row) Does() string {
+	if r.Phrase == "" || r.Plan == "" {
+		return r.Phrase + r.Plan
+	}
+	return r.Phrase + "; " + r.Plan
 }
 
 // A Blocker is a process that another one waits for.

@@ -8,7 +8,12 @@ import (
 // Phrase says in words what the innermost statement does now: the running node with its progress, and the hash table or
 // the sort that it feeds. It returns "" if the running node is not known, or may be a node below. Proof.Apply must have
 // removed the fields that are not proven.
-func Phrase(levels []*Level) string {
+func Phrase(levels []*Level) string { return phraseOf(levels, false) }
+
+// RoundedPhrase is Phrase with rounded figures, so that a statement has at most some hundred different phrases.
+func RoundedPhrase(levels []*Level) string { return phraseOf(levels, true) }
+
+func phraseOf(levels []*Level, rounded bool) string {
 	if len(levels) == 0 || levels[len(levels)-1].Top == nil {
 		return ""
 	}
@@ -31,7 +36,7 @@ func Phrase(levels []*Level) string {
 			if name := n.onlyTable(); name != "" {
 				text = "builds the hash table of " + name
 			}
-			text += n.batch()
+			text += n.batch(rounded)
 		case "Sort":
 			text = "sorts"
 			if phase, ok := n.figure("Sort Phase").(string); ok {
@@ -43,9 +48,9 @@ func Phrase(levels []*Level) string {
 		if n == running {
 			return text
 		}
-		return text + ": " + running.description()
+		return text + ": " + running.description(rounded)
 	}
-	return "runs " + running.description()
+	return "runs " + running.description(rounded)
 }
 
 // toRunning returns the running node and the nodes above it, from below; nil if there is none.
@@ -82,22 +87,30 @@ func (n *Node) figure(name string) any {
 }
 
 // batch returns the batch of a hash table, if it has several.
-func (n *Node) batch() string {
+func (n *Node) batch(rounded bool) string {
+	const exact = 100
 	batch, known := n.figure("Hash Batch").(int64)
 	batches, both := n.figure("Hash Batches").(int64)
 	if !known || !both || batches < 2 {
 		return ""
 	}
+	if rounded && batches > exact {
+		return fmt.Sprintf(", %s of %s batches", percent(batch, batches), grouped(batches))
+	}
 	return fmt.Sprintf(", batch %s of %s", grouped(batch), grouped(batches))
 }
 
 // description returns the title of a node, with the most telling figure of its progress.
-func (n *Node) description() string {
+func (n *Node) description(rounded bool) string {
 	text := n.Title()
 	block, known := n.figure("Scan Block").(int64)
 	blocks, both := n.figure("Scan Blocks Total").(int64)
 	given, parallel := n.figure("Scan Blocks Given").(int64)
 	switch {
+	case rounded && parallel && both:
+		return text + ", blocks given to all processes: " + percent(given, blocks)
+	case rounded && known && both && !n.parallel():
+		return text + ", " + percent(block, blocks) + " of the blocks"
 	case parallel && both:
 		return text + ", blocks given to all processes: " + part(given, blocks)
 	case known && both && !n.parallel():
@@ -105,14 +118,39 @@ func (n *Node) description() string {
 	}
 	if n.Kind == "HashJoin" {
 		if i := slices.IndexFunc(n.Children, func(c *Node) bool { return c.Kind == "Hash" }); i >= 0 {
-			text += n.Children[i].batch()
+			text += n.Children[i].batch(rounded)
 		}
 	}
 	if groups, ok := n.figure("HashAgg Groups").(int64); ok {
-		text += fmt.Sprintf(", %s groups", grouped(groups))
+		text += count(groups, "groups", rounded)
 	}
 	if rows, ok := n.figure("Rows Processed").(int64); ok {
-		text += fmt.Sprintf(", %s rows processed", grouped(rows))
+		text += count(rows, "rows processed", rounded)
 	}
 	return text
+}
+
+// count returns a number of things. A rounded one is the next smaller power of ten, and left out below 100.
+func count(n int64, of string, rounded bool) string {
+	const least, base = 100, 10
+	if !rounded {
+		return fmt.Sprintf(", %s %s", grouped(n), of)
+	}
+	if n < least {
+		return ""
+	}
+	power := int64(least)
+	for n/power >= base {
+		power *= base
+	}
+	return fmt.Sprintf(", at least %s %s", grouped(power), of)
+}
+
+// percent returns a share in whole percent, rounded down.
+func percent(done, all int64) string {
+	const whole = 100
+	if all <= 0 || done < 0 {
+		return "a part"
+	}
+	return fmt.Sprintf("%d %%", int64(whole*float64(done)/float64(all)))
 }

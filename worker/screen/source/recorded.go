@@ -126,7 +126,7 @@ func momentOf(w *store.SpanSweep) *moment.Moment {
 			PID: int(row.PID), ServerPID: int(row.PID), Started: stamp(row.Start), Type: row.Type, DatabaseOID: row.DatabaseID,
 			UserOID: row.UserID, Database: row.Database, User: row.User, Application: row.App, Client: row.Client,
 			State: row.State, XactStart: stamp(row.XactStart), QueryStart: stamp(row.QueryStart), StateStart: stamp(row.StateStart),
-			QueryID: row.QueryID, Query: row.Query, Leader: int(row.Leader), Phrase: row.Phrase,
+			QueryID: row.QueryID, Query: row.Query, Leader: int(row.Leader), Phrase: row.Does(),
 		}
 		if row.WaitType != "" {
 			s.Wait = &moment.Wait{Type: row.WaitType, Event: row.WaitEvent, Since: stamp(row.WaitStart)}

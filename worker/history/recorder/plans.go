@@ -1,0 +1,162 @@
+package recorder
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/history/rules"
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/limits"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/plan"
+)
+
+// planAge is how long a statement has run before its plan is read. Shorter statements are many, and change while they are read.
+const planAge = 2 * time.Second
+
+// executorRun is on the stack of each process that executes a plan.
+const executorRun = "standard_ExecutorRun"
+
+// ErrUnproven means that the server's build was not compared with EXPLAIN. Its plans are not recorded.
+var ErrUnproven = errors.New("the layout of plans is unproven")
+
+// TakePlan says in words what the innermost plan of a process does, with rounded figures; empty: it is not known. The process is
+// not stopped. Proof returns the proven fields of a build, nil if there are none: the error is then ErrUnproven.
+func TakePlan(
+	ctx context.Context, c *capture.Capturer, server cluster.Cluster, proof func(build string, major int) *plan.Proof, pid int,
+) (string, error) {
+	build, err := c.ServerBuild(server.PostmasterPID)
+	if err != nil {
+		return "", err
+	}
+	if proof(build, server.Version) == nil {
+		return "", ErrUnproven
+	}
+	target, err := server.Contains(pid)
+	if err != nil {
+		return "", err
+	}
+	defer target.Held.Release()
+	plans, err := c.Plans(ctx, target, true)
+	if err != nil {
+		return "", err
+	}
+	proven := proof(plans.Build, plans.Major)
+	if proven == nil {
+		return "", ErrUnproven
+	}
+	proven.Apply(plans.Levels)
+	return short(plan.RoundedPhrase(plans.Levels)), nil
+}
+
+// planTaker reads the plans of statements that have run for some time, in the goroutine of the stacks. If there is no time for all
+// of them, each gets its turn.
+type planTaker struct {
+	take  func(ctx context.Context, pid int) (string, error)
+	known map[identity]*takenPlan
+}
+
+// takenPlan is what the plan of a statement did, and the count of its process's context switches at that time.
+type takenPlan struct {
+	id        identity
+	switches  uint64
+	statement int64 // its start
+	stack     *Stack
+	text      string
+	at        time.Time // of the sweep
+}
+
+// wanted returns the statements whose plans are to be read. A session whose query text is not kept has none: a plan has names of
+// the query. Stacks are those that are still true.
+func (t *planTaker) wanted(now time.Time, rows []store.Row, procs map[int32]rules.Proc, stack func(identity, rules.Proc) *Stack) []takenPlan {
+	if t == nil {
+		return nil
+	}
+	var list []takenPlan
+	present := make(map[identity]bool, len(rows))
+	for i := range rows {
+		r := &rows[i]
+		id := identity{r.PID, r.Start}
+		present[id] = true
+		p, ok := procs[r.PID]
+		old := r.QueryStart > 0 && now.UnixMicro()-r.QueryStart >= planAge.Microseconds()
+		if !ok || r.State != "active" || r.Query == "" || r.Ended || !old || t.same(id, r, p) {
+			continue
+		}
+		list = append(list, takenPlan{id: id, switches: p.Switches, statement: r.QueryStart, stack: stack(id, p), at: now})
+	}
+	for id := range t.known {
+		if !present[id] {
+			delete(t.known, id)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b takenPlan) int { return cmp.Compare(t.when(a.id), t.when(b.id)) })
+	return list
+}
+
+// same reports whether the process has not run since its plan was read.
+func (t *planTaker) same(id identity, r *store.Row, p rules.Proc) bool {
+	k := t.known[id]
+	return k != nil && k.switches == p.Switches && k.statement == r.QueryStart && (p.State == 'S' || p.State == 'D')
+}
+
+func (t *planTaker) when(id identity) int64 {
+	if k := t.known[id]; k != nil {
+		return k.at.UnixNano()
+	}
+	return 0
+}
+
+// read reads plans of processes whose stack executes one, until they have used the worker's processor too long. It returns those
+// that it has tried.
+func (t *planTaker) read(ctx context.Context, list []takenPlan, stacks []takenStack) (tried []takenPlan) {
+	used := processTime()
+	for _, p := range list {
+		if i := slices.IndexFunc(stacks, func(s takenStack) bool { return s.id == p.id }); i >= 0 {
+			p.stack = stacks[i].stack
+		}
+		if p.stack == nil {
+			continue
+		}
+		if executes(p.stack) {
+			if ctx.Err() != nil || processTime()-used > limits.RecordedPlans {
+				break
+			}
+			text, err := t.take(ctx, int(p.id.pid))
+			if errors.Is(err, ErrUnproven) {
+				break
+			}
+			p.text = text
+		}
+		p.stack = nil
+		tried = append(tried, p)
+	}
+	return tried
+}
+
+func executes(s *Stack) bool {
+	return slices.ContainsFunc(s.Frames, func(name string) bool { return strings.HasPrefix(name, executorRun) })
+}
+
+// add keeps the plans that were read.
+func (t *planTaker) add(list []takenPlan) {
+	for i := range list {
+		t.known[list[i].id] = &list[i]
+	}
+}
+
+// fill sets the plan of a row, if it is of this sweep or still true.
+func (t *planTaker) fill(now time.Time, r *store.Row, p rules.Proc) {
+	if t == nil {
+		return
+	}
+	id := identity{r.PID, r.Start}
+	if k := t.known[id]; k != nil && k.statement == r.QueryStart && (k.at.Equal(now) || t.same(id, r, p)) {
+		r.Plan = k.text
+	}
+}
