@@ -40,6 +40,7 @@ type serverProcess struct {
 	exe     string
 	process *levels.Process
 	unknown string // why the version of a PostgreSQL server is unknown
+	late    bool   // the program was not read in time, so nothing else is known
 	module  *symbolize.Module
 	mapping process.Mapping // by which the program was found, to check that it is still mapped
 	bias    uint64          // load bias of the program
@@ -87,7 +88,7 @@ func (c *Capturer) serverProcess(key naming.ProcessKey, same bool) serverProcess
 	space.Files = &symbolize.Deadline{After: c.linesWait} // levels are optional, so the stack does not wait for them
 	defer space.Files.Stop()
 	if known = c.lookAtProgram(key.PID, space, exe); space.Unread != "" {
-		return serverProcess{}
+		return serverProcess{late: true}
 	}
 	c.serverFact.Keep(c.processes, key, known)
 	return known

@@ -159,7 +159,10 @@ type planLook struct {
 func (c *Capturer) planLook(
 	ctx context.Context, target process.Target, nonStop bool, pieces []plan.Piece, generated *naming.JITLocations,
 ) (*planLook, error) {
-	server := c.serverProcess(naming.ProcessKey{PID: target.PID, StartTime: target.StartTime}, false)
+	server, err := c.programOf(ctx, naming.ProcessKey{PID: target.PID, StartTime: target.StartTime})
+	if err != nil {
+		return nil, err
+	}
 	if server.process == nil {
 		// If the process cannot be read, the copy of its stack fails with the reason.
 		if server.unknown != "" {
@@ -189,6 +192,9 @@ func (c *Capturer) planLook(
 	space.Files = &symbolize.Deadline{After: c.linesWait}
 	defer space.Files.Stop()
 	recognised := c.programs.of(server.module, space).server
+	if space.Unread != "" {
+		return nil, unreadProgram(target.PID)
+	}
 	if recognised == nil {
 		return nil, fmt.Errorf("process %d: %w", target.PID, ErrNotPostgres)
 	}
@@ -233,6 +239,32 @@ func (c *Capturer) planLook(
 	return look, nil
 }
 
+// programOf returns the facts about a server process. On a busy host the first read of its program takes some time. It goes on in
+// the background, so programOf looks again.
+func (c *Capturer) programOf(ctx context.Context, key naming.ProcessKey) (serverProcess, error) {
+	const (
+		limit = 5 * time.Second
+		pause = 10 * time.Millisecond
+	)
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		server := c.serverProcess(key, false)
+		if !server.late {
+			return server, nil
+		}
+		select {
+		case <-ctx.Done():
+			return server, unreadProgram(key.PID)
+		case <-time.After(pause):
+		}
+	}
+}
+
+func unreadProgram(pid int) error {
+	return fmt.Errorf("process %d: the server's program was not read in time: %w", pid, context.DeadlineExceeded)
+}
+
 // ServerBuild returns the build-id of the program of a PostgreSQL process, "" if it has none.
 func (c *Capturer) ServerBuild(pid int) (string, error) {
 	stat, err := process.ReadStat(pid)
@@ -240,6 +272,9 @@ func (c *Capturer) ServerBuild(pid int) (string, error) {
 		return "", fmt.Errorf("process %d: %w", pid, process.ErrExited)
 	}
 	server := c.serverProcess(naming.ProcessKey{PID: pid, StartTime: stat.StartTime}, false)
+	if server.late {
+		return "", unreadProgram(pid)
+	}
 	if server.process == nil {
 		return "", fmt.Errorf("process %d: %w", pid, ErrNotPostgres)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -71,6 +72,23 @@ func TestPlans(t *testing.T) {
 		t.Run("speed", func(t *testing.T) { speedOfPlans(t, server, control, c) })
 		t.Run("utility", func(t *testing.T) { utilityProgress(t, server, control) })
 		t.Run("progress", func(t *testing.T) { progressOfPlans(t, server, control, c) })
+	})
+}
+
+// TestPlansAwaitProgram: the first read of the server's program takes longer than the lines of a stack may. That does not mean that
+// the process is no PostgreSQL.
+func TestPlansAwaitProgram(t *testing.T) {
+	pgtest.Each(t, func(t *testing.T, bin string) {
+		server := pgtest.Start(t, bin, pgtest.Options{})
+		session := server.Connect(t, server.User, "postgres")
+		c, err := capture.New(capture.Config{LinesWait: time.Nanosecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := c.Plans(t.Context(), process.Target{PID: int(session.PgConn().PID()), UID: -1}, false)
+		if err != nil || len(p.Levels) != 0 || p.Major == 0 {
+			t.Errorf("%+v, %v", p, err)
+		}
 	})
 }
 
