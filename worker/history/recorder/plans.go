@@ -16,8 +16,9 @@ import (
 	"pg_stat_backtrace/worker/pg/plan"
 )
 
-// planAge is how long a statement has run before its plan is read. Shorter statements are many, and change while they are read.
-const planAge = 2 * time.Second
+// planAge is how long a statement has run before its plan is read. Reading takes some milliseconds of the processor. Shorter
+// statements are many, and change while they are read.
+const planAge = 10 * time.Second
 
 // executorRun is on the stack of each process that executes a plan.
 const executorRun = "standard_ExecutorRun"

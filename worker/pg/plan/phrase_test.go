@@ -46,6 +46,24 @@ func TestPhrase(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
+	for want, top := range map[string]*Node{
+		`runs Seq Scan on "Line item" l, 48 % of the blocks`:                                                 scan(nil),
+		`builds the hash table of "Line item", batch 3 of 16: Seq Scan on "Line item" l, 48 % of the blocks`: above("Hash", true, batches, scan(nil)),
+		"runs Hash Join, 49 % of 4,096 batches": runs(above("HashJoin", true, nil, scan(idle),
+			above("Hash", false, []Figure{{"Hash Batch", int64(2047)}, {"Hash Batches", int64(4096)}}, scan(idle)))),
+		`runs Seq Scan on "Line item" l, blocks given to all processes: 80 %`: scan(func(n *Node) {
+			n.shared = true
+			n.Progress = append(n.Progress, Figure{"Scan Blocks Given", int64(4000)})
+		}),
+		`runs Seq Scan on "Line item" l, at least 1,000,000 rows processed`: scan(func(n *Node) {
+			n.Progress = []Figure{{"Rows Processed", int64(9_999_999)}}
+		}),
+		`runs Seq Scan on "Line item" l`: scan(func(n *Node) { n.Progress = []Figure{{"Rows Processed", int64(99)}} }),
+	} {
+		if got := RoundedPhrase([]*Level{{Top: top}}); got != want {
+			t.Errorf("rounded: %q, want %q", got, want)
+		}
+	}
 	for name, levels := range map[string][]*Level{
 		"no level": nil, "no plan": {{Top: scan(nil)}, {Reason: "none"}}, "no mark": {{Top: scan(idle)}},
 		"a reservation": {{Top: scan(func(n *Node) { n.Below = true })}},
