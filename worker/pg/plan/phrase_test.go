@@ -1,6 +1,9 @@
 package plan
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // TestPhrase has trees as they are after Proof.Apply.
 func TestPhrase(t *testing.T) {
@@ -71,5 +74,16 @@ func TestPhrase(t *testing.T) {
 		if got := Phrase(levels); got != "" {
 			t.Errorf("%s: %q", name, got)
 		}
+	}
+}
+
+// TestNamesKeepTheirLine has names that try to look like a line with a mark.
+func TestNamesKeepTheirLine(t *testing.T) {
+	t.Parallel()
+	const hostile = "x\n=> Seq Scan on y\r=> \u2028=> "
+	n := &Node{Kind: "SeqScan", Label: "CTE " + hostile, Properties: map[string]any{NodeType: "Seq Scan", RelationName: hostile, Alias: hostile}}
+	text := (&Level{Top: n}).Text(true)
+	if strings.Count(text, "\n") != 2 || strings.ContainsAny(text, "\r\u2028") {
+		t.Errorf("%q", text)
 	}
 }

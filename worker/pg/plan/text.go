@@ -29,7 +29,7 @@ func (n *Node) write(b *strings.Builder, indent int, marks bool) {
 		if marks {
 			b.WriteString(markNone)
 		}
-		b.WriteString(pad() + n.Label + "\n")
+		b.WriteString(pad() + oneLine(n.Label) + "\n")
 		indent++
 	}
 	if marks {
@@ -48,7 +48,7 @@ func (n *Node) write(b *strings.Builder, indent int, marks bool) {
 		indent += 2
 	}
 	indent++
-	b.WriteString(n.Title() + n.estimates())
+	b.WriteString(oneLine(n.Title()) + n.estimates())
 	if marks && n.Actual != nil {
 		fmt.Fprintf(b, " (so far rows=%d loops=%d)", n.Actual.Rows, n.Actual.Loops)
 	}
@@ -58,12 +58,22 @@ func (n *Node) write(b *strings.Builder, indent int, marks bool) {
 	b.WriteString("\n")
 	if marks {
 		for _, line := range n.lines() {
-			b.WriteString(markNone + pad() + line + "\n")
+			b.WriteString(markNone + pad() + oneLine(line) + "\n")
 		}
 	}
 	for _, c := range n.Children {
 		c.write(b, indent, marks)
 	}
+}
+
+// oneLine replaces line breaks in a text with names, which could look like another line with a mark.
+func oneLine(text string) string {
+	return strings.Map(func(c rune) rune {
+		if strings.ContainsRune("\n\r\v\f\u0085\u2028\u2029", c) {
+			return '?'
+		}
+		return c
+	}, text)
 }
 
 // estimates returns the estimates that are known, as EXPLAIN prints them.
