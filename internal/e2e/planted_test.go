@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -165,7 +166,7 @@ func outcomes(t *testing.T, s *site, target int) []string {
 		for _, setting := range []string{"notice", "log"} { // with log, another function writes to the log
 			c.run(t, "SET client_min_messages = "+setting)
 			for _, sql := range statements {
-				sql = strings.ReplaceAll(sql, "$1", fmt.Sprint(target))
+				sql = strings.ReplaceAll(sql, "$1", strconv.Itoa(target))
 				_, e := c.try(t.Context(), sql)
 				out = append(out, role+": "+sql+": "+e.state)
 			}

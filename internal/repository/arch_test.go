@@ -44,7 +44,7 @@ func namesIn(options string) (names []string) {
 		if m[3] != "" || m[2] == "" {
 			names = append(names, m[1])
 		}
-		for _, end := range strings.Split(m[2], "|") {
+		for end := range strings.SplitSeq(m[2], "|") {
 			if end != "" {
 				names = append(names, m[1]+end)
 			}

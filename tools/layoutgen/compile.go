@@ -192,7 +192,7 @@ func read(object string, entries []entry) (map[string]int64, error) {
 // public returns the prologue that includes all headers that the version has.
 func public() string {
 	var text strings.Builder
-	for _, header := range strings.Fields(headers) {
+	for header := range strings.FieldsSeq(headers) {
 		fmt.Fprintf(&text, "#if __has_include(%q)\n#include %q\n#endif\n", header, header)
 	}
 	return text.String()

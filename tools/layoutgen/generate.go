@@ -118,12 +118,12 @@ func structures(f func(name, file string, entries []entry)) {
 				continue
 			}
 			var alternatives []string
-			for _, structure := range strings.Split(c, "|") { // the outer structure first
+			for structure := range strings.SplitSeq(c, "|") { // the outer structure first
 				if member.Name == "Size" && member.Tag == "" {
 					alternatives = append(alternatives, "sizeof("+structure+")")
 					continue
 				}
-				for _, m := range strings.Split(member.Tag.Get("c"), "|") {
+				for m := range strings.SplitSeq(member.Tag.Get("c"), "|") {
 					alternatives = append(alternatives, "offsetof("+structure+", "+m+")")
 				}
 			}

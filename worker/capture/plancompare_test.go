@@ -49,7 +49,7 @@ func comparePlans(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *cap
 	if !pgtest.Full() {
 		return
 	}
-	for _, kind := range strings.Fields(`Result ProjectSet ModifyTable Append MergeAppend RecursiveUnion BitmapAnd BitmapOr SeqScan
+	for kind := range strings.FieldsSeq(`Result ProjectSet ModifyTable Append MergeAppend RecursiveUnion BitmapAnd BitmapOr SeqScan
 		SampleScan Gather GatherMerge IndexScan IndexOnlyScan BitmapIndexScan BitmapHeapScan TidScan TidRangeScan SubqueryScan
 		FunctionScan TableFuncScan ValuesScan CteScan NamedTuplestoreScan WorkTableScan NestLoop MergeJoin HashJoin Material
 		Memoize Sort IncrementalSort Group Agg WindowAgg Unique Hash SetOp LockRows Limit`) {

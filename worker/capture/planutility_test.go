@@ -128,7 +128,7 @@ func compareUtility(t *testing.T, server *pgtest.Server, control *pgx.Conn, read
 		}
 		for name := range got {
 			if want[name] == nil {
-				failure += fmt.Sprintf("%s is not in the view\n", name)
+				failure += name + " is not in the view\n"
 			}
 		}
 		if failure == "" {

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -69,7 +70,7 @@ func lacksLocks(m *moment.Moment) bool {
 func nodeName(pid int, xid uint32, gid string) string {
 	switch {
 	case pid != 0:
-		return fmt.Sprint(pid)
+		return strconv.Itoa(pid)
 	case gid != "":
 		return fmt.Sprintf("0 (prepared transaction %q)", gid)
 	}

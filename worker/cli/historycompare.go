@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -121,9 +122,7 @@ func (p *historyPrinter) stacksOfBoth(ctx context.Context, r *store.Reader, c *h
 		if err != nil {
 			return err
 		}
-		for id, frames := range found {
-			p.stacks[id] = frames
-		}
+		maps.Copy(p.stacks, found)
 	}
 	return nil
 }

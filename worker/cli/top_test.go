@@ -59,7 +59,7 @@ func TestTop(t *testing.T) {
 // topData looks at the data of two refreshes.
 func topData(t *testing.T, s *pgtest.Server, pids [2]int) {
 	t.Helper()
-	lines := strings.Split(strings.TrimSpace(top(t, "-D", s.DataDir, "--format", "json", "-n", "2", "--interval", "100ms", "--pid", fmt.Sprint(pids[1]))), "\n")
+	lines := strings.Split(strings.TrimSpace(top(t, "-D", s.DataDir, "--format", "json", "-n", "2", "--interval", "100ms", "--pid", strconv.Itoa(pids[1]))), "\n")
 	if len(lines) != 2 {
 		t.Fatalf("%d lines", len(lines))
 	}
@@ -142,7 +142,7 @@ func topRecorded(t *testing.T, s *pgtest.Server, pids [2]int) {
 		t.Errorf("the directory of the recorder is %q, want %q", got, dir)
 	}
 	text := top(t, "-D", s.DataDir, "--batch", "-n", "1", "--view", "blocking", "--since", "-1h")
-	if !strings.Contains(text, fmt.Sprint(pids[0])) || !strings.Contains(text, "1 process waits for locks") || !strings.Contains(text, "recorded 2") {
+	if !strings.Contains(text, strconv.Itoa(pids[0])) || !strings.Contains(text, "1 process waits for locks") || !strings.Contains(text, "recorded 2") {
 		t.Errorf("an earlier time:\n%s", text)
 	}
 	text = top(t, "-D", s.DataDir, "--record-dir", dir, "--batch", "-n", "1", "--at", "2001-01-01 03:00")

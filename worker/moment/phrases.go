@@ -1,6 +1,7 @@
 package moment
 
 import (
+	"slices"
 	"strings"
 	"sync"
 )
@@ -288,10 +289,8 @@ func (m *matcher) absent(names []int32, depth int) bool {
 		if id == nameless {
 			return false
 		}
-		for _, name := range names {
-			if id == name {
-				return false
-			}
+		if slices.Contains(names, id) {
+			return false
 		}
 	}
 	return true

@@ -101,7 +101,7 @@ func readRecorded(t *testing.T, major int) (out []*sample) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range strings.Fields(string(data)) {
+	for name := range strings.FieldsSeq(string(data)) {
 		locals[name] = true
 	}
 	files, _ := filepath.Glob(filepath.Join(*recordedDir, strconv.Itoa(major), "*.txt"))

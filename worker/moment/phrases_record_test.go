@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sort"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -81,14 +82,14 @@ type serverSet struct {
 
 // fill puts the server's paths into a statement.
 func fill(server *pgtest.Server, sql string) string {
-	return strings.NewReplacer("%SOCKET%", server.SocketDir, "%PORT%", fmt.Sprint(server.Port), "%DATA%", server.DataDir).Replace(sql)
+	return strings.NewReplacer("%SOCKET%", server.SocketDir, "%PORT%", strconv.Itoa(server.Port), "%DATA%", server.DataDir).Replace(sql)
 }
 
 func wanted(name string) bool {
 	if *only == "" {
 		return true
 	}
-	for _, word := range strings.Split(*only, ",") {
+	for word := range strings.SplitSeq(*only, ",") {
 		if strings.Contains(name, word) {
 			return true
 		}
@@ -112,7 +113,7 @@ func recordSet(t *testing.T, binDir string, set serverSet) {
 	if set.standby {
 		other = standbyOf(t, server, binDir, set.options.Conf)
 	}
-	dir := filepath.Join(*recordDir, fmt.Sprint(server.Major))
+	dir := filepath.Join(*recordDir, strconv.Itoa(server.Major))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -142,8 +143,7 @@ func recordOne(t *testing.T, server, other *pgtest.Server, s situation) map[reco
 		r.loop(server, statements...)
 	}
 	if s.act != nil {
-		r.group.Add(1)
-		go func() { defer r.group.Done(); s.act(r) }()
+		r.group.Go(func() { s.act(r) })
 	}
 	stacks := map[recorded]int{}
 	for i := 0; ctx.Err() == nil; i++ {
@@ -189,7 +189,7 @@ func execAll(t *testing.T, server *pgtest.Server, sql string) {
 		t.Fatal(err)
 	}
 	defer conn.Close(ctx)
-	for _, statement := range strings.Split(sql, ";;") {
+	for statement := range strings.SplitSeq(sql, ";;") {
 		if _, err := conn.Exec(ctx, fill(server, statement)).ReadAll(); err != nil {
 			t.Logf("%s: %v", statement, err)
 		}
@@ -198,9 +198,7 @@ func execAll(t *testing.T, server *pgtest.Server, sql string) {
 
 // loop repeats the statements in a session until the situation ends.
 func (r *recording) loop(server *pgtest.Server, statements ...string) {
-	r.group.Add(1)
-	go func() {
-		defer r.group.Done()
+	r.group.Go(func() {
 		conn, err := pgconn.Connect(r.ctx, server.DSN("postgres", "postgres"))
 		if err != nil {
 			return
@@ -223,7 +221,7 @@ func (r *recording) loop(server *pgtest.Server, statements ...string) {
 				}
 			}
 		}
-	}()
+	})
 }
 
 // silent opens a connection that has sent its startup packet and this query, and never reads an answer.
@@ -264,7 +262,7 @@ var titles sync.Map // PID to backend type
 func sessions(server *pgtest.Server) (pids []string) {
 	postmaster := server.PostmasterPID()
 	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", postmaster, postmaster))
-	for _, word := range strings.Fields(string(children)) {
+	for word := range strings.FieldsSeq(string(children)) {
 		var pid int
 		_, _ = fmt.Sscan(word, &pid)
 		switch typeOfTitle(pid) {
@@ -283,7 +281,7 @@ func take(server *pgtest.Server, into map[recorded]int, onlySessions bool) {
 	}
 	command := exec.Command(*program, arguments...)
 	out, _ := command.Output() // processes end meanwhile
-	for _, line := range bytes.Split(out, []byte("\n")) {
+	for line := range bytes.SplitSeq(out, []byte("\n")) {
 		var s jsonStack
 		if json.Unmarshal(line, &s) != nil || len(s.Threads) == 0 {
 			continue
@@ -378,8 +376,8 @@ func standbyOf(t *testing.T, primary *pgtest.Server, binDir string, settings []s
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	conf = append(conf, []byte(fmt.Sprintf("\nprimary_conninfo = 'host=%s port=%d user=postgres application_name=one'\nhot_standby_feedback = off\nmax_standby_streaming_delay = -1\nshared_buffers = '8MB'\n",
-		primary.SocketDir, primary.Port))...)
+	conf = append(conf, fmt.Appendf(nil, "\nprimary_conninfo = 'host=%s port=%d user=postgres application_name=one'\nhot_standby_feedback = off\nmax_standby_streaming_delay = -1\nshared_buffers = '8MB'\n",
+		primary.SocketDir, primary.Port)...)
 	if err := os.WriteFile(filepath.Join(standby.DataDir, "postgresql.conf"), conf, 0o600); err != nil {
 		t.Fatal(err)
 	}

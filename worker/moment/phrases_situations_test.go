@@ -351,14 +351,14 @@ func rowWait(waiters int) func(*recording) {
 	return func(r *recording) {
 		r.loop(r.server, "BEGIN; UPDATE small SET n = 1 WHERE id = 5", "SELECT pg_sleep(0.9)", "ROLLBACK")
 		time.Sleep(200 * time.Millisecond)
-		for i := 0; i < waiters; i++ {
+		for range waiters {
 			r.loop(r.server, "UPDATE small SET n = 1 WHERE id = 5")
 		}
 	}
 }
 
 func manyWaiters(r *recording) {
-	for i := 0; i < 25; i++ {
+	for range 25 {
 		r.loop(r.server, "@SET lock_timeout='30ms'", "UPDATE small SET n = 1 WHERE id IN (5, 6)")
 	}
 }
@@ -431,7 +431,7 @@ func conflict(primary, standby string) func(*recording) {
 	return func(r *recording) {
 		r.loop(r.other, "@BEGIN ISOLATION LEVEL REPEATABLE READ", "@"+standby, "SELECT pg_sleep(0.5)")
 		time.Sleep(500 * time.Millisecond)
-		for _, sql := range strings.Split(primary, "; ") {
+		for sql := range strings.SplitSeq(primary, "; ") {
 			execAll(r.t, r.server, sql)
 		}
 	}
@@ -517,10 +517,8 @@ var startSituations = []situation{
 // connections opens and closes sessions as fast as the server allows.
 func connections(n int) func(*recording) {
 	return func(r *recording) {
-		for i := 0; i < n; i++ {
-			r.group.Add(1)
-			go func() {
-				defer r.group.Done()
+		for range n {
+			r.group.Go(func() {
 				for r.ctx.Err() == nil {
 					conn, err := pgconn.Connect(r.ctx, r.server.DSN("postgres", "postgres"))
 					if err != nil {
@@ -529,7 +527,7 @@ func connections(n int) func(*recording) {
 					_, _ = conn.Exec(r.ctx, "SELECT 1").ReadAll()
 					conn.Close(context.Background())
 				}
-			}()
+			})
 		}
 	}
 }

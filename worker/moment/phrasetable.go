@@ -273,7 +273,7 @@ func parseText(value string) (text, error) {
 func (p *parser) pattern(value string) (*pattern, error) {
 	c := &pattern{entry: p.entry, below: -1}
 	gap := -1
-	for _, word := range strings.Fields(value) {
+	for word := range strings.FieldsSeq(value) {
 		last := len(c.elements) - 1
 		var err error
 		switch {

@@ -1,7 +1,6 @@
 package verb
 
 import (
-	"fmt"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -103,7 +102,7 @@ func readOn(t *testing.T, dir string, since, until time.Time) map[string]bool {
 			}
 			for list := range slices.Chunk(pids, 1000) {
 				if notice := read(at(m[2]), at(m[2]).Add(time.Microsecond), list); strings.Contains(notice, "left out, from") {
-					t.Fatal(fmt.Sprint(len(list)), notice)
+					t.Fatal(strconv.Itoa(len(list)), notice)
 				}
 			}
 		}

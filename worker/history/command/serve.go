@@ -194,7 +194,7 @@ func children() (pids []int) {
 		if err != nil {
 			continue
 		}
-		for _, word := range strings.Fields(string(text)) {
+		for word := range strings.FieldsSeq(string(text)) {
 			if pid, err := strconv.Atoi(word); err == nil {
 				pids = append(pids, pid)
 			}

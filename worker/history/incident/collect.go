@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -56,7 +57,7 @@ func Collect(ctx context.Context, src Source, f rules.Finding, l *rules.Look) *I
 	defer cancel()
 	i := &Incident{
 		Schema: Schema, ID: newID(l.Time, f.Rule), Time: l.Time.UTC().Round(0), Program: src.Program, Reason: f,
-		Server: Server{Version: fmt.Sprint(src.Server.Version), DataDir: src.Server.DataDir, Postmaster: src.Server.PostmasterPID,
+		Server: Server{Version: strconv.Itoa(src.Server.Version), DataDir: src.Server.DataDir, Postmaster: src.Server.PostmasterPID,
 			Clients: l.Clients, Slots: l.Slots},
 	}
 	i.Reason.Since = f.Since.UTC().Round(0)

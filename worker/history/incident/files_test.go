@@ -3,9 +3,9 @@ package incident
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -257,7 +257,7 @@ func TestForest(t *testing.T) {
 	show = func(list []*Node) string {
 		var parts []string
 		for _, n := range list {
-			text := fmt.Sprint(n.PID)
+			text := strconv.Itoa(int(n.PID))
 			if n.Again {
 				text += "*"
 			}

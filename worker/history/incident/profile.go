@@ -3,9 +3,9 @@ package incident
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -221,7 +221,7 @@ func (p *Profile) sample(ctx context.Context, src *Source, first []int32, took t
 				if k := known[s.PID]; k != nil && !k.at.Before(now) {
 					frames = k.frames
 				}
-				g.add(fmt.Sprint(s.PID), s.Type, wait, frames, now.Sub(last))
+				g.add(strconv.Itoa(s.PID), s.Type, wait, frames, now.Sub(last))
 			}
 		}
 		last = now

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -198,7 +199,7 @@ func (w *WAL) text(p func(format string, args ...any)) {
 func (v *pageView) describe(n *Node) string {
 	s := "prepared transaction"
 	if n.PID != 0 {
-		s = fmt.Sprint(n.PID)
+		s = strconv.Itoa(int(n.PID))
 	}
 	if n.Mode != "" {
 		s += fmt.Sprintf(" wants %s on %s", line(n.Mode), line(n.Object))

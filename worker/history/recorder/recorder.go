@@ -14,6 +14,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -354,7 +355,7 @@ func (r *Recorder) describe() (store.Meta, error) {
 	m := store.Meta{SystemID: control.ID(), Timeline: control.Timeline, DataDir: r.o.DataDir}
 	m.Host, _ = os.Hostname()
 	if c, err := r.o.Server(); err == nil {
-		m.ServerVersion = fmt.Sprint(c.Version)
+		m.ServerVersion = strconv.Itoa(c.Version)
 	} else {
 		m.ServerVersion = r.meta.ServerVersion
 	}

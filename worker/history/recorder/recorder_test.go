@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -223,7 +224,7 @@ func TestReportsOncePerChange(t *testing.T) {
 		got != "not a directory, panic, history is recorded" {
 		t.Error(got)
 	}
-	r, err := store.OpenReader(dir, fmt.Sprint(uint64(0x0807060504030201)))
+	r, err := store.OpenReader(dir, strconv.FormatUint(uint64(0x0807060504030201), 10))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func (c *clock) run(long time.Duration) string {
 			found = append(found, fmt.Sprintf("%s at %s", f.Rule, c.at.Sub(begin)))
 		}
 		for _, f := range r.OverBudget {
-			found = append(found, fmt.Sprintf("%s over budget", f.Rule))
+			found = append(found, f.Rule+" over budget")
 		}
 	}
 	return strings.Join(found, ", ")

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"sync/atomic"
@@ -192,9 +193,7 @@ func messageOf(a *Alert) *message {
 		status, until = "resolved", until.UTC()
 	}
 	labels := map[string]string{"alertname": a.Name}
-	for k, v := range a.Labels {
-		labels[k] = v
-	}
+	maps.Copy(labels, a.Labels)
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(a.Name + "\x00" + a.Key))
 	return &message{

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -131,7 +132,7 @@ func readGroups(ctx context.Context, path string, since, until int64, each func(
 	if err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrFile, path, err)
 	}
-	if v, _ := p.Lookup("pg_stat_backtrace.format_version"); v != fmt.Sprint(Version) {
+	if v, _ := p.Lookup("pg_stat_backtrace.format_version"); v != strconv.Itoa(Version) {
 		return fmt.Errorf("%w: %s has format %q, and this program reads format %d", ErrFile, path, v, Version)
 	}
 	for _, g := range p.RowGroups() {

@@ -9,35 +9,35 @@ const Version = 1
 // A Row is what one session did at the time of a sweep. Times are microseconds since 1970 in UTC; zero is unknown. An empty
 // string is unknown too.
 type Row struct {
-	Time       int64  `parquet:"time,timestamp(microsecond),dict" json:"t,omitempty"`
-	PID        int32  `parquet:"pid" json:"pid"`
-	Start      int64  `parquet:"backend_start,timestamp(microsecond),dict" json:"start,omitempty"`
-	Type       string `parquet:"backend_type,dict" json:"type,omitempty"`
-	DatabaseID uint32 `parquet:"database_oid,dict" json:"dbid,omitempty"`
-	Database   string `parquet:"database,dict" json:"db,omitempty"`
-	UserID     uint32 `parquet:"user_oid,dict" json:"uid,omitempty"`
-	User       string `parquet:"user,dict" json:"user,omitempty"`
-	App        string `parquet:"application_name,dict" json:"app,omitempty"`
-	Client     string `parquet:"client,dict" json:"client,omitempty"`
-	State      string `parquet:"state,dict" json:"state,omitempty"`
-	XactStart  int64  `parquet:"xact_start,timestamp(microsecond),dict" json:"xact,omitempty"`
-	QueryStart int64  `parquet:"query_start,timestamp(microsecond),dict" json:"query,omitempty"`
-	StateStart int64  `parquet:"state_start,timestamp(microsecond),dict" json:"since,omitempty"`
-	WaitType   string `parquet:"wait_event_type,dict" json:"wtype,omitempty"`
-	WaitEvent  string `parquet:"wait_event,dict" json:"wait,omitempty"`
-	WaitStart  int64  `parquet:"wait_start,timestamp(microsecond),dict" json:"wstart,omitempty"` // of a heavyweight lock
-	QueryID    int64  `parquet:"query_id,dict" json:"qid,omitempty"`
-	Query      string `parquet:"query,dict" json:"text,omitempty"` // as the recorder was told to keep it
-	PhraseKey  string `parquet:"phrase_key,dict" json:"pkey,omitempty"`
-	Phrase     string `parquet:"phrase,dict" json:"phrase,omitempty"`
-	Plan       string `parquet:"plan,dict" json:"plan,omitempty"`       // the running node of the plan, with rounded figures
-	Function   string `parquet:"plpgsql,dict" json:"plpgsql,omitempty"` // function and line of PL/pgSQL
-	Leader     int32  `parquet:"leader_pid,dict" json:"leader,omitempty"`
-	Stack      int64  `parquet:"stack,dict" json:"stack,omitempty"`   // Stack.ID; zero: no stack was taken
-	Method     string `parquet:"method,dict" json:"method,omitempty"` // how the stack was taken
-	Ended      bool   `parquet:"ended" json:"ended,omitempty"`        // the session ended, or became idle, since the sweep before
+	Time       int64  `json:"t,omitempty"       parquet:"time,timestamp(microsecond),dict"`
+	PID        int32  `json:"pid"               parquet:"pid"`
+	Start      int64  `json:"start,omitempty"   parquet:"backend_start,timestamp(microsecond),dict"`
+	Type       string `json:"type,omitempty"    parquet:"backend_type,dict"`
+	DatabaseID uint32 `json:"dbid,omitempty"    parquet:"database_oid,dict"`
+	Database   string `json:"db,omitempty"      parquet:"database,dict"`
+	UserID     uint32 `json:"uid,omitempty"     parquet:"user_oid,dict"`
+	User       string `json:"user,omitempty"    parquet:"user,dict"`
+	App        string `json:"app,omitempty"     parquet:"application_name,dict"`
+	Client     string `json:"client,omitempty"  parquet:"client,dict"`
+	State      string `json:"state,omitempty"   parquet:"state,dict"`
+	XactStart  int64  `json:"xact,omitempty"    parquet:"xact_start,timestamp(microsecond),dict"`
+	QueryStart int64  `json:"query,omitempty"   parquet:"query_start,timestamp(microsecond),dict"`
+	StateStart int64  `json:"since,omitempty"   parquet:"state_start,timestamp(microsecond),dict"`
+	WaitType   string `json:"wtype,omitempty"   parquet:"wait_event_type,dict"`
+	WaitEvent  string `json:"wait,omitempty"    parquet:"wait_event,dict"`
+	WaitStart  int64  `json:"wstart,omitempty"  parquet:"wait_start,timestamp(microsecond),dict"` // of a heavyweight lock
+	QueryID    int64  `json:"qid,omitempty"     parquet:"query_id,dict"`
+	Query      string `json:"text,omitempty"    parquet:"query,dict"` // as the recorder was told to keep it
+	PhraseKey  string `json:"pkey,omitempty"    parquet:"phrase_key,dict"`
+	Phrase     string `json:"phrase,omitempty"  parquet:"phrase,dict"`
+	Plan       string `json:"plan,omitempty"    parquet:"plan,dict"`    // the running node of the plan, with rounded figures
+	Function   string `json:"plpgsql,omitempty" parquet:"plpgsql,dict"` // function and line of PL/pgSQL
+	Leader     int32  `json:"leader,omitempty"  parquet:"leader_pid,dict"`
+	Stack      int64  `json:"stack,omitempty"   parquet:"stack,dict"`  // Stack.ID; zero: no stack was taken
+	Method     string `json:"method,omitempty"  parquet:"method,dict"` // how the stack was taken
+	Ended      bool   `json:"ended,omitempty"   parquet:"ended"`       // the session ended, or became idle, since the sweep before
 
-	BlockedBy []Blocker `parquet:"blocked_by,list" json:"by,omitempty"`
+	BlockedBy []Blocker `json:"by,omitempty" parquet:"blocked_by,list"`
 }
 
 // Does returns the phrase with what the plan does.
@@ -50,18 +50,18 @@ func (r *Row) Does() string {
 
 // A Blocker is a process that another one waits for.
 type Blocker struct {
-	PID    int32  `parquet:"pid" json:"pid"` // 0: a prepared transaction
-	Lock   string `parquet:"lock,dict" json:"lock,omitempty"`
-	Mode   string `parquet:"mode,dict" json:"mode,omitempty"` // the mode that the waiter wants
-	Object string `parquet:"object,dict" json:"object,omitempty"`
-	Soft   bool   `parquet:"soft" json:"soft,omitempty"` // it waits too, earlier in the queue
+	PID    int32  `json:"pid"              parquet:"pid"` // 0: a prepared transaction
+	Lock   string `json:"lock,omitempty"   parquet:"lock,dict"`
+	Mode   string `json:"mode,omitempty"   parquet:"mode,dict"` // the mode that the waiter wants
+	Object string `json:"object,omitempty" parquet:"object,dict"`
+	Soft   bool   `json:"soft,omitempty"   parquet:"soft"` // it waits too, earlier in the queue
 }
 
 // A Stack is a call stack, named as of the time at which it was first seen.
 type Stack struct {
-	ID     int64    `parquet:"id" json:"id"`                  // a hash of build-ids and offsets
-	Frames []string `parquet:"frames,list" json:"frames"`     // from the innermost outwards
-	Cut    string   `parquet:"cut,dict" json:"cut,omitempty"` // why the stack ends before its outermost frame
+	ID     int64    `json:"id"            parquet:"id"`          // a hash of build-ids and offsets
+	Frames []string `json:"frames"        parquet:"frames,list"` // from the innermost outwards
+	Cut    string   `json:"cut,omitempty" parquet:"cut,dict"`    // why the stack ends before its outermost frame
 }
 
 // A Sum counts the samples of a span that are alike. TopStack is the stack that most of them have.

@@ -205,7 +205,7 @@ func TestOwnFolder(t *testing.T) {
 		{"HOME=/h CACHE_DIRECTORY=/s:/t", 54321, false, "/s/pg_stat_backtrace"},
 	} {
 		getenv := func(name string) string {
-			for _, v := range strings.Fields(c.env) {
+			for v := range strings.FieldsSeq(c.env) {
 				if value, ok := strings.CutPrefix(v, name+"="); ok {
 					return value
 				}

@@ -322,10 +322,10 @@ func untrueNode(got, want *plan.Node) string {
 		return fmt.Sprintf("actual rows %v", *got.Actual)
 	}
 	if got.Running && !want.Running && !(got.Below && want.Active) {
-		return fmt.Sprintf("%s runs", want.Kind)
+		return want.Kind + " runs"
 	}
 	if got.Active && !want.Active {
-		return fmt.Sprintf("%s is active", want.Kind)
+		return want.Kind + " is active"
 	}
 	if len(got.Children) == 0 && len(want.Children) > 0 && strings.HasPrefix(want.Kind, "Custom") {
 		return ""

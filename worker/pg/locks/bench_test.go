@@ -3,6 +3,7 @@ package locks
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 // BenchmarkRead reads sessions that wait behind one advisory lock.
 func BenchmarkRead(b *testing.B) {
 	for _, n := range []int{100, 1000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			s := pgtest.Start(b, pgtest.BinDir(b), pgtest.Options{Conf: []string{
 				fmt.Sprintf("max_connections = %d", n+20), "autovacuum = off", "deadlock_timeout = '1h'", "shared_buffers = 16MB",
 			}})

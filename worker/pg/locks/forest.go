@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -189,7 +190,7 @@ func Text(roots []*Node) string {
 
 func (n *Node) describe() string {
 	var s strings.Builder
-	if s.WriteString(fmt.Sprint(n.PID)); n.PID == 0 {
+	if s.WriteString(strconv.Itoa(n.PID)); n.PID == 0 {
 		s.Reset()
 		fmt.Fprintf(&s, "prepared transaction %d", n.XID)
 		if n.GID != "" {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -301,7 +302,7 @@ func TestDeadlock(t *testing.T) {
 	m := &Moment{Waits: []Wait{wait(4, 1), wait(1, 2), wait(2, 3), wait(3, 1), wait(6, 5), wait(7, 6, 1)}}
 	text := Text(m.Forest())
 	for pid := 1; pid <= 7; pid++ {
-		if !strings.Contains(text, fmt.Sprintf("%d", pid)) {
+		if !strings.Contains(text, strconv.Itoa(pid)) {
 			t.Errorf("process %d is not in the forest", pid)
 		}
 	}

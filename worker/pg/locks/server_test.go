@@ -142,7 +142,7 @@ func TestReplayBlocked(t *testing.T) {
 				t.Fatal(err)
 			}
 			change := primary.Connect(t, "postgres", "postgres")
-			for _, sql := range strings.Split(c.change, ";") {
+			for sql := range strings.SplitSeq(c.change, ";") {
 				if _, err := change.Exec(context.Background(), sql); err != nil {
 					t.Fatal(err)
 				}

@@ -3,6 +3,7 @@ package locks
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -272,7 +273,7 @@ func (t *Tag) String() string {
 
 // String describes the blocker in one line.
 func (b *Blocker) String() string {
-	name := fmt.Sprint(b.PID)
+	name := strconv.Itoa(b.PID)
 	if b.PID == 0 {
 		name = fmt.Sprintf("prepared transaction %d", b.XID)
 		if b.GID != "" {

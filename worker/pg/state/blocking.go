@@ -2,6 +2,7 @@ package state
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 
 	"pg_stat_backtrace/worker/moment"
@@ -108,9 +109,9 @@ func object(t *locks.Tag) string {
 	case "tuple":
 		return fmt.Sprintf("%s (%d,%d)", relation, t.Page, t.Tuple)
 	case "frozenid":
-		return fmt.Sprint(t.Database)
+		return strconv.FormatUint(uint64(t.Database), 10)
 	case "transactionid":
-		return fmt.Sprint(t.XID)
+		return strconv.FormatUint(uint64(t.XID), 10)
 	case "virtualxid":
 		return fmt.Sprintf("%d/%d", t.VirtualProc, t.VirtualXID)
 	case "spectoken":

@@ -25,7 +25,7 @@ func TestTimeline(t *testing.T) {
 		t.Fatal(err)
 	}
 	known := map[string]bool{}
-	for _, name := range strings.Fields("figure figcaption span svg rect title div details summary ul li") {
+	for name := range strings.FieldsSeq("figure figcaption span svg rect title div details summary ul li") {
 		known[name] = true
 	}
 	d := xml.NewDecoder(strings.NewReader(text))

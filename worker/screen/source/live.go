@@ -272,8 +272,8 @@ func (l *Live) add(m *moment.Moment, f *facts, list []Finding, kind Kind, longes
 	l.last = m
 	l.findings = &Findings{Time: m.Time, Findings: list}
 	for _, missing := range m.Missing {
-		if strings.HasPrefix(missing, "locks: ") {
-			l.findings.Unknown = append(l.findings.Unknown, "blocked sessions: "+strings.TrimPrefix(missing, "locks: "))
+		if after, ok := strings.CutPrefix(missing, "locks: "); ok {
+			l.findings.Unknown = append(l.findings.Unknown, "blocked sessions: "+after)
 		}
 	}
 	if l.max == 0 {

@@ -222,12 +222,10 @@ func (p *past) sumKey(s *store.Sum) (sumKey, bool) {
 	if class == "" || s.WaitType == Client && s.WaitEvent == "ClientRead" && s.Type == clientBackend {
 		return sumKey{}, false
 	}
-	k := keyOf(ptrTo(p.row(m)))
+	k := keyOf(new(p.row(m)))
 	k.class = int8(slices.Index(Classes(), class))
 	return k, true
 }
-
-func ptrTo[T any](v T) *T { return &v }
 
 // withoutState reports whether processes of a type have no state in pg_stat_activity.
 func withoutState(kind string) bool {

@@ -331,7 +331,7 @@ func (r *rules) events(f *facts) (list []Finding) {
 	if sync > 0 && (syncAge >= samplesOfSync || many(sync)) {
 		list = append(list, r.event(f, Finding{
 			Key: RuleSyncRep, Rule: RuleSyncRep, Severity: Critical, Sessions: sync,
-			Text:   fmt.Sprintf("%s for a synchronous standby to confirm a commit (IPC:SyncRep)", waitsOf(sync)),
+			Text:   waitsOf(sync) + " for a synchronous standby to confirm a commit (IPC:SyncRep)",
 			Filter: Filter{{ByEvent, "IPC:SyncRep", "IPC:SyncRep"}},
 		}))
 	}

@@ -3,6 +3,7 @@ package view
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -299,11 +300,8 @@ func (c *canvas) axis(y, w int, from time.Time, length time.Duration, kinds []so
 	}
 	note := ""
 	for i, k := range []source.Kind{source.KindSampled, source.KindRecorded, source.KindMinute} {
-		for _, has := range kinds {
-			if has == k {
-				note += []string{" ┄ sampled", " ━ recorded", " ═ minutes"}[i]
-				break
-			}
+		if slices.Contains(kinds, k) {
+			note += []string{" ┄ sampled", " ━ recorded", " ═ minutes"}[i]
 		}
 	}
 	right := axisWidth + w

@@ -12,8 +12,8 @@ import (
 func servers() []Server {
 	critical := &source.Findings{Time: noon, Findings: []source.Finding{{Key: "a", Severity: source.Critical, Text: "PID 1 blocks", Since: noon}}}
 	return []Server{
-		{Name: "/b", Active: ptr(7.0), AgeSeconds: ptr(1.0), Info: &source.Info{Version: 18, Last: ptr(noon)}, Findings: &source.Findings{}},
-		{Name: "/a", Active: ptr(2.0), AgeSeconds: ptr(90.0), Info: &source.Info{Version: 15, Last: ptr(noon)}, Findings: critical},
+		{Name: "/b", Active: new(7.0), AgeSeconds: new(1.0), Info: &source.Info{Version: 18, Last: new(noon)}, Findings: &source.Findings{}},
+		{Name: "/a", Active: new(2.0), AgeSeconds: new(90.0), Info: &source.Info{Version: 15, Last: new(noon)}, Findings: critical},
 		{Name: "/c", Titles: &Titles{Active: 3, Idle: 4}, Error: "not permitted", Remedy: "sudo pg_stat_backtrace top"},
 	}
 }

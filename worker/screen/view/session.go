@@ -69,7 +69,7 @@ func (c *canvas) identity(y int, s *source.Session) int {
 		x = c.Text(x+2, y, c.Width-1, warn, "blockers unknown: "+n.BlockersUnknown)
 	}
 	if len(s.Blocked) > 0 {
-		c.Text(x+2, y, c.Width-1, alarm, fmt.Sprintf("blocks %s directly", plural(float64(len(s.Blocked)), "session")))
+		c.Text(x+2, y, c.Width-1, alarm, "blocks "+plural(float64(len(s.Blocked)), "session")+" directly")
 	}
 	y++
 	lines := 2

@@ -30,8 +30,6 @@ func ago(d time.Duration) *time.Time {
 	return &t
 }
 
-func ptr[T any](v T) *T { return &v }
-
 // line returns an active session.
 func line(pid int, app, state, class, event string) source.SessionLine {
 	s := source.SessionLine{Class: class, Session: moment.Session{
@@ -60,7 +58,7 @@ func incident() *Data {
 	d := &Data{Time: noon, Errors: map[string]string{}, PID: 4712}
 	d.Info = &source.Info{
 		DataDir: "/srv/pg", Version: 15, Port: 5432, Processors: 2, MaxConnections: 100, IntervalSeconds: 1, First: ago(100 * time.Second),
-		Last: ptr(noon), CostPercent: ptr(2.5), Sessions: source.Counts{Active: 3, IdleInTransaction: 1, Idle: 7, Waiting: 2}, Texts: true,
+		Last: new(noon), CostPercent: new(2.5), Sessions: source.Counts{Active: 3, IdleInTransaction: 1, Idle: 7, Waiting: 2}, Texts: true,
 	}
 	d.Load = &source.Load{
 		Span: source.Span{From: noon.Add(-5 * time.Minute), To: noon}, ColumnSeconds: 5, Classes: []string{source.CPU, source.Lock},
@@ -77,9 +75,9 @@ func incident() *Data {
 		d.Load.Columns = append(d.Load.Columns, column)
 	}
 	d.Findings = &source.Findings{Time: noon, Findings: []source.Finding{
-		{Key: "a", Rule: source.RuleBlocks, Severity: source.Critical, PID: 4711, Sessions: 2, Since: *ago(70 * time.Second), Share: ptr(63.0),
+		{Key: "a", Rule: source.RuleBlocks, Severity: source.Critical, PID: 4711, Sessions: 2, Since: *ago(70 * time.Second), Share: new(63.0),
 			Text: "PID 4711 (cron, idle in transaction for 1 min 15 s) blocks 2 sessions", Detail: "last statement: update stock"},
-		{Key: "b", Rule: source.RuleEvent, Severity: source.Warning, Sessions: 4, Since: *ago(20 * time.Second), AtLeast: true, Share: ptr(0.2),
+		{Key: "b", Rule: source.RuleEvent, Severity: source.Warning, Sessions: 4, Since: *ago(20 * time.Second), AtLeast: true, Share: new(0.2),
 			Text: "4 of 7 active sessions wait for IO:DataFileRead", Filter: source.Filter{{By: source.ByEvent, Key: "IO:DataFileRead"}}},
 	}, Unknown: []string{"connections: max_connections was not found"}}
 	d.Sessions = &source.Sessions{Time: noon, Sessions: []source.SessionLine{blocked, second, cpu, root}, More: 3}
@@ -115,7 +113,7 @@ func incident() *Data {
 	d.Plan = &source.Plan{Time: noon, Engine: "blocked", Whole: true, Phrase: "runs Update on stock, 0 rows processed", Levels: []source.PlanLevel{
 		{Statement: "update stock", Text: "=> Update on stock  (cost=0.00..25.88 rows=0 width=0)\n     ->  Seq Scan on stock\n"},
 	}}
-	d.Memory = &source.Memory{Time: noon, TotalBytes: 1 << 20, FreeBytes: 100 << 10, ResidentBytes: ptr(int64(20 << 20)),
+	d.Memory = &source.Memory{Time: noon, TotalBytes: 1 << 20, FreeBytes: 100 << 10, ResidentBytes: new(int64(20 << 20)),
 		Contexts: []source.MemorySum{{Name: "CacheMemoryContext", Contexts: 1, TotalBytes: 512 << 10}, {Name: "index info", Contexts: 89, TotalBytes: 160 << 10}}}
 	return d
 }

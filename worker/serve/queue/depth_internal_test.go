@@ -2,6 +2,7 @@ package queue
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -78,7 +79,7 @@ func TestDepths(t *testing.T) {
 func TestDepthsOfManyDatabases(t *testing.T) {
 	d := &Depths{}
 	for i := range 60 {
-		d.set(fmt.Sprint(i), depth{queued: 1})
+		d.set(strconv.Itoa(i), depth{queued: 1})
 	}
 	d.databases["1"].measured = time.Now().Add(-2 * validFor)
 	if waiting, _, _, ok := d.Sum(); !ok || waiting != 60 || d.Lost() != 0 {
