@@ -242,7 +242,7 @@ func (v *watcher) post(j *incidentJob, a rules.Alert) bool {
 	if hook.URL == "" {
 		return false
 	}
-	if !v.hook.Send(rules.WebhookTarget{URL: hook.URL, Timeout: hook.Timeout}, a) {
+	if !v.hook.Send(rules.WebhookTarget(hook), a) {
 		v.worker.log.Warn().Str("rule", j.finding.Rule).Msg("alert was not sent: too many wait")
 		return false
 	}

@@ -41,7 +41,7 @@ func TestLendAgain(t *testing.T) {
 		s.Exec(t, "CREATE DATABASE d OWNER r")
 		s.Connect(t, "r", "d")
 	})
-	lend("like new", true, func(t *testing.T, s *pgtest.Server) { s.Restart("fast") })
+	lend("like new", true, func(_ *testing.T, s *pgtest.Server) { s.Restart("fast") })
 	lend("after a restart", false, func(t *testing.T, s *pgtest.Server) {
 		if err := os.WriteFile(filepath.Join(s.DataDir, "left"), nil, 0o600); err != nil {
 			t.Fatal(err)

@@ -61,7 +61,7 @@ func (r *report) load(ctx context.Context, o options, p programs, s *server) err
 		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	tools := loadTools(ctx, o, p)
+	tools := loadTools(o, p)
 	for _, t := range tools {
 		r.Load = append(r.Load, &t.loadFigure)
 	}

@@ -15,7 +15,7 @@ type loadTool struct {
 	start   starting
 }
 
-func loadTools(ctx context.Context, o options, p programs) []*loadTool {
+func loadTools(o options, p programs) []*loadTool {
 	tools := []*loadTool{
 		{loadFigure: loadFigure{Tool: loadNothing}, inRound: 2, start: startNothing},
 		{loadFigure: loadFigure{Tool: ours}, inRound: 1, start: startOurs(o, "capture", "--stop", "--stats", "--repeat", "1000000",

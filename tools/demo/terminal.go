@@ -163,7 +163,7 @@ func (x *screen) attributes(codes []string) {
 		case 49:
 			x.now.bg = ""
 		case 38, 48:
-			color := ""
+			var color string
 			if number(i+1) == 2 {
 				color = fmt.Sprintf("#%02x%02x%02x", number(i+2)&255, number(i+3)&255, number(i+4)&255)
 				i += 4

@@ -148,8 +148,8 @@ func (m *Image) File() *io.SectionReader {
 	if m.memory || m.src.size == 0 {
 		return nil
 	}
-	return io.NewSectionReader(m.src.r, 0, int64(m.src.size))
+	return io.NewSectionReader(m.src.r, 0, m.src.size)
 }
 
 // Size returns the size of the image's file in bytes, or 0 if it is unknown.
-func (m *Image) Size() int64 { return int64(m.src.size) }
+func (m *Image) Size() int64 { return m.src.size }

@@ -131,7 +131,7 @@ func (o *JITObject) Holds(addr uint64) bool {
 	return slices.ContainsFunc(o.Code, func(s JITSpan) bool { return s.holds(addr) })
 }
 
-// JITFunction returns the function whose symbol covers an address. If one function lies in another, it returns the
+// Function returns the function whose symbol covers an address. If one function lies in another, it returns the
 // innermost.
 func (o *JITObject) Function(addr uint64) (JITFunction, bool) {
 	const maxOverlap = 8

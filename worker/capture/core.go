@@ -42,7 +42,7 @@ type CoreOptions struct {
 	Stdin *os.File
 }
 
-// A Trace is the result of reading a core file.
+// A CoreTrace is the result of reading a core file.
 type CoreTrace struct {
 	Trace *backtrace.Trace
 	// Name is the program's name as the core has it, and Arch its architecture. Signal is the signal that ended the

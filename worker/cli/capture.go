@@ -95,7 +95,7 @@ func newCapture() *cobra.Command {
   pg_stat_backtrace capture --goroutines 4711
   pg_stat_backtrace capture --repeat 1000 --stats 4711
   pg_stat_backtrace capture --core core.4711 --sysroot /srv/images/arm64`,
-		Args: usageArgs(func(cmd *cobra.Command, args []string) error {
+		Args: usageArgs(func(_ *cobra.Command, args []string) error {
 			switch {
 			case f.core.file != "":
 				return nil

@@ -283,8 +283,8 @@ func (f *incidentFlags) list(out io.Writer) error {
 	return w.Flush()
 }
 
-// write calls f with the output. Only its owner can read a new file.
-func (f *incidentFlags) write(stdout io.Writer, print func(io.Writer) error) error {
+// write calls produce with the output. Only its owner can read a new file.
+func (f *incidentFlags) write(stdout io.Writer, produce func(io.Writer) error) error {
 	const others = 0o077
 	defer unix.Umask(unix.Umask(others))
 	out, err := createOutput(f.output, stdout)
@@ -292,7 +292,7 @@ func (f *incidentFlags) write(stdout io.Writer, print func(io.Writer) error) err
 		return err
 	}
 	defer out.discard()
-	if err := print(out); err != nil {
+	if err := produce(out); err != nil {
 		return err
 	}
 	return out.commit()

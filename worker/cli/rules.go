@@ -39,7 +39,7 @@ func newRules() *cobra.Command {
 		Example: `  pg_stat_backtrace rules list
   pg_stat_backtrace rules check /etc/pg_stat_backtrace/rules.yaml`,
 		Args: usageArgs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return usage(errors.New("give a command: list or check")) },
+		RunE: func(*cobra.Command, []string) error { return usage(errors.New("give a command: list or check")) },
 	}
 	var file, format string
 	list := &cobra.Command{

@@ -98,7 +98,7 @@ func newWaits() *cobra.Command {
 	fs.BoolVar(&f.idle, "idle", false, "count idle waits (Activity, ClientRead) in the shares of the text")
 	fs.StringSliceVar(&f.types, "type", nil, "print only waits of this `TYPE`, such as IO")
 	fs.StringSliceVar(&f.events, "event", nil, "print only waits for this `EVENT`, such as WALSync")
-	f.waitsFilter.add(cmd)
+	f.add(cmd)
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text or json; with --stacks "+
 		strings.Join(profilefmt.Formats(), ", "))
 	_ = cmd.MarkFlagDirname("pgdata")
@@ -128,7 +128,7 @@ func (f *waitsFlags) check(args []string) ([]int, error) {
 		return nil, fmt.Errorf("--format must be text or json, not %q", f.format)
 	case (f.idle || f.types != nil || f.events != nil) && (f.stacks != "" || f.trace > 0):
 		return nil, errors.New("--idle, --type and --event go together neither with --stacks nor with --trace")
-	case f.waitsFilter.set() && (f.stacks != "" || f.trace > 0):
+	case f.set() && (f.stacks != "" || f.trace > 0):
 		return nil, errors.New("--user, --database and --query-id go together neither with --stacks nor with --trace")
 	case f.duration <= 0:
 		return nil, fmt.Errorf("--duration must be more than 0, not %s", f.duration)
@@ -233,7 +233,7 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	if len(f.queryIDs) > 0 && !info.Queries {
 		return fmt.Errorf("the method %s attributes no waits to queries: --query-id needs exact or blocked", info.Method)
 	}
-	if f.waitsFilter.set() {
+	if f.set() {
 		f.log = openLog(server)
 	}
 	if f.log == nil && f.bySession() {

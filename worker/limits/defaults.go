@@ -87,7 +87,7 @@ const (
 	QueueMaxBatch = 10_000             // processes that one call of pg_request_backtrace names
 	QueueWaiting  = 1000               // requests of a role that wait
 
-	// Sessions of the worker in the server, if option --sessions does not set the number: a tenth of the connection
+	// SessionShare limits the worker's sessions, if option --sessions does not set the number: to a tenth of the connection
 	// slots, but at least the main session and one for queues.
 	SessionShare = 10
 	MinSessions  = 2

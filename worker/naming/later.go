@@ -111,7 +111,7 @@ func (s *LaterStore) Of(pid int, startTime uint64) *Later {
 // errCode means that code is outside of what was read.
 var errCode = errors.New("code that was not read")
 
-// JITCode implements unwind.ImageCode.
+// Code implements unwind.ImageCode.
 func (i *laterImage) Code(addr, n uint64) ([]byte, error) {
 	if off := addr - i.start; off < uint64(len(i.code)) && n <= uint64(len(i.code))-off {
 		return i.code[off : off+n : off+n], nil

@@ -277,7 +277,7 @@ func (t *programs) SetCode(ranges []Range, pages uint64) error {
 	return nil
 }
 
-// copiedStack returns the next stack; false at the deadline or after Close. Its data is valid until the next call.
+// Stack returns the next stack; false at the deadline or after Close. Its data is valid until the next call.
 func (t *programs) Stack(deadline time.Time) (copiedStack, bool) {
 	t.ring.SetDeadline(deadline)
 	if t.ring.ReadInto(&t.record) != nil {

@@ -45,12 +45,12 @@ type tableKey struct {
 }
 
 // Figures reads the figures of all probes and processes.
-func (p *Programs) Figures() (map[tableKey]Figures, error) {
+func (p *Programs) Figures() (map[tableKey]Figures, error) { //nolint:revive // for this package
 	return readTable[Figures](p.collection.Maps["processes"])
 }
 
 // Others reads how many hits processes have had that are not the postmaster's.
-func (p *Programs) Others() (map[tableKey]uint64, error) {
+func (p *Programs) Others() (map[tableKey]uint64, error) { //nolint:revive // for this package
 	return readTable[uint64](p.collection.Maps["others"])
 }
 

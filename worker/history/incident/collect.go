@@ -256,8 +256,8 @@ func (b *spans) add(r *store.Row) error {
 	if !r.Ended {
 		b.sweep[cmp.Or(r.WaitType, "running")]++
 	}
-	print := fmt.Sprint(r.Start, r.Ended, r.State, r.WaitType, r.WaitEvent, r.WaitStart, r.XactStart, r.QueryStart, r.Does(), r.BlockedBy)
-	if s := b.open[int64(r.PID)]; s != nil && b.prints[s] == print && at.Sub(s.To) <= pauseOfSpan {
+	content := fmt.Sprint(r.Start, r.Ended, r.State, r.WaitType, r.WaitEvent, r.WaitStart, r.XactStart, r.QueryStart, r.Does(), r.BlockedBy)
+	if s := b.open[int64(r.PID)]; s != nil && b.prints[s] == content && at.Sub(s.To) <= pauseOfSpan {
 		s.To = at
 		s.Sweeps++
 		return nil
@@ -267,7 +267,7 @@ func (b *spans) add(r *store.Row) error {
 		return nil
 	}
 	s := &Span{From: at, To: at, Sweeps: 1, Session: sessionOf(r)}
-	b.open[int64(r.PID)], b.prints[s] = s, print
+	b.open[int64(r.PID)], b.prints[s] = s, content
 	b.all = append(b.all, s)
 	return nil
 }

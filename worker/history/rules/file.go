@@ -184,7 +184,7 @@ func (c *Config) rule(name string, k, v *yaml.Node) error {
 			r.Above = int(above)
 			return err
 		case key == "after" && name != Connections:
-			return duration(v, key, minAfter, maxAfter, &r.After)
+			return duration(v, key, maxAfter, &r.After)
 		}
 		want := "after"
 		if name == Connections {
@@ -197,7 +197,7 @@ func (c *Config) rule(name string, k, v *yaml.Node) error {
 func (c *Config) incidents(key string, k, v *yaml.Node) error {
 	switch key {
 	case "cooldown":
-		return duration(v, key, minAfter, maxAfter, &c.Cooldown)
+		return duration(v, key, maxAfter, &c.Cooldown)
 	case "per_hour":
 		n, err := number(v, key, 1, maxBudget)
 		c.Budget = int(n)
@@ -221,7 +221,7 @@ func (c *Config) webhook(n *yaml.Node) error {
 			c.Webhook.URL = v.Value
 			return address(v)
 		case "timeout":
-			return duration(v, key, minAfter, maxTimeout, &c.Webhook.Timeout)
+			return duration(v, key, maxTimeout, &c.Webhook.Timeout)
 		}
 		return at(k, "unknown name %q; known are url and timeout", key)
 	})
@@ -243,13 +243,14 @@ func address(v *yaml.Node) error {
 	return nil
 }
 
-func duration(v *yaml.Node, key string, least, most time.Duration, into *time.Duration) error {
+// duration reads a time of at least minAfter.
+func duration(v *yaml.Node, key string, most time.Duration, into *time.Duration) error {
 	d, err := time.ParseDuration(v.Value)
 	switch {
 	case v.Kind != yaml.ScalarNode || err != nil:
 		return at(v, "%s must be a time such as 10s, not %s", key, valueOf(v))
-	case d < least || d > most:
-		return at(v, "%s must be from %s to %s, not %s", key, least, most, d)
+	case d < minAfter || d > most:
+		return at(v, "%s must be from %s to %s, not %s", key, minAfter, most, d)
 	}
 	*into = d
 	return nil

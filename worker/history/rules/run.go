@@ -70,21 +70,21 @@ func (c *Config) words(n *yaml.Node) error {
 // CheckProgram returns an error if another user than root and this process's user can change a program, or if this process
 // cannot execute it. It also checks the directories on the path, and what a link leads to.
 func CheckProgram(path string) error {
-	real, err := filepath.EvalSymlinks(path)
+	resolved, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return fmt.Errorf("command: %w", reason(path, err))
 	}
-	st, err := safe(real, false)
+	st, err := safe(resolved, false)
 	if err != nil {
 		return fmt.Errorf("command: %w", err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return fmt.Errorf("command: %s is not a regular file", real)
+		return fmt.Errorf("command: %s is not a regular file", resolved)
 	}
-	if err := unix.Faccessat(unix.AT_FDCWD, real, unix.X_OK, unix.AT_EACCESS); err != nil {
-		return fmt.Errorf("command: %s cannot be executed: %w", real, err)
+	if err := unix.Faccessat(unix.AT_FDCWD, resolved, unix.X_OK, unix.AT_EACCESS); err != nil {
+		return fmt.Errorf("command: %s cannot be executed: %w", resolved, err)
 	}
-	for _, p := range []string{path, real} {
+	for _, p := range []string{path, resolved} {
 		for dir := filepath.Dir(p); ; dir = filepath.Dir(dir) {
 			if _, err := safe(dir, true); err != nil {
 				return fmt.Errorf("command: %w", err)

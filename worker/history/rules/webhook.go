@@ -154,12 +154,12 @@ func (s *WebhookSender) post(ctx context.Context, t WebhookTarget, body []byte) 
 	defer answer.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, maxAnswer))
 	const good, server = 2, 5
-	switch class := answer.StatusCode / 100; {
-	case class == good:
+	class := answer.StatusCode / 100
+	if class == good {
 		return false, nil
-	default:
-		return class == server || answer.StatusCode == http.StatusTooManyRequests, fmt.Errorf("webhook: the receiver answered %s", http.StatusText(answer.StatusCode))
 	}
+	return class == server || answer.StatusCode == http.StatusTooManyRequests,
+		fmt.Errorf("webhook: the receiver answered %s", http.StatusText(answer.StatusCode))
 }
 
 // message is the body of a request, as Alertmanager's documentation of webhook_config describes it.

@@ -136,7 +136,8 @@ func (l *lexer) next() (kind, string) {
 	case c == '\'':
 		return l.literal(false)
 	case c == '"':
-		return l.name(), l.in[begin:l.at]
+		l.name()
+		return quoted, l.in[begin:l.at]
 	case c == '$':
 		return l.dollar()
 	case isDigit(c), c == '.' && isDigit(l.peek(1)):
@@ -246,18 +247,17 @@ func (l *lexer) goOn(escapes bool) (kind, string) {
 }
 
 // name reads a name in double quotes.
-func (l *lexer) name() kind {
+func (l *lexer) name() {
 	for l.at++; l.at < len(l.in); l.at++ {
 		if l.in[l.at] != '"' {
 			continue
 		}
 		if l.peek(1) != '"' {
 			l.at++
-			return quoted
+			return
 		}
 		l.at++
 	}
-	return quoted
 }
 
 // dollar reads a parameter, $1, or a literal between dollar signs.

@@ -177,27 +177,27 @@ func (p *place) readable(flags int, accept func(*unix.Stat_t) error) (*os.File, 
 		return nil, err
 	}
 	defer func() { _ = found.Close() }()
-	fail := func(err error) (*os.File, error) { return nil, &os.PathError{Op: "open", Path: p.path, Err: err} }
+	fail := func(err error) error { return &os.PathError{Op: "open", Path: p.path, Err: err} }
 	var st unix.Stat_t
 	if err := unix.Fstat(int(found.Fd()), &st); err != nil {
-		return fail(err)
+		return nil, fail(err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return fail(fmt.Errorf("%s, %w", kind(st.Mode), ErrNotRegular))
+		return nil, fail(fmt.Errorf("%s, %w", kind(st.Mode), ErrNotRegular))
 	}
 	if p.base != unix.AT_FDCWD || p.user.isOther() {
 		if err := notOfKernel(found); err != nil {
-			return fail(err)
+			return nil, fail(err)
 		}
 	}
 	if accept != nil {
 		if err := accept(&st); err != nil {
-			return fail(err)
+			return nil, fail(err)
 		}
 	}
 	fd, err := retry(func() (int, error) { return unix.Open(descriptorPath(found), readFlags, 0) })
 	if err != nil {
-		return fail(err)
+		return nil, fail(err)
 	}
 	return os.NewFile(uintptr(fd), p.path), nil
 }

@@ -263,7 +263,7 @@ func (c *collector) living() ([]int, error) {
 }
 
 // chosen returns the processes of the options as the programs in the kernel take them.
-func (o *Options) chosen() map[int]uint64 {
+func (o Options) chosen() map[int]uint64 {
 	if o.Processes == nil {
 		return nil
 	}

@@ -135,7 +135,7 @@ func TestShiftedLayouts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	statements := m.statements(t, server, calibrator)
+	statements := m.statements(t, calibrator)
 	if len(m.made) != len(m.truths) {
 		t.Fatalf("%d moments, %d truths", len(m.made), len(m.truths))
 	}
@@ -218,7 +218,7 @@ func (m *moments) calibrate() (*plan.Proof, error) {
 }
 
 // statements records statements that the calibration does not have.
-func (m *moments) statements(t *testing.T, server *pgtest.Server, calibrator *Calibrator) []*recorded {
+func (m *moments) statements(t *testing.T, calibrator *Calibrator) []*recorded {
 	t.Helper()
 	kept := m.made
 	m.made = nil
@@ -321,7 +321,7 @@ func untrueNode(got, want *plan.Node) string {
 	if got.Actual != nil && (want.Actual == nil || *got.Actual != *want.Actual) {
 		return fmt.Sprintf("actual rows %v", *got.Actual)
 	}
-	if got.Running && !want.Running && !(got.Below && want.Active) {
+	if got.Running && !want.Running && (!got.Below || !want.Active) {
 		return want.Kind + " runs"
 	}
 	if got.Active && !want.Active {

@@ -151,11 +151,11 @@ func TestOtherStarts(t *testing.T) {
 	dir := t.TempDir()
 	exe := build(t, filepath.Join(dir, "server"))
 	linker := interpreter(t, exe)
-	real, err := filepath.EvalSymlinks(linker)
+	resolved, err := filepath.EvalSymlinks(linker)
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(real)
+	text, err := os.ReadFile(resolved)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,7 +80,7 @@ func TestChildWithOtherRights(t *testing.T) {
 		}
 		return found
 	}
-	pids := map[string]int{}
+	var pids map[string]int
 	for until := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		pids = titles()
 		if pids["./postgres 1000"] != 0 && pids["./postgres 1001"] != 0 && pids["./postgres 1002"] != 0 &&

@@ -65,16 +65,18 @@ WHERE d.datname = pg_catalog.current_database() AND r.rolname = session_user`
 
 // ReadSlots reads the figures of the connection slots.
 func ReadSlots(ctx context.Context, conn *pgx.Conn) (s Slots, err error) {
-	if err := s.scan(conn.QueryRow(ctx, slotsSQL)); err != nil {
+	if err := scanSlots(conn.QueryRow(ctx, slotsSQL), &s); err != nil {
 		return s, fmt.Errorf("asking for the connection slots: %w", err)
 	}
 	return s, nil
 }
 
 // QueueSlots adds the statement of ReadSlots to a batch. The result is valid after the batch.
-func QueueSlots(batch *pgx.Batch, s *Slots) { batch.Queue(slotsSQL).QueryRow(s.scan) }
+func QueueSlots(batch *pgx.Batch, s *Slots) {
+	batch.Queue(slotsSQL).QueryRow(func(row pgx.Row) error { return scanSlots(row, s) })
+}
 
-func (s *Slots) scan(row pgx.Row) error {
+func scanSlots(row pgx.Row, s *Slots) error {
 	return row.Scan(&s.Max, &s.Reserved, &s.Used, &s.Database.Limit, &s.Database.Used, &s.Role.Limit, &s.Role.Used)
 }
 

@@ -64,7 +64,7 @@ func TestSampled(t *testing.T) {
 		}, nil, []string{inner, outer}, ""},
 		{"the list leaves the copy", functions, func(in *Input) { in.Frames = in.Frames[:4] }, nil, cut},
 		{"the list is not copied", functions, func(in *Input) {
-			in.Frozen = func(addr uint64, p []byte) int { return 0 }
+			in.Frozen = func(uint64, []byte) int { return 0 }
 		}, nil, Moved},
 		{"the argument lies in another frame", func(f *fake) {
 			functions(f)

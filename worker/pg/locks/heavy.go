@@ -152,7 +152,7 @@ func (r *Reader) readLock(addr uint64, waiters []*proc, ahead map[uint64][]byte)
 			return c, err
 		}
 		ahead, known = nil, nil
-		if n >= tries && !(errors.Is(err, errRefused) && r.pause()) {
+		if n >= tries && (!errors.Is(err, errRefused) || !r.pause()) {
 			break
 		}
 	}

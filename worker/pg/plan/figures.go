@@ -34,7 +34,7 @@ func Pieces(stack *Stack, levels []*Level, memory Memory) []Piece {
 
 // merged joins pieces that overlap or are close to each other, as long as they are on the same page.
 func merged(pieces []Piece) []Piece {
-	const close = 64
+	const near = 64
 	slices.SortFunc(pieces, func(a, b Piece) int {
 		if a.Address < b.Address {
 			return -1
@@ -49,7 +49,7 @@ func merged(pieces []Piece) []Piece {
 		if len(out) > 0 {
 			last := &out[len(out)-1]
 			end, wanted := last.Address+uint64(last.Length), p.Address+uint64(p.Length) //nolint:gosec // small
-			if p.Address <= end || p.Address-end <= close && last.Address/pageSize == (wanted-1)/pageSize {
+			if p.Address <= end || p.Address-end <= near && last.Address/pageSize == (wanted-1)/pageSize {
 				last.Length = int(max(end, wanted) - last.Address) //nolint:gosec // small
 				continue
 			}
@@ -328,11 +328,12 @@ func (f *figures) tidRange(start, block uint32) []Figure {
 func (f *figures) bitmapHeap(_ *Level, _, n *Node) []Figure {
 	s := &f.BitmapHeapScanState
 	var exact, lossy int64
-	if s.ExactPages.Known() {
+	switch {
+	case s.ExactPages.Known():
 		exact, lossy = f.long(n.addr, s.ExactPages), f.long(n.addr, s.LossyPages)
-	} else if s.Stats.Known() {
+	case s.Stats.Known():
 		exact, lossy = f.long(n.addr, s.Stats), f.long(n.addr+wordSize, s.Stats)
-	} else {
+	default:
 		return nil
 	}
 	f.must(exact >= 0 && lossy >= 0)
@@ -435,8 +436,8 @@ func (f *figures) sort(_ *Level, _, n *Node) []Figure {
 		phase = "sorted on disk"
 	}
 	out := []Figure{{Name: "Sort Phase", Value: phase}}
-	switch {
-	case status == sortInitial, status == sortBounded, status == sortedInMemory:
+	switch status {
+	case sortInitial, sortBounded, sortedInMemory:
 		f.must(f.word(at, t.Tapeset) == 0)
 		return append(out, Figure{Name: "Sort Rows", Value: rows}, Figure{Name: "Sort Memory", Value: kilobytes(allowed - free)})
 	}
@@ -455,7 +456,7 @@ func (f *figures) sort(_ *Level, _, n *Node) []Figure {
 func (f *figures) agg(_ *Level, _, n *Node) []Figure {
 	const hashed = 2
 	a := &f.AggState
-	if f.reader.unsigned(n.plan, f.Agg.Aggstrategy) != hashed && f.half(n.addr, a.Aggstrategy) != hashed {
+	if f.unsigned(n.plan, f.Agg.Aggstrategy) != hashed && f.half(n.addr, a.Aggstrategy) != hashed {
 		return nil
 	}
 	f.must(f.half(n.addr, a.Aggstrategy) == hashed && f.number(n.addr, a.NumHashes) == 1)
@@ -493,8 +494,8 @@ func (f *figures) gather(_ *Level, _, n *Node) []Figure {
 	return []Figure{{Name: "Workers Planned", Value: most}, {Name: "Workers Launched", Value: count}}
 }
 
-// modify reads the rows that a statement has changed, and the table of the last one if it has several.
-func (f *figures) modify(l *Level, parent, n *Node) []Figure {
+// modify reads the rows that a statement has changed.
+func (f *figures) modify(l *Level, parent, _ *Node) []Figure {
 	if parent != nil {
 		return nil // a WITH: the statement does not count its rows
 	}

@@ -202,7 +202,7 @@ func (r *reader) describe(l *Level, n *Node) error {
 
 // describeTable adds the table of a node.
 func (r *reader) describeTable(l *Level, n *Node) error {
-	at := 0
+	var at int
 	switch {
 	case scans(n.Kind):
 		at = r.number(n.plan, r.Scan.Scanrelid)

@@ -174,7 +174,8 @@ func field(data []byte) (tag uint64, content []byte, n int) {
 	if n <= 0 {
 		return 0, nil, 0
 	}
-	size, more := uint64(0), 0
+	var size uint64
+	var more int
 	switch tag & 7 {
 	case 0, 2:
 		if size, more = binary.Uvarint(data[n:]); more <= 0 {

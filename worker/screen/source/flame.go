@@ -206,7 +206,7 @@ func (k *stackLog) keep(drop int) {
 // weight is the time that stacks stand for, in session seconds.
 type weight struct{ on, off float64 }
 
-func (w weight) sum() float64 { return w.on + w.off }
+func (w *weight) sum() float64 { return w.on + w.off }
 
 // flame is Flamer.Flame.
 func (p *past) flame(q Query, side Side) *Flame {

@@ -399,7 +399,7 @@ func (s *State) find(d *Data, step int) {
 
 // findLine returns the next line of the panel that has the text, or -1.
 func (s *State) findLine(d *Data, step int) int {
-	lines := panelLines(s.Panel, d, s.PID)
+	lines := panelLines(s.Panel, d)
 	for k := 1; k <= len(lines); k++ {
 		i := ((s.Scroll+k*step)%len(lines) + len(lines)) % len(lines)
 		if strings.Contains(strings.ToLower(lines[i].text), strings.ToLower(s.Search)) {

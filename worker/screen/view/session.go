@@ -232,7 +232,7 @@ func (c *canvas) panel(panel, x, y, limit, end int) {
 		}
 	}
 	y++
-	lines := panelLines(panel, c.d, c.s.PID)
+	lines := panelLines(panel, c.d)
 	first := 0
 	if current {
 		first = min(c.s.Scroll, max(0, len(lines)-1))
@@ -249,7 +249,7 @@ func (c *canvas) panel(panel, x, y, limit, end int) {
 }
 
 // panelLines returns the lines of a panel.
-func panelLines(panel int, d *Data, pid int) (list []panelLine) {
+func panelLines(panel int, d *Data) (list []panelLine) {
 	if d == nil {
 		return nil
 	}

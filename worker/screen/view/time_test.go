@@ -175,7 +175,7 @@ func TestComparison(t *testing.T) {
 	}
 	s := NewState("/srv/pg")
 	inThePast(s, nil)
-	s.Page, s.Compare, d.page = PageWho, before.Span.From, PageWho
+	s.Page, s.Compare, d.page = PageWho, before.From, PageWho
 	g := NewGrid(80, 24)
 	Draw(g, s, d, noon)
 	for _, want := range []string{"compared with 2026-02-28 03:00:00 to 03:05:00 UTC", "2.0", "+2.0", "-1.8  name of d", "1 min 40 s without data", "and 1 more"} {

@@ -94,8 +94,8 @@ type budget struct{ proofs, starts, lines bucket }
 
 // The rates of one account. A reboot, or an upgrade that restarts all servers, stays below atOnce. Processes
 // that a user starts and ends all the time cost two proofs a second, and a start of a worker every two seconds.
-func (c *Config) proofRate() rate { return rate{float64(256 + 4*c.Max), 2} }
-func (c *Config) startRate() rate { return rate{float64(2 * max(c.Max, 8)), 0.5} }
+func (c Config) proofRate() rate { return rate{float64(256 + 4*c.Max), 2} }
+func (c Config) startRate() rate { return rate{float64(2 * max(c.Max, 8)), 0.5} }
 
 // lineRate is the rate of lines about the processes of one account.
 var lineRate = rate{linesAtOnce / 2, linesPerSecond / 2}

@@ -49,8 +49,8 @@ const halfSecond = 500 * time.Millisecond
 func newFakes(most int) *fakes {
 	f := &fakes{at: time.Now()}
 	f.conns = newConns(f, Limits{Connections: most, First: halfSecond}, nil)
-	f.conns.now = func() time.Time { return f.at }
-	f.conns.source = func(c net.Conn) source { return c.(*fakeConn).from } //nolint:errcheck,forcetypeassert // its own
+	f.now = func() time.Time { return f.at }
+	f.source = func(c net.Conn) source { return c.(*fakeConn).from } //nolint:errcheck,forcetypeassert // its own
 	return f
 }
 
