@@ -130,7 +130,7 @@ func TestAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(public) })
-	if err := os.Chmod(public, 0o755); err != nil { //nolint:gosec // so that the workers reach their folders
+	if err := os.Chmod(public, 0o755); err != nil { // so that the workers reach their folders
 		t.Fatal(err)
 	}
 	history := filepath.Join(public, "state")

@@ -90,7 +90,7 @@ type readingThread struct{ id atomic.Int32 }
 
 // isCaller notes that the calling thread reads. A goroutine that moves to another thread later has not been blocked
 // until then.
-func (r *readingThread) isCaller() { r.id.Store(int32(unix.Gettid())) } //nolint:gosec // an id of a thread
+func (r *readingThread) isCaller() { r.id.Store(int32(unix.Gettid())) } // an id of a thread
 
 // endsInTime waits until done is closed, and reports whether it was. It gives up ReadTimeout after since if the thread is
 // blocked in a system call, else after busyTimeout.

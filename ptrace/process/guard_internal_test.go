@@ -112,7 +112,7 @@ func TestBusyIsNotBlocked(t *testing.T) {
 	deadline := func() time.Time { return time.Now().Add(3 * ReadTimeout) }
 	for what, read := range map[string]func(){
 		"computes": func() {
-			for end := deadline(); time.Now().Before(end); { //nolint:revive // the loop is the work
+			for end := deadline(); time.Now().Before(end); { // the loop is the work
 			}
 		},
 		"sleeps outside of the kernel's calls": func() { time.Sleep(3 * ReadTimeout) },

@@ -230,7 +230,7 @@ func start(ctx context.Context, columns, lines int, program string, arguments ..
 		return nil, err
 	}
 	defer func() { _ = slave.Close() }()
-	size := &unix.Winsize{Row: uint16(lines), Col: uint16(columns)} //nolint:gosec // small constants
+	size := &unix.Winsize{Row: uint16(lines), Col: uint16(columns)} // small constants
 	if err := unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, size); err != nil {
 		return nil, err
 	}

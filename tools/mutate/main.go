@@ -226,7 +226,7 @@ func (m mutation) try(dir string, timeout time.Duration) (string, error) {
 	test := filepath.Join(dir, "test")
 	build := exec.Command("go", "test", "-vet=off", "-overlay", overlay, "-c", "-o", test, m.pkg)
 	if err = build.Run(); err != nil {
-		return compilesNot, nil //nolint:nilerr // for example a variable that is used no more
+		return compilesNot, nil // for example a variable that is used no more
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()

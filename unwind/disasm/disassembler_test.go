@@ -102,7 +102,7 @@ func disassemble(
 		t.Fatal(err)
 	}
 	arguments := append([]string{"-d", "--no-show-raw-insn", "--disassemble-zeroes"}, options...)
-	cmd := exec.CommandContext(t.Context(), tool, append(arguments, path)...) //nolint:gosec // the test's options
+	cmd := exec.CommandContext(t.Context(), tool, append(arguments, path)...) // the test's options
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -180,7 +180,7 @@ func waitingPlans(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *cap
 	t.Helper()
 	ctx := context.Background()
 	session := server.Connect(t, server.User, "postgres")
-	defer session.Close(ctx) //nolint:errcheck // it ends here
+	defer session.Close(ctx) // it ends here
 	settings := "SET max_parallel_workers_per_gather = 0; SET jit = off"
 	if one.jit {
 		settings += "; SET jit = on; SET jit_above_cost = 0; SET jit_inline_above_cost = 0; SET jit_optimize_above_cost = 0"

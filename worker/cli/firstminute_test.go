@@ -76,7 +76,7 @@ func TestFirstMinute(t *testing.T) {
 		json.checkIncidents(t, pids)
 		checkCompletions(t, s, pids["shop"])
 		if *updateFirstMinute {
-			if err := os.WriteFile(firstMinutePage, []byte(text), 0o644); err != nil { //nolint:gosec // public
+			if err := os.WriteFile(firstMinutePage, []byte(text), 0o644); err != nil { // public
 				t.Fatal(err)
 			}
 		}

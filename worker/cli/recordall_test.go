@@ -41,7 +41,7 @@ func TestUserFolders(t *testing.T) {
 	}
 	for _, err := range []error{
 		os.Symlink(dir, filepath.Join(base, "link")), os.WriteFile(filepath.Join(base, "file"), nil, 0o600),
-		os.Mkdir(filepath.Join(base, "open"), 0o700), os.Chmod(filepath.Join(base, "open"), 0o777), //nolint:gosec // the case
+		os.Mkdir(filepath.Join(base, "open"), 0o700), os.Chmod(filepath.Join(base, "open"), 0o777), // the case
 		os.Mkdir(filepath.Join(base, "planted"), 0o755), os.Symlink(dir, filepath.Join(base, "planted", "uid-4711")),
 	} {
 		if err != nil {

@@ -118,7 +118,7 @@ func TestSchemas(t *testing.T) {
 	for command, want := range all {
 		file := filepath.Join(schemasFolder, command+".schema.json")
 		if *updateSchemas {
-			if err := os.WriteFile(file, want, 0o644); err != nil { //nolint:gosec // public
+			if err := os.WriteFile(file, want, 0o644); err != nil { // public
 				t.Fatal(err)
 			}
 		}

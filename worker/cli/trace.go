@@ -273,7 +273,7 @@ func (f *traceFlags) print(r *functrace.Result, out *json.Encoder, stdout io.Wri
 	}
 	switch f.format {
 	case formatJSON:
-		return out.Encode(r.Totals()) //nolint:musttag // its fields are the names that users read
+		return out.Encode(r.Totals()) // its fields are the names that users read
 	case formatText:
 		if err := r.Text(stdout); err != nil || f.count {
 			return err

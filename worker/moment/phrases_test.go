@@ -380,7 +380,7 @@ func phrasesPage() string {
 func TestDocumentIsCurrent(t *testing.T) {
 	page := phrasesPage()
 	if *update {
-		if err := os.WriteFile(document, []byte(page), 0o644); err != nil { //nolint:gosec // a public document
+		if err := os.WriteFile(document, []byte(page), 0o644); err != nil { // a public document
 			t.Fatal(err)
 		}
 	}

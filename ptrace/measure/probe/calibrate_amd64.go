@@ -66,7 +66,7 @@ func loopOffset() (uint64, error) {
 	}
 	defer file.Close()
 	code := make([]byte, 64)
-	if _, err = file.ReadAt(code, int64(offset)); err != nil { //nolint:gosec // of a file
+	if _, err = file.ReadAt(code, int64(offset)); err != nil { // of a file
 		return 0, fmt.Errorf("measure the cost of a probe: %w", err)
 	}
 	at := bytes.Index(code, loopCode)

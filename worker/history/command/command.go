@@ -156,7 +156,7 @@ const self = "/proc/self/exe"
 
 // Self returns this program with other arguments, for Start.
 func Self(arguments ...string) *exec.Cmd {
-	c := exec.Command(self, arguments...) //nolint:noctx,gosec // ends with its input
+	c := exec.Command(self, arguments...) //nolint:noctx // ends with its input
 	c.Args[0] = os.Args[0]
 	return c
 }

@@ -70,11 +70,11 @@ func (c *Calibrator) Run(ctx context.Context) (*Calibration, error) {
 	if r.runner, err = c.Connect(ctx); err != nil {
 		return nil, err
 	}
-	defer r.runner.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it read only
+	defer r.runner.Close(context.WithoutCancel(ctx)) // it read only
 	if r.holder, err = c.Connect(ctx); err != nil {
 		return nil, err
 	}
-	defer r.holder.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it read only
+	defer r.holder.Close(context.WithoutCancel(ctx)) // it read only
 	if r.target, err = c.Contains(int(r.runner.PgConn().PID())); err != nil {
 		return nil, err
 	}

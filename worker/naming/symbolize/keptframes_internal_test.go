@@ -36,11 +36,11 @@ func separated(t *testing.T) (program, debug, folder string) {
 	_ = closeFile()
 	id := im.BuildID()
 	debug = filepath.Join(folder, ".build-id", id[:2], id[2:]+".debug")
-	if err := os.MkdirAll(filepath.Dir(debug), 0o755); err != nil { //nolint:gosec // like the folder of a host
+	if err := os.MkdirAll(filepath.Dir(debug), 0o755); err != nil { // like the folder of a host
 		t.Fatal(err)
 	}
 	run("objcopy", "--only-keep-debug", whole, debug)
-	if err := os.Chmod(debug, 0o644); err != nil { //nolint:gosec // like a file of a package
+	if err := os.Chmod(debug, 0o644); err != nil { // like a file of a package
 		t.Fatal(err)
 	}
 	return program, debug, folder
@@ -102,7 +102,7 @@ func TestFramesAreKept(t *testing.T) {
 	}
 	rewrite := func() {
 		t.Helper()
-		if err := os.WriteFile(debug+".new", content, 0o644); err != nil { //nolint:gosec // like a file of a package
+		if err := os.WriteFile(debug+".new", content, 0o644); err != nil { // like a file of a package
 			t.Fatal(err)
 		}
 		if err := os.Rename(debug+".new", debug); err != nil {
@@ -114,9 +114,9 @@ func TestFramesAreKept(t *testing.T) {
 	check("another debug file, second run", false)
 
 	for what, change := range map[string]func() error{
-		"a group can write the debug file": func() error { return os.Chmod(debug, 0o664) }, //nolint:gosec // the case
+		"a group can write the debug file": func() error { return os.Chmod(debug, 0o664) }, // the case
 		"another user's debug file":        func() error { return os.Chown(debug, 12345, 0) },
-		"others can write the program":     func() error { return os.Chmod(program, 0o757) }, //nolint:gosec // the case
+		"others can write the program":     func() error { return os.Chmod(program, 0o757) }, // the case
 		"another user's program":           func() error { return os.Chown(program, 12345, 0) },
 	} {
 		if err := change(); err != nil {
@@ -128,7 +128,7 @@ func TestFramesAreKept(t *testing.T) {
 		if err := os.Chown(program, 0, 0); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chmod(program, 0o755); err != nil { //nolint:gosec // a program
+		if err := os.Chmod(program, 0o755); err != nil { // a program
 			t.Fatal(err)
 		}
 	}

@@ -103,7 +103,7 @@ func publicDir(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // as its purpose is
+	if err := os.Chmod(dir, 0o755); err != nil { // as its purpose is
 		t.Fatal(err)
 	}
 	return dir
@@ -114,7 +114,7 @@ func wrapped(t *testing.T, binDir, command string) string {
 	t.Helper()
 	dir := publicDir(t)
 	script := strings.Join([]string{"#!/bin/sh", command + ` "$@"`, ""}, "\n")
-	if err := os.WriteFile(filepath.Join(dir, "postgres"), []byte(script), 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(dir, "postgres"), []byte(script), 0o755); err != nil { // a program
 		t.Fatal(err)
 	}
 	if err := os.Symlink(filepath.Join(binDir, "pg_ctl"), filepath.Join(dir, "pg_ctl")); err != nil {

@@ -88,7 +88,7 @@ func (r *reader) inPLpgSQL() bool {
 // first call, of plpgsql_estate_setup (pl_exec.c), or just behind it. Before, that structure may be of an earlier function.
 func (r *reader) begun(frame *Frame) bool {
 	i := 0
-	for ; i < len(r.in.Frames) && &r.in.Frames[i] != frame; i++ { //nolint:revive // finds the place
+	for ; i < len(r.in.Frames) && &r.in.Frames[i] != frame; i++ { // finds the place
 	}
 	if i == 0 {
 		return false

@@ -79,9 +79,9 @@ func readPieces(pid int, pieces []piece) (out [][]byte, calls int, err error) {
 }
 
 // at returns the address of a field.
-func at(addr uint64, offset int) uint64 { return addr + uint64(offset) } //nolint:gosec // not negative
+func at(addr uint64, offset int) uint64 { return addr + uint64(offset) } // not negative
 
 func u16(b []byte, at int) uint16 { return binary.NativeEndian.Uint16(b[at:]) }
 func u32(b []byte, at int) uint32 { return binary.NativeEndian.Uint32(b[at:]) }
 func u64(b []byte, at int) uint64 { return binary.NativeEndian.Uint64(b[at:]) }
-func i32(b []byte, at int) int    { return int(int32(u32(b, at))) } //nolint:gosec // a C int
+func i32(b []byte, at int) int    { return int(int32(u32(b, at))) } // a C int

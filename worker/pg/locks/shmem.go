@@ -174,7 +174,7 @@ func (r *Reader) readGID(proc int, xid uint32) string {
 // xidOf returns the transaction id of a GlobalTransactionData, without its epoch.
 func (r *Reader) xidOf(b []byte) uint32 {
 	if r.layout.GxactXidSize == 8 {
-		return uint32(u64(b, r.layout.GxactXid)) //nolint:gosec // the lower half is the id
+		return uint32(u64(b, r.layout.GxactXid)) // the lower half is the id
 	}
 	return u32(b, r.layout.GxactXid)
 }

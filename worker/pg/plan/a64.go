@@ -25,7 +25,7 @@ func (r *reader) callsNodeA64(pc uint64) bool {
 		return false
 	}
 	words := wordsA64(c[:])
-	field := uint32(r.PlanState.ExecProcNode.Int()) //nolint:gosec // small
+	field := uint32(r.PlanState.ExecProcNode.Int()) // small
 	last := words[before-1]
 	if last&a64ByMask == a64CallBy {
 		return passesItself(words, last>>5&0x1f, field)
@@ -34,8 +34,8 @@ func (r *reader) callsNodeA64(pc uint64) bool {
 		return false
 	}
 	const unused = 6
-	distance := int64(int32(last<<unused)>>unused) * a64Length       //nolint:gosec // signed, of 26 bits
-	return r.isExecProcNodeA64(pc-a64Length+uint64(distance), field) //nolint:gosec // wraps
+	distance := int64(int32(last<<unused)>>unused) * a64Length       // signed, of 26 bits
+	return r.isExecProcNodeA64(pc-a64Length+uint64(distance), field) // wraps
 }
 
 // isExecProcNodeA64 recognises the function ExecProcNode: it jumps to the field of its argument.

@@ -48,9 +48,9 @@ func merged(pieces []Piece) []Piece {
 	for _, p := range pieces {
 		if len(out) > 0 {
 			last := &out[len(out)-1]
-			end, wanted := last.Address+uint64(last.Length), p.Address+uint64(p.Length) //nolint:gosec // small
+			end, wanted := last.Address+uint64(last.Length), p.Address+uint64(p.Length) // small
 			if p.Address <= end || p.Address-end <= near && last.Address/pageSize == (wanted-1)/pageSize {
-				last.Length = int(max(end, wanted) - last.Address) //nolint:gosec // small
+				last.Length = int(max(end, wanted) - last.Address) // small
 				continue
 			}
 		}

@@ -46,7 +46,7 @@ func kindsOf(major int, l *layout.Layout) map[uint32]string {
 		o, ok := tags.Field(i).Interface().(layout.Offset)
 		if ok && o.Known() {
 			name := strings.TrimPrefix(tags.Type().Field(i).Tag.Get("c"), "T_")
-			k[uint32(o.Int())] = name //nolint:gosec // a tag is small
+			k[uint32(o.Int())] = name // a tag is small
 		}
 	}
 	knownKinds.Store(major, k)
@@ -99,5 +99,5 @@ func apprelids(known, plans layout.Offset) layout.Offset {
 	if known.Known() {
 		return known
 	}
-	return layout.At(int32(plans.Int()) - wordSize) //nolint:gosec // small
+	return layout.At(int32(plans.Int()) - wordSize) // small
 }

@@ -193,7 +193,7 @@ func (p *pages) read(addr uint64, b []byte) bool {
 			return false
 		}
 		n := copy(b, page[addr%pageSize:])
-		b, addr = b[n:], addr+uint64(n) //nolint:gosec // not negative
+		b, addr = b[n:], addr+uint64(n) // not negative
 	}
 	return true
 }
@@ -276,7 +276,7 @@ func (r *reader) list(a uint64) ([]uint64, bool) {
 	}
 	out := make([]uint64, n)
 	for i := range out {
-		if out[i] = r.word(elements + uint64(i)*wordSize); out[i] == 0 { //nolint:gosec // an index
+		if out[i] = r.word(elements + uint64(i)*wordSize); out[i] == 0 { // an index
 			return nil, false
 		}
 	}

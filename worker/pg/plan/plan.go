@@ -329,7 +329,7 @@ func (r *reader) words(k int) []uint64 {
 	if k > 0 {
 		low = max(low, r.stack.Frames[k-1].CFA)
 	}
-	from, to := int64(low-r.stack.Start)/wordSize, int64(high-r.stack.Start)/wordSize //nolint:gosec // checked below
+	from, to := int64(low-r.stack.Start)/wordSize, int64(high-r.stack.Start)/wordSize // checked below
 	if high < low || to > int64(len(r.stack.Words)) {
 		return nil
 	}

@@ -150,8 +150,8 @@ func (r *reader) calledMay(k int, functions map[uint64]bool) bool {
 		return false
 	}
 	if c[before-direct] == 0xe8 {
-		distance := int64(int32(binary.LittleEndian.Uint32(c[before-4:]))) //nolint:gosec // signed
-		if functions[f.PC+uint64(distance)] {                              //nolint:gosec // wraps
+		distance := int64(int32(binary.LittleEndian.Uint32(c[before-4:]))) // signed
+		if functions[f.PC+uint64(distance)] {                              // wraps
 			return true
 		}
 	}
@@ -159,7 +159,7 @@ func (r *reader) calledMay(k int, functions map[uint64]bool) bool {
 		return false
 	}
 	register := c[before-1] & 7
-	field := byte(r.PlanState.ExecProcNode.Int()) //nolint:gosec // a byte in the instruction
+	field := byte(r.PlanState.ExecProcNode.Int()) // a byte in the instruction
 	for i := range before - moveLength {
 		// mov field(%any),%reg: REX.W, 8b, and a ModRM byte with an 8-bit displacement.
 		if c[i]&0xf8 == 0x48 && c[i+1] == 0x8b && c[i+2]&0xc0 == 0x40 && c[i+2]>>3&7 == register && c[i+3] == field {
@@ -345,7 +345,7 @@ func (r *reader) callsNode(k int) bool {
 	if f.Exact || !within(r.stack.Code, f.PC) || !r.read(f.PC-longest, c[:]) {
 		return false
 	}
-	field := byte(r.PlanState.ExecProcNode.Int()) //nolint:gosec // a byte in the instruction
+	field := byte(r.PlanState.ExecProcNode.Int()) // a byte in the instruction
 	// call *field(%reg): ff, and a ModRM byte with /2 and an 8-bit displacement; %rsp and %r12 need a SIB byte.
 	if c[5] == 0xff && c[6]&0xf8 == 0x50 && c[6] != 0x54 && c[7] == field ||
 		c[4] == 0xff && c[5] == 0x54 && c[6] == 0x24 && c[7] == field && c[3] == 0x41 {
@@ -355,8 +355,8 @@ func (r *reader) callsNode(k int) bool {
 	if c[longest-callLength] != 0xe8 {
 		return false
 	}
-	distance := int64(int32(binary.LittleEndian.Uint32(c[longest-4:]))) //nolint:gosec // signed
-	return r.isExecProcNode(f.PC+uint64(distance), field)               //nolint:gosec // wraps
+	distance := int64(int32(binary.LittleEndian.Uint32(c[longest-4:]))) // signed
+	return r.isExecProcNode(f.PC+uint64(distance), field)               // wraps
 }
 
 // isExecProcNode recognises the function ExecProcNode: it jumps to the field of its argument.

@@ -21,7 +21,7 @@ func TestMark(t *testing.T) {
 	compare := []byte{0x48, 0x39, 0xd0, 0x75, 0x08}         // cmp %rdx,%rax; jne
 	call, callRCX := []byte{0xff, 0xd0}, []byte{0xff, 0xd1} // call *%rax; call *%rcx
 	near := func(code []byte, at, to int) []byte {
-		return binary.LittleEndian.AppendUint32(code, uint32(to-at-len(code)-4)) //nolint:gosec // wraps
+		return binary.LittleEndian.AppendUint32(code, uint32(to-at-len(code)-4)) // wraps
 	}
 	direct := near([]byte{0xe8}, pc-5, child)
 	// split is a call that gcc 16 has split, at an address: it expects function own, and calls the register at rest. equal is

@@ -94,7 +94,7 @@ func (c *code) x86(at uint64, field int) (s speculated, ok bool) {
 			s.function, compared = max(addresses[x.Args[0]], addresses[x.Args[1]]), true
 		case compared && (x.Op == x86asm.JE || x.Op == x86asm.JNE):
 			there, relative := x.Args[0].(x86asm.Rel)
-			equal, other := next, next+uint64(there) //nolint:gosec // wraps
+			equal, other := next, next+uint64(there) // wraps
 			if x.Op == x86asm.JE {
 				equal, other = other, equal
 			}
@@ -105,7 +105,7 @@ func (c *code) x86(at uint64, field int) (s speculated, ok bool) {
 			return s, true
 		case x.Op == x86asm.LEA && x.Args[0] != target:
 			if m, _ := x.Args[1].(x86asm.Mem); m.Base == x86asm.RIP {
-				addresses[x.Args[0]] = next + uint64(int64(int32(m.Disp))) //nolint:gosec // the decoder does not extend the sign
+				addresses[x.Args[0]] = next + uint64(int64(int32(m.Disp))) // the decoder does not extend the sign
 			}
 		case x.Op == x86asm.MOV && x.Args[0] != target:
 			s.passes(x, source.Base)
@@ -149,7 +149,7 @@ func (s *speculated) directly(c *code, at uint64, base x86asm.Reg) {
 		switch x.Op {
 		case x86asm.CALL:
 			there, relative := x.Args[0].(x86asm.Rel)
-			called := next + uint64(there) //nolint:gosec // wraps
+			called := next + uint64(there) // wraps
 			if s.function == 0 {
 				s.function = called
 			}
@@ -179,7 +179,7 @@ func (c *code) jump(function uint64) uint64 {
 			if !relative {
 				return 0
 			}
-			return next + uint64(there) //nolint:gosec // wraps
+			return next + uint64(there) // wraps
 		case x86asm.MOV, x86asm.LEA, x86asm.NOP:
 		default:
 			return 0
@@ -199,7 +199,7 @@ func (c *code) decode(at uint64) (x x86asm.Inst, next uint64) {
 	if err != nil {
 		return x86asm.Inst{}, at
 	}
-	return x, at + uint64(x.Len) //nolint:gosec // small
+	return x, at + uint64(x.Len) // small
 }
 
 // a64 recognises: ldr target, [base, field]; cmp target, ?; a branch by a condition. It proves no argument.
@@ -207,7 +207,7 @@ func (c *code) a64(at uint64, field int) (s speculated, ok bool) {
 	const most, compare, compareMask, branch, branchMask, unused, low = 8, 0xeb00001f, 0xffe0fc1f, 0x54000000, 0xff000010, 8, 5
 	b := c.from(at)
 	words := wordsA64(b[:min((most+1)*a64Length, len(b))])
-	if len(words) == 0 || words[0]&^0x3ff != a64Load|uint32(field)/wordSize<<10 { //nolint:gosec // small
+	if len(words) == 0 || words[0]&^0x3ff != a64Load|uint32(field)/wordSize<<10 { // small
 		return s, false
 	}
 	target := words[0] & 0x1f
@@ -218,7 +218,7 @@ func (c *code) a64(at uint64, field int) (s speculated, ok bool) {
 		case w&compareMask == compare && (w>>5&0x1f == target || w>>16&0x1f == target):
 			compared = true
 		case compared && w&branchMask == branch:
-			there := at + uint64(int64(int32(w<<unused)>>(unused+low))*a64Length) //nolint:gosec // signed, of 19 bits
+			there := at + uint64(int64(int32(w<<unused)>>(unused+low))*a64Length) // signed, of 19 bits
 			s.direct, s.register = c.firstCallA64(at+a64Length), c.firstCallA64(there)
 			s.body = s.direct == 0 || s.register == 0
 			return s, true

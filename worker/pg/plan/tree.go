@@ -115,7 +115,7 @@ func (r *reader) fetchTables(entries []uint64, opened uint64) {
 		}
 		aliases = append(aliases, r.pointer(e, r.RangeTblEntry.Alias), r.pointer(e, r.RangeTblEntry.Eref))
 		if opened != 0 {
-			relations = append(relations, r.word(opened+uint64(i)*wordSize)) //nolint:gosec // an index
+			relations = append(relations, r.word(opened+uint64(i)*wordSize)) // an index
 		}
 	}
 	r.fetch(slices.Concat(aliases, relations))
@@ -228,7 +228,7 @@ func (r *reader) array(n *Node, base, count layout.Offset) ([]uint64, bool) {
 	}
 	out := make([]uint64, number)
 	for i := range out {
-		out[i] = r.word(first + uint64(i)*wordSize) //nolint:gosec // an index
+		out[i] = r.word(first + uint64(i)*wordSize) // an index
 	}
 	return out, true
 }
@@ -308,7 +308,7 @@ func (r *reader) rangeTable(l *Level) error {
 		if t.kind == rteRelation {
 			t.oid = r.unsigned(e, r.RangeTblEntry.Relid)
 			if opened != 0 {
-				if t.relation = r.word(opened + uint64(i)*wordSize); t.relation != 0 { //nolint:gosec // an index
+				if t.relation = r.word(opened + uint64(i)*wordSize); t.relation != 0 { // an index
 					if t.name = r.relation(t.relation, t.oid); t.name == "" {
 						return errors.New("an open relation contradicts the range table")
 					}

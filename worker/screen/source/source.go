@@ -189,7 +189,7 @@ type Column struct {
 }
 
 // `Who` is a table of shares.
-type Who struct { //nolint:revive // prosecheck needs the quotes
+type Who struct { // prosecheck needs the quotes
 	Span
 
 	By   By       `json:"by"`

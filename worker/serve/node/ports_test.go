@@ -86,7 +86,7 @@ func TestPortIsKept(t *testing.T) {
 			conn, err := worker.Accept()
 			if err == nil {
 				_, err = io.WriteString(conn, "the worker's answer")
-				_ = conn.(*net.TCPConn).CloseWrite() //nolint:forcetypeassert // of a TCP listener
+				_ = conn.(*net.TCPConn).CloseWrite() // of a TCP listener
 				_, _ = io.Copy(io.Discard, conn)
 				_ = conn.Close()
 			}

@@ -17,7 +17,7 @@ func TestInheritedSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = parent.Close() }()
-	file, err := parent.(*net.TCPListener).File() //nolint:forcetypeassert // it listens on TCP
+	file, err := parent.(*net.TCPListener).File() // it listens on TCP
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestInheritedSocket(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); server.Run(ctx) }()
 		client := http.Client{Timeout: soon, Transport: &http.Transport{DisableKeepAlives: true}}
-		answer, err := client.Get("http://" + address.String() + "/healthz") //nolint:noctx // it has a timeout
+		answer, err := client.Get("http://" + address.String() + "/healthz") // it has a timeout
 		if err != nil {
 			t.Fatal(err)
 		}
