@@ -44,9 +44,9 @@ func (w *Worker) runCommands(ctx context.Context) {
 	stop := context.AfterFunc(ctx, w.commands.Close)
 	defer stop()
 	err := w.commands.Run(func(r command.Result) {
-		level := w.log.Info()
+		level := w.log.Info() //nolint:zerologlint // sent below
 		if r.Error != "" {
-			level = w.log.Warn().Str("error", r.Error)
+			level = w.log.Warn().Str("error", r.Error) //nolint:zerologlint // sent below
 		}
 		level.Str("rule", r.Rule).Int("status", r.Status).Dur("duration_ms", r.Duration).Str("output", r.Output).
 			Bool("output_cut", r.Cut).Msg("the command of an alert has ended")

@@ -65,7 +65,8 @@ func (w *Worker) takeIncident(ctx context.Context, note string) ([]byte, error) 
 	if err != nil {
 		return nil, fmt.Errorf("the sessions cannot be read: %w", err)
 	}
-	i := incident.Collect(ctx, incident.Source{Server: c, StateDir: record.Dir, Capturer: w.capturer, Proof: w.verbs.PlanProof, Program: w.cfg.Version, Identify: w.identifier()},
+	i := incident.Collect(ctx, incident.Source{Server: c, StateDir: record.Dir, Capturer: w.capturer, Proof: w.verbs.PlanProof,
+		Program: w.cfg.Version, Identify: w.identifier()},
 		incident.ByPerson(now, note), look)
 	for _, n := range notes {
 		i.Missing = append(i.Missing, "sessions: "+n)

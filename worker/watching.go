@@ -185,7 +185,7 @@ func (v *watcher) write(ctx context.Context, j incidentJob) error {
 	dir := incident.Dir{
 		Path: incident.DirOf(w.cfg.Record.Dir, i.Server.SystemID), Keep: j.config.Keep, Size: j.config.Size, MinFree: w.cfg.Record.MinFree,
 	}
-	file, err := "", error(incident.ErrDirectory)
+	file, err := "", incident.ErrDirectory
 	if i.Server.SystemID != "" {
 		file, err = dir.Write(i)
 	}

@@ -126,7 +126,7 @@ func run(t *testing.T, env []string, args ...string) *result {
 	cmd.Env = append(os.Environ(), envChild+"=1", "TMPDIR="+t.TempDir(), "DEBUGINFOD_URLS=", "GOMEMLIMIT=", "GOGC=")
 	cmd.Env = append(cmd.Env, env...)
 	began := time.Now()
-	err = cmd.Run()
+	_ = cmd.Run() // its status is examined below
 	r.took, r.status = time.Since(began), cmd.ProcessState.ExitCode()
 	text, readErr := os.ReadFile(peak.Name())
 	kilobytes, parseErr := strconv.ParseInt(string(text), 10, 64)

@@ -10,7 +10,7 @@ import (
 
 // anchors returns the anchors of a page's headings, as GitHub makes them.
 func anchors(text string) []string {
-	dropped := regexp.MustCompile("[^\\p{L}\\p{N} _-]")
+	dropped := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 	var found []string
 	for _, m := range regexp.MustCompile(`(?m)^#+ +(.*)$`).FindAllStringSubmatch(text, -1) {
 		heading := regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`).ReplaceAllString(m[1], "$1")

@@ -18,8 +18,9 @@ import (
 //
 // With Options.AllThreads it reads one thread after another. Each thread is consistent, but the threads are not from
 // the same moment. A sample contains only the stack. So Observe copies the memory of Options.ExtraReads after the sample of
-// a main thread, and sets Snapshot.Moved if that memory may have changed since shortly before the sample. With Options.MapsSnapshot, Observe does not read the mappings. Reading them takes longer than all other
-// steps. It may also wait for the process while the process changes its mappings.
+// a main thread, and sets Snapshot.Moved if that memory may have changed since shortly before the sample. With
+// Options.MapsSnapshot, Observe does not read the mappings. Reading them takes longer than all other steps. It may
+// also wait for the process while the process changes its mappings.
 //
 // Errors are the errors of Capture except ErrTraced, ErrDumping and ErrDeadline, and ErrNotObserved.
 func Observe(ctx context.Context, t process.Target, o snapshot.Options) (*snapshot.Snapshot, error) {

@@ -72,7 +72,7 @@ func svg(frames []frame) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" width="%g" height="%g" role="img">`+"\n", w, h, w, h)
 	out.WriteString("<title>pg_stat_backtrace top in a terminal</title>\n<style>\n")
-	fmt.Fprintf(&out, "text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,\"DejaVu Sans Mono\",monospace;fill:%s;white-space:pre}\n", foreground)
+	fmt.Fprintf(&out, "text{font:14px ui-monospace,SFMono-Regular,Menlo,Consolas,\"DejaVu Sans Mono\",monospace;fill:%s;white-space:pre}\n", foreground) //nolint:lll // a text
 	out.WriteString(".b{font-weight:bold}.d{opacity:.62}.u{text-decoration:underline}\n")
 	if len(frames) > 1 {
 		fmt.Fprintf(&out, ".f{visibility:hidden;animation:%.1fs step-end infinite}\n%s", total.Seconds(), css.String())

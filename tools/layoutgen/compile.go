@@ -116,7 +116,7 @@ func (c *compiler) evaluate(prologue string, entries []entry) (map[string]int64,
 		}
 		entries = kept
 	}
-	return nil, nil
+	return nil, nil //nolint:nilnil // no entry compiles
 }
 
 // compileError has the numbers of the entries that do not compile.
@@ -131,7 +131,7 @@ func (c *compiler) compile(prologue string, entries []entry, dir, object string)
 	var text strings.Builder
 	text.WriteString(declarations + prologue + "\n#line 1 \"entries\"\n")
 	for i, e := range entries {
-		fmt.Fprintf(&text, "__attribute__((section(%q), used)) const long long layout_entry_%d = (%s);\n",
+		fmt.Fprintf(&text, "__attribute__((section(%q), used)) const long long layout_entry_%d = (%s);\n", //nolint:dupword // a type of C
 			section, i, e.expression)
 	}
 	source := filepath.Join(dir, "layout.c")

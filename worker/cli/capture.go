@@ -107,7 +107,8 @@ func newCapture() *cobra.Command {
 		RunE: f.execute,
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "capture all processes of the server with this data `DIRECTORY`; default: the only server of this host")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "",
+		"capture all processes of the server with this data `DIRECTORY`; default: the only server of this host")
 	_ = cmd.MarkFlagDirname("pgdata")
 	fs.StringVarP(&f.format, "format", "f", formatText,
 		"`FORMAT` of a stack: text, brief (for people: what the process does, its wait, query and "+

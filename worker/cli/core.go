@@ -93,7 +93,8 @@ func (f *captureFlags) printCore(c *capture.CoreTrace, stdout, stderr io.Writer)
 	case formatCompressed:
 		err = f.compressed.write(stdout, c.Trace)
 	case formatBrief, formatShort:
-		_, err = fmt.Fprintf(stdout, "%s\n%s\n", render.Heading(coreTitle(c), coloured), indented(render.Brief(c.Trace, render.Options{Colour: coloured})))
+		_, err = fmt.Fprintf(stdout, "%s\n%s\n", render.Heading(coreTitle(c), coloured),
+			indented(render.Brief(c.Trace, render.Options{Colour: coloured})))
 	default:
 		_, err = fmt.Fprintf(stdout, "%s\n%s\n", coreTitle(c), render.Text(c.Trace, render.Options{}))
 	}

@@ -101,7 +101,8 @@ func newMemory() *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, json (a line each), folded, "+
 		"pprof, speedscope, html; with --allocations also compressed, and not json")
-	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the processes of the server with this data `DIRECTORY`; default: the only server of this host")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "",
+		"the processes of the server with this data `DIRECTORY`; default: the only server of this host")
 	_ = cmd.MarkFlagDirname("pgdata")
 	fs.BoolVar(&f.tree, "tree", false, "with text: each context, instead of the sums by name")
 	fs.IntVarP(&f.top, "top", "n", 20, "with text: the `N` names with the most bytes; with -D: the `N` processes with the most")

@@ -156,7 +156,8 @@ func listenAddress(address string) string {
 // passedOn returns the flags that were given, concern each worker, and have a name that is wanted.
 func passedOn(fs *pflag.FlagSet, wanted func(name string) bool) (words []string) {
 	fs.Visit(func(f *pflag.Flag) {
-		if !wanted(f.Name) || slices.Contains([]string{flagAll, flagMaxWorkers, flagBelow, flagUIDs, flagListen, flagListener, flagRecordDir}, f.Name) {
+		if !wanted(f.Name) ||
+			slices.Contains([]string{flagAll, flagMaxWorkers, flagBelow, flagUIDs, flagListen, flagListener, flagRecordDir}, f.Name) {
 			return
 		}
 		values := []string{f.Value.String()}

@@ -136,7 +136,8 @@ func newProfile() *cobra.Command {
 // addServer adds the flags that select processes and times of a server.
 func (f *profileFlags) addServer(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "sample all processes of the server with this data `DIRECTORY`; default: the only server of this host")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "",
+		"sample all processes of the server with this data `DIRECTORY`; default: the only server of this host")
 	fs.StringVarP(&f.mode, "mode", "m", string(clusterprofile.CPU),
 		"time on the processor (cpu), off it (offcpu), or both (wall, the default with process ids)")
 	fs.StringSliceVar(&f.queryIDs, "query-id", nil, "only samples in which the statement with this query `ID` runs")

@@ -127,7 +127,8 @@ type rulesEntry struct {
 
 func printRules(out io.Writer, c *rules.Config, format string) error {
 	if format == formatJSON {
-		d := rulesDocument{Rules: []rulesEntry{}, Cooldown: c.Cooldown.Seconds(), Budget: c.Budget, Keep: c.Keep, Size: c.Size, Webhook: c.Webhook.URL != ""}
+		d := rulesDocument{Rules: []rulesEntry{}, Cooldown: c.Cooldown.Seconds(),
+			Budget: c.Budget, Keep: c.Keep, Size: c.Size, Webhook: c.Webhook.URL != ""}
 		if len(c.Command.Run) > 0 {
 			d.Command = c.Command.Run[0]
 		}

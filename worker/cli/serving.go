@@ -14,7 +14,7 @@ func addServeFlags(cmd *cobra.Command, c *worker.ServeConfig) {
 	fs.StringVar(&c.Listen, "listen", "",
 		"serve metrics, profiles and the incident screen by HTTP at `ADDRESS`: IP:PORT or unix:/PATH (default: no listener)")
 	fs.StringVar(&c.TokenFile, "listen-token-file", "",
-		"answer only requests with a token of `FILE`, one a line, after the word operator if it may see query texts; needed if other hosts reach the address")
+		"answer only requests with a token of `FILE`, one a line, after the word operator if it may see query texts; needed if other hosts reach the address") //nolint:lll // a text
 	fs.StringSliceVar(&c.Hosts, "listen-host", nil,
 		"also answer requests for host `NAME`, such as a DNS name or the name of a proxy (may be given several times)")
 	fs.StringVar(&c.CertFile, "listen-tls-cert", "", "use TLS, with the certificate in `FILE` (PEM)")

@@ -103,10 +103,12 @@ func newTop() *cobra.Command {
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: the server of this host, or a choice")
 	fs.BoolVar(&f.all, "all", false, "list all servers of this host, and the workers of --connect")
 	fs.StringVar(&f.sort, "sort", view.Orders()[0], "in the list of servers: `ORDER`, one of "+strings.Join(view.Orders(), ", "))
-	fs.StringArrayVar(&f.connect, "connect", nil, "show the server of the worker that listens at `URL`, such as https://db1.example:9188; several make a list")
+	fs.StringArrayVar(&f.connect, "connect", nil,
+		"show the server of the worker that listens at `URL`, such as https://db1.example:9188; several make a list")
 	fs.StringArrayVar(&f.tokenFile, "token-file", nil, "with --connect: the `FILE` with a token of the worker")
 	fs.DurationVar(&f.interval, "interval", time.Second, "take a sample every `TIME`, such as 500ms")
-	fs.StringVar(&f.recordDir, flagRecordDir, "", "the `DIRECTORY` to which the worker records (default $STATE_DIRECTORY, or where the worker of the server records)")
+	fs.StringVar(&f.recordDir, flagRecordDir, "",
+		"the `DIRECTORY` to which the worker records (default $STATE_DIRECTORY, or where the worker of the server records)")
 	fs.BoolVar(&f.batch, "batch", false, "print the screen as plain text instead of taking the terminal")
 	fs.IntVarP(&f.count, "refreshes", "n", 0, "with --batch or --format json: print `N` refreshes; 0: until an interrupt")
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, or json (one line for each refresh)")
@@ -362,7 +364,7 @@ func (f *topFlags) open(dataDir string, capturer *capture.Capturer, interval tim
 	}
 	src, err := source.NewLive(o)
 	if isDenied(err) {
-		err = fmt.Errorf("%w: run the command as root or as the server's user: sudo pg_stat_backtrace top -D %s; or show the data of a worker: --connect URL",
+		err = fmt.Errorf("%w: run the command as root or as the server's user: sudo pg_stat_backtrace top -D %s; or show the data of a worker: --connect URL", //nolint:lll // a text
 			err, render.ShellWord(dataDir))
 	}
 	return src, err

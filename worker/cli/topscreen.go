@@ -88,6 +88,7 @@ func showTop(ctx context.Context, src topSource, s *view.State) error {
 				}
 				changed, end = src.Watch()
 				t.draw(true)
+			default:
 			}
 		}
 	}

@@ -496,7 +496,7 @@ func (l *servers) show(ctx context.Context) error {
 			return err
 		}
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the user ended the program
 		}
 	}
 }

@@ -95,7 +95,8 @@ func newTrace() *cobra.Command {
 
 func (f *traceFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "trace all processes of the server with this data `DIRECTORY`; default: the only server of this host")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "",
+		"trace all processes of the server with this data `DIRECTORY`; default: the only server of this host")
 	fs.StringArrayVar(&f.static, "usdt", nil, "trace the static probe `NAME`; may be given several times")
 	fs.DurationVarP(&f.duration, "duration", "d", 10*time.Second, "trace for this `TIME`; an interrupt ends it earlier")
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: "+strings.Join(traceFormats(), ", "))

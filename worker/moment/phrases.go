@@ -9,9 +9,9 @@ import (
 // Phrases say in a DBA's words what a process of PostgreSQL does, from the names of the functions on its stack
 // and from its wait event.
 //
-// Finding a phrase is pure: it reads no process, no clock and no file. All phrases are in phrases.txt, which is compiled once. A phrase is a statement of fact, so there is no phrase rather than a wrong
-// one: an entry names every function and every wait that its text depends on, and a frame without a name matches
-// nothing.
+// Finding a phrase is pure: it reads no process, no clock and no file. All phrases are in phrases.txt, which is
+// compiled once. A phrase is a statement of fact, so there is no phrase rather than a wrong one: an entry names every
+// function and every wait that its text depends on, and a frame without a name matches nothing.
 //
 // # The table
 //

@@ -225,15 +225,15 @@ func (r *recording) loop(server *pgtest.Server, statements ...string) {
 }
 
 // silent opens a connection that has sent its startup packet and this query, and never reads an answer.
-func (r *recording) silent(user, query string) net.Conn {
+func (r *recording) silent(user, query string) {
 	conn, err := net.Dial("unix", filepath.Join(r.server.SocketDir, fmt.Sprintf(".s.PGSQL.%d", r.server.Port)))
 	if err != nil {
 		r.t.Log(err)
-		return nil
+		return
 	}
 	go func() { <-r.ctx.Done(); conn.Close() }()
 	if user == "" {
-		return conn
+		return
 	}
 	f := pgproto3.NewFrontend(conn, conn)
 	f.Send(&pgproto3.StartupMessage{ProtocolVersion: pgproto3.ProtocolVersionNumber,
@@ -242,7 +242,6 @@ func (r *recording) silent(user, query string) net.Conn {
 		f.Send(&pgproto3.Query{String: query})
 	}
 	_ = f.Flush()
-	return conn
 }
 
 type jsonStack struct {

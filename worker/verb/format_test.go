@@ -27,7 +27,7 @@ func TestStackText(t *testing.T) {
 			}
 		}
 	}
-	for value, good := range map[string]bool{"text": true, "brief": true, "short": true, "json": false, "": false, "brief ": false} {
+	for value, good := range map[string]bool{"text": true, "brief": true, "short": true, "json": false, "": false, "brief ": false} { //nolint:gocritic // with a space
 		if _, err := settings(map[string]string{"format": value}); (err == nil) != good {
 			t.Errorf("%q: %v", value, err)
 		}

@@ -34,7 +34,7 @@ var (
 	_ = registerPlan(verbPlanJSON)
 )
 
-func registerPlan(name string) struct{} {
+func registerPlan(name string) struct{} { //nolint:unparam // for variables of the package
 	return register(Verb{
 		Name: name, Processes: One, answer: (*Service).answerPlan,
 		gate: func(s *Service, ctx context.Context, c call) (func(), error) {

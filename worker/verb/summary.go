@@ -94,7 +94,8 @@ type buckets struct {
 }
 
 func newBuckets(length time.Duration) *buckets {
-	return &buckets{micros: length.Microseconds(), m: map[bucketKey]*bucketValue{}, numbers: map[sampleClass]int{}, largest: maxHistoryRows - mergedRows}
+	return &buckets{micros: length.Microseconds(), m: map[bucketKey]*bucketValue{},
+		numbers: map[sampleClass]int{}, largest: maxHistoryRows - mergedRows}
 }
 
 // mergedRows is the room for the rows of samples that are counted by wait event only.

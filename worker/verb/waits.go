@@ -53,7 +53,7 @@ var (
 )
 
 // registerWaits adds a verb whose answer can be as large as one about many processes.
-func registerWaits(name string) struct{} {
+func registerWaits(name string) struct{} { //nolint:unparam // for variables of the package
 	return register(Verb{
 		Name: name, answer: (*Service).answerWaits,
 		gate: func(s *Service, ctx context.Context, c call) (func(), error) {

@@ -29,7 +29,8 @@ func Bundle(out io.Writer, i *Incident) error {
 		name string
 		data []byte
 	}{
-		{"REMOVED.txt", []byte(strings.Join(removed, "\n") + "\n")}, {"incident.json", append(render.VisibleJSON(text), '\n')}, {"incident.html", Page(clean)},
+		{"REMOVED.txt", []byte(strings.Join(removed, "\n") + "\n")}, {"incident.json", append(render.VisibleJSON(text), '\n')},
+		{"incident.html", Page(clean)},
 	} {
 		w, err := z.Create(f.name)
 		if err == nil {
@@ -125,7 +126,8 @@ func (c *cleaner) parts(out, i *Incident) {
 		for _, s := range m.Largest {
 			c.remove("name of a memory context", s.Name)
 		}
-		out.Memory = append(out.Memory, ProcessMemory{PID: m.PID, Type: c.backendType(m.Type), Anonymous: m.Anonymous, Swapped: m.Swapped, Contexts: m.Contexts})
+		out.Memory = append(out.Memory, ProcessMemory{
+			PID: m.PID, Type: c.backendType(m.Type), Anonymous: m.Anonymous, Swapped: m.Swapped, Contexts: m.Contexts})
 	}
 	for _, p := range i.Plans {
 		c.remove("message about a missing part", p.Error)
@@ -175,7 +177,8 @@ func (c *cleaner) list() []string {
 	for _, kind := range kinds {
 		list = append(list, fmt.Sprintf("  %s: %d times", kind, c.removed[kind]))
 	}
-	return append(list, "", "Kept: process ids, object ids, query ids, times, figures, functions of C and modules in stacks, names of standard wait events,",
+	return append(list, "",
+		"Kept: process ids, object ids, query ids, times, figures, functions of C and modules in stacks, names of standard wait events,",
 		"settings, system identifier, versions.")
 }
 
@@ -219,7 +222,8 @@ func (c *cleaner) session(s *Session) Session {
 	out.PhraseKey, out.Phrase = c.phrase(s.PhraseKey, s.Phrase)
 	out.BlockedBy = nil
 	for _, b := range s.BlockedBy {
-		out.BlockedBy = append(out.BlockedBy, store.Blocker{PID: b.PID, Lock: words(b.Lock), Mode: identifier(b.Mode), Object: words(moment.WithoutName(b.Object)), Soft: b.Soft})
+		out.BlockedBy = append(out.BlockedBy, store.Blocker{
+			PID: b.PID, Lock: words(b.Lock), Mode: identifier(b.Mode), Object: words(moment.WithoutName(b.Object)), Soft: b.Soft})
 	}
 	return out
 }
@@ -291,7 +295,8 @@ func (c *cleaner) profile(l *Profile) *Profile {
 	}
 	c.remove("message about a missing part", l.Error)
 	out := &Profile{
-		Since: l.Since, Seconds: l.Seconds, Method: words(l.Method), Cost: l.Cost, Stopped: l.Stopped, LeftOut: l.LeftOut, Stacks: []ProfileStack{},
+		Since: l.Since, Seconds: l.Seconds, Method: words(l.Method), Cost: l.Cost, Stopped: l.Stopped, LeftOut: l.LeftOut,
+		Stacks: []ProfileStack{},
 	}
 	for i := range l.Stacks {
 		s := &l.Stacks[i]
@@ -309,7 +314,9 @@ func (c *cleaner) profile(l *Profile) *Profile {
 func nodes(list []*Node) []*Node {
 	out := []*Node{}
 	for _, n := range list {
-		out = append(out, &Node{PID: n.PID, Mode: identifier(n.Mode), Object: words(moment.WithoutName(n.Object)), Queued: n.Queued, Again: n.Again, Blocked: nodes(n.Blocked)})
+		out = append(out, &Node{
+			PID: n.PID, Mode: identifier(n.Mode), Object: words(moment.WithoutName(n.Object)), Queued: n.Queued,
+			Again: n.Again, Blocked: nodes(n.Blocked)})
 	}
 	return out
 }

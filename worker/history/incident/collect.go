@@ -305,5 +305,6 @@ func (b *spans) seconds() []Second {
 // validID reports whether a text can be the name of an incident. It keeps a name from leading to another folder.
 func validID(id string) bool {
 	const longest = 80
-	return id != "" && len(id) <= longest && id[0] != '-' && strings.Trim(id, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-") == ""
+	return id != "" && len(id) <= longest && id[0] != '-' &&
+		strings.Trim(id, "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-") == ""
 }

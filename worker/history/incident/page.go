@@ -255,11 +255,12 @@ func (v *pageView) parts() {
 		v.raw("\n")
 	}
 	if len(i.Memory) > 0 {
-		v.raw("\n<h2>Memory of the largest processes</h2>\n<table><tr><th>pid</th><th>type</th><th>own memory</th><th>in contexts</th><th>largest contexts</th></tr>")
+		v.raw("\n<h2>Memory of the largest processes</h2>\n<table><tr><th>pid</th><th>type</th><th>own memory</th><th>in contexts</th><th>largest contexts</th></tr>") //nolint:lll // a text
 	}
 	for j := range i.Memory {
 		m := &i.Memory[j]
-		v.put("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>", number(m.PID), m.Type, units.Size(m.Anonymous+m.Swapped), units.Size(uint64(m.Contexts)))
+		v.put("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>", number(m.PID), m.Type, units.Size(m.Anonymous+m.Swapped),
+			units.Size(uint64(m.Contexts)))
 		for _, s := range m.Largest {
 			v.put("{} {}<br>", s.Name, units.Size(uint64(s.Bytes)))
 		}

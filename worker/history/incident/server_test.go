@@ -269,8 +269,8 @@ func (s *scene) checkIncident(i *Incident, f rules.Finding) {
 	}
 	if len(read.Forest) != 1 || read.Forest[0].PID != f.Root || len(read.Forest[0].Blocked) != 1 || len(read.Stacks) < 2 || len(read.History.Spans) == 0 ||
 		len(read.History.Seconds) == 0 || len(read.Settings) < 10 || read.Host.Load == "" || len(read.Host.Disks) != 3 || read.Server.Slots != 12 {
-		text, _ := json.Marshal(read)
-		s.t.Errorf("%s", text)
+		text, err := json.Marshal(read)
+		s.t.Errorf("%s, %v", text, err)
 	}
 	for _, file := range []string{".json", ".html"} {
 		if st, err := os.Stat(filepath.Join(d.Path, i.ID+file)); err != nil || st.Mode().Perm() != 0o600 {

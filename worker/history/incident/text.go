@@ -20,7 +20,8 @@ func Text(out io.Writer, i *Incident) error {
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
 	p("%s: %s", line(i.ID), line(i.Reason.Summary))
 	p("rule %s, noticed %s, began %s or before", line(i.Reason.Rule), i.Time.UTC().Format(layout), i.Reason.Since.UTC().Format(layout))
-	p("PostgreSQL %s, %s, system identifier %s, timeline %d", line(i.Server.Version), line(i.Server.DataDir), line(i.Server.SystemID), i.Server.Timeline)
+	p("PostgreSQL %s, %s, system identifier %s, timeline %d",
+		line(i.Server.Version), line(i.Server.DataDir), line(i.Server.SystemID), i.Server.Timeline)
 	if i.Server.Position != "" {
 		p("WAL position %s, by IDENTIFY_SYSTEM", line(i.Server.Position))
 	}

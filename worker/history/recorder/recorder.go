@@ -397,7 +397,8 @@ func (r *Recorder) read(now time.Time) (s seen, err error) {
 	if r.o.Watch != nil || r.stacks != nil {
 		s.procs = r.procs(rows, m.Sessions)
 	}
-	s.rows = append(rows, r.ended(rows, m.Sessions, m.Missing)...)
+	rows = append(rows, r.ended(rows, m.Sessions, m.Missing)...)
+	s.rows = rows
 	return s, nil
 }
 
@@ -435,7 +436,7 @@ func (r *Recorder) moment(now time.Time) (*moment.Moment, error) {
 // waits reads the locks, if a session waits in a way that has blockers.
 func (r *Recorder) waits(m *moment.Moment) (map[int]*locks.Wait, error) {
 	if !slices.ContainsFunc(m.Sessions, func(s moment.Session) bool { return s.Wait != nil && mayHaveBlockers(s.Wait.Type) }) {
-		return nil, nil
+		return nil, nil //nolint:nilnil // no session waits
 	}
 	if r.locks == nil {
 		return nil, r.noLocks

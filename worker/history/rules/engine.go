@@ -425,8 +425,9 @@ func lwlockWaits(v *view) []Finding {
 	}
 	var list []Finding
 	for event, w := range byEvent {
-		list = append(list, v.finding(LWLockWait, causeLWLock(event), fmt.Sprintf("%s for an LWLock without running meanwhile, the longest for %s",
-			plural(len(w.pids), "session waits", "sessions wait"), round(w.age)), w))
+		list = append(list, v.finding(LWLockWait, causeLWLock(event),
+			fmt.Sprintf("%s for an LWLock without running meanwhile, the longest for %s",
+				plural(len(w.pids), "session waits", "sessions wait"), round(w.age)), w))
 	}
 	slices.SortFunc(list, func(a, b Finding) int { return strings.Compare(a.Cause, b.Cause) })
 	return list
@@ -483,7 +484,8 @@ func idleBlocks(v *view) []Finding {
 			continue
 		}
 		list = append(list, Finding{
-			Rule: IdleBlocks, Cause: v.cause(pid), keys: []string{v.identity(pid)}, Root: pid, Processes: append([]int32{pid}, w.waiters...), Since: v.Time.Add(-age),
+			Rule: IdleBlocks, Cause: v.cause(pid), keys: []string{v.identity(pid)}, Root: pid,
+			Processes: append([]int32{pid}, w.waiters...), Since: v.Time.Add(-age),
 			Summary: fmt.Sprintf("process %d is idle in transaction and has blocked %s for %s", pid,
 				plural(len(w.waiters), "session", "sessions"), round(age)),
 		})

@@ -37,7 +37,7 @@ func (c *Config) command(n *yaml.Node) error {
 		case "run":
 			return c.words(v)
 		case "timeout":
-			return duration(v, key, minAfter, maxCommandTime, &c.Command.Timeout)
+			return duration(v, key, maxCommandTime, &c.Command.Timeout)
 		}
 		return at(k, "unknown name %q; known are run and timeout", key)
 	})

@@ -349,7 +349,7 @@ func StacksOf(ctx context.Context, r *Reader, since, until time.Time, list []*To
 		}
 	}
 	if len(want) == 0 {
-		return nil, nil
+		return nil, nil //nolint:nilnil // no stack is wanted
 	}
 	found, err := r.Stacks(ctx, since, until, want)
 	if err != nil {

@@ -253,13 +253,13 @@ func TestKilled(t *testing.T) {
 			}
 			n++
 		}
-		cmd.Process.Kill()
+		_ = cmd.Process.Kill()
 		for { // written before it was killed
 			if _, err := fmt.Fscan(out, &last); err != nil {
 				break
 			}
 		}
-		cmd.Wait()
+		_ = cmd.Wait()
 		reported = last + 1
 	}
 	r, err := store.OpenReader(dir, meta.SystemID)
@@ -326,15 +326,15 @@ func TestTwoWorkers(t *testing.T) {
 func TestDirectories(t *testing.T) {
 	dir := t.TempDir()
 	link, file, open := filepath.Join(dir, "link"), filepath.Join(dir, "file"), filepath.Join(dir, "open")
-	os.Symlink(t.TempDir(), link)
-	os.WriteFile(file, nil, 0o600)
-	os.Mkdir(open, 0o700)
-	os.Chmod(open, 0o755)
+	if err := errors.Join(os.Symlink(t.TempDir(), link), os.WriteFile(file, nil, 0o600), os.Mkdir(open, 0o700), os.Chmod(open, 0o755)); err != nil {
+		t.Fatal(err)
+	}
 	cases := map[string]string{link: "not a directory", file: "not a directory", open: "chmod 700", filepath.Join(dir, "a/b"): "no such file"}
 	if os.Geteuid() == 0 {
 		theirs := filepath.Join(dir, "theirs")
-		os.Mkdir(theirs, 0o700)
-		os.Chown(theirs, 65534, 65534)
+		if err := errors.Join(os.Mkdir(theirs, 0o700), os.Chown(theirs, 65534, 65534)); err != nil {
+			t.Fatal(err)
+		}
 		cases[theirs] = "belongs to user 65534"
 	}
 	for path, want := range cases {
@@ -472,7 +472,9 @@ func TestDamaged(t *testing.T) {
 				b[random.IntN(len(b))] ^= byte(1 + random.IntN(255))
 			}
 		}
-		os.WriteFile(path, b, 0o600)
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
 		r, err := store.OpenReader(dir, meta.SystemID)
 		if err != nil {
 			t.Fatal(err)

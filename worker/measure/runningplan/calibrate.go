@@ -289,7 +289,7 @@ func (r *calibration) explain(ctx context.Context, how, sql string) (map[string]
 	if len(results) != 1 || len(results[0].Rows) != 1 {
 		return nil, errors.New("EXPLAIN returned no plan")
 	}
-	if err := json.Unmarshal(results[0].Rows[0][0], &plans); err != nil {
+	if err := json.Unmarshal(results[0].Rows[0][0], &plans); err != nil { //nolint:musttag // the name is PostgreSQL's
 		return nil, fmt.Errorf("decode EXPLAIN: %w", err)
 	}
 	if len(plans) != 1 {

@@ -171,7 +171,7 @@ type text struct {
 	reader *Reader
 }
 
-func (t *text) line(indent, format string, args ...any) {
+func (t *text) line(indent, format string, args ...any) { //nolint:goprintffuncname // a name in a short scope
 	t.WriteString(indent + render.VisibleLine(fmt.Sprintf(format, args...)) + "\n")
 }
 

@@ -179,12 +179,12 @@ func TestSharesOfCountedExecutions(t *testing.T) {
 	s := named(t)
 	sleep, read := event(t, s, "Timeout", "PgSleep"), event(t, s, "Client", "ClientRead")
 	io := event(t, s, "IO", "WalSync")
-	wait := func(event uint32, query uint64, took time.Duration) waits.Record {
-		return waits.Record{Kind: waits.Wait, Event: event, Query: query, Took: took * time.Millisecond}
+	wait := func(event uint32, query uint64, took int) waits.Record {
+		return waits.Record{Kind: waits.Wait, Event: event, Query: query, Took: time.Duration(took) * time.Millisecond}
 	}
 	start := func(query uint64) waits.Record { return waits.Record{Kind: waits.QueryStart, Query: query} }
-	end := func(query uint64, took time.Duration) waits.Record {
-		return waits.Record{Kind: waits.QueryEnd, Query: query, Took: took * time.Millisecond}
+	end := func(query uint64, took int) waits.Record {
+		return waits.Record{Kind: waits.QueryEnd, Query: query, Took: time.Duration(took) * time.Millisecond}
 	}
 	for name, test := range map[string]struct {
 		records []waits.Record

@@ -50,7 +50,8 @@ func noSlot(err error) bool {
 	return errors.Is(err, errReserved) || errors.As(err, &refusal) && refusal.Code == sqlTooManyConnections
 }
 
-// CheckFallback returns an error if the connection string of a fallback is invalid. Text is the worker's connection string, whose settings it changes.
+// CheckFallback returns an error if the connection string of a fallback is invalid. Text is the worker's connection
+// string, whose settings it changes.
 func CheckFallback(fallback, text string) error {
 	s, err := overlay(fallback, text)
 	if err != nil {

@@ -141,7 +141,7 @@ func TestFallbackRefused(t *testing.T) {
 	server := pgtest.Lend(t, pgtest.BinDir(t), fewSlots())
 	server.Exec(t, "CREATE ROLE worker LOGIN; CREATE ROLE spare LOGIN REPLICATION; CREATE ROLE plain LOGIN; CREATE ROLE gone")
 	var opened atomic.Int32
-	check := func(context.Context, *pgx.Conn) error { opened.Add(1); return nil }
+	check := func(context.Context, *pgx.Conn) error { opened.Add(1); return nil } //nolint:unparam // as the field is
 	try := func(user, fallback string) error {
 		s := supervise(t, cluster.ConnOptions{
 			ConnString: server.DSN(user, "postgres"), Fallback: &cluster.Fallback{ConnString: fallback, Check: check},

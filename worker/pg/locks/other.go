@@ -42,6 +42,7 @@ func (r *Reader) other(m *Moment, p *proc) {
 		w.Reason = "holder unknown: the server does not record holders of buffer pins in shared memory"
 	case LWLock:
 		w.Reason = "holder unknown: the server does not record holders of lightweight locks"
+	default:
 	}
 	w.Changed = w.Reason == errChanged.Error()
 	m.Waits = append(m.Waits, w)

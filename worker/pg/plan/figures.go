@@ -294,7 +294,8 @@ func (f *figures) seqScan(l *Level, _, n *Node) []Figure {
 		given := f.word(shared, p.PhsNallocated)
 		f.must(f.half(shared, p.PhsNblocks) == blocks)
 		return []Figure{
-			{Name: "Scan Block", Value: int64(block) + 1}, {Name: "Scan Blocks Given", Value: int64(min(given, uint64(blocks)))}, //nolint:gosec // small
+			{Name: "Scan Block", Value: int64(block) + 1},
+			{Name: "Scan Blocks Given", Value: int64(min(given, uint64(blocks)))}, //nolint:gosec // small
 			{Name: "Scan Blocks Total", Value: int64(blocks)},
 		}
 	}

@@ -207,7 +207,8 @@ func (f *filter) node(n *Node) {
 		n.Actual = nil
 	}
 	n.Progress = slices.DeleteFunc(n.Progress, func(v Figure) bool {
-		return (!f.fields[FigureKey(n.Kind, v.Name)] || !f.fields[ParallelAware]) && !(n.linked && v.Name == "Rows Processed" && f.fields[RowsReturned])
+		return (!f.fields[FigureKey(n.Kind, v.Name)] || !f.fields[ParallelAware]) &&
+			!(n.linked && v.Name == "Rows Processed" && f.fields[RowsReturned])
 	})
 	if !f.fields[RunningNode] {
 		n.Running, n.Active, n.Below = false, false, false

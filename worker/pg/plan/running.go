@@ -293,8 +293,8 @@ func (r *reader) ofFunction(l *Level, nodes []*Node, k int) []*Node {
 }
 
 // choose returns the only node. If there are several, it returns the node whose address a register of frame k has, and
-// the same register of its caller, frame outer, has not. The function of frame k has saved its argument there, and the next frames may have kept it. Words of the stack
-// are no proof, because they may be those of an earlier call.
+// the same register of its caller, frame outer, has not. The function of frame k has saved its argument there, and
+// the next frames may have kept it. Words of the stack are no proof, because they may be those of an earlier call.
 func (r *reader) choose(nodes []*Node, k, outer int) *Node {
 	if len(nodes) == 1 {
 		return nodes[0]

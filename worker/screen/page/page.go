@@ -135,9 +135,14 @@ func (p *Page) Data(names bool) http.Handler {
 // write answers with JSON. It compresses the answer for readers that accept that: the data of many sessions becomes ten times
 // smaller, so a slow link shows the screen in time.
 func write(w http.ResponseWriter, r *http.Request, answer Answer) {
+	text, err := json.Marshal(answer)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
 	w.Header().Set("Vary", "Accept-Encoding")
 	if !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-		_ = json.NewEncoder(w).Encode(answer)
+		_, _ = w.Write(text)
 		return
 	}
 	w.Header().Set("Content-Encoding", "gzip")
@@ -145,7 +150,7 @@ func write(w http.ResponseWriter, r *http.Request, answer Answer) {
 	if err != nil {
 		return // the level is valid
 	}
-	_ = json.NewEncoder(z).Encode(answer)
+	_, _ = z.Write(text)
 	_ = z.Close()
 }
 

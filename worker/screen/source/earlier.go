@@ -373,7 +373,7 @@ func (x *earlierSource) Load(_ context.Context, q Query, columns int) (l *Load, 
 }
 
 // `Who` is the method of Source.
-func (x *earlierSource) Who(_ context.Context, q Query, by By, limit int) (w *Who, err error) { //nolint:revive // prosecheck needs the quotes
+func (x *earlierSource) Who(_ context.Context, q Query, by By, limit int) (w *Who, err error) {
 	if err := errors.Join(q.check(), by.check()); err != nil {
 		return nil, err
 	}

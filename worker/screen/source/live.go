@@ -433,7 +433,7 @@ func (b By) check() error {
 }
 
 // `Who` is the method of Source.
-func (l *Live) Who(ctx context.Context, q Query, by By, limit int) (*Who, error) { //nolint:revive // prosecheck needs the quotes
+func (l *Live) Who(ctx context.Context, q Query, by By, limit int) (*Who, error) {
 	if err := errors.Join(q.check(), by.check()); err != nil {
 		return nil, err
 	}

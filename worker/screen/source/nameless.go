@@ -97,7 +97,7 @@ func (n Nameless) Load(ctx context.Context, q Query, columns int) (*Load, error)
 }
 
 // `Who` is the method of Source.
-func (n Nameless) Who(ctx context.Context, q Query, by By, limit int) (*Who, error) { //nolint:revive // prosecheck needs the quotes
+func (n Nameless) Who(ctx context.Context, q Query, by By, limit int) (*Who, error) {
 	if err := n.check(append(slices.Clone(q.Filter), Condition{By: by, Key: "0"})); err != nil {
 		return nil, err
 	}

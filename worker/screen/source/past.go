@@ -661,7 +661,7 @@ func (p *past) shares(q Query, by By, limit int) *Who {
 					number = uint32(r.class)
 				}
 				for int(number) >= len(byNumber) {
-					byNumber = append(byNumber, nil)
+					byNumber = append(byNumber, nil) //nolint:makezero // grows from its first length
 				}
 				if x = byNumber[number]; x == nil {
 					x = &sum{}

@@ -189,7 +189,7 @@ type Column struct {
 }
 
 // `Who` is a table of shares.
-type Who struct { // prosecheck needs the quotes
+type Who struct {
 	Span
 
 	By   By       `json:"by"`

@@ -15,7 +15,7 @@ func (c *canvas) blocking(y, end int) {
 	const panelFrom, panelWidth = 130, 54
 	b := c.d.Blocking
 	if b == nil {
-		c.failed(1, y, c.Width, "blocking")
+		c.failed(y, c.Width, "blocking")
 		return
 	}
 	for _, text := range b.Missing {
@@ -68,7 +68,7 @@ func (c *canvas) blocking(y, end int) {
 				c.Set(0, y, '▸', bold)
 				style = chosen
 			}
-			x := 1
+			var x int
 			if n.Depth == 0 {
 				mark := alarm
 				if selected {
@@ -94,7 +94,7 @@ func (c *canvas) blocking(y, end int) {
 	if panel {
 		c.nodePanel(limit+1, y-1, c.Width-1, end, &b.Nodes[at])
 	} else {
-		c.rule(0, end-below, c.Width)
+		c.rule(end-below, c.Width)
 		c.nodePanel(1, end-below+1, c.Width-1, end, &b.Nodes[at])
 	}
 }

@@ -81,7 +81,7 @@ func (d *Data) compare(ctx context.Context, now, before source.Source, s *State,
 func (c *canvas) changes(y, end int) {
 	x := c.d.Comparison
 	if x == nil {
-		c.failed(1, y, c.Width, "comparison")
+		c.failed(y, c.Width, "comparison")
 		return
 	}
 	const active, before, change, name = 10, 19, 28, 30

@@ -141,7 +141,7 @@ func (c *canvas) header() {
 		}
 	}
 	if i.Standby != nil && *i.Standby {
-		x = c.Text(x, 0, right-1, live, ", standby")
+		c.Text(x, 0, right-1, live, ", standby")
 	}
 }
 
@@ -261,7 +261,8 @@ func (c *canvas) problems(y int) int {
 }
 
 // failed draws the reason in place of data, and returns the next line.
-func (c *canvas) failed(x, y, limit int, name string) int {
+func (c *canvas) failed(y, limit int, name string) int {
+	const x = 1
 	text := c.d.Errors[name]
 	if text == "" {
 		text = "no data"
@@ -323,13 +324,16 @@ func (c *canvas) footer() {
 func (c *canvas) keys() [][2]string {
 	switch c.s.Page {
 	case PageLoad:
-		return [][2]string{{"↑↓", "select"}, {"Enter", "open"}, {"+-", "zoom"}, {"t", "time"}, {"space", "stop"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
+		return [][2]string{{"↑↓", "select"}, {"Enter", "open"}, {"+-", "zoom"}, {"t", "time"},
+			{"space", "stop"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
 	case PageWho:
-		return [][2]string{{"Tab", "by"}, {"Enter", "filter"}, {"Backspace", "back"}, {"q", "quit"}, {"v", "compare"}, {"+-", "zoom"}, {"y", "command"}, {"/", "search"}}
+		return [][2]string{{"Tab", "by"}, {"Enter", "filter"}, {"Backspace", "back"},
+			{"q", "quit"}, {"v", "compare"}, {"+-", "zoom"}, {"y", "command"}, {"/", "search"}}
 	case PageBlocking:
 		return [][2]string{{"↑↓", "select"}, {"Enter", "session"}, {"space", "stop"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
 	case PageFlame:
-		return [][2]string{{"Tab", "on/off CPU"}, {"↑↓", "select"}, {"Backspace", "back"}, {"+-", "zoom"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
+		return [][2]string{{"Tab", "on/off CPU"}, {"↑↓", "select"}, {"Backspace", "back"},
+			{"+-", "zoom"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
 	case PageSession, numPages:
 	}
 	return [][2]string{{"Tab", "panel"}, {"↑↓", "scroll"}, {"c", "capture now"}, {"Backspace", "back"}, {"q", "quit"}, {"y", "command"}}
@@ -367,7 +371,7 @@ func (c *canvas) help(y int) {
 	for _, note := range []string{
 		"Active sessions are means over time. DB time is the time of all active sessions. CPU: the session has no wait event. It runs, " +
 			"waits for a processor, or waits in code without a wait event.",
-		"The line in the chart is the number of processors of the server. ┄ sampled by this program, ━ recorded, ═ means over minutes, ░ no data.",
+		"The line in the chart is the number of processors of the server. ┄ sampled by this program, ━ recorded, ═ means over minutes, ░ no data.", //nolint:lll // a text
 	} {
 		for _, line := range Wrap(note, c.Width-4, 3) {
 			if y >= c.Height-footLines {

@@ -88,7 +88,8 @@ func past(ctx context.Context, src source.Source, s *State) (source.Source, erro
 
 // failAll notes the reason why there is no data.
 func (d *Data) failAll(err error) {
-	for _, name := range []string{"load", "findings", "sessions", "who", "comparison", "blocking", "session", "stack", "plan", "memory", "flame"} {
+	for _, name := range []string{"load", "findings", "sessions", "who",
+		"comparison", "blocking", "session", "stack", "plan", "memory", "flame"} {
 		d.Errors[name] = err.Error()
 	}
 }

@@ -23,7 +23,7 @@ func (c *canvas) flame(y, end int) {
 	}
 	f := c.d.Flame
 	if f == nil {
-		c.failed(1, y+1, c.Width, "flame")
+		c.failed(y+1, c.Width, "flame")
 		return
 	}
 	c.Right(c.Width-1, y, dim, fmt.Sprintf("on CPU %s, off CPU %s sessions", figure(f.OnCPU), figure(f.OffCPU)))
@@ -70,7 +70,7 @@ func (c *canvas) flame(y, end int) {
 		below = 3
 	}
 	r.draw(c, y, end-below)
-	c.rule(0, end-below, c.Width)
+	c.rule(end-below, c.Width)
 	selected := c.s.selected(c.d)
 	for i := range f.Nodes {
 		if keys[i] != selected {

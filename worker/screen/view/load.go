@@ -15,7 +15,7 @@ import (
 // load draws the page Load.
 func (c *canvas) load(y, end int) {
 	if c.d.Load == nil {
-		y = c.failed(1, y, c.Width, "load")
+		y = c.failed(y, c.Width, "load")
 	} else {
 		height := min(max((end-y)*2/5, 5), 20)
 		y = c.chart(y, height)
@@ -384,7 +384,7 @@ func percent(v float64) string {
 func (c *canvas) findings(r *rows) {
 	f := c.d.Findings
 	if f == nil {
-		r.add("", func(y int, _ bool) { c.failed(1, y, c.Width, "findings") })
+		r.add("", func(y int, _ bool) { c.failed(y, c.Width, "findings") })
 		return
 	}
 	r.add("", func(y int, _ bool) {
@@ -450,7 +450,7 @@ func (c *canvas) findingEnd() int { return c.Width - 20 }
 func (c *canvas) sessionRows(r *rows) {
 	list := c.d.Sessions
 	if list == nil {
-		r.add("", func(y int, _ bool) { c.failed(1, y, c.Width, "sessions") })
+		r.add("", func(y int, _ bool) { c.failed(y, c.Width, "sessions") })
 		return
 	}
 	wide := c.Width >= wideFrom

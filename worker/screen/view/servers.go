@@ -193,7 +193,7 @@ func DrawServers(g *Grid, s *ServersState, list []Server, more int, now time.Tim
 	if len(list) == 0 {
 		g.Text(1, y, g.Width, bold, "no server was found on this host")
 	}
-	c.rule(0, end-len(panel)-1, g.Width)
+	c.rule(end-len(panel)-1, g.Width)
 	for i, line := range panel {
 		g.Text(2, end-len(panel)+i, g.Width-1, line.style, line.text)
 	}

@@ -20,7 +20,7 @@ func (c *canvas) session(y, end int) {
 	}
 	if s == nil {
 		c.Text(1, y, c.Width, bold, strconv.Itoa(c.s.PID))
-		c.failed(1, y+1, c.Width, "session")
+		c.failed(y+1, c.Width, "session")
 		return
 	}
 	y = c.identity(y, s)

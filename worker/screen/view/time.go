@@ -76,9 +76,11 @@ func (s *State) movesTime(d *Data, key string) (Action, bool) {
 		s.typing, s.typed = typingTime, ""
 		return None, true
 	case key == "+" || key == "=":
-		return s.zoom(d, -1), true
+		s.zoom(d, -1)
+		return Refresh, true
 	case key == "-":
-		return s.zoom(d, 1), true
+		s.zoom(d, 1)
+		return Refresh, true
 	case earlierOrLater == 0 && step == 0:
 		return None, false
 	case d == nil || d.Time.IsZero():
@@ -130,10 +132,10 @@ func later(a, b time.Time) time.Time {
 }
 
 // zoom chooses the next shorter or longer window. An earlier span keeps its moment in the middle.
-func (s *State) zoom(d *Data, step int) Action {
+func (s *State) zoom(d *Data, step int) {
 	if s.Live() {
 		s.window = min(max(s.window+step, 0), len(windows())-1)
-		return Refresh
+		return
 	}
 	length, all := s.Window(), windows()
 	s.window = 0
@@ -164,7 +166,6 @@ func (s *State) zoom(d *Data, step int) Action {
 	if !at.IsZero() && (at.Before(s.Span.From) || at.After(s.Span.To)) {
 		s.Moment = time.Time{}
 	}
-	return Refresh
 }
 
 // goTo shows a time that the user has typed: a moment, or two times with ".." between them.

@@ -24,7 +24,7 @@ func (c *canvas) shareTable(y, end int) {
 	}
 	w := c.d.Who
 	if w == nil {
-		c.failed(1, y, c.Width, "who")
+		c.failed(y, c.Width, "who")
 		return
 	}
 	const share, active, barAt = 11, 21, 23
@@ -70,7 +70,7 @@ func (c *canvas) shareTable(y, end int) {
 		if "who:"+w.Rows[i].Key != selected {
 			continue
 		}
-		c.rule(0, end-below, c.Width)
+		c.rule(end-below, c.Width)
 		for k, line := range Wrap(w.Rows[i].Name, c.Width-2, below-1) {
 			c.Text(1, end-below+1+k, c.Width, plain, line)
 		}
@@ -78,8 +78,8 @@ func (c *canvas) shareTable(y, end int) {
 }
 
 // rule draws a horizontal line.
-func (c *canvas) rule(x, y, limit int) {
-	for ; x < limit; x++ {
+func (c *canvas) rule(y, limit int) {
+	for x := range limit {
 		c.Set(x, y, '─', dim)
 	}
 }

@@ -17,8 +17,8 @@ type slot struct {
 }
 
 // settle reports whether workers may start. At first they wait for the proofs of all processes of the first look that
-// have the name of a server, but no longer than proofTime. So the slots follow the order of the data directories, and not the order in which proofs
-// end.
+// have the name of a server, but no longer than proofTime. So the slots follow the order of the data directories, and
+// not the order in which proofs end.
 func (s *supervisor) settle(now time.Time) bool {
 	if s.settled {
 		return true
