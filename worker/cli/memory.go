@@ -42,7 +42,8 @@ type memoryFlags struct {
 }
 
 const memoryLong = `Print the processes of a server by the memory that they use (-D), or the memory
-contexts of PostgreSQL processes (PID): backends and auxiliary processes, also stuck and stopped ones. The process is not stopped and runs no code for it.
+contexts of PostgreSQL processes (PID): backends and auxiliary processes, also
+stuck and stopped ones. The process is not stopped and runs no code for it.
 Its memory is read from outside and compared with a second reading, because it
 may change meanwhile. If it does, the tree is read again, up to 20 times. A tree
 that is still not consistent is printed with a warning, and the exit status is 1.
