@@ -140,6 +140,7 @@ func write(w http.ResponseWriter, r *http.Request, answer Answer) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
+	text = append(text, '\n')
 	w.Header().Set("Vary", "Accept-Encoding")
 	if !strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		_, _ = w.Write(text)
