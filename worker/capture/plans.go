@@ -239,7 +239,7 @@ func (c *Capturer) planLook(
 	return look, nil
 }
 
-// programOf returns the facts about a server process. On a busy host the first read of its program takes some time. It goes on in
+// programOf returns the facts about a server process. On a busy host the first read of its program takes some time. It continues in
 // the background, so programOf looks again.
 func (c *Capturer) programOf(ctx context.Context, key naming.ProcessKey) (serverProcess, error) {
 	const (

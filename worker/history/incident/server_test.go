@@ -215,7 +215,7 @@ func (s *scene) recorded(want func(*store.Row) bool) (found bool) {
 	return found
 }
 
-// checkProof expects that an incident says whether the layout of a plan is proven, and has only what is proven.
+// checkProof expects that an incident says whether the layout of a plan is proven, and has no other fields than the proven ones.
 func (s *scene) checkProof(p *ProcessPlan) {
 	s.t.Helper()
 	if p.Proven || p.unproven() == "" || p.Statements[0].Cost == nil {

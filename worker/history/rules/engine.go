@@ -467,7 +467,7 @@ func idleBlocks(v *view) []Finding {
 			}
 		}
 	}
-	for i := range v.Rows { // those that wait behind another waiting session
+	for i := range v.Rows { // sessions that wait behind another waiting session
 		r := &v.Rows[i]
 		if r.Ended || len(r.BlockedBy) == 0 || len(blocks) == 0 {
 			continue

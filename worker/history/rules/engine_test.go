@@ -370,7 +370,7 @@ func TestConvoy(t *testing.T) {
 	}
 }
 
-// TestIdleChain counts the sessions behind an idle transaction, also those that wait for another waiting session.
+// TestIdleChain counts the sessions behind an idle transaction, also sessions that wait for another waiting session.
 func TestIdleChain(t *testing.T) {
 	t.Parallel()
 	c := newClock(Default())
