@@ -56,7 +56,7 @@ type PhraseInput struct {
 	Functions []string
 	// WaitType and WaitEvent are the wait event in the words of pg_stat_activity; empty if the process does not wait.
 	WaitType, WaitEvent string
-	// BackendType is in the words of pg_stat_activity; empty if it is not known.
+	// BackendType is in the words of pg_stat_activity; empty if it is not known. Then the stack may tell it.
 	BackendType string
 	// Major is the major version of the server; 0 if it is not known.
 	Major int
@@ -109,12 +109,35 @@ var compiled = sync.OnceValue(func() *table {
 // MatchPhrase returns the best phrase. It may be called by several goroutines at a time.
 func MatchPhrase(in PhraseInput) Phrase { return compiled().match(in) }
 
+// mains are the functions that only a process of one type runs.
+//
+//nolint:gochecknoglobals // a table
+var mains = map[string]string{
+	"StartupProcessMain": "startup", "CheckpointerMain": "checkpointer", "BackgroundWriterMain": "background writer",
+	"WalWriterMain": "walwriter", "WalReceiverMain": "walreceiver", "PgArchiverMain": "archiver", "IoWorkerMain": "io worker",
+	"AutoVacLauncherMain": "autovacuum launcher", "AutoVacWorkerMain": "autovacuum worker", "WalSndLoop": "walsender",
+}
+
+// typeOfStack returns the type of the process with this stack; empty: the stack does not tell.
+func typeOfStack(functions []string) string {
+	for i := len(functions) - 1; i >= 0; i-- { // they are near the outermost frame
+		name, _, _ := strings.Cut(functions[i], ".")
+		if t := mains[name]; t != "" {
+			return t
+		}
+	}
+	return ""
+}
+
 // maxFrames bounds the work for one stack: frames further outwards are left out. A server's stack is shorter, except in
 // deep recursion.
 const maxFrames = 512
 
 func (t *table) match(in PhraseInput) Phrase {
 	functions := in.Functions
+	if in.BackendType == "" {
+		in.BackendType = typeOfStack(functions)
+	}
 	if len(functions) > maxFrames {
 		functions = functions[:maxFrames]
 	}

@@ -77,6 +77,31 @@ func TestProvenByRealSituations(t *testing.T) {
 	t.Logf("%d entries, %d of them generic, %d recorded stacks", len(compiled().entries), len(compiled().entries)-count, len(samples))
 }
 
+// TestTypeOfStack takes the types away: the stack of an auxiliary process tells its type, and no stack tells a false one.
+func TestTypeOfStack(t *testing.T) {
+	keys, samples := keyed(t, "proofs.txt")
+	found := map[string]int{}
+	for i, s := range samples {
+		if got := typeOfStack(s.functions); got != "" && s.backend != "" && got != s.backend {
+			t.Errorf("%s: the stack of a %s on %d tells %s", keys[i], s.backend, s.major, got)
+		} else if got != "" {
+			found[got]++
+		}
+		in := s.input()
+		in.BackendType = ""
+		p := MatchPhrase(in)
+		if p.Key != keys[i] && len(entryOf(t, keys[i]).types) == 0 || p.Key != keys[i] && typeOfStack(s.functions) != "" {
+			t.Errorf("%s: without the type, the stack of %s on %d gives %q", keys[i], s.situation, s.major, p.Key)
+		}
+	}
+	for _, want := range []string{"startup", "checkpointer", "walreceiver", "archiver", "walsender", "autovacuum launcher"} {
+		if found[want] == 0 {
+			t.Errorf("no recorded stack of a %s tells its type", want)
+		}
+	}
+	t.Log(found)
+}
+
 func TestNearMissesNotMatched(t *testing.T) {
 	keys, samples := keyed(t, "near.txt")
 	for i, s := range samples {
