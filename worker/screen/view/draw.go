@@ -55,6 +55,7 @@ const (
 	footLines = 1
 	wideFrom  = 120 // columns from which panels stand side by side
 	smallest  = 40  // columns
+	narrow    = 64  // below, only the chosen page has its name in the heading
 	fewest    = 10  // lines
 	tall      = 34  // lines from which rows have more text
 )
@@ -193,13 +194,21 @@ func (c *canvas) tabs() {
 		if Page(i) == c.s.Page {
 			style = bar
 		}
-		x = c.Text(x, 1, c.Width, style, fmt.Sprintf(" %d %s ", i+1, name))
+		text := fmt.Sprintf(" %d %s ", i+1, name)
+		if c.Width < narrow && Page(i) != c.s.Page {
+			text = fmt.Sprintf(" %d ", i+1)
+		}
+		x = c.Text(x, 1, c.Width, style, text)
 		if Page(i) == PageBlocking && c.d != nil && c.d.Info != nil && c.d.Info.Sessions.Waiting > 0 {
 			x = c.Text(x, 1, c.Width, alarm, "▲"+strconv.Itoa(c.d.Info.Sessions.Waiting))
 		}
 		x++
 	}
-	right := c.Right(c.Width-1, 1, dim, "? help")
+	const help = "? help"
+	if x+len(help) >= c.Width-1 {
+		return
+	}
+	right := c.Right(c.Width-1, 1, dim, help)
 	note := "last " + span(c.s.Window())
 	if !c.s.Live() {
 		note = spanText(c.s.Span, c.now)
@@ -207,7 +216,9 @@ func (c *canvas) tabs() {
 			note = span(c.s.Window())
 		}
 	}
-	c.Right(right-2, 1, dim, note)
+	if x+Width(note) < right-2 {
+		c.Right(right-2, 1, dim, note)
+	}
 }
 
 // span returns a round duration in words.

@@ -85,6 +85,7 @@ type ServersState struct {
 	Message string
 
 	selected string
+	help     bool // the keys stand in the place of the selected server
 }
 
 // Sort sorts servers by the chosen order.
@@ -129,8 +130,15 @@ func (s *ServersState) Handle(list []Server, key string) (action Action, open bo
 	}
 	const page, far = 8, 1 << 20
 	switch key {
-	case "q", "esc", "ctrl-c":
+	case "q", "ctrl-c":
 		return Quit, false
+	case "esc":
+		if !s.help {
+			s.Message = "q quits"
+		}
+		s.help = false
+	case "?":
+		s.help = !s.help
 	case "ctrl-z":
 		return Suspend, false
 	case "ctrl-l":
@@ -188,6 +196,9 @@ func DrawServers(g *Grid, s *ServersState, list []Server, more int, now time.Tim
 	c.serverHeading(1, s.Order)
 	y, end := 2, g.Height-footLines
 	panel := serverPanel(s.Selected(list), g.Width-3)
+	if s.help {
+		panel = serverKeys()
+	}
 	panel = panel[:min(len(panel), max(0, end-y-4))]
 	list = c.serverLines(s, list, y, end-len(panel)-1)
 	if len(list) == 0 {
@@ -202,9 +213,20 @@ func DrawServers(g *Grid, s *ServersState, list []Server, more int, now time.Tim
 		return
 	}
 	x := 1
-	for _, k := range [][2]string{{"↑↓", "select"}, {"Enter", "open"}, {"Tab", "order"}, {"y", "command"}, {"q", "quit"}} {
+	for _, k := range [][2]string{{"↑↓", "select"}, {"Enter", "open"}, {"Tab", "order: " + cmp.Or(s.Order, Orders()[0])}, {"y", "command"}, {"?", "help"}, {"q", "quit"}} {
 		x = g.Text(x, g.Height-1, g.Width-1, bold, k[0])
 		x = g.Text(x+1, g.Height-1, g.Width-1, dim, k[1]) + 2
+	}
+}
+
+// serverKeys are the lines of the help.
+func serverKeys() []serverText {
+	return []serverText{
+		{bold, "↑↓ PgUp PgDn Home End: select    Enter: open    Tab: order by " + strings.Join(Orders(), ", ")},
+		{bold, "y: copy the command    Ctrl-L: redraw    Ctrl-Z: suspend    ? or Esc: close this    q: quit"},
+		{plain, "active: sessions that are not idle; waiting: how many of them wait"},
+		{plain, "clients: sessions of clients, and the most that the server allows"},
+		{plain, "age: how old these figures are; findings: what the rules find now, in red if critical"},
 	}
 }
 

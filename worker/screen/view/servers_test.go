@@ -40,6 +40,17 @@ func TestServersOrder(t *testing.T) {
 	if x := s.Selected(list); x.Name != "/c" || ServerCommand(x) != "sudo pg_stat_backtrace top" || s.Order != "findings" {
 		t.Errorf("%+v, %+v", s, x)
 	}
+	if action, _ := s.Handle(list, "esc"); action == Quit || s.Message == "" {
+		t.Errorf("Esc: %v, %q", action, s.Message)
+	}
+	s.Handle(list, "?")
+	g := NewGrid(80, 24)
+	if DrawServers(g, s, list, 0, noon); !strings.Contains(g.Plain(), "how old these figures are") || !strings.Contains(g.Plain(), "order: findings") {
+		t.Errorf("no help in\n%s", g.Plain())
+	}
+	if action, _ := s.Handle(list, "esc"); action == Quit || s.help {
+		t.Errorf("Esc in the help: %v", action)
+	}
 	if _, open := s.Handle(nil, "enter"); open || s.Selected(nil) != nil {
 		t.Error("an empty list has a server")
 	}
