@@ -14,9 +14,12 @@ import (
 
 // load draws the page Load.
 func (c *canvas) load(y, end int) {
-	if c.d.Load == nil {
+	const low = 10 // lines, in which the findings say more than a chart
+	switch {
+	case c.d.Load == nil:
 		y = c.failed(y, c.Width, "load")
-	} else {
+	case end-y < low:
+	default:
 		height := min(max((end-y)*2/5, 5), 20)
 		y = c.chart(y, height)
 	}

@@ -131,6 +131,16 @@ func picture(p Page, width, height int, d *Data, change func(*State, *Grid)) str
 	return g.String()
 }
 
+// TestSmallest expects the findings on the smallest screen, and no text over another one.
+func TestSmallest(t *testing.T) {
+	for _, size := range [][2]int{{smallest, fewest}, {60, 12}} {
+		got := picture(PageLoad, size[0], size[1], incident(), nil)
+		if !strings.Contains(got, "findings 2") || !strings.Contains(got, "PID 4711") || !strings.Contains(got, " 5        ") || !strings.Contains(got, "? help") {
+			t.Errorf("%dx%d:\n%s", size[0], size[1], got)
+		}
+	}
+}
+
 // TestPictures compares pages with the pictures in testdata. Run it with -update, look at the pictures, and commit them.
 func TestPictures(t *testing.T) {
 	mono := func(_ *State, g *Grid) { g.Mono, g.ASCII = true, true }
