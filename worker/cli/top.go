@@ -278,12 +278,13 @@ func (f *topFlags) run(cmd *cobra.Command, s *view.State) error {
 	}
 	const patience = time.Second // a busy host needs longer to read the server for the first time
 	slow := time.AfterFunc(patience, func() { tellf(cmd.ErrOrStderr(), "reading the server of %s ...", dataDir) })
+	defer slow.Stop()
 	src, err := f.open(dataDir, nil, f.interval, cmd.ErrOrStderr())
-	slow.Stop()
 	if err != nil {
 		return err
 	}
 	info, err := src.Info(cmd.Context())
+	slow.Stop()
 	if err != nil {
 		return err
 	}
