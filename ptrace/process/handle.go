@@ -36,10 +36,10 @@ var errTooMany = errors.New("too many processes are held already")
 // Hold returns a handle for the process that has the id now. The error is ErrExited if there is none. Other errors do
 // not prevent a capture of the process. They are: the id belongs to a thread, the kernel is older than Linux 5.3, 512
 // processes are held, or no descriptor is left.
-func Hold(pid int) (*Handle, error) { return hold(pid, false) }
+func Hold(pid int) (*Handle, error) { return holdOrKeep(pid, false) }
 
-// hold is Hold, or keeps the process too.
-func hold(pid int, keep bool) (*Handle, error) {
+// holdOrKeep is Hold, or keeps the process too.
+func holdOrKeep(pid int, keep bool) (*Handle, error) {
 	holds.Lock()
 	defer holds.Unlock()
 	keepers := 0

@@ -71,7 +71,7 @@ func (k *Keeper) Begin(pids []int) {
 			p = nil
 		}
 		if p == nil && len(k.kept) < k.most {
-			if held := keep(pid); held != nil {
+			if held := keepFiles(pid); held != nil {
 				p = &keptProcess{held: held}
 				k.kept[pid] = p
 			}
@@ -101,9 +101,9 @@ func (k *Keeper) release(pid int, p *keptProcess) {
 	delete(k.kept, pid)
 }
 
-// keep holds a process and lets its files stay open; nil: it cannot be held.
-func keep(pid int) *Handle {
-	h, err := hold(pid, true)
+// keepFiles holds a process and lets its files stay open; nil: it cannot be held.
+func keepFiles(pid int) *Handle {
+	h, err := holdOrKeep(pid, true)
 	if err != nil {
 		return nil
 	}

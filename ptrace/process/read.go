@@ -18,16 +18,16 @@ var buffers = sync.Pool{New: func() any {
 
 // readFile returns the contents of a small /proc file as a string. It does not use package os. These files cannot be
 // polled, and the runtime's attempt to do so costs as much as reading them.
-func readFile(name string) (string, error) { return read(name, readSmall) }
+func readFile(name string) (string, error) { return readBy(name, readSmall) }
 
 // readLarge is readFile for the files that are large for some processes: maps and children.
-func readLarge(name string) (string, error) { return read(name, readAll) }
+func readLarge(name string) (string, error) { return readBy(name, readAll) }
 
 // readFileOnce is readFile for a file that the kernel writes in one piece.
-func readFileOnce(name string) (string, error) { return read(name, readWhole) }
+func readFileOnce(name string) (string, error) { return readBy(name, readWhole) }
 
-// read opens a file and reads it into reusable memory.
-func read(name string, from func(fd int, p []byte) ([]byte, error)) (string, error) {
+// readBy opens a file and reads it into reusable memory.
+func readBy(name string, from func(fd int, p []byte) ([]byte, error)) (string, error) {
 	fd, err := open(name)
 	if err != nil {
 		return "", wrap(name, err)

@@ -164,6 +164,7 @@ func preferNonStop(t *testing.T, c *capture.Capturer, pid int, name string) bool
 			t.Fatalf("%s: %v", name, err)
 		}
 		if seen.Engine != snapshot.EngineBlocked || addresses(before) != addresses(after) {
+			time.Sleep(20 * time.Millisecond) // it runs, for longer on a busy machine
 			continue
 		}
 		if seen.Pause != 0 || !seen.Threads[0].Whole {

@@ -67,7 +67,7 @@ func (f *Follower) open() error {
 		return err
 	}
 	frames, err := openFrames(file, size)
-	if errors.Is(err, ErrJournal) && size < int64(frameHead+frameTime) { // it is being created
+	if errors.Is(err, errBegun) {
 		_ = file.Close()
 		return nil
 	}

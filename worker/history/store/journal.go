@@ -38,6 +38,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // ErrJournal means that a file is not a journal of this format.
 var ErrJournal = errors.New("not a journal of pg_stat_backtrace's history")
 
+// errBegun is an ErrJournal: the file ends before its first sweep. It is being made, or its writer was killed meanwhile.
+var errBegun = fmt.Errorf("%w: it ends before the first sweep", ErrJournal)
+
 func encodeFrame(z *zstd.Encoder, at time.Time, v any) ([]byte, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -73,7 +76,9 @@ type frames struct {
 
 func openFrames(r io.ReaderAt, size int64) (*frames, error) {
 	head := make([]byte, len(magic))
-	if _, err := r.ReadAt(head, 0); err != nil || string(head) != magic {
+	if n, err := r.ReadAt(head, 0); errors.Is(err, io.EOF) && string(head[:n]) == magic[:n] {
+		return nil, errBegun
+	} else if err != nil || string(head) != magic {
 		return nil, ErrJournal
 	}
 	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(plainLimit))
@@ -83,6 +88,9 @@ func openFrames(r io.ReaderAt, size int64) (*frames, error) {
 	f := &frames{r: r, size: size, at: int64(len(magic)), z: z}
 	if _, err := f.next(); err != nil {
 		z.Close()
+		if errors.Is(err, io.EOF) && f.begun() {
+			return nil, errBegun
+		}
 		return nil, ErrJournal
 	}
 	if err := f.decode(&f.meta); err != nil {
@@ -90,6 +98,20 @@ func openFrames(r io.ReaderAt, size int64) (*frames, error) {
 		return nil, ErrJournal
 	}
 	return f, nil
+}
+
+// begun reports whether the file ends within its first frame.
+func (f *frames) begun() bool {
+	const most = 64 << 10 // the Meta is smaller: a greater length is damage
+	var head [frameHead]byte
+	if f.at+frameHead > f.size {
+		return true
+	}
+	if _, err := f.r.ReadAt(head[:], f.at); err != nil {
+		return false
+	}
+	length := int64(binary.LittleEndian.Uint32(head[:]))
+	return length >= frameTime && length <= most && f.at+frameHead+length > f.size
 }
 
 func (f *frames) close() { f.z.Close() }

@@ -202,6 +202,9 @@ func columnRange[T number](g parquet.RowGroup, column int, value func(parquet.Va
 
 // damaged remembers a file that cannot be read: the others still can. Other errors end the reading.
 func (r *Reader) damaged(err error) error {
+	if errors.Is(err, errBegun) { // it has no sweeps
+		return nil
+	}
 	if errors.Is(err, ErrFile) || errors.Is(err, ErrJournal) {
 		if !errors.Is(err, fs.ErrNotExist) { // removed meanwhile: its time is over
 			r.Damage = append(r.Damage, err)

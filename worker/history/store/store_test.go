@@ -226,6 +226,46 @@ func TestTorn(t *testing.T) {
 	}
 }
 
+// TestBegunJournal: a journal that ends before its first sweep, as a killed worker may leave it, is no damage; a changed one is.
+func TestBegunJournal(t *testing.T) {
+	from := time.Now().UTC().Truncate(time.Hour)
+	dir := filepath.Join(t.TempDir(), "state")
+	w := open(t, dir)
+	if err := w.Append(sweep(rand.New(rand.NewPCG(7, 8)), from)); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	path := filepath.Join(dir, "cluster="+meta.SystemID, "journal")
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	damage := func(b []byte) []error {
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r, err := store.OpenReader(dir, meta.SystemID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Rows(t.Context(), from, from.Add(time.Hour), func(*store.Row) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return r.Damage
+	}
+	for n := range 200 { // the first frame is longer
+		if list := damage(whole[:n]); len(list) > 0 {
+			t.Fatalf("the first %d bytes: %v", n, list)
+		}
+	}
+	for _, at := range []int{0, 5, 12, 30} { // the magic, the checksum, and what follows
+		b := append([]byte(nil), whole...)
+		if b[at] ^= 1; len(damage(b)) == 0 {
+			t.Errorf("byte %d is another one, and there is no damage", at)
+		}
+	}
+}
+
 // TestKilled kills a process that records, again and again: every sweep that it reported as written is there.
 func TestKilled(t *testing.T) {
 	if dir := os.Getenv("PGSB_TEST_RECORD_INTO"); dir != "" {
