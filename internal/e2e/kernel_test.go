@@ -95,6 +95,10 @@ func (s *site) filtered(t *testing.T, c *session) {
 	w := s.launch(t, command)
 	s.ready(t, w)
 	target := s.connect(t, "plain", "postgres")
+	pgtest.Wait(t, "an answer about a process that sleeps", func() bool { // which it may not do yet, after it has connected
+		_, e := c.try(t.Context(), ask1(target.pid()))
+		return e.level == ""
+	})
 	stack(t, "asleep, by default", c.text(t, ask1(target.pid())))
 	c.run(t, "SET pg_stat_backtrace.threads = on")
 	c.fails(t, "seccomp", ask1(target.pid()))
