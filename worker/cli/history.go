@@ -98,7 +98,8 @@ func newHistory() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&f.recordDir, flagRecordDir, "", "the `DIRECTORY` to which the worker records (default $STATE_DIRECTORY)")
+	fs.StringVar(&f.recordDir, flagRecordDir, "",
+		"the `DIRECTORY` to which the worker records (default $STATE_DIRECTORY, or with -D where its worker records)")
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`, if the history has several servers")
 	fs.StringVar(&f.cluster, "cluster", "", "the server's system `IDENTIFIER`, if the history has several servers")
 	fs.StringVar(&f.since, "since", "-5m", "begin at `TIME`: "+whenUsage)
@@ -122,9 +123,22 @@ func historyFormats() []string {
 	return []string{formatText, formatJSON, formatCSV, profilefmt.Folded, profilefmt.Pprof, profilefmt.Speedscope, profilefmt.HTML}
 }
 
+// errNoRecordDir: see recordDirOf.
+var errNoRecordDir = errors.New("give the directory of the history with --record-dir, or a data directory whose worker records with -D")
+
+// recordDirOf returns the directory of the history: the given one, that of systemd, or the one to which the worker of a data
+// directory records now; empty: there is none.
+func recordDirOf(given, dataDir string) string {
+	dir := cmp.Or(given, strings.Split(os.Getenv("STATE_DIRECTORY"), ":")[0])
+	if dir == "" && dataDir != "" {
+		dir = recorderDir(dataDir)
+	}
+	return dir
+}
+
 // check validates the flags, and returns the span.
 func (f *historyFlags) check(now time.Time) (since, until time.Time, err error) {
-	f.recordDir = cmp.Or(f.recordDir, strings.Split(os.Getenv("STATE_DIRECTORY"), ":")[0])
+	f.recordDir = recordDirOf(f.recordDir, f.dataDir)
 	for _, by := range f.by {
 		if !slices.Contains(store.GroupKeys(), by) {
 			return since, until, fmt.Errorf("--by must be of %s, not %q", strings.Join(store.GroupKeys(), ", "), by)
@@ -132,7 +146,7 @@ func (f *historyFlags) check(now time.Time) (since, until time.Time, err error) 
 	}
 	switch {
 	case f.recordDir == "":
-		return since, until, errors.New("give the directory of the history with --record-dir")
+		return since, until, errNoRecordDir
 	case f.dataDir != "" && f.cluster != "":
 		return since, until, errors.New("-D and --cluster exclude each other")
 	case !slices.Contains(historyFormats(), f.format):

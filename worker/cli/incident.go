@@ -110,7 +110,8 @@ func newIncidentTake(version string) *cobra.Command {
 // directory sets the flags that the commands for existing incidents have.
 func (f *incidentFlags) directory(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&f.recordDir, flagRecordDir, "", "the `DIRECTORY` to which the worker records (default $STATE_DIRECTORY)")
+	fs.StringVar(&f.recordDir, flagRecordDir, "",
+		"the `DIRECTORY` to which the worker records (default $STATE_DIRECTORY, or with -D where its worker records)")
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`, if the history has several servers")
 	fs.StringVar(&f.cluster, "cluster", "", "the server's system `IDENTIFIER`, if the history has several servers")
 	_ = cmd.MarkFlagDirname(flagRecordDir)
@@ -199,10 +200,10 @@ func newIncidentBundle() *cobra.Command {
 
 // dir returns the directory of the server's incidents.
 func (f *incidentFlags) dir() (*incident.Dir, error) {
-	h := historyFlags{recordDir: f.stateDir(), dataDir: f.dataDir, cluster: f.cluster}
+	h := historyFlags{recordDir: recordDirOf(f.recordDir, f.dataDir), dataDir: f.dataDir, cluster: f.cluster}
 	switch {
 	case h.recordDir == "":
-		return nil, usage(errors.New("give the directory of the history with --record-dir"))
+		return nil, usage(errNoRecordDir)
 	case f.dataDir != "" && f.cluster != "":
 		return nil, usage(errors.New("-D and --cluster exclude each other"))
 	}

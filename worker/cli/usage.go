@@ -52,6 +52,9 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 // flagError words an error of the flags, and names the flags with a similar name.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
+	if strings.Contains(err.Error(), "time: missing unit in duration") {
+		return usage(fmt.Errorf("%w: write 10s, 500ms or 2m", err))
+	}
 	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
 		return usage(err)
 	}

@@ -201,6 +201,9 @@ func (r *SessionReport) Text(w io.Writer) error {
 	}
 	r.between.title(&b, "Outside of queries, or without a query id: ")
 	r.events(&b, &r.between)
+	if len(r.queries) == 0 && len(r.between.events) == 0 {
+		b.WriteString("    No wait ended meanwhile. A wait that goes on is not shown here: the command waits without --trace counts it.\n")
+	}
 	if r.lost > 0 {
 		fmt.Fprintf(&b, "Missing: %d records that came faster than they could be read.\n", r.lost)
 	}
