@@ -126,8 +126,8 @@ func historyFormats() []string {
 // errNoRecordDir: see recordDirOf.
 var errNoRecordDir = errors.New("give the directory of the history with --record-dir, or a data directory whose worker records with -D")
 
-// recordDirOf returns the directory of the history: the given one, that of systemd, or the one to which the worker of a data
-// directory records now; empty: there is none.
+// recordDirOf returns the directory of the history: the given one, or systemd's, or the directory to which the worker of a data
+// directory records now. It is empty if there is none.
 func recordDirOf(given, dataDir string) string {
 	dir := cmp.Or(given, strings.Split(os.Getenv("STATE_DIRECTORY"), ":")[0])
 	if dir == "" && dataDir != "" {

@@ -77,7 +77,7 @@ func TestProvenByRealSituations(t *testing.T) {
 	t.Logf("%d entries, %d of them generic, %d recorded stacks", len(compiled().entries), len(compiled().entries)-count, len(samples))
 }
 
-// TestTypeOfStack takes the types away: the stack of an auxiliary process tells its type, and no stack tells a false one.
+// TestTypeOfStack takes the types away: the stack of an auxiliary process shows its type, and no stack shows a false type.
 func TestTypeOfStack(t *testing.T) {
 	keys, samples := keyed(t, "proofs.txt")
 	found := map[string]int{}

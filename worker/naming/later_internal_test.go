@@ -115,8 +115,8 @@ func sizes(t *testing.T, l *Later, addr uint64, search bool) (list []int64) {
 }
 
 // TestLater checks that code is found, is kept when other code takes its place and when it is freed, and that a process
-// that has not changed is read rarely. It is not parallel: other tests read the same process, and one that waits for such a
-// read must not be outside of the bubble.
+// that has not changed is read rarely. It is not parallel: other tests read the same process, and only reads
+// in the bubble may wait for each other.
 func TestLater(t *testing.T) {
 	synctest.Test(t, testLater)
 }
