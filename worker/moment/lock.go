@@ -10,6 +10,8 @@ func LockWords(lock, object, relation string) (words, database string) {
 	}
 	switch lock {
 	case "relation", "tuple", "page", "extend":
+	case "advisory":
+		return advisory(object), ""
 	default:
 		return lock + " " + object, ""
 	}
@@ -36,6 +38,22 @@ func LockWords(lock, object, relation string) (words, database string) {
 		return "relation " + name, database
 	}
 	return name, database
+}
+
+// advisory returns the words for an advisory lock, such as "16386 key 7" or "16386 keys 1, 2". The number in front is
+// the database, which the sessions show.
+func advisory(object string) string {
+	const lock = "advisory lock "
+	if number, key, ok := strings.Cut(object, " key"); ok && strings.Trim(number, "0123456789") == "" {
+		if one, ok := strings.CutPrefix(key, " "); ok {
+			return lock + one
+		}
+		return lock + "(" + strings.TrimPrefix(key, "s ") + ")"
+	}
+	if strings.HasPrefix(object, lock) { // the words of a recorder
+		return object
+	}
+	return "advisory " + object
 }
 
 // WithoutName removes the name of a relation from the words of a recorder, such as "tuple (0,1) of stock (relation 7 of

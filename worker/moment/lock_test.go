@@ -11,6 +11,9 @@ func TestLockWords(t *testing.T) {
 		{"extend", "5/16498", "stock", "extension of stock", ""},
 		{"page", "5/16498 page 7", "stock", "page 7 of stock", ""},
 		{"tuple", "tuple (0,1) of a/b (relation 7 of database 5)", "", "tuple (0,1) of a/b (relation 7 of database 5)", ""},
+		{"advisory", "16386 key -7", "", "advisory lock -7", ""},
+		{"advisory", "16386 keys 1, -2", "", "advisory lock (1, -2)", ""},
+		{"advisory", "advisory lock 7 of database 5", "", "advisory lock 7 of database 5", ""},
 		{"transactionid", "753", "", "transactionid 753", ""},
 		{"synchronous replication", "", "", "synchronous replication", ""},
 	} {
