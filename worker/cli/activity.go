@@ -21,8 +21,6 @@ import (
 	"pg_stat_backtrace/worker/report/table"
 )
 
-const formatCSV = "csv"
-
 // activityFlags are the flags of the command activity.
 type activityFlags struct {
 	dataDir, sort, format string
@@ -244,13 +242,6 @@ func blockedBy(s *moment.Session) string {
 		return "unknown"
 	}
 	return strings.Join(names, ", ")
-}
-
-func nameOrOID(name string, oid uint32) string {
-	if name == "" && oid != 0 {
-		return "oid " + strconv.FormatUint(uint64(oid), 10)
-	}
-	return name
 }
 
 func (f *activityFlags) csv(out io.Writer, m *moment.Moment) error {

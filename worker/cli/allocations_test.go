@@ -11,14 +11,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	pprof "github.com/google/pprof/profile"
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/measure/allocs"
-	"pg_stat_backtrace/worker/measure/heap"
 )
 
 // startWriter is a standard error that does something when a trace has begun.
@@ -197,16 +195,6 @@ func sumOf(p *pprof.Profile, name string) int64 {
 		return sum
 	}
 	return -1
-}
-
-// TestShareOfBudget: a number without a unit is a percentage, as with trace.
-func TestShareOfBudget(t *testing.T) {
-	for text, want := range map[string]float64{"1": 0.01, "1%": 0.01, "0.5": 0.005, "100": 1, "10 %": 0.1} {
-		f := allocationFlags{maxOverhead: text, duration: time.Second, sample: heap.InuseSpace}
-		if _, got, err := f.check(formatText, []string{"1"}); err != nil || got != want {
-			t.Errorf("%s: %v, %v", text, got, err)
-		}
-	}
 }
 
 // TestAllocationsMisused: what cannot be traced is refused, with the reason.

@@ -15,7 +15,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
-	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
@@ -185,14 +184,6 @@ func (f *captureFlags) check(args []string) ([]int, error) {
 	return processIDs(args)
 }
 
-// debugDirUsage is the help of --debug-dir.
-const debugDirUsage = "look for separate debug files below `DIRECTORY` (may be given several times; default " +
-	elfimage.DefaultFolder + ")"
-
-// linesWait is how long the command line waits for source lines of a process
-// that is seen for the first time: nobody waits behind it.
-const linesWait = 10 * time.Second
-
 // run captures round by round. A process that fails is told on stderr and
 // left out; the others go on.
 func (f *captureFlags) run(ctx context.Context, targets []process.Target, stdout, stderr io.Writer) error {
@@ -325,22 +316,6 @@ func later(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// identities are the processes as they are now: in a later round another one that has got the same number is not taken
-// for the one that was meant.
-func identities(pids []int) []process.Target {
-	targets := make([]process.Target, len(pids))
-	for i, pid := range pids {
-		targets[i] = process.Target{PID: pid, UID: -1}
-		if held, err := process.Hold(pid); err == nil {
-			targets[i].Held = held // as long as this program runs
-		}
-		if stat, err := process.ReadStat(pid); err == nil { // if not, the capture says why
-			targets[i].StartTime = stat.StartTime
-		}
-	}
-	return targets
 }
 
 // capture captures one process.

@@ -6,15 +6,12 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/spf13/cobra"
-
-	"pg_stat_backtrace/worker/report/render"
 )
 
 // Exit statuses.
@@ -25,12 +22,6 @@ const (
 	// exitLimited means that the result is incomplete, because the command has kept to a limit of its cost.
 	exitLimited = 3
 )
-
-// errReported marks a failure that has been told already.
-var errReported = errors.New("failed")
-
-// errLimited marks a result that is incomplete because of a limit, and has been printed.
-var errLimited = errors.New("incomplete")
 
 // Main runs the command that args name and returns the process's exit status:
 // 0, 1 if the command failed, 2 if it was used wrongly, 3 if a limit of its
@@ -43,14 +34,14 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 	ctx, stopLimit := withProcessorLimit(ctx, stderr)
 	defer stopLimit()
 	defer suspendable(stderr)()
-	out := &checkedWriter{w: stdout}
+	out := newCheckedWriter(stdout)
 	root := newRoot(version)
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(stderr)
 	command, err := root.ExecuteContextC(ctx)
 	if err == nil {
-		err = out.err
+		err = out.err()
 	}
 	switch {
 	case errors.Is(context.Cause(ctx), errProcessorTime):
@@ -82,13 +73,6 @@ func endings() []os.Signal {
 		signals = append(signals, syscall.SIGHUP)
 	}
 	return signals
-}
-
-// tellf writes a message for the user. If even that fails, there is nobody left
-// to be told.
-func tellf(stderr io.Writer, format string, args ...any) {
-	text := fmt.Sprintf(format, args...) // it may have names of other people's files and functions
-	_, _ = fmt.Fprintf(stderr, "pg_stat_backtrace: %s\n", render.VisibleText(text))
 }
 
 func newRoot(version string) *cobra.Command {

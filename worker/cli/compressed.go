@@ -14,9 +14,6 @@ import (
 	"pg_stat_backtrace/worker/report/compressed"
 )
 
-// formatCompressed is the format of libwebsockets' compressed backtraces.
-const formatCompressed = "compressed"
-
 // threadMark begins a line that says of which thread the next backtrace is, and which of its addresses are no return
 // addresses.
 const threadMark = "~t#"

@@ -73,7 +73,7 @@ func (f *captureFlags) printCore(c *capture.CoreTrace, stdout, stderr io.Writer)
 	coloured := isColoured(stdout)
 	size := budget.New(budget.Output, "output")
 	size.Credit(c.Input)
-	messages := &checkedWriter{w: size.Writer(stderr)}
+	messages := newCheckedWriter(size.Writer(stderr))
 	stdout, stderr = size.Writer(stdout), messages
 	for _, err := range c.Refused {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
@@ -99,7 +99,7 @@ func (f *captureFlags) printCore(c *capture.CoreTrace, stdout, stderr io.Writer)
 		_, err = fmt.Fprintf(stdout, "%s\n%s\n", coreTitle(c), render.Text(c.Trace, render.Options{}))
 	}
 	if err == nil {
-		err = messages.err
+		err = messages.err()
 	}
 	if err == nil && (c.WrongExe || c.LeftOut > 0) {
 		err = errReported

@@ -127,7 +127,7 @@ func deepTrace(frames int) *backtrace.Trace {
 	for i := range frames {
 		f := backtrace.Frame{Level: i, Module: "program", BuildID: "aa", ModuleOffset: 0x400000 + uint64(i)}
 		if i == 3 {
-			f.Note = signalNote
+			f.Note = "signal handler called"
 		}
 		th.Frames = append(th.Frames, f, backtrace.Frame{Inlined: true, Module: "program", ModuleOffset: f.ModuleOffset})
 	}

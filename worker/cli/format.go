@@ -3,22 +3,12 @@ package cli
 import (
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/profilefmt"
 	"pg_stat_backtrace/worker/report/render"
-)
-
-// The formats of a stack.
-const (
-	formatText   = "text"
-	formatJSON   = "json"
-	formatBrief  = "brief"
-	formatShort  = "short" // the former name of a format that formatBrief replaces
-	formatFolded = "folded"
 )
 
 var formats = []string{
@@ -112,14 +102,4 @@ func writeTraces(w io.Writer, c *profilefmt.Traces, format, title string) error 
 func indented(text string) string {
 	const indent = "  "
 	return indent + strings.ReplaceAll(text, "\n", "\n"+indent)
-}
-
-// isColoured reports whether a text for this output has colours: on a terminal that can show them, except if the
-// environment variable NO_COLOR is set.
-func isColoured(w io.Writer) bool {
-	if c, ok := w.(*checkedWriter); ok {
-		w = c.w
-	}
-	file, ok := w.(*os.File)
-	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "" && os.Getenv("TERM") != "dumb" && isTerminal(file)
 }

@@ -139,7 +139,10 @@ func checkMemoryProfile(t *testing.T, pid string, count, total int) {
 // TestFlagsOfAllocations refuses flags that would do nothing.
 func TestFlagsOfAllocations(t *testing.T) {
 	t.Parallel()
-	for _, flag := range onlyAllocations {
+	for _, flag := range []string{
+		"duration", "max-overhead", "sample-type", "debug-dir", "debuginfod", "debuginfod-cache", "debuginfod-max-size",
+		"debuginfod-cache-size", "debuginfod-min-free", "pre", "post",
+	} {
 		value := "1"
 		if flag == "duration" {
 			value = "1s"

@@ -12,13 +12,6 @@ import (
 	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
-// formatPprof, formatSpeedscope and formatHTML are the other formats of package profilefmt.
-const (
-	formatPprof      = profilefmt.Pprof
-	formatSpeedscope = profilefmt.Speedscope
-	formatHTML       = profilefmt.HTML
-)
-
 // Sample types of a profile of memory contexts.
 const (
 	totalBytes   = "total_bytes"

@@ -186,14 +186,34 @@ func (o *output) discard() {
 
 // checkedWriter keeps the first error of the standard output. The help of a command is written without a check.
 type checkedWriter struct {
-	w   io.Writer
-	err error
+	w      io.Writer
+	failed error
 }
+
+func newCheckedWriter(w io.Writer) *checkedWriter { return &checkedWriter{w: w} }
+
+// err returns the first error.
+func (c *checkedWriter) err() error { return c.failed }
 
 func (c *checkedWriter) Write(b []byte) (int, error) {
 	n, err := c.w.Write(b)
-	if c.err == nil {
-		c.err = err
+	if c.failed == nil {
+		c.failed = err
 	}
 	return n, err
+}
+
+// isColoured reports whether a text for this output has colours: on a terminal that can show them, except if the
+// environment variable NO_COLOR is set.
+func isColoured(w io.Writer) bool {
+	if c, ok := w.(*checkedWriter); ok {
+		w = c.w
+	}
+	file, ok := w.(*os.File)
+	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "" && os.Getenv("TERM") != "dumb" && isTerminal(file)
+}
+
+func isTerminal(file *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
+	return err == nil
 }

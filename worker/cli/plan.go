@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/measure/runningplan"
 	"pg_stat_backtrace/worker/moment"
-	"pg_stat_backtrace/worker/naming/debuginfod"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/plan"
 	"pg_stat_backtrace/worker/pg/state"
@@ -164,15 +162,6 @@ func (f *planFlags) run(ctx context.Context, pids []int, stdout, stderr io.Write
 		case <-time.After(f.watch):
 		}
 	}
-}
-
-// planStore has this user's comparisons with EXPLAIN. Without a cache it has none.
-func planStore() runningplan.Store {
-	dir, err := debuginfod.DefaultCacheDir(os.Getenv)
-	if err != nil {
-		return runningplan.Store{}
-	}
-	return runningplan.Store{Dir: dir}
 }
 
 // planRun is one run of the command.

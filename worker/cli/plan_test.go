@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -20,6 +19,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/screen/view"
 )
 
 // TestPlan prints the plan of a statement that waits, of an idle backend, and errors.
@@ -126,14 +126,12 @@ func planFormats(t *testing.T, server *pgtest.Server, pid string) {
 func phraseOfPlan(t *testing.T, server *pgtest.Server, pid string, proven bool) {
 	t.Helper()
 	phrase := regexp.MustCompile(`runs (Seq Scan on pg_class c, block 1 of \d+|Index Only Scan using \w+ on pg_class c)`)
-	screen, err := new(topFlags).open(server.DataDir, nil, 0, io.Discard)
-	if err != nil {
+	var screen view.Data
+	if err := json.Unmarshal([]byte(top(t, "-D", server.DataDir, "--pid", pid, "--format", "json", "-n", "1")), &screen); err != nil {
 		t.Fatal(err)
 	}
-	number, _ := strconv.Atoi(pid)
-	p, err := screen.Plan(t.Context(), number)
-	if err != nil || p.Unproven == proven || phrase.MatchString(p.Phrase) != proven || !proven && p.Phrase != "" {
-		t.Errorf("screen: %v, %+v", err, p)
+	if p := screen.Plan; p == nil || p.Unproven == proven || phrase.MatchString(p.Phrase) != proven || !proven && p.Phrase != "" {
+		t.Errorf("screen: %+v", p)
 	}
 	for _, plans := range []bool{false, true} {
 		_, text, stderr := run(t, "activity", "-D", server.DataDir, "--format", "json", "--plans="+strconv.FormatBool(plans))

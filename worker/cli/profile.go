@@ -323,7 +323,7 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	}
 	switch {
 	case errors.Is(err, clusterbpf.ErrUnsupported), errors.Is(err, fs.ErrPermission):
-		return f.noProfile(err, pids)
+		return withoutPrograms(f.dataDir, pids, err)
 	case errors.Is(err, clusterprofile.ErrNoSamples) && ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, clusterprofile.ErrNoSamples) && summary.ProcessesEnded:
@@ -385,8 +385,8 @@ func titleOf(mode clusterprofile.Mode) string {
 	}
 }
 
-// noProfile adds to an error of the kernel's programs where they would run, and a way without them.
-func (f *profileFlags) noProfile(err error, pids []int) error {
+// withoutPrograms adds to an error of the kernel's programs where they would run, and a way without them.
+func withoutPrograms(dataDir string, pids []int, err error) error {
 	remedy := "Run it on the server's host, on Linux 6.10 or later on x86_64"
 	switch {
 	case errors.Is(err, fs.ErrPermission):
@@ -394,7 +394,7 @@ func (f *profileFlags) noProfile(err error, pids []int) error {
 	case bpf.MissingTypes() != nil:
 		remedy = "Run it on the server's host, on x86_64 and on a kernel with type information"
 	}
-	which := "-D " + shellQuoted(f.dataDir)
+	which := "-D " + shellQuoted(dataDir)
 	if len(pids) > 0 {
 		which = strings.Trim(fmt.Sprint(pids), "[]")
 	}

@@ -124,23 +124,19 @@ func interruptProfile(t *testing.T, pid string) {
 	if err := os.WriteFile(file, []byte("old"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	id, err := strconv.Atoi(pid)
-	if err != nil {
-		t.Fatal(err)
+	profile := func(limit time.Duration, args ...string) error {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		root := newRoot("1.2.3")
+		root.SetArgs(append([]string{"profile", "--duration", "1m", "--output", file, pid}, args...))
+		root.SetOut(io.Discard)
+		root.SetErr(io.Discard)
+		return root.ExecuteContext(ctx)
 	}
-	f := profileFlags{
-		rate: 99, duration: time.Minute, maxFrames: 100, most: 10, format: "text", output: file, mode: "cpu",
-		queryIDs: []string{"1"},
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	if err := f.run(ctx, []int{id}, io.Discard, io.Discard); err == nil || content(t, file) != "old" {
+	if err := profile(300*time.Millisecond, "--query-id", "1"); err == nil || content(t, file) != "old" {
 		t.Errorf("%v, and the file has %q", err, content(t, file))
 	}
-	f.queryIDs, f.mode = nil, "wall"
-	ctx, cancel = context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	if err := f.run(ctx, []int{id}, io.Discard, io.Discard); err != nil || !strings.Contains(content(t, file), "PostgresMain") {
+	if err := profile(2*time.Second, "--mode", "wall"); err != nil || !strings.Contains(content(t, file), "PostgresMain") {
 		t.Errorf("interrupted: %v, and the file has %q", err, content(t, file))
 	}
 }

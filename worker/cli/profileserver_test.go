@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -141,63 +140,18 @@ func TestProfileFullDisk(t *testing.T) {
 	}
 }
 
-// TestOutputDirectoryMissing expects the error before the profile is taken.
-func TestOutputDirectoryMissing(t *testing.T) {
-	t.Parallel()
-	if _, err := createOutput(filepath.Join(t.TempDir(), "none", "file"), nil); !os.IsNotExist(err) {
-		t.Error(err)
-	}
-	if _, err := createOutput(t.TempDir(), nil); err == nil {
-		t.Error("a directory was opened")
-	}
-}
-
-// TestOutputKeepsOldFile expects that a file that exists stays until the new one is complete.
-func TestOutputKeepsOldFile(t *testing.T) {
-	t.Parallel()
-	name := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(name, []byte("old"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, complete := range []bool{false, true} {
-		o, err := createOutput(name, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := fmt.Fprint(o, "new"); err != nil {
-			t.Fatal(err)
-		}
-		want := "old"
-		if complete {
-			want = "new"
-			if err := o.commit(); err != nil {
-				t.Error(err)
-			}
-		}
-		o.discard()
-		if got, err := os.ReadFile(name); err != nil || string(got) != want {
-			t.Errorf("%q, %v", got, err)
-		}
-		if left, err := os.ReadDir(filepath.Dir(name)); err != nil || len(left) != 1 {
-			t.Errorf("%v, %v", left, err)
-		}
-	}
-}
-
 // TestProfileWithoutRights executes what the error of a profile suggests instead.
 func TestProfileWithoutRights(t *testing.T) {
 	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
-	f := profileFlags{dataDir: server.DataDir}
-	text := f.noProfile(fs.ErrPermission, nil).Error()
+	text := withoutPrograms(server.DataDir, nil, fs.ErrPermission).Error()
 	if !strings.Contains(text, "with CAP_BPF and CAP_PERFMON.\n") {
 		t.Error(text)
 	}
-	f.dataDir = "it's"
-	if other := f.noProfile(clusterbpf.ErrUnsupported, nil).Error(); !strings.Contains(other, "Linux 6.10") ||
+	if other := withoutPrograms("it's", nil, clusterbpf.ErrUnsupported).Error(); !strings.Contains(other, "Linux 6.10") ||
 		!strings.Contains(other, `-D 'it'\''s' `) {
 		t.Error(other)
 	}
-	if other := f.noProfile(clusterbpf.ErrUnsupported, []int{4711, 4712}).Error(); !strings.Contains(other, "capture 4711 4712 ") {
+	if other := withoutPrograms("", []int{4711, 4712}, clusterbpf.ErrUnsupported).Error(); !strings.Contains(other, "capture 4711 4712 ") {
 		t.Error(other)
 	}
 	_, command, _ := strings.Cut(text, "\n  pg_stat_backtrace ")

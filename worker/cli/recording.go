@@ -18,13 +18,6 @@ type recordFlags struct {
 	period, keep, size, minFree, stacks string
 }
 
-// The flags' names.
-const (
-	flagRecord    = "record"
-	flagRecordDir = "record-dir"
-	flagRules     = "rules"
-)
-
 func (f *recordFlags) add(cmd *cobra.Command, c *worker.RecordConfig) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.period, flagRecord, "1s",

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
@@ -334,11 +333,6 @@ func (f *topFlags) show(cmd *cobra.Command, src topSource, s *view.State) error 
 		return f.print(cmd.Context(), src, s, cmd.OutOrStdout())
 	}
 	return showTop(cmd.Context(), src, s)
-}
-
-func isTerminal(file *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
-	return err == nil
 }
 
 // open returns the source for a server. Capturer is nil for a new one.

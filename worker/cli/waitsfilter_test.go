@@ -2,14 +2,11 @@ package cli
 
 import (
 	"encoding/json"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/measure/waits"
-	"pg_stat_backtrace/worker/pg/state"
 )
 
 // TestWaitsOfUser expects the waits of one of two sessions, by user and by database, with a method that needs no rights to
@@ -57,27 +54,5 @@ func TestWaitsOfUser(t *testing.T) {
 	status, stdout, _ := run(t, "waits", "-D", server.DataDir, "-m", "sampled", "-d", "100ms", "--user", "missing")
 	if status != 0 || !strings.Contains(stdout, "No process waited.") {
 		t.Errorf("status %d, %s", status, stdout)
-	}
-}
-
-// TestSelectSessions: an ended process whose id another process has now is of no known user.
-func TestSelectSessions(t *testing.T) {
-	t.Parallel()
-	f := waitsFilter{users: []string{"a"}}
-	events := []waits.Event{{ID: 1, Calls: 1}}
-	all := &waits.Snapshot{Ended: events, Processes: []waits.Process{
-		{PID: 1, Events: events}, {PID: 2, Ended: true, Events: events}, {PID: 2, Events: events}, {PID: 3, Ended: true, Events: events},
-		{PID: 4, Events: events}, {PID: 5, Events: events},
-	}}
-	some, unknown := f.selectSessions(all, nil, func(pid int) (state.SessionNames, bool) {
-		names := map[int]string{1: "a", 2: "a", 3: "a", 4: "b"}
-		return state.SessionNames{User: names[pid], UserOID: 10}, names[pid] != ""
-	})
-	var pids []int
-	for _, p := range some.Processes {
-		pids = append(pids, p.PID)
-	}
-	if !slices.Equal(pids, []int{1, 2, 3}) || some.Processes[1].Ended || unknown != 2 || some.Ended != nil || len(all.Processes) != 6 {
-		t.Errorf("%v, %d unknown", pids, unknown)
 	}
 }

@@ -11,6 +11,13 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
+// The flags' names.
+const (
+	flagRecord    = "record"
+	flagRecordDir = "record-dir"
+	flagRules     = "rules"
+)
+
 // recorderDir returns the directory to which the worker of a server records, or an empty string. The worker keeps the lock of
 // the history open, and the links in /proc show where that file is.
 func recorderDir(dataDir string) string {
