@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/worker/naming/debuginfod"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // debuginfodOff, as a server, turns debuginfod off in spite of the environment.
@@ -108,4 +109,22 @@ func parseSize(s string) (int64, error) {
 		return 0, fmt.Errorf("%q is not a size such as 500MB", s)
 	}
 	return n << shift, nil
+}
+
+// words returns the flags as a shell takes them. "off" is left out: the advice names a server then.
+func (f *debuginfodFlags) words() (words []string) {
+	for _, url := range f.urls {
+		if url != debuginfodOff {
+			words = append(words, "--debuginfod", render.ShellWord(url))
+		}
+	}
+	for _, flag := range []struct{ name, value string }{
+		{"--debuginfod-cache", f.cache}, {"--debuginfod-max-size", f.maxSize}, {"--debuginfod-cache-size", f.cacheSize},
+		{"--debuginfod-min-free", f.minSpace},
+	} {
+		if flag.value != "" {
+			words = append(words, flag.name, render.ShellWord(flag.value))
+		}
+	}
+	return words
 }

@@ -436,8 +436,8 @@ type jsonContext struct {
 	Deeper int `json:"deeper_contexts,omitempty"`
 }
 
-// jsonMemory is the memory of a process.
-type jsonMemory struct {
+// memoryDocument is the memory of a process.
+type memoryDocument struct {
 	PID   int `json:"pid"`
 	Major int `json:"server_version"`
 	// Consistent is set if the contexts did not change while they were read.
@@ -501,7 +501,7 @@ type formerRollup struct {
 }
 
 func (m *processMemory) json(out io.Writer) error {
-	doc := jsonMemory{
+	doc := memoryDocument{
 		PID: m.pid, Major: m.contexts.Major, Consistent: m.contexts.Consistent, Readings: m.contexts.Attempts,
 		LeftOut: m.contexts.LeftOut, Deeper: m.bounded.Deeper(),
 		Contexts: make([]jsonContext, len(m.bounded.Contexts)),

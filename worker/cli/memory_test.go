@@ -54,7 +54,7 @@ func TestMemory(t *testing.T) {
 	}
 
 	_, raw, _ := run(t, "memory", "--format", "json", pid)
-	var doc jsonMemory
+	var doc memoryDocument
 	if err := json.Unmarshal([]byte(raw), &doc); err != nil || !doc.Consistent || len(doc.Contexts) != count ||
 		doc.Rollup == nil || doc.Private.Heap == 0 || doc.Contexts[1].Parent != "TopMemoryContext" {
 		t.Errorf("%v\n%s", err, raw)
@@ -93,7 +93,7 @@ func TestMemoryOfSavepoints(t *testing.T) {
 	}
 
 	_, raw, _ := run(t, "memory", "--format", "json", pid)
-	var doc jsonMemory
+	var doc memoryDocument
 	if err := json.Unmarshal([]byte(raw), &doc); err != nil || !doc.Consistent || doc.LeftOut {
 		t.Fatalf("%v, consistent %t, left out %t", err, doc.Consistent, doc.LeftOut)
 	}
@@ -159,7 +159,7 @@ func TestFlagsOfAllocations(t *testing.T) {
 func checkServerMemory(t *testing.T, dataDir, pid string, total int) {
 	t.Helper()
 	status, text, stderr := run(t, "memory", "-D", dataDir, "--format", "json")
-	var got serverMemory
+	var got serverMemoryDocument
 	if err := json.Unmarshal([]byte(text), &got); err != nil || status != 0 {
 		t.Fatalf("status %d, %v, %q", status, err, stderr)
 	}

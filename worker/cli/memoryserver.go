@@ -23,8 +23,8 @@ import (
 	"pg_stat_backtrace/worker/report/units"
 )
 
-// serverMemory is the memory of the processes of a server.
-type serverMemory struct {
+// serverMemoryDocument is the memory of the processes of a server.
+type serverMemoryDocument struct {
 	Time    time.Time `json:"time"`
 	Cluster string    `json:"data_directory"`
 	// Deprecated: read data_directory.
@@ -101,8 +101,8 @@ func (f *memoryFlags) runServer(ctx context.Context, stdout, stderr io.Writer) e
 }
 
 // memoryOf reads what the kernel says of the memory of each process, and sorts them.
-func memoryOf(now *moment.Moment) *serverMemory {
-	memory := &serverMemory{Time: now.Time, Cluster: now.Cluster, Former: now.Cluster, Processes: []memoryOfProcess{}}
+func memoryOf(now *moment.Moment) *serverMemoryDocument {
+	memory := &serverMemoryDocument{Time: now.Time, Cluster: now.Cluster, Former: now.Cluster, Processes: []memoryOfProcess{}}
 	for i := range now.Sessions {
 		s := &now.Sessions[i]
 		id, err := process.IDOf(s.PID)
@@ -169,7 +169,7 @@ func (f *memoryFlags) addContexts(ctx context.Context, capturer *capture.Capture
 }
 
 // text prints the first processes.
-func (m *serverMemory) text(out io.Writer, top int) error {
+func (m *serverMemoryDocument) text(out io.Writer, top int) error {
 	buffered := bufio.NewWriter(out)
 	var anonymous, swapped uint64
 	for i := range m.Processes {

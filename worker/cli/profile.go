@@ -185,19 +185,6 @@ func (f *profileFlags) check(args []string) ([]int, error) {
 	return slices.Compact(pids), err
 }
 
-// processIDs reads the arguments.
-func processIDs(args []string) ([]int, error) {
-	pids := make([]int, len(args))
-	for i, arg := range args {
-		pid, err := strconv.ParseInt(arg, 10, 32)
-		if err != nil || pid <= 0 {
-			return nil, fmt.Errorf("%q is not a process id", arg)
-		}
-		pids[i] = int(pid)
-	}
-	return pids, nil
-}
-
 // filter returns the choice of the flags.
 func (f *profileFlags) filter() (clusterprofile.Filter, error) {
 	filter := clusterprofile.Filter{Users: f.users, Databases: f.databases, BackendTypes: f.backendTypes}

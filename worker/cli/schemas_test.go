@@ -44,7 +44,7 @@ func documentTypes() map[string][]reflect.Type {
 		"history":       {reflect.TypeFor[historySweep](), reflect.TypeFor[historySummary](), reflect.TypeFor[historyComparison]()},
 		"incident":      {reflect.TypeFor[incident.Incident]()},
 		"incident-list": {reflect.TypeFor[incidentLine]()},
-		"memory":        {reflect.TypeFor[jsonMemory](), reflect.TypeFor[serverMemory]()},
+		"memory":        {reflect.TypeFor[memoryDocument](), reflect.TypeFor[serverMemoryDocument]()},
 		"plan":          {reflect.TypeFor[runningplan.JSONProcess]()},
 		"profile":       {reflect.TypeFor[profileStats]()},
 		"rules-list":    {reflect.TypeFor[rulesDocument]()},

@@ -214,24 +214,6 @@ func (f *symbolsFlags) again(s subject) string {
 	return strings.Join(append(words, f.remote.words()...), " ")
 }
 
-// words returns the flags as a shell takes them. "off" is left out: the advice names a server then.
-func (f *debuginfodFlags) words() (words []string) {
-	for _, url := range f.urls {
-		if url != debuginfodOff {
-			words = append(words, "--debuginfod", render.ShellWord(url))
-		}
-	}
-	for _, flag := range []struct{ name, value string }{
-		{"--debuginfod-cache", f.cache}, {"--debuginfod-max-size", f.maxSize}, {"--debuginfod-cache-size", f.cacheSize},
-		{"--debuginfod-min-free", f.minSpace},
-	} {
-		if flag.value != "" {
-			words = append(words, flag.name, render.ShellWord(flag.value))
-		}
-	}
-	return words
-}
-
 // symbolsReport are the images of a process or a file, and their symbols.
 type symbolsReport struct {
 	PID    int                  `json:"pid,omitempty"`

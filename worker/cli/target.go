@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"strconv"
 	"time"
 
@@ -37,4 +38,17 @@ func identities(pids []int) []process.Target {
 		}
 	}
 	return targets
+}
+
+// processIDs reads the arguments.
+func processIDs(args []string) ([]int, error) {
+	pids := make([]int, len(args))
+	for i, arg := range args {
+		pid, err := strconv.ParseInt(arg, 10, 32)
+		if err != nil || pid <= 0 {
+			return nil, fmt.Errorf("%q is not a process id", arg)
+		}
+		pids[i] = int(pid)
+	}
+	return pids, nil
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
@@ -33,93 +32,6 @@ func (e *usageError) Unwrap() error        { return e.error }
 // usageArgs makes a wrong number of arguments an error of use.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error { return usage(check(cmd, args)) }
-}
-
-// unknownCommand refuses a word that is no command, and names the commands with a similar name.
-func unknownCommand(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	var names []string
-	for _, c := range cmd.Commands() {
-		if c.IsAvailableCommand() {
-			names = append(names, c.Name())
-		}
-	}
-	return usage(fmt.Errorf("there is no command %q%s", args[0], didYouMean(args[0], "", names)))
-}
-
-// flagError words an error of the flags, and names the flags with a similar name.
-func flagError(cmd *cobra.Command, err error) error {
-	var unknown *pflag.NotExistError
-	if strings.Contains(err.Error(), "time: missing unit in duration") {
-		return usage(fmt.Errorf("%w: write 10s, 500ms or 2m", err))
-	}
-	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
-		return usage(err)
-	}
-	var names []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden {
-			names = append(names, f.Name)
-		}
-	})
-	name := unknown.GetSpecifiedName()
-	return usage(fmt.Errorf("%s has no flag --%s%s", cmd.Name(), name, didYouMean(name, "--", names)))
-}
-
-// didYouMean returns "; did you mean ...?" with the names that begin with word, or differ from it in few letters. It
-// returns "" if there are none.
-func didYouMean(word, prefix string, names []string) string {
-	var similar []string
-	for _, name := range names {
-		if word != "" && (strings.HasPrefix(name, word) || distance(word, name) <= 1+len(word)/4) {
-			similar = append(similar, prefix+name)
-		}
-	}
-	const most = 3
-	if len(similar) == 0 || len(similar) > most {
-		return ""
-	}
-	return "; did you mean " + strings.Join(similar, " or ") + "?"
-}
-
-// distance counts the letters to insert, remove or replace between two names (Levenshtein).
-func distance(a, b string) int {
-	const longest = 64
-	if len(a) > longest || len(b) > longest {
-		return longest
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replaced := diagonal
-			if a[i] != b[j] {
-				replaced++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replaced, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
-}
-
-func newVersion(version string) *cobra.Command {
-	return &cobra.Command{
-		Use:     "version",
-		Short:   "Print the version",
-		Example: "  pg_stat_backtrace version",
-		Args:    usageArgs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "pg_stat_backtrace version %s\n", version)
-			return err
-		},
-	}
 }
 
 // takeOnlyServer chooses the only server of this host, unless the user has chosen a server or processes. It says which
