@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/state"
@@ -66,10 +67,10 @@ func newActivity() *cobra.Command {
   pg_stat_backtrace activity -D /srv/pgdata --tree
   pg_stat_backtrace activity -D /srv/pgdata --sort transaction --watch 2s
   pg_stat_backtrace activity -D /srv/pgdata --format json | jq '.sessions[].query'`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: console.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(); err != nil {
-				return usage(err)
+				return console.Usage(err)
 			}
 			return f.run(cmd.Context(), cmd.OutOrStdout())
 		},
@@ -78,7 +79,7 @@ func newActivity() *cobra.Command {
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: the only server of this host")
 	_ = cmd.MarkFlagDirname("pgdata")
 	fs.StringVar(&f.sort, "sort", "pid", "`ORDER` of the processes: pid, or the oldest transaction, query or state first")
-	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, json or csv")
+	fs.StringVarP(&f.format, "format", "f", console.FormatText, "`FORMAT` of the result: text, json or csv")
 	fs.BoolVar(&f.tree, "tree", false, "with text: print processes that block others, with their waiters below them, instead of all")
 	fs.DurationVar(&f.watch, "watch", 0, "print again every `TIME`, such as 2s, until an interrupt")
 	fs.BoolVar(&f.noPhrases, "no-phrases", false, "take no stacks, and leave the columns phrase and function empty")
@@ -86,23 +87,23 @@ func newActivity() *cobra.Command {
 	fs.IntVar(&f.width, "query-width", 80, "with text: at most `N` characters of each query")
 	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(activityOrders(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("format",
-		cobra.FixedCompletions([]string{formatText, formatJSON, formatCSV}, cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions([]string{console.FormatText, console.FormatJSON, console.FormatCSV}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
 func activityOrders() []string { return []string{"pid", "transaction", "query", "state"} }
 
-// check validates the flags.
+// Check validates the flags.
 func (f *activityFlags) check() error {
 	const shortest = 100 * time.Millisecond
 	switch {
-	case f.tree && f.format == formatCSV:
+	case f.tree && f.format == console.FormatCSV:
 		return errors.New("--tree prints text or json, not csv")
 	case f.plans && f.noPhrases:
 		return errors.New("--plans and --no-phrases exclude each other")
 	case !slices.Contains(activityOrders(), f.sort):
 		return fmt.Errorf("--sort must be one of %s, not %q", strings.Join(activityOrders(), ", "), f.sort)
-	case f.format != formatText && f.format != formatJSON && f.format != formatCSV:
+	case f.format != console.FormatText && f.format != console.FormatJSON && f.format != console.FormatCSV:
 		return fmt.Errorf("--format must be text, json or csv, not %q", f.format)
 	case f.watch != 0 && f.watch < shortest:
 		return fmt.Errorf("--watch must be at least %s, not %s", shortest, f.watch)
@@ -117,7 +118,7 @@ func (f *activityFlags) run(ctx context.Context, out io.Writer) error {
 	dataDir := f.dataDir
 	if dataDir == "" {
 		var err error
-		if dataDir, err = onlyServer(); err != nil {
+		if dataDir, err = console.OnlyServer(); err != nil {
 			return err
 		}
 	}
@@ -178,9 +179,9 @@ func oneIfNil(t *time.Time) int {
 
 func (f *activityFlags) print(out io.Writer, m *moment.Moment) error {
 	switch f.format {
-	case formatJSON:
+	case console.FormatJSON:
 		return render.JSONEncoder(out).Encode(activityDocument{m, m.Cluster})
-	case formatCSV:
+	case console.FormatCSV:
 		return f.csv(out, m)
 	}
 	if f.tree {
@@ -212,7 +213,7 @@ func (f *activityFlags) row(m *moment.Moment, s *moment.Session) []string {
 		wait, waitAge = s.Wait.Type+":"+s.Wait.Event, age(s.Wait.Since)
 	}
 	return []string{
-		strconv.Itoa(s.ServerPID), s.Type, nameOrOID(s.Database, s.DatabaseOID), nameOrOID(s.User, s.UserOID), s.Application,
+		strconv.Itoa(s.ServerPID), s.Type, console.NameOrOID(s.Database, s.DatabaseOID), console.NameOrOID(s.User, s.UserOID), s.Application,
 		s.Client, s.State, age(s.XactStart), age(s.QueryStart), age(s.StateStart), s.Phrase, s.Function,
 		wait, waitAge, blockedBy(s), s.Query,
 	}

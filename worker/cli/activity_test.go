@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/moment"
 )
 
@@ -161,7 +162,7 @@ func TestActivityChoosesServer(t *testing.T) {
 	first := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	second := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
 	for _, candidates := range [][]string{{first.DataDir}, {first.DataDir, second.DataDir}, nil} {
-		dir, err := chooseServer(candidates, 0)
+		dir, err := console.ChooseServer(candidates, 0)
 		switch {
 		case len(candidates) == 1:
 			if dir != first.DataDir || err != nil {
@@ -177,7 +178,7 @@ func TestActivityChoosesServer(t *testing.T) {
 		!strings.Contains(stderr.String(), "Choose one with -D") || !strings.Contains(stderr.String()+"\n", "-D "+second.DataDir+"\n") {
 		t.Errorf("status %d, %q", status, stderr.String())
 	}
-	if _, err := chooseServer([]string{first.DataDir}, 1); err == nil {
+	if _, err := console.ChooseServer([]string{first.DataDir}, 1); err == nil {
 		t.Error("a server is chosen though another one could not be examined")
 	}
 }

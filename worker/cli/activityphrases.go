@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/measure/runningplan"
 	"pg_stat_backtrace/worker/moment"
@@ -82,7 +83,7 @@ func (f *activityFlags) planPhrase(ctx context.Context, reader *state.Reader, s 
 			return err
 		}
 		defer target.Held.Release()
-		r := runningplan.Reader{Capturer: f.capturer, NonStop: true, Proof: planStore().Load}
+		r := runningplan.Reader{Capturer: f.capturer, NonStop: true, Proof: console.PlanStore().Load}
 		p := r.Read(ctx, target, nil)
 		if p.Err == nil && p.Plans.Proven {
 			phrase = plan.Phrase(p.Plans.Levels)

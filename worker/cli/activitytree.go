@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/report/render"
 )
@@ -82,7 +83,7 @@ func (f *activityFlags) describe(m *moment.Moment, n *moment.Node, s *moment.Ses
 	first := nodeName(n.PID, n.XID, n.GID)
 	if s != nil {
 		for _, part := range []string{
-			nameOrOID(s.User, s.UserOID) + "@" + nameOrOID(s.Database, s.DatabaseOID), s.Application, s.State,
+			console.NameOrOID(s.User, s.UserOID) + "@" + console.NameOrOID(s.Database, s.DatabaseOID), s.Application, s.State,
 		} {
 			if part != "" && part != "@" {
 				first += " " + part

@@ -16,6 +16,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/naming/backtrace"
@@ -37,9 +38,9 @@ type captureFlags struct {
 	// goroutines is set for those of Go programs instead of threads.
 	goroutines bool
 	noContext  bool
-	remote     debuginfodFlags
+	remote     console.DebuginfodFlags
 	core       coreFlags
-	compressed compressedFlags
+	compressed console.CompressedFlags
 	nonStop    bool
 	stop       bool
 	titles     map[int]string // of the processes of a server, as ps(1) shows them
@@ -94,7 +95,7 @@ func newCapture() *cobra.Command {
   pg_stat_backtrace capture --goroutines 4711
   pg_stat_backtrace capture --repeat 1000 --stats 4711
   pg_stat_backtrace capture --core core.4711 --sysroot /srv/images/arm64`,
-		Args: usageArgs(func(_ *cobra.Command, args []string) error {
+		Args: console.UsageArgs(func(_ *cobra.Command, args []string) error {
 			switch {
 			case f.core.file != "":
 				return nil
@@ -109,7 +110,7 @@ func newCapture() *cobra.Command {
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "",
 		"capture all processes of the server with this data `DIRECTORY`; default: the only server of this host")
 	_ = cmd.MarkFlagDirname("pgdata")
-	fs.StringVarP(&f.format, "format", "f", formatText,
+	fs.StringVarP(&f.format, "format", "f", console.FormatText,
 		"`FORMAT` of a stack: text, brief (for people: what the process does, its wait, query and "+
 			"functions, without addresses; short is the same), json (a line each), compressed (~m# lines, see decode); "+
 			"or at the end, with equal stacks counted: folded (for a flame graph), pprof, speedscope or html")
@@ -118,7 +119,7 @@ func newCapture() *cobra.Command {
 	fs.IntVar(&f.warmUp, "warm-up", 0, "with --stats: capture each process `N` times first, without counting")
 	fs.DurationVarP(&f.interval, "interval", "i", 0, "begin a round of --repeat every `TIME`, such as 100ms; 0: at once")
 	fs.DurationVar(&f.timeout, "timeout", snapshot.DefaultDeadline, "give up if the process cannot be stopped within `TIME`")
-	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, debugDirUsage)
+	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, console.DebugDirUsage)
 	fs.BoolVar(&f.stats, "stats", false, "print the times of the captures in microseconds, as JSON, instead of stacks")
 	fs.BoolVar(&f.threads, "threads", false,
 		"print all threads of each process, from one stop; with --nonstop, one after another")
@@ -128,9 +129,9 @@ func newCapture() *cobra.Command {
 	fs.BoolVar(&f.stop, "stop", false, "stop each process, also a process that sleeps")
 	fs.BoolVar(&f.noContext, "no-context", false,
 		"omit the functions, the query and the wait event of a PostgreSQL process")
-	f.remote.add(cmd)
+	f.remote.Add(cmd)
 	f.core.add(cmd)
-	f.compressed.add(cmd)
+	f.compressed.Add(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -139,26 +140,26 @@ func newCapture() *cobra.Command {
 // execute runs the command.
 func (f *captureFlags) execute(cmd *cobra.Command, args []string) error {
 	if err := f.core.check(cmd, args); err != nil {
-		return usage(err)
+		return console.Usage(err)
 	}
 	pids, err := f.check(args)
 	if err == nil {
-		err = takeOnlyServer(&f.dataDir, len(pids) > 0 || f.core.file != "", cmd.ErrOrStderr())
+		err = console.TakeOnlyServer(&f.dataDir, len(pids) > 0 || f.core.file != "", cmd.ErrOrStderr())
 	}
 	switch {
 	case err != nil:
-		return usage(err)
+		return console.Usage(err)
 	case f.core.file != "" && f.dataDir != "":
-		return usage(errors.New("give either -D or --core, not both"))
+		return console.Usage(errors.New("give either -D or --core, not both"))
 	case f.core.file != "":
 		return f.runCore(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 	case f.dataDir != "":
 		return f.runServer(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
-	return f.run(cmd.Context(), identities(pids), cmd.OutOrStdout(), cmd.ErrOrStderr())
+	return f.run(cmd.Context(), console.Identities(pids), cmd.OutOrStdout(), cmd.ErrOrStderr())
 }
 
-// check validates the flags and returns the processes.
+// Check validates the flags and returns the processes.
 func (f *captureFlags) check(args []string) ([]int, error) {
 	switch {
 	case !slices.Contains(formats, f.format):
@@ -178,21 +179,21 @@ func (f *captureFlags) check(args []string) ([]int, error) {
 	case f.timeout <= 0:
 		return nil, fmt.Errorf("--timeout must be more than 0, not %s", f.timeout)
 	}
-	if err := f.compressed.check(f.format); err != nil {
+	if err := f.compressed.Check(f.format); err != nil {
 		return nil, err
 	}
-	return processIDs(args)
+	return console.ProcessIDs(args)
 }
 
 // run captures round by round. A process that fails is told on stderr and
 // left out; the others go on.
 func (f *captureFlags) run(ctx context.Context, targets []process.Target, stdout, stderr io.Writer) error {
-	if f.format == formatPprof && terminal(stdout) {
-		return usage(errors.New("--format pprof is binary: write it to a file or a pipe"))
+	if f.format == console.FormatPprof && console.Terminal(stdout) {
+		return console.Usage(errors.New("--format pprof is binary: write it to a file or a pipe"))
 	}
 	host.Frugal()
 	collectLate(f.warmUp + f.repeat)
-	capturer, closeRemote, err := f.remote.capturer(stderr, f.debugDirs)
+	capturer, closeRemote, err := f.remote.Capturer(stderr, f.debugDirs)
 	if err != nil {
 		return err
 	}
@@ -227,10 +228,10 @@ func (f *captureFlags) run(ctx context.Context, targets []process.Target, stdout
 		return err
 	}
 	if note := backtrace.GeneratedNote(r.generated, r.stacks); note != "" {
-		tellf(stderr, "%s", note)
+		console.Tellf(stderr, "%s", note)
 	}
 	if len(r.failed) > r.ended {
-		return errReported
+		return console.ErrReported
 	}
 	return ctx.Err()
 }
@@ -273,10 +274,10 @@ func (r *rounds) round(ctx context.Context, counts bool) error {
 				continue
 			}
 			if target.StartTime == 0 && errors.Is(err, process.ErrExited) {
-				tellf(r.stderr, "process with PID %d does not exist", target.PID)
+				console.Tellf(r.stderr, "process with PID %d does not exist", target.PID)
 				continue
 			}
-			tellf(r.stderr, "%s", explain(target.PID, err))
+			console.Tellf(r.stderr, "%s", console.Explain(target.PID, err))
 			continue
 		}
 		if counts {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -33,7 +34,7 @@ func (f *captureFlags) runServer(ctx context.Context, stdout, stderr io.Writer) 
 	for _, m := range members {
 		target, err := server.Contains(m.PID)
 		if errors.Is(err, process.ErrNotPermitted) {
-			tellf(stderr, "%s", explain(m.Local, err))
+			console.Tellf(stderr, "%s", console.Explain(m.Local, err))
 			continue
 		}
 		if err != nil {
@@ -45,7 +46,7 @@ func (f *captureFlags) runServer(ctx context.Context, stdout, stderr io.Writer) 
 	if len(targets) == 0 {
 		return fmt.Errorf("%s has no processes", server)
 	}
-	if slices.Contains([]string{formatText, formatBrief, formatShort, formatJSON}, f.format) && !f.stats {
+	if slices.Contains([]string{console.FormatText, console.FormatBrief, console.FormatShort, console.FormatJSON}, f.format) && !f.stats {
 		f.server = openSessions(server, stderr)
 	}
 	return f.run(ctx, targets, stdout, stderr)
@@ -64,7 +65,7 @@ type sessions struct {
 func openSessions(server cluster.Cluster, stderr io.Writer) *sessions {
 	reader, err := state.Open(server)
 	if err != nil {
-		tellf(stderr, "databases, users and states are missing: %v", err)
+		console.Tellf(stderr, "databases, users and states are missing: %v", err)
 	}
 	return &sessions{reader: reader}
 }
@@ -82,10 +83,10 @@ func (s *sessions) read() *moment.Moment {
 	return m
 }
 
-// begin starts a round.
+// Begin starts a round.
 func (s *sessions) begin() { s.before, s.traces = s.read(), nil }
 
-// end gives each trace of the round its session.
+// End gives each trace of the round its session.
 func (s *sessions) end(titles map[int]string) {
 	s.after = s.read()
 	for _, t := range s.traces {
@@ -98,7 +99,7 @@ func (s *sessions) end(titles map[int]string) {
 			continue
 		}
 		t.Session.Type, t.Session.Major = y.Type, s.before.Version
-		t.Session.Database, t.Session.User = nameOrOID(y.Database, y.DatabaseOID), nameOrOID(y.User, y.UserOID)
+		t.Session.Database, t.Session.User = console.NameOrOID(y.Database, y.DatabaseOID), console.NameOrOID(y.User, y.UserOID)
 		if x.State == y.State && sameTime(x.StateStart, y.StateStart) {
 			t.Session.State = x.State
 		}
@@ -174,7 +175,7 @@ func sameTime(a, b *time.Time) bool {
 // first ones. Their queries may differ.
 func (r *rounds) printServer() error {
 	r.server.end(r.titles)
-	if r.format == formatJSON {
+	if r.format == console.FormatJSON {
 		for _, t := range r.server.traces {
 			if err := render.JSON(r.stdout, t); err != nil {
 				return err

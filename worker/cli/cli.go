@@ -12,6 +12,11 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/worker/cli/console"
+	"pg_stat_backtrace/worker/cli/historycmd"
+	"pg_stat_backtrace/worker/cli/measurecmd"
+	"pg_stat_backtrace/worker/cli/topcmd"
 )
 
 // Exit statuses.
@@ -34,33 +39,33 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 	ctx, stopLimit := withProcessorLimit(ctx, stderr)
 	defer stopLimit()
 	defer suspendable(stderr)()
-	out := newCheckedWriter(stdout)
+	out := console.NewCheckedWriter(stdout)
 	root := newRoot(version)
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(stderr)
 	command, err := root.ExecuteContextC(ctx)
 	if err == nil {
-		err = out.err()
+		err = out.Err()
 	}
 	switch {
 	case errors.Is(context.Cause(ctx), errProcessorTime):
 		return exitFailed
 	case err == nil:
 		return exitOK
-	case errors.Is(err, errReported):
+	case errors.Is(err, console.ErrReported):
 		return exitFailed
-	case errors.Is(err, errLimited):
-		tellf(stderr, "%v", err)
+	case errors.Is(err, console.ErrLimited):
+		console.Tellf(stderr, "%v", err)
 		return exitLimited
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
-		tellf(stderr, "interrupted")
+		console.Tellf(stderr, "interrupted")
 		return exitFailed
-	case errors.Is(err, errUsage):
-		tellf(stderr, "%v\nTry \"%s --help\".", err, command.CommandPath())
+	case errors.Is(err, console.ErrUsage):
+		console.Tellf(stderr, "%v\nTry \"%s --help\".", err, command.CommandPath())
 		return exitUsage
 	default:
-		tellf(stderr, "%v", err)
+		console.Tellf(stderr, "%v", err)
 		return exitFailed
 	}
 }
@@ -106,9 +111,9 @@ worker and no extension, and work while the server takes no connections.`,
 		},
 	}
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newWorker(version), newCapture(), newActivity(), newTop(), newPlan(), newHistory(), newIncident(version),
-		newRules(), newProfile(), newWaits(), newTrace(),
-		newMemory(), newSymbols(),
+	root.AddCommand(newWorker(version), newCapture(), newActivity(), topcmd.NewTop(), measurecmd.NewPlan(), historycmd.NewHistory(), historycmd.NewIncident(version),
+		historycmd.NewRules(), measurecmd.NewProfile(), measurecmd.NewWaits(), measurecmd.NewTrace(),
+		measurecmd.NewMemory(), newSymbols(),
 		newDecode(),
 		newDoctor(version))
 	root.AddCommand(newReport(), newVersion(version))

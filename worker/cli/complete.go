@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/serve/node"
@@ -30,7 +31,7 @@ func completeServers(cmd *cobra.Command) {
 
 // completeDirectory returns the data directories of the servers. If none begins with the word, the shell completes folders.
 func completeDirectory(_ *cobra.Command, _ []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	found, _, _ := allServers()
+	found, _, _ := console.AllServers()
 	found = slices.DeleteFunc(found, func(dir string) bool { return !strings.HasPrefix(dir, word) || render.VisibleLine(dir) != dir })
 	if len(found) == 0 {
 		return nil, cobra.ShellCompDirectiveFilterDirs

@@ -14,6 +14,7 @@ import (
 
 	"pg_stat_backtrace/unwind/budget"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/report/profilefmt"
 	"pg_stat_backtrace/worker/report/render"
 )
@@ -31,7 +32,7 @@ func (c *coreFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&c.sysroot, "sysroot", "", "with --core: look for the program and its libraries below `DIR`")
 }
 
-// check refuses what does not go together.
+// Check refuses what does not go together.
 func (c *coreFlags) check(cmd *cobra.Command, args []string) error {
 	if c.file == "" {
 		if c.exe != "" || c.sysroot != "" {
@@ -55,7 +56,7 @@ func (c *coreFlags) check(cmd *cobra.Command, args []string) error {
 
 // runCore prints the stacks of a core file. An interrupt does not wait for the work: a pipe may be silent for ever.
 func (f *captureFlags) runCore(ctx context.Context, stdout, stderr io.Writer) error {
-	return untilInterrupt(ctx, 0, func() error {
+	return console.UntilInterrupt(ctx, 0, func() error {
 		c, err := capture.ReadCore(f.core.file, capture.CoreOptions{
 			Exe: f.core.exe, Sysroot: f.core.sysroot, MaxFrames: f.maxFrames, Goroutines: f.goroutines, Stdin: os.Stdin,
 			DebugDirs: f.debugDirs,
@@ -70,39 +71,39 @@ func (f *captureFlags) runCore(ctx context.Context, stdout, stderr io.Writer) er
 // printCore prints the stacks of a core file. It reports files that were refused on stderr. A wrong --exe is a failure,
 // and so is a stack that was left out.
 func (f *captureFlags) printCore(c *capture.CoreTrace, stdout, stderr io.Writer) (err error) {
-	coloured := isColoured(stdout)
+	coloured := console.IsColoured(stdout)
 	size := budget.New(budget.Output, "output")
 	size.Credit(c.Input)
-	messages := newCheckedWriter(size.Writer(stderr))
+	messages := console.NewCheckedWriter(size.Writer(stderr))
 	stdout, stderr = size.Writer(stdout), messages
 	for _, err := range c.Refused {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
-			tellf(stderr, "%s", line)
+			console.Tellf(stderr, "%s", line)
 		}
 	}
 	for _, file := range c.Unproved {
-		tellf(stderr, "warning: %s is used without verification: the core has nothing of it to compare", file)
+		console.Tellf(stderr, "warning: %s is used without verification: the core has nothing of it to compare", file)
 	}
 	switch f.format {
-	case formatJSON:
+	case console.FormatJSON:
 		err = render.JSON(stdout, c.Trace)
-	case formatFolded, formatPprof, formatSpeedscope, formatHTML:
+	case console.FormatFolded, console.FormatPprof, console.FormatSpeedscope, console.FormatHTML:
 		var counted profilefmt.Traces
 		counted.Add(c.Trace, 1)
 		err = writeTraces(stdout, &counted, f.format, coreTitle(c))
-	case formatCompressed:
-		err = f.compressed.write(stdout, c.Trace)
-	case formatBrief, formatShort:
+	case console.FormatCompressed:
+		err = f.compressed.Write(stdout, c.Trace)
+	case console.FormatBrief, console.FormatShort:
 		_, err = fmt.Fprintf(stdout, "%s\n%s\n", render.Heading(coreTitle(c), coloured),
 			indented(render.Brief(c.Trace, render.Options{Colour: coloured})))
 	default:
 		_, err = fmt.Fprintf(stdout, "%s\n%s\n", coreTitle(c), render.Text(c.Trace, render.Options{}))
 	}
 	if err == nil {
-		err = messages.err()
+		err = messages.Err()
 	}
 	if err == nil && (c.WrongExe || c.LeftOut > 0) {
-		err = errReported
+		err = console.ErrReported
 	}
 	return err
 }

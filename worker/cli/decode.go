@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/unwind/budget"
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/compressed"
 	"pg_stat_backtrace/worker/report/render"
@@ -66,10 +67,10 @@ func newDecode() *cobra.Command {
 		Example: `  echo '~m#IF0BmUQugNCkgCnkhdAYpQa6wAAV' | pg_stat_backtrace decode
   pg_stat_backtrace decode --exe build/myapp.elf --heapmap device.log
   pg_stat_backtrace capture --format compressed 4711 | pg_stat_backtrace decode --pid 4711`,
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: console.UsageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.pid < 0 || f.pid == 0 && cmd.Flags().Changed("pid") {
-				return usage(fmt.Errorf("--pid must be a process id, not %d", f.pid))
+				return console.Usage(fmt.Errorf("--pid must be a process id, not %d", f.pid))
 			}
 			in := cmd.InOrStdin()
 			if len(args) == 1 && args[0] != "-" {
@@ -80,8 +81,8 @@ func newDecode() *cobra.Command {
 				defer func() { _ = file.Close() }()
 				in = file
 			}
-			in = newInterruptible(cmd.Context(), in)
-			return untilInterrupt(cmd.Context(), decodeEnd, func() error {
+			in = console.NewInterruptible(cmd.Context(), in)
+			return console.UntilInterrupt(cmd.Context(), decodeEnd, func() error {
 				return f.run(in, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			})
 		},
@@ -90,7 +91,7 @@ func newDecode() *cobra.Command {
 	fs.StringArrayVar(&f.exe, "exe", nil, "name the frames by this program or library `FILE`; may be given several times")
 	fs.IntVar(&f.pid, "pid", 0, "name the frames by the images of the process `PID`")
 	fs.BoolVar(&f.heapMap, "heapmap", false, "add up equal stacks, and print the largest first")
-	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, debugDirUsage)
+	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, console.DebugDirUsage)
 	return cmd
 }
 
@@ -114,16 +115,16 @@ func (f *decodeFlags) run(in io.Reader, stdout, stderr io.Writer) error {
 		err = flushed
 	}
 	for _, note := range names.notes {
-		tellf(stderr, "note: %s", note)
+		console.Tellf(stderr, "note: %s", note)
 	}
 	if d.cut > 0 {
-		tellf(stderr, "%d lines are longer than %d bytes: what is behind that was skipped", d.cut, maxLogLine)
+		console.Tellf(stderr, "%d lines are longer than %d bytes: what is behind that was skipped", d.cut, maxLogLine)
 	}
 	switch {
 	case err != nil:
 		return err
 	case d.failed > 0:
-		return errReported
+		return console.ErrReported
 	case d.decoded == 0:
 		return errors.New("there is no compressed backtrace in the input")
 	}
@@ -221,7 +222,7 @@ func (d *decoder) decodeLine(line string) {
 		d.described = true
 		d.echo(line)
 		return
-	case strings.HasPrefix(line, threadMark):
+	case strings.HasPrefix(line, console.ThreadMark):
 		d.exact = exactLevels(line)
 		d.echo(line)
 		return
@@ -275,7 +276,7 @@ func (d *decoder) report(at int, err error) {
 		d.full = d.size.Charge(message, "the messages")
 	}
 	if d.full == nil {
-		tellf(d.stderr, "line %d, column %d: %v", d.line, at+1, err)
+		console.Tellf(d.stderr, "line %d, column %d: %v", d.line, at+1, err)
 	}
 }
 

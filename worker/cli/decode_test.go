@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
@@ -100,9 +101,9 @@ func TestCaptureCompressed(t *testing.T) {
 
 // TestCompressedLeavesOut: the frames for which the format has no room are counted.
 func TestCompressedLeavesOut(t *testing.T) {
-	var f compressedFlags
+	var f console.CompressedFlags
 	var out bytes.Buffer
-	if err := f.write(&out, deepTrace(40)); err != nil {
+	if err := f.Write(&out, deepTrace(40)); err != nil {
 		t.Fatal(err)
 	}
 	if want := "~t#pid=7 tid=7 exact=0,3,4 left_out=9 incomplete\n"; !strings.Contains(out.String(), want) {

@@ -7,13 +7,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/doctor"
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
 func newDoctor(version string) *cobra.Command {
 	o := doctor.Options{Version: version}
-	format := formatText
+	format := console.FormatText
 	cmd := &cobra.Command{
 		Use:   "doctor [CONNSTRING]",
 		Short: "Say whether captures will work here, and what to do if not",
@@ -27,23 +28,23 @@ The exit status is 1 if captures will not work.`,
 		Example: `  pg_stat_backtrace doctor
   pg_stat_backtrace doctor -D /var/lib/postgresql/15/main
   pg_stat_backtrace doctor "host=/run/postgresql dbname=app"`,
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: console.UsageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				o.ConnString = args[0]
 			}
-			if format != formatText && format != formatJSON {
-				return usage(fmt.Errorf("--format must be text or json, not %q", format))
+			if format != console.FormatText && format != console.FormatJSON {
+				return console.Usage(fmt.Errorf("--format must be text or json, not %q", format))
 			}
 			if err := cluster.CheckConnString(o.ConnString); err != nil {
-				return usage(err)
+				return console.Usage(err)
 			}
-			if dir := doctorsServer(o.DataDir, o.ConnString, os.Getenv, allServers); dir != o.DataDir {
-				tellf(cmd.ErrOrStderr(), "taking the only server of this host: -D %s", dir)
+			if dir := doctorsServer(o.DataDir, o.ConnString, os.Getenv, console.AllServers); dir != o.DataDir {
+				console.Tellf(cmd.ErrOrStderr(), "taking the only server of this host: -D %s", dir)
 				o.DataDir = dir
 			}
 			if several := serversToChoose(&o, os.Getenv); several != nil {
-				tellf(cmd.ErrOrStderr(), "%v\nWithout -D, the command checks the server of libpq's defaults.", several)
+				console.Tellf(cmd.ErrOrStderr(), "%v\nWithout -D, the command checks the server of libpq's defaults.", several)
 			}
 			progress := newProgressLine(cmd.ErrOrStderr())
 			o.Progress = func(subject string) { progress.show("checking " + subject + " ...") }
@@ -53,21 +54,21 @@ The exit status is 1 if captures will not work.`,
 				return err
 			}
 			write := found.Text
-			if format == formatJSON {
+			if format == console.FormatJSON {
 				write = found.JSON
 			}
 			err := write(cmd.OutOrStdout())
 			if err == nil && !found.Works() {
-				err = errReported
+				err = console.ErrReported
 			}
 			return err
 		},
 	}
 	cmd.Flags().StringVarP(&o.DataDir, "pgdata", "D", "", "the server's data `DIRECTORY`")
 	_ = cmd.MarkFlagDirname("pgdata")
-	cmd.Flags().StringVarP(&format, "format", "f", formatText, "`FORMAT` of the result: text or json")
+	cmd.Flags().StringVarP(&format, "format", "f", console.FormatText, "`FORMAT` of the result: text or json")
 	_ = cmd.RegisterFlagCompletionFunc("format",
-		cobra.FixedCompletions([]string{formatText, formatJSON}, cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions([]string{console.FormatText, console.FormatJSON}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -94,11 +95,11 @@ func serversToChoose(o *doctor.Options, env func(string) string) error {
 	if o.DataDir != "" || o.ConnString != "" || env("PGHOST")+env("PGHOSTADDR")+env("PGPORT")+env("PGSERVICE") != "" {
 		return nil
 	}
-	found, denied, err := allServers()
+	found, denied, err := console.AllServers()
 	if err != nil || len(found)+denied <= 1 {
 		return nil //nolint:nilerr // doctor reports it
 	}
-	_, several := chooseServer(found, denied)
+	_, several := console.ChooseServer(found, denied)
 	return several
 }
 
@@ -109,7 +110,7 @@ type progressLine struct {
 }
 
 func newProgressLine(w io.Writer) *progressLine {
-	if file, ok := w.(*os.File); ok && isTerminal(file) {
+	if file, ok := w.(*os.File); ok && console.IsTerminal(file) {
 		return &progressLine{w: w}
 	}
 	return &progressLine{w: io.Discard}

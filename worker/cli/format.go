@@ -6,13 +6,14 @@ import (
 	"slices"
 	"strings"
 
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/naming/backtrace"
 	"pg_stat_backtrace/worker/report/profilefmt"
 	"pg_stat_backtrace/worker/report/render"
 )
 
 var formats = []string{
-	formatText, formatJSON, formatBrief, formatShort, formatFolded, formatPprof, formatSpeedscope, formatHTML, formatCompressed,
+	console.FormatText, console.FormatJSON, console.FormatBrief, console.FormatShort, console.FormatFolded, console.FormatPprof, console.FormatSpeedscope, console.FormatHTML, console.FormatCompressed,
 }
 
 // print prints a trace, if what is told of all together is not all that is wanted.
@@ -23,12 +24,12 @@ func (r *rounds) print(t *backtrace.Trace) error {
 	w := r.stdout
 	var err error
 	switch r.format {
-	case formatJSON:
+	case console.FormatJSON:
 		err = render.JSON(w, t)
-	case formatFolded, formatPprof, formatSpeedscope, formatHTML:
+	case console.FormatFolded, console.FormatPprof, console.FormatSpeedscope, console.FormatHTML:
 		r.counted.Add(t, 1)
-	case formatCompressed:
-		err = r.compressed.write(w, t)
+	case console.FormatCompressed:
+		err = r.compressed.Write(w, t)
 	default:
 		_, err = fmt.Fprintf(w, "%s\n%s\n", r.heading(r.title(t)), r.body(t))
 	}
@@ -36,11 +37,13 @@ func (r *rounds) print(t *backtrace.Trace) error {
 }
 
 // isBrief reports whether stacks are printed for people.
-func (f *captureFlags) isBrief() bool { return f.format == formatBrief || f.format == formatShort }
+func (f *captureFlags) isBrief() bool {
+	return f.format == console.FormatBrief || f.format == console.FormatShort
+}
 
 // heading returns a line that stands above a stack.
 func (r *rounds) heading(line string) string {
-	return render.Heading(line, r.isBrief() && isColoured(r.stdout))
+	return render.Heading(line, r.isBrief() && console.IsColoured(r.stdout))
 }
 
 // title says which process was captured, when, and for how long it was stopped.
@@ -70,7 +73,7 @@ func (r *rounds) title(t *backtrace.Trace) string {
 // body returns the stack of a process, below a line that says what the process does.
 func (r *rounds) body(t *backtrace.Trace) string {
 	if r.isBrief() {
-		return indented(render.Brief(t, render.Options{Colour: isColoured(r.stdout)}))
+		return indented(render.Brief(t, render.Options{Colour: console.IsColoured(r.stdout)}))
 	}
 	does := ""
 	if p := render.Phrase(t); p.Text != "" && !p.Generic {
@@ -84,7 +87,7 @@ func (r *rounds) total() error {
 	switch taken := &r.taken; {
 	case r.stats && taken.count() > 0:
 		return taken.print(r.stdout)
-	case !r.stats && isProfile(r.format) && r.format != formatText:
+	case !r.stats && isProfile(r.format) && r.format != console.FormatText:
 		return writeTraces(r.stdout, &r.counted, r.format, fmt.Sprintf("%d stacks", r.stacks))
 	}
 	return nil

@@ -13,6 +13,8 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/cli/console"
+	"pg_stat_backtrace/worker/cli/historycmd"
 	"pg_stat_backtrace/worker/history/recorder"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -144,7 +146,7 @@ var folded = regexp.MustCompile(`(?m)^client_backend;.*PostgresMain;.*;ProcSleep
 func checkJSON(t *testing.T, text string, waiter, holder int32) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSpace(text), "\n")
-	var first historySweep
+	var first historycmd.Sweep
 	if err := json.Unmarshal([]byte(lines[0]), &first); err != nil {
 		t.Fatal(err)
 	}
@@ -210,13 +212,13 @@ func TestParseWhen(t *testing.T) {
 		"-15m":                 "2026-03-30T01:15:00+02:00",
 		"now":                  "2026-03-30T01:30:00+02:00",
 	} {
-		got, err := parseWhen(in, now)
+		got, err := console.ParseWhen(in, now)
 		if err != nil || got.Format(time.RFC3339) != want {
 			t.Errorf("%q: %v, %v; want %s", in, got.Format(time.RFC3339), err, want)
 		}
 	}
 	for _, in := range []string{"", "25:00", "3", "tomorrow 03:00", "yesterday noon", "-", "2026-13-01", "-15"} {
-		if got, err := parseWhen(in, now); err == nil {
+		if got, err := console.ParseWhen(in, now); err == nil {
 			t.Errorf("%q is %v", in, got)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	pprof "github.com/google/pprof/profile"
 
+	"pg_stat_backtrace/worker/cli/historycmd"
 	"pg_stat_backtrace/worker/history/store"
 )
 
@@ -93,7 +94,7 @@ func TestHistoryCompare(t *testing.T) {
 	if strings.Contains(text, "Lock:relation") {
 		t.Errorf("--limit has no effect in\n%s", text)
 	}
-	var c historyComparison
+	var c historycmd.Comparison
 	if err := json.Unmarshal([]byte(compare("-f", "json", "--by", "wait,user")), &c); err != nil {
 		t.Fatal(err)
 	}

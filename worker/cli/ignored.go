@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/worker/cli/console"
 )
 
 // refuseIgnored returns an error if an option has no effect because of another one. Most commands check that themselves.
@@ -28,7 +30,7 @@ func refuseIgnored(cmd *cobra.Command, args []string) error {
 	case "memory":
 		switch {
 		case len(args) == 0 || value("allocations") == "true":
-		case value("format") != formatText:
+		case value("format") != console.FormatText:
 			ignored, because = []string{"tree", "top"}, "with --format "+value("format")
 		case value("tree") == "true":
 			ignored, because = []string{"top"}, "with --tree"
@@ -38,13 +40,13 @@ func refuseIgnored(cmd *cobra.Command, args []string) error {
 			ignored, because = []string{"sort"}, "with --tree"
 		}
 	case "top":
-		if value("format") == formatJSON {
+		if value("format") == console.FormatJSON {
 			ignored, because = []string{"width", "height"}, "with --format json"
 		}
 	}
 	for _, name := range ignored {
 		if fs.Changed(name) {
-			return usage(fmt.Errorf("--%s has no effect %s", name, because))
+			return console.Usage(fmt.Errorf("--%s has no effect %s", name, because))
 		}
 	}
 	return nil

@@ -10,17 +10,19 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"pg_stat_backtrace/worker/cli/console"
 )
 
 // TestInterruptible expects all bytes and the error of the reader below.
 func TestInterruptible(t *testing.T) {
 	t.Parallel()
 	text := strings.Repeat("some bytes\n", 20000)
-	if err := iotest.TestReader(newInterruptible(t.Context(), strings.NewReader(text)), []byte(text)); err != nil {
+	if err := iotest.TestReader(console.NewInterruptible(t.Context(), strings.NewReader(text)), []byte(text)); err != nil {
 		t.Error(err)
 	}
 	broken := io.MultiReader(strings.NewReader("some"), iotest.ErrReader(io.ErrClosedPipe))
-	if got, err := io.ReadAll(newInterruptible(t.Context(), broken)); string(got) != "some" ||
+	if got, err := io.ReadAll(console.NewInterruptible(t.Context(), broken)); string(got) != "some" ||
 		!errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("%q, %v", got, err)
 	}

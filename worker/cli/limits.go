@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/host/rlimits"
 )
 
@@ -53,7 +54,7 @@ func withProcessorLimit(parent context.Context, stderr io.Writer) (ctx context.C
 	signal.Notify(signals, syscall.SIGXCPU)
 	go func() {
 		if _, ok := <-signals; ok {
-			tellf(stderr, "this process has used its processor time: RLIMIT_CPU allows %d s; raise it with "+
+			console.Tellf(stderr, "this process has used its processor time: RLIMIT_CPU allows %d s; raise it with "+
 				"\"ulimit -t unlimited\"", allowed)
 			cancel(errProcessorTime)
 		}

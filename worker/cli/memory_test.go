@@ -11,6 +11,7 @@ import (
 	pprof "github.com/google/pprof/profile"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/cli/measurecmd"
 )
 
 // TestMemory prints the memory contexts of an idle backend in all forms, with the same bytes in each.
@@ -54,7 +55,7 @@ func TestMemory(t *testing.T) {
 	}
 
 	_, raw, _ := run(t, "memory", "--format", "json", pid)
-	var doc memoryDocument
+	var doc measurecmd.MemoryDocument
 	if err := json.Unmarshal([]byte(raw), &doc); err != nil || !doc.Consistent || len(doc.Contexts) != count ||
 		doc.Rollup == nil || doc.Private.Heap == 0 || doc.Contexts[1].Parent != "TopMemoryContext" {
 		t.Errorf("%v\n%s", err, raw)
@@ -93,7 +94,7 @@ func TestMemoryOfSavepoints(t *testing.T) {
 	}
 
 	_, raw, _ := run(t, "memory", "--format", "json", pid)
-	var doc memoryDocument
+	var doc measurecmd.MemoryDocument
 	if err := json.Unmarshal([]byte(raw), &doc); err != nil || !doc.Consistent || doc.LeftOut {
 		t.Fatalf("%v, consistent %t, left out %t", err, doc.Consistent, doc.LeftOut)
 	}
@@ -159,7 +160,7 @@ func TestFlagsOfAllocations(t *testing.T) {
 func checkServerMemory(t *testing.T, dataDir, pid string, total int) {
 	t.Helper()
 	status, text, stderr := run(t, "memory", "-D", dataDir, "--format", "json")
-	var got serverMemoryDocument
+	var got measurecmd.ServerMemoryDocument
 	if err := json.Unmarshal([]byte(text), &got); err != nil || status != 0 {
 		t.Fatalf("status %d, %v, %q", status, err, stderr)
 	}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"pg_stat_backtrace/worker/cli/console"
 )
 
 // unknownCommand refuses a word that is no command, and names the commands with a similar name.
@@ -20,17 +22,17 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 			names = append(names, c.Name())
 		}
 	}
-	return usage(fmt.Errorf("there is no command %q%s", args[0], didYouMean(args[0], "", names)))
+	return console.Usage(fmt.Errorf("there is no command %q%s", args[0], didYouMean(args[0], "", names)))
 }
 
 // flagError words an error of the flags, and names the flags with a similar name.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if strings.Contains(err.Error(), "time: missing unit in duration") {
-		return usage(fmt.Errorf("%w: write 10s, 500ms or 2m", err))
+		return console.Usage(fmt.Errorf("%w: write 10s, 500ms or 2m", err))
 	}
 	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
-		return usage(err)
+		return console.Usage(err)
 	}
 	var names []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -39,7 +41,7 @@ func flagError(cmd *cobra.Command, err error) error {
 		}
 	})
 	name := unknown.GetSpecifiedName()
-	return usage(fmt.Errorf("%s has no flag --%s%s", cmd.Name(), name, didYouMean(name, "--", names)))
+	return console.Usage(fmt.Errorf("%s has no flag --%s%s", cmd.Name(), name, didYouMean(name, "--", names)))
 }
 
 // didYouMean returns "; did you mean ...?" with the names that begin with word, or differ from it in few letters. It
@@ -88,7 +90,7 @@ func newVersion(version string) *cobra.Command {
 		Use:     "version",
 		Short:   "Print the version",
 		Example: "  pg_stat_backtrace version",
-		Args:    usageArgs(cobra.NoArgs),
+		Args:    console.UsageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "pg_stat_backtrace version %s\n", version)
 			return err

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/worker"
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/serve/node"
 )
@@ -59,7 +60,7 @@ func (n *nodeFlags) add(cmd *cobra.Command) {
 	_ = cmd.MarkFlagDirname(flagBelow)
 }
 
-// check returns an error if the flags contradict each other.
+// Check returns an error if the flags contradict each other.
 func (n *nodeFlags) check(cmd *cobra.Command, args []string) error {
 	changed := cmd.Flags().Changed
 	switch {
@@ -95,7 +96,7 @@ func (n *nodeFlags) run(cmd *cobra.Command, args []string, log zerolog.Logger, r
 	listen := cmd.Flags().Lookup(flagListen)
 	if listen != nil && listen.Value.String() != "" {
 		if _, err := nthAddress(listen.Value.String(), 0); err != nil {
-			return usage(err)
+			return console.Usage(err)
 		}
 	}
 	folders := userFolders{dir: recordDir, log: log, told: map[string]bool{}}
@@ -157,7 +158,7 @@ func listenAddress(address string) string {
 func passedOn(fs *pflag.FlagSet, wanted func(name string) bool) (words []string) {
 	fs.Visit(func(f *pflag.Flag) {
 		if !wanted(f.Name) ||
-			slices.Contains([]string{flagAll, flagMaxWorkers, flagBelow, flagUIDs, flagListen, flagListener, flagRecordDir}, f.Name) {
+			slices.Contains([]string{flagAll, flagMaxWorkers, flagBelow, flagUIDs, flagListen, flagListener, console.FlagRecordDir}, f.Name) {
 			return
 		}
 		values := []string{f.Value.String()}

@@ -5,15 +5,17 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"pg_stat_backtrace/worker/cli/console"
 )
 
 // TestOutputDirectoryMissing expects the error before the profile is taken.
 func TestOutputDirectoryMissing(t *testing.T) {
 	t.Parallel()
-	if _, err := createOutput(filepath.Join(t.TempDir(), "none", "file"), nil); !os.IsNotExist(err) {
+	if _, err := console.CreateOutput(filepath.Join(t.TempDir(), "none", "file"), nil); !os.IsNotExist(err) {
 		t.Error(err)
 	}
-	if _, err := createOutput(t.TempDir(), nil); err == nil {
+	if _, err := console.CreateOutput(t.TempDir(), nil); err == nil {
 		t.Error("a directory was opened")
 	}
 }
@@ -26,7 +28,7 @@ func TestOutputKeepsOldFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, complete := range []bool{false, true} {
-		o, err := createOutput(name, nil)
+		o, err := console.CreateOutput(name, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,11 +38,11 @@ func TestOutputKeepsOldFile(t *testing.T) {
 		want := "old"
 		if complete {
 			want = "new"
-			if err := o.commit(); err != nil {
+			if err := o.Commit(); err != nil {
 				t.Error(err)
 			}
 		}
-		o.discard()
+		o.Discard()
 		if got, err := os.ReadFile(name); err != nil || string(got) != want {
 			t.Errorf("%q, %v", got, err)
 		}

@@ -8,21 +8,22 @@ import (
 	"syscall"
 	"testing"
 
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
-// writeTo writes a text by createOutput.
+// writeTo writes a text by CreateOutput.
 func writeTo(t *testing.T, name, text string) {
 	t.Helper()
-	o, err := createOutput(name, nil)
+	o, err := console.CreateOutput(name, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer o.discard()
+	defer o.Discard()
 	if _, err := fmt.Fprint(o, text); err != nil {
 		t.Fatal(err)
 	}
-	if err := o.commit(); err != nil {
+	if err := o.Commit(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -76,7 +77,7 @@ func TestOutputLinks(t *testing.T) {
 	if content(t, dir+"/a/plain") != "text" {
 		t.Error("the file is in another folder")
 	}
-	if _, err := createOutput(dir+"/round", nil); err == nil || !strings.Contains(err.Error(), "round") {
+	if _, err := console.CreateOutput(dir+"/round", nil); err == nil || !strings.Contains(err.Error(), "round") {
 		t.Errorf("a link to itself: %v", err)
 	}
 }
@@ -124,7 +125,7 @@ func TestOutputDescriptor(t *testing.T) {
 	if !isLink(t, link) || content(t, file.Name()) != "first second third" {
 		t.Errorf("a link: %v, and the file has %q", isLink(t, link), content(t, file.Name()))
 	}
-	if _, err := createOutput("/dev/fd/99999", nil); err == nil {
+	if _, err := console.CreateOutput("/dev/fd/99999", nil); err == nil {
 		t.Error("a descriptor that is not open was accepted")
 	}
 }
@@ -172,13 +173,13 @@ func TestOutputMode(t *testing.T) {
 func TestCaptureProfiles(t *testing.T) {
 	pid := waiter(t)
 	for format, begin := range map[string]string{
-		formatFolded: "cli.test;", formatPprof: "\x1f\x8b", formatSpeedscope: `{"$schema":`, formatHTML: "<!DOCTYPE html>",
+		console.FormatFolded: "cli.test;", console.FormatPprof: "\x1f\x8b", console.FormatSpeedscope: `{"$schema":`, console.FormatHTML: "<!DOCTYPE html>",
 	} {
 		status, out, errOut := run(t, "capture", "-f", format, "--repeat", "2", pid)
 		if status != exitOK || !strings.HasPrefix(strings.ToLower(out), strings.ToLower(begin)) {
 			t.Errorf("%s: status %d, %.60q, %s", format, status, out, errOut)
 		}
-		if p, err := profilefmt.Read(strings.NewReader(out), nil, nil); (format == formatFolded || format == formatPprof) &&
+		if p, err := profilefmt.Read(strings.NewReader(out), nil, nil); (format == console.FormatFolded || format == console.FormatPprof) &&
 			(err != nil || len(p.Sample) == 0 || p.Sample[0].Value[0] < 1) {
 			t.Errorf("%s: %v", format, err)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/measure/clusterbpf"
+	"pg_stat_backtrace/worker/cli/measurecmd"
 )
 
 // busyServer is a server with a session that works all the time.
@@ -143,15 +144,15 @@ func TestProfileFullDisk(t *testing.T) {
 // TestProfileWithoutRights executes what the error of a profile suggests instead.
 func TestProfileWithoutRights(t *testing.T) {
 	server := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
-	text := withoutPrograms(server.DataDir, nil, fs.ErrPermission).Error()
+	text := measurecmd.WithoutPrograms(server.DataDir, nil, fs.ErrPermission).Error()
 	if !strings.Contains(text, "with CAP_BPF and CAP_PERFMON.\n") {
 		t.Error(text)
 	}
-	if other := withoutPrograms("it's", nil, clusterbpf.ErrUnsupported).Error(); !strings.Contains(other, "Linux 6.10") ||
+	if other := measurecmd.WithoutPrograms("it's", nil, clusterbpf.ErrUnsupported).Error(); !strings.Contains(other, "Linux 6.10") ||
 		!strings.Contains(other, `-D 'it'\''s' `) {
 		t.Error(other)
 	}
-	if other := withoutPrograms("", []int{4711, 4712}, clusterbpf.ErrUnsupported).Error(); !strings.Contains(other, "capture 4711 4712 ") {
+	if other := measurecmd.WithoutPrograms("", []int{4711, 4712}, clusterbpf.ErrUnsupported).Error(); !strings.Contains(other, "capture 4711 4712 ") {
 		t.Error(other)
 	}
 	_, command, _ := strings.Cut(text, "\n  pg_stat_backtrace ")

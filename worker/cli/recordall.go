@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/history/store"
 )
 
@@ -23,7 +24,7 @@ type userFolders struct {
 	told map[string]bool // messages of errors
 }
 
-// words returns the flags for a worker whose server has a user id. If there is no folder for it, the worker records nothing, and
+// Words returns the flags for a worker whose server has a user id. If there is no folder for it, the worker records nothing, and
 // the reason is logged once.
 func (u *userFolders) words(uid int) []string {
 	if u.dir == "" {
@@ -31,7 +32,7 @@ func (u *userFolders) words(uid int) []string {
 	}
 	folder, err := makeFolder(u.dir, uid)
 	if err == nil {
-		return []string{"--" + flagRecordDir + "=" + folder}
+		return []string{"--" + console.FlagRecordDir + "=" + folder}
 	}
 	u.lock.Lock()
 	defer u.lock.Unlock()

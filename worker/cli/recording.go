@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/worker"
+	"pg_stat_backtrace/worker/cli/console"
 )
 
 // recordFlags are the flags of the recorder, as texts.
@@ -20,9 +21,9 @@ type recordFlags struct {
 
 func (f *recordFlags) add(cmd *cobra.Command, c *worker.RecordConfig) {
 	fs := cmd.Flags()
-	fs.StringVar(&f.period, flagRecord, "1s",
+	fs.StringVar(&f.period, console.FlagRecord, "1s",
 		"record what each session does every `TIME`, or off; needs --record-dir, or systemd's StateDirectory=")
-	fs.StringVar(&c.Dir, flagRecordDir, "",
+	fs.StringVar(&c.Dir, console.FlagRecordDir, "",
 		"record the history below `DIRECTORY` (default systemd's $STATE_DIRECTORY, else nothing is recorded)")
 	fs.StringVar(&f.keep, "record-keep", "7d", "remove recorded hours that are `OLDER` than this, such as 7d or 36h")
 	fs.StringVar(&f.size, "record-size", "1GB", "remove the oldest recorded hours beyond `SIZE`; with --all, of all servers")
@@ -31,18 +32,18 @@ func (f *recordFlags) add(cmd *cobra.Command, c *worker.RecordConfig) {
 		"record `TEXTS` of queries: normalized (without values and comments), all, or off")
 	fs.StringSliceVar(&c.Redact, "record-redact", nil, "record no texts of queries of `ROLE` (may be given several times)")
 	fs.StringVar(&f.stacks, "record-stacks", "on", "record stacks of sessions that run or wait, without stopping them: on or off")
-	fs.StringVar(&c.Rules, flagRules, "",
+	fs.StringVar(&c.Rules, console.FlagRules, "",
 		"read changes of the rules for incidents from `FILE`, or off for no incidents (default: the built-in rules, see \"rules list\")")
-	_ = cmd.MarkFlagDirname(flagRecordDir)
-	_ = cmd.MarkFlagFilename(flagRules, "yaml", "yml")
+	_ = cmd.MarkFlagDirname(console.FlagRecordDir)
+	_ = cmd.MarkFlagFilename(console.FlagRules, "yaml", "yml")
 	_ = cmd.RegisterFlagCompletionFunc("record-query-text",
 		cobra.FixedCompletions(worker.RecordTexts(), cobra.ShellCompDirectiveNoFileComp))
 }
 
-// config sets what the flags say. With --all, c is not used, except Period and Dir.
+// Config sets what the flags say. With --all, c is not used, except Period and Dir.
 func (f *recordFlags) config(cmd *cobra.Command, n *nodeFlags, c *worker.RecordConfig) error {
 	given := cmd.Flags().Changed
-	if n.all && given(flagRules) {
+	if n.all && given(console.FlagRules) {
 		return errors.New("--all and --rules exclude each other: start a worker with -D for each server")
 	}
 	var err error
@@ -68,7 +69,7 @@ func (f *recordFlags) config(cmd *cobra.Command, n *nodeFlags, c *worker.RecordC
 	if c.Dir == "" && !n.supervised { // its supervisor makes the folders
 		c.Dir, _, _ = strings.Cut(os.Getenv("STATE_DIRECTORY"), ":")
 	}
-	if c.Dir == "" && given(flagRecord) && c.Period > 0 && !n.supervised {
+	if c.Dir == "" && given(console.FlagRecord) && c.Period > 0 && !n.supervised {
 		return errors.New("--record needs a directory: give it with --record-dir")
 	}
 	return c.Check()
@@ -103,7 +104,7 @@ func parseAge(s string) (time.Duration, error) {
 }
 
 func positiveSize(s string) (int64, error) {
-	n, err := parseSize(s)
+	n, err := console.ParseSize(s)
 	if err == nil && n == 0 {
 		err = errors.New("the size must be positive")
 	}

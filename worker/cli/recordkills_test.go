@@ -39,7 +39,7 @@ type recorderKills struct {
 
 // TestRecorderKilled kills the worker, the postmaster, and single backends with SIGKILL at random moments while sessions work.
 // Each sweep that could be read before a kill must be there afterwards, each file must be readable, and after the worker's ordinary
-// end only the history may be left. PGSB_TEST_KILLS is the number of kills of the worker. There are a tenth as many of the server.
+// End only the history may be left. PGSB_TEST_KILLS is the number of kills of the worker. There are a tenth as many of the server.
 func TestRecorderKilled(t *testing.T) {
 	kills := 5
 	if pgtest.Full() {

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/unwind/budget"
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
@@ -45,12 +46,12 @@ func newReport() *cobra.Command {
   pg_stat_backtrace report profile.pb.gz -f text --sample-type offcpu --top 5
   pg_stat_backtrace report profile.pb.gz -f folded --group-by query_id | flamegraph.pl > queries.svg
   pg_stat_backtrace capture --format folded -n 100 -i 20ms 4711 | pg_stat_backtrace report - -o 4711.html`,
-		Args: usageArgs(cobra.MinimumNArgs(1)),
+		Args: console.UsageArgs(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.check(cmd, args); err != nil {
-				return usage(err)
+				return console.Usage(err)
 			}
-			return f.run(cmd.Context(), args, newInterruptible(cmd.Context(), cmd.InOrStdin()), cmd.OutOrStdout())
+			return f.run(cmd.Context(), args, console.NewInterruptible(cmd.Context(), cmd.InOrStdin()), cmd.OutOrStdout())
 		},
 	}
 	fs := cmd.Flags()
@@ -70,7 +71,7 @@ func newReport() *cobra.Command {
 	return cmd
 }
 
-// check validates the flags, and chooses the format.
+// Check validates the flags, and chooses the format.
 func (f *reportFlags) check(cmd *cobra.Command, args []string) error {
 	if f.format == "" {
 		f.format = formatByName(f.output)
@@ -116,21 +117,21 @@ func (f *reportFlags) run(ctx context.Context, args []string, stdin io.Reader, s
 	var (
 		p   *pprof.Profile
 		o   profilefmt.Options
-		out *output
+		out *console.Output
 	)
 	for _, step := range []func() error{
 		func() (err error) { p, o, err = f.read(args, stdin); return err },
-		func() (err error) { out, err = createOutput(f.output, stdout); return err },
+		func() (err error) { out, err = console.CreateOutput(f.output, stdout); return err },
 	} {
-		if err := untilInterrupt(ctx, 0, step); err != nil {
+		if err := console.UntilInterrupt(ctx, 0, step); err != nil {
 			return err
 		}
 	}
-	defer out.discard()
-	if err := untilInterrupt(ctx, 0, func() error { return profilefmt.Write(out, p, o) }); err != nil {
+	defer out.Discard()
+	if err := console.UntilInterrupt(ctx, 0, func() error { return profilefmt.Write(out, p, o) }); err != nil {
 		return err
 	}
-	return out.commit()
+	return out.Commit()
 }
 
 // read reads the files as one profile. It returns how to print the profile, too.

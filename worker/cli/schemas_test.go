@@ -21,6 +21,9 @@ import (
 
 	"pg_stat_backtrace/internal/jsonschema"
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/cli/historycmd"
+	"pg_stat_backtrace/worker/cli/measurecmd"
+	"pg_stat_backtrace/worker/cli/topcmd"
 	"pg_stat_backtrace/worker/doctor"
 	"pg_stat_backtrace/worker/history/incident"
 	"pg_stat_backtrace/worker/measure/functrace"
@@ -41,15 +44,15 @@ func documentTypes() map[string][]reflect.Type {
 		"activity":      {reflect.TypeFor[activityDocument]()},
 		"capture":       {reflect.TypeFor[render.JSONTrace](), reflect.TypeFor[statsDocument]()},
 		"doctor":        {reflect.TypeFor[doctor.JSONReport]()},
-		"history":       {reflect.TypeFor[historySweep](), reflect.TypeFor[historySummary](), reflect.TypeFor[historyComparison]()},
+		"history":       {reflect.TypeFor[historycmd.Sweep](), reflect.TypeFor[historycmd.Summary](), reflect.TypeFor[historycmd.Comparison]()},
 		"incident":      {reflect.TypeFor[incident.Incident]()},
-		"incident-list": {reflect.TypeFor[incidentLine]()},
-		"memory":        {reflect.TypeFor[memoryDocument](), reflect.TypeFor[serverMemoryDocument]()},
+		"incident-list": {reflect.TypeFor[historycmd.IncidentLine]()},
+		"memory":        {reflect.TypeFor[measurecmd.MemoryDocument](), reflect.TypeFor[measurecmd.ServerMemoryDocument]()},
 		"plan":          {reflect.TypeFor[runningplan.JSONProcess]()},
-		"profile":       {reflect.TypeFor[profileStats]()},
-		"rules-list":    {reflect.TypeFor[rulesDocument]()},
+		"profile":       {reflect.TypeFor[measurecmd.ProfileStats]()},
+		"rules-list":    {reflect.TypeFor[historycmd.RulesDocument]()},
 		"symbols":       {reflect.TypeFor[symbolsReport]()},
-		"top":           {reflect.TypeFor[view.Data](), reflect.TypeFor[serverList]()},
+		"top":           {reflect.TypeFor[view.Data](), reflect.TypeFor[topcmd.ServerList]()},
 		"trace":         {reflect.TypeFor[functrace.JSONEvent](), reflect.TypeFor[functrace.JSONTotals]()},
 		"waits":         {reflect.TypeFor[waitevent.JSONReport]()},
 	}
@@ -315,7 +318,7 @@ func newOutputs(t *testing.T, s *pgtest.Server) *outputs {
 	return &outputs{s, "", compile(t, schemas(t, &jsonschema.Generator{Root: "../..", Strict: true})), map[string]bool{}}
 }
 
-// check runs a command, and expects at least one document.
+// Check runs a command, and expects at least one document.
 func (o *outputs) check(t *testing.T, schema, arguments string, more ...string) {
 	t.Helper()
 	arguments = strings.ReplaceAll(strings.ReplaceAll(arguments, "DATA", o.server.DataDir), "RECORDED", "--record-dir "+o.recorded)

@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/cli/console"
 )
 
 // suspendable has the terminal's stop signal (^Z) suspend the program only while it holds no process, until the result
@@ -20,7 +21,7 @@ func suspendable(stderr io.Writer) (stop func()) {
 	go func() {
 		for range signals {
 			if err := ptrace.Suspend(); err != nil {
-				tellf(stderr, "not suspended: %v", err)
+				console.Tellf(stderr, "not suspended: %v", err)
 			}
 		}
 	}()

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/doctor"
 	"pg_stat_backtrace/worker/naming/debuginfod"
 	"pg_stat_backtrace/worker/naming/symbolize"
@@ -25,7 +26,7 @@ type symbolsFlags struct {
 	fetch   bool
 	json    bool
 	dirs    []string
-	remote  debuginfodFlags
+	remote  console.DebuginfodFlags
 }
 
 func newSymbols() *cobra.Command {
@@ -59,8 +60,8 @@ worker with the same cache, use them later.`,
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`, for its postmaster")
 	fs.BoolVar(&f.fetch, "fetch", false, "fetch the debug files that are missing, and wait for them")
 	fs.BoolVar(&f.json, "json", false, "print JSON, a line for each process or file")
-	fs.StringSliceVar(&f.dirs, "debug-dir", nil, debugDirUsage)
-	f.remote.add(cmd)
+	fs.StringSliceVar(&f.dirs, "debug-dir", nil, console.DebugDirUsage)
+	f.remote.Add(cmd)
 	_ = cmd.MarkFlagDirname("pgdata")
 	_ = cmd.MarkFlagDirname("debug-dir")
 	return cmd
@@ -103,9 +104,9 @@ func subjects(args []string) ([]subject, error) {
 func (f *symbolsFlags) postmaster(ctx context.Context) (subject, error) {
 	c, err := cluster.Find(ctx, cluster.Options{DataDir: f.dataDir})
 	if err != nil && f.dataDir == "" { // libpq's defaults lead to no server
-		dir, err2 := onlyServer()
+		dir, err2 := console.OnlyServer()
 		if err2 != nil {
-			return subject{}, usage(fmt.Errorf("give a data directory with -D, a process id or a file: %w", err2))
+			return subject{}, console.Usage(fmt.Errorf("give a data directory with -D, a process id or a file: %w", err2))
 		}
 		c, err = cluster.ByDataDir(dir)
 	}
@@ -122,17 +123,17 @@ func (f *symbolsFlags) run(ctx context.Context, args []string, stdout, stderr io
 		err = errors.New("-D and arguments exclude each other")
 	}
 	if err != nil {
-		return usage(err)
+		return console.Usage(err)
 	}
-	bar := newProgress(stderr)
-	client, err := f.remote.client(bar.event)
+	bar := console.NewProgress(stderr)
+	client, err := f.remote.Client(bar.Event)
 	if err != nil {
 		return err
 	}
 	if client != nil {
 		defer client.Close()
 	} else if f.fetch {
-		return usage(fmt.Errorf("--fetch needs a debuginfod server: give --debuginfod URL, or set %s", debuginfod.EnvURLs))
+		return console.Usage(fmt.Errorf("--fetch needs a debuginfod server: give --debuginfod URL, or set %s", debuginfod.EnvURLs))
 	}
 	if len(all) == 0 {
 		one, err := f.postmaster(ctx)
@@ -143,24 +144,24 @@ func (f *symbolsFlags) run(ctx context.Context, args []string, stdout, stderr io
 	}
 	failed := false
 	for i, s := range all {
-		err := untilInterrupt(ctx, time.Second, func() error { return f.one(ctx, s, client, bar, stdout, i > 0) })
+		err := console.UntilInterrupt(ctx, time.Second, func() error { return f.one(ctx, s, client, bar, stdout, i > 0) })
 		if err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
 			failed = true
-			tellf(stderr, "%v", err)
+			console.Tellf(stderr, "%v", err)
 		}
 	}
-	if failed || bar.failed() {
-		return errReported
+	if failed || bar.Failed() {
+		return console.ErrReported
 	}
 	return nil
 }
 
 // one looks at one subject and prints what it finds.
 func (f *symbolsFlags) one(
-	ctx context.Context, s subject, client *debuginfod.Client, bar *progress, stdout io.Writer, further bool,
+	ctx context.Context, s subject, client *debuginfod.Client, bar *console.Progress, stdout io.Writer, further bool,
 ) error {
 	images, err := f.look(s, client)
 	if err != nil {
@@ -211,7 +212,7 @@ func (f *symbolsFlags) again(s subject) string {
 	for _, dir := range f.dirs {
 		words = append(words, "--debug-dir", render.ShellWord(dir))
 	}
-	return strings.Join(append(words, f.remote.words()...), " ")
+	return strings.Join(append(words, f.remote.Words()...), " ")
 }
 
 // symbolsReport are the images of a process or a file, and their symbols.
@@ -249,7 +250,7 @@ func describeError(s subject, err error) error {
 }
 
 // fetchMissing fetches what the images lack, one after the other, and reports whether something has come.
-func fetchMissing(ctx context.Context, client *debuginfod.Client, images []doctor.SymbolImage, bar *progress) bool {
+func fetchMissing(ctx context.Context, client *debuginfod.Client, images []doctor.SymbolImage, bar *console.Progress) bool {
 	come := false
 	for i := range images {
 		m := &images[i]
@@ -260,9 +261,9 @@ func fetchMissing(ctx context.Context, client *debuginfod.Client, images []docto
 		if m.Complete() || id == "" || ctx.Err() != nil {
 			continue
 		}
-		bar.begin(m.Name)
+		bar.Begin(m.Name)
 		_, err := client.Fetch(ctx, debuginfod.DebugInfo, id)
-		bar.end(err)
+		bar.End(err)
 		come = come || err == nil
 	}
 	return come

@@ -19,6 +19,7 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/screen/source"
 	"pg_stat_backtrace/worker/screen/view"
 )
@@ -139,7 +140,7 @@ func topRecorded(t *testing.T, s *pgtest.Server, pids [2]int) {
 		t.Fatal(err)
 	}
 	defer func() { _ = os.Remove(pidFile) }()
-	if got := recorderDir(s.DataDir); got != dir {
+	if got := console.RecorderDir(s.DataDir); got != dir {
 		t.Errorf("the directory of the recorder is %q, want %q", got, dir)
 	}
 	text := top(t, "-D", s.DataDir, "--batch", "-n", "1", "--view", "blocking", "--since", "-1h")

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/cli/topcmd"
 )
 
 // topServers tests the list of servers with a server that has findings.
@@ -27,7 +28,7 @@ func topServers(t *testing.T, s *pgtest.Server, pids [2]int) {
 	if !strings.Contains(text, s.DataDir) || !strings.Contains(text, "5/5") {
 		t.Errorf("%s", text)
 	}
-	var list serverList
+	var list topcmd.ServerList
 	if err := json.Unmarshal([]byte(top(t, "--all", "--format", "json", "-n", "1")), &list); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"pg_stat_backtrace/worker"
+	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -76,7 +77,7 @@ that do not wait stay in the queue meanwhile.`
 func newWorker(version string) *cobra.Command {
 	var cfg worker.Config
 	var level, format string
-	var remote debuginfodFlags
+	var remote console.DebuginfodFlags
 	var every nodeFlags
 	var record recordFlags
 	cmd := &cobra.Command{
@@ -92,30 +93,30 @@ func newWorker(version string) *cobra.Command {
   pg_stat_backtrace worker -D /srv/pgdata --record-dir /var/lib/pg_stat_backtrace
   pg_stat_backtrace worker -D /srv/pgdata --record-dir /var/lib/pg_stat_backtrace --rules /etc/pg_stat_backtrace/rules.yaml
   pg_stat_backtrace worker -D /srv/pgdata --export-pyroscope http://127.0.0.1:4040`,
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: console.UsageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				cfg.ConnString = args[0]
 			}
 			if err := errors.Join(every.check(cmd, args), checkWorker(&cfg), record.config(cmd, &every, &cfg.Record)); err != nil {
-				return usage(err)
+				return console.Usage(err)
 			}
 			// A worker outlives the terminal that it was started from, and the reader of its log.
 			signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
 			cfg.Version = version
-			sink, err := logSink(cmd.ErrOrStderr(), format)
+			sink, err := console.LogSink(cmd.ErrOrStderr(), format)
 			if err != nil {
-				return usage(err)
+				return console.Usage(err)
 			}
 			out := newBacklog(sink)
 			defer func() { _ = out.Close() }()
-			log, err := logger(out, level)
+			log, err := console.Logger(out, level)
 			if err != nil {
-				return usage(err)
+				return console.Usage(err)
 			}
 			cfg.Log = log
-			if cfg.Debuginfod, err = remote.config(); err != nil {
-				return usage(err)
+			if cfg.Debuginfod, err = remote.Config(); err != nil {
+				return console.Usage(err)
 			}
 			host.Frugal()
 			if every.all {
@@ -125,13 +126,13 @@ func newWorker(version string) *cobra.Command {
 			defer stop()
 			err = worker.Run(ctx, cfg)
 			if errors.Is(err, cluster.ErrConnString) || worker.WrongOption(err) {
-				return usage(err)
+				return console.Usage(err)
 			}
 			return err
 		},
 	}
 	workerFlags(cmd, &cfg, &level, &format)
-	remote.add(cmd)
+	remote.Add(cmd)
 	every.add(cmd)
 	record.add(cmd, &cfg.Record)
 	return cmd
@@ -182,9 +183,9 @@ func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) 
 		"when all connection slots are in use, open a replication connection with `SETTINGS`, such as user=NAME (default none)")
 	fs.StringVar(&cfg.SpoolDir, "spool-dir", "",
 		"make the spool, a private directory, in `DIRECTORY` (default /dev/shm, else the temporary directory)")
-	fs.StringSliceVar(&cfg.DebugDirs, "debug-dir", nil, debugDirUsage)
+	fs.StringSliceVar(&cfg.DebugDirs, "debug-dir", nil, console.DebugDirUsage)
 	fs.StringVar(level, "log-level", "info", "`LEVEL` of messages to write: debug, info, warn or error")
-	fs.StringVar(format, "log-format", logAuto,
+	fs.StringVar(format, "log-format", console.LogAuto,
 		"`FORMAT` of messages: json, console, otel (OpenTelemetry's JSON), journald, or auto")
 	fs.IntVar(&cfg.Sessions, "sessions", 0,
 		"have at most `N` sessions in the server (default a tenth of max_connections, from 2 to 8)")
@@ -210,7 +211,7 @@ func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) 
 	_ = cmd.RegisterFlagCompletionFunc("log-level",
 		cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("log-format",
-		cobra.FixedCompletions(logFormats, cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions(console.LogFormats, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // contexts are the values of --context.

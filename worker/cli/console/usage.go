@@ -1,0 +1,100 @@
+package console
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/serve/node"
+)
+
+// ErrUsage marks an error of use: wrong flags or arguments.
+var ErrUsage = errors.New("bad use")
+
+// Usage marks err as an error of use.
+func Usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &usageError{err}
+}
+
+type usageError struct{ error }
+
+func (e *usageError) Is(target error) bool { return target == ErrUsage }
+func (e *usageError) Unwrap() error        { return e.error }
+
+// UsageArgs makes a wrong number of arguments an error of use.
+func UsageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error { return Usage(check(cmd, args)) }
+}
+
+// TakeOnlyServer chooses the only server of this host, unless the user has chosen a server or processes. It says which
+// server it is. If several run, the error lists them.
+func TakeOnlyServer(dataDir *string, chosen bool, stderr io.Writer) error {
+	if *dataDir != "" || chosen {
+		return nil
+	}
+	dir, err := OnlyServer()
+	if err != nil {
+		return Usage(fmt.Errorf("give a data directory with -D, or process ids: %w", err))
+	}
+	Tellf(stderr, "taking the only server of this host: -D %s", dir)
+	*dataDir = dir
+	return nil
+}
+
+// OnlyServer returns the data directory of the only server of this host. With several, the error lists them.
+func OnlyServer() (string, error) {
+	found, denied, err := AllServers()
+	if err != nil {
+		return "", err
+	}
+	return ChooseServer(found, denied)
+}
+
+// AllServers returns the data directories of the servers of this host. Denied counts the servers that this user may not
+// examine.
+func AllServers() (found []string, denied int, err error) {
+	processes, denied, err := node.Running()
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, p := range processes {
+		if c, err := cluster.ByDataDir(p.DataDir); err == nil && c.PostmasterPID == p.PID {
+			found = append(found, p.DataDir)
+		}
+	}
+	return found, denied, nil
+}
+
+// ChooseServer returns the only directory. Denied counts the servers that this user may not examine.
+func ChooseServer(found []string, denied int) (string, error) {
+	switch {
+	case len(found) == 1 && denied == 0:
+		return found[0], nil
+	case len(found) > 0:
+		const most = 100
+		var s strings.Builder
+		fmt.Fprintf(&s, "%d servers run on this host. Choose one with -D:", len(found)+denied)
+		for i, dir := range found {
+			if i == most {
+				fmt.Fprintf(&s, "\n  and %d more", len(found)-most)
+				break
+			}
+			fmt.Fprintf(&s, "\n  -D %s", render.VisibleLine(dir))
+		}
+		if denied > 0 {
+			fmt.Fprintf(&s, "\n  and %d servers that this user may not examine", denied)
+		}
+		return "", errors.New(s.String())
+	case denied > 0:
+		return "", fmt.Errorf("this user may not examine the %d servers of this host: run the command as root or as the server's user", denied)
+	}
+	return "", errors.New("no server was found on this host: give its data directory with -D")
+}

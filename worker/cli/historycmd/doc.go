@@ -1,0 +1,2 @@
+// Package historycmd has the commands that read what a worker recorded: history, incident and rules.
+package historycmd

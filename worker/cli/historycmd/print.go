@@ -1,0 +1,417 @@
+package historycmd
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/worker/cli/console"
+	"pg_stat_backtrace/worker/history/store"
+	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/table"
+)
+
+// historyPrinter prints a span.
+type historyPrinter struct {
+	f           *historyFlags
+	out, errOut io.Writer
+	id          string
+	meta        *store.Meta
+	totals      *store.Totals // nil without --by
+	csv         *table.Writer
+	json        *json.Encoder
+	zone        *time.Location
+	// stacks has the frames of the stacks by which totals are counted; set before finish.
+	stacks map[string][]string
+}
+
+func (f *historyFlags) printer(out, errOut io.Writer, id string, meta *store.Meta) *historyPrinter {
+	p := &historyPrinter{f: f, out: out, errOut: errOut, id: id, meta: meta}
+	switch {
+	case f.compare != "":
+		p.totals = store.NewComparison(f.keys())
+	case len(f.by) > 0:
+		p.totals = store.NewTotals(f.by)
+	}
+	switch f.format {
+	case console.FormatCSV:
+		p.csv = table.CSV(out)
+	case console.FormatJSON:
+		p.json = render.JSONEncoder(out)
+	}
+	return p
+}
+
+const historyTime = "2006-01-02 15:04:05.000 -0700"
+
+// Begin prints the head.
+func (p *historyPrinter) begin(since, until time.Time) {
+	p.zone = since.Location()
+	switch {
+	case p.csv != nil && p.totals == nil:
+		p.csv.Row(historyHeader()...)
+	case p.f.format == console.FormatText:
+		zone, _ := since.Zone()
+		_, _ = fmt.Fprintf(p.out, "cluster %s (PostgreSQL %s, %s): %s to %s, times in %s\n", p.id,
+			cmp.Or(render.VisibleLine(p.meta.ServerVersion), "?"), cmp.Or(render.VisibleLine(p.meta.DataDir), "?"), since.Format(historyTime),
+			until.Format(historyTime), zone)
+	}
+}
+
+// sweep prints or counts one sweep.
+func (p *historyPrinter) sweep(s *store.SpanSweep, gap *store.Gap) error {
+	if p.totals != nil {
+		p.totals.Add(s)
+		return nil
+	}
+	switch p.f.format {
+	case console.FormatCSV:
+		for i := range s.Rows {
+			p.csv.Row(p.row(s, &s.Rows[i])...)
+		}
+		return p.csv.Flush()
+	case console.FormatJSON:
+		return p.jsonSweep(s)
+	}
+	return p.text(s, gap)
+}
+
+func historyHeader() []string {
+	return []string{
+		"time", "pid", "backend_type", "database", "user", "application_name", "client", "state", "wait_event", "wait_age",
+		"xact_age", "query_age", "blocked_by", "query", "ended", "period", "phrase", "plpgsql", "stack",
+	}
+}
+
+// row returns the columns of a session.
+func (p *historyPrinter) row(s *store.SpanSweep, r *store.Row) []string {
+	at := s.Time.UnixMicro()
+	wait := ""
+	if r.WaitType != "" {
+		wait = store.WaitName(r)
+	}
+	return []string{
+		s.Time.In(p.zone).Format(time.RFC3339Nano), strconv.Itoa(int(r.PID)), r.Type, dashless(store.ObjectName(r.Database, r.DatabaseID)),
+		dashless(store.ObjectName(r.User, r.UserID)), r.App, r.Client, r.State, wait, age(at, r.WaitStart), age(at, r.XactStart),
+		age(at, r.QueryStart), blockersOf(r), query(r), strconv.FormatBool(r.Ended), strconv.FormatFloat(s.Period.Seconds(), 'f', 3, 64),
+		r.Does(), r.Function, dashless(store.StackKey(r.Stack)),
+	}
+}
+
+func dashless(s string) string {
+	if s == "-" {
+		return ""
+	}
+	return s
+}
+
+func query(r *store.Row) string {
+	if r.Query == "" && r.QueryID != 0 {
+		return "query id " + strconv.FormatInt(r.QueryID, 10)
+	}
+	return r.Query
+}
+
+// age returns the seconds since a time; empty: not known.
+func age(now, since int64) string {
+	if since == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(max(0, float64(now-since)/1e6), 'f', 1, 64)
+}
+
+// blockersOf lists the blockers of a session. A blocker that waits in front of it, for the same lock, is in parentheses.
+func blockersOf(r *store.Row) string {
+	var list []string
+	for i := range r.BlockedBy {
+		b := &r.BlockedBy[i]
+		text := strconv.Itoa(int(b.PID))
+		if b.PID == 0 {
+			text = "prepared transaction"
+		}
+		if b.Soft {
+			text = "(" + text + ")"
+		}
+		list = append(list, text)
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	b := &r.BlockedBy[0]
+	return strings.Join(list, ",") + strings.TrimRight(" "+strings.Join([]string{b.Mode, b.Object}, " "), " ")
+}
+
+// text prints the sessions of a sweep, with a line for each problem.
+func (p *historyPrinter) text(s *store.SpanSweep, gap *store.Gap) error {
+	if gap != nil {
+		_, _ = fmt.Fprintln(p.out, p.gap(gap))
+	}
+	if len(s.Rows) == 0 && s.Note == "" && s.Lost == 0 {
+		return nil
+	}
+	_, _ = fmt.Fprintln(p.out, s.Time.In(p.zone).Format(historyTime))
+	if s.Lost > 0 {
+		_, _ = fmt.Fprintf(p.out, "  -- %d sweeps before could not be written\n", s.Lost)
+	}
+	if s.Note != "" {
+		_, _ = fmt.Fprintf(p.out, "  -- %s\n", render.VisibleLine(s.Note))
+	}
+	w := table.Text(p.out, table.Options{Indent: "  "})
+	for i := range s.Rows {
+		w.Row(p.words(p.row(s, &s.Rows[i]), s.Rows[i].Ended)...)
+	}
+	return w.Flush()
+}
+
+// Words returns the columns of a row for people.
+func (p *historyPrinter) words(row []string, ended bool) []string {
+	const pid, kind, database, user, state, wait, waitAge, xact, blocked, query, phrase = 1, 2, 3, 4, 7, 8, 9, 10, 12, 13, 16
+	text := table.Cut(row[query], p.f.width)
+	if ended {
+		return []string{row[pid], row[kind], row[user] + "@" + row[database], cmp.Or(row[state], "-"), "ended", "", "", "", text}
+	}
+	with := func(before, text, after string) string {
+		if text == "" {
+			return "-"
+		}
+		return before + text + after
+	}
+	waits := cmp.Or(row[wait], "-")
+	if row[waitAge] != "" {
+		waits += " " + row[waitAge] + " s"
+	}
+	return []string{
+		row[pid], row[kind], row[user] + "@" + row[database], cmp.Or(row[state], "-"), waits, with("transaction ", row[xact], " s"),
+		with("blocked by ", row[blocked], ""), strings.TrimPrefix(with("", row[phrase], ""), "-"), text,
+	}
+}
+
+func (p *historyPrinter) gap(g *store.Gap) string {
+	return fmt.Sprintf("-- not recorded: %s to %s (%.1f s)", g.From.In(p.zone).Format(historyTime), g.To.In(p.zone).Format(historyTime),
+		g.Seconds())
+}
+
+// Sweep is what the sessions did at one time. It stands for Period.
+type Sweep struct {
+	Time    time.Time        `json:"time"`
+	Period  float64          `json:"period_seconds"`
+	Delay   float64          `json:"delay_seconds,omitempty"`
+	Lost    int              `json:"lost_sweeps,omitempty"`
+	Note    string           `json:"note,omitempty"`
+	Session []historySession `json:"sessions"`
+}
+
+// historySession is what a session did. The members have the names of the columns of rows.parquet.
+type historySession struct {
+	PID        int32           `json:"pid"`
+	Start      *time.Time      `json:"backend_start,omitempty"`
+	Type       string          `json:"backend_type"`
+	Database   string          `json:"database,omitempty"`
+	DatabaseID uint32          `json:"database_oid,omitempty"`
+	User       string          `json:"user,omitempty"`
+	UserID     uint32          `json:"user_oid,omitempty"`
+	App        string          `json:"application_name,omitempty"`
+	Client     string          `json:"client,omitempty"`
+	State      string          `json:"state,omitempty"`
+	XactStart  *time.Time      `json:"xact_start,omitempty"`
+	QueryStart *time.Time      `json:"query_start,omitempty"`
+	StateStart *time.Time      `json:"state_start,omitempty"`
+	WaitType   string          `json:"wait_event_type,omitempty"`
+	WaitEvent  string          `json:"wait_event,omitempty"`
+	WaitStart  *time.Time      `json:"wait_start,omitempty"`
+	QueryID    int64           `json:"query_id,omitempty,string"`
+	Query      string          `json:"query,omitempty"`
+	Leader     int32           `json:"leader_pid,omitempty"`
+	Ended      bool            `json:"ended,omitempty"`
+	BlockedBy  []store.Blocker `json:"blocked_by,omitempty"`
+	Phrase     string          `json:"phrase,omitempty"`
+	PhraseKey  string          `json:"phrase_key,omitempty"`
+	Function   string          `json:"plpgsql,omitempty"`
+	Stack      int64           `json:"stack,omitempty,string"`
+	Method     string          `json:"method,omitempty"`
+}
+
+func (p *historyPrinter) jsonSweep(s *store.SpanSweep) error {
+	at := func(micro int64) *time.Time {
+		if micro == 0 {
+			return nil
+		}
+		t := time.UnixMicro(micro).In(p.zone)
+		return &t
+	}
+	line := Sweep{
+		Time: s.Time.In(p.zone), Period: s.Period.Seconds(), Delay: s.Delay.Seconds(), Lost: s.Lost, Note: s.Note,
+		Session: make([]historySession, len(s.Rows)),
+	}
+	for i := range s.Rows {
+		r := &s.Rows[i]
+		line.Session[i] = historySession{
+			PID: r.PID, Start: at(r.Start), Type: r.Type, Database: r.Database, DatabaseID: r.DatabaseID, User: r.User, UserID: r.UserID,
+			App: r.App, Client: r.Client, State: r.State, XactStart: at(r.XactStart), QueryStart: at(r.QueryStart),
+			StateStart: at(r.StateStart), WaitType: r.WaitType, WaitEvent: r.WaitEvent, WaitStart: at(r.WaitStart), QueryID: r.QueryID,
+			Query: r.Query, Leader: r.Leader, Ended: r.Ended, BlockedBy: r.BlockedBy,
+			Phrase: r.Does(), PhraseKey: r.PhraseKey, Function: r.Function, Stack: r.Stack, Method: r.Method,
+		}
+	}
+	return p.json.Encode(line)
+}
+
+// finish prints the totals, and how much of the span was recorded.
+func (p *historyPrinter) finish(s *store.Summary) error {
+	switch p.f.format {
+	case console.FormatJSON:
+		return p.jsonFinish(s)
+	case console.FormatCSV:
+		if p.totals != nil {
+			p.csvTotals()
+		}
+		err := p.csv.Flush()
+		p.problems(p.errOut, s)
+		return err
+	}
+	if p.totals != nil {
+		if err := p.textTotals(s); err != nil {
+			return err
+		}
+		for i := range s.Gaps {
+			_, _ = fmt.Fprintln(p.out, p.gap(&s.Gaps[i]))
+		}
+	} else if n := len(s.Gaps); n > 0 && s.GapsMore == 0 && s.Gaps[n-1].To.Add(time.Second).After(s.Until) {
+		_, _ = fmt.Fprintln(p.out, p.gap(&s.Gaps[n-1]))
+	}
+	p.problems(p.out, s)
+	return nil
+}
+
+// problems prints how much was recorded, and the gaps.
+func (p *historyPrinter) problems(out io.Writer, s *store.Summary) {
+	missing := 0.0
+	for i := range s.Gaps {
+		missing += s.Gaps[i].Seconds()
+	}
+	_, _ = fmt.Fprintf(out, "%d sweeps, %d rows; not recorded: %.1f s in %d gaps; sweeps lost: %d, late: %d\n", s.Sweeps, s.Rows, missing,
+		len(s.Gaps)+s.GapsMore, s.Lost, s.Late)
+	for _, d := range s.Damage {
+		_, _ = fmt.Fprintf(out, "damaged: %s\n", render.VisibleLine(d))
+	}
+}
+
+// Summary is the last line of the JSON form.
+type Summary struct {
+	// Cluster is the name of the folder with the recorded files of the server.
+	Cluster       string         `json:"cluster"`
+	ServerVersion string         `json:"server_version"`
+	TimeZone      string         `json:"time_zone"`
+	Summary       *store.Summary `json:"summary"`
+	// Totals are absent if the command counts nothing.
+	Totals []historyTotal `json:"totals,omitempty"`
+	// Sampled is the sum of all totals.
+	Sampled *float64 `json:"sampled_seconds,omitempty"`
+}
+
+// historyTotal has the samples with the same keys.
+type historyTotal struct {
+	// Keys has a member for each property of --by.
+	Keys    map[string]string `json:"keys"`
+	Samples int               `json:"samples"`
+	Seconds float64           `json:"seconds"`
+	// Percent is the share of sampled_seconds.
+	Percent float64 `json:"percent"`
+	// Deprecated: read percent.
+	Share float64 `json:"share"`
+}
+
+func (p *historyPrinter) jsonFinish(s *store.Summary) error {
+	result := Summary{Cluster: p.id, ServerVersion: p.meta.ServerVersion, TimeZone: p.zone.String(), Summary: s}
+	if p.totals != nil {
+		list, all := p.largest()
+		for _, t := range list {
+			part := share(t.Seconds, all)
+			total := historyTotal{map[string]string{}, t.Samples, t.Seconds, 100 * part, part} //nolint:mnd // percent
+			for j, by := range p.f.by {
+				total.Keys[by] = p.keyText(by, t.Keys[j])
+			}
+			result.Totals = append(result.Totals, total)
+		}
+		result.Sampled = &all
+	}
+	return p.json.Encode(result)
+}
+
+func share(part, all float64) float64 {
+	if all <= 0 {
+		return 0
+	}
+	return part / all
+}
+
+func (p *historyPrinter) largest() ([]*store.Total, float64) {
+	list, all := p.totals.List()
+	if p.f.limit > 0 && len(list) > p.f.limit {
+		list = list[:p.f.limit]
+	}
+	return list, all
+}
+
+func (p *historyPrinter) csvTotals() {
+	p.csv.Row(append([]string{"seconds", "share", "samples"}, p.f.by...)...)
+	list, all := p.largest()
+	for _, t := range list {
+		row := []string{
+			strconv.FormatFloat(t.Seconds, 'f', 3, 64), strconv.FormatFloat(share(t.Seconds, all), 'f', 4, 64), strconv.Itoa(t.Samples),
+		}
+		for j, k := range t.Keys {
+			row = append(row, p.keyText(p.f.by[j], k))
+		}
+		p.csv.Row(row...)
+	}
+}
+
+func (p *historyPrinter) textTotals(s *store.Summary) error {
+	const percent = 100
+	w := table.Text(p.out, table.Options{})
+	w.Row(append([]string{"seconds", "share", "average"}, p.f.by...)...)
+	list, all := p.largest()
+	for _, t := range list {
+		row := []string{
+			fmt.Sprintf("%.1f", t.Seconds), fmt.Sprintf("%.1f %%", percent*share(t.Seconds, all)), fmt.Sprintf("%.2f", share(t.Seconds, s.Seconds)),
+		}
+		for j, k := range t.Keys {
+			row = append(row, table.Cut(p.keyText(p.f.by[j], k), p.f.width))
+		}
+		w.Row(row...)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(p.out, "%.1f sampled seconds of all sessions\n", all)
+	return err
+}
+
+const stackKey = "stack"
+
+// keyText returns the text of a key. Of a stack it has the functions, the innermost first.
+func (p *historyPrinter) keyText(by, key string) string {
+	frames := p.stacks[key]
+	if by != stackKey || len(frames) == 0 {
+		return key
+	}
+	return strings.Join(frames, " < ")
+}
+
+// readStacks reads the stacks by which totals are counted.
+func (p *historyPrinter) readStacks(ctx context.Context, r *store.Reader, since, until time.Time) (err error) {
+	i := slices.Index(p.f.by, stackKey)
+	if p.totals == nil || i < 0 {
+		return nil
+	}
+	list, _ := p.largest()
+	p.stacks, err = store.StacksOf(ctx, r, since, until, list, i)
+	return err
+}

@@ -1,0 +1,2 @@
+// Package measurecmd has the commands that measure processes: memory, plan, profile, trace and waits.
+package measurecmd

@@ -1,0 +1,214 @@
+package measurecmd
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/cli/console"
+	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/memctx"
+	"pg_stat_backtrace/worker/pg/state"
+	"pg_stat_backtrace/worker/report/render"
+	"pg_stat_backtrace/worker/report/table"
+	"pg_stat_backtrace/worker/report/units"
+)
+
+// ServerMemoryDocument is the memory of the processes of a server.
+type ServerMemoryDocument struct {
+	Time    time.Time `json:"time"`
+	Cluster string    `json:"data_directory"`
+	// Deprecated: read data_directory.
+	Former string `json:"cluster"`
+	// Processes are in descending order of AnonymousBytes and SwappedBytes together.
+	Processes []memoryOfProcess `json:"processes"`
+	// Unreadable counts the processes whose memory could not be read: they were ending, for example.
+	Unreadable int `json:"unreadable,omitempty"`
+}
+
+// memoryOfProcess is the memory of one process. Shared memory is not in it.
+type memoryOfProcess struct {
+	PID            int    `json:"pid"`
+	Type           string `json:"backend_type"`
+	Database       string `json:"database,omitempty"`
+	User           string `json:"user,omitempty"`
+	State          string `json:"state,omitempty"`
+	AnonymousBytes uint64 `json:"anonymous_bytes"`
+	SwappedBytes   uint64 `json:"swapped_bytes"`
+	// ContextsBytes and Largest are nil if the memory contexts were not read, or could not be read. Problem says why.
+	ContextsBytes *int64         `json:"contexts_bytes,omitempty"`
+	Largest       []contextsSum  `json:"largest_contexts,omitempty"`
+	Problem       string         `json:"problem,omitempty"`
+	Query         string         `json:"query,omitempty"`
+	target        process.Target // to read its contexts
+}
+
+// contextsSum is the memory of all contexts with one name.
+type contextsSum struct {
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"`
+}
+
+// runServer prints the processes of a server by the memory that they use.
+func (f *memoryFlags) runServer(ctx context.Context, stdout, stderr io.Writer) error {
+	switch {
+	case f.format != console.FormatText && f.format != console.FormatJSON:
+		return console.Usage(fmt.Errorf("with -D, --format must be text or json, not %q", f.format))
+	case f.tree:
+		return console.Usage(errors.New("--tree needs process ids"))
+	}
+	c, err := cluster.ByDataDir(f.dataDir)
+	if err != nil {
+		return err
+	}
+	reader, err := state.Open(c)
+	if err != nil {
+		return err
+	}
+	now, err := reader.Read(state.Options{Texts: true})
+	if err != nil {
+		return err
+	}
+	memory := memoryOf(now)
+	capturer, err := capture.New(capture.Config{LinesWait: console.LinesWait})
+	if err != nil {
+		return err
+	}
+	said := time.Now()
+	read := min(f.top, len(memory.Processes))
+	for i := range memory.Processes[:read] {
+		if time.Since(said) > 2*time.Second {
+			console.Tellf(stderr, "reading memory contexts: %d of %d processes", i, read)
+			said = time.Now()
+		}
+		if err := f.addContexts(ctx, capturer, &memory.Processes[i]); err != nil {
+			return err
+		}
+	}
+	if f.format == console.FormatJSON {
+		return render.JSONEncoder(stdout).Encode(memory)
+	}
+	return memory.text(stdout, f.top)
+}
+
+// memoryOf reads what the kernel says of the memory of each process, and sorts them.
+func memoryOf(now *moment.Moment) *ServerMemoryDocument {
+	memory := &ServerMemoryDocument{Time: now.Time, Cluster: now.Cluster, Former: now.Cluster, Processes: []memoryOfProcess{}}
+	for i := range now.Sessions {
+		s := &now.Sessions[i]
+		id, err := process.IDOf(s.PID)
+		if err != nil {
+			memory.Unreadable++
+			continue
+		}
+		status, err := process.ReadStatus(s.PID)
+		if err != nil || id.Ended() {
+			memory.Unreadable++
+			continue
+		}
+		memory.Processes = append(memory.Processes, memoryOfProcess{
+			PID: s.ServerPID, Type: s.Type, Database: console.NameOrOID(s.Database, s.DatabaseOID), User: console.NameOrOID(s.User, s.UserOID),
+			State: s.State, AnonymousBytes: status.Anonymous, SwappedBytes: status.Swapped, Query: s.Query,
+			target: console.Identities([]int{s.PID})[0],
+		})
+	}
+	slices.SortStableFunc(memory.Processes, func(a, b memoryOfProcess) int {
+		return cmp.Compare(b.AnonymousBytes+b.SwappedBytes, a.AnonymousBytes+a.SwappedBytes)
+	})
+	return memory
+}
+
+// addContexts reads the memory contexts of one process. Only the end of the command is an error.
+func (f *memoryFlags) addContexts(ctx context.Context, capturer *capture.Capturer, p *memoryOfProcess) error {
+	within, cancel := context.WithTimeout(ctx, f.timeout)
+	defer cancel()
+	contexts, err := capturer.MemoryContexts(within, p.target, memctx.Options{
+		MaxContexts: maxMemoryContexts, MaxPages: maxMemoryPages,
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		p.Problem, _, _ = strings.Cut(explainMemory(p.PID, err), "\n")
+		return nil
+	}
+	const most = 3
+	var total int64
+	sums := make(map[string]int64)
+	for i := range contexts.Contexts {
+		one := &contexts.Contexts[i]
+		total += max(one.Total, 0)
+		sums[one.Name] += max(one.Total, 0)
+	}
+	p.ContextsBytes = &total
+	for name, bytes := range sums {
+		p.Largest = append(p.Largest, contextsSum{name, bytes})
+	}
+	slices.SortFunc(p.Largest, func(a, b contextsSum) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name))
+	})
+	p.Largest = p.Largest[:min(most, len(p.Largest))]
+	switch {
+	case contexts.LeftOut:
+		p.Problem = "some contexts are left out"
+	case contexts.Missing > 0:
+		p.Problem = "some contexts are missing, because they changed while they were read"
+	case !contexts.Consistent:
+		p.Problem = "the contexts changed while they were read"
+	}
+	return nil
+}
+
+// text prints the first processes.
+func (m *ServerMemoryDocument) text(out io.Writer, top int) error {
+	buffered := bufio.NewWriter(out)
+	var anonymous, swapped uint64
+	for i := range m.Processes {
+		anonymous, swapped = anonymous+m.Processes[i].AnonymousBytes, swapped+m.Processes[i].SwappedBytes
+	}
+	_, _ = fmt.Fprintf(buffered, "%s: %d processes with %s of memory, and %s in swap space, at %s; shared memory does not count\n",
+		render.VisibleLine(m.Cluster), len(m.Processes), units.Size(anonymous), units.Size(swapped), m.Time.Format(time.RFC3339))
+	w := table.Text(buffered, table.Options{Empty: "-"})
+	w.Row("pid", "backend_type", "database", "user", "state", "memory", "swapped", "in_contexts", "largest contexts")
+	for i := range m.Processes[:min(top, len(m.Processes))] {
+		p := &m.Processes[i]
+		contexts := "-"
+		if p.ContextsBytes != nil {
+			contexts = units.Size(max(0, *p.ContextsBytes))
+		}
+		w.Row(
+			strconv.Itoa(p.PID), p.Type, p.Database, p.User, p.State, units.Size(p.AnonymousBytes), units.Size(p.SwappedBytes), contexts,
+			cmp.Or(largestText(p), "-"),
+		)
+	}
+	_ = w.Flush()
+	if n := len(m.Processes) - top; n > 0 {
+		_, _ = fmt.Fprintf(buffered, "%d other processes: print more with --top\n", n)
+	}
+	if m.Unreadable > 0 {
+		_, _ = fmt.Fprintf(buffered, "the memory of %d processes could not be read\n", m.Unreadable)
+	}
+	return buffered.Flush()
+}
+
+func largestText(p *memoryOfProcess) string {
+	var parts []string
+	for _, sum := range p.Largest {
+		parts = append(parts, sum.Name+" "+units.Size(uint64(sum.Bytes)))
+	}
+	text := strings.Join(parts, ", ")
+	if p.Problem != "" {
+		text = strings.TrimPrefix(text+" ("+p.Problem+")", " ")
+	}
+	return text
+}

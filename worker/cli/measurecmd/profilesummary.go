@@ -1,0 +1,51 @@
+package measurecmd
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/worker/cli/console"
+	"pg_stat_backtrace/worker/measure/clusterprofile"
+)
+
+// shellQuoted returns a word as a shell reads it.
+func shellQuoted(word string) string {
+	if word != "" && strings.Trim(word, wordCharacters) == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+// wordCharacters need no quotes in a shell.
+const wordCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-"
+
+// noSamples words that there is nothing to print.
+func noSamples(err error, mode clusterprofile.Mode, filter string) error {
+	switch {
+	case filter != "":
+		return fmt.Errorf("%w of %s\nTry without the filter", err, filter)
+	case mode == clusterprofile.CPU:
+		return fmt.Errorf("%w: no process of the server had a processor\nTry --mode wall, or a longer --duration", err)
+	}
+	return err
+}
+
+// leastCPU is the processor time of a server from which on the share of the programs in the kernel says something.
+const leastCPU = 100 * time.Millisecond
+
+// tellSummary prints how complete the profile is.
+func tellSummary(stderr io.Writer, s *clusterprofile.Summary) {
+	console.Tellf(stderr, "%d stacks of %d processes in %.1f s, %.1f %% of them labelled; %.3f s on the processor, %.3f s off it",
+		s.Taken, s.Processes, s.Took.Seconds(), 100*s.LabelledShare(), s.CPU.Seconds(), s.OffCPU.Seconds())
+	if s.CPU >= leastCPU {
+		console.Tellf(stderr, "programs in the kernel took about %s, %.2f %% of the server's processor time",
+			s.KernelTime.Round(10*time.Microsecond), 100*s.KernelTime.Seconds()/s.CPU.Seconds())
+	}
+	for i, note := range s.Notes() {
+		if i > 0 { // the first is the share of labels
+			console.Tellf(stderr, "%s", note)
+		}
+	}
+}

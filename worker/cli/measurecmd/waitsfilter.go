@@ -1,0 +1,109 @@
+package measurecmd
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/worker/measure/waitevent"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/state"
+)
+
+// maxEndedSessions bounds the ended processes whose figures a selection by user or database can use.
+const maxEndedSessions = 10_000
+
+// waitsFilter are the flags that select processes by user and database, or waits by query.
+type waitsFilter struct {
+	users, databases, queries []string
+	queryIDs                  []int64           // queries, after check
+	log                       *state.SessionLog // nil: not needed, or not available
+}
+
+func (f *waitsFilter) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringSliceVar(&f.users, "user", nil, "count only processes of the user `NAME`")
+	fs.StringSliceVar(&f.databases, "database", nil, "count only processes in the database `NAME`")
+	fs.StringSliceVar(&f.queries, "query-id", nil, "count only waits of the statement with this query `ID`")
+}
+
+// bySession reports whether processes are selected.
+func (f *waitsFilter) bySession() bool { return len(f.users) > 0 || len(f.databases) > 0 }
+
+func (f *waitsFilter) set() bool { return f.bySession() || len(f.queries) > 0 }
+
+// Check validates the flags.
+func (f *waitsFilter) check(method string, pids []string) error {
+	for _, text := range f.queries {
+		id, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || id == 0 {
+			return fmt.Errorf("--query-id: %q is not a query id", text)
+		}
+		if !slices.Contains(f.queryIDs, id) {
+			f.queryIDs = append(f.queryIDs, id)
+		}
+	}
+	switch {
+	case len(f.queries) > 0 && (f.bySession() || len(pids) > 0):
+		return errors.New("--query-id goes together neither with --user and --database nor with process ids: " +
+			"waits by query are those of all processes")
+	case len(f.queries) > 0 && waits.Method(method) == waits.Sampled:
+		return errors.New("--query-id needs the method exact or blocked")
+	}
+	return nil
+}
+
+// waitsResult is the result of a measurement.
+type waitsResult struct {
+	server   *waitevent.Server
+	snapshot *waits.Snapshot
+	figures  []waits.QueryFigures // with --query-id
+}
+
+// report makes the report that the flags ask for.
+func (f *waitsFilter) report(info waits.Info, result *waitsResult, pids []int) waitevent.Report {
+	if len(f.queryIDs) > 0 {
+		var texts map[int64]string
+		if f.log != nil {
+			texts = f.log.Texts()
+		}
+		return result.server.NewQueryReport(info, result.snapshot, result.figures, f.queryIDs, texts)
+	}
+	if !f.bySession() {
+		return result.server.NewReport(info, result.snapshot, cluster.Title, pids)
+	}
+	some, unknown := f.selectSessions(result.snapshot, pids, f.log.Session)
+	r := result.server.NewReport(info, some, cluster.Title, pids)
+	r.Unknown, r.UnknownEnded = unknown, len(pids) == 0 && len(result.snapshot.Ended) > 0
+	return r
+}
+
+// selectSessions returns a snapshot of the selected processes, and how many processes with waits are not known. If a
+// process id is there twice, the ended process is not known.
+func (f *waitsFilter) selectSessions(
+	all *waits.Snapshot, pids []int, session func(pid int) (state.SessionNames, bool),
+) (some *waits.Snapshot, unknown int) {
+	copied := *all
+	copied.Ended, copied.Processes = nil, nil
+	count := make(map[int]int)
+	for i := range all.Processes {
+		count[all.Processes[i].PID]++
+	}
+	for _, p := range all.Processes {
+		names, ok := state.SessionNames{}, false
+		if !p.Ended || count[p.PID] == 1 {
+			names, ok = session(p.PID)
+		}
+		switch {
+		case ok && names.Is(f.users, f.databases):
+			copied.Processes = append(copied.Processes, p)
+		case !ok && len(p.Events) > 0 && (len(pids) == 0 || slices.Contains(pids, p.PID)):
+			unknown++
+		}
+	}
+	return &copied, unknown
+}

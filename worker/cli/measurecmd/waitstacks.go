@@ -1,0 +1,144 @@
+package measurecmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/cli/console"
+	"pg_stat_backtrace/worker/host/buildcache"
+	"pg_stat_backtrace/worker/measure/waitevent"
+	"pg_stat_backtrace/worker/naming/backtrace"
+	"pg_stat_backtrace/worker/report/profilefmt"
+)
+
+// checkStacks validates the flags of a profile of waits.
+func (f *waitsFlags) checkStacks() error {
+	if f.stacks == "" {
+		return nil
+	}
+	if _, err := waitevent.ParseStacks(f.stacks); err != nil {
+		return fmt.Errorf("--stacks: %w", err)
+	}
+	method := waits.Method(f.method)
+	switch {
+	case method != waits.Auto && method != waits.Exact:
+		return fmt.Errorf("--stacks needs --method exact, not %s", f.method)
+	case f.trace > 0:
+		return errors.New("give either --stacks or --trace, not both")
+	case !slices.Contains(profilefmt.Formats(), f.format):
+		return fmt.Errorf("--format must be one of %s with --stacks, not %q", strings.Join(profilefmt.Formats(), ", "),
+			f.format)
+	case f.top < 1:
+		return fmt.Errorf("--top must be at least 1, not %d", f.top)
+	}
+	return nil
+}
+
+// maxStackRate is how many stacks a second may be copied: at some microseconds each, they cost the server a twentieth
+// of a processor.
+const maxStackRate = 10_000
+
+// stackRate watches how many stacks are copied.
+type stackRate struct {
+	since time.Time
+	count int
+	over  bool // there were too many in a second
+}
+
+func (r *stackRate) add(n int, now time.Time) (over bool) {
+	if now.Sub(r.since) >= time.Second {
+		r.since, r.count = now, 0
+	}
+	r.count += n
+	r.over = r.over || r.count > maxStackRate
+	return r.over
+}
+
+// printStacks collects the stacks of waits, and prints them by wait event.
+func (f *waitsFlags) printStacks(
+	ctx context.Context, server *waitevent.Server, provider waits.Provider, o waits.Options, stdout, stderr io.Writer,
+) error {
+	stacker, ok := provider.(waits.Stacker)
+	if !ok {
+		return fmt.Errorf("the method %s copies no stacks", provider.Info().Method)
+	}
+	capturer, err := capture.New(capture.Config{LinesWait: console.LinesWait, AwaitNames: true, Kept: buildcache.Own})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	collected, began, rate := server.NewStackProfile(capturer, o.Stacks), time.Now(), stackRate{}
+	defer collected.Watch()()
+	log := openLog(server)
+	take := func() {
+		look(log)
+		list, unnamed := stacker.Stacks()
+		if rate.add(len(list)+unnamed, time.Now()) {
+			cancel()
+		}
+		if len(o.Keep) > 0 {
+			list = slices.DeleteFunc(list, func(s waits.Stack) bool { return !slices.Contains(o.Keep, s.PID) })
+		}
+		collected.Add(list, unnamed)
+	}
+	f.wait(ctx, stderr, take)
+	take()
+	took := time.Since(began)
+	snapshot, err := provider.Snapshot()
+	if err != nil {
+		return err
+	}
+	if log != nil {
+		collected.SetTexts(log.Texts())
+	}
+	var notes []string
+	if rate.over {
+		notes = append(notes, fmt.Sprintf("ended after %s: more than %d stacks a second cost too much",
+			took.Round(time.Millisecond), maxStackRate))
+		console.Tellf(stderr, "the measurement ended after %s: there were more than %d stacks a second\n"+
+			"  Take the stacks of fewer waits with --stacks 1/N, or of longer ones.", took.Round(time.Millisecond), maxStackRate)
+	}
+	if n := snapshot.Lost.Stacks; n > 0 {
+		notes = append(notes, fmt.Sprintf("%d stacks were not copied: there was no room, or they were not readable", n))
+	}
+	if collected.Unnamed > 0 {
+		notes = append(notes, fmt.Sprintf("%d stacks are of processes that had ended", collected.Unnamed))
+	}
+	if note := backtrace.GeneratedNote(collected.Generated, collected.Count); note != "" {
+		notes = append(notes, note)
+	}
+	what := whichWaits(o)
+	if collected.Count == 0 {
+		return fmt.Errorf("no stack %s in %s", what, took.Round(time.Millisecond))
+	}
+	stacks := fmt.Sprintf("%d stacks", collected.Count)
+	if collected.Count == 1 {
+		stacks = "1 stack"
+	}
+	info := provider.Info()
+	return profilefmt.Write(stdout, collected.Profile(took), profilefmt.Options{
+		Format: f.format, Title: "Waits of " + server.Cluster.String(), Top: f.top, Notes: notes,
+		Subtitle: fmt.Sprintf("%s %s; method %s (%s). %s", stacks, what, info.Method, info.Mechanism,
+			waitevent.Sees(info)),
+		Root: []string{"wait_event_type", "wait_event", waitevent.LabelPhrase},
+	})
+}
+
+// whichWaits says which stacks were taken.
+func whichWaits(o waits.Options) string {
+	switch n := o.Stacks.Every; {
+	case n == 1:
+		return "of all waits"
+	case n > 1:
+		return fmt.Sprintf("of one in %d waits, each counted %d times", n, n)
+	}
+	return fmt.Sprintf("of waits of at least %s", o.Stacks.Longer)
+}

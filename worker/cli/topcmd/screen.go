@@ -1,0 +1,145 @@
+package topcmd
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/host"
+	"pg_stat_backtrace/worker/screen/source"
+	"pg_stat_backtrace/worker/screen/view"
+)
+
+// topSource gives the data of the screen.
+type topSource interface {
+	// Watch is source.Source.Watch.
+	Watch() (changed <-chan struct{}, end func())
+	// Fetch is view.Fetch.
+	Fetch(ctx context.Context, s *view.State, before *view.Data, now time.Time, wide, whole bool) *view.Data
+	// Now returns the time by the clock of the server's host.
+	Now() time.Time
+}
+
+// localSource is a source on this host.
+type localSource struct{ *source.Live }
+
+// Fetch is topSource.Fetch.
+func (l localSource) Fetch(ctx context.Context, s *view.State, before *view.Data, now time.Time, wide, whole bool) *view.Data {
+	return view.Fetch(ctx, l.Live, s, before, now, wide, whole)
+}
+
+// Now is topSource.Now.
+func (localSource) Now() time.Time { return time.Now() }
+
+// topScreen is the screen in the terminal. Answers of the source come in the background, so that keys are never late.
+type topScreen struct {
+	src      topSource
+	state    *view.State
+	terminal *view.Terminal
+	data     *view.Data
+	answers  chan *view.Data
+	asking   bool // an answer is on its way
+	stale    bool // the state has changed since the question
+}
+
+// showTop shows the screen until the user quits or ctx ends.
+func showTop(ctx context.Context, src topSource, s *view.State) error {
+	terminal, err := view.OpenTerminal()
+	if err != nil {
+		return err
+	}
+	defer terminal.Close()
+	t := &topScreen{src: src, state: s, terminal: terminal, answers: make(chan *view.Data, 1)}
+	changed, end := src.Watch()
+	defer func() { end() }()
+	quit := make(chan struct{})
+	defer close(quit)
+	events := terminal.Events(quit)
+	t.ask(ctx)
+	t.draw(false)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+			if !s.Paused {
+				t.ask(ctx)
+			}
+			t.draw(false)
+		case d := <-t.answers:
+			t.asking, t.data = false, d
+			if t.stale {
+				t.ask(ctx)
+			}
+			t.draw(false)
+		case e, ok := <-events:
+			if !ok {
+				return nil
+			}
+			switch t.event(ctx, e) {
+			case view.Quit:
+				return nil
+			case view.Suspend:
+				end() // nothing is sampled while the program is stopped
+				err := terminal.Suspend(func() { _ = ptrace.Suspend() })
+				if err != nil {
+					return err
+				}
+				changed, end = src.Watch()
+				t.draw(true)
+			default:
+			}
+		}
+	}
+}
+
+// Event handles a key or a new size.
+func (t *topScreen) event(ctx context.Context, e view.Event) view.Action {
+	if e.Size {
+		t.draw(true)
+		return view.None
+	}
+	action := view.Handle(t.state, t.data, e.Key)
+	switch action {
+	case view.Quit, view.Suspend:
+		return action
+	case view.Refresh:
+		t.ask(ctx)
+	case view.Copy:
+		command := view.Command(t.state, t.data)
+		t.terminal.Copy(command)
+		t.state.Message = "Copied, if the terminal allows it: " + command
+	case view.None, view.Redraw:
+	}
+	t.draw(action == view.Redraw)
+	return view.None
+}
+
+// ask requests the data of the page. If a request is on its way, the next one follows it.
+func (t *topScreen) ask(ctx context.Context) {
+	if t.asking {
+		t.stale = true
+		return
+	}
+	t.asking, t.stale = true, false
+	s, before := *t.state, t.data
+	wide := view.Wide(t.terminal.Grid().Width)
+	go func() {
+		t.answers <- t.src.Fetch(ctx, &s, before, t.src.Now(), wide, false)
+	}()
+}
+
+func (t *topScreen) draw(whole bool) {
+	g := t.terminal.Grid()
+	drawView(g, t.state, t.data, t.src.Now())
+	t.terminal.Draw(g, whole)
+}
+
+// drawView draws a view. Data that cannot be drawn, maybe of another worker, must not end the program.
+func drawView(g *view.Grid, s *view.State, d *view.Data, now time.Time) {
+	if err := host.Catch("view", func() error { view.Draw(g, s, d, now); return nil }); err != nil {
+		text, _, _ := strings.Cut(err.Error(), "\n")
+		g.Text(0, 0, g.Width, view.Style{}, "the data cannot be shown: "+text)
+	}
+}
