@@ -167,6 +167,7 @@ func (w *Worker) listen(ctx context.Context, wg *sync.WaitGroup) {
 	}
 	screen := page.New(w.openScreen)
 	cfg.Screen = &web.Screen{Files: screen.Files(), View: screen.Data(false), Operator: screen.Data(true),
+		ViewEvents: screen.Events(false), OperatorEvents: screen.Events(true),
 		Actions: w.actions(ctx, screen)}
 	cfg.OnAnswer = w.metrics.Answered
 	cfg.OnRefused = w.metrics.Refused

@@ -98,39 +98,50 @@ func (p *Page) Data(names bool) http.Handler {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		src, err := p.watch(r.Context())
+		answer, err := p.answer(r.Context(), s, names)
 		if err != nil {
-			text := err.Error()
-			if !names {
-				text = "the server cannot be read; the reason needs an operator token"
-			}
-			http.Error(w, text, http.StatusServiceUnavailable)
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		if !names {
-			src = source.NewNameless(src)
-		}
-		d := view.Fetch(r.Context(), src, s, nil, time.Now(), true, false)
-		if !names {
-			if s.Page == view.PageSession {
-				for _, panel := range []string{"stack", "plan", "memory"} {
-					d.Errors[panel] = source.ErrNeedsOperator.Error()
-				}
-			}
-			// A sentence of a failure may have names and paths.
-			for name, text := range d.Errors {
-				if text != source.ErrNoSample.Error() && text != source.ErrNoSession.Error() && !needsOperator(text) {
-					d.Errors[name] = "not available; the reason needs an operator token"
-				}
-			}
-		}
 		w.Header().Set("Content-Type", "application/json")
-		if s.Connect = "URL"; names && d.Info != nil {
-			s.Connect, s.DataDir = "", d.Info.DataDir
-		}
-		write(w, r, Answer{d, names, view.Command(s, d)})
+		write(w, r, answer)
 	})
 }
+
+// answer returns the data of a page. The error may be shown to the reader.
+func (p *Page) answer(ctx context.Context, s *view.State, names bool) (Answer, error) {
+	src, err := p.watch(ctx)
+	if err != nil {
+		if !names {
+			err = errHidden
+		}
+		return Answer{}, err
+	}
+	if !names {
+		src = source.NewNameless(src)
+	}
+	d := view.Fetch(ctx, src, s, nil, time.Now(), true, false)
+	if !names {
+		if s.Page == view.PageSession {
+			for _, panel := range []string{"stack", "plan", "memory"} {
+				d.Errors[panel] = source.ErrNeedsOperator.Error()
+			}
+		}
+		// A sentence of a failure may have names and paths.
+		for name, text := range d.Errors {
+			if text != source.ErrNoSample.Error() && text != source.ErrNoSession.Error() && !needsOperator(text) {
+				d.Errors[name] = "not available; the reason needs an operator token"
+			}
+		}
+	}
+	if s.Connect = "URL"; names && d.Info != nil {
+		s.Connect, s.DataDir = "", d.Info.DataDir
+	}
+	return Answer{d, names, view.Command(s, d)}, nil
+}
+
+// errHidden is for view tokens, which show no paths.
+var errHidden = errors.New("the server cannot be read; the reason needs an operator token")
 
 // write answers with JSON. It compresses the answer for readers that accept that: the data of many sessions becomes ten times
 // smaller, so a slow link shows the screen in time.

@@ -1,6 +1,7 @@
 package page
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,6 +35,9 @@ const (
 	hostile = "<script>window.bad=1</script>\u202e"
 )
 
+// browserStreams counts the streams of the browser.
+var browserStreams atomic.Int32
+
 // start serves the page of a server.
 func start(t *testing.T, dataDir string) (address string, p *Page) {
 	t.Helper()
@@ -52,14 +57,21 @@ func start(t *testing.T, dataDir string) (address string, p *Page) {
 	if err := os.WriteFile(tokens, []byte(viewToken+"\noperator "+operatorToken+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewServer(web.New(web.Config{
-		TokenFile: tokens, Screen: &web.Screen{Files: p.Files(), View: p.Data(false), Operator: p.Data(true), Actions: &web.Actions{
-			Capture: p.Capture,
-			Incident: func(_ context.Context, note string) ([]byte, error) {
-				return json.Marshal(map[string]string{"id": note, "command": "show it"})
-			},
-		}},
-	}).Handler())
+	listener := web.New(web.Config{
+		TokenFile: tokens, Screen: &web.Screen{Files: p.Files(), View: p.Data(false), Operator: p.Data(true),
+			ViewEvents: p.Events(false), OperatorEvents: p.Events(true), Actions: &web.Actions{
+				Capture: p.Capture,
+				Incident: func(_ context.Context, note string) ([]byte, error) {
+					return json.Marshal(map[string]string{"id": note, "command": "show it"})
+				},
+			}},
+	}).Handler()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/screen/events" && r.UserAgent() != "Go-http-client/1.1" {
+			browserStreams.Add(1)
+		}
+		listener.ServeHTTP(w, r)
+	}))
 	t.Cleanup(s.Close)
 	return s.URL, p
 }
@@ -146,7 +158,11 @@ func TestPage(t *testing.T) {
 		}()
 		address, p := start(t, s.DataDir)
 		t.Run("rights", func(t *testing.T) { rights(t, address, int(holder.PgConn().PID())) })
+		t.Run("events", func(t *testing.T) { events(t, address) })
 		t.Run("browser", func(t *testing.T) { inBrowser(t, address, int(holder.PgConn().PID())) })
+		if browserStreams.Load() == 0 {
+			t.Error("the page opened no stream")
+		}
 		p.mu.Lock()
 		p.timer.Stop()
 		p.mu.Unlock()
@@ -230,6 +246,71 @@ func rights(t *testing.T, address string, pid int) {
 }
 
 // capturePost captures a process by an action.
+// stream opens a stream of the page.
+func stream(t *testing.T, ctx context.Context, address, token string) (status int, lines *bufio.Scanner) { //nolint:revive // t first
+	t.Helper()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	answer, err := http.DefaultClient.Do(r) // it accepts gzip
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = answer.Body.Close() })
+	lines = bufio.NewScanner(answer.Body)
+	lines.Buffer(nil, 16<<20)
+	return answer.StatusCode, lines
+}
+
+// events: a stream has a line for each second, ends with the rights of its token, and takes a bounded number of places.
+func events(t *testing.T, address string) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var before time.Time
+	status, lines := stream(t, ctx, address+"/screen/events?view=blocking", operatorToken)
+	for range 3 {
+		if status != 200 || !lines.Scan() {
+			t.Fatalf("status %d, %v", status, lines.Err())
+		}
+		var d Answer
+		if err := json.Unmarshal(lines.Bytes(), &d); err != nil || !d.Names || d.Blocking == nil || !d.Time.After(before) {
+			t.Errorf("%v, %s", err, lines.Text())
+		}
+		before = d.Time
+	}
+	status, lines = stream(t, ctx, address+"/screen/events?view=blocking", viewToken)
+	if status != 200 || !lines.Scan() || !strings.Contains(lines.Text(), `"names":false`) || strings.Contains(lines.Text(), "hidden_table") {
+		t.Errorf("a view token: status %d, %v, %s", status, lines.Err(), lines.Text())
+	}
+	for query, want := range map[string]int{"view=load" + atNight(0, 20, 9): 400, "view=nothing": 400, "view=session": 400} {
+		if status, _ := stream(t, ctx, address+"/screen/events?"+query, operatorToken); status != want {
+			t.Errorf("%s: status %d", query, status)
+		}
+	}
+	if status, _ := stream(t, ctx, address+"/screen/events?view=load", "none"); status != 401 {
+		t.Errorf("without a token: status %d", status)
+	}
+	const each = 8 // streams of one source
+	for range each - 2 {
+		if status, _ := stream(t, ctx, address+"/screen/events?view=load", viewToken); status != 200 {
+			t.Errorf("status %d", status)
+		}
+	}
+	if status, _ := stream(t, ctx, address+"/screen/events?view=load", viewToken); status != 429 {
+		t.Errorf("one more than allowed: status %d", status)
+	}
+	if status, _ := get(t, address+"/screen/data?view=load", viewToken); status != 200 {
+		t.Errorf("data while all streams are taken: status %d", status)
+	}
+	cancel()
+	pgtest.Wait(t, "a place", func() bool {
+		status, _ := stream(t, t.Context(), address+"/screen/events?view=load", viewToken)
+		return status == 200
+	})
+}
+
 func capturePost(t *testing.T, address, token string, pid int) (status int, body string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address+"/screen/capture", strings.NewReader(fmt.Sprintf(`{"pid": %d}`, pid)))

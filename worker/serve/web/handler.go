@@ -24,6 +24,7 @@ func (s *Server) Handler() http.Handler {
 	}
 	if s.cfg.Screen != nil {
 		mux.HandleFunc(screenData, s.screen)
+		mux.HandleFunc(screenEvents, s.events)
 	}
 	inner := s.protected(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -54,7 +55,8 @@ func (s *Server) Handler() http.Handler {
 			s.health(answer, r, false)
 		case r.URL.Path == "/readyz":
 			s.health(answer, r, true)
-		case s.cfg.Screen != nil && strings.HasPrefix(r.URL.Path, screenFiles) && r.URL.Path != screenData:
+		case s.cfg.Screen != nil && strings.HasPrefix(r.URL.Path, screenFiles) &&
+			r.URL.Path != screenData && r.URL.Path != screenEvents:
 			if refusal := s.refuseSite(r); refusal != nil {
 				failf(answer, refusal.status, "%s", refusal.text)
 				return
@@ -129,6 +131,10 @@ func (s *Server) protected(next http.Handler) http.Handler {
 			failf(w, http.StatusInternalServerError, "the connection has no deadlines")
 			return
 		}
+		if r.URL.Path == screenEvents { // see streams
+			next.ServeHTTP(w, r)
+			return
+		}
 		turn, most := s.requests, s.limits.Wait
 		if strings.HasSuffix(r.URL.Path, "/profile") {
 			turn, most = s.profiles, 0
@@ -152,13 +158,14 @@ func (s *Server) protected(next http.Handler) http.Handler {
 
 // The paths of the incident screen.
 const (
-	screenFiles = "/screen/"
-	screenData  = "/screen/data"
+	screenFiles  = "/screen/"
+	screenData   = "/screen/data"
+	screenEvents = "/screen/events"
 )
 
 // screen answers with data of the incident screen. Only an operator token gives names and texts.
 func (s *Server) screen(w http.ResponseWriter, r *http.Request) {
-	if s.tokens != nil && s.tokens.operator(r) {
+	if s.isOperator(r) {
 		s.cfg.Screen.Operator.ServeHTTP(w, r)
 		return
 	}

@@ -63,6 +63,9 @@ type Screen struct {
 	Files http.Handler
 	// View answers /screen/data without names and texts, Operator with them, for operator tokens.
 	View, Operator http.Handler
+	// ViewEvents and OperatorEvents answer /screen/events with a stream that ends with the context of the request; nil: there
+	// are no streams.
+	ViewEvents, OperatorEvents http.Handler
 	// Actions are started by operators; nil: there are none.
 	Actions *Actions
 }
@@ -89,6 +92,8 @@ type Limits struct {
 	// Screens is the number of requests for data of the screen that are answered at a time; default 8. They take no place of
 	// other requests.
 	Screens int
+	// Streams is the number of streams of the screen; default 16. One source may have half of them.
+	Streams int
 	// Wait is how long a request waits for its turn; default 10 s.
 	Wait time.Duration
 	// Header is how long a client may take to send a request; default 5 s.
@@ -108,6 +113,7 @@ func (l Limits) withDefaults() Limits {
 	l.Requests = cmp.Or(l.Requests, 16)
 	l.ProfileClients = cmp.Or(l.ProfileClients, 16)
 	l.Screens = cmp.Or(l.Screens, 8)
+	l.Streams = cmp.Or(l.Streams, 16)
 	l.Wait = cmp.Or(l.Wait, 10*time.Second)
 	l.Header = cmp.Or(l.Header, 5*time.Second)
 	l.Idle = cmp.Or(l.Idle, time.Minute)
@@ -165,6 +171,7 @@ type Server struct {
 	requests chan struct{}
 	profiles chan struct{}
 	screens  chan struct{}
+	streams  *streams
 	actions  *actions
 }
 
@@ -183,6 +190,7 @@ func New(cfg Config) *Server {
 	}
 	s.requests = make(chan struct{}, s.limits.Requests)
 	s.screens = make(chan struct{}, s.limits.Screens)
+	s.streams = newStreams(s.limits.Streams)
 	s.actions = newActions()
 	s.profiles = make(chan struct{}, s.limits.ProfileClients)
 	return s
@@ -254,6 +262,7 @@ func (s *Server) serve(ctx context.Context) error {
 	}
 	socket.lost() // then the file at its path stays
 	s.flights.stop()
+	s.streams.stop()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAnswers)
 	defer cancel()
 	if server.Shutdown(last) != nil {

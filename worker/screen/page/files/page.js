@@ -246,8 +246,10 @@ function session(d) {
   ];
 }
 
+let headed = 0; // when the header was drawn
 function header() {
   const i = last?.info;
+  headed = Date.now();
   byId("server").textContent = i ? clean("PostgreSQL " + i.server_version + (i.port ? ", port " + i.port : "") +
     (i.standby ? ", standby" : "") + " · " + i.sessions.active + " active · " + i.sessions.idle_in_transaction +
     " idle in transaction" + (i.past ? "" : " · " + i.sessions.idle + " idle")) : "";
@@ -303,8 +305,13 @@ function draw() {
   if (focus) [...main.querySelectorAll("[data-key]")].find((e) => e.dataset.key === focus)?.focus();
   document.body.dataset.ready = v;
 }
+// ask gets the data of the view: for the live server by a stream, of which each line is drawn, else by a request.
+let streaming = null; // ends the stream
+let streams = true; // false: a stream has not worked, perhaps because of a proxy
+const silence = 10000; // ms without a byte after which a stream is broken
 async function ask() {
   clearTimeout(timer);
+  streaming?.abort();
   const mine = ++asked, s = state(), q = new URLSearchParams({ view: view() });
   for (const k of ["seconds", "by", "side", "from", "to", "at"]) if (s.get(k)) q.set(k, s.get(k));
   if (view() === "who" && s.get("compare")) q.set("compare", s.get("compare"));
@@ -314,32 +321,90 @@ async function ask() {
   }
   for (const f of s.getAll("filter")) q.append("filter", f);
   const token = sessionStorage.getItem("token");
+  const options = { headers: token ? { Authorization: "Bearer " + token } : {}, credentials: "omit", cache: "no-store" };
+  if (isLive() && !stopped && !document.hidden && streams && await follow("events?" + q, options, mine)) return;
+  if (mine !== asked) return;
   try {
-    const r = await fetch("data?" + q, { headers: token ? { Authorization: "Bearer " + token } : {}, credentials: "omit", cache: "no-store" });
+    const r = await fetch("data?" + q, options);
     const body = r.ok ? await r.json() : await r.text();
     if (mine !== asked) return;
     byId("login").hidden = r.status !== 401;
     failed = r.ok ? "" : body.slice(0, longest);
-    if (r.ok) { last = body; names = body.names; pending = false; }
+    if (r.ok) take(body);
     if (r.status === 401) { last = null; header(); draw(); return; }
   } catch (e) {
     if (mine !== asked) return;
     failed = "The worker does not answer: " + e.message;
   }
+  show();
+  again();
+}
+// follow draws each line of a stream. It returns false if there is no stream, so that a request has to say why.
+async function follow(url, options, mine) {
+  const end = new AbortController();
+  let got = false, silent = false, quiet = 0;
+  const heard = () => { clearTimeout(quiet); quiet = setTimeout(() => { silent = true; end.abort(); }, silence); };
+  streaming = end;
+  heard();
+  try {
+    const r = await fetch(url, { ...options, signal: end.signal });
+    if (r.status === 404) streams = false; // a worker without streams
+    if (!r.ok) return mine !== asked;
+    const reader = r.body.getReader(), decoder = new TextDecoder();
+    for (let rest = ""; ;) {
+      const { done, value } = await reader.read();
+      if (mine !== asked) return true;
+      if (done) break;
+      heard();
+      const all = (rest + decoder.decode(value, { stream: true })).split("\n");
+      rest = all.pop();
+      if (!all.length) continue;
+      take(JSON.parse(all[all.length - 1])); // an older one is out of date
+      got = true;
+      failed = "";
+      byId("login").hidden = true;
+      show();
+    }
+  } catch {
+    if (mine !== asked) return true;
+    if (silent && !got) streams = false; // something between holds the lines back
+  } finally {
+    clearTimeout(quiet);
+    end.abort();
+  }
+  return false;
+}
+function take(body) {
+  last = body;
+  names = body.names;
+  pending = false;
+}
+function show() {
   try {
     if (!failed) draw();
   } catch (e) {
     failed = "The page cannot show the data: " + e.message;
   }
   header();
-  // An earlier time changes only while the recorder may still write it.
+}
+// again asks later. An earlier time changes only while the recorder may still write it.
+function again() {
   const fresh = isLive() || now() - shown().to < 60000;
   if (!stopped && !document.hidden && (fresh || failed)) timer = setTimeout(ask, isLive() ? 1000 : 5000);
 }
+// The age of the data grows while no answer comes.
+setInterval(() => { if (last && isLive() && !stopped && Date.now() - headed > 2500) header(); }, 1000);
 function stop() {
   stopped = !stopped;
   header();
-  if (!stopped) ask();
+  if (stopped) halt();
+  else ask();
+}
+// halt ends the stream and the requests.
+function halt() {
+  clearTimeout(timer);
+  asked++;
+  streaming?.abort();
 }
 byId("stop").addEventListener("click", stop);
 byId("seconds").addEventListener("change", (e) => zoomTo(Number(e.target.value)));
@@ -447,7 +512,7 @@ for (const [id, act] of [["show-help", () => byId("help").showModal()], ["close-
 const redraw = () => { if (view() === "load" && last && !pending) draw(); };
 addEventListener("resize", redraw);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-document.addEventListener("visibilitychange", () => { if (!document.hidden && !stopped) ask(); });
+document.addEventListener("visibilitychange", () => { if (document.hidden) halt(); else if (!stopped) ask(); });
 addEventListener("keydown", (e) => {
   if (e.ctrlKey || e.altKey || e.metaKey || ["INPUT", "SELECT"].includes(e.target.tagName)) return;
   if (byId("help").open) {
