@@ -19,7 +19,11 @@ const waiterVariable = "CLI_TEST_WAITER"
 
 func TestMain(m *testing.M) {
 	if words := os.Getenv(topVariable); words != "" {
-		os.Exit(Main("test", strings.Split(words, "\n"), os.Stdout, os.Stderr))
+		args := strings.Split(words, "\n")
+		if os.Args[0] == "pg_stat_backtrace" { // a command that the screen runs
+			args = os.Args[1:]
+		}
+		os.Exit(Main("test", args, os.Stdout, os.Stderr))
 	}
 	if os.Getenv(waiterVariable) != "" {
 		go waitForEver()

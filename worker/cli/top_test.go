@@ -256,6 +256,16 @@ func (x *pseudoTerminal) modes(t *testing.T) unix.Termios {
 	return *m
 }
 
+// foreground returns the process group in the foreground.
+func (x *pseudoTerminal) foreground(t *testing.T) int {
+	t.Helper()
+	group, err := unix.IoctlGetInt(int(x.master.Fd()), unix.TIOCGPGRP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return group
+}
+
 func (x *pseudoTerminal) send(t *testing.T, keys string) {
 	t.Helper()
 	if _, err := x.master.WriteString(keys); err != nil {
@@ -402,6 +412,16 @@ func topTerminal(t *testing.T, s *pgtest.Server, holder *pgx.Conn, pids [2]int) 
 	if !x.has("\x1b]52;c;") {
 		t.Error("the command was not sent to the clipboard")
 	}
+	screen := x.foreground(t)
+	x.send(t, "w")
+	x.await(t, fmt.Sprintf("$ pg_stat_backtrace waits --trace %d --duration 10s", pids[1]))
+	pgtest.Wait(t, "the command in the foreground, or its end", func() bool {
+		return x.foreground(t) != screen || x.has("Enter: back to the screen")
+	})
+	x.send(t, "\x03")
+	x.await(t, "Enter: back to the screen")
+	x.send(t, "\n")
+	pgtest.Wait(t, "the screen after the command", func() bool { return x.modes(t).Lflag&unix.ICANON == 0 })
 	x.size(t, 130, 40)
 	x.await(t, "Memory contexts")
 	x.await(t, "Plan  ")

@@ -88,6 +88,15 @@ func showTop(ctx context.Context, src topSource, s *view.State) error {
 				}
 				changed, end = src.Watch()
 				t.draw(true)
+			case view.Run:
+				args, failed := view.Measurement(s, t.data), error(nil)
+				if err := terminal.Suspend(func() { failed = measure(ctx, args) }); err != nil {
+					return err
+				}
+				if failed != nil {
+					s.Message = "the command failed: " + failed.Error()
+				}
+				t.draw(true)
 			default:
 			}
 		}
@@ -102,7 +111,7 @@ func (t *topScreen) event(ctx context.Context, e view.Event) view.Action {
 	}
 	action := view.Handle(t.state, t.data, e.Key)
 	switch action {
-	case view.Quit, view.Suspend:
+	case view.Quit, view.Suspend, view.Run:
 		return action
 	case view.Refresh:
 		t.ask(ctx)

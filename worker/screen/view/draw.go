@@ -347,7 +347,8 @@ func (c *canvas) keys() [][2]string {
 			{"+-", "zoom"}, {"q", "quit"}, {"y", "command"}, {"/", "search"}}
 	case PageSession, numPages:
 	}
-	return [][2]string{{"Tab", "panel"}, {"↑↓", "scroll"}, {"c", "capture now"}, {"Backspace", "back"}, {"q", "quit"}, {"y", "command"}}
+	return [][2]string{{"Tab", "panel"}, {"↑↓", "scroll"}, {"c", "capture now"}, {"Backspace", "back"}, {"q", "quit"},
+		{"p", "profile"}, {"w", "waits"}, {"y", "command"}}
 }
 
 // help draws all keys.
@@ -363,10 +364,10 @@ func (c *canvas) help(y int) {
 		{"← → [ ]", "in Load and Blocking (or in all views): another moment"},
 		{"< > 0", "the time before; the time after; live"},
 		{"space c", "stop the picture; in Session: capture now, keep the stack"},
+		{"p w i", "profile of 10 s; waits of a session; an incident"},
 		{"v", "in Who: compare with another time, and end that"},
 		{"/ n N", "search; next and previous match"},
-		{"r", "remove all filters"},
-		{"y", "show and copy the command that prints this page"},
+		{"r y", "remove all filters; copy the command of this page"},
 		{"Ctrl-L Ctrl-Z q", "draw again, suspend, quit"},
 	}
 	c.Text(1, y, c.Width, bold, "Keys")

@@ -22,6 +22,7 @@ const (
 	Suspend
 	Redraw // all cells
 	Copy   // the command that Command returns
+	Run    // the command that Measurement returns
 )
 
 // Handle changes the state by a key, in the words of grid.Event.
@@ -68,6 +69,11 @@ func Handle(s *State, d *Data, key string) Action {
 		return Refresh
 	case "y":
 		return Copy
+	case "p", "w", "i":
+		if s.measure = key; Measurement(s, d) == nil {
+			return None
+		}
+		return Run
 	case "esc", "backspace":
 		return s.back()
 	case "enter":
@@ -459,6 +465,39 @@ func (s *State) texts(d *Data) (list []string) {
 	case PageSession, numPages:
 	}
 	return list
+}
+
+// Measurement returns the arguments of the command for the key that Handle got: p (a profile), w (waits) or i (an incident). If
+// it does nothing now, the result is nil, and a message says why.
+func Measurement(s *State, d *Data) []string {
+	const duration = "10s"
+	switch {
+	case s.Connect != "":
+		s.Message = s.measure + " works in top on the server's host. In the browser, i takes an incident."
+		return nil
+	case !s.Live():
+		s.Message = "A measurement is of now. 0 shows the live server."
+		return nil
+	case s.measure == "i":
+		args := []string{"incident", "take", "-D", s.DataDir}
+		if d != nil && d.Info != nil && d.Info.Recorded != "" {
+			args = append(args, "--record-dir", d.Info.Recorded)
+		}
+		return args
+	case s.Page != PageSession && s.measure == "w":
+		s.Message = "w works in the view Session."
+		return nil
+	case s.Page != PageSession:
+		return []string{"profile", "-D", s.DataDir, "--mode", "wall", "--duration", duration}
+	case d == nil || d.Session == nil || d.Session.Now == nil:
+		s.Message = "The process has ended."
+		return nil
+	}
+	pid := strconv.Itoa(d.Session.Now.PID)
+	if s.measure == "w" {
+		return []string{"waits", "--trace", pid, "--duration", duration}
+	}
+	return []string{"profile", "--mode", "wall", "--duration", duration, pid}
 }
 
 // Command returns a command line that prints what the page shows.

@@ -80,6 +80,8 @@ type State struct {
 	from   Page // where the page Session was opened
 	// captures counts the captures that the user has requested.
 	captures int
+	// measure is the last key of a measurement.
+	measure string
 }
 
 // typing is the purpose of a text that the user types.

@@ -439,3 +439,37 @@ func TestOnlyVisibleDataIsRead(t *testing.T) {
 		t.Fatalf("%v", a.n)
 	}
 }
+
+// TestMeasurement: the keys p, w and i run a command where it can work, and say why elsewhere.
+func TestMeasurement(t *testing.T) {
+	live := func() *State { s := NewState("/srv/pg data"); s.PID = 7; return s }
+	now := &Data{Session: &source.Session{Now: &source.SessionLine{Session: moment.Session{PID: 4711, ServerPID: 7}}}}
+	for _, c := range []struct {
+		name    string
+		change  func(s *State)
+		key     string
+		want    string
+		message string
+	}{
+		{"server", func(*State) {}, "p", "profile -D /srv/pg data --mode wall --duration 10s", ""},
+		{"session", func(s *State) { s.Page = PageSession }, "p", "profile --mode wall --duration 10s 4711", ""},
+		{"waits", func(s *State) { s.Page = PageSession }, "w", "waits --trace 4711 --duration 10s", ""},
+		{"waits of all", func(*State) {}, "w", "", "w works in the view Session."},
+		{"incident", func(*State) {}, "i", "incident take -D /srv/pg data", ""},
+		{"elsewhere", func(s *State) { s.Connect = "http://db" }, "i", "", "i works in top on the server's host."},
+		{"past", func(s *State) { s.Span = source.Span{From: time.Unix(1, 0), To: time.Unix(2, 0)} }, "p", "", "is of now"},
+	} {
+		s := live()
+		c.change(s)
+		action := Handle(s, now, c.key)
+		if got := strings.Join(Measurement(s, now), " "); got != c.want || (action == Run) != (c.want != "") ||
+			!strings.Contains(s.Message, c.message) {
+			t.Errorf("%s: action %d, %q, %q", c.name, action, got, s.Message)
+		}
+	}
+	s := live()
+	s.Page = PageSession
+	if action := Handle(s, &Data{}, "w"); action != None || s.Message != "The process has ended." {
+		t.Errorf("without the process: action %d, %q", action, s.Message)
+	}
+}
