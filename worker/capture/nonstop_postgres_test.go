@@ -115,6 +115,7 @@ func compareEngines(t *testing.T, c *capture.Capturer, pid int, name string) eng
 	var last string
 	for range 50 {
 		before, err1 := captureOnce(t, c, pid, false)
+		awaitState(t, pid, 'S') // after a stop it waits for a processor
 		seen, err2 := captureOnce(t, c, pid, true)
 		after, err3 := captureOnce(t, c, pid, false)
 		if err1 != nil || err2 != nil || err3 != nil {
@@ -158,6 +159,7 @@ func preferNonStop(t *testing.T, c *capture.Capturer, pid int, name string) bool
 	last := ""
 	for range 50 {
 		before, err1 := captureOnce(t, c, pid, false)
+		awaitState(t, pid, 'S')
 		seen, err2 := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{PreferNonStop: true})
 		after, err3 := captureOnce(t, c, pid, false)
 		if err := errors.Join(err1, err2, err3); err != nil {
