@@ -53,14 +53,16 @@ type Server struct {
 	LogFile   string // everything the server logged since the first start
 	User      string // database superuser: postgres
 
-	t       testing.TB
-	account account
-	root    string // holds everything of the server
-	env     []string
-	files   []string      // of a server of Lend: the entries of its data directory at first
-	lent    int           // of a server of Lend: its postmaster when the test began
-	done    chan struct{} // closed when the current postmaster has been reaped; nil before the first start
-	stop    func()        // ends the watchdog
+	t          testing.TB
+	account    account
+	root       string // holds everything of the server
+	template   string // of the data directory
+	env        []string
+	files      []string      // of a server of Lend: the entries of its data directory at first
+	lent       int           // of a server of Lend: its postmaster when the test began
+	postmaster *os.Process   // the current one
+	done       chan struct{} // closed when the current postmaster has been reaped; nil before the first start
+	stop       func()        // ends the watchdog
 }
 
 // Start makes a data directory with the programs in binDir and starts a server on it. At the end of the test it stops
@@ -103,7 +105,7 @@ func (s *Server) Start() {
 	s.t.Helper()
 	s.launch()
 	deadline := time.Now().Add(startTimeout)
-	for !s.accepts() {
+	for !s.ready() || !s.accepts() {
 		select {
 		case <-s.done:
 			s.t.Fatalf("the server in %s ended while starting:\n%s", s.DataDir, s.Log())
@@ -119,10 +121,22 @@ func (s *Server) Start() {
 // Stop stops the server in the given mode of pg_ctl (smart, fast, immediate) and returns when it is gone.
 func (s *Server) Stop(mode string) {
 	s.t.Helper()
-	if out, err := s.pgCtl("stop", "-m", mode, "-t", strconv.Itoa(int(stopTimeout/time.Second))); err != nil {
-		s.t.Fatalf("pg_ctl stop: %v\n%s%s", err, out, s.Log())
+	if err := s.stopBy(map[string]syscall.Signal{"smart": syscall.SIGTERM, "fast": syscall.SIGINT, "immediate": syscall.SIGQUIT}[mode]); err != nil {
+		s.t.Fatalf("%v\n%s", err, s.Log())
 	}
-	<-s.done
+}
+
+// stopBy sends the signal of a mode to the postmaster, as pg_ctl does, and waits until it has ended.
+func (s *Server) stopBy(signal syscall.Signal) error {
+	if err := s.postmaster.Signal(signal); err != nil {
+		return fmt.Errorf("stopping the server: %w", err)
+	}
+	select {
+	case <-s.done:
+		return nil
+	case <-time.After(stopTimeout):
+		return fmt.Errorf("the server has not stopped in %s by the signal %v", stopTimeout, signal)
+	}
 }
 
 // Kill ends the postmaster with SIGKILL, as a crash would, and returns when its processes have noticed.
@@ -200,6 +214,7 @@ func (s *Server) launch() {
 		s.t.Fatal(err)
 	}
 	_ = log.Close()
+	s.postmaster = postmaster.Process
 	done := make(chan struct{})
 	s.done = done
 	go func() {
@@ -222,18 +237,21 @@ func (s *Server) end() {
 // remove stops the server at once and removes its files.
 func (s *Server) remove() error {
 	var failed error
+	ended := false
 	if s.done != nil {
 		select {
 		case <-s.done:
 		default:
-			if out, err := s.pgCtl("stop", "-m", "immediate"); err != nil {
-				failed = fmt.Errorf("pg_ctl stop: %w\n%s", err, out)
-			}
-			<-s.done
+			// Then no process of the server is left: the postmaster ends after all others.
+			failed = s.stopBy(syscall.SIGQUIT)
+			ended = failed == nil
 		}
 	}
 	if s.stop != nil {
 		s.stop()
+	}
+	if ended && s.template != "" {
+		keepUsed(s.template, s.DataDir)
 	}
 	// On a busy machine a killed process may still finish a write during the removal.
 	err := os.RemoveAll(s.root)
@@ -247,12 +265,13 @@ func (s *Server) remove() error {
 	return failed
 }
 
-func (s *Server) pgCtl(arguments ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	arguments = append(arguments, "-w", "-D", s.DataDir)
-	out, err := s.account.apply(exec.CommandContext(ctx, filepath.Join(s.BinDir, "pg_ctl"), arguments...)).CombinedOutput()
-	return string(out), err
+// ready reports whether the postmaster says in its file that it accepts connections. To read the file is cheaper than a
+// connection that the server refuses.
+func (s *Server) ready() bool {
+	data, _ := os.ReadFile(filepath.Join(s.DataDir, "postmaster.pid")) // not there at first
+	lines := strings.Split(string(data), "\n")
+	const status = 7
+	return len(lines) > status && strings.TrimSpace(lines[status]) == "ready"
 }
 
 func (s *Server) accepts() bool {
@@ -271,7 +290,7 @@ func (s *Server) initDB(o Options) {
 	arguments := append([]string{
 		"-U", s.User, "-A", "trust", "--no-sync", "--no-locale", "--encoding=UTF8",
 	}, o.InitDB...)
-	copyTemplate(s.t, s.account, s.BinDir, s.DataDir, arguments)
+	s.template = copyTemplate(s.t, s.account, s.BinDir, s.DataDir, arguments)
 	s.configure(o)
 }
 

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +19,8 @@ import (
 const envTemplates = "PGSB_TEST_TEMPLATES"
 
 // templates is a directory of data directories that initdb has made and no server has used. A copy takes a tenth of the
-// processor time of initdb. All copies have the same system identifier.
+// processor time of initdb. All copies have the same system identifier. Beside each template are copies that servers
+// have used and that tests no longer need. To restore one takes a tenth of the processor time of a copy.
 var templates struct {
 	sync.Mutex
 
@@ -24,8 +28,9 @@ var templates struct {
 	keep func() // what holds the watchdog's pipe open
 }
 
-// copyTemplate makes the data directory to from the template that initdb makes with these arguments.
-func copyTemplate(t testing.TB, a account, binDir, to string, arguments []string) {
+// copyTemplate makes the data directory to from the template that initdb makes with these arguments, and returns the
+// template.
+func copyTemplate(t testing.TB, a account, binDir, to string, arguments []string) (template string) {
 	t.Helper()
 	templates.Lock()
 	defer templates.Unlock()
@@ -33,7 +38,7 @@ func copyTemplate(t testing.TB, a account, binDir, to string, arguments []string
 		templates.dir = templateDir(t, a, binDir)
 	}
 	key := sha256.Sum256([]byte(binDir + "\x00" + strings.Join(arguments, "\x00")))
-	template := filepath.Join(templates.dir, hex.EncodeToString(key[:8]))
+	template = filepath.Join(templates.dir, hex.EncodeToString(key[:8]))
 	lock, err := os.OpenFile(template+".lock", os.O_CREATE|os.O_RDWR, 0o600) // other test programs share the directory
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +53,104 @@ func copyTemplate(t testing.TB, a account, binDir, to string, arguments []string
 		run(t, a, filepath.Join(binDir, "initdb"), append([]string{"-D", unfinished}, arguments...)...)
 		run(t, a, "mv", unfinished, template)
 	}
+	if takeUsed(template, to) {
+		err := restore(a, template, to)
+		if err == nil {
+			return template
+		}
+		t.Logf("a used data directory cannot be restored: %v", err)
+		if err := os.RemoveAll(to); err != nil {
+			t.Fatal(err)
+		}
+	}
 	run(t, a, "cp", "-a", template, to)
+	return template
+}
+
+// used ends the name of a directory of used copies of a template.
+const used = ".used"
+
+// keepUsed keeps a data directory whose server has stopped for copyTemplate.
+func keepUsed(template, dataDir string) {
+	if os.MkdirAll(template+used, 0o700) == nil {
+		_ = os.Rename(dataDir, filepath.Join(template+used, filepath.Base(filepath.Dir(dataDir)))) // otherwise it is removed
+	}
+}
+
+// takeUsed moves a used copy of a template to the path to. It returns false if there is none.
+func takeUsed(template, to string) bool {
+	copies, _ := os.ReadDir(template + used) // none without a directory
+	for _, c := range copies {
+		if os.Rename(filepath.Join(template+used, c.Name()), to) == nil {
+			return true // otherwise another test program has taken it
+		}
+	}
+	return false
+}
+
+// restore makes a used copy of a template equal to the template. A file with the size and the time of the template's file
+// has its content too: all files of a template are older than all copies.
+func restore(a account, template, to string) error {
+	err := filepath.WalkDir(to, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		of, err := os.Lstat(template + strings.TrimPrefix(path, to))
+		if err == nil && of.Mode().Type() == e.Type() {
+			return nil
+		}
+		if err := os.RemoveAll(path); err != nil || !e.IsDir() {
+			return err
+		}
+		return fs.SkipDir
+	})
+	if err != nil {
+		return err
+	}
+	return filepath.WalkDir(template, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		of, err := e.Info()
+		if err != nil {
+			return err
+		}
+		return restoreOne(a, path, to+strings.TrimPrefix(path, template), of)
+	})
+}
+
+// restoreOne restores a file or a directory without its entries.
+func restoreOne(a account, template, to string, of fs.FileInfo) error {
+	have, err := os.Lstat(to)
+	if err == nil && have.Mode() == of.Mode() && (of.IsDir() || have.Size() == of.Size() && have.ModTime().Equal(of.ModTime())) {
+		return nil
+	}
+	switch {
+	case of.IsDir():
+		err = os.MkdirAll(to, 0o700)
+	case of.Mode().IsRegular():
+		err = overwrite(to, template)
+	default:
+		err = fmt.Errorf("%s is no file and no directory", template)
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.Chown(to, a.uid, a.gid), os.Chmod(to, of.Mode().Perm()), os.Chtimes(to, of.ModTime(), of.ModTime()))
+}
+
+// overwrite writes the content of a file to another one. It keeps the blocks of this file, because new ones are dear.
+func overwrite(to, from string) error {
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	file, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	return errors.Join(err, file.Truncate(int64(len(content))), file.Close())
 }
 
 // templateDir returns the directory that the environment names. Without one it makes a directory for this test
