@@ -134,7 +134,11 @@ func phraseOfPlan(t *testing.T, server *pgtest.Server, pid string, proven bool) 
 		t.Errorf("screen: %+v", p)
 	}
 	for _, plans := range []bool{false, true} {
-		_, text, stderr := run(t, "activity", "-D", server.DataDir, "--format", "json", "--plans="+strconv.FormatBool(plans))
+		var text, stderr string
+		pgtest.Wait(t, "phrases of all processes, for which a busy machine may have no time", func() bool {
+			_, text, stderr = run(t, "activity", "-D", server.DataDir, "--format", "json", "--plans="+strconv.FormatBool(plans))
+			return !strings.Contains(text, "phrases: there was no time")
+		})
 		if got := phrase.MatchString(text); got != (proven && plans) || !strings.Contains(text, "advisory lock") {
 			t.Errorf("activity, plans %t: %q\n%s", plans, stderr, text)
 		}
