@@ -18,7 +18,7 @@ func (w *Worker) startCommands() error {
 	if c.To() == "" || c.Rules == "" || c.Rules == RulesOff {
 		return nil
 	}
-	loaded, err := rules.Load(c.Rules)
+	loaded, err := c.startRules()
 	if err != nil || len(loaded.Command.Run) == 0 {
 		return err
 	}

@@ -32,6 +32,11 @@ type RecordConfig struct {
 	Stacks bool
 	// Rules is a file with changes of the rules; empty: the built-in rules, RulesOff: none.
 	Rules string
+	// Reload makes the worker read Rules again, as SIGHUP does; nil: only SIGHUP does.
+	Reload <-chan struct{}
+	// RulesOptional makes a worker start with the built-in rules if Rules cannot be used. It is for a worker of a host with one
+	// file for all servers: an error in this file must not take the other functions from a new server.
+	RulesOptional bool
 }
 
 // The bounds of RecordConfig.Period.

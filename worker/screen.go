@@ -54,7 +54,7 @@ func (w *Worker) takeIncident(ctx context.Context, note string) ([]byte, error) 
 	}
 	bounds := rules.Default()
 	if record.Rules != RulesOff {
-		if bounds, err = loadRules(record.Rules); err != nil {
+		if bounds, err = record.startRules(); err != nil {
 			return nil, fmt.Errorf("the rules bound the incidents, and cannot be read: %w", err)
 		}
 	}

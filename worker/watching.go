@@ -23,12 +23,16 @@ import (
 // RulesOff is the value of RecordConfig.Rules that switches all rules off.
 const RulesOff = "off"
 
-// loadRules returns the rules of a file; empty: the built-in ones.
-func loadRules(path string) (rules.Config, error) {
-	if path == "" {
+// startRules returns the rules with which a worker starts.
+func (c *RecordConfig) startRules() (rules.Config, error) {
+	if c.Rules == "" {
 		return rules.Default(), nil
 	}
-	return rules.Load(path)
+	r, err := rules.Load(c.Rules)
+	if err != nil && c.RulesOptional {
+		return rules.Default(), nil
+	}
+	return r, err
 }
 
 // watcher applies the rules to each look of the recorder, and makes incidents.
@@ -72,7 +76,7 @@ func (w *Worker) newWatcher() (*watcher, error) {
 	if w.cfg.Record.Rules == RulesOff {
 		return nil, nil //nolint:nilnil // no watcher
 	}
-	c, err := loadRules(w.cfg.Record.Rules)
+	c, err := w.cfg.Record.startRules()
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +111,7 @@ func (v *watcher) run(ctx context.Context) {
 	}
 }
 
-// reload reads the file of rules again at each SIGHUP. If it has an error, the old rules stay.
+// reload reads the file of rules again at each SIGHUP, and when the worker that has started this one asks for it. If it has an error, the old rules stay.
 func (v *watcher) reload(ctx context.Context) {
 	path, log := v.worker.cfg.Record.Rules, &v.worker.log
 	if path == "" {
@@ -121,8 +125,9 @@ func (v *watcher) reload(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-hangup:
+		case <-v.worker.cfg.Record.Reload:
 		}
-		c, err := loadRules(path)
+		c, err := rules.Load(path)
 		if err != nil {
 			log.Error().Err(err).Msg("the old rules stay")
 			continue
@@ -283,12 +288,17 @@ func (v *watcher) remember() {
 	}
 }
 
-// checkRules reads the file of rules. The error wraps rules.ErrFile.
+// checkRules reads the file of rules. The error wraps rules.ErrFile; if the file is optional, the log gets it.
 func (c *Config) checkRules() error {
 	if c.Record.Period == 0 || c.Record.Dir == "" || c.Record.Rules == "" || c.Record.Rules == RulesOff {
 		return nil
 	}
-	if _, err := rules.Load(c.Record.Rules); err != nil {
+	_, err := rules.Load(c.Record.Rules)
+	if err != nil && c.Record.RulesOptional {
+		c.Log.Error().Err(err).Msg("the built-in rules apply, without alerts: correct the file of rules, and send SIGHUP")
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("--rules: %w", err)
 	}
 	return nil

@@ -47,11 +47,22 @@ func TestRulesReload(t *testing.T) {
 		}
 	}
 	log := &safeBuffer{}
-	w := &Worker{log: zerolog.New(log), cfg: Config{Record: RecordConfig{Rules: file, Dir: t.TempDir(), Period: time.Second}}}
+	asked := make(chan struct{})
+	w := &Worker{log: zerolog.New(log), cfg: Config{
+		Log: zerolog.New(log), Record: RecordConfig{Rules: file, Dir: t.TempDir(), Period: time.Second, Reload: asked},
+	}}
 	write("rules: {lock: off}")
 	if err := w.cfg.checkRules(); err == nil || !WrongOption(err) || !strings.Contains(err.Error(), `line 1: unknown rule "lock"`) {
 		t.Errorf("%v at the start", err)
 	}
+	w.cfg.Record.RulesOptional = true
+	if err := w.cfg.checkRules(); err != nil || !strings.Contains(log.String(), `line 1: unknown rule \"lock\"`) {
+		t.Errorf("%v at the start of a worker of a host: %s", err, log.String())
+	}
+	if c, err := w.cfg.Record.startRules(); err != nil || c.Rule(rules.LockWait).After != rules.Default().Rules[0].After {
+		t.Error(c, err)
+	}
+	w.cfg.Record.RulesOptional = false
 	write("rules: {lock_wait: {after: 1s}}")
 	v, err := w.newWatcher()
 	if err != nil {
@@ -84,6 +95,13 @@ func TestRulesReload(t *testing.T) {
 	write("rules: {lock_wait: {after: 3s}}")
 	hangup("rules were read again")
 	for begin := time.Now(); after() != 3*time.Second; time.Sleep(time.Millisecond) {
+		if time.Since(begin) > time.Minute {
+			t.Fatal(log.String())
+		}
+	}
+	write("rules: {lock_wait: {after: 4s}}")
+	asked <- struct{}{}
+	for begin := time.Now(); after() != 4*time.Second; time.Sleep(time.Millisecond) {
 		if time.Since(begin) > time.Minute {
 			t.Fatal(log.String())
 		}

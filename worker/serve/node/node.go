@@ -24,6 +24,9 @@ type Config struct {
 	// Slots are numbers from 0 to Max-1. Workers that run at the same time have different slots, and a data directory
 	// keeps its slot (see slots.go). listener is the socket on which the worker accepts connections; nil: it has none.
 	Command func(dataDir string, uid, slot int, listener *os.File) *exec.Cmd
+	// Reload makes Run ask each worker to read its files again: it writes a byte to the worker's standard input. A signal would
+	// need CAP_KILL. nil: workers are never asked.
+	Reload <-chan struct{}
 	// Address returns the TCP address on which the worker with a slot accepts connections. nil: the workers have none.
 	Address func(slot int) string
 	// Log receives what happens to the workers.
@@ -90,6 +93,8 @@ func Run(ctx context.Context, cfg Config) error {
 			return nil
 		case e := <-s.events:
 			s.handle(ctx, e)
+		case <-s.Reload:
+			s.reload()
 		case <-timer.C:
 			if err := s.look(ctx); err != nil {
 				s.Log.Error().Err(err).Msg("the processes of this host cannot be listed")
@@ -97,6 +102,29 @@ func Run(ctx context.Context, cfg Config) error {
 			timer.Reset(s.pause())
 		}
 	}
+}
+
+// reloadTime bounds the write to a worker that does not read its standard input.
+const reloadTime = 100 * time.Millisecond
+
+// reload asks each worker that runs to read its files again.
+func (s *supervisor) reload() {
+	asked := 0
+	for _, c := range s.clusters {
+		if c.phase != running {
+			continue
+		}
+		err := c.line.SetWriteDeadline(time.Now().Add(reloadTime))
+		if err == nil {
+			_, err = c.line.Write([]byte{'\n'})
+		}
+		if err != nil { // a worker that has just ended reads the files when it starts again
+			s.Log.Warn().Err(err).Str("cluster", c.DataDir).Msg("the worker was not asked to read its files again")
+			continue
+		}
+		asked++
+	}
+	s.Log.Info().Int("workers", asked).Msg("asked the workers to read their files again")
 }
 
 // close frees what the supervisor holds.

@@ -498,3 +498,24 @@ func TestManyImpostors(t *testing.T) {
 		}
 	})
 }
+
+// TestReload asks the workers to read their files again. The command copies its standard input to the log.
+func TestReload(t *testing.T) {
+	s := pgtest.Lend(t, pgtest.BinDir(t), pgtest.Options{})
+	visible(t, s)
+	file := filepath.Join(t.TempDir(), "asked")
+	reload := make(chan struct{})
+	log, end := serve(t, Config{Below: []string{s.DataDir}, Reload: reload}, "sh", "-c", `while read -r _; do echo asked >>"$0"; done`, file)
+	pgtest.Wait(t, "a worker", func() bool { return log.count("started a worker") == 1 })
+	for want := 1; want <= 2; want++ {
+		reload <- struct{}{}
+		pgtest.Wait(t, "the worker is asked", func() bool {
+			text, _ := os.ReadFile(file)
+			return strings.Count(string(text), "asked") == want
+		})
+	}
+	end()
+	if log.count(`"workers":1,"message":"asked the workers`) != 2 {
+		t.Error("the log does not say that the worker was asked")
+	}
+}
