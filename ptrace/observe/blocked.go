@@ -32,7 +32,7 @@ type look struct {
 func (w *observer) blocked(tid int) (snapshot.Thread, error) {
 	pid := w.target.PID
 	thread := snapshot.Thread{TID: tid}
-	status, err := process.ReadTaskStatus(pid, tid)
+	status, err := w.status(tid)
 	if err != nil {
 		return thread, process.ReadError(w.target.PID, tid, err)
 	}
@@ -79,6 +79,14 @@ func (w *observer) blocked(tid int) (snapshot.Thread, error) {
 	return thread, nil
 }
 
+// status returns the status of a thread. A proof has no tracer that has come since, which Asleep wants to know.
+func (w *observer) status(tid int) (process.Status, error) {
+	if p := w.target.Proof; tid == w.target.PID && !w.asleep && p.Holds() {
+		return p.Status, nil
+	}
+	return process.ReadTaskStatus(w.target.PID, tid)
+}
+
 func same(a, b snapshot.Stack) bool { return a.Start == b.Start && bytes.Equal(a.Data, b.Data) }
 
 // lookAgain returns errMoved if the thread may have run since the first look.
@@ -86,6 +94,9 @@ func (w *observer) lookAgain(tid int, first *look) error {
 	call, err := process.ReadSyscall(w.target.PID, tid)
 	if err != nil {
 		return process.ReadError(w.target.PID, tid, err)
+	}
+	if tid == w.target.PID && call == first.call && w.target.Proof.Holds() {
+		return nil
 	}
 	status, err := process.ReadTaskStatus(w.target.PID, tid)
 	switch {

@@ -118,7 +118,13 @@ func (w *observer) observe() (*snapshot.Snapshot, error) {
 		}
 		defer held.Release() // nil on an old kernel, or behind a fence: its start time has to do
 	}
-	if w.before, err = process.ReadTarget(pid); err == nil && !w.options.AllThreads {
+	proof := w.target.Proof
+	if proof.Holds() {
+		w.before = proof.Stat
+	} else {
+		w.before, err = process.ReadTarget(pid)
+	}
+	if err == nil && !w.options.AllThreads {
 		err = process.CheckMainThread(&w.before)
 	}
 	if err != nil {
@@ -143,6 +149,9 @@ func (w *observer) observe() (*snapshot.Snapshot, error) {
 	}
 	if err := w.lay(snapshot); err != nil {
 		return nil, err
+	}
+	if held != nil && held.Lives() && proof.Holds() { // it has executed nothing
+		return snapshot, nil
 	}
 	after, err := process.ReadTarget(pid)
 	if err != nil {

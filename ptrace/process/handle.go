@@ -17,6 +17,7 @@ type Handle struct {
 	holders int            // guarded by holds
 	keepers int            // likewise: see Keeper
 	files   [keptFiles]int // likewise: descriptors of files; 0: it is not open
+	proof   *Proof         // likewise: the last one
 }
 
 //nolint:gochecknoglobals // a process is the same for all users of this package

@@ -13,13 +13,14 @@ const (
 	keptStat keptFile = iota
 	keptStatus
 	keptSyscall
+	keptTurns
 	keptFiles
 )
 
 // keptNames are the files' names below /proc/PID. Those of the main thread have the same content, except for the sums in stat.
 //
 //nolint:gochecknoglobals // a table
-var keptNames = [keptFiles]string{"stat", "status", "syscall"}
+var keptNames = [keptFiles]string{"stat", "status", "syscall", "schedstat"}
 
 // DescriptorsOfKept is the number of descriptors that a Keeper needs for a process.
 const DescriptorsOfKept = 1 + int(keptFiles)

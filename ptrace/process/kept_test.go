@@ -167,7 +167,7 @@ func TestKeptEnded(t *testing.T) {
 			continue
 		}
 		got := readAllOf(t, pid)
-		if got.stat.StartTime <= old.stat.StartTime || got.status.PID != pid {
+		if got.stat.StartTime < old.stat.StartTime || got.stat.StackStart == old.stat.StackStart || got.status.PID != pid {
 			t.Errorf("%+v", got)
 		}
 		k.Begin([]int{pid})

@@ -114,7 +114,18 @@ func (r *Rights) Verify(pid int) error {
 // VerifyStatus is Verify with a status that was just read.
 func (r *Rights) VerifyStatus(pid int, status *Status) error {
 	now, denied := rightsOf(pid, status)
-	if denied != nil && !errors.Is(denied, ErrNotPermitted) || denied != nil && now == (Rights{}) {
+	return r.compare(pid, &now, denied)
+}
+
+// VerifyProof is Verify at the time of the proof.
+func (r *Rights) VerifyProof(p *Proof) error {
+	now, denied := p.Rights()
+	return r.compare(p.pid, &now, denied)
+}
+
+// compare compares the rights of a process, and denied, the error with which they were read.
+func (r *Rights) compare(pid int, now *Rights, denied error) error {
+	if denied != nil && !errors.Is(denied, ErrNotPermitted) || denied != nil && *now == (Rights{}) {
 		return denied
 	}
 	if err := r.compareIDs(pid, now.UID, now.GID, now.Permitted); err != nil {

@@ -18,6 +18,8 @@ type Target struct {
 	// Rights are the rights that the process must have. Set it if the request is another user's, because this process
 	// may have capabilities that the user lacks. nil: any.
 	Rights *Rights
+	// Proof, if it holds, replaces reads of the process's state and rights; nil: none.
+	Proof *Proof
 }
 
 const maxPID = 1<<31 - 1
@@ -115,6 +117,9 @@ func (t *Target) CompareUser() error {
 	if t.Rights == nil && t.UID < 0 {
 		return nil
 	}
+	if t.Proof.Holds() {
+		return t.compareProof()
+	}
 	status, err := ReadStatus(t.PID)
 	if err != nil && t.Rights != nil {
 		return ReadError(t.PID, t.PID, err)
@@ -126,6 +131,20 @@ func (t *Target) CompareUser() error {
 			return err
 		}
 	}
+	return t.compareUID(&status)
+}
+
+// compareProof is CompareUser with the proof.
+func (t *Target) compareProof() error {
+	if t.Rights != nil {
+		if err := t.Rights.VerifyProof(t.Proof); err != nil {
+			return err
+		}
+	}
+	return t.compareUID(&t.Proof.Status)
+}
+
+func (t *Target) compareUID(status *Status) error {
 	if t.UID < 0 {
 		return nil
 	}

@@ -419,7 +419,7 @@ func (r *Recorder) moment(now time.Time) (*moment.Moment, error) {
 		}
 		r.readWait, r.slots = pause{}, slotsOf(r.state)
 		if r.stacks != nil {
-			r.stacks.local = r.state.Cluster().Local
+			r.stacks.local, r.stacks.parents = r.state.Cluster().Local, []int{r.state.Cluster().PostmasterPID}
 		}
 		if r.locks, r.noLocks = locks.Open(c); r.locks != nil {
 			r.locks.MaxSoft = maxBlockers // these processes wait too, so they have rows

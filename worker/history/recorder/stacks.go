@@ -40,6 +40,8 @@ type stackTaker struct {
 	last   time.Time
 	// local returns the process id that this program sees for an id of the server; nil: it is the same.
 	local func(int) int
+	// parents has the id of the postmaster, as this program sees it; nil: it is not known.
+	parents []int
 	// files is used by the goroutine only.
 	files *process.Keeper
 	// fresh has what the last add has collected, for the rules.
@@ -168,11 +170,11 @@ func (t *stackTaker) begin(wanted []takenStack, plans []takenPlan, limit time.Du
 	if t.files == nil {
 		t.files = process.NewKeeper(limits.RecorderProcesses)
 	}
-	local := t.local
+	local, parents := t.local, t.parents
 	go func() {
 		var taken takenSweep
 		_ = host.Catch("stacks", func() error {
-			t.files.Begin(localIDs(wanted, local))
+			t.files.Begin(append(parents, localIDs(wanted, local)...))
 			ctx, cancel := context.WithTimeout(context.Background(), limit)
 			defer cancel()
 			for _, w := range wanted {

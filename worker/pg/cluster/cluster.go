@@ -56,6 +56,9 @@ func (c Cluster) Same(other Cluster) bool {
 // callers can call it before every capture. After it has returned false it always does: the server has stopped or
 // restarted.
 func (c Cluster) Alive() bool {
+	if p := process.Prove(c.PostmasterPID); p != nil {
+		return p.Stat.StartTime == c.PostmasterStart && !process.HasEnded(&p.Stat)
+	}
 	return !process.ID{PID: c.PostmasterPID, StartTime: c.PostmasterStart}.Ended()
 }
 

@@ -46,7 +46,8 @@ func (c Cluster) Contains(pid int) (process.Target, error) {
 		return process.Target{}, notMember(pid, err)
 	}
 	// Without a descriptor the start time has to do.
-	stat, err := c.child(local, &rights)
+	proof := process.Prove(local)
+	stat, err := c.child(local, proof, &rights)
 	if err == nil && held != nil && !held.Lives() {
 		err = errExited
 	}
@@ -55,7 +56,7 @@ func (c Cluster) Contains(pid int) (process.Target, error) {
 		return process.Target{}, notMember(pid, err)
 	}
 	return process.Target{
-		PID: local, StartTime: stat.StartTime, PPID: c.PostmasterPID, UID: c.UID, Held: held, Rights: &rights,
+		PID: local, StartTime: stat.StartTime, PPID: c.PostmasterPID, UID: c.UID, Held: held, Rights: &rights, Proof: proof,
 	}, nil
 }
 
@@ -75,7 +76,13 @@ func notMember(pid int, err error) error {
 // The error is process.ErrNotPermitted if the postmaster itself has rights beyond those of its user and group, and
 // process.ErrExited.
 func (c Cluster) Rights() (process.Rights, error) {
-	rights, err := process.ReadRights(c.PostmasterPID)
+	var rights process.Rights
+	var err error
+	if p := process.Prove(c.PostmasterPID); p != nil {
+		rights, err = p.Rights()
+	} else {
+		rights, err = process.ReadRights(c.PostmasterPID)
+	}
 	if err == nil {
 		err = rights.Plain(c.PostmasterPID, c.UID, c.GID)
 	}
@@ -110,7 +117,7 @@ func (c Cluster) Members() ([]Member, error) {
 	members := make([]Member, 0, len(pids))
 	for _, pid := range pids {
 		local := c.Local(pid)
-		stat, err := c.child(local, &rights)
+		stat, err := c.child(local, nil, &rights)
 		if err != nil && !errors.Is(err, process.ErrNotPermitted) {
 			continue // it has ended, or is a helper program
 		}
@@ -129,16 +136,19 @@ var (
 
 // child reads a process and verifies that the postmaster forked it. Being its child is not enough: in a container
 // whose process 1 is the postmaster, the postmaster inherits every orphan. The result is valid if the error is
-// process.ErrNotPermitted.
-func (c Cluster) child(pid int, rights *process.Rights) (process.Stat, error) {
+// process.ErrNotPermitted. The proof, if there is one, has what was read of the process.
+func (c Cluster) child(pid int, proof *process.Proof, rights *process.Rights) (process.Stat, error) {
 	if pid <= 0 {
 		return process.Stat{}, process.ErrGone
 	}
-	stat, err := process.ReadStat(pid)
-	if err != nil {
-		return process.Stat{}, err
+	var stat process.Stat
+	var status process.Status
+	var err error
+	if proof != nil {
+		stat, status = proof.Stat, proof.Status
+	} else if stat, err = process.ReadStat(pid); err == nil {
+		status, err = process.ReadStatus(pid)
 	}
-	status, err := process.ReadStatus(pid)
 	switch {
 	case err != nil:
 		return process.Stat{}, err
@@ -150,18 +160,28 @@ func (c Cluster) child(pid int, rights *process.Rights) (process.Stat, error) {
 		return process.Stat{}, errUser
 	case process.HasEnded(&stat):
 		return process.Stat{}, errExited
-	case !sameExecutable(pid, c.PostmasterPID):
+	case !sameExecutable(pid, proof, c.PostmasterPID):
 		return process.Stat{}, errExecutable
+	}
+	if proof != nil {
+		return stat, rights.VerifyProof(proof)
 	}
 	return stat, rights.VerifyStatus(pid, &status)
 }
 
 // sameExecutable reports whether two processes run the same file, by device and inode. An upgrade of the package
 // makes no difference. If a file cannot be read it returns true, and the capture will report the cause.
-func sameExecutable(a, b int) bool {
-	infoA, errA := os.Stat(procPath(a, "exe"))
-	infoB, errB := os.Stat(procPath(b, "exe"))
+func sameExecutable(a int, ofA *process.Proof, b int) bool {
+	infoA, errA := program(a, ofA)
+	infoB, errB := program(b, process.Prove(b))
 	return errA != nil || errB != nil || os.SameFile(infoA, infoB)
+}
+
+func program(pid int, proof *process.Proof) (os.FileInfo, error) {
+	if proof != nil {
+		return proof.Program()
+	}
+	return os.Stat(procPath(pid, "exe"))
 }
 
 // Title returns the process title as ps(1) shows it, see Member.Title. It is empty if the process has exited, or if the

@@ -13,20 +13,22 @@ import (
 
 // Reasons to look at the files by which a server is found.
 const (
-	searching = "lists candidates on the whole host, which this package then verifies"
-	openFile  = "opens the program's file, and does not decide what it is"
-	atTurn    = "gives the file that the kernel runs to FindProgram, which decides"
-	showOnly  = "shows the name, or compares programs of the same server"
-	ownFile   = "this program's own file or directory"
-	serverDir = "reads how the server names its directory, which package rootfs has opened"
-	flagName  = "the name of a flag"
-	otherFile = "resolves a path in the namespace of a process"
+	searching  = "lists candidates on the whole host, which this package then verifies"
+	openFile   = "opens the program's file, and does not decide what it is"
+	atTurn     = "gives the file that the kernel runs to FindProgram, which decides"
+	showOnly   = "shows the name, or compares programs of the same server"
+	ownFile    = "this program's own file or directory"
+	serverDir  = "reads how the server names its directory, which package rootfs has opened"
+	flagName   = "the name of a flag"
+	forCluster = "reads it once for package cluster"
+	otherFile  = "resolves a path in the namespace of a process"
 )
 
 // elsewhere has the other files that look at a process's program or directory, or at postmaster.pid.
 var elsewhere = map[string]string{
 	"ptrace/measure/probe/calibrate_amd64.go exe":  ownFile,
 	"ptrace/measure/probe/session.go exe":          openFile,
+	"ptrace/process/proof.go exe":                  forCluster,
 	"ptrace/process/rights.go exe":                 showOnly,
 	"worker/measure/heap/locate.go exe":            openFile,
 	"worker/capture/contexts.go exe":               atTurn,

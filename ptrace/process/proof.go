@@ -1,0 +1,128 @@
+package process
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Proof has what was read of a process while it slept. As long as Holds is true, the process has not run since, and all that only
+// the process itself can change is as it was then: its identity, its program and its rights.
+//
+// A process that has executed a setuid program has run. The kernel counts how often a process gets a processor (the third number
+// of /proc/PID/schedstat), so the count has changed. The state S in stat or status alone would not suffice: a process has this
+// state already before it leaves its processor, and may go on without another turn. So Prove first reads the count and then
+// /proc/PID/syscall, which shows a system call only if the process is off its processor. All else is read after that.
+//
+// Other processes can change some of the values: the parent changes when the former parent ends, a tracer can attach, and the
+// kernel swaps memory. Name and State may have changed too.
+type Proof struct {
+	Stat   Stat
+	Status Status
+
+	pid   int
+	held  *Handle // not a holder of its own
+	turns uint64  // how often it got a processor
+
+	lock   sync.Mutex
+	rights *Rights     // once they were read
+	file   os.FileInfo // of the program, likewise
+}
+
+// Prove returns the proof for a process that sleeps. A former proof is used again while it holds. It is nil if the process is
+// not kept (see Keeper), has several threads, or does not sleep, and if the kernel does not count or does not show its system call.
+func Prove(pid int) *Proof {
+	h, fd := lendKept(pid, keptTurns)
+	if h == nil {
+		return nil
+	}
+	defer h.Release()
+	holds.Lock()
+	p := h.proof
+	holds.Unlock()
+	if p.Holds() {
+		return p
+	}
+	p = &Proof{pid: pid, held: h, turns: readTurns(fd)}
+	if call, err := ReadSyscall(pid, pid); err != nil || call.Running || p.turns == 0 {
+		return nil
+	}
+	var err error
+	if p.Stat, err = ReadStat(pid); err != nil || p.Stat.Threads != 1 {
+		return nil
+	}
+	if p.Status, err = ReadStatus(pid); err != nil || IsDead(p.Status.State) || !p.Holds() {
+		return nil
+	}
+	holds.Lock()
+	h.proof = p
+	holds.Unlock()
+	return p
+}
+
+// Holds reports whether the process has not run since the proof. It is false for nil.
+func (p *Proof) Holds() bool {
+	if p == nil {
+		return false
+	}
+	holds.Lock()
+	fd := p.held.files[keptTurns]
+	if p.held.holders == 0 || p.held.keepers == 0 || fd == 0 {
+		holds.Unlock()
+		return false
+	}
+	p.held.holders++
+	holds.Unlock()
+	defer p.held.Release()
+	return readTurns(fd) == p.turns
+}
+
+// Rights returns the rights of the process. The errors are those of ReadRights.
+func (p *Proof) Rights() (Rights, error) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	if p.rights != nil {
+		return *p.rights, nil
+	}
+	r, err := rightsOf(p.pid, &p.Status)
+	if err == nil && p.Holds() {
+		p.rights = &r
+	}
+	return r, err
+}
+
+// Program returns the file that the process executes.
+func (p *Proof) Program() (os.FileInfo, error) {
+	p.lock.Lock()
+	defer p.lock.Unlock()
+	if p.file != nil {
+		return p.file, nil
+	}
+	info, err := os.Stat(procPath(p.pid, "exe"))
+	if err == nil && p.Holds() {
+		p.file = info
+	}
+	return info, err
+}
+
+// readTurns reads from a descriptor of schedstat how often a process got a processor; 0: not known.
+func readTurns(fd int) uint64 {
+	const column, most = 2, 128
+	var b [most]byte
+	n, err := unix.Pread(fd, b[:], 0)
+	if err != nil || n <= 0 {
+		return 0
+	}
+	var fields [column + 1]string
+	if split(strings.TrimSuffix(string(b[:n]), "\n"), fields[:]) <= column {
+		return 0
+	}
+	turns, err := strconv.ParseUint(fields[column], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return turns
+}
