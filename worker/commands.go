@@ -15,7 +15,7 @@ const CommandHelper = "run-command"
 // calls with which it starts a program. The helper has the worker's user.
 func (w *Worker) startCommands() error {
 	c := &w.cfg.Record
-	if c.To() == "" || c.Rules == "" || c.Rules == RulesOff {
+	if !c.HasRules() {
 		return nil
 	}
 	loaded, err := c.startRules()

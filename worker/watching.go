@@ -288,20 +288,28 @@ func (v *watcher) remember() {
 	}
 }
 
-// checkRules reads the file of rules. The error wraps rules.ErrFile; if the file is optional, the log gets it.
-func (c *Config) checkRules() error {
-	if c.Record.Period == 0 || c.Record.Dir == "" || c.Record.Rules == "" || c.Record.Rules == RulesOff {
+// HasRules reports whether the worker uses a file of rules.
+func (c *RecordConfig) HasRules() bool { return c.To() != "" && c.Rules != "" && c.Rules != RulesOff }
+
+// CheckRules reads the file of rules, if there is one. The error wraps rules.ErrFile: it has the line and the reason.
+func (c *RecordConfig) CheckRules() error {
+	if !c.HasRules() {
 		return nil
 	}
-	_, err := rules.Load(c.Record.Rules)
+	if _, err := rules.Load(c.Rules); err != nil {
+		return fmt.Errorf("--rules: %w", err)
+	}
+	return nil
+}
+
+// checkRules is CheckRules. If the file is optional, the log gets the error.
+func (c *Config) checkRules() error {
+	err := c.Record.CheckRules()
 	if err != nil && c.Record.RulesOptional {
 		c.Log.Error().Err(err).Msg("the built-in rules apply, without alerts: correct the file of rules, and send SIGHUP")
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("--rules: %w", err)
-	}
-	return nil
+	return err
 }
 
 // wrongRules reports whether an error is about the file of rules.

@@ -1,6 +1,7 @@
 package pgtest
 
 import (
+	"cmp"
 	"io"
 	"os"
 	"os/exec"
@@ -19,15 +20,13 @@ type account struct {
 	other    bool // not the user that runs the test
 }
 
-func serverAccount(t testing.TB) account {
+// serverAccount returns the account with a name; empty: as the environment says. Only root has a choice.
+func serverAccount(t testing.TB, name string) account {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		return account{uid: os.Geteuid(), gid: os.Getegid()}
 	}
-	name := os.Getenv(envUser)
-	if name == "" {
-		name = "postgres"
-	}
+	name = cmp.Or(name, os.Getenv(envUser), "postgres")
 	u, err := user.Lookup(name)
 	if err != nil {
 		t.Skipf("running as root, and PostgreSQL will not: %v; set %s", err, envUser)

@@ -32,6 +32,8 @@ type Options struct {
 	HBA []string
 	// Env are further variables ("NAME=value") of the server's environment.
 	Env []string
+	// Account is the operating system user of the server when the test runs as root; empty: as PGSB_TEST_USER says.
+	Account string
 	// TCP lets the server listen on 127.0.0.1 besides the socket.
 	TCP bool
 	// Standby makes the server a hot standby that waits for more WAL for ever. The data directory is initialised,
@@ -91,7 +93,7 @@ func Start(t testing.TB, binDir string, o Options) *Server {
 // newServer makes the folder of a server, and the watchdog that removes it if the test process dies.
 func newServer(t testing.TB, binDir string, o Options) *Server {
 	t.Helper()
-	s := &Server{BinDir: binDir, Major: Major(t, binDir), User: "postgres", t: t, account: serverAccount(t), env: o.Env}
+	s := &Server{BinDir: binDir, Major: Major(t, binDir), User: "postgres", t: t, account: serverAccount(t, o.Account), env: o.Env}
 	s.root = s.makeRoot()
 	s.DataDir, s.SocketDir = filepath.Join(s.root, "data"), filepath.Join(s.root, "socket")
 	s.LogFile = filepath.Join(s.root, "log")
@@ -290,7 +292,11 @@ func (s *Server) initDB(o Options) {
 	arguments := append([]string{
 		"-U", s.User, "-A", "trust", "--no-sync", "--no-locale", "--encoding=UTF8",
 	}, o.InitDB...)
-	s.template = copyTemplate(s.t, s.account, s.BinDir, s.DataDir, arguments)
+	if o.Account != "" { // the templates are another user's
+		run(s.t, s.account, filepath.Join(s.BinDir, "initdb"), append([]string{"-D", s.DataDir}, arguments...)...)
+	} else {
+		s.template = copyTemplate(s.t, s.account, s.BinDir, s.DataDir, arguments)
+	}
 	s.configure(o)
 }
 

@@ -30,6 +30,12 @@ type all struct {
 // record to a directory.
 func serveAll(t *testing.T, recordDir string, below ...string) all {
 	t.Helper()
+	return serveAllWith(t, nil, recordDir, below...)
+}
+
+// serveAllWith is serveAll with more arguments.
+func serveAllWith(t *testing.T, more []string, recordDir string, below ...string) all {
+	t.Helper()
 	words := []string{
 		"--no-new-privs", "--inh-caps=-all", "--bounding-set=" + least, "--",
 		program, "worker", "--all", "--log-format", "json", "--record-dir", recordDir, "--record-min-free", "1MB",
@@ -37,6 +43,7 @@ func serveAll(t *testing.T, recordDir string, below ...string) all {
 	for _, dir := range below {
 		words = append(words, "--below", dir)
 	}
+	words = append(words, more...)
 	command := exec.Command("setpriv", words...)
 	command.Dir = "/"
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -64,6 +71,7 @@ func serveAll(t *testing.T, recordDir string, below ...string) all {
 // entry is a line of the log.
 type entry struct {
 	Message, Cluster, Reason string
+	Error, Rule              string
 	Worker, Postmaster       int
 }
 

@@ -239,7 +239,7 @@ func TestRecordFlags(t *testing.T) {
 		"--record-dir /x --record-query-text no": "--record-query-text must be",
 		"--all --record-dir x":                   "must be an absolute path",
 		"--all --record 1s":                      "--record needs a directory",
-		"--all --record-dir /x --rules /y":       "--all and --rules exclude each other",
+		"--all --record-dir /x --rules /no/file": "open /no/file: no such file",
 	} {
 		var stdout, stderr strings.Builder
 		words := strings.Fields(arguments)

@@ -1,16 +1,18 @@
 package cli
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
@@ -85,8 +87,11 @@ func (n *nodeFlags) check(cmd *cobra.Command, args []string) error {
 }
 
 // run starts a worker for each cluster of the host, with the flags and arguments of this command. The workers record to folders
-// below a directory; empty: they do not record.
-func (n *nodeFlags) run(cmd *cobra.Command, args []string, log zerolog.Logger, recordDir string) error {
+// below the directory of record, if it has one.
+func (n *nodeFlags) run(cmd *cobra.Command, args []string, log zerolog.Logger, record *worker.RecordConfig) error {
+	if err := record.CheckRules(); err != nil {
+		return console.Usage(err)
+	}
 	if err := cluster.NoNewPrivileges(); err != nil && !errors.Is(err, cluster.ErrNotStatic) {
 		return err
 	}
@@ -99,9 +104,9 @@ func (n *nodeFlags) run(cmd *cobra.Command, args []string, log zerolog.Logger, r
 			return console.Usage(err)
 		}
 	}
-	folders := userFolders{dir: recordDir, log: log, told: map[string]bool{}}
+	folders := userFolders{dir: record.To(), log: log, told: map[string]bool{}}
 	cfg := node.Config{
-		Log: log, Max: n.max, Below: n.below, UIDs: n.uids,
+		Log: log, Max: n.max, Below: n.below, UIDs: n.uids, Reload: reloads(cmd.Context(), log, record),
 		Command: func(dataDir string, uid, slot int, listener *os.File) *exec.Cmd {
 			words := append([]string{"worker", "--" + flagSupervised, "--pgdata=" + dataDir}, folders.words(uid)...)
 			if listener != nil {
@@ -126,6 +131,36 @@ func (n *nodeFlags) run(cmd *cobra.Command, args []string, log zerolog.Logger, r
 		}
 	}
 	return node.Run(cmd.Context(), cfg)
+}
+
+// reloads returns a channel that gets a value for each SIGHUP after which the file of rules is valid; nil: there is no file. If
+// the file has an error, no worker is asked to read it, so the old rules stay for all servers.
+func reloads(ctx context.Context, log zerolog.Logger, record *worker.RecordConfig) <-chan struct{} {
+	if !record.HasRules() {
+		return nil
+	}
+	hangup, valid := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(hangup, syscall.SIGHUP)
+	go func() {
+		defer signal.Ignore(syscall.SIGHUP) // as before
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-hangup:
+			}
+			if err := record.CheckRules(); err != nil {
+				log.Error().Err(err).Msg("the old rules stay")
+				continue
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case valid <- struct{}{}:
+			}
+		}
+	}()
+	return valid
 }
 
 // firstExtraFile is the descriptor of the first of exec.Cmd's ExtraFiles.
@@ -186,7 +221,8 @@ func limitMemory() {
 }
 
 // lifeline returns the context of a worker. The context of a supervised worker ends with its standard
-// input, which the kernel closes also when the supervisor is killed. Its log names the cluster.
+// input, which the kernel closes also when the supervisor is killed. Each byte before asks it to read the file of rules again. Its
+// log names the cluster.
 func (n *nodeFlags) lifeline(cmd *cobra.Command, cfg *worker.Config) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	if n.supervised {
@@ -198,9 +234,20 @@ func (n *nodeFlags) lifeline(cmd *cobra.Command, cfg *worker.Config) (context.Co
 			cfg.Serve.Inherited = os.NewFile(uintptr(n.listener), "listener")
 		}
 		cfg.Log = cfg.Log.With().Str("cluster", cfg.DataDir).Logger()
+		reload := make(chan struct{}, 1)
+		cfg.Record.Reload = reload
 		go func() {
-			_, _ = io.Copy(io.Discard, cmd.InOrStdin())
-			cancel()
+			defer cancel()
+			input := bufio.NewReader(cmd.InOrStdin())
+			for {
+				if _, err := input.ReadByte(); err != nil {
+					return
+				}
+				select {
+				case reload <- struct{}{}:
+				default: // it is about to read the file
+				}
+			}
 		}()
 	}
 	return ctx, cancel

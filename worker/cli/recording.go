@@ -43,9 +43,6 @@ func (f *recordFlags) add(cmd *cobra.Command, c *worker.RecordConfig) {
 // Config sets what the flags say. With --all, c is not used, except Period and Dir.
 func (f *recordFlags) config(cmd *cobra.Command, n *nodeFlags, c *worker.RecordConfig) error {
 	given := cmd.Flags().Changed
-	if n.all && given(console.FlagRules) {
-		return errors.New("--all and --rules exclude each other: start a worker with -D for each server")
-	}
 	var err error
 	if c.Period, err = parsePeriod(f.period); err != nil {
 		return fmt.Errorf("--record: %w", err)
@@ -65,7 +62,7 @@ func (f *recordFlags) config(cmd *cobra.Command, n *nodeFlags, c *worker.RecordC
 	default:
 		return fmt.Errorf("--record-stacks must be on or off, not %q", f.stacks)
 	}
-	c.Shared = n.supervised
+	c.Shared, c.RulesOptional = n.supervised, n.supervised
 	if c.Dir == "" && !n.supervised { // its supervisor makes the folders
 		c.Dir, _, _ = strings.Cut(os.Getenv("STATE_DIRECTORY"), ":")
 	}

@@ -58,7 +58,8 @@ a second what each session does, with its stack. The command history prints it. 
 also writes a file about each stall that a rule finds; the commands incident and
 rules explain this. --rules changes the rules, and SIGHUP makes the worker read
 them again. With --all, the workers record to a folder for each user id below
-the directory, and --rules is refused.
+the directory. Then one file of rules is for all servers: it must belong to root,
+each server's user must be able to read it, and SIGHUP goes to the first process.
 
 For the queue the worker keeps an idle session in each database that has the
 extension, at most --sessions. Further databases take turns. The worker never
@@ -120,7 +121,7 @@ func newWorker(version string) *cobra.Command {
 			}
 			host.Frugal()
 			if every.all {
-				return every.run(cmd, args, log, cfg.Record.To())
+				return every.run(cmd, args, log, &cfg.Record)
 			}
 			ctx, stop := every.lifeline(cmd, &cfg)
 			defer stop()
