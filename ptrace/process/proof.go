@@ -24,7 +24,7 @@ type Proof struct {
 	Status Status
 
 	pid   int
-	held  *Handle // not a holder of its own
+	held  *Handle // its holders may all leave
 	turns uint64  // how often it got a processor
 
 	lock   sync.Mutex
