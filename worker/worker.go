@@ -123,6 +123,8 @@ type Worker struct {
 	metrics  *metrics.Metrics
 	exporter *export.Exporter
 	files    rootFiles
+	// plans is the directory of comparisons of plans with EXPLAIN; empty: they are not kept.
+	plans string
 	// commands is the helper that runs commands of rules; nil: there is no such command.
 	commands *command.Runner
 	// serving is set while the spool is open.
@@ -171,6 +173,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer closeRemote()
+	w.plans = w.planCache(os.Geteuid() == uid)
 	w.verbs = w.newVerbs()
 	// The session lasts until the last request is answered, and journaled.
 	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -201,7 +204,7 @@ func (w *Worker) newVerbs() *verb.Service {
 		Log: w.log, Lines: w.lines, Server: w.current, Capturer: w.capturer, Looker: w.looker, Waits: w.waits,
 		Metrics: w.metrics, Journal: &w.ledger, Limits: w.cfg.Limits, Concurrency: w.cfg.Concurrency,
 		Context: w.cfg.Context, TraceFunctions: w.cfg.Functions.Allowed,
-		Sessions: sessions, CacheDir: w.cfg.Debuginfod.CacheDir, HistoryDir: w.cfg.Record.To(),
+		Sessions: sessions, CacheDir: w.plans, HistoryDir: w.cfg.Record.To(),
 	})
 }
 
@@ -359,7 +362,7 @@ func (w *Worker) serveSpool(ctx context.Context) error {
 	cfg := spool.Config{
 		DataDir: c.DataDir,
 		Base:    w.cfg.SpoolDir, Root: c.Root,
-		Version: w.cfg.Version, Verbs: verb.Names(),
+		Version: w.cfg.Version, Verbs: verb.Names(), Plans: w.plans,
 		Log: w.log.Hook(zerolog.HookFunc(w.limitLine)),
 	}
 	cfg.Witness = func() (int, uint64) {
@@ -441,6 +444,7 @@ func (w *Worker) follow(ctx context.Context) {
 		if err == nil && !c.Same(learned) {
 			learned = c
 			learning.Go(func() { w.learn(ctx, c) })
+			learning.Go(func() { w.calibrate(ctx, &c) })
 		}
 		switch {
 		case err != nil:

@@ -5,9 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"strconv"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -16,7 +13,6 @@ import (
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host"
 	"pg_stat_backtrace/worker/measure/runningplan"
-	"pg_stat_backtrace/worker/naming/debuginfod"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/plan"
 	"pg_stat_backtrace/worker/report/render"
@@ -45,34 +41,6 @@ func registerPlan(name string) struct{} { //nolint:unparam // for variables of t
 
 // hiddenLevel is the reason for the caller that an inner statement is left out.
 const hiddenLevel = "a statement of a function: not shown to this role"
-
-// provenPlans are the results of calibrations in this run of the worker. Each build is calibrated once.
-type provenPlans struct {
-	mu      sync.Mutex
-	proofs  map[string]*plan.Proof
-	tried   map[string]bool
-	absent  map[string]time.Time // when the cache had no proof
-	running sync.WaitGroup
-	stopped bool
-	cancel  context.CancelFunc
-	//nolint:containedctx // it ends with the service, not with a request
-	ctx context.Context
-}
-
-func newProvenPlans() *provenPlans {
-	p := &provenPlans{proofs: map[string]*plan.Proof{}, tried: map[string]bool{}, absent: map[string]time.Time{}}
-	p.ctx, p.cancel = context.WithCancel(context.Background())
-	return p
-}
-
-// stop ends the calibrations, and waits for them.
-func (p *provenPlans) stop() {
-	p.cancel()
-	p.mu.Lock()
-	p.stopped = true
-	p.mu.Unlock()
-	p.running.Wait()
-}
 
 // answerPlan answers with the text or the JSON document. The caller needs the right to get the process's backtrace.
 func (s *Service) answerPlan(ctx context.Context, c call) spool.Answer {
@@ -149,67 +117,48 @@ func planFailure(pid int, err error) spool.Answer {
 
 // provenPlan returns the proven fields of a build. If there are none yet, it begins a calibration and returns nil.
 func (s *Service) provenPlan(c *cluster.Cluster, build string, major int) *plan.Proof {
-	p := s.plans
-	key := build + "-" + strconv.Itoa(major)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.proofs[key] != nil || p.tried[key] {
-		return p.proofs[key]
+	proof := s.plans.Proof(build, major)
+	if proof == nil {
+		s.CalibratePlans(c, build)
 	}
-	p.tried[key] = true
-	store := s.planStore()
-	if proof := store.Load(build, major); proof != nil {
-		p.proofs[key] = proof
-		return proof
-	}
-	if p.stopped || s.cfg.Sessions == nil {
-		return nil
-	}
-	server := *c
-	p.running.Go(func() {
-		err := host.Catch("a calibration of plans", func() error { return s.calibratePlans(&server, store) })
-		if err != nil && p.ctx.Err() == nil {
-			s.cfg.Log.Warn().Err(err).Msg("plans are not calibrated")
-		}
-	})
-	return nil
+	return proof
 }
-
-// planStore keeps the calibrations of the worker.
-func (s *Service) planStore() runningplan.Store {
-	store := runningplan.Store{Dir: s.cfg.CacheDir}
-	if store.Dir == "" {
-		store.Dir, _ = debuginfod.ServiceCacheDir(os.Getenv, os.Geteuid(), true) // without it nothing is kept
-	}
-	return store
-}
-
-// absentProof is how long a build without a proof is not looked up again in the cache.
-const absentProof = time.Minute
 
 // PlanProof returns the proven fields of a build that was calibrated before, nil otherwise. It begins no calibration, so
 // callers may use it at each look.
-func (s *Service) PlanProof(build string, major int) *plan.Proof {
-	p := s.plans
-	key := build + "-" + strconv.Itoa(major)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.proofs[key] == nil && time.Since(p.absent[key]) > absentProof {
-		if proof := s.planStore().Load(build, major); proof != nil {
-			p.proofs[key] = proof
-		} else {
-			p.absent[key] = time.Now()
-		}
+func (s *Service) PlanProof(build string, major int) *plan.Proof { return s.plans.Proof(build, major) }
+
+// CalibratePlans begins a calibration of the server's program in the background, see runningplan.Keeper.Calibrate. Without
+// Config.Sessions it does nothing.
+func (s *Service) CalibratePlans(c *cluster.Cluster, build string) (pause time.Duration) {
+	if s.cfg.Sessions == nil {
+		return 0
 	}
-	return p.proofs[key]
+	server := *c
+	return s.plans.Calibrate(build, c.Version, func(ctx context.Context) (*runningplan.Calibration, error) {
+		return s.calibratePlans(ctx, &server)
+	})
 }
 
-// calibratePlans compares plans with EXPLAIN in two sessions of the worker.
-func (s *Service) calibratePlans(c *cluster.Cluster, store runningplan.Store) error {
+// calibratePlans compares plans with EXPLAIN in two sessions of the worker. It leaves as many connection slots free as the
+// queue does, and ends when the server stops: a smart shutdown waits for all sessions.
+func (s *Service) calibratePlans(ctx context.Context, c *cluster.Cluster) (*runningplan.Calibration, error) {
 	config, err := cluster.ReadingConfig(s.cfg.Sessions(c), "worker")
 	if err != nil {
-		return err
+		return nil, err
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		for c.Alive() && !c.Stopping() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(host.AlignedDelay(host.AlignedInterval)):
+			}
+		}
+		cancel()
+	}()
 	const share = 0.1 // of a processor, in the background
 	calibrator := &runningplan.Calibrator{
 		Share:    share,
@@ -219,26 +168,16 @@ func (s *Service) calibratePlans(c *cluster.Cluster, store runningplan.Store) er
 			if err != nil {
 				return nil, err
 			}
-			if err := c.Verify(ctx, conn); err != nil {
+			err = c.Welcome(ctx, conn)
+			if err == nil {
+				err = cluster.CheckSpare(ctx, conn)
+			}
+			if err != nil {
 				_ = conn.Close(ctx)
 				return nil, err
 			}
 			return conn, nil
 		},
 	}
-	done, err := calibrator.Run(s.plans.ctx)
-	if err != nil {
-		return err
-	}
-	s.cfg.Log.Debug().Dur("server_ms", done.Cost).Int("fields", len(done.Proof.Fields)).Msg("plans are calibrated")
-	s.plans.mu.Lock()
-	s.plans.proofs[done.Build+"-"+strconv.Itoa(done.Major)] = done.Proof
-	s.plans.mu.Unlock()
-	for _, difference := range done.Differences {
-		s.cfg.Log.Warn().Str("field", difference).Msg("a field of plans differs from EXPLAIN and is left out")
-	}
-	if err := store.Save(done); err != nil {
-		s.cfg.Log.Debug().Err(err).Msg("the calibration of plans is not kept")
-	}
-	return nil
+	return calibrator.Run(ctx)
 }

@@ -16,6 +16,7 @@ import (
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/limits"
+	"pg_stat_backtrace/worker/measure/runningplan"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
@@ -96,7 +97,7 @@ type Config struct {
 	// TraceFunctions says whether superusers may trace functions.
 	TraceFunctions bool
 	// Sessions say how to open sessions for the calibration of plans. If it is nil, plans are not calibrated. CacheDir keeps
-	// the results; empty: the default directory of debug files.
+	// the results; empty: they are not kept.
 	Sessions func(*cluster.Cluster) cluster.ConnOptions
 	CacheDir string
 	// HistoryDir is the directory to which the worker records; empty: it does not record.
@@ -110,19 +111,22 @@ type Service struct {
 	bounds  *bounds
 	// functions are the traces of functions that SQL callers wait for.
 	functions functionTraces
-	plans     *provenPlans
+	plans     *runningplan.Keeper
 	summaries summaries
 }
 
 // New makes a Service.
 func New(cfg Config) *Service {
-	return &Service{cfg: cfg, limiter: limits.NewLimiter(cfg.Limits), bounds: newBounds(cfg.Concurrency), plans: newProvenPlans()}
+	return &Service{
+		cfg: cfg, limiter: limits.NewLimiter(cfg.Limits), bounds: newBounds(cfg.Concurrency),
+		plans: runningplan.NewKeeper(runningplan.Store{Dir: cfg.CacheDir}, cfg.Log),
+	}
 }
 
 // Stop ends the traces and calibrations that outlive their requests, and waits for them.
 func (s *Service) Stop() {
 	s.functions.stop()
-	s.plans.stop()
+	s.plans.Stop()
 }
 
 // Answer carries out one request.

@@ -75,6 +75,11 @@ func (c *Calibrator) Run(ctx context.Context) (*Calibration, error) {
 		return nil, err
 	}
 	defer r.holder.Close(context.WithoutCancel(ctx)) // it read only
+	for _, session := range []*pgx.Conn{r.runner, r.holder} {
+		if _, err := session.PgConn().Exec(ctx, quietly).ReadAll(); err != nil {
+			return nil, err
+		}
+	}
 	if r.target, err = c.Contains(int(r.runner.PgConn().PID())); err != nil {
 		return nil, err
 	}
@@ -149,6 +154,15 @@ SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers = 0; SET LO
 SET LOCAL enable_material = off; SET LOCAL work_mem = '4MB'; SET LOCAL hash_mem_multiplier = 1; SET LOCAL search_path = pg_catalog;
 SET LOCAL idle_in_transaction_session_timeout = '30s'; SET LOCAL client_min_messages = warning`
 
+// quietly keeps the statements out of the server's log and of its statistics, as far as the role may set that.
+const quietly = `SELECT pg_catalog.set_config(s.name, s.value, false) FROM (VALUES ('log_statement', 'none'),
+	('log_min_duration_statement', '-1'), ('log_min_duration_sample', '-1'), ('log_duration', 'off'), ('log_temp_files', '-1'),
+	('log_min_error_statement', 'panic'), ('log_lock_waits', 'off')) AS s (name, value)
+	WHERE pg_catalog.current_setting('is_superuser') = 'on'
+UNION ALL SELECT pg_catalog.set_config(s.name, s.setting, false)
+	FROM (VALUES ('auto_explain.log_min_duration', '-1'), ('pg_stat_statements.track', 'none')) AS s (name, setting)
+	JOIN pg_catalog.pg_settings USING (name) WHERE pg_catalog.current_setting('is_superuser') = 'on'`
+
 // exercise runs one statement, and once more if the catalogs changed meanwhile.
 func (r *calibration) exercise(ctx context.Context, e *exercise) error {
 	begin := "BEGIN READ ONLY; " + commonSettings
@@ -161,7 +175,8 @@ func (r *calibration) exercise(ctx context.Context, e *exercise) error {
 		return err
 	}
 	err := r.compare(ctx, e)
-	_, failed := r.runner.PgConn().Exec(ctx, "ROLLBACK").ReadAll()
+	// Nothing was written. A ROLLBACK would count as one in pg_stat_database.
+	_, failed := r.runner.PgConn().Exec(ctx, "COMMIT").ReadAll()
 	return errors.Join(err, failed)
 }
 

@@ -14,15 +14,15 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-const (
-	applicationName = "pg_stat_backtrace"
-	defaultDatabase = "postgres"
-)
+// ApplicationName begins the application_name of each session of this program.
+const ApplicationName = "pg_stat_backtrace"
+
+const defaultDatabase = "postgres"
 
 // sessionSettings override settings of a database or role that could change the meaning of the worker's queries or
 // end its session. They are sent when the session starts, and so have priority over ALTER ROLE … SET.
 var sessionSettings = map[string]string{
-	"application_name":                    applicationName,
+	"application_name":                    ApplicationName,
 	"search_path":                         "pg_catalog",
 	"default_transaction_read_only":       "on",
 	"default_transaction_isolation":       "read committed",
@@ -126,7 +126,7 @@ func parse(o origin) (*pgx.ConnConfig, error) {
 		frontend.SetMaxBodyLen(maxMessage)
 		return frontend
 	}
-	config.RuntimeParams = map[string]string{"application_name": applicationName}
+	config.RuntimeParams = map[string]string{"application_name": ApplicationName}
 	for name, value := range map[string]string{
 		"options": s["options"], "timezone": os.Getenv("PGTZ"), "datestyle": os.Getenv("PGDATESTYLE"),
 	} {
@@ -334,7 +334,7 @@ func SessionConfig(o ConnOptions, database string) (*pgx.ConnConfig, error) {
 		}
 	}
 	maps.Copy(config.RuntimeParams, map[string]string{
-		"application_name":                    applicationName + " worker",
+		"application_name":                    ApplicationName + " worker",
 		"default_transaction_read_only":       "off",
 		"statement_timeout":                   "30s",
 		"idle_in_transaction_session_timeout": "30s",
@@ -352,7 +352,7 @@ func ReadingConfig(o ConnOptions, program string) (*pgx.ConnConfig, error) {
 		return nil, err
 	}
 	maps.Copy(config.RuntimeParams, map[string]string{
-		"application_name":                    applicationName + " " + program,
+		"application_name":                    ApplicationName + " " + program,
 		"default_transaction_read_only":       "on",
 		"statement_timeout":                   "30s",
 		"idle_in_transaction_session_timeout": "30s",

@@ -177,7 +177,7 @@ func TestParseConnString(t *testing.T) {
 			if config.Host != test.host || config.Port != test.port || config.Database != test.database {
 				t.Errorf("host %q, port %d, database %q", config.Host, config.Port, config.Database)
 			}
-			if config.RuntimeParams["application_name"] != applicationName {
+			if config.RuntimeParams["application_name"] != ApplicationName {
 				t.Errorf("application_name %q", config.RuntimeParams["application_name"])
 			}
 		})

@@ -102,6 +102,15 @@ func CheckSlots(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
+// CheckSpare returns an error that wraps ErrScarce if fewer slots are free than the worker leaves to others, see Slots.Spare.
+func CheckSpare(ctx context.Context, conn *pgx.Conn) error {
+	s, err := ReadSlots(ctx, conn)
+	if err == nil && s.Ordinary()-s.Used < s.Spare() {
+		err = fmt.Errorf("%w: %d of %d slots that are not reserved are in use", ErrScarce, s.Used, s.Ordinary())
+	}
+	return err
+}
+
 // Welcome verifies that conn is a session of this server, and that it does not take a slot that other clients need.
 func (c Cluster) Welcome(ctx context.Context, conn *pgx.Conn) error {
 	if err := c.Verify(ctx, conn); err != nil {

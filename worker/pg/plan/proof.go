@@ -27,6 +27,8 @@ type Proof struct {
 	Kinds []string `json:"kinds"`
 	// Fields are the keys of the proven fields.
 	Fields []string `json:"fields"`
+	// Compared is the number of fields that were compared, 0 if it was not kept.
+	Compared int `json:"compared,omitempty"`
 }
 
 // Fingerprint identifies the layout of a major version and the way in which this release reads it. A Proof holds for the
@@ -139,9 +141,13 @@ func (c *Comparison) Tree(n *Node, explained map[string]any) error {
 // Proof returns the fields that were equal each time, with two different values at least: a field that always has the
 // same value could be at another place.
 func (c *Comparison) Proof() *Proof {
-	p := &Proof{Kinds: slices.Sorted(maps.Keys(c.kinds))}
+	p := &Proof{Kinds: slices.Sorted(maps.Keys(c.kinds)), Compared: len(c.bad)}
 	for _, name := range slices.Sorted(maps.Keys(c.values)) {
-		if c.bad[name] == "" && len(c.values[name]) > 1 {
+		if c.bad[name] != "" {
+			continue
+		}
+		p.Compared++
+		if len(c.values[name]) > 1 {
 			p.Fields = append(p.Fields, name)
 		}
 	}

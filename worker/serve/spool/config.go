@@ -46,6 +46,8 @@ type Config struct {
 	// Verbs are the commands that the worker accepts, in addition to those of every version. The extension refuses
 	// others.
 	Verbs []string
+	// Plans is the cache with the comparisons of plans with EXPLAIN; "" if there is none. See Info.Plans.
+	Plans string
 	// Concurrency bounds the handlers that run at the same time; 0 means limits.Handlers. Here and below, a quarter is reserved
 	// for superusers, and each other role gets at most half.
 	Concurrency int

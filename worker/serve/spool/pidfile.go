@@ -52,6 +52,8 @@ type Info struct {
 	// Version is the worker's version, Dir its spool directory.
 	Version string
 	Dir     string
+	// Plans is the cache with the comparisons of plans with EXPLAIN, as the worker sees it; "" if there is none.
+	Plans string
 }
 
 // Find reads the pid file of a data directory. It returns ErrNoWorker if the file is missing or unreadable.
@@ -93,6 +95,9 @@ func parseInfo(data []byte) (Info, error) {
 			return Info{}, errors.New("line 10 is not a process")
 		}
 	}
+	if len(lines) > 12 && filepath.IsAbs(lines[12]) {
+		info.Plans = lines[12]
+	}
 	return info, nil
 }
 
@@ -121,9 +126,13 @@ func (s *Spool) contents() ([]byte, error) {
 		}
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%d\n%d\n%d\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n", Protocol, pid, start,
+	plans := s.cfg.Plans
+	if oneLine(plans) != plans {
+		plans = ""
+	}
+	fmt.Fprintf(&b, "%d\n%d\n%d\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n", Protocol, pid, start,
 		serverName(s.data), oneLine(s.cfg.Version), s.dir.name, inner, outer,
-		strings.Join(s.cfg.Verbs, " "), outside, s.alias(), light)
+		strings.Join(s.cfg.Verbs, " "), outside, s.alias(), light, plans)
 	return b.Bytes(), nil
 }
 

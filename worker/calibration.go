@@ -1,0 +1,92 @@
+package worker
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/worker/host"
+	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/naming/debuginfod"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/state"
+)
+
+const (
+	// calibrationPause is the pause before each look for a good time to compare plans with EXPLAIN. Up to as much again is
+	// added, so that the workers of a host do not begin at the same time.
+	calibrationPause = 10 * time.Second
+	// longStatement is how long a statement has run when its plan becomes worth knowing.
+	longStatement = 5 * time.Second
+)
+
+// planCache returns the directory that keeps comparisons of plans with EXPLAIN; empty: none.
+func (w *Worker) planCache(sameUser bool) string {
+	if dir := w.cfg.Debuginfod.CacheDir; dir != "" {
+		return dir
+	}
+	dir, err := debuginfod.ServiceCacheDir(os.Getenv, os.Geteuid(), sameUser)
+	if err != nil {
+		w.log.Debug().Err(err).Msg("comparisons of plans with EXPLAIN are not kept")
+	}
+	return dir
+}
+
+// calibrate has the program of one run of the server compared with EXPLAIN, unless that was done before. Without it, plans
+// in the history, in incidents and on the screen are missing or unproven. It begins when a statement runs long, or when the
+// server has nothing to do.
+func (w *Worker) calibrate(ctx context.Context, c *cluster.Cluster) {
+	if w.cfg.NoCalibration {
+		return
+	}
+	for pause := time.Duration(0); c.Alive(); {
+		pause = max(pause, calibrationPause+rand.N(calibrationPause)) //nolint:gosec // no secret
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(host.AlignedDelay(pause)):
+		}
+		pause = 0
+		build, err := w.capturer.ServerBuild(c.PostmasterPID)
+		if err != nil {
+			continue
+		}
+		if w.verbs.PlanProof(build, c.Version) != nil {
+			return
+		}
+		if m := sessionsOf(c); m != nil && calibrationDue(m) {
+			pause = w.verbs.CalibratePlans(c, build)
+		}
+	}
+}
+
+// sessionsOf reads the sessions of a server, nil if it cannot.
+func sessionsOf(c *cluster.Cluster) *moment.Moment {
+	reader, err := state.Open(*c)
+	if err != nil {
+		return nil
+	}
+	m, err := reader.Read(state.Options{})
+	if err != nil {
+		return nil
+	}
+	return m
+}
+
+// calibrationDue reports whether a statement has run for some time, or no client of the server runs one.
+func calibrationDue(m *moment.Moment) bool {
+	quiet := true
+	for i := range m.Sessions {
+		s := &m.Sessions[i]
+		if s.Type != "client backend" || s.State != "active" || strings.HasPrefix(s.Application, cluster.ApplicationName) {
+			continue
+		}
+		quiet = false
+		if s.QueryStart != nil && m.Time.Sub(*s.QueryStart) >= longStatement {
+			return true
+		}
+	}
+	return quiet
+}

@@ -1,0 +1,159 @@
+package runningplan
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"pg_stat_backtrace/worker/host"
+	"pg_stat_backtrace/worker/pg/plan"
+)
+
+const (
+	// absentProof is how long a build without a proof is not looked up again in the store.
+	absentProof = time.Minute
+	// firstPause and longestPause are the pauses after a calibration that failed. Each is four times the previous one.
+	firstPause, longestPause = time.Minute, 4 * time.Hour
+)
+
+// Keeper has the proofs of builds: those of a Store, and those of the calibrations that it starts. Its methods are safe for
+// concurrent use.
+type Keeper struct {
+	store Store
+	log   zerolog.Logger
+	now   func() time.Time
+
+	mu      sync.Mutex
+	proofs  map[serverBuild]*plan.Proof
+	absent  map[serverBuild]time.Time // when the store had no proof
+	tries   map[serverBuild]*try
+	running sync.WaitGroup
+	stopped bool
+	cancel  context.CancelFunc
+	//nolint:containedctx // it ends with the keeper, not with a request
+	ctx context.Context
+}
+
+// serverBuild is a server's program: its build-id and its major version.
+type serverBuild struct {
+	id    string
+	major int
+}
+
+// try is the state of the calibrations of a build that has no proof.
+type try struct {
+	running bool
+	pause   time.Duration // after the last failure
+	next    time.Time     // no calibration begins before
+}
+
+// NewKeeper returns a keeper without calibrations. It logs their results.
+func NewKeeper(store Store, log zerolog.Logger) *Keeper {
+	k := &Keeper{
+		store: store, log: log, now: time.Now,
+		proofs: map[serverBuild]*plan.Proof{}, absent: map[serverBuild]time.Time{}, tries: map[serverBuild]*try{},
+	}
+	k.ctx, k.cancel = context.WithCancel(context.Background())
+	return k
+}
+
+// Stop ends the calibrations, and waits for them. None begins afterwards.
+func (k *Keeper) Stop() {
+	k.cancel()
+	k.mu.Lock()
+	k.stopped = true
+	k.mu.Unlock()
+	k.running.Wait()
+}
+
+// Proof returns the proven fields of a build, nil if there are none. It begins no calibration, and reads the store at most
+// once a minute.
+func (k *Keeper) Proof(id string, major int) *plan.Proof {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.proof(serverBuild{id, major}, false)
+}
+
+// proof returns a proof. The caller has locked the keeper. fresh means that the store is read even if it had none before.
+func (k *Keeper) proof(b serverBuild, fresh bool) *plan.Proof {
+	if p := k.proofs[b]; p != nil {
+		return p
+	}
+	if !fresh && k.now().Sub(k.absent[b]) < absentProof {
+		return nil
+	}
+	if p := k.store.Load(b.id, b.major); p != nil {
+		k.proofs[b] = p
+		return p
+	}
+	k.absent[b] = k.now()
+	return nil
+}
+
+// Calibrate begins a calibration of a build in the background, unless the build has a proof, one runs already, or the last
+// one failed a short time ago. It returns how long no calibration of this build begins; 0 means that the build is proven, or
+// that a calibration runs.
+func (k *Keeper) Calibrate(id string, major int, run func(ctx context.Context) (*Calibration, error)) time.Duration {
+	b := serverBuild{id, major}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	t := k.tries[b]
+	if t == nil {
+		t = &try{}
+		k.tries[b] = t
+	}
+	now := k.now()
+	switch {
+	case k.stopped || t.running:
+		return 0
+	case now.Before(t.next):
+		return t.next.Sub(now)
+	case k.proof(b, true) != nil: // another process may have compared the same program
+		return 0
+	}
+	t.running = true
+	k.running.Go(func() { k.run(b, t, run) })
+	return 0
+}
+
+func (k *Keeper) run(b serverBuild, t *try, run func(ctx context.Context) (*Calibration, error)) {
+	var done *Calibration
+	err := host.Catch("a calibration of plans", func() (err error) {
+		done, err = run(k.ctx)
+		return err
+	})
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	t.running = false
+	if k.ctx.Err() != nil {
+		return
+	}
+	if err == nil && (done.Build != b.id || done.Major != b.major) {
+		err = errors.New("the server's program has changed meanwhile")
+	}
+	if err != nil {
+		t.pause = min(max(firstPause, 4*t.pause), longestPause)
+		t.next = k.now().Add(t.pause)
+		k.log.Warn().Err(err).Str("build_id", b.id).Time("next_try", t.next).
+			Msg("plans could not be compared with EXPLAIN; plans of the history are left out until then")
+		k.keep(k.store.SaveFailure(b.id, b.major, &Failure{Time: k.now(), Next: t.next, Reason: err.Error()}))
+		return
+	}
+	k.proofs[b] = done.Proof
+	k.log.Info().Str("build_id", b.id).Int("server_version", b.major).Int("proven", len(done.Proof.Fields)).
+		Int("compared", done.Proof.Compared).Int("statements_left_out", len(done.Skipped)).
+		Dur("server_ms", done.Cost).Msg("plans are compared with EXPLAIN")
+	for _, difference := range done.Differences {
+		k.log.Warn().Str("field", difference).Msg("a field of plans differs from EXPLAIN and is left out")
+	}
+	k.keep(k.store.Save(done))
+}
+
+func (k *Keeper) keep(err error) {
+	if err != nil {
+		k.log.Warn().Err(err).Msg("the comparison of plans with EXPLAIN is not kept: it is made again at each start")
+	}
+}
