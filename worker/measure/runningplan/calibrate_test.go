@@ -3,7 +3,6 @@ package runningplan_test
 import (
 	"context"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -14,9 +13,6 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/pg/plan"
 )
-
-// withoutSorts is the version whose structures of sorts are not known.
-const withoutSorts = 17
 
 // calibrator returns a calibrator for a server.
 func calibrator(t *testing.T, server *pgtest.Server) *runningplan.Calibrator {
@@ -64,9 +60,6 @@ func TestCalibration(t *testing.T) {
 			"Append/Subplans", "Hash/Shared Hash Batches", "Hash/Shared Hash Buckets", "Hash/Shared Hash Rows",
 			"Gather/Workers Planned", "BitmapHeapScan/Exact Heap Blocks",
 		} {
-			if got.Major == withoutSorts && strings.HasPrefix(name, "Sort/") {
-				continue
-			}
 			if !slices.Contains(got.Proof.Fields, name) {
 				t.Errorf("%s is not proven", name)
 			}
