@@ -158,10 +158,10 @@ func (s *site) work(t *testing.T, arguments ...string) *worker {
 	return w
 }
 
-// The limit on requests is out of the way unless a test sets it.
+// The limit on requests is out of the way unless a test sets it, and no calibration opens sessions in the background.
 func (s *site) workerArguments(more []string) []string {
 	return append([]string{
-		"worker", "-D", s.DataDir, "--rate", "100000", "--burst", "100000", s.DSN(s.User, "postgres"),
+		"worker", "-D", s.DataDir, "--rate", "100000", "--burst", "100000", "--no-calibrate", s.DSN(s.User, "postgres"),
 	}, more...)
 }
 

@@ -53,7 +53,7 @@ func server(ctx context.Context, r *Report, o Options) {
 		}},
 		{"the server's symbols", func() []finding { return []finding{symbols(c, p)} }},
 		{"a capture", func() []finding { return capturing(ctx, c) }},
-		{"the worker", func() []finding { return worker(c, o) }},
+		{"the worker", func() []finding { return append(worker(c, o), plans(c, p)...) }},
 		{"a connection", func() []finding { return connection(ctx, c, o) }},
 	} {
 		if ctx.Err() != nil {
