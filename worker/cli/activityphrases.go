@@ -83,7 +83,7 @@ func (f *activityFlags) planPhrase(ctx context.Context, reader *state.Reader, s 
 			return err
 		}
 		defer target.Held.Release()
-		r := runningplan.Reader{Capturer: f.capturer, NonStop: true, Proof: console.PlanStore().Load}
+		r := runningplan.Reader{Capturer: f.capturer, NonStop: true, Proof: console.ProvenPlans(reader.Cluster().DataDir)}
 		p := r.Read(ctx, target, nil)
 		if p.Err == nil && p.Plans.Proven {
 			phrase = plan.Phrase(p.Plans.Levels)

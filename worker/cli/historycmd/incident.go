@@ -345,7 +345,7 @@ func (f *incidentFlags) take(ctx context.Context, out io.Writer, version string)
 	if err != nil {
 		return err
 	}
-	src := incident.Source{Server: c, StateDir: f.stateDir(), Capturer: capturer, Proof: console.PlanStore().Load, Program: version}
+	src := incident.Source{Server: c, StateDir: f.stateDir(), Capturer: capturer, Proof: console.ProvenPlans(c.DataDir), Program: version}
 	i := incident.Collect(ctx, src, incident.ByPerson(now, f.note), look)
 	if f.profile > 0 {
 		i.Profile = incident.TakeProfile(ctx, &src, nil, f.profile)

@@ -287,6 +287,11 @@ func (r *planRun) proof(build string, major int) *plan.Proof {
 			r.proofs[key] = p
 		}
 	}
+	for dir := range r.servers {
+		if r.proofs[key] == nil {
+			r.proofs[key] = console.ProvenPlans(dir)(build, major)
+		}
+	}
 	return r.proofs[key]
 }
 

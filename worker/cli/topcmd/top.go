@@ -346,7 +346,7 @@ func (f *topFlags) open(dataDir string, capturer *capture.Capturer, interval tim
 			return nil, err
 		}
 	}
-	o := source.Options{DataDir: dataDir, Interval: interval, Capturer: capturer, Proof: console.PlanStore().Load}
+	o := source.Options{DataDir: dataDir, Interval: interval, Capturer: capturer, Proof: console.ProvenPlans(dataDir)}
 	named := cmp.Or(f.recordDir, strings.Split(os.Getenv("STATE_DIRECTORY"), ":")[0])
 	dir := named
 	if dir == "" {

@@ -152,7 +152,7 @@ func TestShiftedLayouts(t *testing.T) {
 	truth := printed()
 	proof, err := m.calibrate()
 	if err != nil || !slices.Equal(proof.Fields, got.Proof.Fields) {
-		t.Fatalf("recorded: %v\n%+v\nlive:\n%q", err, proof, got.Proof)
+		t.Fatalf("recorded: %v\n%+v\nlive:\n%+v", err, proof, got.Proof)
 	}
 	seed, _ := strconv.ParseUint(os.Getenv("PGSB_TEST_SEED"), 10, 64)
 	if seed == 0 {

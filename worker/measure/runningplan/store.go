@@ -22,17 +22,12 @@ type Store struct {
 	// Dir is a cache of this user; "" means that nothing is kept.
 	Dir string
 
-	foreign bool
+	worker int // its process, 0 for a store of this user
 }
 
 // WorkerStore returns the results of a worker for reading. Dir is its Store.Dir, as the worker sees it, and pid the worker's
 // process. The files are read with the rights of that process, and are as true as its server.
-func WorkerStore(pid int, dir string) Store {
-	if dir == "" {
-		return Store{}
-	}
-	return Store{Dir: filepath.Join("/proc", strconv.Itoa(pid), "root", dir), foreign: true}
-}
+func WorkerStore(pid int, dir string) Store { return Store{Dir: dir, worker: pid} }
 
 // folder returns the folder of the results.
 func (s Store) folder() buildcache.Folder {
@@ -60,7 +55,7 @@ func (s Store) Load(build string, major int) *plan.Proof {
 
 // Save keeps a calibration. The file appears when it is complete.
 func (s Store) Save(c *Calibration) error {
-	if s.Dir == "" || s.foreign {
+	if s.Dir == "" || s.worker != 0 {
 		return errors.New("there is no folder for it")
 	}
 	if !buildcache.IsBuildID(c.Build) {
@@ -88,7 +83,7 @@ func failureKey(build string, major int) buildcache.Key {
 
 // SaveFailure keeps the last failure of a build's calibration.
 func (s Store) SaveFailure(build string, major int, f *Failure) error {
-	if s.Dir == "" || s.foreign || !buildcache.IsBuildID(build) {
+	if s.Dir == "" || s.worker != 0 || !buildcache.IsBuildID(build) {
 		return nil
 	}
 	data, err := json.Marshal(f)
@@ -108,8 +103,12 @@ func (s Store) LoadFailure(build string, major int) *Failure {
 }
 
 func (s Store) load(k buildcache.Key) []byte {
-	if s.foreign {
-		return s.folder().LoadForeign(k)
+	if s.worker != 0 {
+		root := filepath.Join("/proc", strconv.Itoa(s.worker), "root")
+		if data := buildcache.Folder(filepath.Join(root, string(s.folder()))).LoadForeign(k); s.Dir != "" && data != nil {
+			return data
+		}
 	}
+	// The kernel shows the root directory of a worker with more rights than this process to root only.
 	return s.folder().Load(k)
 }
