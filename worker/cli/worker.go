@@ -198,7 +198,7 @@ func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) 
 	fs.BoolVar(&cfg.Functions.Allowed, "trace-functions", false,
 		"allow superusers pg_trace_function(); keeps the rights to load programs into the kernel")
 	fs.BoolVar(&cfg.NoCalibration, "no-calibrate", false,
-		"never compare the plans of pg_get_running_plan() with EXPLAIN (default once for each build of the server)")
+		"never compare plans with EXPLAIN; by default the worker does it once for each build of the server")
 	addServeFlags(cmd, &cfg.Serve)
 	addExportFlags(cmd, &cfg.Export)
 	fs.DurationVar(&cfg.Keep, "keep", limits.QueueKeep, "remove rows of backtrace.request that are `OLDER` than this")
