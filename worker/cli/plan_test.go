@@ -68,6 +68,9 @@ func TestPlan(t *testing.T) {
 	if status, _, stderr := run(t, "plan", sleeper(t)); status != 1 || !strings.Contains(stderr, "runs no PostgreSQL") {
 		t.Errorf("another program: status %d, %q", status, stderr)
 	}
+	if status, _, stderr := run(t, "plan", "2147483646"); status != 1 || !strings.Contains(stderr, "process with PID 2147483646 does not exist") {
+		t.Errorf("no process: status %d, %q", status, stderr)
+	}
 	planWorkers(t, server, conn)
 	for _, arguments := range [][]string{
 		{"--timeout", "0s", pid}, {"--format", "csv", pid}, {"--watch", "1ms", pid}, {"-D", server.DataDir, pid},

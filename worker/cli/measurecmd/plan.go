@@ -187,7 +187,11 @@ func (r *planRun) once(ctx context.Context, targets []process.Target, out io.Wri
 				return failed, err
 			}
 			if p.Err != nil && r.flags.format == console.FormatText && p.Utility == nil {
-				console.Tellf(r.stderr, "%s", explainPlan(target.PID, p.Err))
+				message := explainPlan(target.PID, p.Err)
+				if target.StartTime == 0 && errors.Is(p.Err, process.ErrExited) {
+					message = fmt.Sprintf("process with PID %d does not exist", target.PID)
+				}
+				console.Tellf(r.stderr, "%s", message)
 				failed = true
 				continue
 			}

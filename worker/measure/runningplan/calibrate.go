@@ -154,10 +154,11 @@ SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers = 0; SET LO
 SET LOCAL enable_material = off; SET LOCAL work_mem = '4MB'; SET LOCAL hash_mem_multiplier = 1; SET LOCAL search_path = pg_catalog;
 SET LOCAL idle_in_transaction_session_timeout = '30s'; SET LOCAL client_min_messages = warning`
 
-// quietly keeps the statements out of the server's log and of its statistics, as far as the role may set that.
+// quietly keeps the statements out of the server's log and of its statistics, and bounds their temporary files, as far as the
+// role may set that.
 const quietly = `SELECT pg_catalog.set_config(s.name, s.value, false) FROM (VALUES ('log_statement', 'none'),
 	('log_min_duration_statement', '-1'), ('log_min_duration_sample', '-1'), ('log_duration', 'off'), ('log_temp_files', '-1'),
-	('log_min_error_statement', 'panic'), ('log_lock_waits', 'off')) AS s (name, value)
+	('log_min_error_statement', 'panic'), ('log_lock_waits', 'off'), ('temp_file_limit', '1MB')) AS s (name, value)
 	WHERE pg_catalog.current_setting('is_superuser') = 'on'
 UNION ALL SELECT pg_catalog.set_config(s.name, s.setting, false)
 	FROM (VALUES ('auto_explain.log_min_duration', '-1'), ('pg_stat_statements.track', 'none')) AS s (name, setting)
