@@ -337,9 +337,12 @@ func observedPieces(pieces []plan.Piece) *snapshot.ExtraReads {
 	return r
 }
 
+// planFrames bounds the frames of a stack with plans. Each node that runs has two or three of them.
+const planFrames = 8192
+
 // walkForPlan walks the stack of the first thread, and keeps the frames with their registers, and the words.
 func (c *Capturer) walkForPlan(out *plan.Stack, snap *snapshot.Snapshot, space *naming.Space) {
-	w := c.walker(space, Options{})
+	w := c.walker(space, Options{MaxFrames: planFrames})
 	defer w.close()
 	var kept []arch.Registers
 	w.unwinder.Kept, w.unwinder.Final = &kept, true

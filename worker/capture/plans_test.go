@@ -37,6 +37,33 @@ CREATE FUNCTION nested() RETURNS bigint VOLATILE LANGUAGE plpgsql AS
   'DECLARE n bigint; BEGIN SELECT count(hold(v)) INTO n FROM a WHERE id < 10; RETURN n; END';
 `
 
+// deepPlans: a recursive function has one statement in each of its calls. The outermost and the innermost ones are read, and the
+// stack is followed to its end.
+func deepPlans(t *testing.T, server *pgtest.Server, control *pgx.Conn, c *capture.Capturer) {
+	t.Helper()
+	server.Exec(t, `CREATE FUNCTION deep(n int) RETURNS int VOLATILE LANGUAGE sql AS
+		'SELECT CASE WHEN n > 0 THEN deep(n - 1) ELSE (SELECT hold(1) FROM a LIMIT 1) END'`)
+	const calls, most = 250, 200
+	plans, _, err, _ := holding(t, server.Connect(t, server.User, "postgres"), control, c,
+		planCase{sql: fmt.Sprintf("SELECT deep(%d)", calls-1)})
+	if err != nil || !plans.Whole || len(plans.Levels) != most+1 {
+		t.Fatalf("%+v, %v", plans, err)
+	}
+	all := 0
+	for i, l := range plans.Levels {
+		all += max(l.LeftOut, 1)
+		if (l.LeftOut > 0) != (i == most/2) || (l.Top == nil) != (i == most/2) {
+			t.Errorf("level %d: %d left out, %s", i, l.LeftOut, l.Reason)
+		}
+	}
+	if want := calls + 2; all != want { // the outermost statement, and the one of hold
+		t.Errorf("%d statements, not %d", all, want)
+	}
+	if last := plans.Levels[most]; last.Top.Kind != "Result" || !last.Top.Running {
+		t.Errorf("the innermost statement:\n%s", last.Text(true))
+	}
+}
+
 // planCase is a statement that waits in its plan for the lock, in hold.
 type planCase struct {
 	set, sql string
@@ -69,6 +96,7 @@ func TestPlans(t *testing.T) {
 		t.Run("statements", func(t *testing.T) { comparePlans(t, server, control, c) })
 		t.Run("trigger", func(t *testing.T) { planOfTrigger(t, server, control, c) })
 		t.Run("nested", func(t *testing.T) { nestedPlans(t, server, control, c) })
+		t.Run("deep", func(t *testing.T) { deepPlans(t, server, control, c) })
 		t.Run("speed", func(t *testing.T) { speedOfPlans(t, server, control, c) })
 		t.Run("utility", func(t *testing.T) { utilityProgress(t, server, control) })
 		t.Run("progress", func(t *testing.T) { progressOfPlans(t, server, control, c) })

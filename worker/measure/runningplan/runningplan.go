@@ -185,7 +185,11 @@ func (t *text) process(p *Process, indent string) {
 		t.utility(p, indent)
 		return
 	}
-	t.line(indent, "process %d, PostgreSQL %d: %s", p.PID, p.Plans.Major, statements(len(p.Plans.Levels)))
+	all := len(p.Plans.Levels)
+	for _, l := range p.Plans.Levels {
+		all += max(l.LeftOut-1, 0)
+	}
+	t.line(indent, "process %d, PostgreSQL %d: %s", p.PID, p.Plans.Major, statements(all))
 	if !p.Plans.Whole {
 		t.line(indent, "The stack could not be followed to its end: outer statements may be missing.")
 	}
@@ -202,9 +206,16 @@ func (t *text) process(p *Process, indent string) {
 	if !p.Plans.Figures {
 		t.line(indent, "Some progress is missing: it could not be read in the moment of the mark.")
 	}
-	for i, l := range p.Plans.Levels {
+	number := 0
+	for _, l := range p.Plans.Levels {
 		t.line("", "")
-		t.line(indent, "level %d: %s", i+1, t.source(l.Source))
+		number++
+		if l.LeftOut > 0 {
+			t.line(indent, "%s", l.Reason)
+			number += l.LeftOut - 1
+			continue
+		}
+		t.line(indent, "level %d: %s", number, t.source(l.Source))
 		if l.Returned != nil {
 			t.line(indent, "   rows returned: %d", *l.Returned)
 		}

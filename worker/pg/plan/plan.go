@@ -80,6 +80,8 @@ type Level struct {
 	Top    *Node  // nil if the plan could not be proven
 	// Reason says why the plan is left out, or why no node is marked.
 	Reason string
+	// LeftOut is the number of statements for which this level stands, 0 for a statement that was read.
+	LeftOut int
 	// Returned counts the rows that this run of a SELECT has returned; nil if they are not known.
 	Returned *int64
 
@@ -253,23 +255,32 @@ func (r *reader) candidate(v uint64) *Level {
 	return nil
 }
 
-// levels finds the level of each frame of standard_ExecutorRun and standard_ExecutorFinish.
+// levels finds the level of each frame of standard_ExecutorRun and standard_ExecutorFinish. If there are too many of them, those
+// in the middle are left out: the outermost ones say what the client wants, and the innermost ones what runs.
 func (r *reader) levels() []*Level {
+	var frames []int
+	for k := len(r.stack.Frames) - 1; k >= 0; k-- {
+		if r.in(k, executorRun) || r.in(k, executorFinish) {
+			frames = append(frames, k)
+		}
+	}
 	var out []*Level
 	taken := map[uint64]bool{}
-	for k := len(r.stack.Frames) - 1; k >= 0; k-- {
-		finishes := r.in(k, executorFinish)
-		if !finishes && !r.in(k, executorRun) {
+	for i, k := range frames {
+		if leftOut := len(frames) - maxLevels; leftOut > 0 && i >= maxLevels/2 && i < maxLevels/2+leftOut {
+			if i == maxLevels/2 {
+				out = append(out, &Level{
+					frame: k, LeftOut: leftOut,
+					Reason: fmt.Sprintf("%d statements are left out here: at most %d are read", leftOut, maxLevels),
+				})
+			}
 			continue
-		}
-		if len(out) == maxLevels {
-			return append(out, &Level{frame: k, Reason: fmt.Sprintf("more than %d levels", maxLevels)})
 		}
 		l := r.levelOf(k, taken)
 		if l == nil {
 			l = &Level{Reason: "the statement was not found in the memory of its stack frame"}
 		}
-		l.frame, l.finishes = k, finishes
+		l.frame, l.finishes = k, r.in(k, executorFinish)
 		taken[l.estate] = l.estate != 0
 		out = append(out, l)
 	}
