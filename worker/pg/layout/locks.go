@@ -8,6 +8,12 @@ type Locks struct {
 	ProcSize, ProcPID, ProcWaitEvent, ProcWaitLink, ProcXid, ProcLxid        int
 	ProcWaitLock, ProcWaitProcLock, ProcWaitLockMode, ProcWaitStart          int
 	ProcWaitLSN, ProcSyncRepState, ProcSyncRepLinks, ProcLeader, ProcMyLocks int
+	// ProcFastBits and ProcFastRelations have the relation locks that a process takes without the lock table: FastBits bits of modes for
+	// each slot, from the mode FastFirst on, and the relation's oid. A group has FastSlots slots. If FastGroups is empty, PGPROC has
+	// one group. Otherwise it has two pointers, and the server's variable FastGroups has the number of groups.
+	ProcDatabase, ProcFastBits, ProcFastRelations int
+	FastSlots, FastBits, FastFirst                int
+	FastGroups                                    string
 
 	// LOCK and PROCLOCK (lock.h). LockQueueSize is the number of processes in the queue.
 	LockSize, LockProcLocks, LockWaitProcs, LockQueueSize        int
@@ -59,6 +65,7 @@ func LocksOf(major int) (Locks, bool) {
 	}
 	v := Locks{
 		LockModeCounts: 10, LockPartitions: 16,
+		FastSlots: 16, FastBits: 3, FastFirst: 1, // lock.c, proc.h
 		ShmemMagic: 679834894, ShmemHeader: 40, ShmemIndex: 32,
 		HashSize: 848, HashNSegs: 776, HashMaxBucket: 784, HashKeySize: 800, HashEntrySize: 808, HashSegment: 832,
 		IndexKeySize: 48, IndexLocation: 48, IndexEntrySize: 72,
@@ -79,6 +86,7 @@ func LocksOf(major int) (Locks, bool) {
 		&v.ProcWaitStart: l.PGPROC.WaitStart, &v.ProcWaitLSN: l.PGPROC.WaitLSN,
 		&v.ProcSyncRepState: l.PGPROC.SyncRepState, &v.ProcSyncRepLinks: l.PGPROC.SyncRepLinks,
 		&v.ProcLeader: l.PGPROC.LockGroupLeader, &v.ProcMyLocks: l.PGPROC.MyProcLocks,
+		&v.ProcDatabase: l.PGPROC.DatabaseId, &v.ProcFastBits: l.PGPROC.FpLockBits, &v.ProcFastRelations: l.PGPROC.FpRelId,
 		&v.LockSize: l.LOCK.Size, &v.LockProcLocks: l.LOCK.ProcLocks, &v.LockWaitProcs: l.LOCK.WaitProcs,
 		&v.LockRequested: l.LOCK.Requested, &v.LockNRequested: l.LOCK.NRequested, &v.LockGranted: l.LOCK.Granted,
 		&v.LockNGranted: l.LOCK.NGranted, &v.ProcLockSize: l.PROCLOCK.Size, &v.ProcLockMyLock: l.PROCLOCK.MyLock,
@@ -91,6 +99,10 @@ func LocksOf(major int) (Locks, bool) {
 		known = known && o.Known()
 	}
 	v.LockQueueSize = v.LockWaitProcs + v.NodeSize
+	const fastGroups = 18 // the first version with several groups
+	if major >= fastGroups {
+		v.FastGroups = "FastPathLockGroupsPerBackend"
+	}
 	switch major {
 	case 14, 15:
 		v.SxactLink, v.SxactUnsafe, v.SxactFlags, v.SxactPID, v.SxactSize = -16, 112, 140, 144, 152

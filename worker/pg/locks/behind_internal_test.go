@@ -19,8 +19,8 @@ func TestBehind(t *testing.T) {
 		"priority, two behind":           {[]sender{{11, 2, 1}, {12, 1, 1}, {13, 3, 1}}, methodPriority, 2, "12 hard, 11 hard"},
 		"quorum":                         {[]sender{{11, 1, 1}, {12, 1, 0}, {13, 1, 1}}, methodQuorum, 2, "11 soft, 13 soft"},
 		"as many standbys as required":   {[]sender{{11, 1, 0}, {12, 1, 1}}, methodQuorum, 2, "12 soft"},
-		"fewer standbys than required":   {[]sender{{11, 1, 1}}, methodQuorum, 2, "1 synchronous standbys are connected and streaming, 2 are required"},
-		"no standby":                     {nil, methodPriority, 1, "0 synchronous standbys are connected and streaming, 1 are required"},
+		"fewer standbys than required":   {[]sender{{11, 1, 1}}, methodQuorum, 2, "1 of 2 required synchronous standbys are connected"},
+		"no standby":                     {nil, methodPriority, 1, "0 of 1 required synchronous standbys are connected"},
 		"confirmed":                      {[]sender{{11, 1, 0}, {12, 2, 1}}, methodPriority, 1, "the standbys have confirmed the commit"},
 		"confirmed by all of the quorum": {[]sender{{11, 1, 0}, {12, 1, 0}}, methodQuorum, 2, "the standbys have confirmed the commit"},
 	} {

@@ -411,41 +411,19 @@ func (w *walk) prove(c *lockCopy, lock []byte, kind int, byLink map[uint64]int, 
 // process holds this lock only while it waits for the transaction (heap_acquire_tuplock in heapam.c). row returns nil if
 // there is no such lock, or more than one, or if the process has too many locks.
 func (r *Reader) row(p *proc) (row *Tag) {
-	const most, mostRows = 64, 256 // locks of a process in one of the partitions, and rows in one moment
+	const mostRows = 256 // in one moment
 	if r.rows++; r.rows > mostRows {
 		return nil
 	}
-	first := r.address(p.index) + uint64(r.layout.ProcMyLocks)
-	heads := r.one(first, r.layout.LockPartitions*r.layout.NodeSize)
-	if heads == nil {
-		return nil
-	}
-	for i := range r.layout.LockPartitions {
-		head := first + uint64(i*r.layout.NodeSize)
-		n := 0
-		for link := u64(heads, i*r.layout.NodeSize+r.layout.NodeNext); link != head && link != 0; n++ {
-			if r.steps++; n > most || r.steps > maxSteps || link%8 != 0 {
-				return nil
-			}
-			b := r.one(link-uint64(r.layout.ProcLockProcLink), r.layout.ProcLockSize)
-			if b == nil || u64(b, r.layout.ProcLockMyProc) != r.address(p.index) {
-				return nil
-			}
-			if i32(b, r.layout.ProcLockHoldMask) != 0 {
-				lock := r.one(u64(b, r.layout.ProcLockMyLock), r.layout.LockSize)
-				if lock == nil {
-					return nil
-				}
-				tag, kind, ok := readTag(lock)
-				if !ok || kind == tagTuple && row != nil {
-					return nil
-				}
-				if kind == tagTuple {
-					row = &tag
-				}
-			}
-			link = u64(b, r.layout.ProcLockProcLink+r.layout.NodeNext)
+	several := false
+	ok := r.ownLocks(p, func(tag Tag, kind int, _ uint32, _ uint64) {
+		if kind == tagTuple {
+			several = row != nil
+			row = &tag
 		}
+	})
+	if !ok || several {
+		return nil
 	}
 	return row
 }

@@ -39,7 +39,7 @@ func (r *Reader) other(m *Moment, p *proc) {
 	case Conflict:
 		w.Blockers, w.Reason = r.reader(p)
 	case BufferPin:
-		w.Reason = "holder unknown: the server does not record holders of buffer pins in shared memory"
+		r.pin(&w, p)
 	case LWLock:
 		w.Reason = "holder unknown: the server does not record holders of lightweight locks"
 	default:
@@ -154,7 +154,8 @@ const (
 	stateStopping  = 4
 )
 
-// sender is a process that sends WAL to a synchronous standby.
+// sender is a process that sends WAL to a synchronous standby. Lag is the WAL up to the end of the commit that the standby has not
+// confirmed, in bytes.
 type sender struct{ pid, priority, lag int }
 
 // standbys returns the processes that send WAL to the synchronous standbys which have not confirmed a commit. With a
@@ -182,7 +183,7 @@ func (r *Reader) standbys(p *proc) ([]Blocker, string) {
 // methodPriority the first ones by priority.
 func behind(senders []sender, method, count int) ([]Blocker, string) {
 	if len(senders) < count {
-		return nil, fmt.Sprintf("%d synchronous standbys are connected and streaming, %d are required", len(senders), count)
+		return nil, fmt.Sprintf("%d of %d required synchronous standbys are connected", len(senders), count)
 	}
 	if method == methodPriority {
 		slices.SortStableFunc(senders, func(a, b sender) int { return a.priority - b.priority })
@@ -191,7 +192,7 @@ func behind(senders []sender, method, count int) ([]Blocker, string) {
 	var blockers []Blocker
 	for _, s := range senders {
 		if s.lag > 0 {
-			blockers = append(blockers, Blocker{PID: s.pid, Proc: -1, Leader: s.pid, Hard: method == methodPriority})
+			blockers = append(blockers, Blocker{PID: s.pid, Proc: -1, Leader: s.pid, Hard: method == methodPriority, Behind: uint64(s.lag)})
 		}
 	}
 	if blockers == nil {
@@ -252,11 +253,11 @@ func (r *Reader) senders(table uint64, position int, lsn uint64) (senders []send
 		s := b[i*r.layout.WalSndSize:][:r.layout.WalSndHead]
 		state, priority := u32(s, r.layout.WalSndState), i32(s, r.layout.WalSndPriority)
 		if pid := i32(s, r.layout.WalSndPID); pid > 0 && priority > 0 && (state == stateStreaming || state == stateStopping) {
-			lag := 0
-			if u64(s, position) < lsn {
-				lag = 1
+			lag := uint64(0)
+			if confirmed := u64(s, position); confirmed < lsn {
+				lag = lsn - confirmed
 			}
-			senders = append(senders, sender{pid, priority, lag})
+			senders = append(senders, sender{pid, priority, int(min(lag, 1<<62))})
 		}
 	}
 	return senders, true

@@ -47,6 +47,7 @@ type Reader struct {
 	major  int
 
 	procGlobal, maxPrepared, maxSenders, syncConfig uint64
+	fastCount                                       uint64 // the variable with the number of groups of locks outside of the lock table
 	// segment returns the start of the shared memory that has the array; 0 if it is not known.
 	segment func() uint64
 
@@ -56,6 +57,7 @@ type Reader struct {
 	active          []proc      // with a virtual transaction
 	steps, edges    int
 	rows            int            // searched by row
+	pins            int            // waits for buffer pins
 	gids            map[int]string // of prepared transactions, by position
 	deadline        time.Time
 	patience        time.Duration // how long this read may still wait; 0 in tests of corrupt memory
@@ -73,14 +75,18 @@ func Open(c cluster.Cluster) (*Reader, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w: locks of PostgreSQL %d are not known to this release", waits.ErrUnsupported, c.Version)
 	}
-	found, err := s.Program.Variables("max_prepared_xacts", "max_wal_senders", "SyncRepConfig")
+	names := []string{"max_prepared_xacts", "max_wal_senders", "SyncRepConfig"}
+	if l.FastGroups != "" {
+		names = append(names, l.FastGroups)
+	}
+	found, err := s.Program.Variables(names...)
 	if err != nil {
 		return nil, err
 	}
 	r := &Reader{
 		server: s, names: s.Names, layout: l, mem: &live{pid: s.Target.Postmaster}, major: c.Version,
 		procGlobal: s.Target.ProcGlobal, maxPrepared: found["max_prepared_xacts"],
-		maxSenders: found["max_wal_senders"], syncConfig: found["SyncRepConfig"],
+		maxSenders: found["max_wal_senders"], syncConfig: found["SyncRepConfig"], fastCount: found[l.FastGroups],
 	}
 	r.segment = r.mapped
 	r.relations, _ = OpenNames(&s.Program, c.Version, c.PostmasterPID, c.DataDir)
@@ -140,6 +146,11 @@ func (r *Reader) Read() (*Moment, error) {
 		m.Reads = l.calls - calls
 	}
 	r.nameRelations(m)
+	for i := range m.Waits {
+		if w := &m.Waits[i]; w.Kind == BufferPin {
+			w.Reason = w.pinReason()
+		}
+	}
 	return m, nil
 }
 
@@ -150,7 +161,7 @@ func (r *Reader) nameRelations(m *Moment) {
 	}
 	byDatabase := make(map[uint32][]*Tag)
 	for i := range m.Waits {
-		for _, t := range []*Tag{m.Waits[i].Tag, m.Waits[i].Row} {
+		for _, t := range []*Tag{m.Waits[i].Tag, m.Waits[i].Row, m.Waits[i].Page} {
 			if t.hasRelation() {
 				byDatabase[t.Database] = append(byDatabase[t.Database], t)
 			}
@@ -169,7 +180,7 @@ func (r *Reader) nameRelations(m *Moment) {
 }
 
 func (r *Reader) read() (*Moment, error) {
-	r.rows = 0
+	r.rows, r.pins = 0, 0
 	r.steps, r.edges, r.deadline, r.regions, r.gids = 0, 0, time.Now().Add(timeout), nil, make(map[int]string)
 	if err := r.findArray(); err != nil {
 		return nil, err

@@ -114,6 +114,44 @@ func commitWaits(t *testing.T, primary *pgtest.Server) {
 	<-done
 }
 
+// TestBufferPinCandidates has a VACUUM wait for the page of a cursor, beside transactions that have no lock on its table, or no lock at all.
+func TestBufferPinCandidates(t *testing.T) {
+	pgtest.Each(t, func(t *testing.T, bin string) {
+		s := pgtest.Start(t, bin, pgtest.Options{Conf: []string{"autovacuum = off", "max_locks_per_transaction = 64"}})
+		s.Exec(t, "CREATE TABLE pinned AS SELECT generate_series(1, 1000) n; CREATE TABLE other (n int)")
+		r := open(t, s)
+		begin := func(sql string) int {
+			conn := s.Connect(t, s.User, "postgres")
+			if _, err := conn.PgConn().Exec(context.Background(), sql).ReadAll(); err != nil {
+				t.Fatal(err)
+			}
+			return int(conn.PgConn().PID())
+		}
+		cursor := begin("BEGIN; DECLARE c CURSOR FOR SELECT * FROM pinned; FETCH 1 FROM c")
+		begin("BEGIN; DECLARE c CURSOR FOR SELECT * FROM other; FETCH 1 FROM c")
+		begin("BEGIN; SELECT pg_current_xact_id()")
+		begin("SELECT count(*) FROM pinned")
+		s.Exec(t, "DELETE FROM pinned WHERE n < 100")
+		vacuum := s.Connect(t, s.User, "postgres")
+		go func() { _, _ = vacuum.PgConn().Exec(context.Background(), "VACUUM (FREEZE) pinned").ReadAll() }()
+		pid := int(vacuum.PgConn().PID())
+		w := find(t, r, BufferPin, pid)
+		want := fmt.Sprintf("%s; %d may hold it: it has a lock on pinned", noPinHolders, cursor)
+		if !slices.Equal(w.Candidates, []int{cursor}) || w.Reason != want {
+			t.Errorf("%v %q, want %d and %q", w.Candidates, w.Reason, cursor, want)
+		}
+		locked := begin("BEGIN; LOCK TABLE pinned IN ROW SHARE MODE; " + strings.Repeat("SAVEPOINT a; ", 3))
+		listed := begin("BEGIN; SELECT count(*) FROM pg_class, pg_attribute, pg_proc, pg_type, pg_operator, pg_index LIMIT 0; SELECT n FROM pinned LIMIT 1")
+		w = find(t, r, BufferPin, pid)
+		for _, other := range []int{cursor, locked, listed} {
+			if !slices.Contains(w.Candidates, other) || len(w.Candidates) != 3 {
+				t.Errorf("candidates %v, want %d, %d and %d", w.Candidates, cursor, locked, listed)
+			}
+		}
+		s.Stop("immediate")
+	})
+}
+
 // TestReplayBlocked has a reader of a standby block the replay of a DROP TABLE, and then of a VACUUM. Meanwhile a commit
 // waits for the replay.
 func TestReplayBlocked(t *testing.T) {

@@ -52,6 +52,10 @@ type Wait struct {
 	// Since is the start of the wait, by the server's clock; zero if it is not known.
 	Since    time.Time `json:"since,omitzero"`
 	Blockers []Blocker `json:"blockers"`
+	// Candidates are processes one of which may hold the buffer pin, by process id: see pins.go. Page is the relation whose lock they
+	// share with the process that waits; nil: it is not known.
+	Candidates []int `json:"candidates,omitempty"`
+	Page       *Tag  `json:"page,omitempty"`
 	// Omitted counts blockers that are not in Blockers, because a moment has too many of them.
 	Omitted int `json:"omitted,omitempty"`
 	// Reason says why the blockers are not known. It is empty if Blockers is complete.
@@ -77,6 +81,8 @@ type Blocker struct {
 	// XID and GID are those of a prepared transaction. GID is empty if it could not be read.
 	XID uint32 `json:"xid,omitempty"`
 	GID string `json:"gid,omitempty"`
+	// Behind is the WAL that a synchronous standby has not confirmed, up to the end of the commit that waits, in bytes.
+	Behind uint64 `json:"behind_bytes,omitempty"`
 }
 
 // Mode is a lock mode (lockdefs.h).
