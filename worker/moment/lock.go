@@ -1,6 +1,9 @@
 package moment
 
-import "strings"
+import (
+	"regexp"
+	"strings"
+)
 
 // LockWords describes a lock and its object in words: "row (0,1) of stock", or "row (0,1) of relation 16384" if the name of
 // the relation is not known. Then the oid of the database is returned too. Other locks have their type and their numbers.
@@ -54,6 +57,49 @@ func advisory(object string) string {
 		return object
 	}
 	return "advisory " + object
+}
+
+//nolint:gochecknoglobals // tables
+var (
+	// recordedRelation is a relation in the words of a recorder: "stock (relation 7 of database 5)", or without the name.
+	recordedRelation = regexp.MustCompile(`^(?s:(.*) \()?relation (\d+) of database (\d+)(\))?$`)
+	// recordedObjects are other objects in the words of a recorder, and how a live server has them.
+	recordedObjects = []struct {
+		words *regexp.Regexp
+		live  string
+	}{
+		{regexp.MustCompile(`^transaction (\d+)$`), "$1"},
+		{regexp.MustCompile(`^virtual transaction (\d+/\d+)$`), "$1"},
+		{regexp.MustCompile(`^speculative token (\d+) of transaction (\d+)$`), "$2 token $1"},
+		{regexp.MustCompile(`^frozen ids of database (\d+)$`), "$1"},
+		{regexp.MustCompile(`^remote transaction (\d+) of subscription (\d+) of database (\d+)$`), "$3 subscription $2 transaction $1"},
+		{regexp.MustCompile(`^advisory lock (-?\d+) of database (\d+)$`), "$2 key $1"},
+		{regexp.MustCompile(`^advisory lock \((-?\d+), (-?\d+)\) of database (\d+)$`), "$3 keys $1, $2"},
+		{regexp.MustCompile(`^[a-z]+ (\d+) of class (\d+) of database (\d+)$`), "$3 class $2 object $1"},
+	}
+	recordedPlace = regexp.MustCompile(`^(?s:(?:tuple (\(\d+,\d+\))|(page \d+)|extension) of (.*))$`)
+)
+
+// ObjectOf translates the object of a lock from the words of a recorder, such as "tuple (0,1) of stock (relation 7 of database 5)",
+// to the form that Blocker.Object and Blocker.Relation have: "5/7 (0,1)" and "stock". It returns other texts as they are.
+func ObjectOf(words string) (object, relation string) {
+	rest, place := words, ""
+	// The name of a table may look like a place. Its words then end in a parenthesis, in front of which is a whole relation.
+	if m := recordedPlace.FindStringSubmatch(words); m != nil && recordedRelation.MatchString(m[3]) {
+		rest = m[3]
+		if place = m[1] + m[2]; place != "" {
+			place = " " + place
+		}
+	}
+	if m := recordedRelation.FindStringSubmatch(rest); m != nil && (m[4] == ")") == strings.HasSuffix(rest, ")") {
+		return m[3] + "/" + m[2] + place, m[1]
+	}
+	for i := range recordedObjects {
+		if o := &recordedObjects[i]; o.words.MatchString(words) {
+			return o.words.ReplaceAllString(words, o.live), ""
+		}
+	}
+	return words, ""
 }
 
 // WithoutName removes the name of a relation from the words of a recorder, such as "tuple (0,1) of stock (relation 7 of

@@ -38,3 +38,29 @@ func TestWithoutName(t *testing.T) {
 		}
 	}
 }
+
+func TestObjectOfRecorder(t *testing.T) {
+	for words, want := range map[string][2]string{
+		"relation 7 of database 5":                             {"5/7", ""},
+		"stock (relation 7 of database 5)":                     {"5/7", "stock"},
+		"a (b) (relation 7 of database 5)":                     {"5/7", "a (b)"},
+		"tuple (0,1) of stock (relation 7 of database 5)":      {"5/7 (0,1)", "stock"},
+		"tuple (0,1) of relation 7 of database 5":              {"5/7 (0,1)", ""},
+		"page 3 of a\nb (relation 7 of database 5)":            {"5/7 page 3", "a\nb"},
+		"extension of stock (relation 7 of database 5)":        {"5/7", "stock"},
+		"transaction 753":                                      {"753", ""},
+		"virtual transaction 3/4":                              {"3/4", ""},
+		"speculative token 1 of transaction 753":               {"753 token 1", ""},
+		"frozen ids of database 5":                             {"5", ""},
+		"remote transaction 9 of subscription 8 of database 5": {"5 subscription 8 transaction 9", ""},
+		"advisory lock -7 of database 5":                       {"5 key -7", ""},
+		"advisory lock (1, -2) of database 5":                  {"5 keys 1, -2", ""},
+		"object 9 of class 1259 of database 5":                 {"5 class 1259 object 9", ""},
+		"what a later version writes":                          {"what a later version writes", ""},
+		"":                                                     {"", ""},
+	} {
+		if object, relation := ObjectOf(words); object != want[0] || relation != want[1] {
+			t.Errorf("%q: %q, %q, want %q", words, object, relation, want)
+		}
+	}
+}

@@ -105,6 +105,9 @@ type Blocker struct {
 	// but waits in front in the queue.
 	Held   string `json:"held,omitempty"`
 	Queued bool   `json:"queued,omitempty"`
+	// Behind is the WAL that a synchronous standby has not confirmed, up to the end of the commit that waits, in bytes. Then the blocker
+	// is the process that sends WAL to it.
+	Behind uint64 `json:"behind_bytes,omitempty"`
 }
 
 // Node is a process, a group of parallel processes or a prepared transaction in the forest of waits for locks.
@@ -135,4 +138,6 @@ type LockWait struct {
 	Row string `json:"row,omitempty"`
 	// Unknown says why the holders of the lock are not known. It is empty if they are.
 	Unknown string `json:"holders_unknown,omitempty"`
+	// Candidates are processes one of which may hold the buffer pin; nil: none are known.
+	Candidates []int `json:"may_hold,omitempty"`
 }

@@ -220,7 +220,8 @@ func (c *cleaner) session(s *Session) Session {
 	}
 	out.State, out.Process = c.state(s.State), identifier(s.Process)
 	out.PhraseKey, out.Phrase = c.phrase(s.PhraseKey, s.Phrase)
-	out.BlockedBy = nil
+	c.remove("reason for unknown holders", s.HoldersUnknown) // it may have the name of a relation
+	out.BlockedBy, out.HoldersUnknown = nil, ""
 	for _, b := range s.BlockedBy {
 		out.BlockedBy = append(out.BlockedBy, store.Blocker{
 			PID: b.PID, Lock: words(b.Lock), Mode: identifier(b.Mode), Object: words(moment.WithoutName(b.Object)), Soft: b.Soft})

@@ -68,6 +68,9 @@ func Collect(ctx context.Context, src Source, f rules.Finding, l *rules.Look) *I
 		i.Server.SystemID, i.Server.Timeline = control.ID(), control.Timeline
 	}
 	i.Sessions, i.SessionsLeftOut = sessions(l.Rows, l.Procs, f.Processes)
+	for j := range i.Sessions {
+		i.Sessions[j].HoldersUnknown = bounded(l.Unknown[i.Sessions[j].PID])
+	}
 	i.Forest = forest(i.Sessions)
 	i.takeStacks(ctx, &src)
 	if r, m, err := all(src.Server); err != nil {

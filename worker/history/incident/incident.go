@@ -103,6 +103,8 @@ type Session struct {
 	Phrase     string          `json:"phrase,omitempty"`
 	PhraseKey  string          `json:"phrase_key,omitempty"`
 	BlockedBy  []store.Blocker `json:"blocked_by,omitempty"`
+	// HoldersUnknown says why the processes are not known that block this one, and which may do it.
+	HoldersUnknown string `json:"holders_unknown,omitempty"`
 	// Process is the state letter of proc(5), and Switches the count of context switches; empty and 0: not known.
 	Process  string `json:"process_state,omitempty"`
 	Switches uint64 `json:"context_switches,omitempty"`

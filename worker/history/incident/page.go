@@ -37,7 +37,7 @@ func age(now time.Time, since *time.Time) string {
 	if since == nil {
 		return ""
 	}
-	return strconv.FormatFloat(max(0, now.Sub(*since).Seconds()), 'f', 1, 64) + " s"
+	return units.Age(now.Sub(*since))
 }
 
 // pageView writes the page of an incident.
@@ -130,7 +130,8 @@ func (v *pageView) begin() {
 // blockers writes the forest of the processes that block others.
 func (v *pageView) blockers() {
 	v.raw("\n<h2>Which process blocks which</h2>\n")
-	if len(v.incident.Forest) == 0 {
+	unknown := v.unknownHolders()
+	if len(v.incident.Forest) == 0 && len(unknown) == 0 {
 		v.raw("<p>No process blocked another one.</p>\n")
 		return
 	}
@@ -138,7 +139,29 @@ func (v *pageView) blockers() {
 	for _, n := range v.incident.Forest {
 		v.node(n)
 	}
+	for _, n := range unknown {
+		v.node(n)
+	}
 	v.raw("</ul>\n")
+}
+
+// unknownHolders returns the processes that are not in the forest, because the processes that block them are not known.
+func (v *pageView) unknownHolders() (list []*Node) {
+	inForest := map[int32]bool{}
+	var walk func(list []*Node)
+	walk = func(list []*Node) {
+		for _, n := range list {
+			inForest[n.PID] = true
+			walk(n.Blocked)
+		}
+	}
+	walk(v.incident.Forest)
+	for i := range v.incident.Sessions {
+		if s := &v.incident.Sessions[i]; s.HoldersUnknown != "" && !inForest[s.PID] && len(list) < maxNodes {
+			list = append(list, &Node{PID: s.PID})
+		}
+	}
+	return list
 }
 
 // node writes a process of the forest with the processes behind it.
@@ -157,12 +180,15 @@ func (v *pageView) node(n *Node) {
 		v.put(" wants {} on {}", n.Mode, n.Object)
 	}
 	if s := v.sessions[n.PID]; s != nil {
-		v.put(` <span class="dim">{}</span> {}`, owner(s), s.State)
+		v.put(` <span class="dim">{}`, owner(s))
+		v.optional(" {}", s.App)
+		v.put(`</span> {}`, s.State)
 		if s.WaitType != "" {
 			v.put(", waits for {}", waitOf(s))
 		}
 		v.optional(" for {}", age(v.incident.Time, s.WaitStart))
 		v.optional(": {}", s.Phrase)
+		v.optional("; {}", s.HoldersUnknown)
 		v.optional("<br><code>{}</code>", s.Query)
 	}
 	if n.Again {

@@ -32,7 +32,8 @@ func Text(out io.Writer, i *Incident) error {
 	for j := range i.Sessions {
 		v.sessions[i.Sessions[j].PID] = &i.Sessions[j]
 	}
-	if len(i.Forest) > 0 {
+	unknown := v.unknownHolders()
+	if len(i.Forest)+len(unknown) > 0 {
 		p("\nWhich process blocks which:")
 	}
 	var walk func(list []*Node, depth int)
@@ -43,6 +44,7 @@ func Text(out io.Writer, i *Incident) error {
 		}
 	}
 	walk(i.Forest, 0)
+	walk(unknown, 0)
 	p("\n%d sessions were not idle; %d further ones are left out.", len(i.Sessions), i.SessionsLeftOut)
 	for _, s := range i.Stacks {
 		if s.Stack == nil {
@@ -206,7 +208,7 @@ func (v *pageView) describe(n *Node) string {
 		s += fmt.Sprintf(" wants %s on %s", line(n.Mode), line(n.Object))
 	}
 	if row := v.sessions[n.PID]; row != nil {
-		s += fmt.Sprintf(" (%s@%s) %s", name(row.User, row.UserID), name(row.Database, row.DatabaseID), line(row.State))
+		s += " " + strings.TrimSpace(owner(row)+" "+line(row.App)) + " " + line(row.State)
 		if row.WaitType != "" {
 			s += ", waits for " + waitOf(row)
 		}
@@ -215,6 +217,9 @@ func (v *pageView) describe(n *Node) string {
 		}
 		if row.Phrase != "" {
 			s += ": " + line(row.Phrase)
+		}
+		if row.HoldersUnknown != "" {
+			s += "; " + line(row.HoldersUnknown)
 		}
 		if row.Query != "" {
 			s += "  " + line(bounded(row.Query))

@@ -13,6 +13,7 @@ import (
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/pg/locks"
 	"pg_stat_backtrace/worker/pg/state"
 )
 
@@ -24,6 +25,7 @@ func (r *Recorder) look(now time.Time, delay time.Duration, s *seen, err error) 
 	}
 	l.Rows, l.Procs, l.Partial = s.rows, s.procs, s.partial
 	l.Slots = r.slots
+	l.Standbys, l.Unknown = locks.Standbys(s.waits), unknownBlockers(s.waits)
 	if r.stacks != nil {
 		l.Stacks = r.stacks.fresh
 	}
@@ -44,6 +46,17 @@ func (r *Recorder) look(now time.Time, delay time.Duration, s *seen, err error) 
 		l.WAL = r.positions(s.moment)
 	}
 	return l
+}
+
+// unknownBlockers returns why blockers are not known, by process id.
+func unknownBlockers(waits map[int]*locks.Wait) map[int32]string {
+	found := map[int32]string{}
+	for pid, w := range waits {
+		if w.Reason != "" && w.Kind != locks.LWLock && !w.Changed {
+			found[int32(pid)] = w.Reason
+		}
+	}
+	return found
 }
 
 const checkpointer = "checkpointer"

@@ -371,6 +371,7 @@ type seen struct {
 	moment  *moment.Moment // nil: nothing could be read
 	rows    []store.Row
 	procs   map[int32]rules.Proc // nil unless rules or stacks need it
+	waits   map[int]*locks.Wait  // by the server's process id; nil: not read, or none
 	partial bool                 // some sessions could not be read
 	notes   []string             // on missing parts
 }
@@ -390,6 +391,7 @@ func (r *Recorder) read(now time.Time) (s seen, err error) {
 	if err != nil {
 		s.notes = append(s.notes, "no blockers: "+err.Error())
 	}
+	s.waits = blocked
 	rows, incomplete := r.rows(m, blocked)
 	if incomplete > 0 {
 		s.notes = append(s.notes, fmt.Sprintf("blockers of %d sessions are not known", incomplete))

@@ -10,6 +10,7 @@ import (
 
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/moment"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Bounds of an Engine's memory.
@@ -115,7 +116,7 @@ func (e *Engine) Look(l *Look) Result {
 	if r, ok := e.config.on(Starved); ok && l.Starved >= r.After {
 		found = append(found, Finding{
 			Rule: Starved, Cause: "starved", Since: l.Time.Add(-l.Starved),
-			Summary: fmt.Sprintf("the worker was ready to run for %s and got no processor: the host is overloaded", round(l.Starved)),
+			Summary: fmt.Sprintf("the worker was ready to run for %s and got no processor: the host is overloaded", units.Age(l.Starved)),
 		})
 	}
 	merged := merge(found)
@@ -366,8 +367,12 @@ func commitWaits(v *view) []Finding {
 	if len(w.pids) == 0 {
 		return nil
 	}
-	return []Finding{v.finding(CommitWait, causeStandby, fmt.Sprintf("%s for a synchronous standby, the longest for %s",
-		plural(len(w.pids), "commit waits", "commits wait"), round(w.age)), &w)}
+	reason := ""
+	if v.Standbys != "" {
+		reason = ": " + v.Standbys
+	}
+	return []Finding{v.finding(CommitWait, causeStandby, fmt.Sprintf("%s for a synchronous standby, the longest for %s%s",
+		plural(len(w.pids), "commit waits", "commits wait"), units.Age(w.age), reason), &w)}
 }
 
 const (
@@ -399,7 +404,7 @@ func diskSleeps(v *view) []Finding {
 		return nil
 	}
 	return []Finding{v.finding(DiskSleep, causeDisk, fmt.Sprintf("%s in uninterruptible sleep, the longest for %s: a disk or a "+
-		"network file system does not answer", plural(len(w.pids), "process is", "processes are"), round(w.age)), &w)}
+		"network file system does not answer", plural(len(w.pids), "process is", "processes are"), units.Age(w.age)), &w)}
 }
 
 func lwlockWaits(v *view) []Finding {
@@ -427,7 +432,7 @@ func lwlockWaits(v *view) []Finding {
 	for event, w := range byEvent {
 		list = append(list, v.finding(LWLockWait, causeLWLock(event),
 			fmt.Sprintf("%s for an LWLock without running meanwhile, the longest for %s",
-				plural(len(w.pids), "session waits", "sessions wait"), round(w.age)), w))
+				plural(len(w.pids), "session waits", "sessions wait"), units.Age(w.age)), w))
 	}
 	slices.SortFunc(list, func(a, b Finding) int { return strings.Compare(a.Cause, b.Cause) })
 	return list
@@ -487,7 +492,7 @@ func idleBlocks(v *view) []Finding {
 			Rule: IdleBlocks, Cause: v.cause(pid), keys: []string{v.identity(pid)}, Root: pid,
 			Processes: append([]int32{pid}, w.waiters...), Since: v.Time.Add(-age),
 			Summary: fmt.Sprintf("process %d is idle in transaction and has blocked %s for %s", pid,
-				plural(len(w.waiters), "session", "sessions"), round(age)),
+				plural(len(w.waiters), "session", "sessions"), units.Age(age)),
 		})
 	}
 	return list
@@ -544,7 +549,7 @@ func lockWaits(v *view) []Finding {
 			behind = "whose holder is not known"
 		}
 		f := v.finding(LockWait, v.cause(root), fmt.Sprintf("%s for a lock %s, the longest for %s",
-			plural(len(w.pids), "session waits", "sessions wait"), behind, round(w.age)), w)
+			plural(len(w.pids), "session waits", "sessions wait"), behind, units.Age(w.age)), w)
 		if f.keys = objects[root]; root > 0 {
 			f.keys = append(f.keys, v.identity(root))
 			f.Root, f.Processes = root, append([]int32{root}, slices.DeleteFunc(f.Processes, func(p int32) bool { return p == root })...)
@@ -689,7 +694,7 @@ func archiving(v *view) []Finding {
 	}
 	return []Finding{{
 		Rule: Archiver, Cause: "archiver", Since: v.Time.Add(-age), Processes: []int32{v.Archiver.PID},
-		Summary: fmt.Sprintf("the archiver has not archived %s for %s: pg_wal grows", v.Archiver.File, round(age)),
+		Summary: fmt.Sprintf("the archiver has not archived %s for %s: pg_wal grows", v.Archiver.File, units.Age(age)),
 	}}
 }
 
@@ -707,11 +712,4 @@ func plural(n int, one, many string) string {
 		return "1 " + one
 	}
 	return strconv.Itoa(n) + " " + many
-}
-
-func round(d time.Duration) string {
-	if d < 10*time.Second {
-		return d.Round(100 * time.Millisecond).String()
-	}
-	return d.Round(time.Second).String()
 }

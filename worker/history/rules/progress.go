@@ -45,7 +45,7 @@ func checkpoints(v *view) []Finding {
 	if n := len(w.pids) - 1; n > 0 {
 		waiting = ", and " + plural(n, "session waits for it", "sessions wait for it")
 	}
-	f := v.finding(Checkpoint, cause, fmt.Sprintf("the checkpoint has made no progress for %s%s", round(w.age), waiting), &w)
+	f := v.finding(Checkpoint, cause, fmt.Sprintf("the checkpoint has made no progress for %s%s", units.Age(w.age), waiting), &w)
 	f.keys = []string{"checkpoint"}
 	return []Finding{f}
 }
@@ -114,7 +114,7 @@ func replays(v *view) []Finding {
 	if startup != nil {
 		w.pids, cause = []int32{startup.PID}, v.causeOf(startup, v.Procs[startup.PID], cause)
 	}
-	f := v.finding(Replay, cause, fmt.Sprintf("replay has not advanced for %s, and its lag has grown to %s%s", round(age),
+	f := v.finding(Replay, cause, fmt.Sprintf("replay has not advanced for %s, and its lag has grown to %s%s", units.Age(age),
 		units.Size(p.End-p.Replayed), paused), &w)
 	f.keys = []string{"replay"}
 	return []Finding{f}
@@ -154,7 +154,7 @@ func walSenders(v *view) []Finding {
 			}
 		}
 		f := v.finding(WALSender, cause, fmt.Sprintf("the receiver of WAL sender %d has confirmed nothing for %s, and its "+
-			"lag has grown to %s", s.PID, round(age), units.Size(v.WAL.End-confirmed)), &longest{pids: []int32{s.PID}, age: age})
+			"lag has grown to %s", s.PID, units.Age(age), units.Size(v.WAL.End-confirmed)), &longest{pids: []int32{s.PID}, age: age})
 		f.keys = []string{own}
 		list = append(list, f)
 	}

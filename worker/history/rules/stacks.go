@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // Bounds of what counts as the same stack.
@@ -68,7 +70,7 @@ func sameStacks(v *view) []Finding {
 		list = append(list, Finding{
 			Rule: SameStack, Cause: v.cause(r.PID), Processes: []int32{r.PID}, Since: v.Time.Add(-age),
 			Summary: fmt.Sprintf("process %d has been on a processor for %s in one statement, and each of %d samples has the same stack",
-				r.PID, round(age), l.samples),
+				r.PID, units.Age(age), l.samples),
 		})
 	}
 	if !v.Partial {

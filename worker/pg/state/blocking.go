@@ -46,7 +46,7 @@ func addBlocking(m *moment.Moment, l *locks.Moment) {
 			s.Blockers = append(s.Blockers, moment.Blocker{
 				PID: b.PID, XID: b.XID, GID: b.GID, Lock: wait.Lock, Mode: wait.Mode, Object: wait.Object, Relation: wait.Relation,
 				Since: wait.Since,
-				Held:  b.Held.String(), Queued: !b.Hard,
+				Held:  b.Held.String(), Queued: !b.Hard, Behind: b.Behind,
 			})
 		}
 		if w.Omitted > 0 {
@@ -79,7 +79,7 @@ func forest(roots []*locks.Node) []*moment.Node {
 }
 
 func lockWait(w *locks.Wait) moment.LockWait {
-	l := moment.LockWait{PID: w.PID, Lock: string(w.Kind), Since: timeOrNil(w.Since), Unknown: w.Reason}
+	l := moment.LockWait{PID: w.PID, Lock: string(w.Kind), Since: timeOrNil(w.Since), Unknown: w.Reason, Candidates: w.Candidates}
 	if w.Tag != nil {
 		l.Lock, l.Object, l.Relation, l.Mode = w.Tag.Type, object(w.Tag), w.Tag.Name, w.Mode.String()
 	}

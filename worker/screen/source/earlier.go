@@ -59,7 +59,7 @@ const (
 var ErrNotRecorded = errors.New("earlier times need a recorder's files: run the worker with --record-dir, and top with the same option")
 
 // errNothing is the error for a moment without a sweep.
-var errNothing = errors.New("nothing is recorded for this moment: " + reasonNotRecorded)
+var errNothing = errors.New("nothing is recorded for this moment")
 
 // gapReason says why there is no sweep before one.
 func gapReason(lost int) string {

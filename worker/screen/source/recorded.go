@@ -132,8 +132,9 @@ func momentOf(w *store.SpanSweep) *moment.Moment {
 			s.Wait = &moment.Wait{Type: row.WaitType, Event: row.WaitEvent, Since: stamp(row.WaitStart)}
 		}
 		for _, b := range row.BlockedBy {
+			object, relation := moment.ObjectOf(b.Object)
 			s.Blockers = append(s.Blockers, moment.Blocker{
-				PID: int(b.PID), Lock: b.Lock, Mode: b.Mode, Object: b.Object, Queued: b.Soft, Since: stamp(row.WaitStart),
+				PID: int(b.PID), Lock: b.Lock, Mode: b.Mode, Object: object, Relation: relation, Queued: b.Soft, Since: stamp(row.WaitStart),
 			})
 		}
 		m.Sessions = append(m.Sessions, s)
@@ -171,7 +172,7 @@ func forestOf(sessions []moment.Session) []*moment.Node {
 		n := &moment.Node{PID: pid}
 		if s := waits[pid]; s != nil {
 			b := &s.Blockers[0]
-			n.Waits = []moment.LockWait{{PID: pid, Lock: b.Lock, Mode: b.Mode, Object: b.Object, Since: b.Since}}
+			n.Waits = []moment.LockWait{{PID: pid, Lock: b.Lock, Mode: b.Mode, Object: b.Object, Relation: b.Relation, Since: b.Since}}
 		}
 		if seen[pid] || depth > deepest {
 			n.Repeated = true

@@ -3,6 +3,7 @@ package source
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -303,7 +304,8 @@ func toDisk(event string) bool {
 // events finds wait events at which many sessions wait.
 func (r *rules) events(f *facts) (list []Finding) {
 	byEvent, active := map[string]int{}, 0
-	disk, sync, syncAge := 0, 0, 0
+	disk, syncAge := 0, 0
+	var sync []*moment.Session
 	var diskEvents []string
 	for i := range f.m.Sessions {
 		s := &f.m.Sessions[i]
@@ -315,7 +317,7 @@ func (r *rules) events(f *facts) (list []Finding) {
 		event := eventOf(s)
 		switch {
 		case strings.EqualFold(event, "IPC:SyncRep"):
-			sync++
+			sync = append(sync, s)
 			_, n := r.holds(fmt.Sprintf("sync-%d-%d", s.ServerPID, micro(s.QueryStart)), f.m.Time)
 			syncAge = max(syncAge, n)
 		case toDisk(event):
@@ -328,10 +330,10 @@ func (r *rules) events(f *facts) (list []Finding) {
 		}
 	}
 	many := func(n int) bool { return n >= fewestWaiters && float64(n) >= waitersShare*float64(active) }
-	if sync > 0 && (syncAge >= samplesOfSync || many(sync)) {
+	if n := len(sync); n > 0 && (syncAge >= samplesOfSync || many(n)) {
 		list = append(list, r.event(f, Finding{
-			Key: RuleSyncRep, Rule: RuleSyncRep, Severity: Critical, Sessions: sync,
-			Text:   waitsOf(sync) + " for a synchronous standby to confirm a commit (IPC:SyncRep)",
+			Key: RuleSyncRep, Rule: RuleSyncRep, Severity: Critical, Sessions: n,
+			Text:   waitsOf(n) + " for a synchronous standby to confirm a commit" + standbys(f.m, sync),
 			Filter: Filter{{ByEvent, "IPC:SyncRep", "IPC:SyncRep"}},
 		}))
 	}
@@ -356,6 +358,44 @@ func (r *rules) events(f *facts) (list []Finding) {
 		}
 	}
 	return list
+}
+
+// standbys says which synchronous standbys have not confirmed the commits for which sessions wait.
+func standbys(m *moment.Moment, waiting []*moment.Session) string {
+	behind, reason := map[int]uint64{}, ""
+	for _, s := range waiting {
+		reason = cmp.Or(strings.TrimPrefix(s.BlockersUnknown, "unknown: "), reason)
+		for i := range s.Blockers {
+			b := &s.Blockers[i]
+			behind[b.PID] = max(behind[b.PID], b.Behind)
+		}
+	}
+	switch {
+	case len(behind) == 0 && reason != "":
+		return ": " + reason
+	case len(behind) == 0:
+		return " (IPC:SyncRep)"
+	}
+	pid := slices.MaxFunc(slices.Sorted(maps.Keys(behind)), func(a, b int) int { return cmp.Compare(behind[a], behind[b]) })
+	text := fmt.Sprintf(": the standby of WAL sender %d", pid)
+	if s := byPID(m)[pid]; s != nil && s.Application != "" {
+		text = fmt.Sprintf(": standby %s (WAL sender %d)", s.Application, pid)
+	}
+	text += " is connected"
+	if n := behind[pid]; n > 0 {
+		text += " and has not confirmed the last " + units.Size(n) + " of WAL"
+	}
+	if n := len(behind) - 1; n > 0 {
+		text += fmt.Sprintf("; %s not confirmed all of it either", pluralHas(n))
+	}
+	return text
+}
+
+func pluralHas(n int) string {
+	if n == 1 {
+		return "1 other standby has"
+	}
+	return strconv.Itoa(n) + " other standbys have"
 }
 
 func waitsOf(n int) string {

@@ -154,6 +154,19 @@ func TestWaitForStandby(t *testing.T) {
 			t.Errorf("%q", list[0].Text)
 		}
 	}
+	m.Sessions[0].BlockersUnknown = "0 of 1 required synchronous standbys are connected"
+	const waits = "1 session waits for a synchronous standby to confirm a commit: "
+	if f := one(t, r.apply(&facts{m: m}), RuleSyncRep); f.Text != waits+m.Sessions[0].BlockersUnknown {
+		t.Errorf("%q", f.Text)
+	}
+	sender := moment.Session{ServerPID: 7, Type: walSender, Application: "replica_b"}
+	m.Sessions = append(m.Sessions, sender)
+	m.Sessions[0].BlockersUnknown, m.Sessions[0].Blockers = "", []moment.Blocker{{PID: 7, Behind: 12 << 20}, {PID: 8, Behind: 1}}
+	want := waits + "standby replica_b (WAL sender 7) is connected and has not confirmed the last 12 MB of WAL; " +
+		"1 other standby has not confirmed all of it either"
+	if f := one(t, r.apply(&facts{m: m}), RuleSyncRep); f.Text != want {
+		t.Errorf("%q", f.Text)
+	}
 	m.Sessions[0].QueryStart = ago(0) // another commit: short waits are usual
 	if list := only(r.apply(&facts{m: m}), RuleSyncRep); len(list) != 0 {
 		t.Errorf("%+v", list)

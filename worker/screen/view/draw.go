@@ -70,11 +70,13 @@ type canvas struct {
 	s   *State
 	d   *Data
 	now time.Time
+
+	reasons map[string]bool // that the page has already
 }
 
 // Draw draws the chosen page. Data is nil before the first answer. Now is the time of the drawing.
 func Draw(g *Grid, s *State, d *Data, now time.Time) {
-	c := &canvas{g, s, d, now}
+	c := &canvas{Grid: g, s: s, d: d, now: now}
 	if g.Width < smallest || g.Height < fewest {
 		g.Text(0, 0, g.Width, plain, fmt.Sprintf("too small: %dx%d, needs %dx%d", g.Width, g.Height, smallest, fewest))
 		return
@@ -278,6 +280,13 @@ func (c *canvas) failed(y, limit int, name string) int {
 	if text == "" {
 		text = "no data"
 	}
+	if c.reasons == nil {
+		c.reasons = map[string]bool{}
+	}
+	if c.reasons[text] && text != "no data" {
+		text = "no data: see above"
+	}
+	c.reasons[text] = true
 	for _, line := range Wrap("✗ "+text, limit-x-1, 4) {
 		c.Text(x, y, limit, alarm, line)
 		y++

@@ -435,15 +435,27 @@ func (c *canvas) findings(r *rows) {
 		if len(lines) > 1 {
 			r.add("", func(y int, _ bool) { c.Text(3, y, c.Width-1, bold, lines[1]) })
 		}
-		if x.Detail != "" && (c.Height >= tall || selected == key) {
+		if x.Detail != "" && c.Height >= tall || selected == key {
 			r.add("", func(y int, _ bool) {
-				c.Text(5, y, c.Width-1, dim, x.Detail)
+				c.Text(5, y, c.Width-1, dim, strings.TrimSuffix(sinceClock(x, f.Time)+"; "+x.Detail, "; "))
 			})
 		}
 	}
 	for _, text := range f.Unknown {
 		r.add("", func(y int, _ bool) { c.Text(1, y, c.Width-1, warn, "✗ "+text) })
 	}
+}
+
+// sinceClock says when a finding began, by the clock of the screen. A day is added if it is not the day of the sample.
+func sinceClock(x *source.Finding, now time.Time) string {
+	layout, before := "15:04:05 MST", ""
+	if since := x.Since.Local(); since.YearDay() != now.Local().YearDay() || since.Year() != now.Local().Year() {
+		layout = "2006-01-02 " + layout
+	}
+	if x.AtLeast {
+		before = "or before"
+	}
+	return strings.TrimSpace("since " + x.Since.Local().Format(layout) + " " + before)
 }
 
 // findingEnd returns the column before which the text of a finding ends.

@@ -184,7 +184,8 @@ function who(w) {
     }))), w.others ? el("p", "dim", "others: " + percent(w.others.percent)) : "");
 }
 function lock(w) {
-  const object = w.relation ? "relation " + w.relation
+  const place = (w.object ?? "").split(" ").slice(1).join(" ");
+  const object = w.relation ? ({ tuple: "row " + place + " of ", page: place + " of ", extend: "extension of " }[w.lock] ?? "relation ") + w.relation
     : w.lock === "advisory" ? "advisory lock " + (w.object ?? "").replace(/^(\d+ keys? |advisory lock )/, "") : w.lock + " " + (w.object ?? "");
   return "waits for " + object + (w.mode ? " in " + w.mode : "") + (w.row ? ", " + w.row : "") +
     (w.holders_unknown ? ", holders not known: " + w.holders_unknown : "");
