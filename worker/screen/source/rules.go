@@ -17,6 +17,7 @@ import (
 const (
 	RuleBlocks      = "blocks-sessions"
 	RuleDeadlock    = "deadlock"
+	RulePin         = "buffer-pin"
 	RuleConnections = "connections"
 	RuleSyncRep     = "synchronous-standby"
 	RuleWAL         = "wal-to-disk"
@@ -34,6 +35,7 @@ const (
 	waitersShare    = 0.3              // of the active sessions
 	samplesOfDisk   = 3                // in a row in uninterruptible sleep
 	samplesOfSync   = 3                // in a row in a wait for a standby
+	samplesOfPin    = 3                // in a row in one statement's wait for a buffer pin
 	longIdle        = 5 * time.Minute  // in a transaction
 	longStatement   = 10 * time.Second // without a wait event in each sample
 	meanOf          = 5                // samples for the mean of running processes
@@ -82,6 +84,7 @@ func (r *rules) apply(f *facts) []Finding {
 	b := BlockingOf(f.m)
 	sessions := byPID(f.m)
 	list := append([]Finding{}, r.blocking(f, b, sessions)...)
+	list = append(list, r.pins(f, b, sessions)...)
 	list = append(list, r.connections(f)...)
 	list = append(list, r.events(f)...)
 	list = append(list, r.processes(f)...)
@@ -114,7 +117,7 @@ func sortFindings(list []Finding) {
 // rank is the order of rules of one severity.
 func rank(rule string) int {
 	return slices.Index([]string{
-		RuleDeadlock, RuleBlocks, RuleConnections, RuleSyncRep, RuleWAL, RuleDisk, RuleEvent, RuleProcessors, RuleIdleInTx,
+		RuleDeadlock, RuleBlocks, RulePin, RuleConnections, RuleSyncRep, RuleWAL, RuleDisk, RuleEvent, RuleProcessors, RuleIdleInTx,
 		RuleStatement,
 	}, rule)
 }
@@ -172,6 +175,35 @@ func (r *rules) blocking(f *facts, b *Blocking, sessions map[int]*moment.Session
 				find.Detail = "last statement: " + s.Query
 			}
 		}
+		list = append(list, find)
+	}
+	return most(list)
+}
+
+// pins finds sessions that wait for long until no other session uses a page. The server does not record which one does.
+func (r *rules) pins(f *facts, b *Blocking, sessions map[int]*moment.Session) (list []Finding) {
+	for i := range b.Nodes {
+		n := &b.Nodes[i]
+		s := sessions[n.PID]
+		w := slices.IndexFunc(n.Waits, func(w moment.LockWait) bool { return len(w.Candidates) > 0 })
+		if s == nil || w < 0 {
+			continue
+		}
+		find := Finding{Rule: RulePin, Severity: Warning, Sessions: 1, PID: n.PID, AtLeast: true}
+		find.Key = fmt.Sprintf("%s-%d-%d", RulePin, n.PID, micro(s.QueryStart))
+		since, samples := r.holds(find.Key, f.m.Time)
+		if samples < samplesOfPin {
+			continue
+		}
+		find.Since, find.Detail = since, s.Query
+		holder := fmt.Sprintf("one of %d processes may hold it", len(n.Waits[w].Candidates))
+		if pids := n.Waits[w].Candidates; len(pids) == 1 {
+			if holder = fmt.Sprintf("PID %d may hold it", pids[0]); sessions[pids[0]] != nil {
+				holder = sessionName(f.m.Time, sessions[pids[0]]) + " may hold it"
+			}
+			find.PID = pids[0]
+		}
+		find.Text = fmt.Sprintf("PID %d waits for a buffer pin, a page in use: %s", n.PID, holder)
 		list = append(list, find)
 	}
 	return most(list)

@@ -142,6 +142,31 @@ func TestManySessionsAtOneEvent(t *testing.T) {
 	}
 }
 
+func TestBufferPin(t *testing.T) {
+	holder := client(2, "idle in transaction", "")
+	holder.StateStart = ago(40 * time.Second)
+	m := &moment.Moment{Time: noon, Sessions: []moment.Session{client(1, stateActive, "BufferPin:BufferPin"), holder}}
+	m.Blocking = []*moment.Node{{PID: 1, Waits: []moment.LockWait{{PID: 1, Lock: "buffer pin", Candidates: []int{2}}}}}
+	r := &rules{}
+	for sample := 1; sample <= samplesOfPin; sample++ {
+		list := only(r.apply(&facts{m: m}), RulePin)
+		if (len(list) == 1) != (sample == samplesOfPin) {
+			t.Fatalf("sample %d: %+v", sample, list)
+		}
+		if len(list) == 1 && (list[0].Text != "PID 1 waits for a buffer pin, a page in use: PID 2 (idle in transaction for 40 s) may hold it" || list[0].PID != 2) {
+			t.Errorf("%+v", list[0])
+		}
+	}
+	m.Blocking[0].Waits[0].Candidates = []int{2, 3}
+	if f := one(t, r.apply(&facts{m: m}), RulePin); f.Text != "PID 1 waits for a buffer pin, a page in use: one of 2 processes may hold it" {
+		t.Errorf("%q", f.Text)
+	}
+	m.Blocking[0].Waits[0].Candidates = nil
+	if list := only(r.apply(&facts{m: m}), RulePin); len(list) != 0 {
+		t.Errorf("%+v", list)
+	}
+}
+
 func TestWaitForStandby(t *testing.T) {
 	m := &moment.Moment{Time: noon, Sessions: []moment.Session{client(1, stateActive, "IPC:SyncRep")}}
 	r := &rules{}
