@@ -231,28 +231,28 @@ func connection(ctx context.Context, c cluster.Cluster, o Options) []finding {
 			return err
 		}
 		found = list
-		ids, err := queryIDs(ctx, conn)
+		p, err := placeOf(ctx, conn, c)
+		if err != nil {
+			return err
+		}
+		ids, err := queryIDs(ctx, conn, &p)
 		if err != nil {
 			return err
 		}
 		found = append(found, ids)
-		list, err = seen(ctx, conn, c)
-		if err != nil {
-			return err
-		}
+		list, installed, err := ofDatabase(ctx, conn, c)
 		found = append(found, list...)
-		version, installed, err := extension(ctx, conn)
-		if err != nil {
+		if err != nil || installed {
 			return err
 		}
-		found = append(found, version)
-		if !installed {
+		if list, other := elsewhere(ctx, conn, c); other {
+			found = append(found, list...)
 			return nil
 		}
-		compared, err := objects(ctx, conn)
-		if err == nil {
-			found = append(found, compared)
-		}
+		remedy, err := p.missing(ctx, conn)
+		found = append(found, finding{
+			warn, "extension", fmt.Sprintf("not in database %q, and in no other one that this role may connect to", p.database), remedy,
+		})
 		return err
 	})
 	if connected && err != nil {
@@ -272,6 +272,9 @@ func connection(ctx context.Context, c cluster.Cluster, o Options) []finding {
 // its authentication is the cause, otherwise the address.
 func connectionRemedy(c cluster.Cluster, o Options, err error) string {
 	const effect = "Without a connection the worker answers superusers only. "
+	if remedy := fullRemedy(c, err); remedy != "" {
+		return remedy
+	}
 	var refusal *pgconn.PgError
 	switch {
 	case errors.As(err, &refusal), errors.Is(err, cluster.ErrConnString):
@@ -326,31 +329,23 @@ func query(ctx context.Context, c cluster.Cluster, o Options, f func(context.Con
 }
 
 // extension looks for the extension in the database of the connection.
-func extension(ctx context.Context, conn *pgx.Conn) (f finding, installed bool, err error) {
-	var database, role string
-	if err := conn.QueryRow(ctx, "SELECT current_database(), current_user").Scan(&database, &role); err != nil {
-		return finding{}, false, err
-	}
-	var version, available string
-	err = conn.QueryRow(ctx, `SELECT e.extversion, coalesce(a.default_version, e.extversion)
+func extension(ctx context.Context, conn *pgx.Conn, p *place) (f finding, installed bool, err error) {
+	var version, available, role string
+	err = conn.QueryRow(ctx, `SELECT current_user, e.extversion, coalesce(a.default_version, e.extversion)
 		FROM pg_catalog.pg_extension e LEFT JOIN pg_catalog.pg_available_extensions a ON a.name = e.extname
-		WHERE e.extname = 'pg_stat_backtrace'`).Scan(&version, &available)
+		WHERE e.extname = 'pg_stat_backtrace'`).Scan(&role, &version, &available)
+	text := fmt.Sprintf("version %s in database %q (role %q)", version, p.database, role)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return finding{
-			warn, "extension", fmt.Sprintf("not in database %q (role %q)", database, role),
-			"CREATE EXTENSION pg_stat_backtrace, in each database from which stacks are asked for.",
-		}, false, nil
+		return finding{}, false, nil
 	case err != nil:
 		return finding{}, false, err
 	case version != available:
 		return finding{
-			warn, "extension", fmt.Sprintf("version %s in database %q (role %q)", version, database, role),
-			fmt.Sprintf("ALTER EXTENSION pg_stat_backtrace UPDATE, in each database that has it: version %s is installed.",
-				available),
+			warn, "extension", fmt.Sprintf("%s; the files on this host are of version %s", text, available),
+			p.change("ALTER EXTENSION pg_stat_backtrace UPDATE") + " (and in each other database that has it)",
 		}, true, nil
 	}
-	text := fmt.Sprintf("version %s in database %q (role %q)", version, database, role)
 	return finding{good, "extension", text, ""}, true, nil
 }
 

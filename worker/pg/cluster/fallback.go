@@ -44,8 +44,8 @@ var ErrNoFallback = errors.New("there is no fallback connection")
 // errOrdinary is returned to callers that need an ordinary session.
 var errOrdinary = errors.New("all connection slots are in use, and the fallback connection cannot serve this")
 
-// noSlot reports whether an ordinary session failed only because no slot is free for it.
-func noSlot(err error) bool {
+// NoSlot reports whether an ordinary session failed only because the server has no connection slot free for it.
+func NoSlot(err error) bool {
 	var refusal *pgconn.PgError
 	return errors.Is(err, errReserved) || errors.As(err, &refusal) && refusal.Code == sqlTooManyConnections
 }
@@ -163,7 +163,7 @@ func (c *Conn) awaitSlot(ctx context.Context) (*pgx.Conn, error) {
 			return conn, nil
 		case ctx.Err() != nil:
 			return nil, nil //nolint:nilnil,nilerr // see above
-		case !noSlot(err):
+		case !NoSlot(err):
 			return nil, err
 		}
 	}

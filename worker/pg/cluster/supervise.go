@@ -45,7 +45,7 @@ func (c *Conn) Run(ctx context.Context) error {
 // or could not be opened.
 func (c *Conn) attempt(ctx context.Context) (lasted time.Duration, err error) {
 	conn, err := c.connect(ctx)
-	if c.options.Fallback != nil && noSlot(err) {
+	if c.options.Fallback != nil && NoSlot(err) {
 		return c.fallBack(ctx, err)
 	}
 	if err != nil {

@@ -1,0 +1,152 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/render"
+)
+
+// psql returns a command that runs statements in a database as a superuser. Each statement is a transaction of its own: ALTER SYSTEM
+// needs that.
+func psql(c cluster.Cluster, host, superuser, database string, statements ...string) string {
+	var b strings.Builder
+	b.WriteString("psql")
+	if c.SocketDir != "" && c.Root == "" {
+		host = c.SocketDir
+	}
+	if host != "" {
+		b.WriteString(" -h " + render.ShellWord(host))
+	}
+	if c.Port != 0 {
+		b.WriteString(" -p " + strconv.Itoa(c.Port))
+	}
+	if superuser != "" {
+		b.WriteString(" -U " + render.ShellWord(superuser))
+	}
+	b.WriteString(" -d " + render.ShellWord(database))
+	for _, s := range statements {
+		b.WriteString(` -c "` + s + `"`)
+	}
+	return b.String()
+}
+
+// place has what remedies by SQL need to know of a connection.
+type place struct {
+	c                         cluster.Cluster
+	host, database, superuser string
+	recovery                  bool
+	primary                   string // host and port of a standby's primary; empty: not known
+}
+
+// placeOf asks a connection.
+func placeOf(ctx context.Context, conn *pgx.Conn, c cluster.Cluster) (p place, err error) {
+	p = place{c: c, host: conn.Config().Host}
+	err = conn.QueryRow(ctx, `SELECT current_database(), pg_catalog.pg_is_in_recovery(),
+		coalesce((SELECT rolname FROM pg_catalog.pg_roles WHERE rolsuper AND rolcanlogin ORDER BY oid LIMIT 1), ''),
+		coalesce((SELECT sender_host || ', port ' || sender_port FROM pg_catalog.pg_stat_wal_receiver), '')`).
+		Scan(&p.database, &p.recovery, &p.superuser, &p.primary)
+	return p, err
+}
+
+// psql returns a command that runs statements on this server, in the database of the connection.
+func (p *place) psql(statements ...string) string {
+	return psql(p.c, p.host, p.superuser, p.database, statements...)
+}
+
+// change returns the remedy for statements that only a primary can run. A standby gets their effect from the primary.
+func (p *place) change(statement string) string {
+	if !p.recovery {
+		return p.psql(statement)
+	}
+	primary := ""
+	if p.primary != "" {
+		primary = " (" + p.primary + ")"
+	}
+	return fmt.Sprintf(`This server is a standby: run this on its primary%s, which replicates it: psql -d %s -c "%s"`,
+		primary, render.ShellWord(p.database), statement)
+}
+
+// missing returns the remedy for an extension that no database has.
+func (p *place) missing(ctx context.Context, conn *pgx.Conn) (string, error) {
+	var available bool
+	err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_catalog.pg_available_extensions WHERE name = 'pg_stat_backtrace')`).Scan(&available)
+	remedy := p.change("CREATE EXTENSION pg_stat_backtrace") + " (or in each other database from which stacks are asked for)"
+	if !available {
+		remedy = "First install the extension's files for this server: the package for its major version, or make install. Then: " + remedy
+	}
+	return remedy, err
+}
+
+// elsewhere looks into the other databases for the extension, and makes the checks in the first one that has it. Found is false if no
+// database that could be asked has it.
+func elsewhere(ctx context.Context, conn *pgx.Conn, c cluster.Cluster) (list []finding, found bool) {
+	const most = 20
+	rows, err := conn.Query(ctx, `SELECT datname FROM pg_catalog.pg_database
+		WHERE datallowconn AND datname <> current_database() AND pg_catalog.has_database_privilege(oid, 'CONNECT')
+		ORDER BY datistemplate, datname LIMIT $1`, most)
+	if err != nil {
+		return nil, false
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, false
+	}
+	for _, name := range names {
+		config := conn.Config().Copy()
+		config.Database = name
+		other, err := pgx.ConnectConfig(ctx, config)
+		if err != nil {
+			continue // its limit of connections, or its authentication
+		}
+		list, found, err = ofDatabase(ctx, other, c)
+		_ = other.Close(ctx)
+		if err == nil && found {
+			return list, true
+		}
+	}
+	return nil, false
+}
+
+// ofDatabase makes the checks of the extension in the database of a connection.
+func ofDatabase(ctx context.Context, conn *pgx.Conn, c cluster.Cluster) ([]finding, bool, error) {
+	p, err := placeOf(ctx, conn, c)
+	if err != nil {
+		return nil, false, err
+	}
+	found, err := seen(ctx, conn, c)
+	if err != nil {
+		return nil, false, err
+	}
+	version, installed, err := extension(ctx, conn, &p)
+	if err != nil || !installed {
+		return found, false, err
+	}
+	compared, err := objects(ctx, conn)
+	if err != nil {
+		return append(found, version), true, err
+	}
+	return append(found, version, compared), true, nil
+}
+
+// fullRemedy returns what to do if the server has no connection slot for the worker.
+func fullRemedy(c cluster.Cluster, err error) string {
+	if !cluster.NoSlot(err) {
+		if errors.Is(err, cluster.ErrScarce) {
+			return "The worker leaves the last connection to others. Raise that CONNECTION LIMIT (ALTER DATABASE or ALTER ROLE), or set it to -1."
+		}
+		return ""
+	}
+	return "End sessions that are idle. A superuser has slots of its own (superuser_reserved_connections): " +
+		psql(c, "", "", "postgres", "SELECT pid, usename, application_name, state, state_change FROM pg_stat_activity "+
+			"WHERE state LIKE 'idle%' ORDER BY state_change") + ", then SELECT pg_terminate_backend(PID). " +
+		"If a superuser cannot connect either: pg_stat_backtrace activity -D " + render.ShellWord(c.DataDir) + " --sort state lists the " +
+		"sessions without a connection, and kill PID ends one. A worker with --fallback-connection user=NAME, a role with REPLICATION, " +
+		"has a connection all the same."
+}
