@@ -87,14 +87,16 @@ func (r *rounds) total() error {
 	switch taken := &r.taken; {
 	case r.stats && taken.count() > 0:
 		return taken.print(r.stdout)
-	case !r.stats && isProfile(r.format) && r.format != console.FormatText:
+	case !r.stats && isProfile(r.format):
 		return writeTraces(r.stdout, &r.counted, r.format, fmt.Sprintf("%d stacks", r.stacks))
 	}
 	return nil
 }
 
-// isProfile reports whether package profilefmt prints a format.
-func isProfile(format string) bool { return slices.Contains(profilefmt.Formats(), format) }
+// isProfile reports whether a format has the counted stacks of all rounds.
+func isProfile(format string) bool {
+	return format != console.FormatText && format != console.FormatJSON && slices.Contains(profilefmt.Formats(), format)
+}
 
 // writeTraces prints counted stacks.
 func writeTraces(w io.Writer, c *profilefmt.Traces, format, title string) error {

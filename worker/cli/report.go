@@ -40,7 +40,7 @@ func newReport() *cobra.Command {
 	var f reportFlags
 	cmd := &cobra.Command{
 		Use:   "report FILE...",
-		Short: "Convert a profile to HTML, speedscope, folded stacks, text or pprof",
+		Short: "Convert a profile to HTML, speedscope, folded stacks, text, JSON or pprof",
 		Long:  reportLong,
 		Example: `  pg_stat_backtrace report profile.pb.gz -o profile.html
   pg_stat_backtrace report profile.pb.gz -f text --sample-type offcpu --top 5
@@ -62,9 +62,9 @@ func newReport() *cobra.Command {
 	fs.StringVar(&f.title, "title", "", "`TITLE` of the result (default: the name of the input file)")
 	fs.StringVar(&f.sampleType, "sample-type", "",
 		"the `TYPE` of value, such as cpu or inuse_space, that text and folded print, that html and speedscope show "+
-			"first, and that pprof has as its default")
+			"first, and that pprof and json have as their default")
 	fs.StringSliceVar(&f.groupBy, "group-by", nil,
-		"show the values of the `LABEL`s as outermost frames (not with pprof)")
+		"show the values of the `LABEL`s as outermost frames (not with pprof and json)")
 	fs.IntVarP(&f.top, "top", "n", 20, "with text: the `N` heaviest stacks, functions and lines")
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions(profilefmt.Formats(), cobra.ShellCompDirectiveNoFileComp))
@@ -88,8 +88,8 @@ func (f *reportFlags) check(cmd *cobra.Command, args []string) error {
 		flag    string
 		formats []string // that ignore it
 	}{
-		{"top", []string{profilefmt.Folded, profilefmt.Pprof, profilefmt.Speedscope, profilefmt.HTML}},
-		{"group-by", []string{profilefmt.Pprof}},
+		{"top", []string{profilefmt.JSON, profilefmt.Folded, profilefmt.Pprof, profilefmt.Speedscope, profilefmt.HTML}},
+		{"group-by", []string{profilefmt.Pprof, profilefmt.JSON}},
 		{"title", []string{profilefmt.Folded, profilefmt.Pprof}},
 	} {
 		if cmd.Flags().Changed(c.flag) && slices.Contains(c.formats, f.format) {

@@ -30,6 +30,7 @@ import (
 	"pg_stat_backtrace/worker/measure/runningplan"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/plan"
+	"pg_stat_backtrace/worker/report/profilefmt"
 	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/screen/view"
 )
@@ -47,14 +48,15 @@ func documentTypes() map[string][]reflect.Type {
 		"history":       {reflect.TypeFor[historycmd.Sweep](), reflect.TypeFor[historycmd.Summary](), reflect.TypeFor[historycmd.Comparison]()},
 		"incident":      {reflect.TypeFor[incident.Incident]()},
 		"incident-list": {reflect.TypeFor[historycmd.IncidentLine]()},
-		"memory":        {reflect.TypeFor[measurecmd.MemoryDocument](), reflect.TypeFor[measurecmd.ServerMemoryDocument]()},
+		"memory":        {reflect.TypeFor[measurecmd.MemoryDocument](), reflect.TypeFor[measurecmd.ServerMemoryDocument](), reflect.TypeFor[profilefmt.JSONProfile]()},
 		"plan":          {reflect.TypeFor[runningplan.JSONProcess]()},
-		"profile":       {reflect.TypeFor[measurecmd.ProfileStats]()},
+		"profile":       {reflect.TypeFor[measurecmd.ProfileStats](), reflect.TypeFor[profilefmt.JSONProfile]()},
+		"report":        {reflect.TypeFor[profilefmt.JSONProfile]()},
 		"rules-list":    {reflect.TypeFor[historycmd.RulesDocument]()},
 		"symbols":       {reflect.TypeFor[symbolsReport]()},
 		"top":           {reflect.TypeFor[view.Data](), reflect.TypeFor[topcmd.ServerList]()},
 		"trace":         {reflect.TypeFor[functrace.JSONEvent](), reflect.TypeFor[functrace.JSONTotals]()},
-		"waits":         {reflect.TypeFor[waitevent.JSONReport]()},
+		"waits":         {reflect.TypeFor[waitevent.JSONReport](), reflect.TypeFor[profilefmt.JSONProfile]()},
 	}
 }
 
@@ -374,7 +376,15 @@ func (o *outputs) checkIncidents(t *testing.T, pids map[string]int) {
 	o.check(t, "memory", "memory -f json", pid("etl"))
 	o.check(t, "memory", "memory -f json -D DATA")
 	o.check(t, "plan", "plan -f json", pid("report"), pid("vacuum"))
+	o.check(t, "memory", "memory --allocations -f json --duration 300ms", pid("report"))
 	o.check(t, "profile", "profile --stats --duration 200ms", pid("report"))
+	profile := filepath.Join(t.TempDir(), "profile.pb.gz")
+	o.check(t, "profile", "profile -f json --duration 500ms", pid("report"))
+	if status, _, errOut := run(t, "profile", "-f", "pprof", "-d", "300ms", "-o", profile, pid("report")); status == exitOK {
+		o.check(t, "report", "report -f json", profile)
+	} else if os.Geteuid() == 0 {
+		t.Error(errOut)
+	}
 	o.check(t, "rules-list", "rules list -f json")
 	o.check(t, "symbols", "symbols --json", pid("report"))
 	o.check(t, "top", "top -f json -n 1 -D DATA --pid", pid("shop"))
@@ -382,6 +392,7 @@ func (o *outputs) checkIncidents(t *testing.T, pids map[string]int) {
 	o.check(t, "trace", "trace -f json --duration 300ms libc:read", pid("report"))
 	o.check(t, "waits", "waits -f json --method sampled --duration 300ms -D DATA")
 	o.check(t, "waits", "waits -f json --duration 300ms -D DATA")
+	o.check(t, "waits", "waits -f json --stacks 1/1 --duration 300ms -D DATA")
 	o.check(t, "doctor", "doctor -f json -D DATA")
 	for command := range documentTypes() {
 		if !o.seen[command] {

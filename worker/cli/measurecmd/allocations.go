@@ -50,8 +50,7 @@ func (f *allocationFlags) add(cmd *cobra.Command) {
 
 // formats are those of a trace of allocations.
 func (f *allocationFlags) formats() []string {
-	return []string{profilefmt.Text, profilefmt.Folded, profilefmt.Pprof, profilefmt.Speedscope, profilefmt.HTML,
-		console.FormatCompressed}
+	return append(profilefmt.Formats(), console.FormatCompressed)
 }
 
 // Check validates the flags, and returns the process and the budget.

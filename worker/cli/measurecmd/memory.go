@@ -103,7 +103,7 @@ func NewMemory() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&f.format, "format", "f", console.FormatText, "`FORMAT` of the result: text, json (a line each), folded, "+
-		"pprof, speedscope, html; with --allocations also compressed, and not json")
+		"pprof, speedscope, html; with -D text, json, csv; with --allocations also compressed")
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "",
 		"the processes of the server with this data `DIRECTORY`; default: the only server of this host")
 	_ = cmd.MarkFlagDirname("pgdata")
@@ -112,7 +112,7 @@ func NewMemory() *cobra.Command {
 	fs.DurationVar(&f.timeout, "timeout", 10*time.Second, "give up if a process cannot be read within `TIME`")
 	f.allocations.add(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("format",
-		cobra.FixedCompletions(append(f.allocations.formats(), console.FormatJSON), cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions(append(f.allocations.formats(), console.FormatCSV), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -144,8 +144,10 @@ func (f *memoryFlags) checkMode(cmd *cobra.Command) error {
 // Check validates the flags and returns the processes.
 func (f *memoryFlags) check(args []string) ([]int, error) {
 	switch {
-	case !slices.Contains(append(profilefmt.Formats(), console.FormatJSON), f.format):
-		return nil, fmt.Errorf("--format must be text, json, folded, pprof, speedscope or html, not %q", f.format)
+	case !slices.Contains(append(profilefmt.Formats(), console.FormatCSV), f.format):
+		return nil, fmt.Errorf("--format must be text, json, csv, folded, pprof, speedscope or html, not %q", f.format)
+	case f.format == console.FormatCSV && len(args) > 0:
+		return nil, errors.New("--format csv prints the processes of a server: give -D, and no process ids")
 	case f.dataDir != "" && len(args) > 0:
 		return nil, errors.New("give either -D or process ids, not both")
 	case len(args) > 1 && (f.format == console.FormatPprof || f.format == console.FormatSpeedscope || f.format == console.FormatHTML):

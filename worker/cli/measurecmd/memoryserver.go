@@ -62,8 +62,8 @@ type contextsSum struct {
 // runServer prints the processes of a server by the memory that they use.
 func (f *memoryFlags) runServer(ctx context.Context, stdout, stderr io.Writer) error {
 	switch {
-	case f.format != console.FormatText && f.format != console.FormatJSON:
-		return console.Usage(fmt.Errorf("with -D, --format must be text or json, not %q", f.format))
+	case !slices.Contains([]string{console.FormatText, console.FormatJSON, console.FormatCSV}, f.format):
+		return console.Usage(fmt.Errorf("with -D, --format must be text, json or csv, not %q", f.format))
 	case f.tree:
 		return console.Usage(errors.New("--tree needs process ids"))
 	}
@@ -95,8 +95,11 @@ func (f *memoryFlags) runServer(ctx context.Context, stdout, stderr io.Writer) e
 			return err
 		}
 	}
-	if f.format == console.FormatJSON {
+	switch f.format {
+	case console.FormatJSON:
 		return render.JSONEncoder(stdout).Encode(memory)
+	case console.FormatCSV:
+		return memory.csv(stdout)
 	}
 	return memory.text(stdout, f.top)
 }
@@ -199,6 +202,27 @@ func (m *ServerMemoryDocument) text(out io.Writer, top int) error {
 		_, _ = fmt.Fprintf(buffered, "the memory of %d processes could not be read\n", m.Unreadable)
 	}
 	return buffered.Flush()
+}
+
+// csv prints all processes, with sizes in bytes.
+func (m *ServerMemoryDocument) csv(out io.Writer) error {
+	w := table.CSV(out)
+	w.Row("time", "pid", "backend_type", "database", "user", "state", "anonymous_bytes", "swapped_bytes", "contexts_bytes",
+		"largest_context", "largest_context_bytes", "problem", "query")
+	at := m.Time.Format(time.RFC3339Nano)
+	for i := range m.Processes {
+		p := &m.Processes[i]
+		contexts, name, bytes := "", "", ""
+		if p.ContextsBytes != nil {
+			contexts = strconv.FormatInt(*p.ContextsBytes, 10)
+		}
+		if len(p.Largest) > 0 {
+			name, bytes = p.Largest[0].Name, strconv.FormatInt(p.Largest[0].Bytes, 10)
+		}
+		w.Row(at, strconv.Itoa(p.PID), p.Type, p.Database, p.User, p.State, strconv.FormatUint(p.AnonymousBytes, 10),
+			strconv.FormatUint(p.SwappedBytes, 10), contexts, name, bytes, p.Problem, p.Query)
+	}
+	return w.Flush()
 }
 
 func largestText(p *memoryOfProcess) string {

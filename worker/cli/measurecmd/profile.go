@@ -68,7 +68,7 @@ text prints a table.
   wall     both; the default with process ids
 The command prints to standard error how many samples have all labels, and how
 many were lost.
-Formats are text, folded, pprof (go tool pprof, Parca, Pyroscope), speedscope and
+Formats are text, json, folded, pprof (go tool pprof, Parca, Pyroscope), speedscope and
 html. A file given with -o appears when it is complete.
 
 Only main threads are sampled: PostgreSQL's processes have no others.
@@ -116,7 +116,7 @@ func NewProfile() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&f.format, "format", "f", console.FormatText,
-		"`FORMAT` of the result: text, folded (for flame graphs), pprof, speedscope or html")
+		"`FORMAT` of the result: text, json, folded (for flame graphs), pprof, speedscope or html")
 	fs.StringVarP(&f.output, "output", "o", "", "write the result to `FILE`; default: standard output")
 	fs.Float64VarP(&f.rate, "rate", "r", clusterprofile.DefaultRate,
 		"`N` samples a second of each processor, and stacks of waits of each process, 1 to 1000")

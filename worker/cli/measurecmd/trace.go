@@ -119,7 +119,7 @@ func (f *traceFlags) add(cmd *cobra.Command) {
 }
 
 // traceFormats are the formats of the command trace.
-func traceFormats() []string { return append(profilefmt.Formats(), console.FormatJSON) }
+func traceFormats() []string { return profilefmt.Formats() }
 
 // Check validates flags and arguments.
 func (f *traceFlags) check(args []string) (o functrace.Options, err error) {

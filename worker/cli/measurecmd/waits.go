@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -101,14 +102,14 @@ func NewWaits() *cobra.Command {
 	fs.StringSliceVar(&f.types, "type", nil, "print only waits of this `TYPE`, such as IO")
 	fs.StringSliceVar(&f.events, "event", nil, "print only waits for this `EVENT`, such as WALSync")
 	f.add(cmd)
-	fs.StringVarP(&f.format, "format", "f", console.FormatText, "`FORMAT` of the result: text or json; with --stacks "+
+	fs.StringVarP(&f.format, "format", "f", console.FormatText, "`FORMAT` of the result: text, json or csv; with --stacks "+
 		strings.Join(profilefmt.Formats(), ", "))
 	_ = cmd.MarkFlagDirname("pgdata")
 	methods := []string{"auto", "exact", "blocked", "sampled"}
 	_ = cmd.RegisterFlagCompletionFunc("method",
 		cobra.FixedCompletions(methods, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("format",
-		cobra.FixedCompletions(append(profilefmt.Formats(), console.FormatJSON), cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions(append(profilefmt.Formats(), console.FormatCSV), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -126,8 +127,8 @@ func (f *waitsFlags) check(args []string) ([]int, error) {
 		return nil, err
 	}
 	switch {
-	case f.stacks == "" && f.format != console.FormatText && f.format != console.FormatJSON:
-		return nil, fmt.Errorf("--format must be text or json, not %q", f.format)
+	case f.stacks == "" && !slices.Contains([]string{console.FormatText, console.FormatJSON, console.FormatCSV}, f.format):
+		return nil, fmt.Errorf("--format must be text, json or csv, not %q", f.format)
 	case (f.idle || f.types != nil || f.events != nil) && (f.stacks != "" || f.trace > 0):
 		return nil, errors.New("--idle, --type and --event go together neither with --stacks nor with --trace")
 	case f.set() && (f.stacks != "" || f.trace > 0):
@@ -248,8 +249,14 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	report := f.report(info, result, pids)
 	report.Idle = f.idle
 	report.Select(f.types, f.events)
-	if f.format == console.FormatJSON {
+	switch f.format {
+	case console.FormatJSON:
 		return report.JSON(stdout)
+	case console.FormatCSV:
+		for _, line := range report.Missing() {
+			console.Tellf(stderr, "%s", line)
+		}
+		return report.CSV(stdout)
 	}
 	return report.Text(stdout, !unicodeTerminal())
 }

@@ -64,7 +64,7 @@ func (r *Report) Text(w io.Writer, ascii bool) error {
 		b.WriteByte('\n')
 		r.table(&b, ascii)
 	}
-	for _, line := range r.missing() {
+	for _, line := range r.Missing() {
 		b.WriteString(line + "\n")
 	}
 	_, err := io.WriteString(w, b.String())
@@ -150,8 +150,8 @@ func bars(buckets []uint64, ascii bool) string {
 	return string(line)
 }
 
-// missing says what the figures lack.
-func (r *Report) missing() (lines []string) {
+// Missing says in sentences what the figures lack.
+func (r *Report) Missing() (lines []string) {
 	if !r.Idle && slices.ContainsFunc(r.Rows, func(row Row) bool { return row.isIdle() }) {
 		lines = append(lines, "SHARE leaves out idle waits: the type Activity, and ClientRead.")
 	}

@@ -147,6 +147,8 @@ func TestOddProfiles(t *testing.T) {
 					}
 				case profilefmt.Speedscope:
 					checkSpeedscope(t, out)
+				case profilefmt.JSON:
+					checkJSON(t, &b.Profile, out)
 				case profilefmt.Pprof:
 					if _, err := profilefmt.Read(strings.NewReader(out), nil); err != nil {
 						t.Errorf("cannot read pprof: %v", err)
@@ -191,7 +193,7 @@ func TestTooLarge(t *testing.T) {
 	for range 130_000 {
 		b.Sample = append(b.Sample, b.Sample[0])
 	}
-	for _, format := range []string{profilefmt.Text, profilefmt.Folded, profilefmt.Speedscope, profilefmt.HTML} {
+	for _, format := range []string{profilefmt.Text, profilefmt.JSON, profilefmt.Folded, profilefmt.Speedscope, profilefmt.HTML} {
 		var out bytes.Buffer
 		err := profilefmt.Write(&out, &b.Profile, profilefmt.Options{Format: format})
 		if err == nil || !strings.Contains(err.Error(), "too many different stacks") {
@@ -254,7 +256,7 @@ func TestOneNameOfManyFunctions(t *testing.T) {
 		b.Function[i].Name, b.Function[i].Filename = name, strconv.Itoa(i)
 		b.Sample[i].Label["label"] = slices.Repeat([]string{name}, i%2+1)
 	}
-	for _, format := range []string{profilefmt.Text, profilefmt.Folded, profilefmt.Speedscope, profilefmt.HTML} {
+	for _, format := range []string{profilefmt.Text, profilefmt.JSON, profilefmt.Folded, profilefmt.Speedscope, profilefmt.HTML} {
 		used := allocated(func() {
 			o := profilefmt.Options{Format: format, Root: []string{"label"}}
 			if err := profilefmt.Write(io.Discard, &b.Profile, o); err != nil {

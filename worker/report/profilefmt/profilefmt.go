@@ -1,5 +1,5 @@
-// Package profilefmt prints profiles: as text, as folded stacks, as a pprof file, as a speedscope file, and as an HTML
-// page. It reads a profile of package github.com/google/pprof/profile and must not know how the stacks were taken.
+// Package profilefmt prints profiles: as text, as JSON, as folded stacks, as a pprof file, as a speedscope file, and as an
+// HTML page. It reads a profile of package github.com/google/pprof/profile and must not know how the stacks were taken.
 //
 // A profile may come from a file of unknown origin. Names and labels in it are treated as hostile.
 package profilefmt
@@ -22,6 +22,8 @@ import (
 const (
 	// Text lists the heaviest stacks, innermost frame first.
 	Text = "text"
+	// JSON is one document of the type JSONProfile, on one line.
+	JSON = "json"
 	// Folded has a line for each stack, outermost frame first, as flamegraph.pl reads it.
 	Folded = "folded"
 	// Pprof is the gzipped protocol buffer that "go tool pprof", Parca and Pyroscope read.
@@ -33,7 +35,7 @@ const (
 )
 
 // Formats returns the names of the formats, for help texts and completion.
-func Formats() []string { return []string{Text, Folded, Pprof, Speedscope, HTML} }
+func Formats() []string { return []string{Text, JSON, Folded, Pprof, Speedscope, HTML} }
 
 // ErrFormat is the error of Write for an unknown format.
 var ErrFormat = errors.New("unknown format")
@@ -44,9 +46,9 @@ var errNoType = errors.New("profile has no sample type")
 type Options struct {
 	// Format is one of the constants above.
 	Format string
-	// Title is the heading of text, speedscope and html. The zero value is "Profile".
+	// Title is the heading of text, json, speedscope and html. The zero value is "Profile".
 	Title string
-	// Subtitle is a line below the title of text and html: where the profile is from, and how complete it is.
+	// Subtitle is a line below the title of text, json and html: where the profile is from, and how complete it is.
 	Subtitle string
 	// SampleType is the type, such as "cpu" or "inuse_space", whose values text and folded print, and which html shows
 	// first. The zero value is the profile's own default type, and without one the last type of the profile.
@@ -60,8 +62,7 @@ type Options struct {
 	Noun string
 	// Timeline, if not nil, is shown above the graph of html.
 	Timeline *Timeline
-	// Notes are remarks on the profile, such as the number of lost samples. Text and html print each on a line of its
-	// own.
+	// Notes are remarks on the profile, such as the number of lost samples. Text, json and html print them.
 	Notes []string
 	// Memory and Output bound what Write uses for a profile of a foreign file. Nil means no limit but those of a format.
 	Memory, Output *budget.Budget
@@ -102,6 +103,8 @@ func Write(w io.Writer, p *profile.Profile, o Options) error {
 	switch o.Format {
 	case Text:
 		err = writeText(out, p, index, o)
+	case JSON:
+		err = writeJSON(out, p, index, o)
 	case Folded:
 		err = writeFolded(out, p, index, o)
 	case Speedscope:

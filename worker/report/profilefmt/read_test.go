@@ -189,6 +189,8 @@ func FuzzRead(f *testing.F) {
 			switch format {
 			case profilefmt.Speedscope:
 				checkSpeedscope(t, out.String())
+			case profilefmt.JSON:
+				checkJSON(t, p, out.String())
 			case profilefmt.Pprof:
 				if _, err := profile.Parse(&out); err != nil {
 					t.Fatalf("pprof: %v", err)
