@@ -67,7 +67,7 @@ func newActivity() *cobra.Command {
   pg_stat_backtrace activity -D /srv/pgdata --tree
   pg_stat_backtrace activity -D /srv/pgdata --sort transaction --watch 2s
   pg_stat_backtrace activity -D /srv/pgdata --format json | jq '.sessions[].query'`,
-		Args: console.UsageArgs(cobra.NoArgs),
+		Args: console.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(); err != nil {
 				return console.Usage(err)
@@ -76,7 +76,7 @@ func newActivity() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: the only server of this host")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: $PGDATA, else the only server of this host")
 	_ = cmd.MarkFlagDirname("pgdata")
 	fs.StringVar(&f.sort, "sort", "pid", "`ORDER` of the processes: pid, or the oldest transaction, query or state first")
 	fs.StringVarP(&f.format, "format", "f", console.FormatText, "`FORMAT` of the result: text, json or csv")

@@ -100,7 +100,7 @@ func newCapture() *cobra.Command {
 			case f.core.file != "":
 				return nil
 			case f.dataDir != "" && len(args) > 0:
-				return errors.New("give either -D or process ids, not both")
+				return console.ErrBoth
 			}
 			return nil
 		}),
@@ -108,7 +108,7 @@ func newCapture() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "",
-		"capture all processes of the server with this data `DIRECTORY`; default: the only server of this host")
+		"capture all processes of the server with this data `DIRECTORY`; default: $PGDATA, else the only server of this host")
 	_ = cmd.MarkFlagDirname("pgdata")
 	fs.StringVarP(&f.format, "format", "f", console.FormatText,
 		"`FORMAT` of a stack: text, brief (for people: what the process does, its wait, query and "+
@@ -273,11 +273,7 @@ func (r *rounds) round(ctx context.Context, counts bool) error {
 				r.ended++ // processes of a server come and go
 				continue
 			}
-			if target.StartTime == 0 && errors.Is(err, process.ErrExited) {
-				console.Tellf(r.stderr, "process with PID %d does not exist", target.PID)
-				continue
-			}
-			console.Tellf(r.stderr, "%s", console.Explain(target.PID, err))
+			console.Tellf(r.stderr, "%s", console.ExplainTarget(target, err))
 			continue
 		}
 		if counts {

@@ -48,6 +48,7 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		err = out.Err()
 	}
+	subject := func() console.Subject { return subjectOf(command, args) }
 	switch {
 	case errors.Is(context.Cause(ctx), errProcessorTime):
 		return exitFailed
@@ -62,10 +63,10 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 		console.Tellf(stderr, "interrupted")
 		return exitFailed
 	case errors.Is(err, console.ErrUsage):
-		console.Tellf(stderr, "%v\nTry \"%s --help\".", err, command.CommandPath())
+		console.Tellf(stderr, "%s\nTry \"%s --help\".", console.Describe(err, subject()), command.CommandPath())
 		return exitUsage
 	default:
-		console.Tellf(stderr, "%v", err)
+		console.Tellf(stderr, "%s", console.Describe(err, subject()))
 		return exitFailed
 	}
 }
@@ -104,10 +105,12 @@ worker and no extension, and work while the server takes no connections.`,
 			if err := refuseIgnored(cmd, args); err != nil {
 				return err
 			}
-			if !readsProcesses(cmd) {
-				return nil
+			if readsProcesses(cmd) {
+				if err := procMounted(); err != nil {
+					return err
+				}
 			}
-			return procMounted()
+			return takeDataDir(cmd, args, os.Getenv, cmd.ErrOrStderr())
 		},
 	}
 	root.SetFlagErrorFunc(flagError)
@@ -118,6 +121,13 @@ worker and no extension, and work while the server takes no connections.`,
 		newDoctor(version))
 	root.AddCommand(newReport(), newVersion(version))
 	completeServers(root)
+	for _, c := range root.Commands() {
+		if c.HasSubCommands() {
+			c.Args = unknownCommand
+		}
+	}
+	finishServerFlags(root)
+	root.SetHelpCommand(newHelp(root))
 	return root
 }
 

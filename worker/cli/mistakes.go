@@ -22,7 +22,8 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 			names = append(names, c.Name())
 		}
 	}
-	return console.Usage(fmt.Errorf("there is no command %q%s", args[0], didYouMean(args[0], "", names)))
+	_, parent, _ := strings.Cut(cmd.CommandPath(), " ")
+	return console.Usage(fmt.Errorf("there is no command %q%s", strings.TrimSpace(parent+" "+args[0]), didYouMean(args[0], "", names)))
 }
 
 // flagError words an error of the flags, and names the flags with a similar name.
@@ -30,6 +31,9 @@ func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if strings.Contains(err.Error(), "time: missing unit in duration") {
 		return console.Usage(fmt.Errorf("%w: write 10s, 500ms or 2m", err))
+	}
+	if strings.Contains(err.Error(), "time: unknown unit") {
+		return console.Usage(fmt.Errorf("%w: the units are ms, s, m and h, as in 500ms, 10s or 1h30m", err))
 	}
 	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
 		return console.Usage(err)
@@ -85,12 +89,46 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
+// newHelp returns the command help. Cobra's own succeeds for a command that does not exist.
+func newHelp(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:     "help [COMMAND]",
+		Short:   "Print the help of a command",
+		Example: "  pg_stat_backtrace help capture",
+		ValidArgsFunction: func(_ *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			parent, _, err := root.Find(args)
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			var names []cobra.Completion
+			for _, c := range parent.Commands() {
+				if c.IsAvailableCommand() && strings.HasPrefix(c.Name(), word) {
+					names = append(names, c.Name()+"\t"+c.Short)
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			found, rest, err := root.Find(args)
+			if err != nil && len(args) > 0 {
+				return unknownCommand(root, args)
+			}
+			if len(rest) > 0 {
+				return unknownCommand(found, rest)
+			}
+			found.InitDefaultHelpFlag()
+			found.InitDefaultVersionFlag()
+			return found.Help()
+		},
+	}
+}
+
 func newVersion(version string) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
 		Example: "  pg_stat_backtrace version",
-		Args:    console.UsageArgs(cobra.NoArgs),
+		Args:    console.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "pg_stat_backtrace version %s\n", version)
 			return err

@@ -120,7 +120,7 @@ func (f *symbolsFlags) postmaster(ctx context.Context) (subject, error) {
 func (f *symbolsFlags) run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	all, err := subjects(args)
 	if err == nil && len(args) > 0 && f.dataDir != "" {
-		err = errors.New("-D and arguments exclude each other")
+		err = errors.New("give either -D, or process ids and files, not both")
 	}
 	if err != nil {
 		return console.Usage(err)
@@ -238,7 +238,7 @@ func (f *symbolsFlags) look(s subject, client *debuginfod.Client) ([]doctor.Symb
 func describeError(s subject, err error) error {
 	switch {
 	case errors.Is(err, process.ErrGone):
-		return fmt.Errorf("%s: no such process", s)
+		return fmt.Errorf("%s", console.NoProcess(s.pid))
 	case errors.Is(err, process.ErrDenied):
 		return fmt.Errorf("%s: %w\n  Run this as the process's operating system user or as root", s, err)
 	case errors.Is(err, symbolize.ErrCoreFile):

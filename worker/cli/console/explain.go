@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/golang"
 	"pg_stat_backtrace/worker/naming"
 	"pg_stat_backtrace/worker/report/render"
@@ -19,7 +20,14 @@ func Explain(pid int, err error) string {
 		return fmt.Sprintf("the goroutines of process with PID %d were not found: %v\n"+
 			"  Without --goroutines, its threads are captured.", pid, err)
 	}
+	if IsGone(err) {
+		return fmt.Sprintf("process %d has ended", pid)
+	}
 	f := render.FaultOf(pid, err)
+	var denied *process.PermissionError
+	if errors.As(err, &denied) && denied.Reason == process.ReasonUID { // the hint of FaultOf is for the worker
+		f.Hint = "Run the command as the user of the process or as root, for example with sudo."
+	}
 	s := f.Message
 	if f.Detail != "" {
 		s += "\n  " + f.Detail

@@ -31,8 +31,28 @@ func (e *usageError) Unwrap() error        { return e.error }
 
 // UsageArgs makes a wrong number of arguments an error of use.
 func UsageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error { return Usage(check(cmd, args)) }
+	return func(cmd *cobra.Command, args []string) error {
+		err := check(cmd, args)
+		if err != nil && strings.Contains(err.Error(), "arg(s)") { // cobra's own words
+			err = fmt.Errorf("wrong number of arguments, %d: the usage is %q", len(args), cmd.UseLine())
+		}
+		return Usage(err)
+	}
 }
+
+// NoArgs refuses arguments.
+func NoArgs(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case cmd.Name() == "top" && strings.Trim(args[0], "0123456789") == "":
+		return Usage(fmt.Errorf("top takes no process id as an argument; for one session: top --pid %s", args[0]))
+	}
+	return Usage(fmt.Errorf("%s takes no arguments, but got %q", cmd.CommandPath(), args[0]))
+}
+
+// ErrBoth refuses processes beside a data directory.
+var ErrBoth = errors.New("give either -D or process ids, not both: -D stands for all processes of a server")
 
 // TakeOnlyServer chooses the only server of this host, unless the user has chosen a server or processes. It says which
 // server it is. If several run, the error lists them.

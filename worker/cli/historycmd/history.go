@@ -64,7 +64,7 @@ func NewHistory() *cobra.Command {
   pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since 03:00 --until 03:05 --compare "yesterday 03:00" --by wait,query
   pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since -1h -f folded | flamegraph.pl > night.svg
   pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since 03:00 --until 03:05 -f html -o night.html`,
-		Args: console.UsageArgs(cobra.NoArgs),
+		Args: console.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			now := time.Now()
 			since, until, err := f.check(now)

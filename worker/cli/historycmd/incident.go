@@ -54,7 +54,7 @@ func NewIncident(version string) *cobra.Command {
   pg_stat_backtrace incident list --record-dir /var/lib/pg_stat_backtrace
   pg_stat_backtrace incident show --record-dir /var/lib/pg_stat_backtrace last
   pg_stat_backtrace incident bundle --record-dir /var/lib/pg_stat_backtrace last -o incident.zip`,
-		Args: console.UsageArgs(cobra.NoArgs),
+		Args: console.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return console.Usage(errors.New("give a command: take, list, show or bundle"))
 		},
@@ -83,7 +83,7 @@ func newIncidentTake(version string) *cobra.Command {
 		Long:  takeLong,
 		Example: `  pg_stat_backtrace incident take -D /var/lib/postgresql/15/main
   pg_stat_backtrace incident take -D /srv/pgdata --record-dir /var/lib/pg_stat_backtrace -o incident.html`,
-		Args: console.UsageArgs(cobra.NoArgs),
+		Args: console.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c := worker.RecordConfig{Texts: f.texts}
 			if err := c.Check(); err != nil {
@@ -96,7 +96,7 @@ func newIncidentTake(version string) *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: the only server of this host")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: $PGDATA, else the only server of this host")
 	fs.StringVarP(&f.output, "output", "o", "", "write to `FILE`: a page, or JSON if the name ends in .json")
 	fs.StringVar(&f.recordDir, console.FlagRecordDir, "", "the `DIRECTORY` to which a worker records (default $STATE_DIRECTORY)")
 	fs.StringVar(&f.texts, "record-query-text", "normalized",
@@ -127,7 +127,7 @@ func newIncidentList() *cobra.Command {
 		Short:   "Print the incidents of a server, the newest last",
 		Long:    "Print the incidents of a server, the newest last. The worker and the server may be down.",
 		Example: `  pg_stat_backtrace incident list --record-dir /var/lib/pg_stat_backtrace`,
-		Args:    console.UsageArgs(cobra.NoArgs),
+		Args:    console.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.format != console.FormatText && f.format != console.FormatJSON {
 				return console.Usage(fmt.Errorf("--format must be text or json, not %q", f.format))

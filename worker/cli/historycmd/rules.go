@@ -40,7 +40,7 @@ func NewRules() *cobra.Command {
 		Long:  rulesLong,
 		Example: `  pg_stat_backtrace rules list
   pg_stat_backtrace rules check /etc/pg_stat_backtrace/rules.yaml`,
-		Args: console.UsageArgs(cobra.NoArgs),
+		Args: console.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			return console.Usage(errors.New("give a command: list or check"))
 		},
@@ -52,7 +52,7 @@ func NewRules() *cobra.Command {
 		Long:  "Print the built-in rules, or with --rules the rules with the changes of a file.",
 		Example: `  pg_stat_backtrace rules list
   pg_stat_backtrace rules list --rules /etc/pg_stat_backtrace/rules.yaml`,
-		Args: console.UsageArgs(cobra.NoArgs),
+		Args: console.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if format != console.FormatText && format != console.FormatJSON {
 				return console.Usage(fmt.Errorf("--format must be text or json, not %q", format))

@@ -90,6 +90,9 @@ func (f *allocationFlags) run(
 	}
 	defer closeRemote()
 	target := console.Identities([]int{pid})[0]
+	if target.StartTime == 0 {
+		return errors.New(console.NoProcess(pid))
+	}
 	allocator, err := heap.Locate(pid)
 	if err != nil {
 		return explainAllocations(pid, err)
@@ -161,11 +164,12 @@ func (f *allocationFlags) printBlocks(r *heap.Report, w io.Writer) error {
 func explainAllocations(pid int, err error) error {
 	switch {
 	case errors.Is(err, process.ErrExited), errors.Is(err, fs.ErrNotExist), errors.Is(err, process.ErrGone):
-		return fmt.Errorf("process %d does not exist, or has just ended", pid)
+		return fmt.Errorf("process %d has ended", pid)
 	case errors.Is(err, heap.ErrNoAllocator):
 		return err
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, process.ErrNotPermitted), errors.Is(err, process.ErrDenied):
-		return fmt.Errorf("%w\nRun it as root, or as the user of the process with CAP_BPF and CAP_PERFMON", err)
+		return fmt.Errorf("the kernel does not let this user trace process %d (%w)\n"+
+			"Run it as root, or as the user of the process with CAP_BPF and CAP_PERFMON", pid, err)
 	}
 	return err
 }

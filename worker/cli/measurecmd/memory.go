@@ -105,7 +105,7 @@ func NewMemory() *cobra.Command {
 	fs.StringVarP(&f.format, "format", "f", console.FormatText, "`FORMAT` of the result: text, json (a line each), folded, "+
 		"pprof, speedscope, html; with -D text, json, csv; with --allocations also compressed")
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "",
-		"the processes of the server with this data `DIRECTORY`; default: the only server of this host")
+		"the processes of the server with this data `DIRECTORY`; default: $PGDATA, else the only server of this host")
 	_ = cmd.MarkFlagDirname("pgdata")
 	fs.BoolVar(&f.tree, "tree", false, "with text: each context, instead of the sums by name")
 	fs.IntVarP(&f.top, "top", "n", 20, "with text: the `N` names with the most bytes; with -D: the `N` processes with the most")
@@ -149,7 +149,7 @@ func (f *memoryFlags) check(args []string) ([]int, error) {
 	case f.format == console.FormatCSV && len(args) > 0:
 		return nil, errors.New("--format csv prints the processes of a server: give -D, and no process ids")
 	case f.dataDir != "" && len(args) > 0:
-		return nil, errors.New("give either -D or process ids, not both")
+		return nil, console.ErrBoth
 	case len(args) > 1 && (f.format == console.FormatPprof || f.format == console.FormatSpeedscope || f.format == console.FormatHTML):
 		return nil, fmt.Errorf("--format %s prints one process: give one process id", f.format)
 	case f.top < 1:
@@ -175,7 +175,7 @@ func (f *memoryFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wri
 				return ctx.Err()
 			}
 			failed = true
-			console.Tellf(stderr, "%s", explainMemory(target.PID, err))
+			console.Tellf(stderr, "%s", explainMemory(target, err))
 			continue
 		}
 		for _, warning := range m.warnings() {
@@ -195,10 +195,13 @@ func (f *memoryFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wri
 	return nil
 }
 
-func explainMemory(pid int, err error) string {
+func explainMemory(target process.Target, err error) string {
+	pid := target.PID
 	switch {
 	case errors.Is(err, capture.ErrNotPostgres), errors.Is(err, memctx.ErrNotServer):
-		return fmt.Sprintf("process with PID %d runs no PostgreSQL server of version 14 to 19", pid)
+		return console.Stranger(pid) + " of version 14 to 19"
+	case console.NotOfServer(pid, err) != "":
+		return console.NotOfServer(pid, err)
 	case errors.Is(err, memctx.ErrNoContexts):
 		return fmt.Sprintf("process with PID %d has no memory contexts, or they cannot be read: "+
 			"it is starting or ending", pid)
@@ -206,7 +209,7 @@ func explainMemory(pid int, err error) string {
 		return fmt.Sprintf("the memory contexts of process with PID %d could not be read in time\n"+
 			"  Give it more time with --timeout.", pid)
 	}
-	return console.Explain(pid, err)
+	return console.ExplainTarget(target, err)
 }
 
 // processMemory is the memory of one process.

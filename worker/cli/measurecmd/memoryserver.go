@@ -142,7 +142,7 @@ func (f *memoryFlags) addContexts(ctx context.Context, capturer *capture.Capture
 		return ctx.Err()
 	}
 	if err != nil {
-		p.Problem, _, _ = strings.Cut(explainMemory(p.PID, err), "\n")
+		p.Problem, _, _ = strings.Cut(explainMemory(p.target, err), "\n")
 		return nil
 	}
 	const most = 3

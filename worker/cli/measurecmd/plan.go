@@ -112,7 +112,7 @@ func (f *planFlags) check(args []string) ([]int, error) {
 	case f.connection != "" && !f.calibrate:
 		return nil, errors.New("--connection needs --calibrate")
 	case f.dataDir != "" && len(args) > 0:
-		return nil, errors.New("give process ids or --pgdata, not both")
+		return nil, console.ErrBoth
 	case f.timeout <= 0:
 		return nil, fmt.Errorf("--timeout must be more than 0, not %s", f.timeout)
 	case f.width < 1:
@@ -182,6 +182,11 @@ type planRun struct {
 func (r *planRun) once(ctx context.Context, targets []process.Target, out io.Writer) (failed bool, err error) {
 	if len(targets) > 0 {
 		for _, target := range targets {
+			if target.StartTime == 0 {
+				console.Tellf(r.stderr, "%s", console.NoProcess(target.PID))
+				failed = true
+				continue
+			}
 			p, err := r.read(ctx, target, r.sessionsOf(ctx, target.PID))
 			if err != nil {
 				return failed, err
@@ -384,7 +389,9 @@ func explainPlan(pid int, err error) string {
 	var unknown *plan.UnknownLayoutError
 	switch {
 	case errors.Is(err, capture.ErrNotPostgres):
-		return fmt.Sprintf("process with PID %d runs no PostgreSQL server of version 14 to 19", pid)
+		return console.Stranger(pid) + " of version 14 to 19"
+	case console.NotOfServer(pid, err) != "":
+		return console.NotOfServer(pid, err)
 	case errors.Is(err, capture.ErrPlanChanges):
 		return fmt.Sprintf("process with PID %d runs short statements: %s", pid, capture.ErrPlanChanges)
 	case errors.As(err, &unknown):

@@ -139,7 +139,7 @@ func NewProfile() *cobra.Command {
 func (f *profileFlags) addServer(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "",
-		"sample all processes of the server with this data `DIRECTORY`; default: the only server of this host")
+		"sample all processes of the server with this data `DIRECTORY`; default: $PGDATA, else the only server of this host")
 	fs.StringVarP(&f.mode, "mode", "m", string(clusterprofile.CPU),
 		"time on the processor (cpu), off it (offcpu), or both (wall, the default with process ids)")
 	fs.StringSliceVar(&f.queryIDs, "query-id", nil, "only samples in which the statement with this query `ID` runs")
@@ -160,7 +160,7 @@ func (f *profileFlags) addServer(cmd *cobra.Command) {
 func (f *profileFlags) check(args []string) ([]int, error) {
 	switch {
 	case f.dataDir != "" && len(args) > 0:
-		return nil, errors.New("give either -D or process ids, not both")
+		return nil, console.ErrBoth
 	case !slices.Contains(profilefmt.Formats(), f.format):
 		return nil, fmt.Errorf("--format must be one of %s, not %q", strings.Join(profilefmt.Formats(), ", "), f.format)
 	case !slices.Contains(clusterprofile.Modes(), f.mode):
@@ -226,11 +226,11 @@ func (f *profileFlags) target(pids []int, stderr io.Writer) (cluster.Cluster, []
 	for i, pid := range pids {
 		c, id, err := member(pid)
 		switch {
-		case errors.Is(err, process.ErrExited) && (i < len(pids)-1 || len(chosen) > 0):
-			console.Tellf(stderr, "%s", console.Explain(pid, err))
+		case console.IsGone(err) && (i < len(pids)-1 || len(chosen) > 0):
+			console.Tellf(stderr, "%s", gone(pid, id))
 			continue
-		case errors.Is(err, process.ErrExited):
-			return c, nil, errors.New(console.Explain(pid, err))
+		case console.IsGone(err):
+			return c, nil, errors.New(gone(pid, id))
 		case err != nil:
 			return c, nil, err
 		case len(chosen) > 0 && !server.Same(c):
@@ -242,6 +242,11 @@ func (f *profileFlags) target(pids []int, stderr io.Writer) (cluster.Cluster, []
 	return server, chosen, nil
 }
 
+// gone says that a process has ended, or that it never existed for this command.
+func gone(pid int, id process.ID) string {
+	return console.ExplainTarget(process.Target{PID: pid, StartTime: id.StartTime}, process.ErrExited)
+}
+
 // member returns the server of a process.
 func member(pid int) (cluster.Cluster, process.ID, error) {
 	id, err := process.IDOf(pid)
@@ -249,11 +254,14 @@ func member(pid int) (cluster.Cluster, process.ID, error) {
 		return cluster.Cluster{}, id, err
 	}
 	c, err := cluster.ByProcess(pid)
+	if why := console.NotOfServer(pid, err); why != "" {
+		return c, id, errors.New(why)
+	}
 	if errors.Is(err, cluster.ErrWrongUser) || errors.Is(err, cluster.ErrNoAccess) || errors.Is(err, process.ErrExited) {
 		return c, id, err
 	}
-	stranger := fmt.Errorf("process %d is no process of a PostgreSQL server\n"+
-		"Take \"pg_stat_backtrace capture --nonstop --format folded --repeat N --interval TIME %d\" instead", pid, pid)
+	stranger := fmt.Errorf("%s\n"+
+		"Take \"pg_stat_backtrace capture --nonstop --format folded --repeat N --interval TIME %d\" instead", console.Stranger(pid), pid)
 	if err != nil {
 		return c, id, stranger
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace/measure/probe"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/measure/functrace"
@@ -98,7 +99,7 @@ func NewTrace() *cobra.Command {
 func (f *traceFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "",
-		"trace all processes of the server with this data `DIRECTORY`; default: the only server of this host")
+		"trace all processes of the server with this data `DIRECTORY`; default: $PGDATA, else the only server of this host")
 	fs.StringArrayVar(&f.static, "usdt", nil, "trace the static probe `NAME`; may be given several times")
 	fs.DurationVarP(&f.duration, "duration", "d", 10*time.Second, "trace for this `TIME`; an interrupt ends it earlier")
 	fs.StringVarP(&f.format, "format", "f", console.FormatText, "`FORMAT` of the result: "+strings.Join(traceFormats(), ", "))
@@ -140,7 +141,7 @@ func (f *traceFlags) check(args []string) (o functrace.Options, err error) {
 	case len(o.Functions)+len(o.Static) == 0:
 		return o, errors.New("name a function, or a static probe with --usdt")
 	case f.dataDir != "" && len(o.PIDs) > 0:
-		return o, errors.New("give either -D or process ids, not both")
+		return o, console.ErrBoth
 	case !slices.Contains(traceFormats(), f.format):
 		return o, fmt.Errorf("--format must be one of %s, not %q", strings.Join(traceFormats(), ", "), f.format)
 	case f.duration <= 0:
@@ -192,6 +193,9 @@ func (f *traceFlags) run(ctx context.Context, o functrace.Options, stdout, stder
 		}
 		o.Postmaster, o.Rights = c.PostmasterPID, &rights
 	}
+	if err := checkTraced(o.PIDs); err != nil {
+		return err
+	}
 	capturer, closeRemote, err := f.remote.Capturer(stderr, f.debugDirs)
 	if err != nil {
 		return err
@@ -230,6 +234,20 @@ func (f *traceFlags) run(ctx context.Context, o functrace.Options, stdout, stder
 		return err
 	}
 	return f.limited(result)
+}
+
+// checkTraced returns an error for a process that does not exist, or whose memory this user may not read.
+func checkTraced(pids []int) error {
+	for _, pid := range pids {
+		if _, err := process.ReadStat(pid); errors.Is(err, process.ErrGone) {
+			return errors.New(console.NoProcess(pid))
+		}
+		if _, err := process.Maps(pid); errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf("this user may not read the memory of process %d\n"+
+				"Run it as root, or as the user of the process with CAP_BPF and CAP_PERFMON", pid)
+		}
+	}
+	return nil
 }
 
 // slowNaming is how long after its end a trace may take to name its stacks without a message.

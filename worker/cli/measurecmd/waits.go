@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -91,7 +92,7 @@ func NewWaits() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: the only server of this host")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: $PGDATA, else the only server of this host")
 	fs.DurationVarP(&f.duration, "duration", "d", 10*time.Second, "measure for this `TIME`; an interrupt ends it earlier")
 	fs.StringVarP(&f.method, "method", "m", string(waits.Auto),
 		"`METHOD`: auto, exact, blocked or sampled")
@@ -144,7 +145,7 @@ func (f *waitsFlags) check(args []string) ([]int, error) {
 	case f.trace > 0:
 		return []int{f.trace}, nil
 	case f.dataDir != "" && len(args) > 0:
-		return nil, errors.New("give either -D or process ids, not both")
+		return nil, console.ErrBoth
 	}
 	return console.ProcessIDs(args)
 }
@@ -154,11 +155,21 @@ func (f *waitsFlags) cluster(pids []int) (cluster.Cluster, error) {
 	if f.dataDir != "" {
 		return cluster.ByDataDir(f.dataDir)
 	}
-	c, err := cluster.ByProcess(pids[0])
-	if errors.Is(err, cluster.ErrNotDataDir) {
-		return c, notOfServer(pids[0])
+	for _, pid := range pids {
+		if _, err := process.ReadStat(pid); errors.Is(err, process.ErrGone) {
+			return cluster.Cluster{}, errors.New(console.NoProcess(pid))
+		}
 	}
-	if err != nil {
+	c, err := cluster.ByProcess(pids[0])
+	switch why := console.NotOfServer(pids[0], err); {
+	case err == nil:
+	case errors.Is(err, cluster.ErrNotDataDir):
+		return c, notOfServer(pids[0])
+	case console.IsGone(err):
+		return c, errors.New(console.Explain(pids[0], err))
+	case why != "":
+		return c, errors.New(why)
+	default:
 		return c, err
 	}
 	members, err := c.Members()
@@ -189,7 +200,7 @@ func notOfServer(pid int) error {
 		return fmt.Errorf("process %d runs the server's program %s, but neither it nor its parent works in a data directory",
 			pid, program.Path)
 	case errors.Is(err, cluster.ErrNoProgram):
-		return fmt.Errorf("process %d is not a PostgreSQL server process", pid)
+		return errors.New(console.Stranger(pid))
 	}
 	return err
 }

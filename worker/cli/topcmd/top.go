@@ -91,7 +91,7 @@ func NewTop() *cobra.Command {
   pg_stat_backtrace top -D /srv/pgdata --record-dir /var/lib/pg_stat_backtrace --at "yesterday 03:00"
   pg_stat_backtrace top --all
   pg_stat_backtrace top -D /srv/pgdata --format json -n 1 | jq '.findings.findings[].text'`,
-		Args: console.UsageArgs(cobra.NoArgs),
+		Args: console.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			state, err := f.check(cmd.Flags().Changed("pid"))
 			if err != nil {
@@ -101,7 +101,7 @@ func NewTop() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: the server of this host, or a choice")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`; default: $PGDATA, else the server of this host, or a choice")
 	fs.BoolVar(&f.all, "all", false, "list all servers of this host, and the workers of --connect")
 	fs.StringVar(&f.sort, "sort", view.Orders()[0], "in the list of servers: `ORDER`, one of "+strings.Join(view.Orders(), ", "))
 	fs.StringArrayVar(&f.connect, "connect", nil,

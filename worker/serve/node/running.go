@@ -37,3 +37,7 @@ func Denied() (list []Process, err error) {
 	slices.SortFunc(list, func(a, b Process) int { return a.PID - b.PID })
 	return list, nil
 }
+
+// CalledServer reports whether a process has one of the usual names of the server's program. It needs no right to examine
+// the process.
+func CalledServer(pid int) bool { return isCalledServer("/proc", pid) }

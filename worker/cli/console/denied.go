@@ -1,0 +1,130 @@
+package console
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/worker/pg/cluster"
+	"pg_stat_backtrace/worker/report/render"
+)
+
+// isDenied reports whether this user may not read a server or a process.
+func isDenied(err error) bool {
+	return errors.Is(err, process.ErrNotPermitted) || errors.Is(err, cluster.ErrNoAccess) || errors.Is(err, cluster.ErrWrongUser) ||
+		errors.Is(err, fs.ErrPermission)
+}
+
+// Subject is what a command was asked to read.
+type Subject struct {
+	// DataDir is the data directory; empty: not given.
+	DataDir string
+	// PIDs are the processes.
+	PIDs []int
+	// Words are the command and its arguments, without the name of the program.
+	Words []string
+}
+
+// Describe returns the text of an error that ends a command. If this user may not read the subject, the text names its owner and
+// the command that may read it.
+func Describe(err error, s Subject) string {
+	switch {
+	case errors.Is(err, cluster.ErrWrongUser), errors.Is(err, cluster.ErrNoAccess):
+		return describeDenied(err, s)
+	case errors.Is(err, cluster.ErrNotDataDir) && s.DataDir != "":
+		return describeNoDataDir(err, s.DataDir)
+	}
+	var path *fs.PathError
+	if text := err.Error(); errors.As(err, &path) && errors.Is(err, fs.ErrPermission) && !strings.Contains(text, "\n") && path.Path != "" {
+		return fmt.Sprintf("%s\n  %s: %s", text, rights(path.Path, ownerOfFile(path.Path)), s.sudo())
+	}
+	return err.Error()
+}
+
+// describeDenied words that a server may not be read.
+func describeDenied(err error, s Subject) string {
+	if os.Geteuid() == 0 {
+		return err.Error() + "\n  Root lacks a capability here, as in a container: grant CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
+	}
+	what, owner := "the server", -1
+	switch {
+	case s.DataDir != "":
+		what, owner = s.DataDir, ownerOfFile(s.DataDir)
+	case len(s.PIDs) > 0:
+		what = fmt.Sprintf("process %s", named(s.PIDs[0]))
+		if status, err := process.ReadStatus(s.PIDs[0]); err == nil {
+			owner = status.UID[1]
+		}
+	}
+	if owner == os.Geteuid() {
+		return err.Error() + "\n  Run the command as root: " + s.sudo()
+	}
+	return fmt.Sprintf("%s: %s", rights(what, owner), s.sudo())
+}
+
+// describeNoDataDir words that a directory is not a data directory, and lists those of this host.
+func describeNoDataDir(err error, dir string) string {
+	text := err.Error()
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		text = fmt.Sprintf("the directory %s does not exist", dir)
+	} else if errors.Is(err, fs.ErrPermission) {
+		return text
+	}
+	const most = 5
+	found, _, _ := AllServers()
+	for i, other := range found {
+		if i == most {
+			text += fmt.Sprintf("\n  and %d more", len(found)-most)
+			break
+		}
+		if i == 0 {
+			text += "\n  Servers of this host:"
+		}
+		text += "\n  -D " + render.ShellWord(other)
+	}
+	return text
+}
+
+// rights says to whom something belongs, and as which user the command may read it.
+func rights(what string, owner int) string {
+	if owner < 0 {
+		return fmt.Sprintf("user %s may not read %s. Run the command as its owner or as root", nameOf(os.Geteuid()), what)
+	}
+	return fmt.Sprintf("%s belongs to user %s, and user %s may not read it. Run the command as that user or as root", what,
+		nameOf(owner), nameOf(os.Geteuid()))
+}
+
+// sudo returns the command as root.
+func (s Subject) sudo() string {
+	words := []string{"sudo pg_stat_backtrace"}
+	for _, word := range s.Words {
+		words = append(words, render.ShellWord(word))
+	}
+	return strings.Join(words, " ")
+}
+
+// ownerOfFile returns a user id; -1: it is not known.
+func ownerOfFile(path string) int {
+	info, err := os.Stat(path)
+	if err != nil {
+		return -1
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(stat.Uid)
+	}
+	return -1
+}
+
+// nameOf returns the name of a user, or the number.
+func nameOf(uid int) string {
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		return u.Username
+	}
+	return strconv.Itoa(uid)
+}
