@@ -29,6 +29,7 @@ type activityFlags struct {
 	width                 int
 	tree, noPhrases       bool
 	plans                 bool
+	pids                  []int             // to print; none: all
 	capturer              *capture.Capturer // for phrases; nil: not made yet
 }
 
@@ -55,24 +56,29 @@ that do not wait, and below each one the processes that wait for it. A relation
 whose name is not certain is a number. A prepared transaction has process id 0
 and its name. JSON always has this tree in "blocking".
 
-Without -D, the command takes the server of this host, if there is only one.`
+With process ids, only these processes of one server are printed, and with --tree
+the trees that contain them. Without -D and process ids, the command takes the
+server of this host, if there is only one.`
 
 func newActivity() *cobra.Command {
 	var f activityFlags
 	cmd := &cobra.Command{
-		Use:   "activity [-D DIRECTORY]",
+		Use:   "activity [-D DIRECTORY | PID...]",
 		Short: "Print what each process of a server does now, also while it accepts no connections",
 		Long:  activityLong,
 		Example: `  pg_stat_backtrace activity -D /var/lib/postgresql/15/main
+  pg_stat_backtrace activity 4711 4712
   pg_stat_backtrace activity -D /srv/pgdata --tree
   pg_stat_backtrace activity -D /srv/pgdata --sort transaction --watch 2s
   pg_stat_backtrace activity -D /srv/pgdata --format json | jq '.sessions[].query'`,
-		Args: console.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.check(); err != nil {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.check(args); err != nil {
 				return console.Usage(err)
 			}
-			return f.run(cmd.Context(), cmd.OutOrStdout())
+			if err := console.TakeOnlyServer(&f.dataDir, len(args) > 0, cmd.ErrOrStderr()); err != nil {
+				return err
+			}
+			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fs := cmd.Flags()
@@ -94,9 +100,11 @@ func newActivity() *cobra.Command {
 func activityOrders() []string { return []string{"pid", "transaction", "query", "state"} }
 
 // Check validates the flags.
-func (f *activityFlags) check() error {
+func (f *activityFlags) check(args []string) (err error) {
 	const shortest = 100 * time.Millisecond
 	switch {
+	case f.dataDir != "" && len(args) > 0:
+		return console.ErrBoth
 	case f.tree && f.format == console.FormatCSV:
 		return errors.New("--tree prints text or json, not csv")
 	case f.plans && f.noPhrases:
@@ -110,19 +118,21 @@ func (f *activityFlags) check() error {
 	case f.width < 1:
 		return fmt.Errorf("--query-width must be at least 1, not %d", f.width)
 	}
-	return nil
+	f.pids, err = console.ProcessIDs(args)
+	return err
+}
+
+// server returns the server whose processes are printed.
+func (f *activityFlags) server() (cluster.Cluster, error) {
+	if len(f.pids) > 0 {
+		return console.ServerOf(f.pids)
+	}
+	return cluster.ByDataDir(f.dataDir)
 }
 
 // run prints one moment, or one after another.
-func (f *activityFlags) run(ctx context.Context, out io.Writer) error {
-	dataDir := f.dataDir
-	if dataDir == "" {
-		var err error
-		if dataDir, err = console.OnlyServer(); err != nil {
-			return err
-		}
-	}
-	c, err := cluster.ByDataDir(dataDir)
+func (f *activityFlags) run(ctx context.Context, out, stderr io.Writer) error {
+	c, err := f.server()
 	if err != nil {
 		return err
 	}
@@ -139,9 +149,19 @@ func (f *activityFlags) run(ctx context.Context, out io.Writer) error {
 		if !f.noPhrases {
 			f.addPhrases(ctx, reader, m)
 		}
+		missing := f.selectProcesses(m)
 		f.order(m)
-		if err := f.print(out, m); err != nil || f.watch == 0 {
+		if err := f.print(out, m); err != nil {
 			return err
+		}
+		for _, pid := range missing {
+			console.Tellf(stderr, "process %d has no session now, or has ended", pid)
+		}
+		switch {
+		case len(missing) > 0 && (f.watch == 0 || len(missing) == len(f.pids)):
+			return console.ErrReported
+		case f.watch == 0:
+			return nil
 		}
 		select {
 		case <-ctx.Done():
@@ -254,8 +274,17 @@ func (f *activityFlags) csv(out io.Writer, m *moment.Moment) error {
 	return w.Flush()
 }
 
+// activityTitle is the line above the processes.
+func activityTitle(m *moment.Moment) string {
+	processes := fmt.Sprintf("%d processes", len(m.Sessions))
+	if len(m.Sessions) == 1 {
+		processes = "1 process"
+	}
+	return fmt.Sprintf("%s: %s at %s\n", render.VisibleLine(m.Cluster), processes, m.Time.Format(time.RFC3339))
+}
+
 func (f *activityFlags) text(out io.Writer, m *moment.Moment) error {
-	_, _ = fmt.Fprintf(out, "%s: %d processes at %s\n", render.VisibleLine(m.Cluster), len(m.Sessions), m.Time.Format(time.RFC3339))
+	_, _ = io.WriteString(out, activityTitle(m))
 	w := table.Text(out, table.Options{Empty: "-"})
 	w.Row(activityHeader()...)
 	for i := range m.Sessions {

@@ -40,7 +40,7 @@ func (f *activityFlags) addPhrases(ctx context.Context, reader *state.Reader, m 
 	for i := range m.Sessions {
 		s := &m.Sessions[i]
 		switch {
-		case s.State == "idle":
+		case s.State == "idle", !f.isChosen(s):
 		case len(looks.traces) == maxPhrases || ctx.Err() != nil:
 			left++
 		default:

@@ -5,7 +5,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"time"
 
 	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/moment"
@@ -30,9 +29,13 @@ func (f *activityFlags) forest(out io.Writer, m *moment.Moment) error {
 		}
 	}
 	var s strings.Builder
-	fmt.Fprintf(&s, "%s: %d processes at %s\n", render.VisibleLine(m.Cluster), len(m.Sessions), m.Time.Format(time.RFC3339))
+	s.WriteString(activityTitle(m))
 	push(m.Blocking, 0)
-	if len(todo) == 0 && !lacksLocks(m) {
+	switch {
+	case len(todo) > 0 || lacksLocks(m):
+	case len(f.pids) > 0:
+		s.WriteString("none of these processes waits for a lock or blocks another process\n")
+	default:
 		s.WriteString("no process waits for a lock\n")
 	}
 	for len(todo) > 0 {

@@ -63,6 +63,9 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 		console.Tellf(stderr, "interrupted")
 		return exitFailed
 	case errors.Is(err, console.ErrUsage):
+		if command.Name() == "help" {
+			command = command.Root()
+		}
 		console.Tellf(stderr, "%s\nTry \"%s --help\".", console.Describe(err, subject()), command.CommandPath())
 		return exitUsage
 	default:

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -31,7 +33,9 @@ The exit status is 1 if captures will not work.`,
 		Args: console.UsageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				o.ConnString = args[0]
+				if o.ConnString = args[0]; strings.Trim(args[0], "0123456789") == "" && args[0] != "" {
+					return console.Usage(errors.New("doctor examines a server, not a process: give -D or a connection string"))
+				}
 			}
 			if format != console.FormatText && format != console.FormatJSON {
 				return console.Usage(fmt.Errorf("--format must be text or json, not %q", format))

@@ -32,6 +32,9 @@ func flagError(cmd *cobra.Command, err error) error {
 	if strings.Contains(err.Error(), "time: missing unit in duration") {
 		return console.Usage(fmt.Errorf("%w: write 10s, 500ms or 2m", err))
 	}
+	if strings.Contains(err.Error(), errTwice.Error()) {
+		return console.Usage(errTwice)
+	}
 	if strings.Contains(err.Error(), "time: unknown unit") {
 		return console.Usage(fmt.Errorf("%w: the units are ms, s, m and h, as in 500ms, 10s or 1h30m", err))
 	}

@@ -17,6 +17,9 @@ import (
 // envDataDir is the environment variable that PostgreSQL's own programs use where -D is missing.
 const envDataDir = "PGDATA"
 
+// errTwice is the error of a second -D.
+var errTwice = errors.New("-D is given twice: run the command once for each server")
+
 // onceValue is the value of a flag that names one thing: the second use is an error.
 type onceValue struct {
 	pflag.Value
@@ -27,7 +30,7 @@ type onceValue struct {
 // Set sets the value from the command line.
 func (v *onceValue) Set(text string) error {
 	if v.given {
-		return errors.New("it is given twice: run the command once for each server")
+		return errTwice
 	}
 	v.given = true
 	return v.Value.Set(text)

@@ -15,10 +15,10 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// isDenied reports whether this user may not read a server or a process.
-func isDenied(err error) bool {
+// IsDenied reports whether this user may not read a server or a process.
+func IsDenied(err error) bool {
 	return errors.Is(err, process.ErrNotPermitted) || errors.Is(err, cluster.ErrNoAccess) || errors.Is(err, cluster.ErrWrongUser) ||
-		errors.Is(err, fs.ErrPermission)
+		errors.Is(err, fs.ErrPermission) || errors.Is(err, process.ErrDenied)
 }
 
 // Subject is what a command was asked to read.
@@ -29,6 +29,15 @@ type Subject struct {
 	PIDs []int
 	// Words are the command and its arguments, without the name of the program.
 	Words []string
+}
+
+// DeniedProcess says whose process it is, and as which user the command may read it.
+func DeniedProcess(pid int) string {
+	owner := -1
+	if status, err := process.ReadStatus(pid); err == nil {
+		owner = status.UID[1]
+	}
+	return rights("process "+named(pid), owner)
 }
 
 // Describe returns the text of an error that ends a command. If this user may not read the subject, the text names its owner and
@@ -65,7 +74,11 @@ func describeDenied(err error, s Subject) string {
 	if owner == os.Geteuid() {
 		return err.Error() + "\n  Run the command as root: " + s.sudo()
 	}
-	return fmt.Sprintf("%s: %s", rights(what, owner), s.sudo())
+	text := fmt.Sprintf("%s: %s", rights(what, owner), s.sudo())
+	if len(s.Words) > 0 && s.Words[0] == "top" {
+		text += "; or show the data of a worker with --connect URL"
+	}
+	return text
 }
 
 // describeNoDataDir words that a directory is not a data directory, and lists those of this host.

@@ -23,11 +23,11 @@ func Explain(pid int, err error) string {
 	if IsGone(err) {
 		return fmt.Sprintf("process %d has ended", pid)
 	}
-	f := render.FaultOf(pid, err)
 	var denied *process.PermissionError
-	if errors.As(err, &denied) && denied.Reason == process.ReasonUID { // the hint of FaultOf is for the worker
-		f.Hint = "Run the command as the user of the process or as root, for example with sudo."
+	if errors.As(err, &denied) && denied.Reason == process.ReasonUID { // FaultOf has a hint for the worker
+		return DeniedProcess(pid) + ", for example with sudo"
 	}
+	f := render.FaultOf(pid, err)
 	s := f.Message
 	if f.Detail != "" {
 		s += "\n  " + f.Detail

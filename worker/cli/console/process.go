@@ -3,8 +3,10 @@ package console
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/serve/node"
 )
@@ -37,10 +39,61 @@ func ExplainTarget(target process.Target, err error) string {
 // NotOfServer returns why a process whose memory may not be read is no process of a server, as far as its name shows. It
 // returns "" for another error, and if the process may belong to a server.
 func NotOfServer(pid int, err error) string {
-	if !isDenied(err) || node.CalledServer(pid) {
+	if !IsDenied(err) || node.CalledServer(pid) {
 		return ""
 	}
 	return Stranger(pid) + ", judging by its name; its memory may not be read"
+}
+
+// ServerOf returns the server of processes. It is an error if one of them is not a child of its postmaster.
+func ServerOf(pids []int) (cluster.Cluster, error) {
+	for _, pid := range pids {
+		if _, err := process.ReadStat(pid); errors.Is(err, process.ErrGone) {
+			return cluster.Cluster{}, errors.New(NoProcess(pid))
+		}
+	}
+	c, err := cluster.ByProcess(pids[0])
+	switch why := NotOfServer(pids[0], err); {
+	case err == nil:
+	case errors.Is(err, cluster.ErrNotDataDir):
+		return c, notOfServer(pids[0])
+	case IsGone(err):
+		return c, errors.New(Explain(pids[0], err))
+	case why != "":
+		return c, errors.New(why)
+	default:
+		return c, err
+	}
+	members, err := c.Members()
+	if err != nil {
+		return c, err
+	}
+	for _, pid := range pids {
+		i := slices.IndexFunc(members, func(m cluster.Member) bool { return m.Local == pid })
+		switch {
+		case i >= 0 && members[i].Denied != nil:
+			return c, members[i].Denied
+		case i < 0 && pid == c.PostmasterPID:
+			return c, fmt.Errorf("process %d is the postmaster of %s, which has no session and no wait events", pid, c)
+		case i < 0:
+			return c, fmt.Errorf("process %s is no process of %s", named(pid), c)
+		}
+	}
+	return c, nil
+}
+
+// notOfServer returns the reason why the server of a process is not known. The process's mapped files decide whether it
+// runs a server's program.
+func notOfServer(pid int) error {
+	program, err := cluster.ProgramOf(pid)
+	switch {
+	case err == nil:
+		return fmt.Errorf("process %d runs the server's program %s, but neither it nor its parent works in a data directory",
+			pid, program.Path)
+	case errors.Is(err, cluster.ErrNoProgram):
+		return errors.New(Stranger(pid))
+	}
+	return err
 }
 
 // IsGone reports whether an error means that a process does not exist, or has ended.

@@ -40,7 +40,7 @@ func UsageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// NoArgs refuses arguments.
+// NoArgs refuses arguments. It is for commands without subcommands.
 func NoArgs(cmd *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0:
@@ -48,7 +48,8 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	case cmd.Name() == "top" && strings.Trim(args[0], "0123456789") == "":
 		return Usage(fmt.Errorf("top takes no process id as an argument; for one session: top --pid %s", args[0]))
 	}
-	return Usage(fmt.Errorf("%s takes no arguments, but got %q", cmd.CommandPath(), args[0]))
+	_, name, _ := strings.Cut(cmd.CommandPath(), " ")
+	return Usage(fmt.Errorf("%s takes no arguments, but got %q", name, args[0]))
 }
 
 // ErrBoth refuses processes beside a data directory.
@@ -62,6 +63,9 @@ func TakeOnlyServer(dataDir *string, chosen bool, stderr io.Writer) error {
 	}
 	dir, err := OnlyServer()
 	if err != nil {
+		if errors.Is(err, errDenied) {
+			return err
+		}
 		return Usage(fmt.Errorf("give a data directory with -D, or process ids: %w", err))
 	}
 	Tellf(stderr, "taking the only server of this host: -D %s", dir)
@@ -77,6 +81,9 @@ func OnlyServer() (string, error) {
 	}
 	return ChooseServer(found, denied)
 }
+
+// errDenied is the reason why a server is not chosen, although there are some.
+var errDenied = errors.New("this user may examine no server")
 
 // AllServers returns the data directories of the servers of this host. Denied counts the servers that this user may not
 // examine.
@@ -114,7 +121,7 @@ func ChooseServer(found []string, denied int) (string, error) {
 		}
 		return "", errors.New(s.String())
 	case denied > 0:
-		return "", fmt.Errorf("this user may not examine the %d servers of this host: run the command as root or as the server's user", denied)
+		return "", fmt.Errorf("%w: %d run on this host. Run the command as their user or as root, for example with sudo", errDenied, denied)
 	}
 	return "", errors.New("no server was found on this host: give its data directory with -D")
 }

@@ -17,6 +17,7 @@ import (
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/pg/cluster"
 	"pg_stat_backtrace/worker/report/profilefmt"
+	"pg_stat_backtrace/worker/report/render"
 )
 
 // historyFlags are the flags of the command history.
@@ -66,6 +67,9 @@ func NewHistory() *cobra.Command {
   pg_stat_backtrace history --record-dir /var/lib/pg_stat_backtrace --since 03:00 --until 03:05 -f html -o night.html`,
 		Args: console.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.recordDir = recordDirOf(f.recordDir, f.dataDir); f.recordDir == "" {
+				return noRecordDir(f.dataDir)
+			}
 			now := time.Now()
 			since, until, err := f.check(now)
 			if err != nil {
@@ -125,8 +129,18 @@ func historyFormats() []string {
 	return []string{console.FormatText, console.FormatJSON, console.FormatCSV, profilefmt.Folded, profilefmt.Pprof, profilefmt.Speedscope, profilefmt.HTML}
 }
 
-// errNoRecordDir: see recordDirOf.
-var errNoRecordDir = errors.New("give the directory of the history with --record-dir, or a data directory whose worker records with -D")
+// noRecordDir is the error if the directory of the history is not known: see recordDirOf.
+func noRecordDir(dataDir string) error {
+	if dataDir == "" {
+		return console.Usage(errors.New("give the directory of the history with --record-dir, or a data directory whose worker records with -D"))
+	}
+	if _, err := cluster.ByDataDir(dataDir); err != nil && !errors.Is(err, cluster.ErrNotRunning) {
+		return err
+	}
+	return fmt.Errorf("no worker records the history of %s now\n"+
+		"  Give the directory of an earlier record with --record-dir, or start one: pg_stat_backtrace worker -D %s --record-dir DIRECTORY",
+		dataDir, render.ShellWord(dataDir))
+}
 
 // recordDirOf returns the directory of the history: the given one, or systemd's, or the directory to which the worker of a data
 // directory records now. It is empty if there is none.
@@ -140,15 +154,12 @@ func recordDirOf(given, dataDir string) string {
 
 // Check validates the flags, and returns the span.
 func (f *historyFlags) check(now time.Time) (since, until time.Time, err error) {
-	f.recordDir = recordDirOf(f.recordDir, f.dataDir)
 	for _, by := range f.by {
 		if !slices.Contains(store.GroupKeys(), by) {
 			return since, until, fmt.Errorf("--by must be of %s, not %q", strings.Join(store.GroupKeys(), ", "), by)
 		}
 	}
 	switch {
-	case f.recordDir == "":
-		return since, until, errNoRecordDir
 	case f.dataDir != "" && f.cluster != "":
 		return since, until, errors.New("-D and --cluster exclude each other")
 	case !slices.Contains(historyFormats(), f.format):

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -92,7 +93,10 @@ func newIncidentTake(version string) *cobra.Command {
 			if f.profile < 0 || f.profile > maxIncidentProfile {
 				return console.Usage(fmt.Errorf("--profile must be a time from 0 to %s", maxIncidentProfile))
 			}
-			return f.take(cmd.Context(), cmd.OutOrStdout(), version)
+			if err := console.TakeOnlyServer(&f.dataDir, false, cmd.ErrOrStderr()); err != nil {
+				return err
+			}
+			return f.take(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), version)
 		},
 	}
 	fs := cmd.Flags()
@@ -163,6 +167,7 @@ func newIncidentShow() *cobra.Command {
 		},
 	}
 	f.directory(cmd)
+	cmd.ValidArgsFunction = f.complete
 	cmd.Flags().StringVarP(&f.format, "format", "f", console.FormatText, "`FORMAT` of the result: text, json or html")
 	cmd.Flags().StringVarP(&f.output, "output", "o", "", "write to `FILE` instead of standard output")
 	return cmd
@@ -196,6 +201,7 @@ func newIncidentBundle() *cobra.Command {
 		},
 	}
 	f.directory(cmd)
+	cmd.ValidArgsFunction = f.complete
 	cmd.Flags().StringVarP(&f.output, "output", "o", "", "write to `FILE`")
 	return cmd
 }
@@ -205,7 +211,7 @@ func (f *incidentFlags) dir() (*incident.Dir, error) {
 	h := historyFlags{recordDir: recordDirOf(f.recordDir, f.dataDir), dataDir: f.dataDir, cluster: f.cluster}
 	switch {
 	case h.recordDir == "":
-		return nil, console.Usage(errNoRecordDir)
+		return nil, noRecordDir(f.dataDir)
 	case f.dataDir != "" && f.cluster != "":
 		return nil, console.Usage(errors.New("-D and --cluster exclude each other"))
 	}
@@ -240,6 +246,25 @@ func (f *incidentFlags) read(id string) (*incident.Incident, error) {
 		id = list[len(list)-1].ID
 	}
 	return d.Read(id)
+}
+
+// complete returns the names of the newest incidents, for a shell.
+func (f *incidentFlags) complete(_ *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	const most = 50
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	found := []cobra.Completion{"last\tthe newest incident"}
+	if d, err := f.dir(); err == nil {
+		list, _ := d.List()
+		for _, e := range slices.Backward(list) {
+			if len(found) <= most {
+				found = append(found, e.ID)
+			}
+		}
+	}
+	found = slices.DeleteFunc(found, func(c cobra.Completion) bool { return !strings.HasPrefix(c, word) })
+	return found, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }
 
 // IncidentLine is an incident of the list.
@@ -320,18 +345,12 @@ func printIncident(out io.Writer, i *incident.Incident, format string) error {
 }
 
 // take writes an incident, which is a report of what the server does now.
-func (f *incidentFlags) take(ctx context.Context, out io.Writer, version string) error {
-	dataDir := f.dataDir
-	if dataDir == "" {
-		var err error
-		if dataDir, err = console.OnlyServer(); err != nil {
-			return err
-		}
-	}
-	c, err := cluster.ByDataDir(dataDir)
+func (f *incidentFlags) take(ctx context.Context, out, stderr io.Writer, version string) error {
+	c, err := cluster.ByDataDir(f.dataDir)
 	if err != nil {
 		return err
 	}
+	console.Tellf(stderr, "reading the sessions of %s, and taking their stacks without stopping them", c.DataDir)
 	const linesWait = 2 * time.Second
 	capturer, err := capture.New(capture.Config{LinesWait: linesWait, AwaitNames: true, Kept: buildcache.Own})
 	if err != nil {
@@ -348,6 +367,7 @@ func (f *incidentFlags) take(ctx context.Context, out io.Writer, version string)
 	src := incident.Source{Server: c, StateDir: f.stateDir(), Capturer: capturer, Proof: console.ProvenPlans(c.DataDir), Program: version}
 	i := incident.Collect(ctx, src, incident.ByPerson(now, f.note), look)
 	if f.profile > 0 {
+		console.Tellf(stderr, "sampling all processes for %s, to see where their time goes (--profile 0 leaves this out)", f.profile)
 		i.Profile = incident.TakeProfile(ctx, &src, nil, f.profile)
 	}
 	for _, n := range notes {
@@ -360,5 +380,26 @@ func (f *incidentFlags) take(ctx context.Context, out io.Writer, version string)
 	case f.output != "" && f.output != "-":
 		format = console.FormatHTML
 	}
-	return f.write(out, func(w io.Writer) error { return printIncident(w, i, format) })
+	if err := f.write(out, func(w io.Writer) error { return printIncident(w, i, format) }); err != nil {
+		return err
+	}
+	f.tellNext(stderr, format)
+	return nil
+}
+
+// tellNext says where the result is, and what to do with it.
+func (f *incidentFlags) tellNext(stderr io.Writer, format string) {
+	path, err := filepath.Abs(f.output)
+	if err != nil {
+		path = f.output
+	}
+	switch {
+	case f.output == "" || f.output == "-":
+		console.Tellf(stderr, "this is the most important part; for all of it as a page: pg_stat_backtrace incident take -D %s -o incident.html",
+			render.ShellWord(f.dataDir))
+	case format == console.FormatHTML:
+		console.Tellf(stderr, "wrote %s: open it in a browser, for example with: xdg-open %s", path, render.ShellWord(path))
+	default:
+		console.Tellf(stderr, "wrote %s; why it was taken: jq .reason %s", path, render.ShellWord(path))
+	}
 }

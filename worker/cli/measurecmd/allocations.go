@@ -167,9 +167,10 @@ func explainAllocations(pid int, err error) error {
 		return fmt.Errorf("process %d has ended", pid)
 	case errors.Is(err, heap.ErrNoAllocator):
 		return err
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, process.ErrNotPermitted), errors.Is(err, process.ErrDenied):
-		return fmt.Errorf("the kernel does not let this user trace process %d (%w)\n"+
-			"Run it as root, or as the user of the process with CAP_BPF and CAP_PERFMON", pid, err)
+	case errors.Is(err, process.ErrDenied):
+		return errors.New(console.DeniedProcess(pid) + ", for example with sudo")
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, process.ErrNotPermitted):
+		return fmt.Errorf("%w\nRun it as root, or as the user of the process with CAP_BPF and CAP_PERFMON", err)
 	}
 	return err
 }

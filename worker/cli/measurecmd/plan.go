@@ -213,6 +213,10 @@ func (r *planRun) once(ctx context.Context, targets []process.Target, out io.Wri
 		if dirs, denied, err = console.AllServers(); err != nil {
 			return false, err
 		}
+		if denied > 0 && len(dirs) == 0 {
+			_, err := console.ChooseServer(nil, denied)
+			return false, err
+		}
 		if denied > 0 {
 			console.Tellf(r.stderr, "%d servers may not be examined by this user", denied)
 			failed = true

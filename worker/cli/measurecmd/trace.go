@@ -242,9 +242,8 @@ func checkTraced(pids []int) error {
 		if _, err := process.ReadStat(pid); errors.Is(err, process.ErrGone) {
 			return errors.New(console.NoProcess(pid))
 		}
-		if _, err := process.Maps(pid); errors.Is(err, fs.ErrPermission) {
-			return fmt.Errorf("this user may not read the memory of process %d\n"+
-				"Run it as root, or as the user of the process with CAP_BPF and CAP_PERFMON", pid)
+		if _, err := process.Maps(pid); console.IsDenied(err) {
+			return errors.New(console.DeniedProcess(pid) + ", for example with sudo")
 		}
 	}
 	return nil

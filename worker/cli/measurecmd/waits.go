@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace/measure/waits"
-	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/cli/console"
 	"pg_stat_backtrace/worker/measure/waitevent"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -155,54 +154,7 @@ func (f *waitsFlags) cluster(pids []int) (cluster.Cluster, error) {
 	if f.dataDir != "" {
 		return cluster.ByDataDir(f.dataDir)
 	}
-	for _, pid := range pids {
-		if _, err := process.ReadStat(pid); errors.Is(err, process.ErrGone) {
-			return cluster.Cluster{}, errors.New(console.NoProcess(pid))
-		}
-	}
-	c, err := cluster.ByProcess(pids[0])
-	switch why := console.NotOfServer(pids[0], err); {
-	case err == nil:
-	case errors.Is(err, cluster.ErrNotDataDir):
-		return c, notOfServer(pids[0])
-	case console.IsGone(err):
-		return c, errors.New(console.Explain(pids[0], err))
-	case why != "":
-		return c, errors.New(why)
-	default:
-		return c, err
-	}
-	members, err := c.Members()
-	if err != nil {
-		return c, err
-	}
-	for _, pid := range pids {
-		found := false
-		for _, m := range members {
-			if m.Local == pid && m.Denied != nil {
-				return c, m.Denied
-			}
-			found = found || m.Local == pid
-		}
-		if !found {
-			return c, fmt.Errorf("process %d is not a process of %s", pid, c)
-		}
-	}
-	return c, nil
-}
-
-// notOfServer returns the reason why the server of a process is not known. The process's mapped files decide whether it
-// runs a server's program.
-func notOfServer(pid int) error {
-	program, err := cluster.ProgramOf(pid)
-	switch {
-	case err == nil:
-		return fmt.Errorf("process %d runs the server's program %s, but neither it nor its parent works in a data directory",
-			pid, program.Path)
-	case errors.Is(err, cluster.ErrNoProgram):
-		return errors.New(console.Stranger(pid))
-	}
-	return err
+	return console.ServerOf(pids)
 }
 
 // run measures and prints. After an interrupt it prints what has come until then.
@@ -264,6 +216,7 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	case console.FormatJSON:
 		return report.JSON(stdout)
 	case console.FormatCSV:
+		report.Idle = true // there is no share to explain
 		for _, line := range report.Missing() {
 			console.Tellf(stderr, "%s", line)
 		}

@@ -265,6 +265,13 @@ func (f *topFlags) run(cmd *cobra.Command, s *view.State) error {
 		return f.runRemote(cmd, s)
 	}
 	dataDir := f.dataDir
+	if dataDir == "" && f.pid != 0 {
+		c, err := console.ServerOf([]int{f.pid})
+		if err != nil {
+			return err
+		}
+		dataDir = c.DataDir
+	}
 	if dataDir == "" {
 		found, denied, err := console.AllServers()
 		if err != nil {
@@ -363,10 +370,6 @@ func (f *topFlags) open(dataDir string, capturer *capture.Capturer, interval tim
 		}
 	}
 	src, err := source.NewLive(o)
-	if isDenied(err) {
-		err = fmt.Errorf("%w: run the command as root or as the server's user: sudo pg_stat_backtrace top -D %s; or show the data of a worker: --connect URL", //nolint:lll // a text
-			err, render.ShellWord(dataDir))
-	}
 	return src, err
 }
 

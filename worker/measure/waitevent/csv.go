@@ -18,12 +18,16 @@ func (r *Report) CSV(w io.Writer) error {
 		if e.Calls != nil {
 			calls = strconv.FormatUint(*e.Calls, 10)
 		}
-		out.Row(since, seconds, string(r.Info.Method), e.Type, e.Event, calls, number(e.Total), known(e.Average), known(e.Longest))
+		out.Row(since, seconds, string(r.Info.Method), e.Type, e.Event, calls, strconv.FormatFloat(e.Total, 'f', -1, 64), known(e.Average), known(e.Longest))
 	}
 	return out.Flush()
 }
 
-func number(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
+// number has nanoseconds as the least unit of microseconds.
+func number(x float64) string {
+	const digits = 3
+	return strconv.FormatFloat(x, 'f', digits, 64)
+}
 
 // known returns a number, or an empty cell.
 func known(x *float64) string {
