@@ -212,7 +212,7 @@ func TestAllocationsMisused(t *testing.T) {
 		"format":        {[]string{"-f", "json", "1"}, 2, "--format must be one of text, folded"},
 		"sample type":   {[]string{"--sample-type", "cpu", "1"}, 2, "--sample-type must be one of"},
 		"snip":          {[]string{"--pre", "2", "1"}, 2, "require --format compressed"},
-		"no process":    {[]string{"4194305"}, 1, "process 4194305 does not exist"},
+		"no process":    {[]string{"4194305"}, 1, "there is no process 4194305"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			status, stdout, stderr := run(t, append([]string{"memory", "--allocations"}, c.args...)...)

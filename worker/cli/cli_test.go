@@ -29,7 +29,7 @@ func run(t *testing.T, args ...string) (status int, stdout, stderr string) {
 // TestCaptureNoProcess asks for a process id that is above the kernel's limit.
 func TestCaptureNoProcess(t *testing.T) {
 	status, stdout, stderr := run(t, "capture", "4194305")
-	if status != 1 || stdout != "" || stderr != "pg_stat_backtrace: process with PID 4194305 does not exist\n" {
+	if status != 1 || stdout != "" || stderr != "pg_stat_backtrace: there is no process 4194305\n" {
 		t.Errorf("status %d, %q, %q", status, stdout, stderr)
 	}
 }
@@ -123,7 +123,7 @@ func TestExitStatus(t *testing.T) {
 		{[]string{"worker", "service=nowhere"}, 2, `definition of service "nowhere" not found`},
 		{[]string{"doctor", "keepalives_idle=x"}, 2, "invalid integer value"},
 		{[]string{"profile", "x"}, 2, `"x" is not a process id`},
-		{[]string{"profile", "--format", "json", "1"}, 2, "--format must be one of text, folded"},
+		{[]string{"profile", "--format", "xml", "1"}, 2, "--format must be one of text, json, folded"},
 		{[]string{"profile", "--rate", "0", "1"}, 2, "--rate"},
 		{[]string{"profile", "--rate", "NaN", "1"}, 2, "--rate"},
 		{[]string{"profile", "--rate", "1001", "1"}, 2, "from 1 to 1000"},
@@ -131,17 +131,17 @@ func TestExitStatus(t *testing.T) {
 		{[]string{"profile", "--duration", "-1s", "1"}, 2, "--duration"},
 		{[]string{"profile", "--max-frames", "0", "1"}, 2, "--max-frames"},
 		{[]string{"profile", "--top", "0", "1"}, 2, "--top"},
-		{[]string{"profile", "2147483647"}, 1, "process with PID 2147483647 has exited"},
+		{[]string{"profile", "2147483647"}, 1, "there is no process 2147483647"},
 		{[]string{"nonsense"}, 2, "there is no command"},
-		{[]string{"worker", "a", "b"}, 2, "at most 1 arg"},
+		{[]string{"worker", "a", "b"}, 2, "wrong number of arguments, 2: the usage is"},
 		{[]string{"worker", "--log-level", "loud"}, 2, "--log-level"},
 		{[]string{"worker", "--rate", "0"}, 2, "--rate must be a positive number, not 0; to lock a role out"},
 		{[]string{"worker", "--rate", "NaN"}, 2, "--rate must be a positive number"},
 		{[]string{"worker", "--burst", "-1"}, 2, "--burst must be at least 1"},
 		{[]string{"worker", "--concurrency", "-3"}, 2, "--concurrency must be positive"},
 		{[]string{"worker", "--context", "everyone"}, 2, "--context must be superuser, all or off"},
-		{[]string{"worker", "-D", "/nonexistent"}, 1, "not a PostgreSQL data directory"},
-		{[]string{"capture", "2147483647"}, 1, "process with PID 2147483647 does not exist"},
+		{[]string{"worker", "-D", "/nonexistent"}, 1, "the directory /nonexistent does not exist"},
+		{[]string{"capture", "2147483647"}, 1, "there is no process 2147483647"},
 		{[]string{"capture", strconv.Itoa(os.Getpid())}, 1, "cannot capture its own stack"},
 	}
 	for _, tt := range tests {

@@ -10,7 +10,7 @@ import (
 )
 
 // checkCompletions expects the data directory and a process of a server among what a shell offers.
-func checkCompletions(t *testing.T, s *pgtest.Server, pid int) {
+func checkCompletions(t *testing.T, s *pgtest.Server, pid int, recorded string) {
 	t.Helper()
 	word := strconv.Itoa(pid)
 	for _, c := range []struct {
@@ -27,6 +27,11 @@ func checkCompletions(t *testing.T, s *pgtest.Server, pid int) {
 		{[]string{"trace", word}, word + "\t", true},
 		{[]string{"capture", word, word}, word + "\t", true},
 		{[]string{"waits", "-D", s.DataDir, word}, word + "\t", true},
+		{[]string{"incident", "show", "--record-dir", recorded, ""}, "last\tthe newest incident\n20", false},
+		{[]string{"incident", "bundle", "--record-dir", recorded, "20"}, "-manual-", false},
+		{[]string{"incident", "bundle", "--record-dir", recorded, "19"}, "-manual-", true},
+		{[]string{"help", "inc"}, "incident\t", false},
+		{[]string{"help", "incident", "b"}, "bundle\t", false},
 	} {
 		_, out, errOut := run(t, append([]string{"__complete"}, c.words...)...)
 		if strings.Contains(out, c.want) == c.mustAbsent {

@@ -74,7 +74,12 @@ func TestFirstMinute(t *testing.T) {
 			})
 		}
 		json.checkIncidents(t, pids)
-		checkCompletions(t, s, pids["shop"])
+		checkCompletions(t, s, pids["shop"], json.recorded)
+		checkCSV(t, s)
+		checkChosenActivity(t, pids)
+		checkWithoutRights(t, s, pids["shop"])
+		checkEnvironment(t, s)
+		checkExamples(t, json, pids)
 		if *updateFirstMinute {
 			if err := os.WriteFile(firstMinutePage, []byte(text), 0o644); err != nil { // public
 				t.Fatal(err)

@@ -44,18 +44,18 @@ func TestProfileProcesses(t *testing.T) {
 	t.Run("ended beside", func(t *testing.T) {
 		gone := zombie(t)
 		status, stdout, stderr := run(t, "profile", "--duration", "2s", "--format", "folded", other, gone)
-		if status != 0 || !strings.Contains(stdout, "PostgresMain") || !strings.Contains(stderr, "PID "+gone+" has exited") {
+		if status != 0 || !strings.Contains(stdout, "PostgresMain") || !strings.Contains(stderr, "process "+gone+" has ended") {
 			t.Errorf("status %d, %q, %q", status, stdout, stderr)
 		}
 		status, stdout, stderr = run(t, "profile", gone)
-		if status != 1 || stdout != "" || !strings.Contains(stderr, "PID "+gone+" has exited") {
+		if status != 1 || stdout != "" || !strings.Contains(stderr, "process "+gone+" has ended") {
 			t.Errorf("status %d, %q, %q", status, stdout, stderr)
 		}
 	})
 	t.Run("no server process", func(t *testing.T) {
 		stranger := sleeper(t)
 		status, stdout, stderr := run(t, "profile", other, stranger)
-		if status != 1 || stdout != "" || !strings.Contains(stderr, "process "+stranger+" is no process of a PostgreSQL server\n") ||
+		if status != 1 || stdout != "" || !strings.Contains(stderr, ") is no process of a PostgreSQL server\n") ||
 			!strings.Contains(stderr, "capture --nonstop") {
 			t.Errorf("status %d, %q, %q", status, stdout, stderr)
 		}

@@ -367,8 +367,14 @@ func (o *outputs) checkIncidents(t *testing.T, pids map[string]int) {
 	o.check(t, "history", "history -f json RECORDED --since "+since.Format(time.RFC3339)+" --until "+now.Format(time.RFC3339)+
 		" --compare "+since.Add(-time.Hour).Format(time.RFC3339))
 	file := filepath.Join(t.TempDir(), "incident.json")
-	if status, _, errOut := run(t, "incident", "take", "-D", o.server.DataDir, "--record-dir", dir, "-o", file); status != exitOK {
+	status, _, errOut := run(t, "incident", "take", "-D", o.server.DataDir, "--record-dir", dir, "-o", file, "--profile", "1s")
+	if status != exitOK {
 		t.Fatal(errOut)
+	}
+	for _, want := range []string{"reading the sessions of " + o.server.DataDir, "sampling all processes for 1s", "wrote " + file + "; why it was taken: jq"} {
+		if !strings.Contains(errOut, want) {
+			t.Errorf("incident take reports %q, not %q", errOut, want)
+		}
 	}
 	keepIncident(t, dir, file)
 	o.check(t, "incident", "incident show -f json RECORDED last")

@@ -110,6 +110,9 @@ func (f *symbolsFlags) postmaster(ctx context.Context) (subject, error) {
 		}
 		c, err = cluster.ByDataDir(dir)
 	}
+	if err != nil && f.dataDir != "" {
+		return subject{}, err
+	}
 	if err != nil {
 		return subject{}, fmt.Errorf("no server found: %w\n  Name its data directory (-D), a process or a file", err)
 	}

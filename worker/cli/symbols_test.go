@@ -37,7 +37,7 @@ func TestSymbolsExitStatus(t *testing.T) {
 		{[]string{"/nonexistent", "/bin/sh"}, 1, "IMAGE", "/nonexistent"},
 		{[]string{text}, 1, "", text + ": text: not an ELF image"},
 		{[]string{"/"}, 1, "", "not a regular file"},
-		{[]string{"2147483647"}, 1, "", "process 2147483647: no such process"},
+		{[]string{"2147483647"}, 1, "", "there is no process 2147483647"},
 		{[]string{"0"}, 2, "", "./0"},
 		{[]string{"99999999999"}, 2, "", "not a process id"},
 		{[]string{""}, 2, "", "empty"},

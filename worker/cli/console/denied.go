@@ -48,6 +48,9 @@ func Describe(err error, s Subject) string {
 		return describeDenied(err, s)
 	case errors.Is(err, cluster.ErrNotDataDir) && s.DataDir != "":
 		return describeNoDataDir(err, s.DataDir)
+	case errors.Is(err, cluster.ErrNotRunning):
+		text, _, _ := strings.Cut(err.Error(), ": /proc/") // the kernel's answer says no more
+		return text + ". Start the server, or print what a worker has recorded: pg_stat_backtrace history --record-dir DIRECTORY"
 	}
 	var path *fs.PathError
 	if text := err.Error(); errors.As(err, &path) && errors.Is(err, fs.ErrPermission) && !strings.Contains(text, "\n") && path.Path != "" {

@@ -244,7 +244,10 @@ func (f *profileFlags) target(pids []int, stderr io.Writer) (cluster.Cluster, []
 
 // gone says that a process has ended, or that it never existed for this command.
 func gone(pid int, id process.ID) string {
-	return console.ExplainTarget(process.Target{PID: pid, StartTime: id.StartTime}, process.ErrExited)
+	if _, err := process.ReadStat(pid); errors.Is(err, process.ErrGone) && id.StartTime == 0 {
+		return console.NoProcess(pid)
+	}
+	return console.Explain(pid, process.Exited(pid))
 }
 
 // member returns the server of a process.

@@ -12,7 +12,7 @@ import (
 func (r *Report) CSV(w io.Writer) error {
 	out := table.CSV(w)
 	out.Row("since", "seconds", "method", "wait_event_type", "wait_event", "calls", "total_time_ms", "avg_time_us", "max_time_us")
-	since, seconds := r.Since.Format(time.RFC3339Nano), number(r.Took.Seconds())
+	since, seconds := r.Since.Format(time.RFC3339Nano), decimal(r.Took.Seconds())
 	for _, e := range r.events(r.Rows) {
 		calls := ""
 		if e.Calls != nil {
@@ -23,8 +23,8 @@ func (r *Report) CSV(w io.Writer) error {
 	return out.Flush()
 }
 
-// number has nanoseconds as the least unit of microseconds.
-func number(x float64) string {
+// decimal has nanoseconds as the least unit of microseconds.
+func decimal(x float64) string {
 	const digits = 3
 	return strconv.FormatFloat(x, 'f', digits, 64)
 }
@@ -34,5 +34,5 @@ func known(x *float64) string {
 	if x == nil {
 		return ""
 	}
-	return number(*x)
+	return decimal(*x)
 }
