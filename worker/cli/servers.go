@@ -17,22 +17,22 @@ import (
 // envDataDir is the environment variable that PostgreSQL's own programs use where -D is missing.
 const envDataDir = "PGDATA"
 
-// errTwice is the error of a second -D.
+// errTwice is the error of a second -D with another directory.
 var errTwice = errors.New("-D is given twice: run the command once for each server")
 
-// onceValue is the value of a flag that names one thing: the second use is an error.
+// onceValue is the value of a flag that names one thing: another thing is an error.
 type onceValue struct {
 	pflag.Value
 
-	given bool
+	given string
 }
 
 // Set sets the value from the command line.
 func (v *onceValue) Set(text string) error {
-	if v.given {
+	if v.given != "" && v.given != text { // completion parses the command line twice
 		return errTwice
 	}
-	v.given = true
+	v.given = text
 	return v.Value.Set(text)
 }
 

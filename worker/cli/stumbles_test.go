@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"os/user"
@@ -181,14 +182,14 @@ func checkChosenActivity(t *testing.T, pids map[string]int) {
 	}
 }
 
-// runAs runs a command in another process with a variable of the environment, as the user with this id.
-func runAs(t *testing.T, program, variable string, uid uint32, words ...string) (status int, stdout, stderr string) {
+// runAs runs a command in another process, as the user with this id.
+func runAs(t *testing.T, program string, uid uint32, words ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errOut strings.Builder
 	command := exec.CommandContext(t.Context(), program)
-	command.Env = append(os.Environ(), variable, topVariable+"="+strings.Join(words, "\n"))
+	command.Env = append(os.Environ(), topVariable+"="+strings.Join(words, "\n"))
 	command.Stdout, command.Stderr, command.Dir = &out, &errOut, "/"
-	if os.Geteuid() == 0 && uid != 0 {
+	if uid != 0 {
 		command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	}
 	_ = command.Run() // its exit status is compared
@@ -209,16 +210,30 @@ func checkWithoutRights(t *testing.T, s *pgtest.Server, pid int) {
 		t.Fatal(err)
 	}
 	const nobody = 65534
-	program, process := s.Self(t), strconv.Itoa(pid)
+	process := strconv.Itoa(pid)
+	dir, err := os.MkdirTemp("", "cli") // that every user may enter
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	program := filepath.Join(dir, "self")
+	self, err := os.ReadFile("/proc/self/exe")
+	if err = errors.Join(err, os.Chmod(dir, 0o755), pgtest.WriteProgram(program, self)); err != nil {
+		t.Fatal(err)
+	}
 	for _, words := range []string{
 		"activity -D DATA", "activity PID", "top --batch -D DATA", "top --batch --pid PID", "plan -D DATA", "plan PID", "capture -D DATA",
 		"capture PID", "capture --nonstop PID", "memory -D DATA", "memory PID", "memory --allocations PID", "waits -D DATA", "waits PID",
 		"waits --trace PID", "waits --stacks 1/1 -D DATA", "trace malloc -D DATA", "trace malloc PID", "profile -D DATA", "profile PID",
 		"symbols -D DATA", "symbols PID", "history -D DATA", "incident take -D DATA", "incident list -D DATA", "worker -D DATA",
 	} {
+		want := "belongs to user " + owner.Username + ", and user "
+		if strings.Contains(words, "DATA") { // nobody may not see whose it is
+			want = " may not read " + s.DataDir + ". Run the command as its owner or as root: sudo pg_stat_backtrace"
+		}
 		words = strings.NewReplacer("DATA", s.DataDir, "PID", process).Replace(words)
-		status, out, errOut := runAs(t, program, "PGDATA=", nobody, strings.Fields(words)...)
-		if status != exitFailed || out != "" || strings.Count(errOut, "\n") != 1 || !strings.Contains(errOut, "belongs to user "+owner.Username+", and user ") ||
+		status, out, errOut := runAs(t, program, nobody, strings.Fields(words)...)
+		if status != exitFailed || out != "" || strings.Count(errOut, "\n") != 1 || !strings.Contains(errOut, want) ||
 			!strings.Contains(errOut, "sudo") || strings.Contains(errOut, "/proc/") {
 			t.Errorf("%s: status %d, %q, %q", words, status, out, errOut)
 		}
@@ -228,10 +243,13 @@ func checkWithoutRights(t *testing.T, s *pgtest.Server, pid int) {
 // checkEnvironment expects the server of $PGDATA.
 func checkEnvironment(t *testing.T, s *pgtest.Server) {
 	t.Helper()
-	status, out, errOut := runAs(t, s.Self(t), "PGDATA="+s.DataDir, 0, "activity", "--no-phrases")
-	if status != exitOK || !strings.HasPrefix(out, s.DataDir+": ") || errOut != "pg_stat_backtrace: taking the server of $PGDATA: -D "+s.DataDir+"\n" {
-		t.Errorf("status %d, %q, %q", status, out, errOut)
-	}
+	t.Run("PGDATA", func(t *testing.T) {
+		t.Setenv("PGDATA", s.DataDir)
+		status, out, errOut := run(t, "activity", "--no-phrases")
+		if status != exitOK || !strings.HasPrefix(out, s.DataDir+": ") || errOut != "pg_stat_backtrace: taking the server of $PGDATA: -D "+s.DataDir+"\n" {
+			t.Errorf("status %d, %q, %q", status, out, errOut)
+		}
+	})
 }
 
 // examples returns the examples of all commands.
@@ -257,7 +275,7 @@ func shellWords(line string) (words []string) {
 // times. It returns "" for an example that needs something else.
 func exampleCommand(line string, o *outputs, pids map[string]int) string {
 	for _, other := range []string{" worker", " decode", "--connect ", "--core ", "https://", "host=", "rules.yaml", "/usr/lib/"} {
-		if strings.Contains(line, other) && !strings.Contains(line, "| pg_stat_backtrace decode") {
+		if !strings.HasPrefix(line, "pg_stat_backtrace ") || strings.Contains(line, other) && !strings.Contains(line, "| pg_stat_backtrace decode") {
 			return ""
 		}
 	}
@@ -266,7 +284,7 @@ func exampleCommand(line string, o *outputs, pids map[string]int) string {
 	line = strings.NewReplacer("/var/lib/postgresql/15/main", o.server.DataDir, "/srv/pgdata", o.server.DataDir, "/var/lib/pg_stat_backtrace", o.recorded,
 		"$(pgrep -f 'postgres: .* SELECT')", "4712", "20261128T030012Z-lock_wait-3f2a", "last", "--since 03:00 --until 03:05", "--since -1h",
 		"-n 1000 -i 10ms", "-n 3 -i 10ms", "-n 100 -i 20ms", "-n 3 -i 20ms", "--repeat 1000", "--repeat 3", " --watch 2s", "", "-n 3", "-n 1",
-		"user=postgres", "host="+o.server.SocketDir+" user="+o.server.User).Replace(line)
+		"user=postgres", "'host="+o.server.SocketDir+" user="+o.server.User+"'").Replace(line)
 	line = regexp.MustCompile(`\b4711\b`).ReplaceAllString(line, strconv.Itoa(pids["report"]))
 	line = regexp.MustCompile(`\b4712\b`).ReplaceAllString(line, strconv.Itoa(pids["etl"]))
 	line = regexp.MustCompile(`--duration \S+`).ReplaceAllString(line, "--duration 300ms")
@@ -288,9 +306,13 @@ func checkExamples(t *testing.T, o *outputs, pids map[string]int) {
 	t.Helper()
 	t.Run("examples", func(t *testing.T) {
 		t.Chdir(t.TempDir())
-		nothing := regexp.MustCompile(`no samples|no stack|has no goroutines|no static probe|no record|servers run on this host|CAP_BPF`)
+		nothing := regexp.MustCompile(`no samples|no stack|has no goroutines|no static probe|no record|servers run on this host|while they were read|has no label|CAP_BPF`)
 		if status, _, errOut := run(t, "profile", "-f", "pprof", "-d", "300ms", "-o", "profile.pb.gz", strconv.Itoa(pids["report"])); status != exitOK {
 			t.Log(errOut) // without rights
+		}
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
 		}
 		ran := 0
 		for _, line := range examples(Commands("test")) {
@@ -298,7 +320,13 @@ func checkExamples(t *testing.T, o *outputs, pids map[string]int) {
 			if command == "" {
 				continue
 			}
-			status, _, errOut := run(t, shellWords(command)[1:]...)
+			words := shellWords(command)[1:]
+			status, _, errOut := exitOK, "", ""
+			if words[0] == "doctor" { // it becomes the server's user
+				status, _, errOut = runAs(t, self, 0, words...)
+			} else {
+				status, _, errOut = run(t, words...)
+			}
 			if status != exitOK && !nothing.MatchString(errOut) {
 				t.Errorf("%s\nas %s\nstatus %d, %s", line, command, status, errOut)
 			}

@@ -133,7 +133,10 @@ func createBeside(path string) (*os.File, error) {
 	for i := range attempts {
 		name := fmt.Sprintf("%s/.%s.%d.%d", folderOf(path), filepath.Base(path), os.Getpid(), i)
 		file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666) //nolint:gosec // the umask decides
-		if !errors.Is(err, fs.ErrExist) {
+		switch {
+		case errors.Is(err, fs.ErrPermission):
+			return nil, fmt.Errorf("cannot write %s: user %s may not create files in its directory. Choose another one", path, nameOf(os.Geteuid()))
+		case !errors.Is(err, fs.ErrExist):
 			return file, err
 		}
 	}

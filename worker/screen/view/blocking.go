@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"pg_stat_backtrace/worker/moment"
 	"pg_stat_backtrace/worker/report/units"
@@ -12,7 +13,7 @@ import (
 
 // blocking draws the page Blocking.
 func (c *canvas) blocking(y, end int) {
-	const panelFrom, panelWidth = 130, 54
+	const panelFrom, panelWidth = 150, 54
 	b := c.d.Blocking
 	if b == nil {
 		c.failed(y, c.Width, "blocking")
@@ -45,13 +46,10 @@ func (c *canvas) blocking(y, end int) {
 	}
 	var r rows
 	marks := treeMarks(b.Nodes)
-	ageAt, waitAt, textAt := 28, 40, 63
-	if limit >= 100 {
-		ageAt, waitAt, textAt = 36, 48, 80
-	}
-	c.Text(3, y, ageAt, dim, "process")
-	c.Text(ageAt, y, waitAt, dim, "waits for")
-	c.Text(waitAt, y, textAt, dim, "lock, mode, or state")
+	ageAt, waitAt, textAt := c.blockingColumns(b.Nodes, marks, limit)
+	c.Text(3, y, ageAt-1, dim, "process")
+	c.Text(ageAt, y, waitAt-1, dim, "waits for")
+	c.Text(waitAt, y, textAt-1, dim, "lock, mode, or state")
 	c.Text(textAt, y, limit, dim, "object, or what the root does")
 	y++
 	for i := range b.Nodes {
@@ -97,6 +95,30 @@ func (c *canvas) blocking(y, end int) {
 		c.rule(end-below, c.Width)
 		c.nodePanel(1, end-below+1, c.Width-1, end, &b.Nodes[at])
 	}
+}
+
+// blockingColumns returns where the columns begin. They are as wide as their texts, if the last one has enough left.
+func (c *canvas) blockingColumns(nodes []source.BlockingNode, marks []string, limit int) (ageAt, waitAt, textAt int) {
+	const first, gap = 3, 2 // columns
+	name, age, wait := len("process"), len("waits for"), len("lock, mode, or state")
+	for i := range nodes {
+		n := &nodes[i]
+		indent := 0
+		if n.Depth > 0 {
+			indent = utf8.RuneCountInString(marks[i]) - first + 1
+		}
+		name = max(name, indent+utf8.RuneCountInString(nodeName(n)))
+		a, w, _ := c.nodeWords(n)
+		age, wait = max(age, utf8.RuneCountInString(a)), max(wait, utf8.RuneCountInString(w))
+	}
+	// The object keeps at least a quarter of the line.
+	room := limit - first - 3*gap - max(limit/4, 19)
+	age = min(age, 12)
+	name = min(name, max(12, (room-age)*3/5))
+	wait = min(wait, max(12, room-age-name))
+	ageAt = first + name + gap
+	waitAt = ageAt + age + gap
+	return ageAt, waitAt, waitAt + wait + gap
 }
 
 // treeMarks returns the lines that lead to each node.
