@@ -83,7 +83,7 @@ func TestWorkerCalibrates(t *testing.T) {
 	if !strings.Contains(plan, " on pg_class ") || strings.Contains(plan, "Unproven") {
 		t.Error(plan)
 	}
-	// A command without a comparison of its own uses the worker's.
+	// Without the result of its user, a command uses the worker's.
 	command := exec.Command(programs.worker, "plan", strconv.Itoa(target.pid()))
 	command.Env = append(command.Environ(), "DEBUGINFOD_CACHE_PATH="+t.TempDir())
 	if out, err := command.CombinedOutput(); err != nil || !strings.Contains(string(out), " on pg_class ") ||

@@ -46,8 +46,8 @@ func finishServerFlags(cmd *cobra.Command) {
 	}
 }
 
-// takeDataDir uses $PGDATA as the data directory if neither the command line nor the environment chooses a server, processes or
-// a file. It reports that.
+// takeDataDir uses $PGDATA as the data directory unless the command line or the environment chooses a server, processes or a
+// file. It reports that.
 func takeDataDir(cmd *cobra.Command, args []string, env func(string) string, stderr io.Writer) error {
 	f := cmd.Flags().Lookup("pgdata")
 	dir := env(envDataDir)

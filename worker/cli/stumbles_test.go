@@ -228,7 +228,7 @@ func checkWithoutRights(t *testing.T, s *pgtest.Server, pid int) {
 		"symbols -D DATA", "symbols PID", "history -D DATA", "incident take -D DATA", "incident list -D DATA", "worker -D DATA",
 	} {
 		want := "belongs to user " + owner.Username + ", and user "
-		if strings.Contains(words, "DATA") { // nobody may not see whose it is
+		if strings.Contains(words, "DATA") { // the unprivileged user may not see whose it is
 			want = " may not read " + s.DataDir + ". Run the command as its owner or as root: sudo pg_stat_backtrace"
 		}
 		words = strings.NewReplacer("DATA", s.DataDir, "PID", process).Replace(words)

@@ -13,8 +13,8 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// psql returns a command that runs statements in a database as a superuser. Each statement is a transaction of its own: ALTER SYSTEM
-// needs that.
+// psql returns a command that runs statements in a database as a superuser. Each statement is one transaction, because ALTER SYSTEM
+// runs in no other.
 func psql(c cluster.Cluster, host, superuser, database string, statements ...string) string {
 	var b strings.Builder
 	b.WriteString("psql")
@@ -84,8 +84,8 @@ func (p *place) missing(ctx context.Context, conn *pgx.Conn) (string, error) {
 	return remedy, err
 }
 
-// elsewhere looks into the other databases for the extension, and makes the checks in the first one that has it. Found is false if no
-// database that could be asked has it.
+// elsewhere looks into the other databases for the extension, and makes the checks in the first database with it. Found is false if
+// the extension is in no database that could be asked.
 func elsewhere(ctx context.Context, conn *pgx.Conn, c cluster.Cluster) (list []finding, found bool) {
 	const most = 20
 	rows, err := conn.Query(ctx, `SELECT datname FROM pg_catalog.pg_database

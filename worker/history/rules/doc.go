@@ -41,7 +41,7 @@ type Look struct {
 	// Checkpointer is the state of the checkpointer, WAL the positions of WAL.
 	Checkpointer Checkpointing
 	WAL          Positions
-	// Standbys says what is known of the standbys for which commits wait, without names; empty: nothing.
+	// Standbys describes the standbys for which commits wait, without names; empty: nothing is known.
 	Standbys string
 	// Unknown says why the processes are not known that block a session, by the server's process id. It may have names of relations.
 	Unknown map[int32]string

@@ -66,6 +66,8 @@ var allowed = map[string]string{
 	"worker/naming/symbolize/keptframes.go syscall.Stat":   "compares the file at a path with an open file; stat(2) has no effect on a file",
 	"worker/measure/runningplan/cost.go os.ReadFile":       ofKernel,
 	"ptrace/process/rights.go os.Stat":                     describe,
+	"ptrace/process/proof.go os.Stat":                      describe,
+	"worker/cli/console/denied.go os.Stat":                 describe,
 	"ptrace/process/read.go unix.Open":                     ofKernel,
 	"ptrace/process/task.go os.Open":                       ofKernel,
 	"ptrace/process/task.go unix.Stat":                     describe,

@@ -18,7 +18,7 @@ import (
 
 // TestEveryGoFunction compares the choice for all functions of a Go program with the calls of the run time's function
 // that makes the stack larger. The instructions on the way to that call run again in the larger stack, so none of them
-// may be chosen. For another architecture than that of the machine, only the run time is built, unless Full: a build of Go's
+// may be chosen. For an architecture other than the machine's, only the run time is built, unless Full: a build of Go's
 // whole library costs half a minute of processor time.
 func TestEveryGoFunction(t *testing.T) {
 	t.Parallel()

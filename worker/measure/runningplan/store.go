@@ -13,7 +13,7 @@ import (
 
 const (
 	storeFolder = "pg_stat_backtrace-plans"
-	// kindOfPlans and kindOfFailures are buildcache.Key.Kind of calibrations, and of those that failed.
+	// kindOfPlans and kindOfFailures are buildcache.Key.Kind of calibrations, and of failed calibrations.
 	kindOfPlans, kindOfFailures = "plans", "plansfailed"
 )
 

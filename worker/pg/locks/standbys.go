@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/worker/report/units"
 )
 
-// Standbys says in words what is known of the synchronous standbys for which commits wait: "0 of 1 required synchronous standbys are
+// Standbys describes in words the synchronous standbys for which commits wait: "0 of 1 required synchronous standbys are
 // connected". It has no names. It is empty if no commit waits, or if nothing is known.
 func Standbys(waits map[int]*Wait) string {
 	behind, reason := map[int]uint64{}, ""

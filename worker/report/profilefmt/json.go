@@ -38,7 +38,7 @@ type jsonHead struct {
 	Values []jsonValue `json:"values"`
 	// DefaultValue is the name of the most important value.
 	DefaultValue string `json:"default_value"`
-	// Notes say what is missing.
+	// Notes name the missing parts.
 	Notes []string `json:"notes,omitempty"`
 }
 
