@@ -30,7 +30,7 @@ func queryFeatures(reported, identified bool, mode string, p *place) finding {
 		return finding{
 			warn, what, fmt.Sprintf("compute_query_id is %s, and statements have no query id: the columns by query of waits, "+
 				"profile -D, top, history and the metrics are empty", mode),
-			p.psql("ALTER SYSTEM SET compute_query_id = on", "SELECT pg_reload_conf()") + " (no restart is needed)",
+			p.psql("ALTER SYSTEM SET compute_query_id = on", "SELECT pg_reload_conf()") + "  # no restart is needed",
 		}
 	}
 	return finding{good, what, fmt.Sprintf("statements have a query id (compute_query_id is %s)", mode), ""}

@@ -343,7 +343,7 @@ func extension(ctx context.Context, conn *pgx.Conn, p *place) (f finding, instal
 	case version != available:
 		return finding{
 			warn, "extension", fmt.Sprintf("%s; the files on this host are of version %s", text, available),
-			p.change("ALTER EXTENSION pg_stat_backtrace UPDATE") + " (and in each other database that has it)",
+			p.change("ALTER EXTENSION pg_stat_backtrace UPDATE") + "  # and in each other database that has it",
 		}, true, nil
 	}
 	return finding{good, "extension", text, ""}, true, nil
