@@ -451,10 +451,14 @@ const (
 )
 
 func denial(detail, name, elsewhere string) condition {
+	hint := "An administrator can grant EXECUTE on function pg_get_backtrace_on_call(int), which shows the stack of any process."
+	if strings.Contains(detail, "no longer exists") {
+		hint = ""
+	}
 	return condition{
 		name: name, level: fault, state: "42501", message: "permission denied to get backtrace of process %d",
 		detail: detail, elsewhere: elsewhere,
-		hint: "An administrator can grant EXECUTE on function pg_get_backtrace_on_call(int), which shows the stack of any process.",
+		hint: hint,
 	}
 }
 

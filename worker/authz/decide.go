@@ -38,7 +38,9 @@ func Decide(caller Caller, pid int, facts Facts) error {
 	case caller.Superuser:
 		return nil
 	case !facts.CallerExists:
-		return denied(pid, "The calling role no longer exists.")
+		d := denied(pid, "The calling role no longer exists.")
+		d.Hint = ""
+		return d
 	case facts.CallerSuperuser:
 		return nil
 	case !facts.Found || facts.Role == 0:
