@@ -85,6 +85,22 @@ func progressCases() []progressCase {
 			truth: `SELECT '{"HashAgg Groups": 650}'::json`,
 		},
 		progressCase{
+			kind: "Agg", set: "enable_sort = off; SET work_mem = '64kB'", truth: `SELECT '{"HashAgg Spilled": true}'::json`,
+			sql: fmt.Sprintf("SELECT h, count(*) FROM (SELECT "+at+" AS h FROM big OFFSET 0) s GROUP BY 1", 5900),
+		},
+		progressCase{
+			kind: "ModifyTable", sql: fmt.Sprintf("INSERT INTO big SELECT "+at+" FROM big", 3000), truth: `SELECT '{"Rows Processed": 2999}'::json`,
+		},
+		progressCase{
+			kind: "ModifyTable", sql: fmt.Sprintf("DELETE FROM big WHERE id = "+at, 4000), truth: `SELECT '{"Rows Processed": 3999}'::json`,
+		},
+		progressCase{
+			set: "parallel_setup_cost = 0; SET parallel_tuple_cost = 0; SET min_parallel_table_scan_size = 0; " +
+				"SET max_parallel_workers_per_gather = 2; SET enable_sort = on", kind: "GatherMerge",
+			sql:   "SELECT restricted(id) FROM (SELECT id, k, t FROM big ORDER BY t OFFSET 0) s",
+			truth: `SELECT json_build_object('Workers Planned', 2, 'Workers Launched', %workers%)`,
+		},
+		progressCase{
 			kind: "Append", sql: fmt.Sprintf(`SELECT `+at+` FROM "P q"`, 150), truth: `SELECT '{"Subplan": 2, "Subplans": 2}'::json`,
 		},
 		progressCase{

@@ -82,6 +82,18 @@ func TestSortFigures(t *testing.T) {
 			"no rows": {func(m *sortMemory) { m.put(m.state, s.Memtupcount, 4, 0) }, []Figure{
 				{"Sort Phase", "collects rows in memory"}, {"Sort Rows", int64(0)}, {"Sort Memory", int64(3 << 10)},
 			}},
+			"a merge of tapes": {func(m *sortMemory) {
+				const tapes = sortNode + 3072
+				m.put(m.state, s.Status, 4, sortFinalMerge)
+				m.put(m.state, s.Tapeset, 8, tapes)
+				m.put(tapes, l.LogicalTapeSet.NBlocksWritten, 8, 12)
+				m.put(tapes, l.LogicalTapeSet.NBlocksAllocated, 8, 12)
+				m.put(tapes, l.LogicalTapeSet.NHoleBlocks, 8, 2)
+			}, []Figure{{"Sort Phase", "sorted on disk"}, {"Sort Disk", int64(80)}}},
+			"an unknown state, with tapes": {func(m *sortMemory) {
+				m.put(m.state, s.Status, 4, sortFinalMerge+1)
+				m.put(m.state, s.Tapeset, 8, sortNode+3072)
+			}, nil},
 			"an unknown state": {func(m *sortMemory) { m.put(m.state, s.Status, 4, sortFinalMerge+1) }, nil},
 			"a mark that is no bool": {func(m *sortMemory) {
 				m.put(m.state, s.Status, 4, sortedInMemory)
@@ -119,7 +131,36 @@ func TestFiguresOfOneMoment(t *testing.T) {
 	if !slices.Equal(n.Progress, earlier) || n.Actual == nil {
 		t.Errorf("the search for what to copy has changed the figures: %v, %v", n.Progress, n.Actual)
 	}
+	// Each node has its turn once.
+	live := newPages(m)
+	defer live.release()
+	f := &figures{reader: &reader{pages: live, structures: mustStructures(t), stack: m.stack()}, read: live.read, records: true}
+	f.all(levels)
+	if repeated(f.wanted) {
+		t.Errorf("a node is read twice: %v", f.wanted)
+	}
 	if Figures(m.stack(), levels, nil) || n.Progress != nil || n.Actual != nil {
 		t.Errorf("without copies the figures of an earlier moment stay: %v, %v", n.Progress, n.Actual)
 	}
+}
+
+func mustStructures(t *testing.T) *structures {
+	t.Helper()
+	s, err := structuresOf(newestMajor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// repeated reports whether a piece of memory was wanted twice.
+func repeated(pieces []Piece) bool {
+	seen := map[Piece]bool{}
+	for _, p := range pieces {
+		if seen[p] {
+			return true
+		}
+		seen[p] = true
+	}
+	return false
 }

@@ -174,7 +174,7 @@ func Read(stack *Stack, memory Memory) ([]*Level, error) {
 			l.Top, l.Reason = nil, err.Error()
 		}
 		if r.full {
-			l.Top, l.Reason = nil, "the plan needs more memory than is read at once"
+			l.Top, l.Reason = nil, "the plan is too large: its nodes lie in more memory than is read at once (64 MB)"
 		}
 	}
 	r.mark(levels)

@@ -287,8 +287,12 @@ const (
 
 // rangeTable reads the tables of a statement.
 func (r *reader) rangeTable(l *Level) error {
-	entries, ok := r.list(r.pointer(l.plannedStmt, r.PlannedStmt.Rtable))
+	list := r.pointer(l.plannedStmt, r.PlannedStmt.Rtable)
+	entries, ok := r.list(list)
 	if !ok {
+		if r.data(list) && r.kind(list) == "List" && r.number(list, r.List.Length) > maxNodes {
+			return fmt.Errorf("the plan has more than %d tables", maxNodes)
+		}
 		return errors.New("the range table cannot be read")
 	}
 	opened := r.pointer(l.estate, r.EState.EsRelations)
