@@ -24,7 +24,7 @@ func TestAlias(t *testing.T) {
 		t.Errorf("the link leads to %q, %v", leads, err)
 	}
 	file, err := os.ReadFile(filepath.Join(dataDir, pidName))
-	if lines := strings.Split(string(file), "\n"); err != nil || len(lines) != 13 || lines[10] != aliasPath {
+	if lines := strings.Split(string(file), "\n"); err != nil || len(lines) != 14 || lines[10] != aliasPath {
 		t.Errorf("pid file %q, %v", file, err)
 	}
 	if err := s.end(); err != nil {
@@ -37,11 +37,15 @@ func TestAlias(t *testing.T) {
 
 // TestNoAlias checks that requests use the path of the spool directory if the link cannot be made.
 func TestNoAlias(t *testing.T) {
-	s := serve(t, Config{}, echo)
+	const plans = "/var/cache/plans of a worker"
+	s := serve(t, Config{Plans: plans}, echo)
 	file, err := os.ReadFile(filepath.Join(s.cfg.DataDir, pidName))
 	lines := strings.Split(string(file), "\n")
-	if err != nil || len(lines) != 13 || lines[5] != s.Dir() || lines[10] != "" {
+	if err != nil || len(lines) != 14 || lines[5] != s.Dir() || lines[10] != "" {
 		t.Errorf("pid file %q, %v", file, err)
+	}
+	if info, err := Find(s.cfg.DataDir); err != nil || info.Plans != plans {
+		t.Errorf("%+v, %v", info, err)
 	}
 	if len(s.reported()) > 0 {
 		t.Error(s.reported())
