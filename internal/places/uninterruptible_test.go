@@ -4,10 +4,10 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/internal/slowfile"
 	"pg_stat_backtrace/ptrace/process"
 )
 
@@ -17,7 +17,7 @@ import (
 func TestUninterruptibleBackend(t *testing.T) {
 	needRoot(t)
 	tree := copyTree(t, npm(t))
-	file := mountSlowFile(t)
+	file := slowfile.Mount(t, openDir(t, "slow"))
 	s := pgtest.Start(t, tree+"/bin", pgtest.Options{})
 	s.Exec(t, "CREATE EXTENSION pg_stat_backtrace")
 	(&elsewhere{Server: s}).serve(t, "-D", s.DataDir, s.DSN(s.User, "postgres"))
@@ -26,13 +26,12 @@ func TestUninterruptibleBackend(t *testing.T) {
 	contents := make(chan string, 1)
 	go func() {
 		var text string
-		if err := reader.QueryRow(t.Context(), "SELECT pg_read_file($1)", file.path).Scan(&text); err != nil {
+		if err := reader.QueryRow(t.Context(), "SELECT pg_read_file($1)", file.Path).Scan(&text); err != nil {
 			text = err.Error()
 		}
 		contents <- text
 	}()
-	release := sync.OnceFunc(func() { close(file.answer) })
-	t.Cleanup(release)
+	t.Cleanup(file.Release)
 	pgtest.Wait(t, "the backend sleeps uninterruptibly", func() bool {
 		stat, err := process.ReadStat(pid)
 		return err == nil && stat.State == 'D'
@@ -65,8 +64,8 @@ func TestUninterruptibleBackend(t *testing.T) {
 		t.Errorf("by root: %s", first)
 	}
 	t.Logf("%s", byRoot)
-	release()
-	if got := <-contents; got != slowText {
+	file.Release()
+	if got := <-contents; got != slowfile.Text {
 		t.Errorf("the backend read %q", got)
 	}
 }

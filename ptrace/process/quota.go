@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // CPUQuota returns how many processors this process may use at most, such as 0.5. It returns 0 if there is no quota, or
@@ -26,9 +27,70 @@ var ownQuota = sync.OnceValue(func() float64 {
 	})
 })
 
+// Throttled returns for how long a group of this process, or a group above, was held back because its quota was used up: the
+// largest sum of one group. A group is held back on each processor by itself, so the sum may grow faster than time. It is 0
+// if it is unknown.
+func Throttled() (most time.Duration) {
+	groups, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return 0
+	}
+	ownGroups.Lock()
+	defer ownGroups.Unlock()
+	if text := string(groups); text != ownGroups.text {
+		mounts, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			return 0
+		}
+		ownGroups.text, ownGroups.files = text, nil
+		eachGroup(text, string(mounts), func(dir string, _ bool) {
+			ownGroups.files = append(ownGroups.files, dir+"/cpu.stat")
+		})
+	}
+	for _, name := range ownGroups.files {
+		text, _ := os.ReadFile(name) // the root has none
+		most = max(most, throttledOf(string(text)))
+	}
+	return most
+}
+
+//nolint:gochecknoglobals // the groups are the process's
+var ownGroups struct {
+	sync.Mutex
+
+	text  string   // of /proc/self/cgroup
+	files []string // for this text
+}
+
+// throttledOf returns the time in a file cpu.stat of either version of control groups.
+func throttledOf(text string) time.Duration {
+	for line := range strings.Lines(text) {
+		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		n, err := strconv.ParseInt(value, 10, 64)
+		switch {
+		case err != nil || n < 0:
+		case key == "throttled_time":
+			return time.Duration(n)
+		case key == "throttled_usec":
+			return time.Duration(n) * time.Microsecond
+		}
+	}
+	return 0
+}
+
 // quota returns the smallest quota of the groups and their ancestors. groups and mounts are the texts of
 // /proc/self/cgroup and /proc/self/mountinfo.
 func quota(groups, mounts string, read func(name string) string) (least float64) {
+	eachGroup(groups, mounts, func(dir string, second bool) {
+		if q := quotaOf(dir, second, read); q > 0 && (least == 0 || q < least) {
+			least = q
+		}
+	})
+	return least
+}
+
+// eachGroup calls f for the directories of the groups and their ancestors. second says that it is version 2.
+func eachGroup(groups, mounts string, f func(dir string, second bool)) {
 	for line := range strings.Lines(groups) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
 		if len(fields) != 3 {
@@ -48,15 +110,12 @@ func quota(groups, mounts string, read func(name string) string) (least float64)
 			below = "" // the path of another namespace
 		}
 		for dir := path.Join(point, below); ; dir = path.Dir(dir) {
-			if q := quotaOf(dir, second, read); q > 0 && (least == 0 || q < least) {
-				least = q
-			}
+			f(dir, second)
 			if len(dir) <= len(point) {
 				break
 			}
 		}
 	}
-	return least
 }
 
 // mountPoint returns where the hierarchy is mounted that has the quotas, and which of its groups is the root there.

@@ -1,6 +1,9 @@
 package process
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // TestQuota finds the smallest quota of the groups of both versions, in and outside of containers.
 func TestQuota(t *testing.T) {
@@ -49,4 +52,20 @@ func TestQuota(t *testing.T) {
 		}
 	}
 	t.Logf("this process: %v", CPUQuota())
+}
+
+func TestThrottledOf(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]time.Duration{
+		"": 0, "nr_periods 5\nnr_throttled 3\nthrottled_time 2500000000\n": 2500 * time.Millisecond,
+		"usage_usec 7\nnr_throttled 3\nthrottled_usec 1500\nnr_bursts 0\n": 1500 * time.Microsecond,
+		"throttled_usec -1\n": 0, "throttled_time x\n": 0, "throttled_time 99999999999999999999\n": 0,
+	} {
+		if got := throttledOf(text); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+	if got := Throttled(); got < 0 {
+		t.Error(got)
+	}
 }

@@ -19,7 +19,7 @@ import (
 
 // look makes of a sweep what the rules go by.
 func (r *Recorder) look(now time.Time, delay time.Duration, s *seen, err error) *rules.Look {
-	l := &rules.Look{Time: now, Period: r.cost.period, Starved: max(delay, r.starved()), Unread: err != nil}
+	l := &rules.Look{Time: now, Period: r.cost.period, Starved: max(delay, r.starved(), r.throttled), Unread: err != nil}
 	if err != nil {
 		return l
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -17,6 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/internal/slowfile"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/pg/cluster"
@@ -31,6 +34,8 @@ const (
 	proofCooldown = 1500 * time.Millisecond
 	proofIdle     = 1200 * time.Millisecond // the time of the rule for idle sessions: before the rule for waits
 	proofWait     = 2 * time.Minute         // for a stall that is not found
+	proofStarved  = 3 * time.Second         // the time of the rule for a starved worker
+	starvedEach   = 5                       // rounds: a starved worker makes all looks late, so it has a time of its own
 	longestChain  = 3
 )
 
@@ -59,6 +64,7 @@ type proof struct {
 	mu    sync.Mutex
 	open  []*stalled
 	wrong []string
+	host  map[string]int       // findings about what other programs did to the host, by rule
 	last  map[bool]*rules.Look // by: of the standby
 	looks map[bool]int
 	late  int // looks that came more than half a period late
@@ -75,7 +81,7 @@ func fastRules(above int) rules.Config {
 	c.Rule(rules.LWLockWait).After = time.Second
 	c.Rule(rules.SameStack).After = 3 * time.Second
 	c.Rule(rules.Connections).Above = above
-	c.Rule(rules.Starved).Off, c.Rule(rules.DiskSleep).Off = true, true // what the host does is no part of the script
+	c.Rule(rules.Starved).After = proofStarved
 	c.Cooldown, c.Budget = proofCooldown, 1<<30
 	return c
 }
@@ -88,7 +94,7 @@ func newProof(t *testing.T) *proof {
 		"checkpoint_timeout = 1h", "max_wal_size = 1GB", "synchronous_commit = local", "synchronous_standby_names = 'nobody'",
 		"deadlock_timeout = 1h", "max_locks_per_transaction = 256", "wal_keep_size = 256MB", "log_min_messages = fatal",
 	}
-	p := &proof{t: t, last: map[bool]*rules.Look{}, looks: map[bool]int{}}
+	p := &proof{t: t, host: map[string]int{}, last: map[bool]*rules.Look{}, looks: map[bool]int{}}
 	p.primary = pgtest.Start(t, bin, pgtest.Options{Conf: append([]string{
 		"archive_mode = on", "archive_command = 'test ! -e block'",
 	}, conf...)})
@@ -145,6 +151,11 @@ func (p *proof) watch(e *rules.Engine, l *rules.Look, onStandby bool) {
 	}
 	for _, f := range result.New {
 		s := p.expected(&f, onStandby)
+		if s == nil && (f.Rule == rules.Starved || f.Rule == rules.DiskSleep) {
+			p.host[f.Rule]++
+			p.t.Logf("by the host: %s, standby %v: %s (processes %v)", f.Rule, onStandby, f.Summary, f.Processes)
+			continue
+		}
 		if s == nil {
 			p.wrong = append(p.wrong, fmt.Sprintf("%s, standby %v: %s (%s, processes %v)", f.Rule, onStandby, f.Summary, f.Cause, f.Processes))
 			continue
@@ -416,6 +427,10 @@ func TestProofOfStalls(t *testing.T) {
 		}
 		all.Wait()
 		p.wantLooks(int(proofCooldown/proofPeriod) + 3)
+		if round%starvedEach == starvedEach-1 {
+			stalls = append(stalls, p.starve()...)
+			p.wantLooks(int(proofCooldown/proofPeriod) + 3)
+		}
 		p.mu.Lock()
 		p.open = nil
 		wrong := p.wrong
@@ -478,11 +493,11 @@ func (p *proof) print(counts map[string]*proofCounts, rounds int, took time.Dura
 	}
 	slices.Sort(kinds)
 	p.mu.Lock()
-	late, looks := p.late, p.looks[false]+p.looks[true]
+	late, looks, host := p.late, p.looks[false]+p.looks[true], fmt.Sprint(p.host)
 	p.mu.Unlock()
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d rounds in %s: %d stalls, %d found once, %d within a period and a second; %d of %d looks were late\n",
-		rounds, took.Round(time.Second), total.made, total.once, total.inTime, late, looks)
+	fmt.Fprintf(&b, "%d rounds in %s: %d stalls, %d found once, %d within a period and a second; %d of %d looks were late; by the host: %s\n",
+		rounds, took.Round(time.Second), total.made, total.once, total.inTime, late, looks, host)
 	for _, k := range kinds {
 		c := counts[k]
 		fmt.Fprintf(&b, "%-20s %6d made %6d once %6d in time %3d missed %3d twice, worst %s, %d looks\n", k, c.made, c.once, c.inTime,
@@ -514,12 +529,18 @@ func (p *proof) write(conn *pgx.Conn) (stop func()) {
 // singles returns functions that make the stalls of which a server can have one at a time.
 func (p *proof) singles() []func(round int) *stalled {
 	a, b, c, d, e := p.connect(), p.connect(), p.connect(), p.connect(), p.connect()
-	prepared, waiter := p.connect(), p.connect()
+	prepared, waiter, reader := p.connect(), p.connect(), p.connect()
+	dir := filepath.Join(p.primary.DataDir, "slow")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	file := slowfile.Mount(p.t, dir)
 	checkpointer := processOf(p.t, p.primary, "checkpointer")
 	return []func(int) *stalled{
 		func(int) *stalled { return p.lwlock(a, b) },
 		func(int) *stalled { return p.commit(c) },
 		func(int) *stalled { return p.prepared(prepared, waiter) },
+		func(int) *stalled { return p.disk(reader, file) },
 		func(int) *stalled { return p.checkpoint(d, checkpointer) },
 		func(round int) *stalled {
 			if round%2 == 0 {
@@ -585,6 +606,44 @@ func (p *proof) commit(conn *pgx.Conn) *stalled {
 	wait := p.background(conn, "UPDATE row SET n = 3 WHERE id = 199999")
 	s.release = func() { p.cancel(conn); wait() }
 	return s
+}
+
+// disk makes a session read a file that does not arrive.
+func (p *proof) disk(conn *pgx.Conn, file *slowfile.File) *stalled {
+	pid := int(conn.PgConn().PID())
+	s := p.expect(&stalled{kind: "state D", rule: rules.DiskSleep, pids: []int32{int32(pid)}})
+	file.Hold()
+	wait := p.background(conn, "SELECT pg_read_file('slow/file')")
+	pgtest.Wait(p.t, "state D", func() bool {
+		st, err := process.ReadStatus(pid)
+		return err == nil && st.State == 'D'
+	})
+	s.isDue(time.Now().Add(proofAfter))
+	s.release = func() { file.Release(); wait() }
+	return s
+}
+
+// starve lets this process, with both recorders, have a thousandth of a processor until the rule for that applies. Both must
+// find it when they run again.
+func (p *proof) starve() (stalls []*stalled) {
+	p.t.Helper()
+	for _, onStandby := range []bool{false, true} {
+		stalls = append(stalls, p.expect(&stalled{kind: "starved", rule: rules.Starved, cause: "starved", standby: onStandby}))
+	}
+	// The shell is outside of the group.
+	out, err := exec.Command("sh", "-c", `g=/sys/fs/cgroup/cpu/pgtest$PPID; mkdir -p $g && echo 1000000 >$g/cpu.cfs_period_us &&
+echo 1000 >$g/cpu.cfs_quota_us && echo $PPID >$g/cgroup.procs && sleep 6; echo -1 >$g/cpu.cfs_quota_us; echo $PPID >$g/../cgroup.procs; rmdir $g`).CombinedOutput()
+	if err != nil {
+		p.t.Fatalf("%v: %s", err, out)
+	}
+	for _, s := range stalls {
+		s.isDue(time.Now())
+	}
+	late := time.Now().Add(proofWait)
+	for slices.ContainsFunc(stalls, func(s *stalled) bool { return s.times() == 0 }) && time.Now().Before(late) {
+		time.Sleep(20 * time.Millisecond)
+	}
+	return stalls
 }
 
 // prepared makes a session wait for a prepared transaction.

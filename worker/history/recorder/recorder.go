@@ -23,6 +23,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"pg_stat_backtrace/ptrace/measure/waits"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/history/store"
 	"pg_stat_backtrace/worker/host"
@@ -98,6 +99,7 @@ type Recorder struct {
 	cost      meter
 	slots     int           // of connections
 	waited    time.Duration // of this thread for a processor
+	throttled time.Duration // of the last sweep: a quota did not let it run
 	stacks    *stackTaker   // nil: no stacks
 	statuses  statuses      // of processes
 	told      string        // the error that was reported last
@@ -142,7 +144,7 @@ func (r *Recorder) Run(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		used := threadTime()
+		used, throttled := threadTime(), process.Throttled()
 		begin = time.Now()
 		err := host.Catch("recorder", func() error {
 			if only {
@@ -155,6 +157,8 @@ func (r *Recorder) Run(ctx context.Context) {
 		if errors.As(err, &failed) { // its state may be wrong
 			r.forget()
 		}
+		// The kernel does not count this as waiting for a processor. Before a sweep it is a part of the delay.
+		r.throttled = min(process.Throttled()-throttled, time.Since(begin)-(threadTime()-used))
 		if only && err == nil {
 			r.cost.spend(threadTime() - used)
 			continue

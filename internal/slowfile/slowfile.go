@@ -1,4 +1,6 @@
-package places
+// Package slowfile is for tests. It mounts a file whose readers sleep uninterruptibly, as with a disk or a network file system that
+// does not answer. It must not know who reads the file.
+package slowfile
 
 import (
 	"encoding/binary"
@@ -6,20 +8,45 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
 
-// slowFile is a file system in user space (FUSE) with one file, whose content is withheld until answer is closed. A
-// process that reads the file sleeps uninterruptibly, as with a disk or a network file system that does not answer.
-type slowFile struct {
-	path   string
+// File is a file system in user space (FUSE) with one file. Its content is withheld until Release is called.
+type File struct {
+	Path   string
 	device int
+
+	lock   sync.Mutex
 	answer chan struct{} // closed: reads are answered
 }
 
-const slowText = "at last\n"
+// Text is the content of the file.
+const Text = "at last\n"
+
+// Hold withholds the content of later reads, after a Release. A process that opens the file again reads it anew.
+func (s *File) Hold() {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	select {
+	case <-s.answer:
+		s.answer = make(chan struct{})
+	default:
+	}
+}
+
+// Release answers all reads, until Hold is called.
+func (s *File) Release() {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	select {
+	case <-s.answer:
+	default:
+		close(s.answer)
+	}
+}
 
 // The operations that it takes, and the sizes of messages (include/uapi/linux/fuse.h).
 const (
@@ -31,10 +58,9 @@ const (
 	fuseRootNode, fuseFileNode            = 1, 2
 )
 
-// mountSlowFile mounts one; it is gone with the test.
-func mountSlowFile(t *testing.T) *slowFile {
+// Mount mounts a File at an empty directory until the test ends. It skips the test if that is not possible.
+func Mount(t *testing.T, dir string) *File {
 	t.Helper()
-	dir := openDir(t, "slow")
 	device, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Skipf("no FUSE: %v", err)
@@ -44,7 +70,7 @@ func mountSlowFile(t *testing.T) *slowFile {
 		_ = unix.Close(device)
 		t.Skipf("this root may not mount a file system in user space: %v", err)
 	}
-	s := &slowFile{path: filepath.Join(dir, "file"), device: device, answer: make(chan struct{})}
+	s := &File{Path: filepath.Join(dir, "file"), device: device, answer: make(chan struct{})}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -60,7 +86,7 @@ func mountSlowFile(t *testing.T) *slowFile {
 }
 
 // serve answers the kernel until the file system is unmounted.
-func (s *slowFile) serve() {
+func (s *File) serve() {
 	for {
 		request := make([]byte, 1<<18)
 		n, err := unix.Read(s.device, request)
@@ -74,7 +100,7 @@ func (s *slowFile) serve() {
 	}
 }
 
-func (s *slowFile) handle(request []byte) {
+func (s *File) handle(request []byte) {
 	operation, unique := binary.NativeEndian.Uint32(request[4:]), binary.NativeEndian.Uint64(request[8:])
 	node := binary.NativeEndian.Uint64(request[16:])
 	switch operation {
@@ -94,9 +120,12 @@ func (s *slowFile) handle(request []byte) {
 	case fuseOpen:
 		s.reply(unique, 0, make([]byte, 16))
 	case fuseRead:
+		s.lock.Lock()
+		answer := s.answer
+		s.lock.Unlock()
 		go func() {
-			<-s.answer
-			s.reply(unique, 0, []byte(slowText))
+			<-answer
+			s.reply(unique, 0, []byte(Text))
 		}()
 	case fuseRelease, fuseFlush:
 		s.reply(unique, 0, nil)
@@ -112,7 +141,7 @@ func attributes(node uint64) []byte {
 	mode, links := uint32(unix.S_IFDIR|0o755), uint32(2)
 	if node != fuseRootNode {
 		mode, links = unix.S_IFREG|0o644, 1
-		binary.NativeEndian.PutUint64(out[8:], uint64(len(slowText)))
+		binary.NativeEndian.PutUint64(out[8:], uint64(len(Text)))
 	}
 	binary.NativeEndian.PutUint32(out[60:], mode)
 	binary.NativeEndian.PutUint32(out[64:], links)
@@ -121,7 +150,7 @@ func attributes(node uint64) []byte {
 }
 
 // reply answers one request. After the unmount the answer is lost.
-func (s *slowFile) reply(unique uint64, errno unix.Errno, data []byte) {
+func (s *File) reply(unique uint64, errno unix.Errno, data []byte) {
 	out := make([]byte, fuseOutHeader, fuseOutHeader+len(data))
 	binary.NativeEndian.PutUint32(out, uint32(fuseOutHeader+len(data)))
 	binary.NativeEndian.PutUint32(out[4:], uint32(-int32(errno)))
