@@ -250,3 +250,40 @@ func (a *alerts) gone(name string) {
 		}
 	}
 }
+
+// TestManyAlerts sends more alerts than fit into the queues, while the program for the first one runs. Each is run or counted.
+func TestManyAlerts(t *testing.T) {
+	t.Parallel()
+	a := start(t, `while ! [ -e "$1/go" ]; do sleep 0.01; done; echo ran`, "10s")
+	const all = 100
+	refused := 0
+	for range all {
+		err := a.runner.Send("x", []byte("{}"))
+		if errors.Is(err, ErrQueueFull) {
+			refused++
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(a.dir, "go"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ran, dropped, lines := 0, 0, 0
+	for ran+dropped < all-refused {
+		select {
+		case r := <-a.results:
+			var n int
+			if _, err := fmt.Sscanf(r.Error, "%d later alerts were dropped", &n); err == nil {
+				dropped += n
+				lines++
+			} else {
+				ran++
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("%d ran, %d dropped, %d refused of %d", ran, dropped, refused, all)
+		}
+	}
+	if ran+dropped+refused != all || ran < queueLength || lines > ran {
+		t.Errorf("%d ran, %d dropped in %d lines, %d refused of %d", ran, dropped, lines, refused, all)
+	}
+}

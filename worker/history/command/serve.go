@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -38,7 +39,8 @@ func Serve(input io.Reader, output io.Writer, load func() (rules.Command, error)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	out := json.NewEncoder(output)
-	for q := range requests(input, cancel) {
+	var dropped atomic.Int64
+	for q := range requests(input, &dropped, cancel) {
 		if q.Reload {
 			if changed, err := load(); err == nil {
 				c = changed
@@ -52,12 +54,19 @@ func Serve(input io.Reader, output io.Writer, load func() (rules.Command, error)
 		if err := out.Encode(r); err != nil {
 			return fmt.Errorf("reporting a result: %w", err)
 		}
+		if n := dropped.Swap(0); n > 0 {
+			r := Result{Rule: q.Rule, Status: -1, Error: fmt.Sprintf("%d later alerts were dropped: the command was still running for earlier ones", n)}
+			if err := out.Encode(r); err != nil {
+				return fmt.Errorf("reporting a result: %w", err)
+			}
+		}
 	}
 	return nil
 }
 
-// requests reads the input until it ends, and then calls ended. The reader never waits for a program, so that it sees the end.
-func requests(input io.Reader, ended func()) <-chan request {
+// requests reads the input until it ends, and then calls ended. The reader never waits for a program, so that it sees the end. It
+// drops and counts alerts for which the queue has no room.
+func requests(input io.Reader, dropped *atomic.Int64, ended func()) <-chan request {
 	queue := make(chan request, queueLength)
 	go func() {
 		defer close(queue)
@@ -71,7 +80,8 @@ func requests(input io.Reader, ended func()) <-chan request {
 			}
 			select {
 			case queue <- q:
-			default: // dropped: the programs are slower than the alerts
+			default:
+				dropped.Add(1)
 			}
 		}
 	}()
