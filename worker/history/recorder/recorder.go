@@ -157,8 +157,10 @@ func (r *Recorder) Run(ctx context.Context) {
 		if errors.As(err, &failed) { // its state may be wrong
 			r.forget()
 		}
-		// The kernel does not count this as waiting for a processor. Before a sweep it is a part of the delay.
-		r.throttled = min(process.Throttled()-throttled, time.Since(begin)-(threadTime()-used))
+		// The kernel does not count this as waiting for a processor. The time before the sweep belongs to it: it is the delay.
+		if r.throttled = min(process.Throttled()-throttled, time.Since(begin)-(threadTime()-used)); r.throttled > 0 {
+			r.throttled += max(0, begin.Sub(at))
+		}
 		if only && err == nil {
 			r.cost.spend(threadTime() - used)
 			continue
