@@ -1,5 +1,5 @@
 // Package slowfile is for tests. It mounts a file whose readers sleep uninterruptibly, as with a disk or a network file system that
-// does not answer. It must not know who reads the file.
+// does not answer. It must not know its readers.
 package slowfile
 
 import (

@@ -35,7 +35,7 @@ const (
 	proofIdle     = 1200 * time.Millisecond // the time of the rule for idle sessions: before the rule for waits
 	proofWait     = 2 * time.Minute         // for a stall that is not found
 	proofStarved  = 3 * time.Second         // the time of the rule for a starved worker
-	starvedEach   = 5                       // rounds: a starved worker makes all looks late, so it has a time of its own
+	starvedEach   = 5                       // rounds: a starved worker makes all looks late, so nothing else happens meanwhile
 	longestChain  = 3
 )
 
