@@ -99,8 +99,8 @@ func TestReportErrors(t *testing.T) {
 		status int
 		want   string
 	}{
-		{[]string{"report"}, 2, "requires at least 1 arg"},
-		{[]string{"report", folded, "-f", "svg"}, 2, "--format must be one of text, folded, pprof, speedscope, html"},
+		{[]string{"report"}, 2, "wrong number of arguments, 0"},
+		{[]string{"report", folded, "-f", "svg"}, 2, "--format must be one of text, json, folded, pprof, speedscope, html"},
 		{[]string{"report", folded, "--top", "0"}, 2, "--top must be at least 1"},
 		{[]string{"report", folded, "-f", "html", "--top", "3"}, 2, "--top has no effect with format html"},
 		{[]string{"report", folded, "-f", "pprof", "--group-by", "x"}, 2, "--group-by has no effect with format pprof"},

@@ -62,7 +62,7 @@ func TestWrongUse(t *testing.T) {
 		"activity -D /a 1":          "give either -D or process ids, not both",
 		"plan -D /a 1":              "give either -D or process ids, not both",
 		"waits -D /a -D /b":         "-D is given twice",
-		"history --pgdata=/a -D /a": "-D is given twice",
+		"history --pgdata=/a -D /b": "-D is given twice",
 		"waits -d 10 1":             "write 10s, 500ms or 2m",
 		"waits -d 1d 1":             "the units are ms, s, m and h",
 		"memory -f csv 1":           "--format csv prints the processes of a server",

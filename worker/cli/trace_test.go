@@ -35,7 +35,7 @@ func TestTraceRefuses(t *testing.T) {
 		"XLogFlush --args x 1":              "--args: \"x\" is not the number of an argument",
 		"XLogFlush --when arg1 1":           "--when: condition \"arg1\"",
 		"XLogFlush -D /nonexistent":         "/nonexistent",
-		"XLogFlush 4194304":                 "it has ended, or its memory may not be read",
+		"XLogFlush 4194304":                 "there is no process 4194304",
 		"XLogFlush " + pid:                  "no function of that name is known in the processes",
 		"libnone:f " + pid:                  "no process has loaded libnone",
 		"--usdt no_such_probe " + pid:       "the processes have no static probes",
