@@ -61,7 +61,7 @@ func TestIncidentRefuses(t *testing.T) {
 		"incident list":                       "give the directory of the history",
 		"incident show x":                     "give the directory of the history",
 		"incident bundle x":                   "give the name of the zip file with -o",
-		"incident show":                       "accepts 1 arg",
+		"incident show":                       "wrong number of arguments, 0",
 		"incident list -f x":                  "--format must be text or json",
 		"incident list --record-dir " + empty: "no history is recorded in",
 		"incident list --record-dir " + empty + " --cluster ..": "no history is recorded for",
@@ -69,7 +69,7 @@ func TestIncidentRefuses(t *testing.T) {
 		"incident take --profile 1h":                            "--profile must be a time from 0 to 10m0s",
 		"incident take -D " + empty:                             empty,
 		"rules":                                                 "give a command: list or check",
-		"rules check":                                           "accepts 1 arg",
+		"rules check":                                           "wrong number of arguments, 0",
 		"rules check /none":                                     "no such file",
 		"rules list --rules /none":                              "no such file",
 	} {

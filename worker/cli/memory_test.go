@@ -62,7 +62,7 @@ func TestMemory(t *testing.T) {
 	}
 
 	checkMemoryProfile(t, pid, count, total)
-	if status, _, stderr := run(t, "memory", sleeper(t)); status != 1 || !strings.Contains(stderr, "runs no PostgreSQL") {
+	if status, _, stderr := run(t, "memory", sleeper(t)); status != 1 || !strings.Contains(stderr, "is no process of a PostgreSQL server") {
 		t.Errorf("another program: status %d, %q", status, stderr)
 	}
 	if status, _, _ := run(t, "memory", "--format", "xml", pid); status != 2 {

@@ -291,8 +291,8 @@ func exampleCommand(line string, o *outputs, pids map[string]int) string {
 	words := strings.Fields(line)
 	switch timed := !strings.Contains(line, "--duration"); {
 	case len(words) < 2:
-	case words[1] == "top" && !strings.Contains(line, "--batch"):
-		line += " --batch -n 1"
+	case words[1] == "top":
+		line += " --batch -n 1" // otherwise it prints until an interrupt
 	case timed && (slices.Contains([]string{"profile", "waits", "trace"}, words[1]) || strings.Contains(line, "--allocations")):
 		line += " --duration 300ms"
 	case strings.Contains(line, "incident take"):

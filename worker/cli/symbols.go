@@ -243,7 +243,7 @@ func describeError(s subject, err error) error {
 	case errors.Is(err, process.ErrGone):
 		return fmt.Errorf("%s", console.NoProcess(s.pid))
 	case errors.Is(err, process.ErrDenied):
-		return errors.New(console.DeniedProcess(s.pid) + ", for example with sudo")
+		return errors.New(console.DeniedProcess(s.pid))
 	case errors.Is(err, symbolize.ErrCoreFile):
 		return fmt.Errorf("%w\n  Print its stacks with: pg_stat_backtrace capture --core %s", err, render.ShellWord(s.file))
 	case s.pid != 0 || !strings.Contains(err.Error(), s.file):

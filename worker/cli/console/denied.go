@@ -37,7 +37,10 @@ func DeniedProcess(pid int) string {
 	if status, err := process.ReadStatus(pid); err == nil {
 		owner = status.UID[1]
 	}
-	return rights("process "+named(pid), owner)
+	if os.Geteuid() == 0 || owner == os.Geteuid() {
+		return fmt.Sprintf("process %s may not be read: this command lacks CAP_SYS_PTRACE, as in a container, or a security module forbids it", named(pid))
+	}
+	return rights("process "+named(pid), owner) + ", for example with sudo"
 }
 
 // Describe returns the text of an error that ends a command. If this user may not read the subject, the text names its owner and

@@ -25,7 +25,7 @@ func Explain(pid int, err error) string {
 	}
 	var denied *process.PermissionError
 	if errors.As(err, &denied) && denied.Reason == process.ReasonUID { // FaultOf has a hint for the worker
-		return DeniedProcess(pid) + ", for example with sudo"
+		return DeniedProcess(pid)
 	}
 	f := render.FaultOf(pid, err)
 	s := f.Message

@@ -168,7 +168,7 @@ func explainAllocations(pid int, err error) error {
 	case errors.Is(err, heap.ErrNoAllocator):
 		return err
 	case errors.Is(err, process.ErrDenied):
-		return errors.New(console.DeniedProcess(pid) + ", for example with sudo")
+		return errors.New(console.DeniedProcess(pid))
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, process.ErrNotPermitted):
 		return fmt.Errorf("%w\nRun it as root, or as the user of the process with CAP_BPF and CAP_PERFMON", err)
 	}

@@ -243,7 +243,7 @@ func checkTraced(pids []int) error {
 			return errors.New(console.NoProcess(pid))
 		}
 		if _, err := process.Maps(pid); console.IsDenied(err) {
-			return errors.New(console.DeniedProcess(pid) + ", for example with sudo")
+			return errors.New(console.DeniedProcess(pid))
 		}
 	}
 	return nil
