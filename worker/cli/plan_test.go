@@ -65,7 +65,7 @@ func TestPlan(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if status, _, stderr := run(t, "plan", sleeper(t)); status != 1 || !strings.Contains(stderr, "runs no PostgreSQL") {
+	if status, _, stderr := run(t, "plan", sleeper(t)); status != 1 || !strings.Contains(stderr, "is no process of a PostgreSQL server") {
 		t.Errorf("another program: status %d, %q", status, stderr)
 	}
 	if status, _, stderr := run(t, "plan", "2147483646"); status != 1 || !strings.Contains(stderr, "process with PID 2147483646 does not exist") {
