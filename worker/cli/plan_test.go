@@ -68,7 +68,7 @@ func TestPlan(t *testing.T) {
 	if status, _, stderr := run(t, "plan", sleeper(t)); status != 1 || !strings.Contains(stderr, "is no process of a PostgreSQL server") {
 		t.Errorf("another program: status %d, %q", status, stderr)
 	}
-	if status, _, stderr := run(t, "plan", "2147483646"); status != 1 || !strings.Contains(stderr, "process with PID 2147483646 does not exist") {
+	if status, _, stderr := run(t, "plan", "2147483646"); status != 1 || !strings.Contains(stderr, "there is no process 2147483646") {
 		t.Errorf("no process: status %d, %q", status, stderr)
 	}
 	planWorkers(t, server, conn)

@@ -306,7 +306,7 @@ func checkExamples(t *testing.T, o *outputs, pids map[string]int) {
 	t.Helper()
 	t.Run("examples", func(t *testing.T) {
 		t.Chdir(t.TempDir())
-		nothing := regexp.MustCompile(`no samples|no stack|has no goroutines|no static probe|no record|no history is recorded|servers run on this host|while they were read|has no label|CAP_BPF`)
+		nothing := regexp.MustCompile(`no samples|no stack|has no goroutines|no static probe|no function of that name|no record|no history is recorded|servers run on this host|while they were read|has no label|CAP_BPF`)
 		if status, _, errOut := run(t, "profile", "-f", "pprof", "-d", "300ms", "-o", "profile.pb.gz", strconv.Itoa(pids["report"])); status != exitOK {
 			t.Log(errOut) // without rights
 		}
