@@ -8,9 +8,9 @@ import (
 	"pg_stat_backtrace/unwind/disasm"
 )
 
-// instructionSets defines for each instruction set the maximum length of a call in bytes and how to recognize a call.
-// It also defines how to recognize a stub of the procedure linkage table, and where the address of the stub's target
-// is. Only code that the walk follows has such stubs.
+// instructionSets defines for each instruction set the maximum length of a call in bytes, and a function that
+// recognizes a call. For code that the walk follows, it also has a function that recognizes a stub of the procedure
+// linkage table. This function returns the address of the word (slot) that contains the stub's target.
 //
 //nolint:gochecknoglobals // a table
 var instructionSets = [...]struct {
@@ -25,9 +25,9 @@ var instructionSets = [...]struct {
 	arch.ZArch:      {zarchLongest, zarchCall, nil},
 }
 
-// calls checks whether the instruction before a return address can have called the function at entry (0: any
-// function). The result is refuted if it is not a call, or calls another function that does not continue as this
-// function.
+// calls checks whether the instruction before a return address can have called the function at entry; an entry of 0
+// stands for any function. The result is refuted if the instruction is not a call. It is also refuted if the
+// instruction calls another function directly, and that function does not jump elsewhere (see goesOn).
 func (w *walk) calls(ra, entry uint64) trialResult {
 	module, ok := w.find(ra - 1)
 	if !ok {
@@ -57,7 +57,8 @@ func (w *walk) calls(ra, entry uint64) trialResult {
 	return refuted
 }
 
-// call is a call within a function: the return address, and the called function if the call is direct.
+// call is a call instruction within a function. back is its return address. function is the called function if the call
+// is direct.
 type call struct {
 	back, function uint64
 	direct         bool
@@ -80,7 +81,7 @@ func (w *walk) before(module *Module, ra uint64) (called, direct bool, target ui
 
 // calledBefore returns the function that the instruction before an address calls, if it is a direct call.
 func (w *walk) calledBefore(ra uint64) (function uint64, direct bool) {
-	const cost = 16 // as many instructions
+	const cost = 16 // a read costs as much time as following 16 instructions
 	module, ok := w.find(ra - 1)
 	if !ok || module.Code == nil {
 		return 0, false
@@ -90,7 +91,8 @@ func (w *walk) calledBefore(ra uint64) (function uint64, direct bool) {
 	return function, direct
 }
 
-// callsIn returns the calls in the function that begins at an address.
+// callsIn returns the calls in the function that begins at an address; nil if the function is unknown, too long or has
+// none.
 func (w *walk) callsIn(start uint64) []call {
 	if found, known := w.functions[start]; known {
 		return found
@@ -98,7 +100,7 @@ func (w *walk) callsIn(start uint64) []call {
 	set := &instructionSets[w.arch.Instructions]
 	var found []call
 	if code := w.body(start, codeflow.MaxCode); code != nil && set.before != nil {
-		code = append(make([]byte, set.longest, int(set.longest)+len(code)), code...) // nothing before it
+		code = append(make([]byte, set.longest, int(set.longest)+len(code)), code...) // each window has the full length
 		for n := set.longest + 1; n <= uint64(len(code)); n++ {
 			back := start + n - set.longest
 			if called, direct, function := set.before(code[n-set.longest:n], back); called {
@@ -113,7 +115,8 @@ func (w *walk) callsIn(start uint64) []call {
 	return found
 }
 
-// jumps reports whether a function jumps to the beginning of another function. Small wrapper functions do this.
+// jumps reports whether the function at start contains a jump to the beginning of another function. Small wrapper
+// functions do this.
 func (w *walk) jumps(start, to uint64) bool {
 	const jmp, length = 0xe9, 5 // Intel SDM, JMP rel32
 	const most = 1 << 10
@@ -170,8 +173,8 @@ func a64Call(p []byte, ra uint64) (called, direct bool, target uint64) {
 	return true, x.Direct, ra - disasm.LengthA64 + uint64(x.Target)
 }
 
-// endsIndirectCall reports whether the bytes can end with a call through a register or memory: FF /2 (Intel SDM,
-// CALL).
+// endsIndirectCall reports whether the bytes can end with a call through a register or memory: opcode FF with 2 in the
+// reg field of ModRM (Intel SDM, CALL).
 func endsIndirectCall(p []byte) bool {
 	for at := 1; at < len(p); at++ {
 		opcode, modRM := p[at-1], p[at]
@@ -198,8 +201,8 @@ func endsIndirectCall(p []byte) bool {
 	return false
 }
 
-// goesOn reports whether the function at an address may continue as another function without a call. It is true also
-// if this cannot be excluded.
+// goesOn reports whether the function at an address may jump to another function without a call (a tail call). It is
+// also true if the code cannot be read or understood.
 func (w *walk) goesOn(addr uint64) bool {
 	module, ok := w.find(addr)
 	if !ok || module.Code == nil || module.CFI == nil || !w.arch.Decoded {

@@ -2,8 +2,8 @@ package unwind
 
 import "encoding/binary"
 
-// The walk does not follow the instructions of riscv64 and s390x. It only recognises calls there, so that it can
-// verify return addresses. Every call leaves its return address in the register that the ABI names.
+// The walk does not follow the instructions of riscv64 and s390x. It only recognises calls in this code, so that it can
+// verify return addresses. Every call stores its return address in the register that the ABI names.
 
 // rv64Longest and zarchLongest are the maximum lengths of a call in bytes.
 const (
@@ -42,5 +42,5 @@ func zarchCall(p []byte, ra uint64) (called, direct bool, target uint64) {
 	case word(2)&0xfff0 == bas:
 		return true, false, 0
 	}
-	return word(4)&0xfff0 == basr && word(4) != basr, false, 0 // by r0 it does not branch
+	return word(4)&0xfff0 == basr && word(4) != basr, false, 0 // with r0 as its target, BASR does not branch
 }

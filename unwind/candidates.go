@@ -7,25 +7,26 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// Candidates is implemented by Modules of a process that compiles code at run time. Such code was read at another moment
-// than the stack. The process may have freed it in between, and compiled other code at the same addresses.
+// Candidates is implemented by Modules of a process that compiles code at run time. The code and the stack were not
+// read at the same moment. In between, the process may have freed code and compiled other code at the same addresses.
 type Candidates interface {
-	// Candidates returns what the code at an address may have been, if Find knows no call frame information there.
-	// Without search it does not look for more than it knows.
+	// Candidates returns the code that the process may have had at an address, if Find has no call frame information
+	// for the address. With search false it returns only candidates that are already known.
 	Candidates(addr uint64, search bool) []Candidate
-	// Frameless reports whether an address may lie in such code, and that code keeps no frame pointers. Without a
-	// candidate the walk then ends.
+	// Frameless reports whether an address may lie in code compiled at run time, and this code keeps no frame pointers.
+	// If no candidate fits, the walk then ends.
 	Frameless(addr uint64) bool
 }
 
-// Candidate is code that may have been at its addresses. Its Module has call frame information and code.
+// Candidate is code that the process may have had from Start to End (exclusive). Its Module has call frame information
+// and code.
 type Candidate struct {
 	Module
 
 	Start, End uint64
 }
 
-// find returns the module that contains an address, with the candidates that the walk uses.
+// find returns the module that contains an address. The candidates that the walk has chosen go before the modules.
 func (w *walk) find(addr uint64) (Module, bool) {
 	for i := range w.chosen {
 		if c := &w.chosen[i]; addr >= c.Start && addr < c.End {
@@ -35,16 +36,16 @@ func (w *walk) find(addr uint64) (Module, bool) {
 	return w.modules.Find(addr)
 }
 
-// stepCandidates finds the caller of a frame in code that was read at another moment. A candidate counts under these
-// conditions:
+// stepCandidates finds the caller of a frame in code compiled at run time, which was not read at the same moment as the
+// stack. It accepts a candidate under these conditions:
 //
-//   - If the frame has called another one, there is a call before its return address, which can have called that
-//     frame's function.
-//   - Its call frame information leads to the base of the stack by call frame information and instructions alone, and
-//     each return address on the way follows a call.
+//   - If the frame has called another frame: an instruction before its return address can have called that frame's
+//     function.
+//   - From the candidate's call frame information, the walk reaches the base of the stack by call frame information and
+//     instructions alone, and each return address on the way follows a call.
 //
-// If several candidates count, they must agree. Within a trial the first caller that follows a call is taken, because
-// the trial itself has to reach the base.
+// If several candidates are accepted, they must agree. Within a trial the first candidate whose caller follows a call
+// is taken, because the trial itself has to reach the base.
 func (w *walk) stepCandidates(frame *Frame) (Frame, Stop, bool) {
 	source, ok := w.modules.(Candidates)
 	if !ok {
@@ -72,24 +73,25 @@ func (w *walk) stepCandidates(frame *Frame) (Frame, Stop, bool) {
 	return Frame{}, Stop{}, false
 }
 
-// leftCandidate is the state of a walk that has left a frame by a candidate.
+// leftCandidate is the state of a walk after the step from a frame to its caller by a candidate.
 type leftCandidate struct {
 	after walk
 	frame Frame
 	next  Frame
 }
 
-// take continues the walk from there.
+// take gives w the state after the step, and returns the caller.
 func (l *leftCandidate) take(w *walk, frame *Frame) (Frame, Stop, bool) {
 	*frame = l.frame
 	w.regs, w.low, w.row, w.chosen = l.after.regs, l.after.low, l.after.row, l.after.chosen
 	return l.next, Stop{}, true
 }
 
-// tryCandidate leaves a frame by a candidate. It returns nil if the candidate does not count.
+// tryCandidate makes the step from a frame to its caller by a candidate. It returns nil if the candidate is not
+// accepted.
 func (w *walk) tryCandidate(frame *Frame, c *Candidate) *leftCandidate {
 	t := *w
-	t.trial, t.followed = true, nil // with other code the instructions lead elsewhere
+	t.trial, t.followed = true, nil // results for other code at these addresses do not apply
 	t.chosen = append(slices.Clip(w.chosen), *c)
 	if !frame.Exact && !frame.Signal && !t.calledFrame(frame) {
 		return nil
@@ -118,8 +120,8 @@ func (w *walk) tryCandidate(frame *Frame, c *Candidate) *leftCandidate {
 	return l
 }
 
-// calledFrame reports whether a candidate has a call before the return address of a frame, which can have called the
-// frame that was left last.
+// calledFrame reports whether the instruction before a frame's return address can have called the frame that the walk
+// left last. The walk includes the candidate.
 func (w *walk) calledFrame(frame *Frame) bool {
 	var entry uint64
 	if frame.Method == ByCFI && w.row.FDEEnd > w.row.FDEStart {
@@ -128,8 +130,8 @@ func (w *walk) calledFrame(frame *Frame) bool {
 	return w.calls(frame.PC, entry) != refuted
 }
 
-// loadedTarget returns the function that the code before an address calls, if that code loads the address of the function
-// into a register and calls it. LLVM's code does so.
+// loadedTarget returns the function that the code before a return address calls, if this code loads the function's
+// address into a register and calls the register. LLVM generates such calls.
 func (w *walk) loadedTarget(ra uint64, m *Module) (target uint64, known bool) {
 	const move, most = 10, 13 // bytes of MOV r64, imm64, and of both instructions (Intel SDM)
 	if w.arch.Instructions != arch.X86 {

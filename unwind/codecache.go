@@ -6,8 +6,8 @@ import (
 	"pg_stat_backtrace/unwind/codeflow"
 )
 
-// CodeCache caches the results of decoding the instructions of one image, by address in the image. The zero value is
-// empty and safe for concurrent use. A nil CodeCache stores nothing.
+// CodeCache caches the results of decoding the instructions of one image, by link-time address. The zero value is empty
+// and safe for concurrent use. A nil CodeCache stores nothing.
 type CodeCache struct {
 	mu     sync.Mutex
 	byAddr map[uint64]distances
@@ -24,8 +24,8 @@ type distances struct {
 	err      error
 }
 
-// maxTold limits the number of cached addresses of an image. The calls in which a server sleeps pass through some
-// hundreds.
+// maxTold limits the number of addresses in each map of a CodeCache. The calls in which a server sleeps pass through
+// some hundreds of addresses.
 const maxTold = 1024
 
 func (d *CodeCache) find(addr uint64) (found distances, known bool) {
@@ -41,7 +41,7 @@ func (d *CodeCache) keep(addr uint64, found distances) {
 	}
 }
 
-// returns is whether the function that begins at an address may return.
+// returns returns the cached result whether the function that begins at entry may return.
 func (d *CodeCache) returns(entry uint64) (returns, known bool) {
 	if d == nil {
 		return false, false
@@ -55,8 +55,8 @@ func (d *CodeCache) keepReturns(entry uint64, returns bool) {
 	}
 }
 
-// row returns the cached effect of the code at a place. A nil row with known means that the effect differs between
-// frames.
+// row returns the cached effect of the code at a place on the registers. If known is true and the row is nil, the
+// effect differs between frames.
 func (d *CodeCache) row(at codeflow.Place) (row *codeflow.Row, known bool) {
 	if d == nil {
 		return nil, false
@@ -64,7 +64,7 @@ func (d *CodeCache) row(at codeflow.Place) (row *codeflow.Row, known bool) {
 	return recall(&d.mu, &d.rows, at)
 }
 
-// again reports whether the code from a place on has been followed before, and notes that it is now.
+// again reports whether the code from a place on was followed before, and records that it is followed now.
 func (d *CodeCache) again(at codeflow.Place) bool {
 	if d == nil {
 		return false
@@ -80,7 +80,7 @@ func (d *CodeCache) keepRow(at codeflow.Place, row *codeflow.Row) {
 	remember(&d.mu, &d.rows, at, row)
 }
 
-// called is whether the instruction before an address is a call.
+// called returns the cached result whether the instruction before an address is a call.
 func (d *CodeCache) called(addr uint64) (called trialResult, known bool) {
 	if d == nil {
 		return undecided, false
@@ -88,7 +88,7 @@ func (d *CodeCache) called(addr uint64) (called trialResult, known bool) {
 	return recall(&d.mu, &d.calls, addr)
 }
 
-// keepCalled stores the result of a trial, proven or refuted, and returns it.
+// keepCalled stores whether the instruction before an address is a call. It returns the result as proven or refuted.
 func (d *CodeCache) keepCalled(addr uint64, called bool) trialResult {
 	v := refuted
 	if called {
@@ -107,7 +107,7 @@ func recall[K comparable, V any](mu *sync.Mutex, m *map[K]V, at K) (V, bool) {
 	return v, known
 }
 
-// remember forgets all others where there are too many.
+// remember stores a value. If the map is full, all older values are removed.
 func remember[K comparable, V any](mu *sync.Mutex, m *map[K]V, at K, v V) {
 	mu.Lock()
 	defer mu.Unlock()

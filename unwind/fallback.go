@@ -5,9 +5,9 @@ import (
 	"pg_stat_backtrace/unwind/codeflow"
 )
 
-// stepChain finds the caller of a frame without call frame information, by the chain of frame pointers or the back
-// chain of the architecture's ABI. It accepts only a record that a prologue can have written. The record must lie on
-// the stack beyond the stack pointer, and its return address must lie in code.
+// stepChain finds the caller of a frame without call frame information by a chain on the stack: that of frame pointers
+// or the back chain of the architecture's ABI. A record of the chain has the caller's base and the return address. The
+// record must lie on the stack beyond the stack pointer, and its return address must lie in code.
 func (w *walk) stepChain(frame *Frame) (Frame, Stop) {
 	saved, ra, ok := w.record()
 	if frame.Exact {
@@ -26,7 +26,7 @@ func (w *walk) stepChain(frame *Frame) (Frame, Stop) {
 	if c.InCaller {
 		base = saved
 	}
-	// The other registers that the function saved are unknown, so no other register is valid in the caller.
+	// The places of the other saved registers are unknown, so no other register is valid in the caller.
 	var caller arch.Registers
 	cfa := base + uint64(c.SP)
 	caller.Set(w.arch.PC, ra)
@@ -38,9 +38,9 @@ func (w *walk) stepChain(frame *Frame) (Frame, Stop) {
 	return w.advance(frame, cfa, caller, ByFramePointer)
 }
 
-// chainEnds reports whether a zero marks the outermost frame. If the ABI does not require a chain, the zero may come
-// from the thread's first function, or may be there by chance. Then it counts only in a function that never returns,
-// or in a frame that the chain itself has found.
+// chainEnds reports whether a zero in the chain marks the outermost frame. If the ABI does not require a chain, the
+// zero may come from the thread's first function, or may be a chance value. Then chainEnds accepts the zero only in a
+// function that never returns, or in a frame that the chain itself has found.
 func (w *walk) chainEnds(frame *Frame) bool {
 	c := &w.arch.Chain
 	if !c.Mandatory && !w.settled && frame.Method != ByFramePointer {
@@ -53,7 +53,7 @@ func (w *walk) chainEnds(frame *Frame) bool {
 	return ok && base == 0 && c.ZeroEnds
 }
 
-// record reads the record at the frame's base. It is false if the record is invalid.
+// record reads the chain's record at the frame's base register. ok is false if the record is invalid.
 func (w *walk) record() (saved, ra uint64, ok bool) {
 	c := &w.arch.Chain
 	base, ok := w.regs.Get(c.Base)
@@ -89,13 +89,13 @@ func (w *walk) isReturnAddress(ra uint64) bool {
 	if _, ok := w.find(ra - 1); ok {
 		return true
 	}
-	_, ok := w.find(ra) // a trampoline at the beginning of its mapping
+	_, ok := w.find(ra) // a trampoline may begin its mapping
 	return ok || w.probed(ra)
 }
 
-// stepStub finds the caller of a stub in the link register. The stub belongs to the procedure linkage table, or
-// stands among functions: some linkers create no call frame information for these. It is false if the frame is not in
-// such a stub.
+// stepStub finds the caller of a stub in the link register. The stub belongs to the procedure linkage table, or a
+// linker has put it among the functions; some linkers create no call frame information for such stubs. The result is
+// false if the frame is not in such a stub.
 func (w *walk) stepStub(frame *Frame) (Frame, Stop, bool) {
 	code, ok := w.modules.(Code)
 	reg, has := linkRegister(w.arch)
@@ -111,14 +111,14 @@ func (w *walk) stepStub(frame *Frame) (Frame, Stop, bool) {
 	return next, stop, true
 }
 
-// maxLeaf limits the code that is searched for changes of the stack pointer.
+// maxLeaf limits the bytes of code that are searched for changes of the stack pointer.
 const maxLeaf = 256
 
-// stepInner finds the caller of the innermost function, or of a function that a signal interrupted, if the function
-// has not saved its return address. If calls push the return address, it is on top of the stack until an instruction
-// moves the stack pointer. Otherwise it is in the link register. After a call, though, the link register contains an
-// address in the function itself. If the frame's record contains the link register's value, the function has saved
-// it, and the record is used. The result is false if stepInner finds no caller.
+// stepInner finds the caller of the innermost function, or of a function that a signal interrupted, if the function has
+// not saved its return address. On architectures where calls push the return address, it is on top of the stack until
+// an instruction moves the stack pointer. On others it is in the link register. But once the function has made a call,
+// the link register contains an address in the function itself. If the frame's record contains the link register's
+// value, the function has saved it, and the record is used. The result is false if stepInner finds no caller.
 func (w *walk) stepInner(frame *Frame, recorded uint64, hasRecord bool) (Frame, Stop, bool) {
 	code, ok := w.modules.(Code)
 	if !ok {
@@ -155,9 +155,10 @@ func (w *walk) stepInner(frame *Frame, recorded uint64, hasRecord bool) (Frame, 
 	return next, stop, true
 }
 
-// stepRestored finds the caller of a function that has already removed its frame, on an architecture with a back
-// chain. SP is the caller's. The return address is in the link register. If the link register belongs to a call of
-// the function itself, the return address is still where the function saved it, in its caller's frame.
+// stepRestored finds the caller of a function that has already removed its frame, on an architecture with a back chain.
+// SP already has the caller's value. The return address is in the link register. If the link register has the return
+// address of a call in the function itself (linked is false), the function's return address is still in the place where
+// the function saved it, in its caller's frame.
 func (w *walk) stepRestored(frame *Frame, caller arch.Registers, link uint64, linked bool) (Frame, Stop, bool) {
 	method := ByReturnRegister
 	if !linked {
@@ -176,8 +177,8 @@ func (w *walk) stepRestored(frame *Frame, caller arch.Registers, link uint64, li
 	return next, stop, true
 }
 
-// still reports whether code does not change the stack pointer. One of two proofs is enough. The bytes cannot contain
-// an instruction that moves it, or the decoded instructions do not move it.
+// still reports whether code does not change the stack pointer. One of two checks is enough: the bytes cannot contain
+// an instruction that moves the stack pointer, or the decoded instructions do not move it.
 func (w *walk) still(code []byte) bool {
 	return !w.arch.MovesSP(code) || w.arch.Decoded && codeflow.Still(code)
 }
@@ -194,7 +195,8 @@ func (w *walk) stackRegisters() arch.Registers {
 	return r
 }
 
-// stepPushed takes the return address from the top of the stack.
+// stepPushed takes the return address from the top of the stack. The result is false if the code before PC may have
+// moved SP.
 func (w *walk) stepPushed(frame *Frame, caller arch.Registers, still bool) (Frame, Stop, bool) {
 	sp := w.floor()
 	ra, ok := w.mem.Word(sp)
@@ -208,8 +210,8 @@ func (w *walk) stepPushed(frame *Frame, caller arch.Registers, still bool) (Fram
 }
 
 // leaveLeaf sets the stack registers of a function's caller if only the link register is known and the function has
-// moved SP. If the ABI chains frames by SP, the caller's SP is the first word of the frame. Otherwise it is lost,
-// except in functions with a record. The result is false if there is no such word.
+// moved SP. If the ABI chains frames by SP, the caller's SP is the first word of the frame, and the result is false if
+// this word is invalid. Otherwise the caller's SP is unknown, except in functions with a record.
 func (w *walk) leaveLeaf(caller *arch.Registers) bool {
 	c := &w.arch.Chain
 	base, ok := w.regs.Get(c.Base)
@@ -222,7 +224,7 @@ func (w *walk) leaveLeaf(caller *arch.Registers) bool {
 	if !ok || c.LeafSaved == 0 || base+uint64(c.LeafSaved) < w.floor() {
 		return true
 	}
-	// If the frame pointer is still the caller's, this word is its return address.
+	// If the function has not changed the frame pointer, this word is the caller's return address.
 	saved, ok := w.mem.Word(base + uint64(c.LeafSaved))
 	if ok && saved > base && saved%uint64(w.arch.AddrSize) == 0 && !w.isReturnAddress(saved) {
 		caller.Set(c.Base, saved)
@@ -231,9 +233,9 @@ func (w *walk) leaveLeaf(caller *arch.Registers) bool {
 	return true
 }
 
-// stepNoCode handles an address without code. In an exact frame this is a call through a bad pointer. Where calls
-// push the return address, it is on top of the stack, and nothing else has changed since. Anywhere else the stack is
-// corrupt.
+// stepNoCode handles an address without code. In an exact frame this is a call through a bad pointer. On architectures
+// where calls push the return address, it is on top of the stack, because no instruction has run since the call. In any
+// other frame the stack is corrupt.
 func (w *walk) stepNoCode(frame *Frame) (Frame, Stop) {
 	lost := Stop{Reason: NoCode, Address: frame.PC}
 	if !frame.Exact {

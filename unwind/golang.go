@@ -9,24 +9,25 @@ import (
 
 // goFrame is a frame of a Go function, with the data to find its caller.
 //
-// The table gives the distance of the stack pointer from its value at the function's entry. Compiled functions need
-// nothing else (runtime/traceback.go, unwinder.resolveInternal). A few assembly functions of Go's run time switch to
-// another stack; golang_switch.go handles those.
+// Go's function table gives the distance of the stack pointer from its value at the function's entry. Compiled
+// functions need nothing else (runtime/traceback.go, unwinder.resolveInternal). A few assembly functions of Go's run
+// time switch to another stack: see golang_switch.go.
 type goFrame struct {
 	w      *walk
 	frame  *Frame
 	module *Module
 	f      *golang.Function
-	// at is the frame's address in the image. delta is the distance of its stack pointer from its value at the entry.
+	// at is the frame's address in the image. delta is how far the function has moved the stack pointer since its
+	// entry, in bytes.
 	at, delta uint64
 	prologue  prologue
 }
 
-// stepGo finds the caller by a Go program's function table. It is false if the address is in no Go function, or the
-// table has no data for it.
+// stepGo finds the caller by a Go program's function table. The result is false if the address is in no Go function, or
+// the table has no data for it.
 func (w *walk) stepGo(frame *Frame, module *Module) (Frame, Stop, bool) {
 	if next, stop, done := w.stepTrampoline(frame); done {
-		return next, stop, true // Go programs have their own; the byte before it is in another function
+		return next, stop, true // Go programs have their own trampolines; the byte before a trampoline is in another function
 	}
 	at := frame.Lookup() - module.Bias
 	f, err := module.Go.Find(at)
@@ -44,19 +45,20 @@ func (w *walk) stepGo(frame *Frame, module *Module) (Frame, Stop, bool) {
 	return next, stop, true
 }
 
-// schedules are functions that continue with another goroutine. They have no caller on the previous goroutine.
+// schedules are functions that switch to another goroutine. They have no caller on the stack of the previous goroutine.
 var schedules = map[string]bool{
 	"runtime.schedule": true, "runtime.goschedImpl": true, "runtime.gopreempt_m": true, "runtime.preemptPark": true,
 	"runtime.execute": true, "runtime.goexit0": true,
 }
 
-// endsStack are functions without a caller, needed where the table has no flags. Functions that runtime.mcall calls
-// do not return: the goroutine that called it continues elsewhere.
+// endsStack are functions without a caller. The names are needed for versions of Go whose table has no flags. Functions
+// that runtime.mcall calls do not return: the goroutine that called mcall continues elsewhere.
 var endsStack = map[string]bool{
 	"runtime.goexit": true, "runtime.mstart": true, "runtime.mcall": true,
 }
 
-// entered are functions that the kernel calls for a signal: the outermost Go frame, but not the end of the stack.
+// entered are functions that the kernel calls for a signal. They are the outermost Go frames of the handler, but not
+// the end of the stack.
 var entered = map[string]bool{
 	"runtime.sigtramp": true, "runtime.cgoSigtramp": true, "runtime.sigprofNonGoWrapper": true,
 }
@@ -72,7 +74,7 @@ func (g *goFrame) step() (Frame, Stop) {
 	name := g.f.Name
 	switch {
 	case name == "runtime.rt0_go", strings.HasPrefix(name, "_rt0_") && !strings.Contains(name, "_lib"):
-		return Frame{}, Stop{Reason: EndOfStack} // the kernel has put no return address there
+		return Frame{}, Stop{Reason: EndOfStack} // the kernel starts the program here, without a return address
 	case g.frame.Exact && g.switches():
 		return g.stepExact()
 	case g.w.scheduling && name == moreStack:
@@ -98,7 +100,7 @@ func (g *goFrame) stepPlain() (Frame, Stop) {
 }
 
 // leave moves to the caller of a function whose CFA is known, on architectures where calls push the return address.
-// With switched, the caller is on another stack.
+// switched is set if the caller is on another stack.
 func (g *goFrame) leave(cfa uint64, switched bool) (Frame, Stop) {
 	w := g.w
 	word := uint64(w.arch.AddrSize)
@@ -136,7 +138,7 @@ func (g *goFrame) callerRegisters(cfa uint64) (arch.Registers, Stop) {
 	for _, s := range g.prologue.saves {
 		if g.delta == 0 || g.at < s.from {
 			if v, ok := w.regs.Get(s.register); ok {
-				caller.Set(s.register, v) // not yet saved, or restored
+				caller.Set(s.register, v) // the register is not yet saved, or already restored
 			}
 			continue
 		}
@@ -149,7 +151,8 @@ func (g *goFrame) callerRegisters(cfa uint64) (arch.Registers, Stop) {
 	return caller, Stop{}
 }
 
-// accept moves to the caller.
+// accept moves to the caller. If switched is set, the caller is on another stack, so its stack pointer need not be
+// higher.
 func (g *goFrame) accept(cfa uint64, caller arch.Registers, switched bool) (Frame, Stop) {
 	w := g.w
 	pc, _ := caller.Get(w.arch.PC)
@@ -171,14 +174,14 @@ func (g *goFrame) accept(cfa uint64, caller arch.Registers, switched bool) (Fram
 	return next, stop
 }
 
-// stepLinked finds the caller where calls leave the return address in a register. A function that has moved the stack
-// pointer has saved it at the top of its stack.
+// stepLinked finds the caller on architectures where calls store the return address in a register. A function that has
+// moved the stack pointer has saved the return address at the top of its stack.
 func (g *goFrame) stepLinked(sp uint64) (Frame, Stop) {
 	w := g.w
 	link, _ := linkRegister(w.arch)
 	ra, ok := w.regs.Get(link)
 	if g.delta > 0 {
-		// The table does not describe the stack of this assembly function: see crosscall2.
+		// The table does not describe the stack of the assembly function crosscall2.
 		if g.f.Flags&golang.Assembly != 0 && g.f.Name == callsGo {
 			return Frame{}, Stop{Reason: StackSwitch, Address: g.frame.PC}
 		}
@@ -198,7 +201,7 @@ func (g *goFrame) stepLinked(sp uint64) (Frame, Stop) {
 		}
 	}
 	if injected[g.f.Name] {
-		// The handler has saved the register before it put its own return address there.
+		// The handler has saved the link register before it stored its own return address in the register.
 		if v, ok := w.mem.Word(cfa); ok {
 			caller.Set(link, v)
 		}

@@ -5,33 +5,35 @@ import (
 	"encoding/binary"
 )
 
-// prologue describes the registers that a Go function saves, derived from its code. Go's table does not contain them.
+// prologue describes the registers that a Go function saves. They are derived from its code, because Go's table does
+// not contain them.
 type prologue struct {
-	// saves are the saved registers; nil if it saves none, or if the code was not understood.
+	// saves are the saved registers; nil if the function saves none, or if its code was not understood.
 	saves []save
-	// record is the address from which the frame pointer points at the caller's, which lies at CFA-16; 0: never.
+	// record is the address in the code from which on the frame pointer points at CFA-16, the place of the caller's
+	// frame pointer; 0: never.
 	record uint64
 }
 
 // save is where a function saves a register.
 type save struct {
 	register int
-	// from is the address from which on it is saved, below its distance from the CFA.
+	// from is the address in the code from which on the register is saved. below is the distance of its place on the
+	// stack below the CFA, in bytes.
 	from, below uint64
 }
 
-// Registers of x86-64 by their number in instructions, as DWARF numbers them.
+// amd64Encoded maps the numbers of x86-64 registers in instructions to their DWARF numbers.
 var amd64Encoded = [16]int{0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15}
 
 // callsGo is the function by which C calls Go. It saves the registers that C functions preserve.
 const callsGo = "crosscall2"
 
-// maxPrologue limits the code that is searched.
+// maxPrologue limits the bytes of code that are searched for the prologue.
 const maxPrologue = 128
 
-// findPrologue finds the instruction by which x86-64 code saves the frame pointer. It is a push or, before Go 1.21, a
-// store at the top of the frame. The instruction counts only if the table expects a saved frame pointer at that
-// place.
+// findPrologue finds the instruction by which x86-64 code saves the frame pointer. The instruction is a push or, before
+// Go 1.21, a store at the top of the frame. It is accepted only if the stack pointer's distance in Go's table fits it.
 func (g *goFrame) findPrologue() prologue {
 	if !g.w.arch.Go.Followed || g.module.Code == nil {
 		return prologue{}
@@ -70,7 +72,7 @@ func (g *goFrame) findPrologue() prologue {
 	return prologue{}
 }
 
-// frameRecord is a prologue that saves the frame pointer at its usual place.
+// frameRecord returns the prologue of a function that saves the frame pointer at its usual place, CFA-16.
 func (g *goFrame) frameRecord(saved, record uint64) prologue {
 	return prologue{saves: []save{{register: g.w.arch.FP, from: saved, below: 16}}, record: record}
 }
@@ -83,7 +85,8 @@ func displacement(p []byte) int64 {
 	return int64(int32(binary.LittleEndian.Uint32(p)))
 }
 
-// savesAll reads the stores at the beginning of a function that C or the kernel calls.
+// savesAll reads the stores at the beginning of crosscall2 or a signal handler, which save all registers that their
+// caller (C or the kernel) needs.
 func (g *goFrame) savesAll(code []byte) (p prologue) {
 	for off := 0; off < len(code); {
 		n, register, disp := storeAt(code[off:])
@@ -115,9 +118,10 @@ func (p *prologue) has(register int) bool {
 	return false
 }
 
-// storeAt decodes an instruction of such a function. n is its length, 0 for unknown instructions. For a store on the
-// stack it returns the register and the offset from the stack pointer. The register is -1 for an instruction that
-// stores nothing, or that changes the stack pointer, which the table describes.
+// storeAt decodes an instruction at the beginning of crosscall2 or a signal handler. n is its length, 0 for unknown
+// instructions. For a store on the stack it returns the register and the offset from the stack pointer. The register is
+// -1 for an instruction that stores nothing. Go's table describes changes of the stack pointer, so they are ignored
+// here.
 func storeAt(p []byte) (n, register int, disp int64) {
 	at := func(i int) byte {
 		if i < len(p) {
@@ -137,7 +141,7 @@ func storeAt(p []byte) (n, register int, disp int64) {
 	case wide && (op == 0x89 || op == 0x8d) && modRM&7 == 4 && sib == 0x24:
 		register = amd64Encoded[modRM>>3&7|rex&4<<1]
 		if op == 0x8d {
-			register = -1 // lea: the stack pointer, or a value that is already saved
+			register = -1 // lea computes an address and stores nothing
 		}
 		switch modRM >> 6 {
 		case 0:

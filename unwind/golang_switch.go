@@ -7,15 +7,16 @@ import (
 	"pg_stat_backtrace/unwind/golang"
 )
 
-// This file follows the functions of Go's run time that switch to another stack (runtime/asm_*.s). Since Go 1.21 they
-// keep a frame pointer on both stacks. Before, the values that they save for their own return give the caller. On
-// architectures other than x86-64 a walk ends there and reports the reason.
+// This file finds the callers of the functions of Go's run time that switch to another stack (runtime/asm_*.s). On
+// x86-64 since Go 1.21, these functions keep a frame pointer on both stacks, and the walk follows it. In older versions
+// the walk reads the values that they have saved to switch back. On other architectures the walk ends at such a
+// function with the reason StackSwitch.
 
 // asmCgoCall is the function by which Go calls C. If C calls Go again, this may move the goroutine's stack. The frame
 // pointer that C has preserved then points to the old stack.
 const asmCgoCall = "runtime.asmcgocall"
 
-// systemStack calls a function on the thread's system stack, cgoCallback is how C calls Go.
+// systemStack calls a function on the thread's system stack. cgoCallback is the function by which C calls Go.
 const (
 	systemStack = "runtime.systemstack"
 	cgoCallback = "runtime.cgocallback"
@@ -25,12 +26,13 @@ const (
 // stack.
 const moreStack = "runtime.morestack"
 
-// byRecord are functions that do not change the frame pointer after their prologue, but may change the stack pointer.
+// byRecord are functions whose caller the frame pointer gives. They do not change it after their prologue, but may
+// change the stack pointer.
 var byRecord = map[string]bool{
 	systemStack: true, asmCgoCall: true, "runtime.asmcgocall_no_g": true, cgoCallback: true,
 }
 
-// unflagged are functions that switch stacks, for versions of the table without flags for this.
+// unflagged are functions that switch stacks. The names are needed for versions of Go whose table has no flag for this.
 var unflagged = map[string]bool{
 	systemStack: true, asmCgoCall: true, cgoCallback: true, "runtime.mcall": true,
 	"runtime.gogo": true, moreStack: true, "runtime.nanotime1": true, "runtime.walltime1": true,
@@ -38,17 +40,17 @@ var unflagged = map[string]bool{
 	"runtime.callCgoMmap": true, "runtime.callCgoMunmap": true, "runtime.asmcgocall_no_g": true,
 }
 
-// switches reports whether the stack pointer may differ from the table.
+// switches reports whether the stack pointer in the function may differ from the value in Go's table.
 func (g *goFrame) switches() bool {
 	return (g.f.Flags&golang.SPWrite != 0 || unflagged[g.f.Name]) && !entered[g.f.Name]
 }
 
-// lost ends a walk.
+// lost ends a walk at a switch of stacks that cannot be followed.
 func (g *goFrame) lost() (Frame, Stop) {
 	return Frame{}, Stop{Reason: StackSwitch, Address: g.frame.PC}
 }
 
-// stepExact finds the caller of an interrupted function of this kind, as long as it has not switched stacks.
+// stepExact finds the caller of an interrupted function that switches stacks, if the function has not yet switched.
 func (g *goFrame) stepExact() (Frame, Stop) {
 	n := g.at - g.f.Entry
 	if g.prologue.record != 0 && byRecord[g.f.Name] && g.delta > 0 && g.at >= g.prologue.record {
@@ -67,7 +69,7 @@ func (g *goFrame) stepExact() (Frame, Stop) {
 	return g.stepPlain()
 }
 
-// stepSwitch finds the caller of a function of this kind that has called another function.
+// stepSwitch finds the caller of a function that switches stacks and has called another function.
 func (g *goFrame) stepSwitch() (Frame, Stop) {
 	if !g.w.arch.Go.Followed || g.module.Code == nil {
 		return g.lost()
@@ -95,10 +97,10 @@ func (g *goFrame) stepSwitch() (Frame, Stop) {
 	return g.lost()
 }
 
-// maxAfter limits the code behind a call that is searched for the restoring of the stack pointer.
+// maxAfter limits the bytes of code after a call that are searched for an instruction that restores the stack pointer.
 const maxAfter = 64
 
-// after returns the code that runs when the called function returns, nil if it cannot be read.
+// after returns the code that runs when the called function returns; nil if the code cannot be read.
 func (g *goFrame) after() []byte {
 	for n := uint64(maxAfter); n >= 8; n /= 2 {
 		if code, err := g.module.Code.Code(g.frame.PC-g.module.Bias, n); err == nil {
@@ -108,7 +110,7 @@ func (g *goFrame) after() []byte {
 	return nil
 }
 
-// leaveTo moves to the caller. sp is the stack pointer before the switch.
+// leaveTo moves to the caller. sp is the function's stack pointer before it switched stacks.
 func (g *goFrame) leaveTo(sp uint64, stop Stop) (Frame, Stop) {
 	if stop.Reason != running {
 		return Frame{}, stop
@@ -133,8 +135,8 @@ func (g *goFrame) stepRecord() (Frame, Stop) {
 	return g.leave(fp+16, true)
 }
 
-// restored finds the first instruction behind the call that copies a register to the stack pointer. It returns the
-// value of that register, which C functions preserve.
+// restored finds the first instruction after the call that copies a register to the stack pointer. It returns the value
+// of that register. C functions preserve the register, so the value is known.
 func (g *goFrame) restored(after []byte) (uint64, bool) {
 	for i := range after {
 		p := after[i:]
@@ -147,34 +149,36 @@ func (g *goFrame) restored(after []byte) (uint64, bool) {
 	return 0, false
 }
 
-// Offsets that all versions from Go 1.16 on have: of g.stack.hi, g.m, g.sched.sp, g.sched.pc and g.sched.g.
+// Offsets in runtime.g that are equal in all versions since Go 1.16: of g.stack.hi, g.m, g.sched.sp, g.sched.pc and
+// g.sched.g.
 const (
 	offStackHigh  = 8
 	offM          = 48
 	offSchedSP    = 56
 	offSchedPC    = 64
 	offSchedG     = 72
-	threadPointer = 32 // words of a thread's structure in which its current goroutine is looked for
+	threadPointer = 32 // words at the beginning of runtime.m, the thread's structure, that are searched for its current goroutine
 )
 
-// GoLayout contains the offsets that a walk needs to get from one stack of a Go thread to another: of stack.lo,
-// stack.hi, sched.sp and m in runtime.g. Size and ThreadSize are how many bytes it reads of runtime.g and of
-// runtime.m. Any word of runtime.m may point at a goroutine of the thread. The first word points at the goroutine of
-// the thread's system stack.
+// GoLayout has the offsets that a walk needs to get from one stack of a Go thread to another, in bytes. StackLow,
+// StackHigh, SavedSP and Thread are the offsets of stack.lo, stack.hi, sched.sp and m in runtime.g. Size and ThreadSize
+// are how many bytes a walk reads of runtime.g and of runtime.m. Any word of runtime.m may point at a goroutine of the
+// thread. The first word points at the goroutine of the thread's system stack.
 type GoLayout struct {
 	StackLow, StackHigh, SavedSP, Thread, Size, ThreadSize int
 }
 
-// GoStructures returns these offsets, for callers that copy memory for a walk.
+// GoStructures returns the offsets, for callers that copy the memory that a walk needs.
 func GoStructures() GoLayout {
 	return GoLayout{
 		StackHigh: offStackHigh, SavedSP: offSchedSP, Thread: offM, Size: offSchedG + 8, ThreadSize: 8 * threadPointer,
 	}
 }
 
-// stepMoreStack continues with the function that needed more stack, by the state that its goroutine has saved. Go
-// itself resumes in the same way. The thread's structure points to the goroutine. stepMoreStack verifies that it is a
-// goroutine of this thread, and that its saved stack pointer lies in its own stack.
+// stepMoreStack finds the function that needed more stack, from the state that its goroutine has saved. Go itself
+// resumes the goroutine from this state. The thread's structure, runtime.m, points to the goroutine. stepMoreStack
+// verifies that the structure found is a goroutine of this thread, and that its saved stack pointer lies in its own
+// stack. If several fit, the walk ends.
 func (g *goFrame) stepMoreStack() (Frame, Stop) {
 	system, known := g.w.regs.Get(g.w.arch.Go.Goroutine)
 	if !known || !g.w.arch.Go.Followed || g.load(system+offSchedSP) != g.w.floor() {
@@ -212,13 +216,13 @@ func (g *goFrame) stepMoreStack() (Frame, Stop) {
 	return g.accept(sp, caller, true)
 }
 
-// load reads a word; 0 if it is missing.
+// load returns the word at an address; 0 if the memory is missing.
 func (g *goFrame) load(addr uint64) uint64 {
 	v, _ := g.w.mem.Word(addr)
 	return v
 }
 
-// word reads a word, or says that it is missing.
+// word returns the word at an address, or a Stop with NoMemory if the memory is missing.
 func (g *goFrame) word(addr uint64) (uint64, Stop) {
 	v, ok := g.w.mem.Word(addr)
 	if !ok {
@@ -227,9 +231,10 @@ func (g *goFrame) word(addr uint64) (uint64, Stop) {
 	return v, Stop{}
 }
 
-// afterCgo reverses the stack switch of asmcgocall as asmcgocall itself does. It has saved on the system stack the
-// goroutine and the distance of its stack pointer from the end of its stack. Without a goroutine it has saved the
-// stack pointer.
+// afterCgo returns the stack pointer that asmcgocall had before it switched stacks. It computes the value like
+// asmcgocall's own code after the call. On the system stack, asmcgocall has saved the goroutine, and the distance of
+// the goroutine's stack pointer from the end of its stack. Without a goroutine it has saved the stack pointer. ok is
+// false if the code is unknown, or the value is not in the goroutine's stack.
 func (g *goFrame) afterCgo(after []byte) (sp uint64, stop Stop, ok bool) {
 	here := g.w.floor()
 	goroutine, _, found := loadFromStack(after, 0x8b, 7)  // mov …(%rsp),%rdi
@@ -259,8 +264,8 @@ func (g *goFrame) afterCgo(after []byte) (sp uint64, stop Stop, ok bool) {
 	return sp, stop, sp >= low && sp < high
 }
 
-// loadFromStack finds an instruction with a register and a place relative to the stack pointer, and returns that place
-// and where the instruction is.
+// loadFromStack finds an instruction with an opcode, a register and an operand in memory relative to the stack pointer.
+// It returns the operand's offset from the stack pointer and the instruction's index in code.
 func loadFromStack(code []byte, opcode, register byte) (disp uint64, at int, ok bool) {
 	for i := range code {
 		p := code[i:]
@@ -277,8 +282,10 @@ func loadFromStack(code []byte, opcode, register byte) (disp uint64, at int, ok 
 	return 0, 0, false
 }
 
-// afterSystemStack finds the goroutine that called systemstack. It uses the thread like systemstack's own code when
-// it returns. The thread's system goroutine is in a register. Its saved stack pointer proves that it is a goroutine.
+// afterSystemStack returns the stack pointer of the goroutine that called systemstack. It finds the goroutine like
+// systemstack's own code after the call: from a register to the thread's system goroutine, from there to the thread,
+// and to its current goroutine. The system goroutine's saved stack pointer must equal the frame's: this proves that the
+// register points to it.
 func (g *goFrame) afterSystemStack(after []byte) (sp uint64, stop Stop, ok bool) {
 	system, known := g.w.regs.Get(g.w.arch.Go.Goroutine)
 	i := bytes.Index(after, []byte{0x48, 0x8b, 0x58, offM}) // mov g.m(%rax),%rbx

@@ -8,24 +8,24 @@ import (
 	"pg_stat_backtrace/unwind/codeflow"
 )
 
-// trialState is whether the walk may use the result of following instructions.
+// trialState says whether the walk may use the result of following instructions; see stepInstructions.
 type trialState uint8
 
 const (
 	untried trialState = iota
-	good               // it leads to the stack's base
-	bad                // it does not lead there, or this is unknown
+	good               // the walk from the result reaches the stack's base
+	bad                // the walk does not reach the base, or this is unknown
 )
 
 // stepInstructions finds the caller of a frame in code without call frame information, by following the code until it
-// returns. Behind a call that never returns, the instructions may belong to another function. So the result counts
-// only if the walk from there reaches the base of the stack, the start of the program, or a function that never
-// returns. This walk may use only call frame information and instructions, and every return address must be behind a
-// call. stepInstructions is false if it finds no caller.
+// returns. After a call that never returns, the instructions may belong to another function. So the result is accepted
+// only after a trial: the walk from the caller must reach the base of the stack, the start of the program, or a
+// function that never returns. This walk may use only call frame information and instructions, and every return address
+// must follow a call. The result is false if stepInstructions finds no caller.
 func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	w.settled = false
 	if w.trialState == bad && !w.trial {
-		return Frame{}, Stop{}, false // perhaps because memory is missing
+		return Frame{}, Stop{}, false // the trial failed before, perhaps because memory is missing
 	}
 	w.wanting = 0
 	module, ok := w.find(frame.Lookup())
@@ -34,7 +34,7 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	}
 	if module.Go != nil {
 		if _, err := module.Go.Find(frame.Lookup() - module.Bias); err == nil {
-			return Frame{}, Stop{}, false // Go's functions keep other registers than the ABI says
+			return Frame{}, Stop{}, false // Go's functions preserve other registers than the ABI says
 		}
 	}
 	if w.atStart(frame, &module) {
@@ -45,7 +45,7 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	caller, err := w.follow(frame, module)
 	w.settled = errors.Is(err, codeflow.ErrNeverReturns)
 	if errors.Is(err, codeflow.ErrMemory) && w.mem.missing-w.floor() < maxFrame {
-		w.wanting = w.floor() // they may need all memory from here on, whichever word was missing first
+		w.wanting = w.floor() // the instructions may need all memory from the stack pointer on, whichever word was missing first
 	}
 	if err != nil {
 		return Frame{}, Stop{}, false
@@ -60,8 +60,8 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	return next, stop, true
 }
 
-// atStart reports whether a frame belongs to the code where its program, or its dynamic linker, began. Only code up
-// to the first call counts. Code behind a call may never run, because the called function may not return.
+// atStart reports whether a frame belongs to the code where its program, or its dynamic linker, began. It accepts only
+// code up to the first call. Code after a call may never run, because the called function may not return.
 func (w *walk) atStart(frame *Frame, module *Module) bool {
 	const most = 1 << 10 // bytes; most addresses are farther away
 	start := module.Start + module.Bias
@@ -69,16 +69,17 @@ func (w *walk) atStart(frame *Frame, module *Module) bool {
 		return false
 	}
 	if row, _ := module.CodeCache.row(placeIn(module, frame)); row != nil {
-		return false // it was followed to a caller
+		return false // the code at this place was followed to a caller before
 	}
 	return codeflow.Straight(w.arch, &bareCode{module: *module, arch: w.arch}, start, frame.PC, module.Linker)
 }
 
-// maxFrame limits the size of a frame in bytes from the stack pointer. Missing memory elsewhere does not belong to
-// the frame. A return address in an unknown register is not in memory.
+// maxFrame limits the distance in bytes from the stack pointer to missing memory that belongs to the frame. If memory
+// is missing farther away, the stop reports no missing memory.
 const maxFrame = 1 << 20
 
-// followed is the result of following the instructions of a frame's function.
+// followed is the result of following the instructions of a frame's function from the place at, with the stack pointer
+// sp.
 type followed struct {
 	at     codeflow.Place
 	sp     uint64
@@ -86,8 +87,8 @@ type followed struct {
 	err    error
 }
 
-// follow finds the registers of a frame's caller from the function's instructions. It uses the cached row, if there
-// is one, and follows the instructions only if the row does not suffice.
+// follow finds the registers of a frame's caller from the function's instructions. It uses the cached row of the place,
+// if the cache has a row and the memory for it can be read. Otherwise it follows the instructions.
 func (w *walk) follow(frame *Frame, module Module) (arch.Registers, error) {
 	row, known := module.CodeCache.row(placeIn(&module, frame))
 	if row != nil {
@@ -116,13 +117,14 @@ func (w *walk) follow(frame *Frame, module Module) (arch.Registers, error) {
 	return f.caller, f.err
 }
 
-// placeIn returns the position of a frame by link-time address.
+// placeIn returns the place of a frame in its module's code, by link-time address.
 func placeIn(m *Module, frame *Frame) codeflow.Place {
 	return codeflow.Place{Addr: frame.PC - m.Bias, Exact: frame.Exact}
 }
 
-// learn finds the row of a followed place, and stores it. Deriving a row takes twice as long as following the code.
-// Most addresses in computing code occur only once, so learn does this only for addresses that occur again.
+// learn derives the row of a place whose code was followed, and stores the row in the module's CodeCache. This takes
+// twice as long as following the code. Most addresses in computing code occur only once, so learn does it only for
+// addresses that occur again.
 func (w *walk) learn(bare *bareCode, f *followed) {
 	told, at := bare.module.CodeCache, f.at
 	at.Addr -= bare.module.Bias
@@ -133,12 +135,12 @@ func (w *walk) learn(bare *bareCode, f *followed) {
 	if err != nil || !w.confirms(row, f) {
 		row = nil
 	}
-	if row != nil || w.instructions > 0 { // with a larger budget there may be a row
+	if row != nil || w.instructions > 0 { // an exhausted budget may be the reason for no row: try again later
 		told.keepRow(at, row)
 	}
 }
 
-// confirms reports whether a row gives the same result for a frame as following the code.
+// confirms reports whether a row gives the same result for a frame as following the code gave.
 func (w *walk) confirms(row *codeflow.Row, f *followed) bool {
 	got, err := row.Apply(w.arch, &w.regs, &w.mem)
 	if err != nil || f.err != nil {
@@ -153,20 +155,20 @@ func (w *walk) confirms(row *codeflow.Row, f *followed) bool {
 	return true
 }
 
-// maxFollowed limits the number of stored results of a trial.
+// maxFollowed limits the number of results in walk.followed.
 const maxFollowed = 32
 
-// leaveFor moves to a caller found by instructions.
+// leaveFor moves from a frame to the caller that its instructions gave.
 func (w *walk) leaveFor(frame *Frame, caller arch.Registers) (Frame, Stop) {
 	cfa, _ := caller.Get(w.arch.SP)
 	return w.advance(frame, cfa, caller, ByInstructions)
 }
 
-// lookOut continues the walk from a caller on trial. If the trial ended because memory is missing, wanting is the
-// beginning of the missing memory, otherwise 0.
+// lookOut tries whether the walk from a caller reaches the stack's base. If the trial ended because memory is missing,
+// wanting is the beginning of the missing memory, otherwise 0.
 func (w *walk) lookOut(frame Frame, caller arch.Registers) (found trialState, wanting uint64) {
 	t := *w
-	t.trialState = good // not to look out again
+	t.trialState = good // the trial starts no trial of its own
 	c := trial{w: w, frame: &frame, budget: maxTrialSteps}
 	next, stop := t.leaveFor(&frame, caller)
 	found = bad
@@ -177,26 +179,26 @@ func (w *walk) lookOut(frame Frame, caller arch.Registers) (found trialState, wa
 	return found, c.missing.Address
 }
 
-// bareCode is a module's code for package codeflow, which uses addresses in memory only.
+// bareCode implements codeflow.Code for a module's code. It takes addresses in memory.
 type bareCode struct {
 	module    Module
 	arch      *arch.Arch
-	functions Code // nil: where functions end is not known
+	functions Code // nil: the ends of functions are unknown
 
-	window []byte // of the code, from start on
+	window []byte // code that was read, from start on
 	start  uint64
 }
 
 const windowSize = 256
 
-// Bytes implements epilogue.Code.
+// Bytes implements codeflow.Code.
 func (c *bareCode) Bytes(addr uint64) []byte {
 	if addr-c.start < uint64(len(c.window)) && uint64(len(c.window))-(addr-c.start) >= codeflow.Ahead {
 		return c.window[addr-c.start:]
 	}
 	var size uint64
 	c.window, c.start = nil, addr
-	for more := uint64(windowSize); more > 0 && size < windowSize; more /= 2 { // the rest at the end of the code
+	for more := uint64(windowSize); more > 0 && size < windowSize; more /= 2 { // halves find the last bytes at the end of the code
 		if p, err := c.module.Code.Code(addr-c.module.Bias, size+more); err == nil {
 			c.window, size = p, size+more
 		}
@@ -204,7 +206,7 @@ func (c *bareCode) Bytes(addr uint64) []byte {
 	return c.window
 }
 
-// Ends implements epilogue.Code.
+// Ends implements codeflow.Code.
 func (c *bareCode) Ends(addr uint64) bool {
 	if c.functions == nil {
 		return false
@@ -213,10 +215,10 @@ func (c *bareCode) Ends(addr uint64) bool {
 	return ok && end == addr
 }
 
-// Stub implements epilogue.Code.
+// Stub implements codeflow.Code.
 func (c *bareCode) Stub(addr uint64) bool { return c.imported(addr) != "" }
 
-// Returns implements epilogue.Code. For functions of other images it decides by their names.
+// Returns implements codeflow.Code. For functions of other images it decides by their names.
 func (c *bareCode) Returns(entry uint64) (returns, known bool) {
 	if returns, known = c.module.CodeCache.returns(entry - c.module.Bias); known {
 		return returns, true
@@ -229,12 +231,12 @@ func (c *bareCode) Returns(entry uint64) (returns, known bool) {
 	return !endless[name], true
 }
 
-// Remember implements epilogue.Code.
+// Remember implements codeflow.Code.
 func (c *bareCode) Remember(entry uint64, returns bool) {
 	c.module.CodeCache.keepReturns(entry-c.module.Bias, returns)
 }
 
-// Covered implements epilogue.Code.
+// Covered implements codeflow.Code.
 func (c *bareCode) Covered(addr uint64) (covered, entry bool) {
 	if c.module.CFI == nil {
 		return false, false
@@ -246,8 +248,8 @@ func (c *bareCode) Covered(addr uint64) (covered, entry bool) {
 	return true, err == nil && atEntry(c.arch, &row)
 }
 
-// atEntry reports whether a row describes a function's entry. There, the return address and the stack pointer are as
-// the call left them.
+// atEntry reports whether a row describes a function's entry, where the return address and the stack pointer are as the
+// call left them.
 func atEntry(a *arch.Arch, row *cfi.Row) bool {
 	if row.CFA.Kind != cfi.RuleRegister || a.Index(uint64(row.CFA.Register)) != a.SP || row.Signal || row.RAUndefined {
 		return false
@@ -256,5 +258,5 @@ func atEntry(a *arch.Arch, row *cfi.Row) bool {
 		ra := row.Rule(row.ReturnColumn()).Kind
 		return row.CFA.Offset == -a.CFAToSP && (ra == cfi.RuleUnspecified || ra == cfi.RuleSameValue)
 	}
-	return row.CFA.Offset == int64(a.AddrSize) // the return address, and nothing else
+	return row.CFA.Offset == int64(a.AddrSize) // the frame has only the return address
 }

@@ -1,12 +1,12 @@
 package unwind
 
-// functionAlign is the alignment of functions in optimised code. It selects the few return addresses for which the
-// entries of functions are searched.
+// functionAlign is the alignment of functions in optimised code, in bytes. Only for return addresses with this
+// alignment, prepared searches a function that begins there.
 const functionAlign = 16
 
 // prepared reports whether the frame is the base of a coroutine's stack that makecontext or a similar function has
 // written. Its return address is the entry of a function, for example the C library's __start_context, and no call
-// precedes it. This function has no caller, so the stack ends there.
+// precedes the address. This function has no caller, so the stack ends there.
 func (w *walk) prepared(frame *Frame) bool {
 	if frame.Exact || frame.PC%functionAlign != 0 {
 		return false
@@ -21,6 +21,6 @@ func (w *walk) prepared(frame *Frame) bool {
 
 // stepPrepared ends the walk at the base of a coroutine's stack.
 func (w *walk) stepPrepared(frame *Frame) (Frame, Stop) {
-	frame.Exact = true // the address belongs to the function that it is the entry of
+	frame.Exact = true // PC is the function's entry, so PC-1 would be in another function
 	return Frame{}, Stop{Reason: EndOfStack}
 }

@@ -6,11 +6,11 @@ package unwind
 
 // Probes is implemented by Modules that can detect return probes.
 type Probes interface {
-	// ReturnProbe reports whether addr is the code to which probed functions return.
+	// ReturnProbe reports whether addr is the address of the kernel's code to which probed functions return.
 	ReturnProbe(addr uint64) bool
 }
 
-// smallestPage divides all page sizes: the kernel's code begins at a page boundary.
+// smallestPage divides all page sizes. The kernel's code for return probes begins at a page boundary.
 const smallestPage = 4096
 
 // probed reports whether an address is the return address of a return probe.
@@ -22,8 +22,9 @@ func (w *walk) probed(ra uint64) bool {
 	return ok && probes.ReturnProbe(ra)
 }
 
-// stepProbe finds the caller of a probed function. It looks for a place on the stack whose code calls the probed
-// function. If it finds none, it uses the frame pointer, provided that the caller has set it.
+// stepProbe finds the caller of a function with a return probe. It searches the stack for a function that contains a
+// call of the probed function (see behindProbe). If it finds none, it uses the frame pointer, provided that the caller
+// has set it.
 func (w *walk) stepProbe(frame *Frame) (Frame, Stop) {
 	lost := Stop{Reason: ReturnProbe, Address: frame.PC}
 	if w.trial {
@@ -39,7 +40,7 @@ func (w *walk) stepProbe(frame *Frame) (Frame, Stop) {
 			return p.take(frame)
 		case p.proven > 0 || p.undecided > 0:
 			if p.missing.Reason == NoMemory && p.proven == 0 {
-				return Frame{}, p.missing // with more memory, perhaps
+				return Frame{}, p.missing // more memory may give the caller
 			}
 			return Frame{}, lost
 		}
@@ -54,24 +55,24 @@ func (w *walk) stepProbe(frame *Frame) (Frame, Stop) {
 	return next, stop
 }
 
-// behindProbe tries the places where a caller of a probed function may be. A place counts under three conditions. Its
-// function calls the probed function there directly, or calls a function that finally jumps to it. Call frame
-// information for the place leads to a return address behind a call of the place's function. The walk from there
-// reaches the base of the stack.
+// behindProbe tries the places in the code where the caller of a probed function may be. It accepts a place under three
+// conditions. At the place, its function calls the probed function directly, or calls a function that finally jumps to
+// the probed function. Call frame information for the place leads to a return address that follows a call of the
+// place's function. The walk from there reaches the base of the stack.
 type behindProbe struct {
 	trial
 
-	site  uint64 // of the first proven place
-	next  Frame  // and its caller, with the values known at that time
+	site  uint64 // return address of the first proven place
+	next  Frame  // caller of the site's function, as found for the first proven place
 	after walk
-	agree bool // all that are proven have the same caller
+	agree bool // all proven places have the same caller
 }
 
 // maxCallerFrame bounds the frame of a probed function's caller in bytes.
 const maxCallerFrame = 1 << 16
 
-// searchStack tries all places in functions that are called before an address on the stack. entry is where the probed
-// function begins.
+// searchStack takes each word of the stack that follows a direct call in the code. It tries all calls in the function
+// called there. entry is where the probed function begins.
 func (p *behindProbe) searchStack(entry uint64) {
 	w := p.w
 	met := make(map[uint64]bool)
@@ -94,7 +95,7 @@ func (p *behindProbe) searchStack(entry uint64) {
 	}
 }
 
-// enterSite tries a place in a function that is called before ra.
+// enterSite tries the call c in a function. ra is a word of the stack, the return address of a call of this function.
 func (p *behindProbe) enterSite(c call, ra, function, entry uint64) {
 	t, next, ok := p.w.returnsTo(c.back, ra)
 	if !ok || c.function != entry && !p.w.jumps(c.function, entry) {
@@ -118,9 +119,9 @@ func (p *behindProbe) enterSite(c call, ra, function, entry uint64) {
 	p.agree = p.agree && next == p.next && after.regs == p.after.regs
 }
 
-// returnsTo makes a step from a place of a possible caller. It is false if that does not lead to ra.
+// returnsTo makes a step from a possible caller's place in the code. ok is false if the step does not lead to ra.
 func (w *walk) returnsTo(site, ra uint64) (t walk, next Frame, ok bool) {
-	const cost = 8 // as many instructions
+	const cost = 8 // a step costs as much time as following 8 instructions
 	w.instructions -= cost
 	t = *w
 	t.trial, t.followed = true, nil
@@ -130,7 +131,7 @@ func (w *walk) returnsTo(site, ra uint64) (t walk, next Frame, ok bool) {
 	return t, next, stop.Reason == running && next.PC == ra
 }
 
-// take moves to the place if there is only one. Otherwise it moves to the place's caller, which all places share.
+// take moves to the place if only one place is proven. Otherwise it moves to the places' common caller.
 func (p *behindProbe) take(frame *Frame) (Frame, Stop) {
 	w := p.w
 	frame.CFA = w.floor()
@@ -143,9 +144,9 @@ func (p *behindProbe) take(frame *Frame) (Frame, Stop) {
 	return p.next, Stop{}
 }
 
-// recordIsNext reports whether the record at the frame pointer belongs to the probed function's caller, as far as
-// this can be checked. The record's return address must be behind a call, or must be another probe. No frame may lie
-// in between.
+// recordIsNext reports whether the record at the frame pointer belongs to the probed function's caller, as far as this
+// can be checked. The record's return address must follow a call, or must be the address of another return probe. No
+// other frame may lie between the probed function and the record.
 func (w *walk) recordIsNext() bool {
 	saved, ra, ok := w.record()
 	if !ok || !w.probed(ra) && w.calls(ra, 0) == refuted {
@@ -153,7 +154,7 @@ func (w *walk) recordIsNext() bool {
 	}
 	c := &w.arch.Chain
 	if c.Mandatory {
-		return true // the caller has made a record there
+		return true // the ABI requires that the caller has made a record
 	}
 	base, _ := w.regs.Get(c.Base)
 	if c.InCaller {
@@ -183,19 +184,19 @@ func (w *walk) savedAbove() uint64 {
 	return 0
 }
 
-// mayReturn reports whether the word at an address can be the return address of a probed function's caller. There
-// must be a call before it. The called function must contain a call for which call frame information has the return
-// address there.
+// mayReturn reports whether ra, the word at an address of the stack, can be the return address of a probed function's
+// caller. An instruction before ra must be a call. The called function must contain a call for which call frame
+// information has the return address at this place.
 func (w *walk) mayReturn(ra, at uint64) bool {
 	if w.calls(ra, 0) == refuted {
 		return false
 	}
 	function, direct := w.calledBefore(ra)
 	if !direct {
-		return true // any function
+		return true // an indirect call may be of any function
 	}
 	if !w.knowsSP() {
-		return true // a frame of any size
+		return true // the frame may have any size
 	}
 	for _, c := range w.callsIn(function) {
 		if t, _, ok := w.returnsTo(c.back, ra); ok && t.floor()+w.savedAbove() > at || w.instructions <= 0 {

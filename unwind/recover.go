@@ -8,7 +8,8 @@ import (
 	"pg_stat_backtrace/unwind/codeflow"
 )
 
-// The reasons why a frame pointer was not recovered: the Err of an UnknownRegister stop.
+// The reasons why a frame pointer was not recovered. One of them is in the field Err of a Stop with the reason
+// UnknownRegister.
 var (
 	errNoReader  = errors.New("frame pointer: the code cannot be read")
 	errNone      = errors.New("frame pointer: no value leads to the stack's base")
@@ -18,29 +19,29 @@ var (
 
 // Bounds of a recovery.
 const (
-	maxTrialSteps = 1 << 18 // frames walked in all trials together
+	maxTrialSteps = 1 << 18 // steps of all trials together
 	maxSearch     = 1 << 17 // words of the stack searched
 )
 
-// trialResult is the result of a trial for a value.
+// trialResult is the result of a trial: of a value for an unknown register, of candidate code, or of a call before an
+// address.
 type trialResult uint8
 
 const (
-	refuted   trialResult = iota // it cannot be the value
-	undecided                    // neither is certain
-	proven                       // it leads to the stack's base, and nothing contradicts it
+	refuted   trialResult = iota // the value is wrong
+	undecided                    // the value may be right or wrong
+	proven                       // the value leads to the stack's base, and nothing contradicts it
 )
 
 // recoverFramePointer finds the caller of a frame whose CFA is defined by the frame pointer while only the stack
-// pointer is known. An example is a thread that was read asleep. The value is proven as follows:
+// pointer is known. An example is a thread that was read asleep. A value of the frame pointer is proven as follows:
 //
-//   - The function's instructions give the distance of the stack pointer from
-//     the CFA at the frame's address, and so the target of the frame pointer.
-//     If the frame's size is not fixed, every word of the stack is tried.
-//   - A value counts only if it leads to the base of the stack by call frame
-//     information alone. Every return address on the way must follow a call.
-//     The first of these calls must be able to call this function.
-//   - A value is accepted if it is the only one, and no other is in doubt.
+//   - The function's instructions give the distance of the stack pointer from the CFA at the frame's address. This
+//     gives the value of the frame pointer. If the distance is not fixed, every word of the stack is tried as its
+//     target.
+//   - A value is proven only if it leads to the base of the stack by call frame information alone. Every return address
+//     on the way must follow a call. The first of these calls must be able to call this function.
+//   - A value is accepted if it is the only proven value, and no other value is in doubt.
 func (w *walk) recoverFramePointer(frame *Frame, cause error) (Frame, Stop) {
 	lost := Stop{Reason: UnknownRegister, Err: cause}
 	sp, ok := w.regs.Get(w.arch.SP)
@@ -65,7 +66,7 @@ func (w *walk) recoverFramePointer(frame *Frame, cause error) (Frame, Stop) {
 	}
 	if lost.Err = c.decide(); lost.Err != nil {
 		if c.missing.Reason == NoMemory && c.proven == 0 {
-			return Frame{}, c.missing // with more memory, perhaps
+			return Frame{}, c.missing // more memory may prove a value
 		}
 		return Frame{}, lost
 	}
@@ -77,7 +78,8 @@ func (w *walk) recoverFramePointer(frame *Frame, cause error) (Frame, Stop) {
 	return next, stop
 }
 
-// distances returns the possible distances of the stack pointer from the CFA.
+// distances returns the possible distances of the stack pointer from the CFA at the frame's address, in bytes. It
+// returns an error if they are unknown.
 func (w *walk) distances(frame *Frame, module Module) ([]int64, error) {
 	addr := frame.Lookup() - module.Bias
 	if d, known := module.CodeCache.find(addr); known {
@@ -93,7 +95,7 @@ func (w *walk) distances(frame *Frame, module Module) ([]int64, error) {
 	return d.possible, d.err
 }
 
-// function describes the code of a function to package codeflow.
+// function describes the code of a function, and its rules for the CFA, to package codeflow.
 func function(a *arch.Arch, module Module, start, end uint64) (*codeflow.Function, error) {
 	if end <= start || end-start > codeflow.MaxCode {
 		return nil, codeflow.ErrCode
@@ -123,7 +125,7 @@ func function(a *arch.Arch, module Module, start, end uint64) (*codeflow.Functio
 	return &codeflow.Function{Start: start, Code: code, Anchor: anchor}, nil
 }
 
-// trial compares values for one frame's frame pointer.
+// trial tries values for one frame's unknown frame pointer and compares the results.
 type trial struct {
 	w      *walk
 	frame  *Frame
@@ -131,10 +133,10 @@ type trial struct {
 
 	proven, undecided int
 	winner            uint64
-	missing           Stop // of a value in doubt because memory is missing
+	missing           Stop // why a value is in doubt, if memory is missing
 }
 
-// enter tries a value.
+// enter tries a value and counts the result.
 func (c *trial) enter(fp uint64) {
 	switch c.try(fp) {
 	case proven:
@@ -146,8 +148,8 @@ func (c *trial) enter(fp uint64) {
 	}
 }
 
-// search tries every word of the stack from sp as the target of the frame pointer. The place of the caller's return
-// address must contain a return address.
+// search tries every word of the stack from sp on as the target of the frame pointer. For each word, the place of the
+// caller's return address must contain an address in code.
 func (c *trial) search(sp uint64) {
 	word := uint64(c.w.arch.AddrSize)
 	ra := uint64(c.w.row.CFA.Offset) - word
@@ -162,7 +164,7 @@ func (c *trial) search(sp uint64) {
 	}
 }
 
-// decide returns nil if there is a winner.
+// decide returns nil if exactly one value is proven and none is in doubt.
 func (c *trial) decide() error {
 	switch {
 	case c.proven > 1:
@@ -175,10 +177,10 @@ func (c *trial) decide() error {
 	return nil
 }
 
-// try follows a value to the stack's base.
+// try walks with a value of the frame pointer to the stack's base.
 func (c *trial) try(fp uint64) trialResult {
 	t := *c.w
-	t.trial, t.followed = true, nil // with another value instructions lead elsewhere
+	t.trial, t.followed = true, nil // with another value, following instructions gives other results
 	t.regs.Set(t.arch.FP, fp)
 	frame := *c.frame
 	next, stop := t.stepRow(&frame)
@@ -188,7 +190,7 @@ func (c *trial) try(fp uint64) trialResult {
 	return found
 }
 
-// follow follows a trial to the stack's base, from the step that has led from frame to next. entry is the start of
+// follow continues a trial to the stack's base, from the step that has led from frame to next. entry is the start of
 // the frame's function, 0 if unknown.
 func (c *trial) follow(t *walk, frame, next Frame, stop Stop, entry uint64) trialResult {
 	worst := proven
@@ -210,7 +212,8 @@ func (c *trial) follow(t *walk, frame, next Frame, stop Stop, entry uint64) tria
 	}
 }
 
-// judge derives the result for a trial's value from one step of the trial.
+// judge derives the trial's result so far from one step of the trial. proven means that the trial may continue, or has
+// reached its end.
 func (c *trial) judge(t *walk, next Frame, stop Stop) trialResult {
 	c.budget--
 	if stop.Reason == running && next.Method == ByCFI && t.probed(next.PC) {
@@ -226,7 +229,7 @@ func (c *trial) judge(t *walk, next Frame, stop Stop) trialResult {
 		}
 		switch next.Method {
 		case ByCFI, BySignalFrame, ByInstructions, ByRecovery, ByReturnAddress:
-			return proven // ByReturnAddress occurs only behind a signal frame
+			return proven // ByReturnAddress occurs only after a signal frame
 		default:
 			return undecided
 		}

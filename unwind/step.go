@@ -7,7 +7,8 @@ import (
 	"pg_stat_backtrace/unwind/cfi"
 )
 
-// step finds the caller of frame. It also sets the fields CFA and Signal of frame, and moves the registers outwards.
+// step finds the caller of frame and sets the walk's registers to the caller's. It also sets the fields CFA and Signal
+// of frame.
 func (w *walk) step(frame *Frame) (Frame, Stop) {
 	if !frame.Exact && w.probed(frame.PC) {
 		return w.stepProbe(frame)
@@ -32,7 +33,7 @@ func (w *walk) step(frame *Frame) (Frame, Stop) {
 		return Frame{}, Stop{Reason: BadCFI, Address: frame.PC, Err: err}
 	}
 	if row.Signal {
-		// The instructions give more than the rules: see arch.Trampoline.
+		// The trampoline's instructions give more registers than the rules: see arch.Trampoline.
 		if next, stop, done := w.stepTrampoline(frame); done {
 			return next, stop
 		}
@@ -45,9 +46,9 @@ func (w *walk) step(frame *Frame) (Frame, Stop) {
 	return w.stepRow(frame)
 }
 
-// stepBare handles an address without call frame information, in code or not.
+// stepBare handles an address without call frame information. code says whether the address lies in code.
 func (w *walk) stepBare(frame *Frame, module *Module, code bool) (Frame, Stop) {
-	// Code that has been followed is no trampoline.
+	// Code that was followed to a caller is no trampoline.
 	if _, followed := module.CodeCache.row(placeIn(module, frame)); !followed {
 		if next, stop, done := w.stepTrampoline(frame); done {
 			return next, stop
@@ -79,7 +80,7 @@ func (w *walk) stepBare(frame *Frame, module *Module, code bool) (Frame, Stop) {
 func (w *walk) stepRow(frame *Frame) (Frame, Stop) {
 	frame.Signal = w.row.Signal
 	if w.row.RAUndefined {
-		return Frame{}, Stop{Reason: EndOfStack} // also where the CFA cannot be computed
+		return Frame{}, Stop{Reason: EndOfStack} // this also ends frames whose CFA cannot be computed
 	}
 	cfa, caller, err := w.row.Apply(&w.regs, &w.mem)
 	switch {
@@ -87,7 +88,7 @@ func (w *walk) stepRow(frame *Frame) (Frame, Stop) {
 		return Frame{}, Stop{Reason: EndOfStack}
 	case errors.Is(err, cfi.ErrRegister):
 		if frame.Method == ByFramePointer && !w.trial {
-			// A chain has led here, and does not give the registers that the rules need.
+			// The chain of frame pointers has led here. It does not give the registers that the rules need.
 			if next, stop := w.stepChain(frame); stop.Reason == running {
 				return next, stop
 			}
@@ -104,7 +105,8 @@ func (w *walk) stepRow(frame *Frame) (Frame, Stop) {
 	return w.advance(frame, cfa, caller, ByCFI)
 }
 
-// advance accepts the caller's registers if the stack pointer makes progress. They must contain the stack pointer.
+// advance accepts the caller's registers, which must contain the stack pointer. The result is NoProgress if the
+// caller's stack pointer is not beyond the frame's.
 func (w *walk) advance(frame *Frame, cfa uint64, caller arch.Registers, method Method) (Frame, Stop) {
 	sp, ok := caller.Get(w.arch.SP)
 	if _, hasPC := caller.Get(w.arch.PC); hasPC && !ok {
@@ -113,7 +115,8 @@ func (w *walk) advance(frame *Frame, cfa uint64, caller arch.Registers, method M
 	return w.accept(frame, cfa, sp, caller, method)
 }
 
-// advanceBeyond accepts a caller found by a chain. Its stack pointer may be unknown, and is at least bound.
+// advanceBeyond accepts a caller found by a chain. The caller's stack pointer may be unknown; then it is at least
+// bound.
 func (w *walk) advanceBeyond(frame *Frame, bound uint64, caller arch.Registers) (Frame, Stop) {
 	if sp, ok := caller.Get(w.arch.SP); ok {
 		bound = sp
@@ -121,12 +124,12 @@ func (w *walk) advanceBeyond(frame *Frame, bound uint64, caller arch.Registers) 
 	return w.accept(frame, bound, bound, caller, ByFramePointer)
 }
 
-// accept moves to the caller. Its stack pointer is newSP, or lies beyond it.
+// accept moves to the caller. newSP is the caller's stack pointer, or a lower bound.
 func (w *walk) accept(frame *Frame, cfa, newSP uint64, caller arch.Registers, method Method) (Frame, Stop) {
 	pc, ok := caller.Get(w.arch.PC)
 	if !ok || pc == 0 && !frame.Signal {
-		// The x86-64 psABI (3.4.1), and the start-up code of other architectures, mark the outermost frame by a zero
-		// in the place of a return address. But interrupted code may well be a jump through NULL.
+		// The x86-64 psABI (3.4.1), and the start-up code of other architectures, mark the outermost frame by a zero in
+		// the place of a return address. But code that a signal interrupted may be a jump through NULL.
 		return Frame{}, Stop{Reason: EndOfStack}
 	}
 	if oldSP := w.floor(); newSP <= oldSP && !w.mayStay(frame, pc, oldSP, newSP) {
@@ -137,7 +140,7 @@ func (w *walk) accept(frame *Frame, cfa, newSP uint64, caller arch.Registers, me
 	return Frame{PC: pc, Exact: frame.Signal, Method: method}, Stop{}
 }
 
-// floor is the frame's stack pointer, or a lower bound if a chain did not give it.
+// floor returns the frame's stack pointer, or a lower bound if the stack pointer is unknown after a step by a chain.
 func (w *walk) floor() uint64 {
 	if sp, ok := w.regs.Get(w.arch.SP); ok {
 		return sp
@@ -150,9 +153,9 @@ func (w *walk) knowsSP() bool {
 	return ok
 }
 
-// mayStay reports whether a caller's stack pointer may be not beyond its callee's. A signal handler on an alternate
-// stack returns to another stack. A leaf that keeps its return address in a register has no stack frame. On x86-64
-// too, vfork of the GNU C library does so.
+// mayStay reports whether a caller's stack pointer may be equal to or below its callee's. This is so for a signal
+// handler on an alternate stack, which returns to another stack. It is also so for a leaf function that keeps its
+// return address in a register and has no stack frame. On x86-64, vfork of the GNU C library is such a function.
 func (w *walk) mayStay(frame *Frame, pc, oldSP, newSP uint64) bool {
 	if frame.Signal {
 		w.switches++
@@ -163,8 +166,8 @@ func (w *walk) mayStay(frame *Frame, pc, oldSP, newSP uint64) bool {
 	return leaf && frame.Exact && newSP == oldSP && pc != frame.PC
 }
 
-// linkRegister returns the register in which a call leaves the return address. It is false where calls push it onto
-// the stack.
+// linkRegister returns the register in which a call stores the return address. The result is false on architectures
+// where calls push it onto the stack.
 func linkRegister(a *arch.Arch) (int, bool) {
 	reg := a.Index(uint64(a.ReturnColumn))
 	return reg, reg >= 0 && reg != a.PC

@@ -11,21 +11,21 @@ const (
 	// EndOfStack: the frame has no caller according to its call frame information, as in _start and a thread's first
 	// function.
 	EndOfStack
-	// MaxFrames: the bound was reached, there are more.
+	// MaxFrames: the walk has reached the maximum number of frames, and the stack has more.
 	MaxFrames
 	// NoRegisters: the thread's registers hold no program counter.
 	NoRegisters
 	// NoMemory: an address that a rule needs is not in the snapshot.
 	NoMemory
-	// NoProgress: the caller's frame would not lie beyond this one's, so the
-	// stack is corrupt or the information wrong.
+	// NoProgress: the caller's frame would not lie beyond this frame, so the stack is corrupt or the information is
+	// wrong.
 	NoProgress
 	// BadCFI: the call frame information is damaged, or contains rules that no compiler emits.
 	BadCFI
-	// NoCFI: no call frame information covers the address and the frame
-	// pointer leads nowhere.
+	// NoCFI: no call frame information covers the address, and the frame pointer does not lead to a caller.
 	NoCFI
-	// NeverReturns is like NoCFI, in code that never returns, so its instructions do not give the caller.
+	// NeverReturns: no call frame information covers the address, and no path in its code leads to a return. So the
+	// instructions do not give the caller.
 	NeverReturns
 	// NoCode: the address lies in no executable mapping.
 	NoCode
@@ -35,10 +35,10 @@ const (
 	// StackSwitch: a function of Go's run time has switched to another stack, and the previous stack is unknown.
 	StackSwitch
 	// Generated: the frame belongs to code that was compiled at run time and keeps no frame pointers. Its call frame
-	// information is unknown, or may be of other code.
+	// information is unknown, or may belong to other code.
 	Generated
-	// ReturnProbe: the frame returns to a return probe, which has replaced its return address. The caller could not
-	// be found by other means.
+	// ReturnProbe: a return probe has replaced the frame's return address, and the caller could not be found by other
+	// means.
 	ReturnProbe
 )
 
@@ -71,9 +71,9 @@ func (r Reason) String() string {
 // A Stop is the end of a walk.
 type Stop struct {
 	Reason Reason
-	// Address is the address to which the reason refers (memory or code), or 0.
+	// Address is the address of memory or code to which the reason refers, or 0.
 	Address uint64
-	// Err is the cause from package cfi, or nil.
+	// Err is the cause: an error of package cfi, or the reason why a register was not recovered. It may be nil.
 	Err error
 }
 

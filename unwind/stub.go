@@ -6,15 +6,15 @@ import (
 	"pg_stat_backtrace/unwind/disasm"
 )
 
-// Imports is implemented by ImageCode that can name functions of other images.
+// Imports is implemented by an ImageCode that can name functions of other images.
 type Imports interface {
-	// Imported returns the name of the function whose address the dynamic linker writes to a link-time address. It is
-	// empty if there is no such function.
+	// Imported returns the name of the function whose address the dynamic linker writes to slot, a link-time address.
+	// The name is empty if the linker writes no function's address there.
 	Imported(slot uint64) string
 }
 
-// imported returns the name of a function of another image if the code at an address is its stub in the procedure
-// linkage table. Otherwise it is empty.
+// imported returns the name of a function of another image if the code at an address is the function's stub in the
+// procedure linkage table. Otherwise it returns an empty name.
 func (c *bareCode) imported(addr uint64) string {
 	imports, ok := c.module.Code.(Imports)
 	if !ok {
@@ -27,7 +27,8 @@ func (c *bareCode) imported(addr uint64) string {
 	return imports.Imported(slot - c.module.Bias)
 }
 
-// x86Stub recognises an optional endbr64 and a jump through a word at a relative address.
+// x86Stub recognises a stub: an optional endbr64, and a jump through a word at a relative address. slot is the address
+// of that word.
 func x86Stub(c *bareCode, addr uint64) (slot uint64, ok bool) {
 	for range 2 {
 		x, err := disasm.DecodeX86(c.Bytes(addr))
@@ -46,8 +47,8 @@ func x86Stub(c *bareCode, addr uint64) (slot uint64, ok bool) {
 	return 0, false
 }
 
-// a64Stub recognises an optional marker and the instructions of a stub. They load X17 from a page and an offset,
-// compute the slot's address in X16, and jump to X17.
+// a64Stub recognises a stub: an optional marker (BTI), and instructions that load X17 from a page and an offset,
+// compute the slot's address in X16, and jump to X17. slot is the address of the word that is loaded.
 func a64Stub(c *bareCode, addr uint64) (slot uint64, ok bool) {
 	var page uint64
 	loaded := false

@@ -6,12 +6,12 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// maxTrampoline is the longest code of an arch.Trampoline.
+// maxTrampoline is the maximum length of an arch.Trampoline's code in bytes.
 const maxTrampoline = 16
 
-// stepTrampoline recognises a signal trampoline by its instructions and reads the interrupted registers from its
-// frame. A handler returns to a trampoline's first instruction. The processor may be at a later one, up to the system
-// call that restores the registers. It is false if the frame is not in a trampoline.
+// stepTrampoline recognises a signal trampoline by its instructions and reads the interrupted registers from its frame.
+// A handler returns to a trampoline's first instruction. An exact frame may also be at a later instruction, up to the
+// system call that restores the registers. The result is false if the frame is not in a trampoline.
 func (w *walk) stepTrampoline(frame *Frame) (Frame, Stop, bool) {
 	next, stop, done := w.stepTrampolineAt(frame, frame.PC)
 	for back := uint64(1); !done && frame.Exact && back < maxTrampoline; back++ {
@@ -20,7 +20,7 @@ func (w *walk) stepTrampoline(frame *Frame) (Frame, Stop, bool) {
 	return next, stop, done
 }
 
-// stepTrampolineAt is stepTrampoline for a frame in a trampoline that begins at an address.
+// stepTrampolineAt is stepTrampoline for a trampoline that begins at start.
 func (w *walk) stepTrampolineAt(frame *Frame, start uint64) (Frame, Stop, bool) {
 	code, ok := w.modules.(Code)
 	if !ok {
@@ -38,7 +38,7 @@ func (w *walk) stepTrampolineAt(frame *Frame, start uint64) (Frame, Stop, bool) 
 	return Frame{}, Stop{}, false
 }
 
-// interrupted reads the registers that a signal interrupted.
+// interrupted finds the interrupted function as the trampoline's caller, by the registers in the trampoline's frame.
 func (w *walk) interrupted(frame *Frame, t *arch.Trampoline) (Frame, Stop) {
 	frame.Signal = true
 	sp, ok := w.trampolineSP(t)
@@ -59,9 +59,9 @@ func (w *walk) interrupted(frame *Frame, t *arch.Trampoline) (Frame, Stop) {
 	return w.advance(frame, sp, caller, BySignalFrame)
 }
 
-// trampolineSP returns the trampoline's stack pointer. A walk along frame pointers does not know it. But the kernel
-// has created a frame record for the interrupted registers. If they lie at a fixed distance from the record, this
-// gives the stack pointer.
+// trampolineSP returns the trampoline's stack pointer. After a step along frame pointers, the walk does not know it.
+// But the kernel has created a frame record for the interrupted registers. If the registers lie at a fixed distance
+// from the record, the record gives the stack pointer. The result is false if the stack pointer is unknown.
 func (w *walk) trampolineSP(t *arch.Trampoline) (uint64, bool) {
 	if sp, ok := w.regs.Get(w.arch.SP); ok {
 		return sp, true

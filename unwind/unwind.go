@@ -1,8 +1,8 @@
 // Package unwind walks a call stack: registers and memory in, frames out.
 //
-// It is a pure function of its input. It does not depend on processes, the clock, files or logs. So the same code
-// unwinds a snapshot of a live process and an ELF core file, and tests of every architecture run on any host. Package
-// symbol names the frames.
+// Package unwind is a pure function of its input. It does not depend on processes, the clock, files or logs. So the
+// same code unwinds a snapshot of a live process and an ELF core file, and tests of every architecture run on any host.
+// Package symbol gives the frames their names.
 package unwind
 
 import (
@@ -14,12 +14,12 @@ import (
 // DefaultMaxFrames bounds a walk when Unwinder.MaxFrames is zero.
 const DefaultMaxFrames = 256
 
-// maxStackSwitches limits how often a walk may move to another stack. Only a signal frame, and Go's run time between
-// C and Go, may do this. The limit ends a cycle through alternate stacks.
+// maxStackSwitches limits how often a walk may move to another stack. Only a signal frame, and functions of Go's run
+// time that switch stacks, may do this. The limit ends a cycle through alternate stacks.
 const maxStackSwitches = 64
 
-// maxInstructions limits the instructions that a walk follows for frames without call frame information. The limit
-// takes half a second, while a frame takes some hundreds of instructions.
+// maxInstructions limits the instructions that a walk follows for frames without call frame information. Following so
+// many takes half a second; a frame takes some hundreds of instructions.
 const maxInstructions = 1 << 19
 
 // A Method says how a frame was found.
@@ -32,26 +32,27 @@ const (
 	// ByCFI frames follow from call frame information.
 	ByCFI
 	// ByFramePointer frames follow from a saved frame pointer, or an ABI's back chain, if no call frame information
-	// covers the callee. If the callee has not yet saved the frame pointer, its caller is missing.
+	// covers the callee. If the callee has not yet saved the frame pointer, the walk skips the callee's caller.
 	ByFramePointer
-	// ByRecovery frames follow from call frame information that needs the frame pointer. Its value was unknown, and
-	// was recovered with a proof.
+	// ByRecovery frames follow from call frame information that needs the frame pointer. The value of the frame pointer
+	// was unknown, and the walk found the only value that leads to the stack's base.
 	ByRecovery
-	// ByReturnAddress is the caller of a jump to an address without code. The call has only pushed its return
-	// address.
+	// ByReturnAddress is the caller of a jump to an address without code. The frame is found by the return address that
+	// the call has stored.
 	ByReturnAddress
 	// ByReturnRegister frames are callers of a function without call frame information, found by the link register.
 	ByReturnRegister
 	// ByGoTable frames follow from the table that Go's linker creates for Go's stack traces. They are as certain as
 	// frames from call frame information.
 	ByGoTable
-	// BySignalFrame frames are interrupted by a signal. The kernel saved their registers.
+	// BySignalFrame frames were interrupted by a signal. The kernel saved their registers.
 	BySignalFrame
 	// ByInstructions frames follow from the instructions of the callee up to its return, in code without call frame
-	// information. The walk from there leads to the stack's base.
+	// information. The walk from the frame leads to the stack's base.
 	ByInstructions
 	// ByReturnProbe frames are callers of a function whose return address a return probe has replaced. They are found
-	// by their call of the function. If they call it at several places, the frame is the caller of the caller.
+	// by their call of the function. If the caller may have called it at several places, the frame is the caller's
+	// caller.
 	ByReturnProbe
 	// ByCall frames are callers of a function whose return address is in an unknown register. They are found by their
 	// call of the function.
@@ -66,9 +67,8 @@ type Frame struct {
 	// CFA is the canonical frame address, the value of the stack pointer in
 	// the caller before the call; 0 for the frame at which a walk stopped.
 	CFA uint64
-	// Exact is set when PC itself belongs to the function. This holds for the innermost frame and for a frame that a
-	// signal interrupted. A return address may already lie in the next function, if the call was the last
-	// instruction.
+	// Exact is set when PC itself belongs to the function: in the innermost frame and in a frame that a signal
+	// interrupted. A return address may already lie in the next function, if the call was the last instruction.
 	Exact bool
 	// Signal is set when the frame is a signal trampoline.
 	Signal bool
@@ -76,8 +76,8 @@ type Frame struct {
 	Method Method
 }
 
-// Lookup is the address for looking up the frame's function, line and call frame information: PC, or PC-1 for a
-// return address. A signal trampoline has no caller, so its address is its own first byte.
+// Lookup is the address for looking up the frame's function, line and call frame information: PC, or PC-1 for a return
+// address. A signal trampoline was not called, so its address is its own first byte.
 func (f Frame) Lookup() uint64 {
 	if f.Exact || f.Signal {
 		return f.PC
@@ -91,30 +91,30 @@ type Module struct {
 	Bias uint64
 	// CFI is the image's call frame information, nil if it has none.
 	CFI *cfi.Table
-	// Go is the function table of a Go program or library, else nil. The walk prefers it where it covers an address,
-	// because it marks stack switches, and Go's call frame information does not.
+	// Go is the function table of a Go program or library, else nil. The walk prefers the table where it covers an
+	// address, because the table marks stack switches, and Go's call frame information does not.
 	Go *golang.Table
-	// Code reads the image's instructions, or is nil. The walk uses it only if it needs a register with an unknown
-	// value.
+	// Code reads the image's instructions; nil: they cannot be read. The walk uses them for frames without call frame
+	// information, for registers with unknown values, and to check that a call precedes a return address.
 	Code ImageCode
-	// Start is the link-time address where a program begins. It is 0 if unknown, or if the image is a library. The
-	// code there has no caller.
+	// Start is the link-time address where a program begins. The code there has no caller. Start is 0 if it is unknown,
+	// or if the image is a library.
 	Start uint64
-	// Linker is set for a dynamic linker. The functions that it calls at its Start return, including the libraries'
+	// Linker is set for a dynamic linker. Its code at Start calls functions that return, for example the libraries'
 	// constructors.
 	Linker bool
 	// CodeCache caches the results of decoding the image's instructions. If it is nil, they are decoded each time.
 	CodeCache *CodeCache
 }
 
-// ImageCode gives access to the instructions of an image by link-time address. Code does the same for an address
-// space.
+// ImageCode gives access to the instructions of an image by link-time address. The interface Code gives access by
+// address in memory.
 type ImageCode interface {
-	// Code returns n bytes of code at a link-time address, or an error if not all of them are code.
+	// Code returns n bytes of code at a link-time address, or an error if not all of these bytes are code.
 	Code(addr, n uint64) ([]byte, error)
 }
 
-// Modules is the executable part of an address space.
+// Modules gives the images and other executable mappings of an address space.
 type Modules interface {
 	// Find returns the module whose executable mapping contains addr. For code without a readable image (JIT) it
 	// returns a Module with a nil CFI.
@@ -127,19 +127,20 @@ type Unwinder struct {
 	Arch *arch.Arch
 	// MaxFrames bounds a walk; 0 means DefaultMaxFrames.
 	MaxFrames int
-	// Resumes is set for the registers of a coroutine at rest. Its program counter is a return address, as in every
-	// outer frame.
+	// Resumes is set for the registers of a coroutine that does not run. Its program counter is a return address, as in
+	// every outer frame.
 	Resumes bool
-	// Final is set if missing memory cannot be read later. Without it a walk ends with NoMemory where following
-	// instructions needs more memory. With it the chain of frame pointers may continue the walk.
+	// Final is set if the caller will not read missing memory and repeat the walk. If Final is not set, the walk ends
+	// with NoMemory where following instructions needs more memory. If it is set, the walk tries the chain of frame
+	// pointers instead.
 	Final bool
-	// Kept gets the registers of each frame if it is not nil, as the function had them at its call of the frame
-	// before. Registers that calls do not preserve are unknown there.
+	// Kept gets the registers of each frame, if it is not nil. They are the function's registers at its call of the
+	// next inner frame. Registers that calls do not preserve are unknown.
 	Kept *[]arch.Registers
 }
 
-// Unwind appends the frames of the thread with these registers to dst, innermost first, and returns the reason why it
-// stopped. It always keeps the frames already found. If the registers have a PC, there is at least one frame.
+// Unwind appends the frames of the thread with these registers to dst, innermost first, and returns the reason why the
+// walk stopped. The frames found before a problem are kept. If the registers have a PC, there is at least one frame.
 func (u *Unwinder) Unwind(dst []Frame, regs arch.Registers, mem cfi.Memory, modules Modules) ([]Frame, Stop) {
 	pc, ok := regs.Get(u.Arch.PC)
 	if !ok {
@@ -175,39 +176,39 @@ type walk struct {
 	arch     *arch.Arch
 	mem      recorder
 	modules  Modules
-	regs     arch.Registers // of the frame that is being left
-	low      uint64         // of its stack pointer, if that is not known
+	regs     arch.Registers // of the frame whose caller is searched
+	low      uint64         // a lower bound of the stack pointer, if regs does not have it
 	row      cfi.Row
 	switches int
 	// scheduling is set on a stack where Go's scheduler runs.
 	scheduling bool
-	// calledBack is set after C has called Go on an inner frame.
+	// calledBack is set if the walk has passed a call from C to Go in a frame farther in.
 	calledBack bool
 
-	// chosen are the candidates that the walk uses.
+	// chosen are the candidates for code compiled at run time that the walk uses.
 	chosen []Candidate
 
-	trial bool // the walk tries a value: its result is not proven yet
-	// trialState is the result of the trial of a frame found by instructions. The walk then takes the same path, so
-	// it holds for the frames behind, too.
+	trial bool // the walk tries a value or a caller, and may refute it
+	// trialState is the result of the trial of a frame found by instructions. The walk then repeats the path of the
+	// trial, so the result also applies to the frames farther out.
 	trialState trialState
-	// followed are the results of following instructions. The walk repeats the path of its trial with them. It is nil
-	// until the first result.
+	// followed are the results of following instructions, nil until the first result. A walk repeats the path of its
+	// trial and uses these results again.
 	followed *[]followed
 	// instructions is the remaining budget of instructions to follow.
 	instructions int
-	// functions are the calls in functions that were searched for calls, by address.
+	// functions has the calls in the functions that were searched for calls, by the function's start address.
 	functions map[uint64][]call
-	final     bool // as Unwinder.Final
-	// wanting is the beginning of missing memory that a frame's instructions, or its trial, need. It is 0 if none is
-	// missing.
+	final     bool // a copy of Unwinder.Final
+	// wanting is the beginning of missing memory that a frame's instructions, or the frame's trial, need. It is 0 if no
+	// memory is missing.
 	wanting uint64
-	// settled is set in a function without call frame information whose instructions never return. These instructions
-	// and a trial do not depend on its caller.
+	// settled is set in a function without call frame information whose instructions never return, and at the start of
+	// a program. The function's caller does not matter then, so a trial ends there as proven.
 	settled bool
 }
 
-// recorder records the address of memory that a rule could not read.
+// recorder records in missing the last address that could not be read.
 type recorder struct {
 	cfi.Memory
 
