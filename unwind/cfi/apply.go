@@ -6,16 +6,16 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// Memory reads a process's memory, or the part of it in a snapshot. Values are in the target's byte order. The result
-// is false if the snapshot does not contain the address.
+// Memory reads a process's memory, or the part of the memory in a snapshot. Values are in the target's byte order. The
+// boolean result is false if the snapshot does not contain the address.
 type Memory interface {
-	// Word reads an address-sized number.
+	// Word reads an address-sized number at addr.
 	Word(addr uint64) (uint64, bool)
-	// Read reads an unsigned number of 1, 2, 4 or 8 bytes.
+	// Read reads an unsigned number of 1, 2, 4 or 8 bytes at addr.
 	Read(addr uint64, size int) (uint64, bool)
 }
 
-// word reads an address-sized number. It returns the error without context, because most callers only mark a register
+// word reads an address-sized number. It returns ErrMemory without context, because most callers only mark a register
 // as unknown.
 func word(mem Memory, addr uint64) (uint64, error) {
 	if v, ok := mem.Word(addr); ok {
@@ -24,13 +24,13 @@ func word(mem Memory, addr uint64) (uint64, error) {
 	return 0, ErrMemory
 }
 
-// Apply computes the caller's registers, and the CFA, from the registers of a frame. regs are the values at an
-// address that the row covers. PC and SP of the result are the caller's: the return address without authentication
-// code, and SP after the return.
+// Apply computes the CFA and the caller's registers. regs are the registers of the frame at an address that the row
+// covers. PC in the result is the return address without authentication code. SP in the result is SP after the return.
 //
-// Registers without a rule keep their value. A register becomes unknown if its place cannot be read. This is an error
-// only for the return address: ErrMemory or ErrRegister, wrapped. ErrUndefinedRA means that there is no caller.
-// ErrBadCFI means that an expression cannot be evaluated. If an error occurs after the CFA was computed, Apply still
+// Registers without a rule keep their value. If the place of a register's value cannot be read, the register becomes
+// unknown. This is an error only for the return address: ErrMemory or ErrRegister, wrapped. ErrUndefinedRA means that
+// there is no caller. ErrBadCFI means that an expression cannot be evaluated. If an error occurs after the CFA was
+// computed, Apply still returns the CFA.
 // returns the CFA.
 func (r *Row) Apply(regs *arch.Registers, mem Memory) (cfa uint64, caller arch.Registers, err error) {
 	cfa, err = r.cfa(regs, mem)
@@ -47,7 +47,7 @@ func (r *Row) Apply(regs *arch.Registers, mem Memory) (cfa uint64, caller arch.R
 	return cfa, caller, nil
 }
 
-// cfa computes the canonical frame address.
+// cfa computes the canonical frame address from the CFA's rule.
 func (r *Row) cfa(regs *arch.Registers, mem Memory) (uint64, error) {
 	switch r.CFA.Kind {
 	case RuleRegister:
@@ -63,12 +63,12 @@ func (r *Row) cfa(regs *arch.Registers, mem Memory) (uint64, error) {
 	}
 }
 
-// step computes the caller's registers. caller is a copy of the frame's registers at first.
+// step computes the caller's registers. At the call, caller is a copy of the frame's registers.
 func (r *Row) step(regs, caller *arch.Registers, cfa uint64, mem Memory) error {
 	a := r.table.arch
 	caller.Set(a.SP, cfa+uint64(a.CFAToSP))
 	returns := a.Index(uint64(r.ra))
-	ruled := returns != a.PC // a return column that is no register needs a rule
+	ruled := returns != a.PC // a link register needs no rule
 	for _, rule := range r.rules {
 		reg := a.Index(uint64(rule.Column))
 		if reg < 0 {
@@ -98,7 +98,8 @@ func (r *Row) step(regs, caller *arch.Registers, cfa uint64, mem Memory) error {
 	return nil
 }
 
-// register reads a register by its DWARF column. Like word, it returns the error without context.
+// register reads a register by its DWARF column. It returns ErrRegister without context, because most callers only mark
+// a register as unknown.
 func (r *Row) register(column uint64, regs *arch.Registers) (uint64, error) {
 	if v, ok := regs.Get(r.table.arch.Index(column)); ok {
 		return v, nil
@@ -106,7 +107,7 @@ func (r *Row) register(column uint64, regs *arch.Registers) (uint64, error) {
 	return 0, ErrRegister
 }
 
-// value finds a rule's register in the caller.
+// value computes the caller's value of the rule's register.
 func (r *Row) value(rule Rule, cfa uint64, regs *arch.Registers, mem Memory) (uint64, error) {
 	switch rule.Kind {
 	case RuleOffset:

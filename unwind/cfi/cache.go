@@ -6,28 +6,27 @@ import (
 	"sync/atomic"
 )
 
-// smallRow is the number of rules for which a cached row needs no second allocation.
+// smallRow is the number of rules that a cached row stores without a second allocation.
 const smallRow = 8
 
-// cachedRow is a row in the cache; immutable once it is there.
+// cachedRow is a row for the cache. It is immutable once it is in the cache.
 type cachedRow struct {
 	row   Row
 	small [smallRow]Rule
 }
 
-// rowCache is a direct-mapped cache of rows by address. Slots are replaced as
-// others need them, so its size is bounded; readers and writers take no lock.
+// rowCache is a direct-mapped cache of rows by address. A new row replaces the old row in its slot, so the size is
+// bounded. Readers and writers take no lock.
 type rowCache struct {
 	slots []atomic.Pointer[cachedRow]
 	shift uint
 }
 
-// Limits of a table's rowCache, in slots. A slot is a pointer; a row of it
-// takes 256 bytes when it is used.
+// Limits of a table's rowCache, in slots. A slot is a pointer. A cached row takes 256 bytes.
 const (
 	minCachedRows = 64
 	maxCachedRows = 4096
-	rowsPerFDE    = 4 // that many FDEs share a slot
+	rowsPerFDE    = 4 // FDEs for each slot
 )
 
 // size computes the number of slots from the number of FDEs.
@@ -38,7 +37,7 @@ func (c *rowCache) size(fdes uint64) {
 	c.shift = uint(64 - order)
 }
 
-// slot returns the slot of an address (Fibonacci hashing).
+// slot returns the slot for an address (Fibonacci hashing).
 func (c *rowCache) slot(pc uint64) *atomic.Pointer[cachedRow] {
 	return &c.slots[pc*0x9e37_79b9_7f4a_7c15>>c.shift]
 }
@@ -58,7 +57,7 @@ func (t *Table) Row(pc uint64) (Row, error) {
 	return c.row, nil
 }
 
-// makeRow computes the row for an address.
+// makeRow computes the row for an address. Its errors are the errors of Row.
 func (t *Table) makeRow(pc uint64) (*cachedRow, error) {
 	f, c, err := t.find(pc)
 	if err != nil {
@@ -82,7 +81,7 @@ func (t *Table) makeRow(pc uint64) (*cachedRow, error) {
 	return made, nil
 }
 
-// pack stores a state's rules.
+// pack stores a state's rules in the row.
 func (c *cachedRow) pack(s *state) {
 	c.row.rules = c.small[:0]
 	for column := range s.columns {

@@ -2,8 +2,8 @@
 // locations of the caller's registers. It reads .eh_frame, through the search table of .eh_frame_hdr if there is one,
 // and .debug_frame (DWARF 5 §6.4; Linux Standard Base 5.0, "Exception Frames").
 //
-// The package does not depend on files, load addresses or processes. Addresses are the image's link-time addresses,
-// and memory is an interface. Every byte of the sections is treated as hostile. Parsing and evaluating are bounded in
+// The package does not depend on files, load addresses or processes. Addresses are the image's link-time addresses, and
+// memory is an interface. The bytes of the sections may be damaged or hostile. Parsing and evaluating are bounded in
 // time and space, and always return a value or an error.
 package cfi
 
@@ -20,20 +20,20 @@ import (
 var (
 	// ErrNoFDE means that no call frame information covers the address.
 	ErrNoFDE = errors.New("cfi: no call frame information")
-	// ErrBadCFI means that the call frame information is malformed, or contains something that DWARF does not allow
-	// there.
+	// ErrBadCFI means that the call frame information is malformed, or contains something that DWARF does not allow in
+	// call frame information.
 	ErrBadCFI = errors.New("cfi: malformed call frame information")
-	// ErrUndefinedRA means that the return address is undefined: this frame is the outermost one. It is not wrapped,
-	// because every stack ends with it.
+	// ErrUndefinedRA means that the return address is undefined: the frame is the outermost frame. The error is not
+	// wrapped, because every complete stack ends with it.
 	ErrUndefinedRA = errors.New("cfi: return address is undefined")
-	// ErrMemory means that a rule needs memory that is not in the snapshot.
+	// ErrMemory means that a rule needs memory that the snapshot does not contain.
 	ErrMemory = errors.New("cfi: memory not available")
 	// ErrRegister means that a rule needs a register with an unknown value.
 	ErrRegister = errors.New("cfi: register not known")
 )
 
-// Section is a section's contents and its link-time address. The contents are
-// kept, not copied, and must not change.
+// Section has a section's contents and its link-time address. The Table keeps Data without a copy, so the contents must
+// not change.
 type Section struct {
 	Addr uint64
 	Data []byte
@@ -47,15 +47,15 @@ type Sections struct {
 	Order    binary.ByteOrder
 	AddrSize int
 
-	// TextAddr and DataAddr are the bases of DW_EH_PE_textrel and, outside of
-	// .eh_frame_hdr, of DW_EH_PE_datarel (the global offset table).
+	// TextAddr and DataAddr are the base addresses of DW_EH_PE_textrel and DW_EH_PE_datarel. DataAddr is the address of
+	// the global offset table. In .eh_frame_hdr, DW_EH_PE_datarel has another base: the address of the section.
 	TextAddr, DataAddr uint64
 
 	// Arch is the image's architecture; nil means the architecture of this program.
 	Arch *arch.Arch
 
-	// Deref reads a pointer of the image by its link-time address, for
-	// DW_EH_PE_indirect. Nil means that only the sections above can be read.
+	// Deref reads a pointer of the image at a link-time address, for DW_EH_PE_indirect. If Deref is nil, only pointers
+	// in .eh_frame and .debug_frame can be read.
 	Deref func(addr uint64) (uint64, bool)
 }
 
@@ -81,7 +81,7 @@ type Table struct {
 
 	sections [sectionCount]Section
 	header   header
-	// distrust is set once the header was found to contradict .eh_frame.
+	// distrust is set after a pair of the header did not match the FDE that it points to. Look-ups then use the index.
 	distrust atomic.Bool
 	index    [sectionCount]index
 
@@ -89,8 +89,9 @@ type Table struct {
 	rows rowCache
 }
 
-// New makes a Table. It only validates the header of .eh_frame_hdr. Without a usable header, the first look-up builds
-// an index of .eh_frame. The first look-up that .eh_frame cannot answer builds an index of .debug_frame.
+// New makes a Table. Its only check of the sections is that of the header in .eh_frame_hdr. Without a usable header,
+// the first look-up builds an index of .eh_frame. The first look-up that .eh_frame cannot answer builds an index of
+// .debug_frame. The error is ErrBadCFI if the architecture is unknown or the address size is neither 4 nor 8.
 func New(s Sections) (*Table, error) {
 	t := &Table{arch: s.Arch, addrSize: s.AddrSize, text: s.TextAddr, data: s.DataAddr, deref: s.Deref}
 	if t.arch == nil {
@@ -120,8 +121,8 @@ func New(s Sections) (*Table, error) {
 // typicalFDE is the approximate size of an FDE in bytes, to estimate the number of FDEs.
 const typicalFDE = 64
 
-// Searchable reports whether .eh_frame_hdr has a search table that is used in place. If not, the first look-up builds
-// an index.
+// Searchable reports whether .eh_frame_hdr has a search table that look-ups use. If not, the first look-up builds an
+// index of .eh_frame.
 func (t *Table) Searchable() bool { return t.header.count > 0 && !t.distrust.Load() }
 
 // Empty reports whether the image has no call frame information.

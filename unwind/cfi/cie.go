@@ -20,10 +20,10 @@ type cie struct {
 	signal      bool // 'S': frames that a signal interrupted
 }
 
-// cieSlots is the number of CIEs kept; images have a handful.
+// cieSlots is the number of CIEs that a cache keeps for each section. Images have few CIEs.
 const cieSlots = 64
 
-// cieCache keeps parsed CIEs by offset. The next CIE for the same slot overwrites it, so the size is bounded for any
+// cieCache keeps parsed CIEs by offset. A new CIE replaces the old CIE in its slot, so the size is bounded for any
 // image.
 type cieCache [sectionCount][cieSlots]atomic.Pointer[cie]
 
@@ -58,7 +58,7 @@ func (t *Table) parseCIE(s sectionID, off uint64) (*cie, error) {
 	}
 	augmentation := r.cstring(maxAugmentation)
 	if len(augmentation) >= 2 && augmentation[0] == 'e' && augmentation[1] == 'h' {
-		r.take(t.addrSize) // GCC 2's "EH data", which says nothing about frames
+		r.take(t.addrSize) // GCC 2's "EH data" has no information about frames
 		augmentation = augmentation[2:]
 	}
 	if version == 4 {
@@ -78,8 +78,8 @@ func (t *Table) parseCIE(s sectionID, off uint64) (*cie, error) {
 	return c, nil
 }
 
-// augment reads a CIE's augmentation data. It stops at an unknown letter: 'z' gives the length of the data, and
-// unknown letters do not change the frame.
+// augment reads a CIE's augmentation data. It stops at an unknown letter. The letter 'z' gives the length of the data,
+// and unknown letters do not change the frame's rules.
 func (t *Table) augment(c *cie, r *reader, s sectionID, augmentation []byte) {
 	if len(augmentation) == 0 {
 		return
@@ -106,8 +106,7 @@ func (t *Table) augment(c *cie, r *reader, s sectionID, augmentation []byte) {
 	r.pos = end
 }
 
-// augmentLetter reads the data of one letter of an augmentation string; false
-// for an unknown one.
+// augmentLetter reads the data of one letter of an augmentation string. The result is false for an unknown letter.
 func (t *Table) augmentLetter(c *cie, r *reader, s sectionID, letter byte) bool {
 	switch letter {
 	case 'R': // encoding of addresses
@@ -121,7 +120,7 @@ func (t *Table) augmentLetter(c *cie, r *reader, s sectionID, letter byte) bool 
 		}
 	case 'S':
 		c.signal = true
-	case 'B', 'G': // aarch64: signed with the B key; memory tagging
+	case 'B', 'G': // aarch64: return addresses are signed with the B key; memory tagging
 	default:
 		return false
 	}

@@ -1,10 +1,10 @@
 package cfi
 
-// entry is the common head of CIEs and FDEs: its place in the section.
+// entry is the common head of CIEs and FDEs, with the entry's place in the section.
 type entry struct {
 	off  uint64 // of the length field
-	body int    // offset behind the CIE id or CIE pointer
-	end  int    // offset behind the entry; body..end is the rest
+	body int    // offset after the CIE id or CIE pointer
+	end  int    // offset after the entry; the rest of the entry is from body to end
 	cie  uint64 // offset of its CIE, for an FDE
 	kind entryKind
 	wide bool // 64-bit DWARF
@@ -26,12 +26,12 @@ const (
 	cieID64     = 0xffff_ffff_ffff_ffff
 )
 
-// entryAt reads the head of the entry at an offset. Without an error, end is
-// behind off and inside of the section.
+// entryAt reads the head of the entry at an offset. If the length is valid, end lies after off and inside the section,
+// even if the error is not nil.
 //
-// In .eh_frame the CIE pointer has four bytes, also after a 64-bit length (Linux
-// Standard Base 5.0), and counts back from itself; in .debug_frame it has the
-// size of an offset and counts from the section's start (DWARF 5 §6.4.1).
+// In .eh_frame the CIE pointer has four bytes, also after a 64-bit length (Linux Standard Base 5.0). It is the distance
+// back from the pointer itself. In .debug_frame it has the size of an offset and is relative to the section's start
+// (DWARF 5 §6.4.1).
 func (t *Table) entryAt(s sectionID, off uint64) (entry, error) {
 	data := t.sections[s].Data
 	if off >= uint64(len(data)) {
@@ -62,7 +62,7 @@ func (t *Table) entryAt(s sectionID, off uint64) (entry, error) {
 	return e, nil
 }
 
-// classify reads the CIE id or CIE pointer.
+// classify reads the CIE id or CIE pointer. The result is false if the pointer is invalid.
 func (e *entry) classify(r *reader, s sectionID) bool {
 	at := uint64(r.pos)
 	size, none := 4, uint64(cieID32)

@@ -13,8 +13,8 @@ const (
 	maxExprOps    = 1000    // operations executed: DW_OP_skip and DW_OP_bra may loop
 )
 
-// evaluator runs one DWARF expression (DWARF 5 §2.5.1). Operations that §6.4.2 excludes, or that make no sense in
-// call frame information, are not supported: frame base, objects, debugging entries, composite locations.
+// evaluator runs one DWARF expression (DWARF 5 §2.5.1). It does not support operations that §6.4.2 excludes, or that
+// have no meaning in call frame information: frame base, objects, debugging entries, composite locations.
 type evaluator struct {
 	row   *Row
 	regs  *arch.Registers
@@ -27,7 +27,8 @@ type evaluator struct {
 	stack [maxStack]uint64
 }
 
-// evaluate runs a rule's expression. Register rules start with the CFA on the stack.
+// evaluate runs a rule's expression. withCFA is set for register rules, whose expressions start with the CFA on the
+// stack.
 func (r *Row) evaluate(rule Rule, withCFA bool, cfa uint64, regs *arch.Registers, mem Memory) (uint64, error) {
 	t := r.table
 	start := int(rule.Offset)
@@ -52,7 +53,7 @@ func (r *Row) evaluate(rule Rule, withCFA bool, cfa uint64, regs *arch.Registers
 	return v, e.err
 }
 
-// fail records the first thing that went wrong.
+// fail records the first error.
 func (e *evaluator) fail(what string) {
 	if e.err == nil {
 		e.err = fmt.Errorf("%w: expression at offset %#x: %s", ErrBadCFI, e.start, what)
@@ -86,7 +87,7 @@ func (e *evaluator) pick(n int) {
 	e.push(e.stack[e.depth-1-n])
 }
 
-// rotate moves the top of the stack below the n-1 values under it.
+// rotate moves the top of the stack below the next n-1 values.
 func (e *evaluator) rotate(n int) {
 	if n > e.depth {
 		e.fail("stack underflow")
@@ -98,7 +99,7 @@ func (e *evaluator) rotate(n int) {
 	s[0] = top
 }
 
-// register pushes a register plus an offset.
+// register pushes the sum of a register's value and an offset.
 func (e *evaluator) register(column uint64, offset int64) {
 	v, err := e.row.register(column, e.regs)
 	if err != nil && e.err == nil {
@@ -107,7 +108,7 @@ func (e *evaluator) register(column uint64, offset int64) {
 	e.push(v + uint64(offset))
 }
 
-// deref replaces an address by the value in memory there.
+// deref replaces the address on top of the stack by the value in memory at this address.
 func (e *evaluator) deref(size int) {
 	addr := e.pop()
 	var v uint64
@@ -124,7 +125,7 @@ func (e *evaluator) deref(size int) {
 	e.push(v)
 }
 
-// jump moves within the expression, to its end at most.
+// jump moves the reader by a distance within the expression. The end of the expression is a valid target.
 func (e *evaluator) jump(distance int64) {
 	to := int64(e.r.pos) + distance
 	if to < int64(e.start) || to > int64(len(e.r.data)) {
@@ -134,7 +135,7 @@ func (e *evaluator) jump(distance int64) {
 	e.r.pos = int(to)
 }
 
-// signed is a value of the generic type as a signed number.
+// signed returns a value of address size as a signed number.
 func (e *evaluator) signed(v uint64) int64 {
 	if e.mask>>32 == 0 {
 		return int64(int32(uint32(v)))

@@ -2,7 +2,7 @@ package cfi
 
 import "fmt"
 
-// FDE is a Frame Description Entry: it describes the addresses [Start, End) of the image.
+// FDE is a Frame Description Entry: it has the call frame information for the addresses [Start, End) of the image.
 type FDE struct {
 	// Start and End are link-time addresses.
 	Start, End uint64
@@ -16,7 +16,7 @@ type FDE struct {
 	body, end int    // instructions
 }
 
-// errEmpty says that an FDE covers no address.
+// errEmpty is the error for an FDE that covers no address.
 var errEmpty = fmt.Errorf("%w: empty FDE", ErrBadCFI)
 
 // Offset returns the FDE's offset in its section, for messages and comparisons.
@@ -25,15 +25,14 @@ func (f *FDE) Offset() uint64 { return f.off }
 // InDebugFrame reports whether the FDE belongs to .debug_frame.
 func (f *FDE) InDebugFrame() bool { return f.section == debugFrame }
 
-// Find returns the FDE that covers a link-time address. The error is ErrNoFDE if no FDE covers it, and ErrBadCFI if
-// that FDE is malformed.
+// Find returns the FDE that covers a link-time address. The error is ErrNoFDE if no FDE covers the address, and
+// ErrBadCFI if the FDE or the section's index is malformed.
 func (t *Table) Find(pc uint64) (FDE, error) {
 	f, _, err := t.find(pc)
 	return f, err
 }
 
-// find looks an address up in .eh_frame and then in .debug_frame. It returns
-// the FDE's CIE as well.
+// find looks an address up in .eh_frame and then in .debug_frame. It also returns the FDE's CIE.
 func (t *Table) find(pc uint64) (FDE, *cie, error) {
 	var bad error
 	for s := range sectionCount {
@@ -54,8 +53,8 @@ func (t *Table) find(pc uint64) (FDE, *cie, error) {
 	return FDE{}, nil, ErrNoFDE // not wrapped: code without call frame information is common
 }
 
-// findIn looks an address up in one section. It uses the header as long as its pairs point to FDEs with the right
-// start address. Otherwise the index replaces the header.
+// findIn looks an address up in one section. It uses the header's search table as long as the table's pairs point to
+// FDEs with the same start address. After the first wrong pair it uses the index instead.
 func (t *Table) findIn(s sectionID, pc uint64) (f FDE, c *cie, ok bool, err error) {
 	if s == ehFrame && t.Searchable() {
 		start, addr, found := t.searchHeader(pc)
@@ -71,8 +70,7 @@ func (t *Table) findIn(s sectionID, pc uint64) (f FDE, c *cie, ok bool, err erro
 	return t.findIndexed(s, pc)
 }
 
-// parseFDE reads the FDE at an offset of a section. Without an error it is not
-// empty and does not wrap around.
+// parseFDE reads the FDE at an offset of a section. If the error is nil, Start is lower than End.
 func (t *Table) parseFDE(s sectionID, off uint64) (FDE, *cie, error) {
 	e, err := t.entryAt(s, off)
 	if err != nil {
@@ -95,7 +93,7 @@ func (t *Table) fdeOf(s sectionID, e *entry) (FDE, *cie, error) {
 	r.take(c.segmentSize)
 	f := FDE{section: s, off: e.off, cie: e.cie, Signal: c.signal, end: e.end}
 	f.Start = t.pointer(&r, c.fdeEnc, bases{section: sec.Addr, data: t.data})
-	// The length is a number of the addresses' format, without base.
+	// The length has the format of the addresses, and no base.
 	f.End = f.Start + t.pointerValue(&r, c.fdeEnc&peFormat)&t.lengthMask(c.fdeEnc)
 	if c.hasData {
 		size := r.uleb()
@@ -115,7 +113,7 @@ func (t *Table) fdeOf(s sectionID, e *entry) (FDE, *cie, error) {
 	return f, c, nil
 }
 
-// lengthMask makes the length of an FDE unsigned where the format is signed.
+// lengthMask returns a mask that makes the length of an FDE unsigned if its format is signed.
 func (t *Table) lengthMask(enc byte) uint64 {
 	if size := t.fixedSize(enc & peFormat); size != 0 {
 		return ^uint64(0) >> (64 - 8*size)

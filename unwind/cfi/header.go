@@ -1,20 +1,20 @@
 package cfi
 
-// header is .eh_frame_hdr's search table. It contains count pairs of encoded pointers: the start of a function and
-// the address of its FDE, sorted by the start (Linux Standard Base 5.0, "The .eh_frame_hdr section"). It is searched
-// in place.
+// header is .eh_frame_hdr's search table. It contains count pairs of encoded pointers: the start of a function and the
+// address of its FDE, sorted by the start (Linux Standard Base 5.0, "The .eh_frame_hdr section"). Look-ups search the
+// section's own bytes.
 type header struct {
 	addr  uint64
 	data  []byte
 	table int    // offset of the first pair
-	count uint64 // 0: there is no table that can be searched
+	count uint64 // 0: no table that can be searched
 	enc   byte
 	size  int // bytes of one pointer
-	// quick: pointers are DW_EH_PE_datarel|sdata4, little endian, as every linker makes them.
+	// quick is set if pointers are DW_EH_PE_datarel|sdata4 and little endian, as linkers make them.
 	quick bool
 }
 
-// parseHeader validates .eh_frame_hdr. Its count is 0 if the header cannot be searched in place: it is absent, has
+// parseHeader validates .eh_frame_hdr. The result's count is 0 if the header cannot be searched: it is absent, has
 // another version, has no table, has pointers of varying size, or is truncated.
 func (t *Table) parseHeader(s Section) header {
 	r := reader{data: s.Data, big: t.big}
@@ -37,8 +37,8 @@ func (t *Table) parseHeader(s Section) header {
 	}
 }
 
-// searchHeader finds the last pair whose function starts at or before pc. It returns this start and the FDE's
-// address, or false if there is no such pair.
+// searchHeader finds the last pair whose function starts at or before pc. It returns the function's start and the FDE's
+// address; false if there is no such pair.
 func (t *Table) searchHeader(pc uint64) (start, fde uint64, ok bool) {
 	h := &t.header
 	lo, hi := uint64(0), h.count
@@ -63,7 +63,7 @@ func (t *Table) searchHeader(pc uint64) (start, fde uint64, ok bool) {
 	return start, fde, true
 }
 
-// quickStart is the first pointer of pair i when the header is quick.
+// quickStart returns the first pointer of pair i, the function's start. The header must be quick.
 func (h *header) quickStart(i uint64) uint64 {
 	b := h.data[uint64(h.table)+8*i:]
 	_ = b[3]

@@ -9,25 +9,23 @@ import (
 )
 
 const (
-	// maxIndex bounds the FDEs of an index (16 bytes each); the largest
-	// libraries have a few hundred thousand.
+	// maxIndex bounds the FDEs of an index, 16 bytes each. The largest libraries have a few hundred thousand.
 	maxIndex = 4 << 20
-	// maxOverlap bounds how many FDEs are tried that start before an address
-	// without reaching it.
+	// maxOverlap bounds the FDEs that a look-up tries: FDEs that start before the address may end before it, too.
 	maxOverlap = 8
 )
 
-// index lists a section's FDEs by start address, for sections without a search
-// table. It is built once, by the first look-up.
+// index lists a section's FDEs by start address. Look-ups use it if the section has no search table. The first look-up
+// builds it.
 type index struct {
 	once    sync.Once
 	entries []indexEntry
-	err     error // why the index may be incomplete
+	err     error // why FDEs may be missing in entries
 }
 
 type indexEntry struct{ start, off uint64 }
 
-// findIndexed looks an address up in a section's index.
+// findIndexed looks an address up in a section's index. If no FDE covers the address, the error is the index's.
 func (t *Table) findIndexed(s sectionID, pc uint64) (FDE, *cie, bool, error) {
 	ix := &t.index[s]
 	ix.once.Do(func() { t.buildIndex(s, ix) })
@@ -56,22 +54,22 @@ func (t *Table) buildIndex(s sectionID, ix *index) {
 	ix.entries = slices.Clip(entries)
 }
 
-// FDEs yields every well-formed FDE, in the order of the sections, first of .eh_frame.
+// FDEs yields every well-formed FDE of .eh_frame, then of .debug_frame, each in the order of the section.
 func (t *Table) FDEs(yield func(FDE) bool) {
 	stopped := false
 	for s := range sectionCount {
 		if stopped {
 			return
 		}
-		_ = t.walk(s, func(f FDE) bool { // a malformed entry yields no FDE
+		_ = t.walk(s, func(f FDE) bool { // the FDEs after a malformed entry are still yielded
 			stopped = !yield(f)
 			return !stopped
 		})
 	}
 }
 
-// walk iterates over a section's entries. It skips malformed entries with a valid length, and returns their first
-// error at the end. An invalid length ends the walk with an error.
+// walk yields the FDEs of a section. It skips malformed entries with a valid length, and returns the first of their
+// errors at the end. An invalid length ends the walk with an error.
 func (t *Table) walk(s sectionID, yield func(FDE) bool) error {
 	var bad error
 	for off := uint64(0); off < uint64(len(t.sections[s].Data)); {
@@ -89,7 +87,7 @@ func (t *Table) walk(s sectionID, yield func(FDE) bool) error {
 		f, _, err := t.fdeOf(s, &e)
 		switch {
 		case errors.Is(err, errEmpty) || s == debugFrame && f.Start == 0:
-			// The FDE is a leftover of a function that the linker dropped. The other FDEs may still be right.
+			// The FDE is left over from a function that the linker has removed. The other FDEs may still be right.
 		case err != nil:
 			bad = cmp.Or(bad, err)
 		case !yield(f):

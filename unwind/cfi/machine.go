@@ -6,32 +6,33 @@ import (
 )
 
 const (
-	// maxRemembered bounds DW_CFA_remember_state; compilers nest one or two.
+	// maxRemembered bounds the states that DW_CFA_remember_state saves at one time; compilers save one or two.
 	maxRemembered = 32
-	// maxOps limits the operations of one row, in CIE and FDE together. The largest FDE of node or libLLVM has 2,236.
+	// maxOps limits the instructions for one row, of CIE and FDE together. The largest FDE of node or libLLVM has
+	// 2,236.
 	maxOps = 1 << 16
 )
 
-// machine executes call frame instructions (DWARF 5 §6.4.2) up to an address.
+// machine executes call frame instructions (DWARF 5 §6.4.2) until it has the row for an address.
 type machine struct {
 	table   *Table
 	section sectionID
 	cie     *cie
 	r       reader
-	loc     uint64 // address that the row being made starts at
+	loc     uint64 // start address of the row under construction
 	ops     int
-	what    string // why an operation was refused
+	what    string // why an instruction is invalid
 	now     state
-	initial state // the CIE's row, which DW_CFA_restore returns to
+	initial state // the row after the CIE's instructions, for DW_CFA_restore
 	saved   []state
 	depth   int
 	inCIE   bool
 }
 
-// machines are reused: their states are some kilobytes.
+// machines are reused, because their states take some kilobytes.
 var machines = sync.Pool{New: func() any { return new(machine) }}
 
-// run computes the row of an FDE that covers pc and returns its limits. The row is m.now.
+// run computes the row of an FDE that covers pc. It stores the row in m.now and returns the row's limits.
 func (m *machine) run(t *Table, f *FDE, c *cie, pc uint64) (start, end uint64, err error) {
 	m.table, m.section, m.cie = t, f.section, c
 	m.ops, m.depth, m.what = 0, 0, ""
@@ -51,7 +52,8 @@ func (m *machine) run(t *Table, f *FDE, c *cie, pc uint64) (start, end uint64, e
 	return m.until(pc, f.End, f.off)
 }
 
-// until executes instructions as long as they apply to pc.
+// until executes instructions until the location is beyond pc. It returns the limits of the row; limit is the end of
+// the last row.
 func (m *machine) until(pc, limit, entryOff uint64) (start, end uint64, err error) {
 	for m.r.more() {
 		start = m.loc
@@ -71,20 +73,20 @@ func (m *machine) until(pc, limit, entryOff uint64) (start, end uint64, err erro
 	return m.loc, limit, nil
 }
 
-// release returns the machine for reuse; it must not keep an image alive.
+// release returns the machine for reuse. It removes the pointers through which the machine would keep an image in
+// memory.
 func (m *machine) release() {
 	m.table, m.cie, m.r = nil, nil, reader{}
 	machines.Put(m)
 }
 
-// bad refuses an operation.
+// bad sets the reason why an instruction is invalid, and returns false.
 func (m *machine) bad(what string) bool {
 	m.what = what
 	return false
 }
 
-// advance moves the location by a number of code units. It stops at the end of the address space, where no look-up
-// happens.
+// advance moves the location by a number of code units. If the location would overflow, it becomes the last address.
 func (m *machine) advance(delta uint64) bool {
 	if m.inCIE {
 		return m.bad("location advanced in a CIE")
@@ -98,7 +100,7 @@ func (m *machine) advance(delta uint64) bool {
 	return true
 }
 
-// setLocation moves the location to an address, which must not be before it.
+// setLocation moves the location to an address. The address must not be lower than the location.
 func (m *machine) setLocation() bool {
 	sec := &m.table.sections[m.section]
 	loc := m.table.pointer(&m.r, m.cie.fdeEnc, bases{section: sec.Addr, data: m.table.data})
@@ -109,7 +111,7 @@ func (m *machine) setLocation() bool {
 	return true
 }
 
-// remember pushes the row on the stack of states.
+// remember pushes the row onto the stack of saved states.
 func (m *machine) remember() bool {
 	if m.depth == maxRemembered {
 		return m.bad("too many remembered states")
@@ -122,7 +124,7 @@ func (m *machine) remember() bool {
 	return true
 }
 
-// recall pops the row, CFA and all.
+// recall replaces the row, including the CFA's rule, by the last saved state.
 func (m *machine) recall() bool {
 	if m.depth == 0 {
 		return m.bad("no remembered state to restore")

@@ -68,7 +68,7 @@ func (m *machine) step() bool {
 		return m.remember()
 	case cfaRestoreState:
 		return m.recall()
-	case cfaGNUArgsSize: // needed to throw exceptions, not to unwind
+	case cfaGNUArgsSize: // exceptions need it, unwinding does not
 		m.r.uleb()
 		return true
 	case cfaNegateRAState, cfaNegateRAStatePC:
@@ -142,14 +142,14 @@ func (m *machine) stepRegister(op byte) bool {
 	return true
 }
 
-// factored reads an unsigned offset in units of the data alignment.
+// factored reads an unsigned offset in units of the data alignment, and returns it in bytes.
 func (m *machine) factored() int64 {
 	return int64(m.r.uleb()) * m.cie.dataAlign
 }
 
 func (m *machine) factoredSigned() int64 { return m.r.sleb() * m.cie.dataAlign }
 
-// restore returns a column to the CIE's rule.
+// restore sets a column's rule to the rule after the CIE's instructions.
 func (m *machine) restore(column uint64) bool {
 	if m.inCIE {
 		return m.bad("rule restored in a CIE")
@@ -158,7 +158,7 @@ func (m *machine) restore(column uint64) bool {
 	return true
 }
 
-// inRegister says that a column's value is in another register.
+// inRegister sets the rule that a column's value is in another register.
 func (m *machine) inRegister(column, register uint64) bool {
 	if register >= maxColumns {
 		return m.bad("register number out of range")
@@ -167,7 +167,8 @@ func (m *machine) inRegister(column, register uint64) bool {
 	return true
 }
 
-// expression reads the place of a DWARF expression.
+// expression reads the length of a DWARF expression and skips its bytes. The returned rule has its place in the
+// section.
 func (m *machine) expression(kind RuleKind) Rule {
 	size := m.r.uleb()
 	if size > maxExpression || size > uint64(len(m.r.data)-m.r.pos) {

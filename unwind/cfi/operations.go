@@ -66,8 +66,8 @@ func (e *evaluator) step() {
 	case op >= opBreg0 && op <= opBreg31:
 		e.register(uint64(op-opBreg0), e.r.sleb())
 	case op >= opReg0 && op <= opReg31:
-		// A register's name, not its contents, in debugging entries; its
-		// contents here, as GCC's runtime takes it.
+		// In debugging entries this operation is a register's name. GCC's run time takes it as the register's contents,
+		// and so does this package.
 		e.register(uint64(op-opReg0), 0)
 	case op >= opAddr && op <= opConsts && op != opDeref:
 		e.constant(op)
@@ -78,7 +78,7 @@ func (e *evaluator) step() {
 	}
 }
 
-// constant pushes an operand.
+// constant pushes the operation's constant operand.
 func (e *evaluator) constant(op byte) {
 	switch op {
 	case opAddr:
@@ -151,7 +151,8 @@ func (e *evaluator) other(op byte) {
 	}
 }
 
-// encoded pushes an encoded address. An indirect address is read from the process's memory, where it is relocated.
+// encoded pushes an encoded address. If the address is indirect, it is read from the process's memory, where the
+// dynamic linker has relocated it.
 func (e *evaluator) encoded(enc byte) {
 	t := e.row.table
 	b := bases{section: t.sections[e.row.section].Addr, data: t.data, fn: e.row.FDEStart, hasFn: true}
@@ -161,7 +162,7 @@ func (e *evaluator) encoded(enc byte) {
 	}
 }
 
-// arithmetic executes operations that replace one or two values by a result.
+// arithmetic executes operations that replace one or two values on the stack by a result.
 func (e *evaluator) arithmetic(op byte) {
 	switch op {
 	case opNeg:
@@ -182,7 +183,7 @@ func (e *evaluator) arithmetic(op byte) {
 	e.push(e.binary(op, a, b))
 }
 
-// binary computes a op b. Division is signed, the rest of it is not, as in GCC's runtime.
+// binary computes a op b. As in GCC's run time, division is signed, and the remainder is unsigned.
 func (e *evaluator) binary(op byte, a, b uint64) uint64 {
 	if b == 0 && (op == opDiv || op == opMod) {
 		e.fail("division by zero")
@@ -216,7 +217,7 @@ func (e *evaluator) binary(op byte, a, b uint64) uint64 {
 	return 0
 }
 
-// compare computes a op b, 1 for true. Comparisons are signed (DWARF 5 §2.5.1.5).
+// compare computes a op b: 1 for true, 0 for false. Comparisons are signed (DWARF 5 §2.5.1.5).
 func compare(op byte, a, b int64) uint64 {
 	var is bool
 	switch op {

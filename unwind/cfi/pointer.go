@@ -1,7 +1,7 @@
 package cfi
 
-// Pointer encodings of .eh_frame and .eh_frame_hdr (Linux Standard Base 5.0, "DWARF Exception Header Encoding"; for
-// others GCC's dwarf2.h).
+// Pointer encodings of .eh_frame and .eh_frame_hdr (Linux Standard Base 5.0, "DWARF Exception Header Encoding"). Some
+// are only in GCC's dwarf2.h.
 const (
 	peAbsPtr  = 0x00
 	peULEB    = 0x01
@@ -24,15 +24,15 @@ const (
 	peOmit    = 0xff
 )
 
-// bases are the addresses that encoded pointers are relative to.
+// bases are the addresses to which encoded pointers may be relative.
 type bases struct {
-	section uint64 // address of the section that is read, for pcrel and aligned
+	section uint64 // address of the section that the reader reads, for pcrel and aligned
 	data    uint64
 	fn      uint64 // start of the function, for funcrel
 	hasFn   bool
 }
 
-// pointer reads an encoded pointer. A failure sets r.failed.
+// pointer reads an encoded pointer. If it cannot, it sets r.failed.
 func (t *Table) pointer(r *reader, enc byte, b bases) uint64 {
 	if enc == peOmit {
 		r.failed = true
@@ -59,8 +59,8 @@ func (t *Table) pointer(r *reader, enc byte, b bases) uint64 {
 	return t.indirect(r, enc, (base+t.pointerValue(r, enc))&t.addrMask)
 }
 
-// alignedPointer reads an absolute address at the next multiple of the address size. Addresses are aligned, not
-// offsets.
+// alignedPointer reads an absolute address at the next multiple of the address size. The address of the pointer is
+// aligned, not its offset in the section.
 func (t *Table) alignedPointer(r *reader, enc byte, b bases) uint64 {
 	size := uint64(t.addrSize)
 	here := b.section + uint64(r.pos)
@@ -68,7 +68,7 @@ func (t *Table) alignedPointer(r *reader, enc byte, b bases) uint64 {
 	return t.indirect(r, enc, r.uint(t.addrSize))
 }
 
-// pointerValue reads the number of an encoded pointer, without its base.
+// pointerValue reads the number of an encoded pointer and does not add its base.
 func (t *Table) pointerValue(r *reader, enc byte) uint64 {
 	switch enc & peFormat {
 	case peAbsPtr, peSigned:
@@ -92,7 +92,8 @@ func (t *Table) pointerValue(r *reader, enc byte) uint64 {
 	return 0
 }
 
-// indirect follows DW_EH_PE_indirect: the encoded value is where the pointer is.
+// indirect returns the pointer's value. With DW_EH_PE_indirect, the encoded value is the address where the pointer is
+// stored.
 func (t *Table) indirect(r *reader, enc byte, value uint64) uint64 {
 	if enc&peIndir == 0 || r.failed {
 		return value
@@ -115,7 +116,7 @@ func (t *Table) indirect(r *reader, enc byte, value uint64) uint64 {
 	return 0
 }
 
-// fixedSize returns the size of an encoded pointer that does not vary, or 0.
+// fixedSize returns the size of a pointer with this encoding in bytes; 0 if the size varies or no pointer follows.
 func (t *Table) fixedSize(enc byte) int {
 	if enc&peBase == peAligned || enc == peOmit {
 		return 0

@@ -2,12 +2,11 @@ package cfi
 
 import "encoding/binary"
 
-// maxLEB bounds a LEB128 number: ten bytes hold 64 bits.
+// maxLEB is the maximum length of a LEB128 number: ten bytes contain 64 bits.
 const maxLEB = 10
 
-// reader is a cursor over a section's bytes. Reading past its limit, or a
-// malformed number, sets failed and yields zeros from then on: callers check
-// once, after a group of reads.
+// reader is a cursor over a section's bytes. A read past the limit, or a malformed number, sets failed. All reads then
+// return zeros, so callers check failed once, after a group of reads.
 type reader struct {
 	data   []byte // the section up to the reader's limit
 	pos    int    // offset in the section
@@ -91,7 +90,7 @@ func (r *reader) uint(size int) uint64 {
 	return 0
 }
 
-// uleb reads an unsigned LEB128 number (DWARF 5 §7.6). Bits beyond the 64th fail.
+// uleb reads an unsigned LEB128 number (DWARF 5 §7.6). The read fails if the number has more than 64 bits.
 func (r *reader) uleb() uint64 {
 	if b := r.u8(); b < 0x80 {
 		return uint64(b)
@@ -112,7 +111,7 @@ func (r *reader) uleb() uint64 {
 	return 0
 }
 
-// sleb reads a signed LEB128 number. Bits beyond the 64th must repeat the sign.
+// sleb reads a signed LEB128 number. Bits after the 64th must repeat the sign, else the read fails.
 func (r *reader) sleb() int64 {
 	var v int64
 	for i := range maxLEB {
@@ -132,7 +131,8 @@ func (r *reader) sleb() int64 {
 	return 0
 }
 
-// cstring reads a string that ends with a zero byte, of at most limit bytes.
+// cstring reads a string of at most limit bytes, with the zero byte that ends it. It returns the string without this
+// byte.
 func (r *reader) cstring(limit int) []byte {
 	start := r.pos
 	for r.pos-start <= limit {

@@ -1,33 +1,33 @@
 package cfi
 
-// Row is the call frame information for an address: how to find the CFA and, from it, the caller's registers. Row is
-// a value that shares its rules with the Table's cache. The rules must not be changed.
+// Row is the call frame information for an address: how to find the CFA and, from the CFA, the caller's registers. A
+// Row is a value, but it shares its rules with the Table's cache. The rules must not be changed.
 type Row struct {
-	// Start and End limit the addresses that this row is for.
+	// The row is valid for the addresses [Start, End).
 	Start, End uint64
-	// FDEStart and FDEEnd are the limits of the function in the call frame information.
+	// FDEStart and FDEEnd are the limits of the FDE, which usually covers one function.
 	FDEStart, FDEEnd uint64
-	// Bias is added to the addresses in expressions (DW_OP_addr). The Table leaves it zero. The caller sets it to the
+	// Bias is added to the addresses in expressions (DW_OP_addr). The Table leaves it zero; the caller sets it to the
 	// image's load bias.
 	Bias uint64
 	// CFA is the rule for the canonical frame address: RuleRegister or RuleExpression.
 	CFA Rule
 
-	rules []Rule // by column, without unspecified ones
+	rules []Rule // sorted by column, without unspecified rules
 	table *Table
 	ra    uint8 // column of the return address
 
 	section sectionID
 
-	// Signal is set if a signal interrupted this frame; see FDE.
+	// Signal is set if the frame is that of a signal trampoline; see FDE.
 	Signal bool
-	// RAUndefined is set if the return address is undefined: this is the outermost frame.
+	// RAUndefined is set if the return address is undefined: the frame is the outermost frame.
 	RAUndefined bool
-	// RASigned: the return address carries an authentication code (aarch64).
+	// RASigned is set if the return address has an authentication code (aarch64).
 	RASigned bool
 }
 
-// Rules returns the row's rules, sorted by column, without unspecified ones. Callers must not change them.
+// Rules returns the row's rules, sorted by column, without unspecified rules. Callers must not change them.
 func (r *Row) Rules() []Rule { return r.rules }
 
 // Rule returns a column's rule. Its kind is RuleUnspecified if there is no rule.
@@ -43,7 +43,7 @@ func (r *Row) Rule(column int) Rule {
 // ReturnColumn is the DWARF column of the return address.
 func (r *Row) ReturnColumn() int { return int(r.ra) }
 
-// Expression returns the DWARF expression of a rule of this row, or nil if the rule has none.
+// Expression returns the bytes of the DWARF expression of a rule of this row; nil if the rule has none.
 func (r *Row) Expression(rule Rule) []byte {
 	if rule.Kind != RuleExpression && rule.Kind != RuleValExpression || r.table == nil {
 		return nil

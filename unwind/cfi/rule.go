@@ -2,9 +2,8 @@ package cfi
 
 import "math/bits"
 
-// maxColumns limits the register columns for which rows keep rules. All registers in the psABIs of the supported
-// architectures are below it, except for example RISC-V's control registers. Rules for other columns are read and
-// dropped.
+// maxColumns limits the register columns for which rows keep rules. Nearly all registers in the psABIs of the supported
+// architectures have lower columns; RISC-V's control registers do not. Rules for other columns are read and ignored.
 const maxColumns = 128
 
 // RuleKind is the way to find a register of the caller (DWARF 5 §6.4.1).
@@ -16,30 +15,30 @@ const (
 	RuleUnspecified RuleKind = iota
 	// RuleUndefined: the caller's value is lost.
 	RuleUndefined
-	// RuleSameValue: unchanged.
+	// RuleSameValue: the caller's value is unchanged in the register.
 	RuleSameValue
-	// RuleOffset: saved at CFA+Offset.
+	// RuleOffset: the caller's value is saved at address CFA+Offset.
 	RuleOffset
-	// RuleValOffset: the value is CFA+Offset.
+	// RuleValOffset: the caller's value is CFA+Offset.
 	RuleValOffset
-	// RuleRegister: in another register. For the CFA: that register plus Offset.
+	// RuleRegister: the caller's value is in another register. For the CFA: the CFA is the register's value plus
+	// Offset.
 	RuleRegister
-	// RuleExpression: saved at the address that a DWARF expression yields. For
-	// the CFA: that address is the CFA.
+	// RuleExpression: the caller's value is saved at the address that a DWARF expression gives. For the CFA: the
+	// expression gives the CFA itself.
 	RuleExpression
-	// RuleValExpression: the value is the result of a DWARF expression.
+	// RuleValExpression: the caller's value is the result of a DWARF expression.
 	RuleValExpression
 )
 
-// Rule is one rule of a row.
+// Rule is one rule of a row: how to find the caller's value of one register, or the CFA.
 type Rule struct {
-	// Offset is the rule's offset in bytes; for expressions, where in the
-	// section the expression starts.
+	// Offset is the rule's offset in bytes. For expressions it is the offset of the expression in the section.
 	Offset int64
-	length uint32 // of the expression
+	length uint32 // length of the expression in bytes
 	// Register is the DWARF column that RuleRegister refers to.
 	Register uint16
-	// Column is the DWARF column that the rule is for; zero for the CFA's.
+	// Column is the DWARF column of the rule's own register; 0 for the CFA's rule.
 	Column uint8
 	// Kind determines which of the other fields are used.
 	Kind RuleKind
@@ -52,8 +51,8 @@ func (s *columnSet) has(c uint64) bool { return s[c/64]&(1<<(c%64)) != 0 }
 func (s *columnSet) add(c uint64)      { s[c/64] |= 1 << (c % 64) }
 func (s *columnSet) remove(c uint64)   { s[c/64] &^= 1 << (c % 64) }
 
-// cfaRule is the CFA's rule while a row is computed. Register and offset keep their values under an expression,
-// because operations that set one of them rely on it.
+// cfaRule is the CFA's rule while a row is computed. If the rule is an expression, register and offset keep their
+// former values, because instructions that set only one of them need the other.
 type cfaRule struct {
 	set, isExpr bool
 	register    uint64
@@ -61,7 +60,7 @@ type cfaRule struct {
 	expr        Rule
 }
 
-// rule makes the Rule of a complete row; RuleUnspecified if nothing defined it.
+// rule returns the CFA's rule; RuleUnspecified if no instruction has defined it, or its register is not supported.
 func (c *cfaRule) rule() Rule {
 	switch {
 	case !c.set || !c.isExpr && c.register >= maxColumns:
@@ -72,15 +71,16 @@ func (c *cfaRule) rule() Rule {
 	return Rule{Kind: RuleRegister, Register: uint16(c.register), Offset: c.offset}
 }
 
-// state is a row under construction. A rule is valid only if its column is in set. This makes copying a state cheap.
+// state is a row under construction. A rule is valid only if its column is in set. So a copy of a state needs only
+// these rules.
 type state struct {
 	cfa    cfaRule
-	signed bool // aarch64's RA_SIGN_STATE
+	signed bool // aarch64's RA_SIGN_STATE: the return address is signed
 	set    columnSet
 	rules  [maxColumns]Rule
 }
 
-// reset forgets every rule.
+// reset removes every rule.
 func (s *state) reset() {
 	s.cfa, s.signed, s.set = cfaRule{}, false, columnSet{}
 }
@@ -102,7 +102,7 @@ func (s *state) put(column uint64, r Rule) {
 	}
 }
 
-// restore copies a column's rule from o.
+// restore sets a column's rule to the rule in o, if any.
 func (s *state) restore(column uint64, o *state) {
 	switch {
 	case column >= maxColumns:
@@ -113,7 +113,7 @@ func (s *state) restore(column uint64, o *state) {
 	}
 }
 
-// columns yields the columns that have a rule.
+// columns yields the columns that have a rule, in ascending order.
 func (s *state) columns(yield func(int) bool) {
 	for i, word := range s.set {
 		for ; word != 0; word &= word - 1 {
