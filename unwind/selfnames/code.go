@@ -13,14 +13,15 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// Bounds of the scan. PostgreSQL has 6 MB of code, 17,000 functions and 200,000 pointers in code and data.
+// Bounds of the sweep over an image's code. PostgreSQL has 6 MB of code, 17,000 functions and 200,000 pointers in code
+// and data.
 const (
 	maxCode      = 64 << 20
 	maxData      = 64 << 20
 	maxFunctions = 1 << 18
 	maxRefs      = 1 << 21
 	maxSites     = 1 << 18
-	// maxIdentifier bounds the names of functions, maxFile those of source files.
+	// maxIdentifier bounds the names of functions in bytes, maxFile those of source files.
 	maxIdentifier = 63
 	maxFile       = 200
 )
@@ -28,48 +29,50 @@ const (
 // function is the range of one entry of the call frame information: a function, or a part of one.
 type function struct {
 	start, end uint64
-	// name is the name of an exported symbol at start, else empty.
+	// name is the name of an exported symbol at start; empty: there is none.
 	name string
 	kind reporter
-	// called: something calls it, or has its address.
+	// called is set if other code calls the function, or code or data has its address.
 	called bool
-	// opaque: not all of its code could be decoded, or it reports errors with an unknown name.
+	// opaque is set if the function's code could not be decoded completely, or the function reports errors with an
+	// unknown name.
 	opaque bool
 }
 
-// reference is a pointer that a function makes.
+// reference is a pointer in the code of function fn to an address of the image.
 type reference struct {
 	fn int32
-	// base: the function adds a number to the pointer, to make another one.
+	// base is set if the function adds a number to the pointer and so computes another pointer.
 	base bool
 	to   uint64
 }
 
-// jump is a jump that leaves a function.
+// jump is a jump from function fn to an address outside the function.
 type jump struct {
 	fn          int32
 	conditional bool
 	to          uint64
 }
 
-// site is a call that reports where it is: the addresses of the names of the function and of the file.
+// site is a call of a reporter in function fn: the addresses of the names of the function and of the file that it
+// reports.
 type site struct {
 	fn         int32
 	name, file uint64
 }
 
-// reporter is a function that is called with the caller's place in the source.
+// reporter says how a function, such as errfinish, gets the names of its caller's file and function as arguments.
 type reporter uint8
 
 const (
 	noReporter reporter = iota
-	// thirdIsName: the arguments are file, line, function.
+	// thirdIsName: the arguments are file, line and name of the function.
 	thirdIsName
-	// fourthIsName: one more argument comes first.
+	// fourthIsName: one other argument precedes file, line and name.
 	fourthIsName
 )
 
-// reporters are the functions of PostgreSQL 14 to 19 that are called so.
+// reporters are the functions of PostgreSQL 14 to 19 that get their caller's file and function name.
 var reporters = map[string]reporter{
 	"errfinish": thirdIsName, "errsave_finish": fourthIsName, "s_lock": fourthIsName,
 }
@@ -88,20 +91,22 @@ type code struct {
 	machine *machine
 	pieces  []piece // read-only segments
 	fns     []function
-	first   []int32 // see at
+	first   []int32 // see method at
 	base    uint64
 
 	refs  []reference
 	sites []site
 	jumps []jump
-	// data are the functions whose addresses are in the image's data.
+	// data are the functions to which the image's data points.
 	data []int32
-	// callees are the reporters that the image defines, and targets of calls that are not the start of a function.
+	// callees has the kinds of called addresses: of the reporters that the image defines, and of addresses at which no
+	// function starts.
 	callees map[uint64]reporter
-	entries []uint8 // see plain
+	entries []uint8 // see method plain
 }
 
-// openCode reads the data for the sweep.
+// openCode reads the image's functions and pointers, before its code is decoded. The error is ErrForeign if the image
+// reports no errors as PostgreSQL does, and ErrTooLarge if it exceeds a bound.
 func openCode(m *elfimage.Image, frames *cfi.Table, exported *symbol.Table) (*code, error) {
 	c := &code{
 		image: m, frames: frames, machine: machines[m.Machine()],
@@ -132,7 +137,8 @@ func openCode(m *elfimage.Image, frames *cfi.Table, exported *symbol.Table) (*co
 	return c, nil
 }
 
-// reports returns whether the image defines or imports a reporter.
+// reports returns whether the image defines or imports a reporter. It stores the addresses of defined reporters in
+// callees.
 func (c *code) reports(relocations [][]byte) bool {
 	names := make([]string, 0, len(reporters))
 	for name := range reporters {
@@ -160,7 +166,7 @@ func (c *code) reports(relocations [][]byte) bool {
 	return false
 }
 
-// relocation is the size of an entry that has the addend in itself.
+// relocation is the size in bytes of a relocation with an addend (Elf64_Rela).
 const relocation = 24
 
 // relocations reads the relocations that the dynamic linker applies to the image's data.
@@ -173,7 +179,7 @@ func (c *code) relocations() (found [][]byte) {
 	return found
 }
 
-// functions lists the ranges of the call frame information.
+// functions lists the ranges that the call frame information covers.
 func (c *code) functions(exported *symbol.Table) error {
 	const typical = 1 << 14
 	c.fns = make([]function, 0, typical)
@@ -208,7 +214,7 @@ func (c *code) functions(exported *symbol.Table) error {
 	return nil
 }
 
-// apart drops functions that begin inside another one.
+// apart removes functions that begin inside another function.
 func apart(fns []function) []function {
 	kept := fns[:0]
 	for i := range fns {
@@ -219,10 +225,10 @@ func apart(fns []function) []function {
 	return kept
 }
 
-// span is how many bytes of code one entry of the index is for, as a shift.
+// span is the base-2 logarithm of the bytes of code for one entry of the index.
 const span = 6
 
-// index makes the table that at begins with.
+// index makes the table first. It has, for each 2^span bytes of code, the last function that starts at or before them.
 func (c *code) index() {
 	c.base = c.fns[0].start
 	last := c.fns[len(c.fns)-1].end - c.base
@@ -265,7 +271,7 @@ func (c *code) starting(addr uint64) int32 {
 	return -1
 }
 
-// pointers notes which functions the image's data points to.
+// pointers records the functions to which the image's data points, by its relative relocations.
 func (c *code) pointers(relocations [][]byte) {
 	for _, p := range relocations {
 		for ; len(p) >= relocation; p = p[relocation:] {
@@ -280,7 +286,7 @@ func (c *code) pointers(relocations [][]byte) {
 	}
 }
 
-// bytes returns n bytes at an address, nil if they are not read-only bytes of the image.
+// bytes returns n bytes at an address; nil if they are not in one read-only segment of the image.
 func (c *code) bytes(addr, n uint64) []byte {
 	for i := range c.pieces {
 		p := &c.pieces[i]
@@ -293,8 +299,8 @@ func (c *code) bytes(addr, n uint64) []byte {
 	return nil
 }
 
-// text returns the string at an address, of limit bytes at most; empty if there is none. It shares the memory of the
-// image's content.
+// text returns the string at an address, of at most limit bytes; empty if there is none. The string shares the memory
+// of the image's content.
 func (c *code) text(addr uint64, limit int) string {
 	for i := range c.pieces {
 		p := &c.pieces[i]
@@ -310,7 +316,7 @@ func (c *code) text(addr uint64, limit int) string {
 	return ""
 }
 
-// identifier returns the identifier of C at an address, empty if there is none.
+// identifier returns the C identifier that is stored at an address; empty if there is none.
 func (c *code) identifier(addr uint64) string {
 	s := c.text(addr, maxIdentifier)
 	for i := range len(s) {
@@ -322,7 +328,7 @@ func (c *code) identifier(addr uint64) string {
 	return s
 }
 
-// sourceFile returns the name of a source file at an address, empty if there is none.
+// sourceFile returns the name of a source file that is stored at an address; empty if there is none.
 func (c *code) sourceFile(addr uint64) string {
 	s := c.text(addr, maxFile)
 	for i := range len(s) {
@@ -338,7 +344,7 @@ func (c *code) sourceFile(addr uint64) string {
 	return ""
 }
 
-// callee returns the kind of reporter that a call calls. If the image imports the reporter, the call goes to a stub,
+// callee returns how the function at a call's target reports. If the image imports the function, the target is a stub,
 // which jumps to the address in a slot.
 func (c *code) callee(target uint64) reporter {
 	if fn := c.starting(target); fn >= 0 {
@@ -358,8 +364,9 @@ func (c *code) callee(target uint64) reporter {
 	return kind
 }
 
-// plain reports whether the frame at the start of function fn is the frame of an entry: the caller's return address is
-// on top of the stack, and nothing is saved. A part that was moved elsewhere mostly begins with a frame.
+// plain reports whether function fn starts with the frame of a function's entry: the caller's return address is on top
+// of the stack or in the link register, and nothing is saved. A part of a function that the compiler has moved
+// elsewhere mostly starts inside a frame.
 func (c *code) plain(fn int32) bool {
 	const isPlain, isFramed = 1, 2
 	if c.entries[fn] == 0 {

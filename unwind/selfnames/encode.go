@@ -8,14 +8,14 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// ErrEncoding means that bytes are not what AppendBinary makes.
+// ErrEncoding means that the bytes given to Decode were not made by AppendBinary.
 var ErrEncoding = errors.New("not the encoded names of an image")
 
 // encoding is the version of the encoded form.
 const encoding = 1
 
-// Concerns reports, without reading the image's code, whether Derive has anything to derive from it: whether the image
-// reports errors as PostgreSQL does.
+// Concerns reports whether the image reports errors as PostgreSQL does. If not, Derive returns ErrForeign. Concerns
+// does not read the image's code.
 func Concerns(m *elfimage.Image) bool {
 	if m.AddrSize() != 8 || machines[m.Machine()] == nil {
 		return false
@@ -48,15 +48,16 @@ func (n *Names) AppendBinary(p []byte) ([]byte, error) {
 	return append(p, n.text...), nil
 }
 
-// sizes are the lengths of the parts in the order of the encoded form.
+// sizes returns the number of elements of each part, in the order of the encoded form.
 func (n *Names) sizes() []int {
 	return []int{len(n.low), len(n.facts), len(n.blocks), len(n.parts), len(n.starts), len(n.records), len(n.text)}
 }
 
-// widths are the encoded sizes of an element of each part.
+// widths are the encoded sizes of an element of each part, in bytes.
 var widths = [...]uint64{2, 2, 4, 4, 4, 7, 1}
 
-// Decode reads encoded names. The bytes may be foreign: Decode verifies each number that leads from one part to another.
+// Decode reads encoded names. The bytes may be damaged or hostile: Decode verifies each number that is an index into
+// another part. The error is ErrEncoding.
 func Decode(p []byte) (*Names, error) {
 	const fixed = 1 + 8 + 8 + 4*len(widths)
 	order := binary.LittleEndian
@@ -109,7 +110,8 @@ func numbers32(p []byte) []uint32 {
 	return numbers
 }
 
-// consistent reports whether each number leads to an existing element, and counts the names.
+// consistent reports whether each index is within the bounds of the part that it refers to. It also counts the
+// functions with names.
 func (n *Names) consistent() bool {
 	strings, ok := n.countStrings()
 	if !ok || len(n.low) != len(n.facts) || len(n.blocks) == 0 || n.blocks[0] != 0 ||
@@ -136,7 +138,8 @@ func (n *Names) consistent() bool {
 	return true
 }
 
-// countStrings returns the number of strings, and whether every stride-th one begins where starts has it.
+// countStrings returns the number of strings in text. ok reports whether the strings fill text, and whether starts has
+// the offset of every stride-th string.
 func (n *Names) countStrings() (count int, ok bool) {
 	at := 0
 	for ; at < len(n.text); count++ {

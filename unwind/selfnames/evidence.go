@@ -7,46 +7,50 @@ import (
 	"strings"
 )
 
-// subject is a group with the evidence from its code.
+// subject is a function of the image (a group), with the evidence from its code.
 type subject struct {
 	group
-	// exported is the name of its symbol.
+	// exported is the name of the subject's symbol; empty: it has none.
 	exported string
-	// reports are the addresses of the names with which it reports errors. mentions also contains names to which it
-	// has a pointer and with which some function reports. Names of functions in headers are left out.
+	// reports are the addresses of the function names with which the subject's code reports errors. Inlined functions
+	// report with their own names. mentions also contains such names to which the subject only has a pointer. Names of
+	// functions in headers are left out.
 	reports, mentions []uint64
-	// own is the file with which it reports. file is the same, or the file of both neighbours.
+	// own is the file with which the subject reports. file is the same file, or the common file of both neighbours if
+	// the subject does not report.
 	own, file string
-	mixed     bool    // it reports with several files
-	takers    []int32 // the subjects that have its address in their code
-	takes     []int32 // the subjects whose address it has
-	inData    bool    // the image's data has its address
-	name      string  // derived
+	mixed     bool    // the subject reports with several files
+	takers    []int32 // the subjects that have this subject's address in their code
+	takes     []int32 // the subjects whose addresses this subject has in its code
+	inData    bool    // the image's data has the subject's address
+	name      string  // derived by a rule; empty: no rule applies
 }
 
-// known reports whether the group certainly is a function with its entry.
+// known reports whether the subject is certainly one whole function with a known entry, or a part of it that includes
+// the entry.
 func (s *subject) known() bool { return s.root >= 0 }
 
-// evidence is the information from the code of an image about all its functions.
+// evidence is what the code of an image shows about all its functions.
 type evidence struct {
 	*code
-	all    []subject // in the order of their roots
+	all    []subject // index in all by function
 	of     []int32   // subject by function
 	labels map[uint64]string
-	// owners counts the subjects that mention a name, by its address.
+	// owners is the number of subjects that mention a name, by the name's address.
 	owners map[uint64]int
-	// contiguous is set if the functions of each source file are adjacent. They are, unless the linker has optimized.
+	// contiguous is set if the functions of each source file are adjacent. This is so unless the linker has reordered
+	// functions.
 	contiguous bool
-	exports    map[string]bool // see prove
+	exports    map[string]bool // names of exported functions, set by prove
 }
 
-// gather collects the evidence from the code of each group.
+// gather makes a subject of each group and collects the evidence from its code.
 func (c *code) gather(groups []group) *evidence {
 	e := &evidence{
 		code: c, of: make([]int32, len(c.fns)), labels: make(map[uint64]string), owners: make(map[uint64]int),
 	}
 	e.all = make([]subject, 0, len(groups))
-	at := make([]int32, len(c.fns)) // of the group, plus one, by its first part
+	at := make([]int32, len(c.fns)) // index of the group plus one, by the group's first part
 	for i := range groups {
 		at[groups[i].first()] = int32(i) + 1
 	}
@@ -81,7 +85,7 @@ func (c *code) gather(groups []group) *evidence {
 	return e
 }
 
-// first is the part that the group is ordered by.
+// first returns the part that determines the group's place in the order of subjects.
 func (g *group) first() int32 {
 	if g.root >= 0 {
 		return g.root
@@ -94,13 +98,13 @@ func distinct[T cmp.Ordered](s []T) []T {
 	return slices.Compact(s)
 }
 
-// reported collects the names and files that are reported.
+// reported collects the names and files in calls of reporters.
 func (e *evidence) reported() {
 	for _, at := range e.sites {
 		s := &e.all[e.of[at.fn]]
 		file := e.sourceFile(at.file)
 		if strings.HasSuffix(file, ".h") {
-			e.labels[at.name] = "" // inlined into many functions of many files
+			e.labels[at.name] = "" // such functions are inlined into functions of many files
 			continue
 		}
 		if _, known := e.labels[at.name]; !known {
@@ -124,7 +128,7 @@ func (e *evidence) reported() {
 	}
 }
 
-// referred collects pointers to names that are reported, and to functions.
+// referred collects pointers in the code to reported names and to functions.
 func (e *evidence) referred() {
 	low, high := ^uint64(0), uint64(0)
 	for addr := range e.labels {
@@ -149,8 +153,8 @@ func (e *evidence) referred() {
 	}
 }
 
-// neighbours finds the files of functions that are between two functions of the same file. It finds none if files are
-// not contiguous, or if functions contain code of several files.
+// neighbours finds the files of functions that lie between two functions of the same file. It finds none if the linker
+// has mixed the functions of different files, or if functions contain code of several files.
 func (e *evidence) neighbours() {
 	runs, mixed, owned := make(map[string]int), 0, 0
 	last := ""
@@ -170,7 +174,8 @@ func (e *evidence) neighbours() {
 	}
 	split := 0
 	for _, n := range runs {
-		// The linker puts cold functions, start-up code and the other functions into three places.
+		// The linker puts cold functions, start-up code and the other functions into three places. So a file may have
+		// three runs of adjacent functions.
 		if const3 := 3; n > const3 {
 			split++
 		}
@@ -202,7 +207,7 @@ func (e *evidence) neighbours() {
 	}
 }
 
-// included reports whether a source file may be part of another one's translation.
+// included reports whether a source file may be included by another source file.
 func included(file string) bool {
 	_, ok := includers[path.Base(file)]
 	return ok || !strings.HasSuffix(file, ".c")

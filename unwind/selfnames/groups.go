@@ -5,16 +5,18 @@ import (
 	"slices"
 )
 
-// group is a function with the parts of it that were moved elsewhere.
+// group is a function with all of its parts, including the parts that the compiler has moved elsewhere. Parts are
+// indexes of code.fns.
 type group struct {
-	// root is the part that begins with the entry, -1 if it is not known which that is.
+	// root is the part that begins with the function's entry; -1: unknown.
 	root  int32
 	parts []int32
-	// whole: none of its parts is opaque.
+	// whole is set if no part is opaque.
 	whole bool
 }
 
-// forest joins functions into groups.
+// forest joins parts into groups. It is a union-find structure: each element is the index of another part of the same
+// tree, or of itself.
 type forest []int32
 
 func (t forest) find(i int32) int32 {
@@ -31,10 +33,14 @@ func (t forest) join(a, b int32) {
 	}
 }
 
-// group joins the parts of functions by three kinds of jumps: into the middle of another part, to a part that begins
-// with a frame, and conditionally to a part that nothing calls and to which no other function jumps. The last kind
-// counts only among parts that begin with a frame: compilers put parts together, and clang makes conditional tail
-// calls. Any other jump to the start of a function may be a tail call.
+// group joins the parts of functions by three kinds of jumps:
+//
+//   - into the middle of another part
+//   - to the start of a part that begins inside a frame (see plain)
+//   - a conditional jump to the start of a part that nothing calls and to which no other function jumps
+//
+// Jumps of the third kind join parts only if parts that begin inside a frame are near. Compilers put such parts
+// together, while clang makes conditional tail calls. Any other jump to the start of a function may be a tail call.
 func (c *code) group() []group {
 	trees := make(forest, len(c.fns))
 	for i := range trees {
@@ -72,7 +78,7 @@ func (c *code) group() []group {
 	return c.groups(trees)
 }
 
-// amongParts reports whether parts that begin with a frame are near function i.
+// amongParts reports whether at least two parts that begin inside a frame are near function i.
 func amongParts(framed []bool, i int) bool {
 	const near, enough = 4, 2
 	n := 0
@@ -84,13 +90,15 @@ func amongParts(framed []bool, i int) bool {
 	return n >= enough
 }
 
-// arrivals are the functions that jump to a possible entry. plain is set if a jump may be a tail call.
+// arrivals are the functions that jump to the start of a part, which may be a function's entry. plain is set if a jump
+// may be a tail call.
 type arrivals struct {
 	from  []int32
 	plain bool
 }
 
-// joinWeak joins parts to which only one function jumps, conditionally. A target of several functions is a function.
+// joinWeak joins a part to a function if only this function jumps to it, and only by conditional jumps. A part to which
+// several functions jump is a function itself.
 func (c *code) joinWeak(trees forest, weak map[int32]arrivals) {
 	targets := slices.Sorted(maps.Keys(weak))
 	const rounds = 4 // a part may jump to another part
@@ -109,7 +117,7 @@ func (c *code) joinWeak(trees forest, weak map[int32]arrivals) {
 	}
 }
 
-// others are the trees of functions, without the tree of one.
+// others returns the trees of functions, except for the tree of the function without. If without is -1, it returns all.
 func (t forest) others(fns []int32, without int32) (found []int32) {
 	if without >= 0 {
 		without = t.find(without)
@@ -122,9 +130,10 @@ func (t forest) others(fns []int32, without int32) (found []int32) {
 	return found
 }
 
-// groups lists the trees. A tree with two entries is not a function: its parts stay separate, and none is complete.
+// groups makes a group of each tree. A tree with two entries is not one function. Each of its parts becomes a group of
+// its own, which is not whole.
 func (c *code) groups(trees forest) []group {
-	index := make([]int, len(trees)) // one more than the place in all
+	index := make([]int, len(trees)) // place in all plus one; 0: none yet
 	room := make([]int32, len(trees))
 	all := make([]group, 0, len(trees))
 	for i := range c.fns {
@@ -134,7 +143,7 @@ func (c *code) groups(trees forest) []group {
 			index[tree] = len(all)
 		}
 		g := &all[index[tree]-1]
-		if g.parts == nil { // nearly all have one
+		if g.parts == nil { // nearly all groups have one part, so they need no allocation of their own
 			g.parts = room[i : i : i+1]
 		}
 		g.parts = append(g.parts, int32(i))

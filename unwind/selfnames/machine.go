@@ -8,19 +8,21 @@ import (
 
 // machine contains the differences between architectures.
 type machine struct {
-	// decode decodes one instruction. writes: the registers that it writes matter.
+	// decode decodes the instruction at pc into e, and returns false if it cannot. If writes is false, e need not have
+	// the registers that the instruction writes.
 	decode func(p []byte, pc uint64, e *effect, writes bool) bool
 	// stub returns the address of the slot from which the stub at addr jumps, 0 if the code is not a stub.
 	stub func(p []byte, addr uint64) uint64
-	// args are the registers of the first four arguments, clobber the registers that a call may change.
+	// args are the registers of the first four arguments. clobber has the registers that a call may change, bit n for
+	// register n.
 	args    [4]uint8
 	clobber uint32
-	// relative is the type of relocations that add the load address.
+	// relative is the type of relocations that write the sum of load address and addend.
 	relative uint64
-	// At a function's entry the frame's address is a register plus an offset, and there are at most so many rules.
+	// At a function's entry, the CFA is frameRegister plus frameOffset, and the row has at most frameRules rules.
 	frameRegister, frameRules int
 	frameOffset               int64
-	// verified: builds with symbols have verified the rules that give names.
+	// verified is set if the rules that give names were verified with builds that have symbols.
 	verified bool
 }
 
@@ -36,7 +38,7 @@ var machines = map[elf.Machine]*machine{
 	},
 }
 
-// isEntry reports whether a row is the frame at a function's entry.
+// isEntry reports whether a row describes the frame at a function's entry.
 func (m *machine) isEntry(row *cfi.Row) bool {
 	return row.CFA.Kind == cfi.RuleRegister && int(row.CFA.Register) == m.frameRegister &&
 		row.CFA.Offset == m.frameOffset && len(row.Rules()) <= m.frameRules

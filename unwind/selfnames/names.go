@@ -7,14 +7,15 @@ import (
 	"strings"
 )
 
-// includers are the source files of PostgreSQL that others include.
+// includers maps the source files of PostgreSQL that other source files include to these files.
 var includers = map[string]string{
 	"like_match.c": "like.c", "levenshtein.c": "varlena.c", "regc_color.c": "regcomp.c", "regc_cvec.c": "regcomp.c",
 	"regc_lex.c": "regcomp.c", "regc_locale.c": "regcomp.c", "regc_nfa.c": "regcomp.c", "regc_pg_locale.c": "regcomp.c",
 	"rege_dfa.c": "regexec.c",
 }
 
-// names makes the compact form of the facts.
+// names makes the facts about all functions without a symbol, in their compact form. major is the version of the table
+// that was used, or 0.
 func (e *evidence) names(major int) *Names {
 	b := builder{strings: make(map[string]uint16), records: make(map[record]uint16), parts: make(map[int32]uint16)}
 	n := &b.n
@@ -41,7 +42,8 @@ func (e *evidence) names(major int) *Names {
 	return n
 }
 
-// fact returns the number of the fact about a function or part; false without a fact, or without room for it.
+// fact returns the value for Names.facts about a function or part. The result is false if there is no fact, or no room
+// for it.
 func (e *evidence) fact(b *builder, fn int32) (uint16, bool) {
 	s := &e.all[e.of[fn]]
 	if (s.exported != "" || s.name != "") && fn != s.root {
@@ -78,7 +80,7 @@ func (e *evidence) fact(b *builder, fn int32) (uint16, bool) {
 // maxStrings bounds the distinct strings in the facts of an image.
 const maxStrings = 1<<16 - 2
 
-// builder makes Names.
+// builder makes Names. Its maps have the number of each string, record and part that Names already contains.
 type builder struct {
 	n       Names
 	strings map[string]uint16
@@ -87,7 +89,7 @@ type builder struct {
 	text    strings.Builder
 }
 
-// string returns the number of a string, 0 if there is no room for it.
+// string returns the number of a string; 0 if the string is empty, too long, or does not fit.
 func (b *builder) string(s string) uint16 {
 	if s == "" || len(s) > math.MaxUint8 {
 		return 0
@@ -108,7 +110,7 @@ func (b *builder) string(s string) uint16 {
 	return i
 }
 
-// record returns the name or the note of a function; false if there is neither.
+// record returns the name or the note of a function. The result is false if there is neither.
 func (e *evidence) record(b *builder, s *subject) (record, bool) {
 	if s.name != "" {
 		r := record{kind: isName}
@@ -138,7 +140,7 @@ func (e *evidence) record(b *builder, s *subject) (record, bool) {
 	return r, r.of[0] != 0 || r.file != 0
 }
 
-// base is the base name of the source file that a compiler was given.
+// base returns the base name of the source file that the compiler was called for.
 func base(file string) string {
 	if file == "" {
 		return ""
@@ -149,7 +151,7 @@ func base(file string) string {
 	return path.Base(file)
 }
 
-// distinctNames are the names at addresses, each once.
+// distinctNames returns the names at addresses, sorted, each once.
 func (e *evidence) distinctNames(at []uint64) (names []string) {
 	for _, addr := range at {
 		names = append(names, e.labels[addr])
@@ -157,7 +159,7 @@ func (e *evidence) distinctNames(at []uint64) (names []string) {
 	return distinct(names)
 }
 
-// exportedTakers are the names of the exported functions that have the subject's address in their code.
+// exportedTakers returns the names of the exported functions that have the subject's address in their code.
 func (e *evidence) exportedTakers(s *subject) (names []string) {
 	for _, t := range s.takers {
 		if name := e.all[t].exported; name != "" {

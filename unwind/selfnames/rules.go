@@ -5,11 +5,11 @@ import (
 	"unsafe"
 )
 
-// bytesString is p as a string that shares its memory.
+// bytesString returns p as a string that shares p's memory.
 func bytesString(p []byte) string { return unsafe.String(unsafe.SliceData(p), len(p)) }
 
-// prove names functions by the table of the image's version, and returns the major version. It returns 0 if there is
-// no table, or if the image does not match it.
+// prove names functions by the table of the image's version, and returns the major version. It returns 0 if there is no
+// table, if the image does not match the table, or if the functions of source files are not adjacent.
 func (e *evidence) prove(tables *Tables) int {
 	if tables == nil || !e.contiguous || !e.machine.verified {
 		return 0
@@ -20,7 +20,7 @@ func (e *evidence) prove(tables *Tables) int {
 			e.exports[name] = true
 		}
 	}
-	for _, name := range []string{"PostmasterPid"} { // a variable
+	for _, name := range []string{"PostmasterPid"} { // a variable that only the server has
 		if at, err := e.image.Defined(name); err == nil && at[name] != 0 {
 			e.exports[name] = true
 		}
@@ -51,21 +51,22 @@ func (e *evidence) prove(tables *Tables) int {
 	return major
 }
 
-// claim is a function of the table.
+// claim identifies a function of the table: the index of its file, and its index in the file.
 type claim struct{ file, function int }
 
 // prover compares an image with a table.
 type prover struct {
 	*evidence
 	source *sourceOf
-	// files are the files of the subjects in the table, -1 if they are not known.
+	// files are the indexes of the subjects' files in the table; -1: unknown.
 	files []int
-	// claims are the subjects that rules say to be a function.
+	// claims are the subjects that a rule has identified as a function of the table, by this function.
 	claims map[claim][]int32
 }
 
-// compare looks for contradictions between the image and the table: a function that reports with a file in which the
-// table does not have it. Such a file is not used, and with many of them the table is not.
+// compare looks for contradictions between the image and the table: a function reports with a file, and the table does
+// not have the function in this file. Names in such a file are not derived. If more than one in 50 reports is a
+// contradiction, or there are no reports, compare returns false, and the table is not used.
 func (p *prover) compare() bool {
 	right, wrong := 0, 0
 	for i := range p.all {
@@ -87,8 +88,8 @@ func (p *prover) compare() bool {
 	return right > 0 && wrong*tolerated <= right
 }
 
-// locate finds the file of each subject. The table has the files of exported functions, and a function between two
-// functions of a file is in that file.
+// locate finds the file of each subject. The table has the files of exported functions. A function between two
+// functions of the same file is in that file, too.
 func (p *prover) locate() {
 	for i := range p.all {
 		s := &p.all[i]
@@ -112,15 +113,15 @@ func (p *prover) locate() {
 	}
 }
 
-// mayBeNamed reports whether a subject can be named. It must be a function without a symbol, with completely known
-// code, in a file of the table.
+// mayBeNamed reports whether a subject can get a name. It must be a function without a symbol, with completely decoded
+// code, in a file of the table that does not contradict the image.
 func (p *prover) mayBeNamed(i int32) bool {
 	s := &p.all[i]
 	return s.known() && s.whole && s.exported == "" && p.files[i] >= 0 && p.source.usable[p.files[i]]
 }
 
-// functions returns the numbers of the functions whose names are at the addresses. It is false if the table lacks
-// one, or if one is exported or found in more than one subject.
+// functions returns the indexes in the table of the functions whose names are at the addresses. ok is false if the
+// table lacks one of them, or if one is exported or mentioned by more than one subject.
 func (p *prover) functions(file int, at []uint64) (found []int, ok bool) {
 	for _, addr := range at {
 		name := p.labels[addr]
@@ -133,8 +134,9 @@ func (p *prover) functions(file int, at []uint64) (found []int, ok bool) {
 	return found, true
 }
 
-// byReports is rule N. The subject has code of the functions that it reports as, so it is one of them or mentions all
-// of them. If just one function that has no symbol can be it, and that one reports itself, it is that one.
+// byReports is rule N. The subject contains code of the functions with whose names it reports. So it is one of them, or
+// a function that may contain all of them (see reachable). If only one function without a symbol is possible, and the
+// subject reports with its name, the subject is this function.
 func (p *prover) byReports(i int32) {
 	s := &p.all[i]
 	if len(s.reports) == 0 || !p.mayBeNamed(i) {
@@ -165,8 +167,8 @@ func (p *prover) byReports(i int32) {
 	}
 }
 
-// byAddress is rule K. If a function's address is taken, the image has an out-of-line copy of it. If only one subject
-// has its code, and the address of that subject is taken, the subject is the copy.
+// byAddress is rule K. If the source takes a function's address, the image has an out-of-line copy of the function. If
+// only one subject mentions the function, and the image takes the address of this subject, the subject is the copy.
 func (p *prover) byAddress(i int32) {
 	s := &p.all[i]
 	if len(s.reports) == 0 || !p.mayBeNamed(i) || len(s.takers) == 0 && !s.inData {
@@ -193,8 +195,8 @@ func (p *prover) byAddress(i int32) {
 	}
 }
 
-// byPointer is rule P. An exported function has the address of just one function without a symbol in its code, and of
-// just one static function in its source: they are the same.
+// byPointer is rule P. If the code of an exported function has the address of just one function without a symbol, and
+// its source takes the address of just one static function, both are the same function.
 func (p *prover) byPointer(i int32) {
 	s := &p.all[i]
 	file, known := p.source.byName[s.exported]
@@ -243,7 +245,8 @@ func (p *prover) claim(subject int32, file, function int) {
 	}
 }
 
-// settle names a subject with exactly one claimed function, if no other subject claims this function.
+// settle names each subject that was identified as exactly one function, if no other subject was identified as this
+// function.
 func (p *prover) settle() {
 	claimed := make(map[int32]int)
 	for _, subjects := range p.claims {

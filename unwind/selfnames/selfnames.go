@@ -1,12 +1,12 @@
 // Package selfnames derives names of functions, and notes on them, from the code of a stripped PostgreSQL image.
 //
-// Every ereport calls errfinish with the names of the source file and of the function. Jumps connect the parts of one
-// function, and pointers show which function takes the address of another one. A table of the functions in PostgreSQL's
-// source (see Tables) then names many static functions. Most of the others get a note.
+// Every ereport calls errfinish with the names of the source file and of the function. Jumps connect the parts of a
+// function, and pointers show which functions take the address of another function. With a table of the functions in
+// PostgreSQL's source (see Tables), the package names many static functions. Most other functions get a note.
 //
-// A derived name is used only where rules prove it; everything else is a note. The package must not know of processes,
-// load addresses or where files are found: addresses are link-time addresses. Images are foreign input: time and memory
-// are bounded, and a damaged image gives fewer facts.
+// A function gets a derived name only if the rules prove it; all other information is a note. The package must not know
+// of processes, load addresses or where files are found: addresses are link-time addresses. Images may be damaged or
+// hostile: time and memory are bounded, and a damaged image gives fewer facts.
 package selfnames
 
 import (
@@ -21,7 +21,7 @@ import (
 
 // Errors that Derive returns.
 var (
-	// ErrForeign means that the image reports no errors as PostgreSQL does: there is nothing to derive.
+	// ErrForeign means that the image does not report errors as PostgreSQL does. So no facts can be derived.
 	ErrForeign = errors.New("no code of PostgreSQL")
 	// ErrTooLarge means that the image has more code, functions or pointers than the limits of this package.
 	ErrTooLarge = errors.New("too much code to derive names from")
@@ -29,28 +29,28 @@ var (
 
 // Fact is the information from the code of an image about one of its functions, or about a part of a function.
 type Fact struct {
-	// Name is the function's name where the rules prove it, else empty.
+	// Name is the function's name if the rules prove it, else empty.
 	Name string
-	// Part is the entry of the function to which this separate part belongs. It is 0 for a function that begins at
-	// its entry.
+	// Part is the link-time address of a function's entry, if the fact is about a part of the function that the
+	// compiler has moved elsewhere. It is 0 for a function that begins at its entry.
 	Part uint64
-	// Note is other information, as a remark for a reader. It is empty if Name or Part is set.
+	// Note is a remark for a reader, for example the source file. It is empty if Name or Part is set.
 	Note string
 }
 
 // Names are the facts of one image. They are immutable and safe for concurrent use.
 type Names struct {
 	base uint64
-	// low are the lower 16 bits of the starts of the functions and parts without a symbol, from base, ascending; blocks
-	// is for each value of the upper bits the place of the first.
+	// low are the lower 16 bits of the start addresses, relative to base, of the functions and parts without a symbol,
+	// in ascending order. blocks has, for each value of the upper bits, the index in low of the first such start.
 	low    []uint16
 	blocks []uint32
-	facts  []uint16 // index into records, or into parts if partBit is set
-	parts  []uint32 // entries of functions, from base
-	// records are the distinct facts. Strings are numbers in the order of text, 0 for none.
+	facts  []uint16 // of each element of low: index into records, or into parts if partBit is set
+	parts  []uint32 // addresses of functions' entries, relative to base
+	// records are the distinct facts. They refer to strings by number: 1 is the first string in text, 0 is no string.
 	records []record
-	text    string   // strings, each behind a byte with its length
-	starts  []uint32 // of every stride-th string
+	text    string   // strings, each after a byte with its length
+	starts  []uint32 // offsets in text of every stride-th string
 	named   int
 	major   int
 }
@@ -60,14 +60,15 @@ const (
 	stride  = 16
 )
 
-// record is a fact: a name or a note. of contains a name, or two functions.
+// record is a fact: a name or a note. of has the numbers of strings: the name, or up to two functions for the note.
+// file is the number of the source file's name.
 type record struct {
 	of   [2]uint16
 	file uint16
 	kind uint8
 }
 
-// The kinds of records, of which static and more go with others.
+// The kinds of records. isStatic and hasMore are set in addition to another kind.
 const (
 	isName = 1 << iota
 	hasCode
@@ -76,7 +77,8 @@ const (
 	hasMore
 )
 
-// At returns the fact about the function or part that begins at a link-time address.
+// At returns the fact about the function or part that begins at a link-time address. The result is false if there is no
+// fact.
 func (n *Names) At(start uint64) (Fact, bool) {
 	if n == nil || start < n.base || (start-n.base)>>16+1 >= uint64(len(n.blocks)) {
 		return Fact{}, false
@@ -98,7 +100,7 @@ func (n *Names) At(start uint64) (Fact, bool) {
 	return Fact{Note: n.note(r)}, true
 }
 
-// Derived returns how many functions have a derived name, and how many functions and parts have a note.
+// Derived returns how many functions have a derived name, and how many functions and parts have another fact.
 func (n *Names) Derived() (named, noted int) {
 	if n == nil {
 		return 0, 0
@@ -106,7 +108,7 @@ func (n *Names) Derived() (named, noted int) {
 	return n.named, len(n.facts) - n.named
 }
 
-// Major returns the major version of the used table, or 0.
+// Major returns the major version of the table that was used; 0: none.
 func (n *Names) Major() int {
 	if n == nil {
 		return 0
@@ -114,7 +116,7 @@ func (n *Names) Major() int {
 	return n.major
 }
 
-// Size returns about how many bytes the facts take in memory.
+// Size returns approximately how many bytes of memory the facts take.
 func (n *Names) Size() int {
 	const record = 8
 	return 2*len(n.low) + 2*len(n.facts) + 4*len(n.parts) + record*len(n.records) + 4*len(n.starts) + len(n.text)
@@ -131,7 +133,7 @@ func (n *Names) string(i uint16) string {
 	return n.text[at+1 : at+1+uint32(n.text[at])]
 }
 
-// note words a fact that is no name.
+// note returns the text of a fact that is no name.
 func (n *Names) note(r *record) string {
 	file := n.string(r.file)
 	var said []string
@@ -153,7 +155,7 @@ func (n *Names) note(r *record) string {
 	return text
 }
 
-// list words one or two names, and that there are more.
+// list returns the text for one or two functions, with "…" if there are more.
 func (n *Names) list(r *record) string {
 	text := symbol.Demangle(n.string(r.of[0]))
 	if r.of[1] == 0 {
@@ -166,9 +168,8 @@ func (n *Names) list(r *record) string {
 	return text
 }
 
-// Derive derives the facts of an image with the call frame information and the symbols that it has itself. tables may
-// be nil: there are notes only, then. The error is ErrForeign, ErrTooLarge or the error of
-// reading the image.
+// Derive derives the facts of an image. frames are the image's own call frame information, exported its own symbols. If
+// tables is nil, the functions get notes only. The error is ErrForeign, ErrTooLarge or the error of reading the image.
 func Derive(m *elfimage.Image, frames *cfi.Table, exported *symbol.Table, tables *Tables) (*Names, error) {
 	if frames == nil || exported == nil || m.AddrSize() != 8 || machines[m.Machine()] == nil {
 		return nil, ErrForeign

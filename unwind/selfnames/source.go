@@ -11,40 +11,42 @@ import (
 	"strings"
 )
 
-// Source lists the functions of one version of PostgreSQL, as its source has them.
+// Source lists the functions in the source of one version of PostgreSQL.
 type Source struct {
-	// Version is the version that the source is of, as "15.18".
+	// Version is the version of PostgreSQL, such as "15.18".
 	Version string
 	Files   []SourceFile
 }
 
 // SourceFile is a source file.
 type SourceFile struct {
-	// Path is relative to src, as "backend/access/heap/heapam.c".
+	// Path is relative to the folder src, such as "backend/access/heap/heapam.c".
 	Path string
-	// Generated: another program makes C of it. Mixed: it has functions that this list lacks.
+	// Generated is set if another program translates the file to C. Mixed is set if the file has functions that
+	// Functions lacks.
 	Generated, Mixed bool
 	Functions        []SourceFunction
 }
 
-// SourceFunction is a function. A function without a name stands for all functions from macros and templates in the
-// file.
+// SourceFunction is a function. A function without a name stands for all functions that macros and templates in the
+// file make.
 type SourceFunction struct {
 	Name   string
 	Static bool
-	// Reports is set if it reports errors itself, with any build options. MayReport is set if it may report errors.
+	// Reports is set if the function's own code reports errors in every build. MayReport is set if it may report
+	// errors.
 	Reports, MayReport bool
-	// Taken is set if its address is taken somewhere in the file, with any build options.
+	// Taken is set if the file takes the function's address in every build.
 	Taken bool
-	// Mentions are the other functions of the file that it could call or point to, Points those to which it may point, by
-	// their place in Functions.
+	// Mentions are the other functions of the file that the function may call or point to. Points are the functions to
+	// which it may point. Both are indexes into Functions.
 	Mentions, Points []int
 }
 
-// ErrTable means that a table cannot be read.
+// ErrTable means that a table is malformed.
 var ErrTable = errors.New("malformed table of functions")
 
-// Bounds of a table; PostgreSQL 18 has 900 files and 16,000 functions, and its table 1 MB before it is compressed.
+// Bounds of a table. PostgreSQL 18 has 900 files and 16,000 functions; its table takes 1 MB before compression.
 const (
 	maxTable     = 16 << 20
 	maxTableName = 255
@@ -58,7 +60,8 @@ const (
 	flagTaken
 )
 
-// Pack makes a table of the source.
+// Pack encodes and compresses the source's functions as a table, for Unpack. The error is ErrTable if a name is too
+// long.
 func (s *Source) Pack() ([]byte, error) {
 	p := packer{}
 	p.string(s.Version)
@@ -111,7 +114,7 @@ func (p *packer) string(s string) {
 	p.p = append(p.p, s...)
 }
 
-// list appends the distances between numbers in ascending order.
+// list appends numbers in ascending order, each as the distance from the number before.
 func (p *packer) list(of []int) {
 	of = slices.Clone(of)
 	slices.Sort(of)
@@ -124,7 +127,7 @@ func (p *packer) list(of []int) {
 	}
 }
 
-// Unpack reads a table that Pack made. Any other bytes give an ErrTable.
+// Unpack reads a table that Pack has made. The error is ErrTable if the bytes are no such table.
 func Unpack(table []byte) (*Source, error) {
 	var b strings.Builder
 	n, err := io.Copy(&b, io.LimitReader(flate.NewReader(bytes.NewReader(table)), maxTable))
@@ -161,11 +164,12 @@ func Unpack(table []byte) (*Source, error) {
 	return s, nil
 }
 
-// unpacker reads the parts of a table. Strings share the memory of the table.
+// unpacker reads the parts of a table. Its strings share the memory of the table. bad is set after the first invalid
+// part.
 type unpacker struct {
 	p   string
 	bad bool
-	// lists is room for lists.
+	// lists is the memory from which list takes the lists that it returns.
 	lists []int
 }
 
@@ -185,7 +189,7 @@ func (r *unpacker) number() (n int) {
 	return 0
 }
 
-// count reads how many parts follow, each of which takes some bytes.
+// count reads how many parts follow. As each part takes at least a byte, more parts than bytes are invalid.
 func (r *unpacker) count() int {
 	n := r.number()
 	if n > len(r.p) || n > maxListed {
@@ -206,7 +210,7 @@ func (r *unpacker) string() string {
 	return s
 }
 
-// list reads numbers below bound.
+// list reads numbers in ascending order, all below bound.
 func (r *unpacker) list(bound int) []int {
 	n := r.count()
 	if n == 0 {

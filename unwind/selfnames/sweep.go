@@ -7,24 +7,24 @@ import (
 	"pg_stat_backtrace/unwind/disasm"
 )
 
-// effect is the effect of an instruction, as far as the sweep follows it.
+// effect is what an instruction does with addresses in registers and with the program counter.
 type effect struct {
 	// target is the target of a direct jump, branch or call. slot is the address of the word through which an
 	// indirect jump or call goes, if known.
 	target, slot uint64
-	// The register rd gets an address or a number, value (set), or the sum of register rn and value (copied). The
-	// registers in writes get unknown values.
+	// The register rd gets value (if set is true), or the sum of register rn and value (if copied is true). value is an
+	// address or a number. The registers in writes (bit n for register n) get unknown values before.
 	value       uint64
 	writes      uint32
 	rd, rn      uint8
 	set, copied bool
-	// page: value is the address of a page, and a later instruction adds the offset.
+	// page is set if value is the address of a page, to which a later instruction adds the offset.
 	page   bool
 	flow   disasm.Flow
 	length uint8
 }
 
-// state are the addresses in registers.
+// state has the registers with known values.
 type state struct {
 	values [registers]uint64
 	known  uint32 // bit n for register n
@@ -46,7 +46,7 @@ func (s *state) set(reg uint8, value uint64) {
 	}
 }
 
-// apply changes the state as an instruction does.
+// apply changes the state by the effect of an instruction.
 func (s *state) apply(e *effect) {
 	value := e.value
 	if e.copied {
@@ -60,20 +60,22 @@ func (s *state) apply(e *effect) {
 	}
 }
 
-// typicalRefs is how many pointers PostgreSQL makes, typicalSites how many jumps and reports it has.
+// typicalRefs is about how many pointers the code of PostgreSQL has, typicalSites how many reports, and how many jumps
+// out of functions.
 const (
 	typicalRefs  = 1 << 17
 	typicalSites = 1 << 14
 )
 
-// pending is a jump that carries a function's name in the registers of arguments.
+// pending is a jump during which an argument register points to a function's name. The call of a reporter may be at the
+// jump's target.
 type pending struct {
 	fn   int32
 	to   uint64
 	args [4]uint64
 }
 
-// sweeper decodes all code once.
+// sweeper decodes all code of an image once.
 type sweeper struct {
 	*code
 	args     [4]uint8
@@ -84,7 +86,7 @@ type sweeper struct {
 	low, high uint64
 }
 
-// sweep decodes all functions.
+// sweep decodes all functions. It collects their pointers, jumps and calls of reporters.
 func (c *code) sweep() error {
 	s := sweeper{code: c, args: c.machine.args, clobber: c.machine.clobber, decode: c.machine.decode}
 	s.low, s.high = c.image.AddrRange()
@@ -107,7 +109,7 @@ func (c *code) sweep() error {
 	return nil
 }
 
-// function decodes one function from its start to its end.
+// function decodes the code of one function from start to end.
 func (s *sweeper) function(fn int32) {
 	f := &s.fns[fn]
 	p := s.bytes(f.start, f.end-f.start)
@@ -136,7 +138,7 @@ func (s *sweeper) function(fn int32) {
 				regs.known = 0
 			}
 		default:
-			if e.slot != 0 { // a call that is a jump
+			if e.slot != 0 { // a tail call: a jump to an imported function
 				s.report(fn, reporters[s.image.Imported(e.slot)], &regs)
 			}
 			regs.known = 0
@@ -144,15 +146,16 @@ func (s *sweeper) function(fn int32) {
 	}
 }
 
-// refer notes a pointer into the image.
+// refer records a pointer of function fn, if it points into the image.
 func (s *sweeper) refer(fn int32, to uint64) {
 	if to >= s.low && to < s.high {
 		s.refs = append(s.refs, reference{fn: fn, to: to})
 	}
 }
 
-// based notes that the newest pointer to an address serves to make another pointer. aarch64's compilers address the
-// constants of a source file from the first of them, which may be the name of a function.
+// based sets base in the function's newest pointer to an address, because the code computes another pointer from it.
+// aarch64's compilers address the constants of a source file relative to the first constant, which may be the name of a
+// function.
 func (s *sweeper) based(fn int32, addr uint64) {
 	const near = 64
 	for i := len(s.refs) - 1; i >= max(0, len(s.refs)-near) && s.refs[i].fn == fn; i-- {
@@ -163,7 +166,7 @@ func (s *sweeper) based(fn int32, addr uint64) {
 	}
 }
 
-// call notes a call.
+// call records that the called function is called. If it is a reporter, call also records the names in the arguments.
 func (s *sweeper) call(fn int32, e *effect, regs *state) {
 	switch {
 	case e.target != 0:
@@ -176,7 +179,8 @@ func (s *sweeper) call(fn int32, e *effect, regs *state) {
 	}
 }
 
-// jump notes a jump that leaves the function, and which names it carries along.
+// jump records a jump that leaves the function. If argument registers point to a function's name, it also records a
+// pending.
 func (s *sweeper) jump(fn int32, e *effect, regs *state) {
 	if e.target == 0 {
 		return
@@ -202,7 +206,7 @@ func (s *sweeper) jump(fn int32, e *effect, regs *state) {
 	}
 }
 
-// report notes a call of a reporter.
+// report records a call of a reporter in function fn. If the reported name is unknown, the function is opaque.
 func (s *sweeper) report(fn int32, kind reporter, regs *state) {
 	at := site{fn: fn}
 	switch kind {
@@ -220,7 +224,7 @@ func (s *sweeper) report(fn int32, kind reporter, regs *state) {
 	s.sites = append(s.sites, at)
 }
 
-// follow follows a jump for a few instructions, to the call that may belong to it.
+// follow follows a pending jump for up to 24 instructions, to find a call of a reporter.
 func (s *sweeper) follow(p *pending) {
 	const steps = 24
 	var regs state
@@ -282,7 +286,7 @@ func decodeAArch64(p []byte, pc uint64, e *effect, _ bool) bool {
 	return true
 }
 
-// stubSlot returns the address of the slot from which a stub jumps, 0 if the code is not a stub.
+// stubSlot returns the address of the slot that contains a stub's target; 0 if the code at addr is not a stub.
 func (c *code) stubSlot(addr uint64) uint64 {
 	const longest = 16
 	p := c.bytes(addr, longest)
@@ -292,7 +296,7 @@ func (c *code) stubSlot(addr uint64) uint64 {
 	return c.machine.stub(p, addr)
 }
 
-// stubX86 reads jmp *slot(%rip), behind endbr64 and bnd if they are there.
+// stubX86 returns the slot in jmp *slot(%rip), after an optional endbr64 and an optional bnd prefix; 0 for other code.
 func stubX86(p []byte, addr uint64) uint64 {
 	at := 0
 	if binary.LittleEndian.Uint32(p) == 0xfa1e0ff3 { // endbr64
@@ -307,7 +311,7 @@ func stubX86(p []byte, addr uint64) uint64 {
 	return addr + uint64(at) + 6 + uint64(int64(int32(binary.LittleEndian.Uint32(p[at+2:]))))
 }
 
-// stubAArch64 reads adrp x16, page; ldr x17, [x16, offset], behind a bti if there is one.
+// stubAArch64 returns the slot in adrp x16, page; ldr x17, [x16, offset], after an optional bti; 0 for other code.
 func stubAArch64(p []byte, addr uint64) uint64 {
 	if binary.LittleEndian.Uint32(p)&0xffffff3f == 0xd503241f {
 		p, addr = p[4:], addr+4

@@ -15,13 +15,13 @@ import (
 //go:embed tables/*.table
 var builtin embed.FS
 
-// Tables finds the table of a major version.
+// Tables gives access to the tables of functions, one for each major version.
 type Tables struct {
 	// Read returns the packed table of a major version, nil if there is none.
 	Read func(major int) []byte
 }
 
-// Builtin are the tables that the program has in itself.
+// Builtin returns the tables that are built into the executable file.
 func Builtin() *Tables {
 	return &Tables{Read: func(major int) []byte {
 		p, err := builtin.ReadFile("tables/" + strconv.Itoa(major) + ".table")
@@ -32,24 +32,24 @@ func Builtin() *Tables {
 	}}
 }
 
-// banner is the version in a server. Only versions of PostgreSQL itself and of packages of its unchanged source match,
-// since a fork may have other functions.
+// banner matches the version text in a server. It matches only versions of PostgreSQL itself and of Debian's and
+// Ubuntu's packages, which have the same functions. A fork may have other functions.
 //
-// It is compiled when it is first needed: most commands never do.
+// The pattern is compiled at its first use, because most commands do not use it.
 var banner = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`postgres \(PostgreSQL\) ([0-9]+)(?:\.[0-9]+|beta[0-9]+|rc[0-9]+)` +
 		`(?: \((?:Debian|Ubuntu) [^ ()\n]+\))?\n?\x00`)
 })
 
-// Parts of PostgreSQL that tables have.
+// The parts of PostgreSQL for which tables have functions: prefixes of the paths of their files.
 const (
-	serverFiles  = "" // all but languages
+	serverFiles  = "" // all files except for those of languages
 	plpgsqlFiles = "pl/plpgsql/"
 	languages    = "pl/"
 )
 
-// version returns the major version of the image and the folder of its source files. The version is 0 if it is unknown
-// or a fork's.
+// version returns the major version of the image, and the part of PostgreSQL to which the image belongs. The version is
+// 0 if it is unknown, or if the image is of a fork.
 func (e *evidence) version() (major int, files string) {
 	switch {
 	case e.exports["errfinish"] && e.exports["PostmasterPid"]:
@@ -65,7 +65,7 @@ func (e *evidence) version() (major int, files string) {
 	return 0, ""
 }
 
-// around returns the bytes of a piece in which the banner may be.
+// around returns the bytes of a piece that may contain the banner; nil if no bytes can.
 func (e *evidence) around(i int) []byte {
 	const begins, longest = "postgres (PostgreSQL) ", 128
 	p := e.pieces[i].data
@@ -79,15 +79,16 @@ func (e *evidence) around(i int) []byte {
 	return p[at:min(at+longest, len(p))]
 }
 
-// magic returns the major version for which a loadable module was built. Pg_magic_func returns the address of a
-// structure whose second number is this version with two more digits.
+// magic returns the major version for which a loadable module was built; 0: unknown. Pg_magic_func returns the address
+// of a structure. The second number in the structure is the major version times 100.
 func (e *evidence) magic() int {
 	const word, digits = 4, 100
 	for _, r := range e.refs {
 		if e.fns[r.fn].name != "Pg_magic_func" {
 			continue
 		}
-		// Since 18 it has pointers in it, which the dynamic linker writes: it is no constant any more.
+		// Since version 18, the structure contains pointers, which the dynamic linker writes. So it is in a writable
+		// segment, which pieces does not have.
 		if p, err := e.image.Bytes(r.to, 2*word); err == nil {
 			return int(binary.LittleEndian.Uint32(p[word:]) / digits)
 		}
@@ -95,20 +96,22 @@ func (e *evidence) magic() int {
 	return 0
 }
 
-// sourceOf is a table while an image is compared with it.
+// sourceOf is a table during its comparison with an image, which belongs to the part module of PostgreSQL (see
+// serverFiles).
 type sourceOf struct {
 	*Source
 	module string
-	// byBase are the files of the module by their base names; byName the exported functions, -1 for more than one.
+	// byBase has the indexes of the part's files by their base names. byName has the file of each exported function;
+	// -1: several files have the name.
 	byBase map[string][]int
 	byName map[string]int
-	files  map[string]int   // see file
-	index  []map[string]int // see function
-	reach  [][]functionSet  // see reachable
-	usable []bool           // the image does not contradict the table's data about the file
+	files  map[string]int   // the results of method file
+	index  []map[string]int // see method function
+	reach  [][]functionSet  // see method reachable
+	usable []bool           // by file: the table lists all its functions, and the image does not contradict it
 }
 
-// typicalExports is how many functions of PostgreSQL are not static.
+// typicalExports is approximately how many functions of PostgreSQL are not static.
 const typicalExports = 1 << 14
 
 func newSourceOf(s *Source, module string) *sourceOf {
@@ -140,7 +143,8 @@ func newSourceOf(s *Source, module string) *sourceOf {
 	return o
 }
 
-// function returns the place of a file's function in the table; false if the table does not have it.
+// function returns the index of a file's function in the table. The result is false if the table does not have the
+// function.
 func (o *sourceOf) function(file int, name string) (int, bool) {
 	if o.index[file] == nil {
 		fns := o.Files[file].Functions
@@ -153,7 +157,8 @@ func (o *sourceOf) function(file int, name string) (int, bool) {
 	return i, known
 }
 
-// file returns the file that a report names, -1 if it is not in the table, or more than one is called so.
+// file returns the index of the file that a report names; -1 if the file is not in the table, or several files have
+// this name.
 func (o *sourceOf) file(reported string) int {
 	if reported == "" {
 		return -1
@@ -187,14 +192,14 @@ func (o *sourceOf) find(reported string) int {
 	return same[0]
 }
 
-// functionSet is a set of functions of a file.
+// functionSet is a set of functions of a file, bit n for function n.
 type functionSet []uint64
 
 func (b functionSet) has(i int) bool { return b[i>>6]>>(i&63)&1 != 0 }
 func (b functionSet) add(i int)      { b[i>>6] |= 1 << (i & 63) }
 
-// reachable returns, for each function of a file, the functions whose code it may contain: all functions that it
-// mentions, directly or through others.
+// reachable returns, for each function of a file, the set of functions whose code it may contain after inlining: all
+// functions that it mentions, directly or through other functions.
 func (o *sourceOf) reachable(file int) []functionSet {
 	if o.reach[file] != nil {
 		return o.reach[file]

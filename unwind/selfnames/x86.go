@@ -2,23 +2,24 @@ package selfnames
 
 import "encoding/binary"
 
-// instruction is an x86-64 instruction as far as the sweep needs it (Intel SDM, volume 2, chapter 2). Package
-// disasm/x86 decodes more of each instruction, but takes too long for all code of a server.
+// instruction is an x86-64 instruction, with the fields that the sweep needs (Intel SDM, volume 2, chapter 2). Package
+// disasm decodes more of each instruction, but is too slow for all code of a server.
 type instruction struct {
 	length int
-	// op is the opcode, with 0x0f00 added in the two-byte map, and vector with a VEX or EVEX prefix or in a longer map.
+	// op is the opcode. In the two-byte map (0x0f), 0x0f00 is added. vector is set for instructions with a VEX or EVEX
+	// prefix, or in a three-byte map.
 	op     uint16
 	vector bool
 	wide   bool // REX.W
 	modrm  bool
-	// mod, reg and rm are the fields of ModRM, with the bits of REX.
+	// mod, reg and rm are the fields of ModRM. reg and rm include the bits of REX.
 	mod, reg, rm uint8
 	sib          bool
 	disp         int32
 	imm          int64
 }
 
-// Immediate operands and properties of an opcode.
+// Immediate operands and other properties of an opcode.
 const (
 	opModRM  = 1 << iota
 	opImm8   // one byte
@@ -30,7 +31,7 @@ const (
 	opBad    // no instruction of 64-bit code
 )
 
-// oneByte and twoByte have the properties of the opcodes.
+// oneByte and twoByte have the properties of the opcodes in the one-byte map and in the two-byte map (0x0f).
 var oneByte, twoByte = opcodeTables()
 
 func opcodeTables() (one, two [256]uint8) {
@@ -82,17 +83,18 @@ func opcodeTables() (one, two [256]uint8) {
 	return one, two
 }
 
-// x86Reader reads one instruction.
+// x86Reader reads one instruction from p into x.
 type x86Reader struct {
 	p              []byte
 	at             int
 	x              *instruction
 	rex            uint8
-	small, address bool // the prefixes 0x66 and 0x67
+	small, address bool // the instruction has the prefix 0x66 or 0x67
 	flags          uint8
 }
 
-// decodeX86 reads the instruction at the beginning of p into x. It reports whether p holds all of it.
+// decodeX86 reads the instruction at the beginning of p into x. It reports whether p contains a complete valid
+// instruction.
 func decodeX86(p []byte, x *instruction) bool {
 	const longest = 15
 	if len(p) > longest {
@@ -110,7 +112,7 @@ func decodeX86(p []byte, x *instruction) bool {
 		x.length = r.at
 		return true
 	}
-	// Of these two, only the tests have an immediate operand.
+	// In the groups 0xf6 and 0xf7, only the two TEST instructions have an immediate operand.
 	if !x.vector && x.op|1 == 0xf7 && x.reg&7 < 2 {
 		if r.flags |= opImm8; x.op == 0xf7 {
 			r.flags = r.flags&^opImm8 | opImmZ
@@ -123,7 +125,7 @@ func decodeX86(p []byte, x *instruction) bool {
 	return r.at <= len(p)
 }
 
-// byte reads the next byte; false at the end.
+// byte reads the next byte. The result is false at the end of p.
 func (r *x86Reader) byte() (uint8, bool) {
 	if r.at >= len(r.p) {
 		return 0, false
@@ -132,7 +134,8 @@ func (r *x86Reader) byte() (uint8, bool) {
 	return r.p[r.at-1], true
 }
 
-// simple reads the common beginning of instructions: an opcode of one byte, with or without a REX prefix.
+// simple reads the common beginning of instructions: an opcode of one byte, with or without a REX prefix. It returns
+// false for other instructions.
 func (r *x86Reader) simple() bool {
 	const enough = 2
 	if len(r.p) < enough {
@@ -150,7 +153,7 @@ func (r *x86Reader) simple() bool {
 	return true
 }
 
-// leads are the bytes that an opcode of one byte is not: prefixes, and the first bytes of longer ones.
+// leads are the bytes that are not an opcode of one byte: prefixes, and the first bytes of longer opcodes.
 var leads = func() (t [256]bool) {
 	for _, b := range []byte("\x0f\x26\x2e\x36\x3e\x62\x64\x65\x66\x67\xc4\xc5\xf0\xf2\xf3") {
 		t[b] = true
@@ -161,7 +164,7 @@ var leads = func() (t [256]bool) {
 	return t
 }()
 
-// opcode reads prefixes and opcode.
+// opcode reads any prefixes and the opcode. It returns false if the opcode is invalid or incomplete.
 func (r *x86Reader) opcode() bool {
 	for {
 		b, ok := r.byte()
@@ -194,7 +197,7 @@ func (r *x86Reader) opcode() bool {
 	}
 }
 
-// longOpcode reads an opcode behind 0x0f.
+// longOpcode reads the rest of an opcode that begins with 0x0f.
 func (r *x86Reader) longOpcode() bool {
 	b, ok := r.byte()
 	if !ok {
@@ -214,7 +217,7 @@ func (r *x86Reader) longOpcode() bool {
 	return ok
 }
 
-// vectorOpcode reads the rest of a VEX or EVEX prefix, and the opcode.
+// vectorOpcode reads the rest of a VEX or EVEX prefix and the opcode.
 func (r *x86Reader) vectorOpcode(prefix uint8) bool {
 	opmap, more := uint8(1), 0
 	b, ok := r.byte()
@@ -227,7 +230,7 @@ func (r *x86Reader) vectorOpcode(prefix uint8) bool {
 	case 0x62:
 		opmap, more = b&7, 2
 	}
-	r.rex = ^b >> 5 & 4 // R of REX; no general register is followed through these instructions
+	r.rex = ^b >> 5 & 4 // bit R of REX; the sweep follows no general register through these instructions
 	r.at += more
 	op, ok := r.byte()
 	if !ok || opmap == 0 || opmap > 6 || opmap == 4 {
@@ -245,7 +248,7 @@ func (r *x86Reader) vectorOpcode(prefix uint8) bool {
 	return true
 }
 
-// operand reads ModRM, SIB and displacement.
+// operand reads ModRM, SIB and displacement. It returns false if they are incomplete.
 func (r *x86Reader) operand() bool {
 	b, ok := r.byte()
 	if !ok {
@@ -278,7 +281,7 @@ func (r *x86Reader) operand() bool {
 	return true
 }
 
-// immediate reads the immediate behind the operand.
+// immediate reads the immediate operand. It returns false if the operand is incomplete.
 func (r *x86Reader) immediate() bool {
 	size := 0
 	word := 4
@@ -325,8 +328,8 @@ func (r *x86Reader) immediate() bool {
 	return true
 }
 
-// rexRegister notes the register in an opcode.
+// rexRegister sets rm to the register in the opcode's low bits.
 func (r *x86Reader) rexRegister() { r.x.rm = uint8(r.x.op&7) | r.rex&1<<3 }
 
-// relative reports whether the operand is relative to the code behind the instruction.
+// relative reports whether the operand's address is relative to the end of the instruction (RIP).
 func (x *instruction) relative() bool { return x.modrm && !x.sib && x.mod == 0 && x.rm&7 == 5 }

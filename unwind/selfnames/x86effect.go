@@ -2,20 +2,20 @@ package selfnames
 
 import "pg_stat_backtrace/unwind/disasm"
 
-// Opcodes that the sweep supports.
+// Opcodes with effects that the sweep follows.
 const (
 	opLea        = 0x8d
-	opMovLoad    = 0x8b // to reg
-	opMovStore   = 0x89 // to the operand
-	opMovImm     = 0xb8 // to 0xbf
+	opMovLoad    = 0x8b // to the register in reg
+	opMovStore   = 0x89 // to the operand in rm
+	opMovImm     = 0xb8 // the first of eight, up to 0xbf; to the register in the opcode
 	opMovOperand = 0xc7
 	opCall       = 0xe8
 	opJump       = 0xe9
 	opJumpShort  = 0xeb
-	opGroup5     = 0xff // calls and jumps by the operand, among others
+	opGroup5     = 0xff // calls and jumps through the operand, among others
 )
 
-// effectX86 decodes an x86-64 instruction at pc.
+// effectX86 decodes the x86-64 instruction at pc into e; see machine.decode.
 func effectX86(p []byte, pc uint64, e *effect, writes bool) bool {
 	if quickX86(p, pc, e, writes) {
 		return true
@@ -28,7 +28,7 @@ func effectX86(p []byte, pc uint64, e *effect, writes bool) bool {
 	return true
 }
 
-// effect finds the effect of an instruction at pc.
+// effect sets e to the effect of an instruction at pc. If writes is false, e.writes may be incomplete.
 func (x *instruction) effect(pc uint64, e *effect, writes bool) {
 	*e = effect{length: uint8(x.length)}
 	if x.vector {
@@ -61,7 +61,8 @@ func (x *instruction) effect(pc uint64, e *effect, writes bool) {
 	}
 }
 
-// moves finds the effect of an instruction on registers. If writes is set, it lists all registers that it writes.
+// moves sets the effect of an instruction on registers. If writes is set, e.writes gets all registers that the
+// instruction may write.
 func (x *instruction) moves(e *effect, next uint64, writes bool) {
 	switch {
 	case x.op == opLea:
@@ -82,7 +83,8 @@ func (x *instruction) moves(e *effect, next uint64, writes bool) {
 	}
 }
 
-// written are the registers that an instruction may write, bit n for number n, as far as ModRM names them.
+// written returns the registers that an instruction may write, bit n for register n. Except for pop, it considers only
+// registers that ModRM names.
 func (x *instruction) written() uint32 {
 	if !x.modrm {
 		if x.op >= 0x58 && x.op <= 0x5f { // pop

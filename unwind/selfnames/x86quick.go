@@ -2,8 +2,8 @@ package selfnames
 
 import "encoding/binary"
 
-// mattersOne and mattersTwo are the opcodes of one and two bytes whose effect is more than the registers that ModRM
-// names.
+// mattersOne and mattersTwo are the opcodes of one and two bytes that do more than write the registers that ModRM
+// names: jumps, calls, and copies of addresses.
 var mattersOne, mattersTwo = func() (one, two [256]bool) {
 	for _, op := range []int{
 		opLea, opMovLoad, opMovStore, opMovOperand, opCall, opJump, opJumpShort, opGroup5, 0xc2, 0xc3, 0xcc, 0xf4,
@@ -21,7 +21,7 @@ var mattersOne, mattersTwo = func() (one, two [256]bool) {
 	return one, two
 }()
 
-// quickX86 does the same as effectX86 for most instructions, in a fraction of the time: opcodes of one or two bytes,
+// quickX86 does the same as effectX86, in a fraction of the time, for most instructions: opcodes of one or two bytes,
 // with or without a REX prefix. It returns false for all others.
 func quickX86(p []byte, pc uint64, e *effect, writes bool) bool {
 	const longest = 15
@@ -54,7 +54,7 @@ func quickX86(p []byte, pc uint64, e *effect, writes bool) bool {
 	x := instruction{op: op, wide: rex&8 != 0}
 	if flags&opModRM != 0 {
 		at = x.quickOperand(p, at, rex)
-		if x.op|1 == 0xf7 && x.reg&7 < 2 { // a test
+		if x.op|1 == 0xf7 && x.reg&7 < 2 { // TEST has an immediate operand
 			flags |= opImm8 << (x.op & 1) // opImmZ is the next bit
 		}
 	}
@@ -66,7 +66,8 @@ func quickX86(p []byte, pc uint64, e *effect, writes bool) bool {
 	return true
 }
 
-// operandLengths are the bytes of ModRM, SIB and displacement, by ModRM. A SIB may add four more.
+// operandLengths are the lengths of ModRM, SIB and displacement in bytes, by ModRM. With a certain SIB, the
+// displacement has four bytes more.
 var operandLengths = func() (n [256]uint8) {
 	for m := range n {
 		n[m] = 1
@@ -87,7 +88,7 @@ var operandLengths = func() (n [256]uint8) {
 	return n
 }()
 
-// quickLength returns the length of an instruction whose operand or immediate is at p[at].
+// quickLength returns the length of an instruction whose ModRM or immediate operand is at p[at].
 func quickLength(p []byte, at int, op uint16, flags uint8) int {
 	if flags&opModRM != 0 {
 		m := p[at]
@@ -95,7 +96,7 @@ func quickLength(p []byte, at int, op uint16, flags uint8) int {
 			at += 4
 		}
 		at += int(operandLengths[m])
-		if op|1 == 0xf7 && m>>3&7 < 2 { // a test
+		if op|1 == 0xf7 && m>>3&7 < 2 { // TEST has an immediate operand
 			flags |= opImm8 << (op & 1) // opImmZ is the next bit
 		}
 	}
@@ -108,7 +109,7 @@ func quickLength(p []byte, at int, op uint16, flags uint8) int {
 	return at
 }
 
-// quickOperand reads ModRM at p[at], SIB and displacement, and returns the place behind them.
+// quickOperand reads ModRM at p[at], SIB and displacement. It returns the index of the next byte.
 func (x *instruction) quickOperand(p []byte, at int, rex uint8) int {
 	m := p[at]
 	at++
@@ -132,7 +133,7 @@ func (x *instruction) quickOperand(p []byte, at int, rex uint8) int {
 	return at
 }
 
-// quickImmediate reads the immediate at p[at], and returns the place behind it.
+// quickImmediate reads the immediate operand at p[at]. It returns the index of the next byte.
 func (x *instruction) quickImmediate(p []byte, at int, rex, flags uint8) int {
 	switch {
 	case flags&opImm8 != 0:
