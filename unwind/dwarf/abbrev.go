@@ -2,11 +2,12 @@ package dwarf
 
 import "fmt"
 
-// declaration is an abbreviation (DWARF 5 §7.5.3): the tag of an entry, and the attributes that follow.
+// declaration is an abbreviation (DWARF 5 §7.5.3): the tag and the attributes of the entries that refer to it by its
+// code.
 type declaration struct {
 	tag      tag
 	children bool
-	// skip is the size in bytes of all attributes if that is always the same, else -1.
+	// skip is the size in bytes of all attributes together; negative: the size varies.
 	skip  int
 	attrs []attribute
 }
@@ -31,13 +32,13 @@ const (
 	maxAttributes = 4096
 	// maxAbbrevs bounds the attributes of one table, all declarations together.
 	maxAbbrevs = 1 << 20
-	// abbrevStep is how much of the section is read at first to find the table's end.
+	// abbrevStep is how many bytes of the section are read at first to find the table's end.
 	abbrevStep = 16 << 10
 	// maxAbbrevBytes bounds the size of one table.
 	maxAbbrevBytes = 64 << 20
 )
 
-// find returns the declaration of a code, or nil.
+// find returns the declaration with a code, or nil.
 func (a *abbrevs) find(code uint64) *declaration {
 	if code-1 < uint64(len(a.dense)) {
 		return &a.dense[code-1]
@@ -57,7 +58,8 @@ func (d *Data) abbrevs(u *unit) (*abbrevs, error) {
 	})
 }
 
-// readAbbrevs reads as much of the section as the table takes.
+// readAbbrevs reads a unit's table. Its end is unknown, so the amount of bytes read increases until they contain the
+// whole table.
 func (d *Data) readAbbrevs(u *unit) (*abbrevs, error) {
 	for n := uint64(abbrevStep); ; n *= 4 {
 		c, err := d.sections.abbrev.cursor(u.abbrev, n)
@@ -104,7 +106,7 @@ func parseAbbrevs(c *cursor, u *unit) (*abbrevs, error) {
 	return a, nil
 }
 
-// parseDeclaration reads a declaration behind its code.
+// parseDeclaration reads the rest of a declaration, after its code.
 func parseDeclaration(c *cursor, u *unit) declaration {
 	decl := declaration{tag: tag(c.uleb()), children: c.u8() != 0}
 	for !c.bad {
@@ -128,7 +130,7 @@ func parseDeclaration(c *cursor, u *unit) declaration {
 	return decl
 }
 
-// skipDeclaration skips a declaration behind its code.
+// skipDeclaration skips the rest of a declaration, after its code.
 func skipDeclaration(c *cursor) {
 	c.uleb()
 	c.u8()

@@ -11,8 +11,8 @@ import (
 // DefaultCacheSize is the default budget of a Cache in bytes: enough for about two hundred compilation units.
 const DefaultCacheSize = 12 << 20
 
-// Cache keeps decoded data of compilation units, of any number of files. If it exceeds its budget, it drops the least
-// recently used entries. It is safe for concurrent use, and decodes each entry once.
+// Cache keeps decoded data of compilation units, of any number of files. If the data exceeds the cache's budget, the
+// least recently used entries are removed. A Cache is safe for concurrent use, and decodes each entry once.
 type Cache struct {
 	mu     sync.Mutex
 	budget int
@@ -29,7 +29,7 @@ func NewCache(budget int) *Cache {
 	return &Cache{budget: budget, byKey: make(map[cacheKey]*cached), order: list.New()}
 }
 
-// cacheKind distinguishes cached objects that begin at the same offset.
+// cacheKind says what a cached object is. Objects of different kinds may have the same offset.
 type cacheKind uint8
 
 const (
@@ -53,13 +53,13 @@ type cached struct {
 	key  cacheKey
 	once sync.Once
 	at   *list.Element
-	// size is 0 until the thing is there; guarded by Cache.mu.
+	// size is 0 until the value was decoded; guarded by Cache.mu.
 	size  int
 	value any
 	err   error
 }
 
-// overhead is the memory of an entry besides its value.
+// overhead is the memory of an entry in bytes without its value.
 const overhead = 256
 
 // get returns the value for the key. If it is missing, decode creates it and returns its size in bytes.
@@ -70,13 +70,13 @@ func (c *Cache) get(key cacheKey, decode func() (any, int, error)) (any, error) 
 		e.value, size, e.err = decode()
 		c.account(e, size+overhead)
 		if errors.Is(e.err, budget.ErrExceeded) {
-			c.drop(e) // a later look-up may have enough
+			c.drop(e) // a later look-up may have enough budget
 		}
 	})
 	return e.value, e.err
 }
 
-// entry finds or makes an entry, and notes that it was used.
+// entry finds or makes an entry, and moves it to the front of order.
 func (c *Cache) entry(key cacheKey) *cached {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,8 +90,8 @@ func (c *Cache) entry(key cacheKey) *cached {
 	return e
 }
 
-// account adds the size of a new entry, and drops other entries until the budget is met. It keeps the new entry,
-// however large, and the entries that are still being decoded.
+// account adds the size of a new entry, and removes other entries until the budget is met. It keeps the new entry, even
+// if this alone exceeds the budget, and entries that are still being decoded.
 func (c *Cache) account(made *cached, size int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,7 +109,7 @@ func (c *Cache) account(made *cached, size int) {
 	}
 }
 
-// drop forgets an entry.
+// drop removes an entry.
 func (c *Cache) drop(e *cached) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,14 +120,14 @@ func (c *Cache) drop(e *cached) {
 	}
 }
 
-// Used returns the bytes that the cache holds, as far as they were counted.
+// Used returns the size of the cached entries in bytes, as estimated when they were decoded.
 func (c *Cache) Used() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.used
 }
 
-// cachedAs is get for a known type.
+// cachedAs is Cache.get for values of type T.
 func cachedAs[T any](c *Cache, key cacheKey, decode func() (T, int, error)) (T, error) {
 	v, err := c.get(key, func() (any, int, error) { return decode() })
 	t, _ := v.(T)

@@ -5,19 +5,20 @@ import (
 	"fmt"
 )
 
-// call is a function, or a call inlined in it, at an address.
+// call is a function, or a call of a function that is inlined in it, at an address.
 type call struct {
 	// offset is the offset of the call's entry.
 	offset       uint64
 	entry, start uint64
-	// file and line are the place of the call; of the function itself they are 0.
+	// file and line are the place of the call in the source; 0 for the function itself.
 	file, line uint64
 }
 
 // maxCalls bounds how deep inlined calls nest.
 const maxCalls = 256
 
-// calls returns the function at an address and the calls inlined there, outermost first.
+// calls returns the function at an address and the calls inlined at this address, outermost first. The result is empty
+// if no function covers the address.
 func (d *Data) calls(u *unit, addr uint64) ([]call, error) {
 	functions, err := d.functions(u)
 	if err != nil {
@@ -36,15 +37,15 @@ func (d *Data) calls(u *unit, addr uint64) ([]call, error) {
 	return s.calls, errors.Join(s.err, w.charge(int64(maxRangeBytes-s.budget)))
 }
 
-// callSearch searches a function's entry for the blocks and inlined calls that contain an address.
+// callSearch searches a function's entry and its children for the inlined calls that contain an address.
 type callSearch struct {
 	d     *Data
 	w     *walker
 	addr  uint64
 	calls []call
 	spans []span
-	// depth is the depth of the next entry. open is the depth down to which all enclosing entries contain the
-	// address.
+	// depth is the nesting depth of the next entry. Entries are examined only at depth open: all their parents contain
+	// the address.
 	depth, open int
 	budget      int
 	err         error
@@ -76,7 +77,8 @@ func (s *callSearch) run() {
 	}
 }
 
-// pass skips the children of an entry.
+// pass skips an entry that does not contain the address, together with its children if the entry has a sibling
+// attribute.
 func (s *callSearch) pass(e *entry) {
 	if !e.children {
 		return
@@ -90,7 +92,7 @@ func (s *callSearch) pass(e *entry) {
 	s.depth++
 }
 
-// enter notes an entry that holds the address, and reports whether it does.
+// enter reports whether an entry contains the address. If so, it appends the function or the inlined call to calls.
 func (s *callSearch) enter(e *entry) bool {
 	switch {
 	case s.depth == 0:
@@ -122,7 +124,8 @@ func (s *callSearch) enter(e *entry) bool {
 	return false
 }
 
-// entryPC returns where a function or an inlined call begins: DW_AT_entry_pc, DW_AT_low_pc, or the first range (§2.18).
+// entryPC returns the address where a function or an inlined call begins: DW_AT_entry_pc, or the start of the first
+// range (§2.18).
 func (d *Data) entryPC(u *unit, e *entry, spans []span) uint64 {
 	if e.entryPC.isAddress() {
 		if addr, err := d.address(u, e.entryPC); err == nil {

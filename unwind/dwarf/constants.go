@@ -39,7 +39,7 @@ const (
 	attrGNUAddrBase     attr = 0x2133
 )
 
-// form is DW_FORM_… (DWARF 5 §7.5.6). The GNU forms belong to dwz and to split DWARF before version 5.
+// form is DW_FORM_… (DWARF 5 §7.5.6). The GNU forms are used by dwz, and by split DWARF before version 5.
 type form uint32
 
 const (

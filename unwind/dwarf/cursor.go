@@ -2,8 +2,8 @@ package dwarf
 
 import "math"
 
-// cursor reads values one after the other from a piece of a section. A read beyond the end returns zero and marks the
-// cursor as bad permanently. Callers check bad once, after the last read.
+// cursor reads values one after the other from a piece of a section. A read beyond the piece's end returns zero and
+// sets bad, so that all later reads fail. Callers check bad once, after the last read.
 type cursor struct {
 	data []byte
 	pos  int
@@ -13,7 +13,7 @@ type cursor struct {
 	bad  bool
 }
 
-// offset is the position in the section.
+// offset returns the position in the section.
 func (c *cursor) offset() uint64 { return c.base + uint64(c.pos) }
 
 // left is the number of bytes that remain.
@@ -65,7 +65,7 @@ func (c *cursor) u8() uint8 {
 func (c *cursor) u16() uint16 { return uint16(c.uint(2)) }
 func (c *cursor) u32() uint32 { return uint32(c.uint(4)) }
 
-// sized reads an unsigned number of 4 bytes, or of 8.
+// sized reads an unsigned number of 4 or 8 bytes.
 func (c *cursor) sized(eight bool) uint64 {
 	if eight {
 		return c.uint(8)
@@ -73,8 +73,8 @@ func (c *cursor) sized(eight bool) uint64 {
 	return c.uint(4)
 }
 
-// initialLength reads the length at the start of a unit. The length also defines the size of offsets in the unit
-// (DWARF 5 §7.4).
+// initialLength reads the length at the start of a unit, in bytes after the length itself. is64 reports whether offsets
+// in the unit have 8 bytes (DWARF 5 §7.4).
 func (c *cursor) initialLength() (length uint64, is64 bool) {
 	const escape, reserved = 0xffffffff, 0xfffffff0
 	switch n := c.u32(); {
@@ -88,7 +88,7 @@ func (c *cursor) initialLength() (length uint64, is64 bool) {
 	}
 }
 
-// uleb reads an unsigned LEB128 number (DWARF 5 §7.6); bits beyond 64 are dropped.
+// uleb reads an unsigned LEB128 number (DWARF 5 §7.6). It ignores bits beyond the 64th.
 func (c *cursor) uleb() uint64 {
 	v := uint64(0)
 	for shift := uint(0); ; shift += 7 {
@@ -134,13 +134,13 @@ func (c *cursor) str() string {
 	return ""
 }
 
-// skipStr passes over a string.
+// skipStr skips a string that ends with a NUL.
 func (c *cursor) skipStr() {
 	for c.u8() != 0 {
 	}
 }
 
-// seek moves forward to a section offset inside the piece.
+// seek moves forward to an offset in the section. If the offset is not in the rest of the piece, seek sets bad.
 func (c *cursor) seek(off uint64) {
 	n := off - c.base
 	if off < c.base || n > uint64(len(c.data)) || n > math.MaxInt || int(n) < c.pos {

@@ -1,16 +1,16 @@
-// Package dwarf reads DWARF debugging information, version 2 to 5. For a code address it gives the function, the
-// calls that the compiler inlined there, and the source lines.
+// Package dwarf reads DWARF debugging information, version 2 to 5. For a code address it gives the function, the calls
+// that the compiler inlined at the address, and the source lines.
 //
-// It reads lazily. The first look-up lists the units and the addresses that they cover. A look-up then decodes the
-// one unit that covers its address, and a Cache of bounded size keeps the decoded data. Uncompressed sections are
-// read piece by piece from the file. Large compressed sections are expanded only as far as necessary. If
-// .debug_aranges contains the address, the units are not listed. Data that dwz moved to a supplementary file is read
-// from there, with the GNU forms and the forms of DWARF 5. Data of split DWARF is read from .dwo files, or from a
-// package of them (.dwp).
+// Reading is lazy. The first look-up lists the units and the addresses that they cover. A look-up then decodes only the
+// unit that covers its address, and a Cache of bounded size keeps the decoded data. Uncompressed sections are read
+// piece by piece from the file. Large compressed sections are expanded only as far as necessary: if .debug_aranges
+// contains the address, the units are not listed. If dwz has moved data to a supplementary file, it is read from this
+// file (the GNU forms and the forms of DWARF 5). Data of split DWARF is read from .dwo files, or from a package of .dwo
+// files (.dwp).
 //
-// Files are foreign input: reading is bounded in time and space, and damaged data gives fewer answers, never a panic.
-// The package must not know of processes, load addresses or where files are found; addresses are link-time addresses.
-// Section numbers in comments refer to the DWARF 5 standard.
+// Files may be damaged or hostile: reading is bounded in time and space, and damaged data gives fewer answers, never a
+// panic. The package must not know of processes, load addresses or where files are found; addresses are link-time
+// addresses. Section numbers in comments refer to the DWARF 5 standard.
 package dwarf
 
 import (
@@ -28,11 +28,11 @@ import (
 var (
 	// ErrNone means that the image has no debugging information.
 	ErrNone = errors.New("dwarf: no debugging information")
-	// ErrMalformed means that the information is inconsistent, or contradicts the size of a section.
+	// ErrMalformed means that the information contradicts itself, or the size of a section.
 	ErrMalformed = errors.New("dwarf: malformed debugging information")
 	// ErrTooLarge means that a part exceeds the limits of this package.
 	ErrTooLarge = errors.New("dwarf: debugging information too large")
-	// ErrNoSupplement means that the data is in a missing supplementary file.
+	// ErrNoSupplement means that the data is in a supplementary file that was not given.
 	ErrNoSupplement = errors.New("dwarf: supplementary file missing")
 )
 
@@ -59,9 +59,10 @@ type Data struct {
 	sup      *Data
 	cache    *Cache
 	options  Options
-	// skeleton is the image that a split file belongs to; nil for an image itself.
+	// skeleton is the image to which a split file belongs; nil if this is an image itself.
 	skeleton *Data
-	// effort bounds the processor time, shared with split files; nil means no limit. exceeded is set once that is reported.
+	// effort bounds the processor time, shared with split files; nil means no limit. exceeded is set after
+	// Options.Report got the error.
 	effort   *budget.Effort
 	exceeded atomic.Bool
 
@@ -81,7 +82,7 @@ type Data struct {
 	err    error
 }
 
-// sections are the parts of the information. An absent one has the size 0.
+// sections are the sections with debugging information. A missing section has the size 0.
 type sections struct {
 	info, abbrev, str, lineStr, strOffsets, addr, line, ranges, rnglists, aranges section
 }
@@ -100,26 +101,28 @@ func (s *sections) each(f func(i uint64, s *section, name string)) {
 	}
 }
 
-// Options complete an image; the zero value is the default.
+// Options are the other inputs besides the image; the zero value is the default.
 type Options struct {
-	// Supplement is the file that dwz created for common data of several files, or nil.
+	// Supplement is the file into which dwz has moved data that several files share; nil: none.
 	Supplement *Data
 	// Cache keeps decoded units; nil means a new Cache with the default budget.
 	Cache *Cache
 	// Spill creates a file for the content of a large compressed section. If it is nil, the cache keeps such content
 	// in memory.
 	Spill func() (SpillFile, error)
-	// Report receives, once, the errors from listing the units; nil discards them.
+	// Report receives, once, the errors from listing the units, and once the error of an exceeded budget; nil discards
+	// them.
 	Report func(error)
-	// Split opens the split file of a unit when its entries are first needed. The image must stay readable. The unit
-	// in the file is identified by its id. nil means that there are no such files.
+	// Split opens the split file of a unit, when the unit's entries are first needed. The image must stay readable. The
+	// unit is found in the file by its id. nil means that there are no split files.
 	Split func(SplitFile) (*elfimage.Image, error)
-	// Package opens the package of all such files (.dwp), which is tried first; nil means that there is none.
+	// Package opens the package of all split files (.dwp). The package is tried before single files; nil means that
+	// there is none.
 	Package func() (*elfimage.Image, error)
 }
 
-// New creates the debugging information of an image, which must stay readable. It reads only section headers. The
-// error is ErrNone or the image's.
+// New creates the debugging information of an image, which must stay readable. It reads only section headers. The error
+// is ErrNone, or the image's error.
 func New(m *elfimage.Image, o Options) (*Data, error) {
 	d := &Data{name: m.Name(), sup: o.Supplement, cache: o.Cache, options: o, effort: budget.NewEffort()}
 	if d.cache == nil {
@@ -131,7 +134,8 @@ func New(m *elfimage.Image, o Options) (*Data, error) {
 	return d, nil
 }
 
-// findSections finds the sections whose names end in suffix.
+// findSections finds the sections with debugging information whose names end in suffix. The error is ErrNone if
+// .debug_info or .debug_abbrev is missing.
 func (d *Data) findSections(m *elfimage.Image, suffix string) error {
 	var err error
 	d.sections.each(func(i uint64, s *section, name string) {
@@ -163,7 +167,7 @@ func (d *Data) findSections(m *elfimage.Image, suffix string) error {
 	return nil
 }
 
-// expand returns the content of a compressed section, kept by the cache.
+// expand returns the content of a compressed section. The cache keeps the content.
 func (d *Data) expand(m *elfimage.Image, i uint64, name string, size uint64) ([]byte, error) {
 	return cachedAs(d.cache, cacheKey{d, cachedSection, i}, func() ([]byte, int, error) {
 		if err := d.charge(int64(size), name); err != nil {
@@ -174,7 +178,7 @@ func (d *Data) expand(m *elfimage.Image, i uint64, name string, size uint64) ([]
 	})
 }
 
-// Load lists the units and the addresses that they cover. Otherwise the first look-up does this. The error reports
+// Load lists the units and the addresses that they cover. Without Load, the first look-up does this. The error reports
 // unreadable parts. All other parts can be used.
 func (d *Data) Load() error {
 	d.once.Do(func() {
@@ -187,8 +191,8 @@ func (d *Data) Load() error {
 	return d.err
 }
 
-// Frames returns the calls at an address, innermost first. The last one is the function itself, unless only the line
-// is known. It returns no frames if the information does not cover the address. An error reports unreadable parts.
+// Frames returns the calls at an address, innermost first. The last Frame is the function itself, unless only the line
+// is known. If the information does not cover the address, Frames returns no frames. An error reports unreadable parts.
 // Frames may then still return frames that lack these parts.
 func (d *Data) Frames(addr uint64) ([]Frame, error) {
 	if d.sections.info.spill != nil && !d.loaded.Load() {
@@ -224,7 +228,7 @@ func (d *Data) unitFrames(u *unit, addr uint64) ([]Frame, error) {
 	}
 	frames := make([]Frame, len(calls))
 	for i := range calls {
-		c := &calls[len(calls)-1-i] // they come outermost first
+		c := &calls[len(calls)-1-i] // calls are outermost first
 		f := &frames[i]
 		*f = Frame{Entry: c.entry, Start: c.start, File: file, Line: line, Inlined: i < len(calls)-1}
 		f.Function, e = owner.functionName(entries, c.offset)

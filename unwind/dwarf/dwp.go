@@ -5,23 +5,23 @@ import (
 	"fmt"
 )
 
-// A package (.dwp) has the split units of a program in one file, with an index of where each unit's parts are in the
-// sections (§7.3.5; version 2 is the GNU extension before DWARF 5).
+// A package (.dwp) has the split units of a program in one file. An index has, for each unit, the places of its data in
+// the sections (§7.3.5; version 2 is the GNU extension before DWARF 5).
 
-// dwp is a package.
+// dwp is an opened package.
 type dwp struct {
 	data  *Data
 	index packageIndex
 }
 
-// packageIndex is .debug_cu_index.
+// packageIndex is the section .debug_cu_index: a hash table of units, and tables with the places of their data.
 type packageIndex struct {
 	raw []byte
 	big bool
-	// columns are the sections, by their numbers; units and slots count.
+	// columns are the numbers of the sections with data of units. units and slots are the lengths of the tables.
 	columns      []uint32
 	units, slots uint32
-	// hashes, rows, offsets and sizes are the positions of the tables.
+	// hashes, rows, offsets and sizes are the positions of the tables in raw.
 	hashes, rows, offsets, sizes int
 }
 
@@ -33,18 +33,18 @@ const (
 	sectRnglists   = 8
 )
 
-// maxPackageIndex bounds the index in bytes, maxColumns its sections.
+// maxPackageIndex bounds the index in bytes, maxColumns its number of sections.
 const (
 	maxPackageIndex = 64 << 20
 	maxColumns      = 16
 )
 
-// parsePackageIndex reads the header of an index and makes sure that its tables are there.
+// parsePackageIndex reads the header of an index and verifies that the index contains its tables.
 func parsePackageIndex(raw []byte, big bool) (packageIndex, error) {
 	c := cursor{data: raw, big: big}
 	version := c.u32()
 	if big {
-		version = version>>16 | version<<16 // of version 5 the first half is the version, the second is padding
+		version = version>>16 | version<<16 // in version 5 the first half is the version, the second half is padding
 	}
 	if v := version & 0xffff; v != 2 && v != 5 {
 		return packageIndex{}, fmt.Errorf("%w: index of version %d", ErrMalformed, v)
@@ -66,17 +66,17 @@ func parsePackageIndex(raw []byte, big bool) (packageIndex, error) {
 	return x, nil
 }
 
-// number reads entry i of a table of numbers of size bytes.
+// number reads entry i of a table whose entries are numbers of size bytes.
 func (x *packageIndex) number(table int, i uint32, size int) uint64 {
 	c := cursor{data: x.raw, pos: table + int(i)*size, big: x.big}
 	return c.uint(size)
 }
 
-// part is where a unit's part of a section is.
+// part is the place of a unit's data in a section.
 type part struct{ off, size uint64 }
 
-// find returns the parts of a unit by the numbers of sections, or nil if the package does not contain the unit. looked
-// is the number of slots that it read.
+// find returns the places of a unit's data by the numbers of sections; nil if the package does not contain the unit.
+// looked is the number of slots that find read in vain.
 func (x *packageIndex) find(id uint64) (parts map[uint32]part, looked uint32) {
 	if x.slots == 0 {
 		return nil, 0
@@ -104,7 +104,7 @@ func (x *packageIndex) find(id uint64) (parts map[uint32]part, looked uint32) {
 	return nil, x.slots
 }
 
-// openPackage opens the package, once. It returns nil if there is none.
+// openPackage opens the package at its first call. It returns nil if there is none.
 func (d *Data) openPackage() (*dwp, error) {
 	d.packageOnce.Do(func() {
 		if d.options.Package == nil {
@@ -125,7 +125,7 @@ func (d *Data) readPackage() (*dwp, error) {
 		return nil, fmt.Errorf("%s: %w: no index: %w", m.Name(), ErrMalformed, err)
 	}
 	p := &dwp{data: &Data{name: m.Name(), cache: d.cache, options: d.options, skeleton: d, effort: d.effort}}
-	p.data.once.Do(func() {}) // its units are found by the index
+	p.data.once.Do(func() {}) // the index replaces the list of units
 	if err := p.data.findSections(m, ".dwo"); err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func (d *Data) readPackage() (*dwp, error) {
 	return p, err
 }
 
-// packaged looks for the unit of a skeleton in the package.
+// packaged looks in the package for the split unit of a skeleton.
 func (d *Data) packaged(u *unit) (splitUnit, error) {
 	p, err := d.openPackage()
 	if err != nil || p == nil {

@@ -7,19 +7,21 @@ import (
 )
 
 // Listing the units of a large compressed file takes as long as expanding all its entries. If .debug_aranges contains
-// an address, it names the unit. Expanding the section up to the end of this unit is then enough to answer.
+// an address, it gives the address's unit. For the answer, it is enough to expand the section up to the end of this
+// unit.
 
-// early finds units by .debug_aranges.
+// early finds units by .debug_aranges, before the units are listed.
 type early struct {
 	once sync.Once
-	// index contains numbers of units in offsets, which contains their offsets in .debug_info.
+	// index has the addresses in .debug_aranges. The unit numbers in it are indexes into offsets, which has the units'
+	// offsets in .debug_info.
 	index   index
 	offsets []uint64
 	// starts contains the same offsets in ascending order.
 	starts []uint64
 }
 
-// load reads .debug_aranges. It skips damaged parts: the list of units does not depend on them.
+// load reads .debug_aranges. It ignores damaged parts, because the list of units does not depend on them.
 func (e *early) load(d *Data) {
 	_ = d.eachArange(func(off uint64, size uint8, set *cursor) error {
 		e.offsets = append(e.offsets, off)
@@ -33,7 +35,7 @@ func (e *early) load(d *Data) {
 // section are not listed yet, it searches from the last unit in .debug_aranges that begins at or before the offset.
 func (d *Data) unitWith(off uint64) *unit {
 	if d.sections.info.spill == nil || d.loaded.Load() {
-		_ = d.Load() // unreadable units are missing
+		_ = d.Load() // unreadable units are not in the list
 		return d.unitAt(off)
 	}
 	d.early.once.Do(func() { d.early.load(d) })
@@ -58,7 +60,7 @@ func (d *Data) unitWith(off uint64) *unit {
 	return u
 }
 
-// earlyFrames is Frames while the units are not listed. It returns no frames if it needs the list.
+// earlyFrames is Frames before the units are listed. It returns no frames if the answer needs the list.
 func (d *Data) earlyFrames(addr uint64) ([]Frame, error) {
 	d.early.once.Do(func() { d.early.load(d) })
 	for _, i := range d.early.index.find(addr) {
@@ -74,15 +76,15 @@ func (d *Data) earlyFrames(addr uint64) ([]Frame, error) {
 	return nil, nil
 }
 
-// readAhead starts to expand the other sections that a look-up needs, in parallel with .debug_info, as far as
-// necessary for the unit at an offset.
+// readAhead starts to expand the other sections that a look-up needs, in parallel with .debug_info. It expands them to
+// about the data of the unit at an offset.
 func (d *Data) readAhead(off uint64) {
 	info := &d.sections.info
 	if s := info.expanding(); s == nil || s.have.Load() > off {
 		return
 	}
 	go func() {
-		// The reader that needs a section later finds and reports its errors.
+		// The reader that needs a section later gets its errors and reports them.
 		defer func() { _ = recover() }()
 		part := float64(off) / float64(info.size)
 		for _, s := range []*section{
@@ -111,7 +113,7 @@ func (d *Data) unitByOffset(off uint64) (*unit, error) {
 	})
 }
 
-// readRootOf reads the first entry of one unit alone.
+// readRootOf reads the first entry of one unit, without the other units.
 func (d *Data) readRootOf(u *unit) error {
 	abbrevs, err := d.abbrevs(u)
 	if err != nil {

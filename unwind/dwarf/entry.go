@@ -27,12 +27,12 @@ type walker struct {
 	e       entry
 
 	data *Data
-	// cost counts decoded bytes that are not charged yet. err is the error of a charge, which ends the walk.
+	// cost is the number of decoded bytes that are not charged yet. err is the error of a charge, which ends the walk.
 	cost int64
 	err  error
 }
 
-// charge takes what was decoded off the file's budget, and so many bytes more.
+// charge subtracts cost and more from the file's budget.
 func (w *walker) charge(more int64) error {
 	if w.err == nil {
 		w.err = w.data.charge(w.cost+more, "entries")
@@ -41,12 +41,12 @@ func (w *walker) charge(more int64) error {
 	return w.err
 }
 
-// wanted reports whether a walk reads an entry's attributes: only entries of code.
+// wanted reports whether a walker reads the attributes of entries with this tag. It reads only entries that have code.
 func (t tag) wanted() bool {
 	return t == tagSubprogram || t == tagInlinedSubroutine || t == tagLexicalBlock
 }
 
-// next reads one entry into w.e. It is false at the end, or if the data is invalid.
+// next reads one entry into w.e. It returns false at the end, if the data is invalid, or if the budget is exceeded.
 func (w *walker) next() bool {
 	if w.c.left() == 0 || w.c.bad {
 		return false
@@ -77,7 +77,7 @@ func (w *walker) next() bool {
 	return !w.c.bad
 }
 
-// skip passes over all attributes.
+// skip skips all attributes of an entry.
 func (w *walker) skip(decl *declaration) {
 	if decl.skip >= 0 {
 		w.c.take(uint64(decl.skip))
@@ -89,7 +89,7 @@ func (w *walker) skip(decl *declaration) {
 	}
 }
 
-// read reads the useful attributes.
+// read reads the attributes that entry has fields for.
 func (w *walker) read(decl *declaration) {
 	w.cost += int64(len(decl.attrs))
 	for i := range decl.attrs {
@@ -102,7 +102,7 @@ func (w *walker) read(decl *declaration) {
 	}
 }
 
-// field returns where an attribute is kept, nil if it is not.
+// field returns the field for an attribute; nil if entry has none.
 func (e *entry) field(name attr) *value {
 	switch name {
 	case attrLowPC:
@@ -132,7 +132,7 @@ func (e *entry) field(name attr) *value {
 	}
 }
 
-// walk makes a walker over [from, to) of a unit's entries.
+// walk makes a walker over a unit's entries at the offsets [from, to) of .debug_info.
 func (d *Data) walk(u *unit, from, to uint64) (walker, error) {
 	a, err := d.abbrevs(u)
 	if err != nil {

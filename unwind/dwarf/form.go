@@ -18,7 +18,7 @@ const (
 	sizeUnknown = -2
 )
 
-// formSize returns the size of a form in bytes, or a negative number if that varies or the form is not known.
+// formSize returns the size of a form in bytes, sizeVaries or sizeUnknown.
 func (u *unit) formSize(f form) int {
 	switch f {
 	case formFlagPresent, formImplicitConst:
@@ -52,7 +52,7 @@ func (u *unit) formSize(f form) int {
 	}
 }
 
-// skipForm passes over a value.
+// skipForm skips a value.
 func (u *unit) skipForm(c *cursor, f form) {
 	if n := u.formSize(f); n >= 0 {
 		c.take(uint64(n))
@@ -71,7 +71,7 @@ func (u *unit) skipForm(c *cursor, f form) {
 		c.take(uint64(c.u32()))
 	case formIndirect:
 		if f = form(c.uleb()); f == formIndirect || f == formImplicitConst {
-			c.fail() // DWARF 5 §7.5.3 forbids it
+			c.fail() // forbidden by DWARF 5 §7.5.3
 			return
 		}
 		u.skipForm(c, f)
@@ -83,7 +83,7 @@ func (u *unit) skipForm(c *cursor, f form) {
 	}
 }
 
-// readForm reads a value; of a block only that it is one.
+// readForm reads a value. For a block it returns only the form.
 func (u *unit) readForm(c *cursor, a *attribute) value {
 	v := value{form: a.form}
 	if v.form == formIndirect {
@@ -131,7 +131,7 @@ func (v *value) isAddress() bool {
 	}
 }
 
-// text returns the string of a value.
+// text returns the string that a value contains or refers to.
 func (d *Data) text(u *unit, v value) (string, error) {
 	switch v.form {
 	case formString:
@@ -156,7 +156,7 @@ func (d *Data) text(u *unit, v value) (string, error) {
 	}
 }
 
-// address returns the address of a value.
+// address returns the address that a value contains or refers to.
 func (d *Data) address(u *unit, v value) (uint64, error) {
 	switch v.form {
 	case formAddr:

@@ -10,17 +10,18 @@ import (
 // functions are the functions of one unit that have code.
 type functions struct {
 	all []function // by low address
-	// reach is the highest end of the functions up to each.
+	// reach has, for each function, the highest end of this function and all before it in all.
 	reach []uint64
 }
 
-// function is one piece of a function's code. Its entry lies at [off, end) of the unit, counted from the unit's start.
+// function is one piece of a function's code. The function's entry, with its children, is at [off, end) of .debug_info,
+// relative to the unit's start.
 type function struct {
 	span
 	off, end uint32
 }
 
-// maxFunctions bounds the pieces of one unit.
+// maxFunctions bounds the pieces of code of one unit.
 const maxFunctions = 1 << 20
 
 // functions returns the functions of a unit.
@@ -61,7 +62,7 @@ func (d *Data) readFunctions(u *unit) (*functions, error) {
 			continue
 		}
 		if e.tag == tagSubprogram {
-			// A damaged list leaves this one out, and the others in.
+			// If the list of ranges is damaged, only this function is missing.
 			spans, _ = d.spans(spans[:0], u, e.low, e.high, e.ranges, &budget)
 			first := len(f.all)
 			f.add(spans, e.off-u.off, w.c.offset()-u.off)
@@ -88,20 +89,20 @@ func (d *Data) readFunctions(u *unit) (*functions, error) {
 	return f, nil
 }
 
-// opened is a function whose children are being read.
+// opened is a function whose children are being read. Its pieces are all[first:last].
 type opened struct {
 	depth       int
-	first, last int // in functions.all
+	first, last int // indexes in functions.all
 }
 
-// add appends the pieces of a function, whose entry is at off.
+// add appends the pieces of a function. off and end limit the function's entry.
 func (f *functions) add(spans []span, off, end uint64) {
 	for _, s := range spans {
 		f.all = append(f.all, function{s, uint32(off), uint32(end)})
 	}
 }
 
-// close notes where the children of a function end.
+// close sets the end of a function's entry, after its last child.
 func (f *functions) close(o opened, end uint64) {
 	for i := o.first; i < o.last; i++ {
 		f.all[i].end = uint32(end)
@@ -121,7 +122,8 @@ func (f *functions) sort() {
 	}
 }
 
-// find returns the function that contains an address: the smallest one, and among equal ones the first in the file.
+// find returns the function that contains an address. If several do, it is the smallest one, and among equally small
+// ones the first in the file.
 func (f *functions) find(addr uint64) (function, bool) {
 	i := sort.Search(len(f.all), func(i int) bool { return f.all[i].low > addr }) - 1
 	var best function

@@ -10,7 +10,7 @@ import (
 // index finds the units that cover an address.
 type index struct {
 	spans []indexed // by low address
-	// reach is the highest end of the spans up to each.
+	// reach has, for each span, the highest end of this span and all before it in spans.
 	reach []uint64
 }
 
@@ -25,7 +25,7 @@ const (
 	maxIndexed = 4 << 20
 	// maxOverlap limits the number of units for one address. Units overlap only in damaged files.
 	maxOverlap = 8
-	// maxBack bounds how far the index is searched for them.
+	// maxBack limits the number of spans or functions that a look-up tests.
 	maxBack = 4096
 )
 
@@ -59,7 +59,7 @@ func (x *index) sort() {
 	}
 }
 
-// find returns the units that cover an address, first the unit whose range begins last.
+// find returns the numbers of the units that cover an address, first the unit whose range begins last.
 func (x *index) find(addr uint64) []uint32 {
 	i := sort.Search(len(x.spans), func(i int) bool { return x.spans[i].low > addr }) - 1
 	var units []uint32
@@ -74,7 +74,8 @@ func (x *index) find(addr uint64) []uint32 {
 	return units
 }
 
-// indexUnit adds the addresses of a unit. It adds a unit without addresses to pending, by the unit's offset.
+// indexUnit adds the addresses of unit i to the index. If the unit does not contain its addresses, indexUnit adds it to
+// pending, by the unit's offset.
 func (d *Data) indexUnit(i uint32, r *root, pending map[uint64]uint32, budget *int) error {
 	u := &d.units[i]
 	if u.tag != tagCompileUnit && u.tag != tagSkeletonUnit {
@@ -91,7 +92,7 @@ func (d *Data) indexUnit(i uint32, r *root, pending map[uint64]uint32, budget *i
 	return d.index.add(i, spans)
 }
 
-// readAranges reads addresses of units from .debug_aranges, which may list units that do not contain their addresses.
+// readAranges adds the addresses of the pending units to the index, from .debug_aranges.
 func (d *Data) readAranges(pending map[uint64]uint32) error {
 	return d.eachArange(func(off uint64, size uint8, set *cursor) error {
 		i, ok := pending[off]
@@ -129,7 +130,7 @@ func (d *Data) eachArange(use func(off uint64, size uint8, set *cursor) error) e
 	return nil
 }
 
-// parseAranges reads the pairs of one set, which are aligned to their size.
+// parseAranges reads the ranges of one set. The pairs of address and length are aligned to their size.
 func parseAranges(c *cursor, u *unit) []span {
 	var spans []span
 	size := 2 * int(u.addrSize)

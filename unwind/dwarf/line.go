@@ -20,7 +20,7 @@ type lines struct {
 	size int
 }
 
-// row says that the code from addr to the next row's comes from a line.
+// row is an entry of the line table: the code from addr to the next row's address comes from line of file.
 type row struct {
 	addr uint64
 	file uint32
@@ -53,7 +53,7 @@ func (d *Data) lines(u *unit) (*lines, error) {
 	})
 }
 
-// line returns the source line of an address, "" and 0 if it is not known.
+// line returns the file and line of an address; "" and 0 if they are unknown.
 func (d *Data) line(u *unit, addr uint64) (string, int, error) {
 	t, err := d.lines(u)
 	if t == nil {
@@ -66,7 +66,7 @@ func (d *Data) line(u *unit, addr uint64) (string, int, error) {
 	return t.path(uint64(r.file)), int(r.line), err
 }
 
-// callFile returns the file from which an inlined call is made.
+// callFile returns the name of the file with the call of an inlined function.
 func (d *Data) callFile(u *unit, c *call) (string, error) {
 	t, err := d.lines(u)
 	if t == nil {
@@ -75,7 +75,7 @@ func (d *Data) callFile(u *unit, c *call) (string, error) {
 	return t.path(c.file), err
 }
 
-// find returns the row that an address belongs to.
+// find returns the row for an address.
 func (t *lines) find(addr uint64) (row, bool) {
 	i := sort.Search(len(t.sequences), func(i int) bool { return t.sequences[i].low > addr }) - 1
 	if i < 0 || !t.sequences[i].holds(addr) {
@@ -89,10 +89,10 @@ func (t *lines) find(addr uint64) (row, bool) {
 	return rows[n-1], true
 }
 
-// path returns the name of a file by its number, or "".
+// path returns the path of a file by its number; "" if the file is unknown.
 func (t *lines) path(number uint64) string {
 	if t.version < 5 {
-		number-- // before version 5 files are counted from 1
+		number-- // before version 5 the first file has number 1
 	}
 	if number >= uint64(len(t.files)) {
 		return ""
@@ -108,7 +108,8 @@ func (t *lines) path(number uint64) string {
 	return path.Join(dir, f.name)
 }
 
-// folder returns the path of a folder by its number. Number 0 is where the compiler ran.
+// folder returns the path of a folder by its number. Before version 5, number 0 is the folder in which the compiler
+// ran.
 func (t *lines) folder(number uint64) string {
 	if t.version < 5 {
 		if number == 0 {
@@ -126,7 +127,8 @@ func (t *lines) folder(number uint64) string {
 	return dir
 }
 
-// add ends a sequence of the rows from first on. It discards sequences of dropped code, and invalid sequences.
+// add makes a sequence of the rows from first on; end is its end address. It removes the rows if the linker has removed
+// the code, or if the sequence is invalid.
 func (t *lines) add(u *unit, first int, end uint64) {
 	rows := t.rows[first:]
 	if len(rows) == 0 {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// lineHeader is the part of a line table's header that its program needs (§6.2.4).
+// lineHeader has the fields of a line table's header that are needed to run its line program (§6.2.4).
 type lineHeader struct {
 	minLength  uint64
 	maxOps     uint64
@@ -19,16 +19,16 @@ type lineHeader struct {
 const (
 	// maxLineFiles bounds the files and folders of one table.
 	maxLineFiles = 1 << 17
-	// maxNameBytes limits the total length of their names, which may be the same string many times. Each name costs
-	// nameCost in addition.
+	// maxNameBytes limits the total length of the names of one table. Many names may be the same string. nameCost is
+	// added for each name.
 	maxNameBytes = 32 << 20
 	nameCost     = 32
-	// maxLineProgram limits the size of one table in bytes, maxRows the number of its rows.
+	// maxLineProgram limits the size of one line table in bytes, maxRows the number of its rows.
 	maxLineProgram = 64 << 20
 	maxRows        = 8 << 20
 )
 
-// readLines reads a line table: header, names, program.
+// readLines reads a line table: the header and the names, and the rows by running the line program.
 func (d *Data) readLines(u *unit) (*lines, error) {
 	t := &lines{}
 	from, err := d.source(u)
@@ -52,7 +52,7 @@ func (d *Data) readLines(u *unit) (*lines, error) {
 		return nil, err
 	}
 	c.take(head)
-	// The sizes of forms in this table are its own.
+	// The line table has its own size of offsets and addresses.
 	lu := *u
 	lu.is64 = is64
 	t.version = c.u16()
@@ -123,7 +123,7 @@ func (d *Data) readNames(c *cursor, t *lines, u *unit) error {
 	return nil
 }
 
-// readNames5 reads the folders and files of version 5, each described by a format.
+// readNames5 reads the folders and files of version 5. A format describes the fields of each.
 func (d *Data) readNames5(c *cursor, t *lines, u *unit) error {
 	dirs, err := d.readNameTable(c, u)
 	if err != nil {
@@ -165,7 +165,7 @@ func (d *Data) readNameTable(c *cursor, u *unit) ([]file, error) {
 			}
 			switch formats[i].name {
 			case lnctPath:
-				f.name, _ = d.text(u, v) // a missing name makes one place unknown
+				f.name, _ = d.text(u, v) // if a name is missing, only its own lines have no file
 				total += len(f.name) + nameCost
 			case lnctDirectoryIndex:
 				f.dir = v.u

@@ -16,7 +16,7 @@ const (
 	lneDefineFile     = 3
 )
 
-// machine is the state of a line program.
+// machine is the state of a line program's execution.
 type machine struct {
 	t     *lines
 	h     *lineHeader
@@ -29,7 +29,7 @@ type machine struct {
 	first int // row that begins the sequence
 }
 
-// run executes the program. It drops a sequence without an end.
+// run executes a line program. It removes the last sequence if the sequence has no end.
 func (t *lines) run(c *cursor, h *lineHeader, u *unit) error {
 	m := machine{t: t, h: h, u: u, c: c}
 	m.reset()
@@ -79,7 +79,7 @@ func (m *machine) standard(op uint8) {
 	case lnsFixedAdvancePC:
 		m.addr += uint64(m.c.u16())
 		m.op = 0
-	default: // also opcodes for unused registers, such as the column
+	default: // also opcodes for registers that are not used, such as the column
 		for range m.h.operands[op-1] {
 			m.c.uleb()
 		}
@@ -118,7 +118,7 @@ func (m *machine) extended() {
 	m.c.seek(end)
 }
 
-// advance moves on by operations (§6.2.5.1).
+// advance moves the address forward by n operations (§6.2.5.1).
 func (m *machine) advance(n uint64) {
 	if m.h.maxOps == 1 {
 		m.addr += n * m.h.minLength
@@ -128,8 +128,8 @@ func (m *machine) advance(n uint64) {
 	m.op = (m.op + n) % m.h.maxOps
 }
 
-// emit appends a row. Of several rows at one address the last one counts. emit skips a row that repeats the previous
-// row.
+// emit appends a row. If the previous row has the same address, the new row replaces it. If it has the same file and
+// line, emit appends nothing.
 func (m *machine) emit() {
 	r := row{addr: m.addr, file: uint32(m.file), line: uint32(max(m.line, 0))}
 	if n := len(m.t.rows); n > m.first {

@@ -3,15 +3,15 @@ package dwarf
 import "fmt"
 
 const (
-	// maxChain bounds how many entries are followed for a name.
+	// maxChain bounds the entries that are read to find a name.
 	maxChain = 16
-	// entryStep is how much is read for one entry at first, maxEntry how much at most.
+	// entryStep is how many bytes are read for one entry at first, maxEntry the maximum.
 	entryStep = 256
 	maxEntry  = 64 << 10
 )
 
-// functionName returns the name of the function whose entry is at off. It is the linkage name if the entry, or an
-// entry that it refers to, has one. Otherwise it is the first name.
+// functionName returns the name of the function whose entry is at off. It follows the entry's references to other
+// entries. The result is the first linkage name, or else the first name.
 func (d *Data) functionName(u *unit, off uint64) (string, error) {
 	name := ""
 	for range maxChain {
@@ -51,7 +51,7 @@ func (d *Data) functionName(u *unit, off uint64) (string, error) {
 	return name, fmt.Errorf("%s: %w: entry at %#x refers to itself", d.name, ErrMalformed, off)
 }
 
-// entryAt reads one entry of a unit.
+// entryAt reads the entry at an offset of .debug_info, which must be in unit u.
 func (d *Data) entryAt(u *unit, off uint64) (entry, error) {
 	for n := uint64(entryStep); ; n *= 8 {
 		w, err := d.walk(u, off, min(off+n, u.end))

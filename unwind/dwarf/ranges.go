@@ -10,16 +10,17 @@ func (s span) holds(addr uint64) bool { return addr >= s.low && addr < s.high }
 const (
 	// maxRanges bounds the ranges of one entry.
 	maxRanges = 1 << 18
-	// maxRangeBytes limits the bytes read of range lists for one unit, or for the ranges of all units.
+	// maxRangeBytes limits the bytes of range lists that are read for the functions of one unit, and for the ranges of
+	// all units together.
 	maxRangeBytes = 64 << 20
-	// indexCost is the cost in bytes of an address that is read by its index.
+	// indexCost is how many bytes of range lists an address counts that is read by its index.
 	indexCost = 16
-	// rangeStep is the size of the first read of a list.
+	// rangeStep is the size in bytes of the first read of a list.
 	rangeStep = 1 << 10
 )
 
-// alive reports whether the linker kept the code. For dropped code, linkers set the addresses to 0 or 1. Newer
-// linkers use the largest address or the address before it.
+// alive reports whether the linker kept the code. If a linker has removed the code, it sets the addresses to 0 or 1.
+// Newer linkers set them to the largest address or the address before it.
 func (s span) alive(u *unit) bool {
 	top := ^uint64(0)
 	if u.addrSize == 4 {
@@ -28,10 +29,10 @@ func (s span) alive(u *unit) bool {
 	return s.low > 1 && s.low < s.high && s.low < top-1
 }
 
-// spans appends the addresses that an entry covers: DW_AT_low_pc and DW_AT_high_pc, or DW_AT_ranges (§2.17).
+// spans appends the address ranges that an entry covers: DW_AT_low_pc and DW_AT_high_pc, or DW_AT_ranges (§2.17).
 //
-// budget is the number of bytes of range lists that may still be read, because many entries may refer to the same
-// long list.
+// budget is the number of bytes of range lists that may still be read. It is needed because many entries may refer to
+// the same long list.
 func (d *Data) spans(dst []span, u *unit, low, high, ranges value, budget *int) ([]span, error) {
 	if ranges.ok() {
 		return d.rangeList(dst, u, ranges, budget)
@@ -43,7 +44,7 @@ func (d *Data) spans(dst []span, u *unit, low, high, ranges value, budget *int) 
 	if err != nil {
 		return dst, err
 	}
-	end := start + high.u // a constant is the length
+	end := start + high.u // unless it is an address, high is the length
 	if high.isAddress() {
 		if end, err = d.address(u, high); err != nil {
 			return dst, err
@@ -55,7 +56,7 @@ func (d *Data) spans(dst []span, u *unit, low, high, ranges value, budget *int) 
 	return dst, nil
 }
 
-// rangeList appends the ranges of a list.
+// rangeList appends the ranges of the list to which at refers.
 func (d *Data) rangeList(dst []span, u *unit, at value, budget *int) ([]span, error) {
 	s, off := d.oldRanges(), at.u
 	if d.skeleton != nil && u.version < 5 {

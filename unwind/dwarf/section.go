@@ -9,31 +9,32 @@ import (
 )
 
 const (
-	// maxPiece limits how much of a section is read at a time: a compilation unit, a line program.
+	// maxPiece limits how many bytes of a section are read at once, for example a compilation unit.
 	maxPiece = 256 << 20
 	// maxString bounds a string in bytes.
 	maxString = 16 << 10
-	// stringStep is how much is read at first to find a string's end.
+	// stringStep is how many bytes are read at first to find a string's end.
 	stringStep = 256
 )
 
-// section is one section of a file. An uncompressed section is read piece by piece, where it is needed. A compressed
-// section is expanded as a whole.
+// section is one section of a file. An uncompressed section is read piece by piece, as needed. A compressed section is
+// expanded into memory as a whole, or into a file as far as needed (see spilled).
 type section struct {
 	name string
 	big  bool
 	size uint64
-	// r reads a section that is not compressed, or that was expanded into a file; nil for one in memory.
+	// r reads a section that is not compressed; nil for a compressed section.
 	r io.ReaderAt
-	// spill, if not nil, expands a compressed section into a file; done once.
+	// spill creates the file for the content of a large compressed section; nil: the section is expanded in memory. It
+	// is called once.
 	spill     func() (*spilled, error)
 	spillOnce sync.Once
 	spilled   *spilled
-	// expand returns the content of a compressed section. It may be called again after the cache dropped it.
+	// expand returns the content of a compressed section. It is called again if the cache has removed the content.
 	expand func() ([]byte, error)
 }
 
-// reader returns a reader for pieces of the section, or nil if it has to be expanded in memory.
+// reader returns a reader for pieces of the section; nil if the section has to be expanded in memory.
 func (s *section) reader() io.ReaderAt {
 	if s.spill == nil {
 		return s.r
@@ -45,8 +46,8 @@ func (s *section) reader() io.ReaderAt {
 	return file
 }
 
-// expanding returns the file into which the section is expanded. It is nil if the section is not spilled, or if
-// creating the file failed. The section is then expanded in memory.
+// expanding returns the file into which the section is expanded. It is nil if the section is not spilled, or if the
+// file could not be created. The section is then expanded in memory.
 func (s *section) expanding() *spilled {
 	if s.spill == nil {
 		return nil
@@ -59,7 +60,7 @@ func (s *section) expanding() *spilled {
 	return s.spilled
 }
 
-// bytes returns n bytes at off.
+// bytes returns n bytes at an offset. The error is ErrMalformed if the section is too short.
 func (s *section) bytes(off, n uint64) ([]byte, error) {
 	if off > s.size || n > s.size-off {
 		return nil, fmt.Errorf("%w: %s has %#x bytes, not %#x at %#x", ErrMalformed, s.name, s.size, n, off)
@@ -87,7 +88,7 @@ func (s *section) bytes(off, n uint64) ([]byte, error) {
 	return p, nil
 }
 
-// expanded returns n bytes at off of a compressed section, from memory.
+// expanded returns n bytes at an offset of a compressed section that is expanded in memory.
 func (s *section) expanded(off, n uint64) ([]byte, error) {
 	all, err := s.expand()
 	if err != nil {
@@ -99,7 +100,7 @@ func (s *section) expanded(off, n uint64) ([]byte, error) {
 	return all[off:][:n:n], nil
 }
 
-// cursor returns a cursor over n bytes at off, or over less where the section ends before.
+// cursor returns a cursor over n bytes at an offset, or over fewer bytes at the end of the section.
 func (s *section) cursor(off, n uint64) (cursor, error) {
 	if off >= s.size {
 		return cursor{}, fmt.Errorf("%w: %s has %#x bytes, offset %#x", ErrMalformed, s.name, s.size, off)

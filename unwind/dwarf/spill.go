@@ -10,29 +10,29 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// SpillFile is written from its start to its end. It is read during this time and afterwards.
+// SpillFile is a file for the content of a compressed section. It is written from start to end. It may be read while it
+// is still being written.
 type SpillFile interface {
 	io.Writer
 	io.ReaderAt
 	io.Closer
 }
 
-// minSpill is the size from which on a compressed section is large.
+// minSpill is the size in bytes from which on a compressed section is expanded into a file.
 const minSpill = 1 << 20
 
-// spilled is the expanded content of a large compressed section, in a file. It is expanded only as far as readers
-// need. The file is closed when the last reference is gone.
+// spilled is the content of a large compressed section in a file. The section is expanded only as far as readers need.
 type spilled struct {
 	file SpillFile
-	// have is how much is there.
+	// have is how many bytes of the content are in the file.
 	have atomic.Uint64
 
-	mu     sync.Mutex // locked for one piece at a time: several readers may wait for different places
+	mu     sync.Mutex // locked for one piece at a time, so that readers of earlier parts can go on
 	pieces elfimage.Pieces
 	err    error
 }
 
-// spill makes the file of a compressed section. Nothing is expanded yet.
+// spill creates the file for a compressed section. It does not expand anything yet.
 func spill(m *elfimage.Image, name string, create func() (SpillFile, error)) (*spilled, error) {
 	pieces, err := m.Expand(name)
 	if err != nil {
@@ -45,10 +45,10 @@ func spill(m *elfimage.Image, name string, create func() (SpillFile, error)) (*s
 	return &spilled{file: f, pieces: pieces}, nil
 }
 
-// errSpill means that the requested part of a section could not be written to its file.
+// errSpill means that the requested part of a section could not be written to the section's file.
 var errSpill = errors.New("not expanded into a file")
 
-// reach expands the section until n bytes are there.
+// reach expands the section until the file has n bytes.
 func (s *spilled) reach(n uint64) error {
 	for s.have.Load() < n {
 		if err := s.more(n); err != nil {
@@ -58,7 +58,7 @@ func (s *spilled) reach(n uint64) error {
 	return nil
 }
 
-// more expands one piece, unless n bytes are there already.
+// more expands one piece, unless the file already has n bytes.
 func (s *spilled) more(n uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +71,8 @@ func (s *spilled) more(n uint64) error {
 	}
 	if err != nil {
 		s.err, s.pieces = err, nil
-		// The disk is full, or the section is damaged. The previous data is not trusted then.
+		// The disk is full, or the section is damaged. The data before the error may be damaged, too, so it is not
+		// used.
 		s.have.Store(0)
 		return err
 	}

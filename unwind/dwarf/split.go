@@ -5,15 +5,15 @@ import (
 	"fmt"
 )
 
-// Split DWARF (§7.3.2; before version 5 a GNU extension): the image contains a skeleton of each unit, with its
-// addresses and lines. The entries are in a separate file, or in one file for all units (see dwp.go).
+// With split DWARF (§7.3.2; before version 5 a GNU extension), the image contains a skeleton of each unit, with its
+// addresses and lines. The entries are in a separate file for each unit, or in one file for all units (see dwp.go).
 
-// ErrNoSplit means that the entries of a unit are in a missing file.
+// ErrNoSplit means that the file with a unit's entries is missing.
 var ErrNoSplit = errors.New("dwarf: split file missing")
 
-// SplitFile says where the entries of a unit are.
+// SplitFile identifies the file with the entries of a unit.
 type SplitFile struct {
-	// Name is the compiler's path of the .dwo file, Dir the folder in which the compiler ran.
+	// Name is the path of the .dwo file as the compiler wrote it. Dir is the folder in which the compiler ran.
 	Name, Dir string
 }
 
@@ -32,7 +32,8 @@ type splitFile struct {
 	err  error
 }
 
-// entries returns the data with the entries of a unit: the file itself, or for a skeleton its split file.
+// entries returns the Data and the unit that have the entries of a unit: d and u themselves, or for a skeleton its
+// split file and split unit.
 func (d *Data) entries(u *unit) (*Data, *unit, error) {
 	if !u.split {
 		return d, u, nil
@@ -44,7 +45,7 @@ func (d *Data) entries(u *unit) (*Data, *unit, error) {
 	return s.data, s.unit, err
 }
 
-// findSplit finds the split unit of a skeleton.
+// findSplit finds the split unit of a skeleton, in the package or in a file of its own.
 func (d *Data) findSplit(u *unit) (splitUnit, error) {
 	s, notPackaged := d.packaged(u)
 	if notPackaged == nil {
@@ -74,7 +75,7 @@ func (d *Data) findSplit(u *unit) (splitUnit, error) {
 	return splitUnit{}, fmt.Errorf("%s: %s: %w: no unit %#x", d.name, name.Name, ErrNoSplit, u.dwoID)
 }
 
-// of completes a split unit with data of its skeleton.
+// of returns a copy of a split unit, with the fields that only its skeleton has.
 func (u *unit) of(skeleton *unit) *unit {
 	s := *u
 	s.low, s.addrBase, s.split = skeleton.low, skeleton.addrBase, false
@@ -84,7 +85,7 @@ func (u *unit) of(skeleton *unit) *unit {
 	return &s
 }
 
-// splitData opens a split file, once.
+// splitData opens a split file, or returns the result of an earlier call.
 func (d *Data) splitData(name SplitFile) (*Data, error) {
 	d.splitMu.Lock()
 	defer d.splitMu.Unlock()
@@ -115,7 +116,8 @@ func (d *Data) openSplit(name SplitFile) (*Data, error) {
 	return s, s.Load()
 }
 
-// addrs is the table of addresses, which a split file leaves in the image.
+// addrs returns the section with the table of addresses, .debug_addr. A split file has no such section: its addresses
+// are in the image.
 func (d *Data) addrs() *section {
 	if d.skeleton != nil {
 		return &d.skeleton.sections.addr
@@ -123,7 +125,8 @@ func (d *Data) addrs() *section {
 	return &d.sections.addr
 }
 
-// oldRanges are the range lists before version 5, which a split file leaves in the image, too.
+// oldRanges returns the section with the range lists before version 5, .debug_ranges. For a split file it is in the
+// image.
 func (d *Data) oldRanges() *section {
 	if d.skeleton != nil {
 		return &d.skeleton.sections.ranges
@@ -131,8 +134,8 @@ func (d *Data) oldRanges() *section {
 	return &d.sections.ranges
 }
 
-// setSplitBases sets the start of the tables of a split unit: behind the headers of their sections (§7.3.2.2) in
-// version 5.
+// setSplitBases sets the offsets of a split unit's tables in their sections. In version 5 the tables follow the
+// sections' headers (§7.3.2.2).
 func (u *unit) setSplitBases() {
 	if u.version < 5 {
 		return

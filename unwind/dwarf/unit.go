@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/unwind/budget"
 )
 
-// unit is a unit's header (§7.5.1), and the attributes of its first entry that apply to all entries.
+// unit has a unit's header (§7.5.1), and those attributes of its first entry that apply to all entries.
 type unit struct {
 	// off and end are the unit's range in .debug_info. first is the offset of its first entry.
 	off, end, first uint64
@@ -18,14 +18,15 @@ type unit struct {
 	strBase         uint64
 	addrBase        uint64
 	rngBase         uint64
-	// dwoID identifies a skeleton and its split unit. gnuRanges is the start of a split unit's range lists.
+	// dwoID is the number that a skeleton and its split unit have in common. gnuRanges is the start of a split unit's
+	// range lists before version 5.
 	dwoID, gnuRanges uint64
 	tag              tag
 	version          uint8
 	addrSize         uint8
 	is64             bool
 	hasStmt          bool
-	// split is set for a skeleton: the entries are in another file.
+	// split is set for a skeleton, whose entries are in another file.
 	split bool
 }
 
@@ -36,7 +37,7 @@ func (u *unit) offsetSize() int {
 	return 4
 }
 
-// layout is a number below 16 for the properties on which the sizes of forms depend.
+// layout encodes the properties on which the sizes of forms depend, as a number below 16.
 func (u *unit) layout() uint64 {
 	n := uint64(0)
 	if u.is64 {
@@ -54,9 +55,9 @@ func (u *unit) layout() uint64 {
 const (
 	// maxUnits bounds the units of a file.
 	maxUnits = 1 << 18
-	// headerStep is how much is read of a unit at first, for its header and first entry.
+	// headerStep is how many bytes of a unit are read at first, for its header and first entry.
 	headerStep = 512
-	// maxHeader bounds the first entry.
+	// maxHeader bounds the first entry in bytes.
 	maxHeader = 64 << 10
 )
 
@@ -64,7 +65,7 @@ const (
 func (d *Data) load() error {
 	var errs error
 	info := &d.sections.info
-	headers := 0 // also of unknown kinds, to stop in a section of zeros
+	headers := 0 // includes units of unknown versions, to stop in a section of zeros
 	for off := uint64(0); off < info.size; headers++ {
 		if headers == maxUnits {
 			errs = errors.Join(errs, fmt.Errorf("%s: %w: more than %d units", d.name, ErrTooLarge, maxUnits))
@@ -73,7 +74,7 @@ func (d *Data) load() error {
 		u, err := d.unitHeader(off)
 		if err != nil {
 			errs = errors.Join(errs, fmt.Errorf("%s: unit at %#x: %w", d.name, off, err))
-			break // where the next one begins is not known
+			break // the start of the next unit is unknown
 		}
 		off = u.end
 		if u.version == 0 {
@@ -83,7 +84,7 @@ func (d *Data) load() error {
 	}
 	errs = errors.Join(errs, d.readRoots())
 	if info.spill != nil {
-		// The checksum is behind the end. A section without it is not trusted.
+		// The checksum is at the end of the section. A section whose checksum could not be verified is not used.
 		if _, err := info.bytes(info.size-1, 1); err != nil {
 			d.units, d.index = nil, index{}
 			errs = errors.Join(errs, err)
@@ -93,7 +94,7 @@ func (d *Data) load() error {
 	return errs
 }
 
-// unitHeader reads the header of the unit at off; one of an unknown kind has version 0.
+// unitHeader reads the header of the unit at off. If the unit's version or header is unknown, the result has version 0.
 func (d *Data) unitHeader(off uint64) (unit, error) {
 	const largest = 40
 	c, err := d.sections.info.cursor(off, largest)
@@ -147,8 +148,8 @@ func (d *Data) unitAt(off uint64) *unit {
 	return &d.units[i]
 }
 
-// readRoots reads the first entry of each unit. Most units have a separate table of abbreviations, of which readRoots
-// reads only one declaration.
+// readRoots reads the first entry of each unit and adds the unit's addresses to the index. Most units have their own
+// table of abbreviations; readRoots reads only one declaration of it.
 func (d *Data) readRoots() error {
 	abbrev, err := d.sections.abbrev.bytes(0, d.sections.abbrev.size)
 	if err != nil {
@@ -168,7 +169,7 @@ func (d *Data) readRoots() error {
 		if err == nil {
 			err = d.indexUnit(uint32(i), &r, pending, &ranges)
 		}
-		if err != nil && len(d.units) < 1000 { // a file with more units reports no errors of single units
+		if err != nil && len(d.units) < 1000 { // with more units, errors of single units are not reported
 			errs = errors.Join(errs, fmt.Errorf("%s: unit at %#x: %w", d.name, u.off, err))
 		}
 	}
@@ -183,18 +184,20 @@ type root struct {
 	low, high, ranges value
 }
 
-// rootDeclaration remembers the declaration that was found last: some compilers use one table for all units.
+// rootDeclaration is the last declaration that was found for a first entry. Some compilers use one table for all units,
+// so the next unit may have the same declaration.
 type rootDeclaration struct {
 	table, code, layout uint64
 	decl                *declaration
-	// read counts the declarations that were read in search.
+	// read is the number of declarations that were read in all searches.
 	read int
 }
 
 // maxRootSearch limits the number of declarations read to find the declarations of first entries, over all units.
 const maxRootSearch = 32 << 20
 
-// rootDeclaration returns the declaration of a unit's first entry, or nil. It charges the search and the attributes.
+// rootDeclaration returns the declaration of a unit's first entry, or nil. It charges the cost of the search and of the
+// attributes.
 func (d *Data) rootDeclaration(k *rootDeclaration, abbrev []byte, u *unit, code uint64, big bool) (*declaration, error) {
 	decl, searched := k.find(abbrev, u, code, big)
 	if decl != nil {
@@ -296,13 +299,13 @@ func (u *unit) readRootAttributes(c *cursor, decl *declaration) (root, value) {
 	return r, low
 }
 
-// source is where a unit comes from.
+// source has the paths in a unit's first entry.
 type source struct {
-	// dir is the folder in which the compiler ran, dwo the name of the file that has the entries of a skeleton.
+	// dir is the folder in which the compiler ran. dwo is the name of the file with the entries of a skeleton.
 	dir, dwo string
 }
 
-// source reads the unit's source file and folder. With an error it returns the readable part.
+// source reads the paths in a unit's first entry. If it returns an error, the result has the readable part.
 func (d *Data) source(u *unit) (source, error) {
 	var s source
 	abbrevs, err := d.abbrevs(u)
