@@ -1,4 +1,4 @@
-// Package golang reads the parts of Go programs that other programs lack: the table for stack traces, and the goroutines.
+// Package golang reads two things that only Go programs have: the table for stack traces, and the goroutines.
 //
 // Go's linker adds the table, gopclntab, to every program. For a code address it gives the function, its source line,
 // the inlined calls, and the distance from the stack pointer to the caller's stack pointer. Stripped programs contain
@@ -11,7 +11,7 @@
 // between versions of Go (runtime/runtime2.go). The package has the structures of Go 1.16 to 1.26 for 64-bit Linux. It
 // supports other versions only if the program's debugging information describes the structures.
 //
-// Files and memory are foreign input: reading is bounded, damaged tables give fewer answers, and goroutines that look
-// invalid are ignored. The package must not know of processes, load addresses, where files are found, how memory is
-// read or how stacks are walked. All addresses of the table are link-time addresses.
+// Files and memory may be damaged or hostile: reading is bounded, damaged tables give fewer answers, and goroutines
+// that look invalid are ignored. The package must not know of processes, load addresses, where files are found, how
+// memory is read or how stacks are walked. All addresses of the table are link-time addresses.
 package golang

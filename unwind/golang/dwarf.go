@@ -7,8 +7,8 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// LayoutFrom reads the offsets from a program's debugging information. The error is ErrVersion if there is none, or
-// if it does not describe the structures.
+// LayoutFrom reads the offsets of a Layout from a program's debugging information. The error is ErrRuntimeVersion if
+// the program has no debugging information, or if this does not describe the structures.
 func LayoutFrom(m *elfimage.Image) (Layout, error) {
 	data, err := debugInfo(m)
 	if err != nil {
@@ -47,7 +47,8 @@ func LayoutFrom(m *elfimage.Image) (Layout, error) {
 	return layoutOf(fields)
 }
 
-// layoutOf makes a layout of the fields' offsets.
+// layoutOf makes a Layout of the fields' offsets. The error is ErrRuntimeVersion if a field is missing or has an
+// unexpected offset.
 func layoutOf(fields map[string]int) (Layout, error) {
 	for name, off := range map[string]int{
 		"g.stack": offStackLow, "g.m": offThread, "g.sched": offSP, "gobuf.sp": 0, "gobuf.pc": offPC - offSP,
@@ -77,7 +78,7 @@ func layoutOf(fields map[string]int) (Layout, error) {
 	}, nil
 }
 
-// debugInfo opens the debugging information about types.
+// debugInfo opens the program's debugging information, with the sections that describe types.
 func debugInfo(m *elfimage.Image) (*dwarf.Data, error) {
 	section := func(name string) []byte {
 		data, _, err := m.Section(name)

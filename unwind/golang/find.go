@@ -10,17 +10,18 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// tableSections are the sections that Go's linker makes for the table; the second one in position-independent programs.
+// tableSections are the sections that Go's linker makes for the table. The second name is used in position-independent
+// programs.
 var tableSections = [...]string{".gopclntab", ".data.rel.ro.gopclntab"}
 
 // mergedSections are the sections into which other linkers put the table.
 var mergedSections = [...]string{".data.rel.ro", ".rodata"}
 
-// marks are sections that only Go's linker makes.
+// marks are sections that only Go's linker makes. An image with one of them is a Go program.
 var marks = [...]string{".go.buildinfo", ".note.go.buildid"}
 
-// NewTable finds the table of an image, which must stay readable. The error is ErrNone, ErrVersion, ErrMalformed or the
-// image's.
+// NewTable finds the table of an image, which must stay readable. The error is ErrNone, ErrTableVersion, ErrMalformed
+// or the image's error.
 func NewTable(m *elfimage.Image) (*Table, error) {
 	t, err := find(m)
 	if err != nil {
@@ -32,7 +33,7 @@ func NewTable(m *elfimage.Image) (*Table, error) {
 	return t, nil
 }
 
-// find looks for the header.
+// find finds and opens the table. The error is ErrNone if there is no table.
 func find(m *elfimage.Image) (*Table, error) {
 	for _, name := range tableSections {
 		if !m.HasSection(name) {
@@ -52,7 +53,7 @@ func find(m *elfimage.Image) (*Table, error) {
 	return nil, ErrNone
 }
 
-// search looks for the header in the sections that other linkers use.
+// search looks for the table's header in the sections that other linkers use.
 func search(m *elfimage.Image) (*Table, error) {
 	for _, name := range mergedSections {
 		data, addr, err := m.Section(name)
@@ -80,7 +81,8 @@ func search(m *elfimage.Image) (*Table, error) {
 	return nil, ErrNone
 }
 
-// Words of the module data, from which package runtime finds all its tables (moduledata in its symtab.go).
+// Indexes of words in the module data, a structure from which package runtime finds all its tables (moduledata in its
+// symtab.go).
 const (
 	wordHeader    = 0  // the table
 	wordList      = 16 // the list of functions
@@ -92,11 +94,12 @@ const (
 	maxCandidates = 64
 )
 
-// moduleSections may have the module data: the first one since Go 1.26.
+// moduleSections are the sections that may contain the module data. Since Go 1.26 it is in the first one.
 var moduleSections = [...]string{".go.module", ".noptrdata", ".data", ".data.rel.ro"}
 
-// locate finds the module data, which contains the base addresses of functions and their data. A damaged file may
-// have none. Then only a table that contains absolute addresses can be used.
+// locate finds the module data, which contains the base addresses of functions and of their data. In Go 1.16 and 1.17
+// the table has absolute addresses, so it needs no module data. If a later program has no module data, the error is
+// ErrMalformed.
 func (t *Table) locate(m *elfimage.Image) error {
 	if t.format == go116 {
 		if first, err := t.entry(0); err != nil || !m.Executable(first) {
@@ -115,7 +118,7 @@ func (t *Table) locate(m *elfimage.Image) error {
 		if t.format == go120 {
 			base = wordBase120
 		}
-		// The list of the sections of code is behind; since Go 1.26 with one word between.
+		// Two words after the base address, or three since Go 1.26, is the number of code sections.
 		if words[base+2] != 1 && words[base+3] != 1 {
 			return fmt.Errorf("%w: several sections of code", ErrTableVersion)
 		}
@@ -125,7 +128,7 @@ func (t *Table) locate(m *elfimage.Image) error {
 	return fmt.Errorf("%w: no module data", ErrMalformed)
 }
 
-// candidates lists the places of words that are the address of the table.
+// candidates returns the addresses of words that contain the table's address. Each may be the start of the module data.
 func (t *Table) candidates(m *elfimage.Image, relocated relocations) []uint64 {
 	var list []uint64
 	relocated.each(func(at, value uint64) {
@@ -156,7 +159,7 @@ func (t *Table) candidates(m *elfimage.Image, relocated relocations) []uint64 {
 	return list
 }
 
-// moduleData reads the module data at an address; nil if it is not all there.
+// moduleData reads the words at an address, with relocations applied; nil if they cannot be read.
 func (t *Table) moduleData(m *elfimage.Image, addr uint64, relocated relocations) []uint64 {
 	p, err := m.Bytes(addr, moduleWords*t.ptr)
 	if err != nil {
@@ -175,21 +178,22 @@ func (t *Table) moduleData(m *elfimage.Image, addr uint64, relocated relocations
 	return words
 }
 
-// relativeTypes are the relocations by the load bias alone.
+// relativeTypes are the types of relocations that write the sum of load bias and addend, by machine.
 var relativeTypes = map[elf.Machine]uint32{
 	elf.EM_X86_64: uint32(elf.R_X86_64_RELATIVE), elf.EM_AARCH64: uint32(elf.R_AARCH64_RELATIVE),
 	elf.EM_PPC64: uint32(elf.R_PPC64_RELATIVE), elf.EM_S390: uint32(elf.R_390_RELATIVE),
 	elf.EM_RISCV: uint32(elf.R_RISCV_RELATIVE),
 }
 
-// relocations replace addresses in a position-independent image.
+// relocations are those relocations of a position-independent image that write addresses in the image.
 type relocations struct {
 	data  []byte // of .rela.dyn
 	order binary.ByteOrder
 	typ   uint32
 }
 
-// relative reads the relocations of an image. 32-bit images need none, because their addends are in place.
+// relative reads the relocations of an image. For 32-bit images the result is empty: their words already contain the
+// addresses.
 func relative(m *elfimage.Image) relocations {
 	typ, ok := relativeTypes[m.Machine()]
 	data, _, err := m.Section(".rela.dyn")
@@ -199,7 +203,7 @@ func relative(m *elfimage.Image) relocations {
 	return relocations{data: data, order: m.Order(), typ: typ}
 }
 
-// each calls f with every place and the address meant there.
+// each calls f with the address of each relocated word, and the link-time address that the word stands for.
 func (r relocations) each(f func(at, value uint64)) {
 	const size = 24 // of an entry
 	for data := r.data; len(data) >= size; data = data[size:] {

@@ -9,10 +9,10 @@ import (
 type Function struct {
 	// Name is the name as Go's stack traces have it.
 	Name string
-	// Entry is the first address of the function. End is the first address behind it, or behind the padding that
-	// follows.
+	// Entry is the first address of the function. End is the first address after the function and the padding that may
+	// follow it.
 	Entry, End uint64
-	// Flags are properties that the table's distances do not show.
+	// Flags are properties of the function.
 	Flags Flags
 
 	table                        *Table
@@ -26,7 +26,7 @@ type Flags uint8
 
 // The flags.
 const (
-	// TopFrame: the outermost function of a stack.
+	// TopFrame is set if the function is the outermost function of a stack.
 	TopFrame Flags = 1 << iota
 	// SPWrite is set if the function changes the stack pointer in a way that SPDelta does not describe.
 	SPWrite
@@ -40,7 +40,7 @@ const (
 	funcdataTree  = 3
 )
 
-// Function returns a function by its number, which counts them by address.
+// Function returns a function by its number. Numbers are in the order of addresses, from 0 on.
 func (t *Table) Function(i int) (*Function, error) {
 	if i < 0 || uint64(i) >= t.functions {
 		return nil, fmt.Errorf("%w: function %d of %d", ErrMalformed, i, t.functions)
@@ -57,7 +57,7 @@ func (t *Table) Function(i int) (*Function, error) {
 	return t.function(t.text+uint64(entry), uint64(off), t.text+uint64(end))
 }
 
-// function reads the table's data of a function, at an offset from the list of functions.
+// function reads the table's data of a function, at offset off from the list of functions.
 func (t *Table) function(entry, off, end uint64) (*Function, error) {
 	if t.format >= go118 && t.ptr == 4 {
 		entry, end = uint64(uint32(entry)), uint64(uint32(end))
@@ -66,7 +66,7 @@ func (t *Table) function(entry, off, end uint64) (*Function, error) {
 		return nil, fmt.Errorf("%w: function at %#x, to %#x", ErrMalformed, entry, end)
 	}
 	f := &Function{table: t, Entry: entry, End: end}
-	at := t.funcs + off + t.field() // behind the entry, which is known
+	at := t.funcs + off + t.field() // the entry is known, so its field is skipped
 	size := uint64(36)
 	if t.format == go120 {
 		size = 40
@@ -94,8 +94,8 @@ func (t *Table) function(entry, off, end uint64) (*Function, error) {
 	return f, err
 }
 
-// treeOf returns the address of a function's inline tree, 0 if it is not known. The list of the function's data is at
-// an offset from the header.
+// treeOf returns the address of a function's inline tree; 0 if it is unknown. off is the offset of the list of the
+// function's data from the table's header.
 func (t *Table) treeOf(off uint64) (uint64, error) {
 	if t.format == go116 {
 		return t.oldTree(off)
@@ -113,8 +113,8 @@ func (t *Table) treeOf(off uint64) (uint64, error) {
 	return 0, nil
 }
 
-// oldTree is treeOf for Go 1.16 and 1.17, which have addresses there, aligned. In position-independent programs they
-// are relocated and not known here.
+// oldTree is treeOf for Go 1.16 and 1.17, whose list has aligned absolute addresses. In position-independent programs
+// the dynamic linker writes these addresses, so they are not in the file.
 func (t *Table) oldTree(off uint64) (uint64, error) {
 	if at := (t.addr + off) % t.ptr; at != 0 {
 		off += t.ptr - at
@@ -126,7 +126,8 @@ func (t *Table) oldTree(off uint64) (uint64, error) {
 	return t.word(p), nil
 }
 
-// entry returns the address of a function by its number, or where the last one ends.
+// entry returns the address of a function by its number. For the number after the last function, it returns the end of
+// the last function.
 func (t *Table) entry(i uint64) (uint64, error) {
 	size := t.field()
 	p, err := t.bytes(t.funcs+i*2*size, size)
@@ -142,8 +143,8 @@ func (t *Table) entry(i uint64) (uint64, error) {
 	return t.text + uint64(t.order.Uint32(p)), nil
 }
 
-// Find returns the function that contains an address. The address must belong to the function's own code. Padding
-// behind it and C code there are not covered. The error is ErrNotCovered or ErrMalformed.
+// Find returns the function that contains an address. The address must belong to the function's own code, not to
+// padding or C code after it. The error is ErrNotCovered or ErrMalformed.
 func (t *Table) Find(addr uint64) (*Function, error) {
 	var failed error
 	n := sort.Search(int(t.functions)+1, func(i int) bool {
@@ -169,8 +170,8 @@ func (t *Table) Find(addr uint64) (*Function, error) {
 	return f, nil
 }
 
-// SPDelta returns the distance in bytes of the stack pointer from its value before the function's first instruction,
-// at an address of the function.
+// SPDelta returns by how many bytes the function has lowered the stack pointer before the instruction at an address,
+// compared to the function's first instruction.
 func (f *Function) SPDelta(addr uint64) (int, error) {
 	v, err := f.value(f.pcsp, addr)
 	return int(v.value), err

@@ -8,12 +8,12 @@ import (
 
 // Errors that callers branch on with errors.Is.
 var (
-	// ErrNone means that the image has no such table: it is not a Go program.
+	// ErrNone means that the image has no Go function table: it is not a Go program.
 	ErrNone = errors.New("gopclntab: no Go function table")
 	// ErrMalformed means that the table contradicts itself.
 	ErrMalformed = errors.New("gopclntab: malformed Go function table")
-	// ErrTableVersion means that the format of the table is not supported: a format before Go 1.16, or addresses that
-	// depend on several code sections.
+	// ErrTableVersion means that the table is not supported: its format is older than Go 1.16, or its addresses depend
+	// on several code sections.
 	ErrTableVersion = errors.New("gopclntab: unknown format of the Go function table")
 	// ErrNotCovered means that an address is in no Go function.
 	ErrNotCovered = errors.New("gopclntab: address in no Go function")
@@ -26,12 +26,12 @@ type Source interface {
 
 // Frame is a call at an address: a function, or a call that the compiler inlined.
 type Frame struct {
-	// Function is the name as Go's stack traces have it: with [...] for type arguments.
+	// Function is the name as in Go's stack traces: with [...] in place of type arguments.
 	Function string
-	// Entry is the function's first address, 0 for an inlined call. Start is the first address of the piece of code
-	// that contains the address.
+	// Entry is the function's first address, 0 for an inlined call. Start is the first address of the piece of the
+	// function's code that contains the address.
 	Entry, Start uint64
-	// File and Line are the current place of the frame in the source. They are "" and 0 if unknown.
+	// File and Line are the place in the source that the frame executes. They are "" and 0 if unknown.
 	File string
 	Line int
 	// Inlined is set for an inlined call, which shares the stack frame of the next Frame.
@@ -43,7 +43,7 @@ type Table struct {
 	src    Source
 	order  binary.ByteOrder
 	addr   uint64 // of the header
-	size   uint64 // limit of the table's size
+	size   uint64 // limit of the table's size in bytes
 	format format
 	// quantum is the unit of code distances, ptr the size of addresses, both in bytes.
 	quantum, ptr uint64
@@ -51,11 +51,11 @@ type Table struct {
 	functions uint64
 	// Offsets of the parts from the header.
 	names, units, files, values, funcs uint64
-	// text is the base address of functions, base the base address of their data; 0 means unknown.
+	// text is the base address of functions. base is the base address of their data; 0 means unknown.
 	text, base uint64
 }
 
-// format identifies the versions of the table.
+// format identifies a version of the table, by the first version of Go that has it.
 type format uint8
 
 const (
@@ -64,10 +64,10 @@ const (
 	go120
 )
 
-// magics are the first words of the header.
+// magics are the magic numbers in the first four bytes of the table's header, by which its format is recognised.
 var magics = map[uint32]format{0xfffffffa: go116, 0xfffffff0: go118, 0xfffffff1: go120}
 
-// Bounds.
+// Limits of what is read from a table.
 const (
 	maxFunctions = 1 << 24
 	maxName      = 16 << 10 // bytes of a name
@@ -79,7 +79,7 @@ const (
 // Functions returns how many functions the table has.
 func (t *Table) Functions() int { return int(t.functions) }
 
-// open reads the header at an address, which may have size bytes behind it.
+// open reads the header at an address. The table has at most size bytes from there on.
 func open(src Source, order binary.ByteOrder, addr, size uint64) (*Table, error) {
 	t := &Table{src: src, order: order, addr: addr, size: size}
 	head, err := t.bytes(0, 8)
@@ -101,7 +101,7 @@ func open(src Source, order binary.ByteOrder, addr, size uint64) (*Table, error)
 	word := func(i uint64) uint64 { return t.word(words[i*t.ptr:]) }
 	parts := uint64(2)
 	if t.format >= go118 {
-		t.text = word(2) // Go 1.26 leaves it 0, and a position-independent program has it relocated
+		t.text = word(2) // Go 1.26 leaves it 0; in a position-independent program the dynamic linker writes it
 		parts = 3
 	}
 	t.functions = word(0)
@@ -117,7 +117,8 @@ func open(src Source, order binary.ByteOrder, addr, size uint64) (*Table, error)
 	return t, nil
 }
 
-// field is the size of each of the two numbers that the list of functions has for one.
+// field returns the size in bytes of each of the two numbers that the list of functions has for a function: the
+// function's entry and the offset of its data.
 func (t *Table) field() uint64 {
 	if t.format == go116 {
 		return t.ptr
@@ -125,7 +126,7 @@ func (t *Table) field() uint64 {
 	return 4
 }
 
-// word reads an address-sized value.
+// word reads an address-sized number at the beginning of p.
 func (t *Table) word(p []byte) uint64 {
 	if t.ptr == 8 {
 		return t.order.Uint64(p)
@@ -148,7 +149,7 @@ func (t *Table) bytes(off, n uint64) ([]byte, error) {
 	return p, nil
 }
 
-// str reads the string that ends with a zero at an offset from the header.
+// str reads a string at an offset from the header. A zero byte ends the string.
 func (t *Table) str(off uint64) (string, error) {
 	for n := uint64(64); ; n *= 4 {
 		if off > t.size {

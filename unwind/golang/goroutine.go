@@ -8,7 +8,7 @@ import (
 
 // Errors that callers branch on with errors.Is.
 var (
-	// ErrRuntimeVersion means that the structures of this version of Go are unknown.
+	// ErrRuntimeVersion means that the layout of this Go version's structures is unknown.
 	ErrRuntimeVersion = errors.New("goroutine: unknown version of Go")
 	// ErrNotFound means that the list of goroutines was not found.
 	ErrNotFound = errors.New("goroutine: no list of goroutines")
@@ -16,7 +16,7 @@ var (
 	ErrDamaged = errors.New("goroutine: not a goroutine")
 )
 
-// maxGoroutines bounds the list.
+// maxGoroutines bounds the number of goroutines.
 const maxGoroutines = 1 << 20
 
 // Read fills p with memory at an address; false if not all of it can be read.
@@ -33,16 +33,17 @@ type Runtime struct {
 // List returns the address of the variable runtime.allgs.
 func (r *Runtime) List() uint64 { return r.list }
 
-// ListSize is the number of bytes of that variable: a slice's pointer, length and capacity.
+// ListSize is the number of bytes of the variable runtime.allgs: a slice's pointer, length and capacity.
 const ListSize = 24
 
-// ThreadSize is how many bytes of a thread's structure Thread needs.
+// ThreadSize is how many bytes of a thread's structure (runtime.m) the method Thread needs.
 const ThreadSize = 256
 
-// Size returns how many bytes of a goroutine's structure Decode needs.
+// Size returns how many bytes of a goroutine's structure (runtime.g) Decode needs.
 func (r *Runtime) Size() int { return r.layout.size() }
 
-// All returns the addresses of all goroutines' structures. They never move, and are never removed.
+// All returns the addresses of all goroutines' structures. The run time never moves or frees these structures. The
+// error is ErrNotFound.
 func (r *Runtime) All(read Read) ([]uint64, error) {
 	var head [ListSize]byte
 	if !read(r.list, head[:]) {
@@ -51,7 +52,7 @@ func (r *Runtime) All(read Read) ([]uint64, error) {
 	return elements(r.order, head[:], read)
 }
 
-// elements reads a slice of pointers.
+// elements returns the elements of a slice of pointers. head has the slice's pointer, length and capacity.
 func elements(order binary.ByteOrder, head []byte, read Read) ([]uint64, error) {
 	addr, n, room := order.Uint64(head), order.Uint64(head[8:]), order.Uint64(head[16:])
 	if addr == 0 || addr%8 != 0 || n == 0 || n > room || n > maxGoroutines {
@@ -70,22 +71,23 @@ func elements(order binary.ByteOrder, head []byte, read Read) ([]uint64, error) 
 
 // Goroutine is one goroutine.
 type Goroutine struct {
-	// Addr is where its structure is, ID its number.
+	// Addr is the address of the goroutine's structure. ID is its number.
 	Addr, ID uint64
-	// StackLow and StackHigh are the limits of its stack.
+	// StackLow and StackHigh are the limits of the goroutine's stack.
 	StackLow, StackHigh uint64
-	// Thread is the address of the structure of the thread on which it runs, or 0.
+	// Thread is the address of the structure of the thread on which the goroutine runs, or 0.
 	Thread uint64
 	Status Status
-	// Reason is why it waits, in Go's words. It is empty if it does not wait, or if the reason is unknown.
+	// Reason is why the goroutine waits, in Go's words. It is empty if the goroutine does not wait, or if the reason is
+	// unknown.
 	Reason string
-	// Locked is set if it is bound to one thread.
+	// Locked is set if the goroutine is bound to one thread.
 	Locked bool
-	// PC, SP, BP and LR are the registers with which the goroutine resumes. They are out of date while it runs. BP is
-	// the frame pointer and LR the link register; 0 means unknown.
+	// PC, SP, BP and LR are the registers with which the goroutine resumes. They are out of date while the goroutine
+	// runs. BP is the frame pointer and LR the link register; 0 means unknown.
 	PC, SP, BP, LR uint64
-	// Parent is the number of the goroutine that created it, 0 if unknown. MadeAt is an address in the creating
-	// function.
+	// Parent is the number of the goroutine that created this goroutine, 0 if unknown. MadeAt is an address in the
+	// function that created it, 0 if unknown.
 	Parent, MadeAt uint64
 }
 
@@ -106,13 +108,14 @@ const (
 	DeadExtra   Status = 11
 )
 
-// scanned is set while the garbage collector reads the stack.
+// scanned is added to a status while the garbage collector reads the goroutine's stack.
 const scanned = 0x1000
 
-// Exists reports whether the goroutine exists. The run time keeps structures of ended goroutines for later ones.
+// Exists reports whether the goroutine exists. The run time keeps the structures of ended goroutines and uses them
+// again.
 func (s Status) Exists() bool { return s != Idle && s != Dead && s != DeadExtra }
 
-// String returns the text of Go's own stack traces.
+// String returns the word for the status in Go's own stack traces.
 func (s Status) String() string {
 	switch s {
 	case Idle:
@@ -139,7 +142,7 @@ func (s Status) String() string {
 	return fmt.Sprintf("status %d", uint32(s))
 }
 
-// State returns the activity of a goroutine, or the reason why it waits, as in Go's own stack traces.
+// State returns the reason why a goroutine waits, or else its status, as in Go's own stack traces.
 func (g *Goroutine) State() string {
 	if g.Reason != "" {
 		return g.Reason
@@ -147,7 +150,8 @@ func (g *Goroutine) State() string {
 	return g.Status.String()
 }
 
-// Decode reads the structure of the goroutine at an address, of which p has Size bytes. The error is ErrDamaged.
+// Decode decodes the structure of the goroutine at an address. p must have Size bytes of the structure. The error is
+// ErrDamaged.
 func (r *Runtime) Decode(addr uint64, p []byte) (Goroutine, error) {
 	l := &r.layout
 	if len(p) < l.size() {
@@ -193,8 +197,9 @@ func (r *Runtime) Decode(addr uint64, p []byte) (Goroutine, error) {
 	return g, nil
 }
 
-// Thread reads the structure of a thread. p contains ThreadSize bytes of it. It returns the kernel's thread id, and
-// the goroutine that the thread runs or has handed to a system call.
+// Thread decodes a thread's structure. p has its first ThreadSize bytes. Thread returns the kernel's thread id, and the
+// address of the goroutine that the thread runs or that is in a system call on it. The results are 0 if they are
+// unknown.
 func (r *Runtime) Thread(p []byte) (tid int, current uint64) {
 	if len(p) < ThreadSize {
 		return 0, 0

@@ -5,9 +5,9 @@ import (
 	"sort"
 )
 
-// Frames returns the calls at an address, innermost first. The last call is the function itself. The error is
-// ErrNotCovered or ErrMalformed. With ErrMalformed, Frames may still return the function itself, without a line. If a
-// source line is unknown, it stays empty. Frames never uses the line of another call instead.
+// Frames returns the calls at an address, innermost first. The last Frame is the function itself. The error is
+// ErrNotCovered or ErrMalformed. With ErrMalformed, Frames may still return the function itself, without a line. An
+// unknown line is 0.
 func (t *Table) Frames(addr uint64) ([]Frame, error) {
 	f, err := t.Find(addr)
 	if err != nil {
@@ -35,7 +35,7 @@ func (t *Table) Frames(addr uint64) ([]Frame, error) {
 	return append(frames, own), err
 }
 
-// line returns the place in the source of an address.
+// line returns the file and line of an address; "" and 0 if they are unknown.
 func (f *Function) line(addr uint64) (string, int, error) {
 	t := f.table
 	file, err := f.value(f.pcfile, addr)
@@ -58,14 +58,15 @@ func (f *Function) line(addr uint64) (string, int, error) {
 	return name, int(line.value), err
 }
 
-// inlines is the table of a function's inlined calls. It decodes each piece of code once, and only as far as needed.
+// inlines is the table of a function's inlined calls. It decodes each piece of code (run) once, and only as far as
+// needed.
 type inlines struct {
 	f     *Function
 	table runs
-	runs  []run // without gaps
+	runs  []run // the runs decoded so far, without gaps
 }
 
-// inlines returns the function's table of inlined calls, without reading it.
+// inlines returns the function's table of inlined calls, before anything is decoded.
 func (f *Function) inlines() *inlines { return &inlines{f: f, table: f.runs(f.inline)} }
 
 // find returns the index in n.runs of the piece of code that contains an address, or -1 if the table does not contain
@@ -88,7 +89,7 @@ func (n *inlines) find(addr uint64) (int, error) {
 	return i, nil
 }
 
-// at returns the number of the innermost call inlined at an address, or -1.
+// at returns the index in the inline tree of the innermost call inlined at an address; -1: none.
 func (n *inlines) at(addr uint64) (int32, error) {
 	i, err := n.find(addr)
 	if err != nil || i < 0 {
@@ -101,12 +102,12 @@ func (n *inlines) at(addr uint64) (int32, error) {
 type call struct {
 	index int32 // in the inline tree
 	name  string
-	// at is an address with the current line of the call.
+	// at is an address whose line is the current line in the call.
 	at uint64
 }
 
-// calls returns the inlined calls at an address, innermost first, and an address of the function that has the line of
-// the outermost call.
+// calls returns the inlined calls at an address, innermost first. at is an address whose line is the function's current
+// line: the line of the outermost call.
 func (n *inlines) calls(addr uint64) (calls []call, at uint64, err error) {
 	at = addr
 	for range maxInlined {
@@ -124,9 +125,9 @@ func (n *inlines) calls(addr uint64) (calls []call, at uint64, err error) {
 	return nil, 0, fmt.Errorf("%w: %s inlines without end", ErrMalformed, n.f.Name)
 }
 
-// starts returns for each inlined call at an address where the piece of code begins that contains the address. The
-// piece includes calls that are inlined into the call. Because the piece of a call contains the pieces of its inlined
-// calls, one pass back from the address finds all starts.
+// starts returns, for each inlined call at an address, the start of the piece of the call's code that contains the
+// address. The piece includes calls that are inlined into the call. So the piece of an outer call contains that of an
+// inner call, and one pass backwards from the address finds all starts.
 func (n *inlines) starts(addr uint64, calls []call) ([]uint64, error) {
 	i, err := n.find(addr)
 	if err != nil || i < 0 || len(calls) == 0 {
@@ -149,14 +150,14 @@ func (n *inlines) starts(addr uint64, calls []call) ([]uint64, error) {
 	return starts, nil
 }
 
-// levels compares calls of a function with the inlined calls at an address.
+// levels finds out which of the inlined calls at an address contain another inlined call of the function.
 type levels struct {
 	inlines *inlines
 	known   map[int32]int
 	none    int
 }
 
-// levels returns the comparison with the calls at an address, innermost first.
+// levels returns a levels for the calls at an address, which are innermost first.
 func (n *inlines) levels(calls []call) levels {
 	l := levels{inlines: n, known: make(map[int32]int, 2*len(calls)), none: len(calls)}
 	for i, c := range calls {
@@ -165,8 +166,8 @@ func (n *inlines) levels(calls []call) levels {
 	return l
 }
 
-// of returns the position of the innermost call at the address that is the same call as index, or into which index is
-// inlined. It is l.none without such a call. It reads each entry of the inline tree once.
+// of returns the index in calls of the innermost call that is the call index of the inline tree, or into which this
+// call is inlined. It returns l.none if there is no such call. It reads each entry of the inline tree once.
 func (l levels) of(index int32) (int, error) {
 	var path []int32
 	level := l.none
@@ -175,7 +176,7 @@ func (l levels) of(index int32) (int, error) {
 			level = known
 			break
 		}
-		l.known[index] = l.none // ends a circle
+		l.known[index] = l.none // ends a cycle in a damaged tree
 		path = append(path, index)
 		_, parent, err := l.inlines.f.entry(index)
 		if err != nil {
@@ -191,8 +192,8 @@ func (l levels) of(index int32) (int, error) {
 	return level, nil
 }
 
-// entry reads an entry of the inline tree (inlinedCall in package runtime). It returns the offset of the name among the
-// names, and the address of an instruction of the caller that has the line of the call.
+// entry reads an entry of the inline tree (inlinedCall in package runtime). name is the offset of the inlined
+// function's name among the names. parent is the address of an instruction whose line is the line of the call.
 func (f *Function) entry(index int32) (name uint32, parent uint64, err error) {
 	t := f.table
 	size, nameAt, parentAt := uint64(16), 4, 8
@@ -213,7 +214,7 @@ func (f *Function) entry(index int32) (name uint32, parent uint64, err error) {
 	return t.order.Uint32(p[nameAt:]), parent, nil
 }
 
-// call reads an entry of the inline tree with the name of the inlined function.
+// call is entry with the name of the inlined function itself.
 func (f *Function) call(index int32) (name string, parent uint64, err error) {
 	off, parent, err := f.entry(index)
 	if err != nil {

@@ -11,17 +11,17 @@ type Segment struct {
 	Data []byte
 }
 
-// Program is the description of a Go program.
+// Program describes a Go program, for NewRuntime.
 type Program struct {
 	Order  binary.ByteOrder
 	Layout Layout
-	// Writable is the memory of its variables.
+	// Writable is the memory of the program's variables.
 	Writable []Segment
 	// List is the address of runtime.allgs if a symbol table has it, else 0.
 	List uint64
 }
 
-// NewRuntime finds Go's run time in a program. The error is ErrNotFound.
+// NewRuntime finds the list of goroutines in a program. The error is ErrNotFound if there is no such list.
 func NewRuntime(p *Program, read Read) (*Runtime, error) {
 	r := &Runtime{order: p.Order, layout: p.Layout, list: p.List}
 	if r.list == 0 {
@@ -37,10 +37,10 @@ func NewRuntime(p *Program, read Read) (*Runtime, error) {
 	return r, nil
 }
 
-// find searches runtime.allgs in a program without symbols. It is a slice of pointers that all lead to a goroutine: a
-// structure that contains its own address where goroutines do. A second variable, runtime.allgptr, contains its
-// address too. At times the garbage collector has a copy of the slice, which is not longer than the slice and has no
-// spare capacity.
+// find searches for the variable runtime.allgs in a program without symbols. It is a slice of pointers to goroutines. A
+// goroutine is recognised by a field of its structure that contains the structure's own address. A second variable,
+// runtime.allgptr, contains the slice's pointer, too. The garbage collector may have a copy of the slice, which is not
+// longer than the slice and has no spare capacity. So find takes the longest slice with the largest capacity.
 func (p *Program) find(read Read) uint64 {
 	var best, length, room uint64
 	for _, s := range p.Writable {
@@ -59,7 +59,7 @@ func (p *Program) find(read Read) uint64 {
 	return best
 }
 
-// count returns how many variables have a value, 2 at most.
+// count returns how many words of the variables have a value, counting up to 2.
 func (p *Program) count(value uint64) (n int) {
 	for _, s := range p.Writable {
 		for off := 0; off+8 <= len(s.Data) && n < 2; off += 8 {
@@ -71,7 +71,7 @@ func (p *Program) count(value uint64) (n int) {
 	return n
 }
 
-// goroutines reports whether a slice's elements are goroutines.
+// goroutines reports whether a slice's elements are goroutines, and at least one of them exists.
 func (p *Program) goroutines(head []byte, read Read) bool {
 	var first [8]byte
 	if !read(p.Order.Uint64(head), first[:]) {
@@ -95,7 +95,7 @@ func (p *Program) goroutines(head []byte, read Read) bool {
 	return exists
 }
 
-// isGoroutine reports whether a goroutine's structure is at an address, and whether it is in use.
+// isGoroutine reports whether a goroutine's structure is at an address, and whether the goroutine exists.
 func (p *Program) isGoroutine(addr uint64, read Read) (is, exists bool) {
 	if addr == 0 || addr%8 != 0 {
 		return false, false
@@ -109,8 +109,8 @@ func (p *Program) isGoroutine(addr uint64, read Read) (is, exists bool) {
 	return status <= DeadExtra && (self == addr || self == 0 && !exists), exists
 }
 
-// Go has a table of the reasons for which goroutines wait, runtime.waitReasonStrings. In all versions it begins with an
-// empty one and these.
+// Go has a table of the reasons why goroutines wait, runtime.waitReasonStrings. In all versions it begins with an empty
+// string and these two strings.
 const (
 	firstReason  = "GC assist marking"
 	secondReason = "IO wait"
@@ -118,12 +118,12 @@ const (
 	maxReason    = 64 // bytes
 )
 
-// reasons reads that table; nil if it is not found.
+// reasons finds and reads the table of reasons; nil if it is not found.
 func (p *Program) reasons(read Read) []string {
 	for _, s := range p.Writable {
 		for off := 8; off+40 <= len(s.Data); off += 8 {
 			word := func(i int) uint64 { return p.Order.Uint64(s.Data[off+8*i:]) }
-			// The length of the empty one, and the next two.
+			// The length of the empty string, and the lengths of the next two strings.
 			if word(0) != 0 || word(2) != uint64(len(firstReason)) || word(4) != uint64(len(secondReason)) {
 				continue
 			}
@@ -135,7 +135,7 @@ func (p *Program) reasons(read Read) []string {
 	return nil
 }
 
-// readReasons reads the table from its start, up to the first entry that is not such a text.
+// readReasons reads the table of reasons from its start. It stops at the first entry that is no short printable string.
 func (p *Program) readReasons(data []byte, read Read) []string {
 	reasons := []string{""}
 	for i := 1; i < maxReasons && 16*i+16 <= len(data); i++ {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Offsets in runtime.g that all known versions have: stack.lo, stack.hi, m, sched.sp, sched.pc, sched.g.
+// Offsets in runtime.g that are equal in all known versions: of stack.lo, stack.hi, m, sched.sp, sched.pc and sched.g.
 const (
 	offStackLow  = 0
 	offStackHigh = 8
@@ -16,8 +16,8 @@ const (
 	offSelf      = 72
 )
 
-// Layout contains the offsets that differ between versions. 0 means that there is no such field, or that it is
-// unknown.
+// Layout contains the offsets in bytes that differ between versions of Go. An offset of 0 means that the field does not
+// exist or is unknown.
 type Layout struct {
 	// In runtime.g: sched.bp, sched.lr, syscallsp, syscallpc, syscallbp, atomicstatus, goid, waitreason, lockedm,
 	// parentGoid and gopc.
@@ -26,7 +26,7 @@ type Layout struct {
 	ThreadID, Current int
 }
 
-// size is how much of runtime.g is needed.
+// size returns how many bytes of runtime.g are needed.
 func (l *Layout) size() int {
 	n := 0
 	for _, off := range [...]int{l.BP, l.LR, l.SyscallSP, l.SyscallPC, l.SyscallBP, l.Status, l.ID, l.Reason, l.Locked,
@@ -53,13 +53,13 @@ var runtimeLayouts = map[int]Layout{
 		Parent: 280, MadeAt: 288, ThreadID: 64, Current: 184},
 }
 
-// Bounds of the versions that are known.
+// The oldest and the newest minor version of Go whose layout is known.
 const (
 	oldest = 16
 	newest = 26
 )
 
-// LayoutOf returns the offsets of a version as runtime.Version gives it. The error is ErrVersion.
+// LayoutOf returns the offsets for a version of Go, in the form of runtime.Version. The error is ErrRuntimeVersion.
 func LayoutOf(version string) (Layout, error) {
 	minor, ok := Minor(version)
 	if !ok || minor < oldest || minor > newest {
@@ -73,7 +73,8 @@ func LayoutOf(version string) (Layout, error) {
 	return runtimeLayouts[oldest], nil
 }
 
-// Minor returns the minor number of a released version such as go1.26.8. It is false for any other version.
+// Minor returns the minor number of a released version: 26 for go1.26.8. The result is false for a development version,
+// or if the text is no version.
 func Minor(version string) (int, bool) {
 	rest, ok := strings.CutPrefix(version, "go1.")
 	if !ok {
@@ -83,7 +84,8 @@ func Minor(version string) (int, bool) {
 	for end < len(rest) && rest[end] >= '0' && rest[end] <= '9' {
 		end++
 	}
-	// Behind it: another number, a release candidate, a vendor's addition. A commit between two releases is not known.
+	// Another number, a release candidate or a vendor's suffix may follow. The layout of a commit between two releases
+	// is unknown.
 	if end < len(rest) && !strings.ContainsRune(".rb -+ ", rune(rest[end])) || strings.HasPrefix(rest[end:], "-devel") {
 		return 0, false
 	}

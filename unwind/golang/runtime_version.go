@@ -11,9 +11,9 @@ const buildInfoMagic = "\xff Go buildinf:"
 // maxVersion bounds the version's text.
 const maxVersion = 256
 
-// Version returns the version of Go that built a program, as runtime.Version does, from the section .go.buildinfo. It
-// returns "" if the version is unknown. Read reads the program's memory, or its file by the same addresses: before Go
-// 1.18 the section contains only a pointer to the text.
+// Version returns the version of Go that built a program, in the form of runtime.Version. It finds the version in the
+// contents of the section .go.buildinfo, and returns "" if it is unknown. Before Go 1.18 the section contains only a
+// pointer to the text, so read must read the program's memory, or its file by the same addresses.
 func Version(section []byte, order binary.ByteOrder, read Read) string {
 	const header, inline = 32, 2
 	if len(section) < header || !bytes.HasPrefix(section, []byte(buildInfoMagic)) {

@@ -2,13 +2,13 @@ package golang
 
 import "fmt"
 
-// run is a piece of code for which a table has one value.
+// run is a piece of code for which a table of a function has one value.
 type run struct {
 	start, end uint64
 	value      int32
 }
 
-// runs reads a function's table from its start.
+// runs reads the runs of a function's table, from its start.
 type runs struct {
 	f    *Function
 	at   uint64 // offset of the next value
@@ -19,13 +19,13 @@ type runs struct {
 	more bool
 }
 
-// runs returns a reader of the table at an offset among the tables.
+// runs returns a reader of the table at an offset among the functions' tables; 0: the table is empty.
 func (f *Function) runs(off uint32) runs {
 	at := f.table.values + uint64(off)
 	return runs{f: f, at: at, stop: at + maxTable, run: run{end: f.Entry, value: -1}, more: off != 0}
 }
 
-// next moves to the next piece; false behind the last one.
+// next reads the next run. It returns false after the last run, or if the table is damaged.
 func (r *runs) next() bool {
 	if !r.more {
 		return false
@@ -50,7 +50,7 @@ func (r *runs) next() bool {
 	return r.more
 }
 
-// varint reads a number of at most five bytes.
+// varint reads a number in at most five bytes. The result is false if the table is damaged.
 func (r *runs) varint() (uint32, bool) {
 	var v uint32
 	for shift := 0; shift < 35; shift += 7 {
@@ -76,7 +76,8 @@ func (r *runs) varint() (uint32, bool) {
 	return 0, false
 }
 
-// value looks an address up in a table. The error is ErrNotCovered, also where there is no table, or ErrMalformed.
+// value returns the run of a table that contains an address. The error is ErrNotCovered if there is no such run or no
+// table, or ErrMalformed.
 func (f *Function) value(off uint32, addr uint64) (run, error) {
 	r := f.runs(off)
 	for r.next() {
