@@ -10,17 +10,17 @@ import (
 type depthFollower struct {
 	f      *Function
 	insts  []depthInst // ascending
-	index  []int32     // by offset in the code: number of the instruction that starts there, plus 1; 0: none
-	todo   []int       // instructions to continue from
-	tables depthSet    // the distances at jumps through tables
+	index  []int32     // number plus 1 of the instruction that starts at an offset of the code; 0: none starts there
+	todo   []int       // instructions whose distances have changed
+	tables depthSet    // the distances at jumps through registers and tables
 }
 
-// depthInst is the relevant part of an instruction.
+// depthInst is an instruction, as far as it concerns the stack pointer.
 type depthInst struct {
 	offset int // in the code
 	length uint8
 	effect depthEffect
-	// operand is an amount, or the offset of a jump's target.
+	// operand is an amount in bytes, or the offset in the code of a jump's target.
 	operand int64
 	anchor  Anchor
 	depth   depthSet
@@ -31,19 +31,20 @@ type depthEffect uint8
 
 const (
 	nothing     depthEffect = iota
-	depthCalls              // and comes back with the same stack pointer, or not at all
+	depthCalls              // a call: it returns with the same stack pointer, or never
 	grows                   // the distance grows by the operand
 	byFrame                 // the stack pointer becomes frame pointer + operand
 	depthLost               // the stack pointer becomes unknown
-	depthJump               // to operand, always
-	depthBranch             // to operand, or on
-	anywhere                // through a register or a table
-	depthEnds               // return, trap
+	depthJump               // jump to the offset operand
+	depthBranch             // jump to the offset operand, or no jump
+	anywhere                // jump through a register or a table
+	depthEnds               // return or trap
 )
 
-// At returns the possible distances CFA - SP right before the instruction that contains addr, in ascending order.
-// They come from all paths through the code that its bytes allow. If At returns several distances, some path never
-// runs. An example is a path that continues after a call that never returns.
+// At returns the possible distances CFA - SP right before the instruction that contains addr, in bytes and in ascending
+// order. They come from all paths through the code that the instructions allow. If At returns several distances, some
+// of these paths never run, for example a path after a call that never returns. The error is ErrUnknown, ErrUnreached
+// or ErrCode.
 //
 // At assumes that instructions reached only through a jump table have the distances of the function's indirect jumps.
 func (f *Function) At(addr uint64) ([]int64, error) {
@@ -68,7 +69,7 @@ func (f *Function) At(addr uint64) ([]int64, error) {
 }
 
 // Still reports whether code, run from its first instruction to its last, does not change the stack pointer and makes
-// no call. It is false also if the code cannot be decoded, or does not end at the end of an instruction.
+// no call. It is also false if the code cannot be decoded, or does not end at the end of an instruction.
 func Still(code []byte) bool {
 	for at := 0; at < len(code); {
 		i, err := decodeForDepth(code, at)
@@ -78,7 +79,7 @@ func Still(code []byte) bool {
 		switch i.effect {
 		case depthCalls, grows, byFrame, depthLost:
 			return false
-		default: // the path continues here or elsewhere
+		default: // such instructions do not change the stack pointer
 		}
 		at += int(i.length)
 	}
@@ -86,7 +87,8 @@ func Still(code []byte) bool {
 }
 
 // Leaves reports whether the function may continue as another function without a call: it jumps outside its code, or
-// through a register. The caller's call instruction may then name another function than the running one.
+// through a register. The caller's call instruction may then name another function than the running one. The error is
+// ErrCode.
 func (f *Function) Leaves() (bool, error) {
 	w := &depthFollower{f: f}
 	if err := w.decode(); err != nil {
@@ -100,10 +102,10 @@ func (f *Function) Leaves() (bool, error) {
 			if i.operand < 0 || i.operand >= int64(len(f.Code)) {
 				return true, nil
 			}
-		default: // the path continues
+		default: // no jump out of the function
 		}
 	}
-	// Code that ends without a jump continues elsewhere, too.
+	// If the last instruction is neither a jump nor a return, the processor continues in the next function.
 	last := w.insts[len(w.insts)-1].effect
 	return last != depthEnds && last != depthJump, nil
 }
@@ -129,10 +131,9 @@ func (f *Function) follow() (*depthFollower, error) {
 	return w, nil
 }
 
-// enterTables continues at the possible targets of jumps through tables. These are the instructions that no other
-// path reaches. Instructions behind calls count too, because the path from such a call is an illusion if the call
-// does not return. enterTables runs last, when the other paths are complete. It may reach further jumps through
-// tables.
+// enterTables continues at the possible targets of jumps through tables. These are the instructions that no other path
+// reaches. It also continues at instructions after calls, because the call may never return, so that only a jump
+// reaches them. enterTables runs after all other paths were followed. It may reach further jumps through tables.
 func (w *depthFollower) enterTables() {
 	if !w.tables.reached() {
 		return
@@ -140,7 +141,8 @@ func (w *depthFollower) enterTables() {
 	behindCall := false
 	for i := range w.insts {
 		at := &w.insts[i]
-		// Distances that call frame information excludes reach nothing: those of padding behind a return, for example.
+		// Call frame information may exclude all distances of an instruction. Such an instruction is reached by no
+		// path, for example padding after a return.
 		if d := at.anchored(); behindCall || !d.reached() {
 			w.reach(at.offset, w.tables)
 			w.run()
@@ -149,7 +151,7 @@ func (w *depthFollower) enterTables() {
 	}
 }
 
-// decodeForDepth finds the instructions, one after another from the start.
+// decode decodes all instructions, one after another from the start. The error is ErrCode.
 func (w *depthFollower) decode() error {
 	code := w.f.Code
 	if len(code) == 0 || len(code) > MaxCode {
@@ -170,7 +172,7 @@ func (w *depthFollower) decode() error {
 	return nil
 }
 
-// reach makes distances possible at an offset.
+// reach adds distances to the possible distances of the instruction at an offset.
 func (w *depthFollower) reach(at int, d depthSet) {
 	if at < 0 || at >= len(w.index) || w.index[at] == 0 {
 		return // out of the function, or into the middle of an instruction
@@ -181,8 +183,8 @@ func (w *depthFollower) reach(at int, d depthSet) {
 	}
 }
 
-// run follows until nothing new is reached. It ends: a set grows at most
-// maxValues+1 times.
+// run follows all paths until no instruction gets new distances. This ends, because the set of an instruction grows at
+// most maxValues+1 times.
 func (w *depthFollower) run() {
 	for len(w.todo) > 0 {
 		i := w.todo[len(w.todo)-1]
@@ -191,9 +193,10 @@ func (w *depthFollower) run() {
 	}
 }
 
-// anchored returns the set of distances of an instruction, or the one distance from call frame information. If the
-// CFA is defined by the frame pointer, the stack reaches at least to the frame pointer's target. Smaller distances
-// belong to paths that never run, for example behind calls that do not return.
+// anchored returns the possible distances at an instruction, restricted by call frame information. If the CFA is
+// defined by the stack pointer, only one distance is possible. If it is defined by the frame pointer, the stack reaches
+// at least to the frame pointer's target. Smaller distances belong to paths that never run, for example after calls
+// that do not return.
 func (i *depthInst) anchored() depthSet {
 	switch {
 	case i.anchor.Base == StackPointer:
@@ -231,7 +234,7 @@ func (w *depthFollower) step(i *depthInst) {
 	}
 }
 
-// decodeForDepth reads the instruction at an offset.
+// decodeForDepth decodes the instruction at an offset of the code.
 func decodeForDepth(code []byte, at int) (depthInst, error) {
 	x, err := disasm.DecodeX86(code[at:])
 	if err != nil {

@@ -7,7 +7,7 @@ import "slices"
 type depthSet struct {
 	values  [maxValues]int64
 	n       int
-	unknown bool // any distance
+	unknown bool // any distance is possible
 }
 
 func justDepth(v int64) depthSet {
@@ -25,7 +25,7 @@ func (s *depthSet) list() []int64 {
 	return values
 }
 
-// add makes the distances of o possible too; it reports whether that is new.
+// add adds the distances of o. It reports whether s has changed.
 func (s *depthSet) add(o depthSet) bool {
 	if s.unknown {
 		return false
@@ -59,7 +59,7 @@ func (s *depthSet) shifted(by int64) depthSet {
 	return moved
 }
 
-// atLeast returns the set without distances that are smaller.
+// atLeast returns the set without the distances that are smaller than least. An unknown set becomes empty.
 func (s *depthSet) atLeast(least int64) depthSet {
 	var kept depthSet
 	for _, v := range s.values[:s.n] {

@@ -11,15 +11,15 @@
 // The package relies on the ABI (x86-64 psABI, 3.2.1; AAPCS64, 6.1.1). A call returns with the stack pointer and the
 // callee-saved registers unchanged. Only the function itself writes to its frame through a pointer.
 //
-// One error remains possible. Behind a call that never returns, the code of another function may follow, and its end
-// is not the end of this function. The package follows directly called functions to see whether they return. It
-// cannot do so for other calls, except where it knows the end of the calling function. Callers must verify the
-// results by other means.
+// One error remains possible. After a call that never returns, the code of another function may follow. The end of that
+// function then looks like the end of this function. The package follows directly called functions to see whether they
+// return. For other calls it cannot do so, except where it knows the end of the calling function. Callers must verify
+// the results by other means.
 //
-// Function follows all instructions of a function (depth.go, x86-64 only). It finds how far the stack pointer is from the
-// canonical frame address (CFA) at one instruction. Call frame information does not contain this distance where it
-// defines the CFA by the frame pointer. Where the stack pointer is known and the frame pointer is not, the distance gives
-// the frame pointer.
+// Function follows all instructions of a function (depth.go, x86-64 only). Its method At finds the distance from the
+// stack pointer to the canonical frame address (CFA) at one instruction. If call frame information defines the CFA by
+// the frame pointer, it does not contain this distance. If the stack pointer is known and the frame pointer is not, the
+// distance gives the frame pointer.
 //
 // The package does not depend on processes or images. Package disasm decodes the instructions. The
 // type machine holds all other differences between architectures. ppc64le is not supported here, because its ABI
@@ -33,51 +33,50 @@ import (
 
 // Errors that callers branch on with errors.Is.
 var (
-	// ErrAmbiguous means that two paths through the code do not agree.
+	// ErrAmbiguous means that two paths through the code give different return addresses or stack pointers.
 	ErrAmbiguous = errors.New("epilogue: the stack pointer depends on the way that is taken")
-	// ErrNoReturn means that no path that returns was found.
+	// ErrNoReturn means that no path to a return was found.
 	ErrNoReturn = errors.New("epilogue: no way to a return")
-	// ErrNeverReturns means that all paths were followed to their ends, and none returns. It is an ErrNoReturn.
+	// ErrNeverReturns means that all paths were followed to their ends, and none returns. It wraps ErrNoReturn.
 	ErrNeverReturns = fmt.Errorf("%w, nor can there be one", ErrNoReturn)
-	// ErrMemory means that the return address is not in the known memory.
+	// ErrMemory means that memory with the return address, or with a value that leads to it, is unknown.
 	ErrMemory = errors.New("epilogue: no return address")
-	// ErrTooLong means that the code was not followed to its end.
+	// ErrTooLong means that the paths are longer than the limits or the budget allow.
 	ErrTooLong = errors.New("epilogue: too much code")
 )
 
-// Code gives access to the code and to known facts about it.
+// Code gives access to code and to known facts about it, by address in memory.
 type Code interface {
 	// Bytes returns the code at an address: Ahead bytes, or fewer at the end of the code.
 	Bytes(addr uint64) []byte
-	// Covered reports whether better information than the instructions exists for the code at an address. entry is
-	// set if, by this information, the return address is where a call leaves it, as at a function's beginning.
+	// Covered reports whether call frame information covers an address. entry is set if, by this information, the
+	// return address is where a call stores it, as at a function's entry.
 	Covered(addr uint64) (covered, entry bool)
-	// Stub reports whether the code at an address only jumps to a function of another image. Returns then reports
-	// whether that function may return.
+	// Stub reports whether the code at an address only jumps to a function of another image. For a stub, Returns
+	// reports whether this function may return.
 	Stub(addr uint64) bool
-	// Ends reports whether a function is known to end before an address. Its last instruction then calls a function
-	// that never returns.
+	// Ends reports whether a function is known to end right before an address. If its last instruction is a call, the
+	// called function never returns.
 	Ends(addr uint64) bool
-	// Returns reports whether the function that begins at an address may return, from an earlier call of Remember or
-	// from other knowledge.
+	// Returns reports whether the function that begins at an address may return. known is false if neither Remember nor
+	// other knowledge gives the answer.
 	Returns(entry uint64) (returns, known bool)
-	// Remember stores whether a function may return. This is the slowest question to answer, and the answer never
-	// changes.
+	// Remember stores whether a function may return. Finding this out is slow, and the result never changes.
 	Remember(entry uint64, returns bool)
 }
 
 // Memory gives access to the known part of the process's memory.
 type Memory interface {
-	// Word reads eight bytes; false if they are not known.
+	// Word reads eight bytes. The result is false if they are unknown.
 	Word(addr uint64) (uint64, bool)
 }
 
 // Limits of the analysis.
 const (
-	maxSteps  = 1 << 14 // instructions, each time that one is met counted
-	maxBehind = 1024    // of them after the first way that returns
-	maxStores = 32      // places of the stack that the code has written to
-	maxNested = 4       // calls within calls that are followed to see whether they return
-	maxCalled = 2048    // instructions of one function that is called
-	maxLooked = 1 << 15 // of all of them, for one frame
+	maxSteps  = 1 << 14 // instructions, including repetitions
+	maxBehind = 1024    // instructions after the first path that returns
+	maxStores = 32      // writes to known addresses on one path
+	maxNested = 4       // depth of nested calls that are followed to see whether they return
+	maxCalled = 2048    // different instructions of one called function
+	maxLooked = 1 << 15 // instructions of all called functions, for one frame
 )

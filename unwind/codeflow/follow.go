@@ -6,11 +6,11 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// Place is the position of a frame in the code.
+// Place is a position in the code at which a frame continues.
 type Place struct {
 	Addr uint64
-	// Exact is set if the processor continues at the address itself. This holds for the innermost frame and for a
-	// frame that a signal interrupted. Otherwise the address is a return address, and the call may never return.
+	// Exact is set if the processor continues at the address itself: in the innermost frame and in a frame that a
+	// signal interrupted. Otherwise Addr is a return address, and the call before it may never return.
 	Exact bool
 }
 
@@ -18,15 +18,17 @@ type Place struct {
 // the program counter, the stack pointer, and the known callee-saved registers. regs are the registers of the frame
 // at the given place and must include its stack pointer. Register numbers belong to the architecture.
 //
-// Follow takes all paths that the instructions allow, the nearest first. It stops a fixed number of instructions
-// after the first path that returned. The paths that return must agree on the return address and the stack pointer.
+// Follow takes all paths that the instructions allow, the nearest instruction first. It stops a fixed number of
+// instructions after the first path that returned. The paths that return must agree on the return address and the stack
+// pointer.
 //
-// A jump to covered code also counts as a return if the return address is where a call leaves it. Falling through to
-// such code counts too, if no call is on the way. The GNU C library's checks before memcpy fall through to memcpy
-// like this, over instructions outside any function. Any other path into covered code does not count.
+// A jump to covered code (see Code) also counts as a return, if the return address is where a call stores it. If a path
+// continues into such code without a jump, this is a return, too, provided that no call is on the path. The GNU C
+// library's checks before memcpy run into memcpy like this, through instructions outside any function. Any other path
+// into covered code is abandoned.
 //
-// The errors are the errors of this package. If no path can be decoded to its end, the error is x86.ErrCode or
-// insn.ErrCode.
+// The errors are the errors of this package. If the last abandoned path has an instruction that cannot be decoded, the
+// error is that of package disasm.
 //
 // budget is the number of instructions that Follow may decode, over all frames of the caller. Follow subtracts the
 // number that it used.
@@ -46,7 +48,7 @@ func Follow(
 		return arch.Registers{}, err
 	}
 	for n, enough := 0, maxSteps; len(w.todo) > 0 && n < enough && *budget > 0; n++ {
-		addr := w.todo[0] // the nearest first: farther away it is more often another function
+		addr := w.todo[0] // distant code more often belongs to another function
 		w.todo = w.todo[1:]
 		if err := w.step(addr); err != nil {
 			return arch.Registers{}, err
@@ -73,8 +75,8 @@ type follower struct {
 
 	code Code
 	mem  Memory
-	from uint64            // position of the frame
-	met  map[uint64]*state // by address of an instruction
+	from uint64            // address in the frame's Place
+	met  map[uint64]*state // by address of an instruction: the state before it
 	todo []uint64          // addresses to continue from
 
 	now      instruction // the current instruction
@@ -83,13 +85,13 @@ type follower struct {
 	caller   arch.Registers
 	failed   error // why a path was abandoned before its end
 
-	back    map[uint64]bool // of functions: whether they return
-	looking map[uint64]bool // the functions under analysis
-	looked  int             // instructions decoded for this
-	cut     bool            // a function was assumed to return because of a limit
+	back    map[uint64]bool // by entry of a called function: whether it may return
+	looking map[uint64]bool // the called functions under analysis
+	looked  int             // instructions decoded in called functions
+	cut     bool            // a called function was assumed to return because of a limit
 }
 
-// reach continues at an address with a state.
+// reach adds a path that continues at an address with a state.
 func (w *follower) reach(addr uint64, s state) error {
 	before := w.met[addr]
 	if before == nil {
@@ -112,10 +114,10 @@ func (w *follower) step(addr uint64) error {
 	x := &w.now
 	if err := w.decode(addr, x); err != nil {
 		w.fail(err)
-		return nil // there may be other ways
+		return nil // other paths may return
 	}
 	s := *w.met[addr]
-	next := x.next // the analysis of a call decodes other instructions
+	next := x.next // w.now changes if a called function is analysed
 	switch x.flow {
 	case returns:
 		return w.leave(&s, x)
@@ -136,7 +138,7 @@ func (w *follower) step(addr uint64) error {
 	case on, branch:
 		s.missed = false
 		if !w.execute(&s, x) {
-			if s.missed { // as where the stack pointer is loaded
+			if s.missed { // for example if it loads the stack pointer
 				w.fail(ErrMemory)
 			} else {
 				w.fail(ErrNoReturn)
@@ -155,12 +157,12 @@ func (w *follower) step(addr uint64) error {
 	case entry && !s.behindCall:
 		return w.leave(&s, x)
 	}
-	w.fail(ErrNoReturn) // another function follows: a call before it never returns
+	w.fail(ErrNoReturn) // another function follows, so a call on the path never returns
 	return nil
 }
 
-// fail records why a path was abandoned. Missing memory takes precedence, because the caller may be able to provide
-// it.
+// fail records why a path was abandoned. ErrMemory takes precedence, because the caller may be able to read the missing
+// memory.
 func (w *follower) fail(why error) {
 	if !errors.Is(w.failed, ErrMemory) {
 		w.failed = why
@@ -172,8 +174,9 @@ func (w *follower) decode(addr uint64, x *instruction) error {
 	return w.machine.decode(w.code.Bytes(addr), addr, x)
 }
 
-// leaveByStub handles a path whose next address is not in the instruction, as in stubs. Some linkers create no call
-// frame information for stubs. A frame inside a stub has a caller even if the target of the stub never returns.
+// leaveByStub handles a path that ends in a jump whose target is not in the instruction, as in stubs. Some linkers
+// create no call frame information for stubs. If the frame itself is in a stub, it has a caller even if the stub's
+// target never returns.
 func (w *follower) leaveByStub(s *state, x *instruction, addr uint64) error {
 	stub := w.code.Stub(addr)
 	switch {
@@ -189,8 +192,8 @@ func (w *follower) leaveByStub(s *state, x *instruction, addr uint64) error {
 	return w.goOn(s, x)
 }
 
-// goOn handles a path that continues in another image. The function there returns to this function's caller, or
-// never.
+// goOn handles a path that continues in a function of another image. This function returns to the caller of the frame's
+// function, or never.
 func (w *follower) goOn(s *state, x *instruction) error {
 	if back, known := w.code.Returns(x.to); known && !back {
 		return nil
@@ -198,7 +201,7 @@ func (w *follower) goOn(s *state, x *instruction) error {
 	return w.leave(s, x)
 }
 
-// enter follows a jump.
+// enter handles a jump to a known address.
 func (w *follower) enter(s *state, x *instruction) error {
 	covered, entry := w.code.Covered(x.to)
 	switch {
@@ -211,7 +214,8 @@ func (w *follower) enter(s *state, x *instruction) error {
 	return nil
 }
 
-// leave handles a path that returns, or that continues as another function.
+// leave handles a path that returns, or that continues as another function. It joins the caller's registers with those
+// of earlier paths.
 func (w *follower) leave(s *state, x *instruction) error {
 	ra, sp, ok := w.machine.returnsTo(w.machine, s, w.mem, x)
 	if !ok {

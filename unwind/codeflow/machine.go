@@ -10,23 +10,23 @@ import (
 // machine contains the differences between architectures.
 type machine struct {
 	pc, sp int
-	link   int // register in which a call leaves the return address; none: the call pushes it
+	link   int // register in which a call stores the return address; none: the call pushes the return address
 	// scratch are the registers that a call may change.
 	scratch []int
 	// decode decodes the instruction at an address.
 	decode func(p []byte, addr uint64, x *instruction) error
-	// change applies the effect of an instruction that does not end the path. It is false if the effect is not
+	// change applies the effect of an instruction that does not end the path. The result is false if the effect is not
 	// supported.
 	change func(s *state, mem Memory, x *instruction) bool
-	// returnsTo returns the caller's program counter and stack pointer after a return, or after a jump to the
-	// beginning of another function. It is false if the return address is unknown.
+	// returnsTo returns the caller's program counter and stack pointer after a return, or after a jump to the beginning
+	// of another function. ok is false if the return address is unknown.
 	returnsTo func(m *machine, s *state, mem Memory, x *instruction) (ra, sp uint64, ok bool)
 }
 
-// Ahead is how many bytes an instruction has at most.
+// Ahead is the maximum length of an instruction in bytes.
 const Ahead = disasm.LongestX86
 
-// Follows reports whether the instructions of an architecture are followed.
+// Follows reports whether this package follows the instructions of an architecture.
 func Follows(a *arch.Arch) bool { return machineOf(a) != nil }
 
 const none = -1
@@ -39,31 +39,31 @@ var machines = [...]*machine{
 	arch.Unfollowed: nil, arch.X86: &ofX86, arch.A64: &ofA64, arch.RV64: nil, arch.ZArch: nil,
 }
 
-// flow is where an instruction leads.
+// flow says where the processor continues after an instruction.
 type flow uint8
 
 const (
 	on      flow = iota // to the next one
-	jump                // elsewhere
-	branch              // to the next one or elsewhere
-	calls               // elsewhere, and back to the next one unless the called function never returns
-	returns             // to the caller
+	jump                // at the target
+	branch              // at the next one, or at the target
+	calls               // at the target, and then at the next one, unless the called function never returns
+	returns             // in the caller
 	ends                // nowhere
-	away                // to another function, it is not known which
-	lost                // it is not known where
+	away                // at the beginning of an unknown function
+	lost                // at an unknown address
 )
 
 // instruction is an instruction of any architecture.
 type instruction struct {
 	flow     flow
-	to, next uint64 // target of a jump or a call, 0 if unknown; the address behind the instruction
+	to, next uint64 // target of a jump or a call, 0 if unknown; address after the instruction
 	x86      x86asm.Inst
-	plain    disasm.Instruction // of an architecture that package disasm describes
+	plain    disasm.Instruction // for architectures whose decoder in package disasm gives this type
 }
 
-// execute applies the effect of an instruction that falls through or branches. A register or word that it writes
-// becomes unknown, except for the instructions that create and remove frames. It is false if the stack pointer
-// becomes unknown.
+// execute applies the effect of an instruction that does not end the path. Only the effects of instructions that create
+// and remove frames are known exactly. For others, the registers and words that they write become unknown. The result
+// is false if the stack pointer becomes unknown.
 func (w *follower) execute(s *state, x *instruction) bool {
 	ok := w.machine.change(s, w.mem, x)
 	_, known := s.regs.Get(w.machine.sp)

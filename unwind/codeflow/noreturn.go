@@ -1,8 +1,8 @@
 package codeflow
 
-// comesBack reports whether the function that begins at an address may return to its caller. nested is the depth of
-// the call within the calls being analyzed. The result is true if the analysis cannot prove that the function never
-// returns.
+// comesBack reports whether the function that begins at an address may return to its caller. nested is the number of
+// calls under analysis in which this call is nested. The result is false only if the analysis proves that the function
+// never returns.
 func (w *follower) comesBack(entry uint64, nested int) bool {
 	if back, ok := w.back[entry]; ok {
 		w.cut = w.cut || w.looking[entry]
@@ -20,11 +20,11 @@ func (w *follower) comesBack(entry uint64, nested int) bool {
 	}
 	before := w.cut
 	w.cut = false
-	w.back[entry], w.looking[entry] = true, true // the answer for recursive calls
+	w.back[entry], w.looking[entry] = true, true // result for recursive calls
 	back := w.hasReturn(entry, nested)
 	w.back[entry] = back
 	delete(w.looking, entry)
-	// With fewer calls around it, or more budget left, the analysis might have found more.
+	// The result is not stored if a limit has cut the analysis: with less nesting or a larger budget, it may find more.
 	if !back || !w.cut || nested == 0 && *w.budget > 0 {
 		w.code.Remember(entry, back)
 	}
@@ -32,7 +32,7 @@ func (w *follower) comesBack(entry uint64, nested int) bool {
 	return back
 }
 
-// hasReturn looks for a return in a function.
+// hasReturn reports whether a path through a function leads to a return, or to code that is not followed.
 func (w *follower) hasReturn(entry uint64, nested int) bool {
 	met := map[uint64]bool{entry: true}
 	todo := []uint64{entry}

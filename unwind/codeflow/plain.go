@@ -2,7 +2,7 @@ package codeflow
 
 import "pg_stat_backtrace/unwind/disasm"
 
-// plainly returns a decoder for machine that uses a decoder of package disasm.
+// plainly makes a decode function for machine from a decoder of package disasm.
 func plainly(decode func(p []byte) (disasm.Instruction, error)) func(p []byte, addr uint64, out *instruction) error {
 	return func(p []byte, addr uint64, out *instruction) error {
 		x, err := decode(p)
@@ -25,8 +25,8 @@ var flows = [...]flow{
 	disasm.Ends: ends, disasm.Unknown: lost,
 }
 
-// linkedAddress handles a return. The return address is in the register that the instruction names. After a jump to
-// another function it is in the link register.
+// linkedAddress is a machine.returnsTo. For a return instruction, the return address is in the register that the
+// instruction names. After a jump to another function, it is in the link register.
 func linkedAddress(m *machine, s *state, _ Memory, x *instruction) (ra, sp uint64, ok bool) {
 	link := m.link
 	if x.flow == returns {
@@ -37,8 +37,7 @@ func linkedAddress(m *machine, s *state, _ Memory, x *instruction) (ra, sp uint6
 	return ra, sp, ok
 }
 
-// changePlain applies the effect of an instruction that does not end the path. It is false if the effect is not
-// supported.
+// changePlain is a machine.change for instructions of package disasm.
 func changePlain(s *state, mem Memory, at *instruction) bool {
 	x := &at.plain
 	if x.Access.Size > 0 {
@@ -56,7 +55,7 @@ func changePlain(s *state, mem Memory, at *instruction) bool {
 	return true
 }
 
-// computed returns the result that an instruction computes.
+// computed returns the result that an instruction computes. The boolean result is false if it is unknown.
 func (s *state) computed(x *disasm.Instruction) (uint64, bool) {
 	if x.Op == disasm.Set {
 		return x.Imm, true
@@ -83,7 +82,7 @@ func (s *state) computed(x *disasm.Instruction) (uint64, bool) {
 	return 0, false
 }
 
-// access loads and stores registers.
+// access applies the effect of loads and stores.
 func (s *state) access(mem Memory, x *disasm.Instruction) bool {
 	m := &x.Access
 	base, known := s.regs.Get(m.Base)
@@ -118,7 +117,7 @@ func (s *state) access(mem Memory, x *disasm.Instruction) bool {
 	return true
 }
 
-// storeAll records the stored values. It is false if there are more than the state can hold.
+// storeAll records the stored values. The result is false if there are more than maxStores.
 func (s *state) storeAll(m *disasm.Access, addr uint64) bool {
 	if m.Count == 0 {
 		return s.write(store{addr: addr, size: m.Size})

@@ -8,12 +8,12 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// Row is the effect of the code from one place on any frame, whatever values the frame has. Like a row of call frame
-// information, it gives the locations of the caller's registers. Following the code takes a thousand times as long as
-// applying a known row. Applying a row does not change it.
+// Row is the effect of the code from one place on, for any frame. Like a row of call frame information, it gives the
+// locations of the caller's registers. Following the code takes a thousand times as long as applying a known row. A Row
+// is immutable.
 type Row struct {
 	never  bool   // no path returns
-	cells  []term // the addresses of words of memory used by values, each after the words that it depends on
+	cells  []term // addresses of the words of memory that values need, each after the words on which its address depends
 	values []rule
 }
 
@@ -23,17 +23,18 @@ type rule struct {
 	from term
 }
 
-// term is a known number of bytes added to a base: a register of the frame, the content of a cell, or nothing.
+// term is a value: a base plus a known number of bytes. The base is a register of the frame, the content of a cell, or
+// 0.
 type term struct {
-	of     int // the register; or arch.MaxRegisters and the number of a cell; or absolute
+	of     int // a register, arch.MaxRegisters plus the number of a cell, or absolute
 	offset int64
 }
 
 const absolute = -1
 
-// Apply returns the caller's registers, computed from a frame's registers and the memory. The error is
-// ErrNeverReturns if there is no caller. The error is ErrMemory if the program counter or the stack pointer depends
-// on an unknown value. Following the code may still find them.
+// Apply computes the caller's registers from a frame's registers and the memory. The error is ErrNeverReturns if no
+// path returns, and ErrMemory if the program counter or the stack pointer depends on an unknown value. Follow may still
+// find the value then.
 func (r *Row) Apply(a *arch.Arch, regs *arch.Registers, mem Memory) (arch.Registers, error) {
 	var caller arch.Registers
 	if r.never {
@@ -70,10 +71,10 @@ func (r *Row) Apply(a *arch.Arch, regs *arch.Registers, mem Memory) (arch.Regist
 	return caller, nil
 }
 
-// Derive finds the row of a place by following the code with symbols as values. Symbols are numbers so far apart that
-// each result identifies its symbol. Derive follows the code twice with different symbols. The place has no row if
-// the two results differ: the code then does more to a value than an addition, for example an alignment. The error is
-// an error of Follow, or ErrAmbiguous.
+// Derive finds the row of a place. It follows the code with a symbol as the value of each register and word. Symbols
+// are numbers that are far apart, so that each result identifies the symbol from which it was computed. Derive follows
+// the code twice with different symbols. If the two results differ, the code does more with a value than an addition,
+// for example an alignment. The place then has no row. The error is an error of Follow, or ErrAmbiguous.
 func Derive(a *arch.Arch, code Code, at Place, budget *int) (*Row, error) {
 	m := machineOf(a)
 	if m == nil {
@@ -128,23 +129,24 @@ func derive(a *arch.Arch, m *machine, code Code, at Place, known *symbols, budge
 	return row, nil
 }
 
-// equal reports whether two rows are equal. The cells are in the order in which the code has read them.
+// equal reports whether two rows are equal. Their cells are in the order in which the code reads them.
 func (r *Row) equal(o *Row) bool {
 	return r.never == o.never && slices.Equal(r.cells, o.cells) && slices.Equal(r.values, o.values)
 }
 
 const (
-	// apart is the distance between symbols, minus one for each bit. A number added to a symbol stays nearer to it.
+	// apart is the base-2 logarithm of the distance between symbols. A symbol plus an offset must stay nearer to this
+	// symbol than to others.
 	apart = 48
-	// unaligned is added to the symbols of the second run, so that aligning one to 8 bytes or more changes the
+	// unaligned is added to the symbols of the second run, so that an alignment to 8 bytes or more gives another
 	// result.
 	unaligned = 0x7c
 	// maxCells bounds the words of memory that a row reads.
 	maxCells = 32
 )
 
-// symbols assigns numbers to unknown values. It is also the memory of a frame whose addresses and contents are such
-// numbers.
+// symbols assigns symbols to unknown values. It is also the Memory of a frame in which addresses and contents are
+// symbols.
 type symbols struct {
 	skew   uint64
 	of     map[uint64]int // by their high bits: see term
@@ -156,8 +158,8 @@ func newSymbols(skew uint64) *symbols {
 	return &symbols{skew: skew, of: make(map[uint64]int), byAddr: make(map[uint64]uint64)}
 }
 
-// The high bits of symbols. The symbol of the stack pointer is higher than all others except the frame pointer's,
-// because a call may have written to memory below the stack pointer. The frame pointer points above it.
+// The high bits of symbols. A call may have written to memory below the stack pointer. So all addresses are below the
+// stack pointer's symbol, except for those that the frame pointer gives: it points above the stack pointer.
 const (
 	highAny   = 1
 	highStack = 0xff00
@@ -165,7 +167,7 @@ const (
 	highEnd   = 0xfffe
 )
 
-// register creates the symbol of a register.
+// register makes the symbol of a register.
 func (s *symbols) register(a *arch.Arch, reg int) uint64 {
 	switch reg {
 	case a.SP:
@@ -177,7 +179,7 @@ func (s *symbols) register(a *arch.Arch, reg int) uint64 {
 	}
 }
 
-// symbol makes a number between two.
+// symbol makes a symbol whose high bits are from low to end, exclusive.
 func (s *symbols) symbol(of int, low, end uint64) uint64 {
 	for {
 		high := low + rand.Uint64N(end-low) //nolint:gosec // two of them must differ, no more
@@ -188,7 +190,7 @@ func (s *symbols) symbol(of int, low, end uint64) uint64 {
 	}
 }
 
-// term returns the meaning of a number. It is false if the number is not derived from one symbol.
+// term returns the term that a number stands for. The result is false if the number is not near a symbol.
 func (s *symbols) term(v uint64) (term, bool) {
 	high := (v + 1<<(apart-1)) >> apart
 	offset := int64(v - high<<apart)

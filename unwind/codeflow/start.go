@@ -2,12 +2,11 @@ package codeflow
 
 import "pg_stat_backtrace/unwind/arch"
 
-// maxStart limits the number of decoded instructions.
+// maxStart limits the number of instructions that Straight decodes.
 const maxStart = 64
 
-// Straight reports whether the function that begins at start contains pc: the code runs from start to pc in a
-// straight line. If returning is set, Straight assumes that the calls on the way return. Otherwise the only allowed
-// call returns to pc.
+// Straight reports whether the processor reaches pc from start without a jump. If returning is set, Straight assumes
+// that the calls on the way return. Otherwise the only allowed call is the one that returns to pc.
 func Straight(a *arch.Arch, code Code, start, pc uint64, returning bool) bool {
 	m := machineOf(a)
 	if m == nil {

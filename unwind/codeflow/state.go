@@ -7,13 +7,13 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// state is the known state right before an instruction.
+// state is what is known before an instruction: the values of registers and of memory.
 type state struct {
 	regs   arch.Registers
-	stores []store // stores on the path to here
-	// lost is an address below which a call may have written.
+	stores []store // writes on the path to the instruction
+	// lost is an address below which a call may have written to memory.
 	lost uint64
-	// behindCall is set if every path to here passes a call that must return.
+	// behindCall is set if every path to the instruction passes a call, which may never return.
 	behindCall bool
 	// missed is set after a read of unknown memory.
 	missed bool
@@ -27,7 +27,7 @@ type store struct {
 
 func (s store) overlaps(addr, size uint64) bool { return s.addr-addr < size || addr-s.addr < s.size }
 
-// word is the value of eight bytes of memory.
+// word returns eight bytes of memory. The result is false if they are unknown.
 func (s *state) word(mem Memory, addr uint64) (uint64, bool) {
 	const size = 8
 	for _, w := range s.stores {
@@ -46,16 +46,16 @@ func (s *state) word(mem Memory, addr uint64) (uint64, bool) {
 	return v, ok
 }
 
-// write notes a write; false if there are too many.
+// write records a write. The result is false if the state has more than maxStores.
 func (s *state) write(w store) bool {
-	// A new slice: other states have the old one.
+	// The new slice is needed because other states share the old one.
 	kept := make([]store, 0, len(s.stores)+1)
 	for _, old := range s.stores {
 		switch {
 		case old.addr >= w.addr && old.addr+old.size <= w.addr+w.size: // the new store covers it completely
 		case old.overlaps(w.addr, w.size):
 			old.known = false
-			w.known = false // the remaining bytes of both are unclear
+			w.known = false // values of partly overlapping writes are not tracked
 			kept = append(kept, old)
 		default:
 			kept = append(kept, old)
@@ -77,8 +77,8 @@ func (s *state) called(m *machine) {
 	s.stores = slices.DeleteFunc(slices.Clone(s.stores), func(w store) bool { return w.addr < sp })
 }
 
-// join reduces s to the values that are equal in o, the state of another path. It reports whether s became smaller.
-// There may then be more paths from here.
+// join removes the values from s that differ in o, the state of another path to the same instruction. It reports
+// whether s has changed. If so, the instruction must be followed again.
 func (s *state) join(mem Memory, o *state) (less bool) {
 	less = keepEqual(&s.regs, &o.regs)
 	if s.behindCall && !o.behindCall {
@@ -100,7 +100,7 @@ func (s *state) join(mem Memory, o *state) (less bool) {
 	return less
 }
 
-// keepEqual removes registers of r whose values differ in o. It reports whether it removed some.
+// keepEqual removes the registers of r whose values differ in o. It reports whether r has changed.
 func keepEqual(r, o *arch.Registers) (less bool) {
 	for left := r.Known(); left != 0; left &= left - 1 {
 		reg := bits.TrailingZeros64(left)

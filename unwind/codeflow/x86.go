@@ -8,7 +8,7 @@ import (
 
 const slot = 8 // bytes that a push takes
 
-// ofX86 is x86-64: a call pushes the return address.
+// ofX86 is the machine for x86-64: a call pushes the return address.
 //
 //nolint:gochecknoglobals // a table
 var ofX86 = machine{
@@ -31,8 +31,8 @@ func decodeX86(p []byte, addr uint64, out *instruction) error {
 	return nil
 }
 
-// popsAddress handles a return. The return address is on top of the stack. A jump to the beginning of another
-// function leaves it there.
+// popsAddress is a machine.returnsTo. The return address is on top of the stack, also after a jump to the beginning of
+// another function.
 func popsAddress(_ *machine, s *state, mem Memory, x *instruction) (ra, sp uint64, ok bool) {
 	sp, _ = s.regs.Get(rsp)
 	if ra, ok = s.word(mem, sp); !ok {
@@ -56,8 +56,8 @@ func flowX86(x *x86asm.Inst, next uint64) (f flow, to uint64) {
 		if relative {
 			return jump, to
 		}
-		// An address at a fixed place is the address of a function. An indexed address, or an address in a register,
-		// may be an entry of a jump table within this function.
+		// If the jump reads its target from a fixed address, the target is a function. If the address is indexed, or
+		// the target is in a register, the target may be in a jump table of this function.
 		if m, ok := x.Args[0].(x86asm.Mem); ok && m.Base == x86asm.RIP && m.Index == 0 {
 			return away, 0
 		}
@@ -83,8 +83,7 @@ func flowX86(x *x86asm.Inst, next uint64) (f flow, to uint64) {
 	return on, 0
 }
 
-// changeX86 applies the effect of an instruction that does not end the path. It is false if the effect is not
-// supported.
+// changeX86 is the machine.change of x86-64.
 func changeX86(s *state, mem Memory, at *instruction) bool {
 	x := x86Instruction{&at.x86, at.next}
 	switch x.Op {
@@ -116,7 +115,7 @@ func changeX86(s *state, mem Memory, at *instruction) bool {
 	return s.assign(x, 0, false)
 }
 
-// x86Instruction is an instruction, and the address behind it.
+// x86Instruction is an instruction, and the address of the next instruction.
 type x86Instruction struct {
 	*x86asm.Inst
 
@@ -164,7 +163,8 @@ func (s *state) result(mem Memory, x x86Instruction) (uint64, bool) {
 	}
 }
 
-// assign sets an instruction's first operand to a value. It is false if the state cannot hold more.
+// assign sets an instruction's first operand to a value. The result is false if the state has more than maxStores
+// writes.
 func (s *state) assign(x x86Instruction, value uint64, known bool) bool {
 	if m, ok := x.Args[0].(x86asm.Mem); ok && x.MemBytes > 0 {
 		addr, found := s.address(x, m)
@@ -179,7 +179,7 @@ func (s *state) assign(x x86Instruction, value uint64, known bool) bool {
 	return true
 }
 
-// value is the value of an operand of 64 bits.
+// value returns the value of a 64-bit operand. The result is false if it is unknown.
 func (s *state) value(mem Memory, x x86Instruction, a x86asm.Arg) (uint64, bool) {
 	switch a := a.(type) {
 	case x86asm.Imm:
@@ -197,7 +197,7 @@ func (s *state) value(mem Memory, x x86Instruction, a x86asm.Arg) (uint64, bool)
 	return 0, false
 }
 
-// address is the address of an operand in memory.
+// address returns the address of an operand in memory. The result is false if it is unknown.
 func (s *state) address(x x86Instruction, m x86asm.Mem) (uint64, bool) {
 	if m.Segment != 0 && m.Segment != x86asm.SS && m.Segment != x86asm.DS || x.AddrSize != 64 {
 		return 0, false

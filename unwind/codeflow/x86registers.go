@@ -23,12 +23,12 @@ const (
 	rip
 )
 
-// encoded is the registers in the order of their encoding, which is also the order of x86asm's blocks of names.
+// encoded are the registers in the order of their encoding in instructions. The names of x86asm have the same order.
 //
 //nolint:gochecknoglobals // a table
 var encoded = [...]int{rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15}
 
-// number is the register that a is, or is a part of; false if it is no general register.
+// number returns the register that a is, or of which a is a part. The result is false if a is no general register.
 func number(a x86asm.Arg) (int, bool) {
 	r, ok := a.(x86asm.Reg)
 	switch {
@@ -50,7 +50,7 @@ func number(a x86asm.Arg) (int, bool) {
 	return 0, false
 }
 
-// whole is the register that a is, if it is all 64 bits of it.
+// whole returns the register that a is. The result is false if a is not a 64-bit general register.
 func whole(a x86asm.Arg) (int, bool) {
 	if r, ok := a.(x86asm.Reg); ok && r >= x86asm.RAX && r <= x86asm.R15 {
 		return encoded[r-x86asm.RAX], true
