@@ -2,17 +2,17 @@ package elfimage
 
 import "debug/elf"
 
-// Bias returns the load bias of the image, run-time minus link-time address, from a mapping of its file. The
-// arguments are the mapping's start and its offset in the file, both in bytes. Use an executable mapping: if two
-// segments share a page of the file, Bias uses the executable one. ok is false if no segment is mapped like that.
+// Bias returns the load bias of the image, run-time minus link-time address, from a mapping of its file. The arguments
+// are the mapping's start address and its offset in the file, both in bytes. Use an executable mapping: if two segments
+// share a page of the file, Bias assumes the executable segment. ok is false if the mapping fits no segment.
 func (m *Image) Bias(mappingStart, mappingOffset uint64) (bias uint64, ok bool) {
-	// A mapping begins with the page that holds the segment's first byte. Page sizes are tried from the smallest.
+	// A mapping begins with the page that contains the segment's first byte. Page sizes are tried from the smallest.
 	for _, page := range []uint64{4 << 10, 16 << 10, 64 << 10} {
 		if s := m.segmentBy(func(s *Segment) bool { return s.Offset&^(page-1) == mappingOffset }); s != nil {
 			return s.bias(mappingStart, mappingOffset)
 		}
 	}
-	// mprotect splits mappings, so one may also begin in the middle of a segment.
+	// mprotect splits mappings, so a mapping may also begin in the middle of a segment.
 	s := m.segmentBy(func(s *Segment) bool { return mappingOffset >= s.Offset && mappingOffset-s.Offset < s.Filesz })
 	if s == nil {
 		return 0, false
@@ -20,14 +20,14 @@ func (m *Image) Bias(mappingStart, mappingOffset uint64) (bias uint64, ok bool) 
 	return s.bias(mappingStart, mappingOffset)
 }
 
-// bias computes the load bias, which is a multiple of the page size.
+// bias computes the load bias. The result is false if it is not a multiple of the page size.
 func (s *Segment) bias(mappingStart, mappingOffset uint64) (uint64, bool) {
 	b := mappingStart - mappingOffset - (s.Vaddr - s.Offset)
 	return b, b&0xfff == 0
 }
 
-// segmentBy returns the first executable segment with content for which holds is true, else the first such segment of
-// any kind, else nil.
+// segmentBy returns the first executable segment with content for which holds is true. If there is none, it returns the
+// first other segment with content for which holds is true, else nil.
 func (m *Image) segmentBy(holds func(*Segment) bool) *Segment {
 	var other *Segment
 	for i := range m.segments {

@@ -6,7 +6,7 @@ import (
 )
 
 // Code returns a copy of n bytes of code at a link-time address. The error is ErrMalformed (also if the bytes are not
-// in one executable segment), ErrTooLarge or the reader's.
+// in one executable segment), ErrTooLarge or an error of the image's reader.
 func (m *Image) Code(addr, n uint64) ([]byte, error) {
 	for _, s := range m.segments {
 		if s.Flags&elf.PF_X != 0 && addr >= s.Vaddr && addr-s.Vaddr < s.Memsz {

@@ -18,14 +18,14 @@ import (
 
 // Pieces expands a compressed section piece by piece, only as far as callers need.
 type Pieces interface {
-	// Next returns the next piece, which is valid until the next call. It returns io.EOF after the last one, provided
-	// that the total size is the declared size. Otherwise the error is ErrMalformed or the reader's.
+	// Next returns the next piece, which is valid until the next call. After the last piece it returns io.EOF if the
+	// total size is the declared size. Otherwise the error is ErrMalformed or an error of the image's reader.
 	Next() ([]byte, error)
 }
 
-// Expand returns a reader of a compressed section that expands it in pieces, without keeping the section or its
-// content in memory. Expand itself expands nothing. The error is ErrNoSection, ErrTooLarge, ErrMalformed or the
-// reader's.
+// Expand returns a reader that expands a compressed section in pieces, without keeping the section or its content in
+// memory. Expand itself expands nothing. The error is ErrNoSection, ErrTooLarge, ErrMalformed or an error of the
+// image's reader.
 func (m *Image) Expand(name string) (Pieces, error) {
 	s := m.find(name)
 	if s == nil {
@@ -42,10 +42,11 @@ func (m *Image) Expand(name string) (Pieces, error) {
 	return p, nil
 }
 
-// compression is the header of a compressed section.
+// compression is the header of a compressed section, and the compressed data after it.
 type compression struct {
 	kind elf.CompressionType
-	// size is the size of the content. length is the length of the stream, as far as the file contains it.
+	// size is the declared size of the expanded content in bytes. length is the number of compressed bytes after the
+	// header; if the file's size is unknown, at most readChunk.
 	size, length uint64
 	stream       *io.SectionReader
 }
@@ -53,9 +54,9 @@ type compression struct {
 // stored is the kind of a section that is not compressed.
 const stored elf.CompressionType = 0
 
-// compression reads the header of a section. With SHF_COMPRESSED it is a Chdr (gABI, chapter 4, "Section
-// Compression"). In a .zdebug_ section it is "ZLIB" and the size as eight big-endian bytes. A .zdebug_ section that
-// compression would enlarge is stored uncompressed.
+// compression reads the header of a section. With SHF_COMPRESSED the header is a Chdr (gABI, chapter 4, "Section
+// Compression"). In a .zdebug_ section the header is "ZLIB" and the size as eight big-endian bytes. A .zdebug_ section
+// without this header is not compressed, because compression would have enlarged it.
 func (m *Image) compression(s *section) (compression, error) {
 	chdr, old := s.flags&elf.SHF_COMPRESSED != 0, strings.HasPrefix(s.name, ".zdebug_")
 	if !chdr && !old {
@@ -90,7 +91,8 @@ func (m *Image) compression(s *section) (compression, error) {
 	return c, nil
 }
 
-// pieces expands a stream piece by piece.
+// pieces returns a reader that expands the content piece by piece. The error is ErrTooLarge if the declared size is too
+// large for the compressed size.
 func (c compression) pieces() (Pieces, error) {
 	if c.length > maxSection {
 		return nil, fmt.Errorf("%w: %d bytes, %d decompressed", ErrTooLarge, c.length, c.size)
@@ -106,13 +108,13 @@ func (c compression) pieces() (Pieces, error) {
 	}
 }
 
-// all expands a stream at once.
+// all returns the whole expanded content.
 func (c compression) all() ([]byte, error) {
 	pieces, err := c.pieces()
 	if err != nil {
 		return nil, err
 	}
-	// Memory for the whole size is allocated at once only if the compressed size makes it plausible.
+	// Memory for the whole size is allocated at once only if the compressed size makes the declared size plausible.
 	const plausible = 16
 	p := make([]byte, 0, min(c.size, c.length*plausible))
 	for {
@@ -127,7 +129,8 @@ func (c compression) all() ([]byte, error) {
 	}
 }
 
-// streamSource keeps the error of the stream's reader, because a decoder may return another error in its place.
+// streamSource reads compressed data and keeps the reader's error, because a decoder may return another error in its
+// place.
 type streamSource struct {
 	r   io.Reader
 	err error
@@ -141,8 +144,8 @@ func (s *streamSource) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// streamPieces reads a stream's content from its decoder, which needs no Close. The declared size limits the content:
-// for a longer stream, an error follows after at most one more piece.
+// streamPieces is the Pieces of compressed data. The decoder needs no Close. left is what remains of the declared size:
+// if the content is longer, Next returns an error after at most one more piece.
 type streamPieces struct {
 	kind elf.CompressionType
 	src  *streamSource
@@ -150,7 +153,7 @@ type streamPieces struct {
 	buf  []byte
 	left uint64
 	err  error
-	// length is the length of the stream.
+	// length is the number of compressed bytes.
 	length uint64
 }
 
@@ -168,7 +171,8 @@ func (z *streamPieces) open() (err error) {
 	return err
 }
 
-// Next reads until the piece is full, or the stream ends: only then its checksum has been compared.
+// Next implements Pieces. It reads until the piece is full or the stream ends. The decoder compares the checksum at the
+// end of the stream.
 func (z *streamPieces) Next() ([]byte, error) {
 	if z.err != nil {
 		z.r, z.buf = nil, nil
@@ -192,7 +196,7 @@ func (z *streamPieces) Next() ([]byte, error) {
 	return nil, z.err
 }
 
-// judge describes the decoder's error for a piece.
+// judge returns the error of Next for a piece of n bytes. err is the decoder's error.
 func (z *streamPieces) judge(n uint64, err error) error {
 	name := strings.ToLower(strings.TrimPrefix(z.kind.String(), "COMPRESS_"))
 	switch {

@@ -8,8 +8,8 @@ import (
 	"pg_stat_backtrace/unwind/budget"
 )
 
-// maxDebugData bounds the decompressed .gnu_debugdata: a symbol table, of which a browser has some ten megabytes. The
-// size of the section bounds it further, by budget.Expansion.
+// maxDebugData bounds the decompressed .gnu_debugdata. It contains a symbol table; that of a browser has some ten
+// megabytes. budget.Expansion sets a further bound, by the size of the section.
 const maxDebugData = 64 << 20
 
 // debugData reads .gnu_debugdata ("MiniDebugInfo" in the GDB manual): an ELF file with a symbol table, compressed by
@@ -35,7 +35,7 @@ func (s *search) debugData() (FoundFile, bool) {
 	return FoundFile{Image: m, Path: s.path, How: ByDebugData, Skipped: s.skipped}, true
 }
 
-// inside checks debug information from inside the image, which may have no build-id.
+// inside checks that debug information in .gnu_debugdata is for the image. It may have no build-id.
 func (s *search) inside(m *Image) error {
 	if m.BuildID() != "" && m.BuildID() != s.image.BuildID() || m.Machine() != s.image.Machine() {
 		return fmt.Errorf("%w: .gnu_debugdata for %v, build-id %q, not %q",

@@ -9,7 +9,7 @@ import (
 )
 
 // Errors that callers branch on. They are wrapped with the image's name. ErrMismatch is also wrapped with the files
-// found.
+// that did not belong to the image.
 var (
 	// ErrNone means that no place has separate debug information that can be read.
 	ErrNone = errors.New("no separate debug file")
@@ -25,7 +25,7 @@ const (
 	ByBuildID   FoundHow = "build-id"
 	ByDebugLink FoundHow = "debuglink"
 	ByDebugData FoundHow = "debugdata"
-	// BySupplement is the link from a debug file to the file that dwz created for common data of several files.
+	// BySupplement is the link from a debug file to the file into which dwz moved the data that several files share.
 	BySupplement FoundHow = "supplement"
 	// BySplit is the name of a split file (.dwo).
 	BySplit FoundHow = "split"
@@ -34,7 +34,7 @@ const (
 // DefaultFolder is where distributions install debug files.
 const DefaultFolder = "/usr/lib/debug"
 
-// File is an open file.
+// File is an open file that can be read at any position.
 type File interface {
 	io.ReaderAt
 	io.Closer
@@ -44,24 +44,26 @@ type File interface {
 type SearchOptions struct {
 	// Folders are searched in turn; nil means DefaultFolder.
 	Folders []string
-	// Root is prepended to every path, including the image's own: the root directory of another mount namespace. ""
-	// is the caller's own root.
+	// Root is prepended to every path, including the image's own path. It is the root directory of another mount
+	// namespace; "" is the caller's own root.
 	Root string
-	// Open opens a file by its path, which includes Root. The error fs.ErrNotExist means that the file does not exist.
+	// Open opens a file by its path, which includes Root. If the file does not exist, the error must be fs.ErrNotExist.
 	// All other errors are reported. The paths come from the image, from its debug file and from the layout of Folders.
-	// If another user may have chosen the image, Open must allow for pipes, devices and files of others there.
+	// If another user may have chosen the image, the paths may lead to pipes, devices and other users' files, and Open
+	// must refuse these.
 	Open func(path string) (File, error)
 }
 
 // FoundFile is debug information that belongs to the image.
 type FoundFile struct {
-	// Image stays usable until Close.
+	// Image can be used until Close.
 	Image *Image
 	// Path is the file's path, below Root. For ByDebugData it is the path of the image itself.
 	Path string
-	// How it was found.
+	// How is the method by which the file was found.
 	How FoundHow
-	// Skipped are the files at earlier places that were not used, because they are of another build or unreadable.
+	// Skipped has an error for each file at an earlier place that was not used, because it is of another build or
+	// unreadable.
 	Skipped []error
 
 	file io.Closer
@@ -75,8 +77,8 @@ func (r *FoundFile) Close() error {
 	return r.file.Close()
 }
 
-// FindDebugFile searches the separate debug information of an image. path is the image's path below SearchOptions.Root, or "" if it
-// has none, like the vDSO. The error is ErrNone or ErrMismatch.
+// FindDebugFile searches the separate debug information of an image. path is the image's path below SearchOptions.Root;
+// "" if the image has no path, like the vDSO. The error is ErrNone or ErrMismatch.
 func FindDebugFile(m *Image, path string, o SearchOptions) (FoundFile, error) {
 	s := search{options: o, image: m, path: path}
 	for _, c := range s.candidates() {
@@ -94,7 +96,7 @@ func FindDebugFile(m *Image, path string, o SearchOptions) (FoundFile, error) {
 type candidate struct {
 	path string
 	how  FoundHow
-	// check verifies that the file belongs to the image; nil means that equal build-ids are enough.
+	// check verifies that the file belongs to the image; nil: equal build-ids are sufficient.
 	check func(File, *Image) error
 }
 
@@ -107,7 +109,7 @@ type search struct {
 	skipped    []error
 }
 
-// candidates lists the files, best first and each once.
+// candidates returns the places where a debug file may be, the best first.
 func (s *search) candidates() []candidate {
 	folders := s.options.folders()
 	all := make([]candidate, 0, 3*len(folders)+2)
@@ -147,7 +149,8 @@ func (s *search) try(c candidate) (FoundFile, bool) {
 	return FoundFile{Image: m, Path: c.path, How: c.how, Skipped: s.skipped, file: f}, true
 }
 
-// belongs verifies that a candidate belongs to the image: first by its build-id, which is cheap.
+// belongs verifies that a candidate belongs to the image. It compares the build-id first, because this takes little
+// time.
 func (s *search) belongs(f File, m *Image, c candidate) error {
 	if m.BuildID() != s.image.BuildID() {
 		return fmt.Errorf("%w: build-id %q, not %q", ErrMismatch, m.BuildID(), s.image.BuildID())
@@ -161,14 +164,14 @@ func (s *search) belongs(f File, m *Image, c candidate) error {
 	return nil
 }
 
-// skip remembers why a candidate was not used.
+// skip records why a candidate was not used.
 func (s *search) skip(path string, err error) (FoundFile, bool) {
 	s.mismatched = s.mismatched || errors.Is(err, ErrMismatch)
 	s.skipped = append(s.skipped, fmt.Errorf("%s: %w", path, err))
 	return FoundFile{}, false
 }
 
-// failure returns the error if nothing was found, with the unsuitable files.
+// failure returns the error for a search without result. It wraps the reasons why candidates were not used.
 func (s *search) failure() error {
 	if s.mismatched {
 		return fmt.Errorf("%s: %w", s.image.Name(), errors.Join(s.skipped...))

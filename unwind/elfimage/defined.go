@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Defined returns the link-time addresses of the given names that are defined dynamic symbols. Nearly all images have
-// a GNU hash table, which limits the reads to a few bytes for each name. For other images Defined reads all of
-// .dynsym. The errors are the same as for Symbols.
+// Defined returns the link-time addresses of those given names that are defined dynamic symbols. Nearly all images have
+// a GNU hash table. With it, Defined reads only a few bytes for each name. For other images it reads all of .dynsym.
+// The errors are the same as for Symbols.
 func (m *Image) Defined(names ...string) (map[string]uint64, error) {
 	found := make(map[string]uint64, len(names))
 	if t, ok := m.gnuHash(); ok {
@@ -40,9 +40,10 @@ func (m *Image) Defined(names ...string) (map[string]uint64, error) {
 	return found, nil
 }
 
-// gnuHash is a section of type SHT_GNU_HASH. It has a header of four words (buckets, first symbol, words of the Bloom
-// filter, its shift) and the filter. Then follow the index of the first symbol of each bucket, and the hash values of
-// the symbols from the first one on. The lowest bit of a hash value marks the end of a bucket.
+// gnuHash is a section of type SHT_GNU_HASH. It begins with a header of four words: the number of buckets, the index of
+// the first symbol, the size of the Bloom filter in words, and the filter's shift. The filter follows, then the index
+// of each bucket's first symbol, then the hash values of the symbols from the first one on. In the last hash value of a
+// bucket, the lowest bit is set.
 type gnuHash struct {
 	m              *Image
 	hash           *section
@@ -52,7 +53,7 @@ type gnuHash struct {
 	bucketsAt, valuesAt uint64
 }
 
-// gnuHash reads the header of the table. It is false if there is no usable table.
+// gnuHash reads the header of the table. The result is false if there is no usable table.
 func (m *Image) gnuHash() (gnuHash, bool) {
 	t := gnuHash{m: m, hash: m.find(".gnu.hash")}
 	if t.hash == nil || t.hash.typ != elf.SHT_GNU_HASH {
@@ -116,7 +117,7 @@ func (t *gnuHash) symbol(at uint64, name string) (uint64, error) {
 	begin := uint64(t.m.layout.order.Uint32(p))
 	text, err := t.m.within(t.names, begin, uint64(len(name))+1)
 	if errors.Is(err, ErrMalformed) {
-		return 0, nil // a shorter one at the very end
+		return 0, nil // the symbol's name is shorter and ends with the section
 	}
 	s, _ := t.m.layout.parseSymbol(p, "")
 	if err != nil || string(text) != name+"\x00" || s.Section == elf.SHN_UNDEF {
@@ -133,7 +134,7 @@ func (t *gnuHash) word(off uint64) (uint32, error) {
 	return t.m.layout.order.Uint32(p), nil
 }
 
-// within returns n bytes of a section that is not compressed.
+// within returns n bytes at an offset of a section that is not compressed.
 func (m *Image) within(s *section, off, n uint64) ([]byte, error) {
 	if off > s.size || n > s.size-off {
 		return nil, fmt.Errorf("%w: %d bytes at %#x of %#x", ErrMalformed, n, off, s.size)

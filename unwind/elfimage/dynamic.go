@@ -5,8 +5,8 @@ import "debug/elf"
 // maxDynamic limits the entries read of a dynamic segment.
 const maxDynamic = 4096
 
-// findDynamic derives .dynsym and .dynstr from the dynamic segment of an image in memory. Only the hash table gives
-// the number of symbols.
+// findDynamic derives .dynsym and .dynstr from the dynamic segment, for an image without section headers. The number of
+// symbols is only in the hash table.
 func (m *Image) findDynamic(bias uint64) {
 	s, ok := m.findProgram(elf.PT_DYNAMIC)
 	if !ok {
@@ -32,7 +32,7 @@ func (m *Image) findDynamic(bias uint64) {
 	})
 }
 
-// dynamicTags reads the entries that findDynamic and IsProgram want.
+// dynamicTags reads the values of the tags that findDynamic and IsProgram need.
 func (m *Image) dynamicTags(s Segment) map[elf.DynTag]uint64 {
 	tags := make(map[elf.DynTag]uint64)
 	w := uint64(m.layout.addrSize())
@@ -51,8 +51,8 @@ func (m *Image) dynamicTags(s Segment) map[elf.DynTag]uint64 {
 	return tags
 }
 
-// unrelocate computes the link-time address of a pointer in the dynamic segment. The dynamic linker adds the load
-// bias to it in place, except where that segment is read-only, as in the vDSO.
+// unrelocate returns the link-time address of a pointer in the dynamic segment. In memory, the dynamic linker has added
+// the load bias to the pointer, except if the segment is read-only, as in the vDSO.
 func (m *Image) unrelocate(addr, bias uint64) uint64 {
 	if addr == 0 || addr >= m.lo && addr < m.hi {
 		return addr
@@ -60,7 +60,8 @@ func (m *Image) unrelocate(addr, bias uint64) uint64 {
 	return addr - bias
 }
 
-// hashCount returns the number of symbols from DT_HASH (gABI, chapter 5, "Hash Table"): nchain.
+// hashCount returns the number of symbols from DT_HASH (gABI, chapter 5, "Hash Table"), its field nchain; 0 if it
+// cannot be read.
 func (m *Image) hashCount(addr uint64) uint64 {
 	if addr == 0 {
 		return 0
@@ -72,7 +73,8 @@ func (m *Image) hashCount(addr uint64) uint64 {
 	return uint64(m.layout.order.Uint32(p[4:]))
 }
 
-// gnuHashCount returns the number of symbols from DT_GNU_HASH: the end of the chain of the highest bucket.
+// gnuHashCount returns the number of symbols from DT_GNU_HASH: the end of the chain of the highest bucket; 0 if it
+// cannot be read.
 func (m *Image) gnuHashCount(addr uint64) uint64 {
 	if addr == 0 {
 		return 0
@@ -98,7 +100,7 @@ func (m *Image) gnuHashCount(addr uint64) uint64 {
 	return last + m.chainLength(addr+chain+(last-first)*4)
 }
 
-// chainLength counts the hash values from addr up to the value with the lowest bit set, which ends the chain.
+// chainLength returns the number of hash values from addr to the end of their chain; 0 if they cannot be read.
 func (m *Image) chainLength(addr uint64) uint64 {
 	const step = 256
 	for n := uint64(0); n < maxSymbols; {

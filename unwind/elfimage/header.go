@@ -10,17 +10,17 @@ import (
 const (
 	maxSections = 1 << 18
 	maxSegments = 1 << 16
-	// maxNames bounds the section name table.
+	// maxNames bounds the size of the section name table in bytes.
 	maxNames = 16 << 20
 )
 
-// layout contains the differences between the ELF classes and byte orders.
+// layout is the class (32 or 64 bits) and byte order of an ELF file, which determine the layout of its structures.
 type layout struct {
 	order binary.ByteOrder
 	is64  bool
 }
 
-// header is the part of the ELF header that is used.
+// header has the fields of the ELF header that are needed.
 type header struct {
 	typ                elf.Type
 	interpreted        bool // there is a PT_INTERP
@@ -32,7 +32,7 @@ type header struct {
 	shstrndx, shstrtab uint64
 }
 
-// section is a section header. Images in memory have derived headers for the parts that their dynamic segment names.
+// section is a section header. For images without section headers, it is derived from the program headers.
 type section struct {
 	name               string
 	nameOff            uint32
@@ -50,7 +50,7 @@ func (l layout) addrSize() int {
 	return 4
 }
 
-// word reads an address-sized value.
+// word reads an address-sized number.
 func (l layout) word(p []byte) uint64 {
 	if l.is64 {
 		return l.order.Uint64(p)
@@ -85,8 +85,8 @@ func (m *Image) readHeaders() error {
 	return nil
 }
 
-// isCore reports whether the image is a core file. Its section headers are at its end, and repeat data of its
-// segments. A truncated core can be read without them.
+// isCore reports whether the image is a core file. The section headers at the end of a core file only repeat data of
+// its segments. So a truncated core file can be read without them.
 func (m *Image) isCore() bool { return m.header.typ == elf.ET_CORE }
 
 // readELFHeader reads Ehdr.
@@ -106,7 +106,7 @@ func (m *Image) readELFHeader() error {
 	return nil
 }
 
-// parseIdent checks e_ident.
+// parseIdent checks e_ident and returns the file's class and byte order. The error is ErrNotELF.
 func parseIdent(ident []byte) (layout, error) {
 	var l layout
 	if !bytes.HasPrefix(ident, []byte(elf.ELFMAG)) {
@@ -133,7 +133,7 @@ func parseIdent(ident []byte) (layout, error) {
 	return l, nil
 }
 
-// parseHeader reads the fields of Ehdr; p has the size of the class.
+// parseHeader reads the fields of Ehdr. p is the whole Ehdr.
 func (l layout) parseHeader(p []byte) header {
 	h := header{typ: elf.Type(l.order.Uint16(p[16:])), machine: elf.Machine(l.order.Uint16(p[18:]))}
 	w := l.addrSize()
@@ -148,8 +148,8 @@ func (l layout) parseHeader(p []byte) header {
 	return h
 }
 
-// firstSection reads section header 0, which contains values too large for the ELF header. It returns nil if there is
-// none.
+// firstSection reads section header 0, which contains values that are too large for the ELF header. It returns nil if
+// there are no section headers.
 func (m *Image) firstSection() (*section, error) {
 	h := &m.header
 	size := uint64(m.layout.pick(64, 40))
@@ -166,7 +166,8 @@ func (m *Image) firstSection() (*section, error) {
 	return &s, nil
 }
 
-// resolveExtended fills in counts that are kept in section header 0 (gABI, chapter 4, "ELF Header").
+// resolveExtended replaces fields of the ELF header whose values are in section header 0 (gABI, chapter 4, "ELF
+// Header").
 func (m *Image) resolveExtended(first *section) {
 	h := &m.header
 	if first == nil {
@@ -204,7 +205,7 @@ func (m *Image) readSegments() error {
 	return nil
 }
 
-// programHeaders returns the raw table.
+// programHeaders returns the bytes of the program headers, nil if there are none.
 func (m *Image) programHeaders() ([]byte, error) {
 	h := &m.header
 	if h.phoff == 0 || h.phnum == 0 {
@@ -257,7 +258,7 @@ func (m *Image) readSections() error {
 	return m.nameSections()
 }
 
-// nameSections resolves sh_name.
+// nameSections sets the sections' names, from their offsets sh_name in the section name table.
 func (m *Image) nameSections() error {
 	if m.header.shstrtab == 0 || m.header.shstrtab >= uint64(len(m.sections)) {
 		return nil

@@ -6,14 +6,14 @@ import (
 	"sync"
 )
 
-// imports are the functions that the dynamic linker looks for, by the places that it writes their addresses to.
+// imports are the names of the functions that the dynamic linker finds in other images, by the addresses of the words
+// to which it writes the functions' addresses.
 type imports struct {
 	once   sync.Once
 	byAddr map[uint64]string
 }
 
-// Limits on the number of names kept for an image, and on the bytes of each. Servers import some five hundred
-// functions.
+// Limits on the number of imports, and on the bytes of each name. Servers import some five hundred functions.
 const (
 	maxImports    = 1 << 16
 	maxImportName = 128
@@ -21,17 +21,17 @@ const (
 	maxRelocations = 64 << 20
 )
 
-// Imported returns the name of the symbol whose address the dynamic linker writes to a link-time address, for example
-// to a slot of the global offset table. It returns at most 128 bytes of the name. It is empty if there is no such
-// symbol, or if the tables cannot be read. The first call reads and keeps the names of at most 65,536 functions.
+// Imported returns the name of the symbol whose address the dynamic linker writes to slot, a link-time address, for
+// example in the global offset table. The name is cut to 128 bytes. It is empty if the linker writes no symbol's
+// address there, or if the tables cannot be read. The first call reads and keeps the names of at most 65,536 functions.
 func (m *Image) Imported(slot uint64) string {
 	m.imports.once.Do(func() { m.imports.byAddr = m.readImports() })
 	return m.imports.byAddr[slot]
 }
 
-// readImports reads the relocations that name a symbol and contain their addend (gABI, chapter 4, "Relocation"). It
-// skips unreadable and compressed sections. It also skips a section if it would read more than maxRelocations bytes
-// with it. If several section headers have the same range, each of them counts.
+// readImports reads the relocations with a symbol and an addend of 0 (gABI, chapter 4, "Relocation"). It ignores
+// unreadable and compressed sections. It reads at most maxRelocations bytes and ignores sections that would exceed
+// this. A section that several headers describe is read, and counted, for each of them.
 func (m *Image) readImports() map[uint64]string {
 	dynsym := m.find(".dynsym")
 	if dynsym == nil || dynsym.typ != elf.SHT_DYNSYM || !m.layout.is64 {
@@ -41,7 +41,7 @@ func (m *Image) readImports() map[uint64]string {
 	if err != nil {
 		return nil
 	}
-	const relocation, symbol = 24, 24 // bytes of an entry with 64 bits
+	const relocation, symbol = 24, 24 // sizes of the 64-bit entries in bytes
 	found := make(map[uint64]string)
 	left := uint64(maxRelocations)
 	for i := range m.sections {

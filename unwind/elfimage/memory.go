@@ -6,13 +6,12 @@ import (
 	"io"
 )
 
-// ReadMemory reads bytes at a run-time address into p and says how many it got.
+// ReadMemory reads bytes at a run-time address into p and returns how many bytes it read.
 type ReadMemory func(addr uint64, p []byte) (int, error)
 
-// FromMemory reads an ELF image from the memory of a process, with its ELF header at base: the vDSO, or a deleted
-// file. Section headers are not mapped, except for a vDSO. The sections are therefore derived from the program
-// headers and the dynamic segment: .eh_frame_hdr, .eh_frame, .dynsym and .dynstr. The image keeps the read function
-// and reads lazily.
+// FromMemory reads an ELF image from the memory of a process, with its ELF header at base: the vDSO, or a deleted file.
+// Section headers are in memory only for a vDSO. So the sections .eh_frame_hdr, .eh_frame, .dynsym and .dynstr are
+// derived from the program headers and the dynamic segment. The Image keeps the read function and reads lazily.
 func FromMemory(read ReadMemory, base uint64, name string) (*Image, error) {
 	m := &Image{name: name, memory: true, src: source{r: memoryReader{read: read, base: base}}}
 	h, err := m.readMemoryHeaders()
@@ -26,7 +25,8 @@ func FromMemory(read ReadMemory, base uint64, name string) (*Image, error) {
 	return m, nil
 }
 
-// synthesizeSections makes section headers of the program headers. bias is the load bias of an image in memory.
+// synthesizeSections derives section headers from the program headers. bias is the load bias of an image in memory, 0
+// for a file.
 func (m *Image) synthesizeSections(bias uint64) {
 	m.findEHFrame()
 	m.findDynamic(bias)
@@ -48,14 +48,15 @@ func (r memoryReader) ReadAt(p []byte, off int64) (int, error) {
 	return n, err //nolint:wrapcheck // source wraps it
 }
 
-// readMemoryHeaders reads the ELF header and the program headers. It returns the unchanged ELF header.
+// readMemoryHeaders reads the ELF header and the program headers. It removes the section headers from m.header, and
+// returns the header with them.
 func (m *Image) readMemoryHeaders() (header, error) {
 	if err := m.readELFHeader(); err != nil {
 		return header{}, err
 	}
 	h := m.header
 	m.header.shoff, m.header.shnum, m.header.shstrtab = 0, 0, 0
-	const pnXNum = 0xffff // the count is in a section header, and those are not mapped
+	const pnXNum = 0xffff // the number is then in a section header, which is not mapped
 	if m.header.phnum == pnXNum {
 		return header{}, fmt.Errorf("%w: extended program header count", ErrMalformed)
 	}
@@ -68,10 +69,11 @@ func (m *Image) readMemoryHeaders() (header, error) {
 	return h, nil
 }
 
-// origin is the link-time address of the ELF header.
+// origin returns the link-time address of the ELF header.
 func (m *Image) origin() uint64 { return m.segments[0].Vaddr - m.segments[0].Offset }
 
-// position returns where the source has the byte at a link-time address; false if it has it nowhere.
+// position returns the offset in the source of the byte at a link-time address. The result is false if the source does
+// not have this byte.
 func (m *Image) position(addr uint64) (uint64, bool) {
 	for _, s := range m.segments {
 		switch d := addr - s.Vaddr; {
@@ -85,7 +87,7 @@ func (m *Image) position(addr uint64) (uint64, bool) {
 	return 0, false
 }
 
-// at reads bytes at a link-time address.
+// at reads n bytes at a link-time address. They must lie in one segment.
 func (m *Image) at(addr, n uint64) ([]byte, error) {
 	off, ok := m.position(addr)
 	if !ok || n > m.room(addr) {
@@ -94,7 +96,7 @@ func (m *Image) at(addr, n uint64) ([]byte, error) {
 	return m.src.bytes(off, n)
 }
 
-// synthesize adds a derived section header for [addr, addr+size), which must lie in a segment.
+// synthesize adds a section header for [addr, addr+size), if this range lies in a segment.
 func (m *Image) synthesize(s section) {
 	off, ok := m.position(s.addr)
 	if ok && s.size > 0 && s.size <= m.room(s.addr) {
@@ -103,7 +105,7 @@ func (m *Image) synthesize(s section) {
 	}
 }
 
-// room returns how many bytes the segment that holds addr has from there on; 0 if no segment does.
+// room returns how many bytes the segment that contains addr has from addr on; 0 if no segment contains addr.
 func (m *Image) room(addr uint64) uint64 {
 	for _, s := range m.segments {
 		size := s.Filesz
@@ -131,8 +133,9 @@ func (m *Image) findProgram(typ elf.ProgType) (Segment, bool) {
 	return Segment{}, false
 }
 
-// findEHFrame derives .eh_frame_hdr from PT_GNU_EH_FRAME, and .eh_frame from the pointer in it. The length of
-// .eh_frame is not stored anywhere. It ends with a terminator, at the latest with its segment.
+// findEHFrame derives .eh_frame_hdr from PT_GNU_EH_FRAME, and .eh_frame from the pointer in .eh_frame_hdr. No header
+// has the length of .eh_frame. The section ends with a terminator, so the size assumed here may reach to the end of its
+// segment.
 func (m *Image) findEHFrame() {
 	const size = maxSection / 4
 	s, ok := m.findProgram(elf.PT_GNU_EH_FRAME)
@@ -149,8 +152,8 @@ func (m *Image) findEHFrame() {
 	}
 }
 
-// ehFramePointer decodes eh_frame_ptr of .eh_frame_hdr (LSB, "Exception Frames"). Linkers write it as a 32- or 64-bit
-// offset from its own address. Other encodings are not supported.
+// ehFramePointer decodes the field eh_frame_ptr of .eh_frame_hdr (LSB, "Exception Frames"). Linkers write the field as
+// a 32- or 64-bit offset from its own address. Other encodings are not supported.
 func (l layout) ehFramePointer(p []byte, hdr uint64) (uint64, bool) {
 	const (
 		pcrelUdata4, pcrelUdata8 = 0x13, 0x14

@@ -16,9 +16,9 @@ const (
 	maxBuildID = 64
 )
 
-// findBuildID searches the note sections, then the note segments: a separate debug file keeps the sections only, an
-// image in memory the segments only. It skips notes if it would read more than maxNotes bytes with them. If several
-// headers have the same range, each of them counts.
+// findBuildID searches the note sections, then the note segments: a separate debug file has only the sections, an image
+// in memory only the segments. It reads at most maxNotes bytes and ignores notes that would exceed this. Notes that
+// several headers describe are read, and counted, for each of them.
 func (m *Image) findBuildID() string {
 	left := uint64(maxNotes)
 	for i := range m.sections {
@@ -48,8 +48,8 @@ func (m *Image) findBuildID() string {
 	return ""
 }
 
-// buildIDAt reads the build-id from notes at a position. It is "" if they cannot be read or are larger than left, which
-// it reduces by their size in bytes.
+// buildIDAt returns the build-id in the notes at a position. It subtracts their size from left. The result is "" if the
+// notes are larger than left, cannot be read or have no build-id.
 func (m *Image) buildIDAt(off, size uint64, left *uint64) string {
 	if size <= noteHeader || size > *left {
 		return ""

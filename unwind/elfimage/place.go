@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// maxChecked bounds how much of a file is read for its checksum.
+// maxChecked bounds the bytes of a file that are read for its checksum.
 const maxChecked = 4 << 30
 
-// buildIDPath returns the place of a build-id in a folder: .build-id/ab/cdef….debug.
+// buildIDPath returns the path of the debug file with a build-id in a folder: .build-id/ab/cdef….debug.
 func buildIDPath(folder, id string) (string, bool) {
 	if len(id) < 4 {
 		return "", false
@@ -19,13 +19,13 @@ func buildIDPath(folder, id string) (string, bool) {
 	return filepath.Join(folder, ".build-id", id[:2], id[2:]+".debug"), true
 }
 
-// plainName reports whether a debug link is a base name, as it should be.
+// plainName reports whether a name is only a base name, without a folder.
 func plainName(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }
 
-// linkPaths returns the possible places of a debug link's file: beside the image, in .debug there, and below each
-// folder. Where /lib is a link to /usr/lib, packages may still use the short path.
+// linkPaths returns the possible paths of a debug link's file: in the folder of the image, in .debug below this folder,
+// and below each of folders. If /lib is a link to /usr/lib, packages may still use the short path.
 func linkPaths(path, name string, folders []string) []string {
 	if path == "" {
 		return nil

@@ -5,14 +5,14 @@ import (
 	"fmt"
 )
 
-// Program returns the first program header of a type (gABI, chapter 5); false without one.
+// Program returns the first program header of a type (gABI, chapter 5). The result is false if there is none.
 func (m *Image) Program(typ elf.ProgType) (Segment, bool) { return m.findProgram(typ) }
 
-// Entry returns e_entry: the link-time address at which the program starts; 0 for one without.
+// Entry returns e_entry: the link-time address at which the program starts; 0 if the image has no entry.
 func (m *Image) Entry() uint64 { return m.header.entry }
 
-// Start returns the entry of a program. It returns 0 for a possible library, because some linkers put an arbitrary
-// address there.
+// Start returns the entry of a program. It returns 0 if the image may be a library, because some linkers set e_entry to
+// an arbitrary address for libraries.
 func (m *Image) Start() uint64 {
 	if m.header.interpreted || m.header.typ == elf.ET_EXEC {
 		return m.header.entry
@@ -20,9 +20,9 @@ func (m *Image) Start() uint64 {
 	return 0
 }
 
-// IsProgram reports whether the image was linked as a program, not as a library or a dynamic linker. Linkers give
-// programs an entry DT_DEBUG for debuggers, also programs that can be loaded at any address. A library with an
-// interpreter, such as libc.so.6, has none.
+// IsProgram reports whether the image was linked as a program, not as a library or a dynamic linker. Linkers give a
+// program an entry DT_DEBUG for debuggers, even if it can be loaded at any address. A library has no such entry, even
+// if it has an interpreter like libc.so.6.
 func (m *Image) IsProgram() bool {
 	if m.header.typ == elf.ET_EXEC {
 		return true
@@ -35,7 +35,7 @@ func (m *Image) IsProgram() bool {
 	return ok
 }
 
-// Header returns the link-time address of the ELF header; false if no loadable segment has it.
+// Header returns the link-time address of the ELF header. ok is false if no loadable segment contains the header.
 func (m *Image) Header() (addr uint64, ok bool) {
 	for _, s := range m.segments {
 		if s.Offset == 0 && s.Filesz > 0 {
@@ -45,9 +45,9 @@ func (m *Image) Header() (addr uint64, ok bool) {
 	return 0, false
 }
 
-// DynamicLinker reports whether the image is a dynamic linker in the System V sense. It defines _r_debug, which
-// debuggers use to find the loaded libraries (link.h), and has no interpreter itself. A process with this interpreter
-// then begins at Entry. If the image cannot be read, the result is false.
+// DynamicLinker reports whether the image is a dynamic linker. Such an image defines _r_debug, which debuggers use to
+// find the loaded libraries (link.h), and has no interpreter itself. A process whose interpreter it is begins at its
+// Entry. If the image cannot be read, the result is false.
 func (m *Image) DynamicLinker() bool {
 	if m.header.interpreted || m.header.typ != elf.ET_DYN || m.header.entry == 0 {
 		return false
@@ -57,8 +57,8 @@ func (m *Image) DynamicLinker() bool {
 	return err == nil && defined[rendezvous] != 0
 }
 
-// ProgramTable returns the link-time address of the program headers and their number, which the kernel passes to a
-// process as AT_PHDR and AT_PHNUM. ok is false if no loadable segment holds them.
+// ProgramTable returns the link-time address of the program headers, and their number. The kernel passes both to a
+// process as AT_PHDR and AT_PHNUM. ok is false if no loadable segment contains the program headers.
 func (m *Image) ProgramTable() (addr, count uint64, ok bool) {
 	h := &m.header
 	for _, s := range m.segments {
@@ -69,13 +69,14 @@ func (m *Image) ProgramTable() (addr, count uint64, ok bool) {
 	return 0, 0, false
 }
 
-// Bytes reads n bytes of the file at a link-time address. They must lie in one loadable segment.
+// Bytes reads n bytes of the file at a link-time address. They must lie in one loadable segment, else the error is
+// ErrMalformed.
 func (m *Image) Bytes(addr, n uint64) ([]byte, error) { return m.at(addr, n) }
 
 const (
-	// maxNoteBytes bounds the notes of an image: a thread's registers take some kilobytes in a core file.
+	// maxNoteBytes bounds the size of an image's notes. In a core file a thread's registers take some kilobytes.
 	maxNoteBytes = 64 << 20
-	// maxNoteCount bounds their number.
+	// maxNoteCount bounds the number of notes.
 	maxNoteCount = 1 << 20
 )
 
@@ -86,8 +87,8 @@ type Note struct {
 	Desc []byte
 }
 
-// Notes reads the entries of the image's note segments (PT_NOTE) in their order. If the file is truncated or an entry
-// is malformed, it returns the entries before that together with the error.
+// Notes returns the entries of the image's note segments (PT_NOTE) in their order. If the file is truncated or an entry
+// is malformed, it returns the previous entries together with the error.
 func (m *Image) Notes() ([]Note, error) {
 	table, err := m.programHeaders()
 	if err != nil {
@@ -116,7 +117,7 @@ func (m *Image) Notes() ([]Note, error) {
 	return notes, nil
 }
 
-// noteBytes reads a note segment, as much as the file has of it.
+// noteBytes reads a note segment. If the file is truncated, it returns the available bytes together with an error.
 func (m *Image) noteBytes(s Segment) ([]byte, error) {
 	p, err := m.src.bytes(s.Offset, s.Filesz)
 	if err == nil || m.src.size <= 0 || s.Offset >= uint64(m.src.size) {
@@ -129,7 +130,8 @@ func (m *Image) noteBytes(s Segment) ([]byte, error) {
 	return short, err
 }
 
-// appendNotes splits the bytes of a note segment. Names and descriptors are padded to four bytes, also in 64-bit files.
+// appendNotes appends the entries in the bytes of a note segment. Names and descriptors are padded to four bytes, also
+// in 64-bit files.
 func (l layout) appendNotes(notes []Note, p []byte) ([]Note, error) {
 	for len(p) >= 12 {
 		namesz, descsz := uint64(l.order.Uint32(p)), uint64(l.order.Uint32(p[4:]))

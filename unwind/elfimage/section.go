@@ -14,16 +14,16 @@ type SectionData struct {
 	Data []byte
 }
 
-// CFI is the call frame information of an image. A part is empty if the image does not have it.
+// CFI is the call frame information of an image. A section is empty if the image does not have it.
 type CFI struct {
 	EHFrameHdr, EHFrame, DebugFrame SectionData
 	// TextAddr and DataAddr are the bases of text-relative and data-relative pointers: .text and the GOT.
 	TextAddr, DataAddr uint64
 }
 
-// Section returns the content of a section, decompressed, and its link-time address. Nothing is cached: each call
-// reads the section again, and the caller owns the bytes. DWARF sections are also found by their old compressed name
-// (.zdebug_…). The error is ErrNoSection, ErrTooLarge, ErrMalformed or the reader's.
+// Section returns the content of a section, decompressed, and its link-time address. Nothing is cached: each call reads
+// the section again, and the caller owns the bytes. DWARF sections are also found by their old compressed name
+// (.zdebug_…). The error is ErrNoSection, ErrTooLarge, ErrMalformed or an error of the image's reader.
 func (m *Image) Section(name string) (data []byte, addr uint64, err error) {
 	s := m.find(name)
 	if s == nil {
@@ -36,13 +36,15 @@ func (m *Image) Section(name string) (data []byte, addr uint64, err error) {
 	return data, s.addr, nil
 }
 
-// HasSection reports whether the image has a section of that name with content (not SHT_NOBITS). It reads nothing.
+// HasSection reports whether the image has a section with this name and with content (not SHT_NOBITS). It reads
+// nothing.
 func (m *Image) HasSection(name string) bool {
 	s := m.find(name)
 	return s != nil && s.size > 0
 }
 
-// SectionOffset reports whether an address lies in a code section of that name, and its offset in the section.
+// SectionOffset returns the offset of an address in a section. ok is false if there is no section with this name, if it
+// has no code, or if it does not contain the address.
 func (m *Image) SectionOffset(name string, addr uint64) (offset uint64, ok bool) {
 	s := m.named(name)
 	if s == nil || s.flags&elf.SHF_EXECINSTR == 0 || addr-s.addr >= s.size {
@@ -51,9 +53,9 @@ func (m *Image) SectionOffset(name string, addr uint64) (offset uint64, ok bool)
 	return addr - s.addr, true
 }
 
-// CFISections returns .eh_frame_hdr, .eh_frame and .debug_frame. The image reads them once and keeps them. Callers
-// must not change the bytes. An absent section is empty. An unreadable section causes an error, and the other
-// sections are still returned.
+// CFISections returns .eh_frame_hdr, .eh_frame and .debug_frame. The image reads them once and keeps them. Callers must
+// not change the bytes. A missing section is empty. The error is about unreadable sections; the other sections are
+// still returned.
 func (m *Image) CFISections() (CFI, error) {
 	m.cfiOnce.Do(m.loadCFI)
 	return m.cfi, m.cfiErr
@@ -87,7 +89,7 @@ func (m *Image) loadCFI() {
 	}
 }
 
-// named returns the first section header of that name, with or without content.
+// named returns the first section header with a name, with or without content.
 func (m *Image) named(name string) *section {
 	for i := range m.sections {
 		if m.sections[i].name == name {
@@ -97,7 +99,7 @@ func (m *Image) named(name string) *section {
 	return nil
 }
 
-// find returns the first section of that name that has content.
+// find returns the first section with a name that has content, also under the section's old compressed name.
 func (m *Image) find(name string) *section {
 	old := ""
 	if rest, ok := strings.CutPrefix(name, ".debug_"); ok {
@@ -112,7 +114,7 @@ func (m *Image) find(name string) *section {
 	return nil
 }
 
-// content reads a section and decompresses it where it is compressed.
+// content reads a section, and decompresses it if it is compressed.
 func (m *Image) content(s *section) ([]byte, error) {
 	c, err := m.compression(s)
 	switch {
@@ -124,8 +126,9 @@ func (m *Image) content(s *section) ([]byte, error) {
 	return c.all()
 }
 
-// SectionReader returns the size of a section's content, and a reader of it. For a compressed section the reader is
-// nil. Use Section or Expand instead. The error is ErrNoSection, ErrTooLarge, ErrMalformed or the reader's.
+// SectionReader returns the size of a section's content, and a reader for it. For a compressed section the reader is
+// nil; use Section or Expand instead. The error is ErrNoSection, ErrTooLarge, ErrMalformed or an error of the image's
+// reader.
 func (m *Image) SectionReader(name string) (size uint64, r io.ReaderAt, err error) {
 	s := m.find(name)
 	if s == nil {

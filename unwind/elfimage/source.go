@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	// maxSection limits the memory of one section, stored and decompressed.
+	// maxSection limits the bytes of one section in memory, both compressed and decompressed.
 	maxSection = 256 << 20
-	// readChunk is the size of one allocation when the size of the file is unknown.
+	// readChunk is the first step, in bytes, of a large read if the size of the file is unknown.
 	readChunk = 1 << 20
 )
 
-// source reads byte ranges of an image. It allocates no more than the file can fill.
+// source reads byte ranges of an image. It does not allocate more memory than the file can fill.
 type source struct {
 	r    io.ReaderAt
-	size int64 // 0: not known
+	size int64 // in bytes; 0: unknown
 }
 
-// newSource gets the size of r if r provides it.
+// newSource makes a source. It gets the file's size from r if possible.
 func newSource(r io.ReaderAt) source {
 	switch v := r.(type) {
 	case interface{ Size() int64 }:
@@ -33,7 +33,8 @@ func newSource(r io.ReaderAt) source {
 	return source{r: r}
 }
 
-// bytes returns the n bytes at off.
+// bytes returns n bytes at an offset. The error is ErrTooLarge, ErrMalformed if the file is too short, or an error of
+// the reader.
 func (s source) bytes(off, n uint64) ([]byte, error) {
 	if n > maxSection {
 		return nil, fmt.Errorf("%w: %d bytes at offset %#x", ErrTooLarge, n, off)
@@ -59,7 +60,8 @@ func (s source) check(off, n uint64) error {
 	return nil
 }
 
-// large reads a range that only a header promises: memory grows as the bytes arrive.
+// large reads a range that may be longer than the file, whose size is unknown. It allocates memory step by step as the
+// bytes are read.
 func (s source) large(off, n uint64) ([]byte, error) {
 	var p []byte
 	for done := uint64(0); done < n; {
@@ -73,7 +75,7 @@ func (s source) large(off, n uint64) ([]byte, error) {
 	return p, nil
 }
 
-// fill reads exactly len(p) bytes at off.
+// fill reads len(p) bytes at an offset, or returns an error.
 func (s source) fill(p []byte, off uint64) error {
 	if len(p) == 0 {
 		return nil

@@ -11,19 +11,19 @@ import (
 	"strings"
 )
 
-// maxLink bounds the sections that hold a link.
+// maxLink bounds the size in bytes of the sections with a link.
 const maxLink = 64 << 10
 
-// SupplementName is the link from a debug file to its supplementary file (dwz(1); DWARF 5, section 7.3.6).
+// SupplementName is the link in a debug file to its supplementary file (dwz(1); DWARF 5, section 7.3.6).
 type SupplementName struct {
-	// Name is the path of the file: absolute, or relative to the folder of the debug file.
+	// Name is the path of the supplementary file: absolute, or relative to the folder of the debug file.
 	Name string
-	// ID identifies the right file, in hexadecimal: its build-id, or its checksum in DWARF 5.
+	// ID identifies the supplementary file, in hexadecimal: its build-id, or its checksum with DWARF 5.
 	ID string
 }
 
-// SupplementLink returns the link of a debug file, from .gnu_debugaltlink or .debug_sup. It is false if there is
-// none.
+// SupplementLink returns the link in a debug file, from .gnu_debugaltlink or .debug_sup. The result is false if the
+// file has no link.
 func SupplementLink(debug *Image) (SupplementName, bool) {
 	if p, _, err := debug.Section(".gnu_debugaltlink"); err == nil && len(p) <= maxLink {
 		name, id, ok := bytes.Cut(p, []byte{0})
@@ -42,7 +42,8 @@ type sup struct {
 	name, checksum string
 }
 
-// readSup reads .debug_sup: the version, whether this is the supplementary file, the other file's name, the checksum.
+// readSup reads .debug_sup: the version, whether this file is the supplementary file, the other file's name, and the
+// checksum.
 func readSup(m *Image) (sup, bool) {
 	p, _, err := m.Section(".debug_sup")
 	if err != nil || len(p) < 4 || len(p) > maxLink || m.Order().Uint16(p) != 5 {
@@ -52,7 +53,7 @@ func readSup(m *Image) (sup, bool) {
 	if !ok {
 		return sup{}, false
 	}
-	size, n := binary.Uvarint(rest) // an unsigned LEB128 number is the same
+	size, n := binary.Uvarint(rest) // Uvarint reads the same format as unsigned LEB128
 	if n <= 0 || size > uint64(len(rest)-n) {
 		return sup{}, false
 	}
@@ -61,7 +62,7 @@ func readSup(m *Image) (sup, bool) {
 }
 
 // FindSupplement searches the supplementary file of a debug file at path. The error is ErrNone or ErrMismatch. It is
-// also ErrNone if the debug file needs no supplementary file (see SupplementLink).
+// also ErrNone if the debug file has no link to a supplementary file.
 func FindSupplement(debug *Image, path string, o SearchOptions) (FoundFile, error) {
 	link, ok := SupplementLink(debug)
 	if !ok {
@@ -76,8 +77,8 @@ func FindSupplement(debug *Image, path string, o SearchOptions) (FoundFile, erro
 	return FoundFile{}, s.failure()
 }
 
-// OpenSupplement opens a candidate for the supplementary file of a debug file at any path, and verifies it. The error
-// is ErrNone, ErrMismatch or an error of the file.
+// OpenSupplement opens the file at path and verifies that it is the supplementary file of a debug file. The error is
+// ErrNone, ErrMismatch or an error of the file.
 func OpenSupplement(debug *Image, path string, o SearchOptions) (FoundFile, error) {
 	link, ok := SupplementLink(debug)
 	if !ok {
@@ -90,9 +91,9 @@ func OpenSupplement(debug *Image, path string, o SearchOptions) (FoundFile, erro
 	return FoundFile{}, s.failure()
 }
 
-// FindSplit searches a split file (.dwo) of an image or its debug file at path. It tries the place where the compiler
-// put it, by its name and the folder in which the compiler ran, and then the folder of path. Callers must verify by
-// the ids of its units that it belongs to the image. The error is ErrNone or ErrMismatch.
+// FindSplit searches a split file (.dwo) of an image or its debug file at path. It tries the path where the compiler
+// put the file (name, and the folder dir in which the compiler ran), and then the folder of path. Callers must verify,
+// by the ids of the file's units, that it belongs to the image. The error is ErrNone or ErrMismatch.
 func FindSplit(debug *Image, path, dir, name string, o SearchOptions) (FoundFile, error) {
 	s := search{options: o, image: debug, path: path}
 	at := name
@@ -106,8 +107,8 @@ func FindSplit(debug *Image, path, dir, name string, o SearchOptions) (FoundFile
 	return s.firstOf(all, ".dwo")
 }
 
-// FindPackage searches the package of split files (.dwp) of an image or its debug file, beside one of the paths.
-// These are the paths of the image and its debug file. Callers must verify by the ids of its units that it belongs to
+// FindPackage searches the package of split files (.dwp) of an image. paths are the paths of the image and its debug
+// file; the package is beside one of these. Callers must verify, by the ids of the package's units, that it belongs to
 // the image. The error is ErrNone or ErrMismatch.
 func FindPackage(debug *Image, paths []string, o SearchOptions) (FoundFile, error) {
 	s := search{options: o, image: debug}
@@ -118,7 +119,7 @@ func FindPackage(debug *Image, paths []string, o SearchOptions) (FoundFile, erro
 	return s.firstOf(all, ".dwp")
 }
 
-// firstOf opens the first of the files that is there, if its name has the suffix.
+// firstOf opens the first existing file of paths. It tries only absolute paths whose names have the suffix.
 func (s *search) firstOf(paths []string, suffix string) (FoundFile, error) {
 	for _, p := range paths {
 		if !filepath.IsAbs(p) || !strings.HasSuffix(p, suffix) {
@@ -131,7 +132,7 @@ func (s *search) firstOf(paths []string, suffix string) (FoundFile, error) {
 	return FoundFile{}, s.failure()
 }
 
-// trySplit opens a candidate.
+// trySplit opens a candidate and verifies that it is for the image's architecture.
 func (s *search) trySplit(path string) (FoundFile, bool) {
 	f, err := s.options.open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -151,7 +152,7 @@ func (s *search) trySplit(path string) (FoundFile, bool) {
 	return FoundFile{Image: m, Path: path, How: BySplit, Skipped: s.skipped, file: f}, true
 }
 
-// paths returns the places where the supplementary file may be.
+// paths returns the paths where the supplementary file may be.
 func (l SupplementName) paths(path string, folders []string) []string {
 	base := filepath.Base(l.Name)
 	if !plainName(base) {
@@ -193,7 +194,7 @@ func (s *search) trySupplement(path string, link SupplementName) (FoundFile, boo
 	return FoundFile{Image: m, Path: path, How: BySupplement, Skipped: s.skipped, file: f}, true
 }
 
-// proves checks the identity of a supplementary file.
+// proves verifies that m is the supplementary file to which the link refers. The error is ErrMismatch.
 func (l SupplementName) proves(m *Image) error {
 	if other, ok := readSup(m); ok && other.supplementary && other.checksum == l.ID {
 		return nil

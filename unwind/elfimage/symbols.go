@@ -10,7 +10,7 @@ import (
 
 // Symbol is an unchanged entry of a symbol table (gABI, chapter 4, "Symbol Table").
 type Symbol struct {
-	// Name shares memory with the whole string table: clone it to keep it.
+	// Name shares memory with the whole string table. Clone it to keep it longer than the table.
 	Name string
 	// Addr is the link-time address (st_value), Size the size in bytes.
 	Addr, Size uint64
@@ -21,16 +21,17 @@ type Symbol struct {
 }
 
 const (
-	// maxSymbols bounds the number of entries of one table; a browser has about a million.
+	// maxSymbols bounds the number of entries of one table. A browser has about a million.
 	maxSymbols = 2 << 20
-	// maxName bounds the length of a name in bytes; the longest C++ names have some ten thousand. Without a bound,
-	// names that end late and overlap would take the square of the file's size to read.
+	// maxName bounds the length of a name in bytes. The longest C++ names have some ten thousand. Names can overlap:
+	// without a bound, reading many that end late would take time in proportion to the square of the file's size.
 	maxName = 16 << 10
 )
 
-// Symbols returns the entries of a symbol table, ".symtab" or ".dynsym", in their order and without the null entry.
-// The table is read at once and kept as long as the iterator. Entries are left out if their name lies outside the
-// string table or is longer than 16 KiB. The error is ErrNoSection, ErrTooLarge, ErrMalformed or the reader's.
+// Symbols returns the entries of a symbol table, ".symtab" or ".dynsym", in their order and without the null entry. It
+// reads the whole table, and the iterator keeps it in memory. An entry is skipped if its name lies outside the string
+// table or is longer than 16 KiB. The error is ErrNoSection, ErrTooLarge, ErrMalformed or an error of the image's
+// reader.
 func (m *Image) Symbols(table string) (iter.Seq[Symbol], error) {
 	s := m.find(table)
 	if s == nil || s.typ != elf.SHT_SYMTAB && s.typ != elf.SHT_DYNSYM {
@@ -51,7 +52,8 @@ func (m *Image) Symbols(table string) (iter.Seq[Symbol], error) {
 	}, nil
 }
 
-// SymbolCount returns the number of entries that a symbol table declares, 0 for an unreadable table.
+// SymbolCount returns the number of entries in a symbol table by its size, at most maxSymbols; 0 if the table is
+// missing or exceeds the file.
 func (m *Image) SymbolCount(table string) int {
 	s := m.find(table)
 	if s == nil || m.src.check(s.offset, s.size) != nil {
@@ -83,7 +85,7 @@ func (m *Image) symbolTable(s *section) ([]byte, strtab, error) {
 	return entries, stringTable(names), nil
 }
 
-// parseSymbol reads one entry.
+// parseSymbol reads one entry. The result is false if the entry's name is invalid.
 func (l layout) parseSymbol(p []byte, names strtab) (Symbol, bool) {
 	var s Symbol
 	name, ok := names.at(uint64(l.order.Uint32(p)))
@@ -101,8 +103,8 @@ func (l layout) parseSymbol(p []byte, names strtab) (Symbol, bool) {
 	return s, ok
 }
 
-// InCode reports whether the symbol is defined in code: in an executable section, or, where the image has no header
-// for its section, in an executable segment. Absolute, common, undefined and thread-local symbols are not.
+// InCode reports whether the symbol is defined in code: in an executable section or, if the image has no header for its
+// section, in an executable segment. It is false for absolute, common, undefined and thread-local symbols.
 func (m *Image) InCode(s Symbol) bool {
 	switch {
 	case s.Section == elf.SHN_UNDEF || s.Section == elf.SHN_ABS || s.Section == elf.SHN_COMMON || s.Type == elf.STT_TLS:
@@ -129,14 +131,15 @@ func (m *Image) SameSection(a, b uint64) bool {
 	return false
 }
 
-// strtab is a string table: NUL-terminated strings one after the other. It is a string, so that names are slices of
-// it without a copy.
+// strtab is a string table: NUL-terminated strings one after the other. It is a string, so that names need no copies:
+// they are slices of it.
 type strtab string
 
-// stringTable converts bytes without a copy. The caller must not change them any more.
+// stringTable converts bytes without a copy. The caller must not change the bytes afterwards.
 func stringTable(p []byte) strtab { return strtab(unsafe.String(unsafe.SliceData(p), len(p))) }
 
-// at returns the string at off. It is false if off is outside, or if the terminating NUL is outside or too far away.
+// at returns the string at an offset. The result is false if the offset is outside the table, or if the string has no
+// NUL within maxName bytes.
 func (t strtab) at(off uint64) (string, bool) {
 	if off >= uint64(len(t)) {
 		return "", false

@@ -2,14 +2,14 @@ package elfimage
 
 import "debug/elf"
 
-// maxWholeHeaders bounds where the section headers may be of an image that is mapped whole: vDSOs have one to four
-// pages.
+// maxWholeHeaders bounds the offset of the section headers of an image that is mapped completely. vDSOs have one to
+// four pages.
 const maxWholeHeaders = 1 << 20
 
-// findWholeEHFrame finds .eh_frame by the section headers of an image in memory. It is for images whose program
-// headers do not name the section. The kernel maps a vDSO completely, including its section headers. The vDSO of
-// s390x needs them: in Linux 6.1 at least, it is linked with an empty PT_GNU_EH_FRAME. h is the ELF header in memory.
-// Other data may occupy the place of the section headers. They are valid only if they begin with the null section and
+// findWholeEHFrame finds .eh_frame by the section headers of an image in memory, if the program headers do not give the
+// section. h is the ELF header in memory. The kernel maps a vDSO completely, including its section headers. The vDSO of
+// s390x needs this method: in Linux 6.1 at least, it is linked with an empty PT_GNU_EH_FRAME. For other images, other
+// data may be in the place of the section headers. So they are used only if they begin with the null section and
 // .eh_frame lies within the only segment.
 func (m *Image) findWholeEHFrame(h header) {
 	if m.named(".eh_frame") != nil || len(m.segments) != 1 || h.shoff == 0 || h.shoff > maxWholeHeaders ||

@@ -14,11 +14,11 @@ import (
 	"github.com/ulikunitz/xz/lzma"
 )
 
-// errXZ means that something is not an xz file that this package reads.
+// errXZ means that the data is not an xz file, or an xz file that this package does not support.
 var errXZ = errors.New("malformed xz data")
 
 const (
-	xzHeader = 12 // of a stream
+	xzHeader = 12 // size of a stream's header in bytes
 	// maxDictionary bounds the LZMA2 dictionary that a block declares: "xz -9" declares 64 MiB.
 	maxDictionary = 64 << 20
 	// maxBlocks bounds the blocks of a stream. The decoder of each block allocates its own memory. With several threads,
@@ -27,10 +27,10 @@ const (
 	filterLZMA2 = 0x21
 )
 
-// unxz decompresses an xz file (The .xz File Format 1.2.0): one stream of any number of blocks, with LZMA2 as the
-// only filter. limit is the maximum size of the result in bytes. unxz reads the container itself, so that it allocates
-// no dictionary (up to 4 GiB) that is larger than the content of its block. The error is errXZ, also for a stream with
-// more than maxBlocks blocks or with a block without content.
+// unxz decompresses an xz file (The .xz File Format 1.2.0): one stream of any number of blocks, with LZMA2 as the only
+// filter. limit is the maximum size of the result in bytes. A block's header may declare a dictionary of up to 4 GiB.
+// unxz reads the headers itself, so that it allocates no dictionary that is larger than the content of its block. The
+// error is errXZ, also for a stream with more than maxBlocks blocks or with a block without content.
 func unxz(p []byte, limit int) ([]byte, error) {
 	newCheck, err := streamHeader(p)
 	if err != nil {
@@ -55,7 +55,8 @@ func unxz(p []byte, limit int) ([]byte, error) {
 	}
 }
 
-// streamHeader checks section 2.1.1 of the format and returns the constructor of the hash for block contents.
+// streamHeader checks the stream header (section 2.1.1 of the format) and returns the constructor of the hash for block
+// contents.
 func streamHeader(p []byte) (func() hash.Hash, error) {
 	if len(p) < xzHeader || !bytes.HasPrefix(p, []byte("\xfd7zXZ\x00\x00")) ||
 		crc32.ChecksumIEEE(p[6:8]) != binary.LittleEndian.Uint32(p[8:]) {
@@ -74,7 +75,8 @@ func streamHeader(p []byte) (func() hash.Hash, error) {
 	return nil, fmt.Errorf("%w: check of type %d", errXZ, p[7])
 }
 
-// block decompresses a block (section 3). The size byte of its header is already read.
+// block decompresses a block (section 3) and appends its content to out. size is the first byte of its header, which is
+// already read.
 func block(r *bytes.Reader, size byte, check hash.Hash, out *bytes.Buffer, limit int) error {
 	dictionary, err := blockHeader(r, size)
 	if err != nil {
@@ -89,7 +91,7 @@ func block(r *bytes.Reader, size byte, check hash.Hash, out *bytes.Buffer, limit
 	if _, err := io.ReadFull(r, p); err != nil {
 		return fmt.Errorf("%w: %w", errXZ, err)
 	}
-	// No distance in the block is larger than its content.
+	// No match in the block can be farther back than the block's content.
 	dictionary = max(min(dictionary, content), lzma.MinDictCap)
 	z, err := lzma.Reader2Config{DictCap: dictionary}.NewReader2(bytes.NewReader(p[:stored]))
 	if err != nil {
@@ -104,7 +106,8 @@ func block(r *bytes.Reader, size byte, check hash.Hash, out *bytes.Buffer, limit
 	return compare(r, check, out.Bytes()[start:])
 }
 
-// blockHeader reads section 3.1 and returns the dictionary's size. It skips the optional sizes.
+// blockHeader reads the rest of a block header (section 3.1) and returns the dictionary's size in bytes. It skips the
+// optional sizes.
 func blockHeader(r *bytes.Reader, size byte) (int, error) {
 	p := make([]byte, (int(size)+1)*4)
 	p[0] = size
@@ -135,15 +138,15 @@ func blockHeader(r *bytes.Reader, size byte) (int, error) {
 	return int(n), nil
 }
 
-// chunks reads the headers of the LZMA2 chunks at the reader's position, up to the end marker. It returns the size of
-// the chunks with their headers and of their content, in bytes. The error is errXZ, also for no content and for more
-// content than limit.
+// chunks reads the headers of the LZMA2 chunks from the reader's position to the end marker. It returns the size of all
+// chunks with their headers, and the size of their decompressed content, in bytes. The error is errXZ, also if there is
+// no content or if it has more than limit bytes.
 func chunks(r bytes.Reader, limit int) (stored, content int, err error) {
 	const (
 		end, uncompressed = 0, 2 // 1 and 2 are uncompressed chunks
 		lzmaChunk         = 0x80
 		withProperties    = 0xc0
-		highSize          = 0x1f // of the content's size
+		highSize          = 0x1f // these bits are part of the content's size
 	)
 	before := r.Len()
 	for {
@@ -186,7 +189,8 @@ func chunks(r bytes.Reader, limit int) (stored, content int, err error) {
 	}
 }
 
-// compare reads the check of a block and compares it with the check of the content.
+// compare reads the check value of a block and compares it with the hash of the content. check is nil if the stream has
+// no check values.
 func compare(r *bytes.Reader, check hash.Hash, content []byte) error {
 	if check == nil {
 		return nil
