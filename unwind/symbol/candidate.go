@@ -11,24 +11,24 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// candidate is a symbol that may name code, while a table is built.
+// candidate is a symbol that may become the name of code in a Table.
 type candidate struct {
 	addr uint64
 	size uint32
-	// bind orders aliases: 0 for global, 1 for weak, 2 for local.
+	// bind ranks symbols for the same code: 0 for global, 1 for weak, 2 for local symbols. The lowest rank is used.
 	bind        uint8
 	underscores uint8
 	name        string
 }
 
-// newCandidate decides by the symbol alone whether it may name code.
+// newCandidate decides, by the symbol alone, whether the symbol may name code.
 func newCandidate(s elfimage.Symbol) (candidate, bool) {
 	switch s.Type {
-	case elf.STT_FUNC, elf.STT_GNU_IFUNC, elf.STT_NOTYPE: // NOTYPE: assembler that forgot its .type
+	case elf.STT_FUNC, elf.STT_GNU_IFUNC, elf.STT_NOTYPE: // NOTYPE: functions in assembly without the directive .type
 	default:
 		return candidate{}, false
 	}
-	// No function has 4 GiB. Such a size would hide all functions behind it.
+	// No function has 4 GiB. A symbol with such a size would hide all functions after it.
 	if s.Size == 0 || s.Size > math.MaxUint32 || s.Addr+s.Size < s.Addr {
 		return candidate{}, false
 	}
@@ -53,7 +53,7 @@ func bindRank(b elf.SymBind) uint8 {
 	}
 }
 
-// unversioned strips a symbol version: name@V or name@@V.
+// unversioned removes the version from a symbol's name: from name@V or name@@V.
 func unversioned(name string) string {
 	if i := strings.IndexByte(name, '@'); i > 0 {
 		return name[:i]
@@ -61,7 +61,7 @@ func unversioned(name string) string {
 	return name
 }
 
-// goodName reports whether a name can be used in a line of output. It must not be empty, a local label of the
+// goodName reports whether a name can be used in a line of output. The name must not be empty, a local label of the
 // assembler or a mapping symbol ($x, $d). It must be valid UTF-8 without white space and control characters.
 func goodName(name string) bool {
 	if name == "" || strings.HasPrefix(name, ".L") || name[0] == '$' {
@@ -78,8 +78,9 @@ func goodName(name string) bool {
 	return true
 }
 
-// compareCandidates sorts by address, then the larger size first, then the better name first. This is a total order
-// of different names. The choice among aliases therefore does not depend on the order of the table or on stripping.
+// compareCandidates orders candidates by address, then the larger size first, then the better name first. No two
+// different candidates are equal in this order. So the choice among symbols for the same code does not depend on the
+// order of the symbol table or on stripping.
 func compareCandidates(a, b *candidate) int {
 	switch {
 	case a.addr != b.addr:

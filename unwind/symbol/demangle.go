@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// maxMangled limits the length of names that are demangled, maxDemangledShift the length of results: back
-	// references can expand a short name to a very long one.
+	// maxMangled limits the length of names that are demangled. maxDemangledShift is the base-2 logarithm of the
+	// maximum length of results: back references can expand a short name to a very long one.
 	maxMangled        = 8 << 10
 	maxDemangledShift = 14
 )
@@ -24,7 +24,7 @@ func Demangle(name string) (out string) {
 		return name
 	}
 	defer func() {
-		// The names come from foreign files. If a name makes the parser panic, it stays unchanged.
+		// The names come from files that may be hostile. If a name makes the parser panic, it stays unchanged.
 		if recover() != nil {
 			out = name
 		}
@@ -37,23 +37,23 @@ func Demangle(name string) (out string) {
 	switch {
 	case strings.HasPrefix(out, "_ZN") || out == base:
 		return name
-	case suffix == "" || strings.HasPrefix(suffix, ".llvm."): // which module it was compiled in
+	case suffix == "" || strings.HasPrefix(suffix, ".llvm."): // the suffix .llvm. only identifies the module
 		return out
 	}
 	return out + " [clone " + suffix + "]"
 }
 
-// legacyRust matches Rust's legacy form: identifiers with their lengths, then a hash.
+// legacyRust matches the beginning of Rust's legacy form: identifiers with their lengths, then a hash.
 var legacyRust = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^_ZN.*17h[0-9a-f]{16}E`) })
 
-// cutRust splits a Rust name into the part that the library supports and the suffix, which the library would drop. It
-// is false for other names.
+// cutRust splits a Rust name into the part that package demangle supports, and the suffix, which this package would
+// remove. ok is false for other names.
 func cutRust(name string) (base, suffix string, ok bool) {
 	at := strings.IndexByte(name, '.')
 	switch {
 	case strings.HasPrefix(name, "_R"):
 	case strings.HasPrefix(name, "_ZN") && legacyRust().MatchString(name):
-		at = len(legacyRust().FindString(name)) // there may be dots before
+		at = len(legacyRust().FindString(name)) // the identifiers may contain dots
 	default:
 		return "", "", false
 	}
@@ -63,8 +63,9 @@ func cutRust(name string) (base, suffix string, ok bool) {
 	return name[:at], name[at:], name[at] == '.'
 }
 
-// keepUnderscores adds an underscore to each identifier of the legacy form that begins with one. The library removes
-// one underscore, which is right only before an escape ("_$LT$", which begins with a letter so).
+// keepUnderscores adds an underscore to each identifier of the legacy form that begins with an underscore, because
+// package demangle removes one. The removal is right only before an escape ("_$LT$"), so these identifiers stay
+// unchanged.
 func keepUnderscores(name string) string {
 	rest, ok := strings.CutPrefix(name, "_ZN")
 	if !ok {

@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// file is an entry's object: an ELF file with 64-bit addresses in memory. Package debug/elf is not suitable for it. It
-// copies or searches a string table once for each name, also if a name has megabytes.
+// file is the object of a JITEntry: an ELF file with 64-bit addresses in the process's memory. Package debug/elf is not
+// suitable for this, because it copies or searches a string table again for each name, even if a name has megabytes.
 type file struct {
 	memory JITMemory
 	entry  JITEntry
@@ -17,7 +17,7 @@ type file struct {
 	typ      elf.Type
 	machine  elf.Machine
 	sections []section
-	names    section // the names of the sections
+	names    section // the section with the names of the sections
 }
 
 // section is a section header.
@@ -29,7 +29,8 @@ type section struct {
 	link               uint32
 }
 
-// bytes reads n bytes of the file at an offset. It is false if the file does not contain them.
+// bytes reads n bytes of the file at an offset. The result is false if the file does not contain them or the memory
+// cannot be read.
 func (f *file) bytes(off, n uint64) ([]byte, bool) {
 	if off > f.entry.Size || n > f.entry.Size-off {
 		return nil, false
@@ -85,7 +86,7 @@ func (f *file) section(p []byte) section {
 	}
 }
 
-// named reports whether a section has a name.
+// named reports whether a section has the given name.
 func (f *file) named(s section, name string) bool {
 	end := uint64(s.name) + uint64(len(name)) + 1
 	if f.names.typ != elf.SHT_STRTAB || end > f.names.size || f.names.offset > f.entry.Size {
@@ -95,8 +96,8 @@ func (f *file) named(s section, name string) bool {
 	return ok && string(p) == name+"\x00"
 }
 
-// symbols reads the symbol table and its string table. Both are empty if the object has no symbol table. The error is
-// ErrMalformed.
+// symbols returns the contents of the symbol table and of its string table. Both are empty if the object has no symbol
+// table. The error is ErrMalformed.
 func (f *file) symbols() (symbols, names []byte, err error) {
 	for _, s := range f.sections {
 		if s.typ != elf.SHT_SYMTAB {
@@ -125,7 +126,7 @@ func (f *file) symbols() (symbols, names []byte, err error) {
 	return nil, nil, nil
 }
 
-// nameAt returns the name at an offset of a string table. It is empty if it does not end within maxName bytes.
+// nameAt returns the name at an offset of a string table. The name is empty if it is longer than maxName bytes.
 func nameAt(names []byte, off uint32) string {
 	if uint64(off) >= uint64(len(names)) {
 		return ""

@@ -6,11 +6,11 @@ import (
 	"fmt"
 )
 
-// JITMemory copies memory from addr into p; false if not all of it is readable.
+// JITMemory copies memory from addr into p. It returns false if not all of the memory is readable.
 type JITMemory func(addr uint64, p []byte) bool
 
-// JITDescriptor is the name of the variable that the list begins with, JITDescriptorSize its size in bytes where addresses
-// have 64 bits.
+// JITDescriptor is the name of the variable with the head of the list of JIT entries. JITDescriptorSize is the
+// variable's size in bytes in programs with 64-bit addresses.
 const (
 	JITDescriptor     = "__jit_debug_descriptor"
 	JITDescriptorSize = 24
@@ -23,17 +23,18 @@ const (
 	maxFile    = 16 << 20
 )
 
-// ErrMalformed means that the memory does not contain the structures of the interface.
+// ErrMalformed means that memory does not contain the structures of GDB's JIT interface.
 var ErrMalformed = errors.New("malformed JIT information")
 
-// JITEntry is a jit_code_entry: an object file in memory.
+// JITEntry is an entry of the list (struct jit_code_entry). It refers to an object file in memory.
 type JITEntry struct {
 	// File and Size are the object's address and its length in bytes.
 	File, Size uint64
 }
 
-// JITEntries reads the list from the descriptor at an address, in a program with 64-bit addresses. With an error it
-// returns the entries found before. A program without registered code has no entries, which is not an error.
+// JITEntries reads the list whose head is the variable at descriptor, in a program with 64-bit addresses. If it returns
+// an error, it also returns the entries found before. A program without registered code has no entries, which is not an
+// error.
 func JITEntries(m JITMemory, order binary.ByteOrder, descriptor uint64) ([]JITEntry, error) {
 	var head [JITDescriptorSize]byte
 	if !m(descriptor, head[:]) {
@@ -42,7 +43,7 @@ func JITEntries(m JITMemory, order binary.ByteOrder, descriptor uint64) ([]JITEn
 	const action, lastAction, first = 4, 2, 16
 	at := order.Uint64(head[first:])
 	if at == 0 {
-		return nil, nil // its version may not have been set yet
+		return nil, nil // the program may not have set the version yet
 	}
 	if order.Uint32(head[:]) != version || order.Uint32(head[action:]) > lastAction {
 		return nil, fmt.Errorf("%w: descriptor at %#x", ErrMalformed, descriptor)

@@ -8,40 +8,41 @@ import (
 	"sort"
 )
 
-// Bounds of an object.
+// Limits of an object.
 const (
 	maxSections = 4096
 	maxSymbols  = 1 << 16
 	maxName     = 1024    // bytes of a function's name
-	maxNames    = 2 << 20 // bytes of the names of all functions: a process can list 128 objects
+	maxNames    = 2 << 20 // total bytes of the functions' names; a process can list 128 objects
 	maxFrames   = 1 << 20
 )
 
-// JITSpan is a range of addresses, End behind it.
+// JITSpan is the range of addresses from Start to End (exclusive).
 type JITSpan struct{ Start, End uint64 }
 
-// holds reports whether the span has an address.
+// holds reports whether the span contains an address.
 func (s JITSpan) holds(addr uint64) bool { return addr >= s.Start && addr < s.End }
 
-// JITFunction is a function of an object.
+// JITFunction is a function of an object, with the addresses of its code.
 type JITFunction struct {
 	JITSpan
 
 	Name string
 }
 
-// JITObject is the code of an entry.
+// JITObject is the object file of a JITEntry.
 type JITObject struct {
-	// Code are the addresses of its code.
+	// Code are the address ranges of the object's code.
 	Code []JITSpan
-	// Frames is the address range of its .eh_frame section in memory, relocated. It is empty if there is none.
+	// Frames is the address range of the object's section .eh_frame in memory, where the program has relocated it. It
+	// is empty if the object has no such section.
 	Frames    JITSpan
 	functions []JITFunction // by address
 }
 
-// OpenJIT reads the headers and the symbols of an entry's object for the given machine. The object may be relocatable.
-// The program has then written the load address of each section into the section headers. The error is ErrMalformed.
-// If only the symbols are malformed, OpenJIT also returns the object, without functions.
+// OpenJIT reads the headers and the symbols of an entry's object for the given machine. The object may be relocatable:
+// the program has then written the load address of each section into the section header. The error is ErrMalformed. If
+// only the symbols are malformed, OpenJIT also returns the object, without functions.
 func OpenJIT(m JITMemory, e JITEntry, machine elf.Machine) (*JITObject, error) {
 	if e.File == 0 || e.Size == 0 || e.Size > maxFile || e.File+e.Size < e.File {
 		return nil, fmt.Errorf("%w: object of %d bytes at %#x", ErrMalformed, e.Size, e.File)
@@ -71,8 +72,8 @@ func OpenJIT(m JITMemory, e JITEntry, machine elf.Machine) (*JITObject, error) {
 	return o, err
 }
 
-// functions returns the functions of the symbol table by address. An object without symbols has no functions, which is
-// not an error.
+// functions returns the functions in the symbol table, ordered by address. An object without symbols has no functions,
+// which is not an error.
 func (f *file) functions() ([]JITFunction, error) {
 	symbols, names, err := f.symbols()
 	if err != nil {
@@ -96,7 +97,8 @@ func (f *file) functions() ([]JITFunction, error) {
 	return functions, nil
 }
 
-// function returns the function of a symbol that lies completely in a section of code. names is the string table.
+// function returns the function that a symbol names. The result is false if the function is not completely in one
+// section of code, or if its name cannot be printed. names is the string table.
 func (f *file) function(symbol, names []byte) (JITFunction, bool) {
 	const info, section, value, size = 4, 6, 8, 16
 	start, length, index := f.order.Uint64(symbol[value:]), f.order.Uint64(symbol[size:]), f.order.Uint16(symbol[section:])
@@ -131,8 +133,8 @@ func (o *JITObject) Holds(addr uint64) bool {
 	return slices.ContainsFunc(o.Code, func(s JITSpan) bool { return s.holds(addr) })
 }
 
-// Function returns the function whose symbol covers an address. If one function lies in another, it returns the
-// innermost.
+// Function returns the function whose symbol covers an address. If a function lies inside another function, it returns
+// the inner one.
 func (o *JITObject) Function(addr uint64) (JITFunction, bool) {
 	const maxOverlap = 8
 	i := sort.Search(len(o.functions), func(i int) bool { return o.functions[i].Start > addr })

@@ -22,15 +22,15 @@ type perfFunction struct {
 	name       string
 }
 
-// ParsePerfMap reads such a map. It ignores malformed lines. Programs only append lines: if functions begin at the
-// same address, the later line counts.
+// ParsePerfMap parses the text of a perf-PID.map file. It ignores malformed lines. Programs only append lines: if
+// functions begin at the same address, the later line is used.
 func ParsePerfMap(text string) *PerfMap {
 	var all []perfFunction
 	for line := range strings.Lines(text) {
 		if len(all) == maxPerfEntries {
 			break
 		}
-		line, whole := strings.CutSuffix(line, "\n") // the last line may be half written
+		line, whole := strings.CutSuffix(line, "\n") // the program may not have written all of the last line
 		start, rest, ok1 := strings.Cut(line, " ")
 		size, name, ok2 := strings.Cut(rest, " ")
 		from, err1 := strconv.ParseUint(strings.TrimPrefix(start, "0x"), 16, 64)
@@ -45,8 +45,8 @@ func ParsePerfMap(text string) *PerfMap {
 	return &PerfMap{functions: all}
 }
 
-// Find returns the function that contains an address. If two functions do, it returns none, because only one of them
-// can exist now.
+// Find returns the name and the start of the function that contains an address. If two functions contain the address,
+// it returns none, because only one of them can still exist.
 func (m *PerfMap) Find(addr uint64) (name string, start uint64, ok bool) {
 	i := sort.Search(len(m.functions), func(i int) bool { return m.functions[i].start > addr }) - 1
 	if i < 0 || addr >= m.functions[i].end || i > 0 && addr < m.functions[i-1].end {

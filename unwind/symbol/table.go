@@ -1,12 +1,12 @@
 // Package symbol finds the correct names of code addresses.
 //
-// A Table contains the functions of one image, from the image's own symbol tables and from its separate debug file.
-// It names an address only inside the symbol's size, and inside the function in the call frame information. If no
-// symbol covers the address, there is no answer. It never uses the nearest symbol instead.
+// A Table contains the functions of one image, from the image's own symbol tables and from its separate debug file. A
+// function's name is used only for addresses inside the symbol's size, and inside the function in the call frame
+// information. If no symbol covers an address, there is no answer: the nearest symbol is never used instead.
 //
-// JITEntries and OpenJIT read what a program with a JIT compiler provides for debuggers: the list of GDB's JIT interface
-// ("Debugging with GDB", section "JIT Compilation Interface"), through a function and within limits. PerfMap reads the
-// files perf-PID.map.
+// JITEntries and OpenJIT read the list that a program with a JIT compiler provides for debuggers: GDB's JIT interface
+// ("Debugging with GDB", section "JIT Compilation Interface"). They read memory through a function of the caller.
+// PerfMap parses the files perf-PID.map.
 //
 // The package must not know of processes, load addresses or where files are found: addresses are link-time addresses.
 package symbol
@@ -22,23 +22,23 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// Symbol is a function.
+// Symbol is a function of a Table.
 type Symbol struct {
 	// Name is the linker's name, without a symbol version; see Demangle.
 	Name string
-	// Addr is the link-time address of its first byte, Size its length in bytes.
+	// Addr is the link-time address of the function's first byte, Size its length in bytes.
 	Addr, Size uint64
 }
 
-// Table is a sorted set of functions, immutable and safe for concurrent use. It takes about 20 bytes a function besides
-// the names.
+// Table is a sorted set of functions. It is immutable and safe for concurrent use. It takes about 20 bytes for each
+// function, and the bytes of the names.
 type Table struct {
-	addrs []uint64 // ascending; among equal ones the larger size first
+	addrs []uint64 // ascending; for equal addresses the larger size first
 	sizes []uint32
-	// enclosing is, for each function, one more than the index of the nearest function before it that ends later, or
-	// 0. Where functions nest, this is the next candidate outwards.
+	// enclosing has, for each function, the index plus one of the nearest function before it that ends later; 0: none.
+	// If functions are nested, this is the next outer function.
 	enclosing []uint32
-	// nameEnds are offsets into names, which contains the names in the order of addrs.
+	// nameEnds has the end of each function's name in names, which has all names in the order of addrs.
 	nameEnds []uint32
 	names    string
 }
@@ -46,7 +46,7 @@ type Table struct {
 const (
 	// maxNesting limits the enclosing functions that a look-up tries. Real code nests two levels deep.
 	maxNesting = 32
-	// maxReserved bounds for how many symbols memory is reserved at once.
+	// maxReserved limits the number of symbols for which memory is reserved at once.
 	maxReserved = 1 << 16
 )
 
@@ -82,15 +82,15 @@ func NewTable(images ...*elfimage.Image) (*Table, error) {
 // builder collects the candidates of all images.
 type builder struct {
 	all []candidate
-	// bytes is the size of the names, and input the size of the tables or their files. A small file can hold very many
-	// names that overlap.
+	// bytes is the size of the names, and input the size of the tables or of their files. A small file can have very
+	// many names that overlap.
 	bytes, input int64
 }
 
 // symbolBytes is the size of a symbol in a table.
 const symbolBytes = 24
 
-// add keeps the symbols that may name code; false if that would be too many.
+// add adds the symbols that may name code to all. It returns false if their names exceed the budget.
 func (b *builder) add(m *elfimage.Image, symbols iter.Seq[elfimage.Symbol]) bool {
 	for s := range symbols {
 		if !m.InCode(s) {
@@ -106,7 +106,7 @@ func (b *builder) add(m *elfimage.Image, symbols iter.Seq[elfimage.Symbol]) bool
 	return true
 }
 
-// table sorts the candidates and makes the table of the best one for each range.
+// table makes a Table of the best candidate for each range of addresses.
 func (b *builder) table() *Table {
 	all := b.sorted()
 	t := &Table{
@@ -129,11 +129,11 @@ func (b *builder) table() *Table {
 	return t
 }
 
-// sorted returns the best candidate for each range, in the order of a table.
+// sorted returns the best candidate for each range of addresses, in the order of a Table.
 func (b *builder) sorted() []*candidate {
 	order := b.byAddress()
 	all := make([]*candidate, len(order))
-	first := 0 // the first one at the same address
+	first := 0 // index of the first candidate with the current address
 	for i := range order {
 		all[i] = &b.all[order[i]]
 		if i+1 < len(order) && b.all[order[i+1]].addr == all[i].addr {
@@ -147,8 +147,8 @@ func (b *builder) sorted() []*candidate {
 	return slices.CompactFunc(all, func(a, b *candidate) bool { return a.addr == b.addr && a.size == b.size })
 }
 
-// byAddress returns the indexes of the candidates in the order of their addresses. It is a radix sort, from the
-// lowest digit on. Symbol tables are not sorted, and the first look-up waits for this.
+// byAddress returns the indexes of the candidates in the order of their addresses. It is a radix sort, from the lowest
+// digit on. It must be fast: symbol tables are not sorted, and the first look-up waits for it.
 func (b *builder) byAddress() []uint32 {
 	const digit = 11 // bits
 	order, other := make([]uint32, len(b.all)), make([]uint32, len(b.all))
@@ -175,7 +175,8 @@ func (b *builder) byAddress() []uint32 {
 	return order
 }
 
-// enclosingOf walks outwards from the entry before i, to the first entry that ends after the end of i.
+// enclosingOf computes enclosing for function i. It starts with the function before i and goes outwards to a function
+// that ends after the end of i.
 func (t *Table) enclosingOf(i int) uint32 {
 	end := t.end(i)
 	j := uint32(i)
@@ -185,12 +186,12 @@ func (t *Table) enclosingOf(i int) uint32 {
 	return j
 }
 
-// end returns the address behind function i. newCandidate has rejected functions whose end would overflow.
+// end returns the address after function i. It cannot overflow, because newCandidate has rejected such functions.
 func (t *Table) end(i int) uint64 { return t.addrs[i] + uint64(t.sizes[i]) }
 
 // Lookup returns the function that contains addr, the innermost one if there are several. fdeStart and fdeEnd are the
-// range of addr in the call frame information. The function must begin inside this range. fdeEnd is 0 if there is no
-// range.
+// range of addr in the call frame information. The function must begin inside this range. If there is no range, fdeEnd
+// is 0.
 func (t *Table) Lookup(addr, fdeStart, fdeEnd uint64) (Symbol, bool) {
 	i, found := slices.BinarySearch(t.addrs, addr)
 	if found {
@@ -218,8 +219,8 @@ func (t *Table) Lookup(addr, fdeStart, fdeEnd uint64) (Symbol, bool) {
 	return s, true
 }
 
-// Neighbours returns the last function that ends before a range of addresses, and the first function that begins
-// behind it. It returns false if one of them does not exist.
+// Neighbours returns the last function that ends before a range of addresses, and the first function that begins after
+// the range. ok is false if one of them does not exist.
 func (t *Table) Neighbours(start, end uint64) (before, after Symbol, ok bool) {
 	i, _ := slices.BinarySearch(t.addrs, start)
 	j, _ := slices.BinarySearch(t.addrs, end)
@@ -244,7 +245,7 @@ func (t *Table) at(i int) Symbol {
 // Len returns the number of functions.
 func (t *Table) Len() int { return len(t.addrs) }
 
-// All returns the functions in the order of their addresses.
+// All yields the functions in the order of their addresses.
 func (t *Table) All() iter.Seq[Symbol] {
 	return func(yield func(Symbol) bool) {
 		for i := range t.addrs {
@@ -255,8 +256,8 @@ func (t *Table) All() iter.Seq[Symbol] {
 	}
 }
 
-// Coverage counts the functions in the call frame information, given as ranges [start, end), and the named functions
-// among them. other reports whether another source names the function at an address without a symbol.
+// Coverage counts the functions in the call frame information, given as ranges [start, end), and those functions among
+// them that have a name. other reports whether a source other than symbols names the function at an address.
 func (t *Table) Coverage(fdes iter.Seq2[uint64, uint64], other func(addr uint64) bool) (named, total int) {
 	for start, end := range fdes {
 		total++
