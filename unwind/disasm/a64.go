@@ -5,17 +5,17 @@ import (
 	"fmt"
 )
 
-// LengthA64 is the length of every instruction in bytes.
+// LengthA64 is the length of every aarch64 instruction in bytes.
 const LengthA64 = 4
 
-// Numbers of registers that the architecture names; X0 to X30 have their own numbers.
+// Numbers of special registers; X0 to X30 have their own numbers.
 const (
 	A64FP = 29 // the frame pointer of the ABI
-	A64LR = 30 // where a call leaves its return address
+	A64LR = 30 // a call stores its return address here
 	A64SP = 31
 )
 
-// DecodeA64 decodes the instruction at the beginning of p, which may hold more. The error is an disasm.ErrCode.
+// DecodeA64 decodes the instruction at the beginning of p, which may contain more bytes. The error is ErrCode.
 func DecodeA64(p []byte) (Instruction, error) {
 	if len(p) < LengthA64 {
 		return Instruction{}, fmt.Errorf("%w: it ends within an instruction", ErrCode)
@@ -62,7 +62,7 @@ func (w a64Word) signed(low, count uint) int64 {
 // is reports whether the bits in mask equal the bits of value.
 func (w a64Word) is(mask, value uint32) bool { return uint32(w)&mask == value }
 
-// reg returns the general register in five bits from bit low on, where 31 is the zero register.
+// reg returns the general register in five bits from bit low on. 31 is the zero register, so the result is None.
 func (w a64Word) reg(low uint) int {
 	if r := int(w.bits(low, 5)); r != 31 {
 		return r
@@ -70,10 +70,10 @@ func (w a64Word) reg(low uint) int {
 	return None
 }
 
-// regSP is reg, except that 31 is SP.
+// regSP is reg for fields in which 31 is SP.
 func (w a64Word) regSP(low uint) int { return int(w.bits(low, 5)) }
 
-// reserved decodes op0 0000: UDF, and the Scalable Matrix Extension, which is not supported.
+// reserved decodes op0 0000: UDF. The Scalable Matrix Extension has the same op0; it is not supported.
 func (x *a64Instruction) reserved(w a64Word) bool {
 	x.Flow = Ends
 	return w.is(0xffff0000, 0)

@@ -29,7 +29,8 @@ func (x *a64Instruction) branch(w a64Word) bool {
 	return false
 }
 
-// exception decodes SVC, BRK and HLT. Linux resumes behind SVC with the result in X0. BRK and HLT end the program.
+// exception decodes SVC, BRK and HLT. After SVC, Linux continues at the next instruction with the result in X0. BRK and
+// HLT end the program.
 func (x *a64Instruction) exception(w a64Word) bool {
 	switch {
 	case w.is(0xffe0001f, 0xd4000001): // SVC
@@ -53,7 +54,8 @@ func (x *a64Instruction) system(w a64Word) bool {
 	case w.is(0xfffff000, 0xd5031000): // WFET, WFIT
 		return true
 	}
-	// SYS, SYSL, MSR and MRS. With bit 21 set they write a register. Rt, also of a pair (bit 22), is the last field.
+	// SYS, SYSL, MSR and MRS. If bit 21 is set, they write the register in the last field (Rt). If bit 22 is set, Rt is
+	// the first register of a pair.
 	if w.is(0xffc00000, 0xd5000000) && w.bits(19, 2) != 0 {
 		if w.bit(21) {
 			x.Write(w.reg(0))
@@ -63,7 +65,8 @@ func (x *a64Instruction) system(w a64Word) bool {
 	return false
 }
 
-// hint records the registers that some hints write. Hints that sign or authenticate X30 do not change its address.
+// hint records the registers that some hints write. Hints that sign or authenticate X30 are ignored, because the
+// address in X30 stays the same.
 func (x *a64Instruction) hint(number uint32) {
 	switch number {
 	case 8, 10, 12, 14: // PACIA1716, PACIB1716, AUTIA1716, AUTIB1716
@@ -75,7 +78,7 @@ func (x *a64Instruction) hint(number uint32) {
 
 // indirect decodes branches to registers (C4.1.94.14).
 func (x *a64Instruction) indirect(w a64Word) bool {
-	signed := w.bits(10, 6) // 000000, or 000010 and 000011 with authentication
+	signed := w.bits(10, 6) // 000000, or 000010 and 000011 for instructions with authentication
 	if w.bits(16, 5) != 31 || signed != 0 && signed&^1 != 2 {
 		return false
 	}

@@ -58,7 +58,8 @@ func (x *a64Instruction) logicalImmediate(w a64Word) {
 	}
 }
 
-// bitMask is the immediate of a logical instruction of 64 bits: DecodeBitMasks of the manual's pseudocode.
+// bitMask returns the immediate of a 64-bit logical instruction, like DecodeBitMasks in the manual's pseudocode. The
+// result is false if the encoding is invalid.
 func bitMask(w a64Word) (uint64, bool) {
 	n, immr, imms := w.bits(22, 1), w.bits(16, 6), w.bits(10, 6)
 	length := bits.Len32(n<<6|^imms&0x3f) - 1
@@ -106,25 +107,25 @@ func (x *a64Instruction) register(w a64Word) bool {
 		if shift := w.bits(22, 2); shift == 0 && w.bit(31) { // LSL
 			x.addRegister(w, uint64(w.bits(10, 6)))
 		}
-	case w.is(0x1fe00000, 0x0b200000): // with an extended one
+	case w.is(0x1fe00000, 0x0b200000): // ADD, SUB with an extended register
 		x.Rn = w.regSP(5)
 		if !w.bit(29) {
 			x.Rd = w.regSP(0)
 		}
-		if extend := w.bits(13, 3); extend&3 == 3 && w.bit(31) { // UXTX, SXTX: all of it
+		if extend := w.bits(13, 3); extend&3 == 3 && w.bit(31) { // UXTX, SXTX: the whole register
 			x.addRegister(w, uint64(w.bits(10, 3)))
 		}
 	case w.is(0x1fe0fc00, 0x1a000000): // with carry
 	case w.is(0x1fe0e000, 0x1a002000): // ADDPT, SUBPT
 		x.Rd = w.regSP(0)
-	case w.is(0x1fe00000, 0x1a000000): // RMIF, SETF: flags alone
+	case w.is(0x1fe00000, 0x1a000000): // RMIF, SETF: these write only flags
 		x.Rd = None
-	case w.is(0x1fe00000, 0x1a400000): // conditional compare: flags alone
+	case w.is(0x1fe00000, 0x1a400000): // conditional compare: these write only flags
 		x.Rd = None
 	case w.is(0x1fe00000, 0x1a800000): // conditional select
 	case w.is(0x1fe00000, 0x1ac00000): // one or two sources
 		if w.bit(30) && w.bits(16, 5) == 1 && x.Rd == A64LR {
-			x.Rd = None // PACIA and similar instructions on X30: see hint
+			x.Rd = None // PACIA and similar instructions on X30 do not change its address
 		}
 	case w.is(0x1f000000, 0x1b000000): // three sources
 	default:
@@ -155,12 +156,12 @@ func (x *a64Instruction) addRegister(w a64Word, shift uint64) {
 	}
 }
 
-// vector decodes instructions on floating point and vector registers (C4.1.96). Some conversions and moves among them
-// write a general register.
+// vector decodes instructions on floating point and vector registers (C4.1.96). Some conversions and moves write a
+// general register.
 func (x *a64Instruction) vector(w a64Word) bool {
 	switch {
 	case w.is(0x5f200000, 0x1e000000), w.is(0x5f20fc00, 0x1e200000): // conversions, FMOV
-		if opcode := w.bits(16, 3); opcode != 0b010 && opcode != 0b011 && opcode != 0b111 { // not to a vector
+		if opcode := w.bits(16, 3); opcode != 0b010 && opcode != 0b011 && opcode != 0b111 { // does not write a vector register
 			x.Rd = w.reg(0)
 		}
 	case w.is(0xbfe0fc00, 0x0e003c00), w.is(0xbfe0fc00, 0x0e002c00): // UMOV, SMOV

@@ -21,7 +21,7 @@ func (x *a64Instruction) memory(w a64Word) bool {
 	}
 }
 
-// structures decodes loads and stores of several vectors: up to 64 bytes.
+// structures decodes loads and stores of several vectors, of up to 64 bytes.
 func (x *a64Instruction) structures(w a64Word) bool {
 	if w.bit(31) {
 		return false
@@ -29,17 +29,17 @@ func (x *a64Instruction) structures(w a64Word) bool {
 	x.access(w, 64)
 	x.Access.Known = true
 	if w.bit(23) {
-		x.Write(x.Access.Base) // the increment is not decoded
+		x.Write(x.Access.Base) // the new value is not decoded
 	}
 	return true
 }
 
-// access notes that memory is loaded from or stored to, by bit 22.
+// access sets the size of a memory access, and whether it is a load (bit 22 is set) or a store.
 func (x *a64Instruction) access(w a64Word, size uint64) {
 	x.Access.Size, x.Access.Load, x.Access.Store = size, w.bit(22), !w.bit(22)
 }
 
-// exclusive decodes exclusive and ordered loads and stores, and compare and swap.
+// exclusive decodes exclusive and ordered loads and stores, and compare-and-swap.
 func (x *a64Instruction) exclusive(w a64Word) bool {
 	x.access(w, 16)
 	x.Access.Known = true
@@ -56,13 +56,13 @@ func (x *a64Instruction) exclusive(w a64Word) bool {
 		if pair {
 			x.Write(w.reg(10))
 		}
-	case !ordered: // STXR: whether it was done
+	case !ordered: // STXR writes whether it has stored
 		x.Write(w.reg(16))
 	}
 	return true
 }
 
-// literal decodes loads relative to the code.
+// literal decodes loads from an address relative to the instruction.
 func (x *a64Instruction) literal(w a64Word) bool {
 	x.Access = Access{Base: None, Load: true, Size: 8}
 	if !w.bit(26) && w.bits(30, 2) != 0b11 { // PRFM
@@ -71,8 +71,8 @@ func (x *a64Instruction) literal(w a64Word) bool {
 	return true
 }
 
-// special decodes ordered loads and stores with an offset, and instructions that copy memory. Memory tags and newer
-// instructions in this space are not supported.
+// special decodes ordered loads and stores with an offset, and instructions that copy memory. It does not support
+// instructions for memory tags, and newer instructions with the same encoding prefix.
 func (x *a64Instruction) special(w a64Word) bool {
 	switch {
 	case w.bit(21):
@@ -92,7 +92,8 @@ func (x *a64Instruction) special(w a64Word) bool {
 	return false
 }
 
-// transfer records the register of an access to one general register. plain means without sign extension.
+// transfer records the register of a load or store of one general register. plain is set if the load does not extend
+// the sign.
 func (x *a64Instruction) transfer(w a64Word, plain bool) {
 	if x.Access.Load {
 		x.Write(w.reg(0))
@@ -117,7 +118,7 @@ func (x *a64Instruction) pair(w a64Word) bool {
 		size, scale = 4, 4
 	case opc == 2:
 		size, scale = 8, 8
-	case opc == 3: // of the translation tables' instructions, not of programs
+	case opc == 3: // instructions on translation tables, which programs do not use
 		return false
 	}
 	x.access(w, size)
@@ -171,7 +172,7 @@ func (x *a64Instruction) single(w a64Word) bool {
 		case 0b11:
 			x.index(Pre)
 		}
-	case w.bits(10, 2) == 0b10: // an index in a register
+	case w.bits(10, 2) == 0b10: // the address uses an index register
 	case vector:
 		return false
 	case w.bits(10, 2) == 0b00:
@@ -189,8 +190,8 @@ func (x *a64Instruction) single(w a64Word) bool {
 	return true
 }
 
-// atomic decodes LDADD and similar instructions, SWP and LDAPR. Transfers of 64 bytes and of translation tables are
-// not supported.
+// atomic decodes LDADD and similar instructions, SWP and LDAPR. It does not support 64-byte transfers, or instructions
+// on translation tables.
 func (x *a64Instruction) atomic(w a64Word) bool {
 	if other := w.bits(12, 4); other > 0b1000 && other != 0b1100 {
 		return false
@@ -200,7 +201,7 @@ func (x *a64Instruction) atomic(w a64Word) bool {
 	return true
 }
 
-// authenticated decodes LDRAA and LDRAB.
+// authenticated decodes LDRAA and LDRAB, loads from an authenticated address.
 func (x *a64Instruction) authenticated(w a64Word) bool {
 	x.Access.Size, x.Access.Load, x.Access.Store = 8, true, false
 	x.Access.Known = true

@@ -10,12 +10,12 @@ import (
 // LongestX86 is the length of the longest instruction in bytes (Intel SDM, volume 2, 2.3.11).
 const LongestX86 = 15
 
-// ErrX86Code means that an instruction could not be decoded.
+// ErrX86Code means that an x86-64 instruction could not be decoded.
 var ErrX86Code = errors.New("code not understood")
 
-// DecodeX86 decodes the instruction at the beginning of p, which may be longer. endbr64 and endbr32, which x/arch does
-// not support, become NOPs. Other instructions that it does not support have the operation Other. The error is an
-// ErrCode.
+// DecodeX86 decodes the instruction at the beginning of p, which may contain more bytes. endbr64 and endbr32, which
+// x/arch does not support, become NOPs. Other instructions that x/arch does not support have the operation OtherX86.
+// The error is ErrX86Code.
 func DecodeX86(p []byte) (x86asm.Inst, error) {
 	if len(p) >= 4 && p[0] == 0xf3 && p[1] == 0x0f && p[2] == 0x1e && (p[3] == 0xfa || p[3] == 0xfb) {
 		return x86asm.Inst{Op: x86asm.NOP, Len: 4}, nil
@@ -36,13 +36,13 @@ func DecodeX86(p []byte) (x86asm.Inst, error) {
 	switch {
 	case err != nil:
 		return x86asm.Inst{}, fmt.Errorf("%w: %w", ErrX86Code, err)
-	case x.Op == 0: // the decoder takes the remaining bytes for a prefix
+	case x.Op == 0: // x/arch returns this if all bytes are prefixes
 		return x86asm.Inst{}, fmt.Errorf("%w: it ends within an instruction", ErrX86Code)
 	}
 	return x, nil
 }
 
-// encoding is how an instruction is written.
+// encoding is the way in which an instruction is encoded.
 type encoding byte
 
 const (
@@ -51,8 +51,8 @@ const (
 	xop // of some AMD processors up to 2014
 )
 
-// encodingOf recognizes the encodings of which the decoder takes some for other instructions (Intel SDM, volume 2, 2.3
-// and 2.7).
+// encodingOf recognizes encodings other than legacy. x/arch would take some of these for other instructions (Intel SDM,
+// volume 2, 2.3 and 2.7).
 func encodingOf(p []byte) encoding {
 	for i, b := range p {
 		switch b {

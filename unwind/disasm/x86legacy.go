@@ -2,8 +2,8 @@ package disasm
 
 import "golang.org/x/arch/x86/x86asm"
 
-// decodeLegacy decodes instructions without VEX and EVEX that golang.org/x/arch does not support. It is false for all
-// instructions outside its list.
+// decodeLegacy decodes some instructions without VEX and EVEX that golang.org/x/arch does not support (see known). The
+// result is false for all others.
 func decodeLegacy(p []byte) (x86asm.Inst, bool) {
 	x := x86asm.Inst{Op: OtherX86, Mode: 64, AddrSize: 64, DataSize: 32}
 	v := x86Instruction{encoding: inLegacy, table: table0F, prefix: plain}
@@ -12,7 +12,7 @@ func decodeLegacy(p []byte) (x86asm.Inst, bool) {
 	for prefix := true; prefix; {
 		switch b {
 		case 0x26, 0x2e, 0x36, 0x3e, 0x64, 0x65:
-			b = r.next() // nothing that is known here writes to memory
+			b = r.next() // segments are ignored: none of the known instructions writes to memory
 		case 0x66:
 			v.prefix, b = with66, r.next()
 		case 0xf3:

@@ -6,23 +6,23 @@ import (
 	"golang.org/x/arch/x86/x86asm"
 )
 
-// OtherX86 is the operation of all instructions that golang.org/x/arch does not support. They are the instructions with
-// VEX and EVEX encodings (Intel SDM, volume 2, 2.3 and 2.7) and some older ones. Most work on vectors, opmasks and
-// tiles, a few on general registers. Their Args are not the operands. They are the general registers and the memory
-// that the instruction writes, memory first, as far as general registers define its address. MemBytes is the number
-// of bytes written.
+// OtherX86 is the operation of all instructions that golang.org/x/arch does not support: the instructions with VEX and
+// EVEX encodings (Intel SDM, volume 2, 2.3 and 2.7) and some older ones. Most work on vectors, opmasks and tiles, a few
+// on general registers. Their Args are not the operands. Instead, Args are the memory and the general registers that
+// the instruction writes, memory first. An address that uses vector registers is not in Args. MemBytes is the number of
+// bytes written.
 const OtherX86 x86asm.Op = 0xffff
 
-// The tables of opcodes, by their numbers in VEX and EVEX (mmm).
+// The tables of opcodes, by their numbers in the VEX and EVEX encodings (mmm).
 const (
 	table0F   = 1
 	table0F38 = 2
 	table0F3A = 3
 	tableFP16 = 5
-	tableFMA  = 6 // of half precision
+	tableFMA  = 6 // fused multiply-add of half precision
 )
 
-// The prefixes implied by those encodings (pp), as bits.
+// The prefixes that the VEX and EVEX encodings imply (field pp), as bits.
 const (
 	plain = 1 << iota
 	with66
@@ -32,21 +32,21 @@ const (
 	any4 = plain | with66 | withF3 | withF2
 )
 
-// x86Instruction is one as far as it has been read.
+// x86Instruction has the fields of an instruction as far as they were read.
 type x86Instruction struct {
 	encoding     byte // one of inLegacy, inVEX and inEVEX
 	table        byte
 	prefix       byte // one of plain to withF2
 	w            bool // operands of 64 bits
-	bytes        int  // of a vector
+	bytes        int  // size of the vectors
 	r, x, b, v   int  // the high bits of register numbers, and the register vvvv
 	opcode       byte
 	mod, reg, rm int
 	memory       x86asm.Mem
-	short        bool // its displacement has one byte
+	short        bool // the displacement has one byte
 }
 
-// decodeVector decodes an instruction with VEX or EVEX, behind legal prefixes.
+// decodeVector decodes an instruction with VEX or EVEX, after any prefixes that are legal there.
 func decodeVector(p []byte) (x86asm.Inst, error) {
 	x := x86asm.Inst{Op: OtherX86, Mode: 64, AddrSize: 64, DataSize: 32}
 	var v x86Instruction
@@ -86,7 +86,7 @@ func decodeVector(p []byte) (x86asm.Inst, error) {
 	return x, nil
 }
 
-// reader reads an instruction; cut says that it was not all there.
+// reader reads the bytes of an instruction. cut is set if p ends before the instruction.
 type reader struct {
 	p   []byte
 	at  int
@@ -114,9 +114,9 @@ func (r *reader) signed(n int) int64 {
 	return int64(int32(u))
 }
 
-// readPrefix reads VEX or EVEX with the first byte b. It is false for other encodings.
+// readPrefix reads a VEX or EVEX prefix with the first byte b. The result is false for other encodings.
 func (v *x86Instruction) readPrefix(r *reader, b byte) bool {
-	first := byte(0xe1) // as in the shorter form of VEX: only R, which is in the second byte, and the table 0F
+	first := byte(0xe1) // value for the shorter form of VEX: table 0F; R is in the second byte
 	switch b {
 	case 0xc5:
 	case 0xc4, 0x62:
@@ -157,7 +157,8 @@ func (v *x86Instruction) readPrefix(r *reader, b byte) bool {
 	}
 }
 
-// readOperands reads ModRM and the bytes that it implies (Intel SDM, volume 2, 2.1.5 and 2.2.1).
+// readOperands reads ModRM, and the SIB byte and displacement that ModRM implies (Intel SDM, volume 2, 2.1.5 and
+// 2.2.1).
 func (v *x86Instruction) readOperands(r *reader) {
 	modrm := r.next()
 	v.mod, v.reg, v.rm = int(modrm>>6), int(modrm>>3&7)|v.r, int(modrm&7)
@@ -192,10 +193,10 @@ func (v *x86Instruction) readOperands(r *reader) {
 	}
 }
 
-// x86General is the general register of a number.
+// x86General returns the general register with a number.
 func x86General(n int) x86asm.Reg { return x86asm.RAX + x86asm.Reg(n) }
 
-// immediate reports whether a byte follows.
+// immediate reports whether the instruction has an immediate byte after its operands.
 func (v *x86Instruction) immediate() bool {
 	switch v.table {
 	case table0F3A:

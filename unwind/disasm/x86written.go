@@ -2,12 +2,12 @@ package disasm
 
 import "golang.org/x/arch/x86/x86asm"
 
-// written describes the writes of an opcode, without vectors, opmasks and tiles.
+// written describes what instructions with an opcode write, except for vectors, opmasks and tiles.
 type written struct {
-	prefixes byte   // with these prefixes
-	encoding byte   // in these encodings
-	where    byte   // as below
-	bytes    amount // of memory
+	prefixes byte   // applies to these prefixes
+	encoding byte   // applies to these encodings
+	where    byte   // what is written: toReg and so on
+	bytes    amount // written to memory
 }
 
 const (
@@ -21,12 +21,12 @@ const (
 const (
 	toReg    = 1 << iota // the general register of ModRM.reg
 	toMemory             // the memory addressed by ModRM.rm
-	toRM                 // the same, or the general register of ModRM.rm
+	toRM                 // the memory or the general register of ModRM.rm
 	toV                  // the general register vvvv
 	toRCX
 )
 
-// amount is a number of bytes: a constant, a part of a vector, or the size of a general register.
+// amount is a number of bytes: a constant, or one of the values below.
 type amount byte
 
 const (
@@ -34,14 +34,14 @@ const (
 	half
 	quarter
 	eighth
-	opmask // the size of an opmask register's move
+	opmask // the size of an opmask move
 
 	x86Word amount = 0 // the size of a general register's move
 )
 
-// writers are the instructions that write to general registers or to memory (Intel SDM, volume 2), by table and
-// opcode. It omits instructions that write to several places, or to memory selected by a mask (vscatter, vpcompress,
-// tilestored). It also omits instructions with an implicit address (vmaskmovdqu).
+// writers are the instructions that write to general registers or to memory (Intel SDM, volume 2), by table and opcode.
+// Instructions that write to several places, or to memory selected by a mask (vscatter, vpcompress, tilestored), are
+// not in this list. Neither are instructions with an implicit address (vmaskmovdqu).
 //
 //nolint:gochecknoglobals // a table
 var writers = map[[2]byte][]written{
@@ -115,12 +115,12 @@ var writers = map[[2]byte][]written{
 	{tableFP16, 0x7e}: {{with66, inEVEX, toRM, 2}},
 }
 
-// cmpccxadd writes to memory and to a register, with each of 16 opcodes.
+// cmpccxadd describes the instructions CMPccXADD, which have 16 opcodes. They write to memory and to a register.
 //
 //nolint:gochecknoglobals // as above
 var cmpccxadd = []written{{with66, inVEX, toMemory | toReg, x86Word}}
 
-// setWritten sets the arguments of an instruction to the operands that it writes.
+// setWritten sets the arguments of an instruction to what it writes.
 func (v *x86Instruction) setWritten(x *x86asm.Inst) {
 	forms := writers[[2]byte{v.table, v.opcode}]
 	switch {
@@ -156,7 +156,7 @@ func (v *x86Instruction) setWritten(x *x86asm.Inst) {
 	}
 }
 
-// count is an amount in bytes.
+// count returns an amount in bytes.
 func (v *x86Instruction) count(a amount) int {
 	switch {
 	case a == x86Word && v.w, a == opmask && v.w && v.prefix == plain:
