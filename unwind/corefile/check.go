@@ -8,17 +8,17 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// Evidence is how reliably a file was verified to be the mapped file.
+// Evidence says how reliably a file was verified to be the file that the process had mapped.
 type Evidence uint8
 
-// Kinds of evidence, the weakest first.
+// The kinds of evidence, the weakest first.
 const (
-	// ByLayout: the addresses in the core fit the file's headers. The core contains none of the file's code. It may
-	// contain the first page, which is equal in two programs with the same imports.
+	// ByLayout: the addresses in the core fit the file's headers. The core contains no code of the file. It may contain
+	// the file's first page, but two programs with the same imports have equal first pages.
 	ByLayout Evidence = iota
-	// ByContent: code in the core equals the file's. All other read-only memory in the core equals it, too.
+	// ByContent: code in the core equals the code in the file, and so does all other read-only memory in the core.
 	ByContent
-	// ByBuildID: the build-id in the core's memory equals the file's.
+	// ByBuildID: the build-id in the core's memory equals the file's build-id.
 	ByBuildID
 )
 
@@ -34,11 +34,11 @@ func (e Evidence) String() string {
 	}
 }
 
-// compareBytes is how much of each read-only segment is compared at most.
+// compareBytes is the maximum number of bytes that are compared of each read-only segment.
 const compareBytes = 1 << 20
 
-// Check verifies that a file is the file that the process had mapped as m. It returns the load bias and the kind of
-// evidence, or ErrMismatch with the difference.
+// Check verifies that img is the file that the process had mapped as m. It returns the load bias and the kind of
+// evidence. The error is ErrMismatch, with the difference.
 func (c *Core) Check(m *Mapped, img *elfimage.Image) (bias uint64, how Evidence, err error) {
 	if img.Machine() != c.Arch.Machine || img.Order().String() != c.Arch.Order.String() {
 		return 0, 0, fmt.Errorf("%s: %w: it is for %s", img.Name(), ErrMismatch, img.Machine())
@@ -67,7 +67,7 @@ func (c *Core) checkSegments(img *elfimage.Image, bias uint64) error {
 	return nil
 }
 
-// bias finds the load bias and compares the core's information about addresses with the image.
+// bias finds the load bias. It compares the addresses in the core with those in the image.
 func (c *Core) bias(m *Mapped, img *elfimage.Image) (uint64, error) {
 	switch {
 	case m.HasBias:
@@ -81,7 +81,7 @@ func (c *Core) bias(m *Mapped, img *elfimage.Image) (uint64, error) {
 	return c.biasOfExe(img)
 }
 
-// biasOfFiles computes the bias from the mapping of the ELF header.
+// biasOfFiles computes the load bias from the file's first mapping, which contains the ELF header.
 func biasOfFiles(m *Mapped, img *elfimage.Image) (uint64, error) {
 	for _, s := range img.Segments() {
 		if s.Offset == 0 && s.Filesz > 0 {
@@ -93,7 +93,8 @@ func biasOfFiles(m *Mapped, img *elfimage.Image) (uint64, error) {
 	return 0, fmt.Errorf("%s: %w: its header is not mapped as the core says", img.Name(), ErrMismatch)
 }
 
-// biasOfExe compares the program with the kernel's data in the auxiliary vector.
+// biasOfExe computes the load bias of the program. It compares the program with the auxiliary vector, which the kernel
+// made at the program's start.
 func (c *Core) biasOfExe(img *elfimage.Image) (uint64, error) {
 	table, count, ok := img.ProgramTable()
 	phdr, ok2 := c.auxv[atPHDR]
@@ -115,7 +116,7 @@ func (c *Core) biasOfExe(img *elfimage.Image) (uint64, error) {
 	return bias, nil
 }
 
-// compare compares the file's read-only segments with the core's memory.
+// compare compares the file's read-only segments with the core's memory. The error is ErrMismatch.
 func (c *Core) compare(img *elfimage.Image, bias uint64) (Evidence, error) {
 	how := ByLayout
 	for _, s := range img.Segments() {
@@ -133,7 +134,8 @@ func (c *Core) compare(img *elfimage.Image, bias uint64) (Evidence, error) {
 	return how, nil
 }
 
-// sameContent compares one segment. code is false if the core contains none of its code.
+// sameContent compares one segment with the core's memory. code is true if the core contains code of the segment,
+// without its first page.
 func (c *Core) sameContent(img *elfimage.Image, s elfimage.Segment, bias uint64) (same, code bool) {
 	n := min(s.Filesz, compareBytes)
 	buf := make([]byte, min(n, memoryPage))

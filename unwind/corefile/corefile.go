@@ -1,14 +1,14 @@
-// Package corefile reads ELF core files that the kernel, gdb's gcore or qemu's user mode wrote. It provides memory
-// and threads that package unwind walks like a live snapshot. It reads core files of every architecture in package
-// arch on any host, in either byte order (gABI, chapter 5; the kernel's fs/binfmt_elf.c; core(5)).
+// Package corefile reads ELF core files that were written by the kernel, gdb's gcore or qemu's user mode. It provides
+// memory and threads that package unwind walks like a live snapshot. It reads core files of every architecture in
+// package arch on any host, in either byte order (gABI, chapter 5; the kernel's fs/binfmt_elf.c; core(5)).
 //
-// A core file usually omits memory that files contain, such as code. NT_FILE lists the images that the process had
-// mapped. Without NT_FILE, the package uses the auxiliary vector and the dynamic linker's list in memory. The package
-// lists the images and verifies files for them (Mapped, Check). It opens no files.
+// A core file usually omits memory that files contain, such as code. The note NT_FILE lists the files that the process
+// had mapped. Without NT_FILE, the package uses the auxiliary vector and the dynamic linker's list in memory. The
+// package lists the images (Mapped, Linked) and verifies files for them (Check). It opens no files.
 //
-// Core files are foreign input. A damaged or truncated file gives its readable part and an error, never a panic. It
-// takes no more memory than the file's size allows. The package must not know of live processes or of the names of
-// frames.
+// Core files may be damaged or hostile. The package returns the readable part of a damaged or truncated file and an
+// error, never a panic. It takes no more memory than the file's size allows. It must not know of live processes or of
+// the names of frames.
 package corefile
 
 import (
@@ -22,7 +22,7 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// Errors that callers branch on; each comes wrapped with the file's name.
+// Errors that callers branch on. Each is wrapped with the file's name.
 var (
 	// ErrNotCore means that the file is an ELF image, but not a core.
 	ErrNotCore = errors.New("not a core file")
@@ -32,17 +32,18 @@ var (
 	ErrMismatch = errors.New("not the file of this core")
 )
 
-// Core is a core file. It is safe for concurrent use as long as its reader is.
+// Core is a core file. It is safe for concurrent use if its reader is.
 type Core struct {
-	// Arch is the process's architecture. It has the process's code mask if the core contains it (NT_ARM_PAC_MASK).
+	// Arch is the process's architecture. If the core contains the process's code mask (NT_ARM_PAC_MASK), Arch has this
+	// mask.
 	Arch *arch.Arch
-	// Threads are in the file's order. The kernel puts the thread that received the signal first.
+	// Threads are in the order of the file. The kernel writes the thread that received the signal first.
 	Threads []Thread
-	// Process is the content of NT_PRPSINFO; the zero value without one.
+	// Process is the content of NT_PRPSINFO; the zero value if the core has none.
 	Process Process
-	// Files are the mappings in NT_FILE, by address; empty without it.
+	// Files are the mappings in NT_FILE, ordered by address; empty if the core has none.
 	Files []File
-	// Segments are the memory ranges of the process, by address, whether the core has their content or not.
+	// Segments are the memory ranges of the process, ordered by address. The core may lack the content of a range.
 	Segments []elfimage.Segment
 	// Damage is the reason why the file could not be read completely: it is truncated, or a note is malformed. It is
 	// nil for a complete file.
@@ -51,7 +52,7 @@ type Core struct {
 	name   string
 	img    *elfimage.Image
 	reader io.ReaderAt
-	size   uint64 // of the file; 0: not known
+	size   uint64 // of the file in bytes; 0: unknown
 	auxv   map[uint64]uint64
 }
 
@@ -65,20 +66,20 @@ type Thread struct {
 	pacMask uint64
 }
 
-// Process is the core's description of the process.
+// Process has the process's properties that the core contains.
 type Process struct {
 	PID int
 	// State is the letter of ps(1), 0 if unknown.
 	State byte
-	// Name is the command's name (at most 15 bytes), Args the beginning of its command line.
+	// Name is the command's name (at most 15 bytes). Args is the beginning of its command line.
 	Name, Args string
 }
 
 // File is a mapping of a file.
 type File struct {
-	// Start and End are addresses.
+	// Start and End are the limits of the mapping's addresses, End exclusive.
 	Start, End uint64
-	// Offset is the position in the file, in bytes.
+	// Offset is the position in the file of the byte at Start.
 	Offset uint64
 	Path   string
 }
@@ -88,7 +89,7 @@ const maxThreads = 1 << 17
 
 // Open reads the headers and notes of a core file. The Core keeps the reader, see elfimage.Open. The errors are
 // ErrNotCore, ErrNoThreads, arch.ErrUnsupported and the errors of package elfimage. If Open can read at least one
-// thread, it puts other errors into Damage.
+// thread, it returns other errors in the field Damage.
 func Open(r io.ReaderAt, name string) (*Core, error) {
 	img, err := elfimage.Open(r, name)
 	if err != nil {
@@ -115,16 +116,16 @@ func Open(r io.ReaderAt, name string) (*Core, error) {
 	return c, nil
 }
 
-// Name returns the name that the core was opened under.
+// Name returns the name that was given to Open.
 func (c *Core) Name() string { return c.name }
 
-// Aux returns an entry of the auxiliary vector (getauxval(3)).
+// Aux returns an entry of the auxiliary vector (getauxval(3)). The result is false if there is no such entry.
 func (c *Core) Aux(tag uint64) (uint64, bool) {
 	v, ok := c.auxv[tag]
 	return v, ok
 }
 
-// setSegments sorts the memory ranges. It drops ranges that wrap around or begin inside another range.
+// setSegments sorts the memory ranges. It ignores ranges that wrap around or begin inside another range.
 func (c *Core) setSegments() {
 	all := slices.Clone(c.img.Segments())
 	slices.SortStableFunc(all, func(a, b elfimage.Segment) int {
@@ -147,7 +148,7 @@ func (c *Core) setSegments() {
 	}
 }
 
-// truncation says how much of the memory the file lacks at its end.
+// truncation returns an error if the file ends before the content of its segments.
 func (c *Core) truncation() error {
 	if c.size == 0 {
 		return nil

@@ -21,7 +21,7 @@ const (
 	atSYSINFOEHDR = 33
 )
 
-// maxLinks bounds the dynamic linker's list, maxPath the paths in it.
+// maxLinks bounds the entries of the dynamic linker's list, maxPath the bytes of the paths in it.
 const (
 	maxLinks = 4096
 	maxPath  = 4096
@@ -29,22 +29,22 @@ const (
 
 // Mapped is an image that the process had mapped.
 type Mapped struct {
-	// Path is the file as the process named it. It is "" if the core does not name it (the executable, without
-	// NT_FILE), and "[vdso]" for the kernel's vDSO.
+	// Path is the file's path as the process had it. It is "" if the core does not contain the path (of the program,
+	// without NT_FILE), and "[vdso]" for the kernel's vDSO.
 	Path string
-	// Exe marks the program itself.
+	// Exe is set for the program itself.
 	Exe bool
-	// Files are the file's mappings, if the core lists them. Otherwise Bias comes from the dynamic linker's list.
+	// Files are the file's mappings, if the core has NT_FILE. Otherwise Bias comes from the dynamic linker's list.
 	Files []File
-	// Bias is the load bias, run-time less link-time address, if HasBias.
+	// Bias is the load bias, run-time minus link-time address, if HasBias is set.
 	Bias    uint64
 	HasBias bool
 	// Header is the address of the ELF header, 0 if unknown.
 	Header uint64
 }
 
-// BuildID returns the image's build-id in the core's memory. It is "" if the core lacks it, for example because it
-// omits the first page of a file.
+// BuildID returns the image's build-id in the core's memory. It is "" if the core does not contain it, for example
+// because the core omits the first page of files.
 func (c *Core) BuildID(m *Mapped) string {
 	if img := c.Image(m); img != nil {
 		return img.BuildID()
@@ -52,7 +52,7 @@ func (c *Core) BuildID(m *Mapped) string {
 	return ""
 }
 
-// Image reads the image from the core's memory. It returns nil if its header is missing.
+// Image reads the image from the core's memory. It returns nil if the image's header is missing.
 func (c *Core) Image(m *Mapped) *elfimage.Image {
 	if m.Header == 0 {
 		return nil
@@ -64,8 +64,9 @@ func (c *Core) Image(m *Mapped) *elfimage.Image {
 	return img
 }
 
-// Mapped lists the images that the core itself names, by address: the files in NT_FILE, and the vDSO. With NT_FILE
-// the list contains the program. Otherwise the program comes first, without a bias, and Linked finds the libraries.
+// Mapped lists the images that the core's notes name: the program, the files in NT_FILE by address, and the vDSO. With
+// NT_FILE, the program is among the files. Otherwise the program comes first, without a bias, and Linked finds the
+// libraries.
 func (c *Core) Mapped() []Mapped {
 	list := c.mappedFiles()
 	if !slices.ContainsFunc(list, func(m Mapped) bool { return m.Exe }) {
@@ -77,7 +78,7 @@ func (c *Core) Mapped() []Mapped {
 	return list
 }
 
-// mappedFiles groups NT_FILE's mappings: an image begins where offset 0 of its file is mapped.
+// mappedFiles groups the mappings in NT_FILE by image. An image begins where offset 0 of its file is mapped.
 func (c *Core) mappedFiles() []Mapped {
 	var list []Mapped
 	for _, f := range c.Files {
@@ -101,7 +102,8 @@ func (c *Core) mappedFiles() []Mapped {
 	return slices.DeleteFunc(list, func(m Mapped) bool { return !c.executable(&m) })
 }
 
-// executable reports whether a mapping of an image may contain code: gcore does not list the ranges that it omits.
+// executable reports whether a mapping of an image may contain code. A mapping without a memory range in the core may:
+// gcore does not list the ranges that it omits.
 func (c *Core) executable(m *Mapped) bool {
 	return slices.ContainsFunc(m.Files, func(f File) bool {
 		i := c.segmentAt(f.Start)
@@ -109,8 +111,8 @@ func (c *Core) executable(m *Mapped) bool {
 	})
 }
 
-// Flags returns the access rights (PF_R, PF_W, PF_X) of the memory range that contains an address. It is false if the
-// core lists no such range.
+// Flags returns the access rights (PF_R, PF_W, PF_X) of the memory range that contains an address. The result is false
+// if the core lists no such range.
 func (c *Core) Flags(addr uint64) (elf.ProgFlag, bool) {
 	i := c.segmentAt(addr)
 	if i < 0 {
@@ -119,8 +121,8 @@ func (c *Core) Flags(addr uint64) (elf.ProgFlag, bool) {
 	return c.Segments[i].Flags, true
 }
 
-// mapped reports whether the process had a mapping at an address, and optionally whether it was executable. Data may
-// be executable, too: with READ_IMPLIES_EXEC (personality(2)) all readable memory of a process is.
+// mapped reports whether the process had a mapping at an address. If code is set, the mapping must be executable. Data
+// may be executable, too: with READ_IMPLIES_EXEC (personality(2)), all readable memory of a process is.
 func (c *Core) mapped(addr uint64, code bool) bool {
 	if i := c.segmentAt(addr); i >= 0 {
 		return !code || c.Segments[i].Flags&elf.PF_X != 0
@@ -129,7 +131,7 @@ func (c *Core) mapped(addr uint64, code bool) bool {
 	return i >= 0 && addr < c.Files[i].End
 }
 
-// execPath is the path that the program was started by (AT_EXECFN).
+// execPath returns the path with which the program was started (AT_EXECFN); "" if it is unknown.
 func (c *Core) execPath() string {
 	addr, ok := c.auxv[atEXECFN]
 	if !ok {
@@ -138,7 +140,7 @@ func (c *Core) execPath() string {
 	return c.cstring(addr)
 }
 
-// cstring reads a path. It returns "" if there is none.
+// cstring reads a path at an address. It returns "" if the core does not contain the whole path.
 func (c *Core) cstring(addr uint64) string {
 	var buf [maxPath]byte
 	n, _ := c.ReadAt(addr, buf[:])
@@ -149,9 +151,9 @@ func (c *Core) cstring(addr uint64) string {
 	return string(buf[:i])
 }
 
-// Linked lists the libraries in the dynamic linker's list (struct r_debug, struct link_map of <link.h>). The
-// program's dynamic segment points to this list. exe is the program's image and bias its load bias. The list is empty
-// for a static program, or if the core lacks the memory.
+// Linked lists the libraries in the dynamic linker's list (struct r_debug, struct link_map of <link.h>). An entry in
+// the program's dynamic segment points to this list. exe is the program's image and bias its load bias. The list is
+// empty for a static program, or if the core lacks the memory.
 func (c *Core) Linked(exe *elfimage.Image, bias uint64) []Mapped {
 	dynamic, ok := exe.Program(elf.PT_DYNAMIC)
 	if !ok {
@@ -164,13 +166,13 @@ func (c *Core) Linked(exe *elfimage.Image, bias uint64) []Mapped {
 	}
 	link, ok := c.wordAt(debug + w) // after r_version
 	var list []Mapped
-	seen := make(map[uint64]bool) // the list may be a circle
+	seen := make(map[uint64]bool) // a damaged list may be a cycle
 	for n := 0; ok && link != 0 && !seen[link] && n < maxLinks; n++ {
 		seen[link] = true
 		base, _ := c.wordAt(link)
 		name, _ := c.wordAt(link + w)
 		file := c.cstring(name)
-		// The first is the program; a name without a directory is the vDSO's.
+		// The first entry is the program. An entry whose name has no folder is the vDSO.
 		if n > 0 && strings.Contains(file, "/") {
 			list = append(list, Mapped{Path: file, Bias: base, HasBias: true})
 		}
@@ -179,7 +181,7 @@ func (c *Core) Linked(exe *elfimage.Image, bias uint64) []Mapped {
 	return list
 }
 
-// dynamicEntry finds a tag of the dynamic segment in memory.
+// dynamicEntry returns the value of a tag in the dynamic segment at an address.
 func (c *Core) dynamicEntry(addr uint64, tag elf.DynTag) (uint64, bool) {
 	w := uint64(c.Arch.AddrSize)
 	for range maxLinks {
@@ -195,7 +197,7 @@ func (c *Core) dynamicEntry(addr uint64, tag elf.DynTag) (uint64, bool) {
 	return 0, false
 }
 
-// wordAt reads an address-sized number of the core's own memory.
+// wordAt reads an address-sized number from the core's own memory.
 func (c *Core) wordAt(addr uint64) (uint64, bool) {
 	var p [8]byte
 	if _, err := c.ReadAt(addr, p[:c.Arch.AddrSize]); err != nil {

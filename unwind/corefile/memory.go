@@ -7,11 +7,11 @@ import (
 	"sort"
 )
 
-// ErrNoMemory means that the address is missing in the core and in the mapped files.
+// ErrNoMemory means that neither the core nor the mapped files contain an address.
 var ErrNoMemory = errors.New("memory not in the core")
 
-// ReadAt reads memory from the core itself, without memory that only mapped files contain. It returns the number of
-// bytes read, and ErrNoMemory if that is less than requested.
+// ReadAt reads memory from the core itself, not from mapped files. It returns the number of bytes read. The error is
+// ErrNoMemory if these are fewer than requested.
 func (c *Core) ReadAt(addr uint64, p []byte) (int, error) {
 	done := 0
 	for done < len(p) {
@@ -38,7 +38,7 @@ func (c *Core) ReadAt(addr uint64, p []byte) (int, error) {
 	return done, nil
 }
 
-// segmentAt returns the index of the memory range that holds addr, or -1.
+// segmentAt returns the index of the memory range that contains addr, or -1.
 func (c *Core) segmentAt(addr uint64) int {
 	i := sort.Search(len(c.Segments), func(i int) bool { return c.Segments[i].Vaddr > addr }) - 1
 	if i < 0 || addr-c.Segments[i].Vaddr >= c.Segments[i].Memsz {
@@ -47,17 +47,17 @@ func (c *Core) segmentAt(addr uint64) int {
 	return i
 }
 
-// Backing is a part of the process's memory that a file contains.
+// Backing is a range of the process's memory whose content is in a file.
 type Backing struct {
-	// Start and End are addresses.
+	// Start and End are the limits of the range's addresses, End exclusive.
 	Start, End uint64
 	// Offset is the file offset of the byte at Start.
 	Offset uint64
 	File   io.ReaderAt
 }
 
-// Memory is the process's memory, from the core and otherwise from the files. It implements cfi.Memory. It caches the
-// part that was read last, so it is not safe for concurrent use.
+// Memory is the process's memory: from the core or, where the core has no content, from the mapped files. It implements
+// cfi.Memory. It caches the page that was read last, so it is not safe for concurrent use.
 type Memory struct {
 	core    *Core
 	backing []Backing
@@ -66,7 +66,8 @@ type Memory struct {
 	valid   uint64 // bytes of page that are there
 }
 
-// memoryPage is the aligned size of one read. No architecture has smaller pages.
+// memoryPage is the size of one read in bytes; its address is a multiple of this size. No architecture has smaller
+// pages.
 const memoryPage = 4096
 
 // NewMemory returns the memory of the core and the files.
@@ -107,7 +108,7 @@ func (m *Memory) Read(addr uint64, size int) (uint64, bool) {
 	return 0, false
 }
 
-// Bytes fills p with the memory at addr. It is false if a part is missing.
+// Bytes fills p with the memory at addr. It returns false if a part is missing.
 func (m *Memory) Bytes(addr uint64, p []byte) bool {
 	for len(p) > 0 {
 		at := addr &^ (memoryPage - 1)
@@ -125,7 +126,7 @@ func (m *Memory) Bytes(addr uint64, p []byte) bool {
 	return true
 }
 
-// load reads the page at an address.
+// load reads the page at an address, from the core and then from the mapped files.
 func (m *Memory) load(at uint64) {
 	n, _ := m.core.ReadAt(at, m.page[:])
 	m.at, m.valid = at, uint64(n)

@@ -25,7 +25,7 @@ const (
 	ntFile       = 0x46494c45
 )
 
-// Offsets in struct elf_prstatus and struct elf_prpsinfo of 64-bit Linux (<linux/elfcore.h>), alike on every
+// Offsets in struct elf_prstatus and struct elf_prpsinfo of 64-bit Linux (<linux/elfcore.h>). They are equal on every
 // architecture of package arch.
 const (
 	prCursig = 12
@@ -46,7 +46,7 @@ const (
 	maxFiles = 1 << 17
 )
 
-// readNotes reads the threads and the properties of the process.
+// readNotes reads the threads and the properties of the process. The error is ErrNoThreads.
 func (c *Core) readNotes() error {
 	notes, err := c.img.Notes()
 	c.Damage = err
@@ -88,13 +88,13 @@ func (c *Core) readNote(n *elfimage.Note) error {
 	case n.Name == nameCore && n.Type == ntFPRegSet && thread != nil:
 		return c.Arch.DecodeFPRegSet(&thread.Registers, n.Desc)
 	case n.Name == "LINUX" && n.Type == ntARMPACMask && thread != nil && len(n.Desc) >= 16:
-		// struct user_pac_mask: of data, of code.
+		// struct user_pac_mask has two masks: for data addresses and for code addresses.
 		thread.pacMask = c.Arch.Order.Uint64(n.Desc[8:])
 	}
 	return nil
 }
 
-// addThread reads NT_PRSTATUS.
+// addThread adds the thread of a note NT_PRSTATUS.
 func (c *Core) addThread(p []byte) error {
 	if len(p) < prReg || len(c.Threads) == maxThreads {
 		return fmt.Errorf("NT_PRSTATUS of %d bytes, after %d threads", len(p), len(c.Threads))
@@ -110,7 +110,7 @@ func (c *Core) addThread(p []byte) error {
 	return nil
 }
 
-// setProcess reads NT_PRPSINFO.
+// setProcess sets Process from the note NT_PRPSINFO.
 func (c *Core) setProcess(p []byte) error {
 	if len(p) < psSize {
 		return fmt.Errorf("NT_PRPSINFO of %d bytes", len(p))
@@ -133,7 +133,7 @@ func text(p []byte) string {
 	return string(p)
 }
 
-// setAuxv reads NT_AUXV: pairs of words, the last of them zero.
+// setAuxv reads the note NT_AUXV: pairs of a tag and a value, up to the tag 0.
 func (c *Core) setAuxv(p []byte) {
 	w := c.Arch.AddrSize
 	c.auxv = make(map[uint64]uint64)
@@ -155,7 +155,8 @@ func (c *Core) word(p []byte) uint64 {
 	return c.Arch.Order.Uint64(p)
 }
 
-// setFiles reads NT_FILE: a count, the page size, for each mapping start, end and offset in pages, and then the paths.
+// setFiles reads the note NT_FILE: the number of mappings and the page size, then start, end and offset in pages of
+// each mapping, then the paths.
 func (c *Core) setFiles(p []byte) error {
 	w := uint64(c.Arch.AddrSize)
 	if uint64(len(p)) < 2*w {
@@ -193,7 +194,7 @@ func (c *Core) setFiles(p []byte) error {
 		return 0
 	})
 	c.Files = files[:0]
-	for _, f := range files { // as the kernel has them, they do not overlap
+	for _, f := range files { // the kernel's mappings do not overlap
 		if n := len(c.Files); n == 0 || f.Start >= c.Files[n-1].End {
 			c.Files = append(c.Files, f)
 		}
