@@ -1,7 +1,8 @@
 // Package budget bounds the memory and the output of readers of foreign files, in proportion to the input. A small file
-// can describe a large result: compressed repetition, counts without data, names and stacks that many records share.
-// So a reader charges a Budget before it allocates or writes, and stops at the error. The bytes of the input credit the
-// Budget. All factors are here; doc/internals/defences.md states them. The package must not know any file format.
+// can describe a large result: compressed repetition, counts without data, names and stacks that many records share. So
+// a reader credits the bytes of its input to a Budget, charges the Budget before it allocates or writes, and stops if
+// the Budget is exceeded. All factors are in this package; doc/internals/defences.md states them. The package must not
+// know any file format.
 package budget
 
 import (
@@ -14,41 +15,44 @@ import (
 	"time"
 )
 
-// A Rate is what the reader of a file may use: Base bytes, and Factor bytes for each byte of the input, Most bytes at
-// most.
+// A Rate is the limit for the reader of a file: Base bytes, plus Factor bytes for each byte of the input, but not more
+// than Most bytes.
 type Rate struct {
 	Base, Factor, Most int64
 }
 
 // The rates of all readers of foreign files.
 var (
-	// Memory is for what a command keeps of its input. The garbage collector needs up to as much again.
+	// Memory limits what a command keeps of its input in memory. The garbage collector needs up to the same amount in
+	// addition.
 	Memory = Rate{Base: 128 << 20, Factor: 256, Most: 2 << 30}
-	// Stacks is for the stacks of a core file, which may share their memory.
+	// Stacks limits the stacks of a core file, which may share their memory.
 	Stacks = Rate{Base: 64 << 20, Factor: 16, Most: 1 << 30}
-	// Image is the sum of the rates below and the limits of the readers of ELF files. No reader charges it.
+	// Image is the sum of the rates that apply to ELF files (Expansion, Names, Window) and other limits of their
+	// readers. No reader charges it.
 	Image = Rate{Base: 64 << 20, Factor: 64, Most: 2 << 30}
-	// Output is for what a command prints.
+	// Output limits what a command prints.
 	Output = Rate{Base: 16 << 20, Factor: 256, Most: math.MaxInt64}
-	// Expansion is for the content of one compressed part of a file, such as a section. The input is the stored part.
+	// Expansion limits the content of one compressed part of a file, such as a section. The input is the compressed
+	// part.
 	Expansion = Rate{Base: 1 << 20, Factor: 64, Most: 256 << 20}
-	// Names is for the names of one symbol table, of which many may overlap. The input is the file.
+	// Names limits the names of one symbol table. Many names may overlap. The input is the file.
 	Names = Rate{Base: 1 << 20, Factor: 16, Most: 128 << 20}
-	// Spool is for the temporary file with the content of a compressed core. Zeros take no space in it.
+	// Spool limits the temporary file with the content of a compressed core. Zeros take no space in this file.
 	Spool = Rate{Base: 256 << 20, Factor: 256, Most: math.MaxInt64}
-	// Window is for the window of a zstd stream, which the decoder allocates. `zstd --long=27` needs Most.
+	// Window limits the window of a zstd stream, which the decoder allocates. A stream of `zstd --long=27` needs Most.
 	Window = Rate{Base: 8 << 20, Factor: 256, Most: 128 << 20}
-	// Work is for the processor time of a reader: for the bytes that it decodes, each time that it decodes them. A reader
-	// decodes some 100 MB a second. The input is the expanded content. Of 300 real files, one of libc6-dbg used most of its
-	// limit, 11 %, for 4,000 addresses all over its code (TestShareOfEffort in unwind/dwarf).
+	// Work limits the processor time of a reader, in decoded bytes. Bytes that are decoded again count again. A reader
+	// decodes some 100 MB a second. The input is the expanded content. Of 300 real files, one of libc6-dbg used most of
+	// its limit, 11 %, for 4,000 addresses all over its code (TestShareOfEffort in unwind/dwarf).
 	Work = Rate{Base: 256 << 20, Factor: 16, Most: 8 << 30}
 )
 
-// WorkPerSecond is the amount that a Work budget regains each second: a reader that lives for months may decode a part
-// again that its cache dropped. A hostile file then takes a small part of one processor.
+// WorkPerSecond is the number of bytes that an Effort regains each second. A reader may live for months and decode a
+// part again after its cache has removed it. With this rate, a hostile file takes only a small part of one processor.
 const WorkPerSecond = 8 << 20
 
-// Of returns the limit for an input of so many bytes.
+// Of returns the limit in bytes for an input of the given number of bytes.
 func (r Rate) Of(input int64) int64 {
 	if input > (r.Most-r.Base)/r.Factor {
 		return r.Most
@@ -56,31 +60,32 @@ func (r Rate) Of(input int64) int64 {
 	return r.Base + r.Factor*max(input, 0)
 }
 
-// ErrExceeded is the error of a reader whose input would need more than its limit. The error's text has the limit.
+// ErrExceeded is the error of a reader whose input would need more than its limit. The wrapping error's text has the
+// limit.
 var ErrExceeded = errors.New("out of proportion to the input")
 
-// A Budget is the limit of one reader, and what the reader has used. A nil Budget has no limit. It is safe for
-// concurrent use.
+// A Budget is the limit of one reader, and the number of bytes that the reader has used. A nil Budget has no limit. A
+// Budget is safe for concurrent use.
 type Budget struct {
 	rate        Rate
 	noun        string
 	input, used atomic.Int64
 }
 
-// New returns a budget without an input. The noun is what the budget is of, such as "memory".
+// New returns a Budget without an input. The noun says what is limited, such as "memory", for the text of errors.
 func New(rate Rate, noun string) *Budget { return &Budget{rate: rate, noun: noun} }
 
-// Credit adds bytes of the input.
+// Credit adds n bytes to the input, which raises the limit.
 func (b *Budget) Credit(n int64) {
 	if b != nil && n > 0 {
 		b.input.Add(n)
 	}
 }
 
-// Input returns the bytes of the input so far.
+// Input returns the number of bytes that were credited.
 func (b *Budget) Input() int64 { return b.input.Load() }
 
-// Used returns the bytes that were charged.
+// Used returns the number of bytes that were charged.
 func (b *Budget) Used() int64 {
 	if b == nil {
 		return 0
@@ -88,8 +93,9 @@ func (b *Budget) Used() int64 {
 	return b.used.Load()
 }
 
-// Charge takes so many bytes off the budget. The reason completes "needs more than ... for", such as "samples". The
-// error is ErrExceeded, with the limit and the reason. After an error the bytes count as not used.
+// Charge adds n bytes to the used bytes. The reason completes "would need more than ..." in the error's text, such as
+// "samples". The error wraps ErrExceeded and has the limit and the reason. If there is an error, the n bytes are not
+// added.
 func (b *Budget) Charge(n int64, reason string) error {
 	if b == nil {
 		return nil
@@ -102,7 +108,7 @@ func (b *Budget) Charge(n int64, reason string) error {
 	return nil
 }
 
-// exceeded describes the limit.
+// exceeded returns the error for a reason, with the limit.
 func (b *Budget) exceeded(reason string) error {
 	input := b.input.Load()
 	limit := b.rate.Of(input)
@@ -121,8 +127,8 @@ func size(n int64) string {
 	return fmt.Sprintf("%d MB", n>>20)
 }
 
-// An Effort bounds the processor time of the readers of one file. The unit is a decoded byte. A nil Effort has no limit.
-// It is safe for concurrent use.
+// An Effort bounds the processor time of the readers of one file, in decoded bytes. A nil Effort has no limit. An
+// Effort is safe for concurrent use.
 type Effort struct {
 	*Budget
 
@@ -138,15 +144,15 @@ func newEffort(now func() time.Time) *Effort {
 	return &Effort{Budget: New(Work, "decoded data"), last: now(), now: now}
 }
 
-// Credit adds bytes of the input.
+// Credit adds n bytes to the input, which raises the limit.
 func (e *Effort) Credit(n int64) {
 	if e != nil {
 		e.Budget.Credit(n)
 	}
 }
 
-// Charge takes decoded bytes off the budget, as Budget.Charge does. It first gives back what the time since the last
-// call regained.
+// Charge adds n decoded bytes to the used bytes, like Budget.Charge. Before that, it subtracts what the Effort has
+// regained since the last call (WorkPerSecond).
 func (e *Effort) Charge(n int64, reason string) error {
 	if e == nil {
 		return nil
@@ -154,7 +160,7 @@ func (e *Effort) Charge(n int64, reason string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := e.now()
-	const most = 3600 // seconds: keeps the product small
+	const most = 3600 // seconds; avoids an overflow of the product
 	if regained := int64(min(now.Sub(e.last).Seconds(), most) * WorkPerSecond); regained > 0 {
 		e.used.Store(max(0, e.used.Load()-regained))
 		e.last = now
@@ -178,7 +184,8 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Writer returns a writer that charges each byte. It writes nothing beyond the limit.
+// Writer returns a writer that charges the bytes before it writes them to w. A write that exceeds the limit writes
+// nothing.
 func (b *Budget) Writer(w io.Writer) io.Writer { return &writer{w, b} }
 
 type writer struct {
