@@ -81,6 +81,6 @@ var AMD64 = &Arch{
 		amd64RSP,
 		none, none, none, none, none, none, none, // ss, fs_base, gs_base, ds, es, fs, gs
 	},
-	// syscall(2); the kernel's copies of these registers stay as they are.
+	// The arguments of syscall(2). The kernel does not change its copies of these registers during the call.
 	syscallArgs: []int8{amd64RDI, amd64RSI, amd64RDX, amd64R10, amd64R8, amd64R9},
 }

@@ -1,6 +1,6 @@
-// Package arch describes processor architectures as data: the registers that the unwinder tracks, their DWARF
-// numbers, and their layout in the kernel's register notes. It does not depend on processes, call frame information
-// or ELF images. A new architecture needs a new table here.
+// Package arch describes processor architectures as data: the registers that the unwinder tracks, their DWARF numbers,
+// and their layout in the kernel's register notes. It does not depend on processes, call frame information or ELF
+// images. To support another architecture, add a table to this package.
 package arch
 
 import (
@@ -14,34 +14,34 @@ import (
 
 // Errors of this package; callers branch on them with errors.Is.
 var (
-	// ErrUnsupported means that there is no table for the machine.
+	// ErrUnsupported means that this package has no table for the machine.
 	ErrUnsupported = errors.New("arch: unsupported machine")
 	// ErrShortRegisters means that a register note is smaller than the architecture's layout.
 	ErrShortRegisters = errors.New("arch: register set too short")
 )
 
-// MaxColumns limits the DWARF register numbers that Index can map. The numbers of all registers that an unwinder
-// needs, in the supported ABIs, are below it.
+// MaxColumns limits the DWARF register numbers that Index can map. In the supported ABIs, all registers that an
+// unwinder needs have smaller numbers.
 const MaxColumns = 128
 
-// none marks a word of a register note, or a DWARF column, without a register in this package.
+// none marks a word of a register note, or a DWARF column, whose register is not tracked.
 const none = -1
 
-// Go describes Go programs on an architecture, where they differ from its psABI.
+// Go describes how Go programs on an architecture differ from its psABI.
 type Go struct {
 	// Followed is set if the unwinder can follow the stack switches in the assembly code of Go's run time.
 	Followed bool
 	// Goroutine is the number of the register with the current goroutine in compiled code since Go 1.17, if Followed
 	// is set.
 	Goroutine int
-	// ThreadPointer is the offset in NT_PRSTATUS of the thread pointer, in bytes, if Followed is set. The
-	// thread-local variable runtime.tlsg is the current goroutine.
+	// ThreadPointer is the offset in NT_PRSTATUS of the thread pointer, in bytes, if Followed is set. The thread-local
+	// variable runtime.tlsg has the address of the current goroutine.
 	ThreadPointer int
 	// SavedFP is the distance in bytes below SP at which a function with a frame saves its caller's frame pointer. It
 	// is 0 if the function saves it elsewhere or not at all (cmd/internal/obj).
 	SavedFP uint64
-	// Injected is the size in bytes of the frame that a signal handler creates for a call of the run-time system. It
-	// is the smallest frame, aligned (runtime/signal_*.go, preparePanic and pushCall).
+	// Injected is the size in bytes of the frame that a signal handler creates for a call of a function of Go's run
+	// time. It is the smallest possible aligned frame (runtime/signal_*.go, preparePanic and pushCall).
 	Injected uint64
 }
 
@@ -51,14 +51,14 @@ type InstructionSet uint8
 // The instruction sets.
 const (
 	Unfollowed InstructionSet = iota
-	X86                       // package disasm decodes them
-	A64                       // the same
-	RV64                      // only calls are recognised
-	ZArch                     // only calls are recognised
+	X86                       // package disasm decodes the instructions
+	A64                       // package disasm decodes the instructions
+	RV64                      // the unwinder only recognises calls
+	ZArch                     // the unwinder only recognises calls
 )
 
 // Arch is one architecture. A "register number" is an index into Registers. It equals the DWARF column (the register
-// number of the psABI), except where the psABI's numbers are sparse. Index translates them.
+// number of the psABI), unless the psABI's numbers are sparse. Index maps DWARF columns to register numbers.
 type Arch struct {
 	// Name is the name of the architecture in Linux and Debian, for messages.
 	Name string
@@ -75,37 +75,37 @@ type Arch struct {
 	ReturnColumn int
 	// NumRegisters is one more than the highest register number in use.
 	NumRegisters int
-	// Preserved are the numbers of the registers that calls preserve, without the stack pointer. It is empty if no caller
-	// needs them.
+	// Preserved are the numbers of the registers that calls preserve, without the stack pointer. It is empty for
+	// architectures for which no caller uses it.
 	Preserved []int
 
-	// CFAToSP is added to the CFA to get the caller's SP when no rule gives it.
+	// CFAToSP is added to the CFA to get the caller's SP if no rule gives the caller's SP.
 	CFAToSP int64
 	// RedZone is the number of bytes below SP that a leaf function may use.
 	RedZone int
-	// CodeMask has the bits set that do not belong to a code address in user space: the pointer authentication code
-	// of aarch64. The kernel reports the mask of one process as NT_ARM_PAC_MASK.
+	// CodeMask has the bits that do not belong to a code address in user space: on aarch64, those of the pointer
+	// authentication code. The kernel reports the mask of one process as NT_ARM_PAC_MASK.
 	CodeMask uint64
 
-	// Chain is how frames without call frame information are chained.
+	// Chain describes how frames without call frame information are chained.
 	Chain Chain
-	// Trampolines are the code to which signal handlers return.
+	// Trampolines are the pieces of code to which signal handlers return.
 	Trampolines []Trampoline
 
-	// SPWrites are the instructions that change SP, CodeAlign the alignment of instructions in bytes.
+	// SPWrites are the instructions that change SP. CodeAlign is the alignment of instructions in bytes.
 	SPWrites  []Pattern
 	CodeAlign int
-	// Restored reports whether SP is the caller's again after the given instructions from a function's beginning.
-	// They must contain the instruction that restored SP. Every instruction behind it must continue with the next
-	// one. nil means that this is unknown.
+	// Restored reports whether SP has the caller's value again after the given instructions from a function's
+	// beginning. The instructions must include the one that restored SP, and no later one may jump elsewhere. nil means
+	// that this is unknown.
 	Restored func(code []byte) bool
 
 	// CallStubs are stubs for calls to other files. Linkers put them among a file's functions, without call frame
-	// information. They do not change the stack pointer and the link register. The list is empty if stubs have a
+	// information. The stubs do not change the stack pointer or the link register. The list is empty if stubs have a
 	// separate section.
 	CallStubs [][]Pattern
 
-	// Decoded is set if package codeflow supports the instructions, so that a frame pointer can be recovered from them.
+	// Decoded is set if codeflow.Function supports the instructions. A frame pointer can then be recovered from them.
 	Decoded bool
 	// Instructions is the instruction set for package codeflow, which finds the caller of a function without call
 	// frame information.
@@ -119,18 +119,17 @@ type Arch struct {
 
 	// columns maps DWARF columns to register numbers, or to none.
 	columns [MaxColumns]int8
-	// prstatus names the register of each word of NT_PRSTATUS's general registers.
+	// prstatus has the register number of each word of the general registers in NT_PRSTATUS.
 	prstatus []int8
-	// fpregs names the register of each word of NT_FPREGSET, where a psABI keeps
-	// general registers in floating point ones (s390x).
+	// fpregs has the register number of each word of NT_FPREGSET, if code may keep general registers in floating point
+	// registers (s390x).
 	fpregs []int8
-	// syscallArgs names the registers with a system call's arguments, in order. It is empty if they may have changed,
-	// or if this is unknown.
+	// syscallArgs are the register numbers of a system call's arguments, in order. It is empty if these registers may
+	// have changed during the call, or if this is unknown.
 	syscallArgs []int8
 }
 
-// Index returns the register number of a DWARF column, or -1 if the architecture's table does not contain that
-// register.
+// Index returns the register number of a DWARF column, or -1 if the register is not tracked.
 func (a *Arch) Index(column uint64) int {
 	if column >= MaxColumns {
 		return none
@@ -138,12 +137,12 @@ func (a *Arch) Index(column uint64) int {
 	return int(a.columns[column])
 }
 
-// StripCode removes the authentication bits from a code address.
+// StripCode removes the pointer authentication code from a code address.
 func (a *Arch) StripCode(addr uint64) uint64 {
 	return addr &^ a.CodeMask
 }
 
-// WithCodeMask returns the same architecture with another CodeMask, for example the mask of one process.
+// WithCodeMask returns a copy of the architecture with another CodeMask, for example the mask of one process.
 func (a *Arch) WithCodeMask(mask uint64) *Arch {
 	if mask == a.CodeMask {
 		return a
@@ -153,12 +152,12 @@ func (a *Arch) WithCodeMask(mask uint64) *Arch {
 	return &b
 }
 
-// The smallest and the largest address size that a kernel gives processes where return addresses are signed.
+// The smallest and the largest number of address bits of processes on kernels that support signed return addresses.
 const minAddressBits, maxAddressBits = 36, 52
 
-// ForAddresses returns the same architecture with the CodeMask of processes whose highest mapping ends at top. The
-// authentication code of a return address begins above the highest address bit. Kernels differ in the number of
-// address bits (Documentation/arch/arm64/pointer-authentication.rst of the kernel).
+// ForAddresses returns a copy of the architecture with the CodeMask of processes whose highest mapping ends at top. The
+// authentication code of a return address begins above the highest address bit. Kernels differ in the number of address
+// bits (Documentation/arch/arm64/pointer-authentication.rst of the kernel).
 func (a *Arch) ForAddresses(top uint64) *Arch {
 	n := bits.Len64(top - 1)
 	if a.CodeMask == 0 || n < minAddressBits || n > maxAddressBits {
@@ -167,7 +166,7 @@ func (a *Arch) ForAddresses(top uint64) *Arch {
 	return a.WithCodeMask((a.CodeMask | (1<<bits.TrailingZeros64(a.CodeMask) - 1)) &^ (1<<n - 1))
 }
 
-// RegisterName returns the name of a register number, or the number itself if there is no name.
+// RegisterName returns the name of a register number, or "r" and the number if there is no name.
 func (a *Arch) RegisterName(reg int) string {
 	if reg >= 0 && reg < len(a.RegisterNames) && a.RegisterNames[reg] != "" {
 		return a.RegisterNames[reg]
@@ -175,16 +174,16 @@ func (a *Arch) RegisterName(reg int) string {
 	return fmt.Sprintf("r%d", reg)
 }
 
-// DecodePRStatus reads the general registers of NT_PRSTATUS as PTRACE_GETREGSET
-// gives them (struct user_regs_struct) and as core files hold them (pr_reg).
+// DecodePRStatus decodes the general registers of NT_PRSTATUS, in the form of PTRACE_GETREGSET (struct
+// user_regs_struct) or of core files (pr_reg). The error is ErrShortRegisters.
 func (a *Arch) DecodePRStatus(raw []byte) (Registers, error) {
 	var regs Registers
 	err := a.decode(&regs, a.prstatus, raw, "NT_PRSTATUS")
 	return regs, err
 }
 
-// DecodeFPRegSet adds the registers of NT_FPREGSET that unwinding may need.
-// Only s390x has any; elsewhere nothing is read and nothing fails.
+// DecodeFPRegSet adds the registers of NT_FPREGSET that unwinding may need to regs. Only s390x has such registers; for
+// other architectures nothing is read and the error is nil.
 func (a *Arch) DecodeFPRegSet(regs *Registers, raw []byte) error {
 	return a.decode(regs, a.fpregs, raw, "NT_FPREGSET")
 }
@@ -221,7 +220,7 @@ func ByMachine(m elf.Machine, order binary.ByteOrder) (*Arch, error) {
 	return nil, fmt.Errorf("%w: %s, %s", ErrUnsupported, m, order)
 }
 
-// Host returns the architecture this program was built for; nil if it has no table.
+// Host returns the architecture for which this program was built; nil if this package has no table for it.
 func Host() *Arch {
 	switch runtime.GOARCH {
 	case "amd64":
@@ -255,7 +254,7 @@ func mapColumns(ranges ...columnRange) [MaxColumns]int8 {
 	return columns
 }
 
-// run is a layout of count consecutive register numbers.
+// run returns a layout of count consecutive register numbers.
 func run(first, count int) []int8 {
 	layout := make([]int8, count)
 	for i := range layout {
@@ -264,7 +263,7 @@ func run(first, count int) []int8 {
 	return layout
 }
 
-// numbered makes the names prefix0, prefix1, ….
+// numbered returns the names prefix0, prefix1, ….
 func numbered(prefix string, count int) []string {
 	names := make([]string, count)
 	for i := range names {

@@ -1,8 +1,8 @@
 package arch
 
-// Blocked returns the registers of a thread that sleeps in the kernel, as far as /proc/PID/syscall shows them. These
-// are the program counter and the stack pointer. In a system call they include the registers with its arguments,
-// which a system call preserves. All others are unknown.
+// Blocked returns the registers of a thread that sleeps in the kernel, as far as /proc/PID/syscall shows them: the
+// program counter and the stack pointer. During a system call they include the registers with the call's arguments,
+// because the call preserves them. All other registers are unknown.
 func (a *Arch) Blocked(pc, sp uint64, inSyscall bool, args [6]uint64) Registers {
 	var regs Registers
 	regs.Set(a.PC, pc)

@@ -5,48 +5,51 @@ import (
 	"slices"
 )
 
-// Chain describes how frames without call frame information are chained: by pairs at the frame pointer, or by the
-// back chain of an ABI.
+// Chain describes how frames without call frame information are chained: by records at the frame pointer, or by the
+// back chain of an ABI. A record has the caller's base and the return address.
 type Chain struct {
-	// Base is the register that points at a frame's record: the frame pointer, or SP for a back chain. It is none if
-	// there is no chain.
+	// Base is the register that points to a frame's record: the frame pointer, or SP for a back chain. The value of
+	// this register is the frame's base. Base is none if there is no chain.
 	Base int
-	// Saved is the offset of the saved caller's base from the base. Return is the offset of the return address.
+	// Saved is the offset from the base at which the caller's base is saved. Return is the offset of the return
+	// address. Both are in bytes.
 	Saved, Return int64
-	// InCaller is set if the return address lies at Return from the caller's base instead of this frame's.
+	// InCaller is set if Return is an offset from the caller's base, not from this frame's base.
 	InCaller bool
-	// SP is the offset of the caller's SP from the base (from the caller's base, with InCaller). Loose is set if a
-	// record may lie anywhere in its frame. SP is then only a lower bound.
+	// SP is the offset of the caller's SP from the base, or with InCaller from the caller's base. Loose is set if a
+	// record may lie anywhere in its frame. SP then gives only a lower bound.
 	SP    int64
 	Loose bool
-	// LeafSaved is the offset of the saved caller's base in a leaf function, which saves no return address. It is 0
-	// if leaf functions have no record.
+	// LeafSaved is the offset from the base at which a leaf function saves the caller's base; it does not save its
+	// return address. LeafSaved is 0 if leaf functions have no record.
 	LeafSaved int64
 	// ZeroEnds is set if the ABI marks the outermost frame by a base, or a back chain, of zero.
 	ZeroEnds bool
-	// Mandatory is set if the ABI requires every function that calls another one to keep the chain. Otherwise the
+	// Mandatory is set if the ABI requires every function that calls another function to keep the chain. Otherwise the
 	// base, or the word in the place of a back chain, may have any value.
 	Mandatory bool
 }
 
 // Trampoline is code to which a signal handler returns, with the place of the interrupted registers. Call frame
-// information describes few trampolines, and some wrongly: aarch64's vDSO gives the caller of the interrupted
-// function.
+// information describes few trampolines. Some descriptions are wrong: that in aarch64's vDSO gives the caller of the
+// interrupted function instead of this function.
 type Trampoline struct {
 	// Code are the instructions at the address that the handler returns to.
 	Code []byte
-	// Registers is the offset from SP of the interrupted registers. Layout names them; nil means the layout of
-	// NT_PRSTATUS.
+	// Registers is the offset from SP of the interrupted registers. Layout has their register numbers in order; nil
+	// means the layout of NT_PRSTATUS.
 	Registers int64
 	Layout    []int8
-	// FPRegisters is the offset from SP of the floating point set, laid out as NT_FPREGSET; 0 if it is not needed.
+	// FPRegisters is the offset from SP of the floating point registers, in the layout of NT_FPREGSET; 0 if they are
+	// not needed.
 	FPRegisters int64
-	// BelowRecord is the distance from the trampoline's SP up to the frame record that the kernel creates, if the
-	// frame has a fixed size. It is 0 if the kernel creates no record.
+	// BelowRecord is the distance in bytes from the trampoline's SP up to the frame record that the kernel creates, if
+	// the frame has a fixed size. It is 0 if the kernel creates no record.
 	BelowRecord uint64
 }
 
-// InterruptedRegisters yields the place of each register that a trampoline's frame holds: its number and its address.
+// InterruptedRegisters yields each register in a trampoline's frame: the register's number and its address. sp is the
+// trampoline's SP.
 func (a *Arch) InterruptedRegisters(t *Trampoline, sp uint64) func(yield func(reg int, addr uint64) bool) {
 	return func(yield func(int, uint64) bool) {
 		layout := t.Layout
@@ -60,7 +63,7 @@ func (a *Arch) InterruptedRegisters(t *Trampoline, sp uint64) func(yield func(re
 	}
 }
 
-// places yields the registers of a layout; false if the caller has had enough.
+// places yields the registers of a layout that begins at addr. It returns false if yield has returned false.
 func (a *Arch) places(layout []int8, addr uint64, yield func(int, uint64) bool) bool {
 	for i, reg := range layout {
 		if reg != none && !yield(int(reg), addr+uint64(i*a.AddrSize)) {
@@ -70,10 +73,11 @@ func (a *Arch) places(layout []int8, addr uint64, yield func(int, uint64) bool) 
 	return true
 }
 
-// Pattern is an instruction, or its beginning, in memory order. The bits in Mask must equal the bits of Value.
+// Pattern is an instruction, or its beginning, in memory order. Code fits it if the code's bits in Mask equal the bits
+// of Value.
 type Pattern struct{ Mask, Value []byte }
 
-// at reports whether the code begins like that.
+// at reports whether code begins with the pattern.
 func (p *Pattern) at(code []byte) bool {
 	if len(code) < len(p.Mask) {
 		return false
@@ -86,13 +90,13 @@ func (p *Pattern) at(code []byte) bool {
 	return true
 }
 
-// pattern32 is an instruction of four bytes, little endian.
+// pattern32 returns the pattern of a four-byte instruction, little endian.
 func pattern32(mask, value uint32) Pattern {
 	le := binary.LittleEndian
 	return Pattern{Mask: le.AppendUint32(nil, mask), Value: le.AppendUint32(nil, value)}
 }
 
-// pattern16 is an instruction of two bytes, little endian.
+// pattern16 returns the pattern of a two-byte instruction, little endian.
 func pattern16(mask, value uint16) Pattern {
 	le := binary.LittleEndian
 	return Pattern{Mask: le.AppendUint16(nil, mask), Value: le.AppendUint16(nil, value)}
@@ -109,12 +113,12 @@ func (a *Arch) MovesSP(code []byte) bool {
 	return false
 }
 
-// movesSP reports whether code begins with one of the instructions.
+// movesSP reports whether code begins with one of the patterns.
 func movesSP(writes []Pattern, code []byte) bool {
 	return slices.ContainsFunc(writes, func(p Pattern) bool { return p.at(code) })
 }
 
-// InCallStub reports whether the instruction at pc is one of a stub of CallStubs. read reads code at an address.
+// InCallStub reports whether the instruction at pc belongs to a stub of CallStubs. read reads code at an address.
 func (a *Arch) InCallStub(pc uint64, read func(addr uint64, p []byte) bool) bool {
 	return slices.ContainsFunc(a.CallStubs, func(stub []Pattern) bool {
 		before, all := uint64(0), 0
@@ -132,7 +136,7 @@ func (a *Arch) InCallStub(pc uint64, read func(addr uint64, p []byte) bool) bool
 	})
 }
 
-// matches reports whether code begins with these instructions.
+// matches reports whether code begins with the patterns, one after the other.
 func matches(list []Pattern, code []byte) bool {
 	for i := range list {
 		if !list[i].at(code) {

@@ -2,8 +2,8 @@ package arch
 
 import "encoding/binary"
 
-// Integer reads the unsigned integer of size bytes (1, 2, 4, 8) that p begins with. It returns false for other sizes.
-// p must have that many bytes.
+// Integer reads the unsigned integer of size bytes at the beginning of p. The result is false if size is not 1, 2, 4 or
+// 8. p must have at least size bytes.
 func Integer(order binary.ByteOrder, p []byte, size int) (uint64, bool) {
 	switch size {
 	case 8:

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 )
 
-// Register numbers of ppc64le that the psABI numbers beyond 63 or not at all.
+// Register numbers of ppc64le for registers whose DWARF number is above 63, or that have none.
 const (
 	ppc64LR    = 32 // DWARF 65
 	ppc64CTR   = 33 // DWARF 66
@@ -40,8 +40,8 @@ var PPC64LE = &Arch{
 	CodeAlign: 4,
 	SPWrites:  ppc64SPWrites,
 	Restored:  ppc64Restored,
-	// ELFv2 ABI, "Procedure Linkage Table": std r2, 24(r1); addis r12, r2, n; ld r12, n(r12); mtctr r12; bctr. A near one
-	// has no addis.
+	// ELFv2 ABI, "Procedure Linkage Table": std r2, 24(r1); addis r12, r2, n; ld r12, n(r12); mtctr r12; bctr. A stub
+	// for a near target has no addis.
 	CallStubs: [][]Pattern{
 		{
 			pattern32(0xffffffff, 0xf8410018), pattern32(0xffff0000, 0x3d820000), pattern32(0xffff0003, 0xe98c0000),
@@ -54,14 +54,15 @@ var PPC64LE = &Arch{
 	},
 	Trampolines: []Trampoline{
 		{
-			// The vDSO's: addi r1, 128; li r0, 172; sc. The frame begins with the 128 bytes of the handler's caller.
-			// A ucontext follows: 168 bytes up to struct sigcontext, with the registers 64 bytes behind its start.
+			// The trampoline of the vDSO: addi r1, 128; li r0, 172; sc. The frame begins with 128 bytes for the
+			// handler's caller. A ucontext follows: 168 bytes up to struct sigcontext, with the registers 64 bytes
+			// after its start.
 			Code:      []byte{0x80, 0x00, 0x21, 0x38, 0xac, 0x00, 0x00, 0x38, 0x02, 0x00, 0x00, 0x44},
 			Registers: 128 + 168 + 64,
 		},
 		{
-			// The return from a signal handler in qemu's user mode: li r0, 172; sc. Its frame has 16 bytes more in front of the
-			// ucontext.
+			// The return from a signal handler in qemu's user mode: li r0, 172; sc. Its frame has 16 bytes more before
+			// the ucontext.
 			Code:      []byte{0xac, 0x00, 0x00, 0x38, 0x02, 0x00, 0x00, 0x44},
 			Registers: 144 + 168 + 64,
 		},
@@ -72,8 +73,8 @@ var PPC64LE = &Arch{
 	prstatus: append(run(0, 32), ppc64PC, none, none, ppc64CTR, ppc64LR),
 }
 
-// ppc64Restored is Restored of 64-bit PowerPC. addi must restore the size that stdu subtracted; ld through the back
-// chain restores all of it. The code behind a jump or a return is reached from elsewhere.
+// ppc64Restored is Arch.Restored for 64-bit PowerPC. A frame is removed by an addi of the size that stdu subtracted, or
+// by an ld of the back chain. After a jump or a return, the code is reached from elsewhere, so SP is unknown.
 func ppc64Restored(code []byte) bool {
 	const stdu, addi, ldBack, b, blr, bctr = 0xf8210001, 0x38200000, 0xe8210000, 0x48000000, 0x4e800020, 0x4e800420
 	size, restored := int64(0), false

@@ -3,9 +3,9 @@ package arch
 // MaxRegisters bounds the register numbers of every architecture.
 const MaxRegisters = 64
 
-// Registers is the set of register values known in one frame. It is a value: a copy is independent, and the zero
-// value is empty. A register may be unknown, because it was not saved, or because its place is missing in the
-// snapshot.
+// Registers is the set of register values known in one frame. It is a value: a copy is independent, and the zero value
+// has no known register. A register may be unknown because its value was not saved, or because the snapshot lacks the
+// memory with the value.
 type Registers struct {
 	values [MaxRegisters]uint64
 	known  uint64

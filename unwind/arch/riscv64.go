@@ -25,7 +25,8 @@ var RISCV64 = &Arch{
 	ReturnColumn: 1,
 	Go:           Go{Injected: 8},
 	NumRegisters: riscv64Count,
-	// psABI, "Frame Pointer Convention": the frame pointer is the CFA; a function that calls nothing saves only that.
+	// psABI, "Frame Pointer Convention": the frame pointer is the CFA. A leaf function saves only the caller's frame
+	// pointer.
 	Chain:        Chain{Base: 8, Saved: -16, Return: -8, LeafSaved: -8},
 	CodeAlign:    2,
 	Instructions: RV64,

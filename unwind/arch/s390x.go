@@ -11,13 +11,13 @@ const (
 	s390xCount = 33
 )
 
-// s390xFPOrder gives the DWARF column of %f0, %f1, … (zSeries ELF ABI, table 1.2).
+// s390xFPOrder returns the DWARF columns of %f0, %f1, … (zSeries ELF ABI, table 1.2).
 func s390xFPOrder() []int8 {
 	return []int8{16, 20, 17, 21, 18, 22, 19, 23, 24, 28, 25, 29, 26, 30, 27, 31}
 }
 
-// S390X is z/Architecture, 64 bit, big endian. The CFA lies 160 bytes (the
-// register save area) above the caller's SP.
+// S390X is z/Architecture, 64 bit, big endian. The CFA is 160 bytes (the size of the register save area) above the
+// caller's SP.
 var S390X = &Arch{
 	Name:         "s390x",
 	Machine:      elf.EM_S390,
@@ -30,7 +30,7 @@ var S390X = &Arch{
 	Go:           Go{Injected: 8},
 	NumRegisters: s390xCount,
 	CFAToSP:      -160,
-	// zSeries ELF ABI: the back chain, where a program keeps one (-mbackchain), and r14's slot in the register save area.
+	// zSeries ELF ABI: the back chain, if a program keeps one (-mbackchain), and r14's slot in the register save area.
 	Chain:        Chain{Base: 15, Saved: 0, Return: 112, InCaller: true, ZeroEnds: true},
 	CodeAlign:    2,
 	Instructions: ZArch,
@@ -42,7 +42,7 @@ var S390X = &Arch{
 	},
 	Trampolines: []Trampoline{
 		{
-			// svc 119, of handlers without siginfo: 160 bytes of save area, struct sigcontext, _sigregs: PSW, general,
+			// svc 119, for handlers without siginfo: 160 bytes of save area, struct sigcontext, _sigregs: PSW, general,
 			// access and floating point registers.
 			Code:        []byte{0x0a, 0x77},
 			Registers:   160 + 16,

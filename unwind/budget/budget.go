@@ -28,8 +28,7 @@ var (
 	Memory = Rate{Base: 128 << 20, Factor: 256, Most: 2 << 30}
 	// Stacks limits the stacks of a core file, which may share their memory.
 	Stacks = Rate{Base: 64 << 20, Factor: 16, Most: 1 << 30}
-	// Image is the sum of the rates that apply to ELF files (Expansion, Names, Window) and other limits of their
-	// readers. No reader charges it.
+	// Image is the sum of the rates below and of the other limits of the readers of ELF files. No reader charges it.
 	Image = Rate{Base: 64 << 20, Factor: 64, Most: 2 << 30}
 	// Output limits what a command prints.
 	Output = Rate{Base: 16 << 20, Factor: 256, Most: math.MaxInt64}
