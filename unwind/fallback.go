@@ -5,9 +5,9 @@ import (
 	"pg_stat_backtrace/unwind/codeflow"
 )
 
-// stepChain finds the caller of a frame without call frame information by a chain on the stack: that of frame pointers
-// or the back chain of the architecture's ABI. A record of the chain has the caller's base and the return address. The
-// record must lie on the stack beyond the stack pointer, and its return address must lie in code.
+// stepChain finds the caller of a frame without call frame information by a chain on the stack: the chain of frame
+// pointers or the back chain of the architecture's ABI. A record of the chain has the caller's base and the return
+// address. The record must lie on the stack beyond the stack pointer, and its return address must lie in code.
 func (w *walk) stepChain(frame *Frame) (Frame, Stop) {
 	saved, ra, ok := w.record()
 	if frame.Exact {

@@ -168,7 +168,7 @@ func (w *walk) leaveFor(frame *Frame, caller arch.Registers) (Frame, Stop) {
 // wanting is the beginning of the missing memory, otherwise 0.
 func (w *walk) lookOut(frame Frame, caller arch.Registers) (found trialState, wanting uint64) {
 	t := *w
-	t.trialState = good // the trial starts no trial of its own
+	t.trialState = good // the trial starts no further trial
 	c := trial{w: w, frame: &frame, budget: maxTrialSteps}
 	next, stop := t.leaveFor(&frame, caller)
 	found = bad

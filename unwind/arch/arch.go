@@ -96,8 +96,8 @@ type Arch struct {
 	SPWrites  []Pattern
 	CodeAlign int
 	// Restored reports whether SP has the caller's value again after the given instructions from a function's
-	// beginning. The instructions must include the one that restored SP, and no later one may jump elsewhere. nil means
-	// that this is unknown.
+	// beginning. The instructions must include the instruction that restored SP, and no later instruction may jump
+	// elsewhere. nil means that this is unknown.
 	Restored func(code []byte) bool
 
 	// CallStubs are stubs for calls to other files. Linkers put them among a file's functions, without call frame

@@ -71,7 +71,7 @@ type Budget struct {
 	input, used atomic.Int64
 }
 
-// New returns a Budget without an input. The noun says what is limited, such as "memory", for the text of errors.
+// New returns a Budget without an input. The noun names the limited resource, such as "memory", in the text of errors.
 func New(rate Rate, noun string) *Budget { return &Budget{rate: rate, noun: noun} }
 
 // Credit adds n bytes to the input, which raises the limit.

@@ -89,9 +89,9 @@ type Table struct {
 	rows rowCache
 }
 
-// New makes a Table. Its only check of the sections is that of the header in .eh_frame_hdr. Without a usable header,
-// the first look-up builds an index of .eh_frame. The first look-up that .eh_frame cannot answer builds an index of
-// .debug_frame. The error is ErrBadCFI if the architecture is unknown or the address size is neither 4 nor 8.
+// New makes a Table. It checks only the header in .eh_frame_hdr. Without a usable header, the first look-up builds an
+// index of .eh_frame. The first look-up that .eh_frame cannot answer builds an index of .debug_frame. The error is
+// ErrBadCFI if the architecture is unknown, or if the address size is not 4 or 8.
 func New(s Sections) (*Table, error) {
 	t := &Table{arch: s.Arch, addrSize: s.AddrSize, text: s.TextAddr, data: s.DataAddr, deref: s.Deref}
 	if t.arch == nil {

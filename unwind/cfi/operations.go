@@ -66,8 +66,8 @@ func (e *evaluator) step() {
 	case op >= opBreg0 && op <= opBreg31:
 		e.register(uint64(op-opBreg0), e.r.sleb())
 	case op >= opReg0 && op <= opReg31:
-		// In debugging entries this operation is a register's name. GCC's run time takes it as the register's contents,
-		// and so does this package.
+		// In debugging entries this operation is a register's name. Like GCC's run time, this package takes it as the
+		// register's contents.
 		e.register(uint64(op-opReg0), 0)
 	case op >= opAddr && op <= opConsts && op != opDeref:
 		e.constant(op)

@@ -19,7 +19,7 @@ type Row struct {
 
 	section sectionID
 
-	// Signal is set if the frame is that of a signal trampoline; see FDE.
+	// Signal is set if the frame belongs to a signal trampoline; see FDE.
 	Signal bool
 	// RAUndefined is set if the return address is undefined: the frame is the outermost frame.
 	RAUndefined bool

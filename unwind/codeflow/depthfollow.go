@@ -105,7 +105,7 @@ func (f *Function) Leaves() (bool, error) {
 		default: // no jump out of the function
 		}
 	}
-	// If the last instruction is neither a jump nor a return, the processor continues in the next function.
+	// Unless the last instruction is a jump or a return, the processor continues in the next function.
 	last := w.insts[len(w.insts)-1].effect
 	return last != depthEnds && last != depthJump, nil
 }

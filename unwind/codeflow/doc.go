@@ -58,8 +58,8 @@ type Code interface {
 	// Ends reports whether a function is known to end right before an address. If its last instruction is a call, the
 	// called function never returns.
 	Ends(addr uint64) bool
-	// Returns reports whether the function that begins at an address may return. known is false if neither Remember nor
-	// other knowledge gives the answer.
+	// Returns reports whether the function that begins at an address may return. known is false if this is unknown:
+	// there was no call of Remember, and the function is no stub.
 	Returns(entry uint64) (returns, known bool)
 	// Remember stores whether a function may return. Finding this out is slow, and the result never changes.
 	Remember(entry uint64, returns bool)

@@ -28,7 +28,7 @@ type Place struct {
 // into covered code is abandoned.
 //
 // The errors are the errors of this package. If the last abandoned path has an instruction that cannot be decoded, the
-// error is that of package disasm.
+// error is from package disasm.
 //
 // budget is the number of instructions that Follow may decode, over all frames of the caller. Follow subtracts the
 // number that it used.

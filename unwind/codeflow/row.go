@@ -158,8 +158,9 @@ func newSymbols(skew uint64) *symbols {
 	return &symbols{skew: skew, of: make(map[uint64]int), byAddr: make(map[uint64]uint64)}
 }
 
-// The high bits of symbols. A call may have written to memory below the stack pointer. So all addresses are below the
-// stack pointer's symbol, except for those that the frame pointer gives: it points above the stack pointer.
+// The high bits of symbols. A call may have written to memory below the stack pointer. So the symbols of addresses are
+// below the stack pointer's symbol. Only the frame pointer's symbol is above it, because the frame pointer points above
+// the stack pointer.
 const (
 	highAny   = 1
 	highStack = 0xff00

@@ -6,7 +6,7 @@ import "pg_stat_backtrace/unwind/arch"
 const maxStart = 64
 
 // Straight reports whether the processor reaches pc from start without a jump. If returning is set, Straight assumes
-// that the calls on the way return. Otherwise the only allowed call is the one that returns to pc.
+// that the calls on the way return. Otherwise the only allowed call is a call that returns to pc.
 func Straight(a *arch.Arch, code Code, start, pc uint64, returning bool) bool {
 	m := machineOf(a)
 	if m == nil {

@@ -7,7 +7,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// state is what is known before an instruction: the values of registers and of memory.
+// state has the known values of registers and memory before an instruction.
 type state struct {
 	regs   arch.Registers
 	stores []store // writes on the path to the instruction

@@ -16,7 +16,7 @@ const (
 	// ByLayout: the addresses in the core fit the file's headers. The core contains no code of the file. It may contain
 	// the file's first page, but two programs with the same imports have equal first pages.
 	ByLayout Evidence = iota
-	// ByContent: code in the core equals the code in the file, and so does all other read-only memory in the core.
+	// ByContent: all read-only memory in the core, which includes code, equals the file's content.
 	ByContent
 	// ByBuildID: the build-id in the core's memory equals the file's build-id.
 	ByBuildID

@@ -7,7 +7,7 @@ import (
 	"sort"
 )
 
-// ErrNoMemory means that neither the core nor the mapped files contain an address.
+// ErrNoMemory means that an address is missing in the core and in the mapped files.
 var ErrNoMemory = errors.New("memory not in the core")
 
 // ReadAt reads memory from the core itself, not from mapped files. It returns the number of bytes read. The error is

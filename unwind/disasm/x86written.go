@@ -6,7 +6,7 @@ import "golang.org/x/arch/x86/x86asm"
 type written struct {
 	prefixes byte   // applies to these prefixes
 	encoding byte   // applies to these encodings
-	where    byte   // what is written: toReg and so on
+	where    byte   // toReg and so on
 	bytes    amount // written to memory
 }
 
@@ -120,7 +120,7 @@ var writers = map[[2]byte][]written{
 //nolint:gochecknoglobals // as above
 var cmpccxadd = []written{{with66, inVEX, toMemory | toReg, x86Word}}
 
-// setWritten sets the arguments of an instruction to what it writes.
+// setWritten sets the arguments of an instruction to the registers and the memory that the instruction writes.
 func (v *x86Instruction) setWritten(x *x86asm.Inst) {
 	forms := writers[[2]byte{v.table, v.opcode}]
 	switch {

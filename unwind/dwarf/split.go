@@ -45,7 +45,7 @@ func (d *Data) entries(u *unit) (*Data, *unit, error) {
 	return s.data, s.unit, err
 }
 
-// findSplit finds the split unit of a skeleton, in the package or in a file of its own.
+// findSplit finds the split unit of a skeleton, in the package or in a separate file.
 func (d *Data) findSplit(u *unit) (splitUnit, error) {
 	s, notPackaged := d.packaged(u)
 	if notPackaged == nil {

@@ -8,8 +8,8 @@ import (
 	"pg_stat_backtrace/unwind/budget"
 )
 
-// maxDebugData bounds the decompressed .gnu_debugdata. It contains a symbol table; that of a browser has some ten
-// megabytes. budget.Expansion sets a further bound, by the size of the section.
+// maxDebugData bounds the decompressed .gnu_debugdata. It contains a symbol table. The symbol table of a browser has
+// some ten megabytes. budget.Expansion sets a further bound, by the size of the section.
 const maxDebugData = 64 << 20
 
 // debugData reads .gnu_debugdata ("MiniDebugInfo" in the GDB manual): an ELF file with a symbol table, compressed by

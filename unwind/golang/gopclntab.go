@@ -67,7 +67,7 @@ const (
 // magics are the magic numbers in the first four bytes of the table's header, by which its format is recognised.
 var magics = map[uint32]format{0xfffffffa: go116, 0xfffffff0: go118, 0xfffffff1: go120}
 
-// Limits of what is read from a table.
+// Limits of the reader of a table.
 const (
 	maxFunctions = 1 << 24
 	maxName      = 16 << 10 // bytes of a name

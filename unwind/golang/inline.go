@@ -126,8 +126,8 @@ func (n *inlines) calls(addr uint64) (calls []call, at uint64, err error) {
 }
 
 // starts returns, for each inlined call at an address, the start of the piece of the call's code that contains the
-// address. The piece includes calls that are inlined into the call. So the piece of an outer call contains that of an
-// inner call, and one pass backwards from the address finds all starts.
+// address. The piece includes calls that are inlined into the call. So an outer call's piece contains an inner call's
+// piece, and one pass backwards from the address finds all starts.
 func (n *inlines) starts(addr uint64, calls []call) ([]uint64, error) {
 	i, err := n.find(addr)
 	if err != nil || i < 0 || len(calls) == 0 {
