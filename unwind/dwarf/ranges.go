@@ -13,7 +13,7 @@ const (
 	// maxRangeBytes limits the bytes of range lists that are read for the functions of one unit, and for the ranges of
 	// all units together.
 	maxRangeBytes = 64 << 20
-	// indexCost is how many bytes of range lists an address counts that is read by its index.
+	// indexCost is the cost of reading an address by its index, in bytes of range lists.
 	indexCost = 16
 	// rangeStep is the size in bytes of the first read of a list.
 	rangeStep = 1 << 10
