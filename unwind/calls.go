@@ -79,7 +79,8 @@ func (w *walk) before(module *Module, ra uint64) (called, direct bool, target ui
 	return called, direct, target, true
 }
 
-// calledBefore returns the function that the instruction before an address calls, if it is a direct call.
+// calledBefore returns the function that the instruction before an address calls. direct is false if the instruction is
+// no direct call or cannot be read.
 func (w *walk) calledBefore(ra uint64) (function uint64, direct bool) {
 	const cost = 16 // a read costs as much time as following 16 instructions
 	module, ok := w.find(ra - 1)

@@ -183,8 +183,8 @@ func (w *walk) still(code []byte) bool {
 	return !w.arch.MovesSP(code) || w.arch.Decoded && codeflow.Still(code)
 }
 
-// stackRegisters returns the registers that a function without a frame preserves. It may have saved and changed any
-// other register.
+// stackRegisters returns the registers that a function without a frame preserves. The function may have saved and
+// changed any other register.
 func (w *walk) stackRegisters() arch.Registers {
 	var r arch.Registers
 	for _, reg := range [...]int{w.arch.SP, w.arch.FP} {

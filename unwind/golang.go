@@ -63,8 +63,8 @@ var entered = map[string]bool{
 	"runtime.sigtramp": true, "runtime.cgoSigtramp": true, "runtime.sigprofNonGoWrapper": true,
 }
 
-// injected are functions that a signal handler has made the interrupted code call. They return to the interrupted
-// instruction itself.
+// injected are functions that the interrupted code seems to have called: a signal handler changed the stack and the
+// program counter so. They return to the interrupted instruction itself.
 var injected = map[string]bool{
 	"runtime.sigpanic": true, "runtime.asyncPreempt": true,
 	"runtime.debugCallV1": true, "runtime.debugCallV2": true,
@@ -78,7 +78,7 @@ func (g *goFrame) step() (Frame, Stop) {
 	case g.frame.Exact && g.switches():
 		return g.stepExact()
 	case g.w.scheduling && name == moreStack:
-		// The goroutine does not need more stack: it is preempted.
+		// morestack was called to preempt the goroutine, not to grow its stack.
 		return Frame{}, Stop{Reason: EndOfStack}
 	case name == moreStack:
 		return g.stepMoreStack()

@@ -1,7 +1,7 @@
 package cfi
 
 // Operations of DWARF expressions (DWARF 5 §7.7.1) that may occur in call frame
-// information, and GCC's for encoded addresses.
+// information, and GCC's operation for encoded addresses.
 const (
 	opAddr           = 0x03
 	opDeref          = 0x06

@@ -15,7 +15,7 @@ type fileStat interface{ Stat() (fs.FileInfo, error) }
 // nameCore is the name of most notes.
 const nameCore = "CORE"
 
-// The notes of a core file that are read (<linux/elf.h>).
+// The types of the notes that are read (<linux/elf.h>).
 const (
 	ntPRStatus   = 1
 	ntFPRegSet   = 2

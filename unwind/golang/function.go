@@ -21,7 +21,7 @@ type Function struct {
 	tree                         uint64 // address of the inline tree; 0: none or unknown
 }
 
-// Flags are a function's abi.FuncFlag (internal/abi/symtab.go). Go 1.16 has no flags, and Go 1.17 lacks the last one.
+// Flags are a function's abi.FuncFlag (internal/abi/symtab.go). Go 1.16 has no flags, and Go 1.17 lacks Assembly.
 type Flags uint8
 
 // The flags.

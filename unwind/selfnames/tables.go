@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// builtin has the tables that tools/selfnamesgen made, one for a major version.
+// builtin has the tables that tools/selfnamesgen made, one for each major version.
 //
 //go:embed tables/*.table
 var builtin embed.FS
