@@ -8,32 +8,32 @@ import (
 )
 
 const (
-	perThread = 16 << 10  // bytes per thread that are touched beforehand: more than most threads use
-	oneThread = 256 << 10 // the same for a single thread: more than nearly every stack
-	maxArena  = 64 << 20  // for all stacks of one capture
+	perThread = 16 << 10  // bytes touched in advance for each of several threads: more than most threads use
+	oneThread = 256 << 10 // bytes touched in advance for a single thread: more than nearly every stack
+	maxArena  = 64 << 20  // bytes for all stacks of one capture
 
-	// extraRoom is for memory other than stacks: the largest extra reads.
+	// extraRoom is the number of bytes for memory other than stacks: the largest extra reads.
 	extraRoom = snapshot.MaxBlocks*snapshot.MaxFollow + maxRanged
 
-	// maxShare bounds the memory that each stack has for itself if there is not enough for all of full length.
+	// maxShare is the largest number of bytes that are kept free for each stack still to be copied; see arena.share.
 	maxShare = 64 << 10
 )
 
 // arena is the memory into which stacks are copied while their threads are stopped. It reserves address space for the
-// largest copy. The part that stacks commonly need was touched in advance, so that the kernel need not allocate pages
-// during a stop. It is outside the Go heap, where a reservation would clear all of it.
+// largest copy. The part that stacks commonly need is touched in advance, so that the kernel need not allocate pages
+// during a stop. The memory is outside the Go heap, because Go would clear all of it.
 type arena struct {
 	memory  []byte
 	touched int
 	used    int
-	// stackEnd is where stacks must end. Memory other than stacks moves it, so that it takes no room from them.
+	// stackEnd is the index in memory where stacks must end. Other data moves it, and so takes no room from the stacks.
 	stackEnd int
-	// share is the memory that each stack has for itself, and kept all of it that is for stacks to come. Half of the
-	// memory, or more, has no such use: it is for long stacks, in the order of the threads, the main thread first.
+	// share is the number of bytes kept free for each stack that is still to be copied, kept their sum. At least half
+	// of the memory is not kept: long stacks use it, in the order of the threads, the main thread first.
 	share, kept int
 }
 
-// reserve provides room for the stacks of that many threads, and for the extra reads.
+// reserve provides room for the stacks of a number of threads, each of at most maxStack bytes, and for the extra reads.
 func (a *arena) reserve(maxStack, threads int) error {
 	size := max(maxStack, min(maxStack*threads, maxArena)) + extraRoom
 	if len(a.memory) < size {
@@ -49,7 +49,7 @@ func (a *arena) reserve(maxStack, threads int) error {
 	}
 	a.stackEnd = len(a.memory) - extraRoom
 	a.share = min(a.stackEnd/threads/2, maxShare)
-	const page = 4096 // or more; then some pages are touched twice
+	const page = 4096 // the smallest page: larger pages are touched repeatedly
 	for wanted := min(len(a.memory), max(oneThread, perThread*threads)); a.touched < wanted; a.touched += page {
 		a.memory[a.touched] = 1
 	}
@@ -68,7 +68,7 @@ func (a *arena) stackRoom() uint64 { return uint64(max(0, a.stackEnd-a.used-a.ke
 //go:norace
 func (a *arena) otherRoom() int { return len(a.memory) - a.used - a.kept }
 
-// keep keeps the memory for so many further stacks.
+// keep keeps room free for the given number of stacks, which are copied later.
 //
 //go:nosplit
 //go:norace
@@ -83,7 +83,7 @@ func (a *arena) takeOther(length int) {
 	a.stackEnd = min(a.stackEnd+length, len(a.memory))
 }
 
-// trim returns the memory of an unusually large capture.
+// trim returns the memory of an unusually large capture to the kernel, and empties the arena.
 func (a *arena) trim() {
 	if a.touched > oneThread || a.used > oneThread {
 		_ = unix.Madvise(a.memory[oneThread:], unix.MADV_DONTNEED)

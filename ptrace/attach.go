@@ -12,7 +12,7 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
-// maxRounds limits how often new threads are looked for.
+// maxRounds is how often attachThreads lists the threads at most.
 const maxRounds = 16
 
 func noStackError(t *tracee) error {
@@ -41,7 +41,8 @@ func (s *session) attach() error {
 	return s.attachThreads()
 }
 
-// attachThreads seizes threads until it finds no new ones. Their stacks may be newer than the maps.
+// attachThreads lists and seizes threads until a list has no new ones. Stacks of threads that began meanwhile may be
+// newer than the maps, which are then read again.
 func (s *session) attachThreads() error {
 	pid := s.call.target.PID
 	known := map[int]bool{pid: true}
@@ -101,7 +102,7 @@ func (s *session) attachThread(tid int) bool {
 	return t.phase == seized
 }
 
-// markReaped records that threads were reaped.
+// markReaped records that threads, given by their ids, were reaped by the exitReaper.
 func (s *session) markReaped(threads []int) {
 	for i := range s.tracees {
 		if t := &s.tracees[i]; slices.Contains(threads, t.tid) {
@@ -110,8 +111,8 @@ func (s *session) markReaped(threads []int) {
 	}
 }
 
-// refresh updates the name and state of the main thread, which the maps snapshot may contain in an old version. If
-// the thread was stopped before, it is now in a tracing stop.
+// refresh updates the name and state of the main thread, which Options.MapsSnapshot may contain in an old version. The
+// kernel shows a thread that was stopped before the seize as being in a tracing stop ('t'). Its state is then 'T'.
 func (s *session) refresh(now *process.Stat) {
 	main := &s.tracees[0]
 	main.name, main.state = now.Comm, now.State
@@ -120,9 +121,9 @@ func (s *session) refresh(now *process.Stat) {
 	}
 }
 
-// seize attaches to a thread. It can block while the target executes a program. A program that the target executes
-// later stops it at once (PTRACE_O_TRACEEXEC), and look notices that: the program can have rights for which the target
-// was not checked.
+// seize attaches to a thread. It can block while the target executes a program. If the target executes another program
+// later, the kernel stops it at once (PTRACE_O_TRACEEXEC), and look sets tracee.executed. The new program can have
+// rights for which the target was not checked.
 func seize(pid, tid int) error {
 	const tries = 20
 	var err error

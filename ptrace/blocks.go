@@ -8,12 +8,12 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
-// Limits of Options.Blocks. Blocks beyond them are left out.
+// Limits of Options.Blocks. Blocks beyond the first two limits are left out.
 const (
 	maxCopied     = 1 << 18 // blocks
 	maxCopiedSize = 32 << 20
 	maxVectors    = 1024 // IOV_MAX
-	maxUnreadable = 256
+	maxUnreadable = 256  // then the copy ends
 )
 
 // blocks is the state of Options.Blocks in a session. All memory for the stop is allocated and touched before.
@@ -25,7 +25,7 @@ type blocks struct {
 	local   iovec
 }
 
-// prepare copies the request.
+// prepare takes over Options.Blocks, up to the first block beyond the limits, and allocates the memory for the copy.
 func (b *blocks) prepare(wanted []snapshot.Block) {
 	*b = blocks{}
 	size := 0
@@ -51,8 +51,8 @@ func (b *blocks) prepare(wanted []snapshot.Block) {
 	}
 }
 
-// copyBlocks copies the blocks through a stopped thread, a thousand in a system call. The call ends at the first
-// unreadable block, and the next call continues behind it.
+// copyBlocks copies the blocks through t, a stopped thread, up to maxVectors in one system call. The call ends at the
+// first unreadable block, and the next call continues after that block.
 //
 //go:nosplit
 //go:norace

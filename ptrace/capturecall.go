@@ -29,9 +29,9 @@ type captureCall struct {
 	hook    func(step) // see captureWith
 	started time.Time
 
-	limit     time.Duration // how long the stop may take, from started; of this capture alone
-	abandoned atomic.Bool   // the caller has left
-	quit      uint32        // 1: the caller has given up; read by IsSet
+	limit     time.Duration // deadline of this capture, counted from started; identify may shorten it
+	abandoned atomic.Bool   // wait returned before the capture ended
+	quit      uint32        // 1: the context ended during wait; read by thread.IsSet
 
 	done     chan struct{} // closed last; snapshot and err are valid then
 	snapshot *snapshot.Snapshot
@@ -39,8 +39,8 @@ type captureCall struct {
 }
 
 // activeCaptures are the running captures by process id. A process can have only one tracer, so captures of the same
-// process wait for each other. If the thread of one hangs in the kernel, this also keeps further captures from
-// hanging.
+// process wait for each other. If the thread of a capture hangs in the kernel, further captures of the process return
+// an error instead of hanging too.
 //
 //nolint:gochecknoglobals // the kernel's limit is per process, however many users this package has
 var activeCaptures = struct {
@@ -79,7 +79,7 @@ func (f *captureCall) enter() error {
 	}
 }
 
-// canceled returns the context's error with the process named.
+// canceled returns nil as long as the context is valid, then its error together with the process id.
 func (f *captureCall) canceled() error {
 	err := f.ctx.Err()
 	switch {
@@ -91,7 +91,7 @@ func (f *captureCall) canceled() error {
 	return fmt.Errorf("process %d: capture canceled: %w", f.target.PID, context.Cause(f.ctx))
 }
 
-// expired reports whether the capture must end: it is canceled or its deadline has passed.
+// expired returns an error if the capture must end: it is canceled or its deadline has passed.
 func (f *captureCall) expired() error {
 	if err := f.canceled(); err != nil {
 		return err
@@ -113,7 +113,8 @@ func (f *captureCall) deadlineError(during string) error {
 	return e
 }
 
-// wait is the caller's side.
+// wait waits in the caller's goroutine for the result, until stopGrace after the deadline or cancellation at the
+// latest.
 func (f *captureCall) wait() (*snapshot.Snapshot, error) {
 	timer := time.NewTimer(time.Until(f.started.Add(f.options.Deadline)) + stopGrace)
 	defer timer.Stop()
@@ -137,7 +138,7 @@ func (f *captureCall) wait() (*snapshot.Snapshot, error) {
 	return nil, f.deadlineError("the kernel did not come back")
 }
 
-// idleWorkers is where goroutines that have captured wait for further captures, up to maxIdle of them. Their stacks
+// idleWorkers hands captures to idle goroutines. Up to maxIdle goroutines wait for a further capture. Their stacks
 // already have the size that a capture needs.
 //
 //nolint:gochecknoglobals // it belongs to no caller
@@ -147,7 +148,7 @@ const maxIdle = 4
 
 var idleCount atomic.Int32 //nolint:gochecknoglobals // goroutines in idleWorkers
 
-// start has a goroutine capture.
+// start starts the capture on an idle goroutine or on a new one.
 func (f *captureCall) start() {
 	thread.JoinWork()
 	select {
@@ -200,7 +201,7 @@ func (f *captureCall) finish() {
 	thread.EndWork()
 }
 
-// finishAfter calls finish when a thread of this process has ended.
+// finishAfter calls finish when a thread of this process has ended, or after 10 s.
 func (f *captureCall) finishAfter(tid int) {
 	const most = 10 * time.Second
 	for begin := time.Now(); time.Since(begin) < most; time.Sleep(50 * time.Microsecond) {

@@ -13,8 +13,8 @@ const (
 	maxStructure = 256 // bytes
 	maxStacks    = 4   // of one thread
 	maxStackSize = 1 << 30
-	nearWords    = 64 // words of a stack that are searched for the used part of another one
-	farWords     = 4096
+	nearWords    = 64   // words of a copied stack that are searched for addresses in the stack of another coroutine
+	farWords     = 4096 // the same if the saved stack pointer of the current coroutine is 0
 )
 
 // coroutines is the state of Options.Coroutines in a session. All memory for the stop is allocated before.
@@ -42,10 +42,10 @@ type part struct {
 	at, length int // in the arena
 }
 
-// maxParts: a thread's structure, and structure and stack of each coroutine.
+// maxParts is the largest number of parts of a thread: its structure, and structure and stack of each coroutine.
 const maxParts = 1 + 2*maxStacks
 
-// prepare copies the request.
+// prepare takes over Options.Coroutines; nil, or sizes and offsets out of bounds: no coroutines are searched.
 func (c *coroutines) prepare(wanted *snapshot.Coroutines) {
 	*c = coroutines{}
 	if wanted == nil {
@@ -60,8 +60,8 @@ func (c *coroutines) prepare(wanted *snapshot.Coroutines) {
 	c.wanted = ok && c.nRoots > 0
 }
 
-// findCoroutines copies the structures of the coroutines that a stopped thread may be running, and returns their
-// range of blocks. It uses the blocks of the extra reads, which begin later.
+// findCoroutines copies the structures of the coroutines that a stopped thread may be running. They are the blocks
+// first to last-1 of s.extra. The extra reads begin later and use the same blocks.
 //
 //go:nosplit
 //go:norace
@@ -83,8 +83,9 @@ func (s *session) findCoroutines(t *tracee) (first, last int) {
 	return first, last
 }
 
-// takeOwner copies the structure of the thread that a coroutine's structure, block i, belongs to, and all its
-// coroutines. False if the two do not belong together.
+// takeOwner takes block i as a coroutine's structure, which points to the structure of its thread. It copies the
+// thread's structure and those of all its coroutines. It returns false if the thread's structure does not point to
+// block i.
 //
 //go:nosplit
 //go:norace
@@ -114,7 +115,7 @@ func (s *session) takeOwner(t *tracee, i int) bool {
 	for k := first; k < r.n && c.nFound < maxStacks; k++ {
 		low, high := s.loadWord(k, c.given.Low), s.loadWord(k, c.given.High)
 		if s.loadWord(k, c.given.Owner) != address || low >= high || high-low > maxStackSize {
-			continue // another structure of the thread's
+			continue // not the structure of one of the thread's coroutines
 		}
 		b = &r.blocks[k]
 		t.keep(b.address, b.at, b.length)
@@ -153,7 +154,7 @@ func (s *session) loadWord(i, off int) uint64 {
 	return 0
 }
 
-// register returns a word of the thread's registers.
+// register returns the word at a byte offset of the thread's registers; false: the offset is out of bounds.
 //
 //go:nosplit
 //go:norace
@@ -189,7 +190,8 @@ func (c *coroutines) current(sp uint64) int {
 	return -1
 }
 
-// stackOf is stackAround with coroutines: it ends a coroutine's stack at its own limit.
+// stackOf is like stackAround. For a stack pointer in a coroutine's stack, end is the end of that stack, except if the
+// stack is open.
 //
 //go:nosplit
 //go:norace
@@ -204,10 +206,10 @@ func (s *session) stackOf(sp uint64) (start, end uint64, ok bool) {
 	return start, end, ok
 }
 
-// copyCoroutines copies the stacks of the thread's coroutines, except for the current one, which is already copied.
-// It copies from the saved stack pointer. If that is not up to date, it copies from the lowest address found in the
-// registers or at the beginning of the copied stack. After a signal, the kernel has saved the interrupted registers
-// on that stack, far from its beginning.
+// copyCoroutines copies the stacks of the thread's coroutines, except for the current one, which is already copied. A
+// copy begins at the saved stack pointer. This may be out of date, so the copy begins at the lowest address of that
+// stack in the registers or at the beginning of the current stack, if lower. After a signal, the kernel has saved the
+// interrupted registers on the current stack, far from its beginning.
 //
 //go:nosplit
 //go:norace
@@ -235,7 +237,7 @@ func (s *session) copyCoroutines(t *tracee, sp uint64) {
 	t.stackAt = stackAt
 }
 
-// copyFrom copies the stack of a coroutine from an address on. It is false if the address is beyond the stack or
+// copyFrom copies the stack of a coroutine from an address on. It returns false if the address is beyond the stack or
 // unreadable.
 //
 //go:nosplit

@@ -1,11 +1,11 @@
 // Package ptrace stops a process for some microseconds, copies its registers and its stack, and resumes it. If a stop
-// is not wanted or not possible, package observe copies it without one. Package ptrace interprets nothing: other
-// packages give meaning to registers, name functions, and check permissions.
+// is not wanted or not possible, package observe makes the copy without a stop. Package ptrace interprets nothing:
+// other packages give meaning to registers, name functions, and check permissions.
 //
 // # Guarantees for the target
 //
-// The target is seized (PTRACE_SEIZE, never PTRACE_ATTACH) and interrupted. The package sends no signal to it. It
-// loses no signal and does not change their order. If the target stops for a signal, this stop serves as well as the
+// The target is seized (PTRACE_SEIZE, never PTRACE_ATTACH) and interrupted. The package sends no signal to the target.
+// The target loses no signal, and the order of signals stays. If the target stops for a signal, the package needs no
 // interruption, and the detach delivers the signal. The package waits for stops with WNOWAIT, which leaves the signal
 // in the kernel. Even if this process is killed before the detach, no signal is lost.
 //
@@ -32,8 +32,8 @@
 // The stop must not cause other threads of this process to run. The first capture therefore sets SA_NOCLDSTOP for
 // SIGCHLD. This process then gets that signal only for children that have ended, as most programs expect.
 //
-// Snapshot.Pause is an upper bound of the pause. It begins at the last check that found a thread still running. This
-// is at most half a microsecond before the first stop was seen, unless the target took longer than the spinning phase
-// to stop. It ends with the return of the last detach. A target with a pending signal when it was seized, or stopped
-// before, was stopped for longer. The package cannot see the time before the interruption.
+// Snapshot.Pause is an upper bound of the pause. It begins at the last check that found a thread still running. This is
+// at most half a microsecond before the first stop was seen, unless the target took longer than the spinning phase to
+// stop. It ends with the return of the last detach. A target that was already stopped when it was seized, or had a
+// pending signal, was stopped for longer. The package cannot see the time before the interruption.
 package ptrace

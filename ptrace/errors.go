@@ -9,7 +9,7 @@ import (
 
 // The errors of Capture besides those of package process.
 var (
-	// ErrDeadline: the target could not be stopped in time; see DeadlineError. It has been detached.
+	// ErrDeadline: the target could not be stopped in time; see DeadlineError. The target has been detached.
 	ErrDeadline = errors.New("could not be stopped in time")
 	// ErrDumping: the target has crashed and is writing its core file. It is not stopped, because a stop would end
 	// the file.
@@ -19,10 +19,10 @@ var (
 // DeadlineError describes the state of a target that did not stop. It is an ErrDeadline.
 type DeadlineError struct {
 	PID     int
-	After   time.Duration
-	State   byte   // as process.Stat.State; 'D' is uninterruptible sleep; 0 if unknown
-	Channel string // the function of the kernel it sleeps in, "" if unknown
-	During  string // the unfinished step: "stop", or a step before it
+	After   time.Duration // time from the call to the error
+	State   byte          // as process.Stat.State; 'D' is uninterruptible sleep; 0 if unknown
+	Channel string        // the function of the kernel it sleeps in, "" if unknown
+	During  string        // the unfinished step: "stop", or a step before it
 }
 
 func (e *DeadlineError) Error() string {
@@ -41,5 +41,5 @@ func (e *DeadlineError) Error() string {
 	return b.String()
 }
 
-// Unwrap makes errors.Is(err, ErrDeadline) hold.
+// Unwrap makes errors.Is(err, ErrDeadline) true.
 func (e *DeadlineError) Unwrap() error { return ErrDeadline }

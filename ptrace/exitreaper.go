@@ -21,7 +21,7 @@ type exitReaper struct {
 	reaped []int
 }
 
-// callsAfter is how often the reaper runs: seizing all threads of most processes takes less time.
+// callsAfter is the time between two runs of the reaper. Seizing all threads of most processes takes less time.
 const callsAfter = 10 * time.Millisecond
 
 func newUndertaker() *exitReaper {
@@ -48,8 +48,8 @@ func (u *exitReaper) call() {
 	}
 	u.held = slices.DeleteFunc(u.held, func(tid int) bool {
 		var info unix.Siginfo
-		// The first call does not consume the event. It may be a stop, which the kernel reports to a tracer in any
-		// case.
+		// The first call does not consume the event. The event may be a stop, which the kernel reports to a tracer even
+		// without WSTOPPED.
 		err := unix.Waitid(unix.P_PID, tid, &info, unix.WEXITED|unix.WNOHANG|unix.WALL|unix.WNOWAIT, nil)
 		if err == nil && (info.Signo == 0 || info.Code > cldDumped) {
 			return false
@@ -66,7 +66,7 @@ func (u *exitReaper) call() {
 	u.timer.Reset(callsAfter)
 }
 
-// leave ends the reaping, when no threads are seized any more. It returns the reaped threads.
+// leave ends the reaping. The caller seizes no more threads. It returns the ids of the reaped threads.
 func (u *exitReaper) leave() []int {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -19,12 +19,12 @@ const (
 // block is memory to copy, at most a page long and not crossing a page.
 type block struct {
 	address uint64
-	wanted  int
+	wanted  int // bytes that were copied
 	length  int // copied
 	at      int // in the arena
 }
 
-// kind is a Kind in a session.
+// kind is a snapshot.Kind with space for its derefs, which is allocated before the stop.
 type kind struct {
 	word    uint64
 	derefs  [snapshot.MaxDerefs]snapshot.Deref
@@ -36,10 +36,10 @@ type extraReads struct {
 	wanted     bool
 	variables  [snapshot.MaxVariables]snapshot.Variable
 	nVariables int
-	near       [snapshot.MaxVariables + 1]snapshot.Span // their addresses, and head
+	near       [snapshot.MaxVariables + 1]snapshot.Span // the memory of the variables and of head; see join
 	nNear      int
 	head       uint64
-	kinds      [snapshot.MaxKinds + 1]kind // the first one is all others
+	kinds      [snapshot.MaxKinds + 1]kind // the first one is for nodes of no known kind
 	nKinds     int
 	elsewhere  int
 	ranges     [maxRanges]snapshot.Range
@@ -53,7 +53,7 @@ type extraReads struct {
 	local   iovec
 }
 
-// prepare copies the request.
+// prepare takes over Options.ExtraReads, within the bounds; nil: no extra reads.
 func (r *extraReads) prepare(t *snapshot.ExtraReads) {
 	r.wanted, r.n, r.fetched = false, 0, 0
 	if t == nil {
@@ -84,7 +84,7 @@ func (r *extraReads) prepare(t *snapshot.ExtraReads) {
 	}
 }
 
-// prepare copies the request.
+// prepare takes over a snapshot.Kind, within the bounds.
 func (k *kind) prepare(given *snapshot.Kind) {
 	k.word, k.nDerefs = given.Word, copy(k.derefs[:], given.OnStack)
 	for i := range k.derefs[:k.nDerefs] {
@@ -92,8 +92,8 @@ func (k *kind) prepare(given *snapshot.Kind) {
 	}
 }
 
-// copyExtraReads copies the extra reads through the main thread, if that is stopped. It copies first the variables,
-// then the data that they and the list point to.
+// copyExtraReads copies the extra reads through the main thread, if this is stopped. It copies first the variables,
+// then the data to which the variables and the nodes of the list point, and the ranges.
 //
 //go:nosplit
 //go:norace
@@ -123,7 +123,7 @@ func (s *session) copyExtraReads(t *tracee) {
 	s.fetchBlocks(t, first)
 }
 
-// followList adds the memory to which the nodes of the list lead.
+// followList adds the memory to which the nodes of the list point. node is the address of the first node.
 //
 //go:nosplit
 //go:norace
@@ -155,7 +155,7 @@ func (s *session) followList(t *tracee, node uint64) {
 	}
 }
 
-// kindOf finds the kind of the nodes that have a word.
+// kindOf returns the kind of nodes with the given word.
 //
 //go:nosplit
 //go:norace
@@ -168,8 +168,8 @@ func (r *extraReads) kindOf(word uint64) *kind {
 	return &r.kinds[0]
 }
 
-// wantBytes adds memory that a pointer leads to. It does not follow a pointer to an unreadable address, because the
-// call for all blocks ends at the first unreadable block.
+// wantBytes adds memory to the blocks. It leaves out unreadable memory, because the call for all blocks ends at the
+// first unreadable block.
 //
 //go:nosplit
 //go:norace
@@ -195,7 +195,7 @@ func (s *session) wantBlock(address uint64, length int) {
 }
 
 // fetchBlocks reads the blocks from number first on in one system call. After an unreadable block, it reads the
-// blocks behind it in another call.
+// following blocks in another call.
 //
 //go:nosplit
 //go:norace
@@ -225,7 +225,8 @@ func (s *session) fetchBlocks(t *tracee, first int) {
 	}
 }
 
-// takeBlocks records which blocks n copied bytes belong to, and returns the number of the first unread block.
+// takeBlocks assigns n bytes, just copied to the arena, to the blocks first to last-1. It returns the number of the
+// first block that was not read completely.
 //
 //go:nosplit
 //go:norace

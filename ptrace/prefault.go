@@ -6,13 +6,13 @@ import (
 	"pg_stat_backtrace/ptrace/observe"
 )
 
-// prefault reads the memory that the stop is going to copy, before it attaches to a thread. If a page first has to be
-// loaded, the target would stay stopped until the page is there. If the page's provider never answers, that is for
-// ever.
+// prefault reads the memory that the stop is going to copy, before it attaches to a thread. If a page had to be loaded
+// first, the target would stay stopped until the page is there, and for ever if the page's provider never answers.
 //
 // prefault runs if the machine has swapped memory out. It also runs for each new process, because another process may
 // provide its memory on request (userfaultfd(2), as in a lazily restored checkpoint). The data read is discarded. A
-// missing page remains possible. But most missing pages are pages that the process has not used for a long time.
+// page can still be missing at the stop. But most missing pages are pages that the process has not used for a long
+// time.
 func (s *session) prefault() {
 	swapping := swapping()
 	if !swapping && s.known {

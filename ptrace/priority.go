@@ -26,7 +26,7 @@ import (
 // If a quota is used up, the kernel lets ordinary threads of the control group wait for the next period, for up to 100
 // ms by default. It does not do so with threads that have real-time priority.
 
-// maxSideBySide limits the captures of one program that are taken into account.
+// maxSideBySide is the largest number of simultaneous captures of this program for which judge allows.
 const maxSideBySide = 16
 
 // refusedUrgency is set after the kernel has denied the priority. The permission does not change later.
@@ -69,9 +69,9 @@ var loadFile = sync.OnceValue(func() int {
 	return fd
 })
 
-// cpuContended reports whether more threads are ready than there are processors, this one included, and whether there
-// is room for another thread. If this is unknown, crowd is true. A program on several processors captures several
-// targets at the same time. Its other threads, and the threads that they have just woken, do not count.
+// cpuContended reports whether more threads are ready than there are processors, this one included, and whether a
+// processor is free for one more. If this is unknown, crowd is true. This program may capture several targets at the
+// same time on several processors. Its other threads, and the threads that they have just woken, are not counted.
 func cpuContended() (crowd, room bool) {
 	fd := loadFile()
 	if fd < 0 {
@@ -89,8 +89,8 @@ func cpuContended() (crowd, room bool) {
 	return judge(runnable, runtime.NumCPU(), runtime.GOMAXPROCS(0))
 }
 
-// judge is cpuContended for a number of ready threads, a number of processors, and the processors used by this
-// program.
+// judge computes the results of cpuContended from the number of ready threads, the number of processors, and the number
+// of processors that this program uses.
 func judge(runnable, processors, used int) (crowd, room bool) {
 	own := 2 * min(used-1, processors-1, maxSideBySide)
 	crowd = runnable-own > processors
@@ -108,8 +108,8 @@ func parseRunnable(text []byte) (n int, ok bool) {
 	return n, err == nil
 }
 
-// relax makes the thread an ordinary thread again. The flag for children stays, because an unprivileged thread cannot
-// clear it.
+// relax makes the thread an ordinary thread again. SCHED_RESET_ON_FORK, which RaisePriority has set, stays: an
+// unprivileged thread cannot clear it.
 //
 //go:nosplit
 //go:norace

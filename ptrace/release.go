@@ -15,7 +15,7 @@ func (s *session) release() bool {
 		s.unblock()
 	}
 	begin, nap := s.clock(), firstNap
-	s.doubtful = s.doubtful || s.dumping // to detach would take a stop
+	s.doubtful = s.doubtful || s.dumping // a detach would need a stop, which would end the core file
 	for !s.dumping && s.drain() > 0 {
 		if s.clock()-begin > drainTime {
 			s.doubtful = true
@@ -31,7 +31,7 @@ func (s *session) release() bool {
 	return !s.doubtful
 }
 
-// sleep is doze for phases in which the scheduler may know of it.
+// sleep sleeps for nap ns in a system call that the Go scheduler knows. doze bypasses the scheduler.
 func (s *session) sleep(nap int64) {
 	t := unix.NsecToTimespec(nap)
 	_ = unix.Nanosleep(&t, nil)
@@ -126,7 +126,7 @@ func (f *fileText) state(pid, tid int) byte {
 	return 0
 }
 
-// add writes a text behind the first n bytes of the path, and returns how many there are now.
+// add writes a text after the first n bytes of the path, and returns the new number of bytes.
 //
 //go:nosplit
 //go:norace
@@ -138,7 +138,7 @@ func (f *fileText) add(n int, text string) int {
 	return n
 }
 
-// number writes a number behind the first n bytes of the path, and returns how many there are now.
+// number writes a number after the first n bytes of the path, and returns the new number of bytes.
 //
 //go:nosplit
 //go:norace

@@ -53,7 +53,7 @@ type session struct {
 
 	arena arena
 
-	also   [snapshot.MaxAlso]piece // further memory to copy
+	also   [snapshot.MaxAlso]piece // further memory to copy (Options.Also)
 	pieces int
 	extra  extraReads
 	blocks blocks
@@ -65,8 +65,8 @@ type session struct {
 	lastRunning, firstStop, seen, end int64
 	now                               timespec
 
-	// How long to poll for the stop before the next nap, and the length of this nap; the number of polls; and the end
-	// of the current wait, on the clock.
+	// patience is how long to poll for the stop before the next nap, nap is the length of this nap, both in ns. tries
+	// is the number of polls so far. until is the time, as from clock, at which stopAndCopyNoSched returns.
 	patience, nap int64
 	tries         int
 	until         int64
@@ -79,7 +79,7 @@ type session struct {
 	exact         bool    // the thread's timer slack was changed
 	urgent        bool    // the thread has real-time priority
 	policy        uintptr // that it had before
-	doubtful      bool    // something may be attached that is not among the tracees
+	doubtful      bool    // a thread may be attached that cannot be detached, or is not among the tracees
 }
 
 // timespec is struct timespec.
@@ -242,7 +242,7 @@ func (s *session) readMapsBy(tids []int) error {
 	return nil
 }
 
-// snapshot builds the result from the copied data. It copies them out of the arena, which the next capture will use.
+// snapshot builds the result. It copies the data out of the arena, which the next capture will use.
 func (s *session) snapshot() (*snapshot.Snapshot, error) {
 	snap := &snapshot.Snapshot{
 		PID: s.call.target.PID, Engine: snapshot.EngineStop, Maps: s.maps, ThreadsLeftOut: s.leftOut, MapsSnapshot: s.layout,
@@ -306,6 +306,6 @@ func (s *session) thread(t *tracee, snap *snapshot.Snapshot) snapshot.Thread {
 	return result
 }
 
-// mayHold reports whether ProbeReadable is worth its time for a process: a thread may hold the lock for which others
-// wait. A process with a single thread that is not in uninterruptible sleep has no such thread.
+// mayHold reports whether ProbeReadable is worth its time for the target: a thread may hold the lock of the address
+// space while others wait for it. A process with a single thread, not in uninterruptible sleep, has no such thread.
 func (s *session) mayHold() bool { return s.before.Threads > 1 || s.before.State == 'D' }

@@ -2,7 +2,8 @@ package ptrace
 
 import "pg_stat_backtrace/ptrace/snapshot"
 
-// stackAround returns the part of memory that is the stack at a stack pointer sp.
+// stackAround returns the limits of the stack at the stack pointer sp: from the red zone below sp to the end of the
+// mapping. ok is false if sp is in no readable mapping, and in no memory into which the main stack can have grown.
 //
 //go:nosplit
 //go:norace
@@ -30,8 +31,8 @@ func (s *session) stackAround(sp uint64) (start, end uint64, ok bool) {
 	return start, found.End, true
 }
 
-// readable reports whether the address is in a readable mapping. The maps may be older (Options.MapsSnapshot), and
-// the heap may have grown since. Then any address between the first and the last mapping counts as readable.
+// readable reports whether the address is in a readable mapping. Maps from Options.MapsSnapshot may be old, and the
+// heap may have grown since. Then it returns true for any address between the first and the last mapping.
 //
 //go:nosplit
 //go:norace

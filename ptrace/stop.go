@@ -24,11 +24,11 @@ import (
 // Signals are blocked meanwhile, except during naps inside that system call.
 
 const (
-	spinning  = int64(60 * time.Microsecond)  // how long to look for the stop without sleeping, the first time
-	idleSpin  = int64(200 * time.Microsecond) // the same if a processor sleeps: to wake it takes long
-	retrySpin = int64(5 * time.Microsecond)   // and after a sleep, lest the target's processor be kept from it
-	firstNap  = int64(20 * time.Microsecond)  // then sleeps that double
-	lastNap   = int64(1 * time.Millisecond)   // until they are this long
+	spinning  = int64(60 * time.Microsecond)  // how long the first poll for the stop lasts, without a sleep
+	idleSpin  = int64(200 * time.Microsecond) // the same if the target may run on a processor that sleeps: to wake it takes long
+	retrySpin = int64(5 * time.Microsecond)   // how long a poll after a sleep lasts: the target may need this processor
+	firstNap  = int64(20 * time.Microsecond)  // the first sleep; each further sleep is twice as long
+	lastNap   = int64(1 * time.Millisecond)   // the longest sleep
 	maxStall  = int64(50 * time.Millisecond)  // how long stopped threads wait for others that do not stop
 	drainTime = int64(100 * time.Millisecond) // how long to try to stop threads that must be detached
 
@@ -71,9 +71,9 @@ func (s *session) stopAndCopy() error {
 }
 
 // stopAndCopyNoSched does the work of stopAndCopy. It returns false if the caller has to decide whether to continue.
-// The first checks come before entersyscall, because most targets stop soon. A thread that is in a system call for
-// longer than 20 µs loses its scheduler processor. The scheduler wakes another thread to use it. The first thread
-// then has to get one again afterwards.
+// The first checks come before entersyscall, because most targets stop soon. If a thread is in a system call for more
+// than 20 µs, the scheduler takes its processor away and wakes another thread to use it. At the end of the call, the
+// first thread has to get a processor again.
 //
 //go:nosplit
 //go:norace
@@ -120,8 +120,8 @@ func (s *session) lookLater() bool {
 	return s.awaitStops()
 }
 
-// awaitStops interrupts the threads and checks for their stops for a short while. It returns false if some still run.
-// After a long wait, the threads that have stopped are enough.
+// awaitStops interrupts the threads and polls for their stops for s.patience ns. It returns false if a thread still
+// runs, and true if the first stop was more than maxStall ago: the threads that have stopped are then enough.
 //
 //go:nosplit
 //go:norace
@@ -150,7 +150,7 @@ func (s *session) detachStopped() {
 	s.end = s.clock()
 }
 
-// spin checks repeatedly until no thread runs any more.
+// spin polls until no thread runs any more, for at most patience ns. It returns false if a thread still runs.
 //
 //go:nosplit
 //go:norace
@@ -243,7 +243,7 @@ func (s *session) copyAll() {
 	}
 }
 
-// copyPiece reads further memory through the main thread, if that is stopped.
+// copyPiece reads a piece of Options.Also through t, the main thread, if this is stopped.
 //
 //go:nosplit
 //go:norace

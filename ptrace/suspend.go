@@ -16,23 +16,23 @@ const suspendWait = 10 * time.Second
 // Suspend does for this program what the terminal's stop signal (SIGTSTP) does by default. The program is stopped
 // until SIGCONT. If no process could continue it (an orphaned process group), it continues at once.
 //
-// Suspend waits for a moment without a stopped target, which would stay stopped as long. It also waits until no event
-// interrupts a process repeatedly. New captures and samples wait meanwhile. The error is ErrBusy, or the
-// error of a system call. The program was not stopped in these cases.
+// Suspend first waits until no target is stopped, because the target would stay stopped as long as the program. It also
+// waits until no event interrupts a process repeatedly. New captures and samples wait meanwhile. The error is
+// thread.ErrBusy, or the error of a system call. The program was not stopped in these cases.
 func Suspend() error { return thread.PauseWork(suspendWait, stopProgram) }
 
 // stopProgram stops the program by another stop signal of the terminal, which has the same default action as SIGTSTP.
 // The handler of SIGTSTP stays. A SIGTSTP may come as soon as the program is continued. Its default action would then
 // stop the program when captures have begun again.
 func stopProgram() error {
-	runtime.LockOSThread() // a signal to a thread itself is there when the call returns
+	runtime.LockOSThread() // a signal that a thread sends to itself is delivered before the call returns
 	defer runtime.UnlockOSThread()
 	var byDefault, before sigaction
 	if err := setAction(unix.SIGTTOU, &byDefault, &before); err != nil {
 		return err
 	}
 	err := unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGTTOU)
-	if before != byDefault { // it is ignored
+	if before != byDefault { // the signal is ignored or has a handler
 		err = errors.Join(err, setAction(unix.SIGTTOU, &before, nil))
 	}
 	return err

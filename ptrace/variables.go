@@ -41,7 +41,7 @@ func (r *extraReads) join() {
 	}
 }
 
-// wantVariables adds the variables, with which copyExtraReads begins.
+// wantVariables makes the memory of the variables and of the list's head the first blocks.
 //
 //go:nosplit
 //go:norace
@@ -80,8 +80,8 @@ func (r *extraReads) expectNothing() {
 	}
 }
 
-// readBehindVariables is read for a stack, together with the memory that wantWithStack has added, in one system call.
-// It is false if not all of that memory is readable.
+// readBehindVariables is like read, for a stack. The same system call reads first the memory that wantWithStack has
+// added. It returns false if not all of the added memory is readable, or if there is no room for it.
 //
 //go:nosplit
 //go:norace

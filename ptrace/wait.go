@@ -16,8 +16,8 @@ const (
 	seized                // attached and running
 	stopped               // attached and stopped
 	detached              // detached by this package
-	exited                // a zombie of which we have to take notice
-	reaped                // a zombie of which we have
+	exited                // a zombie that is not reaped yet
+	reaped                // a zombie that was reaped, or that its starter in this process will reap
 	gone                  // not our tracee any more, without a detach by us
 )
 
@@ -32,7 +32,7 @@ type tracee struct {
 	phase    phase
 	executed bool    // stopped because it has executed another program: detached without a copy
 	foreign  bool    // turned out to be a thread of another process: detached without changes
-	signal   uintptr // on its way to the thread, to be handed on with the detach
+	signal   uintptr // that the thread stopped for; the detach delivers it; 0: none
 
 	info   siginfo
 	errno  unix.Errno // of the copy, 0: none
@@ -60,7 +60,7 @@ type iovec struct {
 	base, length uintptr
 }
 
-// siginfo is the part of siginfo_t that waitid(2) fills, on every 64-bit architecture of section "regs".
+// siginfo is the part of siginfo_t that waitid(2) fills, on every architecture of snapshot/regs_*.go.
 type siginfo struct {
 	signo, errno, code, _ int32
 	pid                   int32
@@ -72,8 +72,8 @@ type siginfo struct {
 // cldDumped is the highest si_code that means the end of a process (CLD_EXITED, CLD_KILLED, CLD_DUMPED).
 const cldDumped = 3
 
-// looking reports stops and ends of our tracees only, not of this process's other children. The kernel reports them
-// again later, so a signal in a stop is not lost if this process dies.
+// looking are the options of waitid(2) that report stops and ends of this thread's tracees only (WNOTHREAD), not of
+// other children. The events stay in the kernel (WNOWAIT), so a signal in a stop is not lost if this process dies.
 const looking = unix.WEXITED | unix.WSTOPPED | unix.WNOHANG | unix.WNOWAIT | unix.WALL | unix.WNOTHREAD
 
 // look updates the phase of an attached thread.

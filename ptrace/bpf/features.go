@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// typesFile has the types of the running kernel (BTF). The programs are adapted to the kernel by them.
+// typesFile has the types of the running kernel (BTF), to which the loader adapts the BPF programs.
 const typesFile = "/sys/kernel/btf/vmlinux"
 
-// MissingTypes returns an error if this process cannot see the types of the kernel's data. No program for the kernel
-// can be loaded then.
+// MissingTypes returns an error if this process cannot read the types of the kernel's data. No BPF program can be
+// loaded then.
 func MissingTypes() error {
 	if _, err := os.Stat(typesFile); err != nil {
 		return fmt.Errorf("the kernel, Linux %s, has no type information: %s is missing (CONFIG_DEBUG_INFO_BTF)",
@@ -24,8 +24,8 @@ func MissingTypes() error {
 	return nil
 }
 
-// HostPIDs returns an error if this process is not in the host's PID namespace. Programs in the kernel know the host's ids
-// of processes.
+// HostPIDs returns an error if this process is not in the host's PID namespace. BPF programs see the host's process
+// ids.
 func HostPIDs() error {
 	const initial = "pid:[4026531836]" // PROC_PID_INIT_INO, linux/proc_ns.h
 	if space, err := os.Readlink("/proc/self/ns/pid"); err != nil || space != initial {
@@ -34,7 +34,8 @@ func HostPIDs() error {
 	return nil
 }
 
-// Trampolines returns an error if the kernel cannot call programs at the entry of its function, such as a system call.
+// Trampolines returns an error if the kernel cannot call BPF programs at the entry of a kernel function, such as a
+// system call.
 func Trampolines(function string) error {
 	err := tryProgram(ebpf.AttachTraceFEntry, function)
 	if errors.Is(err, fs.ErrPermission) && tryProgram(ebpf.AttachTraceRawTp, "sys_enter") == nil {
@@ -43,7 +44,7 @@ func Trampolines(function string) error {
 	return err
 }
 
-// tryProgram has the kernel load a program that does nothing.
+// tryProgram loads a BPF program that does nothing, for a place in the kernel, and removes it.
 func tryProgram(place ebpf.AttachType, name string) error {
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "try", Type: ebpf.Tracing, AttachType: place, AttachTo: name,
@@ -55,9 +56,9 @@ func tryProgram(place ebpf.AttachType, name string) error {
 	return program.Close()
 }
 
-// LoadError words the error of an attempt to do something in the kernel, such as "load a program". If the kernel cannot
-// do it, the result is unsupported, and names the running release and the first release with this feature, or the lack
-// of type information. A missing privilege is fs.ErrPermission.
+// LoadError words the error of an attempt to do something in the kernel, such as "load a program". If the kernel does
+// not support this, the result wraps unsupported. It names the running release and firstRelease, the first release with
+// this feature, or the lack of type information. A missing privilege is unix.EPERM, an fs.ErrPermission.
 func LoadError(unsupported error, what, firstRelease string, err error) error {
 	noTypes := MissingTypes()
 	switch {

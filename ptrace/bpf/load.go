@@ -10,15 +10,16 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 )
 
-// Loader loads the programs of one package.
+// Loader loads the BPF programs of one package.
 type Loader struct {
-	// Read reads the compiled programs, NotCompiled where there are none.
+	// Read reads the compiled programs. It is NotCompiled on an architecture without them.
 	Read func() (*ebpf.CollectionSpec, error)
-	// Unsupported is the error if the kernel, the architecture, or the place where this process runs cannot do it.
+	// Unsupported is the error if the kernel, the architecture, or the environment of this process does not support
+	// them.
 	Unsupported error
-	// Release is the first release of Linux with all that the programs need.
+	// Release is the first Linux release with all features that the programs need.
 	Release string
-	// HostPIDs means that user space gives the programs ids of processes.
+	// HostPIDs means that the programs get process ids from this process, which must be the host's.
 	HostPIDs bool
 }
 
@@ -27,7 +28,8 @@ var errNotCompiled = errors.New("not compiled")
 // NotCompiled is Loader.Read on an architecture for which the programs were not compiled.
 func NotCompiled() (*ebpf.CollectionSpec, error) { return nil, errNotCompiled }
 
-// Spec returns the programs with values of their variables, by name. The caller may then change sizes of tables.
+// Spec returns the programs, with the given values of their variables (by name). The caller may then change the sizes
+// of BPF maps.
 func (l *Loader) Spec(variables map[string]any) (*ebpf.CollectionSpec, error) {
 	spec, err := l.Read()
 	if errors.Is(err, errNotCompiled) {
@@ -53,7 +55,8 @@ func (l *Loader) Spec(variables map[string]any) (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// Load loads programs by name, and all tables. The error is Unsupported, or fs.ErrPermission if a privilege is missing.
+// Load loads the named programs and all BPF maps. The error wraps Unsupported, or fs.ErrPermission if a privilege is
+// missing.
 func (l *Loader) Load(spec *ebpf.CollectionSpec, programs ...string) (*ebpf.Collection, error) {
 	c, err := NewCollection(spec, programs...)
 	if err != nil {
@@ -62,14 +65,15 @@ func (l *Loader) Load(spec *ebpf.CollectionSpec, programs ...string) (*ebpf.Coll
 	return c, nil
 }
 
-// Error words a refusal of the kernel to do something, such as "load a program".
+// Error words an error of an attempt to do something in the kernel, such as "load a program"; see LoadError.
 func (l *Loader) Error(what string, err error) error {
 	return LoadError(l.Unsupported, what, l.Release, err)
 }
 
-// NewCollection loads programs by name, and all tables. It does not word the kernel's error.
+// NewCollection loads the named programs and all BPF maps. It returns the kernel's error as it is.
 func NewCollection(spec *ebpf.CollectionSpec, programs ...string) (*ebpf.Collection, error) {
-	// Before Linux 5.11, tables and programs count as locked memory. A missing right to raise its limit shows at the load.
+	// Before Linux 5.11, BPF maps and programs are locked memory. If this process may not raise the limit, the load may
+	// fail.
 	if err := rlimit.RemoveMemlock(); err != nil && !errors.Is(err, fs.ErrPermission) {
 		return nil, fmt.Errorf("raise the limit of locked memory: %w", err)
 	}

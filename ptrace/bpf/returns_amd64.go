@@ -1,4 +1,4 @@
 package bpf
 
-// returnsAreCalls is set where the kernel makes a probed return a system call.
+// returnsAreCalls is true if a process makes a system call at a probed return, on this architecture.
 const returnsAreCalls = true

@@ -10,8 +10,8 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// UprobeLink attaches a program to instructions of a file. It is what BPF_LINK_CREATE takes of union bpf_attr
-// (linux/bpf.h) for uprobe_multi. Path, Offsets, Counters and Cookies are addresses. PID 0 means all processes.
+// UprobeLink attaches a BPF program to instructions of a file. It is the part of union bpf_attr (linux/bpf.h) that
+// BPF_LINK_CREATE uses for uprobe_multi. Path, Offsets, Counters and Cookies are addresses. PID 0 means all processes.
 type UprobeLink struct {
 	Program, _, AttachType, _        uint32
 	Path, Offsets, Counters, Cookies uint64
@@ -25,23 +25,23 @@ func (l *UprobeLink) Create() (fd int, errno unix.Errno) {
 	return int(r), errno
 }
 
-// Uprobes says how the kernel runs programs that are attached by uprobe_multi.
+// Uprobes has properties of the kernel's uprobe_multi, by which BPF programs are attached.
 type Uprobes struct {
 	// MainThreadOnly means that a link for one process runs the program for the main thread only. Hits of the other
-	// threads are not counted. That is so before Linux 6.6.35, 6.9.5 and 6.10, without commit 46ba0e49b642. A link for
-	// all processes (PID 0) runs the program for every thread.
+	// threads are not counted. Linux before 6.6.35, 6.9.5 and 6.10 does so, without commit 46ba0e49b642. A link for all
+	// processes (PID 0) runs the program for every thread.
 	MainThreadOnly bool
 }
 
-// FindUprobes asks the kernel about a loaded program. It returns an error if the kernel cannot attach the program by
-// uprobe_multi.
+// FindUprobes tests how the kernel would attach a loaded program. It returns an error if the kernel cannot attach the
+// program by uprobe_multi.
 func FindUprobes(program int, attachType uint32) (Uprobes, error) {
 	const none = 1<<32 - 1 // pid_t -1
 	return judgeUprobes(tryUprobe(program, attachType, 0), tryUprobe(program, attachType, none))
 }
 
-// CheckThreads returns an error if hits of some threads of a process would not be counted. Threads that the kernel adds
-// to a process for io_uring hit nothing.
+// CheckThreads returns an error if hits of some threads of a process would not be counted. Threads that the kernel has
+// added to the process for io_uring run no code of the process, and do not matter.
 func (u Uprobes) CheckThreads(pid int) error {
 	if !u.MainThreadOnly {
 		return nil
@@ -64,7 +64,8 @@ func (u Uprobes) CheckThreads(pid int) error {
 		"a later kernel is needed (6.6.35, 6.9.5, 6.10)", pid, n, Release())
 }
 
-// tryUprobe tries to attach a program to a directory, for a process or all of them. The kernel refuses that always.
+// tryUprobe tries to attach a program to a directory, which every kernel refuses, and returns the error. pid 0 means
+// all processes.
 func tryUprobe(program int, attachType, pid uint32) unix.Errno {
 	var offset uint64
 	path := [...]byte{'/', 0}

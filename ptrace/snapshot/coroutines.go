@@ -6,7 +6,7 @@ package snapshot
 // thread at it.
 type Coroutines struct {
 	// Roots are up to eight places of a pointer to the structure of the coroutine that a thread runs. The first root
-	// that leads to such a structure counts.
+	// that leads to such a structure is used.
 	Roots []Root
 	// Low, High, Saved and Owner are offsets in a coroutine's structure: of the limits of its stack, of its saved
 	// stack pointer, and of the pointer to its thread's structure.
@@ -17,8 +17,8 @@ type Coroutines struct {
 	Size, OwnerSize int
 }
 
-// Root is a word in memory, Offset bytes behind the address in a register. The register is at offset Register of
-// Thread.Registers.
+// Root is a word in memory, Offset bytes after the address in a register. Register is the byte offset of this register
+// in Thread.Registers.
 type Root struct {
 	Register int
 	Offset   int64

@@ -4,9 +4,9 @@ import "errors"
 
 // The values of Thread.Err besides the errors of Capture and Observe.
 var (
-	// ErrNoStack: Thread.Err if the registers were read but not the stack: the stack pointer is invalid.
+	// ErrNoStack: the registers were read but not the stack, because the stack pointer is invalid.
 	ErrNoStack = errors.New("no readable stack at the stack pointer")
-	// ErrKernelWorker: Thread.Err of a thread that the kernel has added to the process, see process.Stat.Worker. Such
-	// threads are not stopped and not sampled.
+	// ErrKernelWorker: the kernel has added the thread to the process, see process.Stat.Worker. Such threads are not
+	// stopped and not sampled.
 	ErrKernelWorker = errors.New("a thread of the kernel, which has no user stack")
 )

@@ -1,7 +1,7 @@
 package snapshot
 
-// ExtraReads is memory to copy in the same stop as the stacks, so that it matches them. It consists of a few
-// variables, the memory that they point at, and the memory at which the nodes of a list on the main thread's stack
+// ExtraReads is memory to copy in the same stop as the stacks, so that it matches the stacks. It consists of a few
+// variables, the memory to which they point, and the memory to which the nodes of a list on the main thread's stack
 // point. Unreadable memory is left out. The zero value requests nothing.
 type ExtraReads struct {
 	// Variables are up to eight addresses of pointers.
@@ -10,14 +10,14 @@ type ExtraReads struct {
 	// node, a word that may identify its kind, and a pointer, its argument. The list is followed as long as its nodes
 	// lie on the copied stack of the main thread, each beyond the previous one.
 	Head uint64
-	// OnStack are the copies for a node of no known kind whose argument lies on the copied stack.
+	// OnStack are the copies for a node of none of the Kinds, if its argument points into the copied stack.
 	OnStack []Deref
 	// Kinds are up to four known kinds of nodes.
 	Kinds []Kind
-	// Counters are up to four counters, for a process that is not stopped. A counter that has changed between two looks means
-	// that the memory may be from another moment than the stack.
+	// Counters are up to four counters, for a process that is not stopped. If a counter has changed between two reads,
+	// the memory may be from another moment than the stack.
 	Counters []Counter
-	// Elsewhere is how many bytes to copy from the argument's target, for all other nodes.
+	// Elsewhere is how many bytes to copy from the argument's target if this is not on the copied stack.
 	Elsewhere int
 	// Ranges are up to 256 pieces of memory at known addresses, 512 KiB in all. They are copied last.
 	Ranges []Range
@@ -32,26 +32,27 @@ type Range struct {
 // Variable is a pointer in the target at a known address.
 type Variable struct {
 	Address uint64
-	Follow  int // bytes to copy from its target; 0: none
-	// Expected is the last known value; 0 means unknown. If it has not changed, the data behind it needs no extra
-	// system call.
+	Follow  int // bytes to copy from the memory to which the pointer points; 0: none
+	// Expected is the last known value; 0 means unknown. As long as the pointer has this value, the data to which it
+	// points is read together with the stack, without a further system call.
 	Expected uint64
 }
 
-// Kind describes the copies for nodes with this word, if their argument lies on the copied stack.
+// Kind describes the copies for nodes with this word, if their argument points into the copied stack.
 type Kind struct {
 	Word    uint64
 	OnStack []Deref
 }
 
-// Counter is a 32-bit number Offset bytes behind the target of the pointer at Address. It is odd while the process writes
-// the data that it counts.
+// Counter is a 32-bit number, Offset bytes after the target of the pointer at Address. It is odd while the process
+// writes the data that belongs to the counter.
 type Counter struct {
 	Address uint64
 	Offset  int
 }
 
-// Deref is a pointer Offset bytes behind a node's argument. Length bytes are copied from its target.
+// Deref names a pointer that lies Offset bytes after the address in a node's argument. Length bytes are copied from
+// where that pointer points.
 type Deref struct {
 	Offset, Length int
 }
@@ -63,6 +64,6 @@ const (
 	MaxKinds     = 4
 	MaxCounters  = 4
 	MaxNodes     = 128
-	MaxBlocks    = 768  // below IOV_MAX
+	MaxBlocks    = 768  // less than IOV_MAX, so that one system call can read them
 	MaxFollow    = 4096 // bytes from one pointer
 )

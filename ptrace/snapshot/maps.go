@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// MapsSnapshot is the data of a process that does not change with every capture: its mappings, and the properties
-// that identify the process. It is immutable.
+// MapsSnapshot has the data of a process that later captures can use again: its mappings, and the properties that
+// identify the process. It is immutable.
 type MapsSnapshot struct {
 	maps  []process.Mapping
 	spans []Span
@@ -19,19 +19,20 @@ func NewMapsSnapshot(maps []process.Mapping, stat *process.Stat) *MapsSnapshot {
 	return &MapsSnapshot{maps: maps, spans: appendSpans(nil, maps), stat: *stat}
 }
 
-// WithMaps returns the snapshot with another copy of the same mappings, so that many snapshots can share their
-// memory.
+// WithMaps returns the snapshot with maps, an equal copy of its mappings. So many snapshots can share the memory of one
+// list.
 func (l *MapsSnapshot) WithMaps(maps []process.Mapping) *MapsSnapshot {
 	return &MapsSnapshot{maps: maps, spans: l.spans, stat: l.stat}
 }
 
-// Describes reports whether the snapshot belongs to a process and to the program that it executes now.
+// Describes reports whether the snapshot belongs to the process with the stat file now, and to the program that it
+// executes.
 func (l *MapsSnapshot) Describes(now *process.Stat) bool {
 	return l != nil && l.stat.PID == now.PID && l.stat.StartTime == now.StartTime && l.stat.StartCode == now.StartCode &&
 		l.stat.StackStart == now.StackStart
 }
 
-// Span is the part of a readable mapping's data that is needed to find a stack.
+// Span is a readable mapping, with only the data that is needed to find a stack.
 type Span struct {
 	Start, End uint64
 	Grows      bool // the main thread's stack, which the kernel extends downwards on access
@@ -73,7 +74,8 @@ func (l *MapsSnapshot) Stat() *process.Stat { return &l.stat }
 // StartTime is the start time of the process, as in process.Stat.StartTime.
 func (l *MapsSnapshot) StartTime() uint64 { return l.stat.StartTime }
 
-// StackIn returns the part of memory that is the stack at a stack pointer sp.
+// StackIn returns the limits of the stack at the stack pointer sp: from redZone bytes below sp to the end of the
+// mapping. ok is false if sp is in no readable mapping, and in no memory into which the main stack can have grown.
 func StackIn(maps []process.Mapping, sp, redZone uint64) (start, end uint64, ok bool) {
 	i, _ := slices.BinarySearchFunc(maps, sp, func(m process.Mapping, sp uint64) int {
 		if m.End <= sp {
@@ -103,8 +105,9 @@ func StackIn(maps []process.Mapping, sp, redZone uint64) (start, end uint64, ok 
 	return start, end, true
 }
 
-// MapsBetween returns the mappings that certainly existed at a moment between two readings. These are all mappings of
-// the second reading, because code loaded meanwhile may have been running. Code that replaced other code is left out.
+// MapsBetween returns the mappings of a process at a moment between two reads of its mappings. These are the mappings
+// of the second read, because code loaded meanwhile may have been running. Code that replaced other code is left out.
+// The elements of after are changed.
 func MapsBetween(before, after []process.Mapping) []process.Mapping {
 	i := 0
 	return slices.DeleteFunc(after, func(m process.Mapping) bool {

@@ -7,16 +7,16 @@ import (
 
 // The values of Snapshot.Engine.
 const (
-	EngineStop    = "stop"    // Capture: the process was stopped
-	EngineBlocked = "blocked" // Observe: it slept, before and after its stack was copied
-	EngineRunning = "running" // Observe: it was on the CPU, and the kernel took a sample
-	EngineMixed   = "blocked+running"
+	EngineStop    = "stop"            // Capture: the process was stopped
+	EngineBlocked = "blocked"         // Observe: it slept before and after its stack was copied
+	EngineRunning = "running"         // Observe: it was on the CPU, and the kernel took a sample
+	EngineMixed   = "blocked+running" // Observe: some threads slept, others were sampled
 )
 
 // Snapshot is a process at one moment.
 type Snapshot struct {
 	PID    int
-	Engine string // how it was made
+	Engine string // how it was made: EngineStop and so on
 	// Pause is the longest possible time for which the process was stopped. It begins at the last moment before a
 	// thread was seen stopped, and ends with the last detach. See the package's description for its limits.
 	Pause time.Duration
@@ -30,14 +30,14 @@ type Snapshot struct {
 	Threads      []Thread      // the main thread first, the others by id
 	Also         []Stack       // the readable part of Options.Also
 	Found        []Stack       // the readable part of the memory that Options.ExtraReads led to
-	// Moved is set if the main thread was sampled on the CPU, and Options.ExtraReads may have led elsewhere at the time of the
-	// sample. Found is then empty.
+	// Moved is set if the main thread was sampled on the CPU, and the memory of Options.ExtraReads may have been
+	// elsewhere at the time of the sample. Found is then empty.
 	Moved  bool
 	Blocks []Stack // Options.Blocks, in that order; unreadable blocks have no Data
-	// ThreadsLeftOut counts threads beyond the 4096 that one capture takes.
+	// ThreadsLeftOut is the number of threads beyond MaxThreads, the limit of one capture.
 	ThreadsLeftOut int
 
-	lent *stackCopy // buffer for Release to return; nil: none
+	lent *stackCopy // memory that Release gives back to the pool; nil: none
 }
 
 // Thread is one thread of a Snapshot.
@@ -46,11 +46,11 @@ type Thread struct {
 	Name      string
 	State     byte   // as process.Stat.State, before the stop
 	Registers []byte // NT_PRSTATUS general registers in the kernel's layout and byte order; nil: none
-	Floating  []byte // NT_FPREGSET, on s390x only, where general registers are kept in them
-	// Syscall replaces the registers of a thread that was read asleep (EngineBlocked); else nil.
+	Floating  []byte // NT_FPREGSET, only on s390x, where functions save general registers in it
+	// Syscall replaces the registers of a thread whose stack was read while it slept (EngineBlocked); else nil.
 	Syscall *process.Syscall
-	// Switches is how often such a thread had left the CPU. If the thread is later asleep in the same call with the
-	// same number (of both kinds in process.Status), it has not run since.
+	// Switches is how often a thread with Syscall had left the CPU. If the thread later sleeps in the same system call
+	// with the same number (of both kinds in process.Status), it has not run since.
 	Switches uint64
 	// WaitChannel and KernelStack are the place in the kernel where a thread was in uninterruptible sleep (state D),
 	// as far as the kernel shows it. See process.WaitChannel and process.KernelStack. They are set only by
@@ -58,7 +58,7 @@ type Thread struct {
 	WaitChannel string
 	KernelStack []string
 	Stack       Stack
-	// Others are structures and stacks found through Options.Coroutines (Engine only).
+	// Others are structures and stacks found by means of Options.Coroutines (EngineStop only).
 	Others []Stack
 	// Err is the reason why something is missing: ErrExited (the thread ended meanwhile), ErrDeadline (it did not
 	// stop while the others were stopped), ErrTraced, ErrKernelWorker. With registers but no stack it is ErrNoStack.
@@ -70,10 +70,10 @@ type Thread struct {
 type Stack struct {
 	Start uint64 // address of Data[0]
 	Data  []byte
-	Cut   bool // Data ends before the mapping does, or a coroutine's stack (Options.MaxStack, or unreadable memory)
+	Cut   bool // Data ends before the end of the stack (Options.MaxStack, or unreadable memory)
 }
 
-// At returns the copy from addr on, or nil unless it has size bytes there.
+// At returns the copy from addr on, or nil if the copy does not have size bytes from there.
 func (s *Stack) At(addr uint64, size int) []byte {
 	off := addr - s.Start
 	if addr < s.Start || off > uint64(len(s.Data)) || uint64(len(s.Data))-off < uint64(size) {

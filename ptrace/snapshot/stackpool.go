@@ -5,7 +5,8 @@ import (
 	"sync"
 )
 
-// stackCopy is memory for a copy of a stack of common size. Allocating it costs more than filling it.
+// stackCopy is memory for a copy of a stack of common size. It is reused, because allocating it takes longer than
+// filling it.
 type stackCopy [32 << 10]byte
 
 //nolint:gochecknoglobals // a cache

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// ErrBusy means that the kernel does not end a capture.
+// ErrBusy means that a capture did not end in time, because the kernel keeps it.
 var ErrBusy = errors.New("a capture does not end")
 
-// work is the activity of this program.
+// work counts the work of this program that PauseWork waits for.
 //
 //nolint:gochecknoglobals // a program is suspended as a whole
 var work activity
@@ -17,17 +17,18 @@ var work activity
 // BeginWork waits for the end of a pause. It then registers work that delays the next pause until EndWork is called.
 func BeginWork() { work.begin() }
 
-// JoinWork registers a part of registered work. The part may last longer than the work. It ends with EndWork.
+// JoinWork registers a part of registered work, without waiting. EndWork ends it, maybe after the end of the work
+// itself.
 func JoinWork() { work.join() }
 
 // EndWork ends what BeginWork or JoinWork registered.
 func EndWork() { work.end() }
 
 // PauseWork waits until no work is under way, for at most a duration, and calls do. New work waits meanwhile. If
-// another pause is requested already, Pause does nothing. The error is ErrBusy or the error of do.
+// another pause is requested already, PauseWork does nothing. The error is ErrBusy or the error of do.
 func PauseWork(most time.Duration, do func() error) error { return work.suspend(most, do) }
 
-// activity counts the work that must end before the program is stopped.
+// activity counts the work that must end before the program is stopped. A rest is a time without work.
 type activity struct {
 	mu      sync.Mutex
 	parties int

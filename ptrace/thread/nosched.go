@@ -16,19 +16,19 @@ func EnterSyscall()
 //go:linkname ExitSyscall runtime.exitsyscall
 func ExitSyscall()
 
-// Of linux/sched.h and linux/sched/types.h.
+// Constants of linux/sched.h and linux/sched/types.h.
 const (
 	schedFIFO        = 1
 	schedRR          = 2
 	schedDeadline    = 6
-	schedResetOnFork = 0x40000000 // threads that the runtime starts meanwhile have ordinary priority
+	schedResetOnFork = 0x40000000 // threads that the Go runtime starts meanwhile get ordinary priority
 	urgentPriority   = 1
 )
 
 // schedParam is struct sched_param.
 type schedParam struct{ priority int32 }
 
-// OrdinaryPolicy returns the scheduling policy of this thread. It is false if the thread has a real-time policy, or if
+// OrdinaryPolicy returns the scheduling policy of this thread. ok is false if the thread has a real-time policy, or if
 // the policy is unknown.
 func OrdinaryPolicy() (policy uintptr, ok bool) {
 	policy, _, errno := unix.RawSyscall(unix.SYS_SCHED_GETSCHEDULER, 0, 0, 0)

@@ -4,8 +4,8 @@ package thread
 
 import "sync/atomic"
 
-// IsSet reads a flag that another goroutine sets by means of package atomic. The compiler makes a plain load of it,
-// so it needs no stack.
+// IsSet reads a flag that another goroutine sets with package atomic. The compiler turns the call into a plain load,
+// which needs no stack.
 //
 //go:nosplit
 //go:norace
