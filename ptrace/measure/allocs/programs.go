@@ -21,13 +21,13 @@ var ErrUnsupported = errors.New("allocations cannot be traced here")
 // Limits. They have the same values in allocs.bpf.c.
 const (
 	MaxStack  = 128 << 10 // bytes of a stack that are copied
-	MaxRanges = 128       // of code
+	MaxRanges = 128       // ranges of code of a process
 )
 
 // Kind is the kind of a function: it allocates, frees or both (enum kind).
 type Kind uint32
 
-// The kinds, with the arguments that count.
+// The kinds, each with the first arguments of its functions.
 const (
 	Malloc        Kind = iota + 1 // (size)
 	Calloc                        // (count, size)
@@ -41,29 +41,29 @@ const (
 	numKinds
 )
 
-// Returns reports whether a function of the kind returns an address that counts.
+// Returns reports whether the functions of kind k return the address of a new allocation, which is to be recorded.
 func (k Kind) Returns() bool { return k != Free && k != Munmap }
 
-// config says what to load.
+// config has the settings of the BPF programs.
 type config struct {
 	// StackEnd is the address of the first byte above the main thread's frames.
 	StackEnd uint64
-	// LibraryStart and LibrarySize are the code of the C library: calls of mmap and munmap from there are its own, and do
-	// not count. A size of 0 means that all calls count.
+	// LibraryStart and LibrarySize are the code of the C library. Its own calls of mmap and munmap are not counted.
+	// With size 0 all calls are counted.
 	LibraryStart, LibrarySize uint64
-	// HasHeaders says that the word before a block is glibc's header, which has its size.
+	// HasHeaders means that the word before each block is glibc's header, which has the block's size.
 	HasHeaders bool
-	// MaxBlocks and MaxPaths bound the live blocks and the call paths that are kept.
+	// MaxBlocks and MaxPaths are the largest numbers of live blocks and call paths that the BPF maps keep.
 	MaxBlocks, MaxPaths int
 }
 
 // Range is a range of addresses; End is exclusive.
 type Range struct{ Start, End uint64 }
 
-// Sums are the sums of a call path (struct alloc_sums). Sizes are in bytes, as the program asked for them.
+// Sums are the figures of one call path (struct alloc_sums). Sizes are in bytes, as the process asked for them.
 type Sums struct {
 	Objects, Bytes         uint64 // allocated
-	LiveObjects, LiveBytes uint64 // and not freed
+	LiveObjects, LiveBytes uint64 // of these, not freed yet
 	Sent                   uint64
 }
 
@@ -72,19 +72,19 @@ type Counters struct {
 	Hits                      [numKinds]uint64 // calls, by Kind
 	Failed                    uint64           // allocations without a result
 	Nested                    uint64           // calls from inside an allocation function
-	Older, OlderBytes         uint64           // freed blocks of the time before, and their sizes by glibc's headers
+	Older, OlderBytes         uint64           // freed blocks that were allocated before the trace, and their sizes by glibc's headers
 	UnknownMaps, UnknownBytes uint64           // unmapped ranges that do not begin with a known mapping
 	Shared, SharedBytes       uint64           // shared mappings, which are not counted as allocations
-	Untracked, UntrackedBytes uint64           // allocations that are not in the live ones for want of room
+	Untracked, UntrackedBytes uint64           // allocations left out of the live ones, because there was no room
 	Replaced, ReplacedBytes   uint64           // blocks whose free was not seen
 	LostCalls, Unmatched      uint64           // calls of too many threads at a time, and calls that did not return
 	LostStacks                uint64           // stacks for which the ring had no room; a later call sends them
 	NoStack, OtherStacks      uint64           // allocations without a stack, and without room for their call path
 	Hashed, Words             uint64           // stacks copied, and their words
-	Runs, Time                uint64           // of the programs; ns, measured for one run in 16
+	Runs, Time                uint64           // runs of the BPF programs, and their time in ns, measured for one run in 16
 }
 
-// Calls is the number of calls that count, of all functions.
+// Calls is the number of counted calls of all functions.
 func (c *Counters) Calls() (n uint64) {
 	for _, hits := range c.Hits {
 		n += hits
@@ -92,7 +92,7 @@ func (c *Counters) Calls() (n uint64) {
 	return n
 }
 
-// Registers has the registers that an unwinder needs.
+// Registers has the registers that an unwinder needs, as they were at the call.
 type Registers struct{ IP, SP, BP, BX, R12, R13, R14, R15 uint64 }
 
 // stackHead is struct alloc_stack.
@@ -104,15 +104,15 @@ type stackHead struct {
 	Cut, _      uint32
 }
 
-// copiedStack is the stack of a call path, as it was when the path occurred first.
+// copiedStack is the copy of a stack at the first call with this call path.
 type copiedStack struct {
-	// Number is the number of the path in the table of sums.
+	// Number identifies the call path, as in Sums.
 	Number uint64
-	// CodePages is the process's number of pages with code at that moment.
+	// CodePages is the number of pages with code that the process had at the call.
 	CodePages uint64
 	Registers Registers
 	TID       int
-	// Cut means that Data, which begins at the stack pointer, ends before the stack does.
+	// Cut means that Data, which begins at the stack pointer, ends before the end of the stack.
 	Cut  bool
 	Data []byte
 }
@@ -154,7 +154,7 @@ func loadPrograms(c config) (*programs, error) {
 		t.Close()
 		return nil, loader().Error("open a ring", err)
 	}
-	// Allocations without a path of their own count here.
+	// Number 0 is for allocations without a call path of their own. Sent: no stack is sent for it.
 	if err := loaded.Maps["sums"].Put(uint64(0), Sums{Sent: 1}); err != nil {
 		t.Close()
 		return nil, loader().Error("fill a table", err)
@@ -172,9 +172,8 @@ func Check() error {
 	return nil
 }
 
-// Attach has the kernel call the programs for functions of the file at path, whenever the process pid calls them.
-// Calls count when all functions are attached. The error is ErrUnsupported if the kernel would not count the calls of
-// all threads.
+// Attach attaches the BPF programs to functions of the file at path, for the process pid. From the return of Attach on,
+// the calls are counted. The error is ErrUnsupported if the kernel would not count the calls of all threads.
 func (t *programs) Attach(path string, pid int, functions []Function) error {
 	file, err := link.OpenExecutable(path)
 	if err != nil {
@@ -222,7 +221,7 @@ func (t *programs) CheckThreads(pid int) error {
 	return nil
 }
 
-// activate has calls counted, or not.
+// activate switches the counting of calls on (1) or off (0).
 func (t *programs) activate(on uint32) error {
 	if err := t.Maps["active"].Put(uint32(0), on); err != nil {
 		return loader().Error("fill a table", err)
@@ -237,8 +236,8 @@ func attachError(err error) error {
 	return loader().Error("attach to functions", err)
 }
 
-// Detach has the kernel call the programs no longer. No call counts from the beginning of Detach on, and the tables
-// stay as they are then.
+// Detach detaches the BPF programs. From the beginning of Detach on, calls are not counted, and the figures stay as
+// they are.
 func (t *programs) Detach() {
 	if len(t.links) > 0 {
 		_ = t.activate(0) // it cannot fail: the map exists, and has the element
@@ -249,8 +248,9 @@ func (t *programs) Detach() {
 	t.links = nil
 }
 
-// SetCode says where the process has code while its number of pages with code is as stated. Ranges are in address
-// order, at most MaxRanges. Until then, and with another number, every word that can be a pointer counts as code.
+// SetCode sets the addresses of the process's code, valid as long as the process has the given number of pages with
+// code. Ranges are in address order, at most MaxRanges. Without valid ranges, the programs take every word of a stack
+// that can be a pointer for an address in code.
 func (t *programs) SetCode(ranges []Range, pages uint64) error {
 	var c struct {
 		Ranges    [MaxRanges]Range
@@ -277,7 +277,8 @@ func (t *programs) SetCode(ranges []Range, pages uint64) error {
 	return nil
 }
 
-// Stack returns the next stack; false at the deadline or after Close. Its data is valid until the next call.
+// Stack returns the next stack; false at the deadline, after Close, or for an invalid record. The data of the stack is
+// valid until the next call.
 func (t *programs) Stack(deadline time.Time) (copiedStack, bool) {
 	t.ring.SetDeadline(deadline)
 	if t.ring.ReadInto(&t.record) != nil {
@@ -302,7 +303,7 @@ func (t *programs) Counters() (c Counters, err error) {
 	return c, nil
 }
 
-// Sums reads the sums by number of the call path. 0 is the number of all allocations without a path of their own.
+// Sums reads the figures by number of the call path. Number 0 is for all allocations without a path of their own.
 func (t *programs) Sums() (map[uint64]Sums, error) {
 	all := make(map[uint64]Sums)
 	var (
@@ -327,7 +328,7 @@ type Block struct {
 	Path uint64 // number of the call path
 }
 
-// Blocks reads the live blocks. It is meant for a tracer that is detached.
+// Blocks reads the live blocks. Call it after Detach: the blocks change while calls are counted.
 func (t *programs) Blocks() ([]Block, error) {
 	var (
 		address uint64

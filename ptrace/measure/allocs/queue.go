@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// maxQueued bounds the bytes of the stacks that a queue keeps. Beyond it, stacks stay in the kernel's ring. When that
-// is full, the kernel counts each new one as lost (Counters.LostStacks) and sends it at a later call.
+// maxQueued is the number of bytes at which a queue is full. Further stacks then stay in the kernel's ring. When the
+// ring is full, the kernel counts each new stack as lost (Counters.LostStacks) and sends it at a later call.
 const maxQueued = 64 << 20
 
-// queue hands batches of stacks to the goroutine that names them. It does not wait for that goroutine, and keeps what
-// the channel does not take.
+// queue passes batches of stacks to the goroutine that names them. It does not wait for that goroutine, and keeps the
+// batches for which the channel has no room.
 type queue struct {
 	to    chan<- []Stack
 	kept  [][]Stack
 	bytes int // of the stacks that are kept
 }
 
-// add keeps a batch, which the next send hands on.
+// add keeps a batch for the next send.
 func (q *queue) add(list []Stack) {
 	q.kept = append(q.kept, list)
 	q.bytes += bytesOf(list)
 }
 
-// send hands on as many batches as the channel takes at once.
+// send passes on as many batches as the channel has room for.
 func (q *queue) send() {
 	for len(q.kept) > 0 {
 		select {
@@ -38,7 +38,7 @@ func (q *queue) send() {
 // full reports whether the caller must wait for room before it adds a batch.
 func (q *queue) full() bool { return q.bytes >= maxQueued }
 
-// wait hands on one batch, if the channel takes it before a deadline and before ctx ends.
+// wait passes on one batch, unless the channel has no room until the deadline or the end of ctx.
 func (q *queue) wait(ctx context.Context, deadline time.Time) {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
@@ -50,7 +50,7 @@ func (q *queue) wait(ctx context.Context, deadline time.Time) {
 	}
 }
 
-// finish hands on all kept batches, however long it takes.
+// finish passes on all kept batches, however long it takes.
 func (q *queue) finish() {
 	for len(q.kept) > 0 {
 		q.to <- q.kept[0]
@@ -65,9 +65,9 @@ func (q *queue) drop() {
 	q.kept = q.kept[1:]
 }
 
-// bytesOf is about the memory that a batch needs.
+// bytesOf is an estimate of the memory that a batch needs.
 func bytesOf(list []Stack) (n int) {
-	const fixed = 1 << 10 // of a stack, without the copy
+	const fixed = 1 << 10 // bytes of a stack's other data
 	n = fixed * len(list)
 	for i := range list {
 		for j := range list[i].Snapshot.Threads {

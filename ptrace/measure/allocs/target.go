@@ -15,10 +15,11 @@ type Function struct {
 	// Name is for messages.
 	Name string
 	Kind Kind
-	// Offset is the place in the file. The stack pointer and the registers of the arguments are there as at the entry.
+	// Offset is the place of the probe in the file. There, the stack pointer and the argument registers are still as at
+	// entry.
 	Offset uint64
-	// Stepped means that the kernel cannot emulate the instruction there, and has the process execute it in a single step,
-	// which costs ten times as much.
+	// Stepped means that the kernel cannot emulate the probed instruction. The process then executes it in a single
+	// step, which takes ten times as long.
 	Stepped bool
 }
 
@@ -29,14 +30,14 @@ type Target struct {
 	File *os.File
 	// Functions are those to probe.
 	Functions []Function
-	// Library are the addresses of the C library's code: its own calls of mmap and munmap do not count. None: all count.
+	// Library is the code of the C library. Its own calls of mmap and munmap are not counted. Empty: all are counted.
 	Library Range
-	// HasHeaders means that the word before a block has its size, in glibc's manner.
+	// HasHeaders means that the word before each block has the block's size, in glibc's format.
 	HasHeaders bool
 }
 
-// verify looks for the breakpoint of the first probed function in the process's memory. The kernel reports no error
-// for a file that the process has not mapped.
+// verify returns ErrUnsupported if the process's memory does not have the breakpoint of the first probed function. The
+// kernel itself reports no error for a file that the process has not mapped.
 func (t *Target) verify(maps []process.Mapping) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(t.File.Fd()), &st); err != nil {
@@ -62,7 +63,7 @@ func (t *Target) verify(maps []process.Mapping) error {
 // breakpoint is the instruction that the kernel writes at a probe on x86_64.
 const breakpoint = 0xcc
 
-// codeRanges returns where a process has code.
+// codeRanges returns the executable mappings, in address order, adjacent ones joined.
 func codeRanges(maps []process.Mapping) (ranges []Range) {
 	for i := range maps {
 		m := &maps[i]
@@ -78,8 +79,8 @@ func codeRanges(maps []process.Mapping) (ranges []Range) {
 	return ranges
 }
 
-// codePages returns the kernel's number of pages with code of a process (exec_vm of struct mm_struct), which status
-// shows in two parts; 0 if it cannot be read.
+// codePages returns how many pages with code a process has (exec_vm of struct mm_struct). /proc/PID/status shows them
+// in two parts. 0: status cannot be read.
 func codePages(pid int) uint64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -20,14 +20,15 @@ import (
 
 // Options bound the cost, the memory and the time of a trace. The zero value is the default.
 type Options struct {
-	// MaxOverhead is the share of the process's processor time that the trace may cost; 0: DefaultOverhead. A negative
-	// one is no bound.
+	// MaxOverhead is the share of the process's processor time that the trace may cost; 0: DefaultOverhead; negative:
+	// no limit.
 	MaxOverhead float64
-	// MaxBlocks and MaxPaths bound the live blocks and the call paths that the kernel keeps; 0: the defaults.
+	// MaxBlocks and MaxPaths are the largest numbers of live blocks and call paths that the kernel keeps; 0: the
+	// defaults.
 	MaxBlocks, MaxPaths int
-	// Blocks adds the single live blocks to the result.
+	// Blocks adds each live block to the result.
 	Blocks bool
-	// Duration ends the trace so long after the functions were probed; 0: it has no limit.
+	// Duration is how long the trace lasts after the functions were probed; 0: no limit.
 	Duration time.Duration
 }
 
@@ -38,31 +39,32 @@ const (
 	DefaultPaths    = 1 << 16 // 6 MB
 )
 
-// burst is the cost that a trace may have beyond its share, so that a moment with many allocations after a quiet
-// time do not end it.
+// burst is the cost that a trace may have beyond its share. So a burst of allocations after a quiet time does not end
+// the trace.
 const burst = 100 * time.Millisecond
 
-// The least costs of a probe, without the programs' run time, which is measured. Open measures slower traps.
+// The least cost of a probe without the run time of the BPF programs, which is measured. probe.Calibrate measures the
+// traps of this machine, which may cost more.
 const (
 	entryCost   = 500 * time.Nanosecond // a breakpoint at an instruction that the kernel emulates
-	steppedCost = 9 * time.Microsecond  // at another instruction
-	returnCost  = 500 * time.Nanosecond // a return that the kernel takes over
+	steppedCost = 9 * time.Microsecond  // a breakpoint at another instruction, which is executed in a single step
+	returnCost  = 500 * time.Nanosecond // the probe of a return
 )
 
-// interval is how often stacks are fetched and the cost is looked at.
+// interval is how often the cost is compared with the budget and Run reports the figures.
 const interval = 50 * time.Millisecond
 
-// Stack is the stack of a call path when it occurred first. The same call path can have several numbers.
+// Stack is a stack at the first call with its call path. The same call path can have several numbers.
 type Stack struct {
 	Number   uint64
 	Snapshot *snapshot.Snapshot
 }
 
-// Progress are the figures up to a moment.
+// Progress has the figures from the start of a trace to one moment.
 type Progress struct {
 	Elapsed  time.Duration
 	Counters Counters
-	// CPU is the processor time of the process since the start, Overhead the estimated part of it that the trace caused.
+	// CPU is the processor time of the process since the start, Overhead the estimated part that the trace caused.
 	CPU, Overhead time.Duration
 }
 
@@ -78,12 +80,12 @@ func (p *Progress) Share() float64 {
 type Result struct {
 	Progress
 
-	// Paths are the sums by number. 0 is for allocations without a stack, or without room for their call path.
+	// Paths are the figures by number of the call path. 0 is for allocations without a stack, or without room for their
+	// path.
 	Paths map[uint64]Sums
 	// Blocks are the live blocks, if Options.Blocks is set.
 	Blocks []Block
-	// Ended means that the process ended meanwhile, so that nothing is live any more: the live sums are of the moment
-	// before.
+	// Ended means that the process ended during the trace. The figures of live blocks are those before its end.
 	Ended bool
 	// TooDear means that the trace ended because its cost exceeded the budget.
 	TooDear bool
@@ -95,16 +97,17 @@ type Tracer struct {
 	options Options
 	process *observe.CopiedProcess
 	kernel  *programs
-	clock   int32 // the process's processor time, for clock_gettime
+	clock   int32 // processor time of the process, for clock_gettime
 	began   time.Time
 	cpu     time.Duration // at the start
 	last    time.Duration // processor time, the last time that it could be read
-	pages   uint64        // for which the kernel knows where code is
+	pages   uint64        // number of pages with code for which the BPF programs know the ranges of code
 	stepped map[Kind]bool
-	trap    probe.Cost // of this machine
+	trap    probe.Cost // cost of traps on this machine
 }
 
-// Open attaches to a process. The error is ErrUnsupported, fs.ErrPermission, or one of observe.Observe.
+// Open attaches to a process. The error is ErrUnsupported, fs.ErrPermission, or an error of observe.Observe. The caller
+// calls Close after Run.
 func Open(t Target, o Options) (tr *Tracer, err error) {
 	if o.MaxOverhead == 0 {
 		o.MaxOverhead = DefaultOverhead
@@ -122,7 +125,7 @@ func Open(t Target, o Options) (tr *Tracer, err error) {
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
 	tr = &Tracer{target: t, options: o, stepped: make(map[Kind]bool)}
-	tr.trap, _ = probe.Calibrate() // without it the least costs apply
+	tr.trap, _ = probe.Calibrate() // an error leaves 0: the least costs apply
 	// The bitwise form is the kernel's for a process's clock (CPUCLOCK_SCHED, include/linux/posix-timers.h).
 	tr.clock = ^int32(t.Process.PID)<<3 | 2
 	for i := range t.Functions {
@@ -153,7 +156,7 @@ func (t *Tracer) attach() error {
 	}
 	path := fmt.Sprintf("/proc/self/fd/%d", t.target.File.Fd())
 	err := t.kernel.Attach(path, t.target.Process.PID, t.target.Functions)
-	t.began, t.cpu = time.Now(), t.cpuTime() // calls count from the end of Attach on
+	t.began, t.cpu = time.Now(), t.cpuTime() // calls are counted from the end of Attach on
 	if errors.Is(err, fs.ErrNotExist) && !t.process.Lives() {
 		return fmt.Errorf("process %d: %w", t.target.Process.PID, process.ErrExited)
 	}
@@ -163,7 +166,7 @@ func (t *Tracer) attach() error {
 	return t.target.verify(t.process.Maps())
 }
 
-// learnCode gives the kernel the addresses at which the process has code.
+// learnCode gives the BPF programs the addresses at which the process has code.
 func (t *Tracer) learnCode() error {
 	pid := t.target.Process.PID
 	before := codePages(pid)
@@ -173,7 +176,7 @@ func (t *Tracer) learnCode() error {
 	ranges := codeRanges(t.process.Maps())
 	if before == 0 || codePages(pid) != before || len(ranges) > MaxRanges {
 		return nil // the kernel takes every word for code that can be an address
-	}
+	} // the BPF programs take every word that can be an address for one in code
 	t.pages = before
 	return t.kernel.SetCode(ranges, before)
 }
@@ -187,12 +190,13 @@ func (t *Tracer) cpuTime() time.Duration {
 	return t.last
 }
 
-// Run traces until ctx ends, which is no error, or the process does, the time is over, or the budget is exceeded. It
-// calls take with new stacks, whose memory take may keep, one call at a time, and report with the figures, several times
-// a second. An error of take ends the trace, too. Afterwards the process is not probed any more.
+// Run traces until ctx ends, which is no error, or the process ends, or the duration is over, or the cost exceeds the
+// budget. It calls take with new stacks, one call at a time; take may keep their memory. It calls report with the
+// figures several times a second. An error of take ends the trace, too. When Run returns, the process is not probed any
+// more.
 func (t *Tracer) Run(ctx context.Context, take func([]Stack) error, report func(*Progress)) (*Result, error) {
-	// To name the first stacks can take a second. Meanwhile others are fetched, the kernel learns of new code, and the
-	// cost is compared with the budget.
+	// Naming the first stacks can take a second. During this time, run fetches further stacks, gives the kernel new
+	// ranges of code, and compares the cost with the budget.
 	const waiting = 16
 	stacks, failed := make(chan []Stack, waiting), make(chan error, 1)
 	var taking sync.WaitGroup
@@ -212,7 +216,7 @@ func (t *Tracer) Run(ctx context.Context, take func([]Stack) error, report func(
 	})
 	q := &queue{to: stacks}
 	r, err := t.run(ctx, q, failed, report)
-	elapsed, cpu := time.Since(t.began), t.cpuTime()-t.cpu // no call counts from the beginning of Detach on
+	elapsed, cpu := time.Since(t.began), t.cpuTime()-t.cpu // calls are not counted from the beginning of Detach on
 	t.kernel.Detach()
 	if err == nil {
 		if r.Ended {
@@ -286,7 +290,7 @@ func (t *Tracer) run(ctx context.Context, q *queue, failed <-chan error, report 
 	}
 }
 
-// finish reads the last stacks, and the sums. The programs are detached.
+// finish reads the last stacks and the sums, after the programs were detached.
 func (t *Tracer) finish(q *queue, r *Result) (err error) {
 	for {
 		q.finish()
@@ -309,7 +313,7 @@ func (t *Tracer) finish(q *queue, r *Result) (err error) {
 	return err
 }
 
-// batch bounds how many stacks are handed on at a time.
+// batch is the largest number of stacks in a batch.
 const batch = 256
 
 // fetch returns new stacks. It waits for the first one, up to a deadline.
@@ -321,7 +325,7 @@ func (t *Tracer) fetch(deadline time.Time) (stacks []Stack, err error) {
 		}
 		deadline = time.Now()
 		if s.CodePages != t.pages || len(stacks) == 0 {
-			// A failure leaves the mappings as they were read last: the process has ended.
+			// After the end of the process this fails, and the mappings stay as they were read last.
 			if err := t.learnCode(); err != nil && !errors.Is(err, process.ErrExited) && !errors.Is(err, os.ErrNotExist) {
 				return nil, err
 			}
@@ -335,7 +339,7 @@ func (t *Tracer) fetch(deadline time.Time) (stacks []Stack, err error) {
 	return stacks, nil
 }
 
-// progress reads the figures.
+// progress reads the figures of this moment.
 func (t *Tracer) progress() (p Progress, err error) {
 	p.Elapsed, p.CPU = time.Since(t.began), t.cpuTime()-t.cpu
 	if p.Counters, err = t.kernel.Counters(); err != nil {
@@ -345,7 +349,7 @@ func (t *Tracer) progress() (p Progress, err error) {
 	return p, nil
 }
 
-// cost estimates what the trace has cost the process.
+// cost estimates how much processor time the trace has cost the process.
 func (t *Tracer) cost(c *Counters) time.Duration {
 	cost := time.Duration(c.Time)
 	for kind, hits := range c.Hits {

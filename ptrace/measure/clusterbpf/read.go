@@ -11,22 +11,22 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Kind says what a Record is.
+// Kind says what a Record reports.
 type Kind uint32
 
 // The kinds.
 const (
-	Running Kind = 1 + iota // a stack of a process that a clock interrupted
+	Running Kind = 1 + iota // a stack of a running process, which a clock interrupted
 	Off                     // a stack of a process that leaves its processor
 	Sleeper                 // a stack of a process that ReadSleeper has found asleep
-	OffEnd                  // the end of a wait of which Off or Sleeper reported the stack
+	OffEnd                  // the end of a wait whose stack was reported by Off or Sleeper
 	Exit                    // a process ends
 )
 
 // Flags of a record.
-const (
-	HasEntry   = 1  // the process has an entry in pg_stat_activity
-	Consistent = 2  // and was not changing it
+const ( // the process has an entry in the memory of pg_stat_activity
+	HasEntry   = 1  // the process was not changing its entry at the time
+	Consistent = 2  // the stack could not be read
 	NoStack    = 4  // the stack was not readable
 	CutStack   = 8  // the stack is longer than the copy
 	Runnable   = 16 // the process left the processor without going to sleep
@@ -36,35 +36,35 @@ const (
 // numRegisters is the number of words of struct pt_regs.
 const numRegisters = 21
 
-// Record is one report of a program. It holds until the next record is read.
+// Record is one report of a BPF program. It is valid until the next record is read.
 type Record struct {
 	Kind Kind
-	// PID is the process, Started when it started, in ns since boot: together they name it for good.
+	// PID is the process id, Started the start time in ns since boot. Together they identify the process.
 	PID     int
 	Started uint64
-	// At is the time, of CLOCK_MONOTONIC in ns.
+	// At is the time of the report, of CLOCK_MONOTONIC in ns.
 	At uint64
-	// Number is the number of the wait: the process's waits are counted.
+	// Number is the number of the wait, counted from the first wait of the process.
 	Number uint64
-	// Waits is, with Off, the number of waits since the last stack, this one included.
+	// Waits is, with Off, the number of waits since the last stack, including this wait.
 	Waits uint64
-	// Took is, with OffEnd, how long the wait was, and Delay how long of it the process waited for a processor. With Exit,
-	// Took is the time on the processor, and Off the time off it.
+	// Took is, with OffEnd, the length of the wait, and Delay the part of it in which the process waited for a
+	// processor. With Exit, Took is the time on the processor, and Off the time off it.
 	Took, Delay, Off time.Duration
 
-	// The other fields are there with stacks only.
+	// The other fields are only set for records with a stack: Running, Off and Sleeper.
 	Flags                                     uint32
 	Event, BackendType, Database, User, State uint32
 	QueryID                                   uint64
 	ApplicationName, DatabaseName, UserName   []byte
-	WorkerType                                []byte               // what kind of background worker it is
+	WorkerType                                []byte               // the type of a background worker (bgw_type)
 	Registers                                 [numRegisters]uint64 // struct pt_regs
 	StackStart                                uint64
 	Stack                                     []byte
 
 	// Context is the value of error_context_stack.
 	Context uint64
-	// Pieces are further memory of the process, that some entries of error_context_stack lead to.
+	// Pieces are further memory of the process, to which some entries of error_context_stack point.
 	Pieces []Piece
 }
 
@@ -74,8 +74,8 @@ type Piece struct {
 	Data  []byte
 }
 
-// Read hands the records that are there to each, until there are no more, or the time is over. The result is how many
-// there were.
+// Read calls each with all records in the ring, until the ring is empty or the time is over. It returns the number of
+// records.
 func (s *Sampler) Read(until time.Time, each func(*Record)) (int, error) {
 	s.reader.SetDeadline(time.Unix(1, 0))
 	var r Record
@@ -146,7 +146,7 @@ func text(p []byte) []byte {
 	return bytes.Clone(p)
 }
 
-// AppendRegisters appends the registers as NT_PRSTATUS has them.
+// AppendRegisters appends the registers in the layout of NT_PRSTATUS.
 func (r *Record) AppendRegisters(p []byte) []byte {
 	const prStatusSize = 27 * 8 // struct user_regs_struct: the segment registers follow, and are 0
 	for _, value := range r.Registers {
@@ -155,36 +155,38 @@ func (r *Record) AppendRegisters(p []byte) []byte {
 	return append(p, make([]byte, prStatusSize-8*numRegisters)...)
 }
 
-// Process describes a live process.
+// Process describes a live process and its waits. A wait is the time between two times on a processor.
 type Process struct {
 	PID     int
 	Started uint64 // ns since boot; 0: it has not run since the start
 	On, Off time.Duration
-	// Running is set while the process has a processor. Since is when the present state began.
+	// Running is set while the process has a processor. Since is when it got the processor or left it, of
+	// CLOCK_MONOTONIC.
 	Running bool
 	Since   uint64
-	// Number is the number of the present or the last wait. HasStack is set if a stack of this wait was taken.
+	// Number is the number of the present or the last wait. HasStack is set if a stack of that wait was taken.
 	Number   uint64
 	HasStack bool
-	// These are of the present or the last wait. Runnable means that the process did not sleep: it lost its processor.
+	// These three describe the present or the last wait. Runnable means that the process did not sleep: it lost its
+	// processor.
 	QueryID      uint64
 	Event, State uint32
 	Runnable     bool
-	// Last are the last waits, which TakeWaits does not have.
+	// Last is the time of the last waits, which TakeWaits does not return yet.
 	Last WaitTime
-	// Undivided is set while the process has a processor and the wait before that is not yet in Last and Off. The wait
+	// Undivided is set while the process has a processor and the previous wait is not yet in Last and Off. The wait
 	// took UndividedTook. After End, UndividedDelay is the part of it in which the process waited for a processor.
 	Undivided                     bool
 	UndividedTook, UndividedDelay time.Duration
-	// Delay is, after End, how long of the time since Since the process has waited for a processor.
+	// Delay is, after End, the part of the time since Since in which the process waited for a processor.
 	Delay time.Duration
 
 	delay, notedDelay, notedQueued, clock uint64 // as struct process has them
 	noted                                 bool
 }
 
-// Seed describes, after Start, a process that lived before. It has no effect if the process has got or left a processor
-// since. Event, State and QueryID are of the wait in progress.
+// Seed adds a process that lived before Start. Call it after Start. It has no effect if the process has got or left a
+// processor since Start. Event, State and QueryID describe the wait in progress.
 func (s *Sampler) Seed(p Process) error {
 	value := clusterProcess{Since: s.attached, Event: p.Event, State: p.State, Query: p.QueryID, Number: 1}
 	if p.Running {
@@ -200,7 +202,7 @@ func (s *Sampler) Seed(p Process) error {
 	return nil
 }
 
-// Processes returns all processes that live, as far as switches are followed.
+// Processes returns all live processes of which the programs have seen a context switch, or that Seed added.
 func (s *Sampler) Processes() ([]Process, error) {
 	var list []Process
 	err := batches(s.kernel.Maps["processes"].BatchLookup, func(pid uint32, p *clusterProcess) {
@@ -219,8 +221,9 @@ func (s *Sampler) Processes() ([]Process, error) {
 	return list, err
 }
 
-// End returns all processes that live, as of a time after Stop. Counted is false if this kernel does not count how long
-// processes wait for a processor. Then the delays contain only the waits of processes that lost their processor.
+// End returns all live processes as of the time at. Call it after Stop. counted is false if this kernel does not
+// measure how long processes wait for a processor. Then the delays contain only the waits of processes that lost their
+// processor.
 func (s *Sampler) End(at uint64) (list []Process, counted bool, err error) {
 	list, err = s.Processes()
 	if err != nil {
@@ -237,7 +240,7 @@ func (s *Sampler) End(at uint64) (list []Process, counted bool, err error) {
 	if list, err = s.Processes(); err != nil {
 		return nil, false, err
 	}
-	var clock uint64 // processes that have not run since the start have none
+	var clock uint64 // processes that have not run since the start have no clock
 	for i := range list {
 		clock = max(clock, list[i].clock)
 	}
@@ -250,10 +253,10 @@ func (s *Sampler) End(at uint64) (list []Process, counted bool, err error) {
 // notCounted is NOT_COUNTED of cluster.bpf.c.
 const notCounted = 1
 
-// divide finds the delays of the last two waits at a time. The clock is the difference between CLOCK_MONOTONIC and the
-// scheduler's clock.
+// divide computes the delays of the last two waits as of the time at. clock is the difference between CLOCK_MONOTONIC
+// and the scheduler's clock.
 func (p *Process) divide(at, clock uint64) {
-	var before time.Duration // for processors that the process has got, or that it left to wait for another one
+	var before time.Duration // waits for a processor that have ended
 	if p.noted && p.Started != 0 {
 		before = time.Duration(p.notedDelay - p.delay)
 	}
@@ -278,8 +281,8 @@ func (p *Process) divide(at, clock uint64) {
 	}
 }
 
-// WaitTime is the time that a process was off the processor while it did the same. Delay is the part of it in which the
-// process waited for a processor.
+// WaitTime is the time that a process was off the processor with the same statement, wait event and state. Delay is the
+// part of it in which the process waited for a processor. Waits is the number of waits.
 type WaitTime struct {
 	PID          int
 	Started      uint64
@@ -289,7 +292,7 @@ type WaitTime struct {
 	Waits        uint64
 }
 
-// TakeWaits returns the times of waits that have ended since the last call, but for Process.Last.
+// TakeWaits returns the times of the waits that have ended since the last call, except for Process.Last.
 func (s *Sampler) TakeWaits() ([]WaitTime, error) {
 	var list []WaitTime
 	err := batches(s.kernel.Maps["wait_times"].BatchLookupAndDelete, func(k clusterWaitKey, t *clusterWaitTime) {
@@ -301,10 +304,10 @@ func (s *Sampler) TakeWaits() ([]WaitTime, error) {
 	return list, err
 }
 
-// batchCall is a method of a table that reads many elements at a time.
+// batchCall is a method of a BPF map that reads many elements at a time.
 type batchCall func(*ebpf.MapBatchCursor, any, any, *ebpf.BatchOptions) (int, error)
 
-// batches reads a whole table.
+// batches calls each with all elements of a BPF map.
 func batches[K, V any](call batchCall, each func(K, *V)) error {
 	const size = 1024
 	keys, values := make([]K, size), make([]V, size)
@@ -323,8 +326,8 @@ func batches[K, V any](call batchCall, each func(K, *V)) error {
 	}
 }
 
-// ReadSleeper takes the stack of a process that sleeps, without waking it. It comes as a Record, if the process sleeps
-// all the time meanwhile.
+// ReadSleeper takes the stack of a sleeping process without waking it. The stack comes as a Record, if the process
+// sleeps during the whole read.
 func (s *Sampler) ReadSleeper(pid int) error {
 	_, err := s.kernel.Programs["read_sleeper"].Run(&ebpf.RunOptions{Context: uint32(pid)})
 	if err != nil {
@@ -333,12 +336,12 @@ func (s *Sampler) ReadSleeper(pid int) error {
 	return nil
 }
 
-// Counters are the counters of the programs.
+// Counters are the counters of the BPF programs.
 type Counters struct {
-	// Lost are records for which there was no room, or whose registers were not to be read. Uncounted are waits and
-	// processes for which a table had no room.
+	// Lost is the number of records for which there was no room, or whose registers could not be read. Uncounted is the
+	// number of waits and processes for which a BPF map had no room.
 	Lost, Uncounted uint64
-	// Runs of the programs for processes of the server, and the time that they took.
+	// Runs is how often the BPF programs ran for processes of the server, and Time the total time of these runs.
 	Runs uint64
 	Time time.Duration
 }

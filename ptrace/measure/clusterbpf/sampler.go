@@ -14,28 +14,28 @@ import (
 	"pg_stat_backtrace/ptrace/bpf"
 )
 
-// ErrUnsupported means that this kernel or architecture, or the place where this process runs, lacks what a Sampler
+// ErrUnsupported means that this kernel or architecture, or the environment of this process, lacks what a Sampler
 // needs.
 var ErrUnsupported = errors.New("the processes of a server cannot be sampled here")
 
-// MaxStack is the number of bytes of one stack. cluster.bpf.c has the same value.
+// MaxStack is the largest number of bytes of one stack. cluster.bpf.c has the same value.
 const MaxStack = 128 << 10
 
-// Server says what to sample. Addresses are those of a child of the postmaster.
+// Server describes the server to sample. Addresses are those in a child of the postmaster.
 type Server struct {
-	// Postmaster is the process id.
+	// Postmaster is the process id of the postmaster.
 	Postmaster int
-	// WaitPointer, Status and Port are the addresses of my_wait_event_info, MyBEEntry and MyProcPort. Without Port, 0,
+	// WaitPointer, Status and Port are the addresses of my_wait_event_info, MyBEEntry and MyProcPort. If Port is 0,
 	// samples have no names of databases and users.
 	WaitPointer, Status, Port uint64
-	// Context is the address of error_context_stack; 0: samples have no functions of PL/pgSQL. Statement is the
-	// offset of err_stmt in PLpgSQL_execstate, Signature of fn_signature in PLpgSQL_function.
+	// Context is the address of error_context_stack; 0: samples have no functions of PL/pgSQL. Statement is the offset
+	// of err_stmt in PLpgSQL_execstate, Signature the offset of fn_signature in PLpgSQL_function.
 	Context              uint64
 	Statement, Signature int
 	// TypeVariable is the address of MyBackendType, for processes without an entry in pg_stat_activity; 0: unknown.
 	TypeVariable uint64
-	// Worker is the address of MyBgworkerEntry, WorkerKind the offset of bgw_type there, and WorkerType the value of
-	// st_backendType for background workers. Without Worker, 0, samples do not say what kind of worker a process is.
+	// Worker is the address of MyBgworkerEntry, WorkerKind the offset of bgw_type in the entry, and WorkerType the
+	// value of st_backendType for background workers. If Worker is 0, samples have no Record.WorkerType.
 	Worker                 uint64
 	WorkerKind, WorkerType int
 	// Type, Database, User, State, Name and QueryID are offsets in PgBackendStatus: st_backendType, st_databaseid,
@@ -45,27 +45,27 @@ type Server struct {
 	PortDatabase, PortUser int
 }
 
-// Options say what to take.
+// Options say which samples to take.
 type Options struct {
 	// Clock takes samples of running processes, once in a Period on each processor.
 	Clock  bool
 	Period time.Duration
-	// Switches follows context switches. A stack of one process is taken once in StackPeriod at most, and on one processor
-	// once in StackSpacing.
+	// Switches follows context switches. At most one stack of a process is taken in StackPeriod, and on one processor
+	// at most one in StackSpacing.
 	Switches                  bool
 	StackPeriod, StackSpacing time.Duration
-	// Chosen are the processes to sample, by process id: the start time of each as in process.Stat. The postmaster can be
-	// one of them. Nil means all processes of the server, without the postmaster.
+	// Chosen are the processes to sample: the start time of each, as in process.Stat, by process id. The postmaster can
+	// be one of them. Nil means all processes of the server except the postmaster.
 	Chosen map[int]uint64
-	// Processes is the number of processes that the server can have.
+	// Processes is the largest number of processes that the server can have.
 	Processes int
-	// RingSize is the room for records that were not read yet, in bytes: a power of 2.
+	// RingSize is the size of the ring for records that were not read yet, in bytes: a power of 2.
 	RingSize int
 	// RedZone is the number of bytes below the stack pointer that belong to the stack.
 	RedZone int
 }
 
-// Sampler is the loaded programs. Its methods are for one goroutine at a time.
+// Sampler has the loaded BPF programs. Only one goroutine may use it at a time.
 type Sampler struct {
 	options    Options
 	kernel     *ebpf.Collection // programs and tables
@@ -74,8 +74,8 @@ type Sampler struct {
 	processors []int
 	events     []int // descriptors of perf events
 	links      []link.Link
-	unseen     int
-	attached   uint64 // CLOCK_MONOTONIC
+	unseen     int    // processors without a clock
+	attached   uint64 // time of Start, of CLOCK_MONOTONIC in ns
 }
 
 // Load loads the programs. The error is ErrUnsupported, or fs.ErrPermission if a privilege is missing.
@@ -101,7 +101,7 @@ func Load(s Server, o Options) (*Sampler, error) {
 	return p, nil
 }
 
-// load loads the programs, with room for the numbers of so many processors.
+// load loads the programs. processors is one more than the highest number of a processor.
 func load(s *Server, o *Options, processors int) (*ebpf.Collection, error) {
 	spec, err := loader().Spec(map[string]any{
 		"postmaster": uint32(s.Postmaster), "wait_pointer": s.WaitPointer, "status_pointer": s.Status,
@@ -132,12 +132,13 @@ func load(s *Server, o *Options, processors int) (*ebpf.Collection, error) {
 	return loader().Load(spec, programs...)
 }
 
-// loader loads the programs. Kernels that refuse read_sleeper are older than those on which the others are tested.
+// loader has the first release on which the programs work. Kernels that refuse read_sleeper are older than the tested
+// ones.
 func loader() *bpf.Loader {
 	return &bpf.Loader{Read: loadCluster, Unsupported: ErrUnsupported, Release: "6.10", HostPIDs: true}
 }
 
-// Check returns why nothing can be sampled here; nil if it can.
+// Check returns why processes cannot be sampled here; nil if they can.
 func Check() error {
 	s, err := Load(Server{Postmaster: -1}, Options{
 		Clock: true, Switches: true, Period: time.Second, RingSize: os.Getpagesize(), Processes: 1,
@@ -149,7 +150,7 @@ func Check() error {
 	return s.Start(0)
 }
 
-// Start attaches the programs. They take nothing after so long, even if this process does not run.
+// Start attaches the programs. They take no samples after the time most, even if this process does not run then.
 func (s *Sampler) Start(most time.Duration) error {
 	s.attached = Now()
 	if err := s.kernel.Variables["attached"].Set(s.attached); err != nil {
@@ -184,7 +185,7 @@ func (s *Sampler) Start(most time.Duration) error {
 	return nil
 }
 
-// startClock has the kernel run a program on a processor, once in a period.
+// startClock opens a perf event by which the kernel runs on_clock on a processor, once in a Period.
 func (s *Sampler) startClock(processor int) error {
 	attributes := unix.PerfEventAttr{
 		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_CPU_CLOCK, Size: unix.PERF_ATTR_SIZE_VER5,
@@ -204,8 +205,7 @@ func (s *Sampler) startClock(processor int) error {
 	return nil
 }
 
-// Stop detaches the programs. What they have reported can still be read. The kernel does so itself when this process
-// ends.
+// Stop detaches the programs. Their records can still be read. When this process ends, the kernel detaches them itself.
 func (s *Sampler) Stop() {
 	for _, l := range s.links {
 		_ = l.Close()
@@ -219,7 +219,7 @@ func (s *Sampler) Stop() {
 // Unseen is the number of processors without a clock.
 func (s *Sampler) Unseen() int { return s.unseen }
 
-// Close stops everything and frees it.
+// Close detaches the programs and frees all resources.
 func (s *Sampler) Close() {
 	s.Stop()
 	if s.reader != nil {

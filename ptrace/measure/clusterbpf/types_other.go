@@ -4,7 +4,7 @@ package clusterbpf
 
 import "structs"
 
-// These are the types that bpf2go makes of the programs for x86_64. No program uses them here.
+// These are the types that bpf2go generates from the C code for x86_64. On this architecture there are no programs.
 
 type clusterHead struct {
 	_       structs.HostLayout
