@@ -7,9 +7,9 @@ import (
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
-// anticipate reads the symbols and lines of the place at which a process sleeps, while its first capture is prepared.
-// Most processes sleep, and are still at that place when they are stopped. Without anticipate, expanding the lines of
-// the C library takes most of the worker's first capture.
+// anticipate reads the symbols and lines of the code in which a process sleeps, while its first capture is prepared.
+// Most processes sleep, and are still in the same function when they are stopped. Without anticipate, expanding the
+// lines of the C library takes most of the worker's first capture.
 func (c *Capturer) anticipate(key naming.ProcessKey) {
 	host.BeginWork()
 	defer host.EndWork()

@@ -7,7 +7,7 @@ import (
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
-// extraReads returns the memory of the process to copy in the stop, or nil if there is none.
+// extraReads returns the memory of the process to copy together with the stack, or nil if there is none.
 func (r *run) extraReads() *snapshot.ExtraReads {
 	t := &snapshot.ExtraReads{}
 	if !r.options.NoContext {
@@ -20,7 +20,8 @@ func (r *run) extraReads() *snapshot.ExtraReads {
 	return t
 }
 
-// build unwinds and names a snapshot, with the descriptions of generated code that are of the same moment.
+// build unwinds and names a snapshot. It uses only descriptions of generated (JIT) code from the snapshot's moment, if
+// the engine allows this.
 func (r *run) build(snap *snapshot.Snapshot) built {
 	c := r.capturer
 	open := func() *naming.Space {
@@ -50,8 +51,8 @@ func (r *run) build(snap *snapshot.Snapshot) built {
 	return b
 }
 
-// findGenerated searches for the descriptions of generated code that a capture did not find. It returns false if
-// another capture would find nothing new.
+// findGenerated finds out where the process describes the generated code that a capture did not know. It returns false
+// if another capture would find nothing new.
 func (r *run) findGenerated(b *built) bool {
 	g := &b.space.Generated
 	if b.trace.Engine != snapshot.EngineStop || len(g.Unknown) == 0 {
@@ -60,8 +61,8 @@ func (r *run) findGenerated(b *built) bool {
 	return r.generated.Add(b.space.JIT().Locate(symbolize.LiveMemory(r.target.PID), g.Unknown))
 }
 
-// asleep reports whether the only thread of a process has slept since the snapshot: it still sleeps in the same call,
-// and has not switched in between.
+// asleep reports whether the only thread of a process has slept since the snapshot: it still sleeps in the same system
+// call, and its number of context switches is the same.
 func asleep(snap *snapshot.Snapshot) bool {
 	if len(snap.Threads) != 1 || snap.Threads[0].Syscall == nil {
 		return false

@@ -30,8 +30,8 @@ import (
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
-// maxRecaptures bounds how often a capture is repeated because the stack continues in memory outside the first copy
-// (an alternate signal stack).
+// maxRecaptures is how often a capture is repeated at most: because the stack continues in memory outside the first
+// copy (an alternate signal stack), or because the next copy can have more of Go or generated code.
 const maxRecaptures = 2
 
 // Config configures a Capturer. The zero value is the default.
@@ -48,13 +48,13 @@ type Config struct {
 	// AwaitNames makes a capture wait for the names that are derived from the code of a stripped server (package
 	// selfnames), within the same bound as source lines. Without it, the first captures do not have these names.
 	AwaitNames bool
-	// Kept, if not nil, returns the folder in which derived names are kept from one run of this program to the next.
+	// Kept, if not nil, returns the folder in which derived names are kept for the next run of this program.
 	Kept func() buildcache.Folder
 	// Scanning, if not nil, is called when the code of a stripped server is read for names that are then kept in the
 	// folder. The returned function is called at the end, with the error that keeps the names from being kept. Neither
 	// may block.
 	Scanning func(image, folder string) (ended func(error))
-	// Report, if not nil, is called once for each image with the error that keeps names or lines from being found,
+	// Report, if not nil, is called once for each image with the error because of which names or lines are missing,
 	// such as a damaged debug file. It must not block.
 	Report func(error)
 	// Wanted, if not nil, is called before a debug file is requested, with the base name of the image's file and the
@@ -70,15 +70,15 @@ type Options struct {
 	Deadline time.Duration
 	// MaxStack bounds the bytes of stack copied; 0 means ptrace's default.
 	MaxStack int
-	// AllThreads captures every thread in one stop, instead of the first thread only.
+	// AllThreads captures every thread in one stop, instead of the main thread only.
 	AllThreads bool
-	// NoContext leaves out what a PostgreSQL process says about itself: details of its functions, the text of its
+	// NoContext leaves out the data in the memory of a PostgreSQL process: details of its functions, the text of its
 	// query and its wait event. The caller must set it for users who may not see the query in pg_stat_activity.
 	NoContext bool
 	// NonStop captures without stopping the process. Its threads are then sampled one after another.
 	NonStop bool
-	// PreferNonStop captures the main thread of a process without a stop if the thread sleeps and its whole stack can be read
-	// so. Otherwise it stops the process. It has no effect with AllThreads.
+	// PreferNonStop captures the main thread of a process without a stop if the thread sleeps and its whole stack can
+	// be read. Otherwise it stops the process. It has no effect with AllThreads or NonStop.
 	PreferNonStop bool
 }
 
@@ -87,7 +87,8 @@ type Capturer struct {
 	arch      *arch.Arch
 	images    *symbolize.Cache
 	processes *naming.Cache
-	// serverFact and goFact are this package's facts in the cache of processes.
+	// serverFact and goFact keep facts of this package for each process of the cache: its server's program and its Go
+	// code.
 	serverFact naming.Fact[serverProcess]
 	goFact     naming.Fact[*naming.GoProcess]
 	programs   *programs
@@ -127,8 +128,8 @@ func New(cfg Config) (*Capturer, error) {
 	}, nil
 }
 
-// Keep keeps results of this run for the next one, in the folder of Config.Kept. Call it before the program ends. It waits
-// for the files for some seconds at most.
+// Keep saves results of this run for the next run, in the folder of Config.Kept. Call it before the program ends. It
+// waits for the file system for two seconds at most.
 func (c *Capturer) Keep() {
 	const longest = 2 * time.Second
 	kept := make(chan struct{})
@@ -155,7 +156,7 @@ func (c *Capturer) Capture(ctx context.Context, target process.Target, o Options
 	})
 }
 
-// capture is Capture without sharing. It calls taken after each snapshot.
+// capture is Capture without sharing. It calls taken after each snapshot; see sharedWork.
 func (c *Capturer) capture(
 	ctx context.Context, target process.Target, o Options, taken func(),
 ) (*backtrace.Trace, error) {
@@ -187,7 +188,7 @@ func (c *Capturer) capture(
 			defer c.anticipating.Store(false)
 			c.anticipate(r.key)
 		}()
-		runtime.Gosched() // let it begin: there may be only one processor
+		runtime.Gosched() // let the goroutine begin: there may be only one processor
 	}
 	r.golang, _ = c.goFact.Of(c.processes, r.key)
 	defer r.check.Close()
@@ -209,7 +210,7 @@ func (c *Capturer) capture(
 		if err != nil {
 			return nil, err
 		}
-		if b.stale { // only a capture that used cached mappings can be
+		if b.stale { // this is possible only if the capture used cached mappings
 			opts.MapsSnapshot = nil
 			attempt--
 			continue
@@ -226,7 +227,7 @@ func (c *Capturer) capture(
 }
 
 // verifyRights returns an error if the target has executed a program with other rights since its stop: memory was read
-// from it without a stop. A process that has ended has no rights to compare.
+// from the target without a stop, too. If the process has ended, the result is nil.
 func verifyRights(target *process.Target) error {
 	if target.Rights == nil || target.Proof.Holds() {
 		return nil
@@ -249,12 +250,12 @@ type run struct {
 	began    time.Time
 	files    symbolize.Deadline // for reading files
 	golang   *naming.GoProcess  // nil: no frame in Go code so far
-	// generated has the places where the process keeps descriptions of its generated code, as far as they are known.
+	// generated has the places where the process keeps descriptions of its generated code, if they are known.
 	generated naming.JITLocations
 }
 
-// captureAsleep captures the process without a stop. It returns nil if the process does not sleep, if the stack is not
-// whole, or on any error: a stop then shows more.
+// captureAsleep captures the process without a stop. It returns nil if the process does not sleep, if the walk did not
+// reach the end of the stack, or on any error. The caller then stops the process.
 func (r *run) captureAsleep(ctx context.Context, opts snapshot.Options) *backtrace.Trace {
 	opts.Deadline = min(cmp.Or(opts.Deadline, snapshot.DefaultDeadline), lookTime)
 	snap, err := observe.Asleep(ctx, r.target, opts)
@@ -271,10 +272,10 @@ func (r *run) captureAsleep(ctx context.Context, opts snapshot.Options) *backtra
 	return b.trace
 }
 
-// captureOnce takes and unwinds one snapshot. It then compares the mappings that it used with the process, except
-// mappings that it has compared before the stop.
+// captureOnce takes and unwinds a snapshot; of a process that is sampled on the CPU up to five, until one has all
+// levels. It then compares the mappings that it used with the process, except mappings compared before the stop.
 func (r *run) captureOnce(ctx context.Context, opts snapshot.Options) (b built, err error) {
-	const samples = 5 // at most, until one shows all levels
+	const samples = 5 // until one of them shows all levels
 	deadline := cmp.Or(opts.Deadline, snapshot.DefaultDeadline)
 	for i := 1; ; i++ {
 		if b, err = r.tryOnce(ctx, opts); err != nil || b.stale || b.trace.LevelsMissing == "" || i == samples {
@@ -286,7 +287,7 @@ func (r *run) captureOnce(ctx context.Context, opts snapshot.Options) (b built, 
 	}
 }
 
-// tryOnce is captureOnce with one snapshot, also if levels of a sampled process are missing.
+// tryOnce takes and unwinds one snapshot for captureOnce.
 func (r *run) tryOnce(ctx context.Context, opts snapshot.Options) (built, error) {
 	snap, notStopped, err := takeSnapshot(ctx, r.target, opts, r.options.NonStop)
 	r.taken()
@@ -300,7 +301,7 @@ func (r *run) tryOnce(ctx context.Context, opts snapshot.Options) (built, error)
 	return b, err
 }
 
-// use unwinds a snapshot that was taken with the options, and releases it.
+// use unwinds a snapshot that was taken with opts, checks its mappings, and releases it.
 func (r *run) use(snap *snapshot.Snapshot, opts snapshot.Options) (b built, err error) {
 	c := r.capturer
 	defer snap.Release()
@@ -310,7 +311,7 @@ func (r *run) use(snap *snapshot.Snapshot, opts snapshot.Options) (b built, err 
 	}
 	usedCache := opts.MapsSnapshot != nil && snap.MapsSnapshot == opts.MapsSnapshot
 	if snap.Engine != snapshot.EngineStop {
-		r.check.Before = nil // observing may have taken long
+		r.check.Before = nil // observing may have taken long: compare again
 	}
 	stillMapped := true
 	switch {
@@ -321,8 +322,8 @@ func (r *run) use(snap *snapshot.Snapshot, opts snapshot.Options) (b built, err 
 			return built{}, fmt.Errorf("process %d: %w", r.target.PID, process.ErrExited)
 		}
 	case r.check.File != nil:
-		// The mappings were read just before the stop. If the process has ended since, or cannot be checked, they
-		// count.
+		// The mappings were read just before the stop. They are used if the process has ended since, or cannot be
+		// checked.
 		same, err := r.check.Unchanged(snap.Maps, b.used)
 		stillMapped = same || err != nil
 	}
@@ -330,7 +331,7 @@ func (r *run) use(snap *snapshot.Snapshot, opts snapshot.Options) (b built, err 
 	case !stillMapped:
 		c.processes.ForgetMaps(r.key)
 		if b.stale = usedCache; !usedCache {
-			// A cached image may belong to a file that was mapped here earlier. All images are looked up again.
+			// A cached image may belong to a file that was mapped there earlier. build looks up all images again.
 			b = r.build(snap)
 		}
 	case r.key.StartTime != 0 && !r.options.AllThreads && snap.MapsSnapshot != nil:
@@ -342,10 +343,10 @@ func (r *run) use(snap *snapshot.Snapshot, opts snapshot.Options) (b built, err 
 // built is the result of unwinding a snapshot.
 type built struct {
 	trace *backtrace.Trace
-	// missing has the addresses at which walks reached memory that was not copied but that the process has.
+	// missing has the addresses at which walks ended because the memory was not copied, although the process has it.
 	missing     []uint64
 	used        []naming.Usage // the mappings in which frames lie, in order
-	mapsTrusted bool           // all walks ended so that other mappings could not have continued them
+	mapsTrusted bool           // no walk ended for a reason that other mappings could change
 	brokenWalk  bool           // a walk ended at a switch of stacks, or at missing memory
 	stale       bool           // the process no longer has the cached mappings
 	space       *naming.Space
@@ -378,7 +379,7 @@ func (c *Capturer) build(snap *snapshot.Snapshot, space *naming.Space, o Options
 	return b
 }
 
-// record keeps the mappings that a walk used, and the memory that it lacked.
+// record adds the mappings that a walk used, and the address of the memory that it lacked, if any.
 func (b *built) record(frames []unwind.Frame, stop unwind.Stop) {
 	b.used = b.space.UsedBy(frames, b.used)
 	// Code compiled at run time, which is read again, may have other mappings than the cached ones.
@@ -390,7 +391,7 @@ func (b *built) record(frames []unwind.Frame, stop unwind.Stop) {
 	}
 }
 
-// endsInsideFrames reports whether a walk with this end has used only the mappings in which its frames lie.
+// endsInsideFrames reports whether a walk that ended for reason r used only the mappings in which its frames lie.
 func endsInsideFrames(r unwind.Reason) bool {
 	return r == unwind.EndOfStack || r == unwind.MaxFrames || r == unwind.NeverReturns
 }

@@ -17,7 +17,7 @@ import (
 // ErrNotPostgres means that a process runs no PostgreSQL server of a known version.
 var ErrNotPostgres = errors.New("not a process of a known PostgreSQL server")
 
-// lastReads is how long a cancelled read may take before it is abandoned.
+// lastReads is how long a canceled read of memory contexts may take to end before it is abandoned.
 const lastReads = 500 * time.Millisecond
 
 // MemoryContexts has the memory contexts of a PostgreSQL process.
@@ -28,10 +28,10 @@ type MemoryContexts struct {
 	Major int
 }
 
-// MemoryContexts reads the memory contexts of a PostgreSQL process, without stopping it, until ctx ends. It returns
-// the errors of process.ReadMemory and of package pgmemory, ErrNotPostgres and process.ErrRecycled. If the kernel still
-// blocks the read then, the error is process.ErrUnreachable. Until that read ends, further calls for the process return
-// this error at once.
+// MemoryContexts reads the memory contexts of a PostgreSQL process, without stopping it, until ctx ends. It returns the
+// errors of process.ReadMemory and of package memctx, ErrNotPostgres and process.ErrRecycled. If the kernel still
+// blocks the read after the end of ctx, the error is process.ErrUnreachable. Until that read ends, further calls for
+// the process return this error at once.
 func (c *Capturer) MemoryContexts(
 	ctx context.Context, target process.Target, o memctx.Options,
 ) (*MemoryContexts, error) {
@@ -106,11 +106,11 @@ func (c *Capturer) memoryContexts(
 	return &MemoryContexts{Tree: tree, Major: server.Major}, nil
 }
 
-// memoryServer identifies the program of a process. The bias is the difference to its link-time addresses.
+// memoryServer identifies the program of a process. It also returns the program's load bias.
 func (c *Capturer) memoryServer(key naming.ProcessKey) (*memctx.Server, uint64, error) {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", key.PID))
 	if err != nil {
-		// Reading the memory gives the cause as an error.
+		// ReadMemory returns the cause as an error.
 		_, err = process.ReadMemory(key.PID, 0, make([]byte, 1))
 		return nil, 0, err
 	}
@@ -147,11 +147,11 @@ func (m *MemoryContexts) Bounded() *MemoryContexts {
 	return &MemoryContexts{Tree: m.Tree.Bounded(), Major: m.Major}
 }
 
-// Level returns a context's level as the view pg_backend_memory_contexts of the server's version counts it. The first
+// Level returns the level of context i as in the view pg_backend_memory_contexts of the server's version. The first
 // context has level 0, and since version 18 level 1.
 func (m *MemoryContexts) Level(i int) int { return m.firstLevel() + m.Contexts[i].Depth }
 
-// LastLevel is the deepest level of a bounded tree, as Level counts.
+// LastLevel returns the deepest level that Bounded keeps, in the numbers of Level.
 func (m *MemoryContexts) LastLevel() int { return m.firstLevel() + memctx.MaxLevels - 1 }
 
 func (m *MemoryContexts) firstLevel() int {

@@ -23,7 +23,7 @@ import (
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
-// Engine is the engine of a trace that was read from a core file.
+// Engine is the value of Trace.Engine for a core file.
 const Engine = "core"
 
 // CoreOptions configures the reading of a core file. The zero value is the default.
@@ -49,12 +49,12 @@ type CoreTrace struct {
 	// program, or 0 if none did.
 	Name, Arch string
 	Signal     int
-	// Unproved names the files that fit the core's addresses but cannot be verified. The core lacks both their
-	// build-id and all of their read-only memory.
+	// Unproved names the files that fit the core's addresses but cannot be verified, because the core has neither their
+	// build-id nor all of their read-only memory.
 	Unproved []string
-	// Refused has the reasons for rejecting files: Exe is not the core's program, a library was replaced or is
-	// missing, or the core is damaged. WrongExe is set if Exe was not used. LeftOut is the number of threads or
-	// goroutines without a stack because budget.Stacks is used up.
+	// Refused has the reasons for rejecting files: Exe is not the core's program, a library was replaced or is missing,
+	// or the core is damaged. WrongExe is set if Exe was not used. LeftOut is the number of threads or goroutines that
+	// are left out because budget.Stacks is used up.
 	Refused  []error
 	WrongExe bool
 	LeftOut  int
@@ -63,8 +63,8 @@ type CoreTrace struct {
 }
 
 // ReadCore returns the named stacks of all threads in a core file of any architecture. The file may be compressed by
-// zstd, gzip or lz4, and "-" is the standard input. Errors are those of package corefile. With Options.Goroutines
-// they also are gostack.ErrNotGo and those of package goroutine.
+// zstd, gzip or lz4, and "-" is the standard input. Errors are those of package corefile. With CoreOptions.Goroutines,
+// gostack.ErrNotGo and the errors of package goroutine are possible, too.
 func ReadCore(file string, o CoreOptions) (*CoreTrace, error) {
 	start := time.Now()
 	stream, user, err := openStream(file, o.Stdin)
@@ -123,19 +123,19 @@ type reader struct {
 	leftOut  int
 }
 
-// moduleKey identifies an open file. The program may be opened with other rights than a library of the same path.
+// moduleKey identifies an open file. The program (exe) may be opened with other rights than a library of the same path.
 type moduleKey struct {
 	path string
 	exe  bool
 }
 
-// openedFile is a file of the core's images.
+// openedFile is an open file with an image of the core.
 type openedFile struct {
 	module *symbolize.Module
 	file   openFile
 }
 
-// loadedImage is an image at its address.
+// loadedImage is an image at its place in the core's memory.
 type loadedImage struct {
 	path   string
 	module *symbolize.Module
@@ -149,8 +149,8 @@ func (r *reader) close() {
 	}
 }
 
-// findImages opens the files that the core names. If the core has no list of files, it opens those in the dynamic
-// linker's list.
+// findImages opens the files that the core names. If the core has no list of files, it opens the program and the files
+// in the dynamic linker's list.
 func (r *reader) findImages() {
 	r.loadAll(r.core.Mapped())
 	exe := slices.IndexFunc(r.loaded, func(c loadedImage) bool { return c.path == exePath })
@@ -160,7 +160,7 @@ func (r *reader) findImages() {
 	r.loadAll(r.core.Linked(r.loaded[exe].module.Image, r.loaded[exe].bias))
 }
 
-// imageBytes is the memory of an image without its tables.
+// imageBytes is the number of bytes that an image needs in memory, without its tables.
 const imageBytes = 16 << 10
 
 // loadAll loads images, as many as the budget allows.
@@ -174,7 +174,7 @@ func (r *reader) loadAll(mapped []corefile.Mapped) {
 	}
 }
 
-// exePath marks the program among the images.
+// exePath is the path of the program in reader.loaded.
 const exePath = "\x00exe"
 
 // load opens an image's file, or reads the image from the core's memory.
@@ -192,7 +192,7 @@ func (r *reader) load(m *corefile.Mapped) {
 		}
 		img, closer, err := r.openImage(m, file)
 		if errors.Is(err, elfimage.ErrNotELF) && !m.Exe {
-			if !r.wasImage(m, err) {
+			if !r.wasImage(m, err) { // not code: nothing to report
 				return // a data file
 			}
 			err = fmt.Errorf("the process had mapped code of this file: %w", err)
@@ -233,7 +233,8 @@ func (r *reader) load(m *corefile.Mapped) {
 	}
 }
 
-// again adds a file that is mapped a second time. A core can list one file very often.
+// again adds a file that is already open, because it is mapped at another address, too. A core can list a file very
+// often.
 func (r *reader) again(m *corefile.Mapped, file string, opened openedFile) error {
 	bias, how, err := r.core.Check(m, opened.module.Image)
 	if err != nil {
@@ -247,8 +248,8 @@ func (r *reader) again(m *corefile.Mapped, file string, opened openedFile) error
 	return nil
 }
 
-// wasImage reports whether a file that is not an ELF file now was one when the process had mapped it. The core has the
-// first page of an ELF file, or the file's mappings are code.
+// wasImage reports whether a file that is not an ELF file now was an ELF file when the process mapped it: the core has
+// the first page of an ELF file, or the file's mappings are executable and the file is empty now.
 func (r *reader) wasImage(m *corefile.Mapped, now error) bool {
 	var magic [len(elf.ELFMAG)]byte
 	if n, _ := r.core.ReadAt(m.Header, magic[:]); n == len(magic) {
@@ -281,7 +282,7 @@ func (r *reader) add(m *corefile.Mapped, mod *symbolize.Module, bias uint64, fil
 	r.loaded = append(r.loaded, c)
 }
 
-// files lists the paths to try for an image.
+// files lists the paths to try for an image: one, or none.
 func (r *reader) files(m *corefile.Mapped) []string {
 	switch {
 	case m.Exe && r.options.Exe != "":
@@ -327,7 +328,7 @@ func (r *reader) openImage(m *corefile.Mapped, file string) (*elfimage.Image, op
 	return img, f, nil
 }
 
-// trace walks and names all threads, or goroutines.
+// trace walks and names all threads, or all goroutines with CoreOptions.Goroutines.
 func (r *reader) trace() (*backtrace.Trace, error) {
 	t := &backtrace.Trace{PID: r.core.Process.PID, Engine: Engine, Threads: []backtrace.Thread{}}
 	sp, backing := r.space()
@@ -368,9 +369,9 @@ func (r *reader) trace() (*backtrace.Trace, error) {
 
 var _ cfi.Memory = (*corefile.Memory)(nil)
 
-// stackBytes returns the memory of a named stack, and of the text that is made of it.
+// stackBytes estimates the bytes of a named stack and of the text that is made of it.
 func stackBytes(th *backtrace.Thread) int64 {
-	const frame, escaped = 1 << 9, 8 // a character of a name may become four, and it is copied
+	const frame, escaped = 1 << 9, 8 // a byte of a name may become four in the text, and the text is copied
 	n := frame
 	for i := range th.Frames {
 		f := &th.Frames[i]

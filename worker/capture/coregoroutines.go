@@ -10,11 +10,11 @@ import (
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
-// maxGoStructure bounds the size of Go structures that are copied from a core file. Stacks are not copied.
+// maxGoStructure is the largest size in bytes of Go structures that are copied from a core file. Stacks are not copied.
 const maxGoStructure = 1 << 10
 
-// goroutines appends the goroutines of the core's Go programs. The memory of a core is all of one moment, so one pass
-// is enough.
+// goroutines appends the goroutines of the core's Go programs. All memory of a core is from the same moment, so the
+// goroutines are read only once.
 func (r *reader) goroutines(t *backtrace.Trace, sp *naming.Space, mem *corefile.Memory) error {
 	sp.Memory = coreBytes(mem)
 	programs, err := naming.GoPrograms(sp)

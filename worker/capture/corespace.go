@@ -10,19 +10,19 @@ import (
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
-// space is a Space whose code can be read.
+// space is a naming.Space that can also read code.
 type space struct {
 	*naming.Space
 
 	mem *corefile.Memory
 }
 
-// Code implements unwind.Code by the core and its files.
+// Code implements unwind.Code: it reads the core and the files of its images.
 func (s space) Code(addr uint64, p []byte) bool { return s.mem.Bytes(addr, p) }
 
 // space combines three lists of mappings: of the images, of the files that the core lists, and of its memory ranges.
-// Where they overlap, the earlier list counts, because an image has the exact extent of its code. space also returns
-// the parts of memory that are in files.
+// Where mappings overlap, the earlier list is used, because an image has the exact extent of its code. space also
+// returns which memory is in the images' files.
 func (r *reader) space() (*naming.Space, []corefile.Backing) {
 	maps, known, backing := r.imageMappings()
 	maps = overlay(maps, r.fileMappings())
@@ -37,7 +37,7 @@ func (r *reader) space() (*naming.Space, []corefile.Backing) {
 	return sp, backing
 }
 
-// imageMappings lists the segments of the loaded images.
+// imageMappings lists the segments of the loaded images, the image of each mapping, and the parts that are in files.
 func (r *reader) imageMappings() ([]process.Mapping, map[process.Mapping]symbolize.Placed, []corefile.Backing) {
 	var maps []process.Mapping
 	var backing []corefile.Backing
@@ -64,8 +64,8 @@ func (r *reader) imageMappings() ([]process.Mapping, map[process.Mapping]symboli
 	return overlay(nil, maps), known, backing
 }
 
-// fileMappings lists the files of NT_FILE. It has no permissions, so they come from the core's memory ranges. A file
-// without a memory range, as with gcore, may have code.
+// fileMappings lists the files of the core's note NT_FILE. The note has no permissions, so they come from the core's
+// memory ranges. A file without a memory range, as with gcore, is taken for code.
 func (r *reader) fileMappings() []process.Mapping {
 	maps := make([]process.Mapping, 0, len(r.core.Files))
 	for _, f := range r.core.Files {

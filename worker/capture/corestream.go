@@ -22,13 +22,14 @@ import (
 // standardInput is the name of a core file on the standard input.
 const standardInput = "-"
 
-// soughtBytes is how far a pipe is read to learn whether the stream is short. A longer one may have any window.
+// soughtBytes is how many bytes expander reads ahead to find out whether a stream is short. The window of a longer
+// stream may have any size.
 const soughtBytes = 1 << 20
 
-// openStream opens a file, or the standard input. It returns the user with whose rights the files that the core names
-// are opened: any user can write a core that names any file. This is the owner. systemd-coredump(8) stores the cores of all
-// users as root, with the user's id in an attribute. Root opens the files for its other cores: regular files only, and a
-// file counts only if its content is the core's.
+// openStream opens a file, or the standard input. It also returns the user with whose rights the files named in the
+// core are opened, because any user can write a core that names any file. This user is the core's owner.
+// systemd-coredump(8) stores the cores of all users as root, with the user's id in an attribute. For root's other
+// cores, root opens regular files only, and uses a file only if its content is the same as in the core.
 func openStream(name string, stdin *os.File) (*os.File, rootfs.User, error) {
 	f := stdin
 	if f == nil {
@@ -50,7 +51,7 @@ func openStream(name string, stdin *os.File) (*os.File, rootfs.User, error) {
 	return f, user, err
 }
 
-// dumpedUser returns the user id that systemd-coredump has noted at a core of root.
+// dumpedUser returns the user id that systemd-coredump has stored in an attribute of a core that root owns.
 func dumpedUser(f *os.File) (uid int, ok bool) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Uid != 0 {
@@ -65,10 +66,10 @@ func dumpedUser(f *os.File) (uid int, ok bool) {
 	return int(id), err == nil
 }
 
-// openCoreFile makes a core file of an open file or pipe. It first writes a compressed core, or one from a pipe, to a
-// temporary file without a name, because the unwinder reads at random positions. It then closes f. If the stream ends
-// early, damage has the reason, and the file has the data before the end. stored is the size of the file or the stream
-// as it was read, in bytes.
+// openCoreFile returns a core file that can be read at any position, as the unwinder does. It writes a compressed core,
+// or a core from a pipe, to a temporary file without a name, and closes f. If the stream ends early, damage has the
+// reason, and the file has the data before the end. stored is the size of the file or the stream as it was read, in
+// bytes.
 func openCoreFile(name string, f *os.File) (core *os.File, stored int64, damage, err error) {
 	head, stream, err := peek(f)
 	if err != nil {
@@ -150,7 +151,7 @@ func expander(head []byte, stream io.Reader) (io.Reader, error) {
 	return nil, nil //nolint:nilnil // a stream that is not compressed is not an error
 }
 
-// windowReader explains the error for a window that is too large.
+// windowReader adds a hint to the error for a zstd window that is too large.
 type windowReader struct {
 	r      io.Reader
 	window uint64
@@ -166,7 +167,7 @@ func (w windowReader) Read(p []byte) (int, error) {
 }
 
 // spoolCore writes a stream to a file without a name in $TMPDIR or /var/tmp. Blocks of zeros become holes. The file
-// takes at most half of the free space there, and what the budget allows.
+// takes at most half of the free space of that folder, and at most what the budget allows.
 func spoolCore(name string, stream io.Reader, space *budget.Budget) (f *os.File, damage, err error) {
 	folder := os.Getenv("TMPDIR")
 	if folder == "" {
@@ -233,7 +234,7 @@ func copySparse(f *os.File, stream io.Reader, room int64, space *budget.Budget) 
 	}
 }
 
-// maxCoreSize bounds a core, holes included. A small compressed file may expand to zeros without end.
+// maxCoreSize is the largest size of a core, holes included. A small compressed file may expand to zeros without end.
 const maxCoreSize = 1 << 42
 
 // atEnd reports whether a stream has ended normally after a short read.

@@ -16,8 +16,8 @@ const (
 	// patience is how long a capture waits for a process in uninterruptible sleep. Such a process stops only after
 	// the sleep, and most of these sleeps are short.
 	patience = 300 * time.Millisecond
-	// lookTime bounds the capture without a stop, after a stop was impossible. For all threads the bound is as long
-	// as for the stop.
+	// lookTime is how long a capture without a stop may take after a stop was impossible. For all threads it may take
+	// as long as the stop.
 	lookTime = 500 * time.Millisecond
 )
 
@@ -76,7 +76,7 @@ func impossible(ctx context.Context, err error) bool {
 		(errors.Is(err, process.ErrTraced) || errors.Is(err, ptrace.ErrDeadline) || errors.Is(err, ptrace.ErrDumping))
 }
 
-// reason returns a short text with the reason for which a process was not stopped.
+// reason returns a short text that says why a process was not stopped.
 func reason(err error) string {
 	var traced *process.TracedError
 	var late *ptrace.DeadlineError

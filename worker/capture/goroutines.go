@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	threadStack = 64 << 10 // bytes of a thread's stack
-	maxTries    = 4        // stops, if the first one missed goroutines
+	threadStack = 64 << 10 // bytes to copy of each thread's stack
+	maxTries    = 4        // number of stops, if the first ones missed goroutines
 	tryAgain    = 10 * time.Millisecond
 )
 
-// Goroutines returns the goroutines of a Go program with their stacks, all of one moment. The worker reads their
-// addresses before the stop. If a stack has grown in between, or goroutines were created, it stops the program again.
-// Errors are those of package ptrace, gostack.ErrNotGo and those of package goroutine.
+// Goroutines returns the goroutines of a Go program with their stacks, all of one moment. The worker reads the
+// addresses of the stacks before the stop. If a stack grows or a goroutine begins in between, it stops the program
+// again. Errors are those of package ptrace, gostack.ErrNotGo and those of package goroutine.
 func (c *Capturer) Goroutines(ctx context.Context, target process.Target, o Options) (*backtrace.Trace, error) {
 	if err := c.limit.Acquire(ctx, 1); err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// goroutines makes one stop. It also returns the number of goroutines that it missed.
+// goroutines stops the program once. It also returns the number of goroutines that it missed.
 func (c *Capturer) goroutines(ctx context.Context, target process.Target, o Options) (*backtrace.Trace, int, error) {
 	maps, err := process.Maps(target.PID)
 	switch {
@@ -125,8 +125,8 @@ func (r *run) runsGo(b *built) bool {
 	return r.golang != nil
 }
 
-// learnGo records images of Go in which frames lie and that were not known before. It returns true if another capture
-// would continue a walk that ended too early.
+// learnGo records the images with Go code in which frames lie. It returns true if one of them is new, and another
+// capture could continue a walk that ended too early.
 func (r *run) learnGo(b *built) bool {
 	if !r.capturer.arch.Go.Followed || b.trace.Engine != snapshot.EngineStop {
 		return false

@@ -22,7 +22,7 @@ import (
 	"pg_stat_backtrace/worker/pg/levels"
 )
 
-// programs caches which programs are PostgreSQL servers.
+// programs keeps, for each program that was examined, whether it is a PostgreSQL server.
 type programs struct {
 	mu       sync.Mutex
 	byModule map[*symbolize.Module]*symbolize.Lazy[recognition]
@@ -42,23 +42,23 @@ type serverProcess struct {
 	unknown string // why the version of a PostgreSQL server is unknown
 	late    bool   // the program was not read in time, so nothing else is known
 	module  *symbolize.Module
-	mapping process.Mapping // by which the program was found, to check that it is still mapped
+	mapping process.Mapping // mapping of the program, to check that it is still there
 	bias    uint64          // load bias of the program
 
-	variables []snapshot.Variable // of one capture
+	variables []snapshot.Variable // those to copy in the present capture
 	last      *pointers           // shared by all captures of the process
 }
 
-// pointers has the values of the copied variables in the last capture that could follow them, else 0. Most of these
-// pointers stay the same as long as the process lives.
+// pointers has the values of the copied variables, as of the last capture. A value is 0 if the memory to which it
+// points was not copied. Most of these pointers stay the same as long as the process lives.
 type pointers [8]atomic.Uint64
 
 func newPrograms() *programs {
 	return &programs{byModule: make(map[*symbolize.Module]*symbolize.Lazy[recognition])}
 }
 
-// serverProcess returns the facts about the process. The first call reads its maps. same means that the mappings have
-// just been verified, so the process still runs the same program.
+// serverProcess returns the facts about the process. The first call reads its maps. same means that the caller has just
+// compared the mappings, so the process still runs the same program.
 func (c *Capturer) serverProcess(key naming.ProcessKey, same bool) serverProcess {
 	if key.StartTime == 0 {
 		return serverProcess{}
@@ -85,7 +85,7 @@ func (c *Capturer) serverProcess(key naming.ProcessKey, same bool) serverProcess
 	}
 	maps := *read.Load()
 	space := c.processes.Open(key.PID, key.StartTime, maps)
-	space.Files = &symbolize.Deadline{After: c.linesWait} // levels are optional, so the stack does not wait for them
+	space.Files = &symbolize.Deadline{After: c.linesWait} // names and levels are optional: the stack must not wait
 	defer space.Files.Stop()
 	if known = c.lookAtProgram(key.PID, space, exe); space.Unread != "" {
 		return serverProcess{late: true}
@@ -94,7 +94,7 @@ func (c *Capturer) serverProcess(key naming.ProcessKey, same bool) serverProcess
 	return known
 }
 
-// lookAtProgram finds a server's program among the mappings and identifies it by package pgcontext.
+// lookAtProgram finds the program of a process among the mappings, and examines whether it is a PostgreSQL server.
 func (c *Capturer) lookAtProgram(pid int, space *naming.Space, exe string) serverProcess {
 	out := serverProcess{exe: exe}
 	program, ok := cluster.FindProgram(pid, space, exe)
@@ -110,7 +110,7 @@ func (c *Capturer) lookAtProgram(pid int, space *naming.Space, exe string) serve
 	return out
 }
 
-// of returns the recognition of a program. It is empty if the program was not read in time.
+// of returns the result of examining a program. It is empty if the program was not read in time.
 func (s *programs) of(m *symbolize.Module, space *naming.Space) recognition {
 	s.mu.Lock()
 	p := s.byModule[m]
@@ -129,7 +129,7 @@ func (s *programs) of(m *symbolize.Module, space *naming.Space) recognition {
 	return found
 }
 
-// recognise examines a program.
+// recognise examines whether a program is a PostgreSQL server of a known version.
 func recognise(m *symbolize.Module) recognition {
 	variables, err := m.Image.Defined(levels.Variables()...)
 	if err != nil || len(variables) == 0 {
@@ -149,7 +149,7 @@ func recognise(m *symbolize.Module) recognition {
 	return recognition{}
 }
 
-// contents reads the segments of an image one after the other: either those with code, or the others.
+// contents returns a reader of an image's segments, one after the other: either those with code, or the others.
 func contents(image *elfimage.Image, code bool) io.Reader {
 	var readers []io.Reader
 	for _, s := range image.Segments() {
@@ -160,7 +160,7 @@ func contents(image *elfimage.Image, code bool) io.Reader {
 	return io.MultiReader(readers...)
 }
 
-// addTo adds the memory to copy in the stop.
+// addTo requests copies of the server's variables, and of the memory to which they point.
 func (p *serverProcess) addTo(t *snapshot.ExtraReads) {
 	if p.process == nil {
 		return
@@ -192,8 +192,8 @@ func derefs(wanted []levels.Deref) []snapshot.Deref {
 	return out
 }
 
-// read adds what PostgreSQL's memory says about the process to a trace. The first thread has just been walked and
-// named.
+// read adds the data in PostgreSQL's memory to a trace: wait event, query and levels. The first thread must just have
+// been walked and named.
 func (p *serverProcess) read(t *backtrace.Trace, snap *snapshot.Snapshot, walked []unwind.Frame, space *naming.Space) {
 	i := -1
 	t.Unrecognised = p.unknown
@@ -242,13 +242,14 @@ func (p *serverProcess) remember(memory levels.Memory) {
 			held = binary.NativeEndian.Uint64(word[:])
 		}
 		if held != 0 && (!copied(held) || !copied(held+uint64(v.Follow)-1)) {
-			held = 0 // reading all at once would fail next time too
+			held = 0 // reading it together with the stack would fail next time, too
 		}
 		p.last[i].Store(held)
 	}
 }
 
-// describe returns the module, function and size of the code at an address, or the module of a file's constants.
+// describe returns the module, function and size of the code at an address. In a file's constants it returns the
+// module.
 func (p *serverProcess) describe(space *naming.Space, addr uint64) levels.Code {
 	m, f, ok := space.Lookup(addr)
 	if !ok {
@@ -294,8 +295,8 @@ func frozen(stack *snapshot.Stack, blocks []snapshot.Stack) levels.Memory {
 	}
 }
 
-// physical returns, for each frame of a walk, the index of its frame in the trace. The calls inlined in it come
-// before that index. If the limit on frames has cut a frame from the trace, its index is len(lines).
+// physical returns, for each frame of a walk, the index in the trace of the same frame. Calls that were inlined into a
+// frame come before that index. If the limit on frames has cut a frame from the trace, the index is len(lines).
 func physical(walked []unwind.Frame, lines []backtrace.Frame) []int {
 	place := make([]int, len(walked))
 	at := 0
@@ -309,13 +310,13 @@ func physical(walked []unwind.Frame, lines []backtrace.Frame) []int {
 	return place
 }
 
-// spans returns the part of the stack that each frame of the trace takes. A frame at which the walk switched stacks or
-// ended has none.
+// spans returns the part of the stack that belongs to each frame of the trace, beginning at the address low. It leaves
+// out a frame at which the walk switched stacks or ended.
 func spans(low uint64, walked []unwind.Frame, place []int, lines []backtrace.Frame) []levels.Frame {
 	out := make([]levels.Frame, 0, len(walked))
 	for i := range walked {
 		if place[i] == len(lines) {
-			break // the caller does not see this frame and the frames behind it
+			break // the trace has neither this frame nor those after it
 		}
 		if end := walked[i].CFA; end > low {
 			line := &lines[place[i]]

@@ -7,7 +7,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// memory is the copied part of a thread's memory. It implements cfi.Memory.
+// memory is the copied memory of a thread, from which its stack is unwound. It implements cfi.Memory.
 type memory struct {
 	order  binary.ByteOrder
 	word   int

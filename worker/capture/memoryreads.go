@@ -10,12 +10,12 @@ import (
 	"pg_stat_backtrace/worker/naming"
 )
 
-// maxMemoryReads bounds how many processes' memory contexts are read at the same time.
+// maxMemoryReads is the number of processes whose memory contexts may be read at the same time.
 const maxMemoryReads = 4
 
 // memoryReads are the reads of memory contexts in progress, at most one of each process. A read that blocks in the
-// kernel keeps its place, so that the number of blocked threads is bounded. The places are separate from those of
-// captures, which continue when all of them are taken.
+// kernel keeps its place, so that the number of blocked threads is limited. Captures have other places, and continue
+// when all of these are taken.
 type memoryReads struct {
 	places *semaphore.Weighted
 
@@ -25,8 +25,8 @@ type memoryReads struct {
 
 // memoryRead is one read in progress.
 type memoryRead struct {
-	abandoned chan struct{} // closed when its caller has returned before it
-	done      chan struct{} // closed when it has ended
+	abandoned chan struct{} // closed when its caller has returned before the read ended
+	done      chan struct{} // closed when the read has ended
 }
 
 func newMemoryReads() *memoryReads {
@@ -35,8 +35,8 @@ func newMemoryReads() *memoryReads {
 	}
 }
 
-// begin waits until no other read of the process is in progress, and for a place. The caller must call end. If the
-// other read was abandoned, the error is process.ErrUnreachable.
+// begin waits until no other read of the process is in progress, and then for a place. Without an error, the caller
+// must call end. If the other read was abandoned, the error is process.ErrUnreachable.
 func (m *memoryReads) begin(ctx context.Context, key naming.ProcessKey, since time.Time) (*memoryRead, error) {
 	for {
 		m.mu.Lock()

@@ -18,34 +18,35 @@ import (
 	"pg_stat_backtrace/worker/pg/plan"
 )
 
-// ErrPlanChanges means that the statements of a process changed during each look at their plans.
+// ErrPlanChanges means that the statements of a process changed each time between two reads of their plans.
 var ErrPlanChanges = errors.New("its statements changed during each look")
 
-// planLooks is how often the plans of a process are read until two looks are equal. The looks that search for the
-// descriptions of generated code count as well.
+// planLooks is how often the plans of a process are read at most, until two results are equal. Reads that only find the
+// descriptions of generated code are included.
 const planLooks = 8
 
-// Plans has the plans of the statements that a process runs. Engine is the way in which the stack was copied.
+// Plans has the plans of the statements that a process runs. Engine is Snapshot.Engine of the copied stack.
 type Plans struct {
 	Levels []*plan.Level // the outermost first
 	Major  int
 	Engine string
 	// Whole is set if the stack could be followed to its end. Otherwise outer levels may be missing.
 	Whole bool
-	// Figures is set if the progress of the nodes is of the same stop as the mark. Otherwise it is left out.
+	// Figures is set if the progress of the plans' nodes was copied in the same stop as the stack. Otherwise it is left
+	// out.
 	Figures bool
 	// Build is the build-id of the server's program, "" if it has none.
 	Build string
-	// Proven is set if the layout was compared with EXPLAIN on a server of the same build.
+	// Proven is set if the figures of plans were compared with EXPLAIN on a server of the same build.
 	Proven bool
-	// Pause is the longest of the stops.
+	// Pause is the duration of the longest stop.
 	Pause time.Duration
 }
 
-// Plans reads the plans of the statements that a PostgreSQL process runs. Each look copies the stack in one stop, or
-// without a stop if nonStop is set, and then reads the process's memory. The result is of two looks one after the other
-// that have the same trees. The progress is of the stop of the mark. The errors are those of Capture, ErrNotPostgres, ErrPlanChanges and
-// plan.UnknownLayoutError.
+// Plans reads the plans of the statements that a PostgreSQL process runs. It repeats a look (see planLook): it copies
+// the stack in one stop, or without a stop if nonStop is set, and then reads the process's memory. Two successive looks
+// must give the same trees. The progress is from the stop of the last look. The errors are those of Capture,
+// ErrNotPostgres, ErrPlanChanges and plan.UnknownLayoutError.
 func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop bool) (*Plans, error) {
 	release, err := c.acquire(ctx, 3*snapshot.DefaultDeadline)
 	if err != nil {
@@ -90,7 +91,7 @@ func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop boo
 		} else {
 			complete = nil
 		}
-		// The next look copies the figures in its stop. If they are elsewhere by then, another look follows.
+		// The next look copies the figures in its stop. If the process has moved them by then, another look follows.
 		before = now
 		pieces, err = readPlanMemory(target.PID, func(memory plan.Memory) ([]plan.Piece, error) {
 			return plan.Pieces(look.stack, levels, memory), nil
@@ -110,8 +111,8 @@ func ReadPlans(pid int, stack *plan.Stack) ([]*plan.Level, error) {
 	return readPlanMemory(pid, func(memory plan.Memory) ([]*plan.Level, error) { return plan.Read(stack, memory) })
 }
 
-// readPlanMemory calls a function that reads the memory of a process. One timeout guards all reads of the function: a
-// timeout for each of them would cost more than the reads.
+// readPlanMemory calls a function that reads the memory of a process. One timeout is for all reads of the function: a
+// timeout for each read would take longer than the reads.
 func readPlanMemory[T any](pid int, read func(plan.Memory) (T, error)) (value T, err error) {
 	type result struct {
 		value T
@@ -141,21 +142,21 @@ func (m planMemory) ReadPieces(p []byte, pieces []plan.Piece) error {
 	return m.MemoryOf.ReadPieces(p, own)
 }
 
-// planLook is one look at a process: its stack, and copies of memory of the same moment.
+// planLook is the result of one look at a process: its stack, and copies of memory of the same moment.
 type planLook struct {
 	stack  *plan.Stack
 	copies []plan.Copy
 	engine string
 	build  string
 	pause  time.Duration
-	// generated is set if the stack ends in code made at run time whose descriptions were found after the stop. The next
-	// look has them.
+	// generated is set if the stack ends in code made at run time whose descriptions were found only after the stop.
+	// The next look copies them.
 	generated bool
 }
 
 // planLook copies and walks the stack of the process's first thread, and copies the pieces in the same stop. Without a
-// stop, only a process that sleeps has copies. If compiled expressions (JIT) are on the stack, generated gets the places
-// of their descriptions for the next look.
+// stop, pieces are copied only of a process that sleeps. If compiled expressions (JIT) are on the stack, planLook adds
+// the places of their descriptions to generated, for the next look.
 func (c *Capturer) planLook(
 	ctx context.Context, target process.Target, nonStop bool, pieces []plan.Piece, generated *naming.JITLocations,
 ) (*planLook, error) {
@@ -164,7 +165,7 @@ func (c *Capturer) planLook(
 		return nil, err
 	}
 	if server.process == nil {
-		// If the process cannot be read, the copy of its stack fails with the reason.
+		// If the process cannot be read, takeSnapshot below returns the reason.
 		if server.unknown != "" {
 			return nil, fmt.Errorf("process %d: %w: %s", target.PID, ErrNotPostgres, server.unknown)
 		}
@@ -224,7 +225,7 @@ func (c *Capturer) planLook(
 	look := &planLook{stack: out, engine: snap.Engine, build: server.module.Image.BuildID(), pause: snap.Pause}
 	look.generated = c.walkGenerated(out, snap, space, generated)
 	copies := [][]snapshot.Stack{snap.Blocks}
-	if snap.Engine != snapshot.EngineStop { // in a stop these are of generated code
+	if snap.Engine != snapshot.EngineStop { // in a stop, Found has the descriptions of generated code
 		copies = append(copies, snap.Found)
 	}
 	for _, found := range copies {
@@ -239,8 +240,8 @@ func (c *Capturer) planLook(
 	return look, nil
 }
 
-// programOf returns the facts about a server process. On a busy host the first read of its program takes some time. It continues in
-// the background, so programOf looks again.
+// programOf returns the facts about a server process. On a busy host the first read of its program takes some time. The
+// read continues in the background, so programOf tries again until it has ended, for five seconds at most.
 func (c *Capturer) programOf(ctx context.Context, key naming.ProcessKey) (serverProcess, error) {
 	const (
 		limit = 5 * time.Second
@@ -281,7 +282,7 @@ func (c *Capturer) ServerBuild(pid int) (string, error) {
 	return server.module.Image.BuildID(), nil
 }
 
-// PlanStack copies and walks the stack of a process for plan.Read, without copies of the figures.
+// PlanStack copies and walks the stack of a process for plan.Read. The progress of plans is not copied.
 func (c *Capturer) PlanStack(ctx context.Context, target process.Target) (*plan.Stack, error) {
 	if target.StartTime == 0 {
 		stat, err := process.ReadStat(target.PID)
@@ -302,7 +303,7 @@ func (c *Capturer) PlanStack(ctx context.Context, target process.Target) (*plan.
 }
 
 // walkGenerated walks the stack with the descriptions of generated code that are of the same moment. It returns true if
-// it found more of them, which another look can copy in its stop.
+// it found further descriptions, which the next look can copy in its stop.
 func (c *Capturer) walkGenerated(
 	out *plan.Stack, snap *snapshot.Snapshot, space *naming.Space, generated *naming.JITLocations,
 ) bool {
@@ -324,7 +325,7 @@ func (c *Capturer) walkGenerated(
 	return generated.Add(space.JIT().Locate(symbolize.LiveMemory(snap.PID), space.Generated.Unknown))
 }
 
-// observedPieces requests copies without a stop, as far as their number is allowed.
+// observedPieces requests copies of the pieces without a stop; nil: there are none, or too many.
 func observedPieces(pieces []plan.Piece) *snapshot.ExtraReads {
 	const most = 256
 	if len(pieces) == 0 || len(pieces) > most {
@@ -337,10 +338,11 @@ func observedPieces(pieces []plan.Piece) *snapshot.ExtraReads {
 	return r
 }
 
-// planFrames bounds the frames of a stack with plans. Each node that runs has two or three of them.
+// planFrames is the largest number of frames of a stack with plans. Each node that runs has two or three of them.
 const planFrames = 8192
 
-// walkForPlan walks the stack of the first thread, and keeps the frames with their registers, and the words.
+// walkForPlan walks the stack of the first thread, and adds the frames with their registers, and the words of the
+// stack.
 func (c *Capturer) walkForPlan(out *plan.Stack, snap *snapshot.Snapshot, space *naming.Space) {
 	w := c.walker(space, Options{MaxFrames: planFrames})
 	defer w.close()
@@ -350,7 +352,7 @@ func (c *Capturer) walkForPlan(out *plan.Stack, snap *snapshot.Snapshot, space *
 	stop := w.walk(th, snap.Also)
 	w.unwinder.Kept = nil
 	out.Whole = stop.Whole()
-	kept = kept[len(kept)-len(w.frames):] // of the last walk
+	kept = kept[len(kept)-len(w.frames):] // of the last walk: walk may have walked twice
 	for i, f := range w.frames {
 		frame := plan.Frame{PC: f.PC, CFA: f.CFA, Exact: f.Exact}
 		if m, ok := space.Find(f.Lookup()); ok && m.CFI != nil {

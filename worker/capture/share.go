@@ -14,9 +14,9 @@ import (
 // errUnfinished is the error for callers that shared a capture which ended in a panic.
 var errUnfinished = errors.New("the shared capture ended in a panic")
 
-// sharing lets concurrent callers with the same request share one capture, until its snapshot is taken. Later
-// callers would get a stack from before their calls. The first caller runs the capture in its own goroutine, because
-// another goroutine would cost as much time as unwinding.
+// sharing lets concurrent callers with the same request share one capture, until its snapshot is taken. Callers that
+// come later would get a stack from before their calls. The first caller runs the capture in its own goroutine, because
+// starting another goroutine would take as long as unwinding.
 type sharing struct {
 	mu     sync.Mutex
 	active map[requestKey]*sharedCapture
@@ -24,7 +24,7 @@ type sharing struct {
 
 // requestKey has everything that callers must have in common to share a capture.
 type requestKey struct {
-	target  process.Target // without Rights, which each caller has a copy of
+	target  process.Target // without Rights, a pointer that differs between callers
 	options Options
 	rights  process.Rights
 }
@@ -39,20 +39,20 @@ func newRequestKey(target process.Target, o Options) requestKey {
 
 // sharedCapture is a capture in progress.
 type sharedCapture struct {
-	callers int    // callers that wait for it, the first one included; guarded by sharing.mu
-	cancel  func() // ends it
+	callers int    // callers that wait for the capture, the first one included; guarded by sharing.mu
+	cancel  func() // cancels the capture
 	done    chan struct{}
 
 	trace *backtrace.Trace // valid when done is closed
 	err   error
 }
 
-// sharedWork is a capture. It calls taken, once or more often, when it has taken a snapshot. Later callers do not join.
+// sharedWork is a capture. It calls taken after each snapshot. From the first call on, later callers do not join.
 type sharedWork func(ctx context.Context, taken func()) (*backtrace.Trace, error)
 
-// do joins the capture in progress for q, or runs capture if there is none. A cancelled caller leaves, and the
-// capture continues for the others. It is cancelled when the last caller has left. The first caller stays until the
-// capture ends.
+// do joins the capture in progress for q, or runs capture if there is none. A canceled caller leaves, and the capture
+// continues for the others. When the last caller has left, do cancels the capture. The first caller always stays until
+// the capture ends.
 func (s *sharing) do(ctx context.Context, q requestKey, capture sharedWork) (*backtrace.Trace, error) {
 	s.mu.Lock()
 	if c := s.active[q]; c != nil {
@@ -101,7 +101,7 @@ func (s *sharing) finish(q requestKey, c *sharedCapture) {
 	close(c.done)
 }
 
-// remove keeps further callers from joining.
+// remove ends the joining: further callers start a capture of their own.
 func (s *sharing) remove(q requestKey, c *sharedCapture) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +110,7 @@ func (s *sharing) remove(q requestKey, c *sharedCapture) {
 	}
 }
 
-// unreachable returns the error for a process that cannot be read.
+// unreachable returns the error for a process whose memory could not be read since a time.
 func unreachable(pid int, since time.Time) error {
 	return &observe.Error{PID: pid, After: time.Since(since), Attempts: 1, Blocked: process.ErrUnreachable}
 }

@@ -8,23 +8,24 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// SharedStacks keeps one copy of equal stacks of all StackSpaces, in a bounded memory. It is for one goroutine.
+// SharedStacks keeps one copy of equal stacks of all StackSpaces, in limited memory. Only one goroutine may use it at a
+// time.
 type SharedStacks struct {
 	seed        maphash.Seed
-	byKey       map[uint64][]*backtrace.Thread // equal keys with different stacks are rare
+	byKey       map[uint64][]*backtrace.Thread // by hash: different stacks rarely have the same
 	size, limit int
 	full        bool
 }
 
-// NewSharedStacks returns an empty SharedStacks that takes up to limit bytes, as far as that can be estimated.
+// NewSharedStacks returns an empty SharedStacks for stacks of up to limit bytes, as estimated by sizeOf.
 func NewSharedStacks(limit int) *SharedStacks {
 	return &SharedStacks{seed: maphash.MakeSeed(), byKey: make(map[uint64][]*backtrace.Thread), limit: limit}
 }
 
-// Full reports whether a stack found no room. Stacks that are kept are still found.
+// Full reports whether there was no room for a stack. Stacks kept before are still shared.
 func (s *SharedStacks) Full() bool { return s.full }
 
-// of returns the kept stack that is equal to t. If there is none, it keeps t; nil if there is no room.
+// of returns the kept stack that is equal to t. If there is none, it keeps and returns t; nil if there is no room.
 func (s *SharedStacks) of(t *backtrace.Thread) *backtrace.Thread {
 	key := s.key(t)
 	for _, kept := range s.byKey[key] {
@@ -54,7 +55,7 @@ func (s *SharedStacks) key(t *backtrace.Thread) uint64 {
 	return h.Sum64()
 }
 
-// equalStacks compares all but the thread that a stack belongs to.
+// equalStacks compares two stacks in all properties except the thread's id and name.
 func equalStacks(a, b *backtrace.Thread) bool {
 	return a.State == b.State && a.Stop == b.Stop && a.Whole == b.Whole && slices.Equal(a.Kernel, b.Kernel) &&
 		slices.EqualFunc(a.Frames, b.Frames, equalFrames)
@@ -67,9 +68,9 @@ func equalFrames(a, b backtrace.Frame) bool {
 		slices.Equal(a.Levels, b.Levels)
 }
 
-// sizeOf estimates the memory of a stack. The strings of frames are parts of the symbol tables.
+// sizeOf estimates the bytes of a stack, without the strings of its frames, which are parts of the symbol tables.
 func sizeOf(t *backtrace.Thread) int {
-	const entry = 64 // in the map
+	const entry = 64 // bytes of an entry in the map
 	n := entry + int(unsafe.Sizeof(*t)) + cap(t.Frames)*int(unsafe.Sizeof(backtrace.Frame{}))
 	for i := range t.Frames {
 		for _, l := range t.Frames[i].Levels {

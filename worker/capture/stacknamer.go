@@ -17,14 +17,14 @@ import (
 	"pg_stat_backtrace/worker/pg/levels"
 )
 
-// StackNamer unwinds and names stacks that programs in the kernel have copied: the registers and the stack memory of a
-// thread at one moment. It is for one goroutine.
+// StackNamer unwinds and names stacks that BPF programs have copied: the registers and the stack memory of a thread at
+// one moment. Only one goroutine may use it at a time.
 type StackNamer struct {
 	capturer *Capturer
 	options  StackNamerOptions
 	key      []byte
 	last     lastWalk
-	used     int // bytes of the stacks that are remembered, if MaxBytes bounds them
+	used     int // estimated bytes of the remembered stacks, if Options.MaxBytes limits them
 	short    bool
 }
 
@@ -32,20 +32,21 @@ type StackNamer struct {
 type StackNamerOptions struct {
 	// MaxFrames bounds a stack's frames, inlined calls included; 0 means unwind.DefaultMaxFrames.
 	MaxFrames int
-	// MaxStacks bounds the different stacks that are remembered for each StackSpace; 0 means 65,536.
+	// MaxStacks is the number of different stacks that each StackSpace remembers; then it forgets them all. 0 means
+	// 65,536.
 	MaxStacks int
-	// MaxBytes bounds the memory of all stacks that are remembered, as far as that can be estimated; 0: no bound.
-	// MaxStacks has no effect then. Once half of it is used, new stacks have the address at which their innermost function
-	// begins, in place of the exact one: see Shortened. Once all of it is used, a new stack has the result TooManyStacks.
+	// MaxBytes is the estimated memory of all remembered stacks; 0: no limit. If it is set, MaxStacks has no effect.
+	// Once half of it is used, new stacks have the address at which their innermost function begins, instead of the
+	// exact address: see Shortened. Once all of it is used, the result for a new stack is TooManyStacks.
 	MaxBytes int
 	// CompleteLater makes Name return without source lines and derived names that are not known yet. Complete adds
 	// them. Without it, Name waits for them, up to Config.LinesWait.
 	CompleteLater bool
-	// Shared keeps the stacks; nil: each StackSpace keeps its own. It excludes CompleteLater.
+	// Shared keeps one copy of equal stacks; nil: each StackSpace keeps its own. It must be nil with CompleteLater.
 	Shared *SharedStacks
 }
 
-// TooManyStacks is the result for a stack for which there is no room: see StackNamerOptions.MaxBytes. It has no frames.
+// TooManyStacks is the result for a stack for which there is no room: see MaxBytes. It has no frames.
 //
 //nolint:gochecknoglobals // a constant
 var TooManyStacks = &backtrace.Thread{Stop: "too many stacks"}
@@ -56,8 +57,8 @@ type lastWalk struct {
 	unknown bool // no equal walk was named before
 	// shortened is set if the innermost address is replaced by the start of its function.
 	shortened bool
-	// used are the mappings in which frames lie. trusted: other mappings could not have continued the walk. Both are
-	// set only if the walk was unknown and the space verifies its mappings.
+	// used are the mappings in which frames lie. trusted means that other mappings could not have continued the walk.
+	// Both are set only if unknown is set and the space was made by ReadStackSpace.
 	used    []naming.Usage
 	trusted bool
 }
@@ -70,17 +71,17 @@ func (c *Capturer) StackNamer(o StackNamerOptions) *StackNamer {
 	return &StackNamer{capturer: c, options: o}
 }
 
-// Watch makes the Capturer read the code that sampled processes compile at run time as soon as it can, because they may
-// free it before their stacks are named. The caller must call end.
+// Watch makes the Capturer read the code that sampled processes compile at run time as soon as it can, because a
+// process may free such code before its stacks are named. The caller must call end.
 func (n *StackNamer) Watch() (end func()) { return n.capturer.processes.WatchGenerated() }
 
 // Name unwinds and names a stack of a process. Equal stacks of one StackSpace have the same result, and callers must
-// not change it. Complete is false if the walk has left the code that the mappings describe: the process may have
-// other mappings by now.
+// not change it. complete is false if the walk has left the code of the space's mappings: the process may have other
+// mappings by now.
 //
-// Memory is further memory of the process, copied at the same moment as the stack: variables of a PostgreSQL server,
-// and the memory at which they point. Functions of PL/pgSQL that it proves become levels of the frames. Name reads no
-// other state of PostgreSQL.
+// memory is further memory of the process, copied at the same moment as the stack: variables of a PostgreSQL server,
+// and the memory to which they point. If it shows functions of PL/pgSQL, they become levels of the frames. Name reads
+// no other state of PostgreSQL.
 func (n *StackNamer) Name(
 	sp *StackSpace, th *snapshot.Thread, memory []snapshot.Stack,
 ) (named *backtrace.Thread, complete bool) {
@@ -93,9 +94,9 @@ func (n *StackNamer) Name(
 	return named, complete
 }
 
-// NameSnapshots unwinds and names the first thread of each snapshot, with the snapshot's mappings. All snapshots
-// together wait for files once. Adjacent snapshots with the same mappings wait for source lines and derived names
-// once.
+// NameSnapshots unwinds and names the first thread of each snapshot, with the snapshot's mappings. There is one
+// deadline for reading files for all snapshots, and one for source lines and derived names for adjacent snapshots with
+// the same mappings.
 func (n *StackNamer) NameSnapshots(list []*snapshot.Snapshot) []*backtrace.Thread {
 	files := n.filesDeadline()
 	defer files.Stop()
@@ -170,19 +171,19 @@ func (n *StackNamer) name(
 	return named, complete
 }
 
-// guessed reports whether a frame is the caller of a bad address. The address may belong to a library that the process
-// has loaded since its mappings were read.
+// guessed reports whether a frame was found only by a return address, because its callee's address is not in known
+// code. That address may belong to a library that the process has loaded since its mappings were read.
 func guessed(f unwind.Frame) bool { return f.Method == unwind.ByReturnAddress }
 
 // Shorten makes Name shorten new stacks from now on, as if half of StackNamerOptions.MaxBytes were used.
 func (n *StackNamer) Shorten() { n.short = true }
 
-// Shortened reports whether the last result of Name has the start of its innermost function in place of the exact
+// Shortened reports whether the last result of Name has the start of its innermost function instead of the exact
 // address: see StackNamerOptions.MaxBytes.
 func (n *StackNamer) Shortened() bool { return n.last.shortened }
 
-// shorten replaces the innermost address of the last walk by the start of its function. It returns false, and changes
-// nothing, if the function is not known.
+// shorten replaces the innermost address of the last walk by the start of its function. If the function is not known,
+// it changes nothing and returns false.
 func (n *StackNamer) shorten(w *walker) bool {
 	if len(w.frames) == 0 {
 		return false
@@ -196,8 +197,8 @@ func (n *StackNamer) shorten(w *walker) bool {
 	return true
 }
 
-// keep remembers the stack of the last walk under the last key, unless an image was not read in time or there is no
-// room. It returns the stack, or an equal stack of Shared.
+// keep remembers the stack of the last walk under n.key, unless an image was not read in time, or Shared has no room.
+// It returns the stack, or an equal stack of Shared.
 func (n *StackNamer) keep(sp *StackSpace, t *backtrace.Thread, space *naming.Space) *backtrace.Thread {
 	if n.options.Shared != nil {
 		kept := n.options.Shared.of(t)
@@ -207,7 +208,7 @@ func (n *StackNamer) keep(sp *StackSpace, t *backtrace.Thread, space *naming.Spa
 		t = kept
 	}
 	if n.options.CompleteLater {
-		t.Frames = slices.Clone(t.Frames) // without room for more
+		t.Frames = slices.Clone(t.Frames) // Clone drops unused capacity
 		sp.named = append(sp.named, namedStack{t, slices.Clone(n.last.frames)})
 	}
 	switch {
@@ -222,7 +223,7 @@ func (n *StackNamer) keep(sp *StackSpace, t *backtrace.Thread, space *naming.Spa
 	return t
 }
 
-// addLevels returns the stack of the last walk with the functions that the memory proves. It leaves named as it is.
+// addLevels returns the stack of the last walk with the PL/pgSQL functions that memory shows. It does not change named.
 func (n *StackNamer) addLevels(
 	sp *StackSpace, space *naming.Space, named *backtrace.Thread, th *snapshot.Thread, memory []snapshot.Stack,
 ) *backtrace.Thread {
@@ -242,7 +243,7 @@ func (n *StackNamer) addLevels(
 	copied := frozen(&th.Stack, memory)
 	in := levels.Input{
 		Frozen: copied,
-		// What was not copied with the stack does not count, except what cannot change: code and constants.
+		// Memory that was not copied with the stack is not read, except code and constants, which cannot change.
 		Live: func(addr uint64, b []byte) int {
 			if n := copied(addr, b); n > 0 || !constant(space, addr) {
 				return n
@@ -293,8 +294,8 @@ func constant(space *naming.Space, addr uint64) bool {
 // completeWait is how long Complete waits for source lines and derived names.
 const completeWait = 10 * time.Second
 
-// Complete adds the source lines and derived names that were not known when Name returned, in place, and forgets the
-// stacks. It is for StackNamerOptions.CompleteLater.
+// Complete adds to the results of Name the source lines and derived names that were not known when Name returned. The
+// spaces then forget their stacks. It is for StackNamerOptions.CompleteLater.
 func (n *StackNamer) Complete(spaces []*StackSpace) {
 	files := n.filesDeadline()
 	defer files.Stop()
@@ -307,14 +308,14 @@ func (n *StackNamer) Complete(spaces []*StackSpace) {
 		for i := range sp.named {
 			s := &sp.named[i]
 			frames, _ := space.Name(s.walked, naming.FrameLimit(n.options.MaxFrames), &late)
-			s.rename(slices.Clone(frames)) // without room for more
+			s.rename(slices.Clone(frames)) // Clone drops unused capacity
 		}
 		sp.named = nil
 		clear(sp.known)
 	}
 }
 
-// appendWalk appends all of a walk that its frames are named by.
+// appendWalk appends all properties of a walk on which the names of its frames depend.
 func appendWalk(key []byte, frames []unwind.Frame) []byte {
 	for i := range frames {
 		f := &frames[i]

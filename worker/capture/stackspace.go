@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// StackSpace is the address space of a process, with the stacks that a StackNamer has named there.
+// StackSpace is the address space of a process, with the stacks that a StackNamer has named for this process.
 type StackSpace struct {
 	// Maps are the mappings of the process, in address order. They must not be changed.
 	Maps []process.Mapping
@@ -19,11 +19,11 @@ type StackSpace struct {
 	startTime uint64
 	check     *naming.Check // nil: the mappings are not verified
 	known     map[string]*backtrace.Thread
-	named     []namedStack   // all stacks, to complete them later
+	named     []namedStack   // all stacks, for StackNamer.Complete
 	server    *serverProcess // nil: not examined yet
 }
 
-// namedStack is a stack with the walk that it was named by.
+// namedStack is a stack and the walk from which it was named.
 type namedStack struct {
 	thread *backtrace.Thread
 	walked []unwind.Frame
@@ -32,14 +32,14 @@ type namedStack struct {
 // maxKnownStacks is the default of StackNamerOptions.MaxStacks.
 const maxKnownStacks = 1 << 16
 
-// NewStackSpace describes a process by its mappings. StartTime is as in process.Stat. The caller must know that the
-// mappings are valid for the stacks. It need not close the space.
+// NewStackSpace describes a process by its mappings. startTime is as in process.Stat. The caller must know that the
+// mappings are valid for the stacks. The space need not be closed.
 func NewStackSpace(pid int, startTime uint64, maps []process.Mapping) *StackSpace {
 	return &StackSpace{Maps: maps, pid: pid, startTime: startTime, known: make(map[string]*backtrace.Thread)}
 }
 
 // ReadStackSpace reads the mappings of a process. Later, StackNamer.Name compares the mappings of each new stack with
-// the process, and reads all of them again if they differ. The error wraps process.ErrExited if the process has ended.
+// the process. If they differ, it reads all mappings again. The error wraps process.ErrExited if the process has ended.
 // The caller must close the space.
 func ReadStackSpace(pid int, startTime uint64) (*StackSpace, error) {
 	check := naming.NewCheck(pid)
@@ -53,23 +53,23 @@ func ReadStackSpace(pid int, startTime uint64) (*StackSpace, error) {
 	return sp, nil
 }
 
-// Known returns how many different stacks the space remembers.
+// Known returns the number of different stacks that the space remembers.
 func (sp *StackSpace) Known() int { return len(sp.known) }
 
-// Close closes the files of a space of ReadStackSpace.
+// Close closes the files that ReadStackSpace opened.
 func (sp *StackSpace) Close() {
 	if sp.check != nil {
 		sp.check.Close()
 	}
 }
 
-// stillMapped reports whether the mappings of a walk are unchanged, as far as that can be checked.
+// stillMapped reports whether the mappings of a walk are unchanged; true if this cannot be checked.
 func (sp *StackSpace) stillMapped(w *lastWalk) bool {
 	return sp.check.File == nil || sp.check.StillMappedRetry(sp.Maps, w.used, w.trusted)
 }
 
-// reread reads the mappings again, and forgets the stacks. It returns false, and changes nothing, if the process has
-// ended. Its id may belong to another process then.
+// reread reads the mappings again, and forgets the stacks. If the process has ended, it changes nothing and returns
+// false. The id may then belong to another process.
 func (sp *StackSpace) reread(c *Capturer) bool {
 	maps, err := process.Maps(sp.pid)
 	if stat, e := process.ReadStat(sp.pid); err != nil || e != nil || stat.StartTime != sp.startTime || len(maps) == 0 {

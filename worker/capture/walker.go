@@ -17,7 +17,7 @@ type walker struct {
 	capturer *Capturer
 	space    *naming.Space
 	unwinder unwind.Unwinder
-	limit    int // on a thread's frames, inlined calls included
+	limit    int // largest number of a thread's frames, inlined calls included
 	late     symbolize.Deadline
 	frames   []unwind.Frame // of the last walk
 	lent     *[]unwind.Frame
@@ -39,7 +39,7 @@ func (w *walker) close() {
 	w.capturer.walks.Put(w.lent)
 }
 
-// walk walks a thread's stack, and returns why it ended. The frames are valid until the next walk.
+// walk walks a thread's stack, and returns why the walk ended. w.frames is valid until the next walk.
 func (w *walker) walk(th *snapshot.Thread, also []snapshot.Stack) (stop unwind.Stop) {
 	w.frames, stop = w.capturer.unwindThread(w.frames[:0], &w.unwinder, th, also, w.space)
 	if stop.Reason == unwind.NoMemory && (len(also) >= maxRecaptures || !w.space.Mapped(stop.Address)) {
@@ -50,7 +50,7 @@ func (w *walker) walk(th *snapshot.Thread, also []snapshot.Stack) (stop unwind.S
 	return stop
 }
 
-// describe names the frames of the last walk, which must be of this thread.
+// describe names the frames of the last walk. th must be the thread of that walk.
 func (w *walker) describe(th *snapshot.Thread, stop unwind.Stop) backtrace.Thread {
 	out := backtrace.Thread{TID: th.TID, Name: th.Name, State: th.State, Kernel: kernel(th), Stop: stop.String(),
 		Whole: stop.Whole(), Generated: stop.Reason == unwind.Generated}
