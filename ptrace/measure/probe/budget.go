@@ -10,10 +10,11 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// Cost is the processor time of a process for one hit, without the copy of a stack.
+// Cost is the processor time that one hit costs a process, without the copy of a stack: if the kernel emulates the
+// probed instruction, and if it single-steps the instruction.
 type Cost struct{ Emulated, Stepped time.Duration }
 
-// withDefaults guesses what was not measured, by figures of a virtual machine.
+// withDefaults replaces costs that were not measured by typical values of a virtual machine.
 func (c Cost) withDefaults() Cost {
 	if c.Emulated <= 0 {
 		c.Emulated = time.Microsecond
@@ -33,20 +34,20 @@ func (c Cost) withDefaults() Cost {
 //     hits must not cost more than the limit's share of the time of one processor, which is the length of the window.
 //   - A process that started before the window and has run for less than least in it is not judged.
 //
-// Processes of other servers that run the same program are judged in the same way, except in the window of their first
-// hit.
+// Processes of other servers that run the same program file are judged in the same way, except in the window of their
+// first hit.
 //
-// The cost of a hit belongs to the window in which the hit occurred. Beyond the limit, fewer hits get a stack in the
-// next window. If counting alone exceeds the limit, a probe is removed.
+// The cost of a hit belongs to the window in which the hit occurred. If the cost exceeds the limit, fewer hits get a
+// stack in the next window. If counting alone exceeds the limit, the probes of a group are removed.
 type budget struct {
 	session *Session
 	cost    Cost
 	every   int
-	filled  time.Time // when the number of allowed stacks was set last
+	filled  time.Time // when stacks were last allowed
 	judged  time.Time
 	before  map[Key]Figures
-	others  map[tableKey]uint64   // as before
-	times   map[int]time.Duration // processor time of each process
+	others  map[tableKey]uint64   // hits of other servers' processes at the end of the last window
+	times   map[int]time.Duration // processor time of each process at the end of the last window
 }
 
 const (
@@ -55,7 +56,7 @@ const (
 	window = 500 * time.Millisecond
 	// least is the processor time below which a process is not judged: the cost of a few hits is no burden.
 	least = 20 * time.Millisecond
-	// maxEvery is the largest sample: beyond it stacks cost next to nothing.
+	// maxEvery is the largest value of every. If only one hit in so many gets a stack, stacks cost next to nothing.
 	maxEvery = 1 << 16
 )
 
@@ -68,7 +69,7 @@ func (b *budget) start(s *Session) {
 	b.times, _ = b.processorTimes(nil)
 }
 
-// stacks is how many stacks the limit allows in a time.
+// stacks returns how many stacks the limit allows in a time.
 func (b *budget) stacks(d time.Duration) int {
 	n := b.session.options.StacksPerSecond
 	if n <= 0 {
@@ -77,7 +78,7 @@ func (b *budget) stacks(d time.Duration) int {
 	return max(1, int(float64(n)*d.Seconds()))
 }
 
-// check allows more stacks, and compares the cost with the limit. It reports whether the session is over.
+// check allows more stacks, and once in a window compares the cost with the limit. over means that the session is over.
 func (b *budget) check() (over bool, err error) {
 	now := time.Now()
 	if d := now.Sub(b.filled); d >= refill {
@@ -127,7 +128,7 @@ type burden struct {
 	groups        map[int]time.Duration
 }
 
-// add adds what another process has paid.
+// add adds the cost of another process.
 func (p *burden) add(o *burden) {
 	p.counting += o.counting
 	p.all += o.all
@@ -136,7 +137,7 @@ func (p *burden) add(o *burden) {
 	}
 }
 
-// burdens returns what each process has paid since the last window.
+// burdens returns the cost of each process, by process id, since the last window.
 func (b *budget) burdens(
 	figures map[Key]Figures, others map[tableKey]uint64, times map[int]time.Duration,
 ) map[int]*burden {
@@ -170,15 +171,15 @@ func (b *budget) burdens(
 	}
 	for key, n := range others {
 		_, lives := times[key.Process.PID]
-		if _, known := b.times[key.Process.PID]; known || !lives { // otherwise its time is not the time in the window
+		if _, known := b.times[key.Process.PID]; known || !lives { // otherwise its processor time is not that of the window
 			pay(key.Process.PID, b.session.options.Points[key.Probe].Group, n-b.others[key], 0)
 		}
 	}
 	return out
 }
 
-// heaviest returns the burden that is the largest share of a processor time, with the share and the process. PID 0
-// stands for all hits that are judged together. The result is nil if no hit is judged.
+// heaviest returns the burden with the largest share of its processor time, the share and the process id. The id 0
+// means all hits that are judged together. The burden is nil if no hit is judged.
 func (b *budget) heaviest(
 	figures map[Key]Figures, others map[tableKey]uint64, times map[int]time.Duration, elapsed time.Duration,
 ) (worst *burden, share float64, of int) {
@@ -205,8 +206,8 @@ func (b *budget) heaviest(
 	return worst, share, of
 }
 
-// judge compares the burden of processes with their processor time. The result says how many hits get a stack from now
-// on, and which group is to be removed.
+// judge compares the cost for the processes with their processor time. The result says how many hits get a stack from
+// now on, and whether the probes of a group are to be removed.
 func (b *budget) judge(
 	figures map[Key]Figures, others map[tableKey]uint64, times map[int]time.Duration, elapsed time.Duration,
 ) Notice {
@@ -235,7 +236,7 @@ func (b *budget) judge(
 	return n
 }
 
-// apply does what judge has decided.
+// apply carries out the decision of judge.
 func (b *budget) apply(n Notice) {
 	switch {
 	case n.Removed:
@@ -283,7 +284,7 @@ func (b *budget) processorTimes(others map[tableKey]uint64) (map[int]time.Durati
 	return out, traced > 0
 }
 
-// processorTime returns how long the threads of a process that live have had a processor (schedstat in proc(5)).
+// processorTime returns the processor time of all live threads of a process (schedstat in proc(5)).
 func processorTime(pid int) (sum time.Duration, err error) {
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {
@@ -292,7 +293,7 @@ func processorTime(pid int) (sum time.Duration, err error) {
 	for _, e := range entries {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/schedstat", pid, e.Name()))
 		if err != nil {
-			continue // it has ended
+			continue // the thread has ended
 		}
 		field, _, _ := bytes.Cut(text, []byte(" "))
 		n, err := strconv.ParseInt(string(field), 10, 64)

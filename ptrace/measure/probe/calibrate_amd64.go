@@ -24,11 +24,11 @@ func addressOfPasses() unsafe.Pointer
 // loopCode is push %rcx; pop %rcx; dec %rcx. The kernel emulates the first instruction and single-steps the last one.
 var loopCode = []byte{0x51, 0x59, 0x48, 0xff, 0xc9} //nolint:gochecknoglobals // a constant
 
-// calibrating is held by Calibrate: a second probe of the loop would double the cost of a hit.
+// calibrating is locked during Calibrate, because a second probe of the loop would double the cost of a hit.
 var calibrating sync.Mutex //nolint:gochecknoglobals // there is one loop
 
-// Calibrate measures what a hit costs on this host, by probes of a loop in this program. It takes some milliseconds.
-// Errors are those of Open.
+// Calibrate measures the cost of a hit on this host with probes of a loop in this program. It takes some milliseconds.
+// Errors are those of Load and Programs.Attach.
 func Calibrate() (c Cost, err error) {
 	calibrating.Lock()
 	defer calibrating.Unlock()
@@ -47,8 +47,8 @@ func Calibrate() (c Cost, err error) {
 	return c, err
 }
 
-// loopOffset returns where the loop begins in this program's file. The code in memory may have the probe of another process
-// that calibrates, so the bytes are those of the file.
+// loopOffset returns the offset of the loop in this program's file. It searches the file, because the memory may have
+// the breakpoint of another process that calibrates.
 func loopOffset() (uint64, error) {
 	address := uint64(uintptr(addressOfPasses()))
 	maps, err := process.Maps(os.Getpid())
@@ -66,7 +66,7 @@ func loopOffset() (uint64, error) {
 	}
 	defer file.Close()
 	code := make([]byte, 64)
-	if _, err = file.ReadAt(code, int64(offset)); err != nil { // of a file
+	if _, err = file.ReadAt(code, int64(offset)); err != nil { // the file has no breakpoints
 		return 0, fmt.Errorf("measure the cost of a probe: %w", err)
 	}
 	at := bytes.Index(code, loopCode)
@@ -76,7 +76,7 @@ func loopOffset() (uint64, error) {
 	return offset + uint64(at), nil
 }
 
-// measure returns the processor time of a hit at a place of this program's file.
+// measure returns the processor time of a hit at an offset in this program's file, as the mean of n hits.
 func measure(offset, n uint64) (time.Duration, error) {
 	p, err := Load(Config{Probes: []Probe{{}}, Processes: 1})
 	if err != nil {

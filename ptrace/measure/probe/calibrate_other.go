@@ -2,7 +2,8 @@
 
 package probe
 
-// Calibrate measures nothing on this architecture: the zero value stands for a guess. Errors are those of Open.
+// Calibrate measures nothing on this architecture and returns 0, for which sessions use a guess. Errors are those of
+// Load.
 func Calibrate() (Cost, error) {
 	p, err := Load(Config{Probes: []Probe{{}}, Processes: 1})
 	if err != nil {

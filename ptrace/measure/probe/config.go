@@ -16,7 +16,7 @@ const (
 	MaxProbes     = 1024
 )
 
-// ErrUnsupported means that this kernel or architecture cannot run the programs.
+// ErrUnsupported means that this kernel or architecture cannot run the BPF programs.
 var ErrUnsupported = errors.New("functions cannot be traced by this kernel")
 
 // Kind says where the value of an Argument is.
@@ -25,8 +25,8 @@ type Kind uint32
 // The kinds.
 const (
 	Register Kind = iota // in a register
-	Memory               // in memory, relative to a register
-	Constant             // nowhere: it is Offset
+	Memory               // in memory, at Offset from the address in a register
+	Constant             // not in the process: the value is Offset
 )
 
 // Argument says where the kernel finds a value at a hit.
@@ -38,13 +38,13 @@ type Argument struct {
 	// Size is the number of bytes: 1, 2, 4 or 8.
 	Size   int
 	Signed bool
-	// String: the value is the address of a string. Length is the index of the argument with its length, plus 1; 0: a null
-	// byte ends it.
+	// String means that the value is the address of a string. Length is 1 plus the index of the argument with the
+	// string's length; 0: a null byte ends the string.
 	String bool
 	Length int
 }
 
-// Op compares.
+// Op is the operation by which a condition compares two values.
 type Op uint32
 
 // The operations. And is true if the two values have a bit in common.
@@ -58,7 +58,7 @@ const (
 	And
 )
 
-// Condition is a condition on a value.
+// Condition is a condition on a value: What Op Value.
 type Condition struct {
 	What   Argument
 	Op     Op
@@ -66,17 +66,17 @@ type Condition struct {
 	Value  uint64
 }
 
-// Probe says what to do at an instruction.
+// Probe describes what the BPF program does at an instruction.
 type Probe struct {
-	// Stack: copy stacks. Without it and without arguments hits are only counted.
+	// Stack: copy stacks. Without Stack and Arguments, hits are only counted.
 	Stack bool
 	// Go: the stack may be a goroutine's.
 	Go         bool
 	Arguments  []Argument
-	Conditions []Condition // all must hold
+	Conditions []Condition // hits that do not meet all of them are only counted (Figures.Failed)
 }
 
-// The next types have the layouts of probe.bpf.c.
+// The following types have the layouts of probe.bpf.c.
 type (
 	argument struct {
 		kind, register            uint32
@@ -123,7 +123,7 @@ const (
 	isGo
 )
 
-// pack returns the form of the kernel.
+// pack returns the probe in the layout of probe.bpf.c.
 func (p *Probe) pack() (out probe, err error) {
 	if len(p.Arguments) > MaxArguments || len(p.Conditions) > MaxConditions {
 		return out, fmt.Errorf("%d arguments and %d conditions: at most %d and %d are possible", len(p.Arguments),

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// maxWaiting bounds the hits that wait for take. Beyond it hits stay in the kernel's ring. If the ring is full, the
-	// kernel counts each new hit as lost.
+	// maxWaiting is the largest number of hits that wait for take. Further hits stay in the kernel's ring. If the ring
+	// is full, the kernel counts each new hit as lost.
 	maxWaiting = 256
-	// finishTime is how long after the end hits are still handed to take. The others are counted as lost.
+	// finishTime is how long after the end take is still called with hits. The remaining hits are counted as lost.
 	finishTime = 30 * time.Second
 )
 
-// handover calls take and tick in a second goroutine. To name a stack can take long, for example if the process does
-// not let its memory map be read. Meanwhile Run keeps to the limit of the cost and to the end time.
+// handover calls take and tick of Session.Run in a second goroutine. Naming a stack can take long, for example if the
+// memory map of the process cannot be read. Meanwhile Run keeps to the limit of the cost and to the end time.
 type handover struct {
 	session *Session
 	free    chan *Hit // for new hits
@@ -41,8 +41,8 @@ func newHandover(s *Session, take func(*Hit) error, tick func() error) *handover
 	return h
 }
 
-// run calls take and tick until the channel of hits is closed. After the first error, or if the time is over, the
-// other hits are lost.
+// run calls take and tick until the channel of hits is closed. After the first error, or when over is set, the
+// remaining hits are lost.
 func (h *handover) run(take func(*Hit) error, tick func() error) {
 	failed := false
 	note := func(err error) {
@@ -71,7 +71,8 @@ func (h *handover) run(take func(*Hit) error, tick func() error) {
 	}
 }
 
-// shielded calls f and makes an error of a panic, which would end the program: no caller can recover from it.
+// shielded calls f and returns a panic as an error. Otherwise the panic would end the program, because no caller
+// recovers.
 func shielded(f func() error) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
@@ -81,8 +82,8 @@ func shielded(f func() error) (err error) {
 	return f()
 }
 
-// next hands on the next hit. It waits for room until a time, then for a hit until another one. It returns false if
-// there is none.
+// next passes on the next hit. It waits for room until one time, then for a hit until another time. It returns false if
+// there is no room or no hit.
 func (h *handover) next(room, until time.Time) bool {
 	var hit *Hit
 	select {
@@ -107,7 +108,7 @@ func (h *handover) next(room, until time.Time) bool {
 	return true
 }
 
-// tick has tick called soon.
+// tick requests a call of tick in the second goroutine.
 func (h *handover) tick() {
 	select {
 	case h.ticks <- struct{}{}:
@@ -115,7 +116,7 @@ func (h *handover) tick() {
 	}
 }
 
-// err returns the error of take or tick.
+// err returns the first error of take or tick; nil: none yet.
 func (h *handover) err() error {
 	select {
 	case err := <-h.failed:
@@ -125,7 +126,8 @@ func (h *handover) err() error {
 	}
 }
 
-// finish hands on the last hits for a time, and waits for the current call of take. The probes are detached.
+// finish passes on the last hits for a time, and waits for the current call of take. Call it after the probes were
+// detached.
 func (h *handover) finish(patience time.Duration) error {
 	h.over.Store(patience <= 0)
 	timer := time.AfterFunc(patience, func() { h.over.Store(true) })

@@ -16,23 +16,23 @@ import (
 	"pg_stat_backtrace/ptrace/bpf"
 )
 
-// Config says what the programs are to do. It is fixed when they are loaded.
+// Config says what the BPF programs do. It cannot change after Load.
 type Config struct {
 	Probes []Probe
-	// Postmaster restricts the hits to this process and its children; 0: Attach restricts them.
+	// Postmaster restricts the hits to this process and its children; 0: they are restricted by the pid of Attach only.
 	Postmaster int
-	// Calls times each call from entry to return. The instructions must be first ones of functions.
+	// Calls times each call from entry to return. Then each probe must be at the first instruction of a function.
 	Calls bool
 	// Ring is the size in bytes of the ring for stacks, a power of two; 0: 16 MiB.
 	Ring int
-	// Processes is how many pairs of probe and process get figures of their own, and how many pairs with other processes
-	// than the postmaster's; 0: 8192.
+	// Processes is the number of pairs of probe and process for which there is room in Figures, and the number of pairs
+	// for which there is room in Others; 0: 8192.
 	Processes int
 }
 
-// Programs are the programs in the kernel and their tables.
+// Programs are the loaded BPF programs and their maps.
 type Programs struct {
-	// Uprobes says which threads this kernel runs the programs for. Load sets it.
+	// Uprobes says for which threads this kernel runs the programs. Load sets it.
 	Uprobes bpf.Uprobes
 
 	loader     *bpf.Loader
@@ -46,7 +46,7 @@ type Programs struct {
 	probes     int
 }
 
-// Link is an attachment. Close removes the breakpoints; the kernel does so too when this process ends.
+// Link is an attachment. Close removes its breakpoints. When this process ends, the kernel removes them, too.
 type Link struct{ fd int }
 
 // Site is an instruction in a file.
@@ -64,7 +64,7 @@ const (
 	traceUprobeSession = 57
 )
 
-// errNotSupported is ENOTSUPP (linux/errno.h), which user space has no name for.
+// errNotSupported is ENOTSUPP (linux/errno.h), for which user space has no name.
 const errNotSupported = unix.Errno(524)
 
 // Load loads the programs. The error wraps fs.ErrPermission or ErrUnsupported.
@@ -99,7 +99,7 @@ func Load(c Config) (p *Programs, err error) {
 	return p, p.prepare(&c)
 }
 
-// loader loads the programs that count hits, or time calls.
+// loader returns the loader of the programs that count hits, or of those that time calls.
 func loader(calls bool) *bpf.Loader {
 	l := &bpf.Loader{Read: loadProbe, Unsupported: ErrUnsupported, Release: "6.6", HostPIDs: true}
 	if calls {
@@ -108,7 +108,7 @@ func loader(calls bool) *bpf.Loader {
 	return l
 }
 
-// setSizes sets the sizes of the tables.
+// setSizes sets the sizes of the BPF maps.
 func (c *Config) setSizes(spec *ebpf.CollectionSpec) {
 	n := uint32(len(c.Probes))
 	spec.Maps["probes"].MaxEntries = n
@@ -119,7 +119,7 @@ func (c *Config) setSizes(spec *ebpf.CollectionSpec) {
 	spec.Maps["processes"].MaxEntries += n
 	switch {
 	case c.Postmaster == 0:
-		spec.Maps["others"].MaxEntries = 0 // there are none
+		spec.Maps["others"].MaxEntries = 0 // without a postmaster all processes are in Figures
 	case c.Processes > 0:
 		spec.Maps["others"].MaxEntries = uint32(c.Processes)
 	}
@@ -132,7 +132,7 @@ func (c *Config) setSizes(spec *ebpf.CollectionSpec) {
 	}
 }
 
-// copies reports whether a probe hands anything to user space.
+// copies reports whether a probe copies stacks or arguments to user space.
 func (c *Config) copies() bool {
 	for i := range c.Probes {
 		if c.Probes[i].Stack || len(c.Probes[i].Arguments) > 0 {
@@ -142,7 +142,7 @@ func (c *Config) copies() bool {
 	return false
 }
 
-// prepare fills the tables.
+// prepare fills the BPF maps, and opens them.
 func (p *Programs) prepare(c *Config) error {
 	for i := range c.Probes {
 		packed, err := c.Probes[i].pack()
@@ -172,8 +172,8 @@ func (p *Programs) prepare(c *Config) error {
 	return nil
 }
 
-// Attach puts breakpoints on instructions of a file: in all processes that have it mapped, or in one. The path may be
-// of an open descriptor (/proc/self/fd/N). A pid whose process has ended gives fs.ErrNotExist. The error wraps
+// Attach puts breakpoints on instructions of a file: in all processes that have mapped the file (pid 0), or in one. The
+// path may be of an open descriptor (/proc/self/fd/N). If the process has ended, the error is fs.ErrNotExist. It wraps
 // ErrUnsupported if the kernel would not count the hits of all threads of the process.
 func (p *Programs) Attach(path string, pid int, sites []Site) (*Link, error) {
 	name, err := unix.BytePtrFromString(path)
@@ -224,7 +224,7 @@ func (p *Programs) Attach(path string, pid int, sites []Site) (*Link, error) {
 }
 
 // CheckThreads returns an error, ErrUnsupported, if the kernel does not count the hits of all threads of an attached
-// process. pid 0 stands for all processes: all of their hits count.
+// process. For pid 0, all processes, the result is nil: the kernel counts the hits of all threads.
 func (p *Programs) CheckThreads(pid int) error {
 	if pid == 0 {
 		return nil
@@ -235,7 +235,7 @@ func (p *Programs) CheckThreads(pid int) error {
 	return nil
 }
 
-// Close removes the breakpoints. It returns when no process runs the program for them any more.
+// Close removes the breakpoints. It returns when no process runs the BPF program for them any more.
 func (l *Link) Close() {
 	if l != nil && l.fd > 0 {
 		_ = unix.Close(l.fd)
@@ -243,16 +243,16 @@ func (l *Link) Close() {
 	}
 }
 
-// SetBudget allows so many more stacks, and gives one hit in every, by chance, a stack.
+// SetBudget sets how many stacks may be copied from now on. One hit in every gets a stack, chosen by chance.
 func (p *Programs) SetBudget(stacks int, every int) {
 	atomic.StoreUint32(&p.control.every, uint32(max(1, every)))
 	atomic.StoreInt64(&p.control.stacks, int64(stacks))
 }
 
-// Budget returns how many stacks may still be copied. It may be less than 0.
+// Budget returns how many stacks may still be copied. It may be negative.
 func (p *Programs) Budget() int { return int(atomic.LoadInt64(&p.control.stacks)) }
 
-// Close frees everything. Links must be closed before.
+// Close frees all resources. Links must be closed before.
 func (p *Programs) Close() {
 	if p.ring != nil {
 		_ = p.ring.Close()

@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/ptrace/bpf"
 )
 
-// These have values, so that the package can be compiled.
+// The package needs values to compile on this architecture. They are not used.
 const (
 	registerWords = 1
 	statusWords   = 1

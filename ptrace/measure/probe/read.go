@@ -12,12 +12,14 @@ import (
 
 // Figures count the hits of a probe in a process. Hits = Stacks + Lost + Skipped if stacks or arguments are copied.
 type Figures struct {
-	// Hits met the conditions, Failed did not.
+	// Hits is the number of hits that met the conditions, Failed of those that did not.
 	Hits uint64
-	// Stacks were handed to user space; Lost found no room in the ring; Skipped were not in the sample.
+	// Stacks are hits copied to user space. Lost are hits without room in the ring, Skipped hits that were not in the
+	// sample.
 	Stacks, Lost, Skipped uint64
 	Failed                uint64
-	// Timed is an estimate, from one hit in 64, of the time in the program, in ns. The kernel's own work comes on top.
+	// Timed estimates the time spent in the BPF program, in ns; one hit in 64 is measured. It does not include the
+	// kernel's own time for the probe.
 	Timed uint64
 }
 
@@ -31,14 +33,14 @@ func (f *Figures) Add(o Figures) {
 	f.Timed += o.Timed
 }
 
-// Process knows a process for good. Started is when it started, in ns since boot. The zero value stands for all
-// processes that found no room in the table.
+// Process identifies a process. Started is its start time in ns since boot. The zero value stands for all processes for
+// which there was no room in the BPF map.
 type Process struct {
 	PID     int
 	Started uint64
 }
 
-// tableKey is a probe in a process.
+// tableKey is a probe and a process that hit it.
 type tableKey struct {
 	Probe   int
 	Process Process
@@ -49,7 +51,7 @@ func (p *Programs) Figures() (map[tableKey]Figures, error) { //nolint:revive // 
 	return readTable[Figures](p.collection.Maps["processes"])
 }
 
-// Others reads how many hits processes have had that are not the postmaster's.
+// Others reads the hits of processes that are neither the postmaster nor its children.
 func (p *Programs) Others() (map[tableKey]uint64, error) { //nolint:revive // for this package
 	return readTable[uint64](p.collection.Maps["others"])
 }
@@ -70,13 +72,13 @@ func readTable[V any](table *ebpf.Map) (map[tableKey]V, error) {
 	return all, nil
 }
 
-// Remove takes the figures of a probe in a process out of the table, which has room for another process then. It
-// returns the removed figures, and the zero value if there are none. A later hit counts from zero.
+// Remove removes the figures of a probe in a process from the BPF map, to make room for another process. It returns the
+// removed figures, or zero if there are none. Later hits are counted from zero.
 func (p *Programs) Remove(key tableKey) (Figures, error) {
 	return remove[Figures](p.collection.Maps["processes"], key)
 }
 
-// RemoveOther takes a number of Others out of its table, as Remove does.
+// RemoveOther removes an element of Others from its BPF map, as Remove does.
 func (p *Programs) RemoveOther(key tableKey) (uint64, error) {
 	return remove[uint64](p.collection.Maps["others"], key)
 }
@@ -90,7 +92,8 @@ func remove[V any](table *ebpf.Map, key tableKey) (value V, err error) {
 	return value, nil
 }
 
-// Latency has the durations of the calls of a function. Bucket b counts those of 2^b to 2^(b+1)-1 ns.
+// Latency has the durations of the calls of a function, in ns. Buckets[b] is the number of calls of 2^b to 2^(b+1)-1
+// ns.
 type Latency struct {
 	Returns, Total, Longest uint64
 	Buckets                 [Buckets]uint64
@@ -104,30 +107,30 @@ func (p *Programs) Latency(probe int) (l Latency, err error) {
 	return l, nil
 }
 
-// Hit is a hit with the copies that were taken there.
+// Hit is a hit with the copies that the BPF program made at the hit.
 type Hit struct {
 	Probe   int
 	Process Process
 	TID     int
 	UID     int
-	// At is CLOCK_MONOTONIC in ns.
+	// At is the time of the hit, CLOCK_MONOTONIC in ns.
 	At uint64
-	// Registers has the form of NT_PRSTATUS.
+	// Registers has the layout of NT_PRSTATUS.
 	Registers []byte
-	// StackStart is the address of the first byte of Stack. Wanted is how many bytes there were, and math.MaxUint64 if
-	// more bytes follow the copy, and the end of the stack is not known.
+	// StackStart is the address of the first byte of Stack. Wanted is how many bytes the stack has from there. It is
+	// math.MaxUint64 if more bytes follow the copy, but the end of the stack is not known.
 	StackStart uint64
 	Stack      []byte
 	Wanted     uint64
-	// Arguments are the values of Probe.Arguments; bit n of Unreadable is set if argument n could not be read. Strings are
-	// those of the arguments that are strings, in their order, MaxString bytes at most.
+	// Arguments are the values of Probe.Arguments. Bit n of Unreadable is set if argument n could not be read. Strings
+	// has the strings of those arguments that are strings, in their order, of MaxString bytes at most.
 	Arguments  [MaxArguments]uint64
 	Unreadable uint32
 	Strings    []string
 }
 
-// Next returns the next hit, waiting for it up to a deadline; false at the deadline or after Close. Registers and Stack
-// are valid until the next call.
+// Next reads the next hit into its argument. It waits until the deadline; false at the deadline or after Close.
+// Registers and Stack are valid until the next call.
 func (p *Programs) Next(deadline time.Time, into *Hit) bool {
 	p.ring.SetDeadline(deadline)
 	for {

@@ -24,37 +24,38 @@ var ErrEnded = errors.New("all processes have ended")
 type Point struct {
 	Probe
 
-	// File is the open file, Offset the place of the instruction in it. Counter is the place of a counter that the
-	// kernel increments while the probe is attached; 0: none.
+	// File is the open file, Offset the place of the instruction in the file. Counter is the place of a counter that
+	// the kernel increments while the probe is attached; 0: none.
 	File            *os.File
 	Offset, Counter uint64
-	// Emulated: the kernel emulates the instruction. Otherwise it single-steps it, which takes some ten times as long.
+	// Emulated: the kernel emulates the instruction. Otherwise it single-steps the instruction, which takes ten times
+	// as long.
 	Emulated bool
-	// Group is the number of the function that the point belongs to. Points of one group are removed together.
+	// Group is the number of the function to which the point belongs. Points of one group are removed together.
 	Group int
 }
 
 // Options of a session.
 type Options struct {
 	Points []Point
-	// PIDs are the processes to trace. Postmaster, if not 0, is a process that is traced with all its children, those
-	// that it makes later too.
+	// PIDs are the processes to trace. If Postmaster is not 0, it is traced instead, with all its children, later ones
+	// included.
 	PIDs       []int
 	Postmaster int
 	// Calls times each call from entry to return.
 	Calls bool
-	// MaxOverhead is the limit of the cost, as a share of the processor time of the process that pays most; 0: no limit.
-	// All processes that have ended pay together at most this share of one processor.
+	// MaxOverhead is the limit of the cost for a process, as a share of its processor time; 0: no limit. For all
+	// processes together that have ended, it is a share of one processor.
 	MaxOverhead float64
-	// StacksPerSecond is the limit of copied stacks; 0: DefaultStacks.
+	// StacksPerSecond is the largest number of stacks to copy; 0: DefaultStacks.
 	StacksPerSecond int
-	// Cost is the measured cost of hits on this host. The zero value stands for a guess.
+	// Cost is the measured cost of hits on this host; see Calibrate. Zero: a guess is used.
 	Cost Cost
-	// Notice is called with what a user has to know while the session runs; nil: it is dropped.
+	// Notice is called when the session takes fewer stacks or removes probes; nil: no call.
 	Notice func(Notice)
 }
 
-// DefaultStacks is the default of Options.StacksPerSecond. Unwinding them takes about a tenth of a processor.
+// DefaultStacks is the default of Options.StacksPerSecond. Unwinding so many stacks takes about a tenth of a processor.
 const DefaultStacks = 2000
 
 // Notice reports that a session takes fewer stacks or removes probes.
@@ -63,8 +64,8 @@ type Notice struct {
 	Removed bool
 	Group   int
 	Every   int
-	// Overhead is the share of the processor time of process PID that the probes took. If PID is 0, it is the share of one
-	// processor that the probes took in all processes that could not be judged by themselves, most of which have ended.
+	// Overhead is the share of the processor time of process PID that the probes took. If PID is 0, it is the share of
+	// one processor that the probes took in all processes that are not judged by themselves. Most of those have ended.
 	Overhead float64
 	PID      int
 	// Other is set if PID is a process of another server that runs the same program.
@@ -79,17 +80,17 @@ type Session struct {
 	budget   budget
 	ended    map[int]bool
 
-	finishTime time.Duration // how long after the end hits are still handed to take
-	since      time.Time     // when all probes were attached
-	took       time.Duration // from then until the probes were removed
+	finishTime time.Duration // how long after the end take is still called with hits
+	since      time.Time     // when all probes had been attached
+	took       time.Duration // time from since until the probes were removed
 
 	mu   sync.Mutex
-	past map[Key]Figures // of ended processes, which are no longer in the kernel's table
-	gone map[int]uint64  // hits of other servers' processes, likewise, by group
-	lost map[Key]uint64  // hits that the kernel has handed over, and that take was not called for
+	past map[Key]Figures // figures of ended processes, removed from the kernel's table
+	gone map[int]uint64  // hits of other servers' ended processes, removed from the kernel's table, by group
+	lost map[Key]uint64  // hits that were read from the ring, but not passed to take
 }
 
-// maxPast bounds the keys in Session.past. The figures of later processes count for Process{}.
+// maxPast is the largest number of keys in Session.past. The figures of further processes are added to Process{}.
 const maxPast = 8192
 
 // Open attaches the probes. Processes of Options.PIDs that have ended are left out; if all have, the error is ErrEnded.
@@ -122,14 +123,14 @@ func Open(o Options) (*Session, error) {
 	return s, nil
 }
 
-// checkReturns returns an error if the kernel would crash processes at a return that is timed.
+// checkReturns returns an error if the kernel would crash a process at the return of a call that is timed.
 func (s *Session) checkReturns() error {
 	if !s.options.Calls {
 		return nil
 	}
 	pids := s.options.PIDs
 	if s.options.Postmaster != 0 {
-		pids = s.sameProgram() // the kernel probes all of them
+		pids = s.sameProgram() // the kernel puts the probes into all of them
 	}
 	if err := bpf.ReturnProbes(pids...); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnsupported, err)
@@ -161,7 +162,7 @@ func (s *Session) sameProgram() (pids []int) {
 	return pids
 }
 
-// attach attaches every point to every process.
+// attach attaches every point to every process that lives.
 func (s *Session) attach() error {
 	pids := s.options.PIDs
 	if s.options.Postmaster != 0 {
@@ -192,11 +193,11 @@ func (s *Session) attach() error {
 	return nil
 }
 
-// Run hands hits to take until ctx ends, or until so long after Open (0: no limit), or until all processes have ended,
-// which are no errors. tick is called about 50 times a second, unless take takes longer; nil: it is not. Both are called
-// in the same other goroutine. An error of take or tick ends the session too. The error wraps ErrUnsupported if a process
-// has started a thread whose hits the kernel does not count. The probes are removed at the end, even while take has not
-// returned. Run returns when it has. Hits that take was not called for count as lost.
+// Run calls take with hits until ctx ends, or the duration since Open is over (0: no limit), or all processes have
+// ended. These are no errors. It calls tick about 50 times a second, or less often if take takes longer; nil: no call.
+// Both are called in the same separate goroutine, and an error of either ends the session. The error wraps
+// ErrUnsupported if a process has started a thread whose hits the kernel does not count. At the end, Run removes the
+// probes, and returns when take has returned. Hits for which take was not called are counted as lost.
 func (s *Session) Run(ctx context.Context, duration time.Duration, take func(*Hit) error, tick func() error) error {
 	h := newHandover(s, take, tick)
 	err := s.watch(ctx, duration, h)
@@ -212,7 +213,7 @@ func (s *Session) Run(ctx context.Context, duration time.Duration, take func(*Hi
 	return err
 }
 
-// watch hands on hits and checks the cost until the session is over.
+// watch passes hits to the handover and checks the cost until the session is over.
 func (s *Session) watch(ctx context.Context, duration time.Duration, h *handover) error {
 	const look = 20 * time.Millisecond
 	var end time.Time
@@ -253,7 +254,8 @@ func (s *Session) checkThreads() error {
 	return nil
 }
 
-// Took returns how long the probes counted, after Run. What Run did after the removal of the probes is not part of it.
+// Took returns how long the probes counted hits. Call it after Run. The time after the removal of the probes is not
+// included.
 func (s *Session) Took() time.Duration { return s.took }
 
 // Detach removes all probes. The figures stay until Close.
@@ -276,7 +278,7 @@ func (s *Session) attached() bool {
 	return slices.ContainsFunc(s.links, func(l []*Link) bool { return len(l) > 0 })
 }
 
-// Figures returns the figures by group and process. Process{} stands for all processes that found no room.
+// Figures returns the figures by group and process. Process{} stands for all processes for which there was no room.
 // It may be called while Run runs.
 func (s *Session) Figures() (map[Key]Figures, error) {
 	s.mu.Lock()
@@ -288,8 +290,8 @@ func (s *Session) Figures() (map[Key]Figures, error) {
 	return s.sums(table), nil
 }
 
-// Others returns the hits, by group, of processes that are not the postmaster's: those of other servers that run the
-// same program file. They are not in Figures. The kernel stops these processes at a probe too.
+// Others returns the hits, by group, of other servers' processes that run the same program file. These hits are not in
+// Figures, but the kernel stops these processes at a probe, too.
 func (s *Session) Others() (map[int]uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -306,7 +308,7 @@ func (s *Session) Others() (map[int]uint64, error) {
 	return sums, nil
 }
 
-// removeOthers takes the hits of other servers' ended processes out of the kernel's table, as removeEnded does.
+// removeOthers moves the hits of other servers' ended processes from the kernel's table to gone, as removeEnded does.
 func (s *Session) removeOthers(table map[tableKey]uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -323,7 +325,8 @@ func (s *Session) removeOthers(table map[tableKey]uint64) error {
 	return nil
 }
 
-// sums adds up the figures in the kernel's table and the figures that removeEnded has taken out of it.
+// sums returns the figures in the kernel's table and those in past, added up. Hits in lost are moved from Stacks to
+// Lost.
 func (s *Session) sums(table map[tableKey]Figures) map[Key]Figures {
 	sums := make(map[Key]Figures, len(table)+len(s.past))
 	maps.Copy(sums, s.past)
@@ -334,7 +337,7 @@ func (s *Session) sums(table map[tableKey]Figures) map[Key]Figures {
 	}
 	for key, n := range s.lost {
 		if sums[key].Stacks < n {
-			key.Process = Process{} // it found no room
+			key.Process = Process{} // for its process there was no room
 		}
 		f := sums[key]
 		n = min(n, f.Stacks)
@@ -345,7 +348,7 @@ func (s *Session) sums(table map[tableKey]Figures) map[Key]Figures {
 	return sums
 }
 
-// lose counts a hit that the kernel has handed over as lost.
+// lose counts a hit, which was read from the ring, as lost.
 func (s *Session) lose(h *Hit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -360,11 +363,11 @@ func addTo(sums map[Key]Figures, key Key, f Figures) {
 	sums[key] = sum
 }
 
-// removeEnded takes the figures of ended processes out of the kernel's table, so that it has room for others, and adds
-// them to past. sums are the sums of the table: removeEnded changes their keys as it changes those of later ones.
+// removeEnded moves the figures of ended processes from the kernel's table to past, to make room for other processes.
+// sums is the result of the method sums for the table: removeEnded changes its keys so that they stay comparable.
 //
-// A process has ended if no process has its PID. Then it cannot hit a probe any more: the figures are final. While
-// another process has the PID, they stay in the table.
+// A process has ended if no process has its PID. Then it cannot hit a probe any more, and its figures are final. As
+// long as another process has the PID, the figures stay in the table.
 func (s *Session) removeEnded(table map[tableKey]Figures, sums map[Key]Figures) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -381,7 +384,7 @@ func (s *Session) removeEnded(table map[tableKey]Figures, sums map[Key]Figures) 
 	return nil
 }
 
-// addPast keeps final figures of an ended process: for Process{} if there is no room.
+// addPast adds the final figures of an ended process to past, under Process{} if there is no room.
 func (s *Session) addPast(key Key, f Figures, sums map[Key]Figures) {
 	_, kept := s.past[key]
 	if !kept && len(s.past) >= maxPast {
@@ -393,13 +396,13 @@ func (s *Session) addPast(key Key, f Figures, sums map[Key]Figures) {
 	addTo(s.past, key, f)
 }
 
-// Key is a group in a process.
+// Key is a group of points, and a process that hit them.
 type Key struct {
 	Group   int
 	Process Process
 }
 
-// Latency returns the durations of the calls of a group.
+// Latency returns the durations of the calls of all points of a group.
 func (s *Session) Latency(group int) (sum Latency, err error) {
 	for i := range s.options.Points {
 		if s.options.Points[i].Group != group {
@@ -419,13 +422,13 @@ func (s *Session) Latency(group int) (sum Latency, err error) {
 	return sum, nil
 }
 
-// Close removes all probes and frees everything.
+// Close removes all probes and frees all resources.
 func (s *Session) Close() {
 	s.Detach()
 	s.programs.Close()
 }
 
-// processes returns the processes that are traced and live.
+// processes returns the traced processes; those of Options.PIDs may have ended.
 func (s *Session) processes() ([]int, error) {
 	if s.options.Postmaster == 0 {
 		return s.options.PIDs, nil

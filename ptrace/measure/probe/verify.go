@@ -18,8 +18,8 @@ var ErrNotInPlace = errors.New("the kernel has put no breakpoint into the proces
 //nolint:gochecknoglobals // a table
 var breakpoints = map[string][]byte{"amd64": {0xcc}, "arm64": {0xa0, 0, 0x20, 0xd4}}
 
-// Verify reads an instruction of a process and returns ErrNotInPlace if it is not a breakpoint. If the process has
-// ended, or its memory cannot be read, there is no error.
+// Verify reads an instruction of a process and returns ErrNotInPlace if it is not a breakpoint. It returns nil if the
+// process has ended, or if its memory cannot be read.
 func Verify(pid int, address uint64) error {
 	breakpoint := breakpoints[runtime.GOARCH]
 	code := make([]byte, len(breakpoint))

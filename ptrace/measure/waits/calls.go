@@ -8,16 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// epollWait does the work of three system calls.
+// epollWait is the kernel function that does the work of three system calls.
 const epollWait = "do_epoll_wait"
 
-// sendCall is the system call by which a server answers its client. The programs do not time it: it shows the end of a
-// statement.
+// sendCall is the system call by which a server answers its client. The BPF programs do not time it: they take it as
+// the end of a statement.
 func sendCall() call { return call{name: "sendto", number: unix.SYS_SENDTO, rare: true} }
 
-// waitCalls returns the system calls that are timed, and the number of read(2), which is timed for IO events only: in a
-// latch's wait it empties a signalfd and does not wait. A timed futex or clock_nanosleep that a signal interrupted
-// continues in restart_syscall.
+// waitCalls returns the system calls that are timed, and the number of read(2). Reads are timed for IO events only:
+// when a server waits for a latch, read(2) empties a signalfd and does not wait. A futex or clock_nanosleep call that a
+// signal interrupted continues in restart_syscall.
 func waitCalls() (calls []call, read int) {
 	return slices.Concat([]call{
 		{name: "read", number: unix.SYS_READ}, {name: "write", number: unix.SYS_WRITE},

@@ -2,7 +2,7 @@
 
 package waits
 
-// callPrefix stands before the name of a system call in the name of the kernel's function.
+// callPrefix is the beginning of the name of the kernel function of a system call.
 const callPrefix = "__sys_"
 
 // sendCall returns no system call.
@@ -11,5 +11,5 @@ func sendCall() call { return call{} }
 // waitCalls returns no system calls: on this architecture waits are timed by switches only.
 func waitCalls() (calls []call, read int) { return nil, 0 }
 
-// ordersStores says whether other processors see stores in the order of the program.
+// ordersStores is true if other processors see the stores of a processor in the order of the program.
 const ordersStores = false

@@ -10,18 +10,18 @@ import (
 // stackPointerWord is the place of the stack pointer in the kernel's struct pt_regs of x86_64, in words.
 const stackPointerWord = 19
 
-// StackOptions say of which waits the stacks are copied. Both may be set. The zero value is of none.
+// StackOptions say of which waits the stacks are copied. Both fields may be set. The zero value means none.
 type StackOptions struct {
-	// Every copies the stack of one in so many waits, chosen by chance.
+	// Every means that the stack of one wait in so many is copied, chosen by chance.
 	Every int
-	// Longer copies the stacks of waits that took at least so long.
+	// Longer means that the stacks of waits are copied that took at least so long.
 	Longer time.Duration
 }
 
 // on reports whether stacks are copied.
 func (o StackOptions) on() bool { return o.Every > 0 || o.Longer > 0 }
 
-// copiesStacks has the architectures whose registers the programs copy, by GOARCH.
+// copiesStacks has the architectures whose registers the BPF programs can copy, by GOARCH.
 //
 //nolint:gochecknoglobals // a table
 var copiesStacks = map[string]bool{"amd64": true}
@@ -48,12 +48,12 @@ type copiedStack struct {
 	Took  time.Duration
 	// Registers are struct pt_regs of x86_64, in words.
 	Registers [21]uint64
-	// Data begins at the stack pointer. Cut means that it ends before the stack does.
+	// Data begins at the stack pointer. Cut means that Data ends before the end of the stack.
 	Data []byte
 	Cut  bool
 }
 
-// Stack returns the next stack that has been copied, whose memory is the caller's; false if there is none.
+// Stack returns the next copied stack; the caller owns its memory. It returns false if there is none.
 func (p *programs) Stack() (copiedStack, bool) {
 	p.stacks.SetDeadline(time.Now())
 	record, err := p.stacks.Read()

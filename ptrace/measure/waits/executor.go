@@ -11,7 +11,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// TraceAll has the programs report every wait of all processes, or ends that.
+// TraceAll switches on or off that the BPF programs report every wait of all processes.
 func (p *programs) TraceAll(on bool) error {
 	var value uint32
 	if on {
@@ -23,15 +23,15 @@ func (p *programs) TraceAll(on bool) error {
 	return nil
 }
 
-// probe has the executor of one process reported.
+// probe is the attachment of a BPF program to the executor of one process.
 type probe struct {
 	link    link.Link
 	started uint64 // start time of the process: Stat.StartTime
 }
 
-// ProbeExecutor has the starts and ends of the executor of one process reported, or ends that. The end also works for
-// a process that has ended. The error wraps ErrUnsupported where that is impossible: it takes Linux 6.6, and a program
-// whose executor was found.
+// ProbeExecutor switches on or off that the starts and ends of the executor of one process are reported. Switching off
+// also works after the process has ended. The error wraps ErrUnsupported before Linux 6.6, and for a server program
+// whose executor was not found.
 func (p *programs) ProbeExecutor(pid int, on bool) error {
 	if !on {
 		return p.endProbe(pid)
@@ -43,7 +43,7 @@ func (p *programs) ProbeExecutor(pid int, on bool) error {
 	if old, has := p.probes[pid]; has && old.started == started {
 		return nil
 	}
-	// The kernel does not call the program for a later process with the same id.
+	// A probe does not fire for a later process with the same id.
 	if err := p.endProbe(pid); err != nil {
 		return err
 	}
@@ -71,7 +71,8 @@ func (p *programs) endProbe(pid int) error {
 // probeInterval is the shortest time between two calls of EndProbesOfEnded that read the processes.
 const probeInterval = time.Second
 
-// EndProbesOfEnded detaches the program from the executor of processes that have ended. It may be called often.
+// EndProbesOfEnded detaches the program from the executor of processes that have ended. Calls within probeInterval do
+// nothing.
 func (p *programs) EndProbesOfEnded(now time.Time) error {
 	if now.Sub(p.checked) < probeInterval {
 		return nil
@@ -96,7 +97,7 @@ func startOf(pid int) (uint64, error) {
 	return stat.StartTime, err
 }
 
-// attachExecutor has the kernel call the program for the executor of one process.
+// attachExecutor attaches the BPF program to the executor of one process.
 func (p *programs) attachExecutor(pid int) (link.Link, error) {
 	if p.server.ExecutorStart == 0 || p.server.ExecutorEnd == 0 || p.server.OpenProgram == nil {
 		return nil, fmt.Errorf("%w: the executor of the server's program is not known, or not in the memory of its file", errPrograms)
@@ -123,7 +124,7 @@ func (p *programs) attachExecutor(pid int) (link.Link, error) {
 	return l, nil
 }
 
-// loadExecutor loads the program for the executor, with the tables of the others.
+// loadExecutor loads the BPF program for the executor. It shares the BPF maps of the other programs.
 func (p *programs) loadExecutor() error {
 	if p.executor != nil {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// kernel reads the figures of programs in the kernel.
+// kernel is a Provider with the figures that BPF programs write.
 type kernel struct {
 	procs    *procs
 	info     Info
@@ -21,35 +21,35 @@ type kernel struct {
 
 	mu       sync.Mutex
 	since    time.Time
-	tallies  map[int]*tally  // of the slots' present processes, by slot
-	parted   map[life]*tally // of processes that have ended, whose last figures are still to come
+	tallies  map[int]*tally  // figures of the slots' present processes, by slot
+	parted   map[life]*tally // figures of processes that have ended, whose last figures have not come yet
 	ended    table
-	last     map[int]uint32 // the newest life of each slot whose last figures have come
-	overflow uint64         // of processes that have ended
-	resets   map[int]uint64 // by process
+	last     map[int]uint32 // number of the newest life of each slot whose last figures have come
+	overflow uint64         // Overflow of processes that have ended
+	resets   map[int]uint64 // number of resets, by process id
 	buffer   slot           // for reading
-	base     Counters       // at the last reset
+	base     Counters       // counters of the programs at the last reset
 	keep     keeper
 	copied   map[int]*observe.CopiedProcess // processes whose stacks were copied
 
-	// readSlot copies a slot of the kernel's table: Programs.Read.
+	// readSlot copies a slot of the kernel's table: programs.Read, or another function in tests.
 	readSlot func(i int, into *slot) bool
 }
 
-// life identifies one use of a slot by one process.
+// life identifies the use of a slot by one process.
 type life struct{ slot, number uint32 }
 
 func lifeOf(s *slot) life { return life{s.Index, s.Life} }
 
-// tally has the figures that were read of a process. The kernel's counters of a histogram are short, so differences
-// are added up here.
+// tally has the figures of one process, as far as they were read. The kernel's counters of a histogram are short and
+// may wrap, so the differences between reads are added up in events.
 type tally struct {
 	last   slot
 	events table
 }
 
-// drainInterval is how often figures of ended processes are fetched, and refreshInterval how often all slots are read,
-// which has to be more often than the short counters can wrap.
+// drainInterval is the time between two reads of the figures of ended processes. refreshInterval is the time between
+// two reads of all slots. It must be shorter than the time in which a short counter can wrap.
 const (
 	drainInterval   = 200 * time.Millisecond
 	refreshInterval = 30 * time.Second
@@ -90,8 +90,8 @@ func openKernel(p *procs, hooks hooks, info Info, o Options) (*kernel, error) {
 	return k, nil
 }
 
-// attach seeds the waits that are in progress, attaches the programs, and takes back the seeds of waits that have ended
-// in between: no program has seen their end.
+// attach writes the waits in progress into the slots (seeds), and attaches the programs. It then removes the seeds of
+// waits that have ended in between, because no program has seen their end.
 func (k *kernel) attach() error {
 	type seed struct {
 		slot  int
@@ -128,7 +128,7 @@ func (k *kernel) attach() error {
 	return nil
 }
 
-// run fetches what the kernel hands over.
+// run reads the figures of ended processes, and from time to time all slots, until Close.
 func (k *kernel) run() {
 	ticker := time.NewTicker(drainInterval)
 	defer ticker.Stop()
@@ -149,13 +149,13 @@ func (k *kernel) run() {
 	}
 }
 
-// drain takes over the figures of processes that have ended, and returns their number.
+// drain reads the last figures of processes that have ended, and returns the number of these processes.
 func (k *kernel) drain() (n int) {
 	for k.programs.Gone(time.Now(), &k.buffer) {
 		n++
 		k.end(&k.buffer)
 	}
-	// The kernel has counted a process as lost whose last figures did not come.
+	// If the last figures of a process did not come, the kernel has counted the process as lost.
 	for l, t := range k.parted {
 		k.ended.addAll(t.events.list())
 		delete(k.parted, l)
@@ -163,7 +163,7 @@ func (k *kernel) drain() (n int) {
 	return n
 }
 
-// end takes over the last figures of a process. Its slot may have a new process already.
+// end adds the last figures of a process. Its slot may already have a new process.
 func (k *kernel) end(s *slot) {
 	t := k.parted[lifeOf(s)]
 	switch now := k.tallies[int(s.Index)]; {
@@ -188,7 +188,7 @@ func (k *kernel) end(s *slot) {
 	delete(k.resets, int(s.Pid))
 }
 
-// refresh reads all slots.
+// refresh reads all slots, before their short counters can wrap.
 func (k *kernel) refresh() {
 	for i := range k.programs.Slots() {
 		if k.read(i) && k.buffer.Pid != 0 && holds(&k.buffer) {
@@ -198,9 +198,9 @@ func (k *kernel) refresh() {
 }
 
 // read copies a slot into the buffer. If a program is writing to the slot for long, because its processor does
-// something else, the buffer gets what was read before, without the wait in progress: a lower bound. It returns false
-// if there is nothing. The programs hand over the last figures of a process before they clear its slot, and on a busy
-// host milliseconds lie between. Meanwhile read returns false, since the process would count twice.
+// something else, the buffer gets the figures read before, without the wait in progress: a lower bound. It returns
+// false if there are none. The programs send the last figures of a process before they clear its slot, on a busy host
+// milliseconds before. In between, read returns false, because the process would be counted twice.
 func (k *kernel) read(i int) bool {
 	if k.readSlot(i, &k.buffer) {
 		over, known := k.last[i]
@@ -229,8 +229,8 @@ func (k *kernel) take(s *slot) *tally {
 	return t
 }
 
-// add adds the waits that are new in a slot. Figures of one life only grow. A slot with a smaller figure than before
-// was not read as a whole: it is ignored.
+// add adds the new waits of a slot. Figures of one life only grow. If a figure is smaller than before, the slot was
+// written during the read, and add ignores this read.
 func (t *tally) add(s *slot) {
 	if s.Life == t.last.Life && shrunk(&t.last, s) {
 		return
@@ -278,7 +278,7 @@ func (k *kernel) Snapshot() (*Snapshot, error) {
 	defer k.mu.Unlock()
 	k.drain()
 	s := &Snapshot{Since: k.since}
-	// A process that ends meanwhile would be missing, or be there twice. So the slots are read again then.
+	// A process that ends during the read would be missing, or be in the list twice. Then the slots are read again.
 	const tries = 20
 	for range tries {
 		s.At, s.Lost.Overflow = time.Now(), k.overflow
@@ -320,7 +320,7 @@ func (k *kernel) process(slot *slot) Process {
 	return p
 }
 
-// losses reads what the programs could not count.
+// losses reads the numbers of waits and processes that the programs could not count, since the last reset.
 func (k *kernel) losses(l *Lost) error {
 	c, err := k.programs.Counters()
 	if err != nil {
@@ -396,7 +396,7 @@ func (k *kernel) Close() {
 	}
 }
 
-// monotonic is CLOCK_MONOTONIC, the clock of the programs.
+// monotonic returns the time of CLOCK_MONOTONIC, the clock of the programs, in ns.
 func monotonic() uint64 {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) != nil {

@@ -24,10 +24,10 @@ import (
 // maxSlots is the largest number of PGPROC structures of a server that can be watched.
 const maxSlots = 65534
 
-// errPrograms means that this kernel cannot run the programs.
+// errPrograms means that this kernel cannot run the BPF programs.
 var errPrograms = errors.New("the kernel programs cannot run here")
 
-// hooks selects where the kernel calls the programs.
+// hooks selects the places in the kernel to which the BPF programs are attached.
 type hooks int
 
 // The places.
@@ -36,23 +36,24 @@ const (
 	atSwitches hooks = iota
 	// atCalls times a wait from the entry of a system call to its end, for every system call of the host.
 	atCalls
-	// atFunctions does so with trampolines at the system calls in which a server waits.
+	// atFunctions is like atCalls, but with trampolines, only at the system calls in which a server waits.
 	atFunctions
 )
 
-// config says what to watch. Addresses are those of a child of the postmaster.
+// config describes the server. Addresses are those in a child of the postmaster.
 type config struct {
-	// Postmaster is the process id.
+	// Postmaster is the process id of the postmaster.
 	Postmaster int
-	// WaitPointer is the address of my_wait_event_info, FirstWait of the event of the first PGPROC.
+	// WaitPointer is the address of my_wait_event_info, FirstWait the address of the wait event in the first PGPROC.
 	WaitPointer, FirstWait uint64
 	// ProcSize is the size of a PGPROC, Procs their number.
 	ProcSize, Procs int
-	// Status is the address of MyBEEntry; 0: waits are not attributed to queries, and no process is traced. The offsets
-	// are of PgBackendStatus: st_query_id, st_state, st_activity_start_timestamp and st_state_start_timestamp.
+	// Status is the address of MyBEEntry; 0: waits are not attributed to queries, and no process is traced. The other
+	// fields are offsets in PgBackendStatus: st_query_id, st_state, st_activity_start_timestamp and
+	// st_state_start_timestamp.
 	Status                                 uint64
 	QueryID, State, QueryStart, StateStart int
-	// Idle and Running are the values of st_state.
+	// Idle and Running are the values of st_state for an idle and an active backend.
 	Idle, Running int
 	// ExecutorStart and ExecutorEnd are the places of standard_ExecutorStart and standard_ExecutorEnd in the file of the
 	// program; 0: unknown, or not in the file's memory. OpenProgram opens that file.
@@ -63,15 +64,15 @@ type config struct {
 	// Stacks says of which waits the stacks are copied.
 	Stacks StackOptions
 
-	// unseen makes the programs ignore one in so many switches to a server process; 0: none. For tests.
+	// unseen makes the programs ignore one switch to a server process in so many; 0: none. For tests.
 	unseen uint32
 }
 
 // uringEnter is the system call in which servers from 18 on may wait for reads and writes.
 const uringEnter = "io_uring_enter"
 
-// A call is a system call in which a server waits. inner is a function of the kernel that does its work, see place. A
-// server without figures of a rare one still shows nearly all waits.
+// A call is a system call in which a server waits. inner is the kernel function that does its work, see place. If a
+// rare call cannot be timed, nearly all waits are still seen.
 type call struct {
 	name   string
 	number int
@@ -79,13 +80,13 @@ type call struct {
 	rare   bool
 }
 
-// slot holds the figures of one process.
+// slot has the figures of one process, in the layout of waits.bpf.c.
 type slot = waitsSlot
 
-// programs are the programs in the kernel, and their tables.
+// programs are the loaded BPF programs and their maps.
 type programs struct {
 	kernel *ebpf.Collection // programs and tables
-	extra  []*ebpf.Program  // those of kernel that are attached
+	extra  []*ebpf.Program  // programs of kernel that Attach attaches
 	names  []string         // of extra
 	links  []link.Link
 	memory []byte
@@ -100,8 +101,8 @@ type programs struct {
 	checked  time.Time     // when EndProbesOfEnded last read the processes
 }
 
-// loadPrograms loads the programs, without attaching them: the caller may first tell them which processes wait already.
-// The error wraps fs.ErrPermission or ErrUnsupported.
+// loadPrograms loads the programs, without attaching them: the caller may first call Seed for processes that already
+// wait. The error wraps fs.ErrPermission or ErrUnsupported.
 func loadPrograms(s config, hooks hooks) (p *programs, err error) {
 	if s.Procs < 1 || s.Procs > maxSlots {
 		return nil, fmt.Errorf("%w: the server has room for %d processes, and at most %d can be watched",
@@ -133,12 +134,12 @@ func loadPrograms(s config, hooks hooks) (p *programs, err error) {
 	return p, nil
 }
 
-// loader loads the programs.
+// loader returns the loader of the BPF programs.
 func loader() *bpf.Loader {
 	return &bpf.Loader{Read: loadWaits, Unsupported: errPrograms, Release: "5.8"}
 }
 
-// spec returns the programs with the constants and sizes of a server.
+// spec returns the programs, with the variables and sizes of maps for a server.
 func (s *config) spec() (*ebpf.CollectionSpec, error) {
 	calls, read := waitCalls()
 	var wanted [8]uint64
@@ -177,8 +178,9 @@ func (s *config) spec() (*ebpf.CollectionSpec, error) {
 	return spec, nil
 }
 
-// withoutFetch replaces atomic additions that fetch the old value by plain atomic additions. Linux before 5.12 has only
-// plain ones. Nothing uses the old value: to fetch it orders the stores, which not every processor does by itself.
+// withoutFetch replaces atomic additions that return the old value by plain atomic additions. Linux before 5.12 has
+// only plain ones. The programs ignore the old value. They fetch it to order their stores, which some processors do by
+// themselves.
 func withoutFetch(spec *ebpf.CollectionSpec) {
 	for _, program := range spec.Programs {
 		for i := range program.Instructions {
@@ -215,11 +217,11 @@ func programsOf(hooks hooks) []string {
 	return []string{waitsProgEnded, waitsProgSwitched}
 }
 
-// create loads maps and programs.
+// create loads the programs for the hooks, and the BPF maps.
 func (p *programs) create(spec *ebpf.CollectionSpec, hooks hooks, uring bool) error {
 	keep := programsOf(hooks)
 	if hooks == atFunctions {
-		// Many kernels refuse all trampolines. A small program shows it sooner.
+		// Many kernels refuse all trampolines. Trying a small program finds this out sooner.
 		if err := bpf.Trampolines(callPrefix + "read"); err != nil {
 			return err
 		}
@@ -241,7 +243,7 @@ func (p *programs) create(spec *ebpf.CollectionSpec, hooks hooks, uring bool) er
 	return nil
 }
 
-// copies adds the programs for single system calls, and names them.
+// copies adds a copy of the programs for each system call, and returns the names of the copies.
 func copies(spec *ebpf.CollectionSpec, uring bool) (names []string, err error) {
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {
@@ -279,11 +281,12 @@ func copies(spec *ebpf.CollectionSpec, uring bool) (names []string, err error) {
 	return names, nil
 }
 
-// place returns the kernel's function at which a system call is timed; empty for a rare call that cannot be timed.
+// place returns the kernel function at which a system call is timed; empty for a rare call that cannot be timed.
 //
 // Some kernels describe the function of a call twice, the second time for kernels that are built without the call. No
-// program can be attached to such a function, or to a function without a description. The function that does the work
-// is taken then. It is not taken otherwise, because other parts of the kernel may call it too.
+// program can be attached to such a function, or to a function without a description. Then place returns the function
+// that does the work of the call. This is the second choice, because other parts of the kernel may call that function,
+// too.
 func (c *call) place(kernel *btf.Spec) (string, error) {
 	var f *btf.Func
 	name := callPrefix + c.name
@@ -318,7 +321,7 @@ func (p *programs) open(procs int) (err error) {
 	return nil
 }
 
-// Attach has the kernel call the programs from now on.
+// Attach attaches the programs. From then on, the kernel calls them.
 func (p *programs) Attach() error {
 	for i, program := range p.extra {
 		l, err := link.AttachTracing(link.TracingOptions{Program: program})
@@ -330,7 +333,7 @@ func (p *programs) Attach() error {
 	return nil
 }
 
-// Close detaches the programs, and frees everything. The kernel does so itself when this process ends.
+// Close detaches the programs, and frees all resources. When this process ends, the kernel does so itself.
 func (p *programs) Close() {
 	p.detach()
 	for _, one := range p.probes {
@@ -355,7 +358,7 @@ func (p *programs) Close() {
 	}
 }
 
-// detach has the kernel no longer call the programs.
+// detach detaches the programs. The kernel no longer calls them.
 func (p *programs) detach() {
 	for _, l := range p.links {
 		_ = l.Close()
@@ -363,7 +366,7 @@ func (p *programs) detach() {
 	p.links = nil
 }
 
-// refusal words an error of the kernel's.
+// refusal words an error of the kernel.
 func refusal(err error) error {
 	switch {
 	case errors.Is(err, errPrograms):
@@ -376,10 +379,10 @@ func refusal(err error) error {
 	return fmt.Errorf("%w (Linux %s): %w", errPrograms, bpf.Release(), err)
 }
 
-// Slots returns how many there are.
+// Slots returns the number of slots, one for each PGPROC.
 func (p *programs) Slots() int { return len(p.slots) }
 
-// Read copies a slot in a state in which no program writes to it; false if that did not come about in many tries.
+// Read copies a slot while no program writes to it. It returns false if this fails in a hundred tries.
 //
 // The sequence must be read again after the copy. On arm64 an atomic load does not wait for earlier loads. The store of
 // an atomic addition does.
@@ -398,16 +401,16 @@ func (p *programs) Read(i int, into *slot) bool {
 	return false
 }
 
-// holds reports whether the slot's figures count: they have not been reset since.
+// holds reports whether the figures of a slot are valid: Reset was not called since they were written.
 func holds(s *slot) bool { return s.Generation == s.WantedGeneration }
 
-// Reset clears a slot: the programs do so before they write to it again, and until then Holds is false.
+// Reset requests that the programs clear a slot before they write to it again. Until then, holds returns false.
 func (p *programs) Reset(i int, now uint64) {
 	atomic.StoreUint64(&p.slots[i].ResetAt, now)
 	atomic.AddUint32(&p.slots[i].WantedGeneration, 1)
 }
 
-// SetTraced has the programs report every wait of a process, or ends that.
+// SetTraced switches on or off that the programs report every wait of the process in slot i.
 func (p *programs) SetTraced(i int, on bool) {
 	var value uint32
 	if on {
@@ -416,7 +419,7 @@ func (p *programs) SetTraced(i int, on bool) {
 	atomic.StoreUint32(&p.slots[i].Traced, value)
 }
 
-// Seed says, before Attach, that a process waits since a moment of CLOCK_MONOTONIC.
+// Seed notes, before Attach, that a process has been waiting since a time of CLOCK_MONOTONIC.
 func (p *programs) Seed(i, pid int, event uint32, since uint64) error {
 	s := &p.slots[i]
 	s.Index, s.Pid, s.Waiting, s.Since = uint32(i), uint32(pid), event, since
@@ -428,13 +431,13 @@ func (p *programs) Seed(i, pid int, event uint32, since uint64) error {
 	return nil
 }
 
-// Unseed takes back, after Attach, a wait that has ended in between.
+// Unseed removes, after Attach, the seed of a wait that has ended in between.
 func (p *programs) Unseed(i int, since uint64) {
 	atomic.CompareAndSwapUint64(&p.slots[i].Since, since, 0)
 }
 
-// Gone returns the figures of the next process that has ended, waiting for it up to a deadline; false at the deadline
-// or after Close.
+// Gone reads the figures of the next process that has ended. It waits until the deadline; false at the deadline or
+// after Close.
 func (p *programs) Gone(deadline time.Time, into *slot) bool {
 	p.gone.SetDeadline(deadline)
 	record, err := p.gone.Read()
@@ -445,8 +448,8 @@ func (p *programs) Gone(deadline time.Time, into *slot) bool {
 	return true
 }
 
-// try loads the programs for no server, to find out whether the kernel takes them. It attaches one for a moment where
-// loading does not tell. uring: as in Server.
+// try loads the programs for no server, to find out whether the kernel accepts them. If loading does not show it, try
+// also attaches one of them for a moment. uring: as config.Uring.
 func try(hooks hooks, uring bool) error {
 	p, err := loadPrograms(config{Postmaster: -1, ProcSize: 1, Procs: 1, Uring: uring}, hooks)
 	if err != nil {

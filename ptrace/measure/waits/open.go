@@ -10,19 +10,19 @@ import (
 	"pg_stat_backtrace/ptrace/bpf"
 )
 
-// Options say how to time.
+// Options say how wait events are timed.
 type Options struct {
-	// Method is Auto if empty.
+	// Method is the method; empty: Auto.
 	Method Method
-	// Mechanism, if not empty, is the only mechanism of the method that is tried: see Info.Mechanism.
+	// Mechanism, if not empty, is the only mechanism of the method to try: see Info.Mechanism.
 	Mechanism string
 	// Keep are processes that stay in Snapshot.Processes when they have ended.
 	Keep []int
 	// KeepEnded is the number of further processes that stay in Snapshot.Processes when they have ended.
 	KeepEnded int
-	// Queries attributes waits to queries, if the method can.
+	// Queries attributes waits to queries, if the method supports this.
 	Queries bool
-	// Stacks copies the stacks of some waits. Only the method Exact can, by system calls.
+	// Stacks copies the stacks of some waits. Only the method Exact supports this.
 	Stacks StackOptions
 }
 
@@ -40,8 +40,8 @@ var (
 	polling     = way{info: Info{Method: Sampled, Mechanism: "polling"}}
 )
 
-// ways returns the mechanisms of a method, the best first. Tracepoints at every system call of the host are taken only
-// by callers that ask for exact figures.
+// ways returns the mechanisms of a method, the best first. Tracepoints run at every system call of the host, so they
+// are only used if the caller asks for exact figures.
 func ways(m Method) ([]way, error) {
 	switch m {
 	case Auto, "":
@@ -56,7 +56,7 @@ func ways(m Method) ([]way, error) {
 	return nil, fmt.Errorf("%w: there is no method %q", ErrUnsupported, m)
 }
 
-// Open starts to time a server's wait events. Info.Reasons of the result says why a better mechanism was not taken. The
+// Open starts to time a server's wait events. Info.Reasons of the result says why better mechanisms are not used. The
 // error wraps ErrUnsupported, ErrServerGone or fs.ErrPermission.
 func Open(s Server, o Options) (Provider, error) {
 	candidates, err := ways(o.Method)
@@ -83,7 +83,7 @@ func Open(s Server, o Options) (Provider, error) {
 		reasons = append(reasons, w.info.Mechanism+": "+err.Error())
 		last = err
 	}
-	// Several mechanisms may lack the same.
+	// Several mechanisms may fail for the same reason.
 	others := slices.DeleteFunc(slices.Clone(reasons), func(r string) bool {
 		return strings.HasSuffix(r, ": "+last.Error())
 	})
@@ -108,7 +108,7 @@ func (w way) open(p *procs, o Options, reasons []string) (Provider, error) {
 	return openKernel(p, w.hooks, info, o)
 }
 
-// usable returns why programs in the kernel would not tell the truth here.
+// usable returns why figures of BPF programs would be wrong on this host; nil if they would not.
 func usable(hooks hooks) error {
 	if err := bpf.HostPIDs(); err != nil {
 		return &impossible{err}
@@ -123,13 +123,13 @@ func usable(hooks hooks) error {
 // A Possibility says whether this host allows a mechanism.
 type Possibility struct {
 	Info
-	// Err is why not, nil if it does.
+	// Err is the reason why the host does not allow the mechanism; nil if it does.
 	Err error
-	// Uring is why not for servers that may use io_uring: PostgreSQL 18 and later. It is nil if Err is not.
+	// Uring is the same for servers that may use io_uring: PostgreSQL 18 and later. It is nil if Err is not.
 	Uring error
 }
 
-// Possibilities tries every mechanism that needs the kernel, for a moment and for no process.
+// Possibilities tries every mechanism that needs BPF programs, for a moment and for no process.
 func Possibilities() []Possibility {
 	ways := []way{fentry, tracepoints, switches}
 	all := make([]Possibility, 0, len(ways)+1)

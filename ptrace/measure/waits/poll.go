@@ -16,7 +16,7 @@ import (
 // pollInterval is how often the events are read.
 const pollInterval = 10 * time.Millisecond
 
-// poller estimates by reading all events again and again.
+// poller is a Provider that estimates figures: it reads all wait events again and again.
 type poller struct {
 	procs *procs
 	info  Info
@@ -27,19 +27,19 @@ type poller struct {
 	since  time.Time
 	slots  map[int]*polled
 	ended  table
-	resets map[int]uint64 // by process
+	resets map[int]uint64 // number of resets, by the server's process id
 	keep   keeper
 	err    error
 }
 
-// polled is a slot's present process.
-type polled struct {
-	pid    int // as the server knows it
+// polled has the figures of the process that has a slot now.
+type polled struct { // as the server sees it
+	pid    int // as this process sees it
 	local  int // as this process knows it
 	events table
 }
 
-// openPoller starts to read. The caller may add reasons to info.
+// openPoller starts to read the wait events.
 func openPoller(p *procs, info Info, o Options) (*poller, error) {
 	w := &poller{
 		procs: p, info: info, stop: make(chan struct{}), done: make(chan struct{}), since: time.Now(),
@@ -57,7 +57,7 @@ func openPoller(p *procs, info Info, o Options) (*poller, error) {
 	return w, nil
 }
 
-// run reads until Close. Each event that is seen stands for the time since the previous reading.
+// run reads until Close. An event that is read adds the time since the previous read to its total.
 func (w *poller) run(buffer []uint32) {
 	defer close(w.done)
 	ticker := time.NewTicker(pollInterval)
@@ -72,7 +72,7 @@ func (w *poller) run(buffer []uint32) {
 		err := w.procs.readAll(buffer)
 		now := time.Now()
 		if errors.Is(err, process.ErrUnreachable) {
-			last = now // what the processes did since then is not known
+			last = now // it is not known what the processes did since the last read
 			continue
 		}
 		w.mu.Lock()
@@ -87,7 +87,7 @@ func (w *poller) run(buffer []uint32) {
 	}
 }
 
-// take adds one reading.
+// take adds the events of one read. passed is the time since the previous read.
 func (w *poller) take(buffer []uint32, passed time.Duration) {
 	for i := range w.procs.count {
 		event, pid := buffer[2*i], int(buffer[2*i+1])
@@ -181,7 +181,7 @@ func (w *poller) Close() {
 	<-w.done
 }
 
-// bytesOf is the memory of numbers.
+// bytesOf returns the memory of numbers as bytes.
 func bytesOf(numbers []uint32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(numbers))), 4*len(numbers))
 }

@@ -20,17 +20,17 @@ const (
 	// preemptNone and preemptVoluntary: only at places where the kernel's code allows it.
 	preemptNone      preemption = "none"
 	preemptVoluntary preemption = "voluntary"
-	// preemptLazy: at the end of the system call, and inside it only after a whole interval of the timer. That is much
-	// longer than a program runs.
+	// preemptLazy: at the end of the system call. Inside the call only after a whole interval of the timer, which is
+	// much longer than a BPF program runs.
 	preemptLazy preemption = "lazy"
-	// preemptFull: at once and nearly everywhere, also inside a program. The kernel then skips the program in other
-	// threads of the same processor.
+	// preemptFull: at once and nearly everywhere, also inside a BPF program. In other threads of the same processor,
+	// the kernel then skips the program.
 	preemptFull preemption = "full"
-	// preemptUnknown: this process cannot read enough to know it.
+	// preemptUnknown: this process cannot read enough to find out.
 	preemptUnknown preemption = ""
 )
 
-// preemptFacts holds texts of the kernel that say how it preempts threads.
+// preemptFacts has texts of the kernel that say how it preempts threads.
 type preemptFacts struct {
 	// release and version are those of uname(2).
 	release, version string
@@ -42,7 +42,7 @@ type preemptFacts struct {
 	config string
 }
 
-// readPreemptFacts reads what this process may read.
+// readPreemptFacts reads those of the texts that this process may read.
 func readPreemptFacts() (f preemptFacts) {
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
@@ -83,8 +83,9 @@ func readText(name string) (string, error) {
 	return string(text), err
 }
 
-// preemption decides how the kernel preempts threads. The version of uname(2) names the build: without any word it is
-// none or voluntary, PREEMPT is full or lazy, and PREEMPT_DYNAMIC can change at the start and later.
+// preemption decides how the kernel preempts threads. The version of uname(2) names the build. Without a word
+// PREEMPT..., the mode is none or voluntary. PREEMPT means full or lazy. With PREEMPT_DYNAMIC, the mode can change at
+// boot and later.
 func (f *preemptFacts) preemption() preemption {
 	build := ""
 	for word := range strings.FieldsSeq(f.version) {
@@ -111,14 +112,14 @@ func (f *preemptFacts) preemption() preemption {
 	return f.configured()
 }
 
-// selected returns the mode in parentheses of a list such as "none voluntary (full) lazy".
+// selected returns the mode that current shows in parentheses, for example full in "none voluntary (full) lazy".
 func (f *preemptFacts) selected() preemption {
 	_, rest, _ := strings.Cut(f.current, "(")
 	mode, _, _ := strings.Cut(rest, ")")
 	return preemption(mode)
 }
 
-// requested returns the mode of the command line. The last one counts. The kernel passes everything after "--" to the
+// requested returns the last valid mode on the kernel's command line. The kernel passes everything after "--" to the
 // first process.
 func (f *preemptFacts) requested() (mode preemption) {
 	for word := range strings.FieldsSeq(f.commandLine) {
@@ -133,8 +134,8 @@ func (f *preemptFacts) requested() (mode preemption) {
 	return mode
 }
 
-// accepts reports whether the kernel certainly takes a mode from its command line. It ignores a mode that it does not
-// have. Linux 6.13 added lazy, and Linux 7.0 removed none and voluntary where there is lazy.
+// accepts reports whether the kernel certainly accepts a mode on its command line. The kernel ignores modes that it
+// does not have. Linux 6.13 added lazy, and Linux 7.0 removed none and voluntary on architectures with lazy.
 func (f *preemptFacts) accepts(mode preemption) bool {
 	var major, minor int
 	if _, err := fmt.Sscanf(f.release, "%d.%d", &major, &minor); err != nil {
@@ -152,7 +153,7 @@ func (f *preemptFacts) accepts(mode preemption) bool {
 	return false
 }
 
-// configured returns the mode of the build.
+// configured returns the mode in the configuration of the kernel's build.
 func (f *preemptFacts) configured() preemption {
 	options := map[string]preemption{
 		"CONFIG_PREEMPT_RT=y": preemptFull, "CONFIG_PREEMPT=y": preemptFull, "CONFIG_PREEMPT_LAZY=y": preemptLazy,
@@ -166,7 +167,7 @@ func (f *preemptFacts) configured() preemption {
 	return preemptUnknown
 }
 
-// skipsPrograms returns why the kernel would skip programs at trampolines; nil if it would not.
+// skipsPrograms returns why the kernel would skip BPF programs at trampolines; nil if it would not.
 func (p preemption) skipsPrograms() error {
 	switch p {
 	case preemptNone, preemptVoluntary, preemptLazy:

@@ -9,16 +9,16 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
-// Buckets is how many ranges the histogram of an event has. The first is for less than 1024 ns, each other for up to
-// twice its predecessor, and the last for all that is longer.
+// Buckets is the number of ranges of an event's histogram. The first range is for less than 1024 ns. Each other range
+// ends at twice its beginning, except the last, which has no end.
 const Buckets = 32
 
-// Bucket returns the range that a duration belongs to.
+// Bucket returns the index of the range to which a duration belongs.
 func Bucket(d time.Duration) int {
 	return min(bits.Len64(uint64(max(d, 0))>>10), Buckets-1)
 }
 
-// BucketLimits returns the shortest duration of a bucket, and the shortest of the next; 0 after the last.
+// BucketLimits returns the shortest duration of a range, and of the next range; 0 after the last.
 func BucketLimits(i int) (from, to time.Duration) {
 	if i > 0 {
 		from = 1 << (9 + i)
@@ -29,7 +29,7 @@ func BucketLimits(i int) (from, to time.Duration) {
 	return from, to
 }
 
-// Method says which waits are seen.
+// Method says which waits are seen, and how.
 type Method string
 
 // The methods.
@@ -40,7 +40,7 @@ const (
 	Exact Method = "exact"
 	// Blocked sees every wait in which a process leaves its processor.
 	Blocked Method = "blocked"
-	// Sampled estimates the total time, and counts nothing.
+	// Sampled estimates the total time. It has no numbers of waits.
 	Sampled Method = "sampled"
 )
 
@@ -49,18 +49,19 @@ type Info struct {
 	Method Method
 	// Mechanism is the name of the facility: fentry, tracepoints, sched_switch or polling.
 	Mechanism string
-	// Counts says whether there are calls, maxima and histograms; otherwise there is an estimate of the total only.
+	// Counts says whether there are numbers of calls, maxima and histograms. Otherwise there is only an estimate of the
+	// total.
 	Counts bool
 	// Queries says whether waits are attributed to queries.
 	Queries bool
-	// Reasons are why better methods were not taken.
+	// Reasons has the reasons why better mechanisms are not used.
 	Reasons []string
-	// Unreachable are the processes whose memory could not be read in time at the start: see process.ErrUnreachable. The
-	// waits in which they were then are missing.
+	// Unreachable are the processes whose memory could not be read in time at the start: see process.ErrUnreachable.
+	// The waits that they were in at that time are missing.
 	Unreachable []int
 }
 
-// Event holds the figures of one wait event.
+// Event has the figures of one wait event.
 type Event struct {
 	// ID is the server's number of the event (wait_event_info).
 	ID      uint32
@@ -70,7 +71,7 @@ type Event struct {
 	Buckets [Buckets]uint64
 }
 
-// add adds the figures of another.
+// add adds the figures of another event.
 func (e *Event) add(other *Event) {
 	e.Calls += other.Calls
 	e.Total += other.Total
@@ -88,7 +89,7 @@ func (e *Event) addWait(took time.Duration) {
 	e.Buckets[Bucket(took)]++
 }
 
-// Process holds the figures of a process.
+// Process has the figures of a process.
 type Process struct {
 	// PID is the process id in this process's PID namespace, Slot the index of its PGPROC.
 	PID, Slot int
@@ -96,7 +97,8 @@ type Process struct {
 	Events []Event
 	// InProgress is the wait in progress; Calls is 0 if there is none. Methods without Info.Counts do not set it.
 	InProgress Event
-	// Overflow counts waits that are missing because the process waited for more events than there is room for.
+	// Overflow is the number of waits that are missing because the process waited for more events than there is room
+	// for.
 	Overflow uint64
 	// Resets is how often the figures were reset.
 	Resets uint64
@@ -104,27 +106,28 @@ type Process struct {
 	Ended bool
 }
 
-// Lost counts what a snapshot lacks.
+// Lost has the numbers of waits and processes that a snapshot lacks.
 type Lost struct {
 	// Processes is the number of ended processes whose figures were not read.
 	Processes uint64
-	// Overflow are waits for which there was no room, of all processes, ended and not.
+	// Overflow is the sum of Process.Overflow of all processes, also of those that have ended.
 	Overflow uint64
-	// Missed are moments at which the kernel could not run a program.
+	// Missed is the number of events at which the kernel could not run a BPF program.
 	Missed uint64
-	// Outside are waits of processes that had not joined the shared memory, or had left it.
+	// Outside is the number of waits of processes before they joined the shared memory, or after they left it.
 	Outside uint64
-	// Queries are waits that are not attributed because there was no room, Records traced waits likewise.
+	// Queries is the number of waits without a query because there was no room, Records of traced waits that are
+	// missing.
 	Queries, Records uint64
-	// Stacks are stacks of waits that were to be copied and were not.
+	// Stacks is the number of stacks of waits that could not be copied.
 	Stacks uint64
 }
 
 // Snapshot has the waits since the start or the last reset.
 type Snapshot struct {
-	// At is when it was taken. Waits in progress then are part of it.
+	// At is when the snapshot was taken. Waits in progress at that time are included.
 	At time.Time
-	// Since is when the figures began.
+	// Since is the start of the figures.
 	Since     time.Time
 	Processes []Process
 	// Ended are the figures of all processes that have ended and are not in Processes.
@@ -132,7 +135,7 @@ type Snapshot struct {
 	Lost  Lost
 }
 
-// wait adds the wait in progress, which began at a time of CLOCK_MONOTONIC, to the process and its figures.
+// wait adds to the process and to figures the wait in progress, which began at a time of CLOCK_MONOTONIC in ns.
 func (p *Process) wait(figures table, event uint32, began uint64) {
 	took := monotonic() - began
 	if int64(took) <= 0 {
@@ -143,7 +146,7 @@ func (p *Process) wait(figures table, event uint32, began uint64) {
 	figures.at(event).add(&p.InProgress)
 }
 
-// InProgress adds up the waits in progress.
+// InProgress adds up the waits in progress of all processes, by event.
 func (s *Snapshot) InProgress() []Event {
 	sums := make(table)
 	for i := range s.Processes {
@@ -154,7 +157,7 @@ func (s *Snapshot) InProgress() []Event {
 	return sums.list()
 }
 
-// Totals adds up the events of all processes.
+// Totals adds up the figures of all processes, by event.
 func (s *Snapshot) Totals() []Event {
 	sums := make(table)
 	for i := range s.Processes {
@@ -164,7 +167,7 @@ func (s *Snapshot) Totals() []Event {
 	return sums.list()
 }
 
-// QueryFigures are the waits for an event of all executions of a query.
+// QueryFigures are the waits of all executions of a query for one event.
 type QueryFigures struct {
 	Query uint64
 	// Event is 0 for the query itself: how often it ended, and how long it ran.
@@ -173,15 +176,14 @@ type QueryFigures struct {
 	Total time.Duration
 }
 
-// Cost is the measured cost of timing for the server so far.
+// Cost is the cost of timing for the server since the start.
 type Cost struct {
-	// Runs is how often a program ran, and Time how long they took together: an estimate.
+	// Runs is how often BPF programs ran for the server, and Time an estimate of the total time of these runs.
 	Runs uint64
 	Time time.Duration
 }
 
-// Provider is a source of figures about wait events. Servers that time their waits themselves can be another one day.
-// Its methods may be called concurrently.
+// Provider is a source of figures about wait events. Its methods may be called concurrently.
 type Provider interface {
 	Info() Info
 	// Snapshot returns the figures. The error is ErrServerGone when the server has ended or restarted.
@@ -190,26 +192,27 @@ type Provider interface {
 	Check() error
 	// Queries returns the figures by query; nothing if Info.Queries is false.
 	Queries() ([]QueryFigures, error)
-	// Reset forgets the figures of a process; false if it is not known.
+	// Reset sets the figures of a process to zero; false if the process is not known.
 	Reset(pid int) bool
-	// ResetAll forgets everything.
+	// ResetAll sets all figures to zero.
 	ResetAll() error
-	// Cost returns what the provider has cost.
+	// Cost returns the cost of the provider for the server so far.
 	Cost() (Cost, error)
-	// Close ends it, and leaves nothing behind.
+	// Close ends the timing and frees all resources.
 	Close()
 }
 
 // Tracer is a provider that can report every wait of single processes.
 type Tracer interface {
-	// SetTraced has every wait of a process reported, or ends that; false if the process is not known.
+	// SetTraced switches on or off that every wait of a process is reported; false if the process is not known.
 	SetTraced(pid int, on bool) bool
-	// SetExecutorTraced adds the starts and ends of the executor to the records of a process, or ends that, also after
-	// the process has ended. It is for single processes: each start and end costs the process a microsecond.
+	// SetExecutorTraced switches on or off that the starts and ends of a process's executor are reported. Switching off
+	// works after the end of the process, too. Use it for single processes: each start and end costs the process a
+	// microsecond.
 	SetExecutorTraced(pid int, on bool) error
-	// TraceAll has every wait of all processes reported, or ends that.
+	// TraceAll switches on or off that every wait of all processes is reported.
 	TraceAll(on bool) error
-	// Records returns what has been reported since the last call.
+	// Records returns the records since the last call.
 	Records() []Record
 }
 
@@ -224,12 +227,12 @@ type Stack struct {
 
 // Stacker is a provider that copies stacks of waits: see Options.Stacks.
 type Stacker interface {
-	// Stacks returns the stacks that were copied since the last call. Processes that have ended are left out; unnamed
-	// counts their stacks.
+	// Stacks returns the stacks that were copied since the last call. Stacks of processes that have ended are left out;
+	// unnamed is their number.
 	Stacks() (list []Stack, unnamed int)
 }
 
-// Kind says what a record is about.
+// Kind says what a record reports.
 type Kind uint8
 
 // The kinds.
@@ -245,10 +248,10 @@ const (
 type Record struct {
 	PID  int
 	Kind Kind
-	// At is the start of a wait, and otherwise the moment of the start or end.
+	// At is the start of a wait. For other kinds it is the moment of the start or end.
 	At time.Time
-	// Took is the duration of a wait, or of the query or the executor that ended; of the executor 0 if its start was not
-	// seen.
+	// Took is the duration of a wait, or of the query or the executor run that ended; 0 if the start of the executor
+	// was not seen.
 	Took time.Duration
 	// Event is the number of a wait's event.
 	Event uint32
@@ -263,7 +266,7 @@ var ErrServerGone = errors.New("the server has ended or restarted")
 // ErrUnsupported means that a method is impossible on this host or for this server.
 var ErrUnsupported = errors.New("wait events cannot be timed")
 
-// impossible is the reason why a mechanism is impossible. It wraps ErrUnsupported. Its text is only the reason, because
+// impossible is the reason why a mechanism cannot work. It wraps ErrUnsupported. Its text is only the reason, because
 // Open joins the reasons of several mechanisms in one message.
 type impossible struct{ reason error }
 

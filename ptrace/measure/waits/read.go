@@ -14,8 +14,8 @@ import (
 type rawRecord struct {
 	Kind Kind
 	PID  int
-	// At is the end of a wait, or the moment of the executor, in nanoseconds of CLOCK_MONOTONIC; of a statement the time
-	// stamp that the server noted, in microseconds since 2000-01-01 UTC.
+	// At is the end of a wait, or the moment of the executor's start or end, in ns of CLOCK_MONOTONIC. For a statement
+	// it is the server's time stamp, in microseconds since 2000-01-01 UTC.
 	At uint64
 	// Took is the duration of a wait in nanoseconds, of an ended statement in microseconds.
 	Took  uint64
@@ -23,7 +23,7 @@ type rawRecord struct {
 	Event uint32
 }
 
-// Record returns the next record of a traced process, waiting for it up to a deadline; false at the deadline or after
+// Record returns the next record of a traced process. It waits until the deadline; false at the deadline or after
 // Close.
 func (p *programs) Record(deadline time.Time) (rawRecord, bool) {
 	p.trace.SetDeadline(deadline)
@@ -37,26 +37,27 @@ func (p *programs) Record(deadline time.Time) (rawRecord, bool) {
 	}, true
 }
 
-// Counters are the counters of the programs beside the waits.
+// Counters are the counters of the BPF programs other than the figures of waits.
 type Counters struct {
-	// LostProcesses are ended processes whose figures found no room in the ring, LostRecords waits of traced processes,
-	// LostQueries waits that found no room in the table of queries.
+	// LostProcesses is the number of ended processes for whose figures the ring had no room, LostRecords of waits of
+	// traced processes without room, LostQueries of waits for which the map of queries had no room.
 	LostProcesses, LostRecords, LostQueries uint64
-	// LostStacks are stacks that were to be copied and were not: there was no room, or they were not readable.
+	// LostStacks is the number of stacks that could not be copied: there was no room, or the memory was not readable.
 	LostStacks uint64
-	// Outside are waits of processes that had no PGPROC yet, or no more.
+	// Outside is the number of waits of processes that had no PGPROC yet, or no more.
 	Outside uint64
-	// CaughtUp are sleeps whose end was not seen. Their duration comes from the scheduler's own counters.
+	// CaughtUp is the number of sleeps whose end was not seen. Their duration comes from the scheduler's own counters.
 	CaughtUp uint64
-	// Missed are events at which the kernel did not run a program, because it was interrupted on that processor.
+	// Missed is how often the kernel did not run a program, because the event interrupted a program on the same
+	// processor.
 	Missed uint64
-	// Runs is how often the programs ran for a process of the server, and Time an estimate, from one run in 64, of how
-	// long they took. The kernel's own work to call them comes on top.
+	// Runs is how often the programs ran for a process of the server. Time estimates the total time of these runs; one
+	// run in 64 is measured. It does not include the kernel's own time to call the programs.
 	Runs uint64
 	Time time.Duration
 }
 
-// Counters reads them.
+// Counters reads the counters, as sums over all processors.
 func (p *programs) Counters() (Counters, error) {
 	var sums [8]uint64
 	for i := range sums {

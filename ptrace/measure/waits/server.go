@@ -11,11 +11,11 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// Server says where a server's variables are. Addresses are alike in the postmaster and its children.
+// Server says where a server's variables are. The postmaster and its children have the same addresses.
 type Server struct {
-	// Postmaster is the process id.
+	// Postmaster is the process id of the postmaster.
 	Postmaster int
-	// Rights are those of the postmaster. Processes with others are left out. nil: no process is left out.
+	// Rights are those of the postmaster. Processes with other rights are left out. nil: no process is left out.
 	Rights *process.Rights
 	// WaitPointer, ProcGlobal and Status are the addresses of my_wait_event_info, ProcGlobal and MyBEEntry.
 	WaitPointer, ProcGlobal, Status uint64
@@ -24,43 +24,44 @@ type Server struct {
 	ExecutorStart, ExecutorEnd uint64
 	OpenProgram                func() (*os.File, error)
 	Layout                     Layout
-	// ServerPID returns the id by which the server knows a process, which differs in a container, and Local the reverse.
-	// nil: they are the same.
+	// ServerPID returns the id by which the server knows a process; it differs if the server runs in a container. Local
+	// returns the reverse. nil: the ids are the same.
 	ServerPID, Local func(pid int) int
 }
 
-// Layout holds the offsets, in bytes, of fields of the server's structures, which depend on its major version.
+// Layout has the offsets, in bytes, of fields of the server's structures. They depend on its major version.
 type Layout struct {
 	// ProcSize is the size of PGPROC; WaitEvent and PID are offsets in it. ProcCount is an offset in PROC_HDR.
 	ProcSize, WaitEvent, PID, ProcCount int
 	// QueryID, State, QueryStart and StateStart are offsets in PgBackendStatus, Idle and Running values of State.
 	QueryID, State, QueryStart, StateStart int
 	Idle, Running                          int
-	// Uring means that this version may read and write by io_uring.
+	// Uring means that this version may use io_uring for reads and writes.
 	Uring bool
 }
 
-// procs is a server's array of PGPROC structures.
+// procs is a server, and its array of PGPROC structures in shared memory.
 type procs struct {
 	*Server
 
-	start uint64 // of the postmaster, in ticks since boot
-	first uint64 // the address of the first
+	start uint64 // start time of the postmaster, in ticks since boot
+	first uint64 // address of the first PGPROC
 	count int
-	// memory identifies this shared memory, as another one can have the same address after a crash: device and inode of
-	// its mapping.
+	// memory identifies the shared memory by device and inode of its mapping. After a crash, new shared memory can have
+	// the same address.
 	memory [3]uint64
 	// unreachable are the children whose memory could not be read in time.
 	unreachable []int
-	// all and pieces are for readAll.
+	// all and pieces are used by readAll.
 	all    *process.Memory
 	pieces []process.Piece
 }
 
-// maxProcs bounds the number of PGPROC structures that is believed: PostgreSQL's limit of max_connections and more.
+// maxProcs is the largest number of PGPROC structures that is accepted. It is more than PostgreSQL's limit of
+// max_connections.
 const maxProcs = 1 << 19
 
-// findProcs reads where the array is, and verifies the layout with the processes that there are.
+// findProcs finds the array, and verifies the layout with the server's present processes.
 func findProcs(s *Server) (*procs, error) {
 	stat, err := process.ReadStat(s.Postmaster)
 	if err != nil {
@@ -76,7 +77,7 @@ func findProcs(s *Server) (*procs, error) {
 	return p, p.verify()
 }
 
-// readMemory finds the mapping of the array.
+// readMemory returns device and inode of the mapping in which the array lies.
 func (p *procs) readMemory() ([3]uint64, error) {
 	maps, err := process.Maps(p.Postmaster)
 	if err != nil {
@@ -90,7 +91,7 @@ func (p *procs) readMemory() ([3]uint64, error) {
 	return [3]uint64{}, fmt.Errorf("%w: its shared memory is not mapped", ErrServerGone)
 }
 
-// read reads the address and the size of the array.
+// read reads the address of the array and the number of its elements.
 func (p *procs) read() (first uint64, count int, err error) {
 	memory := process.NewMemory(p.Postmaster)
 	header, err := word(memory, p.ProcGlobal)
@@ -114,8 +115,8 @@ func (p *procs) read() (first uint64, count int, err error) {
 	return first, count, nil
 }
 
-// alive returns ErrServerGone unless the server that was found still uses the same memory. A server whose memory cannot
-// be read at the moment has not ended.
+// alive returns ErrServerGone if the server has ended, or uses other shared memory than at the start. If its memory
+// cannot be read at the moment, the result is nil.
 func (p *procs) alive() error {
 	stat, err := process.ReadStat(p.Postmaster)
 	if err != nil || stat.StartTime != p.start || process.HasEnded(&stat) {
@@ -137,7 +138,8 @@ func (p *procs) alive() error {
 	return err
 }
 
-// verify holds the layout against the server's processes: the event of each has to be in a PGPROC with its id.
+// verify checks the layout with the server's processes: the wait event of each must lie in a PGPROC with its process
+// id.
 func (p *procs) verify() error {
 	const tries = 3 // a process may just be starting or ending
 	var children []int
@@ -176,12 +178,12 @@ func (p *procs) serverPID(pid int) int {
 	return p.ServerPID(pid)
 }
 
-// slotOf returns the index of a process's PGPROC; false while it has none, or if the process does not answer.
+// slotOf returns the index of a process's PGPROC; false if the process has none, or cannot be read in time.
 func (p *procs) slotOf(pid int) (int, bool) {
 	var at uint64
 	var err error
 	read := func() {
-		process.ProbeReadable(pid) // a program can end while it waits for this
+		process.ProbeReadable(pid) // it can be killed while it waits, unlike a read of the memory
 		at, err = word(process.MemoryOf(pid), p.WaitPointer)
 	}
 	if slices.Contains(p.unreachable, pid) {
@@ -254,7 +256,7 @@ func readFull(memory reader, address uint64, into []byte) error {
 	return err
 }
 
-// local returns the id here of a process that the server knows by another.
+// local returns the id in this PID namespace of a process, from the id that the server knows.
 func (p *procs) local(serverPID int) int {
 	if p.Local == nil {
 		return serverPID

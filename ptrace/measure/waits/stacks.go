@@ -5,7 +5,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// maxCopied bounds the processes that are held for their stacks, maxStacks the stacks that are handed on at a time.
+// maxCopied is the largest number of processes kept in kernel.copied, maxStacks of stacks that Stacks returns.
 const (
 	maxCopied = 256
 	maxStacks = 1024
@@ -15,7 +15,7 @@ const (
 func (k *kernel) Stacks() (list []Stack, unnamed int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var copies []copiedStack // all of them first: mappings that are read later hold for them
+	var copies []copiedStack // read all of them first: mappings that are read later are valid for them
 	for len(copies) < maxStacks {
 		s, ok := k.programs.Stack()
 		if !ok {
@@ -41,7 +41,7 @@ func (k *kernel) Stacks() (list []Stack, unnamed int) {
 	return list, unnamed
 }
 
-// copiedProcess returns a process with mappings that were read after the copy; nil if it has ended or does not answer.
+// copiedProcess returns a process with mappings that were read after the copy; nil if it has ended or cannot be read.
 func (k *kernel) copiedProcess(pid int, fresh map[int]bool) *observe.CopiedProcess {
 	p := k.copied[pid]
 	if p != nil && !p.Lives() {

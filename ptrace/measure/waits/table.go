@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// table holds figures by event.
+// table has figures by the number of the event.
 type table map[uint32]*Event
 
 func (t table) at(id uint32) *Event {
@@ -23,7 +23,7 @@ func (t table) addAll(events []Event) {
 	}
 }
 
-// list returns copies, by number.
+// list returns copies of the figures, sorted by event.
 func (t table) list() []Event {
 	events := make([]Event, 0, len(t))
 	for _, e := range t {
@@ -33,15 +33,14 @@ func (t table) list() []Event {
 	return events
 }
 
-// keeper keeps the figures of certain processes beyond their end.
+// keeper keeps the figures of certain processes after their end.
 type keeper struct {
 	pids  []int
-	most  int // others that may be kept, too
+	most  int // number of further processes to keep
 	ended []Process
 }
 
-// add keeps a process that has ended; false if it is not wanted. A process id that the kernel has given away again
-// belongs to another process.
+// add keeps a process that has ended; false if it is not wanted, or if an ended process with the same id is kept.
 func (k *keeper) add(p Process) bool {
 	wanted := slices.Contains(k.pids, p.PID) || len(k.ended) < k.most
 	again := slices.ContainsFunc(k.ended, func(other Process) bool { return other.PID == p.PID })

@@ -27,7 +27,7 @@ func (k *kernel) SetExecutorTraced(pid int, on bool) error {
 // TraceAll implements Tracer.
 func (k *kernel) TraceAll(on bool) error { return k.programs.TraceAll(on) }
 
-// Records implements Tracer. Several callers would share the records.
+// Records implements Tracer. Each record is returned once, so only one caller may use it.
 func (k *kernel) Records() []Record {
 	k.endProbes()
 	var records []Record
@@ -41,15 +41,15 @@ func (k *kernel) Records() []Record {
 	}
 }
 
-// endProbes ends the probes of processes that have ended. An error of a probe that ends leaves nothing to do.
+// endProbes ends the probes of processes that have ended. An error needs no reaction.
 func (k *kernel) endProbes() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_ = k.programs.EndProbesOfEnded(time.Now())
 }
 
-// bootTime is when CLOCK_MONOTONIC was zero, by the wall clock. The process may lose its processor between two readings
-// of clocks, so the closest of several pairs counts.
+// bootTime returns the time of the wall clock at which CLOCK_MONOTONIC was zero. This process may lose its processor
+// between two reads of clocks, so the closest of several pairs is used.
 func bootTime() time.Time {
 	const tries = 5
 	var best time.Time
@@ -66,7 +66,7 @@ func bootTime() time.Time {
 	return best
 }
 
-// translate gives a record times of the wall clock. boot is the start of CLOCK_MONOTONIC.
+// translate converts a record to times of the wall clock. boot is the time at which CLOCK_MONOTONIC was zero.
 func translate(r rawRecord, boot time.Time) Record {
 	out := Record{PID: r.PID, Kind: Kind(r.Kind), Event: r.Event, Query: r.Query}
 	if r.Kind == Wait {
