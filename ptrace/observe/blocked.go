@@ -21,7 +21,7 @@ import (
 // not change. Other writers are a tracer, and a child of vfork that runs on the same stack. The observer detects them
 // by copying the stack twice.
 
-// look is the state of a thread as far as it is visible without a stop.
+// look is the state of a thread that can be read without a stop.
 type look struct {
 	call                   process.Syscall
 	voluntary, involuntary uint64
@@ -79,7 +79,8 @@ func (w *observer) blocked(tid int) (snapshot.Thread, error) {
 	return thread, nil
 }
 
-// status returns the status of a thread. A proof has no tracer that has come since, which Asleep wants to know.
+// status returns the status of a thread. It does not use the proof for Asleep, which must find a tracer that came
+// later.
 func (w *observer) status(tid int) (process.Status, error) {
 	if p := w.target.Proof; tid == w.target.PID && !w.asleep && p.Holds() {
 		return p.Status, nil

@@ -8,12 +8,12 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
-// EngineCopied is Snapshot.Engine of a CopiedProcess's: a program in the kernel has copied the stack of a thread that
-// called it.
+// EngineCopied is Snapshot.Engine of snapshots of a CopiedProcess: a BPF program has copied the stack of a thread that
+// caused its run.
 const EngineCopied = "copied"
 
-// CopiedProcess is a process whose threads call a program in the kernel, which copies their registers and stacks. It
-// makes snapshots of the copies.
+// CopiedProcess is a process whose threads cause runs of BPF programs, which copy registers and stacks. It makes
+// snapshots from these copies.
 type CopiedProcess struct {
 	held *process.Handle
 	maps *snapshot.MapsSnapshot
@@ -23,13 +23,13 @@ type CopiedProcess struct {
 type CopiedStack struct {
 	TID                                int
 	IP, SP, BP, BX, R12, R13, R14, R15 uint64
-	// Data begins at SP. Cut means that it ends before the stack does.
+	// Data begins at SP. Cut means that Data ends before the end of the stack.
 	Data []byte
 	Cut  bool
 }
 
-// NewCopiedProcess holds a process, and reads its mappings. The errors are those of Observe, and
-// process.ErrUnreachable if it does not answer in time. Release must be called.
+// NewCopiedProcess holds a process, and reads its mappings. The errors are those of Observe, and process.ErrUnreachable
+// if the mappings cannot be read in time. The caller must call Release.
 func NewCopiedProcess(t process.Target) (*CopiedProcess, error) {
 	if err := process.CheckPID(t.PID); err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func NewCopiedProcess(t process.Target) (*CopiedProcess, error) {
 	return p, nil
 }
 
-// mapsInTime reads the mappings of a process, with a timeout. The error is also process.ErrUnreachable.
+// mapsInTime reads the mappings of a process, with a timeout. process.ErrUnreachable is possible, too.
 func mapsInTime(pid int) (maps *snapshot.MapsSnapshot, err error) {
 	if !process.WithTimeout(pid, func() { maps, err = Maps(pid) }, func() {}) {
 		return nil, fmt.Errorf("process %d: %w", pid, process.ErrUnreachable) // the reader may still write to both
@@ -79,7 +79,7 @@ func (p *CopiedProcess) StackEnd() (end uint64) {
 // Maps returns the mappings that were read last. They must not be changed.
 func (p *CopiedProcess) Maps() []process.Mapping { return p.maps.Maps() }
 
-// Refresh reads the mappings again. The errors are those of NewCopiedProcess. Snapshots that exist keep theirs.
+// Refresh reads the mappings again. The errors are those of NewCopiedProcess. Existing snapshots keep the old mappings.
 func (p *CopiedProcess) Refresh() error {
 	maps, err := mapsInTime(p.maps.Stat().PID)
 	if err == nil {
@@ -91,7 +91,7 @@ func (p *CopiedProcess) Refresh() error {
 // Lives reports whether the process has not ended yet.
 func (p *CopiedProcess) Lives() bool { return p.held.Lives() }
 
-// Release gives the process back.
+// Release releases the handle of the process.
 func (p *CopiedProcess) Release() { p.held.Release() }
 
 // Snapshot returns a snapshot of one thread. It refers to the data of the copy.

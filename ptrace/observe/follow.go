@@ -31,7 +31,7 @@ func (w *observer) follow(tid int, stack *snapshot.Stack) []snapshot.Stack {
 	return f.found
 }
 
-// follower is one trail on its way.
+// follower collects the extra reads of one thread. blocks is the number of reads, found the memory that was read.
 type follower struct {
 	tid    int
 	stack  *snapshot.Stack
@@ -48,7 +48,8 @@ func (f *follower) pointer(address uint64) uint64 {
 	return binary.NativeEndian.Uint64(data)
 }
 
-// list copies the memory to which the nodes of a list lead; see ExtraReads.Head.
+// list copies the memory to which the nodes of a list point; see ExtraReads.Head. node is the address of the first
+// node.
 func (f *follower) list(t *snapshot.ExtraReads, node uint64) {
 	const word, argument = 8, 16
 	for range snapshot.MaxNodes {
@@ -75,7 +76,7 @@ func (f *follower) list(t *snapshot.ExtraReads, node uint64) {
 	}
 }
 
-// derefsOf returns the copies for nodes with a word.
+// derefsOf returns the copies for nodes with the given word.
 func derefsOf(t *snapshot.ExtraReads, word uint64) []snapshot.Deref {
 	for _, k := range t.Kinds[:min(len(t.Kinds), snapshot.MaxKinds)] {
 		if k.Word == word {

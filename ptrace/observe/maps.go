@@ -24,8 +24,8 @@ func Maps(pid int) (*snapshot.MapsSnapshot, error) {
 	return snapshot.NewMapsSnapshot(maps, &stat), nil
 }
 
-// readMaps reads the mappings of a process. An exiting thread shows none. Then other threads of the process show them,
-// if allThreads is set.
+// readMaps reads the mappings of a process. An exiting main thread shows none. With allThreads, readMaps then reads
+// them through other threads of the process.
 func readMaps(pid int, allThreads bool) ([]process.Mapping, error) {
 	tids := []int{pid}
 	if allThreads {
@@ -45,8 +45,8 @@ func readMaps(pid int, allThreads bool) ([]process.Mapping, error) {
 	return nil, process.Exited(pid)
 }
 
-// narrow reports whether all of the process lies in the first 4 GiB. This holds for 32-bit programs, which have other
-// registers. The kernel's own page at the end of the address space does not count.
+// narrow reports whether the whole process lies in the first 4 GiB. This is true for 32-bit programs, which have other
+// registers. The kernel's own page at the end of the address space is ignored.
 func narrow(maps []process.Mapping) bool {
 	for i := range maps {
 		if maps[i].End > 1<<32 && maps[i].Path != "[vsyscall]" {

@@ -11,8 +11,8 @@ import (
 	"pg_stat_backtrace/ptrace/snapshot"
 )
 
-// mostWork bounds the time on the CPU between the two looks at a running process. In a longer time the process could leave
-// a function, change it, and enter it again at the same addresses. The sample itself needs samplePeriod of this time.
+// mostWork is the longest time on the CPU between the two reads of marks. In a longer time the process could leave a
+// function, change it, and enter it again at the same addresses. The sample itself needs samplePeriod of this time.
 const mostWork = time.Millisecond
 
 // marks are the words by which an observer decides whether a running process still has the extra reads of an earlier
@@ -23,7 +23,7 @@ type marks struct {
 	ok    bool          // everything was read, and no counter is odd
 }
 
-// mark reads the words.
+// mark reads the marks of the process.
 func (w *observer) mark() marks {
 	t := w.options.ExtraReads
 	if t == nil {
@@ -58,7 +58,7 @@ func (w *observer) mark() marks {
 	return m
 }
 
-// same reports whether a later look found the same words, soon enough.
+// same reports whether later, a second read of the marks, found the same words, at most mostWork of CPU time later.
 func (m marks) same(later marks) bool {
 	return m.ok && later.ok && slices.Equal(m.words, later.words) && later.work-m.work <= mostWork
 }

@@ -63,8 +63,8 @@ type Error struct {
 	PID      int
 	After    time.Duration
 	Attempts int
-	Blocked  error // why not asleep
-	Running  error // why not on the CPU; nil: not tried
+	Blocked  error // why engine "blocked" failed
+	Running  error // why engine "running" failed; nil: not tried
 }
 
 func (e *Error) Error() string {
@@ -116,7 +116,7 @@ func (w *observer) observe() (*snapshot.Snapshot, error) {
 		if held, err = process.Hold(pid); errors.Is(err, process.ErrExited) {
 			return nil, err
 		}
-		defer held.Release() // nil on an old kernel, or behind a fence: its start time has to do
+		defer held.Release() // nil on an old kernel, or if the call is forbidden: then only the start time is compared
 	}
 	proof := w.target.Proof
 	if proof.Holds() {
@@ -150,7 +150,7 @@ func (w *observer) observe() (*snapshot.Snapshot, error) {
 	if err := w.lay(snapshot); err != nil {
 		return nil, err
 	}
-	if held != nil && held.Lives() && proof.Holds() { // it has executed nothing
+	if held != nil && held.Lives() && proof.Holds() { // the process has executed no other program
 		return snapshot, nil
 	}
 	after, err := process.ReadTarget(pid)
@@ -174,7 +174,7 @@ func (w *observer) observe() (*snapshot.Snapshot, error) {
 	return snapshot, nil
 }
 
-// lay adds the mappings to a snapshot.
+// lay adds to a snapshot the mappings of w.layout, or those read before and after.
 func (w *observer) lay(snap *snapshot.Snapshot) error {
 	if w.layout != nil {
 		snap.Maps, snap.MapsSnapshot = w.maps, w.layout

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Prefault reads the memory that a stop of a process is going to copy: its stack, the memory of Options.ExtraReads, and
-// with threads the stacks of its sleeping threads too. A page that has to be loaded is then loaded before the stop. The
+// Prefault reads the memory that a stop of a process is going to copy: its stack, the memory of Options.ExtraReads,
+// and, if threads is set, the stacks of its sleeping threads. So the kernel loads missing pages before the stop. The
 // data read is discarded. room is memory for the copy of the stack, which Prefault overwrites.
 func Prefault(t process.Target, o snapshot.Options, maps []process.Mapping, room []byte, threads bool) {
 	w := &observer{target: t, options: o, maps: maps}

@@ -33,7 +33,7 @@ func (e *MainThreadError) Error() string {
 	return fmt.Sprintf("process %d: main thread has exited, %d other threads run", e.PID, e.Threads)
 }
 
-// Unwrap implements the interface of package errors.
+// Unwrap makes errors.Is(err, ErrExited) true.
 func (e *MainThreadError) Unwrap() error { return ErrExited }
 
 // Reason is the kernel's check that denied tracing a process.
@@ -65,7 +65,7 @@ func (e *PermissionError) Error() string {
 	return fmt.Sprintf("process %d: %v: %s", e.PID, ErrNotPermitted, e.Detail)
 }
 
-// Unwrap makes errors.Is(err, ErrNotPermitted) hold.
+// Unwrap makes errors.Is(err, ErrNotPermitted) true.
 func (e *PermissionError) Unwrap() error { return ErrNotPermitted }
 
 // TracedError names the tracer of the target. It is an ErrTraced.
@@ -85,7 +85,7 @@ func (e *TracedError) Error() string {
 	return fmt.Sprintf("process %d: %v by process %d (%s)", e.PID, ErrTraced, e.Tracer, e.Name)
 }
 
-// Unwrap makes errors.Is(err, ErrTraced) hold.
+// Unwrap makes errors.Is(err, ErrTraced) true.
 func (e *TracedError) Unwrap() error { return ErrTraced }
 
 // RecycledError describes the difference from the Target. It is an ErrRecycled.
@@ -102,7 +102,7 @@ func (e *RecycledError) Error() string {
 	return fmt.Sprintf("process %d: %v: its %s is %d instead of %d", e.PID, ErrRecycled, e.Property, e.Got, e.Want)
 }
 
-// Unwrap makes errors.Is(err, ErrRecycled) hold.
+// Unwrap makes errors.Is(err, ErrRecycled) true.
 func (e *RecycledError) Unwrap() error { return ErrRecycled }
 
 // Exited returns the error for a process or thread that has ended: ErrExited with its id.
@@ -110,7 +110,7 @@ func Exited(pid int) error {
 	return fmt.Errorf("process %d: %w", pid, ErrExited)
 }
 
-// Failed returns the error of a step for a process or thread.
+// Failed returns the error err of a step for a process or thread. what names the step, for example "read registers".
 func Failed(pid int, what string, err error) error {
 	return fmt.Errorf("process %d: %s: %w", pid, what, err)
 }

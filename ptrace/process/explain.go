@@ -36,9 +36,9 @@ func Explain(pid, tid int) error {
 	return &PermissionError{tid, reason, detail}
 }
 
-// ExplainAttach is Explain for a thread to which the kernel denied an attach. TracerPid is 0 for a tracer outside of
-// this PID namespace. But the kernel's check for reading memory is the same as for an attach, except that a tracer and
-// a seccomp filter for ptrace do not matter. So if the memory can be read, there is such a tracer.
+// ExplainAttach is Explain for a thread to which the kernel denied an attach. Status shows 0 for a tracer outside of
+// this PID namespace. The kernel's check for reading memory is the same as for an attach, but allows a thread with a
+// tracer, and ignores a seccomp filter for ptrace. So if the memory can be read, there is a tracer outside.
 func ExplainAttach(pid, tid int) error {
 	err := Explain(pid, tid)
 	var denied *PermissionError
@@ -54,7 +54,7 @@ func accessible(tid int) bool {
 	return errno == 0 || errno == unix.EFAULT // it need not be mapped
 }
 
-// Denied returns the reason why the kernel does not show a thread. Unlike in explain, a tracer is not a reason.
+// Denied returns the reason why the kernel does not show a thread. Unlike in Explain, a tracer is not a reason.
 func Denied(pid, tid int) error {
 	status, err1 := ReadTaskStatus(pid, tid)
 	self, err2 := ReadTaskStatus(unix.Getpid(), unix.Gettid())
@@ -149,7 +149,7 @@ func inOtherNamespace(pid int) bool {
 	return err1 == nil && err2 == nil && theirs != ours
 }
 
-// yamaScope reads kernel.yama.ptrace_scope; 0 also where there is no yama.
+// yamaScope reads kernel.yama.ptrace_scope; 0 also if the kernel has no yama.
 func yamaScope() int {
 	text, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
 	if err != nil {

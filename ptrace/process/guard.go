@@ -17,7 +17,7 @@ import (
 // normally responds at once.
 const ReadTimeout = 300 * time.Millisecond
 
-// busyTimeout bounds how long a read may take that does not block: on a busy host its thread waits for a processor.
+// busyTimeout is the timeout for a read that does not block: on a busy host its thread waits for a processor.
 const busyTimeout = 20 * ReadTimeout
 
 // Guard serializes reads of each process: at most one runs for each process at a time. While the address space of a
@@ -37,11 +37,11 @@ type processRead struct {
 	since  time.Time
 	thread readingThread
 	done   chan struct{} // closed when the read has ended; nil until a caller waits for that
-	lost   bool          // a caller has waited in vain: the read blocks
+	lost   bool          // a caller stopped waiting: the read blocks
 }
 
 // Begin reports whether the process can be read now. If so, the caller must call End. Begin waits for a read in
-// progress, but no longer for a read that has taken ReadTimeout already and blocks.
+// progress. If that read blocks and has already taken ReadTimeout, Begin returns false.
 func (p *processReads) Begin(pid int) bool {
 	return p.begin(pid) != nil
 }
@@ -88,8 +88,8 @@ func (p *processReads) End(pid int) {
 // readingThread is the thread that reads a process: its id in the kernel, or 0 before it has begun.
 type readingThread struct{ id atomic.Int32 }
 
-// isCaller notes that the calling thread reads. A goroutine that moves to another thread later has not been blocked
-// until then.
+// isCaller records that the calling thread reads. If the goroutine later moves to another thread, it has not been
+// blocked until then.
 func (r *readingThread) isCaller() { r.id.Store(int32(unix.Gettid())) } // an id of a thread
 
 // endsInTime waits until done is closed, and reports whether it was. It gives up ReadTimeout after since if the thread is
@@ -105,8 +105,8 @@ func (r *readingThread) endsInTime(done <-chan struct{}, since time.Time) bool {
 	}
 }
 
-// blocked reports whether the thread sleeps in one system call, in two looks with a pause between them. A thread that
-// waits for a processor, or that Go has put to sleep, is not blocked.
+// blocked reports whether the thread sleeps in the same system call in two checks with a pause between them. A thread
+// that waits for a processor, or that Go has put to sleep, is not blocked.
 func (r *readingThread) blocked(done <-chan struct{}) bool {
 	id := r.id.Load()
 	if id == 0 {
@@ -126,9 +126,9 @@ func systemCall(thread int) string {
 	return string(text)
 }
 
-// sleepsInCall interprets a result of systemCall. "running" means that the thread runs or waits for a processor, and -1
-// that it sleeps outside of system calls, in a page fault of our memory for example. Go's threads sleep in futex(2)
-// while they have nothing to do.
+// sleepsInCall interprets a result of systemCall. "running" means that the thread runs or waits for a processor. The
+// number -1 means that the thread sleeps outside of system calls, for example in a page fault of our memory. Idle
+// threads of Go sleep in futex(2).
 func sleepsInCall(call string) bool {
 	number, _, _ := strings.Cut(strings.TrimSpace(call), " ")
 	return number != "running" && number != "-1" && number != strconv.Itoa(unix.SYS_FUTEX)
@@ -154,15 +154,15 @@ func isClosed(done <-chan struct{}) bool {
 	}
 }
 
-// ReadMemoryWithTimeout is ReadMemory with a timeout. The error is also ErrUnreachable. Use a Memory for several reads.
+// ReadMemoryWithTimeout is ReadMemory with a timeout. ErrUnreachable is possible, too. Use a Memory for several reads.
 func ReadMemoryWithTimeout(pid int, addr uint64, p []byte) (int, error) {
 	return NewMemory(pid).Read(addr, p)
 }
 
-// WithTimeout runs read in a goroutine, and reports whether it ended in time. If not, the goroutine is left behind:
-// the caller must not read what read writes, and late runs when read ends. If an earlier read of the process still
-// blocks, WithTimeout does not run read. It then runs late at once. If read panics in time, WithTimeout panics. A panic
-// later, in read or in late, ends nothing: no caller waits for it.
+// WithTimeout runs read in a goroutine, and reports whether read ended in time. If not, the goroutine continues: the
+// caller must not use the variables that read writes, and the goroutine calls late when read ends. If an earlier read
+// of the process still blocks, WithTimeout calls only late, at once. If read panics in time, WithTimeout panics. A
+// later panic in read or late is dropped, because no caller waits for it.
 func WithTimeout(pid int, read, late func()) bool {
 	turn := Guard.begin(pid)
 	if turn == nil {

@@ -15,9 +15,9 @@ import (
 type Handle struct {
 	pid, fd int
 	holders int            // guarded by holds
-	keepers int            // likewise: see Keeper
-	files   [keptFiles]int // likewise: descriptors of files; 0: it is not open
-	proof   *Proof         // likewise: the last one
+	keepers int            // guarded by holds; see Keeper
+	files   [keptFiles]int // guarded by holds: descriptors of kept files; 0: not open
+	proof   *Proof         // guarded by holds: the last proof; nil: none
 }
 
 //nolint:gochecknoglobals // a process is the same for all users of this package
@@ -25,7 +25,7 @@ var holds = struct {
 	sync.Mutex
 
 	byPID map[int]*Handle
-	kept  int // by keepers, which have a limit of their own
+	kept  int // kept by Keepers, for which maxHolds does not apply
 }{byPID: map[int]*Handle{}}
 
 // maxHolds limits the number of processes held at a time, because the program needs descriptors for other purposes
@@ -39,7 +39,7 @@ var errTooMany = errors.New("too many processes are held already")
 // processes are held, or no descriptor is left.
 func Hold(pid int) (*Handle, error) { return holdOrKeep(pid, false) }
 
-// holdOrKeep is Hold, or keeps the process too.
+// holdOrKeep is Hold. With keep, it also counts a Keeper of the process.
 func holdOrKeep(pid int, keep bool) (*Handle, error) {
 	holds.Lock()
 	defer holds.Unlock()
@@ -82,7 +82,7 @@ func (h *Handle) EndsWithin(wait time.Duration) bool {
 	for until := time.Now().Add(wait); ; {
 		n, err := unix.Poll(fds, int(max(time.Until(until), 0).Milliseconds()))
 		if !errors.Is(err, unix.EINTR) {
-			return err == nil && n > 0 // a kernel before 5.3 cannot poll; it has no such descriptors either
+			return err == nil && n > 0 // a kernel before 5.3 cannot poll, but has no such descriptors either
 		}
 	}
 }

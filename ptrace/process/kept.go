@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keptFile is a file of a process that is small, that the kernel writes in one piece, and that it makes anew for each read.
+// keptFile is a small file of a process that the kernel writes in one piece, and writes anew for each read.
 type keptFile int
 
 const (
@@ -17,7 +17,8 @@ const (
 	keptFiles
 )
 
-// keptNames are the files' names below /proc/PID. Those of the main thread have the same content, except for the sums in stat.
+// keptNames are the files' names below /proc/PID. The main thread's own files have the same content, except for the
+// sums in stat.
 //
 //nolint:gochecknoglobals // a table
 var keptNames = [keptFiles]string{"stat", "status", "syscall", "schedstat"}
@@ -38,11 +39,11 @@ type Keeper struct {
 
 type keptProcess struct {
 	held  *Handle
-	round int // in which it was used last
+	round int // number of the last round in which the process was used
 }
 
-// NewKeeper returns a keeper for a number of processes, or fewer if the limit of descriptors is low: it uses a quarter of them at
-// most.
+// NewKeeper returns a keeper of at most so many processes. If the limit of descriptors is low, it keeps fewer, because
+// it uses at most a quarter of the descriptors.
 func NewKeeper(most int) *Keeper {
 	const share = 4
 	var limit unix.Rlimit
@@ -54,10 +55,11 @@ func NewKeeper(most int) *Keeper {
 	return &Keeper{most: most, kept: map[int]*keptProcess{}}
 }
 
-// keepRounds is how many rounds a process is kept in which it is not used.
+// keepRounds is the number of rounds for which a process is kept after its last use.
 const keepRounds = 10
 
-// Begin begins a round with the processes that are going to be read. Processes that were not used for some rounds are released.
+// Begin begins a round, for the processes that are going to be read. It releases processes that were last used more
+// than keepRounds rounds ago.
 func (k *Keeper) Begin(pids []int) {
 	k.round++
 	for pid, p := range k.kept {
@@ -102,7 +104,8 @@ func (k *Keeper) release(pid int, p *keptProcess) {
 	delete(k.kept, pid)
 }
 
-// keepFiles holds a process and lets its files stay open; nil: it cannot be held.
+// keepFiles holds a process as a Keeper. Its files then stay open after they were read. nil: the process cannot be
+// held.
 func keepFiles(pid int) *Handle {
 	h, err := holdOrKeep(pid, true)
 	if err != nil {
@@ -111,7 +114,8 @@ func keepFiles(pid int) *Handle {
 	return h
 }
 
-// readKept reads a file of a process that is kept. ok is false if it is not kept, or the file must be read in another way.
+// readKept reads a file of a kept process. ok is false if the process is not kept, or if the caller must read the file
+// itself.
 func readKept(pid int, file keptFile) (text string, ok bool) {
 	h, fd := lendKept(pid, file)
 	if h == nil {
@@ -135,7 +139,8 @@ func readKept(pid int, file keptFile) (text string, ok bool) {
 	}
 }
 
-// lendKept returns a descriptor of a process that is kept. The caller must release the handle after the read.
+// lendKept returns the handle of a kept process and a descriptor of its file; nil: the process is not kept. The caller
+// must release the handle after the read.
 func lendKept(pid int, file keptFile) (*Handle, int) {
 	holds.Lock()
 	defer holds.Unlock()
@@ -148,7 +153,7 @@ func lendKept(pid int, file keptFile) (*Handle, int) {
 		if err != nil {
 			return nil, 0
 		}
-		if !h.Lives() { // the file may be another process's
+		if !h.Lives() { // the descriptor may be of another process with the same id
 			_ = unix.Close(fd)
 			return nil, 0
 		}

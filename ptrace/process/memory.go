@@ -14,8 +14,8 @@ import (
 // needs the same rights as a capture. It returns the number of bytes read before the first unreadable page. The error
 // is unix.EFAULT wrapped with the address, ErrExited, or ErrNotPermitted.
 //
-// ReadMemory may never return: see ProbeReadable. Call it only in a function with a timeout, such as WithTimeout and Each
-// give. Otherwise use a Memory. TestReadsAreGuarded lists its callers.
+// ReadMemory may never return: see ProbeReadable. Call it only in a function with a timeout, for example in WithTimeout
+// or Each. Otherwise use a Memory. TestReadsAreGuarded lists its callers.
 func ReadMemory(pid int, addr uint64, p []byte) (int, error) {
 	if pid <= 0 || pid > maxPID {
 		return 0, fmt.Errorf("process %d: %w", pid, ErrInvalidPID)

@@ -24,16 +24,17 @@ type Proof struct {
 	Status Status
 
 	pid   int
-	held  *Handle // its holders may all leave
-	turns uint64  // how often it got a processor
+	held  *Handle // all holders of the handle may release it before
+	turns uint64  // how often the process had got a processor
 
 	lock   sync.Mutex
-	rights *Rights     // once they were read
-	file   os.FileInfo // of the program, likewise
+	rights *Rights     // nil: not read yet
+	file   os.FileInfo // of the program; nil: not read yet
 }
 
-// Prove returns the proof for a process that sleeps. A former proof is used again while it holds. It is nil if the process is
-// not kept (see Keeper), has several threads, or does not sleep, and if the kernel does not count or does not show its system call.
+// Prove returns a proof for a process that sleeps. As long as the last proof holds, it returns that one. The result is
+// nil if the process is not kept (see Keeper), has several threads, or does not sleep, or if the kernel does not count
+// its turns on a processor or does not show its system call.
 func Prove(pid int) *Proof {
 	h, fd := lendKept(pid, keptTurns)
 	if h == nil {
@@ -108,7 +109,7 @@ func (p *Proof) Program() (os.FileInfo, error) {
 	return info, err
 }
 
-// readTurns reads from a descriptor of schedstat how often a process got a processor; 0: not known.
+// readTurns reads how often a process got a processor, from a descriptor of schedstat; 0: unknown.
 func readTurns(fd int) uint64 {
 	const column, most = 2, 128
 	var b [most]byte

@@ -118,7 +118,7 @@ func eachGroup(groups, mounts string, f func(dir string, second bool)) {
 	}
 }
 
-// mountPoint returns where the hierarchy is mounted that has the quotas, and which of its groups is the root there.
+// mountPoint returns where the hierarchy with the quotas is mounted, and which of its groups is the root of this mount.
 func mountPoint(mounts string, second bool) (root, point string) {
 	const (
 		rootField, pointField           = 3, 4

@@ -18,7 +18,7 @@ type Piece struct {
 const maxPieces = 1024
 
 // readPieces copies the pieces, one after the other, into p. It may never return: see ProbeReadable. The error is the
-// kernel's, and EFAULT if a piece cannot be read whole.
+// kernel's, or EFAULT if a piece cannot be read completely.
 func readPieces(pid int, p []byte, pieces []Piece) error {
 	remote := make([]unix.RemoteIovec, 0, min(len(pieces), maxPieces))
 	for len(pieces) > 0 {
@@ -55,16 +55,16 @@ type Memory struct {
 	mu     sync.Mutex
 	probed bool
 	lost   bool
-	room   []byte // a read that is left behind keeps it
+	room   []byte // a read that did not end in time keeps it
 }
 
 // NewMemory returns a reader for a process.
 func NewMemory(pid int) *Memory { return &Memory{pid: pid} }
 
-// atOnce bounds the memory that one timeout is for: the kernel copies this in well under a millisecond.
+// atOnce is the number of bytes to read with one timeout. The kernel copies them in well under a millisecond.
 const atOnce = 1 << 20
 
-// Read is ReadMemory with the timeout, for each MiB of it. The error is also ErrUnreachable.
+// Read is ReadMemory with the timeout ReadTimeout for each MiB. ErrUnreachable is possible, too.
 func (m *Memory) Read(addr uint64, p []byte) (n int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -118,7 +118,7 @@ func (m *Memory) space(size int) []byte {
 	return m.room[:size]
 }
 
-// within runs a read, unless an earlier read did not end in time.
+// within runs read with the timeout, and reports whether it ended in time. After a read that did not, it returns false.
 func (m *Memory) within(read func()) bool {
 	if m.lost {
 		return false
@@ -149,16 +149,16 @@ func (pid MemoryOf) ReadPieces(p []byte, pieces []Piece) error {
 	return readPieces(int(pid), p, pieces)
 }
 
-// patienceForAll bounds the time that Each waits for processes whose memory does not arrive.
+// patienceForAll is how long one call of Each waits for processes whose memory does not arrive, in all.
 const patienceForAll = 8 * ReadTimeout
 
-// Each calls read for each process, one after the other, and then take with the result. Read runs in another goroutine.
-// If it does not end in time, that goroutine is left behind, and take is not called for this process. Each then
-// continues with the next process in another goroutine. Read may use nothing that another call of read or the caller
-// uses, except the values that it returns. It gets memory to read with.
+// Each calls read for each process, one after the other, and then take with the result. read runs in another goroutine
+// and gets a reader of the process's memory. If read does not end in time, its goroutine is left behind, and take is
+// not called for this process. Each continues with the next process in a new goroutine. So read must share nothing with
+// other calls of read or with the caller, except the values that it returns.
 //
-// Each returns the processes that were left out: their memory did not arrive, an earlier read of it still waits, or
-// Each had waited for others for more than two seconds. A call for N processes costs one goroutine if all of them answer.
+// Each returns the processes that were left out: their memory did not arrive, an earlier read of the process still
+// waits, or Each had waited for others for more than two seconds. A call starts one goroutine if all processes respond.
 func Each[T any](pids []int, read func(pid int, memory MemoryOf) T, take func(pid int, value T)) (unreachable []int) {
 	waited := time.Duration(0)
 	for len(pids) > 0 {
@@ -233,7 +233,7 @@ func readOne[T any](pid int, read func(pid int, memory MemoryOf) T) (value T, pr
 // follow takes the values until all have arrived, or a value does not arrive in time. It returns the
 // number of values, and how long it has waited for the missing value.
 func (r *run[T]) follow(take func(pid int, value T)) (done int, waited time.Duration) {
-	const most = 2 * ReadTimeout // another reader's turn, and this one's
+	const most = 2 * ReadTimeout // for the read of another caller, and for this one
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	for i, pid := range r.pids {

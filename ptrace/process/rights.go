@@ -13,8 +13,8 @@ import (
 // kernel/ptrace.c, cap_ptrace_access_check in security/commoncap.c). A tracer with CAP_SYS_PTRACE passes these checks for
 // every process. So a tracer that works for a user compares the rights itself: see Target.Rights.
 //
-// The supplementary groups are not among them. The kernel does not compare them either, so a process that differs in
-// nothing else can be traced by its user.
+// The supplementary groups are not part of Rights. The kernel does not compare them either: a user may trace a process
+// that differs only in these groups.
 type Rights struct {
 	UID, GID  [4]int // real, effective, saved, file system
 	Permitted uint64 // capabilities
@@ -24,9 +24,9 @@ type Rights struct {
 	// Undumpable means that the kernel denies even the user of the process to trace it. The process has asked for that,
 	// has changed its user or group, or runs a program that its user cannot read (PR_SET_DUMPABLE in prctl(2)).
 	Undumpable bool
-	// Raised means that the file of its program has a setuid or setgid bit or capabilities, and that the process has
-	// capabilities or is not dumpable. It may have dropped the ids again that the file gave it, and keep data that
-	// it has read with them.
+	// Raised means that the file of the process's program has a setuid or setgid bit or capabilities, and that the
+	// process has capabilities or is not dumpable. The process may have dropped the ids that it got from the file, and
+	// may keep data that it has read with these ids.
 	Raised bool
 }
 
@@ -85,8 +85,8 @@ func raises(file string) (bool, error) {
 	return false, err
 }
 
-// Plain returns a PermissionError unless a postmaster with these rights has only those of its user and group. Only then
-// the rights of its children can be compared with them.
+// Plain returns a PermissionError if a postmaster with these rights has more than the rights of its user and group.
+// Only with plain rights can the rights of its children be compared with them.
 func (r *Rights) Plain(pid, uid, gid int) error {
 	for i := range r.UID {
 		switch {
@@ -102,7 +102,7 @@ func (r *Rights) Plain(pid, uid, gid int) error {
 	return nil
 }
 
-// Verify returns a PermissionError unless a process has the rights r now, and the errors of ReadRights.
+// Verify returns nil if a process has the rights r now, else a PermissionError, or an error of ReadRights.
 func (r *Rights) Verify(pid int) error {
 	status, err := ReadStatus(pid)
 	if err != nil {
@@ -117,13 +117,13 @@ func (r *Rights) VerifyStatus(pid int, status *Status) error {
 	return r.compare(pid, &now, denied)
 }
 
-// VerifyProof is Verify at the time of the proof.
+// VerifyProof is Verify with the rights that the process had at the time of the proof.
 func (r *Rights) VerifyProof(p *Proof) error {
 	now, denied := p.Rights()
 	return r.compare(p.pid, &now, denied)
 }
 
-// compare compares the rights of a process, and denied, the error with which they were read.
+// compare compares r with the rights of a process. denied is the error with which those were read.
 func (r *Rights) compare(pid int, now *Rights, denied error) error {
 	if denied != nil && !errors.Is(denied, ErrNotPermitted) || denied != nil && *now == (Rights{}) {
 		return denied
@@ -144,7 +144,7 @@ func (r *Rights) compare(pid int, now *Rights, denied error) error {
 	return nil
 }
 
-// VerifyThread is Verify for what the threads of a process may have different: ids and capabilities.
+// VerifyThread is Verify for the rights in which the threads of a process can differ: ids and capabilities.
 func (r *Rights) VerifyThread(pid, tid int) error {
 	status, err := ReadTaskStatus(pid, tid)
 	if err != nil {

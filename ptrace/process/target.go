@@ -18,7 +18,7 @@ type Target struct {
 	// Rights are the rights that the process must have. Set it if the request is another user's, because this process
 	// may have capabilities that the user lacks. nil: any.
 	Rights *Rights
-	// Proof, if it holds, replaces reads of the process's state and rights; nil: none.
+	// Proof, as long as its Holds is true, replaces reads of the process's state and rights; nil: none.
 	Proof *Proof
 }
 
@@ -86,7 +86,7 @@ func IsEnding(pid, tid int) bool {
 	return errors.Is(err, ErrGone) || err == nil && stat.Flags&Exiting != 0
 }
 
-// KernelPlace returns where in the kernel a thread sleeps. It is empty as far as the kernel does not show it.
+// KernelPlace returns where in the kernel a thread sleeps. Results that the kernel does not show are empty.
 func KernelPlace(pid, tid int) (channel string, stack []string) {
 	channel, _ = WaitChannel(pid, tid)
 	stack, _ = KernelStack(pid, tid)
@@ -134,7 +134,7 @@ func (t *Target) CompareUser() error {
 	return t.compareUID(&status)
 }
 
-// compareProof is CompareUser with the proof.
+// compareProof is CompareUser with the rights at the time of the proof.
 func (t *Target) compareProof() error {
 	if t.Rights != nil {
 		if err := t.Rights.VerifyProof(t.Proof); err != nil {
