@@ -21,8 +21,7 @@ var ErrFormat = errors.New("unexpected format")
 // maxFile limits the size of one file: maps with 65,530 mappings (vm.max_map_count) and long paths are smaller.
 const maxFile = 64 << 20
 
-// maxSmall limits the size of files that are small for every process. Their longest line is that of status with 65,536
-// groups.
+// maxSmall limits the size of files that are small for every process. The longest line is in status, with 65,536 groups.
 const maxSmall = 1 << 20
 
 // procPath names a file of a process.

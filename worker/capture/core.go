@@ -49,8 +49,8 @@ type CoreTrace struct {
 	// program, or 0 if none did.
 	Name, Arch string
 	Signal     int
-	// Unproved names the files that fit the core's addresses but cannot be verified, because the core has neither their
-	// build-id nor all of their read-only memory.
+	// Unproved names the files that fit the core's addresses but cannot be verified, because the core lacks both their
+	// build-id and all of their read-only memory.
 	Unproved []string
 	// Refused has the reasons for rejecting files: Exe is not the core's program, a library was replaced or is missing,
 	// or the core is damaged. WrongExe is set if Exe was not used. LeftOut is the number of threads or goroutines that

@@ -85,7 +85,7 @@ func (c *Capturer) serverProcess(key naming.ProcessKey, same bool) serverProcess
 	}
 	maps := *read.Load()
 	space := c.processes.Open(key.PID, key.StartTime, maps)
-	space.Files = &symbolize.Deadline{After: c.linesWait} // names and levels are optional: the stack must not wait
+	space.Files = &symbolize.Deadline{After: c.linesWait} // the stack does not wait for levels, which are optional
 	defer space.Files.Stop()
 	if known = c.lookAtProgram(key.PID, space, exe); space.Unread != "" {
 		return serverProcess{late: true}
@@ -316,7 +316,7 @@ func spans(low uint64, walked []unwind.Frame, place []int, lines []backtrace.Fra
 	out := make([]levels.Frame, 0, len(walked))
 	for i := range walked {
 		if place[i] == len(lines) {
-			break // the trace has neither this frame nor those after it
+			break // the trace lacks this frame and all frames after it
 		}
 		if end := walked[i].CFA; end > low {
 			line := &lines[place[i]]

@@ -171,7 +171,7 @@ func (b *budget) burdens(
 	}
 	for key, n := range others {
 		_, lives := times[key.Process.PID]
-		if _, known := b.times[key.Process.PID]; known || !lives { // otherwise its processor time is not that of the window
+		if _, known := b.times[key.Process.PID]; known || !lives { // otherwise times has more than its processor time in the window
 			pay(key.Process.PID, b.session.options.Points[key.Probe].Group, n-b.others[key], 0)
 		}
 	}

@@ -99,7 +99,7 @@ func Load(c Config) (p *Programs, err error) {
 	return p, p.prepare(&c)
 }
 
-// loader returns the loader of the programs that count hits, or of those that time calls.
+// loader returns the loader of the BPF programs: with calls of those for timing calls, otherwise for counting hits.
 func loader(calls bool) *bpf.Loader {
 	l := &bpf.Loader{Read: loadProbe, Unsupported: ErrUnsupported, Release: "6.6", HostPIDs: true}
 	if calls {

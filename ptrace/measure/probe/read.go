@@ -12,7 +12,7 @@ import (
 
 // Figures count the hits of a probe in a process. Hits = Stacks + Lost + Skipped if stacks or arguments are copied.
 type Figures struct {
-	// Hits is the number of hits that met the conditions, Failed of those that did not.
+	// Hits is the number of hits that met the conditions, Failed the number of all others.
 	Hits uint64
 	// Stacks are hits copied to user space. Lost are hits without room in the ring, Skipped hits that were not in the
 	// sample.
@@ -51,7 +51,7 @@ func (p *Programs) Figures() (map[tableKey]Figures, error) { //nolint:revive // 
 	return readTable[Figures](p.collection.Maps["processes"])
 }
 
-// Others reads the hits of processes that are neither the postmaster nor its children.
+// Others reads the hits of processes of other servers, which are not children of the postmaster.
 func (p *Programs) Others() (map[tableKey]uint64, error) { //nolint:revive // for this package
 	return readTable[uint64](p.collection.Maps["others"])
 }

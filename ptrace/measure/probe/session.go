@@ -47,7 +47,7 @@ type Options struct {
 	// MaxOverhead is the limit of the cost for a process, as a share of its processor time; 0: no limit. For all
 	// processes together that have ended, it is a share of one processor.
 	MaxOverhead float64
-	// StacksPerSecond is the largest number of stacks to copy; 0: DefaultStacks.
+	// StacksPerSecond is the largest number of stacks to copy in a second; 0: DefaultStacks.
 	StacksPerSecond int
 	// Cost is the measured cost of hits on this host; see Calibrate. Zero: a guess is used.
 	Cost Cost

@@ -110,7 +110,7 @@ type Process struct {
 type Lost struct {
 	// Processes is the number of ended processes whose figures were not read.
 	Processes uint64
-	// Overflow is the sum of Process.Overflow of all processes, also of those that have ended.
+	// Overflow is the sum of Process.Overflow of all processes, live and ended.
 	Overflow uint64
 	// Missed is the number of events at which the kernel could not run a BPF program.
 	Missed uint64
