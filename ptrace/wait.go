@@ -97,9 +97,9 @@ func (t *tracee) look() {
 	}
 }
 
-// signalOf returns the signal that a stop is about to deliver. A PTRACE_EVENT_STOP has none, whatever its low byte
-// says. It is a stop that we requested, or a group stop, which the kernel restores after the detach. A
-// PTRACE_EVENT_EXEC has none either.
+// signalOf returns the signal that a stop with this status is about to deliver; 0: none. A PTRACE_EVENT_STOP delivers
+// none, whatever its low byte says: it is the requested stop, or a group stop, which the kernel restores after the
+// detach. A PTRACE_EVENT_EXEC delivers none either.
 //
 //go:nosplit
 //go:norace

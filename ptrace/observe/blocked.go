@@ -12,11 +12,11 @@ import (
 )
 
 // This is why a sleeping thread can be read without a stop. The kernel answers /proc/PID/syscall only for a thread
-// that is off the CPU (task_current_syscall in lib/syscall.c waits for that). It also counts every time a thread
+// that is off the CPU (task_current_syscall in lib/syscall.c waits for that). The kernel also counts how often a thread
 // leaves the CPU.
 //
 // The observer reads the counts first and last, and the system call twice in between. The thread was off the CPU at
-// both reads of the system call. If it ran in between, it left the CPU in between, and a count changed. Equal counts
+// both reads of the system call. If the thread ran in between, it left the CPU in between, and a count changed. Equal counts
 // therefore mean that it did not run at all. Its registers, and its stack as far as only the thread writes to it, did
 // not change. Other writers are a tracer, and a child of vfork that runs on the same stack. The observer detects them
 // by copying the stack twice.

@@ -128,7 +128,7 @@ type mapsParser struct {
 	failed bool
 }
 
-// mapping takes a line.
+// mapping parses the next line into m.
 func (p *mapsParser) mapping(m *Mapping) {
 	m.Start = p.hex('-')
 	m.End = p.hex(' ')
@@ -151,7 +151,7 @@ func (p *mapsParser) mapping(m *Mapping) {
 	}
 }
 
-// perms takes the rights and the blank behind them.
+// perms takes the rights and the blank after them.
 func (p *mapsParser) perms() (perms Perms) {
 	const flags = "rwxs"
 	if len(p.text)-p.at < 5 || p.text[p.at+4] != ' ' {
@@ -171,7 +171,7 @@ func (p *mapsParser) perms() (perms Perms) {
 	return perms
 }
 
-// hex takes a hexadecimal number of at most 16 digits and the separator behind it.
+// hex takes a hexadecimal number of at most 16 digits and the separator after it.
 func (p *mapsParser) hex(separator byte) (value uint64) {
 	for i := p.at; i < len(p.text); i++ {
 		c := p.text[i]

@@ -2,7 +2,7 @@ package snapshot
 
 import "unsafe"
 
-// MaxRegisters is larger than the general registers of any architecture.
+// MaxRegisters is a number of bytes with room for the general registers of any architecture.
 const MaxRegisters = 512
 
 // stackPointer is the position of the stack pointer in a register set of the given length. The length identifies the
@@ -11,7 +11,7 @@ type stackPointer struct {
 	length, offset, size int
 }
 
-// StackPointer returns the stack pointer in NT_PRSTATUS registers. It is false if the layout is unknown.
+// StackPointer returns the stack pointer in NT_PRSTATUS registers; false if registers of this length are unknown.
 //
 //go:nosplit
 //go:norace

@@ -6,8 +6,8 @@ var stackPointers = [...]stackPointer{
 	{length: 17 * 4, offset: 15 * 4, size: 4},       // esp
 }
 
-// FloatingSize is 0, because no ABI function saves general registers in floating point registers.
+// FloatingSize is 0: on this architecture, functions do not save general registers in floating point registers.
 const FloatingSize = 0
 
-// PRStatusSize is the length of the general registers (NT_PRSTATUS) of a 64-bit program.
+// PRStatusSize is the size in bytes of the general registers (NT_PRSTATUS) of a 64-bit program.
 const PRStatusSize = 27 * 8

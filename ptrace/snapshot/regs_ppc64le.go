@@ -6,8 +6,8 @@ var stackPointers = [...]stackPointer{
 	{length: 44 * 8, offset: 1 * 8, size: 8},       // r1, without the padding
 }
 
-// FloatingSize is 0, because no ABI function saves general registers in floating point registers.
+// FloatingSize is 0: on this architecture, functions do not save general registers in floating point registers.
 const FloatingSize = 0
 
-// PRStatusSize is the length of the general registers (NT_PRSTATUS) of a 64-bit program.
+// PRStatusSize is the size in bytes of the general registers (NT_PRSTATUS) of a 64-bit program.
 const PRStatusSize = 48 * 8

@@ -18,7 +18,7 @@ type Snapshot struct {
 	PID    int
 	Engine string // how it was made: EngineStop and so on
 	// Pause is the longest possible time for which the process was stopped. It begins at the last moment before a
-	// thread was seen stopped, and ends with the last detach. See the package's description for its limits.
+	// thread was seen stopped, and ends with the last detach. The description of package ptrace has its limits.
 	Pause time.Duration
 	// Held is the part of Pause that this package caused: from the detection of the stop to the last detach. Other
 	// tools report only this part.

@@ -539,7 +539,7 @@ static __always_inline void begin(struct pt_regs *c, u32 kind, struct alloc_coun
 	default:
 		call->size = b;
 	}
-	/* Taken out now: once the function has freed it, another thread can get the same address. */
+	/* Remove the block now: once the function has freed it, another thread can get the same address. */
 	if (call->old && forget(call->old, &was)) {
 		call->had_old = 1;
 		call->old_size = was.size;
@@ -633,7 +633,7 @@ int returned(struct pt_regs *c)
 
 	if (!all)
 		return 0;
-	/* Not the return of an inner call, of a call that does not count, or of one from before the start. */
+	/* Not the return of an inner call, of a call that is not counted, or of a call from before the start. */
 	if (!call || !call->sp || REG(c, sp) < call->sp + 8)
 		return 0;
 	if (REG(c, sp) == call->sp + 8) {

@@ -4,16 +4,16 @@
 /*
  * cluster.bpf.c: samples all processes of a PostgreSQL server, and follows their context switches.
  *
- * The server's processes are the children of the postmaster. The programs find that out at each event, so a process
- * counts from its first instruction on, and their number does not matter. User space can choose some of them.
+ * The server's processes are the children of the postmaster. The programs check this at each event. So they see a new
+ * process from its first instruction on, and the number of processes does not matter. User space can choose some.
  *
  * on_clock runs on each processor, some times a second. If the clock has interrupted a server process, on_clock copies
  * its registers, its stack and its entry in pg_stat_activity to a ring. Nothing of the process can change meanwhile.
  *
  * on_switch runs when a processor changes from one thread to another. It adds up the time of each server process on
  * and off the processor. The time off is kept by wait event, query and state. Of some of these waits it copies the
- * stack: of one process, so many in a second at most. read_sleeper, which user space calls, does so for a process that
- * sleeps for long.
+ * stack, but of each process only so many in a second. User space calls read_sleeper, which copies the stack of a
+ * process that sleeps for long.
  *
  * No program runs when a process is woken. From then on the process waits for a processor, and the scheduler counts
  * that time itself, in task->sched_info.run_delay. It adds the time of a wait after on_switch has seen the process get

@@ -122,7 +122,7 @@ func (b *budget) check() (over bool, err error) {
 	return !b.session.attached(), nil
 }
 
-// burden is the cost that a process has had in a window.
+// burden is the cost of a process in a window: for counting its hits, in all (with stacks), and in all by group.
 type burden struct {
 	counting, all time.Duration
 	groups        map[int]time.Duration

@@ -152,7 +152,7 @@ struct {
 	__type(value, struct figures);
 } processes SEC(".maps");
 
-/* Hits in processes that are not the postmaster's: they pay for the breakpoint too. Element (0, probe, 0) is for those
+/* Hits in processes of other servers, which the breakpoint costs time, too. Element (0, probe, 0) is for those
  * without room. User space makes it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -216,7 +216,7 @@ static __always_inline void copy_registers(u64 *into, void *ctx)
 		into[i] = words[i];
 }
 
-/* value reads an argument. It returns false if it lies in memory that cannot be read. */
+/* value reads an argument. It returns false if the value lies in memory that cannot be read. */
 static __always_inline bool value(const struct argument *a, const u64 *registers, u64 *out)
 {
 	u64 v = a->offset;
@@ -489,7 +489,7 @@ static __always_inline bool copy(void *ctx, struct task_struct *task, u32 probe,
 	return copy_262144(ctx, probe, sp, length);
 }
 
-/* wanted reports whether hits of a thread count. Without a postmaster the kernel has chosen the process. */
+/* wanted reports whether hits of a thread are counted. Without a postmaster the kernel has chosen the process. */
 static __always_inline bool wanted(struct task_struct *task)
 {
 	if (!postmaster || task->tgid == (pid_t)postmaster)

@@ -4,8 +4,8 @@
 /* Times the wait events of a PostgreSQL server, from the kernel.
  *
  * A process of the server has the number of its wait event in shared memory, in its element of the array of PGPROC
- * structures, while it waits. Nothing in the server is called when that number changes. So these programs look at it
- * where a wait becomes a matter of the kernel: when a process enters and leaves a system call (exact), or when it
+ * structures, while it waits. Nothing in the server is called when that number changes. So these programs read it
+ * where a wait reaches the kernel: when a process enters and leaves a system call (exact), or when it
  * gives up its processor to wait and comes back (blocked).
  *
  * The server's processes are the children of the postmaster. Each has one slot of the table slots, with the index of
@@ -205,7 +205,7 @@ static __always_inline void turn(struct slot *s)
 	asm volatile("" : : "r"(was) : "memory"); /* otherwise the compiler chooses an instruction that fetches nothing */
 }
 
-/* clear empties a slot's figures, for pid. User space's words stay. */
+/* clear empties a slot's figures, for pid. The words that user space writes stay. */
 static __always_inline void clear(struct slot *s, u32 pid)
 {
 	u32 zero = 0;
@@ -367,7 +367,7 @@ static __always_inline u64 statement(struct slot *s)
 	return 0;
 }
 
-/* begin notes that the current process waits, if it does, and has a slot. */
+/* begin notes the start of a wait, if the current process waits and has a slot. */
 static __always_inline void begin(u32 pid, u64 now, bool only_io)
 {
 	u64 p = fetch_u64(wait_pointer, NULL);
