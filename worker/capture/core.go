@@ -248,8 +248,8 @@ func (r *reader) again(m *corefile.Mapped, file string, opened openedFile) error
 	return nil
 }
 
-// wasImage reports whether a file that is not an ELF file now was an ELF file when the process mapped it: the core has
-// the first page of an ELF file, or the file's mappings are executable and the file is empty now.
+// wasImage reports whether a file that is not an ELF file now was an ELF file when the process mapped it. The first page
+// shows this, if the core has it. Otherwise the file was an ELF file if it is empty now, or if a mapping of it is code.
 func (r *reader) wasImage(m *corefile.Mapped, now error) bool {
 	var magic [len(elf.ELFMAG)]byte
 	if n, _ := r.core.ReadAt(m.Header, magic[:]); n == len(magic) {

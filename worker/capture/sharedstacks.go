@@ -55,7 +55,7 @@ func (s *SharedStacks) key(t *backtrace.Thread) uint64 {
 	return h.Sum64()
 }
 
-// equalStacks compares two stacks in all properties except the thread's id and name.
+// equalStacks reports whether two stacks are equal. Ids and names of the threads may differ.
 func equalStacks(a, b *backtrace.Thread) bool {
 	return a.State == b.State && a.Stop == b.Stop && a.Whole == b.Whole && slices.Equal(a.Kernel, b.Kernel) &&
 		slices.EqualFunc(a.Frames, b.Frames, equalFrames)

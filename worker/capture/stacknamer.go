@@ -171,8 +171,8 @@ func (n *StackNamer) name(
 	return named, complete
 }
 
-// guessed reports whether a frame was found only by a return address, because its callee's address is not in known
-// code. That address may belong to a library that the process has loaded since its mappings were read.
+// guessed reports whether a frame is the caller of a jump to an address without code (unwind.ByReturnAddress). That
+// address may belong to a library that the process has loaded since its mappings were read.
 func guessed(f unwind.Frame) bool { return f.Method == unwind.ByReturnAddress }
 
 // Shorten makes Name shorten new stacks from now on, as if half of StackNamerOptions.MaxBytes were used.
