@@ -72,7 +72,7 @@ type Counters struct {
 	Hits                      [numKinds]uint64 // calls, by Kind
 	Failed                    uint64           // allocations without a result
 	Nested                    uint64           // calls from inside an allocation function
-	Older, OlderBytes         uint64           // freed blocks that were allocated before the trace, and their sizes by glibc's headers
+	Older, OlderBytes         uint64           // freed blocks that are older than the trace; sizes by glibc's headers
 	UnknownMaps, UnknownBytes uint64           // unmapped ranges that do not begin with a known mapping
 	Shared, SharedBytes       uint64           // shared mappings, which are not counted as allocations
 	Untracked, UntrackedBytes uint64           // allocations left out of the live ones, because there was no room
