@@ -54,7 +54,7 @@ func endingRole(args []string) int {
 	if args[0] == "nonstop" {
 		capture = observe.Observe
 	}
-	after := time.Duration(rand.IntN(2_000_000)) //nolint:gosec // no secret
+	after := time.Duration(rand.IntN(2_000_000))
 	time.AfterFunc(after, func() { _ = unix.Kill(pid, unix.SIGKILL) })
 	for {
 		switch _, err := capture(context.Background(), anyTarget(pid), snapshot.Options{}); {

@@ -43,7 +43,7 @@ func (c counts) String() string {
 
 // randomTime is a time of at most limit.
 func randomTime(limit time.Duration) time.Duration {
-	return time.Duration(rand.Int64N(int64(limit))) //nolint:gosec // no secret
+	return time.Duration(rand.Int64N(int64(limit)))
 }
 
 // TestFaultKilledCapturer kills a capturing process at random moments. It is stopped just before, to record the phase

@@ -45,8 +45,6 @@ func untouched(t *testing.T, pid int) {
 }
 
 // workers checks workers that are absent, ended, restarted, killed, stopped, duplicated, or of another version.
-//
-//nolint:funlen // one story
 func workers(t *testing.T, shared *site) {
 	s := faulty(t, shared)
 	boss, plain := s.connect(t, s.User, "postgres"), s.connect(t, "plain", "postgres")
@@ -401,7 +399,7 @@ func (s *site) mount(t *testing.T, size string) string {
 	if os.Geteuid() != 0 {
 		t.Skip("not root, who alone may mount a file system to fill up")
 	}
-	dir, err := os.MkdirTemp(programs.dir, "fs") //nolint:usetesting // the server's user cannot enter t.TempDir
+	dir, err := os.MkdirTemp(programs.dir, "fs") // the server's user cannot enter t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}

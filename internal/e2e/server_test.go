@@ -16,8 +16,6 @@ import (
 )
 
 // servers checks events of the server while the worker continues. (Promotion is in the group of hot standby.)
-//
-//nolint:funlen // one story
 func servers(t *testing.T, shared *site) {
 	s := faulty(t, shared, "restart_after_crash = on", "max_connections = 20")
 	w := s.work(t)

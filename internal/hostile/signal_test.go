@@ -86,7 +86,7 @@ func fill(t *testing.T, w *os.File) {
 	if err := w.SetWriteDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Write([]byte(strings.Repeat("text\n", size/5))); err != nil {
+	if _, err := w.WriteString(strings.Repeat("text\n", size/5)); err != nil {
 		t.Fatal(err)
 	}
 }

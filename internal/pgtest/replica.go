@@ -18,7 +18,7 @@ func StartReplica(t testing.TB, primary *Server, o Options) *Server {
 		"max_connections = 100", // as the template has it
 	}, o.Conf...)
 	s := Start(t, primary.BinDir, o)
-	if err := os.WriteFile(filepath.Join(s.DataDir, "standby.signal"), nil, 0o644); err != nil { //nolint:gosec // for the server's user
+	if err := os.WriteFile(filepath.Join(s.DataDir, "standby.signal"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	s.Start()

@@ -60,7 +60,7 @@ func copyTree(t *testing.T, binDir string) string {
 // openDir makes a directory that everybody can enter; it is removed with the test.
 func openDir(t *testing.T, name string) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", name) //nolint:usetesting // above t.TempDir is a directory that is root's alone
+	dir, err := os.MkdirTemp("", name) // above t.TempDir is a directory that is root's alone
 	if err == nil {
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 		err = os.Chmod(dir, 0o755)

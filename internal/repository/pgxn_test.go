@@ -29,7 +29,7 @@ type meta struct {
 	Spec        struct {
 		Version string `json:"version"`
 		URL     string `json:"url"`
-	} `json:"meta-spec"` //nolint:tagliatelle // the specification's name
+	} `json:"meta-spec"`
 }
 
 type provided struct {

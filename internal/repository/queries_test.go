@@ -28,7 +28,7 @@ var absent = []string{
 }
 
 // TestQueries runs every query of the dashboards in a Prometheus that scrapes a worker.
-func TestQueries(t *testing.T) { //nolint:funlen // a story
+func TestQueries(t *testing.T) {
 	prometheus, err := exec.LookPath("prometheus")
 	if err != nil {
 		t.Skip("prometheus is not installed: ", err)

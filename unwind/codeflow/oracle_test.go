@@ -106,11 +106,11 @@ func holdAgainstCFI(t *testing.T, file string, m *machine) {
 		all = append(all, fde)
 	}
 	limit := instructionsDefault
-	choice := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // no secret: the same functions in each run
+	choice := rand.New(rand.NewPCG(1, 2))
 	switch {
 	case os.Getenv(slowVariable) != "":
 		limit = instructionsSlow
-		choice = rand.New(rand.NewPCG(rand.Uint64(), 0)) //nolint:gosec // no secret
+		choice = rand.New(rand.NewPCG(rand.Uint64(), 0))
 	case raceEnabled:
 		limit = instructionsRace
 	}

@@ -108,7 +108,7 @@ func (s *state) access(mem Memory, x *disasm.Instruction) bool {
 	}
 	for i, reg := range m.Whole {
 		if m.Load && i < m.Count && reg != disasm.None {
-			s.set(reg, loaded[i], found[i]) //nolint:gosec // both are as long as m.Whole
+			s.set(reg, loaded[i], found[i])
 		}
 	}
 	if m.Index != disasm.Offset && m.Base != disasm.None {

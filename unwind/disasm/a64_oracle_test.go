@@ -22,7 +22,7 @@ func TestAgainstDisassembler(t *testing.T) {
 	if raceEnabled {
 		each, selected = 32, func(int) bool { return true }
 	}
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same words each time
+	random := rand.New(rand.NewPCG(1, 2))
 	var words []uint32
 	for high := range uint32(1 << 11) {
 		for i := range each {

@@ -90,7 +90,7 @@ func TestOthersOfLLVM(t *testing.T) {
 	var code []byte
 	for round := range uint64(4) {
 		if selected(int(round)) {
-			random := rand.New(rand.NewPCG(1, round)) //nolint:gosec // the same values each time
+			random := rand.New(rand.NewPCG(1, round))
 			code = older(vectors(code, random), random)
 			rounds++
 		}

@@ -102,7 +102,7 @@ func randomAddresses(t testing.TB, name string, n int) []uint64 {
 	if total == 0 {
 		t.Fatalf("%s has no code", name)
 	}
-	r := rand.New(rand.NewPCG(1, uint64(n))) //nolint:gosec // the same addresses each time
+	r := rand.New(rand.NewPCG(1, uint64(n)))
 	addrs := make([]uint64, n)
 	for i := range addrs {
 		at := r.Uint64N(total)

@@ -112,7 +112,7 @@ func count(th *backtrace.Thread, name string) (n int) {
 func buildLibrary(t *testing.T, version int) string {
 	t.Helper()
 	needC(t)
-	dir, err := os.MkdirTemp("", "golib") //nolint:usetesting // the test's own is not for the server's user
+	dir, err := os.MkdirTemp("", "golib") // the test's own is not for the server's user
 	if err == nil {
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 		err = os.Chmod(dir, 0o755)

@@ -129,7 +129,6 @@ func (o *observation) moment(t *testing.T, command string) {
 	}
 	result := o.start(command)
 	o.awaitActive(t)
-	//nolint:gosec // any moment will do
 	time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond)
 	o.signal(t, syscall.SIGSTOP)
 	pgtest.Wait(t, "the backend to stop", func() bool {

@@ -86,7 +86,7 @@ func observeAlone(t *testing.T, pid int) *backtrace.Trace {
 func changedServer(t *testing.T, binDir string, change func(program string)) string {
 	t.Helper()
 	const levels = 4                        // from /usr/lib/postgresql/15/bin up to /usr
-	root, err := os.MkdirTemp("", "server") //nolint:usetesting // t.TempDir is closed to the server's user
+	root, err := os.MkdirTemp("", "server") // t.TempDir is closed to the server's user
 	if err != nil {
 		t.Fatal(err)
 	}

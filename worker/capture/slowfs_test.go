@@ -42,7 +42,7 @@ func mountSlowFS(t testing.TB, source string) *slowFS {
 		t.Skipf("a file system of its own takes /dev/fuse: %v", err)
 	}
 	f := &slowFS{Dir: t.TempDir()}
-	f.server = exec.Command("/proc/self/exe", f.Dir) //nolint:noctx // a directory of this test, whose end ends it
+	f.server = exec.Command("/proc/self/exe", f.Dir)
 	f.server.Env = append(os.Environ(), slowFSVariable+"="+source)
 	f.server.Stderr = os.Stderr
 	f.server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

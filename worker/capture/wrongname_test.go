@@ -165,7 +165,7 @@ func TestNoWrongName(t *testing.T) {
 		}
 		for range namedMoments(t) {
 			for _, pid := range busy {
-				time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond) //nolint:gosec // moments, no secrets
+				time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond)
 				n.stopped(t, pid)
 			}
 		}

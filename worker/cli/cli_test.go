@@ -86,7 +86,6 @@ func TestCaptureStopsNoSleeper(t *testing.T) {
 	}
 }
 
-//nolint:funlen // a table
 func TestExitStatus(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

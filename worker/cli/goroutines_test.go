@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	}
 	if os.Getenv(waiterVariable) != "" {
 		go waitForEver()
-		fmt.Println("ready") //nolint:forbidigo // to the test
+		fmt.Println("ready")
 		_, _ = bufio.NewReader(os.Stdin).ReadByte()
 		os.Exit(0)
 	}

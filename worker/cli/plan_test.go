@@ -161,7 +161,7 @@ func readPlansForEver(pid int) {
 			os.Exit(1)
 		}
 		if first {
-			fmt.Println("ready") //nolint:forbidigo // to the test
+			fmt.Println("ready")
 		}
 	}
 }

@@ -185,7 +185,7 @@ func (k *recorderKills) sweeps(after time.Time) (list []store.SweepInfo) {
 // killWorker kills the worker at a random moment, and starts another one.
 func (k *recorderKills) killWorker() {
 	k.t.Helper()
-	time.Sleep(time.Duration(rand.Int64N(int64(2 * killsPeriod)))) //nolint:gosec // any moment
+	time.Sleep(time.Duration(rand.Int64N(int64(2 * killsPeriod))))
 	recent := time.Now().Add(-10 * time.Second)
 	before := k.sweeps(recent)
 	killed := time.Now()

@@ -22,7 +22,7 @@ func TestMoments(t *testing.T) {
 			if now%AlignedInterval != 0 {
 				t.Fatalf("work of each %s is due at %s", interval, now)
 			}
-			now += rand.N(AlignedInterval / 4) //nolint:gosec // a late wake-up
+			now += rand.N(AlignedInterval / 4)
 		}
 		if mean := now / times; mean < interval-AlignedInterval/2 || mean > interval+AlignedInterval {
 			t.Errorf("work of each %s runs each %s", interval, mean)

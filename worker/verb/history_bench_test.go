@@ -60,7 +60,7 @@ type load struct {
 }
 
 func newLoad(sessions int) *load {
-	source := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same day each time
+	source := rand.New(rand.NewPCG(1, 2))
 	return &load{
 		random: source, queries: rand.NewZipf(source, 1.2, 3, 664), rows: make([]store.Row, sessions), left: make([]int, sessions),
 	}

@@ -79,7 +79,7 @@ func sampleUntilKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		id, _ := info.ID()
-		fmt.Println(id) //nolint:forbidigo // to the test
+		fmt.Println(id)
 	}
 	time.Sleep(time.Hour)
 }

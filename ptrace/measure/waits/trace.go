@@ -68,7 +68,7 @@ func bootTime() time.Time {
 
 // translate converts a record to times of the wall clock. boot is the time at which CLOCK_MONOTONIC was zero.
 func translate(r rawRecord, boot time.Time) Record {
-	out := Record{PID: r.PID, Kind: Kind(r.Kind), Event: r.Event, Query: r.Query}
+	out := Record{PID: r.PID, Kind: r.Kind, Event: r.Event, Query: r.Query}
 	if r.Kind == Wait {
 		out.Took = time.Duration(r.Took)
 		out.At = boot.Add(time.Duration(r.At) - out.Took)

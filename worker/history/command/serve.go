@@ -145,7 +145,7 @@ func run(ctx context.Context, c *rules.Command, q *request) (r Result) {
 	go func() {
 		defer close(ended)
 		// The process stays a zombie, so that its id, which is the id of its group, is not used again.
-		for errors.Is(unix.Waitid(unix.P_PID, p.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) { //nolint:revive // again
+		for errors.Is(unix.Waitid(unix.P_PID, p.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
 		}
 	}()
 	limit := time.NewTimer(c.Timeout)
@@ -187,7 +187,7 @@ func killOrphans(own int) {
 			if unix.Kill(pid, unix.SIGKILL) != nil {
 				continue
 			}
-			for _, err := unix.Wait4(pid, nil, 0, nil); errors.Is(err, unix.EINTR); _, err = unix.Wait4(pid, nil, 0, nil) { //nolint:revive // again
+			for _, err := unix.Wait4(pid, nil, 0, nil); errors.Is(err, unix.EINTR); _, err = unix.Wait4(pid, nil, 0, nil) {
 			}
 		}
 		if !found {

@@ -131,7 +131,9 @@ func (c *cleaner) parts(out, i *Incident) {
 	}
 	for _, p := range i.Plans {
 		c.remove("message about a missing part", p.Error)
-		out.Plans = append(out.Plans, ProcessPlan{PID: p.PID, Time: p.Time, Proven: p.Proven, Statements: c.plan(p.Statements), LeftOut: p.LeftOut})
+		out.Plans = append(out.Plans, ProcessPlan{
+			PID: p.PID, Time: p.Time, Proven: p.Proven, Statements: c.plan(p.Statements), LeftOut: p.LeftOut,
+		})
 	}
 	if w := i.WAL; w != nil {
 		c.remove("message about a missing part", w.Error)

@@ -257,12 +257,12 @@ func workUntilKilled(t *testing.T, text string) {
 		t.Fatal(err)
 	}
 	src := Source{Server: c, Capturer: capturer}
-	begun := sync.OnceFunc(func() { fmt.Println("begun") }) //nolint:forbidigo // to the test
+	begun := sync.OnceFunc(func() { fmt.Println("begun") })
 	ctx := context.Background()
 	switch w.Kind {
 	case killedKernel:
 		if err := clusterbpf.Check(); err != nil {
-			fmt.Println(killedUnsupported) //nolint:forbidigo // to the test
+			fmt.Println(killedUnsupported)
 			os.Exit(0)
 		}
 		begun()

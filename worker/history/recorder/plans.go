@@ -74,7 +74,9 @@ type takenPlan struct {
 
 // wanted returns the statements whose plans are to be read. A session whose query text is not kept has none: a plan has names of
 // the query. The function stack returns a stack only if it is still true.
-func (t *planTaker) wanted(now time.Time, rows []store.Row, procs map[int32]rules.Proc, stack func(identity, rules.Proc) *Stack) []takenPlan {
+func (t *planTaker) wanted(
+	now time.Time, rows []store.Row, procs map[int32]rules.Proc, stack func(identity, rules.Proc) *Stack,
+) []takenPlan {
 	if t == nil {
 		return nil
 	}

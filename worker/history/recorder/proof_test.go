@@ -351,8 +351,6 @@ type proofCounts struct {
 }
 
 // TestProofOfStalls makes stalls in rounds.
-//
-//nolint:funlen // one story
 func TestProofOfStalls(t *testing.T) {
 	rounds, _ := strconv.Atoi(os.Getenv("PGSB_TEST_STALLS"))
 	switch {

@@ -23,8 +23,6 @@ const faster = 3
 
 // TestQuiet has a server with the work of a day: pgbench, VACUUM, indexes, dumps, base backups, checkpoints and restarts. The rules must
 // find nothing.
-//
-//nolint:funlen // one story
 func TestQuiet(t *testing.T) {
 	minutes, _ := strconv.Atoi(os.Getenv("PGSB_TEST_QUIET"))
 	switch {

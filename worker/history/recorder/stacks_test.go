@@ -61,7 +61,7 @@ func TestUnchanged(t *testing.T) {
 // TestNamedLater expects the stack of a process that does not run to be taken again, less and less often, until its names are known.
 func TestNamedLater(t *testing.T) {
 	taken := 0
-	s := taker(func(pid int) (*Stack, error) {
+	s := taker(func(int) (*Stack, error) {
 		taken++
 		return &Stack{ID: int64(taken), Frames: []string{"f"}, Method: "blocked", Unnamed: taken < 4}, nil
 	})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -310,13 +311,13 @@ func freeze(t *testing.T, pid int) (thaw func()) {
 	}
 	thaw = sync.OnceFunc(func() {
 		write("freezer.state", "THAWED")
-		_ = os.WriteFile("/sys/fs/cgroup/freezer/cgroup.procs", []byte(fmt.Sprint(pid)), 0) // it may have ended
+		_ = os.WriteFile("/sys/fs/cgroup/freezer/cgroup.procs", []byte(strconv.Itoa(pid)), 0) // it may have ended
 		if err := os.Remove(dir); err != nil {
 			t.Error(err)
 		}
 	})
 	t.Cleanup(thaw)
-	write("cgroup.procs", fmt.Sprint(pid))
+	write("cgroup.procs", strconv.Itoa(pid))
 	write("freezer.state", "FROZEN")
 	pgtest.Wait(t, "a frozen process", func() bool {
 		st, err := process.ReadStatus(pid)

@@ -3,6 +3,7 @@ package recorder
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 // BenchmarkTakeStack takes the stack of each of many sessions that wait for one lock and have run since the stack before. It reports the processor time of one stack.
 func BenchmarkTakeStack(b *testing.B) {
 	for _, n := range []int{100, 1000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			s := waiters(b, n)
 			defer s.Stop("immediate")
 			pids := waiting(b, s, n)

@@ -549,7 +549,7 @@ func traceUntilKilled(t *testing.T, pid string) {
 		t.Fatal(err)
 	}
 	during(t, n, allocs.Options{}, func() {
-		fmt.Println("traced") //nolint:forbidigo // to the test
+		fmt.Println("traced")
 		time.Sleep(time.Hour)
 	})
 }

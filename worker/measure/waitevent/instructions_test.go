@@ -204,5 +204,5 @@ func publishInstructions(t *testing.T, s *pgtest.Server, transactions, calls map
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Printf("\n%s%s\n", archcheck.InstructionsMarker, line) //nolint:forbidigo // to archcheck
+	fmt.Printf("\n%s%s\n", archcheck.InstructionsMarker, line)
 }

@@ -176,7 +176,7 @@ func contender(stop chan struct{}, t *testing.T, c *pgx.Conn, i int) {
 		sql := "INSERT INTO w SELECT 1, repeat('x', 2000) FROM generate_series(1, 20)"
 		switch i % 3 {
 		case 1: // BufferMapping, BufferContent
-			from := rand.IntN(20000) //nolint:gosec // no secret
+			from := rand.IntN(20000)
 			sql = fmt.Sprintf("SELECT count(s) FROM t WHERE n BETWEEN %d AND %[1]d + 20", from)
 		case 2: // LockManager
 			sql = "SELECT count(*) FROM p"

@@ -410,7 +410,7 @@ type proxy struct {
 }
 
 func newProxy(t *testing.T, server *pgtest.Server) *proxy {
-	dir, err := os.MkdirTemp("", "proxy") //nolint:usetesting // its name is too long for a socket's
+	dir, err := os.MkdirTemp("", "proxy") // its name is too long for a socket's
 	if err != nil {
 		t.Fatal(err)
 	}

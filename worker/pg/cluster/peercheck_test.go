@@ -39,7 +39,7 @@ type impostor struct {
 // listenAs starts an impostor of another user.
 func listenAs(t *testing.T, uid int, dirMode os.FileMode) *impostor {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "peer") //nolint:usetesting // its name is too long for a socket's
+	dir, err := os.MkdirTemp("", "peer") // its name is too long for a socket's
 	if err != nil {
 		t.Fatal(err)
 	}

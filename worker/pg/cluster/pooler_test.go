@@ -40,7 +40,7 @@ func startBouncer(t *testing.T, s *pgtest.Server, more string) bouncer {
 // then serves only its Unix socket, and the other program would answer the test.
 func tryBouncer(t *testing.T, program string, s *pgtest.Server, more string) (b bouncer, ok bool) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "bouncer") //nolint:usetesting // a socket's path must be short
+	dir, err := os.MkdirTemp("", "bouncer") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}

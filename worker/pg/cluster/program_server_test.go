@@ -98,7 +98,7 @@ func seen(t *testing.T, c *cluster.Cluster, pid int) {
 // publicDir makes a directory that the server's user can read.
 func publicDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "program") //nolint:usetesting // t.TempDir is closed to the server's user
+	dir, err := os.MkdirTemp("", "program") // t.TempDir is closed to the server's user
 	if err != nil {
 		t.Fatal(err)
 	}

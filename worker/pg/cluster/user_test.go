@@ -149,7 +149,7 @@ func buildBecome(t *testing.T) string {
 	if _, err := exec.LookPath("go"); err != nil {
 		t.Skipf("the program that changes its user cannot be built: %v", err)
 	}
-	dir, err := os.MkdirTemp("", "become") //nolint:usetesting // above t.TempDir is a directory that is root's alone
+	dir, err := os.MkdirTemp("", "become") // above t.TempDir is a directory that is root's alone
 	if err != nil {
 		t.Fatal(err)
 	}

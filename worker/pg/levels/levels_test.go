@@ -398,7 +398,7 @@ func FuzzRead(f *testing.F) {
 
 // TestRandomPointers lets words of the stack and the heap point anywhere into the process, or nowhere.
 func TestRandomPointers(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same each time
+	random := rand.New(rand.NewPCG(1, 2))
 	anywhere := func() uint64 {
 		starts := []uint64{stackLow, stackLow, heapAt, heapAt, bias, plpgsqlAt, 0, ^uint64(0) - 0x400}
 		return starts[random.IntN(len(starts))] + uint64(random.IntN(0x800))&^7

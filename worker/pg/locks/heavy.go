@@ -452,7 +452,7 @@ func (r *Reader) wait(c *lockCopy, position int) Wait {
 			continue // members of a group never block each other
 		}
 		b := Blocker{
-			PID: e.owner.pid, Proc: e.proc, Leader: e.leaderPID, Hard: e.hold&mask != 0, Held: ModeSet(e.hold), //nolint:gosec // proved
+			PID: e.owner.pid, Proc: e.proc, Leader: e.leaderPID, Hard: e.hold&mask != 0, Held: ModeSet(e.hold),
 		}
 		soft := e.position >= 0 && e.position < position && mask&e.owner.mode.bit() != 0
 		switch {

@@ -152,8 +152,8 @@ func (f *figures) octet(a uint64, o layout.Offset) byte {
 	return b[0]
 }
 
-func (f *figures) number(a uint64, o layout.Offset) int64 { return int64(int32(f.half(a, o))) } //nolint:gosec // signed in C
-func (f *figures) long(a uint64, o layout.Offset) int64   { return int64(f.word(a, o)) }        //nolint:gosec // signed in C
+func (f *figures) number(a uint64, o layout.Offset) int64 { return int64(int32(f.half(a, o))) }
+func (f *figures) long(a uint64, o layout.Offset) int64   { return int64(f.word(a, o)) }
 
 // count returns a float8 that counts rows.
 func (f *figures) count(a uint64, o layout.Offset) int64 {
@@ -295,7 +295,7 @@ func (f *figures) seqScan(l *Level, _, n *Node) []Figure {
 		f.must(f.half(shared, p.PhsNblocks) == blocks)
 		return []Figure{
 			{Name: "Scan Block", Value: int64(block) + 1},
-			{Name: "Scan Blocks Given", Value: int64(min(given, uint64(blocks)))}, //nolint:gosec // small
+			{Name: "Scan Blocks Given", Value: int64(min(given, uint64(blocks)))},
 			{Name: "Scan Blocks Total", Value: int64(blocks)},
 		}
 	}

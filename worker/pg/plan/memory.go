@@ -253,7 +253,7 @@ func (p *pages) text(addr uint64, limit int) (string, bool) {
 }
 
 func (r *reader) pointer(a uint64, o layout.Offset) uint64 { return r.word(a + o.Uint64()) }
-func (r *reader) number(a uint64, o layout.Offset) int     { return int(int32(r.half(a + o.Uint64()))) } //nolint:gosec // signed in C
+func (r *reader) number(a uint64, o layout.Offset) int     { return int(int32(r.half(a + o.Uint64()))) }
 func (r *reader) unsigned(a uint64, o layout.Offset) uint32 {
 	return r.half(a + o.Uint64())
 }

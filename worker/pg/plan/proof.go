@@ -214,7 +214,7 @@ func (f *filter) node(n *Node) {
 	}
 	n.Progress = slices.DeleteFunc(n.Progress, func(v Figure) bool {
 		return (!f.fields[FigureKey(n.Kind, v.Name)] || !f.fields[ParallelAware]) &&
-			!(n.linked && v.Name == "Rows Processed" && f.fields[RowsReturned])
+			(!n.linked || v.Name != "Rows Processed" || !f.fields[RowsReturned])
 	})
 	if !f.fields[RunningNode] {
 		n.Running, n.Active, n.Below = false, false, false

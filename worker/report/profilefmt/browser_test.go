@@ -23,7 +23,7 @@ const screenshots = "PGSB_TEST_SCREENSHOTS"
 // browser is the Chromium of all tests of this package.
 var browser struct {
 	once  sync.Once
-	ctx   context.Context //nolint:containedctx // chromedp's handle of the browser is a context
+	ctx   context.Context
 	close func()
 	why   string // why there is none
 }
@@ -86,7 +86,7 @@ func launch(program string, more ...chromedp.ExecAllocatorOption) error {
 type tab struct {
 	*testing.T
 
-	ctx  context.Context //nolint:containedctx // chromedp's handle of the tab is a context
+	ctx  context.Context
 	file string
 
 	mu       sync.Mutex

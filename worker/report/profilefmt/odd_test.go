@@ -19,7 +19,7 @@ import (
 // speedscopeFile has the parts of the published schema that a sampled profile needs.
 type speedscopeFile struct {
 	Schema string `json:"$schema"`
-	Active *int   `json:"activeProfileIndex"` //nolint:tagliatelle // the schema's name
+	Active *int   `json:"activeProfileIndex"`
 	Shared struct {
 		Frames []struct {
 			Name *string `json:"name"`
@@ -29,8 +29,8 @@ type speedscopeFile struct {
 		Type    string    `json:"type"`
 		Name    string    `json:"name"`
 		Unit    string    `json:"unit"`
-		Start   *float64  `json:"startValue"` //nolint:tagliatelle // the schema's name
-		End     *float64  `json:"endValue"`   //nolint:tagliatelle // the schema's name
+		Start   *float64  `json:"startValue"`
+		End     *float64  `json:"endValue"`
 		Samples [][]int   `json:"samples"`
 		Weights []float64 `json:"weights"`
 	} `json:"profiles"`

@@ -555,7 +555,8 @@ func (r *rules) statements(f *facts) (list []Finding) {
 		list = append(list, Finding{
 			Key: key, Rule: RuleStatement, Severity: Warning, Sessions: 1, PID: s.ServerPID, Since: since, AtLeast: true,
 			Share: activeShare(1), Filter: onlySession(s),
-			Text:   fmt.Sprintf("%s has run one statement for %s, without a wait in the last %d samples", who, units.Age(f.m.Time.Sub(*s.QueryStart)), n),
+			Text: fmt.Sprintf("%s has run one statement for %s, without a wait in the last %d samples",
+				who, units.Age(f.m.Time.Sub(*s.QueryStart)), n),
 			Detail: cmp.Or(s.Phrase, s.Query),
 		})
 	}

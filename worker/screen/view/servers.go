@@ -213,7 +213,9 @@ func DrawServers(g *Grid, s *ServersState, list []Server, more int, now time.Tim
 		return
 	}
 	x := 1
-	for _, k := range [][2]string{{"↑↓", "select"}, {"Enter", "open"}, {"Tab", "order: " + cmp.Or(s.Order, Orders()[0])}, {"y", "command"}, {"?", "help"}, {"q", "quit"}} {
+	for _, k := range [][2]string{
+		{"↑↓", "select"}, {"Enter", "open"}, {"Tab", "order: " + cmp.Or(s.Order, Orders()[0])}, {"y", "command"}, {"?", "help"}, {"q", "quit"},
+	} {
 		x = g.Text(x, g.Height-1, g.Width-1, bold, k[0])
 		x = g.Text(x+1, g.Height-1, g.Width-1, dim, k[1]) + 2
 	}

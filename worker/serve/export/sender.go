@@ -60,7 +60,8 @@ func newSender(kind string, base *url.URL, p protocol, cfg *Config, s *spool) *s
 	transport.MaxResponseHeaderBytes = maxAnswer
 	t := cfg.timing.withDefaults()
 	return &sender{
-		kind: kind, log: cfg.Log.With().Str("receiver", kind).Logger(), base: base, protocol: p, cfg: cfg, timing: t, spool: s, headers: cfg.Headers,
+		kind: kind, log: cfg.Log.With().Str("receiver", kind).Logger(), base: base, protocol: p, cfg: cfg, timing: t, spool: s,
+		headers: cfg.Headers,
 		client: &http.Client{
 			Transport: transport, Timeout: t.request,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -40,7 +40,7 @@ type crowd struct {
 	*supervisor
 
 	t       *testing.T
-	ctx     context.Context //nolint:containedctx // of the test
+	ctx     context.Context
 	present map[key]Process
 }
 

@@ -50,7 +50,7 @@ func newFakes(most int) *fakes {
 	f := &fakes{at: time.Now()}
 	f.conns = newConns(f, Limits{Connections: most, First: halfSecond}, nil)
 	f.now = func() time.Time { return f.at }
-	f.source = func(c net.Conn) source { return c.(*fakeConn).from } //nolint:errcheck,forcetypeassert // its own
+	f.source = func(c net.Conn) source { return c.(*fakeConn).from }
 	return f
 }
 
