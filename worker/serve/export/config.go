@@ -15,13 +15,13 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Types of receivers.
+// Values of Figures.Type: the types of receivers.
 const (
 	Pyroscope = "pyroscope"
 	OTLP      = "otlp"
 )
 
-// Limits of the options.
+// Defaults and limits of the options. DefaultSpool is a number of bytes.
 const (
 	DefaultInterval = time.Minute
 	MinInterval     = 5 * time.Second
@@ -31,14 +31,14 @@ const (
 
 // Config configures an Exporter. At least one URL must be set.
 type Config struct {
-	// Pyroscope and OTLP are the URLs of receivers; empty: none. A URL of an OTLP receiver without a path gets the usual
-	// path.
+	// Pyroscope and OTLP are the URLs of receivers; empty: no receiver of this type. If the URL of an OTLP receiver has
+	// no path, otlpPath is added to it.
 	Pyroscope, OTLP string
-	// HeaderFile is a file with headers of each request, "Name: value" a line; empty: none. It is read again after a
-	// change.
+	// HeaderFile is a file with headers to send with each request, one "Name: value" in each line; empty: none. The
+	// file is read anew for each request.
 	HeaderFile string
-	// Headers are the content of HeaderFile as this process read it while it was root; nil: it did not. While the process
-	// has no permission to read the file, the last content is used.
+	// Headers are the content of HeaderFile, if the worker has read the file as root; nil: it has not. While the worker
+	// has no permission to read the file, it sends the headers that it read last.
 	Headers http.Header
 	// Interval is the duration of each profile; 0: DefaultInterval.
 	Interval time.Duration
@@ -46,29 +46,30 @@ type Config struct {
 	Mode string
 	// Cluster is the value of the labels cluster and service_name.
 	Cluster string
-	// Host is the name of this host.
+	// Host is the name of this host; empty: profiles have no label for the host.
 	Host string
-	// Version is the program's version.
+	// Version is the version of pg_stat_backtrace.
 	Version string
-	// SpoolDir is the folder for profiles that wait; empty: they wait in memory.
+	// SpoolDir is the folder for profiles that were not sent yet; empty: they are kept in memory.
 	SpoolDir string
-	// SpoolBytes bounds the profiles that wait; 0: DefaultSpool.
+	// SpoolBytes is the largest size of all profiles that were not sent yet, in bytes; 0: DefaultSpool.
 	SpoolBytes int64
-	// Collect makes a profile of that duration. A profile may have no samples.
+	// Collect makes a profile of the duration d. A profile may have no samples.
 	Collect func(ctx context.Context, d time.Duration) (*profile.Profile, error)
-	// Log gets failures, once for each different error of the same kind, and recoveries. The zero value discards them.
+	// Log gets failures, once for each different error of the same kind, and the first success after failures. The zero
+	// value discards them.
 	Log zerolog.Logger
 
 	// timing is for tests; the zero value is the default.
 	timing timing
 }
 
-// timing is how long things take.
+// timing has durations that tests shorten; 0: the default that stands beside the field.
 type timing struct {
-	request  time.Duration // until a receiver must have answered; 30 s
-	minPause time.Duration // after the first failure; 1 s
-	maxPause time.Duration // after many; 5 min
-	maxAge   time.Duration // of a profile; 1 h
+	request  time.Duration // timeout of a request to a receiver; 30 s
+	minPause time.Duration // before the attempt after the first failure; 1 s
+	maxPause time.Duration // the longest pause, after many failures; 5 min
+	maxAge   time.Duration // an older profile is dropped; 1 h
 }
 
 func (t timing) withDefaults() timing {
@@ -83,10 +84,10 @@ func (t timing) withDefaults() timing {
 	return t
 }
 
-// ErrOptions means that options have no meaning.
+// ErrOptions means that an option of the export has a value that is not allowed.
 var ErrOptions = errors.New("invalid export options")
 
-// Check returns an error that wraps ErrOptions. It reads no file.
+// Check returns an error that wraps ErrOptions if an option is wrong; otherwise nil. It does not read HeaderFile.
 func (c *Config) Check() error {
 	for option, text := range map[string]string{"--export-pyroscope": c.Pyroscope, "--export-otlp": c.OTLP} {
 		if text == "" {
@@ -102,10 +103,10 @@ func (c *Config) Check() error {
 	return nil
 }
 
-// On reports whether there is a receiver.
+// On reports whether a receiver is configured.
 func (c *Config) On() bool { return c.Pyroscope != "" || c.OTLP != "" }
 
-// InClearText reports whether headers cross a network without TLS.
+// InClearText reports whether headers or a password in a URL are sent to another host without TLS.
 func (c *Config) InClearText() bool {
 	for _, text := range []string{c.Pyroscope, c.OTLP} {
 		u, err := parseURL(text)

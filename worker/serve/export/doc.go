@@ -1,6 +1,7 @@
-// Package export pushes profiles to a receiver: to Pyroscope, and by OTLP over HTTP. It makes a series of each type of
-// backend, keeps profiles on disk while the receiver is down, and gives up old ones.
+// Package export pushes profiles to receivers: to Pyroscope, and by OTLP over HTTP. It divides each profile by type of
+// backend. While a receiver is down, profiles wait on disk; old ones are dropped.
 //
-// The messages are written by hand: push.v1.PushRequest of Pyroscope's API 1.6, and ExportProfilesServiceRequest of
-// opentelemetry-proto 1.10, whose profiles signal is an alpha. The package must not know how profiles are made.
+// The messages are encoded by hand: push.v1.PushRequest of Pyroscope's API 1.6, and ExportProfilesServiceRequest of
+// opentelemetry-proto 1.10 (profiles are an alpha feature of OpenTelemetry). The package must not know how profiles are
+// made.
 package export

@@ -20,12 +20,12 @@ type Exporter struct {
 	senders []*sender
 }
 
-// Figures count the sent, failed and dropped profiles of one type of receiver.
+// Figures count the sent, failed and dropped profiles of one receiver.
 type Figures struct {
 	Type string
-	// Sent, Failed and Dropped are counts since the start: profiles, requests, profiles.
+	// Type is Pyroscope or OTLP. Sent and Dropped are profiles, Failed are requests, since the start of the worker.
 	Sent, Failed, Dropped uint64
-	// Pending profiles wait, PendingBytes in size.
+	// Pending is the number of profiles that were not sent yet. PendingBytes is their size.
 	Pending      int
 	PendingBytes int64
 }
@@ -36,7 +36,8 @@ const (
 	inMemory = "profiles wait in memory while the receiver is down"
 )
 
-// New makes an exporter. If its folder cannot be used, it logs that, and profiles wait in memory.
+// New makes an exporter. It returns an error if an option or HeaderFile is wrong. If SpoolDir cannot be used, New logs
+// the reason, and profiles wait in memory.
 func New(cfg Config) (*Exporter, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
@@ -69,7 +70,7 @@ func New(cfg Config) (*Exporter, error) {
 			return nil, fmt.Errorf("%w: %w", ErrOptions, err)
 		}
 		s := newSender(r.kind, base, r.protocol, &e.cfg, e.spool)
-		s.reported = unreadable // the caller, which was root, knows
+		s.reported = unreadable // the caller, which was root, has reported this already
 		e.senders = append(e.senders, s)
 	}
 	return e, nil
@@ -86,7 +87,7 @@ func (e *Exporter) Figures() []Figures {
 	return all
 }
 
-// Run works until ctx ends. Profiles on disk wait for the next worker then.
+// Run makes and sends profiles until ctx ends. Profiles that are on disk then are sent by the next worker.
 func (e *Exporter) Run(ctx context.Context) {
 	defer e.spool.close()
 	var wg sync.WaitGroup
@@ -120,7 +121,8 @@ func (e *Exporter) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// rest waits. Another tenth at random keeps the workers of many hosts apart.
+// rest waits for d and up to a tenth of the interval more, at random, so that the workers of many hosts do not send at
+// the same time.
 func (e *Exporter) rest(ctx context.Context, d time.Duration) {
 	d += time.Duration(rand.Int64N(int64(e.cfg.Interval)/10 + 1)) //nolint:gosec // chance, not a secret
 	timer := time.NewTimer(d)

@@ -19,14 +19,14 @@ var ErrHeaderFile = errors.New("header file cannot be used")
 
 const maxHeaderFile = 64 << 10
 
-// ownHeaders are set by the exporter itself.
+// ownHeaders are the headers that the worker sets. A file with headers must not contain them.
 var ownHeaders = []string{
 	"Content-Type", "Content-Encoding", "Content-Length", "Connect-Protocol-Version", "Host", "Connection",
 	"Transfer-Encoding",
 }
 
-// ReadHeaders reads a file with headers, such as "Authorization: Bearer …" and "X-Scope-OrgID: …". Empty lines, and
-// lines that start with #, have no meaning. Other users must have no access to the file. The error wraps ErrHeaderFile.
+// ReadHeaders reads a file with headers, such as "Authorization: Bearer …" and "X-Scope-OrgID: …". It ignores empty
+// lines and lines that start with #. Other users must have no access to the file. The error wraps ErrHeaderFile.
 func ReadHeaders(path string) (http.Header, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe must not block
 	if err != nil {
@@ -76,7 +76,8 @@ func validValue(value string) bool {
 	})
 }
 
-// parseHeaders reads lines. Errors name the number of a line and not its text, which may be a secret.
+// parseHeaders parses the lines of a file with headers. Errors have the number of a line but not its text, which may be
+// a secret.
 func parseHeaders(data []byte) (http.Header, error) {
 	headers := make(http.Header)
 	lines := bufio.NewScanner(bytes.NewReader(data))

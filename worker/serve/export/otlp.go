@@ -13,10 +13,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// otlpPath is the path of the profiles signal while it is in development.
+// otlpPath is the path for profiles in OTLP, as long as OpenTelemetry develops them.
 const otlpPath = "/v1development/profiles"
 
-// otlpLabels are the labels of samples that stay as attributes of samples.
+// otlpLabels are the labels of samples that a request keeps, as attributes of the samples.
 var otlpLabels = []string{"database", "wait_event_type", "wait_event", "off_cpu"}
 
 // Numbers of fields of opentelemetry-proto 1.10: collector/profiles/v1development, profiles/v1development, resource/v1,
@@ -51,8 +51,8 @@ const (
 	anyString                    = 1
 )
 
-// otlpRequest encodes an ExportProfilesServiceRequest: a resource for each type of backend. It has a profile for each
-// type of sample.
+// otlpRequest encodes an ExportProfilesServiceRequest. It has one resource for each type of backend, and in it one
+// profile for each type of sample.
 func otlpRequest(c *Config, all []series) ([]byte, error) {
 	d := newDictionary()
 	var request []byte
@@ -86,18 +86,19 @@ func keyValue(key, value string) []byte {
 	return appendBytes(appendString(nil, attributeKey, key), attributeValue, stringValue(value))
 }
 
-// stringValue is an AnyValue. An empty string has to be there, as it is the choice of a type.
+// stringValue encodes an AnyValue with a string. An empty string is encoded too: without the field, the value has no
+// type.
 func stringValue(value string) []byte {
 	return protowire.AppendString(protowire.AppendTag(nil, anyString, protowire.BytesType), value)
 }
 
-// dictionary holds the tables that the profiles of a request share. The first element of each table is empty, so that
+// dictionary holds the tables that all profiles of a request use. The first element of each table is empty, so that
 // index 0 means none.
 type dictionary struct {
 	strings, attributes, stacks, mappings, locations, functions table
 }
 
-// table numbers encoded messages, each once.
+// table holds different encoded messages, and gives each an index.
 type table struct {
 	index map[string]int
 	rows  [][]byte
@@ -112,7 +113,7 @@ func newDictionary() *dictionary {
 	return d
 }
 
-// at returns the index of a row.
+// at returns the index of a row, and adds the row if the table lacks it.
 func (t *table) at(row []byte) int {
 	if i, ok := t.index[string(row)]; ok {
 		return i
@@ -149,7 +150,7 @@ func (d *dictionary) message() (m []byte) {
 	return m
 }
 
-// sampleTypes are the names of the convention for those of pprof that differ.
+// sampleTypes translates the types of samples whose name in OpenTelemetry differs from pprof's.
 var sampleTypes = map[string]string{"offcpu": "off_cpu"}
 
 func (d *dictionary) valueType(t *profile.ValueType) []byte {
@@ -160,12 +161,13 @@ func (d *dictionary) valueType(t *profile.ValueType) []byte {
 	return appendNumber(appendNumber(nil, typeType, d.string(name)), typeUnit, d.string(t.Unit))
 }
 
-// has reports whether a profile has values of a type of sample.
+// has reports whether a sample of the profile has a value, except 0, of the type of sample with index kind.
 func has(p *profile.Profile, kind int) bool {
 	return slices.ContainsFunc(p.Sample, func(s *profile.Sample) bool { return s.Value[kind] != 0 })
 }
 
-// profile encodes the values of one type of sample. Samples without such a value are left out.
+// profile encodes the values of the type of sample with index kind. It leaves out samples whose value of this type is
+// 0.
 func (d *dictionary) profile(p *profile.Profile, kind int) (m []byte) {
 	m = appendBytes(m, profileType, d.valueType(p.SampleType[kind]))
 	for _, s := range p.Sample {
@@ -253,7 +255,7 @@ func (otlp) header(h http.Header) { h.Set("Content-Type", protobufType) }
 
 const protobufType = "application/x-protobuf"
 
-// accepted checks the answer to a request that succeeded, which may say that some profiles were refused.
+// accepted checks the answer to a successful request, and returns how many of its profiles the receiver refused.
 func (otlp) accepted(contentType string, body []byte) (rejected uint64, err error) {
 	if kind, _, err := mime.ParseMediaType(contentType); err != nil || kind != protobufType {
 		return 0, fmt.Errorf("%w (Content-Type %.60q)", errAnswer, contentType)
@@ -277,7 +279,7 @@ func (otlp) accepted(contentType string, body []byte) (rejected uint64, err erro
 	return rejected, err
 }
 
-// refusal returns the text of an error, a google.rpc.Status.
+// refusal returns the text of an answer with an error status, which is a google.rpc.Status.
 func (otlp) refusal(body []byte) (text string) {
 	const message = 2
 	_ = eachField(body, func(n protowire.Number, t protowire.Type, value []byte) error {

@@ -14,10 +14,10 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// pushPath is the method of Pyroscope's API by the Connect protocol.
+// pushPath is the path of the method by which Pyroscope receives profiles (Connect protocol).
 const pushPath = "/push.v1.PusherService/Push"
 
-// Numbers of fields of push.v1 and types.v1.
+// Numbers of fields of push.v1 and types.v1. The first field of each message has the message's name beside it.
 const (
 	pushSeries    = 1 // PushRequest
 	seriesLabels  = 1 // RawProfileSeries
@@ -28,7 +28,7 @@ const (
 	labelValue    = 2
 )
 
-// profileNames are the values of the label __name__ by mode. Pyroscope knows the first as the name of CPU profiles.
+// profileNames are the values of the label __name__ by mode. Pyroscope takes process_cpu as the name of CPU profiles.
 var profileNames = map[string]string{"cpu": "process_cpu", "offcpu": "offcpu", "wall": "wall"}
 
 // pushRequest encodes a push.v1.PushRequest.
@@ -71,7 +71,7 @@ func uuid() string {
 
 func random16() []byte {
 	id := make([]byte, 16)
-	_, _ = rand.Read(id) // it never fails
+	_, _ = rand.Read(id) // crypto/rand.Read never returns an error
 	return id
 }
 
@@ -79,7 +79,7 @@ func appendBytes(to []byte, field protowire.Number, value []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(to, field, protowire.BytesType), value)
 }
 
-// appendString appends a field, unless it has its default value.
+// appendString appends a field, unless value is empty, the default.
 func appendString(to []byte, field protowire.Number, value string) []byte {
 	if value == "" {
 		return to
@@ -87,7 +87,7 @@ func appendString(to []byte, field protowire.Number, value string) []byte {
 	return protowire.AppendString(protowire.AppendTag(to, field, protowire.BytesType), value)
 }
 
-// appendNumber appends a field, unless it has its default value.
+// appendNumber appends a field, unless value is 0, the default.
 func appendNumber[N int | int32 | int64 | uint64](to []byte, field protowire.Number, value N) []byte {
 	if value == 0 {
 		return to
@@ -105,10 +105,10 @@ func (pyroscope) header(h http.Header) {
 	h.Set("Connect-Protocol-Version", "1")
 }
 
-// errAnswer means that a program which is no receiver of profiles has answered.
+// errAnswer means that the program at the URL is not a receiver of profiles.
 var errAnswer = errors.New("the answer is not one of a receiver of profiles; check the URL")
 
-// accepted checks the answer to a request that succeeded.
+// accepted checks the answer to a successful request. Pyroscope refuses all profiles of a request or none.
 func (pyroscope) accepted(contentType string, body []byte) (rejected uint64, err error) {
 	if kind, _, err := mime.ParseMediaType(contentType); err != nil || kind != "application/proto" {
 		return 0, fmt.Errorf("%w (Content-Type %.60q)", errAnswer, contentType)
@@ -116,7 +116,7 @@ func (pyroscope) accepted(contentType string, body []byte) (rejected uint64, err
 	return 0, eachField(body, func(protowire.Number, protowire.Type, []byte) error { return nil })
 }
 
-// refusal returns the text of an error.
+// refusal returns the text of an answer with an error status; empty if the answer is not in Pyroscope's form.
 func (pyroscope) refusal(body []byte) string {
 	var message struct {
 		Code    string `json:"code"`
@@ -128,7 +128,8 @@ func (pyroscope) refusal(body []byte) string {
 	return message.Code + ": " + message.Message
 }
 
-// eachField calls f with the fields of a message. The value of a field that is no bytes is nil.
+// eachField calls f with the fields of an encoded message. value is the field's content as encoded; a length precedes
+// bytes.
 func eachField(message []byte, f func(n protowire.Number, t protowire.Type, value []byte) error) error {
 	for len(message) > 0 {
 		number, kind, size := protowire.ConsumeTag(message)

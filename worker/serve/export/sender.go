@@ -19,17 +19,17 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// protocol is how a type of receiver is spoken to.
+// protocol has the parts of sending that depend on the type of receiver.
 type protocol interface {
 	url(base *url.URL) string
 	header(h http.Header)
-	// accepted checks the answer to a request that succeeded, and returns the number of profiles that were refused.
+	// accepted checks the answer to a successful request, and returns the number of profiles that the receiver refused.
 	accepted(contentType string, body []byte) (refused uint64, err error)
-	// refusal returns the text of an error.
+	// refusal returns the text of an answer with an error status; empty: it has none.
 	refusal(body []byte) string
 }
 
-// sender sends the batches for one receiver.
+// sender sends the batches for one receiver. A batch is a request with the profiles of one interval.
 type sender struct {
 	kind     string
 	log      zerolog.Logger
@@ -39,16 +39,17 @@ type sender struct {
 	timing   timing
 	spool    *spool
 	client   *http.Client
-	headers  http.Header // the last content of the file with headers; nil: it was never read
-	reported string      // the last error of that file that was logged
+	headers  http.Header // the last content of the file with headers; nil: the file was never read
+	reported string      // the last error about the file with headers that was logged
 
 	sent, failed atomic.Uint64
 }
 
-// maxAnswer bounds the part of an answer that is read.
+// maxAnswer is the largest answer that is read, in bytes.
 const maxAnswer = 64 << 10
 
-// newSender makes a sender. It follows no redirect: headers with secrets are for the receiver that was named.
+// newSender makes a sender. It follows no redirect, because secret headers must not go to a host that was not
+// configured.
 func newSender(kind string, base *url.URL, p protocol, cfg *Config, s *spool) *sender {
 	transport, ok := http.DefaultTransport.(*http.Transport)
 	if ok {
@@ -91,7 +92,7 @@ func (s *sender) run(ctx context.Context) {
 	}
 }
 
-// attempt sends a batch. If that fails for now, attempt waits before it returns.
+// attempt sends a batch. If sending fails and a retry may succeed, attempt waits before it returns.
 func (s *sender) attempt(ctx context.Context, b *batch, data []byte, f *failures) {
 	refused, wait, err := s.send(ctx, data)
 	var final *refusedError
@@ -121,10 +122,10 @@ func (s *sender) attempt(ctx context.Context, b *batch, data []byte, f *failures
 type failures struct {
 	sender   *sender
 	pause    time.Duration // grows with each failure
-	reported string        // the last error that was logged; empty for none
+	reported string        // the last error that was logged; empty: none
 }
 
-// note logs an error that differs from the last one, and makes the pause longer.
+// note logs an error that differs from the last one, and doubles the pause.
 func (f *failures) note(message string, err error) {
 	if err.Error() != f.reported {
 		f.reported = err.Error()
@@ -141,12 +142,12 @@ func (f *failures) end() {
 	f.pause, f.reported = 0, ""
 }
 
-// jitter returns half to one and a half of a pause, so that many workers do not come back at the same time.
+// jitter returns a random time from d/2 to 3d/2, so that many workers do not retry at the same time.
 func jitter(d time.Duration) time.Duration {
 	return d/2 + time.Duration(rand.Int64N(int64(d)+1)) //nolint:gosec // chance, not a secret
 }
 
-// rest waits, no longer than until early is closed.
+// rest waits for d, or until early is closed or ctx ends.
 func (s *sender) rest(ctx context.Context, d time.Duration, early <-chan struct{}) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -157,13 +158,13 @@ func (s *sender) rest(ctx context.Context, d time.Duration, early <-chan struct{
 	}
 }
 
-// refusedError means that the receiver will never accept a batch.
+// refusedError means that the receiver refuses a batch, and that a retry would not help.
 type refusedError struct{ text string }
 
 func (e *refusedError) Error() string { return e.text }
 
-// send sends a batch. It returns the number of profiles that the receiver refused. If it fails, wait is the pause that
-// the receiver asks for.
+// send sends the data of a batch. It returns the number of profiles that the receiver refused. If it fails, wait is the
+// pause that the receiver demands before the next attempt; 0: it demands none.
 func (s *sender) send(ctx context.Context, data []byte) (refused uint64, wait time.Duration, err error) {
 	r, err := s.request(ctx, data)
 	if err != nil {
@@ -171,7 +172,7 @@ func (s *sender) send(ctx context.Context, data []byte) (refused uint64, wait ti
 	}
 	answer, err := s.client.Do(r)
 	if err != nil {
-		// The text of the error has the URL, which may hold a password.
+		// The text of url.Error has the URL, which may hold a password.
 		var wrapped *url.Error
 		if errors.As(err, &wrapped) {
 			err = wrapped.Err
@@ -207,7 +208,7 @@ func (s *sender) send(ctx context.Context, data []byte) (refused uint64, wait ti
 	return 0, wait, errors.New(text)
 }
 
-// request makes a request.
+// request makes a request with data, compressed, and the configured headers.
 func (s *sender) request(ctx context.Context, data []byte) (*http.Request, error) {
 	var body bytes.Buffer
 	compressed := gzip.NewWriter(&body)
@@ -233,7 +234,7 @@ func (s *sender) request(ctx context.Context, data []byte) (*http.Request, error
 	return r, nil
 }
 
-// readHeaders reads the file with headers. While there is no permission to read it, the last content stays.
+// readHeaders reads HeaderFile. If the worker has no permission to read the file, the last content stays in use.
 func (s *sender) readHeaders() error {
 	headers, err := ReadHeaders(s.cfg.HeaderFile)
 	switch {

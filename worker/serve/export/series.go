@@ -22,8 +22,8 @@ type series struct {
 	profile     *profile.Profile
 }
 
-// split makes a series of each type of backend. Of the labels of samples only those in keep remain: a receiver makes a
-// series of each set of labels, so that a process id or a query id would make too many.
+// split makes a series of each type of backend. It removes all labels of samples except those in keep: a receiver makes
+// a series of each set of labels, and process ids or query ids would make too many.
 func split(p *profile.Profile, keep []string) ([]series, error) {
 	types := make(map[string][]*profile.Sample)
 	for _, s := range p.Sample {
@@ -49,7 +49,7 @@ func split(p *profile.Profile, keep []string) ([]series, error) {
 			Location: p.Location, Function: p.Function, TimeNanos: p.TimeNanos, DurationNanos: p.DurationNanos,
 			PeriodType: p.PeriodType, Period: p.Period,
 		}
-		// Merge adds up samples that have become equal, and drops what they do not use.
+		// Merge adds up samples that have become equal, and drops locations and functions that no sample uses.
 		merged, err := profile.Merge([]*profile.Profile{part})
 		if err != nil {
 			return nil, fmt.Errorf("split a profile by type of backend: %w", err)

@@ -22,22 +22,22 @@ type batch struct {
 	created  time.Time
 	profiles int
 	size     int64
-	path     string // empty: data holds it
+	path     string // file with the data; empty: the data is in the field data
 	data     []byte
-	inFlight bool // a sender sends it, and no other call drops it
+	inFlight bool // a sender sends it now; it must not be dropped
 }
 
-// maxMemory bounds the batches that wait in memory because no disk takes them.
+// maxMemory is the largest size of the batches in memory, in bytes.
 const maxMemory = 8 << 20
 
-// Names of files: the time of creation in nanoseconds, the number of profiles, and the type of the receiver.
+// A file name has the time of creation in nanoseconds, the number of profiles, and the type of the receiver.
 const (
 	batchSuffix = ".batch"
 	newSuffix   = ".new"
 	lockFile    = "lock"
 )
 
-// spool keeps batches until they are sent, oldest first, on disk and within a limit.
+// spool keeps batches until they are sent, the oldest first, up to a limit of bytes.
 type spool struct {
 	dir    string // empty: all batches are in memory
 	limit  int64
@@ -50,14 +50,15 @@ type spool struct {
 	memory  int64
 	dropped map[string]uint64 // profiles, by type of receiver
 	added   chan struct{}     // closed and made anew when a batch is added
-	// obsolete are files of forgotten batches, for clean.
+	// obsolete are the paths of files that clean has to remove.
 	obsolete []string
 }
 
 // errLocked means that another process uses the folder.
 var errLocked = errors.New("another worker uses the folder")
 
-// openSpool opens a folder and finds the batches in it. If the error is not nil, batches wait in memory.
+// openSpool opens a folder and finds the batches in it. With an error, the spool can be used too: new batches wait in
+// memory.
 func openSpool(dir string, limit int64, maxAge time.Duration) (*spool, error) {
 	s := &spool{limit: limit, maxAge: maxAge, dropped: make(map[string]uint64), added: make(chan struct{})}
 	if dir == "" {
@@ -86,10 +87,10 @@ func openSpool(dir string, limit int64, maxAge time.Duration) (*spool, error) {
 	return s, s.scan()
 }
 
-// errPublic means that another user can change the folder. That user could have this one send files of its choice.
+// errPublic means that another user can change the folder, and could make this worker send files that this user chose.
 var errPublic = errors.New("another user can write to it")
 
-// private returns an error if another user than this one and root can change a folder or replace it.
+// private returns an error if a user other than root and the worker's own user can change or replace a folder.
 func private(dir string) error {
 	const others = 0o022
 	for path, sticky := range map[string]uint32{dir: 0, filepath.Dir(dir): unix.S_ISVTX} {
@@ -105,7 +106,7 @@ func private(dir string) error {
 	return nil
 }
 
-// scan finds the batches of an earlier worker.
+// scan finds the batches that an earlier worker left in the folder.
 func (s *spool) scan() error {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -150,15 +151,15 @@ func parseName(name string) (*batch, bool) {
 	return &batch{kind: parts[2], created: time.Unix(0, created), profiles: profiles}, err1 == nil && err2 == nil
 }
 
-// add keeps a batch. The error says why it is not on disk; it waits in memory then, unless there is no room. One
-// goroutine at a time calls add.
+// add keeps a batch. An error says why the batch is not on disk: then it waits in memory, or was dropped because there
+// is no room. Only one goroutine at a time may call add.
 func (s *spool) add(kind string, data []byte, profiles int) error {
 	b := &batch{kind: kind, created: time.Now(), profiles: profiles, size: int64(len(data))}
 	if err := s.makeRoom(b); err != nil {
 		return err
 	}
 	var err error
-	if s.dir != "" { // without the lock: a disk can be slow
+	if s.dir != "" { // without s.mu, because a disk can be slow
 		path := filepath.Join(s.dir, b.name())
 		if err = writeFile(path, data); err == nil {
 			b.path = path
@@ -182,7 +183,8 @@ func (s *spool) add(kind string, data []byte, profiles int) error {
 	return err
 }
 
-// makeRoom drops the oldest batches until a new one is within the limit. If that fails, the new one counts as dropped.
+// makeRoom drops the oldest batches until b is within the limit. If that fails, it counts b as dropped and returns an
+// error.
 func (s *spool) makeRoom(b *batch) error {
 	defer s.clean()
 	s.mu.Lock()
@@ -200,13 +202,14 @@ func (s *spool) makeRoom(b *batch) error {
 	return err
 }
 
-// makeMemory drops the oldest batches in memory until there is room for more.
+// makeMemory drops the oldest batches in memory until size more bytes are within maxMemory. It reports whether it
+// succeeded.
 func (s *spool) makeMemory(size int64) bool {
 	return s.dropUntil(func() bool { return s.memory+size <= maxMemory }, func(b *batch) bool { return b.path == "" })
 }
 
-// dropUntil drops the oldest batches of a sort until a condition is true. It leaves batches that are being sent, and
-// reports whether it reached the condition.
+// dropUntil drops the oldest batches for which sort is true until done is true. It keeps batches that are being sent.
+// It reports whether done is true at the end.
 func (s *spool) dropUntil(done func() bool, sort func(*batch) bool) bool {
 	for !done() {
 		at := slices.IndexFunc(s.batches, func(b *batch) bool { return !b.inFlight && sort(b) })
@@ -244,8 +247,7 @@ func writeSynced(path string, data []byte) error {
 	return cmp.Or(err, f.Close())
 }
 
-// withoutName returns an error without the name of the file, which is another one for each batch. Equal errors are
-// reported once.
+// withoutName returns an error without the file's name, which differs for each batch: Run logs equal errors only once.
 func withoutName(err error) error {
 	var named *fs.PathError
 	if errors.As(err, &named) {
@@ -254,17 +256,17 @@ func withoutName(err error) error {
 	return err
 }
 
-// drop gives a batch up.
+// drop removes a batch that was not sent, and counts its profiles as dropped. The caller holds s.mu.
 func (s *spool) drop(b *batch) {
 	s.dropped[b.kind] += uint64(b.profiles)
 	s.remove(b)
 }
 
-// remove forgets a batch. clean, which a caller runs without the lock, removes its file.
+// remove removes a batch from the list, and notes its file for clean. The caller holds s.mu.
 func (s *spool) remove(b *batch) {
 	at := slices.Index(s.batches, b)
 	if at < 0 {
-		return // dropped meanwhile
+		return // dropped before
 	}
 	s.batches = slices.Delete(s.batches, at, at+1)
 	s.bytes -= b.size
@@ -275,20 +277,20 @@ func (s *spool) remove(b *batch) {
 	s.obsolete = append(s.obsolete, b.path)
 }
 
-// clean removes the files of forgotten batches, without the lock: a disk can be slow, and figures must not wait for it.
+// clean removes the files that remove has noted. It does not hold s.mu meanwhile, because a disk can be slow.
 func (s *spool) clean() {
 	s.mu.Lock()
 	paths := s.obsolete
 	s.obsolete = nil
 	s.mu.Unlock()
 	for _, path := range paths {
-		_ = os.Remove(path) // if it stays, the next worker drops it as too old
+		_ = os.Remove(path) // if this fails, the next worker drops the batch as too old
 	}
 }
 
-// next returns the oldest batch for a type of receiver that can be read, and its data. The batch is in flight until the
-// caller passes it to finish or release. Without a batch, next returns a channel that is closed when there may be one,
-// and the error of a batch that cannot be read now.
+// next returns the oldest readable batch for a type of receiver, and its data. The batch stays in flight (no other call
+// returns or drops it) until the caller passes it to finish or release. If there is no such batch, next returns a
+// channel that is closed when a batch is added. err is then the error of a batch that cannot be read now.
 func (s *spool) next(kind string) (b *batch, data []byte, added <-chan struct{}, err error) {
 	defer s.clean()
 	tried := make(map[*batch]bool)
@@ -298,7 +300,7 @@ func (s *spool) next(kind string) (b *batch, data []byte, added <-chan struct{},
 			return nil, nil, added, err
 		}
 		tried[b] = true
-		data, readErr := b.read() // without the lock, as in clean
+		data, readErr := b.read() // without s.mu, because a disk can be slow
 		switch {
 		case readErr == nil:
 			return b, data, nil, nil
@@ -311,8 +313,8 @@ func (s *spool) next(kind string) (b *batch, data []byte, added <-chan struct{},
 	}
 }
 
-// take puts the oldest batch that was not tried in flight. Without a batch, it returns a channel that is closed when
-// there may be one.
+// take returns the oldest batch that is not in tried, and puts it in flight. If there is none, it returns a channel
+// that is closed when a batch is added.
 func (s *spool) take(kind string, tried map[*batch]bool) (b *batch, added <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -326,7 +328,7 @@ func (s *spool) take(kind string, tried map[*batch]bool) (b *batch, added <-chan
 	return nil, s.added
 }
 
-// errDamaged means that a file has another size than its batch.
+// errDamaged means that the size of a file differs from its batch's size.
 var errDamaged = errors.New("file is damaged")
 
 // read returns the data of a batch.
@@ -341,19 +343,19 @@ func (b *batch) read() ([]byte, error) {
 	return data, err
 }
 
-// expire drops batches that a receiver would refuse because of their age, except batches that are being sent.
+// expire drops batches older than maxAge, which a receiver would refuse, except batches that are being sent.
 func (s *spool) expire() {
 	s.dropUntil(func() bool { return false }, func(b *batch) bool { return time.Since(b.created) > s.maxAge })
 }
 
-// release ends the flight of a batch that was not sent. It waits for another attempt.
+// release ends the flight of a batch that was not sent. The batch waits for another attempt.
 func (s *spool) release(b *batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b.inFlight = false
 }
 
-// finish removes a batch. The profiles in it that the receiver refused count as dropped.
+// finish removes a batch. It counts the profiles that the receiver refused as dropped.
 func (s *spool) finish(b *batch, refused uint64) {
 	defer s.clean()
 	s.mu.Lock()
@@ -362,7 +364,7 @@ func (s *spool) finish(b *batch, refused uint64) {
 	s.remove(b)
 }
 
-// figures returns what waits for a type of receiver, and how many profiles were dropped.
+// figures returns the number and size of the profiles that wait for a type of receiver, and how many were dropped.
 func (s *spool) figures(kind string) (pending int, bytes int64, dropped uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,27 +11,27 @@ import (
 	"pg_stat_backtrace/worker/measure/waitevent"
 )
 
-// Waits are the figures of the wait events since Since.
+// Waits are figures of wait events.
 type Waits struct {
 	Report waitevent.Report
-	// Since is when the figures began. Another time means that all of them started again from zero.
+	// Since is when the figures started from zero. If it changes, all figures have started from zero again.
 	Since time.Time
 }
 
-// event names a series.
+// event is a wait event: the labels of a series.
 type event struct{ class, name string }
 
-// total is the sum of a series since the worker started.
+// total has the figures of a series since the worker started.
 type total struct {
-	// time includes the waits in progress. The other figures are those of the waits that have ended: a histogram cannot
-	// take back a wait that has moved to the next bucket.
+	// time includes the waits in progress. The other figures count only waits that have ended, because a histogram
+	// cannot move a wait to another bucket later.
 	time    time.Duration
 	calls   uint64
 	ended   time.Duration
 	buckets [waits.Buckets]uint64
 }
 
-// totalOf returns the figures of a row. Open are its waits in progress; nil: none.
+// totalOf returns the figures of a row. open has the waits in progress of this row; nil: none.
 func totalOf(row *waitevent.Row, open *waits.Event) total {
 	t := total{time: row.Total, calls: row.Calls, ended: row.Total, buckets: row.Buckets}
 	if open == nil {
@@ -54,8 +54,8 @@ func (t *total) add(o *total) {
 	}
 }
 
-// growth returns by how much the figures have grown. A figure that has fallen was reset meanwhile: what happened since
-// is not known, and counts as nothing.
+// growth returns by how much the figures have grown since before. If a figure has fallen, it was reset in between, and
+// its growth is not known: growth returns 0 for it.
 func (t *total) growth(before *total) (g total) {
 	if t.calls > before.calls {
 		g.calls = t.calls - before.calls
@@ -74,14 +74,14 @@ func (t *total) growth(before *total) (g total) {
 	return g
 }
 
-// events counts waits for as long as the worker runs, through resets and restarts of the server. So its counters only
-// grow.
+// events adds up waits while the worker runs. Resets of the figures and restarts of the server do not lower its
+// counters.
 type events struct {
 	read func() (Waits, bool)
 
 	mu       sync.Mutex
 	since    time.Time
-	last     map[uint32]total // by number of the event, as last read
+	last     map[uint32]total // the figures at the last read, by number of the event
 	lastLost uint64
 	names    admitted[event]
 	totals   map[event]*total
@@ -144,10 +144,10 @@ func at[K comparable](m map[K]*total, key K) *total {
 	return t
 }
 
-// Describe describes nothing: the metrics depend on the method.
+// Describe sends nothing, because the metrics depend on the method by which waits are timed.
 func (e *events) Describe(chan<- *prometheus.Desc) {}
 
-// Collect reads the figures.
+// Collect reads the figures and sends them.
 func (e *events) Collect(out chan<- prometheus.Metric) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -171,11 +171,11 @@ func (e *events) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// native gives the histograms of single events, which scrapers get that accept native histograms. It reads what
-// Collect of events has just read.
+// native sends the histograms of single wait events. Only scrapers that accept native histograms get them. It sends the
+// figures that events.Collect has just read.
 type native struct{ *events }
 
-// Collect returns the histograms.
+// Collect sends the histograms.
 func (n native) Collect(out chan<- prometheus.Metric) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -187,7 +187,7 @@ func (n native) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// histogram is a native histogram of waits, and a classic one too if classic is set.
+// histogram is a native histogram of waits. If classic is set, it has classic buckets too.
 type histogram struct {
 	total
 
@@ -203,11 +203,11 @@ func (h histogram) Desc() *prometheus.Desc { return h.desc }
 // 0.5 ms, 1 ms, 4 ms, 17 ms, 0.13 s, 1.1 s, 4.3 s, 17 s and 137 s.
 var classicBuckets = []int{7, 9, 10, 12, 14, 17, 20, 22, 24, 27}
 
-// secondBucket is the bucket whose upper limit is 2^30 ns, which counts as a second.
+// secondBucket is the number of the bucket whose upper limit is 2^30 ns, which is taken as a second.
 const secondBucket = 20
 
-// Write writes the histogram. The limits of native buckets are powers of two of a second; those of the worker's are
-// powers of two of a nanosecond and 7 percent higher.
+// Write writes the histogram. The limits of native buckets are powers of two of a second. The worker's limits are
+// powers of two of a nanosecond, about 7 percent higher. Write ignores this difference in native buckets.
 func (h histogram) Write(out *dto.Metric) error {
 	count := uint64(0)
 	positive := make(map[int]int64)
@@ -244,13 +244,13 @@ func (h histogram) Write(out *dto.Metric) error {
 	return nil
 }
 
-// admitted keeps the keys that were seen first, up to a limit.
+// admitted holds the first keys that were passed to admit, most of them at most.
 type admitted[K comparable] struct {
 	most int
 	keys map[K]bool
 }
 
-// admit reports whether a key has its own series.
+// admit reports whether a key is among the first ones, and so has its own series.
 func (a *admitted[K]) admit(key K) bool {
 	if a.keys[key] {
 		return true

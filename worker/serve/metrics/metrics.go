@@ -9,23 +9,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Config says where figures come from. They are read at each scrape. A function that is nil gives nothing.
+// Config has the functions that read figures. Each scrape calls them. If a function is nil, its metrics are missing.
 type Config struct {
-	// Version is the program's version.
+	// Version is the version of pg_stat_backtrace.
 	Version string
 	// Server reads what the server's processes do. It returns an error if they cannot be read.
 	Server func() (Server, error)
-	// Waits reads the figures of wait events; false while they are not timed.
+	// Waits reads the figures of wait events; false: wait events are not timed now.
 	Waits func() (Waits, bool)
-	// Queue reads the length of the queue; false if it is not known.
+	// Queue reads the length of the queue; false: the length is not known.
 	Queue func() (Queue, bool)
-	// Lost reads how long the worker has had no sessions in the server.
+	// Lost reads for how long the worker has had no sessions in the server.
 	Lost func() Lost
 	// Export reads the figures of the export.
 	Export func() []Export
 }
 
-// Metrics counts what the worker does. All methods may be called concurrently, and on nil, which counts nothing.
+// Metrics counts what the worker does. All methods may be called concurrently. On a nil Metrics they do nothing.
 type Metrics struct {
 	text, protobuf prometheus.Gatherer
 
@@ -41,16 +41,16 @@ type Metrics struct {
 	refused   prometheus.Counter
 }
 
-// pauseBuckets are the limits of the classic buckets of pauses, in seconds.
+// pauseBuckets are the upper limits of the classic buckets of pauses, in seconds.
 var pauseBuckets = []float64{10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 1e-3, 10e-3, 100e-3}
 
-// Native histograms of pauses: each bucket is a tenth wider than the one before, and there are at most so many.
+// bucketFactor and maxBuckets are for the native histogram of pauses: each bucket is a tenth wider than the one before.
 const (
 	bucketFactor = 1.1
 	maxBuckets   = 100
 )
 
-// New makes metrics.
+// New makes Metrics that are at zero.
 func New(cfg Config) *Metrics {
 	m := &Metrics{states: &stateNamesSeen{}}
 	vector := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -90,7 +90,8 @@ func New(cfg Config) *Metrics {
 	return m
 }
 
-// Handler answers scrapes. Scrapers that accept protocol buffers get the native histograms of single events as well.
+// Handler returns a handler of scrapes. Scrapers that accept protocol buffers also get the native histograms of single
+// events.
 func (m *Metrics) Handler() http.Handler {
 	options := promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true}
 	text, protobuf := promhttp.HandlerFor(m.text, options), promhttp.HandlerFor(m.protobuf, options)
@@ -103,7 +104,7 @@ func (m *Metrics) Handler() http.Handler {
 	})
 }
 
-// Captured counts a captured stack.
+// Captured counts a captured stack. pause is how long the capture stopped the process; 0: it did not stop it.
 func (m *Metrics) Captured(engine string, pause time.Duration) {
 	if m == nil {
 		return
@@ -114,7 +115,8 @@ func (m *Metrics) Captured(engine string, pause time.Duration) {
 	}
 }
 
-// Kinds of requests.
+// Kinds of requests, for Requested. A caller waits for the answer to a waiting request. Queued requests are in the
+// queue.
 const (
 	Waiting = "waiting"
 	Queued  = "queued"
@@ -134,7 +136,7 @@ func (m *Metrics) Failed(sqlState string) {
 	}
 }
 
-// Profiling counts a profile that starts. The caller calls done with its error when it ends.
+// Profiling counts a profile that starts. When the profile ends, the caller passes its error, or nil, to done.
 func (m *Metrics) Profiling(mode string) (done func(error)) {
 	if m == nil {
 		return func(error) {}
@@ -157,7 +159,7 @@ func (m *Metrics) Refused() {
 	}
 }
 
-// Answered counts an answer of the listener.
+// Answered counts an answer of the listener. status is its HTTP status.
 func (m *Metrics) Answered(status int) {
 	if m == nil {
 		return

@@ -6,7 +6,7 @@ const prefix = "pg_stat_backtrace_"
 
 // Labels.
 const (
-	labelType    = "type" // of a wait event, and nothing else
+	labelType    = "type" // the type of a wait event
 	labelSession = "session"
 	labelStatus  = "state"
 	labelMethod  = "method"
@@ -20,7 +20,7 @@ const (
 	labelState   = "sqlstate"
 	labelVersion = "version"
 	labelDataDir = "data_directory"
-	other        = "other" // the value that stands for all others
+	other        = "other" // the value for all keys that have no series of their own
 )
 
 // desc describes a metric.
@@ -28,7 +28,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prefix+name, help, labels, nil)
 }
 
-// Metrics that are read at the scrape.
+// The metrics whose values are read at each scrape.
 var (
 	serverUp       = desc("server_up", "1 if the server runs, otherwise 0.")
 	serverReadable = desc("server_readable", "1 if the worker can read the sessions of the server, otherwise 0.")
@@ -79,15 +79,15 @@ var (
 	exportBytes   = desc("export_pending_bytes", "Size of the profiles that wait on disk.", labelTarget)
 )
 
-// Limits on the number of series. Events beyond them count as other.
+// Limits of the number of series. Events beyond a limit are added to a series with the name other.
 const (
-	// maxActive is the number of series of active_sessions. There is room in it for one series of each type for all
-	// other events.
+	// maxActive is the number of series of active_sessions. maxTypes of them are kept free: for each type, one series
+	// may be needed for all other events.
 	maxActive = 55
-	// maxEvents is the number of wait events in each metric of their times, likewise.
+	// maxEvents is the number of wait events in each metric of their times. It also includes a series for each type.
 	maxEvents = 42
-	// maxTypes is the number of types of wait events, with CPU.
+	// maxTypes is the number of types of wait events, including CPU.
 	maxTypes = 11
-	// maxStates is the number of SQLSTATEs.
+	// maxStates is the number of SQLSTATEs in failures_total, including other.
 	maxStates = 10
 )

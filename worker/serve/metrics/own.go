@@ -11,21 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// own gives the figures of this process, the queue and the export.
+// own collects the metrics of the worker's process, the queue and the export.
 type own struct {
 	cfg   *Config
 	start time.Time
 }
 
-// Queue is the length of the queue in all databases.
+// Queue counts the requests in the queues of all databases, and has the age of the oldest one; 0: the queues are empty.
 type Queue struct {
 	Waiting, Claimed int
 	Oldest           time.Duration
 }
 
-// Lost is how long the worker has had no sessions in the server; 0: it has them.
+// Lost is for how long the worker has had no sessions in the server; 0: it has them.
 type Lost struct {
-	// Main is the session for permissions and names, Queue the longest time of a queue.
+	// Main is about the session for permissions and names. Queue is about the sessions for queues: the longest time of
+	// any.
 	Main, Queue time.Duration
 }
 
@@ -33,17 +34,17 @@ type Lost struct {
 type Export struct {
 	// Type is pyroscope or otlp.
 	Type string
-	// Sent, Failed and Dropped are counts since the start of the worker.
+	// Sent and Dropped are profiles, Failed are requests, since the start of the worker.
 	Sent, Failed, Dropped uint64
-	// Pending profiles wait on disk, PendingBytes in size.
+	// Pending is the number of profiles that were not sent yet. PendingBytes is their size.
 	Pending      int
 	PendingBytes int64
 }
 
-// Describe describes nothing: some metrics exist at times only.
+// Describe sends nothing, because some metrics are not always sent.
 func (o *own) Describe(chan<- *prometheus.Desc) {}
 
-// Collect reads the figures.
+// Collect reads the figures and sends them.
 func (o *own) Collect(out chan<- prometheus.Metric) {
 	out <- gauge(buildInfo, 1, o.cfg.Version, runtime.Version())
 	out <- gauge(startTime, float64(o.start.UnixMilli())/1000)
@@ -56,7 +57,7 @@ func (o *own) Collect(out chan<- prometheus.Metric) {
 		out <- gauge(residentMem, float64(pages)*float64(os.Getpagesize()))
 	}
 	if files, err := os.ReadDir("/proc/self/fd"); err == nil {
-		out <- gauge(openFiles, float64(len(files)-1)) // without the directory itself
+		out <- gauge(openFiles, float64(len(files)-1)) // without the descriptor of the directory itself
 	}
 	if o.cfg.Queue != nil {
 		if q, ok := o.cfg.Queue(); ok {

@@ -17,9 +17,9 @@ type Server struct {
 	Running bool
 	// Version is the major version.
 	Version int
-	// DataDir is the data directory, as the worker reaches it.
+	// DataDir is the data directory, by a path that the worker can use.
 	DataDir string
-	// MaxConnections is the server's parameter; 0: it is not known.
+	// MaxConnections is the server's parameter max_connections; 0: it is not known.
 	MaxConnections int
 	// Processes is empty if the processes cannot be read.
 	Processes []state.Process
@@ -27,16 +27,16 @@ type Server struct {
 	WAL *state.Positions
 }
 
-// activeKey names a series of active sessions.
+// activeKey has the labels of a series of active_sessions.
 type activeKey struct{ class, event, backend string }
 
-// activities counts processes by what they do.
+// activities counts processes by what they do now.
 type activities struct {
 	read func() (Server, error)
 
 	mu    sync.Mutex
 	names admitted[activeKey]
-	seen  map[activeKey]bool // series that exist, at 0 while no process belongs to them
+	seen  map[activeKey]bool // series that were sent once; they stay, at 0 while they have no process
 }
 
 func newActivities(read func() (Server, error)) *activities {
@@ -45,24 +45,24 @@ func newActivities(read func() (Server, error)) *activities {
 	}
 }
 
-// running is the type and the event of an active process that does not wait.
+// running is the value of the labels type and event for an active process that does not wait.
 const running = "CPU"
 
-// stateNames are the values of the label of sessions.
+// stateNames are the values of the label state of the metric sessions.
 var stateNames = map[state.State]string{
 	state.Active: "active", state.Idle: "idle", state.IdleInTransaction: "idle in transaction",
 	state.Aborted: "aborted", state.Other: other,
 }
 
-// Describe describes nothing: the metrics depend on what processes do.
+// Describe sends nothing, because the metrics depend on what processes do.
 func (a *activities) Describe(chan<- *prometheus.Desc) {}
 
-// Collect reads the processes.
+// Collect reads the processes and sends the metrics.
 func (a *activities) Collect(out chan<- prometheus.Metric) {
 	server, err := a.read()
 	out <- gauge(serverUp, oneIf(server.Running))
 	out <- gauge(serverReadable, oneIf(err == nil))
-	// A path may have any bytes, a label may not.
+	// A path can have any bytes. A label must be UTF-8.
 	dir := strings.ToValidUTF8(server.DataDir, "\uFFFD")
 	out <- gauge(serverInfo, 1, strconv.Itoa(server.Version), dir)
 	if err != nil {
@@ -108,7 +108,7 @@ func (a *activities) Collect(out chan<- prometheus.Metric) {
 	collectWAL(out, server.WAL)
 }
 
-// collectWAL collects the lag of replication. The lag of replay exists on a standby only.
+// collectWAL sends the lag of replication; on a standby, also the lag of replay.
 func collectWAL(out chan<- prometheus.Metric, p *state.Positions) {
 	if p == nil {
 		return
@@ -120,8 +120,8 @@ func collectWAL(out chan<- prometheus.Metric, p *state.Positions) {
 	}
 }
 
-// longest returns the age of the oldest open transaction of a client backend, and of the oldest wait of any process for
-// a heavyweight lock; 0 without one.
+// longest returns the age of the oldest open transaction of a client backend, and for how long a process has waited for
+// a heavyweight lock, the longest of all; 0: there is none.
 func longest(processes []state.Process, now time.Time) (transaction, wait time.Duration) {
 	for i := range processes {
 		p := &processes[i]

@@ -8,14 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An account is the person to whom the work for a process is charged, as a user id: the effective user of the process.
-// The owner of a user namespace has as many user ids as the administrator has granted (/etc/subuid). So for a
-// process in a user namespace, the account is the user that has made it. Root makes the namespaces of container
-// engines, for many persons: there the account is the effective user again.
+// The work for a process is charged to an account, a user id. It is usually the effective user of the process. The
+// owner of a user namespace has as many user ids as the administrator has granted (/etc/subuid). So for a process in a
+// user namespace, the account is the user that created the namespace. Container engines create namespaces as root, for
+// many persons. In such a namespace the account is the effective user again.
 //
-// Accounts share the workers, proofs and lines of the log. A person with one account cannot take the shares of others.
+// Accounts share the workers, the proofs (see proofs.go) and the lines of the log. A person with one account cannot
+// take the shares of others.
 
-// maxDepth is the deepest nesting of user namespaces that the kernel allows (32), and one more.
+// maxDepth is one more than the deepest nesting of user namespaces that the kernel allows (32).
 const maxDepth = 33
 
 // accountOf returns the account of a process whose effective user is uid.
@@ -52,7 +53,7 @@ func accountOf(pid, uid int) int {
 	return int(owner)
 }
 
-// namespaceID returns the number of a namespace: by its open file, or by a path.
+// namespaceID returns the inode number of a namespace. If path is empty, fd is the namespace's open file.
 func namespaceID(fd int, path string) (uint64, error) {
 	var stat unix.Stat_t
 	var err error
@@ -64,23 +65,24 @@ func namespaceID(fd int, path string) (uint64, error) {
 	return stat.Ino, err
 }
 
-// bucket limits how often something happens: some times at once, and then at a constant rate.
+// bucket limits how often something happens, by a rate: atOnce times without a pause, and then perSecond times a
+// second.
 type bucket struct {
 	used float64
 	last time.Time
 }
 
-// rate is the limit of a bucket.
+// rate is the limit of a bucket; see there.
 type rate struct{ atOnce, perSecond float64 }
 
-// free reports whether one more is allowed now.
+// free reports whether the rate allows one more event now. It does not count an event.
 func (b *bucket) free(now time.Time, r rate) bool {
 	b.used = max(0, b.used-now.Sub(b.last).Seconds()*r.perSecond)
 	b.last = now
 	return b.used+1 <= r.atOnce
 }
 
-// take counts one more, and reports whether it is allowed.
+// take reports whether the rate allows one more event, and counts the event if so.
 func (b *bucket) take(now time.Time, r rate) bool {
 	if !b.free(now, r) {
 		return false
@@ -89,18 +91,18 @@ func (b *bucket) take(now time.Time, r rate) bool {
 	return true
 }
 
-// budget is the use of an account.
+// budget is what an account has used of its rates: of proofs, of starts of workers, and of lines of the log.
 type budget struct{ proofs, starts, lines bucket }
 
-// The rates of one account. A reboot, or an upgrade that restarts all servers, stays below atOnce. Processes
-// that a user starts and ends all the time cost two proofs a second, and a start of a worker every two seconds.
+// The rates of one account. A reboot, or an upgrade that restarts all servers, stays below atOnce. A user who starts
+// and ends processes all the time causes two proofs a second, and a start of a worker every two seconds.
 func (c Config) proofRate() rate { return rate{float64(256 + 4*c.Max), 2} }
 func (c Config) startRate() rate { return rate{float64(2 * max(c.Max, 8)), 0.5} }
 
 // lineRate is the rate of lines about the processes of one account.
 var lineRate = rate{linesAtOnce / 2, linesPerSecond / 2}
 
-// maxBudgets is the number of accounts above which those without processes are forgotten.
+// maxBudgets is the number of budgets at which those of accounts without processes are removed.
 const maxBudgets = 256
 
 // budget returns the budget of an account.
@@ -116,7 +118,8 @@ func (s *supervisor) budget(account int) *budget {
 	return b
 }
 
-// forgetBudgets removes the budgets of accounts that have no process. Such an account begins anew.
+// forgetBudgets removes the budgets of accounts that have no process. Later, such an account starts with an unused
+// budget.
 func (s *supervisor) forgetBudgets() {
 	present := map[int]bool{}
 	for _, c := range s.clusters {

@@ -1,8 +1,8 @@
-// Package node serves every PostgreSQL cluster of a host: it looks for postmasters in all containers and starts one
-// worker process for each. A worker has its own spool, key, limits, user id and memory. A worker that hangs or
-// dies affects no other.
+// Package node serves every PostgreSQL cluster of a host. It looks for postmasters, also in containers, and starts one
+// worker process for each. A worker has its own spool, key, limits, user id and memory. If a worker hangs or dies, the
+// others are not affected.
 //
-// The package must not know what a worker does, and opens no connection to a server.
+// The package must not know what a worker does. It opens no connection to a server.
 package node
 
 import (
@@ -17,41 +17,43 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Config configures Run; the zero value of each field but Command is a default.
+// Config configures Run. Command is required. The zero value of each other field is a default.
 type Config struct {
-	// Command returns the command that serves the cluster in a data directory, whose server runs as uid. It ends when its
-	// standard input ends.
-	// Slots are numbers from 0 to Max-1. Workers that run at the same time have different slots, and a data directory
-	// keeps its slot (see slots.go). listener is the socket on which the worker accepts connections; nil: it has none.
+	// Command returns a command that runs a worker for the cluster in dataDir, whose server runs as the user uid. The
+	// worker must end when its standard input ends. slot is a number from 0 to Max-1. Workers that run at the same time
+	// have different slots, and a data directory keeps its slot (see slots.go). listener is the socket on which the
+	// worker accepts connections; nil: it accepts none.
 	Command func(dataDir string, uid, slot int, listener *os.File) *exec.Cmd
 	// Reload makes Run ask each worker to read its files again: it writes a byte to the worker's standard input. A signal would
 	// need CAP_KILL. nil: workers are never asked.
 	Reload <-chan struct{}
-	// Address returns the TCP address on which the worker with a slot accepts connections. nil: the workers have none.
+	// Address returns the TCP address on which the worker of a slot accepts connections. If Address is nil, workers
+	// accept none.
 	Address func(slot int) string
-	// Log receives what happens to the workers.
+	// Log receives the starts and ends of workers, and the reasons why a cluster has none.
 	Log zerolog.Logger
 	// Max is the largest number of workers; 0 means DefaultMax.
 	Max int
-	// Interval is the time between two looks at new processes of the host; 0 means one second. While no process starts
-	// and no server changes, it becomes up to idleFactor times longer.
+	// Interval is the time between two searches for new processes of the host; 0: one second. While no process starts
+	// and no server changes, the time grows up to idleFactor intervals.
 	Interval time.Duration
-	// Grace is the time that a worker has to end after its cluster; 0 means ten seconds.
+	// Grace is the time within which a worker must end after its cluster has ended. Then it is killed. 0: ten seconds.
 	Grace time.Duration
-	// Proc is the directory with the processes; empty means /proc.
+	// Proc is the mount point of procfs; empty: /proc.
 	Proc string
-	// Below are directories, as the servers name them: only clusters in or below them are served. None means all.
+	// Below are directories, by the paths that the servers see: only clusters in or below them are served; empty: all
+	// clusters.
 	Below []string
-	// UIDs are the user ids of the servers to serve; none means all. Directories can be imitated in a mount namespace,
-	// user ids cannot.
+	// UIDs are the user ids of the servers to serve; empty: all. A user can imitate a directory in a mount namespace,
+	// but not a user id.
 	UIDs []int
 }
 
-// DefaultMax is the largest number of workers of one host by default. Each needs some 20 to 60 MB.
+// DefaultMax is the default of Config.Max. Each worker needs some 20 to 60 MB of memory.
 const DefaultMax = 64
 
-// The pauses between attempts to start the worker of a cluster. A worker that ran longer than maxPause starts anew at
-// once.
+// The pause between two attempts to start the worker of a cluster grows from minPause to maxPause. After a worker that
+// ran longer than maxPause, the pause is minPause again.
 const (
 	minPause = time.Second
 	maxPause = time.Minute
@@ -61,22 +63,23 @@ const (
 type Process struct {
 	PID   int
 	Start uint64 // proc(5) starttime
-	// DataDir is its working directory: as the process names it, and once it is proved to be a postmaster, as this process
-	// reaches it.
+	// DataDir is the working directory: first by the path that the process sees, and after its proof (see prove) by a
+	// path that this process can use.
 	DataDir string
 	UID     int // effective user id
 	Account int // see accountOf
-	// Unnamed means that its program is not called postgres.
+	// Unnamed means that the process runs a program whose name is not postgres or similar (see isServerName).
 	Unnamed bool
 }
 
-// key is one incarnation of a process.
+// key identifies a process: a process id can be used again, but not with the same start time.
 type key struct {
 	pid   int
 	start uint64
 }
 
-// Run serves until ctx ends, and then waits for its workers. It returns an error only if it cannot look at processes.
+// Run serves until ctx ends, and then waits for its workers. It returns an error only if the first list of processes
+// fails.
 func Run(ctx context.Context, cfg Config) error {
 	s := newSupervisor(cfg)
 	defer s.close()
@@ -127,7 +130,7 @@ func (s *supervisor) reload() {
 	s.Log.Info().Int("workers", asked).Msg("asked the workers to read their files again")
 }
 
-// close frees what the supervisor holds.
+// close closes the ports and the watches of the supervisor.
 func (s *supervisor) close() {
 	s.ports.close()
 	for _, c := range s.clusters {
@@ -135,8 +138,8 @@ func (s *supervisor) close() {
 	}
 }
 
-// The time between two looks grows while nothing happens: by one interval after each idleLooks looks, up to idleFactor
-// intervals.
+// The time between two looks at the processes grows while nothing happens: by one interval after each idleLooks looks,
+// up to idleFactor intervals.
 const (
 	idleLooks  = 10
 	idleFactor = 4
@@ -191,36 +194,36 @@ type supervisor struct {
 	Config
 
 	clusters map[key]*cluster
-	events   chan event // from goroutines that wait for one cluster
+	events   chan event // from goroutines; each waits for one cluster
 	scan     *scanner
 	ports    *ports
 	budgets  map[int]*budget // by account
-	idle     int             // looks without a change
-	denied   int             // processes that this user may not look at, as logged
-	left     int             // processes left out because a user has too many, as logged
+	idle     int             // looks since the last change
+	denied   int             // processes that this user may not examine, as logged
+	left     int             // processes left out because an account has too many, as logged
 	slots    []slot
-	settleBy time.Time // no worker starts before, unless the proofs of the first look have ended
+	settleBy time.Time // until then, workers start only if the proofs of the first look have ended
 	settled  bool
 
-	beyond       int // clusters that have no worker because of Max, as logged
+	beyond       int // clusters without a worker because of Max, as logged
 	beyondLogged time.Time
 	leftLogged   time.Time
 
-	// Tests replace this.
+	// proof is prove, except in tests.
 	proof func(proc string, p Process) (dataDir string, err error)
 
-	lines   bucket // of explain
-	leftOut int    // lines that were not written
+	lines   bucket // limit of the lines that explain writes
+	leftOut int    // lines that explain did not write
 }
 
-// phase is the state of a cluster's worker.
+// phase is what the supervisor does about a cluster.
 type phase int
 
 const (
-	unproved phase = iota // to be looked at when there is a slot
-	proving               // a goroutine looks at its files, which may take long
-	refused               // not a postmaster, or not accessible: looked at again after the pause
-	waiting               // to be started at the time next
+	unproved phase = iota // its proof has not begun
+	proving               // a goroutine runs its proof, which may take long
+	refused               // no postmaster, not accessible, or its worker ended; the next proof is at the time next
+	waiting               // proved; its worker may start at the time next
 	running               // its worker runs
 	stopping              // its worker is ending
 )
@@ -230,30 +233,30 @@ type cluster struct {
 	Process
 
 	phase   phase
-	name    string    // the data directory as the process names it
+	name    string    // start of the phase, only in the phases proving and stopping
 	since   time.Time // in the phases proving and stopping: the time at which it began
 	next    time.Time
 	pause   time.Duration
 	began   time.Time
-	reason  uint64 // hash of the reason why it has no worker, as logged
+	reason  uint64 // hash of the last logged reason why it has no worker
 	command *exec.Cmd
 	slot    int
 	line    *os.File // the write end of the worker's standard input
 	gone    bool
-	yields  bool   // its worker ends for another cluster, or to get its port
-	unwatch func() // ends the watch for the end of the postmaster; nil: there is none
+	yields  bool   // its worker ends to make room for another cluster, or to start again with a listener
+	unwatch func() // ends the watch for the end of the postmaster; nil: no watch
 }
 
-// event is something that happened to one cluster.
+// event is something that happened to one cluster. Without left and ended, it is the result of a proof.
 type event struct {
 	key     key
 	left    bool // the postmaster ended
-	ended   bool // the worker ended; if neither, the files were looked at
+	ended   bool // the worker ended, with the error err
 	dataDir string
 	err     error
 }
 
-// look compares the processes of the host with the known clusters.
+// look searches for new and ended processes, and starts proofs and workers that are due.
 func (s *supervisor) look(ctx context.Context) error {
 	now := time.Now()
 	examined, err := s.scan.look(now)
@@ -277,7 +280,7 @@ func (s *supervisor) look(ctx context.Context) error {
 	return nil
 }
 
-// report logs which processes get no worker and no further line.
+// report logs the numbers of processes that get no worker and for which explain writes no line.
 func (s *supervisor) report(now time.Time) {
 	if denied := len(s.scan.denied); denied != s.denied {
 		s.denied = denied
@@ -293,7 +296,7 @@ func (s *supervisor) report(now time.Time) {
 	}
 }
 
-// update adds new processes, and forgets processes that ended.
+// update adds the clusters of new processes, and removes those whose process has ended.
 func (s *supervisor) update(ctx context.Context, found map[key]Process, now time.Time) {
 	for k, c := range s.clusters {
 		if _, there := found[k]; !there {
@@ -305,7 +308,7 @@ func (s *supervisor) update(ctx context.Context, found map[key]Process, now time
 		case c == nil:
 			s.clusters[k] = &cluster{Process: p, name: p.DataDir, next: now, pause: minPause}
 			s.idle = 0
-		case c.name != p.DataDir && (c.phase == unproved || c.phase == refused): // it was just starting
+		case c.name != p.DataDir && (c.phase == unproved || c.phase == refused): // it has changed its directory while starting
 			c.Process, c.name, c.phase, c.next, c.pause = p, p.DataDir, unproved, now, minPause
 		}
 	}
@@ -316,7 +319,8 @@ func (s *supervisor) update(ctx context.Context, found map[key]Process, now time
 	s.startDue(ctx, now)
 }
 
-// leave forgets a cluster whose postmaster has ended, after its worker.
+// leave removes a cluster whose postmaster has ended. If it has a worker or a proof, it is removed when these have
+// ended.
 func (s *supervisor) leave(k key, c *cluster) {
 	s.idle = 0
 	c.endWatch()
@@ -331,7 +335,7 @@ func (s *supervisor) leave(k key, c *cluster) {
 	c.gone = true
 }
 
-// stop makes a worker end.
+// stop closes the worker's standard input, so that it ends. After Grace, it kills the worker.
 func (s *supervisor) stop(c *cluster) {
 	c.phase, c.since = stopping, time.Now()
 	_ = c.line.Close()
@@ -369,16 +373,18 @@ func (s *supervisor) handle(ctx context.Context, e event) {
 	s.proveDue(ctx, time.Now())
 }
 
-// Any user can start processes that are called postgres, any number of them: the log has few lines about them.
+// linesPerSecond and linesAtOnce limit the log, because any user can start any number of processes that are called
+// postgres.
 const (
 	linesPerSecond = 10
 	linesAtOnce    = 100
 )
 
-// maxReason bounds the reason in a line of the log, in bytes. Hostile processes have long paths.
+// maxReason is the largest length of the reason in a line of the log, in bytes. A hostile user can make long paths.
 const maxReason = 1024
 
-// explain logs why a cluster has no worker, once for each reason. An account has at most half of the lines.
+// explain logs why a cluster has no worker, unless this reason was logged last. One account can use at most half of the
+// lines.
 func (s *supervisor) explain(c *cluster, reason string) {
 	hash := maphash.String(seed, reason)
 	if c.reason == hash {
@@ -414,14 +420,14 @@ func (s *supervisor) workerEnded(k key, c *cluster, err error) {
 		delete(s.clusters, k)
 		return
 	}
-	if c.yields { // no failure: it gets a worker again when there is one for it
+	if c.yields { // not a failure: it gets a worker again without a pause
 		c.yields, c.phase, c.next = false, refused, time.Now()
 		return
 	}
 	if time.Since(c.began) > maxPause {
 		c.pause = minPause
 	}
-	// The next attempt proves the process again: the cluster may have got another worker.
+	// The next attempt starts with a proof: the cluster may have got a worker that another supervisor started.
 	c.phase, c.next = refused, time.Now().Add(c.pause)
 	reason := "it ended"
 	if err != nil {
@@ -431,7 +437,7 @@ func (s *supervisor) workerEnded(k key, c *cluster, err error) {
 	c.pause = min(2*c.pause, maxPause)
 }
 
-// start starts a worker and waits for its end in a goroutine.
+// start starts the worker of a cluster, and a goroutine that waits for its end.
 func (s *supervisor) start(ctx context.Context, k key, c *cluster) {
 	fail := func(err error) {
 		c.phase, c.next = refused, time.Now().Add(c.pause)
@@ -472,7 +478,7 @@ func (s *supervisor) start(ctx context.Context, k key, c *cluster) {
 	}()
 }
 
-// ended reports the end of a worker while Run ends.
+// ended sends the end of a worker to stopAll, after ctx has ended.
 func (s *supervisor) ended(k key, err error) {
 	select {
 	case s.events <- event{key: k, ended: true, err: err}:
@@ -480,7 +486,7 @@ func (s *supervisor) ended(k key, err error) {
 	}
 }
 
-// stopAll ends every worker and waits, no longer than twice the grace.
+// stopAll ends every worker and waits for the ends, for twice the grace at most.
 func (s *supervisor) stopAll() {
 	left := 0
 	for _, c := range s.clusters {

@@ -13,19 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The supervisor opens the address of a slot before the first worker with this slot starts, and keeps it open as long as
-// it runs. Workers inherit the socket. So while a worker ends or starts, no other program can take the address and get
-// what clients send: their tokens. While there is no worker, the supervisor answers with status 503.
+// The supervisor opens the address of a slot before the first worker of this slot starts, and closes it only when the
+// supervisor ends. Workers inherit the socket. So while a worker ends or starts, no other program can take the address
+// and receive what clients send: their tokens. While a slot has no worker, the supervisor answers with status 503.
 
 const (
 	// busyAnswer is the answer to clients while a slot has no worker.
 	busyAnswer = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nRetry-After: 5\r\n" +
 		"Connection: close\r\nContent-Length: 39\r\n\r\nno worker serves this port; retry later"
-	// answerTime bounds one answer, and maxAnswers their number at a time. acceptPause is the least time between two.
+	// answerTime is the timeout of one answer, maxAnswers the number of answers at a time, and acceptPause the pause
+	// between two.
 	answerTime  = 2 * time.Second
 	maxAnswers  = 16
 	acceptPause = 10 * time.Millisecond
-	// maxRequest is how much of a request is read. A client that has sent more may see a reset connection.
+	// maxRequest is the number of bytes that are read of a request. If a client sends more, the kernel may reset its
+	// connection.
 	maxRequest = 16 << 10
 	// minRetryPort and maxRetryPort are the pauses between attempts to open an address that is in use.
 	minRetryPort = time.Second
@@ -34,17 +36,17 @@ const (
 
 // port is the address of a slot.
 type port struct {
-	listener *net.TCPListener // nil: it could not be opened
-	stop     func()           // ends the answers of the supervisor; nil: it does not answer
-	next     time.Time        // of the next attempt to open it
+	listener *net.TCPListener // nil: the address could not be opened
+	stop     func()           // ends the answers of the supervisor; nil: a worker answers
+	next     time.Time        // time of the next attempt to open the address
 	pause    time.Duration
-	failure  string // as logged
+	failure  string // the last error, as logged
 }
 
-// ports are the addresses of all slots that were used. Only the goroutine of Run uses them.
+// ports are the addresses of all slots that were used. Only the goroutine of Run calls the methods.
 type ports struct {
 	log     zerolog.Logger
-	address func(slot int) string // nil: there are none
+	address func(slot int) string // nil: workers have no addresses
 	open    map[int]*port
 }
 
@@ -67,7 +69,7 @@ func (p *ports) give(slot int) *os.File {
 	return file
 }
 
-// listen opens the address of a slot, if it is not open. It reports whether it is.
+// listen opens the address of a slot, unless it is open. It reports whether the address is open then.
 func (p *ports) listen(slot int, now time.Time) bool {
 	held := p.open[slot]
 	if held == nil {
@@ -100,7 +102,7 @@ func (p *ports) listen(slot int, now time.Time) bool {
 	return true
 }
 
-// answer makes the supervisor answer the clients of a slot that has no worker now.
+// answer makes the supervisor answer the clients of a slot whose worker has ended.
 func (p *ports) answer(slot int) {
 	held := p.open[slot]
 	if held == nil || held.listener == nil || held.stop != nil {
@@ -108,7 +110,8 @@ func (p *ports) answer(slot int) {
 	}
 	var group sync.WaitGroup
 	listener := held.listener
-	// Both processes share the mode of the socket. If the worker has made it blocking, accept(2) ignores the deadline.
+	// The supervisor and the worker share the mode of the socket. If the worker has made it blocking, accept(2) ignores
+	// the deadline.
 	raw, err := listener.SyscallConn()
 	if err == nil {
 		var failure error
@@ -125,7 +128,7 @@ func (p *ports) answer(slot int) {
 	}
 }
 
-// endAnswers leaves new clients of the address to a worker.
+// endAnswers ends the answers of the supervisor. Then a worker accepts the clients.
 func (p *port) endAnswers() {
 	if p.stop != nil {
 		p.stop()
@@ -143,8 +146,8 @@ func (p *ports) close() {
 	}
 }
 
-// refuseClients answers the clients of a listener until its deadline. Its cost is bounded, however many clients there
-// are.
+// refuseClients answers the clients of a listener until its deadline. Its cost does not grow with the number of
+// clients.
 func refuseClients(listener *net.TCPListener) {
 	slots := make(chan struct{}, maxAnswers)
 	for {
@@ -178,13 +181,14 @@ func refuseClient(conn net.Conn) {
 	if _, err := conn.Write([]byte(busyAnswer)); err != nil {
 		return
 	}
-	// To close a connection with unread data is to reset it, and the client may then lose the answer.
+	// If the connection is closed while it has unread data, the kernel resets it, and the client may lose the answer.
 	if tcp, ok := conn.(*net.TCPConn); ok && tcp.CloseWrite() == nil {
 		_, _ = conn.Read(request)
 	}
 }
 
-// openPorts opens addresses that were in use when their worker started. Such a worker starts anew, with its listener.
+// openPorts opens addresses that were in use when the worker of their slot started. The worker is then restarted with
+// its listener.
 func (s *supervisor) openPorts(now time.Time) {
 	if s.ports.address == nil {
 		return

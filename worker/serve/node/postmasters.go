@@ -11,11 +11,12 @@ import (
 	"strings"
 )
 
-// reach returns the path of a directory that a process names: the same path if it has this process's root directory.
+// reach returns a path by which this process reaches the directory that the process pid calls path. It is the same path
+// if both have the same root directory.
 func reach(proc string, pid int, path string) string {
 	root := filepath.Join(proc, strconv.Itoa(pid), "root")
 	if strings.HasPrefix(path, root+"/") {
-		return path // from an earlier call
+		return path // the result of an earlier call
 	}
 	own, err1 := os.Stat("/")
 	its, err2 := os.Stat(root + "/")
@@ -32,11 +33,11 @@ func sameFile(a, b string) bool {
 	return err1 == nil && err2 == nil && os.SameFile(one, two)
 }
 
-// errServed says that a cluster has a worker already.
+// errServed means that a cluster has a worker already.
 var errServed = errors.New("another worker serves this cluster")
 
-// prove checks that a process is the postmaster of its data directory and has no worker, and returns that directory as
-// this process reaches it.
+// prove verifies that p is the postmaster of its data directory and that no worker serves it. It returns a path by
+// which this process reaches the directory, also with an error.
 func prove(proc string, p Process) (dataDir string, err error) {
 	dir := reach(proc, p.PID, p.DataDir)
 	c, err := pgcluster.ByPostmaster(dir, p.PID)
@@ -52,7 +53,7 @@ func prove(proc string, p Process) (dataDir string, err error) {
 	return dir, nil
 }
 
-// isNoPostmaster reports whether the error of a proof means that the process is no postmaster.
+// isNoPostmaster reports whether an error of prove means that the process is not a postmaster.
 func isNoPostmaster(err error) bool {
 	return errors.Is(err, pgcluster.ErrNotDataDir) || errors.Is(err, pgcluster.ErrNotRunning)
 }

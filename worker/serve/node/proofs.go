@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// Limits of the proofs that run at the same time. A proof that waits for a file system keeps a thread of the operating
-// system, and nothing can end it. Any user can start processes that are called postgres, in a directory of a file
-// system that hangs.
+// Limits of the proofs that run at the same time. A proof (see prove) verifies that a process is a postmaster. It reads
+// the files of a data directory. If the file system hangs, the proof keeps a thread of the operating system, and
+// nothing can end it. Any user can start processes that are called postgres in a directory of such a file system.
 //
-//   - proofSlots proofs run at the same time. After proofTime the slot of a proof is free again, so that proofs that
-//     hang delay others by that time at most.
-//   - An account has at most maxHangingOfUser proofs, and all accounts have at most maxHanging, however long they take.
-//     This bounds the threads. At its limit, other processes of that account wait until a proof ends. A person with one
-//     account cannot block the proofs of other users.
-//   - Config.proofRate bounds the proofs of an account that end.
+//   - proofSlots proofs have a slot at the same time. A proof gives its slot back when it ends, or after proofTime. So
+//     proofs that hang delay other proofs for proofTime at most.
+//   - A proof without a slot still has its thread. The proofs of one account are at most maxHangingOfUser, of all accounts
+//     maxHanging. At its limit, an account must wait until one of its proofs ends. So a person with one account cannot
+//     block the proofs of other accounts.
+//   - Config.proofRate limits how often the proofs of an account may start.
 const (
 	proofSlots       = 16
 	proofTime        = 10 * time.Second
@@ -22,13 +22,13 @@ const (
 	maxHanging       = 512
 )
 
-// proofs counts the proofs that run.
+// proofs counts the running proofs: all, those that have a slot, and those of each account.
 type proofs struct {
 	all, slots int
 	ofUser     map[int]int
 }
 
-// countProofs returns the proofs that run now.
+// countProofs counts the proofs that run now.
 func (s *supervisor) countProofs(now time.Time) proofs {
 	n := proofs{ofUser: map[int]int{}}
 	for _, c := range s.clusters {
@@ -48,8 +48,8 @@ func (n *proofs) add(c *cluster, now time.Time) {
 	}
 }
 
-// proveDue starts proofs while there are slots. The account with the fewest proofs comes first, then a process that was
-// not looked at yet, then the longest wait: many processes of one user do not delay the others.
+// proveDue starts proofs while slots are free. The account with the fewest running proofs comes first, then a process
+// that had no proof yet, then the longest wait. So many processes of one user do not delay the others.
 func (s *supervisor) proveDue(ctx context.Context, now time.Time) {
 	n := s.countProofs(now)
 	for n.slots < proofSlots && n.all < maxHanging {
@@ -62,7 +62,7 @@ func (s *supervisor) proveDue(ctx context.Context, now time.Time) {
 	}
 }
 
-// nextProof returns the cluster to look at next; nil if no cluster may be looked at now.
+// nextProof returns the cluster whose proof is to start next; nil if no proof may start now.
 func (s *supervisor) nextProof(n *proofs, now time.Time) (first key, best *cluster) {
 	for k, c := range s.clusters {
 		due := c.phase == unproved || c.phase == refused && !now.Before(c.next)
@@ -76,7 +76,7 @@ func (s *supervisor) nextProof(n *proofs, now time.Time) (first key, best *clust
 	return first, best
 }
 
-// before reports whether one cluster is to be looked at before another.
+// before reports whether the proof of one comes before the proof of other; see proveDue.
 func (n *proofs) before(one, other *cluster) bool {
 	if a, b := n.ofUser[one.Account], n.ofUser[other.Account]; a != b {
 		return a < b
@@ -87,7 +87,7 @@ func (n *proofs) before(one, other *cluster) bool {
 	return one.next.Before(other.next)
 }
 
-// prove looks at the files of a cluster, in a goroutine: a file system may hang.
+// prove runs the proof of a cluster in a goroutine, because the file system may hang.
 func (s *supervisor) prove(ctx context.Context, k key, c *cluster, now time.Time) {
 	c.phase, c.since = proving, now
 	s.budget(c.Account).proofs.take(now, s.proofRate())

@@ -8,8 +8,8 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// Running returns the processes of this host that may be postmasters, by data directory. The caller must verify them.
-// Denied counts the servers that this user may not examine.
+// Running returns the processes of this host that may be postmasters, sorted by data directory. The caller must verify
+// them. denied is the number of servers that this user may not examine.
 func Running() (candidates []Process, denied int, err error) {
 	s := newScanner(Config{Proc: "/proc"})
 	if err := s.lookAtAll(); err != nil {
@@ -21,7 +21,7 @@ func Running() (candidates []Process, denied int, err error) {
 	return candidates, len(s.denied), nil
 }
 
-// Denied returns the servers that this user may not examine, without their data directories, by process id.
+// Denied returns the servers that this user may not examine, sorted by process id. Their DataDir is empty.
 func Denied() (list []Process, err error) {
 	s := newScanner(Config{Proc: "/proc"})
 	if err := s.lookAtAll(); err != nil {

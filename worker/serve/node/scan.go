@@ -17,46 +17,47 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// The scanner examines new processes at each look, and all processes now and then. It finds the new ones by the newest
-// process id of the host, which is in /proc/loadavg. So a look at a host that starts no process reads one small file.
+// The scanner examines new processes at each look, and all processes from time to time. /proc/loadavg has the newest
+// process id of the host. So if no process has started, a look reads only this small file.
 const (
-	// fullLooks is the time between two looks at all processes, in intervals. A process that runs another program after
-	// a while, as the script that starts a container does, is found then.
+	// fullLooks is the number of intervals between two looks at all processes. Such a look finds processes that have
+	// executed another program since they were new, such as the start script of a container.
 	fullLooks = 10
-	// youngLooks is how many intervals long a new process is examined again at each look: it may be about to run the
-	// server's program, or to change to the data directory.
+	// youngLooks is the number of intervals for which a new process is examined again at each look: it may be about to
+	// execute the server's program, or to change to the data directory.
 	youngLooks = 3
-	// Looks at new processes take a hundredth of a processor at most, and looks at all processes another hundredth,
-	// however many processes there are. After an expensive look, the next one is later.
+	// costFactor is how much longer the pause after a look is than the processor time of the look. So looks at new
+	// processes take at most a hundredth of a processor, and looks at all processes another hundredth.
 	costFactor = 100
-	// maxNew is the largest number of new process ids that are examined one by one.
+	// maxNew is the largest number of new process ids that are examined one by one. If there are more, all processes
+	// are examined.
 	maxNew = 4096
-	// maxYoung bounds the processes that are examined again.
+	// maxYoung is the largest number of new processes that are examined again.
 	maxYoung = 4096
 )
 
-// Bounds of the candidates. Each needs some kilobytes of memory.
+// Limits of the candidates, the processes that may be postmasters. Each needs some kilobytes of memory.
 const (
 	maxCandidates       = 8192
-	maxCandidatesOfUser = 512 // of one account, or twice Config.Max if that is more
+	maxCandidatesOfUser = 512 // of one account; 2*Config.Max if this is more; fewer if there are many accounts
 	minCandidatesOfUser = 16
-	// maxDirectory is the longest data directory, in bytes. PostgreSQL's own limit is 1,024 (MAXPGPATH), as the server
-	// names the directory.
+	// maxDirectory is the longest path of a data directory, in bytes. PostgreSQL's own limit is 1,024 (MAXPGPATH), for
+	// the path that the server sees.
 	maxDirectory = 2048
 )
 
-// scanner finds the processes that may be postmasters. It reads links and small files of /proc only, so it does not
-// wait for a file system. Only the goroutine of Run uses it.
+// scanner finds the processes that may be postmasters. It reads only links and small files of /proc, so it never waits
+// for another file system. Only the goroutine of Run uses it.
 type scanner struct {
 	Config
 
 	found  map[int]Process   // by process id
 	ofUser map[int]int       // number of processes in found, by account
-	young  map[int]time.Time // end of the time in which a new process is examined again, by process id
+	young  map[int]time.Time // new processes: until when each is examined again, by process id
 	denied map[int]bool      // servers that this user may not examine
-	left   int               // candidates left out, because a user has too many
+	left   int               // candidates left out because their account, or all accounts, have too many
 
-	newest             int // process id at the last look; 0: unknown
+	newest             int // newest process id at the last look; 0: unknown
 	nextFull, nextLook time.Time
 }
 
@@ -66,7 +67,7 @@ func newScanner(cfg Config) *scanner {
 	}
 }
 
-// look examines the processes that are due. It reports whether it has examined any.
+// look examines the processes that are due. It reports whether it has examined processes.
 func (s *scanner) look(now time.Time) (examined bool, err error) {
 	if now.Before(s.nextLook) {
 		return false, nil
@@ -101,7 +102,7 @@ func (s *scanner) look(now time.Time) (examined bool, err error) {
 	return true, err
 }
 
-// newestProcess returns the id that the kernel gave last to a process or thread of this PID namespace.
+// newestProcess returns the newest id of a process or thread in this PID namespace.
 func (s *scanner) newestProcess() (pid int, known bool) {
 	text, err := os.ReadFile(filepath.Join(s.Proc, "loadavg"))
 	fields := strings.Fields(string(text))
@@ -126,8 +127,8 @@ func processorTime(f func()) time.Duration {
 	return time.Duration(after.Nano() - before.Nano())
 }
 
-// lookAtAll examines every process. The candidates of the last look come first: they keep their places if a user has
-// too many.
+// lookAtAll examines every process. It begins with the earlier candidates: they stay candidates if an account has too
+// many.
 func (s *scanner) lookAtAll() error {
 	folder, err := os.Open(s.Proc)
 	if err != nil {
@@ -182,7 +183,7 @@ func (s *scanner) forget(pid int) {
 	delete(s.denied, pid)
 }
 
-// examine adds a process if it may be a postmaster. It reports whether there is such a process, whatever it runs.
+// examine adds a process to the candidates if it may be a postmaster. It reports whether the process exists.
 func (s *scanner) examine(pid int) (exists bool) {
 	folder := filepath.Join(s.Proc, strconv.Itoa(pid))
 	cwd, err := os.Readlink(filepath.Join(folder, "cwd"))
@@ -220,7 +221,7 @@ func (s *scanner) examine(pid int) (exists bool) {
 	return true
 }
 
-// add adds a candidate, unless its account or all have too many.
+// add adds a candidate, unless its account has too many or all accounts together have too many.
 func (s *scanner) add(p Process) {
 	most := min(max(maxCandidatesOfUser, 2*s.Max), max(minCandidatesOfUser, maxCandidates/(len(s.ofUser)+1)))
 	if s.ofUser[p.Account] >= most || len(s.found) >= max(maxCandidates, 2*s.Max) {
@@ -231,7 +232,7 @@ func (s *scanner) add(p Process) {
 	s.ofUser[p.Account]++
 }
 
-// examineSecret counts a server that this user may not examine. It does not count its children.
+// examineSecret notes in denied a server that this user may not examine. It leaves out children of a postmaster.
 func (s *scanner) examineSecret(pid int) {
 	if !isCalledServer(s.Proc, pid) || len(s.denied) >= maxCandidates {
 		return
@@ -242,13 +243,14 @@ func (s *scanner) examineSecret(pid int) {
 	}
 }
 
-// serves reports whether servers of a user are served.
+// serves reports whether Config.UIDs allows servers of a user.
 func (s *scanner) serves(uid int) bool { return len(s.UIDs) == 0 || slices.Contains(s.UIDs, uid) }
 
-// isChild reports whether a process with this parent, directory and program is a child of a postmaster: the parent has
+// isChild reports whether a process with this parent, directory and program is a child of a postmaster: its parent has
 // the same directory and program. A postmaster that is process 1 of a container is also the parent of other postmasters
-// there, which have another directory. A shell that has started a postmaster in its own directory has another program,
-// or does not act as a postmaster if both were started by the dynamic loader.
+// there, but these have another directory. A shell that has started a postmaster in its own directory runs another
+// program. If the dynamic loader has started both, their programs are equal, but the shell does not act as a
+// postmaster.
 func (s *scanner) isChild(parent int, cwd, exe string) bool {
 	folder := filepath.Join(s.Proc, strconv.Itoa(parent))
 	its, err := os.Readlink(filepath.Join(folder, "exe"))
@@ -271,23 +273,23 @@ func (s *scanner) isChild(parent int, cwd, exe string) bool {
 
 const deleted = " (deleted)"
 
-// programName returns the name in the link to a program, which may have been deleted since.
+// programName returns the name of the program to which the link exe leads. The program may have been deleted.
 func programName(exe string) string { return filepath.Base(strings.TrimSuffix(exe, deleted)) }
 
-// isCalledServer reports whether a process has the name of a server. Everybody can read it, and each process can change
-// its own.
+// isCalledServer reports whether the name of a process (comm) is that of a server. All users can read it, and each
+// process can change its own.
 func isCalledServer(proc string, pid int) bool {
 	name, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "comm"))
 	return err == nil && isServerName(strings.TrimSuffix(string(name), "\n"))
 }
 
-// isServerName recognizes the usual names of the server's program, and wrapped ones such as ".postgres-wrapped".
-// postgres_exporter is another program.
+// isServerName reports whether a name is usual for the server's program: postgres, postmaster, or a wrapped one such as
+// ".postgres-wrapped". postgres_exporter is another program.
 func isServerName(name string) bool {
 	return name == "postgres" || name == "postmaster" || strings.Contains(name, "postgres-wrapp")
 }
 
-// signals returns the set of these signals as SigCgt has it.
+// signals returns a set of signals in the form of SigCgt in /proc/PID/status.
 func signals(numbers ...unix.Signal) (set uint64) {
 	for _, n := range numbers {
 		set |= 1 << (n - 1)
@@ -295,18 +297,18 @@ func signals(numbers ...unix.Signal) (set uint64) {
 	return set
 }
 
-// Postmasters of all versions handle these signals.
+// handled are signals that postmasters of all versions handle.
 var handled = signals(unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGCHLD)
 
 // actsAsPostmaster reports whether a process may be a postmaster whose program has any name: a fork of PostgreSQL, a
-// wrapped program, or a program that the dynamic loader runs as its argument. The files of its directory decide. This test
-// excludes most other processes, so that the supervisor reads no files in their directories. PostgreSQL does not run as
-// root.
+// wrapped program, or a program that the dynamic loader runs as its argument. It compares signals and excludes most
+// other processes, so that the supervisor need not read files in their directories. Only prove decides, by these files.
+// PostgreSQL does not run as root.
 func actsAsPostmaster(status process.Status) bool {
 	return status.UID[1] != 0 && status.SigCgt&handled == handled && status.SigIgn&signals(unix.SIGPIPE) != 0
 }
 
-// isBelow reports whether a path is one of the directories or in one of them; without any, it is.
+// isBelow reports whether a path is one of the directories or is in one of them. Without directories, it returns true.
 func isBelow(path string, directories []string) bool {
 	return len(directories) == 0 || slices.ContainsFunc(directories, func(dir string) bool {
 		dir = strings.TrimSuffix(dir, "/")

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// Accounts share the workers fairly. While there are enough workers for all servers, each server has one. While servers
-// wait for a worker, no account has two workers more than the account of such a server. If it has, its newest worker
-// ends. So an account with many processes delays the servers of others by the end of one worker.
+// Accounts share the workers fairly. While there are enough workers, each server has one. Otherwise, if a server waits
+// for a worker, no other account keeps two workers more than the server's account: its newest worker ends. So an
+// account with many processes delays the servers of others only until one worker has ended.
 
-// startDue starts the workers whose time has come, as far as Max goes. The accounts with the fewest workers come first.
-// The workers start in the order of the data directories.
+// startDue starts the workers that are due, up to Max workers in all. The accounts with the fewest workers come first.
+// Among the chosen clusters, the order of the data directories decides which worker starts first.
 func (s *supervisor) startDue(ctx context.Context, now time.Time) {
 	if !s.settle(now) {
 		return
@@ -43,8 +43,8 @@ func (s *supervisor) due(now time.Time) (due []key) {
 		}
 	}
 	for k, c := range s.clusters {
-		// The worker of an earlier process of the same directory and user may still be ending. It has the slot, and so
-		// the port, and the folders that the next worker is to have.
+		// The worker of an earlier process of the same directory and user may still be ending. It still has the slot,
+		// the port and the folders that the next worker will use.
 		if c.phase == waiting && !now.Before(c.next) && !ending[place{c.name, c.UID}] &&
 			s.budget(c.Account).starts.free(now, s.startRate()) {
 			due = append(due, k)
@@ -53,7 +53,7 @@ func (s *supervisor) due(now time.Time) (due []key) {
 	return due
 }
 
-// workers returns the number of workers of each account, and of all.
+// workers counts the workers of clusters in these phases: by account, and all.
 func (s *supervisor) workers(phases ...phase) (ofAccount map[int]int, all int) {
 	ofAccount = map[int]int{}
 	for _, c := range s.clusters {
@@ -65,7 +65,7 @@ func (s *supervisor) workers(phases ...phase) (ofAccount map[int]int, all int) {
 	return ofAccount, all
 }
 
-// choose returns the clusters that get the free workers, and the rest.
+// choose returns the clusters that get the free workers, and the clusters that get none.
 func (s *supervisor) choose(due []key) (chosen, rest []key) {
 	have, all := s.workers(running, stopping)
 	s.sortByName(due)
@@ -90,8 +90,8 @@ func (s *supervisor) choose(due []key) (chosen, rest []key) {
 	return chosen, rest
 }
 
-// makeRoom ends workers of accounts that have more than their share, for clusters of accounts that have less. It ends
-// the newest workers of an account.
+// makeRoom ends workers of accounts that have more than their share, so that the clusters of accounts with less than
+// their share get workers. It ends the newest workers first.
 func (s *supervisor) makeRoom(rest []key) {
 	if len(rest) == 0 {
 		return
@@ -133,8 +133,8 @@ func (s *supervisor) makeRoom(rest []key) {
 	}
 }
 
-// shares divides a number of workers among accounts that want some, as evenly as possible. What cannot be divided goes
-// to accounts that have more already, so that no worker ends for that.
+// shares divides a number of workers as evenly as possible among accounts that want some. An indivisible rest goes to
+// accounts that have more workers already, so that no worker ends because of the rest.
 func shares(wanted, have map[int]int, workers int) map[int]int {
 	accounts := slices.SortedFunc(maps.Keys(wanted), func(a, b int) int {
 		return cmp.Or(cmp.Compare(wanted[a], wanted[b]), cmp.Compare(have[a], have[b]), cmp.Compare(a, b))
@@ -150,7 +150,7 @@ func shares(wanted, have map[int]int, workers int) map[int]int {
 // beyondPause is the time between two lines about servers without a worker. Any user can change their number.
 const beyondPause = 10 * time.Second
 
-// reportBeyond logs how many servers have no worker because of Max, after a change.
+// reportBeyond logs how many servers have no worker because of Max, if the number has changed.
 func (s *supervisor) reportBeyond(beyond int, now time.Time) {
 	if beyond == s.beyond || now.Sub(s.beyondLogged) < beyondPause {
 		return

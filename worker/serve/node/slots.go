@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// slot is the last use of a slot: by the worker of a process, its user and its data directory. Names of directories are
-// not unique, because each container has its own, and any user can imitate one in a mount namespace. So a slot is kept
-// for a name and a user id.
+// slot has the last use of a slot: by which process, and by which user and data directory. The path of a directory is
+// not unique, because each container has its own paths, and any user can imitate a path in a mount namespace. So a slot
+// is kept for a path and a user id.
 type slot struct {
 	name  string
 	owner int
@@ -17,8 +17,8 @@ type slot struct {
 }
 
 // settle reports whether workers may start. At first they wait for the proofs of all processes of the first look that
-// have the name of a server, but no longer than proofTime. So the slots follow the order of the data directories, and
-// not the order in which proofs end.
+// have the name of a server, for proofTime at most. So the slots follow the order of the data directories, not the
+// order in which proofs end.
 func (s *supervisor) settle(now time.Time) bool {
 	if s.settled {
 		return true
@@ -43,7 +43,7 @@ func (s *supervisor) sortByName(keys []key) {
 	})
 }
 
-// The preference for a slot that no worker has now, best first.
+// The preference of a cluster for a slot that no worker has now; a lower number is better.
 const (
 	ofProcess   = iota // its last worker served the same process
 	ofDirectory        // its last worker served a process of the same data directory and user that has ended
@@ -52,8 +52,9 @@ const (
 	ofAnother // its last worker served a process that will get a worker again
 )
 
-// takeSlot returns the slot for a worker that starts. The slots stay below Max, so slots are used again when all were
-// used: first the slot with the oldest last use. The caller has fewer than Max workers.
+// takeSlot returns the slot for a worker that is about to start. Slots are below Max. When all were used, the slot with
+// the best preference is used again; among equal ones, the slot with the oldest last use. The caller ensures that fewer
+// than Max workers run.
 func (s *supervisor) takeSlot(k key, c *cluster, now time.Time) int {
 	taken := map[int]bool{}
 	for _, other := range s.clusters {
@@ -81,7 +82,7 @@ func (s *supervisor) takeSlot(k key, c *cluster, now time.Time) int {
 	return best
 }
 
-// preference returns the preference of a cluster for a slot that was used before.
+// preference returns the preference of the cluster c for a slot whose last use is last.
 func (s *supervisor) preference(last *slot, k key, c *cluster) int {
 	user, there := s.clusters[last.by]
 	switch {

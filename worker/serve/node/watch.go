@@ -9,8 +9,8 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// watch waits for the end of a process, without a look at it now and then. It returns a function that ends the watch;
-// nil if the kernel has no descriptors of processes (before Linux 5.10).
+// watch waits in a goroutine for the end of a process, without polling. It returns a function that ends the watch; nil
+// if the kernel cannot watch a process in this way (before Linux 5.10).
 func (s *supervisor) watch(ctx context.Context, k key) (end func()) {
 	fd, err := unix.PidfdOpen(k.pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -48,7 +48,7 @@ func (c *cluster) endWatch() {
 	}
 }
 
-// leaveEnded leaves the clusters whose postmaster has ended without a watch for it.
+// leaveEnded finds clusters whose postmaster has ended, among those that have no watch, and calls leave for them.
 func (s *supervisor) leaveEnded() {
 	for k, c := range s.clusters {
 		if c.phase == running && c.unwatch == nil && hasEnded(k) {
