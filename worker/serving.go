@@ -32,15 +32,15 @@ import (
 	"pg_stat_backtrace/worker/serve/web"
 )
 
-// ServeConfig says where the worker serves metrics and profiles. The zero value: nowhere.
+// ServeConfig says where the worker serves metrics and profiles. With the zero value it does not serve them.
 type ServeConfig struct {
-	// Listen is an address as web.ParseAddress reads it; empty: none.
+	// Listen is an address in the form of web.ParseAddress; empty: the worker does not listen.
 	Listen string
-	// TokenFile, CertFile and KeyFile are those of web.Config.
+	// TokenFile, CertFile and KeyFile are paths; see the fields of web.Config with these names.
 	TokenFile, CertFile, KeyFile string
-	// Inherited has the meaning of web.Config.Inherited.
+	// Inherited is a listening socket from the parent process; nil: the worker opens the address; see web.Config.Inherited.
 	Inherited *os.File
-	// Hosts are further names that clients use for the listener.
+	// Hosts are names, besides the address, by which clients reach the listener; see web.Config.Hosts.
 	Hosts []string
 }
 

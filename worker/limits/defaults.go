@@ -102,17 +102,18 @@ const (
 	ActionIncidentBurst = 3
 )
 
-// Budgets of what runs all the time.
+// Budgets of work that the worker does all the time.
 const (
 	// WaitsPercent is the part of the processors' busy time that the timing of wait events may take (option
 	// --wait-event-budget).
 	WaitsPercent = 3
-	// ExportRate is the number of samples in a second of a profile to push. It is a fifth of the usual rate, and no
-	// divisor of the frequencies at which programs work.
+	// ExportRate is the number of samples per second for profiles that the worker pushes to a receiver. It is a fifth of
+	// the usual rate, and no divisor of the frequencies at which programs work.
 	ExportRate = 19
-	// ExportCost is the part of all processors' time after which such a profile ends until the next interval.
+	// ExportCost is the part of all processors' time that a profile to push may take. If it takes more, it ends early, and
+	// the next one starts with the next interval.
 	ExportCost = 0.01
-	// RecorderProcesses is the number of processes of which the recorder keeps files open to take their stacks, with four
-	// descriptors each. It takes at most a quarter of the descriptors that this program may have.
+	// RecorderProcesses is the largest number of processes whose files the recorder keeps open to take their stacks, with
+	// four descriptors each. The recorder takes at most a quarter of the descriptors that the worker may have.
 	RecorderProcesses = 1000
 )

@@ -54,22 +54,23 @@ func Collect(ctx context.Context, options Options) (*profile.Profile, *Summary, 
 
 // Figures of the collection.
 const (
-	// interval is how often samples are fetched.
+	// interval is the time between two fetches of samples.
 	interval = 100 * time.Millisecond
-	// quickly is how often samples are fetched for a second after a stack has ended in code compiled at run time. That code
-	// has to be read before the process frees it.
+	// quickly replaces interval for a second after a stack has ended in code compiled at run time: the collector must read
+	// this code before the process frees it.
 	quickly = 20 * time.Millisecond
 	// longWait is the age at which this process takes the stack of a wait that has none.
 	longWait = 50 * time.Millisecond
 	// stacksOff is the number of stacks of waits in a second, of all processes.
 	stacksOff = 500
-	// ringSize is the room for samples that were not fetched yet.
+	// ringSize is the size of the kernel's buffer for samples that were not fetched yet, in bytes.
 	ringSize = 16 << 20
-	// grace is the time after the requested end at which the kernel stops sampling by itself.
+	// grace is how long after the requested end of the profile the kernel stops sampling by itself, if the worker has not
+	// stopped it.
 	grace = 2 * time.Second
 	// maxProcesses bounds the processes of one profile: each takes some kB of memory.
 	maxProcesses = 200_000
-	// sleepersAtOnce bounds the sleepers that are looked at before samples are fetched.
+	// sleepersAtOnce is the largest number of sleepers that are examined between two fetches of samples.
 	sleepersAtOnce = 256
 )
 

@@ -119,8 +119,9 @@ func (f *function) reenteredAt(at int64) bool {
 	return slices.Contains(f.targets, at)
 }
 
-// behindStackCheck returns the index of the first instruction behind the check whether a Go function needs more stack.
-// That is a branch to code that calls the run time, at the end of the function, and then jumps to its beginning.
+// behindStackCheck returns the index of the first instruction after the check whether a Go function needs more stack; 0:
+// there is no check. The check ends with a branch to code at the end of the function, which calls Go's run time and then
+// jumps to the function's beginning.
 func (f *function) behindStackCheck() (first int) {
 	for i := range f.list[:min(len(f.list), maxPrologue)] {
 		x := &f.list[i]

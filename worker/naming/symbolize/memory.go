@@ -6,7 +6,8 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// MemoryReader copies memory of the process from addr into p and returns how many bytes it got.
+// MemoryReader copies memory of the process from addr into p
+// and returns the number of bytes that it copied.
 type MemoryReader func(addr uint64, p []byte) (int, error)
 
 // Exactly fills p and reports whether all of it could be read.

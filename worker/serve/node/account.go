@@ -94,8 +94,8 @@ func (b *bucket) take(now time.Time, r rate) bool {
 // budget is what an account has used of its rates: of proofs, of starts of workers, and of lines of the log.
 type budget struct{ proofs, starts, lines bucket }
 
-// The rates of one account. A reboot, or an upgrade that restarts all servers, stays below atOnce. A user who starts
-// and ends processes all the time causes two proofs a second, and a start of a worker every two seconds.
+// The rates of one account. A reboot, or an upgrade that restarts all servers, stays below atOnce. If a user starts
+// and ends processes all the time, this causes two proofs a second, and a start of a worker every two seconds.
 func (c Config) proofRate() rate { return rate{float64(256 + 4*c.Max), 2} }
 func (c Config) startRate() rate { return rate{float64(2 * max(c.Max, 8)), 0.5} }
 

@@ -22,7 +22,7 @@ const (
 	maxHanging       = 512
 )
 
-// proofs counts the running proofs: all, those that have a slot, and those of each account.
+// proofs counts the running proofs: all, with a slot, and of each account.
 type proofs struct {
 	all, slots int
 	ofUser     map[int]int

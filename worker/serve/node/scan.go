@@ -276,7 +276,7 @@ const deleted = " (deleted)"
 // programName returns the name of the program to which the link exe leads. The program may have been deleted.
 func programName(exe string) string { return filepath.Base(strings.TrimSuffix(exe, deleted)) }
 
-// isCalledServer reports whether the name of a process (comm) is that of a server. All users can read it, and each
+// isCalledServer reports whether the name of a process (comm) is a name of the server's program. All users can read it, and each
 // process can change its own.
 func isCalledServer(proc string, pid int) bool {
 	name, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "comm"))

@@ -48,7 +48,7 @@ func (c *cluster) endWatch() {
 	}
 }
 
-// leaveEnded finds clusters whose postmaster has ended, among those that have no watch, and calls leave for them.
+// leaveEnded calls leave for each cluster that has no watch and whose postmaster has ended.
 func (s *supervisor) leaveEnded() {
 	for k, c := range s.clusters {
 		if c.phase == running && c.unwatch == nil && hasEnded(k) {

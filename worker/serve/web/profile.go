@@ -205,7 +205,8 @@ func (f *flights) get(ctx context.Context, r ProfileRequest, format string) ([]b
 	}
 }
 
-// join returns the running profile if it equals r, or starts a profile.
+// join returns the running profile if it was started by an equal request. If no profile runs, it starts one for r. If a
+// profile for another request runs, it returns a busyError.
 func (f *flights) join(ctx context.Context, r ProfileRequest) (*flight, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
