@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/worker/host"
 )
 
-// job is a request that is running, or has finished and is not written yet.
+// job is a request that is running, or that has finished but whose result is not written yet.
 type job struct {
 	request Request
 	done    chan struct{} // closed when result is set
@@ -26,19 +26,20 @@ func (j *job) finished() bool {
 	}
 }
 
-// maxJobs bounds the running requests of one database, in batches.
+// maxJobs, in batches (Config.Batch), is the largest number of running requests of one database.
 const maxJobs = 4
 
-// roleJobs bounds the running requests of one role that is not a superuser, in batches. Slow captures of one role
-// must not delay other roles.
+// roleJobs, in batches, is the largest number of running requests of one role that is not a superuser. Slow captures of
+// one role must not delay other roles.
 const roleJobs = 1
 
-// ratePause is how long the requests of a role beyond its rate stay in the queue.
+// ratePause is how long the requests of a role stay in the queue after the role has exceeded its rate.
 const ratePause = 100 * time.Millisecond
 
-// batch claims requests, runs them, and writes the results that are ready within the grace time. Slow requests
-// continue unclaimed, and are claimed again when they are done. So a transaction is short, however long a capture
-// takes. more reports whether to call batch again at once. The context captures outlives the batch.
+// batch claims requests, runs them, and writes the results that are ready within the grace time. A slow request
+// continues without a claim, and is claimed again when it is done. So a transaction is short, however long a capture
+// takes. more reports whether the caller should call batch again at once. The context captures is for the requests; it
+// outlives the batch.
 func (s *session) batch(ctx, captures context.Context) (more bool, err error) {
 	s.found = 0
 	slow := s.unfinished()
@@ -74,7 +75,7 @@ func (s *session) batch(ctx, captures context.Context) (more bool, err error) {
 	return len(requests) == most, nil
 }
 
-// claim begins a transaction and locks requests in it.
+// claim begins a transaction, and locks up to most requests in it, except those with an id in but and those of callers.
 func (s *session) claim(ctx context.Context, most int, but []int64, callers []uint32) ([]Request, error) {
 	b := guarded()
 	b.Queue(claimSQL, most, but, callers)
@@ -117,8 +118,8 @@ func (s *session) scan(row pgx.CollectableRow) (Request, error) {
 	return r, nil
 }
 
-// start returns the jobs of the claimed requests, and begins the new ones. Requests of a role over its rate stay in
-// the queue.
+// start returns the jobs of the claimed requests, and starts the requests that do not run yet. If a role exceeds its
+// rate, its requests stay in the queue.
 func (s *session) start(ctx context.Context, requests []Request) []*job {
 	jobs := make([]*job, 0, len(requests))
 	for _, r := range requests {
@@ -155,8 +156,7 @@ func (s *session) withinRate(r Request) bool {
 // internalError is the SQLSTATE of unexpected errors.
 const internalError = "XX000"
 
-// carryOut runs a request. A panic is a failure of the request. The request gets this result at once, and is not claimed
-// again.
+// carryOut runs a request. After a panic, the request gets a failure as its result at once, and is not claimed again.
 func (s *session) carryOut(ctx context.Context, j *job) {
 	if err := host.Catch("a queued request", func() error {
 		j.result = s.cfg.Handle(ctx, j.request)
@@ -172,7 +172,7 @@ func (s *session) carryOut(ctx context.Context, j *job) {
 	s.wake()
 }
 
-// await waits for the jobs, at most for the grace time.
+// await waits until all jobs are done, at most for the grace time.
 func (s *session) await(ctx context.Context, jobs []*job) {
 	grace := time.NewTimer(s.cfg.Grace)
 	defer grace.Stop()
@@ -190,7 +190,7 @@ func (s *session) await(ctx context.Context, jobs []*job) {
 // finish writes results and ends the transaction of the claim.
 func (s *session) finish(ctx context.Context, jobs []*job) error {
 	if len(jobs) == 0 {
-		_, err := s.conn.Exec(ctx, commit) // nothing is written: no NOTIFY
+		_, err := s.conn.Exec(ctx, commit) // nothing is written, so no NOTIFY is needed
 		return err
 	}
 	c := newColumns(len(jobs))
@@ -208,7 +208,7 @@ func (s *session) finish(ctx context.Context, jobs []*job) error {
 	return s.conn.SendBatch(ctx, b).Close()
 }
 
-// unfinished lists the running requests, which must not be claimed.
+// unfinished returns the ids of the running requests, which must not be claimed.
 func (s *session) unfinished() []int64 {
 	ids := make([]int64, 0, len(s.jobs))
 	for id, j := range s.jobs {
@@ -219,7 +219,7 @@ func (s *session) unfinished() []int64 {
 	return ids
 }
 
-// busy reports whether a role has as many running requests as it may have.
+// busy reports whether a role has the largest allowed number of running requests.
 func (s *session) busy(role uint32) bool {
 	n := 0
 	for _, j := range s.jobs {
@@ -230,7 +230,7 @@ func (s *session) busy(role uint32) bool {
 	return n >= roleJobs*s.cfg.Batch
 }
 
-// deferred lists the roles that are over their rate.
+// deferred returns the roles that have exceeded their rate and whose pause has not ended.
 func (s *session) deferred() []uint32 {
 	roles := make([]uint32, 0, len(s.overRate))
 	now := time.Now()
@@ -244,8 +244,8 @@ func (s *session) deferred() []uint32 {
 	return roles
 }
 
-// dropDeleted drops finished jobs whose request no longer exists. The claim reached the end of the queue and did not
-// return such a request, and did not pass it over.
+// dropDeleted removes finished jobs whose request no longer exists. The caller ensures that the claim reached the end
+// of the queue: it returned all requests except the passed ids.
 func (s *session) dropDeleted(requests []Request, passed []int64) {
 	if len(s.jobs) == 0 {
 		return
@@ -264,7 +264,7 @@ func (s *session) dropDeleted(requests []Request, passed []int64) {
 	}
 }
 
-// columns has the fields of many results, as arrays.
+// columns has the fields of many results, as one array for each column.
 type columns struct {
 	engines, states, messages, details, hints []*string
 	pauses                                    []*float64

@@ -11,8 +11,9 @@ import (
 // budget bounds the sessions of all queues together. If there are more databases than sessions, the databases take
 // turns. A session that has run long enough gives way to the database that has waited longest.
 type budget struct {
-	// stay times the number of sessions is how long a session runs while other databases wait, unless the budget
-	// shrinks. So the server gets at most one new session in that time, however many databases there are.
+	// stay times the number of sessions is the time for which a session runs while other databases wait. It may run
+	// shorter if resize lowers the limit. So the server gets at most one new session in each stay, however many
+	// databases there are.
 	stay time.Duration
 
 	mu      sync.Mutex
@@ -30,14 +31,13 @@ type lease struct {
 	signal chan struct{} // wakes the session
 }
 
-// urgentTurns is how many turns a waiting database can lose to urgent ones. An urgent claim counts as if it had waited
-// for as many turns longer.
+// urgentTurns is by how many turns an urgent claim is moved forward: it is treated as if it had waited so much longer.
 const urgentTurns = 10
 
-// claim waits for a lease. A database makes its claim when its last turn is over.
+// claim is a database's place in the line for a lease. A database makes a new claim when its last lease has ended.
 type claim struct {
 	database string
-	due      time.Time // its place in the line: when it was made, or earlier if it is urgent
+	due      time.Time // order in the line: when the claim was made, or earlier if it is urgent
 	urgent   bool
 	granted  chan *lease
 }
@@ -50,7 +50,7 @@ func (l *lease) wake() {
 	}
 }
 
-// acquire waits for a lease. An urgent claim goes before others that have not waited for long.
+// acquire waits for a lease. An urgent claim goes before claims that have not waited for long; see urgentTurns.
 func (b *budget) acquire(ctx context.Context, database string, urgent bool) (*lease, error) {
 	c := &claim{database: database, due: time.Now(), granted: make(chan *lease, 1)}
 	b.mu.Lock()
@@ -84,7 +84,7 @@ func (b *budget) release(l *lease) {
 	b.reassign()
 }
 
-// promote makes the claim of a waiting database urgent. It has an effect once for each claim.
+// promote makes the claim of a waiting database urgent, unless it is urgent already.
 func (b *budget) promote(database string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -104,7 +104,7 @@ func (b *budget) hasten(c *claim) {
 	slices.SortStableFunc(b.waiting, func(x, y *claim) int { return x.due.Compare(y.due) })
 }
 
-// resize sets the maximum number of sessions. If there are more, the excess sessions are asked to leave at once.
+// resize sets the maximum number of sessions. If more are open, the excess sessions are asked to leave at once.
 func (b *budget) resize(limit int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -153,8 +153,8 @@ func (b *budget) reassign() {
 	}
 }
 
-// leaving returns how many sessions were asked to leave and are likely to do so. A session that has not left after
-// leaveTimeout does not count, so that another one is asked. next is the time until this may change.
+// leaving returns how many sessions were asked to leave and are likely to leave soon. It does not include a session
+// that has not left within leaveTimeout, so that another one is asked. next is the time until the number may change.
 func (b *budget) leaving(now time.Time) (n int, next time.Duration) {
 	next = leaveTimeout
 	for _, l := range b.leases {

@@ -15,16 +15,17 @@ import (
 type Request struct {
 	ID       int64
 	Database string
-	// Caller is the oid of the requesting role, and CallerName its name at that time. The role may no longer exist.
+	// Caller is the oid of the role that made the request. CallerName is its name at that time. The role may have been
+	// dropped.
 	Caller     uint32
 	CallerName string
-	// Superuser reports whether the role is a superuser now, and Granted whether it may make requests now.
+	// Superuser means that the role is a superuser now. Granted means that the role may make requests now.
 	Superuser bool
 	Granted   bool
 	// Backend is the pid of the requesting backend.
 	Backend int
-	// PID is the target process. Started is its start time (clock ticks since boot) at the time of the request. It is
-	// 0 if there was no such process.
+	// PID is the target process. Started is its start time (clock ticks since boot) at the time of the request; 0: the
+	// process did not exist.
 	PID     int
 	Started uint64
 	// Verb is "get" for the table and "log" for the server log.
@@ -50,14 +51,15 @@ type Result struct {
 	Hint     string
 }
 
-// Server runs a function in the worker's main session, and repeats it in the next session if that breaks.
+// Server runs a function in the worker's main session. If the session breaks, Server repeats the function in the next
+// session.
 // pgcluster.Conn implements it.
 type Server interface {
 	Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error
 }
 
 // Limiter limits how often a role's requests run. limits.Limiter implements it. Requests beyond the limit are not
-// refused: they stay in the queue for a while.
+// refused: they stay in the queue for ratePause.
 type Limiter interface {
 	Take(role uint32) error
 }
@@ -71,9 +73,9 @@ type Config struct {
 	// Handle runs a request. It is called concurrently. Its context ends only with the worker, so it must limit its
 	// own time.
 	Handle func(ctx context.Context, r Request) Result
-	// Journal has the rows of waiting calls.
+	// Journal collects the rows of waiting calls, which the sessions of the queue write.
 	Journal *Journal
-	// Depths gets the lengths of the queues. If it is nil, they are not measured.
+	// Depths receives the lengths of the queues; nil: they are not measured.
 	Depths *Depths
 	// Limiter limits roles that are not superusers; nil means no limit.
 	Limiter Limiter

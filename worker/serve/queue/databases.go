@@ -23,8 +23,8 @@ type Queue struct {
 	cfg    Config
 	visits chan struct{}
 	budget *budget
-	// warned is the last logged message about scarce slots, and warnedAt its time. Slots change often, and the log must
-	// not grow with them.
+	// warned is the last logged message about scarce connection slots, and warnedAt is its time. The number of free
+	// slots changes often, and must not fill the log.
 	warned   string
 	warnedAt time.Time
 
@@ -47,15 +47,14 @@ type database struct {
 	// wanted means that another session has locked the database to drop, rename or copy it, and waits for other
 	// sessions to end.
 	wanted bool
-	// limit is the database's CONNECTION LIMIT, below 0 if it has none. others counts the sessions other than the
-	// worker's.
+	// limit is the database's CONNECTION LIMIT; below 0: no limit. others is the number of sessions of other programs.
 	limit, others int
 }
 
 // full reports whether a session of the worker would take the last slot of the database.
 func (d database) full() bool { return d.limit >= 0 && d.others+1 >= d.limit }
 
-// Run serves until ctx ends, and then ends its sessions. Results that are not written stay queued.
+// Run serves until ctx ends, and then ends its sessions. Requests whose results are not written stay in the queue.
 func (q *Queue) Run(ctx context.Context) {
 	q.cfg.Journal.onNewcomer(q.visit)
 	defer q.cfg.Journal.onNewcomer(nil)
@@ -80,7 +79,7 @@ func (q *Queue) Run(ctx context.Context) {
 // minScan is the first pause after a failed listing of the databases.
 const minScan = 10 * time.Millisecond
 
-// scan starts and ends sessions so that they match the databases. It returns false if it could not list them.
+// scan starts and ends sessions so that each database has one. It returns false if it could not list the databases.
 func (q *Queue) scan(ctx context.Context) bool {
 	for database, n := range q.cfg.Journal.lost() {
 		q.cfg.Log.Warn().Str("database", database).Int("rows", n).
@@ -102,7 +101,7 @@ func (q *Queue) scan(ctx context.Context) bool {
 		names[d.name] = true
 		k := q.loops[d.oid]
 		if d.wanted || d.full() || k != nil && k.name != d.name {
-			continue // it returns later, under its new name
+			continue // after a rename, a later scan starts a loop with the new name
 		}
 		there[d.oid] = true
 		if k == nil {
@@ -125,8 +124,8 @@ func (q *Queue) scan(ctx context.Context) bool {
 // warnEvery is the shortest interval of messages about scarce slots.
 const warnEvery = time.Minute
 
-// share sets how many sessions are allowed now: the worker's limit without its main session, as long as slots are
-// left for other clients.
+// share sets the number of sessions that are allowed now: the worker's limit without its main session, or fewer if
+// other clients need the connection slots.
 func (q *Queue) share(slots cluster.Slots, found []database) {
 	most := q.cfg.Sessions
 	if most <= 0 {
@@ -152,7 +151,7 @@ func (q *Queue) share(slots cluster.Slots, found []database) {
 	}
 }
 
-// fullDatabases names the databases that have no slot for the worker, and only some of them if there are many.
+// fullDatabases names the databases that have no slot for the worker, at most 10 of them; empty: there are none.
 func fullDatabases(found []database) string {
 	const most = 10
 	var list []string
@@ -174,9 +173,9 @@ const recoverySQL = `SELECT pg_catalog.pg_is_in_recovery()`
 // marks a database whose DROP failed. $1 has the pids of the worker's sessions, because some roles cannot see session
 // names.
 //
-// A read of pg_locks stops all changes of the server's lock table for a moment. So the statement reads it once, and only
-// if another session has been executing a statement for some time: a command that waits for the worker's sessions does
-// so for five seconds. Of some sessions the worker cannot see the state, and they count as active ones.
+// While pg_locks is read, the server's lock table cannot change. So the statement reads it once, and only if another
+// session has been executing a statement for more than 0.2 seconds: a command that waits for the worker's sessions
+// waits for up to five seconds. Sessions whose state the worker cannot see are treated as active.
 const databaseSQL = `
 WITH active AS MATERIALIZED (
     SELECT FROM pg_catalog.pg_stat_activity a
@@ -200,8 +199,9 @@ FROM pg_catalog.pg_database d
 WHERE d.datconnlimit <> -2
 ORDER BY d.oid`
 
-// databases lists the databases to serve and the names of all databases, which are none during recovery, and reads the
-// connection slots. It sends all statements at once, so that an idle worker wakes up once for the results.
+// databases lists the databases to serve (found) and the names of all databases (exist), and reads the connection
+// slots. During recovery, both lists are empty. It sends all statements at once, so that an idle worker wakes up once
+// for the results.
 func (q *Queue) databases(ctx context.Context) (
 	found []database, exist map[string]bool, slots cluster.Slots, recovering bool, err error,
 ) {
@@ -234,7 +234,7 @@ func (q *Queue) databases(ctx context.Context) (
 	return found, exist, slots, false, err
 }
 
-// processes lists the server processes of the queue's sessions.
+// processes returns the pids of the backends of the queue's sessions.
 func (q *Queue) processes() []int32 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -247,7 +247,7 @@ func (q *Queue) processes() []int32 {
 	return pids
 }
 
-// visit makes the loop of a database check again soon. A call came from that database, so it has the extension.
+// visit makes the loop of a database check again soon, because a call came from this database: it has the extension.
 func (q *Queue) visit(name string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -280,7 +280,7 @@ type databaseLoop struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	soon   chan struct{}
-	known  bool // it has been served, and the log has a message about that
+	known  bool // the database was served before, and this was logged
 	// backend is the pid of the session's server process; 0 if there is no session.
 	backend atomic.Int32
 }
@@ -339,7 +339,7 @@ func (q *Queue) runLoop(ctx context.Context, k *databaseLoop) {
 			logged = err.Error()
 		}
 		if served && err == nil {
-			continue // it has given way to another database, and waits for its next turn
+			continue // the session has left for another database, and the loop waits for its next turn
 		}
 		if !q.pauseLoop(ctx, k, pause) {
 			return
@@ -348,7 +348,8 @@ func (q *Queue) runLoop(ctx context.Context, k *databaseLoop) {
 	}
 }
 
-// pauseLoop waits. After retrySoon it waits only the shortest pause.
+// pauseLoop waits for pause. A call of retrySoon shortens the pause to Config.MinLook. It returns false if ctx has
+// ended.
 func (q *Queue) pauseLoop(ctx context.Context, k *databaseLoop, pause time.Duration) bool {
 	least := time.Now().Add(q.cfg.MinLook)
 	timer := time.NewTimer(host.AlignedDelay(pause))
@@ -366,16 +367,16 @@ func (q *Queue) pauseLoop(ctx context.Context, k *databaseLoop, pause time.Durat
 	return ctx.Err() == nil
 }
 
-// maxPause returns the longest interval of visits to a database without the extension. It grows with the number of
-// databases, so that the visits do not cost the server a new session all the time.
+// maxPause returns the longest pause between visits to a database without the extension. It grows with the number of
+// databases, so that the visits need not open a new session all the time.
 func (q *Queue) maxPause() time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return max(q.cfg.MaxLook, time.Duration(len(q.loops))*time.Second)
 }
 
-// serve visits a database when a session is free, and stays if the database has a queue. served reports whether it
-// has one.
+// serve waits for a lease and opens a session in a database. If the database has a queue, it serves the queue until the
+// session ends, and served is true.
 func (q *Queue) serve(ctx context.Context, k *databaseLoop) (served bool, err error) {
 	lease, err := q.budget.acquire(ctx, k.name, q.cfg.Journal.waits(k.name))
 	if err != nil {

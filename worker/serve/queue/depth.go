@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Depths has the lengths of the queues of all databases, and which of them have lost their session. The zero value is
-// ready. A nil Depths stores nothing.
+// Depths has the lengths of the queues of all databases, and for each queue whether it has lost its session. The zero
+// value is ready. A nil Depths stores nothing.
 type Depths struct {
 	mu        sync.Mutex
 	databases map[string]*depth
@@ -18,26 +18,26 @@ type Depths struct {
 
 // depth is the length of one queue.
 type depth struct {
-	measured time.Time // or when a session could have measured it
-	next     time.Time // when it is due to be measured; zero: now
-	queued   int       // rows, the claimed ones included
-	oldest   time.Time // when the oldest of them was made; zero: there are none
+	measured time.Time // when the length was measured, or could have been
+	next     time.Time // when the next measurement is due; zero: now
+	queued   int       // number of rows, including the claimed ones
+	oldest   time.Time // when the oldest row was made; zero: there are no rows
 	claimed  int
-	unknown  bool      // it is not measured yet, or cannot be measured
-	lost     time.Time // when the queue lost its session; zero: it has not
+	unknown  bool      // the length was not measured yet, or cannot be measured
+	lost     time.Time // when the queue lost its session; zero: it has one, or waits for its turn
 }
 
 const (
-	// measureEvery is how often a session measures the length of its queue.
+	// measureEvery is the time between two measurements of a queue's length.
 	measureEvery = 10 * time.Second
-	// A length is valid for validFor, and longer if many databases take turns.
+	// A length is valid for validFor, and validForDatabase longer for each database, because databases may take turns.
 	validFor         = 30 * time.Second
 	validForDatabase = time.Second
 )
 
-// Sum returns the number of waiting requests, the number of running ones, and the age of the oldest request. It
-// returns false if no database has a queue, or if the length of a queue is not known: its session is gone, or the
-// worker's role may not see the requests of other roles.
+// Sum adds up all queues. It returns the number of waiting requests, the number of running ones, and the age of the
+// oldest request. ok is false if no database has a queue, or if the length of a queue is not known: its session is
+// gone, or the worker's role may not see the requests of other roles.
 func (d *Depths) Sum() (waiting, claimed int, oldest time.Duration, ok bool) {
 	if d == nil {
 		return 0, 0, 0, false
@@ -58,8 +58,8 @@ func (d *Depths) Sum() (waiting, claimed int, oldest time.Duration, ok bool) {
 	return waiting, claimed, oldest, len(d.databases) > 0
 }
 
-// Lost returns how long a queue has had no session, the longest time of all queues, or 0 if each has one or waits for
-// its turn.
+// Lost returns for how long a queue has had no session, the longest time of all queues; 0: each queue has a session or
+// waits for its turn.
 func (d *Depths) Lost() (longest time.Duration) {
 	if d == nil {
 		return 0
@@ -125,8 +125,8 @@ func (d *Depths) open(database string) {
 	})
 }
 
-// lose notes that a queue has lost its session, or that no session could be opened. A database without a queue stays
-// without.
+// lose notes that a queue has lost its session, or that no session could be opened. It does nothing for a database
+// without a queue.
 func (d *Depths) lose(database string) {
 	d.edit(func() {
 		if of := d.databases[database]; of != nil {
@@ -145,8 +145,8 @@ func (of *depth) lose() {
 // forget notes that a database has no queue.
 func (d *Depths) forget(database string) { d.edit(func() { delete(d.databases, database) }) }
 
-// retain forgets all databases but those for which exists is set. The others of them that are not served lose their
-// session.
+// retain forgets the databases that do not exist any more. It notes for the others, if they are not served, that they
+// have lost their session.
 func (d *Depths) retain(exists map[string]bool, served func(database string) bool) {
 	d.edit(func() {
 		for name, of := range d.databases {
@@ -169,7 +169,7 @@ func (d *Depths) end() {
 	})
 }
 
-// due reports whether the length of a queue is to be measured again.
+// due reports whether it is time to measure the length of a queue again.
 func (d *Depths) due(database string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -184,7 +184,7 @@ SELECT ARRAY[count(*)::float8, coalesce(extract(epoch FROM min(q.requested_at)),
               OR pg_has_role('pg_read_all_stats', 'USAGE'))::int::float8]
 FROM backtrace.request q WHERE q.state = 'queued'`
 
-// measure counts the requests of the database at an interval.
+// measure measures the length of the database's queue, if that is due.
 func (s *session) measure(ctx context.Context) error {
 	d := s.cfg.Depths
 	if d == nil || !d.due(s.database) {
@@ -194,7 +194,7 @@ func (s *session) measure(ctx context.Context) error {
 	err := s.withTimeout(ctx, func(ctx context.Context) error { return runGuarded(ctx, s.conn, &figures, depthSQL) })
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) && !errors.Is(err, errAbsent) {
-		// The queue is served all the same, if another session has locked the table for longer than a moment.
+		// Another session may have locked the table for long. The queue is served nevertheless.
 		s.log.Debug().Err(err).Msg("the length of the queue is not known")
 		d.skip(s.database)
 		return s.withTimeout(ctx, func(ctx context.Context) error {

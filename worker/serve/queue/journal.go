@@ -13,7 +13,7 @@ type Row struct {
 	Caller     uint32
 	CallerName string
 	Backend    int
-	PID        int // 0: many
+	PID        int // 0: the call was about many processes
 	Requested  time.Time
 	Finished   time.Time
 	Result     Result
@@ -28,13 +28,14 @@ const (
 	journalPause = 200 * time.Millisecond // interval of the writes
 )
 
-// Journal collects the rows of waiting calls, by database, until a session writes them. It never delays a call. If
-// the rows of a database take too much memory, its newest rows are dropped and counted. Other databases keep theirs.
-// So an unreachable database does not affect the others' journal. A Journal is safe for concurrent use, and its zero
+// Journal collects the rows of waiting calls, by database, until a session writes them. It never delays a call. If the
+// rows of a database take too much memory, its newest rows are dropped and counted. Rows of other databases stay, so a
+// database that cannot be reached does not affect them. A Journal is safe for concurrent use, and its zero value is
+// ready.
 // value is ready.
 type Journal struct {
 	mu       sync.Mutex
-	off      bool // nothing can be written (recovery)
+	off      bool // rows cannot be written, because of recovery
 	places   map[string]*place
 	bytes    int            // of all rows
 	dropped  map[string]int // dropped rows, by database
@@ -45,7 +46,7 @@ type Journal struct {
 type place struct {
 	rows  []Row
 	bytes int
-	owner *session // the session that writes them, or nil
+	owner *session // the session that writes these rows; nil: there is none
 }
 
 // size returns the approximate memory of a row, in bytes.
@@ -55,7 +56,7 @@ func (r *Row) size() int {
 		len(r.Result.Hint)
 }
 
-// shorten cuts the texts of a row between two characters.
+// shorten cuts long texts of a row to journalText bytes, without cutting a character.
 func (r *Row) shorten() {
 	for _, s := range []*string{&r.CallerName, &r.Result.Message, &r.Result.Detail, &r.Result.Hint} {
 		if len(*s) > journalText {
@@ -97,8 +98,8 @@ func (j *Journal) Add(database string, row Row) {
 	}
 }
 
-// makeRoom makes room for a row of p if all databases together have too many bytes. It drops the newest rows of the
-// database with the most bytes. It returns false if that is p.
+// makeRoom makes room for size more bytes of p, if all databases together have too many. It drops the newest rows of
+// the database with the most bytes. If this database is p, it returns false.
 func (j *Journal) makeRoom(p *place, size int) bool {
 	for j.bytes+size > journalTotal {
 		name, largest := "", p
@@ -146,7 +147,7 @@ func (j *Journal) attach(s *session) {
 	j.place(s.database).owner = s
 }
 
-// detach ends that, unless another session has replaced it.
+// detach makes a session no longer the writer, unless another session has replaced it.
 func (j *Journal) detach(s *session) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -156,7 +157,7 @@ func (j *Journal) detach(s *session) {
 	}
 }
 
-// discard drops the rows of a database without a session, because it has no table for them.
+// discard drops the rows of a database, unless a session writes them. The database has no table for them.
 func (j *Journal) discard(database string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -175,7 +176,7 @@ func (j *Journal) waits(database string) bool {
 	return p != nil && len(p.rows) > 0
 }
 
-// retain drops the rows of all databases other than these.
+// retain drops the rows of all databases except the given ones.
 func (j *Journal) retain(databases map[string]bool) {
 	j.mu.Lock()
 	var others []string
@@ -190,14 +191,14 @@ func (j *Journal) retain(databases map[string]bool) {
 	}
 }
 
-// removeUnused removes an unused place.
+// removeUnused removes the place of a database if it has no rows and no session.
 func (j *Journal) removeUnused(database string) {
 	if p := j.places[database]; p.owner == nil && len(p.rows) == 0 {
 		delete(j.places, database)
 	}
 }
 
-// take returns rows to write, the oldest first.
+// take removes and returns the rows to write next, journalBatch at most, the oldest first.
 func (j *Journal) take(database string) []Row {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -217,7 +218,7 @@ func (j *Journal) take(database string) []Row {
 	return rows
 }
 
-// putBack returns rows that could not be written.
+// putBack adds rows again that could not be written.
 func (j *Journal) putBack(database string, rows []Row) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -238,7 +239,7 @@ func (j *Journal) putBack(database string, rows []Row) {
 	j.bytes += size
 }
 
-// suspend sets whether rows cannot be written, as during recovery. If so, it drops all rows.
+// suspend sets whether rows cannot be written (during recovery). If off is true, it drops all rows.
 func (j *Journal) suspend(off bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

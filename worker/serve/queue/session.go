@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// operationTimeout bounds one transaction. A commit may wait for another one, because NOTIFY takes a global lock. The
-	// transaction then ends on the server without the worker, which opens a new session.
+	// operationTimeout bounds one transaction. A commit with NOTIFY may wait for another commit, because NOTIFY takes a
+	// global lock. After the timeout the worker opens a new session, and the transaction ends on the server by itself.
 	operationTimeout = 30 * time.Second
 	// leaveTimeout is how long a session with running requests may stay after it was asked to leave.
 	leaveTimeout = 15 * time.Second
 	// endTimeout is how long an operation may still take when the session has to end.
 	endTimeout = time.Second
-	// claimPause is the least interval of claims that only notifications cause, if the last one found no request. Every
-	// role that can connect may send notifications.
+	// claimPause is the least time between two claims that only notifications cause, if the last claim found no
+	// request. Every role that can connect may send notifications.
 	claimPause = 50 * time.Millisecond
 	// Old rows are removed after pruneEvery, or after pruneAfter new rows.
 	pruneEvery = time.Minute
@@ -44,16 +44,16 @@ type session struct {
 
 	jobs     map[int64]*job       // running, or done and not yet written
 	overRate map[uint32]time.Time // roles over their rate, with the end of their pause
-	notified bool                 // a notification came since the last claim
-	found    int                  // requests of the last claim
+	notified bool                 // a notification has arrived since the last claim
+	found    int                  // number of requests of the last claim
 	emptied  time.Time            // when a notification last caused a claim that found no request
-	lease    *lease               // the right to the session; its signal wakes the session
-	written  int                  // rows since the last prune
+	lease    *lease               // the right to have this session; its signal wakes the session
+	written  int                  // rows written since the last prune
 	pruned   time.Time
 	compared time.Time // when the extension's objects were last compared
 }
 
-// open connects to a database and checks for the extension. Without it the error wraps errAbsent.
+// open connects to a database and checks for its queue. If there is none, the error wraps errAbsent.
 func open(ctx context.Context, cfg *Config, database string, lease *lease) (*session, error) {
 	s := &session{
 		cfg: cfg, log: cfg.Log.With().Str("database", database).Logger(), database: database,
@@ -107,7 +107,8 @@ func (s *session) run(ctx context.Context) error {
 	return err
 }
 
-// serve listens first. Later requests send a notification, and the first claim finds earlier ones.
+// serve listens first, and then claims. So it finds earlier requests by its first claim, and later ones by
+// notifications.
 func (s *session) serve(ctx context.Context) error {
 	jobs, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop() // running requests are abandoned, and another session claims them again
@@ -129,7 +130,7 @@ func (s *session) serve(ctx context.Context) error {
 	return err
 }
 
-// renew makes a new key for an extension of version 1.1 if its key was made for another cluster.
+// renew makes a new key if the extension (version 1.1) has a key that was made for another cluster.
 func (s *session) renew(ctx context.Context) error {
 	var keyed, renewed bool
 	if err := s.conn.QueryRow(ctx, keyedSQL).Scan(&keyed); err != nil || !keyed {
@@ -168,13 +169,13 @@ func (s *session) runPending(ctx, jobs context.Context) error {
 		if err := s.measure(ctx); err != nil {
 			return err
 		}
-		more = more || s.notified // last, because a notification may arrive during any of these steps, and arrives once
+		more = more || s.notified // last, because a notification may arrive during any step, and arrives once
 	}
 	return nil
 }
 
-// pauseClaims waits before a claim that a notification causes, if the last such claim found no request a moment ago.
-// A call of wake ends the pause.
+// pauseClaims waits before a claim that a notification causes, if such a claim has found no request within the last
+// claimPause.
 func (s *session) pauseClaims(ctx context.Context) {
 	left := claimPause - time.Since(s.emptied)
 	if !s.notified || left <= 0 {
@@ -189,7 +190,7 @@ func (s *session) pauseClaims(ctx context.Context) {
 	}
 }
 
-// withTimeout limits f to the time of an operation, and to a second after ctx ends.
+// withTimeout runs f with operationTimeout, and cancels f endTimeout after ctx has ended.
 func (s *session) withTimeout(ctx context.Context, f func(context.Context) error) error {
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), operationTimeout)
 	defer cancel()
