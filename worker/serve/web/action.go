@@ -19,21 +19,21 @@ import (
 	"pg_stat_backtrace/worker/limits"
 )
 
-// The paths of the actions. Only POST with an operator token starts one.
+// The paths of the actions. An action starts only by POST with an operator token.
 const (
 	actionCapture  = "/screen/capture"
 	actionIncident = "/screen/incident"
 )
 
-// Bounds of an action.
+// Limits of an action.
 const (
-	maxAction  = 4 << 10 // bytes of the request
-	maxNote    = 200     // characters
+	maxAction  = 4 << 10 // size of the request's body, in bytes
+	maxNote    = 200     // length of the note, in characters
 	actionTime = 30 * time.Second
 )
 
-// Actions are the functions that an operator starts from the incident screen. Each returns the answer as JSON. An error that
-// is an *ActionError has its own status.
+// Actions are the functions that an operator starts from the incident screen. Each returns the answer as JSON. An
+// *ActionError sets the status of the answer; another error is answered with status 500.
 type Actions struct {
 	// Capture reads one process of the server.
 	Capture func(ctx context.Context, pid int) ([]byte, error)
@@ -41,7 +41,7 @@ type Actions struct {
 	Incident func(ctx context.Context, note string) ([]byte, error)
 }
 
-// ActionError is a refusal with a status of HTTP.
+// ActionError is a refusal with an HTTP status.
 type ActionError struct {
 	Status int
 	Text   string
@@ -53,8 +53,8 @@ func (e *ActionError) Error() string { return e.Text }
 // actionRecord describes an action for the log.
 type actionRecord struct {
 	token string // the first digits of the SHA-256 sum of the token; empty: the request had no operator token
-	pid   int    // of a capture
-	note  string // of an incident
+	pid   int    // only of a capture
+	note  string // only of an incident
 }
 
 // actions has the limits of the actions.
@@ -104,7 +104,8 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 	failf(w, refused.status, "%s", refused.text)
 }
 
-// logAction logs an action. A refusal is logged only if there were few before.
+// logAction logs an action. Refused requests, which any client can send, are logged at a limited rate (see
+// limits.Lines).
 func (s *Server) logAction(r *http.Request, record *actionRecord, refused *actionRefusal, took time.Duration) {
 	line, status := s.cfg.Log.Info(), http.StatusOK
 	if refused != nil {
@@ -132,7 +133,7 @@ func (s *Server) logAction(r *http.Request, record *actionRecord, refused *actio
 		Dur("took_ms", took).Msg("action of the screen")
 }
 
-// actionRefusal is a refusal of an action. Ran is set if the action has begun.
+// actionRefusal is a refusal or a failure of an action. ran is true if the action has begun.
 type actionRefusal struct {
 	refusal
 
@@ -143,7 +144,7 @@ func refuseAction(status int, format string, args ...any) *actionRefusal {
 	return &actionRefusal{refusal: refusal{status, fmt.Sprintf(format, args...)}}
 }
 
-// action checks a request, in this order: method, web site, token, form, limits. Then it runs the action.
+// action checks a request, in this order: method, web site, token, body, limits. Then it runs the action.
 func (s *Server) action(w http.ResponseWriter, r *http.Request, record *actionRecord) ([]byte, *actionRefusal) {
 	if r.Method != http.MethodPost {
 		return nil, refuseAction(http.StatusMethodNotAllowed, "an action needs POST")
@@ -209,7 +210,7 @@ type actionInput struct {
 	Note string `json:"note"`
 }
 
-// actionInput reads the body. The read deadline of the server bounds its time.
+// actionInput reads and checks the body. The server's read deadline limits the time for this.
 func (*Server) actionInput(w http.ResponseWriter, r *http.Request) (in actionInput, f *actionRefusal) {
 	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	charset := params["charset"]
@@ -228,7 +229,7 @@ func (*Server) actionInput(w http.ResponseWriter, r *http.Request) (in actionInp
 		return in, refuseAction(http.StatusBadRequest, "the body did not arrive")
 	}
 	control := http.NewResponseController(w)
-	// See protected: no deadline may pass while the action runs.
+	// No deadline may pass while the action runs; see protected.
 	if err := errors.Join(control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(2*actionTime))); err != nil {
 		return in, refuseAction(http.StatusInternalServerError, "the connection has no deadlines")
 	}
@@ -238,7 +239,7 @@ func (*Server) actionInput(w http.ResponseWriter, r *http.Request) (in actionInp
 	return in, nil
 }
 
-// decodeAction reads and checks the members that an action has.
+// decodeAction decodes the body and checks that it has only the members of this action.
 func decodeAction(path string, data []byte) (in actionInput, err error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
@@ -258,9 +259,9 @@ func decodeAction(path string, data []byte) (in actionInput, err error) {
 	return in, nil
 }
 
-// foreignAction reports whether a browser sends the request for another page than the one of this address. It is stricter
-// than foreignSite: the address of the page must equal the host and port of the request. A proxy that replaces the host is
-// possible only if the browser sends Sec-Fetch-Site.
+// foreignAction reports whether a browser sends the request for a page of another address. It is stricter than
+// foreignSite: the host and port of the page must equal those of the request. If a proxy replaces the request's host,
+// actions work only in browsers that send Sec-Fetch-Site.
 func foreignAction(r *http.Request) bool {
 	site := r.Header.Values("Sec-Fetch-Site")
 	for _, value := range site {

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Address is where the listener accepts connections. The zero value is no address.
+// Address is where the listener accepts connections. The zero value means that there is no listener.
 type Address struct {
 	// Network is tcp or unix.
 	Network string
@@ -28,7 +28,7 @@ type Address struct {
 	Port int
 }
 
-// ErrAddress means that a text is no address to listen on.
+// ErrAddress means that a text is not an address in one of the forms of ParseAddress.
 var ErrAddress = errors.New("invalid address")
 
 const (
@@ -77,7 +77,7 @@ func (a Address) Loopback() bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// String returns the address as ParseAddress reads it.
+// String returns the address in the form of ParseAddress.
 func (a Address) String() string {
 	if a.Network == unixNetwork {
 		return unixPrefix + a.Path
@@ -85,22 +85,24 @@ func (a Address) String() string {
 	return net.JoinHostPort(a.Host, strconv.Itoa(a.Port))
 }
 
-// Permissions of a Unix socket. A token protects the socket as well, so that other users may connect then.
+// Permissions of a Unix socket. If clients need a token, the token protects the socket, and every user may connect.
 const (
 	ownerOnly = 0o600
 	everyUser = 0o666
 )
 
-// staleTimeout bounds the attempt to connect to a Unix socket that exists already.
+// staleTimeout is the timeout of a connection to an existing Unix socket, by which removeStale finds out whether it is
+// used.
 const staleTimeout = time.Second
 
-// listen opens the address. On a Unix socket only the user of this process can connect, unless open is set.
+// listen opens the address. If open is set, every user can connect to a Unix socket; otherwise only the user of this
+// process.
 func (a Address) listen(ctx context.Context, open bool) (net.Listener, error) {
 	if a.Network != unixNetwork {
 		var config net.ListenConfig
 		host := a.Host
 		if host == localhost {
-			host = "127.0.0.1" // no name is looked up
+			host = "127.0.0.1" // so that no name is resolved
 		}
 		return config.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(a.Port)))
 	}
@@ -111,8 +113,8 @@ func (a Address) listen(ctx context.Context, open bool) (net.Listener, error) {
 	if open {
 		mode = everyUser
 	}
-	// The kernel gives the file of the socket the mode that the socket has when it is bound, less the umask. So the file
-	// never exists with other permissions.
+	// The kernel creates the socket's file with the mode that the socket has at bind, less the umask. So the file never
+	// exists with wider permissions.
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var failure error
 		err := c.Control(func(fd uintptr) { failure = unix.Fchmod(int(fd), mode) })
@@ -120,7 +122,7 @@ func (a Address) listen(ctx context.Context, open bool) (net.Listener, error) {
 	}}
 	listener, err := config.Listen(ctx, unixNetwork, a.Path)
 	if err == nil && open {
-		err = os.Chmod(a.Path, everyUser) // the umask may be narrower
+		err = os.Chmod(a.Path, everyUser) // the umask may have removed permissions
 		if err != nil {
 			_ = listener.Close()
 		}
@@ -145,12 +147,13 @@ func openedSocket(l net.Listener) *unixSocket {
 	}
 	file, err := os.Lstat(l.Addr().String())
 	if err != nil {
-		file = nil // gone already
+		file = nil // the file was removed already
 	}
 	return &unixSocket{listener: listener, file: file}
 }
 
-// lost reports whether the path of the socket no longer leads to it. If so, closing the listener removes no file.
+// lost reports whether the path of the socket leads to no file or to another file. If so, closing the listener removes
+// no file.
 func (u *unixSocket) lost() bool {
 	if u == nil {
 		return false
@@ -163,7 +166,8 @@ func (u *unixSocket) lost() bool {
 	return true
 }
 
-// removeStale removes the socket of a listener that has ended without doing so.
+// removeStale removes the socket's file that an ended listener has left. It returns an error if a listener still uses
+// it.
 func removeStale(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	switch {

@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// conns bounds the connections of a listener. Requests whose turn it is are bounded elsewhere, so conns counts the other
-// connections, which cost a client nothing: silent ones, unfinished TLS handshakes, requests that arrive slowly, idle
-// connections. Each source has at most its share of them. A connection has some time for its request. Only after that
-// time it gives way to another connection of its source.
+// conns bounds the connections of a listener. It counts only connections whose request is not being answered: silent
+// ones, unfinished TLS handshakes, requests that arrive slowly, idle connections. These cost a client nothing.
+// (Limits.Requests bounds the others.) One source can have a share of the counted connections. A connection has some
+// time for its request. After this time it can be closed in favor of a new connection of its source.
 //
-// If all places are taken, a connection of the source with the most connections gives way to one of a source with
-// fewer.
+// If the limit of all connections is reached, a connection of the source with the most connections is closed in favor
+// of a source with fewer.
 type conns struct {
 	net.Listener
 
-	most    int           // connections
-	each    int           // connections of a source
-	least   time.Duration // that a connection has for its request
+	most    int           // largest number of counted connections
+	each    int           // the same for one source
+	least   time.Duration // time that a connection has for its request
 	source  func(net.Conn) source
 	refused func() // called for each connection that is closed for lack of room
 	now     func() time.Time
@@ -34,26 +34,26 @@ type conns struct {
 
 // places are the counted connections of one source.
 type places struct {
-	pending list.List // have time for their request; the first one's time ends first
-	idle    list.List // have been answered; the first one has been idle for the longest time
+	pending list.List // connections that wait for their request; the time of the first one ends first
+	idle    list.List // connections whose request was answered; the first one has been idle for the longest time
 }
 
 func (p *places) count() int { return p.pending.Len() + p.idle.Len() }
 
-// conn is a connection that conns knows. The mutex of conns guards its fields.
+// conn is a connection that conns has accepted. The mutex of conns guards its fields.
 type conn struct {
 	net.Conn
 
 	of     *conns
 	source source
-	until  time.Time     // while it is pending: the end of its time
+	until  time.Time     // end of the time for its request, while it is pending
 	list   *list.List    // pending or idle; nil: not counted
 	place  *list.Element // in list
-	busy   bool          // the turn of its request has come
+	busy   bool          // its request is being answered
 	closed bool
 }
 
-// newConns bounds the connections of a listener. The limits must have no zero values.
+// newConns bounds the connections of a listener. All limits must be above zero. refused may be nil.
 func newConns(l net.Listener, limits Limits, refused func()) *conns {
 	if refused == nil {
 		refused = func() {}
@@ -64,7 +64,7 @@ func newConns(l net.Listener, limits Limits, refused func()) *conns {
 	}
 }
 
-// sharesOfSources: one source has at most half of the connections.
+// sharesOfSources means that one source can have half of the connections.
 const sharesOfSources = 2
 
 // Accept returns the next connection for which there is room.
@@ -88,8 +88,8 @@ func (c *conns) Accept() (net.Conn, error) {
 	}
 }
 
-// admit counts a connection. It returns the connection that has to be closed for that, if any, and false if the new one
-// has to be closed.
+// admit counts a new connection. If another connection must be closed for it, admit returns this victim. ok is false if
+// the new connection must be closed instead.
 func (c *conns) admit(n *conn) (victim *conn, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,7 +115,7 @@ func (c *conns) admit(n *conn) (victim *conn, ok bool) {
 	return victim, true
 }
 
-// victim returns the connection that gives way to one of a source with own connections.
+// victim returns the connection to close in favor of a source that has own connections; nil: there is none.
 func (c *conns) victim(own int, now time.Time) *conn {
 	var largest *places
 	var oldest *conn
@@ -136,7 +136,8 @@ func (c *conns) victim(own int, now time.Time) *conn {
 	return oldest
 }
 
-// overdue returns a connection whose time for a request has ended, or the connection with the longest idle time.
+// overdue returns a connection whose time for a request has ended, or else the connection that has been idle for
+// longest; nil: there is none.
 func (p *places) overdue(now time.Time) *conn {
 	if n := first(&p.pending); n != nil && !now.Before(n.until) {
 		return n
@@ -152,7 +153,7 @@ func first(l *list.List) *conn {
 	return n
 }
 
-// wait counts a connection, which has time for its request from now on.
+// wait counts a connection as pending. Its time for a request begins now.
 func (c *conns) wait(n *conn, now time.Time) {
 	n.until = now.Add(c.least)
 	c.put(n, func(p *places) *list.List { return &p.pending })
@@ -171,7 +172,7 @@ func (c *conns) put(n *conn, where func(*places) *list.List) {
 	c.waiting++
 }
 
-// remove counts a connection no longer.
+// remove stops counting a connection.
 func (c *conns) remove(n *conn) {
 	if n.list == nil {
 		return
@@ -207,7 +208,7 @@ func (n *conn) arrived() {
 	n.change(func(now time.Time) { n.of.wait(n, now) })
 }
 
-// work notes that the turn of the request has come. The connection stays open until rest.
+// work notes that the request is being answered from now on. The connection is not counted until rest.
 func (n *conn) work() {
 	n.change(func(time.Time) { n.busy = true; n.of.remove(n) })
 }
@@ -217,14 +218,14 @@ func (n *conn) rest() {
 	n.change(func(now time.Time) { n.busy = false; n.of.wait(n, now) })
 }
 
-// state follows a connection: an idle one gives way at once.
+// state notes that a connection has become idle, so that it can be closed at once in favor of a new one.
 func state(c net.Conn, s http.ConnState) {
 	if n := counted(c); n != nil && s == http.StateIdle {
 		n.change(func(time.Time) { n.of.put(n, func(p *places) *list.List { return &p.idle }) })
 	}
 }
 
-// counted returns the connection below TLS; nil if the listener does not count it.
+// counted returns the connection of conns, also from below TLS; nil if conns did not accept it.
 func counted(c net.Conn) *conn {
 	if secure, ok := c.(*tls.Conn); ok {
 		c = secure.NetConn()
@@ -235,7 +236,7 @@ func counted(c net.Conn) *conn {
 
 type connKey struct{}
 
-// connContext makes the connection known to its requests.
+// connContext adds the connection to the context of its requests.
 func connContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, counted(c))
 }

@@ -6,15 +6,15 @@ import (
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
-// Files are files of a Config that were read by root.
+// Files has the contents of files of a Config that root has read.
 type Files struct {
 	tokens       *tokens
 	certificates *certificates
 }
 
-// ReadAsRoot reads the files that only root can change. A process calls it while it is root. After it has become
-// another user, which may not read these files, it uses them as they were. Check returns an error for a file that was
-// not read and cannot be read.
+// ReadAsRoot reads those files of the configuration that only root can change. A process calls it while it is root.
+// When it has become another user, which may not read these files, it uses the contents from before. ReadAsRoot returns
+// no error: Check finds files that cannot be read.
 func (c *Config) ReadAsRoot() *Files {
 	f := &Files{}
 	if path, err := rootfs.RootOnlyPath(c.TokenFile); c.TokenFile != "" && err == nil {

@@ -68,7 +68,7 @@ func (s *Server) Handler() http.Handler {
 	})
 }
 
-// statusWriter remembers the status of an answer.
+// statusWriter stores the status of an answer.
 type statusWriter struct {
 	http.ResponseWriter
 
@@ -89,8 +89,8 @@ func failf(w http.ResponseWriter, status int, format string, args ...any) {
 	http.Error(w, fmt.Sprintf(format, args...), status)
 }
 
-// health answers whether the worker serves, and with ready whether everything works. It needs no token, so that the
-// probes of an orchestrator can ask. Only a permitted request learns what does not work.
+// health answers whether the worker serves; if ready is set, whether everything works. It needs no token, so that an
+// orchestrator can call it. The answer names what does not work only if the request is permitted (see refuse).
 func (s *Server) health(w http.ResponseWriter, r *http.Request, ready bool) {
 	var h Health
 	if s.cfg.Health != nil {
@@ -115,7 +115,7 @@ func (s *Server) health(w http.ResponseWriter, r *http.Request, ready bool) {
 	_, _ = io.WriteString(w, text)
 }
 
-// protected refuses requests without permission. It bounds the requests that run at a time.
+// protected refuses requests without permission, and bounds the number of requests that are answered at a time.
 func (s *Server) protected(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if refusal := s.refuse(r); refusal != nil {
@@ -172,7 +172,7 @@ func (s *Server) screen(w http.ResponseWriter, r *http.Request) {
 	s.cfg.Screen.View.ServeHTTP(w, r)
 }
 
-// take waits for a place; false if there is none in time.
+// take takes a place. It waits for most at the longest, and returns false if no place was free until then.
 func take(ctx context.Context, places chan struct{}, most time.Duration) bool {
 	select {
 	case places <- struct{}{}:
@@ -240,7 +240,7 @@ func (s *Server) profile(w http.ResponseWriter, r *http.Request) {
 	case formatPprof:
 		h.Set("Content-Disposition", `attachment; filename="profile.pb.gz"`)
 	case "html":
-		// The page has its own, narrower policy, which names the hash of its script.
+		// The page has a narrower policy in itself, with the hash of its script.
 		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "+
 			"base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 	}

@@ -18,8 +18,8 @@ type refusal struct {
 	text   string
 }
 
-// refuse returns why a request is not permitted; nil: it is. A token does not replace the checks for web pages: a
-// browser that knows the token sends it with requests of every page.
+// refuse returns why a request is not permitted; nil: it is permitted. A valid token does not replace the checks of
+// refuseSite: a browser that has stored the token sends it with the requests of every page.
 func (s *Server) refuse(r *http.Request) *refusal {
 	if refusal := s.refuseSite(r); refusal != nil {
 		return refusal
@@ -37,7 +37,7 @@ func (s *Server) refuse(r *http.Request) *refusal {
 	return nil
 }
 
-// refuseSite returns why a request must not come from its web page; nil: it may.
+// refuseSite returns why a browser must not send the request for its web page; nil: it may.
 func (s *Server) refuseSite(r *http.Request) *refusal {
 	if !s.ownHost(r.Host) {
 		return &refusal{http.StatusForbidden, fmt.Sprintf("the host %q of the request is not allowed; "+
@@ -50,9 +50,9 @@ func (s *Server) refuseSite(r *http.Request) *refusal {
 	return nil
 }
 
-// ownHost reports whether the host of a request is this listener. A web page can resolve its own name to the address of
-// the listener (DNS rebinding), and then read answers as its own. But the request has the name of the page. An IP
-// address is no name that a page can resolve.
+// ownHost reports whether the host that a request names is this listener. A web page can resolve its own name to the
+// address of the listener (DNS rebinding), and then read the answers. But such a request names the host of the page. A
+// page cannot make an IP address lead here.
 func (s *Server) ownHost(hostPort string) bool {
 	if hostPort == "" || s.cfg.Address.Network == unixNetwork {
 		return true // every browser sends a host, and none connects to a Unix socket
@@ -74,7 +74,7 @@ func hostName(hostPort string) string {
 	return strings.TrimSuffix(host, ".")
 }
 
-// named reports whether a name is one of this host: its own, those of Config.Hosts and those of the certificate.
+// named reports whether a name is one of this listener: the host's own name, in Config.Hosts, or in the certificate.
 func (s *Server) named(host string) bool {
 	if s.configured(host) {
 		return true
@@ -90,9 +90,9 @@ func (s *Server) configured(host string) bool {
 	return slices.ContainsFunc(s.cfg.Hosts, func(name string) bool { return strings.EqualFold(host, hostName(name)) })
 }
 
-// foreignSite reports whether a browser has sent a request for a page of another site. Sec-Fetch-Site says that. It is
-// none if a user has entered the address. Browsers send it to a host of this machine and by TLS only, and old ones never.
-// Without it, Origin and Referer name the page, if the request has them.
+// foreignSite reports whether a browser has sent a request for a page of another site, by the header Sec-Fetch-Site.
+// Its value is none if a user has entered the address. Browsers send it only to this machine or by TLS, and old
+// browsers never. Without it, the headers Origin and Referer name the page, if the request has them.
 func (s *Server) foreignSite(r *http.Request) bool {
 	site := r.Header.Values("Sec-Fetch-Site")
 	for _, value := range site {

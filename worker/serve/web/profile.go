@@ -28,9 +28,9 @@ type ProfileRequest struct {
 	Duration time.Duration
 	// Mode is one of the modes above.
 	Mode string
-	// QueryID limits the profile to samples of one query; nil: all samples. It is the number of pg_stat_statements.
+	// QueryID limits the profile to samples of one query, by the query id of pg_stat_statements; nil: all samples.
 	QueryID *int64
-	// PIDs limits the profile to these processes, by the server's ids; empty: all processes.
+	// PIDs limits the profile to these processes, by the pids that the server uses; empty: all processes.
 	PIDs []int
 }
 
@@ -46,8 +46,8 @@ const (
 	collectGrace = 30 * time.Second
 )
 
-// parseProfile reads the parameters of a request, which it also returns. Parameters that other programs know and this
-// one does not have no effect.
+// parseProfile parses the parameters of a request. It also returns all parameters. It ignores unknown ones, because
+// clients send parameters that other programs have.
 func parseProfile(query string) (ProfileRequest, url.Values, error) {
 	q, err := url.ParseQuery(query)
 	if err != nil { // a parameter that cannot be read must not become a default
@@ -106,7 +106,7 @@ func queryID(text string) (int64, error) {
 	return int64(unsigned), err
 }
 
-// key is equal for equal requests.
+// key returns a text that is equal for equal requests.
 func (r ProfileRequest) key() string {
 	query := "all"
 	if r.QueryID != nil {
@@ -115,7 +115,7 @@ func (r ProfileRequest) key() string {
 	return fmt.Sprintf("%d %s %s %v", r.Duration, r.Mode, query, r.PIDs)
 }
 
-// busyError means that another profile runs.
+// busyError means that a profile for another request runs; after is the time until its end.
 type busyError struct{ after time.Duration }
 
 func (e busyError) Error() string { return "another profile is running" }
@@ -124,7 +124,7 @@ func (e busyError) Error() string { return "another profile is running" }
 // state of the server, permits no profile.
 type Collect func(ctx context.Context, r ProfileRequest) (*profile.Profile, error)
 
-// flights runs one profile at a time, for all clients that asked for the same.
+// flights runs one profile at a time, for all clients with an equal request.
 type flights struct {
 	collect Collect
 	render  Render
@@ -133,11 +133,11 @@ type flights struct {
 	current *flight
 }
 
-// flight is a profile that runs.
+// flight is a running profile.
 type flight struct {
 	key     string
 	ends    time.Time
-	waiting int // clients
+	waiting int // number of clients that wait for it
 	cancel  context.CancelFunc
 	done    chan struct{}
 	err     error
@@ -163,7 +163,7 @@ func (fl *flight) encode(render Render, format string) (data []byte, err error) 
 	return out.Bytes(), nil
 }
 
-// recovered makes an error of a panic.
+// recovered turns a panic into an error.
 func recovered(err *error) {
 	if failure := recover(); failure != nil {
 		*err = fmt.Errorf("making a profile failed: %v", failure)
@@ -182,7 +182,7 @@ var contentTypes = map[string]string{
 	"folded": "text/plain; charset=utf-8", "speedscope": "application/json",
 }
 
-// get returns a profile in a format. A profile that no client waits for any more stops.
+// get returns a profile in a format. If ctx ends and no other client waits for the profile, it stops the profile.
 func (f *flights) get(ctx context.Context, r ProfileRequest, format string) ([]byte, error) {
 	fl, err := f.join(ctx, r)
 	if err != nil {
@@ -198,7 +198,7 @@ func (f *flights) get(ctx context.Context, r ProfileRequest, format string) ([]b
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if fl.waiting--; fl.waiting == 0 {
-			fl.key = "" // later requests start another one
+			fl.key = "" // later equal requests must not join it
 			fl.cancel()
 		}
 		return nil, ctx.Err()

@@ -22,23 +22,23 @@ import (
 // Config configures a Server. Address must be set.
 type Config struct {
 	Address Address
-	// Inherited is a socket that listens on the address already, made by the parent process; nil: the server opens the
+	// Inherited is a socket from the parent process that already listens on the address; nil: the server opens the
 	// address.
 	Inherited *os.File
-	// TokenFile is a file with a token a line, of which a request must have one; empty: none is needed. An address that
-	// other hosts reach needs one.
+	// TokenFile is a file with one token in each line. A request must have one of them. Empty: no token is needed,
+	// which Check allows only if other hosts cannot reach the address.
 	TokenFile string
-	// CertFile and KeyFile turn TLS on.
+	// CertFile and KeyFile are the certificate and its key for TLS; empty: no TLS.
 	CertFile, KeyFile string
-	// Files are files above that this process read while it was root; nil: none.
+	// Files has the contents of files that this process read while it was root (see ReadAsRoot); nil: none.
 	Files *Files
-	// Version is the program's version, for the index page.
+	// Version is the version of pg_stat_backtrace, for the index page.
 	Version string
-	// Metrics answers /metrics.
+	// Metrics answers /metrics; nil: there is no such page.
 	Metrics http.Handler
-	// Collect makes profiles.
+	// Collect makes profiles; nil: requests for profiles are refused.
 	Collect Collect
-	// Render prints profiles in the formats html, text, folded and speedscope; nil: there is only pprof's.
+	// Render prints profiles in the formats html, text, folded and speedscope; nil: only pprof's format is offered.
 	Render Render
 	// Screen is the page of the incident screen; nil: there is none.
 	Screen *Screen
@@ -74,7 +74,7 @@ type Screen struct {
 type Health struct {
 	// Failure says why the worker does not serve; empty: it serves.
 	Failure string
-	// Missing names what does not work, while the worker serves the rest.
+	// Missing names what does not work; the worker serves the rest.
 	Missing []string
 }
 
@@ -89,8 +89,8 @@ type Limits struct {
 	Requests int
 	// ProfileClients is the number of clients that wait for a profile; default 16.
 	ProfileClients int
-	// Screens is the number of requests for data of the screen that are answered at a time; default 8. They take no place of
-	// other requests.
+	// Screens is the number of requests for data of the screen that are answered at a time; default 8. Requests does
+	// not include them.
 	Screens int
 	// Streams is the number of streams of the screen; default 16. One source may have half of them.
 	Streams int
@@ -122,7 +122,8 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// defaultConnections leaves most of the files to the worker itself.
+// defaultConnections returns at most a quarter of the files that this process may open, so that the worker has the
+// rest.
 func defaultConnections() int {
 	const most, least, share = 2048, 16, 4
 	var files unix.Rlimit
@@ -175,7 +176,7 @@ type Server struct {
 	actions  *actions
 }
 
-// lastContent is the message about a changed file that cannot be used.
+// lastContent is the log message if a file has changed and cannot be used.
 const lastContent = "a changed file of the listener cannot be used, its last content stays in use; " +
 	"if only root can read it, restart the worker"
 
@@ -196,7 +197,7 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// Run serves until ctx ends. While the address cannot be opened, it tries again and again.
+// Run serves until ctx ends. While the address cannot be opened, it tries again after each Limits.Retry.
 func (s *Server) Run(ctx context.Context) {
 	reported := ""
 	for ctx.Err() == nil {
