@@ -9,13 +9,13 @@ import (
 	"pg_stat_backtrace/worker/serve/web"
 )
 
-// absence is the time for which something has been missing. The zero value: it is there.
+// absence measures for how long something has been missing. The zero value means that it is not missing.
 type absence struct {
 	mu    sync.Mutex
 	since time.Time
 }
 
-// begin notes that it is missing, unless it was missing before.
+// begin notes the time at which the absence begins, unless it has begun before.
 func (a *absence) begin() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -24,14 +24,14 @@ func (a *absence) begin() {
 	}
 }
 
-// end notes that it is there.
+// end notes that the absence has ended.
 func (a *absence) end() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.since = time.Time{}
 }
 
-// lasts returns how long it has been missing; 0: it is there.
+// lasts returns the duration of the absence until now; 0: nothing is missing.
 func (a *absence) lasts() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -41,12 +41,12 @@ func (a *absence) lasts() time.Duration {
 	return max(time.Since(a.since), 1)
 }
 
-// lostSessions returns how long the worker has had no sessions in the server.
+// lostSessions returns for how long the worker has had no sessions in the server.
 func (w *Worker) lostSessions() metrics.Lost {
 	return metrics.Lost{Main: w.noSession.lasts(), Queue: w.depths.Lost()}
 }
 
-// health returns the state of the worker for the listener. A server that is down is no failure of the worker.
+// health returns the state of the worker for the listener. If the server is down, this is not a failure of the worker.
 func (w *Worker) health() (h web.Health) {
 	if !w.serving.Load() {
 		h.Failure = "the spool is not open, so no request from SQL is answered"

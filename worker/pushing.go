@@ -22,22 +22,22 @@ import (
 	"pg_stat_backtrace/worker/serve/metrics"
 )
 
-// ExportConfig says where the worker pushes profiles. The zero value: nowhere.
+// ExportConfig says to which receivers the worker pushes profiles. With the zero value it pushes none.
 type ExportConfig struct {
-	// Pyroscope, OTLP, HeaderFile, Interval and Mode are those of export.Config.
+	// Pyroscope, OTLP, HeaderFile, Interval and Mode: see the fields of export.Config with these names.
 	Pyroscope, OTLP, HeaderFile string
 	Interval                    time.Duration
 	Mode                        string
-	// Cluster names the server in the receiver; empty: host and data directory.
+	// Cluster is the name of the server for the receiver; empty: the host's name and the data directory.
 	Cluster string
-	// SpoolDir is the folder for profiles that wait for the receiver; empty: in the user's cache.
+	// SpoolDir is the folder for profiles that were not sent yet; empty: a folder beside the cache of debug files.
 	SpoolDir string
 }
 
-// On reports whether there is a receiver.
+// On reports whether a receiver is configured.
 func (c ExportConfig) On() bool { return c.Pyroscope != "" || c.OTLP != "" }
 
-// Check returns an error for options that have no meaning. It reads no file.
+// Check returns an error if an option has a wrong value, or needs a receiver and none is configured. It reads no file.
 func (c ExportConfig) Check() error {
 	if !c.On() {
 		if c.HeaderFile != "" || c.SpoolDir != "" || c.Cluster != "" {
@@ -62,7 +62,7 @@ func (c ExportConfig) export() *export.Config {
 	}
 }
 
-// push starts to push profiles.
+// push starts a goroutine that makes and pushes profiles, if a receiver is configured.
 func (w *Worker) push(ctx context.Context, wg *sync.WaitGroup, sameUser bool) error {
 	if !w.cfg.Export.On() {
 		return nil
@@ -100,7 +100,7 @@ func (w *Worker) push(ctx context.Context, wg *sync.WaitGroup, sameUser bool) er
 	return nil
 }
 
-// reportCost logs that profiles to push end early because of their cost, and that they no longer do.
+// reportCost logs when profiles to push begin to end early because of their cost, and when this is over.
 func (w *Worker) reportCost(s *clusterprofile.Summary, expensive *bool) {
 	if s.StoppedByCost == *expensive {
 		return
@@ -114,13 +114,13 @@ func (w *Worker) reportCost(s *clusterprofile.Summary, expensive *bool) {
 	w.log.Info().Msg("profiles to push last for the whole interval again")
 }
 
-// spoolDir returns the folder for the profiles of one server that wait.
+// spoolDir returns the folder for the profiles of one server that were not sent yet.
 func (c ExportConfig) spoolDir(identity string, sameUser bool) (string, error) {
 	base := c.SpoolDir
 	if base == "" {
 		getenv := func(name string) string {
 			if name == debuginfod.EnvCache {
-				return "" // for debug files
+				return "" // this variable is only for debug files
 			}
 			return os.Getenv(name)
 		}

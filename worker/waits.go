@@ -10,16 +10,16 @@ import (
 
 // WaitConfig says whether and how the worker times wait events.
 type WaitConfig struct {
-	// Level is off, stats or trace. If it is empty, the worker gives up the right to load programs into the kernel, and
-	// only the method sampled remains.
+	// Level is off, stats or trace. If it is empty, the worker gives up the right to load BPF programs into the kernel, and
+	// only the method sampled can be used.
 	Level string
-	// Method is the best method that may be used; auto if empty.
+	// Method is the best method that the worker may use; empty: auto.
 	Method string
-	// BudgetPercent bounds the cost, in percent of the time that processors are busy; 0: no bound.
+	// BudgetPercent bounds the cost of the timing, in percent of the time for which processors are busy; 0: no bound.
 	BudgetPercent float64
 }
 
-// Check returns an error for values that have no meaning.
+// Check returns an error if a field has a wrong value.
 func (c WaitConfig) Check() error {
 	switch waits.Method(c.Method) {
 	case "", waits.Auto, waits.Exact, waits.Blocked, waits.Sampled:

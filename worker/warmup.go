@@ -7,10 +7,9 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
-// learn reads what stacks of the server's processes are read by (the symbols and the call frame information of its
-// program, and of the libraries in which it waits) before somebody asks: when that is needed, the disk may be what the
-// server hangs on. The postmaster runs the same program as all of them. It is looked at without being stopped, since
-// nobody has asked for its stack.
+// learn reads symbols and call frame information of the server's program and of libraries before the first request: at
+// the time of a request, the server may hang because of its disk. learn captures the stack of the postmaster, because
+// all processes of the server run its program. It does not stop the postmaster, because no user has requested its stack.
 func (w *Worker) learn(ctx context.Context, c cluster.Cluster) {
 	target, err := c.Postmaster()
 	if err == nil {
