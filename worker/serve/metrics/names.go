@@ -75,8 +75,8 @@ var (
 	exportFail = desc("export_failures_total", "Requests to the receiver that failed and are tried again.", labelTarget)
 	exportDrop = desc("export_dropped_total", "Profiles given up: too old, refused by the receiver, or no room on disk.",
 		labelTarget)
-	exportPending = desc("export_pending", "Profiles that wait on disk.", labelTarget)
-	exportBytes   = desc("export_pending_bytes", "Size of the profiles that wait on disk.", labelTarget)
+	exportPending = desc("export_pending", "Profiles that wait for the receiver.", labelTarget)
+	exportBytes   = desc("export_pending_bytes", "Size of the profiles that wait for the receiver.", labelTarget)
 )
 
 // Limits of the number of series. Events beyond a limit are added to a series with the name other.
