@@ -74,14 +74,12 @@ func onlySuperusers(targets string) string {
 	return "Only roles with the SUPERUSER attribute may see backtraces of " + targets + "."
 }
 
-// onCallHint leads to the function that shows every process, without names and texts where the caller may not see them.
-const onCallHint = "An administrator can grant EXECUTE on function pg_get_backtrace_on_call(int), which shows the stack of any process."
-
 func denied(pid int, detail string) *Denied {
 	return &Denied{
 		SQLState: InsufficientPrivilege,
 		Message:  fmt.Sprintf("permission denied to get backtrace of process %d", pid),
 		Detail:   detail,
-		Hint:     onCallHint,
+		// This function shows every process, without names and texts where the caller may not see them.
+		Hint: "An administrator can grant EXECUTE on function pg_get_backtrace_on_call(int), which shows the stack of any process.",
 	}
 }
