@@ -129,7 +129,7 @@ func checkRecorded(t *testing.T, s *site, fails func(c *session, code, sql strin
 	writeIncident(t, s)
 	if text := reader.text(t, `SELECT concat_ws(' ', i.id, i.rule, i.cause, extract(epoch FROM i.time)::int, i.file ~ '/20260102.*[.]html$',
 			pg_backtrace_incident(i.id) #>> '{sessions,0,query}') FROM pg_backtrace_incidents i`); text !=
-		"20260102T030405Z-lock_wait-0001 lock_wait lock 7 1767323045 t SELECT 'a'" {
+		"20260102T030405Z-lock_wait-0001 lock_wait process 7, transaction since 2026-01-02 03:03:20 UTC 1767323045 t SELECT 'a'" {
 		t.Error("the incidents are", text)
 	}
 	for _, id := range []string{"x", "../x", "", strings.Repeat("9", 5000), "20260102T030405Z-lock_wait-0001.json", "é"} {
@@ -209,7 +209,7 @@ func writeIncident(t *testing.T, s *site) {
 	d := incident.Dir{Path: dir}
 	_, err = d.Write(&incident.Incident{
 		Schema: incident.Schema, ID: "20260102T030405Z-lock_wait-0001", Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
-		Reason:   rules.Finding{Rule: "lock_wait", Cause: "lock 7", Summary: "waits"},
+		Reason:   rules.Finding{Rule: "lock_wait", Cause: "process 7 of 1767322800000000, transaction of 1767323000000000", Summary: "waits"},
 		Sessions: []incident.Session{{PID: 1, Query: "SELECT 'a'"}},
 	})
 	if err != nil {

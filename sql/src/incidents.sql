@@ -118,6 +118,9 @@ COMMENT ON FUNCTION @extschema@.pg_backtrace_incidents() IS 'the incidents that 
 CREATE VIEW @extschema@.pg_backtrace_incidents AS
 SELECT id, "time", rule, cause, summary, file FROM @extschema@.pg_backtrace_incidents();
 COMMENT ON VIEW @extschema@.pg_backtrace_incidents IS 'the incidents that the worker has recorded, the newest first';
+COMMENT ON COLUMN @extschema@.pg_backtrace_incidents.cause
+    IS 'the cause in words; pg_backtrace_incident(id) has its key';
+COMMENT ON COLUMN @extschema@.pg_backtrace_incidents.summary IS 'the stall in one sentence, as pg_stat_backtrace incident list prints it';
 COMMENT ON COLUMN @extschema@.pg_backtrace_incidents.file IS 'the HTML page, on the host of the worker';
 
 CREATE FUNCTION @extschema@.pg_backtrace_incident(id text) RETURNS json

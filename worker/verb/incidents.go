@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"pg_stat_backtrace/worker/history/incident"
+	"pg_stat_backtrace/worker/history/rules"
 	"pg_stat_backtrace/worker/limits"
 	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/serve/spool"
@@ -47,7 +48,7 @@ func (s *Service) incidentDir() (*incident.Dir, error) {
 	return &incident.Dir{Path: incident.DirOf(s.cfg.HistoryDir, id)}, nil
 }
 
-// incidentRows lists the incidents, the newest first: id, time in microseconds, rule, cause, summary and file.
+// incidentRows lists the incidents, the newest first: id, time in microseconds, rule, cause in words, summary and file.
 func (s *Service) incidentRows(ctx context.Context, _ spool.Request) ([][]string, error) {
 	dir, err := s.incidentDir()
 	if err != nil {
@@ -74,7 +75,8 @@ func (s *Service) incidentRows(ctx context.Context, _ spool.Request) ([][]string
 			continue
 		}
 		row := []string{
-			i.ID, strconv.FormatInt(i.Time.UnixMicro(), 10), i.Reason.Rule, i.Reason.Cause, i.Reason.Summary, filepath.Join(dir.Path, i.ID+".html"),
+			i.ID, strconv.FormatInt(i.Time.UnixMicro(), 10), i.Reason.Rule, rules.CauseWords(i.Reason.Cause), i.Reason.Summary,
+			filepath.Join(dir.Path, i.ID+".html"),
 		}
 		for _, cell := range row {
 			size += len(cell) + 1

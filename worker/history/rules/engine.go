@@ -115,7 +115,7 @@ func (e *Engine) Look(l *Look) Result {
 	}
 	if r, ok := e.config.on(Starved); ok && l.Starved >= r.After {
 		found = append(found, Finding{
-			Rule: Starved, Cause: "starved", Since: l.Time.Add(-l.Starved),
+			Rule: Starved, Cause: causeStarved, Since: l.Time.Add(-l.Starved),
 			Summary: fmt.Sprintf("the worker was ready to run for %s and got no processor: the host is overloaded", units.Age(l.Starved)),
 		})
 	}
@@ -376,8 +376,12 @@ func commitWaits(v *view) []Finding {
 }
 
 const (
-	causeStandby = "standby"
-	causeDisk    = "uninterruptible sleep"
+	causeStandby     = "standby"
+	causeDisk        = "uninterruptible sleep"
+	causeStarved     = "starved"
+	causeConnections = "connections"
+	// identityFormat has the process id, its start and the start of its transaction, in microseconds since 1970.
+	identityFormat = "process %d of %d, transaction of %d"
 )
 
 func waitsForStandby(r *store.Row) bool {
@@ -636,7 +640,7 @@ func (v *view) identity(pid int32) string {
 	if r == nil {
 		return ""
 	}
-	return fmt.Sprintf("process %d of %d, transaction of %d", r.PID, r.Start, r.XactStart)
+	return fmt.Sprintf(identityFormat, r.PID, r.Start, r.XactStart)
 }
 
 // deeper returns the cause for which a process does not advance, if that has lasted for more than one look; empty: there is none.
@@ -668,7 +672,7 @@ func connections(v *view) []Finding {
 		return nil
 	}
 	return []Finding{{
-		Rule: Connections, Cause: "connections", Since: v.Time,
+		Rule: Connections, Cause: causeConnections, Since: v.Time,
 		Summary: fmt.Sprintf("%d of %d connection slots are in use", v.Clients, v.Slots),
 	}}
 }
