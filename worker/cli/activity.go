@@ -20,6 +20,7 @@ import (
 	"pg_stat_backtrace/worker/pg/state"
 	"pg_stat_backtrace/worker/report/render"
 	"pg_stat_backtrace/worker/report/table"
+	"pg_stat_backtrace/worker/report/units"
 )
 
 // activityFlags are the flags of the command activity.
@@ -227,7 +228,10 @@ func activityHeader() []string {
 
 // row returns the columns of a process.
 func (f *activityFlags) row(m *moment.Moment, s *moment.Session) []string {
-	age := func(t *time.Time) string { return ageOf(m, t) }
+	age := func(t *time.Time) string { return secondsSince(m, t) }
+	if f.format == console.FormatText {
+		age = func(t *time.Time) string { return ageOf(m, t) }
+	}
 	wait, waitAge := "", ""
 	if s.Wait != nil {
 		wait, waitAge = s.Wait.Type+":"+s.Wait.Event, age(s.Wait.Since)
@@ -239,8 +243,16 @@ func (f *activityFlags) row(m *moment.Moment, s *moment.Session) []string {
 	}
 }
 
-// ageOf returns the seconds between a time and a moment.
+// ageOf returns the time between a time and a moment, for people.
 func ageOf(m *moment.Moment, t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return units.Age(m.Time.Sub(*t))
+}
+
+// secondsSince returns the seconds between a time and a moment.
+func secondsSince(m *moment.Moment, t *time.Time) string {
 	if t == nil {
 		return ""
 	}

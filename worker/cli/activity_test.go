@@ -98,15 +98,15 @@ func TestActivityLockChain(t *testing.T) {
 				pids[0])).MatchString(phrase[pids[1]])
 		})
 		tree := activity(t, "-D", s.DataDir, "--tree", "--no-phrases")
-		age := `[0-9]+\.[0-9]`
+		age := `(?:[0-9]+ ms|[0-9]+(?:\.[0-9])? s|[0-9]+ min(?: [0-9]+ s)?)`
 		want := regexp.MustCompile(fmt.Sprintf(`^.*: [0-9]+ processes at .*
-%[1]d postgres@postgres the root idle in transaction, transaction %[2]s s, state %[2]s s
+%[1]d postgres@postgres the root idle in transaction, transaction %[2]s, state %[2]s
   SET application_name = 'the root'; BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE
-    %[3]d postgres@postgres active, transaction %[2]s s, state %[2]s s
-      waits for relation t AccessShareLock, %[2]s s
+    %[3]d postgres@postgres active, transaction %[2]s, state %[2]s
+      waits for relation t AccessShareLock, %[2]s
       SELECT n FROM t
-        %[4]d postgres@postgres active, transaction %[2]s s, state %[2]s s
-          waits for relation u AccessShareLock, %[2]s s
+        %[4]d postgres@postgres active, transaction %[2]s, state %[2]s
+          waits for relation u AccessShareLock, %[2]s
           SELECT n FROM u
 $`, pids[0], age, pids[1], pids[2]))
 		if !want.MatchString(tree) {

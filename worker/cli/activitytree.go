@@ -96,10 +96,10 @@ func (f *activityFlags) describe(m *moment.Moment, n *moment.Node, s *moment.Ses
 			first += " " + s.Type
 		}
 		if age := ageOf(m, s.XactStart); age != "" {
-			first += ", transaction " + age + " s"
+			first += ", transaction " + age
 		}
 		if age := ageOf(m, s.StateStart); age != "" {
-			first += ", state " + age + " s"
+			first += ", state " + age
 		}
 	}
 	if n.Deadlock {
@@ -141,10 +141,14 @@ func waitLine(m *moment.Moment, n *moment.Node, w *moment.LockWait) string {
 		line += ", for " + w.Row
 	}
 	if age := ageOf(m, w.Since); age != "" {
-		line += ", " + age + " s"
+		line += ", " + age
 	}
 	if w.Unknown != "" {
-		line += " (holders unknown: " + strings.TrimPrefix(strings.TrimPrefix(w.Unknown, "holder "), "unknown: ") + ")"
+		unknown := w.Unknown
+		if strings.HasPrefix(unknown, "unknown: ") {
+			unknown = "holders " + unknown
+		}
+		line += " (" + unknown + ")"
 	}
 	return line
 }

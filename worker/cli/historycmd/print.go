@@ -126,7 +126,7 @@ func age(now, since int64) string {
 	return strconv.FormatFloat(max(0, float64(now-since)/1e6), 'f', 1, 64)
 }
 
-// blockersOf lists the blockers of a session. A blocker that waits in front of it, for the same lock, is in parentheses.
+// blockersOf lists the blockers of a session. It says which of them wait for the same lock, in front.
 func blockersOf(r *store.Row) string {
 	var list []string
 	for i := range r.BlockedBy {
@@ -136,7 +136,7 @@ func blockersOf(r *store.Row) string {
 			text = "prepared transaction"
 		}
 		if b.Soft {
-			text = "(" + text + ")"
+			text += " (waits in front)"
 		}
 		list = append(list, text)
 	}

@@ -66,7 +66,7 @@ func (c *canvas) identity(y int, s *source.Session) int {
 	if len(n.Blockers) > 0 {
 		x = c.Text(x+2, y, c.Width-1, alarm, "blocked by "+blockers(n))
 	} else if n.BlockersUnknown != "" {
-		x = c.Text(x+2, y, c.Width-1, warn, "blockers unknown: "+n.BlockersUnknown)
+		x = c.Text(x+2, y, c.Width-1, warn, "blockers: "+n.BlockersUnknown)
 	}
 	if len(s.Blocked) > 0 {
 		c.Text(x+2, y, c.Width-1, alarm, "blocks "+plural(float64(len(s.Blocked)), "session")+" directly")
