@@ -2,6 +2,7 @@ package places
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,7 +19,7 @@ func TestAllRules(t *testing.T) {
 	needRoot(t, "setpriv")
 	bin := pgtest.BinDirs(t)[0]
 	one := pgtest.Start(t, bin, pgtest.Options{})
-	two := pgtest.Start(t, bin, pgtest.Options{Account: "daemon"})
+	two := pgtest.Start(t, executable(t, bin, "daemon"), pgtest.Options{Account: "daemon"})
 	servers := []*pgtest.Server{one, two}
 	if a, _ := one.OSUser(); a == statusNumber(two.PostmasterPID(), "Uid") {
 		t.Skip("there is only one user")
@@ -100,4 +101,29 @@ func TestAllRules(t *testing.T) {
 	for _, s := range servers {
 		pgtest.Wait(t, "the rules", func() bool { return w.count("rules were read again", s.DataDir) == 1 })
 	}
+}
+
+// executable returns the directory of a server's programs that a user can execute: binDir, or a copy in a directory that all users
+// can enter.
+func executable(t *testing.T, binDir, user string) string {
+	t.Helper()
+	works := func(bin string) bool {
+		return exec.Command("setpriv", "--reuid", user, "--clear-groups", filepath.Join(bin, "initdb"), "--version").Run() == nil
+	}
+	if works(binDir) {
+		return binDir
+	}
+	dir, err := os.MkdirTemp("", "programs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	tree := filepath.Join(dir, "pg")
+	run(t, "cp", "-r", filepath.Dir(binDir), tree)
+	run(t, "chmod", "-R", "a+rX", dir)
+	if copied := filepath.Join(tree, filepath.Base(binDir)); works(copied) {
+		return copied
+	}
+	t.Skipf("user %s cannot execute the programs in %s, nor a copy", user, binDir)
+	return ""
 }

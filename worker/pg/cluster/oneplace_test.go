@@ -37,6 +37,7 @@ var elsewhere = map[string]string{
 	"worker/cli/core.go exe":                       flagName,
 	"worker/cli/decode.go exe":                     flagName,
 	"worker/cli/node.go exe":                       ownFile,
+	"worker/cli/topcmd/measure.go exe":             ownFile,
 	"worker/doctor/server.go exe":                  showOnly,
 	"worker/measure/functrace/tracer.go exe":       showOnly,
 	"worker/history/command/command.go exe":        ownFile,
