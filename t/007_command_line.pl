@@ -96,7 +96,7 @@ is($after{TracerPid}, 0, 'it is not traced afterwards');
 unlike($after{State}, qr/t/i, 'nor stopped');
 ($status, undef, $err) = program('capture', 2147483647);
 is($status, 1, 'a process that does not exist');
-like($err, qr/does not exist/, 'which is said');
+like($err, qr/there is no process \d+/, 'which is said');
 
 # Doctor: before, with, and after the extension and the worker.
 ($status, $out) = program('doctor', '-D', $data, $where);
@@ -105,7 +105,7 @@ like($out, qr/^ok\s+server:\s+PostgreSQL \d+ in \Q$data\E/m, 'the server');
 like($out, qr/^\w+\s+symbols:\s+\d+\.\d % of the \d+ functions/m, 'the share of functions that have a name');
 like($out, qr/^ok\s+capture:\s+process \d+ .*: \d+ frames, stopped for [\d.]+ us$/m, 'a capture');
 like($out, qr/^warn\s+worker:.*\n\s+-> Start it: .*-D \Q$data\E$/m, 'no worker, and how to start it');
-like($out, qr/^warn\s+extension:.*\n\s+-> CREATE EXTENSION/m, 'no extension, and how to create it');
+like($out, qr/^warn\s+extension:.*\n\s+-> psql .*CREATE EXTENSION pg_stat_backtrace/m, 'no extension, and how to create it');
 $node->safe_psql('postgres', 'CREATE EXTENSION pg_stat_backtrace');
 my $worker = Worker->start($node);
 ($status, $out) = program('doctor', '-D', $data, $where);
@@ -115,7 +115,7 @@ like($out, qr/^ok\s+rights:\s+the worker runs as user id $<; .*a seccomp filter:
 like($out, qr/^ok\s+extension:\s+version 1\.2 in database "postgres"/m, 'the extension');
 $node->safe_psql('postgres', q{DROP EXTENSION pg_stat_backtrace; CREATE EXTENSION pg_stat_backtrace VERSION '1.0'});
 ($status, $out) = program('doctor', '-D', $data, $where);
-like($out, qr/^warn\s+extension:\s+version 1\.0 .*\n\s+-> ALTER EXTENSION pg_stat_backtrace UPDATE/m, 'an old extension');
+like($out, qr/^warn\s+extension:\s+version 1\.0 .*\n\s+-> psql .*ALTER EXTENSION pg_stat_backtrace UPDATE/m, 'an old extension');
 $session->quit;
 $worker->stop;
 $node->stop;
