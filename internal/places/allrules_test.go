@@ -22,7 +22,7 @@ func TestAllRules(t *testing.T) {
 	two := pgtest.Start(t, executable(t, bin, "daemon"), pgtest.Options{Account: "daemon"})
 	servers := []*pgtest.Server{one, two}
 	if a, _ := one.OSUser(); a == statusNumber(two.PostmasterPID(), "Uid") {
-		t.Skip("there is only one user")
+		t.Skip("PGSB_TEST_USER is daemon: both servers have the same user")
 	}
 	dir, err := os.MkdirTemp("", "rules") // other users cannot reach the files of t.TempDir
 	if err != nil {
