@@ -8,9 +8,8 @@ import (
 )
 
 // A host that begins with "@" names a socket in the kernel's abstract namespace, as in libpq and in
-// unix_socket_directories. pgx takes only hosts that begin with "/" for Unix sockets. So pgx gets the name of an
-// abstract socket as a path that begins with abstractMark, with the characters escaped that a path would not keep. The
-// dialer translates the path back.
+// unix_socket_directories. pgx takes only hosts that begin with "/" for Unix sockets. So pgx gets an abstract socket as
+// a path: abstractMark, then the name with characters such as "/" percent-escaped. The dialer translates the path back.
 const abstractMark = "/@"
 
 // isSocketHost reports whether a host names a Unix socket.
@@ -18,7 +17,7 @@ func isSocketHost(host string) bool {
 	return strings.HasPrefix(host, "/") || strings.HasPrefix(host, "@")
 }
 
-// pgxHost returns a host as pgx gets it.
+// pgxHost converts a host from libpq's form to the form for pgx; see abstractMark.
 func pgxHost(host string) string {
 	switch {
 	case strings.HasPrefix(host, "@"):
@@ -29,7 +28,7 @@ func pgxHost(host string) string {
 	return host
 }
 
-// hostOf returns the host that pgx got from pgxHost, as libpq writes it.
+// hostOf reverses pgxHost: it returns the host in libpq's form.
 func hostOf(host string) string {
 	escaped, marked := strings.CutPrefix(host, abstractMark)
 	if !marked {
@@ -42,7 +41,8 @@ func hostOf(host string) string {
 	return "@" + name
 }
 
-// socketAddress returns the address of a Unix socket for which pgx has the given path.
+// socketAddress converts pgx's path of a Unix socket to the address to dial. The address of an abstract socket begins
+// with "@".
 func socketAddress(pgxPath string) string {
 	if !strings.HasPrefix(pgxPath, abstractMark) {
 		return pgxPath

@@ -11,14 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Capabilities belong to threads, and a Go program has many. So the calls below use syscall.AllThreadsSyscall, which
-// stops the program and repeats a system call on every thread. It works only in binaries without cgo.
+// Capabilities belong to threads, and a Go program has many threads. So the calls below use syscall.AllThreadsSyscall,
+// which stops the program and repeats a system call on every thread. AllThreadsSyscall works only in binaries without
+// cgo.
 
-const maxCapability = 63 // of the two words that capget(2) and capset(2) exchange
+const maxCapability = 63 // the last bit of the two 32-bit words that capget(2) and capset(2) exchange
 
-// useful returns the capabilities that a worker can use: CAP_SYS_PTRACE, and CAP_PERFMON if perf_event_paranoid is
-// above 2. Above 2, unprivileged users cannot sample even their own processes. An unreadable level counts as a high
-// one.
+// useful returns the set of capabilities that a worker can use: CAP_SYS_PTRACE, and CAP_PERFMON if the level in
+// perfEventParanoid (the content of /proc/sys/kernel/perf_event_paranoid) is above 2 or unreadable. Above 2,
+// unprivileged users cannot sample even their own processes.
 func useful(perfEventParanoid string) uint64 {
 	var set uint64 = 1 << unix.CAP_SYS_PTRACE
 	const everybody = 2
@@ -38,8 +39,8 @@ func NoNewPrivileges() error {
 	return nil
 }
 
-// allowUrgency raises the limit for real-time priorities to the lowest one, if it may. The limit survives the change
-// of user, so no capability has to be kept.
+// allowUrgency raises the limit for real-time priorities (RLIMIT_RTPRIO) to the lowest priority, if the kernel permits
+// it. The limit survives the change of user, so the process need not keep a capability for it.
 func allowUrgency() {
 	const lowest = 1
 	var limit unix.Rlimit
@@ -50,7 +51,7 @@ func allowUrgency() {
 	_ = unix.Setrlimit(unix.RLIMIT_RTPRIO, &limit) // an error is ignored: the priority is optional
 }
 
-type capabilitySets [2]unix.CapUserData // low and high word
+type capabilitySets [2]unix.CapUserData // the low and the high 32 bits of each set
 
 func permitted() (uint64, error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -78,8 +79,8 @@ func setCapabilities(keep uint64) error {
 	return nil
 }
 
-// dropBounding empties the bounding set, so that no program executed later gains a capability. Root in a container
-// may lack the right to do so. no_new_privs then has the same effect.
+// dropBounding empties the bounding set, so that no program executed later gains a capability. Root in a container may
+// lack the right to empty it: dropBounding then returns nil, because no_new_privs has the same effect.
 func dropBounding() error {
 	for capability := uintptr(0); capability <= maxCapability; capability++ {
 		err := prctlAll(unix.PR_CAPBSET_DROP, capability)
@@ -98,7 +99,8 @@ func prctlAll(option, value uintptr) error {
 	return static(errno)
 }
 
-// static converts the result of AllThreadsSyscall to an error. It is ENOTSUP in binaries with cgo.
+// static converts the result of AllThreadsSyscall to an error. In binaries with cgo the result is ENOTSUP, and the
+// error ErrNotStatic.
 func static(errno syscall.Errno) error {
 	switch errno {
 	case 0:

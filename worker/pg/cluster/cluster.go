@@ -34,12 +34,13 @@ type Cluster struct {
 	// Address is the first of the server's listen_addresses on which it listens: a host name, an address, or "*". It is
 	// empty if the server does not use TCP.
 	Address string
-	// Opening reports whether the server was still opening its sockets. SocketDir and Address may be missing then.
+	// Opening is set if the server was still opening its sockets when it was found. SocketDir and Address may be
+	// missing then.
 	Opening bool
 	// Started is the start time of the server by the wall clock, in whole seconds.
 	Started time.Time
 
-	ids *translation // nil: the server's process ids are the same here
+	ids *translation // nil: the server's processes have the same ids in this process's PID namespace
 }
 
 // String names the cluster in messages.
@@ -47,14 +48,14 @@ func (c Cluster) String() string {
 	return fmt.Sprintf("the server in %s (postmaster %d)", c.DataDir, c.PostmasterPID)
 }
 
-// Same reports whether both are the same run of the same server.
+// Same reports whether c and other are the same run of the same server.
 func (c Cluster) Same(other Cluster) bool {
 	return c.PostmasterPID == other.PostmasterPID && c.PostmasterStart == other.PostmasterStart
 }
 
 // Alive reports whether the postmaster still runs. It reads one small file of /proc (some ten microseconds), so
-// callers can call it before every capture. After it has returned false it always does: the server has stopped or
-// restarted.
+// callers can call it before every capture. Once Alive has returned false, it returns false for ever: the server has
+// stopped or restarted.
 func (c Cluster) Alive() bool {
 	if p := process.Prove(c.PostmasterPID); p != nil {
 		return p.Stat.StartTime == c.PostmasterStart && !process.HasEnded(&p.Stat)
@@ -62,8 +63,8 @@ func (c Cluster) Alive() bool {
 	return !process.ID{PID: c.PostmasterPID, StartTime: c.PostmasterStart}.Ended()
 }
 
-// Stopping reports whether the server is shutting down. In a smart shutdown it waits for all sessions to end, the
-// worker's included.
+// Stopping reports whether the server is shutting down. In a smart shutdown the server waits for all sessions to end,
+// the worker's included. Stopping returns false if postmaster.pid cannot be read.
 func (c Cluster) Stopping() bool {
 	file, err := readPIDFile(c.DataDir)
 	return err == nil && file.pid == c.ServerPID && file.stopping

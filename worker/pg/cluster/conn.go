@@ -22,25 +22,26 @@ type ConnOptions struct {
 	ConnString string
 	// Cluster, if not nil, is the source of host and port if no other source has them.
 	Cluster *Cluster
-	// Named means that the user has named the server by its data directory. PGHOST and PGPORT, and those settings in
-	// the service PGSERVICE, are then ignored.
+	// Named means that the user has named the server by its data directory. Host and port in PGHOST and PGPORT, and in
+	// the service that PGSERVICE names, are then ignored.
 	Named bool
-	// Foreign means that the server may belong to any user of the host. It gets no password in clear text or as MD5,
-	// unless require_auth names that method.
+	// Foreign means that the server may belong to any user of the host. The server gets no password in clear text or as
+	// MD5, unless require_auth names that method.
 	Foreign bool
 	// Check, if not nil, is called in each new session before the session is used. If it returns an error, the
 	// session is closed, as after a failure to connect. Cluster.Verify is a suitable function.
 	Check func(context.Context, *pgx.Conn) error
-	// Fallback, if not nil, is a connection for the time in which the server has no slot for an ordinary one.
+	// Fallback, if not nil, configures the connection that is used while the server has no slot for an ordinary
+	// session.
 	Fallback *Fallback
 	// OnChange, if not nil, is called when the state of the connection changes and after every failed attempt. Run
-	// calls it, one call at a time, and waits for it.
+	// makes one call at a time, and waits for its return.
 	OnChange func(ConnState)
 
-	// The timeouts are for a server that has died silently. A server with a thousand active sessions responds late,
-	// and a session that is given up for that is hard to get again.
-	ConnectTimeout   time.Duration // an attempt, Check included; a ping; the reply to a cancel request; default 30 s
-	StatementTimeout time.Duration // one statement on the server; default 30 s
+	// The timeouts detect a server that has died silently. They are long, because a server with a thousand active
+	// sessions responds late. A session that the worker closed for that reason would be hard to open again.
+	ConnectTimeout   time.Duration // limit of an attempt with Check, of a ping, of a cancel request; default 30 s
+	StatementTimeout time.Duration // limit of a statement on the server; default 30 s
 	PingInterval     time.Duration // interval of pings to an idle session; default 15 s
 	MinBackoff       time.Duration // pause after the first failed attempt; default 100 ms
 	MaxBackoff       time.Duration // longest pause; default 10 s
@@ -53,9 +54,9 @@ func (o *ConnOptions) origin() origin {
 // ConnState is the argument of OnChange.
 type ConnState struct {
 	Connected bool
-	Fallback  bool          // the session is one of ConnOptions.Fallback
+	Fallback  bool          // the session is the connection of ConnOptions.Fallback
 	Version   int           // major version of the server; 0 when not connected
-	Err       error         // why there is no connection
+	Err       error         // why there is no ordinary session; nil: there is one
 	Retry     time.Duration // if not connected, the pause until the next attempt
 }
 
@@ -78,7 +79,7 @@ func (o *ConnOptions) setDefaults() {
 
 // Conn is the worker's main session in the server. Run keeps it connected. It detects at once that the server has
 // closed the connection, and within PingInterval that the server does not respond. Then it reconnects. While the server has no
-// slot for it, the session is one of ConnOptions.Fallback, if there is one.
+// slot for an ordinary session, Conn uses the connection of ConnOptions.Fallback, if it is set.
 type Conn struct {
 	options  ConnOptions
 	config   *pgx.ConnConfig
@@ -107,7 +108,8 @@ func NewConn(options ConnOptions) (*Conn, error) {
 	return c, nil
 }
 
-// configure parses the connection string, and reads the files that it refers to.
+// configure returns the configuration of an ordinary session, and warnings (see Notes). It reads the files to which the
+// connection string refers.
 func (o *ConnOptions) configure() (*pgx.ConnConfig, []string, error) {
 	config, notes, err := parseConnString(o.origin())
 	if err != nil {
@@ -117,7 +119,8 @@ func (o *ConnOptions) configure() (*pgx.ConnConfig, []string, error) {
 	return config, notes, nil
 }
 
-// supervise sets what the main session and the one of the fallback have in common.
+// supervise sets what the main session and the fallback connection have in common: the statement timeout, and the
+// cancel request when a context ends.
 func (o *ConnOptions) supervise(config *pgx.ConnConfig) {
 	config.RuntimeParams["statement_timeout"] = strconv.FormatInt(o.StatementTimeout.Milliseconds(), 10)
 	// When a context ends, the statement is cancelled. pgx's default is to close the session. One caller that cancels
@@ -131,15 +134,15 @@ func (o *ConnOptions) supervise(config *pgx.ConnConfig) {
 func (c *Conn) Notes() []string { return c.notes }
 
 // Query calls f with the session. No other caller uses the session meanwhile. The context of f ends with ctx, and at
-// the latest some time after the statement timeout. Query waits up to two seconds for the first session, and for a
-// new one after the server has ended a session. After a failed attempt to connect, Query returns ErrNoServer with the
-// cause at once, until an attempt succeeds. If the session breaks in f, Query calls f again with the next session. So
-// f must only read. During a fallback, f must not prepare statements or LISTEN; see Ordinary.
+// the latest after twice the statement timeout. Query waits up to two seconds for the first session, and for a new one
+// after the server has ended a session. After a failed attempt to connect, Query returns ErrNoServer with the cause at
+// once, until an attempt succeeds. If the session breaks in f, Query calls f again with the next session. So f must
+// only read. During a fallback, f must not prepare statements or LISTEN; see Ordinary.
 func (c *Conn) Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	return c.repeat(ctx, f, false)
 }
 
-// repeat is Query. ordinary means that f needs an ordinary session.
+// repeat does the work of Query. ordinary means that f needs an ordinary session, not the fallback connection.
 func (c *Conn) repeat(ctx context.Context, f func(context.Context, *pgx.Conn) error, ordinary bool) error {
 	broken, err := c.query(ctx, f, ordinary)
 	if broken {
@@ -148,7 +151,7 @@ func (c *Conn) repeat(ctx context.Context, f func(context.Context, *pgx.Conn) er
 	return err
 }
 
-// query calls f once. broken means that the session ended before the time limit of f.
+// query calls f once. broken means that the session ended before the context of f: the caller may try again.
 func (c *Conn) query(ctx context.Context, f func(context.Context, *pgx.Conn) error, ordinary bool) (broken bool, err error) {
 	s, err := c.acquire(ctx, ordinary)
 	if err != nil {
@@ -168,7 +171,7 @@ func (c *Conn) query(ctx context.Context, f func(context.Context, *pgx.Conn) err
 	return false, err
 }
 
-// Connected reports whether there is a session, and the major version of its server.
+// Connected reports whether there is a session. version is the major version of its server; 0: there is no session.
 func (c *Conn) Connected() (version int, ok bool) {
 	s := c.standing.Load().session
 	if s == nil {
@@ -185,8 +188,8 @@ func (c *Conn) Retry() {
 	}
 }
 
-// jitter returns a random pause in the upper half of the given one, so that the workers of many clusters do not
-// connect at the same time.
+// jitter returns a random duration from pause/2 to pause, so that the workers of many clusters do not connect at the
+// same time.
 func jitter(pause time.Duration) time.Duration {
 	half := pause / 2
 	return half + rand.N(half+1) //nolint:gosec // predictability is harmless

@@ -13,29 +13,29 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// startSlack is the largest difference between the server's two start times: postmaster.pid has one, and
-// pg_postmaster_start_time() the other, which is taken after shared memory was made.
+// startSlack is the largest accepted difference between a server's start times in postmaster.pid and in
+// pg_postmaster_start_time(). The server takes the second one after it has created its shared memory.
 const startSlack = 2 * time.Minute
 
 const sqlInsufficientPrivilege = "42501"
 
 // Options configures the search for a server by Find.
 type Options struct {
-	// DataDir is the server's data directory. If it is empty, only ConnString counts.
+	// DataDir is the server's data directory. If it is empty, Find uses ConnString.
 	DataDir string
 	// ConnString is a libpq connection string (keyword/value or URI). Missing settings come from a service file, the
 	// PG* environment and the defaults, in this order.
 	ConnString string
-	// Cluster, if not nil, is the source of host and port if the connection string has none. The environment is then
-	// ignored.
+	// Cluster, if not nil, gives host and port if the connection string has none. PGHOST, PGPORT and the service that
+	// PGSERVICE names then give neither.
 	Cluster *Cluster
-	// Foreign has the meaning of ConnOptions.Foreign.
+	// Foreign means that the server may belong to any user of the host; see ConnOptions.Foreign.
 	Foreign bool
 }
 
 // Find finds the server that Options describes, if possible without a login. It uses the data directory, or else the
-// first unix socket of the connection string on which a postmaster listens. It logs in only if the connection string
-// has nothing but TCP hosts; see ByConnection.
+// first unix socket of the connection string on which a postmaster listens. It logs in only if all hosts of the
+// connection string are TCP hosts; see ByConnection.
 func Find(ctx context.Context, o Options) (Cluster, error) {
 	if o.DataDir != "" {
 		return ByDataDir(o.DataDir)
@@ -85,10 +85,10 @@ func sockets(config *pgx.ConnConfig) []string {
 	return paths
 }
 
-// ByConnection finds the server of the session conn. Over a unix socket it uses the peer credentials. Over TCP, or if
-// a proxy owns the socket, it asks the server for its data directory, which needs the privileges of
-// pg_read_all_settings. The session's process must then be a child of the postmaster found. Otherwise the server is
-// on another machine with the same paths.
+// ByConnection finds the server of the session conn. Over a unix socket it uses the peer credentials. Over TCP, or if a
+// proxy owns the socket, ByConnection asks the server for its data directory, which needs the privileges of
+// pg_read_all_settings. The session's process must be a child of the postmaster found. Otherwise the session belongs to
+// another server, for example to one on another machine with the same paths, and the error is that of Verify.
 func ByConnection(ctx context.Context, conn *pgx.Conn) (Cluster, error) {
 	var c Cluster
 	err := ErrNotPostmaster

@@ -38,15 +38,15 @@ var sessionSettings = map[string]string{
 // origin has the sources of connection settings: a connection string, and the server that was found.
 type origin struct {
 	text string
-	// over is the connection string of a fallback, and replication is set if there is one. Its settings override those of text;
-	// see overlay.
+	// over is the connection string of the fallback; empty: none. Its settings override those of text; see overlay. replication
+	// is set for the fallback connection.
 	over        string
 	replication bool
 	cluster     *Cluster // source of host and port if no other source has them; nil: not found yet
-	// named means that the user has named the server by its data directory. The environment then gives no host and no
-	// port.
+	// named means that the user has named the server by its data directory. Host and port from the environment are then
+	// ignored.
 	named bool
-	// foreign means that the server may belong to any user. It gets no password in clear text or as MD5, unless
+	// foreign means that the server may belong to any user. The server gets no password in clear text or as MD5, unless
 	// require_auth names that method.
 	foreign bool
 }
@@ -67,7 +67,8 @@ func CheckConnString(text string) error {
 }
 
 // NamesServer returns the first of the keywords host, hostaddr, port and service that a connection string has with a
-// value; empty: it has none of them, or is invalid. A string with such a keyword leads to one server.
+// value; empty: it has none of them, or is invalid. A string with one of these keywords says which server to connect
+// to.
 func NamesServer(text string) (keyword string) {
 	s, err := parseText(text)
 	if err != nil {
@@ -85,7 +86,8 @@ func (s settings) namesServer() (keyword string) {
 	return ""
 }
 
-// parseConnString converts connection settings to a configuration of the worker's connection, with warnings.
+// parseConnString converts connection settings to a configuration of the worker's connection. notes are warnings about
+// the password file.
 func parseConnString(o origin) (config *pgx.ConnConfig, notes []string, err error) {
 	if config, err = parse(o); err != nil {
 		return nil, nil, err
@@ -99,12 +101,13 @@ func parseConnString(o origin) (config *pgx.ConnConfig, notes []string, err erro
 	return config, notes, nil
 }
 
-// maxMessage bounds a message of the server, in bytes. pgx allocates memory for as many as a message announces, and
-// worker --all connects to servers of any user. A row that the worker reads has some megabytes at most.
+// maxMessage bounds a message of the server, in bytes. pgx allocates as many bytes as the header of a message
+// announces, and worker --all connects to servers of any user. A row that the worker reads has some megabytes at most.
 const maxMessage = 64 << 20
 
-// parse converts connection settings to a configuration. As in libpq, the string has priority over its service or
-// PGSERVICE, then come the environment and the cluster. pgx parses only settings that it treats as libpq does.
+// parse converts connection settings to a configuration. The sources in descending priority, as in libpq: the
+// connection string, its service (or PGSERVICE), the environment, the cluster. pgx parses only the settings that it
+// treats as libpq does.
 func parse(o origin) (*pgx.ConnConfig, error) {
 	s, service, err := gather(o)
 	if err == nil {
@@ -206,8 +209,8 @@ func overlay(over, text string) (settings, error) {
 	return s, nil
 }
 
-// fillServer takes host and port from the cluster if no other source has them. A port without a host counts only if
-// the user has named the server: then a host in the connection string leads to that server.
+// fillServer takes host and port from the cluster if no other source has them. If another source has a host, fillServer
+// takes only the port, and only if the user has named the server (origin.named): the host then leads to that server.
 func (s settings) fillServer(o origin) {
 	c := o.cluster
 	if c == nil || c.Port == 0 {
@@ -230,9 +233,9 @@ func (s settings) fillServer(o origin) {
 	}
 }
 
-// tcpHost returns the host and its numeric addresses at which a server listens, by the address in postmaster.pid. An
-// address that stands for all interfaces is replaced by the loopback address of its family. Without numeric addresses
-// the host is looked up.
+// tcpHost returns a host, and its numeric addresses, for connections to a server with the given address in
+// postmaster.pid. An address that stands for all interfaces is replaced by the loopback address of its family. If
+// numeric is empty, the host has to be looked up.
 func tcpHost(address string) (host, numeric string) {
 	const local = "localhost" // the name that certificates and password files have
 	if address == "" {
@@ -250,7 +253,7 @@ func tcpHost(address string) (host, numeric string) {
 	return address, ""
 }
 
-// fill adds the settings of a source with lower priority.
+// fill adds those settings of from, a source with lower priority, that s lacks.
 func (s settings) fill(from settings) {
 	for name, value := range from {
 		if _, given := s[name]; !given {
@@ -280,10 +283,10 @@ func environment() settings {
 	return s
 }
 
-// text makes a connection string for pgx. It contains all settings that pgx would otherwise read from the environment
-// or the service. pgx reads the service file again if PGSERVICE is set.
+// text makes a connection string for pgx. The string contains all settings that pgx would otherwise read from the
+// environment or the service. pgx reads the service file again if PGSERVICE is set.
 func (s settings) text(service string) string {
-	// passwordFor reads the password file.
+	// No password file for pgx, because passwordFor reads it.
 	values := map[string]string{"passfile": os.DevNull, "port": s["port"]}
 	if s["service"] != "" {
 		values["service"], values["servicefile"] = s["service"], service
@@ -298,7 +301,7 @@ func (s settings) text(service string) string {
 		hosts[i] = pgxHost(hosts[i])
 	}
 	if !strings.Contains(s["port"], ",") {
-		hosts = slices.Compact(hosts) // of equal hosts, the first has all addresses; see addresses
+		hosts = slices.Compact(hosts) // one of equal hosts is enough: the lookup returns the addresses of all; see addresses
 	}
 	values["host"] = strings.Join(hosts, ",")
 	var b strings.Builder
@@ -314,7 +317,7 @@ func quoteValue(value string) string {
 }
 
 // SessionConfig returns the configuration of another session in the given database, beside the worker's main session.
-// That session may write, and its statements have a timeout. The options are those of the main session.
+// The session may write, and its statements have a timeout of 30 s. o are the options of the main session.
 func SessionConfig(o ConnOptions, database string) (*pgx.ConnConfig, error) {
 	source := o.origin()
 	config, _, err := parseConnString(source)
@@ -345,7 +348,7 @@ func SessionConfig(o ConnOptions, database string) (*pgx.ConnConfig, error) {
 }
 
 // ReadingConfig returns the configuration of a short session that only reads, in the database of the connection string.
-// The program names itself. The options are those of the main session.
+// program is added to its application_name. o are the options of the main session.
 func ReadingConfig(o ConnOptions, program string) (*pgx.ConnConfig, error) {
 	config, _, err := parseConnString(o.origin())
 	if err != nil {
@@ -361,7 +364,8 @@ func ReadingConfig(o ConnOptions, program string) (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
-// majorVersion returns the major version in the reported server_version, or 0 if there is none.
+// majorVersion returns the major version in the server_version that the server reported at login, or 0 if it reported
+// none.
 func majorVersion(conn *pgconn.PgConn) int {
 	version := conn.ParameterStatus("server_version")
 	end := strings.IndexFunc(version, func(r rune) bool { return r < '0' || r > '9' })

@@ -27,12 +27,13 @@ type Control struct {
 // ID returns the system identifier in decimal, as pg_control_system() shows it.
 func (c Control) ID() string { return strconv.FormatUint(c.SystemIdentifier, 10) }
 
-// The places of the fields. They are the same in PostgreSQL 11 to 18.
+// The offsets of fields in the file, and the format versions (PG_CONTROL_VERSION) from controlLeast to controlMost, in
+// which the offsets are the same: those of PostgreSQL 11 to 18.
 const (
 	controlVersionAt    = 8
 	controlCheckpointAt = 32
 	controlTimelineAt   = 48
-	controlLeast        = 1100 // PG_CONTROL_VERSION of PostgreSQL 11
+	controlLeast        = 1100 // of PostgreSQL 11
 	controlMost         = 1899
 )
 

@@ -20,31 +20,31 @@ import (
 // ticksPerSecond is the unit of starttime in proc(5), USER_HZ. It is 100 on all supported architectures.
 const ticksPerSecond = 100
 
-// clockSlack is the largest difference between the start times in postmaster.pid and in the kernel. The file is
-// written after the configuration was read, and clocks are slewed.
+// clockSlack is the largest accepted difference between the start times in postmaster.pid and in the kernel. The file
+// is written after the configuration was read, and clocks are slewed.
 const clockSlack = 30 * time.Second
 
 // ByDataDir finds the server that runs on the data directory dir. It verifies the process named in postmaster.pid:
 // its working directory must be dir, and it must run as the owner of dir. It must also map the shared memory segment
-// that the file names. Before the file names one, its start time must be the one in the file. So ByDataDir recognizes
-// a file left over by a crash, even if its pid belongs to another process now. The pid may be one of a PID namespace
-// below this one. dir may lead through /proc/PID/root. A server in single-user or binary-upgrade mode does not count
-// as running.
+// that the file names. While the file names no segment yet, the start time of the process must be the one in the file.
+// So ByDataDir recognizes a file left over by a crash, even if its pid belongs to another process now. The pid may
+// belong to a PID namespace below this process's. dir may lead through /proc/PID/root. For a server in single-user or
+// binary-upgrade mode the error is ErrNotRunning.
 //
 // The errors are ErrNotDataDir, ErrNotRunning, ErrWrongUser, ErrNoAccess and ErrNamespace.
 func ByDataDir(dir string) (Cluster, error) { return byDataDir(dir, verifyAny) }
 
-// ByPostmaster is ByDataDir for a process that may be the postmaster of the directory. It examines no other process and
-// connects to no socket: a hostile process gets no more work done than a few small files. If another process is the
-// postmaster, the error is ErrNotRunning.
+// ByPostmaster is like ByDataDir, but only the process pid may be the postmaster of the directory. It examines no other
+// process and connects to no socket: a hostile process can only cause reads of a few small files. If another process is
+// the postmaster, the error is ErrNotRunning.
 func ByPostmaster(dir string, pid int) (Cluster, error) {
 	return byDataDir(dir, func(path string, file pidFile) (Cluster, error) { return verify(path, file, pid) })
 }
 
-// ByProcess finds the server of one of its processes: the postmaster or a child of it. A process of a server works in
-// the data directory, but a function in a session may have changed to another directory. So the parent's directory
-// counts first. The caller verifies that the process is a member: see Cluster.Members. The errors are those of
-// ByDataDir; ErrNotDataDir means that the process and its parent work in other directories.
+// ByProcess finds the server to which a process belongs: the process is the postmaster or a child of it. A process of a
+// server works in the data directory, but a function in a session may have changed to another directory. So ByProcess
+// tries the parent's directory first. The caller verifies that the process is a member: see Cluster.Members. The errors
+// are those of ByDataDir; ErrNotDataDir means that the process and its parent work in other directories.
 func ByProcess(pid int) (Cluster, error) {
 	stat, err := process.ReadStat(pid)
 	if errors.Is(err, process.ErrGone) {
@@ -120,13 +120,13 @@ func resolve(dir string) (string, error) {
 		path = "/" + inside
 	}
 	resolved, err := filepath.EvalSymlinks(path)
-	if _, there := os.Stat(path); there == nil && !sameFile(path, resolved) { // also if resolved does not exist
+	if _, there := os.Stat(path); there == nil && !sameFile(path, resolved) { // a link's text leads elsewhere or nowhere
 		err, resolved = nil, path
 	}
 	return resolved, err
 }
 
-// verifyAny finds the process of postmaster.pid: the one with this id, or one with this id in a PID namespace below.
+// verifyAny finds the process that postmaster.pid names: it has the id in this PID namespace, or in one below.
 func verifyAny(dir string, file pidFile) (Cluster, error) {
 	c, err := verify(dir, file, file.pid)
 	if err == nil || errors.Is(err, ErrNotDataDir) {
@@ -144,7 +144,7 @@ func verifyAny(dir string, file pidFile) (Cluster, error) {
 	return Cluster{}, err
 }
 
-// verify compares a process that postmaster.pid may name with the file and the directory.
+// verify returns the server if the process pid is its postmaster: the one that postmaster.pid (file) in dir names.
 func verify(dir string, file pidFile, pid int) (Cluster, error) {
 	stale := func(reason string, err error) error {
 		if err != nil {
@@ -208,8 +208,8 @@ func verify(dir string, file pidFile, pid int) (Cluster, error) {
 	}, nil
 }
 
-// provePostmaster returns an error unless the process is the server's, and not a later process with the same id. The
-// working directory of a postmaster is its data directory, but an administrator's shell may be there too. Every
+// provePostmaster returns an error unless the process is the server's postmaster, and not a later process with the same
+// id. The working directory of a postmaster is its data directory, but an administrator's shell may be there too. Every
 // server also maps a small System V segment that the file names, which is a proof independent of the clock. Before a
 // server has its segment, its start time must be the one in the file.
 func provePostmaster(file pidFile, stat process.Stat, dir fs.FileInfo) error {
@@ -243,7 +243,7 @@ func provePostmaster(file pidFile, stat process.Stat, dir fs.FileInfo) error {
 	return fmt.Errorf("which does not use the server's shared memory segment %d", file.shmID)
 }
 
-// startTime converts a start time of proc(5) to the current wall clock.
+// startTime converts a start time of proc(5), in clock ticks since boot, to a time of the wall clock.
 func startTime(ticks uint64) (time.Time, error) {
 	var boot unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot); err != nil {
@@ -276,8 +276,8 @@ func wrongUser(pid, uid int) error {
 		ErrWrongUser, pid, uid, os.Geteuid())
 }
 
-// noAccess returns the error with the reason why the kernel denies access to a postmaster. The usual reason is
-// another user.
+// noAccess returns the error with the reason why the kernel denies access to a postmaster. Usually the postmaster runs
+// as another user.
 func noAccess(pid int, postmaster process.Status) error {
 	self, err := process.ReadStatus(os.Getpid())
 	more := postmaster.CapPrm &^ self.CapPrm

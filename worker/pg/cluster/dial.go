@@ -23,7 +23,8 @@ const networkUnix = "unix"
 // hostaddrs maps host names to the numeric addresses given by hostaddr.
 type hostaddrs map[string][]string
 
-// names lists the hosts: by host, or by hostaddr if host has no name.
+// names lists the names of the hosts: those in the setting host. If a name is missing or is a socket, the address in
+// hostaddr at the same position takes its place.
 func (s settings) names() []string {
 	names := strings.Split(s["host"], ",")
 	for i, address := range strings.Split(s["hostaddr"], ",") {
@@ -37,7 +38,7 @@ func (s settings) names() []string {
 	return names
 }
 
-// addresses checks hostaddr.
+// addresses checks the setting hostaddr, and returns its addresses by host name.
 func (s settings) addresses() (hostaddrs, error) {
 	if s["hostaddr"] == "" {
 		return hostaddrs{}, nil
@@ -135,7 +136,7 @@ func (s settings) integer(name string, without int) (int, error) {
 	return int(n), nil
 }
 
-// requirePeer returns an error unless the server at a socket runs as the user.
+// requirePeer returns an error unless the server at a Unix socket runs as the operating system user with this name.
 func requirePeer(conn net.Conn, name string) error {
 	peer, err := credentials(conn)
 	if err != nil {
@@ -151,7 +152,7 @@ func requirePeer(conn net.Conn, name string) error {
 	return nil
 }
 
-// limitTLS sets the permitted protocol versions.
+// limitTLS sets the TLS versions that s permits in the configuration.
 func limitTLS(config *pgx.ConnConfig, s settings) {
 	versions := map[string]uint16{
 		"TLSv1": tls.VersionTLS10, "TLSv1.1": tls.VersionTLS11, "TLSv1.2": tls.VersionTLS12, "TLSv1.3": tls.VersionTLS13,

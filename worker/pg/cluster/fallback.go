@@ -17,18 +17,18 @@ import (
 // sqlTooManyConnections is the SQLSTATE with which a server refuses a session because a limit of connections is reached.
 const sqlTooManyConnections = "53300"
 
-// Fallback is a replication connection to a database. A server keeps slots for WAL senders (max_wal_senders) apart from those of
-// other sessions. So such a connection succeeds when ordinary ones are refused. Its process runs statements by the simple query
-// protocol. The server refuses LISTEN and the extended protocol there. This program never starts to stream WAL by it, and makes no
-// replication slot.
+// Fallback configures a replication connection to a database. A server keeps slots for WAL senders (max_wal_senders) apart from
+// those of other sessions. So a replication connection succeeds when ordinary ones are refused. The WAL sender that serves it runs
+// statements by the simple query protocol, but refuses LISTEN and the extended protocol. This program never streams WAL over the
+// connection, and creates no replication slot.
 type Fallback struct {
 	// ConnString has settings that replace those of ConnOptions.ConnString. The role needs LOGIN and REPLICATION.
 	ConnString string
-	// Check has the meaning of ConnOptions.Check.
+	// Check, if not nil, is called for each new fallback connection before it is used; see ConnOptions.Check.
 	Check func(context.Context, *pgx.Conn) error
 }
 
-// System is what a server says about itself in reply to IDENTIFY_SYSTEM.
+// System is a server's reply to the replication command IDENTIFY_SYSTEM.
 type System struct {
 	// ID is the system identifier, in decimal.
 	ID string
@@ -50,8 +50,8 @@ func NoSlot(err error) bool {
 	return errors.Is(err, errReserved) || errors.As(err, &refusal) && refusal.Code == sqlTooManyConnections
 }
 
-// CheckFallback returns an error if the connection string of a fallback is invalid. Text is the worker's connection
-// string, whose settings it changes.
+// CheckFallback returns an error if the connection string of a fallback is invalid. text is the worker's connection
+// string, whose settings the fallback overrides. The error wraps ErrConnString.
 func CheckFallback(fallback, text string) error {
 	s, err := overlay(fallback, text)
 	if err != nil {
@@ -68,7 +68,7 @@ func CheckFallback(fallback, text string) error {
 	return err
 }
 
-// replicates accepts and removes the keyword replication with the only possible value.
+// replicates removes the setting replication. It returns an error if its value is neither empty nor "database".
 func (s settings) replicates() error {
 	if v := s["replication"]; v != "" && !strings.EqualFold(v, "database") {
 		return connError("connection option replication must be database, not %q", v)
@@ -77,7 +77,7 @@ func (s settings) replicates() error {
 	return nil
 }
 
-// configureFallback is configure for the fallback.
+// configureFallback returns the configuration of the fallback connection, and warnings; see configure.
 func (o *ConnOptions) configureFallback() (*pgx.ConnConfig, []string, error) {
 	from := o.origin()
 	from.over, from.replication = o.Fallback.ConnString, true
@@ -92,7 +92,7 @@ func (o *ConnOptions) configureFallback() (*pgx.ConnConfig, []string, error) {
 	return config, notes, nil
 }
 
-// dialFallback opens the fallback.
+// dialFallback opens the fallback connection, and checks it with Fallback.Check.
 func (c *Conn) dialFallback(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.options.ConnectTimeout)
 	defer cancel()
@@ -113,8 +113,10 @@ func (c *Conn) dialFallback(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// fallBack opens the fallback after the server had no slot for an ordinary session. It keeps it until an ordinary session
-// succeeds, which takes its place, or fails for another reason.
+// fallBack opens the fallback connection after the server has refused an ordinary session for lack of a slot. Meanwhile
+// it tries again to open an ordinary session. When that succeeds, the ordinary session replaces the fallback connection,
+// and fallBack returns when the ordinary session has ended. It also returns when the fallback connection breaks, or when
+// the server refuses an ordinary session for another reason.
 func (c *Conn) fallBack(ctx context.Context, refused error) (lasted time.Duration, err error) {
 	conn, err := c.dialFallback(ctx)
 	if err != nil {
@@ -154,7 +156,7 @@ func (c *Conn) fallBack(ctx context.Context, refused error) (lasted time.Duratio
 }
 
 // awaitSlot tries to open an ordinary session until that succeeds or fails for another reason than a lack of slots. It returns
-// nothing if ctx ends.
+// nil and no error if ctx ends.
 func (c *Conn) awaitSlot(ctx context.Context) (*pgx.Conn, error) {
 	for c.sleep(ctx, jitter(c.options.MaxBackoff)) {
 		conn, err := c.connect(ctx)
@@ -170,19 +172,21 @@ func (c *Conn) awaitSlot(ctx context.Context) (*pgx.Conn, error) {
 	return nil, nil //nolint:nilnil // see above
 }
 
-// OrdinaryConn is a Conn that never uses the fallback.
+// OrdinaryConn runs queries of a Conn in ordinary sessions only, never over the fallback connection.
 type OrdinaryConn struct{ conn *Conn }
 
-// Ordinary returns the connection for callers to which a fallback is of no use, because they need LISTEN or further sessions.
+// Ordinary returns the connection for callers that cannot use the fallback connection, because they need LISTEN or
+// further sessions.
 func (c *Conn) Ordinary() OrdinaryConn { return OrdinaryConn{c} }
 
-// Query is Conn.Query in an ordinary session. During a fallback it returns ErrNoServer.
+// Query is like Conn.Query, but uses only an ordinary session. While the fallback connection is in use, it returns
+// ErrNoServer.
 func (o OrdinaryConn) Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	return o.conn.repeat(ctx, f, true)
 }
 
-// Identify runs IDENTIFY_SYSTEM by the fallback connection. If none is in use, it opens one for a moment. It returns when ctx
-// ends, even if the server does not respond, and ErrNoFallback if there is no fallback connection.
+// Identify runs IDENTIFY_SYSTEM over the fallback connection. If that is not in use, Identify opens it for this command. It
+// returns when ctx ends, even if the server does not respond. The error is ErrNoFallback if ConnOptions has no fallback.
 func (c *Conn) Identify(ctx context.Context) (System, error) {
 	if c.options.Fallback == nil {
 		return System{}, ErrNoFallback
@@ -200,7 +204,8 @@ func (c *Conn) Identify(ctx context.Context) (System, error) {
 	return s.identify(ctx)
 }
 
-// identify runs IDENTIFY_SYSTEM, and releases the session after the reply. It returns when ctx ends.
+// identify runs IDENTIFY_SYSTEM, and releases the session after the reply. It returns when ctx ends, even without a
+// reply.
 func (s *session) identify(ctx context.Context) (System, error) {
 	type reply struct {
 		System

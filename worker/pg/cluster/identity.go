@@ -14,9 +14,9 @@ import (
 )
 
 // Identity names the cluster on this host. It stays the same when the server restarts, and no other cluster of the host
-// has it at the same time. It is the data directory. For a server with another root directory, this is the path inside
-// of it, and a mark follows: other containers may have the same path. A copy of the data directory, such as a standby,
-// has another mark.
+// has it at the same time. The identity is the data directory. For a server with another root directory it is the path
+// inside that root and a mark (see mark), because other containers may have the same path. A copy of the data
+// directory, such as a standby, has another mark.
 func (c Cluster) Identity() string {
 	_, inside, ok := rootfs.Split(c.DataDir)
 	if !ok {

@@ -9,7 +9,8 @@ import (
 // ErrConnString marks an error in a connection string, in its service file or in a PG* variable. A retry cannot help.
 var ErrConnString = errors.New("invalid connection settings")
 
-// connError makes an ErrConnString without a prefix, because the message is clear without one.
+// connError makes an error that is ErrConnString for errors.Is. Its message has no prefix, because it is clear without
+// one.
 func connError(format string, args ...any) error {
 	return &connStringError{fmt.Errorf(format, args...)}
 }
@@ -23,13 +24,13 @@ func (e *connStringError) Unwrap() error        { return e.error }
 type use int
 
 const (
-	passed  use = iota // pgx knows it
+	passed  use = iota // given to pgx, which treats it as libpq does
 	ours               // handled in this package
 	ignored            // has no meaning here, and may be left out safely
-	refused            // libpq supports it, this program does not; without it the connection would be less protected
+	refused            // an error: libpq supports it, this program does not, and the connection would be less protected without it
 )
 
-// keyword is a libpq keyword: how it is handled, and the environment variable with its default.
+// keyword is a libpq keyword: how it is handled, and the environment variable with its default; empty: none.
 type keyword struct {
 	use use
 	env string

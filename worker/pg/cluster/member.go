@@ -14,20 +14,21 @@ const maxTitle = 4096
 
 // Member is a process of the server: a child of the postmaster.
 type Member struct {
-	PID       int    // in the server's view
-	Local     int    // in this process's view
+	PID       int    // in the server's PID namespace
+	Local     int    // in this process's PID namespace
 	StartTime uint64 // clock ticks since boot, proc(5)
 	// Title is the title that ps(1) shows, such as "postgres: main: checkpointer". The process writes it, and it may
 	// contain the name of a user or database. Use it only for display.
 	Title string
-	// Denied is the reason why the process cannot be examined, as from Contains; nil: it can.
+	// Denied is the error if this process must not examine the member, process.ErrNotPermitted as from Contains; nil:
+	// it may.
 	Denied error
 }
 
-// Contains returns the identity of a process of the server, by its pid in the server's view. The process must be a
-// child of the postmaster, with the same executable and the same rights. Call Contains before the permission check and
-// give the identity to the capture. Then neither applies to another process that gets the pid later, or to another
-// program that the process executes. The caller must release the identity.
+// Contains returns the identity of a process of the server, by its pid in the server's PID namespace. The process must
+// be a child of the postmaster, with the same executable and the same rights. Call Contains before the permission check
+// and give the identity to the capture. Then both apply to this process and this program, and never to a later process
+// with the same pid or to another program that the process executes. The caller must release the identity.
 //
 // The error is ErrPostmaster, process.ErrNotPermitted for a process with the postmaster's executable and other rights,
 // or ErrNotMember for all other numbers.
@@ -45,7 +46,7 @@ func (c Cluster) Contains(pid int) (process.Target, error) {
 		held.Release()
 		return process.Target{}, notMember(pid, err)
 	}
-	// Without a descriptor the start time has to do.
+	// Without a handle (held is nil), only the start time identifies the process.
 	proof := process.Prove(local)
 	stat, err := c.child(local, proof, &rights)
 	if err == nil && held != nil && !held.Lives() {
@@ -60,7 +61,7 @@ func (c Cluster) Contains(pid int) (process.Target, error) {
 	}, nil
 }
 
-// notMember returns the error of Contains.
+// notMember converts err to the error of Contains.
 func notMember(pid int, err error) error {
 	if errors.Is(err, process.ErrNotPermitted) {
 		return err
@@ -69,12 +70,12 @@ func notMember(pid int, err error) error {
 }
 
 // Rights returns the rights of the postmaster, which every process of the server has too. The worker may have
-// CAP_SYS_PTRACE, which the server's user lacks. With it the worker must examine no process that the kernel forbids this
-// user to trace. Such a process can be a child of the postmaster: the user can start a program of the name postgres that
-// executes a setgid program, and the server itself can execute one.
+// CAP_SYS_PTRACE, which the server's user lacks. With this capability the worker must examine no process that the kernel
+// forbids this user to trace. Such a process can be a child of the postmaster: the user can start a program of the name
+// postgres that executes a setgid program, and the server itself can execute one.
 //
-// The error is process.ErrNotPermitted if the postmaster itself has rights beyond those of its user and group, and
-// process.ErrExited.
+// The error is process.ErrNotPermitted if the postmaster itself has rights beyond those of its user and group, or
+// process.ErrExited if the server has ended.
 func (c Cluster) Rights() (process.Rights, error) {
 	var rights process.Rights
 	var err error
@@ -101,7 +102,7 @@ func (c Cluster) Postmaster() (process.Target, error) {
 
 // Members lists the server's processes, without the postmaster, in ascending order of process id. Processes may start
 // and end meanwhile. A process with the postmaster's executable and other rights is listed too: see Member.Denied. The
-// error is also one of Rights.
+// errors are ErrNotRunning, those of Rights, and those of a read of /proc.
 func (c Cluster) Members() ([]Member, error) {
 	if !c.Alive() {
 		return nil, fmt.Errorf("%s: %w", c.DataDir, ErrNotRunning)
@@ -134,9 +135,10 @@ var (
 	errExited     = errors.New("it has exited")
 )
 
-// child reads a process and verifies that the postmaster forked it. Being its child is not enough: in a container
-// whose process 1 is the postmaster, the postmaster inherits every orphan. The result is valid if the error is
-// process.ErrNotPermitted. The proof, if there is one, has what was read of the process.
+// child reads a process and verifies that the postmaster forked it. A process can be a child of the postmaster that it
+// has not forked: in a container whose process 1 is the postmaster, the postmaster inherits every orphan. The result is
+// also valid if the error is process.ErrNotPermitted. proof, if not nil, has the data that were already read of the
+// process.
 func (c Cluster) child(pid int, proof *process.Proof, rights *process.Rights) (process.Stat, error) {
 	if pid <= 0 {
 		return process.Stat{}, process.ErrGone
@@ -170,7 +172,7 @@ func (c Cluster) child(pid int, proof *process.Proof, rights *process.Rights) (p
 }
 
 // sameExecutable reports whether two processes run the same file, by device and inode. An upgrade of the package
-// makes no difference. If a file cannot be read it returns true, and the capture will report the cause.
+// makes no difference. If a file cannot be read, sameExecutable returns true: the capture will report the cause.
 func sameExecutable(a int, ofA *process.Proof, b int) bool {
 	infoA, errA := program(a, ofA)
 	infoB, errB := program(b, process.Prove(b))
@@ -194,8 +196,8 @@ func Title(pid int) (title string) {
 	return read
 }
 
-// ReadTitle is Title without a timeout, for functions that run in process.WithTimeout or process.Each. The kernel
-// takes the lock of the process's address space for it, so the read may never return.
+// ReadTitle is Title without a timeout, for functions that run in process.WithTimeout or process.Each. To read the
+// title, the kernel takes the lock of the process's address space, so the read may never return.
 func ReadTitle(pid int) string {
 	data, err := readProc(pid, "cmdline", maxTitle)
 	if err != nil {

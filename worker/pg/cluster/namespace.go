@@ -18,12 +18,13 @@ import (
 // translation caches the ids of the postmaster's children in the server's namespace. An entry is verified each time
 // it is used.
 type translation struct {
-	depth int // of the server's namespace below this process's
+	depth int // how many levels the server's namespace is below this process's
 	mu    sync.Mutex
-	here  map[int]int
+	here  map[int]int // this process's ids, by the server's
 }
 
-// translate returns the translation for a server whose postmaster has these ids, or nil if none is needed.
+// translate returns the translation for a server, or nil if none is needed. ids are the postmaster's ids (NSpid), from
+// this process's namespace inwards.
 func translate(ids []int) *translation {
 	if len(ids) <= 1 {
 		return nil
@@ -40,8 +41,9 @@ func (t *translation) inside(pid int) int {
 	return status.NSPID[t.depth]
 }
 
-// Local returns this process's id for the server's process pid, or 0 if the postmaster has no such child. It is pid
-// itself unless the server is in another PID namespace. It does not identify a process for long; see Contains.
+// Local returns this process's id for the server's process pid, or 0 if the postmaster has no such child. The result is
+// pid itself unless the server is in another PID namespace. The kernel may soon give the id to another process; see
+// Contains.
 func (c Cluster) Local(pid int) int {
 	switch {
 	case c.ids == nil || pid <= 0:
@@ -65,7 +67,7 @@ func (c Cluster) Local(pid int) int {
 	return c.ids.here[pid]
 }
 
-// Children lists the ids of the postmaster's children in the server's view: the server's processes, and helper
+// Children lists the ids of the postmaster's children in the server's PID namespace: the server's processes, and helper
 // programs such as a shell for archive_command.
 func (c Cluster) Children() ([]int, error) {
 	children, err := process.Children(c.PostmasterPID)
@@ -86,7 +88,7 @@ func (c Cluster) Children() ([]int, error) {
 
 // ServerStart returns the postmaster's start time as the server's own processes read it. It differs from
 // PostmasterStart if they are in another time namespace. If the offset is not a whole number of ticks, the result may
-// be wrong by one.
+// be wrong by one tick. If an offset cannot be read, the result is PostmasterStart.
 func (c Cluster) ServerStart() uint64 {
 	theirs, err1 := process.BootOffset(c.PostmasterPID)
 	ours, err2 := process.BootOffset(os.Getpid())
@@ -127,7 +129,7 @@ func innermost(status process.Status) int {
 }
 
 // rootOf returns the prefix for a process's paths in this process. It is empty if both have the same root directory,
-// or if that is unknown.
+// or if the root of the process cannot be read.
 func rootOf(pid int) string {
 	root := procPath(pid, "root")
 	if _, err := os.Stat(root + "/"); err != nil || sameFile("/", root+"/") {
@@ -137,7 +139,7 @@ func rootOf(pid int) string {
 }
 
 // hidden returns ErrNamespace if the server runs but has no process id here. In this case a process listens on the
-// socket that postmaster.pid names, and the kernel has no id for it in this namespace.
+// socket that postmaster.pid names, and the kernel reports no id of that process in this PID namespace.
 func hidden(dir string, file pidFile) error {
 	socket := socketDir(dir, file.socketDir)
 	if socket == "" || file.port == 0 {

@@ -35,7 +35,7 @@ func (s settings) passfile() (path, note string) {
 	return path, ""
 }
 
-// passwordFor returns the password for the first host.
+// passwordFor returns the password for the first host from the password file; empty: the file has none.
 func (s settings) passwordFor(config *pgx.ConnConfig, database string) string {
 	path, _ := s.passfile()
 	if path == "" {

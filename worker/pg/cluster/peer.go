@@ -21,7 +21,8 @@ const dialTimeout = 5 * time.Second
 // BySocket finds the server that listens on a unix socket. It opens a connection and closes it without sending data,
 // so it needs no database user. Root can call it before BecomeServerUser.
 //
-// The errors are those of connecting, ErrNotPostmaster, ErrWrongUser, ErrNoAccess and ErrNamespace.
+// The errors are those of connecting and of ByDataDir, a PoolerError, ErrNotPostmaster, ErrWrongUser, ErrNoAccess and
+// ErrNamespace.
 func BySocket(ctx context.Context, path string) (Cluster, error) {
 	dialer := net.Dialer{Timeout: dialTimeout}
 	conn, err := rootfs.Dial(ctx, "unix", path, dialer.DialContext)
@@ -49,7 +50,7 @@ func byPeer(conn net.Conn) (Cluster, error) {
 	return byPostmaster(pid)
 }
 
-// peerless returns ErrNamespace if the server of a socket has no id in this PID namespace.
+// peerless returns ErrNamespace if the process that listens on a socket has no id in this PID namespace.
 func peerless(path string) error {
 	dialer := net.Dialer{Timeout: time.Second}
 	reach, done, err := rootfs.Socket(path)
@@ -66,7 +67,8 @@ func peerless(path string) error {
 	return err
 }
 
-// peerOf returns this process's id of the process that listens on the other end.
+// peerOf returns the id, in this PID namespace, of the process that listens at the other end of a Unix socket. The
+// error is ErrNamespace if the process has none.
 func peerOf(conn net.Conn) (int, error) {
 	peer, err := credentials(conn)
 	if err != nil {
@@ -100,7 +102,8 @@ func credentials(conn net.Conn) (*unix.Ucred, error) {
 	return peer, nil
 }
 
-// byPostmaster verifies that the process is a postmaster, by its working directory.
+// byPostmaster finds the server whose postmaster is the process pid. It verifies this by the process's working
+// directory.
 func byPostmaster(pid int) (Cluster, error) {
 	status, err := process.ReadStatus(pid)
 	if err != nil {

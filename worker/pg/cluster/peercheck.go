@@ -26,11 +26,10 @@ var (
 	ErrUnsafeName = errors.New("every user may listen on an abstract socket")
 )
 
-// guardLogin protects a connection's password from processes other than the server, whose cluster is nil if it is not
-// known yet. On a unix socket it checks the listening process before any data is sent. A server below another root is
-// in a container, whose owner can make any program listen. So such a server gets no password from a password file of
-// this host, and none in clear text. own means that the connection string, the service or the environment has the
-// password.
+// guardLogin protects a connection's password from processes other than the server (o.cluster, nil if it is not known
+// yet). On a unix socket it checks the listening process before any data is sent. A server below another root is in a
+// container, whose owner can make any program listen. So such a server gets no password from a password file of this
+// host, and none in clear text. own means that the connection string, the service or the environment has the password.
 func guardLogin(config *pgx.ConnConfig, own bool, o origin) {
 	c := o.cluster
 	if o.foreign || c != nil && c.Root != "" {
@@ -59,8 +58,9 @@ func guardLogin(config *pgx.ConnConfig, own bool, o origin) {
 // gets neither.
 var readable = []string{"password", "md5"}
 
-// withoutReadable excludes these methods from a value of require_auth that does not name them. A list of permitted
-// methods names all of its methods, and is returned unchanged. A list of excluded methods names none.
+// withoutReadable excludes the methods in readable from a value of require_auth, unless the value names them. A list of
+// permitted methods is returned unchanged. To a list of excluded methods ("!md5"), withoutReadable adds the methods in
+// readable.
 func withoutReadable(require string) string {
 	if require != "" && !strings.HasPrefix(strings.TrimSpace(require), "!") {
 		return require
@@ -79,9 +79,9 @@ func withoutReadable(require string) string {
 	return strings.Join(excluded, ",")
 }
 
-// adviseMethod adds to an error about the method of authentication what the user can do.
+// adviseMethod adds advice to an error about the method of authentication, and returns other errors unchanged.
 func adviseMethod(config *pgx.ConnConfig, err error) error {
-	const refused = "require_auth check failed" // pgconn has no value for this error
+	const refused = "require_auth check failed" // compared as text, because pgconn has no value for this error
 	if config.RequireAuth == "" || config.RequireAuth[0] != '!' || !strings.Contains(err.Error(), refused) {
 		return err
 	}
@@ -89,7 +89,8 @@ func adviseMethod(config *pgx.ConnConfig, err error) error {
 		"connection string: require_auth=md5 or require_auth=password", err)
 }
 
-// checkPeer returns an error unless the process at the other end of a unix socket belongs to the user or to root.
+// checkPeer returns an error unless the process at the other end of a unix socket belongs to the user or to root. It
+// returns nil for a connection that is not a unix socket.
 func checkPeer(conn net.Conn, uid int) error {
 	socket, ok := conn.(*net.UnixConn)
 	if !ok {

@@ -18,7 +18,7 @@ var errBadPIDFile = errors.New("malformed postmaster.pid")
 // pidFile is the content of postmaster.pid. src/include/utils/pidfile.h describes the lines.
 type pidFile struct {
 	pid       int       // negative: a stand-alone backend (single-user mode), which is not a postmaster
-	dataDir   string    // as the server was started
+	dataDir   string    // the path with which the server was started
 	started   time.Time // whole seconds
 	port      int       // 0 if not written yet
 	socketDir string    // first one; may be empty, relative to the data directory, or the name of an abstract socket

@@ -29,13 +29,13 @@ var poolers = map[string]string{
 type PoolerError struct {
 	At     string   // the address of the connection
 	Name   string   // the pooler's name; "" if it is unknown
-	PID    int      // its process; 0: unknown
-	Server *Cluster // the server behind it, if it is known to run here
-	// Speaks is the pooler's own error, if that identified it.
+	PID    int      // the pooler's process id; 0: unknown
+	Server *Cluster // the server that the caller wanted; nil: unknown
+	// Speaks is the pooler's own error, if the pooler was identified by it; else nil.
 	Speaks error
 }
 
-// Error names the pooler, and the server's own address.
+// Error names the pooler, and the server's own address if Server has it.
 func (e *PoolerError) Error() string {
 	name := "a connection pooler"
 	if e.Name != "" {
@@ -62,7 +62,7 @@ func quoteBlank(value string) string {
 	return value
 }
 
-// place names the first host of a configuration.
+// place describes the first host of a configuration for messages: the path of a socket, or host and port.
 func place(config *pgx.ConnConfig) string {
 	if network, path := pgconn.NetworkAddress(config.Host, config.Port); network == networkUnix {
 		return socketAddress(path)
@@ -70,8 +70,8 @@ func place(config *pgx.ConnConfig) string {
 	return fmt.Sprintf("%s port %d", config.Host, config.Port)
 }
 
-// pooled converts an error that only poolers return to a PoolerError: PgBouncer refuses settings in the startup
-// packet.
+// pooled converts an error that only poolers return to a PoolerError, and returns other errors unchanged. PgBouncer
+// refuses settings in the startup packet.
 func pooled(ctx context.Context, config *pgx.ConnConfig, err error) error {
 	var refusal *pgconn.PgError
 	if errors.As(err, &refusal) && strings.HasPrefix(refusal.Message, "unsupported startup parameter") {

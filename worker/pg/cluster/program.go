@@ -18,7 +18,7 @@ import (
 // ErrNoProgram means that no image of a process has the variables of a PostgreSQL server.
 var ErrNoProgram = errors.New("no program or library of the process exports the variables of a PostgreSQL server")
 
-// variables are exported by every server, stripped or not. Together they are in no other program.
+// variables are names that every server exports, stripped or not. No other program has all of them.
 //
 //nolint:gochecknoglobals // a table
 var variables = []string{"my_wait_event_info", "error_context_stack", "debug_query_string"}
@@ -27,9 +27,11 @@ var variables = []string{"my_wait_event_info", "error_context_stack", "debug_que
 type Program struct {
 	symbolize.Placed
 
-	// Mapping is the mapping by which it was found. It stays as long as the process runs this program.
+	// Mapping is the mapping by which the program was found. It stays the same as long as the process runs this
+	// program.
 	Mapping process.Mapping
-	// Path and Deleted describe the program's file as the process's mappings do.
+	// Path is the path of the program's file in the process's mappings. Deleted is set if they mark the file as
+	// deleted.
 	Path    string
 	Deleted bool
 
@@ -37,7 +39,7 @@ type Program struct {
 	maps   []process.Mapping
 }
 
-// Variables returns the addresses in the process of the given names that the program exports.
+// Variables returns the addresses, in the process's memory, of those of the given variables that the program exports.
 func (p *Program) Variables(names ...string) (map[string]uint64, error) {
 	found, err := p.Module.Image.Defined(names...)
 	if err != nil {
@@ -52,8 +54,9 @@ func (p *Program) Variables(names ...string) (map[string]uint64, error) {
 // Open opens the program's file, also if it was deleted or replaced since. The caller closes it.
 func (p *Program) Open() (*os.File, error) { return p.loaded.OpenFile() }
 
-// Offset returns the position in the program's file of the code of an exported function. It returns false if there is
-// none, or if the process has moved the code to memory that is not the file: then the kernel cannot put a probe there.
+// Offset returns the position in the program's file of the code of an exported function. It returns false if the
+// program exports no such function, or if the process has moved the code to memory that is not mapped from the file:
+// then the kernel cannot put a probe there.
 func (p *Program) Offset(function string) (uint64, bool) {
 	found, err := p.Module.Image.Defined(function)
 	addr := found[function]
@@ -63,14 +66,14 @@ func (p *Program) Offset(function string) (uint64, bool) {
 	return p.loaded.Offset(addr)
 }
 
-// inFile reports whether memory of the process is the program's file.
+// inFile reports whether the process's memory at addr is mapped from the program's file.
 func (p *Program) inFile(addr uint64) bool {
 	i := process.IndexOf(p.maps, addr)
 	return i >= 0 && p.loaded.IsFile(&p.maps[i])
 }
 
-// MovedCode returns the size of the program's code that the process has moved to memory that is not the program's file,
-// and of all of its code, in bytes.
+// MovedCode returns two sizes in bytes: of the program's code that the process has moved to memory that is not mapped
+// from the program's file, and of all of the program's code.
 func (p *Program) MovedCode() (moved, all uint64) {
 	for _, s := range p.Module.Image.Segments() {
 		if s.Flags&elf.PF_X == 0 {
@@ -91,9 +94,9 @@ func (p *Program) MovedCode() (moved, all uint64) {
 	return moved, all
 }
 
-// FindProgram finds the program of a server in a process. Exe is the file that the kernel runs, as /proc/PID/exe has it. It is
-// preferred, then an image that was linked as a program. Find returns false if there is none. An image may not have
-// been read in time: then space.Unread is set.
+// FindProgram finds the program of a server in a process. exe is the file that the kernel runs, as in /proc/PID/exe. Its image
+// is preferred, then an image that was linked as a program, then any other. FindProgram returns false if no image is a
+// server's. If an image could not be read in time, space.Unread is set.
 func FindProgram(pid int, space *naming.Space, exe string) (Program, bool) {
 	exe = strings.TrimSuffix(exe, " (deleted)")
 	var best Program
@@ -105,7 +108,7 @@ func FindProgram(pid int, space *naming.Space, exe string) (Program, bool) {
 	seen := make(map[place]bool)
 	for _, order := range []func(m *process.Mapping) bool{
 		func(m *process.Mapping) bool { return isCode(m) && m.Path == exe },
-		func(m *process.Mapping) bool { return isData(m) && m.Path == exe }, // its code may have moved
+		func(m *process.Mapping) bool { return isData(m) && m.Path == exe }, // the code of exe may be in other memory
 		isCode,
 		isData,
 	} {
@@ -157,10 +160,10 @@ func isServer(space *naming.Space, f *symbolize.Placed) bool {
 	return true
 }
 
-// imagePatience bounds the wait for files and memory that may never arrive.
+// imagePatience bounds the wait for images: a read of a file or of memory may never return.
 const imagePatience = 3 * time.Second
 
-// caches keep the images of all servers of this process, by build-id.
+// caches keep the images of all servers that this process examines, by build-id.
 type caches struct {
 	images    *symbolize.Cache
 	processes *naming.Cache

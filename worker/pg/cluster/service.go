@@ -73,7 +73,7 @@ func parseService(text, name, file string) (settings, error) {
 				return nil, connError("syntax error in service file %q, line %d", file, number)
 			}
 			if _, given := found[key]; given {
-				continue // as in libpq, the first value counts
+				continue // as in libpq, the first value is used
 			}
 			if err := found.set(key, value, "service file "+file); err != nil {
 				return nil, err

@@ -21,13 +21,13 @@ var errHungUp = errors.New("the server closed the connection")
 // session is one pgx connection from its start to its end.
 type session struct {
 	conn *pgx.Conn
-	// fallback is set for a replication connection.
+	// fallback is set for the fallback connection (see Fallback), which refuses LISTEN and prepared statements.
 	fallback bool
 	version  int
 	turn     chan struct{} // holds one token; its holder may use conn
 	lost     chan struct{} // closed when the session has ended
 	once     sync.Once
-	err      error // why it ended; valid once lost is closed
+	err      error // why the session ended; valid once lost is closed
 }
 
 func newSession(conn *pgx.Conn) *session {
@@ -38,7 +38,7 @@ func newSession(conn *pgx.Conn) *session {
 	return s
 }
 
-// acquire waits for the use of the connection.
+// acquire waits until no other caller uses the connection. After success the caller must call release.
 func (s *session) acquire(ctx context.Context) error {
 	select {
 	case <-s.lost:

@@ -17,8 +17,8 @@ var ErrScarce = errors.New("no connection slot to spare")
 var errReserved = fmt.Errorf("%w", ErrScarce)
 
 // Slots has the figures of a server's connection slots, as one of its sessions sees them. Backends during
-// authentication do not count. A role without the privileges of pg_read_all_stats cannot distinguish parallel workers
-// from clients, so both count.
+// authentication are not included. A role without the privileges of pg_read_all_stats cannot distinguish parallel
+// workers from clients, so Used then includes both.
 type Slots struct {
 	Max      int // max_connections
 	Reserved int // superuser_reserved_connections and reserved_connections
@@ -27,7 +27,7 @@ type Slots struct {
 	Database, Role Limited
 }
 
-// Limited is a connection limit, and how many sessions count against it.
+// Limited is a connection limit of a database or role, and how many of its sessions are in use.
 type Limited struct{ Limit, Used int }
 
 // full reports whether the limit has been reached.
@@ -44,8 +44,9 @@ func (s Slots) Sessions() int {
 // Spare returns how many ordinary slots the worker leaves free when it opens a session for a queue.
 func (s Slots) Spare() int { return max(1, s.Ordinary()/limits.SessionShare) }
 
-// slotsSQL counts no sessions against a superuser's role limit, as the server does. Roles without the privileges of
-// pg_read_all_stats cannot see backend_type, but the processes of WAL senders. The worker's own fallback is one of these.
+// slotsSQL reads Slots. A role limit does not apply to superusers, as in the server. Used must not include WAL senders,
+// of which the worker's own fallback connection is one. Roles without the privileges of pg_read_all_stats cannot see
+// backend_type, so slotsSQL then finds WAL senders by pg_stat_get_wal_senders().
 const slotsSQL = `
 WITH client AS MATERIALIZED (
     SELECT a.datid, a.usesysid,

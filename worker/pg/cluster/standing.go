@@ -8,17 +8,17 @@ import (
 )
 
 // patience is how long a caller waits for a session that is being opened, from the time at which the attempt was due.
-// An idle server opens one in ten milliseconds, and a busy one in a second.
+// An idle server opens a session in ten milliseconds, and a busy server in a second.
 const patience = 2 * time.Second
 
 var errNotYet = errors.New("not connected yet")
 
-// standing is the state of the connection for callers: the session, or why there is none.
+// standing is the state of a Conn for callers of Query: the session, or why there is none.
 type standing struct {
 	session *session
 	reason  error
 	// promising is set if the next attempt is likely to succeed, because it is the first one or the server ended the
-	// last session. It is the time until which callers wait for the attempt. If it is zero they do not wait.
+	// last session. Callers wait for the attempt until this time. If promising is zero, they do not wait.
 	promising time.Time
 	over      chan struct{} // closed when another standing has replaced this one
 }
@@ -44,7 +44,7 @@ func (c *Conn) stand(s *standing) {
 
 // acquire returns the session for exclusive use. It waits for a session that is likely to come soon. Otherwise it
 // returns ErrNoServer with the reason, or the context's error if the session was in use all the time. ordinary means that the
-// caller cannot use a fallback.
+// caller cannot use the fallback connection.
 func (c *Conn) acquire(ctx context.Context, ordinary bool) (*session, error) {
 	for {
 		s := c.standing.Load()
@@ -66,7 +66,8 @@ func (c *Conn) acquire(ctx context.Context, ordinary bool) (*session, error) {
 	}
 }
 
-// change waits until another standing has replaced this one. It returns false if there is no reason to wait longer.
+// change waits until another standing has replaced this one. It returns false if none has until the end of promising
+// (see there) or of ctx.
 func (s *standing) change(ctx context.Context) bool {
 	left := time.Until(s.promising)
 	if s.session != nil {

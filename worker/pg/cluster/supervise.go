@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// stableAfter is how long a session must have lasted for a short pause before the next attempt.
+	// After a session that has lasted longer than stableAfter, the pause before the next attempt is MinBackoff again.
 	stableAfter = 5 * time.Second
 	// closeTimeout bounds the closing of a connection to a server that may be gone.
 	closeTimeout = time.Second
@@ -17,7 +17,7 @@ const (
 
 var errStopping = errors.New("the worker is stopping")
 
-// Run keeps the connection until ctx ends, and then returns the context's error. It must be called once.
+// Run connects, and reconnects after each loss, until ctx ends. It returns the context's error. It must be called once.
 func (c *Conn) Run(ctx context.Context) error {
 	defer func() { c.stand(apart(errStopping)) }()
 	pause := c.options.MinBackoff
@@ -55,7 +55,8 @@ func (c *Conn) attempt(ctx context.Context) (lasted time.Duration, err error) {
 	return c.hold(ctx, newSession(conn), nil)
 }
 
-// hold makes callers use a session, and returns when that has ended. It closes the former session, if any.
+// hold gives session s to the callers of Query, and returns when s has ended. It closes former, the session before s;
+// nil: there is none.
 func (c *Conn) hold(ctx context.Context, s, former *session) (lasted time.Duration, err error) {
 	began := time.Now()
 	c.stand(connected(s))
@@ -89,7 +90,7 @@ func (c *Conn) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// sleep waits, unless Retry is called. It returns false when ctx ends.
+// sleep waits for the pause, or until Retry is called. It returns false if ctx ends before.
 func (c *Conn) sleep(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -106,5 +107,5 @@ func (c *Conn) sleep(ctx context.Context, pause time.Duration) bool {
 func hangUp(ctx context.Context, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	_ = conn.Close(ctx) // nothing is lost by an error
+	_ = conn.Close(ctx) // the error has no effect: the connection is not used again
 }

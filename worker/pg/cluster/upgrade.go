@@ -20,7 +20,7 @@ const maxArguments = 128 << 10
 func inBinaryUpgrade(pid int) (bool, error) {
 	var data []byte
 	var err error
-	read := func() { data, err = readProc(pid, "cmdline", maxArguments+1) } // it takes the lock of its address space
+	read := func() { data, err = readProc(pid, "cmdline", maxArguments+1) } // may never return: see ReadTitle
 	if !process.WithTimeout(pid, read, func() {}) {
 		return false, fmt.Errorf("the arguments of postmaster %d: %w", pid, process.ErrUnreachable)
 	}

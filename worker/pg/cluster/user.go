@@ -29,16 +29,16 @@ type Privileges struct {
 }
 
 // BecomeServerUser gives up every privilege that the worker does not need to serve c. A process started as root
-// permanently becomes the server's operating system user, with only the postmaster's group. A process that already is
-// that user keeps it. Of all capabilities it keeps only CAP_SYS_PTRACE, and CAP_PERFMON if kernel.perf_event_paranoid
-// is above 2. Programs executed later gain none (empty bounding set, no_new_privs). All of this holds for every
-// thread.
+// permanently becomes the server's operating system user, with only the postmaster's group. A process that already runs
+// as that user keeps its user. Of all capabilities the process keeps only CAP_SYS_PTRACE, and CAP_PERFMON if
+// kernel.perf_event_paranoid is above 2. Programs that it executes later gain none (empty bounding set, no_new_privs).
+// All of this holds for every thread.
 //
 // The capabilities in also are kept too, if the process has them.
 //
-// Call it once and early, before files are created and before a connection string is parsed. The defaults for user
-// name, password file and service file then are in the new user's home directory, except for environment variables
-// that are set. After an error some privileges may already be gone, so the process should end.
+// Call BecomeServerUser once and early, before files are created and before a connection string is parsed. The defaults
+// for user name, password file and service file then are in the new user's home directory, except for environment
+// variables that are set. After an error some privileges may already be gone, so the process should end.
 //
 // The error is ErrWrongUser, ErrNotStatic, or the error of a system call.
 func BecomeServerUser(c Cluster, also ...int) (Privileges, error) {

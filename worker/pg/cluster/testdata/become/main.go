@@ -1,8 +1,8 @@
-// Command become is what TestBecomeServerUser starts as root, built without cgo as the worker is:
+// Command become is started as root by TestBecomeServerUser. It is built without cgo, like the worker:
 //
-//	become DATADIR PID       becomes the server's user, captures the server process PID, reports as JSON, waits for ^D
-//	become CONNECTION PID    the same, the server being found by a connection string with a host in it
-//	become trace PID         tries to trace the process PID, and says how that went
+//	become DATADIR PID       becomes the server's user, captures the server process PID, prints a Report, waits for ^D
+//	become CONNECTION PID    the same for the server that the connection string CONNECTION (host=...) names
+//	become trace PID         tries to trace the process PID, and prints the error
 package main
 
 import (
@@ -26,7 +26,7 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
-// Report is what the program tells; the test has the same type.
+// Report is printed as JSON. The test parses it with an equal type.
 type Report struct {
 	Privileges cluster.Privileges  `json:"privileges"`
 	Threads    []map[string]string `json:"threads"`
@@ -84,7 +84,7 @@ func run() error {
 	return nil
 }
 
-// busyThreads makes threads that the Go runtime cannot take away again.
+// busyThreads makes threads that the Go runtime keeps: a goroutine is locked to each.
 func busyThreads(stop *sync.WaitGroup) {
 	var started sync.WaitGroup
 	for range 5 {
@@ -144,7 +144,7 @@ func lines(status string) map[string]string {
 	return found
 }
 
-// login uses the connection as the worker makes it, with nothing said about who this is.
+// login connects as the worker does, without a user name in the connection string.
 func (r *Report) login(c cluster.Cluster) error {
 	conn, err := cluster.NewConn(cluster.ConnOptions{ConnString: "dbname=template1", Cluster: &c, Check: c.Verify})
 	if err != nil {
