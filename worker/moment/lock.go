@@ -6,7 +6,8 @@ import (
 )
 
 // LockWords describes a lock and its object in words: "row (0,1) of stock", or "row (0,1) of relation 16384" if the name of
-// the relation is not known. Then the oid of the database is returned too. Other locks have their type and their numbers.
+// the relation is not known. database is the oid of the database, if the words have the number of a relation; else empty.
+// Other locks are described by their type and their numbers.
 func LockWords(lock, object, relation string) (words, database string) {
 	if object == "" {
 		return lock, ""
@@ -19,7 +20,7 @@ func LockWords(lock, object, relation string) (words, database string) {
 		return lock + " " + object, ""
 	}
 	database, rest, ok := strings.Cut(object, "/")
-	if !ok || strings.Trim(database, "0123456789") != "" { // the words of a recorder
+	if !ok || strings.Trim(database, "0123456789") != "" { // words of a recorder: see ObjectOf
 		return object, ""
 	}
 	number, place, _ := strings.Cut(rest, " ")
@@ -44,7 +45,7 @@ func LockWords(lock, object, relation string) (words, database string) {
 }
 
 // advisory returns the words for an advisory lock, such as "16386 key 7" or "16386 keys 1, 2". The number in front is
-// the database, which the sessions show.
+// the database. It is left out, because the sessions show their database.
 func advisory(object string) string {
 	const lock = "advisory lock "
 	if number, key, ok := strings.Cut(object, " key"); ok && strings.Trim(number, "0123456789") == "" {
@@ -53,7 +54,7 @@ func advisory(object string) string {
 		}
 		return lock + "(" + strings.TrimPrefix(key, "s ") + ")"
 	}
-	if strings.HasPrefix(object, lock) { // the words of a recorder
+	if strings.HasPrefix(object, lock) { // words of a recorder: see ObjectOf
 		return object
 	}
 	return "advisory " + object
@@ -61,9 +62,10 @@ func advisory(object string) string {
 
 //nolint:gochecknoglobals // tables
 var (
-	// recordedRelation is a relation in the words of a recorder: "stock (relation 7 of database 5)", or without the name.
+	// recordedRelation matches a relation in the words of a recorder (worker/history/recorder): "stock (relation 7 of
+	// database 5)", or "relation 7 of database 5".
 	recordedRelation = regexp.MustCompile(`^(?s:(.*) \()?relation (\d+) of database (\d+)(\))?$`)
-	// recordedObjects are other objects in the words of a recorder, and how a live server has them.
+	// recordedObjects match other objects in the words of a recorder. live is the form of Blocker.Object for them.
 	recordedObjects = []struct {
 		words *regexp.Regexp
 		live  string
@@ -81,10 +83,11 @@ var (
 )
 
 // ObjectOf translates the object of a lock from the words of a recorder, such as "tuple (0,1) of stock (relation 7 of database 5)",
-// to the form that Blocker.Object and Blocker.Relation have: "5/7 (0,1)" and "stock". It returns other texts as they are.
+// to the form that Blocker.Object and Blocker.Relation have: "5/7 (0,1)" and "stock". It returns other texts unchanged, without a
+// relation.
 func ObjectOf(words string) (object, relation string) {
 	rest, place := words, ""
-	// The name of a table may look like a place. Its words then end in a parenthesis, in front of which is a whole relation.
+	// A table can have a name such as "page 1 of x". So these words are a place only if a whole relation follows "of".
 	if m := recordedPlace.FindStringSubmatch(words); m != nil && recordedRelation.MatchString(m[3]) {
 		rest = m[3]
 		if place = m[1] + m[2]; place != "" {

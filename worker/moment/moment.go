@@ -11,13 +11,14 @@ import "time"
 
 // Moment is the state of all processes of a server at one time.
 type Moment struct {
-	// Time is when the read began, and DelayMicroseconds how long it took.
+	// Time is when the read of the server began, and DelayMicroseconds how long the read took.
 	Time              time.Time `json:"time"`
 	DelayMicroseconds int64     `json:"delay_us"`
 	// Cluster is the data directory of the server, and Version its major version.
 	Cluster string `json:"data_directory"`
 	Version int    `json:"server_version"`
-	// Method says how the processes were read.
+	// Method says how the processes were read: "memory of the postmaster", or "recorded" for a moment from a recorder's
+	// files.
 	Method string `json:"method"`
 	// Sessions are in ascending order of process id.
 	Sessions []Session `json:"sessions"`
@@ -29,10 +30,11 @@ type Moment struct {
 
 // Session is a process of the server with an entry in pg_stat_activity.
 type Session struct {
-	// PID is the process id in this process's view, ServerPID in the server's.
+	// PID is the process id in this process's PID namespace, ServerPID in the server's.
 	PID       int `json:"pid"`
 	ServerPID int `json:"server_pid"`
-	// Started is when the process began as the server has it. It and the process id identify the process.
+	// Started is the start time of the process that the server has recorded; nil: not known. Started and the process id
+	// together identify the process.
 	Started *time.Time `json:"backend_start,omitempty"`
 	// Type is as backend_type in pg_stat_activity.
 	Type string `json:"backend_type"`
@@ -52,8 +54,8 @@ type Session struct {
 	StateStart *time.Time `json:"state_change,omitempty"`
 	// Wait is nil while the process does not wait.
 	Wait *Wait `json:"wait,omitempty"`
-	// QueryID and Query are of the statement that runs, or of the last one. Query is empty unless the reader was asked for
-	// texts.
+	// QueryID and Query are of the statement that runs, or of the last statement if none runs. Query is empty unless the
+	// reader was asked for texts.
 	QueryID int64  `json:"query_id,omitempty,string"`
 	Query   string `json:"query,omitempty"`
 	// QueryCut is set if the text is as long as track_activity_query_size allows, and so may be cut.
@@ -89,30 +91,30 @@ type Progress struct {
 
 // Blocker is a process for which another one waits.
 type Blocker struct {
-	// PID is in the server's view; 0: a prepared transaction, with GID if its name could be read.
+	// PID is in the server's PID namespace; 0: a prepared transaction, with GID if its name could be read.
 	PID int    `json:"pid"`
 	XID uint32 `json:"xid,omitempty"`
 	GID string `json:"gid,omitempty"`
-	// Lock and Object are the lock, and Mode is the mode in which the waiting process wants it. Objects are numbers, with
-	// the database first where there is one, such as 5/16384.
+	// Lock and Object are the lock, and Mode is the mode in which the waiting process wants it. Object is written with
+	// numbers, such as 5/16384: first the database, if the lock belongs to one.
 	Lock   string `json:"lock,omitempty"`
 	Mode   string `json:"mode,omitempty"`
 	Object string `json:"object,omitempty"`
 	// Relation is the name of the relation that has the lock, without its schema, if it is certain.
 	Relation string     `json:"relation,omitempty"`
 	Since    *time.Time `json:"since,omitempty"`
-	// Held are the modes in which the blocker holds the lock, separated by commas. Queued is set if it does not hold the lock
-	// but waits in front in the queue.
+	// Held are the modes in which the blocker holds the lock, separated by commas. Queued is set if the blocker does not hold
+	// the lock, but is ahead of the waiting process in the lock's queue.
 	Held   string `json:"held,omitempty"`
 	Queued bool   `json:"queued,omitempty"`
-	// Behind is the WAL that a synchronous standby has not confirmed, up to the end of the commit that waits, in bytes. Then the blocker
-	// is the process that sends WAL to it.
+	// Behind is the WAL that a synchronous standby has not confirmed, up to the end of the commit that waits, in bytes. Then the
+	// blocker is the process that sends WAL to the standby. 0: the wait is not for a standby.
 	Behind uint64 `json:"behind_bytes,omitempty"`
 }
 
 // Node is a process, a group of parallel processes or a prepared transaction in the forest of waits for locks.
 type Node struct {
-	// PID is in the server's view, of the leader for a group; 0: a prepared transaction.
+	// PID is the process, or the leader of the group, in the server's PID namespace; 0: a prepared transaction.
 	PID int    `json:"pid"`
 	XID uint32 `json:"xid,omitempty"`
 	GID string `json:"gid,omitempty"`
@@ -120,7 +122,7 @@ type Node struct {
 	Waits []LockWait `json:"waits,omitempty"`
 	// Deadlock is set if the node waits, directly or not, for itself.
 	Deadlock bool `json:"deadlock,omitempty"`
-	// Repeated is set if the node has its waiters at another place.
+	// Repeated is set if the forest has this node at another place too, and its waiters only there.
 	Repeated bool    `json:"repeated,omitempty"`
 	Blocked  []*Node `json:"blocked,omitempty"`
 }
@@ -134,7 +136,8 @@ type LockWait struct {
 	// Relation is the name of the relation that has the lock, without its schema, if it is certain.
 	Relation string     `json:"relation,omitempty"`
 	Since    *time.Time `json:"since,omitempty"`
-	// Row is the row for which the process waits, in words, if Lock is the transaction that has changed it.
+	// Row is the row for which the process waits, in words. It is set if the lock belongs to the transaction that has
+	// changed the row.
 	Row string `json:"row,omitempty"`
 	// Unknown says why the holders of the lock are not known. It is empty if they are.
 	Unknown string `json:"holders_unknown,omitempty"`

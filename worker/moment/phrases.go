@@ -10,8 +10,8 @@ import (
 // and from its wait event.
 //
 // Finding a phrase is pure: it reads no process, no clock and no file. All phrases are in phrases.txt, which is
-// compiled once. A phrase is a statement of fact, so there is no phrase rather than a wrong one: an entry names every
-// function and every wait that its text depends on, and a frame without a name matches nothing.
+// compiled once. A phrase states a fact, and no phrase is better than a wrong one. So an entry names every function and
+// every wait on which its text depends, and a frame without a name matches nothing.
 //
 // # The table
 //
@@ -32,12 +32,13 @@ import (
 //	  - wait is a list of wait events that the entry needs, as "Lock/transactionid" or "Lock/*"; "none" is a process
 //	    without a wait event. Letter case does not count, because it has changed between versions.
 //	  - type is a list of backend types, version a range of major versions, as "14-16" or "17-".
-//	  - says is the text. The first line counts of which all fields, in braces, are known. The last line has no fields.
+//	  - says is the text, with fields in braces. Of several lines, the first whose fields are all known is used. The last line
+//	    has no fields.
 //	  - advice is a sentence, page a page of PostgreSQL's manual, without ".html".
 //	  - kind is empty, "step" or "generic". A step is a small part of something larger, such as a read of a page: its text
-//	    follows the text of the activity further outwards. A generic phrase is true for many stacks, and every other phrase
-//	    is better.
-//	  - seen are the recorded situations that the entry is proven by. The tests read it, the matcher does not.
+//	    follows the text of the activity further outwards. A generic phrase is true for many stacks. It is used only if no
+//	    other entry matches.
+//	  - seen lists recorded situations (stacks of a server) that the entry must match. Only the tests read it.
 //
 // Names are compared without the suffixes that compilers add: ".isra.0", ".constprop.0", ".part.0", ".cold" and the like.
 // Calls that a compiler has inlined are missing in the stack of one build and present in another. So a pattern should name
@@ -56,11 +57,12 @@ type PhraseInput struct {
 	Functions []string
 	// WaitType and WaitEvent are the wait event in the words of pg_stat_activity; empty if the process does not wait.
 	WaitType, WaitEvent string
-	// BackendType is in the words of pg_stat_activity; empty if it is not known. Then the stack may tell it.
+	// BackendType is in the words of pg_stat_activity. If it is empty, MatchPhrase finds the type by the functions on
+	// the stack, if possible.
 	BackendType string
 	// Major is the major version of the server; 0 if it is not known.
 	Major int
-	// PhraseFields are the names that a text may contain, such as "relation". See Fields.
+	// Fields are the values for a text, by the name of the field, such as "relation". See PhraseFields for the names.
 	Fields map[string]string
 }
 
@@ -83,7 +85,7 @@ type Phrase struct {
 	Generic bool
 }
 
-// PhraseEntry has the columns of a row of the table that documents show.
+// PhraseEntry is an entry of the table of phrases, with the columns that the documentation shows.
 type PhraseEntry struct {
 	Key, Kind, Text, Advice, Page string
 }
@@ -109,7 +111,7 @@ var compiled = sync.OnceValue(func() *table {
 // MatchPhrase returns the best phrase. It may be called by several goroutines at a time.
 func MatchPhrase(in PhraseInput) Phrase { return compiled().match(in) }
 
-// mains are the functions that only a process of one type runs.
+// mains are functions that only processes of one backend type run, with the type in the words of pg_stat_activity.
 //
 //nolint:gochecknoglobals // a table
 var mains = map[string]string{
@@ -118,9 +120,9 @@ var mains = map[string]string{
 	"AutoVacLauncherMain": "autovacuum launcher", "AutoVacWorkerMain": "autovacuum worker", "WalSndLoop": "walsender",
 }
 
-// typeOfStack returns the type of the process with this stack; empty: the stack does not tell.
+// typeOfStack returns the type of the process with this stack; empty: the stack has no function of mains.
 func typeOfStack(functions []string) string {
-	for i := len(functions) - 1; i >= 0; i-- { // they are near the outermost frame
+	for i := len(functions) - 1; i >= 0; i-- { // the functions of mains are near the outermost frame
 		name, _, _ := strings.Cut(functions[i], ".")
 		if t := mains[name]; t != "" {
 			return t
@@ -217,16 +219,17 @@ func (t *table) identify(name string) int32 {
 // maxNames is the largest number of different names in the table.
 const maxNames = 2048
 
-// A matcher is one stack and the table.
+// A matcher compares one stack with the table.
 type matcher struct {
 	table *table
 	in    *PhraseInput
 	ids   []int32 // innermost first
-	// present has a bit for each name on the stack. Most patterns fail for the lack of a name, which costs no search.
+	// present has a bit for each name of the table; set: the stack has the name. Most patterns have a name that the
+	// stack lacks: no search is needed for them.
 	present [maxNames / 64]uint64
 }
 
-// note fills the set of names.
+// note sets the bits of present.
 func (m *matcher) note() {
 	for _, id := range m.ids {
 		if id >= 0 {
@@ -235,7 +238,7 @@ func (m *matcher) note() {
 	}
 }
 
-// complete reports whether the stack has a name of each element.
+// complete reports whether the stack has a name of each element, except the last element, which the caller has found.
 func (m *matcher) complete(p *pattern) bool {
 	for i := range len(p.elements) - 1 {
 		found := false
@@ -253,7 +256,8 @@ func (m *matcher) complete(p *pattern) bool {
 }
 
 // bestAt returns the best entry whose last name is the frame at depth. Lists in the table are sorted, best first.
-// A generic entry is returned only if there is no other one. Once a step is known, further steps are not asked for.
+// A generic entry is returned only if there is no other one. noSteps leaves out steps, because the caller has one
+// already.
 func (m *matcher) bestAt(depth int, noSteps bool) *entry {
 	id := m.ids[depth]
 	if id < 0 {

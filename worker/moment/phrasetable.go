@@ -87,7 +87,8 @@ type text struct {
 	pieces []string
 }
 
-// fill inserts the fields. A field's value is not searched for fields.
+// fill returns the text with the values of the fields inserted. It returns false if a value is missing or empty. It
+// does not search the values for fields.
 func (t *text) fill(fields map[string]string) (string, bool) {
 	if len(t.pieces) == 1 {
 		return t.pieces[0], true
@@ -308,12 +309,13 @@ func number(digits string) (int, error) {
 	return strconv.Atoi(digits)
 }
 
-// names returns the numbers of alternative names, sorted.
+// names returns the numbers of the alternative names in a word of a pattern ("a|b"), sorted. A new name gets the next
+// number.
 func (p *parser) names(word string) (ids []int32) {
 	for name := range strings.SplitSeq(word, "|") {
 		id, ok := p.table.ids[name]
 		if !ok {
-			id = int32(len(p.table.ids)) // the table is small
+			id = int32(len(p.table.ids)) // at most maxNames, so it fits
 			p.table.ids[name] = id
 		}
 		ids = append(ids, id)
@@ -322,7 +324,8 @@ func (p *parser) names(word string) (ids []int32) {
 	return ids
 }
 
-// conditions counts what a pattern asks for: more conditions make a better entry.
+// conditions returns the weight of the conditions that a stack must meet for this pattern. Of two entries, the one with
+// the larger weight is better.
 func (c *pattern) conditions() int {
 	n := 2 * len(c.elements)
 	for _, e := range c.elements {
@@ -339,7 +342,8 @@ func (c *pattern) conditions() int {
 	return n
 }
 
-// index sorts the patterns by the name of their last element, best first: generic ones last, then by conditions.
+// index sorts the patterns by the name of their last element, best first: patterns of generic entries last, then by
+// falling conditions.
 func (t *table) index() {
 	t.anchored = make([][]*pattern, len(t.ids))
 	for _, e := range t.entries {

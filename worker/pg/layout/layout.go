@@ -9,9 +9,10 @@ package layout
 
 // Offset is the place of a member in its structure, the size of a structure, or the value of an enumerator. The zero
 // value is absent.
-type Offset struct{ next int32 } // the value and 1
+type Offset struct{ next int32 } // the value plus 1; 0: absent
 
-// absent is the value of an absent offset. An address with it is not canonical, so the kernel refuses to read it.
+// absent is the result of Int for an absent offset. An address to which it is added is not canonical, so the kernel
+// refuses to read there.
 const absent = 1 << 62
 
 // At returns the offset with the value n, which must not be negative.
@@ -28,7 +29,7 @@ func (o Offset) Int() int {
 	return int(o.next) - 1
 }
 
-// Uint64 returns the value like Int.
+// Uint64 returns the result of Int as a uint64.
 func (o Offset) Uint64() uint64 { return uint64(o.Int()) }
 
 // Or returns the value, or n if the offset is absent. It serves readers that have their own mark for a missing member.

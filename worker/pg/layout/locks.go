@@ -8,9 +8,10 @@ type Locks struct {
 	ProcSize, ProcPID, ProcWaitEvent, ProcWaitLink, ProcXid, ProcLxid        int
 	ProcWaitLock, ProcWaitProcLock, ProcWaitLockMode, ProcWaitStart          int
 	ProcWaitLSN, ProcSyncRepState, ProcSyncRepLinks, ProcLeader, ProcMyLocks int
-	// ProcFastBits and ProcFastRelations have the relation locks that a process takes without the lock table: FastBits bits of modes for
-	// each slot, from the mode FastFirst on, and the relation's oid. A group has FastSlots slots. If FastGroups is empty, PGPROC has
-	// one group. Otherwise it has two pointers, and the server's variable FastGroups has the number of groups.
+	// ProcFastBits and ProcFastRelations have the relation locks that a process takes without the lock table (the fast path):
+	// FastBits bits of modes for each slot, from the mode FastFirst on, and the relation's oid. A group has FastSlots slots. If
+	// FastGroups is empty, PGPROC has one group. Otherwise it has two pointers, and the server's variable FastGroups has the number
+	// of groups.
 	ProcDatabase, ProcFastBits, ProcFastRelations int
 	FastSlots, FastBits, FastFirst                int
 	FastGroups                                    string
@@ -24,12 +25,14 @@ type Locks struct {
 	NodeNext, NodeSize                                           int // dlist_node (ilist.h); SHM_QUEUE (shmem.h) until 15
 	ShmemMagic                                                   uint32
 	ShmemHeader, ShmemTotalSize                                  int // PGShmemHeader (pg_shmem.h)
-	// ShmemIndex is the address of the index in PGShmemHeader. From 19 on it is in ShmemAllocatorData (shmem.c), whose
-	// place the header has at ShmemAllocator; 0 before.
+	// ShmemIndex is the offset, in PGShmemHeader, of the address of the index. From 19 on that address is in
+	// ShmemAllocatorData (shmem.c), whose offset in the segment PGShmemHeader has at ShmemAllocator. ShmemAllocator is
+	// 0 before 19.
 	ShmemIndex, ShmemAllocator int
 
-	// HASHHDR (dynahash.c). HashDirectory is the address of the directory; 0 if the directory follows the header.
-	// HashSegment is the number of buckets of a segment; 0 if it is always HashSegmentSize.
+	// HASHHDR (dynahash.c). HashDirectory is the offset of the directory's address; 0 if the directory follows the
+	// header. HashSegment is the offset of the number of buckets of a segment; 0 if this number is always
+	// HashSegmentSize.
 	HashSize, HashNSegs, HashMaxBucket, HashKeySize, HashEntrySize int
 	HashDirectory, HashSegment, HashSegmentSize                    int
 	ElementKey                                                     int // HASHELEMENT
@@ -40,8 +43,8 @@ type Locks struct {
 	GxactSize, GxactProcNo, GxactXid, GxactXidSize, GxactGID int
 	GIDSize                                                  int
 
-	// PredXactListData, SERIALIZABLEXACT and RWConflictData (predicate_internals.h). SxactLink is negative until 15,
-	// where the node stands before the structure.
+	// PredXactListData, SERIALIZABLEXACT and RWConflictData (predicate_internals.h). SxactLink is negative in versions
+	// until 15, in which the list node precedes the structure.
 	PredXactActive                                                  int
 	SxactLink, SxactUnsafe, SxactFlags, SxactPID, SxactSize         int
 	SxactDeferrableWaiting                                          uint32
@@ -53,7 +56,7 @@ type Locks struct {
 	SyncConfigSize, SyncConfigCount, SyncConfigMethod                                                  int
 }
 
-// LocksOf returns the places of a major version. It returns false if one of them is not known.
+// LocksOf returns the places of a major version. It returns false if the version or one of its places is not known.
 func LocksOf(major int) (Locks, bool) {
 	l, ok := Of(major)
 	if !ok {

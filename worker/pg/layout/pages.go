@@ -6,8 +6,8 @@ package layout
 //
 //nolint:gochecknoglobals // a table
 var Pages = struct {
-	// PageSize is the size of a page, BLCKSZ, as nearly all builds have it. A page has its own size and layout version
-	// at PageVersion: PageVersionWord.
+	// PageSize is the size of a page, BLCKSZ, as nearly all builds have it. The word at PageVersion in each page must
+	// be PageVersionWord: the page's size and layout version.
 	PageSize, PageLower, PageUpper, PageVersion, PageItems int
 	PageVersionWord                                        uint16
 

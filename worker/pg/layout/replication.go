@@ -1,12 +1,14 @@
 package layout
 
 // Replication has the places that a reader of WAL positions needs: in bytes, on 64-bit machines. The positions of xlog.c and
-// xlogrecovery.c come from private structures of the sources of 14.5, 15.18, 16.2, 17.2 and 18.6. Those of 19 are not proven.
+// xlogrecovery.c come from private structures of the sources of 14.5, 15.18, 16.2, 17.2 and 18.6. The positions of 19 are not
+// proven, so ReplicationOf returns false.
 type Replication struct {
-	// XLogCtlData (xlog.c): SharedRecoveryState, with its last value, and the position up to which WAL is on disk.
+	// XLogCtlData (xlog.c): SharedRecoveryState, and its value after the end of recovery (StateDone). Flushed is the
+	// position up to which WAL is on disk.
 	State, StateDone, Flushed int
-	// XLogRecoveryCtlData (xlogrecovery.c), until 14 XLogCtlData: lastReplayedEndRecPtr and recoveryPauseState. ReplayIn is
-	// the name of the structure in shared memory.
+	// XLogRecoveryCtlData (xlogrecovery.c), until 14 XLogCtlData: lastReplayedEndRecPtr and recoveryPauseState, with its
+	// value for paused replay (IsPause). ReplayIn is the name of the structure in shared memory.
 	ReplayIn                 string
 	Replayed, Pause, IsPause int
 	// WalRcvData (walreceiver.h): flushedUpto.
@@ -15,7 +17,7 @@ type Replication struct {
 	Senders, SndSize, SndPID, SndState, SndSent, SndWrite, SndFlush, SndApply, SndReply, SndKind int
 	SndCatchup, SndStreaming                                                                     uint32
 	SndLogical                                                                                   uint32
-	// CheckpointStatsData (xlog.h), a variable of the checkpointer.
+	// The size of CheckpointStatsData (xlog.h), a variable of the checkpointer.
 	StatsSize int
 }
 

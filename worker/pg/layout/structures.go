@@ -1,6 +1,7 @@
 package layout
 
-// Layout has the structures of one major version. A member of C keeps its words: PGPROC.waitLock is PGPROC.WaitLock.
+// Layout has the structures of one major version. Members have their names in C, in the form of Go: PGPROC.waitLock is
+// PGPROC.WaitLock.
 type Layout struct {
 	// Major is the major version. Source names the headers and the sources that the layout comes from.
 	Major  int

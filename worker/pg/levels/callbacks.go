@@ -211,8 +211,8 @@ func (r *reader) position(state uint64, block uint32) string {
 	return fmt.Sprintf(" block %d of ", block)
 }
 
-// name reads the identifier to which the pointer at an address leads. It returns false if the word at another
-// address, on which the identifier depends, has changed since the copy.
+// name follows the pointer at the address at, and reads the identifier there. It returns false if the word at the
+// address depends, on which the identifier depends, has changed since the copy was made.
 func (r *reader) name(at, depends uint64) (string, bool) {
 	p, ok := r.word(at)
 	if !ok {

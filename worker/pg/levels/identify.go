@@ -21,8 +21,8 @@ const (
 // callback is a function that prints a line of CONTEXT.
 type callback struct {
 	name, module string
-	// formats are constants that only this function of its file uses all of. If no symbol names the function, they
-	// identify it.
+	// formats are strings in the function's code. Together they are in no other function of the file, so they identify
+	// the function if no symbol names it.
 	formats []string
 	read    func(r *reader, arg uint64) (backtrace.Level, bool)
 }
@@ -35,13 +35,13 @@ var callbacks = []callback{
 		[]string{`SQL function "%s" statement %d`, `SQL function "%s" during startup`}, (*reader).sqlFunction,
 	},
 	{"sql_inline_error_callback", server, []string{`SQL function "%s" during inlining`}, (*reader).sqlInline},
-	{"CopyFromErrorCallback", server, nil, (*reader).copyFrom}, // exported
+	{"CopyFromErrorCallback", server, nil, (*reader).copyFrom}, // needs no formats: it is exported, so it always has a symbol
 	{
 		"vacuum_error_callback", server, []string{
 			`while scanning block %u of relation "%s.%s"`, `while truncating relation "%s.%s" to %u blocks`,
 		}, (*reader).vacuum,
 	},
-	{ // its constants are a subset of the previous one's
+	{ // after vacuum_error_callback, whose code has these strings too
 		"parallel_vacuum_error_callback", server, []string{
 			`while vacuuming index "%s" of relation "%s.%s"`, `while cleaning up index "%s" of relation "%s.%s"`,
 		}, (*reader).parallelVacuum,
@@ -51,7 +51,7 @@ var callbacks = []callback{
 			`while updating tuple (%u,%u) in relation "%s"`, `while locking tuple (%u,%u) in relation "%s"`,
 		}, (*reader).tupleLock,
 	},
-	{execCallback, plpgsqlModule, nil, (*reader).plpgsql}, // recognised by what its code reads
+	{execCallback, plpgsqlModule, nil, (*reader).plpgsql}, // without a symbol, reports identifies it
 	{"plpgsql_execsql_error_callback", plpgsqlModule, []string{`SQL statement "%s"`}, (*reader).simpleStatement},
 	{"plperl_exec_callback", plperlModule, []string{`PL/Perl function "%s"`}, (*reader).perl},
 	{"plperl_inline_callback", plperlModule, []string{"PL/Perl anonymous code block"}, (*reader).perlBlock},
@@ -89,8 +89,8 @@ func (r *reader) identify(addr uint64, code *Code) *callback {
 // maxVerdicts bounds the cached functions; a server has some dozens of callbacks.
 const maxVerdicts = 512
 
-// verdicts caches functions by their place in a file, because the code is the same in all processes. A function that
-// is none of the callbacks is nil.
+// verdicts caches the results of recognise by the function's place in a file, because the code there is the same in all
+// processes. nil: the function is none of the callbacks.
 type verdicts struct {
 	mu      sync.Mutex
 	byPlace map[codePlace]*callback
@@ -101,8 +101,8 @@ type codePlace struct {
 	offset          uint64
 }
 
-// recognise examines a function's code, unless the result is cached. If the code could not be read, the next call
-// tries again.
+// recognise returns the callback that look finds by a function's code; nil: none. It returns the cached result of an
+// earlier call if there is one. If the code could not be read, the next call tries again.
 func (r *reader) recognise(code *Code, look func() *callback) *callback {
 	seen, place := &r.server.seen, codePlace{code.Image, code.Function, code.Offset}
 	seen.mu.Lock()

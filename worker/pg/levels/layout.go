@@ -13,9 +13,10 @@ type layout struct {
 	changes int
 	// PLpgSQL_function (plpgsql.h).
 	signature, oid int
-	// What _SPI_error_callback (spi.c) calls an expression.
+	// The word of _SPI_error_callback (spi.c) for an expression.
 	expression string
-	// SQLFunctionCache (functions.c): from 18 on the argument is the cache itself, before it is an FmgrInfo.
+	// Set if the argument of sql_exec_error_callback (functions.c) is an SQLFunctionCache, as from 18 on. Before 18 the
+	// argument is an FmgrInfo, which points to the cache.
 	sqlCacheIsArgument bool
 	copy               copyLayout
 	vacuum             vacuumLayout
@@ -68,5 +69,5 @@ func layoutOf(major int) *layout {
 	return result
 }
 
-// plpgsqlExpressions is the first version that names expressions after PL/pgSQL.
+// plpgsqlExpressions is the first version that writes "PL/pgSQL expression" instead of "SQL expression".
 const plpgsqlExpressions = 18

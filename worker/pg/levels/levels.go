@@ -1,13 +1,13 @@
 // Package levels reads what a PostgreSQL server process says about itself. It reads the text of the statement, the
-// wait event, and the list error_context_stack. That list has the functions in PL/pgSQL, SQL, PL/Perl and PL/Python
-// with line and statement. It also has the line of a COPY, the block of a VACUUM, and the row for which the process
-// waits.
+// wait event, and the list error_context_stack, of which each node is a level: a line of CONTEXT in an error message.
+// The list has the functions in PL/pgSQL, SQL, PL/Perl and PL/Python with line and statement. It has also the line of a
+// COPY, the block of a VACUUM, and the row for which the process waits.
 //
-// All data that may change while the process runs come from a copy made in the same stop as the stack (see
-// Process.ExtraReads). Names of functions and relations in use, and some statements of PL/pgSQL functions in use, are
-// read afterwards, and compared with the copy.
-// The layouts of the structures are those of the supported PostgreSQL versions on 64-bit machines. The package checks
-// data where it can. It silently leaves out data that fail a check or belong to another version.
+// All data that may change while the process runs come from a copy made while the process was stopped for its stack
+// (see Process.ExtraReads). Names of functions and relations in use, and some statements of PL/pgSQL functions in use,
+// are read afterwards, and compared with the copy. The layouts of the structures are those of the supported PostgreSQL
+// versions on 64-bit machines. The package checks data where it can. It silently leaves out data that fail a check or
+// belong to another version.
 //
 // The package does not know how a process is stopped and copied, ELF files, or how a level is printed.
 package levels
@@ -41,7 +41,8 @@ type Code struct {
 type Frame struct {
 	// Index is the caller's number of the frame.
 	Index int
-	// Start and End are the bounds of the frame: from the callee's canonical frame address to its own.
+	// Start and End are the bounds of the frame: from the canonical frame address (CFA) of the frame that it called to
+	// its own CFA.
 	Start, End uint64
 	// Module is the base name of the file with the frame's code, and Function its function, "" if unknown.
 	Module, Function string
@@ -49,10 +50,10 @@ type Frame struct {
 
 // Input is one snapshot of a process.
 type Input struct {
-	// Frozen is the memory that was copied in the stop: the stack and the extra reads.
+	// Frozen is the memory that was copied while the process was stopped: the stack and the extra reads.
 	Frozen Memory
-	// Sampled is set if the process ran on: the stack is of one moment, and the extra reads were copied shortly after it.
-	// The words behind ExtraReads.Head, Variables and Counters were the same before and after.
+	// Sampled is set if the process was not stopped: the extra reads were copied shortly after the stack. The words at
+	// ExtraReads.Head, Variables and Counters had the same values before and after the stack was copied.
 	Sampled bool
 	// Live is the current memory of the process.
 	Live Memory
@@ -84,9 +85,9 @@ type Placed struct {
 const MaxQuery = 1024
 
 const (
-	// maxLevels bounds the levels that are read. The stop copies fewer nodes.
+	// maxLevels bounds the levels that are read. A capture copies fewer nodes.
 	maxLevels = 256
-	// reach is how many bytes are copied at the target of a pointer in a level's argument.
+	// reach is how many bytes are copied from the target of a pointer in a level's argument.
 	reach = 512
 )
 
@@ -105,9 +106,10 @@ func (s *Server) Process(bias uint64) *Process {
 	return &Process{server: s, layout: s.layout, bias: bias}
 }
 
-// ExtraReads lists the memory to copy in the stop. It has variables and the targets of their pointers. It also has
-// reads for each node of the list at Head. If a node's argument is on the stack, the targets of pointers after it are
-// copied (OnStack), else Elsewhere bytes of the argument. Known has other pointers for known callbacks.
+// ExtraReads lists the memory to copy while the process is stopped. It has variables, with the memory to which they
+// point, and the list whose first node is at the pointer at Head. If the argument of a node is on the stack, the
+// targets of the pointers OnStack in it are copied. Else Elsewhere bytes of the argument are copied. For a callback in
+// Known, the pointers there replace OnStack.
 type ExtraReads struct {
 	Variables []Variable
 	Head      uint64
@@ -117,31 +119,34 @@ type ExtraReads struct {
 	Counters  []Counter
 }
 
-// Counter is a 32-bit number Offset bytes behind the target of the pointer at Address. The process changes it when it
-// begins or ends a statement, and it is odd meanwhile.
+// Counter is a 32-bit number, Offset bytes after the target of the pointer at Address. The process increments the
+// number before and after it changes its entry in pg_stat_activity, for example at the begin of a statement. So the
+// number is odd during a change.
 type Counter struct {
 	Address uint64
 	Offset  int
 }
 
-// Known lists the pointers in the arguments of a known callback.
+// Known lists the pointers in the arguments of the callback at the address Callback.
 type Known struct {
 	Callback uint64
 	OnStack  []Deref
 }
 
-// Variable is a pointer at an address. Follow is the number of bytes to copy at its target.
+// Variable is a pointer in the process's memory, at Address. Follow is the number of bytes to copy from its target; 0:
+// none.
 type Variable struct {
 	Address uint64
 	Follow  int
 }
 
-// Deref is a pointer at an offset from an argument. Length is the number of bytes to copy at its target.
+// Deref names a pointer that is stored Offset bytes after the address in a callback's argument. Length bytes are copied
+// from where that pointer points.
 type Deref struct {
 	Offset, Length int
 }
 
-// ExtraReads returns the memory to copy of the process.
+// ExtraReads returns the memory of the process to copy with its stack.
 func (p *Process) ExtraReads() ExtraReads {
 	l := p.layout
 	estate := l.estate()
@@ -153,7 +158,7 @@ func (p *Process) ExtraReads() ExtraReads {
 		Head: p.bias + p.server.list,
 		OnStack: append([]Deref{
 			{Offset: 0, Length: reach}, {Offset: lockRelation, Length: relationReach}, {Offset: lockTuple, Length: tupleReach},
-		}, estate[1:]...), // the first one is needed in full for other callbacks
+		}, estate[1:]...), // the first is part of OnStack[0], which is longer for other callbacks
 		Elsewhere: reach,
 	}
 	if p.server.activities != 0 {
@@ -190,7 +195,7 @@ type reader struct {
 	*Process
 
 	in       *Input
-	encoding int  // the database's, or encodingUnknown; 0: not read yet
+	encoding int  // of the database, or encodingUnknown; 0: not read yet
 	lacking  bool // a read of live memory failed
 }
 
@@ -292,7 +297,8 @@ func (r *reader) levels() []Placed {
 	return out
 }
 
-// note remembers the addresses of the callbacks of most levels, until a level shows that an address is wrong.
+// note remembers the address of a PL/pgSQL or SPI callback, which most levels have. If the callback at a remembered
+// address gives a level of another kind, note forgets the address.
 func (p *Process) note(callback uint64, kind backtrace.Kind) {
 	for _, known := range []struct {
 		kind backtrace.Kind
@@ -306,7 +312,8 @@ func (p *Process) note(callback uint64, kind backtrace.Kind) {
 	}
 }
 
-// frameOf finds the frame with an address of the stack.
+// frameOf finds the live frame that contains an address of the stack; false: no frame does, or the address is not
+// aligned.
 func (r *reader) frameOf(addr uint64) (*Frame, bool) {
 	if addr%8 != 0 {
 		return nil, false
@@ -319,7 +326,7 @@ func (r *reader) frameOf(addr uint64) (*Frame, bool) {
 	return nil, false
 }
 
-// level reads one node by its callback.
+// level returns the level of one node of the list, which depends on the node's callback; false: it cannot be read.
 func (r *reader) level(frame *Frame, callback, arg uint64) (backtrace.Level, bool) {
 	code := r.in.Code(callback)
 	if c := r.identify(callback, &code); c != nil && (c.module == server || c.module == frame.Module) {

@@ -80,8 +80,8 @@ func (r *reader) simpleStatement(expr uint64) (backtrace.Level, bool) {
 	return statementLevel("SQL statement", text, cut), text != "" && r.same(expr)
 }
 
-// reports is true if a function without a symbol is plpgsql_exec_error_callback. Only that function reads both
-// err_stmt and err_text, and its code has their distance from the argument. That also confirms the layout.
+// reports returns true if a function without a symbol is plpgsql_exec_error_callback. Only that function reads both
+// err_stmt and err_text, so its code contains both offsets. Code with both offsets also confirms the layout.
 func (r *reader) reports(callback uint64, size int) bool {
 	const most = 1024
 	if size <= 0 || size > most {
@@ -99,8 +99,8 @@ func (r *reader) reports(callback uint64, size int) bool {
 	return true
 }
 
-// signature reads func->fn_signature. The function is in use, so the name stays valid. After reading it, signature
-// checks that the function is still the same.
+// signature reads func->fn_signature. The function is in use, so the name stays valid. After the read, signature checks
+// that the pointer to the name has not changed.
 func (r *reader) signature(estate uint64) (string, bool) {
 	function, ok := r.word(estate)
 	if !ok {
@@ -139,7 +139,7 @@ func (r *reader) phrase(estate uint64) (string, bool) {
 func (r *reader) constant(addr uint64) bool { return r.in.Code(addr).Module == plpgsqlModule }
 
 // line reads the line number. From version 15 on, this is the line of the variable that is being initialised, if any,
-// and else the statement's. Version 14 also prints line 0 of a statement.
+// and else the line of the statement. Version 14 also prints line 0 of a statement.
 func (r *reader) line(estate, stmt uint64) (line int, has, ok bool) {
 	at := uint64(0)
 	if r.layout.errVar != 0 {
@@ -183,7 +183,8 @@ func (r *reader) statement(stmt uint64) (string, bool) {
 	return s.other, ok
 }
 
-// statements are the names. If there are two, the first is the name of a statement whose flag, at an offset, is set.
+// statements are the names, by PLpgSQL_stmt_type. If a type has two names, flag is the offset of a bool in the
+// statement's structure: true selects name, false selects other.
 //
 //nolint:gochecknoglobals // a table
 var statements = [...]struct {

@@ -18,14 +18,15 @@ const (
 
 // sampled reads the PL/pgSQL levels of a process that ran on after its stack was copied.
 //
-// The head of the list is not of the moment of the stack, even if it was the same before and after. Three checks make up
-// for that. If the process had pushed nodes onto the list, the last of them points to the head: then no level is given.
-// If it had not yet pushed a node, an old node can lie in the frame of the function. So the frame must have called more than
-// the function that prepares the node. The functions and statements to which the nodes lead exist for the whole session,
-// except for those of a DO block: these exist as long as the statement, if the block is the outermost function. The same
-// counter before and after means that the statement is the same.
+// The head of the list was not read at the moment at which the stack was copied, even if it was the same before and after.
+// Three checks make up for that. First, the process may have pushed nodes onto the list in between. One of these nodes on
+// the stack points to the head: then sampled returns no level (see deeper). Second, a function may not yet have pushed its
+// node, and its frame may have an old node of another function. So the function must have called more than the function that
+// prepares the node (see begun). Third, the functions and statements to which the nodes point must still exist. They exist
+// for the whole session, except those of a DO block. These exist as long as the statement, if the block is the outermost
+// function. The statement is the same if Counter was the same before and after.
 //
-// If in doubt, sampled gives no level at all. It reads no other kinds of levels, because their texts change or move.
+// If in doubt, sampled returns no level at all. It reads no other kinds of levels, because their texts change or move.
 func (r *reader) sampled() (out []Placed, missing string) {
 	if !r.inPLpgSQL() {
 		return nil, ""
@@ -84,11 +85,12 @@ func (r *reader) inPLpgSQL() bool {
 	return false
 }
 
-// begun reports whether a function has begun: it has pushed its node, and filled the structure behind it. It does so in its
-// first call, of plpgsql_estate_setup (pl_exec.c), or just behind it. Before, that structure may be of an earlier function.
+// begun reports whether the function of a frame has pushed its node, and filled the structure to which the node's argument
+// points. The function does both during or just after its first call, of plpgsql_estate_setup (pl_exec.c). Before, the
+// memory may have the structure of an earlier function.
 func (r *reader) begun(frame *Frame) bool {
 	i := 0
-	for ; i < len(r.in.Frames) && &r.in.Frames[i] != frame; i++ { // finds the place
+	for ; i < len(r.in.Frames) && &r.in.Frames[i] != frame; i++ { // finds the index of frame
 	}
 	if i == 0 {
 		return false
@@ -103,8 +105,9 @@ func (r *reader) begun(frame *Frame) bool {
 	return i > 1
 }
 
-// deeper reports whether the stack may have nodes before the given head of the list. The last of such nodes points to the
-// head, and its callback is a function. If too many words look so, deeper returns true.
+// deeper reports whether the stack may have nodes that precede head in the list. The last of these nodes points to head,
+// and its callback is the address of a function. If too many words of the stack look like such a node, deeper returns
+// true.
 func (r *reader) deeper(head uint64) bool {
 	const (
 		most = 1024 // look-ups of functions

@@ -21,7 +21,7 @@ type Server struct {
 	list, query, wait, getEncoding, activities, entry uint64
 	// encoding is the address of the variable DatabaseEncoding, or 0 before the first read of a process.
 	encoding atomic.Uint64
-	// seen caches functions that were recognised by their code.
+	// seen caches, for each function that was examined by its machine code, which callback it is.
 	seen verdicts
 }
 
@@ -29,14 +29,14 @@ type Server struct {
 var ErrNotServer = errors.New("not a known PostgreSQL server")
 
 // An UnknownVersionError means that a program has the variables of a PostgreSQL server, but its version is unknown to
-// this package. It is an ErrNotServer.
+// this package. errors.Is(err, ErrNotServer) holds.
 type UnknownVersionError struct {
 	Reason string // for example "its data contain no version"
 }
 
 func (e *UnknownVersionError) Error() string { return "PostgreSQL server not recognised: " + e.Reason }
 
-// Unwrap implements the interface of package errors.
+// Unwrap makes the error match ErrNotServer.
 func (e *UnknownVersionError) Unwrap() error { return ErrNotServer }
 
 // Variables returns the symbols that NewServer needs. Every server exports them, stripped or not.
@@ -45,9 +45,9 @@ func Variables() []string {
 		"pgstat_track_activities", "MyBEEntry"}
 }
 
-// NewServer identifies a program by its symbols and by the version in its data. It searches the data of segments,
-// because a program may have no sections or rename them. The error is ErrNotServer, an UnknownVersionError or the
-// reader's.
+// NewServer identifies a program by its symbols and by the version in its data. symbol returns the link-time address of
+// a symbol; 0: there is none. NewServer searches the data of segments, because a program may have no sections or rename
+// them. The error is ErrNotServer, an UnknownVersionError or the reader's.
 func NewServer(symbol func(name string) uint64, data io.Reader) (*Server, error) {
 	s := &Server{
 		list: symbol("error_context_stack"), query: symbol("debug_query_string"),

@@ -64,7 +64,7 @@ func (r *reader) bytes(memory Memory, addr uint64, limit int) []byte {
 	return raw
 }
 
-// wholeRunes returns the length without a truncated last character.
+// wholeRunes returns the length of raw without its last character, if that is truncated.
 func wholeRunes(raw []byte) int {
 	for i := 1; i < utf8.UTFMax && i <= len(raw); i++ {
 		at := len(raw) - i

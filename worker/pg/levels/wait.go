@@ -23,8 +23,8 @@ var waitClasses = map[uint32]string{
 	0x08: "IPC", 0x09: "Timeout", 0x0a: "IO", 0x0b: "InjectionPoint",
 }
 
-// waitClass returns the name of a class in a version, or nothing. From 19 on, locks of a buffer's content are in the
-// class of its pin.
+// waitClass returns the name of a class in a version, or "". From 19 on, the class of buffer pins also has the locks of
+// buffer contents, and is called Buffer.
 func waitClass(major int, number uint32) string {
 	const buffer, renamed = 0x04, 19
 	if number == buffer && major >= renamed {

@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// Node is a process, a lock group or a prepared transaction of a forest of waits.
+// Node is a process, a lock group or a prepared transaction in a forest of waits; see Forest.
 type Node struct {
 	// PID is the process id of the process or of its group's leader, and 0 for a prepared transaction.
 	PID int    `json:"pid"`
 	XID uint32 `json:"xid,omitempty"`
 	GID string `json:"gid,omitempty"`
-	// Waits are the waits of the process, or of all processes of its group. Roots have none, except with an unknown
-	// blocker or in a deadlock.
+	// Waits are the waits of the process, or of all processes of its group. A root has no waits, unless its blockers
+	// are unknown or it is in a deadlock.
 	Waits []Wait `json:"waits,omitempty"`
 	// Cycle means that the node waits, directly or not, for itself. One node of each cycle is a root.
 	Cycle bool `json:"cycle,omitempty"`
-	// Repeated means that the node has its children elsewhere in the forest.
+	// Repeated means that the forest has this node at an earlier place too, and its children (Blocked) only there.
 	Repeated bool    `json:"repeated,omitempty"`
 	Blocked  []*Node `json:"blocked,omitempty"`
 }
@@ -40,12 +40,13 @@ type forest struct {
 	repeated int
 }
 
-// maxNodes bounds the number of repeated nodes in a forest.
+// maxNodes bounds the number of repeated nodes (Node.Repeated) in a forest.
 const maxNodes = 1 << 14
 
-// Forest orders the waits of a moment. Roots come first, those with the most processes behind them before others.
-// A process is below each of its blockers that hold the lock, and otherwise below one in the queue. Its place below
-// others is left out beyond a limit; Blockers has all.
+// Forest returns the waits of a moment as trees, without waits for lightweight locks. Trees with more nodes come first.
+// A process is below each blocker that holds the lock. If no blocker holds the lock, the process is below the first
+// blocker in the queue. If a forest has too many repeated nodes (Node.Repeated), further ones are left out.
+// Wait.Blockers has all blockers.
 func (m *Moment) Forest() []*Node {
 	f := &forest{
 		nodes: make(map[key]*Node), above: make(map[key][]key), below: make(map[key][]key), visited: make(map[key]bool),
@@ -89,8 +90,8 @@ func (m *Moment) Forest() []*Node {
 	return roots
 }
 
-// parents returns the blockers below which a wait is placed: all that hold the lock. If none does, it is the first one in
-// front of it. That one waits for others in turn.
+// parents returns the blockers below which a wait is placed: all that hold the lock. If no blocker holds the lock, it is
+// the first blocker ahead in the queue, which itself waits for others.
 func parents(blockers []Blocker) []Blocker {
 	var hard []Blocker
 	for _, b := range blockers {
@@ -113,7 +114,8 @@ func (f *forest) node(k key) *Node {
 	return n
 }
 
-// grow links all nodes behind a root. A node behind several others has its children at the first place.
+// grow links all nodes below a root, level by level. A node below several others has its children at its first place
+// only.
 func (f *forest) grow(root key) *Node {
 	f.visited[root] = true
 	for todo := []key{root}; len(todo) > 0; {
@@ -137,7 +139,8 @@ func (f *forest) grow(root key) *Node {
 	return f.nodes[root]
 }
 
-// cycle makes a root of a node that no root reaches. It follows blockers until a node returns: that one is in a cycle.
+// cycle makes a root of a node that no root reaches. It follows the blockers until it meets a node again. That node is
+// in a cycle, and becomes the root.
 func (f *forest) cycle(k key) *Node {
 	seen := make(map[key]bool)
 	for !seen[k] {
@@ -154,7 +157,7 @@ func (f *forest) cycle(k key) *Node {
 	return f.grow(k)
 }
 
-// size counts the nodes behind a node.
+// size counts the nodes below a node.
 func (n *Node) size() int {
 	count := 0
 	for todo := []*Node{n}; len(todo) > 0; {
@@ -165,7 +168,7 @@ func (n *Node) size() int {
 	return count
 }
 
-// Text prints a forest, one line for each wait, indented below its blocker.
+// Text returns a forest as text, with one line for each node, indented below its blocker.
 func Text(roots []*Node) string {
 	type line struct {
 		node  *Node
@@ -225,8 +228,8 @@ func (n *Node) describe() string {
 	return s.String()
 }
 
-// BlockingPIDs returns the processes that pg_blocking_pids returns for a process: the blockers of it and of all
-// processes of its lock group, each once, in ascending order. A prepared transaction is 0.
+// BlockingPIDs returns the processes that pg_blocking_pids returns for a process: the blockers of this process and of
+// all processes of its lock group, each once, in ascending order. The id of a prepared transaction is 0.
 func (m *Moment) BlockingPIDs(pid int) []int {
 	group := cmp.Or(m.groups[pid], pid)
 	var pids []int

@@ -22,7 +22,7 @@ type entry struct {
 	hold         uint32
 	owner        proc
 	leaderPID    int
-	position     int // in the queue; -1: it does not wait for this lock
+	position     int // in the queue; -1: the process does not wait for this lock
 }
 
 // heavyweight adds the waits for heavyweight locks.
@@ -77,7 +77,7 @@ func isReason(err error) bool {
 	return errors.Is(err, errChanged) || errors.Is(err, errRefused) || errors.Is(err, errTooLong)
 }
 
-// markAll adds the waits of a lock that could not be read.
+// markAll adds the waits for a lock that could not be read. They have the reason, and no blockers.
 func (r *Reader) markAll(m *Moment, waiters []*proc, reason error, listed map[int]bool) {
 	for _, p := range waiters {
 		if listed[p.index] {
@@ -91,8 +91,8 @@ func (r *Reader) markAll(m *Moment, waiters []*proc, reason error, listed map[in
 	}
 }
 
-// recheck decides on processes that waited when the array was read, and are in no queue. A process that waits no more
-// is no wait of this moment. Another one is marked.
+// recheck reads processes again that waited when the array was read, but are in no lock's queue. If a process waits no
+// more, recheck removes its wait. Otherwise it marks the wait as changed (errChanged).
 func (r *Reader) recheck(m *Moment, gone []*proc, listed map[int]bool) error {
 	if len(gone) == 0 {
 		return nil
@@ -118,7 +118,8 @@ func (r *Reader) recheck(m *Moment, gone []*proc, listed map[int]bool) error {
 	return nil
 }
 
-// prefetch reads all LOCKs and the waiters' own PROCLOCKs with one call.
+// prefetch reads all LOCKs and the waiters' own PROCLOCKs with one call. The result has them by address, without
+// unreadable ones.
 func (r *Reader) prefetch(order []uint64, byLock map[uint64][]*proc) (map[uint64][]byte, error) {
 	var pieces []piece
 	for _, lock := range order {
@@ -140,9 +141,9 @@ func (r *Reader) prefetch(order []uint64, byLock map[uint64][]*proc) (map[uint64
 	return ahead, nil
 }
 
-// readLock copies a lock until two copies agree.
+// readLock copies a lock until two copies agree. If they never do, the error is errChanged, errRefused or errTooLong.
 func (r *Reader) readLock(addr uint64, waiters []*proc, ahead map[uint64][]byte) (c *lockCopy, err error) {
-	known := make(map[int]uint64, len(waiters)) // links of the queue as the array had them
+	known := make(map[int]uint64, len(waiters)) // the waiters' links to the next process in the queue, from the read of the array
 	for _, p := range waiters {
 		known[p.index] = p.next
 	}
@@ -156,15 +157,16 @@ func (r *Reader) readLock(addr uint64, waiters []*proc, ahead map[uint64][]byte)
 			break
 		}
 	}
-	// A table that contradicts itself in the same way each time is foreign or corrupt. Otherwise it only changed.
+	// If the LOCK stays the same and is inconsistent each time, the table has an unknown format or is corrupt.
+	// Otherwise the lock only changed.
 	if errors.Is(err, errRefused) && !r.still(addr) {
 		return nil, errChanged
 	}
 	return nil, err
 }
 
-// pause waits a moment, and reports false once this read has waited for long enough. A process of the server that changes
-// a lock may have lost its processor in the middle of it: until it continues, the table contradicts itself.
+// pause waits 5 ms. It returns false at once if this read has used up its patience. A process of the server may have lost
+// its processor in the middle of a change to a lock: until it continues, the lock table is inconsistent.
 func (r *Reader) pause() bool {
 	const pause = 5 * time.Millisecond
 	if r.patience < pause {
@@ -225,7 +227,7 @@ func (w *walk) copy() (*lockCopy, error) {
 		return nil, errRefused
 	}
 	c := &lockCopy{tag: tag, procs: make(map[int]proc)}
-	byLink := make(map[uint64]int) // PROCLOCK to its process
+	byLink := make(map[uint64]int) // the position of the process, by the address of its PROCLOCK
 	if err := w.entries(c, lock, byLink); err != nil {
 		return nil, err
 	}
@@ -238,7 +240,7 @@ func (w *walk) copy() (*lockCopy, error) {
 		involved[e.proc], involved[e.leader] = true, true
 	}
 	for _, i := range order {
-		if !involved[i] { // a waiter has an entry
+		if !involved[i] { // each process in the queue must have a PROCLOCK
 			return nil, errRefused
 		}
 	}
@@ -278,7 +280,8 @@ func (r *Reader) sums(lock []byte) bool {
 	return requested > 0 && requested == i32(lock, r.layout.LockNRequested) && granted == i32(lock, r.layout.LockNGranted)
 }
 
-// entries walks the ring of PROCLOCKs.
+// entries walks the ring of a lock's PROCLOCKs, and adds them to c.entries. byLink gets the position of the process of
+// each PROCLOCK.
 func (w *walk) entries(c *lockCopy, lock []byte, byLink map[uint64]int) error {
 	head := at(w.addr, w.layout.LockProcLocks)
 	for link := u64(lock, w.layout.LockProcLocks+w.layout.NodeNext); link != head; {
@@ -304,7 +307,8 @@ func (w *walk) entries(c *lockCopy, lock []byte, byLink map[uint64]int) error {
 	return nil
 }
 
-// queue walks the ring of waiters. The number of waiters must be the lock's own count.
+// queue walks the ring of processes that wait for a lock, and returns their positions in the array. Their number must
+// be the one in the LOCK.
 func (w *walk) queue(lock []byte) (order []int, err error) {
 	size := i32(lock, w.layout.LockQueueSize)
 	if size < 0 || size > w.count {
@@ -363,7 +367,7 @@ func (w *walk) secondRead(involved map[int]bool) (map[int]proc, error) {
 	return procs, nil
 }
 
-// prove verifies that queue, entries and processes agree.
+// prove verifies that the queue, the entries and the processes of a lock agree.
 func (w *walk) prove(c *lockCopy, lock []byte, kind int, byLink map[uint64]int, order []int) error {
 	const lockClass = 0x03
 	var held, wanted [len(modeNames)]int

@@ -79,7 +79,7 @@ func readPieces(pid int, pieces []piece) (out [][]byte, calls int, err error) {
 }
 
 // at returns the address of a field.
-func at(addr uint64, offset int) uint64 { return addr + uint64(offset) } // not negative
+func at(addr uint64, offset int) uint64 { return addr + uint64(offset) } // offset is not negative
 
 func u16(b []byte, at int) uint16 { return binary.NativeEndian.Uint16(b[at:]) }
 func u32(b []byte, at int) uint32 { return binary.NativeEndian.Uint32(b[at:]) }

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// kind returns the kind of a wait that is not for a heavyweight lock; empty if the package has nothing to say of it.
+// kind returns the kind of a wait that is not for a heavyweight lock; empty if the package does not report such waits.
 func (r *Reader) kind(event uint32) Kind {
 	if event == 0 {
 		return ""
@@ -48,7 +48,7 @@ func (r *Reader) other(m *Moment, p *proc) {
 	m.Waits = append(m.Waits, w)
 }
 
-// safeSnapshot returns the transactions that pg_safe_snapshot_blocking_pids returns.
+// safeSnapshot returns the processes with the transactions that pg_safe_snapshot_blocking_pids returns.
 func (r *Reader) safeSnapshot(p *proc) ([]Blocker, string) {
 	for range tries {
 		first, ok1 := r.unsafe(p.pid)
@@ -126,8 +126,9 @@ func (r *Reader) next(link uint64) uint64 {
 	return u64(b, 0)
 }
 
-// reader returns the transaction for which the replay of a standby waits. The server does not record it. It is proved if
-// only one process besides the startup process has a transaction.
+// reader returns the transaction for which the replay of a standby waits. The server does not record which one this is.
+// It is certain only if exactly one process besides the startup process (p) has a transaction. Otherwise the result is
+// the reason why the transaction is unknown.
 func (r *Reader) reader(p *proc) ([]Blocker, string) {
 	var only []proc
 	for _, a := range r.active {
@@ -159,7 +160,7 @@ const (
 type sender struct{ pid, priority, lag int }
 
 // standbys returns the processes that send WAL to the synchronous standbys which have not confirmed a commit. With a
-// quorum each of them is a soft blocker, because others may confirm instead.
+// quorum each of these processes is a soft blocker (Blocker.Hard is false), because other standbys may confirm instead.
 func (r *Reader) standbys(p *proc) ([]Blocker, string) {
 	const waiting = 1 // SYNC_REP_WAITING
 	unknown := "unknown: the table of WAL senders could not be read"
@@ -179,8 +180,8 @@ func (r *Reader) standbys(p *proc) ([]Blocker, string) {
 	return behind(senders, method, count)
 }
 
-// behind returns those of the synchronous standbys that have not confirmed a commit. Count standbys have to confirm it: with
-// methodPriority the first ones by priority.
+// behind returns the blockers of a commit: the senders whose standbys have not confirmed it. count standbys have to confirm
+// the commit; with methodPriority these are the first ones by priority. Without blockers, behind returns the reason.
 func behind(senders []sender, method, count int) ([]Blocker, string) {
 	if len(senders) < count {
 		return nil, fmt.Sprintf("%d of %d required synchronous standbys are connected", len(senders), count)
@@ -236,7 +237,7 @@ func (r *Reader) syncMethod() (method, count int) {
 	return int(b[r.layout.SyncConfigMethod]), i32(b, r.layout.SyncConfigCount)
 }
 
-// senders returns the processes that send to synchronous standbys.
+// senders returns the processes that send WAL to synchronous standbys; false: the table cannot be read.
 func (r *Reader) senders(table uint64, position int, lsn uint64) (senders []sender, ok bool) {
 	b := r.one(r.maxSenders, 4)
 	if r.maxSenders == 0 || b == nil {

@@ -10,14 +10,14 @@ import (
 // Bounds of a search for the candidates of a buffer pin.
 const (
 	maxCandidates = 32
-	maxGroups     = 1024 // of locks outside of the lock table (FP_LOCK_GROUPS_PER_BACKEND_MAX)
-	pinWaits      = 16   // with candidates, in one moment
+	maxGroups     = 1024 // of fast-path locks of a process (FP_LOCK_GROUPS_PER_BACKEND_MAX)
+	pinWaits      = 16   // waits for which candidates are searched, in one moment
 )
 
 // pin names the candidates for a wait for a buffer pin. The server does not record in shared memory which process holds a pin.
-// But a process pins a page of a relation only within a transaction that has a lock on the relation. So the candidates of VACUUM, which
-// waits for a page of the only relation that it has locked, are the other processes with a lock on this relation. Replay has no
-// locks: its candidates are all transactions.
+// But a process pins a page of a relation only within a transaction that has a lock on the relation. VACUUM waits for a page of the
+// only relation that it has locked. So its candidates are the other processes with a lock on this relation. Replay on a standby has
+// no locks, so its candidates are all processes with a transaction.
 func (r *Reader) pin(w *Wait, p *proc) {
 	w.Reason = noPinHolders
 	if r.pins++; r.pins > pinWaits {
@@ -57,8 +57,8 @@ func (r *Reader) replays(procs []byte, index int) bool {
 	return u32(b, r.layout.ProcDatabase) == 0 && r.parse(b, index).lxid == 0
 }
 
-// vacuumed returns the relation that a process has locked as VACUUM does, and the address of the lock; nil: there is none, or more than
-// one.
+// vacuumed returns the relation that a process has locked as VACUUM does (ShareUpdateExclusiveLock or stronger), and the address of
+// the lock; nil: there is none, or more than one.
 func (r *Reader) vacuumed(p *proc) (relation *Tag, lock uint64) {
 	const shareUpdateExclusive = Mode(4)
 	count := 0
@@ -112,8 +112,8 @@ func (r *Reader) ownLocks(p *proc, each func(tag Tag, kind int, hold uint32, loc
 	return true
 }
 
-// locksOutside reports whether a process has a lock of a relation that it has taken outside of the lock table. Weak locks of ordinary
-// tables are there (EligibleForRelationFastPath in lock.c).
+// locksOutside reports whether a process has a fast-path lock on a relation: a lock that is in its PGPROC (b), not in the lock
+// table. The server keeps weak locks of ordinary tables there (EligibleForRelationFastPath in lock.c).
 func (r *Reader) locksOutside(b []byte, relation *Tag) bool {
 	l := &r.layout
 	if u32(b, l.ProcDatabase) != relation.Database {
@@ -146,7 +146,7 @@ func (r *Reader) locksOutside(b []byte, relation *Tag) bool {
 	return false
 }
 
-// fastGroups returns how many groups of locks outside of the lock table a process has; 0: not known.
+// fastGroups returns how many groups of fast-path locks a process has; 0: not known.
 func (r *Reader) fastGroups() int {
 	if r.fastCount == 0 {
 		return 0
@@ -163,7 +163,7 @@ func (r *Reader) fastGroups() int {
 
 const noPinHolders = "holder unknown: the server does not record holders of buffer pins"
 
-// pinReason is Reason for a buffer pin, with its candidates.
+// pinReason returns the Reason of a wait for a buffer pin, with the candidates in words.
 func (w *Wait) pinReason() string {
 	const named = 5
 	has, have, locked := "has an open transaction", "have open transactions", ""

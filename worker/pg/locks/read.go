@@ -17,8 +17,8 @@ import (
 // Bounds of one read.
 const (
 	tries     = 4       // attempts to read one lock without a change
-	maxProcs  = 1 << 19 // PostgreSQL's limit of max_connections and more
-	maxActive = 3       // transactions of which one may block replay: with several, the blocker is unknown
+	maxProcs  = 1 << 19 // more than PostgreSQL's limit of max_connections and other processes
+	maxActive = 3       // processes with a transaction to keep: with several besides startup, the blocker of replay is unknown
 	maxEdges  = 1 << 20 // blockers in one moment
 	maxWaits  = 1 << 16
 	maxSteps  = 1 << 18 // reads of lists in one moment
@@ -27,7 +27,7 @@ const (
 	patience  = 300 * time.Millisecond // how long one read waits for locks that contradict themselves
 )
 
-// Reasons without blockers.
+// Reasons why the blockers of a wait are not known.
 var (
 	errChanged = errors.New("changed while it was read")
 	errRefused = errors.New("the lock table is not consistent")
@@ -36,8 +36,8 @@ var (
 
 // Reader reads the lock waits of one run of a server. It must not be used by several goroutines at a time.
 type Reader struct {
-	// MaxSoft bounds the blockers of a wait for a heavyweight lock that hold no lock which conflicts, but are ahead in the queue;
-	// 0: all of them. If many processes wait for one lock, their number is the square of the number of these processes.
+	// MaxSoft bounds the soft blockers of each wait for a heavyweight lock; 0: no bound. A soft blocker holds no conflicting
+	// lock, but is ahead in the queue. If n processes wait for one lock, they have some n² soft blockers.
 	MaxSoft int
 
 	server *waitevent.Server
@@ -47,17 +47,17 @@ type Reader struct {
 	major  int
 
 	procGlobal, maxPrepared, maxSenders, syncConfig uint64
-	fastCount                                       uint64 // the variable with the number of groups of locks outside of the lock table
-	// segment returns the start of the shared memory that has the array; 0 if it is not known.
+	fastCount                                       uint64 // the address of FastPathLockGroupsPerBackend; 0: the version has none
+	// segment returns the start of the shared memory that has the array of PGPROCs; 0 if it is not known.
 	segment func() uint64
 
-	first           uint64      // address of the array
-	count, prepared int         // PGPROCs of processes, and behind them of prepared transactions
+	first           uint64      // address of the array of PGPROCs
+	count, prepared int         // PGPROCs of processes, and after them of prepared transactions
 	groups          map[int]int // leaders of lock groups, by process id
-	active          []proc      // with a virtual transaction
+	active          []proc      // processes with a virtual transaction, at most maxActive
 	steps, edges    int
-	rows            int            // searched by row
-	pins            int            // waits for buffer pins
+	rows            int            // calls of row in this read
+	pins            int            // waits for buffer pins in this read
 	gids            map[int]string // of prepared transactions, by position
 	deadline        time.Time
 	patience        time.Duration // how long this read may still wait; 0 in tests of corrupt memory
@@ -93,7 +93,7 @@ func Open(c cluster.Cluster) (*Reader, error) {
 	return r, nil
 }
 
-// mapped finds the mapping of the shared memory.
+// mapped returns the start of the mapping that has the array of PGPROCs: the shared memory. 0: it was not found.
 func (r *Reader) mapped() uint64 {
 	pid := r.server.Target.Postmaster
 	var maps []process.Mapping
@@ -111,7 +111,7 @@ func (r *Reader) mapped() uint64 {
 // Cluster returns the run of the server that the reader is for.
 func (r *Reader) Cluster() cluster.Cluster { return r.server.Cluster }
 
-// proc is a PGPROC. Its position is that in the array.
+// proc is a PGPROC. index is its position in the array.
 type proc struct {
 	index        int
 	pid          int
@@ -134,7 +134,7 @@ func (r *Reader) Read() (*Moment, error) {
 		calls, r.patience = l.calls, patience
 	}
 	m, err := r.read()
-	if r.server != nil { // the process may have ended, and its number may be in use again
+	if r.server != nil { // the postmaster may have ended, and another process may have its id
 		if _, gone := r.server.Cluster.Postmaster(); gone != nil {
 			return nil, fmt.Errorf("%w: %w", waits.ErrServerGone, gone)
 		}
@@ -154,7 +154,7 @@ func (r *Reader) Read() (*Moment, error) {
 	return m, nil
 }
 
-// nameRelations adds the names of the relations for whose locks a process waits.
+// nameRelations adds the names of relations to the tags of all waits.
 func (r *Reader) nameRelations(m *Moment) {
 	if r.relations == nil {
 		return
@@ -242,7 +242,7 @@ func (r *Reader) findArray() error {
 }
 
 // waiting returns the processes that wait for a lock or for another process. It reads the array in chunks and keeps
-// only these.
+// only these processes.
 func (r *Reader) waiting() ([]proc, error) {
 	size := r.layout.ProcSize
 	per := max(1, chunk/size)
@@ -292,7 +292,7 @@ func (r *Reader) parse(b []byte, index int) proc {
 	}
 }
 
-// modeOf returns 0 for a number that is no mode.
+// modeOf returns the lock mode with a number; 0: the number is no mode.
 func modeOf(number uint32) Mode {
 	if number >= uint32(len(modeNames)) {
 		return 0
@@ -300,7 +300,7 @@ func modeOf(number uint32) Mode {
 	return Mode(number)
 }
 
-// index returns the position of a PGPROC in the array; false if the address is not one of the array.
+// index returns the position of the PGPROC at an address; false if no PGPROC of the array begins there.
 func (r *Reader) index(addr uint64) (int, bool) {
 	if addr < r.first {
 		return 0, false
@@ -334,7 +334,7 @@ func (r *Reader) readProcs(indexes []int) (map[int]proc, error) {
 	return procs, nil
 }
 
-// epoch is PostgreSQL's, 2000-01-01, in microseconds since 1970.
+// epoch is 2000-01-01, from which PostgreSQL's timestamps count, in microseconds since 1970.
 const epoch = 946684800 * 1000000
 
 func since(stamp uint64) time.Time {

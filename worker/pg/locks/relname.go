@@ -25,7 +25,7 @@ const (
 	keep       = 10 * time.Second
 )
 
-// errInconsistent means that the pages are not what this package knows.
+// errInconsistent means that pages or buffers have a format that this package does not know.
 var errInconsistent = errors.New("the pages of pg_class have an unknown format")
 
 // NameReader finds names of relations of one run of a server. It must not be used by several goroutines at a time.
@@ -38,14 +38,14 @@ type NameReader struct {
 	names map[nameKey]cached
 }
 
-// pageMemory is process.Memory.
+// pageMemory reads memory of the server; see process.Memory.
 type pageMemory interface {
 	Read(addr uint64, p []byte) (int, error)
 }
 
 type nameKey struct{ database, relation uint32 }
 
-// cached is a name, or "" if there is none that is certain.
+// cached is the name of a relation, or "" if it is not certain, and how long it is used.
 type cached struct {
 	name  string
 	until time.Time
@@ -74,7 +74,7 @@ func OpenNames(program *cluster.Program, major, postmaster int, dataDir string) 
 }
 
 // Names returns the names of relations of a database by their oids. A relation whose name is not certain is missing: for
-// example, a transaction that has not ended changes it. Names of the last 10 seconds are not read again.
+// example, a transaction that has not ended renames it. Names of the last 10 seconds are not read again.
 func (r *NameReader) Names(database uint32, relations []uint32) map[uint32]string {
 	now := time.Now()
 	names := make(map[uint32]string, len(relations))
@@ -106,16 +106,16 @@ func (r *NameReader) Names(database uint32, relations []uint32) map[uint32]strin
 	return names
 }
 
-// search adds the names of the wanted relations: all different ones that a version of the row has which may be the
-// present one.
+// search adds the names of the wanted relations to wanted. A relation gets all different names in those versions of its
+// row in pg_class that may be the current version.
 func (r *NameReader) search(database uint32, wanted map[uint32][]string) error {
 	dir := filepath.Join(r.dataDir, "base", strconv.FormatUint(uint64(database), 10))
 	file, err := classFile(dir)
 	if err != nil {
 		return err
 	}
-	// The buffers come first. A page that is written to the file and leaves the buffers meanwhile is then read twice, and
-	// its older copy counts, which has the name of the moment before.
+	// search reads the buffers before the file. If a page is written to the file and leaves the buffers in between,
+	// search has two copies of it. It then uses the older one, from the buffers.
 	pages, err := r.buffers(database, file)
 	if err != nil {
 		return err
@@ -160,7 +160,7 @@ func classFile(dir string) (uint32, error) {
 	return 0, errInconsistent
 }
 
-// buffers copies the pages of a file of a database that are in the shared buffers, by their blocks.
+// buffers copies the pages of a database's file that are in the shared buffers. The result has them by block number.
 func (r *NameReader) buffers(database, file uint32) (map[uint32][]byte, error) {
 	l := &layout.Pages
 	descriptors, err := r.pointer(r.descriptors)
@@ -271,8 +271,8 @@ func addNames(page []byte, wanted map[uint32][]string) error {
 	return nil
 }
 
-// isDead reports whether a row's version is known to be no longer or never valid. Its flags tell what transactions that
-// have read it found out.
+// isDead reports whether a version of a row is known to be invalid: its insertion was rolled back, or its deletion has
+// committed. The flags have what earlier readers of the row have found out.
 func isDead(tuple []byte) bool {
 	l := &layout.Pages
 	mask := page16(tuple, l.TupleInfomask)
@@ -282,7 +282,7 @@ func isDead(tuple []byte) bool {
 	return page32(tuple, l.TupleXmax) != 0 && mask&l.XmaxInvalid == 0 && mask&l.XmaxCommitted != 0 && mask&l.XmaxOnlyLocksIt == 0
 }
 
-// pageText returns the characters before the first NUL byte, or nothing if they are no name.
+// pageText returns the text before the first NUL byte, or "" if there is no NUL byte.
 func pageText(b []byte) string {
 	for i, c := range b {
 		if c == 0 {

@@ -6,9 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// region finds a named part of the shared memory by the server's own index of it (ShmemIndex in shmem.c). So a
-// structure is found also if the variable that points to it is not exported. It returns 0 if the index does not have the
-// name or is not consistent.
+// region returns the address of a named part of the shared memory, by the server's index of these parts (ShmemIndex in
+// shmem.c). So it also finds a structure whose pointer variable is not exported. It returns 0 if the index does not have
+// the name or is not consistent.
 func (r *Reader) region(name string) uint64 {
 	if r.regions == nil {
 		r.regions = make(map[string]uint64)
@@ -114,7 +114,7 @@ func (r *Reader) readIndex() {
 	}
 }
 
-// text returns the characters before the first NUL byte, or nothing if there is no such byte.
+// text returns the characters before the first NUL byte, or "" if there is no such byte.
 func text(b []byte) string {
 	i := bytes.IndexByte(b, 0)
 	if i < 0 {

@@ -11,7 +11,7 @@ import (
 )
 
 // Standbys describes in words the synchronous standbys for which commits wait: "0 of 1 required synchronous standbys are
-// connected". It has no names. It is empty if no commit waits, or if nothing is known.
+// connected". The text has no names of standbys. It is empty if no commit waits, or if nothing is known.
 func Standbys(waits map[int]*Wait) string {
 	behind, reason := map[int]uint64{}, ""
 	for _, w := range waits {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Moment is the lock waits of a server at one time. Process ids are the server's.
+// Moment is the lock waits of a server at one time. Process ids are in the server's PID namespace.
 type Moment struct {
 	// Waits are in the order of the server's array of processes.
 	Waits []Wait `json:"waits"`
@@ -69,12 +69,13 @@ type Blocker struct {
 	// PID is 0 for a prepared transaction.
 	PID  int `json:"pid"`
 	Proc int `json:"proc"`
-	// Leader is the process id of the leader of the blocker's lock group, or PID without a group. It is the process that
-	// pg_blocking_pids returns.
+	// Leader is the process id of the leader of the blocker's lock group, or PID without a group. pg_blocking_pids
+	// returns this process.
 	Leader int `json:"leader"`
-	// Hard means that the blocker holds a lock in a conflicting mode. Otherwise it waits in front in the queue.
+	// Hard means that the blocker holds a lock in a conflicting mode. Otherwise the blocker is ahead of the waiting
+	// process in the lock's queue.
 	Hard bool `json:"hard"`
-	// Held are the modes in which it holds the lock.
+	// Held are the modes in which the blocker holds the lock.
 	Held ModeSet `json:"held,omitempty"`
 	// Wanted is the mode for which the blocker itself waits in this lock's queue.
 	Wanted Mode `json:"wanted,omitempty"`
@@ -135,7 +136,7 @@ func (m Mode) valid() bool { return m > 0 && int(m) < len(modeNames) }
 // bit is the mode's bit in a mask (LOCKBIT_ON).
 func (m Mode) bit() uint32 { return 1 << m }
 
-// conflicts has a mask for each mode (LockConflicts in lock.c).
+// conflicts has, for each mode, a mask of the conflicting modes (LockConflicts in lock.c).
 //
 //nolint:gochecknoglobals // a table
 var conflicts = func() (masks [len(modeNames)]uint32) {
@@ -150,7 +151,7 @@ var conflicts = func() (masks [len(modeNames)]uint32) {
 	return masks
 }()
 
-// Tag identifies a lock (LOCKTAG in lock.h). The fields that its type does not have are 0.
+// Tag identifies a lock (LOCKTAG in lock.h). Fields that the type of the lock does not have are 0.
 type Tag struct {
 	// Type is as pg_locks.locktype has it.
 	Type     string `json:"type"`
@@ -233,7 +234,7 @@ func readTag(b []byte) (tag Tag, kind int, ok bool) {
 	return tag, kind, true
 }
 
-// hasRelation reports whether the lock is one of a relation or a part of it.
+// hasRelation reports whether the lock is on a relation or on a part of a relation.
 func (t *Tag) hasRelation() bool {
 	return t != nil && (t.Type == "relation" || t.Type == "extend" || t.Type == "page" || t.Type == "tuple")
 }

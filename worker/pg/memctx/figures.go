@@ -6,10 +6,12 @@ import (
 	"pg_stat_backtrace/worker/pg/layout"
 )
 
-// maxBlocks bounds the blocks of one context: 8 TB in blocks of 8 MB, or what hostile memory claims.
+// maxBlocks bounds the blocks of one context, because hostile memory may claim any number. It suffices for 8 TB in
+// blocks of 8 MB.
 const maxBlocks = 1 << 20
 
-// blocks reads the blocks of a context: all figures but those of the free chunks of an AllocSet.
+// blocks reads the blocks of a context. They give all figures except those of the free chunks of an AllocSet; see
+// freeChunks.
 func (w *walk) blocks(i int) {
 	h, ok := w.header(w.at[i])
 	if !ok {
@@ -54,15 +56,15 @@ func (w *walk) setBlocks(set uint64, h *header, c *Context) bool {
 		c.Free += int64(end - free)
 		prev, block = block, word(l.Next)
 	}
-	// What is beside the blocks is the context itself.
+	// The bytes that are in no block are the context structure itself.
 	beside := h.allocated - sum
 	return ok && c.Blocks > 0 && sum <= h.allocated && beside >= s.InitBlockSize.Uint64() && beside <= maxHeader
 }
 
-// maxHeader bounds the size of a context itself.
+// maxHeader bounds the size of a context structure itself, in bytes.
 const maxHeader = 512
 
-// freeChunks reads the free lists of an AllocSet.
+// freeChunks reads the free lists of an AllocSet, and adds their bytes and chunks to the figures of the context.
 func (w *walk) freeChunks(i int) {
 	c := &w.tree.Contexts[i]
 	if w.server.checked {
@@ -90,11 +92,11 @@ func (w *walk) freeChunks(i int) {
 	c.FreeChunks = chunks
 }
 
-// freeList counts the chunks of a list whose head is at an address. False if they contradict what is known: there is a
-// circle, a chunk has another size, or they have more bytes than the limit.
+// freeList counts the chunks of a list whose head is at an address. It returns false if the list has a circle, a chunk
+// of another size, or more bytes than limit.
 func (w *walk) freeList(head, size uint64, limit int64) (n int64, ok bool) {
 	chunk, ok := w.pages.word(head)
-	circle, next := uint64(0), int64(1) // a chunk that was met, and the number of the chunk that takes its place
+	circle, next := uint64(0), int64(1) // an earlier chunk, to detect a circle, and the number of the chunk that replaces it
 	for ; ok && chunk != 0; n++ {
 		if chunk%8 != 0 || chunk == circle || n*int64(size) > limit || !w.tick() {
 			return n, false
@@ -112,8 +114,8 @@ func (w *walk) freeList(head, size uint64, limit int64) (n int64, ok bool) {
 	return n, ok
 }
 
-// list follows a dlist (ilist.h), whose head is at an address, and calls f with each node until that returns false. An
-// empty list may be of zeros.
+// list follows a dlist (ilist.h), whose head is at an address, and calls f with each node until that returns false. The
+// links of an empty list may be zeros.
 func (w *walk) list(head uint64, f func(node uint64) bool) bool {
 	prev := head
 	node, ok := w.pages.word(head + pointer)
@@ -158,7 +160,8 @@ func (w *walk) generationBlocks(set uint64, h *header, c *Context) bool {
 	return ok && sum == h.allocated
 }
 
-// bumpBlocks reads the blocks of a Bump. The view counts no header there, and Bump has no free chunks.
+// bumpBlocks reads the blocks of a Bump. As in the view, the total does not include the header of a Bump. A Bump has no
+// free chunks.
 func (w *walk) bumpBlocks(set uint64, h *header, c *Context) bool {
 	c.Total, c.Blocks, c.Free, c.FreeChunks = 0, 0, 0, 0
 	l, sizes := &w.layout.BumpBlock, &w.layout.BumpContext
@@ -199,11 +202,11 @@ func (w *walk) number(addr uint64) (uint64, bool) {
 	return uint64(max(v, 0)), ok && v >= 0
 }
 
-// slabBlocks reads the blocks of a Slab. As in the view, blocks that are kept empty count in the total only.
+// slabBlocks reads the blocks of a Slab. As in the view, blocks that are kept empty are included in Total only.
 func (w *walk) slabBlocks(set uint64, h *header, c *Context) bool {
 	l := &w.layout.slabs
 	if w.server.checked {
-		return true // its fields are elsewhere
+		return true // a server with assertions has the fields elsewhere: the figures stay unknown
 	}
 	chunk, ok1 := w.size(set + l.fullChunkSize)
 	size, ok2 := w.size(set + l.blockSize)

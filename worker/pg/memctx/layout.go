@@ -6,8 +6,8 @@ import "pg_stat_backtrace/worker/pg/layout"
 type offsets struct {
 	*layout.Layout
 
-	// Free chunks of an AllocSet (aset.c): the place of the link to the next chunk, the size of the header, and whether
-	// each chunk has its own size.
+	// Free chunks of an AllocSet (aset.c): the offset of the link to the next chunk, the size of the header, whether
+	// each chunk has its size in its header, and the number of free lists.
 	chunkLink    uint64
 	chunkHeader  uint64
 	chunkHasSize bool
@@ -20,16 +20,16 @@ type offsets struct {
 type slabOffsets struct {
 	fullChunkSize, blockSize, chunksPerBlock uint64
 	wide                                     bool   // sizes are of 64 bits
-	headerSize                               uint64 // where the size of the context's header is, 0 where it is constant
-	header                                   uint64 // that constant
-	empty                                    uint64 // where the number of empty blocks is, 0 where they are in a list
-	lists, count                             uint64 // dlist_heads; their number, 0: chunksPerBlock + 1
-	free                                     int64  // SlabBlock.nfree, from SlabBlock.node
-	owner                                    int64  // SlabBlock.slab, from SlabBlock.node; 0: it has none
+	headerSize                               uint64 // the offset of the size of the context's header; 0: that size is constant
+	header                                   uint64 // the size of the context's header, if it is constant
+	empty                                    uint64 // the offset of the number of empty blocks; 0: empty blocks are in a list
+	lists, count                             uint64 // the offset of the dlist_heads; their number, 0: chunksPerBlock + 1
+	free                                     int64  // the offset of SlabBlock.nfree from SlabBlock.node
+	owner                                    int64  // the offset of SlabBlock.slab from SlabBlock.node; 0: there is none
 }
 
-// smallest is the number of usable bytes of the chunks in the first free list of an AllocSet. Each list has chunks of
-// twice the size.
+// smallest is the number of usable bytes of the chunks in the first free list of an AllocSet. Each further list has
+// chunks of twice the size of the previous list.
 const smallest = 8
 
 // pointer is the size of a pointer, and nodeSize the size of a dlist_node and of a dlist_head.

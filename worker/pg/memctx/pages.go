@@ -7,12 +7,12 @@ import (
 
 const (
 	pageSize  = 4096
-	lineSize  = 64 // of the record of what was read
+	lineSize  = 64 // bytes, in whose units page.used records what was read
 	pageLines = pageSize / lineSize
 )
 
-// pages keep what was read of the process, and which parts of it were looked at, until all is compared with a second
-// reading.
+// pages keep what was read of the process's memory, and which parts of it were used. changed compares these parts with
+// a second reading.
 type pages struct {
 	memory Memory
 	limit  int
@@ -23,7 +23,7 @@ type pages struct {
 type page struct {
 	data [pageSize]byte
 	ok   bool
-	used uint64 // a bit for each line that was looked at
+	used uint64 // a bit for each line (of lineSize bytes) that was used
 }
 
 // at returns the page of an address; nil if it cannot be read or there are too many.
@@ -62,7 +62,7 @@ func (p *pages) read(addr uint64, b []byte) bool {
 	return true
 }
 
-// forget makes the next read of an address read the process again.
+// forget removes the page of an address, so that the next read of the address reads the process again.
 func (p *pages) forget(addr uint64) {
 	delete(p.byAddr, addr&^(pageSize-1))
 }
@@ -90,7 +90,7 @@ func (p *pages) text(addr uint64, limit int) (text []byte, whole, ok bool) {
 	return text, false, true
 }
 
-// changed reads everything again and counts the pages on which something differs that was looked at.
+// changed reads all pages again, and counts the pages on which a part that was used differs.
 func (p *pages) changed() int {
 	count := 0
 	var again [pageSize]byte

@@ -1,11 +1,12 @@
 // Package memctx reads the tree of memory contexts of a PostgreSQL server process from its memory, while the process
 // runs or is stuck, without its help. The rows are those that the view pg_backend_memory_contexts would have.
 //
-// The process is not stopped, so it may change the tree meanwhile. Everything that was read is therefore read twice: a
-// tree is consistent if nothing had changed, and every link in it leads back. Else it is read again, and at last
-// returned with the remark that it is not consistent. The layouts are those of PostgreSQL 14 to 19 on 64-bit machines.
+// The process is not stopped, so it may change the tree meanwhile. So the package reads everything twice. A tree is
+// consistent if nothing changed between the two readings, and if each link in the tree leads back to its origin. The
+// package reads an inconsistent tree again. After the last attempt, it returns the best tree, with Consistent false.
+// The layouts are those of PostgreSQL 14 to 19 on 64-bit machines.
 //
-// The package must not know how memory is read, of ELF files or of how a tree is printed.
+// The package must not know how memory is read, how a tree is printed, or ELF files.
 package memctx
 
 import (
@@ -36,10 +37,11 @@ type Server struct {
 	checked bool   // built with MEMORY_CONTEXT_CHECKING, which changes the layouts
 }
 
-// Variables are the symbols that NewServer asks for.
+// Variables returns the symbols that NewServer needs.
 func Variables() []string { return []string{"TopMemoryContext", "MemoryContextCheck"} }
 
-// NewServer knows a program by its major version and its symbols. The error is ErrNotServer.
+// NewServer returns the facts about a program, by its major version and its symbols. symbol returns the link-time
+// address of a symbol; 0: there is none. The error wraps ErrNotServer.
 func NewServer(major int, symbol func(name string) uint64) (*Server, error) {
 	known, ok := offsetsOf(major)
 	s := &Server{Major: major, layout: known, top: symbol("TopMemoryContext")}
@@ -59,7 +61,7 @@ type Options struct {
 	MaxContexts int
 	// MaxPages bounds the pages of 4 KiB that are kept while a tree is read; 0 means DefaultMaxPages.
 	MaxPages int
-	// Attempts is how often a tree is read at most until it is consistent; 0 means DefaultAttempts.
+	// Attempts bounds how often a tree is read until it is consistent; 0 means DefaultAttempts.
 	Attempts int
 }
 
@@ -75,22 +77,23 @@ const Unknown = -1
 
 // Context is a memory context.
 type Context struct {
-	// Name and Ident are as in the view: a hash table has its own name. Ident has at most 1,023 bytes.
+	// Name and Ident are as in the view: the context of a hash table has the table's name. Ident has at most 1,023
+	// bytes.
 	Name, Ident string
-	// Type is AllocSet, Generation, Slab, Bump or ???.
+	// Type is AllocSet, Generation, Slab or Bump.
 	Type string
 	// Parent is the number of the parent in the tree, -1 for the first context.
 	Parent int
 	// Depth is 0 for the first context.
 	Depth int
-	// Deeper counts the contexts below it whose figures Bounded has added to its own.
+	// Deeper counts the contexts below this one whose figures Bounded has added to those of this context.
 	Deeper int
-	// Total, Blocks, Free and FreeChunks are the bytes and blocks that it has from malloc, and the bytes and chunks of
-	// them that it could give out. Each is Unknown where it could not be read.
+	// Total and Blocks are the bytes and blocks that the context has from malloc. Free and FreeChunks are the bytes and
+	// chunks in these blocks that are free. A figure that could not be read is Unknown.
 	Total, Blocks, Free, FreeChunks int64
 }
 
-// Used is the bytes that are given out, Unknown where Total or Free is.
+// Used returns the bytes that are in use; Unknown if Total or Free is unknown.
 func (c *Context) Used() int64 {
 	if c.Total == Unknown || c.Free == Unknown {
 		return Unknown
@@ -102,9 +105,10 @@ func (c *Context) Used() int64 {
 type Tree struct {
 	// Contexts are in the order of the tree's levels: the first is TopMemoryContext, parents come before children.
 	Contexts []Context
-	// Consistent means that nothing of the tree changed while it was read.
+	// Consistent means that nothing of the tree changed while it was read, and that no links or figures contradict each
+	// other.
 	Consistent bool
-	// Attempts is how often it was read.
+	// Attempts is how often the tree was read.
 	Attempts int
 	// Broken counts links that did not lead back and figures that contradict each other. Changed counts the pages that
 	// changed between the two readings.
@@ -123,12 +127,13 @@ func (t *Tree) better(than *Tree) bool {
 	return cmp.Or(cmp.Compare(t.Missing, than.Missing), cmp.Compare(t.Broken+t.Changed, than.Broken+than.Changed)) < 0
 }
 
-// MaxLevels bounds the levels of a tree that Bounded returns. A tree of PostgreSQL has some ten, and one more for each
-// open savepoint.
+// MaxLevels bounds the levels of a tree that Bounded returns. A tree of PostgreSQL has some ten levels, and one more
+// for each open savepoint.
 const MaxLevels = 200
 
-// Bounded returns the tree with at most MaxLevels levels. Each deeper context is added to its ancestor on the last of
-// these levels, so the sums over the tree stay the same. A sum with an unknown part is unknown.
+// Bounded returns the tree with at most MaxLevels levels. The figures of each deeper context are added to those of its
+// ancestor on the last of these levels, so the sums over the tree stay the same. A figure becomes Unknown if an unknown
+// figure is added to it.
 func (t *Tree) Bounded() *Tree {
 	b := *t
 	n := 0
@@ -149,7 +154,7 @@ func (t *Tree) Bounded() *Tree {
 	return &b
 }
 
-// take adds the figures of a deeper context.
+// take adds the figures of a deeper context to those of c.
 func (c *Context) take(deeper *Context) {
 	for _, sum := range []struct {
 		to   *int64
@@ -174,7 +179,8 @@ func (t *Tree) Deeper() (n int) {
 	return n
 }
 
-// Path returns the numbers of a context's ancestors, the first being 1, and its own, as the view has them from 18 on.
+// Path returns the numbers of a context's ancestors and its own number, as in the view from 18 on. TopMemoryContext has
+// the number 1 and comes first.
 func (t *Tree) Path(i int) []int {
 	var path []int
 	for ; i >= 0; i = t.Contexts[i].Parent {
@@ -183,8 +189,8 @@ func (t *Tree) Path(i int) []int {
 	return path
 }
 
-// Read reads the tree of a process in which the server's program has that load bias. The error is ErrNoContexts or
-// that of ctx.
+// Read reads the tree of a process in which the server's program has the load bias bias. The error is ErrNoContexts or
+// that of ctx. If a tree was read before ctx ended, Read returns the best one and no error.
 func (s *Server) Read(ctx context.Context, memory Memory, bias uint64, o Options) (*Tree, error) {
 	if o.MaxContexts <= 0 {
 		o.MaxContexts = DefaultMaxContexts
@@ -207,7 +213,7 @@ func (s *Server) Read(ctx context.Context, memory Memory, bias uint64, o Options
 		}
 		if err != nil {
 			if best != nil {
-				break // it has ended since
+				break // the process has ended since the last attempt
 			}
 			return nil, err
 		}

@@ -16,7 +16,7 @@ const (
 	maxIdent = 1024 // MEMORY_CONTEXT_IDENT_DISPLAY_SIZE (mcxtfuncs.c), with the end of the string
 )
 
-// looks is how many contexts or chunks are read between two looks at the deadline.
+// looks is how many steps (see tick) are made between two checks whether ctx has ended.
 const looks = 1024
 
 // walk is one reading of a tree.
@@ -32,17 +32,17 @@ type walk struct {
 	steps   int
 }
 
-// tick counts a step; false if the time is over.
+// tick counts a step: a context, block or chunk. It returns false if ctx has ended.
 func (w *walk) tick() bool {
 	w.steps++
 	return w.steps%looks != 0 || w.ctx.Err() == nil
 }
 
-// broken counts something that contradicts something else.
+// broken counts a contradiction; see Tree.Broken.
 func (w *walk) broken() { w.tree.Broken++ }
 
-// read reads the tree whose root a variable points at. Contexts come first, then the figures that take more reading:
-// if a bound is reached, it is these that are missing.
+// read reads the tree to whose root the variable TopMemoryContext points. It reads all contexts first, then their
+// figures, which take more reads: if a bound is reached, figures are missing, not contexts.
 func (w *walk) read(variable uint64) (*Tree, error) {
 	top, ok := w.pages.word(variable)
 	if !ok || top == 0 {
@@ -100,7 +100,7 @@ func (w *walk) header(addr uint64) (header, bool) {
 // kindAllocSet is the usual kind of context.
 const kindAllocSet = "AllocSet"
 
-// kind names the kinds of contexts by their node tags; "" for what is none.
+// kind returns the kind of a context by its node tag; "": the tag is not that of a context.
 func (w *walk) kind(tag uint32) string {
 	switch l := &w.layout.Tags; int(tag) {
 	case l.AllocSetContext.Int():
@@ -115,7 +115,8 @@ func (w *walk) kind(tag uint32) string {
 	return ""
 }
 
-// contexts reads all contexts, level by level, as the view of 18 numbers them. False if the first is none.
+// contexts reads all contexts, level by level, as the view of 18 numbers them. It returns false if there is no context
+// at the address top.
 func (w *walk) contexts(top uint64) bool {
 	h, ok := w.header(top)
 	if !ok || h.parent != 0 {
@@ -137,7 +138,7 @@ func (w *walk) contexts(top uint64) bool {
 	return true
 }
 
-// found is what a reading of children has found.
+// found is the result of a reading of a context's children.
 type found int
 
 const (
@@ -146,8 +147,8 @@ const (
 	bounded        // a bound of the options was reached
 )
 
-// childTries is how often the children of a context are read until their links fit. A function that runs makes and deletes
-// contexts all the time, but this list takes less time to read than the tree.
+// childTries bounds how often the children of a context are read until their links agree. A running query creates and
+// deletes contexts all the time, but the list of one context's children is read much faster than the tree.
 const childTries = 10
 
 // children adds the children of a context. If their links change meanwhile, it reads them again.
@@ -244,7 +245,7 @@ func clip(raw []byte, limit int) []byte {
 	return raw[:limit]
 }
 
-// printable escapes the bytes that are no UTF-8: the process may have another encoding.
+// printable escapes the bytes that are not valid UTF-8: the process may have another encoding.
 func printable(raw []byte) string {
 	if utf8.Valid(raw) {
 		return string(raw)
