@@ -1,6 +1,6 @@
 // Package levels reads what a PostgreSQL server process says about itself. It reads the text of the statement, the
 // wait event, and the list error_context_stack, of which each node is a level: a line of CONTEXT in an error message.
-// The list has the functions in PL/pgSQL, SQL, PL/Perl and PL/Python with line and statement. It has also the line of a
+// The list has the functions in PL/pgSQL, SQL, PL/Perl and PL/Python with line and statement. It also has the line of a
 // COPY, the block of a VACUUM, and the row for which the process waits.
 //
 // All data that may change while the process runs come from a copy made while the process was stopped for its stack

@@ -17,7 +17,7 @@ const (
 	a64Branch     = 0x14000000
 )
 
-// callsNodeA64 is callsNode for aarch64.
+// callsNodeA64 is callsNode for aarch64. pc is the return address in the frame.
 func (r *reader) callsNodeA64(pc uint64) bool {
 	const before = 10 // instructions
 	var c [before * a64Length]byte
@@ -25,7 +25,7 @@ func (r *reader) callsNodeA64(pc uint64) bool {
 		return false
 	}
 	words := wordsA64(c[:])
-	field := uint32(r.PlanState.ExecProcNode.Int()) // small
+	field := uint32(r.PlanState.ExecProcNode.Int()) // an offset fits into the instruction
 	last := words[before-1]
 	if last&a64ByMask == a64CallBy {
 		return passesItself(words, last>>5&0x1f, field)
@@ -35,10 +35,11 @@ func (r *reader) callsNodeA64(pc uint64) bool {
 	}
 	const unused = 6
 	distance := int64(int32(last<<unused)>>unused) * a64Length       // signed, of 26 bits
-	return r.isExecProcNodeA64(pc-a64Length+uint64(distance), field) // wraps
+	return r.isExecProcNodeA64(pc-a64Length+uint64(distance), field) // a negative distance wraps
 }
 
-// isExecProcNodeA64 recognises the function ExecProcNode: it jumps to the field of its argument.
+// isExecProcNodeA64 reports whether the function at an address is ExecProcNode: a jump to the address in this field of
+// its argument.
 func (r *reader) isExecProcNodeA64(addr uint64, field uint32) bool {
 	var c [16 * a64Length]byte
 	if addr%a64Length != 0 || !within(r.stack.Code, addr) || !r.read(addr, c[:]) {

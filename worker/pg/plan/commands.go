@@ -12,7 +12,7 @@ const (
 	newestProgress = 19
 )
 
-// CommandColumn is a column of the view. Value is an int64, a string, or a float64 in milliseconds.
+// CommandColumn is a column of a CommandReport. Value is an int64, a string, or a float64 in milliseconds.
 type CommandColumn struct {
 	Name  string
 	Value any
@@ -37,8 +37,9 @@ func (r *CommandReport) Phase() string {
 	return ""
 }
 
-// column describes a column: the number of its parameter from 1 on, and the words of its values from 0 on. Without
-// words it is a number.
+// column describes a column of a view: the number of its parameter in moment.Progress, from 1 on, and the words for its
+// values 0, 1 and so on, separated by "|". A value without a word is left out. If words is empty, the column is a
+// number.
 type column struct {
 	name  string
 	param int
@@ -61,7 +62,7 @@ type view struct {
 	columns       []column
 }
 
-// numbersOf returns the views by the number of the command, in the order of ProgressCommandType.
+// numbersOf returns the names of the views by the number of the command (enum ProgressCommandType).
 func numbersOf(major int) []string {
 	const repack = 19
 	if major >= repack {
@@ -70,7 +71,8 @@ func numbersOf(major int) []string {
 	return []string{"", "vacuum", "analyze", "cluster", "create_index", "basebackup", "copy"}
 }
 
-// DescribeCommand names what a process reports. It returns nil if the version or the command is not known.
+// DescribeCommand returns the progress that a process reports, with the names of the view's columns. It returns nil if
+// p is nil, or if the version or the command is not known.
 func DescribeCommand(major int, p *moment.Progress) *CommandReport {
 	if p == nil || major < oldestProgress || major > newestProgress {
 		return nil
@@ -123,7 +125,8 @@ func (v *view) report(major int, p *moment.Progress) *CommandReport {
 	return r
 }
 
-// subphase returns the phase of building a B-tree, as the view adds it. Other kinds of indexes have no names for theirs.
+// subphase returns the phase of building a B-tree, as the view adds it. Other kinds of indexes have no names for their
+// phases.
 func subphase(p *moment.Progress) string {
 	const method, methodAt, btree = 9, 11, 403
 	names := []string{"", "initializing", "scanning table", "sorting live tuples", "sorting dead tuples", "loading tuples in tree"}

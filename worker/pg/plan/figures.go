@@ -8,18 +8,18 @@ import (
 	"pg_stat_backtrace/worker/pg/layout"
 )
 
-// maxWanted bounds the words that a stop copies for figures. The nodes that run, and those above them, come first. The
-// nodes beyond have no figures.
+// maxWanted bounds the words of memory that are copied for figures while the process is stopped. Running nodes and the
+// nodes above them come first. Nodes beyond the bound have no figures.
 const maxWanted = 600
 
-// Piece is memory of the process.
+// Piece is memory of the process: Length bytes at Address.
 type Piece struct {
 	Address uint64
 	Length  int
 }
 
-// Pieces returns the memory that holds the figures of the levels now. The caller copies it in one stop together with
-// the stack, and gives the copies to Figures. The pieces are in address order and do not overlap.
+// Pieces returns the memory that holds the figures of the levels now. The caller stops the process, copies these pieces
+// together with the stack, and gives the copies to Figures. The pieces are in address order and do not overlap.
 func Pieces(stack *Stack, levels []*Level, memory Memory) []Piece {
 	s, err := structuresOf(stack.Major)
 	if err != nil {
@@ -48,9 +48,9 @@ func merged(pieces []Piece) []Piece {
 	for _, p := range pieces {
 		if len(out) > 0 {
 			last := &out[len(out)-1]
-			end, wanted := last.Address+uint64(last.Length), p.Address+uint64(p.Length) // small
+			end, wanted := last.Address+uint64(last.Length), p.Address+uint64(p.Length) // lengths are not negative
 			if p.Address <= end || p.Address-end <= near && last.Address/pageSize == (wanted-1)/pageSize {
-				last.Length = int(max(end, wanted) - last.Address) // small
+				last.Length = int(max(end, wanted) - last.Address) // some words
 				continue
 			}
 		}
@@ -59,8 +59,9 @@ func merged(pieces []Piece) []Piece {
 	return out
 }
 
-// Figures adds the progress of their nodes to the levels. Copies are the pieces of memory that the stop of the stack
-// copied, by ascending address. A figure that needs other memory is left out, and whole is false.
+// Figures adds the progress of the nodes to the levels. copies are the Pieces, copied together with the stack, by
+// ascending address. A figure that needs other memory is left out. whole is false if such a figure belongs to a running
+// node or a node above it, or if the version is unknown.
 func Figures(stack *Stack, levels []*Level, copies []Copy) (whole bool) {
 	s, err := structuresOf(stack.Major)
 	if err != nil {
@@ -97,17 +98,18 @@ func (c copied) read(addr uint64, b []byte) bool {
 	return len(from) >= len(b) && copy(b, from) == len(b)
 }
 
-// figures reads the progress of nodes. Each word that it reads is wanted from a stop.
+// figures reads the progress of nodes. It records each piece of memory that it reads in wanted, for Pieces.
 type figures struct {
 	*reader
 
 	read func(addr uint64, b []byte) bool
-	// records is set if the figures are not kept, because only the pieces matter.
+	// records is set by Pieces, which needs only wanted: the figures are not kept.
 	records bool
 	wanted  []Piece
-	// active is set for nodes that run, and those above them. lacks reports that a figure of such a node was not copied.
+	// active is set while running nodes and the nodes above them are read. lacks is set if memory for a figure of such
+	// a node was not copied.
 	active, lacks bool
-	bad           bool // a word of the present figure could not be read
+	bad           bool // the current figure is left out: a word could not be read, or is implausible
 }
 
 func (f *figures) get(addr uint64, b []byte) {
@@ -121,7 +123,8 @@ func (f *figures) get(addr uint64, b []byte) {
 	}
 }
 
-// word, half and octet read a member of a structure. A member without a place makes the figure absent.
+// word, half and octet read a member of the structure at a: 8, 4 or 1 bytes at the offset o. If the offset is not known
+// or the read fails, they set bad.
 func (f *figures) word(a uint64, o layout.Offset) uint64 {
 	var b [8]byte
 	if !o.Known() || a == 0 {
@@ -166,7 +169,7 @@ func (f *figures) count(a uint64, o layout.Offset) int64 {
 	return int64(v)
 }
 
-// pointer returns a pointer to private memory. 0 is the null pointer.
+// pointer returns a pointer to private memory, or 0 for the null pointer. Another value sets bad.
 func (f *figures) pointer(a uint64, o layout.Offset) uint64 {
 	v := f.word(a, o)
 	if v != 0 && !f.data(v) {
@@ -175,12 +178,12 @@ func (f *figures) pointer(a uint64, o layout.Offset) uint64 {
 	return v
 }
 
-// must makes the figure absent if something that must hold does not.
+// must sets bad unless a condition for the current figure holds.
 func (f *figures) must(holds bool) {
 	f.bad = f.bad || !holds
 }
 
-// all reads the figures of all nodes, first of the nodes that run.
+// all reads the figures of all nodes, first of running nodes and the nodes above them.
 func (f *figures) all(levels []*Level) {
 	for _, active := range []bool{true, false} {
 		f.active = active
@@ -209,7 +212,7 @@ func (f *figures) nodes(l *Level, parent, n *Node, active bool) {
 	}
 }
 
-// level reads the rows that the statement has returned. Each run of the executor counts from 0.
+// level reads the number of rows that a SELECT has returned. Each run of the executor counts from 0.
 func (f *figures) level(l *Level) {
 	const commandSelect = 1
 	f.bad = false
@@ -255,7 +258,7 @@ func (f *figures) node(l *Level, parent, n *Node) {
 	}
 }
 
-// seqScan reads the block that a scan of a heap reads.
+// seqScan reads the position of a scan of a heap, in blocks.
 func (f *figures) seqScan(l *Level, _, n *Node) []Figure {
 	const heap, forward, whole = 2, 1, math.MaxUint32
 	relation, scan := f.pointer(n.addr, f.ScanState.SsCurrentRelation), f.pointer(n.addr, f.ScanState.SsCurrentScanDesc)
@@ -276,7 +279,7 @@ func (f *figures) seqScan(l *Level, _, n *Node) []Figure {
 	limit := f.half(scan, s.RsNumblocks)
 	f.must(inited <= 1)
 	if f.bad || inited == 0 {
-		return nil // not begun, or ended
+		return nil // the scan has not begun, or has ended
 	}
 	f.must(block < blocks)
 	shared := f.word(scan, f.TableScanDescData.RsParallel)
@@ -386,7 +389,7 @@ func (f *figures) sharedHash(table, shared uint64) []Figure {
 	rows, buckets := f.count(table, h.TotalTuples), f.number(table, h.Nbuckets)
 	batches, batch := f.number(table, h.Nbatch), f.number(table, h.Curbatch)
 	if f.long(shared, p.TotalTuples) != rows || rows == 0 {
-		return nil // the processes build it
+		return nil // the processes still build the table
 	}
 	f.must(f.number(shared, p.Nbatch) == batches && f.number(shared, p.Nbuckets) == buckets)
 	f.must(batches > 0 && batches <= largest && batches&(batches-1) == 0 && batch >= -1 && batch < batches)
@@ -399,7 +402,7 @@ func (f *figures) sharedHash(table, shared uint64) []Figure {
 		Figure{Name: "Shared Hash Rows", Value: rows})
 }
 
-// kilobytes rounds up, as EXPLAIN does.
+// kilobytes converts bytes to kilobytes, rounded up as in EXPLAIN.
 func kilobytes(bytes int64) int64 {
 	const kilobyte = 1024
 	return (bytes + kilobyte - 1) / kilobyte
@@ -469,7 +472,7 @@ func (f *figures) agg(_ *Level, _, n *Node) []Figure {
 	return []Figure{{Name: "HashAgg Groups", Value: groups}}
 }
 
-// append reads which of its inputs an Append reads.
+// append reads the number of the input that an Append reads now.
 func (f *figures) append(_ *Level, _, n *Node) []Figure {
 	which, all := f.number(n.addr, f.AppendState.AsWhichplan), f.number(n.addr, f.AppendState.AsNplans)
 	f.must(int(all) == len(n.members) && which < all)
@@ -495,10 +498,10 @@ func (f *figures) gather(_ *Level, _, n *Node) []Figure {
 	return []Figure{{Name: "Workers Planned", Value: most}, {Name: "Workers Launched", Value: count}}
 }
 
-// modify reads the rows that a statement has changed.
+// modify reads how many rows a statement has changed.
 func (f *figures) modify(l *Level, parent, _ *Node) []Figure {
 	if parent != nil {
-		return nil // a WITH: the statement does not count its rows
+		return nil // in a WITH: es_processed does not include its rows
 	}
 	rows := f.long(l.estate, f.EState.EsProcessed)
 	f.must(rows >= 0)

@@ -46,7 +46,7 @@ func kindsOf(major int, l *layout.Layout) map[uint32]string {
 		o, ok := tags.Field(i).Interface().(layout.Offset)
 		if ok && o.Known() {
 			name := strings.TrimPrefix(tags.Type().Field(i).Tag.Get("c"), "T_")
-			k[uint32(o.Int())] = name // a tag is small
+			k[uint32(o.Int())] = name // a tag fits into 32 bits
 		}
 	}
 	knownKinds.Store(major, k)
@@ -68,7 +68,7 @@ func structuresOf(major int) (*structures, error) {
 	return s, nil
 }
 
-// needed returns the offsets without which no tree is read.
+// needed returns the offsets that must be known to read trees.
 func (s *structures) needed() []layout.Offset {
 	return []layout.Offset{
 		s.QueryDesc.Operation, s.QueryDesc.Plannedstmt, s.QueryDesc.SourceText, s.QueryDesc.Estate, s.QueryDesc.Planstate,
@@ -93,11 +93,11 @@ func (s *structures) needed() []layout.Offset {
 	}
 }
 
-// apprelids is the place of a field of Append and MergeAppend. Where the layout does not have it, it is the field before
-// the list of plans, a pointer.
+// apprelids returns the offset of the field apprelids of Append or MergeAppend. known is the one in the layout. If the
+// layout lacks it, the field is the pointer before the list of plans.
 func apprelids(known, plans layout.Offset) layout.Offset {
 	if known.Known() {
 		return known
 	}
-	return layout.At(int32(plans.Int()) - wordSize) // small
+	return layout.At(int32(plans.Int()) - wordSize) // offsets fit into 32 bits
 }

@@ -15,7 +15,7 @@ const (
 	pageSize    = 4096
 	clusterSize = 4 * pageSize
 	wordSize    = 8
-	// maxClusters bounds the memory of one look: 64 MB.
+	// maxClusters bounds the memory that one Read keeps: 64 MB.
 	maxClusters = (64 << 20) / clusterSize
 	// maxBatch bounds the clusters of one read: 512 kB.
 	maxBatch = 32
@@ -39,8 +39,8 @@ type Batch interface {
 // lie close to each other.
 type cluster struct {
 	start uint64
-	// whole is set if all pages were read. Otherwise valid is set for each page that was read, and tried for each page that
-	// was tried alone.
+	// whole is set if all pages were read. Otherwise valid is set for each page that was read, and tried for each page for
+	// which a read of this page alone was tried.
 	whole        bool
 	valid, tried [clusterSize / pageSize]bool
 	data         []byte
@@ -49,13 +49,13 @@ type cluster struct {
 // slab is memory for the clusters of one read.
 type slab [maxBatch * clusterSize]byte
 
-// slabs keep memory for the next look: zeroing and freeing it takes longer than reading.
+// slabs keep memory for the next Read, because it takes longer to zero and free memory than to read the process's.
 //
 //nolint:gochecknoglobals // a pool
 var slabs = sync.Pool{New: func() any { return new(slab) }}
 
-// pages keep what one look has read, so that each page is of one moment. If a look needs too many pages, full is set,
-// and what was read must not be printed.
+// pages keep the memory that one Read has read, so that each page is of one moment. If a Read needs too many pages,
+// full is set, and its results must not be used.
 type pages struct {
 	memory   Memory
 	clusters map[uint64]*cluster
@@ -68,7 +68,7 @@ type pages struct {
 
 func newPages(m Memory) *pages { return &pages{memory: m, clusters: map[uint64]*cluster{}} }
 
-// release ends the use of the pages.
+// release returns the memory to slabs. After this, the pages cannot be read.
 func (p *pages) release() {
 	for _, s := range p.slabs {
 		slabs.Put(s)
@@ -102,7 +102,8 @@ func (p *pages) page(addr uint64) []byte {
 	return c.data[i*pageSize : (i+1)*pageSize]
 }
 
-// valid reports whether a page of a cluster was read. It tries a page alone once.
+// valid reports whether a page of a cluster was read. A page that was not read with its cluster is read alone, but only
+// once.
 func (p *pages) valid(c *cluster, i uint64) bool {
 	if !c.valid[i] && !c.tried[i] {
 		c.tried[i] = true
@@ -112,7 +113,7 @@ func (p *pages) valid(c *cluster, i uint64) bool {
 	return c.valid[i]
 }
 
-// add returns a new cluster without content, or nil if there are too many.
+// add returns a new cluster without content. If there are too many clusters, it sets full and returns nil.
 func (p *pages) add(start uint64) *cluster {
 	if len(p.clusters) >= maxClusters {
 		p.full = true
@@ -143,8 +144,8 @@ func (p *pages) load(c *cluster) {
 	c.whole = n == clusterSize
 }
 
-// fetch reads the clusters of addresses that are not known yet, many of them by one call. Addresses that cannot be read
-// are no error: their later use tries again, alone.
+// fetch reads those clusters of the addresses that were not read yet, many of them by one call. An address that cannot
+// be read is no error: its next use reads its cluster alone.
 func (p *pages) fetch(addrs []uint64) {
 	missing := map[uint64]bool{}
 	for _, a := range addrs {
@@ -193,12 +194,13 @@ func (p *pages) read(addr uint64, b []byte) bool {
 			return false
 		}
 		n := copy(b, page[addr%pageSize:])
-		b, addr = b[n:], addr+uint64(n) // not negative
+		b, addr = b[n:], addr+uint64(n) // n is not negative
 	}
 	return true
 }
 
-// word, half and octet return 0 for memory that cannot be read. No check accepts 0 where a pointer or a tag is needed.
+// word, half and octet read 8, 4 and 1 bytes. They return 0 for memory that cannot be read. No check accepts 0 where a
+// pointer or a tag is needed.
 func (p *pages) word(addr uint64) uint64 {
 	if at := addr % pageSize; at <= pageSize-8 {
 		if page := p.page(addr); page != nil {
@@ -234,7 +236,8 @@ func (p *pages) octet(addr uint64) byte {
 	return 0
 }
 
-// text returns a string with a zero byte within limit bytes, else false.
+// text returns the string at an address, without its zero byte. It returns false if there is no zero byte within limit
+// bytes, or if the string cannot be read.
 func (p *pages) text(addr uint64, limit int) (string, bool) {
 	var out []byte
 	for len(out) < limit {
@@ -262,7 +265,8 @@ func (r *reader) float(a uint64, o layout.Offset) float64 {
 }
 func (r *reader) kind(a uint64) string { return r.byTag[r.half(a)] }
 
-// list returns the pointers of a List. The null pointer is the empty list.
+// list returns the pointers of a List. The null pointer is the empty list. It returns false if there is no valid List
+// of pointers at the address.
 func (r *reader) list(a uint64) ([]uint64, bool) {
 	if a == 0 {
 		return nil, true
@@ -276,7 +280,7 @@ func (r *reader) list(a uint64) ([]uint64, bool) {
 	}
 	out := make([]uint64, n)
 	for i := range out {
-		if out[i] = r.word(elements + uint64(i)*wordSize); out[i] == 0 { // an index
+		if out[i] = r.word(elements + uint64(i)*wordSize); out[i] == 0 { // i is not negative
 			return nil, false
 		}
 	}

@@ -6,8 +6,8 @@ import (
 )
 
 // Phrase says in words what the innermost statement does now: the running node with its progress, and the hash table or
-// the sort that it feeds. It returns "" if the running node is not known, or may be a node below. Proof.Apply must have
-// removed the fields that are not proven.
+// the sort that it feeds. It returns "" if the running node is not known, or if a node below it may be the running one.
+// The caller must have removed the fields that are not proven; see Proof.Apply.
 func Phrase(levels []*Level) string { return phraseOf(levels, false) }
 
 // RoundedPhrase is Phrase with rounded figures, so that a statement has at most some hundred different phrases.
@@ -53,7 +53,7 @@ func phraseOf(levels []*Level, rounded bool) string {
 	return "runs " + running.description(rounded)
 }
 
-// toRunning returns the running node and the nodes above it, from below; nil if there is none.
+// toRunning returns the running node in the tree of n, and then the nodes above it up to n; nil if none of them runs.
 func (n *Node) toRunning() []*Node {
 	if n.Running {
 		return []*Node{n}
@@ -86,7 +86,7 @@ func (n *Node) figure(name string) any {
 	return nil
 }
 
-// batch returns the batch of a hash table, if it has several.
+// batch returns the current batch of a hash table in words; "" if the table has only one batch.
 func (n *Node) batch(rounded bool) string {
 	const exact = 100
 	batch, known := n.figure("Hash Batch").(int64)
@@ -130,7 +130,8 @@ func (n *Node) description(rounded bool) string {
 	return text
 }
 
-// count returns a number of things. A rounded one is the next smaller power of ten, and left out below 100.
+// count returns a number of things in words. If rounded is set, the number is the next smaller power of ten, and the
+// result is "" below 100.
 func count(n int64, of string, rounded bool) string {
 	const least, base = 100, 10
 	if !rounded {
@@ -146,7 +147,7 @@ func count(n int64, of string, rounded bool) string {
 	return fmt.Sprintf(", at least %s %s", grouped(power), of)
 }
 
-// percent returns a share in whole percent, rounded down.
+// percent returns the part done of all in whole percent, rounded down.
 func percent(done, all int64) string {
 	const whole = 100
 	if all <= 0 || done < 0 {

@@ -1,16 +1,16 @@
 // Package plan reads the plans of the statements that a PostgreSQL backend runs now, from outside: from a copy of its
 // stack, and from its memory.
 //
-// Each frame of the exported functions standard_ExecutorRun and standard_ExecutorFinish is one statement that runs, a
-// level. The registers and the
-// stack of the frame have a pointer to its QueryDesc, or to the root of its tree of PlanStates. A pointer counts only if
-// the structures behind it prove each other by their links and node tags. A tree counts only if all its nodes do.
-// Levels, trees and names without a proof are left out, with a reason.
+// Each frame of the exported functions standard_ExecutorRun and standard_ExecutorFinish is one statement that runs: a
+// Level. The registers and the stack of the frame have a pointer to the statement's QueryDesc, or to the root of its
+// tree of PlanStates. Such a pointer is accepted only if the links and node tags of the structures to which it points
+// agree, and a tree only if all its nodes do. Levels, trees and names that are not accepted are left out, with a reason.
+// A Proof says which fields of a plan were equal to EXPLAIN on a server of the same build.
 //
-// DescribeCommand gives the numbers that utility commands report in shared memory the names of the columns of the views
-// pg_stat_progress_*.
+// DescribeCommand adds names to the numbers that utility commands report in shared memory: those of the columns of the
+// views pg_stat_progress_*.
 //
-// The package knows no process: its caller copies the stack and gives it memory to read.
+// The package does not access processes: its caller copies the stack, and passes a Memory to read.
 package plan
 
 import (
@@ -32,18 +32,18 @@ const (
 type Frame struct {
 	PC    uint64
 	Start uint64 // address of the function, 0 if unknown
-	End   uint64 // behind the function's code, 0 if unknown
+	End   uint64 // end of the function's code, exclusive; 0 if unknown
 	CFA   uint64 // 0 if unknown
-	Exact bool   // PC itself belongs to the function
-	// Saved are the registers that calls preserve, by number; 0 if the value is unknown.
+	Exact bool   // PC is the current instruction, not a return address
+	// Saved are the values of the registers that calls preserve, by number of the register; 0 if a value is unknown.
 	Saved []uint64
 }
 
 // Range is a range of addresses. End is exclusive.
 type Range struct{ Start, End uint64 }
 
-// Stack is a copied stack. Functions has the addresses of the functions that Functions names, as far as the server
-// exports them.
+// Stack is a copied stack. The field Functions has the addresses of those functions in the list of the function
+// Functions that the server exports.
 type Stack struct {
 	Major     int
 	Frames    []Frame // innermost first
@@ -53,7 +53,7 @@ type Stack struct {
 	Shared    []Range  // writable memory that other processes may share, in address order
 	Code      []Range  // in address order
 	Functions map[string]uint64
-	// Whole is set if the outermost frame is the first function of the process.
+	// Whole is set if the stack is complete: its outermost frame is the first function of the process.
 	Whole bool
 	// X86 is set if the code is for x86_64, and A64 if it is for aarch64.
 	X86, A64 bool
@@ -77,10 +77,11 @@ const (
 // Level is a statement that runs. The outermost level comes first.
 type Level struct {
 	Source string // the text in which the statement is, "" if unknown
-	Top    *Node  // nil if the plan could not be proven
+	Top    *Node  // nil if the plan is left out; see Reason
 	// Reason says why the plan is left out, or why no node is marked.
 	Reason string
-	// LeftOut is the number of statements for which this level stands, 0 for a statement that was read.
+	// LeftOut is the number of statements that were left out here, and for which this level stands; 0 for a statement
+	// that was read.
 	LeftOut int
 	// Returned counts the rows that this run of a SELECT has returned; nil if they are not known.
 	Returned *int64
@@ -103,8 +104,8 @@ type Node struct {
 	Startup, Total, Rows float64
 	Width                int
 	Active               bool     // the process is in this node or in a node below it
-	Running              bool     // the innermost of these that is proven
-	Below                bool     // a node below it may run: which one is not known
+	Running              bool     // the innermost active node that is certain
+	Below                bool     // a node below this one may run; which one is not known
 	Actual               *Actual  // nil unless the statement is instrumented
 	Progress             []Figure // nil if the node has none, or it is not known
 	Children             []*Node
@@ -112,7 +113,7 @@ type Node struct {
 	relationship string
 	// linked is set if other structures prove the command and the table of a ModifyTable.
 	linked bool
-	// shared is set if the block of a scan is one of a parallel scan.
+	// shared is set if several processes share the scan, so that its block is not a position in the whole scan.
 	shared   bool
 	id       int
 	addr     uint64
@@ -130,13 +131,13 @@ func (n *Node) all() []*Node {
 	return append(out, n.subPlans...)
 }
 
-// reader reads one look at a process.
+// reader is the state of one Read.
 type reader struct {
 	*pages
 	*structures
 
 	stack  *Stack
-	splits map[uint64][]speculated // by the return address
+	splits map[uint64][]speculated // results of speculatedCalls, by the return address
 }
 
 // data reports whether an address is aligned and lies in writable private memory.
@@ -156,8 +157,9 @@ func within(ranges []Range, a uint64) bool {
 	return found
 }
 
-// Read returns the levels of a process whose stack was copied. It is an error if the layout of the version is unknown.
-// The process may run meanwhile: the result is proven only if Same holds for it and the result of a later stack.
+// Read returns the levels of a process whose stack was copied. The error is an UnknownLayoutError. The process may run
+// meanwhile. So the result is certain only if Same returns true for it and the result of a Read with a later copy of
+// the stack.
 func Read(stack *Stack, memory Memory) ([]*Level, error) {
 	s, err := structuresOf(stack.Major)
 	if err != nil {
@@ -220,13 +222,14 @@ func (r *reader) proveRoot(estate, stmt, root uint64) bool {
 		r.pointer(estate, r.EState.EsPlannedstmt) == stmt && r.pointer(stmt, r.PlannedStmt.PlanTree) == plan
 }
 
-// stateOf returns the kind of the plan node of a PlanState.
+// stateOf returns the kind of the plan node for a kind of PlanState: "SeqScan" for "SeqScanState". It returns false for
+// other kinds.
 func stateOf(kind string) (string, bool) {
 	plan, ok := strings.CutSuffix(kind, "State")
 	return plan, ok && plan != "E" && plan != "SubPlan"
 }
 
-// candidate returns the level that a value points to: to its QueryDesc, or to the root of its tree.
+// candidate returns the level if v is a pointer to the level's QueryDesc, or to the root of its tree; otherwise nil.
 func (r *reader) candidate(v uint64) *Level {
 	const firstCommand, lastCommand = 1, 6
 	if !r.data(v) {
@@ -256,7 +259,7 @@ func (r *reader) candidate(v uint64) *Level {
 }
 
 // levels finds the level of each frame of standard_ExecutorRun and standard_ExecutorFinish. If there are too many of them, those
-// in the middle are left out: the outermost ones say what the client wants, and the innermost ones what runs.
+// in the middle are left out: the outermost levels show what the client wants, and the innermost levels show what runs.
 func (r *reader) levels() []*Level {
 	var frames []int
 	for k := len(r.stack.Frames) - 1; k >= 0; k-- {
@@ -293,8 +296,9 @@ func (r *reader) in(k int, function string) bool {
 	return start != 0 && r.stack.Frames[k].Start == start
 }
 
-// levelOf finds the level of a frame: first by the registers that it had at its call, then by the words of the stack
-// that it and the next frames have. These words may be old, so they must agree.
+// levelOf finds the level of frame k: first by the values of the frame's saved registers, then by the words of the
+// stack in this frame and the next inner ones. These words may be left over from earlier calls, so all levels to which
+// they point must be the same. taken has the levels of outer frames, by EState.
 func (r *reader) levelOf(k int, taken map[uint64]bool) *Level {
 	const next = 3
 	if l, one := r.only(r.stack.Frames[k].Saved, taken); l != nil {
@@ -316,8 +320,8 @@ func (r *reader) levelOf(k int, taken map[uint64]bool) *Level {
 	return nil
 }
 
-// only returns the level to which values point, and whether all of them agree. A QueryDesc is preferred, because it has
-// the text.
+// only returns the level to which values point. one is true if they point to exactly one level that is not in taken. A
+// pointer to the QueryDesc is preferred, because the QueryDesc has the text.
 func (r *reader) only(values []uint64, taken map[uint64]bool) (found *Level, one bool) {
 	for _, v := range values {
 		l := r.candidate(v)
@@ -347,7 +351,7 @@ func (r *reader) words(k int) []uint64 {
 	return r.stack.Words[from:to]
 }
 
-// whole reports whether an estimate is a number that the planner makes.
+// whole reports whether an estimate is a number that the planner can produce.
 func whole(v float64) bool {
 	return v == 0 || v >= 1e-100 && v <= 1e300 && !math.IsNaN(v)
 }

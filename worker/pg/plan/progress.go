@@ -12,8 +12,8 @@ type Figure struct {
 	Value any
 }
 
-// Actual has the rows that an instrumented node has returned so far in all its loops, and its loops, the present one
-// included.
+// Actual has the rows that an instrumented node has returned so far in all its loops, and the number of its loops, the
+// current one included.
 type Actual struct{ Rows, Loops int64 }
 
 // lines returns the progress of a node as lines of text.
@@ -99,7 +99,7 @@ func (n *Node) lines() []string {
 	return out
 }
 
-// parallel reports whether several processes share the node's scan. It is also known without the property.
+// parallel reports whether several processes share the node's scan. It does not need the property ParallelAware.
 func (n *Node) parallel() bool { return n.shared }
 
 // part returns "2,435 of 5,000 (48.7 %)".

@@ -12,7 +12,7 @@ import (
 	"pg_stat_backtrace/worker/pg/layout"
 )
 
-// Names of the fields of a Proof, beside properties and figures.
+// Names of fields in a Proof, in addition to the keys of properties and figures.
 const (
 	QueryText    = "Query Text"
 	RowsReturned = "Rows Returned"
@@ -21,9 +21,10 @@ const (
 	RunningNode  = "Running"
 )
 
-// Proof says which fields were equal to EXPLAIN on a server of the same build.
+// Proof says which fields of plans were equal to EXPLAIN on a server of the same build. Only these fields are printed;
+// see Apply.
 type Proof struct {
-	// Kinds are the kinds of nodes that were in the trees.
+	// Kinds are the kinds of nodes that were in the compared trees.
 	Kinds []string `json:"kinds"`
 	// Fields are the keys of the proven fields.
 	Fields []string `json:"fields"`
@@ -31,8 +32,8 @@ type Proof struct {
 	Compared int `json:"compared,omitempty"`
 }
 
-// Fingerprint identifies the layout of a major version and the way in which this release reads it. A Proof holds for the
-// same fingerprint only.
+// Fingerprint identifies the layout of a major version and the way in which this release reads it. A Proof is valid only
+// for the fingerprint with which it was made. The result is "" if the version is not known.
 func Fingerprint(major int) string {
 	const revision = 1 // of the meaning of a Proof
 	l, ok := layout.Of(major)
@@ -43,7 +44,8 @@ func Fingerprint(major int) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// key returns the key of a property. Properties that each kind of node keeps in its own structure have the kind in it.
+// key returns the key of a property in a Proof. If each kind of node keeps the property in its own structure, the key
+// contains the kind.
 func key(kind, property string) string {
 	switch property {
 	case Strategy, PartialMode, Operation, Command, IndexName, ScanDirection:
@@ -52,10 +54,10 @@ func key(kind, property string) string {
 	return property
 }
 
-// FigureKey returns the key of a figure of a kind of nodes.
+// FigureKey returns the key, in a Proof, of a Figure of a kind of nodes.
 func FigureKey(kind, figure string) string { return kind + "/" + figure }
 
-// Comparison collects the fields that statements prove.
+// Comparison compares fields of statements with EXPLAIN, and collects the fields that are proven.
 type Comparison struct {
 	kinds  map[string]bool
 	values map[string]map[string]bool // by key: the values that were equal
@@ -79,7 +81,7 @@ func (c *Comparison) Differences() []string {
 // Differs reports how many fields have differed so far.
 func (c *Comparison) Differs() int { return len(c.bad) }
 
-// Add compares one value.
+// Add compares one value of a field (got) with EXPLAIN's (want).
 func (c *Comparison) Add(name string, got, want any) {
 	g, w := printed(name, got), printed(name, want)
 	if g != w {
@@ -125,7 +127,7 @@ func (c *Comparison) Tree(n *Node, explained map[string]any) error {
 			continue
 		}
 		if name == ParentRelationship && !wanted {
-			continue // of the outermost node
+			continue // the outermost node has none in EXPLAIN
 		}
 		c.Add(key(n.Kind, name), got, want)
 	}
@@ -138,8 +140,8 @@ func (c *Comparison) Tree(n *Node, explained map[string]any) error {
 	return nil
 }
 
-// Proof returns the fields that were equal each time, with two different values at least: a field that always has the
-// same value could be at another place.
+// Proof returns the fields that were equal each time, with two different values at least: if a field always has the
+// same value, it may have been read at a wrong place.
 func (c *Comparison) Proof() *Proof {
 	p := &Proof{Kinds: slices.Sorted(maps.Keys(c.kinds)), Compared: len(c.bad)}
 	for _, name := range slices.Sorted(maps.Keys(c.values)) {

@@ -6,16 +6,16 @@ import (
 	"slices"
 )
 
-// multi are the kinds of nodes that return all at once, each by its own exported function.
+// multi are the kinds of nodes that return all their rows at once. Each kind has its own exported function MultiExec*.
 //
 //nolint:gochecknoglobals // a table
 var multi = []string{"Hash", "BitmapIndexScan", "BitmapAnd", "BitmapOr"}
 
-// mark follows the frames of each level from the outermost inwards and marks the nodes that they run.
+// mark follows the frames of each level from the outermost inwards, and marks the nodes that these frames run.
 //
-// Each return address behind a call of ExecProcNode, and each frame of a function MultiExec*, is one step down the tree.
-// The callee must be provable: by its function, by a register, or because there is no other. Where it is not, the walk
-// ends, and the node above is marked as one above the running node.
+// Each return address after a call of ExecProcNode, and each frame of a function MultiExec*, is one step down the tree.
+// The called node must be certain: by its function, by a register, or because no other node can be called. If it is not
+// certain, the walk ends, and the last certain node is marked with Below.
 func (r *reader) mark(levels []*Level) {
 	for i, l := range levels {
 		if l.Top == nil {
@@ -37,11 +37,12 @@ func (r *reader) mark(levels []*Level) {
 	}
 }
 
-// follow marks the nodes of one level. Its frames are those inside of its ExecutorRun and outside of the next one.
+// follow marks the nodes of one level. The level's frames are those from its ExecutorRun inwards to the frame inner,
+// where the next level begins; -1: there is no next level.
 func (r *reader) follow(l *Level, inner int) {
 	var current *Node
 	// below is set if a node below the current one may run. seen is set once a frame of the current node's function was
-	// passed: a function of the server's instrumentation can be between it and its caller.
+	// passed: a function of the server's instrumentation can be between this frame and its caller.
 	below, seen, k := false, false, l.frame
 	functions := map[uint64]bool{}
 	for _, n := range l.nodes {
@@ -77,8 +78,8 @@ func (r *reader) follow(l *Level, inner int) {
 	}
 }
 
-// above returns the lowest node that has all nodes in its tree that may run below the current one. A CTE and an initial
-// plan are elsewhere in the tree than the nodes that run them.
+// above returns the lowest node whose tree has all nodes that may run below the current node. A CTE and an initial plan
+// are elsewhere in the tree than the nodes that run them.
 func (r *reader) above(l *Level, current *Node, inner int) *Node {
 	possible := map[*Node]bool{}
 	var add func(nodes []*Node)
@@ -100,7 +101,7 @@ func (r *reader) above(l *Level, current *Node, inner int) *Node {
 		}
 	}
 	var lowest func(n *Node) (*Node, int)
-	lowest = func(n *Node) (*Node, int) { // the number of possible nodes in the tree, and the lowest node with all
+	lowest = func(n *Node) (*Node, int) { // the lowest node with all possible nodes, or the number of them in the tree of n
 		count := 0
 		if possible[n] {
 			count++
@@ -150,8 +151,8 @@ func (r *reader) calledMay(k int, functions map[uint64]bool) bool {
 		return false
 	}
 	if c[before-direct] == 0xe8 {
-		distance := int64(int32(binary.LittleEndian.Uint32(c[before-4:]))) // signed
-		if functions[f.PC+uint64(distance)] {                              // wraps
+		distance := int64(int32(binary.LittleEndian.Uint32(c[before-4:]))) // a signed distance
+		if functions[f.PC+uint64(distance)] {                              // a negative distance wraps
 			return true
 		}
 	}
@@ -169,7 +170,8 @@ func (r *reader) calledMay(k int, functions map[uint64]bool) bool {
 	return false
 }
 
-// step returns the node that frame k runs or calls, if it is such a frame. The frame k-1 belongs to the node.
+// step returns the node that frame k runs or calls. step is false if the frame runs and calls no node, and known is
+// false if the node is not certain. If frame k calls the node, frame k-1 belongs to the node.
 func (r *reader) step(l *Level, current *Node, k int) (next *Node, known, step bool) {
 	for _, kind := range multi {
 		if r.in(k, multiExec+kind) {
@@ -209,7 +211,7 @@ func (r *reader) step(l *Level, current *Node, k int) (next *Node, known, step b
 	nodes = r.ofFunction(l, nodes, k-1)
 	next = r.choose(nodes, k-1, k)
 	if next == nil && current != nil && (current.Kind == "Append" || current.Kind == "MergeAppend") {
-		// These nodes load the address of an input just before they call it, so their registers have no other.
+		// These nodes load the address of an input just before they call it, so their registers have no other input.
 		if n, one := among(nodes, r.stack.Frames[k].Saved, nil); one {
 			next = n
 		}
@@ -217,8 +219,10 @@ func (r *reader) step(l *Level, current *Node, k int) (next *Node, known, step b
 	return next, next != nil, true
 }
 
-// splitCall reports whether frame k waits for a call through ExecProcNode that the compiler has split. A call of the
-// expected function returns that function. Only the function of a node of the tree proves what the field is.
+// splitCall reports whether frame k waits for a call through ExecProcNode that the compiler has split; see speculated.
+// expected is the called function if frame k calls it directly, and 0 if frame k calls by the register. A split call is
+// accepted only if its expected function is that of a node of the tree: this proves that the code compares the field
+// ExecProcNode.
 func (r *reader) splitCall(l *Level, k int) (expected uint64, is bool) {
 	for _, s := range r.speculatedCalls(k) {
 		if !s.own || !s.isCall(r.stack.Frames[k].PC) {
@@ -237,7 +241,7 @@ func (r *reader) splitCall(l *Level, k int) (expected uint64, is bool) {
 	return 0, false
 }
 
-// mayBeBody reports whether the code of frame k may have in it the body of one of the nodes' functions.
+// mayBeBody reports whether the code of frame k may contain the body of one of the nodes' functions.
 func (r *reader) mayBeBody(nodes []*Node, k int) bool {
 	for _, s := range r.speculatedCalls(k) {
 		if s.body && (s.function == 0 || slices.ContainsFunc(nodes, func(n *Node) bool { return n.function == s.function })) {
@@ -264,15 +268,16 @@ func (r *reader) callees(l *Level, current *Node, k int) []*Node {
 	}
 	var out []*Node
 	for _, n := range slices.Concat(current.others, current.members, current.subPlans) {
-		if !slices.Contains(multi, n.Kind) { // these run by their own function MultiExec* only
+		if !slices.Contains(multi, n.Kind) { // a node of these kinds runs only by its function MultiExec*
 			out = append(out, n)
 		}
 	}
 	return out
 }
 
-// ofFunction returns the nodes whose function runs in frame k. If there is none, the node's function may have jumped to
-// another function at its end. Then no node of the tree may have that function.
+// ofFunction returns those of the nodes whose function runs in frame k. If there are none, a node's function may have
+// ended with a jump to the function in frame k. Then ofFunction returns all nodes, but nil if another node of the tree
+// has that function.
 func (r *reader) ofFunction(l *Level, nodes []*Node, k int) []*Node {
 	start := r.stack.Frames[k].Start
 	var out []*Node
@@ -292,9 +297,10 @@ func (r *reader) ofFunction(l *Level, nodes []*Node, k int) []*Node {
 	return nodes
 }
 
-// choose returns the only node. If there are several, it returns the node whose address a register of frame k has, and
-// the same register of its caller, frame outer, has not. The function of frame k has saved its argument there, and
-// the next frames may have kept it. Words of the stack are no proof, because they may be those of an earlier call.
+// choose returns the only node. If there are several nodes, it returns the node whose address a register of frame k
+// has, and the same register of its caller, frame outer, has not. If this is not exactly one node, the result is nil.
+// The function of frame k has saved its argument there, and the next frames may have kept it. Words of the stack are no
+// proof, because they may be those of an earlier call.
 func (r *reader) choose(nodes []*Node, k, outer int) *Node {
 	if len(nodes) == 1 {
 		return nodes[0]
@@ -355,11 +361,12 @@ func (r *reader) callsNode(k int) bool {
 	if c[longest-callLength] != 0xe8 {
 		return false
 	}
-	distance := int64(int32(binary.LittleEndian.Uint32(c[longest-4:]))) // signed
-	return r.isExecProcNode(f.PC+uint64(distance), field)               // wraps
+	distance := int64(int32(binary.LittleEndian.Uint32(c[longest-4:]))) // a signed distance
+	return r.isExecProcNode(f.PC+uint64(distance), field)               // a negative distance wraps
 }
 
-// isExecProcNode recognises the function ExecProcNode: it jumps to the field of its argument.
+// isExecProcNode reports whether the function at an address is ExecProcNode: a jump to the address in this field of its
+// argument.
 func (r *reader) isExecProcNode(addr uint64, field byte) bool {
 	var c [48]byte
 	if !within(r.stack.Code, addr) || !r.read(addr, c[:]) {

@@ -11,18 +11,18 @@ import (
 // they are equal, it calls the function directly, or has its body in place of the call. Otherwise it calls by the register.
 type speculated struct {
 	function uint64 // the expected one, 0 if unknown
-	// direct and register are the return addresses of the two calls, 0 if unknown. Body is set if code other than a call
-	// follows an equal comparison.
+	// direct and register are the return addresses of the direct call and of the call by the register, 0 if unknown.
+	// body is set if the code for equal addresses is not a call, and so may be the body of the function.
 	direct, register uint64
 	body             bool
-	// own is set if the structure with the field is proven to be the argument.
+	// own is set if the structure with the field is proven to be the first argument of the call.
 	own bool
 }
 
 // isCall reports whether an address is the return address of one of the calls.
 func (s *speculated) isCall(pc uint64) bool { return pc != 0 && (pc == s.direct || pc == s.register) }
 
-// speculatedCalls returns the calls of this kind in the function of frame k.
+// speculatedCalls returns the split calls (see speculated) in the function of frame k.
 func (r *reader) speculatedCalls(k int) []speculated {
 	const span = 8 << 10
 	f := &r.stack.Frames[k]
@@ -71,7 +71,8 @@ func (c *code) from(addr uint64) []byte {
 	return c.bytes[addr-c.base:]
 }
 
-// x86 recognises: mov field(%base),%target; cmp ?,%target; je or jne.
+// x86 returns the split call that begins at an address: mov field(%base),%target; cmp ?,%target; je or jne. It returns
+// false if there is none.
 func (c *code) x86(at uint64, field int) (s speculated, ok bool) {
 	const rexW, rexMask, load, shortest, most = 0x48, 0xfa, 0x8b, 5, 8
 	if b := c.from(at); len(b) < shortest || b[0]&rexMask != rexW || b[1] != load || b[2]&0xc0 != 0x40 ||
@@ -94,7 +95,7 @@ func (c *code) x86(at uint64, field int) (s speculated, ok bool) {
 			s.function, compared = max(addresses[x.Args[0]], addresses[x.Args[1]]), true
 		case compared && (x.Op == x86asm.JE || x.Op == x86asm.JNE):
 			there, relative := x.Args[0].(x86asm.Rel)
-			equal, other := next, next+uint64(there) // wraps
+			equal, other := next, next+uint64(there) // a negative distance wraps
 			if x.Op == x86asm.JE {
 				equal, other = other, equal
 			}
@@ -117,12 +118,12 @@ func (c *code) x86(at uint64, field int) (s speculated, ok bool) {
 	return s, false
 }
 
-// passes notes that an instruction makes the structure the first argument.
+// passes sets own if an instruction makes the structure, whose address is in base, the first argument.
 func (s *speculated) passes(x x86asm.Inst, base x86asm.Reg) {
 	s.own = s.own || x.Op == x86asm.MOV && x.Args[0] == x86asm.RDI && x.Args[1] == base
 }
 
-// byRegister finds the call by the register behind an unequal comparison.
+// byRegister finds the call by the register, in the code for unequal addresses.
 func (s *speculated) byRegister(c *code, at uint64, base, target x86asm.Reg) bool {
 	const most = 4
 	for range most {
@@ -141,7 +142,7 @@ func (s *speculated) byRegister(c *code, at uint64, base, target x86asm.Reg) boo
 	return false
 }
 
-// directly finds the call of the expected function behind an equal comparison.
+// directly finds the direct call of the expected function, in the code for equal addresses.
 func (s *speculated) directly(c *code, at uint64, base x86asm.Reg) {
 	const most = 6
 	for range most {
@@ -149,7 +150,7 @@ func (s *speculated) directly(c *code, at uint64, base x86asm.Reg) {
 		switch x.Op {
 		case x86asm.CALL:
 			there, relative := x.Args[0].(x86asm.Rel)
-			called := next + uint64(there) // wraps
+			called := next + uint64(there) // a negative distance wraps
 			if s.function == 0 {
 				s.function = called
 			}
@@ -167,7 +168,7 @@ func (s *speculated) directly(c *code, at uint64, base x86asm.Reg) {
 	s.body = true
 }
 
-// jump returns the target of a function that only sets arguments and jumps, 0 for others.
+// jump returns the address to which a function jumps that only sets arguments before; 0 for other functions.
 func (c *code) jump(function uint64) uint64 {
 	const most = 6
 	at := function
@@ -179,7 +180,7 @@ func (c *code) jump(function uint64) uint64 {
 			if !relative {
 				return 0
 			}
-			return next + uint64(there) // wraps
+			return next + uint64(there) // a negative distance wraps
 		case x86asm.MOV, x86asm.LEA, x86asm.NOP:
 		default:
 			return 0
@@ -189,7 +190,8 @@ func (c *code) jump(function uint64) uint64 {
 	return 0
 }
 
-// decode returns the instruction at an address, and the address of the next one.
+// decode returns the instruction at an address, and the address of the next instruction. If the bytes are no
+// instruction, x is empty and next is the same address.
 func (c *code) decode(at uint64) (x x86asm.Inst, next uint64) {
 	b := c.from(at)
 	if len(b) == 0 {
@@ -199,15 +201,16 @@ func (c *code) decode(at uint64) (x x86asm.Inst, next uint64) {
 	if err != nil {
 		return x86asm.Inst{}, at
 	}
-	return x, at + uint64(x.Len) // small
+	return x, at + uint64(x.Len) // not negative
 }
 
-// a64 recognises: ldr target, [base, field]; cmp target, ?; a branch by a condition. It proves no argument.
+// a64 returns the split call that begins at an address: ldr target, [base, field]; cmp target, ?; a branch by a
+// condition. It returns false if there is none. It never sets own.
 func (c *code) a64(at uint64, field int) (s speculated, ok bool) {
 	const most, compare, compareMask, branch, branchMask, unused, low = 8, 0xeb00001f, 0xffe0fc1f, 0x54000000, 0xff000010, 8, 5
 	b := c.from(at)
 	words := wordsA64(b[:min((most+1)*a64Length, len(b))])
-	if len(words) == 0 || words[0]&^0x3ff != a64Load|uint32(field)/wordSize<<10 { // small
+	if len(words) == 0 || words[0]&^0x3ff != a64Load|uint32(field)/wordSize<<10 { // an offset fits
 		return s, false
 	}
 	target := words[0] & 0x1f

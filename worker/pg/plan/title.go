@@ -58,7 +58,8 @@ func nodeType(kind string) string {
 	return kind
 }
 
-// titles has EXPLAIN's words for kinds of nodes whose title is more than the kind. The title of other kinds is the kind.
+// titles has EXPLAIN's words for kinds of nodes whose title is not the name of the kind. The title of other kinds is
+// the kind.
 //
 //nolint:gochecknoglobals // a table
 var titles = map[string]string{
@@ -215,7 +216,7 @@ func (r *reader) describeTable(l *Level, n *Node) error {
 		return nil
 	}
 	if n.Kind == "NamedTuplestoreScan" {
-		return nil // EXPLAIN does not print its name, so nothing can prove it
+		return nil // EXPLAIN does not print the table's name, so no Comparison can prove it
 	}
 	if at < 1 || at > len(l.tables) {
 		return fmt.Errorf("the table of a node %s is not in the range table", n.Kind)
@@ -243,7 +244,8 @@ func (r *reader) describeTable(l *Level, n *Node) error {
 }
 
 // links reports whether an outermost ModifyTable and its statement have the same command, and its table and its result
-// relation have the same number and the same open relation. No read-only statement can compare these.
+// relation have the same number and the same open relation. The statements of a Comparison are read-only, so they
+// cannot prove these fields.
 func (r *reader) links(l *Level, n *Node, at int) bool {
 	root := r.pointer(n.addr, r.ModifyTableState.RootResultRelInfo)
 	return n.addr == l.root && r.unsigned(n.plan, r.ModifyTable.Operation) == l.command &&
@@ -274,7 +276,7 @@ func (n *Node) text(name string) (string, bool) {
 	return v, ok
 }
 
-// name returns EXPLAIN's words for a node. It returns false if a property that they need is missing.
+// name returns EXPLAIN's words for a node. It returns false if a property that the words need is missing.
 func (n *Node) name() (string, bool) {
 	name := titles[n.Kind]
 	if name == "" {
@@ -352,7 +354,7 @@ func (n *Node) on() string {
 	return text
 }
 
-// quote returns an identifier as PostgreSQL writes it, except that it does not know the reserved words.
+// quote returns an identifier as PostgreSQL writes it, except that it puts no quotes around reserved words.
 func quote(name string) string {
 	for i, c := range name {
 		if (c < 'a' || c > 'z') && c != '_' && (i == 0 || c < '0' || c > '9') {

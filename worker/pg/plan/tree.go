@@ -15,14 +15,14 @@ type table struct {
 	kind     uint32
 	oid      uint32
 	name     string // of the relation; "" if it is not open, or no relation
-	alias    string // as the statement gives it, "" if it does not
+	alias    string // in the statement; "": it gives none
 	eref     string // the name that the planner uses
 	cte      string
 	refname  string // unique in the plan, "" if the plan does not use the table
 	relation uint64
 }
 
-// tree reads the whole tree of a level. If something in it contradicts, the error says what.
+// tree reads the whole tree of a level. If structures of the tree contradict each other, the error says which.
 func (r *reader) tree(l *Level) error {
 	l.nodes, l.command = map[uint64]*Node{}, r.unsigned(l.plannedStmt, r.PlannedStmt.CommandType)
 	if err := r.rangeTable(l); err != nil {
@@ -115,7 +115,7 @@ func (r *reader) fetchTables(entries []uint64, opened uint64) {
 		}
 		aliases = append(aliases, r.pointer(e, r.RangeTblEntry.Alias), r.pointer(e, r.RangeTblEntry.Eref))
 		if opened != 0 {
-			relations = append(relations, r.word(opened+uint64(i)*wordSize)) // an index
+			relations = append(relations, r.word(opened+uint64(i)*wordSize)) // i is not negative
 		}
 	}
 	r.fetch(slices.Concat(aliases, relations))
@@ -180,7 +180,8 @@ func (r *reader) children(l *Level, n *Node) (err error) {
 	return err
 }
 
-// memberStates returns the inputs of nodes that keep them in a field of their own. has is false for other nodes.
+// memberStates returns the addresses of the inputs of a node that keeps them in its own field, such as Append. has is
+// false for other kinds of nodes, and ok is false if the inputs cannot be read.
 func (r *reader) memberStates(n *Node) (states []uint64, has, ok bool) {
 	switch n.Kind {
 	case "Append":
@@ -201,7 +202,7 @@ func (r *reader) memberStates(n *Node) (states []uint64, has, ok bool) {
 	return states, true, ok
 }
 
-// members reads the inputs of nodes that keep them in a field of their own.
+// members reads the inputs of a node that keeps them in its own field; see memberStates.
 func (r *reader) members(l *Level, n *Node) ([]*Node, error) {
 	states, has, ok := r.memberStates(n)
 	if !has {
@@ -228,7 +229,7 @@ func (r *reader) array(n *Node, base, count layout.Offset) ([]uint64, bool) {
 	}
 	out := make([]uint64, number)
 	for i := range out {
-		out[i] = r.word(first + uint64(i)*wordSize) // an index
+		out[i] = r.word(first + uint64(i)*wordSize) // i is not negative
 	}
 	return out, true
 }
@@ -264,7 +265,7 @@ func (r *reader) subPlans(l *Level, n *Node, field layout.Offset) ([]*Node, erro
 	return out, nil
 }
 
-// subPlanLabel returns the label that EXPLAIN prints. From 19 on, a name of a SubPlan has no kind in front.
+// subPlanLabel returns the label that EXPLAIN prints. From 19 on, the name in a SubPlan does not begin with the kind.
 func (r *reader) subPlanLabel(plan uint64, name string, initPlan bool) string {
 	const bareNames, cteSubLink = 19, 7
 	switch {
@@ -312,7 +313,7 @@ func (r *reader) rangeTable(l *Level) error {
 		if t.kind == rteRelation {
 			t.oid = r.unsigned(e, r.RangeTblEntry.Relid)
 			if opened != 0 {
-				if t.relation = r.word(opened + uint64(i)*wordSize); t.relation != 0 { // an index
+				if t.relation = r.word(opened + uint64(i)*wordSize); t.relation != 0 { // i is not negative
 					if t.name = r.relation(t.relation, t.oid); t.name == "" {
 						return errors.New("an open relation contradicts the range table")
 					}
@@ -336,8 +337,8 @@ func (r *reader) alias(a uint64) (string, bool) {
 	return r.text(r.pointer(a, r.Alias.Aliasname), longest)
 }
 
-// relation returns the name of an open relation, or "" unless both places with its oid have it and the name has its
-// padding.
+// relation returns the name of an open relation. It returns "" unless RelationData and the pg_class row both have the
+// oid, and zeros fill the rest of the name.
 func (r *reader) relation(a uint64, oid uint32) string {
 	class := r.pointer(a, r.RelationData.RdRel)
 	if !r.data(a) || !r.data(class) || oid == 0 || r.unsigned(a, r.RelationData.RdId) != oid || r.half(class) != oid {

@@ -9,13 +9,14 @@ import (
 	"pg_stat_backtrace/worker/pg/layout"
 )
 
-// firstBarrier is the first major version that emits a barrier. 14 has the slots, and emits none.
+// firstBarrier is the first major version that emits a barrier. Version 14 has the slots, but emits no barriers.
 const firstBarrier = 15
 
 var (
 	// ErrBarrierVersion means that the offsets of this major version are not known.
 	ErrBarrierVersion = errors.New("barriers of this version of PostgreSQL are not known")
-	// ErrNoBarriers means that the shared memory is not laid out as this version does.
+	// ErrNoBarriers means that the slots were not found, or that the shared memory has another layout than this
+	// version's.
 	ErrNoBarriers = errors.New("the slots for barriers were not found in the server's shared memory")
 )
 
@@ -27,13 +28,13 @@ type SharedArea struct{ Start, End uint64 }
 
 const (
 	segmentMagic    = 679834894 // PGShmemHeader.magic
-	indexSearched   = 1 << 20   // bytes at the segment's start; its index is made first
+	indexSearched   = 1 << 20   // bytes at the start of the segment: the server creates the index there, before all else
 	maxBarrierSlots = 1 << 19   // more than max_connections allows
 	barrierStruct   = "ProcSignal"
 )
 
-// PendingBarriers returns the ids of the processes that have not absorbed the latest barrier, as the server knows them. It
-// returns none if all of them have.
+// PendingBarriers returns the ids of the processes that have not absorbed the latest barrier, in the server's PID
+// namespace. The result is nil if all processes have absorbed it.
 func PendingBarriers(major int, read BarrierMemory, segment SharedArea) ([]int, error) {
 	l, ok := layout.Of(major)
 	if !ok || l.Major < firstBarrier || !l.ProcSignalSlot.PssBarrierGeneration.Known() {
@@ -77,7 +78,7 @@ func findBarrierSlots(read BarrierMemory, segment SharedArea, l *layout.Layout) 
 		return 0, 0, fmt.Errorf("%w: the segment has no header", ErrNoBarriers)
 	}
 	location, sizeAt := l.ShmemIndexEnt.Location.Int(), l.ShmemIndexEnt.SegmentSize.Int()
-	key := make([]byte, location) // the name fills the place before the address
+	key := make([]byte, location) // the name, padded with zeros, fills the bytes before the address
 	copy(key, barrierStruct)
 	for i := 0; ; {
 		next := bytes.Index(start[i:], key)

@@ -56,7 +56,8 @@ func addBlocking(m *moment.Moment, l *locks.Moment) {
 	m.Blocking = forest(l.Forest())
 }
 
-// forest translates a forest. A node occurs once as itself; repeated nodes have nothing below them.
+// forest translates a forest of package locks. A node has its children at one place only: a node with Repeated has
+// none.
 func forest(roots []*locks.Node) []*moment.Node {
 	top := &moment.Node{}
 	type pair struct {

@@ -23,7 +23,7 @@ func States(version int) []string {
 	return l.BackendStates
 }
 
-// Names of types of processes that callers distinguish.
+// Backend types that callers distinguish, in the words of pg_stat_activity.
 const (
 	ClientBackend    = "client backend"
 	Archiver         = "archiver"

@@ -9,9 +9,9 @@ const (
 	bgwTypeLen     = 96
 )
 
-// offsets are the places of one major version, from package layout.
+// offsets are the offsets of one major version in bytes, from package layout.
 type offsets struct {
-	// size is the size of PgBackendStatus (backend_status.h). The others are members of it.
+	// size is the size of PgBackendStatus (backend_status.h). The fields st* are the offsets of its members.
 	size                                            int
 	stChangecount, stProcpid, stBackendType         int
 	stProcStartTimestamp, stXactStartTimestamp      int

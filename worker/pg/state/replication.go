@@ -16,13 +16,14 @@ var ErrNoPositions = errors.New("the positions of WAL were not found in the serv
 // maxSenders bounds the WAL senders that are read.
 const maxSenders = 10_000
 
-// Positions are how far WAL has come at one time.
+// Positions are positions in WAL (LSNs) of a server at one time, in bytes from the start of WAL.
 type Positions struct {
 	// Recovery is set on a standby and during a recovery.
 	Recovery bool
 	// End is the end of the WAL that the server has on disk: written by itself, or received in recovery; 0: not known.
 	End uint64
-	// Replayed is the end of the last record that was replayed, and Paused is set if replay is paused. Both are for Recovery.
+	// Replayed is the end of the last record that was replayed, and Paused is set if replay is paused. Both are set
+	// only if Recovery is set.
 	Replayed uint64
 	Paused   bool
 	Senders  []Sender
@@ -30,19 +31,19 @@ type Positions struct {
 
 // Sender is a process that streams WAL.
 type Sender struct {
-	PID     int // in the server's view
+	PID     int // in the server's PID namespace
 	Logical bool
 	// Sent, Write, Flush and Apply are as in pg_stat_replication; 0: not known.
 	Sent, Write, Flush, Apply uint64
-	// Reply changes with each answer of the receiver.
+	// Reply is a number that changes with each reply of the receiver (replyTime).
 	Reply uint64
 }
 
 // ReplayLag returns the bytes of WAL that a standby has received and not replayed yet.
 func (p *Positions) ReplayLag() uint64 { return behind(p.End, p.Replayed) }
 
-// SenderLag returns the bytes of WAL on the server's disk that the slowest receiver has not confirmed as flushed, or has not
-// got, while it has confirmed nothing. It is 0 without receivers.
+// SenderLag returns the bytes of WAL on the server's disk that the slowest receiver has not confirmed as flushed. For a
+// receiver that has confirmed nothing yet, it takes the WAL that was not sent. The result is 0 without receivers.
 func (p *Positions) SenderLag() (most uint64) {
 	for i := range p.Senders {
 		at := p.Senders[i].Flush
@@ -56,7 +57,8 @@ func (p *Positions) SenderLag() (most uint64) {
 	return most
 }
 
-// behind returns the distance of two positions that were read one after the other; 0 if one is not known.
+// behind returns the distance of two positions that were read one after the other; 0 if at is not known or is the
+// greater one.
 func behind(end, at uint64) uint64 {
 	if at == 0 || end < at {
 		return 0
@@ -64,8 +66,9 @@ func behind(end, at uint64) uint64 {
 	return end - at
 }
 
-// Positions reads the positions of WAL. Database has the processes that are connected to a database: their senders decode
-// WAL. The readers must belong to the same run of the server.
+// Positions reads the positions of WAL. database reports whether a sender is connected to a database, which makes it
+// Logical. It is called only for 14 and 15, whose table of senders does not show this. The readers must belong to the
+// same run of the server.
 func (r *Reader) Positions(l *locks.Reader, database func(pid int) bool) (p Positions, err error) {
 	places, ok := layout.ReplicationOf(r.server.Cluster.Version)
 	if !ok || l == nil {
@@ -137,8 +140,9 @@ func (r *Reader) senders(l *locks.Reader, places *layout.Replication, database f
 	return list, nil
 }
 
-// CheckpointWork reads what the checkpointer counts of the checkpoint in progress, or of the last one. Two equal results mean
-// that it has reached no further phase meanwhile. The process id is the reader's. It returns 0 if the counts cannot be read.
+// CheckpointWork returns a hash of the checkpointer's figures of the checkpoint in progress, or of the last one. Two equal
+// results mean that the checkpointer has reached no further phase in between. pid is the checkpointer's id in this process's
+// PID namespace. The result is 0 if the figures cannot be read.
 func (r *Reader) CheckpointWork(pid int) uint64 {
 	places, ok := layout.ReplicationOf(r.server.Cluster.Version)
 	if !ok {

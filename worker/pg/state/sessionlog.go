@@ -23,7 +23,7 @@ type SessionLog struct {
 	sessions map[int]loggedSession
 }
 
-// loggedSession is a process id with the names of its process. It is ambiguous if two processes have had it.
+// loggedSession has the names of the process with an id. ambiguous is set if two processes have had the id.
 type loggedSession struct {
 	SessionNames
 
@@ -38,7 +38,7 @@ type SessionNames struct {
 	UserOID, DatabaseOID uint32
 }
 
-// NewSessionLog makes an empty log. Look reads at most once in the interval.
+// NewSessionLog makes an empty log. Look reads the server at most once in the interval.
 func NewSessionLog(r *Reader, interval time.Duration) *SessionLog {
 	return &SessionLog{reader: r, interval: interval, texts: map[int64]string{}, sessions: map[int]loggedSession{}}
 }
@@ -89,8 +89,8 @@ func (l *SessionLog) add(id int64, text string) {
 // Texts returns the text of one execution of each query that was seen, by query id.
 func (l *SessionLog) Texts() map[int64]string { return l.texts }
 
-// Session returns the names of a process; false if no read has seen it, or if two processes have had its id. Names that
-// only another process has shown are added.
+// Session returns the names of a process; false if no read has seen it, or if two processes have had its id. A missing
+// name is added if another process with the same oid has shown it.
 func (l *SessionLog) Session(pid int) (SessionNames, bool) {
 	s, ok := l.sessions[pid]
 	if !ok || s.ambiguous {

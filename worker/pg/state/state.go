@@ -1,8 +1,8 @@
 // Package state reads what every process of a server does now: the entries of pg_stat_activity and the wait events. It
 // reads them through the postmaster, where the shared memory has the same addresses, in a few large reads. It needs no
 // query and stops no process, so it works while the server accepts no connections. ActivityReader returns the part that
-// metrics count. Package clusterprofile needs the entry of one process at the moment of a sample, and only a program in
-// the kernel can read it then: it takes the names of types and states from here.
+// metrics need. Package clusterprofile reads the entry of a process at the moment of a sample, by a BPF program in the
+// kernel. It uses only the names of types and states of this package.
 //
 // PendingBarriers finds the processes for which a ProcSignalBarrier waits. DROP DATABASE and other commands send such a
 // barrier to all processes, and wait until each of them has absorbed it (procsignal.c). No lock shows which processes
@@ -35,20 +35,21 @@ import (
 // Bounds of one read.
 const (
 	tries      = 4       // attempts to read an entry without a change
-	pointers   = 8       // processes that are asked for their entry before the entries are read again
-	maxProcs   = 1 << 19 // PostgreSQL's limit of max_connections and more
-	moreSlots  = 64      // entries beyond those of PGPROC
-	maxText    = 1 << 20 // track_activity_query_size is at most this
+	pointers   = 8       // processes whose pointer to their entry is read, before the entries are read again
+	maxProcs   = 1 << 19 // more than PostgreSQL's limit of max_connections and other processes
+	moreSlots  = 64      // entries in addition to one for each PGPROC
+	maxText    = 1 << 20 // the limit of track_activity_query_size
 	maxName    = 64
 	maxPieces  = 1024 // in one read of texts
-	maxUnknown = 64   // processes without a readable entry that are named
-	maxStuck   = 8    // reads of children that reach their timeout: then no child is read any more
+	maxUnknown = 64   // maxProcs/maxUnknown bounds the types of background workers that are kept
+	maxStuck   = 8    // after so many reads of children with a timeout, a Read reads no more children
 )
 
 // Reader reads the processes of one run of a server. It must not be used by several goroutines at a time.
 type Reader struct {
 	server *waitevent.Server
-	// memory is the postmaster's, and stuck counts the reads of children that reached their timeout. Each Read starts anew.
+	// memory is the postmaster's, and stuck counts the reads of children that reached their timeout. Each Read sets
+	// both anew.
 	memory        *process.Memory
 	stuck         int
 	locks         *locks.Reader // nil before the first Blocking
@@ -57,16 +58,16 @@ type Reader struct {
 	types, states []string
 	textSize      int // track_activity_query_size, with the final zero
 	port, entryOf uint64
-	low, high     uint64 // the entries that are known: [low, high), on the grid of size
+	low, high     uint64 // the known part of the array of entries: [low, high), a multiple of size
 	firstProc     uint64
 	procs, span   []byte
 	again         []byte
-	workers       map[identity]string // bgw_type
+	workers       map[identity]string // types of background workers (bgw_type)
 	databases     map[uint32]string
 	users         map[uint32]string
 }
 
-// identity is a process in the server's view.
+// identity identifies a process: its id in the server's PID namespace, and its start time.
 type identity struct {
 	pid   int
 	start uint64
@@ -112,7 +113,8 @@ func Open(c cluster.Cluster) (*Reader, error) {
 // Cluster returns the run of the server that the reader is for.
 func (r *Reader) Cluster() cluster.Cluster { return r.server.Cluster }
 
-// entry is an entry of a process.
+// entry is the entry of a process in pg_stat_activity (PgBackendStatus), at the address at. name and text are the
+// application name and the query; nil: not read.
 type entry struct {
 	pid, serverPID int
 	at             uint64
@@ -195,7 +197,7 @@ func (r *Reader) full(at uint64, into []byte) error {
 	return err
 }
 
-// readProcs reads all PGPROC structures. It returns their places by process id.
+// readProcs reads all PGPROC structures. It returns their indexes by process id.
 func (r *Reader) readProcs() (map[int]int, error) {
 	l := &r.server.Target.Layout
 	var word [8]byte
@@ -242,8 +244,9 @@ func (r *Reader) procWord(i, offset int) uint64 {
 }
 
 // find returns the entries of the children. The server does not export the address of the array of entries, but the
-// pointer of each process to its own entry. Entries between two such pointers are entries too. So only processes that
-// none of these has are asked for their pointers.
+// pointer of each process to its own entry. The memory between two such pointers consists of entries too. So find reads
+// only the pointers of those processes whose entries it has not found there. denied is the error if the kernel forbids
+// this for a process.
 func (r *Reader) find(children []int) (found []entry, denied error) {
 	asked := make(map[int]bool)
 	serverPIDs := make(map[int]int, len(children))
@@ -264,7 +267,7 @@ func (r *Reader) find(children []int) (found []entry, denied error) {
 		if len(missing) == 0 {
 			return found, denied
 		}
-		if len(missing) > pointers { // the first and the last: probably at both ends
+		if len(missing) > pointers { // take the first and the last, whose entries are probably at both ends of the array
 			half := pointers / 2
 			missing = append(slices.Clone(missing[:half]), missing[len(missing)-half:]...)
 		}
@@ -287,7 +290,7 @@ func (r *Reader) readSpan() map[int]uint64 {
 		r.span, r.again = make([]byte, n), make([]byte, n)
 	}
 	if r.full(r.low, r.span) != nil {
-		r.low, r.high = 0, 0 // other shared memory, as after a crash
+		r.low, r.high = 0, 0 // the server has new shared memory, as after a crash
 		return nil
 	}
 	byPID := make(map[int]uint64, n/r.size)
@@ -356,8 +359,9 @@ func (r *Reader) serverPID(pid int) int {
 	return r.server.Target.ServerPID(pid)
 }
 
-// settle reads the texts, and then the entries again. An entry counts if its change count is even and the same before
-// and after. Entries that have changed are read again one by one. It reports which are torn after all.
+// settle reads the texts, and then the entries again. An entry is accepted if its change count (st_changecount) is even
+// and the same in both reads. Other entries are read again one by one. torn is set for those that changed in each
+// attempt.
 func (r *Reader) settle(entries []entry, o Options) (torn []bool, err error) {
 	torn = make([]bool, len(entries))
 	for i := range entries {
@@ -383,13 +387,15 @@ func (r *Reader) settle(entries []entry, o Options) (torn []bool, err error) {
 	return torn, nil
 }
 
-// consistent reports whether an entry was the same before and after.
+// consistent reports whether an entry did not change between two reads: its change count was even and is the same in
+// after.
 func (r *Reader) consistent(e *entry, after []byte) bool {
 	before := binary.NativeEndian.Uint32(e.bytes[r.offsets.stChangecount:])
 	return before%2 == 0 && before == binary.NativeEndian.Uint32(after[r.offsets.stChangecount:])
 }
 
-// readOne reads one entry until it does not change meanwhile; false: it always did.
+// readOne reads one entry until it does not change during the read; false: it changed in each attempt, or cannot be
+// read.
 func (r *Reader) readOne(e *entry, o Options) bool {
 	own, after := make([]byte, r.size), make([]byte, r.size)
 	for range tries {
@@ -431,7 +437,7 @@ func (r *Reader) readTexts(entries []entry) {
 				pieces = append(pieces, process.Piece{Address: e.word(r.offsets.stActivityRaw), Length: r.textSize})
 			}
 		}
-		if r.memory.ReadPieces(buffer, pieces) != nil { // a pointer that leads nowhere: one by one
+		if r.memory.ReadPieces(buffer, pieces) != nil { // a pointer is invalid: read the texts one by one
 			for i := range n {
 				e := &entries[i]
 				if r.full(e.word(r.offsets.stAppname), e.name) != nil {
@@ -449,7 +455,7 @@ func (r *Reader) readTexts(entries []entry) {
 func (e *entry) number(at int) uint32 { return binary.NativeEndian.Uint32(e.bytes[at:]) }
 func (e *entry) word(at int) uint64   { return binary.NativeEndian.Uint64(e.bytes[at:]) }
 
-// session describes a process; false if its entry is not one, or is of another process by now.
+// session returns the session of an entry; false if the entry is unused, or belongs to another process by now.
 func (r *Reader) session(e *entry, slots map[int]int, o Options) (s moment.Session, ok bool) {
 	kind := int(e.number(r.offsets.stBackendType))
 	if int(int32(e.number(r.offsets.stProcpid))) != e.serverPID || kind <= 0 || kind >= len(r.types) {
@@ -486,7 +492,7 @@ func (r *Reader) session(e *entry, slots map[int]int, o Options) (s moment.Sessi
 	return s, true
 }
 
-// addProc adds what the PGPROC of a process says.
+// addProc adds the wait and the parallel leader of a process, from the PGPROC with the index i.
 func (r *Reader) addProc(s *moment.Session, i int) {
 	l, size := &r.server.Target.Layout, uint64(r.server.Target.Layout.ProcSize)
 	if event := r.procNumber(i, l.WaitEvent); event != 0 {
@@ -505,7 +511,7 @@ func (r *Reader) addProc(s *moment.Session, i int) {
 	}
 }
 
-// workerType returns the type that a background worker was registered with.
+// workerType returns the type with which a background worker was registered; BackgroundWorker: not known.
 func (r *Reader) workerType(e *entry) string {
 	key := identity{e.serverPID, e.word(r.offsets.stProcStartTimestamp)}
 	if kind, ok := r.workers[key]; ok {
@@ -527,8 +533,8 @@ func (r *Reader) workerType(e *entry) string {
 	return kind
 }
 
-// addNames learns the names of the database and the user. The connection of a backend has them. Other processes get the
-// names that backends with the same oids have.
+// addNames stores the names of a backend's database and user by their oids, unless they are stored already. It reads
+// them from the structure of the backend's connection (Port). Other processes get the names by the same oids.
 func (r *Reader) addNames(s *moment.Session, e *entry) {
 	lacks := s.DatabaseOID != 0 && r.databases[s.DatabaseOID] == "" || s.UserOID != 0 && r.users[s.UserOID] == ""
 	if lacks && (s.Type == ClientBackend || s.Type == "walsender") {
@@ -576,8 +582,8 @@ func stamp(microseconds uint64) *time.Time {
 	return &t
 }
 
-// text returns a text that a zero ends, as valid UTF-8. Cut reports that it fills its place, so that its end may be
-// missing; a character that is not complete is removed then.
+// text returns the text before the first zero byte, as valid UTF-8. cut is set if the text fills its place, so that its
+// end may be missing. Then text removes an incomplete last character.
 func text(b []byte) (s string, cut bool) {
 	end := slices.Index(b, 0)
 	switch {
@@ -602,7 +608,7 @@ func text(b []byte) (s string, cut bool) {
 	return strings.ToValidUTF8(string(b), "\uFFFD"), cut
 }
 
-// client returns the address and the port of a client.
+// client returns the address and the port of a client: "local" and 0 for a Unix socket, "" and 0 if there is no client.
 func client(b []byte) (string, int) {
 	const v4, v6, portAt = 4, 8, 2
 	port := int(binary.BigEndian.Uint16(b[portAt:]))
