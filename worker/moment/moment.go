@@ -60,7 +60,7 @@ type Session struct {
 	Query   string `json:"query,omitempty"`
 	// QueryCut is set if the text is as long as track_activity_query_size allows, and so may be cut.
 	QueryCut bool `json:"query_cut,omitempty"`
-	// Leader is the process id (in the server's view) of the leader of a parallel worker; 0: none.
+	// Leader is the process id (in the server's PID namespace) of the leader of a parallel worker; 0: none.
 	Leader int `json:"leader_pid,omitempty"`
 	// Progress is nil unless a command reports its progress.
 	Progress *Progress `json:"progress,omitempty"`
@@ -100,7 +100,7 @@ type Blocker struct {
 	Lock   string `json:"lock,omitempty"`
 	Mode   string `json:"mode,omitempty"`
 	Object string `json:"object,omitempty"`
-	// Relation is the name of the relation that has the lock, without its schema, if it is certain.
+	// Relation is the name of the relation to which the lock belongs, without its schema, if the name is certain.
 	Relation string     `json:"relation,omitempty"`
 	Since    *time.Time `json:"since,omitempty"`
 	// Held are the modes in which the blocker holds the lock, separated by commas. Queued is set if the blocker does not hold
@@ -133,7 +133,7 @@ type LockWait struct {
 	Lock   string `json:"lock"`
 	Mode   string `json:"mode,omitempty"`
 	Object string `json:"object,omitempty"`
-	// Relation is the name of the relation that has the lock, without its schema, if it is certain.
+	// Relation is the name of the relation to which the lock belongs, without its schema, if the name is certain.
 	Relation string     `json:"relation,omitempty"`
 	Since    *time.Time `json:"since,omitempty"`
 	// Row is the row for which the process waits, in words. It is set if the lock belongs to the transaction that has

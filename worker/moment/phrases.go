@@ -10,8 +10,8 @@ import (
 // and from its wait event.
 //
 // Finding a phrase is pure: it reads no process, no clock and no file. All phrases are in phrases.txt, which is
-// compiled once. A phrase states a fact, and no phrase is better than a wrong one. So an entry names every function and
-// every wait on which its text depends, and a frame without a name matches nothing.
+// compiled once. A phrase states a fact: if in doubt, there is no phrase. So an entry names every function and every
+// wait on which its text depends, and a frame without a name matches nothing.
 //
 // # The table
 //
@@ -30,7 +30,7 @@ import (
 //	    these names. "!a|b" after a name: none of the frames further inwards has these names, and all of them are named.
 //	    "$" at the end: the last name is the innermost frame; "$N": at most N frames are further inwards.
 //	  - wait is a list of wait events that the entry needs, as "Lock/transactionid" or "Lock/*"; "none" is a process
-//	    without a wait event. Letter case does not count, because it has changed between versions.
+//	    without a wait event. Letter case is ignored, because it has changed between versions.
 //	  - type is a list of backend types, version a range of major versions, as "14-16" or "17-".
 //	  - says is the text, with fields in braces. Of several lines, the first whose fields are all known is used. The last line
 //	    has no fields.
@@ -79,7 +79,8 @@ type Phrase struct {
 	Text string
 	// Within is the key of the activity that the step Key is a part of, empty if there is none.
 	Within string
-	// Advice is a sentence, Page a page of PostgreSQL's manual without ".html", such as "explicit-locking".
+	// Advice is a sentence on what to do, Page a page of PostgreSQL's manual without ".html", such as
+	// "explicit-locking".
 	Advice, Page string
 	// Generic marks a phrase that is true for many stacks, such as "runs a query".
 	Generic bool
@@ -90,7 +91,7 @@ type PhraseEntry struct {
 	Key, Kind, Text, Advice, Page string
 }
 
-// PhraseEntries returns the table in its order. The text is the longest, with fields in braces.
+// PhraseEntries returns the table in its order. Text is the first text of the entry, with fields in braces.
 func PhraseEntries() []PhraseEntry {
 	t := compiled()
 	out := make([]PhraseEntry, 0, len(t.entries))
@@ -103,7 +104,7 @@ func PhraseEntries() []PhraseEntry {
 var compiled = sync.OnceValue(func() *table {
 	t, err := parse(tableText)
 	if err != nil {
-		panic("phrases: " + err.Error()) // a test compiles the table
+		panic("phrases: " + err.Error()) // not reached: a test compiles the table
 	}
 	return t
 })
@@ -174,7 +175,7 @@ func (t *table) match(in PhraseInput) Phrase {
 	return Phrase{}
 }
 
-// phrase returns the phrase of e, or of step within e.
+// phrase returns the Phrase of e, or of step as a part of e if step is not nil.
 func (e *entry) phrase(step *entry, fields map[string]string) Phrase {
 	if step == nil {
 		return Phrase{Key: e.key, Text: e.text(fields), Advice: e.advice, Page: e.page, Generic: e.kind == kindGeneric}

@@ -157,7 +157,7 @@ func (p *parser) line(line string) error {
 	return p.attribute(name, strings.TrimSpace(value))
 }
 
-// end verifies that the entry is whole.
+// end verifies that the entry that ends here has all attributes that it needs.
 func (p *parser) end() error {
 	e := p.entry
 	switch {

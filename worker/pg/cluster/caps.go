@@ -29,9 +29,8 @@ func useful(perfEventParanoid string) uint64 {
 	return set
 }
 
-// NoNewPrivileges ensures that no program which this process executes gains privileges (prctl(2),
-// PR_SET_NO_NEW_PRIVS). This is permanent and holds for all threads. It returns ErrNotStatic in a binary linked with
-// cgo.
+// NoNewPrivileges ensures that the programs which this process executes gain no privileges (prctl(2),
+// PR_SET_NO_NEW_PRIVS). This is permanent, for all threads. It returns ErrNotStatic in a binary linked with cgo.
 func NoNewPrivileges() error {
 	if err := prctlAll(unix.PR_SET_NO_NEW_PRIVS, 1); err != nil {
 		return fmt.Errorf("setting no_new_privs: %w", err)

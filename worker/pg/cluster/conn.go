@@ -40,7 +40,7 @@ type ConnOptions struct {
 
 	// The timeouts detect a server that has died silently. They are long, because a server with a thousand active
 	// sessions responds late. A session that the worker closed for that reason would be hard to open again.
-	ConnectTimeout   time.Duration // limit of an attempt with Check, of a ping, of a cancel request; default 30 s
+	ConnectTimeout   time.Duration // limit of an attempt to connect (with Check), a ping, a cancel request; default 30 s
 	StatementTimeout time.Duration // limit of a statement on the server; default 30 s
 	PingInterval     time.Duration // interval of pings to an idle session; default 15 s
 	MinBackoff       time.Duration // pause after the first failed attempt; default 100 ms
@@ -77,9 +77,9 @@ func (o *ConnOptions) setDefaults() {
 	}
 }
 
-// Conn is the worker's main session in the server. Run keeps it connected. It detects at once that the server has
-// closed the connection, and within PingInterval that the server does not respond. Then it reconnects. While the server has no
-// slot for an ordinary session, Conn uses the connection of ConnOptions.Fallback, if it is set.
+// Conn is the worker's main session in the server. Run keeps the session open: it detects at once that the server has closed
+// the connection, and within PingInterval that the server does not respond. Then Run reconnects. While the server has no slot
+// for an ordinary session, Conn uses the connection of ConnOptions.Fallback, if it is set.
 type Conn struct {
 	options  ConnOptions
 	config   *pgx.ConnConfig
@@ -137,7 +137,7 @@ func (c *Conn) Notes() []string { return c.notes }
 // the latest after twice the statement timeout. Query waits up to two seconds for the first session, and for a new one
 // after the server has ended a session. After a failed attempt to connect, Query returns ErrNoServer with the cause at
 // once, until an attempt succeeds. If the session breaks in f, Query calls f again with the next session. So f must
-// only read. During a fallback, f must not prepare statements or LISTEN; see Ordinary.
+// only read. While the fallback connection is in use, f must not prepare statements or LISTEN; see Ordinary.
 func (c *Conn) Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	return c.repeat(ctx, f, false)
 }

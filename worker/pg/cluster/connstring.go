@@ -150,7 +150,7 @@ func parse(o origin) (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
-// gather merges the sources of settings. service is the file that defines the service, or "".
+// gather merges the settings of all sources. service is the path of the file that defines the service, or "".
 func gather(o origin) (s settings, service string, err error) {
 	if s, err = overlay(o.over, o.text); err != nil {
 		return nil, "", err
@@ -186,8 +186,8 @@ func gather(o origin) (s settings, service string, err error) {
 	return s, service, nil
 }
 
-// overlay merges two connection strings. The settings of over have priority. If over names a server, text gives none, and if
-// over names a user, text gives no password.
+// overlay merges two connection strings. The settings of over have priority. If over names a server, overlay drops host,
+// port and service of text. If over names a user, it drops the password of text.
 func overlay(over, text string) (settings, error) {
 	s, err := parseText(over)
 	if err != nil {
@@ -269,7 +269,7 @@ func (s settings) leaveServer() {
 	}
 }
 
-// environment reads libpq's variables.
+// environment returns the settings in libpq's environment variables, without empty ones.
 func environment() settings {
 	s := settings{}
 	for name, k := range keywords {

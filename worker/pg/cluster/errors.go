@@ -19,8 +19,8 @@ var (
 	ErrNamespace = errors.New("the server is in another namespace")
 	// ErrWrongUser means that this process is neither the server's operating system user nor root.
 	ErrWrongUser = errors.New("not the server's operating system user")
-	// ErrNoAccess means that the user is right, but the kernel denies access to the postmaster. See proc(5) and
-	// "Ptrace access mode checking" in ptrace(2).
+	// ErrNoAccess means that this process runs as the right user, but the kernel denies access to the postmaster. See
+	// proc(5) and "Ptrace access mode checking" in ptrace(2).
 	ErrNoAccess = errors.New("the kernel denies this process access to the postmaster")
 	// ErrWrongCluster means that a connection leads to another server than the served one. See WrongClusterError.
 	ErrWrongCluster = errors.New("the connection leads to another server")

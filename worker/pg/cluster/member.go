@@ -20,8 +20,7 @@ type Member struct {
 	// Title is the title that ps(1) shows, such as "postgres: main: checkpointer". The process writes it, and it may
 	// contain the name of a user or database. Use it only for display.
 	Title string
-	// Denied is the error if this process must not examine the member, process.ErrNotPermitted as from Contains; nil:
-	// it may.
+	// Denied is a process.ErrNotPermitted (see Contains) if this process must not examine the member; nil: it may.
 	Denied error
 }
 
@@ -120,7 +119,7 @@ func (c Cluster) Members() ([]Member, error) {
 		local := c.Local(pid)
 		stat, err := c.child(local, nil, &rights)
 		if err != nil && !errors.Is(err, process.ErrNotPermitted) {
-			continue // it has ended, or is a helper program
+			continue // the process has ended, or is a helper program
 		}
 		members = append(members, Member{PID: pid, Local: local, StartTime: stat.StartTime, Title: Title(local), Denied: err})
 	}
@@ -135,10 +134,9 @@ var (
 	errExited     = errors.New("it has exited")
 )
 
-// child reads a process and verifies that the postmaster forked it. A process can be a child of the postmaster that it
-// has not forked: in a container whose process 1 is the postmaster, the postmaster inherits every orphan. The result is
-// also valid if the error is process.ErrNotPermitted. proof, if not nil, has the data that were already read of the
-// process.
+// child reads a process and verifies that the postmaster forked it. The postmaster can have other children too: in a
+// container whose process 1 is the postmaster, it inherits every orphan. The result is also valid if the error is
+// process.ErrNotPermitted. proof, if not nil, has the data that were already read of the process.
 func (c Cluster) child(pid int, proof *process.Proof, rights *process.Rights) (process.Stat, error) {
 	if pid <= 0 {
 		return process.Stat{}, process.ErrGone
@@ -187,7 +185,7 @@ func program(pid int, proof *process.Proof) (os.FileInfo, error) {
 }
 
 // Title returns the process title as ps(1) shows it, see Member.Title. It is empty if the process has exited, or if the
-// kernel does not return from reading it in time.
+// kernel does not return the title in time.
 func Title(pid int) (title string) {
 	var read string
 	if !process.WithTimeout(pid, func() { read = ReadTitle(pid) }, func() {}) {

@@ -101,7 +101,8 @@ func (c Cluster) ServerStart() uint64 {
 // Outside reports whether the server is in a PID namespace in which this process does not exist.
 func (c Cluster) Outside() bool { return c.ids != nil }
 
-// namesakes lists the processes that have the id in a PID namespace below this one.
+// namesakes lists the processes that have the id pid in a PID namespace below this process's. The result has their ids
+// in this one.
 func namesakes(pid int) []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

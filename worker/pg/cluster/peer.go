@@ -123,7 +123,7 @@ func byPostmaster(pid int) (Cluster, error) {
 	return ByDataDir(dir)
 }
 
-// postmasterDir returns the process's working directory if its postmaster.pid names the process.
+// postmasterDir returns the process's working directory if the postmaster.pid there names the process.
 func postmasterDir(pid int, status process.Status) (string, error) {
 	name := status.Name
 	cwd := procPath(pid, "cwd")

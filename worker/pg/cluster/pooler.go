@@ -18,7 +18,7 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// poolers are the names of programs between a client and a server.
+// poolers has the names of connection poolers and proxies, by the name of their processes.
 var poolers = map[string]string{
 	"pgbouncer": "PgBouncer", "odyssey": "Odyssey", "pgpool": "Pgpool-II", "pgcat": "PgCat", "pgagroal": "pgagroal",
 	"haproxy": "HAProxy", "pgdog": "PgDog", "supavisor": "Supavisor",

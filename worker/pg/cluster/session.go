@@ -107,7 +107,7 @@ func (s *session) ping(ctx context.Context, patience time.Duration) {
 func (s *session) watchHangUp() (stop func()) {
 	file, err := duplicate(s.conn.PgConn().Conn())
 	if err != nil {
-		return func() {} // the pings detect it then
+		return func() {} // then the pings detect the end
 	}
 	done := make(chan struct{})
 	go func() {

@@ -27,7 +27,7 @@ type Slots struct {
 	Database, Role Limited
 }
 
-// Limited is a connection limit of a database or role, and how many of its sessions are in use.
+// Limited is the connection limit of a database or role, and how many sessions it has now.
 type Limited struct{ Limit, Used int }
 
 // full reports whether the limit has been reached.

@@ -66,8 +66,8 @@ func (c *Conn) acquire(ctx context.Context, ordinary bool) (*session, error) {
 	}
 }
 
-// change waits until another standing has replaced this one. It returns false if none has until the end of promising
-// (see there) or of ctx.
+// change waits until another standing has replaced this one. It returns false if that does not happen until the time
+// promising, or until ctx ends.
 func (s *standing) change(ctx context.Context) bool {
 	left := time.Until(s.promising)
 	if s.session != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// After a session that has lasted longer than stableAfter, the pause before the next attempt is MinBackoff again.
+	// stableAfter is how long a session must last, so that the pause after it is MinBackoff again.
 	stableAfter = 5 * time.Second
 	// closeTimeout bounds the closing of a connection to a server that may be gone.
 	closeTimeout = time.Second

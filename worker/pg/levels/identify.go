@@ -18,7 +18,7 @@ const (
 	longestFormat = 96
 )
 
-// callback is a function that prints a line of CONTEXT.
+// callback describes a function of PostgreSQL that adds a line of CONTEXT to an error message.
 type callback struct {
 	name, module string
 	// formats are strings in the function's code. Together they are in no other function of the file, so they identify
@@ -62,8 +62,9 @@ var callbacks = []callback{
 	{"plpython_inline_error_callback", pythonModule, []string{"PL/Python anonymous code block"}, (*reader).pythonBlock},
 }
 
-// identify returns the callback by its name, or else by its code: the constants that it uses, or the fields that it
-// reads. It returns nil if it is unknown.
+// identify returns the callback that begins at an address. It finds the callback by its name, or else by its code: the
+// strings that the code uses, or the fields that it reads. It returns nil if the function is none of the callbacks, or
+// unknown.
 func (r *reader) identify(addr uint64, code *Code) *callback {
 	module := code.Module
 	if code.Server {

@@ -3,7 +3,7 @@
 // The list has the functions in PL/pgSQL, SQL, PL/Perl and PL/Python with line and statement. It also has the line of a
 // COPY, the block of a VACUUM, and the row for which the process waits.
 //
-// All data that may change while the process runs come from a copy made while the process was stopped for its stack
+// All data that may change while the process runs come from a copy that was made together with the copy of its stack
 // (see Process.ExtraReads). Names of functions and relations in use, and some statements of PL/pgSQL functions in use,
 // are read afterwards, and compared with the copy. The layouts of the structures are those of the supported PostgreSQL
 // versions on 64-bit machines. The package checks data where it can. It silently leaves out data that fail a check or
@@ -50,10 +50,10 @@ type Frame struct {
 
 // Input is one snapshot of a process.
 type Input struct {
-	// Frozen is the memory that was copied while the process was stopped: the stack and the extra reads.
+	// Frozen is the memory that was copied together: the stack and the extra reads.
 	Frozen Memory
-	// Sampled is set if the process was not stopped: the extra reads were copied shortly after the stack. The words at
-	// ExtraReads.Head, Variables and Counters had the same values before and after the stack was copied.
+	// Sampled is set if the process ran on during the copy: the extra reads were copied shortly after the stack. The
+	// words at ExtraReads.Head, Variables and Counters had the same values before and after the stack was copied.
 	Sampled bool
 	// Live is the current memory of the process.
 	Live Memory
@@ -101,15 +101,15 @@ type Process struct {
 	plpgsqlAt, spiAt atomic.Uint64
 }
 
-// Process returns the Process for a process whose server program has that load bias.
+// Process returns the Process for a process in which the server's program has the load bias bias.
 func (s *Server) Process(bias uint64) *Process {
 	return &Process{server: s, layout: s.layout, bias: bias}
 }
 
-// ExtraReads lists the memory to copy while the process is stopped. It has variables, with the memory to which they
-// point, and the list whose first node is at the pointer at Head. If the argument of a node is on the stack, the
-// targets of the pointers OnStack in it are copied. Else Elsewhere bytes of the argument are copied. For a callback in
-// Known, the pointers there replace OnStack.
+// ExtraReads lists the memory to copy together with the stack. It has variables, with the memory to which they point,
+// and the list whose first node is at the pointer at Head. If the argument of a node is on the stack, the targets of
+// the pointers OnStack in it are copied. Else Elsewhere bytes of the argument are copied. For a callback in Known, the
+// pointers there replace OnStack.
 type ExtraReads struct {
 	Variables []Variable
 	Head      uint64

@@ -9,7 +9,7 @@ import (
 
 // The reasons why levels of a sampled process are missing.
 const (
-	// Moved is the reason if the words before and after the sample differ.
+	// Moved is the reason if a word at ExtraReads.Head, Variables or Counters changed during the sample.
 	Moved    = "the process changed them meanwhile"
 	entering = "the process was entering or leaving a function"
 	nested   = "a DO block runs inside another function"

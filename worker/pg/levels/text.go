@@ -97,8 +97,8 @@ func escape(raw []byte) string {
 // encodingEntry is the part of an entry of pg_enc2name_tbl (encnames.c) that is read: a name and the number.
 const encodingEntry = 12
 
-// databaseEncoding reads the number to which the variable DatabaseEncoding (mbutils.c) leads. A process sets it once,
-// before it has a text.
+// databaseEncoding reads the number of the database's encoding, to which the variable DatabaseEncoding (mbutils.c)
+// points. A process sets the variable once, before it has any text.
 func (r *reader) databaseEncoding() int {
 	if r.encoding != 0 {
 		return r.encoding
@@ -123,9 +123,9 @@ func (r *reader) databaseEncoding() int {
 }
 
 // encodingVariable finds the variable DatabaseEncoding, for which a stripped server has no symbol. It reads the code
-// of the function GetDatabaseEncoding, which loads that pointer and returns the number at its target. Servers that are
-// compiled with -fcf-protection have the instruction endbr64 before. It returns 0 if the code has another form, as on
-// machines other than x86-64.
+// of the function GetDatabaseEncoding, which loads the variable and returns the number to which it points. In servers
+// that are compiled with -fcf-protection, the function begins with endbr64. encodingVariable returns 0 if the code has
+// another form, as on machines other than x86-64.
 func (r *reader) encodingVariable() uint64 {
 	const (
 		mark = "\xf3\x0f\x1e\xfa" // endbr64

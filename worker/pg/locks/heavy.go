@@ -337,7 +337,8 @@ func (w *walk) queue(lock []byte) (order []int, err error) {
 	return order, nil
 }
 
-// secondRead reads the processes, and everything of the lock again. All that was read before must be the same.
+// secondRead reads the processes, and everything of the lock again. If anything that was read before differs, the error
+// is errChanged.
 func (w *walk) secondRead(involved map[int]bool) (map[int]proc, error) {
 	indexes := make([]int, 0, len(involved))
 	for i := range involved {

@@ -22,7 +22,7 @@ type memory interface {
 	read(pieces []piece) ([][]byte, error)
 }
 
-// live is the memory of a running process.
+// live is the memory of a running process. calls counts the system calls that read it.
 type live struct {
 	pid   int
 	calls int

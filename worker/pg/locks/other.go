@@ -67,7 +67,8 @@ func (r *Reader) safeSnapshot(p *proc) ([]Blocker, string) {
 	return nil, "unknown: the list of serializable transactions could not be read"
 }
 
-// unsafe reads the conflicts of the serializable transaction of a process that waits for a safe snapshot.
+// unsafe returns the blockers of a process that waits for a safe snapshot: the conflicts of its serializable
+// transaction. It returns false if they cannot be read.
 func (r *Reader) unsafe(pid int) ([]Blocker, bool) {
 	l := &r.layout
 	table := r.region("PredXactList")
@@ -155,7 +156,7 @@ const (
 	stateStopping  = 4
 )
 
-// sender is a process that sends WAL to a synchronous standby. Lag is the WAL up to the end of the commit that the standby has not
+// sender is a process that sends WAL to a synchronous standby. lag is the WAL up to the end of the commit that the standby has not
 // confirmed, in bytes.
 type sender struct{ pid, priority, lag int }
 

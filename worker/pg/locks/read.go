@@ -58,7 +58,7 @@ type Reader struct {
 	steps, edges    int
 	rows            int            // calls of row in this read
 	pins            int            // waits for buffer pins in this read
-	gids            map[int]string // of prepared transactions, by position
+	gids            map[int]string // names of prepared transactions, by position of the PGPROC
 	deadline        time.Time
 	patience        time.Duration // how long this read may still wait; 0 in tests of corrupt memory
 	regions         map[string]uint64
@@ -115,7 +115,7 @@ func (r *Reader) Cluster() cluster.Cluster { return r.server.Cluster }
 type proc struct {
 	index        int
 	pid          int
-	next         uint64 // in the queue of the lock
+	next         uint64 // the link to the next process in the lock's queue
 	xid, lxid    uint32
 	waitLock     uint64
 	waitProcLock uint64
@@ -124,7 +124,7 @@ type proc struct {
 	waitLSN      uint64
 	syncState    uint32
 	event        uint32
-	leader       uint64 // address; 0: no group
+	leader       uint64 // address of the group leader's PGPROC; 0: no group
 }
 
 // Read reads all lock waits. The error wraps waits.ErrServerGone if the server has ended.

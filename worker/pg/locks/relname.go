@@ -231,7 +231,7 @@ func (r *NameReader) page(descriptor uint64, was []byte, addr uint64) ([]byte, e
 	return nil, errInconsistent
 }
 
-// addNames adds the names of a page's rows that may be the present version of a wanted relation's row.
+// addNames adds to wanted the names in those rows of a page that may be the current version of a wanted relation's row.
 func addNames(page []byte, wanted map[uint32][]string) error {
 	l := &layout.Pages
 	lower, upper := int(page16(page, l.PageLower)), int(page16(page, l.PageUpper))
@@ -276,7 +276,7 @@ func addNames(page []byte, wanted map[uint32][]string) error {
 func isDead(tuple []byte) bool {
 	l := &layout.Pages
 	mask := page16(tuple, l.TupleInfomask)
-	if mask&l.XminInvalid != 0 && mask&l.XminCommitted == 0 { // both: frozen
+	if mask&l.XminInvalid != 0 && mask&l.XminCommitted == 0 { // with both bits, the row is frozen
 		return true
 	}
 	return page32(tuple, l.TupleXmax) != 0 && mask&l.XmaxInvalid == 0 && mask&l.XmaxCommitted != 0 && mask&l.XmaxOnlyLocksIt == 0

@@ -16,7 +16,7 @@ type Moment struct {
 	Changed int `json:"changed"`
 	// Refused counts the waits with structures that are not consistent.
 	Refused int `json:"refused"`
-	// Reads counts the system calls.
+	// Reads counts the system calls that read memory.
 	Reads int `json:"reads"`
 
 	groups map[int]int // leaders of lock groups, by process id

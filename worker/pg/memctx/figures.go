@@ -167,7 +167,7 @@ func (w *walk) bumpBlocks(set uint64, h *header, c *Context) bool {
 	l, sizes := &w.layout.BumpBlock, &w.layout.BumpContext
 	shift := uint64(0)
 	if w.server.checked {
-		shift = pointer // BumpBlock.context
+		shift = pointer // BumpBlock.context, which only a server with assertions has
 	}
 	ok := w.list(set+sizes.Blocks.Uint64(), func(node uint64) bool {
 		free, ok1 := w.pages.word(node + l.Freeptr.Uint64() + shift)

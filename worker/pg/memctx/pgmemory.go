@@ -1,8 +1,8 @@
 // Package memctx reads the tree of memory contexts of a PostgreSQL server process from its memory, while the process
 // runs or is stuck, without its help. The rows are those that the view pg_backend_memory_contexts would have.
 //
-// The process is not stopped, so it may change the tree meanwhile. So the package reads everything twice. A tree is
-// consistent if nothing changed between the two readings, and if each link in the tree leads back to its origin. The
+// The process is not stopped, so it may change the tree meanwhile. Therefore the package reads everything twice. A tree
+// is consistent if nothing changed between the two readings, and if each link in the tree leads back to its origin. The
 // package reads an inconsistent tree again. After the last attempt, it returns the best tree, with Consistent false.
 // The layouts are those of PostgreSQL 14 to 19 on 64-bit machines.
 //
@@ -122,7 +122,8 @@ type Tree struct {
 	NoChecks bool
 }
 
-// better reports whether a reading is nearer to the truth than another one.
+// better reports whether a reading has fewer missing contexts than another one, or as many and fewer contradictions and
+// changes.
 func (t *Tree) better(than *Tree) bool {
 	return cmp.Or(cmp.Compare(t.Missing, than.Missing), cmp.Compare(t.Broken+t.Changed, than.Broken+than.Changed)) < 0
 }

@@ -38,8 +38,8 @@ func (r *reader) callsNodeA64(pc uint64) bool {
 	return r.isExecProcNodeA64(pc-a64Length+uint64(distance), field) // a negative distance wraps
 }
 
-// isExecProcNodeA64 reports whether the function at an address is ExecProcNode: a jump to the address in this field of
-// its argument.
+// isExecProcNodeA64 reports whether the function at addr is ExecProcNode, which jumps to the address in the given field
+// of its argument.
 func (r *reader) isExecProcNodeA64(addr uint64, field uint32) bool {
 	var c [16 * a64Length]byte
 	if addr%a64Length != 0 || !within(r.stack.Code, addr) || !r.read(addr, c[:]) {

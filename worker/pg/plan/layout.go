@@ -30,12 +30,12 @@ type structures struct {
 	major int
 }
 
-// knownKinds are the node tags of the versions that were read.
+// knownKinds caches the results of kindsOf, by major version.
 //
 //nolint:gochecknoglobals // a cache of constants
 var knownKinds sync.Map
 
-// kindsOf returns the node tags of a layout.
+// kindsOf returns the names of the node tags of a layout, by value.
 func kindsOf(major int, l *layout.Layout) map[uint32]string {
 	if known, ok := knownKinds.Load(major); ok {
 		return known.(map[uint32]string) //nolint:forcetypeassert // the map has no other

@@ -124,7 +124,7 @@ func (p *pages) add(start uint64) *cluster {
 	return c
 }
 
-// space returns memory for clusters, at most a slab.
+// space returns memory for a number of clusters, at most for maxBatch.
 func (p *pages) space(clusters int) []byte {
 	size := clusters * clusterSize
 	if len(p.slabs) == 0 || p.used+size > len(slab{}) {

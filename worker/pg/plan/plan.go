@@ -76,7 +76,7 @@ const (
 
 // Level is a statement that runs. The outermost level comes first.
 type Level struct {
-	Source string // the text in which the statement is, "" if unknown
+	Source string // the text of the query that contains the statement, "" if unknown
 	Top    *Node  // nil if the plan is left out; see Reason
 	// Reason says why the plan is left out, or why no node is marked.
 	Reason string
@@ -111,7 +111,7 @@ type Node struct {
 	Children             []*Node
 
 	relationship string
-	// linked is set if other structures prove the command and the table of a ModifyTable.
+	// linked is set if other structures confirm the command and the table of a ModifyTable; see links.
 	linked bool
 	// shared is set if several processes share the scan, so that its block is not a position in the whole scan.
 	shared   bool
@@ -183,7 +183,7 @@ func Read(stack *Stack, memory Memory) ([]*Level, error) {
 	return levels, nil
 }
 
-// Same reports whether two results have the same statements in execution, and the same trees.
+// Same reports whether two results of Read have the same statements, and the same trees.
 func Same(a, b []*Level) bool {
 	if len(a) != len(b) {
 		return false

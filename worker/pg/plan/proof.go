@@ -78,7 +78,7 @@ func (c *Comparison) Differences() []string {
 	return out
 }
 
-// Differs reports how many fields have differed so far.
+// Differs returns how many fields have differed so far.
 func (c *Comparison) Differs() int { return len(c.bad) }
 
 // Add compares one value of a field (got) with EXPLAIN's (want).

@@ -299,8 +299,8 @@ func (r *reader) ofFunction(l *Level, nodes []*Node, k int) []*Node {
 
 // choose returns the only node. If there are several nodes, it returns the node whose address a register of frame k
 // has, and the same register of its caller, frame outer, has not. If this is not exactly one node, the result is nil.
-// The function of frame k has saved its argument there, and the next frames may have kept it. Words of the stack are no
-// proof, because they may be those of an earlier call.
+// The function of frame k has saved its argument in this register, and the next frames may have kept it. Words of the
+// stack are no proof, because they may be those of an earlier call.
 func (r *reader) choose(nodes []*Node, k, outer int) *Node {
 	if len(nodes) == 1 {
 		return nodes[0]
@@ -320,8 +320,8 @@ func (r *reader) choose(nodes []*Node, k, outer int) *Node {
 	return found
 }
 
-// among returns the node that registers have and that the same registers of the caller did not have, and whether there
-// is at most one such node.
+// among returns the node whose address is in one of the registers, but not in the same register of the caller (before).
+// one is false if there are several such nodes.
 func among(nodes []*Node, registers, before []uint64) (found *Node, one bool) {
 	for i, v := range registers {
 		if v == 0 || i < len(before) && before[i] == v {
@@ -365,8 +365,8 @@ func (r *reader) callsNode(k int) bool {
 	return r.isExecProcNode(f.PC+uint64(distance), field)               // a negative distance wraps
 }
 
-// isExecProcNode reports whether the function at an address is ExecProcNode: a jump to the address in this field of its
-// argument.
+// isExecProcNode reports whether the function at addr is ExecProcNode, which jumps to the address in the given field of
+// its argument.
 func (r *reader) isExecProcNode(addr uint64, field byte) bool {
 	var c [48]byte
 	if !within(r.stack.Code, addr) || !r.read(addr, c[:]) {

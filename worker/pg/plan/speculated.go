@@ -10,7 +10,7 @@ import (
 // function that the same source file stores in the field. The code compares the field with the address of this function. If
 // they are equal, it calls the function directly, or has its body in place of the call. Otherwise it calls by the register.
 type speculated struct {
-	function uint64 // the expected one, 0 if unknown
+	function uint64 // the expected function; 0 if unknown
 	// direct and register are the return addresses of the direct call and of the call by the register, 0 if unknown.
 	// body is set if the code for equal addresses is not a call, and so may be the body of the function.
 	direct, register uint64

@@ -76,7 +76,7 @@ var titles = map[string]string{
 // scans reports whether a kind of node scans an entry of the range table. A bitmap index scan prints its index only.
 func scans(kind string) bool { return strings.HasSuffix(kind, "Scan") && kind != "BitmapIndexScan" }
 
-// names reads the tables and indexes of the nodes and makes the titles.
+// names sets the properties of all nodes, among them the names of tables and indexes.
 func (r *reader) names(l *Level) error {
 	used := map[int]bool{}
 	for _, n := range l.nodes {
@@ -331,7 +331,8 @@ func (n *Node) name() (string, bool) {
 	return name, true
 }
 
-// on returns the table of a node. The name of a relation that is not known is its object id.
+// on returns the end of a node's title: its table, such as " on stock s"; "" if it has none. A relation without a known
+// name has its object id instead.
 func (n *Node) on() string {
 	alias, known := n.text(Alias)
 	if oid, ok := n.Properties[relationOID].(uint32); ok {

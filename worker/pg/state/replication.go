@@ -9,8 +9,8 @@ import (
 	"pg_stat_backtrace/worker/pg/locks"
 )
 
-// ErrNoPositions means that the positions of WAL are not known: this version of the server has them elsewhere, or has not made
-// them yet.
+// ErrNoPositions means that the positions of WAL are not known: this version of the server has them elsewhere, or the server
+// has not created their structures yet.
 var ErrNoPositions = errors.New("the positions of WAL were not found in the server's memory")
 
 // maxSenders bounds the WAL senders that are read.

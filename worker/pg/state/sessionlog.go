@@ -61,7 +61,8 @@ func (l *SessionLog) Look() {
 	}
 }
 
-// note keeps the names of a process. A process that is still starting may not have its user yet.
+// note stores the names of a process, in place of those of earlier reads: a process that is still starting may not have
+// its user yet.
 func (l *SessionLog) note(pid int, started *time.Time, names SessionNames) {
 	old, ok := l.sessions[pid]
 	if !ok && len(l.sessions) >= maxLoggedSessions {

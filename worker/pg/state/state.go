@@ -313,7 +313,7 @@ func (r *Reader) extend(pid int) error {
 	if err != nil || at == 0 {
 		return err
 	}
-	// The entry proves itself: it has the id of its process.
+	// The pointer is valid only if the entry there has the id of the process.
 	var n [4]byte
 	if r.full(at+uint64(r.offsets.stProcpid), n[:]) != nil || int(binary.NativeEndian.Uint32(n[:])) != r.serverPID(pid) {
 		return nil //nolint:nilerr // the process has no entry yet, or ends
@@ -325,7 +325,7 @@ func (r *Reader) extend(pid int) error {
 	}
 	most := uint64(len(r.procs)/r.server.Target.Layout.ProcSize + moreSlots)
 	if (high-low)%size != 0 || (high-low)/size > most {
-		low, high = at, at+size // not one array with what was known
+		low, high = at, at+size // the entry is not in one array with the known ones
 	}
 	r.low, r.high = low, high
 	return nil
