@@ -88,7 +88,7 @@ func sockets(config *pgx.ConnConfig) []string {
 // ByConnection finds the server of the session conn. Over a unix socket it uses the peer credentials. Over TCP, or if a
 // proxy owns the socket, ByConnection asks the server for its data directory, which needs the privileges of
 // pg_read_all_settings. The session's process must be a child of the postmaster found. Otherwise the session belongs to
-// another server, for example to one on another machine with the same paths, and the error is that of Verify.
+// another server, for example on another machine with the same paths. The errors are those of Verify.
 func ByConnection(ctx context.Context, conn *pgx.Conn) (Cluster, error) {
 	var c Cluster
 	err := ErrNotPostmaster

@@ -144,7 +144,7 @@ func verifyAny(dir string, file pidFile) (Cluster, error) {
 	return Cluster{}, err
 }
 
-// verify returns the server if the process pid is its postmaster: the one that postmaster.pid (file) in dir names.
+// verify returns the server if the process pid is its postmaster: postmaster.pid (file) in dir names this process.
 func verify(dir string, file pidFile, pid int) (Cluster, error) {
 	stale := func(reason string, err error) error {
 		if err != nil {

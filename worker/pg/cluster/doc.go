@@ -9,8 +9,8 @@
 // Program (program.go) is the image of a process (its program or a library) that has the server's variables. This image
 // can differ from the file that the kernel runs: a server may be started by the dynamic linker, or its code may be in a
 // library that a small program loads. A process may also have moved the server's code to memory that is not mapped from
-// a file. So FindProgram searches the images at all mappings of a process for one that exports the server's variables,
-// in memory that the process can write. The layout of the variables is in package layout.
+// a file. So FindProgram searches the images at all mappings of a process: the server's image exports the variables, in
+// memory that the process can write. The layout of the variables is in package layout.
 //
 // The package does not know backtraces, privileges (package authz), or how calls reach the worker (package spool). It
 // does not log: it returns errors, and reports changes of the connection by a callback.

@@ -28,7 +28,7 @@ func parseURI(text string) (settings, error) {
 	return s, s.parseQuery(query)
 }
 
-// decode percent-decodes the parts, and adds those that are not empty to the settings.
+// decode percent-decodes the parts. It adds the parts with a value to the settings.
 func (s settings) decode(parts map[string]string) error {
 	for name, part := range parts {
 		value, err := url.PathUnescape(part)

@@ -221,7 +221,7 @@ func (r *reader) step(l *Level, current *Node, k int) (next *Node, known, step b
 
 // splitCall reports whether frame k waits for a call through ExecProcNode that the compiler has split; see speculated.
 // expected is the called function if frame k calls it directly, and 0 if frame k calls by the register. A split call is
-// accepted only if its expected function is that of a node of the tree: this proves that the code compares the field
+// accepted only if a node of the tree has its expected function: this proves that the code compares the field
 // ExecProcNode.
 func (r *reader) splitCall(l *Level, k int) (expected uint64, is bool) {
 	for _, s := range r.speculatedCalls(k) {

@@ -360,7 +360,7 @@ func (r *Reader) serverPID(pid int) int {
 }
 
 // settle reads the texts, and then the entries again. An entry is accepted if its change count (st_changecount) is even
-// and the same in both reads. Other entries are read again one by one. torn is set for those that changed in each
+// and the same in both reads. Other entries are read again one by one. torn is set for an entry if it changed in each
 // attempt.
 func (r *Reader) settle(entries []entry, o Options) (torn []bool, err error) {
 	torn = make([]bool, len(entries))
