@@ -200,7 +200,7 @@ const (
 	other    int32 = -2
 )
 
-// identify returns the number of a function's name.
+// identify returns the number of a function's name in the table; nameless or other if it has none.
 func (t *table) identify(name string) int32 {
 	if name == "" {
 		return nameless
@@ -275,7 +275,8 @@ func (m *matcher) bestAt(depth int, noSteps bool) *entry {
 	return nil
 }
 
-// matches reports whether the pattern's last name is the frame at depth, and its other names lie outside of it.
+// matches reports whether the pattern's last name is the frame at depth, and its other names are frames further
+// outwards.
 func (m *matcher) matches(p *pattern, depth int) bool {
 	if p.below >= 0 && depth > p.below {
 		return false
@@ -286,7 +287,8 @@ func (m *matcher) matches(p *pattern, depth int) bool {
 	return m.outwards(p.elements, depth)
 }
 
-// outwards reports whether the last element is the frame at depth, and all elements before it can be placed.
+// outwards reports whether the last of the elements matches the frame at depth, and the elements before it match frames
+// further outwards, within their gaps.
 func (m *matcher) outwards(elements []element, depth int) bool {
 	last := len(elements) - 1
 	e := &elements[last]

@@ -62,7 +62,7 @@ func (e *element) has(id int32) bool {
 
 type wait struct{ kind, event string } // "" and "": no wait; event "*": every event of the kind
 
-// allows reports whether the entry's conditions hold, except for the stack.
+// allows reports whether a process meets the entry's conditions, except for those of the stack.
 func (e *entry) allows(in *PhraseInput) bool {
 	if e.first > 0 && in.Major < e.first || e.last > 0 && (in.Major == 0 || in.Major > e.last) {
 		return false
@@ -113,7 +113,7 @@ type parser struct {
 	entry *entry
 }
 
-// parse compiles a table.
+// parse compiles the text of phrases.txt. An error names the line.
 func parse(source string) (*table, error) {
 	p := parser{table: &table{ids: map[string]int32{}}, keys: map[string]bool{}}
 	for number, line := range strings.Split(source, "\n") {
@@ -270,7 +270,7 @@ func parseText(value string) (text, error) {
 	}
 }
 
-// pattern parses the value of a stack.
+// pattern parses the value of an attribute stack.
 func (p *parser) pattern(value string) (*pattern, error) {
 	c := &pattern{entry: p.entry, below: -1}
 	gap := -1

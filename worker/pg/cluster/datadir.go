@@ -316,7 +316,7 @@ func readPIDFile(dir string) (pidFile, error) {
 	return parsePIDFile(data)
 }
 
-// readProc reads at most limit bytes of a file of a process.
+// readProc reads at most limit bytes of the file /proc/pid/name.
 func readProc(pid int, name string, limit int) ([]byte, error) {
 	f, err := os.Open(procPath(pid, name))
 	if err != nil {

@@ -90,7 +90,7 @@ var words = map[string]string{
 	"ssl_max_protocol_version": "TLSv1 TLSv1.1 TLSv1.2 TLSv1.3",
 }
 
-// check refuses values that libpq refuses, and settings that this program does not support.
+// check returns an error for values that libpq refuses, and for settings that this program does not support.
 func (s settings) check() error {
 	for name, choices := range words {
 		if value := s[name]; value != "" && !contains(choices, value) {

@@ -33,7 +33,7 @@ func waitClass(major int, number uint32) string {
 	return waitClasses[number]
 }
 
-// waitEvents reads the names of a version, by number.
+// waitEvents returns the names of a version's wait events, by number.
 func waitEvents(major int) (map[uint32]string, error) {
 	data, err := waits.ReadFile(fmt.Sprintf("waits/%d.txt", major))
 	if err != nil {

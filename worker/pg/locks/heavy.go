@@ -25,7 +25,7 @@ type entry struct {
 	position     int // in the queue; -1: the process does not wait for this lock
 }
 
-// heavyweight adds the waits for heavyweight locks.
+// heavyweight adds to m the waits of those waiting processes that wait for a heavyweight lock.
 func (r *Reader) heavyweight(m *Moment, waiting []proc) error {
 	var order []uint64
 	byLock := make(map[uint64][]*proc)
@@ -433,7 +433,8 @@ func (r *Reader) row(p *proc) (row *Tag) {
 	return row
 }
 
-// wait makes the wait of a process in the queue, with the blockers that pg_blocking_pids returns.
+// wait returns the Wait of the process at a position in the lock's queue, with the blockers that pg_blocking_pids
+// returns.
 func (r *Reader) wait(c *lockCopy, position int) Wait {
 	p := &c.queue[position]
 	mask := conflicts[p.mode]

@@ -26,7 +26,7 @@ func (r *Reader) kind(event uint32) Kind {
 	return ""
 }
 
-// other adds a wait that is not for a heavyweight lock.
+// other adds to m the wait of a process that does not wait for a heavyweight lock.
 func (r *Reader) other(m *Moment, p *proc) {
 	w := Wait{PID: p.pid, Proc: p.index, Kind: r.kind(p.event), Event: p.event}
 	switch w.Kind {

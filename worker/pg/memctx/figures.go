@@ -36,7 +36,8 @@ func (w *walk) blocks(i int) {
 	}
 }
 
-// setBlocks reads the blocks of an AllocSet. Their sizes and that of the context itself add up to mem_allocated.
+// setBlocks reads the blocks of an AllocSet. The sizes of the blocks and of the context structure must add up to
+// mem_allocated: otherwise it returns false.
 func (w *walk) setBlocks(set uint64, h *header, c *Context) bool {
 	s, l := &w.layout.AllocSetContext, &w.layout.AllocBlockData
 	block, ok := w.pages.word(set + s.Blocks.Uint64())
@@ -194,7 +195,7 @@ func (w *walk) size(addr uint64) (uint64, bool) {
 	return v, ok
 }
 
-// number reads an int32 that is not negative.
+// number reads an int32; false if it is negative or cannot be read.
 func (w *walk) number(addr uint64) (uint64, bool) {
 	var b [4]byte
 	ok := w.pages.read(addr, b[:])

@@ -26,7 +26,7 @@ type page struct {
 	used uint64 // a bit for each line (of lineSize bytes) that was used
 }
 
-// at returns the page of an address; nil if it cannot be read or there are too many.
+// at returns the page of an address; nil if it cannot be read, or if there are too many pages: then full is set.
 func (p *pages) at(addr uint64) *page {
 	start := addr &^ (pageSize - 1)
 	pg := p.byAddr[start]

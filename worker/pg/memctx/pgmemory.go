@@ -82,7 +82,7 @@ type Context struct {
 	Name, Ident string
 	// Type is AllocSet, Generation, Slab or Bump.
 	Type string
-	// Parent is the number of the parent in the tree, -1 for the first context.
+	// Parent is the index of the parent in Tree.Contexts, -1 for the first context.
 	Parent int
 	// Depth is 0 for the first context.
 	Depth int

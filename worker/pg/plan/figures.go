@@ -344,7 +344,7 @@ func (f *figures) bitmapHeap(_ *Level, _, n *Node) []Figure {
 	return []Figure{{Name: "Exact Heap Blocks", Value: exact}, {Name: "Lossy Heap Blocks", Value: lossy}}
 }
 
-// hash reads the hash table of a join.
+// hash reads the size of a hash join's table, and which batch is processed.
 func (f *figures) hash(_ *Level, parent, n *Node) []Figure {
 	if parent == nil || parent.Kind != "HashJoin" {
 		return nil
@@ -417,7 +417,7 @@ const (
 	sortFinalMerge = 5
 )
 
-// sort reads what a sort has collected.
+// sort reads the phase of a sort, its rows in memory, and its memory or disk space.
 func (f *figures) sort(_ *Level, _, n *Node) []Figure {
 	t := &f.Tuplesortstate
 	at := f.pointer(n.addr, f.SortState.Tuplesortstate)
@@ -456,7 +456,7 @@ func (f *figures) sort(_ *Level, _, n *Node) []Figure {
 	return append(out, Figure{Name: "Sort Disk", Value: (written - holes) * blockSize})
 }
 
-// agg reads the groups of a hashed aggregate that has not spilled.
+// agg reads the number of groups of a hashed aggregate. If the aggregate has spilled to disk, it reads only this fact.
 func (f *figures) agg(_ *Level, _, n *Node) []Figure {
 	const hashed = 2
 	a := &f.AggState
@@ -482,7 +482,7 @@ func (f *figures) append(_ *Level, _, n *Node) []Figure {
 	return []Figure{{Name: "Subplan", Value: which + 1}, {Name: "Subplans", Value: all}}
 }
 
-// gather reads how many workers were launched.
+// gather reads how many workers a Gather or GatherMerge has planned and launched.
 func (f *figures) gather(_ *Level, _, n *Node) []Figure {
 	planned, initialized, launched := f.Gather.NumWorkers, f.GatherState.Initialized, f.GatherState.NworkersLaunched
 	if n.Kind == "GatherMerge" {

@@ -19,7 +19,7 @@ type speculated struct {
 	own bool
 }
 
-// isCall reports whether an address is the return address of one of the calls.
+// isCall reports whether an address is the return address of one of the two calls.
 func (s *speculated) isCall(pc uint64) bool { return pc != 0 && (pc == s.direct || pc == s.register) }
 
 // speculatedCalls returns the split calls (see speculated) in the function of frame k.
@@ -63,7 +63,7 @@ type code struct {
 	bytes []byte
 }
 
-// from returns the bytes from an address on.
+// from returns the copied bytes from an address to the end of the copy; nil if the address is not in it.
 func (c *code) from(addr uint64) []byte {
 	if addr < c.base || addr-c.base > uint64(len(c.bytes)) {
 		return nil

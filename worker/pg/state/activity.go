@@ -47,7 +47,7 @@ func (p *Process) Active() bool {
 // ActivityReader reads the processes of one run of a server. It must not be used by several goroutines at a time.
 type ActivityReader struct{ state *Reader }
 
-// OpenActivity finds the variables of a running server. The error wraps waits.ErrUnsupported if its version is not known.
+// OpenActivity returns a reader for a running server. The error wraps waits.ErrUnsupported if its version is not known.
 func OpenActivity(c cluster.Cluster) (*ActivityReader, error) {
 	r, err := Open(c)
 	if err != nil {
@@ -100,7 +100,7 @@ func (r *ActivityReader) Positions() (Positions, error) {
 // MaxConnections returns the server's parameter max_connections; 0: it is not known.
 func (r *ActivityReader) MaxConnections() int { return r.state.MaxConnections() }
 
-// stateOf translates the name of a state.
+// stateOf returns the State for its name in pg_stat_activity; Other for other names.
 func stateOf(name string) State {
 	switch name {
 	case "idle":

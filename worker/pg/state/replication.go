@@ -35,7 +35,7 @@ type Sender struct {
 	Logical bool
 	// Sent, Write, Flush and Apply are as in pg_stat_replication; 0: not known.
 	Sent, Write, Flush, Apply uint64
-	// Reply is a number that changes with each reply of the receiver (replyTime).
+	// Reply is a number that changes with each reply of the receiver to the sender (replyTime).
 	Reply uint64
 }
 
