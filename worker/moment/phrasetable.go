@@ -113,7 +113,7 @@ type parser struct {
 	entry *entry
 }
 
-// parse compiles the text of phrases.txt. An error names the line.
+// parse compiles the text of phrases.txt. An error in a line has its number.
 func parse(source string) (*table, error) {
 	p := parser{table: &table{ids: map[string]int32{}}, keys: map[string]bool{}}
 	for number, line := range strings.Split(source, "\n") {
