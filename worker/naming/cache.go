@@ -16,8 +16,8 @@ import (
 // dropped. So a caller that captures more processes than that in turn still finds most of them.
 const maxProcesses = 2048
 
-// maxLookups bounds the image lookups that run at the same time. Each blocks a thread as long as its disk does not
-// respond. Many processes may have the same file, and a Go program that exceeds its thread limit ends.
+// maxLookups bounds the image lookups that run at the same time. Each lookup blocks a thread as long as its disk does
+// not respond. Many processes may have the same file, and a Go program that exceeds its thread limit ends.
 const maxLookups = 64
 
 // ProcessKey identifies a process. The kernel may reuse a pid, but not with the same start time.
@@ -95,8 +95,8 @@ func (c *Cache) Open(pid int, startTime uint64, maps []process.Mapping) *Space {
 	return sp
 }
 
-// WatchGenerated makes the cache read the code that processes compile at run time, as long as stacks of samples need it:
-// see jitcode.LaterStore. The caller must call end.
+// WatchGenerated makes the cache read the code that processes compile at run time, as long as stacks of samples need
+// it: see LaterStore.Watch. The caller must call end.
 func (c *Cache) WatchGenerated() (end func()) { return c.later.Watch() }
 
 // ForgetMaps drops the mappings of a process, and their images.
@@ -108,7 +108,7 @@ func (c *Cache) ForgetMaps(key ProcessKey) {
 	}
 }
 
-// KnownMaps has the mappings of one process. Everything except kept is immutable once it is in the cache.
+// KnownMaps has the mappings of one process. All fields except kept are immutable once the KnownMaps is in the cache.
 type KnownMaps struct {
 	Snapshot *snapshot.MapsSnapshot
 	maps     []process.Mapping
@@ -118,8 +118,8 @@ type KnownMaps struct {
 }
 
 // Maps returns the cached mappings of a process, or nil. Reading them takes longer than all other parts of a capture
-// together. A capture compares the mappings that it uses with the process (see Check). It compares the mappings of
-// the last walk before it stops the process, and others after the stop.
+// together. A capture compares the mappings that it uses with those of the live process (see Check): the mappings of
+// the last walk before the stop, and others after the stop.
 func (c *Cache) Maps(key ProcessKey) *KnownMaps {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,10 +166,10 @@ func (c *Cache) share(maps []process.Mapping) []process.Mapping {
 }
 
 // A Fact is a kind of fact about processes that another package keeps in a Cache. The address of the Fact identifies
-// it. The cache drops a process with all its facts.
+// the kind. When the cache drops a process, it drops the facts about the process too.
 type Fact[T any] struct{ _ byte }
 
-// Of returns the fact about a process. It returns false if there is none.
+// Of returns the fact about a process. ok is false if the cache has none.
 func (f *Fact[T]) Of(c *Cache, key ProcessKey) (fact T, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

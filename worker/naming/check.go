@@ -12,7 +12,7 @@ import (
 
 // Usage is a mapping in which a walk had frames.
 type Usage struct {
-	Mapping int    // its index
+	Mapping int    // index in the list of the process's mappings
 	id      string // build-id of its image; "" if it has none
 }
 
@@ -21,12 +21,12 @@ func byMapping(a, b Usage) int { return cmp.Compare(a.Mapping, b.Mapping) }
 // Check compares the mappings that a capture uses with the live process.
 type Check struct {
 	PID  int
-	File *process.MapsFile // nil: the kernel cannot be asked
+	File *process.MapsFile // nil: it could not be opened
 	// Before has the mappings that were compared before the stop.
 	Before []Usage
 }
 
-// NewCheck opens the mappings of a process. The caller must close the Check.
+// NewCheck opens the maps file of a process. If that fails, File is nil. The caller must close the Check.
 func NewCheck(pid int) Check {
 	if !process.Guard.Begin(pid) {
 		return Check{PID: pid}
@@ -39,7 +39,7 @@ func NewCheck(pid int) Check {
 	return Check{PID: pid, File: file}
 }
 
-// Close closes the mappings.
+// Close closes the maps file.
 func (c *Check) Close() {
 	if c.File != nil {
 		c.File.Close()
@@ -61,12 +61,12 @@ func (c *Check) UnchangedWithTimeout(l *KnownMaps, now time.Time) bool {
 		*c = asking
 		return ok
 	}
-	c.File = nil // the goroutine still uses it
+	c.File = nil // the goroutine of WithTimeout still uses the file
 	return false
 }
 
-// responsivePeriod is how long a process counts as responsive after a capture. A query by another goroutine is
-// slower, and wakes further threads, which makes the pause longer.
+// responsivePeriod is how long after a capture a process is queried without a timeout. A timeout needs another
+// goroutine, which is slower and wakes further threads, which makes the pause longer.
 const responsivePeriod = time.Second
 
 // lastUsedUnchanged reports, before the stop, whether the mappings that were used last are unchanged.
@@ -104,8 +104,8 @@ func (c *Check) unchangedNow(maps []process.Mapping, used []Usage) (bool, error)
 	return true, nil
 }
 
-// same compares one mapping with the process's. The same file is not enough: a file that was overwritten keeps its
-// inode, but its build-id changes.
+// same reports whether the process still has the mapping m and, if id is not empty, an image with this build-id there.
+// The same file is not enough: a file that was overwritten keeps its inode, but its build-id changes.
 func (c *Check) same(m *process.Mapping, id string) (bool, error) {
 	if m.Path == "[vsyscall]" {
 		return true, nil // it has the same address in every process, and the kernel has no mapping for it
@@ -131,7 +131,7 @@ func (c *Check) same(m *process.Mapping, id string) (bool, error) {
 func (sp *Space) UsedBy(frames []unwind.Frame, used []Usage) []Usage {
 	for i := range frames {
 		m := sp.Mapping(frames[i].Lookup())
-		if m < 0 || sp.samples && !sp.inFile(frames[i].Lookup()) { // generated code needs a proof anyway
+		if m < 0 || sp.samples && !sp.inFile(frames[i].Lookup()) { // package unwind verifies generated code in samples
 			continue
 		}
 		at, known := slices.BinarySearchFunc(used, Usage{Mapping: m}, byMapping)

@@ -11,8 +11,8 @@ func (sp *Space) Code(addr uint64, p []byte) bool {
 	return err == nil && copy(p, b) == len(p)
 }
 
-// Stub implements unwind.Code. The first entry of the table leads to the dynamic linker and is not a stub. Its size
-// is 32 bytes on aarch64, riscv64 and s390x.
+// Stub implements unwind.Code. A stub is an entry of the procedure linkage table (.plt), except the first, which calls
+// the dynamic linker. The first entry has 32 bytes on aarch64, riscv64 and s390x.
 func (sp *Space) Stub(addr uint64) bool {
 	const first = 32
 	_, f, ok := sp.Lookup(addr)

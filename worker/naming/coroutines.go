@@ -11,8 +11,9 @@ import (
 )
 
 // Go's runtime keeps a thread's current goroutine in a thread-local variable, also while the thread runs C code. From
-// there a walk finds all that it needs at a switch of stacks, so the stop copies that memory (snapshot.Coroutines). The
-// first walk with frames in Go code shows which images are Go's, and later captures use that.
+// the goroutine, a walk finds the values that it needs where Go and C switch stacks. So the stop copies that memory
+// (snapshot.Coroutines). The first walk with frames in Go code shows which images are Go's, and later captures use
+// that.
 
 // GoProcess has the Go images of one process. It is immutable.
 type GoProcess struct {
@@ -28,7 +29,8 @@ func (p *GoProcess) Reads() *snapshot.Coroutines {
 	return p.Coroutines
 }
 
-// Coroutines returns the places of the goroutines of a process's threads.
+// Coroutines returns where a stop finds the current goroutine of each thread, for the given Go images. It returns nil
+// if there is no such place.
 func Coroutines(a *arch.Arch, sp *Space, images []symbolize.Placed) *snapshot.Coroutines {
 	g := unwind.GoStructures()
 	out := &snapshot.Coroutines{
@@ -52,8 +54,9 @@ func Coroutines(a *arch.Arch, sp *Space, images []symbolize.Placed) *snapshot.Co
 }
 
 // goVariable returns candidates for the offset of the goroutine variable from the thread pointer. For a library, the
-// dynamic linker has filled it in. A program's thread-local variables are next to the thread pointer, and Go's is the
-// only one unless C code has others (ELF Handling For Thread-Local Storage, 3.4.6, variant II).
+// dynamic linker has stored the offset in the process's memory. A program's thread-local variables are next to the
+// thread pointer, and Go's variable is the only one unless C code has others (ELF Handling For Thread-Local Storage,
+// 3.4.6, variant II).
 func goVariable(sp *Space, f symbolize.Placed) []int64 {
 	if places := fromLinker(sp, f); len(places) > 0 {
 		return places
@@ -68,7 +71,7 @@ func goVariable(sp *Space, f symbolize.Placed) []int64 {
 	return places
 }
 
-// fromLinker returns the offsets that the dynamic linker has filled in for a library's thread-local variables.
+// fromLinker returns the offsets that the dynamic linker has stored for a library's thread-local variables.
 func fromLinker(sp *Space, f symbolize.Placed) []int64 {
 	const (
 		entry      = 24 // bytes: address, type, addend

@@ -1,5 +1,5 @@
 // Package naming finds out which code is at an address of a process: its mappings, the image of each mapping, code that
-// the process has compiled at run time, and goroutines. Package symbolize has the names in an image.
+// the process has compiled at run time, and goroutines. Package symbolize finds the names in an image.
 //
 // Cache keeps what captures find out about processes. The key is the process id with the start time. A Space is the
 // executable part of one process's memory at the time of a snapshot, as package unwind walks it. A Check compares the

@@ -13,25 +13,25 @@ import (
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
-// A process compiles code for a query and frees it afterwards. So a description of generated code counts only if it
-// is of the same moment as the stack. After the stop, the worker finds out only where the live process keeps the
-// description. It then captures the process again and copies the description in the same stop. A core file and a
-// sleeping process need no second capture.
+// A process compiles code for a query and frees it afterwards. So a description of generated code (its call frame
+// information and names) is used only if it was copied at the same moment as the stack. After the stop, the worker
+// finds out only where the live process keeps the description. It then captures the process again and copies the
+// description in the same stop. A core file and a sleeping process need no second capture.
 
 const (
 	// GeneratedModule is the module of frames in generated code.
 	GeneratedModule = "[jit]"
-	maxUnknown      = 32        // addresses of one walk that are looked up
+	maxUnknown      = 32        // addresses that one walk looks up
 	maxDescribing   = 384 << 10 // bytes that are copied in a stop
 	maxPieces       = 200       // the limit of package ptrace is 256
-	maxObjects      = 128       // of a process, the newest
+	maxObjects      = 128       // objects of a process that are read, from the head of its list
 )
 
 // JITProcess has the facts about a process that the search for generated code needs.
 type JITProcess struct {
 	Arch *arch.Arch
 	Maps []process.Mapping
-	// Descriptors returns the addresses of the variables at which lists of registered objects begin.
+	// Descriptors returns the addresses of the variables of GDB's JIT interface at which lists of objects begin.
 	Descriptors func() []uint64
 }
 
@@ -43,9 +43,10 @@ type JITCode struct {
 	images []image
 	// Unknown has the addresses in anonymous memory that no description covers.
 	Unknown []uint64
-	// SameMoment reads memory of the same moment as the stack. If it is nil, only copied memory is of that moment.
+	// SameMoment reads memory of the same moment as the stack. If it is nil, only the memory that the stop copied is of
+	// that moment.
 	SameMoment symbolize.MemoryReader
-	// Disabled is set if no memory is certain to be of that moment. No generated code is then described.
+	// Disabled is set if no memory is certain to be of that moment. TableAt then returns nil for all addresses.
 	Disabled bool
 }
 
@@ -55,14 +56,15 @@ type image struct {
 	table  *cfi.Table        // nil: no call frame information
 }
 
-// JITLocations has the addresses at which a process keeps the descriptions of its generated code.
+// JITLocations has the addresses at which a process keeps the descriptions of its generated code. Pieces are the memory
+// ranges that a stop copies for them.
 type JITLocations struct {
 	descriptors []uint64         // of GDB's JIT interface
 	Frames      []symbol.JITSpan // .eh_frame sections
 	Pieces      []snapshot.Range
 }
 
-// Add merges the results of another search. It returns false if they have nothing new.
+// Add merges the results of another search. It returns false if they have no new memory to copy.
 func (w *JITLocations) Add(o *JITLocations) bool {
 	before := len(w.Pieces)
 	for _, d := range o.descriptors {
@@ -150,7 +152,7 @@ func (m *image) function(addr uint64) (symbol.JITFunction, bool) {
 // AddFrom reads descriptions of generated code. The memory must be of the same moment as the stack.
 func (g *JITCode) AddFrom(w *JITLocations, memory symbolize.MemoryReader, a *arch.Arch) {
 	for _, d := range w.descriptors {
-		entries, _ := symbol.JITEntries(memory.Exactly, a.Order, d) // after an error, the entries before it
+		entries, _ := symbol.JITEntries(memory.Exactly, a.Order, d) // after an error, JITEntries returns the entries before it
 		for _, e := range entries[:min(len(entries), maxObjects)] {
 			o, err := symbol.OpenJIT(memory.Exactly, e, a.Machine)
 			if err == nil && len(o.Code) > 0 {
@@ -165,7 +167,7 @@ func (g *JITCode) AddFrom(w *JITLocations, memory symbolize.MemoryReader, a *arc
 	}
 }
 
-// framesAt reads an .eh_frame section. It returns nil if it cannot.
+// framesAt reads an .eh_frame section. It returns nil if the section cannot be read or decoded.
 func framesAt(a *arch.Arch, memory symbolize.MemoryReader, at symbol.JITSpan) *cfi.Table {
 	if at.Start >= at.End || at.End-at.Start > maxSearched {
 		return nil
@@ -187,8 +189,8 @@ func frameTable(a *arch.Arch, addr uint64, data []byte) *cfi.Table {
 	return t
 }
 
-// Locate finds the descriptions of the code at the addresses: first objects registered with debuggers, then
-// .eh_frame sections near the code.
+// Locate finds the descriptions of the code at the addresses: first in objects that are registered with debuggers. For
+// the other addresses it searches .eh_frame sections near the code.
 func (p *JITProcess) Locate(memory symbolize.MemoryReader, addrs []uint64) *JITLocations {
 	w := &JITLocations{}
 	left := slices.Clone(addrs)
@@ -218,8 +220,8 @@ func (p *JITProcess) Locate(memory symbolize.MemoryReader, addrs []uint64) *JITL
 	return w
 }
 
-// registered adds the memory ranges of an entry's object to w. It returns a function that reports whether an address
-// belongs to the object.
+// registered adds the memory ranges of an entry's object to w, within the limits of a stop. It returns a function that
+// reports whether an address belongs to the object.
 func (p *JITProcess) registered(w *JITLocations, memory symbolize.MemoryReader, e symbol.JITEntry) func(uint64) bool {
 	r := recorder{read: memory}
 	o, err := symbol.OpenJIT(r.memory, e, p.Arch.Machine)
@@ -249,7 +251,7 @@ func (r *recorder) memory(addr uint64, p []byte) bool {
 	return true
 }
 
-// MergeRanges sorts ranges, and joins neighbours with small gaps.
+// MergeRanges sorts ranges by address, and joins ranges with a gap of at most 256 bytes.
 func MergeRanges(pieces []snapshot.Range) []snapshot.Range {
 	const near = 256
 	slices.SortFunc(pieces, func(a, b snapshot.Range) int { return cmp.Compare(a.Address, b.Address) })

@@ -17,12 +17,12 @@ type memory struct {
 	stack snapshot.Stack
 }
 
-// GoCopies has all the memory that a stop has copied, or a core file.
+// GoCopies has all the memory that a stop has copied, or the memory of a core file.
 type GoCopies struct {
 	Order binary.ByteOrder
 	Snap  *snapshot.Snapshot
 	Core  cfi.Memory // nil: use the snapshot
-	// sorted has the snapshot's blocks by address. It is built when it is first needed.
+	// sorted has the snapshot's blocks by address. It is nil until the first search.
 	sorted []snapshot.Stack
 }
 
@@ -59,7 +59,7 @@ func (m *GoCopies) block(addr uint64, size int) []byte {
 		sort.Slice(m.sorted, func(i, j int) bool { return m.sorted[i].Start < m.sorted[j].Start })
 	}
 	i := sort.Search(len(m.sorted), func(i int) bool { return m.sorted[i].Start > addr })
-	for j := i - 1; j >= 0 && j >= i-2; j-- { // a structure without a stack has a second block of 8 bytes
+	for j := i - 1; j >= 0 && j >= i-2; j-- { // two blocks may begin at one address: see GoPlan.Add
 		if p := m.sorted[j].At(addr, size); p != nil {
 			return p
 		}

@@ -14,15 +14,16 @@ import (
 type GoProgram struct {
 	version string
 	runtime *golang.Runtime
-	// first is the number of the program's first block. Its blocks are the list's header, the list, and then, for
-	// each goroutine, its structure and its stack. Blocks of threads follow. A stack's block may have length 0.
+	// first is the index in GoPlan.Blocks of the program's first block, the header of the list of goroutines. Two
+	// blocks for each goroutine of all follow: its structure and its stack. The last blocks are structures of threads.
 	first int
 	all   []uint64
-	// total is the length of the list. left counts the goroutines beyond the limit of one stop.
+	// total is the length of the list. left is the number of goroutines beyond the limit of one stop.
 	total, left int
 }
 
-// GoPrograms finds Go's runtime in the images of a process. A process may have several, because of Go libraries.
+// GoPrograms finds Go's runtime in the images of a process. A process with Go libraries may have several. The error is
+// ErrNotGo if the process has none.
 func GoPrograms(sp *Space) ([]GoProgram, error) {
 	out := make([]GoProgram, 0, 1)
 	var failed error
@@ -61,7 +62,7 @@ func newProgram(sp *Space, f symbolize.Placed) (GoProgram, error) {
 	read := sp.ReadAll
 	out := GoProgram{}
 	if data, addr, err := img.Section(".go.buildinfo"); err == nil {
-		_ = read(addr+f.Bias, data) // as relocated in memory; if that fails, as in the file
+		_ = read(addr+f.Bias, data) // the bytes in memory are relocated; if they cannot be read, the file's bytes stay
 		out.version = golang.Version(data, img.Order(), read)
 	}
 	layout, err := golang.LayoutOf(out.version)

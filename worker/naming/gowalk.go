@@ -19,15 +19,15 @@ var ErrNotGo = errors.New("no Go program or library")
 // Bounds of the copies that one stop makes for goroutines.
 const (
 	goroutineStack = 64 << 10 // bytes of a goroutine's stack
-	belowStack     = 256      // bytes below the stack pointer that was read before the stop
+	belowStack     = 256      // bytes that are copied below the stack pointer, which was read before the stop
 	maxVariables   = 64 << 20 // bytes of a program's variables to search
-	maxGoroutines  = 16384    // further goroutines are only counted
+	maxGoroutines  = 16384    // more goroutines are counted, but not copied
 )
 
 // GoPlan lists the memory that a stop copies.
 type GoPlan struct {
 	Blocks  []snapshot.Block
-	threads map[uint64]int // the block of each thread's structure
+	threads map[uint64]int // by address of a thread's structure: the index of its block
 }
 
 // Add plans the copies for one program.
@@ -45,7 +45,7 @@ func (p *GoPlan) Add(sp *Space, g *GoProgram) error {
 	threads := make([]uint64, 0, 64)
 	buf := make([]byte, r.Size())
 	for _, addr := range all {
-		stack := snapshot.Block{Address: addr, Length: 8} // addr, Length: 8}: no stack
+		stack := snapshot.Block{Address: addr, Length: 8} // without a stack, the start of the structure
 		exists := false
 		if sp.ReadAll(addr, buf) {
 			if one, err := r.Decode(addr, buf); err == nil && one.Status.Exists() {
@@ -93,7 +93,7 @@ type GoWalk struct {
 	Blocks    []snapshot.Stack // the copies of the plan's blocks
 	Copies    *GoCopies
 	Threads   map[int]GoThread
-	// Keep, if not nil, reports whether a stack is kept. If not, All leaves out its goroutine and counts it.
+	// Keep, if not nil, reports whether the result keeps the goroutine with this stack. All only counts the others.
 	Keep func(*backtrace.Thread) bool
 
 	unwinding, naming time.Duration
@@ -175,9 +175,9 @@ func (w *GoWalk) function(addr uint64) string {
 	return frames[len(frames)-1].Function
 }
 
-// stack walks a goroutine's stack. It starts with the registers of the goroutine's thread if that walk reaches the
-// end of the stack, otherwise with the registers saved in the goroutine. It returns false if memory is missing that
-// another stop may copy.
+// stack walks a goroutine's stack from the registers of the goroutine's thread. If that walk does not reach the end of
+// the stack, or has no frame on the goroutine's stack, and the goroutine does not run, stack walks again from the
+// registers saved in the goroutine. It returns false if memory or registers are missing, which another stop may copy.
 func (w *GoWalk) stack(out *backtrace.Goroutine, g *golang.Goroutine, mem *memory) bool {
 	u := unwind.Unwinder{Arch: w.Arch, MaxFrames: w.MaxFrames, Final: true}
 	began := time.Now()
@@ -203,7 +203,7 @@ func (w *GoWalk) stack(out *backtrace.Goroutine, g *golang.Goroutine, mem *memor
 	return stop.Reason != unwind.NoMemory && stop.Reason != unwind.NoRegisters
 }
 
-// on reports whether a walk had frames on the goroutine's own stack.
+// on reports whether a frame of a walk is on the goroutine's own stack.
 func (w *GoWalk) on(frames []unwind.Frame, g *golang.Goroutine) bool {
 	return slices.ContainsFunc(frames, func(f unwind.Frame) bool { return f.CFA > g.StackLow && f.CFA <= g.StackHigh })
 }

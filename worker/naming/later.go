@@ -18,10 +18,11 @@ import (
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
-// The kernel copies stacks of a running process, and they are unwound later. Meanwhile the process may have freed the
-// code of a query, and compiled the code of the next one at the same addresses. So code that is read later may not be of
-// the moment of the stack. It is a candidate, and package unwind uses it only with a proof. The last candidates are kept,
-// because the code of a query often ends before its last stacks are unwound.
+// For samples, the kernel copies stacks of a running process, and the worker unwinds them later. Meanwhile the process
+// may have freed the code of a query, and compiled the code of the next query at the same addresses. So the code that
+// the worker reads may differ from the code at the moment of the stack. It is a candidate: package unwind verifies it
+// against the stack (see unwind.Candidates). The store keeps the last candidates, because the process often frees the
+// code of a query before the last stacks of the query are unwound.
 
 // Bounds of the memory for candidates.
 const (
@@ -31,14 +32,15 @@ const (
 	maxLaterCode    = 4 << 20  // bytes of code that one search reads
 )
 
-// Times between two looks at a process.
+// Times between two looks at a process: reads of its memory, to compare known code or to search for new code.
 const (
-	// laterInterval is how long what was read counts as current. It is also the least time between two searches.
+	// laterInterval is the time after a look for which the result is used without another look. It is also the least
+	// time between two searches.
 	laterInterval = 20 * time.Millisecond
 	// laterPause is the least time between two searches of a process without generated code and without LLVM.
 	laterPause = time.Second
-	// laterShare bounds the time of all looks, at all processes: after each one, there is none for that many times as long,
-	// but not longer than laterInterval.
+	// laterShare bounds the time of all looks at all processes. After each look there is a pause of laterShare times
+	// the duration of the look, but at most laterInterval.
 	laterShare = 20
 )
 
@@ -55,7 +57,7 @@ type LaterStore struct {
 	next atomic.Int64 // when the next look at a process may begin, Unix time in ns
 }
 
-// look runs a look at a process, if it may begin now.
+// look runs a look at a process. During the pause after the last look it only returns false.
 func (s *LaterStore) look(run func()) bool {
 	began := time.Now()
 	if began.UnixNano() < s.next.Load() {
@@ -67,8 +69,8 @@ func (s *LaterStore) look(run func()) bool {
 	return true
 }
 
-// Later has descriptions of generated code of one process, which were read at other moments than its stacks were
-// copied. It is safe for concurrent use.
+// Later has descriptions of generated code of one process that were read before or after its stacks were copied. It is
+// safe for concurrent use.
 type Later struct {
 	store     *LaterStore
 	pid       int
@@ -77,18 +79,19 @@ type Later struct {
 	read symbolize.MemoryReader
 	maps func() ([]process.Mapping, error)
 
-	mu       sync.Mutex // of a search
+	mu       sync.Mutex // held during a search; guards searched and empty
 	searched time.Time
 	empty    bool // the last search found nothing, and no sign of a compiler
 
 	images atomic.Pointer[[]*laterImage] // the most recent first
-	size   int                           // of the images; guarded by store.mu, as used
+	size   int                           // bytes of the images; size and used are guarded by store.mu
 	used   time.Time
 
-	wanted atomic.Int64 // when the watcher was last told, Unix time in ns
+	wanted atomic.Int64 // when the watcher was last asked to read the process, Unix time in ns
 }
 
-// laterImage is an .eh_frame section with the code that it describes. It does not change, except for the time.
+// laterImage is an .eh_frame section with the code that it describes. All fields except checked and cache are
+// immutable.
 type laterImage struct {
 	frames     symbol.JITSpan
 	data       []byte // of the section
@@ -97,10 +100,10 @@ type laterImage struct {
 	code       []byte
 	cache      unwind.CodeCache
 
-	checked atomic.Int64 // when the process last had the section, Unix time in ns
+	checked atomic.Int64 // when the process was last seen with this section and code, Unix time in ns
 }
 
-// Of returns an empty Later for a process. StartTime is as in process.Stat.
+// Of returns an empty Later for a process. startTime has the meaning of process.Stat.StartTime.
 func (s *LaterStore) Of(pid int, startTime uint64) *Later {
 	l := &Later{store: s, pid: pid, startTime: startTime}
 	l.read = symbolize.ProcessMemory(pid)
@@ -108,7 +111,7 @@ func (s *LaterStore) Of(pid int, startTime uint64) *Later {
 	return l
 }
 
-// errCode means that code is outside of what was read.
+// errCode means that an address is outside of the code that was read.
 var errCode = errors.New("code that was not read")
 
 // Code implements unwind.ImageCode.
@@ -129,7 +132,7 @@ func (i *laterImage) covers(addr uint64) bool {
 
 func (i *laterImage) size() int { return len(i.data) + len(i.code) }
 
-// Start returns where the code at an address begins, as it was seen last.
+// Start returns the address at which the most recent image that covers addr begins.
 func (l *Later) Start(addr uint64) (start uint64, ok bool) {
 	known := l.known(addr)
 	if len(known) == 0 {
@@ -149,8 +152,9 @@ func (l *Later) known(addr uint64) (found []*laterImage) {
 	return found
 }
 
-// At returns what the code at an address may have been, the most recent first. With search it reads the process, if the
-// last look is some time ago: once more if it has other code at the address, or unknown code.
+// At returns the candidates for the code at an address, the most recent first. With search it compares the candidates
+// with the process, if the last look was longer ago than laterInterval. If the process has none of them, At searches
+// for its code.
 func (l *Later) At(addr uint64, search bool) []unwind.Candidate {
 	found := l.known(addr)
 	if now := time.Now(); search && len(found) > 0 && now.UnixNano()-l.wanted.Load() > (watchFor/2).Nanoseconds() {
@@ -170,7 +174,8 @@ func (l *Later) At(addr uint64, search bool) []unwind.Candidate {
 	return list
 }
 
-// current reports whether the process has, or had a moment ago, this image.
+// current reports whether the process has this image, or had it within laterInterval. During a pause, and if the
+// process does not answer, it returns true.
 func (l *Later) current(i *laterImage) bool {
 	now := time.Now()
 	if now.UnixNano()-i.checked.Load() < laterInterval.Nanoseconds() {
@@ -180,7 +185,7 @@ func (l *Later) current(i *laterImage) bool {
 	if !l.store.look(func() {
 		answers = process.WithTimeout(l.pid, func() { same = l.has(i) }, func() {})
 	}) || !answers {
-		return true // then there is no search either
+		return true // a search would fail too
 	}
 	if !same {
 		l.store.next.Store(0) // the search may follow at once
@@ -216,14 +221,14 @@ func (l *Later) search(now time.Time) {
 		return
 	}
 	l.searched, l.empty = now, true
-	if answers { // else the other results may still be written
+	if answers { // otherwise the goroutine of WithTimeout may still write found and compiles
 		l.empty = !compiles
 		l.keep(found, now)
 	}
 }
 
-// readImages reads all .eh_frame sections in anonymous read-only memory that describe anonymous code. It returns none if
-// the process has changed meanwhile. Compiles reports whether the process has such code, or LLVM.
+// readImages reads all .eh_frame sections in anonymous read-only memory that describe anonymous code. It returns none
+// if the process has changed meanwhile. compiles reports whether the process has anonymous code or has loaded LLVM.
 func (l *Later) readImages() (found []*laterImage, compiles bool) {
 	maps, err := l.maps()
 	if err != nil {
@@ -256,7 +261,7 @@ func (l *Later) readImages() (found []*laterImage, compiles bool) {
 			}
 		})
 	}
-	for _, i := range found { // the section must be the one of the code
+	for _, i := range found { // the section must not have changed while the code was read
 		again := make([]byte, len(i.data))
 		if !l.read.Exactly(i.frames.Start, again) || !bytes.Equal(again, i.data) {
 			return nil, true
@@ -297,7 +302,8 @@ func (p *JITProcess) sections(start uint64, data []byte, found func(at symbol.JI
 	}
 }
 
-// codeOf returns an image with the limits of the code that a table describes; nil if that is not code without a file.
+// codeOf returns an image with the limits of the code that a table describes, or nil if that code is not in anonymous
+// memory.
 func (p *JITProcess) codeOf(t *cfi.Table) *laterImage {
 	var code *process.Mapping
 	var image *laterImage
@@ -348,7 +354,8 @@ func (l *Later) keep(found []*laterImage, now time.Time) {
 	l.store.account(l, size, now)
 }
 
-// account notes the size of a Later. While all together are too large, it empties the Later with the oldest search.
+// account notes the size of a Later. While all Laters together are too large, it empties the one with the oldest
+// search.
 func (s *LaterStore) account(l *Later, size int, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

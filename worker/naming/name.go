@@ -22,7 +22,7 @@ func FrameLimit(maxFrames int) int {
 func (sp *Space) Name(frames []unwind.Frame, limit int, late *symbolize.Deadline) (out []backtrace.Frame, cut bool) {
 	out = make([]backtrace.Frame, 0, len(frames))
 	if len(frames) > 0 {
-		sp.PrefetchInnermost(frames[0].Lookup()) // for core files and goroutines, whose walks do not call it
+		sp.PrefetchInnermost(frames[0].Lookup()) // walks of core files and of goroutines have not called it
 	}
 	if sp.FirstInImage {
 		sp.FirstInImage = false
@@ -41,8 +41,8 @@ func (sp *Space) Name(frames []unwind.Frame, limit int, late *symbolize.Deadline
 }
 
 // PrefetchInnermost starts to read the symbols and lines for the innermost frame, while the stack is unwound. addr is
-// the frame's lookup address. It does so only for the first such frame in an image, because expanding the image's
-// lines may take longer than the rest of a capture.
+// the frame's lookup address. Only the first call for an image starts a read. Expanding the image's lines may take
+// longer than the rest of a capture.
 func (sp *Space) PrefetchInnermost(addr uint64) {
 	_, where, ok := sp.Lookup(addr)
 	m := where.Module
@@ -51,11 +51,11 @@ func (sp *Space) PrefetchInnermost(addr uint64) {
 	}
 	sp.FirstInImage = true
 	m.ReadAhead(addr - where.Bias)
-	runtime.Gosched() // let it begin: there may be only one processor
+	runtime.Gosched() // let the goroutine begin: there may be only one processor
 }
 
-// prefetch reads the symbols of all images in which frames lie, and lets their lines be looked up meanwhile. Both may
-// take long when they are needed for the first time.
+// prefetch reads the symbols of all images in which frames lie, and starts to look up their lines in the background.
+// Both may take long for the first time.
 func (sp *Space) prefetch(frames []unwind.Frame) {
 	modules := make([]*symbolize.Module, len(frames))
 	for i := range frames {
@@ -81,7 +81,7 @@ func (sp *Space) prefetch(frames []unwind.Frame) {
 	}
 }
 
-// nameFrame appends the calls that are inlined at a frame, and then the frame.
+// nameFrame appends the calls that are inlined at the address of a frame, and then the frame.
 func (sp *Space) nameFrame(dst []backtrace.Frame, f *unwind.Frame, late *symbolize.Deadline) []backtrace.Frame {
 	out := backtrace.Frame{Address: f.PC, Offset: f.PC, Module: "[unmapped]", Note: note(f)}
 	m, where, ok := sp.Lookup(f.Lookup())
@@ -123,8 +123,8 @@ func (sp *Space) nameLater(out *backtrace.Frame, addr uint64) {
 	}
 }
 
-// namePerf names a frame in code compiled at run time, by the program's perf map if it has one. The program writes
-// the map itself and may be late, so the note has the source of the name.
+// namePerf names a frame in code compiled at run time, by the program's perf map if it has one. The program writes the
+// map itself and may write it late, so the note says where the name comes from.
 func (sp *Space) namePerf(out *backtrace.Frame, addr uint64) {
 	if sp.key.StartTime == 0 || sp.Memory != nil {
 		return // not a live process

@@ -32,8 +32,8 @@ type perfMap struct {
 	table *symbol.PerfMap
 }
 
-// Read returns the perf map of a process, or nil if it has none. If the map cannot be used, Read calls warn with the
-// reason.
+// Read returns the perf map of a process, or nil if the process has none. If the map cannot be used, Read returns nil
+// and calls warn with the reason.
 func (p *PerfMaps) Read(pid int, warn func(...error)) *symbol.PerfMap {
 	table, err := p.read(pid)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, process.ErrGone) {
@@ -75,8 +75,8 @@ func (p *PerfMaps) read(pid int) (*symbol.PerfMap, error) {
 	return table, nil
 }
 
-// openPerfMap opens the map that a process writes below its own root directory. All users may create files there, so
-// openPerfMap refuses a file of a user other than the process's.
+// openPerfMap opens the map that a process writes to /tmp below its own root directory. All users may create files
+// there, so openPerfMap refuses a file that does not belong to the user of the process.
 func openPerfMap(pid int) (*os.File, symbolize.FileID, error) {
 	status, err := process.ReadStatus(pid)
 	if err != nil {

@@ -12,14 +12,14 @@ import (
 // Bounds of the search for the call frame information of unregistered code.
 const (
 	maxSearched = 4 << 20 // bytes to search
-	maxMappings = 64      // mappings to search: few mappings other than LLVM's are of that kind
+	maxMappings = 64      // mappings to search: few mappings other than LLVM's are anonymous and read-only
 	maxCIE      = 64      // bytes of a CIE; compilers make some 20
 )
 
-// searchFrames searches for the .eh_frame section of an address in the mapping with the index code, which has no
-// file. PostgreSQL compiles queries with LLVM, which puts the section into read-only memory, as near to the code as
-// possible. So the nearest mappings are searched first. A section counts if one of its entries covers the address and
-// lies in the same mapping as the code.
+// searchFrames searches for the .eh_frame section that describes addr. code is the index of the mapping with addr,
+// which has no file. PostgreSQL compiles queries with LLVM, which puts the section into read-only memory, as near to
+// the code as possible. So the nearest mappings are searched first. A section is accepted if one of its entries covers
+// the address, and the code of this entry lies in the mapping code.
 func (p *JITProcess) searchFrames(memory symbolize.MemoryReader, code int, addr uint64) (symbol.JITSpan, bool) {
 	left, mappings := uint64(maxSearched), maxMappings
 	for d := 1; d < len(p.Maps) && mappings > 0; d++ {
@@ -44,7 +44,7 @@ func readOnly(m *process.Mapping) bool {
 	return m.Inode == 0 && m.Path == "" && m.Perms == process.Read
 }
 
-// searchMapping searches a mapping for the start of a section with an entry for the address.
+// searchMapping searches a mapping for a section with an entry for the address.
 func (p *JITProcess) searchMapping(start uint64, data []byte, code *process.Mapping, addr uint64) (symbol.JITSpan, bool) {
 	order := p.Arch.Order
 	for off := 0; off+maxCIE <= len(data); off += 8 {
@@ -81,14 +81,14 @@ func sectionLength(order binary.ByteOrder, data []byte) int {
 	return at
 }
 
-// describes reports whether the section has an entry for the address.
+// describes reports whether the section has an entry for the address, whose code lies in the mapping of the address.
 func (p *JITProcess) describes(memory symbolize.MemoryReader, section symbol.JITSpan, addr uint64) bool {
 	i := p.mapping(addr)
 	t := framesAt(p.Arch, memory, section)
 	return i >= 0 && t != nil && covers(t, &p.Maps[i], addr)
 }
 
-// covers reports whether a table has an entry for the address, and the entry lies inside the code.
+// covers reports whether a table has an entry for the address, and the code of this entry lies inside the mapping code.
 func covers(t *cfi.Table, code *process.Mapping, addr uint64) bool {
 	f, err := t.Find(addr)
 	return err == nil && f.Start >= code.Start && f.End <= code.End

@@ -20,18 +20,18 @@ type Space struct {
 	Memory symbolize.MemoryReader               // of a core file; nil: read the live process
 	live   symbolize.MemoryReader               // of the live process
 
-	// FirstInImage is set during a walk if no earlier walk had its innermost frame in this image.
+	// FirstInImage is set during a walk if no earlier walk had its innermost frame in the same image.
 	FirstInImage bool
 
 	Files  *symbolize.Deadline // for reading files; nil: no deadline
 	Unread string              // an image that was not read by the deadline, so that frames are missing
 
 	Generated JITCode
-	later     *Later // of the process; nil: it is not identified
+	later     *Later // of the process; nil: its start time is unknown
 	readLater bool   // see ReadLater
 	samples   bool
-	llvm      *bool           // whether it has loaded LLVM; nil: not examined
-	perf      *symbol.PerfMap // of the process; nil: none, or not read yet
+	llvm      *bool           // whether the process has loaded LLVM; nil: not examined
+	perf      *symbol.PerfMap // of the process; nil: none, or not read yet (perfRead)
 	perfRead  bool
 	last      *process.Mapping // the result of the last Lookup
 	lastFound symbolize.Placed
@@ -57,9 +57,9 @@ func (sp *Space) Find(addr uint64) (unwind.Module, bool) {
 		Start: start, Linker: linker, CodeCache: &f.Module.CodeCache}, true
 }
 
-// ReadLater makes the space read generated code from the process as it is now, where the copied memory does not have its
-// call frame information. Samples is set for stacks that the kernel has copied some time ago: the mappings may have
-// changed since.
+// ReadLater makes the space read generated code from the live process, if the copied memory does not have call frame
+// information for it. samples is set for stacks that the kernel has copied some time ago: the mappings may have changed
+// since.
 func (sp *Space) ReadLater(samples bool) {
 	sp.readLater = sp.later != nil && sp.Memory == nil
 	sp.samples = samples
@@ -71,15 +71,16 @@ func (sp *Space) Candidates(addr uint64, search bool) []unwind.Candidate {
 	if !sp.readLater || sp.inFile(addr) {
 		return nil
 	}
-	// Without a sign of a compiler in the mappings, they are read again first, or the process has none.
+	// If the mappings show no compiler, only known candidates are returned.
 	return sp.later.At(addr, search && sp.compiles())
 }
 
-// lowest is the first address that a process can use on Linux by default (vm.mmap_min_addr). A jump to a lower address is
-// one through a bad pointer.
+// lowest is the first address that a process can use on Linux by default (vm.mmap_min_addr). A jump to a lower address
+// used a bad pointer.
 const lowest = 1 << 16
 
-// Frameless implements unwind.Candidates. LLVM's code keeps no frame pointers, and is freed after each query.
+// Frameless implements unwind.Candidates. Code compiled by LLVM keeps no frame pointers, and the process frees it after
+// each query.
 func (sp *Space) Frameless(addr uint64) bool {
 	switch i := sp.Mapping(addr); {
 	case sp.inFile(addr) || addr < lowest:
@@ -128,12 +129,13 @@ func (sp *Space) Lookup(addr uint64) (*process.Mapping, symbolize.Placed, bool) 
 // Mapping returns the index of the mapping that contains addr, or -1.
 func (sp *Space) Mapping(addr uint64) int { return process.IndexOf(sp.Maps, addr) }
 
-// AllMapped reports whether all frames lie in mappings. In samples, code compiled at run time needs none.
+// AllMapped reports whether all frames lie in mappings. For samples it returns true: the process may have unmapped code
+// compiled at run time since.
 func (sp *Space) AllMapped(frames []unwind.Frame) bool {
 	return sp.samples || !slices.ContainsFunc(frames, func(f unwind.Frame) bool { return sp.Mapping(f.Lookup()) < 0 })
 }
 
-// JIT returns what the search for generated code needs to know about the process.
+// JIT returns the facts about the process that the search for generated code needs.
 func (sp *Space) JIT() *JITProcess {
 	return &JITProcess{Arch: sp.cache.images.Arch, Maps: sp.Maps, Descriptors: sp.Descriptors}
 }
@@ -159,7 +161,7 @@ func (sp *Space) Resolve(i int) symbolize.Placed {
 	}
 	f = sp.lookUpImage(i)
 	if f.Module == nil {
-		// Not cached: it may be readable next time.
+		// This result is not cached: the image may be readable next time.
 		return f
 	}
 	sp.cache.mu.Lock()
@@ -198,13 +200,13 @@ func (sp *Space) lookUpImage(i int) symbolize.Placed {
 	return f
 }
 
-// IsGo reports whether an image has the table of a Go program.
+// IsGo reports whether an image has the function table of a Go program.
 func (sp *Space) IsGo(m *symbolize.Module) bool {
 	t, _ := m.GoTable(sp.Files)
 	return t != nil
 }
 
-// Descriptors returns the addresses of the variables at which lists of registered objects begin.
+// Descriptors returns the addresses of the variables of GDB's JIT interface at which lists of objects begin.
 func (sp *Space) Descriptors() []uint64 {
 	var found []uint64
 	for i := range sp.Maps {

@@ -8,16 +8,17 @@ import (
 // watchFor is how long a process is watched after a stack needed its generated code.
 const watchFor = 2 * time.Second
 
-// watcher reads the generated code of processes at short intervals. Stacks wait for some time until they are unwound, and
-// the code of a short query ends before.
+// watcher reads the generated code of processes at short intervals. A stack waits for some time until it is unwound,
+// and the process may free the code of a short query before that.
 type watcher struct {
 	mu      sync.Mutex
 	callers int
-	kick    chan struct{} // a process is wanted; nil without callers
+	kick    chan struct{} // receives when a process is added to wanted; nil without callers
 	wanted  map[*Later]time.Time
 }
 
-// Watch makes the store read the generated code of processes, as long as stacks need it. The caller must call end.
+// Watch makes the store read the generated code of each process for watchFor after a stack needed it. The caller must
+// call end. The reads stop after the last end.
 func (s *LaterStore) Watch() (end func()) {
 	w := &s.watcher
 	w.mu.Lock()
@@ -36,7 +37,7 @@ func (s *LaterStore) Watch() (end func()) {
 	})
 }
 
-// want makes the watcher read a process for a while.
+// want makes the watcher read a process for watchFor.
 func (w *watcher) want(l *Later, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -50,7 +51,7 @@ func (w *watcher) want(l *Later, now time.Time) {
 	}
 }
 
-// run waits for processes, and reads them.
+// run waits for wanted processes, and reads each of them every laterInterval.
 func (w *watcher) run(kick chan struct{}) {
 	for range kick {
 		for {
@@ -84,7 +85,7 @@ func (w *watcher) take(kick chan struct{}) (list []*Later) {
 	return list
 }
 
-// refresh reads the generated code again if the process no longer has what was read last.
+// refresh searches for generated code if the process no longer has the most recent image.
 func (l *Later) refresh() {
 	if p := l.images.Load(); p == nil || len(*p) == 0 || !l.current((*p)[0]) {
 		l.search(time.Now())

@@ -6,16 +6,16 @@ type Wait struct {
 	Class, Event string
 }
 
-// A Level is one level of PostgreSQL's context in a frame: what the process was doing, in PostgreSQL's words.
+// A Level is one line of PostgreSQL's error context (CONTEXT) that belongs to a frame: what the process does there.
 type Level struct {
 	Kind Kind
 	// Text is PostgreSQL's CONTEXT line, without the data of a COPY.
 	Text string
-	// Function is a PL/pgSQL function's signature, or the name of one in another language.
+	// Function is the signature of a PL/pgSQL function, or the name of a function in another language.
 	Function string
-	// Line is a line of the function's body or of a COPY's input, 0 if there is none.
+	// Line is the number of a line in the function's body or in the input of COPY; 0: none.
 	Line int
-	// Statement is the kind of a PL/pgSQL statement, or a phrase in its place.
+	// Statement is the kind of a PL/pgSQL statement, or a phrase such as "during function entry".
 	Statement string
 	// Relation is the relation that is copied or vacuumed, or that has the awaited row.
 	Relation string
@@ -24,7 +24,7 @@ type Level struct {
 	Cut   bool
 }
 
-// A Kind is the kind of a level.
+// A Kind says to which language or command of PostgreSQL a Level belongs.
 type Kind string
 
 // The kinds of levels.
@@ -34,7 +34,7 @@ const (
 	SPI     Kind = "statement"
 	Copy    Kind = "copy"
 	Vacuum  Kind = "vacuum"
-	// Tuple is a row for whose last writer the process waits.
+	// Tuple: the process waits for the transaction that last wrote a row.
 	Tuple    Kind = "tuple"
 	PLPerl   Kind = "plperl"
 	PLPython Kind = "plpython"

@@ -1,5 +1,5 @@
-// Package backtrace defines the result of a capture as plain data: threads, frames and figures. Package capture makes it
-// and package render prints it. It depends on neither.
+// Package backtrace defines the result of a capture as plain data: threads, frames and figures. Package capture makes
+// the result and package render prints it. This package imports neither.
 package backtrace
 
 import (
@@ -16,15 +16,15 @@ type Trace struct {
 	// NotStopped is the reason for which a process could not be stopped and was captured by another engine. Otherwise
 	// it is empty.
 	NotStopped string
-	// Slept is set if the process was captured without a stop because it slept, and the stack is as by a stop.
+	// Slept is set if the process slept and was captured without a stop. The stack is then as exact as with a stop.
 	Slept bool
 	// Unrecognised is the reason for which a PostgreSQL server's own state was not read: its program has a server's
 	// variables, but its version is unknown. Otherwise it is empty.
 	Unrecognised string
 	// LevelsMissing is the reason why PL/pgSQL levels of a process that was sampled on the CPU are missing, else "".
 	LevelsMissing string
-	// Pause is an upper bound on how long the process was stopped. Held is the part after the stop was noticed. Both
-	// are 0 without a stop.
+	// Pause is an upper bound on how long the process was stopped. Held is the part of Pause after the worker noticed
+	// the stop. Both are 0 without a stop.
 	Pause, Held time.Duration
 	// Unwind, Symbolize and Context are the times of the steps after the pause: walking the stacks, naming their
 	// frames, and reading what a PostgreSQL process says about itself.
@@ -34,24 +34,25 @@ type Trace struct {
 	// Total is the time of the whole capture, including reading /proc and waiting for the stop.
 	Total   time.Duration
 	Threads []Thread
-	// Goroutines are the goroutines of a Go program, by number, and Go is its version. If goroutines were requested,
-	// Threads is empty.
+	// Goroutines are the goroutines of a Go program, in the order of their numbers, and Go is the program's Go version.
+	// If goroutines were requested, Threads is empty.
 	Goroutines []Goroutine
 	Go         string
-	// GoroutinesLeftOut counts goroutines beyond the limit of one stop, and those that could not be read.
+	// GoroutinesLeftOut is the number of goroutines that are missing: beyond the limit of one stop, unreadable, or not
+	// kept by the caller's filter.
 	GoroutinesLeftOut int
 	// Query is the text of the statement that a PostgreSQL process runs, as far as it was read. QueryCut is set if it
-	// is truncated. QueryFrame is the index of the frame of the first thread that shows it.
+	// is truncated. QueryFrame is an index into the frames of the first thread: the frame that shows the query.
 	Query      string
 	QueryCut   bool
 	QueryFrame int
 	// Wait is the wait event of a PostgreSQL process.
 	Wait Wait
-	// Session is the process's session as the server's memory has it; nil if it was not read.
+	// Session has what the server's memory says about the process; nil: not read.
 	Session *Session
 }
 
-// A Session is what the memory of a server says of one of its processes. Unknown facts are empty.
+// A Session has facts about one process of a server, read from the server's memory. Unknown facts are empty.
 type Session struct {
 	// Time is when the capture began.
 	Time time.Time
@@ -91,8 +92,8 @@ type Thread struct {
 	Frames []Frame
 }
 
-// GeneratedNote says how many of the stacks end in code compiled at run time, why, and what to do. It is empty if none
-// does.
+// GeneratedNote returns a sentence for the user: n of all stacks (of) end in code compiled at run time, why, and what
+// to do. If n is 0, it returns "".
 func GeneratedNote(n, of int) string {
 	if n == 0 {
 		return ""
@@ -104,16 +105,17 @@ func GeneratedNote(n, of int) string {
 
 // A Goroutine is one goroutine of a Go program.
 type Goroutine struct {
-	// Thread has its stack, and the thread that runs it, if any.
+	// Thread has the stack of the goroutine. TID, Name and State are those of the thread that runs the goroutine, if
+	// any.
 	Thread
 
 	ID uint64
-	// Status is its state or what it waits for, in Go's words.
+	// Status is the state of the goroutine or the reason for its wait, in Go's words.
 	Status string
-	// Locked is set if it is bound to one thread.
+	// Locked is set if the goroutine is bound to one thread.
 	Locked bool
-	// Creator is the function that created it, and Parent the number of the goroutine that did. They are empty and 0
-	// if unknown.
+	// Creator is the function that created the goroutine, and Parent the number of the goroutine that called Creator.
+	// If unknown, they are empty and 0.
 	Creator string
 	Parent  uint64
 }
@@ -148,7 +150,7 @@ type Frame struct {
 }
 
 // Label returns the frame's function. If no symbol covers the address, it returns the module and the offset, and the
-// note in brackets: "postgres+0x467a3d [static, in lock.c]". Profiles and lists of calls name frames so.
+// note in brackets: "postgres+0x467a3d [static, in lock.c]". Profiles and lists of calls use this label.
 func (f *Frame) Label() string {
 	switch {
 	case f.Function != "":

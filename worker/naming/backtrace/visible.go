@@ -7,8 +7,8 @@ import (
 
 // WithoutStatements returns the trace without the text of the statements that functions run. Only words such as "SQL
 // statement" remain. The text may be dynamic SQL of a function's owner, with data that the reader of the stack must
-// not see. The text of the client's query stays. The original trace is not changed. It is returned if it has no such
-// text.
+// not see. The text of the client's query stays. WithoutStatements does not change t. It returns t itself if there is
+// no such text.
 func (t *Trace) WithoutStatements() *Trace {
 	if !slices.ContainsFunc(t.Threads, func(th Thread) bool { return slices.ContainsFunc(th.Frames, hasStatement) }) {
 		return t
@@ -42,8 +42,9 @@ func withoutStatements(levels []Level) []Level {
 	return out
 }
 
-// WithoutNames returns a copy for readers that must see no text, and no name of a user's object: without query, session
-// and the levels of PostgreSQL's context. The functions of the server's program, and the wait event, remain.
+// WithoutNames returns a copy for readers that must see no text, and no name of a user's object. It removes the query,
+// the session, the goroutines, the names of threads, and the levels. The functions of the server's program, and the
+// wait event, remain.
 func (t *Trace) WithoutNames() *Trace {
 	out := *t
 	out.Query, out.QueryCut, out.QueryFrame, out.Session = "", false, 0, nil

@@ -23,9 +23,9 @@ const (
 	tempPrefix = ".pg_stat_backtrace-"
 )
 
-// cache is the folder of files: DIR/BUILDID/KIND. An empty file is a remembered miss, as old as its modification
-// time. elfutils' client uses the same format. Other programs write to the folder too, so it may have anything: only
-// regular files count, and no read waits or grows without a bound.
+// cache is the folder of files: DIR/BUILDID/KIND. An empty file remembers a miss: at its modification time no server
+// had the file. elfutils' client uses the same format. Other programs write to the folder too, so it may contain
+// anything: the client uses only regular files, never waits for a read, and bounds the size.
 type cache struct {
 	dir   string
 	limit int64 // in bytes; 0: no limit
@@ -49,8 +49,8 @@ func (c *cache) prepare() error {
 
 func (c *cache) path(kind Kind, id string) string { return filepath.Join(c.dir, id, string(kind)) }
 
-// find returns the path of a cached file. For a remembered miss it returns the time until which the miss counts.
-// Otherwise it returns neither.
+// find returns the path of a cached file. For a remembered miss it returns the time until which the miss is valid.
+// Otherwise it returns zero values.
 func (c *cache) find(kind Kind, id string, now time.Time) (path string, missedUntil time.Time) {
 	path = c.path(kind, id)
 	info, err := os.Lstat(path)
@@ -82,7 +82,7 @@ func (c *cache) missTime() time.Duration {
 	return min(seconds(n), longest)
 }
 
-// miss remembers that no server has the file. An existing file stays.
+// miss remembers that no server has the file. An existing file that is not empty stays.
 func (c *cache) miss(kind Kind, id string, now time.Time) error {
 	path := c.path(kind, id)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -101,7 +101,7 @@ func (c *cache) miss(kind Kind, id string, now time.Time) error {
 	return err
 }
 
-// temp makes the file for a download. It is in the final folder, so that it can be renamed.
+// temp makes the file for a download. The file is in the final folder, so that deposit can rename it.
 func (c *cache) temp(kind Kind, id string) (*os.File, error) {
 	dir := filepath.Join(c.dir, id)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

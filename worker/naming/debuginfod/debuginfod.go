@@ -35,7 +35,7 @@ const (
 var (
 	// ErrNotFound means that no server has the file, now or according to a remembered miss.
 	ErrNotFound = errors.New("no debuginfod server has it")
-	// ErrServers means that no server could be asked successfully. A later request may succeed.
+	// ErrServers means that no server gave the file, and at least one server failed. A later request may succeed.
 	ErrServers = errors.New("no debuginfod server gave it")
 	// ErrBuildID means that the requested id is not a build-id.
 	ErrBuildID = errors.New("not a build-id")
@@ -51,7 +51,7 @@ var (
 	ErrClosed = errors.New("debuginfod client closed")
 )
 
-// The defaults of Config.
+// The defaults of Config. Sizes are in bytes.
 const (
 	DefaultMaxSize        = 1 << 30
 	DefaultCacheSize      = 4 << 30
@@ -128,8 +128,8 @@ type Client struct {
 	servers []*server
 	now     func() time.Time
 
-	// ctx is the context of the downloads, and ends with Close. It is not a caller's, because several callers may
-	// wait for one download.
+	// ctx is the context of the downloads, and ends with Close. No caller's context is used, because several callers
+	// may wait for one download.
 	ctx    context.Context //nolint:containedctx // the client's own life
 	cancel context.CancelFunc
 	slots  *semaphore.Weighted
@@ -176,7 +176,7 @@ func (c *Client) Close() {
 	c.http.CloseIdleConnections()
 }
 
-// begin counts a goroutine. It returns false if the client is closed.
+// begin adds a goroutine to running, for which Close waits. It returns false if the client is closed.
 func (c *Client) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

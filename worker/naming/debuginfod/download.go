@@ -27,7 +27,7 @@ const (
 	userAgent        = "pg_stat_backtrace"
 )
 
-// errStatus means an HTTP status other than OK and "not found".
+// errStatus means that a server sent an HTTP status other than 200, 404 and 406.
 var errStatus = errors.New("HTTP status")
 
 // download downloads one file from one server. It returns ErrNotFound if the server does not have it.
@@ -141,7 +141,8 @@ func (d *transfer) request(ctx context.Context, s *server) (*http.Response, erro
 	return nil, err
 }
 
-// headerSize returns the size that debuginfod sends with a body of unknown length, or 0 if it does not.
+// headerSize returns the size that debuginfod sends in a header of its own, for a body of unknown length. Without the
+// header it returns 0.
 func headerSize(h http.Header) int64 {
 	n, err := strconv.ParseInt(h.Get("X-Debuginfod-Size"), 10, 64)
 	if err != nil {
@@ -221,7 +222,7 @@ func (d *transfer) tell(kind EventKind) {
 	d.client.tell(d.event)
 }
 
-// localError is a failure on this host. It does not count as a failure of the server.
+// localError is a failure on this host. It does not lead to a pause of the server.
 type localError struct{ error }
 
 func (e localError) Unwrap() error { return e.error }

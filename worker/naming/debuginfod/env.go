@@ -22,8 +22,8 @@ const (
 )
 
 // FromEnv returns the configuration from the environment: servers, cache folder and limits. The values have the same
-// meaning as in elfutils' client: seconds and bytes, and 0 (for the timeout also less) means no limit. An unset
-// variable leaves the field 0, which means this package's default.
+// meaning as in elfutils' client: seconds and bytes, and 0 or less means no limit. An unset variable leaves the field
+// 0, which means this package's default.
 func FromEnv(getenv func(string) string) (Config, error) {
 	cfg := Config{URLs: SplitURLs(getenv(EnvURLs)), CacheDir: getenv(EnvCache)}
 	var err error
@@ -48,7 +48,7 @@ func FromEnv(getenv func(string) string) (Config, error) {
 	return cfg, err
 }
 
-// seconds converts seconds to a duration, at most to the longest one.
+// seconds converts seconds to a duration, at most the longest that the type can have.
 func seconds(n int64) time.Duration {
 	const most = int64(1<<63-1) / int64(time.Second)
 	return time.Duration(min(n, most)) * time.Second

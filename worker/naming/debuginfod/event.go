@@ -17,7 +17,7 @@ const (
 	Missing
 	// Failed: a server could not be asked, or its file was rejected.
 	Failed
-	// Paused: a server has failed so often that it is not used for a while (Took).
+	// Paused: a server has failed so often that it is not used for a while (Event.Took).
 	Paused
 )
 

@@ -62,7 +62,7 @@ func (c *cache) scan(now time.Time) (entries []entry, total int64) {
 		files, _ := rootfs.ReadNames(dir, maxFiles)
 		for _, name := range files {
 			path := filepath.Join(dir, name)
-			info, err := os.Lstat(path) // of a symbolic link, not of its target
+			info, err := os.Lstat(path) // does not follow a symbolic link
 			if err != nil || !info.Mode().IsRegular() {
 				continue
 			}

@@ -24,7 +24,8 @@ func (c *Client) remember(key string, err error, pause time.Duration) {
 	c.failures[key] = failure{err, c.now().Add(pause)}
 }
 
-// remembered returns a failure that still counts, or nil.
+// remembered returns the error of a failed download during the pause after it, or nil. key has the kind and the
+// build-id.
 func (c *Client) remembered(key string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,7 +37,7 @@ func (c *Client) remembered(key string) error {
 	return f.err
 }
 
-// until returns the time until which a failure counts, or the zero time if there is none.
+// until returns the end of the pause after a failed download, or the zero time if none is remembered.
 func (c *Client) until(key string) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,7 +15,7 @@ const (
 	maxWaiting = 1024
 	// retryPause is the time before a failed request may be repeated.
 	retryPause = time.Minute
-	// refusedPause is the same for a rejected file, because the server is likely to send the same file again.
+	// refusedPause is this time after a rejected file: the server is likely to send the same file again.
 	refusedPause = 10 * time.Minute
 )
 
@@ -33,8 +33,8 @@ func (c *Client) Cached(kind Kind, id string) string {
 func (c *Client) DebugFile(id string) string { return c.Cached(DebugInfo, id) }
 
 // RequestDebugFile downloads the debug file of a build in the background, and returns at once. At the end another
-// goroutine calls done once. arrived reports whether the file is in the cache. If not, a request before the time
-// again is useless.
+// goroutine calls done once. arrived reports whether the file is in the cache. If it is not, requests before the time
+// again fail too.
 func (c *Client) RequestDebugFile(id string, done func(arrived bool, again time.Time)) {
 	if !c.enter() {
 		go done(false, c.now().Add(retryPause))
@@ -50,14 +50,14 @@ func (c *Client) RequestDebugFile(id string, done func(arrived bool, again time.
 	}()
 }
 
-// Waiting returns how many requests have not ended yet.
+// Waiting returns how many calls of RequestDebugFile have not called done yet.
 func (c *Client) Waiting() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.waiting
 }
 
-// enter counts a request, unless the client is closed or has too many.
+// enter counts a request. It returns false if the client is closed or already has maxWaiting requests.
 func (c *Client) enter() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,9 +70,10 @@ func (c *Client) enter() bool {
 }
 
 // Fetch returns the path of a file in the cache, and downloads it first if needed. For a debug file it also downloads
-// the supplementary file (dwz) if this host does not have it. A failure of that is not an error. Concurrent calls for
-// a file share one download, and a cancelled call (ctx) does not end it for the others. The error is ErrBuildID,
-// ErrNotFound, ErrClosed, ctx's, or ErrServers, which is wrapped with the error of each server.
+// the supplementary file (dwz) if this host does not have it. If only the supplementary file fails, Fetch returns no
+// error. Concurrent calls for a file share one download, and a cancelled call (ctx) does not end it for the others. The
+// error is ErrBuildID, ErrNotFound, ErrClosed, the cause of ctx, or ErrServers, which is wrapped with the error of each
+// server.
 func (c *Client) Fetch(ctx context.Context, kind Kind, id string) (string, error) {
 	path, err := c.one(ctx, kind, id)
 	if err != nil || kind != DebugInfo {
@@ -111,7 +112,7 @@ func (c *Client) one(ctx context.Context, kind Kind, id string) (string, error) 
 	}
 }
 
-// errNoPath means a fault of this package: a file without a path.
+// errNoPath means a bug in this package: a download without an error and without a path.
 var errNoPath = errors.New("no path")
 
 // fetch searches the cache, then asks the servers.
@@ -159,7 +160,7 @@ func (c *Client) ask(ctx context.Context, kind Kind, id string) (string, error) 
 		}
 	}
 	if errs == nil {
-		_ = c.cache.miss(kind, id, c.now()) // after an error the file is requested once more
+		_ = c.cache.miss(kind, id, c.now()) // if this fails, the next call asks the servers again
 		return "", ErrNotFound
 	}
 	c.remember(key, errs, pause)
@@ -169,7 +170,7 @@ func (c *Client) ask(ctx context.Context, kind Kind, id string) (string, error) 
 // errPaused means that a server is not used for a while.
 var errPaused = errors.New("not used after repeated failures")
 
-// askServer asks one server, unless its breaker is open.
+// askServer asks one server. It returns errPaused while the server is paused after failures.
 func (c *Client) askServer(ctx context.Context, s *server, kind Kind, id string) (string, error) {
 	if !s.allow(c.now()) {
 		return "", errPaused
@@ -228,12 +229,12 @@ func missingSupplement(path string) (string, bool) {
 func openFile(path string) (elfimage.File, error) {
 	f, err := rootfs.Open(path)
 	if err != nil {
-		return nil, err // not f: a nil *os.File is no nil File
+		return nil, err // not f: an interface that contains a nil *os.File is not nil
 	}
 	return f, nil
 }
 
-// again returns the time before which another request for a file is useless.
+// again returns the time before which another request for a file would fail too.
 func (c *Client) again(kind Kind, id string) time.Time {
 	now := c.now()
 	at := now.Add(retryPause)

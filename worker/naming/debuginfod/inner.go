@@ -18,7 +18,7 @@ type reach int
 const (
 	everywhere reach = iota
 	insideNetwork
-	thisHost // and what only this host sees: other services here, and a cloud's metadata at a link-local address
+	thisHost // with all that only this host reaches: its other services, and a cloud's metadata at a link-local address
 )
 
 // reachOf classifies an address. An IPv6 address that embeds an IPv4 address counts as the IPv4 address.
@@ -65,8 +65,9 @@ type route struct {
 
 	mu         sync.Mutex
 	redirected bool
-	// reach is the narrowest reach of the servers on the way. It follows from the connections in use, because a server
-	// may change the answers of DNS at any time.
+	// reach is the smallest value of all servers on the way: one public server makes it everywhere. It comes from the
+	// addresses of the connections, because the answers of DNS may change at any time. known is false before the first
+	// connection.
 	reach reach
 	known bool
 }
@@ -87,7 +88,7 @@ func routeOf(ctx context.Context) *route {
 
 // pass notes the connection for the next request, a new or a reused one.
 func (r *route) pass(c net.Conn) {
-	to := everywhere // as if it could reach nothing else
+	to := everywhere // the strictest value, if the address is unknown
 	if tcp, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 		to = r.reachOf(tcp.AddrPort().Addr())
 	}
@@ -112,8 +113,8 @@ func (r *route) follows() bool {
 	return r.redirected
 }
 
-// allows reports whether a redirect may lead to an address. No server leads to a place that it cannot reach itself. On
-// this host only configured servers are such places.
+// allows reports whether a redirect may lead to an address: each server on the way must be able to reach the address
+// itself. An address of this host must also be a configured server.
 func (r *route) allows(to netip.Addr, configured bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -169,7 +170,8 @@ func (g *guard) dial(ctx context.Context, network, address string) (net.Conn, er
 }
 
 // guarded sends a first request by a connection that may be reused, and a request that follows a redirect by a new
-// connection. So the guard checks each redirect, and no redirect uses a connection that another one was allowed to open.
+// connection. So the guard checks each redirect, and no redirect uses a connection that another redirect was allowed to
+// open.
 type guarded struct {
 	named  *http.Transport // to configured servers
 	others *http.Transport // has no idle connections; its connections pass the guard
@@ -184,7 +186,7 @@ func (g *guarded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return g.others.RoundTrip(r)
 }
 
-// CloseIdleConnections is for http.Client.
+// CloseIdleConnections closes the idle connections of both transports. http.Client calls it.
 func (g *guarded) CloseIdleConnections() {
 	g.named.CloseIdleConnections()
 	g.others.CloseIdleConnections()

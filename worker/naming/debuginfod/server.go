@@ -15,14 +15,14 @@ const (
 )
 
 const (
-	// maxFailures is how many failures in a row open a server's breaker.
+	// maxFailures is the number of failures in a row after which a server is paused.
 	maxFailures = 3
-	// minPause is the first pause. Each further failure doubles it, up to maxPause.
+	// minPause is the first pause. Each further failure doubles the pause, up to maxPause.
 	minPause = time.Minute
 	maxPause = 15 * time.Minute
 )
 
-// server is one server with its breaker.
+// server is one server, with the state of its pause after failures.
 type server struct {
 	url     *url.URL
 	reachOf func(netip.Addr) reach
@@ -76,7 +76,7 @@ func (s *server) ok() {
 	s.failures, s.trying = 0, false
 }
 
-// undecided records that the request ended without a result about the server.
+// undecided records that the request ended without showing whether the server works.
 func (s *server) undecided() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,7 +29,7 @@ func newHTTP(cfg Config, servers []*server) *http.Client {
 	others := named.Clone()
 	others.DialContext = newGuard(dialer, servers).dial
 	others.DisableKeepAlives = true
-	others.ForceAttemptHTTP2 = false // several requests could share a connection
+	others.ForceAttemptHTTP2 = false // with HTTP/2, several requests could share a connection
 	return &http.Client{Transport: &guarded{named: named, others: others}, CheckRedirect: checkRedirect}
 }
 

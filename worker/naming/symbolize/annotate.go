@@ -35,7 +35,7 @@ func (m *Module) ReadAhead(addr uint64) {
 	}
 }
 
-// place is an image address with the facts that the image has about it.
+// place is an image address with what the image says about the address.
 type place struct {
 	addr uint64
 	// start and end are the limits of the FDE that covers the address. If no FDE covers it, end is 0.
@@ -53,7 +53,7 @@ const maxAnnotations = 2048
 // annotation has the parts of a frame that are the same in every process.
 type annotation struct {
 	function, file, note string
-	base                 uint64 // image address from which the frame's offset counts
+	base                 uint64 // image address from which the frame's offset is measured
 	line                 int
 	inlined, derived     bool
 }
@@ -114,8 +114,8 @@ func (m *Module) AppendFrames(
 	return dst
 }
 
-// annotate returns the calls that are inlined at an image address, and last the function that contains them. If it is
-// not final, a part was missing at its deadline: files is the deadline for symbols, late the one for lines.
+// annotate returns the calls that are inlined at an image address, and last the function that contains them. final is
+// false if a part was not read by its deadline: files is the deadline for symbols, late the deadline for lines.
 func (m *Module) annotate(addr uint64, files, late *Deadline) (known []annotation, final bool) {
 	p, ok := m.locate(addr, files)
 	if !ok {
@@ -137,7 +137,7 @@ func (m *Module) annotate(addr uint64, files, late *Deadline) (known []annotatio
 		}
 		in := annotation{function: symbol.Demangle(c.Function), base: c.Start, file: c.File, line: c.Line, inlined: true}
 		if in.function == "" {
-			in.base = 0 // the compiler made it as a part of another function
+			in.base = 0 // the compiler made this function as a part of another function
 		}
 		known = append(known, in)
 	}
@@ -155,8 +155,8 @@ func (m *Module) annotate(addr uint64, files, late *Deadline) (known []annotatio
 const SymbolsUnread = "its symbols are being read"
 
 // locate finds the symbol of an image address. It returns false if symbols or call frame information were not read by
-// the deadline. A symbol counts only inside its own size and inside the FDE that covers the address. Otherwise the
-// result would be the name of the nearest symbol, which is wrong.
+// the deadline. A symbol is used only if the address lies inside the symbol's size and the symbol inside the FDE that
+// covers the address. The nearest symbol without these conditions would give a wrong name.
 func (m *Module) locate(addr uint64, files *Deadline) (p place, ok bool) {
 	p.addr = addr
 	table, ok1 := m.Table(files)

@@ -17,8 +17,9 @@ import (
 // Candidate is a path at which the file of a mapping may be.
 type Candidate string
 
-// candidates lists the paths, beginning with the path that needs the fewest privileges. All paths start at the
-// process's own root. For a process in a container or a chroot they lead to the container's files, not the host's.
+// candidates lists the paths at which the file of mapping m may be, beginning with the path that needs the fewest
+// privileges. base is the mapping of the file's start. All paths start at the process's own root. For a process in a
+// container or a chroot they lead to the container's files, not the host's.
 func candidates(pid int, base, m *process.Mapping) []Candidate {
 	if base.Deleted {
 		return links(pid, base, m)
@@ -27,7 +28,7 @@ func candidates(pid int, base, m *process.Mapping) []Candidate {
 	return append([]Candidate{own}, links(pid, base, m)...)
 }
 
-// links lists the links of the kernel to the mapped file.
+// links lists the links in /proc that lead to the mapped file.
 func links(pid int, base, m *process.Mapping) []Candidate {
 	proc := ProcFolder(pid)
 	var list []Candidate
@@ -51,7 +52,8 @@ func ProcFolder(pid int) string {
 	return own
 }
 
-// insideRoot returns the path as the process itself sees it. The memory map has paths as they are outside a chroot.
+// insideRoot returns a path of the memory map as the process itself sees it. The memory map has paths as they are
+// outside a chroot.
 func insideRoot(pid int, path string) string {
 	root, err := os.Readlink(ProcFolder(pid) + "/root")
 	if err != nil || root == "/" {
@@ -63,7 +65,7 @@ func insideRoot(pid int, path string) string {
 	return path
 }
 
-// rootOf returns the prefix that makes a path of the process reachable from here. It is empty if both have the same
+// rootOf returns the prefix with which this program reaches a path of the process. It is empty if both have the same
 // root directory.
 func rootOf(pid int) string {
 	root := ProcFolder(pid) + "/root"
@@ -76,7 +78,7 @@ func rootOf(pid int) string {
 }
 
 // openDebugFile opens a separate debug file. The folders for debug files belong to the administrator. Every other path
-// comes from the image or from another debug file, so the user whose image it is opens it.
+// comes from the image or from another debug file, so it is opened with the rights of m.User.
 func (m *Module) openDebugFile(path string) (elfimage.File, error) {
 	if slices.ContainsFunc(m.Sources.folders(), func(folder string) bool { return isBelow(path, folder) }) {
 		return OpenOwn(path)
@@ -89,13 +91,13 @@ func (m *Module) openDebugFile(path string) (elfimage.File, error) {
 		f, err = m.User.Open(path)
 	}
 	if err != nil {
-		return nil, err // not f: a nil *os.File is no nil File
+		return nil, err // not f: an interface that contains a nil *os.File is not nil
 	}
 	return f, nil
 }
 
-// isBelow reports whether a path is in a folder, by its name. A path with ".." is not. The folder / would have every
-// path, so it has none.
+// isBelow reports whether a path is in a folder, by its text. For a path with "..", and for the folder /, it returns
+// false.
 func isBelow(path, folder string) bool {
 	return filepath.Clean(path) == path && strings.HasPrefix(path, filepath.Clean(folder)+"/")
 }
@@ -117,7 +119,8 @@ type FileID struct {
 	changed  time.Time // the inode's change time: never earlier than its creation
 }
 
-// File opens the candidate, see rootfs.Open. The path comes from another process's maps, and anything may be there now.
+// File opens the candidate, see rootfs.Open. The path comes from another process's maps, and another file may be there
+// now.
 func (c Candidate) File() (*os.File, FileID, error) {
 	f, err := rootfs.Open(string(c))
 	if err != nil {
@@ -145,12 +148,12 @@ func identify(f *os.File) (FileID, error) {
 	return FileID{dev: st.Dev, ino: st.Ino, mtime: st.Mtim, UID: int(st.Uid), changed: time.Unix(st.Ctim.Unix())}, nil
 }
 
-// matches reports whether the file is the mapped one.
+// matches reports whether the file is the file of the mapping.
 func (id FileID) matches(m *process.Mapping) bool {
 	return isMapped(m, id.dev, id.ino)
 }
 
-// isMapped reports whether a device and an inode are the mapped file's.
+// isMapped reports whether a device and an inode are those of the mapped file.
 func isMapped(m *process.Mapping, device, inode uint64) bool {
 	return inode == m.Inode && devMajor(device) == m.Major && devMinor(device) == m.Minor
 }
@@ -159,6 +162,6 @@ func (id FileID) key() string {
 	return fmt.Sprintf("dev %d ino %d mtime %d.%09d", id.dev, id.ino, id.mtime.Sec, id.mtime.Nsec)
 }
 
-// devMajor and devMinor split a dev_t as makedev(3) of Linux packs it.
+// devMajor and devMinor split a dev_t that makedev(3) of Linux has packed.
 func devMajor(dev uint64) uint32 { return uint32(dev>>8&0xfff | dev>>32&^0xfff) }
 func devMinor(dev uint64) uint32 { return uint32(dev&0xff | dev>>12&^0xff) }

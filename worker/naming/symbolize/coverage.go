@@ -6,17 +6,19 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// Coverage counts the functions of an image that have names.
+// Coverage has the numbers of functions of an image with and without names.
 type Coverage struct {
 	BuildID string
-	// Functions counts the functions in the image's call frame information. Named counts the ones with a symbol.
+	// Functions is the number of functions in the image's call frame information. Named is the number of these with a
+	// symbol.
 	Functions, Named int
-	// Derived counts the functions without a symbol that get a name from the code of a stripped server. Noted counts
-	// the other functions without a symbol that get a note.
+	// Derived is the number of functions without a symbol that get a name from the code of a stripped server. Noted is
+	// the number of the other functions without a symbol that get a note.
 	Derived, Noted int
 }
 
-// Cover counts the named functions of an ELF file.
+// Cover counts the named functions of an ELF file. It also uses the separate debug file. It returns an error if the
+// file has no call frame information.
 func Cover(file string) (Coverage, error) {
 	m, done, err := OpenImage(file, nil)
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 )
 
 // debugOptions lists the places to search for separate debug files: below the root directory of the process and, if
-// that is a different one, below this process's root. The build-id proves a file, so its place does not matter.
+// that is a different one, below this process's root. The build-id verifies a file, so files of both places can be
+// used.
 func (m *Module) debugOptions() []elfimage.SearchOptions {
 	own := elfimage.SearchOptions{Folders: m.Sources.Folders, Open: m.openDebugFile}
 	if m.Root == "" {
@@ -37,7 +38,7 @@ func (m *Module) findDebugFile() (elfimage.FoundFile, elfimage.SearchOptions, bo
 	return elfimage.FoundFile{}, elfimage.SearchOptions{}, false
 }
 
-// Warn reports an error that keeps names or lines of this module from being found.
+// Warn reports errors because of which names or lines of this module are missing.
 func (m *Module) Warn(errs ...error) {
 	for _, err := range errs {
 		m.Sources.Warn(fmt.Errorf("%s: %w", m.Name, err))
@@ -45,7 +46,8 @@ func (m *Module) Warn(errs ...error) {
 }
 
 // SymbolTable returns the symbols of the image and of its separate debug file. It returns false if they were not read
-// by the deadline. The place of the debugging information is known only after the symbols have been read.
+// by the deadline. Lines are looked up only after the symbols have been read, because that finds the debugging
+// information.
 func (m *Module) SymbolTable(late *Deadline) (*symbol.Table, bool) {
 	if t, ok := m.Symbols.ifReady(); ok {
 		return t, true
@@ -70,14 +72,14 @@ func (m *Module) readSymbols() *symbol.Table {
 		}
 	}
 	kept := false
-	switch { // before the symbols, because lines take longer
+	switch { // begin with the lines, because they take longer than symbols
 	case ok && hasLines(debug.Image):
 		m.Lines.open(m, debug.Image, debug.Path, options)
 		kept = true // the file stays open
 	case hasLines(m.Image):
 		m.Lines.open(m, m.Image, m.Path, m.debugOptions()[0])
 	}
-	// If a table is damaged, the readable symbols come with the error.
+	// If a table is damaged, NewTable returns the readable symbols and an error.
 	symbols, err := symbol.NewTable(tables...)
 	m.partial = err != nil
 	if ok && !kept {
@@ -117,7 +119,7 @@ func (m *Module) debugFrame() cfi.Section {
 		return cfi.Section{}
 	}
 	defer func() { _ = debug.Close() }()
-	s, _ := debug.Image.CFISections() // an unreadable section counts as a missing one
+	s, _ := debug.Image.CFISections() // an unreadable section is treated as missing
 	return cfi.Section(s.DebugFrame)
 }
 

@@ -3,7 +3,8 @@ package symbolize
 import "encoding/binary"
 
 const (
-	// maxKeptFrames bounds the kept addresses of a module, maxKeptCalls the calls at one address.
+	// maxKeptFrames bounds the addresses of a module that are kept, and maxKeptCalls the calls (inlined or not) at one
+	// address.
 	maxKeptFrames = maxAnnotations / 2
 	maxKeptCalls  = 64
 	// encodingOfFrames is the version of the encoded form.
@@ -16,7 +17,7 @@ const (
 	isDerived
 )
 
-// encodeFrames makes the kept form of the annotations of addresses.
+// encodeFrames encodes the annotations of addresses for the folder of kept results.
 func encodeFrames(all map[uint64][]annotation) []byte {
 	p := []byte{encodingOfFrames}
 	number := func(v uint64) { p = binary.AppendUvarint(p, v) }
@@ -47,7 +48,7 @@ func encodeFrames(all map[uint64][]annotation) []byte {
 	return p
 }
 
-// framesReader reads the parts of what encodeFrames makes. After an error it returns zero values only.
+// framesReader decodes the result of encodeFrames. After an error its methods return zero values only.
 type framesReader struct {
 	rest   []byte
 	failed bool
@@ -74,7 +75,8 @@ func (r *framesReader) text() string {
 	return s
 }
 
-// decodeFrames reads the annotations of addresses. It returns none if they are damaged. The map is never nil.
+// decodeFrames decodes the annotations of addresses. If the data are damaged or of another version, the map is empty.
+// It is never nil.
 func decodeFrames(p []byte) map[uint64][]annotation {
 	all := make(map[uint64][]annotation)
 	if len(p) == 0 || p[0] != encodingOfFrames {

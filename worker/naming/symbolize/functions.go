@@ -20,13 +20,13 @@ import (
 type Loaded struct {
 	Image
 
-	// Bias is the difference between an address in the process and in the image.
+	// Bias is the load bias: an address in the process minus the link-time address.
 	Bias uint64
-	// PID is the process, as the mappings were read.
+	// PID is the process whose mappings were read.
 	PID int
 
 	mapping, base process.Mapping
-	moved         []process.Mapping // memory with code of the image that is not the image's file
+	moved         []process.Mapping // mappings with code of the image that are not mappings of its file
 }
 
 // Moved reports whether the process has moved the code at a link-time address to memory that is not the image's file.
@@ -37,7 +37,7 @@ func (l *Loaded) Moved(addr uint64) bool {
 	})
 }
 
-// IsFile reports whether a mapping is one of the image's file.
+// IsFile reports whether a mapping is a mapping of the image's file.
 func (l *Loaded) IsFile(m *process.Mapping) bool { return sameFile(m, &l.base) }
 
 // Function is a function of an image.
@@ -107,8 +107,8 @@ func LoadedAt(pid int, maps []process.Mapping, i int, f *Placed) Loaded {
 	}
 }
 
-// programRank is highest for the program of a process. The kernel runs the file exe. If that is a dynamic linker, the
-// program is the image that the linker was called for.
+// programRank is highest for the program of a process. exe is the file that the kernel has executed. If this is a
+// dynamic linker, the program is the image for which the linker was called.
 func (l *Loaded) programRank(exe string) int {
 	switch {
 	case l.mapping.Path == exe && l.IsProgram():
@@ -195,7 +195,8 @@ func (m *Image) Functions(name string) []Function {
 	return slices.CompactFunc(found, func(a, b Function) bool { return a.Addr == b.Addr })
 }
 
-// Similar returns some names of functions that differ from a name only in case, or by a suffix of the compiler.
+// Similar returns at most five names of functions that differ from a name only in upper and lower case, or by a suffix
+// of the compiler (".cold").
 func (m *Image) Similar(name string) []string {
 	const most = 5
 	var out []string
@@ -217,8 +218,8 @@ func (m *Image) Similar(name string) []string {
 	return out
 }
 
-// Mentions reports whether debugging information or Go's table contains a name of any kind. If Functions lacks it,
-// the function may be inlined at all its calls.
+// Mentions reports whether debugging information or Go's table contains a name, of a function or of anything else. If
+// Functions does not return the name, the function may be inlined at all its calls.
 func (m *Image) Mentions(name string) bool {
 	text := []byte("\x00" + name + "\x00")
 	qualified := []byte("\x00main." + name + "\x00")
@@ -272,7 +273,7 @@ func (m *Image) IsGo() bool { return m.GoFunctions() > 0 }
 // Arch returns the architecture of the image.
 func (m *Image) Arch() *arch.Arch { return m.module.Arch }
 
-// eachTable calls each for the image itself and for its separate debug file.
+// eachTable calls each for the image itself, and for its installed and its downloaded debug file.
 func (m *Image) eachTable(each func(*elfimage.Image)) {
 	each(m.Image)
 	if debug, _, ok := m.module.findDebugFile(); ok {
@@ -297,7 +298,7 @@ func (m *Image) eachSymbol(each func(s elfimage.Symbol, name string)) {
 			}
 			for s := range symbols {
 				code := s.Type == elf.STT_FUNC || s.Type == elf.STT_GNU_IFUNC || s.Type == elf.STT_NOTYPE
-				// A debug file has no code: the image itself has the limits of code.
+				// Executable is asked of the image itself, because a debug file has no code.
 				if code && s.Section != elf.SHN_UNDEF && m.Executable(s.Addr) {
 					name, _, _ := strings.Cut(s.Name, "@")
 					each(s, name)
@@ -321,7 +322,7 @@ func (m *Image) eachDerived(each func(name string, start, end uint64)) {
 	}
 }
 
-// derivedNow returns the derived names, and waits for them.
+// derivedNow waits for the derived names and returns them; nil if the image is not stripped.
 func (m *Image) derivedNow() *selfnames.Names {
 	_, _ = m.module.SymbolTable(nil) // sets whether the image is stripped
 	if !m.module.stripped {

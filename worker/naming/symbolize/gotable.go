@@ -32,7 +32,7 @@ func (m *Module) readGoTable() *golang.Table {
 }
 
 // calls returns the calls at an image address, innermost first: from the debugging information if it has any,
-// otherwise from Go's table. If they are not final, a later lookup may return more.
+// otherwise from Go's table. If final is false, a later lookup may return more.
 func (m *Module) calls(addr uint64, late *Deadline) (calls []dwarf.Frame, final bool) {
 	if calls, final = m.Lines.at(addr, late); len(calls) > 0 {
 		return calls, final
@@ -41,7 +41,7 @@ func (m *Module) calls(addr uint64, late *Deadline) (calls []dwarf.Frame, final 
 	if t == nil {
 		return nil, final
 	}
-	frames, _ := t.Frames(addr) // an error means that the rest is unknown
+	frames, _ := t.Frames(addr) // with an error, Frames returns the calls before it
 	calls = make([]dwarf.Frame, len(frames))
 	for i := range frames {
 		calls[i] = dwarf.Frame(frames[i])

@@ -32,10 +32,10 @@ type Module struct {
 	Image *elfimage.Image
 	Name  string
 	Arch  *arch.Arch
-	// Path is the path of the file as the process sees it, and Root is the process's root directory. Separate debug
-	// files are searched there.
+	// Path is the path of the file as the process sees it; empty: the image was read from memory. Root is the process's
+	// root directory, or empty if it is the same as this program's. Separate debug files are searched below Root.
 	Path, Root string
-	// User has the ids with which debug files are opened that the image names.
+	// User has the user and group ids with which the worker opens debug files that the image names.
 	User rootfs.User
 
 	cfi     Lazy[*cfi.Table]
@@ -70,7 +70,7 @@ type Sources struct {
 	Cache *dwarf.Cache
 	// Folders are searched for debug files; nil means the default.
 	Folders []string
-	// Report, if not nil, is called with each error that keeps names from being found.
+	// Report, if not nil, is called with each error because of which names are missing.
 	Report func(error)
 	// Wanted, if not nil, is called with each debug file that is requested from Remote.
 	Wanted func(image, buildID string)
@@ -82,8 +82,9 @@ type Sources struct {
 	deriving   sync.Mutex
 	// Kept, if not nil, returns the folder in which results are kept from one run of this program to the next.
 	Kept func() buildcache.Folder
-	// Scanning, if not nil, is called when the code of an image is read for names that are then kept in the folder. The
-	// returned function is called at the end, with the error that keeps the names from being kept.
+	// Scanning, if not nil, is called before the code of an image is scanned for names that are then kept in the
+	// folder. The returned function is called at the end. Its argument is the error because of which the names are not
+	// kept, or nil.
 	Scanning func(image, folder string) (ended func(error))
 }
 
@@ -95,7 +96,7 @@ func (s *Sources) folders() []string {
 	return s.Folders
 }
 
-// Warn reports errors that keep names from being found.
+// Warn reports errors because of which names are missing.
 func (s *Sources) Warn(errs ...error) {
 	if s.Report == nil {
 		return
@@ -118,7 +119,7 @@ func (m *Module) readTable() *cfi.Table { return tableOf(m.Image, m.Arch, m.debu
 
 // tableOf reads the call frame information of an image. If the image has none, it calls debugFrame, unless that is nil.
 func tableOf(m *elfimage.Image, a *arch.Arch, debugFrame func() cfi.Section) *cfi.Table {
-	s, _ := m.CFISections() // an unreadable section counts as a missing one
+	s, _ := m.CFISections() // an unreadable section is treated as missing
 	if len(s.EHFrame.Data) == 0 && len(s.DebugFrame.Data) == 0 {
 		if debugFrame == nil {
 			return nil
@@ -138,8 +139,8 @@ func tableOf(m *elfimage.Image, a *arch.Arch, debugFrame func() cfi.Section) *cf
 	return t
 }
 
-// Start returns the address in the image where a program begins, see unwind.Module. known is false if the deadline
-// passed before the image was identified as a program or not.
+// Start returns the address in the image where a program begins, see unwind.Module. It is 0 for a library. linker
+// reports whether the image is the dynamic linker. known is false if the deadline passed before this was found out.
 func (m *Module) Start(late *Deadline) (addr uint64, linker, known bool) {
 	if addr = m.Image.Start(); addr != 0 || m.Image.Entry() == 0 {
 		return addr, false, true
@@ -162,8 +163,7 @@ type Cache struct {
 	mu      sync.Mutex
 	byID    map[string]*Module
 	open    openFiles
-	// minUnchanged is the time for which a file must not have changed. Only then does it count as the file that an
-	// ended process had mapped.
+	// minUnchanged is how long a file must be unchanged to be taken for the file that an ended process had mapped.
 	minUnchanged time.Duration
 }
 
@@ -173,10 +173,12 @@ func NewCache(a *arch.Arch, s *Sources) *Cache {
 	return &Cache{Arch: a, Sources: s, byID: make(map[string]*Module), minUnchanged: minUnchanged}
 }
 
-// imagesTime bounds the time for finding the images of a process, beyond which a page or a file will not arrive.
+// imagesTime bounds the time for finding the images of a process. A page or a file that has not arrived by then is not
+// expected to arrive.
 const imagesTime = 10 * time.Second
 
-// mappedBefore is Mapped with a deadline. A search that does not end is left behind, and has no module.
+// mappedBefore is Mapped with a deadline. If the search does not end in time, it returns a Placed without a module, and
+// the search's goroutine stays.
 func (c *Cache) mappedBefore(late *Deadline, pid int, maps []process.Mapping, i int) Placed {
 	var search Lazy[Placed]
 	f, _ := search.Get(late, c.Sources.Warn, func() Placed { return c.Mapped(pid, maps, i) })
@@ -184,8 +186,8 @@ func (c *Cache) mappedBefore(late *Deadline, pid int, maps []process.Mapping, i 
 }
 
 // Mapped returns the module that the process has mapped at maps[i], and its place. It may never return, if a page of the
-// process or a file does not arrive: callers use Lazy or mappedBefore. It also recognizes code that a
-// program has moved to memory without a file. Placed.Module is nil if the mapping has no image.
+// process or a file does not arrive: callers use Lazy or mappedBefore. It also finds the image of code that a program
+// has moved to memory without a file. Placed.Module is nil if the mapping has no image.
 func (c *Cache) Mapped(pid int, maps []process.Mapping, i int) Placed {
 	mod := c.find(pid, maps, i)
 	if mod == nil {
@@ -201,7 +203,7 @@ func (c *Cache) Mapped(pid int, maps []process.Mapping, i int) Placed {
 }
 
 // find returns the module that the process has mapped at maps[i]. It returns nil if that is not an ELF image or
-// cannot be read. A file counts only if it has the build-id found in the process's memory.
+// cannot be read. A file is used only if it has the build-id that is in the process's memory.
 func (c *Cache) find(pid int, maps []process.Mapping, i int) *Module {
 	base, ok := baseMapping(maps, i)
 	if !ok {
@@ -247,8 +249,9 @@ func (c *Cache) findLive(pid int, maps []process.Mapping, i int, base process.Ma
 	return c.fromMemory(pid, base, id)
 }
 
-// byLink opens the file of a mapping if this process may not read the memory. The kernel's links lead to the mapped
-// file. Some file systems have another device in the mappings than in the file's status, so only the inode is compared.
+// byLink opens the file of a mapping by the links in /proc (see links). It is for a process whose memory this program
+// may not read. Some file systems have another device in the mappings than in the file's status, so only the inode is
+// compared.
 func (c *Cache) byLink(pid int, base, m *process.Mapping) *Module {
 	for _, open := range links(pid, base, m) {
 		f, st, err := open.File()
@@ -286,7 +289,8 @@ func (c *Cache) Empty() bool {
 	return len(c.byID) == 0
 }
 
-// keep adds a module to the cache. If the cache already has one for this id, keep returns the cached one.
+// keep adds a module to the cache and returns it. If the cache already has a module for this id, keep returns the
+// cached one.
 func (c *Cache) keep(id string, m *Module) *Module {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -303,15 +307,15 @@ func (c *Cache) keep(id string, m *Module) *Module {
 	return m
 }
 
-// fromFile opens one candidate and caches it if it is the mapped file. The build-id decides, or, without a build-id,
-// device and inode.
+// fromFile opens one candidate and caches it if it is the mapped file, and returns nil if it is not. The file must have
+// the same build-id or, without a build-id, the same device and inode.
 func (c *Cache) fromFile(pid int, open Candidate, base *process.Mapping, id string) *Module {
 	f, st, err := open.File()
 	if err != nil {
 		return nil
 	}
 	img, err := elfimage.Open(f, path.Base(base.Path))
-	// Go's own linker puts the build-id outside all segments. It is then not in memory, and proves nothing.
+	// Go's own linker puts the build-id outside all segments. It is then not in memory, and cannot be compared.
 	if err != nil || id != "" && img.BuildID() != id || id == "" && !st.matches(base) {
 		_ = f.Close()
 		return nil
@@ -319,7 +323,8 @@ func (c *Cache) fromFile(pid int, open Candidate, base *process.Mapping, id stri
 	return c.adoptFile(pid, f, st, img, base, id)
 }
 
-// adoptFile is adopt for the image in the file of a mapping. If the process has ended, it returns nil.
+// adoptFile is adopt for an image in the file of a mapping. If the process has ended, it closes the file and returns
+// nil.
 func (c *Cache) adoptFile(
 	pid int, f *os.File, st FileID, img *elfimage.Image, m *process.Mapping, id string,
 ) *Module {
@@ -399,9 +404,9 @@ func baseMapping(maps []process.Mapping, i int) (process.Mapping, bool) {
 type Placed struct {
 	Module *Module
 	Bias   uint64
-	Name   string // the module name of frames in it
+	Name   string // the module name of frames in the image
 	// Moved means that the process has moved the code to memory that is not the image's file. Origin is then a mapping
-	// of the file; if the process has none left, Origin has only the path, device and inode.
+	// of the image's file. If the process has no such mapping left, Origin has only the path, device and inode.
 	Moved  bool
 	Origin process.Mapping
 }

@@ -14,7 +14,7 @@ import (
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
-// Image is an ELF image as captures read it.
+// Image is an ELF image with the tables that a capture uses: symbols, lines and call frame information.
 type Image struct {
 	*elfimage.Image
 
@@ -104,7 +104,7 @@ func OpenImage(file string, debugDirs []string) (Image, func() error, error) {
 	return Image{Image: img, Path: at, module: m}, f.Close, nil
 }
 
-// Root returns the prefix that makes a path of the process reachable from here.
+// Root returns the prefix with which this program reaches a path of the process.
 func (m *Image) Root() string { return m.module.Root }
 
 // DebugOptions lists the places to search for separate debug files: first below the root directory of the process,
@@ -120,8 +120,9 @@ func (m *Image) GoFunctions() int {
 	return 0
 }
 
-// Derived counts the functions without a symbol that get a name from the code of a stripped server. It also counts
-// the other functions and parts that get a note. Both are 0 if the image has a symbol table or a debug file.
+// Derived returns how many functions without a symbol get a name from the code of a stripped server (named), and how
+// many other functions and parts of functions get a note (noted). Both are 0 if the image has a symbol table or a debug
+// file.
 func (m *Image) Derived(debug ...*elfimage.Image) (named, noted int) {
 	if len(debug) > 0 || m.SymbolCount(".symtab") > 0 {
 		return 0, 0
@@ -131,9 +132,9 @@ func (m *Image) Derived(debug ...*elfimage.Image) (named, noted int) {
 	return names.Derived()
 }
 
-// Coverage counts the functions in the call frame information, and the functions among them that have a name. Names
-// come from the image's symbols, its debug files, and Go's table. For a Go program without call frame information,
-// Coverage counts the functions in Go's table.
+// Coverage returns the number of functions in the call frame information (total), and how many of these have a name.
+// Names come from the image's symbols, its debug files, and Go's table. For a Go program without call frame
+// information, Coverage counts the functions in Go's table.
 func (m *Image) Coverage(debug ...*elfimage.Image) (named, total int, err error) {
 	table, _ := m.module.Table(nil)
 	golang, _ := m.module.GoTable(nil)
@@ -143,7 +144,7 @@ func (m *Image) Coverage(debug ...*elfimage.Image) (named, total int, err error)
 	if table == nil {
 		return 0, 0, fmt.Errorf("%s: no call frame information", m.Name())
 	}
-	// If a table is damaged, the readable symbols come with the error.
+	// If a table is damaged, NewTable returns the readable symbols and an error.
 	symbols, _ := symbol.NewTable(append([]*elfimage.Image{m.Image}, debug...)...)
 	named, total = symbols.Coverage(func(yield func(start, end uint64) bool) {
 		for fde := range table.FDEs {

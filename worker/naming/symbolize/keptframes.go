@@ -13,11 +13,11 @@ import (
 	"pg_stat_backtrace/worker/host/buildcache"
 )
 
-// kindOfFrames is buildcache.Key.Kind of names and lines of addresses.
+// kindOfFrames is the buildcache.Key.Kind under which names and lines of addresses are kept.
 const kindOfFrames = "frames"
 
-// keptFrames are names and lines of a module's addresses that an earlier run has kept. With them a capture does not
-// read symbols and debugging information.
+// keptFrames are names and lines of a module's addresses that an earlier run of this program has kept. For these
+// addresses a capture need not read symbols and debugging information.
 type keptFrames struct {
 	folder buildcache.Folder
 	key    buildcache.Key
@@ -25,7 +25,7 @@ type keptFrames struct {
 	mu     sync.Mutex
 	byAddr map[uint64][]annotation
 	used   map[uint64]bool
-	fresh  bool // this run has looked up other addresses
+	fresh  bool // this run has looked up addresses that are not in byAddr
 }
 
 // find returns the kept names and lines of an image address, or nil.
@@ -52,7 +52,8 @@ func (k *keptFrames) add() {
 	k.fresh = true
 }
 
-// Kept returns whether the names and lines of an image address are kept. It waits until the deadline for reading them.
+// Kept reports whether an earlier run has kept the names and lines of an image address. It waits at most until the
+// deadline for the kept results to be read.
 func (m *Module) Kept(addr uint64, files *Deadline) bool { return m.keptAt(addr, files) != nil }
 
 // keptAt returns the names and lines that are kept for an image address, or nil.
@@ -64,8 +65,8 @@ func (m *Module) keptAt(addr uint64, files *Deadline) []annotation {
 	return kept.find(addr)
 }
 
-// readKept reads the kept names and lines of the module. It returns nil if nothing can be kept: the key
-// is the identity of the files, which only the administrator must be able to make.
+// readKept reads the kept names and lines of the module. It returns nil if nothing can be kept: no folder, or files
+// that others than root can change (see administrators).
 func (m *Module) readKept() *keptFrames {
 	host.BeginWork()
 	defer host.EndWork()
@@ -85,7 +86,8 @@ func (m *Module) readKept() *keptFrames {
 	return &keptFrames{folder: folder, key: key, byAddr: decodeFrames(folder.Load(key)), used: make(map[uint64]bool)}
 }
 
-// framesKey returns the key of the module's frames with a debug file. It is false if they cannot be kept.
+// framesKey returns the key of the module's kept frames. debug is the result of debugIdentity. ok is false if the
+// frames cannot be kept.
 func (m *Module) framesKey(debug string) (buildcache.Key, bool) {
 	build, program, image := m.Image.BuildID(), programID(), administrators(m.Image, m.Path)
 	detail := program + "\n" + image + "\n" + debug
@@ -102,7 +104,7 @@ func (m *Module) debugIdentity(r *elfimage.FoundFile, found bool) string {
 	case !found && m.remote.source == nil:
 		return "none"
 	case !found || r.How == elfimage.ByDebugData:
-		return "" // a downloaded file may come
+		return "" // a download may bring another file
 	}
 	if _, linked := elfimage.SupplementLink(r.Image); linked {
 		return ""
@@ -110,8 +112,8 @@ func (m *Module) debugIdentity(r *elfimage.FoundFile, found bool) string {
 	return administrators(r.Image, r.Path)
 }
 
-// administrators returns the identity of a file that belongs to root, that only root can change, and that this process
-// has at the path, too. Otherwise it returns "".
+// administrators returns the identity of a file if it belongs to root, only root can change it, and this program has
+// the same file at the path. Otherwise it returns "".
 func administrators(img *elfimage.Image, path string) string {
 	reader := img.File()
 	if reader == nil {
@@ -131,7 +133,7 @@ func administrators(img *elfimage.Image, path string) string {
 		opened.Mtim.Sec, opened.Mtim.Nsec, opened.Ctim.Sec, opened.Ctim.Nsec)
 }
 
-// keep keeps the names and lines of this run, if there are new ones and no part of the module was unreadable.
+// keep saves the names and lines of this run, if some are new and all parts of the module could be read.
 func (m *Module) keep() error {
 	kept, _ := m.kept.ifReady()
 	if kept == nil {
@@ -157,7 +159,7 @@ func (m *Module) keep() error {
 	return kept.folder.Save(kept.key, encodeFrames(all))
 }
 
-// complete reports whether all parts that names depend on were read without an error.
+// complete reports whether symbols, call frame information and derived names were read without an error.
 func (m *Module) complete() bool {
 	if symbols, _ := m.Symbols.ifReady(); symbols == nil || m.partial {
 		return false
@@ -182,7 +184,7 @@ func (m *Module) certainFrames() map[uint64][]annotation {
 	return found
 }
 
-// Keep keeps results of this run for the next one.
+// Keep saves names and lines of all modules for the next run of this program.
 func (c *Cache) Keep() error {
 	c.mu.Lock()
 	modules := make([]*Module, 0, len(c.byID))

@@ -14,14 +14,14 @@ import (
 	"pg_stat_backtrace/worker/host/buildcache"
 )
 
-// largestKept bounds the files whose derived names are kept. A stripped server has 8 MB.
+// largestKept bounds the size of files whose derived names are kept. A stripped server has 8 MB.
 const largestKept = 64 << 20
 
-// kindOfNames is buildcache.Key.Kind of derived names.
+// kindOfNames is the buildcache.Key.Kind under which derived names are kept.
 const kindOfNames = "names"
 
 // keptNames returns the derived names of an earlier run, or derives and keeps them. It returns false if nothing can be
-// kept for this image: there is no folder, or the image has no file.
+// kept for this image: there is no folder, or the image has no file or no build-id, or is too large.
 //
 // The key has a hash of the whole file, since another file can have the same build-id. Names that are kept are derived
 // from the same bytes as the hash: from a copy in memory, because another user may write to the file meanwhile.
@@ -55,7 +55,7 @@ func (m *Module) keptNames(folder buildcache.Folder) (names *selfnames.Names, ok
 	if err != nil {
 		return nil, false
 	}
-	symbols, _ := symbol.NewTable(img) // if a table is damaged, the readable symbols come with the error
+	symbols, _ := symbol.NewTable(img) // if a table is damaged, NewTable returns the readable symbols and an error
 	names, err = selfnames.Derive(img, tableOf(img, m.Arch, nil), symbols, selfnames.Builtin())
 	if err != nil {
 		return nil, true
@@ -67,7 +67,7 @@ func (m *Module) keptNames(folder buildcache.Folder) (names *selfnames.Names, ok
 	return names, true
 }
 
-// keptFolder returns the folder of kept results.
+// keptFolder returns the folder of kept results, or "" if results are not kept.
 func (s *Sources) keptFolder() buildcache.Folder {
 	if s.Kept == nil {
 		return ""
@@ -75,8 +75,8 @@ func (s *Sources) keptFolder() buildcache.Folder {
 	return s.Kept()
 }
 
-// programID returns the build-id of this program, so that another build does not use its results. It is "" if the program
-// was built without.
+// programID returns the build-id of this program. It is part of the keys, so that another build does not use the
+// results of this one. It is "" if the program has no build-id.
 var programID = sync.OnceValue(func() string {
 	f, err := os.Open("/proc/self/exe")
 	if err != nil {

@@ -16,7 +16,7 @@ type Lazy[T any] struct {
 	value T
 }
 
-// ifReady returns the part if it has been read. Unlike Get, it does not need the function that reads it.
+// ifReady returns the part if it has been read. It starts no read and does not wait.
 func (p *Lazy[T]) ifReady() (value T, ok bool) {
 	if !p.ready.Load() {
 		return value, false
@@ -24,8 +24,8 @@ func (p *Lazy[T]) ifReady() (value T, ok bool) {
 	return p.value, true
 }
 
-// start begins to read the part, unless that has begun already, and does not wait. If build panics, start calls tell
-// with the error.
+// start begins to read the part with build, unless a read has begun already, and does not wait. If build panics, start
+// calls report with the error, and the part is the zero value.
 func (p *Lazy[T]) start(report func(...error), build func() T) {
 	p.begin.Do(func() {
 		p.done = make(chan struct{})
@@ -38,8 +38,8 @@ func (p *Lazy[T]) start(report func(...error), build func() T) {
 	})
 }
 
-// Get reads the part, as start does, and waits for it until the deadline. It returns false if the deadline passed
-// first.
+// Get starts to read the part, as start does, and waits for the part until the deadline. It returns false if the
+// deadline passed first.
 func (p *Lazy[T]) Get(late *Deadline, report func(...error), build func() T) (value T, ok bool) {
 	p.start(report, build)
 	select {
@@ -55,7 +55,7 @@ func (p *Lazy[T]) Get(late *Deadline, report func(...error), build func() T) (va
 	}
 }
 
-// set stores a part that another module has read already.
+// set stores a part that another module has read already. It has no effect after start.
 func (p *Lazy[T]) set(value T) {
 	p.begin.Do(func() {
 		p.done = make(chan struct{})

@@ -20,8 +20,8 @@ const maxAnswers = 2048
 // continue in the background, for the next capture.
 const DefaultLinesWait = 200 * time.Millisecond
 
-// lines looks up the functions, inlined calls and source lines of a module. One goroutine does the lookups, as long
-// as any are pending. A caller waits only until its deadline.
+// lines looks up the functions, inlined calls and source lines of a module. One goroutine (work) does the lookups, as
+// long as any are pending. A caller waits only until its deadline.
 type lines struct {
 	make func() *dwarf.Data // nil if the module has no debugging information
 	warn func(...error)
@@ -31,9 +31,9 @@ type lines struct {
 	answers map[uint64]*answer
 	pending []uint64
 	busy    bool
-	made    bool        // make was called; used only by that goroutine
-	data    *dwarf.Data // used only by that goroutine
-	// mixed means that results depend on further files than the debug file; guarded by mu.
+	made    bool        // make was called; used only by work
+	data    *dwarf.Data // used only by work
+	// mixed means that results depend on more files than the debug file (split DWARF); guarded by mu.
 	mixed bool
 }
 
@@ -73,11 +73,11 @@ func (l *lines) StartLookups() {
 	for _, addr := range queued {
 		l.request(addr)
 	}
-	runtime.Gosched() // let it begin: the caller's next step may take long, and there may be only one processor
+	runtime.Gosched() // let work begin: the caller's next step may take long, and there may be only one processor
 }
 
-// open sets the image that has the debugging information. The image must stay open. Only queued addresses are looked
-// up now.
+// open sets the image that has the debugging information. The image must stay open. open starts the lookups of the
+// queued addresses.
 func (l *lines) open(m *Module, from *elfimage.Image, path string, options elfimage.SearchOptions) {
 	l.answers, l.warn = make(map[uint64]*answer), m.Warn
 	defer l.StartLookups()
@@ -114,8 +114,8 @@ func (l *lines) open(m *Module, from *elfimage.Image, path string, options elfim
 	}
 }
 
-// at returns the calls at an image address, innermost first, or none if nothing is known. The result is not final if
-// the deadline passed first.
+// at returns the calls at an image address, innermost first, or none if nothing is known. final is false if the
+// deadline passed first, or if too many lookups were pending.
 func (l *lines) at(addr uint64, late *Deadline) (calls []dwarf.Frame, final bool) {
 	if l.make == nil {
 		return nil, true
@@ -162,7 +162,7 @@ func (l *lines) request(addr uint64) *answer {
 // work runs the pending lookups.
 func (l *lines) work() {
 	if !l.made {
-		l.made = true // once: an error would occur again for each address
+		l.made = true // before the call: after an error, make is not called again
 		// Expanding a debug file takes processor time beside the capture that needs it.
 		host.BeginWork()
 		defer host.EndWork()
@@ -189,15 +189,15 @@ func (l *lines) work() {
 	}
 }
 
-// mix notes that results depend on further files.
+// mix notes that results depend on more files than the debug file.
 func (l *lines) mix() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mixed = true
 }
 
-// certain reports whether the lookup of an address has ended without an error, and depends on the debug file only. It is
-// true without debugging information.
+// certain reports whether the lookup of an address has ended without an error, and the result depends on the debug file
+// only. Without debugging information it returns true.
 func (l *lines) certain(addr uint64) bool {
 	if l.make == nil {
 		return true
@@ -216,7 +216,8 @@ func (l *lines) certain(addr uint64) bool {
 	}
 }
 
-// frames looks up an address. After a panic it returns no more frames. If the result is not certain, a part is unknown.
+// frames looks up an address. certain is false after an error: calls may be missing. After a panic in a lookup, this
+// and all later lookups return none.
 func (l *lines) frames(addr uint64) (frames []dwarf.Frame, certain bool) {
 	data := l.data
 	if data == nil {

@@ -6,9 +6,9 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// Frames names an address of the image. It returns the calls inlined there, innermost first, and then the function
-// that contains them. A return address belongs to the call before it. Frames waits until symbols and lines have been
-// read.
+// Frames names an address of the image. It returns the calls inlined at the address, innermost first, and then the
+// function that contains them. If isReturn is set, it looks up the call before the address. Frames waits until symbols
+// and lines have been read.
 func (m *Image) Frames(addr uint64, isReturn bool) []backtrace.Frame {
 	lookup := addr
 	if isReturn && addr > 0 {
@@ -43,8 +43,8 @@ func MappedImages(pid int, debugDirs []string) (*Mapped, error) {
 	}, nil
 }
 
-// At returns the image that the process has at an address, and the address in the image. It returns false if there is
-// none.
+// At returns the image that the process has at an address, and the link-time address in the image. It returns false if
+// the address is not in the code of an image.
 func (p *Mapped) At(addr uint64) (Image, uint64, bool) {
 	for i := range p.maps {
 		m := &p.maps[i]
@@ -60,7 +60,7 @@ func (p *Mapped) At(addr uint64) (Image, uint64, bool) {
 	return Image{}, 0, false
 }
 
-// ByBuildID returns the image with that build-id. It returns false if the process has none.
+// ByBuildID returns the image with the build-id id. It returns false if the process has none.
 func (p *Mapped) ByBuildID(id string) (Image, bool) {
 	for i := range p.maps {
 		if p.maps[i].Perms&process.Exec == 0 {

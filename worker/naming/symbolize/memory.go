@@ -29,7 +29,7 @@ func LiveMemory(pid int) func(uint64, []byte) (int, error) {
 }
 
 // ProcessMemory reads a live process's memory without stopping the process. Use it only for file content, which does
-// not change while the process runs. A read may never return: call it only in a function that its caller leaves behind
+// not change while the process runs. A read may never return. So call it only in a goroutine whose caller stops waiting
 // after a while, as Lazy and process.WithTimeout do. Otherwise use LiveMemory.
 func ProcessMemory(pid int) func(uint64, []byte) (int, error) {
 	reached := false

@@ -12,19 +12,19 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// A program may move its code to huge pages, to reduce TLB misses. Node.js does so with --use-largepages, and some
-// libraries do so when they are linked or preloaded. The code keeps its address. It is then in anonymous memory or in
-// a file of hugetlbfs or tmpfs, beside the remaining mappings of the program's file. The ELF header may have moved with the
-// code. libhugetlbfs can move everything, and then no mapping of the program's file is left.
+// A program may move its code to huge pages, to reduce TLB misses. Node.js moves it with --use-largepages, and some
+// libraries do when they are linked or preloaded. The code keeps its address. It is then in anonymous memory or in a
+// file of hugetlbfs or tmpfs, between the remaining mappings of the program's file. The ELF header may have moved with
+// the code. libhugetlbfs can move everything, and then no mapping of the program's file is left.
 
 const (
-	maxBetween    = 256     // mappings to search on each side for the file's own
+	maxBetween    = 256     // mappings to search on each side for a mapping of the image's file
 	maxNeighbours = 4       // files to try on each side
 	comparedChunk = 1 << 20 // bytes that are compared at a time
 )
 
-// moved returns the image whose code the process has moved to maps[i]. All of the code must be equal to the image's
-// file, because the mapping may have different content.
+// moved returns the image whose code the process has moved to maps[i], or a Placed without a module. All code in
+// maps[i] must be equal to the code in the image's file.
 func (c *Cache) moved(pid int, maps []process.Mapping, i int) Placed {
 	if maps[i].Perms&process.Write != 0 {
 		return Placed{} // a writable mapping may change after the comparison
@@ -32,11 +32,11 @@ func (c *Cache) moved(pid int, maps []process.Mapping, i int) Placed {
 	memory := ProcessMemory(pid)
 	for _, j := range neighbours(maps, i) {
 		f := c.ofMapping(pid, maps, j)
-		// If the image was read from the process's memory, a comparison proves nothing.
+		// An image that was read from the process's memory would be compared with itself.
 		if f.Module == nil || f.Module.Path == "" || !sameCode(memory, f.Module.Image, &maps[i], f.Bias) {
 			continue
 		}
-		if !f.Moved { // else the neighbour has the moved header
+		if !f.Moved { // if set, the neighbour is the mapping of a moved ELF header
 			f.Moved, f.Origin = true, maps[j]
 		}
 		return f
@@ -71,8 +71,8 @@ func neighbours(maps []process.Mapping, i int) []int {
 	return found
 }
 
-// ofMapping returns the image of a mapping of its file, also if no mapping of the file has the ELF header any more.
-// Package elfimage identifies the segment by the position in the file.
+// ofMapping returns the image of a file's mapping, even if no mapping of the file has the ELF header any more. Package
+// elfimage identifies the segment by the position in the file.
 func (c *Cache) ofMapping(pid int, maps []process.Mapping, j int) Placed {
 	base, ok := baseMapping(maps, j)
 	if !ok {
@@ -91,8 +91,8 @@ func (c *Cache) ofMapping(pid int, maps []process.Mapping, j int) Placed {
 	return f
 }
 
-// headless returns the image of a file that is mapped without its ELF header. The memory must have the file's header at
-// its address all the same.
+// headless returns the image of a file whose mappings do not contain its ELF header. Other memory at the address of the
+// header must have a header of the same build (see loadedAt).
 func (c *Cache) headless(pid int, m *process.Mapping) Placed {
 	if m.Inode == 0 {
 		return Placed{}
@@ -118,8 +118,8 @@ func (c *Cache) headless(pid int, m *process.Mapping) Placed {
 	return Placed{}
 }
 
-// loadedAt reports whether a process has an image at a load bias, by the build-id in memory. Without a build-id the
-// result is sameFile, which reports whether the image's file is known to be the mapped one.
+// loadedAt reports whether a process has an image at a load bias, by the build-id in memory. For an image without a
+// build-id it returns sameFile: the caller knows whether the image's file is the mapped file.
 func loadedAt(pid int, img *elfimage.Image, bias uint64, sameFile bool) bool {
 	header, ok := img.Header()
 	if !ok {
@@ -132,8 +132,9 @@ func loadedAt(pid int, img *elfimage.Image, bias uint64, sameFile bool) bool {
 	return img.BuildID() != "" || sameFile
 }
 
-// movedHeader returns the module of an image whose ELF header, at base, is in memory that is not the image's file. The
-// file belongs to another mapping of the image, or it is the program's file. It must have the build-id in memory.
+// movedHeader returns the module of an image whose ELF header, at base, is in memory that is not the image's file, and
+// a mapping of the file. It tries the files of the image's other mappings, and the program's file. The file must have
+// the build-id of the header in memory.
 func (c *Cache) movedHeader(
 	pid int, maps []process.Mapping, base *process.Mapping, inMemory *elfimage.Image,
 ) (*Module, process.Mapping) {
@@ -162,8 +163,8 @@ func (c *Cache) movedHeader(
 	return c.fromFile(pid, Candidate(ProcFolder(pid)+"/exe"), &m, id), m
 }
 
-// checkFile finds out whether a mapping with an image is one of the image's file. The file of a moved ELF header has
-// the build-id in memory too, but it is no complete image.
+// checkFile sets f.Moved if maps[i] has the image's ELF header but is a mapping of another file. Such a file has the
+// image's build-id too, but it is no complete image.
 func (c *Cache) checkFile(pid int, maps []process.Mapping, i int, f *Placed) {
 	base, ok := baseMapping(maps, i)
 	if !ok || base.Inode == 0 || f.Module.Path == "" || f.Module.Path == insideRoot(pid, base.Path) {
@@ -186,7 +187,8 @@ func (c *Cache) checkFile(pid int, maps []process.Mapping, i int, f *Placed) {
 	}
 }
 
-// programLink describes the program of a process as a mapping would, by the kernel's link.
+// programLink returns the path, device and inode of a process's program, from /proc/PID/exe. It returns false if it
+// cannot read this link.
 func programLink(pid int) (process.Mapping, bool) {
 	exe, err := os.Readlink(ProcFolder(pid) + "/exe")
 	if err != nil {
@@ -201,8 +203,8 @@ func programLink(pid int) (process.Mapping, bool) {
 	return m, true
 }
 
-// unmapped returns the program of a process that has no mapping of the program's file left. The kernel has a link to the
-// file, and has recorded the address at which the program began.
+// unmapped returns the program of a process that has no mapping of the program's file left. /proc/PID/exe leads to the
+// file, and the auxiliary vector has the address at which the program began.
 func (c *Cache) unmapped(pid int, maps []process.Mapping) Placed {
 	m, ok := programLink(pid)
 	if !ok {
@@ -236,7 +238,8 @@ func (c *Cache) unmapped(pid int, maps []process.Mapping) Placed {
 // atEntry is the tag of the program's entry in the auxiliary vector (getauxval(3)).
 const atEntry = 9
 
-// auxiliary reads the auxiliary vector that the kernel gave a program: pairs of words, the last of them zero.
+// auxiliary reads the auxiliary vector that the kernel gave a program: pairs of a tag and a value, up to the tag 0. The
+// map is empty if it cannot be read.
 func auxiliary(pid int) map[uint64]uint64 {
 	const pair = 16
 	vector := make(map[uint64]uint64)
@@ -259,7 +262,8 @@ func sameFile(a, b *process.Mapping) bool {
 	return a.Inode == b.Inode && a.Major == b.Major && a.Minor == b.Minor
 }
 
-// sameCode reports whether the mapping has code of the image, and memory and file have the same bytes.
+// sameCode reports whether the mapping has code of the image, and all this code has the same bytes in memory and in the
+// file.
 func sameCode(memory MemoryReader, img *elfimage.Image, m *process.Mapping, bias uint64) bool {
 	some := false
 	for _, s := range img.Segments() {

@@ -12,7 +12,7 @@ import (
 const nearest = 5
 
 // Near returns at most five names of functions that differ from a name in few letters, the nearest first. Upper and
-// lower case, and suffixes of the compiler, count as equal.
+// lower case, and suffixes of the compiler after a dot, make no difference.
 func (m *Image) Near(name string) []string {
 	type candidate struct {
 		name string
@@ -43,8 +43,8 @@ func (m *Image) Near(name string) []string {
 	return names
 }
 
-// editDistance counts the letters to insert, remove, replace or exchange with the next one between two names. Beyond
-// most it returns more than most, without the exact number.
+// editDistance returns how many times a letter must be inserted, removed, replaced or exchanged with the next letter to
+// make b from a. If this is more than most, it returns some number greater than most.
 func editDistance(a, b string, most int) int {
 	const longest = 128
 	if len(a) > longest || len(b) > longest {

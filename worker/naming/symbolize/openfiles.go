@@ -11,9 +11,9 @@ import (
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
-// openFiles keeps the files of the cached images open, with the device and inode that /proc/PID/maps shows as the
-// key. When a process has ended, the worker cannot read its memory to verify a file. But a file that stayed open
-// still has its device and inode, so it is the mapped one.
+// openFiles keeps the files of the cached images open. The key is the device and inode that /proc/PID/maps shows. When
+// a process has ended, the worker cannot read its memory to verify a file. But while a file is open, no other file gets
+// its inode, so an open file with the device and inode of the mapping is the mapped file.
 type openFiles struct {
 	mu     sync.Mutex
 	byFile map[fileNumber]openFile
@@ -42,8 +42,8 @@ func (o *openFiles) add(f *os.File, opened FileID, m *Module) {
 	o.byFile[key] = openFile{f, opened, m}
 }
 
-// mapped returns the module of a file that an ended process had mapped. It returns nil if the file is not among the
-// open ones, or if it has changed since it was opened.
+// mapped returns the module of a file that an ended process had mapped. It returns nil if the file is not open, or if
+// it has changed since it was opened.
 func (o *openFiles) mapped(m *process.Mapping) *Module {
 	o.mu.Lock()
 	kept, ok := o.byFile[fileNumber{m.Major, m.Minor, m.Inode}]
@@ -59,8 +59,8 @@ func (o *openFiles) mapped(m *process.Mapping) *Module {
 
 // openUnchanged opens a file that an ended process had mapped and that is not open yet. The file must be at the
 // mapping's path, with the mapping's device and inode. It must not have changed for long, so that it existed when the
-// process was captured. A reused inode has a later change time. Without such a file, openUnchanged returns nil. As the
-// process had mapped this very file, root may open it, as for /proc/PID/map_files.
+// process was captured. A reused inode has a later change time. Without such a file, openUnchanged returns nil. The
+// process had mapped this very file, so the worker opens it with its own rights, as with /proc/PID/map_files.
 func (c *Cache) openUnchanged(m *process.Mapping) *Module {
 	if m.Deleted {
 		return nil

@@ -12,13 +12,13 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// Remote provides debug files that are not installed on this host (package debuginfod). Its methods do not wait: a
-// capture returns the names that are known now.
+// Remote provides debug files that are not installed on this host (package debuginfod). Its methods do not wait for
+// downloads: a capture returns the names that are known now.
 type Remote interface {
 	// DebugFile returns the path of the debug file of a build, or "" if it has not been downloaded.
 	DebugFile(buildID string) string
 	// RequestDebugFile downloads the file in the background and calls done at the end. If the file arrived, arrived
-	// is true. Otherwise a request before the time again is useless.
+	// is true. Otherwise a request before the time again fails too.
 	RequestDebugFile(buildID string, done func(arrived bool, again time.Time))
 }
 
@@ -29,7 +29,7 @@ type remote struct {
 	next atomic.Pointer[Module]
 	// retryAt is the time of the next request, in Unix nanoseconds. It is 0 if none is planned or a request is active.
 	retryAt atomic.Int64
-	// wanted is the build-id of the last requested file: the module's own, or the one of its supplementary file.
+	// wanted is the build-id of the last requested file: the module's debug file or its supplementary file.
 	wanted atomic.Pointer[string]
 	// arrived lists the builds whose files have already arrived. If such a file disappears, the next request waits
 	// for renewPause.
@@ -39,8 +39,8 @@ type remote struct {
 // renewPause is the delay before a downloaded file that has disappeared is requested again.
 const renewPause = time.Minute
 
-// fetched opens the module's debug file if it has been downloaded. Otherwise it requests the file. The caller closes
-// it.
+// fetched opens the module's debug file if it has been downloaded. Otherwise it requests the file and returns false.
+// The caller closes the file.
 func (m *Module) fetched() (Fetched, bool) {
 	r, id := &m.remote, m.Image.BuildID()
 	if r.source == nil || id == "" || m.Image.HasSection(".debug_info") {
@@ -63,8 +63,8 @@ func (m *Module) requestOrDelay(id string) {
 	}
 }
 
-// supplement opens the file to which dwz has moved parts of a debug file: the installed one, or else the downloaded
-// one. If there is neither, supplement requests it for later captures.
+// supplement opens the file to which dwz has moved parts of a debug file: the installed file, or else the downloaded
+// file. If there is neither, supplement requests the file for later captures and returns an error.
 func (m *Module) supplement(debug *elfimage.Image, path string, o elfimage.SearchOptions) (elfimage.FoundFile, error) {
 	r, err := elfimage.FindSupplement(debug, path, o)
 	link, _ := elfimage.SupplementLink(debug)
@@ -82,8 +82,8 @@ func (m *Module) supplement(debug *elfimage.Image, path string, o elfimage.Searc
 	return r, err
 }
 
-// request downloads a file. When the file has arrived, the download's goroutine makes the module's successor and
-// reads its symbols. So no capture waits for that.
+// request downloads a file. When the file has arrived, the download's goroutine makes the module's successor and reads
+// its symbols, so that no capture waits for them.
 func (m *Module) request(id string) {
 	if m.Sources.Wanted != nil {
 		m.Sources.Wanted(m.Name, id)
@@ -104,8 +104,8 @@ func (m *Module) request(id string) {
 	})
 }
 
-// Latest returns the module, or its successor after the debug file has arrived. It also repeats a failed request when
-// its time has come.
+// Latest returns the module, or its successor after the debug file has arrived. If a failed request may be repeated now
+// (retryAt), Latest requests the file again.
 func (m *Module) Latest() *Module {
 	for next := m.remote.next.Load(); next != nil; next = m.remote.next.Load() {
 		m = next
@@ -127,7 +127,7 @@ type Fetched struct {
 // Close closes the file.
 func (f *Fetched) Close() error { return f.file.Close() }
 
-// errOtherBuild means that a downloaded file does not belong to the image.
+// errOtherBuild means that a file does not belong to the image.
 var errOtherBuild = errors.New("file is of another build")
 
 // OpenFetched opens a downloaded debug file and verifies that it belongs to the same build as the image. Other users

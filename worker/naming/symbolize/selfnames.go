@@ -7,7 +7,8 @@ import (
 )
 
 // derivedNames returns the names and notes that are derived from the code of a stripped image, or nil if there are
-// none. The first call starts a goroutine that scans the code. Callers wait for it only with Config.AwaitNames.
+// none. The first call starts a goroutine that scans the code. With Config.AwaitNames callers wait for the scan until
+// their deadline. Otherwise known is false until the scan has ended.
 func (m *Module) derivedNames(late *Deadline) (names *selfnames.Names, known bool) {
 	if !m.stripped {
 		return nil, true
@@ -22,7 +23,7 @@ func (m *Module) derivedNames(late *Deadline) (names *selfnames.Names, known boo
 	return nil, false
 }
 
-// deriveNames returns the names that an earlier run has kept, or scans the code of an image. That takes some 60 ms of
+// deriveNames returns the names that an earlier run has kept, or scans the code of an image. A scan takes some 60 ms of
 // processor time for a server, and only one image is scanned at a time.
 func (m *Module) deriveNames() *selfnames.Names {
 	m.Sources.deriving.Lock()
@@ -44,8 +45,8 @@ func (m *Module) deriveNames() *selfnames.Names {
 	return names
 }
 
-// nameByCode names a frame without a symbol by the name or the note derived from the image's code. It returns false
-// if the derived names are not known yet.
+// nameByCode names a frame without a symbol by the name or the note derived from the image's code. It returns false if
+// the scan for names has not ended yet.
 func (m *Module) nameByCode(own *annotation, p *place, late *Deadline) bool {
 	if p.end == 0 {
 		return true
