@@ -10,20 +10,20 @@ import (
 // most bounds the pairs of a process and a caller in one statement.
 const most = 256
 
-// A requestKey has the processes of one request, and its caller.
+// A requestKey has the processes of one request, and the oid of its caller.
 type requestKey struct {
 	pids   []int
 	caller uint32
 }
 
-// batcher collects the requests that arrive while a statement runs, and sends them as one statement. The worker has
-// one session. On a server with a thousand waiting callers that session gets a thousandth of the processors. One
-// statement for each caller would then take longer than the callers wait.
+// batcher collects the requests that arrive while a statement runs, and sends them as one statement. The worker queries
+// permissions in one session. On a server with a thousand busy sessions this session gets a thousandth of the
+// processors. One statement for each caller would then take longer than the callers wait.
 type batcher struct {
 	mu      sync.Mutex
 	waiting []*waiter
-	asking  bool // a goroutine sends statements
-	limit   int  // bound on the pairs in a statement; less than most after a late one
+	asking  bool // serve runs in a goroutine
+	limit   int  // bound on the pairs in a statement; less than most after a statement that was too slow
 }
 
 // A waiter is a request that has not been answered.
@@ -36,7 +36,7 @@ type waiter struct {
 	err   error
 }
 
-// ask returns the facts of each process, or ctx's error.
+// ask returns the facts about each process, by pid. It returns ctx's error if ctx ends, or the error of the statement.
 func (t *batcher) ask(ctx context.Context, server Querier, q requestKey) (map[int]Facts, error) {
 	w := &waiter{requestKey: q, ctx: ctx, done: make(chan struct{}), facts: make(map[int]Facts, len(q.pids))}
 	t.mu.Lock()
@@ -74,7 +74,7 @@ func (t *batcher) serve(ctx context.Context, server Querier) {
 			return err
 		})
 		if len(facts) != len(pids) {
-			facts = make([]Facts, len(pids)) // the error counts
+			facts = make([]Facts, len(pids)) // callers look at the error, not at these
 		}
 		t.adapt(err)
 		for _, w := range turn {
@@ -88,7 +88,8 @@ func (t *batcher) serve(ctx context.Context, server Querier) {
 	}
 }
 
-// next takes waiting requests for one statement. It takes at least one, even if that exceeds the limit.
+// next takes waiting requests for one statement, and drops the cancelled ones. It takes at least one, even if it has
+// more pairs than the limit. If none waits, serve must end.
 func (t *batcher) next() []*waiter {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,7 +114,7 @@ func (t *batcher) next() []*waiter {
 	return turn
 }
 
-// adapt makes statements smaller while the server has no time for large ones.
+// adapt halves the limit of pairs after a statement that was too slow, and doubles it after a successful one.
 func (t *batcher) adapt(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -2,13 +2,13 @@ package authz
 
 import "fmt"
 
-// Caller is the caller's role: current_user at the time of the call, as the spool has established it.
+// Caller is the caller's role: current_user at the time of the call, which package spool has verified.
 type Caller struct {
 	OID       uint32
 	Superuser bool // at the time of the call
 }
 
-// Facts has what the server says about caller and target right now.
+// Facts is the current state of caller and target in the server.
 type Facts struct {
 	CallerExists    bool // the role may have been dropped since the call
 	CallerSuperuser bool
@@ -20,7 +20,7 @@ type Facts struct {
 	BackendType     string // pg_stat_activity.backend_type; empty when the worker's role may not see it
 }
 
-// Values of pg_stat_activity.backend_type that the wording of a refusal goes by.
+// Values of pg_stat_activity.backend_type that decide the wording of a refusal.
 const (
 	clientBackend      = "client backend"
 	walSender          = "walsender"
@@ -30,9 +30,10 @@ const (
 
 // Decide returns nil if the caller may get the backtrace of the process pid, and a *Denied if not.
 //
-// Parallel workers run for the role of their leader, walsenders and other background workers for the role that
-// started them. All of them are treated as that role's backends. Processes that run for no role need a superuser:
-// auxiliary processes, autovacuum, and backends that have not logged in yet, which may or may not be listed.
+// Parallel workers run for the role of their leader, walsenders and other background workers for the role that started
+// them. Decide treats all of them as backends of this role. Only superusers may see processes that run for no role:
+// auxiliary processes, autovacuum, and backends that have not logged in yet. pg_stat_activity may list the latter or
+// not.
 func Decide(caller Caller, pid int, facts Facts) error {
 	switch {
 	case caller.Superuser:
@@ -56,7 +57,7 @@ func Decide(caller Caller, pid int, facts Facts) error {
 	}
 }
 
-// withoutRole names the kind of a process that runs for no role.
+// withoutRole returns words for the kind of a process that runs for no role.
 func withoutRole(facts Facts) string {
 	switch facts.BackendType {
 	case autovacuumWorker, autovacuumLauncher:
@@ -79,7 +80,7 @@ func denied(pid int, detail string) *Denied {
 		SQLState: InsufficientPrivilege,
 		Message:  fmt.Sprintf("permission denied to get backtrace of process %d", pid),
 		Detail:   detail,
-		// This function shows every process, without names and texts where the caller may not see them.
+		// pg_get_backtrace_on_call shows every process, without the names and texts that the caller may not see.
 		Hint: "An administrator can grant EXECUTE on function pg_get_backtrace_on_call(int), which shows the stack of any process.",
 	}
 }

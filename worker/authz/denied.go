@@ -7,8 +7,8 @@ const (
 	InternalError           = "XX000"
 )
 
-// Denied is a refusal with the text for the SQL user. The client gets it unchanged, so it contains nothing that the
-// caller may not know: no path, no name of a role, no text of a query.
+// Denied is a refusal with the text for the SQL user. The client gets these texts unchanged, so they contain nothing
+// that the caller may not know: no path, no name of a role, no text of a query.
 type Denied struct {
 	SQLState string
 	Message  string
@@ -16,7 +16,7 @@ type Denied struct {
 	Hint     string // may be empty
 	// Unlisted means that the process has no entry in pg_stat_activity, for example because it is about to end.
 	Unlisted bool
-	// Cause is for the worker's log. It is usually nil, and the client never gets it.
+	// Cause is an error for the worker's log, often nil. The client never gets it.
 	Cause error
 }
 

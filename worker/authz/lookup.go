@@ -13,31 +13,31 @@ import (
 // does not exist.
 type Looker interface {
 	Look(ctx context.Context, pid int, caller uint32) (Facts, error)
-	// LookAll returns the facts for each of the processes, by pid.
+	// LookAll returns the facts about each of the processes, by pid.
 	LookAll(ctx context.Context, pids []int, caller uint32) (map[int]Facts, error)
 }
 
-// Querier runs a function in a session of the server, and repeats it in the next session if that breaks.
-// pgcluster.Conn implements it.
+// Querier calls f with a session of the server, and calls it again with the next session if the session breaks.
+// cluster.Conn implements it.
 type Querier interface {
 	Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error
 }
 
 // Lookup is the Looker that asks the server. It is safe for concurrent use, and must not be copied after first use.
 //
-// Its role needs only LOGIN: pids and roles of pg_stat_get_activity, pg_roles and pg_has_role are readable by every
-// role in version 14 and later. With the privileges of pg_read_all_stats (which pg_monitor has) it also sees
-// backend_type. That only makes a refusal name the kind of the process.
+// The role of the session needs only LOGIN: pids and roles of pg_stat_get_activity, pg_roles and pg_has_role are
+// readable by every role in version 14 and later. With the privileges of pg_read_all_stats (which pg_monitor has) it
+// also sees backend_type. A refusal can then name the kind of the process.
 type Lookup struct {
 	Server Querier
 
 	together batcher
 }
 
-// facts is the end of a query. Before it come two FROM items: asked (nr, pid, caller), and a, the activity of that
-// pid. It returns one row for each nr. As a separate statement it sees the current state. pg_has_role with USAGE is
-// has_privs_of_role, which respects NOINHERIT and, since 16, the option of each grant. It accepts an oid without a
-// role, so the query checks separately whether both roles exist.
+// facts is the format of a query. Its arguments are the FROM item asked, with pid, caller and nr, and the argument of
+// pg_stat_get_activity. The query returns one row for each nr. As a separate statement it sees the current state.
+// pg_has_role with USAGE is has_privs_of_role, which respects NOINHERIT and, since 16, the option of each grant. It
+// accepts an oid without a role, so the query checks separately whether both roles exist.
 const facts = `
 SELECT asked.nr::pg_catalog.int4, c.oid IS NOT NULL,
        coalesce(c.rolsuper, false),
@@ -52,7 +52,7 @@ LEFT JOIN pg_catalog.pg_roles AS c ON c.oid = asked.caller
 LEFT JOIN pg_catalog.pg_stat_get_activity(%s) AS a ON a.pid = asked.pid
 LEFT JOIN pg_catalog.pg_roles AS r ON r.oid = a.usesysid`
 
-// The parameters are the pid or pids, and for each the caller.
+// The parameters are $1, the pid or the pids, and $2, the caller of each pid.
 var (
 	queryOne = fmt.Sprintf(facts,
 		"(VALUES ($1::pg_catalog.int4, $2::pg_catalog.oid, 1))", "$1::pg_catalog.int4")
@@ -93,15 +93,16 @@ func (l *Lookup) look(ctx context.Context, pids []int, caller uint32) (map[int]F
 	}
 }
 
-// late reports whether a statement exceeded its timeout. A cancel request that was meant for the previous statement
-// counts too.
+// late reports whether a statement exceeded its timeout. It is also true if the statement was cancelled by a request
+// that was meant for the previous statement.
 func late(err error) bool {
 	var answer *pgconn.PgError
 	canceled := errors.As(err, &answer) && answer.Code == "57014"
 	return canceled || errors.Is(err, context.DeadlineExceeded)
 }
 
-// statement queries all pairs of a process and a caller at once. The answers are in the pairs' order.
+// statement queries the facts about all pairs of a process and a caller at once. The results are in the order of the
+// pairs.
 func statement(ctx context.Context, server Querier, pids []int32, callers []uint32) ([]Facts, error) {
 	query, args := queryMany, []any{pids, callers}
 	if len(pids) == 1 {

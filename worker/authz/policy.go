@@ -10,16 +10,16 @@ import (
 	"pg_stat_backtrace/worker/limits"
 )
 
-// Policy decides whether a role may get the backtrace of a process. The rate limit for named processes is checked
-// before (limits.Limiter).
+// Policy decides whether a role may get the backtrace of a process. The caller of these methods has already counted the
+// processes that a request names (limits.Limiter).
 type Policy struct {
 	Looker  Looker
-	Limiter *limits.Limiter // for processes that were not named; nil: no limit
+	Limiter *limits.Limiter // counts processes that the request did not name; nil: no limit
 }
 
-// Allow returns nil if the caller may get the backtrace of the process pid, and a *Denied if not. The process must
-// already be identified as one of the cluster's (see the package comment). For superusers it does not ask the server,
-// so it works even if the worker cannot connect.
+// Allow returns nil if the caller may get the backtrace of the process pid, and a *Denied if not. The caller must have
+// verified that the process belongs to the cluster (see the package comment). For superusers Allow does not query the
+// server, so it works even if the worker cannot connect.
 func (p *Policy) Allow(ctx context.Context, caller Caller, pid int) error {
 	if caller.Superuser {
 		return nil
@@ -31,9 +31,9 @@ func (p *Policy) Allow(ctx context.Context, caller Caller, pid int) error {
 	return Decide(caller, pid, facts)
 }
 
-// AllowAll decides for several processes with one query, and returns the refusals by pid. Processes without an entry
-// may be captured. The limiter has already counted as many processes as counted says. AllowAll counts each further
-// process that it allows.
+// AllowAll decides for several processes with one query, and returns the refusals by pid. Processes without an entry in
+// the map may be captured. The first counted allowed processes are already counted by the limiter. AllowAll counts each
+// further process that it allows.
 func (p *Policy) AllowAll(ctx context.Context, caller Caller, pids []int, counted int) map[int]error {
 	refused := make(map[int]error)
 	if caller.Superuser {
@@ -71,7 +71,7 @@ func (p *Policy) take(role uint32) error {
 	return p.Limiter.Take(role)
 }
 
-// unchecked returns the refusal for unknown facts.
+// unchecked returns the refusal if the facts could not be read.
 func unchecked(pid int, err error) *Denied {
 	d := &Denied{
 		SQLState: ObjectNotInPrerequisite,
@@ -89,8 +89,8 @@ func unchecked(pid int, err error) *Denied {
 	return d
 }
 
-// transient reports whether an error of the server comes from its situation and not from the query. Examples are a
-// lost connection, a lack of resources, a shutdown and a timeout.
+// transient reports whether an SQLSTATE comes from the state of the server and not from the query. Examples are a lost
+// connection, a lack of resources, a shutdown and a timeout.
 func transient(code string) bool {
 	if len(code) < 2 {
 		return false

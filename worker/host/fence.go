@@ -19,7 +19,7 @@ var forbidden = []uint32{
 	unix.SYS_TKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PROCESS_MADVISE,
 	unix.SYS_PROCESS_MRELEASE, unix.SYS_KCMP, unix.SYS_MIGRATE_PAGES, unix.SYS_MOVE_PAGES,
 	unix.SYS_SETPRIORITY, unix.SYS_IOPRIO_SET, unix.SYS_SETPGID,
-	unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, // what processes share
+	unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, // shared memory, semaphores and message queues
 	unix.SYS_SEMGET, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL,
 	unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL,
 	unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK, unix.SYS_MQ_NOTIFY,
@@ -36,14 +36,14 @@ var forbidden = []uint32{
 	unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME, unix.SYS_VHANGUP,
 	unix.SYS_LOOKUP_DCOOKIE, unix.SYS_LSM_SET_SELF_ATTR,
 	unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, // would bypass the filter
-	unix.SYS_SECCOMP, // another filter, with a supervisor
+	unix.SYS_SECCOMP, // another filter, whose supervisor would decide on calls
 	unix.SYS_LISTEN,  // a server on the network
 }
 
 // openTreeAttr is open_tree_attr(2), on every architecture.
 const openTreeAttr = 467
 
-// fenceRaised remembers that this process has the filter, which forbids another one.
+// fenceRaised remembers that this process has the filter, which forbids to install another filter.
 var fenceRaised struct {
 	sync.Mutex
 
@@ -62,7 +62,7 @@ func RaiseFence(allowed ...uint32) error {
 	if fenceRaised.done {
 		return nil
 	}
-	// The kernel applies both to all threads, with the state of this thread.
+	// SECCOMP_FILTER_FLAG_TSYNC applies no_new_privs and the filter of this thread to all threads.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {

@@ -8,11 +8,12 @@ import (
 
 // machine has the facts about an architecture that a filter needs.
 type machine struct {
-	audit uint32 // AUDIT_ARCH_*, of linux/audit.h: other calling conventions have other call numbers
+	audit uint32 // AUDIT_ARCH_* of linux/audit.h; calls by another convention have other numbers, and are refused
 	low   uint32 // offset of the low half of a 64-bit argument
-	// socketCall is the number of socketcall(2), which makes other calls for sockets. It is 0 if there is none.
+	// socketCall is the number of socketcall(2), one system call for all operations on sockets. 0: the architecture has
+	// none.
 	socketCall uint32
-	// cloneFlags is the number of the argument of clone(2) that has the flags.
+	// cloneFlags is the index, from 0, of the argument of clone(2) that has the flags.
 	cloneFlags uint32
 	// mmapByPointer means that mmap(2) has its arguments in memory, where a filter cannot see them.
 	mmapByPointer bool
@@ -20,9 +21,10 @@ type machine struct {
 	old []uint32
 }
 
-// endOfCalls is above the number of every system call that this package knows. The kernel gives the same numbers to new
-// calls on all architectures. On x86-64, numbers from 512 to 547 and numbers with bit 30 are calls of x32. Kernels
-// before 5.4 accept the former without that bit, among them ptrace and execve.
+// endOfCalls is the first number after all system calls that this package knows. Calls from here on are unknown. The
+// kernel gives the same numbers to new calls on all architectures. On x86-64, numbers from 512 to 547 and numbers with
+// bit 30 are calls of x32. Kernels before 5.4 accept the numbers from 512 to 547 without bit 30; ptrace and execve are
+// among these.
 const endOfCalls = 470
 
 var machines = map[string]machine{
@@ -75,10 +77,10 @@ var (
 
 // A check is a condition on an argument of a call.
 type check struct {
-	argument uint32 // its number, from 0
+	argument uint32 // its index, from 0
 	value    uint64
 	test     test
-	wide     bool // compare 64 bits; the kernel takes the other arguments as 32 bits, or refuses what exceeds them itself
+	wide     bool // compare 64 bits; for other arguments the kernel uses only 32 bits, or refuses larger values itself
 }
 
 // A test compares an argument with the value of a check.
@@ -96,7 +98,7 @@ const namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS |
 	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 
 // Commands of fcntl(2), ioctl(2) and prctl(2) that reach another process. The kernel sends a signal to the owner of a
-// file when the file becomes ready, and F_SETSIG chooses which one. Characters pushed into a terminal reach its shell.
+// file when the file becomes ready, and F_SETSIG chooses the signal. Characters pushed into a terminal reach its shell.
 const (
 	setOwner, setSignal, setOwnerEx = 8, 10, 15      // F_SETOWN, F_SETSIG, F_SETOWN_EX
 	fileOwner, socketOwner          = 0x8901, 0x8902 // FIOSETOWN, SIOCSPGRP
@@ -118,8 +120,9 @@ type rule struct {
 	cases  [][]check
 }
 
-// rules are the calls that are allowed only with certain arguments. own is the id of this process. Otherwise the
-// worker could end a process of the same user by a signal or by a limit of processor time, or slow it down.
+// rules returns the calls that are allowed only with certain arguments. own is the id of this process. With other
+// arguments the worker could end another process of the same user by a signal or by a limit of processor time, or slow
+// it down.
 func (m machine) rules(own int) []rule {
 	request := func(number uint64) check { return check{argument: 0, value: number} }
 	self := check{argument: 0, value: uint64(own)}
@@ -131,8 +134,8 @@ func (m machine) rules(own int) []rule {
 			{request(unix.PTRACE_SEIZE), {argument: 3, value: unix.PTRACE_O_TRACEEXEC, wide: true}},
 			{request(unix.PTRACE_INTERRUPT)},
 			{request(unix.PTRACE_GETREGSET)},
-			// The fourth argument is the signal that the target gets instead of its own. A pending signal is never
-			// SIGKILL there.
+			// The fourth argument is the signal that the target gets at the detach. A capture passes on the signal that
+			// stopped the target, which is never SIGKILL.
 			{request(unix.PTRACE_DETACH), {argument: 3, value: uint64(unix.SIGKILL), test: unequal}},
 		}},
 		{unix.SYS_KILL, [][]check{{self}, {{argument: 1, value: 0}}}},
@@ -142,7 +145,8 @@ func (m machine) rules(own int) []rule {
 		{unix.SYS_SCHED_SETPARAM, [][]check{{calling}}},
 		{unix.SYS_SCHED_SETATTR, [][]check{{calling}}},
 		{unix.SYS_SCHED_SETAFFINITY, [][]check{{calling}}},
-		// Threads only: a new process is not needed, and a new user namespace would have every capability.
+		// Only threads may be started: the worker needs no new process, and a new user namespace would give every
+		// capability.
 		{unix.SYS_CLONE, [][]check{{
 			{argument: m.cloneFlags, value: unix.CLONE_THREAD, test: anyBit},
 			{argument: m.cloneFlags, value: namespaces, test: noBit},
@@ -164,9 +168,9 @@ func (m machine) rules(own int) []rule {
 	return rules
 }
 
-// filter returns the BPF program for the process with the given id. Each test jumps over the following verdict if it
-// does not apply. The calls in allowed are not refused. The rules come first: a capture makes such calls while its
-// target is stopped.
+// filter returns the BPF program for the process with the given id. Each test jumps over the verdict that follows if
+// the test does not match. The calls in allowed are not refused. The rules come first because a capture makes these
+// calls while its target is stopped, and a call must not pass many tests.
 func (m machine) filter(own int, allowed []uint32) []unix.SockFilter {
 	p := []unix.SockFilter{
 		{Code: load, K: auditAt},
@@ -184,7 +188,8 @@ func (m machine) filter(own int, allowed []uint32) []unix.SockFilter {
 		p = append(p, unix.SockFilter{Code: ifEqual, K: r.number, Jf: uint8(len(block))})
 		p = append(p, block...)
 	}
-	// Its flags are in memory. A C library then uses clone(2) for its threads.
+	// clone3(2) has its flags in memory, where a filter cannot see them. After ENOSYS a C library starts its threads
+	// with clone(2).
 	p = append(p, unix.SockFilter{Code: ifEqual, K: unix.SYS_CLONE3, Jf: 1}, unknown)
 	for _, number := range slices.Concat(forbidden, m.old) {
 		if !slices.Contains(allowed, number) {
@@ -194,7 +199,7 @@ func (m machine) filter(own int, allowed []uint32) []unix.SockFilter {
 	return append(p, allow)
 }
 
-// block allows one of the cases and refuses the rest.
+// block returns instructions that allow a call if one of the cases applies, and otherwise refuse it.
 func (m machine) block(cases [][]check) (p []unix.SockFilter) {
 	for _, checks := range cases {
 		var test []unix.SockFilter
@@ -206,7 +211,7 @@ func (m machine) block(cases [][]check) (p []unix.SockFilter) {
 			}
 		}
 		test = append(test, allow)
-		for i := range test { // to the next case
+		for i := range test { // jump to the next case if a check fails
 			switch {
 			case test[i].Code != ifEqual && test[i].Code != ifAnyBit:
 			case test[i].Jt == next:
@@ -223,7 +228,7 @@ func (m machine) block(cases [][]check) (p []unix.SockFilter) {
 // next is a placeholder for a jump to the next case, until its distance is known.
 const next = 0xff
 
-// compare tests half of an argument.
+// compare returns the instruction that tests 32 bits of an argument. If the test fails, it jumps to the next case.
 func (c check) compare(value uint32) unix.SockFilter {
 	switch c.test {
 	case unequal:

@@ -2,5 +2,5 @@
 
 package host
 
-// loadsLibraries means that the C library may load others at any time, which maps code.
+// loadsLibraries means that the C library may load other libraries at any time, and must map their code.
 const loadsLibraries = true

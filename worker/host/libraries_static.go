@@ -2,5 +2,6 @@
 
 package host
 
-// loadsLibraries means that the C library may load others at any time, which maps code. This program has no C library.
+// loadsLibraries means that a C library may load other libraries at any time, and must map their code. This program has
+// no C library.
 const loadsLibraries = false

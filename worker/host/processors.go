@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// linger is how long there must have been at most one task before the program returns to one processor. Each change
-// stops the program for some ten microseconds.
+// linger is how long the program must have had at most one task before it returns to one processor. Each change of the
+// number of processors stops the program for some ten microseconds.
 const linger = 20 * time.Millisecond
 
-// processorUse counts the active tasks, and has the mode of GOMAXPROCS.
+// processorUse has the number of active tasks (work), and the wanted mode of GOMAXPROCS.
 //
 //nolint:gochecknoglobals // the number of processors is the program's
 var processorUse struct {
@@ -24,8 +24,8 @@ var processorUse struct {
 	since  *time.Timer
 }
 
-// Frugal makes the program use one processor while it has at most one task, and check its timers less often. It does
-// nothing about processors if GOMAXPROCS is set in the environment.
+// Frugal makes the program use one processor while it has at most one task, and check its timers less often. If
+// GOMAXPROCS is set in the environment, the number of processors stays.
 func Frugal() {
 	loosen()
 	if os.Getenv("GOMAXPROCS") != "" {
@@ -47,7 +47,7 @@ func AllProcessors() int {
 	return runtime.GOMAXPROCS(0)
 }
 
-// BeginWork records that a task begins. The caller must call End when it ends.
+// BeginWork records that a task begins. The caller must call EndWork when it ends.
 func BeginWork() {
 	processorUse.Lock()
 	processorUse.work++
@@ -56,11 +56,11 @@ func BeginWork() {
 	processorUse.Unlock()
 	if widen {
 		go applyProcessors()
-		runtime.Gosched() // otherwise apply would run only when a task ends or waits
+		runtime.Gosched() // otherwise applyProcessors would run only when a task ends or waits
 	}
 }
 
-// EndWork records that a task has ended, see Begin.
+// EndWork records that a task has ended, see BeginWork.
 func EndWork() {
 	processorUse.Lock()
 	defer processorUse.Unlock()
@@ -80,7 +80,7 @@ func narrowProcessors() {
 	applyProcessors()
 }
 
-// processorChange serializes the changes.
+// processorChange serializes the changes of GOMAXPROCS.
 //
 //nolint:gochecknoglobals // as above
 var processorChange struct {

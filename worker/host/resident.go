@@ -10,18 +10,18 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// AllowLock raises the limit for Lock (RLIMIT_MEMLOCK in getrlimit(2)), which survives a change of user. It needs root
-// (CAP_SYS_RESOURCE). Without it the existing limit stays, 8 MB by default.
+// AllowLock raises the limit for LockMemory (RLIMIT_MEMLOCK in getrlimit(2)), which survives a change of user. It needs
+// root (CAP_SYS_RESOURCE). Without this capability it returns an error and the existing limit stays, 8 MB by default.
 func AllowLock() error {
 	return unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: lockLimit, Max: lockLimit})
 }
 
-// lockLimit is enough for the program, and for a larger one later.
+// lockLimit is enough for this program, and for larger versions of it. In bytes.
 const lockLimit = 64 << 20
 
 // LockMemory reads the program into memory and locks it: its instructions first, then its constants and tables, up to the
-// limit. It returns how many bytes it has locked, and an error if that is not all. It does not lock data, because a
-// kernel that is short of memory first drops pages of files.
+// limit. It returns the number of bytes that it has locked, and an error if it could not lock everything. It does not
+// lock writable data: a kernel that is short of memory first drops pages that it can read again from files.
 func LockMemory() (int, error) {
 	maps, err := process.Maps(os.Getpid())
 	if err != nil {

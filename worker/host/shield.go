@@ -8,7 +8,7 @@ import (
 
 // Panic is the error of work that panicked.
 type Panic struct {
-	// Place names the work.
+	// Place names the work, as given to Catch.
 	Place string
 	// Value is the argument of panic, and Stack the stack of the goroutine.
 	Value any
@@ -33,7 +33,7 @@ func Catch(place string, f func() error) (err error) {
 // injected is the function of InjectPanic.
 var injected atomic.Pointer[func(place string)] //nolint:gochecknoglobals // set by tests only
 
-// InjectPanic has Catch call f before the work, which f can replace by a panic. It is for tests. The caller must call restore.
+// InjectPanic makes Catch call f before the work. f can panic. It is for tests. The caller must call restore.
 func InjectPanic(f func(place string)) (restore func()) {
 	old := injected.Swap(&f)
 	return func() { injected.Store(old) }

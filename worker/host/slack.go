@@ -12,7 +12,7 @@ import (
 // slack.
 const slack = time.Millisecond
 
-// loosen sets the slack of all existing threads, and later ones inherit it. It needs CAP_SYS_NICE
+// loosen sets the slack of all existing threads. Threads that start later inherit the slack. loosen needs CAP_SYS_NICE
 // (proc_pid_timerslack_ns(5)), and ignores errors. The unit in systemd/ sets the slack from the start.
 func loosen() {
 	threads, err := os.ReadDir("/proc/self/task")
@@ -21,7 +21,7 @@ func loosen() {
 	}
 	text := []byte(strconv.FormatInt(slack.Nanoseconds(), 10))
 	for _, thread := range threads {
-		// The threads have no such file in the directory of their process.
+		// The file timerslack_ns is in /proc/TID, and is missing in /proc/PID/task/TID.
 		_ = os.WriteFile("/proc/"+thread.Name()+"/timerslack_ns", text, 0)
 	}
 }

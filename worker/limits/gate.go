@@ -5,20 +5,20 @@ import (
 	"sync"
 )
 
-// Who is a user of the resource: a role, or all superusers together.
+// Who is a user of a resource: a role, by its oid, or all superusers together.
 type Who struct {
 	Role      uint32
 	Superuser bool
 }
 
-// Shares bound the amounts in use at the same time. Values below 1 count as 1.
+// Shares bound the amounts of a resource that are in use at the same time. Values below 1 mean 1.
 type Shares struct {
 	Total    int64 // by all users
 	Ordinary int64 // by all roles that are not superusers; the rest of Total is for superusers
-	Role     int64 // by one such role
+	Role     int64 // by one role that is not a superuser
 }
 
-// Gate grants amounts of a resource to users, within the limits. It is safe for concurrent use.
+// Gate grants amounts of a resource to users, within its Shares. It is safe for concurrent use.
 type Gate struct {
 	limits Shares
 
@@ -26,18 +26,18 @@ type Gate struct {
 	total    int64
 	ordinary int64
 	used     map[Who]int64
-	waiting  map[Who][]*waiter // each in the order of arrival; no list is empty
+	waiting  map[Who][]*waiter // requests of each user in the order of arrival; no list is empty
 	arrivals uint64
 }
 
-// waiter is a waiting request.
+// waiter is a call of Acquire that waits.
 type waiter struct {
 	amount int64
-	number uint64        // the lower, the earlier
+	number uint64        // in the order of arrival
 	turn   chan struct{} // closed when the amount has been granted
 }
 
-// NewGate makes a gate.
+// NewGate makes a Gate. It reduces Ordinary to at most Total, and Role to at most Ordinary.
 func NewGate(l Shares) *Gate {
 	l.Total = max(l.Total, 1)
 	l.Ordinary = min(max(l.Ordinary, 1), l.Total)
@@ -45,8 +45,8 @@ func NewGate(l Shares) *Gate {
 	return &Gate{limits: l, used: map[Who]int64{}, waiting: map[Who][]*waiter{}}
 }
 
-// Acquire waits until the amount is free for this user, or ctx ends. A larger amount than the user may ever have is
-// reduced to that. The caller must call release once, to return the amount.
+// Acquire waits until the amount is free for this user, or returns ctx's error if ctx ends before. An amount above the
+// user's limit is reduced to the limit. The caller must call release once, to return the amount.
 func (g *Gate) Acquire(ctx context.Context, who Who, amount int64) (release func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -73,7 +73,8 @@ func (g *Gate) Acquire(ctx context.Context, who Who, amount int64) (release func
 	return func() { g.release(who, amount) }, nil
 }
 
-// Try takes the amount if it is free now, even if others wait. It does not reduce the amount.
+// Try takes the amount if it is free now, even if others wait. It does not reduce the amount: if the amount is above
+// the user's limit, it returns false.
 func (g *Gate) Try(who Who, amount int64) (release func(), ok bool) {
 	normal, _ := g.normalize(who, amount)
 	g.mu.Lock()
@@ -116,7 +117,7 @@ func (g *Gate) release(who Who, amount int64) {
 	g.admit()
 }
 
-// leave removes a waiter. It returns false if its amount has been granted meanwhile.
+// leave removes a waiter. It returns false if the waiter's amount has been granted meanwhile.
 func (g *Gate) leave(who Who, w *waiter) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -124,7 +125,7 @@ func (g *Gate) leave(who Who, w *waiter) bool {
 	for i, other := range list {
 		if other == w {
 			g.setWaiting(who, append(list[:i:i], list[i+1:]...))
-			g.admit() // others may have waited behind it
+			g.admit() // requests that arrived after w may have waited because of w
 			return true
 		}
 	}
@@ -139,8 +140,9 @@ func (g *Gate) setWaiting(who Who, list []*waiter) {
 	}
 }
 
-// admit grants waiting requests: superusers first, then the role that uses least, then the earliest. A request that
-// waits for the shared part is not overtaken, so large amounts are granted eventually.
+// admit grants waiting requests: superusers first, then the role that uses least, then the earliest. If the next
+// request does not fit, admit grants no other request, so that large amounts are granted eventually. Users at their own
+// limit are skipped.
 func (g *Gate) admit() {
 	for len(g.waiting) > 0 {
 		who, found := g.next()
@@ -157,7 +159,8 @@ func (g *Gate) admit() {
 	}
 }
 
-// next returns the next user, among those below their own limit.
+// next returns the user whose first waiting request comes next. It skips users whose request exceeds their own limit
+// now.
 func (g *Gate) next() (best Who, found bool) {
 	for who, list := range g.waiting {
 		if !who.Superuser && g.used[who]+list[0].amount > g.limits.Role {

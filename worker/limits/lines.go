@@ -5,23 +5,25 @@ import (
 	"time"
 )
 
-// Share divides a bound: a quarter is reserved for superusers, and each other role gets at most half.
+// Share returns Shares of a total: a quarter is reserved for superusers, and each other role gets at most half of the
+// total.
 func Share(total int64) Shares {
 	return Shares{Total: total, Ordinary: total - total/4, Role: (total + 1) / 2}
 }
 
-// MemoryTrees returns the gate for readings of memory contexts.
+// MemoryTrees returns the gate for the processes whose memory contexts are read: one for each role, and one place is
+// reserved for superusers.
 func MemoryTrees() *Gate {
 	return NewGate(Shares{Total: memoryTrees, Ordinary: memoryTrees - 1, Role: 1})
 }
 
-// One returns a gate that lets one user pass at a time.
+// One returns a gate that grants an amount of 1 to one user at a time.
 func One() *Gate { return NewGate(Shares{Total: 1, Ordinary: 1, Role: 1}) }
 
-// maxCounted bounds the roles that are counted separately. The others are counted together.
+// maxCounted bounds the roles that are counted separately. All other roles are counted together, as role 0.
 const maxCounted = 1024
 
-// Lines bounds the lines of the log about each role. It is safe for concurrent use.
+// Lines bounds the number of lines in the log about each role. It is safe for concurrent use.
 type Lines struct {
 	limiter *Limiter
 
@@ -29,14 +31,15 @@ type Lines struct {
 	leftOut map[uint32]int
 }
 
-// NewLines makes a Lines.
+// NewLines makes a Lines with the default rate.
 func NewLines() *Lines {
 	return &Lines{
 		limiter: NewLimiter(Rate{PerSecond: linesPerSecond, Burst: lineBurst}), leftOut: make(map[uint32]int),
 	}
 }
 
-// Take reports whether a line about the role may be written, and how many lines were left out since the last one.
+// Take reports whether a line about the role may be written, and how many lines were left out since the last written
+// line.
 func (l *Lines) Take(role uint32) (leftOut int, ok bool) {
 	ok = l.limiter.Take(role) == nil
 	l.mu.Lock()
@@ -54,8 +57,8 @@ func (l *Lines) Take(role uint32) (leftOut int, ok bool) {
 	return 0, false
 }
 
-// Repeats report what a role does again and again: at once the first time, then once a second how often it happened.
-// The zero value is ready.
+// Repeats reports an event that a role causes again and again: the first time at once, then once a second the number of
+// events. The zero value is ready for use.
 type Repeats struct {
 	mu     sync.Mutex
 	byRole map[uint32]*repeated
@@ -64,10 +67,11 @@ type Repeats struct {
 type repeated struct {
 	times  int
 	since  time.Time
-	report func(times int, since time.Time) // of the last time
+	report func(times int, since time.Time) // the argument of the last Add
 }
 
-// Add counts an event of the role. It calls report now, or within a second unless another event of the role follows.
+// Add counts an event of the role. It calls report at once if the role had no event in the last second. Otherwise the
+// report of the last event is called within a second, with the number of events.
 func (r *Repeats) Add(role uint32, report func(times int, since time.Time)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,7 +95,7 @@ func (r *Repeats) Add(role uint32, report func(times int, since time.Time)) {
 	report(1, now)
 }
 
-// flush reports what has happened in the last second.
+// flush reports the events of the last second. If there were none, it forgets the role.
 func (r *Repeats) flush(role uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

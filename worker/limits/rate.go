@@ -8,12 +8,12 @@ import (
 
 // Rate configures a Limiter. The zero value is the default.
 type Rate struct {
-	// PerSecond is how many requests a role may make in the long run; default RequestsPerSecond. A request costs one
+	// PerSecond is the number of tokens that a role earns per second; default RequestsPerSecond. A request costs one
 	// token for each process that it names, and more for stacks larger than usual (see Charge).
 	PerSecond float64
-	Burst     int // requests that it may make at once; default RequestBurst
-	// Roles is how many roles get their own allowance at a time. All others share one. Default maxRoles. Only roles
-	// with requests in the last Burst/PerSecond seconds count.
+	Burst     int // the most tokens that a role can have; default RequestBurst
+	// Roles is the number of roles that have their own bucket of tokens at a time. All other roles share one bucket.
+	// Default maxRoles. A role without requests for Burst/PerSecond seconds can lose its bucket, which is then full.
 	Roles int
 	// Now is the clock; it should be monotonic. Default time.Now.
 	Now func() time.Time
@@ -29,7 +29,7 @@ type Limiter struct {
 	sweep  time.Time // time of the next search for idle roles
 }
 
-// bucket has the tokens that a role had left at a time.
+// bucket has the tokens that a role had at the time at.
 type bucket struct {
 	tokens float64
 	at     time.Time
@@ -37,7 +37,7 @@ type bucket struct {
 
 // NewLimiter makes a Limiter.
 func NewLimiter(l Rate) *Limiter {
-	if !(l.PerSecond > 0) || math.IsInf(l.PerSecond, 0) { // written so that a NaN gets the default as well
+	if !(l.PerSecond > 0) || math.IsInf(l.PerSecond, 0) { // this condition is also true for NaN
 		l.PerSecond = RequestsPerSecond
 	}
 	if l.Burst <= 0 {
@@ -57,7 +57,8 @@ func NewLimiter(l Rate) *Limiter {
 // Take counts a request of the role for one process. It returns an *Exceeded if the role is over its limit.
 func (l *Limiter) Take(role uint32) error { return l.TakeAll(role, 1) }
 
-// TakeAll counts a request of the role for several processes, all or nothing.
+// TakeAll counts a request of the role for several processes. If the role has fewer tokens, it returns an *Exceeded and
+// takes none.
 func (l *Limiter) TakeAll(role uint32, processes int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,8 +117,8 @@ func (l *Limiter) fill(b *bucket, now time.Time) {
 	b.at = now
 }
 
-// forgetIdle drops the roles whose buckets are full, because a new bucket would be equal. It checks all roles, so it
-// does not run again before another bucket can be full.
+// forgetIdle drops the roles whose buckets are full, because a new bucket would be equal. It checks all roles, so
+// bucket does not call it again before another bucket can be full, but at the latest after a second.
 func (l *Limiter) forgetIdle(now time.Time) {
 	next := math.Inf(1)
 	for role, b := range l.roles {

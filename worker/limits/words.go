@@ -2,7 +2,7 @@ package limits
 
 import "fmt"
 
-// SQLState is configuration_limit_exceeded, the SQLSTATE of all refusals.
+// SQLState is configuration_limit_exceeded, the SQLSTATE of all refusals because of a limit.
 const SQLState = "53400"
 
 // Exceeded is a refusal because of a limit, with the text for the SQL user.
@@ -20,13 +20,13 @@ func (e *Exceeded) Error() string {
 	return e.Message + ": " + e.Detail
 }
 
-// tryLater is the hint of a refusal that needs no action.
+// tryLater is the hint of a refusal for which the user can only wait.
 const tryLater = "Try again later."
 
-// ErrBusy refuses a request that has waited in vain for its place.
+// ErrBusy refuses a request for which the worker had no room in time.
 var ErrBusy = &Exceeded{Message: "too many requests are waiting for the pg_stat_backtrace worker", Hint: tryLater}
 
-// tooOften refuses a request for this number of processes.
+// tooOften returns the refusal of a request for this number of processes.
 func tooOften(r Rate, processes int) *Exceeded {
 	e := &Exceeded{
 		Message: "too many backtrace requests",

@@ -1,10 +1,10 @@
 // Package buildcache keeps results that depend only on the content of a program's file, by build-id, from one run of this
 // program to the next. It does not know what the results mean.
 //
-// A folder belongs to one user, has mode 0700, and is trusted only by that user: the owner and the mode of the folder and
-// of each file are verified through their descriptors, and no symbolic link is followed there. A file appears when it is
-// complete. It has a version, its whole key, its length and a checksum; a file in which one of them is wrong is ignored.
-// Files are few and small, and the least recently used ones are removed.
+// A folder belongs to one user, has mode 0700, and is trusted only by that user: the package verifies the owner and the
+// mode of the folder and of each file through their descriptors, and follows no symbolic link there. A file appears
+// when it is complete. It has a version, its whole key, its length and a checksum. A file with a wrong value in one of
+// these is ignored. The number and the size of files are bounded, and the least recently used files are removed.
 package buildcache
 
 import (
@@ -31,7 +31,7 @@ var ErrForeignFolder = errors.New("not a directory of this user alone")
 const (
 	// LargestResult bounds the bytes of a result.
 	LargestResult = 4 << 20
-	// maxFiles and maxBytes bound a folder.
+	// maxFiles and maxBytes bound the number of files in a folder, and their total size.
 	maxFiles = 128
 	maxBytes = 64 << 20
 
@@ -40,7 +40,7 @@ const (
 	header  = len(magic) + 3*4 + sha256.Size
 	// largestDetail bounds Key.Detail.
 	largestDetail = 4 << 10
-	// modes are the permissions of other users.
+	// modes has the permission bits of group and others, which must be 0.
 	modes = unix.S_IRWXG | unix.S_IRWXO
 )
 
@@ -54,8 +54,8 @@ type Key struct {
 	Detail string
 }
 
-// valid reports whether the key is safe in the name of a file. A regular expression with such a repetition takes 2 ms at
-// the start of every command.
+// valid reports whether the key is safe in the name of a file. It uses no regular expression, whose compilation took 2
+// ms at the start of every command.
 func (k *Key) valid() bool {
 	const longestKind = 16
 	for _, c := range []byte(k.Kind) {
@@ -79,19 +79,19 @@ func IsBuildID(text string) bool {
 
 // name returns the name of the key's file.
 func (k *Key) name() string {
-	const kept = 8 // bytes of the hash: keys that share it share a file, and replace each other
+	const kept = 8 // bytes of the hash; two keys with equal bytes share a file, and replace each other's result
 	sum := sha256.Sum256([]byte(k.Detail))
 	return k.Kind + "-" + k.Build + "-" + hex.EncodeToString(sum[:kept])
 }
 
-// text returns the whole key as it stands in the file.
+// text returns the whole key in the form that the file contains.
 func (k *Key) text() []byte { return fmt.Appendf(nil, "%q %q %q", k.Kind, k.Build, k.Detail) }
 
 // Folder is a folder of results. The folder "" keeps nothing.
 type Folder string
 
-// Load returns the result for a key, and nil if there is none. The caller must still expect any content: a checksum is no
-// proof against this user.
+// Load returns the result for a key, and nil if there is none. The caller must expect any content, because a checksum
+// does not protect against changes by this user.
 func (f Folder) Load(k Key) []byte {
 	if f == "" || !k.valid() {
 		return nil
@@ -118,8 +118,8 @@ func (f Folder) Load(k Key) []byte {
 	return data
 }
 
-// LoadForeign is Load for a folder of another user, whose content the caller trusts as far as that user. The path must lead
-// through the root directory of a process of that user: see rootfs.ReadIn.
+// LoadForeign is Load for a folder of another user. The caller must trust its content only as far as that user. The
+// path must lead through the root directory of a process of that user: see rootfs.ReadIn.
 func (f Folder) LoadForeign(k Key) []byte {
 	if f == "" || !k.valid() {
 		return nil
@@ -131,7 +131,7 @@ func (f Folder) LoadForeign(k Key) []byte {
 	return decode(content, k.text())
 }
 
-// open opens the folder.
+// open opens the folder. It returns ErrForeignFolder unless the folder is private to this user.
 func (f Folder) open() (*os.File, error) {
 	fd, err := unix.Open(string(f), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -191,7 +191,7 @@ func checksum(key, data []byte) [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// decode returns the result in a file's content, nil if the content is not complete or of another key.
+// decode returns the result in a file's content, or nil if the content is incomplete, damaged, or of another key.
 func decode(p, key []byte) []byte {
 	if len(p) < header || string(p[:len(magic)]) != magic {
 		return nil
@@ -216,11 +216,12 @@ func touch(file *os.File) {
 	const often = time.Hour
 	if info, err := file.Stat(); err == nil && time.Since(info.ModTime()) > often {
 		now := unix.NsecToTimeval(time.Now().UnixNano())
-		_ = unix.Futimes(int(file.Fd()), []unix.Timeval{now, now}) // without it, the file counts as older
+		_ = unix.Futimes(int(file.Fd()), []unix.Timeval{now, now}) // after an error, prune may remove the file earlier
 	}
 }
 
-// Save keeps a result.
+// Save stores a result for a key. An older result for the key is replaced, and other files are removed if the folder is
+// full.
 func (f Folder) Save(k Key, data []byte) error {
 	switch {
 	case f == "":
@@ -245,8 +246,8 @@ func (f Folder) Save(k Key, data []byte) error {
 	return replace(dir, k.name(), content)
 }
 
-// make makes the folder if it is missing. The folders above root's may have to be open to others: a service of another
-// user can have its own folder there.
+// make makes the folder if it is missing. The parent folders of root's folder get mode 0755, because a service of
+// another user can have its own folder there.
 func (f Folder) make() error {
 	above := os.FileMode(0o700)
 	if os.Geteuid() == 0 {
@@ -267,7 +268,7 @@ const temporary = ".new-"
 // replace writes a file under another name, and renames it.
 func replace(dir *os.File, name string, content []byte) (err error) {
 	var random [8]byte
-	_, _ = rand.Read(random[:]) // it never fails
+	_, _ = rand.Read(random[:]) // rand.Read never fails
 	unfinished := temporary + hex.EncodeToString(random[:])
 	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := unix.Openat(int(dir.Fd()), unfinished, flags, 0o600)

@@ -11,18 +11,18 @@ import (
 // folder is the name of this program's folder.
 const folder = "pg_stat_backtrace"
 
-// rootFolder is root's folder. It does not depend on the environment, which sudo may have kept from another user.
+// rootFolder is root's folder. It does not depend on the environment: sudo may have kept another user's environment.
 const rootFolder = "/var/cache/" + folder + "/root"
 
-// started is the user as which the program was started. The environment is that user's.
+// started is the id of the user as which the program was started. The environment belongs to this user.
 var started = os.Geteuid()
 
 // Own returns the folder of the user as which the program runs now: root's, or pg_stat_backtrace in systemd's
-// $CACHE_DIRECTORY (systemd.exec(5)), in $XDG_CACHE_HOME or in .cache of the home directory. It is "" for a user without
-// any of them.
+// $CACHE_DIRECTORY (systemd.exec(5)), in $XDG_CACHE_HOME or in .cache of the home directory. It is "" for a user
+// without any of these.
 func Own() Folder { return own(os.Getenv, os.Geteuid(), os.Geteuid() == started) }
 
-// own is Own for a user. sinceStart means that the environment is that user's.
+// own is Own for the user uid. sinceStart means that the environment belongs to this user.
 func own(getenv func(string) string, uid int, sinceStart bool) Folder {
 	if uid == 0 {
 		return rootFolder

@@ -22,7 +22,7 @@ type entry struct {
 // prune removes the least recently used files until at most the given number of files and bytes is left. It also removes
 // files that were never completed.
 func prune(dir *os.File, files int, bytes int64) error {
-	const mostNames = 1 << 14 // more than this program ever leaves there
+	const mostNames = 1 << 14 // more than this program ever leaves in a folder
 	names, err := dir.Readdirnames(mostNames)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
@@ -59,5 +59,5 @@ func abandoned(since time.Time) bool {
 	return age > longest || age < -longest
 }
 
-// remove removes a file. Another process may have done so.
+// remove removes a file. It ignores errors, because another process may have removed the file already.
 func remove(dir *os.File, name string) { _ = unix.Unlinkat(int(dir.Fd()), name, 0) }

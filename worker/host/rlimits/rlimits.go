@@ -1,15 +1,15 @@
-// Package rlimits verifies that the limits of this process leave enough to run. The Go runtime reports a limit that is
-// too low by a dump of its goroutines, without the name of the limit. This package prints one line and ends the process
+// Package rlimits verifies that the limits of this process leave enough to run. If a limit is too low, the Go runtime
+// prints a dump of its goroutines, without the name of the limit. This package prints one line and ends the process
 // with status 1.
 //
-// The same holds for closed standard descriptors. The Go runtime opens /dev/null for them, and ends with a dump if
-// there is no /dev/null. The function in assembly opens it first.
+// It also handles closed standard descriptors. The Go runtime opens /dev/null for them, and ends with a dump if there
+// is no /dev/null. The function in assembly opens /dev/null first.
 //
-// It verifies twice. With -ldflags=-E=pg_stat_backtrace_start, which `make build` sets, the kernel starts the program
-// at a function in assembly, before the Go runtime needs memory and threads (amd64 and arm64). After the start of the
-// runtime, init verifies again, and counts the descriptors that are left. Go runs init functions in the order of their
-// packages' import paths as soon as their imports are ready. So this package imports only syscall: package os, and
-// every package that opens a file in its init, follows later.
+// The package verifies twice. With -ldflags=-E=pg_stat_backtrace_start, which `make build` sets, the kernel starts the
+// program at a function in assembly, before the Go runtime needs memory and threads (amd64 and arm64). After the start
+// of the runtime, init verifies again, and counts the descriptors that are left. Go runs init functions in the order of
+// their packages' import paths as soon as their imports are ready. So this package imports only syscall: its init then
+// runs before package os, and before every package that opens a file in its init.
 package rlimits
 
 import "syscall"
@@ -17,16 +17,16 @@ import "syscall"
 const (
 	// Descriptors is the number of file descriptors that a command needs.
 	Descriptors = 24
-	// Memory is the least limit of the address space, in bytes, that a command runs with.
+	// Memory is the lowest limit of the address space, in bytes, with which a command runs.
 	Memory = 1536 << 20
 	// Reserved is the part of the address space, in bytes, that the Go runtime reserves at its start and does not use.
 	// If less is left, the runtime reserves half of it, and then some programs start and others end with a dump.
 	Reserved = 1280 << 20
-	// Data is the least limit of writable private memory, in bytes.
+	// Data is the lowest limit of writable private memory, in bytes, with which a command runs.
 	Data = 256 << 20
 	// Threads is the number of threads that the user of a command must be able to start.
 	Threads = 32
-	// stack is the least limit of the first thread's stack, in bytes.
+	// stack is the lowest limit of the first thread's stack, in bytes, with which a command runs.
 	stack = 256 << 10
 )
 
@@ -35,7 +35,8 @@ const (
 	remedy = "; raise it with "
 )
 
-// floor is the least value of one limit. The functions in assembly read it.
+// floor is the lowest accepted value of one limit, and the message for a lower value. The functions in assembly read
+// it.
 type floor struct {
 	resource uint64
 	least    uint64
@@ -67,7 +68,8 @@ var floors = [floorCount]floor{
 var threads = tooLow + "this user or control group cannot start 32 more threads (RLIMIT_NPROC, TasksMax)" +
 	remedy + "\"ulimit -u unlimited\"\n"
 
-// devNull and closed are for standard descriptors that are closed. The zero byte ends the path for the kernel.
+// devNull is opened for standard descriptors that are closed; closed is the message if that fails. The zero byte ends
+// the path for the kernel.
 //
 //nolint:unused // the assembly uses them
 var (
@@ -91,8 +93,8 @@ func init() { //nolint:gochecknoinits // the package comment gives the reason
 	descriptors()
 }
 
-// descriptors opens as many files as are needed. The limit alone does not suffice, because descriptors that this
-// process inherited count too.
+// descriptors opens Descriptors files, and closes them. It is not enough to check the limit, because descriptors that
+// this process inherited use a part of it.
 func descriptors() {
 	const path = 0x200000 // O_PATH
 	var opened [Descriptors]int
@@ -107,7 +109,7 @@ func descriptors() {
 		case syscall.ENFILE:
 			fail(fullSystem)
 		}
-		break // something else is wrong, and the command reports it
+		break // other errors do not come from a limit, and the command reports them
 	}
 	for _, fd := range opened {
 		if fd > 0 {
@@ -116,7 +118,7 @@ func descriptors() {
 	}
 }
 
-// fail prints message and ends the process. No package that could do more is initialised yet.
+// fail prints message and ends the process. Packages with better means are not initialised yet.
 func fail(message string) {
 	_, _ = syscall.Write(2, []byte(message))
 	syscall.Exit(1)

@@ -11,14 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dir is a directory in which files are made and removed. If it was reached through another process's root directory it
-// is held open, so that it stays this one, whatever is put in its place meanwhile.
+// Dir is a directory in which files are made and removed. A directory below another process's root directory is kept
+// open. So the Dir stays the same directory even if another one is put in its place.
 type Dir struct {
 	name string
-	f    *os.File // nil: reached by its name
+	f    *os.File // nil: the directory is used by its name
 }
 
-// OpenDir opens a directory. A directory that is not below the root directory of another process need not exist.
+// OpenDir opens a directory. A path that does not lead through the root directory of another process is not opened, and
+// need not exist.
 func OpenDir(path string) (*Dir, error) {
 	if _, _, ok := Split(path); !ok {
 		return &Dir{name: path}, nil
@@ -30,7 +31,7 @@ func OpenDir(path string) (*Dir, error) {
 	return &Dir{name: path, f: f}, nil
 }
 
-// Within opens a directory in this one. A symbolic link that leads out of this one is refused.
+// Within opens a directory below d. A symbolic link that leads out of d is refused.
 func (d *Dir) Within(name string) (*Dir, error) {
 	const flags = unix.O_PATH | unix.O_DIRECTORY
 	f, err := openBelow(unix.AT_FDCWD, d.Path(), name, flags, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_MAGICLINKS)
@@ -78,7 +79,7 @@ func Socket(path string) (reach string, done func(), err error) {
 	return descriptorPath(f), func() { _ = f.Close() }, nil
 }
 
-// Dial connects by the given function, to a unix socket as Socket says.
+// Dial connects with the function dial. For the network "unix" it calls dial with the path that Socket returns.
 func Dial(
 	ctx context.Context, network, path string, dial func(context.Context, string, string) (net.Conn, error),
 ) (net.Conn, error) {

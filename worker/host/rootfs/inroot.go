@@ -1,17 +1,19 @@
 // Package rootfs opens files that the user of another process may have chosen: files below the process's root or
-// working directory, files of a data directory, and files that such a file names. Below another root directory a
-// symbolic link, absolute or with too many "..", leads to a place there and never to a file outside.
+// working directory, files of a data directory, and files that such a file names. Below another process's root
+// directory, a symbolic link (absolute, or with too many "..") leads to a place below this directory and never to a
+// file outside.
 //
 // A file is first opened with O_PATH, which has no effect on it. Only a regular file is then opened for reading, through
-// that descriptor. So a device or a pipe is never opened, and nothing can be put in the file's place meanwhile. Files that
-// the kernel makes, as in /proc and /sys, do not count as regular ones. If this process is root, the whole path is walked
-// with the ids of that user. A path that an administrator names is opened with the rights of this process.
+// that descriptor. So a device or a pipe is never opened, and no other file can be put in the file's place meanwhile.
+// Files that the kernel makes, as in /proc and /sys, are refused like devices. If this process is root, it walks the
+// whole path with the ids of the user of the other process. A path that an administrator names is opened with the
+// rights of this process.
 //
 // RootOnlyPath finds files that only root can change or replace. A process that is root reads a file for another user
-// only then: otherwise that user could put a link to any file of root in its place.
+// only if this function accepts it: otherwise that user could put a link to any file of root in the file's place.
 //
-// Other packages of the worker open no such files themselves (TestNoOtherWay). The package does not know the purpose of
-// the files.
+// Other packages of the worker open files that another user may have chosen only through this package (TestNoOtherWay).
+// The package does not know the purpose of the files.
 package rootfs
 
 import (
@@ -32,7 +34,8 @@ const readFlags = os.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.
 // ErrNotRegular means that a path leads to a directory, a device, a pipe or a socket. It was not opened.
 var ErrNotRegular = errors.New("not a regular file")
 
-// Split splits a path that leads through the root directory of another process. It returns false for any other path.
+// Split splits a path that leads through the root directory of another process (/proc/PID/root/...) at this directory.
+// It returns false for any other path.
 func Split(path string) (root, inside string, ok bool) {
 	folder, rest, ok := cutFolder(path)
 	if !ok {
@@ -42,7 +45,8 @@ func Split(path string) (root, inside string, ok bool) {
 	return folder + "/root", inside, ok && inside != ""
 }
 
-// cutFolder splits a path below a process's or a thread's folder in /proc.
+// cutFolder splits a path into a process's or a thread's folder in /proc and the rest. It returns false for any other
+// path.
 func cutFolder(path string) (folder, rest string, ok bool) {
 	rest, ok = strings.CutPrefix(path, "/proc/")
 	if !ok {
@@ -69,7 +73,7 @@ func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789") =
 type place struct {
 	path string
 	user User
-	// base is the descriptor at which the walk begins, and inside the rest of the path.
+	// base is the descriptor of the directory at which the walk begins, and inside is the rest of the path.
 	base   int
 	inside string
 	// root is set if base is the folder of a process in /proc, and inside is below its root directory.
@@ -77,8 +81,8 @@ type place struct {
 }
 
 // at returns the place of a path. The caller closes it. A path that leads through a process's root or working directory
-// is walked with the ids of that process, any other path with the user's. The folder of the process stays open until
-// the file is open: another process may get its id.
+// is walked with the ids of that process, any other path with the user's. The folder of the process in /proc stays open
+// until the file is open, because another process may get the process id.
 func (u User) at(path string) (place, error) {
 	folder, rest, ok := cutFolder(path)
 	root := strings.HasPrefix(rest, "root/") && rest != "root/"
@@ -126,8 +130,8 @@ func (p *place) openAt(flags int) (*os.File, error) {
 	return f, err
 }
 
-// find opens a path with O_PATH, which needs no right to read the file and has no effect on it. It returns the user
-// with whose ids it walked.
+// find opens a path with O_PATH, which needs no right to read the file and has no effect on the file. as is the user
+// whose ids it used for the walk.
 func (u User) find(path string, flags int) (f *os.File, as User, err error) {
 	p, err := u.at(path)
 	if err != nil {
@@ -156,8 +160,8 @@ func (p *place) regular(flags int, accept func(*unix.Stat_t) error) (f *os.File,
 	return p.readable(flags, p.user.mayRead(accept))
 }
 
-// mayRead accepts a file that the user may read as its owner or as any user: root without the capabilities to take on
-// the user's ids opens no others.
+// mayRead returns a function that accepts a file if the user may read it as its owner or as any user, and accept
+// accepts it. It is for a root process without the capabilities to take on the user's ids.
 func (u User) mayRead(accept func(*unix.Stat_t) error) func(*unix.Stat_t) error {
 	return func(st *unix.Stat_t) error {
 		if st.Mode&unix.S_IROTH == 0 && (int(st.Uid) != u.uid || st.Mode&unix.S_IRUSR == 0) {
@@ -202,15 +206,15 @@ func (p *place) readable(flags int, accept func(*unix.Stat_t) error) (*os.File, 
 	return os.NewFile(uintptr(fd), p.path), nil
 }
 
-// notOfKernel returns an error for a file whose content the kernel makes, as in /proc. The kernel shows more of some to a
-// process with CAP_SYS_PTRACE or CAP_SYSLOG, which root keeps with the ids of another user, and a read may have an
+// notOfKernel returns an error for a file whose content the kernel makes, as in /proc. Some of these files show more to
+// a process with CAP_SYS_PTRACE or CAP_SYSLOG, which root keeps with the ids of another user. And a read may have an
 // effect.
 func notOfKernel(f *os.File) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
 		return err
 	}
-	switch uint32(st.Type) { // the numbers have 32 bits
+	switch uint32(st.Type) { // on some architectures Type has 64 bits, but the constants have 32
 	case unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC, unix.SECURITYFS_MAGIC,
 		unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.BPF_FS_MAGIC, unix.PSTOREFS_MAGIC, unix.EFIVARFS_MAGIC,
 		unix.SELINUX_MAGIC, unix.SMACK_MAGIC, unix.NSFS_MAGIC, unix.BINFMTFS_MAGIC, unix.RDTGROUP_SUPER_MAGIC:
@@ -249,11 +253,11 @@ func retry(open func() (int, error)) (int, error) {
 	}
 }
 
-// errFiltered means that the system call is refused, as by filters of old container engines for calls that they do
-// not know.
+// errFiltered means that openat2 is refused. Filters of old container engines refuse all calls that they do not know.
 var errFiltered = errors.New("openat2 is not permitted")
 
-// openBelow opens a path below the directory dir, which is relative to base, with the rules of openat2(2).
+// openBelow opens the path inside below the directory dir, which is relative to base. resolve has the RESOLVE flags of
+// openat2(2).
 func openBelow(base int, dir, inside string, flags int, resolve uint64) (*os.File, error) {
 	fd, err := unix.Openat(base, dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -301,7 +305,7 @@ func openOld(base int, root, inside string, flags int) (*os.File, error) {
 		dir = next
 	}
 	f := os.NewFile(uintptr(dir), inside)
-	if info, err := f.Stat(); err != nil || info.Mode()&fs.ModeSymlink != 0 { // as O_PATH opens one
+	if info, err := f.Stat(); err != nil || info.Mode()&fs.ModeSymlink != 0 { // O_PATH opens the link itself
 		_ = f.Close()
 		return nil, errors.Join(err, unix.ELOOP)
 	}

@@ -14,18 +14,19 @@ import (
 )
 
 // Open opens a regular file for reading. If the path leads through the root or working directory of a process, it is
-// opened with the ids of that process, any other path with the rights of this one. The error for any other kind of file
-// is ErrNotRegular.
+// opened with the ids of that process, any other path with the rights of this process. If the path does not lead to a
+// regular file, the error is ErrNotRegular.
 //
-// The files of /proc/PID/exe and /proc/PID/map_files are opened with the rights of this process. The kernel had them
-// opened for that process, with its permissions of that time: it executes or maps them. A program that the user may
-// execute but not read has names for root, therefore.
+// The files of /proc/PID/exe and /proc/PID/map_files are opened with the rights of this process. The kernel checked the
+// other process's permissions when the process executed or mapped these files. So root can read the symbols of a
+// program that the user may execute but not read.
 func Open(path string) (*os.File, error) { return User{}.Open(path) }
 
-// Open is the function Open with the rights of a user for paths that lead through no process.
+// Open is the function Open, but opens paths that do not lead through a process with the rights of u.
 func (u User) Open(path string) (*os.File, error) { return u.openIf(path, 0, nil) }
 
-// OpenSame opens a regular file with the rights of this process if it is the one with this device and inode.
+// OpenSame opens a regular file with the rights of this process if same accepts its device and inode. Otherwise the
+// error is fs.ErrNotExist.
 func OpenSame(path string, same func(device, inode uint64) bool) (*os.File, error) {
 	return User{}.openIf(path, 0, func(st *unix.Stat_t) error {
 		if !same(st.Dev, st.Ino) {
@@ -44,9 +45,9 @@ func (u User) openIf(path string, flags int, accept func(*unix.Stat_t) error) (*
 	return p.regular(flags, accept)
 }
 
-// OpenBelow opens a regular file below a directory with the rights of a user. The directory is opened with the rights
-// of this process, unless it is below the root directory of another process. ".." does not lead out of it, symbolic
-// links may.
+// OpenBelow opens a regular file below a directory with the rights of u. The directory is opened with the rights of
+// this process, unless it is in another process's folder in /proc. The element ".." in path does not lead out of the
+// directory, but symbolic links may.
 func (u User) OpenBelow(dir, path string) (*os.File, error) {
 	path = filepath.Join("/", path)
 	full := filepath.Join(dir, path)
@@ -62,10 +63,10 @@ func (u User) OpenBelow(dir, path string) (*os.File, error) {
 	return p.regular(0, nil)
 }
 
-// Stat describes the file that a path leads to. The ids are those of Open.
+// Stat describes the file to which a path leads. It uses the same rights as Open.
 func Stat(path string) (fs.FileInfo, error) { return User{}.Stat(path) }
 
-// Stat is the function Stat with the rights of a user for paths that lead through no process.
+// Stat is the function Stat, but walks paths that do not lead through a process with the rights of u.
 func (u User) Stat(path string) (fs.FileInfo, error) {
 	f, _, err := u.find(path, 0)
 	if err != nil {
@@ -75,7 +76,8 @@ func (u User) Stat(path string) (fs.FileInfo, error) {
 	return f.Stat()
 }
 
-// ReadFile reads a regular file of at most limit bytes. The last element of the path must not be a symbolic link.
+// ReadFile reads a regular file with the rights of Open. It returns an error for a file of more than limit bytes, and
+// if the last element of the path is a symbolic link.
 func ReadFile(path string, limit int64) ([]byte, error) {
 	f, err := User{}.openIf(path, unix.O_NOFOLLOW, atMost(limit))
 	if err != nil {
@@ -85,7 +87,7 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, limit))
 }
 
-// atMost accepts a file of at most limit bytes.
+// atMost returns a function that accepts a file of at most limit bytes.
 func atMost(limit int64) func(*unix.Stat_t) error {
 	return func(st *unix.Stat_t) error {
 		if st.Size > limit {
@@ -95,9 +97,10 @@ func atMost(limit int64) func(*unix.Stat_t) error {
 	}
 }
 
-// ReadIn reads a file of a data directory, as ReadFile. If this process is root, it reads with the ids of the process
-// through whose root or working directory the path leads, otherwise with the owner's. If root owns a directory in which
-// other users may make files, it reads with ids that own no files.
+// ReadIn reads a file of a data directory, with the conditions of ReadFile. If this process is root, it reads with the
+// ids of the process through whose root or working directory dir leads. For any other dir it reads with the ids of the
+// directory's owner. If the owner is root and other users may make files in the directory, it reads with ids that own
+// no files.
 func ReadIn(dir, name string, limit int64) ([]byte, error) {
 	base, u, err := User{}.find(dir, unix.O_DIRECTORY)
 	if err != nil {
@@ -130,7 +133,7 @@ func writer(dir *os.File) (User, error) {
 	return OfUser(int(st.Uid)), nil
 }
 
-// ReadNames returns the names in a directory, at most limit of them. The ids are those of Open.
+// ReadNames returns the names in a directory, at most limit of them. It uses the same rights as Open.
 func ReadNames(path string, limit int) ([]string, error) {
 	p, err := User{}.at(path)
 	if err != nil {
@@ -138,7 +141,7 @@ func ReadNames(path string, limit int) ([]string, error) {
 	}
 	defer p.close()
 	var dir *os.File
-	open := func() (err error) { // O_DIRECTORY opens nothing but a directory
+	open := func() (err error) { // O_DIRECTORY refuses all other files
 		dir, err = p.open(readFlags | unix.O_DIRECTORY)
 		return err
 	}
@@ -164,7 +167,7 @@ func ofFolder(fd int) (User, error) {
 	}
 	f := os.NewFile(uintptr(file), "status")
 	defer func() { _ = f.Close() }()
-	const maxStatus = 1 << 20 // with up to 65,536 groups
+	const maxStatus = 1 << 20 // enough for a process with 65,536 groups
 	text, err := io.ReadAll(io.LimitReader(f, maxStatus))
 	if err != nil {
 		return User{}, err

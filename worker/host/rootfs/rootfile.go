@@ -12,7 +12,7 @@ import (
 // ErrShared means that another user than root can change a file or replace it.
 var ErrShared = errors.New("another user than root can change it")
 
-// maxLinks bounds the symbolic links in a path, as the kernel does.
+// maxLinks bounds the symbolic links in a path. The kernel has the same limit.
 const maxLinks = 40
 
 // RootOnlyPath returns the path of a file without symbolic links. It returns an error if another user than root can change
@@ -36,8 +36,8 @@ func RootOnlyPath(path string) (string, error) {
 	return "", &os.PathError{Op: "open", Path: path, Err: syscall.ELOOP}
 }
 
-// follow checks the elements of an absolute path up to its first symbolic link. It returns the path without that link;
-// empty if there is none.
+// follow checks the elements of an absolute path up to its first symbolic link. It returns the path with this link
+// replaced by its target, or "" if the path has no link.
 func follow(path string) (next string, err error) {
 	const others = 0o022
 	names := strings.Split(path, "/")[1:]

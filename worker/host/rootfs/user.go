@@ -15,7 +15,7 @@ import (
 )
 
 // User has the ids with which the kernel checks access to files. The zero value has the ids of this process. Other ids
-// count only if this process is root: every other process opens files with its own rights.
+// have an effect only if this process is root: every other process opens files with its own rights.
 type User struct {
 	uid, gid int
 	groups   []int
@@ -25,8 +25,8 @@ type User struct {
 // unowned is the id of a user and of a group without files, the overflow id of the kernel.
 const unowned = 65534
 
-// errIDs means that this process is root, but may not take on other ids, as in a container without CAP_SETUID and
-// CAP_SETGID.
+// errIDs means that this process is root, but may not take on other ids. An example is a container without CAP_SETUID
+// and CAP_SETGID.
 var errIDs = errors.New("not permitted to take on their ids")
 
 // IDs returns a user without supplementary groups. For user id 0 it returns the ids of this process.
@@ -37,7 +37,7 @@ func IDs(uid, gid int) User {
 	return User{uid: uid, gid: gid, set: true}
 }
 
-// OfUser returns a user of whom only the id is known, without any group.
+// OfUser returns a User for a user id whose groups are unknown: the group unowned, and no supplementary groups.
 func OfUser(uid int) User { return IDs(uid, unowned) }
 
 // OfProcess returns the user of a process. For a process of root it returns the ids of this process.
@@ -52,8 +52,8 @@ func OfProcess(pid int) (User, error) {
 	return OfStatus(status), nil
 }
 
-// OfStatus is OfProcess for a status that was read before. If a program with set-user-ID or set-group-ID has changed
-// its ids, the ids of its caller count: the caller chose its files.
+// OfStatus is OfProcess for a status that was read before. For a program with set-user-ID or set-group-ID it uses the
+// ids of the program's caller (the real ids), because the caller chose the program's files.
 func OfStatus(status process.Status) User {
 	const realID, effectiveID = 0, 1
 	uid, gid := status.UID[realID], status.GID[realID]
@@ -68,8 +68,8 @@ func OfStatus(status process.Status) User {
 	return u
 }
 
-// OfFile returns the user for files that another file names: the process if the path leads through its folder in
-// /proc, otherwise the owner of the open file. The group of a file proves no membership, so the owner has none.
+// OfFile returns the user for files that the open file f names: the user of a process if path leads through its folder
+// in /proc, otherwise the owner of f. The owner need not be a member of the file's group, so the User has no group.
 func OfFile(path string, f *os.File) (User, error) {
 	if folder, _, ok := cutFolder(path); ok {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(folder, "/proc/"), "/")
@@ -87,7 +87,7 @@ func OfFile(path string, f *os.File) (User, error) {
 }
 
 // Do calls f with the user's ids (setfsuid(2)), on a locked thread. The kernel then also ignores root's
-// capabilities for files, but not CAP_SYS_PTRACE. Do just calls f if this process has the ids already.
+// capabilities for files, but not CAP_SYS_PTRACE. If this process has the ids already, Do only calls f.
 func (u User) Do(f func() error) error {
 	if !u.isOther() {
 		return f()
@@ -116,11 +116,11 @@ func (u User) Do(f func() error) error {
 // isOther reports whether this process would have to change its ids.
 func (u User) isOther() bool { return u.set && os.Geteuid() == 0 }
 
-// takeOn gives the calling thread the user's ids. The calls for the two file system ids report no errors, but return
-// the previous id. So a second call with an impossible id returns the current one.
+// takeOn gives the calling thread the user's ids. setfsuid(2) and setfsgid(2) report no errors, but return the previous
+// id. So a second call with an impossible id returns the current id, which is then compared.
 func (u User) takeOn() error {
 	const ask = -1
-	_ = unix.Setfsuid(0) // root's capabilities are needed, and setfsuid(2) takes the ones for files away
+	_ = unix.Setfsuid(0) // restores root's capabilities for files, which another id has taken away
 	if have, err := unix.Getgroups(); err != nil || !slices.Equal(have, u.groups) {
 		if err := unix.Setgroups(u.groups); err != nil { // of this thread only, unlike syscall.Setgroups
 			return fmt.Errorf("as user %d: %w: setgroups: %w", u.uid, errIDs, err)
