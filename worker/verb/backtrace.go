@@ -18,10 +18,10 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// encodingUTF8 is the encoding whose answers have characters beyond ASCII.
+// encodingUTF8 is the database encoding for which answers may have characters beyond ASCII.
 const encodingUTF8 = "UTF8"
 
-// The verbs for the stack of one process: as a text, for the server log, and as rows.
+// The verbs for the stack of one process: as a text (get), as a text for the server log (log), and as rows (frames).
 var (
 	_ = register(Verb{Name: "get", Processes: One, Queued: true, gate: (*Service).answering, answer: (*Service).answerOne})
 	_ = register(Verb{Name: "log", Processes: One, Queued: true, gate: (*Service).answering, answer: (*Service).answerOne})
@@ -30,7 +30,7 @@ var (
 
 const verbFrames = "frames"
 
-// An outcome is what came of the capture of one process.
+// An outcome is the result of the capture of one process: a stack as text, or an error.
 type outcome struct {
 	captured
 
@@ -67,7 +67,8 @@ func (s *Service) answerOne(ctx context.Context, c call) (a spool.Answer) {
 	return a
 }
 
-// journal logs a request for one process: who asked for it, what came of it, and how long it stood still.
+// journal writes a log line about a request for one process: the caller, and the pause and the number of frames or the
+// error.
 func (s *Service) journal(req spool.Request, o outcome, took time.Duration) {
 	s.log1(req, func(event *zerolog.Event) {
 		event.Int("pid", o.pid).Dur("took_ms", took)
@@ -83,8 +84,8 @@ func (s *Service) journal(req spool.Request, o outcome, took time.Duration) {
 	})
 }
 
-// capture checks the request and has the process captured. The identity that
-// the process has now is the one that the stopped process must have.
+// capture checks the caller's permission, captures the process, and calls render with the trace. It identifies the
+// process first, and the capture fails if the stopped process is another one.
 func (s *Service) capture(
 	ctx context.Context, who authz.Caller, pid int, options capture.Options, render func(*backtrace.Trace),
 ) (captured, error) {
@@ -105,12 +106,12 @@ func (s *Service) capture(
 	return got, err
 }
 
-// endsIn is how long a backend takes to end at most when it is no longer listed in pg_stat_activity.
+// endsIn is the longest time that a backend takes to end after it has left pg_stat_activity.
 const endsIn = 200 * time.Millisecond
 
-// refusal returns the error for the caller if a process is not captured. A process that is ending is no longer listed
-// with its role. So refusal waits some time for the end of such a process, and then reports that the process has
-// exited.
+// refusal returns the error for the caller if a process is not captured. err is the refusal of package authz, or nil. A
+// process that is ending is no longer listed with its role. So if err is about an unlisted process, refusal waits at
+// most wait for the end of the process, and returns process.ErrExited if it has ended.
 func refusal(err error, target process.Target, wait time.Duration) error {
 	var denied *authz.Denied
 	if errors.As(err, &denied) && denied.Unlisted && target.Held.EndsWithin(wait) {
@@ -123,7 +124,7 @@ func (s *Service) permit() *authz.Policy {
 	return &authz.Policy{Looker: s.cfg.Looker, Limiter: s.limiter}
 }
 
-// member identifies a process of the cluster that may be asked about.
+// member identifies a process of the cluster. It refuses the postmaster, which must not be stopped.
 func member(c cluster.Cluster, pid int) (process.Target, error) {
 	target, err := c.Contains(pid)
 	switch {

@@ -23,12 +23,14 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// sideBySide is how many captures of one request run at a time. They keep a processor busy each: more of them than
-// there are processors would only make the pauses longer. Some may have to wait for their target to stop.
+// sideBySide is the number of captures of one request that run at the same time. Each keeps a processor busy, so many
+// more captures than processors would only make the pauses longer. It is twice the number of processors, because some
+// captures wait for their target to stop.
 func sideBySide() int { return 2 * host.AllProcessors() }
 
-// The verbs for the stacks of many processes: the view, the server log, the processes that block a process, and a
-// summary. The gate depends on the number of processes, so answerMany passes it.
+// The verbs for the stacks of many processes: the view pg_stat_backtrace, the server log, the processes that block a
+// process, and a summary. The amount that a gate must grant depends on the number of processes, so answerMany passes
+// the gate itself.
 var (
 	_ = register(Verb{Name: verbStat, answer: (*Service).answerMany})
 	_ = register(Verb{Name: "logs", answer: (*Service).answerMany})
@@ -42,7 +44,8 @@ const (
 )
 
 // answerMany answers about many processes with a row for each: pid, kind of process, engine, pause in microseconds,
-// depth, stack, and level, SQLSTATE and message of what went wrong instead (type backtrace.answer in sql/).
+// depth, stack. After an error these are empty, and the level, SQLSTATE and message of the error follow (type
+// backtrace.answer in sql/).
 func (s *Service) answerMany(ctx context.Context, r call) spool.Answer {
 	text := func(processes int) func(*backtrace.Trace) string { return manyText(r.Request, processes) }
 	return s.many(ctx, r, text, func(c cluster.Cluster, outcomes []outcome) [][]string {
@@ -54,8 +57,8 @@ func (s *Service) answerMany(ctx context.Context, r call) spool.Answer {
 	})
 }
 
-// many captures the processes that a request is about, and answers with rows about them. text returns what each stack of
-// so many processes is turned into.
+// many captures the processes of a request, and answers with the result of rows. text returns, for a number of
+// processes, the function that makes a text of each trace.
 func (s *Service) many(
 	ctx context.Context, r call, text func(processes int) func(*backtrace.Trace) string,
 	rows func(cluster.Cluster, []outcome) [][]string,
@@ -96,7 +99,7 @@ func (s *Service) many(
 	return a
 }
 
-// logPanic logs the error of a process in a request for many if it is a panic.
+// logPanic logs the error of one process in a request for many processes, if the error is a panic.
 func (s *Service) logPanic(req spool.Request, err error) {
 	var failed *host.Panic
 	if errors.As(err, &failed) {
@@ -118,8 +121,8 @@ func row(o outcome, kind string) []string {
 	}
 }
 
-// kind names the kinds of process that the server's own statistics do not know (the collector exists in 14 only), by
-// the name that they give themselves.
+// kind returns the kind of a process that pg_stat_activity does not list, from the title that the process gives itself,
+// and "" for any other process. The statistics collector exists in version 14 only.
 func kind(pid int) string {
 	title := strings.TrimRight(cluster.Title(pid), " ")
 	for _, name := range []string{"logger", "stats collector"} {
@@ -130,9 +133,9 @@ func kind(pid int) string {
 	return ""
 }
 
-// asked returns the processes that the request is about. A request for the view or for a summary that names no process
-// is about all. The extension makes no request for a summary of an empty array. Other requests that name no process are
-// about none.
+// asked returns the ids of the processes that the request is about: the processes that it names. If it names none, a
+// request for the view or for a summary is about all processes of the server, and any other request is about none. For
+// a summary of an empty array the extension makes no request.
 func (s *Service) asked(c cluster.Cluster, req spool.Request) ([]int, error) {
 	if len(req.Targets) > 0 || !aboutAll(req) {
 		return req.Targets, nil
@@ -151,7 +154,7 @@ func aboutAll(req spool.Request) bool {
 	return len(req.Targets) == 0 && (req.Verb == verbStat || req.Verb == verbSummary || req.Verb == verbSummaryText)
 }
 
-// captureMany captures processes side by side, and renders each stack at once.
+// captureMany captures processes side by side, and makes a text of each stack right after its capture.
 func (s *Service) captureMany(
 	ctx context.Context, c cluster.Cluster, req spool.Request, pids []int, options capture.Options,
 	text func(*backtrace.Trace) string,
@@ -161,7 +164,8 @@ func (s *Service) captureMany(
 	for i, pid := range pids {
 		outcomes[i].pid = pid
 	}
-	// First who each of them is, then whether the caller may, then the capture, which is held to that identity.
+	// First identify each process, then check the permissions, then capture. A capture fails if its process is not the
+	// identified one.
 	targets := make([]process.Target, len(outcomes))
 	each(outcomes, func(i int, o *outcome) { targets[i], o.err = target(c, o.pid, req.Backend) })
 	defer func() {
@@ -170,14 +174,14 @@ func (s *Service) captureMany(
 		}
 	}()
 	refused := s.permit().AllowAll(ctx, who, identified(outcomes), max(1, len(req.Targets)))
-	// Processes that cannot be stopped must not use up the time that there is for all.
+	// A process that cannot be stopped must not use the whole time of the request.
 	if options.Deadline == 0 {
 		options.Deadline = time.Until(req.Deadline)
 	}
 	options.Deadline /= 3
 	wait := endsIn
 	if aboutAll(req) {
-		wait = 0 // the logger, which always lives and is never listed, is among them
+		wait = 0 // all processes include the logger, which is never listed and does not end
 	}
 	each(outcomes, func(i int, o *outcome) {
 		if o.err = refusal(refused[o.pid], targets[i], wait); o.err == nil {
@@ -185,11 +189,11 @@ func (s *Service) captureMany(
 		}
 	})
 	if aboutAll(req) {
-		for i := range outcomes { // some have ended during the captures
+		for i := range outcomes { // some processes have ended during the captures
 			outcomes[i].err = refusal(outcomes[i].err, targets[i], 0)
 		}
-		// Processes that have ended meanwhile, and what the postmaster has started that is no server process, such as a
-		// shell for archive_command.
+		// Leave out processes that have ended meanwhile, and children of the postmaster that are not server processes,
+		// such as a shell for archive_command.
 		outcomes = slices.DeleteFunc(outcomes, func(o outcome) bool {
 			return errors.Is(o.err, errNoProcess) || errors.Is(o.err, process.ErrExited)
 		})
@@ -197,7 +201,7 @@ func (s *Service) captureMany(
 	return outcomes
 }
 
-// manyText returns how the stacks of one of so many processes are printed.
+// manyText returns the function that prints each stack in a request for this number of processes.
 func manyText(req spool.Request, processes int) func(*backtrace.Trace) string {
 	o := render.Options{ASCII: req.Encoding != encodingUTF8, MaxBytes: min(limits.MaxText, limits.MaxRows/max(1, processes))}
 	if req.Verb == verbSummary {
@@ -206,7 +210,8 @@ func manyText(req spool.Request, processes int) func(*backtrace.Trace) string {
 	return func(t *backtrace.Trace) string { return stackText(&req, t, o) }
 }
 
-// captureNext captures one of many processes, unless the stacks before it have cost more than the role had.
+// captureNext captures one of many processes. It returns an error in o if the stacks captured before have cost more
+// tokens than the role had (limits.Limiter.Charge).
 func (s *Service) captureNext(
 	ctx context.Context, who authz.Caller, target process.Target, options capture.Options, o *outcome,
 	text func(*backtrace.Trace) string,
@@ -223,7 +228,7 @@ func (s *Service) captureNext(
 	chargeFrames(s.limiter, who, o.depth)
 }
 
-// each calls f for those that nothing has gone wrong with yet, side by side. A panic is the error of its process.
+// each calls f for the outcomes without an error, side by side. A panic in f becomes the error of the outcome.
 func each(outcomes []outcome, f func(int, *outcome)) {
 	var group errgroup.Group
 	group.SetLimit(sideBySide())
@@ -253,7 +258,7 @@ func identified(outcomes []outcome) []int {
 	return pids
 }
 
-// target identifies one of the processes; the caller's own backend is none that can be captured.
+// target identifies one of the processes. It refuses the caller's own backend.
 func target(c cluster.Cluster, pid, backend int) (process.Target, error) {
 	if pid == backend {
 		return process.Target{}, &render.Fault{

@@ -22,11 +22,11 @@ import (
 )
 
 // The verb for the processes for which a ProcSignalBarrier waits; see pg_get_blocking_backtraces in sql/. A read can
-// outlive its request, so readBarrier passes the gate.
+// outlive its request, so readBarrier itself passes the gate.
 var _ = register(Verb{Name: "barrier", answer: (*Service).answerBarrier})
 
-// answerBarrier answers with a row for each process that has not absorbed the latest barrier. Its caller already knows
-// from pg_stat_activity that a process waits for one.
+// answerBarrier answers with a row for each process that has not absorbed the latest barrier. The caller already knows
+// from pg_stat_activity that a process waits for a barrier.
 func (s *Service) answerBarrier(ctx context.Context, r call) spool.Answer {
 	req, began := r.Request, r.began
 	c, err := s.cfg.Server()
@@ -62,9 +62,9 @@ func (s *Service) answerBarrier(ctx context.Context, r call) spool.Answer {
 	return spool.Answer{Rows: rows}
 }
 
-// readBarrier reads the processes in a goroutine, and returns limits.ErrBusy if ctx ends first. The postmaster can keep its
-// address space locked, and the kernel does not return from a read of it then. The place for a read is free when the
-// read has ended. So one goroutine stays behind, however many requests come meanwhile.
+// readBarrier reads the processes in a goroutine, and returns limits.ErrBusy if ctx ends first. While the postmaster's
+// address space is locked, a read of its memory does not return. The gate lets the next read begin only when the last
+// has ended. So at most one goroutine hangs, however many requests come meanwhile.
 func (s *Service) readBarrier(ctx context.Context, who authz.Caller, c cluster.Cluster) ([]int, error) {
 	done, err := s.bounds.barriers.Acquire(ctx, user(who), 1)
 	if err != nil {
@@ -92,8 +92,8 @@ func (s *Service) readBarrier(ctx context.Context, who authz.Caller, c cluster.C
 	}
 }
 
-// pendingBarrier reads the slots for barriers through the postmaster, which maps the server's shared memory like all of
-// its children.
+// pendingBarrier returns the ids of the processes that have not absorbed the latest barrier. It reads their slots in
+// shared memory through the postmaster, which maps the same shared memory as its children.
 func pendingBarrier(c cluster.Cluster) ([]int, error) {
 	server, err := waitevent.Locate(c)
 	if err != nil {

@@ -22,24 +22,25 @@ import (
 
 // Sizes of captures and answers, in bytes.
 const (
-	// copiedStack is the most that a capture copies of a stack, frameSize the size of a frame with its name and levels,
-	// and lineSize its line or row in an answer.
+	// copiedStack is the largest copy of a stack, frameSize the size of a frame with its name and levels, and lineSize
+	// the size of the frame's line or row in an answer.
 	copiedStack = 1 << 20
 	frameSize   = 512
 	lineSize    = 256
 )
 
-// usualFrames is the number of frames that a token pays for: what a stack has that was captured without max_frames.
+// usualFrames is the number of frames for which a role pays one token (see limits.Rate): the limit of a stack without
+// the setting max_frames.
 const usualFrames = unwind.DefaultMaxFrames
 
-// bounds keep the use that roles make of the worker within limits.
+// bounds limit how much roles use the worker.
 type bounds struct {
-	places   *limits.Gate // captures that run side by side
-	captures *limits.Gate // and their bytes
+	places   *limits.Gate // number of captures at the same time
+	captures *limits.Gate // bytes of these captures
 	answers  *limits.Gate
-	trees    *limits.Gate // readings of memory contexts
-	barriers *limits.Gate // reads of the postmaster for barriers
-	// summaries are summaries that are being added up.
+	trees    *limits.Gate // number of processes whose memory contexts are read
+	barriers *limits.Gate // one read of the postmaster's memory for barriers
+	// summaries bounds the number of summaries in progress.
 	summaries *limits.Gate
 	refusals  limits.Repeats
 }
@@ -58,7 +59,7 @@ func user(c authz.Caller) limits.Who {
 	return limits.Who{Role: c.OID, Superuser: c.Superuser}
 }
 
-// frames bounds the frames of a capture, of the threads that a process of the server has together.
+// frames returns the number of frames for which a capture needs room, of all threads of a server process together.
 func frames(o capture.Options) int64 {
 	n := int64(usualFrames)
 	if o.MaxFrames > 0 {
@@ -70,7 +71,7 @@ func frames(o capture.Options) int64 {
 	return n
 }
 
-// capturing waits until another capture fits in.
+// capturing waits until the gates have room for another capture. It returns limits.ErrBusy if ctx ends before.
 func (b *bounds) capturing(ctx context.Context, who authz.Caller, o capture.Options) (done func(), err error) {
 	place, err := b.places.Acquire(ctx, user(who), 1)
 	if err != nil {
@@ -81,7 +82,7 @@ func (b *bounds) capturing(ctx context.Context, who authz.Caller, o capture.Opti
 		place()
 		return nil, limits.ErrBusy
 	}
-	// A capture that does not come back must not keep others from theirs.
+	// A capture that never ends must not occupy the gates for ever.
 	once := sync.OnceFunc(func() { memory(); place() })
 	timer := time.AfterFunc(hung*cmp.Or(o.Deadline, snapshot.DefaultDeadline), once)
 	return func() {
@@ -90,15 +91,16 @@ func (b *bounds) capturing(ctx context.Context, who authz.Caller, o capture.Opti
 	}, nil
 }
 
-// hung is a number of deadlines. A capture that takes longer probably never returns from the kernel.
+// hung is the time, as a multiple of a capture's deadline, after which the capture is expected to hang in the kernel.
 const hung = 3
 
-// answering waits until another answer about one process fits in.
+// answering waits until the gate has room for an answer about one process. It is the gate of most verbs.
 func (s *Service) answering(ctx context.Context, c call) (done func(), err error) {
 	return s.bounds.answering(ctx, caller(c.Request), c.options, 1)
 }
 
-// answering waits until another answer fits in, about so many processes.
+// answering waits until the gate has room for an answer about this number of processes. It returns limits.ErrBusy if
+// ctx ends before.
 func (b *bounds) answering(ctx context.Context, who authz.Caller, o capture.Options, processes int) (func(), error) {
 	size := int64(max(processes, 1)) * (frames(o) + 8) * lineSize
 	done, err := b.answers.Acquire(ctx, user(who), min(size, limits.MaxRows))
@@ -108,8 +110,9 @@ func (b *bounds) answering(ctx context.Context, who authz.Caller, o capture.Opti
 	return done, nil
 }
 
-// charge takes what a request costs before anything is done for it, also for what turns out to be an error: a token for
-// each process that it names.
+// charge takes the tokens that a request costs, one for each process that it names and at least one. It does so before
+// the worker does anything for the request, so requests that fail cost the same. It returns an error if the role has
+// too few tokens.
 func (s *Service) charge(req spool.Request) error {
 	if req.Superuser {
 		return nil
@@ -117,22 +120,22 @@ func (s *Service) charge(req spool.Request) error {
 	return s.limiter.TakeAll(req.Caller, max(1, len(req.Targets)))
 }
 
-// chargeFrames takes what a stack costs beyond the usual.
+// chargeFrames takes one more token for each usualFrames frames of a stack.
 func chargeFrames(l *limits.Limiter, who authz.Caller, depth int) {
 	if extra := depth / usualFrames; extra > 0 && !who.Superuser {
 		l.Charge(who.OID, float64(extra))
 	}
 }
 
-// captured is the outcome of a capture, without its frames.
+// captured has the figures of a capture: the engine, how long the process was stopped, and the number of frames.
 type captured struct {
 	engine string
 	pause  time.Duration
 	depth  int
 }
 
-// take has a process captured when its turn comes, and hands the trace to render. The trace is freed then: its text is
-// a tenth of it, and other captures wait.
+// take captures a process when the gates have room, and calls render with the trace. The trace can be freed after the
+// call: it takes ten times the memory of its text, and other captures wait for room.
 func (s *Service) take(
 	ctx context.Context, who authz.Caller, target process.Target, o capture.Options, render func(*backtrace.Trace),
 ) (captured, error) {
@@ -150,8 +153,8 @@ func (s *Service) take(
 	return captured{engine: t.Engine, pause: t.Pause, depth: t.Depth()}, nil
 }
 
-// refuse answers a request that a role may not make so soon. Such requests cost the role nothing, so there may be any
-// number of them: once a second one line of the log and one row of the journal stand for all.
+// refuse answers a request that exceeds the rate of its role. Such requests cost no tokens, so a role can make any
+// number of them. So all refusals of a second share one line in the log and one row in the journal.
 func (s *Service) refuse(req spool.Request, err error) spool.Answer {
 	a := failure(0, err)
 	s.bounds.refusals.Add(req.Caller, func(times int, since time.Time) {
@@ -166,13 +169,13 @@ func (s *Service) refuse(req spool.Request, err error) spool.Answer {
 	return a
 }
 
-// waited reports that a request spent its time waiting for its turn: neither the server nor the process asked about
-// kept it from being answered.
+// waited reports whether a request used all its time to wait for room in the gates. It is false if the process did not
+// stop in time (ptrace.ErrDeadline).
 func waited(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ptrace.ErrDeadline)
 }
 
-// figures are the columns of the table and the journal for a capture.
+// figures sets the columns of a queued result, or of a journal row, that describe the capture.
 func (c captured) figures(r queue.Result) queue.Result {
 	r.Engine, r.Pause, r.Depth = c.engine, c.pause, c.depth
 	return r

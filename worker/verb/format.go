@@ -9,7 +9,7 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// Values of the setting format. formatShort is the former name of formatBrief.
+// Values of the setting pg_stat_backtrace.format. formatShort is the former name of formatBrief.
 const (
 	formatText  = "text"
 	formatBrief = "brief"
@@ -24,7 +24,7 @@ func checkFormat(name, value string) error {
 	return nil
 }
 
-// stackText prints a stack as the setting format of the request says.
+// stackText prints a stack in the format that the request's setting names: text is the default.
 func stackText(req *spool.Request, t *backtrace.Trace, o render.Options) string {
 	switch strings.ToLower(req.Settings["format"]) {
 	case formatBrief, formatShort:
@@ -33,7 +33,8 @@ func stackText(req *spool.Request, t *backtrace.Trace, o render.Options) string 
 	return render.Text(t, o)
 }
 
-// cutLines cuts a text between two lines, with a remark; 0 means no bound.
+// cutLines cuts a text longer than most bytes at the end of a line, and adds a remark. If most is 0, it returns the
+// text.
 func cutLines(text string, most int) string {
 	if most <= 0 || len(text) <= most {
 		return text

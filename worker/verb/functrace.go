@@ -24,8 +24,8 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// The verbs of pg_trace_function: start a trace, and ask for its result. The extension asks several times a second.
-// If it asks no more, the trace ends.
+// The verbs of pg_trace_function: start a trace, and poll for its result. The extension polls several times a second.
+// If it stops polling, the trace ends.
 const (
 	verbTraceStart = "functrace"
 	verbTracePoll  = "functrace_poll"
@@ -36,24 +36,24 @@ var (
 	_ = register(Verb{Name: verbTracePoll, answer: (*Service).answerFunctionTrace})
 )
 
-// Times of traces whose caller asks no more.
+// Times of traces whose caller has stopped polling.
 const (
-	// traceAbandoned is how long after the last question a trace ends.
+	// traceAbandoned is the time after the last poll after which a trace ends.
 	traceAbandoned = 10 * time.Second
-	// expireEvery is how often a result that waits for its caller is looked at.
+	// expireEvery is the interval at which expire checks whether the caller of an ended trace still polls.
 	expireEvery = time.Second
 )
 
-// functionTraces are the traces of SQL callers, by the backend that waits.
+// functionTraces are the traces of SQL callers, by the process id of the waiting backend.
 type functionTraces struct {
 	mu      sync.Mutex
 	byPID   map[int]*functionTrace
-	running map[*functionTrace]bool // replaced and abandoned traces too
-	ended   sync.WaitGroup          // of the running ones
+	running map[*functionTrace]bool // also replaced and abandoned traces, until they end
+	ended   sync.WaitGroup          // counts the running traces
 	stopped bool
 }
 
-// run runs a trace in the background until its function returns, unless all have been stopped.
+// run calls trace in a goroutine. It returns false, and does not call trace, after stop.
 func (f *functionTraces) run(t *functionTrace, trace func()) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -75,7 +75,7 @@ func (f *functionTraces) run(t *functionTrace, trace func()) bool {
 	return true
 }
 
-// stop ends all traces and waits for them. Later ones do not start.
+// stop cancels all traces and waits until they have ended. After stop, no trace starts.
 func (f *functionTraces) stop() {
 	f.mu.Lock()
 	f.stopped = true
@@ -87,7 +87,8 @@ func (f *functionTraces) stop() {
 	f.ended.Wait()
 }
 
-// functionTrace is one of them.
+// functionTrace is the trace of one SQL caller. done, result and err are the outcome; polled is the time of the last
+// poll.
 type functionTrace struct {
 	caller uint32
 	cancel context.CancelFunc
@@ -99,14 +100,14 @@ type functionTrace struct {
 	err    error
 }
 
-// Errors of the answers below.
+// Errors of traces; functionTraceFailure has their words for SQL.
 var (
 	errTraceLost = errors.New("the trace has ended, or was never started")
 	errTraces    = errors.New("too many traces at a time")
 )
 
-// answerFunctionTrace starts a trace, or answers how it goes. The first row has the state, "running" or "done", and a
-// warning, which is empty if there is none. Of a trace that is done, a row for each stack follows.
+// answerFunctionTrace starts a trace, or answers with the state of a trace. The first row has the state, "running" or
+// "done", and a warning or "". If the trace is done, a row for each stack follows.
 func (s *Service) answerFunctionTrace(_ context.Context, c call) spool.Answer {
 	req, began := c.Request, c.began
 	var rows [][]string
@@ -134,7 +135,7 @@ func (s *Service) answerFunctionTrace(_ context.Context, c call) spool.Answer {
 	return a
 }
 
-// mayTrace returns why the caller may not trace.
+// mayTrace returns nil if the caller may trace functions, or an error with the reason.
 func (s *Service) mayTrace(req spool.Request) error {
 	switch {
 	case !req.Superuser:
@@ -152,7 +153,7 @@ func (s *Service) mayTrace(req spool.Request) error {
 	return nil
 }
 
-// startFunctionTrace starts a trace in the background. It replaces an earlier one of the same backend.
+// startFunctionTrace starts a trace in the background. The trace replaces an earlier trace of the same backend.
 func (s *Service) startFunctionTrace(req spool.Request) error {
 	milliseconds, name, ok := strings.Cut(req.Settings["trace"], " ")
 	ms, err := strconv.ParseInt(milliseconds, 10, 64)
@@ -168,7 +169,7 @@ func (s *Service) startFunctionTrace(req spool.Request) error {
 	if static, is := strings.CutPrefix(name, "usdt:"); is {
 		o.Functions, o.Static = nil, []string{static}
 	}
-	var held *process.Handle // of the process, so that no other one gets its id before it has its probes
+	var held *process.Handle // of the target, so that no other process is probed if the target ends and its id is used again
 	rights, err := c.Rights()
 	if err != nil {
 		return err
@@ -206,7 +207,8 @@ func (s *Service) startFunctionTrace(req spool.Request) error {
 	return nil
 }
 
-// add adds the trace of a backend.
+// add adds the trace of a backend, cancels the backend's earlier trace and all abandoned traces, and returns errTraces
+// if there are too many traces.
 func (f *functionTraces) add(backend int, t *functionTrace) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -226,19 +228,20 @@ func (f *functionTraces) add(backend int, t *functionTrace) error {
 	return nil
 }
 
-// abandoned reports whether nothing has asked for a trace for a while.
+// abandoned reports whether the last poll is longer ago than traceAbandoned.
 func (t *functionTrace) abandoned() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return time.Since(t.polled) > traceAbandoned
 }
 
-// expire removes a trace that has ended, with its result, as soon as its caller has not asked for a while.
+// expire removes a trace that has ended, with its result, when it is abandoned. Until then it calls itself again every
+// expireEvery.
 func (f *functionTraces) expire(backend int, t *functionTrace) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case f.byPID[backend] != t: // another one has its place, or the worker ends
+	case f.byPID[backend] != t: // another trace has replaced t, the result was fetched, or the worker ends
 	case t.abandoned():
 		delete(f.byPID, backend)
 	default:
@@ -246,7 +249,7 @@ func (f *functionTraces) expire(backend int, t *functionTrace) {
 	}
 }
 
-// runFunctionTrace traces, until the caller has gone at the latest.
+// runFunctionTrace runs a trace for the time d. It ends the trace earlier if the trace is abandoned.
 func (s *Service) runFunctionTrace(
 	ctx context.Context, backend int, t *functionTrace, o functrace.Options, held *process.Handle, d time.Duration,
 ) {
@@ -283,7 +286,7 @@ func (s *Service) runFunctionTrace(
 	s.functions.expire(backend, t)
 }
 
-// finish stores the result, unless the caller has gone.
+// finish stores the result, unless the trace is abandoned.
 func (t *functionTrace) finish(result *functrace.Result, err error) {
 	if t.abandoned() {
 		return
@@ -293,7 +296,7 @@ func (t *functionTrace) finish(result *functrace.Result, err error) {
 	t.done, t.result, t.err = true, result, err
 }
 
-// traceFunction is a whole trace.
+// traceFunction calibrates the cost of probes, attaches the probes, and traces for the time d.
 func (s *Service) traceFunction(
 	ctx context.Context, o functrace.Options, held *process.Handle, d time.Duration,
 ) (*functrace.Result, error) {
@@ -321,11 +324,12 @@ func (s *Service) traceFunction(
 	one := t.Traced()[0]
 	s.cfg.Log.Info().Str("function", one.Name).Str("module", one.Module).Bool("single_step", one.Stepped).
 		Dur("duration_ms", d).Msg("tracing a function")
-	// No caller wants the hits that are left when the trace is canceled.
+	// When the trace is canceled, the hits that are not counted yet are dropped.
 	return t.Run(ctx, d, func(*functrace.Event) error { return ctx.Err() })
 }
 
-// pollFunctionTrace answers how the trace of a backend goes.
+// pollFunctionTrace returns the rows for a poll: the state of the backend's trace and, if it is done, the result. It
+// then removes the trace.
 func (s *Service) pollFunctionTrace(req spool.Request) ([][]string, error) {
 	s.functions.mu.Lock()
 	t := s.functions.byPID[req.Backend]
@@ -344,7 +348,7 @@ func (s *Service) pollFunctionTrace(req spool.Request) ([][]string, error) {
 	return functionTraceRows(result, render.Options{ASCII: req.Encoding != encodingUTF8, MaxBytes: limits.MaxText}), nil
 }
 
-// poll notes that the caller asked, and returns the result if the trace is done.
+// poll records the time of the poll, and returns the result if the trace is done.
 func (t *functionTrace) poll() (done bool, result *functrace.Result, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -353,7 +357,7 @@ func (t *functionTrace) poll() (done bool, result *functrace.Result, err error) 
 	return t.done, result, t.err
 }
 
-// remove forgets the trace of a backend, unless another one has taken its place.
+// remove removes the trace of a backend, unless another trace has replaced it.
 func (f *functionTraces) remove(backend int, t *functionTrace) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -362,8 +366,8 @@ func (f *functionTraces) remove(backend int, t *functionTrace) {
 	}
 }
 
-// functionTraceRows are the columns of pg_trace_function. The sum of all counts is the number of calls: the last row,
-// with an empty stack, has the calls whose stack is not known.
+// functionTraceRows returns the rows of pg_trace_function: the number of calls and the stack. The numbers add up to all
+// calls: the last row, with an empty stack, has the calls whose stack is unknown or left out.
 func functionTraceRows(r *functrace.Result, o render.Options) [][]string {
 	notes := slices.Clone(r.Notes)
 	f := &r.Functions[0]
@@ -403,7 +407,7 @@ func functionTraceRows(r *functrace.Result, o render.Options) [][]string {
 	return rows
 }
 
-// functionTraceFailure words an error for the SQL caller.
+// functionTraceFailure returns the answer to the SQL caller for an error.
 func functionTraceFailure(req spool.Request, err error) spool.Answer {
 	a := spool.Answer{Level: "ERROR", SQLState: render.NotInPrerequisiteState, Message: "functions cannot be traced"}
 	var find *functrace.FindError

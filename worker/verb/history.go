@@ -20,11 +20,11 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// The verb for the recorded history; see pg_backtrace_history in sql/. EXECUTE on the function is the privilege: it is
-// granted as that on the texts of all sessions in pg_stat_activity.
+// The verb for the recorded history; see pg_backtrace_history in sql/. The only privilege that is checked is EXECUTE on
+// the function. sql/ grants it to the roles that may see the texts of all sessions in pg_stat_activity.
 var _ = register(Verb{Name: "history", Processes: Any, gate: (*Service).reading, answer: (*Service).answerHistory})
 
-// reading lets a role read the files of the recorder once at a time.
+// reading is the gate for the recorder's files: a role may read them with one request at a time.
 func (s *Service) reading(ctx context.Context, c call) (func(), error) {
 	return s.bounds.trees.Acquire(ctx, user(caller(c.Request)), 1)
 }
@@ -43,13 +43,14 @@ var (
 	errEnough    = errors.New("enough rows")
 )
 
-// answerHistory answers with a row for each session in each sweep of the span, below a row with a notice, which is empty
-// if there is none. The setting history has the begin and the end of the span in microseconds since 1970.
+// answerHistory answers with a first row with a notice or "", and then a row for each session in each sweep of the
+// span. A sweep is one look of the recorder at all sessions. The setting history has the begin and the end of the span
+// in microseconds since 1970.
 func (s *Service) answerHistory(ctx context.Context, c call) spool.Answer {
 	return s.answerRecorded(ctx, c, s.historyRows)
 }
 
-// answerRecorded answers with rows of the recorder's files, below a row with a notice.
+// answerRecorded answers with the rows that read returns from the recorder's files. The first row is a notice.
 func (s *Service) answerRecorded(
 	ctx context.Context, c call, read func(context.Context, spool.Request) ([][]string, error),
 ) spool.Answer {
@@ -79,11 +80,12 @@ func (s *Service) historyRows(ctx context.Context, req spool.Request) ([][]strin
 	return recordedRows(ctx, r, since, until, req.Targets)
 }
 
-// recordedRows returns whole sweeps of a span, below a row with a notice, as many as an answer has room for. A sweep that is too
-// large alone loses texts of queries, and if that does not suffice, the processes with the largest PIDs.
+// recordedRows returns a first row with a notice, and then whole sweeps of a span, as many as an answer has room for.
+// If the first sweep alone is too large, texts of queries are left out, and if it is still too large, the processes
+// with the largest PIDs.
 func recordedRows(ctx context.Context, r *store.Reader, since, until time.Time, pids []int) ([][]string, error) {
 	rows, size := [][]string{nil}, 0
-	var next time.Time // the first time that is left out
+	var next time.Time // time of the first sweep that is left out
 	var notes []string
 	summary, err := store.ReadSpan(ctx, r, since, until, func(w *store.SpanSweep, _ *store.Gap) error {
 		part, bytes := sweepRows(w, pids)
@@ -135,13 +137,14 @@ const (
 	historyQuery = 17
 )
 
-// fitting adds the rows of a sweep that is too large for an answer, and returns notes on missing parts.
+// fitting appends the rows of a sweep that is too large for an answer, without the parts for which there is no room. It
+// returns notes on the missing parts.
 func fitting(rows, sweep [][]string) (list [][]string, notes []string) {
 	size := 0
 	for _, cells := range sweep {
 		size += cellsSize(cells) - len(cells[historyQuery])
 	}
-	room := limits.MaxRows - size // for texts
+	room := limits.MaxRows - size // bytes for texts of queries
 	size = 0
 	texts := 0
 	for i, cells := range sweep {
@@ -163,7 +166,7 @@ func fitting(rows, sweep [][]string) (list [][]string, notes []string) {
 	return rows, notes
 }
 
-// timeText returns the text of a column with microseconds.
+// timeText returns the time in a cell with microseconds since 1970, as SQL reads it.
 func timeText(cell string) string {
 	micros, _ := strconv.ParseInt(cell, 10, 64)
 	return microText(micros)
@@ -194,7 +197,7 @@ func (s *Service) recordedCluster() (string, error) {
 	return control.ID(), nil
 }
 
-// historySpan parses the setting.
+// historySpan parses the setting history: two times in microseconds since 1970.
 func historySpan(text string) (since, until time.Time, err error) {
 	first, second, _ := strings.Cut(text, " ")
 	from, err1 := strconv.ParseInt(first, 10, 64)
@@ -205,7 +208,7 @@ func historySpan(text string) (since, until time.Time, err error) {
 	return time.UnixMicro(from), time.UnixMicro(to), nil
 }
 
-// historyRow has the columns of pg_backtrace_history. An empty cell is a NULL.
+// historyRow returns the columns of pg_backtrace_history. An empty cell becomes NULL.
 func historyRow(w *store.SpanSweep, row *store.Row) []string {
 	var blockers, locks []string
 	for i := range row.BlockedBy {
@@ -239,7 +242,7 @@ func historyRow(w *store.SpanSweep, row *store.Row) []string {
 	}
 }
 
-// historyNotice says what the rows lack.
+// historyNotice lists what is missing in the rows. next is the time of the first sweep that is left out; zero: none.
 func historyNotice(s *store.Summary, next time.Time) (parts []string) {
 	if !next.IsZero() {
 		parts = append(parts, "there are more rows: continue with "+microText(next.UnixMicro()))
@@ -256,7 +259,7 @@ func historyNotice(s *store.Summary, next time.Time) (parts []string) {
 	return parts
 }
 
-// historyFailure words an error for the SQL caller.
+// historyFailure returns the answer to the SQL caller for an error.
 func historyFailure(err error) spool.Answer {
 	fault := spool.Answer{Level: "ERROR", SQLState: render.NotInPrerequisiteState}
 	switch {
@@ -283,7 +286,7 @@ func historyFailure(err error) spool.Answer {
 	return fault
 }
 
-// nameOr is store.WaitName without a sign for an unknown name.
+// nameOr is store.ObjectName, but returns "" if there is neither a name nor an oid.
 func nameOr(name string, oid uint32) string {
 	if name == "" && oid == 0 {
 		return ""

@@ -18,7 +18,8 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// The verbs for incidents and recorded stacks; see sql/src/incidents.sql. The setting history has the id.
+// The verbs for incidents and recorded stacks; see sql/src/incidents.sql. The setting history has the id of the
+// incident or of the stack.
 var (
 	_ = register(Verb{
 		Name: "incidents", Processes: Any, gate: (*Service).reading,
@@ -48,7 +49,8 @@ func (s *Service) incidentDir() (*incident.Dir, error) {
 	return &incident.Dir{Path: incident.DirOf(s.cfg.HistoryDir, id)}, nil
 }
 
-// incidentRows lists the incidents, the newest first: id, time in microseconds, rule, cause in words, summary and file.
+// incidentRows returns a first row with a notice or "", and then the incidents, the newest first: id, time in
+// microseconds since 1970, rule, cause in words, summary and file.
 func (s *Service) incidentRows(ctx context.Context, _ spool.Request) ([][]string, error) {
 	dir, err := s.incidentDir()
 	if err != nil {
@@ -69,7 +71,7 @@ func (s *Service) incidentRows(ctx context.Context, _ spool.Request) ([][]string
 		}
 		i, err := dir.ReadHead(e.ID)
 		if err != nil {
-			if !errors.Is(err, incident.ErrNotFound) { // else removed meanwhile
+			if !errors.Is(err, incident.ErrNotFound) { // ErrNotFound: removed meanwhile
 				damaged++
 			}
 			continue
@@ -94,7 +96,7 @@ func (s *Service) incidentRows(ctx context.Context, _ spool.Request) ([][]string
 	return rows, nil
 }
 
-// incidentText returns the JSON form of an incident.
+// incidentText returns an empty notice and the JSON form of an incident.
 func (s *Service) incidentText(_ context.Context, req spool.Request) ([][]string, error) {
 	dir, err := s.incidentDir()
 	if err != nil {
@@ -115,7 +117,7 @@ func (s *Service) incidentText(_ context.Context, req spool.Request) ([][]string
 	return [][]string{{""}, {string(text)}}, nil
 }
 
-// asciiJSON escapes the characters of JSON that are not ASCII.
+// asciiJSON replaces the characters of a JSON text that are not ASCII by escapes.
 func asciiJSON(text []byte) []byte {
 	out := make([]byte, 0, len(text))
 	for len(text) > 0 {
@@ -134,8 +136,8 @@ func asciiJSON(text []byte) []byte {
 	return out
 }
 
-// recordedStack returns the frames of a recorded stack, a line for each, the innermost first; without a second row if the
-// history does not have it.
+// recordedStack returns a notice, and a second row with the frames of a recorded stack: a line for each, the innermost
+// first. If the history does not have the stack, there is no second row.
 func (s *Service) recordedStack(ctx context.Context, req spool.Request) ([][]string, error) {
 	text := req.Settings["history"]
 	id, err := strconv.ParseInt(text, 10, 64)

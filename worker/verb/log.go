@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// fail answers a request about which nothing can be done, with its line in the log and its row in the journal.
+// fail answers a request with an error. It writes a line to the log and a row to the journal.
 func (s *Service) fail(req spool.Request, began time.Time, err error) spool.Answer {
 	a := failure(0, err)
 	s.log1(req, func(e *zerolog.Event) {
@@ -18,8 +18,8 @@ func (s *Service) fail(req spool.Request, began time.Time, err error) spool.Answ
 	return a
 }
 
-// log1 writes a line about a request, unless the log has too many about its role. Those are counted, and the next line
-// has their number.
+// log1 writes a line about a request to the log, unless there are too many lines about its role. The lines that are
+// left out are counted, and the next line has their number.
 func (s *Service) log1(req spool.Request, send func(*zerolog.Event)) {
 	if req.Superuser {
 		send(s.event(req))

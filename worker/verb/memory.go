@@ -27,8 +27,8 @@ var _ = register(Verb{
 	},
 })
 
-// answerMemory answers with a row for each memory context, below a row with a warning, which is empty if there is none.
-// EXECUTE on the function is the privilege: it is granted as that on pg_backend_memory_contexts.
+// answerMemory answers with a first row with a warning or "", and then a row for each memory context. The only
+// privilege that is checked is EXECUTE on the function. sql/ grants it like that on pg_backend_memory_contexts.
 func (s *Service) answerMemory(ctx context.Context, c call) spool.Answer {
 	req, began := c.Request, c.began
 	m, err := s.memoryContexts(ctx, req)
@@ -58,7 +58,7 @@ func (s *Service) memoryContexts(ctx context.Context, req spool.Request) (*captu
 	}
 	target, err := c.Contains(req.Targets[0])
 	switch {
-	case errors.Is(err, cluster.ErrPostmaster): // nothing is stopped
+	case errors.Is(err, cluster.ErrPostmaster): // allowed, because this read stops no process
 		if target, err = c.Postmaster(); err != nil {
 			return nil, err
 		}
@@ -71,7 +71,7 @@ func (s *Service) memoryContexts(ctx context.Context, req spool.Request) (*captu
 	return s.cfg.Capturer.MemoryContexts(ctx, target, memctx.Options{MaxContexts: limits.MaxContexts, MaxPages: limits.MaxMemoryPages})
 }
 
-// memoryRows are the columns of pg_get_memory_contexts, of a bounded tree. An empty cell is a NULL.
+// memoryRows returns the rows of pg_get_memory_contexts from a bounded tree. An empty cell becomes NULL.
 func memoryRows(m *capture.MemoryContexts, pid int) [][]string {
 	rows := [][]string{nil}
 	size, leftOut := 0, m.LeftOut
@@ -106,7 +106,7 @@ func cell(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// memoryWarning warns about rows that are missing or not of one moment.
+// memoryWarning returns a warning about rows that are missing or were not read at one moment, or "".
 func memoryWarning(m *capture.MemoryContexts, pid int, leftOut bool) string {
 	switch {
 	case !m.Consistent:
@@ -122,7 +122,7 @@ func memoryWarning(m *capture.MemoryContexts, pid int, leftOut bool) string {
 	return ""
 }
 
-// memoryFailure words an error for the SQL caller.
+// memoryFailure returns the answer to the SQL caller for an error.
 func memoryFailure(pid int, err error) spool.Answer {
 	fault := spool.Answer{Level: "ERROR", SQLState: render.NotInPrerequisiteState}
 	switch {

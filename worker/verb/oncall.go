@@ -12,7 +12,8 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// The verb for on-call staff; see pg_get_backtrace_on_call in sql/. EXECUTE on the function is the grant.
+// The verb for on-call staff; see pg_get_backtrace_on_call in sql/. EXECUTE on the function is the only privilege that
+// it needs.
 var _ = register(Verb{Name: "oncall", Processes: One, gate: (*Service).answering, answer: (*Service).answerOnCall})
 
 // answerOnCall answers with one row: phrase, stack, and whether texts and names are left out.
@@ -41,7 +42,8 @@ func (s *Service) answerOnCall(ctx context.Context, c call) (a spool.Answer) {
 	return a
 }
 
-// captureOnCall is as capture. The trace that it passes on has no more than the caller may see.
+// captureOnCall is capture with the rules of authz.Policy.AllowOnCall. The trace that it passes to render has only what
+// the caller may see.
 func (s *Service) captureOnCall(ctx context.Context, c call, render func(t *backtrace.Trace, named bool)) (captured, error) {
 	who, pid := caller(c.Request), c.Targets[0]
 	server, err := s.cfg.Server()

@@ -39,10 +39,11 @@ func registerPlan(name string) struct{} { //nolint:unparam // for variables of t
 	})
 }
 
-// hiddenLevel is the reason for the caller that an inner statement is left out.
+// hiddenLevel is the reason that the caller sees in place of the plan of an inner statement.
 const hiddenLevel = "a statement of a function: not shown to this role"
 
-// answerPlan answers with the text or the JSON document. The caller needs the right to get the process's backtrace.
+// answerPlan answers with the plan as text or as a JSON document. The caller needs the right to get the process's
+// backtrace.
 func (s *Service) answerPlan(ctx context.Context, c call) spool.Answer {
 	req := c.Request
 	text, err := s.runningPlan(ctx, req)
@@ -62,8 +63,8 @@ func (s *Service) answerPlan(ctx context.Context, c call) spool.Answer {
 	return a
 }
 
-// runningPlan reads the plans that a process executes. Statements inside other ones, as in functions, are shown like
-// the statements of a backtrace's context: see Config.Context.
+// runningPlan reads the plans that a process executes. Config.Context decides whether the caller sees the plans of
+// inner statements, such as those of functions.
 func (s *Service) runningPlan(ctx context.Context, req spool.Request) (string, error) {
 	pid := req.Targets[0]
 	server, err := s.cfg.Server()
@@ -98,7 +99,7 @@ func (s *Service) runningPlan(ctx context.Context, req spool.Request) (string, e
 	return r.Text(p, width), nil
 }
 
-// planFailure words an error for the SQL caller.
+// planFailure returns the answer to the SQL caller for an error.
 func planFailure(pid int, err error) spool.Answer {
 	fault := spool.Answer{Level: "ERROR", SQLState: render.NotInPrerequisiteState}
 	var unknown *plan.UnknownLayoutError
@@ -115,7 +116,8 @@ func planFailure(pid int, err error) spool.Answer {
 	return fault
 }
 
-// provenPlan returns the proven fields of a build. If there are none yet, it begins a calibration and returns nil.
+// provenPlan returns the plan.Proof of a build: the fields of its structures that a comparison with EXPLAIN has
+// verified. If there is none yet, it begins this comparison (a calibration) and returns nil.
 func (s *Service) provenPlan(c *cluster.Cluster, build string, major int) *plan.Proof {
 	proof := s.plans.Proof(build, major)
 	if proof == nil {
@@ -124,12 +126,12 @@ func (s *Service) provenPlan(c *cluster.Cluster, build string, major int) *plan.
 	return proof
 }
 
-// PlanProof returns the proven fields of a build that was calibrated before, nil otherwise. It begins no calibration, so
-// callers may use it at each look.
+// PlanProof returns the plan.Proof of a build that was calibrated before, or nil. It begins no calibration, so it is
+// cheap enough for every sample.
 func (s *Service) PlanProof(build string, major int) *plan.Proof { return s.plans.Proof(build, major) }
 
-// CalibratePlans begins a calibration of the server's program in the background, see runningplan.Keeper.Calibrate. Without
-// Config.Sessions it does nothing.
+// CalibratePlans begins a calibration of the server's program in the background. Its result is that of
+// runningplan.Keeper.Calibrate. Without Config.Sessions it does nothing and returns 0.
 func (s *Service) CalibratePlans(c *cluster.Cluster, build string) (pause time.Duration) {
 	if s.cfg.Sessions == nil {
 		return 0
@@ -140,8 +142,8 @@ func (s *Service) CalibratePlans(c *cluster.Cluster, build string) (pause time.D
 	})
 }
 
-// calibratePlans compares plans with EXPLAIN in two sessions of the worker. It leaves as many connection slots free as the
-// queue does, and ends when the server stops: a smart shutdown waits for all sessions.
+// calibratePlans compares plans with EXPLAIN in two sessions of the worker. It leaves as many connection slots free as
+// the queue does (cluster.CheckSpare). It ends when the server stops, because a smart shutdown waits for all sessions.
 func (s *Service) calibratePlans(ctx context.Context, c *cluster.Cluster) (*runningplan.Calibration, error) {
 	config, err := cluster.ReadingConfig(s.cfg.Sessions(c), "worker")
 	if err != nil {
@@ -159,7 +161,7 @@ func (s *Service) calibratePlans(ctx context.Context, c *cluster.Cluster) (*runn
 		}
 		cancel()
 	}()
-	const share = 0.1 // of a processor, in the background
+	const share = 0.1 // of the time of one processor
 	calibrator := &runningplan.Calibrator{
 		Share:    share,
 		Capturer: s.cfg.Capturer, Contains: c.Contains,

@@ -17,13 +17,14 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// CarryOut has a queued request's process captured. The limiter is the queue's.
+// CarryOut captures the process of a queued request, and returns the result for its row. limiter is the limiter of the
+// queue.
 func (s *Service) CarryOut(ctx context.Context, req queue.Request, limiter *limits.Limiter) queue.Result {
 	s.cfg.Metrics.Requested(metrics.Queued)
 	var text string
 	got, err := s.captureQueued(ctx, req, func(t *backtrace.Trace) {
 		if req.Verb != "log" {
-			t = t.WithoutStatements() // whatever the caller may see: roles with pg_read_all_stats read the table
+			t = t.WithoutStatements() // even if the caller may see them: roles with pg_read_all_stats can read the table
 		}
 		text = render.Text(t, render.Options{ASCII: req.ASCII, MaxBytes: limits.MaxQueuedText})
 	})
@@ -36,8 +37,9 @@ func (s *Service) CarryOut(ctx context.Context, req queue.Request, limiter *limi
 	return result(got, spool.Answer{Text: text}, req.ASCII)
 }
 
-// captureQueued decides as capture does, by what holds now: the caller may have lost a privilege, and the number of the
-// process may be another's, since the request was made. There is no limit here: the queue has one of its own.
+// captureQueued makes the same checks as capture at the time of the capture: since the request was made, the caller may
+// have lost a privilege, and another process may have got the process id. It does not check the rate, because the queue
+// has a limiter of its own.
 func (s *Service) captureQueued(
 	ctx context.Context, req queue.Request, printed func(*backtrace.Trace),
 ) (none captured, err error) {
@@ -58,7 +60,7 @@ func (s *Service) captureQueued(
 		return none, err
 	}
 	target, err := identify(c, req)
-	defer func() { target.Held.Release() }() // a refused one may be held too
+	defer func() { target.Held.Release() }() // a target may have a handle even if identify returns an error
 	if err != nil {
 		return none, err
 	}
@@ -68,7 +70,8 @@ func (s *Service) captureQueued(
 	return s.take(ctx, authz.Caller{OID: req.Caller, Superuser: req.Superuser}, target, options, printed)
 }
 
-// identify makes sure that the process is the server's, and the one that was asked about.
+// identify returns the process of a request. The error is process.ErrExited if the process has ended,
+// process.ErrRecycled if another process has its id, and errNoProcess if it is no process of the server.
 func identify(c cluster.Cluster, req queue.Request) (process.Target, error) {
 	target, err := c.Contains(req.PID)
 	switch {
@@ -78,7 +81,7 @@ func identify(c cluster.Cluster, req queue.Request) (process.Target, error) {
 		return target, err
 	}
 	if req.Started == 0 {
-		return target, errNoProcess // there was none
+		return target, errNoProcess // no such process existed at the time of the request
 	}
 	stat, statErr := process.ReadStat(c.Local(req.PID))
 	switch {
@@ -93,15 +96,17 @@ func identify(c cluster.Cluster, req queue.Request) (process.Target, error) {
 	return target, nil
 }
 
-// started reports whether the server and this process have read the same start time. If the server is in another time
-// namespace, the difference is the offset of the namespace, or one tick more or less.
+// started reports whether two start times are of the same process: the time that the server has read, and the time that
+// this program has read. If the server is in another time namespace, they differ by the offset of the namespace, with
+// an error of up to one tick.
 func started(c cluster.Cluster, server, here uint64) bool {
 	offset := int64(c.ServerStart() - c.PostmasterStart)
 	difference := int64(server-here) - offset
 	return difference == 0 || offset != 0 && (difference == 1 || difference == -1)
 }
 
-// allow decides by the permission table. Other than a waiting call, a request has time until the server can be asked.
+// allow checks the permission of the caller. A queued request has time, so allow retries for up to patience while the
+// worker cannot query the server.
 func (s *Service) allow(ctx context.Context, req queue.Request) error {
 	permit := authz.Policy{Looker: s.cfg.Looker}
 	caller := authz.Caller{OID: req.Caller, Superuser: req.Superuser}
@@ -118,13 +123,13 @@ func (s *Service) allow(ctx context.Context, req queue.Request) error {
 	}
 }
 
-// askAgain is the pause between two attempts to ask the server.
+// askAgain is the pause between two attempts to query the server.
 const askAgain = 100 * time.Millisecond
 
-// patience is how long a queued request waits for a server that does not answer the worker.
+// patience is how long a queued request waits for a server that the worker cannot query.
 const patience = 10 * time.Second
 
-// result has the columns of the table for an answer.
+// result returns the columns of a queued result for an answer.
 func result(got captured, a spool.Answer, ascii bool) queue.Result {
 	return got.figures(queue.Result{
 		Text: queue.Printable(a.Text, ascii), SQLState: a.SQLState, Message: queue.Printable(a.Message, ascii),
@@ -132,7 +137,8 @@ func result(got captured, a spool.Answer, ascii bool) queue.Result {
 	})
 }
 
-// journalRow is the row of the journal for a waiting call: of one for many processes one row, with the longest pause.
+// journalRow returns the row of the journal for a waiting call. A call for many processes has one row, with the longest
+// pause.
 func journalRow(req spool.Request, began time.Time, got captured, a spool.Answer) queue.Row {
 	a.Text = ""
 	row := queue.Row{

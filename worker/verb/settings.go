@@ -12,8 +12,8 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// settings reads the session's settings that the request carries. Those it
-// does not know are a newer extension's, and have no effect.
+// settings reads the session's settings that the request carries. Unknown settings come from a newer extension, and
+// have no effect.
 func settings(s map[string]string) (capture.Options, error) {
 	o := capture.Options{PreferNonStop: true}
 	for name, value := range s {
@@ -51,8 +51,8 @@ func number(name, value string, limit int, unit string) (int, error) {
 	return n, nil
 }
 
-// boolean accepts what PostgreSQL's parse_bool does: on, off and the unique
-// beginnings of true, false, yes, no; 1 and 0.
+// boolean accepts the same values as PostgreSQL's parse_bool: 1, 0, on, off, and each beginning of true, false, yes and
+// no.
 func boolean(name, value string) (bool, error) {
 	v := strings.ToLower(value)
 	begins := func(word string) bool { return v != "" && strings.HasPrefix(word, v) }

@@ -22,8 +22,8 @@ var _ = register(Verb{
 	},
 })
 
-// summaryRows returns the sums. The setting history has the begin and the end of the span, and the length of a bucket, in
-// microseconds.
+// summaryRows returns the rows of buckets: samples with equal properties, added up for equal lengths of time. The
+// setting history has the begin and the end of the span, and the length of a bucket, in microseconds.
 func (s *Service) summaryRows(ctx context.Context, req spool.Request) ([][]string, error) {
 	text := req.Settings["history"]
 	times, last, _ := cutLast(text)
@@ -58,11 +58,12 @@ func cutLast(text string) (before, after string, found bool) {
 	return text[:at], text[at+1:], true
 }
 
-// sampleClass has the texts by which samples are counted.
+// sampleClass has the texts that must be equal for samples to be added up.
 type sampleClass struct{ kind, waitType, waitEvent, db, user string }
 
-// bucketKey has all columns by which samples are counted. The time is the begin of the bucket, in microseconds. The class is the
-// position of its texts in buckets.classes: a key is looked up for each sum, and texts cost more.
+// bucketKey has all properties that must be equal for samples to be added up. from is the begin of the bucket, in
+// microseconds, query is the query id, and class is the index of the texts in buckets.classes. Keys without texts make
+// the many look-ups cheaper.
 type bucketKey struct {
 	from, query int64
 	class       int
@@ -70,26 +71,26 @@ type bucketKey struct {
 
 type bucketValue struct {
 	samples int64
-	weight  float64 // seconds of sessions
+	weight  float64 // sum of the samples' periods, in seconds
 	query   string
-	stacks  []stackCount // as far as the sums have them
+	stacks  []stackCount // at most maxStacksOfBucket; sums of minutes and hours have only the most frequent stack
 }
 
-// stackCount counts the samples with the same stack.
+// stackCount is the number of samples with the stack id.
 type stackCount struct{ id, samples int64 }
 
-// buckets adds up samples. It keeps somewhat less than maxHistoryRows keys. Beyond them it leaves out the last bucket, and all
-// samples from its begin on. If a single bucket has too many keys, further samples are counted by
+// buckets adds up samples. It keeps at most largest keys. If there are more, it leaves out the last bucket, and all
+// samples from the begin of this bucket on. If a single bucket has too many keys, its further samples are added up by
 // wait event only.
 type buckets struct {
 	micros  int64
 	m       map[bucketKey]*bucketValue
 	classes []sampleClass
-	numbers map[sampleClass]int // positions in classes
-	next    int64               // begin of the first bucket that is left out; 0: none is
-	first   int64               // the buckets of m are from here
-	last    int64               // to here
-	merged  bool                // samples of a bucket lost their query
+	numbers map[sampleClass]int // indexes in classes
+	next    int64               // begin of the first bucket that is left out; 0: none
+	first   int64               // begin of the first bucket in m
+	last    int64               // begin of the last bucket in m
+	merged  bool                // some samples were added up by wait event only
 	largest int
 }
 
@@ -98,17 +99,19 @@ func newBuckets(length time.Duration) *buckets {
 		numbers: map[sampleClass]int{}, largest: maxHistoryRows - mergedRows}
 }
 
-// mergedRows is the room for the rows of samples that are counted by wait event only.
+// mergedRows is the number of rows that are reserved for samples that are added up by wait event only.
 const mergedRows = 1000
 
-// begin returns the begin of the bucket of a time. Buckets are counted from the begin of the year 2000, a Saturday, in UTC.
+// begin returns the begin of the bucket of a time. A bucket begins at the start of the year 2000 (a Saturday) in UTC,
+// and the other buckets join it without gaps.
 func (b *buckets) begin(at int64) int64 {
 	const epoch = 946_684_800_000_000
 	rest := (at - epoch) % b.micros
 	return at - (rest+b.micros)%b.micros
 }
 
-// read adds the samples of a span. Buckets of whole minutes come from the sums of minutes and hours, which cost little.
+// read adds the samples of a span. Buckets of whole minutes are made from the sums of minutes and hours in the files
+// (store.Sum), which are cheap to read.
 func (b *buckets) read(ctx context.Context, r *store.Reader, since, until time.Time) error {
 	const minute, hour = int64(60e6), int64(3600e6)
 	if b.micros%minute == 0 {
@@ -135,7 +138,7 @@ func (b *buckets) read(ctx context.Context, r *store.Reader, since, until time.T
 	return err
 }
 
-// full reports whether samples from a time on are left out.
+// full reports whether all samples from a time on are left out.
 func (b *buckets) full(from time.Time) bool {
 	return b.next != 0 && b.begin(from.UnixMicro()) >= b.next
 }
@@ -152,7 +155,7 @@ func (b *buckets) add(from int64, class sampleClass, query int64, samples bucket
 		if b.next != 0 && from >= b.next {
 			return
 		}
-		if len(b.m) >= b.largest { // of one bucket
+		if len(b.m) >= b.largest { // all keys are of one bucket
 			b.merged = true
 			k = bucketKey{from: from, class: b.number(sampleClass{waitType: class.waitType, waitEvent: class.waitEvent})}
 			samples.query = ""
@@ -173,7 +176,7 @@ func (b *buckets) add(from int64, class sampleClass, query int64, samples bucket
 	v.count(stack)
 }
 
-// number returns the position of a class in classes.
+// number returns the index of a class in classes, and adds the class if it is new.
 func (b *buckets) number(class sampleClass) int {
 	n, found := b.numbers[class]
 	if !found {
@@ -199,7 +202,7 @@ func (v *bucketValue) count(s stackCount) {
 	}
 }
 
-// top returns the stack of most samples; 0: none is known.
+// top returns the id of the stack with the most samples; 0: no stack is known.
 func (v *bucketValue) top() int64 {
 	var top stackCount
 	for _, s := range v.stacks {
@@ -217,7 +220,7 @@ const maxStacksOfBucket = 100
 func (b *buckets) makeRoom(coming int64) {
 	last := max(b.last, coming)
 	if min(b.first, coming) == last {
-		return // without a look at each key: further samples of this bucket come here, too
+		return // without the loop below: each further sample of this bucket calls makeRoom again
 	}
 	b.next, b.last = last, b.first
 	for k := range b.m {
@@ -229,7 +232,8 @@ func (b *buckets) makeRoom(coming int64) {
 	}
 }
 
-// rows returns the rows in the order of time, below a row with a notice.
+// rows returns a first row with a notice or "", and then the rows in the order of time. damaged is the number of files
+// that could not be read whole.
 func (b *buckets) rows(damaged int) [][]string {
 	type entry struct {
 		bucketKey
@@ -266,7 +270,7 @@ func (b *buckets) rows(damaged int) [][]string {
 		for _, cell := range row {
 			n += len(cell) + 1
 		}
-		if size+n > limits.MaxRows { // the texts of queries have no room
+		if size+n > limits.MaxRows { // no room: leave out the text of the query
 			n -= len(v.query)
 			row[7], shortened = "", shortened || v.query != ""
 		}

@@ -21,18 +21,18 @@ import (
 )
 
 // The verb of pg_backtrace_summary_text. The extension makes a request for each sample, as for a summary by rows, and a
-// last one for the text. The worker adds up the stacks meanwhile.
+// last request for the text. The worker adds up the stacks in between.
 const verbSummaryText = "summary_text"
 
 var _ = register(Verb{Name: verbSummaryText, answer: (*Service).answerSummaryText})
 
-// errSamplesLost: the worker was restarted, or the caller came too late.
+// errSamplesLost means that the worker was restarted, or that the request came after the summary had expired.
 var errSamplesLost = &render.Fault{
 	SQLState: render.NotInPrerequisiteState, Message: "the samples of the summary are lost",
 	Detail: "The worker was restarted, or it has not been asked for too long.",
 }
 
-// summaryStep is what a request of a summary asks for: the setting trace of the request.
+// summaryStep is one request of a summary, from the setting trace. run is a text that identifies the call.
 type summaryStep struct {
 	run string
 	// sample is the number of the sample, from 1; 0 asks for the text.
@@ -63,7 +63,7 @@ func readSummaryStep(text string) (step summaryStep, err error) {
 	return step, nil
 }
 
-// summaries are the summaries in progress, by the backend that asks for them.
+// summaries are the summaries in progress, by the process id of the calling backend.
 type summaries struct {
 	mu        sync.Mutex
 	byBackend map[int]*summary
@@ -73,19 +73,20 @@ type summaries struct {
 type summary struct {
 	run     string
 	caller  uint32
-	release func()      // its place
-	expiry  *time.Timer // ends the summary if its caller asks no more
+	release func()      // returns the place in bounds.summaries
+	expiry  *time.Timer // ends the summary if no further request comes in time
 	reader  *state.Reader
 
 	mu      sync.Mutex
 	stacks  profilefmt.Traces
 	samples int
-	taken   int            // stacks
-	left    int            // of these, for which there was no room
-	lost    map[string]int // stacks that could not be taken, by reason
+	taken   int            // number of stacks
+	left    int            // number of these stacks that were counted without frames, for lack of room
+	lost    map[string]int // number of stacks that could not be taken, by reason
 }
 
-// begin makes a summary. It takes the place of an earlier one of the same backend.
+// begin makes a summary. The summary replaces an earlier summary of the same backend. The error is limits.ErrBusy if
+// there are too many summaries.
 func (s *summaries) begin(b *bounds, req spool.Request, step summaryStep) (*summary, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +108,8 @@ func (s *summaries) begin(b *bounds, req spool.Request, step summaryStep) (*summ
 	return t, nil
 }
 
-// find returns the summary of a request, and keeps it until the next one; nil: it has ended.
+// find returns the summary of a request, and extends its life until the next request. It returns nil if the summary has
+// ended.
 func (s *summaries) find(req spool.Request, step summaryStep) *summary {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +121,7 @@ func (s *summaries) find(req spool.Request, step summaryStep) *summary {
 	return t
 }
 
-// end removes a summary unless it was removed before. The caller holds the lock.
+// end removes a summary unless it was removed before. The caller has locked s.mu.
 func (s *summaries) end(backend int, t *summary) {
 	if t != nil && s.byBackend[backend] == t {
 		delete(s.byBackend, backend)
@@ -176,8 +178,8 @@ func (s *Service) answerSummaryText(ctx context.Context, c call) spool.Answer {
 	})
 }
 
-// backendTypes returns the types of the server's processes, as in pg_stat_activity, by their process ids on this host. If
-// the server's memory cannot be read, none is known.
+// backendTypes returns the types of the server's processes, as in pg_stat_activity, by their process ids on this host.
+// If the server's memory cannot be read, it returns nil.
 func (s *Service) backendTypes(t *summary) map[int]string {
 	if t.reader == nil {
 		c, err := s.cfg.Server()
@@ -211,7 +213,7 @@ func (t *summary) add(trace *backtrace.Trace, backendType string) {
 	t.stacks.AddTyped(trace, backendType, 1)
 }
 
-// lose counts a stack that could not be taken.
+// lose counts a stack that could not be taken. Beyond 1000 reasons it uses "other reasons".
 func (t *summary) lose(reason string) {
 	const most = 1000
 	t.mu.Lock()
@@ -222,7 +224,7 @@ func (t *summary) lose(reason string) {
 	t.lost[reason]++
 }
 
-// text returns the totals and the tree of calls.
+// text returns the summary: the totals and the tree of calls.
 func (t *summary) text(top int, ascii bool) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -260,7 +262,7 @@ func (t *summary) notes() (notes []string) {
 	return notes
 }
 
-// escaped returns a text for a database whose encoding may lack its characters.
+// escaped replaces characters that are not ASCII by escapes, for a database whose encoding may lack these characters.
 func escaped(text string) string {
 	var b strings.Builder
 	for _, r := range text {

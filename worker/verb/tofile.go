@@ -17,10 +17,11 @@ import (
 // EXECUTE, the caller needs the right to see the stack.
 var _ = register(Verb{Name: "to_file", Processes: One, gate: (*Service).answering, answer: (*Service).answerToFile})
 
-// minFreeForText is the space that must stay free in the file system.
+// minFreeForText is the space, in bytes, that must stay free in the file system.
 const minFreeForText = 256 << 20
 
-// answerToFile writes the stack, and answers with the path below the directory of incidents.
+// answerToFile writes the stack to a file, and answers with the path of the file relative to the directory of
+// incidents.
 func (s *Service) answerToFile(ctx context.Context, c call) (a spool.Answer) {
 	req := c.Request
 	o := outcome{pid: req.Targets[0]}
@@ -55,7 +56,7 @@ func (s *Service) answerToFile(ctx context.Context, c call) (a spool.Answer) {
 	return a
 }
 
-// toFileFailure words an error for the SQL caller. It names no place of the host.
+// toFileFailure returns the answer to the SQL caller for an error. It contains no path of the host.
 func toFileFailure(pid int, err error) spool.Answer {
 	fault := spool.Answer{Level: "ERROR", SQLState: render.NotInPrerequisiteState}
 	switch {

@@ -1,6 +1,7 @@
-// Package verb answers the requests of SQL callers. What a request asks for is its verb. Each file registers the verbs
-// of one subject: the name, the processes that a request names, the gate that a request passes, the function that makes
-// the answer, and the words of its errors.
+// Package verb answers the requests of SQL callers. The verb of a request names what the request asks for. Each file
+// registers the verbs of one subject, with the number of processes that a request names, the gate that a request passes
+// (it waits for resources of the worker), and the function that makes the answer. It also has the words of the
+// subject's errors.
 //
 // The package does not know how requests arrive, and does not follow the server through restarts: package worker does.
 package verb
@@ -25,28 +26,29 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// Verb is something that a request can ask for. The privilege that it needs is in verb_function in sql/src/names.sql.
+// Verb is one kind of request. verb_function in sql/src/names.sql has the SQL function whose privilege a request needs.
 type Verb struct {
 	Name      string
 	Processes Processes
-	// Queued means that requests that do not wait accept the verb too.
+	// Queued means that queued requests (pg_request_backtrace), for which no call waits, accept the verb too.
 	Queued bool
 
-	// gate waits for the request's share of the worker's resources. If it is nil, answer limits itself.
+	// gate waits for the resources that the request needs. done returns them. If gate is nil, answer passes gates
+	// itself.
 	gate   func(*Service, context.Context, call) (done func(), err error)
 	answer func(*Service, context.Context, call) spool.Answer
 }
 
-// Processes is the number of processes that a request names.
+// Processes is the number of processes that a request must name.
 type Processes int
 
-// Numbers of processes.
+// Numbers of processes. Any includes none.
 const (
 	Any Processes = iota
 	One
 )
 
-// call is a request on its way through the Service.
+// call is a request with its settings and the time at which the Service began to answer.
 type call struct {
 	spool.Request
 
@@ -76,31 +78,32 @@ func Names() []string {
 	return names
 }
 
-// Config has what verbs need of the worker.
+// Config has the settings and the parts of the worker that verbs need.
 type Config struct {
 	Log zerolog.Logger
 	// Lines bounds the lines of the log about each role.
 	Lines *limits.Lines
-	// Server returns the running server.
+	// Server returns the running server, or an error if the server does not run.
 	Server   func() (cluster.Cluster, error)
 	Capturer *capture.Capturer
-	// Looker reads from the server what permissions depend on.
+	// Looker reads from the server the facts on which permissions depend.
 	Looker  authz.Looker
 	Waits   *waitevent.Timer
 	Metrics *metrics.Metrics
 	Journal *queue.Journal
-	// Limits bound how often a role may ask, and Concurrency the captures that run at the same time (0: the default).
+	// Limits bound the rate of requests of a role, and Concurrency bounds the captures that run at the same time (0:
+	// the default).
 	Limits      limits.Rate
 	Concurrency int
 	// Context is ContextSuperuser, ContextAll or ContextOff; empty: ContextSuperuser.
 	Context string
 	// TraceFunctions says whether superusers may trace functions.
 	TraceFunctions bool
-	// Sessions say how to open sessions for the calibration of plans. If it is nil, plans are not calibrated. CacheDir keeps
-	// the results; empty: they are not kept.
+	// Sessions returns how to open sessions for the calibration of plans (see CalibratePlans). If it is nil, plans are
+	// not calibrated. CacheDir is the folder for the results; empty: they are not kept.
 	Sessions func(*cluster.Cluster) cluster.ConnOptions
 	CacheDir string
-	// HistoryDir is the directory to which the worker records; empty: it does not record.
+	// HistoryDir is the directory in which the worker records the history; empty: it does not record.
 	HistoryDir string
 }
 
@@ -109,7 +112,7 @@ type Service struct {
 	cfg     Config
 	limiter *limits.Limiter
 	bounds  *bounds
-	// functions are the traces of functions that SQL callers wait for.
+	// functions are the traces of functions for which SQL callers wait.
 	functions functionTraces
 	plans     *runningplan.Keeper
 	summaries summaries
@@ -123,13 +126,15 @@ func New(cfg Config) *Service {
 	}
 }
 
-// Stop ends the traces and calibrations that outlive their requests, and waits for them.
+// Stop ends traces of functions and calibrations of plans, which outlive their requests, and waits until they have
+// ended.
 func (s *Service) Stop() {
 	s.functions.stop()
 	s.plans.Stop()
 }
 
-// Answer carries out one request.
+// Answer carries out one request: it checks the rate of the role and the settings, passes the gate, and returns the
+// verb's answer. Errors are part of the answer.
 func (s *Service) Answer(ctx context.Context, req spool.Request) spool.Answer {
 	req.Targets = distinct(req.Targets)
 	if err := s.charge(req); err != nil {
@@ -168,7 +173,7 @@ func caller(req spool.Request) authz.Caller {
 	return authz.Caller{OID: req.Caller, Superuser: req.Superuser}
 }
 
-// distinct returns the processes in order, each once.
+// distinct returns the process ids in ascending order, each once.
 func distinct(pids []int) []int {
 	pids = slices.Clone(pids)
 	slices.Sort(pids)

@@ -7,19 +7,20 @@ import (
 	"pg_stat_backtrace/worker/pg/memctx"
 )
 
-// The values of Config.Context. Such a text belongs to the owner of the function, often a SECURITY DEFINER one, and may
-// hold data that the role of the session must not see.
+// The values of Config.Context, which decides who sees the text of statements that functions run. Such a text belongs
+// to the owner of the function, often a SECURITY DEFINER function, and may contain data that the role of the session
+// must not see.
 const (
-	// ContextSuperuser shows it to superusers.
+	// ContextSuperuser shows the text to superusers only.
 	ContextSuperuser = "superuser"
-	// ContextAll shows it to every role that may see the stack. Where results are stored, other roles can read them, so
-	// the text is not stored.
+	// ContextAll shows the text to every role that may see the stack. Stored results do not contain the text, because
+	// other roles can read them.
 	ContextAll = "all"
-	// ContextOff hides it from every role.
+	// ContextOff hides the text from every role.
 	ContextOff = "off"
 )
 
-// visible returns what a caller may see of a trace; nil for none.
+// visible returns the trace, without the text of statements if the caller may not see it. For nil it returns nil.
 func (s *Service) visible(t *backtrace.Trace, superuser bool) *backtrace.Trace {
 	if t == nil || s.showsStatements(superuser) {
 		return t
@@ -32,11 +33,11 @@ func (s *Service) showsStatements(superuser bool) bool {
 	return s.cfg.Context == ContextAll || s.cfg.Context != ContextOff && superuser
 }
 
-// statementContexts are the memory contexts of plans, whose identifier is the text of the statement. A function may
-// have prepared it.
+// statementContexts are the names of the memory contexts of plans. Their identifier (memctx Ident) is the text of the
+// statement, which a function may have prepared.
 var statementContexts = []string{"CachedPlan", "CachedPlanSource"}
 
-// hideStatements removes these identifiers unless the caller may see them.
+// hideStatements removes the identifiers of statementContexts unless the caller may see the text of statements.
 func (s *Service) hideStatements(tree *memctx.Tree, superuser bool) {
 	if s.showsStatements(superuser) {
 		return

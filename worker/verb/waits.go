@@ -20,8 +20,8 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// The verbs about wait events. A verb with the ending _own asks for the caller's own backends only. The extension has
-// checked the caller's privilege for each of the others.
+// The verbs about wait events. A verb that ends in _own asks only for the caller's own backends. For all other verbs
+// the extension has checked the caller's privilege.
 const (
 	verbWaits       = "waits"
 	verbWaitsOwn    = "waits_own"
@@ -52,7 +52,7 @@ var (
 	_ = registerWaits(verbRecords)
 )
 
-// registerWaits adds a verb whose answer can be as large as one about many processes.
+// registerWaits adds a verb about wait events. Its gate reserves the largest size of an answer.
 func registerWaits(name string) struct{} { //nolint:unparam // for variables of the package
 	return register(Verb{
 		Name: name, answer: (*Service).answerWaits,
@@ -85,7 +85,7 @@ func (s *Service) answerWaits(ctx context.Context, c call) spool.Answer {
 	return a
 }
 
-// noteGap adds a notice about what the records of a process lack.
+// noteGap adds a notice to the answer if records of a process are missing.
 func (s *Service) noteGap(a *spool.Answer, pid int) {
 	gap, err := s.cfg.Waits.Gap(pid)
 	alone := fmt.Sprintf("SELECT pg_wait_event_capture('trace', %d).", pid)
@@ -110,7 +110,8 @@ func (s *Service) noteGap(a *spool.Answer, pid int) {
 	a.Level = "NOTICE"
 }
 
-// noteRestart adds a notice to figures that began again without a request, as after a restart of the server.
+// noteRestart adds a notice to the answer if the figures began again from zero without a request, for example after a
+// restart of the server.
 func (s *Service) noteRestart(a *spool.Answer) {
 	reason, since := s.cfg.Waits.Restarted()
 	if reason == "" {
@@ -163,8 +164,8 @@ func (s *Service) changeWaits(req spool.Request) error {
 	return nil
 }
 
-// reportRows makes a row for each process and event, or for each process. A role without pg_read_all_stats gets the
-// rows of its backends.
+// reportRows returns a row for each process and event or, for the verbs of lost waits, a row for each process. The
+// verbs that end in _own have only the rows of the caller's backends.
 func (s *Service) reportRows(ctx context.Context, req spool.Request) ([][]string, error) {
 	report, err := s.cfg.Waits.Report()
 	if err != nil {
@@ -197,7 +198,7 @@ func (s *Service) reportRows(ctx context.Context, req spool.Request) ([][]string
 	return rows, nil
 }
 
-// keepOwn removes the processes that the caller may not ask about.
+// keepOwn removes the processes whose backtrace the caller may not see (authz.Decide) from the report.
 func (s *Service) keepOwn(ctx context.Context, req spool.Request, report *waitevent.Report) error {
 	pids := make([]int, len(report.Processes))
 	for i, p := range report.Processes {
@@ -213,7 +214,8 @@ func (s *Service) keepOwn(ctx context.Context, req spool.Request, report *waitev
 	return nil
 }
 
-// waitRow is the row of an event; see pg_stat_wait_event_timing.
+// waitRow returns the row of an event in pg_stat_wait_event_timing. Counts and longest waits are empty if the method
+// does not know them.
 func waitRow(info waits.Info, pid, slot string, r *waitevent.Row) []string {
 	calls, average, longest, histogram := "", "", "", ""
 	if info.Counts && r.Calls > 0 {
@@ -231,7 +233,7 @@ func waitRow(info waits.Info, pid, slot string, r *waitevent.Row) []string {
 	}
 }
 
-// queryRows makes a row for each query and event.
+// queryRows returns a row for each query and event. It returns an error if the method attributes no waits to queries.
 func (s *Service) queryRows() ([][]string, error) {
 	queries, info, err := s.cfg.Waits.Queries()
 	if err != nil {
@@ -253,7 +255,7 @@ func (s *Service) queryRows() ([][]string, error) {
 	return rows, nil
 }
 
-// recordRows makes a row for each record of a traced process. The rows have to fit into an answer.
+// recordRows returns a row for each record of a traced process, at most limits.MaxRecords.
 func (s *Service) recordRows(ctx context.Context, req spool.Request) ([][]string, error) {
 	if len(req.Targets) != 1 {
 		return nil, errNoProcess
@@ -287,7 +289,7 @@ func (s *Service) recordRows(ctx context.Context, req spool.Request) ([][]string
 	return rows, nil
 }
 
-// queryID prints a query id as the server does, with a sign.
+// queryID prints a query id as a signed number, like the server.
 func queryID(id uint64) string { return strconv.FormatInt(int64(id), 10) }
 
 func number64(n uint64) string { return strconv.FormatUint(n, 10) }
@@ -300,7 +302,7 @@ func micro(d time.Duration) string {
 	return strconv.FormatFloat(float64(d.Nanoseconds())/1e3, 'f', 3, 64)
 }
 
-// sentence makes a sentence of an error's text.
+// sentence returns the text of an error with an upper-case first letter and a full stop.
 func sentence(text string) string {
 	if text == "" {
 		return ""
@@ -308,7 +310,7 @@ func sentence(text string) string {
 	return strings.ToUpper(text[:1]) + text[1:] + "."
 }
 
-// waitFailure words an error about wait events for the SQL caller.
+// waitFailure returns the answer to the SQL caller for an error about wait events.
 func waitFailure(err error) spool.Answer {
 	fault := &render.Fault{SQLState: render.NotInPrerequisiteState, Message: "wait events cannot be timed"}
 	switch {

@@ -11,17 +11,18 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// errOneProcess: the functions for one process name one. A list, and none, which would mean all, are for other
-// functions and take another privilege.
+// errOneProcess means that a request for a verb of one process names none or several. A request without a process would
+// be about all processes, for which other SQL functions and privileges exist.
 var errOneProcess = &render.Fault{
 	SQLState: render.InvalidParameterValue, Message: "this request must name one process",
 }
 
-// errNoProcess is answered with a warning and NULL, so that a query over many
-// processes continues when one of them has ended.
+// errNoProcess becomes a warning and the result NULL, so that a query over many processes continues when a process has
+// ended.
 var errNoProcess = errors.New("not a PostgreSQL server process")
 
-// errNoServer: the postmaster has ended, and the caller's backend has not yet.
+// errNoServer means that the postmaster has ended while the caller's backend still runs, or that the server is
+// starting.
 var errNoServer = &render.Fault{
 	SQLState: render.NotInPrerequisiteState, Message: "the server is shutting down or starting",
 }
@@ -36,7 +37,7 @@ func postmaster(pid int) error {
 	}
 }
 
-// failure words an error for the SQL caller.
+// failure returns the answer to the SQL caller for an error about the process pid; 0: no single process.
 func failure(pid int, err error) spool.Answer {
 	if errors.Is(err, errNoProcess) {
 		return spool.Answer{
@@ -67,7 +68,7 @@ func failure(pid int, err error) spool.Answer {
 	}
 	f := render.FaultOf(pid, err)
 	if f.SQLState == render.InternalError {
-		// What went wrong is in the worker's log. It may name files, which are not for every caller.
+		// The text of the error is in the worker's log only. It may contain paths, which not every caller may see.
 		f = &render.Fault{
 			SQLState: render.InternalError,
 			Message:  fmt.Sprintf("could not capture process with PID %d", pid),
