@@ -18,21 +18,22 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// need is a feature of captures, and which capabilities give it here; without any listed, everybody has it.
+// need is a feature of captures, and the capabilities of which one is needed for it on this host. If anyOf is empty,
+// the feature needs no capability.
 type need struct {
 	feature string
 	anyOf   []int
-	never   bool // no capability gives it
+	never   bool // the kernel denies it to every process
 }
 
-// names of the capabilities that are of any use.
+// names has the names of the capabilities that needs lists.
 var names = map[int]string{
 	unix.CAP_SYS_PTRACE: "CAP_SYS_PTRACE", unix.CAP_PERFMON: "CAP_PERFMON",
 	unix.CAP_CHECKPOINT_RESTORE: "CAP_CHECKPOINT_RESTORE", unix.CAP_SYS_ADMIN: "CAP_SYS_ADMIN",
 }
 
-// needs is the table "Capabilities" of doc/worker.md for a machine with these settings of kernel.yama.ptrace_scope (0
-// also where there is no yama) and kernel.perf_event_paranoid.
+// needs returns the features of the table "Capabilities" in doc/worker.md. scope is kernel.yama.ptrace_scope (0 in a
+// kernel without yama), and paranoid is kernel.perf_event_paranoid.
 func needs(scope, paranoid int) []need {
 	list := []need{
 		{feature: "stop a process of the same user, or read it asleep"},
@@ -58,7 +59,7 @@ func needs(scope, paranoid int) []need {
 	return list
 }
 
-// rights returns a finding for each feature: available to this process, or not and why.
+// rights returns a finding for each feature: whether this process can use it, and if not, the reason.
 func rights() []finding {
 	own, err := process.ReadStatus(os.Getpid())
 	if err != nil {
@@ -77,7 +78,7 @@ func rights() []finding {
 	return append(append(found, waitTiming(own)...), functionCalls(own))
 }
 
-// permitted returns whether a process with this status has a feature that depends on capabilities.
+// permitted returns the finding on a feature that depends on capabilities, for a process with this status.
 func permitted(n need, status process.Status) finding {
 	const what = "capability"
 	if n.never {
@@ -104,7 +105,7 @@ func permitted(n need, status process.Status) finding {
 const pausesRemedy = "Grant RLIMIT_RTPRIO of 1 (LimitRTPRIO=1 in a systemd unit, rtprio in limits.conf) or " +
 	"CAP_SYS_NICE."
 
-// shortPauses returns whether this process may raise its priority during a stop.
+// shortPauses returns the finding on real-time priority during a stop. mayHurry says whether this process may use it.
 func shortPauses(mayHurry bool) finding {
 	const what = "capability"
 	if mayHurry {
@@ -116,7 +117,8 @@ func shortPauses(mayHurry bool) finding {
 	}
 }
 
-// quota warns about a quota of processor time, if this process may not raise its priority during a stop.
+// quota warns about a quota of processor time (in processors; 0: none), if this process may not raise its priority
+// during a stop.
 func quota(processors float64, mayHurry bool) []finding {
 	if processors == 0 || mayHurry {
 		return nil
@@ -128,7 +130,8 @@ func quota(processors float64, mayHurry bool) []finding {
 	}}
 }
 
-// program returns whether the kernel accepts a feature's program from this process. Err is why not.
+// program returns the finding on a feature that runs a BPF program in the kernel. err is the reason for which the
+// kernel does not accept the program from this process, or nil.
 func program(what, feature string, err error, own process.Status) finding {
 	if err == nil {
 		return finding{good, what, feature + ": by programs in the kernel", ""}
@@ -136,8 +139,8 @@ func program(what, feature string, err error, own process.Status) finding {
 	return finding{absent, what, fmt.Sprintf("%s: %v", feature, err), programRemedy(err, own)}
 }
 
-// programRemedy returns what to grant to a process without the capabilities for programs in the kernel, if the kernel
-// has refused permission. Otherwise no right helps.
+// programRemedy returns a hint to grant the capabilities for BPF programs, if the kernel has refused permission and the
+// process lacks them. Otherwise it returns "", because no capability helps.
 func programRemedy(err error, own process.Status) string {
 	if !errors.Is(err, fs.ErrPermission) ||
 		has(own, unix.CAP_SYS_ADMIN) || has(own, unix.CAP_BPF) && has(own, unix.CAP_PERFMON) {
@@ -146,7 +149,7 @@ func programRemedy(err error, own process.Status) string {
 	return "Run as root, or grant CAP_BPF and CAP_PERFMON."
 }
 
-// functionCalls returns whether this process may trace functions here, and the cost of a call.
+// functionCalls returns the finding on tracing functions, with the measured cost of a call.
 func functionCalls(own process.Status) finding {
 	const what = "functions"
 	cost, err := probe.Calibrate()
@@ -161,7 +164,7 @@ func functionCalls(own process.Status) finding {
 	return finding{good, what, text, ""}
 }
 
-// waitTiming returns which mechanisms of timing wait events this process may use here.
+// waitTiming returns a finding for each mechanism of timing wait events: whether this process can use it.
 func waitTiming(own process.Status) (found []finding) {
 	const what = "wait events"
 	for _, p := range waits.Possibilities() {
@@ -181,8 +184,8 @@ func waitTiming(own process.Status) (found []finding) {
 	return found
 }
 
-// waitCost is the estimated cost of a mechanism, as a share of the processor time of a transaction of pgbench, by
-// measurements on virtual machines with two processors. `make bench-waits` measures it on this host.
+// waitCost returns the estimated cost of a mechanism, as a part of the processor time of a transaction of pgbench. The
+// figures were measured on virtual machines with two processors. `make bench-waits` measures it on this host.
 func waitCost(mechanism string) string {
 	switch mechanism {
 	case "fentry":
@@ -195,7 +198,7 @@ func waitCost(mechanism string) string {
 	return "no measurable cost"
 }
 
-// has says whether a process has a capability.
+// has reports whether a process has a capability in its effective set.
 func has(status process.Status, capability int) bool { return status.CapEff&(1<<capability) != 0 }
 
 func word(yes bool) string {
@@ -205,7 +208,7 @@ func word(yes bool) string {
 	return "no"
 }
 
-// setting reads a number of /proc/sys; 0 where there is none.
+// setting reads a number from a file of /proc/sys. It returns 0 if the file is missing or has no number.
 func setting(path string) int {
 	data, err := os.ReadFile(path)
 	if err != nil {

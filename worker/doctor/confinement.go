@@ -12,7 +12,7 @@ import (
 )
 
 // confinement reports how a container runtime or a distribution confines this process: AppArmor, SELinux, seccomp and a
-// user namespace. Each may refuse a capture that capabilities would permit.
+// user namespace. Each of these may refuse a capture that capabilities would permit.
 func confinement() []finding {
 	mode := 0
 	if own, err := process.ReadStatus(os.Getpid()); err == nil {
@@ -30,7 +30,7 @@ func confinement() []finding {
 	return found
 }
 
-// appArmor reports the profile. An enforced profile decides about ptrace by itself: apparmor.d(5), "Ptrace rules".
+// appArmor reports the profile. An enforced profile can refuse ptrace by its own rules: apparmor.d(5), "Ptrace rules".
 func appArmor(enabled, profile string) finding {
 	const what = "apparmor"
 	switch {
@@ -77,15 +77,15 @@ func seccompMode(mode int, denied []string) finding {
 	}
 }
 
-// The calls that a capture needs. The last is for captures without a stop only.
+// The system calls that a capture needs. perf_event_open is needed only for captures without a stop.
 const (
 	callPtrace = "ptrace"
 	callRead   = "process_vm_readv"
 	callPerf   = "perf_event_open"
 )
 
-// deniedCalls makes each call with arguments for which the kernel has another error than a filter. It returns the calls
-// that a filter refuses.
+// deniedCalls makes each of these calls with invalid arguments. The kernel's error for them differs from the errors of
+// a filter (EPERM, ENOSYS). It returns the calls that a filter refuses.
 func deniedCalls() (denied []string) {
 	const nobody = ^uintptr(0) // no process has this id
 	refused := func(errno unix.Errno) bool { return errno == unix.EPERM || errno == unix.ENOSYS }
@@ -102,7 +102,7 @@ func deniedCalls() (denied []string) {
 	return denied
 }
 
-// userNamespace reports whether the capabilities of this process count on the whole host: user_namespaces(7).
+// userNamespace reports whether the capabilities of this process are valid on the whole host: user_namespaces(7).
 func userNamespace(uidMap string) finding {
 	const what, wholeHost = "user namespace", "0 0 4294967295"
 	switch ids := strings.Join(strings.Fields(uidMap), " "); ids {
@@ -119,7 +119,7 @@ func userNamespace(uidMap string) finding {
 	}
 }
 
-// read returns the text of a small file without the final line feed and NUL, or nothing.
+// read returns the text of a small file without final line feeds and NULs, or "" if it cannot be read.
 func read(path string) string {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -128,7 +128,7 @@ func read(path string) string {
 	return strings.TrimRight(string(data), "\n\x00")
 }
 
-// firstOf returns the text of the first file that exists.
+// firstOf returns the text of the first file that exists, or "" if none exists.
 func firstOf(paths ...string) string {
 	for _, path := range paths {
 		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {

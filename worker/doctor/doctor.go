@@ -1,10 +1,10 @@
-// Package doctor checks whether captures work on this machine, and which features are available. It changes nothing: it
-// looks, and captures one process of the server as the worker would.
+// Package doctor checks whether captures work on this machine, and which features are available. It changes nothing. It
+// reads settings and files, and captures one process of the server like the worker.
 //
 // SymbolsOf reports the sources of a stack's names (symbols.go). For each image of a process, or for a file, it
 // lists the symbols and debug information. It counts the functions that have a name, and says what to install or to
-// configure for the rest. It uses the same code as captures (package symbolize), so its report agrees with the stacks. It
-// stops no process and uses no network. It finds downloaded debug files through an interface.
+// configure for the other functions. It uses the same code as captures (package symbolize), so its report agrees with
+// the stacks. It stops no process and uses no network. It finds downloaded debug files through an interface.
 package doctor
 
 import (
@@ -12,12 +12,12 @@ import (
 	"os"
 )
 
-// Options says what to check. The zero value checks the server that libpq's defaults lead to.
+// Options selects the server to check. The zero value selects the server of libpq's defaults.
 type Options struct {
 	ConnString string
 	DataDir    string
 	Version    string
-	// Foreign has the meaning of pgcluster.ConnOptions.Foreign. Examine sets it for root, whose servers can belong to any
+	// Foreign has the meaning of cluster.ConnOptions.Foreign. Examine sets it for root, whose servers can belong to any
 	// user.
 	Foreign bool
 	// Progress is called before each group of checks with its subject. It may be nil.
@@ -35,7 +35,7 @@ const (
 	bad    mark = "FAIL"
 )
 
-// finding is the result of one check, with the remedy.
+// finding is the result of one check: what was checked, the result as text, and the remedy as a hint or "".
 type finding struct {
 	mark mark
 	what string // one or two words
@@ -43,7 +43,7 @@ type finding struct {
 	hint string
 }
 
-// Examine makes all checks. A context that ends leaves out the checks after it.
+// Examine makes all checks. If ctx ends, it leaves out the remaining checks.
 func Examine(ctx context.Context, o Options) *Report {
 	r := &Report{}
 	o.Foreign = o.Foreign || os.Geteuid() == 0

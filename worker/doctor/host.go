@@ -30,7 +30,7 @@ func platform() finding {
 	return finding{good, "platform", text, ""}
 }
 
-// yama looks at kernel.yama.ptrace_scope: see Documentation/admin-guide/LSM/Yama.rst of the kernel.
+// yama checks kernel.yama.ptrace_scope: see Documentation/admin-guide/LSM/Yama.rst of the kernel.
 func yama() finding {
 	data, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
 	if errors.Is(err, fs.ErrNotExist) {

@@ -32,15 +32,16 @@ func FindPackages(ctx context.Context, images []SymbolImage) {
 
 const (
 	dpkgInfo = "var/lib/dpkg/info"
-	// maxListLine bounds a line of a file list. The reading of a list ends at a longer line.
+	// maxListLine bounds a line of a file list. Reading a list ends at a longer line.
 	maxListLine = 64 << 10
-	// maxLists bounds the number of file lists, and maxListed the bytes of all of them. A container can have any.
+	// maxLists bounds the number of file lists, and maxListed the bytes of all lists. The lists of a container are not
+	// trusted.
 	maxLists  = 100_000
 	maxListed = 256 << 20
 )
 
-// packageName is the form of a package's name. A container can have any file name among its packages, and the name
-// becomes part of a command that a person may run.
+// packageName matches a valid package name. The names in a container are not trusted, and a name becomes part of a
+// command that a person may run.
 var packageName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9+._-]*$`)
 
 // dpkg searches the file lists of the installed packages for the images, as dpkg -S does.
@@ -62,7 +63,7 @@ func (s *system) dpkg(ctx context.Context, images []*SymbolImage) {
 		if !ok {
 			continue
 		}
-		pkg, _, _ = strings.Cut(pkg, ":") // of the architecture
+		pkg, _, _ = strings.Cut(pkg, ":") // without the suffix for the architecture, as in libc6:amd64
 		if !packageName.MatchString(pkg) || ctx.Err() != nil {
 			continue
 		}
@@ -98,8 +99,8 @@ func aliases(p string) []string {
 	return []string{p}
 }
 
-// dpkgDebug returns the debug package of a Debian package. Most are made by debhelper and end in -dbgsym. Some source
-// packages have one debug package for all of their packages.
+// dpkgDebug returns the name of the debug package of a Debian package. Debhelper makes most debug packages and names
+// them PACKAGE-dbgsym. Some source packages have one debug package for all their packages.
 func dpkgDebug(pkg string) string {
 	switch {
 	case pkg == "libc6", pkg == "libc-bin":
@@ -111,7 +112,7 @@ func dpkgDebug(pkg string) string {
 	return pkg + dbgsymSuffix
 }
 
-// dbgsymSuffix ends the names of debug packages on Debian and Ubuntu, debuginfoSuffix on relatives of RHEL.
+// dbgsymSuffix ends the names of debug packages on Debian and Ubuntu, and debuginfoSuffix those on relatives of RHEL.
 const (
 	dbgsymSuffix    = "-dbgsym"
 	debuginfoSuffix = "-debuginfo"
@@ -120,8 +121,8 @@ const (
 // rpmTimeout bounds one call of rpm, which waits while its database is locked.
 const rpmTimeout = 10 * time.Second
 
-// rpm asks rpm for the owners. It does so only for this root directory, because another root's rpm is another
-// program. Without rpm it uses the paths of PostgreSQL's programs.
+// rpm sets the packages of images on relatives of RHEL. It runs rpm(8) only for this program's root directory, because
+// the rpm in another root is another program. Otherwise it uses the paths of PostgreSQL's programs (usualRPM).
 func (s *system) rpm(ctx context.Context, images []*SymbolImage) {
 	if !s.redHat() {
 		return
@@ -160,7 +161,7 @@ func askRPM(ctx context.Context, program, file string) string {
 }
 
 // usualRPM returns the package of a PostgreSQL file at its usual path, in the distribution's packages (/usr/bin,
-// /usr/lib64/pgsql) and in those of postgresql.org (/usr/pgsql-15).
+// /usr/lib64/pgsql) or in the packages of postgresql.org (/usr/pgsql-15). It returns "" for other paths.
 func usualRPM(file string) string {
 	const server = "-server"
 	if rest, ok := strings.CutPrefix(file, "/usr/pgsql-"); ok {

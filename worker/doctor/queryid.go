@@ -17,7 +17,8 @@ func queryIDs(ctx context.Context, conn *pgx.Conn, p *place) (finding, error) {
 	return queryFeatures(reported, identified, mode, p), err
 }
 
-// queryFeatures words whether a session reports its activity and has a query id. Mode is compute_query_id.
+// queryFeatures returns the finding on whether a session reports its activity and has a query id. mode is the setting
+// compute_query_id.
 func queryFeatures(reported, identified bool, mode string, p *place) finding {
 	const what = "queries"
 	switch {

@@ -13,8 +13,8 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// psql returns a command that runs statements in a database as a superuser. Each statement is one transaction, because ALTER SYSTEM
-// runs in no other.
+// psql returns a command that runs statements in a database as a superuser. Each statement gets its own option -c and
+// so its own transaction, because ALTER SYSTEM cannot run in a larger one.
 func psql(c cluster.Cluster, host, superuser, database string, statements ...string) string {
 	var b strings.Builder
 	b.WriteString("psql")
@@ -37,7 +37,7 @@ func psql(c cluster.Cluster, host, superuser, database string, statements ...str
 	return b.String()
 }
 
-// place has what remedies by SQL need to know of a connection.
+// place has the facts about a connection that remedies by SQL need.
 type place struct {
 	c                         cluster.Cluster
 	host, database, superuser string
@@ -45,7 +45,7 @@ type place struct {
 	primary                   string // host and port of a standby's primary; empty: not known
 }
 
-// placeOf asks a connection.
+// placeOf returns the place of a connection.
 func placeOf(ctx context.Context, conn *pgx.Conn, c cluster.Cluster) (p place, err error) {
 	p = place{c: c, host: conn.Config().Host}
 	err = conn.QueryRow(ctx, `SELECT current_database(), pg_catalog.pg_is_in_recovery(),
@@ -60,7 +60,8 @@ func (p *place) psql(statements ...string) string {
 	return psql(p.c, p.host, p.superuser, p.database, statements...)
 }
 
-// change returns the remedy for statements that only a primary can run. A standby gets their effect from the primary.
+// change returns the remedy for a statement that only a primary can run. For a standby it says to run the statement on
+// the primary, which replicates the effect.
 func (p *place) change(statement string) string {
 	if !p.recovery {
 		return p.psql(statement)
@@ -84,8 +85,8 @@ func (p *place) missing(ctx context.Context, conn *pgx.Conn) (string, error) {
 	return remedy, err
 }
 
-// elsewhere looks into the other databases for the extension, and makes the checks in the first database with it. Found is false if
-// the extension is in no database that could be asked.
+// elsewhere searches up to 20 other databases for the extension, and makes the checks in the first database that has
+// it. found is false if no database that accepted a connection has the extension.
 func elsewhere(ctx context.Context, conn *pgx.Conn, c cluster.Cluster) (list []finding, found bool) {
 	const most = 20
 	rows, err := conn.Query(ctx, `SELECT datname FROM pg_catalog.pg_database
@@ -103,7 +104,7 @@ func elsewhere(ctx context.Context, conn *pgx.Conn, c cluster.Cluster) (list []f
 		config.Database = name
 		other, err := pgx.ConnectConfig(ctx, config)
 		if err != nil {
-			continue // its limit of connections, or its authentication
+			continue // for example a limit of connections, or the authentication
 		}
 		list, found, err = ofDatabase(ctx, other, c)
 		_ = other.Close(ctx)
@@ -114,7 +115,8 @@ func elsewhere(ctx context.Context, conn *pgx.Conn, c cluster.Cluster) (list []f
 	return nil, false
 }
 
-// ofDatabase makes the checks of the extension in the database of a connection.
+// ofDatabase makes the checks of the extension in the database of a connection. The second result is false if the
+// database does not have the extension.
 func ofDatabase(ctx context.Context, conn *pgx.Conn, c cluster.Cluster) ([]finding, bool, error) {
 	p, err := placeOf(ctx, conn, c)
 	if err != nil {
@@ -135,7 +137,7 @@ func ofDatabase(ctx context.Context, conn *pgx.Conn, c cluster.Cluster) ([]findi
 	return append(found, version, compared), true, nil
 }
 
-// fullRemedy returns what to do if the server has no connection slot for the worker.
+// fullRemedy returns what to do if the server has no connection slot for the worker, or "" if err has another reason.
 func fullRemedy(c cluster.Cluster, err error) string {
 	if !cluster.NoSlot(err) {
 		if errors.Is(err, cluster.ErrScarce) {

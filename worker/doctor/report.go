@@ -25,7 +25,7 @@ func (r *Report) count(m mark) (n int) {
 	return n
 }
 
-// Works reports whether no check has failed: captures work.
+// Works reports whether captures work: no finding has the mark FAIL.
 func (r *Report) Works() bool { return r.count(bad) == 0 }
 
 // Verdict sums up the report in one line.
@@ -54,8 +54,7 @@ func plural(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// worstFirst returns the findings: failures, then things to mend, features that are not available, and the rest. Those
-// of one kind keep their order.
+// worstFirst returns the findings in the order FAIL, warn, n/a, ok. Findings with the same mark keep their order.
 func (r *Report) worstFirst() []finding {
 	sorted := make([]finding, 0, len(r.findings))
 	for _, m := range []mark{bad, warn, absent, good} {
@@ -68,12 +67,13 @@ func (r *Report) worstFirst() []finding {
 	return sorted
 }
 
-// Text writes the verdict, an empty line, and a line for each finding, the worst first. A remedy is on the next line.
+// Text writes the verdict, an empty line, and a line for each finding, the worst first. The remedy, if any, is on the
+// line after it.
 func (r *Report) Text(w io.Writer) error {
 	var b strings.Builder
 	b.WriteString(r.Verdict() + "\n\n")
 	for _, f := range r.worstFirst() {
-		// The text has names of roles, databases and directories, which other people have chosen.
+		// The text contains names of roles, databases and directories, which may contain control characters.
 		fmt.Fprintf(&b, "%-5s %-14s %s\n", f.mark, f.what+":", render.VisibleLine(f.text))
 		if f.hint != "" && f.mark != good {
 			fmt.Fprintf(&b, "%20s -> %s\n", "", render.VisibleLine(f.hint))

@@ -21,10 +21,10 @@ import (
 	"pg_stat_backtrace/worker/serve/queue"
 )
 
-// timeout bounds each question to the server.
+// timeout bounds the search for the server, and the checks by SQL.
 const timeout = 5 * time.Second
 
-// server looks for the server, and makes the checks that need one. Each begins only if the context has not ended.
+// server finds the server, and makes the checks that need a server. When ctx has ended, it begins no further check.
 func server(ctx context.Context, r *Report, o Options) {
 	o.Progress("the server")
 	find, cancel := context.WithTimeout(ctx, timeout)
@@ -64,8 +64,8 @@ func server(ctx context.Context, r *Report, o Options) {
 	}
 }
 
-// user changes to the rights that the worker has: a process that was started as root becomes the server's user with
-// CAP_SYS_PTRACE.
+// user gives this process the same rights as the worker: a process that was started as root becomes the server's user
+// with CAP_SYS_PTRACE.
 func user(c cluster.Cluster) finding {
 	rights, err := cluster.BecomeServerUser(c)
 	if err != nil {
@@ -93,7 +93,8 @@ func namespace(c cluster.Cluster) finding {
 	return finding{good, "namespace", text, ""}
 }
 
-// runningProgram describes the server's program, and checks that the server's variables are found in it.
+// runningProgram describes the server's program, and checks whether the worker finds the server's variables in it. The
+// program is nil if it cannot be read.
 func runningProgram(c cluster.Cluster) (finding, *cluster.Program) {
 	p, err := cluster.ProgramOf(c.PostmasterPID)
 	if err != nil {
@@ -135,7 +136,7 @@ func programFile(c cluster.Cluster, p *cluster.Program) finding {
 	}
 }
 
-// symbols counts the server's functions that will have a name.
+// symbols counts the server's functions that have a name in stacks.
 func symbols(c cluster.Cluster, p *cluster.Program) finding {
 	cover, err := symbolize.Cover(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
 	if p != nil {
@@ -166,7 +167,7 @@ func symbols(c cluster.Cluster, p *cluster.Program) finding {
 	return finding{good, "symbols", text, ""}
 }
 
-// capturing captures a process of the server, the oldest one.
+// capturing captures one process of the server five times, and reports the last stack and the longest pause.
 func capturing(ctx context.Context, c cluster.Cluster) []finding {
 	members, err := c.Members()
 	members = slices.DeleteFunc(members, func(m cluster.Member) bool { return m.Denied != nil })
@@ -208,7 +209,7 @@ func capturing(ctx context.Context, c cluster.Cluster) []finding {
 	return append(found, finding{good, "capture", text, ""})
 }
 
-// paused warns if the longest stop of a process took long.
+// paused warns if the longest stop of a process took more than 5 ms.
 func paused(longest time.Duration) []finding {
 	const long = 5 * time.Millisecond
 	if longest <= long {
@@ -218,7 +219,7 @@ func paused(longest time.Duration) []finding {
 		float64(longest.Microseconds())/1e3), pausesRemedy}}
 }
 
-// connection looks at what SQL shows: the connection slots, the extension, its version and its objects.
+// connection makes the checks by SQL: the connection slots, query ids, the extension, its version and its objects.
 func connection(ctx context.Context, c cluster.Cluster, o Options) []finding {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -268,8 +269,8 @@ func connection(ctx context.Context, c cluster.Cluster, o Options) []finding {
 	return found
 }
 
-// connectionRemedy returns what helps against a failure to connect. If the server has refused the login, the role or
-// its authentication is the cause, otherwise the address.
+// connectionRemedy returns the remedy for a failure to connect. If the server has refused the login, the role or its
+// authentication is wrong. Otherwise the address is wrong.
 func connectionRemedy(c cluster.Cluster, o Options, err error) string {
 	const effect = "Without a connection the worker answers superusers only. "
 	if remedy := fullRemedy(c, err); remedy != "" {
@@ -328,7 +329,7 @@ func query(ctx context.Context, c cluster.Cluster, o Options, f func(context.Con
 	return conn.Query(ctx, f)
 }
 
-// extension looks for the extension in the database of the connection.
+// extension finds the extension in the database of the connection, and compares its version with the files on the host.
 func extension(ctx context.Context, conn *pgx.Conn, p *place) (f finding, installed bool, err error) {
 	var version, available, role string
 	err = conn.QueryRow(ctx, `SELECT current_user, e.extversion, coalesce(a.default_version, e.extversion)
@@ -349,7 +350,7 @@ func extension(ctx context.Context, conn *pgx.Conn, p *place) (f finding, instal
 	return finding{good, "extension", text, ""}, true, nil
 }
 
-// objects compares the extension's objects with what its scripts make.
+// objects compares the owners and privileges of the extension's objects with those that the extension's script makes.
 func objects(ctx context.Context, conn *pgx.Conn) (finding, error) {
 	strange, err := queue.Strange(ctx, conn)
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
-// slots says how many connection slots there are, how many of them the worker may have, and what it leaves to others.
+// slots returns the findings on connection slots: how many the server has, how many the worker may use, and whether
+// enough are free.
 func slots(ctx context.Context, conn *pgx.Conn) ([]finding, error) {
 	s, err := cluster.ReadSlots(ctx, conn)
 	if err != nil {
@@ -47,10 +48,11 @@ func slots(ctx context.Context, conn *pgx.Conn) ([]finding, error) {
 	return append(found, limited...), nil
 }
 
-// fewSessions is the limit of a role at which the worker has only its main session, or none.
+// fewSessions is the largest CONNECTION LIMIT of a role with which the worker has only its main session, or none.
 const fewSessions = 2
 
-// limits lists the databases in which a session of the worker would be the last one allowed.
+// limits warns about databases whose CONNECTION LIMIT is so low that a session of the worker would be the last one, or
+// is not allowed.
 func limits(ctx context.Context, conn *pgx.Conn) ([]finding, error) {
 	rows, err := conn.Query(ctx, `SELECT datname, datconnlimit FROM pg_catalog.pg_database
 		WHERE datallowconn AND NOT datistemplate AND datconnlimit IN (0, 1) ORDER BY datname LIMIT 20`)

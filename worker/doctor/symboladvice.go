@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// SymbolAdvice returns lines that say how to get the missing names and lines, or none if nothing is missing. again is the
-// command to repeat afterwards. configured reports whether a debuginfod server is configured.
+// SymbolAdvice returns lines that say how to get the missing names and lines, or none if nothing is missing. again is
+// the command that the user repeats afterwards. configured says whether a debuginfod server is configured.
 func SymbolAdvice(images []SymbolImage, again string, configured bool) []string {
 	g := gaps{configured: configured}
 	for i := range images {
@@ -45,21 +45,21 @@ func SymbolAdvice(images []SymbolImage, again string, configured bool) []string 
 	return lines
 }
 
-// gaps lists the images with missing names or lines, by the remedy.
+// gaps lists the images with missing names or lines, grouped by the remedy.
 type gaps struct {
-	// server lists the debug packages of the program, of PostgreSQL's modules and of the C library, which have nearly
-	// every frame. libraries lists those of the other images.
+	// server lists the debug packages of the program, of PostgreSQL's modules and of the C library, in whose code
+	// nearly all frames are. libraries lists the debug packages of the other images.
 	server, libraries []string
-	// unknown lists images that belong to no package, and replaced those whose file was replaced or removed.
+	// unknown lists images that belong to no package, and replaced lists images whose file was replaced or removed.
 	unknown, replaced []string
-	// byBuildID means that a debuginfod server may have a missing file. A configured server may also have files of
-	// images without a package.
+	// byBuildID means that a debuginfod server may have a missing file. For images without a package this is so only if
+	// a server is configured.
 	byBuildID  bool
 	configured bool
 	system     *system
 }
 
-// add examines one image. The images' order has the program first.
+// add examines one image. The first call must be for the program.
 func (g *gaps) add(m *SymbolImage) {
 	if m.Complete() || m.virtual() {
 		return
@@ -82,7 +82,7 @@ func (g *gaps) add(m *SymbolImage) {
 	}
 }
 
-// uniq returns each name once, in the order of their first occurrence.
+// uniq returns each name once, in the order of first occurrence.
 func uniq(names []string) []string {
 	var all []string
 	for _, n := range names {
@@ -98,7 +98,7 @@ func (s *system) install(packages []string) []string {
 	if !s.redHat() {
 		return command("apt install", packages)
 	}
-	names := make([]string, len(packages)) // the command takes the names of the packages to debug
+	names := make([]string, len(packages)) // dnf debuginfo-install takes the names without -debuginfo
 	for i, p := range packages {
 		names[i] = strings.TrimSuffix(p, debuginfoSuffix)
 	}
@@ -107,12 +107,13 @@ func (s *system) install(packages []string) []string {
 
 func (s *system) redHat() bool { return s.is("rhel", "fedora", "centos") }
 
-// archive says where the debug packages are, unless they are in the repository of the other packages.
+// archive returns a line that says in which archive the debug packages are, or none if they are in the same repository
+// as the other packages.
 func (s *system) archive(packages []string) []string {
 	has := func(is func(string) bool) bool { return slices.ContainsFunc(packages, is) }
 	switch {
 	case s.redHat():
-		if has(func(p string) bool { return strings.HasPrefix(p, "postgresql1") }) { // postgresql.org's: postgresql15-server
+		if has(func(p string) bool { return strings.HasPrefix(p, "postgresql1") }) { // of postgresql.org, as postgresql15-server
 			return []string{"    (for those of postgresql.org: with its repository pgdg…-debuginfo enabled)"}
 		}
 		return nil
@@ -141,7 +142,7 @@ var publicServers = []struct{ id, url string }{
 	{"fedora", "https://debuginfod.fedoraproject.org"},
 }
 
-// debuginfod says how to get debug files without an installation.
+// debuginfod returns lines that say how to get debug files from a debuginfod server.
 func (s *system) debuginfod(again string, configured bool) []string {
 	if configured {
 		return []string{again + " --fetch", "    (a debuginfod server is configured)"}
@@ -162,10 +163,10 @@ func (s *system) debuginfod(again string, configured bool) []string {
 	}
 }
 
-// width is the longest line of advice.
+// width is the longest line of advice, in characters.
 const width = 92
 
-// command breaks a long command into lines that a shell joins again.
+// command breaks a long command into lines that end in a backslash.
 func command(start string, words []string) []string {
 	var lines []string
 	line := start
@@ -179,7 +180,7 @@ func command(start string, words []string) []string {
 	return append(lines, line)
 }
 
-// wrap breaks a sentence into lines.
+// wrap breaks a sentence into lines of at most width characters.
 func wrap(text string) []string {
 	var lines []string
 	line := ""

@@ -64,14 +64,15 @@ type SymbolImage struct {
 	root string
 }
 
-// Complete reports whether there is nothing more to get: the image has full debug information with lines. Functions
-// that have no name even so, such as some in assembly, never get one.
+// Complete reports whether there is nothing more to get: the image has full debug information with lines. With full
+// debug information, functions without a name, such as some in assembly, never get a name.
 func (m *SymbolImage) Complete() bool {
 	return m.Lines && m.MissingSupplement == "" &&
 		(m.Symtab || m.DebugFile != "" || m.FetchedFile != "" || m.Named == m.Functions)
 }
 
-// Share returns the percentage of the functions that have a name. It is below 100 unless all have one.
+// Share returns the percentage of the functions that have a name. It is at most 99.9 unless all functions have a name,
+// and 0 for an image without functions.
 func (m *SymbolImage) Share() float64 {
 	const almost = 99.9
 	if m.Functions == 0 {
@@ -95,8 +96,8 @@ type SymbolOptions struct {
 	DebugDirs []string
 }
 
-// SymbolsOf returns the images of a process, in the order of their addresses. The error is ErrNoImages, or the error
-// of reading the process: it is gone, or another user's (process.ErrGone, process.ErrDenied).
+// SymbolsOf returns the images of a process, in the order of their addresses. The error is ErrNoImages, or the error of
+// reading the process, such as process.ErrGone or process.ErrDenied.
 func SymbolsOf(pid int, o SymbolOptions) ([]SymbolImage, error) {
 	found, err := symbolize.Images(pid, o.DebugDirs)
 	if err != nil {
@@ -112,7 +113,7 @@ func SymbolsOf(pid int, o SymbolOptions) ([]SymbolImage, error) {
 	return all, nil
 }
 
-// SymbolsOfFile looks at an ELF file.
+// SymbolsOfFile describes an ELF file like SymbolsOf describes an image.
 func SymbolsOfFile(file string, o SymbolOptions) (SymbolImage, error) {
 	m, done, err := symbolize.OpenImage(file, o.DebugDirs)
 	if err != nil {
@@ -122,7 +123,7 @@ func SymbolsOfFile(file string, o SymbolOptions) (SymbolImage, error) {
 	return inspect(&m, o.Fetched), nil
 }
 
-// inspect looks at one image.
+// inspect describes one image.
 func inspect(m *symbolize.Image, fetched Fetched) SymbolImage {
 	out := SymbolImage{
 		Name: path.Base(m.Path), Path: m.Path, BuildID: m.BuildID(), Deleted: m.Deleted, InMemory: m.InMemory,
@@ -158,13 +159,13 @@ func inspect(m *symbolize.Image, fetched Fetched) SymbolImage {
 	return out
 }
 
-// installed finds the debug file on this host, and where it was looked for.
+// installed finds the debug file on this host. It also returns the search options with which it was found.
 func (m *SymbolImage) installed(img *symbolize.Image) (elfimage.FoundFile, elfimage.SearchOptions, bool) {
 	for _, o := range img.DebugOptions() {
 		d, err := elfimage.FindDebugFile(img.Image, img.Path, o)
 		if err != nil {
 			if !errors.Is(err, elfimage.ErrNone) || strings.Contains(err.Error(), "\n") {
-				m.Problems = append(m.Problems, err.Error()) // there is something, and it is not used
+				m.Problems = append(m.Problems, err.Error()) // a debug file was found but cannot be used
 			}
 			continue
 		}
@@ -179,7 +180,7 @@ func (m *SymbolImage) installed(img *symbolize.Image) (elfimage.FoundFile, elfim
 	return elfimage.FoundFile{}, elfimage.SearchOptions{}, false
 }
 
-// fetched opens the debug file that was fetched.
+// fetched opens the downloaded debug file of the image. It returns false if there is none, or if it does not fit.
 func (m *SymbolImage) fetched(img *symbolize.Image, from Fetched) (symbolize.Fetched, bool) {
 	if from == nil || m.BuildID == "" {
 		return symbolize.Fetched{}, false

@@ -8,8 +8,9 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// SymbolTable prints a line for each image. Below it follow its debug file, if it has one, and its problems. With a
-// build-id of 20 bytes a line has at most 100 columns, unless a name or a path is long.
+// SymbolTable prints a table with a line for each image. Lines for the debug file, if any, and for problems follow
+// below the line of their image. With a build-id of 20 bytes a line has at most 100 columns, unless a name or a path is
+// long.
 func SymbolTable(w io.Writer, images []SymbolImage) error {
 	wide := len("IMAGE")
 	for i := range images {
@@ -41,7 +42,7 @@ func SymbolTable(w io.Writer, images []SymbolImage) error {
 	return err
 }
 
-// sources says in a word or two where names come from, the best one first.
+// sources returns words for the sources of names, the best source first.
 func (m *SymbolImage) sources() string {
 	var s []string
 	add := func(have bool, what string) {
@@ -61,7 +62,7 @@ func (m *SymbolImage) sources() string {
 	return strings.Join(s, ", ")
 }
 
-// below are the lines below an image's.
+// below returns the lines below the line of the image.
 func (m *SymbolImage) below() []string {
 	var s []string
 	add := func(what, text string) {
@@ -89,7 +90,7 @@ func (m *SymbolImage) below() []string {
 	return s
 }
 
-// clean makes a name printable: paths are other people's.
+// clean replaces characters that are not printable by "?". Other users may have chosen the names and paths.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !render.VisibleRune(r) || r == 0xfffd {

@@ -9,10 +9,11 @@ import (
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
-// system is the distribution in a process's root directory.
+// system describes the Linux distribution in a process's root directory.
 type system struct {
 	root string
-	// family has its names in os-release: ID, then the words of ID_LIKE.
+	// family has the names of the distribution from os-release: ID, then the words of ID_LIKE. codename is
+	// VERSION_CODENAME.
 	family   []string
 	codename string
 }
@@ -20,7 +21,7 @@ type system struct {
 // maxRelease bounds the part of os-release that is read.
 const maxRelease = 64 << 10
 
-// systemAt reads os-release(5).
+// systemAt reads os-release(5) below a root directory. Without this file, family is empty.
 func systemAt(root string) system {
 	s := system{root: root}
 	for _, name := range []string{"etc/os-release", "usr/lib/os-release"} {
@@ -38,7 +39,7 @@ func systemAt(root string) system {
 	return s
 }
 
-// is reports whether the distribution is one of these, or derived from one.
+// is reports whether the distribution has one of these names, or is derived from a distribution with one of them.
 func (s *system) is(names ...string) bool {
 	for _, f := range s.family {
 		if slices.Contains(names, f) {
@@ -48,8 +49,7 @@ func (s *system) is(names ...string) bool {
 	return false
 }
 
-// parseRelease parses NAME=value lines. Of quotes, it supports only those around a value, which is enough in
-// practice.
+// parseRelease parses NAME=value lines. It supports quotes only around a whole value, which is enough in practice.
 func parseRelease(data string) map[string]string {
 	values := make(map[string]string)
 	for line := range strings.Lines(data) {
@@ -66,7 +66,8 @@ func parseRelease(data string) map[string]string {
 	return values
 }
 
-// readBelow reads the beginning of a file of another root directory. Links cannot lead out of that directory.
+// readBelow reads at most limit bytes of a file below a root directory. Symbolic links cannot lead out of this
+// directory.
 func readBelow(root, name string, limit int64) (string, error) {
 	f, err := rootfs.Open(path.Join(root, "/", name))
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// view says how the server can know that a worker runs.
+// view returns the finding on how the server finds out whether the worker runs: by /proc, or by a file that the worker
+// touches.
 func view(c cluster.Cluster) finding {
 	seen := c.ProcView()
 	switch {
@@ -29,7 +30,8 @@ func view(c cluster.Cluster) finding {
 	return finding{good, "view", "the server sees the worker's process in its own /proc", ""}
 }
 
-// seen asks the server itself whether a worker runs: its view counts, not this process's.
+// seen asks the server whether it sees that a worker runs, because SQL calls depend on the server's view and not on
+// this process's view.
 func seen(ctx context.Context, conn *pgx.Conn, c cluster.Cluster) ([]finding, error) {
 	var there *bool
 	err := conn.QueryRow(ctx, "SELECT pg_catalog.to_regprocedure('backtrace.served()') IS NOT NULL").Scan(&there)
@@ -43,7 +45,7 @@ func seen(ctx context.Context, conn *pgx.Conn, c cluster.Cluster) ([]finding, er
 	info, err := spool.Find(c.DataDir)
 	switch runs := err == nil && info.Alive(); {
 	case err != nil && !errors.Is(err, spool.ErrNoWorker), !runs && !served:
-		return nil, nil // the worker's own line says it
+		return nil, nil // the finding "worker" has the reason
 	case runs && served:
 		return []finding{{good, "view", "the server knows that the worker runs", ""}}, nil
 	case served:

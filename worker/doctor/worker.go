@@ -14,7 +14,7 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// worker looks whether a worker serves the cluster, where its spool is, and what it may do.
+// worker returns the findings on the worker of the cluster: whether one runs, its spool, and its rights.
 func worker(c cluster.Cluster, o Options) []finding {
 	start := "Start it: pg_stat_backtrace worker -D " + render.ShellWord(c.DataDir)
 	info, err := spool.Find(c.DataDir)
@@ -28,7 +28,8 @@ func worker(c cluster.Cluster, o Options) []finding {
 	return append([]finding{serving(c, o, info), allowed(c, info)}, hurrying(info.PID)...)
 }
 
-// serving says whether the worker and this program are of one version, and whether its spool is there.
+// serving returns the finding on the worker's version and spool: whether the spool exists, and whether the worker and
+// this program have the same version.
 func serving(c cluster.Cluster, o Options, info spool.Info) finding {
 	text := fmt.Sprintf("process %d, version %s, spool %s", info.PID, info.Version, info.Dir)
 	if _, err := rootfs.IDs(c.UID, c.GID).Stat(c.Root + info.Dir); err != nil {
@@ -46,8 +47,8 @@ func serving(c cluster.Cluster, o Options, info spool.Info) finding {
 	return finding{good, "worker", text, ""}
 }
 
-// allowed says what the worker may do. What this process may, of which other findings tell, is no measure of it: one
-// started by root has more, and one started by hand has other capabilities than the unit's.
+// allowed returns the finding on the rights of the worker process. The rights of this process, which other findings
+// describe, can differ: it may run as root, or without the capabilities that the systemd unit gives to the worker.
 func allowed(c cluster.Cluster, info spool.Info) finding {
 	status, err := process.ReadStatus(info.PID)
 	if err != nil {
@@ -59,7 +60,7 @@ func allowed(c cluster.Cluster, info spool.Info) finding {
 	const give = "Give the worker CAP_SYS_PTRACE (the systemd unit does), or "
 	scope := setting("/proc/sys/kernel/yama/ptrace_scope")
 	switch {
-	case trace || scope > 2: // of a scope of 3 another finding tells
+	case trace || scope > 2: // for a scope of 3 there is another finding
 	case user != c.UID:
 		return finding{bad, "rights", text, give + "run it as the server's operating system user."}
 	case scope > 0:
@@ -81,7 +82,7 @@ func hurrying(pid int) []finding {
 	return pauses(string(data))
 }
 
-// pauses reads the limit of real-time priority from the text of a process's limits: see proc(5).
+// pauses returns the finding on real-time priority from the text of /proc/PID/limits: see proc(5).
 func pauses(limits string) []finding {
 	for line := range strings.Lines(limits) {
 		rest, ok := strings.CutPrefix(line, "Max realtime priority")

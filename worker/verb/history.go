@@ -21,7 +21,7 @@ import (
 )
 
 // The verb for the recorded history; see pg_backtrace_history in sql/. The only privilege that is checked is EXECUTE on
-// the function. sql/ grants it to the roles that may see the texts of all sessions in pg_stat_activity.
+// the function. sql/ grants it to pg_read_all_stats, whose members see the texts of all sessions in pg_stat_activity.
 var _ = register(Verb{Name: "history", Processes: Any, gate: (*Service).reading, answer: (*Service).answerHistory})
 
 // reading is the gate for the recorder's files: a role may read them with one request at a time.

@@ -28,7 +28,8 @@ var _ = register(Verb{
 })
 
 // answerMemory answers with a first row with a warning or "", and then a row for each memory context. The only
-// privilege that is checked is EXECUTE on the function. sql/ grants it like that on pg_backend_memory_contexts.
+// privilege that is checked is EXECUTE on the function. sql/ grants it to pg_read_all_stats, like
+// pg_backend_memory_contexts.
 func (s *Service) answerMemory(ctx context.Context, c call) spool.Answer {
 	req, began := c.Request, c.began
 	m, err := s.memoryContexts(ctx, req)
