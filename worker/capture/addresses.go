@@ -9,8 +9,8 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// forAddresses returns the architecture with the address size of this machine. The kernel sets this size, which is the
-// same for all processes.
+// forAddresses returns the host's architecture for the address size that the kernel uses. This size is the same for all
+// processes.
 func forAddresses(host *arch.Arch) *arch.Arch {
 	maps, err := process.Maps(os.Getpid())
 	if err != nil || len(maps) == 0 {
@@ -23,9 +23,9 @@ func forAddresses(host *arch.Arch) *arch.Arch {
 	return host.ForAddresses(top)
 }
 
-// highest returns the end of the highest page that the kernel grants, or 0 if it grants none. With 52-bit addresses,
-// the kernel uses the highest addresses only on request (Documentation/arch/arm64/memory.rst) and for the code of
-// return probes.
+// highest returns the end of the highest page that the kernel grants, or 0 if it grants none. On arm64 with 52-bit
+// addresses, the kernel uses the highest addresses only on request (Documentation/arch/arm64/memory.rst) and for the
+// code of return probes.
 func highest() uint64 {
 	const wish = 1 << 51 // a hint, which a kernel with shorter addresses ignores
 	size := uintptr(os.Getpagesize())

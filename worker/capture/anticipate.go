@@ -8,8 +8,8 @@ import (
 )
 
 // anticipate reads the symbols and lines of the code in which a process sleeps, while its first capture is prepared.
-// Most processes sleep, and are still in the same function when they are stopped. Without anticipate, expanding the
-// lines of the C library takes most of the worker's first capture.
+// Most processes sleep, and are still in the same function when they are stopped. Without anticipate, most of the time
+// of the worker's first capture would be spent on the lines of the C library.
 func (c *Capturer) anticipate(key naming.ProcessKey) {
 	host.BeginWork()
 	defer host.EndWork()

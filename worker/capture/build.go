@@ -7,7 +7,8 @@ import (
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
-// extraReads returns the memory of the process to copy together with the stack, or nil if there is none.
+// extraReads returns the memory that a capture copies together with the stack, or nil if there is none: the variables
+// of a PostgreSQL server, and descriptions of generated code.
 func (r *run) extraReads() *snapshot.ExtraReads {
 	t := &snapshot.ExtraReads{}
 	if !r.options.NoContext {
@@ -20,8 +21,8 @@ func (r *run) extraReads() *snapshot.ExtraReads {
 	return t
 }
 
-// build unwinds and names a snapshot. It uses only descriptions of generated (JIT) code from the snapshot's moment, if
-// the engine allows this.
+// build unwinds and names a snapshot. If the engine allows it, build uses only descriptions of generated (JIT) code
+// that are from the snapshot's moment.
 func (r *run) build(snap *snapshot.Snapshot) built {
 	c := r.capturer
 	open := func() *naming.Space {
@@ -51,8 +52,8 @@ func (r *run) build(snap *snapshot.Snapshot) built {
 	return b
 }
 
-// findGenerated finds out where the process describes the generated code that a capture did not know. It returns false
-// if another capture would find nothing new.
+// findGenerated finds out where the process keeps the descriptions of generated code that the capture lacked, and adds
+// these places to r.generated. It returns false if it finds no new place: another capture would then copy nothing more.
 func (r *run) findGenerated(b *built) bool {
 	g := &b.space.Generated
 	if b.trace.Engine != snapshot.EngineStop || len(g.Unknown) == 0 {
@@ -61,8 +62,8 @@ func (r *run) findGenerated(b *built) bool {
 	return r.generated.Add(b.space.JIT().Locate(symbolize.LiveMemory(r.target.PID), g.Unknown))
 }
 
-// asleep reports whether the only thread of a process has slept since the snapshot: it still sleeps in the same system
-// call, and its number of context switches is the same.
+// asleep reports whether the only thread of a process has slept since the snapshot: the thread still sleeps in the same
+// system call, and its number of context switches has not changed.
 func asleep(snap *snapshot.Snapshot) bool {
 	if len(snap.Threads) != 1 || snap.Threads[0].Syscall == nil {
 		return false

@@ -1,7 +1,7 @@
 // Package capture makes the named stack of a process. It stops and copies the process (package ptrace), walks the
 // copy (package unwind) and names the frames (package symbolize). It checks no privileges and prints nothing.
 //
-// ReadCore does the same for a core file. It uses the files that the core names, and the memory in it.
+// ReadCore makes the named stacks of a core file. It uses the memory in the core, and the files that the core names.
 package capture
 
 import (
@@ -30,8 +30,9 @@ import (
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
-// maxRecaptures is how often a capture is repeated at most: because the stack continues in memory outside the first
-// copy (an alternate signal stack), or because the next copy can have more of Go or generated code.
+// maxRecaptures is the largest number of repeated stops for one capture. A capture is repeated if the stack continues
+// in memory outside the first copy (an alternate signal stack), or if another stop can copy what the walk lacked for Go
+// code or generated code.
 const maxRecaptures = 2
 
 // Config configures a Capturer. The zero value is the default.
@@ -48,11 +49,11 @@ type Config struct {
 	// AwaitNames makes a capture wait for the names that are derived from the code of a stripped server (package
 	// selfnames), within the same bound as source lines. Without it, the first captures do not have these names.
 	AwaitNames bool
-	// Kept, if not nil, returns the folder in which derived names are kept for the next run of this program.
+	// Kept, if not nil, returns the folder in which names and lines are kept for the next run of this program.
 	Kept func() buildcache.Folder
-	// Scanning, if not nil, is called when the code of a stripped server is read for names that are then kept in the
-	// folder. The returned function is called at the end, with the error that keeps the names from being kept. Neither
-	// may block.
+	// Scanning, if not nil, is called before the code of a stripped server is scanned for names that are then kept in
+	// the folder. The returned function is called at the end, with the error because of which the names are not kept,
+	// or nil. Neither function may block.
 	Scanning func(image, folder string) (ended func(error))
 	// Report, if not nil, is called once for each image with the error because of which names or lines are missing,
 	// such as a damaged debug file. It must not block.
@@ -73,7 +74,7 @@ type Options struct {
 	// AllThreads captures every thread in one stop, instead of the main thread only.
 	AllThreads bool
 	// NoContext leaves out the data in the memory of a PostgreSQL process: details of its functions, the text of its
-	// query and its wait event. The caller must set it for users who may not see the query in pg_stat_activity.
+	// query and its wait event. The caller must set NoContext for users who may not see the query in pg_stat_activity.
 	NoContext bool
 	// NonStop captures without stopping the process. Its threads are then sampled one after another.
 	NonStop bool
@@ -87,8 +88,8 @@ type Capturer struct {
 	arch      *arch.Arch
 	images    *symbolize.Cache
 	processes *naming.Cache
-	// serverFact and goFact keep facts of this package for each process of the cache: its server's program and its Go
-	// code.
+	// serverFact and goFact are facts that this package keeps in processes, for each process: about its server's
+	// program, and about its Go code.
 	serverFact naming.Fact[serverProcess]
 	goFact     naming.Fact[*naming.GoProcess]
 	programs   *programs
@@ -136,7 +137,7 @@ func (c *Capturer) Keep() {
 	go func() {
 		defer close(kept)
 		defer symbolize.Survive(func(...error) {})
-		_ = c.images.Keep() // the next run then reads the files again
+		_ = c.images.Keep() // after an error, the next run reads the files again
 	}()
 	select {
 	case <-kept:
@@ -144,9 +145,9 @@ func (c *Capturer) Keep() {
 	}
 }
 
-// Capture returns the named stack of the target. Errors are those of package ptrace, or ctx's. Concurrent calls with
-// the same target and options share one stop. If one of them is cancelled, the others still get the result. Callers
-// share the trace and must not change it.
+// Capture returns the named stack of the target. The errors are those of package ptrace, or ctx's error. Concurrent
+// calls with the same target and options share one stop. If a call is cancelled, the other calls still get the result.
+// Callers share the trace and must not change it.
 func (c *Capturer) Capture(ctx context.Context, target process.Target, o Options) (*backtrace.Trace, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -156,7 +157,7 @@ func (c *Capturer) Capture(ctx context.Context, target process.Target, o Options
 	})
 }
 
-// capture is Capture without sharing. It calls taken after each snapshot; see sharedWork.
+// capture is Capture without sharing. It calls taken after each snapshot: see sharedWork.
 func (c *Capturer) capture(
 	ctx context.Context, target process.Target, o Options, taken func(),
 ) (*backtrace.Trace, error) {
@@ -226,8 +227,9 @@ func (c *Capturer) capture(
 	}
 }
 
-// verifyRights returns an error if the target has executed a program with other rights since its stop: memory was read
-// from the target without a stop, too. If the process has ended, the result is nil.
+// verifyRights returns an error if the target has executed a program with other rights since the caller identified it.
+// The capture also reads the target's memory without a stop, so it may have read memory of that program. If the process
+// has ended, verifyRights returns nil.
 func verifyRights(target *process.Target) error {
 	if target.Rights == nil || target.Proof.Holds() {
 		return nil
@@ -248,9 +250,9 @@ type run struct {
 	check    naming.Check
 	server   serverProcess
 	began    time.Time
-	files    symbolize.Deadline // for reading files
-	golang   *naming.GoProcess  // nil: no frame in Go code so far
-	// generated has the places where the process keeps descriptions of its generated code, if they are known.
+	files    symbolize.Deadline // deadline for reading files
+	golang   *naming.GoProcess  // nil: no frame was in Go code so far
+	// generated has the known places where the process keeps descriptions of its generated code.
 	generated naming.JITLocations
 }
 
@@ -272,10 +274,10 @@ func (r *run) captureAsleep(ctx context.Context, opts snapshot.Options) *backtra
 	return b.trace
 }
 
-// captureOnce takes and unwinds a snapshot; of a process that is sampled on the CPU up to five, until one has all
-// levels. It then compares the mappings that it used with the process, except mappings compared before the stop.
+// captureOnce takes and unwinds a snapshot. For a process that is sampled on the CPU it takes up to five snapshots,
+// until the stack shows all PL/pgSQL levels.
 func (r *run) captureOnce(ctx context.Context, opts snapshot.Options) (b built, err error) {
-	const samples = 5 // until one of them shows all levels
+	const samples = 5 // largest number of snapshots
 	deadline := cmp.Or(opts.Deadline, snapshot.DefaultDeadline)
 	for i := 1; ; i++ {
 		if b, err = r.tryOnce(ctx, opts); err != nil || b.stale || b.trace.LevelsMissing == "" || i == samples {
@@ -301,7 +303,8 @@ func (r *run) tryOnce(ctx context.Context, opts snapshot.Options) (built, error)
 	return b, err
 }
 
-// use unwinds a snapshot that was taken with opts, checks its mappings, and releases it.
+// use unwinds a snapshot that was taken with opts, and releases it. It compares the mappings of the walk with those of
+// the live process, except mappings that were compared before the stop.
 func (r *run) use(snap *snapshot.Snapshot, opts snapshot.Options) (b built, err error) {
 	c := r.capturer
 	defer snap.Release()
@@ -311,7 +314,7 @@ func (r *run) use(snap *snapshot.Snapshot, opts snapshot.Options) (b built, err 
 	}
 	usedCache := opts.MapsSnapshot != nil && snap.MapsSnapshot == opts.MapsSnapshot
 	if snap.Engine != snapshot.EngineStop {
-		r.check.Before = nil // observing may have taken long: compare again
+		r.check.Before = nil // a snapshot without a stop may have taken long: compare all mappings again
 	}
 	stillMapped := true
 	switch {
@@ -322,8 +325,8 @@ func (r *run) use(snap *snapshot.Snapshot, opts snapshot.Options) (b built, err 
 			return built{}, fmt.Errorf("process %d: %w", r.target.PID, process.ErrExited)
 		}
 	case r.check.File != nil:
-		// The mappings were read just before the stop. They are used if the process has ended since, or cannot be
-		// checked.
+		// The mappings were read just before the stop. They are still used if the process has ended since, or if they
+		// cannot be compared.
 		same, err := r.check.Unchanged(snap.Maps, b.used)
 		stillMapped = same || err != nil
 	}
@@ -331,7 +334,8 @@ func (r *run) use(snap *snapshot.Snapshot, opts snapshot.Options) (b built, err 
 	case !stillMapped:
 		c.processes.ForgetMaps(r.key)
 		if b.stale = usedCache; !usedCache {
-			// A cached image may belong to a file that was mapped there earlier. build looks up all images again.
+			// A cached image may belong to a file that was mapped at the same place earlier. After ForgetMaps, build
+			// looks up all images again.
 			b = r.build(snap)
 		}
 	case r.key.StartTime != 0 && !r.options.AllThreads && snap.MapsSnapshot != nil:
@@ -343,16 +347,17 @@ func (r *run) use(snap *snapshot.Snapshot, opts snapshot.Options) (b built, err 
 // built is the result of unwinding a snapshot.
 type built struct {
 	trace *backtrace.Trace
-	// missing has the addresses at which walks ended because the memory was not copied, although the process has it.
+	// missing has the addresses at which walks ended because the snapshot does not have their memory, although the
+	// process maps it.
 	missing     []uint64
-	used        []naming.Usage // the mappings in which frames lie, in order
+	used        []naming.Usage // the mappings in which frames lie, sorted by index
 	mapsTrusted bool           // no walk ended for a reason that other mappings could change
 	brokenWalk  bool           // a walk ended at a switch of stacks, or at missing memory
 	stale       bool           // the process no longer has the cached mappings
 	space       *naming.Space
 }
 
-// build unwinds and names a snapshot.
+// build unwinds and names the threads of a snapshot, and adds what the memory of a PostgreSQL server shows.
 func (c *Capturer) build(snap *snapshot.Snapshot, space *naming.Space, o Options, server *serverProcess) built {
 	t := &backtrace.Trace{
 		PID: snap.PID, Engine: snap.Engine, Pause: snap.Pause, Held: snap.Held,
@@ -379,10 +384,10 @@ func (c *Capturer) build(snap *snapshot.Snapshot, space *naming.Space, o Options
 	return b
 }
 
-// record adds the mappings that a walk used, and the address of the memory that it lacked, if any.
+// record adds the mappings that a walk used, and the address of the memory that was missing for the walk, if any.
 func (b *built) record(frames []unwind.Frame, stop unwind.Stop) {
 	b.used = b.space.UsedBy(frames, b.used)
-	// Code compiled at run time, which is read again, may have other mappings than the cached ones.
+	// The mappings of code compiled at run time may have changed since they were cached.
 	b.mapsTrusted = b.mapsTrusted && endsInsideFrames(stop.Reason) && len(b.space.Generated.Unknown) == 0 &&
 		b.space.AllMapped(frames)
 	b.brokenWalk = b.brokenWalk || stop.Reason == unwind.NoMemory || stop.Reason == unwind.StackSwitch

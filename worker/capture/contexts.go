@@ -17,7 +17,7 @@ import (
 // ErrNotPostgres means that a process runs no PostgreSQL server of a known version.
 var ErrNotPostgres = errors.New("not a process of a known PostgreSQL server")
 
-// lastReads is how long a canceled read of memory contexts may take to end before it is abandoned.
+// lastReads is how long MemoryContexts waits for the end of a read after ctx has ended. Then it abandons the read.
 const lastReads = 500 * time.Millisecond
 
 // MemoryContexts has the memory contexts of a PostgreSQL process.
@@ -106,7 +106,7 @@ func (c *Capturer) memoryContexts(
 	return &MemoryContexts{Tree: tree, Major: server.Major}, nil
 }
 
-// memoryServer identifies the program of a process. It also returns the program's load bias.
+// memoryServer returns the server of a process for package memctx, and the load bias of the process's program.
 func (c *Capturer) memoryServer(key naming.ProcessKey) (*memctx.Server, uint64, error) {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", key.PID))
 	if err != nil {
@@ -148,7 +148,7 @@ func (m *MemoryContexts) Bounded() *MemoryContexts {
 }
 
 // Level returns the level of context i as in the view pg_backend_memory_contexts of the server's version. The first
-// context has level 0, and since version 18 level 1.
+// context has level 0 before version 18, and level 1 since.
 func (m *MemoryContexts) Level(i int) int { return m.firstLevel() + m.Contexts[i].Depth }
 
 // LastLevel returns the deepest level that Bounded keeps, in the numbers of Level.

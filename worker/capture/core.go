@@ -28,9 +28,10 @@ const Engine = "core"
 
 // CoreOptions configures the reading of a core file. The zero value is the default.
 type CoreOptions struct {
-	// Exe is the program's file. If it is "", the path in the core is used.
+	// Exe is the path of the program's file. If it is "", the path in the core is used.
 	Exe string
-	// Sysroot is put before every path in the core. It is a copy of the root directory of the core's host.
+	// Sysroot is put before every path in the core. It is the path of a copy of the root directory of the host where
+	// the core was written.
 	Sysroot string
 	// DebugDirs are searched for debug files; nil means the default.
 	DebugDirs []string
@@ -45,12 +46,12 @@ type CoreOptions struct {
 // A CoreTrace is the result of reading a core file.
 type CoreTrace struct {
 	Trace *backtrace.Trace
-	// Name is the program's name as the core has it, and Arch its architecture. Signal is the signal that ended the
-	// program, or 0 if none did.
+	// Name is the program's name from the core, and Arch the name of its architecture. Signal is the signal that ended
+	// the program, or 0 if none did.
 	Name, Arch string
 	Signal     int
-	// Unproved names the files that fit the core's addresses but cannot be verified, because the core lacks both their
-	// build-id and all of their read-only memory.
+	// Unproved has the paths of files that fit the core's addresses but cannot be verified: the core has neither their
+	// build-id nor any of their read-only memory.
 	Unproved []string
 	// Refused has the reasons for rejecting files: Exe is not the core's program, a library was replaced or is missing,
 	// or the core is damaged. WrongExe is set if Exe was not used. LeftOut is the number of threads or goroutines that
@@ -64,7 +65,7 @@ type CoreTrace struct {
 
 // ReadCore returns the named stacks of all threads in a core file of any architecture. The file may be compressed by
 // zstd, gzip or lz4, and "-" is the standard input. Errors are those of package corefile. With CoreOptions.Goroutines,
-// gostack.ErrNotGo and the errors of package goroutine are possible, too.
+// also naming.ErrNotGo and the errors of package golang are possible.
 func ReadCore(file string, o CoreOptions) (*CoreTrace, error) {
 	start := time.Now()
 	stream, user, err := openStream(file, o.Stdin)
@@ -117,13 +118,14 @@ type reader struct {
 	modules  map[moduleKey]openedFile
 	unproved []string
 	refused  []error
-	exeUsed  bool // Options.Exe is the program
+	exeUsed  bool // CoreOptions.Exe is used as the program
 	wrongExe bool
-	memory   *budget.Budget // for the stacks
+	memory   *budget.Budget // for images and stacks
 	leftOut  int
 }
 
-// moduleKey identifies an open file. The program (exe) may be opened with other rights than a library of the same path.
+// moduleKey identifies an open file. The program (exe) may be opened with other rights than a library with the same
+// path.
 type moduleKey struct {
 	path string
 	exe  bool
@@ -149,8 +151,8 @@ func (r *reader) close() {
 	}
 }
 
-// findImages opens the files that the core names. If the core has no list of files, it opens the program and the files
-// in the dynamic linker's list.
+// findImages opens the files in the core's list of mapped files. If the core has no such list, findImages opens the
+// program and the files in the dynamic linker's list.
 func (r *reader) findImages() {
 	r.loadAll(r.core.Mapped())
 	exe := slices.IndexFunc(r.loaded, func(c loadedImage) bool { return c.path == exePath })
@@ -177,7 +179,7 @@ func (r *reader) loadAll(mapped []corefile.Mapped) {
 // exePath is the path of the program in reader.loaded.
 const exePath = "\x00exe"
 
-// load opens an image's file, or reads the image from the core's memory.
+// load opens an image's file or, if no file fits, reads the image from the core's memory.
 func (r *reader) load(m *corefile.Mapped) {
 	var wrong error
 	for _, file := range r.files(m) {
@@ -192,8 +194,8 @@ func (r *reader) load(m *corefile.Mapped) {
 		}
 		img, closer, err := r.openImage(m, file)
 		if errors.Is(err, elfimage.ErrNotELF) && !m.Exe {
-			if !r.wasImage(m, err) { // not code: nothing to report
-				return // a data file
+			if !r.wasImage(m, err) { // the process had mapped no code of this file
+				return // a data file needs no report
 			}
 			err = fmt.Errorf("the process had mapped code of this file: %w", err)
 		}
@@ -233,8 +235,8 @@ func (r *reader) load(m *corefile.Mapped) {
 	}
 }
 
-// again adds a file that is already open, because it is mapped at another address, too. A core can list a file very
-// often.
+// again adds an open file that is also mapped at another address. It does not open the file again, because a core can
+// list a file very often.
 func (r *reader) again(m *corefile.Mapped, file string, opened openedFile) error {
 	bias, how, err := r.core.Check(m, opened.module.Image)
 	if err != nil {
@@ -248,8 +250,9 @@ func (r *reader) again(m *corefile.Mapped, file string, opened openedFile) error
 	return nil
 }
 
-// wasImage reports whether a file that is not an ELF file now was an ELF file when the process mapped it. The first page
-// shows this, if the core has it. Otherwise the file was an ELF file if it is empty now, or if a mapping of it is code.
+// wasImage reports whether a file that is not an ELF file now was an ELF file when the process mapped it. The first
+// page in the core shows this. If the core does not have this page, wasImage returns true if the file is empty now, or
+// if one of its mappings is executable.
 func (r *reader) wasImage(m *corefile.Mapped, now error) bool {
 	var magic [len(elf.ELFMAG)]byte
 	if n, _ := r.core.ReadAt(m.Header, magic[:]); n == len(magic) {
@@ -261,7 +264,7 @@ func (r *reader) wasImage(m *corefile.Mapped, now error) bool {
 	})
 }
 
-// checkExe reports an Exe that is not used as the program.
+// checkExe sets wrongExe if CoreOptions.Exe is not used as the program.
 func (r *reader) checkExe() {
 	if r.options.Exe == "" || r.exeUsed {
 		return
@@ -273,7 +276,7 @@ func (r *reader) checkExe() {
 	}
 }
 
-// add records an image.
+// add adds an image to loaded.
 func (r *reader) add(m *corefile.Mapped, mod *symbolize.Module, bias uint64, file io.ReaderAt) {
 	c := loadedImage{path: m.Path, module: mod, bias: bias, file: file}
 	if m.Exe {
@@ -282,7 +285,7 @@ func (r *reader) add(m *corefile.Mapped, mod *symbolize.Module, bias uint64, fil
 	r.loaded = append(r.loaded, c)
 }
 
-// files lists the paths to try for an image: one, or none.
+// files returns the path to try for an image, or none.
 func (r *reader) files(m *corefile.Mapped) []string {
 	switch {
 	case m.Exe && r.options.Exe != "":
@@ -302,7 +305,8 @@ type openFile interface {
 // errEmpty means that a file is empty.
 var errEmpty = errors.New("the file is empty")
 
-// openImage opens the ELF file of a mapping. The core chose the path, unless it is Options.Exe.
+// openImage opens the ELF file of a mapping. A path that comes from the core is opened with the rights of r.user, but
+// CoreOptions.Exe with the rights of this process.
 func (r *reader) openImage(m *corefile.Mapped, file string) (*elfimage.Image, openFile, error) {
 	var f *os.File
 	var err error
@@ -369,7 +373,7 @@ func (r *reader) trace() (*backtrace.Trace, error) {
 
 var _ cfi.Memory = (*corefile.Memory)(nil)
 
-// stackBytes estimates the bytes of a named stack and of the text that is made of it.
+// stackBytes estimates the bytes of memory for a named stack and its text.
 func stackBytes(th *backtrace.Thread) int64 {
 	const frame, escaped = 1 << 9, 8 // a byte of a name may become four in the text, and the text is copied
 	n := frame

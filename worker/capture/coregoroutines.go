@@ -10,11 +10,12 @@ import (
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
-// maxGoStructure is the largest size in bytes of Go structures that are copied from a core file. Stacks are not copied.
+// maxGoStructure is the largest size, in bytes, of the blocks that are copied from a core file. Larger blocks are
+// stacks, which the walk reads from the core.
 const maxGoStructure = 1 << 10
 
-// goroutines appends the goroutines of the core's Go programs. All memory of a core is from the same moment, so the
-// goroutines are read only once.
+// goroutines appends the goroutines of the core's Go programs. All memory of a core is from the same moment, so one
+// read of the goroutines is enough.
 func (r *reader) goroutines(t *backtrace.Trace, sp *naming.Space, mem *corefile.Memory) error {
 	sp.Memory = coreBytes(mem)
 	programs, err := naming.GoPrograms(sp)
@@ -56,8 +57,8 @@ func (r *reader) goroutines(t *backtrace.Trace, sp *naming.Space, mem *corefile.
 	return nil
 }
 
-// coreBytes returns a reader of the core's memory and of the files that it maps. The reader stops at the first
-// missing page.
+// coreBytes returns a reader of the core's memory and of the files that it maps. The reader returns
+// corefile.ErrNoMemory at the first missing page.
 func coreBytes(mem *corefile.Memory) symbolize.MemoryReader {
 	const page = 4096
 	return func(addr uint64, p []byte) (int, error) {

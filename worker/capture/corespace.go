@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
-// space is a naming.Space that can also read code.
+// space is a naming.Space that reads code from the core and from the files of its images.
 type space struct {
 	*naming.Space
 
@@ -20,16 +20,16 @@ type space struct {
 // Code implements unwind.Code: it reads the core and the files of its images.
 func (s space) Code(addr uint64, p []byte) bool { return s.mem.Bytes(addr, p) }
 
-// space combines three lists of mappings: of the images, of the files that the core lists, and of its memory ranges.
-// Where mappings overlap, the earlier list is used, because an image has the exact extent of its code. space also
-// returns which memory is in the images' files.
+// space returns the address space of the core. It combines three lists of mappings: the segments of the images, the
+// files that the core lists, and the core's memory ranges. Where mappings overlap, the earlier list is used, because an
+// image has the exact limits of its code. space also returns which memory is in the images' files.
 func (r *reader) space() (*naming.Space, []corefile.Backing) {
 	maps, known, backing := r.imageMappings()
 	maps = overlay(maps, r.fileMappings())
 	maps = overlay(maps, r.memoryMappings())
 	for _, m := range maps {
 		if _, ok := known[m]; !ok {
-			known[m] = symbolize.Placed{} // no image: prevents a lookup
+			known[m] = symbolize.Placed{} // without an image; this entry prevents a look-up
 		}
 	}
 	sp := naming.NewCache(r.images).Open(r.core.Process.PID, 0, maps)
@@ -37,7 +37,8 @@ func (r *reader) space() (*naming.Space, []corefile.Backing) {
 	return sp, backing
 }
 
-// imageMappings lists the segments of the loaded images, the image of each mapping, and the parts that are in files.
+// imageMappings returns the segments of the loaded images as mappings, the image of each mapping, and the parts that
+// are in files.
 func (r *reader) imageMappings() ([]process.Mapping, map[process.Mapping]symbolize.Placed, []corefile.Backing) {
 	var maps []process.Mapping
 	var backing []corefile.Backing
@@ -65,7 +66,7 @@ func (r *reader) imageMappings() ([]process.Mapping, map[process.Mapping]symboli
 }
 
 // fileMappings lists the files of the core's note NT_FILE. The note has no permissions, so they come from the core's
-// memory ranges. A file without a memory range, as with gcore, is taken for code.
+// memory ranges. A file without a memory range, as in cores of gcore, is treated as readable and executable.
 func (r *reader) fileMappings() []process.Mapping {
 	maps := make([]process.Mapping, 0, len(r.core.Files))
 	for _, f := range r.core.Files {
@@ -95,7 +96,7 @@ func overlay(base, more []process.Mapping) []process.Mapping {
 	more = slices.Clone(more)
 	slices.SortStableFunc(more, func(a, b process.Mapping) int { return cmp.Compare(a.Start, b.Start) })
 	out := make([]process.Mapping, 0, len(base)+len(more))
-	end := uint64(0) // end of the parts of more in out
+	end := uint64(0) // highest end of the parts of more that are in out
 	i := 0
 	for _, m := range more {
 		m = clip(m, end)
@@ -120,7 +121,7 @@ func overlay(base, more []process.Mapping) []process.Mapping {
 	return append(out, base[i:]...)
 }
 
-// clip moves the start of a mapping up to an address.
+// clip cuts off the part of a mapping below an address.
 func clip(m process.Mapping, start uint64) process.Mapping {
 	if m.Start < start {
 		m.Offset += start - m.Start

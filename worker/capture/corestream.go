@@ -22,14 +22,15 @@ import (
 // standardInput is the name of a core file on the standard input.
 const standardInput = "-"
 
-// soughtBytes is how many bytes expander reads ahead to find out whether a stream is short. The window of a longer
-// stream may have any size.
+// soughtBytes is how many bytes expander reads ahead to find out whether a zstd stream is short. A short stream may use
+// only a small window (budget.Window), because the window takes memory.
 const soughtBytes = 1 << 20
 
-// openStream opens a file, or the standard input. It also returns the user with whose rights the files named in the
-// core are opened, because any user can write a core that names any file. This user is the core's owner.
-// systemd-coredump(8) stores the cores of all users as root, with the user's id in an attribute. For root's other
-// cores, root opens regular files only, and uses a file only if its content is the same as in the core.
+// openStream opens a file, or the standard input. It also returns the user with whose rights the files that the core
+// names must be opened, because any user can write a core that names any file. This user is the core's owner.
+// systemd-coredump(8) stores the cores of all users as root, with the user's id in an attribute, which is used then.
+// For other cores that root owns, files are opened as root, but only regular files, and a file is used only if it has
+// the same content as the core.
 func openStream(name string, stdin *os.File) (*os.File, rootfs.User, error) {
 	f := stdin
 	if f == nil {
@@ -66,10 +67,10 @@ func dumpedUser(f *os.File) (uid int, ok bool) {
 	return int(id), err == nil
 }
 
-// openCoreFile returns a core file that can be read at any position, as the unwinder does. It writes a compressed core,
-// or a core from a pipe, to a temporary file without a name, and closes f. If the stream ends early, damage has the
-// reason, and the file has the data before the end. stored is the size of the file or the stream as it was read, in
-// bytes.
+// openCoreFile returns a core file that can be read at any position, which the unwinder needs. It writes a compressed
+// core, or a core from a pipe, to a temporary file without a name, and closes f. If the stream ends early, damage has
+// the reason, and the file has the data before the end. stored is the size of the input (the file or the stream, before
+// expansion), in bytes.
 func openCoreFile(name string, f *os.File) (core *os.File, stored int64, damage, err error) {
 	head, stream, err := peek(f)
 	if err != nil {
@@ -99,7 +100,7 @@ func openCoreFile(name string, f *os.File) (core *os.File, stored int64, damage,
 	return core, space.Input(), damage, err
 }
 
-// peek reads the first bytes of a file. It returns them and a reader of the whole file.
+// peek returns up to four bytes from the start of a file, and a reader of the whole file.
 func peek(f *os.File) (head []byte, all io.Reader, err error) {
 	head = make([]byte, 4)
 	if seekable(f) {
@@ -122,8 +123,8 @@ func seekable(f *os.File) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// expander returns a reader of the expanded data, chosen by the stream's first bytes. It returns nil if the stream is
-// not compressed.
+// expander returns a reader of the expanded data. The stream's first bytes (head) show the format. It returns nil if
+// the stream is not compressed.
 func expander(head []byte, stream io.Reader) (io.Reader, error) {
 	switch {
 	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}): // RFC 8878, 3.1.1
@@ -167,7 +168,7 @@ func (w windowReader) Read(p []byte) (int, error) {
 }
 
 // spoolCore writes a stream to a file without a name in $TMPDIR or /var/tmp. Blocks of zeros become holes. The file
-// takes at most half of the free space of that folder, and at most what the budget allows.
+// takes at most half of the free space in that folder, and at most the bytes that the budget allows.
 func spoolCore(name string, stream io.Reader, space *budget.Budget) (f *os.File, damage, err error) {
 	folder := os.Getenv("TMPDIR")
 	if folder == "" {
@@ -199,11 +200,11 @@ func spoolCore(name string, stream io.Reader, space *budget.Budget) (f *os.File,
 	return f, damage, nil
 }
 
-// errNoRoom means that the space for the core is too small.
+// errNoRoom means that the file system has too little space for the core, or that the core is too large.
 var errNoRoom = errors.New("no room for the core")
 
-// copySparse copies a stream to its end. damage has the reason if the stream ended early, err the reason if it could
-// not be written.
+// copySparse copies a stream to f, and leaves holes for blocks of zeros. damage is the reason if the stream ended
+// early. err is the reason if the data could not be written.
 func copySparse(f *os.File, stream io.Reader, room int64, space *budget.Budget) (size int64, damage, err error) {
 	block, zeros := make([]byte, 64<<10), make([]byte, 64<<10)
 	written := int64(0)
@@ -237,7 +238,7 @@ func copySparse(f *os.File, stream io.Reader, room int64, space *budget.Budget) 
 // maxCoreSize is the largest size of a core, holes included. A small compressed file may expand to zeros without end.
 const maxCoreSize = 1 << 42
 
-// atEnd reports whether a stream has ended normally after a short read.
+// atEnd reports whether a stream has ended normally. It is called after a short read.
 func atEnd(stream io.Reader) bool {
 	n, err := stream.Read(make([]byte, 1))
 	return n == 0 && errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF)

@@ -13,11 +13,10 @@ import (
 )
 
 const (
-	// patience is how long a capture waits for a process in uninterruptible sleep. Such a process stops only after
-	// the sleep, and most of these sleeps are short.
+	// patience is how long a capture waits for the stop of a process in uninterruptible sleep. Such a process stops
+	// only after the sleep, and most of these sleeps are short.
 	patience = 300 * time.Millisecond
-	// lookTime is how long a capture without a stop may take after a stop was impossible. For all threads it may take
-	// as long as the stop.
+	// lookTime bounds a capture without a stop of the main thread. A capture of all threads may take as long as a stop.
 	lookTime = 500 * time.Millisecond
 )
 
@@ -33,8 +32,8 @@ func (e *NotStoppedError) Error() string { return fmt.Sprintf("%v; %v", e.Stop, 
 // Unwrap returns both causes.
 func (e *NotStoppedError) Unwrap() []error { return []error{e.Stop, e.Observe} }
 
-// takeSnapshot copies the process. It does so without a stop if nonStop is set or if a stop is impossible. In the
-// second case notStopped has the reason.
+// takeSnapshot copies the process. It copies without a stop if nonStop is set, or if a stop is impossible. If a stop
+// was impossible, notStopped has the reason.
 func takeSnapshot(
 	ctx context.Context, target process.Target, o snapshot.Options, nonStop bool,
 ) (snap *snapshot.Snapshot, notStopped string, err error) {
@@ -70,7 +69,8 @@ func takeSnapshot(
 	}
 }
 
-// impossible reports whether an error means that the process cannot be stopped.
+// impossible reports whether err means that the process cannot be stopped now: it is traced, does not stop in time, or
+// writes a core file.
 func impossible(ctx context.Context, err error) bool {
 	return ctx.Err() == nil &&
 		(errors.Is(err, process.ErrTraced) || errors.Is(err, ptrace.ErrDeadline) || errors.Is(err, ptrace.ErrDumping))

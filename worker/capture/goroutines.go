@@ -18,13 +18,14 @@ import (
 
 const (
 	threadStack = 64 << 10 // bytes to copy of each thread's stack
-	maxTries    = 4        // number of stops, if the first ones missed goroutines
+	maxTries    = 4        // largest number of stops; a stop is repeated if it missed goroutines
 	tryAgain    = 10 * time.Millisecond
 )
 
-// Goroutines returns the goroutines of a Go program with their stacks, all of one moment. The worker reads the
-// addresses of the stacks before the stop. If a stack grows or a goroutine begins in between, it stops the program
-// again. Errors are those of package ptrace, gostack.ErrNotGo and those of package goroutine.
+// Goroutines returns the goroutines of a Go program with their stacks, all of one moment. It reads the addresses of the
+// stacks before the stop. If a stack grows or a goroutine begins between this read and the stop, it stops the program
+// again, up to four times in all, and returns the most complete result. The errors are those of package ptrace,
+// naming.ErrNotGo and those of package golang.
 func (c *Capturer) Goroutines(ctx context.Context, target process.Target, o Options) (*backtrace.Trace, error) {
 	if err := c.limit.Acquire(ctx, 1); err != nil {
 		return nil, err
@@ -56,7 +57,7 @@ func (c *Capturer) Goroutines(ctx context.Context, target process.Target, o Opti
 	return best, nil
 }
 
-// pauseFor waits for a time, or until ctx ends.
+// pauseFor waits for a time. If ctx ends before, it returns ctx's error.
 func pauseFor(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -115,7 +116,8 @@ func (c *Capturer) goThreads(snap *snapshot.Snapshot) map[int]naming.GoThread {
 	return out
 }
 
-// runsGo reports whether a stack has frames of Go code. A stop shows more of such a stack.
+// runsGo reports whether the process has shown frames in Go code, in this capture or before. With a stop, more of such
+// a stack can be walked.
 func (r *run) runsGo(b *built) bool {
 	for _, u := range b.used {
 		if f := b.space.Resolve(u.Mapping); f.Module != nil && b.space.IsGo(f.Module) {
@@ -125,8 +127,8 @@ func (r *run) runsGo(b *built) bool {
 	return r.golang != nil
 }
 
-// learnGo records the images with Go code in which frames lie. It returns true if one of them is new, and another
-// capture could continue a walk that ended too early.
+// learnGo records the images with Go code in which frames lie. It returns true if one of these images is new and a walk
+// ended too early: another capture can then copy more memory and continue the walk.
 func (r *run) learnGo(b *built) bool {
 	if !r.capturer.arch.Go.Followed || b.trace.Engine != snapshot.EngineStop {
 		return false

@@ -22,7 +22,7 @@ import (
 	"pg_stat_backtrace/worker/pg/levels"
 )
 
-// programs keeps, for each program that was examined, whether it is a PostgreSQL server.
+// programs caches the recognition of each program that was examined.
 type programs struct {
 	mu       sync.Mutex
 	byModule map[*symbolize.Module]*symbolize.Lazy[recognition]
@@ -39,17 +39,17 @@ type recognition struct {
 type serverProcess struct {
 	exe     string
 	process *levels.Process
-	unknown string // why the version of a PostgreSQL server is unknown
+	unknown string // reason if the version of a PostgreSQL server is unknown
 	late    bool   // the program was not read in time, so nothing else is known
 	module  *symbolize.Module
-	mapping process.Mapping // mapping of the program, to check that it is still there
+	mapping process.Mapping // a mapping of the program; levels are read only if the snapshot has this mapping
 	bias    uint64          // load bias of the program
 
-	variables []snapshot.Variable // those to copy in the present capture
-	last      *pointers           // shared by all captures of the process
+	variables []snapshot.Variable // variables that the present capture copies
+	last      *pointers           // shared by all captures of the process; nil if process is nil
 }
 
-// pointers has the values of the copied variables, as of the last capture. A value is 0 if the memory to which it
+// pointers has the values of the copied variables in the last capture: pointers. A value is 0 if the memory to which it
 // points was not copied. Most of these pointers stay the same as long as the process lives.
 type pointers [8]atomic.Uint64
 
@@ -57,8 +57,9 @@ func newPrograms() *programs {
 	return &programs{byModule: make(map[*symbolize.Module]*symbolize.Lazy[recognition])}
 }
 
-// serverProcess returns the facts about the process. The first call reads its maps. same means that the caller has just
-// compared the mappings, so the process still runs the same program.
+// serverProcess returns the facts about the server program of a process; empty if the process cannot be read. The first
+// call for a process reads its mappings. same means that the caller has just compared the mappings, so the process
+// still runs the same program.
 func (c *Capturer) serverProcess(key naming.ProcessKey, same bool) serverProcess {
 	if key.StartTime == 0 {
 		return serverProcess{}
@@ -74,7 +75,7 @@ func (c *Capturer) serverProcess(key naming.ProcessKey, same bool) serverProcess
 	if ok && known.exe == exe {
 		return known
 	}
-	var read atomic.Pointer[[]process.Mapping] // the goroutine may write it after the timeout
+	var read atomic.Pointer[[]process.Mapping] // atomic, because the goroutine may write to it after the timeout
 	if !process.WithTimeout(key.PID, func() {
 		process.ProbeReadable(key.PID)
 		if maps, err := process.Maps(key.PID); err == nil {
@@ -85,7 +86,7 @@ func (c *Capturer) serverProcess(key naming.ProcessKey, same bool) serverProcess
 	}
 	maps := *read.Load()
 	space := c.processes.Open(key.PID, key.StartTime, maps)
-	space.Files = &symbolize.Deadline{After: c.linesWait} // the stack does not wait for levels, which are optional
+	space.Files = &symbolize.Deadline{After: c.linesWait} // a short wait, because a stack without levels is better than a late one
 	defer space.Files.Stop()
 	if known = c.lookAtProgram(key.PID, space, exe); space.Unread != "" {
 		return serverProcess{late: true}
@@ -110,7 +111,7 @@ func (c *Capturer) lookAtProgram(pid int, space *naming.Space, exe string) serve
 	return out
 }
 
-// of returns the result of examining a program. It is empty if the program was not read in time.
+// of returns the recognition of a program. It is empty, and space.Unread is set, if the program was not read in time.
 func (s *programs) of(m *symbolize.Module, space *naming.Space) recognition {
 	s.mu.Lock()
 	p := s.byModule[m]
@@ -136,7 +137,7 @@ func recognise(m *symbolize.Module) recognition {
 		return recognition{}
 	}
 	symbol := func(name string) uint64 { return variables[name] }
-	for _, code := range []bool{false, true} { // a linker may put constants beside code
+	for _, code := range []bool{false, true} { // code last: a linker may put constants beside it
 		var server *levels.Server
 		if server, err = levels.NewServer(symbol, contents(m.Image, code)); err == nil {
 			return recognition{server: server}
@@ -149,7 +150,8 @@ func recognise(m *symbolize.Module) recognition {
 	return recognition{}
 }
 
-// contents returns a reader of an image's segments, one after the other: either those with code, or the others.
+// contents returns a reader of the content of an image's segments, one after the other: of the executable segments if
+// code is set, otherwise of the other segments.
 func contents(image *elfimage.Image, code bool) io.Reader {
 	var readers []io.Reader
 	for _, s := range image.Segments() {
@@ -160,7 +162,7 @@ func contents(image *elfimage.Image, code bool) io.Reader {
 	return io.MultiReader(readers...)
 }
 
-// addTo requests copies of the server's variables, and of the memory to which they point.
+// addTo adds the server's variables, and the memory to which they point, to the memory that a capture copies.
 func (p *serverProcess) addTo(t *snapshot.ExtraReads) {
 	if p.process == nil {
 		return
@@ -192,8 +194,8 @@ func derefs(wanted []levels.Deref) []snapshot.Deref {
 	return out
 }
 
-// read adds the data in PostgreSQL's memory to a trace: wait event, query and levels. The first thread must just have
-// been walked and named.
+// read adds the data from PostgreSQL's memory to a trace: wait event, query and levels. walked are the frames of the
+// first thread, which t.Threads[0] has with names.
 func (p *serverProcess) read(t *backtrace.Trace, snap *snapshot.Snapshot, walked []unwind.Frame, space *naming.Space) {
 	i := -1
 	t.Unrecognised = p.unknown
@@ -242,14 +244,14 @@ func (p *serverProcess) remember(memory levels.Memory) {
 			held = binary.NativeEndian.Uint64(word[:])
 		}
 		if held != 0 && (!copied(held) || !copied(held+uint64(v.Follow)-1)) {
-			held = 0 // reading it together with the stack would fail next time, too
+			held = 0 // copying the memory together with the stack would fail next time, too
 		}
 		p.last[i].Store(held)
 	}
 }
 
-// describe returns the module, function and size of the code at an address. In a file's constants it returns the
-// module.
+// describe returns the module of an address and, for code, the function and its size. The function is set only if it
+// begins at the address.
 func (p *serverProcess) describe(space *naming.Space, addr uint64) levels.Code {
 	m, f, ok := space.Lookup(addr)
 	if !ok {
@@ -275,7 +277,8 @@ func (p *serverProcess) describe(space *naming.Space, addr uint64) levels.Code {
 	return code
 }
 
-// frozen returns a reader of the memory that was copied in the stop.
+// frozen returns a reader of the memory that a snapshot has copied: a stack and other blocks. The reader returns the
+// number of bytes that it has copied.
 func frozen(stack *snapshot.Stack, blocks []snapshot.Stack) levels.Memory {
 	return func(addr uint64, b []byte) int {
 		best := 0
@@ -295,8 +298,9 @@ func frozen(stack *snapshot.Stack, blocks []snapshot.Stack) levels.Memory {
 	}
 }
 
-// physical returns, for each frame of a walk, the index in the trace of the same frame. Calls that were inlined into a
-// frame come before that index. If the limit on frames has cut a frame from the trace, the index is len(lines).
+// physical returns, for each frame of a walk, the index of the same frame in lines, the frames of the trace. In lines,
+// the calls that were inlined into a frame come before the frame. If the limit on frames has cut a frame from the
+// trace, its index is len(lines).
 func physical(walked []unwind.Frame, lines []backtrace.Frame) []int {
 	place := make([]int, len(walked))
 	at := 0
@@ -310,8 +314,8 @@ func physical(walked []unwind.Frame, lines []backtrace.Frame) []int {
 	return place
 }
 
-// spans returns the part of the stack that belongs to each frame of the trace, beginning at the address low. It leaves
-// out a frame at which the walk switched stacks or ended.
+// spans returns the part of the stack that belongs to each frame of the trace. The first part begins at the address
+// low. spans leaves out frames whose CFA is not above the frame before, as after a switch of stacks.
 func spans(low uint64, walked []unwind.Frame, place []int, lines []backtrace.Frame) []levels.Frame {
 	out := make([]levels.Frame, 0, len(walked))
 	for i := range walked {
@@ -327,8 +331,8 @@ func spans(low uint64, walked []unwind.Frame, place []int, lines []backtrace.Fra
 	return out
 }
 
-// queryFrame returns the index of the frame that shows the query's text. This is the function that handles the
-// client's message, else the main loop that calls it, else the outermost frame.
+// queryFrame returns the index of the frame that shows the query's text. This is the function that handles the client's
+// message or, if there is none, the main loop, or the outermost frame.
 func queryFrame(frames []backtrace.Frame) int {
 	found := len(frames) - 1
 	for i := len(frames) - 1; i >= 0; i-- {

@@ -13,7 +13,7 @@ type memory struct {
 	word   int
 	stacks [1 + maxRecaptures]snapshot.Stack
 	n      int
-	others []snapshot.Stack // stacks of the thread's goroutines
+	others []snapshot.Stack // other stacks of the thread: those of its goroutines
 }
 
 func newMemory(th *snapshot.Thread, also []snapshot.Stack, a *arch.Arch) *memory {

@@ -13,9 +13,9 @@ import (
 // maxMemoryReads is the number of processes whose memory contexts may be read at the same time.
 const maxMemoryReads = 4
 
-// memoryReads are the reads of memory contexts in progress, at most one of each process. A read that blocks in the
-// kernel keeps its place, so that the number of blocked threads is limited. Captures have other places, and continue
-// when all of these are taken.
+// memoryReads are the reads of memory contexts in progress, at most one for each process. A read that blocks in the
+// kernel keeps its place (of maxMemoryReads), so that the number of blocked threads is limited. Captures have places of
+// their own, and continue when all places of memoryReads are taken.
 type memoryReads struct {
 	places *semaphore.Weighted
 
@@ -25,7 +25,7 @@ type memoryReads struct {
 
 // memoryRead is one read in progress.
 type memoryRead struct {
-	abandoned chan struct{} // closed when its caller has returned before the read ended
+	abandoned chan struct{} // closed if the caller returns before the read has ended
 	done      chan struct{} // closed when the read has ended
 }
 
@@ -35,8 +35,9 @@ func newMemoryReads() *memoryReads {
 	}
 }
 
-// begin waits until no other read of the process is in progress, and then for a place. Without an error, the caller
-// must call end. If the other read was abandoned, the error is process.ErrUnreachable.
+// begin waits until no other read of the process is in progress, and then for a place. If it returns no error, the
+// caller must call end. If another read of the process was abandoned, the error is process.ErrUnreachable. If ctx ends,
+// it is ctx's error.
 func (m *memoryReads) begin(ctx context.Context, key naming.ProcessKey, since time.Time) (*memoryRead, error) {
 	for {
 		m.mu.Lock()
@@ -63,7 +64,7 @@ func (m *memoryReads) begin(ctx context.Context, key naming.ProcessKey, since ti
 	return read, nil
 }
 
-// end allows the next read of the process.
+// end releases the place, and allows the next read of the process.
 func (m *memoryReads) end(key naming.ProcessKey, read *memoryRead) {
 	m.places.Release(1)
 	m.remove(key, read)

@@ -21,21 +21,22 @@ import (
 // ErrPlanChanges means that the statements of a process changed each time between two reads of their plans.
 var ErrPlanChanges = errors.New("its statements changed during each look")
 
-// planLooks is how often the plans of a process are read at most, until two results are equal. Reads that only find the
-// descriptions of generated code are included.
+// planLooks is the largest number of looks at a process (see planLook) until two successive looks give equal plans. It
+// includes looks that only find the descriptions of generated code.
 const planLooks = 8
 
-// Plans has the plans of the statements that a process runs. Engine is Snapshot.Engine of the copied stack.
+// Plans has the plans of the statements that a process runs. Major is the server's major version. Engine is
+// Snapshot.Engine of the copied stack.
 type Plans struct {
 	Levels []*plan.Level // the outermost first
 	Major  int
 	Engine string
 	// Whole is set if the stack could be followed to its end. Otherwise outer levels may be missing.
 	Whole bool
-	// Figures is set if the progress of the plans' nodes was copied in the same stop as the stack. Otherwise it is left
-	// out.
+	// Figures is set if the progress of the plans' nodes was copied in the same stop as the stack. Otherwise Levels has
+	// no progress.
 	Figures bool
-	// Build is the build-id of the server's program, "" if it has none.
+	// Build is the build-id of the server's program, or "" if the program has none.
 	Build string
 	// Proven is set if the figures of plans were compared with EXPLAIN on a server of the same build.
 	Proven bool
@@ -45,8 +46,8 @@ type Plans struct {
 
 // Plans reads the plans of the statements that a PostgreSQL process runs. It repeats a look (see planLook): it copies
 // the stack in one stop, or without a stop if nonStop is set, and then reads the process's memory. Two successive looks
-// must give the same trees. The progress is from the stop of the last look. The errors are those of Capture,
-// ErrNotPostgres, ErrPlanChanges and plan.UnknownLayoutError.
+// must give the same trees of plan nodes. The progress of the nodes is from the stop of the last look. The errors are
+// those of Capture, ErrNotPostgres, ErrPlanChanges and plan.UnknownLayoutError.
 func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop bool) (*Plans, error) {
 	release, err := c.acquire(ctx, 3*snapshot.DefaultDeadline)
 	if err != nil {
@@ -71,7 +72,7 @@ func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop boo
 		}
 		longest = max(longest, look.pause)
 		if look.generated {
-			before, complete = nil, nil // outer levels were missing
+			before, complete = nil, nil // this look lacked outer levels
 			continue
 		}
 		levels, err := ReadPlans(target.PID, look.stack)
@@ -91,7 +92,8 @@ func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop boo
 		} else {
 			complete = nil
 		}
-		// The next look copies the figures in its stop. If the process has moved them by then, another look follows.
+		// The next look copies the figures (progress) at these places in its stop. If the process has moved them by
+		// then, another look follows.
 		before = now
 		pieces, err = readPlanMemory(target.PID, func(memory plan.Memory) ([]plan.Piece, error) {
 			return plan.Pieces(look.stack, levels, memory), nil
@@ -106,13 +108,14 @@ func (c *Capturer) Plans(ctx context.Context, target process.Target, nonStop boo
 	return complete, verifyRights(&target)
 }
 
-// ReadPlans reads the plans of a process whose stack was copied, as plan.Read does.
+// ReadPlans calls plan.Read for a copied stack, with the memory of the live process.
 func ReadPlans(pid int, stack *plan.Stack) ([]*plan.Level, error) {
 	return readPlanMemory(pid, func(memory plan.Memory) ([]*plan.Level, error) { return plan.Read(stack, memory) })
 }
 
-// readPlanMemory calls a function that reads the memory of a process. One timeout is for all reads of the function: a
-// timeout for each read would take longer than the reads.
+// readPlanMemory calls a function that reads the memory of a process. All reads of the function have one common
+// timeout: a timeout for each read would take longer than the reads. After the timeout the error is
+// process.ErrUnreachable.
 func readPlanMemory[T any](pid int, read func(plan.Memory) (T, error)) (value T, err error) {
 	type result struct {
 		value T
@@ -142,21 +145,22 @@ func (m planMemory) ReadPieces(p []byte, pieces []plan.Piece) error {
 	return m.MemoryOf.ReadPieces(p, own)
 }
 
-// planLook is the result of one look at a process: its stack, and copies of memory of the same moment.
+// planLook is the result of one look at a process: its stack, and copies of memory from the same moment. pause is the
+// duration of the stop.
 type planLook struct {
 	stack  *plan.Stack
 	copies []plan.Copy
 	engine string
 	build  string
 	pause  time.Duration
-	// generated is set if the stack ends in code made at run time whose descriptions were found only after the stop.
-	// The next look copies them.
+	// generated is set if the stack ends in code compiled at run time whose descriptions were found only after the
+	// stop. The next look copies these descriptions.
 	generated bool
 }
 
 // planLook copies and walks the stack of the process's first thread, and copies the pieces in the same stop. Without a
-// stop, pieces are copied only of a process that sleeps. If compiled expressions (JIT) are on the stack, planLook adds
-// the places of their descriptions to generated, for the next look.
+// stop, pieces are copied only if the process sleeps. If compiled expressions (JIT) are on the stack, planLook adds the
+// places of their descriptions to generated, for the next look.
 func (c *Capturer) planLook(
 	ctx context.Context, target process.Target, nonStop bool, pieces []plan.Piece, generated *naming.JITLocations,
 ) (*planLook, error) {
@@ -165,7 +169,7 @@ func (c *Capturer) planLook(
 		return nil, err
 	}
 	if server.process == nil {
-		// If the process cannot be read, takeSnapshot below returns the reason.
+		// If the process is nil because it cannot be read, takeSnapshot below returns the reason.
 		if server.unknown != "" {
 			return nil, fmt.Errorf("process %d: %w: %s", target.PID, ErrNotPostgres, server.unknown)
 		}
@@ -225,7 +229,7 @@ func (c *Capturer) planLook(
 	look := &planLook{stack: out, engine: snap.Engine, build: server.module.Image.BuildID(), pause: snap.Pause}
 	look.generated = c.walkGenerated(out, snap, space, generated)
 	copies := [][]snapshot.Stack{snap.Blocks}
-	if snap.Engine != snapshot.EngineStop { // in a stop, Found has the descriptions of generated code
+	if snap.Engine != snapshot.EngineStop { // with a stop, Found has only the descriptions of generated code
 		copies = append(copies, snap.Found)
 	}
 	for _, found := range copies {
@@ -241,7 +245,7 @@ func (c *Capturer) planLook(
 }
 
 // programOf returns the facts about a server process. On a busy host the first read of its program takes some time. The
-// read continues in the background, so programOf tries again until it has ended, for five seconds at most.
+// read continues in the background, so programOf repeats the query until the read has ended, for five seconds at most.
 func (c *Capturer) programOf(ctx context.Context, key naming.ProcessKey) (serverProcess, error) {
 	const (
 		limit = 5 * time.Second
@@ -266,7 +270,8 @@ func unreadProgram(pid int) error {
 	return fmt.Errorf("process %d: the server's program was not read in time: %w", pid, context.DeadlineExceeded)
 }
 
-// ServerBuild returns the build-id of the program of a PostgreSQL process, "" if it has none.
+// ServerBuild returns the build-id of the program of a PostgreSQL process, or "" if the program has none. The errors
+// are process.ErrExited, ErrNotPostgres, and context.DeadlineExceeded if the program was not read in time.
 func (c *Capturer) ServerBuild(pid int) (string, error) {
 	stat, err := process.ReadStat(pid)
 	if err != nil {
@@ -282,7 +287,7 @@ func (c *Capturer) ServerBuild(pid int) (string, error) {
 	return server.module.Image.BuildID(), nil
 }
 
-// PlanStack copies and walks the stack of a process for plan.Read. The progress of plans is not copied.
+// PlanStack copies and walks the stack of a process for plan.Read. It does not copy the progress of plans.
 func (c *Capturer) PlanStack(ctx context.Context, target process.Target) (*plan.Stack, error) {
 	if target.StartTime == 0 {
 		stat, err := process.ReadStat(target.PID)
@@ -302,8 +307,8 @@ func (c *Capturer) PlanStack(ctx context.Context, target process.Target) (*plan.
 	return look.stack, nil
 }
 
-// walkGenerated walks the stack with the descriptions of generated code that are of the same moment. It returns true if
-// it found further descriptions, which the next look can copy in its stop.
+// walkGenerated walks the stack with the descriptions of generated code that are from the same moment. It returns true
+// if it has found places of further descriptions, which the next look can copy in its stop.
 func (c *Capturer) walkGenerated(
 	out *plan.Stack, snap *snapshot.Snapshot, space *naming.Space, generated *naming.JITLocations,
 ) bool {
@@ -325,7 +330,8 @@ func (c *Capturer) walkGenerated(
 	return generated.Add(space.JIT().Locate(symbolize.LiveMemory(snap.PID), space.Generated.Unknown))
 }
 
-// observedPieces requests copies of the pieces without a stop; nil: there are none, or too many.
+// observedPieces returns the pieces as memory to copy without a stop. It returns nil if there are none, or more than
+// 256.
 func observedPieces(pieces []plan.Piece) *snapshot.ExtraReads {
 	const most = 256
 	if len(pieces) == 0 || len(pieces) > most {
@@ -338,11 +344,11 @@ func observedPieces(pieces []plan.Piece) *snapshot.ExtraReads {
 	return r
 }
 
-// planFrames is the largest number of frames of a stack with plans. Each node that runs has two or three of them.
+// planFrames is the largest number of frames of a stack with plans. Each plan node that runs has two or three frames.
 const planFrames = 8192
 
-// walkForPlan walks the stack of the first thread, and adds the frames with their registers, and the words of the
-// stack.
+// walkForPlan walks the stack of the first thread, and adds the frames with their registers, and the words of the stack
+// memory, to out.
 func (c *Capturer) walkForPlan(out *plan.Stack, snap *snapshot.Snapshot, space *naming.Space) {
 	w := c.walker(space, Options{MaxFrames: planFrames})
 	defer w.close()
@@ -352,7 +358,7 @@ func (c *Capturer) walkForPlan(out *plan.Stack, snap *snapshot.Snapshot, space *
 	stop := w.walk(th, snap.Also)
 	w.unwinder.Kept = nil
 	out.Whole = stop.Whole()
-	kept = kept[len(kept)-len(w.frames):] // of the last walk: walk may have walked twice
+	kept = kept[len(kept)-len(w.frames):] // only the registers of the last walk: walk may have walked twice
 	for i, f := range w.frames {
 		frame := plan.Frame{PC: f.PC, CFA: f.CFA, Exact: f.Exact}
 		if m, ok := space.Find(f.Lookup()); ok && m.CFI != nil {

@@ -11,20 +11,20 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// errUnfinished is the error for callers that shared a capture which ended in a panic.
+// errUnfinished is the error for callers that share a capture that ended in a panic.
 var errUnfinished = errors.New("the shared capture ended in a panic")
 
-// sharing lets concurrent callers with the same request share one capture, until its snapshot is taken. Callers that
-// come later would get a stack from before their calls. The first caller runs the capture in its own goroutine, because
-// starting another goroutine would take as long as unwinding.
+// sharing lets concurrent callers with the same request share one capture. A caller can join until the snapshot is
+// taken: afterwards it would get a stack from before its call. The first caller runs the capture in its own goroutine,
+// because starting another goroutine would take as long as unwinding.
 type sharing struct {
 	mu     sync.Mutex
 	active map[requestKey]*sharedCapture
 }
 
-// requestKey has everything that callers must have in common to share a capture.
+// requestKey has all values that must be equal for callers to share a capture.
 type requestKey struct {
-	target  process.Target // without Rights, a pointer that differs between callers
+	target  process.Target // with Rights nil: this pointer differs between callers, so rights has the value
 	options Options
 	rights  process.Rights
 }
@@ -47,12 +47,13 @@ type sharedCapture struct {
 	err   error
 }
 
-// sharedWork is a capture. It calls taken after each snapshot. From the first call on, later callers do not join.
+// sharedWork is the function that captures. It calls taken after each snapshot. After the first call of taken, no
+// caller can join the capture.
 type sharedWork func(ctx context.Context, taken func()) (*backtrace.Trace, error)
 
-// do joins the capture in progress for q, or runs capture if there is none. A canceled caller leaves, and the capture
-// continues for the others. When the last caller has left, do cancels the capture. The first caller always stays until
-// the capture ends.
+// do joins the capture in progress for q, or runs capture if there is none. If a caller's context is canceled, the
+// caller returns and the capture continues for the others. When the contexts of all callers are canceled, do cancels
+// the capture. The first caller returns only when the capture has ended.
 func (s *sharing) do(ctx context.Context, q requestKey, capture sharedWork) (*backtrace.Trace, error) {
 	s.mu.Lock()
 	if c := s.active[q]; c != nil {
@@ -66,7 +67,7 @@ func (s *sharing) do(ctx context.Context, q requestKey, capture sharedWork) (*ba
 			return nil, ctx.Err()
 		}
 	}
-	// This is not the caller's context, because other callers wait for the capture too.
+	// The capture does not use the caller's context, because other callers wait for the capture too.
 	during, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	c := &sharedCapture{callers: 1, cancel: cancel, done: make(chan struct{}), err: errUnfinished}
@@ -84,7 +85,7 @@ func (s *sharing) do(ctx context.Context, q requestKey, capture sharedWork) (*ba
 	return c.trace, c.err
 }
 
-// leave removes a cancelled caller. After the last one has left, a new call starts a new capture.
+// leave removes a cancelled caller. After the last caller it cancels the capture, and a new call starts a new capture.
 func (s *sharing) leave(q requestKey, c *sharedCapture) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -101,7 +102,7 @@ func (s *sharing) finish(q requestKey, c *sharedCapture) {
 	close(c.done)
 }
 
-// remove ends the joining: further callers start a capture of their own.
+// remove makes further callers start a capture of their own instead of joining c.
 func (s *sharing) remove(q requestKey, c *sharedCapture) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,13 +111,13 @@ func (s *sharing) remove(q requestKey, c *sharedCapture) {
 	}
 }
 
-// unreachable returns the error for a process whose memory could not be read since a time.
+// unreachable returns the error for a process whose memory cannot be read since the time since.
 func unreachable(pid int, since time.Time) error {
 	return &observe.Error{PID: pid, After: time.Since(since), Attempts: 1, Blocked: process.ErrUnreachable}
 }
 
-// acquire waits for a place among the concurrent captures. release frees it. A capture that takes longer than limit is
-// assumed to block in the kernel, and loses its place.
+// acquire waits until fewer captures than Config.Concurrency run. release ends the capture's place. A capture that
+// takes longer than limit is assumed to block in the kernel, and loses its place.
 func (c *Capturer) acquire(ctx context.Context, limit time.Duration) (release func(), err error) {
 	if err := c.limit.Acquire(ctx, 1); err != nil {
 		return nil, err

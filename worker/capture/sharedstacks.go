@@ -8,11 +8,11 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// SharedStacks keeps one copy of equal stacks of all StackSpaces, in limited memory. Only one goroutine may use it at a
-// time.
+// SharedStacks keeps one copy of each group of equal stacks, for all StackSpaces of StackNamers, in limited memory.
+// Only one goroutine may use it at a time.
 type SharedStacks struct {
 	seed        maphash.Seed
-	byKey       map[uint64][]*backtrace.Thread // by hash: different stacks rarely have the same
+	byKey       map[uint64][]*backtrace.Thread // by the hash key; different stacks rarely have the same hash
 	size, limit int
 	full        bool
 }
@@ -22,10 +22,11 @@ func NewSharedStacks(limit int) *SharedStacks {
 	return &SharedStacks{seed: maphash.MakeSeed(), byKey: make(map[uint64][]*backtrace.Thread), limit: limit}
 }
 
-// Full reports whether there was no room for a stack. Stacks kept before are still shared.
+// Full reports whether there was no room for a stack. The stacks that were kept before are still shared.
 func (s *SharedStacks) Full() bool { return s.full }
 
-// of returns the kept stack that is equal to t. If there is none, it keeps and returns t; nil if there is no room.
+// of returns the kept stack that is equal to t. If there is none, it keeps t and returns it, or returns nil if there is
+// no room.
 func (s *SharedStacks) of(t *backtrace.Thread) *backtrace.Thread {
 	key := s.key(t)
 	for _, kept := range s.byKey[key] {
@@ -43,7 +44,7 @@ func (s *SharedStacks) of(t *backtrace.Thread) *backtrace.Thread {
 	return t
 }
 
-// key is a hash of the frames' addresses and functions.
+// key returns a hash of the frames' addresses and functions.
 func (s *SharedStacks) key(t *backtrace.Thread) uint64 {
 	var h maphash.Hash
 	h.SetSeed(s.seed)
@@ -68,7 +69,8 @@ func equalFrames(a, b backtrace.Frame) bool {
 		slices.Equal(a.Levels, b.Levels)
 }
 
-// sizeOf estimates the bytes of a stack, without the strings of its frames, which are parts of the symbol tables.
+// sizeOf estimates the bytes of memory for a stack. It does not count the names of frames, which are parts of the
+// symbol tables.
 func sizeOf(t *backtrace.Thread) int {
 	const entry = 64 // bytes of an entry in the map
 	n := entry + int(unsafe.Sizeof(*t)) + cap(t.Frames)*int(unsafe.Sizeof(backtrace.Frame{}))

@@ -24,7 +24,7 @@ type StackNamer struct {
 	options  StackNamerOptions
 	key      []byte
 	last     lastWalk
-	used     int // estimated bytes of the remembered stacks, if Options.MaxBytes limits them
+	used     int // estimated bytes of the remembered stacks, if StackNamerOptions.MaxBytes limits them
 	short    bool
 }
 
@@ -32,17 +32,18 @@ type StackNamer struct {
 type StackNamerOptions struct {
 	// MaxFrames bounds a stack's frames, inlined calls included; 0 means unwind.DefaultMaxFrames.
 	MaxFrames int
-	// MaxStacks is the number of different stacks that each StackSpace remembers; then it forgets them all. 0 means
-	// 65,536.
+	// MaxStacks is the number of different stacks that each StackSpace remembers. When there are more, it forgets all
+	// of them. 0 means 65,536.
 	MaxStacks int
-	// MaxBytes is the estimated memory of all remembered stacks; 0: no limit. If it is set, MaxStacks has no effect.
-	// Once half of it is used, new stacks have the address at which their innermost function begins, instead of the
-	// exact address: see Shortened. Once all of it is used, the result for a new stack is TooManyStacks.
+	// MaxBytes bounds the estimated memory of all remembered stacks; 0: no limit. If it is set, MaxStacks has no
+	// effect. Once half of MaxBytes is used, new stacks have the address at which their innermost function begins,
+	// instead of the exact address: see Shortened. Once all is used, the result for a new stack is TooManyStacks.
 	MaxBytes int
 	// CompleteLater makes Name return without source lines and derived names that are not known yet. Complete adds
-	// them. Without it, Name waits for them, up to Config.LinesWait.
+	// them. If CompleteLater is not set, Name waits for them, up to Config.LinesWait.
 	CompleteLater bool
-	// Shared keeps one copy of equal stacks; nil: each StackSpace keeps its own. It must be nil with CompleteLater.
+	// Shared, if not nil, keeps one copy of equal stacks of all StackSpaces. If it is nil, each StackSpace keeps its
+	// own stacks. It must be nil with CompleteLater.
 	Shared *SharedStacks
 }
 
@@ -54,11 +55,11 @@ var TooManyStacks = &backtrace.Thread{Stop: "too many stacks"}
 // lastWalk describes the last walk of a StackNamer.
 type lastWalk struct {
 	frames  []unwind.Frame
-	unknown bool // no equal walk was named before
+	unknown bool // no equal walk was named before in the same StackSpace
 	// shortened is set if the innermost address is replaced by the start of its function.
 	shortened bool
-	// used are the mappings in which frames lie. trusted means that other mappings could not have continued the walk.
-	// Both are set only if unknown is set and the space was made by ReadStackSpace.
+	// used are the mappings in which frames lie. trusted means that the walk would have ended at the same frame with
+	// any other mappings. Both are set only if unknown is set and the space was made by ReadStackSpace.
 	used    []naming.Usage
 	trusted bool
 }
@@ -76,12 +77,12 @@ func (c *Capturer) StackNamer(o StackNamerOptions) *StackNamer {
 func (n *StackNamer) Watch() (end func()) { return n.capturer.processes.WatchGenerated() }
 
 // Name unwinds and names a stack of a process. Equal stacks of one StackSpace have the same result, and callers must
-// not change it. complete is false if the walk has left the code of the space's mappings: the process may have other
-// mappings by now.
+// not change it. complete is false if the walk ended before the end of the stack and before the limit of frames, or if
+// a frame is guessed: the process may have changed its mappings since the space was made.
 //
 // memory is further memory of the process, copied at the same moment as the stack: variables of a PostgreSQL server,
-// and the memory to which they point. If it shows functions of PL/pgSQL, they become levels of the frames. Name reads
-// no other state of PostgreSQL.
+// and the memory to which they point. If this memory shows functions of PL/pgSQL, they become levels of the frames.
+// Name reads no other state of PostgreSQL.
 func (n *StackNamer) Name(
 	sp *StackSpace, th *snapshot.Thread, memory []snapshot.Stack,
 ) (named *backtrace.Thread, complete bool) {
@@ -94,9 +95,9 @@ func (n *StackNamer) Name(
 	return named, complete
 }
 
-// NameSnapshots unwinds and names the first thread of each snapshot, with the snapshot's mappings. There is one
-// deadline for reading files for all snapshots, and one for source lines and derived names for adjacent snapshots with
-// the same mappings.
+// NameSnapshots unwinds and names the first thread of each snapshot, with the snapshot's mappings. All snapshots share
+// one deadline for reading files. Adjacent snapshots with the same mappings share a deadline for source lines and
+// derived names.
 func (n *StackNamer) NameSnapshots(list []*snapshot.Snapshot) []*backtrace.Thread {
 	files := n.filesDeadline()
 	defer files.Stop()
@@ -139,7 +140,7 @@ func (n *StackNamer) nameOne(
 	return n.name(w, sp, th, memory)
 }
 
-// name walks a stack, and names it unless an equal one was named before.
+// name walks a stack, and names it unless sp remembers an equal stack.
 func (n *StackNamer) name(
 	w *walker, sp *StackSpace, th *snapshot.Thread, memory []snapshot.Stack,
 ) (named *backtrace.Thread, complete bool) {
@@ -171,7 +172,7 @@ func (n *StackNamer) name(
 	return named, complete
 }
 
-// guessed reports whether a frame is the caller of a jump to an address without code (unwind.ByReturnAddress). That
+// guessed reports whether a frame is the caller of a jump to an address without code (unwind.ByReturnAddress). The
 // address may belong to a library that the process has loaded since its mappings were read.
 func guessed(f unwind.Frame) bool { return f.Method == unwind.ByReturnAddress }
 
@@ -189,7 +190,7 @@ func (n *StackNamer) shorten(w *walker) bool {
 		return false
 	}
 	named, _ := w.space.Name(w.frames[:1], unwind.DefaultMaxFrames, &w.late)
-	f := &named[len(named)-1] // the function that contains the inlined ones
+	f := &named[len(named)-1] // the function that contains the inlined calls
 	if f.Function == "" || f.Inlined || f.Offset == 0 {
 		return false
 	}
@@ -198,7 +199,7 @@ func (n *StackNamer) shorten(w *walker) bool {
 }
 
 // keep remembers the stack of the last walk under n.key, unless an image was not read in time, or Shared has no room.
-// It returns the stack, or an equal stack of Shared.
+// It returns t, or the equal stack that Shared keeps.
 func (n *StackNamer) keep(sp *StackSpace, t *backtrace.Thread, space *naming.Space) *backtrace.Thread {
 	if n.options.Shared != nil {
 		kept := n.options.Shared.of(t)
@@ -223,7 +224,8 @@ func (n *StackNamer) keep(sp *StackSpace, t *backtrace.Thread, space *naming.Spa
 	return t
 }
 
-// addLevels returns the stack of the last walk with the PL/pgSQL functions that memory shows. It does not change named.
+// addLevels returns the stack of the last walk with the PL/pgSQL functions that memory shows as levels. It does not
+// change named. It returns named if there are no such functions.
 func (n *StackNamer) addLevels(
 	sp *StackSpace, space *naming.Space, named *backtrace.Thread, th *snapshot.Thread, memory []snapshot.Stack,
 ) *backtrace.Thread {
@@ -243,7 +245,8 @@ func (n *StackNamer) addLevels(
 	copied := frozen(&th.Stack, memory)
 	in := levels.Input{
 		Frozen: copied,
-		// Memory that was not copied with the stack is not read, except code and constants, which cannot change.
+		// Memory that was not copied with the stack may have changed. So Live reads only code and constants from the
+		// process.
 		Live: func(addr uint64, b []byte) int {
 			if n := copied(addr, b); n > 0 || !constant(space, addr) {
 				return n
@@ -294,8 +297,9 @@ func constant(space *naming.Space, addr uint64) bool {
 // completeWait is how long Complete waits for source lines and derived names.
 const completeWait = 10 * time.Second
 
-// Complete adds to the results of Name the source lines and derived names that were not known when Name returned. The
-// spaces then forget their stacks. It is for StackNamerOptions.CompleteLater.
+// Complete adds the source lines and derived names that were not known when Name returned to the results of Name. It
+// waits for them for at most completeWait. The spaces then forget their stacks. It is for
+// StackNamerOptions.CompleteLater.
 func (n *StackNamer) Complete(spaces []*StackSpace) {
 	files := n.filesDeadline()
 	defer files.Stop()

@@ -19,7 +19,7 @@ type StackSpace struct {
 	startTime uint64
 	check     *naming.Check // nil: the mappings are not verified
 	known     map[string]*backtrace.Thread
-	named     []namedStack   // all stacks, for StackNamer.Complete
+	named     []namedStack   // all named stacks, for StackNamer.Complete; empty without CompleteLater
 	server    *serverProcess // nil: not examined yet
 }
 
@@ -32,15 +32,16 @@ type namedStack struct {
 // maxKnownStacks is the default of StackNamerOptions.MaxStacks.
 const maxKnownStacks = 1 << 16
 
-// NewStackSpace describes a process by its mappings. startTime is as in process.Stat. The caller must know that the
-// mappings are valid for the stacks. The space need not be closed.
+// NewStackSpace describes a process by its mappings. startTime has the meaning of process.Stat.StartTime. The mappings
+// must be valid for all stacks that are named with the space: they are not compared with the process. The space need
+// not be closed.
 func NewStackSpace(pid int, startTime uint64, maps []process.Mapping) *StackSpace {
 	return &StackSpace{Maps: maps, pid: pid, startTime: startTime, known: make(map[string]*backtrace.Thread)}
 }
 
-// ReadStackSpace reads the mappings of a process. Later, StackNamer.Name compares the mappings of each new stack with
-// the process. If they differ, it reads all mappings again. The error wraps process.ErrExited if the process has ended.
-// The caller must close the space.
+// ReadStackSpace reads the mappings of a process. For each new stack, StackNamer.Name compares the mappings of the
+// stack with those of the process. If they differ, it reads all mappings again. The error wraps process.ErrExited if
+// the process has ended. The caller must close the space.
 func ReadStackSpace(pid int, startTime uint64) (*StackSpace, error) {
 	check := naming.NewCheck(pid)
 	maps, err := process.Maps(pid)
@@ -56,20 +57,20 @@ func ReadStackSpace(pid int, startTime uint64) (*StackSpace, error) {
 // Known returns the number of different stacks that the space remembers.
 func (sp *StackSpace) Known() int { return len(sp.known) }
 
-// Close closes the files that ReadStackSpace opened.
+// Close closes the file that ReadStackSpace has opened.
 func (sp *StackSpace) Close() {
 	if sp.check != nil {
 		sp.check.Close()
 	}
 }
 
-// stillMapped reports whether the mappings of a walk are unchanged; true if this cannot be checked.
+// stillMapped reports whether the mappings of a walk are unchanged. It returns true if the mappings cannot be compared.
 func (sp *StackSpace) stillMapped(w *lastWalk) bool {
 	return sp.check.File == nil || sp.check.StillMappedRetry(sp.Maps, w.used, w.trusted)
 }
 
-// reread reads the mappings again, and forgets the stacks. If the process has ended, it changes nothing and returns
-// false. The id may then belong to another process.
+// reread reads the mappings again, and forgets the stacks. If the process has ended, reread changes nothing and returns
+// false: another process may have its id.
 func (sp *StackSpace) reread(c *Capturer) bool {
 	maps, err := process.Maps(sp.pid)
 	if stat, e := process.ReadStat(sp.pid); err != nil || e != nil || stat.StartTime != sp.startTime || len(maps) == 0 {
@@ -92,7 +93,7 @@ func (s *namedStack) rename(frames []backtrace.Frame) {
 	case len(frames) < len(old):
 		return
 	case slices.ContainsFunc(old, func(f backtrace.Frame) bool { return len(f.Levels) > 0 }):
-		return // inlined calls have been found since: the levels would be at other frames
+		return // the new frames have further inlined calls, so the old levels would be at wrong frames
 	}
 	s.thread.Frames = frames
 }

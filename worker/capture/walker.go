@@ -17,15 +17,15 @@ type walker struct {
 	capturer *Capturer
 	space    *naming.Space
 	unwinder unwind.Unwinder
-	limit    int // largest number of a thread's frames, inlined calls included
+	limit    int // largest number of frames of a thread, inlined calls included
 	late     symbolize.Deadline
-	frames   []unwind.Frame // of the last walk
+	frames   []unwind.Frame // frames of the last walk
 	lent     *[]unwind.Frame
 }
 
 // walker returns a walker for a process. The caller must close it.
 func (c *Capturer) walker(space *naming.Space, o Options) *walker {
-	lent := c.walks.Get().(*[]unwind.Frame) //nolint:forcetypeassert // there is nothing else
+	lent := c.walks.Get().(*[]unwind.Frame) //nolint:forcetypeassert // the pool has only this type
 	return &walker{
 		capturer: c, space: space, unwinder: unwind.Unwinder{Arch: c.arch, MaxFrames: o.MaxFrames},
 		limit: naming.FrameLimit(o.MaxFrames),
@@ -39,7 +39,8 @@ func (w *walker) close() {
 	w.capturer.walks.Put(w.lent)
 }
 
-// walk walks a thread's stack, and returns why the walk ended. w.frames is valid until the next walk.
+// walk walks a thread's stack into w.frames, and returns the reason for which the walk ended. If memory is missing that
+// no further capture can copy, it walks again with Final set. w.frames is valid until the next walk.
 func (w *walker) walk(th *snapshot.Thread, also []snapshot.Stack) (stop unwind.Stop) {
 	w.frames, stop = w.capturer.unwindThread(w.frames[:0], &w.unwinder, th, also, w.space)
 	if stop.Reason == unwind.NoMemory && (len(also) >= maxRecaptures || !w.space.Mapped(stop.Address)) {
