@@ -50,8 +50,8 @@ type CoreTrace struct {
 	// the program, or 0 if none did.
 	Name, Arch string
 	Signal     int
-	// Unproved has the paths of files that fit the core's addresses but cannot be verified: the core has neither their
-	// build-id nor any of their read-only memory.
+	// Unproved has the paths of files that fit the core's addresses but cannot be verified: the core lacks their
+	// build-id and all of their read-only memory.
 	Unproved []string
 	// Refused has the reasons for rejecting files: Exe is not the core's program, a library was replaced or is missing,
 	// or the core is damaged. WrongExe is set if Exe was not used. LeftOut is the number of threads or goroutines that

@@ -350,7 +350,7 @@ func extension(ctx context.Context, conn *pgx.Conn, p *place) (f finding, instal
 	return finding{good, "extension", text, ""}, true, nil
 }
 
-// objects compares the owners and privileges of the extension's objects with those that the extension's script makes.
+// objects checks that the extension's objects have the owners and privileges that the extension's script gives them.
 func objects(ctx context.Context, conn *pgx.Conn) (finding, error) {
 	strange, err := queue.Strange(ctx, conn)
 	if err != nil {

@@ -242,7 +242,7 @@ func historyRow(w *store.SpanSweep, row *store.Row) []string {
 	}
 }
 
-// historyNotice lists what is missing in the rows. next is the time of the first sweep that is left out; zero: none.
+// historyNotice returns notes on missing rows. next is the time of the first sweep that is left out; zero: none.
 func historyNotice(s *store.Summary, next time.Time) (parts []string) {
 	if !next.IsZero() {
 		parts = append(parts, "there are more rows: continue with "+microText(next.UnixMicro()))
@@ -286,7 +286,7 @@ func historyFailure(err error) spool.Answer {
 	return fault
 }
 
-// nameOr is store.ObjectName, but returns "" if there is neither a name nor an oid.
+// nameOr is store.ObjectName, but returns "" if name is empty and oid is 0.
 func nameOr(name string, oid uint32) string {
 	if name == "" && oid == 0 {
 		return ""

@@ -130,8 +130,8 @@ func (s *Service) provenPlan(c *cluster.Cluster, build string, major int) *plan.
 // cheap enough for every sample.
 func (s *Service) PlanProof(build string, major int) *plan.Proof { return s.plans.Proof(build, major) }
 
-// CalibratePlans begins a calibration of the server's program in the background. Its result is that of
-// runningplan.Keeper.Calibrate. Without Config.Sessions it does nothing and returns 0.
+// CalibratePlans begins a calibration of the server's program in the background. See runningplan.Keeper.Calibrate for
+// the result. Without Config.Sessions it does nothing and returns 0.
 func (s *Service) CalibratePlans(c *cluster.Cluster, build string) (pause time.Duration) {
 	if s.cfg.Sessions == nil {
 		return 0

@@ -7,9 +7,9 @@ import (
 	"pg_stat_backtrace/worker/pg/memctx"
 )
 
-// The values of Config.Context, which decides who sees the text of statements that functions run. Such a text belongs
-// to the owner of the function, often a SECURITY DEFINER function, and may contain data that the role of the session
-// must not see.
+// The values of Config.Context. It decides which roles see the text of statements that functions run. Such a text
+// belongs to the owner of the function, often a SECURITY DEFINER function, and may contain data that the role of the
+// session must not see.
 const (
 	// ContextSuperuser shows the text to superusers only.
 	ContextSuperuser = "superuser"

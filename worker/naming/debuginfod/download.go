@@ -141,8 +141,8 @@ func (d *transfer) request(ctx context.Context, s *server) (*http.Response, erro
 	return nil, err
 }
 
-// headerSize returns the size that debuginfod sends in a header of its own, for a body of unknown length. Without the
-// header it returns 0.
+// headerSize returns the size in the header X-Debuginfod-Size, which debuginfod sends with a body of unknown length.
+// Without this header it returns 0.
 func headerSize(h http.Header) int64 {
 	n, err := strconv.ParseInt(h.Get("X-Debuginfod-Size"), 10, 64)
 	if err != nil {
