@@ -10,8 +10,8 @@ import (
 	"pg_stat_backtrace/worker/limits"
 )
 
-// Policy decides whether a role may get the backtrace of a process. The caller of these methods has already counted the
-// processes that a request names (limits.Limiter).
+// Policy decides whether a role may get the backtrace of a process. Package verb charges a role for the processes that
+// a request names, before it calls these methods.
 type Policy struct {
 	Looker  Looker
 	Limiter *limits.Limiter // counts processes that the request did not name; nil: no limit
@@ -32,8 +32,8 @@ func (p *Policy) Allow(ctx context.Context, caller Caller, pid int) error {
 }
 
 // AllowAll decides for several processes with one query, and returns the refusals by pid. Processes without an entry in
-// the map may be captured. The first counted allowed processes are already counted by the limiter. AllowAll counts each
-// further process that it allows.
+// the map may be captured. counted is the number of processes for which the role has already paid. For each further
+// process that it allows, AllowAll takes a token from the Limiter.
 func (p *Policy) AllowAll(ctx context.Context, caller Caller, pids []int, counted int) map[int]error {
 	refused := make(map[int]error)
 	if caller.Superuser {

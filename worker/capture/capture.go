@@ -67,7 +67,7 @@ type Config struct {
 type Options struct {
 	// MaxFrames bounds each thread's frames, inlined calls included; 0 means unwind.DefaultMaxFrames.
 	MaxFrames int
-	// Deadline bounds the wait for the stop; 0 means ptrace's default.
+	// Deadline bounds the wait for the stop; 0 means snapshot.DefaultDeadline.
 	Deadline time.Duration
 	// MaxStack bounds the bytes of stack copied; 0 means ptrace's default.
 	MaxStack int

@@ -33,7 +33,7 @@ type CoreOptions struct {
 	// Sysroot is put before every path in the core. It is the path of a copy of the root directory of the host where
 	// the core was written.
 	Sysroot string
-	// DebugDirs are searched for debug files; nil means the default.
+	// DebugDirs are the folders to search for debug files; nil means elfimage.DefaultFolder.
 	DebugDirs []string
 	// MaxFrames bounds each thread's frames; 0 means unwind.DefaultMaxFrames.
 	MaxFrames int

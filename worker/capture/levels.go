@@ -49,8 +49,8 @@ type serverProcess struct {
 	last      *pointers           // shared by all captures of the process; nil if process is nil
 }
 
-// pointers has the values of the copied variables in the last capture: pointers. A value is 0 if the memory to which it
-// points was not copied. Most of these pointers stay the same as long as the process lives.
+// pointers has the values of the copied variables in the last capture. Each value is an address, or 0 if the memory at
+// this address was not copied. Most of these pointers stay the same as long as the process lives.
 type pointers [8]atomic.Uint64
 
 func newPrograms() *programs {

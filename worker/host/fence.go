@@ -15,7 +15,7 @@ var ErrUnsupported = errors.New("no seccomp filters here")
 
 // forbidden lists the calls that a worker never makes.
 var forbidden = []uint32{
-	unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD, unix.SYS_PIDFD_SEND_SIGNAL, // another process
+	unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD, unix.SYS_PIDFD_SEND_SIGNAL, // change, signal or inspect another process
 	unix.SYS_TKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PROCESS_MADVISE,
 	unix.SYS_PROCESS_MRELEASE, unix.SYS_KCMP, unix.SYS_MIGRATE_PAGES, unix.SYS_MOVE_PAGES,
 	unix.SYS_SETPRIORITY, unix.SYS_IOPRIO_SET, unix.SYS_SETPGID,
@@ -23,9 +23,9 @@ var forbidden = []uint32{
 	unix.SYS_SEMGET, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL,
 	unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL,
 	unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK, unix.SYS_MQ_NOTIFY,
-	unix.SYS_EXECVE, unix.SYS_EXECVEAT, // another program, or other code
+	unix.SYS_EXECVE, unix.SYS_EXECVEAT, // start a program, or change executable memory
 	unix.SYS_PERSONALITY, unix.SYS_PKEY_MPROTECT, unix.SYS_REMAP_FILE_PAGES,
-	unix.SYS_SETNS, unix.SYS_UNSHARE, unix.SYS_CHROOT, unix.SYS_PIVOT_ROOT, // another view of the system
+	unix.SYS_SETNS, unix.SYS_UNSHARE, unix.SYS_CHROOT, unix.SYS_PIVOT_ROOT, // change the file system or the namespaces
 	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_MOVE_MOUNT, unix.SYS_OPEN_TREE, openTreeAttr, unix.SYS_MOUNT_SETATTR,
 	unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT, unix.SYS_FSPICK,
 	unix.SYS_NAME_TO_HANDLE_AT, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_MKNODAT, unix.SYS_FANOTIFY_INIT,
@@ -37,7 +37,7 @@ var forbidden = []uint32{
 	unix.SYS_LOOKUP_DCOOKIE, unix.SYS_LSM_SET_SELF_ATTR,
 	unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, // would bypass the filter
 	unix.SYS_SECCOMP, // another filter, whose supervisor would decide on calls
-	unix.SYS_LISTEN,  // a server on the network
+	unix.SYS_LISTEN,  // accept connections
 }
 
 // openTreeAttr is open_tree_attr(2), on every architecture.

@@ -77,7 +77,7 @@ var (
 
 // A check is a condition on an argument of a call.
 type check struct {
-	argument uint32 // its index, from 0
+	argument uint32 // index of the argument, from 0
 	value    uint64
 	test     test
 	wide     bool // compare 64 bits; for other arguments the kernel uses only 32 bits, or refuses larger values itself

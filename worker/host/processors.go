@@ -18,7 +18,7 @@ var processorUse struct {
 	sync.Mutex
 
 	frugal bool
-	all    int // number of processors, for a frugal program
+	all    int // number of processors before Frugal
 	work   int
 	wide   bool // all processors should be used
 	since  *time.Timer

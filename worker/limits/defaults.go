@@ -97,9 +97,9 @@ const (
 
 // Actions of the incident screen, for each operator token.
 const (
-	ActionCaptures      = 1 // a second
+	ActionCaptures      = 1 // captures per second
 	ActionCaptureBurst  = 10
-	ActionIncidents     = 1.0 / 60 // a second
+	ActionIncidents     = 1.0 / 60 // incidents per second
 	ActionIncidentBurst = 3
 )
 

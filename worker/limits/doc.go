@@ -3,5 +3,5 @@
 //
 // A Gate shares a bounded resource, such as bytes of memory or worker slots. A role gets at most its share, and a part
 // is reserved for superusers. A Limiter bounds the requests of a role per second, and Lines bounds the lines about a
-// role in the log. The package does not know requests or processes.
+// role in the log. The package does not depend on requests or processes.
 package limits

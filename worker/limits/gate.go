@@ -13,9 +13,9 @@ type Who struct {
 
 // Shares bound the amounts of a resource that are in use at the same time. Values below 1 mean 1.
 type Shares struct {
-	Total    int64 // by all users
-	Ordinary int64 // by all roles that are not superusers; the rest of Total is for superusers
-	Role     int64 // by one role that is not a superuser
+	Total    int64 // in use by all users
+	Ordinary int64 // in use by all roles that are not superusers; the rest of Total is for superusers
+	Role     int64 // in use by one role that is not a superuser
 }
 
 // Gate grants amounts of a resource to users, within its Shares. It is safe for concurrent use.

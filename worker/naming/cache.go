@@ -13,7 +13,7 @@ import (
 )
 
 // maxProcesses bounds the processes in a cache, at about 12 kB each. When the cache is full, a random process is
-// dropped. So a caller that captures more processes than that in turn still finds most of them.
+// dropped. So a caller that captures more processes than this, one after another, still finds most of them.
 const maxProcesses = 2048
 
 // maxLookups bounds the image lookups that run at the same time. Each lookup blocks a thread as long as its disk does
@@ -45,7 +45,7 @@ type cacheEntry struct {
 	images map[process.Mapping]symbolize.Placed
 	maps   *KnownMaps // nil: not read yet
 	later  *Later
-	facts  map[any]any // by the address of the Fact
+	facts  map[any]any // the facts of other packages; the key is the address of the Fact
 }
 
 // mappingKey identifies a mapping of a process.
@@ -112,7 +112,7 @@ func (c *Cache) ForgetMaps(key ProcessKey) {
 type KnownMaps struct {
 	Snapshot *snapshot.MapsSnapshot
 	maps     []process.Mapping
-	used     []Usage // the mappings in which the last walk had frames, in order
+	used     []Usage // the mappings in which the last walk had frames, sorted by index
 
 	kept atomic.Int64 // when the last capture that used them began, Unix time in ns
 }

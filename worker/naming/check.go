@@ -13,7 +13,7 @@ import (
 // Usage is a mapping in which a walk had frames.
 type Usage struct {
 	Mapping int    // index in the list of the process's mappings
-	id      string // build-id of its image; "" if it has none
+	id      string // build-id of the image in the mapping; "" if there is none
 }
 
 func byMapping(a, b Usage) int { return cmp.Compare(a.Mapping, b.Mapping) }

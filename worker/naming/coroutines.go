@@ -12,8 +12,8 @@ import (
 
 // Go's runtime keeps a thread's current goroutine in a thread-local variable, also while the thread runs C code. From
 // the goroutine, a walk finds the values that it needs where Go and C switch stacks. So the stop copies that memory
-// (snapshot.Coroutines). The first walk with frames in Go code shows which images are Go's, and later captures use
-// that.
+// (snapshot.Coroutines). The first walk with frames in Go code shows which images are Go's, and later captures use this
+// knowledge.
 
 // GoProcess has the Go images of one process. It is immutable.
 type GoProcess struct {

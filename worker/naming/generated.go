@@ -59,8 +59,8 @@ type image struct {
 // JITLocations has the addresses at which a process keeps the descriptions of its generated code. Pieces are the memory
 // ranges that a stop copies for them.
 type JITLocations struct {
-	descriptors []uint64         // of GDB's JIT interface
-	Frames      []symbol.JITSpan // .eh_frame sections
+	descriptors []uint64         // addresses of variables of GDB's JIT interface
+	Frames      []symbol.JITSpan // limits of .eh_frame sections
 	Pieces      []snapshot.Range
 }
 

@@ -26,7 +26,7 @@ import (
 
 // Bounds of the memory for candidates.
 const (
-	maxLaterImages  = 64       // of a process
+	maxLaterImages  = 64       // images of a process
 	maxLaterProcess = 4 << 20  // bytes of a process
 	maxLaterAll     = 32 << 20 // bytes of all processes
 	maxLaterCode    = 4 << 20  // bytes of code that one search reads
@@ -49,7 +49,7 @@ type LaterStore struct {
 	Arch *arch.Arch
 
 	mu   sync.Mutex
-	all  map[*Later]struct{} // with images
+	all  map[*Later]struct{} // the Laters that have images
 	size int
 
 	watcher watcher
@@ -94,7 +94,7 @@ type Later struct {
 // immutable.
 type laterImage struct {
 	frames     symbol.JITSpan
-	data       []byte // of the section
+	data       []byte // content of the section
 	table      *cfi.Table
 	start, end uint64
 	code       []byte

@@ -17,8 +17,8 @@ type Space struct {
 	pid    int
 	Maps   []process.Mapping
 	Known  map[process.Mapping]symbolize.Placed // images found so far; shared, guarded by cache.mu
-	Memory symbolize.MemoryReader               // of a core file; nil: read the live process
-	live   symbolize.MemoryReader               // of the live process
+	Memory symbolize.MemoryReader               // reads a core file; nil: read the live process
+	live   symbolize.MemoryReader               // reads the live process; nil: not made yet
 
 	// FirstInImage is set during a walk if no earlier walk had its innermost frame in the same image.
 	FirstInImage bool

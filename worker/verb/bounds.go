@@ -94,7 +94,8 @@ func (b *bounds) capturing(ctx context.Context, who authz.Caller, o capture.Opti
 // hung is the time, as a multiple of a capture's deadline, after which the capture is expected to hang in the kernel.
 const hung = 3
 
-// answering waits until the gate has room for an answer about one process. It is the gate of most verbs.
+// answering waits until the gate has room for an answer about one process. It is the gate of the verbs for the stack of
+// one process.
 func (s *Service) answering(ctx context.Context, c call) (done func(), err error) {
 	return s.bounds.answering(ctx, caller(c.Request), c.options, 1)
 }

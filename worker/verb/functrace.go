@@ -169,7 +169,7 @@ func (s *Service) startFunctionTrace(req spool.Request) error {
 	if static, is := strings.CutPrefix(name, "usdt:"); is {
 		o.Functions, o.Static = nil, []string{static}
 	}
-	var held *process.Handle // of the target, so that no other process is probed if the target ends and its id is used again
+	var held *process.Handle // keeps the target's id from being used again, so that no other process gets the probes
 	rights, err := c.Rights()
 	if err != nil {
 		return err

@@ -220,7 +220,7 @@ const maxStacksOfBucket = 100
 func (b *buckets) makeRoom(coming int64) {
 	last := max(b.last, coming)
 	if min(b.first, coming) == last {
-		return // without the loop below: each further sample of this bucket calls makeRoom again
+		return // skip the loop below, because each further sample of this bucket calls makeRoom again
 	}
 	b.next, b.last = last, b.first
 	for k := range b.m {

@@ -1,7 +1,7 @@
 // Package verb answers the requests of SQL callers. The verb of a request names what the request asks for. Each file
 // registers the verbs of one subject, with the number of processes that a request names, the gate that a request passes
-// (it waits for resources of the worker), and the function that makes the answer. It also has the words of the
-// subject's errors.
+// (it waits for resources of the worker), and the function that makes the answer. Each file also has the words of its
+// errors.
 //
 // The package does not know how requests arrive, and does not follow the server through restarts: package worker does.
 package verb
@@ -56,7 +56,7 @@ type call struct {
 	began   time.Time
 }
 
-// verbs are all verbs, by name. Only register writes.
+// verbs has all verbs, by name. Only register changes it.
 var verbs = make(map[string]Verb)
 
 // register adds a verb. Names are unique.

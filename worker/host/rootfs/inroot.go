@@ -80,9 +80,9 @@ type place struct {
 	root bool
 }
 
-// at returns the place of a path. The caller closes it. A path that leads through a process's root or working directory
-// is walked with the ids of that process, any other path with the user's. The folder of the process in /proc stays open
-// until the file is open, because another process may get the process id.
+// at returns the place of a path. The caller closes the place. A path that leads through a process's root or working
+// directory is walked with the ids of that process, any other path with the ids of u. The folder of the process in
+// /proc stays open until the file is open, because another process may get the process id.
 func (u User) at(path string) (place, error) {
 	folder, rest, ok := cutFolder(path)
 	root := strings.HasPrefix(rest, "root/") && rest != "root/"

@@ -122,7 +122,7 @@ func (u User) takeOn() error {
 	const ask = -1
 	_ = unix.Setfsuid(0) // restores root's capabilities for files, which another id has taken away
 	if have, err := unix.Getgroups(); err != nil || !slices.Equal(have, u.groups) {
-		if err := unix.Setgroups(u.groups); err != nil { // of this thread only, unlike syscall.Setgroups
+		if err := unix.Setgroups(u.groups); err != nil { // changes only this thread, unlike syscall.Setgroups
 			return fmt.Errorf("as user %d: %w: setgroups: %w", u.uid, errIDs, err)
 		}
 	}

@@ -21,7 +21,8 @@ type Trace struct {
 	// Unrecognised is the reason for which a PostgreSQL server's own state was not read: its program has a server's
 	// variables, but its version is unknown. Otherwise it is empty.
 	Unrecognised string
-	// LevelsMissing is the reason why PL/pgSQL levels of a process that was sampled on the CPU are missing, else "".
+	// LevelsMissing is the reason for which PL/pgSQL levels are missing, if the process was sampled on the CPU.
+	// Otherwise it is empty.
 	LevelsMissing string
 	// Pause is an upper bound on how long the process was stopped. Held is the part of Pause after the worker noticed
 	// the stop. Both are 0 without a stop.
@@ -56,13 +57,13 @@ type Trace struct {
 type Session struct {
 	// Time is when the capture began.
 	Time time.Time
-	// Title is the title of the process, as ps(1) shows it.
+	// Title is the title of the process that ps(1) shows.
 	Title string
 	// Type and State are in the words of pg_stat_activity. Database and User are names, or object ids as "oid 5".
 	Type, Database, User, State string
 	// Major is the major version of the server.
 	Major int
-	// Mode is the mode of the lock that the process waits for, and Holder the process that holds it.
+	// Mode is the mode of the lock that the process waits for, and Holder describes the process that holds this lock.
 	Mode, Holder string
 }
 
@@ -86,7 +87,7 @@ type Thread struct {
 	// Generated is set if the walk ended in code that was compiled at run time, without its call frame information.
 	Generated bool
 	// Kernel lists the kernel functions of a thread in uninterruptible sleep, innermost first. If the kernel does not
-	// show the whole stack, it has only the innermost function.
+	// show the whole stack, Kernel has only the innermost function.
 	Kernel []string
 	// Frames are innermost first.
 	Frames []Frame

@@ -74,7 +74,7 @@ type route struct {
 
 type routeKey struct{}
 
-// start begins the route of a download from a server.
+// start returns a context with a new route, for a download from a server.
 func start(ctx context.Context, s *server) context.Context {
 	r := &route{from: hostPort(s.url), reachOf: s.reachOf}
 	ctx = context.WithValue(ctx, routeKey{}, r)

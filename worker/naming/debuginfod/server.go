@@ -28,7 +28,7 @@ type server struct {
 	reachOf func(netip.Addr) reach
 
 	mu       sync.Mutex
-	failures int       // in a row
+	failures int       // number of failures in a row
 	until    time.Time // end of the pause
 	trying   bool      // one request tests whether the server works again
 }

@@ -115,7 +115,7 @@ func OpenOwn(path string) (elfimage.File, error) {
 type FileID struct {
 	dev, ino uint64
 	mtime    syscall.Timespec
-	UID      int       // the owner
+	UID      int       // user id of the owner
 	changed  time.Time // the inode's change time: never earlier than its creation
 }
 

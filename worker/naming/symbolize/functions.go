@@ -298,7 +298,7 @@ func (m *Image) eachSymbol(each func(s elfimage.Symbol, name string)) {
 			}
 			for s := range symbols {
 				code := s.Type == elf.STT_FUNC || s.Type == elf.STT_GNU_IFUNC || s.Type == elf.STT_NOTYPE
-				// Executable is asked of the image itself, because a debug file has no code.
+				// Here m.Executable is used, and not img.Executable, because a debug file has no code.
 				if code && s.Section != elf.SHN_UNDEF && m.Executable(s.Addr) {
 					name, _, _ := strings.Cut(s.Name, "@")
 					each(s, name)

@@ -12,7 +12,7 @@ import (
 type Lazy[T any] struct {
 	begin sync.Once
 	done  chan struct{} // made by begin, closed when value is final
-	ready atomic.Bool   // done is closed
+	ready atomic.Bool   // set when done is closed
 	value T
 }
 
