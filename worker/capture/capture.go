@@ -69,7 +69,7 @@ type Options struct {
 	MaxFrames int
 	// Deadline bounds the wait for the stop; 0 means snapshot.DefaultDeadline.
 	Deadline time.Duration
-	// MaxStack bounds the bytes of stack copied; 0 means ptrace's default.
+	// MaxStack bounds the bytes of a stack that are copied; 0 means 1 MiB.
 	MaxStack int
 	// AllThreads captures every thread in one stop, instead of the main thread only.
 	AllThreads bool
