@@ -85,7 +85,8 @@ func (s *Service) answerWaits(ctx context.Context, c call) spool.Answer {
 	return a
 }
 
-// noteGap adds a notice to the answer if records of a process are missing.
+// noteGap adds a notice to the answer if the process has no trace, or if its trace lacks records or the starts and ends
+// of the executor.
 func (s *Service) noteGap(a *spool.Answer, pid int) {
 	gap, err := s.cfg.Waits.Gap(pid)
 	alone := fmt.Sprintf("SELECT pg_wait_event_capture('trace', %d).", pid)
