@@ -1,12 +1,12 @@
-// Package command runs the program that a file of rules names when an alert begins or ends.
+// Package command runs a program when an alert begins or ends. The file of rules names the program (rules.Command).
 //
-// The worker's filter of system calls forbids it to start a program. A helper process does this instead. The worker starts the
-// helper before it sets the filter. The helper reads the file of rules itself: the worker sends alerts only, and cannot choose
-// the program. It ends when its input ends, also if the worker was killed.
+// The worker's filter of system calls forbids the worker to start a program. A helper process does this instead. The worker starts
+// the helper before it sets the filter. The helper reads the file of rules itself: the worker sends alerts only, and cannot choose
+// the program. The helper ends when its input ends, also if the worker was killed.
 //
 // A program gets no shell, no capabilities, no descriptors except its input and output, and a small environment. The helper
-// runs one at a time. After the limit, and also after a program has ended, it kills the program's process group and the other
-// processes that the program has left.
+// runs one program at a time. After the time limit, and also after a program has ended, the helper kills the program's process
+// group and the other processes that the program has left.
 //
 // The package does not log. It must not know what an incident is.
 package command
@@ -30,13 +30,13 @@ const (
 	queueLength = 16
 	maxRequest  = 64 << 10
 	maxOutput   = 4 << 10
-	maxResult   = 64 << 10 // an output as JSON has at most six bytes for each
+	maxResult   = 64 << 10 // JSON has at most six bytes for each byte of maxOutput
 )
 
-// ErrQueueFull means that an alert was dropped, because too many wait.
+// ErrQueueFull means that an alert was dropped, because queueLength messages wait for the helper.
 var ErrQueueFull = errors.New("too many alerts wait for their commands")
 
-// request is a line to the helper.
+// request is a message to the helper: one line of JSON.
 type request struct {
 	// Reload asks the helper to read the file of rules again. If it is not set, the helper runs the command of the rule Rule,
 	// with Alert as its standard input.
@@ -45,20 +45,20 @@ type request struct {
 	Alert  json.RawMessage `json:"alert,omitempty"`
 }
 
-// Result is the end of one program.
+// Result describes one run of the program.
 type Result struct {
 	Rule string `json:"rule"`
 	// Status is the exit status; -1: a signal ended the program, or it was not started.
 	Status int `json:"status"`
-	// Error is the reason if the program did not end with status 0.
+	// Error is the reason why the program did not end with status 0; empty: it did.
 	Error string `json:"error,omitempty"`
-	// Output has the first bytes of standard output and standard error. Cut is set if there were more.
+	// Output has the first bytes of standard output and standard error together. Cut is set if the program has written more.
 	Output   string        `json:"output,omitempty"`
 	Cut      bool          `json:"cut,omitempty"`
 	Duration time.Duration `json:"duration_ns"`
 }
 
-// Runner is the worker's side. It is safe for concurrent use.
+// Runner sends alerts to the helper; the worker has one. It is safe for concurrent use.
 type Runner struct {
 	input   io.WriteCloser
 	output  io.ReadCloser
@@ -68,11 +68,11 @@ type Runner struct {
 	close   sync.Once
 }
 
-// Start starts the helper. The command must call Serve with its standard input and output. Run must be called.
+// Start starts the helper. The process of the command must call Serve with its standard input and output. The caller must call Run.
 func Start(helper *exec.Cmd) (*Runner, error) {
 	helper.Env = Environment()
 	helper.Dir = "/"
-	helper.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's signals are for the worker
+	helper.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // signals of a terminal, such as Ctrl-C, go to the worker only
 	input, err := helper.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("helper for commands: %w", err)
@@ -88,12 +88,13 @@ func Start(helper *exec.Cmd) (*Runner, error) {
 	return &Runner{input: input, output: output, process: helper, queue: make(chan request, queueLength)}, nil
 }
 
-// Environment is the environment of each program.
+// Environment returns the environment of the helper and of each program that it runs.
 func Environment() []string {
 	return []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/", "LANG=C", "LC_ALL=C"}
 }
 
-// Send queues an alert in JSON. It never blocks.
+// Send queues an alert in JSON for the helper. It never blocks. It returns ErrQueueFull if the queue is full. It also returns an
+// error if the alert is too large or the helper has ended.
 func (r *Runner) Send(rule string, alert []byte) error {
 	if len(alert) > maxRequest/2 {
 		return fmt.Errorf("the alert has %d bytes; at most %d are allowed", len(alert), maxRequest/2)
@@ -101,7 +102,8 @@ func (r *Runner) Send(rule string, alert []byte) error {
 	return r.put(request{Rule: rule, Alert: alert})
 }
 
-// Reload asks the helper to read the file of rules again. If the file has an error, the helper keeps its former command.
+// Reload asks the helper to read the file of rules again. If the file has an error, the helper keeps the former command. The errors
+// are those of Send.
 func (r *Runner) Reload() error { return r.put(request{Reload: true}) }
 
 func (r *Runner) put(q request) error {
@@ -116,10 +118,11 @@ func (r *Runner) put(q request) error {
 	}
 }
 
-// Close ends the helper, and with it a program that runs.
+// Close closes the helper's input. The helper then kills a running program, and ends.
 func (r *Runner) Close() { r.close.Do(func() { _ = r.input.Close() }) }
 
-// Run sends the alerts, and reports each result, until the helper ends. It returns after Close.
+// Run sends the queued alerts, and calls report with each result, until the helper ends. Close makes the helper end. The error is
+// that of the helper's process.
 func (r *Runner) Run(report func(Result)) error {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -151,12 +154,12 @@ func (r *Runner) Run(report func(Result)) error {
 	return r.process.Wait()
 }
 
-// self is the helper's program.
+// self is the file of the helper's program: this program.
 const self = "/proc/self/exe"
 
-// Self returns this program with other arguments, for Start.
+// Self returns a command that runs this program with the arguments, for Start.
 func Self(arguments ...string) *exec.Cmd {
-	c := exec.Command(self, arguments...) //nolint:noctx // ends with its input
+	c := exec.Command(self, arguments...) //nolint:noctx // the helper ends with its input
 	c.Args[0] = os.Args[0]
 	return c
 }

@@ -23,10 +23,10 @@ import (
 	"pg_stat_backtrace/worker/history/rules"
 )
 
-// Serve is the helper: it runs the program of the rules for each alert that it reads, until the input ends. Load returns the
-// command as the file of rules has it now, or an error.
+// Serve is the main function of the helper. For each alert that it reads from input, it runs the program of the rules, and writes a
+// Result to output. It returns nil when the input ends. The function load reads the command from the file of rules.
 func Serve(input io.Reader, output io.Writer, load func() (rules.Command, error)) error {
-	// A program inherits the rights of the thread that starts it.
+	// giveUpRights changes this thread only, and a program inherits the rights of the thread that starts it.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := giveUpRights(); err != nil {
@@ -64,8 +64,8 @@ func Serve(input io.Reader, output io.Writer, load func() (rules.Command, error)
 	return nil
 }
 
-// requests reads the input until it ends, and then calls ended. The reader never waits for a program, so that it sees the end. It
-// drops and counts alerts for which the queue has no room.
+// requests reads the input in a goroutine until the input ends, and then calls ended. The goroutine never waits for a program, so
+// that it notices the end at once. If the queue is full, it drops the alert and adds 1 to dropped.
 func requests(input io.Reader, dropped *atomic.Int64, ended func()) <-chan request {
 	queue := make(chan request, queueLength)
 	go func() {
@@ -105,7 +105,7 @@ func giveUpRights() error {
 	return closeAtExec()
 }
 
-// closeAtExec marks every descriptor except the first three, which a program gets anew.
+// closeAtExec marks all descriptors to be closed in new programs, except the first three: exec.Cmd sets these for each program.
 func closeAtExec() error {
 	list, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -119,7 +119,7 @@ func closeAtExec() error {
 	return nil
 }
 
-// run runs the program once.
+// run runs the program once, with the alert as its standard input, at most for the time limit.
 func run(ctx context.Context, c *rules.Command, q *request) (r Result) {
 	r = Result{Rule: q.Rule, Status: -1}
 	if len(c.Run) == 0 {
@@ -132,10 +132,10 @@ func run(ctx context.Context, c *rules.Command, q *request) (r Result) {
 		return r
 	}
 	var out bounded
-	p := exec.Command(c.Run[0], c.Run[1:]...) //nolint:noctx,gosec // the limit is below; the file of rules is trusted
+	p := exec.Command(c.Run[0], c.Run[1:]...) //nolint:noctx,gosec // the timer below limits the time; the file of rules is trusted
 	p.Env, p.Dir, p.Stdin, p.Stdout, p.Stderr = Environment(), "/", bytes.NewReader(q.Alert), &out, &out
 	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	p.WaitDelay = time.Second // for a pipe that another process keeps open
+	p.WaitDelay = time.Second // Wait returns after this time even if another process keeps the output pipe open
 	begin := time.Now()
 	if err := p.Start(); err != nil {
 		r.Error = err.Error()
@@ -144,7 +144,7 @@ func run(ctx context.Context, c *rules.Command, q *request) (r Result) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		// The process stays a zombie, so that its id, which is the id of its group, is not used again.
+		// With WNOWAIT the process stays a zombie. So no other process gets its id, which is also the id of its group.
 		for errors.Is(unix.Waitid(unix.P_PID, p.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
 		}
 	}()
@@ -173,8 +173,8 @@ func run(ctx context.Context, c *rules.Command, q *request) (r Result) {
 	return r
 }
 
-// killOrphans ends the processes that a program has left, also those in other process groups. When one ends, its children become
-// children of this process, so that the next round finds them. Own is the program, for Wait.
+// killOrphans kills the processes that a program has left, also in other process groups. When a process ends, its children become
+// children of this process, so that the next round finds them. own is the id of the program itself, for which the caller waits.
 func killOrphans(own int) {
 	const rounds = 100
 	for range rounds {
@@ -213,7 +213,8 @@ func children() (pids []int) {
 	return pids
 }
 
-// bounded keeps the first bytes that are written to it. One goroutine of exec.Cmd writes, since both outputs are equal.
+// bounded keeps the first maxOutput bytes that are written to it. It needs no lock: Stdout and Stderr of the exec.Cmd are the same
+// writer, so one goroutine writes.
 type bounded struct {
 	b   []byte
 	cut bool

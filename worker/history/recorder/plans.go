@@ -16,18 +16,19 @@ import (
 	"pg_stat_backtrace/worker/pg/plan"
 )
 
-// planAge is how long a statement has run before its plan is read. Reading takes some milliseconds of the processor. Shorter
-// statements are many, and change while they are read.
+// planAge is the time that a statement must have run before its plan is read. A read takes some milliseconds of processor time.
+// Younger statements are too many, and many of them would end during the read.
 const planAge = 10 * time.Second
 
-// executorRun is on the stack of each process that executes a plan.
+// executorRun is a function that is on the stack of each process that executes a plan.
 const executorRun = "standard_ExecutorRun"
 
-// ErrUnproven means that the server's build was not compared with EXPLAIN. Its plans are not recorded.
+// ErrUnproven means that the fields of plans were not compared with EXPLAIN for the server's build. Its plans are not recorded.
 var ErrUnproven = errors.New("the layout of plans is unproven")
 
-// TakePlan says in words what the innermost plan of a process does, with rounded figures; empty: it is not known. The process is
-// not stopped. Proof returns the proven fields of a build, nil if there are none: the error is then ErrUnproven.
+// TakePlan describes in words what the innermost plan of a process does, with rounded figures; empty: not known. The process is
+// not stopped. The function proof returns the fields of plans that were compared with EXPLAIN for a build. If it returns nil,
+// TakePlan returns ErrUnproven.
 func TakePlan(
 	ctx context.Context, c *capture.Capturer, server cluster.Cluster, proof func(build string, major int) *plan.Proof, pid int,
 ) (string, error) {
@@ -55,25 +56,25 @@ func TakePlan(
 	return short(plan.RoundedPhrase(plans.Levels)), nil
 }
 
-// planTaker reads the plans of statements that have run for some time, in the goroutine of the stacks. If there is no time for all
-// of them, each gets its turn.
+// planTaker reads the plans of statements that have run for planAge, in the goroutine that takes the stacks. If there is no time
+// for all plans of a sweep, the plans that were read longest ago come first.
 type planTaker struct {
 	take  func(ctx context.Context, pid int) (string, error)
 	known map[identity]*takenPlan
 }
 
-// takenPlan is what the plan of a statement did, and the count of its process's context switches at that time.
+// takenPlan describes what the plan of a statement did, and has the number of context switches of its process at that time.
 type takenPlan struct {
 	id        identity
 	switches  uint64
-	statement int64 // its start
-	stack     *Stack
+	statement int64  // start of the statement, microseconds since 1970
+	stack     *Stack // nil: the current stack is not known
 	text      string
 	at        time.Time // of the sweep
 }
 
-// wanted returns the statements whose plans are to be read. A session whose query text is not kept has none: a plan has names of
-// the query. The function stack returns a stack only if it is still true.
+// wanted returns the statements whose plans are to be read. It omits sessions whose query text is not kept, since a plan contains
+// names from the query. The function stack returns the stack of a process, nil if the process has run since the stack was taken.
 func (t *planTaker) wanted(
 	now time.Time, rows []store.Row, procs map[int32]rules.Proc, stack func(identity, rules.Proc) *Stack,
 ) []takenPlan {
@@ -115,8 +116,8 @@ func (t *planTaker) when(id identity) int64 {
 	return 0
 }
 
-// read reads plans of processes whose stack executes one, until they have used the worker's processor too long. It returns those
-// that it has tried.
+// read reads the plans of processes whose stack shows that they execute a plan. It stops when the reads have used
+// limits.RecordedPlans of processor time. It returns the processes that were checked or read.
 func (t *planTaker) read(ctx context.Context, list []takenPlan, stacks []takenStack) (tried []takenPlan) {
 	used := processTime()
 	for _, p := range list {
@@ -153,7 +154,7 @@ func (t *planTaker) add(list []takenPlan) {
 	}
 }
 
-// fill sets the plan of a row, if it is of this sweep or still true.
+// fill sets the plan of a row, if the plan was read in this sweep, or if the process has not run since the read.
 func (t *planTaker) fill(now time.Time, r *store.Row, p rules.Proc) {
 	if t == nil {
 		return

@@ -17,7 +17,7 @@ import (
 	"pg_stat_backtrace/worker/pg/state"
 )
 
-// look makes of a sweep what the rules go by.
+// look returns the data of a sweep that the rules use. err is the error of reading the sessions.
 func (r *Recorder) look(now time.Time, delay time.Duration, s *seen, err error) *rules.Look {
 	l := &rules.Look{Time: now, Period: r.cost.period, Starved: max(delay, r.starved(), r.throttled), Unread: err != nil}
 	if err != nil {
@@ -48,7 +48,7 @@ func (r *Recorder) look(now time.Time, delay time.Duration, s *seen, err error) 
 	return l
 }
 
-// unknownBlockers returns why blockers are not known, by process id.
+// unknownBlockers returns the reasons why blockers are not known, by the process id of the waiter.
 func unknownBlockers(waits map[int]*locks.Wait) map[int32]string {
 	found := map[int32]string{}
 	for pid, w := range waits {
@@ -61,7 +61,7 @@ func unknownBlockers(waits map[int]*locks.Wait) map[int32]string {
 
 const checkpointer = "checkpointer"
 
-// checkpointing reads what the checkpointer does, if it works or a session waits for it.
+// checkpointing describes the work of the checkpointer. The result is zero if the checkpointer is idle and no session waits for it.
 func (r *Recorder) checkpointing(c *moment.Session, s *seen) rules.Checkpointing {
 	busy := slices.ContainsFunc(s.rows, func(row store.Row) bool {
 		return !row.Ended && (row.PID == int32(c.ServerPID) || row.WaitType == "IPC" && strings.HasPrefix(row.WaitEvent, "Checkpoint"))
@@ -88,7 +88,7 @@ func ioCounts(pid int) uint64 {
 	return hash.Sum64() | 1
 }
 
-// positions reads how far WAL has come.
+// positions returns the positions in the WAL of the server and of its WAL senders. Known is false if they cannot be read.
 func (r *Recorder) positions(m *moment.Moment) (w rules.Positions) {
 	p, err := r.state.Positions(r.locks, func(pid int) bool {
 		return slices.ContainsFunc(m.Sessions, func(s moment.Session) bool { return s.ServerPID == pid && s.DatabaseOID != 0 })
@@ -105,7 +105,8 @@ func (r *Recorder) positions(m *moment.Moment) (w rules.Positions) {
 	return w
 }
 
-// archiving reads the title of an archiver: the server shows the file there, unless update_process_title is off.
+// archiving parses the title of the archiver process, in which the server shows the file. The result is zero for another title, as
+// with update_process_title off.
 func archiving(pid int32, title string) rules.Archiving {
 	const verbs = 2
 	words := strings.Fields(title)
@@ -122,7 +123,7 @@ func archiving(pid int32, title string) rules.Archiving {
 	return rules.Archiving{}
 }
 
-// segment reports whether a text begins with a timeline, as all files that are archived.
+// segment reports whether a text begins with a timeline id, as the names of all archived files do.
 func segment(name string) bool {
 	const digits, longest = 8, 64
 	if len(name) < digits || len(name) > longest {
@@ -131,7 +132,7 @@ func segment(name string) bool {
 	return strings.Trim(name[:digits], "0123456789ABCDEF") == ""
 }
 
-// procs asks the kernel about the processes of the rows.
+// procs returns the kernel's state of the processes of the rows, by the server's process id. It omits processes at rest.
 func (r *Recorder) procs(rows []store.Row, sessions []moment.Session) map[int32]rules.Proc {
 	local := make(map[int32]int, len(sessions))
 	for i := range sessions {
@@ -151,12 +152,12 @@ func (r *Recorder) procs(rows []store.Row, sessions []moment.Session) map[int32]
 	return found
 }
 
-// atRest reports whether a session waits for its client without a statement, or does background work that waits for more.
+// atRest reports whether a session waits for its client without a statement, or is a background process that waits for work.
 func atRest(r *store.Row) bool {
 	return r.WaitType == "Activity" || r.WaitType == "Client" && r.State != "active" && r.State != "disabled"
 }
 
-// starved returns how long this thread was ready to run since the last call, and had no processor.
+// starved returns how long this thread was ready to run but had no processor, since the last call; 0: not known.
 func (r *Recorder) starved() time.Duration {
 	_, waited := schedstat("/proc/thread-self/schedstat")
 	before := r.waited
@@ -194,12 +195,14 @@ func schedstat(file string) (ran, waited time.Duration) {
 
 // slotsOf returns the number of connection slots for ordinary roles; 0: not known.
 func slotsOf(r *state.Reader) int {
-	// Version 16 has renamed ReservedBackends, and added slots for pg_use_reserved_connections.
+	// PostgreSQL 16 renamed ReservedBackends to SuperuserReservedConnections, and gave the name ReservedConnections to slots for
+	// pg_use_reserved_connections.
 	v := r.Integers("MaxConnections", "ReservedBackends", "SuperuserReservedConnections", "ReservedConnections")
 	return max(0, v["MaxConnections"]-v["ReservedBackends"]-v["SuperuserReservedConnections"]-v["ReservedConnections"])
 }
 
-// Snapshot reads the sessions once, as a sweep does, without a store. Rows have the texts that the options allow.
+// Snapshot reads the sessions once, as a sweep does, but writes nothing. It returns them with notes on missing parts. Rows have the
+// texts that the options allow.
 func (r *Recorder) Snapshot(now time.Time) (*rules.Look, []string, error) {
 	if r.o.Watch == nil {
 		r.o.Watch = func(*rules.Look) {} // so that the processes are read

@@ -1,10 +1,12 @@
-// Package recorder writes the history of a server: once a second it reads what each session does, and appends the sessions
-// that are not idle to a store. It reads the server's memory only. So it needs no session, and also works while the server
-// accepts no connections.
+// Package recorder writes the history of a server: once a second it reads the state of each session, and appends the sessions
+// that are not idle to a store. Such a read, with the write, is a sweep. The recorder reads the server's memory only. So it needs
+// no session, and also works while the server accepts no connections.
 //
-// TakeStack takes the stack of one process without stopping it (stacktaker.go), and says what the process does.
+// A look (rules.Look) is the data of a sweep for the rules. Between two sweeps there may be further looks that write nothing.
 //
-// The package does not log, and does not know the readers of the history. It reports events to its caller.
+// TakeStack takes the stack of one process without stopping it (stacktaker.go), with a phrase for what the process does.
+//
+// The package does not know the readers of the history. It logs only to Options.Log.
 package recorder
 
 import (
@@ -43,13 +45,13 @@ const (
 	TextsAll        Texts = "all"
 )
 
-// Options of a recorder. Dir, DataDir and Server must be set.
+// Options of a recorder. Store.Dir, DataDir and Server must be set.
 type Options struct {
 	// Store has the directory and the bounds of the store. The recorder sets its Meta.
 	Store store.Options
 	// DataDir is the server's data directory. It names the cluster also while the server does not run.
 	DataDir string
-	// Server returns the current run of the server.
+	// Server returns the running server, or an error if it does not run.
 	Server func() (cluster.Cluster, error)
 	// Period is the time between sweeps; 0: a second.
 	Period time.Duration
@@ -59,27 +61,27 @@ type Options struct {
 	Redact []string
 	// Version is the version of this program.
 	Version string
-	// Watch, if not nil, gets each look at the sessions, also while the store cannot be written. It must not block.
+	// Watch, if not nil, is called with each look, also while the store cannot be written. It must not block.
 	Watch func(*rules.Look)
-	// Next, if not nil, returns how long after the last look the next one is useful to Watch; 0: it is useful at no other time than
-	// the next sweep. If the period is longer than a second, the recorder looks then, and writes nothing.
+	// Next, if not nil, returns the time after the last look at which Watch needs another look; 0: the next sweep is soon enough.
+	// If the next sweep is more than a second later, the recorder makes a look at that time, and writes nothing.
 	Next func() time.Duration
 	// TakeStack, if not nil, returns the stack of a process without stopping it, within about the limit.
 	TakeStack func(ctx context.Context, pid int, limit time.Duration) (*Stack, error)
-	// TakePlan, if not nil, says what the plan of a process does, as the function TakePlan does. It needs TakeStack.
+	// TakePlan, if not nil, describes the plan of a process, like the function TakePlan. It is not called without TakeStack.
 	TakePlan func(ctx context.Context, pid int) (string, error)
-	// Log gets a line when recording begins to fail, and when it works again. The zero value discards them.
+	// Log gets a line when recording begins to fail, and when it works again. The zero value discards these lines.
 	Log zerolog.Logger
 }
 
 // Limits of the recorder's own cost.
 const (
 	defaultPeriod = time.Second
-	slowPeriod    = 10 * time.Second // between sweeps above the limit
+	slowPeriod    = 10 * time.Second // between sweeps while the cost exceeds costLimit
 	costSpan      = time.Minute      // over which the cost is measured
-	costLimit     = 0.05             // of a processor
-	renew         = time.Minute      // between looks at the control file
-	maxPause      = time.Minute      // between attempts to open the store or the server's memory
+	costLimit     = 0.05             // part of one processor's time
+	renew         = time.Minute      // between reads of the control file
+	maxPause      = time.Minute      // the longest time between attempts to open the store or the server's memory
 )
 
 // Recorder records one server. It must be used by one goroutine at a time.
@@ -97,18 +99,18 @@ type Recorder struct {
 	texts     map[string]string      // normalized texts of the last sweep
 	last      time.Time              // of the last sweep on disk
 	cost      meter
-	slots     int           // of connections
-	waited    time.Duration // of this thread for a processor
-	throttled time.Duration // of the last sweep: a quota did not let it run
+	slots     int           // connection slots for ordinary roles; 0: not known
+	waited    time.Duration // time for which this thread has waited for a processor, since its start
+	throttled time.Duration // time in the last sweep for which a CPU quota stopped the worker
 	stacks    *stackTaker   // nil: no stacks
 	statuses  statuses      // of processes
 	told      string        // the error that was reported last
 }
 
-// identity is a process of a server.
+// identity identifies a session of the server.
 type identity struct {
-	pid   int32
-	start int64
+	pid   int32 // as the server sees it
+	start int64 // of the backend, microseconds since 1970; 0: not known
 }
 
 // New returns a recorder. Run does the work.
@@ -154,10 +156,11 @@ func (r *Recorder) Run(ctx context.Context) {
 			return r.Sweep(begin, begin.Sub(planned))
 		})
 		var failed *host.Panic
-		if errors.As(err, &failed) { // its state may be wrong
+		if errors.As(err, &failed) { // after a panic the readers may be in a wrong state
 			r.forget()
 		}
-		// The kernel does not count this as waiting for a processor. The time before the sweep belongs to it: it is the delay.
+		// The kernel does not count the time for which a quota stops a thread as waiting for a processor (see starved). If a quota
+		// has stopped the thread during the sweep, the delay before the sweep is regarded as throttled too.
 		if r.throttled = min(process.Throttled()-throttled, time.Since(begin)-(threadTime()-used)); r.throttled > 0 {
 			r.throttled += max(0, begin.Sub(at))
 		}
@@ -173,11 +176,12 @@ func (r *Recorder) Run(ctx context.Context) {
 	}
 }
 
-// evidence is how late a look for the rules may be.
+// evidence is the least time between two looks. It is also the time by which a look for the rules may be late: if the next sweep is
+// within this time, there is no look before it.
 const evidence = time.Second
 
-// nextLook returns when to look after a look, and whether that is a look for the rules only. Such looks are at least a second
-// apart, and there are none while the sweeps are rare because of their cost.
+// nextLook returns the time of the next look, and whether it is a look for the rules only; otherwise it is the planned sweep. There
+// are no looks for the rules while the meter has made sweeps rare because of their cost.
 func (r *Recorder) nextLook(last, planned time.Time) (at time.Time, only bool) {
 	if r.o.Next == nil || last.IsZero() || r.cost.period > r.o.Period {
 		return planned, false
@@ -189,11 +193,12 @@ func (r *Recorder) nextLook(last, planned time.Time) (at time.Time, only bool) {
 	return at, true
 }
 
-// glance looks for the rules between two sweeps. The next sweep reports an error, if that lasts.
+// glance makes a look for the rules between two sweeps. An error of reading is not logged: the next sweep does that, if it has the
+// error too.
 func (r *Recorder) glance(now time.Time) {
 	saw, err := r.read(now)
 	l := r.look(now, 0, &saw, err)
-	l.Stacks = nil // they are of the last sweep
+	l.Stacks = nil // r.stacks.fresh is of the last sweep
 	r.o.Watch(l)
 }
 
@@ -217,7 +222,7 @@ func (r *Recorder) forget() {
 	}
 }
 
-// report logs an error that differs from the last one.
+// report logs an error, or a nil error as success, if it differs from the last one.
 func (r *Recorder) report(err error) {
 	text := kind(err)
 	if text == r.told {
@@ -249,7 +254,8 @@ func kind(err error) string {
 	}, text)
 }
 
-// Sweep records the moment. It comes later than planned by delay.
+// Sweep reads the sessions and appends them to the store. delay is the time by which the sweep begins later than planned. The
+// errors are those of the store and of reading the sessions; a server that does not run is not an error.
 func (r *Recorder) Sweep(now time.Time, delay time.Duration) error {
 	openErr := r.open(now)
 	if openErr != nil && r.o.Watch == nil {
@@ -287,12 +293,13 @@ func (r *Recorder) Sweep(now time.Time, delay time.Duration) error {
 	r.last = now
 	r.remember(active)
 	if errors.Is(readErr, errDown) {
-		return nil // the server may well be stopped
+		return nil // an administrator may have stopped the server
 	}
 	return readErr
 }
 
-// remember keeps the rows of a sweep that is on disk. A session without a row stays: it could not be read.
+// remember keeps the rows of a sweep that is on disk, for the function ended. A session that has no row in this sweep could not be
+// read, and keeps its former row.
 func (r *Recorder) remember(rows []store.Row) {
 	if r.before == nil {
 		r.before = map[identity]store.Row{}
@@ -307,8 +314,8 @@ func (r *Recorder) remember(rows []store.Row) {
 	}
 }
 
-// since returns how long the rows of a sweep stand for. After a pause of the recorder this is one period: nothing is
-// known of the rest.
+// since returns the time for which the rows of a sweep count: the time since the last sweep. After a pause of the recorder it is
+// one period, since nothing is known of the rest of the pause.
 func (r *Recorder) since(now time.Time) time.Duration {
 	since := now.Sub(r.last)
 	if r.last.IsZero() || since <= 0 || since > 2*r.cost.period {
@@ -317,7 +324,7 @@ func (r *Recorder) since(now time.Time) time.Duration {
 	return since
 }
 
-// open opens the store, again if the timeline or version has changed.
+// open opens the store. Every minute it reads the store's Meta again, and opens the store again if the Meta has changed.
 func (r *Recorder) open(now time.Time) error {
 	if r.writer != nil && now.Sub(r.checked).Abs() < renew {
 		return nil
@@ -327,7 +334,7 @@ func (r *Recorder) open(now time.Time) error {
 	}
 	meta, err := r.describe()
 	if err != nil {
-		if r.writer != nil { // a file that cannot be read for a moment
+		if r.writer != nil { // the control file may be readable again soon
 			r.checked = now
 			return nil
 		}
@@ -352,7 +359,7 @@ func (r *Recorder) open(now time.Time) error {
 	return nil
 }
 
-// describe returns what the files say about the server and the recorder.
+// describe returns the description of the server and the recorder for the files of the store.
 func (r *Recorder) describe() (store.Meta, error) {
 	control, err := cluster.ReadControl(r.o.DataDir)
 	if err != nil {
@@ -382,7 +389,8 @@ type seen struct {
 	notes   []string             // on missing parts
 }
 
-// read reads the sessions.
+// read reads the sessions, their blockers and, if needed, the kernel's state of their processes. If the server does not run, it
+// returns errDown or waits.ErrServerGone, with rows for the sessions that have ended.
 func (r *Recorder) read(now time.Time) (s seen, err error) {
 	m, err := r.moment(now)
 	if errors.Is(err, errDown) || errors.Is(err, waits.ErrServerGone) {
@@ -410,7 +418,7 @@ func (r *Recorder) read(now time.Time) (s seen, err error) {
 	return s, nil
 }
 
-// moment reads the sessions. It opens the readers for a new run of the server.
+// moment reads the sessions. If the server was started anew, it opens the readers again.
 func (r *Recorder) moment(now time.Time) (*moment.Moment, error) {
 	c, err := r.o.Server()
 	if err != nil {
@@ -430,7 +438,7 @@ func (r *Recorder) moment(now time.Time) (*moment.Moment, error) {
 			r.stacks.local, r.stacks.parents = r.state.Cluster().Local, []int{r.state.Cluster().PostmasterPID}
 		}
 		if r.locks, r.noLocks = locks.Open(c); r.locks != nil {
-			r.locks.MaxSoft = maxBlockers // these processes wait too, so they have rows
+			r.locks.MaxSoft = maxBlockers // further soft blockers have rows of their own, since they wait too
 		}
 	}
 	m, err := r.state.Read(state.Options{Texts: true})
@@ -441,7 +449,8 @@ func (r *Recorder) moment(now time.Time) (*moment.Moment, error) {
 	return m, nil
 }
 
-// waits reads the locks, if a session waits in a way that has blockers.
+// waits reads the locks, if the wait event of a session may have blockers. The result is by the server's process id; nil: no
+// session waits in this way.
 func (r *Recorder) waits(m *moment.Moment) (map[int]*locks.Wait, error) {
 	if !slices.ContainsFunc(m.Sessions, func(s moment.Session) bool { return s.Wait != nil && mayHaveBlockers(s.Wait.Type) }) {
 		return nil, nil //nolint:nilnil // no session waits
@@ -464,14 +473,14 @@ func mayHaveBlockers(class string) bool {
 	return slices.Contains([]string{"Lock", "LWLock", "BufferPin", "Buffer", "IPC"}, class)
 }
 
-// pause makes attempts rare that have failed.
+// pause delays the next attempt after a failed one: by a second first, then twice as long each time, up to maxPause.
 type pause struct {
 	until  time.Time
 	length time.Duration
 	why    error
 }
 
-// err returns the last error while the pause lasts.
+// err returns the last error during the pause, and nil after the pause.
 func (p *pause) err(now time.Time) error {
 	if p.why != nil && now.Before(p.until) && p.until.Sub(now) <= maxPause {
 		return p.why
@@ -486,7 +495,7 @@ func (p *pause) after(now time.Time, err error) error {
 	return err
 }
 
-// meter makes sweeps rare while they cost too much.
+// meter measures the processor time of sweeps, and makes the period longer while they exceed costLimit.
 type meter struct {
 	period, normal time.Duration
 	begin          time.Time
@@ -515,7 +524,7 @@ func (m *meter) add(at time.Time, used time.Duration) {
 	switch share := each / m.normal.Seconds(); {
 	case m.used.Seconds()/span.Seconds() > costLimit:
 		m.period = max(m.normal, slowPeriod)
-	case share < costLimit/2: // well below
+	case share < costLimit/2: // half of the limit, so that the period does not change to and fro
 		m.period = m.normal
 	}
 	m.begin, m.used, m.sweeps = at, 0, 0

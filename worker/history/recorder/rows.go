@@ -17,19 +17,20 @@ const (
 	maxText     = 16 << 10
 )
 
-// idle reports whether a process has nothing to do. A transaction without a statement is something: it can block others.
+// idle reports whether a process has nothing to do. A session that is idle in a transaction is not idle here, since it can block
+// others.
 func idle(s *moment.Session) bool {
 	switch {
 	case s.Wait != nil && s.Wait.Type == "Activity":
 		return true
-	case s.State == "disabled": // track_activities is off: only the wait is known
+	case s.State == "disabled": // track_activities is off, so only the wait event shows whether the session is idle
 		return s.Wait != nil && s.Wait.Event == "ClientRead"
 	}
 	return s.State == "idle"
 }
 
-// rows returns a row for each session that is not idle, or blocks another one, and the number of waits whose blockers are
-// not known.
+// rows returns a row for each session that is not idle or that blocks another session. The number is that of sessions that wait for
+// a heavyweight lock whose holders are not known.
 func (r *Recorder) rows(m *moment.Moment, waits map[int]*locks.Wait) ([]store.Row, int) {
 	blocks, incomplete := map[int]bool{}, 0
 	for _, w := range waits {
@@ -82,7 +83,7 @@ func micro(t *time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// blockers returns the blockers of a wait. Holders of the lock come first.
+// blockers returns the blockers of a wait, at most maxBlockers. Holders of the lock come before processes that wait for it too.
 func blockers(w *locks.Wait) []store.Blocker {
 	lock, mode, object := string(w.Kind), "", ""
 	if w.Tag != nil {
@@ -111,10 +112,10 @@ func (r *Recorder) text(s *moment.Session, texts map[string]string) string {
 	case s.Query == "" || r.o.Texts == TextsOff:
 		return ""
 	case len(r.o.Redact) > 0 && s.UserOID != 0 && (s.User == "" || slices.Contains(r.o.Redact, s.User)):
-		return "" // a role whose name is not known may be one of them
+		return "" // also if the role's name is not known: Redact may contain it
 	case r.o.Texts == TextsAll:
 		return shortened(s.Query)
-	case s.Type == "autovacuum worker": // its text is the server's own
+	case s.Type == "autovacuum worker": // the server itself writes this text, which has no data of users
 		return shortened(s.Query)
 	}
 	text, ok := texts[s.Query]
@@ -145,8 +146,8 @@ func unread(missing []string) bool {
 	})
 }
 
-// ended returns a row for each session of the sweep before that has no row now, because it has ended or is idle. If
-// processes could not be read now, a session that is absent may be one of them.
+// ended returns a row for each session that had a row in the last sweep and has none in present, because it has ended or is idle.
+// If some processes could not be read, it returns no rows for sessions that are not in now: they may still exist.
 func (r *Recorder) ended(present []store.Row, now []moment.Session, missing []string) []store.Row {
 	partial := unread(missing)
 	current := make(map[identity]*moment.Session, len(now))

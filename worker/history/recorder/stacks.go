@@ -18,42 +18,43 @@ import (
 
 // Limits of the cost of stacks.
 const (
-	stackShare  = 0.03                   // of a processor, for all stacks
+	stackShare  = 0.03                   // part of one processor's time, for all stacks
 	stackCredit = time.Second            // processor time that may be saved for later sweeps
-	stackSweep  = 250 * time.Millisecond // time in which a sweep waits for its stacks, at most a quarter of the period
+	stackSweep  = 250 * time.Millisecond // longest time for which a sweep waits for its stacks; also at most a quarter of the period
 	stackLimit  = 50 * time.Millisecond  // time for one stack
 	firstWait   = time.Second            // until a stack without all names is taken again; this doubles up to lastWait
 	lastWait    = time.Minute
 	unchanged   = "unchanged" // store.Row.Method of a stack that was taken earlier
 )
 
-// stackTaker takes the stacks of a sweep in another goroutine. A sweep can end before that goroutine.
+// stackTaker takes the stacks of a sweep in another goroutine. The sweep does not wait longer than its limit. If the goroutine has
+// not ended then, a later sweep collects the result.
 type stackTaker struct {
 	take  func(ctx context.Context, pid int, limit time.Duration) (*Stack, error)
 	known map[identity]*knownStack
 	// plans reads plans after the stacks; nil: none.
 	plans *planTaker
-	// busy receives the results of the goroutine; nil: there is none.
+	// busy receives the results of the goroutine; nil: it does not run.
 	busy   chan takenSweep
-	credit time.Duration
+	credit time.Duration // processor time that stacks may use now
 	used   time.Duration // processor time of the worker when the goroutine began
-	last   time.Time
-	// local returns the process id that this program sees for an id of the server; nil: it is the same.
+	last   time.Time     // of the last addition to credit
+	// local translates a process id of the server to the id that this program sees; nil: both are equal.
 	local func(int) int
 	// parents has the id of the postmaster, as this program sees it; nil: it is not known.
 	parents []int
-	// files is used by the goroutine only.
+	// files keeps descriptors of processes between sweeps. Only the goroutine uses it while busy is not nil.
 	files *process.Keeper
-	// fresh has what the last add has collected, for the rules.
+	// fresh has the complete stacks that the last add has collected, by process id, for the rules.
 	fresh map[int32]rules.Sample
 }
 
-// knownStack is the last stack of a process, and the count of its context switches at that time.
+// knownStack is the last stack of a process, with the number of the process's context switches at that time.
 type knownStack struct {
 	switches uint64
 	stack    *Stack // nil: the attempt failed
 	at       time.Time
-	// again is when a stack whose names were still being read is taken again, and wait the time until then.
+	// again is the time at which a stack with Stack.Unnamed is taken again. wait is the time from at to again.
 	again time.Time
 	wait  time.Duration
 }
@@ -61,23 +62,23 @@ type knownStack struct {
 type takenStack struct {
 	id        identity
 	switches  uint64
-	statement int64 // its start
+	statement int64 // start of the statement, microseconds since 1970
 	stack     *Stack
 }
 
-// takenSweep has what the goroutine has read for a sweep.
+// takenSweep has the stacks and plans that the goroutine has read for a sweep.
 type takenSweep struct {
 	stacks []takenStack
 	plans  []takenPlan
 }
 
-// add sets the stacks of the rows. It returns a note on missing ones.
+// add sets the stacks of the rows. It returns these stacks, and a note if stacks are missing.
 func (t *stackTaker) add(now time.Time, period, delay time.Duration, rows []store.Row, procs map[int32]rules.Proc) ([]store.Stack, string) {
 	t.save(now)
 	t.fresh = nil
 	t.collect(now, 0)
 	var wanted []takenStack
-	lacking := 0 // of these, sessions without a stack
+	lacking := 0 // the sessions in wanted that have no valid stack
 	present := make(map[identity]bool, len(rows))
 	for i := range rows {
 		id := identity{rows[i].PID, rows[i].Start}
@@ -98,7 +99,7 @@ func (t *stackTaker) add(now time.Time, period, delay time.Duration, rows []stor
 		}
 	}
 	plans := t.plans.wanted(now, rows, procs, t.current)
-	if t.credit < stackCredit/2 { // stacks come first
+	if t.credit < stackCredit/2 { // keep the rest of the credit for stacks, which are more important
 		plans = nil
 	}
 	missing := len(wanted)
@@ -131,13 +132,13 @@ func (t *stackTaker) same(id identity, p rules.Proc) bool {
 	return k != nil && k.stack != nil && k.switches == p.Switches && (p.State == 'S' || p.State == 'D')
 }
 
-// unnamed reports whether names of the last stack were still being read, and it is time to look whether they are known.
+// unnamed reports whether the last stack has Stack.Unnamed, and the time has come to take it again.
 func (t *stackTaker) unnamed(id identity, now time.Time) bool {
 	k := t.known[id]
 	return k != nil && k.stack != nil && k.stack.Unnamed && !now.Before(k.again)
 }
 
-// current returns the stack of a process that has not run since, nil if it is not known.
+// current returns the last stack of a process if the process has not run since then, else nil.
 func (t *stackTaker) current(id identity, p rules.Proc) *Stack {
 	if t.same(id, p) {
 		return t.known[id].stack
@@ -145,7 +146,8 @@ func (t *stackTaker) current(id identity, p rules.Proc) *Stack {
 	return nil
 }
 
-// when returns the time of the last attempt, so that processes without a stack come first.
+// when returns the time of the last attempt to take the process's stack, in ns; 0: there was none, so that this process comes
+// first.
 func (t *stackTaker) when(id identity) int64 {
 	if k := t.known[id]; k != nil {
 		return k.at.UnixNano()
@@ -153,7 +155,7 @@ func (t *stackTaker) when(id identity) int64 {
 	return 0
 }
 
-// save adds the processor time that stacks may use.
+// save adds stackShare of the time since the last call to the credit.
 func (t *stackTaker) save(now time.Time) {
 	if since := now.Sub(t.last); !t.last.IsZero() && since > 0 {
 		t.credit = min(stackCredit, t.credit+time.Duration(float64(since)*stackShare))
@@ -163,7 +165,7 @@ func (t *stackTaker) save(now time.Time) {
 	t.last = now
 }
 
-// begin takes stacks, and then reads plans, until the time has passed.
+// begin starts the goroutine, which takes stacks and then reads plans, until the limit has passed.
 func (t *stackTaker) begin(wanted []takenStack, plans []takenPlan, limit time.Duration) {
 	done := make(chan takenSweep, 1)
 	t.busy, t.used = done, processTime()
@@ -193,7 +195,7 @@ func (t *stackTaker) begin(wanted []takenStack, plans []takenPlan, limit time.Du
 	}()
 }
 
-// localIDs returns the process ids of stacks that are wanted.
+// localIDs returns the process ids of the wanted stacks, as this program sees them.
 func localIDs(wanted []takenStack, local func(int) int) []int {
 	pids := make([]int, len(wanted))
 	for i := range wanted {
@@ -204,14 +206,15 @@ func localIDs(wanted []takenStack, local func(int) int) []int {
 	return pids
 }
 
-// close ends the use of descriptors, if no stack is being taken.
+// close closes the kept descriptors. It does nothing while the goroutine runs.
 func (t *stackTaker) close() {
 	if t.busy == nil && t.files != nil {
 		t.files.Close()
 	}
 }
 
-// collect waits at most so long for the stacks, and returns their number.
+// collect waits for the result of the goroutine, at most for limit. It returns the number of stacks; 0: the goroutine does not run,
+// or has not ended.
 func (t *stackTaker) collect(now time.Time, limit time.Duration) (n int) {
 	if t.busy == nil {
 		return 0
@@ -221,7 +224,7 @@ func (t *stackTaker) collect(now time.Time, limit time.Duration) (n int) {
 	select {
 	case taken := <-t.busy:
 		t.busy = nil
-		t.credit -= processTime() - t.used // of the whole worker: it has other work at times
+		t.credit -= processTime() - t.used // includes other work of the worker during this time
 		if t.plans != nil {
 			t.plans.add(taken.plans)
 		}
@@ -248,7 +251,7 @@ func (t *stackTaker) collect(now time.Time, limit time.Duration) (n int) {
 	return n
 }
 
-// fill sets the columns of the rows whose stack is known, and returns the stacks.
+// fill sets the columns of the rows whose stack was taken in this sweep or is unchanged. It returns these stacks.
 func (t *stackTaker) fill(now time.Time, rows []store.Row, procs map[int32]rules.Proc) []store.Stack {
 	used := map[int64]bool{}
 	var list []store.Stack

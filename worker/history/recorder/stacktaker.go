@@ -21,7 +21,7 @@ const (
 	maxName   = 512
 )
 
-// Procedural is before the name of a function of a procedural language, such as "pl:total(integer) line 3".
+// Procedural is the prefix of a frame for a function of a procedural language, such as "pl:total(integer) line 3".
 const Procedural = "pl:"
 
 // Stack is the stack of a process at one moment.
@@ -31,23 +31,24 @@ type Stack struct {
 	// Frames are the functions, the innermost first. A function of a procedural language comes before the frame that runs it,
 	// and begins with Procedural.
 	Frames []string `json:"frames"`
-	// Cut says why the stack ends before its outermost frame.
+	// Cut is the reason why the stack ends before its outermost frame; empty: the stack is complete.
 	Cut string `json:"cut,omitempty"`
-	// Method is how the stack was taken: blocked or running.
+	// Method is the method by which the stack was taken: blocked or running.
 	Method string `json:"method"`
-	// Phrase says what the process did, in words, and PhraseKey names the phrase. Both may be empty.
+	// Phrase describes in words what the process did, and PhraseKey is the phrase's name. Both may be empty.
 	Phrase    string `json:"phrase,omitempty"`
 	PhraseKey string `json:"phrase_key,omitempty"`
-	// Advice and Page belong to the phrase.
+	// Advice is the advice for this phrase, and Page the page of the manual about it. Both may be empty.
 	Advice string `json:"advice,omitempty"`
 	Page   string `json:"page,omitempty"`
-	// Function is the innermost function of a procedural language, with the line.
+	// Function is the innermost function of a procedural language, with the line; empty: none is on the stack.
 	Function string `json:"function,omitempty"`
-	// Unnamed means that names of frames were still being read. Later the same stack has more names, and perhaps a phrase.
+	// Unnamed means that symbols of some frames were still being read. A later call returns the same stack with more names, and
+	// perhaps with a phrase.
 	Unnamed bool `json:"-"`
 }
 
-// TakeStack returns the stack of a process of a server. The process is not stopped. It takes at most about limit.
+// TakeStack returns the stack of a process of a server, without stopping the process. The call takes at most about limit.
 func TakeStack(ctx context.Context, c *capture.Capturer, server cluster.Cluster, pid int, limit time.Duration) (*Stack, error) {
 	target, err := server.Contains(pid)
 	if err != nil {
@@ -61,7 +62,7 @@ func TakeStack(ctx context.Context, c *capture.Capturer, server cluster.Cluster,
 	return StackOf(t), nil
 }
 
-// StackOf translates a trace.
+// StackOf translates the first thread of a trace.
 func StackOf(t *backtrace.Trace) *Stack {
 	s := &Stack{Method: t.Engine, Frames: []string{}}
 	phrase := render.Phrase(t)
@@ -91,7 +92,7 @@ func StackOf(t *backtrace.Trace) *Stack {
 			_, _ = fmt.Fprintf(hash, "%s\x00%x\x00", f.BuildID, f.ModuleOffset)
 		}
 	}
-	for _, name := range s.Frames { // names that are found later make another stack
+	for _, name := range s.Frames { // the names are part of the hash: a stack with more names is another stack
 		_, _ = hash.Write(append([]byte(name), 0))
 	}
 	if s.ID = int64(hash.Sum64()); s.ID == 0 {
@@ -100,7 +101,7 @@ func StackOf(t *backtrace.Trace) *Stack {
 	return s
 }
 
-// short bounds a name, which a user may have chosen.
+// short shortens a name to maxName bytes, since users can choose long names.
 func short(name string) string {
 	name = strings.ToValidUTF8(name, "?")
 	if len(name) <= maxName {

@@ -11,25 +11,27 @@ import (
 	"pg_stat_backtrace/worker/history/rules"
 )
 
-// maxKept bounds the descriptors that are kept between sweeps.
+// maxKept bounds the descriptors that statuses keeps open between sweeps.
 const maxKept = 2000
 
-// statuses reads the states and the context switches of processes. For a process that sleeps and has not run since, it reads the
-// number of its time slices only, from a descriptor that it keeps: /proc/PID/status costs ten times as much.
+// statuses reads the states and the context switches of processes. For a process that slept in the last sweep, it reads the number
+// of time slices from an open descriptor. If this number is unchanged, it does not read /proc/PID/status, which costs ten times as
+// much.
 type statuses struct {
 	known map[identity]*keptStatus
 	files int
 }
 
-// keptStatus is what was read of a process before.
+// keptStatus is the last status of a process.
 type keptStatus struct {
-	file   *os.File // of its schedstat; nil: none is kept
-	slices uint64   // before the status was read; 0: not known
+	file   *os.File // /proc/PID/schedstat; nil: not open
+	slices uint64   // number of time slices before the status was read; 0: not known
 	proc   rules.Proc
-	sweep  bool // it is in this sweep
+	sweep  bool // the process is in this sweep
 }
 
-// read returns the state of a process. The identity is the server's; pid is as this program sees it.
+// read returns the state of a process, and false if it cannot be read. id has the process id that the server sees; pid is the id
+// that this program sees.
 func (s *statuses) read(id identity, pid int) (rules.Proc, bool) {
 	if s.known == nil {
 		s.known = map[identity]*keptStatus{}
@@ -63,8 +65,8 @@ func (s *statuses) read(id identity, pid int) (rules.Proc, bool) {
 	return k.proc, true
 }
 
-// timeSlices returns how often the process got a processor; 0: not known. The kernel does not let a descriptor read another process
-// that has got the same PID.
+// timeSlices returns how often the process got a processor; 0: not known. If the process has ended and another one has its PID, the
+// read fails: a descriptor belongs to one process.
 func (k *keptStatus) timeSlices() uint64 {
 	const column, most = 2, 128
 	if k.file == nil {
@@ -86,7 +88,7 @@ func (k *keptStatus) timeSlices() uint64 {
 	return slices
 }
 
-// end ends a sweep: it forgets the processes that were not in it.
+// end ends a sweep. It forgets the processes that read was not called for in this sweep.
 func (s *statuses) end() {
 	for id, k := range s.known {
 		if k.sweep {

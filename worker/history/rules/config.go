@@ -27,27 +27,27 @@ type Rule struct {
 	Name string `json:"name"`
 	// Off is set if the rule is switched off.
 	Off bool `json:"off,omitempty"`
-	// After is how long the state must last; for Connections 0.
+	// After is the time for which the state must last; 0 for Connections.
 	After time.Duration `json:"after_ns,omitempty"`
-	// Above is a share in percent, for Connections only.
+	// Above is the limit of Connections, in percent of the connection slots; 0 for the other rules.
 	Above int `json:"above,omitempty"`
-	// About says what the rule is for.
+	// About describes the state that the rule finds.
 	About string `json:"about"`
 }
 
-// Config is all that a file can set.
+// Config has the settings of a file of rules.
 type Config struct {
 	Rules []Rule
-	// Cooldown is how long a cause must have been absent before it is an incident again.
+	// Cooldown is the time for which a cause must have been absent before it can be an incident again.
 	Cooldown time.Duration
-	// Budget bounds the incidents of an hour.
+	// Budget is the greatest number of incidents within an hour.
 	Budget int
-	// Keep and Size bound the number of incidents that are kept, and their bytes.
+	// Keep is the greatest number of incidents that are kept, and Size the greatest size of all together, in bytes.
 	Keep int
 	Size int64
-	// Webhook is where alerts go; the zero value: nowhere.
+	// Webhook is the receiver of alerts; without a URL no alert is sent.
 	Webhook Webhook
-	// Command is a program that runs for each alert; the zero value: none.
+	// Command is the program that runs for each alert; without Run none runs.
 	Command Command
 }
 
@@ -110,7 +110,7 @@ func (c *Config) Rule(name string) *Rule {
 	return &c.Rules[i]
 }
 
-// on returns a rule that is not switched off.
+// on returns the rule with a name, and false if the rule is switched off.
 func (c *Config) on(name string) (Rule, bool) {
 	r := c.Rule(name)
 	if r == nil || r.Off {

@@ -18,20 +18,20 @@ const (
 	maxCauses    = 10_000
 	maxProcesses = 200
 	maxOpen      = 1000
-	maxKeys      = 1000            // of an incident
-	forgotten    = 5 * time.Minute // a wait that was not seen for so long has ended
-	jitter       = 20              // looks may come early by this part of the period; see age
+	maxKeys      = 1000            // keys (Finding.keys) of an incident
+	forgotten    = 5 * time.Minute // a wait that no look has found for this time is regarded as ended
+	jitter       = 20              // a look may be early by the period divided by jitter; see age
 )
 
-// Engine applies rules to one look after the other. It must be used by one goroutine at a time.
+// Engine applies the rules to a sequence of looks. It must be used by one goroutine at a time.
 type Engine struct {
 	config Config
 	waits  map[waitKey]*wait
-	causes map[string]time.Time // names of causes, and when a look lacked each first; zero: the last look had it, or proved nothing
-	fired  []time.Time          // incidents of the last hour
-	open   []stall              // incidents whose cause has not gone
+	causes map[string]time.Time // by key of a cause: the first complete look without the cause; zero: the cause is not absent
+	fired  []time.Time          // times of the incidents of the last hour
+	open   []stall              // incidents that have not ended
 	loops  map[loopKey]*loop
-	next   time.Duration // until the time of a wait is over, after the last look; 0: there is none
+	next   time.Duration // from the last look until a wait reaches the time of its rule; 0: there is no such wait
 	last   time.Time     // of the last look
 	whole  bool          // the last look had all sessions
 }
@@ -47,15 +47,16 @@ type waitKey struct {
 
 // wait is a wait that lasts.
 type wait struct {
-	first time.Time
-	base  time.Duration // its age at that time
-	seen  time.Time
-	end   uint64    // of the WAL at that time
-	grew  time.Time // when the end of WAL was first seen to be another
-	root  int32     // the process behind which it waited at the last look that had blockers; 0: not known
+	first time.Time     // the first look with the wait
+	base  time.Duration // age of the wait at first
+	seen  time.Time     // the last look with the wait
+	end   uint64        // end of the WAL at the first call of stands
+	grew  time.Time     // the first look at which the WAL was longer than end; zero: none
+	root  int32         // result of view.root at the last look that had the blockers; 0: not known
 }
 
-// stall is an incident whose cause lasts. Absent is when a look lacked it first after seen; zero: none did.
+// stall is an incident that has not ended. seen is the last look with its cause. absent is the first complete look after seen
+// without the cause; zero: there is none.
 type stall struct {
 	finding      Finding
 	seen, absent time.Time
@@ -63,19 +64,19 @@ type stall struct {
 
 // Result has the findings of a look.
 type Result struct {
-	// New are the findings that are incidents.
+	// New are the new incidents.
 	New []Finding
-	// OverBudget are findings that would be incidents, but the hour already has as many as the budget allows.
+	// OverBudget are findings that are no incidents only because the last hour already had Config.Budget incidents.
 	OverBudget []Finding
-	// Ended are former incidents whose causes have been absent for the cool-down, in the order of their begin.
+	// Ended are former incidents whose causes have been absent for Config.Cooldown, in the order of their begin.
 	Ended []Ended
 }
 
-// Ended is an incident that is over.
+// Ended is an incident that has ended.
 type Ended struct {
 	Finding
 
-	// Until is when the cause was seen last.
+	// Until is the time of the last look that had the cause.
 	Until time.Time
 }
 
@@ -87,21 +88,22 @@ func New(c Config) *Engine {
 // Config returns the rules.
 func (e *Engine) Config() Config { return e.config }
 
-// Change replaces the rules. Waits and causes that are known stay.
+// Change replaces the rules. The engine keeps the known waits and causes.
 func (e *Engine) Change(c Config) { e.config = c }
 
-// Next returns how long after the last look the time of a rule is over for a wait that lasts; 0: there is no such wait. A look at
-// that time finds it at once.
+// Next returns the time from the last look until the first current wait reaches the time of its rule (Rule.After); 0: there is no
+// such wait. A look at that time finds the incident without delay.
 func (e *Engine) Next() time.Duration { return e.next }
 
-// Known makes a cause an incident that has been reported at a time, such as before a restart of the worker.
+// Known says that a cause was an incident until the time at, such as before a restart of the worker. The cause is no new incident
+// until Config.Cooldown has passed after at.
 func (e *Engine) Known(cause string, at time.Time) {
 	if last, known := e.causes[cause]; !known || at.After(last) {
 		e.causes[cause] = at
 	}
 }
 
-// Look applies the rules.
+// Look applies the rules to a look, and returns the incidents that begin or end.
 func (e *Engine) Look(l *Look) Result {
 	var found []Finding
 	e.next = 0
@@ -122,7 +124,7 @@ func (e *Engine) Look(l *Look) Result {
 	merged := merge(found)
 	result := e.choose(merged, l)
 	result.Ended = e.end(merged, result.New, l)
-	if !l.Unread && !l.Partial { // otherwise a session that is absent may still wait
+	if !l.Unread && !l.Partial { // in a partial look, a session that could not be read may still wait
 		for k, w := range e.waits {
 			if !w.seen.Equal(l.Time) {
 				delete(e.waits, k)
@@ -138,7 +140,8 @@ func (e *Engine) Look(l *Look) Result {
 	return result
 }
 
-// merge makes one finding of those with a common cause. The first of them counts, with the processes of all.
+// merge merges the findings that have a key in common. The result is the first of these findings, with the keys and processes of
+// all.
 func merge(found []Finding) []Finding {
 	var list []Finding
 	owners := map[string]int{}
@@ -170,8 +173,7 @@ func merge(found []Finding) []Finding {
 	return list
 }
 
-// choose returns the findings whose cause is new, within the budget. Only a look with all sessions proves that a cause is absent:
-// while the worker does not look, a stall may well last.
+// choose returns the findings whose cause is new, within the budget. Only a look with all sessions proves that a cause is absent.
 func (e *Engine) choose(found []Finding, l *Look) (r Result) {
 	now := l.Time
 	for k, absent := range e.causes {
@@ -209,7 +211,7 @@ func (e *Engine) choose(found []Finding, l *Look) (r Result) {
 	return r
 }
 
-// renew notes which incidents a look has found again, with all keys of the findings.
+// renew updates the open incidents that a look has found again: their times, and the keys of the findings.
 func (e *Engine) renew(found []Finding, now time.Time) {
 	owners := map[string]int{}
 	for j := range found {
@@ -239,12 +241,13 @@ func (e *Engine) renew(found []Finding, now time.Time) {
 	}
 }
 
-// end returns the incidents that are over. An incident ends when its cause has been absent for the cool-down, because a cause
-// that returns earlier is no new incident. A look that lacks sessions does not end any.
+// end returns the incidents that have ended. An incident ends when its cause has been absent for Config.Cooldown, because a cause
+// that returns earlier is no new incident. A look without all sessions ends no incident.
 func (e *Engine) end(found, fired []Finding, l *Look) (ended []Ended) {
 	e.renew(found, l.Time)
 	for i := range fired {
-		// The same cause can be new again after a time without whole looks. The new incident replaces the former one.
+		// After a time without complete looks, the cause of an open incident can be new again. The new incident then replaces the
+		// former one.
 		same := func(o stall) bool { return o.finding.Rule == fired[i].Rule && o.finding.Cause == fired[i].Cause }
 		if e.open = slices.DeleteFunc(e.open, same); len(e.open) < maxOpen {
 			f := fired[i]
@@ -288,12 +291,13 @@ func (e *Engine) view(l *Look) *view {
 	return v
 }
 
-// age returns how long a wait has lasted. Begin is its start in microseconds since 1970 by the server's clock; 0: not
-// known, then it begins when it is seen first. After the first look, time is measured by the monotonic clock. A wait that
-// the last look did not have is not older than that look, whatever the wall clock says.
+// age returns how long a wait has lasted, and notes that this look has the wait. begin is the wait's start in microseconds since
+// 1970 by the server's clock; 0: not known, the wait then begins at the first look that has it. After the first look, the monotonic
+// clock measures the time. If the last look was complete and did not have the wait, the wait is not older than that look, whatever
+// the wall clock says.
 //
-// A look comes some milliseconds early or late. So a wait that lacks a small part of the rule's time counts as complete: otherwise half of
-// the waits without a known start would be found a period later.
+// A look comes some milliseconds early or late. So age returns Rule.After for a wait that is younger by a small part of the period.
+// Otherwise half of the waits without a known start would be found a period later.
 func (v *view) age(k waitKey, begin int64) time.Duration {
 	w := v.e.waits[k]
 	if w == nil {
@@ -320,21 +324,21 @@ func (v *view) age(k waitKey, begin int64) time.Duration {
 	return age
 }
 
-// key returns the identity of what a session does under a rule.
+// key returns the identity of a session's wait for a rule. proof has up to four values that are equal only during the same wait.
 func key(rule string, r *store.Row, proof ...int64) waitKey {
 	k := waitKey{rule: rule, pid: r.PID, start: r.Start, event: r.WaitType + ":" + r.WaitEvent}
 	copy(k.proof[:], proof)
 	return k
 }
 
-// transaction is the identity of a wait that each transaction or statement has at most once.
+// transaction returns the identity of a wait that occurs at most once in a statement, or in an idle transaction.
 func transaction(rule string, r *store.Row) waitKey {
 	return key(rule, r, r.XactStart, r.QueryStart, r.StateStart)
 }
 
-// longest collects the sessions of one finding.
+// longest collects the sessions of one finding, and the age of the longest wait.
 type longest struct {
-	pids []int32
+	pids []int32 // at most maxProcesses
 	age  time.Duration
 }
 
@@ -380,7 +384,8 @@ const (
 	causeDisk        = "uninterruptible sleep"
 	causeStarved     = "starved"
 	causeConnections = "connections"
-	// identityFormat has the process id, its start and the start of its transaction, in microseconds since 1970.
+	// identityFormat has the process id, the start of the process, and the start of its transaction. The starts are in
+	// microseconds since 1970.
 	identityFormat = "process %d of %d, transaction of %d"
 )
 
@@ -444,7 +449,8 @@ func lwlockWaits(v *view) []Finding {
 
 func causeLWLock(event string) string { return "LWLock " + event }
 
-// idleBlocks finds sessions that are idle in transaction and block others. The time counts from when both became true.
+// idleBlocks finds sessions that are idle in transaction and block others. The time begins when the session is idle and the oldest
+// known wait for it has begun.
 func idleBlocks(v *view) []Finding {
 	rule, ok := v.e.config.on(IdleBlocks)
 	if !ok {
@@ -452,7 +458,7 @@ func idleBlocks(v *view) []Finding {
 	}
 	type block struct {
 		waiters []int32
-		since   int64 // the oldest wait
+		since   int64 // start of the oldest wait; 0: not known
 	}
 	blocks := map[int32]*block{}
 	for i := range v.Rows {
@@ -476,7 +482,7 @@ func idleBlocks(v *view) []Finding {
 			}
 		}
 	}
-	for i := range v.Rows { // sessions that wait behind another waiting session
+	for i := range v.Rows { // add the sessions that wait for the idle session through other waiting sessions
 		r := &v.Rows[i]
 		if r.Ended || len(r.BlockedBy) == 0 || len(blocks) == 0 {
 			continue
@@ -502,13 +508,15 @@ func idleBlocks(v *view) []Finding {
 	return list
 }
 
-// lockWaits finds sessions that wait for a lock, by the process behind which they wait.
+// lockWaits finds sessions that wait for a lock. It returns one finding for each process at the begin of a chain of waits (see
+// view.root).
 func lockWaits(v *view) []Finding {
 	rule, ok := v.e.config.on(LockWait)
 	if !ok {
 		return nil
 	}
-	// The waits are keys too: when a holder ends, the next session in the queue holds the lock, and the others wait on.
+	// The identities of the waits are keys too, so that the incident stays the same when the holder ends: the next session in the
+	// queue then holds the lock, and the others wait for that session.
 	byRoot, objects, ongoing := map[int32]*longest{}, map[int32][]string{}, map[int32][]string{}
 	for i := range v.Rows {
 		r := &v.Rows[i]
@@ -525,7 +533,7 @@ func lockWaits(v *view) []Finding {
 		}
 		root := v.root(r)
 		if known := v.e.waits[k]; root == unknownProcess {
-			root = cmp.Or(known.root, root) // the locks could not be read at this look
+			root = cmp.Or(known.root, root) // the locks could not be read at this look: use the last known root
 		} else if root > 0 {
 			known.root = root
 		}
@@ -564,8 +572,8 @@ func lockWaits(v *view) []Finding {
 	return list
 }
 
-// objectOf returns a name of the object that a session waits for, if others can wait for it after its holder has gone. An
-// object that belongs to one transaction is none.
+// objectOf returns a text that identifies the locked object that a session waits for. It returns "" if the object is not known, or
+// if the object exists only as long as the transaction that holds it, such as a transaction id.
 func objectOf(r *store.Row) string {
 	if len(r.BlockedBy) == 0 {
 		return ""
@@ -583,8 +591,8 @@ const (
 	unknownProcess = -1 // a wait whose blockers are not known
 )
 
-// root returns the process at the begin of the chain of waits: it holds the lock, or it is the smallest of a deadlock. If
-// several processes hold it, the one with the oldest transaction counts.
+// root returns the process at the begin of the chain of waits: the process that holds the lock and waits for none. In a deadlock it
+// is the smallest process id. If several processes hold a lock, the chain continues at the process with the oldest transaction.
 func (v *view) root(r *store.Row) int32 {
 	if len(r.BlockedBy) == 0 {
 		return unknownProcess
@@ -602,7 +610,7 @@ func (v *view) root(r *store.Row) int32 {
 	}
 }
 
-// holder returns the process that a session waits for.
+// holder returns the process that a session waits for. Of several it is the process with the oldest transaction.
 func (v *view) holder(r *store.Row) int32 {
 	best := &r.BlockedBy[0]
 	oldest := int64(0)
@@ -619,7 +627,8 @@ func (v *view) holder(r *store.Row) int32 {
 	return best.PID
 }
 
-// cause names what a process at the begin of a chain of waits does: if it waits for something itself, that is the cause.
+// cause returns the Finding.Cause for a process at the begin of a chain of waits: the cause for which this process itself does not
+// advance (see deeper), otherwise the identity of its transaction.
 func (v *view) cause(root int32) string {
 	r := v.rows[root]
 	switch {
@@ -633,8 +642,9 @@ func (v *view) cause(root int32) string {
 	return cmp.Or(v.deeper(r, v.Procs[root]), v.identity(root))
 }
 
-// identity names the transaction of a process; empty: the look does not have it. A finding has it as a key beside its cause, which may
-// change: a process that holds a lock may sleep in the kernel at one look and run at the next.
+// identity returns a text that identifies the transaction of a process; empty: the look does not have the process. It is a key of
+// the finding besides the cause, because the cause may change: a process that holds a lock may sleep in the kernel at one look and
+// run at the next.
 func (v *view) identity(pid int32) string {
 	r := v.rows[pid]
 	if r == nil {
@@ -643,8 +653,8 @@ func (v *view) identity(pid int32) string {
 	return fmt.Sprintf(identityFormat, r.PID, r.Start, r.XactStart)
 }
 
-// deeper returns the cause for which a process does not advance, if that has lasted for more than one look; empty: there is none.
-// Each process waits for a disk or an LWLock at times.
+// deeper returns the cause for which a process does not advance: it waits for a standby, a disk or an LWLock. The wait must have
+// lasted for more than one look, since each process waits for a short time now and then. Empty: there is no such wait.
 func (v *view) deeper(r *store.Row, p Proc) string {
 	lasts := func(k waitKey) bool { return v.age(k, 0) > 0 }
 	switch {
@@ -658,7 +668,7 @@ func (v *view) deeper(r *store.Row, p Proc) string {
 	return ""
 }
 
-// diskKey is the identity of an uninterruptible sleep. The wait event may change its name by itself, but not without a run.
+// diskKey returns the identity of an uninterruptible sleep. It has no wait event: the number of context switches is enough.
 func diskKey(r *store.Row, p Proc) waitKey {
 	k := key(DiskSleep, r, int64(p.Switches))
 	k.event = ""
@@ -677,8 +687,8 @@ func connections(v *view) []Finding {
 	}}
 }
 
-// archiving finds a file that the archiver cannot archive. The name of the file identifies the stall: an archiver archives a file
-// once. Between two runs of the archiver, a look proves nothing.
+// archiving finds a file that the archiver cannot archive. The name of the file identifies the incident, since the archiver
+// archives a file only once. If a look does not have the file, as between two attempts, the wait goes on.
 func archiving(v *view) []Finding {
 	rule, ok := v.e.config.on(Archiver)
 	if !ok || v.Archiver.Done {

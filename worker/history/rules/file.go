@@ -71,7 +71,7 @@ func read(path string) ([]byte, error) {
 	return text, nil
 }
 
-// lineError is an error at a line of the file.
+// lineError is an error in a line of the file.
 type lineError struct {
 	line int
 	text string
@@ -83,9 +83,10 @@ func at(n *yaml.Node, format string, args ...any) error {
 	return &lineError{n.Line, fmt.Sprintf(format, args...)}
 }
 
-// Parse reads the text of a file. The error has the line and the reason.
+// Parse parses the text of a file of rules. An empty text means the built-in rules. The error has the reason and, if it is known,
+// the line.
 func Parse(text []byte) (c Config, err error) {
-	defer func() { // the library promises no panic for hostile input
+	defer func() { // the library does not promise to be free of panics for hostile input
 		if p := recover(); p != nil {
 			err = fmt.Errorf("not YAML: %v", p)
 		}
@@ -94,7 +95,7 @@ func Parse(text []byte) (c Config, err error) {
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	var doc yaml.Node
 	if err := d.Decode(&doc); errors.Is(err, io.EOF) {
-		return c, nil // empty: the built-in rules
+		return c, nil // the text is empty
 	} else if err != nil {
 		return Config{}, fmt.Errorf("not YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
 	}
@@ -113,7 +114,8 @@ func Parse(text []byte) (c Config, err error) {
 	return c, nil
 }
 
-// each calls f with the keys and values of a mapping. It refuses everything that is not plain YAML.
+// each calls f with the keys and values of a mapping; null counts as an empty mapping. It refuses anchors, aliases and repeated
+// keys.
 func each(n *yaml.Node, what string, f func(key string, k, v *yaml.Node) error) error {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return nil
@@ -231,7 +233,7 @@ func (c *Config) webhook(n *yaml.Node) error {
 	return err
 }
 
-// address checks a URL. The message does not have it: it may have a password.
+// address checks a URL. The message does not contain the URL, which may have a password.
 func address(v *yaml.Node) error {
 	u, err := url.Parse(v.Value)
 	switch {
@@ -243,7 +245,7 @@ func address(v *yaml.Node) error {
 	return nil
 }
 
-// duration reads a time of at least minAfter.
+// duration parses a time between minAfter and most.
 func duration(v *yaml.Node, key string, most time.Duration, into *time.Duration) error {
 	d, err := time.ParseDuration(v.Value)
 	switch {
@@ -280,7 +282,7 @@ func size(v *yaml.Node, key string, into *int64) error {
 	return nil
 }
 
-// valueOf returns what stands in the file, for a message.
+// valueOf returns the value as it stands in the file, quoted and shortened, for an error message.
 func valueOf(v *yaml.Node) string {
 	const most = 60
 	if v.Kind != yaml.ScalarNode {

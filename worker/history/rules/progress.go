@@ -9,9 +9,9 @@ import (
 	"pg_stat_backtrace/worker/report/units"
 )
 
-// checkpoints finds a checkpoint that makes no progress. One of two things proves it: the checkpointer has not run, or it sleeps
-// at each look, without reads, writes and another phase meanwhile. A checkpoint that waits between two writes
-// advances.
+// checkpoints finds a checkpoint that makes no progress. There are two proofs: the checkpointer has not run, or it sleeps at each
+// look and has no reads, no writes and no new phase between the looks. A checkpoint that waits between two writes
+// (CheckpointWriteDelay) makes progress.
 func checkpoints(v *view) []Finding {
 	rule, ok := v.e.config.on(Checkpoint)
 	c := &v.Checkpointer
@@ -26,7 +26,7 @@ func checkpoints(v *view) []Finding {
 	}
 	row := v.rows[c.PID]
 	if len(w.pids) == 1 && (row == nil || row.WaitType == "Activity") {
-		return nil // it has nothing to do
+		return nil // the checkpointer waits for work
 	}
 	if c.Proc.State != 'R' {
 		w.age = v.age(waitKey{rule: Checkpoint, pid: c.PID, proof: [4]int64{int64(c.Proc.Switches)}, event: "asleep"}, 0)
@@ -37,7 +37,7 @@ func checkpoints(v *view) []Finding {
 	}
 	cause, waiting := "checkpoint", ""
 	if row != nil {
-		cause = v.causeOf(row, c.Proc, cause) // at each look: it shows what lasts
+		cause = v.causeOf(row, c.Proc, cause) // call it at each look, so that deeper knows how long the wait lasts
 	}
 	if w.age < rule.After {
 		return nil
@@ -54,7 +54,7 @@ func waitsForCheckpoint(r *store.Row) bool {
 	return r.WaitType == "IPC" && (r.WaitEvent == "CheckpointStart" || r.WaitEvent == "CheckpointDone")
 }
 
-// causeOf returns the cause for which an auxiliary process does not advance; otherwise is the default.
+// causeOf returns the cause for which an auxiliary process does not advance. If there is none, it returns the argument otherwise.
 func (v *view) causeOf(r *store.Row, p Proc, otherwise string) string {
 	if len(r.BlockedBy) > 0 {
 		return v.cause(v.root(r))
@@ -62,7 +62,8 @@ func (v *view) causeOf(r *store.Row, p Proc, otherwise string) string {
 	return cmp.Or(v.deeper(r, p), otherwise)
 }
 
-// sampled is age for a state that a look shows only for its own time: a long time between two looks begins it anew.
+// sampled returns the age of a state for which no identity proves that it lasted between two looks. If the time between two looks
+// is too long, the age begins anew.
 func (v *view) sampled(k waitKey, after time.Duration) time.Duration {
 	const parts, periods = 3, 2
 	if w := v.e.waits[k]; w != nil && v.Time.Sub(w.seen) > max(after/parts, periods*v.Period) {
@@ -71,8 +72,9 @@ func (v *view) sampled(k waitKey, after time.Duration) time.Duration {
 	return v.age(k, 0)
 }
 
-// stands reports whether positions of WAL have not changed for a time, in the second half of which the end of WAL has been
-// another. WAL that has just arrived is no lag that grows.
+// stands reports whether the positions in the key k have not changed for the time after, while the end of the WAL has grown. The
+// growth must have begun at least half of that time ago: new WAL that has just arrived is no growing lag. It also returns the age
+// of the unchanged positions.
 func (v *view) stands(k waitKey, after time.Duration) (age time.Duration, ok bool) {
 	age = v.age(k, 0)
 	switch w := v.e.waits[k]; {
@@ -86,8 +88,8 @@ func (v *view) stands(k waitKey, after time.Duration) (age time.Duration, ok boo
 	return age, ok
 }
 
-// replays finds a standby that receives WAL and does not replay it. Without lag, or while no WAL arrives, nothing stalls. A
-// delay that recovery_min_apply_delay wants is no stall.
+// replays finds a standby that receives WAL and does not replay it. There is no finding without lag, while no WAL arrives, or
+// during a delay by recovery_min_apply_delay.
 func replays(v *view) []Finding {
 	rule, ok := v.e.config.on(Replay)
 	p := &v.WAL
@@ -120,9 +122,9 @@ func replays(v *view) []Finding {
 	return []Finding{f}
 }
 
-// walSenders finds receivers of WAL that confirm nothing while more WAL is written. What was sent is no progress of a physical
-// receiver, because the network holds some of it. A logical receiver advances as long as it answers or its sender decodes WAL: one
-// large transaction takes long.
+// walSenders finds receivers of WAL that confirm nothing while more WAL is written. For a physical receiver, sending is no
+// progress: the WAL may wait in buffers of the network. A logical receiver makes progress as long as it answers or the WAL sender
+// sends, since decoding of a large transaction takes long.
 func walSenders(v *view) []Finding {
 	rule, ok := v.e.config.on(WALSender)
 	if !ok || !v.WAL.Known || v.WAL.End == 0 {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Command is a program that runs when an alert begins and when it ends.
+// Command is a program that runs when an alert begins and when an alert ends.
 type Command struct {
 	// Run has the absolute path of the program and its arguments; empty: none runs.
 	Run []string
@@ -47,7 +47,7 @@ func (c *Config) command(n *yaml.Node) error {
 	return err
 }
 
-// words reads the program and its arguments. A single text is refused: it would need a shell to become words.
+// words reads the list of the program and its arguments. It refuses a single text, which only a shell could split into words.
 func (c *Config) words(n *yaml.Node) error {
 	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 || len(n.Content) > maxWords {
 		return at(n, "run must be a list of the program and its arguments, such as [/usr/local/bin/page, dba], with at most %d words", maxWords)
@@ -67,8 +67,8 @@ func (c *Config) words(n *yaml.Node) error {
 	return nil
 }
 
-// CheckProgram returns an error if another user than root and this process's user can change a program, or if this process
-// cannot execute it. It also checks the directories on the path, and what a link leads to.
+// CheckProgram returns an error if a user other than root and this process's user can change a program, or if this process
+// cannot execute the program. It follows symbolic links, and checks the directories of the path and of the link's target too.
 func CheckProgram(path string) error {
 	resolved, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -97,7 +97,7 @@ func CheckProgram(path string) error {
 	return nil
 }
 
-// reason names the path of an error once.
+// reason returns an error that contains the path only once.
 func reason(path string, err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {
@@ -106,7 +106,8 @@ func reason(path string, err error) error {
 	return fmt.Errorf("%s: %w", path, err)
 }
 
-// safe checks owner and mode. In a directory with the sticky bit, other users can make files, but cannot replace this one.
+// safe returns an error if other users can change the file or directory. A directory with the sticky bit may be writable for all:
+// other users can make files there, but cannot replace files of this user.
 func safe(path string, dir bool) (st unix.Stat_t, err error) {
 	const others = 0o022
 	if err := unix.Stat(path, &st); err != nil {

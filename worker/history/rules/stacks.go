@@ -9,11 +9,11 @@ import (
 	"pg_stat_backtrace/worker/report/units"
 )
 
-// Bounds of what counts as the same stack.
+// Conditions for samples with the same stack.
 const (
-	varied     = 2 // innermost functions in which samples may differ
-	leastLooks = 4 // samples
-	procedural = "pl:"
+	varied     = 2     // number of innermost functions in which samples may differ
+	leastLooks = 4     // least number of samples of a finding
+	procedural = "pl:" // prefix of functions of a procedural language; equals recorder.Procedural
 )
 
 // loopKey is the identity of a statement of a process.
@@ -24,18 +24,18 @@ type loopKey struct {
 
 // loop is a statement that was on a processor at each look.
 type loop struct {
-	first, seen time.Time     // of the samples with the same stack
-	ran         time.Duration // at the first
+	first, seen time.Time     // the first and the last sample with the same stack
+	ran         time.Duration // Proc.Ran at the first sample
 	samples     int
-	common      []string // functions that all of them have, the outermost first
-	deepest     int
+	common      []string // functions that all samples have, the outermost first
+	deepest     int      // number of functions of the deepest sample
 	looked      time.Time
 }
 
-// sameStacks finds statements that are on a processor at each look and whose samples have the same functions. The innermost two
-// may differ, and what the interpreter of PL/pgSQL calls. Samples are no proof of the time between
-// them, so a long time without a sample begins anew. A process that is ready to run and gets no processor has the same stack too:
-// it must have run for half of the time.
+// sameStacks finds statements that are on a processor at each look and whose samples have the same functions. The two innermost
+// functions may differ, and so may the functions that the interpreter of PL/pgSQL calls. Samples prove nothing about the time
+// between them, so after a long time without a sample the time begins anew. A process that is ready to run and gets no processor
+// has the same stack too. So the process must have run for at least half of the time.
 func sameStacks(v *view) []Finding {
 	rule, ok := v.e.config.on(SameStack)
 	if !ok {
@@ -59,7 +59,7 @@ func sameStacks(v *view) []Finding {
 			v.e.loops[k] = l
 		}
 		l.looked = v.Time
-		pause := max(rule.After/3, 2*v.Period) //nolint:mnd // a third
+		pause := max(rule.After/3, 2*v.Period) //nolint:mnd // a third of the rule's time
 		if s, ok := v.Stacks[r.PID]; ok && s.Statement == r.QueryStart && len(s.Functions) > 0 {
 			l.add(v.Time, p.Ran, outer(s.Functions), pause)
 		}
@@ -83,7 +83,8 @@ func sameStacks(v *view) []Finding {
 	return list
 }
 
-// add adds a sample. If it differs from the ones before, or comes too late, it is the first.
+// add adds a sample. If the sample differs from the samples before, or comes later than pause after the last one, it becomes the
+// first sample of a new loop.
 func (l *loop) add(now time.Time, ran time.Duration, functions []string, pause time.Duration) {
 	if l.samples > 0 && now.Sub(l.seen) <= pause {
 		n := 0
@@ -99,13 +100,15 @@ func (l *loop) add(now time.Time, ran time.Duration, functions []string, pause t
 	l.first, l.seen, l.ran, l.samples, l.common, l.deepest = now, now, ran, 1, functions, len(functions)
 }
 
-// interpreters are functions that interpret a function in PL/pgSQL: with every symbol, and in a module without its own symbols.
+// interpreters are functions of the PL/pgSQL module below which it interprets a function. The last two are dynamic symbols, which
+// are also known if the module has no symbol table.
 //
-//nolint:gochecknoglobals // a table
+//nolint:gochecknoglobals // read only
 var interpreters = []string{"plpgsql_exec_function", "plpgsql_inline_handler", "plpgsql_call_handler"}
 
-// outer returns the functions that identify a stack, the outermost first. It leaves out what the innermost interpreter calls,
-// unless this runs SQL. It also leaves out the names of procedural functions, which not all samples have.
+// outer returns the functions that identify a stack, the outermost first. If a PL/pgSQL interpreter is innermost, it omits the
+// functions that the interpreter calls, except if they run SQL. It also omits the names of procedural functions, which not all
+// samples have.
 func outer(functions []string) []string {
 	begin := 0
 	for i, f := range functions {

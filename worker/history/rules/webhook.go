@@ -18,20 +18,20 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Alert is the message for a receiver. It must have no names and texts of the server's users.
+// Alert is the message for a receiver. It must have no names of objects and no texts of statements.
 type Alert struct {
-	// Name is the name of the alert: a rule. Labels identify the alert, annotations describe it.
+	// Name is the name of the rule. Labels identify the alert, and Annotations describe it.
 	Name        string
 	Labels      map[string]string
 	Annotations map[string]string
 	Since       time.Time
-	// Until is when the cause was seen last; zero: it lasts.
+	// Until is the time of the last look that had the cause; zero: the incident has not ended.
 	Until time.Time
-	// Key is equal for alerts with one cause.
+	// Key identifies the cause.
 	Key string
 }
 
-// WebhookTarget is a receiver.
+// WebhookTarget is a receiver of alerts.
 type WebhookTarget struct {
 	URL string
 	// Timeout bounds one attempt; 0: 5 seconds.
@@ -43,7 +43,7 @@ const (
 	defaultTimeout = 5 * time.Second
 	firstPause     = time.Second
 	attempts       = 3
-	maxAnswer      = 64 << 10
+	maxAnswer      = 64 << 10 // bytes that are read of an answer
 	receiver       = "pg_stat_backtrace"
 )
 
@@ -53,7 +53,7 @@ type WebhookSender struct {
 	dropped atomic.Int64
 	client  *http.Client
 	log     zerolog.Logger
-	// pause is the time after the first failed attempt.
+	// pause is the time between the first failed attempt and the second one. It is four times as long before each further attempt.
 	pause time.Duration
 }
 
@@ -62,7 +62,8 @@ type job struct {
 	target WebhookTarget
 }
 
-// NewWebhookSender returns a WebhookSender. Run does the work. The log gets each alert that was not delivered.
+// NewWebhookSender returns a WebhookSender. The caller must call Run, which sends the alerts. The log gets a line for each alert
+// that was not delivered.
 func NewWebhookSender(log zerolog.Logger) *WebhookSender {
 	transport := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, MaxResponseHeaderBytes: maxAnswer, DisableKeepAlives: true,
@@ -77,7 +78,7 @@ func NewWebhookSender(log zerolog.Logger) *WebhookSender {
 	}
 }
 
-// Send queues an alert. It never blocks. It returns false if the queue is full: the alert is dropped.
+// Send queues an alert. It never blocks. It returns false if it has dropped the alert because the queue is full.
 func (s *WebhookSender) Send(t WebhookTarget, a Alert) bool {
 	select {
 	case s.queue <- job{a, t}:
@@ -106,10 +107,10 @@ func (s *WebhookSender) Run(ctx context.Context) {
 	}
 }
 
-// JSON returns the body of a request for an alert.
+// JSON returns the alert as the body of a webhook request.
 func (a *Alert) JSON() ([]byte, error) { return json.Marshal(messageOf(a)) }
 
-// deliver tries several times.
+// deliver makes up to three attempts to post an alert, and returns the error of the last one.
 func (s *WebhookSender) deliver(ctx context.Context, j job) error {
 	body, err := j.alert.JSON()
 	if err != nil {
@@ -133,7 +134,8 @@ func (s *WebhookSender) deliver(ctx context.Context, j job) error {
 	return err
 }
 
-// post makes one attempt. The error does not have the address, which may have a password.
+// post makes one attempt. again reports whether another attempt may succeed. The error does not contain the address, which may have
+// a password.
 func (s *WebhookSender) post(ctx context.Context, t WebhookTarget, body []byte) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(t.Timeout, defaultTimeout))
 	defer cancel()
@@ -162,7 +164,7 @@ func (s *WebhookSender) post(ctx context.Context, t WebhookTarget, body []byte) 
 		fmt.Errorf("webhook: the receiver answered %s", http.StatusText(answer.StatusCode))
 }
 
-// message is the body of a request, as Alertmanager's documentation of webhook_config describes it.
+// message is the body of a webhook request, as Alertmanager's documentation of webhook_config describes it.
 type message struct {
 	Version           string            `json:"version"`
 	GroupKey          string            `json:"groupKey"`
@@ -181,7 +183,7 @@ type alert struct {
 	Labels       map[string]string `json:"labels"`
 	Annotations  map[string]string `json:"annotations"`
 	StartsAt     time.Time         `json:"startsAt"`
-	EndsAt       time.Time         `json:"endsAt"` // zero: it lasts
+	EndsAt       time.Time         `json:"endsAt"` // zero: not ended
 	GeneratorURL string            `json:"generatorURL"`
 	Fingerprint  string            `json:"fingerprint"`
 }

@@ -16,17 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groupSpan is the time of the rows of one row group. Within a group, rows are sorted by process, since the rows of one
-// process resemble each other.
+// groupSpan is the span of time whose rows form one row group. Within a group, rows are sorted by process, since similar rows
+// compress better.
 const (
 	groupSpan = 10 * time.Minute
-	groupRows = 200_000 // a group ends earlier if it has so many
+	groupRows = 200_000 // a group with more rows ends earlier
 )
 
-// sumKeys bounds the different keys of one minute. Further samples lose query and application.
+// sumKeys bounds the Sums of one minute or hour. Beyond it, samples with new properties are counted without query and
+// application.
 const sumKeys = 20_000
 
-// closeHour makes a closed hour of the journal, and removes the journal. If it is interrupted, the next call begins again.
+// closeHour converts the journal into a closed hour, and removes the journal. If it is interrupted, the next call begins again.
 func (w *Writer) closeHour() error {
 	path := journalPath(w.dir)
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
@@ -51,14 +52,14 @@ func convert(dir string, file *os.File) error {
 		return errStop
 	})
 	if !errors.Is(err, errStop) {
-		return err // nil: no sweep
+		return err // nil if the journal has no sweep
 	}
 	hour := hourDir(dir, first)
 	if err := os.MkdirAll(hour, 0o700); err != nil {
 		return err
 	}
 	part := ""
-	for n := 2; ; n++ { // the clock was set back, or another server had this data directory: a further part
+	for n := 2; ; n++ { // the hour already has files if the clock was set back or Meta has changed: add a part
 		if _, err := os.Lstat(filepath.Join(hour, "rows"+part+".parquet")); errors.Is(err, fs.ErrNotExist) {
 			break
 		}
@@ -143,7 +144,7 @@ func (t *table[T]) discard() {
 	os.Remove(t.path + ".tmp")
 }
 
-// A conversion makes the three files of an hour from its sweeps.
+// A conversion writes the four files of an hour from the sweeps of its journal.
 type conversion struct {
 	rows    *table[Row]
 	stacks  *table[Stack]
@@ -155,7 +156,7 @@ type conversion struct {
 	minute  *adder
 	hour    *adder
 	texts   map[int64]string
-	written map[int64]bool // stacks
+	written map[int64]bool // ids of the stacks that are in the file
 }
 
 func newConversion(hour, part string, meta Meta) (c *conversion, err error) {
@@ -226,7 +227,7 @@ func (c *conversion) add(s *Sweep) error {
 	return nil
 }
 
-// share keeps one copy of equal strings: a group of rows would take ten times the memory otherwise.
+// share replaces equal strings of a row group by one copy. Without it, a group would take ten times the memory.
 func (c *conversion) share(r *Row) {
 	for _, p := range []*string{&r.Type, &r.Database, &r.User, &r.App, &r.Client, &r.State, &r.WaitType, &r.WaitEvent,
 		&r.Query, &r.PhraseKey, &r.Phrase, &r.Plan, &r.Function, &r.Method} {
@@ -274,7 +275,7 @@ func (c *conversion) finish() error {
 			return err
 		}
 	}
-	// rows last: an hour counts as closed once it has this file
+	// The rows are last: convert regards an hour with this file as complete.
 	if err := c.stacks.finish(); err != nil {
 		return err
 	}

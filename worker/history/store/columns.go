@@ -11,25 +11,25 @@ import (
 	"github.com/parquet-go/parquet-go/encoding"
 )
 
-// batchRows is how many rows of a group are read at a time.
+// batchRows is the number of rows of a row group that are read at a time.
 const batchRows = 4096
 
-// A number is a value of a column of numbers.
+// A number is the type of a numeric column.
 type number interface{ int32 | int64 | float64 }
 
-// A cursor reads the values of one column of a row group, page by page. A column that the file does not have is zero: an
-// earlier program wrote it.
+// A cursor reads the values of one column of a row group, page by page. If an earlier version wrote the file, the column may be
+// missing. Its values are then zero.
 type cursor[T any] struct {
-	values []T // of the batch
+	values []T // of the current batch
 	pages  parquet.Pages
-	page   []T // that are left of the page
-	dict   []T // of the column
+	page   []T // values of the current page that are not in a batch yet
+	dict   []T // values of the dictionary from
 	from   parquet.Dictionary
 	decode func(encoding.Values) []T
 	entry  func(parquet.Value) T
 }
 
-// numbers returns a cursor for a column of numbers.
+// numbers returns a function that makes a cursor for a numeric column.
 func numbers[T number](kind parquet.Kind, data func(*encoding.Values) []T, entry func(parquet.Value) T) func(*columns, string) *cursor[T] {
 	return func(c *columns, name string) *cursor[T] {
 		k := &cursor[T]{entry: entry, decode: func(v encoding.Values) []T { return data(&v) }}
@@ -45,7 +45,7 @@ var (
 	float64Column = numbers(parquet.Double, (*encoding.Values).Double, parquet.Value.Double)
 )
 
-// textColumn returns a cursor for a column of texts. Equal texts of a page share their memory.
+// textColumn returns a cursor for a column of texts. Equal texts share their memory if the page has a dictionary.
 func textColumn(c *columns, name string) *cursor[string] {
 	k := &cursor[string]{
 		entry: func(v parquet.Value) string { return string(v.ByteArray()) },
@@ -69,7 +69,7 @@ func boolColumn(c *columns, name string) *cursor[bool] {
 	return k
 }
 
-// next makes values the next n ones.
+// next reads the next n values into k.values.
 func (k *cursor[T]) next(n int) error {
 	k.values = slices.Grow(k.values[:0], n)[:n]
 	if k.pages == nil {
@@ -88,7 +88,7 @@ func (k *cursor[T]) next(n int) error {
 	return nil
 }
 
-// readPage decodes the next page that has values.
+// readPage decodes the next page into k.page.
 func (k *cursor[T]) readPage() error {
 	page, err := k.pages.ReadPage()
 	if errors.Is(err, io.EOF) {
@@ -109,7 +109,7 @@ func (k *cursor[T]) readPage() error {
 	case dict != nil:
 		k.translate(dict, values.Int32())
 	case k.decode != nil:
-		k.page = slices.Clone(k.decode(values)) // the page's memory is used again
+		k.page = slices.Clone(k.decode(values)) // Release lets the library use the page's memory again
 	default:
 		k.page = make([]T, page.NumValues())
 		return k.readSingly(page)
@@ -117,7 +117,7 @@ func (k *cursor[T]) readPage() error {
 	return nil
 }
 
-// translate looks the values of a page up in the dictionary of the column.
+// translate sets k.page to the values of a page, which has indexes into the dictionary of the column.
 func (k *cursor[T]) translate(dict parquet.Dictionary, indexes []int32) {
 	if k.from != dict {
 		k.from, k.dict = dict, make([]T, dict.Len())
@@ -131,7 +131,7 @@ func (k *cursor[T]) translate(dict parquet.Dictionary, indexes []int32) {
 	}
 }
 
-// readSingly reads the values of a page that has no simpler form.
+// readSingly reads the values of a page that has no dictionary, for a cursor without a decode function.
 func (k *cursor[T]) readSingly(page parquet.Page) error {
 	buffer := make([]parquet.Value, len(k.page))
 	n, err := page.Values().ReadValues(buffer)
@@ -156,7 +156,7 @@ type columns struct {
 
 func newColumns(g parquet.RowGroup) *columns { return &columns{group: g, left: g.NumRows()} }
 
-// attach opens a column. Its kind must be as this program writes it.
+// attach opens a column. Its kind must be the kind that this version writes; otherwise batch returns an error.
 func (c *columns) attach(name string, kind parquet.Kind, pages *parquet.Pages, next func(int) error) {
 	leaf, found := c.group.Schema().Lookup(name)
 	switch {

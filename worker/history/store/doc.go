@@ -5,20 +5,23 @@
 //	cluster=7577921432/journal                        the hour in progress
 //	cluster=7577921432/date=2026-11-28/hour=03/       a closed hour
 //	    rows.parquet      one row for each session and sweep
-//	    stacks.parquet    the stacks that these rows name
-//	    sums.parquet      samples by minute and by hour
-//	    sweeps.parquet    the times at which the recorder looked
+//	    stacks.parquet    the stacks that these rows name by id
+//	    sums.parquet      samples with equal properties, added up by minute and by hour (type Sum)
+//	    sweeps.parquet    the times at which the recorder read the sessions
 //
-// A closed hour never changes, and is complete in itself: any tool that ships files to an object store can copy it, and
-// any reader of Parquet can query it. If the clock was set back, an hour has a second part (rows-2.parquet, ...).
+// A sweep is one read of all sessions. A sample is one active session in one sweep.
+//
+// The files of a closed hour never change, and need no other hour: any tool that ships files to an object store can copy them, and
+// any reader of Parquet can query them. If the clock was set back, an hour has a second part (rows-2.parquet, ...).
 //
 // The journal is a sequence of frames. Each frame is independent: its length, a CRC-32C (Castagnoli), the time, and the
 // data as JSON, compressed by zstd (RFC 8878). A process that is killed while it writes leaves at most one torn frame at
 // the end, which readers ignore and the next writer cuts off.
 //
-// ReadSpan reads a span of time, sweep by sweep, with the gaps in it, and Totals counts its samples (span.go).
+// ReadSpan reads a span of time, sweep by sweep, and reports the gaps between the sweeps. Totals counts the samples of a span
+// (span.go).
 //
 // Normalized removes values from the texts of SQL statements, so that a history can keep the texts without the data in
-// them (querytext.go). It cannot parse SQL: a text may be cut, or may be wrong. So it has a lexer that keeps names, key
-// words and operators only. If a text is ambiguous, the rest of it is removed.
+// them (querytext.go). It does not parse SQL, because a text may be cut or wrong. Its lexer keeps names, key words and
+// operators only. If a part of a text is ambiguous, the text from there on is removed.
 package store

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// FindStack returns the stack with this id. It looks at the hour in progress first, and then at the closed hours, the
-// newest first. It returns nil if no hour has it.
+// FindStack returns the stack with this id. It searches the hour in progress first, and then the closed hours, the newest
+// first. It returns nil without an error if no hour has the stack.
 func (r *Reader) FindStack(ctx context.Context, id int64) (*Stack, error) {
 	var found *Stack
 	keep := func(k *Stack) error {

@@ -16,7 +16,7 @@ type Follower struct {
 	dir    string
 	file   *os.File // nil: there is no journal
 	frames *frames
-	last   time.Time // of the newest sweep that was passed
+	last   time.Time // of the newest sweep with which each was called
 }
 
 // Follow returns a follower for the sweeps after a time.
@@ -31,8 +31,8 @@ func (f *Follower) Close() {
 	}
 }
 
-// Next calls each with the new sweeps, in the order in which they were written. It decodes the newest first, and leaves out
-// older ones when the budget is used up. It returns the number of those. It then reads the next journal, if an hour has ended.
+// Next calls each with the new sweeps, in the order in which they were written. It decodes the newest sweeps first. When the
+// budget is used up, it omits the older sweeps, and returns their number. If an hour has ended, it reads the next journal too.
 func (f *Follower) Next(budget time.Duration, each func(*Sweep)) (left int, err error) {
 	for {
 		if f.file == nil {
@@ -53,7 +53,7 @@ func (f *Follower) Next(budget time.Duration, each func(*Sweep)) (left int, err 
 		if !replaced {
 			return left, nil
 		}
-		f.Close() // it was read to its end
+		f.Close() // the old journal was read to its end
 	}
 }
 
@@ -79,7 +79,7 @@ func (f *Follower) open() error {
 	return nil
 }
 
-// replaced reports whether the open journal is not the current one any more.
+// replaced reports whether the open file is no longer the current journal: an hour has ended.
 func (f *Follower) replaced() (bool, error) {
 	current, err := os.Lstat(journalPath(f.dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -95,14 +95,14 @@ func (f *Follower) replaced() (bool, error) {
 	return !os.SameFile(current, own), nil
 }
 
-// read passes the new sweeps of the open journal.
+// read calls each with the new sweeps of the open journal, as Next describes.
 func (f *Follower) read(budget time.Duration, each func(*Sweep)) (left int, err error) {
 	st, err := f.file.Stat()
 	if err != nil {
 		return 0, fmt.Errorf("follow the journal: %w", err)
 	}
 	f.frames.size = st.Size()
-	if f.frames.size < f.frames.at { // a recorder cut it off
+	if f.frames.size < f.frames.at { // continueJournal has cut the file
 		return 0, fmt.Errorf("%w: it has become shorter", ErrJournal)
 	}
 	type place struct {

@@ -17,14 +17,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A journal begins with its magic and a frame that has the Meta. Then each sweep is a frame:
+// A journal begins with the magic and a frame that has the Meta. Then each Sweep is a frame:
 //
-//	4 bytes  length of what follows the checksum, little endian
-//	4 bytes  CRC-32C of what follows
+//	4 bytes  length of the bytes after the checksum, little endian
+//	4 bytes  CRC-32C of the bytes that follow
 //	8 bytes  time, microseconds since 1970
 //	the rest JSON, compressed by zstd
 //
-// journalsums.go describes the frames that have sums.
+// journalsums.go describes the frames that have the Sums of a minute.
 const (
 	magic      = "pgsbhis1"
 	frameHead  = 8
@@ -38,7 +38,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // ErrJournal means that a file is not a journal of this format.
 var ErrJournal = errors.New("not a journal of pg_stat_backtrace's history")
 
-// errBegun is an ErrJournal: the file ends before its first sweep. It is being made, or its writer was killed meanwhile.
+// errBegun is an ErrJournal: the file ends before its first sweep. A worker is making the file, or was killed while it did so.
 var errBegun = fmt.Errorf("%w: it ends before the first sweep", ErrJournal)
 
 func encodeFrame(z *zstd.Encoder, at time.Time, v any) ([]byte, error) {
@@ -49,7 +49,7 @@ func encodeFrame(z *zstd.Encoder, at time.Time, v any) ([]byte, error) {
 	return newFrame(z, uint64(at.UnixMicro()), text)
 }
 
-// newFrame makes a frame. The time is as the file has it.
+// newFrame makes a frame of the data in plain. at is the time in the form of the file, which may have sumsMark set.
 func newFrame(z *zstd.Encoder, at uint64, plain []byte) ([]byte, error) {
 	frame := make([]byte, frameHead+frameTime, frameHead+frameTime+len(plain)/4)
 	binary.LittleEndian.PutUint64(frame[frameHead:], at)
@@ -69,7 +69,7 @@ type frames struct {
 	at   int64 // offset after the last good frame
 	z    *zstd.Decoder
 	meta Meta
-	sums bool // the last frame has sums
+	sums bool // the frame that next has read has the Sums of a minute
 	buf  []byte
 	text []byte
 }
@@ -102,7 +102,7 @@ func openFrames(r io.ReaderAt, size int64) (*frames, error) {
 
 // begun reports whether the file ends within its first frame.
 func (f *frames) begun() bool {
-	const most = 64 << 10 // the Meta is smaller: a greater length is damage
+	const most = 64 << 10 // the Meta is smaller, so a greater length means damage
 	var head [frameHead]byte
 	if f.at+frameHead > f.size {
 		return true
@@ -116,7 +116,8 @@ func (f *frames) begun() bool {
 
 func (f *frames) close() { f.z.Close() }
 
-// next reads the head and the bytes of the next frame, without decoding them. io.EOF: there are no more whole frames.
+// next reads the head and the bytes of the next frame, without decoding them, and returns the frame's time. It returns io.EOF if
+// there is no further complete frame.
 func (f *frames) next() (time.Time, error) {
 	var head [frameHead]byte
 	if f.at+frameHead+frameTime > f.size {
@@ -127,7 +128,7 @@ func (f *frames) next() (time.Time, error) {
 	}
 	length := int64(binary.LittleEndian.Uint32(head[:]))
 	if length < frameTime || length > frameLimit || f.at+frameHead+length > f.size {
-		return time.Time{}, io.EOF // torn, or being written
+		return time.Time{}, io.EOF // the frame is torn, or is being written
 	}
 	if int64(cap(f.buf)) < length {
 		f.buf = make([]byte, length)
@@ -155,7 +156,7 @@ func (f *frames) plain() ([]byte, error) {
 	return text, nil
 }
 
-// minute decodes the sums that next has read.
+// minute decodes the frame of Sums that next has read. The results are those of decodeSums.
 func (f *frames) minute(minute int64) (from int64, list []Sum, err error) {
 	b, err := f.plain()
 	if err != nil {
@@ -194,9 +195,9 @@ type journal struct {
 	z      *zstd.Encoder
 	size   int64
 	hour   time.Time      // begin of the hour, in UTC
-	stacks map[int64]bool // that the file has
+	stacks map[int64]bool // ids of the stacks that the file has
 	synced time.Time
-	tally  tally // of the minute in progress
+	tally  tally // Sums of the minute in progress
 }
 
 func createJournal(path string, meta Meta, at time.Time) (*journal, error) {
@@ -221,7 +222,8 @@ func createJournal(path string, meta Meta, at time.Time) (*journal, error) {
 	return j, nil
 }
 
-// continueJournal opens the journal of a former worker, and cuts off a torn frame at its end.
+// continueJournal opens the journal of a former worker. It cuts the file to size, which removes a torn frame at its end. first is
+// the time of its first sweep, and stacks are the ids of its stacks.
 func continueJournal(path string, size int64, first time.Time, stacks map[int64]bool) (*journal, error) {
 	z, err := newEncoder()
 	if err != nil {
@@ -246,7 +248,7 @@ func newEncoder() (*zstd.Encoder, error) {
 	return z, nil
 }
 
-// write appends. After a failure the file is as before: a full disk loses this frame only.
+// write appends bytes. After an error it restores the former length, so that a full disk loses only this frame.
 func (j *journal) write(b []byte) error {
 	if _, err := j.file.WriteAt(b, j.size); err != nil {
 		if terr := j.file.Truncate(j.size); terr != nil {
@@ -262,7 +264,7 @@ func (j *journal) append(s *Sweep) error {
 	slim := *s
 	slim.Rows = make([]Row, len(s.Rows))
 	for i, r := range s.Rows {
-		r.Time = 0 // the frame has it
+		r.Time = 0 // the head of the frame has the time
 		slim.Rows[i] = r
 	}
 	slim.Stacks = nil
@@ -293,7 +295,8 @@ func (j *journal) append(s *Sweep) error {
 	return nil
 }
 
-// endMinute writes the sums of a minute if a time is not within it. A reader can do without them.
+// endMinute writes the Sums of the minute in progress if the time at is outside of this minute. It ignores errors, since a reader
+// can compute the Sums from the sweeps.
 func (j *journal) endMinute(at time.Time) {
 	if j.tally.minutes == nil || spanOf(at.UnixMicro(), minuteSeconds) == j.tally.minute {
 		return
@@ -304,7 +307,8 @@ func (j *journal) endMinute(at time.Time) {
 	j.tally = tally{}
 }
 
-// syncEach bounds what a loss of power loses. A killed process loses nothing that was written.
+// syncEach is the time between calls of fsync. A loss of power loses at most the sweeps of this time. A kill of the worker loses no
+// sweep that was written.
 const syncEach = 10 * time.Second
 
 func (j *journal) close() error {
@@ -315,8 +319,8 @@ func (j *journal) close() error {
 	return nil
 }
 
-// readJournal calls each with the sweeps of a journal between since and until, in the order of their times: the clock may have
-// been set back. Sweeps outside of this span that have stacks are passed without rows.
+// readJournal calls each with the sweeps of a journal between since and until. It sorts them by time, since the clock may have
+// been set back. For sweeps outside of this span that have stacks, it calls each without the rows.
 func readJournal(file *os.File, since, until time.Time, each func(*Sweep) error) (Meta, error) {
 	st, err := file.Stat()
 	if err != nil {
@@ -347,7 +351,7 @@ func readJournal(file *os.File, since, until time.Time, each func(*Sweep) error)
 			return f.meta, err
 		}
 		if outside {
-			s.Rows = nil // its stacks may be named later
+			s.Rows = nil // sweeps in the span may refer to its stacks
 		}
 		if err := each(s); err != nil {
 			return f.meta, err
@@ -373,11 +377,12 @@ func (f *frames) list() (list []sweepFrame, err error) {
 	}
 }
 
-// bytesHaveStacks decompresses the frame and looks for stacks, which costs far less than to decode it.
+// bytesHaveStacks reports whether the frame that next has read has stacks. It searches the JSON text, which costs far less than
+// decoding.
 func bytesHaveStacks(f *frames) bool {
 	text, err := f.plain()
 	if err != nil {
-		return true // sweep reports it
+		return true // the caller's call of sweep returns the error
 	}
 	return bytes.Contains(text, []byte(`"stacks":[`))
 }

@@ -11,18 +11,18 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// At the end of each minute the journal gets a frame with the sums of this minute, so that sums of the hour in progress need not
-// decode each sweep. The time of such a frame has the highest bit set, and is the begin of the minute. The data, compressed by
-// zstd, are numbers as encoding/binary writes them:
+// At the end of each minute the recorder appends a frame with the Sums of this minute to the journal, so that Reader.Sums need not
+// decode each sweep of the hour in progress. The time of such a frame is the begin of the minute, with the highest bit set. The
+// data, compressed by zstd, are numbers as encoding/binary writes them:
 //
-//	varint   offset of the first frame that the sums count: they count the sweeps from there up to this frame
-//	varint   number of texts, then the length and the bytes of each one
-//	varint   number of sums, and for each of them
-//	varints  wait_event_type, wait_event, backend_type, database, user, application_name, query: positions of texts
+//	varint   offset of the first frame that the Sums count: they count the sweeps from that frame up to this one
+//	varint   number of texts, then the length and the bytes of each text
+//	varint   number of Sums, then for each Sum:
+//	varints  wait_event_type, wait_event, backend_type, database, user, application_name, query: indexes of texts
 //	varints  samples, top_samples
 //	8 bytes  query_id, then active_seconds, then top_stack
 //
-// Sums that a reader cannot use cost time only: it counts the sweeps instead.
+// If a reader cannot use the Sums of a minute, it counts the sweeps instead, which takes more time.
 const (
 	sumsMark  = 1 << 63
 	sumTexts  = 7
@@ -31,7 +31,7 @@ const (
 	eightByte = 8
 )
 
-// errSums means that sums in a journal cannot be used.
+// errSums means that a frame of Sums cannot be decoded.
 var errSums = errors.New("sums in the journal are damaged")
 
 // A tally counts the samples of a minute for the journal.
@@ -39,10 +39,10 @@ type tally struct {
 	minutes *adder
 	texts   map[int64]string
 	minute  int64
-	from    int64 // offset of the first frame that is counted
+	from    int64 // offset of the first sweep's frame
 }
 
-// count counts a sweep whose frame begins at an offset.
+// count adds a sweep, whose frame begins at offset. The first sweep of an empty tally chooses the minute.
 func (t *tally) count(s *Sweep, offset int64) {
 	if t.minutes == nil {
 		*t = tally{minutes: newAdder(minuteSeconds), texts: map[int64]string{}, minute: spanOf(s.Time.UnixMicro(), minuteSeconds), from: offset}
@@ -90,12 +90,12 @@ func encodeSums(from int64, list []Sum) []byte {
 	return append(head, body...)
 }
 
-// texts returns the places of the texts.
+// texts returns pointers to the texts of a Sum, in the order of the frame.
 func (s *Sum) texts() [sumTexts]*string {
 	return [...]*string{&s.WaitType, &s.WaitEvent, &s.Type, &s.Database, &s.User, &s.App, &s.Query}
 }
 
-// A sumDecoder reads what encodeSums has written. After an error it returns zeros.
+// A sumDecoder reads the output of encodeSums. After an error it returns zeros.
 type sumDecoder struct {
 	b   []byte
 	err error
@@ -111,7 +111,7 @@ func (d *sumDecoder) number() uint64 {
 	return v
 }
 
-// count returns a number of things that have at least so many bytes each.
+// count reads the number of elements that follow. It is an error if they cannot fit, at least bytes each.
 func (d *sumDecoder) count(least int) int {
 	n := d.number()
 	if n > uint64(len(d.b)/least) {
@@ -131,7 +131,7 @@ func (d *sumDecoder) bytes(n int) []byte {
 	return part
 }
 
-// decodeSums returns the sums of a minute, and the offset of the first frame that they count.
+// decodeSums returns the Sums of a minute, and the offset of the first frame that they count.
 func decodeSums(b []byte, minute int64) (from int64, list []Sum, err error) {
 	d := &sumDecoder{b: b}
 	from = int64(d.number())
@@ -165,7 +165,7 @@ func decodeSums(b []byte, minute int64) (from int64, list []Sum, err error) {
 	return from, list, d.err
 }
 
-// A journalReader reads the sums of a journal.
+// A journalReader reads the Sums of a journal.
 type journalReader struct {
 	frames *frames
 	lo, hi int64 // the span
@@ -177,10 +177,11 @@ type journalReader struct {
 // A sweepFrame is the frame of a sweep.
 type sweepFrame struct {
 	offset, at int64
-	counted    bool // by sums
+	counted    bool // a frame of Sums counts this sweep
 }
 
-// read calls each with the sums of the span, then with those of the sweeps that no sums count.
+// read calls each with the Sums of the whole minutes in the span. It then adds up the sweeps that these Sums do not count, and
+// calls each with the Sums of those sweeps.
 func (j *journalReader) read(ctx context.Context) error {
 	if err := j.readMinutes(ctx); err != nil {
 		return err
@@ -211,7 +212,7 @@ func (j *journalReader) read(ctx context.Context) error {
 	return m.flush()
 }
 
-// readMinutes finds the frames of the sweeps, and calls each with the sums of the minutes that lie in the span.
+// readMinutes finds the frames of the sweeps, and calls each with the stored Sums of the whole minutes in the span.
 func (j *journalReader) readMinutes(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -244,7 +245,8 @@ func (j *journalReader) readMinutes(ctx context.Context) error {
 	}
 }
 
-// count marks the sweeps from an offset on as counted. It returns false if they are not sweeps of this minute.
+// count marks the sweeps whose frames begin at the offset from or after it as counted. It returns false if one of them is of
+// another minute or already counted, or if no sweep begins at from.
 func (j *journalReader) count(from, minute int64) bool {
 	first := len(j.sweeps)
 	for first > 0 && j.sweeps[first-1].offset >= from {

@@ -20,14 +20,15 @@ type closedHour struct {
 	size int64
 }
 
-// closedHours lists the closed hours of one cluster, or of all clusters of a state directory if dir ends in the latter.
+// closedHours lists the closed hours in the folders that match pattern, the oldest first: one cluster's folder, or "cluster=*" in
+// a state directory for all clusters. It omits folders that it cannot read.
 func closedHours(pattern string) []closedHour {
 	dirs, _ := filepath.Glob(filepath.Join(pattern, "date=*", "hour=*"))
 	var list []closedHour
 	for _, dir := range dirs {
 		at, err := time.Parse("date=2006-01-02/hour=15", filepath.Base(filepath.Dir(dir))+"/"+filepath.Base(dir))
 		if err != nil {
-			continue // not ours
+			continue // not a folder of this package
 		}
 		h := closedHour{dir: dir, from: at}
 		entries, err := os.ReadDir(dir)
@@ -45,7 +46,8 @@ func closedHours(pattern string) []closedHour {
 	return list
 }
 
-// prune removes hours that are too old or too many, the oldest first, and verifies that enough space is free.
+// prune removes closed hours, the oldest first, until the rest is within Keep and the size limit, and enough space is free. It
+// returns ErrNoSpace if too little space is free and no closed hour is left.
 func (w *Writer) prune(now time.Time) error {
 	most, err := w.part()
 	if err != nil {
@@ -81,7 +83,7 @@ func (w *Writer) prune(now time.Time) error {
 	return nil
 }
 
-// part returns how many bytes Dir may have: all of Size, or its part.
+// part returns the number of bytes that Dir may use: Size, or an equal part of Size with Options.Shared.
 func (w *Writer) part() (int64, error) {
 	if !w.o.Shared {
 		return w.o.Size, nil
@@ -107,11 +109,12 @@ func freeBytes(dir string) (int64, error) {
 	return int64(s.Bavail) * int64(s.Bsize), nil //nolint:unconvert // its type depends on the architecture
 }
 
-// removeHour removes the files of an hour, and the folder of its day if it is empty then. Other files stay.
+// removeHour removes the files of an hour. It then removes the folders of the hour and of the day if they are empty. It does not
+// remove files of other programs.
 func removeHour(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // another worker was faster
+		return nil // another worker has removed the hour
 	}
 	if err != nil {
 		return err

@@ -16,8 +16,8 @@ const (
 	more    = "..."
 )
 
-// Normalized returns a text with a question mark for each literal, without comments, and with single spaces. Of a utility
-// statement, such as ALTER ROLE, only the command's name is kept. The result has at most some 4 kB.
+// Normalized returns the text of SQL statements with a question mark for each literal, without comments, and with single spaces.
+// Of a utility statement, such as ALTER ROLE, only the command's name is kept. The result has at most some 4 kB.
 func Normalized(text string) string {
 	l := lexer{in: text}
 	if len(text) > maxInput {
@@ -30,7 +30,7 @@ func Normalized(text string) string {
 type lexer struct {
 	in  string
 	at  int
-	cut bool // the text has more
+	cut bool // in has only the first part of the text
 	out strings.Builder
 	gap bool // white space or a comment precedes the next token
 }
@@ -45,12 +45,12 @@ const (
 	literal // also a number
 	parameter
 	other     // a character of an operator or of punctuation
-	ambiguous // the rest cannot be read with certainty
+	ambiguous // the end of this token is not certain
 )
 
-// run writes statement after statement.
+// run writes the statements of the text, one after the other, and returns the result.
 func (l *lexer) run() string {
-	begins := true // a statement begins
+	begins := true // the next token is the first one of a statement
 	var tag []string
 	inTag := false
 	flush := func() {
@@ -73,7 +73,7 @@ func (l *lexer) run() string {
 			continue
 		}
 		switch {
-		case begins && k == other && text == "(": // (SELECT ...) UNION ...
+		case begins && k == other && text == "(": // the statement's first word follows, as in (SELECT ...) UNION ...
 		case begins && (k != word || !isQuery(text)):
 			begins, inTag = false, true
 		default:
@@ -95,7 +95,7 @@ func (l *lexer) run() string {
 	}
 }
 
-// result returns the text, and marks it if more is missing.
+// result returns the written text. It appends "..." if the end of the statements is missing.
 func (l *lexer) result(missing bool) string {
 	text := l.out.String()
 	if len(text) > maxOutput {
@@ -116,7 +116,7 @@ func (l *lexer) result(missing bool) string {
 	return text
 }
 
-// put writes a token.
+// put writes a token, and a space before it if gap is set.
 func (l *lexer) put(text string) {
 	if l.gap && l.out.Len() > 0 {
 		l.out.WriteByte(' ')
@@ -153,7 +153,7 @@ func (l *lexer) next() (kind, string) {
 	return other, l.in[begin:l.at]
 }
 
-// word returns a word, or the literal that it is the prefix of: e'...', b'...', x'...', n'...', u&'...'.
+// word returns the word text. If text is the prefix of a literal, it returns the literal: e'...', b'...', x'...', n'...', u&'...'.
 func (l *lexer) word(text string) (kind, string) {
 	switch lower := strings.ToLower(text); {
 	case lower == "e" && l.peek(0) == '\'':
@@ -211,8 +211,8 @@ func (l *lexer) comment() {
 	}
 }
 
-// literal reads a literal in single quotes. The meaning of \' in a literal without e depends on
-// standard_conforming_strings, so its end is not known.
+// literal reads a literal in single quotes. The meaning of \' in a literal without the prefix e depends on
+// standard_conforming_strings. The end of such a literal is not known, and the result is ambiguous.
 func (l *lexer) literal(escapes bool) (kind, string) {
 	for l.at++; l.at < len(l.in); l.at++ {
 		switch c := l.in[l.at]; {
@@ -232,7 +232,8 @@ func (l *lexer) literal(escapes bool) (kind, string) {
 	return literal, ""
 }
 
-// goOn reads further parts of a literal: a literal after white space with a line end is a part of the one before it.
+// goOn reads further parts of a literal with escapes. If only white space with a line end is between two literals, SQL makes one
+// literal of them.
 func (l *lexer) goOn(escapes bool) (kind, string) {
 	if !escapes {
 		return literal, ""
@@ -260,7 +261,7 @@ func (l *lexer) name() {
 	}
 }
 
-// dollar reads a parameter, $1, or a literal between dollar signs.
+// dollar reads a parameter such as $1, or a dollar-quoted literal such as $tag$...$tag$.
 func (l *lexer) dollar() (kind, string) {
 	begin := l.at
 	l.at++
@@ -274,7 +275,7 @@ func (l *lexer) dollar() (kind, string) {
 		l.at++
 	}
 	if l.peek(0) != '$' {
-		if l.at == len(l.in) { // a literal's first mark that was cut
+		if l.at == len(l.in) { // the text was cut within the mark that begins a literal, such as $tag$
 			return literal, ""
 		}
 		l.at = begin + 1
@@ -290,7 +291,7 @@ func (l *lexer) dollar() (kind, string) {
 	return literal, ""
 }
 
-// number reads a number, with letters that follow it.
+// number skips a number, and letters that follow it, such as those of 0x1f or 1e5.
 func (l *lexer) number() {
 	for ; l.at < len(l.in); l.at++ {
 		c := l.in[l.at]

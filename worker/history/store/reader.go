@@ -32,10 +32,10 @@ var (
 // A Reader reads the history of one cluster, while a worker records it or not.
 type Reader struct {
 	dir    string
-	Damage []error // files that could not be read; the rest was
+	Damage []error // an error for each file that could not be read; results do not have its data
 }
 
-// Clusters returns the system identifiers that a state directory has.
+// Clusters returns the system identifiers of the clusters in a state directory. Without any it returns ErrNoHistory.
 func Clusters(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -56,7 +56,8 @@ func Clusters(dir string) ([]string, error) {
 	return ids, nil
 }
 
-// userFolders is a hint to the folders of a directory to which the workers of several users record.
+// userFolders returns the end of an error message, which names the folders of a directory to which the workers of several users
+// record; empty: there are none.
 func userFolders(entries []fs.DirEntry) string {
 	var names []string
 	for _, e := range entries {
@@ -70,7 +71,7 @@ func userFolders(entries []fs.DirEntry) string {
 	return ", but in its folders " + strings.Join(names[:min(len(names), 10)], ", ")
 }
 
-// OpenReader opens the history of the cluster with this system identifier.
+// OpenReader opens the history of the cluster with this system identifier. It returns ErrNoHistory if there is none.
 func OpenReader(dir, id string) (*Reader, error) {
 	if !systemID.MatchString(id) {
 		return nil, fmt.Errorf("%w for %q", ErrNoHistory, id)
@@ -95,7 +96,8 @@ func parts(dir, kind string) []string {
 	return list
 }
 
-// open opens a file that must be a regular one: another user may have made the folder.
+// open opens a file, and returns its size. It refuses symbolic links and other files that are not regular, since another user may
+// have made the folder.
 func open(path string) (*os.File, int64, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -115,8 +117,8 @@ func open(path string) (*os.File, int64, error) {
 	return f, st.Size(), nil
 }
 
-// readGroups calls each with the row groups of a file whose first column, a time, overlaps the span. A damaged file is an error,
-// never a panic: the library does not promise that.
+// readGroups calls each with the row groups of a file whose first column, a time, overlaps the span. A panic of the Parquet
+// library, which a damaged file can cause, becomes an ErrFile.
 func readGroups(ctx context.Context, path string, since, until int64, each func(parquet.RowGroup) error) (err error) {
 	f, size, err := open(path)
 	if err != nil {
@@ -152,13 +154,13 @@ func readGroups(ctx context.Context, path string, since, until int64, each func(
 	return nil
 }
 
-// readTable calls each with the rows of a file as T, from the row groups that overlap the span.
+// readTable calls each with the rows of a file, from the row groups that overlap the span. It reuses the slice.
 func readTable[T any](ctx context.Context, path string, since, until int64, each func([]T) error) (err error) {
 	buf := make([]T, 1024)
 	return readGroups(ctx, path, since, until, func(g parquet.RowGroup) error { return readGroup(g, buf, each) })
 }
 
-// errEach marks errors of the caller's function.
+// errEach marks errors of the caller's function, so that they do not become an ErrFile.
 var errEach = errors.New("caller")
 
 type eachError struct{ err error }
@@ -171,7 +173,7 @@ func readGroup[T any](g parquet.RowGroup, buf []T, each func([]T) error) error {
 	r := parquet.NewGenericRowGroupReader[T](g)
 	defer r.Close()
 	for {
-		clear(buf) // the reader appends to slices that it finds there
+		clear(buf) // the reader would append to slices of the former rows
 		n, err := r.Read(buf)
 		if n > 0 {
 			if err := each(buf[:n]); err != nil {
@@ -187,7 +189,7 @@ func readGroup[T any](g parquet.RowGroup, buf []T, each func([]T) error) error {
 	}
 }
 
-// columnRange returns the range of a column of a row group, if the file has it.
+// columnRange returns the least and the greatest value of a column of a row group. ok is false if the file does not say them.
 func columnRange[T number](g parquet.RowGroup, column int, value func(parquet.Value) T) (lo, hi T, ok bool) {
 	ix, err := g.ColumnChunks()[column].ColumnIndex()
 	if err != nil || ix.NumPages() == 0 {
@@ -200,13 +202,14 @@ func columnRange[T number](g parquet.RowGroup, column int, value func(parquet.Va
 	return lo, hi, true
 }
 
-// damaged remembers a file that cannot be read: the others still can. Other errors end the reading.
+// damaged adds the error of an unreadable file to r.Damage and returns nil, so that the other files are read. It returns other
+// errors unchanged.
 func (r *Reader) damaged(err error) error {
-	if errors.Is(err, errBegun) { // it has no sweeps
+	if errors.Is(err, errBegun) { // the journal has no sweeps
 		return nil
 	}
 	if errors.Is(err, ErrFile) || errors.Is(err, ErrJournal) {
-		if !errors.Is(err, fs.ErrNotExist) { // removed meanwhile: its time is over
+		if !errors.Is(err, fs.ErrNotExist) { // prune has removed the hour meanwhile, which is no damage
 			r.Damage = append(r.Damage, err)
 		}
 		return nil
@@ -249,7 +252,7 @@ func (r *Reader) Rows(ctx context.Context, since, until time.Time, each func(*Ro
 	})
 }
 
-// live reads the journal, if there is one.
+// live calls each with the sweeps of the journal, as readJournal does, if there is a journal.
 func (r *Reader) live(since, until time.Time, each func(*Sweep) error) error {
 	f, _, err := open(journalPath(r.dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -263,7 +266,7 @@ func (r *Reader) live(since, until time.Time, each func(*Sweep) error) error {
 	return r.damaged(err)
 }
 
-// Sweeps calls each with the times at which the recorder looked, in order.
+// Sweeps calls each with the sweeps of a span, in the order of the hours.
 func (r *Reader) Sweeps(ctx context.Context, since, until time.Time, each func(SweepInfo) error) error {
 	for _, h := range r.hours(since, until) {
 		if err := r.closedSweeps(ctx, h.dir, since.UnixMicro(), until.UnixMicro(), each); err != nil {
@@ -298,7 +301,7 @@ func (r *Reader) closedSweeps(ctx context.Context, dir string, since, until int6
 	return nil
 }
 
-// Stacks returns the stacks with these ids that the hours of a span name.
+// Stacks returns the stacks with these ids, by id. It reads the hours of a span, and omits stacks that they do not have.
 func (r *Reader) Stacks(ctx context.Context, since, until time.Time, want map[int64]bool) (map[int64]Stack, error) {
 	found := map[int64]Stack{}
 	keep := func(k *Stack) {
@@ -330,7 +333,7 @@ func (r *Reader) Stacks(ctx context.Context, since, until time.Time, want map[in
 	return found, err
 }
 
-// Meta returns what the newest file says about the server and the recorder.
+// Meta returns the description of the server and the recorder in the newest file. It returns ErrNoHistory if no file has one.
 func (r *Reader) Meta() (Meta, error) {
 	var m Meta
 	f, _, err := open(journalPath(r.dir))
@@ -374,7 +377,7 @@ func metaOf(path string) (m Meta, err error) {
 	return m, nil
 }
 
-// Span returns the first and the last hour that the history has.
+// Span returns the begin of the first closed hour and the end of the last one. Both are zero if no hour is closed.
 func (r *Reader) Span() (first, last time.Time) {
 	for _, h := range closedHours(r.dir) {
 		if first.IsZero() {

@@ -9,24 +9,26 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// Lengths of the spans of sums.
+// Lengths of the span of a Sum, in seconds.
 const (
 	minuteSeconds = 60
 	hourSeconds   = 3600
 )
 
-// SumOptions choose sums.
+// SumOptions are the options of Reader.Sums.
 type SumOptions struct {
-	// Since and Until are the span. Sums have the samples of this span exactly.
+	// Since and Until are the span. Samples outside of it are not counted, also within a minute.
 	Since, Until time.Time
-	// ByMinute asks for sums of minutes also where a sum of an hour would do.
+	// ByMinute asks for a Sum of each minute also in hours that are completely in the span.
 	ByMinute bool
-	// Enough, if not nil, reports whether the caller needs no sums from a time on. Sums asks before each hour.
+	// Enough, if not nil, reports whether the caller needs no Sums from a time on. Reader.Sums calls it before each closed hour,
+	// and before each minute of the journal.
 	Enough func(from time.Time) bool
 }
 
-// Sums calls each with sums that cover a span: whole hours by one sum for each key, the rest by minutes. The Time of a sum is the
-// begin of its minute or hour, also if the span begins within that minute. each must not keep the sum.
+// Sums calls each with the Sums of a span. A closed hour that is completely in the span has Sums of an hour, other parts of the
+// span have Sums of minutes. Sum.Time is the begin of the minute or hour, also if the span begins within that minute. The function
+// each must not keep the pointer.
 func (r *Reader) Sums(ctx context.Context, o SumOptions, each func(*Sum) error) error {
 	lo, hi := o.Since.UnixMicro(), o.Until.UnixMicro()
 	enough := func(from time.Time) bool { return o.Enough != nil && o.Enough(from) }
@@ -43,7 +45,7 @@ func (r *Reader) Sums(ctx context.Context, o SumOptions, each func(*Sum) error) 
 	return r.liveSums(ctx, &journalReader{lo: lo, hi: hi, enough: enough, each: each})
 }
 
-// liveSums calls each with the sums of the journal, if there is one.
+// liveSums calls j.each with the Sums of the journal, if there is a journal.
 func (r *Reader) liveSums(ctx context.Context, j *journalReader) error {
 	f, size, err := open(journalPath(r.dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,20 +62,20 @@ func (r *Reader) liveSums(ctx context.Context, j *journalReader) error {
 	return r.damaged(j.read(ctx))
 }
 
-// hourSums reads sums of a closed hour.
+// hourSums reads the Sums of a closed hour.
 type hourSums struct {
 	r    *Reader
 	dir  string
 	each func(*Sum) error
 }
 
-// read calls each with the sums of a span within the hour.
+// read calls each with the Sums of a span within the hour.
 func (h *hourSums) read(ctx context.Context, from, to int64, byMinute bool) error {
 	if !byMinute && to-from == time.Hour.Microseconds() {
 		return h.whole(ctx, from, to, hourSeconds)
 	}
 	first, last := spanOf(from+time.Minute.Microseconds()-1, minuteSeconds), spanOf(to, minuteSeconds)
-	if last < first { // within a minute
+	if last < first { // the span is within one minute
 		return h.part(ctx, from, to)
 	}
 	if err := h.part(ctx, from, first); err != nil {
@@ -85,7 +87,7 @@ func (h *hourSums) read(ctx context.Context, from, to int64, byMinute bool) erro
 	return h.part(ctx, last, to)
 }
 
-// whole calls each with the sums of minutes, or of an hour, that begin in a span.
+// whole calls each with the stored Sums that begin in a span and are this many seconds long: a minute or an hour.
 func (h *hourSums) whole(ctx context.Context, from, to int64, seconds int32) error {
 	if from >= to {
 		return nil
@@ -111,7 +113,7 @@ func (h *hourSums) whole(ctx context.Context, from, to int64, seconds int32) err
 	return nil
 }
 
-// readSums calls each with the rows of a group.
+// readSums calls each with the Sums of a row group.
 func readSums(ctx context.Context, g parquet.RowGroup, each func(*Sum) error) error {
 	c := newColumns(g)
 	defer c.close()
@@ -139,12 +141,12 @@ func readSums(ctx context.Context, g parquet.RowGroup, each func(*Sum) error) er
 	}
 }
 
-// part calls each with the sums of a part of a minute, which it adds up from the rows.
+// part calls each with the Sums of a part of a minute. It adds them up from the rows, since the stored Sums are of whole minutes.
 func (h *hourSums) part(ctx context.Context, from, to int64) error {
 	if from >= to {
 		return nil
 	}
-	periods := map[int64]time.Duration{} // of sweeps
+	periods := map[int64]time.Duration{} // of the sweeps, by time
 	err := h.r.closedSweeps(ctx, h.dir, from, to, func(s SweepInfo) error {
 		periods[s.Time] = seconds(s.Period)
 		return nil
@@ -158,7 +160,7 @@ func (h *hourSums) part(ctx context.Context, from, to int64) error {
 			return readSamples(ctx, g, from, to, func(row *Row) error {
 				period, found := periods[row.Time]
 				if !found {
-					period = time.Second // as ReadSpan assumes for a sweep whose own record cannot be read
+					period = time.Second // ReadSpan also assumes a second if the SweepInfo cannot be read
 				}
 				return m.add(row, period)
 			})
@@ -170,7 +172,7 @@ func (h *hourSums) part(ctx context.Context, from, to int64) error {
 	return m.flush()
 }
 
-// readSamples calls each with the rows of a span. They have only the columns that sums have.
+// readSamples calls each with the rows of a span. Only the columns that a Sum needs are set.
 func readSamples(ctx context.Context, g parquet.RowGroup, from, to int64, each func(*Row) error) error {
 	c := newColumns(g)
 	defer c.close()
@@ -199,7 +201,7 @@ func readSamples(ctx context.Context, g parquet.RowGroup, from, to int64, each f
 	}
 }
 
-// minutes adds rows up to sums of minutes.
+// minutes adds up rows to the Sums of minutes.
 type minutes struct {
 	each  func(*Sum) error
 	adder *adder
@@ -210,7 +212,7 @@ func newMinutes(each func(*Sum) error) *minutes {
 	return &minutes{each: each, texts: map[int64]string{}}
 }
 
-// add counts a row. If another minute begins, it passes the sums of the minute before.
+// add counts a row. If the row is in another minute than the last row, it first calls each with the Sums of the last minute.
 func (m *minutes) add(row *Row, period time.Duration) error {
 	if m.adder != nil && m.adder.from != spanOf(row.Time, minuteSeconds) {
 		if err := m.flush(); err != nil {
@@ -227,7 +229,7 @@ func (m *minutes) add(row *Row, period time.Duration) error {
 	return nil
 }
 
-// flush passes the sums.
+// flush calls each with the Sums of the last minute.
 func (m *minutes) flush() error {
 	if m.adder == nil {
 		return nil

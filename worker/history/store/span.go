@@ -15,7 +15,7 @@ import (
 // SpanSweep has the sessions that the recorder saw at one time.
 type SpanSweep struct {
 	Time   time.Time
-	Period time.Duration // that each row stands for
+	Period time.Duration // for which each row counts; see Sweep.Period
 	Delay  time.Duration
 	Lost   int // earlier sweeps that could not be written
 	Note   string
@@ -37,7 +37,7 @@ type Summary struct {
 	Until    time.Time `json:"until"`
 	Sweeps   int       `json:"sweeps"`
 	Rows     int       `json:"rows"`
-	Seconds  float64   `json:"recorded_seconds"` // the time that the sweeps stand for
+	Seconds  float64   `json:"recorded_seconds"` // sum of the sweeps' periods
 	Lost     int       `json:"lost_sweeps"`
 	Late     int       `json:"late_sweeps"` // sweeps that were late by more than their period
 	Gaps     []Gap     `json:"gaps"`        // at most 1000
@@ -47,17 +47,17 @@ type Summary struct {
 
 const maxGaps = 1000
 
-// tolerance is the least time without a sweep that counts as a gap, beyond the sweep's period.
+// tolerance is the shortest time before the period of a sweep that is a Gap.
 const tolerance = 900 * time.Millisecond
 
-// gap returns the time before a sweep that no sweep stands for.
+// gap returns the time between the sweep at before and the period of the sweep at at. It reports whether this time is a gap.
 func gap(before, at time.Time, period time.Duration) (Gap, bool) {
 	g := Gap{before, at.Add(-period)}
-	return g, g.To.Sub(g.From) >= max(tolerance, period*9/10) // a sweep may be a little late
+	return g, g.To.Sub(g.From) >= max(tolerance, period*9/10) // a sweep that is a little late makes no gap
 }
 
-// ReadSpan calls each with the sweeps of a span, in order. A gap before a sweep is passed with it. It returns the summary also
-// with an error of each.
+// ReadSpan calls each with the sweeps of a span, ordered by time. The second argument is the gap before the sweep; nil: there is
+// none. If each returns an error, ReadSpan returns it with the summary of the sweeps so far.
 func ReadSpan(ctx context.Context, r *Reader, since, until time.Time, each func(*SpanSweep, *Gap) error) (Summary, error) {
 	s := Summary{Since: since, Until: until, Gaps: []Gap{}}
 	var infos []SweepInfo
@@ -85,7 +85,7 @@ func ReadSpan(ctx context.Context, r *Reader, since, until time.Time, each func(
 	}
 	slices.SortStableFunc(infos, func(a, b SweepInfo) int { return cmp.Compare(a.Time, b.Time) }) // the clock may go back
 	next, pending := 0, []Row(nil)
-	orphans := func() error { // rows of a sweep whose own record cannot be read
+	orphans := func() error { // passes rows of a sweep whose SweepInfo cannot be read
 		rows := pending
 		pending = nil
 		return pass(&SweepInfo{
@@ -156,7 +156,7 @@ func (s *Summary) gap(g Gap) {
 	s.Gaps = append(s.Gaps, g)
 }
 
-// GroupKeys are the columns by which samples can be counted.
+// GroupKeys returns the properties by which NewTotals can group samples.
 func GroupKeys() []string {
 	return []string{"wait", "query", "user", "database", "blocker", "state", "type", "phrase", "plpgsql", "stack"}
 }
@@ -173,22 +173,22 @@ type Total struct {
 	}
 }
 
-// Totals counts samples by keys.
+// Totals groups samples by some of GroupKeys, and counts each group.
 type Totals struct {
 	by  []string
 	m   map[string]*Total
 	all float64
-	// comparison: blockers are counted without their PIDs, which differ between spans.
+	// comparison: the key of a blocker has no PID, because PIDs differ between spans. before: Add gets the other span.
 	comparison, before bool
 }
 
 const maxTotals = 100_000
 
-// NewTotals counts by these keys, each of Keys.
+// NewTotals groups samples by these keys, which must be in GroupKeys.
 func NewTotals(by []string) *Totals { return &Totals{by: by, m: map[string]*Total{}} }
 
-// NewComparison counts two spans by these keys. Add counts the first one. After Other, it counts the other one. Both share the
-// bound on keys: a key has its own total in both spans or in neither.
+// NewComparison groups the samples of two spans by these keys. Add counts the first span. After a call of Other, Add counts the
+// other span. Both spans share the bound on groups: a key has its own Total in both spans or in neither.
 func NewComparison(by []string) *Totals {
 	t := NewTotals(by)
 	t.comparison = true
@@ -198,8 +198,8 @@ func NewComparison(by []string) *Totals {
 // Other begins the other span of a comparison.
 func (t *Totals) Other() { t.before = true }
 
-// Add counts the rows of a sweep. Sessions that ended before it do not count. By blocker, a session counts once for each
-// process that blocks it, and not at all if it waits for no process.
+// Add counts the rows of a sweep. It ignores sessions that ended before the sweep. If blocker is one of the keys, a session counts
+// once for each process that blocks it, and a session that no process blocks does not count.
 func (t *Totals) Add(s *SpanSweep) {
 	for i := range s.Rows {
 		row := &s.Rows[i]
@@ -251,7 +251,7 @@ func (t *Totals) add(s *SpanSweep, row *Row, b *Blocker) {
 	total.Seconds += s.Period.Seconds()
 }
 
-// anonymous removes the PID from the key of a blocker.
+// anonymous removes the PID from the text that the function blocker has returned.
 func anonymous(blocker string) string {
 	_, description, found := strings.Cut(strings.TrimSuffix(blocker, ")"), " (")
 	switch {
@@ -263,7 +263,8 @@ func anonymous(blocker string) string {
 	return "a process without a record"
 }
 
-// List returns the totals, the largest first, and the seconds of all samples.
+// List returns the totals, the one with most seconds first, and the seconds of all samples. A sample with several blockers is in
+// several totals, but only once in all.
 func (t *Totals) List() (list []*Total, all float64) {
 	for _, total := range t.m {
 		list = append(list, total)
@@ -274,12 +275,12 @@ func (t *Totals) List() (list []*Total, all float64) {
 	return list, t.all
 }
 
-// tiny is less than any time on record.
+// tiny prevents a division by zero seconds.
 const tiny = 1e-9
 
-// Changes returns the totals of a comparison, the largest change of the average number of sessions first. It divides seconds by
-// the seconds that each span has on record, so a gap in a span does not look like less work. Totals with the same texts are added
-// up; text returns the text of a key.
+// Changes returns the totals of a comparison, the largest change of the average number of sessions first. The average is the
+// total's seconds divided by the recorded seconds of the span, so a gap in a span does not look like less work. The function text
+// returns the text of a key. Totals with equal texts are added up.
 func (t *Totals) Changes(recorded, recordedBefore float64, text func(by, key string) string) []*Total {
 	merged := map[string]*Total{}
 	for _, total := range t.m {
@@ -332,7 +333,7 @@ func key(by string, s *SpanSweep, row *Row, b *Blocker) string {
 	return blocker(s, b)
 }
 
-// StackKey returns the key of a stack: its id, which Stacks replaces by its frames.
+// StackKey returns the key of a stack in a Total: the stack's id as text. StacksOf returns the frames for such a key.
 func StackKey(id int64) string {
 	if id == 0 {
 		return "-"
@@ -340,7 +341,8 @@ func StackKey(id int64) string {
 	return strconv.FormatInt(id, 10)
 }
 
-// StacksOf returns the frames of the stacks that totals have as the key at a position, the innermost frame first.
+// StacksOf returns the frames of the stacks in list, by StackKey. Each Total has the stack's key at Keys[position]. The innermost
+// frame is first. The map is nil if no Total has a stack.
 func StacksOf(ctx context.Context, r *Reader, since, until time.Time, list []*Total, position int) (map[string][]string, error) {
 	want := map[int64]bool{}
 	for _, t := range list {
@@ -370,7 +372,7 @@ func WaitName(row *Row) string {
 	return row.WaitType + ":" + row.WaitEvent
 }
 
-// ObjectName returns a name, or else the number of the object.
+// ObjectName returns the name of an object, or its OID if the name is empty, or "-" if both are unknown.
 func ObjectName(name string, oid uint32) string {
 	switch {
 	case name != "":

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// sumKey has the columns by which samples are counted.
+// sumKey has the columns of a Sum that are equal for all of its samples.
 type sumKey struct {
 	from                                     int64
 	waitType, waitEvent, kind, db, user, app string
@@ -19,16 +19,16 @@ type sumValue struct {
 	stacks  map[int64]int64
 }
 
-// An adder counts samples by span and key.
+// An adder adds up samples to Sums: one Sum for each span and sumKey.
 type adder struct {
 	seconds int32
-	from    int64 // of the last sample
+	from    int64 // begin of the last sample's span
 	m       map[sumKey]*sumValue
 }
 
 func newAdder(seconds int32) *adder { return &adder{seconds: seconds, m: map[sumKey]*sumValue{}} }
 
-// spanOf returns the begin of the span of so many seconds in which a time lies.
+// spanOf returns the begin of the span that contains the time at. Spans are this many seconds long.
 func spanOf(at int64, seconds int32) int64 {
 	span := int64(seconds) * 1e6
 	return at - ((at%span)+span)%span

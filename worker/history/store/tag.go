@@ -8,8 +8,8 @@ import (
 // maxTag is the number of words of a utility statement that can be in its tag.
 const maxTag = 3
 
-// isQuery reports whether a statement with this first word is kept. The other statements have values in places where a
-// lexer cannot find them.
+// isQuery reports whether a statement with this first word is kept, without its literals. Other statements have values in
+// places where a lexer cannot find them. Of these, only the tag is kept.
 func isQuery(first string) bool {
 	return slices.Contains([]string{
 		"SELECT", "INSERT", "UPDATE", "DELETE", "MERGE", "WITH", "VALUES", "TABLE",
@@ -39,8 +39,8 @@ func objects() []string {
 	}
 }
 
-// tagOf returns the tag of a utility statement by its first words. A word that is no key word is empty. The result has
-// only words of the lists above, since any other word may be a value.
+// tagOf returns the tag of a utility statement with these first words. A token that is not a word is an empty string. The
+// result has only words of commands and objects, since any other word may be a value. It is "?" for an unknown command.
 func tagOf(words []string) string {
 	if len(words) == 0 || !slices.Contains(commands(), words[0]) {
 		return removed

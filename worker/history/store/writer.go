@@ -25,15 +25,16 @@ const (
 type Options struct {
 	Dir     string // the state directory, which belongs to the worker's user alone
 	Meta    Meta
-	Keep    time.Duration // hours that ended before are removed
+	Keep    time.Duration // hours that ended longer ago are removed
 	Size    int64         // bytes of all clusters in Dir together; the oldest hours are removed first
 	MinFree int64         // bytes that must stay free in the file system
-	// Shared says that Size is for Dir and the folders beside it together, whose names begin with UserFolder. Each has an equal
-	// part.
+	// Shared says that Size is the limit of several folders together: Dir and the other folders in its parent directory whose
+	// names begin with UserFolder. Each folder may use an equal part of Size.
 	Shared bool
 }
 
-// UserFolder is before the user id in the name of the folder to which the workers of a user record, if one service has several.
+// UserFolder is the begin of a folder's name; the user id follows. The workers of that user record there, if one service has the
+// workers of several users.
 const UserFolder = "uid-"
 
 var (
@@ -53,12 +54,13 @@ type Writer struct {
 	dir     string // of the cluster
 	lock    *os.File
 	journal *journal
-	lost    int // sweeps that could not be written since the last success
-	room    time.Time
+	lost    int       // sweeps that could not be written since the last success
+	room    time.Time // when checkRoom last found enough space
 }
 
-// Open takes the cluster's folder below the state directory, which is made if it is missing. A journal that a former worker
-// left is continued if its hour has not ended, and becomes a closed hour otherwise.
+// Open locks the cluster's folder below the state directory. It makes both directories if they are missing. If a former worker has
+// left a journal, Open continues the journal of the current hour, and converts the journal of an earlier hour into a closed hour.
+// The errors are ErrDirectory, ErrLocked, and those of converting the journal.
 func Open(o Options) (*Writer, error) {
 	if o.Keep <= 0 {
 		o.Keep = DefaultKeep
@@ -98,7 +100,8 @@ func Open(o Options) (*Writer, error) {
 func clusterDir(dir, id string) string     { return filepath.Join(dir, "cluster="+id) }
 func journalPath(clusterDir string) string { return filepath.Join(clusterDir, "journal") }
 
-// trusted verifies that a folder is ours alone: another user could otherwise replace files that the worker writes.
+// trusted verifies that only the worker's user can write to a folder: another user could otherwise replace files that the worker
+// writes. It also refuses network file systems.
 func trusted(dir string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {
@@ -138,7 +141,7 @@ func (w *Writer) takeLock() error {
 	}
 	if err := f.Truncate(0); err == nil {
 		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
-		_ = err // the number is a help for people only
+		_ = err // only error messages use the number
 	}
 	w.lock = f
 	return nil
@@ -161,7 +164,7 @@ func (w *Writer) recover(now time.Time) error {
 		return fmt.Errorf("%w: %w", ErrDirectory, err)
 	}
 	f, err := openFrames(file, st.Size())
-	if err != nil { // not one of ours, or of a later version: keep it, out of the way
+	if err != nil { // not a journal, or a journal of a later version: keep it under another name
 		return setAside(path, now)
 	}
 	defer f.close()
@@ -213,7 +216,7 @@ func setAside(path string, now time.Time) error {
 	return nil
 }
 
-// clean removes what a killed worker left half made.
+// clean removes the temporary files that a killed worker has left.
 func clean(dir string) {
 	left, _ := filepath.Glob(filepath.Join(dir, "date=*", "hour=*", "*.tmp"))
 	for _, f := range left {
@@ -221,8 +224,8 @@ func clean(dir string) {
 	}
 }
 
-// Append writes a sweep. An error means that the sweep is lost; the next sweep on disk has the number of lost
-// ones before it. Append may close an hour, which takes some 0.2 s of processor time.
+// Append writes a sweep. After an error the sweep is lost. The next sweep that can be written has the number of lost sweeps
+// (Sweep.Lost). Append may close an hour, which takes some 0.2 s of processor time.
 func (w *Writer) Append(s *Sweep) error {
 	hour := s.Time.UTC().Truncate(time.Hour)
 	if w.journal != nil && !w.journal.hour.Equal(hour) {
@@ -253,13 +256,13 @@ func (w *Writer) Append(s *Sweep) error {
 	return nil
 }
 
-// checkRoom removes old hours once a minute, and reports a file system that is nearly full.
+// checkRoom removes old hours once a minute, and returns ErrNoSpace if the file system is nearly full.
 func (w *Writer) checkRoom(now time.Time) error {
 	if since := now.Sub(w.room); since >= 0 && since < time.Minute {
 		return nil
 	}
 	if err := w.prune(now); err != nil {
-		return err // and look again at the next sweep
+		return err // the next sweep checks again, since w.room is not set
 	}
 	w.room = now
 	return nil
