@@ -16,8 +16,8 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// Bundle writes a zip file with an incident that can be passed on: without names and texts of the server's users. It has the
-// JSON form, the page, and a list of what was removed.
+// Bundle writes a zip file with an incident that can be given to others: without names of objects and texts of statements. The file
+// has the JSON form, the HTML page, and a list of the removed parts.
 func Bundle(out io.Writer, i *Incident) error {
 	clean, removed := Anonymous(i)
 	text, err := json.MarshalIndent(clean, "", " ")
@@ -46,14 +46,14 @@ func Bundle(out io.Writer, i *Incident) error {
 	return nil
 }
 
-// cleaner replaces names by numbers. Equal names get equal numbers.
+// cleaner replaces names by numbers. Equal names of one kind get equal numbers.
 type cleaner struct {
-	numbers map[string]map[string]int
-	removed map[string]int
+	numbers map[string]map[string]int // by kind and name
+	removed map[string]int            // number of removed texts, by kind
 }
 
-// Anonymous returns a copy of an incident without names and texts, and a list of what was removed. It copies only
-// parts without names.
+// Anonymous returns a copy of an incident without names of objects and texts of statements, and a list of the removed parts. It
+// copies only members that are known to have no such names, or that it has cleaned.
 func Anonymous(i *Incident) (*Incident, []string) {
 	c := &cleaner{numbers: map[string]map[string]int{}, removed: map[string]int{}}
 	out := &Incident{
@@ -119,7 +119,7 @@ func Anonymous(i *Incident) (*Incident, []string) {
 	return out, c.list()
 }
 
-// parts copies figures and kinds of nodes, without names and messages.
+// parts copies memory, plans and WAL: figures and types of nodes, without names and messages.
 func (c *cleaner) parts(out, i *Incident) {
 	for _, m := range i.Memory {
 		c.remove("message about a missing part", m.Error)
@@ -165,10 +165,10 @@ func (c *cleaner) plan(list []*PlanNode) []*PlanNode {
 	return out
 }
 
-// position keeps a position of WAL.
+// position keeps the characters of a position in the WAL.
 func position(text string) string { return keep(text, "/") }
 
-// list says what was removed.
+// list returns the lines of REMOVED.txt.
 func (c *cleaner) list() []string {
 	list := []string{"Removed, or replaced by a number:"}
 	var kinds []string
@@ -190,7 +190,7 @@ func (c *cleaner) remove(kind, text string) {
 	}
 }
 
-// number replaces a name.
+// number returns a replacement for a name, such as "user_1".
 func (c *cleaner) number(kind, text string) string {
 	if text == "" {
 		return ""
@@ -222,7 +222,7 @@ func (c *cleaner) session(s *Session) Session {
 	}
 	out.State, out.Process = c.state(s.State), identifier(s.Process)
 	out.PhraseKey, out.Phrase = c.phrase(s.PhraseKey, s.Phrase)
-	c.remove("reason for unknown holders", s.HoldersUnknown) // it may have the name of a relation
+	c.remove("reason for unknown holders", s.HoldersUnknown) // the reason may contain the name of a relation
 	out.BlockedBy, out.HoldersUnknown = nil, ""
 	for _, b := range s.BlockedBy {
 		out.BlockedBy = append(out.BlockedBy, store.Blocker{
@@ -231,7 +231,7 @@ func (c *cleaner) session(s *Session) Session {
 	return out
 }
 
-// versionOfNames is a version of PostgreSQL with all names of types and states.
+// versionOfNames is a major version of PostgreSQL that has all names of backend types and states.
 const versionOfNames = 18
 
 func (c *cleaner) backendType(text string) string {
@@ -249,7 +249,8 @@ func (c *cleaner) state(text string) string {
 	return "other"
 }
 
-// phrase returns the text of a phrase with names of fields instead of names of the server.
+// phrase returns the key and the general text of a phrase, in which names of fields stand instead of names of objects. Both are
+// empty for an unknown key.
 func (c *cleaner) phrase(key, text string) (string, string) {
 	for _, e := range moment.PhraseEntries() {
 		if e.Key == key {
@@ -291,7 +292,7 @@ func (c *cleaner) frames(list []string) (out []string) {
 	return out
 }
 
-// profile copies a profile without names that users have chosen.
+// profile copies a profile without names that users have chosen. nil stays nil.
 func (c *cleaner) profile(l *Profile) *Profile {
 	if l == nil {
 		return nil
@@ -324,7 +325,7 @@ func nodes(list []*Node) []*Node {
 	return out
 }
 
-// ruleName returns the name of a rule; empty for another text.
+// ruleName returns text if it is the name of a rule or Manual, else "".
 func ruleName(text string) string {
 	builtIn := rules.Default()
 	if text == Manual || builtIn.Rule(text) != nil {
@@ -333,7 +334,7 @@ func ruleName(text string) string {
 	return ""
 }
 
-// summary keeps the sentence of a rule. The sentence of a person may have names.
+// summary keeps the sentence of a rule, and removes the note of a person, which may contain names.
 func (c *cleaner) summary(f *rules.Finding) string {
 	switch text, ok := strings.CutPrefix(f.Summary, note); {
 	case ok:
@@ -346,10 +347,10 @@ func (c *cleaner) summary(f *rules.Finding) string {
 	return keep(f.Summary, " ,:.%-()")
 }
 
-// note begins the summary of an incident that a person has taken.
+// note is the begin of the summary of an incident that a person has taken; the person's text follows.
 const note = "taken by a person: "
 
-// The following functions keep the characters that a kind of text has by design.
+// The following functions keep only the characters that a kind of text needs, and remove all others.
 
 func keep(text, allowed string) string {
 	return strings.Map(func(r rune) rune {

@@ -22,36 +22,36 @@ import (
 	"pg_stat_backtrace/worker/pg/state"
 )
 
-// Minutes is how much of the history before an incident it has.
+// Minutes is the length of the History of an incident.
 const Minutes = 5 * time.Minute
 
-// Limits of the time of an incident.
+// Limits of the time to collect an incident.
 const (
 	collectLimit = 20 * time.Second
-	systemLimit  = 2 * time.Second
-	stackLimit   = 300 * time.Millisecond
-	stacksLimit  = 5 * time.Second
+	systemLimit  = 2 * time.Second        // for IDENTIFY_SYSTEM
+	stackLimit   = 300 * time.Millisecond // for one stack
+	stacksLimit  = 5 * time.Second        // for all stacks
 )
 
-// Source is where the parts of an incident come from.
+// Source has the sources from which the parts of an incident are collected.
 type Source struct {
-	// Server is the run of the server.
+	// Server is the running server.
 	Server cluster.Cluster
-	// StateDir is the directory of the history; empty: there is none.
+	// StateDir is the directory of the history; empty: there is no history.
 	StateDir string
-	// Capturer takes stacks; nil: none are taken.
+	// Capturer takes stacks, and reads plans and memory contexts; nil: the incident has none of these.
 	Capturer *capture.Capturer
-	// Proof returns the fields of plans that were compared with EXPLAIN on a server of the same build, nil if none were. It must
-	// not begin a comparison. If it is nil, all fields are shown, as those of an unproven layout.
+	// Proof returns the fields of plans that were compared with EXPLAIN on a server of the same build, nil if no field was. It must
+	// not begin a comparison. If Proof itself is nil, plans have all fields, and are marked as unproven.
 	Proof func(build string, major int) *plan.Proof
-	// Identify runs IDENTIFY_SYSTEM; nil: there is no replication connection.
+	// Identify runs IDENTIFY_SYSTEM over a replication connection; nil: there is none.
 	Identify func(context.Context) (cluster.System, error)
 	// Program is the version of this program.
 	Program string
 }
 
-// Collect gathers an incident for a finding. The look is the one in which it was found. It takes at most about 20 seconds,
-// stops no process and waits for no file of the server.
+// Collect collects an incident for a finding. l is the look in which the finding was made. Collect takes at most about 20 seconds,
+// and stops no process. The parts that could not be read are in Incident.Missing.
 func Collect(ctx context.Context, src Source, f rules.Finding, l *rules.Look) *Incident {
 	ctx, cancel := context.WithTimeout(ctx, collectLimit)
 	defer cancel()
@@ -87,7 +87,7 @@ func Collect(ctx context.Context, src Source, f rules.Finding, l *rules.Look) *I
 	return i
 }
 
-// ByPerson returns the finding of an incident that a person takes, with a note.
+// ByPerson returns the finding of an incident that a person takes, with the person's note; empty: no note.
 func ByPerson(at time.Time, text string) rules.Finding {
 	f := rules.Finding{Rule: Manual, Cause: Manual, Since: at, Summary: strings.TrimSuffix(note, ": ")}
 	if text != "" {
@@ -96,7 +96,7 @@ func ByPerson(at time.Time, text string) rules.Finding {
 	return f
 }
 
-// newID returns a name for an incident that sorts by time.
+// newID returns a new name for an incident. Names sort by time.
 func newID(at time.Time, rule string) string {
 	var b [2]byte
 	_, _ = rand.Read(b[:])
@@ -109,7 +109,8 @@ func (i *Incident) missing(what string, err error) {
 	}
 }
 
-// takeStacks takes the stacks of the processes of the reason, then of other sessions that run or wait.
+// takeStacks takes the stacks of the processes in the reason and of the roots of the forest, then of other sessions that run or
+// wait.
 func (i *Incident) takeStacks(ctx context.Context, src *Source) {
 	i.Stacks = []ProcessStack{}
 	if src.Capturer == nil {
@@ -152,7 +153,7 @@ func (i *Incident) takeStacks(ctx context.Context, src *Source) {
 	}
 }
 
-// stack takes one stack. The first one of a server may fail because a file is still being read.
+// stack takes one stack, in up to three attempts: the first stack of a server may fail because a file is still being read.
 func (i *Incident) stack(ctx context.Context, src *Source, pid int32) (s *recorder.Stack, err error) {
 	const tries = 3
 	for range tries {
@@ -163,9 +164,10 @@ func (i *Incident) stack(ctx context.Context, src *Source, pid int32) (s *record
 	return nil, err
 }
 
-// settings are variables of the server of type int: the setting, the variable and the unit.
+// settings are settings that the server keeps in variables of type int. Each has the name of the setting, the name of the variable
+// and the unit.
 //
-//nolint:gochecknoglobals // a table
+//nolint:gochecknoglobals // read only
 var settings = [][3]string{
 	{"max_connections", "MaxConnections", ""}, {"shared_buffers", "NBuffers", "8kB"}, {"work_mem", "work_mem", "kB"},
 	{"maintenance_work_mem", "maintenance_work_mem", "kB"}, {"max_worker_processes", "max_worker_processes", ""},
@@ -198,7 +200,7 @@ func (i *Incident) addSettings(c cluster.Cluster) {
 	}
 }
 
-// addHistory reads the minutes before the incident.
+// addHistory adds the History: the recorded sweeps of the last Minutes before the incident.
 func (i *Incident) addHistory(ctx context.Context, dir string) {
 	h := &i.History
 	h.Until, h.Seconds, h.Spans = i.Time.Add(time.Second), []Second{}, []Span{}
@@ -235,18 +237,18 @@ func (i *Incident) addHistory(ctx context.Context, dir string) {
 	}
 }
 
-// spans joins equal rows of consecutive sweeps.
+// spans joins equal rows of consecutive sweeps to one Span, and counts the sessions of each second.
 type spans struct {
-	open    map[int64]*Span // by process
-	prints  map[*Span]string
+	open    map[int64]*Span  // the last span of each process
+	prints  map[*Span]string // the row of a span as text
 	all     []*Span
 	leftOut int
 	counts  []Second
-	sweep   map[string]int // of the sweep in progress
-	at      time.Time
+	sweep   map[string]int // number of sessions in the sweep in progress, by class of wait event
+	at      time.Time      // of the sweep in progress
 }
 
-// pauseOfSpan is the longest time between two sweeps of one span.
+// pauseOfSpan is the longest time between two consecutive sweeps of a span.
 const pauseOfSpan = 15 * time.Second
 
 func (b *spans) add(r *store.Row) error {
@@ -275,7 +277,8 @@ func (b *spans) add(r *store.Row) error {
 	return nil
 }
 
-// count adds the sweep in progress to its second. If a second has several sweeps, the largest counts.
+// count adds the sweep in progress to the counts of its second. If a second has several sweeps, only the sweep with most sessions
+// is used.
 func (b *spans) count() {
 	if b.sweep == nil {
 		return
@@ -305,7 +308,8 @@ func (b *spans) seconds() []Second {
 	return b.counts
 }
 
-// validID reports whether a text can be the name of an incident. It keeps a name from leading to another folder.
+// validID reports whether a text can be the name of an incident. Such a name has no slash and no dot, so that it cannot lead to
+// another folder.
 func validID(id string) bool {
 	const longest = 80
 	return id != "" && len(id) <= longest && id[0] != '-' &&

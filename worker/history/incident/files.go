@@ -26,18 +26,19 @@ const (
 var (
 	// ErrDirectory means that the directory of incidents cannot be trusted or used.
 	ErrDirectory = errors.New("the directory of incidents cannot be used")
-	// ErrNotFound means that there is no incident of a name.
+	// ErrNotFound means that the directory has no incident with this name.
 	ErrNotFound = errors.New("no such incident")
 	// ErrUnreadable means that a file is not an incident of a known format.
 	ErrUnreadable = errors.New("unreadable incident")
-	// ErrNoSpace means that too little space would stay free.
+	// ErrNoSpace means that less than Dir.MinFree would stay free.
 	ErrNoSpace = errors.New("not enough free space for an incident")
 )
 
 // Dir is a directory of incidents, and its bounds.
 type Dir struct {
 	Path string
-	// Keep and Size bound the number of incidents and their bytes. MinFree must stay free in the file system.
+	// Keep bounds the number of incidents, and Size their bytes; 0: no bound. MinFree is the number of bytes that must stay free in
+	// the file system.
 	Keep          int
 	Size, MinFree int64
 }
@@ -47,8 +48,8 @@ func DirOf(stateDir, systemID string) string {
 	return filepath.Join(stateDir, "cluster="+systemID, "incidents")
 }
 
-// Write writes an incident as JSON and as a page, each under a temporary name first, and removes the oldest ones beyond the
-// bounds. It returns the path of the page.
+// Write writes an incident as JSON and as an HTML page. Before that, it removes the oldest incidents beyond the bounds. It returns
+// the path of the page. Errors include ErrDirectory and ErrNoSpace.
 func (d *Dir) Write(i *Incident) (string, error) {
 	if !validID(i.ID) {
 		return "", fmt.Errorf("%w: bad name %q", ErrDirectory, i.ID)
@@ -71,14 +72,14 @@ func (d *Dir) Write(i *Incident) (string, error) {
 	if err := writeFile(html, page); err != nil {
 		return "", err
 	}
-	if err := writeFile(filepath.Join(d.Path, i.ID+".json"), text); err != nil { // last: an incident counts once it has this file
+	if err := writeFile(filepath.Join(d.Path, i.ID+".json"), text); err != nil { // this file is last: List omits an incident without it
 		os.Remove(html)
 		return "", err
 	}
 	return html, nil
 }
 
-// Complete writes an incident that has got further parts again. It does nothing if the incident was removed meanwhile.
+// Complete writes an incident again that has got further parts. It does nothing if the incident was removed meanwhile.
 func (d *Dir) Complete(i *Incident) error {
 	if _, err := os.Lstat(filepath.Join(d.Path, i.ID+".json")); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -87,7 +88,7 @@ func (d *Dir) Complete(i *Incident) error {
 	return err
 }
 
-// make makes the directory if it is missing, and verifies that it belongs to this user alone.
+// make makes the directory if it is missing, and verifies that only this user can read and write it.
 func (d *Dir) make() error {
 	if err := os.Mkdir(d.Path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%w: %w", ErrDirectory, err)
@@ -102,7 +103,8 @@ func (d *Dir) make() error {
 	return nil
 }
 
-// free verifies that enough space stays free when a file of a size is written.
+// free returns ErrNoSpace if less than MinFree would stay free after a write of size bytes. It returns nil if the free space cannot
+// be read.
 func (d *Dir) free(size int64) error {
 	var s unix.Statfs_t
 	if err := unix.Statfs(d.Path, &s); err == nil {
@@ -114,7 +116,8 @@ func (d *Dir) free(size int64) error {
 	return nil
 }
 
-// encode returns both forms. An incident that is too large loses the larger part of its history.
+// encode returns an incident as JSON and as an HTML page. If the JSON is larger than fileLimit, encode removes the older half of
+// the history's spans, again and again; then it removes sessions in the same way. It changes the incident accordingly.
 func encode(i *Incident) (text, page []byte, err error) {
 	for {
 		text, err = json.MarshalIndent(i, "", " ")
@@ -139,7 +142,7 @@ func encode(i *Incident) (text, page []byte, err error) {
 	return text, Page(i), nil
 }
 
-// writeFile makes a file that is complete or not there.
+// writeFile writes a file under a temporary name and then renames it, so that a file with the final name is always complete.
 func writeFile(path string, data []byte) error {
 	temporary := path + ".tmp"
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -163,10 +166,10 @@ func writeFile(path string, data []byte) error {
 // Entry is an incident in a directory.
 type Entry struct {
 	ID   string
-	Size int64 // of all its files
+	Size int64 // bytes of all files of the incident
 }
 
-// List returns the incidents of a directory, the oldest first. There are none if the directory does not exist.
+// List returns the incidents of a directory, the oldest first. It returns nil without an error if the directory does not exist.
 func (d *Dir) List() ([]Entry, error) {
 	names, err := os.ReadDir(d.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -179,7 +182,7 @@ func (d *Dir) List() ([]Entry, error) {
 	for _, n := range names {
 		id, kind, _ := strings.Cut(n.Name(), ".")
 		if !n.Type().IsRegular() || !validID(id) || kind != "json" && kind != "html" && kind != "json.tmp" && kind != "html.tmp" {
-			continue // not ours
+			continue // not a file of an incident
 		}
 		if info, err := n.Info(); err == nil {
 			sizes[id] += info.Size()
@@ -196,11 +199,12 @@ func (d *Dir) List() ([]Entry, error) {
 	return list, nil
 }
 
-// prune removes the oldest incidents, so that one more of a size has room, and what a killed worker left half made.
+// prune removes the oldest incidents until a new incident of this size is within the bounds. It also removes old temporary files,
+// which a killed worker has left.
 func (d *Dir) prune(size int64) error {
 	left, _ := filepath.Glob(filepath.Join(d.Path, "*.tmp"))
 	for _, path := range left {
-		if st, err := os.Lstat(path); err == nil && time.Since(st.ModTime()) > time.Hour { // another process may write one now
+		if st, err := os.Lstat(path); err == nil && time.Since(st.ModTime()) > time.Hour { // another process may be writing a younger file
 			os.Remove(path)
 		}
 	}
@@ -248,7 +252,7 @@ func (d *Dir) Read(id string) (*Incident, error) {
 	return i, nil
 }
 
-// deeper reports whether a forest that was read is too deep to print, or has a hole.
+// deeper reports whether a forest has more levels than allowed, or a nil node. Such a forest comes from a damaged file.
 func deeper(list []*Node, levels int) bool {
 	return levels == 0 && len(list) > 0 || slices.ContainsFunc(list, func(n *Node) bool { return n == nil || deeper(n.Blocked, levels-1) })
 }

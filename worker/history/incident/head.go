@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// headLimit bounds the part of a file that ReadHead reads: the members before the sessions.
+// headLimit bounds the part of a file that ReadHead reads, in bytes.
 const headLimit = 64 << 10
 
-// ReadHead reads the members of an incident that come first in its file: schema, id, time, program and reason. A list of
-// many incidents then costs little. The error wraps ErrNotFound or ErrUnreadable.
+// ReadHead reads only the members of an incident that come first in its file: schema, id, time, program and reason. So a list of
+// many incidents costs little. The error wraps ErrNotFound or ErrUnreadable.
 func (d *Dir) ReadHead(id string) (*Incident, error) {
 	f, path, err := d.open(id)
 	if err != nil {
@@ -53,7 +53,8 @@ func (d *Dir) ReadHead(id string) (*Incident, error) {
 	return i, i.check(id, path)
 }
 
-// open opens the file of an incident, which must be a regular one.
+// open opens the JSON file of an incident, and returns the file and its path. It refuses files that are not regular, and files of
+// more than readLimit. The error wraps ErrNotFound or ErrUnreadable.
 func (d *Dir) open(id string) (*os.File, string, error) {
 	if !validID(id) {
 		return nil, "", fmt.Errorf("%w: %q", ErrNotFound, id)

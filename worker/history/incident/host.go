@@ -17,16 +17,16 @@ type Host struct {
 	Kernel     string  `json:"kernel,omitempty"`
 	Processors int     `json:"processors"`
 	Uptime     float64 `json:"uptime_seconds,omitempty"`
-	// Load has the three averages, and the numbers of running and of all threads.
+	// Load has the first four fields of /proc/loadavg: three averages, and the numbers of running and of all threads.
 	Load string `json:"load,omitempty"`
-	// Memory has some lines of /proc/meminfo, in kB.
+	// Memory has some values of /proc/meminfo by name, in kB.
 	Memory map[string]int64 `json:"memory_kb,omitempty"`
-	// Pressure has the lines of /proc/pressure: the share of time in which some or all tasks waited.
+	// Pressure has the lines of /proc/pressure/cpu, io and memory: the percentage of time in which some or all tasks waited.
 	Pressure map[string][]string `json:"pressure,omitempty"`
 	Disks    []Disk              `json:"disks,omitempty"`
 }
 
-// Disk is a file system.
+// Disk has the free space of a file system.
 type Disk struct {
 	Path  string `json:"path"`
 	Free  int64  `json:"free_bytes"`
@@ -76,7 +76,7 @@ func kernelFile(name string) string {
 	return string(text)
 }
 
-// disk reads the free space of a file system. A network file system that does not answer costs a second.
+// disk reads the free space of a file system, at most for a second: a network file system may not answer.
 func disk(ctx context.Context, path string) Disk {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()

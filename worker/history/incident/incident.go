@@ -1,6 +1,6 @@
-// Package incident makes a file of everything that is known about a stall of a server at the time at which it was noticed:
-// the reason, the sessions with their stacks, the minutes before, the server and the host. It writes one JSON file and one
-// HTML page for each incident, and reads them.
+// Package incident collects and stores incidents. An incident is everything that is known about a stall of a server when a rule
+// finds it (package rules): the reason, the sessions with their stacks, the minutes before, the server and the host. The package
+// writes one JSON file and one HTML page for each incident, and reads the JSON file.
 //
 // The package does not decide what an incident is, and does not log.
 package incident
@@ -15,8 +15,8 @@ import (
 	"pg_stat_backtrace/worker/history/store"
 )
 
-// Schema is the version of the JSON form. It changes if a member changes its meaning or goes; a new member does not change
-// it.
+// Schema is the version of the JSON form. It changes if a member changes its meaning or is removed. A new member does not change
+// the version.
 const Schema = 1
 
 // Bounds of an incident.
@@ -29,10 +29,10 @@ const (
 	maxText     = 2000 // characters of a query text
 )
 
-// Manual is the name of the rule of an incident that a person has taken.
+// Manual is the name of the rule in the reason of an incident that a person has taken.
 const Manual = "manual"
 
-// Incident has the facts about a stall at its time.
+// Incident has the facts about a stall at the time when it was found.
 type Incident struct {
 	Schema  int       `json:"schema_version"`
 	ID      string    `json:"id"`
@@ -41,26 +41,27 @@ type Incident struct {
 	// Reason is the finding of a rule. Rule is Manual if a person has taken the incident.
 	Reason rules.Finding `json:"reason"`
 	Server Server        `json:"server"`
-	// Sessions were not idle, or blocked others. SessionsLeftOut counts those beyond a limit.
+	// Sessions are the sessions that were not idle or blocked others. SessionsLeftOut is the number of further sessions, which are
+	// left out because of a limit.
 	Sessions        []Session `json:"sessions"`
 	SessionsLeftOut int       `json:"sessions_left_out,omitempty"`
-	// Forest has the processes that block others, with the processes that wait for them below.
+	// Forest has the processes that block others. The processes that wait for a process are its children.
 	Forest []*Node `json:"forest"`
-	// Stacks are those of the processes that the reason names, then of further ones, and were taken a moment later.
+	// Stacks are the stacks of the processes in the reason, then of further processes. They were taken shortly after Time.
 	Stacks []ProcessStack `json:"stacks"`
-	// Memory has the processes with the most memory of their own, Plans the plans of blocking and running processes, and WAL how far
-	// WAL has come.
+	// Memory has the processes with the most memory that is not shared. Plans has the plans of blocking and running processes. WAL
+	// has positions in the WAL.
 	Memory []ProcessMemory `json:"memory,omitempty"`
 	Plans  []ProcessPlan   `json:"plans,omitempty"`
 	WAL    *WAL            `json:"wal,omitempty"`
-	// Profile has the seconds after. It is absent while it is being taken.
+	// Profile is the profile of the seconds after the incident. It is absent while it is being taken.
 	Profile *Profile `json:"profile,omitempty"`
-	// History has the minutes before.
+	// History has the minutes before the incident.
 	History History `json:"history"`
-	// Settings are the postmaster's values of some settings, in their units.
+	// Settings are the postmaster's values of some settings.
 	Settings []Setting `json:"settings"`
 	Host     Host      `json:"host"`
-	// Missing says which parts are not there, and why.
+	// Missing names the parts that could not be read, with the reasons.
 	Missing []string `json:"missing,omitempty"`
 }
 
@@ -68,8 +69,8 @@ type Incident struct {
 type Server struct {
 	SystemID string `json:"system_identifier"`
 	Timeline uint32 `json:"timeline,omitempty"`
-	// Position is the end of WAL in reply to IDENTIFY_SYSTEM; empty: the server was not asked, and the timeline is the one in the
-	// control file.
+	// Position is the end of the WAL in the reply to IDENTIFY_SYSTEM; empty: there was no reply. Timeline is then the timeline in
+	// the control file.
 	Position   string `json:"wal_position,omitempty"`
 	Version    string `json:"server_version,omitempty"`
 	DataDir    string `json:"data_directory,omitempty"`
@@ -78,7 +79,7 @@ type Server struct {
 	Slots      int    `json:"connection_slots,omitempty"`
 }
 
-// Session is the state of a session. The members are named as the columns of the history.
+// Session is the state of a session. The JSON members have the same names as the columns of the history (store.Row).
 type Session struct {
 	PID        int32           `json:"pid"`
 	Start      *time.Time      `json:"backend_start,omitempty"`
@@ -103,19 +104,21 @@ type Session struct {
 	Phrase     string          `json:"phrase,omitempty"`
 	PhraseKey  string          `json:"phrase_key,omitempty"`
 	BlockedBy  []store.Blocker `json:"blocked_by,omitempty"`
-	// HoldersUnknown says why the processes are not known that block this one, and which may do it.
+	// HoldersUnknown is the reason why the processes that block this session are not known, and names possible ones.
 	HoldersUnknown string `json:"holders_unknown,omitempty"`
-	// Process is the state letter of proc(5), and Switches the count of context switches; empty and 0: not known.
+	// Process is the letter of the process's state in proc(5). Switches is its number of context switches. Empty and 0: not known.
 	Process  string `json:"process_state,omitempty"`
 	Switches uint64 `json:"context_switches,omitempty"`
 }
 
-// Node is a process of the forest of waits. PID 0 is a prepared transaction.
+// Node is a process of the forest of waits. PID 0 is a prepared transaction. Mode and Object describe the lock for which the
+// process waits. Blocked are the processes that wait for this process. Again is set if they stand at another node of the same
+// process.
 type Node struct {
 	PID     int32   `json:"pid"`
 	Mode    string  `json:"mode,omitempty"`
 	Object  string  `json:"object,omitempty"`
-	Queued  bool    `json:"queued,omitempty"` // behind its parent in the queue, which does not hold the lock
+	Queued  bool    `json:"queued,omitempty"` // the parent does not hold the lock; this process is behind it in the queue
 	Again   bool    `json:"repeated,omitempty"`
 	Blocked []*Node `json:"blocked,omitempty"`
 }
@@ -132,20 +135,21 @@ type ProcessStack struct {
 type History struct {
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"`
-	// Seconds counts the sessions of each second.
+	// Seconds has the numbers of sessions in each second.
 	Seconds []Second `json:"seconds"`
-	// Spans are the times in which a session did the same. LeftOut counts those beyond a limit.
+	// Spans are the times in which the state of a session did not change. LeftOut is the number of further spans, which are left
+	// out because of a limit.
 	Spans   []Span `json:"spans"`
 	LeftOut int    `json:"spans_left_out,omitempty"`
 }
 
-// Second counts sessions by the class of their wait event; "running" is none.
+// Second has the numbers of sessions in a second by the class of their wait event. The class "running" means no wait event.
 type Second struct {
 	Time   time.Time      `json:"time"`
 	Counts map[string]int `json:"sessions"`
 }
 
-// Span is a time in which a session did the same.
+// Span is a time in which the state of a session did not change. From is the first sweep, To the last one, and Sweeps their number.
 type Span struct {
 	From    time.Time `json:"from"`
 	To      time.Time `json:"to"`
@@ -177,7 +181,7 @@ func sessionOf(r *store.Row) Session {
 	}
 }
 
-// bounded cuts a text.
+// bounded shortens a text to maxText characters.
 func bounded(text string) string {
 	if len(text) <= maxText {
 		return text
@@ -188,7 +192,8 @@ func bounded(text string) string {
 	return text
 }
 
-// sessions returns the sessions of the rows. The processes in first come first.
+// sessions returns the sessions of the rows, at most maxSessions, and the number of further ones. The processes in first come
+// first.
 func sessions(rows []store.Row, procs map[int32]rules.Proc, first []int32) (list []Session, leftOut int) {
 	for i := range rows {
 		if rows[i].Ended {
@@ -207,7 +212,7 @@ func sessions(rows []store.Row, procs map[int32]rules.Proc, first []int32) (list
 	return list, leftOut
 }
 
-// rank orders processes that a finding names before others.
+// rank returns the position of a process in first, or the length of first for other processes.
 func rank(first []int32, pid int32) int {
 	if i := slices.Index(first, pid); i >= 0 {
 		return i
@@ -215,7 +220,8 @@ func rank(first []int32, pid int32) int {
 	return len(first)
 }
 
-// forest orders the processes by which one blocks which. Each process is once in the forest with those behind it.
+// forest returns trees of the processes that block others. The roots wait for no process, except in deadlocks. The processes that
+// wait for a process are below it. If a process occurs several times, only the first node has the processes below it.
 func forest(list []Session) []*Node {
 	nodes, waits := map[int32]*Node{}, map[int32]bool{}
 	below := map[int32][]*Node{}
@@ -231,7 +237,7 @@ func forest(list []Session) []*Node {
 		for j := range s.BlockedBy {
 			b := &s.BlockedBy[j]
 			if j > 0 && (b.Soft || b.PID == s.BlockedBy[0].PID) || len(order) > maxNodes {
-				continue // the queue in front of it is behind the holder, too
+				continue // the processes before it in the queue wait for the holder too, so they have nodes there
 			}
 			note(b.PID)
 			note(s.PID)
@@ -253,7 +259,7 @@ func forest(list []Session) []*Node {
 		}
 	}
 	roots := []*Node{}
-	for _, onlyRoots := range []bool{true, false} { // then deadlocks
+	for _, onlyRoots := range []bool{true, false} { // first the processes that do not wait, then deadlocks
 		for _, pid := range order {
 			if !placed[pid] && (!waits[pid] || !onlyRoots) {
 				grow(nodes[pid], 0)

@@ -14,10 +14,10 @@ import (
 	"pg_stat_backtrace/worker/report/units"
 )
 
-// line makes one line of a foreign text, without characters that do not show as themselves.
+// line returns a text from outside this program as one line. It replaces invisible characters, see render.VisibleLine.
 func line(text string) string { return render.VisibleLine(strings.Join(strings.Fields(text), " ")) }
 
-// name returns a name, or the oid if there is none.
+// name returns a name, or the OID if the name is empty, or "-" if both are unknown.
 func name(text string, oid uint32) string {
 	if text == "" && oid != 0 {
 		return "oid " + strconv.FormatUint(uint64(oid), 10)
@@ -46,13 +46,13 @@ type pageView struct {
 
 	incident *Incident
 	bars     []bar
-	keys     []colorKey
-	width    int
-	most     int
+	keys     []colorKey // the classes of wait events in the diagram
+	width    int        // of the diagram, in seconds
+	most     int        // the greatest number of sessions in a second
 	sessions map[int32]*Session
 }
 
-// bar is a rectangle of the diagram.
+// bar is a rectangle of the diagram: the sessions of one class of wait events in one second.
 type bar struct {
 	x, y, height string
 	color        markup
@@ -63,9 +63,9 @@ type colorKey struct {
 	color markup
 }
 
-// colors are those of the classes of wait events, in the order of the stack of bars.
+// colors are the colors of the classes of wait events, in the order of the bars of a second from the bottom.
 //
-//nolint:gochecknoglobals // a table
+//nolint:gochecknoglobals // read only
 var colors = []colorKey{
 	{"running", "#3a3"}, {"IO", "#36c"}, {"Lock", "#c33"}, {"LWLock", "#e80"}, {"BufferPin", "#a0a"}, {"Buffer", "#a0a"}, {"IPC", "#0aa"},
 	{"Client", "#999"}, {"other", "#666"},
@@ -76,7 +76,7 @@ var colors = []colorKey{
 //go:embed page.css
 var pageStyle markup
 
-// Page returns the incident as an HTML page that is complete in itself. The page has no script and loads nothing.
+// Page returns the incident as an HTML page. The page has no script and loads no other files.
 func Page(i *Incident) []byte {
 	v := &pageView{incident: i, sessions: map[int32]*Session{}}
 	for j := range i.Sessions {
@@ -93,7 +93,7 @@ func Page(i *Incident) []byte {
 	return []byte(v.b.String())
 }
 
-// begin writes the page up to the table of the server.
+// begin writes the begin of the page, up to and with the table of the server.
 func (v *pageView) begin() {
 	i := v.incident
 	v.put(`<!DOCTYPE html>
@@ -145,7 +145,7 @@ func (v *pageView) blockers() {
 	v.raw("</ul>\n")
 }
 
-// unknownHolders returns the processes that are not in the forest, because the processes that block them are not known.
+// unknownHolders returns the processes that wait but are not in the forest, because their blockers are not known.
 func (v *pageView) unknownHolders() (list []*Node) {
 	inForest := map[int32]bool{}
 	var walk func(list []*Node)
@@ -164,7 +164,7 @@ func (v *pageView) unknownHolders() (list []*Node) {
 	return list
 }
 
-// node writes a process of the forest with the processes behind it.
+// node writes a process of the forest with the processes below it.
 func (v *pageView) node(n *Node) {
 	v.raw("<li><b>")
 	if n.PID != 0 {
@@ -228,7 +228,7 @@ func (v *pageView) sessionTable() {
 	}
 }
 
-// query writes the last cell of a row: what the session did, and its query text.
+// query writes the last cell of a row: the phrase for what the session did, and the query text.
 func (v *pageView) query(s *Session) {
 	v.raw(`<td class="q">`)
 	v.optional(`<span class="dim">{}</span><br>`, s.Phrase)
@@ -333,7 +333,7 @@ func (v *pageView) profile() {
 	}
 }
 
-// plan writes a node of a plan with those below it.
+// plan writes a node of a plan with the nodes below it.
 func (v *pageView) plan(n *PlanNode, indent string) {
 	if n == nil || len(indent) > 2*deepestNode {
 		return
@@ -348,7 +348,7 @@ func (v *pageView) plan(n *PlanNode, indent string) {
 	}
 }
 
-// before writes what the recorder has seen.
+// before writes the history before the incident.
 func (v *pageView) before() {
 	history := &v.incident.History
 	v.raw("\n<h2>The minutes before</h2>\n")
@@ -384,7 +384,7 @@ func (v *pageView) before() {
 	}
 }
 
-// draw writes the diagram and its key.
+// draw writes the diagram and the legend of its colors.
 func (v *pageView) draw() {
 	v.raw("<p>Sessions that were not idle, by the class of their wait event:")
 	for _, k := range v.keys {
@@ -401,7 +401,7 @@ func (v *pageView) draw() {
 	v.raw("</svg>")
 }
 
-// serverAndHost writes the rest of the page.
+// serverAndHost writes the rest of the page: settings, host and missing parts.
 func (v *pageView) serverAndHost() {
 	i := v.incident
 	v.raw("\n<h2>Settings</h2>\n" + `<p class="dim">The postmaster's values. A session can have others.</p>` + "\n<table>")
@@ -451,7 +451,7 @@ func clock(t time.Time) string { return t.UTC().Format("15:04:05.0") }
 // owner returns the user and the database of a session.
 func owner(s *Session) string { return name(s.User, s.UserID) + "@" + name(s.Database, s.DatabaseID) }
 
-// measure makes a bar for each second and class.
+// measure computes the bars of the diagram, one for each second and class of wait events, and its width and legend.
 func (v *pageView) measure() {
 	const most = 1000 // seconds
 	list := v.incident.History.Seconds
@@ -471,7 +471,7 @@ func (v *pageView) measure() {
 	for _, s := range list {
 		x := int(s.Time.Sub(first) / time.Second)
 		if x < 0 || x >= most {
-			continue // the clock was set
+			continue // the clock was set back or far forward
 		}
 		v.width = max(v.width, x+1)
 		counts := map[string]int{}

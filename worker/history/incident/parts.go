@@ -18,54 +18,55 @@ import (
 	"pg_stat_backtrace/worker/pg/state"
 )
 
-// Limits of the parts. Each part has its own time: a part that is late does not cost another one.
+// Limits of the parts. Each part has its own time limit, so that a late part takes no time from the others.
 const (
 	memoryLimit    = 2 * time.Second
-	contextsLimit  = 500 * time.Millisecond // of one process
+	contextsLimit  = 500 * time.Millisecond // for one process
 	maxMemory      = 5                      // processes
-	maxContexts    = 1 << 16                // of a process, and pages of its memory that are kept
-	largestSums    = 3
+	maxContexts    = 1 << 16                // of a process; also the limit of the pages of its memory that are kept
+	largestSums    = 3                      // names in ProcessMemory.Largest
 	plansLimit     = 3 * time.Second
-	planLimit      = time.Second // of one process
+	planLimit      = time.Second // for one process
 	maxPlans       = 5
 	maxPlanNodes   = 500
 	maxWALReceived = 100
 )
 
-// ProcessMemory is the memory of a process. Shared memory does not count.
+// ProcessMemory is the memory of a process without shared memory.
 type ProcessMemory struct {
 	PID       int32  `json:"pid"`
 	Type      string `json:"backend_type,omitempty"`
 	Anonymous uint64 `json:"anonymous_bytes"`
 	Swapped   uint64 `json:"swapped_bytes"`
-	// Contexts is the sum of its memory contexts, and Largest the names with the most of it. If they are not known, Error says
-	// why.
+	// Contexts is the size of all memory contexts of the process. Largest has the names of contexts with the most memory. Error is
+	// the reason if contexts are missing.
 	Contexts int64         `json:"contexts_bytes,omitempty"`
 	Largest  []ContextsSum `json:"largest_contexts,omitempty"`
 	Error    string        `json:"error,omitempty"`
 }
 
-// ContextsSum is the memory of all contexts with one name.
+// ContextsSum is the memory of all contexts with the same name.
 type ContextsSum struct {
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"`
 }
 
-// WAL is how far WAL has come. Positions are as pg_lsn has them.
+// WAL has positions in the WAL, in the form of the type pg_lsn.
 type WAL struct {
 	// Checkpoint is the position of the last checkpoint, from the control file.
 	Checkpoint string `json:"checkpoint,omitempty"`
-	// Recovery is set on a standby. End is the end of the WAL on disk, and Replayed of the WAL that was replayed.
+	// Recovery is set on a standby. End is the end of the WAL on disk, and Replayed the end of the replayed WAL.
 	Recovery bool       `json:"in_recovery"`
 	End      string     `json:"end,omitempty"`
 	Replayed string     `json:"replayed,omitempty"`
 	Paused   bool       `json:"replay_paused,omitempty"`
 	Senders  []Receiver `json:"senders,omitempty"`
-	// Error says why the positions are not known.
+	// Error is the reason why the positions are not known.
 	Error string `json:"error,omitempty"`
 }
 
-// Receiver has the positions of WAL that a WAL sender has sent and its receiver has confirmed.
+// Receiver has the positions in the WAL up to which a WAL sender has sent and its receiver has confirmed WAL. PID is the process id
+// of the WAL sender.
 type Receiver struct {
 	PID     int32  `json:"pid"`
 	Logical bool   `json:"logical,omitempty"`
@@ -75,7 +76,8 @@ type Receiver struct {
 	Apply   string `json:"apply,omitempty"`
 }
 
-// ProcessPlan has the plans of the statements that a process ran, the outermost first, or the reason why they are not known.
+// ProcessPlan has the plans of the statements that a process executed, the outermost first. Error is the reason if plans are
+// missing.
 type ProcessPlan struct {
 	PID  int32     `json:"pid"`
 	Time time.Time `json:"time"`
@@ -86,7 +88,7 @@ type ProcessPlan struct {
 	Error      string      `json:"error,omitempty"`
 }
 
-// unproven is the remark on plans whose offsets were not compared with EXPLAIN, empty for others.
+// unproven returns a remark for plans whose offsets were not compared with EXPLAIN; empty for others.
 func (p *ProcessPlan) unproven() string {
 	if p.Proven || len(p.Statements) == 0 {
 		return ""
@@ -97,9 +99,9 @@ func (p *ProcessPlan) unproven() string {
 // PlanNode is a node of a plan.
 type PlanNode struct {
 	Type string `json:"node_type"`
-	// Title is the node as EXPLAIN prints it.
+	// Title is the line with which EXPLAIN prints the node.
 	Title string `json:"title,omitempty"`
-	// Name is the relation, index or common table expression.
+	// Name is the name of the node's index, relation or common table expression; empty: it has none.
 	Name string `json:"name,omitempty"`
 	// Rows and Cost are the planner's estimates; nil: not proven on this server.
 	Rows *float64 `json:"plan_rows,omitempty"`
@@ -111,7 +113,7 @@ type PlanNode struct {
 	Children []*PlanNode `json:"plans,omitempty"`
 }
 
-// all reads all sessions, also the idle ones.
+// all reads all sessions, also idle ones.
 func all(c cluster.Cluster) (*state.Reader, *moment.Moment, error) {
 	r, err := state.Open(c)
 	if err != nil {
@@ -121,7 +123,7 @@ func all(c cluster.Cluster) (*state.Reader, *moment.Moment, error) {
 	return r, m, err
 }
 
-// addMemory adds the processes with the most memory of their own.
+// addMemory adds the processes with the most memory that is not shared.
 func (i *Incident) addMemory(ctx context.Context, src *Source, m *moment.Moment) {
 	ctx, cancel := context.WithTimeout(ctx, memoryLimit)
 	defer cancel()
@@ -186,7 +188,7 @@ func (p *ProcessMemory) contexts(ctx context.Context, src *Source, pid int) erro
 	return nil
 }
 
-// lsn returns a position of WAL as PostgreSQL prints it; empty: not known.
+// lsn returns a position in the WAL as PostgreSQL prints it; empty: not known.
 func lsn(n uint64) string {
 	const half = 32
 	if n == 0 {
@@ -195,7 +197,7 @@ func lsn(n uint64) string {
 	return fmt.Sprintf("%X/%X", n>>half, uint32(n))
 }
 
-// addWAL adds how far WAL has come.
+// addWAL adds the positions in the WAL.
 func (i *Incident) addWAL(src *Source, r *state.Reader, m *moment.Moment, control cluster.Control) {
 	i.WAL = &WAL{Checkpoint: lsn(control.Checkpoint)}
 	l, err := locks.Open(src.Server)
@@ -218,8 +220,8 @@ func (i *Incident) addWAL(src *Source, r *state.Reader, m *moment.Moment, contro
 	}
 }
 
-// addSystem adds what the server says by a replication connection: on a standby, the control file has an older timeline until the
-// next restart point.
+// addSystem adds the timeline and the position from IDENTIFY_SYSTEM. On a standby, the control file has an older timeline until the
+// next restartpoint.
 func (i *Incident) addSystem(ctx context.Context, src *Source) {
 	if src.Identify == nil {
 		return
@@ -237,8 +239,8 @@ func (i *Incident) addSystem(ctx context.Context, src *Source) {
 	i.Server.Timeline, i.Server.Position = system.Timeline, lsn(system.Position)
 }
 
-// addPlans adds the plans of the processes that block others, then of the statements that have run longest. A session whose query
-// text is not recorded has no plan: the plan has names of the query.
+// addPlans adds the plans of the processes that block others, then of the statements that have run longest. It reads no plan of a
+// session whose query text is not recorded, since a plan contains names from the query.
 func (i *Incident) addPlans(ctx context.Context, src *Source, m *moment.Moment) {
 	i.Plans = []ProcessPlan{}
 	if src.Capturer == nil {
@@ -269,7 +271,7 @@ func (i *Incident) addPlans(ctx context.Context, src *Source, m *moment.Moment) 
 		read[pid] = true
 		j := slices.IndexFunc(i.Sessions, func(s Session) bool { return s.PID == pid })
 		if j < 0 || i.Sessions[j].State != "active" {
-			continue // it executes nothing
+			continue // the process executes no statement
 		}
 		p := ProcessPlan{PID: pid, Time: time.Now().UTC().Round(time.Microsecond), Statements: []*PlanNode{}}
 		err := ctx.Err()
@@ -315,7 +317,8 @@ func (p *ProcessPlan) read(ctx context.Context, src *Source, pid int) error {
 	return nil
 }
 
-// planNode copies a node with those below it, while there is room.
+// planNode copies a node with the nodes below it. It subtracts the copied nodes from room. When room is 0, it omits further
+// children, and room becomes negative by their number.
 func planNode(n *plan.Node, room *int) *PlanNode {
 	text := func(names ...string) string {
 		for _, name := range names {
@@ -341,7 +344,7 @@ func planNode(n *plan.Node, room *int) *PlanNode {
 	return out
 }
 
-// estimate returns a property that is a number, nil if it is not known.
+// estimate returns a numeric property of a node, nil if it is not known.
 func estimate(n *plan.Node, name string) *float64 {
 	if v, ok := n.Properties[name].(float64); ok {
 		return &v

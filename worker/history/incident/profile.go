@@ -24,10 +24,10 @@ const ProfileTime = 10 * time.Second
 
 // Limits of the cost and the size of a profile.
 const (
-	profileRate      = 49
-	profileCost      = 0.02                   // of all processors, for programs in the kernel
-	samplePause      = 250 * time.Millisecond // between the samples of all processes
-	sampleCost       = 0.05                   // of a processor, for samples
+	profileRate      = 49                     // samples per second, with ByKernel
+	profileCost      = 0.02                   // part of all processors' time, with ByKernel
+	samplePause      = 250 * time.Millisecond // between two samples of all processes, with BySamples
+	sampleCost       = 0.05                   // part of one processor's time, with BySamples
 	sampleLimit      = 50 * time.Millisecond  // for one stack
 	maxProfileStacks = 50
 	maxProfileGroups = 5000
@@ -35,20 +35,21 @@ const (
 
 // Methods of a profile.
 const (
-	ByKernel  = "kernel"  // programs in the kernel follow each context switch
-	BySamples = "samples" // the processes are looked at several times a second, without a stop
+	ByKernel  = "kernel"  // BPF programs follow each context switch
+	BySamples = "samples" // the stacks are taken several times a second, without stopping the processes
 )
 
-// Profile says where the time of the sessions went in the seconds after the incident was noticed. Idle sessions and waiting
-// background processes do not count.
+// Profile has the time of the sessions by stack and wait event, in the seconds after the incident was found. The time of idle
+// sessions and of background processes that wait for work is not in it.
 type Profile struct {
 	Since   time.Time `json:"since"`
 	Seconds float64   `json:"seconds"`
 	Method  string    `json:"method"`
-	// Cost is the processor time of this program meanwhile. Stopped means that the profile ended early because it cost too much.
+	// Cost is the processor time of the worker during the profile. Stopped means that the profile ended early because it cost too
+	// much.
 	Cost    float64 `json:"processor_seconds"`
 	Stopped bool    `json:"stopped_by_cost,omitempty"`
-	// Stacks are those with the most time. LeftOut counts further ones.
+	// Stacks are the stacks with the most time. LeftOut is the number of further stacks.
 	Stacks  []ProfileStack `json:"stacks"`
 	LeftOut int            `json:"stacks_left_out,omitempty"`
 	Error   string         `json:"error,omitempty"`
@@ -59,12 +60,12 @@ type ProfileStack struct {
 	Seconds   float64  `json:"seconds"`
 	Processes int      `json:"processes"`
 	Type      string   `json:"backend_type,omitempty"`
-	Wait      string   `json:"wait,omitempty"` // class and event; empty: it did not wait
+	Wait      string   `json:"wait,omitempty"` // class:event; empty: no wait
 	Frames    []string `json:"frames"`         // the innermost first; empty: no stack was taken
 }
 
-// TakeProfile samples the server for a time, or until ctx ends. It uses programs in the kernel if this process may load them.
-// Otherwise it takes stacks without stopping a process, those of first before others.
+// TakeProfile profiles the server for the time took, or until ctx ends. It uses BPF programs if this process may load them.
+// Otherwise it takes stacks without stopping a process, first of the processes in first. An error is in Profile.Error.
 func TakeProfile(ctx context.Context, src *Source, first []int32, took time.Duration) *Profile {
 	p := &Profile{Since: time.Now().UTC().Round(time.Microsecond), Method: ByKernel, Stacks: []ProfileStack{}}
 	if src.Capturer == nil {
@@ -80,7 +81,7 @@ func TakeProfile(ctx context.Context, src *Source, first []int32, took time.Dura
 	case err == nil:
 		groups.fold(found)
 		p.Stopped = summary.StoppedByCost
-	case summary == nil && ctx.Err() == nil: // it did not begin
+	case summary == nil && ctx.Err() == nil: // the BPF programs could not be loaded
 		p.Method = BySamples
 		if err := p.sample(ctx, src, first, took, groups, time.Duration(float64(took)*sampleCost)); err != nil {
 			p.Error = err.Error()
@@ -106,7 +107,7 @@ func processTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// groups adds up times by stack and wait.
+// groups adds up times by backend type, wait and stack.
 type groups map[string]*group
 
 type group struct {
@@ -115,7 +116,7 @@ type group struct {
 	pids map[string]bool
 }
 
-// add adds time of a process. Beyond a limit, stacks are counted without frames.
+// add adds the time took of a process to its group. Beyond maxProfileGroups groups, new stacks are added without frames.
 func (g groups) add(pid, kind, wait string, frames []string, took time.Duration) {
 	key := func() string { return strings.Join(append([]string{kind, wait}, frames...), "\x00") }
 	k := g[key()]
@@ -131,7 +132,7 @@ func (g groups) add(pid, kind, wait string, frames []string, took time.Duration)
 	k.pids[pid] = true
 }
 
-// list returns the groups with the most time.
+// list returns the maxProfileStacks groups with the most time, and the number of the other groups.
 func (g groups) list() (list []ProfileStack, leftOut int) {
 	list = []ProfileStack{}
 	for _, k := range g {
@@ -149,7 +150,7 @@ func (g groups) list() (list []ProfileStack, leftOut int) {
 	return list[:n], len(list) - n
 }
 
-// fold adds the samples of a profile.
+// fold adds the samples of a profile of clusterprofile.
 func (g groups) fold(p *profile.Profile) {
 	at := slices.IndexFunc(p.SampleType, func(t *profile.ValueType) bool { return t.Type == string(clusterprofile.Wall) })
 	if at < 0 {
@@ -179,20 +180,20 @@ func (g groups) fold(p *profile.Profile) {
 // maxFrames bounds the frames of a stack.
 const maxFrames = 128
 
-// idle reports whether the time of a process does not count.
+// idle reports whether a process is idle, so that its time is not in the profile.
 func idle(state, wait string) bool {
 	return state == "idle" || strings.HasPrefix(wait, "Activity:")
 }
 
-// A sampled process has the stack that was taken last.
+// sampled has the last stack of a process, and the number of context switches at that time.
 type sampled struct {
 	switches uint64
 	frames   []string
-	at       time.Time
+	at       time.Time // the last time at which the stack was known to be current
 }
 
-// sample looks at the processes again and again, until it has used the allowed processor time. Processes that have not run since
-// keep their stack.
+// sample takes the stacks of the processes every samplePause for the time took. It stops earlier, and sets Stopped, when it has
+// used the allowed processor time. It does not take the stack of a process again that has not run since.
 func (p *Profile) sample(ctx context.Context, src *Source, first []int32, took time.Duration, g groups, allowed time.Duration) error {
 	r, err := state.Open(src.Server)
 	if err != nil {
@@ -240,8 +241,8 @@ func waitName(s *moment.Session) string {
 	return s.Wait.Type + ":" + s.Wait.Event
 }
 
-// look takes the stacks of the processes that have run, the processes of first and those with the oldest stack before others, for
-// at most the time between two looks.
+// look takes the stacks of the processes that have run since their last stack, at most for samplePause. The processes in first come
+// first, then the processes with the oldest stacks.
 func (p *Profile) look(ctx context.Context, src *Source, first []int32, m *moment.Moment, known map[int]*sampled, costly func() bool) {
 	ctx, cancel := context.WithTimeout(ctx, samplePause)
 	defer cancel()
@@ -264,7 +265,7 @@ func (p *Profile) look(ctx context.Context, src *Source, first []int32, m *momen
 		}
 		switches := st.VoluntarySwitches + st.InvoluntarySwitches
 		if k.frames != nil && k.switches == switches && (st.State == 'S' || st.State == 'D') {
-			k.at = now // it has not run
+			k.at = now // the process has not run, so the stack is still current
 			continue
 		}
 		k.switches = switches

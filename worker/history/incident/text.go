@@ -114,7 +114,7 @@ func (i *Incident) textParts(p func(format string, args ...any)) {
 	}
 }
 
-// text prints a node with those below it.
+// text prints a node with the nodes below it.
 func (n *PlanNode) text(p func(format string, args ...any), depth int) {
 	if n == nil || depth > deepestNode {
 		return
@@ -128,7 +128,7 @@ func (n *PlanNode) text(p func(format string, args ...any), depth int) {
 // deepestNode is the deepest level of a plan that is printed.
 const deepestNode = 100
 
-// mark says whether the process was in a node.
+// mark returns a remark for a node in which the process was; empty for other nodes.
 func (n *PlanNode) mark() string {
 	switch {
 	case n.RunningBelow:
@@ -155,7 +155,7 @@ func (l *Profile) text(p func(format string, args ...any)) {
 	}
 }
 
-// title describes the profile.
+// title returns the heading of the profile.
 func (l *Profile) title() string {
 	text := fmt.Sprintf("Where the time went from %s on, for %.1f s", clock(l.Since), l.Seconds)
 	if l.Stopped {
@@ -164,7 +164,7 @@ func (l *Profile) title() string {
 	return text
 }
 
-// title describes the processes.
+// title describes the time and the processes of the stack in one line.
 func (s *ProfileStack) title() string {
 	text := fmt.Sprintf("%.2f s of %d ", s.Seconds, s.Processes)
 	if s.Processes == 1 {
@@ -181,7 +181,7 @@ func (s *ProfileStack) title() string {
 	return text
 }
 
-// text prints the positions that are known.
+// text prints the known positions.
 func (w *WAL) text(p func(format string, args ...any)) {
 	text := "\nWAL:"
 	for _, part := range [][2]string{{"last checkpoint", w.Checkpoint}, {"end", w.End}, {"replayed", w.Replayed}, {"", w.Error}} {

@@ -14,22 +14,22 @@ import (
 
 // Limits of text files beside the incidents.
 const (
-	maxTextFiles     = 1000 // with their folders
-	maxTextFile      = 2 << 20
-	maxTextFileBytes = 100 << 20 // of all
+	maxTextFiles     = 1000      // number of files and their folders
+	maxTextFile      = 2 << 20   // bytes of one file
+	maxTextFileBytes = 100 << 20 // bytes of all files
 )
 
 var (
-	// ErrBadPath means that WriteText does not accept a path.
+	// ErrBadPath means that WriteText does not accept the path.
 	ErrBadPath = errors.New("not a path for a text file")
-	// ErrExists means that a file exists already.
+	// ErrExists means that a file with this path exists already.
 	ErrExists = errors.New("the file exists already")
-	// ErrTooMany means that the limits of text files are reached.
+	// ErrTooMany means that the text is too large, or that the directory has too many text files or too many bytes of them.
 	ErrTooMany = errors.New("too many text files")
 )
 
-// textPath matches up to four names. No name begins with a dot, and the last one ends in .txt, so that no file is taken for
-// an incident.
+// textPath matches paths of up to four names. No name begins with a dot. The last name ends in .txt, so that no text file is taken
+// for an incident.
 var textPath = regexp.MustCompile(`^([A-Za-z0-9_][A-Za-z0-9_.-]{0,99}/){0,3}[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.txt$`)
 
 // CheckTextPath returns ErrBadPath for a path that WriteText never accepts.
@@ -41,7 +41,7 @@ func CheckTextPath(path string) error {
 }
 
 // WriteText writes a text to a new file below the directory, with mode 0600, and makes its folders with mode 0700. It
-// follows no symbolic link, replaces no file, and keeps the limits of text files.
+// follows no symbolic link and replaces no file. The errors are ErrBadPath, ErrExists, ErrTooMany, ErrNoSpace and ErrDirectory.
 func (d *Dir) WriteText(path string, text []byte) error {
 	if err := CheckTextPath(path); err != nil {
 		return err
@@ -90,7 +90,8 @@ func (d *Dir) WriteText(path string, text []byte) error {
 	return nil
 }
 
-// roomForText verifies the limits of text files, and the free space.
+// roomForText returns an error if a new text file of this size would exceed the limits of text files, or leave too little free
+// space.
 func (d *Dir) roomForText(size int64) error {
 	entries := 0
 	err := filepath.WalkDir(d.Path, func(path string, e fs.DirEntry, err error) error {

@@ -5,18 +5,19 @@ import (
 	"strings"
 )
 
-// markup is HTML that this package has written. Untyped constants convert to it, strings of other origin do not:
-// TestMarkupIsConstant finds conversions.
+// markup is HTML from constants of this package. Go converts untyped constants to it, but not strings of other origin.
+// TestMarkupIsConstant fails for explicit conversions.
 type markup string
 
-// pageWriter writes an HTML page. It knows two kinds of text: constants of the package, and values, which it escapes.
-// A value can therefore not become markup, and the page needs no template. The packages text/template and html/template
-// call methods by name, so that the linker keeps every method of every type of the program: a tenth of its size.
+// pageWriter writes an HTML page. It has two kinds of text: markup, and values, which it escapes. So a value cannot become
+// markup. The package uses no template: the packages text/template and html/template call methods by name, so that the linker would
+// keep every method of every type, which is a tenth of the program's size.
 type pageWriter struct {
 	b strings.Builder
 }
 
-// placeholder stands for a value in markup: as text, or as a quoted value of an attribute that is no style, address or script.
+// placeholder marks the place of a value in markup. A value may be text, or a quoted value of an attribute that is no style,
+// address or script.
 const placeholder = "{}"
 
 // put writes markup with a value for each placeholder. It makes one line of each value and escapes it.
@@ -25,7 +26,7 @@ func (w *pageWriter) put(form markup, values ...string) {
 	for _, value := range values {
 		before, after, found := strings.Cut(rest, placeholder)
 		if !found {
-			break // TestMarkupIsConstant finds it
+			break // more values than placeholders: TestMarkupIsConstant finds such calls
 		}
 		w.b.WriteString(before)
 		w.b.WriteString(html.EscapeString(line(value)))
@@ -34,10 +35,10 @@ func (w *pageWriter) put(form markup, values ...string) {
 	w.b.WriteString(rest)
 }
 
-// raw writes markup without placeholders.
+// raw writes markup without values.
 func (w *pageWriter) raw(m markup) { w.b.WriteString(string(m)) }
 
-// optional writes markup with a value, and nothing if the value is empty.
+// optional writes markup with one value. If the value is empty, it writes nothing.
 func (w *pageWriter) optional(form markup, value string) {
 	if value != "" {
 		w.put(form, value)
