@@ -1,6 +1,6 @@
 // Package compressed reads and writes libwebsockets' compressed backtraces: a call stack and a size in some 20 bytes,
-// in lines such as ~m#IF0BmUQugNCkgCnkhdAYpQa6wAAV. The format is what libwebsockets' programs write. Its description
-// differs from that: doc/internals/compressed-format.md lists the differences.
+// in lines such as ~m#IF0BmUQugNCkgCnkhdAYpQa6wAAV. The package uses the format that libwebsockets' programs write, which differs
+// from its description: doc/internals/compressed-format.md lists the differences.
 //
 // The package must not know processes, images or names: its input and output are numbers and text.
 package compressed
@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// Lead-ins of lines.
+// Beginnings of lines.
 const (
 	// Mark begins a compressed backtrace.
 	Mark = "~m#"
@@ -35,24 +35,24 @@ const (
 	referenceWidth = 3
 	signWidth      = 1
 	countWidth     = 6
-	trailer        = 2 // bytes at the end, which have the length of all
+	trailer        = 2 // number of bytes at the end, which have the length of the binary form
 )
 
-// farthest is how many levels back a difference may refer to.
+// farthest is the greatest number of levels between a level and the level to which its difference refers.
 const farthest = 1 << referenceWidth
 
-// ErrUnencodable means that the format has no room for a backtrace.
+// ErrUnencodable means that a backtrace has too many levels, or an address or size with too many bits for the format.
 var ErrUnencodable = errors.New("cannot be written as a compressed backtrace")
 
 // Backtrace is a call stack with a size.
 type Backtrace struct {
-	// Size is the size of the allocation that was made there; 0 in backtraces of something else.
+	// Size is the size in bytes of the allocation that was made at this stack; 0 in backtraces of other events.
 	Size uint64
 	// Stack has the addresses, innermost first, at most MaxLevels.
 	Stack []uint64
 }
 
-// String returns the backtrace as the line that libwebsockets' decoder prints, without the line's end.
+// String returns the backtrace in plain text, as libwebsockets' decoder prints it, without a line end.
 func (b *Backtrace) String() string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "%ssize: %d, ", DecodedMark, b.Size)
@@ -62,7 +62,7 @@ func (b *Backtrace) String() string {
 	return s.String()
 }
 
-// Line returns the backtrace as a line that begins with Mark, without the line's end.
+// Line returns the backtrace as a line that begins with Mark, without a line end. The error is ErrUnencodable.
 func (b *Backtrace) Line() (string, error) {
 	blob, err := b.Append(nil)
 	if err != nil {
@@ -91,14 +91,14 @@ func (b *Backtrace) Append(dst []byte) ([]byte, error) {
 	return binary.BigEndian.AppendUint16(w.out, uint16(len(w.out)-w.start+trailer)), nil
 }
 
-// significant is the number of bits of a value; 0 has 1.
+// significant returns the number of bits without leading zeros of a value; 1 for 0.
 func significant(v uint64) int { return max(1, bits.Len64(v)) }
 
 // writer appends bits, the most significant first.
 type writer struct {
 	out   []byte
 	start int
-	free  int // bits of the last byte
+	free  int // number of unused bits in the last byte
 }
 
 func (w *writer) bit(set bool) {
@@ -112,7 +112,7 @@ func (w *writer) bit(set bool) {
 	}
 }
 
-// field writes so many bits of v and the padding bit.
+// field writes the lowest width bits of v, and the padding bit.
 func (w *writer) field(v uint64, width int) {
 	for i := width - 1; i >= 0; i-- {
 		w.bit(v>>i&1 != 0)
@@ -120,18 +120,19 @@ func (w *writer) field(v uint64, width int) {
 	w.bit(false)
 }
 
-// number writes a value behind the number of its bits.
+// number writes the number of bits of a value, and then the value.
 func (w *writer) number(v uint64) {
 	n := significant(v)
 	w.field(uint64(n), countWidth)
 	w.field(v, n)
 }
 
-// level writes a level as the difference to the nearest of those before, if that is shorter, else as it is. The first
-// level is never referred to: older encoders of libwebsockets cannot do that, and newer ones only save some bits by it.
+// level writes the address of level i. It writes the difference to the nearest address of the levels before it, if that is shorter,
+// else the address itself. No difference refers to the first level: older encoders of libwebsockets cannot do that, and newer ones
+// save only some bits by it.
 func (w *writer) level(stack []uint64, i int) {
 	const (
-		differenceCost = 11 // bits that libwebsockets counts beside a difference, and beside a literal
+		differenceCost = 11 // bits that libwebsockets adds to a difference; literalCost: to an address
 		literalCost    = 7
 	)
 	nearest, reference, negative := ^uint64(0), 0, false

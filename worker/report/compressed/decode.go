@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// SyntaxError says what is wrong with a compressed backtrace, and where.
+// SyntaxError is an error in a compressed backtrace, or in a line of Windows, with its place.
 type SyntaxError struct {
-	// Offset is the position of the error: a byte of the text, or a bit of the binary form if Bits is set.
+	// Offset is the position of the error: the number of a byte of the text, or of a bit of the binary form if Bits is set.
 	Offset int
 	Bits   bool
 	Reason string
@@ -24,11 +24,11 @@ func (e *SyntaxError) Error() string {
 	return fmt.Sprintf("not a compressed backtrace: %s (%s %d)", e.Reason, unit, e.Offset)
 }
 
-// maxText bounds the text of a backtrace: MaxLevels addresses of maxBits bits need less.
+// maxText bounds the text of a backtrace, in bytes. MaxLevels addresses of maxBits bits need less.
 const maxText = 1024
 
-// Parse reads a backtrace as text: in base64, with or without Mark and the padding at the end. The error is a
-// SyntaxError.
+// Parse reads a backtrace from text: base64, with or without Mark before it and the padding at its end. The error is a
+// *SyntaxError.
 func Parse(text string) (Backtrace, error) {
 	body, marked := strings.CutPrefix(text, Mark)
 	start := 0
@@ -38,7 +38,7 @@ func Parse(text string) (Backtrace, error) {
 	if len(body) > maxText {
 		return Backtrace{}, &SyntaxError{Offset: start + maxText, Reason: fmt.Sprintf("longer than %d bytes", maxText)}
 	}
-	// The standard decoder ignores line ends.
+	// The decoder of package base64 ignores line ends, so they must be refused here.
 	if at := strings.IndexAny(body, "\r\n"); at >= 0 {
 		return Backtrace{}, &SyntaxError{Offset: start + at, Reason: "a line end within the base64"}
 	}
@@ -54,7 +54,7 @@ func Parse(text string) (Backtrace, error) {
 	return Decode(blob)
 }
 
-// Decode reads the binary form. The error is a SyntaxError.
+// Decode reads a backtrace from its binary form. The error is a *SyntaxError.
 func Decode(blob []byte) (Backtrace, error) {
 	if len(blob) < trailer {
 		return Backtrace{}, &SyntaxError{Offset: 8 * len(blob), Bits: true, Reason: "too short for its length"}
@@ -83,10 +83,10 @@ func Decode(blob []byte) (Backtrace, error) {
 	return b, nil
 }
 
-// reader takes bits, the most significant first, and keeps the first error.
+// reader reads bits, the most significant first, and keeps the first error.
 type reader struct {
 	bits []byte
-	at   int
+	at   int // number of the next bit
 	err  error
 }
 
@@ -102,8 +102,8 @@ func (r *reader) bit() uint64 {
 	return uint64(b)
 }
 
-// field takes so many bits and the padding bit. Older encoders set that bit if bit 31 of the value or a higher one is
-// set. Of a value of more than 32 bits they then wrote bits 0 to 31 twice, instead of the higher bits.
+// field reads a value of width bits, and the padding bit. Older encoders set the padding bit if bit 31 of the value or a higher
+// bit is set. If such a value has more than 32 bits, they wrote bits 0 to 31 twice, instead of the higher bits.
 func (r *reader) field(width int, of string) (v uint64) {
 	begin := r.at
 	if r.err != nil || r.at+width+1 > 8*len(r.bits) {
@@ -124,12 +124,12 @@ func (r *reader) field(width int, of string) (v uint64) {
 	return v
 }
 
-// number takes a value behind the number of its bits.
+// number reads the number of bits of a value, and then the value.
 func (r *reader) number(of string) uint64 {
 	return r.field(int(r.field(countWidth, "the number of bits of "+of)), of)
 }
 
-// level takes a level; stack has those before.
+// level reads the address of a level. stack has the addresses of the levels before it.
 func (r *reader) level(stack []uint64) uint64 {
 	begin := r.at
 	of := fmt.Sprintf("level %d", len(stack))
@@ -157,7 +157,7 @@ func (r *reader) level(stack []uint64) uint64 {
 	return v
 }
 
-// rest checks what is behind the size: at most the zero bits that fill the last byte.
+// rest returns no error if after the size only the zero bits follow that fill the last byte. It sets r.err otherwise.
 func (r *reader) rest() {
 	begin := r.at
 	if r.err == nil && 8*len(r.bits)-r.at >= 8 {

@@ -12,11 +12,12 @@ import (
 // WindowMark begins a line that describes a window.
 const WindowMark = "~i#"
 
-// A window is 16 MB of an image. Older decoders of libwebsockets lose addresses of 47 bits, and addresses mean nothing
-// in another process, so a backtrace has the numbers of windows instead.
+// A window is a part of 16 MB of an image. An address in a backtrace consists of the number of a window and an offset in the
+// window, because addresses of a process mean nothing in another process, and older decoders of libwebsockets cannot read
+// addresses of 47 bits.
 const windowBits = 24
 
-// maxWindows bounds the windows of one table: their addresses then stay below 2^31 and far beyond.
+// maxWindows bounds the windows of one table. The addresses in backtraces are then below 2^40.
 const maxWindows = 1 << 16
 
 const (
@@ -26,24 +27,24 @@ const (
 	maxID = 128
 )
 
-// Place is an address in an image, or, where BuildID and Name are no image's, in a process.
+// Place is an address in an image, or in memory of a process that has no image.
 type Place struct {
-	// BuildID is the image's in hexadecimal, empty if it has none.
+	// BuildID is the build-id of the image in hexadecimal; empty: the image has none, or there is no image.
 	BuildID string
 	// Name is the base name of the image's file, or a description in brackets of memory that has no image.
 	Name string
-	// Address is the address in the image.
+	// Address is the address in the image; without an image, in the process.
 	Address uint64
 }
 
 // Windows maps places to the addresses of backtraces and back. Its zero value is empty and ready to use.
 type Windows struct {
-	list   []Place // by number: the image and the first address of the window
-	number map[Place]int
-	fresh  int // windows that Header has not returned yet
+	list   []Place       // by number of the window: the image and the first address of the window
+	number map[Place]int // the number of a window
+	fresh  int           // number of windows that Header has not returned yet
 }
 
-// Encode returns the address that stands for a place in a backtrace; false if there are too many windows.
+// Encode returns the address for a place in a backtrace. It adds a window if needed; false: there are too many windows.
 func (w *Windows) Encode(p Place) (uint64, bool) {
 	first := p
 	first.Address = p.Address >> windowBits << windowBits
@@ -62,7 +63,7 @@ func (w *Windows) Encode(p Place) (uint64, bool) {
 	return uint64(n)<<windowBits | p.Address&(1<<windowBits-1), true
 }
 
-// Header returns a line, without its end, for each window that is new since the last call.
+// Header returns a line without a line end for each window that is new since the last call.
 func (w *Windows) Header() []string {
 	var lines []string
 	for n := len(w.list) - w.fresh; n < len(w.list); n++ {
@@ -82,15 +83,15 @@ func (w *Windows) Header() []string {
 // shortName makes a name safe to print, and cuts it to maxName bytes.
 func shortName(name string) string {
 	name = render.VisibleLine(name)
-	for len(name) > maxName { // not through a character
+	for len(name) > maxName { // remove whole characters
 		_, n := utf8.DecodeLastRuneInString(name)
 		name = name[:len(name)-n]
 	}
 	return name
 }
 
-// Add reads a line that begins with WindowMark. A window replaces an older one at its place. The error is a
-// SyntaxError.
+// Add reads a line that begins with WindowMark, and adds its window. The window replaces an older one with the same number. The
+// error is a *SyntaxError.
 func (w *Windows) Add(line string) error {
 	bad := func(field string) error {
 		return &SyntaxError{Offset: max(0, strings.Index(line, field)), Reason: "not a window of an image"}
@@ -123,7 +124,7 @@ func (w *Windows) Add(line string) error {
 	for uint64(len(w.list)) <= start>>windowBits {
 		w.list = append(w.list, Place{})
 	}
-	w.list[start>>windowBits] = Place{ // copies: the line may be long
+	w.list[start>>windowBits] = Place{ // clones, so that the line, which may be long, can be freed
 		BuildID: strings.Clone(strings.Trim(fields[2], "-")), Name: strings.Clone(fields[3]), Address: base,
 	}
 	return nil
@@ -135,7 +136,7 @@ func address(text string) (uint64, bool) {
 	return v, ok && err == nil
 }
 
-// Decode returns the place that an address of a backtrace stands for; false if no window has it.
+// Decode returns the place of an address in a backtrace; false: no window contains the address.
 func (w *Windows) Decode(addr uint64) (Place, bool) {
 	n := addr >> windowBits
 	if n >= uint64(len(w.list)) || w.list[n].Name == "" {

@@ -11,9 +11,9 @@ import (
 	"github.com/google/pprof/profile"
 )
 
-// writeFolded prints a line for each stack, in alphabetical order: the values of the root labels and the frames from
-// the outermost to the innermost, separated by semicolons, and after a space the sum of the values. A call that was
-// inlined ends in "_[i]". A module in brackets stands for code without a symbol. Stacks whose sum is 0 have no line.
+// writeFolded prints a line for each stack, in alphabetical order. The line has the values of the root labels and the frames from
+// the outermost to the innermost, separated by semicolons, and after a space the sum of the samples' values. The name of an
+// inlined call ends in "_[i]". Code without a symbol has its module in brackets as name. Stacks whose sum is 0 have no line.
 func writeFolded(w *bufio.Writer, p *profile.Profile, index int, o Options) error {
 	sums, err := foldStacks(p, index, o, foldedWords)
 	if err != nil {
@@ -31,20 +31,20 @@ func writeFolded(w *bufio.Writer, p *profile.Profile, index int, o Options) erro
 	return nil
 }
 
-// wording says how names are written. None of them has a semicolon, which separates frames.
+// wording defines how names are written. name removes semicolons, since these separate frames.
 type wording struct {
 	name    func(name string) string
-	inlined string // follows the name of an inlined call
+	inlined string // is appended to the name of an inlined call
 }
 
-//nolint:gochecknoglobals // tables
+//nolint:gochecknoglobals // read only
 var (
-	// foldedWords has no spaces in names: flame graph programs read them as one word.
+	// foldedWords writes names without spaces, since flame graph programs need each name as one word.
 	foldedWords = wording{foldedName, "_[i]"}
 	plainWords  = wording{func(name string) string { return strings.ReplaceAll(shown(name), ";", ",") }, " [inlined]"}
 )
 
-// foldStacks adds up one value of the samples by stack.
+// foldStacks adds up the values of one sample type by stack. A key is a stack as in a folded line, see folder.stack.
 func foldStacks(p *profile.Profile, index int, o Options, words wording) (map[string]int64, error) {
 	sums := make(map[string]int64)
 	f := folder{
@@ -74,18 +74,18 @@ func foldStacks(p *profile.Profile, index int, o Options, words wording) (map[st
 	return sums, nil
 }
 
-// A folder writes stacks on one line.
+// A folder writes a stack as one line of text.
 type folder struct {
 	words  wording
 	root   []string
-	frames map[*profile.Location][]string // names, innermost first
+	frames map[*profile.Location][]string // names of the frames, innermost first
 	names  names
 	list   []string
 	buf    []byte
 }
 
-// stack writes the stack of a sample. The next call overwrites the result. The limits of frames and names bound it to
-// maxDepth times four times maxName.
+// stack returns the root labels and the stack of a sample as text: outermost first, separated by semicolons. The next call
+// overwrites the result. Its length is at most about 4 * maxDepth * maxName.
 func (f *folder) stack(s *profile.Sample) []byte {
 	f.list = f.list[:0]
 	for _, loc := range s.Location {
@@ -132,11 +132,11 @@ func (f *folder) location(loc *profile.Location) []string {
 	return list
 }
 
-// foldedName is a name that separates nothing.
+// foldedName returns a name as one word without semicolons.
 func foldedName(name string) string { return strings.ReplaceAll(word(name), ";", ":") }
 
-// labelValue returns a label of a sample as text, cut to maxName; "" if the sample does not have it. Several values are
-// joined.
+// labelValue returns the value of a label of a sample as text, cut to maxName bytes; "" if the sample does not have the label.
+// Several values are joined by commas.
 func labelValue(s *profile.Sample, key string) string {
 	if values := s.Label[key]; len(values) > 0 {
 		return join(len(values), func(i int) string { return values[i] })
@@ -151,7 +151,7 @@ func labelValue(s *profile.Sample, key string) string {
 	})
 }
 
-// join joins n texts with commas, and cuts the result to maxName.
+// join joins n texts by commas, and cuts the result to maxName bytes.
 func join(n int, text func(int) string) string {
 	if n == 1 {
 		return cut(text(0))

@@ -12,28 +12,28 @@ import (
 )
 
 const (
-	// maxDepth is the number of frames of one stack that are printed. Deeper stacks lose their outermost frames.
+	// maxDepth is the greatest number of frames of a stack that are printed. The outermost frames of deeper stacks are omitted.
 	maxDepth = 4096
-	// cutStack is the frame that stands for the outermost frames that a stack lacks.
+	// cutStack is the name of a frame that replaces the omitted outermost frames.
 	cutStack = "..."
 )
 
 // A frame is one function activation of a sample.
 type frame struct {
-	// name is the function, or where there is none, the address.
+	// name is the name of the function; the address if no symbol covers it.
 	name string
 	// module is the base name of the mapped file; "" if it is unknown.
 	module string
 	// file is the source file; "" if it is unknown.
 	file string
-	// inlined is set for a function whose code lies inside its caller's.
+	// inlined is set for a function whose code is inside the code of its caller.
 	inlined bool
-	// unnamed is set if no symbol covers the address, and note is then what else is known of it.
+	// unnamed is set if no symbol covers the address. note is then a remark on the address, or "".
 	unnamed bool
 	note    string
 }
 
-// merged is the name under which equal frames are added up: an address without a symbol counts for its module.
+// merged returns the name by which frames are added up: the function, or the module for an address without a symbol.
 func (f *frame) merged() string {
 	switch {
 	case !f.unnamed:
@@ -66,7 +66,7 @@ func locationFrames(list []frame, loc *profile.Location) []frame {
 	return list
 }
 
-// base is the name of a mapped file without its folder.
+// base returns the name of a mapped file without its folder, safe to print.
 func base(file string) string { return shown(path.Base(file)) }
 
 func nameless(address uint64, module string) frame {
@@ -109,11 +109,11 @@ func unnamedNote(name, module string) (note string, unnamed bool) {
 	return note, ok
 }
 
-// word makes a name safe to print as one word of a line, and cuts it to maxName.
+// word returns a name as one word that is safe to print, cut to maxName bytes.
 func word(name string) string { return render.Word(cut(name)) }
 
-// shown makes a text safe to print, and cuts it to maxName. It escapes what could drive a terminal or turn the order of
-// characters, and keeps spaces.
+// shown returns a text that is safe to print, cut to maxName bytes. It escapes characters that could control a terminal or change
+// the order of characters, and keeps spaces.
 func shown(text string) string {
 	words := strings.Split(cut(text), " ")
 	for i := range words {

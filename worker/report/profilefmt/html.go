@@ -15,7 +15,7 @@ import (
 	"github.com/google/pprof/profile"
 )
 
-// The parts of the page. They hold no data.
+// page has the parts of the page without the data of a profile.
 //
 //go:embed page
 var page embed.FS
@@ -25,47 +25,48 @@ var scripts = []string{
 	"model", "units", "tree", "sums", "graph", "state", "address", "compute", "frames", "controls", "tables", "start",
 }
 
-// maxLabelValues is the number of different values up to which a label is kept in a page. A label with more, such as a
-// time stamp, is left out, and the page reports it.
+// maxLabelValues is the greatest number of different values of a label in a page. A label with more values, such as a
+// time stamp, is left out, and a note on the page says so.
 const maxLabelValues = 10_000
 
-// labelOrder has the labels of this project in the order in which the page shows them. Other labels come behind.
+// labelOrder has the labels of this project in the order in which the page shows them. Other labels come after these.
 var labelOrder = []string{
 	"database", "user", "application_name", "backend_type", "query_id", "state", "wait_event_type", "wait_event", "pid",
 }
 
-// pageData is the data of the page's script. Every number that is not a value is an index: of a string, a function, a
-// module, a frame or a node.
+// pageData is the data for the page's scripts. The numbers in the long lists are indexes of strings, functions, modules, frames,
+// label sets or nodes, except in Parents and Values.
 type pageData struct {
 	Title    string      `json:"title"`
 	Subtitle string      `json:"subtitle"`
 	Noun     string      `json:"noun"` // for a frame
 	Notes    []string    `json:"notes"`
-	Time     int64       `json:"time"`     // ns since 1970, 0 if it is unknown
-	Duration int64       `json:"duration"` // ns, 0 if it is unknown
+	Time     int64       `json:"time"`     // ns since 1970; 0: not known
+	Duration int64       `json:"duration"` // ns; 0: not known
 	Types    [][2]string `json:"types"`    // type and unit
-	Type     int         `json:"type"`     // the type to show first
+	Type     int         `json:"type"`     // index of the type to show first
 	Root     []string    `json:"root"`     // labels to group by at first
-	Keys     []string    `json:"keys"`     // labels
+	Keys     []string    `json:"keys"`     // names of the labels
 
-	// The lists that may be long. The method write has their names in JSON.
+	// The lists that may be long. The method write defines their names in JSON.
 	Strings []string  `json:"-"`
-	Modules []int     `json:"-"` // name, path and build-id of each
-	Funcs   []int     `json:"-"` // name, file, module and merged function of each
-	Parents []int     `json:"-"` // how far before a node its parent is
-	Frames  []int32   `json:"-"` // of each node
-	Sets    []int     `json:"-"` // label sets: for each a string per key, 0 for none
-	Nodes   []int     `json:"-"` // of each sample
-	Labels  []int     `json:"-"` // label set of each sample
-	Values  [][]int64 `json:"-"` // of each type, of each sample
+	Modules []int     `json:"-"` // for each module: name, path and build-id
+	Funcs   []int     `json:"-"` // for each function: name, file, module and merged function
+	Parents []int     `json:"-"` // for each node: its index less the index of its parent
+	Frames  []int32   `json:"-"` // for each node: its frame
+	Sets    []int     `json:"-"` // for each label set: a string for each key, 0 for a missing label
+	Nodes   []int     `json:"-"` // for each sample: the node of its innermost frame
+	Labels  []int     `json:"-"` // for each sample: its label set
+	Values  [][]int64 `json:"-"` // for each type: the value of each sample
 }
 
-// GraphScript returns a script for another page. It defines flameGraph, an object with the class Graph of graph.js.
+// GraphScript returns the script of the flame graph for another page. The script defines the object flameGraph, which has the class
+// Graph of graph.js.
 func GraphScript() string {
 	return "const flameGraph = (() => {\n\"use strict\";\n" + part("units.js") + part("graph.js") + "return { Graph };\n})();\n"
 }
 
-// writeHTML prints a page that holds its data, scripts and styles. The page loads nothing.
+// writeHTML prints a page that contains its data, scripts and styles. The page loads no other files.
 func writeHTML(w *bufio.Writer, p *profile.Profile, index int, o Options) error {
 	data, err := newPageData(p, index, o)
 	if err != nil {
@@ -97,7 +98,8 @@ func writeHTML(w *bufio.Writer, p *profile.Profile, index int, o Options) error 
 	return err
 }
 
-// write writes the data in JSON, the lists piece by piece. The encoder escapes <, >, & and U+2028.
+// write writes the data in JSON. It encodes the lists in pieces, to save memory. The encoder escapes <, >, & and U+2028, so that no
+// data can end the script element.
 func (d *pageData) write(w *bufio.Writer) error {
 	head, err := json.Marshal(d)
 	if err != nil {
@@ -127,7 +129,7 @@ func (d *pageData) write(w *bufio.Writer) error {
 	return w.WriteByte('}')
 }
 
-// writeList writes a list in JSON. A writer that has failed ends it.
+// writeList writes a list in JSON. It stops at the first error of the writer.
 func writeList[T any](w *bufio.Writer, list []T) error {
 	const piece = 4096
 	_ = w.WriteByte('[') // the writer keeps an error until Flush
@@ -160,7 +162,7 @@ func writeLists[T any](w *bufio.Writer, lists [][]T) error {
 	return w.WriteByte(']')
 }
 
-// part returns a part of the page.
+// part returns the content of an embedded file of the page.
 func part(name string) string {
 	text, err := page.ReadFile("page/" + name)
 	if err != nil {
@@ -169,7 +171,7 @@ func part(name string) string {
 	return string(text)
 }
 
-// hash is how the page's policy names the only script and the only style that the browser may use.
+// hash returns the hash of a script or a style as in the page's Content-Security-Policy, which permits no other script and style.
 func hash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
@@ -246,7 +248,7 @@ func newPageData(p *profile.Profile, index int, o Options) (*pageData, error) {
 	return d, nil
 }
 
-// stringTable numbers texts. Text 0 is empty.
+// stringTable numbers different texts. Number 0 is the empty text.
 type stringTable struct {
 	list   []string
 	byText map[string]int

@@ -17,7 +17,7 @@ import (
 	"pg_stat_backtrace/unwind/budget"
 )
 
-// JSONProfile is a profile: stacks, and what was counted for each.
+// JSONProfile is a profile: stacks with the values that were measured for each stack.
 type JSONProfile struct {
 	jsonHead
 
@@ -25,16 +25,16 @@ type JSONProfile struct {
 	Samples []JSONSample `json:"samples"`
 }
 
-// jsonHead has the members of a profile except its samples, which are printed one by one.
+// jsonHead has the members of a profile except its samples, which writeJSON encodes one by one.
 type jsonHead struct {
 	Title string `json:"title"`
-	// About says where the profile is from.
+	// About is a line about the origin of the profile and its completeness.
 	About string `json:"about,omitempty"`
-	// Time is when the profile began.
+	// Time is the time at which the profile began.
 	Time time.Time `json:"time,omitzero"`
 	// Seconds is the duration of the profile.
 	Seconds float64 `json:"seconds,omitempty"`
-	// Values describes the members of values in each sample.
+	// Values describes the members of Values in each sample.
 	Values []jsonValue `json:"values"`
 	// DefaultValue is the name of the most important value.
 	DefaultValue string `json:"default_value"`
@@ -42,20 +42,20 @@ type jsonHead struct {
 	Notes []string `json:"notes,omitempty"`
 }
 
-// jsonValue is a kind of value.
+// jsonValue describes a sample type: a kind of value.
 type jsonValue struct {
 	// Name ends in the unit, except for counts.
 	Name string `json:"name"`
-	// Type and Unit are those of the format pprof.
+	// Type and Unit are the type and the unit in the pprof format.
 	Type string `json:"type"`
 	Unit string `json:"unit"`
 }
 
-// JSONSample is a stack. Several samples with other labels can have the same stack.
+// JSONSample is a stack with its values. Several samples with different labels can have the same stack.
 type JSONSample struct {
-	// Values are by name. Values of 0 are absent.
+	// Values has the values by name. Values of 0 are absent.
 	Values map[string]int64 `json:"values"`
-	// Labels are by name, such as pid.
+	// Labels has the labels by name, such as pid.
 	Labels map[string]string `json:"labels,omitempty"`
 	// Stack has the innermost frame first.
 	Stack []JSONFrame `json:"stack"`
@@ -63,7 +63,7 @@ type JSONSample struct {
 
 // JSONFrame is a call of a function.
 type JSONFrame struct {
-	// Function is the name, or the address if there is no name.
+	// Function is the name of the function, or the address if the name is not known.
 	Function string `json:"function"`
 	Module   string `json:"module,omitempty"`
 	File     string `json:"file,omitempty"`
@@ -72,8 +72,8 @@ type JSONFrame struct {
 	Inlined bool `json:"inlined,omitempty"`
 }
 
-// writeJSON prints a document on one line. Samples are encoded one by one, because all of them may take more memory than the
-// profile.
+// writeJSON prints a JSONProfile on one line. It encodes the samples one by one, because the JSON of all samples may take more
+// memory than the profile.
 func writeJSON(w *bufio.Writer, p *profile.Profile, index int, o Options) error {
 	head := jsonHead{Title: shown(o.Title), About: shown(o.Subtitle), Seconds: float64(p.DurationNanos) / 1e9}
 	if p.TimeNanos != 0 {
@@ -107,7 +107,7 @@ func writeJSON(w *bufio.Writer, p *profile.Profile, index int, o Options) error 
 // A jsonWriter prints samples. It encodes the frames of each location once.
 type jsonWriter struct {
 	w      *bufio.Writer
-	names  []string // of the values
+	names  []string // names of the values, by index
 	frames map[*profile.Location]jsonFrames
 	memory *budget.Budget
 }
@@ -181,14 +181,14 @@ func jsonLabels(s *profile.Sample) map[string]string {
 		if labels == nil {
 			labels = make(map[string]string)
 		}
-		if name := shown(key); labels[name] == "" { // two long names may have one beginning
+		if name := shown(key); labels[name] == "" { // two long names may be equal after the cut: keep the first label
 			labels[name] = shown(labelValue(s, key))
 		}
 	}
 	return labels
 }
 
-// valueNames returns a different name in snake case for each sample type, with the unit at the end.
+// valueNames returns a unique name in snake case for each sample type, with the unit at the end, except for counts.
 func valueNames(p *profile.Profile) []string {
 	names := make([]string, len(p.SampleType))
 	used := make(map[string]bool)
@@ -232,7 +232,7 @@ func jsonText(v any) []byte {
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
-		panic(err) // they have strings, numbers and times of this millennium only
+		panic(err) // impossible: the types have only strings, numbers and times that JSON can represent
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }

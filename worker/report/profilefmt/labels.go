@@ -14,16 +14,16 @@ import (
 // labelSets numbers the different sets of labels of samples.
 type labelSets struct {
 	keys  []string
-	notes []string // labels that are left out, for a reader
-	sets  []int    // for each set, the number of a text for each key
+	notes []string // notes on labels that are left out
+	sets  []int    // for each set: the number of a text in the stringTable for each key
 
 	text  *stringTable
-	names names // values, as in the profile and as shown
+	names names // keeps the values of labels, as in the profile and as shown
 	bySet map[string]int
 	key   []byte
 }
 
-// maxLabels is the number of labels of a page.
+// maxLabels is the greatest number of labels of a page.
 const maxLabels = 32
 
 // newLabelSets finds the labels of a profile, except labels with too many different values.
@@ -85,7 +85,7 @@ func (l *labelSets) shownKeys() []string {
 
 // number returns the number of the sample's set of labels.
 func (l *labelSets) number(s *profile.Sample) int {
-	values := make([]int, len(l.keys)) // numbers of texts
+	values := make([]int, len(l.keys)) // numbers in the stringTable
 	l.key = l.key[:0]
 	for i, key := range l.keys {
 		values[i] = l.text.number(l.names.keep(shown(labelValue(s, key))))

@@ -9,8 +9,8 @@ import (
 	"pg_stat_backtrace/unwind/budget"
 )
 
-// The memory of the parts of a profile, in bytes, as package profile keeps and copies them: the part itself, its
-// places in lists, which grow by doubling, and in maps by id.
+// The memory of the parts of a profile in package profile, in bytes: the part itself, its copies, and its entries in lists, which
+// grow by doubling, and in maps by id.
 const (
 	typeBytes     = 96
 	sampleBytes   = 160
@@ -22,30 +22,30 @@ const (
 	locationBytes = 224
 	lineBytes     = 64
 	functionBytes = 256
-	textBytes     = 80 // a string, beside its content
-	// frameBytes is for a frame of a folded stack: its name and its location.
+	textBytes     = 80 // a string, without its content
+	// frameBytes is the memory of a frame of a folded stack: its name and its location.
 	frameBytes = 24
-	// lineKeyBytes is for a line in the key of a location.
+	// lineKeyBytes is the memory of a line in the key of a location.
 	lineKeyBytes = 128
 )
 
-// A messagePart is a kind of message or text of profile.proto with a separate field.
+// A messagePart describes the memory of a kind of message or text of profile.proto.
 type messagePart struct {
-	bytes  int64
-	reason string
-	// inner has the messages inside of this message, by the number of their field. A set bit of numbers is the number of a
+	bytes  int64  // memory of one message without its parts
+	reason string // name of the part in an error of the budget
+	// inner has the messages inside of this message, by the number of their field. Bit n of numbers is set if field n is a
 	// repeated field of integers.
 	inner   map[uint64]messagePart
 	numbers uint64
-	// each is the memory of such a number.
+	// each is the memory of one integer of the fields in numbers.
 	each int64
-	// labels marks a label: package profile makes a map of a sample's labels of each kind.
+	// labels is set for the message Label: package profile makes a map for each kind of labels of a sample.
 	labels bool
 }
 
-// profilePart describes profile.proto.
+// profilePart describes the message Profile of profile.proto.
 //
-//nolint:gochecknoglobals // a table
+//nolint:gochecknoglobals // read only
 var profilePart = messagePart{
 	inner: map[uint64]messagePart{
 		1: {bytes: typeBytes, reason: "sample types"},
@@ -67,7 +67,7 @@ var profilePart = messagePart{
 
 var errForm = errors.New("malformed protocol buffer")
 
-// chargeMessages checks the form of a profile, and charges the memory that package profile needs for it.
+// chargeMessages charges the memory that package profile needs to parse data. It returns errForm if data is malformed.
 func chargeMessages(data []byte, memory *budget.Budget) error {
 	c := charger{memory: memory}
 	if err := c.message(data, &profilePart); err != nil {
@@ -76,13 +76,13 @@ func chargeMessages(data []byte, memory *budget.Budget) error {
 	return c.flush("samples")
 }
 
-// A charger collects small charges.
+// A charger collects small charges, and passes them to the budget together.
 type charger struct {
 	memory  *budget.Budget
 	pending int64
 }
 
-// charge adds bytes, and charges them once they are a few.
+// charge adds n bytes to the pending ones, and charges all of them if there are at least 64 kB.
 func (c *charger) charge(n int64, reason string) error {
 	const few = 64 << 10
 	if c.pending += n; c.pending < few {
@@ -97,9 +97,10 @@ func (c *charger) flush(reason string) error {
 	return c.memory.Charge(n, reason)
 }
 
-// message charges the parts of a message. A part of another message may be malformed: package profile refuses it.
+// message charges the parts of a message. It does not check the contents of fields that p does not describe: package profile
+// refuses malformed ones.
 func (c *charger) message(data []byte, p *messagePart) error {
-	var kinds uint64 // of labels
+	var kinds uint64 // kinds of labels so far, see labelKinds
 	for len(data) > 0 {
 		tag, content, n := field(data)
 		if n == 0 {
@@ -130,7 +131,7 @@ func (c *charger) message(data []byte, p *messagePart) error {
 	return nil
 }
 
-// part charges one part with its content.
+// part charges one field of a message with its content.
 func (c *charger) part(content []byte, p *messagePart, kinds *uint64) error {
 	n := p.bytes
 	switch {
@@ -153,7 +154,7 @@ func (c *charger) part(content []byte, p *messagePart, kinds *uint64) error {
 	return c.message(content, p)
 }
 
-// labelKinds returns a bit for each kind of value of a label: text, number, unit.
+// labelKinds returns a set bit for each kind of value that a label has: text, number, unit.
 func labelKinds(content []byte) (kinds uint64) {
 	for len(content) > 0 {
 		tag, _, n := field(content)
@@ -167,8 +168,8 @@ func labelKinds(content []byte) (kinds uint64) {
 	return kinds & (text | number | unit)
 }
 
-// field splits the first field off a message. A field with a length has content. n is 0 if the field is
-// malformed.
+// field reads the first field of a message. It returns the field's tag, its content if the field has a length, and the number of
+// bytes of the field; 0: the field is malformed.
 func field(data []byte) (tag uint64, content []byte, n int) {
 	tag, n = binary.Uvarint(data)
 	if n <= 0 {
@@ -198,7 +199,7 @@ func field(data []byte) (tag uint64, content []byte, n int) {
 	return tag, data[n : n+int(size)], n + int(size)
 }
 
-// countVarints returns the number of varints. The last byte of each is below 0x80.
+// countVarints returns the number of varints in data: only the last byte of each is below 0x80.
 func countVarints(data []byte) (n int) {
 	for _, b := range data {
 		if b < 0x80 {
@@ -208,8 +209,8 @@ func countVarints(data []byte) (n int) {
 	return n
 }
 
-// Merge adds up profiles that Read has charged to the budget. It charges the copies that package profile makes, among
-// them a key for each sample with the text of its labels.
+// Merge merges profiles that Read has charged to the budget, and adds up their values. It charges the copies that package profile
+// makes, among them a key for each sample with the text of its labels. It returns the error of the budget if they exceed it.
 func Merge(list []*profile.Profile, memory *budget.Budget) (*profile.Profile, error) {
 	if err := memory.Charge(memory.Used(), "the sum of the profiles"); err != nil {
 		return nil, err
@@ -233,7 +234,8 @@ func Merge(list []*profile.Profile, memory *budget.Budget) (*profile.Profile, er
 	return profile.Merge(list)
 }
 
-// keyBytes returns the size of a sample's key. Each number has ten bytes. The key grows by doubling.
+// keyBytes returns the memory of a sample's key in package profile. Each number takes up to ten bytes, and the key grows by
+// doubling.
 func keyBytes(s *profile.Sample) int64 {
 	const number = 10
 	n := number * (2 + len(s.Location))

@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	// maxName is the number of bytes of a name or a label that are printed, before characters are escaped. An escaped
-	// text has four times as many at most.
+	// maxName is the greatest number of bytes of a name or a label that are printed, before characters are escaped. An escaped
+	// text has at most four times as many bytes.
 	maxName = 4096
-	// cutMark stands for the end of a longer name.
+	// cutMark replaces the end of a longer name.
 	cutMark = "..."
-	// maxNames bounds the bytes of all different names. Names in a file within the limits of Read have more only if most
-	// of their characters need an escape.
+	// maxNames bounds the bytes of all different names together. The names of a file within the limits of Read exceed it only if
+	// most of their characters are escaped.
 	maxNames = 256 << 20
 )
 
 var errNames = errors.New("names in the profile are too long, all together, for a format other than pprof")
 
-// cut returns a text of at most maxName bytes. It does not cut through a character.
+// cut returns a text of at most maxName bytes. It cuts only between characters.
 func cut(text string) string {
 	if len(text) <= maxName {
 		return text
@@ -35,15 +35,15 @@ func cut(text string) string {
 	return text[:end] + cutMark
 }
 
-// names keeps each different text once, and bounds their size. Many functions of a small file can have one long name.
+// names keeps each different text once, and bounds the size of all. In a small file, many functions can have the same long name.
 type names struct {
 	memory *budget.Budget
 	known  map[string]string
 	size   int
-	err    error // a text was left out: the profile has to be refused
+	err    error // not nil: a text was left out, so the profile must be refused
 }
 
-// keep returns the text that is kept for an equal one; "" if the names are full.
+// keep keeps a text, and returns the kept copy. If a limit is exceeded, it sets n.err and returns "".
 func (n *names) keep(text string) string {
 	if kept, ok := n.known[text]; ok {
 		return kept
@@ -65,7 +65,7 @@ func (n *names) keep(text string) string {
 	return text
 }
 
-// charge charges the bytes kept beside the names. Its error comes as one of keep.
+// charge charges bytes other than names, which the caller keeps. It sets n.err if the budget is exceeded.
 func (n *names) charge(bytes int) {
 	if n.err == nil {
 		n.err = n.memory.Charge(int64(bytes), "functions")

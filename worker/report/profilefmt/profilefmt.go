@@ -1,5 +1,6 @@
 // Package profilefmt prints profiles: as text, as JSON, as folded stacks, as a pprof file, as a speedscope file, and as an
-// HTML page. It reads a profile of package github.com/google/pprof/profile and must not know how the stacks were taken.
+// HTML page. Its input is a profile of package github.com/google/pprof/profile, or a file that Read reads. It must not know how
+// the stacks were taken.
 //
 // A profile may come from a file of unknown origin. Names and labels in it are treated as hostile.
 package profilefmt
@@ -48,31 +49,32 @@ type Options struct {
 	Format string
 	// Title is the heading of text, json, speedscope and html. The zero value is "Profile".
 	Title string
-	// Subtitle is a line below the title of text, json and html: where the profile is from, and how complete it is.
+	// Subtitle is a line below the title of text, json and html, about the origin of the profile and its completeness.
 	Subtitle string
-	// SampleType is the type, such as "cpu" or "inuse_space", whose values text and folded print, and which html shows
-	// first. The zero value is the profile's own default type, and without one the last type of the profile.
+	// SampleType is the sample type, such as "cpu" or "inuse_space", whose values text and folded print, and which html shows
+	// first. The zero value is the profile's default type, or the last type if the profile has no default.
 	SampleType string
-	// Root names labels, such as "backend_type". Text, folded and speedscope show their values as the outermost frames
-	// of each stack, in this order. Stacks that differ only in other labels are added up.
+	// Root names labels, such as "backend_type". Text, folded and speedscope show the values of these labels as the outermost
+	// frames of each stack, in this order. Html groups by them at first. Stacks that differ only in other labels are added up.
 	Root []string
 	// Top is the number of stacks that text prints. The zero value is 20.
 	Top int
-	// Noun is the word of html for what a frame is, such as "context". The zero value is "function".
+	// Noun is the word of text and html for a frame, such as "context". The zero value is "function".
 	Noun string
 	// Timeline, if not nil, is shown above the graph of html.
 	Timeline *Timeline
 	// Notes are remarks on the profile, such as the number of lost samples. Text, json and html print them.
 	Notes []string
-	// Memory and Output bound what Write uses for a profile of a foreign file. Nil means no limit but those of a format.
+	// Memory bounds the memory that Write uses, and Output the bytes that it writes, for profiles from files of unknown origin. Nil
+	// means that only the limits of the format apply.
 	Memory, Output *budget.Budget
-	// Strict makes a label in Root an error if the result cannot show it.
+	// Strict makes Write return an error if the result cannot show a label in Root.
 	Strict bool
 }
 
-// Write prints a profile in the format that o names. The profile must be valid, as its method CheckValid defines it.
-// Write does not change what the profile means, but it needs the profile to itself while it runs. An unknown format
-// gives ErrFormat, an unknown sample type an error that names the types of the profile.
+// Write prints a profile in the format o.Format. The profile must be valid, see its method CheckValid. Write does not change the
+// meaning of the profile, but no other goroutine may use the profile at the same time. For an unknown format it returns ErrFormat,
+// and for an unknown sample type an error that names the types of the profile.
 func Write(w io.Writer, p *profile.Profile, o Options) error {
 	if err := p.CheckValid(); err != nil {
 		return fmt.Errorf("profile is not valid: %w", err)
@@ -114,14 +116,14 @@ func Write(w io.Writer, p *profile.Profile, o Options) error {
 	default:
 		err = fmt.Errorf("%w %q: want one of %s", ErrFormat, o.Format, strings.Join(Formats(), ", "))
 	}
-	if flushErr := out.Flush(); err == nil { // after a failed write it is the same error
+	if flushErr := out.Flush(); err == nil { // after a failed write, both errors are equal
 		err = flushErr
 	}
 	return err
 }
 
-// writePprof prints a pprof file. Package profile makes some lists of a message again, and the message before it is
-// compressed: at most half of the memory for reading the file.
+// writePprof prints a pprof file. It charges half of the memory that reading has taken: package profile needs at most so much for
+// its lists and for the message before compression.
 func writePprof(w io.Writer, p *profile.Profile, memory *budget.Budget) error {
 	if err := memory.Charge(memory.Used()/2, "the pprof file"); err != nil {
 		return err
@@ -141,7 +143,7 @@ func checkRoot(p *profile.Profile, root []string) error {
 	return nil
 }
 
-// noLabel is the error for a label that the profile lacks. It lists some labels that the profile has.
+// noLabel returns the error for a label that the profile does not have. The text lists some labels that the profile has.
 func noLabel(p *profile.Profile, label string) error {
 	const most, longest = 20, 100
 	has := make(map[string]bool)
@@ -168,7 +170,7 @@ func noLabel(p *profile.Profile, label string) error {
 	return fmt.Errorf("profile has no label %q: want one of %s", label, strings.Join(keys, ", "))
 }
 
-// stackWriter returns what gives the number of times that a format prints the stack of a sample.
+// stackWriter returns a function for a format. The function returns how often the format prints the stack of a sample.
 func stackWriter(format string) func(*profile.Sample) int {
 	if format == Speedscope {
 		return speedscopeTimes
@@ -176,7 +178,8 @@ func stackWriter(format string) func(*profile.Sample) int {
 	return func(*profile.Sample) int { return 1 }
 }
 
-// sampleIndex finds a sample type of the profile.
+// sampleIndex returns the index of the sample type with a name. If the name is empty, it is the type that Options.SampleType
+// describes for the zero value.
 func sampleIndex(p *profile.Profile, name string) (int, error) {
 	if len(p.SampleType) == 0 {
 		return 0, errNoType

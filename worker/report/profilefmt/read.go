@@ -16,20 +16,20 @@ import (
 	"pg_stat_backtrace/unwind/budget"
 )
 
-// Limits of what Read accepts, beside the budget.
+// Limits of Read besides the budgets.
 const (
-	// maxInput is the number of bytes of a profile, after decompression.
+	// maxInput is the greatest number of bytes of a profile after decompression.
 	maxInput = 64 << 20
-	// maxTypes is the number of sample types.
+	// maxTypes is the greatest number of sample types.
 	maxTypes = 1000
 )
 
-// ErrInput is the error of Read for a file that is not a profile, or too large.
+// ErrInput is the error of Read for a file that is not a profile, or that is too large.
 var ErrInput = errors.New("cannot read profile")
 
-// Read reads a profile: a pprof file, compressed or not, or folded stacks as text. Input may be hostile. Read credits
-// the bytes of r to the budgets, and charges the profile to memory. It refuses a profile beyond a budget or one of the
-// limits above with ErrInput. Several profiles may share the budgets.
+// Read reads a profile: a pprof file, compressed or not, or folded stacks as text. The input may be hostile. Read credits
+// the bytes of r to all budgets, and charges the memory of the profile to memory. It returns ErrInput for a profile that exceeds
+// a budget or a limit, or is not a profile. Several profiles may share the budgets.
 func Read(r io.Reader, memory *budget.Budget, more ...*budget.Budget) (*profile.Profile, error) {
 	in := bufio.NewReader(budget.Reader(r, append(more, memory)...))
 	magic, err := in.Peek(2)
@@ -73,7 +73,7 @@ func Read(r io.Reader, memory *budget.Budget, more ...*budget.Budget) (*profile.
 	return nil, fmt.Errorf("%w: it is neither folded stacks (%w) nor a pprof file (%w)", ErrInput, folded, err)
 }
 
-// readAll reads up to maxInput bytes and one more.
+// readAll reads at most maxInput+1 bytes, so that the caller notices a longer input.
 func readAll(r io.Reader, memory *budget.Budget) ([]byte, error) {
 	var data []byte
 	for len(data) <= maxInput {
@@ -114,9 +114,7 @@ func parsePprof(data []byte, memory *budget.Budget) (*profile.Profile, error) {
 	return p, p.CheckValid()
 }
 
-// parseFolded reads folded stacks, as "capture --format folded" prints them.
-//
-// For lines that begin with #, see isComment.
+// parseFolded reads folded stacks, as "capture --format folded" prints them. It ignores comments, see isComment.
 func parseFolded(data []byte, memory *budget.Budget) (*profile.Profile, error) {
 	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
 		return nil, errors.New("not text")
@@ -161,7 +159,7 @@ func parseFolded(data []byte, memory *budget.Budget) (*profile.Profile, error) {
 	return p, nil
 }
 
-// cutCount splits a line into the stack and the count behind it.
+// cutCount splits a line into the stack and the number after its last space. ok is false if there is no number.
 func cutCount(line string) (stack string, count int64, ok bool) {
 	at := strings.LastIndexByte(line, ' ')
 	if at <= 0 {
@@ -171,8 +169,8 @@ func cutCount(line string) (stack string, count int64, ok bool) {
 	return line[:at], count, err == nil
 }
 
-// isComment reports whether a line is a comment. The name of the first frame may begin with "#" too: such a line has a
-// count, and either no space behind the "#" or several frames.
+// isComment reports whether a line is a comment: it begins with "#". The name of the first frame may begin with "#" too. Such a
+// line has a count, and either no space after the "#" or several frames.
 func isComment(line string) bool {
 	if line[0] != '#' {
 		return false
@@ -181,7 +179,7 @@ func isComment(line string) bool {
 	return !ok || stack == "#" || stack[1] == ' ' && !strings.Contains(stack, ";")
 }
 
-// foldedLocation makes the location of a folded frame. Inlined calls become frames of their own.
+// foldedLocation returns the location of a folded frame. Each name, also of an inlined call, has its own location.
 func foldedLocation(
 	p *profile.Profile, known map[string]*profile.Location, name string, memory *budget.Budget,
 ) (*profile.Location, error) {

@@ -12,8 +12,8 @@ import (
 	"github.com/google/pprof/profile"
 )
 
-// The structure of a speedscope file. https://www.speedscope.app/file-format-schema.json defines it. The lists are not
-// in the types: their elements are written one by one, since all of them may take more memory than the profile.
+// The types of a speedscope file, which https://www.speedscope.app/file-format-schema.json defines. The lists are not in the types:
+// their elements are written one by one, since the JSON of all elements may take more memory than the profile.
 type (
 	speedscopeFile struct {
 		Schema   string `json:"$schema"`
@@ -34,17 +34,17 @@ type (
 	}
 )
 
-// A speedscope writes a file of this format.
+// A speedscope writes a speedscope file.
 type speedscope struct {
 	w     *bufio.Writer // keeps an error until Flush
 	table *table
-	roots []string // distinct values of the root labels: the first frames of the file
-	paths [][]int  // distinct lists of root frames
+	roots []string // different values of the root labels: the first frames of the file
+	paths [][]int  // different lists of indexes of roots
 	list  []weighted
 }
 
-// writeSpeedscope prints a profile of each sample type. Stacks are sorted, since a profile has no order in time.
-// Speedscope cannot show negative values: they are left out, and the profile's name says how many.
+// writeSpeedscope prints a file with one speedscope profile for each sample type. Stacks are sorted, since a profile has no order
+// in time. Speedscope cannot show negative values. They are left out, and the name of the speedscope profile has their number.
 func writeSpeedscope(w *bufio.Writer, p *profile.Profile, index int, o Options) error {
 	s := &speedscope{w: w, table: newTable(o.Memory)}
 	if err := s.sum(p, o.Root); err != nil {
@@ -65,7 +65,7 @@ func writeSpeedscope(w *bufio.Writer, p *profile.Profile, index int, o Options) 
 	return nil
 }
 
-// speedscopeTimes returns how many profiles of the file have the stack of a sample.
+// speedscopeTimes returns how many speedscope profiles of the file contain the stack of a sample.
 func speedscopeTimes(s *profile.Sample) (n int) {
 	for _, v := range s.Value {
 		if v > 0 {
@@ -96,7 +96,7 @@ func (s *speedscope) sum(p *profile.Profile, labels []string) (err error) {
 	}
 	slices.SortStableFunc(s.list, func(a, b weighted) int { return cmp.Compare(a.labels, b.labels) })
 	size := 0
-	for _, fn := range s.table.functions { // several functions may have one name, and the file repeats it
+	for _, fn := range s.table.functions { // the file repeats a name that several functions have
 		if size += len(fn.name) + len(s.file(fn)); size > maxText {
 			return errNames
 		}
@@ -104,7 +104,7 @@ func (s *speedscope) sum(p *profile.Profile, labels []string) (err error) {
 	return nil
 }
 
-// number numbers keys in the order in which they come. A new key calls add.
+// number returns the number of a key. Keys are numbered in the order of the calls. For a new key, number calls add.
 func number(known map[string]int, key string, add func()) int {
 	i, ok := known[key]
 	if !ok {
@@ -115,7 +115,7 @@ func number(known map[string]int, key string, add func()) int {
 	return i
 }
 
-// file returns the source file of a function, or else its module.
+// file returns the source file of a function, or its module if the source file is not known.
 func (s *speedscope) file(fn function) string {
 	return cmp.Or(fn.file, s.table.modules[fn.module].name)
 }
@@ -132,7 +132,7 @@ func (s *speedscope) frames() {
 	}
 }
 
-// frame returns the index of a numbered frame in the table of frames.
+// frame returns the index in the file's list of frames for a frame number of table.
 func (s *speedscope) frame(n int32) int {
 	n /= 2
 	if merged := s.table.functions[n].merged; merged >= 0 {
@@ -141,7 +141,7 @@ func (s *speedscope) frame(n int32) int {
 	return len(s.roots) + int(n)
 }
 
-// profile writes the stacks with a value of one sample type.
+// profile writes the speedscope profile of one sample type.
 func (s *speedscope) profile(index int, unit *profile.ValueType) {
 	p := speedscopeProfile{Type: "sampled", Name: shown(unit.Type), Unit: speedscopeUnit(unit.Unit)}
 	negative := 0
@@ -209,11 +209,11 @@ func (s *speedscope) value(v any) { _, _ = s.w.Write(encode(v)) }
 // open writes an object without its closing brace.
 func (s *speedscope) open(v any) { _, _ = s.w.Write(bytes.TrimSuffix(encode(v), []byte("}"))) }
 
-// encode encodes a value of the types above.
+// encode encodes a value of the types of a speedscope file as JSON.
 func encode(v any) []byte {
 	text, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // they have strings and numbers only
+		panic(err) // impossible: the types have only strings and numbers
 	}
 	return text
 }

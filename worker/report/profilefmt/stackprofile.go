@@ -10,8 +10,8 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// Builder adds stacks to a profile. They share functions, mappings and locations. It does not know how the stacks were
-// taken, or what the samples of the profile count.
+// Builder makes the locations of stacks, and adds them to a profile. Stacks share equal functions, mappings and locations. The
+// caller adds the samples.
 type Builder struct {
 	profile   *profile.Profile
 	functions map[profile.Function]*profile.Function
@@ -27,15 +27,16 @@ func NewBuilder(p *profile.Profile) *Builder {
 	}
 }
 
-// Named returns a location that stands for something else than code.
+// Named returns a location with a name that is not a function, such as a reason.
 func (b *Builder) Named(name string) *profile.Location {
 	return b.location([]backtrace.Frame{{Function: name}})
 }
 
-// Stack returns the locations, innermost first. Inlined calls share the location of the function that contains them.
+// Stack returns the locations of a thread's frames, innermost first. Inlined calls share the location of the function that contains
+// them. If the stack is not complete, the last location has the name "...".
 func (b *Builder) Stack(t *backtrace.Thread) []*profile.Location { return b.stack(t, false) }
 
-// stack also returns the functions of PostgreSQL's levels, if levels is set.
+// stack is Stack. If levels is set, it also returns locations for the functions of procedural languages (backtrace.Level).
 func (b *Builder) stack(t *backtrace.Thread, levels bool) []*profile.Location {
 	list := make([]*profile.Location, 0, len(t.Frames))
 	for at := 0; at < len(t.Frames); {
@@ -59,10 +60,11 @@ func (b *Builder) stack(t *backtrace.Thread, levels bool) []*profile.Location {
 	return list
 }
 
-// Traces counts the equal stacks of traces, and makes a profile of them. Functions of PostgreSQL's procedural languages are
-// frames within the C functions that run them. The labels of a sample are the LabelThread and the process id.
+// Traces counts equal stacks of traces, and makes a profile of them. Functions of PostgreSQL's procedural languages are frames
+// that come directly before the C function that runs them. The labels of a sample are LabelThread, "pid" and, if it is known,
+// LabelBackendType.
 type Traces struct {
-	// ByProcess keeps the threads of different processes apart, by a process id in their name.
+	// ByProcess appends the process id to the name of a thread, so that names of different processes differ.
 	ByProcess bool
 
 	frames  int
@@ -75,17 +77,17 @@ type Traces struct {
 const (
 	// LabelThread is the name of the thread, or "goroutines".
 	LabelThread = "thread"
-	// LabelBackendType is the type of a server process, as in pg_stat_activity.
+	// LabelBackendType is the type of a server process, as in pg_stat_activity.backend_type.
 	LabelBackendType = "backend_type"
 )
 
-// Add counts each stack of the trace so many times.
+// Add counts each stack of the trace the given number of times.
 func (c *Traces) Add(t *backtrace.Trace, times int) { c.AddTyped(t, "", times) }
 
-// AddTyped is Add for a process of a server. If its type is known, it is the label LabelBackendType.
+// AddTyped is Add for a process of a server. backendType is the value of LabelBackendType; "": the type is not known.
 func (c *Traces) AddTyped(t *backtrace.Trace, backendType string, times int) {
 	for i := range t.Threads {
-		// A core file has one name for all threads.
+		// In a core file only the first thread has a name.
 		c.add(t.PID, backendType, cmp.Or(t.Threads[i].Name, t.Threads[0].Name, "[no name]"), &t.Threads[i], times)
 	}
 	for i := range t.Goroutines {
@@ -127,7 +129,7 @@ func (c *Traces) add(pid int, backendType, name string, th *backtrace.Thread, ti
 	s.Value[0] += int64(times)
 }
 
-// Profile returns the profile. Its values are numbers of stacks.
+// Profile returns the profile. A value is the number of times that a stack was counted.
 func (c *Traces) Profile() *profile.Profile {
 	if c.builder == nil {
 		samples := profile.ValueType{Type: "samples", Unit: "count"}
@@ -137,9 +139,9 @@ func (c *Traces) Profile() *profile.Profile {
 	return &c.profile
 }
 
-// location returns the location of frames with one address.
+// location returns the location of frames with the same address: a function and the calls inlined into it, innermost first.
 func (b *Builder) location(frames []backtrace.Frame) *profile.Location {
-	words := make([]string, 0, 3*len(frames)) //nolint:mnd // three words each
+	words := make([]string, 0, 3*len(frames)) //nolint:mnd // three words for each frame
 	for i := range frames {
 		words = append(words, strconv.FormatUint(frames[i].Address, 16), frames[i].Label(), strconv.Itoa(frames[i].Line))
 	}
@@ -161,7 +163,7 @@ func (b *Builder) location(frames []backtrace.Frame) *profile.Location {
 
 func (b *Builder) function(f *backtrace.Frame) *profile.Function {
 	name := f.Label()
-	if f.Function == "" && f.Note == "" && b.mapping(f) == nil { // code of no file: its addresses mean nothing
+	if f.Function == "" && f.Note == "" && b.mapping(f) == nil { // the code is not from a file, so its address means nothing in another process
 		name = "[" + strings.Trim(f.Module, "[]") + "]"
 	}
 	key := profile.Function{Name: name, Filename: f.File}
@@ -176,8 +178,8 @@ func (b *Builder) function(f *backtrace.Frame) *profile.Function {
 	return made
 }
 
-// mapping returns the image of a frame. Its start is the load bias, so that addresses less the start are those in the
-// image.
+// mapping returns the mapping of a frame's image; nil: the image is not known. Start is the load bias, so that an address less
+// Start is the address in the image.
 func (b *Builder) mapping(f *backtrace.Frame) *profile.Mapping {
 	if f.Module == "" || f.ModuleOffset == 0 {
 		return nil

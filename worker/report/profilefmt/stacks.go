@@ -11,24 +11,24 @@ import (
 	"pg_stat_backtrace/unwind/budget"
 )
 
-// Limits of a profile that is printed in another format than pprof.
+// Limits of a profile that is printed in a format other than pprof.
 const (
-	// maxNodes bounds the tree of stacks of a page. A browser opens a page with so many, but slowly.
+	// maxNodes bounds the nodes of the tree of stacks of a page. A browser can open a page with this number of nodes, but slowly.
 	maxNodes = 5_000_000
-	// maxFrames bounds the frames of all different stacks.
+	// maxFrames bounds the number of frames of all different stacks together.
 	maxFrames = 64_000_000
-	// maxWork bounds the frames of all samples.
+	// maxWork bounds the number of frames of all samples together, see checkWork.
 	maxWork = 512_000_000
-	// maxText bounds the bytes of all different folded stacks.
+	// maxText bounds the bytes of all different folded stacks together.
 	maxText = 1 << 30
-	// nodeBytes is the memory of a node: its parent and its frame, in lists that grow by doubling, and its number.
+	// nodeBytes is the memory of a node in bytes: its parent and its frame, in lists that grow by doubling, and its number.
 	nodeBytes = 40
 )
 
 var errTooLarge = errors.New("profile has too many different stacks for a format other than pprof")
 
-// checkWork refuses a profile whose stacks are, all together, too long to be worked on. A format may print the stack of
-// a sample several times.
+// checkWork returns errTooLarge if the stacks of a profile are too long, all together. A format may print the stack of a sample
+// several times; times returns how often.
 func checkWork(p *profile.Profile, times func(*profile.Sample) int) error {
 	work := 0
 	for _, s := range p.Sample {
@@ -45,26 +45,27 @@ func checkWork(p *profile.Profile, times func(*profile.Sample) int) error {
 	return nil
 }
 
-// A function is what frames of one name, module and file have in common.
+// A function has the common properties of frames with the same name, module and file.
 type function struct {
 	name, file string
-	// module is an index of table.modules, 0 for none.
+	// module is an index of table.modules; 0: not known.
 	module int
-	// merged is the function under which equal frames without a symbol are added up, -1 for a function with a name.
+	// merged is the index in table.functions of the function for all frames of the module without a symbol; -1: the function has
+	// a name.
 	merged int
 }
 
 type module struct{ name, path, buildID string }
 
-// A table numbers the functions of a profile. The number of a frame is twice the number of its function, plus 1 if the
-// call was inlined.
+// A table numbers the functions and modules of a profile by their index. The number of a frame is twice the number of its function,
+// plus 1 if the call was inlined.
 type table struct {
 	functions []function
 	modules   []module
 
 	byFunction map[function]int
 	byModule   map[module]int
-	byLocation map[*profile.Location][]int32 // innermost first
+	byLocation map[*profile.Location][]int32 // numbers of the frames, innermost first
 	names      names
 }
 
@@ -101,7 +102,7 @@ func (t *table) function(f function) int {
 	return i
 }
 
-// frame numbers a frame.
+// frame returns the number of a frame in module m.
 func (t *table) frame(f *frame, m int) int32 {
 	merged := -1
 	if f.unnamed {
@@ -116,7 +117,7 @@ func (t *table) frame(f *frame, m int) int32 {
 	return int32(n)
 }
 
-// location numbers the frames of a location.
+// location returns the numbers of the frames of a location.
 func (t *table) location(loc *profile.Location) []int32 {
 	if list, ok := t.byLocation[loc]; ok {
 		return list
@@ -138,8 +139,8 @@ func (t *table) location(loc *profile.Location) []int32 {
 	return list
 }
 
-// stack numbers the frames of a sample, outermost first. In a stack that is too deep, the frame "..." stands for the
-// outermost ones.
+// stack returns the numbers of the frames of a sample, outermost first. It reuses buf. If the stack is too deep, the frame "..."
+// replaces the outermost frames.
 func (t *table) stack(buf []int32, s *profile.Sample) []int32 {
 	buf = buf[:0]
 	for _, loc := range s.Location {
@@ -153,15 +154,15 @@ func (t *table) stack(buf []int32, s *profile.Sample) []int32 {
 	return buf
 }
 
-// A weighted is a stack and what its samples add up to: a value for each sample type.
+// A weighted is a stack with the sums of its samples' values.
 type weighted struct {
-	stack  []int32 // outermost first
-	labels int     // what the caller made of the labels
-	values []int64
+	stack  []int32 // numbers of the frames, outermost first
+	labels int     // the caller's number for the labels
+	values []int64 // by sample type
 }
 
-// sum adds up the samples with equal stacks and equal labels. The result is sorted, so that stacks with a common part
-// are neighbours.
+// sum adds up the samples with equal stacks and equal labels. The function labels returns a number for the labels of a sample. The
+// result is sorted, so that stacks with common outer frames are neighbours.
 func (t *table) sum(p *profile.Profile, labels func(*profile.Sample) int) ([]weighted, error) {
 	type place struct{ stack, labels int }
 	var (
@@ -213,19 +214,19 @@ func (t *table) sum(p *profile.Profile, labels func(*profile.Sample) int) ([]wei
 	return list, nil
 }
 
-// A tree holds sorted stacks with their common outer parts once. Node 0 is the root, without a frame. Each node stands
-// behind its parent, and directly behind the nodes of its elder brothers.
+// A tree has sorted stacks, and stores their common outer frames once. Node 0 is the root, which has no frame. Nodes are in depth
+// first order: a node comes after its parent, and directly after all nodes below its previous sibling.
 type tree struct {
 	parents []int
 	frames  []int32
 }
 
-// newTree puts the stacks of a sorted list into a tree, and returns the node of each.
+// newTree makes a tree of the stacks of a sorted list. It also returns the node of each stack's innermost frame.
 func newTree(list []weighted, memory *budget.Budget) (tr tree, nodes []int, err error) {
 	tr = tree{parents: []int{0}, frames: []int32{-1}}
 	nodes = make([]int, len(list))
-	var last []int32 // the stack before
-	var path []int   // its nodes
+	var last []int32 // the previous stack
+	var path []int   // the nodes of the previous stack
 	c := charger{memory: memory}
 	for i := range list {
 		stack := list[i].stack

@@ -16,8 +16,8 @@ import (
 
 const defaultTop = 20
 
-// writeText prints the totals of the profile, totals by function and by line of a procedural language, and a tree of the
-// heaviest stacks, outermost frame first, in which common callers stand once.
+// writeText prints the totals of the profile, totals by function, by line of a procedural language and by query, and a tree of the
+// stacks with the greatest values, outermost frame first, in which each common caller stands once.
 func writeText(w *bufio.Writer, p *profile.Profile, index int, o Options) error {
 	for _, line := range append([]string{o.Title, o.Subtitle}, o.Notes...) {
 		if line != "" {
@@ -54,28 +54,28 @@ type textWriter struct {
 	unit  *profile.ValueType
 	total int64
 	top   int
-	width int // of a value
+	width int // of the column of a value, in characters
 }
 
-// frameSums are the values of samples in which a frame is the innermost (self), or is on the stack (all). A function that
-// calls itself counts once.
+// frameSums has two sums for a frame: self of the values of samples in which the frame is the innermost, and all of the values of
+// samples that have the frame on the stack. A sample with a recursive function is added once.
 type frameSums struct {
 	self, all int64
-	last      int // the number of the last sample that was counted
+	last      int // the number of the last sample in all
 }
 
-// A line of a function in a procedural language.
+// plLine is a line of a function in a procedural language.
 type plLine struct {
 	name string
 	line int64
 }
 
-// procedural are the beginnings of names of functions in procedural languages.
+// procedural are the prefixes of names of functions in procedural languages.
 //
-//nolint:gochecknoglobals // a table
+//nolint:gochecknoglobals // read only
 var procedural = []string{"plpgsql:", "sql:", "plperl:", "plpython:"}
 
-// sumFrames adds up one value of the samples by function, and by line of a procedural language.
+// sumFrames adds up the values of one sample type by function, and by line of a procedural language.
 func sumFrames(p *profile.Profile, index int, o Options) (functions, lines map[string]*frameSums, err error) {
 	f := folder{words: plainWords, frames: make(map[*profile.Location][]string), names: names{memory: o.Memory}}
 	functions, byLine := make(map[string]*frameSums), make(map[plLine]*frameSums)
@@ -113,7 +113,7 @@ func isProcedural(name string) bool {
 	return slices.ContainsFunc(procedural, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
-// add counts a sample for a frame on its stack.
+// add adds the value v of a sample to the sums of a frame on the sample's stack.
 func add[K comparable](n *names, sums map[K]*frameSums, key K, v int64, sample int, innermost bool) {
 	x := sums[key]
 	if x == nil {
@@ -129,7 +129,7 @@ func add[K comparable](n *names, sums map[K]*frameSums, key K, v int64, sample i
 	}
 }
 
-// table prints the heaviest frames, by their own value. Frames that only call others follow.
+// table prints the frames with the greatest self values. Frames with a self value of 0 come last, ordered by their all values.
 func (t *textWriter) table(heading string, sums map[string]*frameSums) {
 	if len(sums) == 0 {
 		return
@@ -147,19 +147,19 @@ func (t *textWriter) table(heading string, sums map[string]*frameSums) {
 	t.more(len(list), strings.ToLower(heading))
 }
 
-// Labels of the query that a sample is of, and of its text.
+// Labels of a sample with the id and the text of the query.
 const (
 	labelQueryID = "query_id"
 	labelQuery   = "query"
 )
 
-// querySum has the value of the samples of a query, and its text.
+// querySum has the id and the text of a query, and the sum of the values of its samples.
 type querySum struct {
 	id, text string
 	value    int64
 }
 
-// queries prints the value of each query with its text. It prints nothing if no sample has the text of its query.
+// queries prints the queries with the greatest values, with their texts. It prints nothing if no sample has the text of its query.
 func (t *textWriter) queries(p *profile.Profile, index int, o Options) error {
 	sums, texts := make(map[string]*querySum), false
 	for _, s := range p.Sample {
@@ -195,7 +195,7 @@ func (t *textWriter) queries(p *profile.Profile, index int, o Options) error {
 	return nil
 }
 
-// more prints how many things are left out.
+// more prints how many of n things, named noun, are more than t.top and therefore not printed.
 func (t *textWriter) more(n int, noun string) {
 	switch left := n - t.top; {
 	case left == 1:
@@ -205,7 +205,7 @@ func (t *textWriter) more(n int, noun string) {
 	}
 }
 
-// figures returns a value and its share of the total, as wide in each row.
+// figures returns a value and its percentage of the total, in columns of fixed width.
 func (t *textWriter) figures(v int64) string {
 	percent := ""
 	if t.total != 0 {
@@ -214,14 +214,14 @@ func (t *textWriter) figures(v int64) string {
 	return fmt.Sprintf("%*s %8s", t.width, quantity(v, t.unit), percent)
 }
 
-// callNode is a function in the tree of calls, behind its callers.
+// callNode is a function in the tree of calls, with the functions that it calls there.
 type callNode struct {
 	name   string
 	value  int64
 	called map[string]*callNode
 }
 
-// step returns a called function; nil if the tree has none of this name and may not get it.
+// step returns the node of a called function. If the node does not exist, step makes it if create is set, else it returns nil.
 func (n *callNode) step(name string, create bool) *callNode {
 	next := n.called[name]
 	if next == nil && create {
@@ -234,7 +234,8 @@ func (n *callNode) step(name string, create bool) *callNode {
 	return next
 }
 
-// tree prints the heaviest stacks as a tree. The first parts of each stack are labels.
+// tree prints the t.top stacks with the greatest values as a tree. The keys of sums are folded stacks, which begin with the values
+// of the labels in o.Root. These become one node.
 func (t *textWriter) tree(sums map[string]int64, o Options) error {
 	n := len(o.Root)
 	stacks := slices.SortedFunc(maps.Keys(sums), func(a, b string) int {
@@ -272,8 +273,8 @@ func (t *textWriter) tree(sums map[string]int64, o Options) error {
 	return nil
 }
 
-// calls prints the functions that a function calls. A function that takes the whole value of its caller stands directly
-// below it, without figures.
+// calls prints the functions that n calls. If a function has one callee with an equal value, the callee is printed below it without
+// figures and without further indentation.
 func (t *textWriter) calls(n *callNode, indent int) {
 	const deepest = 50 // levels of indentation
 	list := slices.SortedFunc(maps.Values(n.called), func(a, b *callNode) int {
@@ -295,7 +296,7 @@ func (t *textWriter) calls(n *callNode, indent int) {
 	}
 }
 
-// totals is a line with the sum of each sample type, and the duration.
+// totals returns a line with the sum of each sample type, and the duration.
 func totals(p *profile.Profile) string {
 	words := make([]string, 0, len(p.SampleType)+1)
 	for i, t := range p.SampleType {
@@ -315,7 +316,7 @@ func totals(p *profile.Profile) string {
 	return strings.Join(words, ", ")
 }
 
-// magnitude is the absolute value as a number that cannot overflow.
+// magnitude returns the absolute value. It is unsigned, so that the least int64 does not overflow.
 func magnitude(v int64) uint64 {
 	if v < 0 {
 		return -uint64(v)

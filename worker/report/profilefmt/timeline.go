@@ -9,18 +9,19 @@ import (
 	"time"
 )
 
-// Timeline is the time axis of a page: for columns of equal length, how much of each class there was. Its names are treated as
-// hostile, like those of the profile.
+// Timeline is the time axis of a page: columns of equal length in time, each with a value for each class. Its texts are treated as
+// hostile, like the names of a profile.
 type Timeline struct {
 	// Since and Until are the ends of the axis.
 	Since, Until time.Time
 	// Noun is the unit of values, such as "sessions".
 	Noun string
-	// Classes are the parts of a column, from the bottom up. There are colours for the wait event classes of PostgreSQL.
+	// Classes are the names of the parts of a column, from the bottom up. The wait event classes of PostgreSQL have their own
+	// colours; all others share a colour.
 	Classes []string
 	// Columns have a value for each class, at most MaxColumns.
 	Columns [][]float64
-	// Gaps are the times without data, with the reason. At most maxTimelineGaps are shown.
+	// Gaps are the times without data. At most maxTimelineGaps are shown.
 	Gaps []TimelineGap
 }
 
@@ -35,9 +36,9 @@ const MaxColumns = 400
 
 const maxTimelineGaps = 500
 
-// timelineColours are the style classes of page.css by class of wait event.
+// timelineColours are the classes of wait events that have a style in page.css, such as t-IO.
 //
-//nolint:gochecknoglobals // a table
+//nolint:gochecknoglobals // read only
 var timelineColours = []string{
 	"CPU", "IO", "Lock", "LWLock", "IPC", "Client", "Timeout", "BufferPin", "Extension", "InjectionPoint",
 }
@@ -51,7 +52,8 @@ func timelineColour(class string) string {
 
 const timelineTime = "2006-01-02 15:04:05"
 
-// writeTimeline returns the figure as markup. It has no script and no style: those of the page have the only permitted hashes.
+// writeTimeline returns the timeline as HTML; "" for nil. The HTML has no script and no style, since the page permits only its own
+// (see hash). It returns an error for no columns, too many columns or an empty axis.
 func writeTimeline(t *Timeline) (string, error) {
 	if t == nil {
 		return "", nil
@@ -100,7 +102,7 @@ func writeTimeline(t *Timeline) (string, error) {
 	return b.String(), nil
 }
 
-// axisWidth and axisHeight are the size of the drawing, in its own units.
+// axisWidth and axisHeight are the size of the drawing, in units of its viewBox.
 const axisWidth, axisHeight = 1000.0, 100.0
 
 func (t *Timeline) writeColumns(b *strings.Builder, most float64, text func(string) string) {
@@ -126,7 +128,7 @@ func (t *Timeline) writeColumns(b *strings.Builder, most float64, text func(stri
 	}
 }
 
-// writeGaps draws the gaps, each at least as wide as half a unit.
+// writeGaps draws the gaps, each at least half a unit of the viewBox wide.
 func (t *Timeline) writeGaps(b *strings.Builder, text func(string) string) {
 	at := func(moment time.Time) float64 {
 		part := moment.Sub(t.Since).Seconds() / t.Until.Sub(t.Since).Seconds()

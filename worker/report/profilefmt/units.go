@@ -10,9 +10,9 @@ import (
 	"pg_stat_backtrace/worker/report/units"
 )
 
-// Units of pprof, in bytes and in nanoseconds.
+// Units of pprof profiles: sizes in bytes, and durations in nanoseconds.
 //
-//nolint:gochecknoglobals // tables
+//nolint:gochecknoglobals // read only
 var (
 	sizes = map[string]float64{
 		"bytes": 1, "byte": 1, "B": 1, "kilobytes": 1 << 10, "kB": 1 << 10, "KB": 1 << 10, "megabytes": 1 << 20, "MB": 1 << 20,
@@ -23,7 +23,7 @@ var (
 	}
 )
 
-// quantity prints a value for people. Counts are printed whole, and unknown units as they are.
+// quantity returns a value as text for people, with a suitable unit. Counts have no unit. Unknown units are not converted.
 func quantity(v int64, t *profile.ValueType) string {
 	size, isSize := sizes[t.Unit]
 	duration, isDuration := durations[t.Unit]
@@ -38,7 +38,7 @@ func quantity(v int64, t *profile.ValueType) string {
 	return strconv.FormatInt(v, 10) + " " + shown(t.Unit)
 }
 
-// product is at most the largest number, and at least the smallest.
+// product returns v times factor, limited to the range of int64.
 func product(v int64, factor float64) int64 {
 	switch x := float64(v) * factor; {
 	case factor == 1:
@@ -52,7 +52,7 @@ func product(v int64, factor float64) int64 {
 	}
 }
 
-// plus adds two values, and stops at the largest and the smallest number instead of passing it.
+// plus returns a plus b, limited to the range of int64.
 func plus(a, b int64) int64 {
 	switch sum := a + b; {
 	case a > 0 && b > 0 && sum < 0:

@@ -21,13 +21,13 @@ const (
 	colourReset  = "\x1b[0m"
 )
 
-// systemModule matches the C library, its helpers, the dynamic linker and the kernel's page of code.
+// systemModule matches the names of the C library, libpthread and librt, the dynamic linker and the vDSO.
 var systemModule = regexp.MustCompile(`^(lib(c|pthread|rt)[.-]|ld(64)?[.-]|\[vdso\])`)
 
 // Brief renders the trace for people: a line each for the phrase, the wait event, the query, and the functions from the
-// innermost to the outermost, with the levels of PostgreSQL's context above the functions that run them. It has no
-// addresses and offsets, and leaves out the C library and the functions outside of a server process's main function.
-// Functions without a name are counted. There is no trailing newline.
+// innermost to the outermost. The levels of PostgreSQL's context (backtrace.Level) are above the functions that run them. Brief
+// has no addresses and offsets. It omits the C library, and the callers of a server process's main function. For functions
+// without a name, it prints their number. There is no trailing newline.
 func Brief(t *backtrace.Trace, o Options) string {
 	b := brief{options: o}
 	b.line(colourPhrase, "", Phrase(t).Text)
@@ -58,13 +58,13 @@ func Brief(t *backtrace.Trace, o Options) string {
 	return strings.TrimSuffix(string(b.buf), "\n")
 }
 
-// brief is a text that grows.
+// brief is the text that Brief builds.
 type brief struct {
 	options Options
 	buf     []byte
 }
 
-// line appends a line, unless the text is empty. A text of several lines becomes one, and a long text is shortened.
+// line appends the texts before and text as a line, except if text is empty. It joins several lines, and shortens a long text.
 func (b *brief) line(colour, before, text string) {
 	text = oneLine(text, false, b.options.ASCII)
 	if text == "" {
@@ -81,10 +81,11 @@ func (b *brief) line(colour, before, text string) {
 	b.buf = append(b.buf, '\n')
 }
 
-// Query returns the text of the statement that a process runs as one line, shortened.
+// Query returns the text of the process's statement as one line, shortened; empty: not known.
 func Query(t *backtrace.Trace) string { return oneLine(t.Query, t.QueryCut, false) }
 
-// oneLine returns a foreign text as a line of bounded length. Three dots stand for a missing rest.
+// oneLine returns a text from outside this program as one line of bounded length. The line ends in three dots if the text is
+// shortened, or if more is set.
 func oneLine(text string, more, ascii bool) string {
 	const most = 8 * maxNote
 	if len(text) > most {
@@ -108,7 +109,7 @@ func (b *brief) thread(th *backtrace.Thread) {
 		frames = frames[:i+1]
 	}
 	if len(frames) > 0 && !slices.ContainsFunc(frames, isNamed) {
-		b.frame(&frames[0]) // of the C library: the name of a wait is better than nothing
+		b.frame(&frames[0]) // no function has a name: print the innermost frame even if it is of the C library
 		frames = frames[1:]
 	}
 	nameless := 0
@@ -128,7 +129,7 @@ func (b *brief) thread(th *backtrace.Thread) {
 	}
 }
 
-// unnamed appends a line for functions without a name.
+// unnamed appends a line for n functions without a name, and none if n is 0.
 func (b *brief) unnamed(n int) {
 	switch n {
 	case 0:
@@ -139,7 +140,7 @@ func (b *brief) unnamed(n int) {
 	}
 }
 
-// frame appends the levels of a frame, and the frame.
+// frame appends the levels of a frame, and then the frame.
 func (b *brief) frame(f *backtrace.Frame) {
 	for i := range f.Levels {
 		b.line(colourLevel, "", f.Levels[i].Text)
@@ -158,13 +159,13 @@ func (b *brief) frame(f *backtrace.Frame) {
 	b.line("", "", name)
 }
 
-// isSystem reports whether a frame is of the C library, or one of the outermost functions of every program.
+// isSystem reports whether a frame is of a systemModule, or of a function that starts every program, such as main.
 func isSystem(f *backtrace.Frame) bool {
 	return f.Function == "main" || f.Function == "_start" || strings.HasPrefix(f.Function, "__libc_start") ||
 		systemModule.MatchString(f.Module)
 }
 
-// isNamed reports whether a frame has something to say to people.
+// isNamed reports whether Brief prints a frame: it has levels, or a name and is not isSystem.
 func isNamed(f backtrace.Frame) bool {
 	return len(f.Levels) > 0 || !isSystem(&f) && briefName(&f) != ""
 }
@@ -181,7 +182,7 @@ func briefName(f *backtrace.Frame) string {
 	return ""
 }
 
-// Heading returns a line that stands above a trace, in the style of headings.
+// Heading returns a heading for a trace. With colour set, it has the escape sequences for a heading on a terminal.
 func Heading(text string, colour bool) string {
 	if colour {
 		return colourHead + text + colourReset

@@ -12,7 +12,7 @@ const (
 	InternalError          = "XX000"
 )
 
-// A Fault is an error as PostgreSQL reports one.
+// A Fault is an error in the form in which PostgreSQL reports errors.
 type Fault struct {
 	SQLState string
 	Message  string

@@ -13,8 +13,8 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// FaultOf converts the error of a capture of process pid to a fault. It never returns nil. An unknown error becomes an
-// internal error with its text.
+// FaultOf converts the error of a capture of process pid to a Fault. It never returns nil. If the error is not known, the Fault has
+// SQLSTATE InternalError and the text of the error.
 func FaultOf(pid int, err error) *Fault {
 	var own *Fault
 	var unread *backtrace.ReadingError
@@ -76,7 +76,7 @@ func FaultOf(pid int, err error) *Fault {
 	}
 }
 
-// reading returns the fault for a stack that could not be read in time.
+// reading returns the Fault for a copied stack that could not be unwound in time, because a file is still being read.
 func reading(pid int, unread *backtrace.ReadingError) *Fault {
 	return &Fault{
 		SQLState: NotInPrerequisiteState,
@@ -106,7 +106,7 @@ func traced(pid int, err error) *Fault {
 	return f
 }
 
-// permissionHints are the hints for each of the kernel's reasons.
+// permissionHints has a hint for each reason of a process.PermissionError.
 var permissionHints = map[process.Reason]string{
 	process.ReasonYama: "Give the worker CAP_SYS_PTRACE (its systemd unit does), " +
 		"or set kernel.yama.ptrace_scope to 0. At 3, only a reboot permits tracing again.",
@@ -173,7 +173,8 @@ func deadline(pid int, err error) *Fault {
 	return f
 }
 
-// withLook adds the reason for which a process that could not be stopped could not be captured without a stop either.
+// withLook returns f. If err says that the worker has also failed to capture the process without a stop, withLook adds the reason
+// to the detail.
 func withLook(f *Fault, err error) *Fault {
 	var e *observe.Error
 	if errors.As(err, &e) {
@@ -226,10 +227,10 @@ func notObserved(pid int, err error) *Fault {
 	return f
 }
 
-// sentence converts an error text to a detail.
+// sentence returns the text of an error as a sentence, for a detail.
 func sentence(err error) string { return capital(err.Error()) + "." }
 
-// capital makes the first letter a capital one, if it is an ASCII letter of a word. Names such as
+// capital returns a text with a capital first letter, if the first word has only the letters a to z. Names such as
 // "kernel.yama.ptrace_scope" stay unchanged.
 func capital(s string) string {
 	for i := range len(s) {

@@ -14,40 +14,40 @@ import (
 // A member without a value is absent.
 type JSONTrace struct {
 	PID int `json:"pid"`
-	// Phrase says in words what the process does.
+	// Phrase describes in words what the process does.
 	Phrase *jsonPhrase `json:"phrase,omitempty"`
-	// Time is when the entry of the session was read.
+	// Time is the time at which the state of the session was read.
 	Time *time.Time `json:"time,omitempty"`
-	// Title is the title of a process of a server.
+	// Title is the process title of a server process, as ps shows it.
 	Title    string `json:"title,omitempty"`
 	Type     string `json:"backend_type,omitempty"`
 	Database string `json:"database,omitempty"`
 	User     string `json:"user,omitempty"`
 	State    string `json:"state,omitempty"`
-	// Engine is how the stack was copied: stop, blocked, running, sampled or core.
+	// Engine is the method by which the stack was copied: stop, blocked, running, sampled or core.
 	Engine string `json:"engine"`
-	// NotStop is why the process was not stopped.
+	// NotStop is the reason why the process was not stopped.
 	NotStop string `json:"not_stopped,omitempty"`
-	// Unknown is why the process was not recognised as a process of a server.
+	// Unknown is the reason why the process was not recognised as a PostgreSQL server process.
 	Unknown string `json:"server_not_recognised,omitempty"`
-	// NoLevel is why the levels of PL/pgSQL are missing.
+	// NoLevel is the reason why the levels of PL/pgSQL are missing.
 	NoLevel string `json:"levels_missing,omitempty"`
-	// PauseUS is how long the process was stopped.
+	// PauseUS is the time for which the process was stopped, in microseconds.
 	PauseUS       float64 `json:"pause_us"`
 	WaitEventType string  `json:"wait_event_type,omitempty"`
 	WaitEvent     string  `json:"wait_event,omitempty"`
-	// Query is the statement that the client sent, at most 1 KiB. QueryTruncated is set if it is longer.
+	// Query is the statement that the client sent, at most 1 KiB. QueryTruncated is set if the statement is longer.
 	Query          string       `json:"query,omitempty"`
 	QueryTruncated bool         `json:"query_truncated,omitempty"`
 	Threads        []jsonThread `json:"threads"`
 	// GoVersion is the version of Go that built the program.
 	GoVersion  string          `json:"go_version,omitempty"`
 	Goroutines []jsonGoroutine `json:"goroutines,omitempty"`
-	// LeftOut is the number of goroutines beyond the limit.
+	// LeftOut is the number of further goroutines, which are left out because of a limit.
 	LeftOut int `json:"goroutines_left_out,omitempty"`
 }
 
-// jsonGoroutine is a goroutine. TID is the thread that runs it.
+// jsonGoroutine is a goroutine. TID is the thread that runs the goroutine; absent: none runs it.
 type jsonGoroutine struct {
 	ID         uint64      `json:"id"`
 	State      string      `json:"state"`
@@ -63,11 +63,11 @@ type jsonGoroutine struct {
 type jsonThread struct {
 	TID  int    `json:"tid"`
 	Name string `json:"name,omitempty"`
-	// State is the letter of proc(5).
+	// State is the letter of the thread's state in proc(5).
 	State string `json:"state,omitempty"`
-	// StopReason is why the stack ends.
+	// StopReason is the reason why the walk of the stack ended after the last frame.
 	StopReason string `json:"stop_reason"`
-	// Kernel are the kernel functions of a thread in uninterruptible sleep.
+	// Kernel has the kernel functions of a thread in uninterruptible sleep, the innermost first.
 	Kernel []string    `json:"kernel_stack,omitempty"`
 	Frames []jsonFrame `json:"frames"`
 }
@@ -78,9 +78,9 @@ type jsonFrame struct {
 	Level    int    `json:"level"`
 	Address  string `json:"address"`
 	Function string `json:"function,omitempty"`
-	// Derived is set if the name was found from the instructions of a stripped program.
+	// Derived is set if the name was found from the machine instructions of a stripped program.
 	Derived bool `json:"derived,omitempty"`
-	// Offset is from the begin of the function, ModuleOffset from the begin of the file.
+	// Offset is the offset of the address in the function. ModuleOffset is the address in the image.
 	Offset       string `json:"offset,omitempty"`
 	Module       string `json:"module,omitempty"`
 	BuildID      string `json:"build_id,omitempty"`
@@ -93,7 +93,7 @@ type jsonFrame struct {
 	Note    string      `json:"note,omitempty"`
 }
 
-// jsonLevel is a PostgreSQL level: its kind (plpgsql, sql, statement, copy, vacuum), its text in PostgreSQL's words,
+// jsonLevel is a line of PostgreSQL's CONTEXT: its kind (plpgsql, sql, statement, copy, vacuum), its text in PostgreSQL's words,
 // and the parts of the text.
 type jsonLevel struct {
 	Kind      string `json:"kind"`
@@ -106,17 +106,17 @@ type jsonLevel struct {
 	Truncated bool   `json:"query_truncated,omitempty"`
 }
 
-// jsonPhrase says in words what a process does.
+// jsonPhrase describes in words what a process does.
 type jsonPhrase struct {
-	// Key names the phrase, as doc/phrases.md lists it.
+	// Key is the key of the phrase in doc/phrases.md.
 	Key  string `json:"key"`
 	Text string `json:"text"`
-	// Within is the phrase of the command around it.
+	// Within is the phrase of the command in which the process does this.
 	Within string `json:"within,omitempty"`
 	Advice string `json:"advice,omitempty"`
 	// Page is a page of PostgreSQL's manual.
 	Page string `json:"manual_page,omitempty"`
-	// Generic is set if the phrase says little, such as "runs a query".
+	// Generic is set if the phrase is not specific, such as "runs a query".
 	Generic bool `json:"generic,omitempty"`
 }
 
@@ -200,7 +200,7 @@ func newJSONLevels(levels []backtrace.Level) []jsonLevel {
 
 func hex(v uint64) string { return fmt.Sprintf("0x%x", v) }
 
-// valid escapes bytes that are not UTF-8, which JSON requires.
+// valid replaces bytes that are not UTF-8 by U+FFFD, since JSON requires UTF-8.
 func valid(s string) string {
 	return strings.ToValidUTF8(s, "\ufffd")
 }

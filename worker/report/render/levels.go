@@ -6,18 +6,17 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// maxNote bounds the text of a query or a level on a line, in bytes. JSON is not bounded by it.
+// maxNote bounds the text of a query or a level in a line of text, in bytes. It does not apply to JSON.
 const maxNote = 200
 
-// appendLevel appends a PostgreSQL level as a note.
+// appendLevel appends a PostgreSQL level (backtrace.Level) as a note in brackets.
 func appendLevel(buf []byte, l *backtrace.Level, ascii bool) []byte {
 	buf = append(buf, " ["...)
 	buf = appendShortened(buf, l.Text, false, ascii)
 	return append(buf, ']')
 }
 
-// appendSession appends what the process says about itself at this frame: the wait event at the innermost frame, and
-// the query at its own frame.
+// appendSession appends the wait event if frame is the innermost frame, and the query if frame is t.QueryFrame.
 func appendSession(buf []byte, t *backtrace.Trace, frame int, ascii bool) []byte {
 	if frame == 0 && t.Wait.Class != "" {
 		buf = append(buf, " [waiting for "...)
@@ -34,7 +33,7 @@ func appendSession(buf []byte, t *backtrace.Trace, frame int, ascii bool) []byte
 	return buf
 }
 
-// contextNote joins what the process says about itself at a frame, unescaped.
+// contextNote returns the levels, the wait event and the query of a frame as one text, without escapes.
 func contextNote(t *backtrace.Trace, thread, frame int) string {
 	note := ""
 	for _, l := range t.Threads[thread].Frames[frame].Levels {
@@ -52,7 +51,7 @@ func contextNote(t *backtrace.Trace, thread, frame int) string {
 	return note
 }
 
-// appendShortened appends the beginning of a text, and three dots if there is more.
+// appendShortened appends at most maxNote bytes of a text. It appends three dots if the text is longer, or if more is set.
 func appendShortened(buf []byte, text string, more, ascii bool) []byte {
 	if len(text) > maxNote {
 		end := maxNote

@@ -16,22 +16,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// field is a field of a line. Value is JSON as it stands in the line, so escapes in it stay.
+// field is a field of a log line. value is the JSON of the line, with its escapes.
 type field struct {
 	name  string
 	value json.RawMessage
 }
 
-// line is a line of the log.
+// line is a parsed line of the worker's log.
 type line struct {
 	level, time, message string
 	rest                 []field
 }
 
-// errNotLine means that a text is no line of the log.
+// errNotLine means that a text is not a line of the worker's log.
 var errNotLine = errors.New("not a line of the log")
 
-// parse reads a line.
+// parse parses a line of the log. It returns errNotLine if the text is not a JSON object.
 func parse(text []byte) (l line, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if start, err := d.Token(); err != nil || start != json.Delim('{') {
@@ -55,7 +55,7 @@ func parse(text []byte) (l line, err error) {
 	return l, nil
 }
 
-// severity is how the conventions name a level.
+// severity is a level of the log in the terms of OpenTelemetry and of syslog.
 type severity struct {
 	text     string // OpenTelemetry: SeverityText
 	number   int    // OpenTelemetry: SeverityNumber
@@ -74,10 +74,10 @@ func (l *line) severity() severity {
 	return severities["info"]
 }
 
-// OTel writes lines with the field names of OpenTelemetry's log data model.
+// OTel converts lines of the worker's log to the field names of OpenTelemetry's log data model, and writes them to To.
 type OTel struct{ To io.Writer }
 
-// Write writes a line.
+// Write converts and writes a line. If text is not a line of the log, it writes the text unchanged.
 func (o OTel) Write(text []byte) (int, error) {
 	out, err := otel(text)
 	if err != nil {
@@ -89,7 +89,7 @@ func (o OTel) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// otel returns a line in OpenTelemetry's names.
+// otel returns a line of the log with OpenTelemetry's field names.
 func otel(text []byte) ([]byte, error) {
 	l, err := parse(text)
 	if err != nil {
@@ -117,16 +117,16 @@ func otel(text []byte) ([]byte, error) {
 func quoted(text string) []byte {
 	data, err := json.Marshal(text)
 	if err != nil {
-		return []byte(`""`) // a string always has JSON
+		return []byte(`""`) // impossible: each string can be encoded
 	}
 	return VisibleJSON(data)
 }
 
-// journalSocket is where journald listens (systemd-journald.service(8)).
+// journalSocket is the socket on which journald listens (systemd-journald.service(8)).
 const journalSocket = "/run/systemd/journal/socket"
 
-// IsJournal reports whether a file is a stream of journald, which its variable JOURNAL_STREAM names by device and inode
-// (systemd.exec(5)).
+// IsJournal reports whether a file is connected to journald. journalStream is the value of the variable JOURNAL_STREAM: device and
+// inode of the stream to journald (systemd.exec(5)).
 func IsJournal(f *os.File, journalStream string) bool {
 	device, inode, found := strings.Cut(journalStream, ":")
 	wantDevice, err1 := strconv.ParseUint(device, 10, 64)
@@ -139,16 +139,17 @@ func IsJournal(f *os.File, journalStream string) bool {
 	return ok && stat.Dev == wantDevice && stat.Ino == wantInode
 }
 
-// Journal sends lines to journald with their fields. Lines that journald does not take go to Else.
+// Journal sends lines of the worker's log to journald, with their fields.
 type Journal struct {
+	// Else gets the lines that cannot be sent to journald.
 	Else io.Writer
-	// Path is the socket; empty: journald's.
+	// Path is the socket; empty: journalSocket.
 	Path string
 
 	conn *net.UnixConn
 }
 
-// Write sends a line. It is not for concurrent use.
+// Write sends a line. It returns only errors of Else. It is not for concurrent use.
 func (j *Journal) Write(text []byte) (int, error) {
 	l, err := parse(text)
 	if err == nil {
@@ -162,7 +163,7 @@ func (j *Journal) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// send sends a datagram. A journald that was restarted has another socket.
+// send sends a line as a datagram. If this fails, it connects again and retries once, since journald may have been restarted.
 func (j *Journal) send(l *line) error {
 	data := datagram(l, true)
 	for try := range 2 {
@@ -204,11 +205,11 @@ func (j *Journal) Close() error {
 // Bounds of a datagram.
 const (
 	maxMessage = 16 << 10
-	maxName    = 64 // of a field, by journald
+	maxName    = 64 // bytes of a field's name; the limit of journald
 )
 
-// datagram encodes a line in journald's native protocol. MESSAGE has all fields, for a reader of journalctl, and each
-// field is there by itself too if whole is set.
+// datagram encodes a line in journald's native protocol. The field MESSAGE has the message and all fields of the line, for readers
+// of journalctl. If whole is set, each field of the line is also a field of the datagram.
 func datagram(l *line, whole bool) []byte {
 	var b bytes.Buffer
 	var text strings.Builder
@@ -229,7 +230,7 @@ func datagram(l *line, whole bool) []byte {
 	return b.Bytes()
 }
 
-// put writes a field. A value with several lines has its length in front.
+// put writes a field of a datagram. In the protocol, a value of several lines is preceded by its length.
 func put(b *bytes.Buffer, name, value string) {
 	b.WriteString(name)
 	if !strings.Contains(value, "\n") {
@@ -241,7 +242,7 @@ func put(b *bytes.Buffer, name, value string) {
 	b.WriteString(value + "\n")
 }
 
-// fieldName makes a name of a field that journald takes and does not use itself.
+// fieldName returns a name for a field that journald accepts, with a prefix so that it is no name of journald's own fields.
 func fieldName(name string) string {
 	name = "PGSB_" + strings.Map(func(r rune) rune {
 		switch {
@@ -255,7 +256,7 @@ func fieldName(name string) string {
 	return name[:min(len(name), maxName)]
 }
 
-// plain returns the text of a value. Texts with spaces or quotes stay in quotes if quotes is set.
+// plain returns the text of a JSON value. If quotes is set, empty texts and texts with spaces, quotes or = stay in quotes.
 func plain(value json.RawMessage, quotes bool) string {
 	var text string
 	if json.Unmarshal(value, &text) != nil || quotes && strings.ContainsAny(text, " \"=\n") || quotes && text == "" {
@@ -264,7 +265,7 @@ func plain(value json.RawMessage, quotes bool) string {
 	return text
 }
 
-// shown replaces characters that do not show. Line feeds and tabs stay.
+// shown escapes characters that are not VisibleRune, except line feeds and tabs.
 func shown(text string) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	if !strings.ContainsFunc(text, hiddenRune) {

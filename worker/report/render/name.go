@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// appendWord appends a name as one word, as the format of a line requires. Demangled C++ and Rust names have spaces.
-// appendWord drops a space after a comma, and replaces other spaces by underscores.
+// appendWord appends a name as one word, as the line format of Text requires. Demangled C++ and Rust names have spaces.
+// appendWord removes a space after a comma, and replaces other spaces by underscores.
 func appendWord(buf []byte, name string, ascii bool) []byte {
 	start := len(buf)
 	buf = appendName(buf, name, ascii)
@@ -25,8 +25,8 @@ func appendWord(buf []byte, name string, ascii bool) []byte {
 	return buf[:kept]
 }
 
-// appendName appends a text from a foreign file or process. It escapes invalid UTF-8, and characters that could
-// control a terminal or change the display of the text around them.
+// appendName appends a text from a file or process of unknown origin. It escapes invalid UTF-8, and characters that could
+// control a terminal or change the display of the text around them. If ascii is set, it escapes all characters outside ASCII.
 func appendName(buf []byte, name string, ascii bool) []byte {
 	for i := 0; i < len(name); {
 		r, size := utf8.DecodeRuneInString(name[i:])
@@ -59,5 +59,5 @@ func appendHex(buf []byte, v uint64, width int) []byte {
 	return append(buf, s...)
 }
 
-// Word returns a name from a foreign file as one word that is safe for a terminal.
+// Word returns a name from a file of unknown origin as one word that is safe for a terminal.
 func Word(name string) string { return string(appendWord(nil, name, false)) }

@@ -10,9 +10,9 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// serverMains are the outermost functions of PostgreSQL's processes. Their names are known on stripped servers too.
+// serverMains are the main functions of PostgreSQL's processes. Their names are known on stripped servers too.
 //
-//nolint:gochecknoglobals // a table
+//nolint:gochecknoglobals // read only
 var serverMains = []string{
 	"PostgresMain", "PostmasterMain", "AuxiliaryProcessMain", "AuxiliaryProcessMainCommon", "BackgroundWorkerMain",
 	"StartBackgroundWorker", "AutoVacWorkerMain", "AutoVacLauncherMain", "CheckpointerMain", "BackgroundWriterMain",
@@ -28,7 +28,7 @@ func isServerMain(function string) bool {
 
 var rowOf = regexp.MustCompile(`\(\d+,\d+\)`)
 
-// Phrase returns in a DBA's words what a PostgreSQL process did, from the stack of its first thread. It returns the zero value
+// Phrase describes what a PostgreSQL process did in words for a DBA, from the stack of its first thread. It returns the zero value
 // if the trace is not of a server process, or if there is no phrase for the stack.
 func Phrase(t *backtrace.Trace) moment.Phrase {
 	if len(t.Threads) == 0 {
@@ -45,7 +45,7 @@ func Phrase(t *backtrace.Trace) moment.Phrase {
 	hasRow := false
 	for i := range frames {
 		for _, l := range frames[i].Levels {
-			// Only the row that the process waits for: another level can be of something further outwards.
+			// Use only the innermost level with a row, and only during a wait for a lock: outer levels belong to other rows.
 			if l.Kind == backtrace.Tuple && t.Wait.Class == "Lock" && !hasRow && l.Relation != "" {
 				if in.Fields == nil {
 					in.Fields = make(map[string]string)
@@ -60,8 +60,8 @@ func Phrase(t *backtrace.Trace) moment.Phrase {
 	return moment.MatchPhrase(in)
 }
 
-// PlainPhrase returns what a process of a server did, without names of users' objects: for readers that may not see these,
-// and for labels, since the set of such texts is bounded. It is empty as Phrase is.
+// PlainPhrase describes what a process of a server did, without names of objects. It is for readers that may not see these names,
+// and for labels, since the number of different texts is bounded. It is empty in the same cases as Phrase.
 func PlainPhrase(frames []backtrace.Frame, wait backtrace.Wait, backendType string, major int) string {
 	in := moment.PhraseInput{
 		Functions: functionsOf(frames), WaitType: wait.Class, WaitEvent: wait.Event, BackendType: backendType, Major: major,
@@ -81,7 +81,7 @@ func functionsOf(frames []backtrace.Frame) []string {
 }
 
 // Function returns the innermost function of a procedural language on the stack of the first thread, with the line, such as
-// "total(integer) line 3". It is empty if there is none.
+// "total(integer) line 3"; empty: there is no such function.
 func Function(t *backtrace.Trace) string {
 	if len(t.Threads) == 0 {
 		return ""

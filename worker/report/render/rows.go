@@ -6,10 +6,10 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// Rows renders the trace as a table with a row for each frame: level, address, function, offset, module, build-id,
-// address in the module, source file, line, whether inlined, thread, note. Missing values are empty cells. If a walk
-// ended early, the note of its last row has the reason. If a process was not stopped, the note of the first row says
-// how it was captured, and where in the kernel it was.
+// Rows renders the trace as a table with a row for each frame. The columns are level, address, function, offset, module, build-id,
+// address in the module, source file, line, inlined, thread, note, derived. Missing values are empty cells. If the walk of a
+// stack ended early, the note of its last row has the reason. If a process was not stopped, the note of the first row has the
+// method of the capture, and the kernel functions in which the process slept.
 func Rows(t *backtrace.Trace, o Options) [][]string {
 	rows := make([][]string, 0, t.Depth())
 	for i := range t.Threads {
@@ -51,9 +51,9 @@ func joinNotes(a, b string) string {
 	return a + "; " + b
 }
 
-// Names renders only the functions, a line for each frame, innermost first. Equal stacks of different processes or
-// times give equal texts. If no symbol covers an address, the line has the module and the offset, which are the same
-// in each process.
+// Names renders only the names of the functions, a line for each frame, innermost first. Equal stacks of different processes or
+// times give equal texts. If no symbol covers an address, the line has the module and the offset, which are equal in all
+// processes.
 func Names(t *backtrace.Trace, o Options) string {
 	buf := make([]byte, 0, 1024)
 	for i := range t.Threads {

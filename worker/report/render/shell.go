@@ -5,7 +5,7 @@ import (
 	"unicode"
 )
 
-// ShellWord quotes a word for a shell, if needed. It replaces unprintable characters by ?.
+// ShellWord quotes a word for a shell if it needs quotes. It then replaces unprintable characters by ?.
 func ShellWord(s string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+:@%"
 	if strings.Trim(s, plain) == "" {

@@ -1,13 +1,12 @@
-// Package render prints traces: as pstack-like lines, briefly for people, and as JSON. It does not know how
+// Package render prints traces (backtrace.Trace): as pstack-like lines, briefly for people, and as JSON. It does not know how
 // a trace was made.
 //
-// The worker's log lines in other formats are here as well (logformat.go): OpenTelemetry's JSON, and journald's native
+// The package also converts the worker's log lines to other formats (logformat.go): OpenTelemetry's JSON, and journald's native
 // protocol.
 //
-// It also decides which characters of foreign text may be shown (visible.go), for every command and every answer.
-// FaultOf converts errors to PostgreSQL's form (fault.go): SQLSTATE, message, detail and hint. It words all errors of the
-// layers below, for SQL and for the command line. The words follow the "Error Message Style Guide" of the PostgreSQL
-// documentation.
+// It also decides which characters of texts from outside this program may be shown (visible.go), for every command and every
+// answer. FaultOf converts errors of the capture to PostgreSQL's form (faultof.go): SQLSTATE, message, detail and hint, for SQL and
+// for the command line. The texts follow the "Error Message Style Guide" of the PostgreSQL documentation.
 package render
 
 import (
@@ -22,9 +21,9 @@ type Options struct {
 	// ASCII escapes every character outside ASCII as \uXXXX, for a reader
 	// whose encoding is not UTF-8.
 	ASCII bool
-	// Colour has Brief use the colours of a terminal.
+	// Colour makes Brief use escape sequences for the colours of a terminal.
 	Colour bool
-	// MaxBytes cuts a text between two lines, with a remark; 0 means no bound.
+	// MaxBytes is the number of bytes after which Text and Names omit further lines, with a remark; 0 means no limit.
 	MaxBytes int
 }
 
@@ -32,11 +31,11 @@ type Options struct {
 //
 //	#LEVEL  0xADDRESS in NAME+0xOFFSET (MODULE) FILE:LINE [NOTE]
 //
-// Further notes show what a PostgreSQL process says about itself: its functions at their frames, the wait event at the
-// innermost frame, and the query at the frame that received it.
+// For a PostgreSQL process, further notes have the lines of its CONTEXT at their frames, the wait event at the innermost frame, and
+// the query at the frame that received it.
 //
-// A trace of several threads has a header line before each thread, with the reason if the thread has no frames. Notes
-// on the first frame, or in the header line, say how a process was captured without a stop, and where in the kernel a
+// A trace of several threads has a header line before each thread, with the reason if the thread has no frames. For a process that
+// was captured without a stop, a note on the first frame or in the header line has the method, and the kernel functions in which a
 // thread sleeps. There is no trailing newline.
 func Text(t *backtrace.Trace, o Options) string {
 	buf := make([]byte, 0, 4096)
@@ -114,9 +113,9 @@ func appendHeader(buf []byte, t *backtrace.Trace, number int, o Options) []byte 
 	return append(buf, '\n')
 }
 
-// remarks returns the remarks on a thread's first frame: on the first thread, how a process was captured that was not
-// stopped, and on each thread, where in the kernel it sleeps. Kernel functions are innermost first and without
-// offsets.
+// remarks returns the remarks on a thread's first frame: on the first thread, the method of a capture without a stop and the
+// reasons for missing data; on each thread, the kernel functions in which it sleeps. Kernel functions are innermost first and
+// without offsets.
 func remarks(t *backtrace.Trace, thread int) []string {
 	var list []string
 	switch {
@@ -142,13 +141,13 @@ func remarks(t *backtrace.Trace, thread int) []string {
 	return list
 }
 
-// appendThread appends a line for each frame. If a walk ended early, the last line has the reason, because every line
-// begins with a frame.
+// appendThread appends a line for each frame of a thread. If the walk of the stack ended early, the last frame's line has the
+// reason: the reason gets no line of its own, because each line begins with a frame.
 func appendThread(buf []byte, t *backtrace.Trace, number int, o Options) []byte {
 	return appendFrames(buf, t, &t.Threads[number], number == 0, remarks(t, number), o)
 }
 
-// appendFrames appends the frames of a thread, with remarks at the innermost frame.
+// appendFrames appends the frames of a thread, with remarks at the innermost frame. first is set for the trace's first thread.
 func appendFrames(buf []byte, t *backtrace.Trace, th *backtrace.Thread, first bool, remarks []string, o Options) []byte {
 	for i := range th.Frames {
 		last := i == len(th.Frames)-1

@@ -7,15 +7,14 @@ import (
 	"unicode/utf8"
 )
 
-// VisibleRune reports whether a character shows as itself and leaves those around it alone. Control characters can drive
-// a terminal. Format characters can turn the order of what follows them, join words, or hide; separators of lines and
-// paragraphs can begin a line that is none.
+// VisibleRune reports whether a character is visible as itself and does not change the display of other characters. It is false for
+// control characters, which can control a terminal, for format characters, which can change the order of characters, join words or
+// be invisible, and for separators of lines and paragraphs, which can look like a line end.
 func VisibleRune(r rune) bool {
 	return !unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp)
 }
 
-// VisibleLine returns a foreign text with a question mark for each character that VisibleRune refuses, line
-// ends included.
+// VisibleLine returns a text with a question mark in place of each character that is not VisibleRune, also of line ends.
 func VisibleLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if VisibleRune(r) {
@@ -25,7 +24,7 @@ func VisibleLine(s string) string {
 	}, s)
 }
 
-// VisibleText is as VisibleLine, but keeps line ends and tabs.
+// VisibleText does the same as VisibleLine, but keeps line feeds and tabs.
 func VisibleText(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || VisibleRune(r) {
@@ -35,8 +34,8 @@ func VisibleText(s string) string {
 	}, s)
 }
 
-// VisibleJSON escapes, in encoded JSON that is UTF-8, the characters that are not visible and that encoders leave as
-// they are: DEL, and characters beyond ASCII. It returns b itself if there are none.
+// VisibleJSON escapes the characters in encoded JSON that are not VisibleRune and that encoders do not escape: DEL, and characters
+// outside ASCII. b must be UTF-8. VisibleJSON returns b itself if there are no such characters.
 func VisibleJSON(b []byte) []byte {
 	at := hidden(b)
 	if at < 0 {
@@ -58,7 +57,7 @@ func VisibleJSON(b []byte) []byte {
 // del is the only control character that encoders of JSON do not escape.
 const del = 0x7f
 
-// hidden returns where the first of those characters is, -1 if there is none.
+// hidden returns the index of the first character that VisibleJSON escapes; -1: there is none.
 func hidden(b []byte) int {
 	for i := 0; i < len(b); {
 		if b[i] < utf8.RuneSelf && b[i] != del {
@@ -74,7 +73,7 @@ func hidden(b []byte) int {
 	return -1
 }
 
-// appendEscape appends \uXXXX, two of them for a character beyond the first plane.
+// appendEscape appends the escape \uXXXX of a character. A character above U+FFFF needs two of them (a surrogate pair).
 func appendEscape(out []byte, r rune) []byte {
 	const digits = "0123456789abcdef"
 	units := []rune{r}
@@ -88,10 +87,11 @@ func appendEscape(out []byte, r rune) []byte {
 	return out
 }
 
-// VisibleWriter escapes invisible characters as JSON does, and writes the result to To. Each Write must hold whole characters.
+// VisibleWriter escapes invisible characters in JSON, see VisibleJSON, and writes the result to To. A character must not be split
+// between two calls of Write.
 type VisibleWriter struct{ To io.Writer }
 
-// Write writes b.
+// Write escapes and writes b.
 func (w VisibleWriter) Write(b []byte) (int, error) {
 	if _, err := w.To.Write(VisibleJSON(b)); err != nil {
 		return 0, err
@@ -99,10 +99,10 @@ func (w VisibleWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// maxQueryLine is how many characters of a query OneLine keeps.
+// maxQueryLine is the number of characters of a query that OneLine keeps.
 const maxQueryLine = 200
 
-// OneLine makes the text of a query safe to print on a line, and cuts it.
+// OneLine returns the text of a query as one line that is safe to print, cut to maxQueryLine characters.
 func OneLine(query string) string {
 	line := []rune(VisibleLine(strings.Join(strings.Fields(query), " ")))
 	if len(line) > maxQueryLine {

@@ -1,5 +1,5 @@
-// Package table prints tables: for people with aligned columns, and as CSV. Its cells may come from a server or a file
-// of unknown origin: each is printed on one line, and cannot control a terminal.
+// Package table prints tables: for people with aligned columns, and as CSV. The texts of cells may come from a server or a file
+// of unknown origin. Each cell is printed on one line, without characters that could control a terminal.
 package table
 
 import (
@@ -20,15 +20,15 @@ type Writer struct {
 	clean   []string
 }
 
-// Options say how a table for people looks.
+// Options define the form of a table for people.
 type Options struct {
-	// Indent stands before each row.
+	// Indent is written before each row.
 	Indent string
-	// Empty stands for an empty cell, except in the last column.
+	// Empty is written in place of an empty cell, except in the last column.
 	Empty string
 }
 
-// Text returns a writer of a table with aligned columns. Rows are printed by Flush.
+// Text returns a writer of a table with aligned columns. Flush prints the rows.
 func Text(w io.Writer, o Options) *Writer {
 	const gap = 2
 	return &Writer{columns: tabwriter.NewWriter(w, 0, 0, gap, ' ', 0), indent: o.Indent, empty: o.Empty}
@@ -37,7 +37,7 @@ func Text(w io.Writer, o Options) *Writer {
 // CSV returns a writer of the format of RFC 4180, with a line feed at the end of each row.
 func CSV(w io.Writer) *Writer { return &Writer{csv: csv.NewWriter(w)} }
 
-// Row adds a row. Flush returns the first error.
+// Row adds a row. If this fails, Flush returns the error.
 func (t *Writer) Row(cells ...string) {
 	t.clean = t.clean[:0]
 	for i, cell := range cells {
@@ -53,7 +53,7 @@ func (t *Writer) Row(cells ...string) {
 	_, _ = io.WriteString(t.columns, t.indent+strings.Join(t.clean, "\t")+"\n") // Flush returns the error
 }
 
-// Flush prints the rows.
+// Flush prints the rows that are not printed yet, and returns the first error of the writer.
 func (t *Writer) Flush() error {
 	if t.columns == nil {
 		t.csv.Flush()
@@ -62,12 +62,12 @@ func (t *Writer) Flush() error {
 	return t.columns.Flush()
 }
 
-// Cell returns a text as a table prints it: on one line, without characters that control a terminal.
+// Cell returns a text in the form in which a table prints it: on one line, without characters that could control a terminal.
 func Cell(text string) string {
 	return render.VisibleLine(strings.Join(strings.Fields(text), " "))
 }
 
-// Cut returns a cell of at most so many characters. Dots stand for the rest.
+// Cut returns a text in the form of Cell. If it has more than width characters, Cut returns the first ones and three dots.
 func Cut(text string, width int) string {
 	text = Cell(text)
 	if len(text) <= width {

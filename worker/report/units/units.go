@@ -1,4 +1,4 @@
-// Package units words sizes and durations for people. All text outputs use it. JSON and CSV have plain numbers.
+// Package units prints sizes and durations for people. All text outputs use it. JSON and CSV have plain numbers.
 package units
 
 import (
@@ -17,7 +17,7 @@ func Size[N int | int64 | uint64](bytes N) string {
 }
 
 func size(bytes uint64) string {
-	const change, half = 10 * 1024, 9 // PostgreSQL counts halves of a unit: it rounds once
+	const change, half = 10 * 1024, 9 // PostgreSQL divides to halves of a unit, so that it rounds only once
 	if bytes < change {
 		return strconv.FormatUint(bytes, 10) + " bytes"
 	}
@@ -29,10 +29,10 @@ func size(bytes uint64) string {
 	return strconv.FormatUint((halves+1)/2, 10) + " " + units[i]
 }
 
-// Duration returns a measured time with three digits, and the unit that suits: "12.3 us", "1.50 ms", "100 s", "3 min". Whole
-// numbers have no decimals.
+// Duration returns a measured time with three significant digits and a suitable unit: "12.3 us", "1.50 ms", "100 s", "3 min".
+// Whole numbers have no decimals.
 func Duration(d time.Duration) string {
-	// 100 s read better than 1.67 min.
+	// Minutes begin at 120 s, because 100 s is easier to read than 1.67 min.
 	units := []struct {
 		name       string
 		size, from float64
@@ -49,18 +49,18 @@ func Duration(d time.Duration) string {
 	return threeDigits(x/units[i].size) + " " + units[i].name
 }
 
-// threeDigits prints a number with three significant digits, and whole numbers as such.
+// threeDigits returns a number with three significant digits; whole numbers and numbers from 100 on without decimals.
 func threeDigits(x float64) string {
 	switch a := math.Abs(x); {
-	case x == math.Trunc(x), a >= 99.95: //nolint:mnd // rounded
+	case x == math.Trunc(x), a >= 99.95: //nolint:mnd // rounds to 100
 		return fmt.Sprintf("%.0f", x)
-	case a >= 9.995: //nolint:mnd // rounded
+	case a >= 9.995: //nolint:mnd // rounds to 10
 		return fmt.Sprintf("%.1f", x)
 	}
 	return fmt.Sprintf("%.2f", x)
 }
 
-// Age returns how long something has lasted: "350 ms", "4.5 s", "40 s", "3 min 20 s", "5 h 10 min", "2 d 3 h".
+// Age returns a time that has passed as text: "350 ms", "4.5 s", "40 s", "3 min 20 s", "5 h 10 min", "2 d 3 h". Negative: "0 ms".
 func Age(d time.Duration) string {
 	d = max(0, d)
 	two := func(n, m int64, unit, part string) string {
