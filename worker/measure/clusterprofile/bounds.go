@@ -8,18 +8,19 @@ import (
 	"pg_stat_backtrace/worker/capture"
 )
 
-// Bounds of the memory of one profile. The worker makes up to two at a time.
+// Bounds of the memory of one profile. The worker makes up to two profiles at a time.
 const (
-	// maxStackBytes is for the different stacks.
+	// maxStackBytes bounds the memory of the different stacks, in bytes.
 	maxStackBytes = 64 << 20
-	// maxSamples is for the samples: stacks with different labels. Each takes about 1 kB, with its part of the result.
-	// There a stack is two samples if the process has slept and waited for a processor, as long as there is room.
+	// maxSamples bounds the number of samples. A sample is a stack with its labels, and takes about 1 kB. In the pprof profile, a
+	// stack becomes two samples if the process has slept and has waited for a processor, as long as there is room.
 	maxSamples = 1 << 16
-	// maxSpaceBytes is for the mappings of processes that have others than the postmaster.
+	// maxSpaceBytes bounds the memory for mappings of processes whose mappings differ from the postmaster's, in bytes.
 	maxSpaceBytes = 24 << 20
 )
 
-// counted counts a sample, or a wait of a new kind, and reports whether there was room for it.
+// counted counts a new sample, or a new waitKey, and reports whether there is room for it. When half of the room is used, it makes
+// the following stacks less exact, so that fewer of them differ.
 func (c *collector) counted() bool {
 	if c.samples >= maxSamples {
 		return false
@@ -30,8 +31,8 @@ func (c *collector) counted() bool {
 	return true
 }
 
-// addRunning counts a stack of a process on a processor. If there is no room for another sample, the stack counts in
-// one sample of the process and its state.
+// addRunning counts a stack of a process on a processor. If there is no room for another sample, it counts the stack in a joint
+// sample of the process and its state, without frames.
 func (c *collector) addRunning(key stackKey) {
 	if _, known := c.cpu[key]; !known && (key.thread == capture.TooManyStacks || !c.counted()) {
 		key.labels = c.joint(key.labels)
@@ -43,14 +44,14 @@ func (c *collector) addRunning(key stackKey) {
 	c.cpu[key]++
 }
 
-// joint returns the labels of the sample for all stacks of a process and a state that found no room.
+// joint returns the labels of the joint sample: one for all stacks of a process and a state for which there is no room.
 func (c *collector) joint(l labels) labels {
 	l.application, l.event = "", 0
 	l.query = c.wantedQuery(l.query)
 	return l
 }
 
-// wantedQuery returns a query id if the filter asks for it. The sum of other ones needs no id.
+// wantedQuery returns a query id if the filter contains it, else 0: a joint sample is for all other queries together.
 func (c *collector) wantedQuery(query uint64) uint64 {
 	if query != 0 && slices.Contains(c.options.Filter.QueryIDs, int64(query)) {
 		return query
@@ -58,8 +59,8 @@ func (c *collector) wantedQuery(query uint64) uint64 {
 	return 0
 }
 
-// waitTimeOf returns the element for what a process does. If there is no room for another one, it returns that for all
-// such waits of the process and its state.
+// waitTimeOf returns the waitTime of a key. If there is no room for another one, it returns the joint waitTime of the process and
+// its state, and the key of this one.
 func (c *collector) waitTimeOf(key waitKey) (waitKey, *waitTime) {
 	if w := c.off[key]; w != nil {
 		return key, w
@@ -75,10 +76,10 @@ func (c *collector) waitTimeOf(key waitKey) (waitKey, *waitTime) {
 	return key, w
 }
 
-// share returns the element for a stack of a wait. If there is no room for another one, the stack counts in one sample
-// of the wait.
+// share returns the weight of a stack in the waitTime w, whose key is of. If there is no room for another one, it returns a joint
+// weight of the wait, without frames.
 func (c *collector) share(of waitKey, w *waitTime, key stackKey) *weight {
-	// The labels may differ from those of the wait if there was no room for it.
+	// Use the labels of the wait: they differ from the stack's labels if waitTimeOf had no room for the wait.
 	key.labels.event, key.labels.offCPU = of.event, ""
 	if key.labels.state != absent {
 		key.labels.query = of.query
@@ -99,7 +100,7 @@ func (c *collector) share(of waitKey, w *waitTime, key stackKey) *weight {
 	return share
 }
 
-// roomFor reports whether there is room for the mappings of another process, and counts them.
+// roomFor reports whether there is room for the mappings of another process. If there is, it counts their memory.
 func (c *collector) roomFor(maps []process.Mapping) bool {
 	n := 0
 	for i := range maps {

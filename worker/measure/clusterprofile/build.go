@@ -24,14 +24,15 @@ type builder struct {
 	mappings  map[process.Mapping]*profile.Mapping
 	functions map[functionKey]*profile.Function
 	locations map[locationKey]*profile.Location
-	// whole are the locations of each stack.
+	// whole has the locations of each stack.
 	whole map[*backtrace.Thread][]*profile.Location
-	// labels are the labels of samples, which samples share.
+	// labels has the labels in the form of a profile. Samples with equal labels share them.
 	labels map[labels]map[string][]string
-	// phrases are those of stacks with a wait event.
+	// phrases has the phrases of stacks.
 	phrases map[phraseKey]string
 }
 
+// phraseKey has everything that decides the phrase of a stack.
 type phraseKey struct {
 	thread      *backtrace.Thread
 	event       uint32
@@ -40,17 +41,17 @@ type phraseKey struct {
 
 type functionKey struct{ name, file string }
 
-// locationKey is an address with the functions there, innermost first.
+// locationKey is an address with its functions, innermost first.
 type locationKey struct {
 	mapping *profile.Mapping
 	address uint64
 	lines   string
 }
 
-// noStack is the frame for time of which no stack was taken.
+// noStack is the frame for time for which no stack was taken.
 const noStack = "[no stack was taken]"
 
-// profile makes the profile of what was collected.
+// profile makes the pprof profile of the collected samples and times.
 func (c *collector) profile(ctx context.Context) *profile.Profile {
 	c.completeNames(ctx)
 	c.stacks.Complete(c.spaces)
@@ -78,7 +79,7 @@ func (c *collector) profile(ctx context.Context) *profile.Profile {
 	return b.profile
 }
 
-// completeNames asks the caller for names of databases and users that no process has shown.
+// completeNames calls Options.Names if no record contained the name of some database or user.
 func (c *collector) completeNames(ctx context.Context) {
 	if c.options.Names == nil {
 		return
@@ -93,7 +94,7 @@ func (c *collector) completeNames(ctx context.Context) {
 	}
 	names, err := c.options.Names(ctx)
 	if err != nil {
-		return // the labels show oids
+		return // the labels then have OIDs
 	}
 	for oid, name := range names.Databases {
 		learn(c.databases, oid, []byte(name))
@@ -103,7 +104,7 @@ func (c *collector) completeNames(ctx context.Context) {
 	}
 }
 
-// sampleTypes are the kinds of values of each sample.
+// sampleTypes returns the sample types for the mode.
 func (c *collector) sampleTypes() []*profile.ValueType {
 	types := []*profile.ValueType{{Type: "samples", Unit: "count"}}
 	add := func(name Mode) { types = append(types, &profile.ValueType{Type: string(name), Unit: "nanoseconds"}) }
@@ -118,8 +119,8 @@ func (c *collector) sampleTypes() []*profile.ValueType {
 	return types
 }
 
-// addCPU adds time on the processor. Where switches are followed, the time of each process is the kernel's, and the
-// samples say how it is distributed.
+// addCPU adds samples for time on the processor. In mode Wall, the kernel has measured the time of each process, and the number of
+// samples of each stack decides how the time is divided. In mode CPU, the time is the number of samples times the period.
 func (b *builder) addCPU() {
 	c := b.collector
 	period := time.Duration(float64(time.Second) / c.options.Rate)
@@ -140,7 +141,7 @@ func (b *builder) addCPU() {
 	}
 }
 
-// fallback is the identity for time without a stack.
+// fallback returns the identity for time without a stack: the last known one, or only the process id.
 func (p *profiledProcess) fallback() identity {
 	if p.known {
 		return p.identity
@@ -148,9 +149,9 @@ func (p *profiledProcess) fallback() identity {
 	return identity{pid: p.serverPID}
 }
 
-// addOff adds time off the processor. The time of each kind of wait is the kernel's, and its stacks say how it is
-// distributed. If a process has no stack of a kind of wait, the stacks of other processes in the same kind of wait of
-// the same statement do.
+// addOff adds samples for time off the processor. The kernel has measured the time of each waitKey. The time is divided among the
+// stacks of the waitKey. If it has no stacks, the time is divided among the stacks that other processes had in the same wait event
+// and state of the same query.
 func (b *builder) addOff() {
 	c := b.collector
 	pools := make(map[waitKey]map[stackKey]*weight)
@@ -163,7 +164,7 @@ func (b *builder) addOff() {
 			maps.Copy(pools[key], w.stacks)
 		}
 	}
-	for part := range numParts { // where there is room for only one sample of a stack, it is of the sleep
+	for part := range numParts { // the part of the sleep first: there may be no room for a second sample of a stack
 		for key, w := range c.off {
 			alike := key
 			alike.process = nil
@@ -174,8 +175,8 @@ func (b *builder) addOff() {
 	}
 }
 
-// addPart adds the time asleep, or the time of waiting for a processor, of a kind of wait. The pool has the stacks of
-// other processes.
+// addPart adds one part of a waitKey's time: the time asleep, or the time of waiting for a processor. pool has the stacks of all
+// processes with an equal wait event, state and query.
 func (b *builder) addPart(key waitKey, w *waitTime, part int, pool map[stackKey]*weight) {
 	l := labels{
 		identity: key.process.fallback(), query: key.query, event: key.event, state: key.state, offCPU: offCPULabels[part],
@@ -203,7 +204,7 @@ func (b *builder) addPart(key waitKey, w *waitTime, part int, pool map[stackKey]
 	}
 }
 
-// distribute divides time among stacks, with their own labels or with these.
+// distribute divides the time took among stacks. If own is set, the samples have the labels of the stacks, else they have l.
 func (b *builder) distribute(part int, took time.Duration, stacks map[stackKey]*weight, own bool, l labels) {
 	share := sharing(part, stacks)
 	var sum float64
@@ -223,8 +224,8 @@ func (b *builder) distribute(part int, took time.Duration, stacks map[stackKey]*
 	}
 }
 
-// sharing returns the figure by which the time of a part is divided among stacks: the first of these of which the sum
-// is not zero.
+// sharing returns the figure in whose proportion the time of a part is divided among stacks: their time of this part, their time of
+// both parts, or their number of samples. It returns the first of these figures that is not zero for all stacks, else a constant.
 func sharing(part int, stacks map[stackKey]*weight) func(*weight) float64 {
 	shares := []func(*weight) float64{
 		func(w *weight) float64 { return w.time[part] },
@@ -241,7 +242,8 @@ func sharing(part int, stacks map[stackKey]*weight) func(*weight) float64 {
 	return func(*weight) float64 { return 1 }
 }
 
-// add adds a sample, if it passes the filter. Without a thread there is no stack.
+// add adds a sample with n stacks and its times on and off the processor, if it passes the filter. If th is nil, no stack was
+// taken.
 func (b *builder) add(space *capture.StackSpace, th *backtrace.Thread, l *labels, n int, on, off time.Duration) {
 	c := b.collector
 	if !c.passes(l) {
@@ -274,7 +276,7 @@ func (b *builder) add(space *capture.StackSpace, th *backtrace.Thread, l *labels
 	b.profile.Sample = append(b.profile.Sample, s)
 }
 
-// phrase says what a process with a stack does.
+// phrase returns the phrase for what a process with this stack and these labels does; empty: there is none.
 func (b *builder) phrase(th *backtrace.Thread, l *labels) string {
 	if th == nil {
 		return ""
@@ -301,7 +303,7 @@ func (b *builder) stack(space *capture.StackSpace, th *backtrace.Thread) []*prof
 	var list []*profile.Location
 	for frames := th.Frames; len(frames) > 0; {
 		n := 1
-		for n < len(frames) && frames[n-1].Inlined { // the function that contains the call follows
+		for n < len(frames) && frames[n-1].Inlined { // the function that contains the inlined call is the next frame
 			n++
 		}
 		for i := range frames[n-1].Levels {
@@ -322,7 +324,7 @@ func (b *builder) stack(space *capture.StackSpace, th *backtrace.Thread) []*prof
 	return list
 }
 
-// location returns the location of a frame, which the calls that are inlined there precede.
+// location returns the location of the last frame in frames. The frames before it are calls that are inlined there.
 func (b *builder) location(space *capture.StackSpace, frames []backtrace.Frame) *profile.Location {
 	outer := &frames[len(frames)-1]
 	loc := &profile.Location{Address: outer.Address, Mapping: b.mapping(space, outer)}
@@ -344,7 +346,7 @@ func (b *builder) location(space *capture.StackSpace, frames []backtrace.Frame) 
 	return loc
 }
 
-// level returns the location of a function in a procedural language. It lies within the frame that runs it.
+// level returns the location of a function in a procedural language.
 func (b *builder) level(l *backtrace.Level) *profile.Location {
 	name := string(l.Kind) + ":" + l.Function
 	key := locationKey{lines: fmt.Sprintf("%s\x00%d", name, l.Line)}
@@ -364,7 +366,7 @@ func (b *builder) newLocation(key locationKey) *profile.Location {
 	return loc
 }
 
-// special returns the location of a frame that stands for something else than code.
+// special returns the location of a frame that is not code, such as noStack.
 func (b *builder) special(name string) *profile.Location {
 	key := locationKey{lines: name}
 	loc := b.locations[key]
@@ -388,7 +390,7 @@ func (b *builder) function(name, file string) *profile.Function {
 	return f
 }
 
-// mapping returns the mapping that a frame lies in; nil if there is none.
+// mapping returns the mapping that contains a frame's address; nil if there is none.
 func (b *builder) mapping(space *capture.StackSpace, f *backtrace.Frame) *profile.Mapping {
 	at := f.Address
 	i, ok := slices.BinarySearchFunc(space.Maps, at, func(m process.Mapping, at uint64) int {

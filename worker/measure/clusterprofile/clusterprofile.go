@@ -23,9 +23,9 @@ import (
 //
 // The sample types are samples/count and, by mode, cpu/nanoseconds, offcpu/nanoseconds, or both and wall/nanoseconds.
 // Labels of a sample are pid, backend_type, database, user, application_name, query_id, wait_event_type, wait_event and
-// state, as in pg_stat_activity at the moment of the sample. They are read with the sample, from the server's memory.
-// A label that the process does not have is absent. If the process was changing its entry, state, query_id and
-// application_name are absent.
+// state, as in pg_stat_activity at the moment of the sample, off_cpu, phrase and, with Options.Texts, query. A BPF program reads
+// the first ones from the server's memory together with the stack. A label without a value is absent. If the process was changing
+// its entry in pg_stat_activity, state, query_id and application_name are absent.
 //
 // Errors wrap ErrOptions, ErrServerGone, ErrNoSamples, clusterbpf.ErrUnsupported, fs.ErrPermission (root, or CAP_BPF
 // and CAP_PERFMON, is needed), waits.ErrUnsupported (the version of the server is not known), or those of
@@ -52,7 +52,7 @@ func Collect(ctx context.Context, options Options) (*profile.Profile, *Summary, 
 	return p, &c.summary, nil
 }
 
-// Figures of the collection.
+// Times and limits of the collection.
 const (
 	// interval is the time between two fetches of samples.
 	interval = 100 * time.Millisecond
@@ -87,21 +87,21 @@ type collector struct {
 	// unreachable are the processes whose memory could not be read in time.
 	unreachable map[int]bool
 
-	base      *capture.StackSpace   // of the postmaster: its children have the same mappings and more
-	spaces    []*capture.StackSpace // all
+	base      *capture.StackSpace   // mappings of the postmaster; its children have these and further ones
+	spaces    []*capture.StackSpace // base, and the mappings of processes that differ
 	byPID     map[int]*profiledProcess
 	processes []*profiledProcess
-	cpu       map[stackKey]int
-	off       map[waitKey]*waitTime
-	samples   int // in cpu and off, as far as they are bounded: see maxSamples
-	// spaceBytes is the memory of the mappings in spaces.
+	cpu       map[stackKey]int      // number of samples on the processor
+	off       map[waitKey]*waitTime // time off the processor
+	samples   int                   // number of samples and of waitKeys, see counted
+	// spaceBytes is the memory of the mappings in spaces, without base.
 	spaceBytes int
-	// generated is when a stack has ended in code compiled at run time.
+	// generated is the time at which a stack last ended in code compiled at run time.
 	generated time.Time
-	databases map[uint32]string
-	users     map[uint32]string
+	databases map[uint32]string // names by OID
+	users     map[uint32]string // names by OID
 	log       *state.SessionLog // nil: no texts
-	err       error             // of a record
+	err       error             // the error of a record
 }
 
 // newCollector finds the server and prepares the collection.
@@ -124,7 +124,7 @@ func newCollector(o *Options) (*collector, error) {
 	return newCollectorOf(o, s)
 }
 
-// newCollectorOf loads the programs for a server.
+// newCollectorOf loads the BPF programs for a server.
 func newCollectorOf(o *Options, s *server) (*collector, error) {
 	var err error
 	server := &s.cluster
@@ -160,7 +160,7 @@ func newCollectorOf(o *Options, s *server) (*collector, error) {
 // redZone is the number of bytes below the stack pointer that belong to the stack (System V ABI, x86_64).
 const redZone = 128
 
-// run takes samples until it is time to end.
+// run collects until Options.Duration or ctx ends, or loop ends earlier.
 func (c *collector) run(ctx context.Context) error {
 	before := ownTime()
 	if err := c.sampler.Start(c.options.Duration + grace); err != nil {
@@ -176,7 +176,7 @@ func (c *collector) run(ctx context.Context) error {
 	}
 	err := c.loop(ctx)
 	if err == nil {
-		err = c.lookAtSleepers(0, time.Second) // each process that sleeps now has a stack
+		err = c.lookAtSleepers(0, time.Second) // take a stack of each process that sleeps at the end
 	}
 	c.sampler.Stop()
 	end := clusterbpf.Now()
@@ -200,7 +200,7 @@ func (c *collector) run(ctx context.Context) error {
 	return err
 }
 
-// ownTime is the processor time of this process.
+// ownTime returns the processor time of this process.
 func ownTime() time.Duration {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
@@ -209,7 +209,7 @@ func ownTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// readTexts begins to collect the texts of statements, if they are wanted. Without them the profile is complete otherwise.
+// readTexts begins to collect the texts of statements with Options.Texts. If this fails, only the label LabelQuery is missing.
 func (c *collector) readTexts() {
 	if !c.options.Texts {
 		return
@@ -225,7 +225,7 @@ func (c *collector) readTexts() {
 // textInterval is the least time between two reads of the texts of statements.
 const textInterval = 200 * time.Millisecond
 
-// seed notes the processes that live already.
+// seed passes the processes that already live, with their present states, to the BPF programs. Mode CPU does not need them.
 func (c *collector) seed() error {
 	if c.options.Mode == CPU {
 		return nil
@@ -249,7 +249,7 @@ func (c *collector) seed() error {
 	return nil
 }
 
-// living returns the processes to sample that live now.
+// living returns the processes to be sampled that live now, in the PID namespace of this process.
 func (c *collector) living() ([]int, error) {
 	if c.options.Processes == nil {
 		return process.Children(c.server.cluster.PostmasterPID)
@@ -263,7 +263,7 @@ func (c *collector) living() ([]int, error) {
 	return pids, nil
 }
 
-// chosen returns the processes of the options as the programs in the kernel take them.
+// chosen returns Options.Processes in the form of clusterbpf.Options: start times by process id; nil: all.
 func (o Options) chosen() map[int]uint64 {
 	if o.Processes == nil {
 		return nil
@@ -275,7 +275,8 @@ func (o Options) chosen() map[int]uint64 {
 	return chosen
 }
 
-// loop fetches samples until the duration or ctx ends, or the server does.
+// loop fetches samples until the duration or ctx ends. It ends earlier if the server or all chosen processes have ended, or if the
+// profile is too large or too expensive.
 func (c *collector) loop(ctx context.Context) error {
 	end := time.NewTimer(c.options.Duration)
 	defer end.Stop()
@@ -336,7 +337,7 @@ func (c *collector) loop(ctx context.Context) error {
 	}
 }
 
-// expensive reports whether the programs in the kernel take more than their share, reads of sleepers included.
+// expensive reports whether the BPF programs and the reads of sleepers take more than Options.CostLimit.
 func (c *collector) expensive() (bool, error) {
 	n, err := c.sampler.Counters()
 	c.summary.KernelTime = n.Time
@@ -344,8 +345,8 @@ func (c *collector) expensive() (bool, error) {
 	return err == nil && float64(n.Time+c.sleepers.took) > limit, err
 }
 
-// fetch takes over the samples that are there. Where samples come faster than they can be named, it leaves the rest for
-// the next time, so that the limits of a profile hold.
+// fetch reads the samples in the ring, and names their stacks, at most for interval. If samples come faster, it leaves the rest for
+// the next call, so that loop can check the limits of the profile.
 func (c *collector) fetch() error { return c.fetchUntil(time.Now().Add(interval)) }
 
 func (c *collector) fetchUntil(end time.Time) error {
@@ -353,8 +354,8 @@ func (c *collector) fetchUntil(end time.Time) error {
 	return errors.Join(err, c.err)
 }
 
-// lookAtSleepers takes stacks of waits that take so long already and of which there is none yet. After the time most it
-// leaves the rest for the next call.
+// lookAtSleepers takes a stack of each wait that has lasted for the time least and has no stack yet. It stops after the time most;
+// the next call does the rest.
 func (c *collector) lookAtSleepers(least, most time.Duration) error {
 	if c.options.Mode == CPU {
 		return nil

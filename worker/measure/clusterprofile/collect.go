@@ -15,32 +15,32 @@ import (
 // profiledProcess is one process of the server.
 type profiledProcess struct {
 	pid       int
-	serverPID int    // as the server knows it; 0: not known
+	serverPID int    // the process id that the server sees; 0: not known
 	started   uint64 // ns since boot; 0: not known yet
-	// identity is the one seen last; known is false if none was seen.
+	// identity is the last identity in a record; known is false if there was none.
 	identity identity
 	known    bool
 	ended    bool
-	// foreign: it has other rights than the server, and the profile leaves it out.
+	// foreign: the process has other rights than the server, and the profile omits it.
 	foreign bool
-	// on and off are its times, on only if switches are followed, and timed says that they are known. samples is the
-	// number of stacks on the processor.
+	// on and off are the times of the process on and off the processor. timed is set when the kernel has reported them. In mode
+	// CPU, on is estimated by samples, the number of stacks on the processor.
 	on, off time.Duration
 	timed   bool
 	samples int
 
-	// pending is the wait in progress of which a stack was taken.
+	// pending is the wait in progress if a stack of it was taken.
 	pending *pendingWait
-	// space has the mappings of the process itself, if the postmaster's do not suffice. read is when they were read.
+	// space has the mappings of the process itself; nil: those of the postmaster suffice. read is the time at which they were read.
 	space *capture.StackSpace
 	read  time.Time
 }
 
-// pendingWait is a wait with a stack, until its end is known.
+// pendingWait is a wait with a stack whose end is not known yet.
 type pendingWait struct {
 	number uint64
 	began  uint64 // CLOCK_MONOTONIC, ns
-	waits  uint64 // how many waits it stands for, if it turns out to be short
+	waits  uint64 // number of waits since the last stack, including this one; see endWait
 	weight *weight
 }
 
@@ -70,20 +70,20 @@ const (
 // offCPULabels are the values of the label off_cpu.
 var offCPULabels = [numParts]string{sleeping, runnable}
 
-// waitTime is the time of a waitKey, by parts, and the stacks that it is distributed over.
+// waitTime is the time of a waitKey, by parts, and the stacks among which the time is divided.
 type waitTime struct {
 	took   [numParts]time.Duration
 	stacks map[stackKey]*weight
 }
 
-// weight is how much of the time belongs to a stack, by the waits of which stacks were taken, and the number of these
-// stacks. A stack counts as runnable if the process lost its processor.
+// weight has the time and the number of the waits in which a stack was taken. The time of a waitTime is divided in proportion to
+// it. A wait counts as runnable if the process lost its processor without going to sleep.
 type weight struct {
 	time    [numParts]float64 // ns
 	samples [numParts]int
 }
 
-// processOf returns the process that a record is of.
+// processOf returns the process of a record. It makes a new profiledProcess if the process id belongs to another process now.
 func (c *collector) processOf(pid int, started uint64) *profiledProcess {
 	p := c.byPID[pid]
 	if p != nil && started != 0 && p.started == 0 {
@@ -100,7 +100,7 @@ func (c *collector) processOf(pid int, started uint64) *profiledProcess {
 	return p
 }
 
-// add takes over a record.
+// add handles a record of the BPF programs.
 func (c *collector) add(r *clusterbpf.Record) {
 	p := c.processOf(r.PID, r.Started)
 	if p.foreign {
@@ -124,7 +124,7 @@ func (c *collector) add(r *clusterbpf.Record) {
 	}
 }
 
-// beginWait takes over the stack of a wait.
+// beginWait counts the stack of a wait, and makes the wait pending until endWait.
 func (c *collector) beginWait(p *profiledProcess, r *clusterbpf.Record) {
 	key := c.name(p, r)
 	of, w := c.waitTime(p, &key.labels)
@@ -137,11 +137,11 @@ func (c *collector) beginWait(p *profiledProcess, r *clusterbpf.Record) {
 	p.pending = &pendingWait{number: r.Number, began: r.At, waits: max(1, r.Waits), weight: share}
 }
 
-// ended returns how long a wait took.
+// ended returns the length of a wait that ended at at.
 func ended(began, at uint64) time.Duration { return time.Duration(max(began, at) - began) }
 
-// endWait gives the time of the pending wait to its stack. A short wait stands for those without a stack before it. A
-// long one stands for itself: a stack is taken of every long wait.
+// endWait adds the time of the pending wait to the weight of its stack. A short wait also represents the waits without a stack
+// before it, so its time is multiplied by their number. A long wait represents only itself, since each long wait has a stack.
 func (c *collector) endWait(p *profiledProcess, took, delay time.Duration) {
 	w := p.pending
 	p.pending = nil
@@ -153,7 +153,7 @@ func (c *collector) endWait(p *profiledProcess, took, delay time.Duration) {
 	w.weight.time[partRunnable] += float64(delay)
 }
 
-// waitTime returns the element for what a process does, by its labels.
+// waitTime returns the waitTime for a process and the query, wait event and state in its labels.
 func (c *collector) waitTime(p *profiledProcess, l *labels) (waitKey, *waitTime) {
 	key := waitKey{process: p, query: l.query, event: l.event, state: l.state}
 	if key.state == absent {
@@ -202,14 +202,14 @@ func (c *collector) nameOne(p *profiledProcess, r *clusterbpf.Record) stackKey {
 	}
 	key.thread, complete = c.stacks.Name(p.space, &th, memory)
 	key.space = p.space
-	if !complete && time.Since(p.read) > refreshAfter && c.readSpace(p) { // it may have loaded a library
+	if !complete && time.Since(p.read) > refreshAfter && c.readSpace(p) { // the process may have loaded a library meanwhile
 		key.thread, _ = c.stacks.Name(p.space, &th, memory)
 		key.space = p.space
 	}
 	return key
 }
 
-// memoryOf returns the memory that was copied with the stack.
+// memoryOf returns the memory that was copied with the stack: error_context_stack, and the pieces to which its entries point.
 func (c *collector) memoryOf(r *clusterbpf.Record) []snapshot.Stack {
 	if len(r.Pieces) == 0 {
 		return nil
@@ -222,7 +222,8 @@ func (c *collector) memoryOf(r *clusterbpf.Record) []snapshot.Stack {
 	return memory
 }
 
-// refreshAfter is how long the mappings of a process are believed if a stack does not fit them.
+// refreshAfter is the least time between two reads of a process's mappings, which are needed if a stack does not fit the known
+// ones.
 const refreshAfter = time.Second
 
 // count counts a stack for the summary.
@@ -243,11 +244,11 @@ func (c *collector) count(r *clusterbpf.Record, known bool) {
 	}
 }
 
-// refresh reports whether there are mappings of the process itself.
+// refresh reports whether p.space has mappings of the process itself. It reads them if needed.
 func (c *collector) refresh(p *profiledProcess) bool { return p.space != nil || c.readSpace(p) }
 
-// readSpace reads the mappings of a process. It returns false if they are unchanged, if it has ended or does not
-// answer, or if there is no room for them.
+// readSpace reads the mappings of a process into p.space. It returns false if they are unchanged, if the process has ended, if its
+// mappings cannot be read in time, or if there is no room for them.
 func (c *collector) readSpace(p *profiledProcess) bool {
 	if p.ended || p.space == nil && time.Since(p.read) < refreshAfter {
 		return false
@@ -280,7 +281,7 @@ func (c *collector) readSpace(p *profiledProcess) bool {
 	return true
 }
 
-// takeWaits takes over the times of waits that have ended.
+// takeWaits reads the times of ended waits from the kernel's table, and adds them.
 func (c *collector) takeWaits() error {
 	if c.options.Mode == CPU {
 		return nil
@@ -302,7 +303,8 @@ func (c *collector) addWaits(w *clusterbpf.WaitTime) {
 	sum.took[partRunnable] += w.Delay
 }
 
-// finish accounts for the waits and the work in progress at the end. The list has the processes that live then.
+// finish completes the summary. It also adds the waits and the time on processors that are in progress at the end. list has the
+// processes that live then.
 func (c *collector) finish(end uint64, list []clusterbpf.Process) error {
 	if err := c.takeWaits(); err != nil {
 		return err
@@ -321,7 +323,7 @@ func (c *collector) finish(end uint64, list []clusterbpf.Process) error {
 	for i := range list {
 		now := &list[i]
 		if now.Started == 0 && dead(now.PID) {
-			continue // it ended while it was noted
+			continue // the process ended while seed described it
 		}
 		c.finishProcess(now, end)
 	}
@@ -334,7 +336,7 @@ func (c *collector) finish(end uint64, list []clusterbpf.Process) error {
 	return nil
 }
 
-// finishProcess accounts for the last wait of a process that lives, and for its present state.
+// finishProcess adds the last wait of a process that lives at the end, and the time in its present state.
 func (c *collector) finishProcess(now *clusterbpf.Process, end uint64) {
 	p := c.processOf(now.PID, now.Started)
 	if p.foreign {
@@ -356,13 +358,13 @@ func (c *collector) finishProcess(now *clusterbpf.Process, end uint64) {
 		last(now.UndividedTook, now.UndividedDelay)
 	}
 	rest := ended(now.Since, end)
-	if now.Running && now.Started != 0 { // its present wait is not known
+	if now.Running && now.Started != 0 { // the table still has the labels of the previous wait
 		now.QueryID, now.Event, now.State = 0, 0, 0
 	}
 	switch {
 	case !now.Running:
 		last(rest, now.Delay)
-	case rest < longWait || runs(now.PID): // the kernel does not report every switch
+	case rest < longWait || runs(now.PID): // else the kernel has not reported that the process left its processor
 		p.on += rest - now.Delay
 		if now.Delay > 0 {
 			last(now.Delay, now.Delay)
@@ -378,13 +380,13 @@ func runs(pid int) bool {
 	return err == nil && stat.State == 'R'
 }
 
-// dead reports whether a process has ended, also if its parent has not noticed yet.
+// dead reports whether a process has ended. A zombie has ended too.
 func dead(pid int) bool {
 	return process.ID{PID: pid}.Ended()
 }
 
-// addRests adds the time of waits that the kernel's table had no room for. If the report of a process's end was lost,
-// its time on the processor is estimated by its samples.
+// addRests adds the time of waits for which the kernel's table had no room. If the record of a process's end was lost, it estimates
+// the time on the processor by the number of samples.
 func (c *collector) addRests() {
 	sums := make(map[*profiledProcess]time.Duration)
 	for key, w := range c.off {
@@ -403,7 +405,7 @@ func (c *collector) addRests() {
 	}
 }
 
-// finishClock estimates times by the number of samples.
+// finishClock completes the summary in mode CPU. It estimates times by the number of samples.
 func (c *collector) finishClock() {
 	for _, p := range c.processes {
 		p.on = c.period(p.samples)
@@ -414,7 +416,7 @@ func (c *collector) finishClock() {
 	}
 }
 
-// period returns the time that a number of samples stands for.
+// period returns the time that corresponds to a number of samples.
 func (c *collector) period(samples int) time.Duration {
 	return time.Duration(float64(samples) * float64(time.Second) / c.options.Rate)
 }

@@ -23,7 +23,7 @@ const (
 	LabelOffCPU = "off_cpu"
 	// LabelQuery is the text of one execution of the query: see Options.Texts.
 	LabelQuery = "query"
-	// LabelPhrase says what the process did, without names of users' objects.
+	// LabelPhrase describes what the process did, without names of objects; see render.PlainPhrase.
 	LabelPhrase = "phrase"
 )
 
@@ -37,13 +37,13 @@ func Labels() []string {
 
 // identity has the properties of a process that seldom change.
 type identity struct {
-	pid            int // as the server knows it; 0: not known
+	pid            int // the process id that the server sees; 0: not known
 	backendType    string
-	database, user uint32 // oids
+	database, user uint32 // OIDs
 	application    string
 }
 
-// labels are those of a sample. An empty label is absent.
+// labels are the labels of a sample. Zero and empty values mean that a label is absent; for state, the value is absent.
 type labels struct {
 	identity
 
@@ -51,13 +51,13 @@ type labels struct {
 	event  uint32
 	state  uint32
 	offCPU string
-	phrase string // set when the profile is made
+	phrase string // only set by builder.add
 }
 
-// absent is the value of labels.state if the entry was being changed.
+// absent is the value of labels.state if the state is not known, as while the process was changing its entry.
 const absent = ^uint32(0)
 
-// labelsOf returns the labels of a record. It learns names of databases and users from it.
+// labelsOf returns the labels of a record. If the record has the names of the database and the user, it remembers them.
 func (c *collector) labelsOf(p *profiledProcess, r *clusterbpf.Record) labels {
 	l := labels{identity: identity{pid: p.serverPID}, event: r.Event, state: absent}
 	if r.Flags&clusterbpf.Runnable != 0 {
@@ -92,11 +92,10 @@ func learn(names map[uint32]string, oid uint32, name []byte) {
 	}
 }
 
-// clean returns text of the server's memory as valid UTF-8, which a profile must be. The server's encoding may be
-// another one.
+// clean returns a text from the server's memory as valid UTF-8, as a profile requires. The server may use another encoding.
 func clean(text []byte) string { return strings.ToValidUTF8(string(text), "\uFFFD") }
 
-// backendType returns backend_type as in pg_stat_activity. Background workers have types of their own.
+// backendType returns backend_type as in pg_stat_activity. A background worker chooses its type itself.
 func (c *collector) backendType(r *clusterbpf.Record) string {
 	if int(r.BackendType) == c.server.worker && len(r.WorkerType) > 0 {
 		return clean(r.WorkerType)
@@ -104,7 +103,7 @@ func (c *collector) backendType(r *clusterbpf.Record) string {
 	return nameOf(c.server.types, r.BackendType)
 }
 
-// queryOf returns the query id of the statement that runs: the server keeps the last one after its end.
+// queryOf returns the query id if the state is active, else 0: the server keeps the id after the end of the statement.
 func (c *collector) queryOf(query uint64, state uint32) uint64 {
 	if int(state) != c.server.waits.Target.Layout.Running {
 		return 0
@@ -112,7 +111,7 @@ func (c *collector) queryOf(query uint64, state uint32) uint64 {
 	return query
 }
 
-// named are the labels as a profile has them.
+// named returns the labels in the form of a pprof profile.
 func (c *collector) named(l *labels) map[string][]string {
 	m := make(map[string][]string)
 	set := func(name, value string) {
@@ -174,8 +173,8 @@ func passesOID(wanted []string, names map[uint32]string, oid uint32) bool {
 		slices.Contains(wanted, strconv.FormatUint(uint64(oid), 10)))
 }
 
-// serverPID returns the process id as the server knows it. It returns 0 if the server is in another PID namespace and
-// the process has ended.
+// serverPID returns the process id that the server sees. It returns 0 if the server is in another PID namespace and the process
+// has ended.
 func (c *collector) serverPID(pid int) int {
 	if translate := c.server.waits.Target.ServerPID; translate != nil {
 		return translate(pid)

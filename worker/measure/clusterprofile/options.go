@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
-// Mode says which time of a process counts.
+// Mode selects the time of a process that the profile has.
 type Mode string
 
 // The modes.
@@ -31,14 +31,13 @@ func Modes() []string { return []string{string(CPU), string(OffCPU), string(Wall
 
 // Limits of Options.
 const (
-	// DefaultRate is the number of samples of each processor in a second. It is no divisor of the frequencies at which
-	// programs and kernels usually work.
+	// DefaultRate is the default of Options.Rate. It is no divisor of the frequencies at which programs and kernels usually work.
 	DefaultRate = 99
 	// MaxRate is the highest rate.
 	MaxRate = 1000
-	// DefaultDuration is the duration of a profile.
+	// DefaultDuration is the default of Options.Duration.
 	DefaultDuration = 10 * time.Second
-	// DefaultCostLimit is the share of all processors' time after which a profile ends by itself.
+	// DefaultCostLimit is the default of Options.CostLimit.
 	DefaultCostLimit = 0.05
 	// MaxDuration is the longest duration.
 	MaxDuration = 24 * time.Hour
@@ -54,20 +53,20 @@ var ErrNoSamples = errors.New("no samples")
 // restarts during the profile, Collect returns the samples until then, and sets Summary.ServerEnded.
 var ErrServerGone = errors.New("the server is not running")
 
-// Filter selects processes and moments. An empty field selects everything. A sample must pass every field. A sample
-// without the label that a field is about does not pass.
+// Filter selects samples. An empty field selects all samples. A sample must match each field that is not empty. A sample without
+// the label of such a field does not match.
 type Filter struct {
-	// QueryIDs are query ids as in pg_stat_activity.query_id. A sample has one while its statement runs.
+	// QueryIDs are query ids as in pg_stat_activity.query_id. Only samples of running statements have a query id.
 	QueryIDs []int64
-	// Users and Databases are names, or decimal oids.
+	// Users and Databases are names, or decimal OIDs.
 	Users, Databases []string
 	// BackendTypes are as in pg_stat_activity.backend_type, such as "client backend".
 	BackendTypes []string
-	// PIDs are process ids as the server knows them.
+	// PIDs are process ids that the server sees.
 	PIDs []int
 }
 
-// Options say what to sample. DataDir or Cluster is required. The zero value of every other field is the default.
+// Options are the options of Collect. DataDir or Cluster is required. The zero value of every other field is the default.
 type Options struct {
 	// DataDir is the data directory of a running server on this host.
 	DataDir string
@@ -75,102 +74,104 @@ type Options struct {
 	Cluster *cluster.Cluster
 	// Mode is CPU by default.
 	Mode Mode
-	// Rate is the number of samples of each processor in a second. With OffCPU and Wall it also is the number of stacks of
-	// one process in a second. The default is DefaultRate.
+	// Rate is the number of samples in a second for each processor. With OffCPU and Wall it also is the largest number of stacks of
+	// waits in a second for each process. The default is DefaultRate.
 	Rate float64
-	// Duration bounds the sampling. The default is DefaultDuration. The end of ctx ends it earlier, without an error.
+	// Duration is the duration of the profile. The default is DefaultDuration. The end of ctx ends it earlier, without an error.
 	Duration time.Duration
-	// Processes are the processes of the server to sample, the postmaster too, by their ids on this host. The programs in
-	// the kernel ignore all others. The profile ends when all of these have ended. Nil means all processes of the server,
+	// Processes are the processes of the server to sample, by their ids on this host; the postmaster may be one of them. The BPF
+	// programs ignore all other processes. The profile ends when all of Processes have ended. Nil means all processes of the server
 	// without the postmaster.
 	Processes []process.ID
-	// Filter selects processes and moments.
+	// Filter selects the samples in the profile.
 	Filter Filter
 	// MaxFrames bounds the frames of a stack, inlined calls included. 0 means unwind.DefaultMaxFrames.
 	MaxFrames int
-	// Capturer names the stacks. A worker gives its own, which has read the server's files already. If it is nil, Collect
+	// Capturer names the stacks. A worker passes its own Capturer, which has already read the server's files. If it is nil, Collect
 	// makes one.
 	Capturer *capture.Capturer
-	// Names returns the names of databases and users by oid, from a connection to the server. Collect calls it once, at
-	// the end, and only if the processes themselves did not show all names. Nil, and an error, mean that the labels show
-	// oids instead.
+	// Names returns the names of databases and users by OID, from a connection to the server. Collect calls it once, at
+	// the end, and only if the samples do not contain all names. If Names is nil or returns an error, labels have the OIDs of
+	// unknown names.
 	Names func(ctx context.Context) (Names, error)
-	// Texts adds the label LabelQuery, for readers with the right to see the statements of all users. The text of a query is of one
-	// of its executions, with its constants.
+	// Texts adds the label LabelQuery, for readers with the right to see the statements of all users. The text of a query is the
+	// text of one of its executions, with its constants.
 	Texts bool
-	// CostLimit ends the profile if the programs in the kernel take more than this share of all processors' time. The
-	// default is DefaultCostLimit.
+	// CostLimit ends the profile if the BPF programs take more than this share of all processors' time, from 0 to 1. The default is
+	// DefaultCostLimit.
 	CostLimit float64
-	// Started is called when the sampling has begun. It must not wait.
+	// Started is called when the sampling has begun; nil: no call. It must not wait.
 	Started func()
-	// Progress is called about once a second with the time since the start and the number of samples. It must not wait.
+	// Progress is called about once a second with the time since the start and the number of stacks; nil: no call. It must not
+	// wait.
 	Progress func(took time.Duration, samples int)
 }
 
-// Names are the names of databases and roles by oid.
+// Names are the names of databases and roles by OID.
 type Names struct {
 	Databases, Users map[uint32]string
 }
 
-// Summary says how complete a profile is. Counts are of all processes of the server, before the filter, except Samples
-// and Time.
+// Summary describes how a profile was taken and how complete it is. Its numbers are of all processes of the server, before the
+// filter, except Samples, Time and WithoutStack.
 type Summary struct {
-	// Mode, Rate and Took are how the samples were taken, and for how long.
+	// Mode and Rate are those of the options. Took is the length of the profile.
 	Mode Mode
 	Rate float64
 	Took time.Duration
-	// Server names the server, as cluster.Cluster.String.
+	// Server describes the server in the form of cluster.Cluster.String.
 	Server string
 	// Samples is the number of stacks in the profile.
 	Samples int
-	// Taken is the number of stacks that were taken. Labelled of them have all labels that the process had. Partial and
-	// Unlabelled ones were taken while the process changed its entry in pg_stat_activity: partial ones have the constant
-	// labels, from an earlier stack of the process. NoEntry ones are of processes that have no entry: they start or
-	// end, or collect the log.
+	// Taken is the number of stacks that were taken. It has four parts. Labelled stacks have all labels of their process. Partial
+	// and Unlabelled stacks were taken while the process was changing its entry in pg_stat_activity; Partial ones have the labels
+	// that seldom change, from an earlier stack of the process. NoEntry stacks are of processes without an entry: processes that
+	// start or end, and the process that collects the log.
 	Taken, Labelled, Partial, Unlabelled, NoEntry int
-	// Lost counts samples that found no room, NoStack samples whose stack was not readable, and Uncounted waits and
-	// processes that found no room.
+	// Lost is the number of samples for which a buffer in the kernel had no room. NoStack is the number of samples whose stack was
+	// not readable. Uncounted is the number of waits and processes for which a table in the kernel had no room.
 	Lost, NoStack, Uncounted int
-	// Processes is the number of processes that were seen, and Ended how many of them ended meanwhile.
+	// Processes is the number of processes of which there are data, and Ended the number of those that have ended.
 	Processes, Ended int
-	// CPU and OffCPU are the times of the processes. OffCPU is 0 in mode CPU. In modes OffCPU and Wall they are the
-	// kernel's own, by its context switches. In mode CPU, CPU is an estimate: the samples times the period.
+	// CPU and OffCPU are the times of all processes on and off processors. OffCPU is 0 in mode CPU. In modes OffCPU and Wall, BPF
+	// programs have measured both at each context switch. In mode CPU, CPU is an estimate: the number of samples times the period.
 	CPU, OffCPU time.Duration
-	// Time is the time of the profile, after the filter, and WithoutStack the part of it for which no stack was taken. The
-	// profile shows that part as one frame.
+	// Time is the time of the profile after the filter. WithoutStack is the part of Time for which no stack was taken. The
+	// profile has one frame for this part.
 	Time, WithoutStack time.Duration
-	// KernelTime is an estimate of the processor time that the programs in the kernel took, a part of the server's time.
+	// KernelTime is an estimate of the processor time of the BPF programs, which is a part of the server's processor time.
 	KernelTime time.Duration
 	// StoppedByCost is set if the profile ended early because of Options.CostLimit.
 	StoppedByCost bool
-	// StoppedBySize is set if the profile ended early because it has seen more processes than it can hold.
+	// StoppedBySize is set if the profile ended early because there were too many processes.
 	StoppedBySize bool
-	// WorkerCPU is the processor time that this process has used meanwhile.
+	// WorkerCPU is the processor time of this process during the profile.
 	WorkerCPU time.Duration
 	// UnseenProcessors is the number of processors of which no samples could be taken.
 	UnseenProcessors int
-	// The memory for a profile is bounded. Shortened counts stacks whose innermost address is the start of its function.
-	// Joined counts stacks that are in one sample of their process and state. Cut counts stacks without the frames in
-	// libraries that only their process has loaded.
+	// The memory for a profile is bounded. Shortened is the number of stacks that have the start of the innermost function instead
+	// of the exact address. Joined is the number of stacks without frames, which share one sample for their process and state. Cut
+	// is the number of times that there was no room for the mappings of a process, so that frames in its own libraries may be
+	// missing.
 	Shortened, Joined, Cut int
-	// Generated counts stacks that end in code compiled at run time: see backtrace.Thread.
+	// Generated is the number of stacks that end in code compiled at run time: see backtrace.Thread.
 	Generated int
 	// Unreachable is the number of processes whose memory could not be read in time: see process.ErrUnreachable. Some of
 	// their labels and stacks are missing.
 	Unreachable int
-	// NoDelays is set if this kernel does not count how long processes wait for a processor. Then
-	// the label off_cpu is "runnable" only for processes that lost their processor, and not after a wakeup.
+	// NoDelays is set if this kernel does not measure how long processes wait for a processor. The label off_cpu is then
+	// "runnable" only after a process lost its processor, and not after a wakeup.
 	NoDelays bool
 	// ProcessesEnded is set if the profile ended because all of Options.Processes had ended.
 	ProcessesEnded bool
-	// ServerEnded is set if the server ended or restarted meanwhile. The profile then ends at that moment.
+	// ServerEnded is set if the server ended or restarted during the profile. The profile ends then.
 	ServerEnded bool
 }
 
-// WithEntry is the number of stacks of processes with an entry in pg_stat_activity.
+// WithEntry returns the number of stacks of processes with an entry in pg_stat_activity.
 func (s *Summary) WithEntry() int { return s.Labelled + s.Partial + s.Unlabelled }
 
-// LabelledShare is the share of the stacks of processes with an entry that have all labels, from 0 to 1.
+// LabelledShare returns the share of stacks with all labels among the stacks of processes with an entry, from 0 to 1.
 func (s *Summary) LabelledShare() float64 {
 	if s.WithEntry() == 0 {
 		return 1
@@ -178,7 +179,7 @@ func (s *Summary) LabelledShare() float64 {
 	return float64(s.Labelled) / float64(s.WithEntry())
 }
 
-// Notes are remarks on what the profile lacks, one sentence each, for a reader of the profile.
+// Notes returns remarks on missing parts of the profile for its reader, one sentence each.
 func (s *Summary) Notes() []string {
 	var notes []string
 	add := func(n int, format string, args ...any) {
@@ -218,7 +219,7 @@ func (s *Summary) Notes() []string {
 	if s.ServerEnded {
 		notes = append(notes, "The server ended or restarted during the profile. Later samples are missing.")
 	}
-	if share := float64(s.WithoutStack) / float64(max(1, s.Time)); share >= 0.0005 { // else it would print as 0.0
+	if share := float64(s.WithoutStack) / float64(max(1, s.Time)); share >= 0.0005 { // a smaller share would be printed as 0.0 %
 		notes = append(notes, fmt.Sprintf("No stack was taken for %.1f %% of the time.", 100*share))
 	}
 	return notes
@@ -243,7 +244,7 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("%w: no data directory", ErrOptions)
 	case !slices.Contains(Modes(), string(o.Mode)):
 		return o, fmt.Errorf("%w: mode must be cpu, offcpu or wall, not %q", ErrOptions, string(o.Mode))
-	case !(o.Rate >= 1 && o.Rate <= MaxRate): // not a number is neither
+	case !(o.Rate >= 1 && o.Rate <= MaxRate): // written with a negation, so that it is also true for NaN
 		return o, fmt.Errorf("%w: rate must be from 1 to %d, not %v", ErrOptions, MaxRate, o.Rate)
 	case o.Duration < 0 || o.Duration > MaxDuration:
 		return o, fmt.Errorf("%w: duration must be from 0 to %s, not %s", ErrOptions, MaxDuration, o.Duration)

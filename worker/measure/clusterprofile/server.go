@@ -20,15 +20,15 @@ import (
 type server struct {
 	cluster cluster.Cluster
 	waits   *waitevent.Server
-	// types and states are the names of package activity. worker is the value for background workers, which
-	// pg_stat_activity shows by their own type.
+	// types and states are the names of backend types and states, see package state. worker is the index in types for background
+	// workers, which choose their own type.
 	types, states []string
 	worker        int
 	target        clusterbpf.Server
-	procs         int // how many processes it can have
+	procs         int // the greatest number of processes that the server can have
 }
 
-// locate finds the variables of a server.
+// locate finds the variables of a server. It returns waits.ErrUnsupported for an unknown version.
 func locate(c cluster.Cluster) (*server, error) {
 	w, err := waitevent.Locate(c)
 	if err != nil {
@@ -57,7 +57,7 @@ func locate(c cluster.Cluster) (*server, error) {
 	return s, s.countProcs()
 }
 
-// countProcs reads how many processes the server can have.
+// countProcs reads the greatest number of processes of the server into s.procs.
 func (s *server) countProcs() error {
 	pid := s.cluster.PostmasterPID
 	memory := process.NewMemory(pid)
@@ -74,14 +74,14 @@ func (s *server) countProcs() error {
 	return nil
 }
 
-// isForeign reports whether a process has other rights than the postmaster. The programs in the kernel compare ids and
-// capabilities at every sample. They do not see whether a process is dumpable.
+// isForeign reports whether a process has other rights than the postmaster. The BPF programs compare ids and capabilities at every
+// sample, but they cannot see whether a process is dumpable.
 func (s *server) isForeign(pid int) bool {
 	rights := s.waits.Target.Rights
 	return rights != nil && errors.Is(rights.Verify(pid), process.ErrNotPermitted)
 }
 
-// readWord reads an aligned word of a process. It may never return: see process.ReadMemory.
+// readWord reads an aligned word of 8 bytes from a process. It may never return: see process.ReadMemory.
 func readWord(pid int, address uint64) (uint64, error) {
 	var p [8]byte
 	if _, err := process.ReadMemory(pid, address, p[:]); err != nil {
@@ -90,18 +90,18 @@ func readWord(pid int, address uint64) (uint64, error) {
 	return binary.NativeEndian.Uint64(p[:]), nil
 }
 
-// seed describes a process that lives already, as far as its memory can be read. Answers is false if the kernel does
-// not return from reading its memory in time.
+// seed describes a process that lives already, as far as its memory can be read. lives is false if the process is not to be
+// sampled: it has ended, or has other rights. answers is false if its memory could not be read in time.
 func (s *server) seed(pid int) (p clusterbpf.Process, lives, answers bool) {
 	stat, err := process.ReadStat(pid)
 	if err != nil || process.HasEnded(&stat) || s.isForeign(pid) {
 		return clusterbpf.Process{}, false, true
 	}
-	ready := stat.State == 'R' // it has a processor, or waits for one
+	ready := stat.State == 'R' // the process has a processor, or waits for one
 	p = clusterbpf.Process{PID: pid, Running: ready, Runnable: ready}
 	described := p
 	read := func() {
-		process.ProbeReadable(pid) // a program can end while it waits for this
+		process.ProbeReadable(pid) // if this call never returns, this program can still end
 		s.describe(&described)
 	}
 	if !process.WithTimeout(pid, read, func() {}) {
@@ -110,7 +110,7 @@ func (s *server) seed(pid int) (p clusterbpf.Process, lives, answers bool) {
 	return described, true, true
 }
 
-// describe adds the wait in progress, from the memory of the process.
+// describe adds the wait event, the state and the query id from the memory of the process.
 func (s *server) describe(p *clusterbpf.Process) {
 	pid := p.PID
 	var word [4]byte
@@ -129,7 +129,7 @@ func (s *server) describe(p *clusterbpf.Process) {
 	p.QueryID, _ = readWord(pid, at+uint64(s.target.QueryID))
 }
 
-// nameOf returns an element of a table of names; the number itself if the table has none.
+// nameOf returns names[n], or "#" and the number if there is no such name.
 func nameOf(names []string, n uint32) string {
 	if int(n) < len(names) {
 		return names[n]

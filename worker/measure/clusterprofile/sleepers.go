@@ -7,21 +7,21 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// sleepers reads the stacks of sleeping processes by a program in the kernel. The kernel may never return from reading
-// a process: see process.ProbeReadable. So each read has a timeout.
+// sleepers reads the stacks of sleeping processes by a BPF program. A read of a process may never return: see
+// process.ProbeReadable. So each read has a timeout.
 type sleepers struct {
 	took  time.Duration // of all reads that ended in time
 	state atomic.Int32
 }
 
-// States of sleepers. One read runs at a time, because the program has one buffer.
+// States of sleepers. Only one read runs at a time, because the BPF program has one buffer.
 const (
 	idle int32 = iota
 	reading
 	over
 )
 
-// read takes the stack of one process, unless the process did not answer before, or the kernel still reads another.
+// read takes the stack of one process. It does nothing if the process was unreachable before, or if another read still runs.
 func (s *sleepers) read(c *collector, pid int) error {
 	if c.unreachable[pid] || s.state.Load() != idle {
 		return nil
@@ -29,10 +29,10 @@ func (s *sleepers) read(c *collector, pid int) error {
 	began, waitPointer := time.Now(), c.server.target.WaitPointer
 	var err error
 	read := func() {
-		process.ProbeReadable(pid)        // a program can end while it waits for this
-		_, _ = readWord(pid, waitPointer) // if this waits, other processes can still be read
+		process.ProbeReadable(pid)        // if this call never returns, this program can still end
+		_, _ = readWord(pid, waitPointer) // if this call never returns, other processes can still be read
 		if !s.state.CompareAndSwap(idle, reading) {
-			return // this read is late
+			return // this read took longer than its timeout: another one runs, or the profile has ended
 		}
 		err = c.sampler.ReadSleeper(pid)
 		s.state.CompareAndSwap(reading, idle)
@@ -45,5 +45,5 @@ func (s *sleepers) read(c *collector, pid int) error {
 	return err
 }
 
-// end makes reads that are late end without the program.
+// end prevents that late reads use the BPF program.
 func (s *sleepers) end() { s.state.Store(over) }

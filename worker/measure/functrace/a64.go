@@ -7,7 +7,7 @@ import (
 	"pg_stat_backtrace/unwind/disasm"
 )
 
-// lengthA64 is the length of an instruction, and stackA64 the number of the stack pointer.
+// lengthA64 is the length of an instruction in bytes, and stackA64 the number of the stack pointer's register.
 const (
 	lengthA64 = disasm.LengthA64
 	stackA64  = disasm.A64SP
@@ -16,11 +16,11 @@ const (
 // instructionNOP is the instruction that does nothing, which the kernel emulates.
 const instructionNOP = 0xd503201f
 
-// functionA64 is the code of a function: an instruction for each word.
+// functionA64 is the code of a function: an instruction for each word of 4 bytes.
 type functionA64 []disasm.Instruction
 
-// chooseA64 takes the first instruction that every call passes once: the kernel does not emulate the beginning of most
-// functions.
+// chooseA64 chooses the first instruction that every call passes once, see ChoosePoint. It does not prefer an instruction that the
+// kernel emulates, since the first instructions of most functions are not emulated.
 func chooseA64(code []byte, o PointOptions) (Point, error) {
 	f := decodeA64(code)
 	if len(f) == 0 {
@@ -71,10 +71,10 @@ func chooseA64(code []byte, o PointOptions) (Point, error) {
 	return best, nil
 }
 
-// restarts reports whether an instruction of a Go program may run again when the goroutine is preempted. Go's
-// assembler makes several instructions of one where it needs an address or a constant in R27, and a preemption between
-// them goes back to the first one. All of them name R27. An instruction with the same bits in an immediate value is
-// taken for one of them, too.
+// restarts reports whether an instruction of a Go program may run again when the goroutine is preempted. If Go's assembler needs
+// an address or a constant in R27, it makes several machine instructions of one, and after a preemption between them Go starts
+// again at the first one. All of these instructions contain the number of R27. restarts is also true for an instruction with
+// the same bits in an immediate value.
 func restarts(code []byte) bool {
 	const temporary = 27
 	w := binary.LittleEndian.Uint32(code)
@@ -86,8 +86,8 @@ func restarts(code []byte) bool {
 	return false
 }
 
-// effect returns the distance of the stack pointer from its first value behind an instruction, -1 if that is not known,
-// and whether registers still have the arguments.
+// effect returns the state after instruction i: the distance of the stack pointer from its first value, -1 if it is not known,
+// and whether registers still have the arguments. pushed and intact are the state before it.
 func (f functionA64) effect(i int, pushed int64, intact bool) (int64, bool) {
 	if f[i].Writes&(1<<stackA64) != 0 {
 		pushed = -1
@@ -98,7 +98,7 @@ func (f functionA64) effect(i int, pushed int64, intact bool) (int64, bool) {
 // argumentsA64 are the registers that pass arguments: X0 to X7 in C, X0 to X15 in Go.
 const argumentsA64 = 1<<16 - 1
 
-// decodeA64 decodes a function. Words that are no known instructions end the code before them: they are data.
+// decodeA64 decodes a function. A word that is not a known instruction is regarded as data, which ends the code before it.
 func decodeA64(code []byte) (f functionA64) {
 	code = code[:min(len(code), maxCode)]
 	for ; len(code) >= lengthA64; code = code[lengthA64:] {
@@ -112,12 +112,13 @@ func decodeA64(code []byte) (f functionA64) {
 	return f
 }
 
-// target returns the index of the instruction to which a direct jump, branch or call goes. It may lie outside of the
+// target returns the index of the instruction to which the direct jump, branch or call i goes. The index may be outside of the
 // function.
 func (f functionA64) target(i int) int { return i + int(f[i].Target/lengthA64) }
 
-// behindStackCheck returns the index of the first instruction behind the check whether a Go function needs more stack.
-// That is a branch to code that calls the run time, at the end of the function, and then jumps to its beginning.
+// behindStackCheck returns the index of the first instruction after the check whether a Go function needs more stack; 0:
+// there is no check. The check ends with a branch to code at the end of the function, which calls Go's run time and then
+// jumps to the function's beginning.
 func (f functionA64) behindStackCheck() (first int) {
 	for i := range f[:min(len(f), maxPrologue)] {
 		switch {
@@ -130,8 +131,7 @@ func (f functionA64) behindStackCheck() (first int) {
 	return first
 }
 
-// growsStack reports whether the code at a place calls one function and then jumps to the function's beginning. Code
-// that ends the program may be before it, with a call that never returns.
+// growsStack reports whether the code from an instruction on makes exactly one call and then jumps to the function's beginning.
 func (f functionA64) growsStack(from int) bool {
 	calls := 0
 	for i := max(from, 0); from >= 0 && i < len(f); i++ {
@@ -148,8 +148,9 @@ func (f functionA64) growsStack(from int) bool {
 	return false
 }
 
-// loops reports whether the function jumps to one of its instructions other than by a call of itself that takes the
-// place of a return: such a call leaves nothing on the stack, so the function cannot begin with a push for each pass.
+// loops reports whether the function jumps to its instruction to, so that a call may pass the instruction several times. A tail
+// call of the function itself also jumps, but is a new call. A function whose instruction pushes to the stack has only tail calls
+// there: a loop would push in each pass.
 func (f functionA64) loops(to int) bool {
 	if f.pushes(to) {
 		return false
@@ -162,7 +163,7 @@ func (f functionA64) loops(to int) bool {
 	return false
 }
 
-// pushes reports whether an instruction moves the stack pointer, or the next one does behind a hint such as PACIASP.
+// pushes reports whether an instruction changes the stack pointer. If it is a hint such as PACIASP, the next one is checked.
 func (f functionA64) pushes(i int) bool {
 	const stack = 1 << stackA64
 	if f[i].Writes == 0 && f[i].Flow == disasm.Next && f[i].Access.Size == 0 && i+1 < len(f) {

@@ -12,10 +12,10 @@ import (
 
 // Argument is an argument of a function that is to be read.
 type Argument struct {
-	// Number counts from 1.
+	// Number is the number of the argument; the first one has 1.
 	Number int
-	// Form is how the value is read: 'x' (64 bits), 'd' and 'u' (32 bits with and without a sign), 'l' (64 bits with a
-	// sign), 'b' (a byte), 's' (a string).
+	// Form is the type as which the value is read: 'x' (64 bits), 'd' and 'u' (32 bits with and without a sign), 'l' (64 bits with
+	// a sign), 'b' (a byte), 's' (a string).
 	Form byte
 }
 
@@ -39,8 +39,8 @@ const (
 // maxArgument is the highest number of an argument that is read.
 const maxArgument = 12
 
-// ParseArguments reads a list of arguments: a number N for the first N arguments, or a list such as "1,3:s,4:d", in
-// which each letter is a form of Argument.
+// ParseArguments parses a list of arguments: a number N for the first N arguments, or a list such as "1,3:s,4:d", in
+// which the letters are values of Argument.Form.
 func ParseArguments(text string) ([]Argument, error) {
 	if n, err := strconv.Atoi(text); err == nil {
 		if n < 1 || n > probe.MaxArguments {
@@ -73,7 +73,7 @@ func ParseArguments(text string) ([]Argument, error) {
 	return list, nil
 }
 
-// parseArgument reads "3" or "3:s".
+// parseArgument parses one argument of a list, such as "3" or "3:s".
 func parseArgument(text string) (a Argument, err error) {
 	number, form, has := strings.Cut(text, ":")
 	a.Number, err = strconv.Atoi(number)
@@ -90,7 +90,7 @@ func parseArgument(text string) (a Argument, err error) {
 	return a, nil
 }
 
-// ParseConditions reads conditions such as "arg1>8192 && arg2:d!=-1". All have to hold.
+// ParseConditions parses conditions such as "arg1>8192 && arg2:d!=-1". A hit must meet all of them.
 func ParseConditions(text string) ([]Condition, error) {
 	words := strings.Split(text, "&&")
 	list := make([]Condition, 0, len(words))
@@ -144,7 +144,8 @@ func parseCondition(text string) (c Condition, err error) {
 	return Condition{}, bad("no operator")
 }
 
-// parse reads a number that an argument of this form can be. A condition with any other number would count nothing.
+// parse parses a number. It returns an error if an argument of this form cannot have the value, since such a condition would never
+// be met.
 func (a Argument) parse(text string) (uint64, error) {
 	signed, err := strconv.ParseInt(text, 0, 64)
 	switch {
@@ -181,11 +182,11 @@ func (a Argument) size() int {
 	return 8
 }
 
-// errStackArgument means that an argument lies on the stack, at a distance that is not known.
+// errStackArgument means that an argument is on the stack, at an unknown distance from the stack pointer.
 var errStackArgument = errors.New("its place on the stack is not known at the probed instruction")
 
-// place says where an argument is when the function begins, by the ABI: System V for C, ABIInternal for Go. pushed is
-// the distance of the stack pointer from its first value.
+// place returns the place of an argument at the probed instruction, by the ABI: System V for C, ABIInternal for Go. pushed is
+// Point.Pushed. It returns errStackArgument if the place is not known.
 func (a Argument) place(machine elf.Machine, golang bool, pushed int64) (probe.Argument, error) {
 	out := probe.Argument{Size: a.size(), Signed: a.signed(), String: a.Form == formString}
 	registers, onStack := argumentRegisters(machine, golang)
@@ -202,12 +203,12 @@ func (a Argument) place(machine elf.Machine, golang bool, pushed int64) (probe.A
 	return out, nil
 }
 
-// convention says where the arguments of a function are: the registers that pass integers and pointers, as indexes in
-// NT_PRSTATUS, and how far above the stack pointer further arguments lie.
+// convention is a calling convention: the registers that pass integers and pointers, as indexes in NT_PRSTATUS, and the distance of
+// further arguments from the stack pointer at the function's beginning.
 type convention struct {
-	registers, golang []int
-	onStack           int64
-	stackPointer      int // its index
+	registers, golang []int // of C and of Go
+	onStack           int64 // distance of the first argument on the stack, in bytes; C only
+	stackPointer      int   // index of the stack pointer in NT_PRSTATUS
 }
 
 // Indexes in NT_PRSTATUS of x86_64.
@@ -215,9 +216,9 @@ const (
 	r11, r10, r9, r8, ax, cx, dx, si, di, bx = 6, 7, 8, 9, 10, 11, 12, 13, 14, 5
 )
 
-// conventions are those of the psABIs and of Go's ABIInternal.
+// conventions are the calling conventions of the psABIs and of Go's ABIInternal.
 //
-//nolint:gochecknoglobals // a table
+//nolint:gochecknoglobals // read only
 var conventions = map[elf.Machine]convention{
 	elf.EM_AARCH64: {
 		registers:    []int{0, 1, 2, 3, 4, 5, 6, 7},
@@ -227,12 +228,13 @@ var conventions = map[elf.Machine]convention{
 	elf.EM_X86_64: {
 		registers:    []int{di, si, dx, cx, r8, r9},
 		golang:       []int{ax, bx, cx, di, si, r8, r9, r10, r11},
-		onStack:      8, // behind the return address
+		onStack:      8, // the return address is at the stack pointer
 		stackPointer: 19,
 	},
 }
 
-// argumentRegisters returns the registers that pass arguments, and how far above the stack pointer further ones lie.
+// argumentRegisters returns the registers that pass arguments, and the distance of the first argument on the stack from the stack
+// pointer.
 func argumentRegisters(machine elf.Machine, golang bool) (registers []int, onStack int64) {
 	c := conventions[machine]
 	if golang {
@@ -241,8 +243,8 @@ func argumentRegisters(machine elf.Machine, golang bool) (registers []int, onSta
 	return c.registers, c.onStack
 }
 
-// argumentPlaces returns the values that the kernel has to read: the arguments, and behind them the lengths of Go's
-// strings.
+// argumentPlaces returns the places of the values that the BPF program reads: the arguments, and after all of them the lengths of
+// Go's strings.
 func argumentPlaces(list []Argument, machine elf.Machine, golang bool, pushed int64) ([]probe.Argument, error) {
 	out := make([]probe.Argument, 0, len(list))
 	for _, a := range list {
@@ -273,7 +275,7 @@ func argumentPlaces(list []Argument, machine elf.Machine, golang bool, pushed in
 	return out, nil
 }
 
-// conditions returns conditions as the kernel takes them.
+// conditions returns the conditions in the form of package probe.
 func conditions(list []Condition, machine elf.Machine, golang bool, pushed int64) ([]probe.Condition, error) {
 	out := make([]probe.Condition, 0, len(list))
 	for _, c := range list {
@@ -286,7 +288,8 @@ func conditions(list []Condition, machine elf.Machine, golang bool, pushed int64
 	return out, nil
 }
 
-// format prints values, such as arg1=3 and arg2="x".
+// format returns the values of arguments as texts, such as arg1=3 and arg2="x". A value that could not be read is "?". Bit i of
+// unreadable is set for such an argument i.
 func format(list []Argument, values []uint64, unreadable uint32, strs []string) []string {
 	out := make([]string, 0, len(list))
 	for i, a := range list {
@@ -305,7 +308,7 @@ func format(list []Argument, values []uint64, unreadable uint32, strs []string) 
 	return out
 }
 
-// format prints a value. What may be an address or a number is hexadecimal if it is large.
+// format returns a value as text. In the form 'x', large values are hexadecimal, since they may be addresses.
 func (a Argument) format(v uint64) string {
 	const large = 1 << 32
 	switch {

@@ -13,17 +13,17 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// Event is a hit with a stack or arguments.
+// Event is a hit (a call of a traced function, or a pass of a static probe) with a stack or arguments.
 type Event struct {
 	Traced *Traced
 	PID    int
 	TID    int
 	UID    int
-	// At is CLOCK_MONOTONIC in ns.
+	// At is the time of the hit, of CLOCK_MONOTONIC in ns.
 	At uint64
-	// Thread is nil if no stack was asked for.
+	// Thread is the stack; nil with Options.CountOnly.
 	Thread *backtrace.Thread
-	// Arguments are like arg1=3 and arg2="x"; none if none were asked for.
+	// Arguments are texts such as arg1=3 and arg2="x"; empty without Options.Arguments.
 	Arguments []string
 }
 
@@ -33,8 +33,8 @@ type Result struct {
 	Functions []FunctionResult
 	// Notes are remarks, such as that probes were removed.
 	Notes []string
-	// Removed are those of the notes that report a probe that was removed because it cost too much. Its function has
-	// no figures of the time after that.
+	// Removed are the notes on probes that were removed because they cost too much. Figures of such a function are of the
+	// time before the removal.
 	Removed []string
 }
 
@@ -42,13 +42,13 @@ type Result struct {
 type FunctionResult struct {
 	Traced
 
-	// Processes are those with hits, the most frequent first.
+	// Processes are the processes with hits, the one with most hits first.
 	Processes []ProcessResult
-	// Latency is there with Options.Calls.
+	// Latency has the durations of calls; nil without Options.Calls.
 	Latency *probe.Latency
-	// Stacks are the different ones, the most frequent first.
+	// Stacks are the different stacks, the most frequent first.
 	Stacks []StackResult
-	// Unread are stacks of processes that ended before they could be read.
+	// Unread is the number of hits whose stack could not be unwound, because the process ended before its mappings were read.
 	Unread uint64
 }
 
@@ -60,7 +60,7 @@ func (f *FunctionResult) Total() (sum probe.Figures) {
 	return sum
 }
 
-// ProcessResult are the figures of a function in a process. PID 0 stands for all processes for which there was no room.
+// ProcessResult has the figures of a function in a process. PID 0 has the figures of all processes for which there was no room.
 type ProcessResult struct {
 	probe.Figures
 
@@ -68,7 +68,7 @@ type ProcessResult struct {
 	Title string
 }
 
-// StackResult is a stack, and how many hits of a process had it.
+// StackResult is a stack, and the number of a process's hits with this stack and these arguments. Thread is nil without a stack.
 type StackResult struct {
 	PID       int
 	Title     string
@@ -77,7 +77,7 @@ type StackResult struct {
 	Count     uint64
 }
 
-// stackKey identifies the hits that are counted together.
+// stackKey identifies the hits that are counted together. group is the index of the function in Tracer.traced.
 type stackKey struct {
 	group     int
 	process   probe.Process
@@ -85,7 +85,8 @@ type stackKey struct {
 	arguments string
 }
 
-// maxKeys bounds the different stacks that are kept. Later ones are counted without their arguments, then not at all.
+// maxKeys bounds the number of stackKeys. Beyond it, a hit with a new key is counted without its arguments, if this key exists, or
+// else is missing in the list of stacks.
 const maxKeys = 100_000
 
 // collector counts hits.
@@ -93,14 +94,14 @@ type collector struct {
 	tracer *Tracer
 	counts map[stackKey]uint64
 	titles map[probe.Process]string
-	unread []uint64
-	left   uint64
+	unread []uint64 // see FunctionResult.Unread
+	left   uint64   // number of hits that are missing in counts
 	notes  []string
-	// removed are some of the notes: see Result.
+	// removed are some of the notes: see Result.Removed.
 	removed []string
-	// stacks counts the unwound stacks. So many as generated of them end in code compiled at run time.
+	// stacks is the number of unwound stacks. generated is the number of those that end in code compiled at run time.
 	stacks, generated int
-	looked            time.Time // when the titles of processes were read last
+	looked            time.Time // of the last tick that did its work
 }
 
 func newCollector(t *Tracer) *collector {
@@ -110,7 +111,7 @@ func newCollector(t *Tracer) *collector {
 	}
 }
 
-// title is how a process is called. It is read at its first hit: it may end.
+// title returns the title of a process. It reads the title at the first hit, since the process may end later.
 func (c *collector) title(p probe.Process) string {
 	text, known := c.titles[p]
 	if !known && c.tracer.options.Title != nil && p.PID != 0 && len(c.titles) < maxKeys {
@@ -137,7 +138,8 @@ func (c *collector) verifyRights() error {
 	return nil
 }
 
-// tick verifies the processes. It reads the titles of processes whose hits are only counted, as take does for the others.
+// tick verifies the rights of the processes, at most every 100 ms. With Options.CountOnly it also reads the titles of new
+// processes; otherwise take does this.
 func (c *collector) tick() error {
 	const pause = 100 * time.Millisecond
 	if time.Since(c.looked) < pause {
@@ -154,7 +156,7 @@ func (c *collector) tick() error {
 	return err
 }
 
-// take counts a hit.
+// take counts a hit, and calls each with it if each is not nil. It returns the error of each.
 func (c *collector) take(h *probe.Hit, each func(*Event) error) error {
 	t := c.tracer
 	group := t.points[h.Probe].Group

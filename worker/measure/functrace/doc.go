@@ -1,8 +1,8 @@
-// Package functrace traces calls of functions of running processes. It finds functions by name, probes them by package
-// ptrace/measure/probe, and turns the stacks at their calls into a report.
+// Package functrace traces calls of functions of running processes. It finds functions by name, probes them with package
+// ptrace/measure/probe, and makes a report of the stacks at their calls. A hit is a call that has reached a probe.
 //
-// ChoosePoint chooses the instruction of a function at which to probe its calls (point.go). Every call passes it exactly
-// once. If possible the kernel emulates it, because to single-step an instruction takes some ten times as long.
+// ChoosePoint chooses the instruction of a function at which its calls are probed (point.go). Every call passes this instruction
+// exactly once. If possible it is an instruction that the kernel emulates, because single-stepping takes some ten times as long.
 //
-// It must not know the command line, SQL or privileges.
+// The package must not know the command line, SQL or privileges.
 package functrace

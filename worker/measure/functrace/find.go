@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
-// A FindError says why a function cannot be traced, and what to do.
+// A FindError means that a function cannot be traced. It has the reason and, if there is one, a hint.
 type FindError struct {
 	Name, Reason, Hint string
 }
@@ -39,9 +39,9 @@ type place struct {
 type finder struct {
 	capturer *capture.Capturer
 	pids     []int
-	// all: processes other than pids are traced too.
+	// all is set for a trace of all processes of a server, also of later ones.
 	all    bool
-	loaded map[int][]symbolize.Loaded
+	loaded map[int][]symbolize.Loaded // images by process id
 }
 
 func newFinder(c *capture.Capturer, pids []int, all bool) *finder {
@@ -52,16 +52,16 @@ func newFinder(c *capture.Capturer, pids []int, all bool) *finder {
 func (f *finder) images(pid int) []symbolize.Loaded {
 	list, known := f.loaded[pid]
 	if !known {
-		list, _ = f.capturer.Loaded(pid) // a process that has ended has none
+		list, _ = f.capturer.Loaded(pid) // empty if the process has ended
 		f.loaded[pid] = list
 	}
 	return list
 }
 
-// enough is how many processes of a server are looked at for an image that most of them have.
+// enough is the number of processes of a server whose images are searched. Most processes of a server have the same images.
 const enough = 64
 
-// each calls each for every different image of the processes, programs first, until it returns false.
+// each calls its argument for every different image of the processes, programs before libraries, until the argument returns false.
 func (f *finder) each(each func(l *symbolize.Loaded, program bool) bool) {
 	met := make(map[*elfimage.Image]bool)
 	for _, programs := range []bool{true, false} {
@@ -84,7 +84,8 @@ func (f *finder) each(each func(l *symbolize.Loaded, program bool) bool) {
 	}
 }
 
-// find finds the places of a name: one in each image that is the program of a process, or in one library.
+// find returns the places of a function: one in each image that is the program of a process, or else in one library. The error is a
+// *FindError.
 func (f *finder) find(name string) ([]place, error) {
 	library, function, qualified := splitName(name)
 	if module, offset, ok := splitAddress(name); ok {
@@ -120,7 +121,7 @@ func (f *finder) find(name string) ([]place, error) {
 	if len(found) == 0 {
 		return nil, f.notFound(name, function, library)
 	}
-	// A resolver says more than another version of the function.
+	// Put IFUNC resolvers first: the caller refuses them with a better message than the one of oneEach.
 	slices.SortStableFunc(found, func(a, b place) int {
 		switch {
 		case a.function.Indirect == b.function.Indirect:
@@ -133,7 +134,7 @@ func (f *finder) find(name string) ([]place, error) {
 	return found, oneEach(name, found)
 }
 
-// splitName splits LIBRARY:FUNCTION. C++ names have colons in pairs.
+// splitName splits LIBRARY:FUNCTION. It does not split at the "::" of a C++ name.
 func splitName(name string) (library, function string, qualified bool) {
 	i := strings.IndexByte(name, ':')
 	if i <= 0 || i+1 >= len(name) || name[i+1] == ':' {
@@ -152,7 +153,7 @@ func splitAddress(name string) (module string, offset uint64, ok bool) {
 	return module, offset, err == nil
 }
 
-// isModule reports whether a user means an image by a name: "libc", "libc.so" and "libc.so.6" are the same.
+// isModule reports whether a name means an image. For libc.so.6, the names "libc", "libc.so" and "libc.so.6" do.
 func isModule(l *symbolize.Loaded, name string) bool {
 	base := l.Name()
 	if base == name || l.Path == name {
@@ -185,7 +186,7 @@ func oneEach(name string, found []place) error {
 	for i := range found {
 		var addresses []string
 		if found[i].function.Indirect {
-			return nil // refuse words it
+			return nil // the caller's call of refuse returns a better error
 		}
 		for j := range found {
 			if found[j].image.Image.Image == found[i].image.Image.Image {
@@ -200,7 +201,7 @@ func oneEach(name string, found []place) error {
 	return nil
 }
 
-// address finds an address in a module.
+// address returns the place of the address MODULE+0xOFFSET. The error is a *FindError.
 func (f *finder) address(name, module string, offset uint64) ([]place, error) {
 	var found []place
 	matched := false
@@ -227,7 +228,7 @@ func (f *finder) address(name, module string, offset uint64) ([]place, error) {
 	return found, nil
 }
 
-// modules lists what the processes have loaded.
+// modules returns the names of the images of the processes, for a hint.
 func (f *finder) modules() string {
 	const most = 40
 	var names []string
@@ -243,7 +244,7 @@ func (f *finder) modules() string {
 	return strings.Join(names, ", ")
 }
 
-// notFound says why there is no function of a name.
+// notFound returns the error for a function that was not found, with similar names as a hint.
 func (f *finder) notFound(name, function, library string) error {
 	var similar []string
 	inlined, readable := "", false
@@ -286,7 +287,8 @@ func (f *finder) notFound(name, function, library string) error {
 	return &FindError{name, "no function of that name is known in the processes", hint}
 }
 
-// near returns the names that differ from a name in few letters, of all images.
+// near returns names of functions that differ from a name in few letters. It searches all images except system-wide ones, or only
+// the library.
 func (f *finder) near(function, library string) (names []string) {
 	const most = 5
 	f.each(func(l *symbolize.Loaded, _ bool) bool {
@@ -302,20 +304,20 @@ func (f *finder) near(function, library string) (names []string) {
 	return names[:min(len(names), most)]
 }
 
-// isSystemWide reports whether an image is used by nearly every process of a host.
+// isSystemWide reports whether nearly every process of a host uses an image: the C library and the dynamic linker.
 func isSystemWide(l *symbolize.Loaded) bool {
 	name := l.Name()
 	return strings.HasPrefix(name, "libc.so") || strings.HasPrefix(name, "libc-") || strings.HasPrefix(name, "ld-") ||
 		strings.HasPrefix(name, "ld.so") || strings.HasPrefix(name, "libc.musl") || strings.HasPrefix(name, "libpthread")
 }
 
-// everyProcess is the error for a probe in such an image, in all processes of a server.
+// everyProcess returns the error for a probe in a system-wide image if all processes of a server are traced.
 func everyProcess(name string, l *symbolize.Loaded) error {
 	return &FindError{name, fmt.Sprintf("every process of the host uses %s, and a probe of all processes of a server "+
 		"would stop each of them", l.Name()), "Name the processes to trace."}
 }
 
-// movedCode is the error for code that is no longer in the memory of its file.
+// movedCode returns the error for code that the process executes from memory that is not a mapping of the file.
 func movedCode(name string, l *symbolize.Loaded) error {
 	return &FindError{name, fmt.Sprintf("process %d has moved this code of %s to memory that is not the file, as "+
 		"libraries for huge pages do, and the kernel can probe only the memory of a file", l.PID, l.Name()),
@@ -323,7 +325,7 @@ func movedCode(name string, l *symbolize.Loaded) error {
 			"its code."}
 }
 
-// refuse returns an error for what must not or cannot be traced.
+// refuse returns a *FindError if a place must not or cannot be traced. calls is Options.Calls.
 func (f *finder) refuse(name string, p *place, calls bool) error {
 	l := &p.image
 	switch {
@@ -343,13 +345,13 @@ func (f *finder) refuse(name string, p *place, calls bool) error {
 	return f.hooked(name, p)
 }
 
-// hooked refuses functions of a server that only jump to a hook that a module has set: the function that does the work
-// has another name then.
+// hooked returns a *FindError for a function of a server that has a hook, such as ExecutorRun, if a module has set the hook. The
+// function then only jumps to the hook, and standard_ExecutorRun does the work.
 func (f *finder) hooked(name string, p *place) error {
 	function := p.function.Name
 	variables, err := p.image.Defined(function+"_hook", "standard_"+function)
 	if err != nil || len(variables) < 2 {
-		return nil //nolint:nilerr // no such variables
+		return nil //nolint:nilerr // the function has no hook
 	}
 	for _, pid := range f.pids {
 		list := f.images(pid)
@@ -373,7 +375,7 @@ func (f *finder) hooked(name string, p *place) error {
 	return nil
 }
 
-// owner names the module that has an address.
+// owner returns ", " and the name of the module that contains an address; empty: not known.
 func (f *finder) owner(pid int, addr uint64) string {
 	list := f.images(pid)
 	for i := range list {
@@ -384,5 +386,5 @@ func (f *finder) owner(pid int, addr uint64) string {
 	return ""
 }
 
-// errNoProcess means that there is nothing to trace.
+// errNoProcess means that the options name no process.
 var errNoProcess = errors.New("no process to trace")

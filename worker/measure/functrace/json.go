@@ -12,21 +12,21 @@ import (
 
 // JSONEvent is a call of a traced function.
 type JSONEvent struct {
-	// Probe is the function or probe as the user has named it.
+	// Probe is the name that the user gave for the function or the static probe.
 	Probe string `json:"probe"`
 	PID   int    `json:"pid"`
 	UID   int    `json:"uid"`
-	// Stack begins with the caller of the function.
+	// Stack has the callers, the innermost first: it begins with the caller of the function.
 	Stack []string `json:"stack"`
-	// Arguments are the values that --args has requested.
+	// Arguments are the values that --args requested, such as arg1=3.
 	Arguments []string `json:"arguments"`
 
 	formerEvent
 }
 
-// formerEvent has the names of version 1.2.
+// formerEvent has the members with their names of version 1.2.
 //
-//nolint:tagliatelle // as they were
+//nolint:tagliatelle // the names of version 1.2
 type formerEvent struct {
 	// Deprecated: read probe.
 	FormerProbe string `json:"ProbeID"`
@@ -40,7 +40,7 @@ type formerEvent struct {
 	FormerArguments []string `json:"Argdata"`
 }
 
-// JSON returns the form for output.
+// JSON returns the event in its JSON form.
 func (e *Event) JSON() JSONEvent {
 	stack := []string{}
 	if e.Thread != nil {
@@ -53,9 +53,9 @@ func (e *Event) JSON() JSONEvent {
 	}
 }
 
-// stackTrace prints the callers of a traced function: "function (file:line)", and for a call that the compiler has put
-// inline "function (file:line) [inlined in function]". The frames in which Go's run time begins a goroutine are left
-// out, as in Go's own stack traces.
+// stackTrace returns the callers of a traced function as "function (file:line)", and for an inlined call as
+// "function (file:line) [inlined in function]". It omits the frames in which Go's run time begins a goroutine, as Go's own stack
+// traces do.
 func stackTrace(th *backtrace.Thread, t *Traced) []string {
 	frames := th.Frames
 	if !t.Static {
@@ -97,17 +97,18 @@ func stackTrace(th *backtrace.Thread, t *Traced) []string {
 	return list
 }
 
-// JSONTotals is the last line: the figures of all calls.
+// JSONTotals is the last line of the output: the figures of all calls.
 type JSONTotals struct {
 	Totals []jsonTotal `json:"totals"`
 	Notes  []string    `json:"notes"`
 	// Deprecated: read totals.
-	FormerTotals []formerTotal `json:"Totals"` //nolint:tagliatelle // as it was
+	FormerTotals []formerTotal `json:"Totals"` //nolint:tagliatelle // the name of version 1.2
 	// Deprecated: read notes.
-	FormerNotes []string `json:"Notes"` //nolint:tagliatelle // as it was
+	FormerNotes []string `json:"Notes"` //nolint:tagliatelle // the name of version 1.2
 }
 
-// jsonTotal are the figures of a function in a process, or of its durations in all processes: then PID is 0.
+// jsonTotal has the figures of a function in a process. With PID 0 and returns, it has the durations of the function in all
+// processes.
 type jsonTotal struct {
 	Probe    string `json:"probe"`
 	Function string `json:"function"`
@@ -116,23 +117,25 @@ type jsonTotal struct {
 	Process  string `json:"process"`
 	// Hits is the number of calls.
 	Hits uint64 `json:"hits"`
-	// Stacks is the number of calls with a stack, SampledOut of those without one because of the limits.
+	// Stacks is the number of calls with a stack. Lost is the number of calls whose stack was lost for lack of room. SampledOut is
+	// the number of calls without a stack because of --max-overhead or the limit of stacks.
 	Stacks     uint64 `json:"stacks"`
 	Lost       uint64 `json:"lost"`
 	SampledOut uint64 `json:"sampled_out"`
-	// Failed is the number of calls whose stack could not be copied.
+	// Failed is the number of calls that did not meet the conditions of --if. They are not in hits.
 	Failed uint64 `json:"failed"`
 	// Returns is the number of calls that have returned.
 	Returns uint64 `json:"returns,omitempty"`
-	// MeanNanoseconds is the mean duration of these calls.
+	// MeanNanoseconds is the mean duration of the calls that have returned.
 	MeanNanoseconds uint64 `json:"mean_ns,omitempty"`
-	// Buckets has the numbers of calls whose duration is less than 2, 4, 8 ... ns.
+	// Buckets is a histogram of durations: the numbers of calls that took less than 2 ns, from 2 to 4 ns, from 4 to 8 ns, and so
+	// on.
 	Buckets []uint64 `json:"buckets,omitempty"`
 }
 
-// formerTotal is a total with the names of version 1.2.
+// formerTotal is a jsonTotal with the names of version 1.2.
 //
-//nolint:tagliatelle // as they were
+//nolint:tagliatelle // the names of version 1.2
 type formerTotal struct {
 	Probe           string   `json:"ProbeID"`
 	Function        string   `json:"Function"`
@@ -149,7 +152,7 @@ type formerTotal struct {
 	Buckets         []uint64 `json:"Buckets,omitempty"`
 }
 
-// Totals returns the figures for output.
+// Totals returns the figures in their JSON form.
 func (r *Result) Totals() JSONTotals {
 	out := JSONTotals{Totals: []jsonTotal{}, Notes: append([]string{}, r.Notes...), FormerTotals: []formerTotal{}}
 	out.FormerNotes = out.Notes
@@ -175,7 +178,7 @@ func (r *Result) Totals() JSONTotals {
 	return out
 }
 
-// byCount returns the keys, those with the largest numbers first.
+// byCount returns the keys, the key with the largest number first.
 func byCount(counts map[string]uint64) []string {
 	return slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))

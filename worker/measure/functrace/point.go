@@ -6,31 +6,31 @@ import (
 	"fmt"
 )
 
-// Point is an instruction of a function.
+// Point is an instruction of a function at which the function can be probed.
 type Point struct {
-	// Offset is the distance from the function's first instruction in bytes.
+	// Offset is the distance of the instruction from the function's first instruction, in bytes.
 	Offset uint64
-	// Emulated: the kernel emulates the instruction. Otherwise it single-steps it.
+	// Emulated is set if the kernel emulates the instruction at a probe. Otherwise the kernel single-steps the instruction.
 	Emulated bool
-	// Pushed is how many bytes the stack pointer is below its value at the first instruction; -1: not known.
+	// Pushed is the number of bytes by which the stack pointer is below its value at the first instruction; -1: not known.
 	Pushed int64
-	// Arguments: the registers that pass arguments still have them.
+	// Arguments is set if the registers that pass arguments still have the arguments.
 	Arguments bool
-	// Text is the instruction.
+	// Text is the instruction in assembly language; empty: not known.
 	Text string
 }
 
-// PointOptions say what the probe needs.
+// PointOptions describe the function and the use of the probe.
 type PointOptions struct {
-	// Go: the function is Go's. Its first instructions may run twice in a call, if the stack has to grow.
+	// Go is set for a function written in Go. Its first instructions may run twice in a call, if the stack must grow.
 	Go bool
-	// Arguments: the arguments are read.
+	// Arguments is set if the probe reads arguments.
 	Arguments bool
-	// Return: the return is probed too. The stack pointer must point to the return address.
+	// Return is set if the return is probed too. The stack pointer must then point to the return address.
 	Return bool
 }
 
-// Errors of Choose.
+// Errors of ChoosePoint.
 var (
 	// ErrArchitecture means that code of this architecture is not understood.
 	ErrArchitecture = errors.New("functions of this architecture cannot be traced")
@@ -40,9 +40,9 @@ var (
 	ErrLoop = errors.New("the function begins with a loop")
 )
 
-// instructionSets has the functions that understand the code of each architecture.
+// instructionSets has the functions that decode the code of each architecture.
 //
-//nolint:gochecknoglobals // a table
+//nolint:gochecknoglobals // read only
 var instructionSets = map[elf.Machine]struct {
 	choose func(code []byte, o PointOptions) (Point, error)
 	at     func(code []byte, offset uint64) (p Point, found bool)
@@ -51,7 +51,8 @@ var instructionSets = map[elf.Machine]struct {
 	elf.EM_AARCH64: {chooseA64, atA64},
 }
 
-// ChoosePoint chooses an instruction of a function, of which code has all bytes as far as they are known.
+// ChoosePoint chooses the instruction at which a function is probed: each call passes it exactly once. code has the bytes of the
+// function, as far as they are known. Errors wrap ErrArchitecture, ErrCode or ErrLoop.
 func ChoosePoint(machine elf.Machine, code []byte, o PointOptions) (Point, error) {
 	set, ok := instructionSets[machine]
 	if !ok {
@@ -60,7 +61,8 @@ func ChoosePoint(machine elf.Machine, code []byte, o PointOptions) (Point, error
 	return set.choose(code, o)
 }
 
-// PointAt returns the instruction at an offset of a function, if one begins there.
+// PointAt returns the instruction at an offset of a function. It returns an error if no instruction begins there, or
+// ErrArchitecture.
 func PointAt(machine elf.Machine, code []byte, offset uint64) (Point, error) {
 	set, ok := instructionSets[machine]
 	if !ok {

@@ -11,8 +11,7 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// Profile returns the stacks as a profile. Its values are hits that have a stack. Labels are pid and process, and those
-// of the arguments.
+// Profile returns the stacks as a profile. A value is the number of hits with the stack. Labels are pid, process and arguments.
 func (r *Result) Profile() *profile.Profile {
 	p := &profile.Profile{
 		SampleType:    []*profile.ValueType{{Type: "samples", Unit: "count"}},
@@ -31,7 +30,7 @@ func (r *Result) Profile() *profile.Profile {
 	return p
 }
 
-// sample returns a stack as a sample. Without a stack it has the function's own frame.
+// sample returns a stack as a sample. Without a stack, the sample has one frame: the traced function.
 func (s *StackResult) sample(b *profilefmt.Builder, function string) *profile.Sample {
 	out := &profile.Sample{Value: []int64{int64(s.Count)}, Label: map[string][]string{"pid": {strconv.Itoa(s.PID)}}}
 	if s.Title != "" {
@@ -48,7 +47,7 @@ func (s *StackResult) sample(b *profilefmt.Builder, function string) *profile.Sa
 	return out
 }
 
-// summary has a line for each function and each note.
+// summary returns a line for each function and each note.
 func (r *Result) summary() (lines []string) {
 	for i := range r.Functions {
 		lines = append(lines, r.Functions[i].summary())
@@ -56,7 +55,7 @@ func (r *Result) summary() (lines []string) {
 	return append(lines, r.Notes...)
 }
 
-// summary is a line about a function.
+// summary returns a line with the figures of a function.
 func (f *FunctionResult) summary() string {
 	sum := f.Total()
 	text := fmt.Sprintf("%s: %d hits in %d processes", f.label(), sum.Hits, len(f.Processes))
@@ -70,7 +69,7 @@ func (f *FunctionResult) summary() string {
 	return text
 }
 
-// label is the name of a function with its module.
+// label returns the name of a function with its module.
 func (f *Traced) label() string {
 	name := f.Function
 	if name == "" {

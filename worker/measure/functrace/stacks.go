@@ -10,22 +10,22 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// Bounds of the memory. Sessions come and go, and each has the stacks of the others.
+// Bounds of the memory. Processes may come and go during a trace, and most of them have the same stacks.
 const (
-	maxSpaces = 2048     // processes, with their mappings
-	maxStacks = 16384    // different stacks of a process
-	maxKnown  = 1 << 17  // different stacks of all processes
-	maxShared = 48 << 20 // bytes of the different stacks, whatever their process
+	maxSpaces = 2048     // number of processes whose mappings are kept
+	maxStacks = 16384    // number of different stacks of a process
+	maxKnown  = 1 << 17  // number of different stacks, added up over all processes
+	maxShared = 48 << 20 // bytes of the different stacks; equal stacks of several processes count once
 )
 
 // stacks names the stacks of hits. It keeps the mappings of the traced processes.
 type stacks struct {
 	namer      *capture.StackNamer
 	shared     *capture.SharedStacks
-	postmaster int // 0: none
+	postmaster int // process id; 0: none
 	rights     *process.Rights
 	spaces     map[spaceKey]*capture.StackSpace
-	known      int // of all spaces
+	known      int // number of different stacks of all spaces
 	unwatch    func()
 }
 
@@ -55,9 +55,9 @@ func (s *stacks) close() {
 	s.known = 0
 }
 
-// space returns the address space of a process. The first call reads its mappings. If the process has ended before,
-// the postmaster's mappings are used. That works because both have the shared images at the same addresses. Without a
-// postmaster, space returns nil for such a process.
+// space returns the address space of a process. The first call reads its mappings. If the process has already ended, space
+// uses the postmaster's mappings, because a child has the same images at the same addresses. Without a postmaster, space returns
+// nil for such a process. It also returns nil for a process with other rights than the server.
 func (s *stacks) space(pid int, startTime uint64) *capture.StackSpace {
 	key := spaceKey{pid, startTime}
 	if sp := s.spaces[key]; sp != nil {
@@ -115,12 +115,12 @@ func (s *stacks) of(h *probe.Hit) *backtrace.Thread {
 	known := sp.Known()
 	named, _ := s.namer.Name(sp, &th, nil)
 	if s.known += sp.Known() - known; s.known > maxKnown {
-		s.close() // they are read again
+		s.close() // later hits read the mappings again
 	}
 	return named
 }
 
-// threadOf makes the thread of a hit.
+// threadOf returns the copied thread of a hit.
 func threadOf(h *probe.Hit) snapshot.Thread {
 	return snapshot.Thread{
 		TID: h.TID, State: 'R', Registers: h.Registers,

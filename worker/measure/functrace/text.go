@@ -13,10 +13,10 @@ import (
 	"pg_stat_backtrace/worker/report/units"
 )
 
-// maxRows bounds the processes, and the values of arguments, that the text lists for a function.
+// maxRows bounds the processes and the arguments that the text lists for a function.
 const maxRows = 20
 
-// Text prints the counts, durations and arguments of each function. Stacks are printed by package profilefmt.
+// Text prints the numbers of hits, durations and arguments of each function. Package profilefmt prints the stacks.
 func (r *Result) Text(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	for i := range r.Functions {
@@ -61,7 +61,7 @@ func (f *FunctionResult) text(out *bufio.Writer, took time.Duration) {
 	f.values(out)
 }
 
-// values lists the most frequent arguments.
+// values prints the most frequent arguments.
 func (f *FunctionResult) values(out *bufio.Writer) {
 	if len(f.arguments) == 0 {
 		return

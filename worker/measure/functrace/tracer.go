@@ -17,30 +17,31 @@ import (
 	"pg_stat_backtrace/worker/naming/symbolize"
 )
 
-// Options say what to trace.
+// Options are the options of a trace.
 type Options struct {
 	// Functions are names: FUNCTION, LIBRARY:FUNCTION or MODULE+0xADDRESS. Static are names of static probes (USDT).
 	Functions, Static []string
-	// PIDs are the processes. Postmaster, if not 0, is traced with all its children, present and future.
+	// PIDs are the processes to trace. Postmaster, if not 0, is traced with all its children, also later ones.
 	PIDs       []int
 	Postmaster int
-	// Rights are those of the server that PIDs or Postmaster belong to. The trace fails if one of these processes
-	// executes a program with other rights. Children of Postmaster that do so are left out. nil: any.
+	// Rights are the rights of the server to which PIDs or Postmaster belong. The trace fails if one of these processes
+	// executes a program with other rights. Children of Postmaster with other rights are left out. nil: rights are not checked.
 	Rights *process.Rights
-	// Arguments are read at each hit that gets a stack. Conditions restrict what counts as a hit.
+	// Arguments are read at each hit that gets a stack. A hit that does not meet all Conditions is not counted.
 	Arguments  []Argument
 	Conditions []Condition
 	// Calls times each call from entry to return.
 	Calls bool
 	// CountOnly copies no stacks.
 	CountOnly bool
-	// MaxOverhead is the limit of the cost, as a share of a process's processor time; 0: none.
+	// MaxOverhead is the limit of the cost, as a share of a process's processor time; 0: no limit.
 	MaxOverhead float64
-	// StacksPerSecond and MaxFrames bound the stacks; 0: a default.
+	// StacksPerSecond bounds the number of stacks (0: probe.DefaultStacks), and MaxFrames the frames of a stack (0:
+	// unwind.DefaultMaxFrames).
 	StacksPerSecond, MaxFrames int
-	// Notice is called with remarks for the user while a trace runs; nil: they are dropped.
+	// Notice is called with remarks for the user while a trace runs; nil: no call.
 	Notice func(string)
-	// Title returns how a process is called; nil: it is not named.
+	// Title returns the title of a process for the report; nil: processes have no title.
 	Title func(pid int) string
 }
 
@@ -48,46 +49,47 @@ type Options struct {
 type Traced struct {
 	// Name is the name that the caller gave.
 	Name string
-	// Function is the function's own name, Module its image and Address its link-time address.
+	// Function is the name of the function in its image, Module the name of the image and Address the link-time address.
 	Function, Module string
 	Address          uint64
-	// Static is set for a static probe, of which Sites are probed.
+	// Static is set for a static probe. Sites is the number of probed instructions, which may be in several images. Go is set for a
+	// function written in Go.
 	Static bool
 	Sites  int
 	Go     bool
-	// Stepped: the kernel has to single-step an instruction at each hit, which Instruction is.
+	// Stepped is set if the kernel must single-step the probed instruction at each hit. Instruction is the text of the instruction.
 	Stepped     bool
 	Instruction string
-	// Notes are remarks: that a name is an alias, or derived.
+	// Notes are remarks on the name, such as that it is an alias.
 	Notes []string
 
 	arguments []Argument
 }
 
-// Tracer traces functions. It is for one goroutine.
+// Tracer traces functions. It must be used by one goroutine at a time.
 type Tracer struct {
 	capturer *capture.Capturer
 	options  Options
 	finder   *finder
 	traced   []Traced
 	points   []probe.Point
-	sites    []site // of points
+	sites    []site // the site of each point
 	files    map[string]*os.File
 	session  *probe.Session
 	stacks   *stacks
 	result   *collector
 }
 
-// site is where a point is.
+// site is the place of a probed instruction.
 type site struct {
 	image symbolize.Loaded
-	addr  uint64 // link-time, of the probed instruction
-	// pushed is how far the stack pointer is down there.
+	addr  uint64 // link-time address of the probed instruction
+	// pushed is Point.Pushed of the instruction.
 	pushed int64
 }
 
-// New finds the functions and chooses the instructions to probe. Nothing is attached yet. The error is a FindError, or
-// names a missing option.
+// New finds the functions and chooses the instructions to probe. It attaches no probes. The error is a *FindError, or
+// says that the options name no process or no function.
 func New(c *capture.Capturer, o Options) (*Tracer, error) {
 	pids := slices.Clone(o.PIDs)
 	if o.Postmaster != 0 {
@@ -121,7 +123,7 @@ func New(c *capture.Capturer, o Options) (*Tracer, error) {
 // Traced returns the functions and static probes.
 func (t *Tracer) Traced() []Traced { return t.traced }
 
-// addFunction chooses the instruction of a function.
+// addFunction adds a function: it finds the function's places, and chooses the instruction to probe in each.
 func (t *Tracer) addFunction(name string) error {
 	places, err := t.finder.find(name)
 	if err != nil {
@@ -164,7 +166,7 @@ func (t *Tracer) addFunction(name string) error {
 	return nil
 }
 
-// notes are remarks on how a name was understood.
+// notes returns remarks on the function that was found for a name.
 func notes(name string, p *place) (list []string) {
 	if p.function.Derived {
 		list = append(list, "no symbol has this name: it follows from the code of the server")
@@ -188,7 +190,7 @@ func (t *Tracer) choose(p *place) (Point, error) {
 			size = own.Size
 		}
 	}
-	const some = 64 // bytes, of a function whose size is not known
+	const some = 64 // number of bytes that are read if the function's size is not known
 	code, err := p.image.Code(p.function.Addr, cmp.Or(size, some))
 	if err != nil {
 		return Point{}, err
@@ -198,7 +200,7 @@ func (t *Tracer) choose(p *place) (Point, error) {
 	})
 }
 
-// exactly probes the instruction that the caller has named by its address.
+// exactly returns the instruction that the caller has named by its address inside of a function.
 func (t *Tracer) exactly(p *place) (Point, error) {
 	if len(t.options.Arguments)+len(t.options.Conditions) > 0 {
 		return Point{}, errors.New("arguments can be read only where a function begins")
@@ -210,7 +212,8 @@ func (t *Tracer) exactly(p *place) (Point, error) {
 	return PointAt(p.image.Machine(), code, p.inside)
 }
 
-// addPoint adds an instruction of an image.
+// addPoint adds the point made for the instruction at a link-time address of an image. counter is the link-time address of the
+// probe's semaphore; 0: none.
 func (t *Tracer) addPoint(l symbolize.Loaded, addr, counter uint64, pushed int64, made probe.Point) error {
 	offset, ok := l.Offset(addr)
 	if !ok {
@@ -283,7 +286,7 @@ func (t *Tracer) addStatic(name string) error {
 	return nil
 }
 
-// noStatic says why there is no static probe of a name.
+// noStatic returns the error for a static probe that was not found. known has the names of the existing static probes.
 func noStatic(name string, known map[string]bool) error {
 	if len(known) == 0 {
 		return &FindError{name, "the processes have no static probes: their builds were configured without them " +
@@ -295,7 +298,7 @@ func noStatic(name string, known map[string]bool) error {
 		strings.Join(list[:min(most, len(list))], ", ") + "."}
 }
 
-// staticArguments are the arguments and conditions of a site of a static probe.
+// staticArguments returns the places of the arguments and conditions at a site of a static probe. The error is a *FindError.
 func (t *Tracer) staticArguments(name string, p *staticProbe, l *symbolize.Loaded) (
 	arguments []probe.Argument, conditions []probe.Condition, err error,
 ) {
@@ -326,8 +329,9 @@ func (t *Tracer) staticArguments(name string, p *staticProbe, l *symbolize.Loade
 	return arguments, conditions, nil
 }
 
-// Others counts processes that have mapped a traced file and will not be traced, and pay for a probe all the same: with
-// a postmaster the kernel stops every process at it. Programs of the processes are compared, not their libraries.
+// Others returns the number of processes that are not traced but run a traced program. With a Postmaster, the kernel stops every
+// process that passes a probe, so these processes pay for the probes too. Others compares the programs of processes, not their
+// libraries. It returns 0 without a Postmaster.
 func (t *Tracer) Others() int {
 	if t.options.Postmaster == 0 {
 		return 0
@@ -356,8 +360,8 @@ func (t *Tracer) Others() int {
 	return n
 }
 
-// Attach attaches the probes, and verifies that the kernel has put them into the processes. cost is what
-// probe.Calibrate measured.
+// Attach attaches the probes, and verifies that the kernel has put breakpoints into the processes. cost is the result of
+// probe.Calibrate.
 func (t *Tracer) Attach(cost probe.Cost) (err error) {
 	o := probe.Options{
 		Points: t.points, PIDs: t.options.PIDs, Postmaster: t.options.Postmaster, Calls: t.options.Calls,
@@ -366,7 +370,7 @@ func (t *Tracer) Attach(cost probe.Cost) (err error) {
 	t.stacks = newStacks(t.capturer, &t.options)
 	for _, pid := range t.finder.pids {
 		if stat, err := process.ReadStat(pid); err == nil {
-			t.stacks.space(pid, stat.StartTime) // now, because the process may end
+			t.stacks.space(pid, stat.StartTime) // read the mappings now, because the process may end soon
 		}
 	}
 	if t.session, err = probe.Open(o); err != nil {
@@ -375,7 +379,7 @@ func (t *Tracer) Attach(cost probe.Cost) (err error) {
 	return t.verify()
 }
 
-// verify looks for the breakpoints.
+// verify returns an error if a breakpoint is missing in a process.
 func (t *Tracer) verify() error {
 	for i := range t.sites {
 		s := &t.sites[i]
@@ -396,7 +400,7 @@ func (t *Tracer) verify() error {
 	return nil
 }
 
-// notice words what a session reports.
+// notice adds a note for a notice of the session, and passes its text to Options.Notice.
 func (t *Tracer) notice(n probe.Notice) {
 	share := fmt.Sprintf("the probes took %.0f %% of the processor time of process %d", 100*n.Overhead, n.PID)
 	if n.Other {
@@ -417,8 +421,8 @@ func (t *Tracer) notice(n probe.Notice) {
 	}
 }
 
-// Run traces until so long after Attach (0: no limit), or until ctx ends, and returns what was seen. each is called for
-// each hit with a stack or arguments, as it comes; nil: it is not.
+// Run traces until the time d after Attach has passed (0: no limit), or until ctx ends, and returns the result. The end of ctx is
+// no error. It calls each for each hit with a stack or arguments; nil: no call.
 func (t *Tracer) Run(ctx context.Context, d time.Duration, each func(*Event) error) (*Result, error) {
 	c := t.collector()
 	err := t.session.Run(ctx, d, func(h *probe.Hit) error { return c.take(h, each) }, c.tick)
@@ -428,7 +432,7 @@ func (t *Tracer) Run(ctx context.Context, d time.Duration, each func(*Event) err
 	return c.finish(t.session.Took())
 }
 
-// collector returns what collects the hits.
+// collector returns the collector of the hits. The first call makes it.
 func (t *Tracer) collector() *collector {
 	if t.result == nil {
 		t.result = newCollector(t)
@@ -436,7 +440,7 @@ func (t *Tracer) collector() *collector {
 	return t.result
 }
 
-// Close removes the probes and frees everything.
+// Close removes the probes, and closes files and descriptors.
 func (t *Tracer) Close() {
 	if t.session != nil {
 		t.session.Close()

@@ -11,19 +11,19 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// staticProbe is a static probe of an image (SystemTap's sys/sdt.h): a nop, with a note that says where it is and where
-// its arguments are.
+// staticProbe is a static probe of an image (SystemTap's sys/sdt.h): a nop, and an ELF note with the address of the nop and the
+// places of the probe's arguments.
 type staticProbe struct {
 	provider, name string
-	addr           uint64 // of the nop, link-time
-	semaphore      uint64 // link-time address of a counter, 0: none
+	addr           uint64 // link-time address of the nop
+	semaphore      uint64 // link-time address of a counter; 0: none
 	arguments      []string
 }
 
-// maxStatic bounds the static probes of one image that are read.
+// maxStatic bounds the number of static probes that are read from one image.
 const maxStatic = 65536
 
-// staticProbes reads the note of an image's static probes. Damaged notes are left out.
+// staticProbes reads the notes of an image's static probes. It omits damaged notes.
 func staticProbes(img *elfimage.Image) []staticProbe {
 	data, _, err := img.Section(".note.stapsdt")
 	if err != nil {
@@ -36,8 +36,8 @@ func staticProbes(img *elfimage.Image) []staticProbe {
 	return parseStatic(data, img.Order(), base)
 }
 
-// parseStatic parses the notes. base is where the section .stapsdt.base is, 0 if that is not known: the addresses are
-// relative to it.
+// parseStatic parses the notes. base is the address of the section .stapsdt.base; 0: not known. A note has the address that this
+// section had when the image was linked. If the section was moved since, parseStatic corrects the addresses.
 func parseStatic(data []byte, order binary.ByteOrder, base uint64) (out []staticProbe) {
 	const (
 		header  = 12
@@ -78,7 +78,7 @@ func parseStatic(data []byte, order binary.ByteOrder, base uint64) (out []static
 
 func align(n uint64) uint64 { return (n + 3) &^ 3 }
 
-// splitArguments splits at the spaces that are not in parentheses or brackets.
+// splitArguments splits a text at spaces outside of parentheses and brackets.
 func splitArguments(text string) (out []string) {
 	depth, start := 0, 0
 	for i := 0; i <= len(text); i++ {
@@ -97,7 +97,8 @@ func splitArguments(text string) (out []string) {
 	return out
 }
 
-// matches reports whether a probe has a name: "query__start", "query-start", each with "PROVIDER:" before it or not.
+// matches reports whether name means the probe. For query__start, the names are "query__start" and "query-start", with or without
+// "PROVIDER:" before them.
 func (p *staticProbe) matches(name string) bool {
 	if provider, rest, ok := strings.Cut(name, ":"); ok {
 		if provider != p.provider {
@@ -108,7 +109,7 @@ func (p *staticProbe) matches(name string) bool {
 	return strings.ReplaceAll(name, "-", "__") == p.name
 }
 
-// argument returns where an argument is; false if its description is of a kind that is not read.
+// argument returns the place of an argument; false if the probe has no such argument, or its description is not supported.
 func (p *staticProbe) argument(a Argument, machine elf.Machine) (out probe.Argument, ok bool) {
 	parse := placeParsers[machine]
 	if a.Number > len(p.arguments) || parse == nil {
@@ -119,9 +120,9 @@ func (p *staticProbe) argument(a Argument, machine elf.Machine) (out probe.Argum
 	return out, ok
 }
 
-// placeParsers read the descriptions of arguments, by architecture.
+// placeParsers parse the descriptions of arguments, by architecture.
 //
-//nolint:gochecknoglobals // a table
+//nolint:gochecknoglobals // read only
 var placeParsers = map[elf.Machine]func(text string) (probe.Argument, bool){
 	elf.EM_AARCH64: parsePlaceAArch64, elf.EM_X86_64: parsePlaceX86,
 }

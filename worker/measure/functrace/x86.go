@@ -10,29 +10,31 @@ import (
 )
 
 const (
-	// maxCode bounds the bytes of a function that are searched for jumps, maxPrologue the number of candidates.
+	// maxCode bounds the bytes of a function that are searched for jumps. maxPrologue bounds the instructions from which the probed
+	// one is chosen.
 	maxCode     = 1 << 20
 	maxPrologue = 24
 	word        = 8
 )
 
-// instruction is one of a function.
+// instruction is an instruction of a function. Places are distances from the function's start, in bytes.
 type instruction struct {
 	x86asm.Inst
 
 	at     int64
 	code   []byte
-	target int64 // of a direct jump, branch or call, from the function's start
-	direct bool
+	target int64 // place to which a direct jump, branch or call goes
+	direct bool  // target is set
 }
 
 // function is the code of a function.
 type function struct {
 	list []instruction
-	// targets are where its direct jumps and branches go.
+	// targets are the places to which its direct jumps and branches go.
 	targets []int64
 }
 
+// chooseX86 chooses an instruction, see ChoosePoint. It prefers an instruction that the kernel emulates.
 func chooseX86(code []byte, o PointOptions) (Point, error) {
 	f := decodeX86(code)
 	if len(f.list) == 0 {
@@ -74,7 +76,7 @@ func chooseX86(code []byte, o PointOptions) (Point, error) {
 	return *best, nil
 }
 
-// decodeX86 decodes a function up to the first bytes that are no known instruction.
+// decodeX86 decodes a function up to the first bytes that are not a known instruction.
 func decodeX86(code []byte) (f function) {
 	code = code[:min(len(code), maxCode)]
 	for at := 0; at < len(code); {
@@ -95,8 +97,9 @@ func decodeX86(code []byte) (f function) {
 	return f
 }
 
-// loops reports whether the function jumps to its own beginning, other than by a call of itself that takes the place of
-// a return: such a call leaves nothing on the stack, so the function cannot begin with a push for each pass.
+// loops reports whether the function jumps to its own beginning, so that a call may pass the beginning several times. A tail call
+// of the function itself also jumps there, but is a new call. A function that begins with a push has only tail calls: a loop would
+// push in each pass.
 func (f *function) loops() bool {
 	if first := &f.list[0]; first.Op == x86asm.PUSH || first.Op == x86asm.NOP && len(f.list) > 1 &&
 		f.list[1].Op == x86asm.PUSH {
@@ -105,7 +108,7 @@ func (f *function) loops() bool {
 	return f.reenteredAt(0)
 }
 
-// reentered reports whether a jump goes to an instruction behind low, up to high.
+// reentered reports whether a jump goes to an instruction after low and up to high, or to low if low is not the beginning.
 func (f *function) reentered(low, high int64) bool {
 	for _, t := range f.targets {
 		if t > low && t <= high {
@@ -135,8 +138,7 @@ func (f *function) behindStackCheck() (first int) {
 	return first
 }
 
-// growsStack reports whether the code at a place calls one function and then jumps to the function's beginning. Code
-// that ends the program may be before it, with a call that never returns.
+// growsStack reports whether the code from a place on makes exactly one call and then jumps to the function's beginning.
 func (f *function) growsStack(from int64) bool {
 	calls := 0
 	for i := range f.list {
@@ -154,14 +156,14 @@ func (f *function) growsStack(from int64) bool {
 	return false
 }
 
-// conditional reports whether it is a branch.
+// conditional reports whether the instruction is a conditional jump.
 func (x *instruction) conditional() bool {
 	return x.code[0]&0xf0 == 0x70 || len(x.code) > 1 && x.code[0] == 0x0f && x.code[1]&0xf0 == 0x80
 }
 
-// ends reports whether some calls do not reach the next instruction, or have other values in the registers there.
+// ends reports whether some calls may not reach the next instruction, or may reach it with other values in registers.
 func (x *instruction) ends() bool {
-	switch x.Op { //nolint:exhaustive // all others
+	switch x.Op { //nolint:exhaustive // others go on to the next instruction
 	case x86asm.JMP, x86asm.RET, x86asm.CALL, x86asm.LOOP, x86asm.LOOPE, x86asm.LOOPNE, x86asm.JCXZ, x86asm.JECXZ,
 		x86asm.JRCXZ, x86asm.UD2, x86asm.HLT, x86asm.INT, x86asm.SYSCALL:
 		return true
@@ -169,8 +171,8 @@ func (x *instruction) ends() bool {
 	return x.conditional()
 }
 
-// emulated knows the instructions that the kernel emulates (arch/x86/kernel/uprobes.c): push of a register, nop of one
-// byte, direct jumps, branches and calls. Prefixes are left to single steps, except those of a nop.
+// emulated reports whether the kernel emulates the instruction at a probe (arch/x86/kernel/uprobes.c): push of a register, nop of
+// one byte, direct jumps, branches and calls. The kernel single-steps an instruction with prefixes, except a nop.
 func (x *instruction) emulated() bool {
 	c := x.code
 	switch {
@@ -184,7 +186,7 @@ func (x *instruction) emulated() bool {
 	return x.conditional()
 }
 
-// text is the instruction in the syntax of GNU tools, or its bytes.
+// text returns the instruction in the syntax of GNU tools, or its bytes if the decoder does not know it.
 func (x *instruction) text() string {
 	if x.Op == disasm.OtherX86 {
 		return fmt.Sprintf("% x", x.code)
@@ -192,10 +194,10 @@ func (x *instruction) text() string {
 	return x86asm.GNUSyntax(x.Inst, 0, nil)
 }
 
-// effect returns the distance of the stack pointer from its first value behind an instruction, -1 if that is not known,
-// and whether registers still have the arguments.
+// effect returns the state after the instruction: the distance of the stack pointer from its first value, -1 if it is not known,
+// and whether registers still have the arguments. pushed and intact are the state before it.
 func (x *instruction) effect(pushed int64, intact, golang bool) (int64, bool) {
-	switch x.Op { //nolint:exhaustive // all others
+	switch x.Op { //nolint:exhaustive // the code below handles others
 	case x86asm.PUSH:
 		if pushed >= 0 {
 			pushed += word
@@ -222,7 +224,7 @@ func (x *instruction) effect(pushed int64, intact, golang bool) (int64, bool) {
 	case wide(reg) == x86asm.RSP:
 		return -1, intact
 	}
-	switch x.Op { //nolint:exhaustive // all others
+	switch x.Op { //nolint:exhaustive // others may write registers that are not operands
 	case x86asm.MOV, x86asm.LEA, x86asm.XOR, x86asm.SUB, x86asm.ADD, x86asm.AND, x86asm.OR, x86asm.MOVZX, x86asm.MOVSX,
 		x86asm.MOVSXD, x86asm.SHL, x86asm.SHR, x86asm.SAR:
 		return pushed, intact && !argument(wide(reg), golang)
@@ -230,9 +232,9 @@ func (x *instruction) effect(pushed int64, intact, golang bool) (int64, bool) {
 	return pushed, false
 }
 
-// argument reports whether a register passes arguments.
+// argument reports whether a register passes arguments, in C or in Go.
 func argument(r x86asm.Reg, golang bool) bool {
-	switch r { //nolint:exhaustive // all others
+	switch r { //nolint:exhaustive // others pass no arguments
 	case x86asm.RDI, x86asm.RSI, x86asm.RCX, x86asm.R8, x86asm.R9:
 		return true
 	case x86asm.RDX:
@@ -243,7 +245,7 @@ func argument(r x86asm.Reg, golang bool) bool {
 	return false
 }
 
-// wide returns the register of 64 bits that a smaller one is part of.
+// wide returns the register of 64 bits that contains a smaller register.
 func wide(r x86asm.Reg) x86asm.Reg {
 	switch {
 	case r >= x86asm.AL && r <= x86asm.BL:

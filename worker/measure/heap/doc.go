@@ -1,5 +1,5 @@
-// Package heap finds a process's allocator, traces its allocations (package allocs), names the call paths, and
-// prints them.
+// Package heap finds the allocator of a process (malloc and its relatives), traces allocations (package allocs), names the call
+// paths, and prints them. A call path is the stack of an allocation. A block is the memory of one allocation.
 //
-// It must not know PostgreSQL: any program with a malloc can be traced.
+// The package must not know PostgreSQL: any program with a malloc can be traced.
 package heap

@@ -21,9 +21,9 @@ import (
 // ErrNoAllocator means that a process has no malloc that can be probed.
 var ErrNoAllocator = errors.New("no malloc that can be probed")
 
-// functions are the functions of an allocator. A library need not have all.
+// functions are the functions of an allocator. An image need not have all of them.
 //
-//nolint:gochecknoglobals // a table
+//nolint:gochecknoglobals // read only
 var functions = []struct {
 	name string
 	kind allocs.Kind
@@ -45,11 +45,11 @@ var functions = []struct {
 // glibcMark is a symbol that only glibc exports.
 const glibcMark = "gnu_get_libc_version"
 
-// Allocator is where a process's allocator is.
+// Allocator is the allocator of a process.
 type Allocator struct {
 	// Name is the base name of the image that has malloc.
 	Name string
-	// BuildID is the image's, empty if it has none.
+	// BuildID is the build-id of this image; empty: it has none.
 	BuildID string
 
 	target allocs.Target
@@ -58,12 +58,12 @@ type Allocator struct {
 // Close closes the allocator's file.
 func (a *Allocator) Close() { _ = a.target.File.Close() }
 
-// Mappings reports whether calls of mmap are traced, too. They are not if another image than the C library has malloc.
+// Mappings reports whether calls of mmap are traced too. They are not traced if the image with malloc has no mmap.
 func (a *Allocator) Mappings() bool {
 	return slices.ContainsFunc(a.target.Functions, func(f allocs.Function) bool { return f.Kind == allocs.Mmap })
 }
 
-// Stepped names the functions whose probes are slow, because the kernel cannot emulate the instruction.
+// Stepped returns the names of the functions whose probes are slow, because the kernel must single-step the probed instruction.
 func (a *Allocator) Stepped() (names []string) {
 	for i := range a.target.Functions {
 		if f := &a.target.Functions[i]; f.Stepped {
@@ -75,15 +75,15 @@ func (a *Allocator) Stepped() (names []string) {
 
 // image is a mapped ELF file with code.
 type image struct {
-	path    string // as the process knows it
+	path    string // in the mount namespace of the process
 	code    process.Mapping
-	program bool // the process executes it
+	program bool // the image is the program of the process, not a library
 	file    *os.File
 	elf     *elfimage.Image
 	symbols map[string]uint64
 }
 
-// Locate finds the allocator of a process: the functions that its calls of malloc lead to. The caller closes it. The
+// Locate finds the allocator of a process: the functions that its calls of malloc lead to. The caller must close the Allocator. The
 // error wraps ErrNoAllocator, fs.ErrPermission or fs.ErrNotExist.
 func Locate(pid int) (*Allocator, error) {
 	maps, err := process.Maps(pid)
@@ -121,8 +121,8 @@ func Locate(pid int) (*Allocator, error) {
 	return a, nil
 }
 
-// rank orders images that define malloc as the dynamic linker does: the program and preloaded libraries come before the
-// C library. The dynamic linker's own malloc is used before the C library is there.
+// rank returns the order in which the dynamic linker searches images for malloc; the least comes first. The program and preloaded
+// libraries come before the C library. The dynamic linker's own malloc comes last: it is only used until the C library is loaded.
 func (m *image) rank() int {
 	name := path.Base(m.path)
 	switch {
@@ -136,7 +136,8 @@ func (m *image) rank() int {
 	return 1
 }
 
-// openImages opens the files with code that a process has mapped, and reads the symbols of allocators.
+// openImages opens the files with code that a process has mapped, and reads the symbols of allocators. It omits files that it
+// cannot read. If it can read none, it returns fs.ErrPermission if access was denied.
 func openImages(pid int, maps []process.Mapping) (images []*image, err error) {
 	exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	exe = strings.TrimSuffix(exe, " (deleted)")
@@ -152,7 +153,7 @@ func openImages(pid int, maps []process.Mapping) (images []*image, err error) {
 			if errors.Is(err, fs.ErrPermission) {
 				refused = err
 			}
-			continue // a file that cannot be read, or is no ELF image
+			continue // the file cannot be read, or is not an ELF image
 		}
 		images = append(images, one)
 	}
@@ -162,7 +163,7 @@ func openImages(pid int, maps []process.Mapping) (images []*image, err error) {
 	return images, nil
 }
 
-// open opens the file of a mapping, by the path that needs least privilege.
+// open opens the file of a mapping. It tries several paths, first the one that needs the least privileges.
 func (m *image) open(pid int) (err error) {
 	proc := fmt.Sprintf("/proc/%d", pid)
 	candidates := []string{proc + "/root" + m.path}
@@ -192,7 +193,8 @@ func (m *image) open(pid int) (err error) {
 	return err
 }
 
-// readSymbols finds the allocator's functions: exported ones, or all of a program that is linked statically.
+// readSymbols finds the allocator's functions: among the exported symbols, or among all symbols of a program that is linked
+// statically.
 func (m *image) readSymbols() error {
 	names := []string{glibcMark}
 	for _, f := range functions {
@@ -218,15 +220,15 @@ func (m *image) readSymbols() error {
 	return m.refuseIndirect(".symtab")
 }
 
-// refuseIndirect leaves out functions that the dynamic linker chooses at run time (STT_GNU_IFUNC): what their symbol
-// names is the chooser.
+// refuseIndirect removes functions that the dynamic linker chooses at run time (STT_GNU_IFUNC): their symbol has the address of the
+// function that makes the choice.
 func (m *image) refuseIndirect(table string) error {
 	if m.symbols["malloc"] == 0 {
 		return nil
 	}
 	all, err := m.elf.Symbols(table)
 	if err != nil {
-		return nil //nolint:nilerr // a file without section headers: its symbols are those of its hash table
+		return nil //nolint:nilerr // without section headers the symbols were found by the hash table, and their types are not known
 	}
 	for s := range all {
 		if s.Type == elf.STT_GNU_IFUNC && m.symbols[s.Name] == s.Addr {
@@ -236,7 +238,7 @@ func (m *image) refuseIndirect(table string) error {
 	return nil
 }
 
-// allocator makes the target.
+// allocator returns the Allocator of an image, with the instructions to probe.
 func (m *image) allocator() (*Allocator, error) {
 	a := &Allocator{Name: path.Base(m.path), BuildID: m.elf.BuildID(), target: allocs.Target{File: m.file}}
 	_, isGlibc := m.symbols[glibcMark]
@@ -265,7 +267,7 @@ func (m *image) allocator() (*Allocator, error) {
 	return a, nil
 }
 
-// fileOffset returns the place in the file of a link-time address of code.
+// fileOffset returns the offset in the file of a link-time address; false: no segment with code contains the address.
 func fileOffset(m *elfimage.Image, addr uint64) (uint64, bool) {
 	for _, s := range m.Segments() {
 		if s.Flags&elf.PF_X != 0 && addr >= s.Vaddr && addr-s.Vaddr < s.Filesz {

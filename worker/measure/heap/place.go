@@ -11,17 +11,17 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// maxSkipped bounds the instructions between a function's entry and its probe.
+// maxSkipped is the greatest number of instructions between a function's entry and its probe.
 const maxSkipped = 3
 
-// landing is ENDBR64, the instruction that marks where indirect calls may go.
+// landing is ENDBR64, the instruction that marks a target of indirect calls.
 //
-//nolint:gochecknoglobals // a constant
+//nolint:gochecknoglobals // read only
 var landing = []byte{0xf3, 0x0f, 0x1e, 0xfa}
 
-// probePlace returns where to probe a function: at the first instruction that the kernel emulates, if nothing before it
-// changes the stack pointer or an argument, else at the entry. A probe at another instruction makes the process execute
-// it in a single step, which is slow: stepped.
+// probePlace returns the address at which a function is probed: the first instruction that the kernel emulates, if no instruction
+// before it changes the stack pointer or an argument, else the entry. stepped is set for the entry: the kernel then single-steps
+// the instruction, which is slow.
 func probePlace(m *elfimage.Image, entry uint64) (addr uint64, stepped bool, err error) {
 	code, err := m.Code(entry, (maxSkipped+1)*disasm.LongestX86)
 	if err != nil {
@@ -52,8 +52,8 @@ func emulated(code []byte) bool {
 		op == 0x0f && len(code) > 1 && code[1]&0xf0 == 0x80
 }
 
-// harmless returns the length of an instruction that leads to the next one and leaves the stack pointer and the
-// arguments alone; 0 for another one.
+// harmless returns the length of an instruction that goes on to the next one and does not change the stack pointer or the
+// arguments; 0 for any other instruction.
 func harmless(code []byte) int {
 	if bytes.HasPrefix(code, landing) {
 		return len(landing)
@@ -72,11 +72,12 @@ func harmless(code []byte) int {
 	return 0
 }
 
-// vital reports whether a register is the stack pointer or holds one of the first three arguments, in any width.
+// vital reports whether a register must not change: the stack pointer, a register of the first three arguments, in any width, or a
+// register that is not a general one.
 func vital(r x86asm.Reg) bool {
 	kept := []x86asm.Reg{
 		x86asm.RSP, x86asm.ESP, x86asm.SP, x86asm.SPB, x86asm.RDI, x86asm.EDI, x86asm.DI, x86asm.DIB,
 		x86asm.RSI, x86asm.ESI, x86asm.SI, x86asm.SIB, x86asm.RDX, x86asm.EDX, x86asm.DX, x86asm.DL, x86asm.DH,
 	}
-	return r < x86asm.AL || r > x86asm.R15 || slices.Contains(kept, r) // others are no general registers
+	return r < x86asm.AL || r > x86asm.R15 || slices.Contains(kept, r) // registers outside of AL to R15 are not general ones
 }

@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
-// Sample types of a profile, as Go's own heap profiles have them.
+// Sample types of a profile, with the names of Go's own heap profiles.
 const (
 	AllocObjects = "alloc_objects"
 	AllocSpace   = "alloc_space"
@@ -19,7 +19,7 @@ const (
 // SampleTypes returns the sample types in the order of their values.
 func SampleTypes() []string { return []string{AllocObjects, AllocSpace, InuseObjects, InuseSpace} }
 
-// Profile returns the report as a profile. Live memory is called in use there.
+// Profile returns the report as a profile. The values InuseObjects and InuseSpace are the live blocks and bytes.
 func (r *Report) Profile() *profile.Profile {
 	out := &profile.Profile{
 		SampleType: []*profile.ValueType{

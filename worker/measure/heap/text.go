@@ -11,12 +11,13 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// Title names the process and the trace.
+// Title returns a line with the process, the length of the trace and the allocator.
 func (r *Report) Title() string {
 	return fmt.Sprintf("process %d: allocations during %.1f s, allocator %s", r.PID, r.Elapsed.Seconds(), r.Allocator.Name)
 }
 
-// Summary has the sums: live since the start, allocated, older blocks that were freed, and the cost of the trace.
+// Summary returns lines with the sums: blocks that are live since the start, allocated blocks, freed blocks from before the start,
+// and the cost of the trace.
 func (r *Report) Summary() []string {
 	t, c := r.Total(), &r.Counters
 	older := "freed from before the start: "
@@ -43,8 +44,8 @@ func (r *Report) Summary() []string {
 	return list
 }
 
-// olderExact reports whether all blocks that count as older are from before the start. It is false if the kernel has
-// not kept some blocks of this time: it does not know them at their free, and counts them as older.
+// olderExact reports whether all blocks in Counters.Older are from before the start. It is false if the BPF programs had no room
+// for some allocations: they count the later free of such a block as older too.
 func (r *Report) olderExact() bool { return r.Counters.Untracked+r.Counters.LostCalls == 0 }
 
 func perSecond(n uint64, d time.Duration) float64 {
@@ -61,7 +62,7 @@ func countOf(n uint64, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// Notes list everything that is missing or not exact.
+// Notes returns remarks on everything that is missing or not exact.
 func (r *Report) Notes() (list []string) {
 	c := &r.Counters
 	add := func(n uint64, format string, args ...any) {
@@ -106,10 +107,10 @@ func (r *Report) Notes() (list []string) {
 	return list
 }
 
-// maxBlocks is how many live blocks there are at most when others are left out.
+// maxBlocks returns the number of live blocks. If blocks are left out, it equals the limit.
 func (r *Report) maxBlocks() uint64 { return r.Total().LiveObjects }
 
-// Text prints the report: the sums, the notes, and the paths with the most live bytes, so many at most.
+// Text prints the report: the sums, the notes, and at most top call paths, those with the most live bytes first.
 func (r *Report) Text(w io.Writer, top int) error {
 	out := bufio.NewWriter(w)
 	_, _ = fmt.Fprintln(out, r.Title()) // an error is kept until Flush

@@ -14,11 +14,11 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// Path is a call path that has allocated.
+// Path is a call path that has allocated memory, with its sums.
 type Path struct {
 	allocs.Sums
 
-	// Stack is nil if it was not recorded.
+	// Stack is the stack of the path; nil: not recorded.
 	Stack *backtrace.Thread
 }
 
@@ -29,15 +29,15 @@ type Report struct {
 	PID       int
 	Allocator *Allocator
 	Started   time.Time
-	// Paths are the call paths, those with the most live bytes first.
+	// Paths are the call paths, the one with the most live bytes first.
 	Paths []*Path
-	// Live are the sizes of the live blocks by path, if they were asked for.
+	// Live has the sizes of the live blocks by path, if the options request the blocks.
 	Live map[*Path][]uint64
 }
 
-// Run traces the allocations of a process until ctx ends, which is no error, or the process does, or the trace costs
-// too much: see allocs.Tracer. It calls report several times a second. The error is one of allocs.Open, or one of
-// reading.
+// Run traces the allocations of a process. It ends when ctx or the process ends, or when the trace costs too much: see
+// allocs.Tracer. None of these is an error. It calls report several times a second. The errors are those of allocs.Open and
+// allocs.Tracer.Run.
 func Run(
 	ctx context.Context, c *capture.Capturer, target process.Target, a *Allocator, o allocs.Options,
 	report func(*allocs.Progress),
@@ -70,7 +70,7 @@ type namer struct {
 	byStack  map[string]*Path
 }
 
-// take names new stacks.
+// take names new stacks, and notes their paths.
 func (n *namer) take(list []allocs.Stack) error {
 	snapshots := make([]*snapshot.Snapshot, len(list))
 	for i := range list {
@@ -88,7 +88,8 @@ func (n *namer) take(list []allocs.Stack) error {
 	return nil
 }
 
-// keyOf is all that makes two stacks different call paths.
+// keyOf returns a key that is equal for stacks of the same call path: the addresses of the frames, and whether the stack is
+// complete.
 func keyOf(t *backtrace.Thread) string {
 	key := []byte{0}
 	if t.Whole {
@@ -100,7 +101,7 @@ func keyOf(t *backtrace.Thread) string {
 	return string(key)
 }
 
-// add adds up the sums of each path.
+// add fills Paths and Live. Stacks that were merged to one path are added up.
 func (r *Report) add(n *namer) {
 	lost := &Path{}
 	pathOf := func(number uint64) *Path {
@@ -136,7 +137,7 @@ func compareStacks(a, b *backtrace.Thread) int {
 	return cmp.Compare(keyOf(a), keyOf(b))
 }
 
-// Total is the sum of all paths.
+// Total returns the sums of all paths.
 func (r *Report) Total() (s allocs.Sums) {
 	for _, p := range r.Paths {
 		s.Objects, s.Bytes = s.Objects+p.Objects, s.Bytes+p.Bytes
