@@ -122,7 +122,7 @@ type jsonTotal struct {
 	Stacks     uint64 `json:"stacks"`
 	Lost       uint64 `json:"lost"`
 	SampledOut uint64 `json:"sampled_out"`
-	// Failed is the number of calls that did not meet the conditions of --if. They are not in hits.
+	// Failed is the number of calls that did not meet the condition of --when. These calls are not in Hits.
 	Failed uint64 `json:"failed"`
 	// Returns is the number of calls that have returned.
 	Returns uint64 `json:"returns,omitempty"`

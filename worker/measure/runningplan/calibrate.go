@@ -20,35 +20,35 @@ import (
 // Bounds of a calibration.
 const (
 	calibrationTime = 60 * time.Second
-	// sharedTime is for a calibration that makes pauses.
+	// sharedTime replaces calibrationTime for a calibration that makes pauses (Calibrator.Share).
 	sharedTime       = 15 * time.Minute
 	statementTimeout = 15 * time.Second
 	waitPause        = time.Millisecond
 )
 
-// Calibration is how a server's build was compared with EXPLAIN.
+// Calibration is the result of comparing the plans of a server's build with EXPLAIN. Build is the build-id of the server's program.
 type Calibration struct {
 	Build string
 	Major int
 	Proof *plan.Proof
-	// Differences are the fields that differed.
+	// Differences are the fields that differed, and the statements in which they differed.
 	Differences []string
-	// Skipped are the statements that failed, with the reason. The fields that only they have are not proven.
+	// Skipped are the statements that failed, with the reasons. Fields that occur only in these statements are not proven.
 	Skipped []string
-	// Cost is the processor time of the two sessions, 0 if it is not known.
+	// Cost is the processor time of the two sessions; 0: not known.
 	Cost time.Duration
 }
 
-// Calibrator runs a fixed list of read-only statements in its own session, reads their plans in that session's
-// process, and compares them with EXPLAIN.
+// Calibrator runs a fixed list of read-only statements in its own session, reads their plans from the memory of that session's
+// process, and compares the plans with EXPLAIN.
 type Calibrator struct {
 	Capturer *capture.Capturer
 	// Connect opens a session. Two sessions are open during a calibration.
 	Connect func(ctx context.Context) (*pgx.Conn, error)
-	// Contains returns the process of a session by its id in the server's view.
+	// Contains returns the process of a session by the process id that the server sees.
 	Contains func(pid int) (process.Target, error)
-	// Share is the largest share of one processor that the sessions take, with a pause after each statement. 0 makes no
-	// pauses.
+	// Share is the largest share of one processor that the sessions may take on average, from 0 to 1. Run makes pauses between the
+	// statements for this. 0 makes no pauses.
 	Share float64
 	// Read reads the plans of a process. If it is nil, Capturer reads them.
 	Read func(ctx context.Context, target process.Target) (*capture.Plans, error)
@@ -56,8 +56,8 @@ type Calibrator struct {
 	observed func(o *observation) // for tests
 }
 
-// Run calibrates. A statement waits for an advisory lock at a known row, and another session holds the lock until the
-// plan was read. So no statement is cancelled, and nothing appears in the server's log.
+// Run runs the calibration. Each statement waits for an advisory lock at a known row, and a second session holds the lock until Run
+// has read the plan. So no statement is cancelled, and nothing appears in the server's log. Run fails if most statements fail.
 func (c *Calibrator) Run(ctx context.Context) (*Calibration, error) {
 	limit := calibrationTime
 	if c.Share > 0 {
@@ -70,11 +70,11 @@ func (c *Calibrator) Run(ctx context.Context) (*Calibration, error) {
 	if r.runner, err = c.Connect(ctx); err != nil {
 		return nil, err
 	}
-	defer r.runner.Close(context.WithoutCancel(ctx)) // it read only
+	defer r.runner.Close(context.WithoutCancel(ctx)) // ignore the error: the session has only read
 	if r.holder, err = c.Connect(ctx); err != nil {
 		return nil, err
 	}
-	defer r.holder.Close(context.WithoutCancel(ctx)) // it read only
+	defer r.holder.Close(context.WithoutCancel(ctx)) // ignore the error: the session has only read
 	for _, session := range []*pgx.Conn{r.runner, r.holder} {
 		if _, err := session.PgConn().Exec(ctx, quietly).ReadAll(); err != nil {
 			return nil, err
@@ -105,7 +105,7 @@ func (c *Calibrator) Run(ctx context.Context) (*Calibration, error) {
 		case err == nil:
 		case errors.Is(err, plan.ErrOtherTree), ctx.Err() != nil, r.runner.IsClosed(), r.holder.IsClosed():
 			return nil, fmt.Errorf("%s: %w", all[i].sql, err)
-		default: // a feature that this server does not have
+		default: // this server may not have the feature
 			skipped = append(skipped, fmt.Sprintf("%s: %v", all[i].sql, err))
 		}
 		if err := spent.add(ctx); err != nil {
@@ -121,11 +121,12 @@ func (c *Calibrator) Run(ctx context.Context) (*Calibration, error) {
 	}, nil
 }
 
+// calibration is a run of a Calibrator.
 type calibration struct {
 	*Calibrator
 
-	runner, holder *pgx.Conn
-	target         process.Target
+	runner, holder *pgx.Conn      // runner runs the statements, holder holds the lock
+	target         process.Target // the process of runner
 	comparison     *plan.Comparison
 	lock           int64
 	build          string
@@ -133,18 +134,19 @@ type calibration struct {
 	major          int
 }
 
-// exercise is a statement that waits at a known place. Figures are of the first node of their kind, in the order of the
-// plan. RowsReturned is -1 if it is not compared.
+// exercise is a statement that waits at a known row.
 type exercise struct {
 	settings, sql string
-	// running is the kind of the node that waits.
+	// running is the kind of the node that waits; empty: not compared.
 	running string
-	kind    string
-	known   map[string]any
-	// last compares the figures with those of EXPLAIN ANALYZE of the same statement.
-	last     func(explained map[string]any) map[string]any
+	// kind is a kind of node, and known has the expected progress of the first node of this kind in the plan, by name.
+	kind  string
+	known map[string]any
+	// last, if not nil, replaces known: it returns the expected progress from the node in EXPLAIN ANALYZE of the same statement.
+	last func(explained map[string]any) map[string]any
+	// returned is the expected number of returned rows; -1: not compared.
 	returned int64
-	// instrumented runs the statement by EXPLAIN ANALYZE. rows has the rows and loops of nodes by alias.
+	// instrumented runs the statement by EXPLAIN ANALYZE. rows has the expected rows and loops of nodes by alias.
 	instrumented bool
 	rows         map[string][2]int64
 }
@@ -154,8 +156,8 @@ SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers = 0; SET LO
 SET LOCAL enable_material = off; SET LOCAL work_mem = '4MB'; SET LOCAL hash_mem_multiplier = 1; SET LOCAL search_path = pg_catalog;
 SET LOCAL idle_in_transaction_session_timeout = '30s'; SET LOCAL client_min_messages = warning`
 
-// quietly keeps the statements out of the server's log and of its statistics, and bounds their temporary files, as far as the
-// role may set that.
+// quietly keeps the statements out of the server's log and of its statistics, and bounds their temporary files. It does nothing if
+// the role is not a superuser.
 const quietly = `SELECT pg_catalog.set_config(s.name, s.value, false) FROM (VALUES ('log_statement', 'none'),
 	('log_min_duration_statement', '-1'), ('log_min_duration_sample', '-1'), ('log_duration', 'off'), ('log_temp_files', '-1'),
 	('log_min_error_statement', 'panic'), ('log_lock_waits', 'off'), ('temp_file_limit', '1MB')) AS s (name, value)
@@ -164,7 +166,7 @@ UNION ALL SELECT pg_catalog.set_config(s.name, s.setting, false)
 	FROM (VALUES ('auto_explain.log_min_duration', '-1'), ('pg_stat_statements.track', 'none')) AS s (name, setting)
 	JOIN pg_catalog.pg_settings USING (name) WHERE pg_catalog.current_setting('is_superuser') = 'on'`
 
-// exercise runs one statement, and once more if the catalogs changed meanwhile.
+// exercise runs the statement of an exercise in a transaction, and compares its plan.
 func (r *calibration) exercise(ctx context.Context, e *exercise) error {
 	begin := "BEGIN READ ONLY; " + commonSettings
 	for setting := range strings.SplitSeq(e.settings, ";") {
@@ -176,11 +178,12 @@ func (r *calibration) exercise(ctx context.Context, e *exercise) error {
 		return err
 	}
 	err := r.compare(ctx, e)
-	// Nothing was written. A ROLLBACK would count as one in pg_stat_database.
+	// Nothing was written, so COMMIT is as good as ROLLBACK. A ROLLBACK would be counted in pg_stat_database.
 	_, failed := r.runner.PgConn().Exec(ctx, "COMMIT").ReadAll()
 	return errors.Join(err, failed)
 }
 
+// compare explains and runs the statement of an exercise, and compares the plan that was read from memory.
 func (r *calibration) compare(ctx context.Context, e *exercise) error {
 	explained, err := r.explain(ctx, "EXPLAIN (FORMAT JSON) ", e.sql)
 	if err != nil {
@@ -210,15 +213,16 @@ func (r *calibration) compare(ctx context.Context, e *exercise) error {
 	return o.compare(r.comparison, plans.Levels)
 }
 
-// observation is an exercise with the truth about it.
+// observation is an exercise with the results of EXPLAIN.
 type observation struct {
 	*exercise
 
-	sql             string // as it ran
-	explained, want map[string]any
+	sql             string         // the statement that ran
+	explained, want map[string]any // the plan of EXPLAIN, and the expected progress of the node of kind
 }
 
-// compare compares the statement that was read with the truth. The error is plan.ErrOtherTree.
+// compare compares the plan that was read from memory with EXPLAIN. It returns plan.ErrOtherTree if the trees of nodes differ.
+// Differences of fields are no error: comparison has them.
 func (o *observation) compare(comparison *plan.Comparison, levels []*plan.Level) error {
 	if len(levels) != 1 {
 		return fmt.Errorf("%w: %d statements", plan.ErrOtherTree, len(levels))
@@ -230,7 +234,7 @@ func (o *observation) compare(comparison *plan.Comparison, levels []*plan.Level)
 	if err := comparison.Tree(level.Top, o.explained); err != nil {
 		return fmt.Errorf("%w:\n%s", err, level.Text(false))
 	}
-	if level.Source != "" { // another path to the statement has no text
+	if level.Source != "" { // not every way to find the statement finds its text
 		comparison.Add(plan.QueryText, level.Source, o.sql)
 	}
 	running := ""
@@ -270,7 +274,7 @@ func (o *observation) figures(comparison *plan.Comparison, top *plan.Node) {
 	})
 }
 
-// lastFigures adds the figures of the node in EXPLAIN ANALYZE to the known ones.
+// lastFigures returns the result of e.last for the first node of the kind e.kind in EXPLAIN ANALYZE; nil: there is no such node.
 func lastFigures(e *exercise, node map[string]any) map[string]any {
 	if node["Node Type"] == e.kind {
 		return e.last(node)
@@ -295,7 +299,7 @@ func visit(n *plan.Node, f func(*plan.Node)) {
 	}
 }
 
-// explain returns the plan of a statement.
+// explain returns the plan of a statement. how is the EXPLAIN command before the statement.
 func (r *calibration) explain(ctx context.Context, how, sql string) (map[string]any, error) {
 	results, err := r.runner.PgConn().Exec(ctx, how+sql).ReadAll()
 	if err != nil {
@@ -314,7 +318,7 @@ func (r *calibration) explain(ctx context.Context, how, sql string) (map[string]
 	return plans[0].Plan, nil
 }
 
-// hold runs a statement until it waits, reads its plan, and lets it end.
+// hold runs a statement until it waits for the lock, reads its plan, and releases the lock, so that the statement ends.
 func (r *calibration) hold(ctx context.Context, sql string) (plans *capture.Plans, err error) {
 	lock := strconv.FormatInt(r.lock, 10)
 	if _, err := r.holder.PgConn().Exec(ctx, "SELECT pg_catalog.pg_advisory_lock("+lock+")").ReadAll(); err != nil {

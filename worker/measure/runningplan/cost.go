@@ -17,11 +17,11 @@ var errDear = errors.New("the comparison with EXPLAIN takes too much of the serv
 
 // cost measures the processor time of the calibration's two sessions.
 type cost struct {
-	share float64
-	began map[int]time.Duration // by process
-	used  time.Duration
-	limit time.Duration
-	// processor returns the processor time of a process, and after waits.
+	share float64               // see Calibrator.Share
+	began map[int]time.Duration // processor time of each process at the start
+	used  time.Duration         // of both processes since the start
+	limit time.Duration         // of used
+	// processor is processorTime, and after is time.After, except in tests.
 	processor func(pid int) (time.Duration, error)
 	after     func(time.Duration) <-chan time.Time
 }
@@ -29,15 +29,15 @@ type cost struct {
 func newCost(share float64, pids ...int) *cost {
 	c := &cost{share: share, began: map[int]time.Duration{}, limit: maxCost, processor: processorTime, after: time.After}
 	for _, pid := range pids {
-		if used, err := c.processor(pid); err == nil { // a kernel may have no such statistics
+		if used, err := c.processor(pid); err == nil { // without these statistics in the kernel, the cost is not measured
 			c.began[pid] = used
 		}
 	}
 	return c
 }
 
-// add adds what the sessions have used since the last call. If their share of one processor was larger than allowed, it
-// waits. It fails if they have used more than the limit.
+// add measures the processor time of the sessions. It then waits so long that their share of one processor since the last call is
+// at most c.share. It returns errDear if they have used more than the limit.
 func (c *cost) add(ctx context.Context) error {
 	before := c.used
 	c.used = 0
@@ -63,7 +63,7 @@ func (c *cost) add(ctx context.Context) error {
 	}
 }
 
-// processorTime returns how long a process has had a processor (schedstat in proc(5)).
+// processorTime returns the time for which a process has had a processor (schedstat in proc(5)).
 func processorTime(pid int) (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Settings that leave the planner one way.
+// Settings that leave the planner only one kind of plan.
 const (
 	onlyHashJoin  = "enable_mergejoin = off; enable_nestloop = off"
 	onlyMergeJoin = "enable_hashjoin = off; enable_nestloop = off"
@@ -18,14 +18,16 @@ const (
 		"enable_indexonlyscan = off; max_parallel_workers_per_gather = 2"
 )
 
-// row is a row of a catalog in the order of its blocks.
+// row is a row of a catalog.
 type row struct {
-	tid                   string
+	tid string
+	// before is the number of rows before this row in the order of a sequential scan, block the number of the row's block, and
+	// blocks the number of blocks of the catalog.
 	before, block, blocks int64
-	distinct              int64 // blocks with rows up to this one
+	distinct              int64 // number of blocks with rows up to and with block
 }
 
-// rows returns two rows of a catalog that are in different blocks.
+// rows returns up to three rows of a catalog: the first rows of different blocks, without block 0.
 func (r *calibration) rows(ctx context.Context, catalog string) ([]row, error) {
 	const query = `WITH r AS MATERIALIZED (SELECT ctid, row_number() OVER (ORDER BY ctid) - 1 AS before,
 		(ctid::text::point)[0]::bigint AS block FROM %[1]s)
@@ -47,7 +49,7 @@ func (r *calibration) rows(ctx context.Context, catalog string) ([]row, error) {
 	return out, found.Err()
 }
 
-// exercises returns the statements. In their texts, "{condition}" waits in a row for which the condition is true.
+// exercises returns all exercises. It replaces "{condition}" in their statements, see waiting.
 func (r *calibration) exercises(ctx context.Context) ([]exercise, error) {
 	out := append(scans(), joins()...)
 	out = append(out, others()...)
@@ -78,7 +80,8 @@ func (r *calibration) exercises(ctx context.Context) ([]exercise, error) {
 	return out, nil
 }
 
-// waiting replaces the conditions.
+// waiting replaces each "{condition}" in a statement by an expression that waits for the advisory lock in a row for which the
+// condition is true.
 func (r *calibration) waiting(sql string) string {
 	var b strings.Builder
 	for {
@@ -93,7 +96,7 @@ func (r *calibration) waiting(sql string) string {
 	}
 }
 
-// scans has all kinds of scans of catalogs.
+// scans returns exercises with all kinds of scans.
 func scans() []exercise {
 	return []exercise{
 		{settings: onlyIndexes + "; " + noIndexOnly, sql: "SELECT {true}, relname FROM pg_class WHERE oid = 1259", running: "IndexScan"},
@@ -111,7 +114,7 @@ func scans() []exercise {
 	}
 }
 
-// joins has all kinds of joins, and what their inputs need.
+// joins returns exercises with all kinds of joins, and with nodes that prepare their inputs.
 func joins() []exercise {
 	const namespaces = "pg_class c %s JOIN pg_namespace n ON n.oid = c.relnamespace"
 	join := func(settings, kind, running string) exercise {
@@ -120,7 +123,7 @@ func joins() []exercise {
 	hashed := func(memory string, outer, inner int, condition string, batch bool) exercise {
 		sql := fmt.Sprintf("SELECT {%s} FROM generate_series(1, %d) x LEFT JOIN (SELECT g FROM generate_series(1, %d) g OFFSET 0) y ON y.g = x",
 			condition, outer, inner)
-		if batch { // at the last row, in the last batch
+		if batch { // wait at the last row, which is in the last batch
 			sql = fmt.Sprintf("SELECT {n = %d} FROM (SELECT row_number() OVER () AS n FROM generate_series(1, %d) x "+
 				"LEFT JOIN (SELECT g FROM generate_series(1, %d) g OFFSET 0) y ON y.g = x) s", outer, outer, inner)
 		}
@@ -138,8 +141,8 @@ func joins() []exercise {
 			},
 		}
 	}
-	// shared has a hash table in shared memory. No worker is launched, so the leader builds all of it. Objects of users do not
-	// take part: their number would have no bound, and neither would the temporary files.
+	// shared returns an exercise with a hash table in shared memory. No worker is launched, so the leader builds the whole table.
+	// Objects of users are excluded, since their number and the size of the temporary files would have no bound.
 	shared := func(catalog, key, name, memory string) exercise {
 		return exercise{
 			settings: parallel + "; parallel_tuple_cost = 0; enable_indexscan = off; enable_bitmapscan = off; " + onlyHashJoin + "; work_mem = '" + memory + "'",
@@ -169,7 +172,7 @@ func joins() []exercise {
 	}
 }
 
-// actualRows returns the rows of the first input of a node in EXPLAIN ANALYZE.
+// actualRows returns the number of rows of the first input of a node in EXPLAIN ANALYZE; nil: the node has no input.
 func actualRows(node map[string]any) any {
 	inputs, _ := node["Plans"].([]any)
 	if len(inputs) == 0 {
@@ -179,7 +182,7 @@ func actualRows(node map[string]any) any {
 	return input["Actual Rows"]
 }
 
-// others has aggregates, sorts, set operations, and nodes with several inputs.
+// others returns exercises with aggregates, sorts, set operations, and nodes with several inputs.
 func others() []exercise {
 	sorted := func(memory string, rows int) exercise {
 		return exercise{
@@ -237,7 +240,8 @@ func others() []exercise {
 			kind: "Append", known: map[string]any{"Subplan": int64(1), "Subplans": int64(2)},
 		},
 		{settings: onlyIndexes, sql: "SELECT {true} FROM (SELECT oid FROM pg_class UNION ALL SELECT oid FROM pg_type ORDER BY oid OFFSET 0) s", running: "SubqueryScan"},
-		// The name of the parent counts, like the name of a partitioned table.
+		// The parent of a UNION ALL takes its name first, as a partitioned table does. EXPLAIN then numbers the names of the
+		// children.
 		{sql: "SELECT {true} FROM (SELECT oid FROM pg_class UNION ALL SELECT oid FROM pg_class) AS pg_class", running: ""},
 		{settings: onlyIndexes, sql: "SELECT {true} FROM (SELECT oid FROM pg_type UNION ALL SELECT oid FROM pg_type) AS pg_type ORDER BY oid", running: ""},
 		{sql: "WITH c AS MATERIALIZED (SELECT oid, {true} AS w FROM pg_namespace) SELECT * FROM c x, c y", running: "SeqScan"},

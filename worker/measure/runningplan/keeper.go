@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// absentProof is how long a build without a proof is not looked up again in the store.
+	// absentProof is the time for which a build without a proof is not searched in the store again.
 	absentProof = time.Minute
 	// firstPause and longestPause are the pauses after a calibration that failed. Each is four times the previous one.
 	firstPause, longestPause = time.Minute, 4 * time.Hour
 )
 
-// Keeper has the proofs of builds: those of a Store, and those of the calibrations that it starts. Its methods are safe for
-// concurrent use.
+// Keeper has the proofs of builds (plan.Proof: the fields of plans that a calibration has compared with EXPLAIN). It reads them
+// from a Store, and starts calibrations. Its methods are safe for concurrent use.
 type Keeper struct {
 	store Store
 	log   zerolog.Logger
@@ -28,16 +28,16 @@ type Keeper struct {
 
 	mu      sync.Mutex
 	proofs  map[serverBuild]*plan.Proof
-	absent  map[serverBuild]time.Time // when the store had no proof
+	absent  map[serverBuild]time.Time // the last time at which the store had no proof
 	tries   map[serverBuild]*try
 	running sync.WaitGroup
 	stopped bool
 	cancel  context.CancelFunc
-	//nolint:containedctx // it ends with the keeper, not with a request
+	//nolint:containedctx // the context ends with the keeper, not with a request
 	ctx context.Context
 }
 
-// serverBuild is a server's program: its build-id and its major version.
+// serverBuild identifies a server's program by its build-id and its major version.
 type serverBuild struct {
 	id    string
 	major int
@@ -47,10 +47,10 @@ type serverBuild struct {
 type try struct {
 	running bool
 	pause   time.Duration // after the last failure
-	next    time.Time     // no calibration begins before
+	next    time.Time     // no calibration begins before this time
 }
 
-// NewKeeper returns a keeper without calibrations. It logs their results.
+// NewKeeper returns a keeper. The log gets the results of its calibrations. The caller must call Stop at the end.
 func NewKeeper(store Store, log zerolog.Logger) *Keeper {
 	k := &Keeper{
 		store: store, log: log, now: time.Now,
@@ -60,7 +60,7 @@ func NewKeeper(store Store, log zerolog.Logger) *Keeper {
 	return k
 }
 
-// Stop ends the calibrations, and waits for them. None begins afterwards.
+// Stop ends the calibrations, and waits for their end. No calibration begins after Stop.
 func (k *Keeper) Stop() {
 	k.cancel()
 	k.mu.Lock()
@@ -77,7 +77,8 @@ func (k *Keeper) Proof(id string, major int) *plan.Proof {
 	return k.proof(serverBuild{id, major}, false)
 }
 
-// proof returns a proof. The caller has locked the keeper. fresh means that the store is read even if it had none before.
+// proof returns the proof of a build, nil if there is none. The caller must have locked k.mu. If fresh is set, proof reads the
+// store even if the store had no proof less than absentProof ago.
 func (k *Keeper) proof(b serverBuild, fresh bool) *plan.Proof {
 	if p := k.proofs[b]; p != nil {
 		return p
@@ -93,9 +94,9 @@ func (k *Keeper) proof(b serverBuild, fresh bool) *plan.Proof {
 	return nil
 }
 
-// Calibrate begins a calibration of a build in the background, unless the build has a proof, one runs already, or the last
-// one failed a short time ago. It returns how long no calibration of this build begins; 0 means that the build is proven, or
-// that a calibration runs.
+// Calibrate begins a calibration of a build in the background. It begins none if the build has a proof, if a calibration of the
+// build runs already, or if the last one failed a short time ago. In the last case it returns the time until the next calibration
+// is possible, otherwise 0.
 func (k *Keeper) Calibrate(id string, major int, run func(ctx context.Context) (*Calibration, error)) time.Duration {
 	b := serverBuild{id, major}
 	k.mu.Lock()

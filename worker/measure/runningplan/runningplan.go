@@ -1,5 +1,8 @@
-// Package runningplan answers what a server's processes execute now: the plans of their statements with the progress,
-// the plans of parallel workers below their leaders', and the progress of utility commands.
+// Package runningplan reads the statements that a server's processes execute now: their plans with the progress, the plans of
+// parallel workers, and the progress of utility commands.
+//
+// A calibration (calibrate.go) compares plans that were read from memory with EXPLAIN, for one build of the server. Its result, a
+// plan.Proof, has the fields that agreed.
 //
 // The package must not decide whether a caller may see the statements of a process.
 package runningplan
@@ -25,14 +28,15 @@ const Unproven = "Unproven layout: offsets of this major version, checked by lin
 // Process has the statements that one process executes.
 type Process struct {
 	PID int
-	// Plans is nil if they could not be read: Err says why.
+	// Plans are the plans; nil: they could not be read, for the reason Err.
 	Plans *capture.Plans
 	Err   error
-	// Session is nil if the server's list of processes could not be read.
+	// Session is the process's entry in the server's list of processes; nil: not known.
 	Session *moment.Session
-	// Utility is the progress that a utility command reports, nil if there is no such command or it does not report.
+	// Utility is the progress that a utility command reports; nil: the process runs no such command, or the command reports
+	// nothing.
 	Utility *plan.CommandReport
-	// Workers are the parallel workers of the process. Each has its own moment.
+	// Workers are the parallel workers of the process. Each was read at a different time.
 	Workers []*Process
 }
 
@@ -40,16 +44,15 @@ type Process struct {
 type Reader struct {
 	Capturer *capture.Capturer
 	NonStop  bool
-	// Proof returns the proven fields of a build, nil if it was not calibrated. Other fields are then not printed. If it is
-	// nil, no build is.
+	// Proof returns the proof of a build, nil if there is none. With a proof, only the proven fields are kept. Without one, all
+	// fields are kept, and Plans.Proven is false. If Proof is nil, no build has a proof.
 	Proof func(build string, major int) *plan.Proof
-	// Explain words an error. If it is nil, the error's own text is printed.
+	// Explain returns the message for an error. If it is nil, the error's own text is printed.
 	Explain func(pid int, err error) string
 }
 
-// Read reads the plans of a process, of its parallel workers, and the progress of its utility command. Sessions is the
-// server's list of processes, nil if it is not known; then workers and utility commands are missing. Major is the version
-// of the list.
+// Read reads the plans of a process and of its parallel workers, and the progress of its utility command. sessions is the
+// server's list of processes; nil: not known, workers and utility commands are then missing. An error is in Process.Err.
 func (r *Reader) Read(ctx context.Context, target process.Target, sessions *moment.Moment) *Process {
 	p := r.one(ctx, target, sessions)
 	if p.Session == nil {
@@ -83,7 +86,7 @@ func (r *Reader) one(ctx context.Context, target process.Target, sessions *momen
 	return p
 }
 
-// Whole reports whether nothing is missing.
+// Whole reports whether all plans of the process and of its workers could be read completely.
 func (p *Process) Whole() bool {
 	if p.Err != nil || !p.Plans.Whole {
 		return false
@@ -94,7 +97,7 @@ func (p *Process) Whole() bool {
 		}
 	}
 	for _, w := range p.Workers {
-		// A worker may end while its leader is read.
+		// A worker may end between the read of its leader and its own read, so its end is no missing part.
 		if !w.Whole() && !errors.Is(w.Err, process.ErrExited) && !errors.Is(w.Err, capture.ErrPlanChanges) {
 			return false
 		}
@@ -102,7 +105,7 @@ func (p *Process) Whole() bool {
 	return true
 }
 
-// JSONProcess are the statements of a process, and their plans.
+// JSONProcess has the statements of a process with their plans.
 type JSONProcess struct {
 	PID     int `json:"pid"`
 	Version int `json:"server_version,omitempty"`
@@ -110,13 +113,13 @@ type JSONProcess struct {
 	Former int `json:"version,omitempty"`
 	// Proven is set if the offsets in structures of this server were compared with an EXPLAIN of the same server.
 	Proven bool `json:"layout_proven"`
-	// Engine is how the memory was copied.
+	// Engine is the method by which the memory was copied, such as stop.
 	Engine string `json:"engine,omitempty"`
 	// Whole is set if the call stack was read to its end.
 	Whole bool `json:"whole_stack"`
-	// OneMoment is set if the figures of all nodes are of the same moment.
+	// OneMoment is set if the progress of all nodes was read at the same moment.
 	OneMoment bool `json:"progress_of_one_moment"`
-	// Statements begin with the outermost one, in the shape of EXPLAIN (FORMAT JSON).
+	// Statements are the statements in the form of EXPLAIN (FORMAT JSON), the outermost first.
 	Statements []*plan.Level `json:"statements"`
 	// Utility is the progress of a command without a plan.
 	Utility *jsonUtility `json:"utility,omitempty"`
@@ -133,7 +136,7 @@ type jsonUtility struct {
 	Columns map[string]any `json:"columns"`
 }
 
-// MarshalJSON returns a JSONProcess.
+// MarshalJSON returns the process in the form of JSONProcess.
 func (p *Process) MarshalJSON() ([]byte, error) { //nolint:wrapcheck // an error of the encoder
 	out := JSONProcess{PID: p.PID, Statements: []*plan.Level{}, Workers: p.Workers}
 	if p.Err != nil {
@@ -156,8 +159,8 @@ func (p *Process) MarshalJSON() ([]byte, error) { //nolint:wrapcheck // an error
 	return json.Marshal(out)
 }
 
-// Text returns the lines of a process. Width is the longest text of a statement in characters. The text has no
-// characters that could change a terminal.
+// Text returns the lines for a process. It cuts the text of a statement to width characters. The text has no characters that could
+// control a terminal.
 func (r *Reader) Text(p *Process, width int) string {
 	t := &text{width: width, reader: r}
 	t.process(p, "")
@@ -171,7 +174,7 @@ type text struct {
 	reader *Reader
 }
 
-func (t *text) line(indent, format string, args ...any) { //nolint:goprintffuncname // a name in a short scope
+func (t *text) line(indent, format string, args ...any) { //nolint:goprintffuncname // a short name, used only in this file
 	t.WriteString(indent + render.VisibleLine(fmt.Sprintf(format, args...)) + "\n")
 }
 
@@ -235,7 +238,7 @@ func (t *text) process(p *Process, indent string) {
 	}
 }
 
-// source returns the beginning of a statement's text on one line.
+// source returns the begin of a statement's text as one line.
 func (t *text) source(s string) string {
 	runes := []rune(strings.Join(strings.Fields(s), " "))
 	switch {
@@ -247,7 +250,7 @@ func (t *text) source(s string) string {
 	return string(runes)
 }
 
-// utility prints what a utility command reports, as the columns of the view.
+// utility prints the progress of a utility command: the columns of its pg_stat_progress view.
 func (t *text) utility(p *Process, indent string) {
 	if p.Utility == nil {
 		return

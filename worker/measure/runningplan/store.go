@@ -19,14 +19,14 @@ const (
 
 // Store keeps the results of calibrations by build-id. It trusts only its own user's files.
 type Store struct {
-	// Dir is a cache of this user; "" means that nothing is kept.
+	// Dir is the cache directory of this user; "" means that nothing is kept.
 	Dir string
 
-	worker int // its process, 0 for a store of this user
+	worker int // process id of the worker that has written the store; 0: a store of this user
 }
 
-// WorkerStore returns the results of a worker for reading. Dir is its Store.Dir, as the worker sees it, and pid the worker's
-// process. The files are read with the rights of that process, and are as true as its server.
+// WorkerStore returns the store of a worker, for reading only. dir is the worker's Store.Dir in the worker's mount namespace, and
+// pid the worker's process id. The files are read through the root directory of that process, and are as trustworthy as the worker.
 func WorkerStore(pid int, dir string) Store { return Store{Dir: dir, worker: pid} }
 
 // folder returns the folder of the results.
@@ -37,13 +37,14 @@ func (s Store) folder() buildcache.Folder {
 	return buildcache.Folder(filepath.Join(s.Dir, storeFolder))
 }
 
-// storeKey has everything that a result depends on: the build, and the layout that was proven.
+// storeKey returns the key of a calibration. It has everything on which the result depends: the build, and the layout of plans that
+// this version knows.
 func storeKey(build string, major int) buildcache.Key {
 	return buildcache.Key{Kind: kindOfPlans, Build: build, Detail: strconv.Itoa(major) + " " + plan.Fingerprint(major)}
 }
 
-// Load returns the proof for a build, nil if there is none. A file that another user could have written, or that is of
-// another layout, is ignored.
+// Load returns the proof for a build, nil if there is none. It ignores a file that another user could have written, or that is
+// for another layout.
 func (s Store) Load(build string, major int) *plan.Proof {
 	data := s.load(storeKey(build, major))
 	var found *plan.Proof
@@ -53,7 +54,8 @@ func (s Store) Load(build string, major int) *plan.Proof {
 	return found
 }
 
-// Save keeps a calibration. The file appears when it is complete.
+// Save keeps the proof of a calibration. The file is complete as soon as it exists. Save returns an error for a store without Dir,
+// for a WorkerStore, and for a program without a build-id.
 func (s Store) Save(c *Calibration) error {
 	if s.Dir == "" || s.worker != 0 {
 		return errors.New("there is no folder for it")
@@ -70,18 +72,19 @@ func (s Store) Save(c *Calibration) error {
 
 // Failure is a calibration that failed.
 type Failure struct {
-	// Time is when it failed, and Next when the worker tries again.
+	// Time is the time of the failure. Next is the time of the next attempt.
 	Time   time.Time `json:"time"`
 	Next   time.Time `json:"next"`
 	Reason string    `json:"reason"`
 }
 
-// failureKey has the last failure of a build, whatever the layout.
+// failureKey returns the key of the last failure of a build. It does not depend on the layout.
 func failureKey(build string, major int) buildcache.Key {
 	return buildcache.Key{Kind: kindOfFailures, Build: build, Detail: strconv.Itoa(major)}
 }
 
-// SaveFailure keeps the last failure of a build's calibration.
+// SaveFailure keeps the last failure of a build's calibration. Where Save would return an error for the store or the build-id, it
+// does nothing.
 func (s Store) SaveFailure(build string, major int, f *Failure) error {
 	if s.Dir == "" || s.worker != 0 || !buildcache.IsBuildID(build) {
 		return nil
@@ -109,6 +112,6 @@ func (s Store) load(k buildcache.Key) []byte {
 			return data
 		}
 	}
-	// The kernel shows the root directory of a worker with more rights than this process to root only.
+	// If the worker has more rights than this process, only root can use the worker's root directory. Try this process's own root.
 	return s.folder().Load(k)
 }

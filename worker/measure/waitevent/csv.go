@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/worker/report/table"
 )
 
-// CSV prints the sums of all processes, a row for each event. A figure that the method does not know is empty.
+// CSV prints the sums of all processes, a row for each event. A figure that the method does not measure is empty.
 func (r *Report) CSV(w io.Writer) error {
 	out := table.CSV(w)
 	out.Row("since", "seconds", "method", "wait_event_type", "wait_event", "calls", "total_time_ms", "avg_time_us", "max_time_us")
@@ -23,13 +23,13 @@ func (r *Report) CSV(w io.Writer) error {
 	return out.Flush()
 }
 
-// decimal has nanoseconds as the least unit of microseconds.
+// decimal returns a number with three decimals, such as microseconds with the precision of nanoseconds.
 func decimal(x float64) string {
 	const digits = 3
 	return strconv.FormatFloat(x, 'f', digits, 64)
 }
 
-// known returns a number, or an empty cell.
+// known returns a number as text; empty for nil.
 func known(x *float64) string {
 	if x == nil {
 		return ""

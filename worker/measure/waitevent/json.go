@@ -8,18 +8,18 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// JSONReport are the wait events of processes.
+// JSONReport has the wait events of processes.
 type JSONReport struct {
-	// Method is how the waits were measured, Mechanism the means of the kernel.
+	// Method is the method by which the waits were measured. Mechanism is the kernel's mechanism that it uses.
 	Method    waits.Method `json:"method"`
 	Mechanism string       `json:"mechanism"`
-	// Sees says which waits the method sees.
+	// Sees describes the waits that the method sees.
 	Sees string `json:"sees"`
-	// Reasons says why better methods were not used.
+	// Reasons are the reasons why better methods were not used.
 	Reasons []string `json:"not_used,omitempty"`
 	// Seconds is the duration of the measurement.
 	Seconds float64 `json:"seconds"`
-	// Queries are the statements, with --queries.
+	// Queries are the statements that --queries selects.
 	Queries []jsonQuery `json:"queries,omitempty"`
 	// Events are the sums of all processes.
 	Events    []jsonEvent   `json:"events"`
@@ -27,7 +27,7 @@ type JSONReport struct {
 	Lost      jsonLost      `json:"lost"`
 }
 
-// jsonQuery is a statement.
+// jsonQuery is a statement with its executions that have ended.
 type jsonQuery struct {
 	ID         int64   `json:"query_id,string"`
 	Query      string  `json:"query,omitempty"`
@@ -35,7 +35,7 @@ type jsonQuery struct {
 	Elapsed    float64 `json:"elapsed_ms"`
 }
 
-// jsonProcess are the waits of one process.
+// jsonProcess has the waits of one process.
 type jsonProcess struct {
 	PID    int         `json:"pid"`
 	Title  string      `json:"title,omitempty"`
@@ -43,40 +43,41 @@ type jsonProcess struct {
 	Events []jsonEvent `json:"events"`
 }
 
-// jsonEvent are the waits for one event. A figure that the method does not know is null.
+// jsonEvent has the waits for one event. A figure that the method does not measure is null.
 type jsonEvent struct {
 	Type  string `json:"wait_event_type"`
 	Event string `json:"wait_event"`
-	// Known is false if the version of the server has no event with this number.
+	// Known is false if this program does not know the name of the event. The name is then a number.
 	Known   bool     `json:"known"`
 	Calls   *uint64  `json:"calls"`
 	Total   float64  `json:"total_time_ms"`
 	Average *float64 `json:"avg_time_us"`
 	Longest *float64 `json:"max_time_us"`
-	// Histogram has the numbers of waits by their duration, as doc/wait-events.md explains.
+	// Histogram has the numbers of waits by their duration. doc/wait-events.md describes the durations.
 	Histogram *[]uint64 `json:"histogram"`
 }
 
-// jsonLost counts missing waits.
+// jsonLost has the numbers of missing waits.
 type jsonLost struct {
-	// Processes have ended, and their figures were lost.
+	// Processes is the number of processes that ended before their figures were read.
 	Processes uint64 `json:"processes"`
-	// Overflow are waits for which there was no room.
+	// Overflow is the number of waits for which there was no room.
 	Overflow uint64 `json:"overflow"`
-	// Missed are moments at which the kernel could not run a program.
+	// Missed is the number of times that the kernel could not run a BPF program.
 	Missed uint64 `json:"missed"`
-	// Outside are waits of processes that had not joined the shared memory, or had left it.
+	// Outside is the number of waits of processes that had not joined the shared memory yet, or had left it.
 	Outside uint64 `json:"outside"`
-	// Unreachable are processes whose waits in progress at the start are missing.
+	// Unreachable are the ids of processes whose waits in progress at the start are missing.
 	Unreachable []int `json:"unreachable,omitempty"`
-	// Unknown is the number of processes that could not be read. UnknownEnded is set if there may be more that have ended.
+	// Unknown is the number of processes that are missing because their user and database are not known. UnknownEnded is set if
+	// ended processes may be missing for this reason too.
 	Unknown      int  `json:"unknown_processes,omitempty"`
 	UnknownEnded bool `json:"unknown_ended_processes,omitempty"`
-	// Queries are waits that are not attributed to a statement because there was no room.
+	// Queries is the number of waits that are not attributed to a statement because there was no room.
 	Queries uint64 `json:"queries,omitempty"`
 }
 
-// JSON prints one object. What the method does not know is null.
+// JSON prints a JSONReport.
 func (r *Report) JSON(w io.Writer) error {
 	out := JSONReport{
 		Method: r.Info.Method, Mechanism: r.Info.Mechanism, Sees: Sees(r.Info), Reasons: r.Info.Reasons,

@@ -28,10 +28,10 @@ func layoutOf(major int) (waits.Layout, bool) {
 	}, true
 }
 
-// firstUring is the first version that can read and write by io_uring.
+// firstUring is the first major version that can read and write with io_uring.
 const firstUring = 18
 
-// Variables of the server, which it exports, stripped or not.
+// Names of exported variables of the server. They are known on stripped servers too.
 const (
 	waitVariable   = "my_wait_event_info"
 	procsVariable  = "ProcGlobal"
@@ -86,7 +86,8 @@ func Locate(c cluster.Cluster) (*Server, error) {
 	return s, nil
 }
 
-// serverPID returns the function that translates a process id into the server's.
+// serverPID returns a function that translates a process id of this program to the id that the server sees; nil: both are equal.
+// The function returns 0 for a process that has ended.
 func serverPID(c cluster.Cluster) func(int) int {
 	if !c.Outside() {
 		return nil

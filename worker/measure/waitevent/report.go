@@ -9,45 +9,46 @@ import (
 	"pg_stat_backtrace/ptrace/measure/waits"
 )
 
-// Report is a snapshot with names, ready to print.
+// Report is a waits.Snapshot with the names of events.
 type Report struct {
 	Info waits.Info
 	Took time.Duration
-	// Since is when the figures began.
+	// Since is the time from which on the figures count.
 	Since time.Time
-	Rows  []Row
-	// InProgress are the waits in progress, which Rows includes.
+	// Rows has the sums of all processes for each event, the event with the largest total first.
+	Rows []Row
+	// InProgress are the waits in progress. Rows includes them.
 	InProgress []waits.Event
 	// Ended are the figures of ended processes; only Timer.Report sets it.
 	Ended []Row
 	// Processes are the figures of each process.
 	Processes []ProcessRows
 	Lost      waits.Lost
-	// Idle has the shares of Text include idle waits.
+	// Idle makes Text include idle waits in the shares.
 	Idle bool
 	// Queries is not nil in a report of some queries. Rows then have no maxima and histograms, and there are no Processes.
 	Queries []QueryTotal
-	// Unknown is the number of processes that a selection by user or database left out because these were not known, and
-	// UnknownEnded says that there were further ones, which had ended.
+	// Unknown is the number of processes that a selection by user or database left out because their user or database was not
+	// known. UnknownEnded is set if it left out ended processes too.
 	Unknown      int
 	UnknownEnded bool
 }
 
-// QueryTotal holds the executions of a query that have ended, and their time.
+// QueryTotal has the number of executions of a query that have ended, and their total time.
 type QueryTotal struct {
 	ID         int64
-	Text       string // empty if it is not known
+	Text       string // empty: not known
 	Executions uint64
 	Elapsed    time.Duration
 }
 
-// ProcessRows are the figures of one process.
+// ProcessRows has the figures of one process.
 type ProcessRows struct {
 	PID   int
 	Title string
 	Ended bool
 	Rows  []Row
-	// Slot, Overflow and Resets are those of waits.Process.
+	// Slot, Overflow and Resets have the meaning of the fields of waits.Process.
 	Slot             int
 	Overflow, Resets uint64
 }
@@ -57,12 +58,12 @@ type Row struct {
 	waits.Event
 
 	Type, Name string
-	// Known is false if the version's table of names lacks the event.
+	// Known is false if this package does not know the name of the event in this version. Name is then a number.
 	Known bool
 }
 
-// NewReport names what a snapshot holds, events with the largest total first. With pids it is about these processes
-// only.
+// NewReport returns the report of a snapshot. The function title returns the title of a process. If pids is not empty, the report
+// has only these processes.
 func (s *Server) NewReport(info waits.Info, snapshot *waits.Snapshot, title func(pid int) string, pids []int) Report {
 	r := Report{Info: info, Took: snapshot.At.Sub(snapshot.Since), Since: snapshot.Since, Lost: snapshot.Lost}
 	some := *snapshot
@@ -82,7 +83,8 @@ func (s *Server) NewReport(info waits.Info, snapshot *waits.Snapshot, title func
 	return r
 }
 
-// NewQueryReport names the waits of queries with these ids, from what a provider and a snapshot hold.
+// NewQueryReport returns the report of the queries with these ids. figures are the result of Provider.Queries. texts has the texts
+// of queries by id.
 func (s *Server) NewQueryReport(
 	info waits.Info, snapshot *waits.Snapshot, figures []waits.QueryFigures, ids []int64, texts map[int64]string,
 ) Report {
@@ -117,12 +119,13 @@ func (s *Server) NewQueryReport(
 	return r
 }
 
-// isIdle reports whether a process waits for work: a backend for its client, or another process for something to do.
+// isIdle reports whether the event is a wait for work: of a backend for its client, or of a background process.
 func (r *Row) isIdle() bool {
 	return r.Type == "Activity" || r.Type == "Client" && r.Name == "ClientRead"
 }
 
-// Select removes the waits of other types and events. Letter case does not count. An empty list selects everything.
+// Select removes the waits whose type is not in types or whose event is not in events. It ignores the case of letters. An empty
+// list selects everything.
 func (r *Report) Select(types, events []string) {
 	other := func(row Row) bool { return !isOneOf(types, row.Type) || !isOneOf(events, row.Name) }
 	r.Rows, r.Ended = slices.DeleteFunc(r.Rows, other), slices.DeleteFunc(r.Ended, other)

@@ -16,18 +16,18 @@ import (
 
 // SessionReport adds up the records of one session by query.
 //
-// The shares of a query are those of its counted executions: the start and the end of each was seen, and it has the
-// whole time between them. So they add up to 100 %. The other figures are of all waits that were seen.
+// An execution of a query is counted if its start and its end were seen, and no other query ran between them. The shares of a
+// query are of its counted executions, so they add up to 100 %. The other figures are of all waits that were seen.
 type SessionReport struct {
 	server  *Server
 	queries map[uint64]*sessionQuery
 	between sessionQuery // waits outside of queries, and queries without an id
-	running *execution   // nil: none
+	running *execution   // nil: no execution runs
 	lost    uint64
 	texts   map[int64]string
 }
 
-// sessionQuery holds the figures of one query.
+// sessionQuery has the figures of one query.
 type sessionQuery struct {
 	id     uint64
 	events map[uint32]*sessionEvent
@@ -36,18 +36,19 @@ type sessionQuery struct {
 	executions       int
 	elapsed, longest time.Duration
 	waitedInCounted  time.Duration
-	unended, unbegun int // executions of which the end or the start was not seen
-	together         int // executions in one message of the client with other queries
+	// These are numbers of executions that are not counted.
+	unended, unbegun int // the end or the start was not seen
+	together         int // the client sent other queries in the same message
 }
 
-// sessionEvent holds the figures of a wait event of a query, and its total time in counted executions.
+// sessionEvent has the figures of a wait event of a query. counted is its total time in counted executions.
 type sessionEvent struct {
 	waits.Event
 
 	counted time.Duration
 }
 
-// execution is an execution that has begun.
+// execution is an execution whose start was seen and whose end was not seen yet.
 type execution struct {
 	query uint64 // 0: not known yet
 	waits map[waitOf]*waits.Event
@@ -59,12 +60,12 @@ type waitOf struct {
 	event uint32
 }
 
-// NewSessionReport makes an empty report.
+// NewSessionReport returns an empty report.
 func (s *Server) NewSessionReport() *SessionReport {
 	return &SessionReport{server: s, queries: make(map[uint64]*sessionQuery)}
 }
 
-// Add adds records in the order in which they came.
+// Add adds records of the session, which must be in the order of their times.
 func (r *SessionReport) Add(records []waits.Record) {
 	for _, record := range records {
 		switch record.Kind {
@@ -75,12 +76,12 @@ func (r *SessionReport) Add(records []waits.Record) {
 			r.end(record)
 		case waits.Wait:
 			r.wait(record)
-		case waits.ExecutorStart, waits.ExecutorEnd: // the report is about whole queries
+		case waits.ExecutorStart, waits.ExecutorEnd: // not needed: the report is by query
 		}
 	}
 }
 
-// wait adds a wait to the execution that runs, or to the time outside of executions.
+// wait adds a wait to the running execution. If none runs, it adds the wait to the query of the record.
 func (r *SessionReport) wait(record waits.Record) {
 	one := waits.Event{ID: record.Event, Calls: 1, Total: record.Took, Longest: record.Took}
 	if r.running == nil {
@@ -100,7 +101,8 @@ func (r *SessionReport) wait(record waits.Record) {
 	}
 }
 
-// end ends the execution that runs. Its waits before its query id was known count for its query.
+// end ends the running execution, and adds its waits to the queries. Waits from the time before the query id was known are added to
+// the query that ended.
 func (r *SessionReport) end(record waits.Record) {
 	run, q := r.running, r.query(record.Query)
 	r.running = nil
@@ -133,7 +135,7 @@ func (r *SessionReport) end(record waits.Record) {
 	q.longest = max(q.longest, record.Took)
 }
 
-// abandon takes over the waits of an execution whose end was not seen.
+// abandon ends the running execution, whose end was not seen, and adds its waits to the queries. They are not counted.
 func (r *SessionReport) abandon() {
 	run := r.running
 	r.running = nil
@@ -150,7 +152,7 @@ func (r *SessionReport) abandon() {
 	}
 }
 
-// query returns the figures of a query; id 0 stands for the time outside of queries.
+// query returns the figures of a query; for id 0, those outside of queries.
 func (r *SessionReport) query(id uint64) *sessionQuery {
 	if id == 0 {
 		return &r.between
@@ -161,7 +163,7 @@ func (r *SessionReport) query(id uint64) *sessionQuery {
 	return r.queries[id]
 }
 
-// add adds waits for an event. Counted means that their execution counts.
+// add adds waits for an event. counted is set if their execution is counted.
 func (q *sessionQuery) add(e *waits.Event, counted bool) {
 	if q.events == nil {
 		q.events = make(map[uint32]*sessionEvent)
@@ -181,7 +183,7 @@ func (q *sessionQuery) add(e *waits.Event, counted bool) {
 	}
 }
 
-// Text prints the queries, the longest in total first. It ends the execution that runs.
+// Text prints the queries, the one with the longest total time first. It ends the running execution, see abandon.
 func (r *SessionReport) Text(w io.Writer) error {
 	r.abandon()
 	var b strings.Builder
@@ -211,7 +213,7 @@ func (r *SessionReport) Text(w io.Writer) error {
 	return err
 }
 
-// title prints the executions of a query.
+// title prints the name of a query, and the figures of its executions.
 func (q *sessionQuery) title(b *strings.Builder, name string) {
 	if q.id == 0 && q.executions == 0 {
 		b.WriteString(strings.TrimSuffix(name, " ") + "\n")
@@ -233,13 +235,13 @@ func (q *sessionQuery) title(b *strings.Builder, name string) {
 	add(q.together, "%d executions in one message of the client with other queries")
 }
 
-// SetLost notes how many records are missing.
+// SetLost sets the number of missing records, which Text prints.
 func (r *SessionReport) SetLost(n uint64) { r.lost = n }
 
-// SetTexts gives the texts of queries by query id, which Text prints below their ids.
+// SetTexts sets the texts of queries by query id, which Text prints below the ids.
 func (r *SessionReport) SetTexts(texts map[int64]string) { r.texts = texts }
 
-// events prints the waits of a query, and the rest of its time.
+// events prints the waits of a query, and the time in which it did not wait.
 func (r *SessionReport) events(b *strings.Builder, q *sessionQuery) {
 	list := make([]waits.Event, 0, len(q.events))
 	for _, e := range q.events {
@@ -247,7 +249,7 @@ func (r *SessionReport) events(b *strings.Builder, q *sessionQuery) {
 	}
 	rows := r.server.rows(list)
 	counted, total := func(e *sessionEvent) time.Duration { return e.counted }, max(q.elapsed, q.waitedInCounted)
-	if q.id == 0 { // the time outside of queries is only known where the session waits
+	if q.id == 0 { // outside of queries, only the times of waits are known, so the shares are of all waits
 		counted = func(e *sessionEvent) time.Duration { return e.Total }
 		total = q.waited + max(0, q.elapsed-q.waitedInCounted)
 	}

@@ -17,8 +17,8 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// ParseStacks reads which stacks of waits are wanted: "1/N" for one in N waits, or ">10ms" for those of at least that
-// duration.
+// ParseStacks parses an option that selects waits whose stacks are taken: "1/N" for one in N waits, or a duration such as ">10ms"
+// for longer waits.
 func ParseStacks(text string) (o waits.StackOptions, err error) {
 	if limit, ok := strings.CutPrefix(text, ">"); ok {
 		o.Longer, err = time.ParseDuration(strings.TrimSpace(limit))
@@ -41,24 +41,24 @@ const (
 	WaitTime  = "wait"
 )
 
-// LabelPhrase is the label of a sample that says what the process did, without names of users' objects.
+// LabelPhrase is the label of a sample that describes what the process did, without names of objects; see render.PlainPhrase.
 const LabelPhrase = "phrase"
 
 // StackProfile collects stacks of waits.
 type StackProfile struct {
-	// Count is the number of stacks, Unnamed of those of processes that had ended before they could be named. Generated
-	// of them end in code compiled at run time.
+	// Count is the number of stacks in the profile. Unnamed is the number of stacks that are missing because their process ended
+	// before they could be named. Generated is the number of stacks in Count that end in code compiled at run time.
 	Count, Unnamed, Generated int
 
 	server  *Server
 	namer   *capture.StackNamer
-	scale   int64
+	scale   int64 // number of waits for which a stack counts
 	profile *profile.Profile
 	builder *profilefmt.Builder
 	samples map[string]*profile.Sample
 }
 
-// NewStackProfile returns an empty profile. If the stacks are those of one in N waits, each counts N times.
+// NewStackProfile returns an empty profile. If stacks are taken of one in N waits (o.Every), each stack is counted N times.
 func (s *Server) NewStackProfile(c *capture.Capturer, o waits.StackOptions) *StackProfile {
 	p := &profile.Profile{
 		SampleType: []*profile.ValueType{
@@ -73,11 +73,11 @@ func (s *Server) NewStackProfile(c *capture.Capturer, o waits.StackOptions) *Sta
 	}
 }
 
-// Watch makes the profile read the code that processes compile at run time: see capture.StackNamer. The caller must call
-// end.
+// Watch begins to read code that processes compile at run time, which the names of stacks need: see capture.StackNamer.Watch. The
+// caller must call end.
 func (p *StackProfile) Watch() (end func()) { return p.namer.Watch() }
 
-// Add names stacks and adds them.
+// Add names stacks and adds them. unnamed is added to p.Unnamed.
 func (p *StackProfile) Add(list []waits.Stack, unnamed int) {
 	p.Unnamed += unnamed
 	snapshots := make([]*snapshot.Snapshot, len(list))
@@ -126,7 +126,7 @@ func (p *StackProfile) add(w *waits.Stack, t *backtrace.Thread) {
 	s.Value[1] += p.scale * w.Took.Nanoseconds()
 }
 
-// SetTexts gives the texts of queries by query id. They become the label "query" of the samples of these queries.
+// SetTexts sets the label "query" of samples to the texts of their queries. texts has the texts by query id.
 func (p *StackProfile) SetTexts(texts map[int64]string) {
 	for _, s := range p.profile.Sample {
 		if ids := s.Label["query_id"]; len(ids) == 1 {
@@ -138,7 +138,7 @@ func (p *StackProfile) SetTexts(texts map[int64]string) {
 	}
 }
 
-// Profile returns the profile, of a measurement of this duration.
+// Profile returns the profile. took is the duration of the measurement.
 func (p *StackProfile) Profile(took time.Duration) *profile.Profile {
 	p.profile.DurationNanos = took.Nanoseconds()
 	return p.profile

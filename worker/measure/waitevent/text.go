@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/worker/report/units"
 )
 
-// Sees says in some sentences what a method sees.
+// Sees describes in some sentences the waits that a method sees; empty: the method is not known.
 func Sees(info waits.Info) string {
 	if seen := sees(info); seen != "" {
 		return seen + " The times contain the time from the wakeup until the process has a processor."
@@ -21,7 +21,7 @@ func Sees(info waits.Info) string {
 	return ""
 }
 
-// SeesOfTrace says in some sentences which executions of a session a trace by query sees.
+// SeesOfTrace describes in some sentences the executions of queries that a trace of a session by query sees.
 func SeesOfTrace(info waits.Info) string {
 	if info.Method == waits.Blocked {
 		return "The end of an execution is seen when the session sleeps: if its next query has already arrived, the " +
@@ -45,7 +45,7 @@ func sees(info waits.Info) string {
 	return ""
 }
 
-// Text prints a table, with histograms drawn in blocks, or in ASCII characters.
+// Text prints the report as a table. It draws histograms with block characters, or with ASCII characters if ascii is set.
 func (r *Report) Text(w io.Writer, ascii bool) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Method %s (%s), %.1f s. %s\n", r.Info.Method, r.Info.Mechanism, r.Took.Seconds(), Sees(r.Info))
@@ -71,7 +71,7 @@ func (r *Report) Text(w io.Writer, ascii bool) error {
 	return err
 }
 
-// table writes the rows.
+// table prints the rows.
 func (r *Report) table(b *strings.Builder, ascii bool) {
 	from, to := r.span()
 	var total time.Duration
@@ -117,7 +117,7 @@ func (r *Report) table(b *strings.Builder, ascii bool) {
 	}
 }
 
-// span returns the first and the last bucket that hold anything.
+// span returns the indexes of the first and the last bucket that are not empty in all rows.
 func (r *Report) span() (from, to int) {
 	from = waits.Buckets - 1
 	for i := range r.Rows {
@@ -130,7 +130,8 @@ func (r *Report) span() (from, to int) {
 	return min(from, to), to
 }
 
-// bars draws a histogram, a character for each bucket, as high as its share of the fullest one.
+// bars draws a histogram with a character for each bucket. The height of a character is proportional to the bucket's value; the
+// largest value has full height.
 func bars(buckets []uint64, ascii bool) string {
 	levels := []rune(" ▁▂▃▄▅▆▇█")
 	if ascii {
@@ -150,7 +151,7 @@ func bars(buckets []uint64, ascii bool) string {
 	return string(line)
 }
 
-// Missing says in sentences what the figures lack.
+// Missing returns sentences about waits that are missing in the figures.
 func (r *Report) Missing() (lines []string) {
 	if !r.Idle && slices.ContainsFunc(r.Rows, func(row Row) bool { return row.isIdle() }) {
 		lines = append(lines, "SHARE leaves out idle waits: the type Activity, and ClientRead.")

@@ -16,24 +16,25 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
-// Level says how much a Timer records.
+// Level is the amount of data that a Timer records.
 type Level string
 
 // The levels.
 const (
-	Off   Level = "off"
+	Off Level = "off"
+	// Stats records the sums of waits by process, event and query.
 	Stats Level = "stats"
-	// Trace also keeps the newest records of every process.
+	// Trace also keeps the newest waits.Record of every process.
 	Trace Level = "trace"
 )
 
-// Config says how a Timer works.
+// Config is the configuration of a Timer.
 type Config struct {
-	// Level is the level at the start; Off if empty.
+	// Level is the level at the start; empty: Off.
 	Level Level
-	// Method is the best method that it may use; waits.Auto if empty.
+	// Method is the best method that the Timer may use; empty: waits.Auto.
 	Method waits.Method
-	// Budget bounds the cost of timing, as a share of the time that the host's processors are busy. 0: no bound.
+	// Budget bounds the cost of timing, as a share of the time for which the host's processors are busy, from 0 to 1; 0: no bound.
 	Budget float64
 	// Current returns the running server.
 	Current func() (cluster.Cluster, error)
@@ -41,25 +42,25 @@ type Config struct {
 	Log zerolog.Logger
 }
 
-// Timer times the wait events of one server for as long as its level asks for it. After a restart of the server it
-// starts again. When timing costs too much it takes a cheaper method.
+// Timer times the wait events of one server, except while its level is Off. After a restart of the server it starts again. If
+// timing costs more than Config.Budget, the Timer takes a cheaper method.
 type Timer struct {
 	cfg Config
-	// changed ends the pause of Run after a change of the work that it has to do.
+	// changed wakes Run when it may have other work to do.
 	changed chan struct{}
-	turns   atomic.Int64 // how often Run woke up, for tests
+	turns   atomic.Int64 // number of times that Run woke up, for tests
 
-	gate     gate // of the fields below
+	gate     gate // locks the fields below
 	level    Level
-	method   waits.Method // the best that is still allowed
+	method   waits.Method // the best method that the cost still allows
 	server   *Server
-	provider waits.Provider
-	failure  error // why there is no provider although the level asks for it
-	// restarted says why the figures are from zero again without a request; empty: they are not. since is when
-	// they began.
+	provider waits.Provider // nil: nothing is timed
+	failure  error          // the reason why provider is nil although the level is not Off
+	// restarted is the reason why the figures began again from zero without a request; empty: they did not. since is the time at
+	// which the figures began.
 	restarted string
 	since     time.Time
-	traces    map[int]*traced
+	traces    map[int]*traced // by process id
 	cost      meter
 }
 
@@ -70,7 +71,7 @@ const (
 	budgetInterval = 5 * time.Second
 )
 
-// NewTimer makes a Timer; Run does its work.
+// NewTimer returns a Timer. The caller must call Run, which does the work.
 func NewTimer(cfg Config) *Timer {
 	t := &Timer{
 		cfg: cfg, level: cfg.Level, method: cfg.Method, traces: make(map[int]*traced), changed: make(chan struct{}, 1),
@@ -85,7 +86,7 @@ func NewTimer(cfg Config) *Timer {
 	return t
 }
 
-// Run works until ctx ends, and then ends the timing.
+// Run does the work of the Timer until ctx ends, and then ends the timing.
 func (t *Timer) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -93,7 +94,7 @@ func (t *Timer) Run(ctx context.Context) {
 	for {
 		t.turns.Add(1)
 		timer.Stop()
-		if done, err := t.gate.turn(); err != nil { // a request takes long
+		if done, err := t.gate.turn(); err != nil { // a request takes long: try again later
 			timer.Reset(traceInterval)
 		} else {
 			if time.Since(checked) >= checkInterval {
@@ -114,7 +115,7 @@ func (t *Timer) Run(ctx context.Context) {
 		case <-timer.C:
 		case <-t.changed:
 		case <-ctx.Done():
-			if done, err := t.gate.change(); err == nil { // otherwise the end of the program ends the timing
+			if done, err := t.gate.change(); err == nil { // after an error, the timing ends with this process
 				t.close()
 				done()
 			}
@@ -123,7 +124,7 @@ func (t *Timer) Run(ctx context.Context) {
 	}
 }
 
-// pause returns the time until Run has work again; 0: only after a change. Only records of traces must be read often,
+// pause returns the time until Run has work again; 0: no work until wake is called. Records of traces must be read often,
 // because the kernel has little room for them.
 func (t *Timer) pause() time.Duration {
 	_, traces := t.provider.(waits.Tracer)
@@ -144,7 +145,8 @@ func (t *Timer) wake() {
 	}
 }
 
-// SetLevel starts or ends the timing. The error says why it cannot start now; it starts as soon as that is over.
+// SetLevel starts or ends the timing. If the timing cannot start now, SetLevel returns the reason, and the timing starts as soon as
+// it is possible. The error can also be ErrBusy; the level is then unchanged.
 func (t *Timer) SetLevel(level Level) error {
 	defer t.wake()
 	done, err := t.gate.change()
@@ -169,7 +171,8 @@ func (t *Timer) SetLevel(level Level) error {
 	return t.traceAll()
 }
 
-// traceAll has all processes traced, or not, as the level says.
+// traceAll makes the provider trace all processes if the level is Trace, else none. It returns waits.ErrUnsupported if the method
+// cannot trace.
 func (t *Timer) traceAll() error {
 	tracer, ok := t.provider.(waits.Tracer)
 	if !ok && t.level == Trace {
@@ -181,7 +184,7 @@ func (t *Timer) traceAll() error {
 	return tracer.TraceAll(t.level == Trace)
 }
 
-// check opens what the level asks for, and notices a restart of the server.
+// check starts the timing if the level is not Off and nothing is timed. If the server has restarted, it starts the timing again.
 func (t *Timer) check() {
 	if t.provider != nil {
 		err := t.provider.Check()
@@ -242,8 +245,8 @@ func (t *Timer) close() {
 // ErrOff means that wait events are not being timed.
 var ErrOff = errors.New("wait events are not being timed")
 
-// use calls f with the provider. Meanwhile the Timer does not change. f may change traces and the provider's figures if
-// take is gate.change, and must only read if it is gate.read.
+// use calls f with the provider while the gate is locked. take is gate.change if f changes traces or the provider's figures, and
+// gate.read if f only reads. The error is ErrBusy, ErrOff, the reason why the timing could not start, or the error of f.
 func (t *Timer) use(take func() (func(), error), f func(*Server, waits.Provider) error) error {
 	done, err := take()
 	if err != nil {
@@ -259,7 +262,7 @@ func (t *Timer) use(take func() (func(), error), f func(*Server, waits.Provider)
 	return f(t.server, t.provider)
 }
 
-// Report returns the figures of all processes.
+// Report returns the figures of all processes. The errors are those of use: ErrBusy, ErrOff and others.
 func (t *Timer) Report() (report Report, err error) {
 	err = t.use(t.gate.read, func(s *Server, p waits.Provider) error {
 		snapshot, err := p.Snapshot()
@@ -276,17 +279,17 @@ func (t *Timer) Report() (report Report, err error) {
 	return report, err
 }
 
-// QueryRow holds the waits of a query for an event.
+// QueryRow has the waits of a query for an event.
 type QueryRow struct {
 	Query      uint64
 	Type, Name string
 	Calls      uint64
 	Total      time.Duration
-	// Share is the part of the query's time, and negative if that time is not known.
+	// Share is the part of the query's total time, from 0 to 1; negative: the query's time is not known.
 	Share float64
 }
 
-// Queries returns the waits by query. Info.Queries of the result is false if the method does not attribute waits.
+// Queries returns the waits by query. info.Queries is false if the method cannot attribute waits to queries.
 func (t *Timer) Queries() (rows []QueryRow, info waits.Info, err error) {
 	err = t.use(t.gate.read, func(s *Server, p waits.Provider) error {
 		info = p.Info()
@@ -318,7 +321,7 @@ func (s *Server) queryRows(figures []waits.QueryFigures) (rows []QueryRow) {
 	return rows
 }
 
-// Reset forgets the figures of a process, known by the server's id of it; false if it has none.
+// Reset forgets the figures of a process. pid is the process id that the server sees. known is false if the process has no figures.
 func (t *Timer) Reset(pid int) (known bool, err error) {
 	err = t.use(t.gate.read, func(s *Server, p waits.Provider) error {
 		known = p.Reset(s.Cluster.Local(pid))
@@ -327,7 +330,7 @@ func (t *Timer) Reset(pid int) (known bool, err error) {
 	return known, err
 }
 
-// ResetAll forgets everything.
+// ResetAll forgets all figures.
 func (t *Timer) ResetAll() error {
 	return t.use(t.gate.change, func(_ *Server, p waits.Provider) error {
 		t.restarted = ""
@@ -335,8 +338,8 @@ func (t *Timer) ResetAll() error {
 	})
 }
 
-// Restarted returns a reason if the figures began again without a request, and when; an empty reason otherwise. After
-// ResetAll it is empty, and while a change takes long.
+// Restarted returns the reason why the figures began again from zero without a request, and the time at which they began. The
+// reason is empty if they did not begin again since ResetAll, and also if the Timer is busy for long.
 func (t *Timer) Restarted() (reason string, since time.Time) {
 	done, err := t.gate.read()
 	if err != nil {
@@ -346,7 +349,7 @@ func (t *Timer) Restarted() (reason string, since time.Time) {
 	return t.restarted, t.since
 }
 
-// serverPID returns the server's id of a process.
+// serverPID returns the process id that the server sees for a process id of this program.
 func (s *Server) serverPID(pid int) int {
 	if s.Target.ServerPID == nil {
 		return pid
@@ -354,16 +357,16 @@ func (s *Server) serverPID(pid int) int {
 	return s.Target.ServerPID(pid)
 }
 
-// meter measures the share of busy time that programs take.
+// meter measures the share of the processors' busy time that the BPF programs take.
 type meter struct {
-	spent, busy time.Duration
-	over        int // consecutive measurements above the budget
+	spent, busy time.Duration // total times at the last measurement
+	over        int           // number of consecutive measurements above the budget
 }
 
-// leastBusy is the processor time that a measurement needs to mean anything.
+// leastBusy is the least busy time of the processors for a measurement. With less, the share would not be exact enough.
 const leastBusy = 500 * time.Millisecond
 
-// measure compares the cost of timing with the budget.
+// measure compares the cost of timing with the budget. After two consecutive measurements above the budget, it calls stepDown.
 func (t *Timer) measure() {
 	if t.provider == nil || t.cfg.Budget <= 0 {
 		return
@@ -392,7 +395,7 @@ func (t *Timer) measure() {
 	t.stepDown(share)
 }
 
-// stepDown takes a cheaper method.
+// stepDown starts the timing again with a cheaper method.
 func (t *Timer) stepDown(share float64) {
 	event := t.cfg.Log.Warn().Float64("percent", 100*share).Float64("budget_percent", 100*t.cfg.Budget)
 	next := waits.Sampled
@@ -405,7 +408,7 @@ func (t *Timer) stepDown(share float64) {
 	t.check()
 }
 
-// busyTime is how long the processors of this host have been busy since it started.
+// busyTime returns the total busy time of the processors of this host since its start; false: not known.
 func busyTime() (time.Duration, bool) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -13,32 +13,32 @@ import (
 	"pg_stat_backtrace/ptrace/process"
 )
 
-// Bounds of the records that are kept: of a process, and of all of them.
+// Bounds of the numbers of records that are kept: for a process, and for all processes together.
 const (
 	maxRecords    = 131072
 	maxAllRecords = 8 * maxRecords
 )
 
-// traced holds the newest records of a process.
+// traced has the newest records of a process.
 type traced struct {
 	records []waits.Record
-	first   uint64      // number of the first
-	starts  []time.Time // of the executor, of the runs that have not ended
-	// withoutExecutor says why there are no starts and ends of the executor; nil: there are.
+	first   uint64      // number of records[0]; records are numbered from 1
+	starts  []time.Time // starts of the executor's runs that have not ended
+	// withoutExecutor is the reason why there are no records of the executor's starts and ends; nil: there are such records.
 	withoutExecutor error
-	// alone means that Trace has the process traced, and not only a trace of all processes. started is the start time of
-	// the process then: Stat.StartTime.
+	// alone is set if Timer.Trace has started a trace of this process, besides a possible trace of all processes. started is then
+	// the start time of the process: Stat.StartTime.
 	alone   bool
 	started uint64
 }
 
-// errTraceOfAll means that a process is traced with all others.
+// errTraceOfAll means that a process is only traced because all processes are traced.
 var errTraceOfAll = errors.New("all processes are traced")
 
-// maxStarts bounds the nested runs of the executor that are followed.
+// maxStarts bounds the number of nested runs of the executor whose starts are kept.
 const maxStarts = 1000
 
-// add keeps a record. The end of the executor gets its duration.
+// add keeps a record. It sets the duration of the executor's run in a record of its end.
 func (t *traced) add(r waits.Record) {
 	switch r.Kind {
 	case waits.ExecutorStart:
@@ -51,15 +51,15 @@ func (t *traced) add(r waits.Record) {
 			t.starts = t.starts[:last]
 		}
 	case waits.QueryStart:
-		// An error ends the executor without a call: forget the runs of earlier statements. This record comes with the
-		// first wait of its statement, when its executor may run already.
+		// After an error, the server does not call ExecutorEnd, so there was no record of the end: forget the runs of earlier
+		// statements. This record comes with the first wait of its statement, so the executor may already run.
 		t.starts = slices.DeleteFunc(t.starts, func(start time.Time) bool { return start.Before(r.At) })
 	case waits.Wait, waits.QueryEnd:
 	}
 	t.records = append(t.records, r)
 }
 
-// cut forgets the oldest records beyond a number.
+// cut forgets the oldest records until at most this number is left.
 func (t *traced) cut(most int) {
 	if surplus := len(t.records) - most; surplus > 0 {
 		t.records = slices.Delete(t.records, 0, surplus)
@@ -67,8 +67,9 @@ func (t *traced) cut(most int) {
 	}
 }
 
-// Trace starts or ends to record every wait of a process, known by the server's id of it. The records stay until the
-// timing ends. A trace can also end after its process.
+// Trace starts or ends recording of every wait of a process. pid is the process id that the server sees. The records are kept until
+// the timing ends. A trace can also be ended after the end of its process. Errors wrap ErrNoWaits, which is a waits.ErrUnsupported,
+// or are those of use.
 func (t *Timer) Trace(pid int, on bool) error {
 	defer t.wake()
 	return t.use(t.gate.change, func(s *Server, p waits.Provider) error {
@@ -87,7 +88,7 @@ func (t *Timer) Trace(pid int, on bool) error {
 	})
 }
 
-// startTrace has a process traced; false if no wait of it has been seen.
+// startTrace starts the trace of a process; false: no wait of the process has been seen yet.
 func (t *Timer) startTrace(tracer waits.Tracer, pid int) bool {
 	if !tracer.SetTraced(pid, true) {
 		return false
@@ -95,7 +96,7 @@ func (t *Timer) startTrace(tracer waits.Tracer, pid int) bool {
 	started := startOf(pid)
 	trace := t.traces[pid]
 	if trace == nil || trace.started != 0 && trace.started != started {
-		trace = &traced{first: 1} // the records of an ended process with the same id make room
+		trace = &traced{first: 1} // replaces the records of an ended process with the same id
 		t.traces[pid] = trace
 	}
 	trace.alone, trace.started = true, started
@@ -107,8 +108,8 @@ func (t *Timer) startTrace(tracer waits.Tracer, pid int) bool {
 	return true
 }
 
-// endTrace ends the trace of a process; false if the process is not known. After the end of a process the provider has
-// no waits of it, and may still have its probe.
+// endTrace ends the trace of a process; false: the process is not known. After the end of a process the provider has no waits of
+// it, but may still have the probe of its executor.
 func (t *Timer) endTrace(tracer waits.Tracer, pid int) (known bool) {
 	known = tracer.SetTraced(pid, false)
 	if err := tracer.SetExecutorTraced(pid, false); err != nil {
@@ -121,14 +122,14 @@ func (t *Timer) endTrace(tracer waits.Tracer, pid int) (known bool) {
 	return known
 }
 
-// startOf returns the start time of a process: Stat.StartTime; 0 if the process has ended.
+// startOf returns the start time of a process in the unit of Stat.StartTime; 0: the process has ended.
 func startOf(pid int) uint64 {
 	id, _ := process.IDOf(pid)
 	return id.StartTime
 }
 
-// beganAt returns when a process started by the wall clock, and some time less: the kernel counts in ticks of
-// 10 ms. It is the zero time if the process has ended.
+// beganAt returns the start time of a process by the wall clock, less a tolerance, since the kernel measures it in ticks of 10 ms.
+// It returns the zero time if the process has ended.
 func beganAt(pid int) time.Time {
 	const tolerance = 50 * time.Millisecond
 	ticks := startOf(pid)
@@ -143,7 +144,7 @@ func beganAt(pid int) time.Time {
 // ErrNoWaits means that no wait of a process has been seen.
 var ErrNoWaits = fmt.Errorf("%w: no wait of this process has been seen yet", waits.ErrUnsupported)
 
-// collect takes over new records.
+// collect reads new records from the provider, and keeps those of traced processes.
 func (t *Timer) collect() {
 	tracer, ok := t.provider.(waits.Tracer)
 	if !ok || len(t.traces) == 0 && t.level != Trace {
@@ -156,7 +157,7 @@ func (t *Timer) collect() {
 			t.traces[r.PID] = trace
 		}
 		if trace != nil {
-			if t.level == Trace && !trace.alone { // any more: an earlier trace of this process had starts and ends
+			if t.level == Trace && !trace.alone { // after the end of a trace of this process, it is only traced with all others
 				trace.withoutExecutor = errTraceOfAll
 			}
 			trace.add(r)
@@ -168,7 +169,8 @@ func (t *Timer) collect() {
 	t.bound(maxAllRecords)
 }
 
-// bound forgets records if there are more of them in all than a number. Then each process keeps its newest ones.
+// bound does nothing if all processes together have at most this number of records. Otherwise it forgets the oldest records of each
+// process, until all have at most half of the number.
 func (t *Timer) bound(most int) {
 	all := 0
 	for _, trace := range t.traces {
@@ -189,7 +191,8 @@ func (t *Timer) bound(most int) {
 	}
 }
 
-// forget deletes processes until a number is left: those whose newest records are the oldest have ended, or sleep.
+// forget deletes the traces of processes until at most left are left. It deletes those whose last record is the oldest, since these
+// processes have ended or sleep. It does not delete active traces.
 func (t *Timer) forget(left int) {
 	oldest := slices.SortedFunc(maps.Keys(t.traces), func(a, b int) int {
 		return t.traces[a].newest().Compare(t.traces[b].newest())
@@ -201,7 +204,7 @@ func (t *Timer) forget(left int) {
 	}
 }
 
-// newest returns the time of the newest record; the zero time if there is none.
+// newest returns the time of the newest record; the zero time: there is no record.
 func (t *traced) newest() time.Time {
 	if len(t.records) == 0 {
 		return time.Time{}
@@ -209,23 +212,23 @@ func (t *traced) newest() time.Time {
 	return t.records[len(t.records)-1].At
 }
 
-// active reports whether a process that Trace has started to trace can still have records. Without its entry they
-// would be thrown away.
+// active reports whether Timer.Trace has started the trace and the process still lives. Its entry in Timer.traces must stay:
+// otherwise collect would drop its new records.
 func (t *traced) active(pid int) bool { return t.alone && t.started != 0 && t.started == startOf(pid) }
 
-// A Gap says what the records of a process lack.
+// A Gap describes the data that are missing in the records of a process.
 type Gap struct {
 	// Untraced means that the process has not been traced.
 	Untraced bool
-	// OfAll means that there are no starts and ends of the executor, because all processes are traced.
+	// OfAll means that there are no records of the executor's starts and ends, because all processes are traced together.
 	OfAll bool
-	// Executor says why there are none although this process is traced alone; nil: there are.
+	// Executor is another reason why there are no such records, for a process that Timer.Trace traces; nil: there is none.
 	Executor error
-	// Lost is how many records of all processes were lost.
+	// Lost is the number of lost records of all processes.
 	Lost uint64
 }
 
-// Gap returns what the records of a process lack, known by the server's id of it.
+// Gap returns the Gap of a process. pid is the process id that the server sees.
 func (t *Timer) Gap(pid int) (gap Gap, err error) {
 	err = t.use(t.gate.read, func(s *Server, p waits.Provider) error {
 		trace := t.traces[s.Cluster.Local(pid)]
@@ -245,7 +248,7 @@ func (t *Timer) Gap(pid int) (gap Gap, err error) {
 	return gap, err
 }
 
-// TraceRow is a record with its names.
+// TraceRow is a record with its number and the names of its event.
 type TraceRow struct {
 	waits.Record
 
@@ -253,7 +256,8 @@ type TraceRow struct {
 	Type, Name string
 }
 
-// Records returns the newest records of a traced process, in the order of their times, at most limit of them.
+// Records returns the newest records of a traced process, at most limit of them, ordered by time. pid is the process id that the
+// server sees. Without a trace there are no records, and no error.
 func (t *Timer) Records(pid, limit int) (rows []TraceRow, err error) {
 	err = t.use(t.gate.change, func(s *Server, _ waits.Provider) error {
 		t.collect()
@@ -265,7 +269,7 @@ func (t *Timer) Records(pid, limit int) (rows []TraceRow, err error) {
 		skip := max(0, len(trace.records)-limit)
 		for i, r := range trace.records[skip:] {
 			if r.At.Before(began) {
-				continue // of an ended process with the same id, which may have been another user's
+				continue // the record is of an ended process with the same id, which may have had another user
 			}
 			row := TraceRow{Record: r, Number: trace.first + uint64(skip+i)}
 			if r.Kind == waits.Wait {
