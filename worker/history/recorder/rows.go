@@ -29,8 +29,8 @@ func idle(s *moment.Session) bool {
 	return s.State == "idle"
 }
 
-// rows returns a row for each session that is not idle or that blocks another session. The number is that of sessions that wait for
-// a heavyweight lock whose holders are not known.
+// rows returns a row for each session that is not idle or that blocks another session. It also returns the number of sessions that
+// wait for a heavyweight lock whose holders are not known.
 func (r *Recorder) rows(m *moment.Moment, waits map[int]*locks.Wait) ([]store.Row, int) {
 	blocks, incomplete := map[int]bool{}, 0
 	for _, w := range waits {

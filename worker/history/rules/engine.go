@@ -688,7 +688,7 @@ func connections(v *view) []Finding {
 }
 
 // archiving finds a file that the archiver cannot archive. The name of the file identifies the incident, since the archiver
-// archives a file only once. If a look does not have the file, as between two attempts, the wait goes on.
+// archives a file only once. If a look does not have the file, as between two attempts, the wait continues.
 func archiving(v *view) []Finding {
 	rule, ok := v.e.config.on(Archiver)
 	if !ok || v.Archiver.Done {

@@ -131,7 +131,7 @@ type Summary struct {
 	// Lost is the number of samples for which a buffer in the kernel had no room. NoStack is the number of samples whose stack was
 	// not readable. Uncounted is the number of waits and processes for which a table in the kernel had no room.
 	Lost, NoStack, Uncounted int
-	// Processes is the number of processes of which there are data, and Ended the number of those that have ended.
+	// Processes is the number of processes of which there are data. Ended of them ended during the profile.
 	Processes, Ended int
 	// CPU and OffCPU are the times of all processes on and off processors. OffCPU is 0 in mode CPU. In modes OffCPU and Wall, BPF
 	// programs have measured both at each context switch. In mode CPU, CPU is an estimate: the number of samples times the period.

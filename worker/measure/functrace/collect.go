@@ -99,7 +99,7 @@ type collector struct {
 	notes  []string
 	// removed are some of the notes: see Result.Removed.
 	removed []string
-	// stacks is the number of unwound stacks. generated is the number of those that end in code compiled at run time.
+	// stacks is the number of unwound stacks, and generated the number of stacks that end in code compiled at run time.
 	stacks, generated int
 	looked            time.Time // of the last tick that did its work
 }

@@ -163,7 +163,7 @@ func openImages(pid int, maps []process.Mapping) (images []*image, err error) {
 	return images, nil
 }
 
-// open opens the file of a mapping. It tries several paths, first the one that needs the least privileges.
+// open opens the file of a mapping. It tries several paths, the path with the least privileges first.
 func (m *image) open(pid int) (err error) {
 	proc := fmt.Sprintf("/proc/%d", pid)
 	candidates := []string{proc + "/root" + m.path}

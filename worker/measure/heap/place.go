@@ -52,8 +52,8 @@ func emulated(code []byte) bool {
 		op == 0x0f && len(code) > 1 && code[1]&0xf0 == 0x80
 }
 
-// harmless returns the length of an instruction that goes on to the next one and does not change the stack pointer or the
-// arguments; 0 for any other instruction.
+// harmless returns the length of an instruction that does not jump and does not change the stack pointer or the arguments; 0 for
+// any other instruction.
 func harmless(code []byte) int {
 	if bytes.HasPrefix(code, landing) {
 		return len(landing)

@@ -26,7 +26,7 @@ var scripts = []string{
 }
 
 // maxLabelValues is the greatest number of different values of a label in a page. A label with more values, such as a
-// time stamp, is left out, and a note on the page says so.
+// time stamp, is left out, and the page has a note about it.
 const maxLabelValues = 10_000
 
 // labelOrder has the labels of this project in the order in which the page shows them. Other labels come after these.

@@ -142,7 +142,7 @@ func remarks(t *backtrace.Trace, thread int) []string {
 }
 
 // appendThread appends a line for each frame of a thread. If the walk of the stack ended early, the last frame's line has the
-// reason: the reason gets no line of its own, because each line begins with a frame.
+// reason, because each line must begin with a frame.
 func appendThread(buf []byte, t *backtrace.Trace, number int, o Options) []byte {
 	return appendFrames(buf, t, &t.Threads[number], number == 0, remarks(t, number), o)
 }
