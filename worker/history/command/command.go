@@ -38,8 +38,8 @@ var ErrQueueFull = errors.New("too many alerts wait for their commands")
 
 // request is a message to the helper: one line of JSON.
 type request struct {
-	// Reload asks the helper to read the file of rules again. If it is not set, the helper runs the command of the rule Rule,
-	// with Alert as its standard input.
+	// Reload asks the helper to read the file of rules again. If Reload is not set, the helper runs the program with Alert as its
+	// standard input. Rule is the name of the rule that found the incident, for the Result.
 	Reload bool            `json:"reload,omitempty"`
 	Rule   string          `json:"rule,omitempty"`
 	Alert  json.RawMessage `json:"alert,omitempty"`

@@ -88,7 +88,7 @@ func requests(input io.Reader, dropped *atomic.Int64, ended func()) <-chan reque
 	return queue
 }
 
-// giveUpRights takes all capabilities from this thread, and keeps descriptors and new privileges from the programs that it starts.
+// giveUpRights drops all capabilities of this thread. Programs that it starts get no descriptors and cannot get new privileges.
 func giveUpRights() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("setting no_new_privs: %w", err)
@@ -126,7 +126,7 @@ func run(ctx context.Context, c *rules.Command, q *request) (r Result) {
 		r.Error = "the file of rules has no command now"
 		return r
 	}
-	// The file may have changed since it was checked.
+	// The file of the program may have changed since load checked it.
 	if err := rules.CheckProgram(c.Run[0]); err != nil {
 		r.Error = err.Error()
 		return r

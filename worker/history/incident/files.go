@@ -19,8 +19,8 @@ import (
 
 // Limits of files.
 const (
-	fileLimit = 4 << 20  // of a JSON file that is written
-	readLimit = 16 << 20 // of a JSON file that is read
+	fileLimit = 4 << 20  // bytes of a JSON file that is written
+	readLimit = 16 << 20 // bytes of a JSON file that is read
 )
 
 var (
@@ -34,7 +34,7 @@ var (
 	ErrNoSpace = errors.New("not enough free space for an incident")
 )
 
-// Dir is a directory of incidents, and its bounds.
+// Dir is a directory of incidents, with its limits.
 type Dir struct {
 	Path string
 	// Keep bounds the number of incidents, and Size their bytes; 0: no bound. MinFree is the number of bytes that must stay free in

@@ -123,7 +123,7 @@ type Node struct {
 	Blocked []*Node `json:"blocked,omitempty"`
 }
 
-// ProcessStack is the stack of a process, or the reason why it has none.
+// ProcessStack is the stack of a process. Error is the reason why Stack is nil.
 type ProcessStack struct {
 	PID   int32           `json:"pid"`
 	Time  time.Time       `json:"time"`
@@ -131,7 +131,7 @@ type ProcessStack struct {
 	Error string          `json:"error,omitempty"`
 }
 
-// History has the sweeps of the recorder before the incident.
+// History is the recorder's history of the minutes before the incident.
 type History struct {
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"`

@@ -106,7 +106,7 @@ type PlanNode struct {
 	// Rows and Cost are the planner's estimates; nil: not proven on this server.
 	Rows *float64 `json:"plan_rows,omitempty"`
 	Cost *float64 `json:"total_cost,omitempty"`
-	// Running marks the node in which the process was. With RunningBelow, it may have been in a node below this one.
+	// Running marks the node in which the process was. With RunningBelow, the process may have been in a node below this one.
 	Running      bool `json:"running,omitempty"`
 	RunningBelow bool `json:"running_below,omitempty"`
 

@@ -12,8 +12,8 @@ import (
 	"pg_stat_backtrace/worker/report/units"
 )
 
-// Text prints the parts of an incident that fit a terminal: the reason, the forest, the stacks of the processes involved, their
-// plans, memory, positions of WAL, and the host.
+// Text prints the parts of an incident that fit a terminal: the reason, the forest of waits, the stacks, plans, memory, positions
+// in the WAL, the profile, and the host.
 func Text(out io.Writer, i *Incident) error {
 	const layout = "2006-01-02 15:04:05 UTC"
 	w := bufio.NewWriter(out)
@@ -125,7 +125,7 @@ func (n *PlanNode) text(p func(format string, args ...any), depth int) {
 	}
 }
 
-// deepestNode is the deepest level of a plan that is printed.
+// deepestNode is the greatest depth of a plan's nodes that are printed.
 const deepestNode = 100
 
 // mark returns a remark for a node in which the process was; empty for other nodes.

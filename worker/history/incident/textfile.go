@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limits of text files beside the incidents.
+// Limits of the text files in the directory of incidents.
 const (
 	maxTextFiles     = 1000      // number of files and their folders
 	maxTextFile      = 2 << 20   // bytes of one file
@@ -96,7 +96,7 @@ func (d *Dir) roomForText(size int64) error {
 	entries := 0
 	err := filepath.WalkDir(d.Path, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // removed meanwhile
+			return nil // another process has just removed the file
 		}
 		if err != nil {
 			return err

@@ -20,7 +20,7 @@ type pageWriter struct {
 // address or script.
 const placeholder = "{}"
 
-// put writes markup with a value for each placeholder. It makes one line of each value and escapes it.
+// put writes markup with a value for each placeholder. It joins the lines of each value, and escapes the value.
 func (w *pageWriter) put(form markup, values ...string) {
 	rest := string(form)
 	for _, value := range values {

@@ -170,13 +170,13 @@ func (r *Recorder) starved() time.Duration {
 	return waited - before
 }
 
-// ran returns how long a process was on processors; 0: not known.
+// ran returns the time for which a process was on processors since its start; 0: not known.
 func ran(pid int) time.Duration {
 	ran, _ := schedstat("/proc/" + strconv.Itoa(pid) + "/schedstat")
 	return ran
 }
 
-// schedstat returns how long a thread was on processors, and how long it waited for one; 0: not known.
+// schedstat returns the times for which a thread was on processors, and waited for a processor, since its start; 0: not known.
 func schedstat(file string) (ran, waited time.Duration) {
 	text, err := os.ReadFile(file)
 	fields := strings.Fields(string(text))
@@ -205,7 +205,7 @@ func slotsOf(r *state.Reader) int {
 // texts that the options allow.
 func (r *Recorder) Snapshot(now time.Time) (*rules.Look, []string, error) {
 	if r.o.Watch == nil {
-		r.o.Watch = func(*rules.Look) {} // so that the processes are read
+		r.o.Watch = func(*rules.Look) {} // without Watch, read would omit the processes
 	}
 	saw, err := r.read(now)
 	if err != nil {

@@ -35,7 +35,7 @@ import (
 	"pg_stat_backtrace/worker/pg/state"
 )
 
-// Texts says which texts of statements are recorded.
+// Texts selects the form in which texts of statements are recorded.
 type Texts string
 
 // The kinds of texts.
@@ -49,13 +49,13 @@ const (
 type Options struct {
 	// Store has the directory and the bounds of the store. The recorder sets its Meta.
 	Store store.Options
-	// DataDir is the server's data directory. It names the cluster also while the server does not run.
+	// DataDir is the server's data directory. Its control file identifies the cluster, also while the server does not run.
 	DataDir string
 	// Server returns the running server, or an error if it does not run.
 	Server func() (cluster.Cluster, error)
 	// Period is the time between sweeps; 0: a second.
 	Period time.Duration
-	// Texts says which query texts are kept; empty: TextsNormalized.
+	// Texts is the form in which query texts are kept; empty: TextsNormalized.
 	Texts Texts
 	// Redact names the roles whose query texts are not kept.
 	Redact []string
@@ -104,7 +104,7 @@ type Recorder struct {
 	throttled time.Duration // time in the last sweep for which a CPU quota stopped the worker
 	stacks    *stackTaker   // nil: no stacks
 	statuses  statuses      // of processes
-	told      string        // the error that was reported last
+	told      string        // the last logged error, in the form of kind
 }
 
 // identity identifies a session of the server.
@@ -383,7 +383,7 @@ var errDown = errors.New("the server does not run")
 type seen struct {
 	moment  *moment.Moment // nil: nothing could be read
 	rows    []store.Row
-	procs   map[int32]rules.Proc // nil unless rules or stacks need it
+	procs   map[int32]rules.Proc // by the server's process id; nil: neither rules nor stacks need it
 	waits   map[int]*locks.Wait  // by the server's process id; nil: not read, or none
 	partial bool                 // some sessions could not be read
 	notes   []string             // on missing parts
@@ -503,10 +503,10 @@ type meter struct {
 	sweeps         int
 }
 
-// spend counts the time of a look between two sweeps.
+// spend adds the processor time of a look between two sweeps.
 func (m *meter) spend(used time.Duration) { m.used += used }
 
-// add counts a sweep. At the end of a span it chooses the period.
+// add adds the processor time of a sweep. Every costSpan it chooses the period.
 func (m *meter) add(at time.Time, used time.Duration) {
 	if m.normal == 0 {
 		m.normal = m.period

@@ -62,7 +62,7 @@ func (r *Recorder) rows(m *moment.Moment, waits map[int]*locks.Wait) ([]store.Ro
 	return rows, incomplete
 }
 
-// rowOf returns the columns that come from the session alone.
+// rowOf returns a row with the columns for which only the session is needed.
 func rowOf(s *moment.Session) store.Row {
 	row := store.Row{
 		PID: int32(s.ServerPID), Start: micro(s.Started), Type: s.Type, DatabaseID: s.DatabaseOID, Database: s.Database,
@@ -106,7 +106,8 @@ func blockers(w *locks.Wait) []store.Blocker {
 	return list[:min(len(list), maxBlockers)]
 }
 
-// text returns the text of the session's statement as the options want it.
+// text returns the text of the session's statement in the form of Options.Texts; empty: not kept. It adds normalized texts to
+// texts.
 func (r *Recorder) text(s *moment.Session, texts map[string]string) string {
 	switch {
 	case s.Query == "" || r.o.Texts == TextsOff:

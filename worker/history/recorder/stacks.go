@@ -41,7 +41,7 @@ type stackTaker struct {
 	last   time.Time     // of the last addition to credit
 	// local translates a process id of the server to the id that this program sees; nil: both are equal.
 	local func(int) int
-	// parents has the id of the postmaster, as this program sees it; nil: it is not known.
+	// parents has only the id of the postmaster, as this program sees it; nil: not known.
 	parents []int
 	// files keeps descriptors of processes between sweeps. Only the goroutine uses it while busy is not nil.
 	files *process.Keeper

@@ -41,7 +41,7 @@ type waitKey struct {
 	rule  string
 	pid   int32
 	start int64
-	proof [4]int64 // times or counts that differ between two waits of the process
+	proof [4]int64 // times or numbers that are equal only during the same wait
 	event string
 }
 

@@ -151,7 +151,7 @@ type conversion struct {
 	sums    *table[Sum]
 	sweeps  *table[SweepInfo]
 	held    []Row
-	from    int64 // time of the first held row
+	from    int64 // time of the first row in held, microseconds since 1970
 	intern  map[string]string
 	minute  *adder
 	hour    *adder

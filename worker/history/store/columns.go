@@ -92,7 +92,7 @@ func (k *cursor[T]) next(n int) error {
 func (k *cursor[T]) readPage() error {
 	page, err := k.pages.ReadPage()
 	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF // a column that is shorter than its row group
+		return io.ErrUnexpectedEOF // the column has fewer values than the row group
 	}
 	if err != nil {
 		return err

@@ -100,7 +100,7 @@ func openFrames(r io.ReaderAt, size int64) (*frames, error) {
 	return f, nil
 }
 
-// begun reports whether the file ends within its first frame.
+// begun reports whether the file ends within its first frame, so that its writer may still be writing the frame.
 func (f *frames) begun() bool {
 	const most = 64 << 10 // the Meta is smaller, so a greater length means damage
 	var head [frameHead]byte

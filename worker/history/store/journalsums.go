@@ -34,7 +34,7 @@ const (
 // errSums means that a frame of Sums cannot be decoded.
 var errSums = errors.New("sums in the journal are damaged")
 
-// A tally counts the samples of a minute for the journal.
+// A tally adds up the samples of the minute in progress to Sums, for the journal.
 type tally struct {
 	minutes *adder
 	texts   map[int64]string

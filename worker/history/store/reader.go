@@ -29,7 +29,7 @@ var (
 	ErrFile = errors.New("unreadable file of the history")
 )
 
-// A Reader reads the history of one cluster, while a worker records it or not.
+// A Reader reads the history of one cluster, also while a worker records it.
 type Reader struct {
 	dir    string
 	Damage []error // an error for each file that could not be read; results do not have its data

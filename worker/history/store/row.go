@@ -61,7 +61,7 @@ type Blocker struct {
 type Stack struct {
 	ID     int64    `json:"id"            parquet:"id"`          // a hash of build-ids and offsets
 	Frames []string `json:"frames"        parquet:"frames,list"` // from the innermost outwards
-	Cut    string   `json:"cut,omitempty" parquet:"cut,dict"`    // why the stack ends before its outermost frame
+	Cut    string   `json:"cut,omitempty" parquet:"cut,dict"`    // why the stack ends before its outermost frame; empty: it is complete
 }
 
 // A Sum adds up the samples of a minute or an hour that have equal properties: wait event, query, type, database, user and
@@ -86,7 +86,7 @@ type Sum struct {
 // A Sweep has the sessions that one read of the server's memory found.
 type Sweep struct {
 	Time   time.Time     `json:"-"`
-	Period time.Duration `json:"period,omitempty"` // time since the sweep before: what each row stands for
+	Period time.Duration `json:"period,omitempty"` // time since the last sweep, for which each row counts
 	Delay  time.Duration `json:"delay,omitempty"`  // how much later than planned the sweep began
 	Lost   int           `json:"lost,omitempty"`   // earlier sweeps that could not be written
 	Note   string        `json:"note,omitempty"`   // missing parts of this sweep, and the reason

@@ -364,7 +364,7 @@ func StacksOf(ctx context.Context, r *Reader, since, until time.Time, list []*To
 	return frames, nil
 }
 
-// WaitName returns the wait event, or says that the process does not wait.
+// WaitName returns the wait event of a row as "type:event", or "no wait".
 func WaitName(row *Row) string {
 	if row.WaitType == "" {
 		return "no wait"

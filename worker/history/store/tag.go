@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// maxTag is the number of words of a utility statement that can be in its tag.
+// maxTag is the greatest number of words in the tag of a utility statement, such as ALTER DEFAULT ... (see tagOf).
 const maxTag = 3
 
 // isQuery reports whether a statement with this first word is kept, without its literals. Other statements have values in
@@ -16,7 +16,7 @@ func isQuery(first string) bool {
 	}, strings.ToUpper(first))
 }
 
-// commands are the first words of utility statements and of replication commands.
+// commands returns the first words of utility statements and of replication commands.
 func commands() []string {
 	return []string{
 		"ABORT", "ALTER", "ANALYSE", "ANALYZE", "BASE_BACKUP", "BEGIN", "CALL", "CHECKPOINT", "CLOSE", "CLUSTER", "COMMENT",
@@ -28,7 +28,7 @@ func commands() []string {
 	}
 }
 
-// objects are the words after ALTER, CREATE and DROP that name a kind of object, or belong to its name.
+// objects returns the words after ALTER, CREATE and DROP that are a kind of object, or a part of its name.
 func objects() []string {
 	return []string{
 		"ACCESS", "AGGREGATE", "CAST", "COLLATION", "CONVERSION", "DATABASE", "DEFAULT", "DOMAIN", "EVENT", "EXTENSION",

@@ -59,7 +59,7 @@ const (
 	// quickly replaces interval for a second after a stack has ended in code compiled at run time: the collector must read
 	// this code before the process frees it.
 	quickly = 20 * time.Millisecond
-	// longWait is the age at which this process takes the stack of a wait that has none.
+	// longWait is the age at which this process takes the stack of a wait if the BPF program has taken none at its begin.
 	longWait = 50 * time.Millisecond
 	// stacksOff is the number of stacks of waits in a second, of all processes.
 	stacksOff = 500

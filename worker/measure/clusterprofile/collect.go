@@ -52,7 +52,7 @@ type stackKey struct {
 	labels  labels
 }
 
-// waitKey is the activity of a process while it was off the processor.
+// waitKey is the activity of a process while it was off the processor. Times of equal waitKeys are added up.
 type waitKey struct {
 	process *profiledProcess
 	query   uint64

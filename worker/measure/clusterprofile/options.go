@@ -22,7 +22,7 @@ const (
 	CPU Mode = "cpu"
 	// OffCPU follows the context switches, and takes the stacks of processes that sleep or wait for a processor.
 	OffCPU Mode = "offcpu"
-	// Wall is both: all the time that the processes exist.
+	// Wall combines CPU and OffCPU: it has all the time of the processes.
 	Wall Mode = "wall"
 )
 
@@ -70,7 +70,7 @@ type Filter struct {
 type Options struct {
 	// DataDir is the data directory of a running server on this host.
 	DataDir string
-	// Cluster is the server, if the caller has found it already. DataDir is not used then.
+	// Cluster is the server; nil: Collect finds the server by DataDir.
 	Cluster *cluster.Cluster
 	// Mode is CPU by default.
 	Mode Mode

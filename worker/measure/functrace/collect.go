@@ -195,7 +195,7 @@ func (c *collector) take(h *probe.Hit, each func(*Event) error) error {
 	return nil
 }
 
-// full reports whether there is no room to count another stack.
+// full reports whether there is no room for another stackKey.
 func (c *collector) full() bool { return len(c.counts) >= maxKeys || c.tracer.stacks.shared.Full() }
 
 // finish makes the result.

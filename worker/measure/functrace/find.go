@@ -181,7 +181,7 @@ func oneModule(name, function string, found []place) error {
 		"Name one of: " + strings.Join(modules, ", ") + "."}
 }
 
-// oneEach returns an error if an image has several functions of that name.
+// oneEach returns an error if an image has several functions with the name.
 func oneEach(name string, found []place) error {
 	for i := range found {
 		var addresses []string

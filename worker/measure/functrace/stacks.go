@@ -104,8 +104,8 @@ func (s *stacks) inherited() *capture.StackSpace {
 	return capture.NewStackSpace(s.postmaster, stat.StartTime, maps)
 }
 
-// of unwinds and names the stack of a hit. Equal stacks give the same result, as long as shared is not full. It returns
-// nil if the process ended before its mappings were read.
+// of unwinds and names the stack of a hit. For equal stacks it returns the same pointer, as long as s.shared is not full. It
+// returns nil if the process ended before its mappings were read.
 func (s *stacks) of(h *probe.Hit) *backtrace.Thread {
 	sp := s.space(h.Process.PID, process.StartTicks(h.Process.Started))
 	if sp == nil {

@@ -127,8 +127,8 @@ var placeParsers = map[elf.Machine]func(text string) (probe.Argument, bool){
 	elf.EM_AARCH64: parsePlaceAArch64, elf.EM_X86_64: parsePlaceX86,
 }
 
-// parseSize parses the size of an argument, SIZE@OPERAND, and returns the operand. A negative size means that the value
-// has a sign.
+// parseSize parses the size in the description of an argument, SIZE@OPERAND, and returns the operand. A negative size means that
+// the value is signed.
 func parseSize(text string) (out probe.Argument, operand string, ok bool) {
 	size, operand, found := strings.Cut(text, "@")
 	n, err := strconv.Atoi(size)

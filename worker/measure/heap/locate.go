@@ -209,7 +209,7 @@ func (m *image) readSymbols() error {
 	}
 	all, err := m.elf.Symbols(".symtab")
 	if err != nil {
-		return nil //nolint:nilerr // a program without symbols has no allocator that can be found
+		return nil //nolint:nilerr // in a program without symbols, no allocator can be found
 	}
 	m.symbols = make(map[string]uint64)
 	for s := range all {

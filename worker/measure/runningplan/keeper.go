@@ -15,7 +15,7 @@ import (
 const (
 	// absentProof is the time for which a build without a proof is not searched in the store again.
 	absentProof = time.Minute
-	// firstPause and longestPause are the pauses after a calibration that failed. Each is four times the previous one.
+	// firstPause is the pause after the first failed calibration. Each further pause is four times as long, at most longestPause.
 	firstPause, longestPause = time.Minute, 4 * time.Hour
 )
 
@@ -43,7 +43,7 @@ type serverBuild struct {
 	major int
 }
 
-// try is the state of the calibrations of a build that has no proof.
+// try is the state of the calibrations of a build.
 type try struct {
 	running bool
 	pause   time.Duration // after the last failure

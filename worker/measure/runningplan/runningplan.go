@@ -115,7 +115,7 @@ type JSONProcess struct {
 	Proven bool `json:"layout_proven"`
 	// Engine is the method by which the memory was copied, such as stop.
 	Engine string `json:"engine,omitempty"`
-	// Whole is set if the call stack was read to its end.
+	// Whole is set if the call stack was read to its end, so that no statement is missing.
 	Whole bool `json:"whole_stack"`
 	// OneMoment is set if the progress of all nodes was read at the same moment.
 	OneMoment bool `json:"progress_of_one_moment"`

@@ -17,7 +17,7 @@ const (
 	kindOfPlans, kindOfFailures = "plans", "plansfailed"
 )
 
-// Store keeps the results of calibrations by build-id. It trusts only its own user's files.
+// Store keeps the results of calibrations by build-id. It reads only files that no other user can have written.
 type Store struct {
 	// Dir is the cache directory of this user; "" means that nothing is kept.
 	Dir string

@@ -18,7 +18,7 @@ const (
 	cutStack = "..."
 )
 
-// A frame is one function activation of a sample.
+// A frame is one call in the stack of a sample.
 type frame struct {
 	// name is the name of the function; the address if no symbol covers it.
 	name string

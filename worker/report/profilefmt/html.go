@@ -20,7 +20,7 @@ import (
 //go:embed page
 var page embed.FS
 
-// scripts are in the order in which the browser runs them.
+// scripts are the names of the page's scripts, in the order in which the browser runs them.
 var scripts = []string{
 	"model", "units", "tree", "sums", "graph", "state", "address", "compute", "frames", "controls", "tables", "start",
 }

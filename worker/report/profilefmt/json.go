@@ -226,7 +226,7 @@ func snake(name string) string {
 	}), "_")
 }
 
-// jsonText encodes a value of the types above.
+// jsonText encodes a value of one of the JSON types of this file, without a line end.
 func jsonText(v any) []byte {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

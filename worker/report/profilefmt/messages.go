@@ -14,7 +14,7 @@ import (
 const (
 	typeBytes     = 96
 	sampleBytes   = 160
-	numberBytes   = 24 // a location id and its location, or a value
+	numberBytes   = 24 // a location id with its pointer to the location, or a value
 	commentBytes  = 64
 	labelsBytes   = 448
 	labelBytes    = 96

@@ -43,9 +43,9 @@ var ErrFormat = errors.New("unknown format")
 
 var errNoType = errors.New("profile has no sample type")
 
-// Options say how Write prints a profile. Only Format is required.
+// Options are the options of Write. Only Format is required.
 type Options struct {
-	// Format is one of the constants above.
+	// Format is one of the formats: Text, JSON, Folded, Pprof, Speedscope, HTML.
 	Format string
 	// Title is the heading of text, json, speedscope and html. The zero value is "Profile".
 	Title string

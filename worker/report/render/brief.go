@@ -170,8 +170,7 @@ func isNamed(f backtrace.Frame) bool {
 	return len(f.Levels) > 0 || !isSystem(&f) && briefName(&f) != ""
 }
 
-// briefName returns the name of a function, or the file of a function whose name is not known. It is empty if neither is
-// known.
+// briefName returns the name of a function, or a text with its source file if only the file is known, or "" if neither is known.
 func briefName(f *backtrace.Frame) string {
 	if f.Function != "" {
 		return f.Function

@@ -72,7 +72,7 @@ type jsonThread struct {
 	Frames []jsonFrame `json:"frames"`
 }
 
-// jsonFrame is a call that has not returned.
+// jsonFrame is a frame of a stack: a call that has not returned.
 type jsonFrame struct {
 	// Level is 0 for the innermost frame.
 	Level    int    `json:"level"`
@@ -88,7 +88,7 @@ type jsonFrame struct {
 	File         string `json:"file,omitempty"`
 	Line         int    `json:"line,omitempty"`
 	Inlined      bool   `json:"inlined,omitempty"`
-	// Context has the lines of PostgreSQL's CONTEXT that belong to the frame.
+	// Context has the lines of PostgreSQL's CONTEXT for the functions that the frame runs.
 	Context []jsonLevel `json:"context,omitempty"`
 	Note    string      `json:"note,omitempty"`
 }
