@@ -29,7 +29,7 @@ const (
 	maxText     = 2000 // characters of a query text
 )
 
-// Manual is the name of the rule in the reason of an incident that a person has taken.
+// Manual takes the place of a rule's name in the reason of an incident that a person, and not a rule, has taken.
 const Manual = "manual"
 
 // Incident has the facts about a stall at the time when it was found.

@@ -22,7 +22,7 @@ const (
 	stackCredit = time.Second            // processor time that may be saved for later sweeps
 	stackSweep  = 250 * time.Millisecond // longest time for which a sweep waits for its stacks; also at most a quarter of the period
 	stackLimit  = 50 * time.Millisecond  // time for one stack
-	firstWait   = time.Second            // until a stack without all names is taken again; this doubles up to lastWait
+	firstWait   = time.Second            // time until a stack with Stack.Unnamed is taken again; doubles up to lastWait
 	lastWait    = time.Minute
 	unchanged   = "unchanged" // store.Row.Method of a stack that was taken earlier
 )

@@ -56,12 +56,12 @@ func Collect(ctx context.Context, options Options) (*profile.Profile, *Summary, 
 const (
 	// interval is the time between two fetches of samples.
 	interval = 100 * time.Millisecond
-	// quickly replaces interval for a second after a stack has ended in code compiled at run time: the collector must read
-	// this code before the process frees it.
+	// quickly is the time between two fetches in the second after a stack has ended in code compiled at run time: the collector
+	// must read this code before the process frees the code.
 	quickly = 20 * time.Millisecond
 	// longWait is the age at which this process takes the stack of a wait if the BPF program has taken none at its begin.
 	longWait = 50 * time.Millisecond
-	// stacksOff is the number of stacks of waits in a second, of all processes.
+	// stacksOff is the largest number of stacks of waits in a second, for all processes together.
 	stacksOff = 500
 	// ringSize is the size of the kernel's buffer for samples that were not fetched yet, in bytes.
 	ringSize = 16 << 20

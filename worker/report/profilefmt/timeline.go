@@ -14,7 +14,7 @@ import (
 type Timeline struct {
 	// Since and Until are the ends of the axis.
 	Since, Until time.Time
-	// Noun is the unit of values, such as "sessions".
+	// Noun is the word for the things that the values count, such as "sessions".
 	Noun string
 	// Classes are the names of the parts of a column, from the bottom up. The wait event classes of PostgreSQL have their own
 	// colours; all others share a colour.
