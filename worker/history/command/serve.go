@@ -196,7 +196,6 @@ func killOrphans(own int) {
 	}
 }
 
-// children returns the ids of this process's children.
 func children() (pids []int) {
 	files, _ := filepath.Glob("/proc/self/task/*/children")
 	for _, f := range files {

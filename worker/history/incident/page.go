@@ -205,7 +205,6 @@ func (v *pageView) node(n *Node) {
 	v.raw("</li>")
 }
 
-// sessionTable writes the sessions.
 func (v *pageView) sessionTable() {
 	i := v.incident
 	v.raw(`
@@ -235,7 +234,6 @@ func (v *pageView) query(s *Session) {
 	v.put("{}</td></tr>\n", s.Query)
 }
 
-// stackList writes the stacks.
 func (v *pageView) stackList() {
 	v.raw(`
 <h2>Stacks</h2>
@@ -281,7 +279,7 @@ func (v *pageView) parts() {
 		v.raw("\n")
 	}
 	if len(i.Memory) > 0 {
-		v.raw("\n<h2>Memory of the largest processes</h2>\n<table><tr><th>pid</th><th>type</th><th>own memory</th><th>in contexts</th><th>largest contexts</th></tr>") //nolint:lll // a text
+		v.raw("\n<h2>Memory of the largest processes</h2>\n<table><tr><th>pid</th><th>type</th><th>own memory</th><th>in contexts</th><th>largest contexts</th></tr>") //nolint:lll // a line of HTML
 	}
 	for j := range i.Memory {
 		m := &i.Memory[j]
@@ -441,7 +439,6 @@ func (v *pageView) serverAndHost() {
 	v.put("\n"+`<p class="dim">pg_stat_backtrace {}, schema version {}</p>`+"\n</body>\n</html>\n", i.Program, number(i.Schema))
 }
 
-// number writes an integer.
 func number[T ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n T) string { return fmt.Sprint(n) }
 
 func date(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000") }

@@ -98,7 +98,6 @@ func TakeProfile(ctx context.Context, src *Source, first []int32, took time.Dura
 	return p
 }
 
-// processTime returns the processor time of this process.
 func processTime() time.Duration {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
@@ -177,7 +176,6 @@ func (g groups) fold(p *profile.Profile) {
 	}
 }
 
-// maxFrames bounds the frames of a stack.
 const maxFrames = 128
 
 // idle reports whether a process is idle, so that its time is not in the profile.

@@ -74,7 +74,6 @@ func Text(out io.Writer, i *Incident) error {
 	return w.Flush()
 }
 
-// textParts prints plans, memory and positions of WAL.
 func (i *Incident) textParts(p func(format string, args ...any)) {
 	for j := range i.Plans {
 		l := &i.Plans[j]

@@ -277,7 +277,6 @@ func (t *stackTaker) fill(now time.Time, rows []store.Row, procs map[int32]rules
 	return list
 }
 
-// processTime returns the processor time of this process.
 func processTime() time.Duration {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {

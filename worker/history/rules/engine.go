@@ -45,7 +45,6 @@ type waitKey struct {
 	event string
 }
 
-// wait is a wait that lasts.
 type wait struct {
 	first time.Time     // the first look with the wait
 	base  time.Duration // age of the wait at first

@@ -38,7 +38,7 @@ func numbers[T number](kind parquet.Kind, data func(*encoding.Values) []T, entry
 	}
 }
 
-//nolint:gochecknoglobals // constants
+//nolint:gochecknoglobals // read only
 var (
 	int32Column   = numbers(parquet.Int32, (*encoding.Values).Int32, parquet.Value.Int32)
 	int64Column   = numbers(parquet.Int64, (*encoding.Values).Int64, parquet.Value.Int64)

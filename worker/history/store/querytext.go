@@ -35,7 +35,6 @@ type lexer struct {
 	gap bool // white space or a comment precedes the next token
 }
 
-// kind is the kind of a token.
 type kind int
 
 const (

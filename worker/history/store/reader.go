@@ -90,7 +90,6 @@ func (r *Reader) hours(since, until time.Time) []closedHour {
 	})
 }
 
-// parts lists the files of one kind in an hour.
 func parts(dir, kind string) []string {
 	list, _ := filepath.Glob(filepath.Join(dir, kind+"*.parquet"))
 	return list

@@ -25,7 +25,7 @@ type Row struct {
 	StateStart int64  `json:"since,omitempty"   parquet:"state_start,timestamp(microsecond),dict"`
 	WaitType   string `json:"wtype,omitempty"   parquet:"wait_event_type,dict"`
 	WaitEvent  string `json:"wait,omitempty"    parquet:"wait_event,dict"`
-	WaitStart  int64  `json:"wstart,omitempty"  parquet:"wait_start,timestamp(microsecond),dict"` // of a heavyweight lock
+	WaitStart  int64  `json:"wstart,omitempty"  parquet:"wait_start,timestamp(microsecond),dict"` // begin of the wait for a heavyweight lock
 	QueryID    int64  `json:"qid,omitempty"     parquet:"query_id,dict"`
 	Query      string `json:"text,omitempty"    parquet:"query,dict"` // the text, as the recorder's option Texts allows
 	PhraseKey  string `json:"pkey,omitempty"    parquet:"phrase_key,dict"`

@@ -200,7 +200,6 @@ func (c *collector) run(ctx context.Context) error {
 	return err
 }
 
-// ownTime returns the processor time of this process.
 func ownTime() time.Duration {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {

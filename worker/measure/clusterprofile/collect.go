@@ -12,7 +12,6 @@ import (
 	"pg_stat_backtrace/worker/naming/backtrace"
 )
 
-// profiledProcess is one process of the server.
 type profiledProcess struct {
 	pid       int
 	serverPID int    // the process id that the server sees; 0: not known
@@ -137,7 +136,7 @@ func (c *collector) beginWait(p *profiledProcess, r *clusterbpf.Record) {
 	p.pending = &pendingWait{number: r.Number, began: r.At, waits: max(1, r.Waits), weight: share}
 }
 
-// ended returns the length of a wait that ended at at.
+// ended returns the time from began to at; 0 if at is earlier.
 func ended(began, at uint64) time.Duration { return time.Duration(max(began, at) - began) }
 
 // endWait adds the time of the pending wait to the weight of its stack. A short wait also represents the waits without a stack

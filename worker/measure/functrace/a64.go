@@ -148,9 +148,9 @@ func (f functionA64) growsStack(from int) bool {
 	return false
 }
 
-// loops reports whether the function jumps to its instruction to, so that a call may pass the instruction several times. A tail
-// call of the function itself also jumps, but is a new call. A function whose instruction pushes to the stack has only tail calls
-// there: a loop would push in each pass.
+// loops reports whether the function jumps to the instruction with index to, so that a call may pass this instruction several
+// times. A tail call of the function itself jumps too, but is a new call. If the instruction pushes to the stack, all jumps to it
+// are tail calls: a loop would push in each pass.
 func (f functionA64) loops(to int) bool {
 	if f.pushes(to) {
 		return false

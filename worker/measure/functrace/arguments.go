@@ -169,7 +169,6 @@ func (a Argument) parse(text string) (uint64, error) {
 	return v, nil
 }
 
-// signed reports whether a form has a sign.
 func (a Argument) signed() bool { return a.Form == formInt || a.Form == formLong }
 
 func (a Argument) size() int {

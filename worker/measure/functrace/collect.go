@@ -198,7 +198,6 @@ func (c *collector) take(h *probe.Hit, each func(*Event) error) error {
 // full reports whether there is no room for another stackKey.
 func (c *collector) full() bool { return len(c.counts) >= maxKeys || c.tracer.stacks.shared.Full() }
 
-// finish makes the result.
 func (c *collector) finish(took time.Duration) (*Result, error) {
 	if err := c.verifyRights(); err != nil {
 		return nil, err

@@ -48,7 +48,6 @@ func newFinder(c *capture.Capturer, pids []int, all bool) *finder {
 	return &finder{capturer: c, pids: pids, all: all, loaded: make(map[int][]symbolize.Loaded)}
 }
 
-// images returns the images of a process.
 func (f *finder) images(pid int) []symbolize.Loaded {
 	list, known := f.loaded[pid]
 	if !known {

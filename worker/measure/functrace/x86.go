@@ -98,8 +98,8 @@ func decodeX86(code []byte) (f function) {
 }
 
 // loops reports whether the function jumps to its own beginning, so that a call may pass the beginning several times. A tail call
-// of the function itself also jumps there, but is a new call. A function that begins with a push has only tail calls: a loop would
-// push in each pass.
+// of the function itself jumps too, but is a new call. If the function begins with a push, all jumps to its beginning are tail
+// calls: a loop would push in each pass.
 func (f *function) loops() bool {
 	if first := &f.list[0]; first.Op == x86asm.PUSH || first.Op == x86asm.NOP && len(f.list) > 1 &&
 		f.list[1].Op == x86asm.PUSH {

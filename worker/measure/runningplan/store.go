@@ -29,7 +29,6 @@ type Store struct {
 // pid the worker's process id. The files are read through the root directory of that process, and are as trustworthy as the worker.
 func WorkerStore(pid int, dir string) Store { return Store{Dir: dir, worker: pid} }
 
-// folder returns the folder of the results.
 func (s Store) folder() buildcache.Folder {
 	if s.Dir == "" {
 		return ""

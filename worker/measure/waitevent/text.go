@@ -71,7 +71,6 @@ func (r *Report) Text(w io.Writer, ascii bool) error {
 	return err
 }
 
-// table prints the rows.
 func (r *Report) table(b *strings.Builder, ascii bool) {
 	from, to := r.span()
 	var total time.Duration

@@ -148,7 +148,6 @@ func writeList[T any](w *bufio.Writer, list []T) error {
 	return w.WriteByte(']')
 }
 
-// writeLists writes a list of lists.
 func writeLists[T any](w *bufio.Writer, lists [][]T) error {
 	_ = w.WriteByte('[') // the writer keeps an error until Flush
 	for i, list := range lists {

@@ -118,7 +118,6 @@ type jsonFrames struct {
 	count int
 }
 
-// sample prints a sample.
 func (j *jsonWriter) sample(s *profile.Sample) error {
 	out := JSONSample{Values: make(map[string]int64, len(j.names)), Labels: jsonLabels(s), Stack: []JSONFrame{}}
 	for i, v := range s.Value {

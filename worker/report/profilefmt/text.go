@@ -64,7 +64,6 @@ type frameSums struct {
 	last      int // the number of the last sample in all
 }
 
-// plLine is a line of a function in a procedural language.
 type plLine struct {
 	name string
 	line int64
