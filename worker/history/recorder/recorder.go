@@ -176,8 +176,8 @@ func (r *Recorder) Run(ctx context.Context) {
 	}
 }
 
-// evidence is the least time between two looks. It is also the time by which a look for the rules may be late: if the next sweep is
-// within this time, there is no look before it.
+// evidence is the least time between a look and the next look for the rules. It is also the time by which a look for the rules may
+// be late: if the next sweep is within this time, there is no look before the sweep.
 const evidence = time.Second
 
 // nextLook returns the time of the next look, and whether it is a look for the rules only; otherwise it is the planned sweep. There
