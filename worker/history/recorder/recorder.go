@@ -383,7 +383,7 @@ var errDown = errors.New("the server does not run")
 type seen struct {
 	moment  *moment.Moment // nil: nothing could be read
 	rows    []store.Row
-	procs   map[int32]rules.Proc // by the server's process id; nil: neither rules nor stacks need it
+	procs   map[int32]rules.Proc // by the server's process id; nil without Options.Watch and TakeStack
 	waits   map[int]*locks.Wait  // by the server's process id; nil: not read, or none
 	partial bool                 // some sessions could not be read
 	notes   []string             // on missing parts
