@@ -24,11 +24,11 @@ const (
 )
 
 // Flags of a record.
-const ( // the process has an entry in the memory of pg_stat_activity
-	HasEntry   = 1  // the process was not changing its entry at the time
-	Consistent = 2  // the stack could not be read
-	NoStack    = 4  // the stack was not readable
-	CutStack   = 8  // the stack is longer than the copy
+const (
+	HasEntry   = 1  // the process has an entry in the memory of pg_stat_activity
+	Consistent = 2  // the process was not changing its entry at the time
+	NoStack    = 4  // the stack could not be read
+	CutStack   = 8  // not all of the stack was readable, or the stack is longer than the copy
 	Runnable   = 16 // the process left the processor without going to sleep
 	HasPort    = 32 // the process has a connection
 )
