@@ -10,8 +10,8 @@ import (
 	"pg_stat_backtrace/worker/screen/view"
 )
 
-// Capture reads stack, plan and memory of a process, with its state and its waits. It returns them in the form of Answer. The
-// error wraps source.ErrNoSession if the server has no such process.
+// Capture reads stack, plan, memory, state and waits of the process pid. It returns an Answer as JSON. The error wraps
+// source.ErrNoSession if the server has no process with this number.
 func (p *Page) Capture(ctx context.Context, pid int) ([]byte, error) {
 	src, err := p.watch(ctx)
 	if err != nil {

@@ -15,18 +15,18 @@ import (
 // Bounds of a stream.
 const (
 	streamPeriod = time.Second
-	// streamWrite is how long a client may take to receive a line. A stream has no other deadline.
+	// streamWrite is the longest time in which a client must receive a line. A stream has no other deadline.
 	streamWrite = 30 * time.Second
 )
 
-// lineType is the type of lines of JSON.
+// lineType is the Content-Type of a stream in which each line is a JSON document.
 const lineType = "application/x-ndjson"
 
 var errNotLive = errors.New("events are of the live server: leave out from, to and at, or request data instead")
 
-// Events answers with a stream of lines: the answer of Data for the live server, once a second, until the request's context
-// ends. A client that receives slowly gets fewer lines, and each line is of the moment when it is sent. The compressor sees all
-// lines as one text, so that a line costs little more than what has changed.
+// Events answers with a stream of lines. A line is sent once a second, until the request's context ends. A line is the Answer
+// that Data gives for the live server. A client that receives slowly gets fewer lines, each with the data of the moment of
+// sending. All lines are compressed as one text, so the parts of a line that have not changed need little space.
 func (p *Page) Events(names bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodHead {
@@ -36,7 +36,7 @@ func (p *Page) Events(names bool) http.Handler {
 		ctx := r.Context()
 		var out *lineWriter
 		for next := time.Now(); ; {
-			s, err := parse(r.URL.RawQuery) // its time is relative to now
+			s, err := parse(r.URL.RawQuery) // for each line, as parse computes times relative to now
 			if err == nil && s.Span != (source.Span{}) {
 				err = errNotLive
 			}
@@ -52,7 +52,7 @@ func (p *Page) Events(names bool) http.Handler {
 				}
 				out = newLineWriter(w, r)
 			}
-			// After the first line, an error ends the stream. The client asks again, and then gets the reason.
+			// After the first line, an error ends the stream. The client repeats the request, and the answer has the reason.
 			if err != nil || ctx.Err() != nil || out.write(answer) != nil {
 				return
 			}
@@ -70,10 +70,10 @@ func (p *Page) Events(names bool) http.Handler {
 	})
 }
 
-// lineWriter sends each line at once.
+// lineWriter sends each line without delay: it flushes the compressor and the connection.
 type lineWriter struct {
 	out   io.Writer
-	zip   *gzip.Writer // nil: the client does not accept it
+	zip   *gzip.Writer // nil: the client does not accept gzip
 	reply *http.ResponseController
 }
 
@@ -81,7 +81,7 @@ func newLineWriter(w http.ResponseWriter, r *http.Request) *lineWriter {
 	h := w.Header()
 	h.Set("Content-Type", lineType)
 	h.Set("Vary", "Accept-Encoding")
-	h.Set("X-Accel-Buffering", "no") // nginx would collect the lines
+	h.Set("X-Accel-Buffering", "no") // otherwise nginx collects lines before it sends them
 	l := &lineWriter{out: w, reply: http.NewResponseController(w)}
 	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
 		h.Set("Content-Encoding", "gzip")

@@ -22,11 +22,11 @@ import (
 	"pg_stat_backtrace/worker/screen/view"
 )
 
-// Bounds of a reader.
+// Bounds of the requests of a reader.
 const (
-	lease       = 10 * time.Second // sampling ends so long after the last request
-	keep        = 2 * time.Minute  // the samples stay so long after the last request
-	firstSample = 3 * time.Second  // a request waits so long for the first sample
+	lease       = 10 * time.Second // from the last request to the end of sampling
+	keep        = 2 * time.Minute  // from the end of sampling to the release of the samples
+	firstSample = 3 * time.Second  // longest wait of a request for the first sample
 	maxFilter   = 8
 	maxKey      = 4 << 10
 )
@@ -34,10 +34,10 @@ const (
 //go:embed files
 var files embed.FS
 
-// Page has the handlers of a screen.
+// Page has the HTTP handlers of the incident screen of one server.
 type Page struct {
 	open func() (source.Source, error)
-	idle time.Duration // lease
+	idle time.Duration // the constant lease; see there
 	keep time.Duration
 
 	mu      sync.Mutex
@@ -45,13 +45,13 @@ type Page struct {
 	end     func() // ends the watch; nil: nothing is sampled
 	changed <-chan struct{}
 	timer   *time.Timer
-	turn    int // of the timer: an earlier one may have fired already
+	turn    int // number of the newest timer; rest ignores earlier timers that have fired already
 }
 
-// New returns a page. Open is called when a reader comes and there is no source.
+// New returns a page. It calls open at a reader's first request, and again at the first request after the samples were released.
 func New(open func() (source.Source, error)) *Page { return &Page{open: open, idle: lease, keep: keep} }
 
-// Files answers with the files of the page. They hold no data.
+// Files answers with the files of the page: HTML, CSS and JavaScript, which have no data of the server.
 func (p *Page) Files() http.Handler {
 	types := map[string]string{
 		"/screen/": "index.html text/html", "/screen/page.js": "page.js text/javascript",
@@ -80,13 +80,14 @@ func (p *Page) Files() http.Handler {
 	})
 }
 
-// Answer is the answer of Data: the data of a page as `top --format json` prints it, and what the reader may see.
+// Answer is the JSON of Data: the data of a page in the form of `top --format json`, and the reader's permission.
 type Answer struct {
 	*view.Data
 
 	// Names is set if the reader may see names and texts.
 	Names bool `json:"names"`
-	// Command prints the same. Without names, it has URL and FILE in place of the address and the token file.
+	// Command is a command that prints the same data. If Names is not set, the command has the words URL and FILE in place of
+	// the address and the token file.
 	Command string `json:"command"`
 }
 
@@ -140,10 +141,10 @@ func (p *Page) answer(ctx context.Context, s *view.State, names bool) (Answer, e
 	return Answer{d, names, view.Command(s, d)}, nil
 }
 
-// errHidden is for view tokens, which show no paths.
+// errHidden replaces an error for readers with a view token, because the text of the error may have paths.
 var errHidden = errors.New("the server cannot be read; the reason needs an operator token")
 
-// write answers with JSON. It compresses the answer for readers that accept that: the data of many sessions becomes ten times
+// write sends the answer as JSON, compressed if the reader accepts gzip. The compressed data of many sessions is ten times
 // smaller, so a slow link shows the screen in time.
 func write(w http.ResponseWriter, r *http.Request, answer Answer) {
 	text, err := json.Marshal(answer)
@@ -160,7 +161,7 @@ func write(w http.ResponseWriter, r *http.Request, answer Answer) {
 	w.Header().Set("Content-Encoding", "gzip")
 	z, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
 	if err != nil {
-		return // the level is valid
+		return // cannot happen: the level is valid
 	}
 	_, _ = z.Write(text)
 	_ = z.Close()
@@ -170,7 +171,7 @@ func needsOperator(text string) bool {
 	return strings.HasSuffix(text, source.ErrNeedsOperator.Error())
 }
 
-// watch returns the source, and makes it take samples for some time. It waits for the first sample.
+// watch returns the source, and starts sampling or extends it by p.idle. If sampling starts, watch waits for the first sample.
 func (p *Page) watch(ctx context.Context) (source.Source, error) {
 	p.mu.Lock()
 	if p.src == nil {
@@ -203,14 +204,15 @@ func (p *Page) watch(ctx context.Context) (source.Source, error) {
 	return src, nil
 }
 
-// after calls rest later, unless after is called again before.
+// after calls rest after the time d. Another call of after cancels this one.
 func (p *Page) after(d time.Duration) {
 	p.turn++
 	turn := p.turn
 	p.timer = time.AfterFunc(d, func() { p.rest(turn) })
 }
 
-// rest ends the samples, and later drops them.
+// rest ends sampling. The next call, p.keep later, releases the source with its samples. turn is the number of the timer that
+// calls rest.
 func (p *Page) rest(turn int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -294,10 +296,10 @@ func parse(raw string) (*view.State, error) {
 	return s, s.SetCompare(compare, now)
 }
 
-// longest is the longest span until now, in seconds.
+// longest is the largest value of the parameter seconds.
 const longest = 7 * 24 * 3600
 
-// chooseTime sets the earlier time of a request, if it has one.
+// chooseTime sets the span or the moment to show, if the request asks for earlier data than the live data.
 func chooseTime(s *view.State, from, to, at, now time.Time) error {
 	switch {
 	case from.IsZero() != to.IsZero():

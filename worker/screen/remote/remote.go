@@ -1,5 +1,6 @@
 // Package remote gets the data of the incident screen from a worker with a listener, by HTTP. The data is the JSON that the
-// package page serves. The worker may be another version, or another program: the package bounds and checks each answer.
+// package page serves. The answer may come from a worker of another version, or from another program. So the package limits
+// and checks each answer.
 //
 // The package must not know how a screen shows the data.
 package remote
@@ -31,21 +32,21 @@ import (
 const (
 	timeout    = 30 * time.Second
 	maxAnswer  = 32 << 20
-	maxReason  = 500 // bytes of an error that the worker answers
+	maxReason  = 500 // bytes of an error message in an answer
 	maxHeaders = 64 << 10
 )
 
-// Client asks one worker. It is safe for concurrent use.
+// Client requests the data of one worker. A Client is safe for concurrent use.
 type Client struct {
 	base      *url.URL
 	token     string
 	tokenFile string
 	interval  time.Duration
 	http      *http.Client
-	most      int64 // bytes of an answer
+	most      int64 // largest accepted answer, in bytes
 
 	mu sync.Mutex
-	// ahead is the clock of the worker, minus the clock of this host.
+	// ahead is the time by the worker's clock minus the time by the clock of this host.
 	ahead time.Duration
 }
 
@@ -74,7 +75,7 @@ func New(address, tokenFile string, interval time.Duration) (*Client, error) {
 	return c, nil
 }
 
-// parse reads the address of a worker. The page's own address is one too.
+// parse reads the address of a worker. The address of the screen in a browser (".../screen/") is accepted too.
 func parse(address string) (*url.URL, error) {
 	u, err := url.Parse(address)
 	switch {
@@ -128,14 +129,14 @@ func (c *Client) Watch() (changed <-chan struct{}, end func()) {
 	return due, sync.OnceFunc(func() { tick.Stop(); close(quit) })
 }
 
-// Check makes one request. Its error says what the user can do.
+// Check makes one request, to find errors before the screen starts. Its error says what the user can do.
 func (c *Client) Check(ctx context.Context) error {
 	_, err := c.get(ctx, view.NewState(""), view.PageLoad)
 	return err
 }
 
-// Fetch is view.Fetch for the worker. If the worker does not answer, the data of the last answer stays, with the error. The
-// next call tries again.
+// Fetch is view.Fetch for the worker. If the worker does not answer, Fetch returns before, the data of the last answer, with
+// the error. The next call tries again.
 func (c *Client) Fetch(ctx context.Context, s *view.State, before *view.Data, _ time.Time, _, whole bool) *view.Data {
 	pages := []view.Page{s.Page}
 	if whole {
@@ -163,7 +164,7 @@ func (c *Client) Fetch(ctx context.Context, s *view.State, before *view.Data, _ 
 	return d
 }
 
-// merge adds the members of another view.
+// merge adds the members of next, which is the data of another view, to d.
 func merge(d, next *view.Data) {
 	if next.Who != nil {
 		d.Who = next.Who
@@ -254,7 +255,7 @@ func query(s *view.State, page view.Page) string {
 	return q.Encode()
 }
 
-// refused explains an answer that has no data.
+// refused returns the error for an answer with another status than 200. reason is the text of the answer.
 func (c *Client) refused(answer *http.Response, reason string) error {
 	address := c.Address()
 	switch status := answer.StatusCode; status {
@@ -279,7 +280,7 @@ func (c *Client) refused(answer *http.Response, reason string) error {
 // explain says what the user can do about a connection that failed.
 func (c *Client) explain(err error) error {
 	var failed *url.Error
-	if errors.As(err, &failed) { // its text has all parameters
+	if errors.As(err, &failed) { // the text of a url.Error has all parameters of the request, which the user does not need
 		err = failed.Err
 	}
 	var (
@@ -306,7 +307,7 @@ func (c *Client) explain(err error) error {
 	return fmt.Errorf("cannot reach the worker at %s: %w: %s", c.Address(), err, advice)
 }
 
-// check refuses data that no screen can show.
+// check returns an error if no screen can show the data.
 func check(d *view.Data) error {
 	const most, deepest, manyRows = 1e9, 10_000, 100_000
 	number := func(values ...float64) bool {

@@ -15,10 +15,10 @@ const (
 	othersAccess = 0o077
 )
 
-// readToken returns the token in a file of this user or of root that other users cannot read. The file has one line: a token,
-// or the word operator and a token, as in the file of the worker.
+// readToken returns the token in a file. It refuses the file unless it belongs to this user or to root and other users have no
+// access. The file has one line: a token, or the word operator and a token, as in the worker's token file.
 func readToken(path string) (string, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe must not block
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a named pipe must not block
 	if err != nil {
 		return "", fmt.Errorf("cannot read the token: %w", err)
 	}

@@ -7,7 +7,7 @@ import (
 	"pg_stat_backtrace/worker/moment"
 )
 
-// maxNodes bounds the nodes of a forest that a screen gets.
+// maxNodes is the largest number of nodes in an answer of BlockingOf.
 const maxNodes = 10_000
 
 // nodeID identifies a node: a process, or a prepared transaction.
@@ -28,8 +28,8 @@ func byPID(m *moment.Moment) map[int]*moment.Session {
 	return sessions
 }
 
-// BlockingOf returns the forest of a moment in the order of the screen. A node that waits for several others stands below the
-// first of them.
+// BlockingOf returns the forest of waits for locks of a moment, in the order of the screen. If a node waits for several other
+// nodes, it stands below the first of these.
 func BlockingOf(m *moment.Moment) *Blocking {
 	b := &Blocking{Time: m.Time, Trees: len(m.Blocking), Nodes: []BlockingNode{}}
 	for _, missing := range m.Missing {
@@ -50,9 +50,9 @@ func BlockingOf(m *moment.Moment) *Blocking {
 		}
 	}
 	push(m.Blocking, 0)
-	places := map[nodeID]int{} // of a node in the list
+	places := map[nodeID]int{} // index of a node in b.Nodes
 	again := map[nodeID]int{}
-	waitFor := map[nodeID][]nodeID{} // the nodes that wait for a node directly
+	waitFor := map[nodeID][]nodeID{} // the nodes that wait directly for the node of the key
 	for len(todo) > 0 {
 		e := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
@@ -92,8 +92,8 @@ func BlockingOf(m *moment.Moment) *Blocking {
 	return b
 }
 
-// countBelow sets the number of nodes that wait for each node, directly or not. With very many nodes, a node counts only
-// below the first node for which it waits.
+// countBelow sets Blocks of each node: the number of nodes that wait for the node, directly or through others. If there are
+// more than 2,000 nodes, a waiting node is counted only for the nodes above it on the screen.
 func (b *Blocking) countBelow(waitFor map[nodeID][]nodeID, places map[nodeID]int) {
 	const most = 2000
 	if len(b.Nodes) > most {
@@ -117,7 +117,7 @@ func (b *Blocking) countBelow(waitFor map[nodeID][]nodeID, places map[nodeID]int
 			}
 		}
 	}
-	seen := make([]int, len(b.Nodes)) // the node, plus 1, for which a node was counted last
+	seen := make([]int, len(b.Nodes)) // for each node: the index plus 1 of the node in whose Blocks it was counted last
 	for i := range b.Nodes {
 		seen[i] = i + 1
 		for todo := slices.Clone(below[i]); len(todo) > 0; {

@@ -39,7 +39,7 @@ const (
 	walSender     = "walsender"
 )
 
-// ClassOf returns the wait class of a session, or an empty string if it is not active. A process of the server without a
+// ClassOf returns the wait class of a session, or an empty string if the session is not active. A server process without a
 // state, such as the checkpointer, is active unless it waits for work, or pauses.
 func ClassOf(s *moment.Session) string {
 	wait := ""
@@ -74,7 +74,7 @@ func ClassOf(s *moment.Session) string {
 // inTransaction reports whether a session is idle in a transaction.
 func inTransaction(s *moment.Session) bool { return s.State == idleInTx || s.State == idleAborted }
 
-// eventOf names the wait event of an active session.
+// eventOf returns type and name of a session's wait event as TYPE:NAME, or CPU without a wait event.
 func eventOf(s *moment.Session) string {
 	if s.Wait == nil {
 		return CPU

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Comparison is a table of shares in two spans.
+// Comparison is a table of active sessions by a property in two spans: the embedded Span, and Before.
 type Comparison struct {
 	Span
 
@@ -18,12 +18,13 @@ type Comparison struct {
 	// Active and ActiveBefore are the mean active sessions that pass the filter.
 	Active       float64 `json:"active_sessions"`
 	ActiveBefore float64 `json:"active_sessions_before"`
-	// Seconds and SecondsBefore are the time with data.
+	// Seconds and SecondsBefore are the parts of the two spans with data.
 	Seconds       float64 `json:"sampled_seconds"`
 	SecondsBefore float64 `json:"sampled_seconds_before"`
 }
 
-// Change is one value of a property in two spans. The figures are mean active sessions.
+// Change has the active sessions of one value of a property in both spans of a Comparison. The figures are mean active
+// sessions.
 type Change struct {
 	Key    string  `json:"key"`
 	Name   string  `json:"name"`
@@ -32,7 +33,8 @@ type Change struct {
 	Change float64 `json:"active_sessions_change"`
 }
 
-// Compare compares the shares of two spans by the same property. Both must have all rows.
+// Compare compares the answers for two spans, which are for the same property and have all rows (no Others). The result has
+// at most limit rows; 0: all rows.
 func Compare(now, before *Who, limit int) *Comparison {
 	c := &Comparison{
 		Span: now.Span, Before: before.Span, By: now.By, Rows: []Change{}, Active: now.Active, ActiveBefore: before.Active,

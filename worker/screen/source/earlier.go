@@ -14,10 +14,11 @@ import (
 	"pg_stat_backtrace/worker/report/units"
 )
 
-// Historian is a source that also has earlier times.
+// Historian is a source that also has data of earlier times.
 type Historian interface {
-	// Past returns a source for an earlier span. Load, `Who` and Flame are of the span. Sessions, Blocking, Findings and Session
-	// are of the newest sample until a moment of the span; the zero time stands for its end. The error says why there is none.
+	// Past returns a source for an earlier span. Its methods Load, `Who` and Flame have the data of the span. Sessions, Blocking,
+	// Findings and Session have the data of the newest sample at or before the time at, which is in the span; zero: the end of
+	// the span. The error says why there is no such source, for example ErrNotRecorded.
 	Past(ctx context.Context, s Span, at time.Time) (Source, error)
 }
 
@@ -25,20 +26,20 @@ type Historian interface {
 type Gap struct {
 	Span
 
-	// Reason says why.
+	// Reason says why there is no data.
 	Reason string `json:"reason"`
 }
 
 // Bounds of earlier spans.
 const (
 	longestSpan    = 10 * 24 * time.Hour
-	sweepsSpan     = 15 * time.Minute // a span up to here is read sweep by sweep, a longer one by minutes
-	momentSpan     = time.Minute      // is read before a moment, for ages and waits
-	readTime       = 15 * time.Second // for reading one span
+	sweepsSpan     = 15 * time.Minute // longest span of which each recorded sweep is read; of longer spans, the sums of minutes
+	momentSpan     = time.Minute      // time before a moment that is read too, for the ages of findings and for waits
+	readTime       = 15 * time.Second // time limit for reading one span
 	spansKept      = 2
 	momentsKept    = 8
-	freshSpan      = 5 * time.Second // a span that ends now is read again after that
-	settled        = time.Minute     // no sweep arrives for a span that has ended so long ago
+	freshSpan      = 5 * time.Second // a span whose end is not settled is read again after this time
+	settled        = time.Minute     // the recorder has written all sweeps of a span this long after its end
 	maxGaps        = 100
 	rowsOfOneSpan  = 400_000
 	sweepsOfMoment = 200
@@ -50,9 +51,9 @@ const (
 	reasonNotSampled  = "no screen was open, and no recorder's files are known"
 	reasonNeither     = "the recorder did not run, and no screen was open"
 	reasonReading     = "the recorder's files are being read"
-	reasonUnread      = "the recorder's files could not be read: " // and the error
+	reasonUnread      = "the recorder's files could not be read: " // the text of the error follows
 	reasonDropped     = "older samples have been dropped"
-	reasonUnreadable  = "the server could not be read: " // and the error
+	reasonUnreadable  = "the server could not be read: " // the text of the error follows
 )
 
 // ErrNotRecorded means that there are no files of a recorder.
@@ -61,7 +62,7 @@ var ErrNotRecorded = errors.New("earlier times need a recorder's files: run the 
 // errNothing is the error for a moment without a sweep.
 var errNothing = errors.New("nothing is recorded for this moment")
 
-// gapReason says why there is no sweep before one.
+// gapReason says why sweeps are missing before a sweep. lost is the number of sweeps that the recorder could not write.
 func gapReason(lost int) string {
 	if lost > 0 {
 		return count(lost, "sweep") + " could not be written"
@@ -69,18 +70,18 @@ func gapReason(lost int) string {
 	return reasonNotRecorded
 }
 
-// earlier is a source for an earlier span.
+// earlierSource is a source for an earlier span.
 type earlierSource struct {
 	live   *Live
 	info   Info
-	sweeps *recordedSweeps // nil: the samples of live
-	at     *recordedMoment // nil: there are no recorded files, or they do not have the moment
+	sweeps *recordedSweeps // nil: the samples in the memory of live are used
+	at     *recordedMoment // nil: there are no recorded files, or the files have no sweep of the moment
 	reason error           // why at is nil
 }
 
-// earlierTimes keeps what was read last.
+// earlierTimes keeps the spans and moments that were read last.
 type earlierTimes struct {
-	mu      sync.Mutex // held while files are read, so that one span is read at a time
+	mu      sync.Mutex // locked while files are read, so that only one span is read at a time
 	spans   []*recordedSweeps
 	moments []*recordedMoment
 }
@@ -108,14 +109,14 @@ func (l *Live) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
 	}
 	l.earlier.mu.Lock()
 	defer l.earlier.mu.Unlock()
-	if err := ctx.Err(); err != nil { // the caller has left while another span was read
+	if err := ctx.Err(); err != nil { // the caller gave up while another span was read
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
 	x, err := &earlierSource{live: l}, error(nil)
 	switch {
-	case !own.IsZero() && !s.From.Before(own): // the samples in memory are as good
+	case !own.IsZero() && !s.From.Before(own): // the whole span has samples in memory
 	case s.To.Sub(s.From) <= sweepsSpan:
 		x.sweeps, err = l.readSweeps(ctx, s)
 	default:
@@ -123,7 +124,7 @@ func (l *Live) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
 	}
 	if err == nil {
 		x.at, err = l.readMoment(ctx, at)
-		if newest := x.newest(s); errors.Is(err, errNothing) && !chosen && !newest.IsZero() { // a gap is at the end
+		if newest := x.newest(s); errors.Is(err, errNothing) && !chosen && !newest.IsZero() { // the span ends with a gap
 			x.at, err = l.readMoment(ctx, newest)
 		}
 		if errors.Is(err, errNothing) {
@@ -140,7 +141,7 @@ func (l *Live) Past(ctx context.Context, s Span, at time.Time) (Source, error) {
 	return x, nil
 }
 
-// newest returns the time of the newest sample in a span.
+// newest returns the time of the newest sample in a span; zero: there is no sample.
 func (x *earlierSource) newest(s Span) (at time.Time) {
 	x.samples(func(p *past) {
 		p.between(s, func(y *sample, _ float64) { at = earlier(y.at, s.To) })
@@ -148,7 +149,8 @@ func (x *earlierSource) newest(s Span) (at time.Time) {
 	return at
 }
 
-// ownSamples returns the time from which the samples in memory are not minutes, and the time of the first sample.
+// ownSamples returns the time from which on the samples in memory are single samples, not minutes (see minutes.go), and the
+// time of the first sample of either form. A zero time means that there are no such samples.
 func (l *Live) ownSamples() (own, first time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,7 +194,7 @@ func (l *Live) extend(ctx context.Context, s Span) error {
 			return err
 		}
 		whole := span.To
-		if !whole.Equal(own) { // later sweeps of the span may still be written
+		if !whole.Equal(own) { // the recorder may not have written the newest sweeps of the span yet
 			whole = earlier(whole, time.Now().Add(-settled))
 		}
 		l.mu.Lock()
@@ -202,7 +204,7 @@ func (l *Live) extend(ctx context.Context, s Span) error {
 	return nil
 }
 
-// describe sets the information about the source.
+// describe sets x.info. at is the moment to show.
 func (x *earlierSource) describe(l *Live, at time.Time) {
 	l.mu.Lock()
 	i := l.info
@@ -224,16 +226,16 @@ func (x *earlierSource) describe(l *Live, at time.Time) {
 	}
 }
 
-// recordedSweeps are the sweeps of a span. They do not change.
+// recordedSweeps are the recorded sweeps of a span. They do not change after they were read.
 type recordedSweeps struct {
 	span   Span
 	read   time.Time
-	mu     sync.Mutex // past numbers names also while it is read
+	mu     sync.Mutex // for readers too: queries to past may add names
 	past   past
-	damage []string
+	damage []string // descriptions of the damaged parts of the files
 }
 
-// readSweeps reads a span, or returns it as it was read before.
+// readSweeps reads the sweeps of a span, or returns the sweeps of an earlier call if they are still complete.
 func (l *Live) readSweeps(ctx context.Context, s Span) (*recordedSweeps, error) {
 	list := &l.earlier.spans
 	*list = slices.DeleteFunc(*list, func(x *recordedSweeps) bool { return !fresh(x.read, x.span.To) })
@@ -270,35 +272,37 @@ func (l *Live) readSweeps(ctx context.Context, s Span) (*recordedSweeps, error) 
 	return x, nil
 }
 
-// fresh reports whether what was read until a time is still as it was.
+// fresh reports whether data up to the time to, which was read at the time read, need not be read again.
 func fresh(read, to time.Time) bool { return read.Sub(to) > settled || time.Since(read) < freshSpan }
 
-// addRecorded adds a sweep, and returns its findings.
+// addRecorded adds the recorded sweep w, whose moment is m, as a sample. It returns the findings of the sweep. gap is the gap
+// before w; nil: none.
 func (p *past) addRecorded(w *store.SpanSweep, gap *store.Gap, m *moment.Moment, rules *rules) []Finding {
 	list := rules.apply(&facts{m: m})
 	s := p.add(m, KindRecorded, w.Period)
 	if gap != nil {
 		s.before = gapReason(w.Lost)
-	} else if n := len(p.samples); n > 1 && s.at.Sub(p.samples[n-2].at) < 2*s.period { // a sweep may be a little late
+	} else if n := len(p.samples); n > 1 && s.at.Sub(p.samples[n-2].at) < 2*s.period { // a late sweep leaves no gap
 		s.period = s.at.Sub(p.samples[n-2].at)
 	}
 	p.addFindings(s, list)
 	return list
 }
 
-// recordedMoment is the newest sweep until a moment. It does not change.
+// recordedMoment has the newest recorded sweep at or before a moment. It does not change after it was read.
 type recordedMoment struct {
 	at, read time.Time
 	mu       sync.Mutex
-	past     past // the sweeps shortly before
+	past     past // the sweeps of the last momentSpan before the moment
 	last     *moment.Moment
 	findings *Findings
-	stacks   map[int]int64 // the recorded stack of each process
+	stacks   map[int]int64 // number of the newest recorded stack, by process id
 	stackAt  map[int]time.Time
 	reader   *store.Reader
 }
 
-// readMoment reads the sweeps before a moment, or returns them as they were read before.
+// readMoment reads the sweeps before a moment, or returns the result of an earlier call if it is still complete. The error is
+// errNothing if there is no sweep.
 func (l *Live) readMoment(ctx context.Context, at time.Time) (*recordedMoment, error) {
 	list := &l.earlier.moments
 	*list = slices.DeleteFunc(*list, func(x *recordedMoment) bool { return !fresh(x.read, x.at) })
@@ -336,10 +340,10 @@ func (l *Live) readMoment(ctx context.Context, at time.Time) (*recordedMoment, e
 	return x, nil
 }
 
-// unknownEarlier says which rules do not apply to recorded sweeps.
+// unknownEarlier says which rules cannot be applied to recorded sweeps, and why.
 const unknownEarlier = "connections and processors: a recorder does not keep idle sessions and states of processes"
 
-// samples calls each with the samples of the span, and the lock that guards them.
+// samples calls each with the samples that have the data of the span. Their lock is locked during the call.
 func (x *earlierSource) samples(each func(*past)) {
 	mu, p := &x.live.mu, &x.live.past
 	if x.sweeps != nil {
@@ -356,7 +360,7 @@ func (x *earlierSource) Info(context.Context) (*Info, error) {
 	return &i, nil
 }
 
-// Watch is Source.Watch. Nothing changes.
+// Watch is Source.Watch. The channel never receives a value, as the data does not change.
 func (*earlierSource) Watch() (<-chan struct{}, func()) { return make(chan struct{}), func() {} }
 
 // Load is Source.Load.
@@ -427,7 +431,7 @@ func (x *earlierSource) Session(_ context.Context, pid int, q Span) (*Session, e
 	}
 	waits := []WaitSpan{}
 	x.samples(func(p *past) { waits = p.waits(pid, q) })
-	if len(waits) == 0 { // of minutes
+	if len(waits) == 0 { // samples that are minutes have no process ids
 		x.at.mu.Lock()
 		waits = x.at.past.waits(pid, Span{x.at.at.Add(-momentSpan), x.at.at})
 		x.at.mu.Unlock()
@@ -435,7 +439,7 @@ func (x *earlierSource) Session(_ context.Context, pid int, q Span) (*Session, e
 	return sessionOf(x.at.last, pid, waits)
 }
 
-// Stack is Prober.Stack: the newest recorded stack until the moment.
+// Stack is Prober.Stack. It returns the newest recorded stack at or before the moment.
 func (x *earlierSource) Stack(ctx context.Context, pid int) (*Stack, error) {
 	if x.at == nil {
 		return nil, x.reason

@@ -11,16 +11,16 @@ import (
 	"pg_stat_backtrace/worker/moment"
 )
 
-// Flamer is a source that has stacks of active sessions.
+// Flamer is a source that has call stacks of active sessions.
 type Flamer interface {
-	// Flame returns the stacks of a span as a tree. A live source takes stacks only while Flame is called from time to time.
+	// Flame returns the stacks of a span as a tree. A live source takes stacks only for some seconds after a call of Flame.
 	Flame(ctx context.Context, q Query, side Side) (*Flame, error)
 }
 
 // Side selects stacks by the state of their sessions.
 type Side string
 
-// The sides. On the CPU means that the session has no wait event.
+// The sides. A session without a wait event is on the CPU.
 const (
 	Both   Side = "both"
 	OnCPU  Side = "on-cpu"
@@ -60,8 +60,8 @@ type Flame struct {
 type FlameNode struct {
 	// Depth is 0 for the first node. A node is at most one level below the node before it.
 	Depth int `json:"depth"`
-	// Functions are a chain, the outermost first. It is empty for the first node. A function of a procedural language begins
-	// with "pl:".
+	// Functions are a chain, the outermost first. The first node has no functions. The name of a function of a procedural
+	// language begins with "pl:".
 	Functions []string `json:"functions"`
 	// Active are the mean active sessions, Self the part without the nodes below, and OnCPU the part without a wait event.
 	Active float64 `json:"active_sessions"`
@@ -72,50 +72,51 @@ type FlameNode struct {
 // Bounds of the stacks in memory, and of an answer.
 const (
 	maxStackSets   = 2 * 3600
-	maxStacks      = 6000 // different ones
+	maxStacks      = 6000 // different stacks
 	maxStackDepth  = 160
 	maxFlameNodes  = 1500
 	maxFlameDepth  = 100
-	smallestFlame  = 0.001 // of all stacks
+	smallestFlame  = 0.001 // smallest node that is shown, as a part of all stacks
 	firstStackWait = 2 * time.Second
 	maxStackFrames = 400_000
 	maxStackRows   = 400_000
 )
 
-// noFlame is the function of sessions without a stack.
+// noFlame is the name of the node for sessions without a stack.
 const noFlame = "[no stack was taken]"
 
 // stackSet are the active sessions of one time, and the stacks of some of them.
 type stackSet struct {
 	at     time.Time
-	period time.Duration // that it stands for: the time before it
+	period time.Duration // length of the time up to at for which the set stands
 	kind   Kind
 	rows   []stackRow
 }
 
-// stackRow is an active session and its stack, an index of stackLog.stacks; -1: it has none.
+// stackRow is an active session and its stack, as an index of stackLog.stacks; -1: no stack was taken.
 type stackRow struct {
 	row   row
 	stack int32
 }
 
-// stackLog has stacks of the newest time, in ascending order.
+// stackLog has the newest sets of stacks, in ascending order of time.
 type stackLog struct {
 	sets   []stackSet
-	stacks [][]uint32 // of names, the outermost first
-	index  map[string]int32
-	frames int
-	rows   int // of all sets
+	stacks [][]uint32       // functions as numbers of names, the outermost first
+	index  map[string]int32 // of stacks, by their numbers as bytes
+	frames int              // of all stacks
+	rows   int              // of all sets
 	names  names
 }
 
-// takenStack is an active session, and its frames from the innermost outwards; nil: they are not known.
+// takenStack is an active session, and its frames from the innermost outwards; nil: the frames are not known.
 type takenStack struct {
 	session *moment.Session
 	frames  []string
 }
 
-// addStacks stores the active sessions of one time with the stacks of some of them.
+// addStacks stores the active sessions of one time with the stacks of some of these sessions. The set stands for the time
+// since the set before, but at most for longest.
 func (p *past) addStacks(at time.Time, kind Kind, longest time.Duration, list []takenStack) {
 	k := &p.stacks
 	period := longest
@@ -126,7 +127,7 @@ func (p *past) addStacks(at time.Time, kind Kind, longest time.Duration, list []
 			break
 		}
 		k.rows -= len(k.sets[n-1].rows)
-		k.sets = k.sets[:n-1] // the clock went back
+		k.sets = k.sets[:n-1] // the clock was set back, and sets must be in ascending order
 	}
 	if !slices.ContainsFunc(list, func(t takenStack) bool { return len(t.frames) > 0 }) {
 		return
@@ -150,9 +151,9 @@ func (p *past) addStacks(at time.Time, kind Kind, longest time.Duration, list []
 	k.sets, k.rows = append(k.sets, set), k.rows+len(set.rows)
 }
 
-// number returns the index of a stack.
+// number returns the index of a stack, which it adds if it is new.
 func (k *stackLog) number(frames []string) int32 {
-	frames = frames[max(0, len(frames)-maxStackDepth):] // the outermost frames make the tree
+	frames = frames[max(0, len(frames)-maxStackDepth):] // without the innermost frames: the tree begins with the outermost
 	stack, key := make([]uint32, 0, len(frames)), make([]byte, 0, 4*len(frames))
 	for _, name := range slices.Backward(frames) {
 		n := k.names.number(nameOfFrame(name), "")
@@ -170,7 +171,8 @@ func (k *stackLog) number(frames []string) int32 {
 	return i
 }
 
-// nameOfFrame returns a function, or the module in brackets for an address without a name. So equal code has one name.
+// nameOfFrame returns the name of a function. For an address without a name, it returns the module in brackets, so that all
+// unnamed addresses of a module become one node.
 func nameOfFrame(name string) string {
 	if module, _, ok := strings.Cut(name, "+0x"); ok && !strings.HasPrefix(name, "pl:") {
 		return "[" + module + "]"
@@ -178,7 +180,7 @@ func nameOfFrame(name string) string {
 	return bounded(cmp.Or(name, "[unknown]"))
 }
 
-// keep removes the oldest sets, and stacks and names that only they had.
+// keep removes the oldest sets, as many as drop says, and the stacks and names that no other set has.
 func (k *stackLog) keep(drop int) {
 	old := *k
 	*k = stackLog{sets: slices.Clone(old.sets[drop:])}
@@ -203,7 +205,7 @@ func (k *stackLog) keep(drop int) {
 	}
 }
 
-// weight is the time that stacks stand for, in session seconds.
+// weight is the time for which stacks stand, in seconds of sessions: with a wait event (off), and without (on).
 type weight struct{ on, off float64 }
 
 func (w *weight) sum() float64 { return w.on + w.off }
@@ -226,7 +228,7 @@ func (p *past) flame(q Query, side Side) *Flame {
 			continue
 		}
 		f.Seconds += part
-		// The stacks of a class stand for all its sessions that pass the filter.
+		// The sessions with a stack also stand for the sessions of their wait class without a stack.
 		sessions, stacks := make([]int, len(Classes())), make([]int, len(Classes()))
 		matching := x.rows[:0:0]
 		for j := range x.rows {
@@ -274,7 +276,7 @@ func (w *weight) add(on bool, n float64) {
 	}
 }
 
-// branch is a function in a tree of stacks.
+// branch is a function in a tree of stacks. weight includes the children, self does not.
 type branch struct {
 	name     uint32
 	weight   weight
@@ -282,7 +284,7 @@ type branch struct {
 	children map[uint32]*branch
 }
 
-// tree makes the nodes. None is the weight of sessions without a stack.
+// tree makes f.Nodes from the weight of each stack. none is the weight of sessions without a stack.
 func (f *Flame) tree(k *stackLog, weights []weight, none weight) {
 	root := &branch{}
 	if none.sum() > 0 {
@@ -315,7 +317,7 @@ func (f *Flame) tree(k *stackLog, weights []weight, none weight) {
 	}
 }
 
-// add adds a node and the nodes below it, the heaviest first.
+// add adds a node and the nodes below it, the heaviest first. Nodes that weigh less than least are left out.
 func (f *Flame) add(k *stackLog, b *branch, depth int, least float64) {
 	n := FlameNode{Depth: depth, Functions: []string{}}
 	if depth > 0 {
@@ -345,7 +347,7 @@ func (f *Flame) add(k *stackLog, b *branch, depth int, least float64) {
 	}
 }
 
-// Flame is Flamer.Flame. The first call takes stacks, and waits a moment for them.
+// Flame is Flamer.Flame. The first call takes stacks, and waits at most firstStackWait for them.
 func (l *Live) Flame(ctx context.Context, q Query, side Side) (*Flame, error) {
 	if err := q.check(); err != nil {
 		return nil, err
@@ -364,7 +366,7 @@ func (l *Live) Flame(ctx context.Context, q Query, side Side) (*Flame, error) {
 		case <-late.C:
 		case <-ctx.Done():
 		}
-		q.To = later(q.To, time.Now()) // the new stacks are of the span
+		q.To = later(q.To, time.Now()) // so that the span includes the new stacks
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -375,7 +377,8 @@ func (l *Live) Flame(ctx context.Context, q Query, side Side) (*Flame, error) {
 	return l.past.flame(q, side), nil
 }
 
-// firstStacks starts a round if none was wanted before. It returns a channel that is closed at the end of the round, or nil.
+// firstStacks starts a round of stacks (see stacks.take) if no reader wanted stacks until now. It returns a channel that is
+// closed at the end of the round; nil: no round was started.
 func (l *Live) firstStacks() <-chan struct{} {
 	l.reading.Lock()
 	defer l.reading.Unlock()
@@ -392,5 +395,5 @@ func (l *Live) firstStacks() <-chan struct{} {
 	return l.stacks.ended
 }
 
-// Flame is Flamer.Flame: functions are names.
+// Flame is Flamer.Flame. It always fails, because a flame graph shows names of functions.
 func (Nameless) Flame(context.Context, Query, Side) (*Flame, error) { return nil, ErrNeedsOperator }

@@ -14,25 +14,25 @@ import (
 
 // Bounds of following a recorder.
 const (
-	followBack   = 15 * time.Minute       // sweeps are read at the start
-	followBudget = 700 * time.Millisecond // for decoding them
-	followLook   = 5 * time.Second        // between own looks at idle sessions
-	followLate   = 2 * time.Second        // a recorder that is later does not run
-	noSessions   = "no sessions: "        // in the note of a sweep without the server
+	followBack   = 15 * time.Minute       // age of the oldest sweep that is read at the start
+	followBudget = 700 * time.Millisecond // time limit for decoding sweeps, per call
+	followLook   = 5 * time.Second        // between two own reads of the idle sessions
+	followLate   = 2 * time.Second        // a recorder that is this much later than three periods does not run
+	noSessions   = "no sessions: "        // is in the note of a sweep for which the recorder could not read the server
 )
 
-// following takes samples from a recorder that runs, in place of own samples.
+// following has the state of a live source that takes its samples from a running recorder.
 type following struct {
 	f      *store.Follower
-	newest time.Time // sweep
+	newest time.Time // time of the newest sweep
 	period time.Duration
 	looked time.Time
-	seen   map[session]*moment.Session // of the last own look
-	frames map[int64][]string          // of stacks, guarded by Live.mu; empty: the files do not have the stack
-	stacks time.Time                   // the last sweep with a stack
+	seen   map[session]*moment.Session // sessions of the last own read, which was at looked
+	frames map[int64][]string          // by number of the stack, guarded by Live.mu; empty: the files do not have the stack
+	stacks time.Time                   // time of the last sweep with a stack
 }
 
-// runs reports whether a sweep is due or fresh.
+// runs reports whether the newest sweep is so fresh that the recorder must be running.
 func (w *following) runs(now time.Time) bool {
 	return !w.newest.IsZero() && now.Sub(w.newest) < 3*w.period+followLate
 }
@@ -71,7 +71,7 @@ func (l *Live) follow() bool {
 	return true
 }
 
-// takeSweep adds a sweep as a sample. Only the last one of several gets what the recorder does not keep.
+// takeSweep adds a sweep as a sample. The last one of several sweeps gets data that the recorder does not keep; see addOwnLook.
 func (l *Live) takeSweep(s *store.Sweep, last bool) {
 	span := &store.SpanSweep{Time: s.Time, Period: s.Period, Delay: s.Delay, Lost: s.Lost, Note: s.Note, Rows: s.Rows}
 	m := momentOf(span)
@@ -101,8 +101,8 @@ func (w *following) keepFrames(id int64, frames []string) {
 	w.frames[id] = frames
 }
 
-// addOwnLook adds what the recorder does not keep: idle sessions, and the values in statements. Both are of a look at the
-// server's memory some seconds ago at most.
+// addOwnLook adds data that the recorder does not keep: idle sessions, and the values in statements. Both are from an own read
+// of the server's memory, which is at most followLook old.
 func (l *Live) addOwnLook(m *moment.Moment) {
 	w := &l.following
 	if time.Since(w.looked) >= followLook {
@@ -121,7 +121,7 @@ func (l *Live) addOwnLook(m *moment.Moment) {
 		if own == nil {
 			continue
 		}
-		s.PID = own.PID // of this host, not of the server's namespace
+		s.PID = own.PID // process id in the namespace of this program, not of the server
 		if micro(own.QueryStart) == micro(s.QueryStart) && own.Query != "" {
 			s.Query = own.Query
 		}
@@ -133,10 +133,10 @@ func (l *Live) addOwnLook(m *moment.Moment) {
 	}
 }
 
-// stackMark is before the number of a recorded stack whose frames are not known yet.
+// stackMark and a number are the only frame of a recorded stack whose frames are not known yet.
 const stackMark = "stack:"
 
-// addRecordedStacks adds the stacks of a sweep. It returns whether there is one.
+// addRecordedStacks adds the stacks of a sweep, whose moment is m. It returns whether the sweep has stacks.
 func (p *past) addRecordedStacks(w *store.SpanSweep, m *moment.Moment, known map[int64][]string) bool {
 	var list []takenStack
 	some, at := false, 0
@@ -144,7 +144,7 @@ func (p *past) addRecordedStacks(w *store.SpanSweep, m *moment.Moment, known map
 		if w.Rows[i].Ended {
 			continue
 		}
-		s := &m.Sessions[at] // momentOf has the same order
+		s := &m.Sessions[at] // momentOf keeps the order of the rows
 		at++
 		if ClassOf(s) == "" {
 			continue
@@ -173,7 +173,7 @@ func (k *stackLog) unknownStacks() map[int64]bool {
 	return list
 }
 
-// stackNumber returns the number of a recorded stack without frames.
+// stackNumber returns the number of a recorded stack without frames; false: the stack has frames.
 func (k *stackLog) stackNumber(stack []uint32) (int64, bool) {
 	if len(stack) != 1 {
 		return 0, false
@@ -186,7 +186,8 @@ func (k *stackLog) stackNumber(stack []uint32) (int64, bool) {
 	return id, err == nil
 }
 
-// setFrames gives stacks that have only a number their frames. Stacks that were not found count as not taken.
+// setFrames replaces the numbers of recorded stacks by their frames. Sessions whose stack was not found become sessions
+// without a stack.
 func (k *stackLog) setFrames(found map[int64]store.Stack) {
 	old := *k
 	*k = stackLog{sets: old.sets, rows: old.rows}
@@ -245,7 +246,7 @@ func (l *Live) nameStacks(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.past.stacks.setFrames(found)
-	for id := range unknown { // later sweeps have the same stacks
+	for id := range unknown { // later sweeps can have the same stacks
 		l.following.keepFrames(id, append([]string{}, found[id].Frames...))
 	}
 	return nil

@@ -26,9 +26,9 @@ import (
 const (
 	maxStates   = 256             // processes whose state is read from /proc
 	maxKernel   = 8               // processes whose kernel function is read
-	watchStacks = 5 * time.Second // stacks are taken until so long after the last request for phrases
-	costSpan    = 5 * time.Second // over which the own cost is measured
-	reachWait   = time.Second     // an answer waits so long for recorded minutes
+	watchStacks = 5 * time.Second // stacks are taken for this time after the last request for phrases or stacks
+	costSpan    = 5 * time.Second // shortest time over which the processor time of this program is measured
+	reachWait   = time.Second     // longest wait of an answer for recorded minutes
 )
 
 // Options of a live source.
@@ -39,16 +39,18 @@ type Options struct {
 	Interval time.Duration
 	// Capturer takes the stacks; nil: there are no stacks and no phrases.
 	Capturer *capture.Capturer
-	// Proof returns the fields of plans that were compared with EXPLAIN on a server of the same build; nil: no build was.
+	// Proof returns the fields of plans that were compared with EXPLAIN on a server of the same build. A nil result means that
+	// this build was not compared, a nil function that no build was.
 	Proof func(build string, major int) *plan.Proof
-	// Recorded has the samples of a recorder before the first own sample; nil: none.
+	// Recorded has the samples of a recorder. They are used for the time before the first own sample, and in place of own
+	// samples while the recorder runs; nil: there is no recorder.
 	Recorded *Recorded
 }
 
 // Live samples a running server through its memory. It needs no connection, and stops no process.
 type Live struct {
 	o       Options
-	reading sync.Mutex // guards reader and what belongs to it; taken before mu
+	reading sync.Mutex // guards reader, max, began and following; locked before mu
 	reader  *state.Reader
 	max     int
 	began   usage
@@ -60,8 +62,8 @@ type Live struct {
 	last     *moment.Moment
 	findings *Findings
 	watchers map[chan struct{}]struct{}
-	stop     context.CancelFunc // ends the sampler; nil: it does not run
-	done     chan struct{}      // closed at its end
+	stop     context.CancelFunc // ends the sampler; nil: the sampler does not run
+	done     chan struct{}      // closed at the end of the sampler
 	stacks   stacks
 	reached  chan struct{} // closed when recorded minutes have been read; nil: none are being read
 
@@ -69,14 +71,14 @@ type Live struct {
 	earlier   earlierTimes
 }
 
-// usage is the processor time of this program at a time.
+// usage is the processor time that this program had used at a time.
 type usage struct {
 	at  time.Time
 	cpu time.Duration
 }
 
-// NewLive returns a source for the server in a data directory. It finds the server, and fails if it cannot be read. With
-// recorded samples, the source is usable without the server.
+// NewLive returns a source for the server in a data directory. It returns an error if the server does not run or cannot be
+// read, and there are no recorded samples.
 func NewLive(o Options) (*Live, error) {
 	o.Interval = cmp.Or(o.Interval, time.Second)
 	l := &Live{o: o, watchers: map[chan struct{}]struct{}{}}
@@ -99,7 +101,7 @@ func NewLive(o Options) (*Live, error) {
 	return l, nil
 }
 
-// open finds the server, and the variables that are read.
+// open finds the server and its variables to read, and sets l.reader and l.info.
 func (l *Live) open() error {
 	c, err := cluster.ByDataDir(l.o.DataDir)
 	if err != nil {
@@ -151,7 +153,8 @@ func (l *Live) Watch() (<-chan struct{}, func()) {
 	})
 }
 
-// run takes samples until ctx ends. Before is closed when an earlier run has ended.
+// run takes samples until ctx ends. It begins when before is closed, the end of an earlier run; nil: at once. It closes done
+// at the end.
 func (l *Live) run(ctx context.Context, before <-chan struct{}, done chan<- struct{}) {
 	defer close(done)
 	if before != nil {
@@ -172,7 +175,7 @@ func (l *Live) run(ctx context.Context, before <-chan struct{}, done chan<- stru
 	}
 }
 
-// changed informs the watchers.
+// changed sends a value to each watcher that has not yet to receive one.
 func (l *Live) changed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -190,15 +193,15 @@ func (l *Live) failed(err error) {
 	l.info.Error, _, _ = strings.Cut(err.Error(), "\n")
 }
 
-// Sample takes one sample. The source calls it for its watchers. If a recorder runs, its sweeps are the samples. After a
-// restart of the server, it finds the new one.
+// Sample takes one sample. The source itself calls Sample while there are watchers. If a recorder runs, Sample takes the
+// recorder's new sweeps as samples. After a restart of the server, Sample finds the new server.
 func (l *Live) Sample() error {
 	l.reading.Lock()
 	defer l.reading.Unlock()
 	if l.follow() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if l.last != nil && l.wantsStacks() && time.Since(l.following.stacks) > time.Minute { // the recorder takes none
+		if l.last != nil && l.wantsStacks() && time.Since(l.following.stacks) > time.Minute { // the recorder takes no stacks
 			l.stacks.take(l, l.last)
 		}
 		l.measure()
@@ -230,11 +233,11 @@ func (l *Live) Sample() error {
 	return nil
 }
 
-// wantsStacks reports whether a reader has requested stacks or phrases lately.
+// wantsStacks reports whether a reader has requested stacks or phrases during the last watchStacks.
 func (l *Live) wantsStacks() bool { return time.Since(l.stacks.wanted) < watchStacks }
 
-// look reads the states of processes that are active without a wait event or in input and output, and of processes
-// without a state.
+// look reads from /proc the states of active processes in the wait classes CPU, IO, Other and Extension, and the kernel
+// functions in which some of them sleep.
 func (l *Live) look(m *moment.Moment) *facts {
 	f := &facts{m: m, maxConnections: l.max, states: map[int]byte{}, kernel: map[int]string{}}
 	f.processors = processorsOf(l.reader.Cluster().PostmasterPID)
@@ -264,7 +267,7 @@ func (l *Live) look(m *moment.Moment) *facts {
 	return f
 }
 
-// add stores a sample, which stands for the longest time at most.
+// add stores a sample and its findings. The sample stands for the time since the sample before, but at most for longest.
 func (l *Live) add(m *moment.Moment, f *facts, list []Finding, kind Kind, longest time.Duration) {
 	s := l.past.add(m, kind, longest)
 	s.before = l.missing()
@@ -292,7 +295,8 @@ func (l *Live) add(m *moment.Moment, f *facts, list []Finding, kind Kind, longes
 	l.measure()
 }
 
-// addFindings stores how many active sessions each finding of a sample concerns. Share has this number until then.
+// addFindings stores the number of active sessions that each finding of a sample concerns. The rules have set Share to this
+// number; see activeShare.
 func (p *past) addFindings(s *sample, list []Finding) {
 	for i := range list {
 		if list[i].Share != nil {
@@ -301,7 +305,7 @@ func (p *past) addFindings(s *sample, list []Finding) {
 	}
 }
 
-// measure computes the cost of this program.
+// measure sets l.info.CostPercent, the processor time of this program.
 func (l *Live) measure() {
 	now := usage{at: time.Now()}
 	var r unix.Rusage
@@ -359,7 +363,7 @@ func (l *Live) Load(ctx context.Context, q Query, columns int) (*Load, error) {
 	return l.past.load(q, columns, l.o.Interval, l.missing()), nil
 }
 
-// missing says why there is no sample now.
+// missing returns the reason for a gap up to now.
 func (l *Live) missing() string {
 	if l.info.Error != "" {
 		return reasonUnreadable + l.info.Error
@@ -370,8 +374,8 @@ func (l *Live) missing() string {
 	return reasonNotSampled
 }
 
-// reach reads the recorded minutes from a time until the first sample, if they are not in memory. It does not wait long for
-// them: the next answer has them.
+// reach reads the recorded minutes from a time until the first own sample, if they are not in memory. If reading takes longer
+// than reachWait, it continues in the background, and a later answer has the minutes.
 func (l *Live) reach(ctx context.Context, from time.Time) error {
 	if l.o.Recorded == nil {
 		return nil
@@ -398,7 +402,7 @@ func (l *Live) reach(ctx context.Context, from time.Time) error {
 	return nil
 }
 
-// reachBack reads recorded minutes, and then closes a channel.
+// reachBack reads the recorded minutes between two times, and then closes the channel read.
 func (l *Live) reachBack(from, own time.Time, read chan<- struct{}) {
 	err := host.Catch("history", func() error {
 		l.earlier.mu.Lock()
@@ -458,7 +462,7 @@ func (l *Live) Findings(_ context.Context, s Span) (*Findings, error) {
 	return l.past.withShares(l.findings, s), nil
 }
 
-// withShares returns findings with their parts in the database time of a span.
+// withShares returns findings with Share set to their part of the database time of a span.
 func (p *past) withShares(list *Findings, s Span) *Findings {
 	f := *list
 	f.Findings = slices.Clone(f.Findings)
@@ -473,7 +477,7 @@ func (p *past) withShares(list *Findings, s Span) *Findings {
 	return &f
 }
 
-// noSample says why there is no sample.
+// noSample returns the error for a source that has no sample yet.
 func (l *Live) noSample() error {
 	if l.info.Error != "" {
 		return errors.New(l.info.Error)
@@ -568,7 +572,7 @@ func (l *Live) Session(_ context.Context, pid int, q Span) (*Session, error) {
 	return sessionOf(l.last, pid, l.past.waits(pid, q))
 }
 
-// sessionOf returns a process of a moment.
+// sessionOf returns a process of a moment. The error is ErrNoSession if neither the moment nor waits have the process.
 func sessionOf(m *moment.Moment, pid int, waits []WaitSpan) (*Session, error) {
 	x := &Session{Time: m.Time, Waits: waits}
 	for i := range m.Sessions {

@@ -11,7 +11,8 @@ import (
 	"pg_stat_backtrace/worker/moment"
 )
 
-// A minute is a summed sample: its rows are means over up to a minute. It has no sessions and no findings.
+// A minute is a sample of kind KindMinute that replaces the samples of up to a minute. Its rows are means over that time,
+// with one row for all sessions of equal properties, without process ids.
 
 // sumKey has the properties that a row of a minute keeps.
 type sumKey struct {
@@ -30,7 +31,7 @@ func (k sumKey) row(weight float32) row {
 	}
 }
 
-// minutes returns how many samples at the beginning are means over a minute. All others are later.
+// minutes returns the number of samples that are minutes. These are the oldest samples.
 func (p *past) minutes() int {
 	i, _ := slices.BinarySearchFunc(p.samples, KindMinute, func(s sample, k Kind) int {
 		if s.kind == k {
@@ -41,7 +42,8 @@ func (p *past) minutes() int {
 	return i
 }
 
-// sumMinute replaces the samples of the oldest minute by one. It returns false if only the newest minute is left.
+// sumMinute replaces the oldest single samples by one minute. It returns false, and changes nothing, if the only single samples
+// are those of the newest minute.
 func (p *past) sumMinute() bool {
 	first := p.minutes()
 	if first >= len(p.samples) {
@@ -87,7 +89,7 @@ func (p *past) sumMinute() bool {
 
 func foundOf(key uint32, n float64) found { return found{key, float32(n)} }
 
-// fill adds rows.
+// fill adds a row for each key of weights. A weight is a mean number of sessions.
 func (s *sample) fill(weights map[sumKey]float64) {
 	for k, n := range weights {
 		s.rows = append(s.rows, k.row(float32(n)))
@@ -97,21 +99,22 @@ func (s *sample) fill(weights map[sumKey]float64) {
 	}
 }
 
-// recordedMinute is a minute, or an hour, of the recorder's files.
+// recordedMinute has the data of one minute from the recorder's files.
 type recordedMinute struct {
-	at     time.Time // the last sweep
+	at     time.Time // of the last sweep
 	period time.Duration
 	before string
 	sums   []store.Sum
 }
 
-// readMinutes reads the minutes of a span that begins with a minute. The last one may end after the span.
+// readMinutes reads the recorded minutes of a span, which must begin with a full minute. The last minute may end after the
+// span.
 func (r *Recorded) readMinutes(ctx context.Context, s Span) ([]*recordedMinute, error) {
 	reader, err := store.OpenReader(r.dir, r.id)
 	if err != nil {
 		return nil, err
 	}
-	if end := s.To.Truncate(time.Minute); end.Before(s.To) { // sums are of whole minutes
+	if end := s.To.Truncate(time.Minute); end.Before(s.To) { // the files have sums of whole minutes only
 		s.To = end.Add(time.Minute)
 	}
 	var infos []store.SweepInfo
@@ -148,7 +151,7 @@ func (r *Recorded) readMinutes(ctx context.Context, s Span) ([]*recordedMinute, 
 	return withTexts(list, texts), err
 }
 
-// withTexts sets the texts of the statements.
+// withTexts sets the texts of the statements by their query ids.
 func withTexts(list []*recordedMinute, texts map[int64]string) []*recordedMinute {
 	for _, m := range list {
 		for i := range m.sums {
@@ -158,14 +161,14 @@ func withTexts(list []*recordedMinute, texts map[int64]string) []*recordedMinute
 	return list
 }
 
-// minutesOf returns the minutes of sweeps. Gaps within a minute stand before it.
+// minutesOf groups sweeps by minute, without sums. A gap within a minute is shown before this minute.
 func minutesOf(infos []store.SweepInfo, from time.Time) (list []*recordedMinute) {
 	slices.SortFunc(infos, func(a, b store.SweepInfo) int { return cmp.Compare(a.Time, b.Time) })
 	last := from
 	for i := range infos {
 		at := time.UnixMicro(infos[i].Time).UTC()
 		period := min(time.Duration(infos[i].Period*float64(time.Second)), at.Sub(last))
-		if at.Sub(last)-period < 2*time.Second { // a sweep may be a little late
+		if at.Sub(last)-period < 2*time.Second { // a late sweep leaves no gap
 			period = at.Sub(last)
 		}
 		if n := len(list); n == 0 || !list[n-1].at.Truncate(time.Minute).Equal(at.Truncate(time.Minute)) {
@@ -180,7 +183,8 @@ func minutesOf(infos []store.SweepInfo, from time.Time) (list []*recordedMinute)
 	return list
 }
 
-// insert adds recorded minutes to a span that has no other samples. Hours that end until a time are whole.
+// insert replaces the minutes of a span by recorded minutes. Hours of the span that end at or before whole are complete, and
+// are not read again.
 func (p *past) insert(s Span, list []*recordedMinute, whole time.Time) {
 	first, _ := slices.BinarySearchFunc(p.samples, s.From, func(x sample, t time.Time) int { return x.at.Compare(t) })
 	end, _ := slices.BinarySearchFunc(p.samples, s.To, func(x sample, t time.Time) int { return x.at.Compare(t) })
@@ -214,8 +218,9 @@ func (p *past) insert(s Span, list []*recordedMinute, whole time.Time) {
 	}
 }
 
-// sumKey returns the properties of a sum; false: it is not of active sessions. Sums do not have the state. A session
-// that waits for its client is idle in a transaction far more often than it is active.
+// sumKey returns the properties of a store.Sum (recorded samples with equal properties, added up); false: the sum is not of
+// active sessions. A sum does not have the sessions' state. So a client backend that waits for its client is taken as not
+// active: it is idle in a transaction far more often than active.
 func (p *past) sumKey(s *store.Sum) (sumKey, bool) {
 	m := momentOfSum(s)
 	class := ClassOf(m)
@@ -235,7 +240,7 @@ func withoutState(kind string) bool {
 	}, kind)
 }
 
-// momentOfSum returns an active session with the properties of a sum.
+// momentOfSum returns an active session with the properties of a store.Sum.
 func momentOfSum(s *store.Sum) *moment.Session {
 	m := &moment.Session{
 		Type: s.Type, Database: s.Database, User: s.User, Application: s.App, QueryID: s.QueryID, Query: s.Query, State: stateActive,

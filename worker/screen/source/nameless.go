@@ -16,17 +16,17 @@ import (
 var ErrNeedsOperator = errors.New("texts, names, stacks, plans and memory need an operator token")
 
 // Nameless is a source for readers without the right to see texts of statements and names of users, databases,
-// applications, clients, relations and functions. Each answer is made from members that such a reader may see, so a new
-// member of an answer is absent until this file copies it. Nameless is no Prober.
+// applications, clients, relations and functions. Each answer is a new value, into which this file copies the members that
+// this reader may see. So a member that is added to an answer later is hidden at first. Nameless is not a Prober.
 type Nameless struct{ of Source }
 
 // NewNameless returns a source without texts and names.
 func NewNameless(of Source) Nameless { return Nameless{of} }
 
-// numberKey is the form of keys that hold no text.
+// numberKey matches keys that have no text in them.
 var numberKey = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(text-)?[0-9a-f-]{0,40}$`) })
 
-// check refuses conditions with which a reader could guess names.
+// check returns an error for conditions with which a reader could guess names.
 func (Nameless) check(f Filter) error {
 	for _, c := range f {
 		switch c.By {
@@ -65,7 +65,7 @@ func hidden(text string) string {
 	return "the server could not be read; the reason needs an operator token"
 }
 
-// hiddenAll replaces a list of reasons.
+// hiddenAll replaces a list of reasons by one sentence with their number.
 func hiddenAll(list []string) []string {
 	if len(list) == 0 {
 		return nil
@@ -120,7 +120,7 @@ func (n Nameless) Who(ctx context.Context, q Query, by By, limit int) (*Who, err
 	return x, nil
 }
 
-// pidOf returns the process id of the key of a session.
+// pidOf returns the process id in the key of a session, which is PID-START.
 func pidOf(key string) string {
 	for i, r := range key {
 		if r == '-' {
@@ -164,7 +164,7 @@ func namelessText(f *Finding) string {
 	case RuleBlocks:
 		return subject + " blocks other sessions (" + sessions + " in all)"
 	case RuleConnections, RuleSyncRep, RuleWAL, RuleEvent, RuleProcessors:
-		return f.Text // numbers and wait events
+		return f.Text // has only numbers and wait events
 	case RuleDisk:
 		return subject + " is in uninterruptible sleep (state D)"
 	case RuleIdleInTx:

@@ -16,37 +16,38 @@ import (
 
 // Bounds of the samples in memory.
 const (
-	maxSamples = 2 * 3600     // without minutes
-	maxMinutes = 10 * 24 * 60 // summed samples
-	maxRows    = 300_000      // of minutes, and of the other samples
+	maxSamples = 2 * 3600     // single samples, without minutes
+	maxMinutes = 10 * 24 * 60 // samples that are minutes; see minutes.go
+	maxRows    = 300_000      // of minutes, and again of single samples
 	maxNames   = 50_000
 	maxName    = 2 << 10  // bytes
-	maxRowsOf  = 20_000   // of one sample
+	maxRowsOf  = 20_000   // rows of one sample
 	maxBytes   = 16 << 20 // of all names
-	maxSpans   = 1000     // of the waits of a session
-	maxTexts   = 4000     // statements without values
+	maxSpans   = 1000     // in the answer about the waits of one session
+	maxTexts   = 4000     // in normalized
 )
 
-// past has the newest samples, in ascending order of time. Its rows are numbers of names, so that a sample of
-// 1,000 sessions takes some ten kilobytes. It is not safe for concurrent use.
+// past has the newest samples, in ascending order of time. The rows of a sample have numbers in place of names, so a sample of
+// 1,000 sessions takes some ten kilobytes. A past is not safe for concurrent use.
 type past struct {
 	samples    []sample
 	rows       int // of all samples
-	minuteRows int // of minutes
-	most       int // rows; 0: maxRows
+	minuteRows int // of samples that are minutes
+	most       int // largest number of rows; 0: maxRows
 	names      names
-	// normalized has texts of statements, and the same without values. It is cleared when it is full.
+	// normalized has the texts of statements without values, by their texts with values. It is cleared when it has maxTexts.
 	normalized map[string]string
 	// known has the rows of the newest sample.
 	known map[session]knownRow
-	// hours are the begins of hours whose recorded minutes are in samples, as seconds since 1970.
+	// hours has the hours whose recorded minutes are all in samples. The key is the begin of the hour, in seconds since 1970.
 	hours  map[int64]bool
 	first  string // the reason why there is no data before the first sample
 	gap    string // the reason of gaps without a reason of their own; empty: reasonNotSampled
 	stacks stackLog
 }
 
-// knownRow is a row, and the data of the session that it depends on. Most sessions are the same in the next sample.
+// knownRow is a row, and the data of the session from which the row was made. The row is used again if this data is the same in
+// the next sample, as for most sessions.
 type knownRow struct {
 	row   row
 	query string
@@ -61,10 +62,10 @@ type knownRow struct {
 // sample is the active sessions at one time.
 type sample struct {
 	at     time.Time
-	period time.Duration // that it stands for: the time before it
+	period time.Duration // length of the time up to at for which the sample stands
 	kind   Kind
-	before string // the reason, if no sample stands for the time before
-	sums   [numClasses]float64
+	before string              // why no sample stands for the time before this one; empty: the reason is past.gap
+	sums   [numClasses]float64 // active sessions by wait class
 	rows   []row
 	found  []found
 }
@@ -79,10 +80,10 @@ const numClasses = 11
 
 // row is an active session, or a session that is idle in a transaction.
 type row struct {
-	started   int64 // identifies the process together with pid
+	started   int64 // start of the process in µs since 1970; pid and started identify the process
 	pid       int32
 	class     int8    // an index of Classes, or idleClass
-	weight    float32 // sessions: 1, or the mean of a summed sample
+	weight    float32 // number of sessions: 1, or a mean in a minute
 	event     uint32
 	query     uint32
 	user      uint32
@@ -95,14 +96,15 @@ type row struct {
 
 const idleClass int8 = -1
 
-// names numbers strings. Number 0 is the empty string.
+// names gives each key a number. Number 0 is the empty key.
 type names struct {
 	list  []entry
 	index map[string]uint32
 	bytes int
 }
 
-// entry is a key, and how a screen shows it.
+// entry is a key, and the name that a screen shows for the key. The first letter of a key says for which property it is; see
+// prefixOf.
 type entry struct{ key, name string }
 
 func (n *names) number(key, name string) uint32 {
@@ -122,7 +124,7 @@ func (n *names) number(key, name string) uint32 {
 	return i
 }
 
-// find returns the number of a key or, for users of a command line, of a name.
+// find returns the number of a key. For users of a command line, it also accepts the name in place of the key.
 func (n *names) find(prefix, key string) (uint32, bool) {
 	if i, ok := n.index[prefix+key]; ok {
 		return i, true
@@ -142,7 +144,8 @@ func (n *names) get(i uint32) entry {
 	return n.list[i]
 }
 
-// bounded cuts a text that is too long. It also copies the text, so that a larger one is not kept.
+// bounded returns a copy of a text, cut after maxName bytes. As it is a copy, a larger string of which s is a part is not kept
+// in memory.
 func bounded(s string) string {
 	if len(s) > maxName {
 		n := maxName
@@ -160,7 +163,7 @@ func (p *past) add(m *moment.Moment, kind Kind, longest time.Duration) *sample {
 	period := longest
 	if n := len(p.samples); n > 0 {
 		before := p.samples[n-1].at
-		if !m.Time.After(before) { // the clock went back: later samples would be in the wrong order
+		if !m.Time.After(before) { // the clock was set back, and samples must be in ascending order
 			p.dropAfter(m.Time)
 		} else {
 			period = min(longest, m.Time.Sub(before))
@@ -205,7 +208,7 @@ func (p *past) knownRow(s *moment.Session) knownRow {
 	return knownRow{p.row(s), s.Query, s.QueryID, event, s.Application, s.Database, s.User, s.Phrase}
 }
 
-// row numbers the properties of a session.
+// row returns the row of a session. It gives each property of the session its number.
 func (p *past) row(s *moment.Session) row {
 	r := row{
 		pid: int32(s.ServerPID), started: micro(s.Started), queryTime: micro(s.QueryStart), weight: 1,
@@ -226,8 +229,8 @@ func (p *past) row(s *moment.Session) row {
 	return r
 }
 
-// oid numbers an object with an id. Its name may not be known at first, and recorded minutes have names only. All of these get
-// the same number.
+// oid returns the number of an object with an OID, such as a user. A sample may have the OID without the name, and recorded
+// minutes have only the name. All forms get the same number as soon as one sample has both.
 func (p *past) oid(prefix, name string, oid uint32) uint32 {
 	switch {
 	case oid == 0 && name == "":
@@ -254,7 +257,8 @@ func (p *past) oid(prefix, name string, oid uint32) uint32 {
 	return i
 }
 
-// query returns a key of the statement without a text in it, and the statement without its values.
+// query returns a key that identifies the statement but has no part of its text, and the statement without its values. Both are
+// empty without a statement.
 func (p *past) query(s *moment.Session) (key, name string) {
 	if s.Query != "" {
 		text, ok := p.normalized[s.Query]
@@ -277,8 +281,8 @@ func (p *past) query(s *moment.Session) (key, name string) {
 	return fmt.Sprintf("text-%016x", maphash.String(textSeed, name)), name
 }
 
-// textSeed makes the keys of texts different in each process: a reader of keys without texts cannot compare them with the
-// keys of guessed statements.
+// textSeed makes the keys of texts different in each process of this program. So a reader without the right to see texts cannot
+// guess a statement, compute its key, and compare the keys.
 //
 //nolint:gochecknoglobals // of the process
 var textSeed = maphash.MakeSeed()
@@ -290,7 +294,7 @@ func micro(t *time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// dropAfter removes the samples from a time on.
+// dropAfter removes the samples at the time t or later.
 func (p *past) dropAfter(t time.Time) {
 	for n := len(p.samples); n > 0 && !p.samples[n-1].at.Before(t); n-- {
 		p.uncount(p.samples[n-1:])
@@ -298,7 +302,7 @@ func (p *past) dropAfter(t time.Time) {
 	}
 }
 
-// uncount subtracts the rows of samples that are removed.
+// uncount subtracts the rows of removed samples from p.rows and p.minuteRows, and removes their hours from p.hours.
 func (p *past) uncount(list []sample) {
 	for i := range list {
 		p.rows -= len(list[i].rows)
@@ -309,7 +313,8 @@ func (p *past) uncount(list []sample) {
 	}
 }
 
-// bound makes minutes of the oldest samples beyond the bounds, or removes them, and names that only they had.
+// bound keeps p within its bounds: it makes minutes of the oldest single samples, then removes the oldest samples, their stacks,
+// and the names that no other sample has.
 func (p *past) bound() {
 	most := cmp.Or(p.most, maxRows)
 	for p.rows-p.minuteRows > most || len(p.samples)-p.minutes() > maxSamples {
@@ -330,7 +335,7 @@ func (p *past) bound() {
 		drop = max(drop, i+1)
 	}
 	full := len(p.names.list) > maxNames || p.names.bytes > maxBytes
-	if full { // most of the names may be old
+	if full { // most names may be of old samples only
 		drop = max(drop, len(p.samples)/2)
 	}
 	drop = min(drop, len(p.samples)-1)
@@ -352,7 +357,7 @@ func (p *past) bound() {
 	}
 }
 
-// renumber keeps only the names that samples have.
+// renumber keeps only the names that samples or stacks have, with new numbers.
 func (p *past) renumber() {
 	old := p.names
 	p.names, p.known = names{}, nil
@@ -390,7 +395,7 @@ func (p *past) renumber() {
 	}
 }
 
-// between calls each with the samples that stand for a part of a span, and the seconds of this part.
+// between calls each for the samples that stand for a part of a span, with the length of this part in seconds.
 func (p *past) between(s Span, each func(*sample, float64)) {
 	first, _ := slices.BinarySearchFunc(p.samples, s.From, func(x sample, t time.Time) int { return x.at.Compare(t) })
 	for i := first; i < len(p.samples); i++ {
@@ -419,10 +424,10 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// matcher is a filter with numbers instead of keys.
+// matcher is a Filter with the numbers of names instead of their keys.
 type matcher struct {
 	conditions []condition
-	never      bool // a key that no sample has
+	never      bool // no row passes, as no sample has the key of a condition
 }
 
 type condition struct {
@@ -485,7 +490,7 @@ func (r *row) value(by By) uint32 {
 	return 0
 }
 
-// match reports whether an active row passes.
+// match reports whether a row is of an active session and meets all conditions.
 func (m *matcher) match(r *row) bool {
 	if m.never || r.class == idleClass {
 		return false
@@ -510,7 +515,7 @@ func (m *matcher) match(r *row) bool {
 	return true
 }
 
-// count returns the active sessions by class.
+// count returns the numbers of active sessions that pass, by wait class.
 func (m *matcher) count(s *sample) [numClasses]float64 {
 	if len(m.conditions) == 0 {
 		return s.sums
@@ -524,7 +529,7 @@ func (m *matcher) count(s *sample) [numClasses]float64 {
 	return sums
 }
 
-// load is Source.Load. After is the reason if there is no data at the end.
+// load is Source.Load. after is the reason of a gap at the end.
 func (p *past) load(q Query, columns int, interval time.Duration, after string) *Load {
 	columns = min(max(1, columns), maxSamples)
 	length := niceLength(q.To.Sub(q.From)/time.Duration(columns), interval)
@@ -640,7 +645,7 @@ func (p *past) shares(q Query, by By, limit int) *Who {
 	w := &Who{Span: q.Span, By: by, Rows: []WhoRow{}}
 	m := p.matcher(q.Filter)
 	sums, all := map[key]*sum{}, 0.0
-	byNumber := make([]*sum, len(p.names.list)+1) // quicker than a map
+	byNumber := make([]*sum, len(p.names.list)+1) // the sums of other properties than sessions; quicker than a map
 	p.between(q.Span, func(s *sample, part float64) {
 		w.Seconds += part
 		for i := range s.rows {
@@ -712,7 +717,7 @@ func (p *past) shares(q Query, by By, limit int) *Who {
 	return w
 }
 
-// nameOf returns the key and the name of a value.
+// nameOf returns the key and the name of a value of the property by. r is a row with this value.
 func (p *past) nameOf(by By, number uint32, r *row) (key, name string) {
 	switch by {
 	case BySession:
@@ -733,7 +738,7 @@ func (p *past) nameOf(by By, number uint32, r *row) (key, name string) {
 	return e.key[1:], e.name
 }
 
-// absent is the name of a property that a session does not have.
+// absent returns the name that is shown for sessions without the property.
 func absent(by By) string {
 	switch by {
 	case ByQuery:
@@ -782,8 +787,9 @@ func (p *past) waits(pid int, q Span) []WaitSpan {
 	return list
 }
 
-// share returns the part of a finding in the database time of a span, in percent; false: there is no database time. With a
-// filter, its sessions count. Otherwise the sessions that the finding had in each sample count.
+// share returns the part of a finding in the database time of a span, in percent; false: there is no database time. If the
+// finding has a filter, the part is of the sessions that pass the filter. Otherwise it is of the sessions that the finding
+// concerned in each sample.
 func (p *past) share(f *Finding, q Span) (float64, bool) {
 	number, known := p.names.index["f"+f.Key]
 	m := p.matcher(f.Filter)

@@ -13,14 +13,14 @@ import (
 	"pg_stat_backtrace/worker/pg/plan"
 )
 
-// Bounds of a probe.
+// Bounds of a read of one process.
 const (
 	probeTimeout = 5 * time.Second
 	maxContexts  = 50_000
-	maxPages     = 16 << 10
+	maxPages     = 16 << 10 // of memory that are read for memory contexts
 )
 
-// Plan is Prober.Plan. Two looks at the stack without a stop must give the same plans.
+// Plan is Prober.Plan. The stack is read twice without a stop of the process, and both reads must give the same plans.
 func (l *Live) Plan(ctx context.Context, pid int) (*Plan, error) {
 	c, err := l.current()
 	if err != nil {

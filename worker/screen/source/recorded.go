@@ -9,10 +9,10 @@ import (
 	"pg_stat_backtrace/worker/pg/cluster"
 )
 
-// recordedSpan is how much of the history is read at the start.
+// recordedSpan is the length of the history, up to now, that fill reads.
 const recordedSpan = 15 * time.Minute
 
-// Recorded reads the files of a recorder.
+// Recorded reads the files of a recorder for one server.
 type Recorded struct {
 	dir, id string
 	reader  *store.Reader
@@ -35,7 +35,7 @@ func OpenRecorded(dir, dataDir string) (*Recorded, error) {
 // Dir returns the recorder's directory.
 func (r *Recorded) Dir() string { return r.dir }
 
-// fill adds the newest recorded sweeps to samples that are empty. Sweeps that cannot be read are gaps.
+// fill adds the newest recorded sweeps to p, which must be empty. Sweeps that cannot be read become gaps.
 func (r *Recorded) fill(p *past, rules *rules) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
@@ -50,14 +50,14 @@ func (r *Recorded) fill(p *past, rules *rules) {
 	_ = stacks.read(ctx, r.reader, Span{now.Add(-recordedSpan), now}, p)
 }
 
-// recordedStacks are the stacks of sweeps whose frames are not read yet.
+// recordedStacks are sweeps with the numbers of their stacks. The frames of the stacks are not read yet.
 type recordedStacks struct {
 	sweeps []recordedSweep
-	wanted map[int64]bool
-	rows   int // of all sweeps
+	wanted map[int64]bool // the numbers of all stacks
+	rows   int            // of all sweeps
 }
 
-// recordedSweep are the active sessions of a sweep, and the numbers of their stacks; 0: none.
+// recordedSweep has the active sessions of a sweep, and the numbers of their stacks; 0: no stack.
 type recordedSweep struct {
 	at       time.Time
 	period   time.Duration
@@ -65,7 +65,7 @@ type recordedSweep struct {
 	stacks   []int64
 }
 
-// add notes the stacks of a sweep.
+// add adds a sweep, whose moment is m, with the numbers of its stacks. A sweep without stacks is left out.
 func (k *recordedStacks) add(w *store.SpanSweep, m *moment.Moment) {
 	x := recordedSweep{at: w.Time, period: w.Period}
 	at, some := 0, false
@@ -73,7 +73,7 @@ func (k *recordedStacks) add(w *store.SpanSweep, m *moment.Moment) {
 		if w.Rows[i].Ended {
 			continue
 		}
-		s := &m.Sessions[at] // momentOf has the same order
+		s := &m.Sessions[at] // momentOf keeps the order of the rows
 		at++
 		if ClassOf(s) == "" {
 			continue
@@ -92,7 +92,7 @@ func (k *recordedStacks) add(w *store.SpanSweep, m *moment.Moment) {
 	}
 }
 
-// read reads the frames, and adds the stacks to samples.
+// read reads the frames of all stacks, and adds the stacks to p.
 func (k *recordedStacks) read(ctx context.Context, r *store.Reader, span Span, p *past) error {
 	if len(k.wanted) == 0 {
 		return nil
@@ -111,7 +111,8 @@ func (k *recordedStacks) read(ctx context.Context, r *store.Reader, span Span, p
 	return nil
 }
 
-// momentOf returns a recorded sweep as a moment. Idle sessions are absent, except blockers.
+// momentOf returns a recorded sweep as a moment. Sessions have the order of the rows. Idle sessions are absent unless they
+// block others, as a recorder does not keep them.
 func momentOf(w *store.SpanSweep) *moment.Moment {
 	m := &moment.Moment{Time: w.Time, Method: "recorded"}
 	if w.Note != "" {

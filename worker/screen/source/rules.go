@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/worker/report/units"
 )
 
-// The rules. Each sentence says only what the newest samples prove.
+// The rules. The sentence of a finding states only facts that the newest samples prove.
 const (
 	RuleBlocks      = "blocks-sessions"
 	RuleDeadlock    = "deadlock"
@@ -30,16 +30,16 @@ const (
 
 // Thresholds of the rules.
 const (
-	usedConnections = 0.9              // of max_connections
-	fewestWaiters   = 4                // sessions at one wait event
-	waitersShare    = 0.3              // of the active sessions
+	usedConnections = 0.9              // part of max_connections in use
+	fewestWaiters   = 4                // sessions at one wait event, and
+	waitersShare    = 0.3              // their part of the active sessions
 	samplesOfDisk   = 3                // in a row in uninterruptible sleep
 	samplesOfSync   = 3                // in a row in a wait for a standby
 	samplesOfPin    = 3                // in a row in one statement's wait for a buffer pin
-	longIdle        = 5 * time.Minute  // in a transaction
-	longStatement   = 10 * time.Second // without a wait event in each sample
+	longIdle        = 5 * time.Minute  // idle in a transaction
+	longStatement   = 10 * time.Second // one statement, without a wait event in each sample
 	meanOf          = 5                // samples for the mean of running processes
-	mostOfRule      = 8                // findings of one rule
+	mostOfRule      = 8                // largest number of findings of one rule
 )
 
 // facts are the input of the rules.
@@ -47,23 +47,25 @@ type facts struct {
 	m              *moment.Moment
 	processors     float64 // 0: not known
 	maxConnections int     // 0: not known
-	// states are the states of processes as in proc(5), by process id. Processes that were not looked at are absent.
+	// states are the states of processes as in proc(5), by process id. Processes whose state was not read are absent.
 	states map[int]byte
 	// kernel are the kernel functions in which processes of state D sleep, if they are known.
 	kernel map[int]string
-	// unseen is the number of active processes whose state was not looked at.
+	// unseen is the number of active processes whose state was not read.
 	unseen int
 }
 
-// rules finds the findings of each sample, and knows since when they are true.
+// rules makes the findings of each sample, and keeps since which sample they are true. A fact is a key: of a finding, or of a
+// condition that must be true for some samples before it becomes a finding.
 type rules struct {
-	first   map[string]time.Time // first sample of a fact without a break
-	count   map[string]int       // samples of a fact without a break
-	running []int                // running processes of the last samples
+	first   map[string]time.Time // first of the samples in a row in which a fact is true
+	count   map[string]int       // number of these samples
+	running []int                // number of running processes in each of the last samples
 	now     map[string]bool      // facts of the current sample
 }
 
-// holds notes that a fact is true in the current sample, and returns since which sample, and the number of samples.
+// holds records that a fact is true in the current sample, whose time is at. It returns the time of the first of the samples
+// in a row in which the fact is true, and the number of these samples.
 func (r *rules) holds(key string, at time.Time) (time.Time, int) {
 	if r.first == nil {
 		r.first, r.count = map[string]time.Time{}, map[string]int{}
@@ -114,7 +116,7 @@ func sortFindings(list []Finding) {
 	})
 }
 
-// rank is the order of rules of one severity.
+// rank returns the position of a rule among the rules of one severity.
 func rank(rule string) int {
 	return slices.Index([]string{
 		RuleDeadlock, RuleBlocks, RulePin, RuleConnections, RuleSyncRep, RuleWAL, RuleDisk, RuleEvent, RuleProcessors, RuleIdleInTx,
@@ -122,7 +124,7 @@ func rank(rule string) int {
 	}, rule)
 }
 
-// blocking finds roots of trees.
+// blocking finds sessions that block others and do not wait for a lock: the roots of trees.
 func (r *rules) blocking(f *facts, b *Blocking, sessions map[int]*moment.Session) (list []Finding) {
 	for i := range b.Nodes {
 		n := &b.Nodes[i]
@@ -180,7 +182,8 @@ func (r *rules) blocking(f *facts, b *Blocking, sessions map[int]*moment.Session
 	return most(list)
 }
 
-// pins finds sessions that wait for long until no other session uses a page. The server does not record which one does.
+// pins finds sessions that wait long for a buffer pin, until no other session uses a page. The server does not record which
+// session uses the page, so the sentence names candidates.
 func (r *rules) pins(f *facts, b *Blocking, sessions map[int]*moment.Session) (list []Finding) {
 	for i := range b.Nodes {
 		n := &b.Nodes[i]
@@ -209,7 +212,8 @@ func (r *rules) pins(f *facts, b *Blocking, sessions map[int]*moment.Session) (l
 	return most(list)
 }
 
-// activeShare marks a finding whose share is computed from the samples. The source replaces it.
+// activeShare returns a preliminary Share for a finding: its number of active sessions, or nil without any. The source replaces
+// it by the share, which it computes from the samples of a span.
 func activeShare(active int) *float64 {
 	if active == 0 {
 		return nil
@@ -218,13 +222,13 @@ func activeShare(active int) *float64 {
 	return &n
 }
 
-// most keeps the largest findings of a rule.
+// most returns the most important findings of a rule, at most mostOfRule.
 func most(list []Finding) []Finding {
 	sortFindings(list)
 	return list[:min(len(list), mostOfRule)]
 }
 
-// subject names a node: the process id, the application and the state.
+// subject names a node in a sentence: the process id, the application and the state, or the prepared transaction.
 func subject(f *facts, n *BlockingNode) string {
 	switch {
 	case n.PID != 0 && n.Session != nil:
@@ -263,7 +267,7 @@ func count(n int, noun string) string {
 	return strconv.Itoa(n) + " " + noun + "s"
 }
 
-// onObject says for which lock sessions wait, if all of them wait for the same.
+// onObject says for which lock sessions wait. w is nil if the sessions wait for different locks: then the text is empty.
 func onObject(f *facts, w *moment.LockWait) string {
 	switch {
 	case w == nil || w.Lock == "":
@@ -292,7 +296,7 @@ func LockName(m *moment.Moment, lock, object, relation string) string {
 	return text + " of database " + database
 }
 
-// connections finds a lack of free connections.
+// connections finds that few or no connections are free.
 func (r *rules) connections(f *facts) []Finding {
 	used := clients(f.m)
 	if f.maxConnections == 0 || float64(used) < usedConnections*float64(f.maxConnections) {
@@ -328,7 +332,7 @@ func clients(m *moment.Moment) (n int) {
 	return n
 }
 
-// toDisk are the wait events of sessions that wait until WAL is on disk. Spellings differ between versions.
+// toDisk reports whether a session at a wait event waits until WAL is on disk. The names differ between versions of PostgreSQL.
 func toDisk(event string) bool {
 	return slices.Contains([]string{"lwlock:walwrite", "io:walsync", "io:walwrite", "lwlock:walwritelock"}, strings.ToLower(event))
 }
@@ -392,7 +396,7 @@ func (r *rules) events(f *facts) (list []Finding) {
 	return list
 }
 
-// standbys says which synchronous standbys have not confirmed the commits for which sessions wait.
+// standbys says which synchronous standbys have not confirmed the commits of the waiting sessions.
 func standbys(m *moment.Moment, waiting []*moment.Session) string {
 	behind, reason := map[int]uint64{}, ""
 	for _, s := range waiting {
@@ -502,7 +506,7 @@ func processorsText(n float64) string {
 	return strconv.FormatFloat(n, 'f', -1, 64) + " processors"
 }
 
-// idle finds sessions that are idle in a transaction for long. Roots of trees are findings already.
+// idle finds sessions that are idle in a transaction for long. Sessions that block others are left out, as blocking finds them.
 func (r *rules) idle(f *facts, b *Blocking) (list []Finding) {
 	blocks := map[int]bool{}
 	for i := range b.Nodes {
@@ -531,7 +535,7 @@ func (r *rules) idle(f *facts, b *Blocking) (list []Finding) {
 	return most(list)
 }
 
-// onlySession is the filter for one process.
+// onlySession returns a filter that only this session passes.
 func onlySession(s *moment.Session) Filter {
 	return Filter{{BySession, fmt.Sprintf("%d-%d", s.ServerPID, micro(s.Started)), strconv.Itoa(s.ServerPID)}}
 }

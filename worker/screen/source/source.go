@@ -1,15 +1,15 @@
 // Package source has the data of the incident screens: the load of a server over time, its sessions, the processes that
-// block others, and findings. The screens know the interface Source only, so they work with live samples, and with the
-// files of a recorder. Each answer is plain data, and its JSON form is the interface of the browser page.
+// block others, and findings. The screens know only the interface Source, so they work with live samples and with the
+// files of a recorder. Each answer is plain data, which the browser page gets as JSON.
 //
 // Rules for all answers:
 //
-//   - Members have names in snake case. Numbers have their unit in the name. Times are in the form of RFC 3339. A member that
-//     is not known is absent.
+//   - Members have names in snake case. Numbers have their unit in the name. Times are in the form of RFC 3339. A member whose
+//     value is not known is absent.
 //   - "Active sessions" are means over time: 2.5 means that 2.5 sessions were active on average. Their sum over a second is
 //     database time.
-//   - Texts come from users of the server: a screen must make them harmless where it shows them.
-//   - Process ids are those of the server.
+//   - Texts come from users of the server: a screen must escape each text that it shows.
+//   - Process ids are as the server sees them, in its namespace.
 //
 // The package must not know how a screen shows the data.
 package source
@@ -24,28 +24,30 @@ import (
 
 // Source gives the data of one server. It may be used by several goroutines at a time.
 type Source interface {
-	// Info describes the server, and the data that the source has.
+	// Info returns a description of the server, and of the data that the source has.
 	Info(ctx context.Context) (*Info, error)
 	// Watch makes the source take samples until end is called. Without a watcher, a live source does not read the server.
 	// The channel receives a value after each sample. A receiver that is late gets one value for several samples.
 	Watch() (changed <-chan struct{}, end func())
-	// Load returns the active sessions by wait class over time, in about so many columns.
+	// Load returns the active sessions by wait class over time. The number of columns is approximate.
 	Load(ctx context.Context, q Query, columns int) (*Load, error)
-	// `Who` returns the share of each user, query, event and so on in the database time, the largest first.
+	// `Who` returns the share of each value of the property by (such as each user) in the database time, the largest first.
+	// Values beyond limit are added up in Others; 0: no limit.
 	Who(ctx context.Context, q Query, by By, limit int) (*Who, error)
-	// Findings returns the sentences about the newest sample, the worst first. The span gives their shares.
+	// Findings returns the findings of the newest sample, the worst first. Their shares are of the span.
 	Findings(ctx context.Context, s Span) (*Findings, error)
-	// Sessions returns the sessions of the newest sample: active sessions and open transactions first, then idle sessions.
+	// Sessions returns the sessions of the newest sample that pass the filter: first active sessions, then open transactions,
+	// then idle sessions; at most limit, 0: all.
 	Sessions(ctx context.Context, f Filter, limit int) (*Sessions, error)
-	// Blocking returns the processes that wait for a lock, below the processes that block them, of the newest sample.
+	// Blocking returns the processes that wait for a lock in the newest sample. They stand below the processes that block them.
 	Blocking(ctx context.Context) (*Blocking, error)
-	// Session returns one process: its state of the newest sample, and its waits in the span. The error is ErrNoSession if
-	// the process is in no sample of the span, and not in the newest one.
+	// Session returns one process: its state in the newest sample, and its waits in the span. The error is ErrNoSession if
+	// neither the newest sample nor a sample of the span has the process.
 	Session(ctx context.Context, pid int, s Span) (*Session, error)
 }
 
-// Prober reads a process at the time of the call. A source that is not live has no Prober. No method stops the process.
-// The answers have texts of statements, so only a reader with the right to see them may call the methods.
+// Prober returns stack, plan and memory of a process. A live source reads the process at the time of the call, without a stop.
+// The answers have texts of statements, so call the methods only for readers with the right to see texts.
 type Prober interface {
 	Stack(ctx context.Context, pid int) (*Stack, error)
 	Plan(ctx context.Context, pid int) (*Plan, error)
@@ -60,20 +62,20 @@ var (
 	ErrNoSample = errors.New("no sample has been taken yet")
 )
 
-// Span is a time. The end does not belong to it.
+// Span is the time from From until before To.
 type Span struct {
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
 }
 
-// Query says which samples count.
+// Query selects the sessions of an answer: by time and by their properties.
 type Query struct {
 	Span
 
 	Filter Filter `json:"filter,omitempty"`
 }
 
-// By is a property of an active session.
+// By is a property of an active session, by which answers are grouped.
 type By string
 
 // The properties.
@@ -89,12 +91,12 @@ const (
 	ByClass       By = "class"
 )
 
-// Properties returns the properties by which a source counts, in the order of the screens.
+// Properties returns the properties by which Source.Who groups, in the order of the screens. ByClass is not among them.
 func Properties() []By {
 	return []By{ByQuery, ByEvent, ByUser, ByApplication, ByDatabase, ByPhrase, BySession, ByType}
 }
 
-// Condition is a property and its value. Key is from WhoRow.
+// Condition is a property and a value that sessions must have. Key is the value in the form of WhoRow.Key.
 type Condition struct {
 	By  By     `json:"by"`
 	Key string `json:"key"`
@@ -102,7 +104,7 @@ type Condition struct {
 	Name string `json:"name,omitempty"`
 }
 
-// Filter is a list of conditions, all of which must hold. An empty filter lets all sessions pass.
+// Filter is a list of conditions. A session passes if it meets all of them. All sessions pass an empty filter.
 type Filter []Condition
 
 // Info describes a server and the data about it.
@@ -113,11 +115,11 @@ type Info struct {
 	Started *time.Time `json:"started,omitempty"`
 	// Ended is set if the server does not run any more.
 	Ended bool `json:"ended,omitempty"`
-	// Standby is set while the server replays WAL. It is absent if that is not known.
+	// Standby is true while the server replays WAL. It is absent if this is not known.
 	Standby *bool `json:"standby,omitempty"`
-	// Processors is the number of processors that the server may use.
+	// Processors is the number of processors that the server may use. It is absent if the number is not known.
 	Processors float64 `json:"processors,omitempty"`
-	// MaxConnections is the parameter max_connections.
+	// MaxConnections is the parameter max_connections. It is absent if it is not known.
 	MaxConnections int `json:"max_connections,omitempty"`
 	// IntervalSeconds is the time between two samples.
 	IntervalSeconds float64 `json:"interval_seconds"`
@@ -132,15 +134,15 @@ type Info struct {
 	Texts bool `json:"texts"`
 	// CostPercent is the processor time of this program, in percent of one processor.
 	CostPercent *float64 `json:"cost_percent_of_a_processor,omitempty"`
-	// Error is why there is no newer sample; empty: the last attempt was successful.
+	// Error says why the last attempt to sample failed. It is absent after a success.
 	Error string `json:"error,omitempty"`
-	// Missing says which data the source lacks, and how to get it.
+	// Missing says which data of the newest sample could not be read, and why.
 	Missing []string `json:"missing,omitempty"`
 	// Sessions counts the sessions of the newest sample.
 	Sessions Counts `json:"sessions"`
 }
 
-// Counts are numbers of sessions.
+// Counts are numbers of sessions by state.
 type Counts struct {
 	Active            int `json:"active"`
 	IdleInTransaction int `json:"idle_in_transaction"`
@@ -151,24 +153,24 @@ type Counts struct {
 	Clients int `json:"client_backends"`
 }
 
-// Load is the number of active sessions over time.
+// Load is the number of active sessions over time, in columns of equal length.
 type Load struct {
 	Span
 
-	// ColumnSeconds is the length of a column. Columns begin at multiples of it.
+	// ColumnSeconds is the length of a column. Columns begin at multiples of this length.
 	ColumnSeconds float64 `json:"column_seconds"`
 	// Classes are the wait classes that occur, in the order of Classes.
 	Classes []string `json:"classes"`
 	Columns []Column `json:"columns"`
-	// Active has the mean active sessions of the whole span for each class.
+	// Active has the mean active sessions of the whole span for each of the Classes.
 	Active []float64 `json:"active_sessions"`
-	// Seconds is the time that the samples stand for.
+	// Seconds is the time of the span with samples.
 	Seconds float64 `json:"sampled_seconds"`
 	// Gaps are the parts without data.
 	Gaps []Gap `json:"gaps,omitempty"`
 }
 
-// Kind says how the data of a column was made.
+// Kind is the origin of samples, and of the data of a column.
 type Kind string
 
 // The kinds. A column without data has KindNone.
@@ -176,7 +178,7 @@ const (
 	KindNone     Kind = ""
 	KindSampled  Kind = "sampled"
 	KindRecorded Kind = "recorded"
-	// KindMinute has means over minutes, of recorded or older samples.
+	// KindMinute are means over minutes: sums in the recorder's files, or old samples that were added up.
 	KindMinute Kind = "minutes"
 )
 
@@ -188,28 +190,28 @@ type Column struct {
 	Active []float64 `json:"active_sessions,omitempty"`
 }
 
-// `Who` is a table of shares.
+// `Who` is a table with the share of each value of a property in the database time.
 type Who struct {
 	Span
 
 	By   By       `json:"by"`
 	Rows []WhoRow `json:"rows"`
-	// Others are the rows beyond the limit, together.
+	// Others is the sum of the rows beyond the limit; absent: there are no more rows.
 	Others *WhoRow `json:"others,omitempty"`
 	// Active is the mean number of active sessions that pass the filter.
 	Active  float64 `json:"active_sessions"`
 	Seconds float64 `json:"sampled_seconds"`
 }
 
-// WhoRow is one value of a property.
+// WhoRow is the share of one value of a property.
 type WhoRow struct {
-	// Key is for a Condition. It has no text of a statement.
+	// Key is the value for a Condition. It has no text of a statement.
 	Key  string `json:"key"`
 	Name string `json:"name"`
-	// Count is the number of values in the row Others.
+	// Count is the number of values that Others stands for. Other rows do not have it.
 	Count  int     `json:"count,omitempty"`
 	Active float64 `json:"active_sessions"`
-	// Share is in percent of the database time that passes the filter.
+	// Share is the percentage of the database time of the sessions that pass the filter.
 	Share float64 `json:"percent"`
 	// ByClass are the active sessions by wait class.
 	ByClass map[string]float64 `json:"by_class"`
@@ -224,7 +226,7 @@ const (
 	Warning  Severity = "warning"
 )
 
-// Finding is a sentence about the server that the newest sample proves.
+// Finding is a sentence about the server whose facts the newest samples prove.
 type Finding struct {
 	// Key identifies the finding between samples.
 	Key string `json:"key"`
@@ -232,19 +234,19 @@ type Finding struct {
 	Rule     string   `json:"rule"`
 	Severity Severity `json:"severity"`
 	Text     string   `json:"text"`
-	// Detail is a text of a user of the server, such as a statement. It is empty without the right to see texts.
+	// Detail is a text of a user of the server, such as a statement. It is absent for readers without the right to see texts.
 	Detail string `json:"detail,omitempty"`
-	// Since is when the fact began, or the first sample that showed it without a break. Then AtLeast is set.
+	// Since is the time when the fact began. If this is not known, AtLeast is set, and Since is the time of the first of the
+	// samples in a row that showed the fact.
 	Since   time.Time `json:"since"`
 	AtLeast bool      `json:"at_least,omitempty"`
 	// Sessions is the number of sessions that the finding concerns.
 	Sessions int `json:"sessions"`
-	// Share is the part of the sessions in the database time of the span, in percent. It is absent if the sessions are not
-	// active.
+	// Share is the part of these sessions in the database time of the span, in percent. It is absent if they are not active.
 	Share *float64 `json:"percent,omitempty"`
 	// PID is the process to look at first; 0: none.
 	PID int `json:"pid,omitempty"`
-	// Filter selects the sessions; empty: no filter does.
+	// Filter selects the sessions that the finding concerns; absent: a filter cannot select them.
 	Filter Filter `json:"filter,omitempty"`
 }
 
@@ -252,7 +254,7 @@ type Finding struct {
 type Findings struct {
 	Time     time.Time `json:"time"`
 	Findings []Finding `json:"findings"`
-	// Unknown says which rules could not be applied, and the reason.
+	// Unknown says which rules could not be applied, and why.
 	Unknown []string `json:"unknown,omitempty"`
 }
 
@@ -260,7 +262,7 @@ type Findings struct {
 type Sessions struct {
 	Time     time.Time     `json:"time"`
 	Sessions []SessionLine `json:"sessions"`
-	// More is the number of sessions beyond the limit.
+	// More is the number of sessions that were left out because of the limit.
 	More int `json:"more,omitempty"`
 	// Missing says what could not be read.
 	Missing []string `json:"missing,omitempty"`
@@ -277,7 +279,7 @@ type SessionLine struct {
 // Blocking is the forest of waits for locks.
 type Blocking struct {
 	Time time.Time `json:"time"`
-	// Waiting is the number of processes that wait, Trees the number of roots.
+	// Waiting is the number of processes that wait for a lock. Trees is the number of roots.
 	Waiting int `json:"waiting"`
 	Trees   int `json:"trees"`
 	// Nodes are in the order of the screen: each node is followed by the nodes below it.
@@ -288,35 +290,36 @@ type Blocking struct {
 
 // BlockingNode is a process, a group of parallel processes, or a prepared transaction.
 type BlockingNode struct {
-	// Depth is 0 for a root.
+	// Depth is the distance from the root of the tree; 0: the node is a root.
 	Depth int    `json:"depth"`
 	PID   int    `json:"pid"`
 	XID   uint32 `json:"xid,omitempty"`
 	GID   string `json:"gid,omitempty"`
 	// Session is absent for prepared transactions, and for processes that the sample does not have.
 	Session *SessionLine `json:"session,omitempty"`
-	// Waits are empty for a node that does not wait.
+	// Waits are the locks for which the node waits. They are absent if it does not wait.
 	Waits []moment.LockWait `json:"waits,omitempty"`
-	// Blocks is the number of nodes that wait for this one directly or through others, Directly of the former.
+	// Blocks is the number of nodes that wait for this node directly or through others. Directly is the number of nodes that
+	// wait directly.
 	Blocks   int  `json:"blocks"`
 	Directly int  `json:"directly"`
 	Deadlock bool `json:"deadlock,omitempty"`
-	// MoreBlockers is the number of nodes for which the node waits too, beside the node above it.
+	// MoreBlockers is the number of other nodes for which this node also waits, beside the node above it.
 	MoreBlockers int `json:"more_blockers,omitempty"`
 }
 
-// Session is one process.
+// Session is one process in the newest sample, and its waits in a span.
 type Session struct {
 	Time time.Time `json:"time"`
 	// Now is absent if the newest sample does not have the process.
 	Now *SessionLine `json:"now,omitempty"`
 	// Waits are the states in the span, the oldest first.
 	Waits []WaitSpan `json:"waits"`
-	// Blocked are the processes that wait for this one directly.
+	// Blocked are the ids of the processes that wait for this process directly.
 	Blocked []int `json:"blocked,omitempty"`
 }
 
-// WaitSpan is a time in which a process had the same state in each sample.
+// WaitSpan is a time in which a process had the same class, event and statement in each sample.
 type WaitSpan struct {
 	Span
 
@@ -331,14 +334,15 @@ type WaitSpan struct {
 // Stack is the call stack of a process.
 type Stack struct {
 	Time time.Time `json:"time"`
-	// Engine is how the stack was copied.
+	// Engine is the method by which the stack was copied.
 	Engine string `json:"engine"`
-	// Phrase says in words what the process does. Advice is a sentence, Page a page of PostgreSQL's manual.
+	// Phrase says in words what the process does. Advice is a sentence about what to do, and Page is the address of a page of
+	// PostgreSQL's manual.
 	Phrase string  `json:"phrase,omitempty"`
 	Advice string  `json:"advice,omitempty"`
 	Page   string  `json:"manual_page,omitempty"`
 	Frames []Frame `json:"frames"` // innermost first
-	// Stop is why the stack ends before its outermost frame; empty: it is whole.
+	// Stop says why the stack ends before its outermost frame; absent: the stack is complete.
 	Stop string `json:"stop,omitempty"`
 	// Kernel are the kernel functions of a process in uninterruptible sleep.
 	Kernel []string `json:"kernel,omitempty"`
@@ -361,18 +365,18 @@ type Plan struct {
 	Time   time.Time   `json:"time"`
 	Engine string      `json:"engine"`
 	Levels []PlanLevel `json:"levels"`
-	// Phrase says in words what the running node does, "" if it is not known or not proven.
+	// Phrase says in words what the running node of the plan does. It is absent if that is not known, or Unproven is set.
 	Phrase string `json:"phrase,omitempty"`
-	// Unproven is set if the layout was not compared with EXPLAIN on a server of the same build.
+	// Unproven is set if plans of this build of the server were not compared with EXPLAIN.
 	Unproven bool `json:"unproven,omitempty"`
-	// Whole is set if no outer statement can be missing.
+	// Whole is set if the levels are complete: no outer statement can be missing.
 	Whole bool `json:"whole"`
 }
 
 // PlanLevel is the plan of one statement.
 type PlanLevel struct {
 	Statement string `json:"statement,omitempty"`
-	// Text is as EXPLAIN prints it. "=>" marks the node that runs.
+	// Text is the plan in the form of EXPLAIN. "=>" marks the node that runs.
 	Text string `json:"text,omitempty"`
 	// Reason is why the plan, or a part of it, is not known.
 	Reason string `json:"reason,omitempty"`
@@ -381,19 +385,19 @@ type PlanLevel struct {
 // Memory is the memory of a process.
 type Memory struct {
 	Time time.Time `json:"time"`
-	// Contexts are the sums of memory contexts with the same name, the largest first.
+	// Contexts are PostgreSQL's memory contexts, one entry for all contexts with the same name, the largest first.
 	Contexts []MemorySum `json:"contexts"`
-	// TotalBytes and FreeBytes are of all contexts.
+	// TotalBytes and FreeBytes are the sums of all contexts.
 	TotalBytes int64 `json:"total_bytes"`
 	FreeBytes  int64 `json:"free_bytes"`
-	// ResidentBytes and SwappedBytes are of the process. They are absent if they could not be read.
+	// ResidentBytes and SwappedBytes are the memory of the whole process. They are absent if they could not be read.
 	ResidentBytes *int64 `json:"resident_bytes,omitempty"`
 	SwappedBytes  *int64 `json:"swapped_bytes,omitempty"`
-	// Inexact is why the figures are not of one moment, or not complete.
+	// Inexact says why the figures are not of one moment, or not complete; absent: they are exact.
 	Inexact string `json:"inexact,omitempty"`
 }
 
-// MemorySum is the sum of memory contexts.
+// MemorySum is the sum of the memory contexts with one name.
 type MemorySum struct {
 	Name       string `json:"name"`
 	Contexts   int    `json:"contexts"`

@@ -30,7 +30,7 @@ type session struct {
 	started int64
 }
 
-// doing is a phrase, and the statement and the wait for which it is true.
+// doing is a phrase about a session. It is true while the session has the same statement (by its start) and wait event.
 type doing struct {
 	phrase string
 	query  int64
@@ -38,13 +38,14 @@ type doing struct {
 	at     time.Time
 }
 
-// stacks has phrases for the active sessions. They are made between samples, so that no sample waits for them.
+// stacks has phrases for the active sessions. A round (see round) takes call stacks and makes the phrases in the background, so
+// that no sample waits for them.
 type stacks struct {
-	wanted  time.Time // the last request for phrases
-	busy    bool
+	wanted  time.Time     // time of the last request for phrases or stacks
+	busy    bool          // a round runs
 	ended   chan struct{} // closed at the end of the round
-	began   time.Time     // the last round
-	next    int           // where the next round begins
+	began   time.Time     // begin of the last round
+	next    int           // index of the active session with which the next round begins
 	phrases map[session]doing
 }
 
@@ -61,7 +62,8 @@ func (k *stacks) addPhrases(m *moment.Moment) {
 	}
 }
 
-// take starts a round for a moment, unless the last one is not finished. The caller must have locked l.mu.
+// take starts a round for the active sessions of a moment, unless a round runs or has begun less than roundsEvery ago. The
+// caller must have locked l.reading and l.mu.
 func (k *stacks) take(l *Live, m *moment.Moment) {
 	if k.busy || l.o.Capturer == nil || l.reader == nil || time.Since(k.began) < roundsEvery {
 		return
@@ -85,7 +87,8 @@ func (k *stacks) take(l *Live, m *moment.Moment) {
 	go l.round(l.reader.Cluster(), active, from)
 }
 
-// round takes the stacks of some of the active sessions.
+// round takes the stacks of at most stacksPerSample of the active sessions, beginning with the index from. It stores the
+// stacks, and the phrases that they give.
 func (l *Live) round(c cluster.Cluster, active []*moment.Session, from int) {
 	taken := map[session]doing{}
 	list := make([]takenStack, len(active))
@@ -103,7 +106,7 @@ func (l *Live) round(c cluster.Cluster, active []*moment.Session, from int) {
 			s := active[n]
 			t, err := l.trace(context.Background(), c, s.ServerPID)
 			if i == 0 {
-				begin = time.Now() // the first look at a program reads its files
+				begin = time.Now() // the first capture may have read files of the program, which takes long
 			}
 			if err != nil {
 				continue
@@ -120,7 +123,7 @@ func (l *Live) round(c cluster.Cluster, active []*moment.Session, from int) {
 	l.stacks.busy = false
 	close(l.stacks.ended)
 	l.past.addStacks(at, KindSampled, 2*max(l.o.Interval, roundsEvery), list)
-	for id, d := range l.stacks.phrases { // of earlier rounds, if there are many sessions
+	for id, d := range l.stacks.phrases { // with many sessions, keep phrases of earlier rounds
 		if _, ok := taken[id]; !ok && len(active) > stacksPerSample && time.Since(d.at) < watchStacks {
 			taken[id] = d
 		}
@@ -131,7 +134,7 @@ func (l *Live) round(c cluster.Cluster, active []*moment.Session, from int) {
 	}
 }
 
-// phraseOf says what a process does, and in which line of a function.
+// phraseOf says what a process does, and in which line of a database function. It is empty if neither is known.
 func phraseOf(t *backtrace.Trace) string {
 	text := ""
 	if p := render.Phrase(t); p.Text != "" {
@@ -146,7 +149,7 @@ func phraseOf(t *backtrace.Trace) string {
 	return text
 }
 
-// trace captures a process of the server without a stop.
+// trace captures the call stack of a process of the server without a stop of the process.
 func (l *Live) trace(ctx context.Context, c cluster.Cluster, pid int) (*backtrace.Trace, error) {
 	if l.o.Capturer == nil {
 		return nil, errors.New("this source takes no stacks")
@@ -161,7 +164,7 @@ func (l *Live) trace(ctx context.Context, c cluster.Cluster, pid int) (*backtrac
 	return l.o.Capturer.Capture(ctx, target, capture.Options{Deadline: stackTimeout, NonStop: true})
 }
 
-// current returns the run of the server.
+// current returns the running server. It returns an error if the server does not run.
 func (l *Live) current() (cluster.Cluster, error) {
 	l.reading.Lock()
 	defer l.reading.Unlock()
