@@ -97,7 +97,8 @@ func (c *canvas) blocking(y, end int) {
 	}
 }
 
-// blockingColumns returns where the columns begin. They are as wide as their texts, if the last one has enough left.
+// blockingColumns returns the first cells of the columns after the first one. Columns are as wide as their texts, but at least a
+// quarter of the line is left for the last column.
 func (c *canvas) blockingColumns(nodes []source.BlockingNode, marks []string, limit int) (ageAt, waitAt, textAt int) {
 	const first, gap = 3, 2 // columns
 	name, age, wait := len("process"), len("waits for"), len("lock, mode, or state")
@@ -111,7 +112,7 @@ func (c *canvas) blockingColumns(nodes []source.BlockingNode, marks []string, li
 		a, w, _ := c.nodeWords(n)
 		age, wait = max(age, utf8.RuneCountInString(a)), max(wait, utf8.RuneCountInString(w))
 	}
-	// The object keeps at least a quarter of the line.
+	// At least a quarter of the line is left for the object.
 	room := limit - first - 3*gap - max(limit/4, 19)
 	age = min(age, 12)
 	name = min(name, max(12, (room-age)*3/5))
@@ -121,11 +122,11 @@ func (c *canvas) blockingColumns(nodes []source.BlockingNode, marks []string, li
 	return ageAt, waitAt, waitAt + wait + gap
 }
 
-// treeMarks returns the lines that lead to each node.
+// treeMarks returns for each node the line characters before its name, which show the tree.
 func treeMarks(nodes []source.BlockingNode) []string {
 	const deepest = 6
 	marks := make([]string, len(nodes))
-	open := map[int]bool{} // depths with a later node
+	open := map[int]bool{} // depths at which another child of the same parent follows; the loop runs from the last node up
 	for i := len(nodes) - 1; i >= 0; i-- {
 		depth := nodes[i].Depth
 		for d := range open {
@@ -213,7 +214,7 @@ func (c *canvas) nodeWords(n *source.BlockingNode) (age, wait, text string) {
 	return age, waitOf(s), text
 }
 
-// nodePanel draws all about a node.
+// nodePanel draws all that is known about a node.
 func (c *canvas) nodePanel(x, y, limit, end int, n *source.BlockingNode) {
 	put := func(s Style, text string, lines int) {
 		for _, line := range Wrap(text, limit-x, lines) {
@@ -269,7 +270,7 @@ func (c *canvas) nodePanel(x, y, limit, end int, n *source.BlockingNode) {
 	}
 }
 
-// waitLine describes a wait.
+// waitLine describes the wait w of the node n in one line.
 func waitLine(d *Data, n *source.BlockingNode, w *moment.LockWait) string {
 	line := "waits"
 	if w.PID != n.PID {

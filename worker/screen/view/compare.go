@@ -16,7 +16,8 @@ func (s *State) before() source.Span {
 	return source.Span{From: s.Compare, To: s.Compare.Add(s.Window())}
 }
 
-// SetCompare compares the span with another one of the same length, which begins at a time.
+// SetCompare makes the page `Who` compare the chosen span with a span of the same length that begins at begin. It returns an
+// error if that span ends after now, or is the chosen span itself.
 func (s *State) SetCompare(begin, now time.Time) error {
 	switch {
 	case begin.Add(s.Window()).After(now):
@@ -28,7 +29,8 @@ func (s *State) SetCompare(begin, now time.Time) error {
 	return nil
 }
 
-// compareWith compares with a time that the user has typed: empty for the time before, or a time before the begin of the span.
+// compareWith compares with a time that the user has typed. An empty text means the span directly before the chosen one. A text
+// such as "-24h" is relative to the begin of the chosen span.
 func (s *State) compareWith(d *Data, text string) Action {
 	if d == nil || d.Time.IsZero() || s.When == nil {
 		s.Message = "There is no data yet."
@@ -52,7 +54,7 @@ func (s *State) compareWith(d *Data, text string) Action {
 	return Refresh
 }
 
-// compare asks for both spans.
+// compare sets d.Comparison from the answers of both spans. now gives the chosen span, and before has the span to compare with.
 func (d *Data) compare(ctx context.Context, now, before source.Source, s *State, q source.Query) error {
 	w, err := now.Who(ctx, q, s.By, 0)
 	if err != nil {
@@ -77,7 +79,7 @@ func (d *Data) compare(ctx context.Context, now, before source.Source, s *State,
 	return nil
 }
 
-// changes draws a comparison.
+// changes draws the comparison of two spans.
 func (c *canvas) changes(y, end int) {
 	x := c.d.Comparison
 	if x == nil {

@@ -22,7 +22,7 @@ var (
 	live   = Style{Reverse: true}             //nolint:gochecknoglobals // a constant
 )
 
-// inkOf returns the colour and the letter of a wait class. The letter stands for it where there are no colours.
+// inkOf returns the colour and the letter of a wait class. The letter is drawn where the terminal has no colours.
 func inkOf(class string) (Ink, rune) {
 	switch class {
 	case source.CPU:
@@ -55,7 +55,7 @@ const (
 	footLines = 1
 	wideFrom  = 120 // columns from which panels stand side by side
 	smallest  = 40  // columns
-	narrow    = 64  // below, only the chosen page has its name in the heading
+	narrow    = 64  // columns; in narrower screens, only the chosen page has its name in the heading
 	fewest    = 10  // lines
 	tall      = 34  // lines from which rows have more text
 )
@@ -71,10 +71,10 @@ type canvas struct {
 	d   *Data
 	now time.Time
 
-	reasons map[string]bool // that the page has already
+	reasons map[string]bool // reasons for missing data that the page shows already
 }
 
-// Draw draws the chosen page. Data is nil before the first answer. Now is the time of the drawing.
+// Draw draws the chosen page at the time now. d is nil before the first answer.
 func Draw(g *Grid, s *State, d *Data, now time.Time) {
 	c := &canvas{Grid: g, s: s, d: d, now: now}
 	if g.Width < smallest || g.Height < fewest {
@@ -106,7 +106,7 @@ func Draw(g *Grid, s *State, d *Data, now time.Time) {
 	c.footer()
 }
 
-// has reports whether there is data for a page.
+// has reports whether d has the data that a page shows.
 func (d *Data) has(p Page) bool {
 	switch p {
 	case PageLoad:
@@ -148,7 +148,7 @@ func (c *canvas) header() {
 	}
 }
 
-// age draws how old the data is, and returns its first column.
+// age draws the time and the age of the data so that the text ends before column right. It returns the text's first column.
 func (c *canvas) age(right int) int {
 	i := c.d.Info
 	text := "no data yet"
@@ -236,7 +236,7 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%d s", int(d.Seconds()))
 }
 
-// problems draws why data is missing, and returns the next line.
+// problems draws why data is missing, and the filter. It returns the next line.
 func (c *canvas) problems(y int) int {
 	i := c.d.Info
 	if i.Error != "" {
@@ -273,7 +273,7 @@ func (c *canvas) problems(y int) int {
 	return y
 }
 
-// failed draws the reason in place of data, and returns the next line.
+// failed draws the reason why the data called name is missing, and returns the next line.
 func (c *canvas) failed(y, limit int, name string) int {
 	const x = 1
 	text := c.d.Errors[name]
@@ -294,7 +294,7 @@ func (c *canvas) failed(y, limit int, name string) int {
 	return y
 }
 
-// footer draws the keys, or the message, and the cost.
+// footer draws the last line: the text that the user types, or the message, or the keys and the cost of this program.
 func (c *canvas) footer() {
 	y := c.Height - 1
 	switch {
@@ -340,7 +340,7 @@ func (c *canvas) footer() {
 	}
 }
 
-// keys returns the keys of the page and their effects, the most useful first.
+// keys returns the keys of the page and a word for the effect of each, the most useful first.
 func (c *canvas) keys() [][2]string {
 	switch c.s.Page {
 	case PageLoad:
@@ -404,7 +404,7 @@ func (c *canvas) help(y int) {
 	}
 }
 
-// rows is a list of lines that scrolls so that the selected line is visible.
+// rows is a list of lines. It is drawn so that the selected line is visible.
 type rows struct {
 	lines []rowLine
 }
@@ -419,7 +419,7 @@ func (r *rows) add(key string, draw func(y int, selected bool)) {
 	r.lines = append(r.lines, rowLine{key, draw})
 }
 
-// draw draws the lines from y to end.
+// draw draws as many lines as there is room for from line y to before line end.
 func (r *rows) draw(c *canvas, y, end int) {
 	selected := c.s.selected(c.d)
 	at := 0
@@ -443,7 +443,7 @@ func (r *rows) draw(c *canvas, y, end int) {
 	}
 }
 
-// pick draws the mark of the selected row, and returns the style of its text.
+// pick draws the mark of a row if it is selected. It returns the style of the row's text, which is s if it is not selected.
 func (c *canvas) pick(y int, selected bool, s Style) Style {
 	if !selected {
 		return s

@@ -13,11 +13,12 @@ const (
 	mostColumns  = 400
 	mostSessions = 500
 	mostRows     = 200
-	memoryEvery  = 5 * time.Second // memory contexts are read less often: there can be many
+	memoryEvery  = 5 * time.Second // memory contexts are read less often than other data, as there can be many
 )
 
-// Fetch asks the source for the data of the chosen page. Before has the data of the last call, or is nil. Wide is set if the
-// page Session shows all panels. With whole, all pages are asked for.
+// Fetch requests the data of the chosen page from the source. Reasons for missing data are in Errors of the result. before is the
+// result of the last call; nil: none. wide is set if the page Session shows all panels. If whole is set, Fetch requests the data
+// of all pages, except Flame if it is not chosen.
 func Fetch(ctx context.Context, src source.Source, s *State, before *Data, now time.Time, wide, whole bool) *Data {
 	d := &Data{Time: now, Errors: map[string]string{}, Filter: s.Filter, PID: s.PID, page: s.Page, captures: s.captures}
 	failed := func(name string, err error) {
@@ -63,7 +64,7 @@ func Fetch(ctx context.Context, src source.Source, s *State, before *Data, now t
 		d.Blocking, err = src.Blocking(ctx)
 		failed("blocking", err)
 	}
-	if s.Page == PageFlame { // not with whole: nothing else needs stacks
+	if s.Page == PageFlame { // not for whole: the request would make a live source take stacks, which no other page needs
 		if flamer, ok := src.(source.Flamer); ok {
 			d.Flame, err = flamer.Flame(ctx, q, s.Side)
 			failed("flame", err)
@@ -77,7 +78,7 @@ func Fetch(ctx context.Context, src source.Source, s *State, before *Data, now t
 	return d
 }
 
-// past returns the source of an earlier span.
+// past returns the source for the earlier span and moment of s.
 func past(ctx context.Context, src source.Source, s *State) (source.Source, error) {
 	historian, ok := src.(source.Historian)
 	if !ok {
@@ -86,7 +87,7 @@ func past(ctx context.Context, src source.Source, s *State) (source.Source, erro
 	return historian.Past(ctx, s.Span, s.Moment)
 }
 
-// failAll notes the reason why there is no data.
+// failAll sets the reason for all members of d that could have been requested.
 func (d *Data) failAll(err error) {
 	for _, name := range []string{"load", "findings", "sessions", "who",
 		"comparison", "blocking", "session", "stack", "plan", "memory", "flame"} {
@@ -94,7 +95,7 @@ func (d *Data) failAll(err error) {
 	}
 }
 
-// session asks for the data of one process.
+// session requests the data of the process s.PID.
 func (d *Data) session(ctx context.Context, src source.Source, s *State, before *Data, span source.Span, wide bool) {
 	var err error
 	d.Session, err = src.Session(ctx, s.PID, span)
@@ -113,7 +114,7 @@ func (d *Data) session(ctx context.Context, src source.Source, s *State, before 
 		return
 	}
 	same := before != nil && before.PID == s.PID && before.captures == s.captures
-	held := func(name string, has bool) bool { // the data of the last call stays
+	held := func(name string, has bool) bool { // whether the data or error of the last call stays, because the user holds it
 		if !same || !s.Held {
 			return false
 		}
@@ -149,7 +150,8 @@ func (d *Data) session(ctx context.Context, src source.Source, s *State, before 
 	}
 }
 
-// Received completes data that a worker has sent for the state s. What the user holds stays as it was before.
+// Received completes data that a worker has sent for the state s. If s.Held is set, stack, plan and memory stay as in before, the
+// data of the last answer.
 func Received(d *Data, s *State, before *Data) {
 	d.PID, d.Filter, d.page, d.captures = s.PID, s.Filter, s.Page, s.captures
 	if s.Page != PageSession || !s.Held || before == nil || before.PID != s.PID || before.captures != s.captures {
@@ -175,7 +177,7 @@ func Received(d *Data, s *State, before *Data) {
 	}
 }
 
-// Unanswered returns the data of the last answer with the reason why there is no newer one.
+// Unanswered returns before, the data of the last answer, with err as the reason why there is no newer answer. before may be nil.
 func Unanswered(s *State, before *Data, now time.Time, err error) *Data {
 	d := &Data{Time: now, Info: &source.Info{}, PID: s.PID}
 	if before != nil {
@@ -185,7 +187,7 @@ func Unanswered(s *State, before *Data, now time.Time, err error) *Data {
 		}
 	}
 	d.Info.Error = err.Error()
-	if !d.has(s.Page) { // the page says why it is empty
+	if !d.has(s.Page) { // the page itself shows the reason, in place of its data
 		d.page, d.Errors = s.Page, map[string]string{}
 		d.failAll(err)
 	}

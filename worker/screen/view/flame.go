@@ -11,7 +11,7 @@ import (
 	"pg_stat_backtrace/worker/screen/source"
 )
 
-// flame draws the page Flame: the functions as a tree, with the parts of each in the time of the stacks.
+// flame draws the page Flame: the functions as a tree. Each has its part of the time of all stacks, and its mean sessions.
 func (c *canvas) flame(y, end int) {
 	x := 1
 	for _, side := range source.Sides() {
@@ -87,7 +87,7 @@ func (c *canvas) flame(y, end int) {
 	}
 }
 
-// flameBar draws the part of a node: on the CPU first, then off the CPU.
+// flameBar draws the part of a node as a bar: first the sessions on the CPU, then the others. all is the figure for a full bar.
 func (c *canvas) flameBar(x, y, width int, n *source.FlameNode, all float64) {
 	if all <= 0 {
 		return
@@ -110,7 +110,8 @@ func (c *canvas) flameBar(x, y, width int, n *source.FlameNode, all float64) {
 	}
 }
 
-// flameName returns a chain on one line: the first and the last function, and the number of those between.
+// flameName returns the chain of functions of a node on one line. Of more than two functions, it names the first and the last, and
+// the number of functions between them.
 func flameName(n *source.FlameNode) string {
 	switch k := len(n.Functions); {
 	case n.Depth == 0 || k == 0:
@@ -122,7 +123,7 @@ func flameName(n *source.FlameNode) string {
 	}
 }
 
-// flameOrigin says where stacks are from, and which part of the span they are about.
+// flameOrigin says how many stacks were sampled and recorded, and for how much of the span there are stacks.
 func flameOrigin(f *source.Flame) string {
 	var from []string
 	if f.Sampled > 0 {
@@ -138,7 +139,7 @@ func flameOrigin(f *source.Flame) string {
 		units.Age(time.Duration(f.Seconds*float64(time.Second))), units.Age(f.To.Sub(f.From)))
 }
 
-// flameEmpty says why there are no stacks.
+// flameEmpty says why a flame graph has no stacks.
 func flameEmpty(f *source.Flame, filtered bool) string {
 	switch {
 	case f.Seconds == 0:
@@ -150,7 +151,7 @@ func flameEmpty(f *source.Flame, filtered bool) string {
 	return "No session was active on this side when stacks were taken."
 }
 
-// flameKeys identifies each node by its path.
+// flameKeys returns a key for each node: the first functions of the nodes from the root to this node.
 func flameKeys(f *source.Flame) []string {
 	keys, path := make([]string, len(f.Nodes)), []string{"flame:"}
 	for i := range f.Nodes {

@@ -9,7 +9,7 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// Ink is a colour by its role. The terminal's own colour is Plain.
+// Ink is a colour. Plain is the terminal's own colour.
 type Ink uint8
 
 // The inks: the colours of the wait classes, then the colours of messages.
@@ -28,7 +28,7 @@ const (
 	Gray
 )
 
-// Style is how a cell looks. Without colours, only the attributes count.
+// Style is how a cell looks. A terminal without colours shows only the attributes, such as Bold.
 type Style struct {
 	Fg, Bg                        Ink
 	Bold, Dim, Reverse, Underline bool
@@ -50,10 +50,10 @@ type Grid struct {
 	cells []Cell
 }
 
-// maxSide bounds a screen.
+// maxSide is the largest width and height of a Grid.
 const maxSide = 2000
 
-// NewGrid returns an empty screen.
+// NewGrid returns a screen of spaces. Sizes outside of 0 to maxSide are limited to this range.
 func NewGrid(width, height int) *Grid {
 	width, height = min(max(width, 0), maxSide), min(max(height, 0), maxSide)
 	g := &Grid{Width: width, Height: height, cells: make([]Cell, width*height)}
@@ -63,7 +63,7 @@ func NewGrid(width, height int) *Grid {
 	return g
 }
 
-// At returns a cell; outside of the screen, an empty one.
+// At returns a cell. Outside of the screen, it returns the zero Cell.
 func (g *Grid) At(x, y int) Cell {
 	if x < 0 || y < 0 || x >= g.Width || y >= g.Height {
 		return Cell{}
@@ -71,7 +71,8 @@ func (g *Grid) At(x, y int) Cell {
 	return g.cells[y*g.Width+x]
 }
 
-// Set draws one character of the program itself, which has the width of one cell.
+// Set draws one character, which must have the width of one cell. It does nothing outside of the screen. On an ASCII screen, it
+// replaces other characters of this program.
 func (g *Grid) Set(x, y int, r rune, s Style) {
 	if x < 0 || y < 0 || x >= g.Width || y >= g.Height {
 		return
@@ -89,7 +90,7 @@ func (g *Grid) Set(x, y int, r rune, s Style) {
 	*c = Cell{r, s}
 }
 
-// plainGlyph returns an ASCII character for a character of the program.
+// plainGlyph returns the ASCII character that stands for a line or block character of this program, or a question mark.
 func plainGlyph(r rune) rune {
 	const from, to = "─│├└┬┤┴╌┄━═░◀▁▂▃▄▅▆▇█■▲▸●✗…›↑↓←→×·▔❚", "-||`+|+---=:<....####*!>*x.>^v<>x.-|"
 	i := 0
@@ -102,9 +103,9 @@ func plainGlyph(r rune) rune {
 	return '?'
 }
 
-// Text draws a text on one line, and returns the column after it. It draws at most up to column limit. A text that is too
-// long ends with a mark. Control and format characters become question marks, combining characters are left out, and each
-// line end or tab is a space.
+// Text draws a text on one line, before column limit, and returns the column after the text. A text that is too long is cut and
+// ends with "…". Control and format characters become question marks, combining characters are left out, and line ends and
+// tabs become spaces.
 func (g *Grid) Text(x, y, limit int, s Style, text string) int {
 	limit = min(limit, g.Width)
 	if y < 0 || y >= g.Height || x >= limit {
@@ -141,13 +142,14 @@ func (g *Grid) Text(x, y, limit int, s Style, text string) int {
 // hasMore reports whether a text has anything to draw.
 func hasMore(text string) bool { return strings.TrimSpace(text) != "" }
 
-// Next returns the first character of a text that a screen may show, its width in cells (1 or 2), and the rest of the text.
-// Of characters that combine, only the first is shown, because terminals disagree about the others.
+// Next returns the first character of a text in the form that a screen may show, its width in cells (1 or 2), and the rest of the
+// text. Of characters that combine, it returns only the first, because terminals disagree about the width of the others. The
+// text must not be empty.
 func Next(text string) (r rune, width int, rest string) {
 	if c := text[0]; c >= ' ' && c < 0x7f && (len(text) == 1 || text[1] < 0x80) {
 		return rune(c), 1, text[1:]
 	}
-	const longest = 256 // bytes of a cluster that are looked at
+	const longest = 256 // bytes in which the end of a grapheme cluster is searched
 	head := text[:min(len(text), longest)]
 	cluster, _, _, _ := uniseg.FirstGraphemeClusterInString(head, -1)
 	rest = text[len(cluster):]
@@ -160,7 +162,7 @@ func Next(text string) (r rune, width int, rest string) {
 		return ' ', 1, rest
 	case first == unicode.ReplacementChar || !render.VisibleRune(first) || unicode.In(first, unicode.Mn, unicode.Me, unicode.Co, unicode.Cs):
 		return '?', 1, rest
-	case first >= 0x1f1e6 && first <= 0x1f1ff: // half of a flag
+	case first >= 0x1f1e6 && first <= 0x1f1ff: // a regional indicator, half of a flag
 		return '?', 1, rest
 	}
 	switch width = uniseg.StringWidth(string(first)); width {
@@ -170,7 +172,7 @@ func Next(text string) (r rune, width int, rest string) {
 	return '?', 1, rest
 }
 
-// Width returns the number of cells of a text, but at most a little more than a line has.
+// Width returns the number of cells of a text. It stops counting after maxSide.
 func Width(text string) (n int) {
 	for text != "" && n <= maxSide {
 		var w int
@@ -180,14 +182,14 @@ func Width(text string) (n int) {
 	return n
 }
 
-// Right draws a text that ends before column x, and returns its first column.
+// Right draws a text that ends before column x, and returns the text's first column.
 func (g *Grid) Right(x, y int, s Style, text string) int {
 	from := max(0, x-Width(text))
 	g.Text(from, y, x, s, text)
 	return from
 }
 
-// Fill sets the style of a part of a line, without its characters.
+// Fill sets the style of the cells of line y from column x to before limit. The characters stay.
 func (g *Grid) Fill(x, y, limit int, s Style) {
 	for ; x < min(limit, g.Width); x++ {
 		if y >= 0 && y < g.Height && x >= 0 {
@@ -196,10 +198,10 @@ func (g *Grid) Fill(x, y, limit int, s Style) {
 	}
 }
 
-// Wrap breaks a text into lines of at most so many cells, at spaces where there are any. The last line is marked if
-// more text follows.
+// Wrap breaks a text into at most lines lines of at most width cells, at spaces if possible. The last line ends with "…" if the
+// text has more.
 func Wrap(text string, width, lines int) (out []string) {
-	const most = 64 << 10 // bytes that are looked at
+	const most = 64 << 10 // the rest of a longer text is ignored
 	text = text[:min(len(text), most)]
 	words := strings.Fields(text)
 	line, n := "", 0
@@ -237,7 +239,7 @@ func Wrap(text string, width, lines int) (out []string) {
 	return out
 }
 
-// mark adds a mark to the last line.
+// mark adds "…" to the last line, and cuts it if it would be wider than width.
 func mark(out []string, width int) []string {
 	if len(out) == 0 {
 		return out
@@ -250,7 +252,7 @@ func mark(out []string, width int) []string {
 	return out
 }
 
-// cutAt splits a text after so many cells.
+// cutAt splits a text after at most width cells, but at least after one character.
 func cutAt(text string, width int) (head, tail string) {
 	rest, n := text, 0
 	for rest != "" {
@@ -261,13 +263,13 @@ func cutAt(text string, width int) (head, tail string) {
 		n += w
 		rest = next
 	}
-	if n == 0 && rest != "" { // not even one character fits
+	if n == 0 && rest != "" { // the first character is wider than width
 		_, _, rest = Next(rest)
 	}
 	return text[:len(text)-len(rest)], rest
 }
 
-// String returns the characters, one line for each line of the screen, without spaces at the ends.
+// String returns the characters, one line for each line of the screen, without spaces at the ends of lines.
 func (g *Grid) String() string {
 	var b strings.Builder
 	for y := range g.Height {
@@ -283,8 +285,7 @@ func (g *Grid) String() string {
 	return b.String()
 }
 
-// Plain returns the lines as String does, without the empty lines at the end of the screen's body: the last line follows
-// the last line that is not empty.
+// Plain returns the lines of String, but without the empty lines directly above the last line of the screen.
 func (g *Grid) Plain() string {
 	lines := strings.SplitAfter(g.String(), "\n")
 	last := len(lines) - 2 // the part after the last line end is empty

@@ -11,21 +11,21 @@ import (
 	"pg_stat_backtrace/worker/screen/source"
 )
 
-// Action is the action of the caller after a key.
+// Action is what the caller must do after a key.
 type Action int
 
 // The actions.
 const (
 	None    Action = iota
-	Refresh        // the page needs other data
+	Refresh        // request data, as the page needs other data
 	Quit
 	Suspend
-	Redraw // all cells
-	Copy   // the command that Command returns
-	Run    // the command that Measurement returns
+	Redraw // send all cells to the terminal
+	Copy   // copy the command that Command returns to the clipboard
+	Run    // run the command that Measurement returns
 )
 
-// Handle changes the state by a key, in the words of grid.Event.
+// Handle changes the state after a key. key is as in Event.Key. d is the data that the screen shows; nil: none yet.
 func Handle(s *State, d *Data, key string) Action {
 	s.Message = ""
 	switch {
@@ -109,7 +109,8 @@ func (s *State) onlySession() {
 	s.Filter = source.Filter{{By: source.BySession, Key: pid, Name: "PID " + pid}}
 }
 
-// back returns to the page before, or removes the last condition.
+// back ends Held, leaves the page Session, removes the last condition of the filter, or returns to the live time or the page
+// Load: the first of these that applies.
 func (s *State) back() Action {
 	switch {
 	case s.Page == PageSession && s.Held:
@@ -131,7 +132,7 @@ func (s *State) back() Action {
 	return Refresh
 }
 
-// session opens a process.
+// session shows a process on the page Session.
 func (s *State) session(pid int) Action {
 	if pid == 0 {
 		s.Message = "A prepared transaction has no process."
@@ -175,7 +176,7 @@ func (s *State) enterFinding(d *Data, key string) Action {
 			return s.session(f.PID)
 		case len(f.Filter) > 0:
 			s.Filter, s.Page, s.By = slices.Clone(f.Filter), PageWho, source.ByQuery
-			if f.Rule == source.RuleSyncRep { // a session says which standbys lack, and since when it waits
+			if f.Rule == source.RuleSyncRep { // the page Session says for which standbys the process waits, and since when
 				s.By = source.BySession
 			}
 			return Refresh
@@ -189,7 +190,8 @@ func (s *State) enterFinding(d *Data, key string) Action {
 	return None
 }
 
-// drill adds the selected row to the filter, and counts by the next property.
+// drill adds the selected row to the filter, and shows shares by the next property. For a row that is a session, it opens the
+// page Session instead.
 func (s *State) drill(d *Data, key string) Action {
 	if s.By == source.BySession {
 		pid, _, _ := strings.Cut(key, "-")
@@ -207,7 +209,7 @@ func (s *State) drill(d *Data, key string) Action {
 	return None
 }
 
-// nextProperty returns the next property that is not in the filter.
+// nextProperty returns the next property that is not in the filter. step is 1 for the next, -1 for the previous.
 func (s *State) nextProperty(step int) source.By {
 	all := source.Properties()
 	at := slices.Index(all, s.By)
@@ -220,7 +222,7 @@ func (s *State) nextProperty(step int) source.By {
 	return s.By
 }
 
-// move handles keys that move the selection or the panel.
+// move handles keys that move the selection, change panel, property or side, or capture.
 func (s *State) move(d *Data, key string) Action {
 	steps := map[string]int{
 		"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -10, "pgdn": 10, "home": -1 << 20, "end": 1 << 20,
@@ -255,7 +257,7 @@ func (s *State) move(d *Data, key string) Action {
 	return None
 }
 
-// keys returns the selectable rows of the page.
+// keys returns a key for each row of the page that can be selected.
 func (s *State) keys(d *Data) (list []string) {
 	if d == nil {
 		return nil
@@ -308,7 +310,7 @@ func (s *State) whoRows(d *Data) (list []source.Condition) {
 
 func sessionKey(s *source.SessionLine) string { return "session:" + strconv.Itoa(s.ServerPID) }
 
-// nodeKey identifies a node.
+// nodeKey returns the key of the node with index i.
 func nodeKey(b *source.Blocking, i int) string {
 	n := &b.Nodes[i]
 	key := "node:" + strconv.Itoa(n.PID)
@@ -318,7 +320,7 @@ func nodeKey(b *source.Blocking, i int) string {
 	return key
 }
 
-// at returns the position of the selected row.
+// at returns the index of the selected row in keys; -1: keys is empty.
 func (s *State) at(keys []string) int {
 	c := &s.cursor[s.Page]
 	if i := slices.Index(keys, c.key); i >= 0 {
@@ -327,7 +329,7 @@ func (s *State) at(keys []string) int {
 	return min(max(c.index, 0), len(keys)-1)
 }
 
-// selected returns the key of the selected row; empty: there is none.
+// selected returns the key of the selected row; empty: there is no row.
 func (s *State) selected(d *Data) string {
 	keys := s.keys(d)
 	if len(keys) == 0 {
@@ -336,7 +338,7 @@ func (s *State) selected(d *Data) string {
 	return keys[s.at(keys)]
 }
 
-// step moves the selection.
+// step moves the selection by a number of rows, within the list.
 func (s *State) step(d *Data, by int) {
 	keys := s.keys(d)
 	if len(keys) == 0 {
@@ -378,7 +380,8 @@ func (s *State) typeKey(d *Data, key string) Action {
 	return None
 }
 
-// find selects the next row that has the text.
+// find selects the next row (step 1) or the previous one (-1) that has the text s.Search. On the page Session, it scrolls to such
+// a line.
 func (s *State) find(d *Data, step int) {
 	if s.Search == "" {
 		s.Message = "Search with / first."
@@ -403,7 +406,7 @@ func (s *State) find(d *Data, step int) {
 	s.Message = "Not found: " + s.Search
 }
 
-// findLine returns the next line of the panel that has the text, or -1.
+// findLine returns the index of the next or previous line of the panel that has the text s.Search, or -1.
 func (s *State) findLine(d *Data, step int) int {
 	lines := panelLines(s.Panel, d)
 	for k := 1; k <= len(lines); k++ {
@@ -415,7 +418,7 @@ func (s *State) findLine(d *Data, step int) int {
 	return -1
 }
 
-// texts returns a text of each selectable row.
+// texts returns the text to search of each row in keys, in the same order.
 func (s *State) texts(d *Data) (list []string) {
 	of := func(x *source.SessionLine) string {
 		if x == nil {
@@ -467,8 +470,8 @@ func (s *State) texts(d *Data) (list []string) {
 	return list
 }
 
-// Measurement returns the arguments of the command for the key that Handle got: p (a profile), w (waits) or i (an incident). If
-// it does nothing now, the result is nil, and a message says why.
+// Measurement returns the arguments of the command for the last key of a measurement that Handle got: p (a profile), w (waits) or
+// i (an incident). If this measurement is not possible now, the result is nil, and s.Message says why.
 func Measurement(s *State, d *Data) []string {
 	const duration = "10s"
 	switch {

@@ -14,7 +14,7 @@ import (
 
 // load draws the page Load.
 func (c *canvas) load(y, end int) {
-	const low = 10 // lines, in which the findings say more than a chart
+	const low = 10 // with fewer lines, all are used for findings and sessions, without a chart
 	switch {
 	case c.d.Load == nil:
 		y = c.failed(y, c.Width, "load")
@@ -29,7 +29,8 @@ func (c *canvas) load(y, end int) {
 	r.draw(c, y, end)
 }
 
-// top returns a round number that is not smaller than a value, and the distance of the marks of the axis.
+// top returns the top of an axis, a round number that is not smaller than most, and the distance between the marks of the axis.
+// marks is the wanted number of marks.
 func top(most float64, marks int) (float64, float64) {
 	step := math.Pow(10, math.Floor(math.Log10(math.Max(most, 1)/float64(marks))))
 	step = math.Max(step, 0.1)
@@ -43,7 +44,7 @@ func top(most float64, marks int) (float64, float64) {
 
 const axisWidth = 7
 
-// chart draws active sessions over time in so many lines, and returns the next line.
+// chart draws active sessions over time, in height lines without headings and axis. It returns the next line.
 func (c *canvas) chart(y, height int) int {
 	l := c.d.Load
 	x := c.Text(1, y, c.Width, bold, "active sessions")
@@ -128,7 +129,8 @@ func gapText(gaps []source.Gap) string {
 	return text
 }
 
-// gaps marks the parts without data, and says why where there is room. It returns the other gaps.
+// gaps marks the parts without data, and draws the reason in each part that has room for it. It returns the gaps without a drawn
+// reason. first is the first column with data, w the width, and line the line of the processors.
 func (c *canvas) gaps(y, height, first, w, line int) (unsaid []source.Gap) {
 	l := c.d.Load
 	list := l.Gaps
@@ -159,7 +161,7 @@ func (c *canvas) gaps(y, height, first, w, line int) (unsaid []source.Gap) {
 			continue
 		}
 		at := y + height/2 - 1
-		if line >= at && line < at+len(lines) { // beside the line of the processors
+		if line >= at && line < at+len(lines) { // do not cover the line of the processors
 			at = max(y, line-len(lines))
 		}
 		for k, text := range lines {
@@ -169,7 +171,7 @@ func (c *canvas) gaps(y, height, first, w, line int) (unsaid []source.Gap) {
 	return unsaid
 }
 
-// markMoment marks the moment of the sessions on the axis.
+// markMoment marks on the axis the moment whose sessions the page shows. A live screen has no mark.
 func (c *canvas) markMoment(y, w int) {
 	l := c.d.Load
 	if c.s.Live() || !l.To.After(l.From) {
@@ -191,7 +193,7 @@ func plural(n float64, noun string) string {
 	return text
 }
 
-// gap says why the left part of the chart is empty.
+// gap draws why the left part of the chart, before the first column with data, is empty.
 func (c *canvas) gap(y, height, first, w, line int) {
 	if first < 0 {
 		first = w
@@ -209,7 +211,7 @@ func (c *canvas) gap(y, height, first, w, line int) {
 	}
 	if first > len(text)+3 && height > 4 {
 		at := y + height/2 - 1
-		if line == at || line == at+1 { // beside the line of the processors
+		if line == at || line == at+1 { // do not cover the line of the processors
 			at = line + 1 - 3*boolInt(line > y+height/2)
 		}
 		c.Text(axisWidth+1, at, axisWidth+first, dim, text)
@@ -219,11 +221,12 @@ func (c *canvas) gap(y, height, first, w, line int) {
 	}
 }
 
-// column draws one column of the chart: classes above each other, in eighths of a cell.
+// column draws one column of the chart: the wait classes, one above the other, in eighths of a cell. high is the number of
+// sessions at the top.
 func (c *canvas) column(x, y, height int, high float64, classes []string, active []float64) {
 	const parts = 8
 	blocks := []rune(" ▁▂▃▄▅▆▇█")
-	ends := make([]int, len(active)) // in eighths
+	ends := make([]int, len(active)) // upper end of each class, in eighths of a cell
 	sum := 0.0
 	for i, v := range active {
 		sum += v
@@ -266,7 +269,7 @@ func (c *canvas) column(x, y, height int, high float64, classes []string, active
 			if all >= parts/2 || row == 0 {
 				c.Set(x, cellY, letter[big], Style{Fg: ink[big]})
 			}
-		case all < parts: // one colour on the screen's own
+		case all < parts: // the cell is not full: one colour on the background of the screen
 			c.Set(x, cellY, blocks[max(1, all)], Style{Fg: ink[big]})
 		case n == 1:
 			c.Set(x, cellY, '█', Style{Fg: ink[0]})
@@ -294,7 +297,7 @@ func (c *canvas) line(x, y, w int) {
 	}
 }
 
-// axis draws the axis of time. Its glyphs say how the data was made.
+// axis draws the axis of time. The characters of the axis show the kind of data of each column.
 func (c *canvas) axis(y, w int, from time.Time, length time.Duration, kinds []source.Kind) {
 	c.Right(axisWidth-1, y, dim, "0")
 	for i, k := range kinds {
@@ -324,7 +327,7 @@ func (c *canvas) axis(y, w int, from time.Time, length time.Duration, kinds []so
 	}
 }
 
-// legend draws the means of the classes, the largest first.
+// legend draws the mean active sessions of each wait class, the largest first. It returns the next line.
 func (c *canvas) legend(y int) int {
 	l := c.d.Load
 	if l.Seconds == 0 {
@@ -336,7 +339,7 @@ func (c *canvas) legend(y int) int {
 		sum += v
 		order[i] = i
 	}
-	for i := range order { // few values
+	for i := range order { // an insertion sort, as there are few values
 		for j := i; j > 0 && l.Active[order[j]] > l.Active[order[j-1]]; j-- {
 			order[j], order[j-1] = order[j-1], order[j]
 		}
@@ -362,7 +365,7 @@ func (c *canvas) legend(y int) int {
 	return y + 1
 }
 
-// figure returns a mean number of sessions.
+// figure formats a mean number of sessions.
 func figure(v float64) string {
 	switch {
 	case v == 0:
@@ -375,7 +378,7 @@ func figure(v float64) string {
 	return strconv.FormatFloat(v, 'f', 0, 64)
 }
 
-// percent returns a share.
+// percent formats a share in percent.
 func percent(v float64) string {
 	if v > 0 && v < 0.5 {
 		return "<1 %"
@@ -383,7 +386,7 @@ func percent(v float64) string {
 	return fmt.Sprintf("%.0f %%", v)
 }
 
-// findings adds the findings.
+// findings adds the findings to the rows.
 func (c *canvas) findings(r *rows) {
 	f := c.d.Findings
 	if f == nil {
@@ -446,7 +449,7 @@ func (c *canvas) findings(r *rows) {
 	}
 }
 
-// sinceClock says when a finding began, by the clock of the screen. A day is added if it is not the day of the sample.
+// sinceClock says when a finding began, in local time. The date is added if it is not the date of now, the time of the sample.
 func sinceClock(x *source.Finding, now time.Time) string {
 	layout, before := "15:04:05 MST", ""
 	if since := x.Since.Local(); since.YearDay() != now.Local().YearDay() || since.Year() != now.Local().Year() {
@@ -461,7 +464,7 @@ func sinceClock(x *source.Finding, now time.Time) string {
 // findingEnd returns the column before which the text of a finding ends.
 func (c *canvas) findingEnd() int { return c.Width - 20 }
 
-// sessionRows adds the sessions of the newest sample.
+// sessionRows adds the sessions of the newest sample to the rows.
 func (c *canvas) sessionRows(r *rows) {
 	list := c.d.Sessions
 	if list == nil {
@@ -553,7 +556,7 @@ func heading(first bool) Style {
 	return dim
 }
 
-// oneLine joins the lines of the begin of a text.
+// oneLine returns the first 2,000 bytes of a text on one line.
 func oneLine(text string) string {
 	const most = 2000
 	return strings.Join(strings.Fields(text[:min(len(text), most)]), " ")
@@ -578,7 +581,7 @@ func nameOr(name string, oid uint32) string {
 	return name
 }
 
-// age returns how long the statement runs, or how long the state lasts.
+// age returns how long the statement of an active session has run, or how long another session has had its state.
 func age(at time.Time, s *source.SessionLine) string {
 	t := s.QueryStart
 	if s.Class == "" || t == nil {

@@ -19,20 +19,20 @@ type Server struct {
 	Name string `json:"name"`
 	// Connect is set if Name is the address of a worker.
 	Connect bool `json:"worker,omitempty"`
-	// Active is the mean number of active sessions of the last minute. It is absent without data.
+	// Active is the mean number of active sessions during the last minute. It is absent without data.
 	Active   *float64         `json:"active_sessions,omitempty"`
 	Info     *source.Info     `json:"info,omitempty"`
 	Findings *source.Findings `json:"findings,omitempty"`
 	// AgeSeconds is the age of the newest sample.
 	AgeSeconds *float64 `json:"age_seconds,omitempty"`
-	// Error is why there is no newer data, and Remedy the command that mends it.
+	// Error says why there is no newer data. Remedy is a command that can remove the cause. Both are absent without an error.
 	Error  string `json:"error,omitempty"`
 	Remedy string `json:"remedy,omitempty"`
-	// Titles counts sessions by the titles of their processes, if the memory of the server cannot be read.
+	// Titles has numbers of sessions from the titles of their processes. It is present if the server's memory cannot be read.
 	Titles *Titles `json:"process_titles,omitempty"`
 }
 
-// Titles are numbers of client backends by the titles of their processes.
+// Titles are numbers of client backends by the state in the titles of their processes.
 type Titles struct {
 	Active            int `json:"active"`
 	Waiting           int `json:"waiting_for_locks"`
@@ -43,7 +43,7 @@ type Titles struct {
 // Clients returns the number of client backends.
 func (t *Titles) Clients() int { return t.Active + t.Waiting + t.Idle + t.IdleInTransaction }
 
-// critical and all count the findings of a server.
+// critical returns the number of critical findings of a server, and of all its findings.
 func (s *Server) critical() (critical, all int) {
 	if s.Findings == nil {
 		return 0, 0
@@ -56,7 +56,7 @@ func (s *Server) critical() (critical, all int) {
 	return critical, len(s.Findings.Findings)
 }
 
-// active returns a number for the order by load.
+// active returns the number of active sessions for the order by load; without data, 0.
 func (s *Server) active() float64 {
 	switch {
 	case s.Active != nil:
@@ -85,7 +85,7 @@ type ServersState struct {
 	Message string
 
 	selected string
-	help     bool // the keys stand in the place of the selected server
+	help     bool // the panel shows the keys, instead of the selected server
 }
 
 // Sort sorts servers by the chosen order.
@@ -107,7 +107,7 @@ func (s *ServersState) Sort(list []Server) {
 	})
 }
 
-// at returns the index of the selected server.
+// at returns the index of the selected server, or 0 if it is not in the list.
 func (s *ServersState) at(list []Server) int {
 	return max(0, slices.IndexFunc(list, func(x Server) bool { return x.Name == s.selected }))
 }
@@ -120,7 +120,7 @@ func (s *ServersState) Selected(list []Server) *Server {
 	return &list[s.at(list)]
 }
 
-// Handle changes the state by a key. It reports whether the user opens the selected server.
+// Handle changes the state after a key. open is set if the user opens the selected server.
 func (s *ServersState) Handle(list []Server, key string) (action Action, open bool) {
 	s.Message = ""
 	step := func(by int) {
@@ -166,7 +166,7 @@ func (s *ServersState) Handle(list []Server, key string) (action Action, open bo
 	return None, false
 }
 
-// ServerCommand returns the command that shows a server, or the command that mends its error.
+// ServerCommand returns the server's Remedy or, without one, the command that shows the server.
 func ServerCommand(x *Server) string {
 	switch {
 	case x.Remedy != "":
@@ -177,7 +177,7 @@ func ServerCommand(x *Server) string {
 	return "pg_stat_backtrace top -D " + render.ShellWord(x.Name)
 }
 
-// DrawServers draws the list of servers, which is sorted. More counts the servers that the list leaves out.
+// DrawServers draws the list of servers, in the order of list. more is the number of servers that list leaves out.
 func DrawServers(g *Grid, s *ServersState, list []Server, more int, now time.Time) {
 	c := &canvas{Grid: g, now: now}
 	if g.Width < smallest || g.Height < fewest {
@@ -232,7 +232,7 @@ func serverKeys() []serverText {
 	}
 }
 
-// Columns of the list: the last column of each number, and the first one of the name.
+// Columns of the list: the cell after the end of each number, and the first cell of the name.
 const (
 	activeEnd, waitingEnd, clientsEnd, ageEnd, findingsEnd, serverAt = 9, 17, 27, 38, 47, 49
 )
@@ -252,7 +252,7 @@ func (c *canvas) serverHeading(y int, order string) {
 	c.Text(serverAt, y, c.Width, style("name"), "server")
 }
 
-// serverLines draws the lines around the selected one.
+// serverLines draws as many servers as there is room for, among them the selected one. It returns list.
 func (c *canvas) serverLines(s *ServersState, list []Server, y, end int) []Server {
 	at, height := s.at(list), max(1, end-y)
 	first := min(max(0, at-height+1), max(0, len(list)-height))
@@ -305,7 +305,7 @@ func (c *canvas) serverLine(y int, x *Server, selected bool) {
 		c.Right(findingsEnd, y, style, "0")
 	}
 	limit, name := c.Width-1, oneLine(x.Name)
-	if room := limit - serverAt; Width(name) > room && room > 2 { // the end of a path says more
+	if room := limit - serverAt; Width(name) > room && room > 2 { // cut the begin, as the end of a path says more
 		runes := []rune(name)
 		name = "…" + string(runes[max(0, len(runes)-room+1):])
 	}

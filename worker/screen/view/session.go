@@ -159,21 +159,21 @@ func (c *canvas) strip(y int, s *source.Session) int {
 
 // sortBy sorts names, the longest time first.
 func sortBy(names []string, of func(string) time.Duration) {
-	for i := range names { // few values
+	for i := range names { // an insertion sort, as there are few values
 		for j := i; j > 0 && (of(names[j]) > of(names[j-1]) || of(names[j]) == of(names[j-1]) && names[j] < names[j-1]); j-- {
 			names[j], names[j-1] = names[j-1], names[j]
 		}
 	}
 }
 
-// panelLine is a line of a panel: a dim begin, and a text.
+// panelLine is a line of a panel: a dim prefix (lead), and a text in a style.
 type panelLine struct {
 	lead  string
 	text  string
 	style Style
 }
 
-// panelTitle returns the name of a panel, and what its data is.
+// panelTitle returns the name of a panel, and a note about its data, such as the time.
 func (c *canvas) panelTitle(panel int) (title, note string) {
 	held := "live, not stopped"
 	switch {
@@ -206,7 +206,7 @@ func (c *canvas) panelTitle(panel int) (title, note string) {
 	return title, note
 }
 
-// panel draws a panel.
+// panel draws one of the panels Stack, Plan and Memory into a part of the screen.
 func (c *canvas) panel(panel, x, y, limit, end int) {
 	if y >= end {
 		return

@@ -1,5 +1,5 @@
-// Package view makes the pages of the incident screen: functions from data and state to a grid of cells. It reads no clock,
-// no process and no terminal, so a test can draw every page from fixed data.
+// Package view makes the pages of the incident screen. Its functions draw data and the user's choices (State) into a grid of
+// cells. They read no clock, no process and no terminal, so a test can draw every page from fixed data.
 package view
 
 import (
@@ -24,7 +24,7 @@ const (
 // Names returns the names of the pages in the order of their keys.
 func Names() []string { return []string{"load", "who", "blocking", "session", "flame"} }
 
-// windows are the spans that a chart can show.
+// windows returns the lengths of time that a chart can show, in ascending order.
 func windows() []time.Duration {
 	const day = 24 * time.Hour
 	return []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour, 2 * time.Hour, 6 * time.Hour, day, 7 * day}
@@ -48,39 +48,40 @@ type State struct {
 	Panel int
 	// Side selects the stacks of the page Flame.
 	Side source.Side
-	// Scroll is the first line of the panel.
+	// Scroll is the index of the first line of the panel that is shown.
 	Scroll int
-	// Held keeps the captured stack, plan and memory on the page Session.
+	// Held is set while the page Session keeps the captured stack, plan and memory, instead of newer ones.
 	Held bool
-	// Paused keeps all data.
+	// Paused is set while the screen keeps all its data, instead of newer data.
 	Paused bool
 	Help   bool
 	Search string
-	// Span is an earlier time; the zero value stands for the time until now. Sessions, blocked processes and findings are of
-	// Moment; the zero time stands for the end of the span.
+	// Span is an earlier time to show; the zero value: the time until now. Moment is the time of the sessions, blocked processes
+	// and findings that are shown; the zero time: the end of Span.
 	Span   source.Span
 	Moment time.Time
 	// Compare is the begin of another span of the same length, with which the page `Who` compares; the zero time: none.
 	Compare time.Time
-	// When reads a time that the user has typed. Times without a zone are in the zone of now.
+	// When reads a time that the user has typed. A time without a zone is in the zone of now. The screen sets it; nil: the user
+	// cannot type times.
 	When func(text string, now time.Time) (time.Time, error)
 	// Message stands in the last line until the next key.
 	Message string
-	// DataDir is the server's data directory for commands.
+	// DataDir is the server's data directory, for the commands that the screen shows and runs.
 	DataDir string
 	// Connect is the address of a worker from which the data comes; empty: the data comes from this host. TokenFile is the
 	// file with the token.
 	Connect, TokenFile string
 
-	// typing is what the user types, and typed the text.
+	// typing is the purpose of the text that the user types now, and typed is the text so far.
 	typing typing
 	typed  string
-	window int
+	window int // index in windows
 	cursor [numPages]cursor
-	from   Page // where the page Session was opened
-	// captures counts the captures that the user has requested.
+	from   Page // the page from which the page Session was opened
+	// captures is the number of captures that the user has requested.
 	captures int
-	// measure is the last key of a measurement.
+	// measure is the last key of a measurement: p, w or i; see Measurement.
 	measure string
 }
 
@@ -94,18 +95,19 @@ const (
 	typingCompare
 )
 
-// cursor is the selected row of a page. The key finds the row again if the order changes.
+// cursor is the selected row of a page. After the order of the rows has changed, the row is found by its key, otherwise index
+// is used.
 type cursor struct {
 	key   string
 	index int
 }
 
-// NewState returns the state at the start.
+// NewState returns the state at the start of a screen: page Load, live, the last 5 minutes.
 func NewState(dataDir string) *State {
 	return &State{By: source.ByQuery, Side: source.Both, DataDir: dataDir, window: 1}
 }
 
-// Window returns the length of the span that charts and shares are about.
+// Window returns the length of the span of charts and shares.
 func (s *State) Window() time.Duration {
 	if !s.Live() {
 		return s.Span.To.Sub(s.Span.From)
@@ -123,7 +125,7 @@ type Data struct {
 	Findings *source.Findings `json:"findings,omitempty"`
 	Sessions *source.Sessions `json:"sessions,omitempty"`
 	Who      *source.Who      `json:"who,omitempty"`
-	// Comparison stands in place of `Who` if two spans are compared.
+	// Comparison is present in place of `Who` if two spans are compared.
 	Comparison *source.Comparison `json:"comparison,omitempty"`
 	Blocking   *source.Blocking   `json:"blocking,omitempty"`
 	Session    *source.Session    `json:"session,omitempty"`
@@ -135,10 +137,10 @@ type Data struct {
 
 	// PID is the process of Session, Stack, Plan and Memory.
 	PID int `json:"-"`
-	// Filter is from the request for Load, Sessions and `Who`.
+	// Filter is the filter of the request. Load, Sessions, `Who` and Flame have only data that passes it.
 	Filter source.Filter `json:"filter,omitempty"`
 	page   Page
-	// captures is from the state of the request.
+	// captures is State.captures at the time of the request.
 	captures int
 }
 

@@ -9,10 +9,10 @@ import (
 	"github.com/gdamore/tcell/v2"
 )
 
-// Terminal is the terminal of the program, on its alternate screen.
+// Terminal is the terminal in which this program runs. It shows the alternate screen until Close.
 type Terminal struct {
 	screen tcell.Screen
-	colors int
+	colors int // 0: none
 	ascii  bool
 	styles map[Style]tcell.Style
 }
@@ -24,7 +24,7 @@ const (
 	allColors  = 16
 )
 
-// OpenTerminal takes the terminal over. The caller must call Close, also after a panic.
+// OpenTerminal switches the terminal to the alternate screen and raw mode. The caller must call Close, also after a panic.
 func OpenTerminal() (*Terminal, error) {
 	screen, err := tcell.NewScreen()
 	if err != nil {
@@ -41,7 +41,7 @@ func OpenTerminal() (*Terminal, error) {
 	return t, nil
 }
 
-// IsASCII reports whether the locale of the environment has only ASCII characters.
+// IsASCII reports whether the locale in the environment variables is not a UTF-8 locale.
 func IsASCII() bool {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if v := os.Getenv(name); v != "" {
@@ -52,10 +52,10 @@ func IsASCII() bool {
 	return true
 }
 
-// Close leaves the terminal as it was.
+// Close restores the terminal.
 func (t *Terminal) Close() { t.screen.Fini() }
 
-// Suspend leaves the terminal as it was while f runs.
+// Suspend restores the terminal while f runs.
 func (t *Terminal) Suspend(f func()) error {
 	if err := t.screen.Suspend(); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (t *Terminal) Grid() *Grid {
 	return g
 }
 
-// Draw shows a grid. Only cells that differ are sent. With whole, all cells are sent.
+// Draw shows a grid. It sends only the cells that have changed since the last call or, if whole is set, all cells.
 func (t *Terminal) Draw(g *Grid, whole bool) {
 	for y := range g.Height {
 		for x := range g.Width {
@@ -123,10 +123,10 @@ func (t *Terminal) color(i Ink) tcell.Color {
 	return tcell.PaletteColor(few)
 }
 
-// Copy asks the terminal to put a text on the clipboard (OSC 52). Not every terminal does.
+// Copy sends a request to the terminal to put a text on the clipboard (OSC 52). Not every terminal does so.
 func (t *Terminal) Copy(text string) { t.screen.SetClipboard([]byte(text)) }
 
-// Event is a key or a new size.
+// Event is a key that the user pressed, or a change of the terminal's size (Size is set).
 type Event struct {
 	// Key is a character, or the name of a key: "up", "down", "left", "right", "pgup", "pgdn", "home", "end", "enter",
 	// "backspace", "esc", "tab", "backtab", "delete", "f1", "ctrl-c", "ctrl-z", "ctrl-l". It is empty for a new size.

@@ -9,13 +9,14 @@ import (
 	"pg_stat_backtrace/worker/screen/source"
 )
 
-// Live reports whether the screen shows the time until now.
+// Live reports whether the screen shows the time until now, not an earlier span.
 func (s *State) Live() bool { return s.Span.To.IsZero() }
 
 // SetLive returns to the time until now.
 func (s *State) SetLive() { s.Span, s.Moment = source.Span{}, time.Time{} }
 
-// SetSpan shows an earlier span. The zero moment stands for its end. The part of the span after now is cut off.
+// SetSpan shows an earlier span and a moment in it; zero: the end of the span. The part of the span after now is cut off. If the
+// times are not valid, SetSpan changes nothing and returns an error for the user.
 func (s *State) SetSpan(span source.Span, moment, now time.Time) error {
 	if span.To.After(now) {
 		span.To = now
@@ -32,7 +33,8 @@ func (s *State) SetSpan(span source.Span, moment, now time.Time) error {
 	return nil
 }
 
-// SetMoment shows an earlier moment in the middle of the window, or nearer to its end if the window would end after now.
+// SetMoment shows an earlier moment in the middle of a span of the chosen length. If this span would end after now, the span ends
+// at now. The error is for the user.
 func (s *State) SetMoment(moment, now time.Time) error {
 	if moment.After(now) {
 		return errors.New("this time is in the future")
@@ -53,7 +55,7 @@ func (s *State) SpanAt(now time.Time) source.Span {
 	return s.Span
 }
 
-// at returns the moment of the span.
+// moment returns the moment to show in an earlier span.
 func (s *State) moment() time.Time {
 	if s.Moment.IsZero() {
 		return s.Span.To
@@ -61,7 +63,7 @@ func (s *State) moment() time.Time {
 	return s.Moment
 }
 
-// movesTime handles keys that choose a time. It returns false for other keys.
+// movesTime handles keys that choose a time. It returns false, and does nothing, for other keys.
 func (s *State) movesTime(d *Data, key string) (Action, bool) {
 	earlierOrLater := map[string]float64{"<": -0.5, ",": -0.5, ">": 0.5, ".": 0.5}[key]
 	step := map[string]int{"[": -1, "]": 1}[key]
@@ -94,7 +96,7 @@ func (s *State) movesTime(d *Data, key string) (Action, bool) {
 	return Refresh, true
 }
 
-// pan moves the span by a part of its length. Beyond now, the screen is live again.
+// pan moves the span by a part of its length. If the span would end at or after now, the screen becomes live.
 func (s *State) pan(now time.Time, part float64) {
 	span := s.SpanAt(now)
 	length := span.To.Sub(span.From)
@@ -109,7 +111,7 @@ func (s *State) pan(now time.Time, part float64) {
 	}
 }
 
-// stepMoment moves the moment by a hundredth of the span. A live span stops at now.
+// stepMoment moves the moment by step hundredths of the span. In a live span, the moment cannot move forward.
 func (s *State) stepMoment(now time.Time, step int) {
 	const steps = 100
 	span := s.SpanAt(now)
@@ -131,7 +133,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// zoom chooses the next shorter or longer window. An earlier span keeps its moment in the middle.
+// zoom chooses the next shorter (step -1) or longer (1) window. An earlier span gets its moment, or its old middle, as the middle.
 func (s *State) zoom(d *Data, step int) {
 	if s.Live() {
 		s.window = min(max(s.window+step, 0), len(windows())-1)
@@ -144,10 +146,10 @@ func (s *State) zoom(d *Data, step int) {
 	}
 	for i := range all {
 		if step < 0 && all[i] < length {
-			s.window = i // the longest shorter one
+			s.window = i // ends as the longest window that is shorter
 		}
 		if k := len(all) - 1 - i; step > 0 && all[k] > length {
-			s.window = k // the shortest longer one
+			s.window = k // ends as the shortest window that is longer
 		}
 	}
 	now := s.Span.To
@@ -191,7 +193,7 @@ func (s *State) goTo(d *Data, text string) Action {
 			err = s.SetSpan(source.Span{From: at, To: end}, time.Time{}, now)
 		}
 	} else if err == nil {
-		if at.After(now) && !strings.ContainsAny(text, "-T") { // "23:00" at noon is of yesterday
+		if at.After(now) && !strings.ContainsAny(text, "-T") { // "23:00" typed at noon means yesterday
 			at = at.AddDate(0, 0, -1)
 		}
 		err = s.SetMoment(at, now)
@@ -203,7 +205,7 @@ func (s *State) goTo(d *Data, text string) Action {
 	return Refresh
 }
 
-// spanText names an earlier span, with the date if it is not of today.
+// spanText returns begin and end of an earlier span, with the date if it is not today's.
 func spanText(span source.Span, now time.Time) string {
 	from, to := span.From.Local(), span.To.Local()
 	layout, day := "15:04:05", "2006-01-02"
@@ -218,7 +220,7 @@ func spanText(span source.Span, now time.Time) string {
 	return fmt.Sprintf("%s to %s %s", text, end, to.Format("MST"))
 }
 
-// clockLayout returns the form of a clock for a span: with seconds, without them, or with the day.
+// clockLayout returns the layout of the times on an axis of this length: with seconds, without them, or with the date.
 func clockLayout(length time.Duration) string {
 	switch {
 	case length > 36*time.Hour:
