@@ -31,7 +31,7 @@ type activityFlags struct {
 	tree, noPhrases       bool
 	plans                 bool
 	pids                  []int             // to print; none: all
-	capturer              *capture.Capturer // for phrases; nil: not made yet
+	capturer              *capture.Capturer // for phrases; nil: not created yet
 }
 
 const activityLong = `Print what each process of a server does now: its type, database, user, client,
@@ -131,7 +131,7 @@ func (f *activityFlags) server() (cluster.Cluster, error) {
 	return cluster.ByDataDir(f.dataDir)
 }
 
-// run prints one moment, or one after another.
+// run prints what the processes do now: once or, with --watch, again and again until an interrupt.
 func (f *activityFlags) run(ctx context.Context, out, stderr io.Writer) error {
 	c, err := f.server()
 	if err != nil {
@@ -172,7 +172,7 @@ func (f *activityFlags) run(ctx context.Context, out, stderr io.Writer) error {
 	}
 }
 
-// order sorts the processes. Processes without the time come last.
+// order sorts the processes by the time that --sort names. Processes without this time come last.
 func (f *activityFlags) order(m *moment.Moment) {
 	key := map[string]func(*moment.Session) *time.Time{
 		"transaction": func(s *moment.Session) *time.Time { return s.XactStart },
@@ -211,7 +211,7 @@ func (f *activityFlags) print(out io.Writer, m *moment.Moment) error {
 	return f.text(out, m)
 }
 
-// activityDocument is what the processes of a server do.
+// activityDocument says what the processes of a server do.
 type activityDocument struct {
 	*moment.Moment
 
@@ -226,7 +226,7 @@ func activityHeader() []string {
 	}
 }
 
-// row returns the columns of a process.
+// row returns the columns of a process, in the order of activityHeader.
 func (f *activityFlags) row(m *moment.Moment, s *moment.Session) []string {
 	age := func(t *time.Time) string { return secondsSince(m, t) }
 	if f.format == console.FormatText {
@@ -243,7 +243,7 @@ func (f *activityFlags) row(m *moment.Moment, s *moment.Session) []string {
 	}
 }
 
-// ageOf returns the time between a time and a moment, for people.
+// ageOf returns the time from t to the moment in words; empty: t is nil.
 func ageOf(m *moment.Moment, t *time.Time) string {
 	if t == nil {
 		return ""
@@ -251,7 +251,7 @@ func ageOf(m *moment.Moment, t *time.Time) string {
 	return units.Age(m.Time.Sub(*t))
 }
 
-// secondsSince returns the seconds between a time and a moment.
+// secondsSince returns the seconds from t to the moment, at least 0; empty: t is nil.
 func secondsSince(m *moment.Moment, t *time.Time) string {
 	if t == nil {
 		return ""

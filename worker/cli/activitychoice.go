@@ -6,18 +6,18 @@ import (
 	"pg_stat_backtrace/worker/moment"
 )
 
-// isChosen reports whether a process is printed.
+// isChosen reports whether the user has chosen the process, or has not named any process.
 func (f *activityFlags) isChosen(s *moment.Session) bool {
 	return len(f.pids) == 0 || slices.Contains(f.pids, s.PID)
 }
 
-// selectProcesses removes the processes that the user has not chosen, and the trees without a chosen process. With --tree, the
-// processes of the other trees stay. It returns the process ids without a session.
+// selectProcesses removes the processes that the user has not chosen, and the trees without a chosen process. With --tree, all
+// processes of the remaining trees stay. It returns the chosen process ids that have no session.
 func (f *activityFlags) selectProcesses(m *moment.Moment) (missing []int) {
 	if len(f.pids) == 0 {
 		return nil
 	}
-	chosen := map[int]bool{} // as the server sees them
+	chosen := map[int]bool{} // by process id in the server's namespace
 	for _, pid := range f.pids {
 		i := slices.IndexFunc(m.Sessions, func(s moment.Session) bool { return s.PID == pid })
 		if i < 0 {
@@ -45,7 +45,7 @@ func hasProcess(root *moment.Node, pids map[int]bool) bool {
 	})
 }
 
-// eachNode calls visit for the nodes of a tree until it returns false. It reports whether it never did.
+// eachNode calls visit for the nodes of a tree until visit returns false. It returns true if visit returned true for all nodes.
 func eachNode(root *moment.Node, visit func(*moment.Node) bool) bool {
 	todo := []*moment.Node{root}
 	for len(todo) > 0 {

@@ -22,8 +22,8 @@ const (
 	phrasesTime = 2 * time.Second
 )
 
-// addPhrases sets the phrases of the sessions that are not idle. It takes stacks without a stop. A session whose state,
-// statement or wait event has changed since the moment gets no phrase.
+// addPhrases sets the phrases of the sessions that are not idle. It takes call stacks without stopping the processes. A session
+// whose state, statement or wait event has changed since the moment gets no phrase.
 func (f *activityFlags) addPhrases(ctx context.Context, reader *state.Reader, m *moment.Moment) {
 	if f.capturer == nil {
 		c, err := capture.New(capture.Config{})
@@ -74,8 +74,8 @@ func (f *activityFlags) addPhrases(ctx context.Context, reader *state.Reader, m 
 	}
 }
 
-// planPhrase returns the running node of a session's plan in words. It reads without a stop, and only fields that were
-// compared with EXPLAIN.
+// planPhrase returns the running node of a session's plan in words; empty: it could not be read, or the plans of this build were
+// not compared with EXPLAIN. The process is not stopped.
 func (f *activityFlags) planPhrase(ctx context.Context, reader *state.Reader, s *moment.Session) (phrase string) {
 	_ = host.Catch("plans", func() error {
 		target, err := reader.Cluster().Contains(s.ServerPID)
@@ -93,7 +93,7 @@ func (f *activityFlags) planPhrase(ctx context.Context, reader *state.Reader, s 
 	return phrase
 }
 
-// trace captures a process without a stop; nil if it cannot be captured.
+// trace captures the stack of a process without stopping it. It returns nil if that fails.
 func (f *activityFlags) trace(ctx context.Context, reader *state.Reader, s *moment.Session) (t *backtrace.Trace) {
 	_ = host.Catch("stacks", func() error {
 		target, err := reader.Cluster().Contains(s.ServerPID)
@@ -110,7 +110,7 @@ func (f *activityFlags) trace(ctx context.Context, reader *state.Reader, s *mome
 	return t
 }
 
-// sameWait reports whether a session had the wait event of its stack.
+// sameWait reports whether w, the wait of a session in a moment (nil: none), is the wait event that was read with its stack.
 func sameWait(w *moment.Wait, of backtrace.Wait) bool {
 	if w == nil {
 		return of.Class == ""

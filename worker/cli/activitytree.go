@@ -11,7 +11,8 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// forest prints the tree of processes that block each other. Each node has a line, and a line for its query.
+// forest prints the trees of processes that block others and of those that wait for them. Each node has a line, and more lines for
+// its waits, its phrase and its query.
 func (f *activityFlags) forest(out io.Writer, m *moment.Moment) error {
 	const deepest = 20 // levels of indentation
 	sessions := make(map[int]*moment.Session, len(m.Sessions))
@@ -70,7 +71,7 @@ func lacksLocks(m *moment.Moment) bool {
 	return false
 }
 
-// nodeName returns the process id. A prepared transaction has 0 and its name.
+// nodeName returns the process id. For a prepared transaction (pid 0), it returns 0 and the transaction's name or number.
 func nodeName(pid int, xid uint32, gid string) string {
 	switch {
 	case pid != 0:
@@ -81,7 +82,7 @@ func nodeName(pid int, xid uint32, gid string) string {
 	return fmt.Sprintf("0 (prepared transaction %d)", xid)
 }
 
-// describe returns the lines of a node: the process, its waits, and its query.
+// describe returns the lines of a node: the process, its waits, its phrase, and its query.
 func (f *activityFlags) describe(m *moment.Moment, n *moment.Node, s *moment.Session) []string {
 	first := nodeName(n.PID, n.XID, n.GID)
 	if s != nil {

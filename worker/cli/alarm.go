@@ -9,9 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// alarm is a clock that wakes the program up (timerfd_create(2)). The timers of the Go runtime wait for whole
-// milliseconds and then for the rest, wake its monitor as well, and hand the time slice of the last round on to the
-// next, so that it ends in the middle of a capture: on a busy machine that was a third of all context switches.
+// alarm is a timer of the kernel (timerfd_create(2)). It replaces the timers of the Go runtime, which cause more context
+// switches. A Go timer waits for whole milliseconds and then for the rest, and it also wakes the runtime's monitor thread. After
+// it, a round continues in the time slice of the round before, which can end in the middle of a capture. On a busy machine, that
+// was a third of all context switches.
 type alarm struct {
 	file *os.File
 	fd   int
@@ -27,14 +28,14 @@ func newAlarm() (*alarm, error) {
 
 func (a *alarm) close() { _ = a.file.Close() }
 
-// wait waits for d, or until ctx ends, which it reports as false.
+// wait waits for d. It returns false if ctx ends before, or the timer fails.
 func (a *alarm) wait(ctx context.Context, d time.Duration) bool {
 	if d <= 0 || ctx.Err() != nil {
 		return ctx.Err() == nil
 	}
 	once := unix.ItimerSpec{Value: unix.NsecToTimespec(d.Nanoseconds())}
 	if unix.TimerfdSettime(a.fd, 0, &once, nil) != nil {
-		return false // not with these arguments
+		return false // cannot happen with these arguments
 	}
 	forget := context.AfterFunc(ctx, func() { _ = a.file.SetReadDeadline(time.Unix(1, 0)) })
 	defer forget()

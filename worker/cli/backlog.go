@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// The log must not hold up an answer: the disk that it is written to may be what the server hangs on, or its reader
-// may hang too.
+// Writing a message to the log must not delay an answer of the worker. If the server hangs because of a disk, the log may be on the
+// same disk. The program that reads the log through a pipe may hang too.
 const (
-	maxBacklog = 1024            // lines that wait to be written; those that come then are lost
-	lastWords  = 2 * time.Second // to be written in at the end
+	maxBacklog = 1024            // most lines that wait to be written; further lines are lost
+	lastWords  = 2 * time.Second // longest time for writing the waiting lines at the end
 )
 
-// backlog writes lines in the order in which they come, while nobody waits for that.
+// backlog is a writer that does not block. A goroutine writes the lines to another writer, in their order.
 type backlog struct {
 	to    io.Writer
 	lines chan []byte // nil: the end
 	done  chan struct{}
 
 	mu   sync.Mutex
-	lost int // lines since the last that was taken
+	lost int // lines that were lost since the last line that was accepted
 }
 
 func newBacklog(to io.Writer) *backlog {
@@ -31,7 +31,7 @@ func newBacklog(to io.Writer) *backlog {
 	return b
 }
 
-// Write takes a line, and never fails.
+// Write accepts a line, or counts it as lost if maxBacklog lines wait. It never fails.
 func (b *backlog) Write(line []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -53,7 +53,7 @@ func (b *backlog) take(line []byte) bool {
 	}
 }
 
-// gap is written in the place of lines that are lost.
+// gap returns the line that is written in place of lost lines.
 func (b *backlog) gap() []byte {
 	return fmt.Appendf(nil, `{"level":"warn","lost":%d,"message":"messages were lost: nobody took them"}`+"\n", b.lost)
 }
@@ -68,7 +68,7 @@ func (b *backlog) work() {
 	}
 }
 
-// Close waits until all is written, but not for long. What is written later is lost.
+// Close waits until the accepted lines are written, but at most lastWords. Lines that come after Close are lost.
 func (b *backlog) Close() error {
 	late := time.NewTimer(lastWords)
 	defer late.Stop()

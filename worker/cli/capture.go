@@ -35,7 +35,7 @@ type captureFlags struct {
 	debugDirs []string
 	stats     bool
 	threads   bool
-	// goroutines is set for those of Go programs instead of threads.
+	// goroutines is set if the goroutines of Go programs are printed instead of threads.
 	goroutines bool
 	noContext  bool
 	remote     console.DebuginfodFlags
@@ -43,8 +43,8 @@ type captureFlags struct {
 	compressed console.CompressedFlags
 	nonStop    bool
 	stop       bool
-	titles     map[int]string // of the processes of a server, as ps(1) shows them
-	server     *sessions      // of the captured server; nil: each trace is printed at once
+	titles     map[int]string // titles of a server's processes as in ps(1), by process id; nil: no server is captured
+	server     *sessions      // the captured server's sessions; nil: each trace is printed at once
 }
 
 const captureLong = `Print the call stack of processes. You may capture any process that you may
@@ -159,7 +159,7 @@ func (f *captureFlags) execute(cmd *cobra.Command, args []string) error {
 	return f.run(cmd.Context(), console.Identities(pids), cmd.OutOrStdout(), cmd.ErrOrStderr())
 }
 
-// Check validates the flags and returns the processes.
+// check validates the flags and returns the process ids.
 func (f *captureFlags) check(args []string) ([]int, error) {
 	switch {
 	case !slices.Contains(formats, f.format):
@@ -185,8 +185,8 @@ func (f *captureFlags) check(args []string) ([]int, error) {
 	return console.ProcessIDs(args)
 }
 
-// run captures round by round. A process that fails is told on stderr and
-// left out; the others go on.
+// run captures all processes in each round. If a capture fails, run reports
+// it on stderr and leaves this process out of later rounds.
 func (f *captureFlags) run(ctx context.Context, targets []process.Target, stdout, stderr io.Writer) error {
 	if f.format == console.FormatPprof && console.Terminal(stdout) {
 		return console.Usage(errors.New("--format pprof is binary: write it to a file or a pipe"))
@@ -214,7 +214,7 @@ func (f *captureFlags) run(ctx context.Context, targets []process.Target, stdout
 	next := time.Now()
 	for round := range f.warmUp + f.repeat {
 		if round > 0 && !clock.wait(ctx, time.Until(next)) {
-			break // what was captured until now is told
+			break // print the result of the rounds before the interrupt
 		}
 		next = later(next.Add(f.interval), time.Now())
 		if err := r.round(ctx, round >= f.warmUp); err != nil {
@@ -246,14 +246,14 @@ type rounds struct {
 	failed   map[int]bool // by process id
 	ended    int          // how many of the failed processes have ended, which is no error
 	taken    stats
-	// stacks counts the captured threads. The stacks of generated threads end in code compiled at run time.
+	// stacks is the number of captured threads, and generated of those whose stack ends in code that was compiled at run time.
 	stacks, generated int
-	counted           profilefmt.Traces // with a format of package profilefmt
+	counted           profilefmt.Traces // all stacks, if the format is one of package profilefmt
 	stdout, stderr    io.Writer
 }
 
-// round captures each process once, for the statistics if it counts. Its error
-// is one of writing.
+// round captures each process once. If counts is set, the times are added to the
+// statistics. An error means that the output could not be written.
 func (r *rounds) round(ctx context.Context, counts bool) error {
 	if r.server != nil {
 		r.server.begin()
@@ -297,17 +297,17 @@ func (r *rounds) round(ctx context.Context, counts bool) error {
 	return nil
 }
 
-// collectLate lets the heap grow before its garbage is collected, if there is only one round: nearly all that a first
-// capture reads is kept, and a program that ends then need not collect anything. That was a sixth of its time. A GOGC
-// of the environment is respected.
+// collectLate raises the heap size of the first garbage collection if there is only one round. A first capture keeps nearly all
+// data that it reads, and this process ends soon after. Garbage collection took a sixth of the command's time. If the environment
+// sets GOGC, collectLate does nothing.
 func collectLate(rounds int) {
-	const first, smallest = 32, 4 // MB, from which on it is collected: here, and with 100 per cent
+	const first, smallest = 32, 4 // heap size of the first collection, in MB: wanted, and with GOGC=100
 	if rounds == 1 && os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(100 * first / smallest)
 	}
 }
 
-// later is the later of two times: who is late does not hurry to make up for it.
+// later returns the later of two times. So a late round does not make the next rounds follow faster.
 func later(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return b
@@ -315,7 +315,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// capture captures one process.
+// capture captures the threads or the goroutines of one process.
 func (f *captureFlags) capture(
 	ctx context.Context, capturer *capture.Capturer, target process.Target, opts capture.Options,
 ) (*backtrace.Trace, error) {

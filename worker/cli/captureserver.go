@@ -38,7 +38,7 @@ func (f *captureFlags) runServer(ctx context.Context, stdout, stderr io.Writer) 
 			continue
 		}
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		f.titles[m.Local] = m.Title
 		targets = append(targets, target)
@@ -52,16 +52,16 @@ func (f *captureFlags) runServer(ctx context.Context, stdout, stderr io.Writer) 
 	return f.run(ctx, targets, stdout, stderr)
 }
 
-// sessions has what a server's memory says of the processes that one round captures. The memory is read before the round
-// and after it, since a process runs on in between: only facts that are the same in both readings are used.
+// sessions has the sessions of the processes that one round captures, from the server's memory. A process runs on during the
+// round, so the memory is read before the round and after it. Only facts that are the same in both reads are used.
 type sessions struct {
 	reader        *state.Reader // nil: the memory cannot be read
 	before, after *moment.Moment
 	traces        []*backtrace.Trace
 }
 
-// openSessions prepares the reading of a server's memory. If it cannot be read, the captures lack these facts, and the
-// user gets the reason.
+// openSessions prepares to read a server's memory. If the memory cannot be read, openSessions reports the reason on stderr, and
+// the captures have no data of sessions.
 func openSessions(server cluster.Cluster, stderr io.Writer) *sessions {
 	reader, err := state.Open(server)
 	if err != nil {
@@ -70,30 +70,30 @@ func openSessions(server cluster.Cluster, stderr io.Writer) *sessions {
 	return &sessions{reader: reader}
 }
 
-// read returns what all sessions do now; nil: it could not be read.
+// read returns what all sessions do now; nil: the memory could not be read.
 func (s *sessions) read() *moment.Moment {
 	if s.reader == nil {
 		return nil
 	}
 	m, err := s.reader.Read(state.Options{Texts: true})
 	if err != nil {
-		return nil // the server has ended, or is about to
+		return nil // the server has ended or is ending
 	}
 	s.reader.Blocking(m)
 	return m
 }
 
-// Begin starts a round.
+// begin starts a round: it reads the sessions.
 func (s *sessions) begin() { s.before, s.traces = s.read(), nil }
 
-// End gives each trace of the round its session.
+// end reads the sessions again, and adds session and title to each trace of the round.
 func (s *sessions) end(titles map[int]string) {
 	s.after = s.read()
 	for _, t := range s.traces {
 		t.Session.Title = titles[t.PID]
 		x, y := sessionOf(s.before, t.PID), sessionOf(s.after, t.PID)
 		if y == nil {
-			y = x // it has ended
+			y = x // the process has ended, or the second read failed
 		}
 		if x == nil || x.ServerPID != y.ServerPID || !sameTime(x.Started, y.Started) {
 			continue
@@ -109,8 +109,8 @@ func (s *sessions) end(titles map[int]string) {
 	}
 }
 
-// holder returns the mode of the lock that a process waits for, and the process that holds it. Both are empty unless
-// the same wait was seen before the capture and after it.
+// holder returns the mode of the lock for which a process waits, and the process that holds this lock. x and y are the session
+// before and after the capture. Both results are empty unless x and y have the same wait.
 func (s *sessions) holder(t *backtrace.Trace, x, y *moment.Session) (mode, holder string) {
 	held := func(b moment.Blocker) bool { return b.Held != "" && !b.Queued }
 	i := slices.IndexFunc(y.Blockers, held)
@@ -143,7 +143,7 @@ func (s *sessions) holder(t *backtrace.Trace, x, y *moment.Session) (mode, holde
 	return b.Mode, render.VisibleLine(holder)
 }
 
-// sessionOf returns the session of a process in this process's view.
+// sessionOf returns the session with a process id of this program's namespace; nil: there is none.
 func sessionOf(m *moment.Moment, pid int) *moment.Session {
 	return findSession(m, func(s *moment.Session) bool { return s.PID == pid })
 }
@@ -171,8 +171,8 @@ func sameTime(a, b *time.Time) bool {
 	return a.Equal(*b)
 }
 
-// printServer prints the traces of a round. Processes with the same stack are printed together, in the order of the
-// first ones. Their queries may differ.
+// printServer prints the traces of a round. Processes with the same stack are printed together, even if their queries differ. The
+// groups are in the order of their first processes.
 func (r *rounds) printServer() error {
 	r.server.end(r.titles)
 	if r.format == console.FormatJSON {
@@ -202,7 +202,7 @@ func (r *rounds) printServer() error {
 	return nil
 }
 
-// printGroup prints traces with the same stack. The text is the stack, without a query.
+// printGroup prints traces with the same stack. text is this stack, without a query.
 func (r *rounds) printGroup(group []*backtrace.Trace, text string) error {
 	var s strings.Builder
 	same := !slices.ContainsFunc(group, func(t *backtrace.Trace) bool {

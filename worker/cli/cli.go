@@ -1,6 +1,6 @@
 // Package cli is the command line: it reads flags, runs one of the commands
-// and turns its error into an exit status. The commands' work is done
-// elsewhere.
+// and turns the command's error into an exit status. Other packages do the
+// work of the commands.
 package cli
 
 import (
@@ -24,13 +24,13 @@ const (
 	exitOK     = 0
 	exitFailed = 1
 	exitUsage  = 2
-	// exitLimited means that the result is incomplete, because the command has kept to a limit of its cost.
+	// exitLimited means that the result is incomplete, because the command has stopped at a limit of its cost.
 	exitLimited = 3
 )
 
-// Main runs the command that args name and returns the process's exit status:
-// 0, 1 if the command failed, 2 if it was used wrongly, 3 if a limit of its
-// cost has made the result incomplete.
+// Main runs the command that args name and returns the exit status of this
+// process: 0, 1 if the command failed, 2 if its arguments are wrong, 3 if the
+// result is incomplete because of a limit of the command's cost.
 func Main(version string, args []string, stdout, stderr io.Writer) int {
 	keepBelowMemoryLimits()
 	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
@@ -74,8 +74,8 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 	}
 }
 
-// endings are the signals that end a command in order. SIGHUP is one of them, because the terminal may be closed. It is
-// not if the program was started with nohup.
+// endings returns the signals after which a command ends cleanly. SIGHUP, which the kernel sends when the terminal is closed, is
+// one of them unless this program was started with nohup.
 func endings() []os.Signal {
 	signals := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) {
@@ -134,5 +134,5 @@ worker and no extension, and work while the server takes no connections.`,
 	return root
 }
 
-// Commands returns the command line as a tree of commands, for programs that write documentation of it.
+// Commands returns the tree of all commands, for programs that write documentation of the command line.
 func Commands(version string) *cobra.Command { return newRoot(version) }

@@ -15,13 +15,14 @@ import (
 	"pg_stat_backtrace/worker/serve/node"
 )
 
-// completeServers lets a shell complete data directories and process ids of the servers of this host, in all commands.
+// completeServers adds shell completion to cmd and all its subcommands: data directories for -D, and process ids for arguments,
+// both of the servers of this host.
 func completeServers(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		completeServers(sub)
 	}
 	if f := cmd.Flags().Lookup("pgdata"); f != nil {
-		delete(f.Annotations, cobra.BashCompSubdirsInDir) // it would come before the function
+		delete(f.Annotations, cobra.BashCompSubdirsInDir) // otherwise cobra would use it instead of the function
 		_ = cmd.RegisterFlagCompletionFunc(f.Name, completeDirectory)
 	}
 	if strings.Contains(cmd.Use, "PID") && cmd.ValidArgsFunction == nil {
@@ -29,7 +30,8 @@ func completeServers(cmd *cobra.Command) {
 	}
 }
 
-// completeDirectory returns the data directories of the servers. If none begins with the word, the shell completes folders.
+// completeDirectory returns the servers' data directories that begin with word. If there are none, the shell completes
+// directories.
 func completeDirectory(_ *cobra.Command, _ []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	found, _, _ := console.AllServers()
 	found = slices.DeleteFunc(found, func(dir string) bool { return !strings.HasPrefix(dir, word) || render.VisibleLine(dir) != dir })
@@ -39,11 +41,11 @@ func completeDirectory(_ *cobra.Command, _ []string, word string) ([]cobra.Compl
 	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completePID returns process ids of servers that are no arguments yet, with the titles of the processes.
+// completePID returns the process ids of servers, with the titles of the processes, except those that are arguments already.
 func completePID(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	directive := cobra.ShellCompDirectiveNoFileComp
 	if strings.Contains(cmd.Use, "FILE") && !strings.Contains(cmd.Use, "--") {
-		directive = cobra.ShellCompDirectiveDefault // a file is an argument, too
+		directive = cobra.ShellCompDirectiveDefault // arguments can also be files
 	}
 	first := strings.Contains(cmd.Use, "FUNCTION") && len(args) == 0
 	if f := cmd.Flags().Lookup("pgdata"); first || f != nil && f.Changed {

@@ -32,7 +32,7 @@ func (c *coreFlags) add(cmd *cobra.Command) {
 	fs.StringVar(&c.sysroot, "sysroot", "", "with --core: look for the program and its libraries below `DIR`")
 }
 
-// Check refuses what does not go together.
+// check returns an error if options or arguments do not fit --core.
 func (c *coreFlags) check(cmd *cobra.Command, args []string) error {
 	if c.file == "" {
 		if c.exe != "" || c.sysroot != "" {
@@ -54,7 +54,8 @@ func (c *coreFlags) check(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// runCore prints the stacks of a core file. An interrupt does not wait for the work: a pipe may be silent for ever.
+// runCore prints the stacks of a core file. It returns at once after an interrupt, as reading the core from a pipe may block for
+// ever.
 func (f *captureFlags) runCore(ctx context.Context, stdout, stderr io.Writer) error {
 	return console.UntilInterrupt(ctx, 0, func() error {
 		c, err := capture.ReadCore(f.core.file, capture.CoreOptions{
@@ -68,8 +69,8 @@ func (f *captureFlags) runCore(ctx context.Context, stdout, stderr io.Writer) er
 	})
 }
 
-// printCore prints the stacks of a core file. It reports files that were refused on stderr. A wrong --exe is a failure,
-// and so is a stack that was left out.
+// printCore prints the stacks of a core file, and reports refused files on stderr. It returns console.ErrReported if the file of
+// --exe does not match the core, or if stacks were left out.
 func (f *captureFlags) printCore(c *capture.CoreTrace, stdout, stderr io.Writer) (err error) {
 	coloured := console.IsColoured(stdout)
 	size := budget.New(budget.Output, "output")

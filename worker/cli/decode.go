@@ -22,14 +22,14 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// Bounds of what decode reads and keeps.
+// Bounds of the input and the memory of decode.
 const (
-	maxLogLine   = 1 << 20 // the rest of a longer line is skipped, and counted
+	maxLogLine   = 1 << 20 // bytes; the rest of a longer line is skipped, and reported
 	maxHeapSites = 1 << 20
 	leastBase64  = 7 // characters of the shortest backtrace without padding
-	// decodeEnd is the time after an interrupt to print the sums of the input before it.
+	// decodeEnd is the time, after an interrupt, for printing the sums of the input so far.
 	decodeEnd = 2 * time.Second
-	// siteBytes is the memory of a site beside its key and its text, in a map that grows by doubling.
+	// siteBytes is the memory that a heapSite needs in the map decoder.sites, in bytes, without its key and its text.
 	siteBytes = 160
 )
 
@@ -95,7 +95,8 @@ func newDecode() *cobra.Command {
 	return cmd
 }
 
-// run decodes what it reads. An error is one of reading or writing, or of a backtrace, which has been reported.
+// run decodes the input. The error is console.ErrReported if a backtrace could not be decoded. Other errors are of reading or
+// writing, or mean that the input has no compressed backtrace.
 func (f *decodeFlags) run(in io.Reader, stdout, stderr io.Writer) error {
 	names, err := openNamer(f.exe, f.pid, f.debugDirs)
 	if err != nil {
@@ -131,12 +132,12 @@ func (f *decodeFlags) run(in io.Reader, stdout, stderr io.Writer) error {
 	return nil
 }
 
-// decoder is the work of one run.
+// decoder has the state of one run.
 type decoder struct {
 	flags                *decodeFlags
 	names                *namer
 	windows              compressed.Windows
-	described            bool // there was a window
+	described            bool // the input has had a ~i# line, which describes an image
 	exact                []int
 	out                  *bufio.Writer
 	stderr               io.Writer
@@ -144,12 +145,12 @@ type decoder struct {
 	decoded, failed, cut int
 
 	memory, size *budget.Budget
-	full         error // of size, for messages
+	full         error // not nil: the budget size has no room for more messages
 	sites        map[string]*heapSite
-	other        heapSite // of sites that are too many
+	other        heapSite // sum of the allocations whose stacks are not kept, as there are too many
 }
 
-// heapSite is the sum of the allocations with one stack.
+// heapSite has the number of allocations with one stack, the sum of their bytes, and the stack as text.
 type heapSite struct {
 	bytes, blocks uint64
 	text          string
@@ -176,7 +177,7 @@ func (d *decoder) read(in io.Reader) error {
 	}
 }
 
-// nextLine reads a line, at most maxLogLine bytes of it.
+// nextLine reads a line and returns its first maxLogLine bytes.
 func (d *decoder) nextLine(r *bufio.Reader) ([]byte, error) {
 	var line []byte
 	cut := false
@@ -195,8 +196,8 @@ func (d *decoder) nextLine(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// bare reports whether a line is base64 and nothing else. A word of letters counts only if it is a backtrace: it is not
-// a damaged one.
+// bare reports whether a line has only base64. If it has only letters, it may be an ordinary word: then bare returns true only if
+// the line can be decoded as a backtrace.
 func bare(line string) bool {
 	if len(line) < leastBase64 || strings.Trim(strings.TrimRight(line, "="), base64Letters) != "" {
 		return false
@@ -248,11 +249,11 @@ func (d *decoder) decodeLine(line string) {
 
 func (d *decoder) echo(line string) {
 	if !d.flags.heapMap {
-		_, _ = fmt.Fprintln(d.out, render.VisibleText(line)) // an error is kept until Flush
+		_, _ = fmt.Fprintln(d.out, render.VisibleText(line)) // Flush returns the error
 	}
 }
 
-// exactLevels reads which levels a line about a thread calls exact.
+// exactLevels returns the levels of a stack that a ~t# line calls exact: these addresses are not return addresses.
 func exactLevels(line string) (levels []int) {
 	for field := range strings.FieldsSeq(line) {
 		list, ok := strings.CutPrefix(field, "exact=")
@@ -270,7 +271,7 @@ func exactLevels(line string) (levels []int) {
 
 func (d *decoder) report(at int, err error) {
 	d.failed++
-	_ = d.out.Flush() // its error comes again at the end
+	_ = d.out.Flush() // the Flush at the end returns the same error
 	const message = 256
 	if d.full == nil {
 		d.full = d.size.Charge(message, "the messages")
@@ -280,7 +281,7 @@ func (d *decoder) report(at int, err error) {
 	}
 }
 
-// decode decodes the backtrace that stands at a place of the line.
+// decode decodes the backtrace text, which begins at byte at of the line.
 func (d *decoder) decode(text string, at int) {
 	b, err := compressed.Parse(text)
 	exact := d.exact
@@ -301,7 +302,7 @@ func (d *decoder) decode(text string, at int) {
 	}
 }
 
-// stack names the frames of a backtrace, a line each.
+// stack returns the frames of a backtrace with their names, one per line.
 func (d *decoder) stack(b *compressed.Backtrace, exact []int) string {
 	th := backtrace.Thread{Whole: true}
 	for i, addr := range b.Stack {
@@ -317,7 +318,7 @@ func (d *decoder) stack(b *compressed.Backtrace, exact []int) string {
 	return render.Text(&backtrace.Trace{Threads: []backtrace.Thread{th}}, render.Options{}) + "\n"
 }
 
-// frames names one address.
+// frames returns the frames of one address: the function, and the functions that were inlined there.
 func (d *decoder) frames(addr uint64, isReturn bool) []backtrace.Frame {
 	if p, ok := d.windows.Decode(addr); ok {
 		return d.names.place(p, isReturn)
@@ -328,7 +329,7 @@ func (d *decoder) frames(addr uint64, isReturn bool) []backtrace.Frame {
 	return d.names.address(addr, isReturn)
 }
 
-// count adds an allocation to those with the same stack.
+// count adds an allocation to the site with the same stack.
 func (d *decoder) count(b *compressed.Backtrace, exact []int) {
 	whole := *b
 	whole.Size = 0
@@ -373,7 +374,7 @@ func (d *decoder) printSites() {
 		site := d.sites[key]
 		_, err := fmt.Fprintf(d.out, "%d bytes in %s\n%s\n", site.bytes, allocations(site.blocks), site.text)
 		if err != nil {
-			return // Flush returns it again
+			return // Flush returns the error again
 		}
 		total.bytes += site.bytes
 		total.blocks += site.blocks

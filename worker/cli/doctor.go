@@ -76,8 +76,9 @@ The exit status is 1 if captures will not work.`,
 	return cmd
 }
 
-// doctorsServer returns the data directory that the command examines. This is the named one. If arguments and environment
-// choose no server, it is the data directory of the host's only server. If it is empty, libpq's defaults choose.
+// doctorsServer returns the data directory of the server that the command examines. This is dataDir if it is given. If arguments
+// and environment choose no server, it is the data directory of the host's only server. An empty result means that libpq's
+// connection settings choose the server.
 func doctorsServer(dataDir, connString string, env func(string) string, servers func() ([]string, int, error)) string {
 	if dataDir != "" || connString != "" {
 		return dataDir
@@ -107,7 +108,7 @@ func serversToChoose(o *doctor.Options, env func(string) string) error {
 	return several
 }
 
-// A progressLine shows the step that runs, in one line of a terminal. It writes nothing to a file or a pipe.
+// A progressLine shows the current step of the command in one line of a terminal. It writes nothing to a file or a pipe.
 type progressLine struct {
 	w     io.Writer
 	shown bool
@@ -120,7 +121,7 @@ func newProgressLine(w io.Writer) *progressLine {
 	return &progressLine{w: io.Discard}
 }
 
-// eraseLine moves to the first column and erases the line.
+// eraseLine is the terminal's control sequence that moves to the first column and erases the line.
 const eraseLine = "\r\x1b[K"
 
 func (p *progressLine) show(text string) {

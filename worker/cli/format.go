@@ -16,7 +16,7 @@ var formats = []string{
 	console.FormatText, console.FormatJSON, console.FormatBrief, console.FormatShort, console.FormatFolded, console.FormatPprof, console.FormatSpeedscope, console.FormatHTML, console.FormatCompressed,
 }
 
-// print prints a trace, if what is told of all together is not all that is wanted.
+// print prints a trace. It prints nothing with --stats, and with a format that counts the stacks of all rounds; see total.
 func (r *rounds) print(t *backtrace.Trace) error {
 	if r.stats {
 		return nil
@@ -65,7 +65,7 @@ func (r *rounds) title(t *backtrace.Trace) string {
 	case t.Pause > 0:
 		line += fmt.Sprintf(", stopped for %.1f us", float64(t.Pause.Nanoseconds())/1e3)
 	default:
-		line += ", not stopped" // the stack says why
+		line += ", not stopped" // render.Text prints the reason
 	}
 	return line
 }
@@ -82,7 +82,7 @@ func (r *rounds) body(t *backtrace.Trace) string {
 	return does + render.Text(t, render.Options{})
 }
 
-// total prints what is told of all rounds together.
+// total prints the statistics, or the counted stacks, of all rounds.
 func (r *rounds) total() error {
 	switch taken := &r.taken; {
 	case r.stats && taken.count() > 0:
@@ -93,7 +93,7 @@ func (r *rounds) total() error {
 	return nil
 }
 
-// isProfile reports whether a format has the counted stacks of all rounds.
+// isProfile reports whether a format prints the stacks of all rounds once, at the end, with their counts.
 func isProfile(format string) bool {
 	return format != console.FormatText && format != console.FormatJSON && slices.Contains(profilefmt.Formats(), format)
 }

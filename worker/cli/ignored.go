@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/worker/cli/console"
 )
 
-// refuseIgnored returns an error if an option has no effect because of another one. Most commands check that themselves.
+// refuseIgnored returns an error if another option makes an option ineffective. Most commands check that themselves.
 func refuseIgnored(cmd *cobra.Command, args []string) error {
 	fs := cmd.Flags()
 	value := func(name string) string {

@@ -21,11 +21,11 @@ import (
 // errProcessorTime is the cause of a context that ended because this process has used its processor time.
 var errProcessorTime = errors.New("processor time is used up")
 
-// keepBelowMemoryLimits makes the garbage collector stay below the limits of memory.
+// keepBelowMemoryLimits lowers the garbage collector's memory limit below RLIMIT_AS and RLIMIT_DATA of this process.
 func keepBelowMemoryLimits() {
 	for _, r := range []struct {
 		resource int
-		other    int64 // bytes that count and are not of the heap
+		other    int64 // bytes outside of the heap that the kernel also counts for this limit
 	}{
 		{unix.RLIMIT_AS, rlimits.Reserved}, {unix.RLIMIT_DATA, rlimits.Data / 2},
 	} {
@@ -37,8 +37,9 @@ func keepBelowMemoryLimits() {
 	}
 }
 
-// withProcessorLimit returns a context that ends with the cause errProcessorTime when RLIMIT_CPU is reached. It reports
-// the limit at once, because a command that does not end soon is killed by the kernel. The caller calls stop.
+// withProcessorLimit returns a context that ends with the cause errProcessorTime when this process has used the processor time
+// that RLIMIT_CPU allows. It reports the limit at once, because the kernel kills the process if it does not end soon. The caller
+// must call stop.
 func withProcessorLimit(parent context.Context, stderr io.Writer) (ctx context.Context, stop func()) {
 	var l unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_CPU, &l) != nil || l.Cur == unix.RLIM_INFINITY {
@@ -46,7 +47,7 @@ func withProcessorLimit(parent context.Context, stderr io.Writer) (ctx context.C
 	}
 	allowed := l.Cur
 	if l.Cur == l.Max && l.Cur > 1 {
-		l.Cur-- // the kernel kills a process at the hard limit without a warning
+		l.Cur-- // to get SIGXCPU first: at the hard limit, the kernel kills the process
 		_ = unix.Setrlimit(unix.RLIMIT_CPU, &l)
 	}
 	ctx, cancel := context.WithCancelCause(parent)
@@ -73,7 +74,8 @@ func readsProcesses(cmd *cobra.Command) bool {
 	return false
 }
 
-// procMounted returns an error if /proc is not mounted. Without it every process looks hidden.
+// procMounted returns an error if /proc is not mounted. Without /proc, this program would report that other users' processes are
+// hidden.
 func procMounted() error {
 	if _, err := os.Stat("/proc/self/stat"); errors.Is(err, fs.ErrNotExist) {
 		return errors.New("/proc is not mounted; mount it with \"mount -t proc none /proc\"")

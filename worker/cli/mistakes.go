@@ -11,7 +11,7 @@ import (
 	"pg_stat_backtrace/worker/cli/console"
 )
 
-// unknownCommand refuses a word that is no command, and names the commands with a similar name.
+// unknownCommand returns an error for a word that is not a command. The error names commands with a similar name.
 func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -26,7 +26,7 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	return console.Usage(fmt.Errorf("there is no command %q%s", strings.TrimSpace(parent+" "+args[0]), didYouMean(args[0], "", names)))
 }
 
-// flagError words an error of the flags, and names the flags with a similar name.
+// flagError returns an error of the flag parser in better words. For an unknown flag, it names flags with a similar name.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if strings.Contains(err.Error(), "time: missing unit in duration") {
@@ -51,8 +51,8 @@ func flagError(cmd *cobra.Command, err error) error {
 	return console.Usage(fmt.Errorf("%s has no flag --%s%s", cmd.Name(), name, didYouMean(name, "--", names)))
 }
 
-// didYouMean returns "; did you mean ...?" with the names that begin with word, or differ from it in few letters. It
-// returns "" if there are none.
+// didYouMean returns "; did you mean ...?" with the names that begin with word or differ from word in few letters. It returns ""
+// if there are none, or more than three.
 func didYouMean(word, prefix string, names []string) string {
 	var similar []string
 	for _, name := range names {
@@ -67,7 +67,8 @@ func didYouMean(word, prefix string, names []string) string {
 	return "; did you mean " + strings.Join(similar, " or ") + "?"
 }
 
-// distance counts the letters to insert, remove or replace between two names (Levenshtein).
+// distance returns the Levenshtein distance of two names: the number of bytes to insert, remove or replace. It returns 64 if a name
+// is longer than 64 bytes.
 func distance(a, b string) int {
 	const longest = 64
 	if len(a) > longest || len(b) > longest {
@@ -92,7 +93,7 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// newHelp returns the command help. Cobra's own succeeds for a command that does not exist.
+// newHelp returns the command "help". It replaces cobra's, which does not fail for a command that does not exist.
 func newHelp(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:     "help [COMMAND]",

@@ -9,7 +9,7 @@ import (
 	"pg_stat_backtrace/worker/report/compressed"
 )
 
-// namer names addresses by files and by the images of a process.
+// namer finds the functions of addresses in files and in the images of a process.
 type namer struct {
 	files   []symbolize.Image
 	process *symbolize.Mapped
@@ -17,7 +17,7 @@ type namer struct {
 	notes   []string
 }
 
-// openNamer opens what --exe and --pid name.
+// openNamer opens the files of --exe and the images of the process of --pid.
 func openNamer(exe []string, pid int, debugDirs []string) (*namer, error) {
 	n := &namer{}
 	for _, file := range exe {
@@ -45,10 +45,10 @@ func (n *namer) close() {
 	}
 }
 
-// any reports whether there is something to name frames by.
+// any reports whether there are files or a process in which to find functions.
 func (n *namer) any() bool { return len(n.files) > 0 || n.process != nil }
 
-// place names an address in an image that a line of the input describes.
+// place returns the frames of an address in an image that a ~i# line of the input describes.
 func (n *namer) place(p compressed.Place, isReturn bool) []backtrace.Frame {
 	img, ok := n.image(p)
 	if !ok {
@@ -57,7 +57,7 @@ func (n *namer) place(p compressed.Place, isReturn bool) []backtrace.Frame {
 	return img.Frames(p.Address, isReturn)
 }
 
-// image finds the image of a place: by its build-id, or, if it has none, by its name, with a note.
+// image finds the image of a place by its build-id. If neither has a build-id, it finds a file by its name, and adds a note.
 func (n *namer) image(p compressed.Place) (symbolize.Image, bool) {
 	for _, img := range n.files {
 		switch {
@@ -77,7 +77,7 @@ func (n *namer) image(p compressed.Place) (symbolize.Image, bool) {
 	return symbolize.Image{}, false
 }
 
-// note keeps a remark for the end, once.
+// note keeps a remark that is printed at the end. Equal remarks are kept once.
 func (n *namer) note(text string) {
 	const most = 100
 	if !slices.Contains(n.notes, text) && len(n.notes) < most {
@@ -85,7 +85,8 @@ func (n *namer) note(text string) {
 	}
 }
 
-// address names an address of which the input says nothing: it is one of the process's, or of the first file's.
+// address returns the frames of an address for which the input names no image. The address is taken as one of the process or,
+// without a process, of the first file.
 func (n *namer) address(addr uint64, isReturn bool) []backtrace.Frame {
 	if n.process != nil {
 		img, at, ok := n.process.At(addr)

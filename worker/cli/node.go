@@ -25,7 +25,8 @@ import (
 	"pg_stat_backtrace/worker/serve/node"
 )
 
-// nodeFlags are the flags of a worker that serves every cluster of a host, and of the workers that it starts.
+// nodeFlags are the flags of a worker that serves every server of a host (the supervisor, with --all), and the hidden flags of the
+// workers that it starts.
 type nodeFlags struct {
 	all        bool
 	max        int
@@ -35,7 +36,7 @@ type nodeFlags struct {
 	listener   int
 }
 
-// The flags' names.
+// Names of flags.
 const (
 	flagAll        = "all"
 	flagMaxWorkers = "max-workers"
@@ -62,7 +63,7 @@ func (n *nodeFlags) add(cmd *cobra.Command) {
 	_ = cmd.MarkFlagDirname(flagBelow)
 }
 
-// Check returns an error if the flags contradict each other.
+// check returns an error if flags contradict each other.
 func (n *nodeFlags) check(cmd *cobra.Command, args []string) error {
 	changed := cmd.Flags().Changed
 	switch {
@@ -86,8 +87,8 @@ func (n *nodeFlags) check(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// run starts a worker for each cluster of the host, with the flags and arguments of this command. The workers record to folders
-// below the directory of record, if it has one.
+// run starts a worker for each server of the host, with the flags and arguments of this command. If record has a directory, the
+// workers record to folders below this directory.
 func (n *nodeFlags) run(cmd *cobra.Command, args []string, log zerolog.Logger, record *worker.RecordConfig) error {
 	if err := record.CheckRules(); err != nil {
 		return console.Usage(err)
@@ -133,8 +134,8 @@ func (n *nodeFlags) run(cmd *cobra.Command, args []string, log zerolog.Logger, r
 	return node.Run(cmd.Context(), cfg)
 }
 
-// reloads returns a channel that gets a value for each SIGHUP after which the file of rules is valid; nil: there is no file. If
-// the file has an error, no worker is asked to read it, so the old rules stay for all servers.
+// reloads returns a channel that receives a value after each SIGHUP, if the file of rules is valid then. It returns nil if there
+// is no such file. If the file has an error, no worker reads it, so the old rules stay in force for all servers.
 func reloads(ctx context.Context, log zerolog.Logger, record *worker.RecordConfig) <-chan struct{} {
 	if !record.HasRules() {
 		return nil
@@ -142,7 +143,7 @@ func reloads(ctx context.Context, log zerolog.Logger, record *worker.RecordConfi
 	hangup, valid := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(hangup, syscall.SIGHUP)
 	go func() {
-		defer signal.Ignore(syscall.SIGHUP) // as before
+		defer signal.Ignore(syscall.SIGHUP) // as before signal.Notify
 		for {
 			select {
 			case <-ctx.Done():
@@ -163,11 +164,11 @@ func reloads(ctx context.Context, log zerolog.Logger, record *worker.RecordConfi
 	return valid
 }
 
-// firstExtraFile is the descriptor of the first of exec.Cmd's ExtraFiles.
+// firstExtraFile is the file descriptor that the first file of exec.Cmd.ExtraFiles has in the new process.
 const firstExtraFile = 3
 
-// nthAddress returns the address of the worker with this slot: its port is the given one plus
-// the slot.
+// nthAddress returns the address of the listener of the worker with this slot number (see package node): the port of address plus
+// slot.
 func nthAddress(address string, slot int) (string, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -181,7 +182,7 @@ func nthAddress(address string, slot int) (string, error) {
 	return net.JoinHostPort(host, strconv.Itoa(int(number)+slot)), nil
 }
 
-// listenAddress returns an address as package net takes it. No name is looked up.
+// listenAddress returns an address in the form for package net. It replaces "localhost", so that no name is looked up.
 func listenAddress(address string) string {
 	if port, ok := strings.CutPrefix(address, "localhost:"); ok {
 		return "127.0.0.1:" + port
@@ -189,7 +190,8 @@ func listenAddress(address string) string {
 	return address
 }
 
-// passedOn returns the flags that were given, concern each worker, and have a name that is wanted.
+// passedOn returns the flags to pass to each worker: those of the command line whose names are wanted, without those that only
+// concern the supervisor.
 func passedOn(fs *pflag.FlagSet, wanted func(name string) bool) (words []string) {
 	fs.Visit(func(f *pflag.Flag) {
 		if !wanted(f.Name) ||
@@ -207,12 +209,12 @@ func passedOn(fs *pflag.FlagSet, wanted func(name string) bool) (words []string)
 	return words
 }
 
-// supervisedMemory bounds the private memory of a supervised worker, in bytes. An ordinary one needs some 20 to 60 MB, and its
-// collector works harder from 320 MB on. A server of any user can make its worker need more. The worker then ends alone,
-// and takes no memory from the workers of other users.
+// supervisedMemory is the limit of the private memory of a supervised worker, in bytes. An ordinary worker needs some 20 to 60 MB,
+// and its garbage collector works harder from 320 MB on. The user of a server can make its worker need much more. Because of the
+// limit, only this worker ends, and the workers of other users keep their memory.
 const supervisedMemory = 1 << 30
 
-// limitMemory sets that bound, unless there is a lower one.
+// limitMemory sets the limit supervisedMemory for this process, unless it has a lower limit.
 func limitMemory() {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_DATA, &limit) == nil && limit.Max > supervisedMemory {
@@ -220,9 +222,9 @@ func limitMemory() {
 	}
 }
 
-// lifeline returns the context of a worker. The context of a supervised worker ends with its standard
-// input, which the kernel closes also when the supervisor is killed. Each byte before asks it to read the file of rules again. Its
-// log names the cluster.
+// lifeline returns the context of a worker. If the worker is supervised, lifeline also sets its limits and the fields of cfg for a
+// supervised worker. Its context then ends at the end of standard input, which the kernel also closes when the supervisor is
+// killed. Each byte of standard input is a request to read the file of rules again.
 func (n *nodeFlags) lifeline(cmd *cobra.Command, cfg *worker.Config) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	if n.supervised {
@@ -245,7 +247,7 @@ func (n *nodeFlags) lifeline(cmd *cobra.Command, cfg *worker.Config) (context.Co
 				}
 				select {
 				case reload <- struct{}{}:
-				default: // it is about to read the file
+				default: // the worker will read the file anyway
 				}
 			}
 		}()

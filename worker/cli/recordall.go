@@ -15,17 +15,17 @@ import (
 	"pg_stat_backtrace/worker/history/store"
 )
 
-// userFolders makes the folders to which the workers of a host record: one for each user id of a server, because a worker has the
-// rights of its server's user only.
+// userFolders creates the folders to which the workers of a host record. There is a folder for each user id of a server, because a
+// worker has only the rights of its server's user.
 type userFolders struct {
 	dir  string // empty: nothing is recorded
 	log  zerolog.Logger
 	lock sync.Mutex
-	told map[string]bool // messages of errors
+	told map[string]bool // texts of errors that were logged
 }
 
-// Words returns the flags for a worker whose server has a user id. If there is no folder for it, the worker records nothing, and
-// the reason is logged once.
+// words returns the flags for a worker whose server runs as uid. If the folder for uid cannot be created, the worker records
+// nothing, and words logs the reason once.
 func (u *userFolders) words(uid int) []string {
 	if u.dir == "" {
 		return nil
@@ -43,11 +43,11 @@ func (u *userFolders) words(uid int) []string {
 	return nil
 }
 
-// makeFolder returns the folder of a user id, and makes it if it is missing. The directory belongs to this user, and only this
-// user can write to it, so that no other one can put something else in the place of a folder.
+// makeFolder returns the folder of a user id below dir, and creates dir and the folder if they are missing. It returns an error
+// unless dir belongs to the user of this process and only this user can write to it: another user could replace a folder.
 func makeFolder(dir string, uid int) (string, error) {
 	if err := os.Mkdir(dir, 0o700); err == nil {
-		if err := os.Chmod(dir, folderMode); err != nil { // the mask of this process does not count
+		if err := os.Chmod(dir, folderMode); err != nil { // os.Mkdir would apply the umask
 			return "", err
 		}
 	} else if !errors.Is(err, os.ErrExist) {
@@ -86,11 +86,12 @@ func makeFolder(dir string, uid int) (string, error) {
 	case int(st.Uid) != os.Geteuid():
 		return "", fmt.Errorf("%s belongs to user %d", path, st.Uid)
 	}
-	if err := unix.Fchownat(at, name, uid, -1, unix.AT_SYMLINK_NOFOLLOW); err != nil { // it was just made
+	if err := unix.Fchownat(at, name, uid, -1, unix.AT_SYMLINK_NOFOLLOW); err != nil { // the folder is new
 		return "", fmt.Errorf("%w; changing the owner needs CAP_CHOWN", &os.PathError{Op: "chown", Path: path, Err: err})
 	}
 	return path, nil
 }
 
-// folderMode is the mode of the directory of the folders. Each worker counts the folders, to know its part of --record-size.
+// folderMode is the mode of the directory with the folders. Each worker must be able to read this directory: it counts the folders
+// to compute its part of --record-size.
 const folderMode = 0o755

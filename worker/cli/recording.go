@@ -40,7 +40,7 @@ func (f *recordFlags) add(cmd *cobra.Command, c *worker.RecordConfig) {
 		cobra.FixedCompletions(worker.RecordTexts(), cobra.ShellCompDirectiveNoFileComp))
 }
 
-// Config sets what the flags say. With --all, c is not used, except Period and Dir.
+// config sets c from the flags, and checks them. With --all, only Period and Dir of c are used.
 func (f *recordFlags) config(cmd *cobra.Command, n *nodeFlags, c *worker.RecordConfig) error {
 	given := cmd.Flags().Changed
 	var err error
@@ -63,7 +63,7 @@ func (f *recordFlags) config(cmd *cobra.Command, n *nodeFlags, c *worker.RecordC
 		return fmt.Errorf("--record-stacks must be on or off, not %q", f.stacks)
 	}
 	c.Shared, c.RulesOptional = n.supervised, n.supervised
-	if c.Dir == "" && !n.supervised { // its supervisor makes the folders
+	if c.Dir == "" && !n.supervised { // a supervised worker gets its folder from the supervisor
 		c.Dir, _, _ = strings.Cut(os.Getenv("STATE_DIRECTORY"), ":")
 	}
 	if c.Dir == "" && given(console.FlagRecord) && c.Period > 0 && !n.supervised {
@@ -83,7 +83,7 @@ func parsePeriod(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// parseAge reads a time of which the unit may also be d, a day.
+// parseAge reads a duration that must be positive. Besides Go's units, a number of days such as 7d is accepted.
 func parseAge(s string) (time.Duration, error) {
 	const day, most = 24 * time.Hour, 100 * 365
 	if days, ok := strings.CutSuffix(s, "d"); ok {

@@ -86,7 +86,7 @@ func (f *reportFlags) check(cmd *cobra.Command, args []string) error {
 	}
 	for _, c := range []struct {
 		flag    string
-		formats []string // that ignore it
+		formats []string // the formats that ignore the flag
 	}{
 		{"top", []string{profilefmt.JSON, profilefmt.Folded, profilefmt.Pprof, profilefmt.Speedscope, profilefmt.HTML}},
 		{"group-by", []string{profilefmt.Pprof, profilefmt.JSON}},
@@ -112,7 +112,8 @@ func formatByName(file string) string {
 	return profilefmt.Text
 }
 
-// run reads the files, and writes the result. The output is opened last: a file that cannot be read leaves it alone.
+// run reads the files, and writes the result. It opens the output last, so that an existing output file stays if an input file
+// cannot be read.
 func (f *reportFlags) run(ctx context.Context, args []string, stdin io.Reader, stdout io.Writer) error {
 	var (
 		p   *pprof.Profile
@@ -134,7 +135,7 @@ func (f *reportFlags) run(ctx context.Context, args []string, stdin io.Reader, s
 	return out.Commit()
 }
 
-// read reads the files as one profile. It returns how to print the profile, too.
+// read reads the files and adds them up into one profile. It also returns the options for printing this profile.
 func (f *reportFlags) read(args []string, stdin io.Reader) (*pprof.Profile, profilefmt.Options, error) {
 	o := profilefmt.Options{
 		Format: f.format, Title: f.title, SampleType: f.sampleType, Root: f.groupBy, Top: f.top, Strict: true,
@@ -165,7 +166,7 @@ func (f *reportFlags) read(args []string, stdin io.Reader) (*pprof.Profile, prof
 	return p, o, nil
 }
 
-// readProfile reads one file.
+// readProfile reads one file, or standard input if name is "-".
 func readProfile(name string, stdin io.Reader, memory, size *budget.Budget) (*pprof.Profile, error) {
 	if name == "-" {
 		p, err := profilefmt.Read(stdin, memory, size)

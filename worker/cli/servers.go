@@ -14,20 +14,20 @@ import (
 	"pg_stat_backtrace/worker/cli/console"
 )
 
-// envDataDir is the environment variable that PostgreSQL's own programs use where -D is missing.
+// envDataDir is the environment variable that PostgreSQL's own programs use if -D is missing.
 const envDataDir = "PGDATA"
 
-// errTwice is the error of a second -D with another directory.
+// errTwice is the error for two -D with different directories.
 var errTwice = errors.New("-D is given twice: run the command once for each server")
 
-// onceValue is the value of a flag that names one thing: another thing is an error.
+// onceValue is the value of a flag that may be given only once. To give the same value again is no error.
 type onceValue struct {
 	pflag.Value
 
 	given string
 }
 
-// Set sets the value from the command line.
+// Set sets the value from the command line. It returns errTwice if another value was given before.
 func (v *onceValue) Set(text string) error {
 	if v.given != "" && v.given != text { // completion parses the command line twice
 		return errTwice
@@ -36,7 +36,7 @@ func (v *onceValue) Set(text string) error {
 	return v.Value.Set(text)
 }
 
-// finishServerFlags makes -D an error if it is given twice, in all commands, and names $PGDATA in its help.
+// finishServerFlags makes two different -D an error, in cmd and all its subcommands.
 func finishServerFlags(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		finishServerFlags(sub)
@@ -46,8 +46,8 @@ func finishServerFlags(cmd *cobra.Command) {
 	}
 }
 
-// takeDataDir uses $PGDATA as the data directory unless the command line or the environment chooses a server, processes or a
-// file. It reports that.
+// takeDataDir uses $PGDATA as the data directory, and reports that on stderr. It does nothing if the command line or the
+// environment chooses a server, processes or a file.
 func takeDataDir(cmd *cobra.Command, args []string, env func(string) string, stderr io.Writer) error {
 	f := cmd.Flags().Lookup("pgdata")
 	dir := env(envDataDir)
@@ -58,7 +58,7 @@ func takeDataDir(cmd *cobra.Command, args []string, env func(string) string, std
 	return f.Value.Set(dir)
 }
 
-// choosesServer reports whether the command line or the environment chooses what a command reads without -D.
+// choosesServer reports whether the command line or the environment chooses, without -D, the server, processes or file to read.
 func choosesServer(cmd *cobra.Command, args []string, env func(string) string) bool {
 	if slices.ContainsFunc([]string{"all", "cluster", "connect", "core", "pid", "trace"}, cmd.Flags().Changed) {
 		return true
@@ -72,7 +72,7 @@ func choosesServer(cmd *cobra.Command, args []string, env func(string) string) b
 	return slices.ContainsFunc(args, func(arg string) bool { return strings.Trim(arg, "0123456789") == "" })
 }
 
-// subjectOf returns what a command was asked to read, for its errors.
+// subjectOf returns the server and the processes that a command should read, for the texts of errors.
 func subjectOf(cmd *cobra.Command, words []string) console.Subject {
 	s := console.Subject{Words: words}
 	if f := cmd.Flags().Lookup("pgdata"); f != nil {

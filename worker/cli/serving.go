@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/worker/serve/export"
 )
 
-// addServeFlags adds the flags of the listener.
+// addServeFlags adds the flags of the HTTP listener.
 func addServeFlags(cmd *cobra.Command, c *worker.ServeConfig) {
 	fs := cmd.Flags()
 	fs.StringVar(&c.Listen, "listen", "",

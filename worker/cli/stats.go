@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// stats collects what captures took.
+// stats collects the times of captures.
 type stats struct {
 	pause, held, unwind, symbolize, context, total []time.Duration
 }
@@ -26,24 +26,24 @@ func (s *stats) add(t *backtrace.Trace) {
 
 func (s *stats) count() int { return len(s.total) }
 
-// quantiles are microseconds.
+// quantiles are quantiles of times, in µs.
 type quantiles struct {
 	P50 float64 `json:"p50"`
 	P99 float64 `json:"p99"`
 	Max float64 `json:"max"`
 }
 
-// statsDocument is how long the steps of captures took.
+// statsDocument has the times of the steps of captures.
 type statsDocument struct {
 	// Count is the number of captures.
 	Count int `json:"count"`
-	// Pause is how long the target was stopped.
+	// Pause is the time for which the target was stopped.
 	Pause quantiles `json:"pause_us"`
-	// Held is how long the capture had the target attached.
+	// Held is the time for which the capture was attached to the target.
 	Held      quantiles `json:"held_us"`
 	Unwind    quantiles `json:"unwind_us"`
 	Symbolize quantiles `json:"symbolize_us"`
-	// Context is the time for PostgreSQL's own levels.
+	// Context is the time for reading PostgreSQL's own levels, such as the lines of PL/pgSQL functions.
 	Context quantiles `json:"context_us"`
 	Total   quantiles `json:"total_us"`
 }
@@ -56,7 +56,7 @@ func (s *stats) print(w io.Writer) error {
 	})
 }
 
-// newQuantiles sorts d in place.
+// newQuantiles returns the quantiles of d, which must not be empty. It sorts d in place.
 func newQuantiles(d []time.Duration) quantiles {
 	slices.Sort(d)
 	at := func(q float64) float64 {

@@ -10,11 +10,11 @@ import (
 	"pg_stat_backtrace/worker/cli/console"
 )
 
-// suspendable has the terminal's stop signal (^Z) suspend the program only while it holds no process, until the result
-// is called: one that it holds would stand still until the program is continued.
+// suspendable handles the terminal's stop signal (^Z) until the result is called. This program then suspends itself only while it
+// has stopped no process: otherwise that process would stay stopped until this program is continued.
 func suspendable(stderr io.Writer) (stop func()) {
 	if signal.Ignored(syscall.SIGTSTP) {
-		return func() {} // as whoever has started it wants
+		return func() {} // the parent process has chosen to ignore the signal
 	}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTSTP)

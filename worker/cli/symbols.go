@@ -67,7 +67,7 @@ worker with the same cache, use them later.`,
 	return cmd
 }
 
-// subject is a process or a file to look at.
+// subject is a process or a file whose symbols are examined.
 type subject struct {
 	pid  int // 0: a file
 	file string
@@ -80,7 +80,7 @@ func (s subject) String() string {
 	return s.file
 }
 
-// subjects reads the arguments: digits are a process, all else a file.
+// subjects reads the arguments: a number is a process id, any other text is the name of a file.
 func subjects(args []string) ([]subject, error) {
 	all := make([]subject, 0, len(args))
 	for _, arg := range args {
@@ -103,7 +103,7 @@ func subjects(args []string) ([]subject, error) {
 // postmaster returns the process that the command examines without arguments.
 func (f *symbolsFlags) postmaster(ctx context.Context) (subject, error) {
 	c, err := cluster.Find(ctx, cluster.Options{DataDir: f.dataDir})
-	if err != nil && f.dataDir == "" { // libpq's defaults lead to no server
+	if err != nil && f.dataDir == "" { // libpq's defaults do not lead to a server
 		dir, err2 := console.OnlyServer()
 		if err2 != nil {
 			return subject{}, console.Usage(fmt.Errorf("give a data directory with -D, a process id or a file: %w", err2))
@@ -119,7 +119,8 @@ func (f *symbolsFlags) postmaster(ctx context.Context) (subject, error) {
 	return subject{pid: c.PostmasterPID}, nil
 }
 
-// run looks at one subject after the other. One that fails is told on stderr; the others go on.
+// run examines all subjects, one after the other. If one fails, run reports the error on stderr, continues, and returns
+// console.ErrReported at the end.
 func (f *symbolsFlags) run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	all, err := subjects(args)
 	if err == nil && len(args) > 0 && f.dataDir != "" {
@@ -162,7 +163,7 @@ func (f *symbolsFlags) run(ctx context.Context, args []string, stdout, stderr io
 	return nil
 }
 
-// one looks at one subject and prints what it finds.
+// one examines one subject and prints the result. With further, it prints an empty line before.
 func (f *symbolsFlags) one(
 	ctx context.Context, s subject, client *debuginfod.Client, bar *console.Progress, stdout io.Writer, further bool,
 ) error {
@@ -201,7 +202,7 @@ func (f *symbolsFlags) one(
 	return err
 }
 
-// again is the command that looks at this subject alone, as a shell takes it.
+// again returns the command that examines only this subject, quoted for a shell.
 func (f *symbolsFlags) again(s subject) string {
 	words := []string{"pg_stat_backtrace", "symbols"}
 	switch {
@@ -218,7 +219,7 @@ func (f *symbolsFlags) again(s subject) string {
 	return strings.Join(append(words, f.remote.Words()...), " ")
 }
 
-// symbolsReport are the images of a process or a file, and their symbols.
+// symbolsReport has the images of a process or a file, and where the names of their functions come from.
 type symbolsReport struct {
 	PID    int                  `json:"pid,omitempty"`
 	File   string               `json:"file,omitempty"`
@@ -228,7 +229,7 @@ type symbolsReport struct {
 func (f *symbolsFlags) look(s subject, client *debuginfod.Client) ([]doctor.SymbolImage, error) {
 	o := doctor.SymbolOptions{DebugDirs: f.dirs}
 	if client != nil {
-		o.Fetched = client // a nil *Client would be no nil Fetched
+		o.Fetched = client // only if not nil: an interface with a nil *Client is not nil
 	}
 	if s.pid != 0 {
 		return doctor.SymbolsOf(s.pid, o)
@@ -237,7 +238,7 @@ func (f *symbolsFlags) look(s subject, client *debuginfod.Client) ([]doctor.Symb
 	return []doctor.SymbolImage{m}, err
 }
 
-// describeError says what is wrong with a subject, and what can be done about it.
+// describeError returns the error of a subject with the name of the subject and, for some errors, with a remedy.
 func describeError(s subject, err error) error {
 	switch {
 	case errors.Is(err, process.ErrGone):
@@ -252,7 +253,7 @@ func describeError(s subject, err error) error {
 	return err
 }
 
-// fetchMissing fetches what the images lack, one after the other, and reports whether something has come.
+// fetchMissing downloads the missing debug files of the images, one after the other. It returns whether it has downloaded any.
 func fetchMissing(ctx context.Context, client *debuginfod.Client, images []doctor.SymbolImage, bar *console.Progress) bool {
 	come := false
 	for i := range images {

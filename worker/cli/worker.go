@@ -102,7 +102,7 @@ func newWorker(version string) *cobra.Command {
 			if err := errors.Join(every.check(cmd, args), checkWorker(&cfg), record.config(cmd, &every, &cfg.Record)); err != nil {
 				return console.Usage(err)
 			}
-			// A worker outlives the terminal that it was started from, and the reader of its log.
+			// A worker must continue when its terminal is closed (SIGHUP), and when the reader of its log ends (SIGPIPE).
 			signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
 			cfg.Version = version
 			sink, err := console.LogSink(cmd.ErrOrStderr(), format)
@@ -139,7 +139,7 @@ func newWorker(version string) *cobra.Command {
 	return cmd
 }
 
-// checkWorker returns what is wrong with the options of a worker.
+// checkWorker returns an error if an option of a worker has a wrong value.
 func checkWorker(cfg *worker.Config) error {
 	switch {
 	case cfg.Keep <= 0 || cfg.KeepRows <= 0:
@@ -150,7 +150,7 @@ func checkWorker(cfg *worker.Config) error {
 		return errors.New("--sessions must be positive")
 	case cfg.Concurrency < 0:
 		return errors.New("--concurrency must be positive")
-	case !(cfg.Limits.PerSecond > 0) || math.IsInf(cfg.Limits.PerSecond, 0): // not a number is neither
+	case !(cfg.Limits.PerSecond > 0) || math.IsInf(cfg.Limits.PerSecond, 0): // !(x > 0) is true for NaN too
 		return fmt.Errorf("--rate must be a positive number, not %v; to lock a role out, revoke EXECUTE",
 			cfg.Limits.PerSecond)
 	case cfg.Limits.Burst < 1:
@@ -174,7 +174,7 @@ func checkWorker(cfg *worker.Config) error {
 	return nil
 }
 
-// flagFallback is the flag's name.
+// flagFallback is the name of the flag for the connection that is used if all connection slots are in use.
 const flagFallback = "fallback-connection"
 
 func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) {

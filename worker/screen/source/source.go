@@ -336,8 +336,8 @@ type Stack struct {
 	Time time.Time `json:"time"`
 	// Engine is the method by which the stack was copied.
 	Engine string `json:"engine"`
-	// Phrase says in words what the process does. Advice is a sentence about what to do, and Page is the address of a page of
-	// PostgreSQL's manual.
+	// Phrase says in words what the process does. Advice is a sentence about what to do. Page is a page of PostgreSQL's manual
+	// without ".html", such as "explicit-locking".
 	Phrase string  `json:"phrase,omitempty"`
 	Advice string  `json:"advice,omitempty"`
 	Page   string  `json:"manual_page,omitempty"`
