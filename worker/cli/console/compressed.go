@@ -14,14 +14,16 @@ import (
 	"pg_stat_backtrace/worker/report/compressed"
 )
 
-// ThreadMark begins a line that says of which thread the next backtrace is, and which of its addresses are no return
+// ThreadMark begins a line that names the thread of the next backtrace, and the addresses of this backtrace that are not return
 // addresses.
 const ThreadMark = "~t#"
 
-// signalNote is the note of a frame that is a signal trampoline: it and the next one have been interrupted.
+// signalNote is the note of a frame that is a signal trampoline. The address of this frame and of the next outer frame, the
+// interrupted function, are not return addresses.
 const signalNote = "signal handler called"
 
-// CompressedFlags are the flags of capture for compressed backtraces, and what its rounds share.
+// CompressedFlags are the flags of the command capture for compressed backtraces, and the image descriptions that all its rounds
+// share.
 type CompressedFlags struct {
 	pre, post int
 	windows   compressed.Windows
@@ -34,7 +36,7 @@ func (f *CompressedFlags) Add(cmd *cobra.Command) {
 	fs.IntVar(&f.post, "post", 0, "with --format compressed: leave out the outermost `N` frames")
 }
 
-// Check refuses what does not go together.
+// Check returns an error if the flags contradict each other or the format.
 func (f *CompressedFlags) Check(format string) error {
 	switch {
 	case f.pre < 0 || f.post < 0:
@@ -45,7 +47,7 @@ func (f *CompressedFlags) Check(format string) error {
 	return nil
 }
 
-// Write prints the stacks of a trace, each below a line about its thread. New images come first.
+// Write prints the stacks of a trace, each after a line about its thread. Lines about images that are new come before.
 func (f *CompressedFlags) Write(w io.Writer, t *backtrace.Trace) error {
 	out := bufio.NewWriter(w)
 	for i := range t.Threads {
@@ -59,13 +61,13 @@ func (f *CompressedFlags) Write(w io.Writer, t *backtrace.Trace) error {
 	return out.Flush()
 }
 
-// PrintStack prints one stack, and the size of what was allocated there. The line before it counts the frames for which
-// the format has no room.
+// PrintStack prints one stack; size is the number of bytes that were allocated there, or 0. The line before the stack has the
+// title, and the number of outer frames that are left out because the format has no room. Errors of out are not reported.
 func (f *CompressedFlags) PrintStack(out *bufio.Writer, title string, th *backtrace.Thread, size uint64) {
 	frames := physicalFrames(th.Frames)
 	exact := exactFrames(frames)
 	if n := len(frames); n > 0 {
-		_, _ = f.windows.Encode(placeOf(frames[n-1])) // the program keeps its own addresses
+		_, _ = f.windows.Encode(placeOf(frames[n-1])) // the first image, that of the program, keeps its own addresses
 	}
 	frames, exact = frames[min(f.pre, len(frames)):], exact[min(f.pre, len(frames)):]
 	frames = frames[:max(0, len(frames)-f.post)]
@@ -85,11 +87,11 @@ func (f *CompressedFlags) PrintStack(out *bufio.Writer, title string, th *backtr
 		}
 	}
 	line, err := b.Line()
-	if err != nil { // as no number of windows can make it
+	if err != nil { // cannot happen with addresses of f.windows
 		line = ""
 	}
 	for _, window := range f.windows.Header() {
-		_, _ = fmt.Fprintln(out, window) // an error is kept until Flush
+		_, _ = fmt.Fprintln(out, window) // Flush returns the error
 	}
 	if len(exactLevels) > 0 {
 		title += " exact=" + strings.Join(exactLevels, ",")
@@ -103,7 +105,7 @@ func (f *CompressedFlags) PrintStack(out *bufio.Writer, title string, th *backtr
 	_, _ = fmt.Fprintf(out, "%s%s\n%s\n", ThreadMark, title, line)
 }
 
-// physicalFrames leaves out inlined calls, which have the address of the function that they are in.
+// physicalFrames returns the frames without inlined calls, which have the same address as the function that contains them.
 func physicalFrames(frames []backtrace.Frame) []*backtrace.Frame {
 	var out []*backtrace.Frame
 	for i := range frames {
@@ -114,7 +116,8 @@ func physicalFrames(frames []backtrace.Frame) []*backtrace.Frame {
 	return out
 }
 
-// exactFrames says which addresses are no return addresses: the innermost one, and those at which a signal interrupted.
+// exactFrames reports for each frame whether its address is not a return address: the innermost frame, signal trampolines, and
+// the frames that a signal interrupted.
 func exactFrames(frames []*backtrace.Frame) []bool {
 	exact := make([]bool, len(frames))
 	for i, f := range frames {
@@ -123,7 +126,7 @@ func exactFrames(frames []*backtrace.Frame) []bool {
 	return exact
 }
 
-// placeOf is where a frame is: in an image, or in the process where there is none.
+// placeOf returns the place of a frame: its image and the address in it. Without an image, it is the address in the process.
 func placeOf(f *backtrace.Frame) compressed.Place {
 	if f.BuildID == "" && f.ModuleOffset == 0 {
 		return compressed.Place{Name: "[" + strings.Trim(f.Module, "[]") + "]", Address: f.Address}

@@ -12,10 +12,10 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// debuginfodOff, as a server, turns debuginfod off in spite of the environment.
+// debuginfodOff, in place of a server's URL, turns debuginfod off even if the environment names servers.
 const debuginfodOff = "off"
 
-// DebuginfodFlags are the flags of the commands that may ask debuginfod.
+// DebuginfodFlags are the flags of commands that can download debug files from debuginfod servers.
 type DebuginfodFlags struct {
 	urls                         []string
 	cache                        string
@@ -41,7 +41,7 @@ func (f *DebuginfodFlags) Add(cmd *cobra.Command) {
 	_ = cmd.MarkFlagDirname("debuginfod-cache")
 }
 
-// Config returns what environment and flags say; flags win. The cache folder may be left open.
+// Config returns the configuration from environment and flags. Flags take precedence. CacheDir may be empty.
 func (f *DebuginfodFlags) Config() (debuginfod.Config, error) {
 	cfg, err := debuginfod.FromEnv(os.Getenv)
 	if err != nil {
@@ -81,7 +81,7 @@ func (f *DebuginfodFlags) Config() (debuginfod.Config, error) {
 	return cfg, cfg.Check()
 }
 
-// Client makes a client that uses this user's cache.
+// Client returns a client that uses this user's cache; nil without an error: no server is configured.
 func (f *DebuginfodFlags) Client(onEvent func(debuginfod.Event)) (*debuginfod.Client, error) {
 	cfg, err := f.Config()
 	if err != nil {
@@ -99,8 +99,8 @@ func (f *DebuginfodFlags) Client(onEvent func(debuginfod.Event)) (*debuginfod.Cl
 	return debuginfod.New(cfg)
 }
 
-// ParseSize reads a number of bytes with a unit as PostgreSQL's settings have it: B, kB, MB, GB or TB, each 1024 times
-// the one before. No unit means bytes.
+// ParseSize reads a size with a unit as in PostgreSQL's settings: B, kB, MB, GB or TB, each 1024 times the unit before it. No
+// unit means bytes. The result is in bytes, and not negative.
 func ParseSize(s string) (int64, error) {
 	digits := strings.TrimRight(s, "BkKMGT ")
 	unit := strings.TrimSpace(s[len(digits):])
@@ -112,7 +112,8 @@ func ParseSize(s string) (int64, error) {
 	return n << shift, nil
 }
 
-// Words returns the flags as a shell takes them. "off" is left out: the advice names a server then.
+// Words returns the flags of the command line, quoted for a shell, to repeat them in a command that advice shows. "off" is left
+// out, because that advice adds a server.
 func (f *DebuginfodFlags) Words() (words []string) {
 	for _, url := range f.urls {
 		if url != debuginfodOff {

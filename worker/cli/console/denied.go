@@ -15,23 +15,23 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// IsDenied reports whether this user may not read a server or a process.
+// IsDenied reports whether err means that this user may not read a server or a process.
 func IsDenied(err error) bool {
 	return errors.Is(err, process.ErrNotPermitted) || errors.Is(err, cluster.ErrNoAccess) || errors.Is(err, cluster.ErrWrongUser) ||
 		errors.Is(err, fs.ErrPermission) || errors.Is(err, process.ErrDenied)
 }
 
-// Subject is what a command was asked to read.
+// Subject is the server or the processes that a command should read.
 type Subject struct {
 	// DataDir is the data directory; empty: not given.
 	DataDir string
-	// PIDs are the processes.
+	// PIDs are the process ids in the arguments; nil: not given.
 	PIDs []int
 	// Words are the command and its arguments, without the name of the program.
 	Words []string
 }
 
-// DeniedProcess says whose process it is, and as which user the command may read it.
+// DeniedProcess returns a sentence about a process that this user may not read: its owner, and the user that may read it.
 func DeniedProcess(pid int) string {
 	owner := -1
 	if status, err := process.ReadStatus(pid); err == nil {
@@ -52,7 +52,7 @@ func Describe(err error, s Subject) string {
 	case errors.Is(err, cluster.ErrNotDataDir) && s.DataDir != "":
 		return describeNoDataDir(err, s.DataDir)
 	case errors.Is(err, cluster.ErrNotRunning):
-		text, _, _ := strings.Cut(err.Error(), ": /proc/") // the kernel's answer says no more
+		text, _, _ := strings.Cut(err.Error(), ": /proc/") // the rest, the kernel's error, adds nothing
 		return text + ". Start the server, or print what a worker has recorded: pg_stat_backtrace history --record-dir DIRECTORY"
 	}
 	var path *fs.PathError
@@ -62,7 +62,7 @@ func Describe(err error, s Subject) string {
 	return err.Error()
 }
 
-// describeDenied words that a server may not be read.
+// describeDenied returns the text of an error that means that this user may not read a server.
 func describeDenied(err error, s Subject) string {
 	if os.Geteuid() == 0 {
 		return err.Error() + "\n  Root lacks a capability here, as in a container: grant CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
@@ -87,7 +87,8 @@ func describeDenied(err error, s Subject) string {
 	return text
 }
 
-// describeNoDataDir words that a directory is not a data directory, and lists those of this host.
+// describeNoDataDir returns the text of an error that means that dir is not a data directory. It lists the data directories of this
+// host's servers.
 func describeNoDataDir(err error, dir string) string {
 	text := err.Error()
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -110,7 +111,7 @@ func describeNoDataDir(err error, dir string) string {
 	return text
 }
 
-// rights says to whom something belongs, and as which user the command may read it.
+// rights says which user owns a file or process, and which user may read it. owner is a user id; negative: not known.
 func rights(what string, owner int) string {
 	if owner < 0 {
 		return fmt.Sprintf("user %s may not read %s. Run the command as its owner or as root", nameOf(os.Geteuid()), what)
@@ -119,7 +120,7 @@ func rights(what string, owner int) string {
 		nameOf(owner), nameOf(os.Geteuid()))
 }
 
-// sudo returns the command as root.
+// sudo returns the command line with sudo before it, quoted for a shell.
 func (s Subject) sudo() string {
 	words := []string{"sudo pg_stat_backtrace"}
 	for _, word := range s.Words {
@@ -128,7 +129,7 @@ func (s Subject) sudo() string {
 	return strings.Join(words, " ")
 }
 
-// ownerOfFile returns a user id; -1: it is not known.
+// ownerOfFile returns the user id of a file's owner; -1: it is not known.
 func ownerOfFile(path string) int {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -140,7 +141,7 @@ func ownerOfFile(path string) int {
 	return -1
 }
 
-// nameOf returns the name of a user, or the number.
+// nameOf returns the name of a user, or the number if the name is not known.
 func nameOf(uid int) string {
 	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
 		return u.Username

@@ -1,3 +1,3 @@
-// Package console has what the commands share: messages and errors of use, the names of output formats, files for results,
-// progress, times as people write them, and the choice of processes and servers.
+// Package console has functions that several commands use: for messages, usage errors, names of output formats, output files,
+// progress of downloads, times as people write them, and the choice of processes and servers.
 package console

@@ -10,8 +10,8 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// Explain turns the error of a capture of process pid into sentences: what,
-// why, and what to do about it.
+// Explain turns the error of a capture of process pid into sentences: what
+// failed, why, and what the user can do.
 func Explain(pid int, err error) string {
 	switch {
 	case errors.Is(err, naming.ErrNotGo):
@@ -24,7 +24,7 @@ func Explain(pid int, err error) string {
 		return fmt.Sprintf("process %d has ended", pid)
 	}
 	var denied *process.PermissionError
-	if errors.As(err, &denied) && denied.Reason == process.ReasonUID { // FaultOf has a hint for the worker
+	if errors.As(err, &denied) && denied.Reason == process.ReasonUID { // the hint of FaultOf is about the worker
 		return DeniedProcess(pid)
 	}
 	f := render.FaultOf(pid, err)

@@ -13,13 +13,13 @@ import (
 	"pg_stat_backtrace/worker/report/units"
 )
 
-// Capturer returns a capturer that takes debug files from debuginfod if it is configured, and a function for the end of the
-// command, which names on stderr the files that were not fetched in time.
+// Capturer returns a capturer that gets debug files from debuginfod, if servers are configured. The caller must call the second
+// result at the end of the command. That function prints on stderr how many files were not fetched in time.
 func (f *DebuginfodFlags) Capturer(stderr io.Writer, debugDirs []string) (*capture.Capturer, func(), error) {
 	verbose := os.Getenv(debuginfod.EnvProgress) != ""
 	var mu sync.Mutex
 	client, err := f.Client(func(e debuginfod.Event) {
-		// Failures are always told, the rest when the environment asks for it.
+		// Failures are always reported, other events only if the environment variable EnvProgress is set.
 		if verbose || e.Kind == debuginfod.Failed {
 			mu.Lock()
 			defer mu.Unlock()
@@ -35,7 +35,7 @@ func (f *DebuginfodFlags) Capturer(stderr io.Writer, debugDirs []string) (*captu
 		Report: func(err error) { Tellf(stderr, "note: %v", err) },
 	}
 	if client != nil {
-		cfg.Remote = client // a nil *Client would be no nil Remote
+		cfg.Remote = client // only if not nil: an interface with a nil *Client is not nil
 	}
 	c, err := capture.New(cfg)
 	return c, func() {
@@ -53,7 +53,8 @@ func (f *DebuginfodFlags) Capturer(stderr io.Writer, debugDirs []string) (*captu
 	}, err
 }
 
-// announceScan returns a function that names the reason of a wait, if reading the code of a stripped server takes long.
+// announceScan returns a function to call when the reading of a stripped server's code begins. The function that it returns is
+// called at the end. If reading takes long, they print on stderr why the user waits.
 func announceScan(stderr io.Writer) func(image, folder string) (ended func(error)) {
 	const long = 500 * time.Millisecond
 	return func(image, folder string) func(error) {
@@ -68,7 +69,7 @@ func announceScan(stderr io.Writer) func(image, folder string) (ended func(error
 	}
 }
 
-// describe says in a line what has happened.
+// describe returns an event of a download as one line.
 func describe(e debuginfod.Event) string {
 	what := fmt.Sprintf("%s of build-id %s", e.File, e.ID)
 	switch e.Kind {
@@ -88,7 +89,7 @@ func describe(e debuginfod.Event) string {
 	return what
 }
 
-// size prints a number of bytes; 0 is a size that is not known.
+// size formats a number of bytes; 0: the size is not known.
 func size(n int64) string {
 	if n <= 0 {
 		return "unknown size"

@@ -8,7 +8,7 @@ const (
 	FormatJSON   = "json"
 	FormatCSV    = "csv"
 	FormatBrief  = "brief"
-	FormatShort  = "short" // the former name of a format that FormatBrief replaces
+	FormatShort  = "short" // the former name of FormatBrief
 	FormatFolded = profilefmt.Folded
 
 	FormatPprof      = profilefmt.Pprof

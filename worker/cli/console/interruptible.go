@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// interruptible is a reader that an interrupt ends. A pipe or a terminal may be silent for ever.
+// interruptible is a reader whose Read returns at the end of ctx, even if a read from a pipe or a terminal blocks for ever.
 type interruptible struct {
 	ctx   context.Context //nolint:containedctx // a Reader has no other way
 	r     io.Reader
@@ -21,7 +21,8 @@ type readResult struct {
 	err error
 }
 
-// NewInterruptible returns a reader of r, whose error is ctx's after the end of ctx.
+// NewInterruptible returns a reader of r. After the end of ctx, its Read returns the error of ctx. One Read of r may still run
+// then.
 func NewInterruptible(ctx context.Context, r io.Reader) io.Reader {
 	const size = 64 << 10
 	return &interruptible{ctx: ctx, r: r, buf: make([]byte, size), reads: make(chan readResult, 1)}
@@ -35,7 +36,7 @@ func (i *interruptible) Read(p []byte) (int, error) {
 		if i.err != nil {
 			return 0, i.err
 		}
-		go func() { // it ends with the program if nothing comes
+		go func() { // the goroutine may block until the end of this program
 			n, err := i.r.Read(i.buf)
 			i.reads <- readResult{n, err}
 		}()
@@ -54,8 +55,9 @@ func (i *interruptible) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// UntilInterrupt does work that reads foreign files. After an interrupt the work has some time left. Then
-// UntilInterrupt returns the interrupt, although the work is not at its end: the program ends then.
+// UntilInterrupt calls work, which may block in reads of other users' files, and returns its error. After the end of ctx, work has
+// the time left to return. Then UntilInterrupt returns the error of ctx although work still runs. The caller should end the
+// program.
 func UntilInterrupt(ctx context.Context, left time.Duration, work func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- work() }()

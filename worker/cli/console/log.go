@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// Formats of the worker's log. The first chooses one by what reads the log.
+// Formats of the worker's log. LogAuto means: journald if journald reads the log, console for a terminal, otherwise json.
 const (
 	LogAuto    = "auto"
 	logConsole = "console"
@@ -24,7 +24,7 @@ const (
 // LogFormats are the values of --log-format.
 var LogFormats = []string{LogAuto, FormatJSON, logConsole, logOTel, logJournal}
 
-// LogSink returns what writes lines of JSON to w in a format.
+// LogSink returns a writer that accepts lines of JSON, one for each message, and writes them to w in a format of LogFormats.
 func LogSink(w io.Writer, format string) (io.Writer, error) {
 	if !slices.Contains(LogFormats, format) {
 		return nil, fmt.Errorf("--log-format must be %s or %s, not %q", strings.Join(LogFormats[:len(LogFormats)-1], ", "),
@@ -38,7 +38,7 @@ func LogSink(w io.Writer, format string) (io.Writer, error) {
 			format = logConsole
 		}
 	}
-	shown := render.VisibleWriter{To: w} // names of roles, processes and files are in the log
+	shown := render.VisibleWriter{To: w} // names of roles, processes and files may have control characters
 	switch format {
 	case logConsole:
 		return zerolog.ConsoleWriter{Out: shown, TimeFormat: time.DateTime}, nil
@@ -50,7 +50,8 @@ func LogSink(w io.Writer, format string) (io.Writer, error) {
 	return shown, nil
 }
 
-// Logger returns a logger that writes lines of JSON to w.
+// Logger returns a logger that writes messages of this level and above as lines of JSON to w. It sets zerolog's global formats of
+// times.
 func Logger(w io.Writer, level string) (zerolog.Logger, error) {
 	lvl, err := zerolog.ParseLevel(level)
 	if err != nil || level == "" {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Output is where a result goes: standard output, or a file that is there only if it is complete.
+// Output is the destination of a result: standard output, or a file that gets its name only when it is complete.
 type Output struct {
 	io.Writer
 
@@ -22,9 +22,9 @@ type Output struct {
 	name string   // of the complete file; "": file is not to be renamed
 }
 
-// CreateOutput opens the output. The empty name is standard output. A regular file is written under another name until
-// commit, so that an error leaves no half file, and an old file of that name stays. The new file has the permissions of
-// the old one. Without an old one, the umask decides.
+// CreateOutput opens the output; name "" or "-": standard output. A regular file has another name until Commit. So after an
+// error, there is no incomplete file, and an old file of that name stays. The new file has the permissions of the old file or,
+// without an old file, those of the umask.
 func CreateOutput(name string, stdout io.Writer) (*Output, error) {
 	if name == "" || name == "-" {
 		return &Output{Writer: stdout}, nil
@@ -69,16 +69,16 @@ func CreateOutput(name string, stdout io.Writer) (*Output, error) {
 	return o, nil
 }
 
-// linkTarget is where a name leads: a path that is no link, or a file descriptor of this process.
+// linkTarget is the file to which a name leads: a path, or a file descriptor of this process.
 type linkTarget struct {
 	path       string
 	descriptor int // -1: none
 }
 
-// followLinks follows the links of a name, but no link of another user: in a folder for all users, that user would
-// choose which file root writes. Such a link is replaced.
+// followLinks follows symbolic links of this user and of root. It returns a link of another user itself, which is then replaced
+// by the result: in a folder for all users, that user could otherwise choose the file that root writes.
 func followLinks(name string) (linkTarget, error) {
-	const most = 40 // as the kernel does
+	const most = 40 // the kernel's limit too
 	path := name
 	for range most {
 		switch folderOf(path) {
@@ -89,7 +89,7 @@ func followLinks(name string) (linkTarget, error) {
 		}
 		info, err := os.Lstat(path)
 		if err != nil || info.Mode()&fs.ModeSymlink == 0 {
-			return linkTarget{path: path, descriptor: -1}, nil //nolint:nilerr // a file that is not there will be made
+			return linkTarget{path: path, descriptor: -1}, nil //nolint:nilerr // a missing file will be created
 		}
 		if owner, _ := info.Sys().(*syscall.Stat_t); owner == nil || owner.Uid != 0 && int(owner.Uid) != os.Geteuid() {
 			return linkTarget{path: path, descriptor: -1}, nil
@@ -106,7 +106,7 @@ func followLinks(name string) (linkTarget, error) {
 	return linkTarget{}, fmt.Errorf("%s: %w", name, syscall.ELOOP)
 }
 
-// folderOf returns the folder of a path. Package filepath would remove "..", which is wrong behind a link to a folder.
+// folderOf returns the folder of a path. Package filepath would remove "..", which is wrong after a link to a folder.
 func folderOf(path string) string {
 	switch i := strings.LastIndexByte(path, '/'); i {
 	case -1:
@@ -118,7 +118,8 @@ func folderOf(path string) string {
 	}
 }
 
-// duplicate opens a file descriptor of this process again. Its position is shared: what the shell wrote before stays.
+// duplicate duplicates a file descriptor of this process. Both share the position in the file, so the result is written after the
+// data that the shell wrote before.
 func duplicate(descriptor int, name string) (*os.File, error) {
 	fd, err := unix.FcntlInt(uintptr(descriptor), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -127,7 +128,7 @@ func duplicate(descriptor int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// createBeside makes a file with an unused name in the folder of another one, with the permissions of the umask.
+// createBeside creates a file with an unused name in the folder of path. The umask decides about its permissions.
 func createBeside(path string) (*os.File, error) {
 	const attempts = 1000
 	for i := range attempts {
@@ -143,8 +144,8 @@ func createBeside(path string) (*os.File, error) {
 	return nil, fmt.Errorf("%s: no unused name beside it", path)
 }
 
-// keepAttributes gives a file the owner and the permissions of the file that it replaces. Only root can give a file to
-// another user.
+// keepAttributes gives a new file the owner and the permissions of the old file. If this user may not change the owner, as only
+// root can, the owner stays.
 func keepAttributes(file *os.File, old fs.FileInfo) error {
 	if owner, ok := old.Sys().(*syscall.Stat_t); ok {
 		if err := file.Chown(int(owner.Uid), int(owner.Gid)); err != nil && !errors.Is(err, fs.ErrPermission) {
@@ -154,7 +155,7 @@ func keepAttributes(file *os.File, old fs.FileInfo) error {
 	return file.Chmod(old.Mode().Perm())
 }
 
-// Commit completes the file.
+// Commit closes the file and gives it its name. For standard output, it does nothing. After an error, the caller must call Discard.
 func (o *Output) Commit() error {
 	if o.file == nil {
 		return nil
@@ -175,7 +176,7 @@ func (o *Output) Commit() error {
 	return nil
 }
 
-// Discard removes a file that was not completed.
+// Discard removes the file if it was not committed.
 func (o *Output) Discard() {
 	if o.file == nil {
 		return
@@ -187,16 +188,17 @@ func (o *Output) Discard() {
 	o.file = nil
 }
 
-// CheckedWriter keeps the first error of the standard output. The help of a command is written without a check.
+// CheckedWriter is a writer that keeps the first error of standard output. It is needed because cobra ignores errors when it writes
+// the help of a command.
 type CheckedWriter struct {
 	w      io.Writer
 	failed error
 }
 
-// NewCheckedWriter returns a writer to w.
+// NewCheckedWriter returns a CheckedWriter that writes to w.
 func NewCheckedWriter(w io.Writer) *CheckedWriter { return &CheckedWriter{w: w} }
 
-// Err returns the first error.
+// Err returns the first error of a write; nil: there was none.
 func (c *CheckedWriter) Err() error { return c.failed }
 
 func (c *CheckedWriter) Write(b []byte) (int, error) {
@@ -207,8 +209,8 @@ func (c *CheckedWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// IsColoured reports whether a text for this output has colours: on a terminal that can show them, except if the
-// environment variable NO_COLOR is set.
+// IsColoured reports whether text for w should have colours: w is a terminal that can show colours, and the environment variable
+// NO_COLOR is not set.
 func IsColoured(w io.Writer) bool {
 	if c, ok := w.(*CheckedWriter); ok {
 		w = c.w

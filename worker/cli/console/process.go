@@ -11,10 +11,10 @@ import (
 	"pg_stat_backtrace/worker/serve/node"
 )
 
-// NoProcess says that a process does not exist.
+// NoProcess returns the message that a process does not exist.
 func NoProcess(pid int) string { return fmt.Sprintf("there is no process %d", pid) }
 
-// Stranger says that a process belongs to no server.
+// Stranger returns the message that a process does not belong to a PostgreSQL server.
 func Stranger(pid int) string {
 	return fmt.Sprintf("process %s is no process of a PostgreSQL server", named(pid))
 }
@@ -28,7 +28,7 @@ func named(pid int) string {
 	return fmt.Sprintf("%d (%s)", pid, render.VisibleLine(stat.Comm))
 }
 
-// ExplainTarget is Explain for a process that may not have existed when the command began.
+// ExplainTarget is Explain, but it also distinguishes a process that did not exist at the start of the command.
 func ExplainTarget(target process.Target, err error) string {
 	if target.StartTime == 0 && IsGone(err) {
 		return NoProcess(target.PID)
@@ -36,8 +36,8 @@ func ExplainTarget(target process.Target, err error) string {
 	return Explain(target.PID, err)
 }
 
-// NotOfServer returns why a process whose memory may not be read is no process of a server, as far as its name shows. It
-// returns "" for another error, and if the process may belong to a server.
+// NotOfServer returns a message for a process whose memory this user may not read and whose name is not that of a server process.
+// It returns "" if err has another reason, or if the process may belong to a server.
 func NotOfServer(pid int, err error) string {
 	if !IsDenied(err) || node.CalledServer(pid) {
 		return ""
@@ -45,7 +45,8 @@ func NotOfServer(pid int, err error) string {
 	return Stranger(pid) + ", judging by its name; its memory may not be read"
 }
 
-// ServerOf returns the server of processes. It is an error if one of them is not a child of its postmaster.
+// ServerOf returns the server to which all the processes belong. It returns an error if one of them is not a child of the server's
+// postmaster, or may not be read.
 func ServerOf(pids []int) (cluster.Cluster, error) {
 	for _, pid := range pids {
 		if _, err := process.ReadStat(pid); errors.Is(err, process.ErrGone) {
@@ -82,8 +83,8 @@ func ServerOf(pids []int) (cluster.Cluster, error) {
 	return c, nil
 }
 
-// notOfServer returns the reason why the server of a process is not known. The process's mapped files decide whether it
-// runs a server's program.
+// notOfServer returns the error for a process whose server is not known. It uses the process's mapped files to find out whether
+// the process runs the program of a server.
 func notOfServer(pid int) error {
 	program, err := cluster.ProgramOf(pid)
 	switch {

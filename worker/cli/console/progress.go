@@ -10,22 +10,23 @@ import (
 	"pg_stat_backtrace/worker/naming/debuginfod"
 )
 
-// Progress shows how downloads go: on a terminal a bar that is drawn over and over, else lines.
+// Progress shows the progress of downloads: on a terminal as a bar that is drawn again and again, otherwise as lines. It is safe for
+// concurrent use.
 type Progress struct {
 	w        io.Writer
 	terminal bool
 
 	mu       sync.Mutex
-	name     string // of the image whose debug file is fetched
+	name     string // of the image whose debug file is downloaded
 	last     debuginfod.Event
-	arrived  debuginfod.Event // with the bytes and the time of all that came since begin
-	failures int
+	arrived  debuginfod.Event // sum of the bytes and times of all downloads since Begin
+	failures int // downloads that failed, without those that no server has
 }
 
-// NewProgress returns what shows the progress of downloads on w: a bar on a terminal, else lines.
+// NewProgress returns a Progress that writes to w.
 func NewProgress(w io.Writer) *Progress { return &Progress{w: w, terminal: Terminal(w)} }
 
-// Begin says which image the events are about from now on.
+// Begin begins the download for an image. Later events are about this image, until End.
 func (p *Progress) Begin(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -46,7 +47,7 @@ func (p *Progress) Event(e debuginfod.Event) {
 	}
 	switch {
 	case e.Kind == debuginfod.Failed, e.Kind == debuginfod.Paused, e.Kind == debuginfod.Missing:
-		return // end says it, with what every server said
+		return // End prints the result, with the answers of all servers
 	case p.terminal:
 		p.print("\r\x1b[K" + p.label() + bar(e))
 	case e.Kind == debuginfod.Started && e.Total > 0:
@@ -58,7 +59,7 @@ func (p *Progress) Event(e debuginfod.Event) {
 	}
 }
 
-// End says how it has ended.
+// End prints the result of the download for the image. err is the error of the download.
 func (p *Progress) End(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -79,7 +80,7 @@ func (p *Progress) End(err error) {
 	p.name = ""
 }
 
-// Failed reports whether something could not be fetched for another reason than that no server has it.
+// Failed reports whether a download failed. A file that no server has is not a failure.
 func (p *Progress) Failed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,10 +89,10 @@ func (p *Progress) Failed() bool {
 
 func (p *Progress) label() string { return fmt.Sprintf("%-24s", p.name) }
 
-// print writes. An error of the terminal does not end the download.
+// print writes s, and ignores errors, so that an error of the terminal does not end the download.
 func (p *Progress) print(s string) { _, _ = io.WriteString(p.w, s) }
 
-// bar draws a bar of a download.
+// bar returns the bar of a download, and its figures as text. Without a known total size, it has no bar.
 func bar(e debuginfod.Event) string {
 	const cells = 20
 	if e.Total <= 0 {
@@ -101,7 +102,7 @@ func bar(e debuginfod.Event) string {
 	return fmt.Sprintf(" [%s%s] %s", strings.Repeat("#", done), strings.Repeat("-", cells-done), amount(e))
 }
 
-// amount says how much is there, and how fast it comes.
+// amount says how much has been downloaded, and how fast.
 func amount(e debuginfod.Event) string {
 	s := size(max(e.Bytes, 1))
 	if e.Total > 0 {

@@ -9,7 +9,8 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// PlanStore has this user's comparisons with EXPLAIN. Without a cache it has none.
+// PlanStore returns the store with this user's comparisons of plans with EXPLAIN. If this user has no cache directory, the store is
+// empty.
 func PlanStore() runningplan.Store {
 	dir, err := debuginfod.DefaultCacheDir(os.Getenv)
 	if err != nil {
@@ -18,8 +19,9 @@ func PlanStore() runningplan.Store {
 	return runningplan.Store{Dir: dir}
 }
 
-// ProvenPlans returns the function that looks up the proven fields of a build: in this user's comparisons with EXPLAIN, then
-// in those of the worker that serves a data directory. It returns nil for a build without any.
+// ProvenPlans returns a function that looks up the fields of plans that were compared with EXPLAIN, for a build of the server. The
+// function searches in this user's comparisons, then in those of the worker that serves the data directory. It returns nil if the
+// build was not compared.
 func ProvenPlans(dataDir string) func(build string, major int) *plan.Proof {
 	return func(build string, major int) *plan.Proof {
 		if proof := PlanStore().Load(build, major); proof != nil {

@@ -11,15 +11,15 @@ import (
 	"pg_stat_backtrace/worker/serve/spool"
 )
 
-// The names of the recorder's flags.
+// Names of the recorder's flags.
 const (
 	FlagRecord    = "record"
 	FlagRecordDir = "record-dir"
 	FlagRules     = "rules"
 )
 
-// RecorderDir returns the directory to which the worker of a server records, or an empty string. The worker keeps the lock of
-// the history open, and the links in /proc show where that file is.
+// RecorderDir returns the directory to which the worker of a server records; empty: there is none, or it is not known. The worker
+// keeps the history's lock file open, and the links in /proc/PID/fd show the path of this file.
 func RecorderDir(dataDir string) string {
 	worker, err := spool.Find(dataDir)
 	if err != nil {

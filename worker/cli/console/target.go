@@ -9,7 +9,7 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// NameOrOID returns the name, or "oid N" for an object whose name is not known. It returns "" for no object.
+// NameOrOID returns the name of an object, or "oid N" if the name is not known. It returns "" if the OID is 0 too.
 func NameOrOID(name string, oid uint32) string {
 	if name == "" && oid != 0 {
 		return "oid " + strconv.FormatUint(uint64(oid), 10)
@@ -21,27 +21,27 @@ func NameOrOID(name string, oid uint32) string {
 const DebugDirUsage = "look for separate debug files below `DIRECTORY` (may be given several times; default " +
 	elfimage.DefaultFolder + ")"
 
-// LinesWait is how long a command waits for the source lines of a process that it sees for the first time. It may be long,
-// because a command answers one user.
+// LinesWait is the longest time for which a command waits for the source lines of a program that it captures for the first time.
+// It is longer than the worker's, because a command answers only one user.
 const LinesWait = 10 * time.Second
 
-// Identities returns the processes that have these process ids now. If the kernel gives an id to a new process later, that
-// process is not taken for the first.
+// Identities returns the processes that have these process ids now. A capture of such a target fails if the kernel has given the
+// id to a new process since.
 func Identities(pids []int) []process.Target {
 	targets := make([]process.Target, len(pids))
 	for i, pid := range pids {
 		targets[i] = process.Target{PID: pid, UID: -1}
 		if held, err := process.Hold(pid); err == nil {
-			targets[i].Held = held // as long as this program runs
+			targets[i].Held = held // never released: needed as long as this program runs
 		}
-		if stat, err := process.ReadStat(pid); err == nil { // if not, the capture says why
+		if stat, err := process.ReadStat(pid); err == nil { // otherwise the capture returns the error
 			targets[i].StartTime = stat.StartTime
 		}
 	}
 	return targets
 }
 
-// ProcessIDs reads the arguments.
+// ProcessIDs reads arguments that must be process ids.
 func ProcessIDs(args []string) ([]int, error) {
 	pids := make([]int, len(args))
 	for i, arg := range args {

@@ -13,10 +13,10 @@ import (
 	"pg_stat_backtrace/worker/serve/node"
 )
 
-// ErrUsage marks an error of use: wrong flags or arguments.
+// ErrUsage marks a usage error: wrong flags or arguments.
 var ErrUsage = errors.New("bad use")
 
-// Usage marks err as an error of use.
+// Usage marks err as a usage error, so that it is an ErrUsage. It returns nil for nil.
 func Usage(err error) error {
 	if err == nil {
 		return nil
@@ -29,18 +29,18 @@ type usageError struct{ error }
 func (e *usageError) Is(target error) bool { return target == ErrUsage }
 func (e *usageError) Unwrap() error        { return e.error }
 
-// UsageArgs makes a wrong number of arguments an error of use.
+// UsageArgs returns check, but with its errors marked as usage errors.
 func UsageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		err := check(cmd, args)
-		if err != nil && strings.Contains(err.Error(), "arg(s)") { // cobra's own words
+		if err != nil && strings.Contains(err.Error(), "arg(s)") { // replace cobra's message
 			err = fmt.Errorf("wrong number of arguments, %d: the usage is %q", len(args), cmd.UseLine())
 		}
 		return Usage(err)
 	}
 }
 
-// NoArgs refuses arguments. It is for commands without subcommands.
+// NoArgs returns an error if there are arguments. It is for commands without subcommands.
 func NoArgs(cmd *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0:
@@ -52,11 +52,11 @@ func NoArgs(cmd *cobra.Command, args []string) error {
 	return Usage(fmt.Errorf("%s takes no arguments, but got %q", name, args[0]))
 }
 
-// ErrBoth refuses processes beside a data directory.
+// ErrBoth is the error for process ids together with a data directory.
 var ErrBoth = errors.New("give either -D or process ids, not both: -D stands for all processes of a server")
 
-// TakeOnlyServer chooses the only server of this host, unless the user has chosen a server or processes. It says which
-// server it is. If several run, the error lists them.
+// TakeOnlyServer sets *dataDir to the data directory of this host's only server, and reports that on stderr. It does nothing if
+// *dataDir is set, or chosen is: the user has chosen in another way. If several servers run, the error lists them.
 func TakeOnlyServer(dataDir *string, chosen bool, stderr io.Writer) error {
 	if *dataDir != "" || chosen {
 		return nil
@@ -73,7 +73,7 @@ func TakeOnlyServer(dataDir *string, chosen bool, stderr io.Writer) error {
 	return nil
 }
 
-// OnlyServer returns the data directory of the only server of this host. With several, the error lists them.
+// OnlyServer returns the data directory of the only server of this host. If several run, the error lists them.
 func OnlyServer() (string, error) {
 	found, denied, err := AllServers()
 	if err != nil {
@@ -82,11 +82,11 @@ func OnlyServer() (string, error) {
 	return ChooseServer(found, denied)
 }
 
-// errDenied is the reason why a server is not chosen, although there are some.
+// errDenied means that there are servers, but this user may examine none of them.
 var errDenied = errors.New("this user may examine no server")
 
-// AllServers returns the data directories of the servers of this host. Denied counts the servers that this user may not
-// examine.
+// AllServers returns the data directories of the servers of this host. denied is the number of servers that this user may not
+// examine, which found does not have.
 func AllServers() (found []string, denied int, err error) {
 	processes, denied, err := node.Running()
 	if err != nil {
@@ -100,7 +100,8 @@ func AllServers() (found []string, denied int, err error) {
 	return found, denied, nil
 }
 
-// ChooseServer returns the only directory. Denied counts the servers that this user may not examine.
+// ChooseServer returns the only directory of found. denied is the number of servers that this user may not examine. If there is not
+// exactly one server, the error lists the servers.
 func ChooseServer(found []string, denied int) (string, error) {
 	switch {
 	case len(found) == 1 && denied == 0:

@@ -9,7 +9,7 @@ import (
 // WhenUsage describes the texts that ParseWhen reads.
 const WhenUsage = `"03:00", "yesterday 03:00", "2026-11-28 03:00", "2026-11-28T03:00:00Z", or "-15m" before now`
 
-// ParseWhen reads a time. A time without a zone is in the zone of now.
+// ParseWhen reads a time in one of the forms of WhenUsage, or "now". A time without a zone is in the zone of now.
 func ParseWhen(s string, now time.Time) (time.Time, error) {
 	text := strings.TrimSpace(s)
 	if text == "now" {

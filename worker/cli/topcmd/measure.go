@@ -15,8 +15,9 @@ import (
 	"pg_stat_backtrace/worker/report/render"
 )
 
-// measure runs a command of this program on the terminal, below the command line that does the same, until the user presses
-// Enter. The command is in the foreground, so that ^C ends the command only. ^Z does nothing: the screen could not go on.
+// measure prints the command line of a command of this program, runs the command on the terminal, and waits until the user presses
+// Enter. The command is the foreground process group, so that ^C ends only the command. ^Z is switched off meanwhile, because the
+// screen could not continue.
 func measure(ctx context.Context, args []string) error {
 	words := []string{"pg_stat_backtrace"}
 	for _, a := range args {
@@ -24,14 +25,14 @@ func measure(ctx context.Context, args []string) error {
 	}
 	_, _ = fmt.Fprintf(os.Stdout, "\n$ %s\n", strings.Join(words, " "))
 	terminal := int(os.Stdin.Fd())
-	signal.Ignore(unix.SIGTTOU) // of the return to the foreground
+	signal.Ignore(unix.SIGTTOU) // the kernel sends it when this program makes itself the foreground again
 	defer signal.Reset(unix.SIGTTOU)
 	restore, err := withoutSuspension(terminal)
 	if err != nil {
 		return err
 	}
 	defer restore()
-	c := exec.CommandContext(ctx, "/proc/self/exe", args...) // also if an update has replaced the file
+	c := exec.CommandContext(ctx, "/proc/self/exe", args...) // the same program even if an update has replaced the file
 	c.Args[0] = words[0]
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr
 	c.Cancel = func() error { return c.Process.Signal(unix.SIGTERM) }
@@ -42,14 +43,14 @@ func measure(ctx context.Context, args []string) error {
 		return back
 	}
 	var status *exec.ExitError
-	if err != nil && !errors.As(err, &status) { // a command that fails has said why
+	if err != nil && !errors.As(err, &status) { // a command that exits with an error has printed the reason
 		return err
 	}
 	_, _ = fmt.Fprint(os.Stdout, "\nEnter: back to the screen ")
 	return awaitLine(ctx, terminal)
 }
 
-// withoutSuspension switches the key ^Z of a terminal off, until restore is called.
+// withoutSuspension switches off the key ^Z of a terminal, until restore is called.
 func withoutSuspension(terminal int) (restore func(), err error) {
 	before, err := unix.IoctlGetTermios(terminal, unix.TCGETS)
 	if err != nil {
@@ -65,7 +66,7 @@ func withoutSuspension(terminal int) (restore func(), err error) {
 
 // awaitLine waits for a line on the terminal, or for the end of ctx.
 func awaitLine(ctx context.Context, terminal int) error {
-	const look = 200 // milliseconds between two looks at ctx
+	const look = 200 // milliseconds between two checks of ctx
 	for ctx.Err() == nil {
 		files := []unix.PollFd{{Fd: int32(terminal), Events: unix.POLLIN}}
 		n, err := unix.Poll(files, look)

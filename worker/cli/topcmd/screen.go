@@ -11,7 +11,7 @@ import (
 	"pg_stat_backtrace/worker/screen/view"
 )
 
-// topSource gives the data of the screen.
+// topSource gives the data of the screen: of a server of this host, or of a worker.
 type topSource interface {
 	// Watch is source.Source.Watch.
 	Watch() (changed <-chan struct{}, end func())
@@ -21,7 +21,7 @@ type topSource interface {
 	Now() time.Time
 }
 
-// localSource is a source on this host.
+// localSource is the topSource of a server of this host.
 type localSource struct{ *source.Live }
 
 // Fetch is topSource.Fetch.
@@ -32,15 +32,15 @@ func (l localSource) Fetch(ctx context.Context, s *view.State, before *view.Data
 // Now is topSource.Now.
 func (localSource) Now() time.Time { return time.Now() }
 
-// topScreen is the screen in the terminal. Answers of the source come in the background, so that keys are never late.
+// topScreen is the screen in the terminal. It requests data in the background, so that the user never waits after a key.
 type topScreen struct {
 	src      topSource
 	state    *view.State
 	terminal *view.Terminal
 	data     *view.Data
 	answers  chan *view.Data
-	asking   bool // an answer is on its way
-	stale    bool // the state has changed since the question
+	asking   bool // a request runs
+	stale    bool // another request must follow the one that runs
 }
 
 // showTop shows the screen until the user quits or ctx ends.
@@ -81,7 +81,7 @@ func showTop(ctx context.Context, src topSource, s *view.State) error {
 			case view.Quit:
 				return nil
 			case view.Suspend:
-				end() // nothing is sampled while the program is stopped
+				end() // take no samples while this program is stopped
 				err := terminal.Suspend(func() { _ = ptrace.Suspend() })
 				if err != nil {
 					return err
@@ -103,7 +103,7 @@ func showTop(ctx context.Context, src topSource, s *view.State) error {
 	}
 }
 
-// Event handles a key or a new size.
+// event handles a key or a new size. It returns an action if the caller must do it: Quit, Suspend or Run; otherwise None.
 func (t *topScreen) event(ctx context.Context, e view.Event) view.Action {
 	if e.Size {
 		t.draw(true)
@@ -125,7 +125,7 @@ func (t *topScreen) event(ctx context.Context, e view.Event) view.Action {
 	return view.None
 }
 
-// ask requests the data of the page. If a request is on its way, the next one follows it.
+// ask requests the data of the page. If a request runs already, the new request follows after its answer.
 func (t *topScreen) ask(ctx context.Context) {
 	if t.asking {
 		t.stale = true
@@ -145,7 +145,7 @@ func (t *topScreen) draw(whole bool) {
 	t.terminal.Draw(g, whole)
 }
 
-// drawView draws a view. Data that cannot be drawn, maybe of another worker, must not end the program.
+// drawView draws the screen. If the drawing panics, because a worker sent wrong data, the screen shows an error.
 func drawView(g *view.Grid, s *view.State, d *view.Data, now time.Time) {
 	if err := host.Catch("view", func() error { view.Draw(g, s, d, now); return nil }); err != nil {
 		text, _, _ := strings.Cut(err.Error(), "\n")

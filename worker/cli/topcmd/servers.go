@@ -30,19 +30,19 @@ import (
 const (
 	mostServers  = 64               // servers in the list
 	mostTitles   = 2000             // processes of a server whose titles are read
-	titlesEvery  = 5 * time.Second  // titles need a read for each process
-	serversEvery = 10 * time.Second // between two searches for new servers
+	titlesEvery  = 5 * time.Second  // shortest time between two reads of titles, which need a read for each process
+	serversEvery = 10 * time.Second // time between two searches for new servers
 	fewServers   = 8                // with more servers, each is sampled less often
-	listWindow   = time.Minute      // over which the list counts active sessions
+	listWindow   = time.Minute      // time over which the mean of active sessions is computed
 )
 
 // servers is the list of servers of "top --all". Each server has a goroutine that gets its data, so that a server or a
-// worker that does not answer delays no other.
+// worker that does not answer does not delay the others.
 type servers struct {
 	f        *topFlags
 	stderr   io.Writer
 	capturer *capture.Capturer
-	opening  chan struct{} // bounds the servers that are opened at a time
+	opening  chan struct{} // its capacity limits the number of servers that are opened at a time
 	changed  chan struct{}
 	find     func() (found []string, denied []node.Process, err error)
 
@@ -57,13 +57,13 @@ type serverEntry struct {
 	client *remote.Client
 	// hidden is the postmaster of a server that this user may not examine.
 	hidden *node.Process
-	src    topSource // nil until it is open
+	src    topSource // nil: not open yet
 	state  view.State
-	first  bool // the first answer has come
-	runs   bool
+	first  bool // the first answer, or error, has come
+	runs   bool // serve runs for this server
 }
 
-// newServers returns the list of the workers of --connect and, with local, of the servers of this host.
+// newServers returns the list of the workers of --connect and, if local is set, of the servers of this host.
 func (f *topFlags) newServers(stderr io.Writer, local bool) (*servers, error) {
 	host.Frugal()
 	l := &servers{f: f, stderr: stderr, opening: make(chan struct{}, 2), changed: make(chan struct{}, 1), find: findServers}
@@ -87,12 +87,12 @@ func (f *topFlags) newServers(stderr io.Writer, local bool) (*servers, error) {
 	return l, l.search()
 }
 
-// listInterval returns the time between two samples of a server in a list of n.
+// listInterval returns the time between two samples of a server in a list of n servers.
 func (f *topFlags) listInterval(n int) time.Duration {
 	return f.interval * time.Duration((max(n, 1)+fewServers-1)/fewServers)
 }
 
-// tokenOf returns the token file of a worker.
+// tokenOf returns the token file for the worker of the i-th --connect; empty: none.
 func (f *topFlags) tokenOf(i int) string {
 	switch len(f.tokenFile) {
 	case 0:
@@ -103,7 +103,7 @@ func (f *topFlags) tokenOf(i int) string {
 	return f.tokenFile[i]
 }
 
-// findServers searches for the servers of this host.
+// findServers returns the data directories of this host's servers, and the postmasters of servers that this user may not examine.
 func findServers() (found []string, denied []node.Process, err error) {
 	found, secret, err := console.AllServers()
 	if err == nil && secret > 0 {
@@ -112,7 +112,7 @@ func findServers() (found []string, denied []node.Process, err error) {
 	return found, denied, err
 }
 
-// search adds the servers of this host that are not in the list, and removes hidden ones that have ended.
+// search adds the servers of this host that are not in the list. It removes hidden servers that have ended or can be read now.
 func (l *servers) search() error {
 	found, denied, err := l.find()
 	if err != nil {
@@ -147,7 +147,7 @@ func (l *servers) search() error {
 	return nil
 }
 
-// accountName returns the name of an operating system user, or the number.
+// accountName returns the name of an operating system user, or the number if the name is not known.
 func accountName(uid int) string {
 	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
 		return u.Username
@@ -155,10 +155,10 @@ func accountName(uid int) string {
 	return strconv.Itoa(uid)
 }
 
-// plainDirectory is a data directory in the arguments of a postmaster that needs no quotes.
+// plainDirectory matches option -D in the arguments of a postmaster, with a data directory that a shell needs no quotes for.
 var plainDirectory = regexp.MustCompile(`(?:^| )-D ?(/[A-Za-z0-9/._@+-]+)(?: |$)`)
 
-// hiddenAdvice says why a server cannot be read, and which command reads it.
+// hiddenAdvice returns why a server cannot be read, and a command that can read it.
 func hiddenAdvice(p node.Process) (reason, remedy string) {
 	reason = "this user may not read the memory of the server: run the command as root or as " + accountName(p.UID) +
 		", or show the data of a worker with --connect URL"
@@ -169,10 +169,12 @@ func hiddenAdvice(p node.Process) (reason, remedy string) {
 	return reason, remedy
 }
 
-// clientTitle is the title of a client backend: user, database, client, and the activity. A cluster name may come first.
+// clientTitle matches the process title of a client backend: user, database, client, and the activity. The cluster_name may come
+// first.
 var clientTitle = regexp.MustCompile(`^postgres: .*? (?:\[local\]|\S+\(\d+\))(?: (.*))?$`)
 
-// titlesOf counts the client backends of a postmaster by their titles, which every user of the host can read.
+// titlesOf counts the client backends of a postmaster by the states in their titles, which every user of the host can read. It
+// returns nil if the children of the postmaster cannot be read.
 func titlesOf(postmaster int) *view.Titles {
 	children, err := process.Children(postmaster)
 	if err != nil {
@@ -230,14 +232,14 @@ func (l *servers) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			_ = l.search() // the list stays as it is
+			_ = l.search() // after an error, the list stays as it is
 			start()
 			l.notify()
 		}
 	}
 }
 
-// notify informs the reader of changed.
+// notify sends a value to the reader of l.changed, unless one waits there already.
 func (l *servers) notify() {
 	select {
 	case l.changed <- struct{}{}:
@@ -245,7 +247,7 @@ func (l *servers) notify() {
 	}
 }
 
-// serve gets the data of one server until ctx ends.
+// serve gets the data of one server until ctx ends. It retries if the server cannot be opened.
 func (l *servers) serve(ctx context.Context, e *serverEntry, interval time.Duration) {
 	defer func() {
 		l.mu.Lock()
@@ -290,7 +292,8 @@ func (l *servers) serve(ctx context.Context, e *serverEntry, interval time.Durat
 	l.watch(ctx, e)
 }
 
-// open opens the source of a server. Few are opened at a time: the first look at a program reads its debug information.
+// open opens the source of a server. Only few servers are opened at a time, because the first read of a program reads its debug
+// information.
 func (l *servers) open(ctx context.Context, e *serverEntry, interval time.Duration) error {
 	if e.src != nil {
 		return nil
@@ -377,7 +380,7 @@ func (l *servers) update(e *serverEntry, change func(*view.Server)) {
 	l.notify()
 }
 
-// list returns the rows, with the ages of now. Answered is set if every server has answered, or has an error.
+// list returns the rows, with the ages of the data until now. answered is set if each server has an answer or an error.
 func (l *servers) list() (rows []view.Server, more int, answered bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -394,7 +397,7 @@ func (l *servers) list() (rows []view.Server, more int, answered bool) {
 	return rows, l.more, answered
 }
 
-// entry returns the server of a row.
+// entry returns the server with the name of a row; nil: it is not in the list any more.
 func (l *servers) entry(name string) *serverEntry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -404,14 +407,14 @@ func (l *servers) entry(name string) *serverEntry {
 	return nil
 }
 
-// ServerList is a line of "top --all --format json".
+// ServerList is the JSON of one refresh of "top --all --format json".
 type ServerList struct {
 	Time    time.Time     `json:"time"`
 	Servers []view.Server `json:"servers"`
 	More    int           `json:"more,omitempty"`
 }
 
-// print prints the list. The first refresh is printed when every server has answered.
+// print prints the list, once or again and again (-n). It waits for the first answer of each server.
 func (l *servers) print(ctx context.Context, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -480,7 +483,7 @@ func (l *servers) printOne(out io.Writer, n int, state *view.ServersState, rows 
 	return err
 }
 
-// show shows the list on the terminal. Enter opens a server, and quitting it returns to the list.
+// show shows the list on the terminal until the user quits. Enter opens the screen of a server, and q returns to the list.
 func (l *servers) show(ctx context.Context) error {
 	state := &view.ServersState{Order: l.f.sort}
 	for {
@@ -502,7 +505,7 @@ func (l *servers) show(ctx context.Context) error {
 	}
 }
 
-// showList shows the list until the user opens a server or quits. Then the entry is nil.
+// showList shows the list until the user opens a server, which it returns, or quits: then it returns nil.
 func (l *servers) showList(ctx context.Context, state *view.ServersState) (*serverEntry, error) {
 	terminal, err := view.OpenTerminal()
 	if err != nil {
@@ -543,7 +546,7 @@ func (l *servers) showList(ctx context.Context, state *view.ServersState) (*serv
 			case action == view.Quit:
 				return nil, nil //nolint:nilnil // the user has ended the program
 			case action == view.Suspend:
-				end() // nothing is sampled while the program is stopped
+				end() // take no samples while this program is stopped
 				if err := terminal.Suspend(func() { _ = ptrace.Suspend() }); err != nil {
 					return nil, err
 				}
@@ -562,7 +565,7 @@ func (l *servers) showList(ctx context.Context, state *view.ServersState) (*serv
 	}
 }
 
-// openable returns the selected server if it can be opened. Otherwise the message says why not.
+// openable returns the selected server if it can be opened. Otherwise it returns nil, and state.Message says why.
 func (l *servers) openable(state *view.ServersState, rows []view.Server) *serverEntry {
 	row := state.Selected(rows)
 	e := l.entry(row.Name)
@@ -581,7 +584,7 @@ func (l *servers) openable(state *view.ServersState, rows []view.Server) *server
 	return nil
 }
 
-// start begins to get data. End stops that, and waits for the end.
+// start begins to get the data of all servers. end stops that, and waits until it has stopped.
 func (l *servers) start(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -592,7 +595,7 @@ func (l *servers) start(ctx context.Context) (end func()) {
 	return sync.OnceFunc(func() { cancel(); <-done })
 }
 
-// drawServers draws the list. Data that cannot be drawn must not end the program.
+// drawServers draws the list. If the drawing panics, because a worker sent wrong data, the screen shows an error.
 func drawServers(g *view.Grid, s *view.ServersState, rows []view.Server, more int) {
 	err := host.Catch("view", func() error { view.DrawServers(g, s, rows, more, time.Now()); return nil })
 	if err != nil {

@@ -141,7 +141,7 @@ func properties() (names []string) {
 	return names
 }
 
-// Check validates the flags, and returns the state at the start.
+// check validates the flags, and returns the state of the screen at the start.
 func (f *topFlags) check(pidGiven bool) (*view.State, error) {
 	if err := f.checkServers(); err != nil {
 		return nil, err
@@ -188,7 +188,7 @@ func (f *topFlags) check(pidGiven bool) (*view.State, error) {
 	return s, f.checkTime(s, time.Now())
 }
 
-// checkTime chooses the time that the screen shows.
+// checkTime sets the time that the screen shows first, from the flags.
 func (f *topFlags) checkTime(s *view.State, now time.Time) error {
 	var since, at, compare time.Time
 	until := now
@@ -250,7 +250,7 @@ func (f *topFlags) checkServers() error {
 	return nil
 }
 
-// isBatch reports whether the result goes to standard output.
+// isBatch reports whether the command prints text or JSON instead of showing the screen.
 func (f *topFlags) isBatch() bool { return f.batch || f.format == console.FormatJSON }
 
 // run shows the screen or prints it.
@@ -284,7 +284,7 @@ func (f *topFlags) run(cmd *cobra.Command, s *view.State) error {
 			return err
 		}
 	}
-	const patience = time.Second // a busy host needs longer to read the server for the first time
+	const patience = time.Second // after this time, tell the user why the first read of the server takes long
 	slow := time.AfterFunc(patience, func() { console.Tellf(cmd.ErrOrStderr(), "reading the server of %s ...", dataDir) })
 	defer slow.Stop()
 	src, err := f.open(dataDir, nil, f.interval, cmd.ErrOrStderr())
@@ -344,7 +344,7 @@ func (f *topFlags) show(cmd *cobra.Command, src topSource, s *view.State) error 
 	return showTop(cmd.Context(), src, s)
 }
 
-// open returns the source for a server. Capturer is nil for a new one.
+// open returns the source for a server, with the recorded history if there is one. If capturer is nil, open makes a new one.
 func (f *topFlags) open(dataDir string, capturer *capture.Capturer, interval time.Duration, stderr io.Writer) (*source.Live, error) {
 	host.Frugal()
 	var err error
@@ -373,7 +373,7 @@ func (f *topFlags) open(dataDir string, capturer *capture.Capturer, interval tim
 	return src, err
 }
 
-// isDenied reports whether another user may read the server.
+// isDenied reports whether err means that this user may not read a server.
 func isDenied(err error) bool {
 	return errors.Is(err, process.ErrNotPermitted) || errors.Is(err, cluster.ErrNoAccess) || errors.Is(err, cluster.ErrWrongUser) ||
 		errors.Is(err, fs.ErrPermission)
@@ -393,7 +393,7 @@ const (
 	batchWidth, batchHeight = 120, 40
 )
 
-// print prints the screen or its data after each sample.
+// print prints the screen, or its data as JSON, after each sample. If the last sample failed, it returns that error.
 func (f *topFlags) print(ctx context.Context, src topSource, s *view.State, out io.Writer) error {
 	changed, end := src.Watch()
 	defer end()
