@@ -19,7 +19,7 @@ type Output struct {
 	io.Writer
 
 	file *os.File // nil: standard output
-	name string   // of the complete file; "": file is not to be renamed
+	name string   // of the complete file; "": file keeps its name
 }
 
 // CreateOutput opens the output; name "" or "-": standard output. A regular file has another name until Commit. So after an
@@ -89,7 +89,7 @@ func followLinks(name string) (linkTarget, error) {
 		}
 		info, err := os.Lstat(path)
 		if err != nil || info.Mode()&fs.ModeSymlink == 0 {
-			return linkTarget{path: path, descriptor: -1}, nil //nolint:nilerr // a missing file will be created
+			return linkTarget{path: path, descriptor: -1}, nil //nolint:nilerr // a file that is not there will be made
 		}
 		if owner, _ := info.Sys().(*syscall.Stat_t); owner == nil || owner.Uid != 0 && int(owner.Uid) != os.Geteuid() {
 			return linkTarget{path: path, descriptor: -1}, nil

@@ -10,8 +10,8 @@ import (
 	"pg_stat_backtrace/worker/naming/debuginfod"
 )
 
-// Progress shows the progress of downloads: on a terminal as a bar that is drawn again and again, otherwise as lines. It is safe for
-// concurrent use.
+// Progress shows the progress of downloads: on a terminal as a bar that is drawn again and again, otherwise as lines. It is safe
+// for concurrent use.
 type Progress struct {
 	w        io.Writer
 	terminal bool
@@ -20,7 +20,7 @@ type Progress struct {
 	name     string // of the image whose debug file is downloaded
 	last     debuginfod.Event
 	arrived  debuginfod.Event // sum of the bytes and times of all downloads since Begin
-	failures int // downloads that failed, without those that no server has
+	failures int              // downloads that failed, without those that no server has
 }
 
 // NewProgress returns a Progress that writes to w.

@@ -15,7 +15,7 @@ import (
 	"pg_stat_backtrace/worker/report/table"
 )
 
-// keys returns the keys of totals. A comparison without --by counts by wait event.
+// keys returns the keys by which totals are grouped. Without --by, this is the wait event.
 func (f *historyFlags) keys() []string {
 	if len(f.by) == 0 {
 		return []string{"wait"}
@@ -23,7 +23,7 @@ func (f *historyFlags) keys() []string {
 	return f.by
 }
 
-// checkCompare returns the begin of the span to compare with.
+// checkCompare validates --compare, and returns the begin of the span to compare with.
 func (f *historyFlags) checkCompare(since, until, now time.Time) (time.Time, error) {
 	if f.format != console.FormatText && f.format != console.FormatJSON && f.format != console.FormatCSV {
 		return now, fmt.Errorf("--compare needs the format text, json or csv, not %s", f.format)
@@ -42,7 +42,7 @@ func (f *historyFlags) checkCompare(since, until, now time.Time) (time.Time, err
 	return before, nil
 }
 
-// Comparison is how two spans differ.
+// Comparison is the JSON of --compare: how the numbers of sessions of two spans differ.
 type Comparison struct {
 	Cluster       string          `json:"cluster"`
 	ServerVersion string          `json:"server_version"`
@@ -52,12 +52,12 @@ type Comparison struct {
 	Changes       []historyChange `json:"changes"`
 }
 
-// historyChange has the samples with the same keys in two spans. Averages are numbers of sessions.
+// historyChange has the totals of the samples with the same keys in two spans. Averages are numbers of sessions.
 type historyChange struct {
 	Keys          map[string]string `json:"keys"`
 	Average       float64           `json:"average_sessions"`
 	AverageBefore float64           `json:"average_sessions_before"`
-	// Change is Average without AverageBefore.
+	// Change is Average minus AverageBefore.
 	Change float64 `json:"change_sessions"`
 	// Deprecated: read average_sessions.
 	FormerAverage float64 `json:"average"`
@@ -70,10 +70,10 @@ type historyChange struct {
 	Samples       int     `json:"samples"`
 	SamplesBefore int     `json:"samples_before"`
 
-	texts []string // of the keys
+	texts []string // the keys, in the order of historyFlags.keys
 }
 
-// runCompare prints how the totals of a span differ from those of another one.
+// runCompare prints how the totals of the span differ from those of the span of the same length that begins at before.
 func (f *historyFlags) runCompare(ctx context.Context, out, errOut io.Writer, since, until, before time.Time) error {
 	r, id, err := f.reader()
 	if err != nil {
@@ -98,7 +98,7 @@ func (f *historyFlags) runCompare(ctx context.Context, out, errOut io.Writer, si
 	return p.printComparison(&c)
 }
 
-// count adds a span to the totals. A span without a sweep is an error.
+// count adds a span to the totals. It returns an error if the span has no sweep.
 func (p *historyPrinter) count(ctx context.Context, r *store.Reader, since, until time.Time) (store.Summary, error) {
 	s, err := store.ReadSpan(ctx, r, since, until, func(w *store.SpanSweep, _ *store.Gap) error {
 		p.totals.Add(w)
@@ -128,7 +128,7 @@ func (p *historyPrinter) stacksOfBoth(ctx context.Context, r *store.Reader, c *C
 	return nil
 }
 
-// compare fills in the changes, at most --limit.
+// compare sets c.Changes: the largest changes, at most --limit.
 func (p *historyPrinter) compare(c *Comparison) {
 	list := p.totals.Changes(c.Summary.Seconds, c.Before.Seconds, p.keyText)
 	if p.f.limit > 0 && len(list) > p.f.limit {

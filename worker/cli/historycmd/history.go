@@ -129,7 +129,7 @@ func historyFormats() []string {
 	return []string{console.FormatText, console.FormatJSON, console.FormatCSV, profilefmt.Folded, profilefmt.Pprof, profilefmt.Speedscope, profilefmt.HTML}
 }
 
-// noRecordDir is the error if the directory of the history is not known: see recordDirOf.
+// noRecordDir returns the error for a history whose directory is not known (see recordDirOf).
 func noRecordDir(dataDir string) error {
 	if dataDir == "" {
 		return console.Usage(errors.New("give the directory of the history with --record-dir, or a data directory whose worker records with -D"))
@@ -142,8 +142,8 @@ func noRecordDir(dataDir string) error {
 		dataDir, render.ShellWord(dataDir))
 }
 
-// recordDirOf returns the directory of the history: the given one, or systemd's, or the directory to which the worker of a data
-// directory records now. It is empty if there is none.
+// recordDirOf returns the directory of the history: the given one, or that of $STATE_DIRECTORY, or the directory to which the
+// worker of a data directory records now. It is empty if none of them is known.
 func recordDirOf(given, dataDir string) string {
 	dir := cmp.Or(given, strings.Split(os.Getenv("STATE_DIRECTORY"), ":")[0])
 	if dir == "" && dataDir != "" {
@@ -152,7 +152,7 @@ func recordDirOf(given, dataDir string) string {
 	return dir
 }
 
-// Check validates the flags, and returns the span.
+// check validates the flags, and returns the span.
 func (f *historyFlags) check(now time.Time) (since, until time.Time, err error) {
 	for _, by := range f.by {
 		if !slices.Contains(store.GroupKeys(), by) {
@@ -186,7 +186,7 @@ func (f *historyFlags) check(now time.Time) (since, until time.Time, err error) 
 	return since, until, err
 }
 
-// systemID returns the system identifier of the server.
+// systemID returns the system identifier of the server: that of --cluster or of -D, or of the only server in the history.
 func (f *historyFlags) systemID() (string, error) {
 	id := f.cluster
 	if f.dataDir != "" {
@@ -220,7 +220,7 @@ func (f *historyFlags) reader() (*store.Reader, string, error) {
 	return r, id, err
 }
 
-// run prints the span.
+// run prints the sweeps of the span or, with --by, their totals.
 func (f *historyFlags) run(ctx context.Context, out, errOut io.Writer, since, until time.Time) error {
 	r, id, err := f.reader()
 	if err != nil {
@@ -242,7 +242,7 @@ func (f *historyFlags) run(ctx context.Context, out, errOut io.Writer, since, un
 	return noSweeps(r, &summary)
 }
 
-// noSweeps returns an error if a span has no sweep.
+// noSweeps returns an error if a span has no sweep. The error says which hours the history has.
 func noSweeps(r *store.Reader, s *store.Summary) error {
 	if s.Sweeps > 0 {
 		return nil

@@ -113,7 +113,7 @@ func newIncidentTake(version string) *cobra.Command {
 	return cmd
 }
 
-// directory sets the flags that the commands for existing incidents have.
+// directory adds the flags that choose the directory of existing incidents.
 func (f *incidentFlags) directory(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&f.recordDir, console.FlagRecordDir, "",
@@ -219,7 +219,7 @@ func (f *incidentFlags) dir() (*incident.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := store.OpenReader(h.recordDir, id); err != nil { // also checks the identifier
+	if _, err := store.OpenReader(h.recordDir, id); err != nil { // opened only to check the directory and the identifier
 		return nil, err
 	}
 	return &incident.Dir{Path: incident.DirOf(h.recordDir, id)}, nil
@@ -229,7 +229,7 @@ func (f *incidentFlags) stateDir() string {
 	return cmp.Or(f.recordDir, strings.Split(os.Getenv("STATE_DIRECTORY"), ":")[0])
 }
 
-// read reads the incident of a name, or the last one.
+// read reads the incident with this name; "last": the newest incident.
 func (f *incidentFlags) read(id string) (*incident.Incident, error) {
 	d, err := f.dir()
 	if err != nil {
@@ -248,7 +248,7 @@ func (f *incidentFlags) read(id string) (*incident.Incident, error) {
 	return d.Read(id)
 }
 
-// complete returns the names of the newest incidents, for a shell.
+// complete returns the names of the newest incidents, for the completion in a shell.
 func (f *incidentFlags) complete(_ *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	const most = 50
 	if len(args) > 0 {
@@ -267,13 +267,13 @@ func (f *incidentFlags) complete(_ *cobra.Command, args []string, word string) (
 	return found, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }
 
-// IncidentLine is an incident of the list.
+// IncidentLine is the JSON of one incident of "incident list".
 type IncidentLine struct {
 	ID     string        `json:"id"`
 	Time   time.Time     `json:"time,omitzero"`
 	Reason rules.Finding `json:"reason"`
 	Size   int64         `json:"size_bytes"`
-	// Problem is why the file cannot be read.
+	// Problem says why the file cannot be read. Then Time and Reason are not known.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -311,7 +311,7 @@ func (f *incidentFlags) list(out io.Writer) error {
 	return w.Flush()
 }
 
-// Write calls produce with the output. Only its owner can read a new file.
+// write calls produce with the output of the flags. A new file can be read only by its owner.
 func (f *incidentFlags) write(stdout io.Writer, produce func(io.Writer) error) error {
 	const others = 0o077
 	defer unix.Umask(unix.Umask(others))
@@ -344,7 +344,7 @@ func printIncident(out io.Writer, i *incident.Incident, format string) error {
 	return incident.Text(out, i)
 }
 
-// take writes an incident, which is a report of what the server does now.
+// take makes an incident, a report of what the server does now, and writes it to the output.
 func (f *incidentFlags) take(ctx context.Context, out, stderr io.Writer, version string) error {
 	c, err := cluster.ByDataDir(f.dataDir)
 	if err != nil {
@@ -387,7 +387,7 @@ func (f *incidentFlags) take(ctx context.Context, out, stderr io.Writer, version
 	return nil
 }
 
-// tellNext says where the result is, and what to do with it.
+// tellNext prints on stderr where the result is, and how to look at it.
 func (f *incidentFlags) tellNext(stderr io.Writer, format string) {
 	path, err := filepath.Abs(f.output)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"pg_stat_backtrace/worker/report/table"
 )
 
-// historyPrinter prints a span.
+// historyPrinter prints the sweeps or the totals of a span.
 type historyPrinter struct {
 	f           *historyFlags
 	out, errOut io.Writer
@@ -27,7 +27,7 @@ type historyPrinter struct {
 	csv         *table.Writer
 	json        *json.Encoder
 	zone        *time.Location
-	// stacks has the frames of the stacks by which totals are counted; set before finish.
+	// stacks has the frames of the stacks that are keys of totals (--by stack). It is set before finish.
 	stacks map[string][]string
 }
 
@@ -50,7 +50,7 @@ func (f *historyFlags) printer(out, errOut io.Writer, id string, meta *store.Met
 
 const historyTime = "2006-01-02 15:04:05.000 -0700"
 
-// Begin prints the head.
+// begin prints the heading.
 func (p *historyPrinter) begin(since, until time.Time) {
 	p.zone = since.Location()
 	switch {
@@ -64,7 +64,7 @@ func (p *historyPrinter) begin(since, until time.Time) {
 	}
 }
 
-// sweep prints or counts one sweep.
+// sweep prints one sweep or, with --by, adds it to the totals.
 func (p *historyPrinter) sweep(s *store.SpanSweep, gap *store.Gap) error {
 	if p.totals != nil {
 		p.totals.Add(s)
@@ -118,7 +118,7 @@ func query(r *store.Row) string {
 	return r.Query
 }
 
-// age returns the seconds since a time; empty: not known.
+// age returns the seconds from since to now as text; empty: since is 0, not known. Both are in µs since 1970.
 func age(now, since int64) string {
 	if since == 0 {
 		return ""
@@ -126,7 +126,8 @@ func age(now, since int64) string {
 	return strconv.FormatFloat(max(0, float64(now-since)/1e6), 'f', 1, 64)
 }
 
-// blockersOf lists the blockers of a session. It says which of them wait for the same lock, in front.
+// blockersOf returns the blockers of a session, and the lock. It marks blockers that do not have the lock but wait for it in front
+// of the session.
 func blockersOf(r *store.Row) string {
 	var list []string
 	for i := range r.BlockedBy {
@@ -169,7 +170,7 @@ func (p *historyPrinter) text(s *store.SpanSweep, gap *store.Gap) error {
 	return w.Flush()
 }
 
-// Words returns the columns of a row for people.
+// words returns the columns of the format text for a row, which is in the form of historyHeader.
 func (p *historyPrinter) words(row []string, ended bool) []string {
 	const pid, kind, database, user, state, wait, waitAge, xact, blocked, query, phrase = 1, 2, 3, 4, 7, 8, 9, 10, 12, 13, 16
 	text := table.Cut(row[query], p.f.width)
@@ -197,7 +198,7 @@ func (p *historyPrinter) gap(g *store.Gap) string {
 		g.Seconds())
 }
 
-// Sweep is what the sessions did at one time. It stands for Period.
+// Sweep says what the sessions did at one time. It stands for the time of length Period before.
 type Sweep struct {
 	Time    time.Time        `json:"time"`
 	Period  float64          `json:"period_seconds"`
@@ -207,7 +208,8 @@ type Sweep struct {
 	Session []historySession `json:"sessions"`
 }
 
-// historySession is what a session did. The members have the names of the columns of rows.parquet.
+// historySession says what a session did at the time of a sweep. The members have the names of the columns of rows.parquet, a file
+// of the history.
 type historySession struct {
 	PID        int32           `json:"pid"`
 	Start      *time.Time      `json:"backend_start,omitempty"`
@@ -289,7 +291,7 @@ func (p *historyPrinter) finish(s *store.Summary) error {
 	return nil
 }
 
-// problems prints how much was recorded, and the gaps.
+// problems prints how much was recorded, and the damaged parts of the files.
 func (p *historyPrinter) problems(out io.Writer, s *store.Summary) {
 	missing := 0.0
 	for i := range s.Gaps {
@@ -302,26 +304,26 @@ func (p *historyPrinter) problems(out io.Writer, s *store.Summary) {
 	}
 }
 
-// Summary is the last line of the JSON form.
+// Summary is the last line of the format json.
 type Summary struct {
 	// Cluster is the name of the folder with the recorded files of the server.
 	Cluster       string         `json:"cluster"`
 	ServerVersion string         `json:"server_version"`
 	TimeZone      string         `json:"time_zone"`
 	Summary       *store.Summary `json:"summary"`
-	// Totals are absent if the command counts nothing.
+	// Totals are absent without --by.
 	Totals []historyTotal `json:"totals,omitempty"`
-	// Sampled is the sum of all totals.
+	// Sampled is the sum of the seconds of all totals, also of those that --limit leaves out.
 	Sampled *float64 `json:"sampled_seconds,omitempty"`
 }
 
-// historyTotal has the samples with the same keys.
+// historyTotal is the sum of the samples with the same keys.
 type historyTotal struct {
 	// Keys has a member for each property of --by.
 	Keys    map[string]string `json:"keys"`
 	Samples int               `json:"samples"`
 	Seconds float64           `json:"seconds"`
-	// Percent is the share of sampled_seconds.
+	// Percent is the share of Seconds in sampled_seconds.
 	Percent float64 `json:"percent"`
 	// Deprecated: read percent.
 	Share float64 `json:"share"`
@@ -396,7 +398,7 @@ func (p *historyPrinter) textTotals(s *store.Summary) error {
 
 const stackKey = "stack"
 
-// keyText returns the text of a key. Of a stack it has the functions, the innermost first.
+// keyText returns a key as text. For a stack, the text has the functions, the innermost first.
 func (p *historyPrinter) keyText(by, key string) string {
 	frames := p.stacks[key]
 	if by != stackKey || len(frames) == 0 {
@@ -405,7 +407,7 @@ func (p *historyPrinter) keyText(by, key string) string {
 	return strings.Join(frames, " < ")
 }
 
-// readStacks reads the stacks by which totals are counted.
+// readStacks reads the frames of the stacks that are keys of the largest totals.
 func (p *historyPrinter) readStacks(ctx context.Context, r *store.Reader, since, until time.Time) (err error) {
 	i := slices.Index(p.f.by, stackKey)
 	if p.totals == nil || i < 0 {

@@ -18,10 +18,11 @@ import (
 	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
-// maxHistorySamples bounds the different samples of a profile. Further ones are counted together, without labels and stacks.
+// maxHistorySamples is the largest number of different samples of a profile. Further samples are added up, without labels and
+// stacks.
 const maxHistorySamples = 100_000
 
-// historySample has what the samples of a profile differ in.
+// historySample has the properties by which samples of a profile are distinguished. Equal samples are added up.
 type historySample struct {
 	pid, leader                                      int32
 	kind, database, user, app, state, waitType, wait string
@@ -36,17 +37,17 @@ type historyWeight struct {
 	time    time.Duration
 }
 
-// historyProfile makes a profile and a time axis of a span.
+// historyProfile makes a profile and a time axis from the sweeps of a span.
 type historyProfile struct {
 	since, until time.Time
 	texts        bool // keep the texts of queries
-	folded       bool // samples differ in what a line of folded stacks shows only
+	folded       bool // samples are distinguished only by the properties that a line of folded stacks shows
 	samples      map[historySample]*historyWeight
-	stacks       map[int64]bool
-	columns      []map[string]time.Duration
-	recorded     []time.Duration // of each column
+	stacks       map[int64]bool             // numbers of the stacks of samples
+	columns      []map[string]time.Duration // of the time axis: session time by wait class
+	recorded     []time.Duration            // recorded time of each column
 	gaps         []profilefmt.TimelineGap
-	merged       bool
+	merged       bool // there were more than maxHistorySamples
 }
 
 func newHistoryProfile(since, until time.Time, texts bool) *historyProfile {
@@ -58,12 +59,12 @@ func newHistoryProfile(since, until time.Time, texts bool) *historyProfile {
 	}
 }
 
-// sweep counts a sweep.
+// sweep adds a sweep. gap is the gap before it; nil: none.
 func (h *historyProfile) sweep(s *store.SpanSweep, gap *store.Gap) error {
 	if gap != nil {
 		h.gaps = append(h.gaps, profilefmt.TimelineGap{From: gap.From, To: gap.To, Reason: gapReason(s)})
 	}
-	// A sweep stands for the time before it.
+	// A sweep stands for its period, the time before it. Use the middle of this time.
 	part := s.Time.Add(-s.Period/2).Sub(h.since).Seconds() / h.until.Sub(h.since).Seconds()
 	at := int(min(1, max(0, part)) * float64(len(h.columns)))
 	at = min(len(h.columns)-1, at)
@@ -83,7 +84,7 @@ func (h *historyProfile) sweep(s *store.SpanSweep, gap *store.Gap) error {
 	return nil
 }
 
-// running is the class of samples of sessions that do not wait.
+// running is the wait class of samples without a wait event.
 const running = "CPU"
 
 func (h *historyProfile) add(row *store.Row, period time.Duration) {
@@ -113,7 +114,7 @@ func (h *historyProfile) add(row *store.Row, period time.Duration) {
 	w.time += period
 }
 
-// gapReason returns the recorder's own words on the time before a sweep.
+// gapReason says why there is a gap before the sweep s.
 func gapReason(s *store.SpanSweep) string {
 	var parts []string
 	if s.Lost > 0 {
@@ -128,14 +129,14 @@ func gapReason(s *store.SpanSweep) string {
 	return strings.Join(parts, "; ")
 }
 
-// finish adds the gap at the end of the span, which no sweep follows.
+// finish adds the gap at the end of the span, after the last sweep.
 func (h *historyProfile) finish(s *store.Summary) {
 	if n := len(s.Gaps); n > 0 && s.GapsMore == 0 && (len(h.gaps) == 0 || s.Gaps[n-1].From.After(h.gaps[len(h.gaps)-1].From)) {
 		h.gaps = append(h.gaps, profilefmt.TimelineGap{From: s.Gaps[n-1].From, To: s.Gaps[n-1].To, Reason: "no later sweep is recorded"})
 	}
 }
 
-// timeline returns the time axis: the average number of sessions in the recorded part of each column.
+// timeline returns the time axis. Each column has the average number of sessions, by wait class, in the recorded part of its time.
 func (h *historyProfile) timeline() *profilefmt.Timeline {
 	t := &profilefmt.Timeline{Since: h.since, Until: h.until, Noun: "sessions", Gaps: h.gaps, Columns: make([][]float64, len(h.columns))}
 	seen := map[string]bool{}
@@ -150,7 +151,7 @@ func (h *historyProfile) timeline() *profilefmt.Timeline {
 			delete(seen, class)
 		}
 	}
-	const most = 20 // the server has fewer classes, a forged file may have more
+	const most = 20 // PostgreSQL has fewer classes, but a forged file may have more
 	others := make([]string, 0, len(seen))
 	for class := range seen {
 		others = append(others, class)
@@ -173,7 +174,7 @@ func (h *historyProfile) profile(stacks map[int64]store.Stack) *pprof.Profile {
 		DefaultSampleType: "wall", TimeNanos: h.since.UnixNano(),
 	}
 	unit := time.Nanosecond
-	if h.folded { // no unit stands beside its values: the recorder does not know shorter times
+	if h.folded { // the format shows no unit, and the recorder measures only whole milliseconds
 		unit, p.SampleType[1].Unit = time.Millisecond, "milliseconds"
 	}
 	b := profilefmt.NewBuilder(p)
@@ -206,7 +207,7 @@ func (h *historyProfile) profile(stacks map[int64]store.Stack) *pprof.Profile {
 	for _, k := range keys {
 		locations := named[k.stack]
 		if locations == nil {
-			locations = named[0] // its file cannot be read
+			locations = named[0] // the file with the stack cannot be read
 		}
 		w := h.samples[k]
 		if h.folded {
@@ -276,7 +277,7 @@ func (f *historyFlags) runProfile(ctx context.Context, out, errOut io.Writer, si
 		lines = append(lines, fmt.Sprintf("beyond %d different samples, the rest is counted without labels and stacks", maxHistorySamples))
 	}
 	made := h.profile(stacks)
-	made.DurationNanos = int64(summary.Seconds * float64(time.Second)) // averages are of the recorded time
+	made.DurationNanos = int64(summary.Seconds * float64(time.Second)) // the recorded time, without gaps, for averages
 	made.Comments = append([]string{"pg_stat_backtrace: history of cluster " + id}, lines...)
 	for _, line := range lines {
 		console.Tellf(errOut, "%s", line)

@@ -87,7 +87,7 @@ func NewRules() *cobra.Command {
 	return cmd
 }
 
-// newCommandHelper is the process that a worker starts if the file of rules has a command.
+// newCommandHelper returns the hidden command that a worker starts as a process if the file of rules has a command for alerts.
 func newCommandHelper() *cobra.Command {
 	return &cobra.Command{
 		Use:    worker.CommandHelper + " FILE",
@@ -103,28 +103,28 @@ func newCommandHelper() *cobra.Command {
 	}
 }
 
-// RulesDocument are the rules of incidents, as the configuration sets them.
+// RulesDocument has the rules for incidents and the limits of incidents, with the changes of the file of rules.
 type RulesDocument struct {
 	Rules []rulesEntry `json:"rules"`
 	// Cooldown is the least time between two incidents of a rule.
 	Cooldown float64 `json:"cooldown_seconds"`
-	// Budget is the largest number of incidents in an hour, Keep of incidents that are kept.
+	// Budget is the largest number of incidents in an hour. Keep is the largest number of incidents that are kept.
 	Budget int `json:"per_hour"`
 	Keep   int `json:"keep"`
 	// Size is the largest size of all incidents together.
 	Size int64 `json:"size_bytes"`
 	// Webhook is set if alerts are sent to an address.
 	Webhook bool `json:"webhook"`
-	// Command is the program that runs for each alert.
+	// Command is the program that runs for each alert, without its arguments; absent: none.
 	Command string `json:"command,omitempty"`
 }
 
 type rulesEntry struct {
 	Name string `json:"name"`
 	Off  bool   `json:"off"`
-	// After is how long the situation must last.
+	// After is the time for which the situation must last; absent: the rule has no time.
 	After float64 `json:"after_seconds,omitempty"`
-	// Above is the share from which the rule applies.
+	// Above is the percentage from which on the rule applies; absent: the rule has none.
 	Above int    `json:"above_percent,omitempty"`
 	About string `json:"about"`
 }
@@ -151,11 +151,11 @@ func printRules(out io.Writer, c *rules.Config, format string) error {
 	}
 	hook := "none"
 	if c.Webhook.URL != "" {
-		hook = "yes" // the address may have a password
+		hook = "yes" // not the address, which may have a password
 	}
 	program := "none"
 	if len(c.Command.Run) > 0 {
-		program = render.VisibleLine(c.Command.Run[0]) // an argument may be a password
+		program = render.VisibleLine(c.Command.Run[0]) // without arguments, which may have a password
 	}
 	_, err := fmt.Fprintf(out, "\ncool-down %s; at most %d incidents an hour; at most %d are kept, of %s; webhook: %s; command: %s\n",
 		c.Cooldown, c.Budget, c.Keep, units.Size(c.Size), hook, program)

@@ -48,12 +48,13 @@ func (f *allocationFlags) add(cmd *cobra.Command) {
 		cobra.FixedCompletions(heap.SampleTypes(), cobra.ShellCompDirectiveNoFileComp))
 }
 
-// formats are those of a trace of allocations.
+// formats returns the formats of a trace of allocations.
 func (f *allocationFlags) formats() []string {
 	return append(profilefmt.Formats(), console.FormatCompressed)
 }
 
-// Check validates the flags, and returns the process and the budget.
+// check validates the flags, and returns the process id and the budget: the largest cost of the trace, as a part (0 to 1) of the
+// process's processor time.
 func (f *allocationFlags) check(format string, args []string) (pid int, budget float64, err error) {
 	budget, err = parseShare(f.maxOverhead)
 	switch {
@@ -80,7 +81,7 @@ func (f *allocationFlags) check(format string, args []string) (pid int, budget f
 	return pids[0], budget, nil
 }
 
-// run traces and prints. After an interrupt it prints what has come until then.
+// run traces and prints the result. After an interrupt, it prints the result until then.
 func (f *allocationFlags) run(
 	ctx context.Context, pid int, budget float64, m *memoryFlags, stdout, stderr io.Writer,
 ) error {
@@ -123,7 +124,7 @@ func (f *allocationFlags) run(
 	return nil
 }
 
-// print prints the report in the format.
+// print prints the report in the format of the flags.
 func (f *allocationFlags) print(r *heap.Report, m *memoryFlags, out io.Writer) error {
 	switch m.format {
 	case console.FormatText:
@@ -138,7 +139,7 @@ func (f *allocationFlags) print(r *heap.Report, m *memoryFlags, out io.Writer) e
 	})
 }
 
-// printBlocks prints each live block as a compressed backtrace.
+// printBlocks prints a compressed backtrace for each block that is still allocated.
 func (f *allocationFlags) printBlocks(r *heap.Report, w io.Writer) error {
 	out := bufio.NewWriter(w)
 	for _, p := range r.Paths {
@@ -151,7 +152,7 @@ func (f *allocationFlags) printBlocks(r *heap.Report, w io.Writer) error {
 				if err != nil {
 					return err
 				}
-				_, _ = fmt.Fprintf(out, "%spid=%d incomplete\n%s\n", console.ThreadMark, r.PID, line) // an error is kept until Flush
+				_, _ = fmt.Fprintf(out, "%spid=%d incomplete\n%s\n", console.ThreadMark, r.PID, line) // Flush returns the error
 				continue
 			}
 			f.compressed.PrintStack(out, fmt.Sprintf("pid=%d tid=%d", r.PID, p.Stack.TID), p.Stack, size)
@@ -160,7 +161,7 @@ func (f *allocationFlags) printBlocks(r *heap.Report, w io.Writer) error {
 	return out.Flush()
 }
 
-// explainAllocations words an error for a user.
+// explainAllocations returns err in words for the user, for some errors with a remedy.
 func explainAllocations(pid int, err error) error {
 	switch {
 	case errors.Is(err, process.ErrExited), errors.Is(err, fs.ErrNotExist), errors.Is(err, process.ErrGone):
@@ -175,9 +176,9 @@ func explainAllocations(pid int, err error) error {
 	return err
 }
 
-// allocationProgress shows how far a trace is, on a terminal.
+// allocationProgress shows on a terminal how far a trace is.
 type allocationProgress struct {
-	begin    string // the first line, when the process is probed; empty: it has been printed
+	begin    string // the line to print when the trace begins; empty: it has been printed
 	out      io.Writer
 	shown    bool
 	duration time.Duration

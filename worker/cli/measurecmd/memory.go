@@ -116,7 +116,7 @@ func NewMemory() *cobra.Command {
 	return cmd
 }
 
-// The flags of one mode.
+// The flags that are valid with --allocations only, or without it only.
 //
 //nolint:gochecknoglobals // tables
 var (
@@ -127,7 +127,7 @@ var (
 	onlyContexts = []string{"tree", "timeout", "pgdata"}
 )
 
-// checkMode refuses flags that would do nothing.
+// checkMode returns an error if a flag has no effect because --allocations is given or missing.
 func (f *memoryFlags) checkMode(cmd *cobra.Command) error {
 	names, problem := onlyAllocations, "--%s needs --allocations"
 	if f.allocations.on {
@@ -141,7 +141,7 @@ func (f *memoryFlags) checkMode(cmd *cobra.Command) error {
 	return nil
 }
 
-// Check validates the flags and returns the processes.
+// check validates the flags and returns the process ids.
 func (f *memoryFlags) check(args []string) ([]int, error) {
 	switch {
 	case !slices.Contains(append(profilefmt.Formats(), console.FormatCSV), f.format):
@@ -160,7 +160,8 @@ func (f *memoryFlags) check(args []string) ([]int, error) {
 	return console.ProcessIDs(args)
 }
 
-// run prints process by process. A failure of one is reported, and the others follow.
+// run prints one process after the other. If one fails, run reports the error on stderr, continues, and returns
+// console.ErrReported at the end.
 func (f *memoryFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
 	capturer, err := capture.New(capture.Config{LinesWait: console.LinesWait})
 	if err != nil {
@@ -216,12 +217,12 @@ func explainMemory(target process.Target, err error) string {
 type processMemory struct {
 	pid      int
 	contexts *capture.MemoryContexts
-	bounded  *capture.MemoryContexts // the same with a bounded number of levels
-	rollup   *process.Rollup         // nil: it could not be read
+	bounded  *capture.MemoryContexts // contexts, but with the levels below LastLevel added to that level
+	rollup   *process.Rollup         // nil: smaps_rollup could not be read
 	outside  outsideMemory
 }
 
-// outsideMemory is the private writable memory of a process, by its mappings, in bytes of address space.
+// outsideMemory is the private writable memory of a process by its mappings, in bytes of address space (resident or not).
 type outsideMemory struct {
 	Heap      uint64
 	Anonymous uint64
@@ -261,13 +262,13 @@ func (f *memoryFlags) read(ctx context.Context, c *capture.Capturer, target proc
 	return m, nil
 }
 
-// incomplete reports whether the sum of the contexts is too low.
+// incomplete reports whether the sum of the contexts is too low, because some contexts or sizes are not known.
 func (m *processMemory) incomplete() bool {
 	_, _, unknown := m.total()
 	return m.contexts.Missing > 0 || m.contexts.LeftOut || unknown > 0
 }
 
-// warnings name figures that are missing or not of one moment.
+// warnings returns sentences about figures that are missing or not of one moment.
 func (m *processMemory) warnings() (list []string) {
 	c := m.contexts
 	if !c.Consistent {
@@ -292,7 +293,7 @@ func (m *processMemory) warnings() (list []string) {
 	return list
 }
 
-// total is the sum of the known sizes; unknown counts the contexts without one.
+// total returns the sums of the known sizes, in bytes. unknown is the number of contexts without a known size or free space.
 func (m *processMemory) total() (total, free int64, unknown int) {
 	for i := range m.contexts.Contexts {
 		c := &m.contexts.Contexts[i]
@@ -326,7 +327,7 @@ func (f *memoryFlags) print(out *bufio.Writer, m *processMemory) error {
 	return nil
 }
 
-// tree prints each context as PostgreSQL's log does, parents before children.
+// tree prints each context in the form of PostgreSQL's log, parents before children.
 func (m *processMemory) tree(out *bufio.Writer) {
 	list := m.bounded.Contexts
 	children := make(map[int][]int, len(list))
@@ -353,7 +354,7 @@ func (m *processMemory) tree(out *bufio.Writer) {
 	}
 }
 
-// oneLine is a text without what would end a line or command a terminal.
+// oneLine returns a text in which white space is replaced by spaces, and characters that are not printable by question marks.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -366,7 +367,7 @@ func oneLine(text string) string {
 	}, text)
 }
 
-// figure is a number, or a question mark where it is not known.
+// figure returns a number as text, or a question mark if it is not known.
 func figure(n int64) string {
 	if n == memctx.Unknown {
 		return "?"
@@ -374,7 +375,7 @@ func figure(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// sums prints the sums by name, the largest first.
+// sums prints the sums of the contexts by name, the top largest first, and the sum of the others.
 func (m *processMemory) sums(out *bufio.Writer, top int) {
 	type sum struct{ contexts, total, free int64 }
 	byName := make(map[string]*sum)
@@ -405,7 +406,7 @@ func (m *processMemory) sums(out *bufio.Writer, top int) {
 	}
 }
 
-// printOutside prints what the process has beside its contexts.
+// printOutside prints the memory of the process outside of its contexts. total is the sum of the contexts.
 func (m *processMemory) printOutside(out *bufio.Writer, total int64) {
 	o := &m.outside
 	private := o.Heap + o.Anonymous
@@ -432,28 +433,28 @@ type jsonContext struct {
 	Type   string `json:"type"`
 	Parent string `json:"parent,omitempty"`
 	Level  int    `json:"level"`
-	// Path has the numbers of the contexts above this one, from the top context.
+	// Path has the numbers of the contexts from the top context down to this context.
 	Path       []int  `json:"path"`
 	TotalBytes *int64 `json:"total_bytes"`
 	Blocks     *int64 `json:"total_nblocks"`
 	FreeBytes  *int64 `json:"free_bytes"`
 	FreeChunks *int64 `json:"free_chunks"`
 	UsedBytes  *int64 `json:"used_bytes"`
-	// Deeper counts the contexts below the last level that are part of the figures.
+	// Deeper is the number of contexts below the last level whose sizes are part of this context's figures.
 	Deeper int `json:"deeper_contexts,omitempty"`
 }
 
-// MemoryDocument is the memory of a process.
+// MemoryDocument is the memory of a process, as JSON.
 type MemoryDocument struct {
 	PID   int `json:"pid"`
 	Major int `json:"server_version"`
 	// Consistent is set if the contexts did not change while they were read.
 	Consistent bool `json:"consistent"`
-	// Readings is how often the contexts were read.
+	// Readings is the number of times that the contexts were read until two reads were equal, or the command gave up.
 	Readings int `json:"readings"`
 	// LeftOut is set if there are more contexts than the command reads.
 	LeftOut bool `json:"left_out"`
-	// Deeper counts the contexts below the last level.
+	// Deeper is the number of contexts below the last level, which Contexts does not have.
 	Deeper   int           `json:"deeper_contexts,omitempty"`
 	Contexts []jsonContext `json:"contexts"`
 	Private  jsonPrivate   `json:"private_mappings"`
@@ -461,7 +462,7 @@ type MemoryDocument struct {
 	Rollup *jsonRollup `json:"smaps_rollup"`
 }
 
-// jsonPrivate is the private writable memory of a process, by its mappings. It is address space, which need not be resident.
+// jsonPrivate is the private writable memory of a process by its mappings, as address space, which need not be resident.
 type jsonPrivate struct {
 	Heap      uint64 `json:"heap_bytes"`
 	Anonymous uint64 `json:"anonymous_mappings_bytes"`
@@ -475,7 +476,7 @@ type jsonPrivate struct {
 	FormerStack uint64 `json:"stack"`
 }
 
-// jsonRollup is /proc/PID/smaps_rollup.
+// jsonRollup has the figures of /proc/PID/smaps_rollup.
 type jsonRollup struct {
 	Resident     uint64 `json:"resident_bytes"`
 	Proportional uint64 `json:"proportional_bytes"`
@@ -489,7 +490,7 @@ type jsonRollup struct {
 	formerRollup
 }
 
-// formerRollup has the names of version 1.2.
+// formerRollup has the figures under the names of version 1.2.
 type formerRollup struct {
 	// Deprecated: read resident_bytes.
 	Resident uint64 `json:"resident"`

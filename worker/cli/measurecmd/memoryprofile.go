@@ -20,7 +20,7 @@ const (
 	contextCount = "contexts"
 )
 
-// profile prints the contexts as a profile: a stack is a path of contexts.
+// profile prints the contexts as a profile, whose stacks are the paths of contexts.
 func (m *processMemory) profile(w io.Writer, format string) error {
 	title := fmt.Sprintf("process %d, PostgreSQL %d: memory contexts", m.pid, m.contexts.Major)
 	total, free, unknown := m.total()
@@ -35,7 +35,8 @@ func (m *processMemory) profile(w io.Writer, format string) error {
 	})
 }
 
-// contextProfile has a sample for each path of names. A value is of the contexts themselves, without their children.
+// contextProfile returns a profile with a sample for each path of context names. The values of a sample do not include the
+// children.
 func (m *processMemory) contextProfile() *pprof.Profile {
 	p := &pprof.Profile{
 		SampleType: []*pprof.ValueType{

@@ -32,11 +32,11 @@ type ServerMemoryDocument struct {
 	Former string `json:"cluster"`
 	// Processes are in descending order of AnonymousBytes and SwappedBytes together.
 	Processes []memoryOfProcess `json:"processes"`
-	// Unreadable counts the processes whose memory could not be read: they were ending, for example.
+	// Unreadable is the number of processes whose memory could not be read, for example because they were ending.
 	Unreadable int `json:"unreadable,omitempty"`
 }
 
-// memoryOfProcess is the memory of one process. Shared memory is not in it.
+// memoryOfProcess is the memory of one process, without shared memory.
 type memoryOfProcess struct {
 	PID            int    `json:"pid"`
 	Type           string `json:"backend_type"`
@@ -104,7 +104,7 @@ func (f *memoryFlags) runServer(ctx context.Context, stdout, stderr io.Writer) e
 	return memory.text(stdout, f.top)
 }
 
-// memoryOf reads what the kernel says of the memory of each process, and sorts them.
+// memoryOf reads the kernel's figures about the memory of each process, and sorts the processes by them.
 func memoryOf(now *moment.Moment) *ServerMemoryDocument {
 	memory := &ServerMemoryDocument{Time: now.Time, Cluster: now.Cluster, Former: now.Cluster, Processes: []memoryOfProcess{}}
 	for i := range now.Sessions {
@@ -131,7 +131,8 @@ func memoryOf(now *moment.Moment) *ServerMemoryDocument {
 	return memory
 }
 
-// addContexts reads the memory contexts of one process. Only the end of the command is an error.
+// addContexts reads the memory contexts of one process. If that fails, it sets p.Problem. It returns an error only if ctx has
+// ended.
 func (f *memoryFlags) addContexts(ctx context.Context, capturer *capture.Capturer, p *memoryOfProcess) error {
 	within, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
@@ -172,7 +173,7 @@ func (f *memoryFlags) addContexts(ctx context.Context, capturer *capture.Capture
 	return nil
 }
 
-// text prints the first processes.
+// text prints the top processes with the most memory.
 func (m *ServerMemoryDocument) text(out io.Writer, top int) error {
 	buffered := bufio.NewWriter(out)
 	var anonymous, swapped uint64

@@ -99,7 +99,7 @@ func NewPlan() *cobra.Command {
 	return cmd
 }
 
-// Check validates the flags and returns the processes; none means all.
+// check validates the flags and returns the process ids; nil: all processes that execute a statement.
 func (f *planFlags) check(args []string) ([]int, error) {
 	const shortest = 100 * time.Millisecond
 	switch {
@@ -124,7 +124,7 @@ func (f *planFlags) check(args []string) ([]int, error) {
 	return console.ProcessIDs(args)
 }
 
-// run prints the processes once, or again and again.
+// run prints the plans of the processes once or, with --watch, again and again.
 func (f *planFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
 	capturer, err := capture.New(capture.Config{LinesWait: console.LinesWait})
 	if err != nil {
@@ -172,13 +172,13 @@ type planRun struct {
 	reader  *runningplan.Reader
 	servers map[string]*state.Reader // by data directory
 	store   runningplan.Store
-	proofs  map[string]*plan.Proof // by build-id, of this run
-	tried   map[string]bool        // data directories of the servers that were calibrated
+	proofs  map[string]*plan.Proof // by build-id and major version; found or made during this run
+	tried   map[string]bool        // data directories of the servers that this run has tried to calibrate
 	stderr  io.Writer
 }
 
-// once prints the processes, or all statements of the servers. A failure of one process is reported, and the others
-// follow.
+// once prints the processes, or all statements of the servers. If a process or server fails, it reports the error on stderr,
+// continues, and returns failed.
 func (r *planRun) once(ctx context.Context, targets []process.Target, out io.Writer) (failed bool, err error) {
 	if len(targets) > 0 {
 		for _, target := range targets {
@@ -238,7 +238,7 @@ func (r *planRun) once(ctx context.Context, targets []process.Target, out io.Wri
 	return failed, nil
 }
 
-// server prints all processes of a server that execute something.
+// server prints all processes of a server that execute a plan or a utility command. whole is set if all plans are complete.
 func (r *planRun) server(ctx context.Context, dir string, heading bool, out io.Writer) (whole bool, err error) {
 	c, err := cluster.ByDataDir(dir)
 	if err != nil {
@@ -255,7 +255,7 @@ func (r *planRun) server(ctx context.Context, dir string, heading bool, out io.W
 	for i := range sessions.Sessions {
 		s := &sessions.Sessions[i]
 		if s.Leader != 0 || s.State != "active" && s.Progress == nil {
-			continue // a worker is printed below its leader
+			continue // not active, or a parallel worker, which is printed below its leader
 		}
 		target := console.Identities([]int{s.PID})[0]
 		p, err := r.read(ctx, target, sessions)
@@ -284,7 +284,8 @@ func (r *planRun) server(ctx context.Context, dir string, heading bool, out io.W
 	return whole, nil
 }
 
-// read reads one process within the time limit. The error is the end of the command.
+// read reads one process within the time limit. An error of the process is in the result. The other error means that ctx has
+// ended.
 func (r *planRun) read(ctx context.Context, target process.Target, sessions *moment.Moment) (*runningplan.Process, error) {
 	limited, cancel := context.WithTimeout(ctx, r.flags.timeout)
 	defer cancel()
@@ -292,7 +293,7 @@ func (r *planRun) read(ctx context.Context, target process.Target, sessions *mom
 	return p, ctx.Err()
 }
 
-// proof returns the proven fields of a build.
+// proof returns the fields of plans that were compared with EXPLAIN, for a build of the server; nil: the build was not compared.
 func (r *planRun) proof(build string, major int) *plan.Proof {
 	key := build + "-" + strconv.Itoa(major)
 	if r.proofs[key] == nil {
@@ -308,8 +309,8 @@ func (r *planRun) proof(build string, major int) *plan.Proof {
 	return r.proofs[key]
 }
 
-// calibrate compares a server's build with EXPLAIN, unless that was done. A failure is reported: the plans are then
-// printed with the line about the layout.
+// calibrate compares the plans that this program reads from a server with EXPLAIN, unless the server's build was compared before.
+// It reports a failure on stderr. The plans are then printed with a line that their layout is unproven.
 func (r *planRun) calibrate(ctx context.Context, c cluster.Cluster) {
 	if !r.flags.calibrate || r.tried[c.DataDir] {
 		return
@@ -355,7 +356,7 @@ func (r *planRun) calibrate(ctx context.Context, c cluster.Cluster) {
 	}
 }
 
-// sessionsOf returns the list of processes of the server to which a process belongs, nil if it cannot be read.
+// sessionsOf returns all sessions of the server to which a process belongs; nil: they cannot be read.
 func (r *planRun) sessionsOf(ctx context.Context, pid int) *moment.Moment {
 	c, err := cluster.ByProcess(pid)
 	if err != nil {

@@ -156,7 +156,7 @@ func (f *profileFlags) addServer(cmd *cobra.Command) {
 		cobra.FixedCompletions(clusterprofile.Labels(), cobra.ShellCompDirectiveNoFileComp))
 }
 
-// Check validates the flags and returns the process ids.
+// check validates the flags and returns the process ids.
 func (f *profileFlags) check(args []string) ([]int, error) {
 	switch {
 	case f.dataDir != "" && len(args) > 0:
@@ -165,7 +165,7 @@ func (f *profileFlags) check(args []string) ([]int, error) {
 		return nil, fmt.Errorf("--format must be one of %s, not %q", strings.Join(profilefmt.Formats(), ", "), f.format)
 	case !slices.Contains(clusterprofile.Modes(), f.mode):
 		return nil, fmt.Errorf("--mode must be cpu, offcpu or wall, not %q", f.mode)
-	case !(f.rate >= 1 && f.rate <= clusterprofile.MaxRate): // not a number is neither
+	case !(f.rate >= 1 && f.rate <= clusterprofile.MaxRate): // in this form, it is true for NaN too
 		return nil, fmt.Errorf("--rate must be from 1 to %d, not %v", clusterprofile.MaxRate, f.rate)
 	case f.duration <= 0 || f.duration > clusterprofile.MaxDuration:
 		return nil, fmt.Errorf("--duration must be more than 0 and at most %s, not %s", clusterprofile.MaxDuration, f.duration)
@@ -187,7 +187,7 @@ func (f *profileFlags) check(args []string) ([]int, error) {
 	return slices.Compact(pids), err
 }
 
-// filter returns the choice of the flags.
+// filter returns the filter of the flags for samples.
 func (f *profileFlags) filter() (clusterprofile.Filter, error) {
 	filter := clusterprofile.Filter{Users: f.users, Databases: f.databases, BackendTypes: f.backendTypes}
 	for _, text := range f.queryIDs {
@@ -200,7 +200,7 @@ func (f *profileFlags) filter() (clusterprofile.Filter, error) {
 	return filter, nil
 }
 
-// describe words the filter.
+// describe returns the filter in words; empty: no filter.
 func (f *profileFlags) describe() string {
 	var parts []string
 	add := func(name string, values []string) {
@@ -215,7 +215,7 @@ func (f *profileFlags) describe() string {
 	return strings.Join(parts, ", ")
 }
 
-// target returns the server, and the processes of it to sample; nil stands for all of them.
+// target returns the server, and its processes that are sampled; nil: all. It reports processes that have ended on stderr.
 func (f *profileFlags) target(pids []int, stderr io.Writer) (cluster.Cluster, []process.ID, error) {
 	if len(pids) == 0 {
 		c, err := cluster.ByDataDir(f.dataDir)
@@ -242,7 +242,7 @@ func (f *profileFlags) target(pids []int, stderr io.Writer) (cluster.Cluster, []
 	return server, chosen, nil
 }
 
-// gone says that a process has ended, or that it never existed for this command.
+// gone returns the message that a process has ended or, if id is zero, that it does not exist.
 func gone(pid int, id process.ID) string {
 	if _, err := process.ReadStat(pid); errors.Is(err, process.ErrGone) && id.StartTime == 0 {
 		return console.NoProcess(pid)
@@ -250,7 +250,8 @@ func gone(pid int, id process.ID) string {
 	return console.Explain(pid, process.Exited(pid))
 }
 
-// member returns the server of a process.
+// member returns the server of a process, and the identity of the process. It returns an error for a process that does not belong
+// to a server, has ended, or may not be read.
 func member(pid int) (cluster.Cluster, process.ID, error) {
 	id, err := process.IDOf(pid)
 	if err != nil {
@@ -285,7 +286,7 @@ func member(pid int) (cluster.Cluster, process.ID, error) {
 	return c, id, stranger
 }
 
-// run samples, and prints the profile; after an interrupt, the samples until then.
+// run samples, and prints the profile. After an interrupt, the profile has the samples until then.
 func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
 	if f.format == profilefmt.Pprof && f.output == "" && console.Terminal(stdout) && !f.stats {
 		return console.Usage(errors.New("--format pprof is binary: write it to a file with -o"))
@@ -340,7 +341,7 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	return out.Commit()
 }
 
-// Write prints a profile, or its figures, in the format of the flags.
+// write prints a profile in the format of the flags or, with --stats, its figures.
 func (f *profileFlags) write(out io.Writer, p *pprof.Profile, summary *clusterprofile.Summary, version int) error {
 	if f.stats {
 		return writeProfileStats(out, summary)
@@ -357,11 +358,11 @@ func (f *profileFlags) write(out io.Writer, p *pprof.Profile, summary *clusterpr
 
 // ProfileStats are the figures of a profile.
 type ProfileStats struct {
-	// Count is the number of samples, Missed of those without a stack.
+	// Count is the number of samples. Missed is the number of samples that were lost or have no stack.
 	Count   int     `json:"count"`
 	Missed  int     `json:"missed"`
 	Seconds float64 `json:"seconds"`
-	// Kernel and Own are the processor time of the programs in the kernel and of this command.
+	// Kernel and Own are the processor time of the BPF programs in the kernel and of this command.
 	Kernel float64 `json:"kernel_seconds"`
 	Own    float64 `json:"own_seconds"`
 }
@@ -385,7 +386,7 @@ func titleOf(mode clusterprofile.Mode) string {
 	}
 }
 
-// WithoutPrograms adds to an error of the kernel's programs where they would run, and a way without them.
+// WithoutPrograms adds advice to the error of loading BPF programs: where they can run, and a command that works without them.
 func WithoutPrograms(dataDir string, pids []int, err error) error {
 	remedy := "Run it on the server's host, on Linux 6.10 or later on x86_64"
 	switch {

@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/worker/measure/clusterprofile"
 )
 
-// shellQuoted returns a word as a shell reads it.
+// shellQuoted returns a word quoted for a shell.
 func shellQuoted(word string) string {
 	if word != "" && strings.Trim(word, wordCharacters) == "" {
 		return word
@@ -18,10 +18,10 @@ func shellQuoted(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// wordCharacters need no quotes in a shell.
+// wordCharacters are the characters that need no quotes in a shell.
 const wordCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-"
 
-// noSamples words that there is nothing to print.
+// noSamples adds advice to the error that there are no samples.
 func noSamples(err error, mode clusterprofile.Mode, filter string) error {
 	switch {
 	case filter != "":
@@ -32,7 +32,8 @@ func noSamples(err error, mode clusterprofile.Mode, filter string) error {
 	return err
 }
 
-// leastCPU is the processor time of a server from which on the share of the programs in the kernel says something.
+// leastCPU is the smallest processor time of a server for which the share of the BPF programs is printed. With less, the share
+// would mean nothing.
 const leastCPU = 100 * time.Millisecond
 
 // tellSummary prints how complete the profile is.
@@ -44,7 +45,7 @@ func tellSummary(stderr io.Writer, s *clusterprofile.Summary) {
 			s.KernelTime.Round(10*time.Microsecond), 100*s.KernelTime.Seconds()/s.CPU.Seconds())
 	}
 	for i, note := range s.Notes() {
-		if i > 0 { // the first is the share of labels
+		if i > 0 { // the first note is the share of labelled samples, which was printed above
 			console.Tellf(stderr, "%s", note)
 		}
 	}

@@ -119,10 +119,10 @@ func (f *traceFlags) add(cmd *cobra.Command) {
 		cobra.FixedCompletions(traceFormats(), cobra.ShellCompDirectiveNoFileComp))
 }
 
-// traceFormats are the formats of the command trace.
+// traceFormats returns the formats of the command trace.
 func traceFormats() []string { return profilefmt.Formats() }
 
-// Check validates flags and arguments.
+// check validates flags and arguments, and returns the options of the trace.
 func (f *traceFlags) check(args []string) (o functrace.Options, err error) {
 	o = functrace.Options{
 		Static: f.static, Calls: f.latency, CountOnly: f.count, StacksPerSecond: f.stacks, MaxFrames: f.maxFrames,
@@ -171,7 +171,7 @@ func (f *traceFlags) check(args []string) (o functrace.Options, err error) {
 	return o, nil
 }
 
-// parseShare reads "10%", or "10" for the same.
+// parseShare reads a percentage such as "10%" or "10". It returns 0.1 for these.
 func parseShare(text string) (float64, error) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(text, "%")), 64)
 	if err != nil || !(n >= 0 && n <= 100) {
@@ -180,7 +180,7 @@ func parseShare(text string) (float64, error) {
 	return n / 100, nil
 }
 
-// run traces and prints. After an interrupt it prints what has come until then.
+// run traces and prints the result. After an interrupt, it prints the result until then.
 func (f *traceFlags) run(ctx context.Context, o functrace.Options, stdout, stderr io.Writer) error {
 	if f.dataDir != "" {
 		c, err := cluster.ByDataDir(f.dataDir)
@@ -249,10 +249,10 @@ func checkTraced(pids []int) error {
 	return nil
 }
 
-// slowNaming is how long after its end a trace may take to name its stacks without a message.
+// slowNaming is the time that naming the stacks may take, after the end of the trace, before a message explains it.
 const slowNaming = 2 * time.Second
 
-// limited returns an error if a probe was removed because it cost too much.
+// limited returns an error that wraps console.ErrLimited if a probe was removed because it cost too much.
 func (f *traceFlags) limited(r *functrace.Result) error {
 	if len(r.Removed) == 0 {
 		return nil
@@ -265,7 +265,7 @@ func (f *traceFlags) limited(r *functrace.Result) error {
 		"processes: then no other process pays", console.ErrLimited, r.Removed[0], when)
 }
 
-// announce says what will be probed, and what that costs.
+// announce prints on stderr which functions will be probed, and what a call will cost.
 func (f *traceFlags) announce(t *functrace.Tracer, cost probe.Cost, stderr io.Writer) {
 	for _, traced := range t.Traced() {
 		each, why := cost.Emulated, ""
@@ -293,7 +293,7 @@ func (f *traceFlags) print(r *functrace.Result, out *json.Encoder, stdout io.Wri
 	}
 	switch f.format {
 	case console.FormatJSON:
-		return out.Encode(r.Totals()) // its fields are the names that users read
+		return out.Encode(r.Totals())
 	case console.FormatText:
 		if err := r.Text(stdout); err != nil || f.count {
 			return err
@@ -315,7 +315,7 @@ func (f *traceFlags) print(r *functrace.Result, out *json.Encoder, stdout io.Wri
 	})
 }
 
-// traceRefusal adds what to do to an error of the kernel's.
+// traceRefusal returns an error of attaching probes in words for the user, for some errors with a remedy.
 func traceRefusal(err error) error {
 	switch {
 	case errors.Is(err, probe.ErrEnded):

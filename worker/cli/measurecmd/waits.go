@@ -113,7 +113,7 @@ func NewWaits() *cobra.Command {
 	return cmd
 }
 
-// Check validates the flags and returns the processes.
+// check validates the flags and returns the process ids; empty: all processes of the server.
 func (f *waitsFlags) check(args []string) ([]int, error) {
 	switch waits.Method(f.method) {
 	case waits.Auto, waits.Exact, waits.Blocked, waits.Sampled:
@@ -149,7 +149,7 @@ func (f *waitsFlags) check(args []string) ([]int, error) {
 	return console.ProcessIDs(args)
 }
 
-// cluster finds the server.
+// cluster finds the server by -D or by the process ids.
 func (f *waitsFlags) cluster(pids []int) (cluster.Cluster, error) {
 	if f.dataDir != "" {
 		return cluster.ByDataDir(f.dataDir)
@@ -157,7 +157,7 @@ func (f *waitsFlags) cluster(pids []int) (cluster.Cluster, error) {
 	return console.ServerOf(pids)
 }
 
-// run measures and prints. After an interrupt it prints what has come until then.
+// run measures and prints the result. After an interrupt, it prints the result until then.
 func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
 	c, err := f.cluster(pids)
 	if err != nil {
@@ -174,10 +174,10 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 		options.KeepEnded = maxEndedSessions
 	}
 	if f.stacks != "" {
-		options.Stacks, _ = waitevent.ParseStacks(f.stacks) // checked before
+		options.Stacks, _ = waitevent.ParseStacks(f.stacks) // cannot fail: checkStacks has parsed it
 	}
 	if (f.trace > 0 || f.stacks != "") && options.Method == waits.Auto {
-		options.Method = waits.Exact // single waits of one session are worth its cost
+		options.Method = waits.Exact // the only method that sees each wait
 	}
 	provider, err := waits.Open(server.Target, options)
 	if errors.Is(err, fs.ErrPermission) {
@@ -216,7 +216,7 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	case console.FormatJSON:
 		return report.JSON(stdout)
 	case console.FormatCSV:
-		report.Idle = true // there is no share to explain
+		report.Idle = true // include idle waits: CSV has no column for the share, from which they would be left out
 		for _, line := range report.Missing() {
 			console.Tellf(stderr, "%s", line)
 		}
@@ -225,8 +225,8 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	return report.Text(stdout, !unicodeTerminal())
 }
 
-// measure times until the end. If the server restarts meanwhile, as after a crash, the figures begin again, and a
-// notice reports it.
+// measure times wait events until the end of the duration or of ctx. If the server restarts meanwhile, for example after a crash,
+// measure reports that on stderr and counts from zero again.
 func (f *waitsFlags) measure(
 	ctx context.Context, server *waitevent.Server, provider waits.Provider, o waits.Options, pids []int, stderr io.Writer,
 ) (*waitsResult, error) {
@@ -277,7 +277,8 @@ func (f *waitsFlags) measure(
 	return result, err
 }
 
-// reopen times the server that runs in the data directory now; nil if none does yet.
+// reopen begins to time the server that runs in the data directory now. If that fails, because the server does not run yet, the
+// provider is nil, and the server is the old one.
 func (f *waitsFlags) reopen(server *waitevent.Server, o waits.Options) (waits.Provider, *waitevent.Server) {
 	c, err := f.cluster(nil)
 	if err != nil {
@@ -294,7 +295,7 @@ func (f *waitsFlags) reopen(server *waitevent.Server, o waits.Options) (waits.Pr
 	return provider, located
 }
 
-// traceSession records every wait of a session, and prints them by query.
+// traceSession records every wait of a session, and prints the waits by query.
 func (f *waitsFlags) traceSession(
 	ctx context.Context, server *waitevent.Server, provider waits.Provider, stdout, stderr io.Writer,
 ) error {
@@ -307,7 +308,7 @@ func (f *waitsFlags) traceSession(
 	began := time.Now()
 	f.wait(ctx, stderr, func() {
 		look(log)
-		// A process is known from its first wait on.
+		// Repeat until it succeeds: the tracer does not know a process before its first wait.
 		traced = traced || tracer.SetTraced(f.trace, true)
 		report.Add(tracer.Records())
 	})
@@ -328,11 +329,11 @@ func (f *waitsFlags) traceSession(
 	return report.Text(stdout)
 }
 
-// logInterval is the least time between two reads of what the processes do.
+// logInterval is the shortest time between two reads of the sessions from the server's memory.
 const logInterval = 100 * time.Millisecond
 
-// openLog returns a log of what the server's processes do; nil if they cannot be read. Users of the command read the
-// server's memory, so they may see the texts of all statements.
+// openLog returns a log of the server's sessions; nil: they cannot be read. The log has the texts of statements. Users of the
+// command may see these, because they have the right to read the server's memory.
 func openLog(server *waitevent.Server) *state.SessionLog {
 	reader, err := state.Open(server.Cluster)
 	if err != nil {
@@ -347,7 +348,7 @@ func look(log *state.SessionLog) {
 	}
 }
 
-// wait shows how far the measurement is, on a terminal. It calls each every 20 ms.
+// wait waits for the end of the duration or of ctx. On a terminal, it shows how far the measurement is. It calls each every 20 ms.
 func (f *waitsFlags) wait(ctx context.Context, stderr io.Writer, each func()) {
 	const interval = 20 * time.Millisecond
 	end := time.NewTimer(f.duration)

@@ -14,13 +14,13 @@ import (
 	"pg_stat_backtrace/worker/pg/state"
 )
 
-// maxEndedSessions bounds the ended processes whose figures a selection by user or database can use.
+// maxEndedSessions is the largest number of ended processes whose figures are kept for a selection by user or database.
 const maxEndedSessions = 10_000
 
 // waitsFilter are the flags that select processes by user and database, or waits by query.
 type waitsFilter struct {
 	users, databases, queries []string
-	queryIDs                  []int64           // queries, after check
+	queryIDs                  []int64           // the query ids in queries, set by check
 	log                       *state.SessionLog // nil: not needed, or not available
 }
 
@@ -31,12 +31,12 @@ func (f *waitsFilter) add(cmd *cobra.Command) {
 	fs.StringSliceVar(&f.queries, "query-id", nil, "count only waits of the statement with this query `ID`")
 }
 
-// bySession reports whether processes are selected.
+// bySession reports whether the flags select processes by user or database.
 func (f *waitsFilter) bySession() bool { return len(f.users) > 0 || len(f.databases) > 0 }
 
 func (f *waitsFilter) set() bool { return f.bySession() || len(f.queries) > 0 }
 
-// Check validates the flags.
+// check validates the flags, and sets queryIDs.
 func (f *waitsFilter) check(method string, pids []string) error {
 	for _, text := range f.queries {
 		id, err := strconv.ParseInt(text, 10, 64)
@@ -57,14 +57,14 @@ func (f *waitsFilter) check(method string, pids []string) error {
 	return nil
 }
 
-// waitsResult is the result of a measurement.
+// waitsResult is the result of a measurement of wait events.
 type waitsResult struct {
 	server   *waitevent.Server
 	snapshot *waits.Snapshot
 	figures  []waits.QueryFigures // with --query-id
 }
 
-// report makes the report that the flags ask for.
+// report returns the report of the selected queries or processes or, without a selection, of all processes.
 func (f *waitsFilter) report(info waits.Info, result *waitsResult, pids []int) waitevent.Report {
 	if len(f.queryIDs) > 0 {
 		var texts map[int64]string
@@ -82,8 +82,8 @@ func (f *waitsFilter) report(info waits.Info, result *waitsResult, pids []int) w
 	return r
 }
 
-// selectSessions returns a snapshot of the selected processes, and how many processes with waits are not known. If a
-// process id is there twice, the ended process is not known.
+// selectSessions returns a snapshot with only the selected processes, and the number of processes with waits whose user and
+// database are not known. If two processes had the same process id, those of the ended process are not known.
 func (f *waitsFilter) selectSessions(
 	all *waits.Snapshot, pids []int, session func(pid int) (state.SessionNames, bool),
 ) (some *waits.Snapshot, unknown int) {

@@ -18,7 +18,7 @@ import (
 	"pg_stat_backtrace/worker/report/profilefmt"
 )
 
-// checkStacks validates the flags of a profile of waits.
+// checkStacks validates --stacks, and the flags together with it.
 func (f *waitsFlags) checkStacks() error {
 	if f.stacks == "" {
 		return nil
@@ -41,15 +41,15 @@ func (f *waitsFlags) checkStacks() error {
 	return nil
 }
 
-// maxStackRate is how many stacks a second may be copied: at some microseconds each, they cost the server a twentieth
-// of a processor.
+// maxStackRate is the largest number of stacks that may be copied per second. Each copy costs the server some microseconds, so
+// this number costs a twentieth of a processor.
 const maxStackRate = 10_000
 
-// stackRate watches how many stacks are copied.
+// stackRate counts the stacks that are copied per second.
 type stackRate struct {
 	since time.Time
 	count int
-	over  bool // there were too many in a second
+	over  bool // there were more than maxStackRate in a second
 }
 
 func (r *stackRate) add(n int, now time.Time) (over bool) {
@@ -61,7 +61,8 @@ func (r *stackRate) add(n int, now time.Time) (over bool) {
 	return r.over
 }
 
-// printStacks collects the stacks of waits, and prints them by wait event.
+// printStacks collects the stacks of waits, and prints them by wait event. It ends early if there are more than maxStackRate a
+// second.
 func (f *waitsFlags) printStacks(
 	ctx context.Context, server *waitevent.Server, provider waits.Provider, o waits.Options, stdout, stderr io.Writer,
 ) error {
@@ -132,7 +133,7 @@ func (f *waitsFlags) printStacks(
 	})
 }
 
-// whichWaits says which stacks were taken.
+// whichWaits says of which waits the stacks were taken.
 func whichWaits(o waits.Options) string {
 	switch n := o.Stacks.Every; {
 	case n == 1:
