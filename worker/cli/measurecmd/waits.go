@@ -216,7 +216,7 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	case console.FormatJSON:
 		return report.JSON(stdout)
 	case console.FormatCSV:
-		report.Idle = true // include idle waits: CSV has no column for the share, from which they would be left out
+		report.Idle = true // so that Missing does not explain the shares of idle waits: CSV has no shares
 		for _, line := range report.Missing() {
 			console.Tellf(stderr, "%s", line)
 		}

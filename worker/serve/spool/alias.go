@@ -40,8 +40,8 @@ func (s *Spool) alias() string {
 	return aliasPath
 }
 
-// openAliasDir opens the directory of the link. If the server has another root directory, the path must not leave the
-// data directory: a link there may lead to different places for the server and for this process.
+// openAliasDir opens the directory of the link. If the server has another root directory, openAliasDir follows no link out of
+// the data directory, because such a link may lead to different places for the server and for this process.
 func (s *Spool) openAliasDir() (*rootfs.Dir, error) {
 	if s.cfg.Root == "" {
 		return rootfs.OpenDir(s.data.Join(aliasDir))

@@ -12,17 +12,17 @@ import (
 
 // Answer is the result of a call, or the warning or error that the call raises.
 type Answer struct {
-	// Level is "" if Text or Rows is the result, "NOTICE" if Rows is the result and Message and Hint are a notice about
-	// it, else "WARNING" or "ERROR".
+	// Level is "" if the result is Text or Rows. It is "NOTICE" if the result is Rows and the call raises a notice with
+	// Message and Hint. Otherwise it is "WARNING" or "ERROR", and there is no result.
 	Level string
 	// SQLState, Message, Detail and Hint belong to the warning or error. Detail and Hint may be empty.
 	SQLState string
 	Message  string
 	Detail   string
 	Hint     string
-	// Text is the result.
+	// Text is the result if Rows is nil.
 	Text string
-	// Rows, if not nil, is the result instead of Text: a table. An empty cell is a NULL.
+	// Rows, if not nil, is the result as a table. An empty cell is a NULL.
 	Rows [][]string
 }
 
@@ -30,7 +30,7 @@ type Answer struct {
 // contains it.
 const separator = "\x1f"
 
-// separators is the size of those in an answer.
+// separators is the size of all separators between the fields of an answer, in bytes.
 const separators = 5 * len(separator)
 
 // The separators of a table: RS after each row, GS after each cell except the last one. No cell contains them.
@@ -42,12 +42,12 @@ const (
 // unicodeEncoding is the name of the server encoding for UTF-8.
 const unicodeEncoding = "UTF8"
 
-// encode makes the contents of an answer file for a database with the given encoding. It uses UTF-8 if the database
-// does, else ASCII, which every server encoding includes. Other characters then become \u00e9 or \U0001f600.
+// encode returns the contents of an answer file for a database with this encoding. The contents are UTF-8 if the database
+// uses UTF-8, otherwise ASCII, which every server encoding includes. Other characters then become \u00e9 or \U0001f600.
 func (a Answer) encode(encoding string) []byte {
 	a = a.checked()
 	data := a.fields(encoding)
-	if len(data) > limits.MaxAnswer+separators { // escapes take more room than what they stand for
+	if len(data) > limits.MaxAnswer+separators { // possible, because an escape is longer than its character
 		data = tooLarge().fields(encoding)
 	}
 	return data
@@ -77,7 +77,7 @@ func (a Answer) fields(encoding string) []byte {
 	return []byte(b.String())
 }
 
-// checked replaces an answer that SQL cannot raise.
+// checked returns the answer, or an error in its place if it is too large or SQL cannot raise it.
 func (a Answer) checked() Answer {
 	switch {
 	case len(a.Message)+len(a.Detail)+len(a.Hint)+len(a.Text)+size(a.Rows) > limits.MaxAnswer:
@@ -109,7 +109,7 @@ func failure(state, message, hint string) Answer {
 	return Answer{Level: "ERROR", SQLState: state, Message: message, Hint: hint}
 }
 
-// isSQLState reports whether RAISE accepts the code. Codes of success are refused.
+// isSQLState reports whether the SQL command RAISE accepts the code. It refuses codes of success.
 func isSQLState(s string) bool {
 	if len(s) != 5 || strings.HasPrefix(s, "00") {
 		return false

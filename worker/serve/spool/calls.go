@@ -15,19 +15,19 @@ type call struct {
 	answer  string // name of the answer's file
 	backend int
 	who     limits.Who
-	written time.Time       // the time of the request, by the clock of files
-	begun   time.Time       // the same by the monotonic clock
+	written time.Time       // modification time of the request file
+	begun   time.Time       // written, by the monotonic clock
 	ctx     context.Context //nolint:containedctx // it lives as long as the call
 	cancel  context.CancelFunc
 	ended   chan struct{}          // closed when the handler has returned
-	slot    atomic.Pointer[func()] // releases the handler's slot; nil: it has none
+	slot    atomic.Pointer[func()] // releases the handler's slot in Spool.slots; nil: the handler has no slot
 
 	// Guarded by calls.mu.
-	over      bool      // the answer will not be fetched
-	delivered time.Time // zero: no answer yet
-	size      int64     // of the answer, in the units of the file system
-	free      func()    // releases the room of the answer; nil: it has none
-	place     *list.Element
+	over      bool          // the answer will not be fetched
+	delivered time.Time     // zero: no answer yet
+	size      int64         // space of the answer's file, in bytes; see onDisk
+	free      func()        // releases the room of the answer in calls.room; nil: the answer has no room
+	place     *list.Element // in class.answers
 }
 
 // calls has the calls in progress, and the answers that have not been fetched. A backend makes one call at a time.
@@ -39,7 +39,7 @@ type calls struct {
 	mu        sync.Mutex
 	byBackend map[int]*call
 	answers   map[string]*call      // delivered, not fetched yet
-	classes   map[limits.Who]*class // and by role
+	classes   map[limits.Who]*class // the same answers, by role
 	dropped   int                   // answers that were removed to make room
 }
 
@@ -56,9 +56,9 @@ func newCalls(room *limits.Gate, remove func(name string)) *calls {
 	}
 }
 
-// begin adds a call, and abandons the earlier call of its backend. It returns nil if a later call of the backend is
-// known already, because the backend has then abandoned this one. That happens only for requests found without an
-// event.
+// begin adds a call, and abandons the earlier call of its backend. It returns nil if it knows a later call of the backend
+// already, because the backend no longer waits for this call. That happens only for requests that were found without an
+// inotify event.
 func (c *calls) begin(ctx context.Context, req *Request, written time.Time, event bool) *call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,7 +69,7 @@ func (c *calls) begin(ctx context.Context, req *Request, written time.Time, even
 	case written.Before(old.written):
 		return nil
 	}
-	// A worker that shuts down finishes running requests.
+	// The end of ctx does not end the call, because a worker that shuts down finishes running requests.
 	n := &call{
 		answer: req.ID + repSuffix, backend: req.Backend, who: who(req), written: written,
 		begun: time.Now().Add(-max(0, time.Since(written))), ended: make(chan struct{}),
@@ -86,9 +86,9 @@ func who(req *Request) limits.Who {
 	return limits.Who{Role: req.Caller}
 }
 
-// deliver makes room for an answer of the given size. wanted reports whether the caller may still fetch it, room
-// whether there is room. The oldest answers are removed first: those of the same role, then those of the role that
-// uses most room.
+// deliver makes room for an answer of size bytes. wanted reports whether the caller may still fetch the answer, and room
+// whether there is room. To make room, deliver removes the oldest answers of the same role. If this role has none, it
+// removes the oldest answers of the role that uses most room.
 func (c *calls) deliver(n *call, size int64, now time.Time) (wanted, room bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,12 +192,12 @@ func (c *calls) waits(name string) bool {
 	return c.answers[name] != nil
 }
 
-// awaited reports whether the caller of an answer may still look for it. backtrace.call in the extension's SQL looks
-// at growing distances: a quarter of the time that the caller has waited, and at most two seconds.
+// awaited reports whether a caller may still look for its answer. Between two looks, backtrace.call in the extension's SQL
+// sleeps for a quarter of the time that the caller has waited, but at most two seconds.
 func (c *calls) awaited(now time.Time) bool {
 	const (
 		longestNap = 2 * time.Second
-		delay      = 200 * time.Millisecond // until a caller runs after its nap
+		delay      = 200 * time.Millisecond // longest time until a caller runs after its sleep
 	)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,8 +210,8 @@ func (c *calls) awaited(now time.Time) bool {
 	return false
 }
 
-// expire removes answers that have waited too long because their caller was cancelled or ended. It returns how many
-// other answers were removed to make room since the last call.
+// expire removes answers that are older than answerLifetime, because their callers were cancelled or have ended. It returns the
+// number of other answers that deliver has removed to make room since the last call of expire.
 func (c *calls) expire(now time.Time) (dropped int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -36,32 +36,32 @@ type Config struct {
 	// Root is the prefix for the server's paths in this process: /proc/PID/root if the server has another root
 	// directory. The spool directory is made below it, so that the server sees it.
 	Root string
-	// Witness is called repeatedly, because a restarted server may have another view of /proc. If the server cannot
-	// see this process, Witness returns a process that lives as long as the server. It returns the pid as the server
-	// sees it, and the start time in clock ticks since boot. The pid file then names that process as the worker. Zero
-	// means that the server sees this process.
+	// Witness returns a process that lives as long as the server, if the server cannot see this process; pid 0: the server
+	// sees this process. The pid is as the server sees it, and start is the start time in clock ticks since boot. The pid
+	// file then names the witness in place of the worker. Witness is called repeatedly, because a restarted server may have
+	// another view of /proc. A nil Witness means that the server sees this process.
 	Witness func() (pid int, start uint64)
 	// Version is the worker's version, for readers of the pid file.
 	Version string
-	// Verbs are the commands that the worker accepts, in addition to those of every version. The extension refuses
-	// others.
+	// Verbs are the commands that the worker accepts. The extension refuses other commands.
 	Verbs []string
-	// Plans is the cache with the comparisons of plans with EXPLAIN; "" if there is none. See Info.Plans.
+	// Plans is the directory with the comparisons of plans with EXPLAIN; "": none. See Info.Plans.
 	Plans string
-	// Concurrency bounds the handlers that run at the same time; 0 means limits.Handlers. Here and below, a quarter is reserved
-	// for superusers, and each other role gets at most half.
+	// Concurrency is the largest number of handlers that run at the same time; 0 means limits.Handlers. A quarter of Concurrency
+	// and of Pending is reserved for superusers, and each other role gets at most half of the rest.
 	Concurrency int
-	// Pending bounds the requests that run or wait; 0 means limits.Pending. Further requests are answered with an error.
+	// Pending is the largest number of requests that run or wait; 0 means limits.Pending. The answer to further requests is an
+	// error.
 	Pending int
-	// Log gets errors that no caller gets: invalid files in the directory, or answers that could not be written. A caller
-	// can cause such an error with each request. The zero value discards them.
+	// Log gets errors that no caller gets, such as invalid files in the directory, or answers that could not be written. As
+	// a caller can cause such an error with each request, there may be many. The zero value discards them.
 	Log zerolog.Logger
 }
 
 const (
-	// answerLifetime is how long an answer is kept. A call waits for it at most for its deadline and a second.
+	// answerLifetime is the time for which an answer is kept. A call looks for its answer until one second after the deadline.
 	answerLifetime = 30 * time.Second
-	// housekeeping is the interval of the checks for which there are no events.
+	// housekeeping is the interval of checkPeriodically, which finds changes that cause no inotify events.
 	housekeeping = 2 * time.Second
 	// settle is the age at which an incomplete request counts as invalid.
 	settle = 5 * time.Second
@@ -69,8 +69,8 @@ const (
 	reserve = 64 << 10
 )
 
-// answerRoom returns the limits of unfetched answers on a file system of the given size. Size 0 means a file system
-// without a size. On a small file system the answers may take a quarter of it. A role has room for the largest answer.
+// answerRoom returns the limits of unfetched answers, in bytes, on a file system of this size; 0: the file system has no size
+// limit. On a small file system, the answers may take a quarter of its size. Each role has room for the largest answer.
 func answerRoom(size int64) limits.Shares {
 	total := int64(limits.UnfetchedBytes)
 	if size > 0 {

@@ -12,10 +12,10 @@ import (
 // spares is the number of prepared files for short answers.
 const spares = 8
 
-// spareSize is the size of such a file. On tmpfs, overwriting an existing page takes no further memory.
+// spareSize is the size of a prepared file, in bytes. On tmpfs, overwriting an existing page takes no further memory.
 const spareSize = 4096
 
-// deliver writes an answer where the caller finds it, unless the call was abandoned. If there is no room, it delivers
+// deliver writes the answer to the file that the caller reads, unless the call was abandoned. If there is no room, it delivers
 // a short error instead.
 func (s *Spool) deliver(c *call, req Request, a Answer) {
 	data := a.encode(req.Encoding)
@@ -30,7 +30,7 @@ func (s *Spool) deliver(c *call, req Request, a Answer) {
 		s.cfg.report(s.deliverSpare(c.answer, failure("53100", "no space left for the answer of the pg_stat_backtrace worker",
 			"The file system of its spool directory is full.")))
 	}
-	if room && s.calls.abandoned(c) { // while it was written
+	if room && s.calls.abandoned(c) { // while the answer was written
 		s.cfg.report(s.dir.unlink(c.answer))
 	}
 }
@@ -103,7 +103,7 @@ func (s *Spool) overwrite(spare string, data []byte) error {
 	return errors.Join(writeAll(fd, data), unix.Ftruncate(fd, int64(len(data))), unix.Close(fd))
 }
 
-// refill makes missing spare files. If there is no room, it makes them later.
+// refill makes missing spare files. If there is no room, the next call tries again.
 func (s *Spool) refill() {
 	for len(s.spare) < cap(s.spare) {
 		s.made++

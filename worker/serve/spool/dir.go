@@ -24,13 +24,13 @@ const (
 	repSuffix = ".rep"
 )
 
-// dir is a private directory. All access goes through its descriptor, so that a directory that replaced it is never
-// used.
+// dir is a private directory. Files in it are accessed through its file descriptor. So a directory that another user puts in
+// its place is never used.
 type dir struct {
 	name string // as the server sees it
 	path string // as this process reaches it
 	f    *os.File
-	base *rootfs.Dir // the directory in which it was made; nil: this process did not make it
+	base *rootfs.Dir // the directory that contains this one; nil: this process did not make it
 }
 
 func (d *dir) fd() int { return int(d.f.Fd()) }
@@ -65,7 +65,7 @@ func makeDir(cfg Config) (*dir, error) {
 	return nil, errors.Join(errs...)
 }
 
-// openBase opens a directory for spool directories if it is suitable.
+// openBase opens a directory for spool directories. It returns an error if the directory is not suitable; see checkBase.
 func openBase(cfg Config, name string, wantTmpfs bool) (*rootfs.Dir, error) {
 	odd := func(r rune) bool { return r <= ' ' || r > '~' || r == '\\' }
 	if strings.IndexFunc(name, odd) >= 0 || !filepath.IsAbs(name) {
@@ -81,7 +81,8 @@ func openBase(cfg Config, name string, wantTmpfs bool) (*rootfs.Dir, error) {
 	return base, nil
 }
 
-// checkBase refuses a directory in which other users could replace the spool directory, and one without room.
+// checkBase returns an error for a directory in which other users could replace the spool directory, for one without room and,
+// if wantTmpfs is set, for one that is not in memory.
 func checkBase(path, base string, wantTmpfs bool) error {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -163,7 +164,8 @@ func openDir(path string) (*dir, error) {
 	return &dir{name: path, path: path, f: f}, nil
 }
 
-// touch shows servers that cannot see this process that it still runs: see line 10 of the pid file.
+// touch renews the time of the file ready. Servers that cannot see this process know from it that the worker runs: see line 10
+// of the pid file.
 func (d *dir) touch() error {
 	now := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Nsec: unix.UTIME_NOW}}
 	err := unix.UtimesNanoAt(d.fd(), readyName, now, unix.AT_SYMLINK_NOFOLLOW)
@@ -248,9 +250,9 @@ func (d *dir) restoreModes() error {
 	return nil
 }
 
-// removeStale removes spool directories of workers that were killed: of this cluster's last worker, and of other
-// clusters' workers that were not restarted. A locked directory is in use. name and own are paths as the server sees
-// them.
+// removeStale removes spool directories of workers that were killed: own, that of this cluster's last worker, and those of
+// other clusters' workers that were not restarted. A locked directory is in use and stays. name is the directory that contains
+// them. name and own are paths as the server sees them.
 func removeStale(name, root, own string) error {
 	base, err := rootfs.OpenDir(root + name)
 	if err != nil {
@@ -263,7 +265,7 @@ func removeStale(name, root, own string) error {
 	return errors.Join(err, base.Close())
 }
 
-// young is the age below which an unlocked directory may be new and not locked yet.
+// young is the age below which an unlocked directory of another worker may be new, and not locked yet.
 const young = time.Minute
 
 func removeUnused(path string, own bool) error {

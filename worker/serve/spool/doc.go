@@ -7,5 +7,6 @@
 // pidfile.go).
 //
 // The package does not interpret requests. It checks that a request is genuine and well-formed, passes it to a
-// function, and delivers the result. It does not know the server or its processes, and logs nothing.
+// function, and delivers the result. It does not know the server or its processes. It logs only errors that no caller
+// gets; see Config.Log.
 package spool

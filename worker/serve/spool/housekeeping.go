@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checkPeriodically does the checks for which there are no events. It returns an error if the spool must be made again.
+// checkPeriodically checks for changes that cause no inotify events, and repairs what it can. It returns an error that wraps
+// ErrLost if the spool must be made again.
 func (s *Spool) checkPeriodically(now time.Time) error {
 	if !isSameFile(s.lock, s.data.Join(lockName)) {
 		return fmt.Errorf("%w: the lock file of %s is gone", ErrLost, s.cfg.DataDir)
@@ -28,7 +29,7 @@ func (s *Spool) checkPeriodically(now time.Time) error {
 		s.reportOnce(s.dir.touch())
 	}
 	s.reportOnce(s.keys.renew(now))
-	s.reportOnce(s.publish()) // the file may have been removed, or replaced by a copy
+	s.reportOnce(s.publish()) // the pid file may have been removed, or replaced by a copy
 	s.refill()
 	if n := s.calls.expire(now); n > 0 {
 		s.cfg.report(fmt.Errorf("%d unfetched answers were removed to make room for others", n))
@@ -36,7 +37,7 @@ func (s *Spool) checkPeriodically(now time.Time) error {
 	return nil
 }
 
-// checkRoom checks whether there is room, and updates the file ready.
+// checkRoom checks whether the file system has room. If that has changed, it makes or removes the file ready.
 func (s *Spool) checkRoom() (full bool, err error) {
 	full, err = s.dir.check()
 	if err != nil {
@@ -82,7 +83,7 @@ func (s *Spool) reportOnce(err error) {
 	}
 }
 
-// removeFetched removes an answer that has been read.
+// removeFetched removes the file of an answer that has been read.
 func (s *Spool) removeFetched(name string) {
 	if !isUUID(strings.TrimSuffix(name, repSuffix)) {
 		return
@@ -91,10 +92,10 @@ func (s *Spool) removeFetched(name string) {
 	s.cfg.report(s.dir.unlink(name))
 }
 
-// sweep searches the whole directory for requests without an event, and for answers that are not awaited.
+// sweep searches the whole directory for requests whose inotify events were lost, and for answers that nobody will fetch.
 func (l *loop) sweep(ctx context.Context) {
 	d := l.s.dir
-	if _, err := d.f.Seek(0, 0); err != nil { // rewinds; opening it again would cause an event
+	if _, err := d.f.Seek(0, 0); err != nil { // rewind, because opening the directory again would cause an event
 		l.s.reportOnce(err)
 		return
 	}

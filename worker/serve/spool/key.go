@@ -18,18 +18,19 @@ func newKey() (k key, err error) {
 	return k, err
 }
 
-// keyLife is how long a key is used. It is bounded because a base backup of a running server copies the pid file.
+// keyLife is the time for which a key is used. It is limited because a base backup of a running server copies the pid file with
+// the key.
 const keyLife = 24 * time.Hour
 
-// keyGrace is how long the previous key is accepted, for requests that were signed before the change.
+// keyGrace is the time for which the previous key is still accepted, for requests that were signed before the change.
 const keyGrace = time.Minute
 
 // keyring has the current key and, for some time, the previous one.
 type keyring struct {
 	mu            sync.Mutex
-	present, last key
+	present, last key       // the current key and the previous one
 	made          time.Time // when the current key was made
-	accept        bool      // whether last is accepted too
+	accept        bool      // last is accepted too
 }
 
 // renew makes a new key if there is none, or if the current one has reached keyLife.
@@ -67,8 +68,8 @@ func (r *keyring) accepted() []key {
 	return []key{r.present}
 }
 
-// blocks returns the key XOR ipad and the key XOR opad in hex. SQL needs them to compute the HMAC, because it only
-// has SHA-256.
+// blocks returns the key XOR ipad and the key XOR opad in hex; see RFC 2104. SQL needs them to compute the HMAC, because SQL
+// has only SHA-256.
 func (k key) blocks() (inner, outer string) {
 	var i, o [sha256.BlockSize]byte
 	copy(i[:], k[:])
@@ -80,14 +81,14 @@ func (k key) blocks() (inner, outer string) {
 	return hex.EncodeToString(i[:]), hex.EncodeToString(o[:])
 }
 
-// sign returns the code of a message in hex.
+// sign returns the HMAC of a message in hex.
 func (k key) sign(message []byte) string {
 	h := hmac.New(sha256.New, k[:])
 	h.Write(message)
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// verify reports whether code signs message. It compares in constant time.
+// verify reports whether code is the HMAC of message. It compares in constant time.
 func (k key) verify(message []byte, code string) bool {
 	return hmac.Equal([]byte(k.sign(message)), []byte(code))
 }

@@ -12,9 +12,9 @@ import (
 // livenessThread returns "TID SECONDS": the TID of a thread that lives as long as this process, and the creation time
 // of the thread's directory in /proc (since the epoch). The server checks both to see that the worker runs.
 //
-// The alternative, a read of /proc/PID/stat, fails if the process ends between open and read. It also makes the
-// kernel walk all threads. The thread is not the main thread, whose directory remains until the parent has waited for
-// the process. The directory stays open, because the kernel otherwise may recreate it with another time.
+// The alternative, a read of /proc/PID/stat, fails if the process ends between open and read. Such a read also makes the
+// kernel walk all threads. The thread is not the main thread, because the main thread's directory remains until the parent
+// has waited for the process. The directory stays open, because the kernel may otherwise recreate it with another time.
 var livenessThread = sync.OnceValues(func() (string, error) {
 	tids := make(chan int)
 	go pin(tids)

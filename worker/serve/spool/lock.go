@@ -35,12 +35,12 @@ func lock(data *rootfs.Dir) (*os.File, error) {
 		if isSameFile(f, path) {
 			return f, nil
 		}
-		_ = f.Close() // its last owner removed it after this process opened it
+		_ = f.Close() // the last owner has removed the file after this process opened it: try again
 	}
 }
 
-// unlock removes the file before it releases the lock. A process that opened the file earlier locks it and then finds
-// it removed.
+// unlock removes the lock file, then releases the lock. A process that opened the file earlier locks it, finds it removed, and
+// tries again.
 func unlock(f *os.File) error {
 	var err error
 	if isSameFile(f, f.Name()) {

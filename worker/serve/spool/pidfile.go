@@ -47,12 +47,13 @@ type Info struct {
 	// PID and StartTime (clock ticks since boot) identify the worker's process.
 	PID       int
 	StartTime uint64
-	// DataDir is the data directory as the server names it. If it differs from the server's, the file is a copy.
+	// DataDir is the data directory as the server names it. If it is not the data directory of the reader's server, the pid
+	// file is a copy, for example in a standby's data directory.
 	DataDir string
-	// Version is the worker's version, Dir its spool directory.
+	// Version is the worker's version. Dir is the worker's spool directory; empty: Protocol is another version.
 	Version string
 	Dir     string
-	// Plans is the cache with the comparisons of plans with EXPLAIN, as the worker sees it; "" if there is none.
+	// Plans is the directory with the worker's comparisons of plans with EXPLAIN, as the worker sees it; "": none.
 	Plans string
 }
 
@@ -84,7 +85,7 @@ func parseInfo(data []byte) (Info, error) {
 	pid, err2 := strconv.ParseUint(lines[1], 10, 31)
 	start, err3 := strconv.ParseUint(lines[2], 10, 64)
 	if errors.Join(err1, err2, err3) != nil {
-		return Info{}, errors.New("lines 1 to 3 are not numbers") // the errors have the content
+		return Info{}, errors.New("lines 1 to 3 are not numbers") // without the errors, which have parts of the file's content
 	}
 	info := Info{Protocol: int(protocol), PID: int(pid), StartTime: start, DataDir: lines[3], Version: lines[4]}
 	if protocol == Protocol {
@@ -101,8 +102,7 @@ func parseInfo(data []byte) (Info, error) {
 	return info, nil
 }
 
-// Alive reports whether the process that wrote the file still runs. A process with the same PID but another start
-// time does not count.
+// Alive reports whether the worker that wrote the pid file still runs: a process with its PID and its start time.
 func (i Info) Alive() bool {
 	return !process.ID{PID: i.PID, StartTime: i.StartTime}.Ended()
 }

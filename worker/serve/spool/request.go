@@ -30,20 +30,21 @@ type Request struct {
 	// Database is the caller's database. Encoding is that database's encoding, as getdatabaseencoding() returns it.
 	Database string
 	Encoding string
-	// Targets are the process ids that the caller gave, without any check. None means all processes of the cluster.
+	// Targets are the process ids that the caller gave. They are not checked. Nil means all processes of the cluster.
 	Targets []int
 	// Verb is the command: "get", "log" and so on; see Config.Verbs.
 	Verb string
 	// Deadline is the time at which the caller stops waiting.
 	Deadline time.Time
-	// Settings are the caller's settings pg_stat_backtrace.*, without that prefix. Unset ones are absent.
+	// Settings are the caller's settings pg_stat_backtrace.*, by their names without this prefix. Settings that are not set
+	// are absent.
 	Settings map[string]string
 }
 
-// parse reads a request file. It is one line of words separated by single spaces: protocol, id, verb, targets
+// parse reads a request file. The file is one line of words separated by single spaces: protocol, id, verb, targets
 // (numbers separated by commas, or a star for all), milliseconds to the deadline, caller's oid, t or f for superuser,
-// backend, encoding, caller's name and database in hex, any number of setting=hex, and the signature of all before
-// it. The deadline counts from written.
+// backend, encoding, caller's name and database in hex, any number of setting=hex, and the signature of all words before
+// it. The time to the deadline begins at written. The error wraps ErrBadRequest.
 func parse(id string, data []byte, k key, written time.Time) (Request, error) {
 	line, complete := bytes.CutSuffix(data, []byte{'\n'})
 	if !complete {
@@ -66,7 +67,8 @@ func parse(id string, data []byte, k key, written time.Time) (Request, error) {
 
 const fixedFields = 11
 
-// parseBody reads the signed part. It checks every number and name, although only the extension can have signed them.
+// parseBody reads the signed part of a request, and returns the time to the deadline too. It checks every number and name,
+// although only the extension can have signed them.
 func parseBody(body string) (Request, time.Duration, error) {
 	f := strings.Split(body, " ")
 	if len(f) < fixedFields || f[0] != strconv.Itoa(Protocol) {
@@ -99,7 +101,7 @@ func parseBody(body string) (Request, time.Duration, error) {
 	return req, budget, nil
 }
 
-// fields converts fields and keeps the first error.
+// fields converts the words of a request and keeps the first error.
 type fields struct {
 	f   []string
 	err error
@@ -194,13 +196,13 @@ func isVerb(s string) bool     { return word(s, 16, "_") }
 func isSetting(s string) bool  { return word(s, 32, "_0123456789") }
 func isEncoding(s string) bool { return word(strings.ToLower(s), 32, "_0123456789") }
 
-// word reports whether s consists of 1 to limit lower-case letters and characters of others.
+// word reports whether s has 1 to limit characters, each of which is a lower-case letter or in others.
 func word(s string, limit int, others string) bool {
 	outside := func(r rune) bool { return (r < 'a' || r > 'z') && !strings.ContainsRune(others, r) }
 	return s != "" && len(s) <= limit && strings.IndexFunc(s, outside) < 0
 }
 
-// patience is how much longer than its deadline a request may run. The call waits for an answer one second past the
+// patience is the time for which a request may run after its deadline. The call waits for an answer until one second after the
 // deadline. So a handler that waited until the deadline can still report the cause.
 const patience = 500 * time.Millisecond
 

@@ -15,12 +15,12 @@ import (
 	"pg_stat_backtrace/worker/limits"
 )
 
-// loop is the state of one Serve.
+// loop is the state of one call of Serve.
 type loop struct {
 	s        *Spool
 	handle   func(context.Context, Request) Answer
-	overflow bool
-	lost     bool
+	overflow bool      // the kernel has dropped events; see event
+	lost     bool      // the directory was removed or moved
 	due      time.Time // time of the next housekeeping
 }
 
@@ -39,8 +39,8 @@ func (l *loop) event(ctx context.Context, e event) {
 	}
 }
 
-// request takes a request from the directory. closed means that its writer has closed it. Otherwise an incomplete
-// request is left there until settle.
+// request takes a request from the directory, and runs it. closed means that its writer has closed the file. If that is not
+// known, an incomplete request stays in the directory until it is settle old.
 func (l *loop) request(ctx context.Context, name string, closed bool) {
 	id := strings.TrimSuffix(name, reqSuffix)
 	data, written, err := l.s.take(name, closed)
@@ -68,7 +68,7 @@ func (l *loop) request(ctx context.Context, name string, closed bool) {
 	}
 }
 
-// admit runs a request. If there are too many, it answers with an error at once.
+// admit runs a request of size bytes. If there are too many requests, it delivers an error at once.
 func (l *loop) admit(c *call, req Request, size int64) {
 	place, ok := l.s.pending.Try(c.who, 1)
 	if ok {
@@ -84,7 +84,8 @@ func (l *loop) admit(c *call, req Request, size int64) {
 }
 
 // finish waits until all running requests have their answers and no caller looks for an answer any more. The pid file
-// must stay until then, because callers find their answers with it. No new request can be made meanwhile.
+// must stay until then, because callers find their answers with it. The extension makes no new requests meanwhile, because
+// the file ready is missing.
 func (l *loop) finish(ctx context.Context) error {
 	const pause = 10 * time.Millisecond
 	idle := make(chan struct{})
@@ -108,11 +109,11 @@ func (l *loop) finish(ctx context.Context) error {
 	return nil
 }
 
-// overdue is how long a handler may still run after its context has ended.
+// overdue is the time for which a handler may run after its context has ended, before the call gets an error.
 const overdue = 300 * time.Millisecond
 
-// run runs a request in a goroutine, and releases its room at the end. A handler may block, because the kernel may
-// not return from reading a process. The call then gets an error, and the request's room is released.
+// run runs a request in a goroutine, and calls free at the end. A handler may block for ever, because the kernel may not return
+// from a read of a process. Then the call gets an error, and run calls free although the handler still runs.
 func (l *loop) run(c *call, req Request, free func()) {
 	l.s.running.Add(1)
 	end := sync.OnceFunc(func() {
@@ -144,7 +145,7 @@ func (l *loop) run(c *call, req Request, free func()) {
 	}()
 }
 
-// answer waits for a slot and calls the handler.
+// answer waits for a slot, calls the handler, and returns its answer. If there is no slot in time, it returns Busy.
 func (l *loop) answer(c *call, req Request) (a Answer) {
 	done, err := l.s.slots.Acquire(c.ctx, c.who, 1)
 	if err != nil {
@@ -184,8 +185,8 @@ func Busy() Answer {
 	return failure(limits.SQLState, limits.ErrBusy.Message, limits.ErrBusy.Hint)
 }
 
-// take reads and removes a request file, and returns when it was written. Invalid files are removed and reported. If
-// the file is missing or not complete yet, data is nil without an error.
+// take reads and removes a request file, and returns the time when it was written. It removes an invalid file and returns an
+// error that wraps ErrBadRequest. If the file is missing or not complete yet, data and error are nil.
 func (s *Spool) take(name string, closed bool) (data []byte, written time.Time, err error) {
 	if !isUUID(strings.TrimSuffix(name, reqSuffix)) {
 		return nil, written, s.reject(name, errors.New("not named after a UUID"))
@@ -219,7 +220,7 @@ func (s *Spool) take(name string, closed bool) (data []byte, written time.Time, 
 	return buf[:n], written, s.dir.unlink(name)
 }
 
-// reject removes an invalid file.
+// reject removes an invalid file, and returns an error that wraps ErrBadRequest and why.
 func (s *Spool) reject(name string, why error) error {
 	err := s.dir.unlink(name)
 	if errors.Is(err, unix.EISDIR) {

@@ -22,24 +22,23 @@ type Spool struct {
 	lock  *os.File
 	dir   *dir
 	watch *watch
-	spare chan string // names of the prepared files for an error when there is no room
+	spare chan string // names of the prepared files, for errors that are delivered when there is no room
 	lost  bool        // Serve has found the directory unusable
-	made  int         // how many spare files have been made
+	made  int         // number of spare files that were made, for their names
 
 	slots   *limits.Gate // handlers that may run
 	pending *limits.Gate // requests that run or wait
-	memory  *limits.Gate // bytes of these requests
+	memory  *limits.Gate // bytes of the requests that run or wait
 	calls   *calls
 	running sync.WaitGroup
 
 	mu       sync.Mutex
-	full     bool   // the result of the last check
+	full     bool   // the file system was full at the last check
 	reported string // the last error that housekeeping reported, to avoid repeating it
 }
 
-// Open locks the data directory and makes a private spool directory. Last it writes the pid file, by which the server
-// finds the spool. It also removes the spool directories of killed workers. It returns ErrLocked if another worker
-// has the lock.
+// Open locks the data directory and makes a private spool directory. It also removes the spool directories of killed workers.
+// Last, it writes the pid file, by which the server finds the spool. The error wraps ErrLocked if another worker has the lock.
 func Open(cfg Config) (*Spool, error) {
 	dataDir, err := filepath.Abs(cfg.DataDir)
 	if err != nil || cfg.DataDir == "" {
@@ -66,7 +65,7 @@ func Open(cfg Config) (*Spool, error) {
 }
 
 func (s *Spool) open() (err error) {
-	last, _ := Find(s.data.Path()) // without a pid file there is no old directory to remove
+	last, _ := Find(s.data.Path()) // without a pid file, last.Dir is empty, and no directory counts as the last worker's
 	for _, name := range candidateBases(s.cfg) {
 		s.cfg.report(removeStale(name, s.cfg.Root, last.Dir))
 	}
@@ -87,11 +86,11 @@ func (s *Spool) open() (err error) {
 	return s.publish()
 }
 
-// Dir returns the spool directory.
+// Dir returns the path of the spool directory as this process reaches it.
 func (s *Spool) Dir() string { return s.cfg.Root + s.dir.name }
 
-// Close removes the directory and, if it is this spool's, the pid file, and releases the lock. Serve must have
-// returned or not have been called. If the directory is lost, the pid file stays until the next spool replaces it.
+// Close removes the spool directory, removes the pid file if it is this spool's, and releases the lock. Serve must have
+// returned or not have been called. If the directory is lost (ErrLost), the pid file stays until the next spool replaces it.
 // Until then, calls get an error that asks the user to retry, instead of the error that no worker runs.
 func (s *Spool) Close() error {
 	var errs []error

@@ -19,8 +19,9 @@ type watch struct {
 	buf [64 << 10]byte
 }
 
-// Closing after writing completes a request. Closing after reading consumes an answer. IN_ATTRIB reports a change of
-// the directory's permissions. Renaming an answer into place makes no event, and neither does a removed file.
+// A request is complete when the server closes its file after writing. An answer is fetched when the server closes its file
+// after reading. IN_ATTRIB reports a change of the directory's permissions. With this mask, the renaming of an answer and the
+// removal of a file cause no events.
 const watchMask = unix.IN_CLOSE_WRITE | unix.IN_CLOSE_NOWRITE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF |
 	unix.IN_ATTRIB | unix.IN_EXCL_UNLINK | unix.IN_ONLYDIR | unix.IN_DONT_FOLLOW
 
@@ -46,8 +47,8 @@ type event struct {
 	lost     bool // the directory was removed or moved
 }
 
-// next waits for events until a time, and calls handle for each of them. It returns nil if there were none. If ctx
-// ends and wake is called, next returns early.
+// next waits for events until a time, and calls handle for each event that it has read. It returns nil also if there were no
+// events. If ctx has ended and wake is called, next returns at once.
 func (w *watch) next(ctx context.Context, until time.Time, handle func(event)) error {
 	if err := w.f.SetReadDeadline(until); err != nil {
 		return err
@@ -67,12 +68,12 @@ func (w *watch) next(ctx context.Context, until time.Time, handle func(event)) e
 	return nil
 }
 
-// wake makes a running next return.
+// wake makes a running call of next return.
 func (w *watch) wake() { _ = w.f.SetReadDeadline(time.Unix(1, 0)) }
 
 func (w *watch) close() error { return w.f.Close() }
 
-// eachEvent parses struct inotify_event, see inotify(7).
+// eachEvent parses a sequence of struct inotify_event (see inotify(7)), and calls handle for each.
 func eachEvent(b []byte, handle func(event)) {
 	for len(b) >= unix.SizeofInotifyEvent {
 		mask := binary.NativeEndian.Uint32(b[4:])

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// streams bounds the streams of all clients, which last as long as the clients want. Each source has at most its share.
+// streams limits the number of open streams, which last as long as the clients want. A source (see the type source) has at most
+// the number each.
 type streams struct {
 	most, each int
 	end        context.Context //nolint:containedctx // of all streams
@@ -24,7 +25,8 @@ func newStreams(most int) *streams {
 	return s
 }
 
-// take takes a place for a stream of a source; false: there is none.
+// take takes a place for a stream of a source. It returns false if no place is free. The caller must call give at the end of
+// the stream.
 func (s *streams) take(of source) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -45,10 +47,11 @@ func (s *streams) give(of source) {
 	}
 }
 
-// checkStream is how often a stream looks whether its token is still in the token file.
+// checkStream is the time between two checks of a stream whether its token is still in the token file.
 const checkStream = time.Second
 
-// events answers with a stream of data of the screen. It ends when its token loses its rights, and with the server.
+// events answers with a stream of the screen's data. The stream ends when its token loses its rights, and at the end of the
+// HTTP server.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	operator := s.isOperator(r)
 	stream := s.cfg.Screen.ViewEvents

@@ -15,24 +15,24 @@ import (
 // ErrCertificate means that the certificate or its key cannot be used.
 var ErrCertificate = errors.New("certificate cannot be used")
 
-// certificates reads a certificate and its key, and reads them again after a change.
+// certificates reads a certificate and its key from files, and reads the files again after a change.
 type certificates struct {
 	cert, key string
 	log       zerolog.Logger
-	root      bool // root has read the files, and this process may be unable to see a change
+	root      bool // root has read the files, and this process may have no permission to see a change
 
 	mu      sync.Mutex
-	checked time.Time
-	changed [2]time.Time
+	checked time.Time    // time of the last check for a change
+	changed [2]time.Time // modification times of cert and key when they were read
 	loaded  *tls.Certificate
 	// reported is the last error of changed files that was logged.
 	reported string
 }
 
-// certRecheck is how often the files are checked for a change.
+// certRecheck is the shortest time between two checks of the files for a change.
 const certRecheck = 10 * time.Second
 
-// lastChanges returns when files were changed last, the zero time if that is not known.
+// lastChanges returns the modification times of the two files; the zero time: not known.
 func lastChanges(cert, key string) (changed [2]time.Time) {
 	for i, name := range []string{cert, key} {
 		if info, err := os.Stat(name); err == nil {
@@ -42,7 +42,7 @@ func lastChanges(cert, key string) (changed [2]time.Time) {
 	return changed
 }
 
-// get returns the certificate. While new files are incomplete or cannot be read, the previous one stays in use. The
+// get returns the certificate. While new files are incomplete or cannot be read, it returns the previous certificate. The
 // error wraps ErrCertificate.
 func (c *certificates) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
@@ -72,7 +72,7 @@ func (c *certificates) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.loaded, nil
 }
 
-// names reports whether the certificate is for a host.
+// names reports whether the certificate is valid for this host name or address.
 func (c *certificates) names(host string) bool {
 	cert, err := c.get(nil)
 	if err != nil || cert.Leaf == nil {
@@ -84,7 +84,7 @@ func (c *certificates) names(host string) bool {
 	return cert.Leaf.VerifyHostname(host) == nil
 }
 
-// config is the configuration of the server's side.
+// config returns the TLS configuration of the listener.
 func (c *certificates) config() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.get, NextProtos: []string{"http/1.1"}}
 }

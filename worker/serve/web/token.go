@@ -29,33 +29,33 @@ const (
 // ErrTokenFile means that a token file cannot be used.
 var ErrTokenFile = errors.New("token file cannot be used")
 
-// tokens checks requests against a file with one token a line. It reads the file again after a change, so that a new
-// token needs no restart.
+// tokens checks whether requests have a token of a file. The file has one token a line. It is read again after a change, so
+// that a new token needs no restart.
 //
 // While the process has no permission to read the file, the last tokens stay valid. So a worker that read the file as
 // root, before it became the server's user, can use a file that only root can read.
 type tokens struct {
 	path string
 	log  zerolog.Logger
-	root bool // root has read the tokens, and this process may be unable to see a change
+	root bool // root has read the tokens, and this process may have no permission to see a change
 
 	mu      sync.Mutex
-	checked time.Time
-	seen    stamp
+	checked time.Time // time of the last check for a change
+	seen    stamp     // version of the file from which sums are
 	sums    []tokenSum
 	failure error
-	// reported and unread are the error of a changed file, and its version, as last reported.
+	// reported is the last logged error of a changed file, and unread the version of that file.
 	reported string
 	unread   stamp
 }
 
-// tokenSum is the sum of a token. An operator token may also see names and texts.
+// tokenSum is the SHA-256 sum of a token. A reader with an operator token may also see names and texts.
 type tokenSum struct {
 	sum      [sha256.Size]byte
 	operator bool
 }
 
-// operatorWord stands before an operator token in its line.
+// operatorWord is before an operator token in its line.
 const operatorWord = "operator "
 
 // stamp identifies a version of a file.
@@ -66,10 +66,10 @@ type stamp struct {
 	changedNsec int64
 }
 
-// readTokens reads a file. It must belong to this process's user or to root, and no other user may have access. The
-// error wraps ErrTokenFile.
+// readTokens reads a token file. The file must belong to this process's user or to root, and no other user may have access.
+// The error wraps ErrTokenFile.
 func readTokens(path string) ([]tokenSum, stamp, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe must not block
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a named pipe must not block
 	if err != nil {
 		return nil, stamp{}, fmt.Errorf("%w: %w", ErrTokenFile, err)
 	}
@@ -101,7 +101,7 @@ func readTokens(path string) ([]tokenSum, stamp, error) {
 	return sums, version, nil
 }
 
-// checkFile checks the kind, the owner and the permissions of an open file.
+// checkFile returns the version of an open file, or an error about its kind, owner, permissions or size.
 func checkFile(f *os.File) (stamp, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -126,7 +126,7 @@ func stampOf(s *syscall.Stat_t) stamp {
 	return stamp{inode: s.Ino, size: s.Size, changedSec: s.Ctim.Sec, changedNsec: s.Ctim.Nsec}
 }
 
-// current returns the sums of the tokens that are valid now.
+// current returns the sums of the tokens that are valid now. It checks the file for a change at most once in tokenRecheck.
 func (t *tokens) current() ([]tokenSum, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -153,22 +153,22 @@ func (t *tokens) current() ([]tokenSum, error) {
 	return t.sums, t.failure
 }
 
-// allows reports whether a request has a valid token: as a bearer token, or as the password of basic authentication,
-// which is what a URL can hold. Its time does not depend on how much of a token is right.
+// allows reports whether a request has a valid token: as a bearer token, or as the password of basic authentication, which can
+// be part of a URL. The time of the comparison does not depend on how much of a token is right.
 func (t *tokens) allows(r *http.Request) (bool, error) {
 	valid, _, err := t.rights(r)
 	return valid, err
 }
 
-// operator reports whether a request has an operator token as bearer token. A browser sends the password of a URL with
-// every request, so it gives no names and texts.
+// operator reports whether a request has an operator token as bearer token. A password of basic authentication does not give
+// an operator's rights, because a browser sends it with every request.
 func (t *tokens) operator(r *http.Request) bool {
 	scheme, _, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	_, operator, err := t.rights(r)
 	return err == nil && operator && strings.EqualFold(scheme, "bearer")
 }
 
-// operatorToken returns the SHA-256 sum of the operator token of a request; false: it has none.
+// operatorToken returns the SHA-256 sum of the operator token of a request; false: the request has none.
 func (s *Server) operatorToken(r *http.Request) (sum [sha256.Size]byte, ok bool) {
 	if s.tokens == nil || !s.tokens.operator(r) {
 		return sum, false
@@ -176,7 +176,7 @@ func (s *Server) operatorToken(r *http.Request) (sum [sha256.Size]byte, ok bool)
 	return sha256.Sum256([]byte(givenToken(r))), true
 }
 
-// rights returns what the token of a request permits.
+// rights reports whether the token of a request is valid, and whether it is an operator token.
 func (t *tokens) rights(r *http.Request) (valid, operator bool, err error) {
 	sums, err := t.current()
 	if err != nil {
@@ -194,7 +194,7 @@ func (t *tokens) rights(r *http.Request) (valid, operator bool, err error) {
 	return equal == 1, operators == 1, nil
 }
 
-// givenToken returns the token of a request; empty: it has none.
+// givenToken returns the token of a request; empty: the request has none.
 func givenToken(r *http.Request) string {
 	scheme, rest, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	switch strings.ToLower(scheme) {
